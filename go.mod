@@ -1,0 +1,3 @@
+module ipoibd
+
+go 1.26.0

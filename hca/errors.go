@@ -1,0 +1,37 @@
+package hca
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sentinels of the contract. A backend wraps them with %w, the verb phrase in
+// front; callers use errors.Is.
+var (
+	ErrInvalid   = errors.New("invalid argument or state")      // EINVAL
+	ErrQueueFull = errors.New("work queue full")                // ENOMEM of a post
+	ErrNoMemory  = errors.New("cannot allocate memory")         // ENOMEM elsewhere
+	ErrBusy      = errors.New("object in use")                  // EBUSY
+	ErrTimeout   = errors.New("timed out")                      // ETIMEDOUT: a silent peer
+	ErrCQ        = errors.New("completion queue in error")      // overrun, CQ_ERR
+	ErrIO        = errors.New("device in error or gone")        // EIO, ENODEV
+	ErrClosed    = errors.New("closed")                         // this handle was closed
+	ErrNoDevice  = errors.New("no such device")                 // opening
+	ErrRange     = errors.New("outside of what the device can") // a spec above DeviceAttr
+)
+
+// VerbError says which verb failed on what; it wraps a sentinel.
+type VerbError struct {
+	Verb string // as in libibverbs, without the prefix: "modify_qp"
+	On   string // what it was called on, for people
+	Err  error
+}
+
+func (e *VerbError) Error() string {
+	if e.On == "" {
+		return fmt.Sprintf("%s: %v", e.Verb, e.Err)
+	}
+	return fmt.Sprintf("%s %s: %v", e.Verb, e.On, e.Err)
+}
+
+func (e *VerbError) Unwrap() error { return e.Err }

@@ -1,0 +1,103 @@
+package hca
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+)
+
+// QPN is a 24-bit queue pair number.
+type QPN uint32
+
+// Queue pair numbers with a meaning of their own (IBA 1.4, 3.5.10 and 10.5).
+const (
+	QPNGSI       QPN = 1        // general services interface; never given out
+	QPNMulticast QPN = 0xffffff // destination QPN of every multicast packet
+	QPNMask      QPN = 0xffffff
+)
+
+func (q QPN) String() string { return fmt.Sprintf("0x%06x", uint32(q)) }
+
+// PKey is a partition key; the top bit is full membership (IBA 10.9.1.1).
+type PKey uint16
+
+// Partition key constants (IBA 10.9.1.2).
+const (
+	PKeyDefault    PKey = 0xffff
+	PKeyMembership PKey = 0x8000
+)
+
+// Match reports whether a packet with key q may enter a table entry p: equal
+// 15-bit keys, neither of them invalid (zero), and not both limited members
+// (IBA 10.9.3).
+func (p PKey) Match(q PKey) bool {
+	const base = ^PKeyMembership
+	return p&base != 0 && p&base == q&base && (p|q)&PKeyMembership != 0
+}
+
+// QKey is a queue key. In a send work request a key with its top bit set means
+// the sending QP's own key (IBA 10.2.5, "controlled Q_Key").
+type QKey uint32
+
+// QKeyControlled is the bit that says "use the QP's own Q_Key".
+const QKeyControlled QKey = 1 << 31
+
+// GUID is an EUI-64 in network byte order.
+type GUID [8]byte
+
+func (g GUID) String() string {
+	return fmt.Sprintf("%02x%02x:%02x%02x:%02x%02x:%02x%02x", g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7])
+}
+
+// MarshalText makes a GUID print as its colon form in JSON.
+func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// GID is a 128-bit global identifier in network byte order. On RoCEv2 it is an
+// IPv6 address, an IPv4 address in its mapped form ::ffff:a.b.c.d.
+type GID [16]byte
+
+// GIDFromAddr returns the RoCEv2 GID of an IP address (RoCEv2 annex A17.5.2).
+func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
+
+// Addr returns the IP address of a RoCEv2 GID, an IPv4 one unmapped.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// IsZero reports whether the table entry is empty.
+func (g GID) IsZero() bool { return g == GID{} }
+
+// IsMulticast reports whether g is a multicast GID: ffxx::/8 (IBA 4.1.1), or
+// a mapped IPv4 multicast address, as RoCEv2 has it.
+func (g GID) IsMulticast() bool { return g.Addr().IsMulticast() }
+
+func (g GID) String() string {
+	if g.Addr().Is4() {
+		return g.Addr().String()
+	}
+	s := hex.EncodeToString(g[:])
+	return s[0:4] + ":" + s[4:8] + ":" + s[8:12] + ":" + s[12:16] + ":" + s[16:20] + ":" + s[20:24] + ":" + s[24:28] + ":" + s[28:32]
+}
+
+// MarshalText makes a GID print as [GID.String] in JSON.
+func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
+
+// MTU is a path MTU in bytes of payload: one of 256, 512, 1024, 2048, 4096.
+type MTU int
+
+// MTUFor returns the largest MTU that needs no more than n bytes of payload, 0
+// where not even the smallest fits.
+func MTUFor(n int) MTU {
+	for m := MTU(4096); m >= 256; m /= 2 {
+		if int(m) <= n {
+			return m
+		}
+	}
+	return 0
+}
+
+// Valid reports whether m is one of the five MTUs of IBA 1.4, table 43.
+func (m MTU) Valid() bool { return m > 0 && MTUFor(int(m)) == m }
+
+// GRHLen is what a UD receive places before the payload: a global route header,
+// or on RoCEv2 over IPv4 20 unspecified bytes and the IPv4 header (IBA
+// 11.4.1.2, A17.4.5.1). It is always there, GRH or not.
+const GRHLen = 40

@@ -1,0 +1,118 @@
+package hca
+
+// SGE is one entry of a scatter/gather list, laid out as struct ibv_sge
+// (infiniband/verbs.h), so that a backend can hand lists over by address.
+type SGE struct {
+	Addr   uint64
+	Length uint32 // bytes
+	LKey   uint32
+}
+
+// SendFlags modify a send (enum ibv_send_flags).
+type SendFlags uint8
+
+// Send flags.
+const (
+	SendSignaled  SendFlags = 1 << iota // give a completion also on success
+	SendSolicited                       // set the solicited event bit
+	SendIPCsum                          // fill in IP, TCP and UDP checksums
+)
+
+// SendWR is a UD send (struct ibv_send_wr, opcode IBV_WR_SEND).
+type SendWR struct {
+	ID     uint64 // returned in the completion
+	SGList []SGE
+	UD     UDDest
+	Flags  SendFlags
+}
+
+// UDDest is where a UD send goes (struct ibv_send_wr, member wr.ud).
+type UDDest struct {
+	AH   AH
+	QPN  QPN
+	QKey QKey // see QKeyControlled
+}
+
+// RecvWR is a receive (struct ibv_recv_wr). The first GRHLen bytes of its list
+// take the GRH, the payload follows.
+type RecvWR struct {
+	ID     uint64
+	SGList []SGE
+}
+
+// WC is a work completion (struct ibv_wc). When Status is not WCSuccess only
+// ID, Status, VendorErr and QPN are meaningful.
+type WC struct {
+	ID        uint64
+	Status    WCStatus
+	Opcode    WCOpcode
+	Flags     WCFlags
+	VendorErr uint32
+	ByteLen   uint32 // bytes received, GRHLen included
+	QPN       QPN    // the local queue pair
+	SrcQPN    QPN    // receive: the sender's
+	PKeyIndex uint16
+	SLID      uint16 // InfiniBand only
+	SL        uint8
+}
+
+// WCOpcode says what completed.
+type WCOpcode uint8
+
+// Completion opcodes (enum ibv_wc_opcode, those of UD).
+const (
+	WCSend WCOpcode = iota
+	WCRecv
+)
+
+// WCFlags of a completion.
+type WCFlags uint8
+
+// Completion flags (enum ibv_wc_flags).
+const (
+	WCFlagGRH      WCFlags = 1 << iota // the first GRHLen bytes are a GRH
+	WCFlagIPCsumOK                     // the device verified L3 and L4 checksums
+)
+
+// WCStatus is a completion status.
+type WCStatus uint8
+
+// Completion statuses (enum ibv_wc_status, same values).
+const (
+	WCSuccess WCStatus = iota
+	WCLocLenErr
+	WCLocQPOpErr
+	WCLocEECOpErr
+	WCLocProtErr
+	WCWRFlushErr
+	WCMWBindErr
+	WCBadRespErr
+	WCLocAccessErr
+	WCRemInvReqErr
+	WCRemAccessErr
+	WCRemOpErr
+	WCRetryExcErr
+	WCRNRRetryExcErr
+	WCLocRDDViolErr
+	WCRemInvRDReqErr
+	WCRemAbortErr
+	WCInvEECNErr
+	WCInvEECStateErr
+	WCFatalErr
+	WCRespTimeoutErr
+	WCGeneralErr
+	WCTMErr
+	WCTMRndvIncomplete
+	// NumWCStatus bounds the enumeration for total tables.
+	NumWCStatus
+)
+
+var wcStatusNames = [NumWCStatus]string{
+	"SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR",
+	"MW_BIND_ERR", "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR",
+	"RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR",
+	"INV_EECN_ERR", "INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR", "TM_ERR",
+	"TM_RNDV_INCOMPLETE",
+}
+
+func (s WCStatus) String() string { return nameOf(wcStatusNames[:], int(s)) }

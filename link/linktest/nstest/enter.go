@@ -1,0 +1,139 @@
+package nstest
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// childEnv marks the re-executed process; its value is the test's name.
+const childEnv = "IPOIBD_NSTEST_CHILD"
+
+// deadlineMargin is how much earlier than the parent the child times out, so
+// that its goroutine dump is still reported.
+const deadlineMargin = 2 * time.Second
+
+// waitDelay bounds the wait for pipes that a grandchild keeps open.
+const waitDelay = 5 * time.Second
+
+var setUp = sync.OnceValue(setUpChild)
+
+// Enter runs the calling test again in a child process with its own
+// namespaces. In the parent it blocks until the child ended, takes over its
+// result and returns true; the caller then returns at once. In the child it
+// returns false. Subtests of a test that has entered stay in its namespaces.
+func Enter(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(childEnv) != "" {
+		if err := setUp(); err != nil {
+			t.Fatalf("set up namespaces: %v", err)
+		}
+		return false
+	}
+	runChild(t)
+	return true
+}
+
+func runChild(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command(executable(t), childArgs(t)...)
+	cmd.Env = append(os.Environ(), childEnv+"="+t.Name())
+	cmd.SysProcAttr = cloneAttr()
+	cmd.WaitDelay = waitDelay
+	runtime.LockOSThread() // Pdeathsig means the thread, not the process
+	defer runtime.UnlockOSThread()
+	out, err := cmd.CombinedOutput()
+	report(t, out, err)
+}
+
+// report fails the parent's test unless the child ran the test and passed.
+func report(t *testing.T, out []byte, err error) {
+	t.Helper()
+	passed := bytes.Contains(out, []byte("--- PASS: "+t.Name()+" "))
+	if err != nil || !passed || testing.Verbose() {
+		t.Logf("in its own namespaces:\n%s", indent(out))
+	}
+	switch {
+	case err != nil:
+		t.Fatalf("run in new namespaces (they need unprivileged user namespaces, or root): %v", err)
+	case !passed:
+		t.Fatal("the child did not run the test to its end")
+	}
+}
+
+// indent marks the child's lines, so that no reader of test output takes them
+// for lines of the parent.
+func indent(out []byte) string {
+	text := strings.TrimRight(strings.ReplaceAll(string(out), "\x16", ""), "\n")
+	return "  | " + strings.ReplaceAll(text, "\n", "\n  | ")
+}
+
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatalf("find the test binary: %v", err)
+	}
+	return path
+}
+
+// childArgs selects exactly the calling test, and hands on what shapes a run:
+// the rest of the time and the coverage directory, from which go test merges
+// the child's counters.
+func childArgs(t *testing.T) []string {
+	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
+	if deadline, ok := t.Deadline(); ok {
+		left := max(time.Until(deadline)-deadlineMargin, time.Second)
+		args = append(args, "-test.timeout="+left.String())
+	}
+	for _, name := range []string{"test.gocoverdir", "test.short"} {
+		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
+			args = append(args, "-"+name+"="+f.Value.String())
+		}
+	}
+	return args
+}
+
+// pattern is the -test.run expression that matches one test or subtest only.
+func pattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// cloneAttr asks for the namespaces. A user namespace, with the caller as its
+// root, is made only where the others need it.
+func cloneAttr() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if !capable(unix.CAP_SYS_ADMIN) {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
+	}
+	return attr
+}
+
+// capable reports whether the process has an effective capability.
+func capable(capability int) bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	return data[capability/32].Effective&(1<<(capability%32)) != 0
+}

@@ -1,0 +1,97 @@
+package nstest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Dev is the name of the interface that [Pair] and [Switch] give each host.
+const Dev = "eth0"
+
+// IPv4 returns the address of host i, counted from 0, of [Pair] and [Switch]
+// (RFC 5737, TEST-NET-1).
+func IPv4(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
+
+// IPv6 returns the IPv6 address of host i (RFC 3849).
+func IPv6(i int) string { return fmt.Sprintf("2001:db8::%x", i+1) }
+
+// Veth joins two namespaces by a veth pair, both ends up, MTU in bytes. It
+// returns when both have carrier.
+func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string, mtu int) {
+	tb.Helper()
+	a.Do(func() {
+		must(tb, "add veth", netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs:     netlink.LinkAttrs{Name: nameA, MTU: mtu},
+			PeerName:      nameB,
+			PeerMTU:       uint32(mtu),
+			PeerNamespace: netlink.NsFd(b.file.Fd()),
+		}))
+	})
+	a.setUp(nameA)
+	b.setUp(nameB)
+}
+
+// Pair makes two namespaces joined by a veth pair of the given MTU: [Dev] in
+// each has the addresses [IPv4] and [IPv6] of host 0 and 1, usable at once.
+func Pair(tb testing.TB, mtu int) (a, b *Namespace) {
+	tb.Helper()
+	a, b = New(tb), New(tb)
+	Veth(tb, a, Dev, b, Dev, mtu)
+	a.addAddrs(0)
+	b.addAddrs(1)
+	return a, b
+}
+
+// Switch makes n namespaces on one Ethernet segment of the given MTU, a bridge
+// without multicast snooping in a namespace of its own, with addresses as
+// [Pair] has them. At most 250.
+func Switch(tb testing.TB, n, mtu int) []*Namespace {
+	tb.Helper()
+	middle := New(tb)
+	middle.Run("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	middle.setUp("br0")
+	hosts := make([]*Namespace, n)
+	for i := range hosts {
+		port := fmt.Sprintf("port%d", i)
+		hosts[i] = New(tb)
+		Veth(tb, hosts[i], Dev, middle, port, mtu)
+		middle.Run("ip", "link", "set", port, "master", "br0")
+		hosts[i].addAddrs(i)
+	}
+	return hosts
+}
+
+func (ns *Namespace) setUp(name string) {
+	ns.tb.Helper()
+	ns.Do(func() {
+		link, err := netlink.LinkByName(name)
+		must(ns.tb, "find "+name, err)
+		must(ns.tb, "set "+name+" up", netlink.LinkSetUp(link))
+	})
+}
+
+// addAddrs gives Dev its addresses, without duplicate address detection, which
+// would keep the IPv6 one unusable for a second.
+func (ns *Namespace) addAddrs(i int) {
+	ns.tb.Helper()
+	ns.Do(func() {
+		link, err := netlink.LinkByName(Dev)
+		must(ns.tb, "find "+Dev, err)
+		for _, cidr := range []string{IPv4(i) + "/24", IPv6(i) + "/64"} {
+			addr, err := netlink.ParseAddr(cidr)
+			must(ns.tb, "parse "+cidr, err)
+			addr.Flags = unix.IFA_F_NODAD
+			must(ns.tb, "add "+cidr, netlink.AddrAdd(link, addr))
+		}
+	})
+}
+
+func must(tb testing.TB, what string, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatalf("%s: %v", what, err)
+	}
+}

@@ -1,0 +1,47 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// setUpChild prepares the namespaces that the process was started in.
+func setUpChild() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := mountSys(); err != nil {
+		return err
+	}
+	return loopbackUp()
+}
+
+// mountSys mounts a /sys of the new network namespace. In a user namespace the
+// kernel allows it only with the restrictions of the /sys that is there, so a
+// read-only one is tried second.
+func mountSys() error {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	err := unix.Mount("sysfs", "/sys", "sysfs", flags, "")
+	if errors.Is(err, unix.EPERM) {
+		err = unix.Mount("sysfs", "/sys", "sysfs", flags|unix.MS_RDONLY, "")
+	}
+	if err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	return nil
+}
+
+// loopbackUp brings lo up in the thread's network namespace.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
+}

@@ -20,9 +20,6 @@ var qpStateNames = [NumQPState]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE
 
 func (s QPState) String() string { return nameOf(qpStateNames[:], int(s)) }
 
-// MarshalText makes a QPState print by name in JSON.
-func (s QPState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // QPAttr are the attributes of a UD queue pair that Modify sets and Query
 // returns (struct ibv_qp_attr, those that UD has).
 type QPAttr struct {

@@ -49,9 +49,6 @@ func (g GUID) String() string {
 	return fmt.Sprintf("%02x%02x:%02x%02x:%02x%02x:%02x%02x", g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7])
 }
 
-// MarshalText makes a GUID print as its colon form in JSON.
-func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
-
 // GID is a 128-bit global identifier in network byte order. On RoCEv2 it is an
 // IPv6 address, an IPv4 address in its mapped form ::ffff:a.b.c.d.
 type GID [16]byte
@@ -76,9 +73,6 @@ func (g GID) String() string {
 	s := hex.EncodeToString(g[:])
 	return s[0:4] + ":" + s[4:8] + ":" + s[8:12] + ":" + s[12:16] + ":" + s[16:20] + ":" + s[20:24] + ":" + s[24:28] + ":" + s[28:32]
 }
-
-// MarshalText makes a GID print as [GID.String] in JSON.
-func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
 // MTU is a path MTU in bytes of payload: one of 256, 512, 1024, 2048, 4096.
 type MTU int

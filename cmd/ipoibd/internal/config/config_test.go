@@ -1,0 +1,126 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+const example = `
+control: /run/x.sock
+devices:
+  - name: soft0
+    underlay: eth0
+    pkeys: [0xffff, 0x8001]
+    standard_mtu: true
+    peers: [10.0.0.2, fd00::2, nodes.example.org]
+    known_peers_only: true
+interfaces:
+  - name: ib0
+    device: soft0
+  - name: ib0.8001
+    device: soft0
+    pkey: 0x0001
+    gid: fd00::1
+    mtu: 2044
+    send_wrs: 128
+    recv_wrs: 256
+`
+
+func TestParseExample(t *testing.T) {
+	c, err := Parse("x.yaml", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := NewInterface()
+	first.Device = "soft0"
+	want := &Config{
+		Control: "/run/x.sock",
+		Devices: []Device{{
+			Name: "soft0", Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
+			Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
+		}},
+		Interfaces: []Interface{first, {
+			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
+		}},
+	}
+	if !reflect.DeepEqual(c, want) {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestMistakesHaveLineAndField(t *testing.T) {
+	const head = "devices:\n  - name: d\n    underlay: eth0\ninterfaces:\n  - name: ib0\n    device: d\n"
+	for _, c := range []struct{ name, text, want string }{
+		{"syntax", "a: [", "x.yaml: "},
+		{"empty", "", "x.yaml: the file is empty"},
+		{"not a mapping", "- a", "x.yaml:1: : must be a mapping"},
+		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; known are control, devices, interfaces"},
+		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field"},
+		{"type", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: "},
+		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
+		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
+		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
+		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},
+		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address`},
+		{"queue", head + "    recv_wrs: 1\n", "x.yaml:7: interfaces[0].recv_wrs: 1 is outside"},
+		{"name", head + "  - name: a/b\n    device: d\n", `x.yaml:7: interfaces[1].name: "a/b" is not`},
+		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: interface "ib0" is named twice`},
+		{"no device", head + "  - name: ib1\n    device: e\n", `x.yaml:8: interfaces[1].device: no device "e" is configured`},
+		{"no interface", "devices: []", "x.yaml:1: interfaces: none"},
+		{"list", "devices: 5", "x.yaml:1: devices: must be a list"},
+		{"pkeys", "devices:\n  - pkeys: 5", "x.yaml:2: devices[0].pkeys: must be a list"},
+		{"known peers", "devices:\n  - name: soft\n    known_peers_only: true\ninterfaces: [{name: ib0}]", "x.yaml:3: devices[0].known_peers_only: needs peers"},
+		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: "a b" is neither`},
+		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Parse("x.yaml", []byte(c.text))
+			if err == nil || !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s...", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAllMistakesAtOnce(t *testing.T) {
+	_, err := Parse("x.yaml", []byte("devices:\n  - name: soft\n    a: 1\n    b: 2\n"))
+	if got := strings.Count(err.Error(), "\n") + 1; got != 2 {
+		t.Errorf("%d mistakes reported, want 2: %v", got, err)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Load(filepath.Join(dir, "none")); err == nil {
+		t.Error("no error for a missing file")
+	}
+	path := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(path, []byte(example), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Truncate(path, maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path); err == nil {
+		t.Error("no error for a file above the limit")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example))
+	f.Add([]byte("interfaces:\n- &a {name: ib0}\n- *a\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse("x.yaml", text)
+		if err == nil && c.Validate() != nil {
+			t.Errorf("accepted, but not valid: %v", c.Validate())
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"ipoibd/hca"
+)
+
+// maxFile bounds a configuration file: thousands of interfaces fit.
+const maxFile = 1 << 20
+
+// Load reads and checks a YAML file.
+func Load(path string) (*Config, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if st.Size() > maxFile {
+		return nil, fmt.Errorf("read configuration: %s has %d bytes, the limit is %d", path, st.Size(), maxFile)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return Parse(path, text)
+}
+
+// Parse reads and checks a configuration's text; name stands for it in errors.
+func Parse(name string, text []byte) (*Config, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(doc.Content) == 0 {
+		return nil, fmt.Errorf("%s: the file is empty", name)
+	}
+	d := decoder{lines: map[string]int{}}
+	c := Config{Control: DefaultControl}
+	decodeMap(&d, "", doc.Content[0], &c, configFields)
+	if len(d.problems) == 0 {
+		d.problems = c.problems()
+	}
+	return &c, d.err(name)
+}
+
+// decoder collects mistakes and the line of each field seen.
+type decoder struct {
+	lines    map[string]int
+	problems []problem
+}
+
+func (d *decoder) err(file string) error {
+	var errs []error
+	for _, p := range d.problems {
+		errs = append(errs, fmt.Errorf("%s:%d: %s: %s", file, d.lineOf(p.field), p.field, p.text))
+	}
+	return errors.Join(errs...)
+}
+
+// lineOf is the line of a field, or of the nearest thing around it.
+func (d *decoder) lineOf(field string) int {
+	for ; field != ""; field = field[:max(strings.LastIndexAny(field, ".["), 0)] {
+		if l, ok := d.lines[field]; ok {
+			return l
+		}
+	}
+	return 1
+}
+
+func (d *decoder) fail(field, format string, args ...any) {
+	d.problems = append(d.problems, problem{field, fmt.Sprintf(format, args...)})
+}
+
+// fields maps a key to what stores its value; the error is the text of the
+// mistake.
+type fields[T any] map[string]func(d *decoder, at string, n *yaml.Node, into *T) error
+
+var configFields = fields[Config]{
+	"control":    func(_ *decoder, _ string, n *yaml.Node, c *Config) error { return n.Load(&c.Control) },
+	"devices":    decodeDevices,
+	"interfaces": decodeInterfaces,
+}
+
+var deviceFields = fields[Device]{
+	"name":             func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Name) },
+	"underlay":         func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Underlay) },
+	"pkeys":            decodePKeys,
+	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.StandardMTU) },
+	"peers":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Peers) },
+	"known_peers_only": func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.KnownPeersOnly) },
+}
+
+var interfaceFields = fields[Interface]{
+	"name":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Name) },
+	"device": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Device) },
+	"port":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Port) },
+	"pkey": func(_ *decoder, _ string, n *yaml.Node, v *Interface) (err error) {
+		v.PKey, err = ParsePKey(n.Value)
+		return err
+	},
+	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.GID) },
+	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.MTU) },
+	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.SendWRs) },
+	"recv_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.RecvWRs) },
+}
+
+func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {
+	return decodeList(d, at, n, &c.Devices, NewDevice, deviceFields)
+}
+
+func decodeInterfaces(d *decoder, at string, n *yaml.Node, c *Config) error {
+	return decodeList(d, at, n, &c.Interfaces, NewInterface, interfaceFields)
+}
+
+func decodePKeys(_ *decoder, _ string, n *yaml.Node, v *Device) error {
+	if n.Kind != yaml.SequenceNode {
+		return errors.New("must be a list")
+	}
+	v.PKeys = nil
+	for _, e := range n.Content {
+		k, err := ParsePKey(e.Value)
+		if err != nil {
+			return err
+		}
+		v.PKeys = append(v.PKeys, k)
+	}
+	return nil
+}
+
+func decodeList[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh func() T, fs fields[T]) error {
+	if n.Kind != yaml.SequenceNode {
+		return errors.New("must be a list")
+	}
+	for i, e := range n.Content {
+		v := fresh()
+		decodeMap(d, fmt.Sprintf("%s[%d]", at, i), e, &v, fs)
+		*into = append(*into, v)
+	}
+	return nil
+}
+
+func decodeMap[T any](d *decoder, at string, n *yaml.Node, into *T, fs fields[T]) {
+	d.lines[at] = n.Line
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if n.Kind != yaml.MappingNode {
+		d.fail(at, "must be a mapping of fields")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		field := strings.TrimPrefix(at+"."+key.Value, ".")
+		set, known := fs[key.Value]
+		switch _, twice := d.lines[field]; {
+		case !known:
+			d.lines[field] = key.Line
+			d.fail(field, "unknown field; known are %s", names(fs))
+		case twice:
+			d.fail(field, "is set twice, again on line %d", key.Line)
+		default:
+			d.lines[field] = key.Line
+			if err := set(d, field, value, into); err != nil {
+				d.fail(field, "%s", plain(err))
+			}
+		}
+	}
+}
+
+// plain strips the library's own position and prefix from a value's error.
+func plain(err error) string {
+	var te *yaml.LoadErrors
+	if errors.As(err, &te) && len(te.Errors) > 0 {
+		return te.Errors[0].Message
+	}
+	return err.Error()
+}
+
+// ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is
+// added, since only full members may use a group (RFC 4391, section 4).
+func ParsePKey(s string) (hca.PKey, error) {
+	v, err := strconv.ParseUint(s, 0, 16)
+	if err != nil || v&0x7fff == 0 {
+		return 0, fmt.Errorf("%q is not a P_Key (0x0001 to 0x7fff, with or without the top bit)", s)
+	}
+	return hca.PKey(v) | hca.PKeyMembership, nil
+}

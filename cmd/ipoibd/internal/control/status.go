@@ -1,0 +1,80 @@
+package control
+
+import (
+	"time"
+
+	"ipoibd/hca"
+)
+
+// Status is what GET /v1/status answers.
+type Status struct {
+	Version    string      `json:"version"`
+	PID        int         `json:"pid"`
+	Started    time.Time   `json:"started"`
+	Goroutines int         `json:"goroutines"`
+	FDs        int         `json:"fds"`
+	HeapBytes  uint64      `json:"heap_bytes"`
+	Devices    []Device    `json:"devices"`
+	Interfaces []Interface `json:"interfaces"`
+}
+
+// Device is the state of one HCA.
+type Device struct {
+	Name     string         `json:"name"`
+	Underlay string         `json:"underlay,omitempty"`
+	State    string         `json:"state"` // "open" or why not
+	Opens    uint64         `json:"opens"` // instances since the start
+	Attr     hca.DeviceAttr `json:"attr"`
+	Port     hca.PortAttr   `json:"port"`
+	Notice   string         `json:"notice,omitempty"`
+	Counters []hca.Counter  `json:"counters"`
+}
+
+// Interface is the state of one ib0. The link fields are the kernel's view.
+type Interface struct {
+	Name      string        `json:"name"`
+	Device    string        `json:"device"`
+	State     string        `json:"state"`  // "down", "waiting" or "up"
+	Reason    string        `json:"reason"` // why not up
+	MAC       string        `json:"mac"`
+	HostMAC   string        `json:"host_mac"` // the one MAC behind the interface
+	MTU       int           `json:"mtu"`
+	Carrier   bool          `json:"carrier"`
+	Adopted   bool          `json:"adopted"`
+	LastError string        `json:"last_error,omitempty"`
+	QP        *QP           `json:"qp"` // null without a queue pair
+	Groups    []Group       `json:"groups"`
+	Peers     []Peer        `json:"peers"`
+	Counters  []hca.Counter `json:"counters"`
+	Kernel    []hca.Counter `json:"kernel"`
+}
+
+// QP is the queue pair of an interface with its CQs.
+type QP struct {
+	QPN        hca.QPN     `json:"qpn"`
+	State      hca.QPState `json:"state"`
+	Generation uint32      `json:"generation"`
+	Address    string      `json:"address"`
+	GID        hca.GID     `json:"gid"`
+	GIDIndex   int         `json:"gid_index"`
+	PKey       hca.PKey    `json:"pkey"`
+	QKey       hca.QKey    `json:"qkey"`
+	SendCQ     string      `json:"send_cq"` // "ok" or "error"
+	RecvCQ     string      `json:"recv_cq"`
+	MaxPayload int         `json:"max_payload"`
+}
+
+// Group is a multicast group that the QP is attached to.
+type Group struct {
+	MGID   hca.GID `json:"mgid"`
+	Attach hca.GID `json:"attach"` // the GID that carries it
+}
+
+// Peer is one entry of the peer table.
+type Peer struct {
+	MAC   string    `json:"mac"`
+	GID   hca.GID   `json:"gid"`
+	QPN   hca.QPN   `json:"qpn"`
+	IPs   []string  `json:"ips"`
+	State string    `json:"state"`
+}

@@ -1,0 +1,115 @@
+package port
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"ipoibd/hca"
+)
+
+// Reasons why a port cannot be used now. They are states to wait in, not
+// failures.
+var (
+	ErrDown   = errors.New("port is not active")
+	ErrNoGID  = errors.New("port has no usable GID")
+	ErrNoPKey = errors.New("P_Key is not in the port's table")
+	ErrNoMTU  = errors.New("underlay MTU too small")
+)
+
+// Want is what an interface asks of its port.
+type Want struct {
+	Port uint8
+	PKey hca.PKey
+	GID  netip.Addr // invalid: chosen by rule
+}
+
+// Plan is how an interface uses its port. Two equal plans need the same QP and
+// the same groups.
+type Plan struct {
+	Port       uint8
+	PKeyIndex  uint16
+	PKey       hca.PKey
+	GIDIndex   int
+	GID        hca.GID
+	MaxPayload int // longest UD payload in bytes, IPoIB header included
+	BufferSize int // of a receive: GRH, the port's largest MTU and the header
+	Broadcast  Group
+}
+
+// MakePlan chooses table entries and groups; the error wraps one of the
+// reasons above.
+func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
+	if attr.State != hca.PortActive {
+		return Plan{}, fmt.Errorf("port %d is %s: %w", w.Port, attr.State, ErrDown)
+	}
+	pkey, err := findPKey(attr.PKeys, w.PKey)
+	if err != nil {
+		return Plan{}, err
+	}
+	index, err := findGID(attr.GIDs, w.GID)
+	if err != nil {
+		return Plan{}, err
+	}
+	gid := attr.GIDs[index]
+	if gid.MaxPayload < MinPayload {
+		return Plan{}, fmt.Errorf("GID %s carries %d bytes, IPv4 needs %d: %w", gid.GID, gid.MaxPayload, MinPayload, ErrNoMTU)
+	}
+	return Plan{
+		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
+		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload,
+		BufferSize: hca.GRHLen + int(attr.MaxMTU) + ipoibHeader,
+		Broadcast:  broadcastGroup(gid.GID, w),
+	}, nil
+}
+
+const (
+	ipoibHeader = 4
+	// MinPayload is the least UD payload worth an interface: an IPv4 packet of
+	// 576 bytes, which every host must accept (RFC 791), and the IPoIB header.
+	MinPayload = 576 + ipoibHeader
+)
+
+func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
+	for i, k := range table {
+		if k.Match(want) {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
+}
+
+// findGID returns the index of the wanted address or of the best GID.
+func findGID(table []hca.GIDEntry, want netip.Addr) (int, error) {
+	best, rank := -1, 0
+	for i, e := range table {
+		if e.GID.IsZero() {
+			continue
+		}
+		if want.IsValid() && e.GID == hca.GIDFromAddr(want) {
+			return i, nil
+		}
+		if r := gidRank(e.GID.Addr()); r > rank {
+			best, rank = i, r
+		}
+	}
+	if want.IsValid() {
+		return 0, fmt.Errorf("%s: %w", want, ErrNoGID)
+	}
+	if best < 0 {
+		return 0, ErrNoGID
+	}
+	return best, nil
+}
+
+// gidRank orders GIDs by the default rule; IPv4 is first because multicast
+// with hardware works over it alone.
+func gidRank(a netip.Addr) int {
+	switch {
+	case a.Is4():
+		return 3
+	case !a.IsLinkLocalUnicast():
+		return 2
+	}
+	return 1
+}

@@ -1,0 +1,66 @@
+package memfabric
+
+import (
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// Drop is the reason for which a datagram was dropped; its text is the name of
+// the counter.
+type Drop string
+
+// Reasons for a drop, counted at the sender.
+const (
+	DropNoRoute     Drop = "no_route"     // the source address is not the port's
+	DropLinkDown    Drop = "link_down"    // the port's own link is down
+	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
+	DropUnreachable Drop = "unreachable"  // nobody has the address or the group
+	DropInvalid     Drop = "send_invalid" // families differ, or the gather list is too long
+)
+
+// Reasons for a drop, counted at the receiver.
+const (
+	DropPartition  Drop = "partition"       // the two ports are partitioned
+	DropLoss       Drop = "loss"            // by Conditions.Loss
+	DropOverflow   Drop = "rcvbuf_overflow" // the receive queue is full
+	DropPeerDown   Drop = "rx_link_down"    // the receiver's link is down
+	DropRxTooLong  Drop = "rx_too_long"     // longer than the receiver's MTU
+	DropUnreadable Drop = "rx_closed"       // purged by Close or Remove
+)
+
+var drops = []Drop{
+	DropNoRoute, DropLinkDown, DropTooLong, DropUnreachable, DropInvalid,
+	DropPartition, DropLoss, DropOverflow, DropPeerDown, DropRxTooLong, DropUnreadable,
+}
+
+// counters of one port; guarded by the fabric.
+type counters struct {
+	txPackets, txBytes uint64
+	rxPackets, rxBytes uint64 // given out by Recv
+	drops              map[Drop]uint64
+}
+
+func newCounters() counters {
+	c := counters{drops: make(map[Drop]uint64, len(drops))}
+	for _, d := range drops {
+		c.drops[d] = 0
+	}
+	return c
+}
+
+func (c *counters) list() []hca.Counter {
+	out := []hca.Counter{
+		{Name: "tx_packets", Value: c.txPackets}, {Name: "tx_bytes", Value: c.txBytes},
+		{Name: "rx_packets", Value: c.rxPackets}, {Name: "rx_bytes", Value: c.rxBytes},
+	}
+	for _, d := range drops {
+		out = append(out, hca.Counter{Name: string(d), Value: c.drops[d]})
+	}
+	return out
+}
+
+// drop counts a packet at p and shows it to the capture hook.
+func (f *Fabric) drop(p *Port, from, to string, pkt *wire.Packet, why Drop) {
+	p.count.drops[why]++
+	f.show(from, to, pkt, why)
+}

@@ -1,0 +1,174 @@
+package memfabric
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"ipoibd/hca/soft/wire"
+)
+
+// DefaultQueue bounds a port's receive queue, in datagrams, unless WithQueue
+// says otherwise: a few milliseconds at full speed.
+const DefaultQueue = 4096
+
+// firstPort is the UDP source port of the first port attached (RoCEv2 uses
+// 0xC000-0xFFFF).
+const firstPort = 0xc000
+
+// Fabric is one broadcast domain. Its methods may be called from any
+// goroutine.
+type Fabric struct {
+	seed  uint64
+	queue int // of each port, datagrams
+
+	mu       sync.Mutex // guards what follows, and the state of all ports
+	attached int        // ports ever attached
+	ports    map[string]*Port
+	routes   map[netip.Addr][]*Port // who has an address, who joined a group
+	cuts     map[pair]bool
+	cond     Conditions
+	dice     map[pair]*dice
+	capture  func(Capture)
+	free     []*datagram
+	seq      uint64
+}
+
+// pair is a direction between two ports.
+type pair struct{ from, to string }
+
+// Option sets something of a new fabric.
+type Option func(*Fabric)
+
+// WithConditions is [Fabric.SetConditions] from the start.
+func WithConditions(c Conditions) Option { return func(f *Fabric) { f.cond = c } }
+
+// WithQueue bounds each port's receive queue to n datagrams, at least 1.
+func WithQueue(n int) Option { return func(f *Fabric) { f.queue = max(n, 1) } }
+
+// New makes an empty fabric; seed is that of everything random in it.
+func New(seed uint64, opts ...Option) *Fabric {
+	f := &Fabric{
+		seed:   seed,
+		queue:  DefaultQueue,
+		ports:  make(map[string]*Port),
+		routes: make(map[netip.Addr][]*Port),
+		cuts:   make(map[pair]bool),
+		dice:   make(map[pair]*dice),
+	}
+	for _, o := range opts {
+		o(f)
+	}
+	return f
+}
+
+// Attach plugs in a port that is up, with a netdev of that name and MTU (bytes
+// of IP packet) and those addresses. It panics when the name is attached
+// already. Two ports may have the same address: both then get its packets.
+func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ports[name] != nil {
+		panic(fmt.Sprintf("memfabric: port %q attached twice", name))
+	}
+	f.attached++
+	p := newPort(f, name, mtu, f.attached)
+	f.ports[name] = p
+	for _, a := range addrs {
+		p.addAddr(a)
+	}
+	return p
+}
+
+// SetConditions replaces the impairments; datagrams under way keep theirs.
+func (f *Fabric) SetConditions(c Conditions) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cond = c
+}
+
+// Partition cuts both directions between the ports named a and b.
+func (f *Fabric) Partition(a, b string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cuts[pair{a, b}], f.cuts[pair{b, a}] = true, true
+}
+
+// Heal undoes Partition.
+func (f *Fabric) Heal(a, b string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.cuts, pair{a, b})
+	delete(f.cuts, pair{b, a})
+}
+
+// Close closes every port.
+func (f *Fabric) Close() error {
+	for _, p := range f.snapshot() {
+		p.Close()
+	}
+	return nil
+}
+
+func (f *Fabric) snapshot() []*Port {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ports := make([]*Port, 0, len(f.ports))
+	for _, p := range f.ports {
+		ports = append(ports, p)
+	}
+	return ports
+}
+
+// forward carries one checked packet of p to everyone whom it names.
+func (f *Fabric) forward(p *Port, pkt *wire.Packet, now time.Time) {
+	var reached bool
+	for _, to := range f.routes[pkt.Dst] {
+		if to != p {
+			reached = true
+			f.cross(p, to, pkt, now)
+		}
+	}
+	if !reached {
+		f.drop(p, p.state.Name, "", pkt, DropUnreachable)
+	}
+}
+
+// cross carries a packet over one direction, with its impairments.
+func (f *Fabric) cross(from, to *Port, pkt *wire.Packet, now time.Time) {
+	dir := pair{from.name, to.name}
+	if f.cuts[dir] {
+		f.drop(to, from.name, to.name, pkt, DropPartition)
+		return
+	}
+	d := f.diceOf(dir)
+	if d.hit(f.cond.Loss) {
+		f.drop(to, from.name, to.name, pkt, DropLoss)
+		return
+	}
+	to.accept(from, pkt, now.Add(f.cond.lateness(d)))
+	if d.hit(f.cond.Duplicate) {
+		to.accept(from, pkt, now.Add(f.cond.lateness(d)))
+	}
+}
+
+func (f *Fabric) diceOf(dir pair) *dice {
+	d := f.dice[dir]
+	if d == nil {
+		d = newDice(f.seed, dir)
+		f.dice[dir] = d
+	}
+	return d
+}
+
+// route and unroute keep the table of addresses and groups.
+func (f *Fabric) route(a netip.Addr, p *Port) { f.routes[a] = append(f.routes[a], p) }
+
+func (f *Fabric) unroute(a netip.Addr, p *Port) {
+	f.routes[a] = slices.DeleteFunc(f.routes[a], func(q *Port) bool { return q == p })
+	if len(f.routes[a]) == 0 {
+		delete(f.routes, a)
+	}
+}

@@ -1,0 +1,153 @@
+package memfabric
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// Port is one attachment to a fabric: a [wire.Transport], and the underlay
+// that it would have. Everything in it is guarded by the fabric's mutex.
+type Port struct {
+	fabric  *Fabric
+	name    string // on the fabric; unchanging
+	srcPort uint16
+
+	state   wire.State
+	version uint64        // of state
+	seen    uint64        // version returned last by State or WaitChange
+	changed chan struct{} // closed and replaced by each new version
+
+	writable bool
+	mayWrite chan struct{} // closed while writable
+
+	members map[netip.Addr]int // joins of each group
+
+	queue   queue
+	lent    []*datagram   // given out by the last Recv
+	arrived chan struct{} // holds a token after an arrival
+	timer   *time.Timer   // of Recv, which waits for the first due
+
+	closed chan struct{}
+	count  counters
+}
+
+var _ wire.Transport = (*Port)(nil)
+
+func newPort(f *Fabric, name string, mtu, index int) *Port {
+	p := &Port{
+		fabric: f, name: name, srcPort: firstPort + uint16(index-1)%(1<<16-firstPort),
+		version: 1, changed: make(chan struct{}),
+		writable: true, mayWrite: make(chan struct{}),
+		members: make(map[netip.Addr]int),
+		arrived: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
+		closed: make(chan struct{}), count: newCounters(),
+	}
+	p.timer.Stop()
+	close(p.mayWrite)
+	p.state = wire.State{Name: name, Index: index, Present: true, Up: true, MTU: mtu}
+	p.state.MAC = [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
+	return p
+}
+
+// SrcPort implements wire.Transport.
+func (p *Port) SrcPort() uint16 { return p.srcPort }
+
+// Join implements wire.Transport: hca.ErrInvalid for what is no group,
+// hca.ErrIO once the netdev is gone.
+func (p *Port) Join(group netip.Addr) error {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	switch {
+	case p.isClosed():
+		return hca.ErrClosed
+	case !group.IsMulticast() || group.Is4In6():
+		return hca.ErrInvalid
+	case !p.state.Present:
+		return hca.ErrIO
+	}
+	if p.members[group]++; p.members[group] == 1 {
+		p.fabric.route(group, p)
+	}
+	return nil
+}
+
+// Leave implements wire.Transport: hca.ErrInvalid for a group not joined.
+func (p *Port) Leave(group netip.Addr) error {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	switch {
+	case p.isClosed():
+		return hca.ErrClosed
+	case p.members[group] == 0:
+		return hca.ErrInvalid
+	}
+	if p.members[group]--; p.members[group] == 0 {
+		delete(p.members, group)
+		p.fabric.unroute(group, p)
+	}
+	return nil
+}
+
+// Counters implements wire.Transport.
+func (p *Port) Counters() []hca.Counter {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	return p.count.list()
+}
+
+// Close implements wire.Transport; the name may be attached again.
+func (p *Port) Close() error {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	if p.isClosed() {
+		return nil
+	}
+	close(p.closed)
+	p.timer.Stop()
+	p.unplug()
+	delete(p.fabric.ports, p.name)
+	return nil
+}
+
+func (p *Port) isClosed() bool {
+	select {
+	case <-p.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// unplug takes the port's addresses and groups off the fabric, and drops what
+// was under way to it.
+func (p *Port) unplug() {
+	for _, a := range p.state.Addrs {
+		p.fabric.unroute(a, p)
+	}
+	for g := range p.members {
+		p.fabric.unroute(g, p)
+	}
+	clear(p.members)
+	p.purge(DropUnreadable)
+}
+
+// wait blocks until ch is closed, ctx ends or the port is closed.
+func (p *Port) wait(ctx context.Context, ch <-chan struct{}) error {
+	select {
+	case <-p.closed:
+		return hca.ErrClosed
+	default:
+	}
+	select {
+	case <-ch:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.closed:
+		return hca.ErrClosed
+	}
+}

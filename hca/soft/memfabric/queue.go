@@ -1,0 +1,80 @@
+package memfabric
+
+import (
+	"container/heap"
+	"time"
+
+	"ipoibd/hca/soft/wire"
+)
+
+// datagram is a packet in a receive queue; its Data is buf's.
+type datagram struct {
+	pkt wire.Packet
+	buf []byte // kept for the next use
+	due time.Time
+	seq uint64 // of the fabric: order among equals
+}
+
+// take returns a datagram from the free list, filled with a copy of pkt.
+func (f *Fabric) take(pkt *wire.Packet, due time.Time) *datagram {
+	d := f.reuse()
+	f.seq++
+	d.buf = gather(d.buf[:0], pkt)
+	d.pkt, d.due, d.seq = *pkt, due, f.seq
+	d.pkt.Data, d.pkt.Vec = d.buf, nil
+	return d
+}
+
+func (f *Fabric) reuse() *datagram {
+	n := len(f.free)
+	if n == 0 {
+		return new(datagram)
+	}
+	d := f.free[n-1]
+	f.free = f.free[:n-1]
+	return d
+}
+
+// queue is a heap by due time; it implements heap.Interface.
+type queue []*datagram
+
+func (q queue) Len() int { return len(q) }
+
+func (q queue) Less(i, j int) bool {
+	if c := q[i].due.Compare(q[j].due); c != 0 {
+		return c < 0
+	}
+	return q[i].seq < q[j].seq
+}
+
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+// Push implements heap.Interface; use push.
+func (q *queue) Push(x any) { *q = append(*q, x.(*datagram)) }
+
+// Pop implements heap.Interface; use popDue.
+func (q *queue) Pop() any {
+	n := len(*q) - 1
+	d := (*q)[n]
+	(*q)[n] = nil
+	*q = (*q)[:n]
+	return d
+}
+
+func (q *queue) push(d *datagram) { heap.Push(q, d) }
+
+// popDue removes and returns the first datagram if it is due at now.
+func (q *queue) popDue(now time.Time) (*datagram, bool) {
+	if len(*q) == 0 || (*q)[0].due.After(now) {
+		return nil, false
+	}
+	return heap.Pop(q).(*datagram), true
+}
+
+// next returns when the first datagram is due.
+func (q queue) next() (time.Time, bool) {
+	if len(q) == 0 {
+		return time.Time{}, false
+	}
+	return q[0].due, true
+}

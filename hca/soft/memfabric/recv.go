@@ -1,0 +1,112 @@
+package memfabric
+
+import (
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// accept queues a copy of a packet that is due at due, or drops it.
+func (p *Port) accept(from *Port, pkt *wire.Packet, due time.Time) {
+	f := p.fabric
+	if why := p.unwelcome(pkt); why != "" {
+		f.drop(p, from.name, p.name, pkt, why)
+		return
+	}
+	f.show(from.name, p.name, pkt, "")
+	p.enqueue(pkt, due)
+}
+
+// unwelcome says why a packet cannot enter the receive queue.
+func (p *Port) unwelcome(pkt *wire.Packet) Drop {
+	switch {
+	case !p.state.Up:
+		return DropPeerDown
+	case ipLen(pkt, size(pkt)) > p.state.MTU:
+		return DropRxTooLong
+	case len(p.queue) >= p.fabric.queue:
+		return DropOverflow
+	}
+	return ""
+}
+
+func (p *Port) enqueue(pkt *wire.Packet, due time.Time) {
+	p.queue.push(p.fabric.take(pkt, due))
+	select {
+	case p.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// Inject puts a received datagram into the port's queue as it is: Data and
+// every field, whatever its sender could not have said. Data is copied.
+func (p *Port) Inject(pkt wire.Packet) {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	if p.isClosed() {
+		return
+	}
+	pkt.Vec = nil
+	p.enqueue(&pkt, time.Now())
+}
+
+// Recv implements wire.Transport. After Remove it blocks until Close.
+func (p *Port) Recv(pkts []wire.Packet) (int, error) {
+	for {
+		n, err := p.recvDue(pkts, time.Now())
+		if n > 0 || err != nil {
+			return n, err
+		}
+		select {
+		case <-p.arrived:
+		case <-p.timer.C:
+		case <-p.closed:
+		}
+	}
+}
+
+// recvDue gives out what is due, or sets the timer to when something will be.
+func (p *Port) recvDue(pkts []wire.Packet, now time.Time) (int, error) {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	p.takeBack()
+	if p.isClosed() {
+		return 0, hca.ErrClosed
+	}
+	for len(p.lent) < len(pkts) {
+		d, ok := p.queue.popDue(now)
+		if !ok {
+			break
+		}
+		p.lend(&pkts[len(p.lent)], d)
+	}
+	if at, ok := p.queue.next(); ok && len(p.lent) == 0 {
+		p.timer.Reset(at.Sub(now))
+	}
+	return len(p.lent), nil
+}
+
+func (p *Port) lend(pkt *wire.Packet, d *datagram) {
+	*pkt = d.pkt
+	p.lent = append(p.lent, d)
+	p.count.rxPackets++
+	p.count.rxBytes += uint64(len(d.pkt.Data))
+}
+
+// takeBack returns the datagrams of the last Recv to the free list.
+func (p *Port) takeBack() {
+	p.fabric.free = append(p.fabric.free, p.lent...)
+	clear(p.lent)
+	p.lent = p.lent[:0]
+}
+
+// purge drops what is queued.
+func (p *Port) purge(why Drop) {
+	for _, d := range p.queue {
+		p.fabric.drop(p, "", p.name, &d.pkt, why)
+	}
+	p.fabric.free = append(p.fabric.free, p.queue...)
+	clear(p.queue)
+	p.queue = p.queue[:0]
+}

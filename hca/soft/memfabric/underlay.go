@@ -1,0 +1,109 @@
+package memfabric
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+
+	"ipoibd/hca/soft/wire"
+)
+
+// State implements wire.Transport.
+func (p *Port) State() wire.State {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	return p.look()
+}
+
+// WaitChange implements wire.Transport. A change undone before the call looks
+// like one.
+func (p *Port) WaitChange(ctx context.Context) (wire.State, error) {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	for p.seen == p.version || p.isClosed() {
+		changed := p.changed
+		p.fabric.mu.Unlock()
+		err := p.wait(ctx, changed)
+		p.fabric.mu.Lock()
+		if err != nil {
+			return wire.State{}, err
+		}
+	}
+	return p.look(), nil
+}
+
+// look returns the state as the caller's own and notes that it was seen.
+func (p *Port) look() wire.State {
+	p.seen = p.version
+	s := p.state
+	s.Addrs = slices.Clone(s.Addrs)
+	return s
+}
+
+// change runs edit on a port that is there and tells who waits.
+func (p *Port) change(edit func()) {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	if p.isClosed() || !p.state.Present {
+		return
+	}
+	edit()
+	p.version++
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// SetUp sets the link up or down. A link that goes down loses what is under
+// way to it.
+func (p *Port) SetUp(on bool) {
+	p.change(func() {
+		if p.state.Up = on; !on {
+			p.purge(DropPeerDown)
+		}
+	})
+}
+
+// SetMTU changes the MTU, bytes of IP packet, of both directions.
+func (p *Port) SetMTU(mtu int) { p.change(func() { p.state.MTU = mtu }) }
+
+// AddAddr gives the port an address, in its place in the order.
+func (p *Port) AddAddr(a netip.Addr) { p.change(func() { p.addAddr(a) }) }
+
+// DelAddr takes an address away.
+func (p *Port) DelAddr(a netip.Addr) {
+	p.change(func() {
+		if i := slices.Index(p.state.Addrs, a); i >= 0 {
+			p.state.Addrs = slices.Delete(p.state.Addrs, i, i+1)
+			p.fabric.unroute(a, p)
+		}
+	})
+}
+
+// Remove takes the netdev away for good: Send fails, Recv blocks until Close.
+func (p *Port) Remove() {
+	p.change(func() {
+		p.unplug()
+		p.state.Present, p.state.Up, p.state.Addrs = false, false, nil
+	})
+}
+
+func (p *Port) addAddr(a netip.Addr) {
+	if slices.Contains(p.state.Addrs, a) {
+		return
+	}
+	p.state.Addrs = append(p.state.Addrs, a)
+	slices.SortStableFunc(p.state.Addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
+	p.fabric.route(a, p)
+}
+
+// rank orders addresses as wire.State.Addrs has them.
+func rank(a netip.Addr) int {
+	switch {
+	case a.Is4():
+		return 1
+	case a.IsLinkLocalUnicast():
+		return 0
+	}
+	return 2
+}

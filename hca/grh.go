@@ -1,0 +1,71 @@
+package hca
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+)
+
+// ErrGRH says that a GRH area holds neither of its layouts. It is an
+// ErrInvalid.
+var ErrGRH = fmt.Errorf("parse GRH: %w", ErrInvalid)
+
+// Fields of the two layouts of a GRH area (IBA 8.3, RFC 8200, RFC 791).
+const (
+	grhSGID = 8
+	grhDGID = 24
+
+	grhIPv4     = 20 // where the IPv4 header begins
+	ipv4VerIHL  = 0x45
+	ipv4Proto   = 9
+	ipv4UDP     = 17
+	ipv4SrcAddr = 12
+	ipv4DstAddr = 16
+)
+
+// ParseGRH returns the GIDs in the first GRHLen bytes of a UD receive: of a GRH
+// or an IPv6 header, which have the same layout, or of an IPv4 header behind 20
+// unspecified bytes (A17.4.5.1). What begins like an IPv6 header is IPv4 all the
+// same if a whole IPv4 header with a right checksum follows, as
+// ib_get_rdma_header_version in drivers/infiniband/core/verbs.c has it. Errors:
+// ErrGRH. It does not allocate.
+func ParseGRH(src []byte) (sgid, dgid GID, err error) {
+	if len(src) < GRHLen {
+		return GID{}, GID{}, ErrGRH
+	}
+	src = src[:GRHLen]
+	switch {
+	case isIPv4UDP(src[grhIPv4:]):
+		sgid, dgid = grhIPv4GIDs(src[grhIPv4:])
+	case src[0]>>4 == 6:
+		sgid, dgid = GID(src[grhSGID:grhDGID]), GID(src[grhDGID:])
+	default:
+		return GID{}, GID{}, ErrGRH
+	}
+	return sgid, dgid, nil
+}
+
+// isIPv4UDP reports whether b, of 20 bytes, is an IPv4 header without options,
+// in front of UDP, with a right checksum.
+func isIPv4UDP(b []byte) bool {
+	return b[0] == ipv4VerIHL && b[ipv4Proto] == ipv4UDP && IPv4Checksum(b) == 0
+}
+
+func grhIPv4GIDs(ip []byte) (sgid, dgid GID) {
+	src := netip.AddrFrom4([4]byte(ip[ipv4SrcAddr:ipv4DstAddr]))
+	dst := netip.AddrFrom4([4]byte(ip[ipv4DstAddr:]))
+	return GIDFromAddr(src), GIDFromAddr(dst)
+}
+
+// IPv4Checksum returns the Internet checksum (RFC 1071) of an IPv4 header: the
+// value to store when its checksum field is zero, zero when the field is right.
+// The header's length is even, as it always is.
+func IPv4Checksum(header []byte) uint16 {
+	var sum uint32
+	for ; len(header) >= 2; header = header[2:] {
+		sum += uint32(binary.BigEndian.Uint16(header))
+	}
+	sum = sum>>16 + sum&0xffff
+	sum += sum >> 16
+	return ^uint16(sum)
+}

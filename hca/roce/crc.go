@@ -1,0 +1,85 @@
+package roce
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// slices are the tables of slicing-by-8: slices[k][b] is the state that byte b
+// leaves after k further bytes of zero.
+var slices = buildSlices()
+
+func buildSlices() (t [8][256]uint32) {
+	t[0] = *crc32.IEEETable
+	for k := 1; k < len(t); k++ {
+		for b, s := range t[k-1] {
+			t[k][b] = t[0][uint8(s)] ^ s>>8
+		}
+	}
+	return t
+}
+
+// updateState feeds b into a CRC state, which is the complement of a CRC as
+// hash/crc32 has it. Unlike there, b does not escape.
+func updateState(s uint32, b []byte) uint32 {
+	t := &slices
+	for ; len(b) >= 8; b = b[8:] {
+		lo, hi := s^binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+		s = t[7][uint8(lo)] ^ t[6][uint8(lo>>8)] ^ t[5][uint8(lo>>16)] ^ t[4][lo>>24] ^
+			t[3][uint8(hi)] ^ t[2][uint8(hi>>8)] ^ t[1][uint8(hi>>16)] ^ t[0][hi>>24]
+	}
+	for _, c := range b {
+		s = t[0][uint8(s)^c] ^ s>>8
+	}
+	return s
+}
+
+// polyOne is the polynomial 1: the coefficient of x^0 is bit 31.
+const polyOne uint32 = 1 << 31
+
+// mulX multiplies by x modulo the generator.
+func mulX(a uint32) uint32 { return a>>1 ^ crc32.IEEE&-(a&1) }
+
+// divX divides by x modulo the generator, which has a constant term, so that x
+// has an inverse.
+func divX(a uint32) uint32 {
+	carry := a >> 31
+	return (a^crc32.IEEE&-carry)<<1 | carry
+}
+
+// mul multiplies two polynomials modulo the generator.
+func mul(a, b uint32) (product uint32) {
+	for ; b != 0; b <<= 1 {
+		product ^= a & -(b >> 31)
+		a = mulX(a)
+	}
+	return product
+}
+
+// inverses[0][i] is x^-8i, inverses[1][i] is x^-8(256i).
+var inverses = buildInverses()
+
+func buildInverses() (t [2][256]uint32) {
+	power := polyOne
+	for i := range 256 * 256 {
+		if i < 256 {
+			t[0][i] = power
+		}
+		if i%256 == 0 {
+			t[1][i/256] = power
+		}
+		for range 8 {
+			power = divX(power)
+		}
+	}
+	return t
+}
+
+// rewind returns the difference of CRC states n bytes before the one where it
+// is diff, when those n bytes are the same on both sides. n is below 2^16.
+//
+// A difference in the bytes that come next at that point, up to four of them,
+// enters a state as the little-endian number that they make.
+func rewind(diff uint32, n int) uint32 {
+	return mul(mul(diff, inverses[0][n&0xff]), inverses[1][n>>8])
+}

@@ -1,0 +1,37 @@
+package roce
+
+import (
+	"encoding/binary"
+
+	"ipoibd/hca"
+)
+
+// DETHLen is the length of a datagram extended transport header (IBA 9.3.1).
+const DETHLen = 8
+
+// DETH is a datagram extended transport header (IBA 9.3.1). Its reserved byte
+// is sent as zero and ignored on receive.
+type DETH struct {
+	QKey   hca.QKey
+	SrcQPN hca.QPN
+}
+
+// Put writes h to the first DETHLen bytes of dst; it panics when dst is
+// shorter.
+func (h DETH) Put(dst []byte) {
+	_ = dst[DETHLen-1]
+	binary.BigEndian.PutUint32(dst, uint32(h.QKey))
+	binary.BigEndian.PutUint32(dst[4:], uint32(h.SrcQPN&hca.QPNMask))
+}
+
+// ParseDETH reads a DETH from the first DETHLen bytes of src. ErrShort is its
+// only error.
+func ParseDETH(src []byte) (DETH, error) {
+	if len(src) < DETHLen {
+		return DETH{}, ErrShort
+	}
+	return DETH{
+		QKey:   hca.QKey(binary.BigEndian.Uint32(src)),
+		SrcQPN: hca.QPN(binary.BigEndian.Uint32(src[4:])) & hca.QPNMask,
+	}, nil
+}

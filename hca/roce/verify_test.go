@@ -1,0 +1,201 @@
+package roce_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca/roce"
+)
+
+func TestVerifyRealFrames(t *testing.T) {
+	frames := rxeFrames(t)
+	if len(frames) != 17 {
+		t.Fatalf("%d frames, want 17", len(frames))
+	}
+	for i, f := range frames {
+		if m, id := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID || id != f.path.ID {
+			t.Errorf("frame %d, id known: %v, id %#x of %#x", i, m, id, f.path.ID)
+		}
+		want := roce.MatchSolved
+		if !f.path.Src.Is4() {
+			want = roce.MatchKnownID
+		} else if f.path.ID < 64 {
+			want = roce.MatchLowID
+		}
+		blind := f.path
+		blind.ID = 0xbeef
+		if f.path.Src.Is6() {
+			blind.ID = 0 // there is none; the transport gives 0
+		}
+		if m, id := roce.Verify(&blind, false, f.datagram); m != want || id != f.path.ID {
+			t.Errorf("frame %d, id unknown: %v, id %#x; want %v, %#x", i, m, id, want, f.path.ID)
+		}
+	}
+}
+
+func TestVerifySolvesEveryID(t *testing.T) {
+	rng := newRand(1)
+	for _, n := range []int{0, 1, 64, 1444, 4096} {
+		f := synthetic(rng, path4, n)
+		end := len(f.datagram) - roce.ICRCLen
+		for id := range 1 << 16 {
+			f.path.ID = uint16(id)
+			roce.PutICRC(f.datagram[end:], roce.ICRC(&f.path, f.datagram[:end]))
+			want := roce.MatchSolved
+			if id < 64 {
+				want = roce.MatchLowID
+			}
+			if m, got := roce.Verify(&path4, false, f.datagram); m != want || got != f.path.ID {
+				t.Fatalf("length %d: %v, id %#x; want %v, %#x", n, m, got, want, id)
+			}
+		}
+	}
+}
+
+func TestVerifyLengths(t *testing.T) {
+	for _, p := range []*roce.Path{&path4, &path6} {
+		for _, n := range []int{0, 1, 4, 15, 65508, 70000} {
+			if m, _ := roce.Verify(p, false, make([]byte, n)); m != roce.NoMatch {
+				t.Errorf("%d bytes from %v: %v", n, p.Src, m)
+			}
+		}
+	}
+}
+
+// The longest and the shortest lengths exercise the ends of the tables of
+// inverse powers.
+func TestVerifyEnds(t *testing.T) {
+	for _, n := range []int{16, 20, 24, 232, 236, 240, 65500, 65504} {
+		path := path4
+		path.ID = 0xfffe
+		d := make([]byte, n)
+		end := n - roce.ICRCLen
+		roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
+		if m, id := roce.Verify(&path4, false, d); m != roce.MatchSolved || id != path.ID {
+			t.Errorf("%d bytes: %v, id %#x", n, m, id)
+		}
+	}
+}
+
+func TestVerifyIgnoresWhatRoutersChange(t *testing.T) {
+	f := synthetic(newRand(2), path4, 100)
+	for v := range 256 {
+		f.datagram[4] = byte(v) // FECN, BECN, resv8a
+		if m, _ := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
+			t.Fatalf("resv8a %#x: %v", v, m)
+		}
+	}
+}
+
+// A wrong address, port, length or identification is a wrong ICRC.
+func TestVerifyCoversPath(t *testing.T) {
+	for _, path := range []roce.Path{path4, path6} {
+		f := synthetic(newRand(3), path, 100)
+		for name, change := range map[string]func(*roce.Path){
+			"src":  func(p *roce.Path) { p.Src = p.Src.Next() },
+			"dst":  func(p *roce.Path) { p.Dst = p.Dst.Next() },
+			"port": func(p *roce.Path) { p.SrcPort++ },
+		} {
+			p := f.path
+			change(&p)
+			if m, id := roce.Verify(&p, false, f.datagram); m != roce.NoMatch {
+				t.Errorf("%v, another %s: %v with id %#x", path.Src, name, m, id)
+			}
+		}
+	}
+	f := synthetic(newRand(3), path4, 100)
+	f.path.ID++
+	if m, _ := roce.Verify(&f.path, true, f.datagram); m != roce.NoMatch {
+		t.Errorf("another id: %v", m)
+	}
+}
+
+// An IPv6 zone is local and not on the wire.
+func TestVerifyIgnoresZone(t *testing.T) {
+	path := path6
+	path.Src, path.Dst = netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
+	f := synthetic(newRand(4), path, 64)
+	f.path.Src, f.path.Dst = f.path.Src.WithZone("eth0"), f.path.Dst.WithZone("eth0")
+	if m, _ := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
+		t.Error(m)
+	}
+}
+
+func TestVerifyTotal(t *testing.T) {
+	mixed := roce.Path{Src: path4.Src, Dst: path6.Dst}
+	for _, p := range []*roce.Path{{}, &mixed} {
+		if m, _ := roce.Verify(p, false, make([]byte, 64)); m != roce.NoMatch {
+			t.Errorf("%v: %v", p, m)
+		}
+	}
+}
+
+func TestSourceBehindNAT(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		seed := rapid.Uint64().Draw(t, "seed")
+		inside := netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "inside")))
+		rng := newRand(seed)
+		path := path4
+		path.Src = inside
+		for range 2 {
+			f := synthetic(rng, path, rapid.IntRange(0, 4096).Draw(t, "length"))
+			got, ok := roce.SourceBehindNAT(&path4, f.datagram)
+			if inside == path4.Src {
+				if ok {
+					t.Fatalf("a right datagram gave %v", got)
+				}
+				continue
+			}
+			if !ok || got != inside {
+				t.Fatalf("got %v %v, want %v", got, ok, inside)
+			}
+		}
+	})
+}
+
+// Damaged datagrams agree on a source only by chance.
+func TestSourceBehindNATNeedsTwo(t *testing.T) {
+	rng := newRand(5)
+	seen := map[netip.Addr]bool{}
+	for range 1000 {
+		f := synthetic(rng, path4, 200)
+		for i := range 8 {
+			f.datagram[roce.HeaderLen+i] ^= byte(1 + rng.IntN(255))
+		}
+		got, ok := roce.SourceBehindNAT(&f.path, f.datagram)
+		if !ok || seen[got] {
+			t.Fatalf("%v %v, %d seen before", got, ok, len(seen))
+		}
+		seen[got] = true
+	}
+}
+
+func TestSourceBehindNATRefuses(t *testing.T) {
+	f := synthetic(newRand(6), path6, 64)
+	flipICRC(f.datagram, 1)
+	if a, ok := roce.SourceBehindNAT(&f.path, f.datagram); ok {
+		t.Errorf("IPv6: %v", a)
+	}
+	if a, ok := roce.SourceBehindNAT(&path4, make([]byte, 15)); ok {
+		t.Errorf("15 bytes: %v", a)
+	}
+	if a, ok := roce.SourceBehindNAT(&path4, make([]byte, 65508)); ok {
+		t.Errorf("65508 bytes: %v", a)
+	}
+}
+
+func TestMatchNames(t *testing.T) {
+	seen := map[string]bool{}
+	for m := roce.Match(0); m < roce.NumMatch; m++ {
+		if s := m.String(); s == "" || s == "unknown" || seen[s] {
+			t.Errorf("%d is named %q", m, s)
+		} else {
+			seen[s] = true
+		}
+	}
+	if s := roce.NumMatch.String(); s != "unknown" {
+		t.Errorf("out of range: %q", s)
+	}
+}

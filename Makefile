@@ -1,0 +1,83 @@
+# The two commands: `make demo` shows two hosts talking over ib0, `make test`
+# runs every test. Both install the Debian packages that they need.
+
+SHELL         := /bin/bash
+.SHELLFLAGS   := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+# Budgets: how long each ring of tests may take, its compilation included.
+UNIT_BUDGET  ?= 7m
+NETNS_BUDGET ?= 4m
+E2E_BUDGET   ?= 6m
+
+# Executions of each fuzz target, and the underlay MTUs of the demo.
+FUZZTIME  ?= 1000000x
+DEMO_MTUS ?= 1500 9000
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ipoibd
+export GOCACHE             := $(CACHE)/go-build
+export GOLANGCI_LINT_CACHE := $(CACHE)/golangci-lint
+export FUZZTIME
+# The version comes by -ldflags; Go's own stamp needs a checkout that git trusts.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LINT    := go tool -modfile=tools/go.mod golangci-lint
+TESTSUM := go run ./scripts/testsum $(if $(filter true,$(CI)),--no-skips)
+
+# ring runs the tests of packages as JSON: $(call ring,packages,budget,flags).
+# The budget bounds each test binary, which then says where it hangs, and the
+# ring as a whole.
+ring = timeout --kill-after=10s $(2) go test -json -timeout=$(2) $(3) $(1)
+
+# A package belongs to the namespace ring by importing nstest, so that there is
+# no list to keep.
+packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '$(1) {print $$1}')
+E2E     := ipoibd/scripts/e2e
+IS_NS   := /linktest\/nstest/
+IS_E2E  := $$1 == "$(E2E)"
+
+.PHONY: build
+build:
+	go build -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/ipoibd
+
+.PHONY: deps
+deps:
+	@scripts/deps
+
+# Every ring runs, also after a failure, and all are counted together.
+.PHONY: test
+test: deps
+	@$(MAKE) --no-print-directory --keep-going --silent vet test-unit test-netns test-e2e | $(TESTSUM)
+
+.PHONY: vet test-unit test-netns test-e2e
+vet:
+	go vet ./...
+test-unit:
+	$(call ring,$(call packages,!$(IS_NS)),$(UNIT_BUDGET),-race)
+test-netns:
+	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E))),$(NETNS_BUDGET),-race -count=1)
+test-e2e:
+	$(call ring,$(E2E),$(E2E_BUDGET),-count=1)
+
+.PHONY: fuzz
+fuzz:
+	@scripts/fuzz
+
+.PHONY: bench
+bench:
+	go test -run='^$$' -bench=. -benchmem ./...
+
+.PHONY: demo
+demo: deps build
+	@scripts/demo $(DEMO_MTUS)
+
+.PHONY: lint fmt
+lint:
+	$(LINT) run ./...
+fmt:
+	$(LINT) fmt ./...
+
+.PHONY: clean
+clean:
+	rm -rf bin

@@ -73,12 +73,6 @@ func (s *Summary) Step(line []byte) string {
 func (s *Summary) Close() (string, Totals) {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.packages)) {
-		p := s.packages[name]
-		for _, test := range slices.Sorted(maps.Keys(p.output)) {
-			if test != "" {
-				text.WriteString(s.endTest(event{Action: "fail", Package: name, Test: test}))
-			}
-		}
 		text.WriteString(s.endPackage(event{Action: "fail", Package: name}))
 	}
 	return text.String(), s.totals
@@ -109,11 +103,11 @@ func (s *Summary) endTest(e event) string {
 }
 
 // endPackage adds up a package and returns its line, after its own output where
-// it failed without a failed test.
+// it failed without a failed test. Tests under way end with it.
 func (s *Summary) endPackage(e event) string {
 	p := s.pkg(e.Package)
+	details := s.endRunning(e.Package)
 	delete(s.packages, e.Package)
-	var details string
 	if e.Action == "fail" && p.totals.Failed == 0 {
 		p.totals.Failed++
 		details = indent(s.build(e.FailedBuild).String() + p.test("").String())
@@ -123,6 +117,18 @@ func (s *Summary) endPackage(e event) string {
 		return "" // no test files
 	}
 	return details + packageLine(e, p.totals)
+}
+
+// endRunning fails the tests of a package that have begun and not ended: a
+// timeout or the death of their process gives no event for each.
+func (s *Summary) endRunning(name string) string {
+	var text strings.Builder
+	for _, test := range slices.Sorted(maps.Keys(s.pkg(name).output)) {
+		if test != "" {
+			text.WriteString(s.endTest(event{Action: "fail", Package: name, Test: test}))
+		}
+	}
+	return text.String()
 }
 
 func packageLine(e event, t Totals) string {

@@ -52,6 +52,12 @@ const (
 {"Action":"run","Package":"m/g","Test":"TestG"}
 {"Action":"output","Package":"m/g","Test":"TestG","Output":"waiting\n"}
 `
+	timingOut = `{"Action":"start","Package":"m/i"}
+{"Action":"run","Package":"m/i","Test":"TestI"}
+{"Action":"output","Package":"m/i","Test":"TestI","Output":"panic: test timed out after 3s\n"}
+{"Action":"output","Package":"m/i","Output":"FAIL\tm/i\t3.006s\n"}
+{"Action":"fail","Package":"m/i","Elapsed":3.006}
+`
 	killedEarly = `{"Action":"start","Package":"m/h"}
 `
 )
@@ -130,6 +136,14 @@ FAIL  m/f                                              2 tests     0.00s
 			want: `FAIL  m/g TestG
       waiting
 FAIL  m/g                                              1 tests     0.00s
+0 passed, 1 failed, 0 skipped
+`,
+		},
+		{
+			name: "a test that timed out", in: timingOut, err: errFailed,
+			want: `FAIL  m/i TestI
+      panic: test timed out after 3s
+FAIL  m/i                                              1 tests     3.01s
 0 passed, 1 failed, 0 skipped
 `,
 		},

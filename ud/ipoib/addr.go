@@ -1,0 +1,52 @@
+package ipoib
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"ipoibd/hca"
+)
+
+// AddrLen is the length of an IPoIB link-layer address in bytes.
+const AddrLen = 20
+
+// Addr is an IPoIB link-layer address (RFC 4391 section 9.1.1).
+//
+//	[flags 1][QPN 3][GID 16]
+//
+// The flags are zero on send and ignored on receive; connected mode uses them
+// (RFC 4755), and a sender of zero is spoken to in UD mode.
+type Addr [AddrLen]byte
+
+// NewAddr returns the address of queue pair qpn at gid, its flags zero. Bits of
+// qpn above the 24th are cut off.
+func NewAddr(qpn hca.QPN, gid hca.GID) (a Addr) {
+	binary.BigEndian.PutUint32(a[:4], uint32(qpn&hca.QPNMask))
+	copy(a[4:], gid[:])
+	return a
+}
+
+// QPN returns the queue pair number.
+func (a Addr) QPN() hca.QPN { return hca.QPN(binary.BigEndian.Uint32(a[:4])) & hca.QPNMask }
+
+// GID returns the port's GID.
+func (a Addr) GID() hca.GID { return hca.GID(a[4:]) }
+
+// SameEndpoint reports whether both addresses name the same queue pair of the
+// same port; the flags are ignored.
+func (a Addr) SameEndpoint(other Addr) bool {
+	a[0], other[0] = 0, 0
+	return a == other
+}
+
+// String returns the form of "ip link": 20 bytes in hexadecimal, with colons.
+func (a Addr) String() string {
+	s := fmt.Appendf(nil, "% x", a[:])
+	for i := 2; i < len(s); i += 3 {
+		s[i] = ':'
+	}
+	return string(s)
+}
+
+// MarshalText makes an Addr print as [Addr.String] in JSON.
+func (a Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }

@@ -1,0 +1,35 @@
+package ipoib
+
+import "encoding/binary"
+
+// icmp6Checksum returns the Internet checksum of an ICMPv6 message directly
+// behind its IPv6 header, the pseudo-header included (RFC 4443 section 2.3, RFC
+// 8200 section 8.1). Over a message whose checksum field is right it is zero.
+func icmp6Checksum(packet []byte) uint16 {
+	message := packet[ipv6HeaderLen:]
+	sum := uint32(len(message)) + protoICMPv6
+	sum += sum16(packet[ipv6Source:ipv6HeaderLen]) + sum16(message)
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// sum16 adds up 16-bit words, an odd last byte padded with zero. It cannot
+// overflow below 128 KiB, and an IPv6 payload has 64.
+func sum16(b []byte) (sum uint32) {
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+// putICMP6Checksum fills in the checksum of the message in packet.
+func putICMP6Checksum(packet []byte) {
+	field := packet[ndChecksum : ndChecksum+2]
+	binary.BigEndian.PutUint16(field, 0)
+	binary.BigEndian.PutUint16(field, icmp6Checksum(packet))
+}

@@ -1,0 +1,53 @@
+package ipoib
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// HeaderLen is the length of the encapsulation header in bytes. An IPoIB MTU is
+// the largest UD payload less this (RFC 4391 sections 6 and 7).
+const HeaderLen = 4
+
+// EtherType names the protocol of a message.
+type EtherType uint16
+
+// The protocols of RFC 4391 section 6.
+const (
+	EtherTypeIPv4 EtherType = 0x0800
+	EtherTypeARP  EtherType = 0x0806
+	EtherTypeRARP EtherType = 0x8035
+	EtherTypeIPv6 EtherType = 0x86dd
+)
+
+// Carried reports whether IPoIB carries the protocol.
+func (t EtherType) Carried() bool {
+	switch t {
+	case EtherTypeIPv4, EtherTypeARP, EtherTypeRARP, EtherTypeIPv6:
+		return true
+	}
+	return false
+}
+
+func (t EtherType) String() string { return fmt.Sprintf("0x%04x", uint16(t)) }
+
+// errHeader is made once: it may be returned for every frame of a flood.
+var errHeader = fmt.Errorf("parse IPoIB header: %w", ErrTruncated)
+
+// PutHeader writes the header of a message of type t into the first
+// [HeaderLen] bytes of dst and panics when they are not there. The reserved
+// bits are zero, as RFC 4391 section 6 demands of a sender.
+func PutHeader(dst []byte, t EtherType) {
+	binary.BigEndian.PutUint32(dst, uint32(t)<<16)
+}
+
+// ParseHeader splits a message into its type, which may be one that is not
+// [EtherType.Carried], and its payload, which aliases src. The reserved bits
+// are ignored, as RFC 4391 section 6 demands of a receiver. Errors:
+// ErrTruncated.
+func ParseHeader(src []byte) (t EtherType, payload []byte, err error) {
+	if len(src) < HeaderLen {
+		return 0, nil, errHeader
+	}
+	return EtherType(binary.BigEndian.Uint16(src)), src[HeaderLen:], nil
+}

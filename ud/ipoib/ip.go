@@ -1,0 +1,39 @@
+package ipoib
+
+import "net/netip"
+
+// Offsets of the addresses (RFC 791 section 3.1, RFC 8200 section 3).
+const (
+	ipv4HeaderLen = 20
+	ipv4Source    = 12
+	ipv4Dest      = 16
+	ipv6HeaderLen = 40
+	ipv6Source    = 8
+	ipv6Dest      = 24
+)
+
+// SourceIP returns the source address of an IPv4 or IPv6 packet; false for
+// another EtherType, another IP version, and a packet without a whole header.
+func SourceIP(t EtherType, packet []byte) (netip.Addr, bool) {
+	return ipAt(t, packet, ipv4Source, ipv6Source)
+}
+
+// DestIP is [SourceIP] of the destination address.
+func DestIP(t EtherType, packet []byte) (netip.Addr, bool) {
+	return ipAt(t, packet, ipv4Dest, ipv6Dest)
+}
+
+func ipAt(t EtherType, packet []byte, off4, off6 int) (netip.Addr, bool) {
+	switch {
+	case t == EtherTypeIPv4 && isVersion(packet, 4, ipv4HeaderLen):
+		return netip.AddrFrom4([4]byte(packet[off4:])), true
+	case t == EtherTypeIPv6 && isVersion(packet, 6, ipv6HeaderLen):
+		return netip.AddrFrom16([16]byte(packet[off6:])), true
+	}
+	return netip.Addr{}, false
+}
+
+// isVersion reports whether packet has n bytes and this IP version.
+func isVersion(packet []byte, version byte, n int) bool {
+	return len(packet) >= n && packet[0]>>4 == version
+}

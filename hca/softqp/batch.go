@@ -1,0 +1,109 @@
+package softqp
+
+import (
+	"net/netip"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+)
+
+// BatchSize bounds the datagrams of a batch: what amortises a system call,
+// while the send side is held no longer than it takes to build them.
+const BatchSize = 64
+
+// MaxVec is the longest gather list of a datagram: header, payload, trailer.
+const MaxVec = 1 + MaxSGE + 1
+
+// Datagram is one RoCEv2 packet, complete with its ICRC.
+type Datagram struct {
+	Src, Dst netip.Addr
+	TOS, TTL uint8
+	vec      [MaxVec][]byte
+	n        int
+	ends     bool // its request is done with it
+	header   [roce.HeaderLen]byte
+	trailer  [roce.MaxPad + roce.ICRCLen]byte
+}
+
+// Vec is the gather list: memory of the batch and of the request.
+func (d *Datagram) Vec() [][]byte { return d.vec[:d.n] }
+
+// Tail says how the last request of a batch ends, where that is not by a
+// datagram.
+type Tail uint8
+
+// Tails.
+const (
+	TailNone Tail = iota
+	TailDrop      // it completes, and goes nowhere: Batch.Reason
+	TailFail      // it completes in error: Batch.Reason
+	TailLoop      // it completes; the shell then gives Batch.Loop to this port's QPs
+)
+
+// Batch is what Fill makes of the requests at the head of a send queue. It
+// belongs to one QP's send side and is used again and again.
+type Batch struct {
+	Tail   Tail
+	Reason Reason  // of TailDrop and TailFail
+	Loop   Inbound // of TailLoop
+	// Skipped counts peers left out of a replication, for they have no
+	// address in the family of the source.
+	Skipped int
+
+	datagrams [BatchSize]Datagram
+	n         int
+	status    hca.WCStatus // of TailFail
+	msg       message
+}
+
+// Datagrams are those to send, in order.
+func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
+
+func (b *Batch) full() bool { return b.n == BatchSize }
+
+func (b *Batch) reset() {
+	b.Tail, b.Reason, b.Skipped, b.n = TailNone, Passed, 0, 0
+}
+
+func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
+
+func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
+
+// add builds the datagram of the message at hand for one destination.
+func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
+	d, m := &b.datagrams[b.n], &b.msg
+	d.Src, d.Dst, d.TOS, d.TTL, d.ends = m.src, dst, m.traffic, m.hops, ends
+	m.bth.PSN = (psn + uint32(b.n)) & psnMask
+	m.bth.Put(d.header[:])
+	m.deth.Put(d.header[roce.BTHLen:])
+	b.n++
+	d.gather(m)
+	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
+	d.seal(roce.ICRC(&path, d.Vec()...))
+}
+
+// gather lists header, payload and padding.
+func (d *Datagram) gather(m *message) {
+	d.vec[0] = d.header[:]
+	n := 1 + copy(d.vec[1:], m.payload.list())
+	clear(d.trailer[:roce.MaxPad])
+	d.vec[n] = d.trailer[:m.bth.Pad]
+	d.n = n + 1
+}
+
+// seal puts the ICRC behind the padding.
+func (d *Datagram) seal(icrc uint32) {
+	last := &d.vec[d.n-1]
+	pad := len(*last)
+	*last = d.trailer[:pad+roce.ICRCLen]
+	roce.PutICRC((*last)[pad:], icrc)
+}
+
+// message is a request whose memory and addresses were found.
+type message struct {
+	src, dst      netip.Addr
+	traffic, hops uint8
+	bth           roce.BTH
+	deth          roce.DETH
+	payload       pieces
+}

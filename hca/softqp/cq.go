@@ -1,0 +1,89 @@
+package softqp
+
+import "ipoibd/hca"
+
+// CQ is a completion queue without its lock. Once a completion found it full
+// it is in error for good: what is queued is void, what comes is lost.
+type CQ struct {
+	queue  queue[hca.WC]
+	armed  bool
+	failed bool
+}
+
+// NewCQ returns a CQ of that many entries, at least 1.
+func NewCQ(entries int) CQ { return CQ{queue: newQueue[hca.WC](entries)} }
+
+// Signal says what a Push calls for.
+type Signal uint8
+
+// Signals.
+const (
+	SignalNone    Signal = iota
+	SignalArmed          // the CQ was armed: wake the waiter
+	SignalOverrun        // the CQ has just failed
+)
+
+// Push queues completions in order.
+func (c *CQ) Push(wcs []hca.WC) Signal {
+	if c.failed || len(wcs) == 0 {
+		return SignalNone
+	}
+	for i := range wcs {
+		if c.queue.full() {
+			c.becomeFailed()
+			return SignalOverrun
+		}
+		*c.queue.push() = wcs[i]
+	}
+	return c.fire()
+}
+
+func (c *CQ) becomeFailed() {
+	c.failed = true
+	c.queue.clear()
+}
+
+func (c *CQ) fire() Signal {
+	if !c.armed {
+		return SignalNone
+	}
+	c.armed = false
+	return SignalArmed
+}
+
+// Poll takes completions out; hca.ErrCQ in error.
+func (c *CQ) Poll(wc []hca.WC) (int, error) {
+	if c.failed {
+		return 0, hca.ErrCQ
+	}
+	n := min(len(wc), c.queue.len())
+	for i := range n {
+		wc[i] = *c.queue.at(0)
+		c.queue.pop()
+	}
+	return n, nil
+}
+
+// Arm makes the next Push signal once; hca.ErrCQ in error.
+func (c *CQ) Arm() error {
+	if c.failed {
+		return hca.ErrCQ
+	}
+	c.armed = true
+	return nil
+}
+
+// Failed reports whether the CQ is in error.
+func (c *CQ) Failed() bool { return c.failed }
+
+// Remove takes out the completions of a QP that was reset or destroyed
+// (IBA 10.3.1.2), keeping the order of the others.
+func (c *CQ) Remove(qpn hca.QPN) {
+	for n := c.queue.len(); n > 0; n-- {
+		wc := *c.queue.at(0)
+		c.queue.pop()
+		if wc.QPN != qpn {
+			*c.queue.push() = wc
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package softqp
+
+import (
+	"net/netip"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+)
+
+// loopTTL is the hop limit that a looped-back message shows where its AH asks
+// for the system's default.
+const loopTTL = 64
+
+// Fill builds the batch of the requests at the head of the queue. peers are
+// those that replicated multicast goes to. A batch with no datagram and
+// TailNone means that there is nothing to do in this state. Every Fill is
+// answered by a Finish before another method of the send side. Send side.
+func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
+	b.reset()
+	if q.send.state.SendQueue() != hca.QueueRuns {
+		return
+	}
+	start := q.send.fanned
+	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
+		q.fillOne(env, peers, start, q.send.queue.at(i), b)
+		start = 0
+	}
+}
+
+// fillOne adds the datagrams of one request, from its start-th on.
+func (q *QP) fillOne(env *Env, peers []netip.Addr, start int, r *sendReq, b *Batch) {
+	if !q.prepare(env, r, b) {
+		return
+	}
+	dst := b.msg.dst
+	switch {
+	case !dst.IsMulticast() && env.Own(dst):
+		b.loop(env)
+	case !dst.IsMulticast():
+		b.add(env, dst, q.send.psn, true)
+	case env.Replicate:
+		q.replicate(env, peers, start, b)
+	default:
+		b.add(env, dst, q.send.psn, false)
+		b.loop(env)
+	}
+}
+
+// replicate adds a copy for every peer that is not this port itself, then the
+// loop back; what does not fit is left for the next batch.
+func (q *QP) replicate(env *Env, peers []netip.Addr, start int, b *Batch) {
+	for _, p := range peers {
+		switch {
+		case env.Own(p):
+		case p.Is4() != b.msg.src.Is4():
+			b.Skipped++
+		case start > 0:
+			start--
+		case b.full():
+			return
+		default:
+			b.add(env, p, q.send.psn, false)
+		}
+	}
+	b.loop(env)
+}
+
+// prepare finds memory and addresses of a request; false where it ends the
+// batch without being sent.
+func (q *QP) prepare(env *Env, r *sendReq, b *Batch) bool {
+	m := &b.msg
+	if !m.payload.find(env.Memory, q.cfg.PD, r.sge[:r.n], false) {
+		b.fail(FailSendAccess, hca.WCLocProtErr)
+		return false
+	}
+	m.dst = r.ah.DGID.Addr()
+	gid, ok := env.source(r.ah.SGIDIndex, m.dst)
+	switch {
+	case !env.Up:
+		b.drop(DropPortDown)
+	case !ok:
+		b.drop(DropNoSource)
+	case m.payload.size > gid.MaxPayload:
+		b.fail(FailSendLength, hca.WCLocLenErr)
+	default:
+		m.src = gid.Addr
+		q.address(env, r, m)
+	}
+	return b.Tail == TailNone
+}
+
+// address fills in the transport headers.
+func (q *QP) address(env *Env, r *sendReq, m *message) {
+	m.traffic, m.hops = r.ah.Traffic, r.ah.HopLimit
+	m.bth = roce.BTH{
+		Opcode:    roce.OpcodeUDSendOnly,
+		Solicited: r.flags&hca.SendSolicited != 0,
+		Migrated:  true,
+		Pad:       uint8(roce.PadFor(m.payload.size)),
+		PKey:      env.pkey(q.keys.pkeyIndex),
+		DestQPN:   r.qpn,
+	}
+	m.deth = roce.DETH{QKey: r.qkey, SrcQPN: q.cfg.Num}
+	if r.qkey&hca.QKeyControlled != 0 {
+		m.deth.QKey = q.keys.qkey
+	}
+}
+
+// loop makes the message at hand come back to this port.
+func (b *Batch) loop(env *Env) {
+	m := &b.msg
+	b.Tail = TailLoop
+	b.Loop = Inbound{
+		Path: roce.Path{Src: m.src, Dst: m.dst, SrcPort: env.SrcPort},
+		TOS:  m.traffic, TTL: m.hops,
+		UDPLen:  roce.HeaderLen + m.payload.size + int(m.bth.Pad) + roce.ICRCLen,
+		DestQPN: m.bth.DestQPN, SrcQPN: m.deth.SrcQPN,
+		PKey: m.bth.PKey, QKey: m.deth.QKey,
+		Payload: m.payload.list(), Len: m.payload.size,
+	}
+	if b.Loop.TTL == 0 {
+		b.Loop.TTL = loopTTL
+	}
+}

@@ -1,0 +1,40 @@
+package softqp
+
+// queue is a bounded FIFO over slots that are reused in place.
+type queue[T any] struct {
+	slots []T
+	head  int
+	n     int
+}
+
+func newQueue[T any](depth int) queue[T] { return queue[T]{slots: make([]T, depth)} }
+
+func (q *queue[T]) len() int   { return q.n }
+func (q *queue[T]) full() bool { return q.n == len(q.slots) }
+
+// at returns the i-th entry from the head, 0 <= i < len; at(len) is the free
+// slot that push takes, while there is one.
+func (q *queue[T]) at(i int) *T {
+	i += q.head
+	if i >= len(q.slots) {
+		i -= len(q.slots)
+	}
+	return &q.slots[i]
+}
+
+// push makes the free slot the last entry and returns it with its old content.
+func (q *queue[T]) push() *T {
+	s := q.at(q.n)
+	q.n++
+	return s
+}
+
+func (q *queue[T]) pop() {
+	q.head++
+	if q.head == len(q.slots) {
+		q.head = 0
+	}
+	q.n--
+}
+
+func (q *queue[T]) clear() { q.head, q.n = 0, 0 }

@@ -1,0 +1,128 @@
+package softqp
+
+import "ipoibd/hca"
+
+// sendSide is everything that the send side writes.
+type sendSide struct {
+	state  hca.QPState
+	queue  queue[sendReq]
+	done   []hca.WC
+	psn    uint32 // of the next datagram
+	fanned int    // copies of the request at the head that went out already
+}
+
+type sendReq struct {
+	id    uint64
+	flags hca.SendFlags
+	qpn   hca.QPN
+	qkey  hca.QKey
+	ah    hca.AHSpec
+	n     int
+	sge   [MaxSGE]hca.SGE
+}
+
+// becomeSend alone writes the send side's state.
+func (q *QP) becomeSend(s hca.QPState) {
+	q.send.state = s
+	switch s.SendQueue() {
+	case hca.QueueFlushes:
+		q.flushSend()
+	case hca.QueueRefuses:
+		q.send.queue.clear()
+		q.send.fanned = 0
+		q.send.done = q.send.done[:0]
+	case hca.QueueHolds, hca.QueueRuns:
+	}
+}
+
+// PostSend queues a send to ah, or flushes it where the state says so. Errors
+// are hca.ErrInvalid and hca.ErrQueueFull. Send side.
+func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
+	behaviour := q.send.state.SendQueue()
+	switch {
+	case behaviour == hca.QueueRefuses, len(wr.SGList) > q.cfg.Spec.SendSGEs,
+		wr.Flags&hca.SendIPCsum != 0, wr.UD.QPN&^hca.QPNMask != 0:
+		return hca.ErrInvalid
+	case behaviour == hca.QueueFlushes:
+		q.completeSend(wr.ID, hca.WCWRFlushErr)
+		return nil
+	case q.send.queue.full():
+		return hca.ErrQueueFull
+	}
+	r := q.send.queue.push()
+	r.id, r.flags = wr.ID, wr.Flags
+	r.qpn, r.qkey, r.ah = wr.UD.QPN, wr.UD.QKey, *ah
+	r.n = copy(r.sge[:], wr.SGList)
+	return nil
+}
+
+// Finish reports that the first n datagrams of the batch that Fill made last
+// are done with, and completes their requests; the tail is due once all are.
+// Send side, which the shell has held since Fill.
+func (q *QP) Finish(b *Batch, n int) {
+	for i := range n {
+		q.send.fanned++
+		if b.datagrams[i].ends {
+			q.succeed()
+		}
+	}
+	q.send.psn = (q.send.psn + uint32(n)) & psnMask
+	if n == b.n {
+		q.finishTail(b)
+	}
+}
+
+func (q *QP) finishTail(b *Batch) {
+	switch b.Tail {
+	case TailNone:
+	case TailLoop, TailDrop:
+		q.succeed()
+	case TailFail:
+		q.fail(b.status)
+	}
+}
+
+// succeed completes the request at the head; in silence if nobody asked.
+func (q *QP) succeed() {
+	r := q.send.queue.at(0)
+	if q.cfg.Spec.SignalAll || r.flags&hca.SendSignaled != 0 {
+		q.completeSend(r.id, hca.WCSuccess)
+	}
+	q.dropHead()
+}
+
+// fail completes the request at the head in error and stops the send queue.
+func (q *QP) fail(status hca.WCStatus) {
+	q.completeSend(q.send.queue.at(0).id, status)
+	q.dropHead()
+	q.becomeSend(hca.QPSQE)
+}
+
+func (q *QP) dropHead() {
+	q.send.queue.pop()
+	q.send.fanned = 0
+}
+
+func (q *QP) flushSend() {
+	for q.send.queue.len() > 0 {
+		q.completeSend(q.send.queue.at(0).id, hca.WCWRFlushErr)
+		q.dropHead()
+	}
+}
+
+func (q *QP) completeSend(id uint64, status hca.WCStatus) {
+	q.send.done = append(q.send.done, hca.WC{
+		ID: id, Status: status, Opcode: hca.WCSend, QPN: q.cfg.Num,
+	})
+}
+
+// SendDone takes the send completions; they are valid until the next method of
+// the send side. Send side.
+func (q *QP) SendDone() []hca.WC {
+	done := q.send.done
+	q.send.done = done[:0]
+	return done
+}
+
+// SendLen is the number of sends that wait. Send side.
+func (q *QP) SendLen() int { return q.send.queue.len() }

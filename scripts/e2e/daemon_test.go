@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Limits, each about ten times what is seen on an idle machine.
+const (
+	startLimit   = 10 * time.Second // process started -> status answers
+	stopLimit    = 10 * time.Second // SIGTERM -> process gone
+	carrierLimit = 10 * time.Second // ib0 set up -> carrier
+)
+
+// daemon is one `ipoibd run` of a host.
+type daemon struct {
+	tb      testing.TB
+	ns      *nstest.Namespace
+	control string
+	cmd     *exec.Cmd
+	log     *logBuffer
+	exited  chan struct{} // closed once err is set
+	err     error         // of the process's end
+}
+
+// startDaemon runs the daemon with further arguments and returns when its
+// control socket answers.
+func startDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string) *daemon {
+	tb.Helper()
+	d := newDaemon(tb, ns, dir, args...)
+	if err := d.cmd.Start(); err != nil {
+		tb.Fatalf("start the daemon: %v", err)
+	}
+	go func() {
+		d.err = d.cmd.Wait()
+		close(d.exited)
+	}()
+	tb.Cleanup(d.cleanUp)
+	eventually(tb, startLimit, "the daemon answers", func() bool {
+		if d.gone() {
+			tb.Fatalf("the daemon ended: %v\n%s", d.err, d.log)
+		}
+		return d.command("status").Run() == nil
+	})
+	return d
+}
+
+func newDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string) *daemon {
+	d := &daemon{tb: tb, ns: ns, control: filepath.Join(dir, "control.sock"), log: &logBuffer{}, exited: make(chan struct{})}
+	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", d.control, "--log-level", "debug"}
+	d.cmd = ns.Command(os.Getenv(daemonEnv), append(run, args...)...)
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	return d
+}
+
+// command is another command of ipoibd to this daemon.
+func (d *daemon) command(args ...string) *exec.Cmd {
+	return d.ns.Command(os.Getenv(daemonEnv), append(args, "--control", d.control)...)
+}
+
+// status asks the daemon.
+func (d *daemon) status() status {
+	d.tb.Helper()
+	out, err := d.command("status", "--json").Output()
+	if err != nil {
+		d.tb.Fatalf("ipoibd status: %v\n%s", err, d.log)
+	}
+	var s status
+	if err := json.Unmarshal(out, &s); err != nil {
+		d.tb.Fatalf("status is not JSON: %v\n%s", err, out)
+	}
+	return s
+}
+
+// stop ends the daemon in order; an exit status other than 0 fails the test.
+func (d *daemon) stop() {
+	d.tb.Helper()
+	d.signal(syscall.SIGTERM)
+	if d.err != nil {
+		d.tb.Fatalf("the daemon ended badly: %v\n%s", d.err, d.log)
+	}
+}
+
+// kill gives it no chance.
+func (d *daemon) kill() {
+	d.tb.Helper()
+	d.signal(syscall.SIGKILL)
+}
+
+// signal sends s and waits for the end of the process.
+func (d *daemon) signal(s syscall.Signal) {
+	d.tb.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil {
+		d.tb.Fatalf("signal the daemon: %v", err)
+	}
+	select {
+	case <-d.exited:
+	case <-time.After(stopLimit):
+		d.tb.Fatalf("the daemon lives %v after %v\n%s", stopLimit, s, d.log)
+	}
+}
+
+func (d *daemon) gone() bool {
+	select {
+	case <-d.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// cleanUp waits for the process, which the end of the test has killed, and
+// shows its log where the test failed.
+func (d *daemon) cleanUp() {
+	<-d.exited
+	if d.tb.Failed() {
+		d.tb.Logf("log of the daemon:\n%s", d.log)
+	}
+}
+
+// logBuffer keeps the last bytes written to it.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// maxLog bounds what is kept of a daemon's log, in bytes.
+const maxLog = 64 << 10
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Write(p)
+	l.buf.Next(max(0, l.buf.Len()-maxLog))
+	return len(p), nil
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}

@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// ifName is the interface of every host.
+const ifName = "ib0"
+
+// host is a namespace with a daemon. Its number, from 0, makes its addresses.
+type host struct {
+	*nstest.Namespace
+	tb     testing.TB
+	number int
+	dir    string
+	daemon *daemon
+}
+
+// newHosts puts n hosts on one segment; no daemon runs yet.
+func newHosts(tb testing.TB, n, mtu int) []*host {
+	tb.Helper()
+	var hosts []*host
+	for i, ns := range nstest.Switch(tb, n, mtu) {
+		hosts = append(hosts, &host{Namespace: ns, tb: tb, number: i, dir: shortDir(tb)})
+	}
+	return hosts
+}
+
+// shortDir is a folder whose path leaves room for a socket's name (108 bytes,
+// unix(7)), which testing's own, named after the test, may not.
+func shortDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "e2e-") //nolint:usetesting // the path must be short
+	if err != nil {
+		tb.Fatalf("make a folder: %v", err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func (h *host) ip4() string { return fmt.Sprintf("10.44.0.%d", h.number+1) }
+func (h *host) ip6() string { return fmt.Sprintf("fd44::%d", h.number+1) }
+
+// start runs the daemon.
+func (h *host) start(args ...string) {
+	h.tb.Helper()
+	h.daemon = startDaemon(h.tb, h.Namespace, h.dir, args...)
+}
+
+// ipoibd is another command of the program, not told of any daemon.
+func (h *host) ipoibd(args ...string) *exec.Cmd {
+	return h.Command(os.Getenv(daemonEnv), args...)
+}
+
+// join starts the daemon, sets ib0 up with the host's addresses and waits for
+// its carrier.
+func (h *host) join(args ...string) {
+	h.tb.Helper()
+	h.start(args...)
+	h.Run("ip", "link", "set", ifName, "up")
+	h.addAddrs(ifName)
+	h.waitCarrier()
+}
+
+func (h *host) addAddrs(dev string) {
+	h.tb.Helper()
+	h.Run("ip", "addr", "add", h.ip4()+"/24", "dev", dev)
+	h.Run("ip", "addr", "add", h.ip6()+"/64", "dev", dev, "nodad")
+}
+
+// waitCarrier returns how long it took.
+func (h *host) waitCarrier() time.Duration {
+	h.tb.Helper()
+	return eventually(h.tb, carrierLimit, "carrier of "+ifName, h.carrier)
+}
+
+// carrier is the kernel's view.
+func (h *host) carrier() bool {
+	return strings.Contains(h.Run("ip", "-o", "link", "show", ifName), "LOWER_UP")
+}
+
+// iface is the daemon's view of ib0.
+func (h *host) iface() iface {
+	h.tb.Helper()
+	s := h.daemon.status()
+	if len(s.Interfaces) != 1 || s.Interfaces[0].Name != ifName {
+		h.tb.Fatalf("status has interfaces %+v, want %s alone", s.Interfaces, ifName)
+	}
+	return s.Interfaces[0]
+}
+
+// qp is the queue pair of ib0, which must have one.
+func (h *host) qp() qp {
+	h.tb.Helper()
+	i := h.iface()
+	if i.QP == nil {
+		h.tb.Fatalf("%s has no queue pair: state %s, %s", ifName, i.State, i.Reason)
+	}
+	return *i.QP
+}
+
+// ping sends a few echo requests and fails the test on any loss.
+func (h *host) ping(dst string) {
+	h.tb.Helper()
+	out, err := h.pinger(dst, 5, 2*time.Second).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), " 0% packet loss") {
+		h.tb.Errorf("host %d pings %s: %v\n%s", h.number, dst, err, out)
+	}
+}
+
+// reaches reports whether one echo request is answered soon.
+func (h *host) reaches(dst string) bool {
+	return h.pinger(dst, 1, 100*time.Millisecond).Run() == nil
+}
+
+func (h *host) pinger(dst string, count int, timeout time.Duration) *exec.Cmd {
+	return h.Command("ping", "-n", "-i", "0.02", "-c", fmt.Sprint(count), "-W", fmt.Sprint(timeout.Seconds()), dst)
+}
+
+// pingAll lets every host ping every other one, by IPv4 and IPv6.
+func pingAll(hosts ...*host) {
+	for _, from := range hosts {
+		for _, to := range hosts {
+			if from != to {
+				from.tb.Helper()
+				from.ping(to.ip4())
+				from.ping(to.ip6())
+			}
+		}
+	}
+}
+
+// eventually polls until ok and returns how long it took; after limit the test
+// fails.
+func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
+	tb.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > limit {
+			tb.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// exists reports whether the host has an interface of this name.
+func (h *host) exists(name string) bool {
+	return h.Command("ip", "link", "show", name).Run() == nil
+}
+
+// addrs lists the addresses of ib0, link-local ones left out: the kernel takes
+// those away and makes them again with the carrier's changes.
+func (h *host) addrs() []string {
+	h.tb.Helper()
+	var addrs []string
+	for _, line := range strings.Split(strings.TrimSpace(h.Run("ip", "-o", "addr", "show", "dev", ifName, "scope", "global")), "\n") {
+		if f := strings.Fields(line); len(f) > 3 {
+			addrs = append(addrs, f[3])
+		}
+	}
+	return addrs
+}

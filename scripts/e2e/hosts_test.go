@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// repairLimit is ten times the second in which a restarted peer is to be
+// reached again.
+const repairLimit = 10 * time.Second
+
+// Two hosts talk, a third joins later, and one comes back with another QPN.
+func TestThreeHosts(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3, 1500)
+	a, b, c := hosts[0], hosts[1], hosts[2]
+
+	a.join()
+	b.join()
+	pingAll(a, b)
+
+	c.join()
+	pingAll(a, b, c)
+
+	old := c.qp()
+	c.daemon.kill()
+	c.start()
+	c.waitCarrier()
+	for _, h := range []*host{a, b} {
+		took := eventually(t, repairLimit, "the restarted host answers", func() bool { return h.reaches(c.ip4()) })
+		t.Logf("host %d reaches the restarted one %v after its carrier", h.number, took)
+	}
+	if now := c.qp(); now.QPN == old.QPN {
+		t.Fatalf("QPN %#x again: the restart shows nothing", now.QPN)
+	}
+	pingAll(a, b, c)
+	requireNoStale(t, hosts)
+}
+
+// requireNoStale checks that each host knows each other one by its present
+// address, once, and nobody else.
+func requireNoStale(t *testing.T, hosts []*host) {
+	t.Helper()
+	for _, h := range hosts {
+		want := make(map[string]uint32) // GID -> QPN
+		for _, other := range hosts {
+			if other != h {
+				want[other.qp().GID] = other.qp().QPN
+			}
+		}
+		peers := h.iface().Peers
+		for _, p := range peers {
+			if qpn, ok := want[p.GID]; !ok || qpn != p.QPN {
+				t.Errorf("host %d has a stale peer: %+v", h.number, p)
+			}
+			delete(want, p.GID)
+		}
+		if len(want) > 0 || len(peers) != len(hosts)-1 {
+			t.Errorf("host %d has peers %+v, lacks %v", h.number, peers, want)
+		}
+	}
+}
+
+// A daemon that is killed leaves ib0 with its addresses and without carrier,
+// and the next one adopts it.
+func TestAdopt(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2, 1500)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	pingAll(a, b)
+	mac, addrs := a.iface().MAC, a.addrs()
+
+	for _, end := range []struct {
+		name string
+		of   func(*daemon)
+	}{{"SIGKILL", (*daemon).kill}, {"SIGTERM", (*daemon).stop}} {
+		end.of(a.daemon)
+		eventually(t, carrierLimit, "carrier off after "+end.name, func() bool { return !a.carrier() })
+		if got := a.addrs(); !slices.Equal(got, addrs) {
+			t.Errorf("addresses after %s: %q, were %q", end.name, got, addrs)
+		}
+		a.start()
+		a.waitCarrier()
+		if got := a.iface(); !got.Adopted || got.MAC != mac {
+			t.Errorf("after %s: adopted %v, MAC %s, want it adopted with %s", end.name, got.Adopted, got.MAC, mac)
+		}
+		eventually(t, repairLimit, "ping after "+end.name, func() bool { return b.reaches(a.ip4()) })
+		pingAll(a, b)
+	}
+}
+
+// With --remove the daemon takes ib0 away; so does ipoibd delete.
+func TestRemove(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1, 1500)[0]
+	h.join("--remove")
+	h.daemon.stop()
+	if h.exists(ifName) {
+		t.Errorf("%s is there after a stop with --remove", ifName)
+	}
+	h.join()
+	h.daemon.stop()
+	if !h.exists(ifName) {
+		t.Fatalf("%s went away with the daemon", ifName)
+	}
+	if out, err := h.ipoibd("delete", ifName).CombinedOutput(); err != nil {
+		t.Errorf("ipoibd delete: %v\n%s", err, out)
+	}
+	if h.exists(ifName) {
+		t.Errorf("%s is there after ipoibd delete", ifName)
+	}
+}

@@ -1,0 +1,45 @@
+package roce_test
+
+import (
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+)
+
+// Nothing here allocates, neither for a right frame nor for a damaged one.
+func TestAllocations(t *testing.T) {
+	rng := newRand(8)
+	area, icrc := make([]byte, hca.GRHLen), make([]byte, roce.ICRCLen)
+	for _, path := range []roce.Path{path4, path6} {
+		good, bad := synthetic(rng, path, 1444), synthetic(rng, path, 1444)
+		flipICRC(bad.datagram, 0x80000001)
+		header, rest := good.datagram[:roce.HeaderLen], good.datagram[roce.HeaderLen:]
+		for name, f := range map[string]func(){
+			"send": func() {
+				roce.BTH{Opcode: roce.OpcodeUDSendOnly}.Put(header)
+				roce.DETH{QKey: 1}.Put(header[roce.BTHLen:])
+				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: 1}
+				roce.PutICRC(icrc, roce.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
+			},
+			"receive": func() {
+				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
+				_, _ = roce.ParseUDSend(good.datagram)
+				roce.Verify(&p, false, good.datagram)
+				roce.PutGRH(area, &p, 0, 64, len(good.datagram))
+				_, _, _ = hca.ParseGRH(area)
+			},
+			"damaged": func() {
+				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
+				_, _ = roce.ParseUDSend(bad.datagram[:9])
+				roce.Verify(&p, false, bad.datagram)
+				roce.SourceBehindNAT(&p, bad.datagram)
+				_, _, _ = hca.ParseGRH(area[1:])
+			},
+		} {
+			if n := testing.AllocsPerRun(100, f); n != 0 {
+				t.Errorf("%s over %v: %v allocations", name, path.Src, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package roce_test
+
+import (
+	"fmt"
+	"testing"
+
+	"ipoibd/hca/roce"
+)
+
+// benchFrames calls f for an IPv4 frame of each size on the wire's payload.
+func benchFrames(b *testing.B, f func(b *testing.B, f frame)) {
+	for _, n := range []int{64, 1500, 4096} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			fr := synthetic(newRand(9), path4, n)
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			f(b, fr)
+		})
+	}
+}
+
+func BenchmarkICRC(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		header, rest := f.datagram[:roce.HeaderLen], f.datagram[roce.HeaderLen:]
+		for b.Loop() {
+			roce.ICRC(&f.path, header, rest)
+		}
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		for b.Loop() {
+			roce.Verify(&f.path, true, f.datagram)
+		}
+	})
+}
+
+func BenchmarkVerifySolved(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		path := f.path
+		path.ID = 0xbeef
+		end := len(f.datagram) - roce.ICRCLen
+		roce.PutICRC(f.datagram[end:], roce.ICRC(&path, f.datagram[:end]))
+		for b.Loop() {
+			roce.Verify(&f.path, false, f.datagram)
+		}
+	})
+}
+
+func BenchmarkParseUDSend(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		for b.Loop() {
+			_, _ = roce.ParseUDSend(f.datagram)
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package roce_test
+
+import (
+	"bytes"
+	"testing"
+
+	"ipoibd/hca/roce"
+)
+
+// addFrames seeds a corpus with real and synthetic frames and with pieces of
+// them.
+func addFrames(f *testing.F) {
+	rng := newRand(10)
+	frames := rxeFrames(f)
+	for n := range 5 {
+		frames = append(frames, synthetic(rng, path4, n))
+	}
+	for _, fr := range frames {
+		f.Add(fr.datagram)
+		f.Add(fr.datagram[:roce.HeaderLen])
+	}
+	f.Add([]byte(nil))
+}
+
+// FuzzParseUDSend: what is taken encodes to the same bytes, reserved bits
+// apart, and its payload lies where it should.
+func FuzzParseUDSend(f *testing.F) {
+	addFrames(f)
+	f.Fuzz(func(t *testing.T, d []byte) {
+		p, err := roce.ParseUDSend(d)
+		if err != nil {
+			if p.Payload != nil {
+				t.Fatalf("%v with a payload", err)
+			}
+			return
+		}
+		if want := roce.HeaderLen + len(p.Payload) + int(p.Pad) + roce.ICRCLen; len(d) != want {
+			t.Fatalf("%d bytes of %d", want, len(d))
+		}
+		header := make([]byte, roce.HeaderLen)
+		p.BTH.Put(header)
+		p.DETH.Put(header[roce.BTHLen:])
+		want := append([]byte(nil), d[:roce.HeaderLen]...)
+		want[4] &= 0xc0
+		want[8] &= 0x80
+		want[16] = 0
+		if !bytes.Equal(header, want) {
+			t.Fatalf("% x put back as % x", want, header)
+		}
+	})
+}
+
+// FuzzVerify: what verifies without its identification verifies with the one
+// found, with no other one nearby, and a NAT's solution always verifies.
+func FuzzVerify(f *testing.F) {
+	addFrames(f)
+	f.Fuzz(func(t *testing.T, d []byte) {
+		path := path4
+		if m, id := roce.Verify(&path, false, d); m != roce.NoMatch {
+			path.ID = id
+			if m, _ := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+				t.Fatalf("id %#x, found, gives %v", id, m)
+			}
+			path.ID++
+			if m, _ := roce.Verify(&path, true, d); m != roce.NoMatch {
+				t.Fatalf("id %#x gives %v too", path.ID, m)
+			}
+		}
+		path = path4
+		if src, ok := roce.SourceBehindNAT(&path, d); ok {
+			path.Src = src
+			if m, _ := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+				t.Fatalf("source %v, found, gives %v", src, m)
+			}
+		}
+		if m, _ := roce.Verify(&path6, false, d); m > roce.MatchKnownID {
+			t.Fatalf("IPv6 gives %v", m)
+		}
+	})
+}

@@ -1,0 +1,74 @@
+package roce_test
+
+import (
+	"hash/crc32"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca/roce"
+)
+
+// The exact bytes that go into the ICRC, in front of the datagram, and of a
+// datagram the byte that does not.
+func TestICRCCoverage(t *testing.T) {
+	body := append(sendHeader(0), "payload!"...)
+	masked := append([]byte(nil), body...)
+	masked[4] = 0xff
+	v4, v6 := path4, path6
+	v4.ID = 0x1234
+	for _, tt := range []struct {
+		path   roce.Path
+		prefix string
+	}{
+		{
+			v4, "ffffffffffffffff" + // LRH
+				"45 ff 003c 1234 4000 ff 11 ffff c0000201 c0000202" + // 60 bytes
+				"c123 12b7 0028 ffff", // 40 bytes
+		},
+		{
+			v6, "ffffffffffffffff" +
+				"6fffffff 0028 11 ff 20010db8000000000000000000000001 20010db8000000000000000000000002" +
+				"c123 12b7 0028 ffff",
+		},
+	} {
+		want := crc32.ChecksumIEEE(append(unhex(t, tt.prefix), masked...))
+		if got := roce.ICRC(&tt.path, body); got != want {
+			t.Errorf("%v: %#08x, want %#08x", tt.path.Src, got, want)
+		}
+	}
+}
+
+func TestICRCOfRealFrame(t *testing.T) {
+	f := rxeFrames(t)[0]
+	end := len(f.datagram) - roce.ICRCLen
+	icrc := roce.ICRC(&f.path, f.datagram[:end])
+	if icrc != 0x0c6f524f { // 4f 52 6f 0c on the wire
+		t.Errorf("%#08x", icrc)
+	}
+	got := make([]byte, roce.ICRCLen)
+	roce.PutICRC(got, icrc)
+	if string(got) != "\x4f\x52\x6f\x0c" {
+		t.Errorf("put as % x", got)
+	}
+}
+
+// However a datagram is cut behind its BTH, its ICRC is the same.
+func TestICRCPieces(t *testing.T) {
+	rng := newRand(7)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 4096).Draw(t, "length")
+		body := synthetic(rng, path6, n).datagram
+		body = body[:len(body)-roce.ICRCLen]
+		want := roce.ICRC(&path6, body)
+		var parts [][]byte
+		low := roce.BTHLen
+		for rest := body; len(rest) > 0; {
+			k := rapid.IntRange(low, len(rest)).Draw(t, "cut")
+			parts, rest, low = append(parts, rest[:k]), rest[k:], 0
+		}
+		if got := roce.ICRC(&path6, parts...); got != want {
+			t.Fatalf("%#08x in %d pieces, %#08x whole", got, len(parts), want)
+		}
+	})
+}

@@ -11,8 +11,10 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// ifName is the interface of every host.
-const ifName = "ib0"
+const (
+	ifName      = "ib0" // the interface of every host
+	underlayMTU = 1500  // of the segment that joins them
+)
 
 // host is a namespace with a daemon. Its number, from 0, makes its addresses.
 type host struct {
@@ -24,10 +26,10 @@ type host struct {
 }
 
 // newHosts puts n hosts on one segment; no daemon runs yet.
-func newHosts(tb testing.TB, n, mtu int) []*host {
+func newHosts(tb testing.TB, n int) []*host {
 	tb.Helper()
 	var hosts []*host
-	for i, ns := range nstest.Switch(tb, n, mtu) {
+	for i, ns := range nstest.Switch(tb, n, underlayMTU) {
 		hosts = append(hosts, &host{Namespace: ns, tb: tb, number: i, dir: shortDir(tb)})
 	}
 	return hosts
@@ -75,10 +77,9 @@ func (h *host) addAddrs(dev string) {
 	h.Run("ip", "addr", "add", h.ip6()+"/64", "dev", dev, "nodad")
 }
 
-// waitCarrier returns how long it took.
-func (h *host) waitCarrier() time.Duration {
+func (h *host) waitCarrier() {
 	h.tb.Helper()
-	return eventually(h.tb, carrierLimit, "carrier of "+ifName, h.carrier)
+	eventually(h.tb, carrierLimit, "carrier of "+ifName, h.carrier)
 }
 
 // carrier is the kernel's view.

@@ -17,7 +17,7 @@ func TestThreeHosts(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 3, 1500)
+	hosts := newHosts(t, 3)
 	a, b, c := hosts[0], hosts[1], hosts[2]
 
 	a.join()
@@ -72,7 +72,7 @@ func TestAdopt(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 2, 1500)
+	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
 	a.join()
 	b.join()
@@ -103,7 +103,7 @@ func TestRemove(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	h := newHosts(t, 1, 1500)[0]
+	h := newHosts(t, 1)[0]
 	h.join("--remove")
 	h.daemon.stop()
 	if h.exists(ifName) {

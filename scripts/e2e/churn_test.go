@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"os/exec"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// How often each thing is done over and over.
+const (
+	flaps    = 100
+	restarts = 100
+)
+
+// slack is how many descriptors or goroutines a daemon may have more after the
+// churn than before it: those of the status request itself come and go.
+const slack = 2
+
+// ib0 goes down and up under traffic; the daemon loses nothing by it.
+func TestDownUpUnderTraffic(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	pingAll(a, b)
+	before := a.daemon.status()
+
+	stop := b.traffic(a.ip4())
+	start := time.Now()
+	for range flaps {
+		a.Run("ip", "link", "set", ifName, "down")
+		a.Run("ip", "link", "set", ifName, "up")
+		a.waitCarrier()
+	}
+	t.Logf("%d times down and up in %v", flaps, time.Since(start).Round(time.Millisecond))
+	stop()
+
+	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
+	eventually(t, repairLimit, "ping after the flaps", func() bool { return b.reaches(a.ip4()) })
+	pingAll(a, b)
+	requireNoLeak(t, before, a.daemon)
+}
+
+// The daemon stops and starts under traffic; the other one loses nothing by it.
+func TestStopStartUnderTraffic(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	pingAll(a, b)
+	before := b.daemon.status()
+
+	stop := b.traffic(a.ip4())
+	start := time.Now()
+	for range restarts {
+		a.daemon.stop()
+		a.start()
+		a.waitCarrier()
+	}
+	t.Logf("%d times stopped and started in %v", restarts, time.Since(start).Round(time.Millisecond))
+	stop()
+
+	eventually(t, repairLimit, "ping after the restarts", func() bool { return b.reaches(a.ip4()) })
+	pingAll(a, b)
+	requireNoLeak(t, before, b.daemon)
+	requireNoStale(t, hosts)
+}
+
+// traffic floods dst with echo requests until stop is called.
+func (h *host) traffic(dst string) (stop func()) {
+	h.tb.Helper()
+	cmd := h.Command("ping", "-n", "-q", "-f", "-s", "1000", dst)
+	if err := cmd.Start(); err != nil {
+		h.tb.Fatalf("start traffic: %v", err)
+	}
+	return func() { end(h.tb, cmd) }
+}
+
+func end(tb testing.TB, cmd *exec.Cmd) {
+	tb.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		tb.Errorf("the traffic ended by itself: %v", err)
+	}
+	_ = cmd.Wait() // killed
+}
+
+// requireNoLeak compares a daemon at rest with itself before.
+func requireNoLeak(t *testing.T, before status, d *daemon) {
+	t.Helper()
+	after := d.status()
+	t.Logf("goroutines %d -> %d, descriptors %d -> %d", before.Goroutines, after.Goroutines, before.FDs, after.FDs)
+	if after.Goroutines > before.Goroutines+slack {
+		t.Errorf("goroutines leak: %d, were %d", after.Goroutines, before.Goroutines)
+	}
+	if after.FDs > before.FDs+slack {
+		t.Errorf("descriptors leak: %d, were %d", after.FDs, before.FDs)
+	}
+}

@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// A newcomer's mistake ends the daemon with one line that says what to do.
+func TestMistakes(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tests := []struct {
+		name    string
+		prepare func(*testing.T, *host)
+		args    []string // instead of those of a host
+		want    string   // expression that the line matches
+	}{
+		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
+		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
+		{"port 4791 taken", takePort, nil, `4791`},
+		{"underlay MTU too small", shrinkUnderlay, nil, `MTU.*(300|at least)`},
+		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `0x8000 is not a P_Key`},
+		{"log level that is none", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is none of debug`},
+		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
+		{"argument too many", nil, []string{"ib0"}, `unknown command|accepts 0 arg|no argument`},
+		{"file that is not there", nil, []string{"--config", "/nonexistent.yaml"}, `/nonexistent.yaml`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newHosts(t, 1)[0]
+			if tt.prepare != nil {
+				tt.prepare(t, h)
+			}
+			requireMistake(t, h.runDaemon(tt.args...), tt.want)
+		})
+	}
+}
+
+// A mistake in the configuration file is reported with its line and field.
+func TestMistakeInFile(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	file := filepath.Join(h.dir, "ipoibd.yaml")
+	text := "devices:\n  - name: soft\n    underlay: eth0\ninterfaces:\n  - name: ib0\n    mtu: 5\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	requireMistake(t, h.ipoibd("run", "--config", file), `ipoibd\.yaml:6: .*mtu`)
+}
+
+// The device node and the capability are named when they are missing.
+func TestNoTUN(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	h.Run("mount", "-t", "tmpfs", "none", "/dev/net")
+	requireMistake(t, h.runDaemon(), `/dev/net/tun`)
+}
+
+func TestNoCapability(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	cmd := h.Command("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin",
+		os.Getenv(daemonEnv), "run", "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock"))
+	requireMistake(t, cmd, `CAP_NET_ADMIN`)
+}
+
+// A second daemon with the same interface or control socket is refused, and
+// the first one goes on.
+func TestTwoDaemons(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	requireMistake(t, a.runDaemon(), `another daemon`)
+	other := filepath.Join(a.dir, "other.sock")
+	requireMistake(t, a.runDaemon("--control", other), `another daemon|4791|in use`)
+	pingAll(a, b)
+}
+
+// Without a daemon, status and delete say so.
+func TestNoDaemon(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	socket := filepath.Join(h.dir, "none.sock")
+	requireMistake(t, h.ipoibd("status", "--control", socket), `none\.sock: no daemon answers`)
+	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
+	h.Run("ip", "link", "add", ifName, "type", "dummy")
+	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
+	if !h.exists(ifName) {
+		t.Error("ipoibd delete took away an interface that is not ours")
+	}
+}
+
+// runDaemon is a daemon that is expected to end by itself.
+func (h *host) runDaemon(args ...string) *exec.Cmd {
+	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock")}
+	return h.ipoibd(append(run, args...)...)
+}
+
+// requireMistake runs a command that must fail within the start limit, its last
+// line being "ipoibd: " and text that matches want.
+func requireMistake(t *testing.T, cmd *exec.Cmd, want string) {
+	t.Helper()
+	timer := time.AfterFunc(startLimit, func() { _ = cmd.Process.Kill() })
+	out, err := cmd.CombinedOutput()
+	if !timer.Stop() {
+		t.Fatalf("%q did not end\n%s", cmd.Args, out)
+	}
+	if err == nil {
+		t.Fatalf("%q succeeded\n%s", cmd.Args, out)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	last := lines[len(lines)-1]
+	if !regexp.MustCompile("^ipoibd: .*(?:" + want + ")").MatchString(last) {
+		t.Errorf("said %q, want it to match %q; all of it:\n%s", last, want, out)
+	}
+	t.Log(last)
+}
+
+func takeName(t *testing.T, h *host) {
+	t.Helper()
+	h.Run("ip", "link", "add", ifName, "type", "dummy")
+}
+
+func takePort(t *testing.T, h *host) {
+	t.Helper()
+	h.Do(func() {
+		for _, network := range []string{"udp4", "udp6"} {
+			conn, err := net.ListenUDP(network, &net.UDPAddr{Port: 4791})
+			if err != nil {
+				t.Errorf("take the port: %v", err)
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+	})
+}
+
+func shrinkUnderlay(t *testing.T, h *host) {
+	t.Helper()
+	h.Run("ip", "link", "set", nstest.Dev, "mtu", "300")
+}

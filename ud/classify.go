@@ -1,0 +1,109 @@
+package ud
+
+import (
+	"encoding/binary"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/vnet"
+)
+
+// txRules is what decides where a frame of the host goes. Segmentation will
+// decide here too: a large frame yields several descriptors, each a header from
+// a side ring and a slice of the frame.
+type txRules struct {
+	mtu   int // bytes of IP packet
+	scope uint8
+	pkey  hca.PKey
+	peers Peers // nil: no snapshot yet
+}
+
+// classify returns where the frame goes, and Sent; or SlowPathed; or why it is
+// dropped. The checks, in their order:
+//
+//  1. shorter than virtio and Ethernet header: Runt
+//  2. asks for segmentation or a checksum, which was never offered: Offload
+//  3. not IPv4, ARP, RARP or IPv6: EtherType
+//  4. payload above the MTU: TooLong
+//  5. no snapshot: NoPeers
+//  6. source address that the snapshot does not let pass: slow path
+//  7. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  8. group destination: the IP destination's group, else the broadcast group
+//  9. unicast destination
+//
+// A destination that the snapshot does not have goes to the slow path.
+func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
+	if reason := r.check(frame); reason != Sent {
+		return hca.UDDest{}, reason
+	}
+	ether, payload := frame[txEther:txPayload], frame[txPayload:]
+	typ := etherTypeOf(ether)
+	if !r.peers.FromHost(ipoib.MAC(ether[etherSrc:])) || carriesLinkAddr(typ, payload) {
+		return hca.UDDest{}, SlowPathed
+	}
+	to, ok := r.route(ipoib.MAC(ether), typ, payload)
+	if !ok {
+		return hca.UDDest{}, SlowPathed
+	}
+	return to, Sent
+}
+
+// check makes the checks that need no address.
+func (r *txRules) check(frame []byte) Reason {
+	switch {
+	case len(frame) < txPayload:
+		return Runt
+	case wantsOffload(frame):
+		return Offload
+	case !etherTypeOf(frame[txEther:]).Carried():
+		return EtherType
+	case len(frame)-txPayload > r.mtu:
+		return TooLong
+	case r.peers == nil:
+		return NoPeers
+	}
+	return Sent
+}
+
+// route looks the destination up.
+func (r *txRules) route(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) (hca.UDDest, bool) {
+	if dst.IsMulticast() {
+		return r.peers.Group(r.mgid(dst, typ, payload))
+	}
+	return r.peers.Unicast(dst)
+}
+
+// mgid returns the group of a frame to a group. It depends on the IP
+// destination, since an Ethernet group address has too few of its bits (RFC 4391
+// section 4); a frame that has none there goes to everybody.
+func (r *txRules) mgid(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) hca.GID {
+	if !dst.IsBroadcast() {
+		if ip, ok := ipoib.DestIP(typ, payload); ok && ip.IsMulticast() {
+			return ipoib.GroupMGID(r.scope, r.pkey, ip)
+		}
+	}
+	return ipoib.BroadcastMGID(r.scope, r.pkey)
+}
+
+// wantsOffload reports whether the virtio header leaves work to us. DataValid
+// is none: a bridge passes it on.
+func wantsOffload(frame []byte) bool {
+	h, err := vnet.Parse(frame)
+	return err != nil || h.Flags&^vnet.DataValid != 0 || h.GSOType != vnet.GSONone
+}
+
+// carriesLinkAddr reports whether a packet's body carries link addresses, which
+// differ between Ethernet and IPoIB.
+func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
+	switch typ {
+	case ipoib.EtherTypeARP, ipoib.EtherTypeRARP:
+		return true
+	case ipoib.EtherTypeIPv6:
+		return ipoib.IsND(payload)
+	}
+	return false
+}
+
+func etherTypeOf(ether []byte) ipoib.EtherType {
+	return ipoib.EtherType(binary.BigEndian.Uint16(ether[etherType:]))
+}

@@ -1,0 +1,45 @@
+package ud
+
+import "ipoibd/hca"
+
+// appendTo appends the counts of reasons, in their order.
+func (t *tally) appendTo(out []hca.Counter, prefix string, reasons []Reason) []hca.Counter {
+	for _, r := range reasons {
+		out = append(out, hca.Counter{Name: prefix + r.String(), Value: t[r].Load()})
+	}
+	return out
+}
+
+func (s *ringStats) appendTo(out []hca.Counter, prefix string) []hca.Counter {
+	return append(out,
+		hca.Counter{Name: prefix + "posts", Value: s.posts.Load()},
+		hca.Counter{Name: prefix + "completions", Value: s.completions.Load()},
+		hca.Counter{Name: prefix + "taken_back", Value: s.reset.Load()},
+		hca.Counter{Name: prefix + "outstanding", Value: uint64(s.outstanding.Load())},
+		hca.Counter{Name: prefix + "stale_completions", Value: s.stale.Load()},
+		hca.Counter{Name: prefix + "foreign_completions", Value: s.foreign.Load()},
+	)
+}
+
+// Counters returns the transmit counts; any goroutine may call it. It
+// allocates. Names begin with "tx_"; see the package documentation for the sum
+// that holds among them.
+func (t *Tx) Counters() []hca.Counter {
+	const prefix = "tx_"
+	out := t.tally.appendTo(nil, prefix, txReasons)
+	out = t.failed.appendTo(out, prefix)
+	out = t.ring.stats.appendTo(out, prefix)
+	return append(out,
+		hca.Counter{Name: prefix + "queued", Value: uint64(t.queued())},
+		hca.Counter{Name: prefix + "stalls", Value: t.stalls.Load()},
+	)
+}
+
+// Counters returns the receive counts, as [Tx.Counters] does the transmit ones.
+// Names begin with "rx_".
+func (r *Rx) Counters() []hca.Counter {
+	const prefix = "rx_"
+	out := r.tally.appendTo(nil, prefix, rxReasons)
+	out = r.failed.appendTo(out, prefix)
+	return r.ring.stats.appendTo(out, prefix)
+}

@@ -1,0 +1,32 @@
+package ud
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"ipoibd/hca"
+)
+
+// Failure describes a work request that completed with an error.
+type Failure struct {
+	WC   hca.WC
+	SGE  hca.SGE    // what it named
+	Dest hca.UDDest // of a send
+}
+
+// statuses counts completions that are no success, by status; the last entry
+// is for values that the contract does not have.
+type statuses [hca.NumWCStatus + 1]atomic.Uint64
+
+func (s *statuses) add(status hca.WCStatus) { s[min(status, hca.NumWCStatus)].Add(1) }
+
+// appendTo appends the statuses that were seen.
+func (s *statuses) appendTo(out []hca.Counter, prefix string) []hca.Counter {
+	for i := range s {
+		if v := s[i].Load(); v > 0 {
+			name := prefix + "wc_" + strings.ToLower(hca.WCStatus(i).String())
+			out = append(out, hca.Counter{Name: name, Value: v})
+		}
+	}
+	return out
+}

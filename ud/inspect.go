@@ -1,0 +1,117 @@
+package ud
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/vnet"
+)
+
+// rxRules is what decides where a message of the fabric goes.
+type rxRules struct {
+	mtu   int   // bytes of IP packet
+	peers Peers // nil: no snapshot yet
+}
+
+// message is a received message that passed the checks.
+type message struct {
+	typ      ipoib.EtherType
+	end      int // where it ends in its slot
+	from     Sender
+	dst, src ipoib.MAC // towards the host; not of a message for the slow path
+}
+
+// inspect returns the message that a successful completion left in buf, and
+// Delivered; or SlowPathed; or why it is dropped. The checks, in their order:
+//
+//  1. length above the slot's: Truncated; without room for the header: Runt
+//  2. no GRH flag: NoGRH; a GRH area of no known layout: BadGRH
+//  3. not IPv4, ARP, RARP or IPv6: EtherType
+//  4. payload above the MTU: TooLong
+//  5. no snapshot: NoPeers
+//  6. our own address: OwnMulticast
+//  7. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  8. no IP header of the version that the type says: Malformed
+func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
+	if reason := checkLength(buf, wc); reason != Delivered {
+		return message{}, reason
+	}
+	sgid, dgid, err := hca.ParseGRH(buf)
+	if err != nil {
+		return message{}, BadGRH
+	}
+	m := message{end: int(wc.ByteLen), from: Sender{sgid, wc.SrcQPN, dgid.IsMulticast()}}
+	payload := buf[rxPayload:m.end]
+	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
+	if reason := r.check(&m, payload); reason != Delivered {
+		return m, reason
+	}
+	ip, ok := ipoib.DestIP(m.typ, payload)
+	if !ok {
+		return m, Malformed
+	}
+	m.src, m.dst = r.peers.PeerMAC(sgid, wc.SrcQPN), r.hostDst(ip, m.from.Multicast)
+	return m, Delivered
+}
+
+// checkLength checks what must be right before the slot is read.
+func checkLength(buf []byte, wc *hca.WC) Reason {
+	switch {
+	case uint64(wc.ByteLen) > uint64(len(buf)):
+		return Truncated
+	case wc.ByteLen < rxPayload:
+		return Runt
+	case wc.Flags&hca.WCFlagGRH == 0:
+		return NoGRH
+	}
+	return Delivered
+}
+
+func (r *rxRules) check(m *message, payload []byte) Reason {
+	switch {
+	case !m.typ.Carried():
+		return EtherType
+	case len(payload) > r.mtu:
+		return TooLong
+	case r.peers == nil:
+		return NoPeers
+	case r.peers.Self(m.from.GID, m.from.QPN):
+		return OwnMulticast
+	case carriesLinkAddr(m.typ, payload):
+		return SlowPathed
+	}
+	return Delivered
+}
+
+// limitedBroadcast is 255.255.255.255.
+var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// hostDst returns the destination of a frame towards the host. The IP address
+// decides, not the GRH: with replication a message to a group comes in a packet
+// to a unicast address. What was sent to a group and has a unicast IP address is
+// a subnet's broadcast, as far as can be known here.
+func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) ipoib.MAC {
+	switch {
+	case ip.IsMulticast() || ip == limitedBroadcast:
+		return ipoib.GroupMAC(ip)
+	case toGroup:
+		return ipoib.Broadcast
+	}
+	return r.peers.HostMAC()
+}
+
+// ethernet makes the message the frame that the sink takes, in place: virtio
+// and Ethernet header over the end of the GRH area and the IPoIB header, zeros
+// behind a short payload.
+func (m *message) ethernet(buf []byte, virtio vnet.Header) []byte {
+	virtio.Put(buf[rxFrame:])
+	ether := buf[rxEther:rxPayload]
+	copy(ether, m.dst[:])
+	copy(ether[etherSrc:], m.src[:])
+	binary.BigEndian.PutUint16(ether[etherType:], uint16(m.typ))
+	end := max(m.end, rxEther+etherMinLen)
+	clear(buf[m.end:end])
+	return buf[rxFrame:end]
+}

@@ -1,0 +1,174 @@
+package ud
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/vnet"
+)
+
+// Pump does one round: it takes a batch of completions, hands what they hold to
+// the sink or the slow path, and posts the buffers again. While there is none it
+// waits for one until the time until (zero: no limit) or until the CQ's Wake.
+//
+// A buffer that could not be posted is posted by a later Pump; so is one whose
+// receive failed. Only buffers that a QP in ERR flushed stay back, until Attach
+// or Refill, since it would flush them again at once.
+//
+// It returns ErrDetached at once while no QP is attached. Any other error is
+// that of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink,
+// wrapped: the owner lets recovery decide before it calls Pump again.
+func (r *Rx) Pump(until time.Time) error {
+	if r.qp == nil {
+		return ErrDetached
+	}
+	n, err := r.next(until)
+	if err != nil {
+		return err
+	}
+	werr := r.deliver(n)
+	if perr := r.repost(); perr != nil {
+		return perr
+	}
+	return werr
+}
+
+// Drain is Pump until no receive is posted, or until the time until: for a QP
+// that was moved to ERR.
+func (r *Rx) Drain(until time.Time) error {
+	var err error
+	for err == nil && r.Outstanding() > 0 && time.Now().Before(until) {
+		err = r.Pump(until)
+	}
+	return err
+}
+
+// next returns how many completions are in scratch; it waits for the first one.
+// The order of its calls loses no wake-up (see hca, Waiting).
+func (r *Rx) next(until time.Time) (int, error) {
+	if n, err := r.poll(); n > 0 || err != nil {
+		return n, err
+	}
+	if err := r.cq.Arm(); err != nil {
+		return 0, fmt.Errorf("arm receive CQ: %w", err)
+	}
+	if n, err := r.poll(); n > 0 || err != nil {
+		return n, err
+	}
+	if err := r.cq.Wait(until); err != nil {
+		return 0, fmt.Errorf("wait for receive completions: %w", err)
+	}
+	return r.poll()
+}
+
+func (r *Rx) poll() (int, error) {
+	n, err := r.cq.Poll(r.scratch.wcs[:])
+	if err != nil {
+		return 0, fmt.Errorf("poll receive CQ: %w", err)
+	}
+	return n, nil
+}
+
+// deliver brings what the n completions hold to its end and frees their slots.
+func (r *Rx) deliver(n int) error {
+	rules := rxRules{int(r.mtu.Load()), r.cfg.Peers.Load()}
+	slots, frames := r.scratch.slots[:0], r.scratch.frames[:0]
+	for i := range n {
+		wc := &r.scratch.wcs[i]
+		slot, ok := r.ring.lookup(wc.ID)
+		if !ok {
+			continue
+		}
+		r.ring.complete(slot)
+		slots = append(slots, slot)
+		if frame := r.accept(&rules, slot, wc); frame != nil {
+			frames = append(frames, frame)
+		}
+	}
+	err := r.write(frames)
+	for _, slot := range slots {
+		r.ring.give(slot)
+	}
+	return err
+}
+
+// accept returns the Ethernet frame that a completion is to the host, nil where
+// it ended otherwise.
+func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
+	if wc.Status != hca.WCSuccess {
+		r.fail(wc, slot)
+		return nil
+	}
+	r.tally.add(Received, 1)
+	buf := r.ring.bytes(slot)
+	m, reason := rules.inspect(buf, wc)
+	switch reason {
+	case Delivered:
+		return m.ethernet(buf, virtioOf(wc.Flags))
+	case SlowPathed:
+		if !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
+			reason = SlowPathFull
+		}
+	}
+	r.tally.add(reason, 1)
+	return nil
+}
+
+func (r *Rx) fail(wc *hca.WC, slot uint32) {
+	r.failed.add(wc.Status)
+	r.flushed = r.flushed || wc.Status == hca.WCWRFlushErr
+	if r.cfg.OnFailure != nil {
+		r.cfg.OnFailure(Failure{WC: *wc, SGE: r.sge[slot]})
+	}
+}
+
+// write hands frames to the sink and counts what it took.
+func (r *Rx) write(frames [][]byte) error {
+	if len(frames) == 0 {
+		return nil
+	}
+	n, err := r.cfg.Sink.WriteBatch(frames)
+	r.tally.add(Delivered, n)
+	r.tally.add(SinkRefused, len(frames)-n)
+	if err != nil {
+		return fmt.Errorf("write frames: %w", err)
+	}
+	return nil
+}
+
+// repost posts every free slot. A full queue leaves the rest to a later call.
+func (r *Rx) repost() error {
+	for !r.flushed && len(r.ring.free) > 0 {
+		wrs := r.scratch.wrs[:min(batch, len(r.ring.free))]
+		for i := range wrs {
+			slot := r.ring.peek(i)
+			wrs[i] = hca.RecvWR{ID: r.ring.id(slot), SGList: r.sge[slot : slot+1 : slot+1]}
+		}
+		n, err := r.qp.PostRecv(wrs)
+		for range n {
+			r.ring.post(r.ring.take())
+		}
+		if err != nil || n < len(wrs) {
+			return recvError(err)
+		}
+	}
+	return nil
+}
+
+// recvError wraps the error of a post; a full queue is none.
+func recvError(err error) error {
+	if err == nil || errors.Is(err, hca.ErrQueueFull) {
+		return nil
+	}
+	return fmt.Errorf("post receives: %w", err)
+}
+
+// virtioOf says to the host what the device verified.
+func virtioOf(flags hca.WCFlags) vnet.Header {
+	if flags&hca.WCFlagIPCsumOK != 0 {
+		return vnet.Header{Flags: vnet.DataValid}
+	}
+	return vnet.Header{}
+}

@@ -1,0 +1,171 @@
+package ud
+
+import (
+	"fmt"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// Pump does one round: it takes completions, posts what the slow path injected,
+// then reads a batch of frames, which blocks until there is one or until Wake,
+// and posts it. Without a free slot it reads nothing and waits for completions,
+// no longer than 10 ms: the source's own queue absorbs.
+//
+// It returns ErrDetached at once while no QP is attached, so a short recovery
+// leaves the host's frames in the source. Any other error is that of the source,
+// the CQ (hca.ErrCQ) or the QP (hca.ErrInvalid, hca.ErrIO), wrapped: the owner
+// lets recovery decide before it calls Pump again. Frames that the QP refused
+// were dropped and counted.
+func (t *Tx) Pump() error {
+	if t.qp == nil {
+		return ErrDetached
+	}
+	if err := t.reap(); err != nil {
+		return err
+	}
+	if err := t.forward(); err != nil {
+		return err
+	}
+	if t.blocked() {
+		t.stalls.Add(1)
+		return t.await(time.Now().Add(stallWait))
+	}
+	return t.read()
+}
+
+// Drain takes completions until nothing is posted, or until the time until. It
+// reads no frames. Errors as of Pump.
+func (t *Tx) Drain(until time.Time) error {
+	if t.qp == nil {
+		return ErrDetached
+	}
+	err := t.reap()
+	for err == nil && t.ring.posted > 0 && time.Now().Before(until) {
+		err = t.await(until)
+	}
+	return err
+}
+
+// forward posts what waits: the rest of an earlier batch, then the messages of
+// the slow path. When it got through all of them, the snapshot now in force is
+// observed.
+func (t *Tx) forward() error {
+	if err := t.post(); err != nil || t.blocked() {
+		return err
+	}
+	k := min(batch, len(t.ring.free))
+	n, epoch, empty := t.inject.take(t.scratch.msgs[:k], t.cfg.Peers)
+	for i := range n {
+		t.describeMessage(&t.scratch.msgs[i])
+	}
+	if err := t.post(); err != nil {
+		return err
+	}
+	if empty && len(t.wrs) == 0 {
+		t.observe(epoch)
+	}
+	return nil
+}
+
+func (t *Tx) observe(epoch uint64) {
+	s := &t.ring.stats
+	t.grace.observe(epoch, s.posts.Load(), s.completions.Load()+s.reset.Load())
+}
+
+// blocked reports that nothing can be read now.
+func (t *Tx) blocked() bool { return len(t.wrs) > 0 || len(t.ring.free) == 0 }
+
+// describeMessage copies an injected message into a slot and describes it.
+func (t *Tx) describeMessage(m *injected) {
+	slot := t.ring.take()
+	n := copy(t.ring.bytes(slot)[txMessage:], m.msg)
+	t.describe(slot, n, m.to)
+	*m = injected{}
+}
+
+// read reads a batch of frames into free slots and posts what is to be sent.
+func (t *Tx) read() error {
+	s := &t.scratch
+	k := min(batch, len(t.ring.free))
+	for i := range k {
+		s.bufs[i] = t.ring.bytes(t.ring.peek(i))
+	}
+	if t.ring.posted > 0 {
+		t.nudge.Reset(reapEvery)
+	}
+	n, err := t.cfg.Source.ReadBatch(s.bufs[:k], s.sizes[:k])
+	for i := range n {
+		s.slots[i] = t.ring.take()
+	}
+	t.tally.add(Read, n)
+	t.dispatch(n)
+	if err != nil {
+		err = fmt.Errorf("read frames: %w", err)
+	}
+	if perr := t.post(); perr != nil {
+		return perr
+	}
+	return err
+}
+
+// dispatch decides on the n frames just read.
+func (t *Tx) dispatch(n int) {
+	rules := txRules{int(t.mtu.Load()), t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
+	for i := range n {
+		slot := t.scratch.slots[i]
+		if reason := t.decide(&rules, slot, t.scratch.sizes[i]); reason != Sent {
+			t.tally.add(reason, 1)
+			t.ring.give(slot)
+		}
+	}
+}
+
+// decide describes the send of one frame, or hands it to the slow path, or
+// says why it is dropped.
+func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
+	buf := t.ring.bytes(slot)
+	if size < 0 || size > len(buf) {
+		return Truncated
+	}
+	frame := buf[:size]
+	to, reason := rules.classify(frame)
+	switch reason {
+	case Sent:
+		ipoib.PutHeader(frame[txMessage:], etherTypeOf(frame[txEther:]))
+		t.describe(slot, size-txMessage, to)
+	case SlowPathed:
+		if !t.cfg.SlowPath.FromHost(frame[txEther:]) {
+			return SlowPathFull
+		}
+	}
+	return reason
+}
+
+// describe makes the work request for the n bytes of message in a slot.
+func (t *Tx) describe(slot uint32, n int, to hca.UDDest) {
+	t.sge[slot] = t.ring.sge(slot, txMessage, n)
+	t.dest[slot] = to
+	t.seq++
+	wr := hca.SendWR{ID: t.ring.id(slot), SGList: t.sge[slot : slot+1 : slot+1], UD: to}
+	if t.seq%signalEvery == 0 {
+		wr.Flags = hca.SendSignaled
+	}
+	t.wrs = append(t.wrs, wr)
+}
+
+// post posts what is described. What a full queue leaves stays described.
+func (t *Tx) post() error {
+	if len(t.wrs) == 0 {
+		return nil
+	}
+	t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
+	n, err := t.qp.PostSend(t.wrs)
+	for i := range n {
+		slot := uint32(t.wrs[i].ID)
+		t.ring.post(slot)
+		t.order.push(slot)
+	}
+	return t.settlePost(n, err)
+}

@@ -1,0 +1,96 @@
+package ud
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// settlePost keeps what a full queue did not take and drops what was refused
+// otherwise.
+func (t *Tx) settlePost(n int, err error) error {
+	left := copy(t.wrs, t.wrs[n:])
+	if err == nil || errors.Is(err, hca.ErrQueueFull) {
+		t.setWaiting(left)
+		return nil
+	}
+	for i := range left {
+		t.ring.give(uint32(t.wrs[i].ID))
+	}
+	t.tally.add(PostRefused, left)
+	t.setWaiting(0)
+	return fmt.Errorf("post %d sends: %w", left, err)
+}
+
+// setWaiting keeps the first n descriptors.
+func (t *Tx) setWaiting(n int) {
+	t.wrs = t.wrs[:n]
+	t.waiting.Store(int64(n))
+}
+
+// await arms the CQ and waits for a completion, no longer than until.
+func (t *Tx) await(until time.Time) error {
+	if err := t.cq.Arm(); err != nil {
+		return fmt.Errorf("arm send CQ: %w", err)
+	}
+	before := t.ring.posted
+	if err := t.reap(); err != nil || t.ring.posted < before {
+		return err
+	}
+	if err := t.cq.Wait(until); err != nil {
+		return fmt.Errorf("wait for send completions: %w", err)
+	}
+	return t.reap()
+}
+
+// reap takes every completion that is there.
+func (t *Tx) reap() error {
+	for {
+		n, err := t.cq.Poll(t.scratch.wcs[:])
+		if err != nil {
+			return fmt.Errorf("poll send CQ: %w", err)
+		}
+		for i := range n {
+			t.complete(&t.scratch.wcs[i])
+		}
+		if n < batch {
+			return nil
+		}
+	}
+}
+
+// complete ends the send that wc names, and the unsignaled ones before it,
+// which succeeded.
+func (t *Tx) complete(wc *hca.WC) {
+	last, ok := t.ring.lookup(wc.ID)
+	if !ok {
+		return
+	}
+	sent := 0
+	for slot := t.release(); slot != last; slot = t.release() {
+		sent++
+	}
+	if wc.Status == hca.WCSuccess {
+		sent++
+	} else {
+		t.fail(wc, last)
+	}
+	t.tally.add(Sent, sent)
+}
+
+// release frees the oldest posted slot and returns it.
+func (t *Tx) release() uint32 {
+	slot := t.order.pop()
+	t.ring.complete(slot)
+	t.ring.give(slot)
+	return slot
+}
+
+func (t *Tx) fail(wc *hca.WC, slot uint32) {
+	t.failed.add(wc.Status)
+	if t.cfg.OnFailure != nil {
+		t.cfg.OnFailure(Failure{WC: *wc, SGE: t.sge[slot], Dest: t.dest[slot]})
+	}
+}

@@ -28,6 +28,14 @@ type Datagram struct {
 // Vec is the gather list: memory of the batch and of the request.
 func (d *Datagram) Vec() [][]byte { return d.vec[:d.n] }
 
+// Len is the length in bytes, from the BTH to the ICRC.
+func (d *Datagram) Len() (n int) {
+	for _, v := range d.vec[:d.n] {
+		n += len(v)
+	}
+	return n
+}
+
 // Tail says how the last request of a batch ends, where that is not by a
 // datagram.
 type Tail uint8

@@ -118,6 +118,9 @@ func (q *QP) become(s hca.QPState) {
 	}
 }
 
+// Reset moves the QP to RESET, as a Modify would. Both sides.
+func (q *QP) Reset() { q.become(hca.QPReset) }
+
 // Settle carries a receive error over to the send side. Both sides.
 func (q *QP) Settle() {
 	if q.recv.state == hca.QPErr && q.send.state != hca.QPErr {

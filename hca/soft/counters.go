@@ -1,0 +1,72 @@
+package soft
+
+import (
+	"sync/atomic"
+
+	"ipoibd/hca"
+	"ipoibd/hca/softqp"
+)
+
+// counter names one of the device's own counts.
+type counter uint8
+
+const (
+	txPackets counter = iota // datagrams handed to the transport
+	txBytes                  // of UDP payload
+	txLooped                 // messages given back to this port
+	rxPackets                // datagrams that the transport handed over
+	rxBytes
+	rxDelivered     // messages placed in a receive, one for each QP of a group
+	icrcIDLow       // ICRC right with an unseen identification of 0-63
+	icrcIDSolved    // ICRC right with another unseen identification
+	natSuspected    // two datagrams of a source agreed on another address
+	cqOverrun       // CQs that failed
+	eventsLost      // asynchronous events that found their queue full
+	dropShort       // too short to be a UD SEND
+	dropVersion     // unknown transport header version
+	dropOpcode      // not a UD SEND only
+	dropImmediate   // UD SEND with immediate data
+	dropPad         // padding does not fit the length
+	dropICRC        // wrong ICRC
+	dropUnknownPeer // source not in Peers
+	dropNoQP        // no QP of that number
+	dropGSI         // for QP1, which nobody serves here
+	dropNotAttached // group without a QP
+	dropGroupQPN    // group packet without the multicast QPN
+	dropPeerFamily  // copies for peers of another family than the source GID
+	dropTransport   // the transport failed
+	numCounter
+)
+
+var counterNames = [numCounter]string{
+	"tx_packets", "tx_bytes", "tx_looped", "rx_packets", "rx_bytes", "rx_delivered",
+	"icrc_id_low", "icrc_id_solved", "nat_suspected", "cq_overrun", "events_lost",
+	"short", "version", "opcode", "immediate", "pad", "icrc", "unknown_peer", "no_qp", "gsi",
+	"not_attached", "group_qpn", "peer_family", "transport",
+}
+
+// counters are the device's own and the engine's reasons.
+type counters struct {
+	own    [numCounter]atomic.Uint64
+	reason [softqp.NumReason]atomic.Uint64
+}
+
+func (c *counters) add(i counter, n int) { c.own[i].Add(uint64(n)) }
+
+func (c *counters) engine(r softqp.Reason) { c.reason[r].Add(1) }
+
+// Counters implements [hca.Device]: the device's own, then the transport's with
+// "wire_" in front.
+func (d *Device) Counters() []hca.Counter {
+	var out []hca.Counter
+	for i := range d.counts.own {
+		out = append(out, hca.Counter{Name: counterNames[i], Value: d.counts.own[i].Load()})
+	}
+	for r := softqp.Passed + 1; r < softqp.NumReason; r++ {
+		out = append(out, hca.Counter{Name: r.String(), Value: d.counts.reason[r].Load()})
+	}
+	for _, c := range d.wire.Counters() {
+		out = append(out, hca.Counter{Name: "wire_" + c.Name, Value: c.Value})
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package soft
+
+import (
+	"sync"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/softqp"
+)
+
+// CQ is a completion queue.
+type CQ struct {
+	dev   *Device
+	id    hca.ObjectID
+	users int // QPs; guarded by Device.mu
+
+	mu     sync.Mutex
+	ring   softqp.CQ
+	closed bool
+
+	armed chan struct{} // a completion came after Arm
+	wake  chan struct{} // Wake was called
+	down  chan struct{} // closed, or in error
+	timer *time.Timer   // of the one goroutine that waits
+}
+
+var _ hca.CQ = (*CQ)(nil)
+
+// CreateCQ implements [hca.Device]; it does not block. The number of entries is
+// kept as it is.
+func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
+	if spec.Entries < 1 || spec.Entries > maxCQE {
+		return nil, verb("create_cq", d.cfg.Name, hca.ErrRange)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return nil, verb("create_cq", d.cfg.Name, err)
+	}
+	d.slow.children++
+	id := d.newID()
+	return &CQ{
+		dev: d, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
+		ring:  softqp.NewCQ(spec.Entries),
+		armed: make(chan struct{}, 1), wake: make(chan struct{}, 1), down: make(chan struct{}),
+	}, nil
+}
+
+// ID implements [hca.CQ].
+func (c *CQ) ID() hca.ObjectID { return c.id }
+
+// push queues completions with one signal.
+func (c *CQ) push(wcs []hca.WC) {
+	if len(wcs) == 0 {
+		return
+	}
+	c.mu.Lock()
+	signal := c.ring.Push(wcs)
+	if signal == softqp.SignalOverrun {
+		c.markDown()
+	}
+	c.mu.Unlock()
+	switch signal {
+	case softqp.SignalArmed:
+		notify(c.armed)
+	case softqp.SignalOverrun:
+		c.dev.counts.add(cqOverrun, 1)
+		c.dev.emit(hca.EventCQErr, c.id)
+	case softqp.SignalNone:
+	}
+}
+
+// markDown ends waiting for good. c.mu is held.
+func (c *CQ) markDown() {
+	select {
+	case <-c.down:
+	default:
+		close(c.down)
+	}
+}
+
+// purge takes out what a QP left.
+func (c *CQ) purge(n hca.QPN) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ring.Remove(n)
+}
+
+// Poll implements [hca.CQ].
+func (c *CQ) Poll(wc []hca.WC) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, hca.ErrClosed
+	}
+	return c.ring.Poll(wc)
+}
+
+// Arm implements [hca.CQ].
+func (c *CQ) Arm() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return hca.ErrClosed
+	}
+	select { // a wake-up of an earlier Arm is answered by the poll before this one
+	case <-c.armed:
+	default:
+	}
+	return c.ring.Arm()
+}
+
+// Wait implements [hca.CQ].
+func (c *CQ) Wait(until time.Time) error {
+	select {
+	case <-c.armed:
+	case <-c.wake:
+	case <-c.down:
+		return c.whyDown()
+	case <-c.alarm(until):
+	}
+	return nil
+}
+
+// alarm returns a channel that ticks at the time until, nil for the zero time.
+func (c *CQ) alarm(until time.Time) <-chan time.Time {
+	if until.IsZero() {
+		return nil
+	}
+	if c.timer == nil {
+		c.timer = time.NewTimer(time.Until(until))
+	} else {
+		c.timer.Reset(time.Until(until))
+	}
+	return c.timer.C
+}
+
+func (c *CQ) whyDown() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return hca.ErrClosed
+	}
+	return hca.ErrCQ
+}
+
+// Wake implements [hca.CQ].
+func (c *CQ) Wake() { notify(c.wake) }
+
+// Close implements [hca.CQ].
+func (c *CQ) Close() error {
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil
+	case c.users > 0:
+		return verb("destroy_cq", c.dev.cfg.Name, hca.ErrBusy)
+	}
+	c.closed = true
+	c.markDown()
+	c.dev.slow.children--
+	return nil
+}

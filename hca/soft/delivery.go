@@ -1,0 +1,107 @@
+package soft
+
+import (
+	"ipoibd/hca"
+	"ipoibd/hca/softqp"
+)
+
+// delivery gives messages to QPs. It keeps the receive side of the last one
+// locked, so that a run of messages for one QP costs one lock and one signal;
+// release ends the run.
+type delivery struct {
+	dev *Device
+	qp  *QP // recvMu is held
+	env *softqp.Env
+}
+
+// dispatch finds the receivers of a message and delivers it.
+func (x *delivery) dispatch(in *softqp.Inbound) {
+	r := x.dev.routes.Load()
+	switch {
+	case in.Path.Dst.IsMulticast():
+		x.multicast(r.groups[in.Path.Dst], in)
+	case in.DestQPN == hca.QPNMulticast && x.dev.cfg.Peers != nil:
+		x.multicast(r.attached, in)
+	case in.DestQPN == hca.QPNGSI:
+		x.dev.counts.add(dropGSI, 1)
+	default:
+		x.unicast(r.qps[in.DestQPN], in)
+	}
+}
+
+func (x *delivery) unicast(q *QP, in *softqp.Inbound) {
+	if q == nil {
+		x.dev.counts.add(dropNoQP, 1)
+		return
+	}
+	x.give(q, in)
+}
+
+// multicast delivers to every member; a group's packet has the multicast QPN
+// (IBA 9.6.1.2).
+func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
+	switch {
+	case in.DestQPN != hca.QPNMulticast:
+		x.dev.counts.add(dropGroupQPN, 1)
+	case len(members) == 0:
+		x.dev.counts.add(dropNotAttached, 1)
+	}
+	if in.DestQPN != hca.QPNMulticast {
+		return
+	}
+	for _, q := range members {
+		x.give(q, in)
+	}
+}
+
+// give delivers to one QP.
+func (x *delivery) give(q *QP, in *softqp.Inbound) {
+	x.hold(q)
+	switch reason := q.core.Deliver(x.env, in); reason {
+	case softqp.Passed:
+		x.dev.counts.add(rxDelivered, 1)
+	case softqp.FailRecvLength, softqp.FailRecvAccess:
+		x.dev.failing.Store(true)
+		x.dev.counts.engine(reason)
+	default:
+		x.dev.counts.engine(reason)
+	}
+}
+
+// hold makes q the QP of the run. The snapshot is taken under the lock: see
+// Device.deregister.
+func (x *delivery) hold(q *QP) {
+	if x.qp == q {
+		return
+	}
+	x.release()
+	q.recvMu.Lock()
+	x.qp, x.env = q, x.dev.env.Load()
+}
+
+// release gives out the completions of the run and unlocks its QP.
+func (x *delivery) release() {
+	if x.qp == nil {
+		return
+	}
+	x.qp.recvCQ.push(x.qp.core.RecvDone())
+	x.qp.recvMu.Unlock()
+	x.qp = nil
+}
+
+// settle carries receive errors over to their QPs' send sides. No lock is held.
+func (d *Device) settle() {
+	if !d.failing.Load() || !d.failing.Swap(false) {
+		return
+	}
+	for _, q := range d.routes.Load().qps {
+		q.settle()
+	}
+}
+
+func (q *QP) settle() {
+	q.lock()
+	defer q.unlock()
+	q.core.Settle()
+	q.sendCQ.push(q.core.SendDone())
+}

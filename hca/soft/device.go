@@ -1,0 +1,182 @@
+package soft
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/softqp"
+)
+
+// What a device declares (struct ibv_device_attr).
+const (
+	maxQPWR = 1 << 14 // requests of 100-odd bytes: some MB per queue
+	maxCQE  = 1 << 16 // four full queues
+)
+
+// Device is an open software HCA.
+type Device struct {
+	cfg  Config
+	attr hca.DeviceAttr
+	wire wire.Transport
+
+	env     atomic.Pointer[softqp.Env]
+	routes  atomic.Pointer[routes]
+	lost    atomic.Bool // the underlay is gone
+	failing atomic.Bool // a QP's receive side failed and awaits Settle
+
+	tx     sender
+	drain  drain
+	events events
+	counts counters
+	nat    natWatch
+
+	stop  context.CancelFunc
+	loops sync.WaitGroup
+
+	mu   sync.Mutex
+	slow slow
+}
+
+var _ hca.Device = (*Device)(nil)
+
+// slow is what Device.mu guards.
+type slow struct {
+	closed   bool
+	children int    // PDs and CQs
+	lastID   uint32 // numbers PDs and CQs, and is the generation of everything
+	port     port
+}
+
+// Open opens a device over a transport, which is the device's own from then on.
+func Open(cfg Config) (*Device, error) {
+	if err := cfg.check(); err != nil {
+		return nil, verb("open_device", cfg.Name, err)
+	}
+	cfg = cfg.withDefaults()
+	ctx, stop := context.WithCancel(context.Background())
+	d := &Device{cfg: cfg, wire: cfg.Transport, stop: stop}
+	d.drain.init()
+	d.events.init()
+	d.routes.Store(&routes{})
+	state := d.wire.State()
+	d.attr = deviceAttr(cfg.Name, guid(state.MAC))
+	d.slow.port.become(&state, cfg.StandardMTU)
+	d.env.Store(&softqp.Env{
+		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
+		SrcPort: d.wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
+		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
+	})
+	d.loops.Go(func() { d.recvLoop() })
+	d.loops.Go(func() { d.watchLoop(ctx) })
+	d.loops.Go(func() { d.drainLoop(ctx) })
+	return d, nil
+}
+
+func deviceAttr(name string, g hca.GUID) hca.DeviceAttr {
+	return hca.DeviceAttr{
+		Name: name, NodeGUID: g, SysImageGUID: g, Ports: 1,
+		Transport: hca.TransportSoftware,
+		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE,
+	}
+}
+
+// Attr implements [hca.Device].
+func (d *Device) Attr() hca.DeviceAttr { return d.attr }
+
+// QueryPort implements [hca.Device]; it does not block.
+func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
+	if num != 1 {
+		return hca.PortAttr{}, verb("query_port", d.cfg.Name, hca.ErrInvalid)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return hca.PortAttr{}, verb("query_port", d.cfg.Name, err)
+	}
+	return d.slow.port.attr(d.attr.NodeGUID, d.cfg.PKeys), nil
+}
+
+// usable says why a verb that needs the device must fail. d.mu is held.
+func (d *Device) usable() error {
+	switch {
+	case d.slow.closed:
+		return hca.ErrClosed
+	case d.lost.Load():
+		return hca.ErrIO
+	}
+	return nil
+}
+
+// newID numbers an object. d.mu is held.
+func (d *Device) newID() uint32 {
+	d.slow.lastID++
+	return d.slow.lastID
+}
+
+// AllocPD implements [hca.Device]; it does not block.
+func (d *Device) AllocPD() (hca.PD, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return nil, verb("alloc_pd", d.cfg.Name, err)
+	}
+	d.slow.children++
+	return &PD{dev: d, id: d.newID()}, nil
+}
+
+// NextEvent implements [hca.Device].
+func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
+	return d.events.next(ctx)
+}
+
+// Close implements [hca.Device]. It closes the transport and waits for the
+// device's goroutines.
+func (d *Device) Close() error {
+	if closing, err := d.markClosed(); !closing {
+		return err
+	}
+	d.stop()
+	err := d.wire.Close()
+	d.loops.Wait()
+	d.events.close()
+	return verb("close_device", d.cfg.Name, err)
+}
+
+// markClosed reports whether this call is the one that closes.
+func (d *Device) markClosed() (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.slow.closed:
+		return false, nil
+	case d.slow.children > 0:
+		return false, verb("close_device", d.cfg.Name, hca.ErrBusy)
+	}
+	d.slow.closed = true
+	return true, nil
+}
+
+// lose notes that the underlay is gone for good.
+func (d *Device) lose() {
+	if !d.lost.Swap(true) {
+		d.emit(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})
+	}
+}
+
+func (d *Device) emit(t hca.EventType, on hca.ObjectID) {
+	if !d.events.put(hca.AsyncEvent{Type: t, On: on}) {
+		d.counts.add(eventsLost, 1)
+	}
+}
+
+// verb wraps an error, nil included.
+func verb(name, on string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &hca.VerbError{Verb: name, On: on, Err: err}
+}

@@ -1,0 +1,195 @@
+package soft
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"ipoibd/hca"
+	"ipoibd/hca/softqp"
+)
+
+// QP is a UD queue pair: the engine's QP with its locks and its CQs.
+type QP struct {
+	dev    *Device
+	pd     *PD
+	num    hca.QPN
+	id     hca.ObjectID
+	core   *softqp.QP
+	sendCQ *CQ
+	recvCQ *CQ
+	closed atomic.Bool
+
+	sendMu  sync.Mutex
+	batch   *softqp.Batch
+	blocked bool // the transport is full; the drain goes on
+
+	recvMu sync.Mutex
+}
+
+var _ hca.QP = (*QP)(nil)
+
+// CreateQP implements [hca.PD]; it does not block.
+func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if !inRange(&spec) {
+		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
+	}
+	if err := p.begin(); err != nil {
+		return nil, verb("create_qp", p.dev.cfg.Name, err)
+	}
+	defer p.dev.mu.Unlock()
+	s, r := p.dev.ownCQ(sendCQ), p.dev.ownCQ(recvCQ)
+	if s == nil || r == nil {
+		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
+	}
+	q := p.newQP(spec, s, r)
+	s.users++
+	r.users++
+	p.children++
+	p.dev.routes.Store(p.dev.routes.Load().withQP(q))
+	return q, nil
+}
+
+func inRange(s *hca.QPSpec) bool {
+	in := func(n, limit int) bool { return n >= 1 && n <= limit }
+	return in(s.SendWRs, maxQPWR) && in(s.RecvWRs, maxQPWR) &&
+		in(s.SendSGEs, softqp.MaxSGE) && in(s.RecvSGEs, softqp.MaxSGE)
+}
+
+// ownCQ returns an open CQ of this device, else nil. d.mu is held.
+func (d *Device) ownCQ(cq hca.CQ) *CQ {
+	c, ok := cq.(*CQ)
+	if !ok || c.dev != d {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	return c
+}
+
+func (p *PD) newQP(spec hca.QPSpec, s, r *CQ) *QP {
+	num := p.dev.newQPN()
+	return &QP{
+		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
+		id:    hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
+		core:  softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
+		batch: new(softqp.Batch),
+	}
+}
+
+// newQPN draws a number that is free and has no meaning of its own. d.mu is
+// held.
+func (d *Device) newQPN() hca.QPN {
+	for {
+		n := hca.QPN(d.cfg.Rand.Uint32()) & hca.QPNMask
+		_, taken := d.routes.Load().qps[n]
+		if !taken && n > hca.QPNGSI && n != hca.QPNMulticast {
+			return n
+		}
+	}
+}
+
+// lock holds both sides.
+func (q *QP) lock() {
+	q.sendMu.Lock()
+	q.recvMu.Lock()
+}
+
+func (q *QP) unlock() {
+	q.recvMu.Unlock()
+	q.sendMu.Unlock()
+}
+
+// usable says why a verb on q must fail.
+func (q *QP) usable() error {
+	switch {
+	case q.closed.Load():
+		return hca.ErrClosed
+	case q.dev.lost.Load():
+		return hca.ErrIO
+	}
+	return nil
+}
+
+// ID implements [hca.QP].
+func (q *QP) ID() hca.ObjectID { return q.id }
+
+// Num implements [hca.QP].
+func (q *QP) Num() hca.QPN { return q.num }
+
+// Spec implements [hca.QP].
+func (q *QP) Spec() hca.QPSpec { return q.core.Config().Spec }
+
+// Modify implements [hca.QP]. Going on from SQD sends what waited.
+func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
+	if err := q.usable(); err != nil {
+		return verb("modify_qp", q.num.String(), err)
+	}
+	err := q.modify(attr, mask)
+	q.dev.settle()
+	return verb("modify_qp", q.num.String(), err)
+}
+
+func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
+	q.lock()
+	if err := q.core.Modify(attr, mask, q.dev.env.Load()); err != nil {
+		q.unlock()
+		return err
+	}
+	if attr.State == hca.QPReset {
+		q.purge()
+	}
+	q.recvCQ.push(q.core.RecvDone())
+	q.recvMu.Unlock()
+	q.pump()
+	q.sendMu.Unlock()
+	return nil
+}
+
+// purge takes the QP's completions out of its CQs. Both sides are held.
+func (q *QP) purge() {
+	q.sendCQ.purge(q.num)
+	q.recvCQ.purge(q.num)
+}
+
+// Query implements [hca.QP]; it does not block.
+func (q *QP) Query() (hca.QPAttr, error) {
+	if err := q.usable(); err != nil {
+		return hca.QPAttr{}, verb("query_qp", q.num.String(), err)
+	}
+	q.lock()
+	defer q.unlock()
+	return q.core.Query(), nil
+}
+
+// Close implements [hca.QP].
+func (q *QP) Close() error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.routes.Load()
+	for _, m := range r.attached {
+		if m == q {
+			return verb("destroy_qp", q.num.String(), hca.ErrBusy)
+		}
+	}
+	if q.closed.Swap(true) {
+		return nil
+	}
+	d.routes.Store(r.withoutQP(q))
+	q.retire()
+	q.sendCQ.users--
+	q.recvCQ.users--
+	q.pd.children--
+	return nil
+}
+
+// retire resets the QP: nothing reaches it any more, and nothing is left of it.
+func (q *QP) retire() {
+	q.lock()
+	defer q.unlock()
+	q.core.Reset()
+	q.purge()
+}

@@ -1,0 +1,170 @@
+package soft
+
+import (
+	"errors"
+	"net/netip"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/softqp"
+)
+
+// recvBatch bounds the datagrams taken from the transport at once.
+const recvBatch = 64
+
+// PostRecv implements [hca.QP].
+func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.usable(); err != nil {
+		return 0, err
+	}
+	q.recvMu.Lock()
+	defer q.recvMu.Unlock()
+	for i := range wrs {
+		if err := q.core.PostRecv(&wrs[i]); err != nil {
+			q.recvCQ.push(q.core.RecvDone())
+			return i, err
+		}
+	}
+	q.recvCQ.push(q.core.RecvDone())
+	return len(wrs), nil
+}
+
+// receiver is what the receive loop owns.
+type receiver struct {
+	dev     *Device
+	to      delivery
+	known   knownPeers
+	in      softqp.Inbound
+	payload [1][]byte
+	pkts    [recvBatch]wire.Packet
+}
+
+// recvLoop receives until the transport is closed.
+func (d *Device) recvLoop() {
+	r := &receiver{dev: d, to: delivery{dev: d}}
+	for {
+		n, err := d.wire.Recv(r.pkts[:])
+		if err != nil {
+			d.recvEnded(err)
+			return
+		}
+		r.batch(r.pkts[:n])
+	}
+}
+
+func (d *Device) recvEnded(err error) {
+	if !errors.Is(err, hca.ErrClosed) {
+		d.lose()
+	}
+}
+
+func (r *receiver) batch(pkts []wire.Packet) {
+	r.known.follow(&r.dev.cfg)
+	for i := range pkts {
+		r.one(&pkts[i])
+	}
+	r.to.release()
+	r.dev.settle()
+}
+
+// one takes a datagram through every check in front of the QPs.
+func (r *receiver) one(p *wire.Packet) {
+	c := &r.dev.counts
+	c.add(rxPackets, 1)
+	c.add(rxBytes, len(p.Data))
+	path := roce.Path{
+		Src: p.Src.WithZone(""), Dst: p.Dst.WithZone(""), SrcPort: p.SrcPort,
+	}
+	if p.IDKnown {
+		path.ID = p.ID
+	}
+	if !r.known.has(path.Src) {
+		c.add(dropUnknownPeer, 1)
+		return
+	}
+	u, err := roce.ParseUDSend(p.Data)
+	if err != nil {
+		c.add(parseDrop(err), 1)
+		return
+	}
+	if r.verify(&path, p) {
+		r.deliver(&path, p, &u)
+	}
+}
+
+// verify checks the ICRC.
+func (r *receiver) verify(path *roce.Path, p *wire.Packet) bool {
+	match, id := roce.Verify(path, p.IDKnown, p.Data)
+	switch match {
+	case roce.MatchLowID:
+		r.dev.counts.add(icrcIDLow, 1)
+	case roce.MatchSolved:
+		r.dev.counts.add(icrcIDSolved, 1)
+	case roce.NoMatch:
+		r.dev.counts.add(dropICRC, 1)
+		r.dev.suspectNAT(path, p.Data)
+	case roce.MatchKnownID, roce.NumMatch:
+	}
+	path.ID = id
+	return match != roce.NoMatch
+}
+
+func (r *receiver) deliver(path *roce.Path, p *wire.Packet, u *roce.UDSend) {
+	r.payload[0] = u.Payload
+	r.in = softqp.Inbound{
+		Path: *path, TOS: p.TOS, TTL: p.TTL, UDPLen: len(p.Data),
+		DestQPN: u.DestQPN, SrcQPN: u.SrcQPN, PKey: u.PKey, QKey: u.QKey,
+		Payload: r.payload[:], Len: len(u.Payload),
+	}
+	r.to.dispatch(&r.in)
+}
+
+// parseDrop names the reason of a parse error.
+func parseDrop(err error) counter {
+	switch {
+	case errors.Is(err, roce.ErrShort):
+		return dropShort
+	case errors.Is(err, roce.ErrVersion):
+		return dropVersion
+	case errors.Is(err, roce.ErrImmediate):
+		return dropImmediate
+	case errors.Is(err, roce.ErrPad):
+		return dropPad
+	default:
+		return dropOpcode
+	}
+}
+
+// knownPeers is the list of peers as a set. The zero value knows everybody.
+type knownPeers struct {
+	list []netip.Addr // that the set was made from
+	set  map[netip.Addr]struct{}
+}
+
+// follow makes the set anew where there is another list.
+func (k *knownPeers) follow(cfg *Config) {
+	if !cfg.KnownPeersOnly {
+		return
+	}
+	list := cfg.Peers()
+	if k.set != nil && sameList(k.list, list) {
+		return
+	}
+	k.list, k.set = list, make(map[netip.Addr]struct{}, len(list))
+	for _, a := range list {
+		k.set[a] = struct{}{}
+	}
+}
+
+func sameList(a, b []netip.Addr) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+func (k *knownPeers) has(a netip.Addr) bool {
+	if k.set == nil {
+		return true
+	}
+	_, ok := k.set[a]
+	return ok
+}

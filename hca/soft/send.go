@@ -1,0 +1,123 @@
+package soft
+
+import (
+	"net/netip"
+	"sync"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/softqp"
+)
+
+// A datagram of the engine fits a packet of the transport.
+var _ [wire.MaxVec - softqp.MaxVec]struct{}
+
+// sender is the transport's one sender at a time.
+type sender struct {
+	mu   sync.Mutex
+	pkts [softqp.BatchSize]wire.Packet
+}
+
+// PostSend implements [hca.QP]. It sends all that the transport takes; the drain
+// does the rest.
+func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.usable(); err != nil {
+		return 0, err
+	}
+	q.sendMu.Lock()
+	n, err := q.queueSends(wrs)
+	q.pump()
+	q.sendMu.Unlock()
+	q.dev.settle()
+	return n, err
+}
+
+func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
+	for i := range wrs {
+		ah, ok := wrs[i].UD.AH.(*AH)
+		if !ok || ah.pd != q.pd {
+			return i, hca.ErrInvalid
+		}
+		if err := q.core.PostSend(&wrs[i], &ah.spec); err != nil {
+			return i, err
+		}
+	}
+	return len(wrs), nil
+}
+
+// pump sends what the queue holds, until it is empty or the transport is full,
+// and gives out the completions. sendMu is held.
+func (q *QP) pump() {
+	for !q.blocked && q.pumpBatch() {
+	}
+	q.sendCQ.push(q.core.SendDone())
+}
+
+// pumpBatch does one batch; false when there was nothing to do.
+func (q *QP) pumpBatch() bool {
+	d, b := q.dev, q.batch
+	q.core.Fill(d.env.Load(), d.peers(), b)
+	ds := b.Datagrams()
+	if len(ds) == 0 && b.Tail == softqp.TailNone {
+		return false
+	}
+	n := d.transmit(ds)
+	q.core.Finish(b, n)
+	if n < len(ds) {
+		q.blocked = true
+		d.drain.add(q)
+		return true
+	}
+	d.finishTail(b)
+	return true
+}
+
+// finishTail counts and loops back what a batch ended with.
+func (d *Device) finishTail(b *softqp.Batch) {
+	d.counts.add(dropPeerFamily, b.Skipped)
+	switch b.Tail {
+	case softqp.TailDrop, softqp.TailFail:
+		d.counts.engine(b.Reason)
+	case softqp.TailLoop:
+		d.counts.add(txLooped, 1)
+		x := delivery{dev: d}
+		x.dispatch(&b.Loop)
+		x.release()
+	case softqp.TailNone:
+	}
+}
+
+// peers is the list that multicast is replicated to.
+func (d *Device) peers() []netip.Addr {
+	if d.cfg.Peers == nil {
+		return nil
+	}
+	return d.cfg.Peers()
+}
+
+// transmit hands datagrams to the transport and returns how many are done with.
+func (d *Device) transmit(ds []softqp.Datagram) int {
+	if len(ds) == 0 {
+		return 0
+	}
+	d.tx.mu.Lock()
+	defer d.tx.mu.Unlock()
+	pkts := d.tx.pkts[:len(ds)]
+	bytes := 0
+	for i := range ds {
+		g := &ds[i]
+		pkts[i] = wire.Packet{Src: g.Src, Dst: g.Dst, TOS: g.TOS, TTL: g.TTL, Vec: g.Vec()}
+	}
+	n, err := d.wire.Send(pkts)
+	for i := range n {
+		bytes += ds[i].Len()
+	}
+	d.counts.add(txPackets, n)
+	d.counts.add(txBytes, bytes)
+	if err != nil {
+		d.counts.add(dropTransport, len(ds)-n)
+		d.lose()
+		return len(ds)
+	}
+	return n
+}

@@ -1,0 +1,53 @@
+package soft
+
+import (
+	"context"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// watchLoop follows the underlay until the device closes or the netdev is gone.
+func (d *Device) watchLoop(ctx context.Context) {
+	for !d.lost.Load() {
+		s, err := d.wire.WaitChange(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			d.lose()
+		default:
+			d.follow(&s)
+		}
+	}
+}
+
+// follow takes over a new state of the underlay.
+func (d *Device) follow(s *wire.State) {
+	c := d.publishPort(s)
+	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}
+	if !s.Present {
+		d.lose()
+		return
+	}
+	if c&changedGIDs != 0 {
+		d.emit(hca.EventGIDChange, on)
+	}
+	switch {
+	case c&changedState != 0 && !s.Up:
+		d.emit(hca.EventPortErr, on)
+	case c != 0 && c != changedGIDs && s.Up:
+		d.emit(hca.EventPortActive, on)
+	}
+}
+
+// publishPort replaces the data path's view of the port.
+func (d *Device) publishPort(s *wire.State) change {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.slow.port.become(s, d.cfg.StandardMTU)
+	env := *d.env.Load()
+	env.Up, env.GIDs = d.slow.port.up, d.slow.port.engineGIDs()
+	d.env.Store(&env)
+	return c
+}

@@ -1,0 +1,193 @@
+package ipoib
+
+import (
+	"bytes"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func FuzzParseHeader(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(unhex("0800 00"))
+	f.Add(message(EtherTypeIPv4, udp4))
+	f.Add(message(EtherTypeARP, arpBytes))
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		typ, payload, err := ParseHeader(msg)
+		if (err != nil) != (len(msg) < HeaderLen) {
+			t.Fatalf("%d bytes: %v", len(msg), err)
+		}
+		if err != nil {
+			return
+		}
+		back := message(typ, payload)
+		if !bytes.Equal(back[:2], msg[:2]) || !bytes.Equal(back[HeaderLen:], msg[HeaderLen:]) {
+			t.Fatalf("got % x of % x", back, msg)
+		}
+		SourceIP(typ, payload)
+		if dst, ok := DestIP(typ, payload); ok && dst.Is4() != (typ == EtherTypeIPv4) {
+			t.Fatalf("%v: destination %v", typ, dst)
+		}
+	})
+}
+
+func FuzzParseARP(f *testing.F) {
+	f.Add(arpBytes)
+	f.Add(append(bytes.Clone(arpBytes), 0))
+	f.Add(arpBytes[:55])
+	f.Add(etherARPBytes)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		a, err := ParseARP(body)
+		if err == nil && !bytes.Equal(a.Append(nil), body[:56]) {
+			t.Fatalf("%+v of % x", a, body)
+		}
+	})
+}
+
+func FuzzParseEtherARP(f *testing.F) {
+	f.Add(etherARPBytes)
+	f.Add(append(bytes.Clone(etherARPBytes), make([]byte, 18)...))
+	f.Add(etherARPBytes[:27])
+	f.Add(arpBytes)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		a, err := ParseEtherARP(body)
+		if err == nil && !bytes.Equal(a.Append(nil), body[:28]) {
+			t.Fatalf("%+v of % x", a, body)
+		}
+	})
+}
+
+// addND seeds a fuzz target with the packets of testdata/nd.py, padded and cut.
+func addND(f *testing.F, add func(packet []byte, form Form)) {
+	for form, packets := range goldens() {
+		for _, p := range packets {
+			add(p, form)
+			add(append(bytes.Clone(p), 0, 0), form)
+			add(p[:len(p)-1], form)
+		}
+	}
+}
+
+// fuzzed returns a packet as it is, or mended, so that the fuzzer gets past the
+// checksum and the IPv6 length; and a form.
+func fuzzed(packet []byte, ipoib, mend bool) ([]byte, Form) {
+	if mend && len(packet) >= ndFlags && len(packet) <= maxIPv6Len {
+		packet = mended(packet)
+	}
+	if ipoib {
+		return packet, FormIPoIB
+	}
+	return packet, FormEther
+}
+
+func FuzzParseND(f *testing.F) {
+	addND(f, func(p []byte, form Form) { f.Add(p, form == FormIPoIB, true); f.Add(p, form == FormIPoIB, false) })
+	f.Fuzz(func(t *testing.T, packet []byte, ipoib, mend bool) {
+		packet, form := fuzzed(packet, ipoib, mend)
+		nd, err := ParseND(packet, form)
+		if err != nil {
+			return
+		}
+		if !IsND(packet) {
+			t.Fatal("parsed, but not recognised")
+		}
+		_, isMAC := nd.Link.MAC()
+		_, isAddr := nd.Link.IPoIB()
+		there := nd.Link.Type != OptionNone
+		if isMAC != (there && form == FormEther) || isAddr != (there && form == FormIPoIB) {
+			t.Fatalf("form %d: %+v", form, nd)
+		}
+	})
+}
+
+// total is a Mapper that knows every MAC: the address of one has it in its GID.
+type total struct{}
+
+func (total) ToAddr(m MAC) (Addr, bool) {
+	var gid hca.GID
+	copy(gid[10:], m[:])
+	return NewAddr(hca.QPN(m[5]), gid), true
+}
+
+func (total) ToMAC(a Addr) (MAC, bool) { return MAC(a[14:]), true }
+
+// FuzzTranslateND checks that a translation parses, is as long as the limit at
+// most, and says the same; and that the way back restores what was there.
+func FuzzTranslateND(f *testing.F) {
+	addND(f, func(p []byte, form Form) {
+		f.Add(p, form == FormIPoIB, true, uint16(roomy))
+		f.Add(p, form == FormIPoIB, true, uint16(160))
+		f.Add(p, form == FormIPoIB, false, uint16(roomy))
+	})
+	f.Fuzz(func(t *testing.T, packet []byte, ipoib, mend bool, limit uint16) {
+		packet, form := fuzzed(packet, ipoib, mend)
+		there, err := TranslateND(nil, packet, form, form.other(), int(limit), total{})
+		if err != nil {
+			return
+		}
+		if len(there) > int(limit) {
+			t.Fatalf("%d bytes, limit %d", len(there), limit)
+		}
+		checkSaysTheSame(t, packet, form, there)
+		back := translate(t, there, form.other())
+		if form == FormEther && !isCut(packet, there) {
+			requireEqual(t, back, canonical(t, packet))
+		}
+		requireEqual(t, translate(t, back, form), there)
+	})
+}
+
+// checkSaysTheSame compares what two packets say, link-layer addresses apart.
+func checkSaysTheSame(t *testing.T, packet []byte, form Form, there []byte) {
+	t.Helper()
+	a, err := ParseND(packet, form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := ParseND(there, form.other())
+	if err != nil {
+		t.Fatalf("the translation does not parse: %v", err)
+	}
+	if a.Link.Type != b.Link.Type {
+		t.Fatalf("option %d became %d", a.Link.Type, b.Link.Type)
+	}
+	a.Link, b.Link = LinkOption{}, LinkOption{}
+	if a.Type != b.Type || a.Flags != b.Flags || a.Src != b.Src || a.Dst != b.Dst || a.Target != b.Target || a.links != b.links {
+		t.Fatalf("%+v became %+v", a, b)
+	}
+}
+
+// isCut reports whether a Redirected Header was cut on the way from the Ethernet
+// form: every link-layer address option adds 16 bytes.
+func isCut(packet, there []byte) bool {
+	nd, packet, _ := parseND(packet, FormEther)
+	return len(there) != len(packet)+16*nd.links
+}
+
+// translate translates a packet that must be good into the other form.
+func translate(t *testing.T, packet []byte, from Form) []byte {
+	t.Helper()
+	out, err := TranslateND(nil, packet, from, from.other(), maxIPv6Len, total{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// canonical returns a packet without what lies behind its payload, its checksum
+// as a sender makes it: 0000 and ffff are the same number to a receiver.
+func canonical(t *testing.T, packet []byte) []byte {
+	t.Helper()
+	out, err := TranslateND(nil, packet, FormEther, FormEther, maxIPv6Len, total{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func requireEqual(t *testing.T, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Fatalf("got  % x\nwant % x", got, want)
+	}
+}

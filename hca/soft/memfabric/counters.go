@@ -11,7 +11,7 @@ type Drop string
 
 // Reasons for a drop, counted at the sender.
 const (
-	DropNoRoute     Drop = "no_route"     // the source address is not the port's
+	DropBadSource   Drop = "bad_source"   // the source address is not the port's
 	DropLinkDown    Drop = "link_down"    // the port's own link is down
 	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
 	DropUnreachable Drop = "unreachable"  // nobody has the address or the group
@@ -29,7 +29,7 @@ const (
 )
 
 var drops = []Drop{
-	DropNoRoute, DropLinkDown, DropTooLong, DropUnreachable, DropInvalid,
+	DropBadSource, DropLinkDown, DropTooLong, DropUnreachable, DropInvalid,
 	DropPartition, DropLoss, DropOverflow, DropPeerDown, DropRxTooLong, DropUnreadable,
 }
 

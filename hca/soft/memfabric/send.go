@@ -62,7 +62,7 @@ func (p *Port) refusal(pkt *wire.Packet) Drop {
 	case !p.state.Up:
 		return DropLinkDown
 	case !slices.Contains(p.state.Addrs, pkt.Src):
-		return DropNoRoute
+		return DropBadSource
 	case size(pkt) > maxPayload || ipLen(pkt, size(pkt)) > p.state.MTU:
 		return DropTooLong
 	}

@@ -1,0 +1,74 @@
+package neigh
+
+import (
+	"container/heap"
+	"time"
+)
+
+// alarm is a deadline of one T. Its zero value is off.
+type alarm[T any] struct {
+	at  time.Time
+	pos int // place in the heap plus 1; 0: off
+	of  T
+}
+
+// alarms are deadlines in order; each operation is O(log n).
+type alarms[T any] struct{ heap []*alarm[T] }
+
+// set arms a for of at the given time, or moves it there.
+func (q *alarms[T]) set(a *alarm[T], of T, at time.Time) {
+	a.at, a.of = at, of
+	if a.pos > 0 {
+		heap.Fix(q, a.pos-1)
+		return
+	}
+	heap.Push(q, a)
+}
+
+// stop turns a off; harmless when it is off.
+func (q *alarms[T]) stop(a *alarm[T]) {
+	if a.pos > 0 {
+		heap.Remove(q, a.pos-1)
+	}
+}
+
+// due turns the earliest alarm off and returns whose it was, if it is due.
+func (q *alarms[T]) due(now time.Time) (of T, ok bool) {
+	if len(q.heap) == 0 || q.heap[0].at.After(now) {
+		return of, false
+	}
+	of = q.heap[0].of
+	heap.Pop(q)
+	return of, true
+}
+
+// next returns the earliest time, zero when there is none.
+func (q *alarms[T]) next() time.Time {
+	if len(q.heap) == 0 {
+		return time.Time{}
+	}
+	return q.heap[0].at
+}
+
+// Len, Less, Swap, Push and Pop are for container/heap.
+func (q *alarms[T]) Len() int           { return len(q.heap) }
+func (q *alarms[T]) Less(i, j int) bool { return q.heap[i].at.Before(q.heap[j].at) }
+
+func (q *alarms[T]) Swap(i, j int) {
+	q.heap[i], q.heap[j] = q.heap[j], q.heap[i]
+	q.heap[i].pos, q.heap[j].pos = i+1, j+1
+}
+
+func (q *alarms[T]) Push(x any) {
+	a := x.(*alarm[T])
+	q.heap = append(q.heap, a)
+	a.pos = len(q.heap)
+}
+
+func (q *alarms[T]) Pop() any {
+	a := q.heap[len(q.heap)-1]
+	q.heap[len(q.heap)-1] = nil
+	q.heap = q.heap[:len(q.heap)-1]
+	a.pos = 0
+	return a
+}

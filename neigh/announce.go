@@ -1,0 +1,60 @@
+package neigh
+
+import (
+	"net/netip"
+	"time"
+
+	"ipoibd/ud/ipoib"
+)
+
+// announcer says when a new address is announced: at announceTimes.
+type announcer struct {
+	start time.Time
+	round int // the next one; len(announceTimes): none
+}
+
+func (a *announcer) begin(now time.Time) { *a = announcer{start: now} }
+func (a *announcer) stop()               { a.round = len(announceTimes) }
+
+// next returns when the next round is due, zero when there is none.
+func (a *announcer) next() time.Time {
+	if a.round >= len(announceTimes) {
+		return time.Time{}
+	}
+	return a.start.Add(announceTimes[a.round])
+}
+
+// due reports whether a round is due, and counts it as done. Rounds that were
+// missed are not made up for.
+func (a *announcer) due(now time.Time) (due bool) {
+	for at := a.next(); !at.IsZero() && !at.After(now); at = a.next() {
+		a.round++
+		due = true
+	}
+	return due
+}
+
+// announceAt returns when announceDue has something to do, zero for never.
+func (t *Table) announceAt() time.Time {
+	if !t.link.up {
+		return time.Time{}
+	}
+	return t.news.next()
+}
+
+// announceDue tells the fabric where every address of the host is, if it is
+// time to: by a gratuitous ARP request (RFC 5227 section 3), by an unsolicited
+// neighbour advertisement (RFC 4861 section 7.2.6).
+func (t *Table) announceDue() {
+	if !t.link.up || !t.news.due(t.now) {
+		return
+	}
+	t.hosts.all(func(ip netip.Addr) {
+		t.stats.Announcements++
+		if ip.Is4() {
+			t.ask(ip, ip)
+			return
+		}
+		t.sendGroup(ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr()))
+	})
+}

@@ -1,0 +1,61 @@
+package neigh
+
+import (
+	"net/netip"
+
+	"ipoibd/ud/ipoib"
+)
+
+// hostARP translates an ARP or RARP body of the host (RFC 826, RFC 903, RFC 4391
+// section 9.2): the sender is our own address. A target that is addressed alone
+// is named; one that nobody knows is not.
+func (t *Table) hostARP(f frame, late bool) {
+	in, err := ipoib.ParseEtherARP(f.body())
+	if err != nil || !t.mac.is(in.SHA) {
+		t.drop(DropBadARP)
+		return
+	}
+	if f.typ == ipoib.EtherTypeARP {
+		t.hostClaims(in.SPA)
+	}
+	out := ipoib.ARP{Op: in.Op, SHA: t.link.addr(), SPA: in.SPA, TPA: in.TPA}
+	out.THA, _ = t.addrOf(in.THA)
+	if addr, ok := t.addrOf(f.dst); ok {
+		out.THA = addr
+	}
+	t.forward(f, outgoing{msg: out.Append(newMessage(f.typ)), control: true, late: late})
+}
+
+// fabricARP translates an ARP or RARP body of the fabric. Its sender must be who
+// sent the message.
+func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) {
+	in, err := ipoib.ParseARP(body)
+	if err != nil {
+		t.drop(DropBadARP)
+		return
+	}
+	if endpointOf(in.SHA) != e {
+		t.drop(DropForged)
+		return
+	}
+	claimed := in.SPA
+	if typ == ipoib.EtherTypeRARP { // RFC 903: the sender may not know its address
+		claimed = netip.Addr{}
+	}
+	p := t.hear(e, claimed)
+	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
+	t.deliver(out.Append(newFrame(t.arpDest(in, multicast), p.mac, typ)))
+	t.answered(claimed, p)
+}
+
+// arpDest returns the destination of an ARP body towards the host. The GRH does
+// not tell everything: where the fabric replicates groups, a broadcast comes to
+// our own address. A request is for the host alone only if it asks for one of
+// its addresses; a broadcast too many does no harm.
+func (t *Table) arpDest(in ipoib.ARP, multicast bool) ipoib.MAC {
+	request := in.Op != ipoib.ARPReply
+	if multicast || request && (in.SPA == in.TPA || !t.hosts.has(in.TPA)) {
+		return ipoib.Broadcast
+	}
+	return t.mac.dest()
+}

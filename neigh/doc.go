@@ -1,0 +1,69 @@
+// Package neigh is the neighbour table of an interface: it makes the fabric,
+// where an address is 20 bytes of queue pair and GID, look to the host like an
+// Ethernet, where it is a MAC. It is pure: time is passed in, events go in,
+// actions come out ([Table.Step]), and what the data path needs is published as
+// an immutable [Snapshot].
+//
+// # Peers
+//
+// A peer is an interface on the fabric: a GID and a QPN. Towards the host it has
+// a MAC that is a hash of its GID; where that is taken, by another peer or by the
+// host, a rehash. A peer comes to be when it is heard, by ARP or ND, and its MAC
+// stays for as long as the entry does. When an address that is bound to it is
+// claimed from another QPN of the same GID, the peer was restarted: its QPN is
+// changed, its MAC kept, so the host need not ask again. A QPN that claims
+// something else is another interface of that host, with a MAC of its own.
+//
+// There are two classes. A heard peer is one that the host has sent no data to;
+// there are at most [Config.MaxHeard], and a new one pushes out the one heard
+// longest ago. A used peer is pushed out by nobody as long as it is busy. So a
+// flood of invented peers turns over the first class, at O(1) each, and honest
+// peers stay. To answer an ARP request makes nobody a used peer.
+//
+// # Handles
+//
+// A handle (AH) is asked for, by [CreateAH], when the host sends to a peer for the
+// first time; until it comes the messages are kept. The states are those of
+// handleState.
+//
+// # Translation
+//
+// ARP and RARP bodies, and the link-layer address options of ND, are translated
+// both ways, everything else passes unchanged. The hardware address in a message
+// of the fabric must be that of its sender, as completion and GRH have it; the
+// one in a message of the host must be the host's. Only a Redirect names another
+// node: its target is looked up.
+//
+// # Resolution
+//
+// The host's cache may outlive this table, and then frames come for a MAC that
+// nobody has. They are kept while the address that the kernel believes to be
+// there, or else their own destination, is asked for. The answer goes to the
+// host like any other and corrects its cache; the frames go to the peer that
+// answered. Where the address is bound to a peer already, the frame goes there at
+// once and the host is corrected in that peer's name.
+//
+// # The host's side
+//
+// ib0's own MAC may always send. If ib0 is the port of a bridge, the first other
+// MAC seen may as well, and unicast frames towards the host are addressed to it;
+// a second one is refused until the first was silent for 300 s.
+//
+// A new address of ours, and a new address of the host, are announced: four
+// times within 3 s, by gratuitous ARP and unsolicited neighbour advertisements.
+//
+// # Timers
+//
+//	resolution      3 requests, 1 s apart, then its frames are dropped
+//	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
+//	announcement    0, 0.25 s, 1 s, 3 s after the change
+//	collection      used peers after 10 min, heard ones after 2 min; looked at each 15 s
+//	snapshot        at once, but no two within 10 ms unless the old one is wrong
+//
+// # Limits
+//
+// Every frame ends in exactly one counter of [Stats]. What is kept is bounded by
+// the constants of limits.go. Without a subnet manager all groups are the
+// broadcast group. DHCP is not translated. One MAC lives behind ib0 besides its
+// own.
+package neigh

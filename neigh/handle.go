@@ -1,0 +1,187 @@
+package neigh
+
+import (
+	"errors"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// handleState is how far the address handle of a peer is.
+//
+//	from    | to      | cause                          | action
+//	none    | asked   | a message for the peer         | CreateAH
+//	asked   | ready   | AHReady                        | send what is kept
+//	asked   | waiting | AHFailed, tries left           | try again after ahBackoff, doubled each time
+//	asked   | refused | AHFailed, the last or a final  | drop what is kept
+//	waiting | asked   | its time has come              | CreateAH
+//	refused | none    | ahHoldoff is over              |
+//	any     | none    | Detached, or the peer goes     | DestroyAH if it was ready; kept is dropped
+//
+// none, asked and waiting keep messages, ready sends them, refused drops them.
+type handleState uint8
+
+const (
+	handleNone handleState = iota
+	handleAsked
+	handleReady
+	handleWaiting
+	handleRefused
+	numHandleState
+)
+
+var handleStateNames = [numHandleState]string{"none", "asked", "ready", "waiting", "refused"}
+
+func (s handleState) String() string { return handleStateNames[s] }
+
+// handle is the address handle of a peer.
+type handle struct {
+	state handleState
+	id    uint64 // asked: of the request
+	ah    hca.AH // ready
+	tries int    // requests since none
+	alarm alarm[*peer]
+}
+
+// handles are the requests under way and the pauses of all peers.
+type handles struct {
+	lastID uint64
+	asked  map[uint64]*peer
+	pauses alarms[*peer]
+	ready  int
+}
+
+// outgoing is a message of the host for a peer.
+type outgoing struct {
+	msg     []byte // fresh
+	control bool   // ARP, RARP or ND: does not make the peer a used one
+	late    bool   // it was kept before
+}
+
+// sendPeer sends a message to p, now or when its handle is ready.
+func (t *Table) sendPeer(p *peer, o outgoing) {
+	if !o.control {
+		t.promote(p)
+	}
+	switch p.handle.state {
+	case handleReady:
+		t.emit(SendFabric{t.dest(p), o.msg})
+		t.countSent(o.late)
+	case handleRefused:
+		t.drop(DropAHFailed)
+	case handleNone:
+		t.sendFirst(p, o.msg)
+	default:
+		t.keep(&p.kept, o.msg)
+	}
+}
+
+// sendFirst keeps a message and asks for the handle that it needs.
+func (t *Table) sendFirst(p *peer, msg []byte) {
+	if !p.used && len(t.handles.asked) >= maxAnswerAHs {
+		t.drop(DropAHLimit)
+		return
+	}
+	t.keep(&p.kept, msg)
+	t.becomeAsked(p)
+}
+
+func (t *Table) countSent(late bool) {
+	if late {
+		t.stats.KeptSent++
+	} else {
+		t.stats.ToFabric++
+	}
+}
+
+// dest returns where messages for p go. Its handle is ready.
+func (t *Table) dest(p *peer) hca.UDDest {
+	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}
+}
+
+func (t *Table) becomeAsked(p *peer) {
+	t.handles.lastID++
+	p.handle.state, p.handle.id = handleAsked, t.handles.lastID
+	p.handle.tries++
+	t.handles.asked[p.handle.id] = p
+	t.emit(CreateAH{p.handle.id, p.gid})
+}
+
+func (t *Table) becomeReady(p *peer, ah hca.AH) {
+	p.handle = handle{state: handleReady, ah: ah}
+	t.handles.ready++
+	for _, msg := range t.kept.take(&p.kept) {
+		t.emit(SendFabric{t.dest(p), msg})
+		t.countSent(true)
+	}
+	t.pub.change()
+}
+
+func (t *Table) becomeWaiting(p *peer) {
+	p.handle.state = handleWaiting
+	t.pause(p, ahBackoff<<(p.handle.tries-1))
+}
+
+func (t *Table) becomeRefused(p *peer) {
+	p.handle.state = handleRefused
+	t.dropKept(&p.kept, DropAHFailed)
+	t.pause(p, ahHoldoff)
+}
+
+func (t *Table) pause(p *peer, d time.Duration) {
+	t.handles.pauses.set(&p.handle.alarm, p, t.now.Add(d))
+}
+
+// pauseOver is called when the pause of p has ended.
+func (t *Table) pauseOver(p *peer) {
+	if p.handle.state == handleWaiting {
+		t.becomeAsked(p)
+		return
+	}
+	p.handle = handle{}
+}
+
+// voidHandle takes the handle of p away, in whatever state it is.
+func (t *Table) voidHandle(p *peer) {
+	switch p.handle.state {
+	case handleReady:
+		t.handles.ready--
+		t.emit(DestroyAH{p.handle.ah, t.pub.epoch})
+		t.pub.change()
+	case handleAsked:
+		delete(t.handles.asked, p.handle.id)
+	default:
+		t.handles.pauses.stop(&p.handle.alarm)
+	}
+	p.handle = handle{}
+}
+
+// ahReady takes a handle; one that nobody waits for any more goes back.
+func (t *Table) ahReady(ev AHReady) {
+	p, ok := t.takeAsked(ev.ID)
+	if !ok {
+		t.emit(DestroyAH{AH: ev.AH})
+		return
+	}
+	t.becomeReady(p, ev.AH)
+}
+
+func (t *Table) ahFailed(ev AHFailed) {
+	p, ok := t.takeAsked(ev.ID)
+	if !ok {
+		return
+	}
+	t.stats.AHFailed++
+	final := errors.Is(ev.Err, hca.ErrInvalid) || errors.Is(ev.Err, hca.ErrRange)
+	if final || p.handle.tries >= ahTries {
+		t.becomeRefused(p)
+		return
+	}
+	t.becomeWaiting(p)
+}
+
+func (t *Table) takeAsked(id uint64) (*peer, bool) {
+	p, ok := t.handles.asked[id]
+	delete(t.handles.asked, id)
+	return p, ok
+}

@@ -1,0 +1,110 @@
+package neigh
+
+import (
+	"net/netip"
+
+	"ipoibd/ud/ipoib"
+)
+
+// fromHost takes a frame of the host.
+func (t *Table) fromHost(raw []byte) {
+	t.stats.FromHost++
+	f, ok := parseFrame(raw)
+	if !ok {
+		t.drop(DropRunt)
+		return
+	}
+	if why, ok := t.admit(f); !ok {
+		t.drop(why)
+		return
+	}
+	t.route(f, false)
+}
+
+// admit decides whether a frame may pass, and learns its source. What IPoIB does
+// not carry teaches nothing: bridges send such frames from MACs of their own.
+func (t *Table) admit(f frame) (Reason, bool) {
+	switch {
+	case f.src.IsZero() || f.src.IsMulticast():
+		return DropBadSource, false
+	case !f.typ.Carried():
+		return DropEtherType, false
+	case t.peers.byMAC[f.src] != nil:
+		return DropLoopedMAC, false
+	case !t.admitSource(f.src):
+		return DropForeignMAC, false
+	case t.mac.is(f.dst):
+		return DropToSelf, false
+	case !t.link.up:
+		return DropDetached, false
+	case len(f.body()) > t.link.mtu:
+		return DropOversize, false
+	}
+	return 0, true
+}
+
+func (t *Table) admitSource(src ipoib.MAC) bool {
+	ok, learnt := t.mac.admit(src, t.now)
+	if learnt {
+		t.pub.urgent()
+	}
+	return ok
+}
+
+// route sends a frame of the host on its way: late says that it was kept before.
+func (t *Table) route(f frame, late bool) {
+	switch {
+	case f.isARP():
+		t.hostARP(f, late)
+	case f.isND():
+		t.hostND(f, late)
+	default:
+		t.hostData(f, late)
+	}
+}
+
+// hostData forwards an IP packet.
+func (t *Table) hostData(f frame, late bool) {
+	if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
+		t.drop(DropRunt)
+		return
+	}
+	t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
+}
+
+// forward sends what f has become to where f goes.
+func (t *Table) forward(f frame, o outgoing) {
+	if f.dst.IsMulticast() {
+		t.sendGroup(o.msg)
+		t.countSent(o.late)
+		return
+	}
+	if p := t.peers.byMAC[f.dst]; p != nil {
+		t.sendPeer(p, o)
+		return
+	}
+	t.resolve(f)
+}
+
+// sendGroup sends a message to a group: to the broadcast group, which stands for
+// every group.
+func (t *Table) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
+
+// hostClaims notes an address that the host has claimed by ARP or ND.
+func (t *Table) hostClaims(ip netip.Addr) {
+	if isUnicast(ip) {
+		t.peers.unbind(ip)
+		t.hosts.learn(ip)
+	}
+}
+
+// addrOf returns the fabric's address of a MAC; false: nobody known has it.
+func (t *Table) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
+	if t.mac.is(m) {
+		return t.link.addr(), true
+	}
+	if p := t.peers.byMAC[m]; p != nil {
+		return p.addr(), true
+	}
+	return ipoib.Addr{}, false
+}

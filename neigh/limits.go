@@ -1,0 +1,105 @@
+package neigh
+
+import "time"
+
+// Bounds. Whatever strangers or the host do, memory stays within their product.
+const (
+	// DefaultMaxPeers bounds the peers, as the default gc_thresh3 of the kernel's
+	// neighbour table does (1024), times four: one interface serves a rack.
+	DefaultMaxPeers = 4096
+	// DefaultMaxHeard bounds those of them that the host never sent data to. Any
+	// stranger can make one, by a single message.
+	DefaultMaxHeard = 1024
+	// maxIPsUsed and maxIPsHeard bound the addresses bound to one peer of each
+	// class: a router or a bridge of containers has a dozen, a stranger gets the
+	// usual four (IPv4, link-local, global, temporary).
+	maxIPsUsed  = 16
+	maxIPsHeard = 4
+	// maxPeerFrames bounds the frames kept for one destination: an initial TCP
+	// window (10 segments) for a few connections.
+	maxPeerFrames = 64
+	// maxKeptBytes bounds all the kept frames of the interface, in bytes.
+	maxKeptBytes = 1 << 20
+	// maxResolutions bounds the addresses being asked for at a time.
+	maxResolutions = 256
+	// maxAnswerAHs bounds the handles under way when one is asked for only to
+	// answer a stranger, so that a flood of strangers cannot keep the worker from
+	// the handles of honest peers.
+	maxAnswerAHs = 64
+	// maxLearntIPs bounds the host addresses learnt from its own messages.
+	maxLearntIPs = 64
+	// maxHostAddrs bounds the host addresses taken from netlink.
+	maxHostAddrs = 256
+	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
+	maxHints = 4096
+	// maxPromotions bounds how many used entries one eviction may pass over
+	// before it takes whatever is oldest: a step's cost must stay constant.
+	maxPromotions = 8
+)
+
+// Times.
+const (
+	// usedIdle is how long a peer is kept that the host sends nothing to: longer
+	// than the kernel's own gc_stale_time (60 s) and base_reachable_time, so that
+	// its cache seldom outlives ours.
+	usedIdle = 10 * time.Minute
+	// pressureIdle replaces usedIdle while the used class is full.
+	pressureIdle = time.Minute
+	// heardIdle is how long a peer is kept that only spoke: longer than the
+	// interval at which Linux asks again for an idle neighbour (60 s).
+	heardIdle = 2 * time.Minute
+	// sweepInterval is the resolution of the idle times.
+	sweepInterval = 15 * time.Second
+	// publishInterval bounds the rate of snapshots: one costs O(peers).
+	publishInterval = 10 * time.Millisecond
+
+	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT
+	// of RFC 4861 section 10.
+	resolveInterval = time.Second
+	resolveTries    = 3
+	// correctInterval bounds how often the host is told that an address is at
+	// another MAC than the one that it uses.
+	correctInterval = time.Second
+
+	// ahBackoff is the pause before the first retry of a handle, doubled for
+	// each next one; ahTries includes the first try.
+	ahBackoff = time.Second
+	ahTries   = 3
+	// ahHoldoff is how long a peer whose handle failed for good is left alone: a
+	// handle can block the worker for about a second.
+	ahHoldoff = 10 * time.Second
+
+	// formerLife is how long messages of our former address are known as our own:
+	// longer than a network holds a packet back. After it another QP of this host
+	// may have that number.
+	formerLife = 5 * time.Second
+
+	// foreignMACSilence is after how long the MAC learnt behind ib0 may be
+	// replaced or forgotten: the ageing time of a bridge (IEEE 802.1D, 300 s).
+	foreignMACSilence = 300 * time.Second
+)
+
+// announceTimes are the times at which a new address is announced, counted from
+// the change: at once, soon again in case that the first one was lost, and
+// later, for those who joined the group after it (RFC 5227 section 2.3, RFC 4861
+// section 7.2.6 ask for 2 and 3 announcements).
+var announceTimes = [...]time.Duration{0, 250 * time.Millisecond, time.Second, 3 * time.Second}
+
+// Config bounds a table. The zero value stands for the defaults.
+type Config struct {
+	MaxPeers int // of both classes; at least 2
+	MaxHeard int // of them heard only; 1 to MaxPeers-1
+}
+
+// normal returns c with defaults for what is not set, each bound within range.
+func (c Config) normal() Config {
+	if c.MaxPeers <= 0 {
+		c.MaxPeers = DefaultMaxPeers
+	}
+	c.MaxPeers = max(c.MaxPeers, 2)
+	if c.MaxHeard <= 0 {
+		c.MaxHeard = min(DefaultMaxHeard, c.MaxPeers/2)
+	}
+	c.MaxHeard = min(c.MaxHeard, c.MaxPeers-1)
+	return c
+}

@@ -1,0 +1,45 @@
+package neigh
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// plainMAC is the MAC of the first interface at gid: the first 46 bits of the
+// SHA-256 of the GID, made a locally administered unicast address. SHA-256,
+// because a stranger who chooses GIDs must not be able to aim at the MAC of
+// someone else cheaply; and it has no secret, because the MAC must be the same
+// after a restart, since the host's cache outlives us.
+func plainMAC(gid hca.GID) ipoib.MAC {
+	return localMAC(sha256.Sum256(gid[:]))
+}
+
+// rehashedMAC is the n-th MAC, counted from 1, of an interface whose plain MAC is
+// taken: the SHA-256 of GID, QPN and counter, 4 bytes each. With the QPN in it
+// many interfaces at one GID do not have to count past each other.
+func rehashedMAC(gid hca.GID, qpn hca.QPN, n uint32) ipoib.MAC {
+	var b [16 + 4 + 4]byte
+	copy(b[:], gid[:])
+	binary.BigEndian.PutUint32(b[16:], uint32(qpn))
+	binary.BigEndian.PutUint32(b[20:], n)
+	return localMAC(sha256.Sum256(b[:]))
+}
+
+// freeMAC returns the first MAC for an interface that is not taken.
+func freeMAC(gid hca.GID, qpn hca.QPN, taken func(ipoib.MAC) bool) ipoib.MAC {
+	m := plainMAC(gid)
+	for n := uint32(1); taken(m); n++ {
+		m = rehashedMAC(gid, qpn, n)
+	}
+	return m
+}
+
+// localMAC sets the local bit and clears the group bit (IEEE 802, clause 8.2).
+func localMAC(sum [sha256.Size]byte) (m ipoib.MAC) {
+	copy(m[:], sum[:])
+	m[0] = m[0]&^1 | 2
+	return m
+}

@@ -1,0 +1,126 @@
+package neigh
+
+import (
+	"errors"
+	"net/netip"
+
+	"ipoibd/ud/ipoib"
+)
+
+// hostND translates Neighbour Discovery of the host (RFC 4861, RFC 4391 section
+// 9.3).
+func (t *Table) hostND(f frame, late bool) {
+	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
+	if err != nil {
+		t.drop(DropBadND)
+		return
+	}
+	m := mapper{t: t, third: nd.Type == ipoib.NDRedirect}
+	msg, err := ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, t.link.mtu, m)
+	if err != nil {
+		t.drop(ndReason(err))
+		return
+	}
+	t.hostClaims(claimedBy(nd))
+	t.forward(f, outgoing{msg: msg, control: true, late: late})
+}
+
+// fabricND translates Neighbour Discovery of the fabric. A sender that names its
+// own address must be who sent the message; only a Redirect names another one.
+func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
+	nd, err := ipoib.ParseND(packet, ipoib.FormIPoIB)
+	if err != nil {
+		t.drop(DropBadND)
+		return
+	}
+	link, named := nd.Link.IPoIB()
+	redirect := nd.Type == ipoib.NDRedirect
+	if named && !redirect && endpointOf(link) != e {
+		t.drop(DropForged)
+		return
+	}
+	claimed := claimedBy(nd)
+	p := t.hear(e, claimed)
+	if frame, err := t.etherND(p, packet, t.ndDest(nd.Dst, multicast), redirect); err != nil {
+		t.drop(ndReason(err))
+	} else {
+		t.deliver(frame)
+	}
+	t.answered(claimed, p)
+}
+
+// ndDest returns the destination of an ND message towards the host. The IP
+// address decides: where the fabric replicates groups, the GRH does not tell.
+func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
+	switch {
+	case ip.IsMulticast():
+		return ipoib.GroupMAC(ip)
+	case multicast:
+		return ipoib.Broadcast
+	}
+	return t.mac.dest()
+}
+
+// etherND returns the frame for the host that an ND message of p becomes; third
+// says that it may name others than p.
+func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, third bool) ([]byte, error) {
+	m := mapper{t: t, sender: p, third: third}
+	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
+	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.link.mtu, m)
+}
+
+// claimedBy returns the address that an ND message binds to its link-layer
+// address option: the source's, or an advertisement's target; none without an
+// option, and none in a Redirect, which speaks of a third party.
+func claimedBy(nd ipoib.ND) netip.Addr {
+	switch {
+	case nd.Link.Type == ipoib.OptionSourceLink:
+		return nd.Src
+	case nd.Link.Type == ipoib.OptionTargetLink && nd.Type == ipoib.NDNeighborAdvert:
+		return nd.Target
+	}
+	return netip.Addr{}
+}
+
+// ndReason names why a message could not be translated.
+func ndReason(err error) Reason {
+	switch {
+	case errors.Is(err, ipoib.ErrUnmapped):
+		return DropUnmapped
+	case errors.Is(err, ipoib.ErrTooLong):
+		return DropTooLong
+	}
+	return DropBadND
+}
+
+// mapper maps the addresses inside one ND message: its sender's, and in a
+// Redirect those of others too. It implements [ipoib.Mapper].
+type mapper struct {
+	t      *Table
+	sender *peer // nil: the host
+	third  bool  // addresses of others are allowed
+}
+
+// ToAddr maps an address in a message of the host.
+func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
+	if !m.third && !m.t.mac.is(mac) {
+		return ipoib.Addr{}, false
+	}
+	return m.t.addrOf(mac)
+}
+
+// ToMAC maps an address in a message of the fabric. A third party that has not
+// been heard of yet becomes a peer, or else the host could not follow.
+func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
+	e := endpointOf(a)
+	switch {
+	case e == m.sender.endpoint:
+		return m.sender.mac, true
+	case !m.third || !e.valid():
+		return ipoib.MAC{}, false
+	}
+	if mac := m.t.macOf(e); !mac.IsZero() {
+		return mac, true
+	}
+	return m.t.hear(e, netip.Addr{}).mac, true
+}

@@ -1,0 +1,40 @@
+package neigh
+
+import "time"
+
+// publisher decides when the data path gets a new snapshot: at most once per
+// Step, and once per publishInterval for changes that the slow path can bridge,
+// so that a flood of new peers does not cost a rebuild each.
+type publisher struct {
+	epoch uint64 // of the last snapshot; 0: there was none
+	dirty bool   // something has changed since
+	rush  bool   // and what the data path has is wrong
+	last  time.Time
+}
+
+// change notes a change without which the data path still works.
+func (p *publisher) change() { p.dirty = true }
+
+// urgent notes a change without which the data path would do wrong.
+func (p *publisher) urgent() { p.dirty, p.rush = true, true }
+
+// next returns when a snapshot is due, zero when nothing has changed.
+func (p *publisher) next() time.Time {
+	if !p.dirty {
+		return time.Time{}
+	}
+	return p.last.Add(publishInterval)
+}
+
+func (p *publisher) due(now time.Time) bool {
+	return p.dirty && (p.rush || !p.next().After(now))
+}
+
+// publish publishes a snapshot if one is due.
+func (t *Table) publish() {
+	if !t.pub.due(t.now) {
+		return
+	}
+	t.pub = publisher{epoch: t.pub.epoch + 1, last: t.now}
+	t.emit(Publish{t.snapshot()})
+}

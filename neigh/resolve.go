@@ -1,0 +1,153 @@
+package neigh
+
+import (
+	"net/netip"
+	"slices"
+
+	"ipoibd/ud/ipoib"
+)
+
+// resolution is an address being asked for, because the host sends frames to a
+// MAC that nobody is known to have: its cache may outlive our table.
+//
+//	start   ask; keep the frames
+//	1 s     ask again, resolveTries times in all
+//	answer  the host sees it too, and learns the right MAC; the frames go there
+//	silence drop the frames
+type resolution struct {
+	ip    netip.Addr
+	src   netip.Addr // in whose name is asked
+	tries int
+	alarm alarm[*resolution]
+	kept  queue // frames
+}
+
+// resolver holds the resolutions under way, and the hints.
+type resolver struct {
+	byIP    map[netip.Addr]*resolution
+	retries alarms[*resolution]
+	hints   map[ipoib.MAC]hint
+}
+
+// hint says which addresses the kernel believes to be at a MAC.
+type hint struct{ v4, v6 netip.Addr }
+
+func (r *resolver) init() { r.byIP = make(map[netip.Addr]*resolution) }
+
+// setHints replaces the hints.
+func (r *resolver) setHints(entries []Neighbour) {
+	r.hints = make(map[ipoib.MAC]hint)
+	for _, n := range entries {
+		ip := n.IP.Unmap().WithZone("")
+		if !isUnicast(ip) || len(r.hints) >= maxHints {
+			continue
+		}
+		h := r.hints[n.MAC]
+		if ip.Is4() {
+			h.v4 = ip
+		} else {
+			h.v6 = ip
+		}
+		r.hints[n.MAC] = h
+	}
+}
+
+// target returns the address to ask for when a packet for dst was sent to mac:
+// one that the kernel believes to be there, of dst's family first, since dst may
+// be beyond a router; else dst itself.
+func (r *resolver) target(mac ipoib.MAC, dst netip.Addr) netip.Addr {
+	h := r.hints[mac]
+	same, other := h.v4, h.v6
+	if dst.Is6() {
+		same, other = other, same
+	}
+	switch {
+	case same.IsValid():
+		return same
+	case other.IsValid():
+		return other
+	}
+	return dst
+}
+
+// resolve takes a frame of the host to a MAC that no peer has.
+func (t *Table) resolve(f frame) {
+	src, dst := f.ips()
+	ip := t.resolver.target(f.dst, dst)
+	if !isUnicast(ip) || t.hosts.has(ip) {
+		t.drop(DropUnresolvable)
+		return
+	}
+	if p := t.peers.byIP[ip]; p != nil {
+		t.correct(p, ip, src)
+		f.raw = slices.Clone(f.raw)
+		t.route(f.readdressed(p.mac), false)
+		return
+	}
+	t.await(ip, src, f)
+}
+
+// await keeps a frame until ip has answered.
+func (t *Table) await(ip, src netip.Addr, f frame) {
+	r := t.resolver.byIP[ip]
+	if r == nil {
+		if len(t.resolver.byIP) >= maxResolutions {
+			t.drop(DropResolveLimit)
+			return
+		}
+		r = &resolution{ip: ip, src: t.hosts.source(ip, src)}
+		t.resolver.byIP[ip] = r
+		t.request(r)
+	}
+	t.keep(&r.kept, slices.Clone(f.raw))
+}
+
+// askAgain is called when nobody has answered in time.
+func (t *Table) askAgain(r *resolution) {
+	if r.tries >= resolveTries {
+		t.giveUp(r, DropUnresolved)
+		return
+	}
+	t.request(r)
+}
+
+func (t *Table) request(r *resolution) {
+	r.tries++
+	t.resolver.retries.set(&r.alarm, r, t.now.Add(resolveInterval))
+	t.stats.Requests++
+	t.ask(r.src, r.ip)
+}
+
+// ask asks the fabric for target in the name of source: by a broadcast ARP
+// request (RFC 826), by a neighbour solicitation (RFC 4861 section 7.2.2).
+func (t *Table) ask(source, target netip.Addr) {
+	if target.Is4() {
+		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}
+		t.sendGroup(arp.Append(newMessage(ipoib.EtherTypeARP)))
+		return
+	}
+	t.sendGroup(ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, t.link.addr()))
+}
+
+// answered is called when p has claimed ip: the frames kept for it go there.
+func (t *Table) answered(ip netip.Addr, p *peer) {
+	r := t.resolver.byIP[ip]
+	if r == nil {
+		return
+	}
+	for _, raw := range t.endResolution(r) {
+		f, _ := parseFrame(raw)
+		t.route(f.readdressed(p.mac), true)
+	}
+}
+
+func (t *Table) giveUp(r *resolution, why Reason) {
+	t.stats.Drops[why] += uint64(len(t.endResolution(r)))
+}
+
+// endResolution forgets r and returns what was kept.
+func (t *Table) endResolution(r *resolution) [][]byte {
+	delete(t.resolver.byIP, r.ip)
+	t.resolver.retries.stop(&r.alarm)
+	return t.kept.take(&r.kept)
+}

@@ -1,0 +1,122 @@
+package neigh
+
+import (
+	"time"
+)
+
+// Table is the neighbour table of one interface. It is passive: one goroutine
+// calls it. Make one with [New].
+type Table struct {
+	conf     Config
+	link     attachment
+	peers    peers
+	handles  handles
+	resolver resolver
+	mac      hostMAC
+	hosts    hostIPs
+	news     announcer
+	kept     keeper
+	pub      publisher
+	swept    time.Time // when sweep is due; zero: there is nothing to sweep
+	stats    Stats
+
+	now time.Time // of the Step under way
+	out []Action  // of the Step under way
+}
+
+// New returns an empty table, detached.
+func New(conf Config) *Table {
+	t := &Table{conf: conf.normal()}
+	t.peers.init()
+	t.handles.asked = make(map[uint64]*peer)
+	t.resolver.init()
+	t.news.stop()
+	return t
+}
+
+// Step applies an event at time now and appends what is to be done to out. Time
+// must not run backwards from call to call. Step never blocks and keeps no
+// reference to the slices of ev or to out.
+func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
+	t.now, t.out = now, out
+	t.expire()
+	t.apply(ev)
+	t.scheduleSweep()
+	t.publish()
+	out, t.out = t.out, nil
+	return out
+}
+
+func (t *Table) apply(ev Event) {
+	switch ev := ev.(type) {
+	case FromHost:
+		t.fromHost(ev.Frame)
+	case FromFabric:
+		t.fromFabric(ev)
+	case Attached:
+		t.attach(ev)
+	case Detached:
+		t.detach()
+	case AHReady:
+		t.ahReady(ev)
+	case AHFailed:
+		t.ahFailed(ev)
+	case HostAddrs:
+		t.hostAddrs(ev)
+	case HostMAC:
+		t.hostMAC(ev.MAC)
+	case HostPortChanged:
+		t.hostPortChanged()
+	case HostNeighbours:
+		t.resolver.setHints(ev.Entries)
+	case Tick:
+	}
+}
+
+func (t *Table) emit(a Action) { t.out = append(t.out, a) }
+
+// NextDeadline returns when Step must be called at the latest; false: not before
+// the next event.
+func (t *Table) NextDeadline() (time.Time, bool) {
+	var first time.Time
+	for _, at := range [...]time.Time{
+		t.resolver.retries.next(), t.handles.pauses.next(), t.announceAt(), t.swept, t.pub.next(),
+	} {
+		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	return first, !first.IsZero()
+}
+
+// expire does what has become due.
+func (t *Table) expire() {
+	for r, ok := t.resolver.retries.due(t.now); ok; r, ok = t.resolver.retries.due(t.now) {
+		t.askAgain(r)
+	}
+	for p, ok := t.handles.pauses.due(t.now); ok; p, ok = t.handles.pauses.due(t.now) {
+		t.pauseOver(p)
+	}
+	t.announceDue()
+	if !t.swept.IsZero() && !t.swept.After(t.now) {
+		t.swept = time.Time{}
+		t.sweep()
+	}
+}
+
+// scheduleSweep arms the sweep while there is something that can grow old.
+func (t *Table) scheduleSweep() {
+	if t.swept.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {
+		t.swept = t.now.Add(sweepInterval)
+	}
+}
+
+// Stats returns the counters and the present sizes.
+func (t *Table) Stats() Stats {
+	s := t.stats
+	s.Kept, s.KeptBytes = t.kept.frames, t.kept.bytes
+	s.Heard, s.Used = t.peers.heard.Len(), t.peers.used.Len()
+	s.Resolutions = len(t.resolver.byIP)
+	s.AHs = t.handles.ready
+	return s
+}

@@ -100,8 +100,9 @@ func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 		return true
 	case ipoib.EtherTypeIPv6:
 		return ipoib.IsND(payload)
+	default:
+		return false
 	}
-	return false
 }
 
 func etherTypeOf(ether []byte) ipoib.EtherType {

@@ -104,13 +104,11 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 	r.tally.add(Received, 1)
 	buf := r.ring.bytes(slot)
 	m, reason := rules.inspect(buf, wc)
-	switch reason {
-	case Delivered:
+	if reason == Delivered {
 		return m.ethernet(buf, virtioOf(wc.Flags))
-	case SlowPathed:
-		if !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
-			reason = SlowPathFull
-		}
+	}
+	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
+		reason = SlowPathFull
 	}
 	r.tally.add(reason, 1)
 	return nil

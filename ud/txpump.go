@@ -131,14 +131,12 @@ func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 	}
 	frame := buf[:size]
 	to, reason := rules.classify(frame)
-	switch reason {
-	case Sent:
+	if reason == SlowPathed && !t.cfg.SlowPath.FromHost(frame[txEther:]) {
+		return SlowPathFull
+	}
+	if reason == Sent {
 		ipoib.PutHeader(frame[txMessage:], etherTypeOf(frame[txEther:]))
 		t.describe(slot, size-txMessage, to)
-	case SlowPathed:
-		if !t.cfg.SlowPath.FromHost(frame[txEther:]) {
-			return SlowPathFull
-		}
 	}
 	return reason
 }

@@ -1,0 +1,208 @@
+package ud
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+func TestEpochFollowsSnapshotWhenIdle(t *testing.T) {
+	b := newTxBench(t, 128)
+	if got := b.Epoch(); got != 1 {
+		t.Errorf("at first: %d", got)
+	}
+	b.snap.Publish(newPeers(5))
+	if got := b.Epoch(); got != 1 {
+		t.Errorf("before a Pump that saw it: %d", got)
+	}
+	b.pump(t)
+	if got := b.Epoch(); got != 5 {
+		t.Errorf("after it: %d", got)
+	}
+}
+
+func TestEpochWaitsForCompletion(t *testing.T) {
+	b := newTxBench(t, 128)
+	b.src.add(toB(100))
+	b.pump(t) // posted from snapshot 1
+	b.snap.Publish(newPeers(2))
+	b.pump(t)
+	b.snap.Publish(newPeers(3))
+	b.src.add(toB(100))
+	b.pump(t) // posted from snapshot 3
+	if got := b.Epoch(); got != 1 {
+		t.Errorf("with a send of snapshot 1 outstanding: %d", got)
+	}
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	if got := b.Epoch(); got != 2 {
+		t.Errorf("with a send of snapshot 3 outstanding: %d, want 2, observed before it", got)
+	}
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	if got := b.Epoch(); got != 3 {
+		t.Errorf("idle: %d", got)
+	}
+}
+
+// A frame is decided by the snapshot in force after it was read: one that came
+// into force while the read blocked counts.
+func TestEpochOfBlockedRead(t *testing.T) {
+	b := newTxBench(t, 128)
+	b.src.onRead = func() { b.snap.Publish(newPeers(2)) }
+	b.src.add(toB(100))
+	b.pump(t)
+	if got := b.Epoch(); got > 2 {
+		t.Errorf("epoch %d", got)
+	}
+}
+
+// A message that waits in the queue keeps its snapshot, though a later one came
+// into force before Tx took it.
+func TestEpochKeepsInjected(t *testing.T) {
+	b := newTxBench(t, 128)
+	arp := msg(ipoib.EtherTypeARP, make([]byte, 56))
+	b.src.onRead = func() {
+		b.src.onRead = nil
+		b.Inject(destB, arp) // uses an AH of snapshot 1
+		b.snap.Publish(newPeers(2))
+	}
+	b.pump(t)
+	for range 3 {
+		b.pump(t)
+		if got := b.Epoch(); got != 1 {
+			t.Errorf("with the message under way: %d", got)
+		}
+	}
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	if got := b.Epoch(); got != 2 {
+		t.Errorf("in the end: %d", got)
+	}
+}
+
+func TestEpochWhileDetached(t *testing.T) {
+	b := newTxBench(t, 128)
+	b.src.add(toB(100))
+	b.pump(t)
+	b.Detach()
+	b.snap.Publish(newPeers(7))
+	if got := b.Epoch(); got != 7 {
+		t.Errorf("detached: %d", got)
+	}
+	b.attach(t, 2)
+	b.snap.Publish(newPeers(8))
+	if got := b.Epoch(); got != 7 {
+		t.Errorf("attached again: %d", got)
+	}
+	b.pump(t)
+	if got := b.Epoch(); got != 8 {
+		t.Errorf("after a Pump: %d", got)
+	}
+}
+
+// Whatever happens: Epoch is never above the snapshot that the oldest frame or
+// message under way was made from, never falls, and is the one in force once all
+// is quiet.
+func TestEpochIsSafe(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newTxBench(t, 128)
+		m := epochModel{b: b, epoch: 1}
+		b.src.onRead = func() {
+			if rapid.Bool().Draw(rt, "during the read") {
+				m.inject()
+				m.publish()
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"publish":  func(*rapid.T) { m.publish() },
+			"inject":   func(*rapid.T) { m.inject() },
+			"frames":   func(rt *rapid.T) { m.frames(rapid.IntRange(1, 70).Draw(rt, "n")) },
+			"pump":     func(*rapid.T) { m.pump(t) },
+			"complete": func(rt *rapid.T) { m.complete(rapid.IntRange(0, len(b.qp.sends)).Draw(rt, "n")) },
+			"queue":    func(rt *rapid.T) { b.qp.depth = rapid.IntRange(1, 128).Draw(rt, "depth") },
+			"":         m.check,
+		})
+		b.src.onRead, b.qp.depth = nil, 128
+		for range 100 {
+			m.complete(len(b.qp.sends))
+			m.pump(t)
+		}
+		if got := b.Epoch(); got != m.epoch {
+			rt.Fatalf("quiet at epoch %d, in force is %d", got, m.epoch)
+		}
+		b.Detach()
+	})
+}
+
+// epochModel remembers, in the Q_Key of each send, the snapshot that it was made
+// from: that of injected ones is in force when they are injected.
+type epochModel struct {
+	b     *txBench
+	epoch uint64
+	last  uint64
+	queue []uint64 // epochs of injected messages not yet posted
+}
+
+// taggedPeers gives destinations that say their epoch.
+type taggedPeers struct{ *fakePeers }
+
+func (p taggedPeers) Unicast(ipoib.MAC) (hca.UDDest, bool) {
+	return hca.UDDest{QKey: hca.QKey(p.epoch)}, true
+}
+
+func (m *epochModel) publish() {
+	m.epoch++
+	m.b.snap.Publish(taggedPeers{newPeers(m.epoch)})
+}
+
+func (m *epochModel) inject() {
+	to := hca.UDDest{QKey: hca.QKey(m.epoch), QPN: 1}
+	if m.b.Inject(to, msg(ipoib.EtherTypeARP, make([]byte, 56))) {
+		m.queue = append(m.queue, m.epoch)
+	}
+}
+
+func (m *epochModel) frames(n int) {
+	for range n {
+		m.b.src.add(toB(60))
+	}
+}
+
+func (m *epochModel) pump(t *testing.T) {
+	before := len(m.b.qp.sends)
+	m.b.pump(t)
+	for _, s := range m.b.qp.sends[before:] {
+		if s.to.QPN == 1 {
+			m.queue = m.queue[1:]
+		}
+	}
+}
+
+func (m *epochModel) complete(n int) { m.b.qp.completeSends(n, hca.WCSuccess) }
+
+func (m *epochModel) check(rt *rapid.T) {
+	got := m.b.Epoch()
+	if got < m.last {
+		rt.Fatalf("epoch fell from %d to %d", m.last, got)
+	}
+	m.last = got
+	for _, s := range m.b.qp.sends {
+		if e := uint64(s.to.QKey); s.to.QKey != destB.QKey && got > e {
+			rt.Fatalf("epoch %d, a send of snapshot %d is posted", got, e)
+		}
+	}
+	for _, e := range m.queue {
+		if got > e {
+			rt.Fatalf("epoch %d, a message of snapshot %d waits", got, e)
+		}
+	}
+	for i := range m.b.wrs {
+		if e := uint64(m.b.wrs[i].UD.QKey); got > e {
+			rt.Fatalf("epoch %d, a send of snapshot %d is described", got, e)
+		}
+	}
+}

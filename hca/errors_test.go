@@ -1,0 +1,22 @@
+package hca_test
+
+import (
+	"errors"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func TestVerbError(t *testing.T) {
+	var err error = &hca.VerbError{Verb: "modify_qp", On: "0x000011", Err: hca.ErrInvalid}
+	if !errors.Is(err, hca.ErrInvalid) || errors.Is(err, hca.ErrIO) {
+		t.Errorf("%v does not wrap its sentinel", err)
+	}
+	if got, want := err.Error(), "modify_qp 0x000011: invalid argument or state"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	err = &hca.VerbError{Verb: "query_port", Err: hca.ErrIO}
+	if got, want := err.Error(), "query_port: device in error or gone"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,118 @@
+package hca_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+// GRH areas of both layouts.
+const (
+	zeros    = "00000000 00000000 00000000 00000000 00000000"
+	areaIPv4 = zeros + "45 00 0074 14ba 4000 40 11 11ab 0a090002 0a090001" // of a real frame
+	areaIPv6 = "60000000 0060 11 40 20010db8000000000000000000000001 ff12401bffff00000000000000000001"
+	areaIB   = "6abcdef0 0800 1b ff fe800000000000000002c90300000001 fe800000000000000002c90300000002"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestParseGRH(t *testing.T) {
+	for _, tt := range []struct{ name, area, sgid, dgid string }{
+		{"IPv4", areaIPv4, "10.9.0.2", "10.9.0.1"},
+		{"IPv4 behind rubbish", "6" + areaIPv4[1:], "10.9.0.2", "10.9.0.1"},
+		{"IPv6", areaIPv6, "2001:db8::1", "ff12:401b:ffff::1"},
+		{"InfiniBand", areaIB, "fe80::2:c903:0:1", "fe80::2:c903:0:2"},
+		{"longer", areaIPv4 + "ffff", "10.9.0.2", "10.9.0.1"},
+	} {
+		sgid, dgid, err := hca.ParseGRH(unhex(t, tt.area))
+		if err != nil || sgid != gid(tt.sgid) || dgid != gid(tt.dgid) {
+			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
+		}
+	}
+}
+
+func TestParseGRHRefuses(t *testing.T) {
+	for name, change := range map[string]func(area []byte){
+		"zero":         func(area []byte) { clear(area) },
+		"version 5":    func(area []byte) { area[20] = 0x55 },
+		"with options": func(area []byte) { area[20] = 0x46 },
+		"TCP":          func(area []byte) { area[29], area[31] = 6, area[31]+11 },
+		"checksum":     func(area []byte) { area[31]++ },
+		"address":      func(area []byte) { area[39]++ },
+	} {
+		area := unhex(t, areaIPv4)
+		change(area)
+		sgid, dgid, err := hca.ParseGRH(area)
+		if !errors.Is(err, hca.ErrGRH) || !errors.Is(err, hca.ErrInvalid) || !sgid.IsZero() || !dgid.IsZero() {
+			t.Errorf("%s: %v -> %v, %v", name, sgid, dgid, err)
+		}
+	}
+}
+
+func TestParseGRHTruncated(t *testing.T) {
+	for _, area := range []string{areaIPv4, areaIPv6} {
+		for n := range hca.GRHLen {
+			if _, _, err := hca.ParseGRH(unhex(t, area)[:n:n]); !errors.Is(err, hca.ErrGRH) {
+				t.Errorf("%d bytes: %v", n, err)
+			}
+		}
+	}
+}
+
+func TestParseGRHDoesNotAllocate(t *testing.T) {
+	v4, v6, bad := unhex(t, areaIPv4), unhex(t, areaIPv6), make([]byte, hca.GRHLen)
+	if n := testing.AllocsPerRun(100, func() {
+		_, _, _ = hca.ParseGRH(v4)
+		_, _, _ = hca.ParseGRH(v6)
+		_, _, _ = hca.ParseGRH(bad)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestIPv4Checksum(t *testing.T) {
+	header := unhex(t, areaIPv4)[20:]
+	if got := hca.IPv4Checksum(header); got != 0 {
+		t.Errorf("over a right header: %#04x", got)
+	}
+	header[10], header[11] = 0, 0
+	if got := hca.IPv4Checksum(header); got != 0x11ab {
+		t.Errorf("%#04x, want 0x11ab", got)
+	}
+	// Carries that carry again.
+	if got := hca.IPv4Checksum(unhex(t, "ffff 0001 ffff ffff")); got != 0xfffe {
+		t.Errorf("%#04x, want 0xfffe", got)
+	}
+}
+
+// FuzzParseGRH: what is taken lies where one of the layouts has it.
+func FuzzParseGRH(f *testing.F) {
+	for _, area := range []string{areaIPv4, areaIPv6, areaIB, zeros + zeros, ""} {
+		f.Add(unhex(f, area))
+	}
+	f.Fuzz(func(t *testing.T, area []byte) {
+		sgid, dgid, err := hca.ParseGRH(area)
+		switch {
+		case err != nil:
+			if !sgid.IsZero() || !dgid.IsZero() {
+				t.Fatalf("%v with %v -> %v", err, sgid, dgid)
+			}
+		case sgid.Addr().Is4() && dgid.Addr().Is4() && area[20] == 0x45:
+			if string(sgid[12:])+string(dgid[12:]) != string(area[32:40]) {
+				t.Fatalf("% x: %v -> %v", area, sgid, dgid)
+			}
+		case area[0]>>4 != 6 || string(sgid[:])+string(dgid[:]) != string(area[8:40]):
+			t.Fatalf("% x: %v -> %v", area, sgid, dgid)
+		}
+	})
+}

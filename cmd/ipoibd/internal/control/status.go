@@ -72,9 +72,12 @@ type Group struct {
 
 // Peer is one entry of the peer table.
 type Peer struct {
-	MAC   string    `json:"mac"`
-	GID   hca.GID   `json:"gid"`
-	QPN   hca.QPN   `json:"qpn"`
-	IPs   []string  `json:"ips"`
-	State string    `json:"state"`
+	MAC   string   `json:"mac"`
+	GID   hca.GID  `json:"gid"`
+	QPN   hca.QPN  `json:"qpn"`
+	IPs   []string `json:"ips"`
+	State string   `json:"state"`
 }
+
+// StateOpen is the state of a device that works.
+const StateOpen = "open"

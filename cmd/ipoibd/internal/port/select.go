@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
 )
 
 // Reasons why a port cannot be used now. They are states to wait in, not
@@ -32,10 +33,13 @@ type Plan struct {
 	PKey       hca.PKey
 	GIDIndex   int
 	GID        hca.GID
-	MaxPayload int // longest UD payload in bytes, IPoIB header included
-	BufferSize int // of a receive: GRH, the port's largest MTU and the header
+	MaxPayload int     // longest UD payload in bytes, IPoIB header included
+	PortMTU    hca.MTU // the largest that the port may come to have
 	Broadcast  Group
 }
+
+// MTU is the largest MTU of an interface under the plan, in bytes of IP packet.
+func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
 // MakePlan chooses table entries and groups; the error wraps one of the
 // reasons above.
@@ -53,22 +57,20 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	}
 	gid := attr.GIDs[index]
 	if gid.MaxPayload < MinPayload {
-		return Plan{}, fmt.Errorf("GID %s carries %d bytes, IPv4 needs %d: %w", gid.GID, gid.MaxPayload, MinPayload, ErrNoMTU)
+		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload and %d are needed; raise the underlay's MTU by %d",
+			ErrNoMTU, gid.GID, gid.MaxPayload, MinPayload, MinPayload-gid.MaxPayload)
 	}
 	return Plan{
 		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
 		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload,
-		BufferSize: hca.GRHLen + int(attr.MaxMTU) + ipoibHeader,
-		Broadcast:  broadcastGroup(gid.GID, w),
+		PortMTU:   attr.MaxMTU,
+		Broadcast: broadcastGroup(gid.GID, w),
 	}, nil
 }
 
-const (
-	ipoibHeader = 4
-	// MinPayload is the least UD payload worth an interface: an IPv4 packet of
-	// 576 bytes, which every host must accept (RFC 791), and the IPoIB header.
-	MinPayload = 576 + ipoibHeader
-)
+// MinPayload is the least UD payload worth an interface: an IPv4 packet of 576
+// bytes, which every host must accept (RFC 791), and the IPoIB header.
+const MinPayload = 576 + ipoib.HeaderLen
 
 func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	for i, k := range table {

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+)
+
+func sample() Status {
+	return Status{
+		Version: "v", PID: 7, Started: time.Unix(1e9, 0).UTC(),
+		Devices: []Device{{
+			Name: "soft", State: StateOpen, Attr: hca.DeviceAttr{NodeGUID: hca.GUID{1, 2}, Transport: hca.TransportSoftware},
+			Port:     hca.PortAttr{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{{GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2}}},
+			Counters: []hca.Counter{{Name: "c", Value: 1}},
+		}},
+		Interfaces: []Interface{{Name: "ib0", QP: &QP{QPN: 0x123456, State: hca.QPRTS, GID: hca.GID{0xfe, 0x80, 15: 1}}}},
+	}
+}
+
+func serve(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sub", "c.sock")
+	s, err := Listen(path, sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve() }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("socket left behind: %v", err)
+		}
+	})
+	return path
+}
+
+// What the daemon says arrives as it was said, enumerations and addresses too.
+func TestStatusRoundTrip(t *testing.T) {
+	got, err := GetStatus(t.Context(), serve(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := sample(); !reflect.DeepEqual(*got, want) {
+		t.Errorf("got  %+v\nwant %+v", *got, want)
+	}
+}
+
+func TestSocketIsPrivateAndExclusive(t *testing.T) {
+	path := serve(t)
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %o, want 600", st.Mode().Perm())
+	}
+	if _, err := Listen(path, sample); !errors.Is(err, ErrRunning) {
+		t.Errorf("second daemon: %v", err)
+	}
+}
+
+func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	s, err := Listen(path, sample)
+	if err != nil {
+		t.Fatalf("stale socket: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, sample); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a file in the way: %v", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "mine" {
+		t.Errorf("the file was touched: %q, %v", b, err)
+	}
+}
+
+func TestClientSaysWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := GetStatus(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("no socket: %v", err)
+	}
+}
+
+func TestAllowed(t *testing.T) {
+	for _, c := range []struct {
+		peer, self uint32
+		want       bool
+	}{{0, 0, true}, {0, 1000, true}, {1000, 1000, true}, {1001, 1000, false}, {1000, 0, false}} {
+		if got := allowed(c.peer, c.self); got != c.want {
+			t.Errorf("peer %d, daemon %d: %t", c.peer, c.self, got)
+		}
+	}
+}
+
+// Whatever a client sends, the server goes on answering the next one.
+func TestGarbageIsSurvived(t *testing.T) {
+	path := serve(t)
+	for _, garbage := range []string{"", "\x00\xff", "GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", "DELETE /v1/status HTTP/1.0\r\n\r\n", strings.Repeat("A", 1<<20)} {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = c.Write([]byte(garbage)) // the server may cut it short
+		c.Close()
+	}
+	if _, err := GetStatus(t.Context(), path); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/udp"
+)
+
+// softDevice is a software HCA on a netdev, opened again whenever it is lost.
+type softDevice struct {
+	*device.Device
+	cfg      config.Device
+	peers    *device.PeerList
+	portGUID hca.GUID
+
+	first hca.Device // opened at the start, for a mistake to be told at once
+}
+
+// newSoftDevice opens the device for the first time.
+func newSoftDevice(ctx context.Context, cfg config.Device, log *slog.Logger) (*softDevice, error) {
+	if cfg.Underlay == "" {
+		netdev, err := udp.DefaultNetdev()
+		if err != nil {
+			return nil, fmt.Errorf("choose the underlay: %w; say it with --underlay", err)
+		}
+		cfg.Underlay = netdev
+	}
+	d := &softDevice{cfg: cfg, peers: device.NewPeerList(cfg.Peers, log)}
+	d.Device = device.New(cfg.Name, d.open, log)
+	first, err := d.openNow()
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
+	}
+	attr, err := first.QueryPort(1)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("device %s: %w", cfg.Name, err), first.Close())
+	}
+	d.first, d.portGUID = first, attr.GUID
+	return d, nil
+}
+
+func (d *softDevice) discard() error {
+	if d.first == nil {
+		return nil
+	}
+	return d.first.Close()
+}
+
+// run keeps the device and its peer list.
+func (d *softDevice) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { d.peers.Run(ctx) })
+	d.Run(ctx)
+	wg.Wait()
+}
+
+// open is the device.Opener: the first time what was opened at the start, later
+// once the netdev is there.
+func (d *softDevice) open(ctx context.Context) (hca.Device, error) {
+	if first := d.first; first != nil {
+		d.first = nil
+		return first, nil
+	}
+	if err := udp.WaitNetdev(ctx, d.cfg.Underlay); err != nil {
+		return nil, err
+	}
+	return d.openNow()
+}
+
+func (d *softDevice) openNow() (hca.Device, error) {
+	transport, err := udp.Open(udp.Config{Netdev: d.cfg.Underlay})
+	if err != nil {
+		return nil, err
+	}
+	cfg := soft.Config{
+		Name:           d.cfg.Name,
+		Transport:      transport,
+		PKeys:          d.cfg.PKeys,
+		StandardMTU:    d.cfg.StandardMTU,
+		KnownPeersOnly: d.cfg.KnownPeersOnly,
+	}
+	if len(d.cfg.Peers) > 0 {
+		cfg.Peers = d.peers.Addrs
+	}
+	dev, err := soft.Open(cfg)
+	if err != nil {
+		return nil, errors.Join(err, transport.Close())
+	}
+	return dev, nil
+}

@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+)
+
+// statusLimit bounds how long an interface may take to tell its state.
+const statusLimit = 5 * time.Second
+
+// status is called by the control socket's goroutines.
+func (d *daemon) status() control.Status {
+	s := control.Status{
+		Version:    d.opts.Version,
+		PID:        os.Getpid(),
+		Started:    d.started,
+		Goroutines: runtime.NumGoroutine(),
+		FDs:        openFDs(),
+		HeapBytes:  heapBytes(),
+		Devices:    []control.Device{},
+		Interfaces: []control.Interface{},
+	}
+	for _, dev := range d.devices {
+		s.Devices = append(s.Devices, dev.status())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	for _, f := range d.ifaces {
+		st, err := f.Status(ctx)
+		if err != nil {
+			st = control.Interface{Name: f.Name(), State: "failed", Reason: err.Error()}
+		}
+		s.Interfaces = append(s.Interfaces, st)
+	}
+	return s
+}
+
+func (d *softDevice) status() control.Device {
+	view := d.View()
+	s := control.Device{Name: d.cfg.Name, Underlay: d.cfg.Underlay, Opens: d.Opens(), Counters: []hca.Counter{}}
+	if view.Session == nil {
+		s.State = view.Err.Error()
+		return s
+	}
+	s.State, s.Attr, s.Counters = control.StateOpen, view.Session.Attr(), view.Session.Counters()
+	if len(view.Ports) > 0 {
+		s.Port = view.Ports[0]
+	}
+	s.Notice = natNotice(view.Session.Device)
+	return s
+}
+
+// natNotice says that frames come through a NAT, where the device suspects so.
+func natNotice(dev hca.Device) string {
+	s, ok := dev.(*soft.Device)
+	if !ok {
+		return ""
+	}
+	seen, real, ok := s.NATSuspect()
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("frames of %s arrive as from %s: a NAT in between breaks the ICRC, and all of them are dropped", real, seen)
+}
+
+func openFDs() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	return len(entries) - 1 // the folder itself was open
+}
+
+func heapBytes() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}

@@ -1,0 +1,156 @@
+package device
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// retryOpen is how long a failed open waits for the next try.
+const retryOpen = time.Second
+
+// Opener opens the HCA, or says why not. It may block until ctx ends while it
+// waits for something to appear.
+type Opener func(ctx context.Context) (hca.Device, error)
+
+// View is what a device looks like now.
+type View struct {
+	Session *Session       // nil while the HCA is not open
+	Ports   []hca.PortAttr // port n at index n-1
+	Err     error          // why there is no session
+}
+
+// Device keeps one HCA open. Run owns its state; the rest reads the view.
+type Device struct {
+	name  string
+	open  Opener
+	log   *slog.Logger
+	view  atomic.Pointer[View]
+	opens atomic.Uint64
+
+	mu   sync.Mutex // guards subs
+	subs map[chan struct{}]struct{}
+}
+
+// New returns a device that Run will open.
+func New(name string, open Opener, log *slog.Logger) *Device {
+	d := &Device{name: name, open: open, log: log.With("device", name), subs: map[chan struct{}]struct{}{}}
+	d.view.Store(&View{Err: errNotOpen})
+	return d
+}
+
+var errNotOpen = fmt.Errorf("device is not open yet")
+
+// Name returns the configured name.
+func (d *Device) Name() string { return d.name }
+
+// View returns the present view.
+func (d *Device) View() View { return *d.view.Load() }
+
+// Opens returns how many sessions there have been.
+func (d *Device) Opens() uint64 { return d.opens.Load() }
+
+// Subscribe returns a channel that has a value whenever the view may have
+// changed since the last receive, and what ends the subscription.
+func (d *Device) Subscribe() (<-chan struct{}, func()) {
+	ch := make(chan struct{}, 1)
+	ch <- struct{}{}
+	d.mu.Lock()
+	d.subs[ch] = struct{}{}
+	d.mu.Unlock()
+	return ch, func() {
+		d.mu.Lock()
+		delete(d.subs, ch)
+		d.mu.Unlock()
+	}
+}
+
+func (d *Device) publish(v View) {
+	d.view.Store(&v)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ch := range d.subs {
+		select {
+		case ch <- struct{}{}:
+		default: // it has not read the last one yet
+		}
+	}
+}
+
+// Run keeps the HCA open until ctx ends; the users must have let go by then, or
+// it waits for them.
+func (d *Device) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		dev, err := d.open(ctx)
+		if err != nil {
+			d.waitRetry(ctx, err)
+			continue
+		}
+		d.serve(ctx, dev)
+	}
+}
+
+func (d *Device) waitRetry(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if last := d.View().Err; last == nil || last.Error() != err.Error() {
+		d.log.Error("cannot open device; trying again", "err", err, "every", retryOpen)
+		d.publish(View{Err: err})
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(retryOpen):
+	}
+}
+
+// serve is one session, from open to close.
+func (d *Device) serve(ctx context.Context, dev hca.Device) {
+	s := newSession(dev, d.opens.Add(1))
+	attr := dev.Attr()
+	d.log.Info("device open", "name", attr.Name, "node_guid", attr.NodeGUID, "instance", s.Instance)
+	err := d.follow(ctx, s)
+	if ctx.Err() == nil {
+		d.log.Warn("device lost; waiting for its return", "err", err)
+	}
+	d.publish(View{Err: fmt.Errorf("device is gone: %w", err)})
+	s.drain()
+	if err := dev.Close(); err != nil {
+		d.log.Error("close device", "err", err)
+	}
+}
+
+// follow publishes the view after every event, until the device is lost.
+func (d *Device) follow(ctx context.Context, s *Session) error {
+	for {
+		ports, err := queryPorts(s)
+		if err != nil {
+			return err
+		}
+		d.publish(View{Session: s, Ports: ports})
+		ev, err := s.NextEvent(ctx)
+		if err != nil {
+			return err
+		}
+		d.log.Info("async event", "type", ev.Type.String(), "num", ev.On.Num)
+		if ev.Type == hca.EventDeviceFatal {
+			return fmt.Errorf("event %s: %w", ev.Type, hca.ErrIO)
+		}
+	}
+}
+
+func queryPorts(s *Session) ([]hca.PortAttr, error) {
+	ports := make([]hca.PortAttr, s.Attr().Ports)
+	for i := range ports {
+		var err error
+		if ports[i], err = s.QueryPort(uint8(i + 1)); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}

@@ -1,0 +1,197 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/port"
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/ud"
+)
+
+var (
+	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	addr1 = netip.MustParseAddr("10.0.0.1")
+)
+
+// bench is a device on a fabric, with what its Opener opened last.
+type bench struct {
+	*Device
+	fabric *memfabric.Fabric
+	mu     sync.Mutex
+	port   *memfabric.Port
+	absent bool
+	stop   func()
+}
+
+var errAbsent = errors.New("not plugged in")
+
+func (b *bench) open(context.Context) (hca.Device, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.absent {
+		return nil, errAbsent
+	}
+	b.port = b.fabric.Attach("eth0", 1500, addr1)
+	return soft.Open(soft.Config{Name: "soft", Transport: b.port})
+}
+
+func (b *bench) plug(in bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.absent = !in
+	if !in {
+		b.port.Remove()
+	}
+}
+
+func startBench(t *testing.T) *bench {
+	b := &bench{fabric: memfabric.New(1)}
+	b.Device = New("soft", b.open, quiet)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); b.Run(ctx) }()
+	b.stop = func() { cancel(); <-done; _ = b.fabric.Close() }
+	synctest.Wait()
+	return b
+}
+
+func TestViewFollowsPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startBench(t)
+		defer b.stop()
+		if v := b.View(); v.Session == nil || v.Ports[0].State != hca.PortActive {
+			t.Fatalf("after open: %+v", v)
+		}
+		changed, unsubscribe := b.Subscribe()
+		defer unsubscribe()
+		<-changed // the first value is there at once
+		b.port.SetUp(false)
+		<-changed
+		if st := b.View().Ports[0].State; st != hca.PortDown {
+			t.Errorf("link down: port is %s", st)
+		}
+		b.port.SetUp(true)
+		<-changed
+		if st := b.View().Ports[0].State; st != hca.PortActive {
+			t.Errorf("link up: port is %s", st)
+		}
+	})
+}
+
+// A session ends at once for those who look, but its HCA is closed only when
+// its users have let go; then the device is opened anew.
+func TestRemovalWaitsForUsers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startBench(t)
+		defer b.stop()
+		s := b.View().Session
+		if !s.Acquire() {
+			t.Fatal("cannot use an open session")
+		}
+		b.plug(false)
+		synctest.Wait()
+		if v := b.View(); v.Session != nil || !errors.Is(v.Err, hca.ErrIO) {
+			t.Fatalf("after removal: %+v", v)
+		}
+		if s.Acquire() {
+			t.Error("a session that is over was acquired")
+		}
+		time.Sleep(time.Minute)
+		if b.Opens() != 1 {
+			t.Error("opened anew while the old session is in use")
+		}
+		s.Release()
+		time.Sleep(time.Minute)
+		if v := b.View(); !errors.Is(v.Err, errAbsent) {
+			t.Errorf("while absent: %+v", v)
+		}
+		b.plug(true)
+		time.Sleep(2 * retryOpen)
+		if v := b.View(); v.Session == nil || v.Session == s || v.Session.Instance != 2 {
+			t.Errorf("after return: %+v", v)
+		}
+	})
+}
+
+func testSpec(v View) EndpointSpec {
+	plan, err := port.MakePlan(v.Ports[0], port.Want{Port: 1, PKey: hca.PKeyDefault})
+	if err != nil {
+		panic(err)
+	}
+	return EndpointSpec{
+		Plan: plan, SendWRs: 128, RecvWRs: 128,
+		SendStride: ud.TxStride(plan.MTU()), RecvStride: ud.RxStride(plan.PortMTU),
+	}
+}
+
+func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startBench(t)
+		defer b.stop()
+		v := b.View()
+		for range 3 {
+			e, err := OpenEndpoint(v.Session, testSpec(v))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a, err := e.QP.Query(); err != nil || a.State != hca.QPRTS || a.QKey != port.QKey {
+				t.Errorf("QP is %+v, %v", a, err)
+			}
+			if !e.AHs.Create(7, e.Spec.Plan.PeerAH(hca.GIDFromAddr(netip.MustParseAddr("10.0.0.2")))) {
+				t.Error("request for a handle refused")
+			}
+			if r := <-e.AHs.Results(); r.ID != 7 || r.Err != nil {
+				t.Errorf("handle: %+v", r)
+			}
+			if err := e.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+}
+
+// A failure at any step takes back the steps before it: the device closes
+// without ErrBusy.
+func TestEndpointFailureLeavesNothing(t *testing.T) {
+	fabric := memfabric.New(1)
+	defer fabric.Close()
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: fabric.Attach("eth0", 1500, addr1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(dev, 1)
+	ports, err := queryPorts(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := testSpec(View{Session: s, Ports: ports})
+	for name, spoil := range map[string]func(*EndpointSpec){
+		"send depth":  func(s *EndpointSpec) { s.SendWRs = 1 << 30; s.SendStride = 1 },
+		"P_Key index": func(s *EndpointSpec) { s.Plan.PKeyIndex = 99 },
+		"group":       func(s *EndpointSpec) { s.Plan.Broadcast.Attach = hca.GIDFromAddr(addr1) },
+		"GID index":   func(s *EndpointSpec) { s.Plan.GIDIndex = 99 },
+	} {
+		spec := good
+		spoil(&spec)
+		if e, err := OpenEndpoint(s, spec); err == nil {
+			t.Errorf("%s: no error", name)
+			_ = e.Close()
+		}
+	}
+	if err := dev.Close(); err != nil {
+		t.Errorf("close device: %v", err)
+	}
+	if _, err := OpenEndpoint(s, good); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("on a closed device: %v", err)
+	}
+}

@@ -1,0 +1,100 @@
+package iface
+
+import (
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca"
+	"ipoibd/neigh"
+	"ipoibd/ud/ipoib"
+)
+
+// States of an interface.
+const (
+	StateDown    = "down"
+	StateWaiting = "waiting"
+	StateUp      = "up"
+)
+
+// status describes the interface; Run's goroutine calls it.
+func (f *Iface) status() control.Interface {
+	s := control.Interface{
+		Name: f.cfg.Name, Device: f.cfg.Device, State: f.stateName(),
+		MAC: ipoib.MAC(f.host.now.MAC).String(), HostMAC: f.hostMAC().String(),
+		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
+		QP: f.fab.att.status(), Groups: []control.Group{}, Peers: f.peerStatus(),
+		Counters: f.counters(), Kernel: f.kernelCounters(),
+	}
+	if f.fab.err != nil {
+		s.Reason = f.fab.err.Error()
+	}
+	if a := f.fab.att; a != nil {
+		g := a.plan.Broadcast
+		s.Groups = append(s.Groups, control.Group{MGID: g.MGID, Attach: g.Attach})
+	}
+	return s
+}
+
+func (f *Iface) stateName() string {
+	switch {
+	case !f.host.now.Up:
+		return StateDown
+	case f.fab.att == nil:
+		return StateWaiting
+	}
+	return StateUp
+}
+
+// hostMAC is the one MAC behind the interface.
+func (f *Iface) hostMAC() ipoib.MAC {
+	if p := f.path.snapshot.Load(); p != nil {
+		return p.HostMAC()
+	}
+	return f.host.now.MAC
+}
+
+func (a *attachment) status() *control.QP {
+	if a == nil {
+		return nil
+	}
+	s := &control.QP{
+		QPN: a.ep.QP.Num(), Generation: a.generation, Address: a.address().String(),
+		GID: a.plan.GID, GIDIndex: a.plan.GIDIndex, PKey: a.plan.PKey,
+		SendCQ: cqState(a.ep.SendCQ), RecvCQ: cqState(a.ep.RecvCQ), MaxPayload: a.plan.MaxPayload,
+	}
+	if attr, err := a.ep.QP.Query(); err == nil {
+		s.State, s.QKey = attr.State, attr.QKey
+	}
+	return s
+}
+
+// cqState asks a CQ for its health without taking a completion.
+func cqState(cq hca.CQ) string {
+	if _, err := cq.Poll(nil); err != nil {
+		return "error"
+	}
+	return "ok"
+}
+
+func (f *Iface) peerStatus() []control.Peer {
+	out := []control.Peer{}
+	for _, p := range f.nbrs.table.Peers() {
+		out = append(out, peerEntry(p))
+	}
+	return out
+}
+
+func peerEntry(p neigh.PeerInfo) control.Peer {
+	ips := make([]string, 0, len(p.IPs))
+	for _, ip := range p.IPs {
+		ips = append(ips, ip.String())
+	}
+	return control.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle}
+}
+
+// counters are those of the data path and of the peer table.
+func (f *Iface) counters() []hca.Counter {
+	out := append(f.path.tx.Counters(), f.path.rx.Counters()...)
+	for _, c := range f.nbrs.table.Stats().Counters() {
+		out = append(out, hca.Counter{Name: "neigh_" + c.Name, Value: c.Value})
+	}
+	return out
+}

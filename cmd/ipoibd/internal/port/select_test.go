@@ -1,0 +1,96 @@
+package port
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func entry(addr string, payload int) hca.GIDEntry {
+	return hca.GIDEntry{GID: hca.GIDFromAddr(netip.MustParseAddr(addr)), Type: hca.GIDTypeRoCEv2, MaxPayload: payload}
+}
+
+func attr(gids ...hca.GIDEntry) hca.PortAttr {
+	return hca.PortAttr{
+		State: hca.PortActive, MaxMTU: 4096, ActiveMTU: 2048, LinkLayer: hca.LinkLayerEthernet,
+		GIDs: gids, PKeys: []hca.PKey{0xffff, 0x8001},
+	}
+}
+
+func TestMakePlanChoosesGID(t *testing.T) {
+	v4, v6, local := entry("10.0.0.1", 1448), entry("fd00::1", 1428), entry("fe80::1", 1428)
+	for _, c := range []struct {
+		name string
+		gids []hca.GIDEntry
+		want string // the wish
+		gid  string
+		err  error
+	}{
+		{"IPv4 first", []hca.GIDEntry{local, v6, v4}, "", "10.0.0.1", nil},
+		{"then global IPv6", []hca.GIDEntry{local, {}, v6}, "", "fd00::1", nil},
+		{"then link-local", []hca.GIDEntry{{}, local}, "", "fe80::1", nil},
+		{"first of two", []hca.GIDEntry{v4, entry("10.0.0.2", 1448)}, "", "10.0.0.1", nil},
+		{"a wish", []hca.GIDEntry{local, v6, v4}, "fd00::1", "fd00::1", nil},
+		{"a wish not there", []hca.GIDEntry{local, v4}, "fd00::9", "", ErrNoGID},
+		{"none", []hca.GIDEntry{{}}, "", "", ErrNoGID},
+		{"too small", []hca.GIDEntry{entry("10.0.0.1", 579)}, "", "", ErrNoMTU},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := Want{Port: 1, PKey: 0xffff}
+			if c.want != "" {
+				w.GID = netip.MustParseAddr(c.want)
+			}
+			p, err := MakePlan(attr(c.gids...), w)
+			if !errors.Is(err, c.err) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			if err != nil {
+				return
+			}
+			if p.GID.String() != c.gid && p.GID.Addr().String() != c.gid {
+				t.Errorf("GID %s, want %s", p.GID, c.gid)
+			}
+			if c.gids[p.GIDIndex].GID != p.GID || p.MTU() != p.MaxPayload-4 {
+				t.Errorf("plan does not hang together: %+v", p)
+			}
+		})
+	}
+}
+
+func TestMakePlanNeedsPortAndPKey(t *testing.T) {
+	a := attr(entry("10.0.0.1", 1448))
+	if p, err := MakePlan(a, Want{Port: 1, PKey: 0x8001}); err != nil || p.PKeyIndex != 1 {
+		t.Errorf("P_Key index %d, %v; want 1", p.PKeyIndex, err)
+	}
+	if _, err := MakePlan(a, Want{Port: 1, PKey: 0x8002}); !errors.Is(err, ErrNoPKey) {
+		t.Errorf("P_Key that is not there: %v", err)
+	}
+	a.State = hca.PortDown
+	if _, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); !errors.Is(err, ErrDown) {
+		t.Errorf("port down: %v", err)
+	}
+}
+
+// The constants that stand in for a subnet manager are part of the wire: all
+// members must agree on them.
+func TestBroadcastGroup(t *testing.T) {
+	for _, c := range []struct{ gid, mgid, attach string }{
+		{"10.0.0.1", "ff12:401b:ffff::ffff:ffff", "239.192.18.183"},
+		{"fd00::1", "ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::ffff:ffff"},
+	} {
+		p, err := MakePlan(attr(entry(c.gid, 1448)), Want{Port: 1, PKey: 0xffff})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := p.Broadcast
+		if g.MGID.Addr() != netip.MustParseAddr(c.mgid) || g.Attach.Addr() != netip.MustParseAddr(c.attach) || g.QKey != 0x0b1b {
+			t.Errorf("%s: %+v", c.gid, g)
+		}
+		ah := p.GroupAH(g)
+		if ah.DGID != g.Attach || !ah.Global || ah.SGIDIndex != p.GIDIndex || ah.HopLimit != 1 {
+			t.Errorf("%s: AH %+v", c.gid, ah)
+		}
+	}
+}

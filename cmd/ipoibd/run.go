@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/daemon"
+)
+
+// runFlags are the flags of run, before they become a configuration.
+type runFlags struct {
+	file, control, pkey string
+	logLevel, logFormat string
+	remove              bool
+	device              config.Device
+	iface               config.Interface
+}
+
+func runCommand() *cobra.Command {
+	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the daemon in the foreground",
+		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
+			"The interface is made down: 'ip link set ib0 up' opens the queue pair. It is\n" +
+			"kept, with its addresses, when the daemon ends; the next start adopts it.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	f.bind(cmd.Flags())
+	return cmd
+}
+
+// oneInterface are the flags that a configuration file replaces.
+var oneInterface = []string{"name", "underlay", "pkey", "gid", "mtu", "peer", "known-peers-only", "standard-mtu"}
+
+func (f *runFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.file, "config", "", "YAML file, for any number of interfaces")
+	fs.StringVar(&f.control, "control", config.DefaultControl, "path of the control socket")
+	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
+	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
+	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
+	fs.StringVar(&f.pkey, "pkey", "0xffff", "P_Key of the interface")
+	fs.StringVar(&f.iface.GID, "gid", "", "address of the GID to use (default: first IPv4, global IPv6, link-local)")
+	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
+	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer: multicast is replicated to the peers (repeatable)")
+	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop what comes from any address but the peers'")
+	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "keep to the MTU steps of InfiniBand, as real HCAs need it")
+}
+
+func (f *runFlags) run(cmd *cobra.Command) error {
+	log, err := newLogger(f.logLevel, f.logFormat)
+	if err != nil {
+		return err
+	}
+	cfg, err := f.configuration(cmd.Flags())
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	return daemon.Run(ctx, cfg, daemon.Options{Version: version, Remove: f.remove, Log: log})
+}
+
+// configuration comes from the file, or from the flags of one interface.
+func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
+	if f.file == "" {
+		return f.fromFlags()
+	}
+	for _, name := range oneInterface {
+		if fs.Changed(name) {
+			return nil, fmt.Errorf("--%s and --config exclude each other: say it in the file", name)
+		}
+	}
+	cfg, err := config.Load(f.file)
+	if err == nil && fs.Changed("control") {
+		cfg.Control = f.control
+	}
+	return cfg, err
+}
+
+func (f *runFlags) fromFlags() (*config.Config, error) {
+	pkey, err := config.ParsePKey(f.pkey)
+	if err != nil {
+		return nil, fmt.Errorf("--pkey: %w", err)
+	}
+	f.iface.PKey = pkey
+	f.device.PKeys = append(f.device.PKeys[:0], pkey)
+	cfg := &config.Config{Control: f.control, Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
+	return cfg, cfg.Validate()
+}
+
+func newLogger(level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, opts)), nil
+	}
+	return nil, errors.New("--log-format: must be text or json")
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca"
+)
+
+func statusCommand() *cobra.Command {
+	var path string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show interfaces, devices, peers, groups and counters",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := control.GetStatus(cmd.Context(), path)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(s)
+			}
+			return printStatus(cmd.OutOrStdout(), s)
+		},
+	}
+	cmd.Flags().StringVar(&path, "control", config.DefaultControl, "path of the control socket")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// printStatus writes the status for people; counters that are zero are left
+// out.
+func printStatus(out io.Writer, s *control.Status) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, time.Since(s.Started).Round(time.Second))
+	for i := range s.Devices {
+		printDevice(w, &s.Devices[i])
+	}
+	for i := range s.Interfaces {
+		printInterface(w, &s.Interfaces[i])
+	}
+	return w.Flush()
+}
+
+func printDevice(w io.Writer, d *control.Device) {
+	fmt.Fprintf(w, "\ndevice %s\t%s\n", d.Name, d.State)
+	if d.State != control.StateOpen {
+		return
+	}
+	fmt.Fprintf(w, "  %s\tnode GUID %s\n", d.Attr.Transport, d.Attr.NodeGUID)
+	fmt.Fprintf(w, "  port 1\t%s, MTU %d, %s\n", d.Port.State, d.Port.ActiveMTU, d.Port.LinkLayer)
+	for i, g := range d.Port.GIDs {
+		if !g.GID.IsZero() {
+			fmt.Fprintf(w, "  GID %d\t%s, %s, %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
+		}
+	}
+	if d.Notice != "" {
+		fmt.Fprintf(w, "  notice\t%s\n", d.Notice)
+	}
+	printCounters(w, d.Counters)
+}
+
+func printInterface(w io.Writer, f *control.Interface) {
+	fmt.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
+	fmt.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %t\n", f.MAC, f.MTU, f.Carrier)
+	if f.HostMAC != f.MAC {
+		fmt.Fprintf(w, "  behind it\tMAC %s\n", f.HostMAC)
+	}
+	if q := f.QP; q != nil {
+		fmt.Fprintf(w, "  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s\n", q.QPN, q.State, uint16(q.PKey), uint32(q.QKey), q.GID)
+		fmt.Fprintf(w, "  CQs\tsend %s, receive %s\n", q.SendCQ, q.RecvCQ)
+	}
+	for _, g := range f.Groups {
+		fmt.Fprintf(w, "  group\t%s by %s\n", g.MGID, g.Attach)
+	}
+	for _, p := range f.Peers {
+		fmt.Fprintf(w, "  peer %s\t%s, QP %s, AH %s, %s\n", p.MAC, p.GID, p.QPN, p.Handle, strings.Join(p.IPs, " "))
+	}
+	printCounters(w, f.Counters)
+	printCounters(w, f.Kernel)
+}
+
+func printCounters(w io.Writer, cs []hca.Counter) {
+	for _, c := range cs {
+		if c.Value != 0 {
+			fmt.Fprintf(w, "  %s\t%d\n", c.Name, c.Value)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package hcatest
+
+import "ipoibd/hca"
+
+var multicastChecks = []check{
+	{name: "multicast/to_every_member", run: multicastMembers, needs: hasGroup},
+	{name: "multicast/own_comes_back", run: multicastOwn, needs: func(f Features, h Host) bool { return hasGroup(f, h) && f.OwnGroupLoops }},
+	{name: "multicast/detached", run: multicastDetached, needs: hasGroup},
+	{name: "multicast/refusals", run: multicastRefusals, needs: hasGroup},
+	{name: "multicast/not_a_group", run: multicastNoGroup},
+}
+
+func hasGroup(f Features, _ Host) bool { return !f.MGID.IsZero() }
+
+// join attaches an end for the rest of the test.
+func (e *end) join() {
+	e.Helper()
+	must(e, e.qp.AttachMulticast(e.f.MGID, e.f.MLID), "attach")
+	e.Cleanup(func() {
+		if err := e.qp.DetachMulticast(e.f.MGID, e.f.MLID); err != nil {
+			e.Errorf("detach: %v", err)
+		}
+	})
+}
+
+// sendGroup sends to the group.
+func (e *end) sendGroup(text string) {
+	e.Helper()
+	e.postSend(hca.SendWR{ID: 1, SGList: []hca.SGE{e.message(0, []byte(text))}, UD: hca.UDDest{
+		AH: e.ah(e.f.MGID, e.f.MLID), QPN: hca.QPNMulticast, QKey: qkey,
+	}})
+	e.wantStatus(e.next(e.send, 1), hca.WCSuccess, 1)
+}
+
+func (e *end) wantText(text string) {
+	e.Helper()
+	if got := string(e.received(e.next(e.recv, 1)[0])); got != text {
+		e.Fatalf("received %q, want %q", got, text)
+	}
+}
+
+// One send reaches every QP that is attached, and no other.
+func multicastMembers(b *bench) {
+	x := b.newEnd(b.a, defaultSpec())
+	y, z, stranger := b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec())
+	for _, e := range []*end{x, y, z, stranger} {
+		e.to(hca.QPRTS)
+		e.postRecv(2)
+	}
+	y.join()
+	z.join()
+	x.sendGroup("to all")
+	y.wantText("to all")
+	z.wantText("to all")
+	x.probe(stranger, "not to you")
+	for _, e := range []*end{y, z, stranger} {
+		e.wantNone(e.recv)
+	}
+}
+
+// Own multicast comes back to members on the same port, the sender included.
+func multicastOwn(b *bench) {
+	x, y := b.newEnd(b.a, defaultSpec()), b.newEnd(b.a, defaultSpec())
+	for _, e := range []*end{x, y} {
+		e.to(hca.QPRTS)
+		e.postRecv(2)
+		e.join()
+	}
+	x.sendGroup("echo")
+	for _, e := range []*end{x, y} {
+		wc := e.next(e.recv, 1)[0]
+		_, dst, err := hca.ParseGRH(e.rx.Bytes()[:hca.GRHLen])
+		must(b, err, "parse GRH")
+		if string(e.received(wc)) != "echo" || wc.SrcQPN != x.qp.Num() || dst != b.f.MGID {
+			b.Errorf("own multicast %+v to %v", wc, dst)
+		}
+		e.wantNone(e.recv)
+	}
+}
+
+// After the detach nothing comes, to others it does.
+func multicastDetached(b *bench) {
+	x, y, z := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec())
+	for _, e := range []*end{x, y, z} {
+		e.to(hca.QPRTS)
+		e.postRecv(3)
+	}
+	z.join()
+	must(b, y.qp.AttachMulticast(b.f.MGID, b.f.MLID), "attach")
+	x.sendGroup("with you")
+	y.wantText("with you")
+	z.wantText("with you")
+	must(b, y.qp.DetachMulticast(b.f.MGID, b.f.MLID), "detach")
+	x.sendGroup("without you")
+	z.wantText("without you")
+	x.probe(y, "only this")
+}
+
+func multicastRefusals(b *bench) {
+	x, _ := b.pair()
+	must(b, x.qp.AttachMulticast(b.f.MGID, b.f.MLID), "attach")
+	b.wantErr(x.qp.AttachMulticast(b.f.MGID, b.f.MLID), hca.ErrInvalid, "attach again")
+	b.wantErr(x.qp.Close(), hca.ErrBusy, "close while attached")
+	must(b, x.qp.DetachMulticast(b.f.MGID, b.f.MLID), "detach")
+	b.wantErr(x.qp.DetachMulticast(b.f.MGID, b.f.MLID), hca.ErrInvalid, "detach again")
+}
+
+func multicastNoGroup(b *bench) {
+	x, y := b.pair()
+	b.wantErr(x.qp.AttachMulticast(y.gid().GID, 0), hca.ErrInvalid, "attach to a unicast address")
+}

@@ -1,0 +1,212 @@
+package hcatest
+
+import "ipoibd/hca"
+
+var postChecks = []check{
+	{name: "post/refused_by_state", run: postRefused},
+	{name: "post/list_too_long", run: postListTooLong},
+	{name: "post/receive_queue_full", run: postRecvFull},
+	{name: "post/send_queue_full", run: postSendFull},
+	{name: "post/stalled_network", run: postStalled, needs: func(_ Features, h Host) bool { return h.Stall != nil }},
+	{name: "post/init_holds_receives", run: postInitHolds},
+	{name: "post/sqd_holds_sends", run: postSQDHolds},
+	{name: "post/err_flushes", run: postErrFlushes},
+	{name: "post/err_flushes_later_posts", run: postErrFlushesLater},
+	{name: "post/reset_drops", run: postResetDrops},
+	{name: "post/requests_may_be_reused", run: postReuse},
+}
+
+func postRefused(b *bench) {
+	for _, s := range []hca.QPState{hca.QPReset, hca.QPInit, hca.QPRTR} {
+		e := b.newEnd(b.a, defaultSpec())
+		e.to(s)
+		n, err := e.qp.PostSend([]hca.SendWR{e.wr(1, e, e.message(0, []byte("x")))})
+		b.wantErr(err, hca.ErrInvalid, "post send in "+s.String())
+		if n != 0 {
+			b.Errorf("%d sends taken in %v", n, s)
+		}
+	}
+	e := b.newEnd(b.a, defaultSpec())
+	_, err := e.qp.PostRecv([]hca.RecvWR{e.recvWR(0)})
+	b.wantErr(err, hca.ErrInvalid, "post receive in RESET")
+}
+
+// A list above the QP's spec is refused, what stands before it is taken.
+func postListTooLong(b *bench) {
+	x, y := b.pair()
+	y.postRecv(1)
+	ok := x.wr(1, y, x.message(0, []byte("before it")))
+	bad := x.wr(2, y, x.tx.SGE(0, 1), x.tx.SGE(1, 1), x.tx.SGE(2, 1))
+	n, err := x.qp.PostSend([]hca.SendWR{ok, bad, ok})
+	b.wantErr(err, hca.ErrInvalid, "post send")
+	x.wantStatus(x.next(x.send, n), hca.WCSuccess, 1)
+	if got := string(y.received(y.next(y.recv, 1)[0])); got != "before it" {
+		b.Errorf("received %q", got)
+	}
+	_, err = x.qp.PostRecv([]hca.RecvWR{{SGList: bad.SGList}})
+	b.wantErr(err, hca.ErrInvalid, "post receive")
+}
+
+// A full queue takes the part that fits.
+func postRecvFull(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	e.to(hca.QPRTR)
+	var wrs []hca.RecvWR
+	for i := range depth {
+		wrs = append(wrs, e.recvWR(i))
+	}
+	taken := e.fillRecv(wrs)
+	must(b, e.step(hca.QPRTR, hca.QPErr), "to ERR")
+	if got := len(e.next(e.recv, taken)); got != taken {
+		b.Errorf("%d completions of %d receives", got, taken)
+	}
+}
+
+// fillRecv posts until the queue is full, which a backend may have rounded up
+// to twice what was asked for.
+func (e *end) fillRecv(wrs []hca.RecvWR) int {
+	e.Helper()
+	for taken := 0; taken <= 3*depth; {
+		n, err := e.qp.PostRecv(wrs)
+		taken += n
+		if n < len(wrs) {
+			e.wantErr(err, hca.ErrQueueFull, "post receive")
+			if taken < depth {
+				e.Fatalf("full with %d of %d", taken, depth)
+			}
+			return taken
+		}
+	}
+	e.Fatal("receive queue never full")
+	return 0
+}
+
+// SQD holds sends, so the queue fills.
+func postSendFull(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	e.to(hca.QPSQD)
+	wr := e.wr(1, e, e.message(0, []byte("x")))
+	for taken := 0; taken <= 3*depth; {
+		n, err := e.qp.PostSend([]hca.SendWR{wr, wr, wr, wr, wr})
+		taken += n
+		if n < 5 {
+			b.wantErr(err, hca.ErrQueueFull, "post send")
+			if taken < depth {
+				b.Errorf("full with %d of %d", taken, depth)
+			}
+			return
+		}
+	}
+	b.Error("send queue never full")
+}
+
+// Sends that the network does not take stay posted, in order, and go out when
+// it does.
+func postStalled(b *bench) {
+	x, y := b.pair()
+	y.postRecv(depth)
+	x.host.Stall(true)
+	for i := range depth {
+		x.postSend(x.wr(uint64(i), y, x.message(i, []byte{byte(i)})))
+	}
+	_, err := x.qp.PostSend([]hca.SendWR{x.wr(99, y, x.tx.SGE(0, 1))})
+	b.wantErr(err, hca.ErrQueueFull, "post send")
+	x.wantNone(x.send)
+	x.host.Stall(false)
+	for i, wc := range x.next(x.send, depth) {
+		x.wantStatus([]hca.WC{wc}, hca.WCSuccess, uint64(i))
+	}
+	for i, wc := range y.next(y.recv, depth) {
+		if got := y.received(wc); len(got) != 1 || got[0] != byte(i) {
+			b.Fatalf("message %d is %v", i, got)
+		}
+	}
+}
+
+// Receives posted in INIT serve when the QP is ready.
+func postInitHolds(b *bench) {
+	x, y := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec())
+	x.to(hca.QPRTS)
+	y.to(hca.QPInit)
+	y.postRecv(1)
+	must(b, y.step(hca.QPInit, hca.QPRTR), "to RTR")
+	x.probe(y, "posted in INIT")
+}
+
+// Sends posted in SQD go out in RTS, while receives are served all along.
+func postSQDHolds(b *bench) {
+	x, y := b.pair()
+	x.postRecv(1)
+	y.postRecv(1)
+	must(b, x.step(hca.QPRTS, hca.QPSQD), "to SQD")
+	x.postSend(x.wr(1, y, x.message(0, []byte("held"))))
+	y.probe(x, "received in SQD")
+	x.wantNone(x.send)
+	must(b, x.step(hca.QPSQD, hca.QPRTS), "back to RTS")
+	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
+	if got := string(y.received(y.next(y.recv, 1)[0])); got != "held" {
+		b.Errorf("received %q", got)
+	}
+}
+
+// ERR flushes what is posted, in order, unsignaled sends too.
+func postErrFlushes(b *bench) {
+	s := defaultSpec()
+	s.qp.SignalAll = false
+	e := b.newEnd(b.a, s)
+	e.to(hca.QPSQD)
+	e.postRecv(3)
+	for i := range 3 {
+		e.postSend(e.wr(uint64(i), e, e.message(i, []byte("x"))))
+	}
+	must(b, e.step(hca.QPSQD, hca.QPErr), "to ERR")
+	e.wantStatus(e.next(e.recv, 3), hca.WCWRFlushErr, 0, 1, 2)
+	e.wantStatus(e.next(e.send, 3), hca.WCWRFlushErr, 0, 1, 2)
+}
+
+func postErrFlushesLater(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	e.to(hca.QPErr)
+	e.postRecv(2)
+	e.wantStatus(e.next(e.recv, 2), hca.WCWRFlushErr, 0, 1)
+	e.postSend(e.wr(5, e, e.message(0, []byte("x"))))
+	e.wantStatus(e.next(e.send, 1), hca.WCWRFlushErr, 5)
+}
+
+// RESET drops requests without completions, and completions not yet polled.
+func postResetDrops(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	e.to(hca.QPSQD)
+	e.postRecv(3)
+	e.postSend(e.wr(1, e, e.message(0, []byte("x"))))
+	must(b, e.step(hca.QPSQD, hca.QPReset), "to RESET")
+	e.wantNone(e.send)
+	e.wantNone(e.recv)
+
+	e.to(hca.QPInit)
+	e.postRecv(2)
+	must(b, e.step(hca.QPInit, hca.QPErr), "to ERR")
+	must(b, e.step(hca.QPErr, hca.QPReset), "to RESET")
+	e.wantNone(e.recv)
+}
+
+// Work requests and lists are the caller's again when a post returns.
+func postReuse(b *bench) {
+	x, y := b.pair()
+	recv := []hca.RecvWR{y.recvWR(3)}
+	if n, err := y.qp.PostRecv(recv); n != 1 || err != nil {
+		b.Fatalf("post receive: %d, %v", n, err)
+	}
+	recv[0].SGList[0], recv[0].ID = hca.SGE{}, 0
+	must(b, x.step(hca.QPRTS, hca.QPSQD), "to SQD")
+	send := []hca.SendWR{x.wr(1, y, x.message(0, []byte("mine")))}
+	x.postSend(send...)
+	send[0].SGList[0] = hca.SGE{}
+	send[0] = hca.SendWR{}
+	must(b, x.step(hca.QPSQD, hca.QPRTS), "to RTS")
+	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
+	wc := y.next(y.recv, 1)[0]
+	if got := string(y.received(wc)); got != "mine" || wc.ID != 3 {
+		b.Errorf("received %q in %d", got, wc.ID)
+	}
+}

@@ -1,0 +1,94 @@
+package link
+
+import (
+	"errors"
+	"iter"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Counters are the counts of an interface: the kernel's, and those of this
+// process since Open.
+type Counters struct {
+	Kernel KernelCounters
+	// Read and Written are frames that ReadBatch returned and WriteBatch gave.
+	Read, Written uint64
+	Drops         Drops
+}
+
+// KernelCounters are the interface's own, as the host sees it (struct
+// rtnl_link_stats64): Tx is from the host to us. They outlive the process.
+type KernelCounters struct {
+	RxPackets, RxBytes, RxDropped, RxErrors uint64
+	TxPackets, TxBytes, TxErrors            uint64
+	// TxDropped counts frames that found the TAP's queue full or detached.
+	TxDropped uint64
+}
+
+// Drops are frames lost between the TAP and this process, by reason.
+type Drops struct {
+	ReadTooLong  uint64 // longer than the caller's buffer
+	WriteInvalid uint64 // EINVAL: shorter than its headers, or a wrong virtio header
+	WriteDown    uint64 // EIO: the interface is down
+	WriteNoMem   uint64 // ENOBUFS, ENOMEM, EAGAIN
+	WriteOther   uint64 // any other refusal
+}
+
+// All yields the process's own counts by name.
+func (c Counters) All() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		_ = yield("tap_read", c.Read) &&
+			yield("tap_written", c.Written) &&
+			yield("tap_drop_read_too_long", c.Drops.ReadTooLong) &&
+			yield("tap_drop_write_invalid", c.Drops.WriteInvalid) &&
+			yield("tap_drop_write_down", c.Drops.WriteDown) &&
+			yield("tap_drop_write_no_memory", c.Drops.WriteNoMem) &&
+			yield("tap_drop_write_other", c.Drops.WriteOther)
+	}
+}
+
+// tally is the live form of the process's own counts.
+type tally struct {
+	read, written, readTooLong                      atomic.Uint64
+	writeInvalid, writeDown, writeNoMem, writeOther atomic.Uint64
+}
+
+// refused counts a frame that the kernel did not take.
+func (t *tally) refused(err error) {
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		t.writeInvalid.Add(1)
+	case errors.Is(err, unix.EIO):
+		t.writeDown.Add(1)
+	case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN):
+		t.writeNoMem.Add(1)
+	default:
+		t.writeOther.Add(1)
+	}
+}
+
+func (t *tally) snapshot() Counters {
+	return Counters{
+		Read:    t.read.Load(),
+		Written: t.written.Load(),
+		Drops: Drops{
+			ReadTooLong:  t.readTooLong.Load(),
+			WriteInvalid: t.writeInvalid.Load(),
+			WriteDown:    t.writeDown.Load(),
+			WriteNoMem:   t.writeNoMem.Load(),
+			WriteOther:   t.writeOther.Load(),
+		},
+	}
+}
+
+func kernelCounters(s *netlink.LinkStatistics) KernelCounters {
+	if s == nil {
+		return KernelCounters{}
+	}
+	return KernelCounters{
+		RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
+		TxPackets: s.TxPackets, TxBytes: s.TxBytes, TxDropped: s.TxDropped, TxErrors: s.TxErrors,
+	}
+}

@@ -1,0 +1,76 @@
+package link
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+)
+
+// HeaderLen is the length in bytes of the virtio header in front of each frame
+// (struct virtio_net_hdr, linux/virtio_net.h).
+const HeaderLen = 10
+
+// Device is what a TAP offers. ReadBatch is called by one goroutine at a time,
+// every other method by any.
+type Device interface {
+	// Name returns the name that the interface was opened with.
+	Name() string
+	// ReadBatch blocks until there is a frame from the host, then reads those
+	// that wait, one into each of bufs, and their lengths into sizes, which is
+	// no shorter. It returns how many; 0 and nil after Wake. The buffers are the
+	// caller's again on return. A frame longer than its buffer is dropped and
+	// counted. Errors: ErrClosed, ErrGone.
+	ReadBatch(bufs [][]byte, sizes []int) (int, error)
+	// WriteBatch gives frames to the host, virtio header in front, and returns
+	// how many the kernel took. One that it refuses is counted by reason in
+	// Counters, and the next one is tried. It does not block, and does not keep
+	// the frames. Errors: ErrClosed, ErrGone.
+	WriteBatch(frames [][]byte) (int, error)
+	// Wake makes a ReadBatch under way, or else the next one, return.
+	Wake()
+	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
+	SetCarrier(on bool) error
+	// State returns what netlink says now. May block.
+	State() (State, error)
+	// Watch delivers the present state and then each change; a value that was
+	// not yet taken is replaced by a later one. The channel is closed when ctx
+	// ends or the device is closed.
+	Watch(ctx context.Context) (<-chan State, error)
+	// Counters returns the counts of both sides. May block.
+	Counters() (Counters, error)
+	// Close drops the carrier, detaches the queue and releases the name. The
+	// interface stays. Calls under way end with ErrClosed. Harmless when
+	// repeated. May block.
+	Close() error
+}
+
+// State is what the host has made of the interface.
+type State struct {
+	Index   int    `json:"index"`
+	Name    string `json:"name"`
+	Present bool   `json:"present"` // false: deleted or moved away; all else is zero
+	Up      bool   `json:"up"`      // administratively up
+	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
+	// is up.
+	Carrier bool           `json:"carrier"`
+	MTU     int            `json:"mtu"` // bytes of payload of an Ethernet frame
+	MAC     [6]byte        `json:"mac"`
+	Master  int            `json:"master"` // index of the bridge, bond or VRF above, 0 without one
+	Alias   string         `json:"alias"`
+	Addrs   []netip.Prefix `json:"addrs"`        // of the interface, sorted
+	Above   []netip.Prefix `json:"master_addrs"` // of its master, sorted
+}
+
+// SelfAddrs yields the host's own addresses behind the interface: its own and
+// its master's.
+func (s State) SelfAddrs() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for _, list := range [][]netip.Prefix{s.Addrs, s.Above} {
+			for _, p := range list {
+				if !yield(p.Addr()) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package link
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// AliasPrefix begins the alias of every interface that is ours.
+const AliasPrefix = "ipoibd"
+
+// Limits of a specification.
+const (
+	MinMTU = 68    // RFC 791, 3.2; ETH_MIN_MTU
+	MaxMTU = 65521 // the TAP's: 65535 less the Ethernet header (drivers/net/tun.c, MAX_TAP)
+)
+
+// Spec is the data of an interface. All but the name counts at its creation
+// only: an adopted interface keeps what the host made of it.
+type Spec struct {
+	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
+	MAC        [6]byte // unicast
+	MTU        int     // MinMTU-MaxMTU
+	TxQueueLen int     // frames; 0: the kernel's default
+}
+
+// Validate reports the first mistake, wrapping ErrSpec.
+func (s Spec) Validate() error {
+	if err := validName(s.Name); err != nil {
+		return err
+	}
+	switch {
+	case s.MAC[0]&1 != 0 || s.MAC == [6]byte{}:
+		return fmt.Errorf("%w: MAC % x is not that of a station", ErrSpec, s.MAC)
+	case s.MTU < MinMTU || s.MTU > MaxMTU:
+		return fmt.Errorf("%w: MTU %d is not in %d-%d", ErrSpec, s.MTU, MinMTU, MaxMTU)
+	case s.TxQueueLen < 0:
+		return fmt.Errorf("%w: transmit queue length %d is negative", ErrSpec, s.TxQueueLen)
+	}
+	return nil
+}
+
+// validName follows dev_valid_name (net/core/dev.c); '%' besides, which the
+// kernel takes for a template.
+func validName(name string) error {
+	bad := name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".." ||
+		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00")
+	if bad {
+		return fmt.Errorf("%w: %q cannot be an interface's name", ErrSpec, name)
+	}
+	return nil
+}
+
+// MACFor returns the MAC of the interface name on a port and partition: always
+// the same one, a station's, locally administered (IEEE 802, 8.4), and never
+// that of the underlay.
+func MACFor(portGUID [8]byte, pkey uint16, name string) [6]byte {
+	input := binary.BigEndian.AppendUint16(portGUID[:], pkey)
+	sum := sha256.Sum256(append(input, name...))
+	mac := [6]byte(sum[:6])
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}

@@ -1,0 +1,186 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// stateRetry is the pause before a state that could not be read is tried anew.
+const stateRetry = 50 * time.Millisecond
+
+// State implements [Device].
+func (t *TAP) State() (State, error) {
+	s, err := t.nl.state(t.index)
+	if err != nil {
+		return State{}, fmt.Errorf("read the state of %s: %w", t.name, classify(err))
+	}
+	return s, nil
+}
+
+// Counters implements [Device].
+func (t *TAP) Counters() (Counters, error) {
+	c := t.count.snapshot()
+	l, err := t.nl.byIndex(t.index)
+	switch {
+	case err != nil:
+		return c, fmt.Errorf("read the counters of %s: %w", t.name, classify(err))
+	case l == nil:
+		return c, fmt.Errorf("read the counters of %s: %w", t.name, ErrGone)
+	}
+	c.Kernel = kernelCounters(l.Attrs().Statistics)
+	return c, nil
+}
+
+// state reads the state of an interface; a zero one where there is none.
+func (r *rtnl) state(index int) (State, error) {
+	l, err := r.byIndex(index)
+	if err != nil || l == nil {
+		return State{}, err
+	}
+	s := stateOf(l.Attrs())
+	if s.Addrs, err = r.addrs(l); err != nil {
+		return State{}, err
+	}
+	s.Above, err = r.addrsAbove(s.Master)
+	return s, err
+}
+
+func stateOf(a *netlink.LinkAttrs) State {
+	s := State{
+		Index:   a.Index,
+		Name:    a.Name,
+		Present: true,
+		Up:      a.RawFlags&unix.IFF_UP != 0,
+		Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
+		MTU:     a.MTU,
+		Master:  a.MasterIndex,
+		Alias:   a.Alias,
+	}
+	copy(s.MAC[:], a.HardwareAddr)
+	return s
+}
+
+func (r *rtnl) addrsAbove(master int) ([]netip.Prefix, error) {
+	if master == 0 {
+		return nil, nil
+	}
+	l, err := r.byIndex(master)
+	if err != nil || l == nil {
+		return nil, err
+	}
+	return r.addrs(l)
+}
+
+// Watch implements [Device]. The subscription begins before the first state is
+// read, so no change falls between the two.
+func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
+	sock, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", t.name, classify(err))
+	}
+	w := &watcher{tap: t, sock: sock, out: make(chan State, 1)}
+	t.watchers.Go(func() { w.run(ctx) })
+	return w.out, nil
+}
+
+// watcher is one Watch; its goroutine owns it.
+type watcher struct {
+	tap  *TAP
+	sock *nl.NetlinkSocket
+	out  chan State
+	last State
+}
+
+// run ends with ctx or the TAP, either of which closes the socket under the
+// Receive.
+func (w *watcher) run(ctx context.Context) {
+	defer close(w.out)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(w.tap.ctx, cancel)
+	defer stop()
+	context.AfterFunc(ctx, w.sock.Close)
+	w.publish(ctx)
+	for ctx.Err() == nil {
+		if w.receive() {
+			w.update(ctx)
+		}
+	}
+}
+
+// receive reports whether the state may have changed.
+func (w *watcher) receive() bool {
+	msgs, _, err := w.sock.Receive()
+	if err != nil {
+		return true // lost messages, or the end
+	}
+	for _, m := range msgs {
+		if i := interfaceOf(m.Data); i == w.tap.index || i == w.last.Master {
+			return true
+		}
+	}
+	return false
+}
+
+// interfaceOf returns the index in a struct ifinfomsg (linux/rtnetlink.h) or
+// struct ifaddrmsg (linux/if_addr.h): in both the second 32-bit word. It is 0
+// where there is none.
+func interfaceOf(body []byte) int {
+	if len(body) < 8 {
+		return 0
+	}
+	return int(nl.NativeEndian().Uint32(body[4:8]))
+}
+
+// update publishes the state where it changed.
+func (w *watcher) update(ctx context.Context) {
+	before := w.last
+	if s, ok := w.read(ctx); ok && !reflect.DeepEqual(s, before) {
+		w.put(s)
+	}
+}
+
+// publish puts the first state out.
+func (w *watcher) publish(ctx context.Context) {
+	if s, ok := w.read(ctx); ok {
+		w.put(s)
+	}
+}
+
+// read reads the state, until it succeeds or ctx ends.
+func (w *watcher) read(ctx context.Context) (State, bool) {
+	for ctx.Err() == nil {
+		s, err := w.tap.State()
+		if err == nil {
+			return s, true
+		}
+		if errors.Is(err, ErrClosed) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(stateRetry):
+		}
+	}
+	return State{}, false
+}
+
+// put replaces what the reader has not taken. Nobody else sends, so it does
+// not block.
+func (w *watcher) put(s State) {
+	w.last = s
+	select {
+	case <-w.out:
+	default:
+	}
+	w.out <- s
+}

@@ -266,6 +266,13 @@ func (q *fakeQP) completeRecv(wc hca.WC) {
 	q.recvCQ.add(wc)
 }
 
+// completeID ends the receive with this ID, or one that was never posted.
+func (q *fakeQP) completeID(id uint64, wc hca.WC) {
+	wc.ID, wc.Opcode = id, hca.WCRecv
+	q.recvs = slices.DeleteFunc(q.recvs, func(p posted) bool { return p.id == id })
+	q.recvCQ.add(wc)
+}
+
 // putGRH writes the IPv6 layout of a GRH area.
 func putGRH(buf []byte, sgid, dgid hca.GID) {
 	clear(buf[:hca.GRHLen])

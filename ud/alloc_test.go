@@ -1,0 +1,168 @@
+package ud
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// repeater is a source that gives the same n frames again and again.
+type repeater struct {
+	frame []byte
+	n     int
+}
+
+func (r *repeater) Wake() {}
+
+func (r *repeater) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
+	n := min(r.n, len(bufs))
+	for i := range n {
+		sizes[i] = copy(bufs[i], r.frame)
+	}
+	return n, nil
+}
+
+// nobody is a slow path that forgets what it takes.
+type nobody struct{ full bool }
+
+func (n nobody) FromHost([]byte) bool           { return !n.full }
+func (n nobody) FromFabric([]byte, Sender) bool { return !n.full }
+
+// newTxLoop returns a Tx on which each Pump carries n frames to a QP that
+// completes at once.
+func newTxLoop(t testing.TB, f []byte, n int) *txBench {
+	b := newTxBench(t, 1024)
+	b.cfg.Source, b.cfg.SlowPath = &repeater{f, n}, nobody{}
+	b.qp.auto = true
+	return b
+}
+
+// loopQP is a receive queue that costs next to nothing.
+type loopQP struct {
+	hca.QP
+	ids     [1024]uint64
+	next, n int
+}
+
+func (*loopQP) Spec() hca.QPSpec { return hca.QPSpec{RecvWRs: 1024} }
+
+func (q *loopQP) PostRecv(wrs []hca.RecvWR) (int, error) {
+	for i := range wrs {
+		q.ids[(q.next+q.n)%len(q.ids)] = wrs[i].ID
+		q.n++
+	}
+	return len(wrs), nil
+}
+
+func (q *loopQP) pop() uint64 {
+	id := q.ids[q.next]
+	q.next = (q.next + 1) % len(q.ids)
+	q.n--
+	return id
+}
+
+// newRxLoop returns a Rx and a round that carries n messages.
+func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
+	b := newRxBench(t, 1024)
+	b.Detach()
+	b.Rx.cfg.SlowPath = nobody{}
+	b.sink.discard = true
+	q := &loopQP{}
+	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {
+		t.Fatal(err)
+	}
+	wc := hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m))}
+	head, _ := received(gidB, gidA, m)
+	return b, func() {
+		for range n {
+			wc.ID = q.pop()
+			copy(b.ring.bytes(uint32(wc.ID)), head[:128]) // what the last round overwrote
+			b.qp.recvCQ.add(wc)
+		}
+		if err := b.Pump(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTxAllocatesNothing(t *testing.T) {
+	for name, f := range map[string][]byte{
+		"unicast":   toB(1400),
+		"broadcast": frame(ipoib.Broadcast, macA, ipoib.EtherTypeIPv4, ipv4("10.0.0.255", 60)),
+		"group":     frame(ipoib.MAC{0x33, 0x33, 0, 0, 0, 0xfb}, macA, ipoib.EtherTypeIPv6, udp6("ff02::fb")),
+		"slow path": frame(macB, macA, ipoib.EtherTypeARP, make([]byte, 28)),
+		"runt":      toB(60)[:20],
+		"too long":  toB(testMTU + 1),
+		"ethertype": frame(macB, macA, 0x8100, make([]byte, 60)),
+	} {
+		for _, n := range []int{1, batch} {
+			b := newTxLoop(t, f, n)
+			if got := testing.AllocsPerRun(100, func() { b.pump(t) }); got != 0 {
+				t.Errorf("%s, %d at a time: %v allocations", name, n, got)
+			}
+			checkAccounts(t, b.Counters())
+		}
+	}
+}
+
+func TestTxAllocatesNothingForFailures(t *testing.T) {
+	b := newTxLoop(t, toB(100), batch)
+	b.qp.auto = false
+	b.cfg.OnFailure = func(Failure) {}
+	got := testing.AllocsPerRun(100, func() {
+		b.pump(t)
+		b.qp.completeSends(len(b.qp.sends), hca.WCWRFlushErr)
+	})
+	if got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
+func TestRxAllocatesNothing(t *testing.T) {
+	for name, m := range map[string][]byte{
+		"unicast":   fromB(1400),
+		"short":     fromB(20),
+		"group":     msg(ipoib.EtherTypeIPv6, udp6("ff02::fb")),
+		"slow path": msg(ipoib.EtherTypeARP, make([]byte, 56)),
+		"ethertype": msg(0x8847, make([]byte, 60)),
+		"malformed": msg(ipoib.EtherTypeIPv4, nil),
+		"too long":  fromB(testMTU + 1),
+	} {
+		for _, n := range []int{1, batch} {
+			b, round := newRxLoop(t, m, n)
+			round() // the fake's own slices grow once
+			if got := testing.AllocsPerRun(100, round); got != 0 {
+				t.Errorf("%s, %d at a time: %v allocations", name, n, got)
+			}
+			checkAccounts(t, b.Counters())
+		}
+	}
+}
+
+func BenchmarkTx(b *testing.B) {
+	for name, n := range map[string]int{"1": 1, "64": batch} {
+		b.Run(name, func(b *testing.B) {
+			tx := newTxLoop(b, toB(1400), n)
+			b.ReportAllocs()
+			for b.Loop() {
+				tx.pump(b)
+			}
+			b.ReportMetric(float64(tx.tally[Sent].Load())/b.Elapsed().Seconds(), "frames/s")
+		})
+	}
+}
+
+func BenchmarkRx(b *testing.B) {
+	for name, n := range map[string]int{"1": 1, "64": batch} {
+		b.Run(name, func(b *testing.B) {
+			rx, round := newRxLoop(b, fromB(1400), n)
+			b.ReportAllocs()
+			for b.Loop() {
+				round()
+			}
+			b.ReportMetric(float64(rx.tally[Delivered].Load())/b.Elapsed().Seconds(), "frames/s")
+		})
+	}
+}

@@ -27,7 +27,6 @@ func TestMistakes(t *testing.T) {
 		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
 		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
 		{"port 4791 taken", takePort, nil, `4791`},
-		{"underlay MTU too small", shrinkUnderlay, nil, `MTU.*(300|at least)`},
 		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `0x8000 is not a P_Key`},
 		{"log level that is none", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is none of debug`},
 		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
@@ -77,6 +76,39 @@ func TestNoCapability(t *testing.T) {
 	cmd := h.Command("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin",
 		os.Getenv(daemonEnv), "run", "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock"))
 	requireMistake(t, cmd, `CAP_NET_ADMIN`)
+}
+
+// What may pass by itself is waited for, and the status says for what.
+func TestWaits(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.Run("ip", "link", "set", nstest.Dev, "mtu", "300")
+	a.start()
+	a.Run("ip", "link", "set", ifName, "up")
+	a.waitReason(`underlay MTU too small.*raise .* by \d+`)
+
+	a.Run("ip", "link", "set", nstest.Dev, "mtu", "1500", "down")
+	a.waitReason(`port 1 is DOWN`)
+
+	a.Run("ip", "link", "set", nstest.Dev, "up")
+	a.waitCarrier()
+	a.addAddrs(ifName)
+	b.join()
+	pingAll(a, b)
+}
+
+// waitReason waits until the status gives a reason why ib0 is not up.
+func (h *host) waitReason(want string) {
+	h.tb.Helper()
+	var got iface
+	defer func() { h.tb.Logf("state %s: %s", got.State, got.Reason) }()
+	eventually(h.tb, carrierLimit, "reason "+want, func() bool {
+		got = h.iface()
+		return got.State == "waiting" && regexp.MustCompile(want).MatchString(got.Reason)
+	})
 }
 
 // A second daemon with the same interface or control socket is refused, and
@@ -154,9 +186,4 @@ func takePort(t *testing.T, h *host) {
 			t.Cleanup(func() { conn.Close() })
 		}
 	})
-}
-
-func shrinkUnderlay(t *testing.T, h *host) {
-	t.Helper()
-	h.Run("ip", "link", "set", nstest.Dev, "mtu", "300")
 }

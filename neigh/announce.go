@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -55,6 +56,20 @@ func (t *Table) announceDue() {
 			t.ask(ip, ip)
 			return
 		}
-		t.sendGroup(ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr()))
+		msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr())
+		if t.hosts.router {
+			setRouterFlag(msg[ipoib.HeaderLen:])
+		}
+		t.sendGroup(msg)
 	})
+}
+
+// setRouterFlag sets the router flag of a neighbour advertisement that has it
+// clear, and corrects the checksum (RFC 1624). Without it the others would take
+// a router off their lists (RFC 4861 section 7.2.5).
+func setRouterFlag(packet []byte) {
+	const checksum, flags = 40 + 2, 40 + 4 // behind the IPv6 header, RFC 4861 section 4.4
+	packet[flags] |= ipoib.NAFlagRouter
+	sum := uint32(^binary.BigEndian.Uint16(packet[checksum:])) + uint32(ipoib.NAFlagRouter)<<8
+	binary.BigEndian.PutUint16(packet[checksum:], ^uint16(sum+sum>>16))
 }

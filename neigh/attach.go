@@ -67,6 +67,7 @@ func (t *Table) detach() {
 
 // hostAddrs takes the host's addresses; new ones are announced.
 func (t *Table) hostAddrs(ev HostAddrs) {
+	t.hosts.router = t.hosts.router || ev.Router
 	if t.hosts.set(ev.Addrs) {
 		t.news.begin(t.now)
 		t.announceDue()

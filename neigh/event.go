@@ -53,8 +53,12 @@ type AHFailed struct {
 }
 
 // HostAddrs are all the addresses of the host on this link: those of ib0, or of
-// the bridge that it is a port of. Beyond [maxHostAddrs] they are ignored.
-type HostAddrs struct{ Addrs []netip.Addr }
+// the bridge that it is a port of, without tentative ones. Beyond [maxHostAddrs]
+// they are ignored. New ones are announced.
+type HostAddrs struct {
+	Addrs  []netip.Addr
+	Router bool // the host forwards IPv6 there (net.ipv6.conf.<name>.forwarding)
+}
 
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }

@@ -10,6 +10,7 @@ import (
 type hostIPs struct {
 	given  []netip.Addr
 	learnt []netip.Addr // oldest first
+	router bool         // the host is an IPv6 router, as far as is known
 }
 
 // set replaces the given addresses and reports whether one is new.

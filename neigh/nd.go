@@ -22,6 +22,9 @@ func (t *Table) hostND(f frame, late bool) {
 		return
 	}
 	t.hostClaims(claimedBy(nd))
+	if nd.Type == ipoib.NDRouterAdvert || nd.Flags&ipoib.NAFlagRouter != 0 {
+		t.hosts.router = true
+	}
 	t.forward(f, outgoing{msg: msg, control: true, late: late})
 }
 

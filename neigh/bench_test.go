@@ -1,0 +1,214 @@
+package neigh
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// fakeAH is a handle that is only a name.
+type fakeAH struct{ name string }
+
+func (h *fakeAH) Spec() hca.AHSpec { return hca.AHSpec{} }
+func (h *fakeAH) Close() error     { return nil }
+func (h *fakeAH) String() string   { return h.name }
+
+var (
+	epochTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	ownMAC    = ipoib.MAC{0x02, 0, 0, 0, 0, 0x01}
+	selfEnd   = endpoint{gidOf("192.0.2.1"), 0x11}
+	peerB     = endpoint{gidOf("192.0.2.2"), 0x22}
+	peerC     = endpoint{gidOf("192.0.2.3"), 0x33}
+	broadcast = hca.UDDest{AH: &fakeAH{"broadcast"}, QPN: hca.QPNMulticast, QKey: 0x0b1b}
+)
+
+const (
+	ipA = "10.0.0.1"
+	ipB = "10.0.0.2"
+	ipC = "10.0.0.3"
+	llA = "fe80::a"
+	llB = "fe80::b"
+)
+
+func gidOf(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+func attachedAt(self endpoint) Attached {
+	return Attached{Self: self.addr(), Broadcast: broadcast, PKey: 0xffff, QKey: 0x0b1b, MTU: 2044}
+}
+
+// bench is a table on the test bench: it keeps the time, the published
+// snapshot, and checks after each step what must always hold.
+type bench struct {
+	tb    testing.TB
+	table *Table
+	now   time.Time
+	snap  *Snapshot
+	out   []Action // of the last step
+}
+
+func newBench(tb testing.TB, conf Config) *bench {
+	return &bench{tb: tb, table: New(conf), now: epochTime, snap: new(Snapshot)}
+}
+
+// attachedBench is a bench whose host has ownMAC and ipA, and whose QP is up.
+func attachedBench(tb testing.TB, conf Config) *bench {
+	b := newBench(tb, conf)
+	b.step(HostMAC{ownMAC})
+	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})
+	b.step(attachedAt(selfEnd))
+	b.advance(5 * time.Second)
+	return b
+}
+
+// step steps at the present time and returns the actions.
+func (b *bench) step(ev Event) []Action {
+	b.tb.Helper()
+	b.out = b.table.Step(b.now, ev, nil)
+	for i, a := range b.out {
+		p, ok := a.(Publish)
+		if !ok {
+			continue
+		}
+		if i != len(b.out)-1 || p.Snapshot.Epoch() != b.snap.Epoch()+1 {
+			b.tb.Fatalf("action %d of %d publishes epoch %d after %d", i, len(b.out), p.Snapshot.Epoch(), b.snap.Epoch())
+		}
+		b.snap = p.Snapshot
+	}
+	if err := b.table.check(); err != nil {
+		b.tb.Fatalf("after %T: %v", ev, err)
+	}
+	return b.out
+}
+
+// advance lets time pass, stepping at each deadline, and returns all actions.
+func (b *bench) advance(d time.Duration) (all []Action) {
+	b.tb.Helper()
+	end := b.now.Add(d)
+	for {
+		at, ok := b.table.NextDeadline()
+		if !ok || at.After(end) {
+			break
+		}
+		if at.After(b.now) {
+			b.now = at
+		}
+		all = append(all, b.step(Tick{})...)
+		if next, ok := b.table.NextDeadline(); ok && !next.After(b.now) {
+			b.tb.Fatalf("deadline %v is still due after a step at %v", next, b.now)
+		}
+	}
+	b.now = end
+	return append(all, b.step(Tick{})...)
+}
+
+// macOf returns the MAC that the table has given a peer.
+func (b *bench) macOf(e endpoint) ipoib.MAC {
+	b.tb.Helper()
+	p := b.table.peers.byEndpoint[e]
+	if p == nil {
+		b.tb.Fatalf("no peer %v", e)
+	}
+	return p.mac
+}
+
+// ready answers every CreateAH among actions and returns what comes of it.
+func (b *bench) ready(actions []Action) (out []Action) {
+	b.tb.Helper()
+	for _, a := range actions {
+		if c, ok := a.(CreateAH); ok {
+			out = append(out, b.step(AHReady{c.ID, &fakeAH{fmt.Sprintf("ah%d", c.ID)}})...)
+		}
+	}
+	return out
+}
+
+// meet makes a peer known by a gratuitous ARP request.
+func (b *bench) meet(e endpoint, addr string) {
+	b.tb.Helper()
+	b.step(fabricARP(e, ipoib.ARPRequest, addr, addr, true))
+}
+
+// check returns what is inconsistent in a table: the invariants of its indexes,
+// classes, bounds and counters.
+func (t *Table) check() error {
+	s, sum := t.Stats(), uint64(0)
+	for _, n := range s.Drops {
+		sum += n
+	}
+	got := s.ToFabric + s.ToHost + s.KeptSent + uint64(s.Kept) + sum
+	switch n := len(t.peers.byEndpoint); {
+	case s.FromHost+s.FromFabric != got:
+		return fmt.Errorf("%d + %d frames came, %d are accounted for: %+v", s.FromHost, s.FromFabric, got, s)
+	case n != len(t.peers.byMAC) || n != s.Heard+s.Used:
+		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.byMAC), s.Heard, s.Used)
+	case s.Heard > t.conf.MaxHeard || s.Used > t.conf.MaxPeers-t.conf.MaxHeard:
+		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
+	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
+		return fmt.Errorf("bounds: %+v", s)
+	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
+		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
+	}
+	if err := t.checkKept(); err != nil {
+		return err
+	}
+	return t.checkPeers()
+}
+
+func (t *Table) checkKept() error {
+	frames, bytes := 0, 0
+	add := func(q queue) {
+		for _, f := range q.frames {
+			frames, bytes = frames+1, bytes+len(f)
+		}
+	}
+	for _, p := range t.peers.byEndpoint {
+		add(p.kept)
+	}
+	for ip, r := range t.resolver.byIP {
+		if r.ip != ip || r.alarm.pos == 0 || t.peers.byIP[ip] != nil {
+			return fmt.Errorf("resolution of %v: %+v", ip, r)
+		}
+		add(r.kept)
+	}
+	if frames != t.kept.frames || bytes != t.kept.bytes {
+		return fmt.Errorf("%d frames of %d bytes kept, counted as %+v", frames, bytes, t.kept)
+	}
+	return nil
+}
+
+func (t *Table) checkPeers() error {
+	ips, ready, paused := 0, 0, 0
+	for e, p := range t.peers.byEndpoint {
+		ips += len(p.ips)
+		switch h := &p.handle; h.state {
+		case handleReady:
+			ready++
+		case handleWaiting, handleRefused:
+			paused++
+		case handleAsked:
+			if t.handles.asked[h.id] != p {
+				return fmt.Errorf("request %d of %v is lost", h.id, e)
+			}
+		}
+		bad := p.endpoint != e || t.peers.byMAC[p.mac] != p || t.mac.own.is(p.mac) || t.mac.learnt.is(p.mac) ||
+			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.link.self ||
+			len(p.kept.frames) > 0 && p.handle.state != handleAsked && p.handle.state != handleWaiting
+		if bad {
+			return fmt.Errorf("peer %v: %+v", e, p)
+		}
+		for _, ip := range p.ips {
+			if t.peers.byIP[ip] != p {
+				return fmt.Errorf("%v is not bound to %v", ip, e)
+			}
+		}
+	}
+	if ips != len(t.peers.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
+		return fmt.Errorf("%d IPs of %d, %d ready of %d, %d paused of %d",
+			ips, len(t.peers.byIP), ready, t.handles.ready, paused, t.handles.pauses.Len())
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package neigh
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"ipoibd/ud/ipoib"
+)
+
+// fabricARP is an ARP message whose sender tells the truth.
+func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFabric {
+	arp := ipoib.ARP{Op: op, SHA: from.addr(), SPA: ip(spa), TPA: ip(tpa)}
+	if op == ipoib.ARPReply {
+		arp.THA = selfEnd.addr()
+	}
+	msg := arp.Append(newMessage(ipoib.EtherTypeARP))
+	return FromFabric{Msg: msg, SrcGID: from.gid, SrcQPN: from.qpn, Multicast: multicast}
+}
+
+// hostARP is an ARP frame of the host.
+func hostARP(src, dst ipoib.MAC, op uint16, spa, tpa string) FromHost {
+	arp := ipoib.EtherARP{Op: op, SHA: src, SPA: ip(spa), TPA: ip(tpa)}
+	if !dst.IsMulticast() {
+		arp.THA = dst
+	}
+	return FromHost{arp.Append(newFrame(dst, src, ipoib.EtherTypeARP))}
+}
+
+// hostIP is a frame with an IP header and 8 bytes of UDP-like payload.
+func hostIP(src, dst ipoib.MAC, from, to netip.Addr) FromHost {
+	return FromHost{append(newFrame(dst, src, etherTypeFor(to)), ipPacket(from, to)...)}
+}
+
+func etherTypeFor(a netip.Addr) ipoib.EtherType {
+	if a.Is4() {
+		return ipoib.EtherTypeIPv4
+	}
+	return ipoib.EtherTypeIPv6
+}
+
+func ipPacket(from, to netip.Addr) []byte {
+	if to.Is4() {
+		b := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0}
+		b = append(b, from.AsSlice()...)
+		return append(append(b, to.AsSlice()...), make([]byte, 8)...)
+	}
+	b := []byte{0x60, 0, 0, 0, 0, 8, 17, 64}
+	b = append(b, from.AsSlice()...)
+	return append(append(b, to.AsSlice()...), make([]byte, 8)...)
+}
+
+// ndMessage is an ND packet made field by field.
+type ndMessage struct {
+	typ      uint8
+	src, dst netip.Addr
+	fixed    []byte // behind the checksum
+	options  []byte
+}
+
+// packet returns the IPv6 packet with its checksum (RFC 4443 section 2.3).
+func (m ndMessage) packet() []byte {
+	body := append(append([]byte{m.typ, 0, 0, 0}, m.fixed...), m.options...)
+	b := []byte{0x60, 0, 0, 0, 0, 0, 58, 255}
+	binary.BigEndian.PutUint16(b[4:], uint16(len(body)))
+	b = append(b, m.src.AsSlice()...)
+	b = append(b, m.dst.AsSlice()...)
+	sum := uint32(len(body)) + 58
+	for _, part := range [][]byte{b[8:40], body} {
+		for i, c := range part {
+			sum += uint32(c) << (8 * (1 - i%2))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(body[2:], ^uint16(sum))
+	return append(b, body...)
+}
+
+// etherLink and ipoibLink are link-layer address options in the two forms.
+func etherLink(typ uint8, m ipoib.MAC) []byte { return append([]byte{typ, 1}, m[:]...) }
+func ipoibLink(typ uint8, e endpoint) []byte {
+	a := e.addr()
+	return append([]byte{typ, 3, 0, 0}, a[:]...)
+}
+
+// nd returns a message of a type; target is that of NS, NA and Redirect. The
+// destination of a Redirect is its target.
+func nd(typ uint8, src, dst, target netip.Addr, options []byte) ndMessage {
+	m := ndMessage{typ: typ, src: src, dst: dst, options: options}
+	switch typ {
+	case ipoib.NDRouterSolicit:
+		m.fixed = make([]byte, 4)
+	case ipoib.NDRouterAdvert:
+		m.fixed = []byte{64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
+	case ipoib.NDNeighborSolicit:
+		m.fixed = append(make([]byte, 4), target.AsSlice()...)
+	case ipoib.NDNeighborAdvert:
+		flags := ipoib.NAFlagOverride
+		if !dst.IsMulticast() {
+			flags |= ipoib.NAFlagSolicited
+		}
+		m.fixed = append([]byte{flags, 0, 0, 0}, target.AsSlice()...)
+	case ipoib.NDRedirect:
+		m.fixed = append(append(make([]byte, 4), target.AsSlice()...), target.AsSlice()...)
+	}
+	return m
+}
+
+func hostND(src, dst ipoib.MAC, m ndMessage) FromHost {
+	return FromHost{append(newFrame(dst, src, ipoib.EtherTypeIPv6), m.packet()...)}
+}
+
+func fabricND(from endpoint, m ndMessage) FromFabric {
+	msg := append(newMessage(ipoib.EtherTypeIPv6), m.packet()...)
+	return FromFabric{Msg: msg, SrcGID: from.gid, SrcQPN: from.qpn, Multicast: m.dst.IsMulticast()}
+}

@@ -1,0 +1,401 @@
+package neigh
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what the table does")
+
+// TestTranscripts plays testdata/*.txt. A line is a comment (#), an input, or,
+// indented, an expected output of the input above it. With -rewrite the outputs
+// are replaced.
+//
+//	peer NAME qpn N gid A      name an endpoint
+//	attach NAME [mtu N] | detach
+//	mac MAC | addrs IP... | port changed | neighbours IP=MAC...
+//	host [from MAC] [to MAC] WHAT
+//	fabric NAME [unicast|multicast] [as NAME] WHAT
+//	ah ready N | ah failed N timeout|invalid
+//	advance DURATION
+//	flood N                    ARP requests of invented peers for 10.0.0.1
+//	busy MAC | collide NAME | stats | peers
+//
+// WHAT is one of
+//
+//	arp request|reply IP > IP
+//	rs|ra|ns|na|redirect IP > IP [target IP] [link MAC or NAME]
+//	ip IP > IP
+//
+// MACs are written out, or own, broadcast, or @NAME for the one that the table
+// has given a peer.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("transcripts: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
+	}
+}
+
+func playFile(t *testing.T, file string) {
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := newPlayer(t).play(string(want))
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got != string(want) {
+		t.Errorf("%s: the table does otherwise; see what with -rewrite and git diff\n%s", file, firstDiff(got, string(want)))
+	}
+}
+
+func firstDiff(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("got %d lines, want %d", len(g), len(w))
+}
+
+// player plays one transcript.
+type player struct {
+	*bench
+	names
+	ends map[string]endpoint
+}
+
+func newPlayer(t *testing.T) *player {
+	return &player{
+		bench: newBench(t, Config{}),
+		names: names{macs: map[ipoib.MAC]string{}, ends: map[endpoint]string{}},
+		ends:  map[string]endpoint{},
+	}
+}
+
+// play returns the transcript with the outputs that there are.
+func (p *player) play(script string) string {
+	var out strings.Builder
+	lines := bufio.NewScanner(strings.NewReader(script))
+	for lines.Scan() {
+		line := lines.Text()
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		for _, o := range p.line(strings.Fields(line)) {
+			fmt.Fprintf(&out, "\t%s\n", o)
+		}
+	}
+	return out.String()
+}
+
+// line plays one input.
+func (p *player) line(w []string) []string {
+	p.tb.Helper()
+	switch w[0] {
+	case "peer":
+		p.name(w[1], endpoint{gidOf(w[5]), hca.QPN(number(p.tb, w[3]))})
+		return nil
+	case "advance":
+		return p.advanceBy(w[1])
+	case "flood":
+		return p.flood(number(p.tb, w[1]))
+	case "busy":
+		_, ok := p.snap.Unicast(p.macArg(w[1]))
+		return []string{fmt.Sprintf("known to the data path: %v", ok)}
+	case "stats":
+		return counters(p.table.Stats())
+	case "peers":
+		return p.list()
+	}
+	before := p.table.Stats()
+	out := p.describe(p.step(p.event(w)))
+	return append(out, dropped(before, p.table.Stats())...)
+}
+
+// name gives an endpoint a name; the former bearer keeps none.
+func (p *player) name(name string, e endpoint) {
+	delete(p.names.ends, p.ends[name])
+	p.ends[name], p.names.ends[e] = e, name
+}
+
+func (p *player) describe(actions []Action) (out []string) {
+	for name, e := range p.ends {
+		if peer := p.table.peers.byEndpoint[e]; peer != nil {
+			p.macs[peer.mac] = "@" + name
+		}
+	}
+	p.macs[p.table.mac.own.mac] = "own"
+	for _, a := range actions {
+		out = append(out, p.action(a))
+	}
+	return out
+}
+
+func (p *player) advanceBy(arg string) (out []string) {
+	d, err := time.ParseDuration(arg)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	for end := p.now.Add(d); p.now.Before(end); {
+		before := p.table.Stats()
+		at, ok := p.table.NextDeadline()
+		if !ok || at.After(end) {
+			at = end
+		}
+		actions := p.advance(at.Sub(p.now))
+		for _, o := range append(p.describe(actions), dropped(before, p.table.Stats())...) {
+			out = append(out, fmt.Sprintf("+%v %s", p.now.Sub(end.Add(-d)), o))
+		}
+	}
+	return out
+}
+
+// flood lets n peers ask for the host, each from a GID of its own, and the host
+// answer each.
+func (p *player) flood(n int) []string {
+	before := p.table.Stats()
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{203, byte(i >> 16), byte(i >> 8), byte(i)})
+		e := endpoint{hca.GIDFromAddr(a), 0x99}
+		p.quickStep(fabricARP(e, ipoib.ARPRequest, a.String(), ipA, true))
+		p.quickStep(hostARP(ownMAC, p.macOf(e), ipoib.ARPReply, ipA, a.String()))
+		p.now = p.now.Add(10 * time.Microsecond)
+	}
+	if err := p.table.check(); err != nil {
+		p.tb.Fatal(err)
+	}
+	return dropped(before, p.table.Stats())
+}
+
+// quickStep steps without the checks, which cost O(peers), and answers what is
+// asked for.
+func (p *player) quickStep(ev Event) {
+	for _, a := range p.table.Step(p.now, ev, nil) {
+		switch a := a.(type) {
+		case Publish:
+			p.snap = a.Snapshot
+		case CreateAH:
+			p.quickStep(AHReady{a.ID, &fakeAH{"flooder"}})
+		}
+	}
+}
+
+func (p *player) list() (out []string) {
+	for _, i := range p.table.Peers() {
+		out = append(out, fmt.Sprintf("%s mac %s ips %v used %v handle %s", p.addr(ipoib.NewAddr(i.QPN, i.GID)), i.MAC, i.IPs, i.Used, i.Handle))
+	}
+	return sorted(out)
+}
+
+// dropped tells which frames were dropped between two counts.
+func dropped(before, after Stats) (out []string) {
+	for r := range NumReason {
+		if n := after.Drops[r] - before.Drops[r]; n > 0 {
+			out = append(out, fmt.Sprintf("drop %d %v", n, r))
+		}
+	}
+	if n := after.Kept - before.Kept; n > 0 {
+		out = append(out, fmt.Sprintf("keep %d", n))
+	}
+	return out
+}
+
+// event parses an input that is an event.
+func (p *player) event(w []string) Event {
+	p.tb.Helper()
+	switch w[0] {
+	case "attach":
+		return attachedAt(p.ends[w[1]])
+	case "detach":
+		return Detached{}
+	case "mac":
+		return HostMAC{p.macArg(w[1])}
+	case "collide":
+		return HostMAC{p.macOf(p.end(w[1]))}
+	case "addrs":
+		return HostAddrs{Addrs: ipList(w[1:])}
+	case "port":
+		return HostPortChanged{}
+	case "neighbours":
+		return p.neighbours(w[1:])
+	case "ah":
+		return p.ahEvent(w[1:])
+	case "host":
+		return p.hostEvent(w[1:])
+	case "fabric":
+		return p.fabricEvent(w[1:])
+	}
+	p.tb.Fatalf("unknown input %q", w)
+	return nil
+}
+
+func (p *player) neighbours(w []string) (ev HostNeighbours) {
+	for _, entry := range w {
+		addr, mac, _ := strings.Cut(entry, "=")
+		ev.Entries = append(ev.Entries, Neighbour{ip(addr), p.macArg(mac)})
+	}
+	return ev
+}
+
+func (p *player) ahEvent(w []string) Event {
+	id := uint64(number(p.tb, w[1]))
+	switch {
+	case w[0] == "ready":
+		return AHReady{id, &fakeAH{"ah" + w[1]}}
+	case w[2] == "invalid":
+		return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrInvalid}}
+	}
+	return AHFailed{id, &hca.VerbError{Verb: "create_ah", Err: hca.ErrTimeout}}
+}
+
+func (p *player) hostEvent(w []string) Event {
+	src, dst := ownMAC, ipoib.Broadcast
+	w, from := option(w, "from")
+	w, to := option(w, "to")
+	if from != "" {
+		src = p.macArg(from)
+	}
+	if to != "" {
+		dst = p.macArg(to)
+	}
+	switch w[0] {
+	case "arp":
+		return hostARP(src, dst, arpOp(w[1]), w[2], w[4])
+	case "ip":
+		return hostIP(src, dst, ip(w[1]), ip(w[3]))
+	}
+	m, link := p.ndArgs(w)
+	if to == "" {
+		dst = ipoib.GroupMAC(m.dst)
+	}
+	if link != "" {
+		m.options = etherLink(linkType(m.typ), p.macArg(link))
+	}
+	return hostND(src, dst, m)
+}
+
+func (p *player) fabricEvent(w []string) Event {
+	from := p.end(w[0])
+	multicast := w[1] == "multicast"
+	w, as := option(w[2:], "as")
+	if w[0] == "arp" {
+		ev := fabricARP(from, arpOp(w[1]), w[2], w[4], multicast)
+		if as != "" {
+			ev.Msg = fabricARP(p.end(as), arpOp(w[1]), w[2], w[4], multicast).Msg
+		}
+		return ev
+	}
+	m, link := p.ndArgs(w)
+	if link != "" {
+		m.options = ipoibLink(linkType(m.typ), p.end(link))
+	}
+	ev := fabricND(from, m)
+	ev.Multicast = multicast
+	return ev
+}
+
+// ndArgs parses "ns IP > IP target IP link L".
+func (p *player) ndArgs(w []string) (m ndMessage, link string) {
+	w, target := option(w, "target")
+	w, link = option(w, "link")
+	types := map[string]uint8{
+		"rs": ipoib.NDRouterSolicit, "ra": ipoib.NDRouterAdvert, "ns": ipoib.NDNeighborSolicit,
+		"na": ipoib.NDNeighborAdvert, "redirect": ipoib.NDRedirect,
+	}
+	var to netip.Addr
+	if target != "" {
+		to = ip(target)
+	}
+	if types[w[0]] == 0 {
+		p.tb.Fatalf("unknown message %q", w)
+	}
+	return nd(types[w[0]], ip(w[1]), ip(w[3]), to, nil), link
+}
+
+func linkType(msgType uint8) uint8 {
+	if msgType == ipoib.NDNeighborAdvert || msgType == ipoib.NDRedirect {
+		return ipoib.OptionTargetLink
+	}
+	return ipoib.OptionSourceLink
+}
+
+func arpOp(name string) uint16 {
+	if name == "reply" {
+		return ipoib.ARPReply
+	}
+	return ipoib.ARPRequest
+}
+
+func (p *player) end(name string) endpoint {
+	p.tb.Helper()
+	e, ok := p.ends[name]
+	if !ok {
+		p.tb.Fatalf("no peer is called %q", name)
+	}
+	return e
+}
+
+func (p *player) macArg(s string) ipoib.MAC {
+	p.tb.Helper()
+	switch {
+	case s == "own":
+		return ownMAC
+	case s == "broadcast":
+		return ipoib.Broadcast
+	case s[0] == '@':
+		return p.macOf(p.end(s[1:]))
+	}
+	var m ipoib.MAC
+	if _, err := fmt.Sscanf(s, "%x:%x:%x:%x:%x:%x", &m[0], &m[1], &m[2], &m[3], &m[4], &m[5]); err != nil {
+		p.tb.Fatalf("MAC %q: %v", s, err)
+	}
+	return m
+}
+
+// option takes "name value" out of w.
+func option(w []string, name string) (rest []string, value string) {
+	i := slices.Index(w, name)
+	if i < 0 {
+		return w, ""
+	}
+	return slices.Concat(w[:i], w[i+2:]), w[i+1]
+}
+
+func number(tb testing.TB, s string) int {
+	tb.Helper()
+	n, err := strconv.ParseInt(s, 0, 32)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return int(n)
+}
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}

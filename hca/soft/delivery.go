@@ -102,6 +102,12 @@ func (d *Device) settle() {
 func (q *QP) settle() {
 	q.lock()
 	defer q.unlock()
+	q.settleLocked()
+}
+
+// settleLocked gives out what the engine held back. Both sides are held.
+func (q *QP) settleLocked() {
 	q.core.Settle()
 	q.sendCQ.push(q.core.SendDone())
+	q.recvCQ.push(q.core.RecvDone())
 }

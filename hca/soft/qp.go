@@ -134,6 +134,7 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 
 func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	q.lock()
+	q.settleLocked()
 	if err := q.core.Modify(attr, mask, q.dev.env.Load()); err != nil {
 		q.unlock()
 		return err
@@ -142,7 +143,7 @@ func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 		q.purge()
 	}
 	q.recvCQ.push(q.core.RecvDone())
-	q.recvMu.Unlock()
+	q.recvMu.Unlock() // pump may deliver to this very QP
 	q.pump()
 	q.sendMu.Unlock()
 	return nil
@@ -161,6 +162,7 @@ func (q *QP) Query() (hca.QPAttr, error) {
 	}
 	q.lock()
 	defer q.unlock()
+	q.settleLocked()
 	return q.core.Query(), nil
 }
 

@@ -10,8 +10,9 @@
 // shell guards each side by a lock of its own and holds both for the methods
 // that say "both sides". A side writes nothing of the other: a send error moves
 // only the send side (to SQE), a receive error only the receive side (to ERR),
-// and [QP.Settle] carries the latter over to the send side. [QP.Query] sees one
-// state.
+// and [QP.Settle] carries the latter over to the send side. Until then the
+// completions of the receive error are held back, so nobody can know of ERR and
+// post a send that succeeds. [QP.Query] sees one state.
 //
 //	from        | to    | cause                               | what happens
 //	any         | RESET | Modify                              | requests dropped, no completions

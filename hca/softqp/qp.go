@@ -123,7 +123,8 @@ func (q *QP) Reset() { q.become(hca.QPReset) }
 
 // Settle carries a receive error over to the send side. Both sides.
 func (q *QP) Settle() {
-	if q.recv.state == hca.QPErr && q.send.state != hca.QPErr {
+	if q.recv.unsettled {
+		q.recv.unsettled = false
 		q.becomeSend(hca.QPErr)
 	}
 }

@@ -12,6 +12,8 @@ type recvSide struct {
 	done  []hca.WC
 	grh   [hca.GRHLen]byte
 	place pieces
+	// unsettled: the send side does not know yet that this one failed.
+	unsettled bool
 }
 
 type recvReq struct {
@@ -36,6 +38,7 @@ type Inbound struct {
 // becomeRecv alone writes the receive side's state.
 func (q *QP) becomeRecv(s hca.QPState) {
 	q.recv.state = s
+	q.recv.unsettled = false
 	switch s.RecvQueue() {
 	case hca.QueueFlushes:
 		q.flushRecv()
@@ -84,6 +87,7 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	if reason, status := q.place(env.Memory, r, in); reason != Passed {
 		q.completeRecv(hca.WC{ID: r.id, Status: status})
 		q.becomeRecv(hca.QPErr)
+		q.recv.unsettled = true
 		return reason
 	}
 	q.completeRecv(hca.WC{
@@ -124,8 +128,12 @@ func (q *QP) flushRecv() {
 }
 
 // RecvDone takes the receive completions; they are valid until the next
-// method of the receive side. Receive side.
+// method of the receive side. After a receive error there are none until
+// Settle: whoever sees one finds the send side in ERR as well. Receive side.
 func (q *QP) RecvDone() []hca.WC {
+	if q.recv.unsettled {
+		return nil
+	}
 	done := q.recv.done
 	q.recv.done = done[:0]
 	return done

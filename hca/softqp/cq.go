@@ -73,9 +73,6 @@ func (c *CQ) Arm() error {
 	return nil
 }
 
-// Failed reports whether the CQ is in error.
-func (c *CQ) Failed() bool { return c.failed }
-
 // Remove takes out the completions of a QP that was reset or destroyed
 // (IBA 10.3.1.2), keeping the order of the others.
 func (c *CQ) Remove(qpn hca.QPN) {

@@ -123,6 +123,3 @@ func (q *QP) SendDone() []hca.WC {
 	q.send.done = done[:0]
 	return done
 }
-
-// SendLen is the number of sends that wait. Send side.
-func (q *QP) SendLen() int { return q.send.queue.len() }

@@ -1,0 +1,29 @@
+package softqp
+
+import (
+	"testing"
+
+	"ipoibd/hca"
+)
+
+// A message costs no allocation, each way.
+func TestNoAllocations(t *testing.T) {
+	r := rtsRig(t)
+	sge := []hca.SGE{r.txSGE(0, 20), r.txSGE(20, 1000)}
+	wr := hca.SendWR{SGList: sge, UD: hca.UDDest{QPN: 9, QKey: 9}}
+	recv := hca.RecvWR{SGList: []hca.SGE{r.rxSGE(0, 2000)}}
+	in, ah := inbound("payload"), ahTo(peer4)
+	run := func() {
+		if r.PostSend(&wr, ah) != nil || r.PostRecv(&recv) != nil {
+			t.Fatal("post failed")
+		}
+		r.Fill(r.env, nil, &r.batch)
+		r.Finish(&r.batch, len(r.batch.Datagrams()))
+		if r.Deliver(r.env, in) != Passed || len(r.SendDone()) != 1 || len(r.RecvDone()) != 1 {
+			t.Fatal("not done")
+		}
+	}
+	if n := testing.AllocsPerRun(1000, run); n != 0 {
+		t.Errorf("%v allocations per message", n)
+	}
+}

@@ -1,0 +1,214 @@
+package softqp
+
+import (
+	"errors"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+// A story of one QP, from RESET to its faults and back.
+func TestStory(t *testing.T) {
+	r := newRig(t, defaultSpec())
+	r.up(hca.QPInit)
+	r.recv(1, 100) // held
+	if got := r.Deliver(r.env, inbound("early")); got != DropQPState {
+		t.Fatalf("in INIT: %v", got)
+	}
+	if err := errors.Join(r.step(hca.QPInit, hca.QPRTR), r.step(hca.QPRTR, hca.QPRTS)); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Deliver(r.env, inbound("in time")); got != Passed {
+		t.Fatalf("in RTS: %v", got)
+	}
+	r.wantReceived(outcome{1, hca.WCSuccess})
+
+	// A send too long stops the send side: what is behind it is flushed.
+	r.send(10, peer4, 8)
+	r.send(11, peer4, 1449)
+	r.send(12, peer4, 8)
+	b := r.fill()
+	if len(b.Datagrams()) != 1 || b.Tail != TailFail || b.Reason != FailSendLength {
+		t.Fatalf("%d datagrams, tail %v, reason %v", len(b.Datagrams()), b.Tail, b.Reason)
+	}
+	r.Finish(b, 1)
+	r.wantSent(outcome{10, hca.WCSuccess}, outcome{11, hca.WCLocLenErr}, outcome{12, hca.WCWRFlushErr})
+	r.wantState(hca.QPSQE)
+
+	// Receives live on in SQE; a later send is flushed at once.
+	r.recv(2, 100)
+	if got := r.Deliver(r.env, inbound("in SQE")); got != Passed {
+		t.Fatalf("in SQE: %v", got)
+	}
+	r.wantReceived(outcome{2, hca.WCSuccess})
+	r.send(13, peer4, 8)
+	r.wantSent(outcome{13, hca.WCWRFlushErr})
+
+	// Repaired, a receive too short takes all of it to ERR. Nobody sees its
+	// completion before the send side has failed as well.
+	if err := r.step(hca.QPSQE, hca.QPRTS); err != nil {
+		t.Fatal(err)
+	}
+	r.send(14, peer4, 8)
+	r.recv(3, hca.GRHLen+3)
+	r.recv(4, 100)
+	if got := r.Deliver(r.env, inbound("four")); got != FailRecvLength {
+		t.Fatalf("too short: %v", got)
+	}
+	r.wantState(hca.QPErr)
+	r.wantReceived()
+	r.wantSent()
+	r.Settle()
+	r.wantReceived(outcome{3, hca.WCLocLenErr}, outcome{4, hca.WCWRFlushErr})
+	r.wantSent(outcome{14, hca.WCWRFlushErr})
+	r.Settle()
+	r.wantSent()
+
+	// RESET forgets requests, completions and attributes.
+	r.send(15, peer4, 8)
+	r.recv(5, 100)
+	r.Reset()
+	r.wantSent()
+	r.wantReceived()
+	if got := r.Query(); got != (hca.QPAttr{}) {
+		t.Fatalf("after RESET: %+v", got)
+	}
+}
+
+// A receive error that a Modify overtakes is forgotten with the requests.
+func TestSettleAfterReset(t *testing.T) {
+	r := rtsRig(t)
+	r.recv(1, 10)
+	r.Deliver(r.env, inbound("x"))
+	r.Reset()
+	r.up(hca.QPRTS)
+	r.Settle()
+	r.wantState(hca.QPRTS)
+	r.wantReceived()
+}
+
+// Modify is total: every pair of states, every single attribute more or less,
+// as the table has it, and a refusal changes nothing.
+func TestModifyFollowsTheTable(t *testing.T) {
+	bits := []hca.QPAttrMask{0, hca.AttrState, hca.AttrCurState, hca.AttrPKeyIndex, hca.AttrPort, hca.AttrQKey, hca.AttrSQPSN}
+	for from := hca.QPState(0); from < hca.NumQPState; from++ {
+		for to := hca.QPState(0); to <= hca.NumQPState; to++ {
+			for _, bit := range bits {
+				rule := hca.UDTransition(from, to)
+				mask := (hca.AttrState | rule.Required) ^ bit
+				checkModify(t, from, to, mask, mask&hca.AttrState != 0 && rule.Check(mask))
+			}
+		}
+	}
+}
+
+func checkModify(t *testing.T, from, to hca.QPState, mask hca.QPAttrMask, allowed bool) {
+	t.Helper()
+	r := newRig(t, defaultSpec())
+	r.become(from)
+	before := r.Query()
+	err := r.Modify(hca.QPAttr{State: to, CurState: from, Port: 1, QKey: 5, SQPSN: 6, PKeyIndex: 1}, mask, r.env)
+	want := before
+	if allowed {
+		want = modified(before, to, mask)
+	}
+	if (err == nil) != allowed || err != nil && !errors.Is(err, hca.ErrInvalid) || r.Query() != want {
+		t.Errorf("%v to %v, mask %#x: %v, then %+v, want %+v", from, to, uint32(mask), err, r.Query(), want)
+	}
+}
+
+func modified(a hca.QPAttr, to hca.QPState, mask hca.QPAttrMask) hca.QPAttr {
+	if to == hca.QPReset {
+		return hca.QPAttr{}
+	}
+	a.State, a.CurState = to, to
+	if mask&hca.AttrPort != 0 {
+		a.Port = 1
+	}
+	if mask&hca.AttrQKey != 0 {
+		a.QKey = 5
+	}
+	if mask&hca.AttrSQPSN != 0 {
+		a.SQPSN = 6
+	}
+	if mask&hca.AttrPKeyIndex != 0 {
+		a.PKeyIndex = 1
+	}
+	return a
+}
+
+func TestModifyRefusesValues(t *testing.T) {
+	init := hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey
+	for name, c := range map[string]struct {
+		at   hca.QPState
+		attr hca.QPAttr
+		mask hca.QPAttrMask
+	}{
+		"P_Key index":   {hca.QPReset, hca.QPAttr{State: hca.QPInit, Port: 1, PKeyIndex: 2}, init},
+		"port 0":        {hca.QPReset, hca.QPAttr{State: hca.QPInit}, init},
+		"port 2":        {hca.QPReset, hca.QPAttr{State: hca.QPInit, Port: 2}, init},
+		"PSN":           {hca.QPRTR, hca.QPAttr{State: hca.QPRTS, SQPSN: 1 << 24}, hca.AttrState | hca.AttrSQPSN},
+		"current state": {hca.QPRTS, hca.QPAttr{State: hca.QPRTS, CurState: hca.QPSQD}, hca.AttrState | hca.AttrCurState},
+	} {
+		r := newRig(t, defaultSpec())
+		r.become(c.at)
+		if err := r.Modify(c.attr, c.mask, r.env); !errors.Is(err, hca.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		r.wantState(c.at)
+	}
+}
+
+// What each state does with a post, as the contract has it.
+func TestPostInEveryState(t *testing.T) {
+	for s := hca.QPState(0); s < hca.NumQPState; s++ {
+		r := newRig(t, defaultSpec())
+		r.become(s)
+		sendErr := r.PostSend(&hca.SendWR{ID: 1}, ahTo(peer4))
+		recvErr := r.PostRecv(&hca.RecvWR{ID: 2})
+		checkPost(t, s, "send", s.SendQueue(), sendErr, r.SendDone(), r.waiting())
+		checkPost(t, s, "receive", s.RecvQueue(), recvErr, r.RecvDone(), r.QP.recv.queue.len())
+	}
+}
+
+func checkPost(t *testing.T, s hca.QPState, what string, b hca.QueueBehaviour, err error, done []hca.WC, queued int) {
+	t.Helper()
+	var ok bool
+	switch b {
+	case hca.QueueRefuses:
+		ok = errors.Is(err, hca.ErrInvalid) && len(done) == 0 && queued == 0
+	case hca.QueueHolds, hca.QueueRuns:
+		ok = err == nil && len(done) == 0 && queued == 1
+	case hca.QueueFlushes:
+		ok = err == nil && len(done) == 1 && done[0].Status == hca.WCWRFlushErr && queued == 0
+	}
+	if !ok {
+		t.Errorf("%s in %v: %v, completions %v, %d queued", what, s, err, done, queued)
+	}
+}
+
+func TestPostRefusesRequests(t *testing.T) {
+	r := newRig(t, hca.QPSpec{SendWRs: 1, RecvWRs: 1, SendSGEs: 1, RecvSGEs: 1})
+	r.up(hca.QPRTS)
+	two := []hca.SGE{r.txSGE(0, 1), r.txSGE(1, 1)}
+	for name, wr := range map[string]hca.SendWR{
+		"list":     {SGList: two},
+		"checksum": {Flags: hca.SendIPCsum},
+		"QPN":      {UD: hca.UDDest{QPN: 1 << 24}},
+	} {
+		if err := r.PostSend(&wr, ahTo(peer4)); !errors.Is(err, hca.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := r.PostRecv(&hca.RecvWR{SGList: two}); !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("receive list: %v", err)
+	}
+	r.send(1, peer4, 1)
+	r.recv(1, 100)
+	if err := r.PostSend(&hca.SendWR{}, ahTo(peer4)); !errors.Is(err, hca.ErrQueueFull) {
+		t.Errorf("second send: %v", err)
+	}
+	if err := r.PostRecv(&hca.RecvWR{}); !errors.Is(err, hca.ErrQueueFull) {
+		t.Errorf("second receive: %v", err)
+	}
+}

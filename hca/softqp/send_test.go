@@ -1,0 +1,236 @@
+package softqp
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+// The bytes of a datagram, field by field (IBA 9.2, 9.3.1); the ICRC is checked
+// by the codec's own tests.
+func TestDatagramBytes(t *testing.T) {
+	r := rtsRig(t)
+	copy(r.tx, "hello")
+	wr := hca.SendWR{
+		ID: 1, SGList: []hca.SGE{r.txSGE(0, 2), r.txSGE(0, 0), r.txSGE(2, 3)},
+		UD: hca.UDDest{QPN: 0xabcdef, QKey: 0x01020304}, Flags: hca.SendSolicited,
+	}
+	if err := r.PostSend(&wr, ahTo(peer4)); err != nil {
+		t.Fatal(err)
+	}
+	b := r.fill()
+	d := &b.Datagrams()[0]
+	const want = "64" + "f0" + "ffff" + // UD SEND only; solicited, migrated, pad 3, version 0; P_Key
+		"00" + "abcdef" + "00" + "fffffe" + // reserved, destination QP, reserved, PSN
+		"01020304" + "00" + "001234" + // Q_Key, reserved, source QP
+		"68656c6c6f" + "000000" // payload, padding
+	got := bytes.Join(d.Vec(), nil)
+	if h := hex.EncodeToString(got[:len(got)-4]); h != want {
+		t.Errorf("datagram\n%s, want\n%s", h, want)
+	}
+	parse(t, r.env, d)
+	if d.Src != own4 || d.Dst != peer4 || d.TTL != 9 || d.TOS != 0x20 || len(d.Vec()) != 4 {
+		t.Errorf("datagram from %v to %v, TTL %d, TOS %#x, %d pieces", d.Src, d.Dst, d.TTL, d.TOS, len(d.Vec()))
+	}
+}
+
+// Every length in every cut of the gather list arrives whole, padded to four
+// bytes, with the payload where it lies.
+func TestDatagramLengths(t *testing.T) {
+	for _, to := range []netip.Addr{peer4, peer6} {
+		r := rtsRig(t)
+		for n := range 70 {
+			for pieces := 1; pieces <= MaxSGE; pieces++ {
+				r.sendPieces(to, n, pieces)
+			}
+		}
+	}
+}
+
+func (r *rig) sendPieces(to netip.Addr, n, pieces int) {
+	r.Helper()
+	var sges []hca.SGE
+	for i := range pieces {
+		from, end := n*i/pieces, n*(i+1)/pieces
+		sges = append(sges, r.txSGE(from, end-from))
+	}
+	wr := hca.SendWR{SGList: sges, UD: hca.UDDest{QPN: 1, QKey: 2}}
+	if err := r.PostSend(&wr, ahTo(to)); err != nil {
+		r.Fatal(err)
+	}
+	b := r.fill()
+	d := &b.Datagrams()[0]
+	if u := parse(r, r.env, d); !bytes.Equal(u.Payload, r.tx[:n]) || d.Len()%4 != 0 {
+		r.Fatalf("%d bytes in %d pieces: %x", n, pieces, u.Payload)
+	}
+	r.Finish(b, 1)
+	r.wantSent(outcome{0, hca.WCSuccess})
+}
+
+// A transport that takes datagrams by ones and twos sees each once, in order,
+// with consecutive PSNs over the wrap.
+func TestPartialSends(t *testing.T) {
+	r := rtsRig(t)
+	for i := range 7 {
+		r.send(uint64(i), peer4, 4*i)
+	}
+	var psns []uint32
+	var done []outcome
+	for i := 0; r.waiting() > 0; i++ {
+		b := r.fill()
+		n := min(i%3, len(b.Datagrams()))
+		for j := range n {
+			u := parse(t, r.env, &b.Datagrams()[j])
+			if len(u.Payload) != 4*len(psns) {
+				t.Fatalf("datagram %d has %d bytes", len(psns), len(u.Payload))
+			}
+			psns = append(psns, u.PSN)
+		}
+		r.Finish(b, n)
+		done = append(done, outcomes(r.SendDone())...)
+	}
+	if want := []uint32{0xfffffe, 0xffffff, 0, 1, 2, 3, 4}; !slices.Equal(psns, want) {
+		t.Errorf("PSNs %#x, want %#x", psns, want)
+	}
+	for i, o := range done {
+		if o != (outcome{uint64(i), hca.WCSuccess}) {
+			t.Errorf("completion %d: %v", i, o)
+		}
+	}
+	if got := r.Query().SQPSN; got != 5 {
+		t.Errorf("next PSN %d", got)
+	}
+}
+
+// Replication sends a copy to each peer, however many the transport takes at a
+// time: not to itself, not to the other family, each with its own ICRC and PSN.
+func TestReplication(t *testing.T) {
+	const peers = 2*BatchSize + 5
+	list := []netip.Addr{own4, peer6}
+	for i := range peers {
+		list = append(list, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
+	}
+	for _, take := range []int{1, 3, BatchSize - 1, BatchSize} {
+		r := rtsRig(t)
+		r.env.Replicate = true
+		r.send(1, group, 10)
+		r.send(2, peer4, 10)
+		var got []netip.Addr
+		loops := 0
+		for r.waiting() > 0 {
+			b := r.fill(list...)
+			n := min(take, len(b.Datagrams()))
+			for i := range n {
+				parse(t, r.env, &b.Datagrams()[i])
+				got = append(got, b.Datagrams()[i].Dst)
+			}
+			r.Finish(b, n)
+			if b.Tail == TailLoop && n == len(b.Datagrams()) {
+				loops++
+			}
+		}
+		if want := append(slices.Clone(list[2:]), peer4); !slices.Equal(got, want) || loops != 1 {
+			t.Errorf("%d at a time: %d copies, %d loops", take, len(got), loops)
+		}
+		r.wantSent(outcome{1, hca.WCSuccess}, outcome{2, hca.WCSuccess})
+	}
+}
+
+// Where a send ends other than as a datagram.
+func TestTails(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil  func(*rig)
+		to     netip.Addr
+		size   int
+		tail   Tail
+		reason Reason
+		n      int
+		status hca.WCStatus
+	}{
+		"unicast":           {to: peer4, size: 1448, tail: TailNone, n: 1},
+		"IPv6":              {to: peer6, size: 1428, tail: TailNone, n: 1},
+		"too long":          {to: peer4, size: 1449, tail: TailFail, reason: FailSendLength, status: hca.WCLocLenErr},
+		"too long for IPv6": {to: peer6, size: 1429, tail: TailFail, reason: FailSendLength, status: hca.WCLocLenErr},
+		"outside memory":    {to: peer4, size: rigMem + 1, tail: TailFail, reason: FailSendAccess, status: hca.WCLocProtErr},
+		"own address":       {to: own4, size: 1, tail: TailLoop},
+		"multicast":         {to: group, size: 1, tail: TailLoop, n: 1},
+		"port down":         {spoil: func(r *rig) { r.env.Up = false }, to: peer4, tail: TailDrop, reason: DropPortDown},
+		"GID gone":          {spoil: func(r *rig) { r.env.GIDs[0] = GID{} }, to: peer4, tail: TailDrop, reason: DropNoSource},
+		"table shrunk":      {spoil: func(r *rig) { r.env.GIDs = nil }, to: peer4, tail: TailDrop, reason: DropNoSource},
+		"family":            {spoil: func(r *rig) { r.env.GIDs[0].Addr = own6 }, to: peer4, tail: TailDrop, reason: DropNoSource},
+		"bad, port down": {spoil: func(r *rig) { r.env.Up = false }, to: peer4, size: rigMem + 1,
+			tail: TailFail, reason: FailSendAccess, status: hca.WCLocProtErr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rtsRig(t)
+			if c.spoil != nil {
+				c.spoil(r)
+			}
+			r.send(1, c.to, c.size)
+			b := r.fill()
+			if b.Tail != c.tail || b.Reason != c.reason || len(b.Datagrams()) != c.n {
+				t.Fatalf("tail %v, reason %v, %d datagrams", b.Tail, b.Reason, len(b.Datagrams()))
+			}
+			r.Finish(b, c.n)
+			r.wantSent(outcome{1, c.status})
+		})
+	}
+}
+
+// What is looped back is what would have gone out.
+func TestLoopMessage(t *testing.T) {
+	r := rtsRig(t)
+	wr := hca.SendWR{SGList: []hca.SGE{r.txSGE(0, 3), r.txSGE(3, 4)}, UD: hca.UDDest{QPN: 5, QKey: hca.QKeyControlled | 9}}
+	if err := r.PostSend(&wr, ahTo(own4)); err != nil {
+		t.Fatal(err)
+	}
+	l := &r.fill().Loop
+	got := fmt.Sprintf("%v>%v %v>%v %#x %#x ttl %d tos %d udp %d %x", l.Path.Src, l.Path.Dst, l.SrcQPN, l.DestQPN,
+		uint32(l.QKey), uint16(l.PKey), l.TTL, l.TOS, l.UDPLen, bytes.Join(l.Payload, nil))
+	want := fmt.Sprintf("10.0.0.1>10.0.0.1 0x001234>0x000005 0xb1b 0xffff ttl 9 tos 32 udp 32 %x", r.tx[:7])
+	if got != want || l.Len != 7 {
+		t.Errorf("loop\n%s, want\n%s", got, want)
+	}
+}
+
+// The P_Key of the QP's own index goes out, and the next attributes at once.
+func TestKeysOnTheWire(t *testing.T) {
+	r := newRig(t, defaultSpec())
+	a := hca.QPAttr{State: hca.QPInit, PKeyIndex: 1, Port: 1, QKey: 4}
+	if err := r.Modify(a, hca.AttrState|hca.AttrPKeyIndex|hca.AttrPort|hca.AttrQKey, r.env); err != nil {
+		t.Fatal(err)
+	}
+	for s := hca.QPInit; s < hca.QPRTS; s++ {
+		if err := r.step(s, s+1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ asked, want hca.QKey }{{0x7fffffff, 0x7fffffff}, {hca.QKeyControlled, 4}, {0xffffffff, 4}} {
+		if err := r.PostSend(&hca.SendWR{UD: hca.UDDest{QKey: c.asked}}, ahTo(peer4)); err != nil {
+			t.Fatal(err)
+		}
+		b := r.fill()
+		if u := parse(t, r.env, &b.Datagrams()[0]); u.QKey != c.want || u.PKey != 0x8001 {
+			t.Errorf("Q_Key %#x went out as %#x, P_Key %#x", uint32(c.asked), uint32(u.QKey), uint16(u.PKey))
+		}
+		r.Finish(b, 1)
+	}
+}
+
+// SQD and every state but RTS send nothing.
+func TestOnlyRTSSends(t *testing.T) {
+	for s := hca.QPState(0); s < hca.NumQPState; s++ {
+		r := rtsRig(t)
+		r.send(1, peer4, 1)
+		r.becomeSend(s)
+		b := r.fill()
+		if sent := len(b.Datagrams()) > 0; sent != (s == hca.QPRTS) || b.Tail != TailNone {
+			t.Errorf("%v: sent %v, tail %v", s, sent, b.Tail)
+		}
+	}
+}

@@ -72,11 +72,12 @@ type Group struct {
 
 // Peer is one entry of the peer table.
 type Peer struct {
-	MAC   string   `json:"mac"`
-	GID   hca.GID  `json:"gid"`
-	QPN   hca.QPN  `json:"qpn"`
-	IPs   []string `json:"ips"`
-	State string   `json:"state"`
+	MAC    string   `json:"mac"`
+	GID    hca.GID  `json:"gid"`
+	QPN    hca.QPN  `json:"qpn"`
+	IPs    []string `json:"ips"`
+	Used   bool     `json:"used"`   // the host sent data to it
+	Handle string   `json:"handle"` // of its AH: none, asked, ready, waiting or refused
 }
 
 // StateOpen is the state of a device that works.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/port"
@@ -11,8 +12,6 @@ import (
 	"ipoibd/neigh"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
-
-	"time"
 )
 
 // attachment is the interface's use of one session: the endpoint and the pumps.
@@ -59,7 +58,7 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	f.step(neigh.Attached{
 		Self: a.address(), Broadcast: a.ep.Broadcast, PKey: plan.PKey, QKey: plan.Broadcast.QKey, MTU: plan.MTU(),
 	})
-	f.hostAddrs()
+	f.hostNeighbours()
 	a.start(f.path)
 	if err := f.host.tap.SetCarrier(true); err != nil {
 		f.detach("no carrier")

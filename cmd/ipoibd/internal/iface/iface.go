@@ -41,9 +41,16 @@ type Iface struct {
 	closed  atomic.Bool
 }
 
+// TAP is what an interface asks of its TAP.
+type TAP interface {
+	link.Device
+	SetMTU(mtu int) error
+	Neighbours() ([]link.Neighbour, error)
+}
+
 // host is the TAP's side.
 type host struct {
-	tap     link.Device
+	tap     TAP
 	adopted bool
 	now     link.State
 	mtu     mtuState
@@ -70,7 +77,7 @@ type dataPath struct {
 // Open makes or adopts the interface, down and without carrier, and prepares
 // its data path. portGUID is for the stable MAC.
 func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog.Logger) (*Iface, error) {
-	tap, err := link.Open(link.Spec{Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU})
+	tap, adopted, err := link.Open(link.Spec{Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU})
 	if err != nil {
 		return nil, err
 	}
@@ -78,8 +85,7 @@ func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
-	f.host.adopted = tap.Adopted()
-	if f.host.adopted {
+	if f.host.adopted = adopted; adopted {
 		f.host.mtu.ours = 0
 	}
 	return f, nil
@@ -89,7 +95,7 @@ func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog
 const initialMTU = 1500
 
 // New returns an interface on a TAP that the caller opened.
-func New(cfg config.Interface, tap link.Device, dev *device.Device, log *slog.Logger) (*Iface, error) {
+func New(cfg config.Interface, tap TAP, dev *device.Device, log *slog.Logger) (*Iface, error) {
 	f := &Iface{
 		cfg:     cfg,
 		log:     log.With("interface", cfg.Name),

@@ -123,13 +123,22 @@ func (f *Iface) collect() {
 	}
 }
 
-// hostAddrs tells the table the addresses that the host answers for and the
-// entries of its neighbour cache.
+// hostAddrs tells the table which addresses the host answers for.
 func (f *Iface) hostAddrs() {
-	addrs, err := f.host.tap.SelfAddrs()
+	f.step(neigh.HostAddrs{Addrs: slices.Collect(f.host.now.SelfAddrs())})
+}
+
+// hostNeighbours tells the table what the host's own cache says: after a
+// restart it knows peers that the table does not.
+func (f *Iface) hostNeighbours() {
+	list, err := f.host.tap.Neighbours()
 	if err != nil {
-		f.log.Debug("read addresses", "err", err)
+		f.log.Warn("cannot read the host's neighbours", "err", err)
 		return
 	}
-	f.step(neigh.HostAddrs{Addrs: addrs})
+	entries := make([]neigh.Neighbour, 0, len(list))
+	for _, n := range list {
+		entries = append(entries, neigh.Neighbour{IP: n.IP, MAC: n.MAC})
+	}
+	f.step(neigh.HostNeighbours{Entries: entries})
 }

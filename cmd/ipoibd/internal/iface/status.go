@@ -98,3 +98,24 @@ func (f *Iface) counters() []hca.Counter {
 	}
 	return out
 }
+
+// kernelCounters are those of the TAP, the kernel's side and ours.
+func (f *Iface) kernelCounters() []hca.Counter {
+	c, err := f.host.tap.Counters()
+	if err != nil {
+		return []hca.Counter{}
+	}
+	k := c.Kernel
+	out := []hca.Counter{
+		{Name: "kernel_tx_packets", Value: k.TxPackets},
+		{Name: "kernel_tx_dropped", Value: k.TxDropped},
+		{Name: "kernel_tx_errors", Value: k.TxErrors},
+		{Name: "kernel_rx_packets", Value: k.RxPackets},
+		{Name: "kernel_rx_dropped", Value: k.RxDropped},
+		{Name: "kernel_rx_errors", Value: k.RxErrors},
+	}
+	for name, v := range c.All() {
+		out = append(out, hca.Counter{Name: "tap_" + name, Value: v})
+	}
+	return out
+}

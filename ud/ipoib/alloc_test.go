@@ -1,10 +1,6 @@
 package ipoib
 
-import (
-	"testing"
-
-	"ipoibd/hca"
-)
+import "testing"
 
 // TestNoAllocation covers what is done for every frame, and what neighbour
 // storms make frequent.
@@ -33,7 +29,7 @@ func TestNoAllocation(t *testing.T) {
 			must(t, err == nil)
 			a.Append(dst)
 		},
-		"AppendNS": func() { AppendNS(dst, hca.GID(gidA).Addr(), group6, addrA) },
+		"AppendNS": func() { AppendNS(dst, gidA.Addr(), group6, addrA) },
 		"TranslateND": func() {
 			for _, p := range ether {
 				_, err := TranslateND(dst, p, FormEther, FormIPoIB, roomy, known)

@@ -57,8 +57,9 @@ func FuzzParseEtherARP(f *testing.F) {
 	})
 }
 
-// addND seeds a fuzz target with the packets of testdata/nd.py, padded and cut.
-func addND(f *testing.F, add func(packet []byte, form Form)) {
+// seedND adds the packets of testdata/nd.py to a corpus, as they are, padded and
+// cut.
+func seedND(add func(packet []byte, form Form)) {
 	for form, packets := range goldens() {
 		for _, p := range packets {
 			add(p, form)
@@ -81,7 +82,7 @@ func fuzzed(packet []byte, ipoib, mend bool) ([]byte, Form) {
 }
 
 func FuzzParseND(f *testing.F) {
-	addND(f, func(p []byte, form Form) { f.Add(p, form == FormIPoIB, true); f.Add(p, form == FormIPoIB, false) })
+	seedND(func(p []byte, form Form) { f.Add(p, form == FormIPoIB, true); f.Add(p, form == FormIPoIB, false) })
 	f.Fuzz(func(t *testing.T, packet []byte, ipoib, mend bool) {
 		packet, form := fuzzed(packet, ipoib, mend)
 		nd, err := ParseND(packet, form)
@@ -114,7 +115,7 @@ func (total) ToMAC(a Addr) (MAC, bool) { return MAC(a[14:]), true }
 // FuzzTranslateND checks that a translation parses, is as long as the limit at
 // most, and says the same; and that the way back restores what was there.
 func FuzzTranslateND(f *testing.F) {
-	addND(f, func(p []byte, form Form) {
+	seedND(func(p []byte, form Form) {
 		f.Add(p, form == FormIPoIB, true, uint16(roomy))
 		f.Add(p, form == FormIPoIB, true, uint16(160))
 		f.Add(p, form == FormIPoIB, false, uint16(roomy))

@@ -101,13 +101,13 @@ var (
 )
 
 // translated returns a packet of testdata/nd.txt translated into the IPoIB form.
-func translated(t *testing.T, name string) []byte {
+func translated(t *testing.T, name string, limit int) []byte {
 	t.Helper()
-	packet, err := TranslateND(nil, golden(t, name, FormEther), FormEther, FormIPoIB, roomy, known)
+	packet, err := TranslateND(nil, golden(t, name, FormEther), FormEther, FormIPoIB, limit, known)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return message(EtherTypeIPv6, packet)
+	return packet
 }
 
 // What tshark prints of the nodes' addresses; those of options have the two
@@ -125,35 +125,72 @@ func TestTsharkDecodesBodies(t *testing.T) {
 	query := ARP{ARPRequest, addrA, ip("192.0.2.1"), Addr{}, ip("192.0.2.2")}
 	const arp = "ipoib.type=0x0806 ipoib.reserved=0x0000 arp.hw.type=32 "
 	const nd = "icmpv6.checksum.status=1 ipoib.type=0x86dd ipoib.reserved=0x0000 "
+	v6 := func(packet []byte) []byte { return message(EtherTypeIPv6, packet) }
 	cases := []struct {
 		name string
 		msg  []byte
 		want string
 	}{
-		{"ARP request", message(EtherTypeARP, query.Append(nil)), arp + "arp.opcode=1 arp.src.hw=" + hexA +
-			" arp.src.proto_ipv4=192.0.2.1 arp.dst.hw=" + strings.Repeat("0", 40) + " arp.dst.proto_ipv4=192.0.2.2"},
-		{"ARP reply", message(EtherTypeARP, arpReply.Append(nil)), arp + "arp.opcode=2 arp.src.hw=" + hexA +
-			" arp.src.proto_ipv4=192.0.2.1 arp.dst.hw=" + hexB + " arp.dst.proto_ipv4=192.0.2.2"},
-		{"IPv4", message(EtherTypeIPv4, udp4), "ipoib.type=0x0800 ipoib.reserved=0x0000 ip.dst=192.0.2.2 udp.length=13"},
-		{"IPv6", message(EtherTypeIPv6, udp6), "ipoib.type=0x86dd ipoib.reserved=0x0000 ipv6.dst=2001:db8::b udp.length=13"},
-		{"unsolicited NA", message(EtherTypeIPv6, AppendUnsolicitedNA(nil, ip("2001:db8::b"), addrB)),
-			nd + "ipv6.dst=ff02::1 icmpv6.type=136 icmpv6.opt.type=2 icmpv6.opt.linkaddr=" + optB},
-		{"NS", message(EtherTypeIPv6, AppendNS(nil, ip("fe80::a"), ip("2001:db8::b"), addrA)),
-			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA},
-		{"probe", message(EtherTypeIPv6, AppendNS(nil, ip("::"), ip("2001:db8::b"), addrA)),
-			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135"},
-		{"translated RS", translated(t, "rs"),
-			nd + "ipv6.dst=ff02::2 icmpv6.type=133 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA},
-		{"translated RA", translated(t, "ra"),
-			nd + "ipv6.dst=ff02::1 icmpv6.type=134 icmpv6.opt.type=1,5,3,25 icmpv6.opt.linkaddr=" + optB},
-		{"translated NS", translated(t, "ns"),
-			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA},
-		{"translated probe", translated(t, "dad"),
-			nd + "ipv6.dst=ff02::1:ff00:a icmpv6.type=135 icmpv6.opt.type=14"},
-		{"translated NA", translated(t, "na"),
-			nd + "ipv6.dst=2001:db8::a icmpv6.type=136 icmpv6.opt.type=2 icmpv6.opt.linkaddr=" + optB},
-		{"translated Redirect", translated(t, "redirect"), nd + "ipv6.dst=2001:db8::a,2001:db8:9::9 udp.length=72 " +
-			"icmpv6.type=137 icmpv6.opt.type=2,4 icmpv6.opt.linkaddr=" + optA},
+		{
+			"ARP request", message(EtherTypeARP, query.Append(nil)),
+			arp + "arp.opcode=1 arp.src.hw=" + hexA + " arp.src.proto_ipv4=192.0.2.1" +
+				" arp.dst.hw=" + strings.Repeat("0", 40) + " arp.dst.proto_ipv4=192.0.2.2",
+		},
+		{
+			"ARP reply", message(EtherTypeARP, arpReply.Append(nil)),
+			arp + "arp.opcode=2 arp.src.hw=" + hexA + " arp.src.proto_ipv4=192.0.2.1" +
+				" arp.dst.hw=" + hexB + " arp.dst.proto_ipv4=192.0.2.2",
+		},
+		{
+			"IPv4", message(EtherTypeIPv4, udp4),
+			"ipoib.type=0x0800 ipoib.reserved=0x0000 ip.dst=192.0.2.2 udp.length=13",
+		},
+		{
+			"IPv6", v6(udp6),
+			"ipoib.type=0x86dd ipoib.reserved=0x0000 ipv6.dst=2001:db8::b udp.length=13",
+		},
+		{
+			"unsolicited NA", v6(AppendUnsolicitedNA(nil, ip("2001:db8::b"), addrB)),
+			nd + "ipv6.dst=ff02::1 icmpv6.type=136 icmpv6.opt.type=2 icmpv6.opt.linkaddr=" + optB,
+		},
+		{
+			"NS", v6(AppendNS(nil, ip("fe80::a"), ip("2001:db8::b"), addrA)),
+			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA,
+		},
+		{
+			"probe", v6(AppendNS(nil, ip("::"), ip("2001:db8::b"), addrA)),
+			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135",
+		},
+		{
+			"translated RS", v6(translated(t, "rs", roomy)),
+			nd + "ipv6.dst=ff02::2 icmpv6.type=133 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA,
+		},
+		{
+			"translated RA", v6(translated(t, "ra", roomy)),
+			nd + "ipv6.dst=ff02::1 icmpv6.type=134 icmpv6.opt.type=1,5,3,25 icmpv6.opt.linkaddr=" + optB,
+		},
+		{
+			"translated NS", v6(translated(t, "ns", roomy)),
+			nd + "ipv6.dst=ff02::1:ff00:b icmpv6.type=135 icmpv6.opt.type=1 icmpv6.opt.linkaddr=" + optA,
+		},
+		{
+			"translated probe", v6(translated(t, "dad", roomy)),
+			nd + "ipv6.dst=ff02::1:ff00:a icmpv6.type=135 icmpv6.opt.type=14",
+		},
+		{
+			"translated NA", v6(translated(t, "na", roomy)),
+			nd + "ipv6.dst=2001:db8::a icmpv6.type=136 icmpv6.opt.type=2 icmpv6.opt.linkaddr=" + optB,
+		},
+		{
+			"translated Redirect", v6(translated(t, "redirect", roomy)),
+			nd + "ipv6.dst=2001:db8::a,2001:db8:9::9 udp.length=72 " +
+				"icmpv6.type=137 icmpv6.opt.type=2,4 icmpv6.opt.linkaddr=" + optA,
+		},
+		{
+			"Redirect cut short", v6(translated(t, "redirect", 200)),
+			nd + "ipv6.dst=2001:db8::a,2001:db8:9::9 udp.length=72 " +
+				"icmpv6.type=137 icmpv6.opt.type=2,4 icmpv6.opt.linkaddr=" + optA,
+		},
 	}
 	var messages [][]byte
 	for _, c := range cases {

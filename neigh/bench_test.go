@@ -3,7 +3,6 @@ package neigh
 import (
 	"fmt"
 	"net/netip"
-	"testing"
 	"time"
 
 	"ipoibd/hca"
@@ -40,22 +39,29 @@ func attachedAt(self endpoint) Attached {
 	return Attached{Self: self.addr(), Broadcast: broadcast, PKey: 0xffff, QKey: 0x0b1b, MTU: 2044}
 }
 
+// failer is what a bench needs of testing.TB, and rapid.T has too.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // bench is a table on the test bench: it keeps the time, the published
 // snapshot, and checks after each step what must always hold.
 type bench struct {
-	tb    testing.TB
+	tb    failer
 	table *Table
 	now   time.Time
 	snap  *Snapshot
 	out   []Action // of the last step
 }
 
-func newBench(tb testing.TB, conf Config) *bench {
+func newBench(tb failer, conf Config) *bench {
 	return &bench{tb: tb, table: New(conf), now: epochTime, snap: new(Snapshot)}
 }
 
 // attachedBench is a bench whose host has ownMAC and ipA, and whose QP is up.
-func attachedBench(tb testing.TB, conf Config) *bench {
+func attachedBench(tb failer, conf Config) *bench {
 	b := newBench(tb, conf)
 	b.step(HostMAC{ownMAC})
 	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})

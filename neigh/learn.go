@@ -12,7 +12,7 @@ import (
 //	ip is bound to another QPN of the GID | that peer came back: QPN changed, MAC kept
 //	else                                  | a new peer
 //
-// So is one that is known, but has claimed no address and was never sent to: a
+// So is one that is known, but has never claimed an address nor been sent to: a
 // restarted peer may probe before it claims.
 func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
 	p, owner := t.peers.byEndpoint[e], t.peers.byIP[ip]
@@ -32,7 +32,7 @@ func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
 
 // blank reports whether nothing depends on p.
 func (p *peer) blank() bool {
-	return len(p.ips) == 0 && !p.used && p.handle.state == handleNone
+	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
 // comeBack moves p to the endpoint e, whose blank entry (or nil) goes away.

@@ -32,6 +32,7 @@ type peer struct {
 	mac       ipoib.MAC
 	plain     bool         // mac is the plain one of the GID
 	ips       []netip.Addr // bound to it, the latest claim last
+	claimed   bool         // it has claimed an address at some time
 	used      bool         // the host sent data to it
 	seen      time.Time    // last sent data to, or last heard
 	sent      atomic.Bool  // set by snapshots: sent data to since the last look
@@ -131,6 +132,7 @@ func (s *peers) bind(ip netip.Addr, p *peer) {
 		s.unbind(p.ips[0])
 	}
 	p.ips = append(p.ips, ip)
+	p.claimed = true
 	s.byIP[ip] = p
 }
 

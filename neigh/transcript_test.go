@@ -386,7 +386,7 @@ func option(w []string, name string) (rest []string, value string) {
 	return slices.Concat(w[:i], w[i+2:]), w[i+1]
 }
 
-func number(tb testing.TB, s string) int {
+func number(tb failer, s string) int {
 	tb.Helper()
 	n, err := strconv.ParseInt(s, 0, 32)
 	if err != nil {

@@ -1,0 +1,208 @@
+package neigh
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+func numbered(i int) endpoint {
+	return endpoint{hca.GID{0: 0x20, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}, 9}
+}
+
+func wantDrops(t *testing.T, b *bench, why Reason, want uint64) {
+	t.Helper()
+	if got := b.table.Stats().Drops[why]; got != want {
+		t.Errorf("%d dropped as %v, want %d", got, why, want)
+	}
+}
+
+func TestKeptFramesPerPeer(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	var asked []Action
+	for range maxPeerFrames + 3 {
+		asked = append(asked, b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB)))...)
+	}
+	wantDrops(t, b, DropKeptFrames, 3)
+	if len(asked) != 1 {
+		t.Fatalf("%d actions, want one CreateAH", len(asked))
+	}
+	if sent := b.ready(asked); len(sent) != maxPeerFrames+1 {
+		t.Errorf("%d actions after AHReady, want %d frames and a snapshot", len(sent), maxPeerFrames)
+	}
+}
+
+func TestKeptBytesInAll(t *testing.T) {
+	b := attachedBench(t, Config{})
+	frame := func(i int) []byte {
+		f := hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})).Frame
+		return append(f, make([]byte, 2000)...)
+	}
+	n := maxKeptBytes / len(frame(0))
+	for i := range n + 2 {
+		b.step(FromHost{frame(i / maxPeerFrames)})
+	}
+	wantDrops(t, b, DropKeptBytes, 2)
+	b.advance(resolveTries * resolveInterval)
+	wantDrops(t, b, DropUnresolved, uint64(n))
+}
+
+func TestResolutionsBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range maxResolutions + 5 {
+		b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})))
+	}
+	wantDrops(t, b, DropResolveLimit, 5)
+}
+
+// TestAnswersToStrangersBounded: while the worker is busy, answers to strangers
+// wait for no more than maxAnswerAHs handles; data still gets its handle.
+func TestAnswersToStrangersBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range maxAnswerAHs + 7 {
+		b.meet(numbered(i), ipC)
+		b.step(hostARP(ownMAC, b.macOf(numbered(i)), ipoib.ARPReply, ipA, ipC))
+	}
+	wantDrops(t, b, DropAHLimit, 7)
+	b.meet(peerB, ipB)
+	if out := b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))); len(out) != 1 {
+		t.Errorf("data to an honest peer: %v", out)
+	}
+}
+
+// TestBusyPeersStay: when the used class is full, busy peers stay, a new one is
+// spoken to all the same, and idle ones make room after pressureIdle.
+func TestBusyPeersStay(t *testing.T) {
+	b := attachedBench(t, Config{MaxPeers: 6, MaxHeard: 2})
+	talk := func(i int) {
+		b.meet(numbered(i), ipC)
+		b.ready(b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), ip(ipC))))
+	}
+	for i := range 6 {
+		talk(i)
+	}
+	if s := b.table.Stats(); s.Used != 4 || s.Heard != 2 {
+		t.Fatalf("%d used, %d heard", s.Used, s.Heard)
+	}
+	b.advance(pressureIdle / 2)
+	b.snap.Unicast(b.macOf(numbered(0)))
+	b.advance(pressureIdle / 2)
+	talk(6)
+	for i, want := range []bool{true, false, true} {
+		if got := b.table.peers.byEndpoint[numbered(i)] != nil; got != want {
+			t.Errorf("peer %d is there: %v", i, got)
+		}
+	}
+}
+
+// TestFloodLeavesMarkedPeers: a heard peer that the data path has sent to since
+// the last sweep is not the flood's victim.
+func TestFloodLeavesMarkedPeers(t *testing.T) {
+	b := attachedBench(t, Config{MaxPeers: 16, MaxHeard: 4})
+	b.meet(peerB, ipB)
+	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), ipoib.ARPReply, ipA, ipB)))
+	b.advance(publishInterval)
+	b.snap.Unicast(b.macOf(peerB))
+	for i := range 100 {
+		b.meet(numbered(i), ipC)
+	}
+	if p := b.table.peers.byEndpoint[peerB]; p == nil || !p.used {
+		t.Errorf("peer B: %+v", p)
+	}
+}
+
+func TestHeardPeersGoSooner(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	b.advance(heardIdle + sweepInterval)
+	if s := b.table.Stats(); s.Heard != 0 || s.Evicted != 0 {
+		t.Errorf("%+v", s)
+	}
+	if at, ok := b.table.NextDeadline(); ok {
+		t.Errorf("an empty table wants to be called at %v", at)
+	}
+}
+
+// TestBindingsPerPeer: the latest claims hold; used peers may have more.
+func TestBindingsPerPeer(t *testing.T) {
+	b := knownBench(t)
+	claim := func(e endpoint) {
+		for i := range 40 {
+			b.meet(e, fmt.Sprintf("10.1.%d.%d", byte(e.qpn), i))
+		}
+	}
+	claim(peerB)
+	claim(peerC)
+	used, heard := b.table.peers.byEndpoint[peerB].ips, b.table.peers.byEndpoint[peerC].ips
+	if len(used) != maxIPsUsed || len(heard) != maxIPsHeard || heard[3] != ip("10.1.51.39") {
+		t.Errorf("used peer has %v, heard peer %v", used, heard)
+	}
+}
+
+func TestHostAddressesBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	var given []netip.Addr
+	for i := range maxHostAddrs + 10 {
+		given = append(given, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}))
+	}
+	b.step(HostAddrs{Addrs: given})
+	for i := range maxLearntIPs + 10 {
+		b.step(hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, fmt.Sprintf("10.3.0.%d", i+1), ipB))
+	}
+	if h := &b.table.hosts; len(h.given) != maxHostAddrs || len(h.learnt) != maxLearntIPs || h.learnt[0] != ip("10.3.0.11") {
+		t.Errorf("%d given, %d learnt from %v", len(h.given), len(h.learnt), h.learnt[0])
+	}
+}
+
+func TestHintsBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	var ev HostNeighbours
+	for i := range maxHints + 100 {
+		ev.Entries = append(ev.Entries, Neighbour{ip(ipB), ipoib.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}})
+	}
+	b.step(ev)
+	if n := len(b.table.resolver.hints); n != maxHints {
+		t.Errorf("%d hints", n)
+	}
+}
+
+// TestConfigRange: every configuration leaves room for both classes.
+func TestConfigRange(t *testing.T) {
+	for _, c := range []Config{{}, {1, 1}, {2, 9}, {-1, -1}, {100, 0}, {0, 5000}} {
+		got := c.normal()
+		if got.MaxHeard < 1 || got.MaxPeers-got.MaxHeard < 1 {
+			t.Errorf("%+v becomes %+v", c, got)
+		}
+	}
+	if (Config{}).normal() != (Config{DefaultMaxPeers, DefaultMaxHeard}) {
+		t.Error("defaults")
+	}
+}
+
+// TestFloodCost: the cost of a message does not grow with the flood. 100,000
+// messages of strangers at one GID, where every MAC is a rehash, end in bounded
+// memory and bounded work: each message costs at most a few hashes.
+func TestFloodFromOneGID(t *testing.T) {
+	b := attachedBench(t, Config{})
+	var out []Action
+	snapshots := 0
+	for i := range 100_000 {
+		e := endpoint{peerB.gid, hca.QPN(i + 2)}
+		out = b.table.Step(b.now, fabricARP(e, ipoib.ARPRequest, "0.0.0.0", ipA, true), out[:0])
+		if _, ok := out[len(out)-1].(Publish); ok {
+			snapshots++
+		}
+		b.now = b.now.Add(10 * time.Microsecond)
+	}
+	if s := b.table.Stats(); s.Heard != DefaultMaxHeard || s.AHs != 0 || snapshots > 101 {
+		t.Errorf("%d snapshots, %+v", snapshots, s)
+	}
+	if err := b.table.check(); err != nil {
+		t.Error(err)
+	}
+}

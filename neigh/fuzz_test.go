@@ -1,0 +1,107 @@
+package neigh
+
+import (
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// FuzzFromHost gives the table two frames of the host. Whatever they are, what
+// goes to the fabric speaks for nobody but ourselves.
+func FuzzFromHost(f *testing.F) {
+	for _, ev := range []FromHost{
+		hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, ipA, ipB),
+		hostARP(ownMAC, plainMAC(peerB.gid), ipoib.ARPReply, ipA, ipB),
+		hostIP(ownMAC, plainMAC(peerB.gid), ip(ipA), ip(ipB)),
+		hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip(ipC)),
+		hostIP(ownMAC, ipoib.MAC{2, 7}, ip(llA), ip(llB)),
+	} {
+		f.Add(ev.Frame, ev.Frame)
+	}
+	for _, c := range ndCases(func(o byte) []byte { return etherLink(o, ownMAC) }) {
+		f.Add(hostND(ownMAC, ipoib.GroupMAC(c.msg.dst), c.msg).Frame, []byte{})
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		b := knownBench(t)
+		b.meet(peerC, ipC)
+		for _, frame := range [][]byte{first, second} {
+			for _, a := range append(b.step(FromHost{frame}), b.ready(b.out)...) {
+				if s, ok := a.(SendFabric); ok {
+					checkSpeaksForUs(t, b, s.Msg)
+				}
+			}
+		}
+		b.advance(usedIdle)
+	})
+}
+
+func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
+	typ, body, err := ipoib.ParseHeader(msg)
+	if err != nil || !typ.Carried() || len(body) > b.table.link.mtu {
+		t.Fatalf("message %x: %v", msg, err)
+	}
+	if typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP {
+		if arp, err := ipoib.ParseARP(body); err != nil || arp.SHA != selfEnd.addr() {
+			t.Fatalf("ARP %+v, %v", arp, err)
+		}
+	}
+	if typ != ipoib.EtherTypeIPv6 || !ipoib.IsND(body) {
+		return
+	}
+	nd, err := ipoib.ParseND(body, ipoib.FormIPoIB)
+	if err != nil {
+		t.Fatalf("ND %x: %v", body, err)
+	}
+	if link, ok := nd.Link.IPoIB(); ok && nd.Type != ipoib.NDRedirect && link != selfEnd.addr() {
+		t.Fatalf("ND %+v speaks for %v", nd, link)
+	}
+}
+
+// FuzzFromFabric gives the table two messages of strangers. Whatever they are,
+// what goes to the host bears the MAC of its sender.
+func FuzzFromFabric(f *testing.F) {
+	add := func(ev FromFabric) {
+		f.Add(ev.Msg, ev.Msg, ev.SrcGID[:], uint32(ev.SrcQPN), ev.Multicast)
+	}
+	add(fabricARP(peerB, ipoib.ARPRequest, ipB, ipA, true))
+	add(fabricARP(peerB, ipoib.ARPReply, ipB, ipA, false))
+	add(fabricARP(endpoint{peerB.gid, 0x23}, ipoib.ARPRequest, ipB, ipB, true))
+	for _, c := range ndCases(func(o byte) []byte { return ipoibLink(o, peerC) }) {
+		add(fabricND(peerC, c.msg))
+	}
+	f.Fuzz(func(t *testing.T, first, second, gid []byte, qpn uint32, multicast bool) {
+		b := knownBench(t)
+		var e endpoint
+		copy(e.gid[:], gid)
+		e.qpn = hca.QPN(qpn)
+		for _, msg := range [][]byte{first, second} {
+			for _, a := range b.step(FromFabric{msg, e.gid, e.qpn, multicast}) {
+				if s, ok := a.(SendHost); ok {
+					checkBearsMAC(t, b, e, s.Frame)
+				}
+			}
+		}
+		b.advance(usedIdle)
+	})
+}
+
+func checkBearsMAC(t *testing.T, b *bench, e endpoint, raw []byte) {
+	f, ok := parseFrame(raw)
+	if !ok || len(raw) < minEtherFrame || f.src != b.macOf(e) || !f.typ.Carried() {
+		t.Fatalf("frame %x of %v", raw, e)
+	}
+	if f.isARP() {
+		if arp, err := ipoib.ParseEtherARP(f.body()); err != nil || arp.SHA != f.src {
+			t.Fatalf("ARP %+v, %v", arp, err)
+		}
+		return
+	}
+	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
+	if err != nil {
+		t.Fatalf("ND %x: %v", f.body(), err)
+	}
+	if link, ok := nd.Link.MAC(); ok && nd.Type != ipoib.NDRedirect && link != f.src {
+		t.Fatalf("ND %+v bears %v", nd, link)
+	}
+}

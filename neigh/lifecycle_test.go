@@ -1,0 +1,235 @@
+package neigh
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// TestReasonNames: one name each, since they are labels.
+func TestReasonNames(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range NumReason {
+		if seen[r.String()] || r.String() == "" {
+			t.Errorf("reason %d is called %q", r, r)
+		}
+		seen[r.String()] = true
+	}
+	if NumReason.String() != "unknown" {
+		t.Error("a reason out of range")
+	}
+}
+
+func TestCountersNameEverything(t *testing.T) {
+	s := Stats{FromHost: 1, KeptSent: 2}
+	s.Drops[DropForged] = 3
+	got := map[string]uint64{}
+	for _, c := range s.Counters() {
+		if _, twice := got[c.Name]; twice {
+			t.Errorf("%q twice", c.Name)
+		}
+		got[c.Name] = c.Value
+	}
+	if got["from_host"] != 1 || got["kept_sent"] != 2 || got["drop_forged_link_address"] != 3 {
+		t.Errorf("counters %v", got)
+	}
+}
+
+// TestHandleTable walks every state of a handle through every cause that the
+// table of handleState has for it.
+func TestHandleTable(t *testing.T) {
+	send := func(b *bench) { b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))) }
+	id := func(b *bench) uint64 { return b.table.handles.lastID }
+	ready := func(b *bench) { b.step(AHReady{id(b), &fakeAH{"ah"}}) }
+	timeout := func(b *bench) { b.step(AHFailed{id(b), hca.ErrTimeout}) }
+	final := func(b *bench) { b.step(AHFailed{id(b), hca.ErrRange}) }
+	wait := func(d time.Duration) func(*bench) { return func(b *bench) { b.advance(d) } }
+	detach := func(b *bench) { b.step(Detached{}) }
+	for _, c := range []struct {
+		name string
+		do   []func(*bench)
+		want handleState
+	}{
+		{"nothing", nil, handleNone},
+		{"message", []func(*bench){send}, handleAsked},
+		{"ready", []func(*bench){send, ready}, handleReady},
+		{"message when ready", []func(*bench){send, ready, send}, handleReady},
+		{"answered twice", []func(*bench){send, ready, ready}, handleReady},
+		{"failed after ready", []func(*bench){send, ready, timeout}, handleReady},
+		{"first failure", []func(*bench){send, timeout}, handleWaiting},
+		{"message while waiting", []func(*bench){send, timeout, send}, handleWaiting},
+		{"waited", []func(*bench){send, timeout, wait(ahBackoff)}, handleAsked},
+		{"not yet", []func(*bench){send, timeout, wait(ahBackoff), timeout, wait(2*ahBackoff - 1)}, handleWaiting},
+		{"last failure", []func(*bench){send, timeout, wait(ahBackoff), timeout, wait(2 * ahBackoff), timeout}, handleRefused},
+		{"final failure", []func(*bench){send, final}, handleRefused},
+		{"message when refused", []func(*bench){send, final, send}, handleRefused},
+		{"held off", []func(*bench){send, final, wait(ahHoldoff)}, handleNone},
+		{"detached when asked", []func(*bench){send, detach}, handleNone},
+		{"detached when ready", []func(*bench){send, ready, detach}, handleNone},
+		{"detached when waiting", []func(*bench){send, timeout, detach, wait(ahBackoff)}, handleNone},
+		{"detached when refused", []func(*bench){send, final, detach}, handleNone},
+	} {
+		b := attachedBench(t, Config{})
+		b.meet(peerB, ipB)
+		for _, do := range c.do {
+			do(b)
+		}
+		if got := b.table.peers.byEndpoint[peerB].handle.state; got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestHandlesGoBackOnce: through eviction, detaching and late answers each handle
+// that was given is given back exactly once, after the snapshots that had it.
+func TestHandlesGoBackOnce(t *testing.T) {
+	b := attachedBench(t, Config{MaxPeers: 6, MaxHeard: 2})
+	held, lastSeen := map[hca.AH]bool{}, map[hca.AH]uint64{}
+	var watch func(out []Action)
+	watch = func(out []Action) {
+		for _, a := range out {
+			switch a := a.(type) {
+			case CreateAH:
+				ah := &fakeAH{}
+				held[ah] = true
+				watch(b.step(AHReady{a.ID, ah}))
+			case DestroyAH:
+				if !held[a.AH] || a.LastEpoch < lastSeen[a.AH] {
+					t.Fatalf("handle %p back after %d, in a snapshot until %d", a.AH, a.LastEpoch, lastSeen[a.AH])
+				}
+				delete(held, a.AH)
+			case Publish:
+				for _, r := range a.Snapshot.routes {
+					lastSeen[r.dest.AH] = a.Snapshot.epoch
+				}
+			}
+		}
+	}
+	for i := range 50 {
+		watch(b.step(fabricARP(numbered(i), ipoib.ARPRequest, ipC, ipC, true)))
+		watch(b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), ip(ipC))))
+		watch(b.advance(time.Duration(i) * time.Second))
+	}
+	watch(b.step(Detached{}))
+	if len(held) != 0 || len(lastSeen) == 0 {
+		t.Errorf("%d handles were not given back, %d were published", len(held), len(lastSeen))
+	}
+}
+
+// TestAddressChangeWhileAttached: a QP's new number without Detached keeps the
+// handles, announces, and takes the address from a peer that had it.
+func TestAddressChangeWhileAttached(t *testing.T) {
+	b := knownBench(t)
+	out := b.step(attachedAt(peerB))
+	if b.table.peers.byEndpoint[peerB] != nil || !b.snap.Self(peerB.gid, peerB.qpn) {
+		t.Error("our own address is a peer's")
+	}
+	if sent := len(out) - 2; sent != 2 { // DestroyAH and Publish besides
+		t.Errorf("%d announcements for two addresses: %v", sent, out)
+	}
+}
+
+// TestAnnouncementCutShort: a detach between the rounds does not lose the rest,
+// and meanwhile there is no deadline that cannot be met.
+func TestAnnouncementCutShort(t *testing.T) {
+	b := newBench(t, Config{})
+	b.step(HostMAC{ownMAC})
+	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA)}})
+	b.step(attachedAt(selfEnd))
+	b.step(Detached{})
+	b.advance(time.Minute)
+	if n := b.table.Stats().Announcements; n != 1 {
+		t.Fatalf("%d announcements while detached", n-1)
+	}
+	b.step(attachedAt(selfEnd))
+	b.advance(time.Minute)
+	if n := b.table.Stats().Announcements; n != 2 { // rounds that were missed are one
+		t.Errorf("%d announcements", n)
+	}
+}
+
+// TestNewHostAddressIsAnnounced: but not one that is known, or that no node has.
+func TestNewHostAddressIsAnnounced(t *testing.T) {
+	b := attachedBench(t, Config{})
+	count := func(addrs ...netip.Addr) int { return len(b.step(HostAddrs{Addrs: addrs})) }
+	known := []netip.Addr{ip(ipA), ip(llA)}
+	if n := count(known...); n != 0 {
+		t.Errorf("%d actions for known addresses", n)
+	}
+	if n := count(append(known, ip("127.0.0.1"), ip("ff02::1"), ip("::"), netip.Addr{})...); n != 0 {
+		t.Errorf("%d actions for addresses of no node", n)
+	}
+	if n := count(append(known, ip("fe80::1%ib0"), ip("::ffff:10.0.0.9"))...); n != 4 {
+		t.Errorf("%d actions for two new addresses", n)
+	}
+	if !b.table.hosts.has(ip("fe80::1")) || !b.table.hosts.has(ip("10.0.0.9")) {
+		t.Errorf("addresses %v", b.table.hosts.given)
+	}
+}
+
+// TestSourceOfQuestions: in whose name an unknown neighbour is asked for.
+func TestSourceOfQuestions(t *testing.T) {
+	h := hostIPs{given: []netip.Addr{ip("10.0.0.1"), ip("fe80::a"), ip("2001:db8::1")}, learnt: []netip.Addr{ip("10.0.0.9")}}
+	for _, c := range []struct{ target, wish, want string }{
+		{"10.0.0.2", "10.0.0.9", "10.0.0.9"},           // the host has it
+		{"10.0.0.2", "198.51.100.1", "10.0.0.1"},       // routed
+		{"10.0.0.2", "2001:db8::1", "10.0.0.1"},        // a hint of the other family
+		{"fe80::b", "2001:db8::1", "2001:db8::1"},      // global asks for link-local
+		{"fe80::b", "2001:db8::99", "fe80::a"},         // routed
+		{"2001:db8::2", "2001:db8::99", "2001:db8::1"}, // routed
+	} {
+		if got := h.source(ip(c.target), ip(c.wish)); got != ip(c.want) {
+			t.Errorf("asking for %s, the packet from %s: %v, want %s", c.target, c.wish, got, c.want)
+		}
+	}
+	var none hostIPs
+	if none.source(ip(ipB), ip("198.51.100.1")) != ip("0.0.0.0") || none.source(ip(llB), ip(llA)) != ip("::") {
+		t.Error("a host without addresses must probe")
+	}
+}
+
+// TestHints: the kernel's belief before the packet's destination, its family
+// first.
+func TestHints(t *testing.T) {
+	var r resolver
+	both, v6 := ipoib.MAC{2, 1}, ipoib.MAC{2, 2}
+	r.setHints([]Neighbour{{ip(ipB), both}, {ip(llB), both}, {ip("fe80::c%ib0"), v6}, {ip("224.0.0.1"), v6}})
+	for _, c := range []struct {
+		mac       ipoib.MAC
+		dst, want string
+	}{
+		{both, "198.51.100.1", ipB},
+		{both, "2001:db8::9", llB},
+		{v6, "198.51.100.1", "fe80::c"},
+		{ipoib.MAC{2, 3}, "198.51.100.1", "198.51.100.1"},
+	} {
+		if got := r.target(c.mac, ip(c.dst)); got != ip(c.want) {
+			t.Errorf("%v to %s: %v, want %s", c.mac, c.dst, got, c.want)
+		}
+	}
+}
+
+// TestSharedAddress: two interfaces of one machine answer for the same address
+// (Linux does, with arp_ignore=0). Each gets an entry of its own, and they come to
+// rest.
+func TestSharedAddress(t *testing.T) {
+	b := attachedBench(t, Config{})
+	other := endpoint{peerB.gid, peerB.qpn + 1}
+	b.meet(peerB, ipB)
+	b.meet(peerB, ipC)
+	for range 3 {
+		b.meet(other, ipB)
+		b.meet(peerB, ipC)
+	}
+	first, second := b.macOf(peerB), b.macOf(other)
+	for range 3 {
+		b.meet(other, ipB)
+		b.meet(peerB, ipB)
+	}
+	if first == second || b.macOf(peerB) != first || b.macOf(other) != second {
+		t.Errorf("MACs %v and %v became %v and %v", first, second, b.macOf(peerB), b.macOf(other))
+	}
+}

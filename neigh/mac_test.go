@@ -1,0 +1,57 @@
+package neigh
+
+import (
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// TestPlainMAC pins the hash: hosts' caches outlive a restart and an upgrade.
+// The first bytes of the SHA-256 of the GID are from sha256sum.
+func TestPlainMAC(t *testing.T) {
+	// printf '\0\0\0\0\0\0\0\0\0\0\377\377\300\0\2\2' | sha256sum: 7a60b6620d75...
+	if got, want := plainMAC(gidOf("192.0.2.2")), (ipoib.MAC{0x7a, 0x60, 0xb6, 0x62, 0x0d, 0x75}); got != want {
+		t.Errorf("plain MAC %v, want %v", got, want)
+	}
+	// The same with 00000022 00000001 behind it.
+	if got, want := rehashedMAC(gidOf("192.0.2.2"), 0x22, 1), (ipoib.MAC{0x12, 0x41, 0xbf, 0x0c, 0x76, 0x27}); got != want {
+		t.Errorf("rehashed MAC %v, want %v", got, want)
+	}
+}
+
+func TestMACIsLocalUnicast(t *testing.T) {
+	for i := range 1000 {
+		gid := hca.GID{15: byte(i), 14: byte(i >> 8)}
+		for _, m := range []ipoib.MAC{plainMAC(gid), rehashedMAC(gid, 7, 1)} {
+			if m[0]&3 != 2 {
+				t.Fatalf("MAC %v of %v", m, gid)
+			}
+		}
+	}
+}
+
+func TestFreeMACCountsPastTaken(t *testing.T) {
+	e := peerB
+	taken := map[ipoib.MAC]bool{plainMAC(e.gid): true, rehashedMAC(e.gid, e.qpn, 1): true}
+	got := freeMAC(e.gid, e.qpn, func(m ipoib.MAC) bool { return taken[m] })
+	if want := rehashedMAC(e.gid, e.qpn, 2); got != want {
+		t.Errorf("MAC %v, want the second rehash %v", got, want)
+	}
+}
+
+// TestCollisionOfPlainMACs: a peer whose plain MAC another one has gets a rehash,
+// and the data path uses it too. The collision is made by hand: 46 bits.
+func TestCollisionOfPlainMACs(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerC, ipC)
+	b.table.peers.setMAC(b.table.peers.byEndpoint[peerC], plainMAC(peerB.gid))
+	b.meet(peerB, ipB)
+	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
+		t.Fatalf("MAC of B %v, want %v", got, want)
+	}
+	b.advance(publishInterval)
+	if got := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
+		t.Errorf("the data path says %v, the table %v", got, b.macOf(peerB))
+	}
+}

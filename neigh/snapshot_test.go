@@ -1,0 +1,133 @@
+package neigh
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// knownBench is a bench where the host talks to B.
+func knownBench(tb testing.TB) *bench {
+	b := attachedBench(tb, Config{})
+	b.meet(peerB, ipB)
+	b.ready(b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))))
+	b.advance(publishInterval)
+	return b
+}
+
+func TestSnapshotLookups(t *testing.T) {
+	b := knownBench(t)
+	s := b.snap
+	if d, ok := s.Unicast(b.macOf(peerB)); !ok || d != (hca.UDDest{AH: d.AH, QPN: peerB.qpn, QKey: 0x0b1b}) || d.AH.(*fakeAH).name != "ah1" {
+		t.Errorf("Unicast: %v, %v", d, ok)
+	}
+	if _, ok := s.Unicast(ipoib.MAC{2, 9, 9, 9, 9, 9}); ok {
+		t.Error("Unicast of an unknown MAC")
+	}
+	if d, ok := s.Group(ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))); !ok || d != broadcast {
+		t.Errorf("Group: %v, %v", d, ok)
+	}
+	if !s.Self(selfEnd.gid, selfEnd.qpn) || s.Self(selfEnd.gid, selfEnd.qpn+1) || s.Self(peerB.gid, peerB.qpn) {
+		t.Error("Self")
+	}
+	if !s.FromHost(ownMAC) || s.FromHost(ipoib.MAC{}) || s.FromHost(b.macOf(peerB)) || s.HostMAC() != ownMAC {
+		t.Error("FromHost or HostMAC")
+	}
+}
+
+// TestZeroSnapshot: what the data path starts with.
+func TestZeroSnapshot(t *testing.T) {
+	s := new(Snapshot)
+	_, unicast := s.Unicast(ipoib.MAC{})
+	_, group := s.Group(hca.GID{})
+	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.Epoch() != 0 {
+		t.Error("the zero snapshot knows somebody")
+	}
+	if s.PeerMAC(peerB.gid, peerB.qpn) != plainMAC(peerB.gid) {
+		t.Error("PeerMAC")
+	}
+}
+
+// TestPeerMACAvoidsTheHost: total, and never the host's own MAC.
+func TestPeerMACAvoidsTheHost(t *testing.T) {
+	b := newBench(t, Config{})
+	b.step(HostMAC{plainMAC(peerB.gid)})
+	if got, want := b.snap.PeerMAC(peerB.gid, peerB.qpn), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
+		t.Errorf("MAC %v, want %v", got, want)
+	}
+	b.step(attachedAt(selfEnd))
+	b.meet(peerB, ipB)
+	if got := b.macOf(peerB); got != b.snap.PeerMAC(peerB.gid, peerB.qpn) {
+		t.Errorf("the table gave %v", got)
+	}
+}
+
+// TestOldSnapshotMarksUse: a data path that still has an old snapshot keeps its
+// peers alive.
+func TestOldSnapshotMarksUse(t *testing.T) {
+	b := knownBench(t)
+	old := b.snap
+	b.meet(peerC, ipC)
+	for range 50 {
+		b.advance(time.Minute)
+		old.Unicast(plainMAC(peerB.gid))
+	}
+	if b.table.peers.byEndpoint[peerB] == nil {
+		t.Error("a busy peer was collected")
+	}
+	b.advance(usedIdle + sweepInterval)
+	if b.table.peers.byEndpoint[peerB] != nil {
+		t.Error("an idle peer was not collected")
+	}
+}
+
+func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
+	b := knownBench(t)
+	s, mac := b.snap, b.macOf(peerB)
+	stranger := gidOf("203.0.113.1")
+	if n := testing.AllocsPerRun(100, func() {
+		s.Unicast(mac)
+		s.Unicast(ownMAC)
+		s.Group(stranger)
+		s.PeerMAC(peerB.gid, peerB.qpn)
+		s.PeerMAC(stranger, 5)
+		s.HostMAC()
+		s.FromHost(ownMAC)
+		s.Self(stranger, 5)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestPublishRate: what the slow path can bridge is published once in
+// publishInterval, however much changes.
+func TestPublishRate(t *testing.T) {
+	b := knownBench(t)
+	before := b.snap.Epoch()
+	for i := range 1000 {
+		e := endpoint{hca.GID{0: 0x20, 14: byte(i >> 8), 15: byte(i)}, 9}
+		b.meet(e, ipC)
+		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(ipC))))
+		b.now = b.now.Add(100 * time.Microsecond)
+	}
+	if n := b.snap.Epoch() - before; n < 9 || n > 11 {
+		t.Errorf("%d snapshots in 100 ms", n)
+	}
+}
+
+func BenchmarkUnicast(b *testing.B) {
+	bench := knownBench(b)
+	mac := bench.macOf(peerB)
+	for b.Loop() {
+		bench.snap.Unicast(mac)
+	}
+}
+
+func BenchmarkPeerMACOfStranger(b *testing.B) {
+	s, gid := new(Snapshot), gidOf("203.0.113.1")
+	for b.Loop() {
+		s.PeerMAC(gid, 5)
+	}
+}

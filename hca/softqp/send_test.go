@@ -141,6 +141,26 @@ func TestReplication(t *testing.T) {
 	}
 }
 
+// A request's copies are its own: the next one starts with the first peer, also
+// when the one before was flushed or dropped half-way.
+func TestReplicationStartsAnew(t *testing.T) {
+	list := []netip.Addr{peer4, netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")}
+	for name, between := range map[string]func(*rig){
+		"done":  func(r *rig) { r.Finish(r.fill(list...), 3) },
+		"ERR":   func(r *rig) { r.Finish(r.fill(list...), 2); r.become(hca.QPErr); r.Reset(); r.up(hca.QPRTS) },
+		"RESET": func(r *rig) { r.Finish(r.fill(list...), 2); r.Reset(); r.up(hca.QPRTS) },
+	} {
+		r := rtsRig(t)
+		r.env.Replicate = true
+		r.send(1, group, 10)
+		between(r)
+		r.send(2, group, 10)
+		if got := len(r.fill(list...).Datagrams()); got != 3 {
+			t.Errorf("%s: %d copies, want 3", name, got)
+		}
+	}
+}
+
 // Where a send ends other than as a datagram.
 func TestTails(t *testing.T) {
 	for name, c := range map[string]struct {

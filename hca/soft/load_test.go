@@ -1,0 +1,202 @@
+package soft
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/memfabric"
+)
+
+// pairOn makes two devices on one fabric.
+func pairOn(t testing.TB) (a, b *rig) {
+	f := memfabric.New(1)
+	return newRigOn(t, f, "a", nil, testV4), newRigOn(t, f, "b", nil, testV4b)
+}
+
+// flow sends batches from one QP to the other and takes the completions.
+type flow struct {
+	from, to *rig
+	sends    []hca.SendWR
+	recvs    []hca.RecvWR
+	wcs      []hca.WC
+}
+
+func newFlow(from, to *rig, ah hca.AH, batch, size int) *flow {
+	f := &flow{from: from, to: to, wcs: make([]hca.WC, batch)}
+	for i := range batch {
+		f.sends = append(f.sends, hca.SendWR{
+			SGList: []hca.SGE{from.mr.SGE(i*rigSlot, 20), from.mr.SGE(i*rigSlot+20, size-20)},
+			UD:     hca.UDDest{AH: ah, QPN: to.qp.Num(), QKey: rigQKey},
+		})
+		f.recvs = append(f.recvs, hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{to.mr.SGE(i*rigSlot, rigSlot)}})
+	}
+	return f
+}
+
+// round moves one batch from end to end.
+func (f *flow) round(t testing.TB) {
+	if _, err := f.to.qp.PostRecv(f.recvs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.from.qp.PostSend(f.sends); err != nil {
+		t.Fatal(err)
+	}
+	f.drain(t, f.from.send)
+	f.drain(t, f.to.recv)
+}
+
+// drain takes a whole batch of completions.
+func (f *flow) drain(t testing.TB, cq hca.CQ) {
+	for got := 0; got < len(f.sends); {
+		if err := cq.Arm(); err != nil {
+			t.Fatal(err)
+		}
+		n, err := cq.Poll(f.wcs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got += n; n == 0 {
+			if err := cq.Wait(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A message costs no allocation from post to completion, both ends together.
+func TestNoAllocations(t *testing.T) {
+	a, b := pairOn(t)
+	ah := a.ah(testV4b)
+	f := newFlow(a, b, ah, 32, 1448)
+	for range 20 {
+		f.round(t) // until every free list has grown
+	}
+	if n := testing.AllocsPerRun(200, func() { f.round(t) }); n != 0 {
+		t.Errorf("%v allocations per batch of %d", n, len(f.sends))
+	}
+	_ = ah.Close()
+	a.close()
+	b.close()
+}
+
+// A message to the own port costs no allocation either.
+func TestNoAllocationsLooped(t *testing.T) {
+	a, b := pairOn(t)
+	ah := a.ah(testV4)
+	f := newFlow(a, a, ah, 8, 100)
+	if n := testing.AllocsPerRun(200, func() { f.round(t) }); n != 0 {
+		t.Errorf("%v allocations per batch of %d", n, len(f.sends))
+	}
+	_ = ah.Close()
+	a.close()
+	b.close()
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, size := range []int{64, 1448} {
+		b.Run("", func(b *testing.B) {
+			x, y := pairOn(b)
+			f := newFlow(x, y, x.ah(testV4b), 32, size)
+			b.SetBytes(int64(size * 32))
+			b.ReportAllocs()
+			for b.Loop() {
+				f.round(b)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/32, "ns/message")
+		})
+	}
+}
+
+// Two QPs send to each other and to themselves on one port, while others
+// change states, close memory and query: nothing waits for ever, and every post
+// is answered or taken back.
+func TestConcurrentUse(t *testing.T) {
+	a, b := pairOn(t)
+	second := *a
+	second.qp = have(a.pd.CreateQP(a.qp.Spec(), a.send, a.recv))(t)
+	second.up()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	ah, far := a.ah(testV4), a.ah(testV4b)
+	for _, e := range []struct {
+		from *rig
+		ah   hca.AH
+		to   hca.QPN
+	}{{a, ah, second.qp.Num()}, {&second, ah, a.qp.Num()}} {
+		wg.Go(func() { e.from.churnSends(stop, e.ah, e.to) })
+		wg.Go(func() { e.from.churnRecvs(stop) })
+		wg.Go(func() { e.from.churnStates(stop) })
+	}
+	wg.Go(func() { b.churnRecvs(stop) })
+	wg.Go(func() { a.churnMemory(stop) })
+	wg.Go(func() { drainCQ(stop, a.send) })
+	wg.Go(func() { drainCQ(stop, a.recv) })
+	for range 2000 {
+		_, _ = a.qp.Query()
+		_, _ = second.qp.Query()
+		a.port.SetMTU(1500)
+		_ = a.dev.Counters()
+	}
+	close(stop)
+	wg.Wait()
+	if err := second.qp.Close(); err != nil {
+		t.Error(err)
+	}
+	_, _ = ah.Close(), far.Close()
+	a.close()
+	b.close()
+}
+
+func until(stop chan struct{}, f func(i int)) {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+			f(i)
+		}
+	}
+}
+
+func (r *rig) churnSends(stop chan struct{}, ah hca.AH, to hca.QPN) {
+	wr := []hca.SendWR{{SGList: []hca.SGE{r.mr.SGE(0, 10)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}}
+	until(stop, func(int) { _, _ = r.qp.PostSend(wr) })
+}
+
+// churnRecvs posts good receives and, now and then, one that is too short.
+func (r *rig) churnRecvs(stop chan struct{}) {
+	until(stop, func(i int) {
+		size := rigSlot
+		if i%50 == 0 {
+			size = 20
+		}
+		_, _ = r.qp.PostRecv([]hca.RecvWR{{SGList: []hca.SGE{r.mr.SGE(0, size)}}})
+	})
+}
+
+// churnStates brings the QP up again, whatever happened to it.
+func (r *rig) churnStates(stop chan struct{}) {
+	until(stop, func(int) {
+		if err := r.qp.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState); err != nil {
+			r.Error(err)
+		}
+		r.up()
+	})
+}
+
+func (r *rig) churnMemory(stop chan struct{}) {
+	until(stop, func(int) {
+		mr, err := r.pd.AllocMR(4096, hca.AccessLocalWrite)
+		if err != nil || mr.Close() != nil {
+			r.Error("memory", err)
+		}
+	})
+}
+
+// drainCQ polls; an overrun is what a churn of posts may end in.
+func drainCQ(stop chan struct{}, cq hca.CQ) {
+	wc := make([]hca.WC, 256)
+	until(stop, func(int) { _, _ = cq.Poll(wc) })
+}

@@ -1,0 +1,224 @@
+package soft
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/hca/soft/wire"
+)
+
+// Every drop in front of a QP and inside of it, by name.
+func TestDropsAreCounted(t *testing.T) {
+	group := netip.MustParseAddr("239.9.9.9")
+	type fields = func(*roce.BTH, *roce.DETH, *roce.Path)
+	for _, c := range []struct {
+		counter string
+		fields  fields
+		cut     func([]byte) []byte
+	}{
+		{"rx_delivered", nil, nil},
+		{"short", nil, func(b []byte) []byte { return b[:roce.HeaderLen+roce.ICRCLen-1] }},
+		{"short", nil, func(b []byte) []byte { return nil }},
+		{"pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
+		{"pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
+		{"version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
+		{"opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
+		{"immediate", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 0x65 }, nil},
+		{"icrc", nil, func(b []byte) []byte { b[21] ^= 1; return b }},
+		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN ^= 1 << 20 }, nil},
+		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = 0 }, nil},
+		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNMulticast }, nil},
+		{"gsi", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNGSI }, nil},
+		{"pkey", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.PKey = 0x8001 }, nil},
+		{"qkey", func(_ *roce.BTH, d *roce.DETH, _ *roce.Path) { d.QKey++ }, nil},
+		{"not_attached", func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { h.DestQPN, p.Dst = hca.QPNMulticast, group }, nil},
+		{"group_qpn", func(_ *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Dst = group }, nil},
+	} {
+		bubble(t, nil, func(r *rig) {
+			r.postRecv(1)
+			p := r.message(c.fields)
+			if c.cut != nil {
+				p.Data = c.cut(p.Data)
+			}
+			r.port.Inject(p)
+			synctest.Wait()
+			r.wantCounts(map[string]uint64{"rx_packets": 1, "rx_bytes": uint64(len(p.Data)), c.counter: 1})
+			r.wantAccounted()
+		})
+	}
+}
+
+// rxEnds are the counters in one of which every packet ends that is not a
+// group's.
+var rxEnds = []string{
+	"rx_delivered", "short", "version", "opcode", "immediate", "pad", "icrc", "unknown_peer", "no_qp", "gsi",
+	"not_attached", "group_qpn", "qp_state", "pkey", "qkey", "no_recv", "recv_length", "recv_access",
+}
+
+// wantAccounted checks that every packet received ended in one counter.
+func (r *rig) wantAccounted() {
+	r.Helper()
+	var sum uint64
+	for _, name := range rxEnds {
+		sum += r.counted(name)
+	}
+	if got := r.counted("rx_packets"); got != sum {
+		r.Errorf("%d packets, but %d ends", got, sum)
+	}
+}
+
+func TestNoReceivePosted(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.port.Inject(r.message(nil))
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"no_recv": 1, "rx_delivered": 0})
+	})
+}
+
+// An identification that was not seen is guessed, and that is counted.
+func TestUnseenIdentification(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.postRecv(8)
+		for _, id := range []uint16{0, 63, 64, 0xffff} {
+			p := r.message(func(_ *roce.BTH, _ *roce.DETH, p *roce.Path) { p.ID = id })
+			p.ID, p.IDKnown = 0, false
+			r.port.Inject(p)
+		}
+		wrong := r.message(nil)
+		wrong.ID = 1 // seen, and not the sender's
+		r.port.Inject(wrong)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"icrc_id_low": 2, "icrc_id_solved": 2, "rx_delivered": 4, "icrc": 1})
+	})
+}
+
+// Two datagrams that would be right from one other address mean a NAT; any
+// number of damaged ones do not.
+func TestNATSuspect(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		rnd := rand.New(rand.NewPCG(1, 1))
+		for range 100 {
+			p := r.message(nil)
+			p.Data[24+rnd.IntN(4)] ^= byte(1 + rnd.IntN(255))
+			p.Data[20+rnd.IntN(4)] = byte(rnd.Uint32())
+			r.port.Inject(p)
+		}
+		synctest.Wait()
+		if _, _, ok := r.dev.NATSuspect(); ok || r.counted("icrc") != 100 {
+			t.Fatalf("damage looks like NAT: %v, %d wrong ICRCs", ok, r.counted("icrc"))
+		}
+		inside := netip.MustParseAddr("192.168.7.7")
+		for i := range 3 {
+			p := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Src, h.PSN = inside, uint32(i) })
+			p.Src = rigPeer
+			r.port.Inject(p)
+		}
+		synctest.Wait()
+		if seen, real, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || real != inside {
+			t.Errorf("suspect %v, in truth %v, %v", seen, real, ok)
+		}
+		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 103})
+	})
+}
+
+// Frames of strangers are dropped, and the list may change at any time.
+func TestKnownPeersOnly(t *testing.T) {
+	var peers []netip.Addr
+	only := func(c *Config) {
+		c.Peers, c.KnownPeersOnly = func() []netip.Addr { return peers }, true
+	}
+	bubble(t, only, func(r *rig) {
+		r.postRecv(4)
+		for _, list := range [][]netip.Addr{{testV4b}, {testV4b, rigPeer}, {}} {
+			peers = list
+			r.port.Inject(r.message(nil))
+			synctest.Wait()
+		}
+		r.wantCounts(map[string]uint64{"unknown_peer": 2, "rx_delivered": 1})
+	})
+}
+
+// Replicated multicast: a copy to every peer, each received by every QP that is
+// attached to a group, and none where no list of peers is.
+func TestReplicatedMulticast(t *testing.T) {
+	peers := []netip.Addr{testV4, testV4b, rigPeer}
+	replicate := func(c *Config) { c.Peers = func() []netip.Addr { return peers } }
+	group := hca.GIDFromAddr(netip.MustParseAddr("239.9.9.9"))
+	bubble(t, replicate, func(r *rig) {
+		other := newRigOn(t, r.fabric, "b", replicate, testV4b)
+		plain := newRigOn(t, r.fabric, "c", nil, rigPeer)
+		for _, e := range []*rig{r, other, plain} {
+			e.postRecv(4)
+		}
+		for _, e := range []*rig{r, other} {
+			if err := e.qp.AttachMulticast(group, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ah := r.ah(group.Addr())
+		r.sendOn(ah, hca.QPNMulticast)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"tx_packets": 2, "tx_looped": 1, "rx_delivered": 1})
+		other.wantCounts(map[string]uint64{"rx_delivered": 1, "wire_rx_packets": 1})
+		plain.wantCounts(map[string]uint64{"rx_delivered": 0, "no_qp": 1})
+		for _, e := range []*rig{r, other} {
+			if err := e.qp.DetachMulticast(group, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = ah.Close()
+		other.close()
+		plain.close()
+	})
+}
+
+// sendOn posts one send of five bytes.
+func (r *rig) sendOn(ah hca.AH, to hca.QPN) {
+	r.Helper()
+	wr := hca.SendWR{SGList: []hca.SGE{r.mr.SGE(0, 5)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}
+	if _, err := r.qp.PostSend([]hca.SendWR{wr}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// The receive path takes whatever comes: it neither crashes nor loses count.
+func FuzzReceive(f *testing.F) {
+	seed := newRig(f, nil)
+	for _, change := range []func(*roce.BTH, *roce.DETH, *roce.Path){
+		nil,
+		func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNGSI },
+		func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNMulticast },
+		func(_ *roce.BTH, d *roce.DETH, _ *roce.Path) { d.QKey = 0 },
+	} {
+		p := seed.message(change)
+		f.Add(p.Data, uint16(0), true, false)
+		f.Add(p.Data[:len(p.Data)-3], uint16(7), false, true)
+	}
+	loop := &receiver{dev: seed.dev, to: delivery{dev: seed.dev}}
+	f.Fuzz(func(t *testing.T, data []byte, id uint16, known, reseal bool) {
+		r := *seed
+		r.TB = t
+		p := wire.Packet{Src: rigPeer, Dst: testV4, SrcPort: 0xc001, ID: id, IDKnown: known, Data: data}
+		if reseal && len(data) >= roce.HeaderLen+roce.ICRCLen {
+			body := len(data) - roce.ICRCLen
+			path := roce.Path{Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, ID: id}
+			roce.PutICRC(data[body:], roce.ICRC(&path, data[:body]))
+		}
+		r.postRecv(1)
+		loop.batch([]wire.Packet{p})
+		r.wantAccounted()
+		r.reset(t)
+	})
+}
+
+// reset takes the QP back to where it began.
+func (r *rig) reset(t testing.TB) {
+	if err := r.qp.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState); err != nil {
+		t.Fatal(err)
+	}
+	r.up()
+}

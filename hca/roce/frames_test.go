@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/netip"
@@ -39,7 +40,7 @@ func rxeFrames(t testing.TB) []frame {
 	var frames []frame
 	for {
 		data, _, err := r.ReadPacketData()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return frames
 		}
 		if err != nil {

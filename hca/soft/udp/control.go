@@ -1,0 +1,81 @@
+package udp
+
+import (
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Control messages are laid out as cmsg(3) says, in host byte order.
+
+// appendControl appends a control message with room for a value of type T and
+// returns it with a pointer to the value inside of b, which must not grow
+// afterwards.
+func appendControl[T any](b []byte, level, kind int32) ([]byte, *T) {
+	var value T
+	size := int(unsafe.Sizeof(value))
+	at := len(b)
+	b = b[:at+unix.CmsgSpace(size)]
+	hdr := (*unix.Cmsghdr)(unsafe.Pointer(&b[at]))
+	hdr.Level, hdr.Type = level, kind
+	hdr.SetLen(unix.CmsgLen(size))
+	return b, (*T)(unsafe.Pointer(&b[at+unix.CmsgLen(0)]))
+}
+
+// cutControl splits the first control message off b; ok is false when there is
+// no whole one.
+func cutControl(b []byte) (hdr unix.Cmsghdr, data, rest []byte, ok bool) {
+	if len(b) < unix.CmsgLen(0) {
+		return hdr, nil, nil, false
+	}
+	hdr = *(*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	if uint64(hdr.Len) < uint64(unix.CmsgLen(0)) || uint64(hdr.Len) > uint64(len(b)) {
+		return hdr, nil, nil, false
+	}
+	data = b[unix.CmsgLen(0):hdr.Len]
+	return hdr, data, b[min(unix.CmsgSpace(len(data)), len(b)):], true
+}
+
+// seen is what the control messages of a received datagram tell.
+type seen struct {
+	dst      netip.Addr
+	tos, ttl uint8
+}
+
+// parseControl reads the control messages of a received datagram, those of
+// either family. What is malformed or unknown is passed over.
+func parseControl(b []byte) (s seen) {
+	for len(b) > 0 {
+		hdr, data, rest, ok := cutControl(b)
+		if !ok {
+			break
+		}
+		s.note(hdr.Level, hdr.Type, data)
+		b = rest
+	}
+	return s
+}
+
+func (s *seen) note(level, kind int32, data []byte) {
+	switch {
+	case level == unix.SOL_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+		s.dst = netip.AddrFrom4((*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0])).Addr)
+	case level == unix.SOL_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+		s.dst = netip.AddrFrom16((*unix.Inet6Pktinfo)(unsafe.Pointer(&data[0])).Addr).Unmap()
+	case level == unix.SOL_IP && kind == unix.IP_TOS && len(data) >= 1:
+		s.tos = data[0]
+	case level == unix.SOL_IP && kind == unix.IP_TTL, level == unix.SOL_IPV6 && kind == unix.IPV6_HOPLIMIT:
+		s.ttl = lowByte(data)
+	case level == unix.SOL_IPV6 && kind == unix.IPV6_TCLASS:
+		s.tos = lowByte(data)
+	}
+}
+
+// lowByte is the low byte of an int, 0 when there is none.
+func lowByte(data []byte) uint8 {
+	if len(data) < int(unsafe.Sizeof(int32(0))) {
+		return 0
+	}
+	return uint8(*(*int32)(unsafe.Pointer(&data[0])))
+}

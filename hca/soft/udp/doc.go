@@ -1,0 +1,54 @@
+// Package udp carries the software HCA's datagrams over UDP sockets on one
+// netdev: a [wire.Transport] whose underlay is followed by netlink.
+//
+// # Sockets
+//
+// Two sockets, both bound to the netdev by its index, so that several devices
+// in one network namespace coexist. One receives on port 4791 (RoCEv2). One
+// sends from a port in 0xC000-0xFFFF that the MAC selects, the next one when it
+// is taken; it receives nothing, by a filter. Both are AF_INET6 sockets that
+// carry IPv4 as well, so one queue, one wait and one source port serve the two
+// families; where the kernel was started without IPv6 they are AF_INET ones.
+//
+// # What leaves
+//
+// The ICRC covers the IPv4 identification and the DF bit, so both must be
+// known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
+// identification 0, and ignores path MTU messages, which nobody authenticates
+// (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
+// packet by control messages. Multicast leaves through the netdev and does not
+// come back; its TTL is [MulticastTTL] unless the packet asks for another.
+// IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
+// the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
+//
+// A datagram to an address of this host does not arrive: it would come in over
+// the loopback, to which the sockets are not bound.
+//
+// # Batches, blocking and memory
+//
+// Send and Recv move up to [Batch] datagrams by one sendmmsg or recvmmsg, on
+// message headers, control messages and buffers that are laid out once, and do
+// not allocate. Recv waits in the Go runtime's poller. A receive buffer is
+// [MaxDatagram] bytes; longer datagrams are dropped and counted.
+//
+// # Group membership
+//
+// The kernel limits the groups of one socket (20 for IPv4), so memberships are
+// held by sockets of their own, as many as it takes; the receiving socket gets
+// what the netdev is a member of.
+//
+// # Underlay
+//
+// One goroutine reads netlink notifications of links and addresses. Any that
+// concerns the netdev, and any loss of one, makes it list the netdev's state
+// anew, so what it publishes depends on no history. A netdev that is gone is
+// gone for good, also when one of that name is made again: [WaitNetdev], then
+// Open anew. Until Close, Send returns hca.ErrIO and Recv blocks.
+//
+// # Close
+//
+// Descriptors are owned by os.File, whose Close first makes blocked calls
+// return and then waits until no call uses the descriptor, so none is reused
+// under a call's feet. The order is: sockets, memberships, netlink, and last
+// the goroutine's end.
+package udp

@@ -1,0 +1,75 @@
+package udp
+
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// drop is the reason for which a packet to send was dropped.
+type drop uint8
+
+const (
+	dropNoRoute drop = iota
+	dropTooLong
+	dropBadSource
+	dropLinkDown
+	dropNoDevice
+	dropForbidden
+	dropNoBuffers
+	dropRefused
+	dropInvalid
+	dropOther
+	numDrop
+)
+
+// dropNames are the names of the counters.
+var dropNames = [numDrop]string{
+	dropNoRoute:   "no_route",      // no route to the destination, or no answer of its neighbour
+	dropTooLong:   "too_long",      // longer than the netdev's MTU, or than UDP
+	dropBadSource: "bad_source",    // the source address is not the netdev's (any more)
+	dropLinkDown:  "link_down",     // the netdev is down
+	dropNoDevice:  "no_device",     // the netdev is gone
+	dropForbidden: "forbidden",     // by a firewall
+	dropNoBuffers: "no_buffers",    // the kernel lacks memory
+	dropRefused:   "refused",       // an ICMP error came back
+	dropInvalid:   "send_invalid",  // families differ, or the gather list is too long
+	dropOther:     "send_rejected", // any other error of the kernel
+}
+
+// dropFor names the reason behind an error of sendmmsg.
+func dropFor(errno unix.Errno) drop {
+	switch errno {
+	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL, unix.EAFNOSUPPORT:
+		return dropNoRoute
+	case unix.EMSGSIZE:
+		return dropTooLong
+	case unix.ENETDOWN:
+		return dropLinkDown
+	case unix.ENODEV, unix.ENXIO:
+		return dropNoDevice
+	case unix.EPERM, unix.EACCES:
+		return dropForbidden
+	case unix.ENOBUFS, unix.ENOMEM:
+		return dropNoBuffers
+	case unix.ECONNREFUSED:
+		return dropRefused
+	}
+	return dropOther
+}
+
+// txCounts are written by the goroutine that sends.
+type txCounts struct {
+	packets, bytes atomic.Uint64
+	drops          [numDrop]atomic.Uint64
+}
+
+func (c *txCounts) list() []hca.Counter {
+	out := []hca.Counter{{Name: "tx_packets", Value: c.packets.Load()}, {Name: "tx_bytes", Value: c.bytes.Load()}}
+	for d := range c.drops {
+		out = append(out, hca.Counter{Name: dropNames[d], Value: c.drops[d].Load()})
+	}
+	return out
+}

@@ -1,0 +1,148 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// memberships are the groups that the netdev is a member of by us.
+type memberships struct {
+	index int
+	ns    *namespace
+
+	mu      sync.Mutex
+	closed  bool
+	count   map[netip.Addr]int
+	holder  map[netip.Addr]int // the socket that holds a group
+	sockets []int              // descriptors, in the order in which they filled up
+}
+
+func newMemberships(index int) (*memberships, error) {
+	ns, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
+	return &memberships{
+		index: index, ns: ns,
+		count: make(map[netip.Addr]int), holder: make(map[netip.Addr]int),
+	}, nil
+}
+
+// Join implements wire.Transport: hca.ErrInvalid for what is no group, hca.ErrIO
+// once the netdev is gone, hca.ErrNoMemory where the kernel takes no more.
+func (t *Transport) Join(group netip.Addr) error {
+	if !group.IsMulticast() || group.Is4In6() || group.Zone() != "" {
+		return fmt.Errorf("join %v: not a group: %w", group, hca.ErrInvalid)
+	}
+	if err := t.groups.join(group); err != nil {
+		return fmt.Errorf("join %v: %w", group, err)
+	}
+	return nil
+}
+
+// Leave implements wire.Transport: hca.ErrInvalid for a group not joined.
+func (t *Transport) Leave(group netip.Addr) error {
+	if err := t.groups.leave(group); err != nil {
+		return fmt.Errorf("leave %v: %w", group, err)
+	}
+	return nil
+}
+
+func (m *memberships) join(group netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return hca.ErrClosed
+	}
+	if m.count[group] == 0 {
+		fd, err := m.add(group)
+		if err != nil {
+			return err
+		}
+		m.holder[group] = fd
+	}
+	m.count[group]++
+	return nil
+}
+
+func (m *memberships) leave(group netip.Addr) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return hca.ErrClosed
+	case m.count[group] == 0:
+		return hca.ErrInvalid
+	}
+	if m.count[group]--; m.count[group] > 0 {
+		return nil
+	}
+	fd := m.holder[group]
+	delete(m.count, group)
+	delete(m.holder, group)
+	// An error means that the membership went before us, with its netdev.
+	_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
+	return nil
+}
+
+// add joins on the first socket that takes the group, else on a new one.
+func (m *memberships) add(group netip.Addr) (fd int, err error) {
+	for _, fd := range m.sockets {
+		if err := m.tryAdd(fd, group); !errors.Is(err, hca.ErrNoMemory) {
+			return fd, err
+		}
+	}
+	err = m.ns.do(func() (err error) {
+		fd, _, err = dualSocket()
+		return err
+	})
+	if err != nil {
+		return -1, err
+	}
+	if err := m.tryAdd(fd, group); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	m.sockets = append(m.sockets, fd)
+	return fd, nil
+}
+
+func (m *memberships) tryAdd(fd int, group netip.Addr) error {
+	err := m.set(fd, group, unix.IP_ADD_MEMBERSHIP, unix.IPV6_JOIN_GROUP)
+	switch {
+	case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.ENOMEM):
+		return fmt.Errorf("%w (%w)", hca.ErrNoMemory, err)
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("%w (%w)", hca.ErrIO, err)
+	}
+	return err
+}
+
+func (m *memberships) set(fd int, group netip.Addr, option4, option6 int) error {
+	if group.Is4() {
+		mreq := &unix.IPMreqn{Multiaddr: group.As4(), Ifindex: int32(m.index)}
+		return unix.SetsockoptIPMreqn(fd, unix.SOL_IP, option4, mreq)
+	}
+	mreq := &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(m.index)}
+	return unix.SetsockoptIPv6Mreq(fd, unix.SOL_IPV6, option6, mreq)
+}
+
+// close leaves all groups.
+func (m *memberships) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	errs := []error{m.ns.file.Close()}
+	for _, fd := range slices.Backward(m.sockets) {
+		errs = append(errs, unix.Close(fd))
+	}
+	m.sockets = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,151 @@
+package udp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// DefaultNetdev chooses the netdev for a configuration that names none: that of
+// the default route, IPv4 before IPv6, else the only one that is up and neither
+// loopback nor a TAP. Where there is no or no single one, the error names the
+// candidates and wraps hca.ErrNoDevice.
+func DefaultNetdev() (string, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return "", fmt.Errorf("open netlink: %w", err)
+	}
+	defer handle.Close()
+	links, err := handle.LinkList()
+	if err != nil {
+		return "", fmt.Errorf("list the netdevs: %w", err)
+	}
+	routes, err := listRoutes(handle)
+	if err != nil {
+		return "", err
+	}
+	return chooseNetdev(links, routes)
+}
+
+// listRoutes lists those of IPv4, then those of IPv6.
+func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		r, err := handle.RouteList(nil, family)
+		if err != nil {
+			return nil, fmt.Errorf("list the routes: %w", err)
+		}
+		routes = append(routes, r...)
+	}
+	return routes, nil
+}
+
+func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) {
+	candidates := slices.DeleteFunc(slices.Clone(links), unsuitable)
+	if link := routed(candidates, routes); link != nil {
+		return link.Attrs().Name, nil
+	}
+	switch len(candidates) {
+	case 0:
+		return "", fmt.Errorf("choose a netdev: none is up besides loopback and TAPs: %w", hca.ErrNoDevice)
+	case 1:
+		return candidates[0].Attrs().Name, nil
+	}
+	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w", names(candidates), hca.ErrNoDevice)
+}
+
+// unsuitable: what cannot be an underlay. TAPs are what this project makes
+// itself, and never what it runs on by default.
+func unsuitable(link netlink.Link) bool {
+	if tun, ok := link.(*netlink.Tuntap); ok && tun.Mode == netlink.TUNTAP_MODE_TAP {
+		return true
+	}
+	flags := link.Attrs().Flags
+	return flags&net.FlagUp == 0 || flags&net.FlagLoopback != 0
+}
+
+// routed returns the candidate that the best default route leads to, nil when
+// none does.
+func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
+	defaults := slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return !isDefault(r) })
+	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
+	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(family(a), family(b)) })
+	for _, r := range defaults {
+		i := slices.IndexFunc(candidates, func(l netlink.Link) bool { return leadsTo(r, l.Attrs().Index) })
+		if i >= 0 {
+			return candidates[i]
+		}
+	}
+	return nil
+}
+
+func isDefault(r netlink.Route) bool {
+	if r.Type != unix.RTN_UNICAST {
+		return false
+	}
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0 && r.Dst.IP.IsUnspecified()
+}
+
+// family orders routes: unix.AF_INET is less than unix.AF_INET6.
+func family(r netlink.Route) int { return r.Family }
+
+// leadsTo looks at the hops of a multipath route too.
+func leadsTo(r netlink.Route, index int) bool {
+	return r.LinkIndex == index ||
+		slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == index })
+}
+
+func names(links []netlink.Link) string {
+	var out []string
+	for _, l := range links {
+		out = append(out, l.Attrs().Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// WaitNetdev blocks until a netdev of that name exists, up or not, or until ctx
+// ends (its error).
+func WaitNetdev(ctx context.Context, name string) error {
+	events, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return fmt.Errorf("wait for netdev %q: %w", name, err)
+	}
+	defer events.Close()
+	defer context.AfterFunc(ctx, events.Close)()
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("wait for netdev %q: %w", name, err)
+	}
+	defer handle.Close()
+	return awaitName(ctx, handle, events, name)
+}
+
+// awaitName looks anew after each notification; an error of Receive means that
+// some were lost, or that ctx ended.
+func awaitName(ctx context.Context, handle *netlink.Handle, events *nl.NetlinkSocket, name string) error {
+	for {
+		_, err := handle.LinkByName(name)
+		if err = linkError(err); err == nil {
+			return nil
+		}
+		if !errors.Is(err, hca.ErrNoDevice) {
+			return fmt.Errorf("wait for netdev %q: %w", name, err)
+		}
+		if _, _, _ = events.Receive(); ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}

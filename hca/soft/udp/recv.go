@@ -1,0 +1,175 @@
+package udp
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// MaxDatagram is the longest datagram that is received, in bytes: a jumbo
+// frame's. A RoCEv2 UD packet is 4192 at most.
+const MaxDatagram = 9216
+
+// receiver owns the socket that receives. All but counts belongs to the one
+// goroutine in recv.
+type receiver struct {
+	sock   *socket
+	counts rxCounts
+
+	slots [Batch]recvSlot
+	msgs  [Batch]unix.Mmsghdr
+
+	call func(fd uintptr) bool // recvmmsg for msgs[:want]; made once
+	want int
+	got  int
+	err  unix.Errno
+}
+
+// recvSlot is the memory of one received message. It must not move.
+type recvSlot struct {
+	control [controlRoom]byte // first: it must be aligned as a pointer is
+	iov     unix.Iovec
+	name    sockaddr
+	data    [MaxDatagram]byte
+}
+
+func newReceiver(sock *socket) *receiver {
+	r := &receiver{sock: sock}
+	for i := range r.slots {
+		slot, hdr := &r.slots[i], &r.msgs[i].Hdr
+		slot.iov.Base = &slot.data[0]
+		slot.iov.SetLen(MaxDatagram)
+		hdr.Name = (*byte)(unsafe.Pointer(&slot.name))
+		hdr.Control = &slot.control[0]
+		hdr.Iov = &slot.iov
+		hdr.SetIovlen(1)
+	}
+	r.call = r.recvmmsg
+	return r
+}
+
+// recv blocks until a datagram is there that can be given out.
+func (r *receiver) recv(pkts []wire.Packet) (int, error) {
+	for {
+		r.want = min(len(pkts), Batch)
+		if r.sock.raw.Read(r.call) != nil {
+			return 0, hca.ErrClosed
+		}
+		if r.err != 0 {
+			r.counts.errors.Add(1) // of an earlier packet; the socket lives on
+			continue
+		}
+		if n := r.give(pkts); n > 0 || r.want == 0 {
+			return n, nil
+		}
+	}
+}
+
+// recvmmsg asks to wait, by false, when there is nothing.
+func (r *receiver) recvmmsg(fd uintptr) bool {
+	for i := range r.msgs[:r.want] {
+		r.msgs[i].Hdr.Namelen = unix.SizeofSockaddrInet6
+		r.msgs[i].Hdr.SetControllen(controlRoom)
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd,
+		uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
+	r.got, r.err = int(n), errno
+	return errno != unix.EAGAIN
+}
+
+// give hands out the messages that recvmmsg brought.
+func (r *receiver) give(pkts []wire.Packet) (n int) {
+	var bytes uint64
+	for i := range r.msgs[:r.got] {
+		if r.read(&pkts[n], i) {
+			bytes += uint64(len(pkts[n].Data))
+			n++
+		}
+	}
+	r.counts.packets.Add(uint64(n))
+	r.counts.bytes.Add(bytes)
+	return n
+}
+
+// read makes a packet of message i, or counts why not.
+func (r *receiver) read(pkt *wire.Packet, i int) bool {
+	slot, msg := &r.slots[i], &r.msgs[i]
+	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {
+		r.counts.tooLong.Add(1)
+		return false
+	}
+	saw := parseControl(slot.control[:min(msg.Hdr.Controllen, controlRoom)])
+	src, port := getAddr(&slot.name)
+	if !saw.dst.IsValid() || !src.IsValid() {
+		r.counts.noAddress.Add(1)
+		return false
+	}
+	*pkt = wire.Packet{
+		Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl,
+		Data: slot.data[:min(msg.Len, MaxDatagram)],
+	}
+	return true
+}
+
+// rxCounts are written by the goroutine that receives.
+type rxCounts struct {
+	packets, bytes             atomic.Uint64
+	tooLong, noAddress, errors atomic.Uint64
+
+	mu       sync.Mutex // guards overflow
+	overflow uint64     // as last read from the kernel
+}
+
+func (r *receiver) counters() []hca.Counter {
+	c := &r.counts
+	return []hca.Counter{
+		{Name: "rx_packets", Value: c.packets.Load()},
+		{Name: "rx_bytes", Value: c.bytes.Load()},
+		{Name: "rx_too_long", Value: c.tooLong.Load()},
+		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not tell addresses
+		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
+		{Name: "rcvbuf_overflow", Value: r.overflow()},     // dropped by the kernel: buffer full, bad UDP checksum
+	}
+}
+
+// overflow is what the kernel dropped at the socket so far. It is asked for
+// rather than taken from SO_RXQ_OVFL messages, which tell of drops only when a
+// later datagram arrives.
+func (r *receiver) overflow() uint64 {
+	r.counts.mu.Lock()
+	defer r.counts.mu.Unlock()
+	_ = r.sock.raw.Control(func(fd uintptr) {
+		if n, ok := socketDrops(fd); ok {
+			r.counts.overflow = extend(r.counts.overflow, n)
+		}
+	})
+	return r.counts.overflow
+}
+
+// extend makes 64 bits of a 32-bit counter that was seen as last.
+func extend(last uint64, now uint32) uint64 { return last + uint64(now-uint32(last)) }
+
+// SK_MEMINFO_DROPS and SK_MEMINFO_VARS of linux/sock_diag.h.
+const (
+	memInfoDrops = 8
+	memInfoVars  = 9
+)
+
+func socketDrops(fd uintptr) (uint32, bool) {
+	var info [memInfoVars]uint32
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&size)), 0)
+	return info[memInfoDrops], errno == 0
+}
+
+// close reads the last of the kernel's counter, then ends a recv under way.
+func (r *receiver) close(errs *[]error) {
+	r.overflow()
+	*errs = append(*errs, r.sock.file.Close())
+}

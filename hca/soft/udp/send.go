@@ -1,0 +1,185 @@
+package udp
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// Batch is how many datagrams one system call moves at most.
+const Batch = 64
+
+// sender owns the socket that sends. All but counts belongs to the one
+// goroutine in send.
+type sender struct {
+	sock   *socket
+	netdev netdev
+	counts txCounts
+
+	slots [Batch]sendSlot
+	msgs  [Batch]unix.Mmsghdr
+
+	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; made once
+	from int
+	to   int
+	sent int
+	err  unix.Errno
+}
+
+// netdev is what a sender wants to know of it.
+type netdev interface {
+	Present() bool             // it is still there
+	HasAddr(a netip.Addr) bool // a may be sent from
+}
+
+func newSender(sock *socket, index int, dev netdev) *sender {
+	s := &sender{sock: sock, netdev: dev}
+	for i := range s.slots {
+		s.slots[i].init(index)
+	}
+	s.call = s.sendmmsg
+	return s
+}
+
+// send sends in bursts until all are done with or the socket is full.
+func (s *sender) send(pkts []wire.Packet) (done int, err error) {
+	for done < len(pkts) && err == nil {
+		burst := pkts[done:min(done+Batch, len(pkts))]
+		n, e := s.burst(burst)
+		done, err = done+n, e
+		if n < len(burst) {
+			break
+		}
+	}
+	return done, err
+}
+
+// burst sends up to Batch packets. The messages lie in msgs in the order of
+// the packets, those refused without a destination: they are passed over.
+func (s *sender) burst(pkts []wire.Packet) (int, error) {
+	if !s.netdev.Present() {
+		return 0, s.gone()
+	}
+	for i := range pkts {
+		s.slots[i].fill(&s.msgs[i], &pkts[i], s.sock.ipv6)
+	}
+	for i := 0; i < len(pkts); {
+		if s.msgs[i].Hdr.Name == nil {
+			s.counts.drops[dropInvalid].Add(1)
+			i++
+			continue
+		}
+		n, full, err := s.run(pkts, i, s.runEnd(i, len(pkts)))
+		if i += n; full || err != nil {
+			return i, err
+		}
+	}
+	return len(pkts), nil
+}
+
+// gone says why nothing can be sent any more.
+func (s *sender) gone() error {
+	if s.sock.raw.Control(func(uintptr) {}) != nil {
+		return hca.ErrClosed
+	}
+	return hca.ErrIO
+}
+
+// runEnd is the end of the messages from i on that have a destination.
+func (s *sender) runEnd(i, end int) int {
+	for i < end && s.msgs[i].Hdr.Name != nil {
+		i++
+	}
+	return i
+}
+
+// run sends msgs[from:to] by one call and returns how many are done with: those
+// sent, or the first one, dropped.
+func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err error) {
+	s.from, s.to = from, to
+	if s.sock.raw.Write(s.call) != nil {
+		return 0, false, hca.ErrClosed
+	}
+	switch s.err {
+	case 0:
+		s.countSent()
+		return s.sent, false, nil
+	case unix.EAGAIN:
+		return 0, true, nil
+	case unix.EINTR:
+		return 0, false, nil
+	}
+	s.counts.drops[s.reason(&pkts[from])].Add(1)
+	return 1, false, nil
+}
+
+// reason names why the kernel refused pkt. Of a source address that is not
+// ours it says, by version and family, EINVAL or that there is no route.
+func (s *sender) reason(pkt *wire.Packet) drop {
+	d := dropFor(s.err)
+	if (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src) {
+		return dropBadSource
+	}
+	return d
+}
+
+// sendmmsg never asks to wait.
+func (s *sender) sendmmsg(fd uintptr) bool {
+	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd,
+		uintptr(unsafe.Pointer(&s.msgs[s.from])), uintptr(s.to-s.from), unix.MSG_DONTWAIT, 0, 0)
+	s.sent, s.err = int(n), errno
+	return true
+}
+
+func (s *sender) countSent() {
+	var bytes uint64
+	for i := range s.msgs[s.from : s.from+s.sent] {
+		bytes += uint64(s.msgs[s.from+i].Len)
+	}
+	s.counts.packets.Add(uint64(s.sent))
+	s.counts.bytes.Add(bytes)
+}
+
+func (s *sender) counters() []hca.Counter { return s.counts.list() }
+
+// pollEvery bounds how late waitWritable notices that ctx or the transport
+// ended. Waiting is rare and short (a device drains its queue), so it is kept
+// off the runtime's poller, whose wait would lock Send out.
+const pollEvery = 10 * time.Millisecond
+
+func (s *sender) waitWritable(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		writable, err := s.pollWritable()
+		if err != nil || writable {
+			return err
+		}
+	}
+}
+
+// pollWritable waits for at most pollEvery. Errors of the socket count as
+// writable: Send meets them.
+func (s *sender) pollWritable() (writable bool, err error) {
+	var n int
+	var pollErr error
+	ctlErr := s.sock.raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, pollErr = unix.Poll(fds, int(pollEvery.Milliseconds()))
+	})
+	switch {
+	case ctlErr != nil:
+		return false, hca.ErrClosed
+	case errors.Is(pollErr, unix.EINTR):
+		return false, nil
+	}
+	return n > 0, pollErr
+}

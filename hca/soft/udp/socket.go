@@ -1,0 +1,206 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Port is the UDP destination port of RoCEv2 (IANA; RoCEv2 annex A17.3.1).
+const Port = 4791
+
+// MulticastTTL is the TTL and hop limit of multicast packets that ask for
+// none: they stay on the link, as those of an IPoIB subnet do that no multicast
+// router joins to others.
+const MulticastTTL = 1
+
+// defaultBuffer is the size of the socket buffers in bytes: several
+// milliseconds of traffic at 10 Gb/s.
+const defaultBuffer = 8 << 20
+
+// socket is a non-blocking UDP socket, owned by its file. The methods of raw
+// fail in one case only, after the file was closed.
+type socket struct {
+	file *os.File
+	raw  syscall.RawConn
+	ipv6 bool // carries both families; else IPv4 only
+}
+
+// option is a socket option with an integer value.
+type option struct{ level, name, value int }
+
+var recvOptions4 = []option{
+	{unix.SOL_IP, unix.IP_PKTINFO, 1},
+	{unix.SOL_IP, unix.IP_RECVTOS, 1},
+	{unix.SOL_IP, unix.IP_RECVTTL, 1},
+	{unix.SOL_IP, unix.IP_MULTICAST_ALL, 1}, // the default of AF_INET sockets only
+}
+
+var recvOptions6 = []option{
+	{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
+	{unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
+	{unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
+	{unix.SOL_IPV6, unix.IPV6_MULTICAST_ALL, 1},
+	{unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1},
+}
+
+var sendOptions4 = []option{
+	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
+	{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0},
+	{unix.SOL_IP, unix.IP_MULTICAST_TTL, MulticastTTL},
+}
+
+var sendOptions6 = []option{
+	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
+	{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
+	{unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, MulticastTTL},
+}
+
+// openReceiver makes the socket that receives. ErrPortTaken when somebody else
+// has the port.
+func openReceiver(index, buffer int) (*socket, error) {
+	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
+	if err != nil {
+		return nil, err
+	}
+	if err := bind(fd, ipv6, Port); err != nil {
+		_ = unix.Close(fd)
+		return nil, bindError(err)
+	}
+	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
+	return own(fd, ipv6)
+}
+
+// openSender makes the socket that sends, and returns its port.
+func openSender(index, buffer int, first uint16) (*socket, uint16, error) {
+	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
+	if err != nil {
+		return nil, 0, err
+	}
+	port, err := bindSource(fd, ipv6, first)
+	if err == nil {
+		err = prepareSender(fd, ipv6, index)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, 0, err
+	}
+	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
+	s, err := own(fd, ipv6)
+	return s, port, err
+}
+
+// newSocket makes a UDP socket on the netdev, for both families if it can.
+func newSocket(index int, options4, options6 []option) (fd int, ipv6 bool, err error) {
+	if fd, ipv6, err = dualSocket(); err != nil {
+		return -1, false, os.NewSyscallError("socket", err)
+	}
+	options := append([]option{{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index}}, options4...)
+	if ipv6 {
+		options = append(options, option{unix.SOL_IPV6, unix.IPV6_V6ONLY, 0})
+		options = append(options, options6...)
+	}
+	if err := setOptions(fd, options); err != nil {
+		_ = unix.Close(fd)
+		return -1, false, err
+	}
+	return fd, ipv6, nil
+}
+
+func dualSocket() (fd int, ipv6 bool, err error) {
+	const kind = unix.SOCK_DGRAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
+	fd, err = unix.Socket(unix.AF_INET6, kind, 0)
+	if err == nil || !errors.Is(err, unix.EAFNOSUPPORT) {
+		return fd, true, err
+	}
+	fd, err = unix.Socket(unix.AF_INET, kind, 0)
+	return fd, false, err
+}
+
+func setOptions(fd int, options []option) error {
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("set socket option %d of level %d to %d: %w", o.name, o.level, o.value, err)
+		}
+	}
+	return nil
+}
+
+func bind(fd int, ipv6 bool, port uint16) error {
+	if ipv6 {
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(port)})
+	}
+	return unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)})
+}
+
+// Source ports of RoCEv2 (annex A17.3.1: a flow's entropy in the dynamic range).
+const (
+	firstSource = 0xc000
+	numSource   = 0x4000
+)
+
+// sourceFor selects where to start looking for a source port: 14 bits of a
+// hash (FNV-1a) of the MAC, so that it stays the same over restarts.
+func sourceFor(mac [6]byte) uint16 {
+	h := uint32(2166136261)
+	for _, b := range mac {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	return firstSource + uint16((h^h>>14)%numSource)
+}
+
+// bindSource binds to first or to the next free source port after it.
+func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
+	port := first
+	for range numSource {
+		err := bind(fd, ipv6, port)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return port, os.NewSyscallError("bind", err)
+		}
+		port = firstSource + (port-firstSource+1)%numSource
+	}
+	return 0, fmt.Errorf("bind a source port of 0xC000-0xFFFF: %w", unix.EADDRINUSE)
+}
+
+// prepareSender directs multicast to the netdev, and refuses whatever is sent
+// to the source port.
+func prepareSender(fd int, ipv6 bool, index int) error {
+	refuse := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	prog := &unix.SockFprog{Len: 1, Filter: &refuse[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog); err != nil {
+		return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+	}
+	mreq := &unix.IPMreqn{Ifindex: int32(index)}
+	if err := unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, mreq); err != nil {
+		return os.NewSyscallError("setsockopt IP_MULTICAST_IF", err)
+	}
+	if !ipv6 {
+		return nil
+	}
+	return setOptions(fd, []option{{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}})
+}
+
+// setBuffer sets a buffer size beyond the system's limit where it may, else as
+// far as the limit goes: a small buffer is slower, not wrong.
+func setBuffer(fd, force, plain, size int) {
+	if size == 0 {
+		size = defaultBuffer
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
+	}
+}
+
+// own gives the descriptor to a file, which the runtime's poller watches.
+func own(fd int, ipv6 bool) (*socket, error) {
+	file := os.NewFile(uintptr(fd), "udp")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return &socket{file: file, raw: raw, ipv6: ipv6}, nil
+}

@@ -1,0 +1,114 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrPortTaken says that somebody else receives on UDP port 4791.
+var ErrPortTaken = errors.New("port taken")
+
+// PortTakenError says by whom; it wraps ErrPortTaken.
+type PortTakenError struct {
+	Port    uint16
+	Holders []string // "name (pid 123)"; empty when no process was found
+	Kernel  string   // the kernel module that has it, as far as one can tell
+}
+
+func (e *PortTakenError) Error() string {
+	return fmt.Sprintf("UDP port %d: %v by %s", e.Port, ErrPortTaken, e.by())
+}
+
+func (e *PortTakenError) by() string {
+	switch {
+	case len(e.Holders) > 0:
+		return strings.Join(e.Holders, ", ")
+	case e.Kernel != "":
+		return "the kernel module " + e.Kernel + ", which keeps it until it is removed"
+	}
+	return "a process that cannot be seen from here, or the kernel"
+}
+
+// Unwrap makes errors.Is find ErrPortTaken.
+func (e *PortTakenError) Unwrap() error { return ErrPortTaken }
+
+// bindError explains why the receiving socket could not be bound.
+func bindError(err error) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return os.NewSyscallError("bind", err)
+	}
+	e := &PortTakenError{Port: Port, Holders: portHolders("/proc", Port)}
+	if _, err := os.Stat("/sys/module/rdma_rxe"); err == nil {
+		e.Kernel = "rdma_rxe"
+	}
+	return e
+}
+
+// portHolders names the processes that have a UDP socket on a local port of
+// the calling thread's network namespace, as far as they may be looked at.
+func portHolders(proc string, port uint16) []string {
+	sockets := make(map[string]bool)
+	for _, name := range []string{"udp", "udp6"} {
+		table, err := os.ReadFile(filepath.Join(proc, "thread-self/net", name))
+		if err != nil {
+			continue
+		}
+		for _, inode := range portInodes(string(table), port) {
+			sockets["socket:["+inode+"]"] = true
+		}
+	}
+	return socketHolders(proc, sockets)
+}
+
+// portInodes returns the inodes of the sockets on a local port, from a table
+// as /proc/net/udp has it (Documentation/networking/proc_net_tcp.rst). Lines
+// that do not look like it are passed over.
+func portInodes(table string, port uint16) (inodes []string) {
+	const localAddr, inode = 1, 9
+	suffix := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) > inode && strings.HasSuffix(f[localAddr], suffix) {
+			inodes = append(inodes, f[inode])
+		}
+	}
+	return inodes
+}
+
+// socketHolders names the processes with a descriptor of one of the sockets.
+func socketHolders(proc string, sockets map[string]bool) (names []string) {
+	if len(sockets) == 0 {
+		return nil
+	}
+	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
+	for _, dir := range dirs {
+		if holdsAny(dir, sockets) {
+			names = append(names, processName(dir))
+		}
+	}
+	return names
+}
+
+func holdsAny(dir string, sockets map[string]bool) bool {
+	fds, _ := os.ReadDir(filepath.Join(dir, "fd"))
+	for _, fd := range fds {
+		if target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil && sockets[target] {
+			return true
+		}
+	}
+	return false
+}
+
+// processName is "name (pid 123)" of a directory of /proc.
+func processName(dir string) string {
+	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+	if err != nil {
+		comm = []byte("a process")
+	}
+	return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), filepath.Base(dir))
+}

@@ -1,0 +1,114 @@
+package udp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// Config says where to open a transport.
+type Config struct {
+	Netdev  string // of the calling thread's network namespace
+	RecvBuf int    // receive buffer of the socket, bytes; 8 MiB when zero
+	SendBuf int    // send buffer of the socket, bytes; 8 MiB when zero
+}
+
+// Transport is a [wire.Transport] on a netdev.
+type Transport struct {
+	srcPort uint16
+	tx      *sender
+	rx      *receiver
+	groups  *memberships
+	watch   *watcher
+	closed  atomic.Bool
+}
+
+var _ wire.Transport = (*Transport)(nil)
+
+// Open opens a transport on a netdev, which may be down or without address.
+// Errors: hca.ErrNoDevice for a netdev that is not there, a *PortTakenError for
+// a port in use, what the system says otherwise.
+func Open(cfg Config) (*Transport, error) {
+	t, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open UDP transport on %q: %w", cfg.Netdev, err)
+	}
+	return t, nil
+}
+
+func open(cfg Config) (t *Transport, err error) {
+	t = new(Transport)
+	defer func() { // Close undoes what was done
+		if err != nil {
+			_ = t.Close()
+		}
+	}()
+	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
+		return nil, err
+	}
+	now := t.watch.State()
+	recv, err := openReceiver(now.Index, cfg.RecvBuf)
+	if err != nil {
+		return nil, err
+	}
+	t.rx = newReceiver(recv)
+	send, port, err := openSender(now.Index, cfg.SendBuf, sourceFor(now.MAC))
+	if err != nil {
+		return nil, err
+	}
+	t.tx, t.srcPort = newSender(send, now.Index, t.watch), port
+	t.groups, err = newMemberships(now.Index)
+	return t, err
+}
+
+// SrcPort implements wire.Transport.
+func (t *Transport) SrcPort() uint16 { return t.srcPort }
+
+// Send implements wire.Transport. After the netdev is gone it returns
+// hca.ErrIO.
+func (t *Transport) Send(pkts []wire.Packet) (int, error) { return t.tx.send(pkts) }
+
+// WaitWritable implements wire.Transport.
+func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
+
+// Recv implements wire.Transport. After the netdev is gone it blocks until
+// Close.
+func (t *Transport) Recv(pkts []wire.Packet) (int, error) { return t.rx.recv(pkts) }
+
+// State implements wire.Transport.
+func (t *Transport) State() wire.State { return t.watch.State() }
+
+// WaitChange implements wire.Transport.
+func (t *Transport) WaitChange(ctx context.Context) (wire.State, error) {
+	return t.watch.WaitChange(ctx)
+}
+
+// Counters implements wire.Transport.
+func (t *Transport) Counters() []hca.Counter {
+	return append(t.tx.counters(), t.rx.counters()...)
+}
+
+// Close implements wire.Transport; it also undoes an Open that failed half way.
+func (t *Transport) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	var errs []error
+	if t.tx != nil {
+		errs = append(errs, t.tx.sock.file.Close())
+	}
+	if t.rx != nil {
+		t.rx.close(&errs)
+	}
+	if t.groups != nil {
+		errs = append(errs, t.groups.close())
+	}
+	if t.watch != nil {
+		t.watch.Close()
+	}
+	return errors.Join(errs...)
+}

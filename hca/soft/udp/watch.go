@@ -1,0 +1,225 @@
+package udp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
+)
+
+// watcher follows one netdev. Its goroutine ends with Close.
+type watcher struct {
+	index  int
+	handle *netlink.Handle   // used by the goroutine only, once it runs
+	events *nl.NetlinkSocket // notifications
+	ended  chan struct{}     // closed when the goroutine has ended
+	closed chan struct{}     // closed by Close
+	here   atomic.Bool       // state.Present, for Send
+
+	mu      sync.Mutex // guards what follows
+	state   wire.State
+	version uint64        // of state
+	seen    uint64        // version returned last
+	changed chan struct{} // closed and replaced by each new version
+}
+
+// newWatcher finds a netdev by name: hca.ErrNoDevice when there is none.
+func newWatcher(netdev string) (*watcher, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	link, err := handle.LinkByName(netdev)
+	if err != nil {
+		handle.Close()
+		return nil, linkError(err)
+	}
+	w, err := startWatcher(handle, link.Attrs().Index)
+	if err != nil {
+		handle.Close()
+	}
+	return w, err
+}
+
+// startWatcher subscribes before it lists, so that no change falls between.
+func startWatcher(handle *netlink.Handle, index int) (*watcher, error) {
+	events, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to netlink: %w", err)
+	}
+	w := &watcher{
+		index: index, handle: handle, events: events,
+		ended: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+	}
+	if w.relist(); !w.here.Load() {
+		events.Close()
+		return nil, hca.ErrNoDevice
+	}
+	go w.run()
+	return w, nil
+}
+
+// linkError makes hca.ErrNoDevice of a failed look-up's "not found".
+func linkError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if notFound := (netlink.LinkNotFoundError{}); errors.As(err, &notFound) {
+		return hca.ErrNoDevice
+	}
+	return fmt.Errorf("find the netdev: %w", err)
+}
+
+// run reads notifications until Close. Until then an error means that some were
+// lost (ENOBUFS): the list makes up for it.
+func (w *watcher) run() {
+	defer close(w.ended)
+	for w.here.Load() {
+		msgs, _, err := w.events.Receive()
+		if w.isClosed() {
+			return
+		}
+		if err != nil || slices.ContainsFunc(msgs, w.concerns) {
+			w.relist()
+		}
+	}
+}
+
+func (w *watcher) isClosed() bool {
+	select {
+	case <-w.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// concerns reports whether a notification is about the netdev: the index lies
+// at offset 4 in struct ifinfomsg and struct ifaddrmsg alike.
+func (w *watcher) concerns(m syscall.NetlinkMessage) bool {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		return len(m.Data) >= 8 && binary.NativeEndian.Uint32(m.Data[4:]) == uint32(w.index)
+	}
+	return false
+}
+
+// listTries bounds how often a list is taken that changes while it is read.
+const listTries = 5
+
+// relist publishes the state as the kernel has it now. A list that fails leaves
+// the state as it was, until the next notification.
+func (w *watcher) relist() {
+	for range listTries {
+		s, err := w.list()
+		if err == nil {
+			w.publish(s)
+			return
+		}
+	}
+}
+
+func (w *watcher) list() (wire.State, error) {
+	link, err := w.handle.LinkByIndex(w.index)
+	if err = linkError(err); errors.Is(err, hca.ErrNoDevice) {
+		return gone(w.current()), nil
+	}
+	if err != nil {
+		return wire.State{}, err
+	}
+	addrs, err := w.handle.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return wire.State{}, err
+	}
+	return stateOf(link.Attrs(), addrs), nil
+}
+
+// current returns the state with the watcher's own slice, which nobody writes.
+func (w *watcher) current() wire.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
+}
+
+// publish makes s the state, if it differs.
+func (w *watcher) publish(s wire.State) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if same(s, w.state) {
+		return
+	}
+	w.state = s
+	w.here.Store(s.Present)
+	w.version++
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Present reports whether the netdev is still there.
+func (w *watcher) Present() bool { return w.here.Load() }
+
+// HasAddr reports whether the netdev has a usable address.
+func (w *watcher) HasAddr(a netip.Addr) bool { return slices.Contains(w.current().Addrs, a) }
+
+// State returns the present state.
+func (w *watcher) State() wire.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.look()
+}
+
+// WaitChange blocks until the state differs from the one returned last.
+func (w *watcher) WaitChange(ctx context.Context) (wire.State, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.seen == w.version || w.isClosed() {
+		changed := w.changed
+		w.mu.Unlock()
+		err := w.wait(ctx, changed)
+		w.mu.Lock()
+		if err != nil {
+			return wire.State{}, err
+		}
+	}
+	return w.look(), nil
+}
+
+func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) error {
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.closed:
+		return hca.ErrClosed
+	}
+}
+
+// look returns the state as the caller's own and notes that it was seen.
+func (w *watcher) look() wire.State {
+	w.seen = w.version
+	s := w.state
+	s.Addrs = slices.Clone(s.Addrs)
+	return s
+}
+
+// Close ends the goroutine, then what it used. It is called once.
+func (w *watcher) Close() {
+	close(w.closed)
+	w.events.Close()
+	<-w.ended
+	w.handle.Close()
+}

@@ -1,0 +1,212 @@
+package iface
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link"
+	"ipoibd/ud/ipoib"
+)
+
+// twoHosts runs a test with two hosts that are up and know each other.
+func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+		a.up()
+		b.up()
+		a.resolve(b.ip)
+		test(t, a, b)
+		a.stop()
+		b.stop()
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// reach sends one packet each way by what the hosts know, and checks it.
+func reach(t *testing.T, a, b *testHost) {
+	t.Helper()
+	for _, way := range []struct{ from, to *testHost }{{a, b}, {b, a}} {
+		mac, ok := way.from.neighbour(way.to.ip)
+		if !ok {
+			t.Fatalf("%s does not know %s", way.from.name, way.to.ip)
+		}
+		way.from.sendIP(mac, way.to.ip, 1444, 0x5a)
+		f := way.to.takeIP()
+		if f == nil {
+			t.Fatalf("%s got nothing from %s", way.to.name, way.from.name)
+		}
+		if dst := ipoib.MAC(f[:6]); dst != way.to.mac() {
+			t.Errorf("frame is for %s, the host is %s", dst, way.to.mac())
+		}
+		if len(f) != 14+1444 || !bytes.Equal(f[34:], bytes.Repeat([]byte{0x5a}, 1424)) {
+			t.Errorf("%d bytes arrived, not as sent", len(f))
+		}
+	}
+}
+
+func TestTwoHostsReachEachOther(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		s := a.status()
+		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != hca.QPRTS || s.MTU != 1444 || s.Reason != "" {
+			t.Errorf("status: %+v", s)
+		}
+		if len(s.Peers) != 1 || s.Peers[0].QPN != b.status().QP.QPN || s.Peers[0].Handle != "ready" {
+			t.Errorf("peers: %+v", s.Peers)
+		}
+	})
+}
+
+// down undoes what up did: no queue pair, no carrier, not a datagram.
+func TestDownSilences(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		a.tap.SetUp(false)
+		synctest.Wait()
+		if s := a.status(); s.State != StateDown || s.QP != nil || s.Carrier {
+			t.Errorf("status: %+v", s)
+		}
+		var sent int
+		a.fabric.Capture(func(c memfabric.Capture) {
+			if c.From == a.name {
+				sent++
+			}
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		a.fabric.Capture(nil)
+		if sent != 0 {
+			t.Errorf("%d datagrams while down", sent)
+		}
+		a.tap.SetUp(true)
+		synctest.Wait()
+		reach(t, a, b)
+	})
+}
+
+func TestPortFlap(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		a.port.SetUp(false)
+		synctest.Wait()
+		if s := a.status(); s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "not active") {
+			t.Errorf("port down: %+v", s)
+		}
+		a.port.SetUp(true)
+		synctest.Wait()
+		reach(t, a, b)
+	})
+}
+
+// The netdev goes and comes back: ib0 stays, and peers that were told of the new
+// queue pair reach it without asking.
+func TestDeviceGoneAndBack(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		before := b.status().QP.QPN
+		b.unplug()
+		synctest.Wait()
+		if s := b.status(); s.State != StateWaiting || s.Carrier || s.QP != nil {
+			t.Errorf("device gone: %+v", s)
+		}
+		time.Sleep(time.Minute)
+		b.plug()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		s := b.status()
+		if s.State != StateUp || s.QP.QPN == before {
+			t.Fatalf("device back: %+v, QPN was %s", s, before)
+		}
+		reach(t, a, b)
+		if peers := a.status().Peers; len(peers) != 1 || peers[0].QPN != s.QP.QPN {
+			t.Errorf("a stale entry: %+v", peers)
+		}
+	})
+}
+
+func TestMTUFollowsUnderlay(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		for _, c := range []struct{ under, want int }{{9000, 4092}, {1500, 1444}, {1400, 1344}} {
+			a.port.SetMTU(c.under)
+			synctest.Wait()
+			if s := a.status(); s.MTU != c.want || s.State != StateUp {
+				t.Errorf("underlay %d: MTU %d, %s; want %d", c.under, s.MTU, s.State, c.want)
+			}
+		}
+		a.tap.SetMTU(1300)
+		synctest.Wait()
+		a.port.SetMTU(9000)
+		synctest.Wait()
+		if s := a.status(); s.MTU != 1300 {
+			t.Errorf("the operator's 1300 became %d", s.MTU)
+		}
+		a.tap.SetMTU(9000)
+		synctest.Wait()
+		if s := a.status(); s.MTU != 4092 {
+			t.Errorf("9000 became %d, want 4092", s.MTU)
+		}
+		a.port.SetMTU(600)
+		synctest.Wait()
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, "raise the underlay's MTU by") {
+			t.Errorf("underlay 600: %s, %s", s.State, s.Reason)
+		}
+	})
+}
+
+// A host whose cache outlived the daemon sends to a MAC that the daemon does not
+// know; the first packet arrives all the same.
+func TestFirstFramesToUnknownMACArrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+		stale := ipoib.MAC{2, 9, 9, 9, 9, 9}
+		a.tap.neighbours = []link.Neighbour{{IP: b.ip, MAC: stale}}
+		a.up()
+		b.up()
+		for i := range byte(5) {
+			a.sendIP(stale, b.ip, 100, i)
+		}
+		for i := range byte(5) {
+			if f := b.takeIP(); f == nil || f[14+20] != i {
+				t.Fatalf("packet %d: %x", i, f)
+			}
+		}
+		a.stop()
+		b.stop()
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lossy, slow, reordering network for a virtual hour: after it, everything
+// works, and every frame is accounted for.
+func TestHourOfBadNetwork(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		a.fabric.SetConditions(memfabric.Conditions{
+			Loss: 0.2, Duplicate: 0.1, Reorder: 0.2, Delay: 3 * time.Millisecond, Jitter: 2 * time.Millisecond,
+		})
+		mac, _ := a.neighbour(b.ip)
+		const sent = 3600
+		got := 0
+		for range sent {
+			a.sendIP(mac, b.ip, 500, 1)
+			time.Sleep(time.Second)
+			for b.takeIP() != nil {
+				got++
+			}
+		}
+		t.Logf("%d packets sent, %d arrived", sent, got)
+		if got < sent*70/100 || got > sent {
+			t.Errorf("%d of %d arrived under 20 %% loss and 10 %% duplicates", got, sent)
+		}
+		a.fabric.SetConditions(memfabric.Conditions{})
+		time.Sleep(time.Second)
+		reach(t, a, b)
+	})
+}

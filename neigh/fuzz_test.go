@@ -32,7 +32,7 @@ func FuzzFromHost(f *testing.F) {
 				}
 			}
 		}
-		b.advance(usedIdle)
+		b.step(Detached{})
 	})
 }
 
@@ -82,7 +82,7 @@ func FuzzFromFabric(f *testing.F) {
 				}
 			}
 		}
-		b.advance(usedIdle)
+		b.step(Detached{})
 	})
 }
 

@@ -113,17 +113,15 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 }
 
 // ToMAC maps an address in a message of the fabric. A third party that has not
-// been heard of yet becomes a peer, or else the host could not follow.
+// been heard of yet becomes a peer, or else the host could not follow; one that is
+// ourselves makes no sense.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	e := endpointOf(a)
 	switch {
 	case e == m.sender.endpoint:
 		return m.sender.mac, true
-	case !m.third || !e.valid():
+	case !m.third || !e.valid() || m.t.link.isOwn(e, m.t.now):
 		return ipoib.MAC{}, false
-	}
-	if mac := m.t.macOf(e); !mac.IsZero() {
-		return mac, true
 	}
 	return m.t.hear(e, netip.Addr{}).mac, true
 }

@@ -188,7 +188,8 @@ type CQ interface {
 	// ID names the CQ in events.
 	ID() ObjectID
 	// Poll takes up to len(wc) completions, never blocks and returns how many.
-	// ErrCQ once the CQ is in error: entries still queued are void.
+	// ErrCQ once the CQ is in error: entries still queued are void. With an
+	// empty slice it tells that alone, and any goroutine may call it.
 	Poll(wc []WC) (int, error)
 	// Arm asks for one wake-up of Wait by the next completion.
 	Arm() error

@@ -84,6 +84,46 @@ func TestEpochKeepsInjected(t *testing.T) {
 	}
 }
 
+// The same for more messages than one Pump takes.
+func TestEpochKeepsEveryInjected(t *testing.T) {
+	b := newTxBench(t, 256)
+	for range 3 * batch {
+		b.Inject(destB, msg(ipoib.EtherTypeARP, make([]byte, 56)))
+	}
+	b.snap.Publish(newPeers(2))
+	for range 3 {
+		if got := b.Epoch(); got != 1 {
+			t.Errorf("with %d messages queued: %d", b.queued(), got)
+		}
+		b.pump(t)
+		b.qp.completeSends(len(b.qp.sends), hca.WCSuccess)
+	}
+	b.pump(t)
+	if got := b.Epoch(); got != 2 {
+		t.Errorf("in the end: %d", got)
+	}
+}
+
+// A full send queue leaves sends described: they keep their snapshot too.
+func TestEpochKeepsDescribed(t *testing.T) {
+	b := newTxBench(t, 128)
+	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 0
+	b.Inject(destB, msg(ipoib.EtherTypeARP, make([]byte, 56)))
+	b.snap.Publish(newPeers(2))
+	for range 3 {
+		b.pump(t)
+		if got := b.Epoch(); got != 1 {
+			t.Errorf("with a send described: %d", got)
+		}
+	}
+	b.qp.refuse, b.qp.auto = nil, true
+	b.pump(t)
+	b.pump(t)
+	if got := b.Epoch(); got != 2 {
+		t.Errorf("in the end: %d", got)
+	}
+}
+
 func TestEpochWhileDetached(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.src.add(toB(100))
@@ -118,8 +158,12 @@ func TestEpochIsSafe(t *testing.T) {
 			}
 		}
 		rt.Repeat(map[string]func(*rapid.T){
-			"publish":  func(*rapid.T) { m.publish() },
-			"inject":   func(*rapid.T) { m.inject() },
+			"publish": func(*rapid.T) { m.publish() },
+			"inject": func(rt *rapid.T) {
+				for range rapid.IntRange(1, 100).Draw(rt, "n") {
+					m.inject()
+				}
+			},
 			"frames":   func(rt *rapid.T) { m.frames(rapid.IntRange(1, 70).Draw(rt, "n")) },
 			"pump":     func(*rapid.T) { m.pump(t) },
 			"complete": func(rt *rapid.T) { m.complete(rapid.IntRange(0, len(b.qp.sends)).Draw(rt, "n")) },

@@ -33,7 +33,7 @@ func FuzzTx(f *testing.F) {
 		b.qp.completeSends(len(b.qp.sends), hca.WCSuccess)
 		b.pump(t)
 		checkAccounts(t, b.Counters())
-		checkRing(t, b.ring)
+		b.checkRing(t)
 		if b.ring.posted != 0 {
 			t.Errorf("%d slots posted at rest", b.ring.posted)
 		}
@@ -93,6 +93,6 @@ func FuzzRx(f *testing.F) {
 			t.Errorf("refill: %v, %d of 64", err, b.Outstanding())
 		}
 		checkAccounts(t, b.Counters())
-		checkRing(t, b.ring)
+		b.checkRing(t)
 	})
 }

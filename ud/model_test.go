@@ -79,7 +79,7 @@ func TestTxAccounts(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				checkAccounts(rt, b.Counters())
-				checkRing(rt, b.ring)
+				b.checkRing(rt)
 			},
 		})
 		b.Detach()
@@ -128,7 +128,7 @@ func TestRxAccounts(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				checkAccounts(rt, b.Counters())
-				checkRing(rt, b.ring)
+				b.checkRing(rt)
 			},
 		})
 		b.qp.recvs, b.qp.refuse, b.sink.err = nil, nil, nil

@@ -105,7 +105,6 @@ func (r *Rx) Attach(qp hca.QP, recvCQ hca.CQ, mr hca.MR, generation uint32) erro
 func (r *Rx) Detach() int {
 	n := r.ring.reset()
 	r.qp, r.cq = nil, nil
-	r.flushed = false
 	return n
 }
 

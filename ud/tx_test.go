@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +38,7 @@ func TestTxSendsMessageInPlace(t *testing.T) {
 	b.qp.completeSends(1, hca.WCSuccess)
 	b.pump(t)
 	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 1, "tx_posts": 1, "tx_completions": 1, "tx_sent": 1})
-	checkRing(t, b.ring)
+	b.checkRing(t)
 }
 
 func TestTxSignalsEverySixteenthAndTheLast(t *testing.T) {
@@ -86,7 +88,7 @@ func TestTxLosesNothingToFullQueues(t *testing.T) {
 			for range 100 {
 				b.pump(t)
 				checkAccounts(t, b.Counters())
-				checkRing(t, b.ring)
+				b.checkRing(t)
 			}
 			b.qp.sendCQ.onWait(time.Now())
 			b.pump(t)
@@ -151,7 +153,7 @@ func TestTxCountsFailedSendsByStatus(t *testing.T) {
 		"tx_read": 10, "tx_posts": 10, "tx_completions": 10,
 		"tx_sent": 3, "tx_wc_loc_prot_err": 1, "tx_wc_wr_flush_err": 6,
 	})
-	checkRing(t, b.ring)
+	b.checkRing(t)
 	if len(b.fails) != 7 {
 		t.Fatalf("%d failures told", len(b.fails))
 	}
@@ -192,7 +194,7 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	if c := counts(b.Counters()); c["tx_sent"] != 2 || c["tx_foreign_completions"] != 4 {
 		t.Errorf("after a completion that came twice: %v", c)
 	}
-	checkRing(t, b.ring)
+	b.checkRing(t)
 }
 
 func TestTxDropsWhatTheQPRefuses(t *testing.T) {
@@ -207,7 +209,7 @@ func TestTxDropsWhatTheQPRefuses(t *testing.T) {
 	checkCounts(t, b.Counters(), map[string]uint64{
 		"tx_read": 10, "tx_posts": 4, "tx_outstanding": 4, "tx_drop_post_refused": 6,
 	})
-	checkRing(t, b.ring)
+	b.checkRing(t)
 }
 
 func TestTxReturnsErrorsOfCQAndSource(t *testing.T) {
@@ -362,6 +364,44 @@ func TestTxInjectedGoBeforeFramesInOrder(t *testing.T) {
 	}
 }
 
+// Messages of several goroutines arrive once each, beside readers of every
+// count.
+func TestTxInjectsFromManyGoroutines(t *testing.T) {
+	b := newTxBench(t, 128)
+	b.qp.auto = true
+	const senders, each = 4, 1000
+	var taken atomic.Int64
+	var others sync.WaitGroup
+	for range senders {
+		others.Go(func() {
+			for range each {
+				if b.Inject(destAll, msg(ipoib.EtherTypeARP, make([]byte, 56))) {
+					taken.Add(1)
+				}
+				b.snap.Publish(newPeers(b.Epoch() + 1))
+				_, _ = b.Counters(), b.Outstanding()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { others.Wait(); close(done) }()
+	for running := true; running || b.queued() > 0; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		b.pump(t)
+	}
+	b.pump(t)
+	b.nudge.Stop()
+	checkAccounts(t, b.Counters())
+	c := counts(b.Counters())
+	if c["tx_injected"] != senders*each || c["tx_sent"] != uint64(taken.Load()) || taken.Load() == 0 {
+		t.Errorf("%d taken, counters %v", taken.Load(), c)
+	}
+}
+
 func TestTxHandsEthernetFrameToSlowPath(t *testing.T) {
 	b := newTxBench(t, 128)
 	f := frame(ipoib.Broadcast, macA, ipoib.EtherTypeARP, make([]byte, 28))
@@ -374,7 +414,7 @@ func TestTxHandsEthernetFrameToSlowPath(t *testing.T) {
 	b.src.add(f)
 	b.pump(t)
 	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 2, "tx_slow_path": 1, "tx_drop_slow_path_full": 1})
-	checkRing(t, b.ring)
+	b.checkRing(t)
 }
 
 func TestTxFollowsMTU(t *testing.T) {

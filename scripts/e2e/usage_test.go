@@ -27,11 +27,10 @@ func TestMistakes(t *testing.T) {
 		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
 		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
 		{"port 4791 taken", takePort, nil, `4791`},
-		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `0x8000 is not a P_Key`},
+		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `"0x8000" is not a P_Key`},
 		{"log level that is none", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is none of debug`},
 		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
 		{"argument too many", nil, []string{"ib0"}, `unknown command|accepts 0 arg|no argument`},
-		{"file that is not there", nil, []string{"--config", "/nonexistent.yaml"}, `/nonexistent.yaml`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,6 +55,8 @@ func TestMistakeInFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	requireMistake(t, h.ipoibd("run", "--config", file), `ipoibd\.yaml:6: .*mtu`)
+	requireMistake(t, h.ipoibd("run", "--config", file+".old"), `ipoibd\.yaml\.old: no such file`)
+	requireMistake(t, h.ipoibd("run", "--config", file, "--name", ifName), `--name and --config exclude each other`)
 }
 
 // The device node and the capability are named when they are missing.
@@ -136,7 +137,7 @@ func TestNoDaemon(t *testing.T) {
 	socket := filepath.Join(h.dir, "none.sock")
 	requireMistake(t, h.ipoibd("status", "--control", socket), `none\.sock: no daemon answers`)
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
-	h.Run("ip", "link", "add", ifName, "type", "dummy")
+	takeName(t, h)
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
 	if !h.exists(ifName) {
 		t.Error("ipoibd delete took away an interface that is not ours")
@@ -171,7 +172,7 @@ func requireMistake(t *testing.T, cmd *exec.Cmd, want string) {
 
 func takeName(t *testing.T, h *host) {
 	t.Helper()
-	h.Run("ip", "link", "add", ifName, "type", "dummy")
+	h.Run("ip", "link", "add", ifName, "type", "veth", "peer", "name", "other")
 }
 
 func takePort(t *testing.T, h *host) {

@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -117,86 +118,89 @@ func TestConcurrentUse(t *testing.T) {
 	second := *a
 	second.qp = have(a.pd.CreateQP(a.qp.Spec(), a.send, a.recv))(t)
 	second.up()
-	var wg sync.WaitGroup
+	var wg, drains sync.WaitGroup
 	stop := make(chan struct{})
-	ah, far := a.ah(testV4), a.ah(testV4b)
+	ah := a.ah(testV4)
 	for _, e := range []struct {
 		from *rig
 		ah   hca.AH
 		to   hca.QPN
 	}{{a, ah, second.qp.Num()}, {&second, ah, a.qp.Num()}} {
-		wg.Go(func() { e.from.churnSends(stop, e.ah, e.to) })
-		wg.Go(func() { e.from.churnRecvs(stop) })
-		wg.Go(func() { e.from.churnStates(stop) })
+		wg.Go(func() { e.from.churnSends(e.ah, e.to) })
+		wg.Go(func() { e.from.churnRecvs() })
+		wg.Go(func() { e.from.churnStates() })
 	}
-	wg.Go(func() { b.churnRecvs(stop) })
-	wg.Go(func() { a.churnMemory(stop) })
-	wg.Go(func() { drainCQ(stop, a.send) })
-	wg.Go(func() { drainCQ(stop, a.recv) })
-	for range 2000 {
-		_, _ = a.qp.Query()
-		_, _ = second.qp.Query()
-		a.port.SetMTU(1500)
-		_ = a.dev.Counters()
-	}
-	close(stop)
+	wg.Go(func() { a.churnMemory() })
+	drains.Go(func() { drainCQ(stop, a.send) })
+	drains.Go(func() { drainCQ(stop, a.recv) })
 	wg.Wait()
+	close(stop)
+	drains.Wait()
 	if err := second.qp.Close(); err != nil {
 		t.Error(err)
 	}
-	_, _ = ah.Close(), far.Close()
+	_ = ah.Close()
 	a.close()
 	b.close()
 }
 
-func until(stop chan struct{}, f func(i int)) {
-	for i := 0; ; i++ {
-		select {
-		case <-stop:
-			return
-		default:
-			f(i)
-		}
+// churn is how often each goroutine of the test below does its thing.
+const churn = 1000
+
+func (r *rig) churnSends(ah hca.AH, to hca.QPN) {
+	wr := []hca.SendWR{{SGList: []hca.SGE{r.mr.SGE(0, 10)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}}
+	for range churn {
+		_, _ = r.qp.PostSend(wr) // refused, flushed or sent
 	}
 }
 
-func (r *rig) churnSends(stop chan struct{}, ah hca.AH, to hca.QPN) {
-	wr := []hca.SendWR{{SGList: []hca.SGE{r.mr.SGE(0, 10)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}}
-	until(stop, func(int) { _, _ = r.qp.PostSend(wr) })
-}
-
 // churnRecvs posts good receives and, now and then, one that is too short.
-func (r *rig) churnRecvs(stop chan struct{}) {
-	until(stop, func(i int) {
+func (r *rig) churnRecvs() {
+	for i := range churn {
 		size := rigSlot
 		if i%50 == 0 {
 			size = 20
 		}
 		_, _ = r.qp.PostRecv([]hca.RecvWR{{SGList: []hca.SGE{r.mr.SGE(0, size)}}})
-	})
+	}
 }
 
-// churnStates brings the QP up again, whatever happened to it.
-func (r *rig) churnStates(stop chan struct{}) {
-	until(stop, func(int) {
+// churnStates brings the QP up again and again, whatever happened to it.
+func (r *rig) churnStates() {
+	for range churn / 10 {
 		if err := r.qp.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState); err != nil {
 			r.Error(err)
 		}
-		r.up()
-	})
-}
-
-func (r *rig) churnMemory(stop chan struct{}) {
-	until(stop, func(int) {
-		mr, err := r.pd.AllocMR(4096, hca.AccessLocalWrite)
-		if err != nil || mr.Close() != nil {
-			r.Error("memory", err)
+		for s := hca.QPReset; s < hca.QPRTS; s++ {
+			_ = r.qp.Modify(hca.QPAttr{State: s + 1, Port: 1, QKey: rigQKey},
+				hca.AttrState|hca.UDTransition(s, s+1).Required) // refused after an error in between
 		}
-	})
+		_ = have(r.qp.Query())(r)
+	}
 }
 
-// drainCQ polls; an overrun is what a churn of posts may end in.
+func (r *rig) churnMemory() {
+	for range churn / 10 {
+		mr, err := r.pd.AllocMR(4096, hca.AccessLocalWrite)
+		if err == nil {
+			err = mr.Close()
+		}
+		if err != nil {
+			r.Error(err)
+		}
+	}
+}
+
+// drainCQ polls, so that the others do not overrun the CQ.
 func drainCQ(stop chan struct{}, cq hca.CQ) {
 	wc := make([]hca.WC, 256)
-	until(stop, func(int) { _, _ = cq.Poll(wc) })
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+			_, _ = cq.Poll(wc)
+			runtime.Gosched()
+		}
+	}
 }

@@ -67,7 +67,7 @@ func (q *loopQP) pop() uint64 {
 func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	b := newRxBench(t, 1024)
 	b.Detach()
-	b.Rx.cfg.SlowPath = nobody{}
+	b.cfg.SlowPath = nobody{}
 	b.sink.discard = true
 	q := &loopQP{}
 	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {

@@ -118,8 +118,12 @@ func TestRxAccounts(t *testing.T) {
 				b.sink.accept, b.sink.err = rapid.IntRange(-1, 10).Draw(rt, "accept"), refusals.Draw(rt, "error")
 			},
 			"slow path": func(rt *rapid.T) { b.slow.full = !b.slow.full },
-			"refill":    func(*rapid.T) { b.Refill() },
-			"detach":    func(*rapid.T) { b.Detach() },
+			"refill": func(rt *rapid.T) {
+				if err := b.Refill(); err != nil && !errors.Is(err, ErrDetached) && b.qp.refuse == nil {
+					rt.Fatal(err)
+				}
+			},
+			"detach": func(*rapid.T) { b.Detach() },
 			"attach": func(*rapid.T) {
 				b.Detach()
 				gen++

@@ -33,7 +33,7 @@ func TestRxDeliversFrameInPlace(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	slot := b.qp.mr.at(b.qp.recvs[0].sge)
 	var written []byte
-	b.Rx.cfg.Sink = sinkFunc(func(frames [][]byte) (int, error) {
+	b.cfg.Sink = sinkFunc(func(frames [][]byte) (int, error) {
 		written = frames[0]
 		return len(frames), nil
 	})

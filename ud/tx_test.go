@@ -178,8 +178,8 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.src.add(toB(100), toB(100))
 	b.pump(t)
 	b.qp.sendCQ.add(
-		hca.WC{ID: 0<<32 | 0},          // an earlier generation
-		hca.WC{ID: 2<<32 | 0},          // a later one
+		hca.WC{ID: 0},                  // an earlier generation
+		hca.WC{ID: 2 << 32},            // a later one
 		hca.WC{ID: 1<<32 | 100},        // not posted
 		hca.WC{ID: 1<<32 | 128},        // no slot
 		hca.WC{ID: 1<<32 | 0xffffffff}, // no slot either

@@ -1,0 +1,152 @@
+package ud
+
+import (
+	"slices"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// fakeMR is memory whose addresses are offsets.
+type fakeMR struct{ mem []byte }
+
+func (m *fakeMR) Bytes() []byte { return m.mem }
+func (m *fakeMR) Close() error  { return nil }
+func (m *fakeMR) SGE(off, n int) hca.SGE {
+	_ = m.mem[off : off+n]
+	return hca.SGE{Addr: uint64(off), Length: uint32(n), LKey: 7}
+}
+
+func (m *fakeMR) at(e hca.SGE) []byte { return m.mem[e.Addr:][:e.Length] }
+
+// fakeCQ is a queue of completions. Wait never blocks: it calls onWait, where
+// the test lets the device go on.
+type fakeCQ struct {
+	hca.CQ
+	wcs    []hca.WC
+	err    error
+	armed  int
+	waits  int
+	onArm  func()
+	onWait func(until time.Time)
+}
+
+func (c *fakeCQ) add(wcs ...hca.WC) { c.wcs = append(c.wcs, wcs...) }
+
+func (c *fakeCQ) Poll(wc []hca.WC) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n := copy(wc, c.wcs)
+	c.wcs = c.wcs[:copy(c.wcs, c.wcs[n:])]
+	return n, nil
+}
+
+func (c *fakeCQ) Arm() error {
+	c.armed++
+	if c.onArm != nil {
+		c.onArm()
+	}
+	return nil
+}
+
+func (c *fakeCQ) Wait(until time.Time) error {
+	c.waits++
+	if c.onWait != nil {
+		c.onWait(until)
+	}
+	return nil
+}
+
+// posted is a work request as a device has it.
+type posted struct {
+	id       uint64
+	sge      hca.SGE
+	to       hca.UDDest
+	signaled bool
+}
+
+// fakeQP keeps what is posted until the test completes it. Queues are depth
+// deep; sends complete at once with auto.
+type fakeQP struct {
+	hca.QP
+	mr             *fakeMR
+	sendCQ, recvCQ *fakeCQ
+	depth          int
+	auto           bool
+	refuse         error // of the next posts, after refuseAfter were taken
+	refuseAfter    int
+	sends, recvs   []posted
+	sendCalls      int
+}
+
+func (q *fakeQP) Num() hca.QPN     { return qpnA }
+func (q *fakeQP) Spec() hca.QPSpec { return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth} }
+
+// room returns how many of n posts are taken, and why not more.
+func (q *fakeQP) room(n, used int) (int, error) {
+	switch {
+	case q.refuse != nil && q.refuseAfter < n:
+		return q.refuseAfter, q.refuse
+	case q.depth-used < n:
+		return max(q.depth-used, 0), hca.ErrQueueFull
+	}
+	return n, nil
+}
+
+func (q *fakeQP) PostSend(wrs []hca.SendWR) (int, error) {
+	q.sendCalls++
+	n, err := q.room(len(wrs), len(q.sends))
+	for i := range n {
+		w := &wrs[i]
+		q.sends = append(q.sends, posted{w.ID, w.SGList[0], w.UD, w.Flags&hca.SendSignaled != 0})
+	}
+	if q.auto {
+		q.completeSends(len(q.sends), hca.WCSuccess)
+	}
+	return n, err
+}
+
+func (q *fakeQP) PostRecv(wrs []hca.RecvWR) (int, error) {
+	n, err := q.room(len(wrs), len(q.recvs))
+	for i := range n {
+		q.recvs = append(q.recvs, posted{id: wrs[i].ID, sge: wrs[i].SGList[0]})
+	}
+	return n, err
+}
+
+// completeSends ends the n oldest sends; unsignaled successes are silent.
+func (q *fakeQP) completeSends(n int, status hca.WCStatus) {
+	for _, s := range q.sends[:n] {
+		if s.signaled || status != hca.WCSuccess {
+			q.sendCQ.add(hca.WC{ID: s.id, Status: status, Opcode: hca.WCSend})
+		}
+	}
+	q.sends = q.sends[:copy(q.sends, q.sends[n:])]
+}
+
+// receive puts a message of B behind a GRH into the oldest receive.
+func (q *fakeQP) receive(msg []byte, dgid hca.GID) {
+	q.receiveWC(msg, dgid, hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(msg))})
+}
+
+func (q *fakeQP) receiveWC(msg []byte, dgid hca.GID, wc hca.WC) {
+	buf := q.mr.at(q.recvs[0].sge)
+	putGRH(buf, gidB, dgid)
+	copy(buf[hca.GRHLen:], msg)
+	q.completeRecv(wc)
+}
+
+// completeRecv ends the oldest receive.
+func (q *fakeQP) completeRecv(wc hca.WC) {
+	wc.ID, wc.Opcode = q.recvs[0].id, hca.WCRecv
+	q.recvs = q.recvs[:copy(q.recvs, q.recvs[1:])]
+	q.recvCQ.add(wc)
+}
+
+// completeID ends the receive with this ID, or one that was never posted.
+func (q *fakeQP) completeID(id uint64, wc hca.WC) {
+	wc.ID, wc.Opcode = id, hca.WCRecv
+	q.recvs = slices.DeleteFunc(q.recvs, func(p posted) bool { return p.id == id })
+	q.recvCQ.add(wc)
+}

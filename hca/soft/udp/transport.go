@@ -33,36 +33,32 @@ var _ wire.Transport = (*Transport)(nil)
 // Errors: hca.ErrNoDevice for a netdev that is not there, a *PortTakenError for
 // a port in use, what the system says otherwise.
 func Open(cfg Config) (*Transport, error) {
-	t, err := open(cfg)
-	if err != nil {
+	t := new(Transport)
+	if err := t.open(cfg); err != nil {
+		_ = t.Close()
 		return nil, fmt.Errorf("open UDP transport on %q: %w", cfg.Netdev, err)
 	}
 	return t, nil
 }
 
-func open(cfg Config) (t *Transport, err error) {
-	t = new(Transport)
-	defer func() { // Close undoes what was done
-		if err != nil {
-			_ = t.Close()
-		}
-	}()
+// open leaves what it made so far to Close where it fails.
+func (t *Transport) open(cfg Config) (err error) {
 	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
-		return nil, err
+		return err
 	}
 	now := t.watch.State()
 	recv, err := openReceiver(now.Index, cfg.RecvBuf)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.rx = newReceiver(recv)
 	send, port, err := openSender(now.Index, cfg.SendBuf, sourceFor(now.MAC))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.tx, t.srcPort = newSender(send, now.Index, t.watch), port
 	t.groups, err = newMemberships(now.Index)
-	return t, err
+	return err
 }
 
 // SrcPort implements wire.Transport.

@@ -1,0 +1,109 @@
+package udp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/wire/wiretest"
+	"ipoibd/link/linktest/nstest"
+)
+
+// BenchmarkStream carries datagrams in batches over a veth pair, sending and
+// receiving by turns.
+func BenchmarkStream(bench *testing.B) {
+	for _, size := range []int{64, 2048, 4096} {
+		bench.Run(fmt.Sprint(size), func(bench *testing.B) {
+			a, b := openPair(bench, wiretest.MTU)
+			bench.ReportAllocs()
+			bench.SetBytes(int64(size))
+			stream(bench, a, b, size)
+			bench.ReportMetric(float64(bench.N)/bench.Elapsed().Seconds(), "datagrams/s")
+		})
+	}
+}
+
+func stream(bench *testing.B, a, b wiretest.Host, size int) {
+	send, recv := batch(a, b, size), make([]wire.Packet, udp.Batch)
+	for left := bench.N; left > 0; {
+		n, err := a.Send(send[:min(left, len(send))])
+		if err != nil {
+			bench.Fatal(err)
+		}
+		left -= n
+		for n > 0 {
+			k, err := b.Recv(recv[:n])
+			if err != nil {
+				bench.Fatal(err)
+			}
+			n -= k
+		}
+	}
+}
+
+func batch(a, b wiretest.Host, size int) []wire.Packet {
+	pkts := make([]wire.Packet, udp.Batch)
+	for i := range pkts {
+		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 24), make([]byte, size-28), make([]byte, 4)}}
+	}
+	return pkts
+}
+
+// TestAllocs: exactly none, for each family and a batch both ways.
+func TestAllocs(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := openPair(t, wiretest.MTU)
+	send, recv := batch(a, b, 1000), make([]wire.Packet, udp.Batch)
+	for i := range send {
+		if i%2 == 1 {
+			send[i].Src, send[i].Dst = a.IPv6, b.IPv6
+		}
+	}
+	round := func() {
+		if n, err := a.Send(send); n != len(send) || err != nil {
+			t.Fatalf("Send = %d, %v", n, err)
+		}
+		for got := 0; got < len(send); {
+			n, err := b.Recv(recv)
+			if err != nil {
+				t.Fatalf("Recv: %v", err)
+			}
+			got += n
+		}
+	}
+	if allocs := testing.AllocsPerRun(100, round); allocs != 0 {
+		t.Errorf("%v allocations per batch of %d", allocs, len(send))
+	}
+}
+
+// BenchmarkPingPong is a round trip of one datagram.
+func BenchmarkPingPong(bench *testing.B) {
+	a, b := openPair(bench, wiretest.MTU)
+	there := wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 64)}}
+	back := wire.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: there.Vec}
+	go echo(b, back)
+	ping, pong := []wire.Packet{there}, make([]wire.Packet, 1)
+	for bench.Loop() {
+		if _, err := a.Send(ping); err != nil {
+			bench.Fatal(err)
+		}
+		if _, err := a.Recv(pong); err != nil {
+			bench.Fatal(err)
+		}
+	}
+}
+
+func echo(h wiretest.Host, answer wire.Packet) {
+	in, out := make([]wire.Packet, 1), []wire.Packet{answer}
+	for {
+		if _, err := h.Recv(in); err != nil {
+			return
+		}
+		if _, err := h.Send(out); err != nil {
+			return
+		}
+	}
+}

@@ -33,9 +33,9 @@ func TestBridge(t *testing.T) {
 		t.Error("a second MAC behind the bridge reaches the other host")
 	}
 	eventually(t, time.Second, "the second MAC is counted", func() bool {
-		n, ok := value(a.iface().Counters, "foreign_mac")
+		n, ok := value(a.iface().Counters, "neigh_drop_foreign_mac")
 		if !ok {
-			t.Fatalf("no counter foreign_mac in %+v", a.iface().Counters)
+			t.Fatalf("no counter neigh_drop_foreign_mac in %+v", a.iface().Counters)
 		}
 		return n > 0
 	})

@@ -41,7 +41,7 @@ func TestDownUpUnderTraffic(t *testing.T) {
 	stop()
 
 	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
-	eventually(t, repairLimit, "ping after the flaps", func() bool { return b.reaches(a.ip4()) })
+	b.waitReaches(a)
 	pingAll(a, b)
 	requireNoLeak(t, before, a.daemon)
 }
@@ -68,7 +68,7 @@ func TestStopStartUnderTraffic(t *testing.T) {
 	t.Logf("%d times stopped and started in %v", restarts, time.Since(start).Round(time.Millisecond))
 	stop()
 
-	eventually(t, repairLimit, "ping after the restarts", func() bool { return b.reaches(a.ip4()) })
+	b.waitReaches(a)
 	pingAll(a, b)
 	requireNoLeak(t, before, b.daemon)
 	requireNoStale(t, hosts)

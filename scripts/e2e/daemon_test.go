@@ -30,6 +30,7 @@ type daemon struct {
 	log     *logBuffer
 	exited  chan struct{} // closed once err is set
 	err     error         // of the process's end
+	ended   bool          // by the test
 }
 
 // startDaemon runs the daemon with further arguments and returns when its
@@ -99,6 +100,7 @@ func (d *daemon) kill() {
 // signal sends s and waits for the end of the process.
 func (d *daemon) signal(s syscall.Signal) {
 	d.tb.Helper()
+	d.ended = true
 	if err := d.cmd.Process.Signal(s); err != nil {
 		d.tb.Fatalf("signal the daemon: %v", err)
 	}
@@ -118,11 +120,11 @@ func (d *daemon) gone() bool {
 	}
 }
 
-// cleanUp waits for the process, which the end of the test has killed, and
-// shows its log where the test failed.
+// cleanUp waits for the process, which the end of the test has killed. Where
+// the test failed it shows the log, unless the daemon had ended before.
 func (d *daemon) cleanUp() {
 	<-d.exited
-	if d.tb.Failed() {
+	if d.tb.Failed() && !d.ended {
 		d.tb.Logf("log of the daemon:\n%s", d.log)
 	}
 }

@@ -16,6 +16,10 @@ const (
 	underlayMTU = 1500  // of the segment that joins them
 )
 
+// repairLimit is ten times the second in which a host is to be reached again
+// after whatever happened to it.
+const repairLimit = 10 * time.Second
+
 // host is a namespace with a daemon. Its number, from 0, makes its addresses.
 type host struct {
 	*nstest.Namespace
@@ -119,6 +123,25 @@ func (h *host) ping(dst string) {
 // reaches reports whether one echo request is answered soon.
 func (h *host) reaches(dst string) bool {
 	return h.pinger(dst, 1, 100*time.Millisecond).Run() == nil
+}
+
+// waitReaches waits until an echo request to other is answered and returns how
+// long that took. When it never is, the log has what both know.
+func (h *host) waitReaches(other *host) time.Duration {
+	h.tb.Helper()
+	start := time.Now()
+	for !h.reaches(other.ip4()) {
+		if time.Since(start) > repairLimit {
+			h.tb.Fatalf("host %d does not reach host %d within %v\n%s\n%s", h.number, other.number, repairLimit, h.describe(), other.describe())
+		}
+	}
+	return time.Since(start)
+}
+
+// describe is what a host knows, for a person.
+func (h *host) describe() string {
+	status, _ := h.daemon.command("status").CombinedOutput()
+	return fmt.Sprintf("host %d:\n%s\n%s", h.number, status, h.Run("ip", "neigh"))
 }
 
 func (h *host) pinger(dst string, count int, timeout time.Duration) *exec.Cmd {

@@ -3,14 +3,9 @@ package e2e
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"ipoibd/link/linktest/nstest"
 )
-
-// repairLimit is ten times the second in which a restarted peer is to be
-// reached again.
-const repairLimit = 10 * time.Second
 
 // Two hosts talk, a third joins later, and one comes back with another QPN.
 func TestThreeHosts(t *testing.T) {
@@ -32,8 +27,7 @@ func TestThreeHosts(t *testing.T) {
 	c.start()
 	c.waitCarrier()
 	for _, h := range []*host{a, b} {
-		took := eventually(t, repairLimit, "the restarted host answers", func() bool { return h.reaches(c.ip4()) })
-		t.Logf("host %d reaches the restarted one %v after its carrier", h.number, took)
+		t.Logf("host %d reaches the restarted one %v after its carrier", h.number, h.waitReaches(c))
 	}
 	if now := c.qp(); now.QPN == old.QPN {
 		t.Fatalf("QPN %#x again: the restart shows nothing", now.QPN)
@@ -93,7 +87,7 @@ func TestAdopt(t *testing.T) {
 		if got := a.iface(); !got.Adopted || got.MAC != mac {
 			t.Errorf("after %s: adopted %v, MAC %s, want it adopted with %s", end.name, got.Adopted, got.MAC, mac)
 		}
-		eventually(t, repairLimit, "ping after "+end.name, func() bool { return b.reaches(a.ip4()) })
+		b.waitReaches(a)
 		pingAll(a, b)
 	}
 }

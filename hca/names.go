@@ -21,7 +21,6 @@ func (l LinkLayer) String() string { return nameOf(linkLayerNames, int(l)) }
 func (t GIDType) String() string   { return nameOf(gidTypeNames, int(t)) }
 func (t Transport) String() string { return nameOf(transportNames, int(t)) }
 
-
 // MarshalText writes the state's name.
 func (s PortState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 

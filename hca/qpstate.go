@@ -52,9 +52,10 @@ type Rule struct {
 	Optional QPAttrMask
 }
 
-// udTable is IBA 1.4, table 91 (QP state transition properties) for UD, as
-// qp_state_table in drivers/infiniband/core/verbs.c has it: from | to.
-// Every state may go to RESET and to ERR.
+// udTable is IBA 1.4, table 91 (QP state transition properties) for UD: from |
+// to. Every state may go to RESET and to ERR. Linux (qp_state_table in
+// drivers/infiniband/core/verbs.c) has the same rows, but for RESET -> ERR, which
+// it refuses.
 var udTable = buildUDTable()
 
 func buildUDTable() (t [NumQPState][NumQPState]Rule) {

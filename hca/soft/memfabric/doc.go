@@ -32,6 +32,6 @@
 // # Memory
 //
 // Datagrams come from a free list of the fabric: once it has grown to what is
-// in flight, Send and Recv do not allocate. A capture hook costs a copy per
+// in flight or lent, Send and Recv do not allocate. A capture hook costs a copy per
 // datagram.
 package memfabric

@@ -46,19 +46,19 @@ type Device interface {
 
 // State is what the host has made of the interface.
 type State struct {
-	Index   int    `json:"index"`
-	Name    string `json:"name"`
-	Present bool   `json:"present"` // false: deleted or moved away; all else is zero
-	Up      bool   `json:"up"`      // administratively up
+	Index   int
+	Name    string
+	Present bool // false: deleted or moved away; all else is zero
+	Up      bool // administratively up
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
 	// is up.
-	Carrier bool           `json:"carrier"`
-	MTU     int            `json:"mtu"` // bytes of payload of an Ethernet frame
-	MAC     [6]byte        `json:"mac"`
-	Master  int            `json:"master"` // index of the bridge, bond or VRF above, 0 without one
-	Alias   string         `json:"alias"`
-	Addrs   []netip.Prefix `json:"addrs"`        // of the interface, sorted
-	Above   []netip.Prefix `json:"master_addrs"` // of its master, sorted
+	Carrier bool
+	MTU     int // bytes of payload of an Ethernet frame
+	MAC     [6]byte
+	Master  int // index of the bridge, bond or VRF above, 0 without one
+	Alias   string
+	Addrs   []netip.Prefix // of the interface, sorted
+	Above   []netip.Prefix // of its master, sorted
 }
 
 // SelfAddrs yields the host's own addresses behind the interface: its own and

@@ -43,12 +43,19 @@ func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENXIO):
-		return fmt.Errorf("%w (%w)", ErrNoTun, err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w (%w)", ErrPermission, err)
 	case errors.Is(err, unix.EBADFD):
 		return fmt.Errorf("%w (%w)", ErrGone, err)
 	}
 	return err
+}
+
+// classifyTun does the same for an error of opening /dev/net/tun: ENOENT is a
+// missing node, ENXIO and ENODEV are a missing driver.
+func classifyTun(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w (%w)", ErrNoTun, err)
+	}
+	return classify(err)
 }

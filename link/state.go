@@ -82,6 +82,11 @@ func (r *rtnl) addrsAbove(master int) ([]netip.Prefix, error) {
 // Watch implements [Device]. The subscription begins before the first state is
 // read, so no change falls between the two.
 func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
+	t.watchMu.Lock()
+	defer t.watchMu.Unlock()
+	if t.ctx.Err() != nil {
+		return nil, fmt.Errorf("watch %s: %w", t.name, ErrClosed)
+	}
 	sock, err := nl.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
@@ -97,7 +102,9 @@ type watcher struct {
 	tap  *TAP
 	sock *nl.NetlinkSocket
 	out  chan State
-	last State
+	last State // published last, where begun
+
+	begun bool
 }
 
 // run ends with ctx or the TAP, either of which closes the socket under the
@@ -109,9 +116,8 @@ func (w *watcher) run(ctx context.Context) {
 	stop := context.AfterFunc(w.tap.ctx, cancel)
 	defer stop()
 	context.AfterFunc(ctx, w.sock.Close)
-	w.publish(ctx)
-	for ctx.Err() == nil {
-		if w.receive() {
+	for changed := true; ctx.Err() == nil; changed = w.receive() {
+		if changed {
 			w.update(ctx)
 		}
 	}
@@ -141,17 +147,10 @@ func interfaceOf(body []byte) int {
 	return int(nl.NativeEndian().Uint32(body[4:8]))
 }
 
-// update publishes the state where it changed.
+// update publishes the state where it differs from the last, and at first.
 func (w *watcher) update(ctx context.Context) {
-	before := w.last
-	if s, ok := w.read(ctx); ok && !reflect.DeepEqual(s, before) {
-		w.put(s)
-	}
-}
-
-// publish puts the first state out.
-func (w *watcher) publish(ctx context.Context) {
-	if s, ok := w.read(ctx); ok {
+	s, ok := w.read(ctx)
+	if ok && !(w.begun && reflect.DeepEqual(s, w.last)) {
 		w.put(s)
 	}
 }
@@ -177,7 +176,7 @@ func (w *watcher) read(ctx context.Context) (State, bool) {
 // put replaces what the reader has not taken. Nobody else sends, so it does
 // not block.
 func (w *watcher) put(s State) {
-	w.last = s
+	w.last, w.begun = s, true
 	select {
 	case <-w.out:
 	default:

@@ -19,12 +19,14 @@ type TAP struct {
 	own   lock
 	nl    *rtnl
 	file  *os.File
+	conn  syscall.RawConn // of file
 	count tally
 	rd    reader
 	wr    writer
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
+	watchMu  sync.Mutex // a watcher begins before the end, or not at all
 	watchers sync.WaitGroup
 	closing  sync.Once
 	closeErr error
@@ -41,7 +43,7 @@ func newTAP(name string, index int, own lock, nl *rtnl) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	t := &TAP{name: name, index: index, own: own, nl: nl, file: file}
+	t := &TAP{name: name, index: index, own: own, nl: nl, file: file, conn: conn}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.rd.init(conn, &t.count)
 	t.wr.init(conn, &t.count)
@@ -61,7 +63,19 @@ func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, t.ioError(t.file.SetReadDeadline(time.Time{}))
 	}
-	return n, t.ioError(err)
+	return n, t.ioError(errors.Join(t.gone(), err))
+}
+
+// gone returns the error of a queue whose interface was deleted. The netpoller
+// knows only that such a queue cannot be waited for.
+func (t *TAP) gone() error {
+	return t.control(func(fd int) error {
+		req, err := unix.NewIfreq(t.name)
+		if err != nil {
+			return err
+		}
+		return os.NewSyscallError("TUNGETIFF", unix.IoctlIfreq(fd, unix.TUNGETIFF, req))
+	})
 }
 
 // WriteBatch implements [Device].
@@ -85,21 +99,24 @@ func (t *TAP) SetCarrier(on bool) error {
 }
 
 func (t *TAP) carrier(on bool) error {
-	conn, err := t.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var carrierErr error
-	err = conn.Control(func(fd uintptr) { carrierErr = setCarrier(int(fd), on) })
-	return errors.Join(err, carrierErr)
+	return t.control(func(fd int) error { return setCarrier(fd, on) })
 }
 
-// Close implements [Device]. The carrier goes first, since detaching the queue
-// would leave frames to pile up in front of a carrier that is on; then the
-// queue, then the lock, so that the next owner finds no queue.
+// control calls f with the descriptor, which stays open meanwhile.
+func (t *TAP) control(f func(fd int) error) error {
+	var ctlErr error
+	err := t.conn.Control(func(fd uintptr) { ctlErr = f(int(fd)) })
+	return errors.Join(err, ctlErr)
+}
+
+// Close implements [Device]. The carrier goes first, so that the host stops
+// sending before the queue is gone; the lock goes last, so that the next owner
+// finds no queue.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
+		t.watchMu.Lock()
 		t.end()
+		t.watchMu.Unlock()
 		carrierErr := t.carrier(false)
 		if errors.Is(carrierErr, unix.EBADFD) {
 			carrierErr = nil // deleted: there is nothing to drop

@@ -24,7 +24,7 @@ func createTAP(name string) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("create %s: %w", name, classify(err))
+		return fmt.Errorf("create %s: %w", name, classifyTun(err))
 	}
 	return ifce.Close()
 }
@@ -35,7 +35,7 @@ func createTAP(name string) error {
 func attachQueue(name string) (*os.File, error) {
 	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", tunPath, classify(err))
+		return nil, fmt.Errorf("open %s: %w", tunPath, classifyTun(err))
 	}
 	if err := setUpQueue(fd, name); err != nil {
 		unix.Close(fd)

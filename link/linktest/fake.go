@@ -1,0 +1,265 @@
+package linktest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+
+	"ipoibd/link"
+)
+
+// Defaults of a fake.
+const (
+	fakeIndex   = 7
+	fakeMTU     = 1500
+	queueLength = 1000 // frames each way; the kernel's default txqueuelen
+	ethernetLen = 14   // bytes, the shortest frame that a TAP takes
+)
+
+// Fake is a TAP in memory, and the host behind it. All methods may be called
+// from any goroutine.
+type Fake struct {
+	name     string
+	toHost   chan []byte   // written frames that the host has not taken
+	fromHost chan []byte   // frames with virtio header, not yet read
+	wake     chan struct{} // one pending Wake
+	closed   chan struct{}
+	gone     chan struct{} // closed by Delete
+
+	mu       sync.Mutex
+	carrier  bool
+	state    link.State
+	count    link.Counters
+	watchers map[chan link.State]struct{}
+	ended    sync.WaitGroup
+
+	published link.State // what the watchers were told last
+}
+
+var (
+	_ link.Device = (*Fake)(nil)
+	_ Host        = (*Fake)(nil)
+)
+
+// NewFake returns a fake as link.Open would leave it: down, without carrier.
+func NewFake(name string) *Fake {
+	f := &Fake{
+		name:     name,
+		toHost:   make(chan []byte, queueLength),
+		fromHost: make(chan []byte, queueLength),
+		wake:     make(chan struct{}, 1),
+		closed:   make(chan struct{}),
+		gone:     make(chan struct{}),
+		watchers: map[chan link.State]struct{}{},
+		state: link.State{
+			Index: fakeIndex, Name: name, Present: true, MTU: fakeMTU,
+			MAC:   [6]byte{0x02, 0, 0, 0, 0, fakeIndex},
+			Alias: link.AliasPrefix, Addrs: []netip.Prefix{},
+		},
+	}
+	f.published = f.copyState()
+	return f
+}
+
+// Name implements [link.Device].
+func (f *Fake) Name() string { return f.name }
+
+// ReadBatch implements [link.Device].
+func (f *Fake) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
+	if err := f.err(); err != nil {
+		return 0, err
+	}
+	for {
+		select {
+		case <-f.closed:
+			return 0, link.ErrClosed
+		case <-f.gone:
+			return 0, link.ErrGone
+		case <-f.wake:
+			return 0, nil
+		case frame := <-f.fromHost:
+			if n := f.fill(bufs, sizes, frame); n > 0 {
+				return n, nil
+			}
+		}
+	}
+}
+
+// fill reads a frame, and those that wait behind it.
+func (f *Fake) fill(bufs [][]byte, sizes []int, frame []byte) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		if len(frame) > len(bufs[n]) {
+			f.count.Drops.ReadTooLong++
+		} else {
+			sizes[n] = copy(bufs[n], frame)
+			n++
+			f.count.Read++
+		}
+		if n == len(bufs) {
+			return n
+		}
+		select {
+		case frame = <-f.fromHost:
+		default:
+			return n
+		}
+	}
+}
+
+// WriteBatch implements [link.Device].
+func (f *Fake) WriteBatch(frames [][]byte) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.err(); err != nil {
+		return 0, err
+	}
+	for _, frame := range frames {
+		if f.write(frame) {
+			n++
+		}
+	}
+	f.count.Written += uint64(n)
+	return n, nil
+}
+
+func (f *Fake) write(frame []byte) bool {
+	switch {
+	case len(frame) < link.HeaderLen+ethernetLen:
+		f.count.Drops.WriteInvalid++
+		return false
+	case !f.state.Up:
+		f.count.Drops.WriteDown++
+		return false
+	}
+	select {
+	case f.toHost <- slices.Clone(frame[link.HeaderLen:]):
+		f.count.Kernel.RxPackets++
+		f.count.Kernel.RxBytes += uint64(len(frame) - link.HeaderLen)
+		return true
+	default:
+		f.count.Drops.WriteNoMem++
+		return false
+	}
+}
+
+// Wake implements [link.Device].
+func (f *Fake) Wake() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// SetCarrier implements [link.Device].
+func (f *Fake) SetCarrier(on bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.err(); err != nil {
+		return fmt.Errorf("set the carrier of %s: %w", f.name, err)
+	}
+	f.carrier = on
+	f.changed()
+	return nil
+}
+
+// State implements [link.Device].
+func (f *Fake) State() (link.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if isDone(f.closed) {
+		return link.State{}, link.ErrClosed
+	}
+	return f.copyState(), nil
+}
+
+// Counters implements [link.Device].
+func (f *Fake) Counters() (link.Counters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count, f.err()
+}
+
+// Close implements [link.Device].
+func (f *Fake) Close() error {
+	f.mu.Lock()
+	if !isDone(f.closed) {
+		f.carrier = false
+		close(f.closed)
+	}
+	f.mu.Unlock()
+	f.ended.Wait()
+	return nil
+}
+
+// Watch implements [link.Device].
+func (f *Fake) Watch(ctx context.Context) (<-chan link.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if isDone(f.closed) {
+		return nil, link.ErrClosed
+	}
+	out := make(chan link.State, 1)
+	out <- f.copyState()
+	f.watchers[out] = struct{}{}
+	f.ended.Go(func() { f.endWatch(ctx, out) })
+	return out, nil
+}
+
+func (f *Fake) endWatch(ctx context.Context, out chan link.State) {
+	select {
+	case <-ctx.Done():
+	case <-f.closed:
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.watchers, out)
+	close(out)
+}
+
+// err says why the device is of no more use.
+func (f *Fake) err() error {
+	switch {
+	case isDone(f.closed):
+		return link.ErrClosed
+	case isDone(f.gone):
+		return link.ErrGone
+	}
+	return nil
+}
+
+// changed publishes the state where it differs from the last; the caller holds
+// the lock.
+func (f *Fake) changed() {
+	f.state.Carrier = f.carrier && f.state.Up
+	if reflect.DeepEqual(f.state, f.published) {
+		return
+	}
+	f.published = f.copyState()
+	for out := range f.watchers {
+		select {
+		case <-out:
+		default:
+		}
+		out <- f.copyState()
+	}
+}
+
+func (f *Fake) copyState() link.State {
+	s := f.state
+	s.Addrs, s.Above = slices.Clone(s.Addrs), slices.Clone(s.Above)
+	return s
+}
+
+func isDone(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,109 @@
+package linktest
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+
+	"ipoibd/link"
+)
+
+// Host is the other side of a device: what `ip` and the IP stack do.
+type Host interface {
+	// SetUp is `ip link set up` or `down`.
+	SetUp(up bool)
+	// SetMTU is `ip link set mtu`.
+	SetMTU(mtu int)
+	// AddAddr and DelAddr are `ip address add` and `del`.
+	AddAddr(p netip.Prefix)
+	DelAddr(p netip.Prefix)
+	// Delete is `ip link delete`.
+	Delete()
+	// Send transmits an Ethernet frame.
+	Send(frame []byte)
+	// Recv returns the next Ethernet frame of the experimental EtherType that
+	// the device wrote, without virtio header, or ctx's error.
+	Recv(ctx context.Context) ([]byte, error)
+}
+
+// SetUp implements [Host].
+func (f *Fake) SetUp(up bool) { f.alter(func(s *link.State) { s.Up = up }) }
+
+// SetMTU implements [Host].
+func (f *Fake) SetMTU(mtu int) { f.alter(func(s *link.State) { s.MTU = mtu }) }
+
+// SetMAC is `ip link set address`.
+func (f *Fake) SetMAC(mac [6]byte) { f.alter(func(s *link.State) { s.MAC = mac }) }
+
+// SetMaster is `ip link set master`: the index of a bridge and its addresses; 0
+// takes the interface out of it.
+func (f *Fake) SetMaster(index int, addrs ...netip.Prefix) {
+	f.alter(func(s *link.State) { s.Master, s.Above = index, slices.Clone(addrs) })
+}
+
+// AddAddr implements [Host].
+func (f *Fake) AddAddr(p netip.Prefix) {
+	f.alter(func(s *link.State) {
+		s.Addrs = append(s.Addrs, p)
+		slices.SortFunc(s.Addrs, func(a, b netip.Prefix) int {
+			return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+		})
+	})
+}
+
+// DelAddr implements [Host].
+func (f *Fake) DelAddr(p netip.Prefix) {
+	f.alter(func(s *link.State) {
+		s.Addrs = slices.DeleteFunc(s.Addrs, func(q netip.Prefix) bool { return p == q })
+	})
+}
+
+// Delete implements [Host].
+func (f *Fake) Delete() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if isDone(f.gone) {
+		return
+	}
+	close(f.gone)
+	f.state = link.State{}
+	f.changed()
+}
+
+// alter changes the state of an interface that is there, and publishes it.
+func (f *Fake) alter(change func(*link.State)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !isDone(f.gone) {
+		change(&f.state)
+		f.changed()
+	}
+}
+
+// Send implements [Host]. The frame is copied, and lost without carrier.
+func (f *Fake) Send(frame []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.state.Carrier {
+		f.count.Kernel.TxDropped++
+		return
+	}
+	select {
+	case f.fromHost <- append(make([]byte, link.HeaderLen), frame...):
+		f.count.Kernel.TxPackets++
+		f.count.Kernel.TxBytes += uint64(len(frame))
+	default:
+		f.count.Kernel.TxDropped++
+	}
+}
+
+// Recv implements [Host], and returns frames of every EtherType.
+func (f *Fake) Recv(ctx context.Context) ([]byte, error) {
+	select {
+	case frame := <-f.toHost:
+		return frame, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -43,11 +43,9 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 	switch {
 	case in.DestQPN != hca.QPNMulticast:
 		x.dev.counts.add(dropGroupQPN, 1)
+		return
 	case len(members) == 0:
 		x.dev.counts.add(dropNotAttached, 1)
-	}
-	if in.DestQPN != hca.QPNMulticast {
-		return
 	}
 	for _, q := range members {
 		x.give(q, in)

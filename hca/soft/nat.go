@@ -11,7 +11,7 @@ import (
 const natSuspects = 16
 
 // natPair is a source address as seen, and the one that its ICRC tells of.
-type natPair struct{ seen, real netip.Addr }
+type natPair struct{ seen, sender netip.Addr }
 
 // natWatch notices an address translation in between: every single datagram
 // with a wrong ICRC has some address that would make it right, but two agree
@@ -27,8 +27,8 @@ type natWatch struct {
 // suspectNAT looks at a datagram with a wrong ICRC; the path's identification
 // is 0 where it was not seen.
 func (d *Device) suspectNAT(path *roce.Path, datagram []byte) {
-	real, ok := roce.SourceBehindNAT(path, datagram)
-	if ok && d.nat.note(natPair{seen: path.Src, real: real}) {
+	sender, ok := roce.SourceBehindNAT(path, datagram)
+	if ok && d.nat.note(natPair{seen: path.Src, sender: sender}) {
 		d.counts.add(natSuspected, 1)
 	}
 }
@@ -48,10 +48,10 @@ func (w *natWatch) note(pair natPair) bool {
 	return false
 }
 
-// NATSuspect returns the last source whose address seems to be translated on
-// the way here, and what it seems to be in truth.
-func (d *Device) NATSuspect() (seen, real netip.Addr, ok bool) {
+// NATSuspect returns the last source address that seems to be translated on the
+// way here, and the one that its sender seems to have.
+func (d *Device) NATSuspect() (seen, sender netip.Addr, ok bool) {
 	d.nat.mu.Lock()
 	defer d.nat.mu.Unlock()
-	return d.nat.found.seen, d.nat.found.real, d.nat.found.seen.IsValid()
+	return d.nat.found.seen, d.nat.found.sender, d.nat.found.seen.IsValid()
 }

@@ -44,8 +44,10 @@ func TestMTU(t *testing.T) {
 		var loose, strict port
 		loose.become(upState(c.mtu, testV4, testV6), false)
 		strict.become(upState(c.mtu, testV4, testV6), true)
-		got := []int{loose.gids[0].MaxPayload, loose.gids[1].MaxPayload, int(loose.active),
-			strict.gids[0].MaxPayload, strict.gids[1].MaxPayload}
+		got := []int{
+			loose.gids[0].MaxPayload, loose.gids[1].MaxPayload, int(loose.active),
+			strict.gids[0].MaxPayload, strict.gids[1].MaxPayload,
+		}
 		if want := []int{c.v4, c.v6, int(c.active), c.std4, c.std6}; !slices.Equal(got, want) {
 			t.Errorf("underlay of %d: %v, want %v", c.mtu, got, want)
 		}

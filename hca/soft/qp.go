@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -172,10 +173,8 @@ func (q *QP) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()
-	for _, m := range r.attached {
-		if m == q {
-			return verb("destroy_qp", q.num.String(), hca.ErrBusy)
-		}
+	if slices.Contains(r.attached, q) {
+		return verb("destroy_qp", q.num.String(), hca.ErrBusy)
 	}
 	if q.closed.Swap(true) {
 		return nil

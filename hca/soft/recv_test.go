@@ -128,8 +128,8 @@ func TestNATSuspect(t *testing.T) {
 			r.port.Inject(p)
 		}
 		synctest.Wait()
-		if seen, real, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || real != inside {
-			t.Errorf("suspect %v, in truth %v, %v", seen, real, ok)
+		if seen, sender, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || sender != inside {
+			t.Errorf("suspect %v, in truth %v, %v", seen, sender, ok)
 		}
 		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 103})
 	})

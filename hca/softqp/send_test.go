@@ -183,8 +183,10 @@ func TestTails(t *testing.T) {
 		"GID gone":          {spoil: func(r *rig) { r.env.GIDs[0] = GID{} }, to: peer4, tail: TailDrop, reason: DropNoSource},
 		"table shrunk":      {spoil: func(r *rig) { r.env.GIDs = nil }, to: peer4, tail: TailDrop, reason: DropNoSource},
 		"family":            {spoil: func(r *rig) { r.env.GIDs[0].Addr = own6 }, to: peer4, tail: TailDrop, reason: DropNoSource},
-		"bad, port down": {spoil: func(r *rig) { r.env.Up = false }, to: peer4, size: rigMem + 1,
-			tail: TailFail, reason: FailSendAccess, status: hca.WCLocProtErr},
+		"bad, port down": {
+			spoil: func(r *rig) { r.env.Up = false }, to: peer4, size: rigMem + 1,
+			tail: TailFail, reason: FailSendAccess, status: hca.WCLocProtErr,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := rtsRig(t)

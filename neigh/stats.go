@@ -83,6 +83,7 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "to_fabric", Value: s.ToFabric},
 		{Name: "to_host", Value: s.ToHost},
 		{Name: "kept_sent", Value: s.KeptSent},
+		{Name: "kept", Value: uint64(s.Kept)},
 		{Name: "requests", Value: s.Requests},
 		{Name: "announcements", Value: s.Announcements},
 		{Name: "corrections", Value: s.Corrections},

@@ -115,7 +115,7 @@ func (f *Iface) kernelCounters() []hca.Counter {
 		{Name: "kernel_rx_errors", Value: k.RxErrors},
 	}
 	for name, v := range c.All() {
-		out = append(out, hca.Counter{Name: "tap_" + name, Value: v})
+		out = append(out, hca.Counter{Name: name, Value: v})
 	}
 	return out
 }

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// book is every counter of a host's one device, "hca_" in front, and of its one
+// interface.
+type book struct {
+	tb     testing.TB
+	values map[string]uint64
+}
+
+func (h *host) book() book {
+	h.tb.Helper()
+	b := book{h.tb, map[string]uint64{}}
+	s := h.daemon.status()
+	b.add("hca_", s.Devices[0].Counters)
+	b.add("", s.Interfaces[0].Counters)
+	b.add("", s.Interfaces[0].Kernel)
+	return b
+}
+
+func (b book) add(prefix string, list []counter) {
+	b.tb.Helper()
+	for _, c := range list {
+		name := prefix + c.Name
+		if _, twice := b.values[name]; twice {
+			b.tb.Fatalf("two counters are called %s", name)
+		}
+		b.values[name] = c.Value
+	}
+}
+
+// since returns what was counted after an earlier book. Gauges become their
+// change.
+func (b book) since(earlier book) book {
+	d := book{b.tb, map[string]uint64{}}
+	for n, v := range b.values {
+		d.values[n] = v - earlier.values[n]
+	}
+	return d
+}
+
+// of returns the sum of counters, each of which there must be.
+func (b book) of(names ...string) (sum uint64) {
+	b.tb.Helper()
+	for _, n := range names {
+		v, ok := b.values[n]
+		if !ok {
+			b.tb.Fatalf("there is no counter %s", n)
+		}
+		sum += v
+	}
+	return sum
+}
+
+// all returns the sum of the counters whose names begin so.
+func (b book) all(prefix string) (sum uint64) {
+	for n, v := range b.values {
+		if strings.HasPrefix(n, prefix) {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// stillness is how long no counter moves at rest. The kernel's own chatter, a
+// multicast report repeated or a neighbour probed, comes at shorter intervals
+// after a change.
+const stillness = 3 * time.Second
+
+// rest waits until no counter of any host has moved for a while.
+func rest(tb testing.TB, hosts ...*host) {
+	tb.Helper()
+	var last []map[string]uint64
+	var since time.Time
+	eventually(tb, 10*stillness, "traffic rests", func() bool {
+		time.Sleep(stillness / 10)
+		var now []map[string]uint64
+		for _, h := range hosts {
+			now = append(now, h.book().values)
+		}
+		if !reflect.DeepEqual(now, last) {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > stillness
+	})
+}
+
+// wireDrops and rxDrops are the device's reasons for which a message or a
+// datagram ends there; none of them is found by subtraction.
+var (
+	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_transport"}
+	wireDrops = []string{
+		"hca_wire_no_route", "hca_wire_too_long", "hca_wire_bad_source", "hca_wire_link_down", "hca_wire_no_device", "hca_wire_forbidden",
+		"hca_wire_no_buffers", "hca_wire_refused", "hca_wire_send_invalid", "hca_wire_send_rejected",
+	}
+	recvDrops = []string{
+		"hca_short", "hca_version", "hca_opcode", "hca_immediate", "hca_pad", "hca_icrc", "hca_unknown_peer", "hca_no_qp", "hca_gsi", "hca_not_attached", "hca_group_qpn",
+		"hca_qp_state", "hca_pkey", "hca_qkey", "hca_no_recv", "hca_recv_length", "hca_recv_access",
+	}
+)
+
+// After traffic rests, every frame is accounted for, from the host's stack to
+// the underlay and back, by counters that were each counted where it happened.
+func TestAccounts(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	for _, h := range hosts {
+		// Router solicitations go on for longer than this test has patience.
+		h.Run("sysctl", "-q", "-w", "net.ipv6.conf.default.router_solicitations=0")
+		h.join()
+	}
+	rest(t, a, b)
+	before := []book{a.book(), b.book()}
+	witness := a.capture()
+	pingAll(a, b)
+	for _, dst := range []string{b.ip4(), b.ip6()} {
+		a.Run("ping", "-n", "-q", "-f", "-c", "3000", "-s", "1200", dst)
+	}
+	b.Run("ping", "-n", "-q", "-f", "-c", "1000", "-s", "40", a.ip4())
+	// Packets for nobody.
+	_ = a.Command("ping", "-n", "-c", "2", "-W", "1", "10.44.0.77").Run()
+	rest(t, a, b)
+	witness.stop()
+	seen := witness.datagrams()
+	for i, h := range hosts {
+		h.checkAccounts(h.book().since(before[i]), seen)
+	}
+}
+
+// checkAccounts walks one host's frames from its stack to the underlay, then
+// back.
+func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
+	h.tb.Helper()
+	equal := func(what string, got, want uint64) {
+		h.tb.Helper()
+		h.tb.Logf("host %d: %-46s %7d = %d", h.number, what, got, want)
+		if got != want {
+			h.tb.Errorf("host %d: %s: %d is not %d", h.number, what, got, want)
+		}
+	}
+	equal("ib0 sent = TAP read", k.of("kernel_tx_packets"), k.of("tap_read", "tap_drop_read_too_long"))
+	equal("TAP read = engine read", k.of("tap_read"), k.of("tx_read"))
+	equal("engine read + injected = ended", k.of("tx_read", "tx_injected"),
+		k.of("tx_sent", "tx_slow_path", "tx_outstanding", "tx_queued")+k.all("tx_drop_")+k.all("tx_wc_"))
+	equal("sends posted = completed", k.of("tx_posts"), k.of("tx_completions", "tx_taken_back", "tx_outstanding"))
+	equal("slow path in = neighbour table in", k.of("tx_slow_path", "rx_slow_path"), k.of("neigh_from_host", "neigh_from_fabric"))
+	equal("neighbour table in = out", k.of("neigh_from_host", "neigh_from_fabric"),
+		k.of("neigh_to_fabric", "neigh_to_host", "neigh_kept_sent", "neigh_kept")+k.all("neigh_drop_"))
+	equal("neighbour table out = injected", k.of("tx_injected"),
+		k.of("neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements"))
+	equal("sent = device's datagrams", k.of("tx_sent"), k.of("hca_tx_packets")+k.of(sendDrops...))
+	equal("device's datagrams = transport's", k.of("hca_tx_packets"), k.of("hca_wire_tx_packets")+k.of(wireDrops...))
+	equal("transport's datagrams = the witness's", k.of("hca_wire_tx_packets"), seen[h.underlayAddr()])
+
+	others := uint64(0)
+	for addr, n := range seen {
+		if addr != h.underlayAddr() {
+			others += n
+		}
+	}
+	equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_rcvbuf_overflow"))
+	equal("transport received = device received", k.of("hca_wire_rx_packets"), k.of("hca_rx_packets"))
+	equal("device received + looped = delivered, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered")+k.of(recvDrops...))
+	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))
+	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path")+k.all("rx_drop_"))
+	equal("receives posted = completed", k.of("rx_posts"), k.of("rx_completions", "rx_taken_back", "rx_outstanding"))
+	equal("engine + table to host = TAP written", k.of("rx_delivered", "neigh_to_host", "neigh_corrections"), k.of("tap_written")+k.all("tap_drop_write_"))
+	equal("TAP written = ib0 received", k.of("tap_written"), k.of("kernel_rx_packets", "kernel_rx_dropped", "kernel_rx_errors"))
+}
+
+// underlayAddr is what the host's datagrams come from.
+func (h *host) underlayAddr() netip.Addr {
+	h.tb.Helper()
+	return netip.MustParseAddr(h.qp().GID)
+}

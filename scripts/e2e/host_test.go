@@ -111,12 +111,15 @@ func (h *host) qp() qp {
 	return *i.QP
 }
 
-// ping sends a few echo requests and fails the test on any loss.
-func (h *host) ping(dst string) {
+// ping sends a few echo requests to another host, by IPv4 and IPv6, and fails
+// the test on any loss.
+func (h *host) ping(other *host) {
 	h.tb.Helper()
-	out, err := h.pinger(dst, 5, 2*time.Second).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), " 0% packet loss") {
-		h.tb.Errorf("host %d pings %s: %v\n%s", h.number, dst, err, out)
+	for _, dst := range []string{other.ip4(), other.ip6()} {
+		out, err := h.pinger(dst, 5, 2*time.Second).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), " 0% packet loss") {
+			h.tb.Errorf("host %d pings %s: %v\n%s\n%s\n%s", h.number, dst, err, out, h.describe(), other.describe())
+		}
 	}
 }
 
@@ -148,14 +151,13 @@ func (h *host) pinger(dst string, count int, timeout time.Duration) *exec.Cmd {
 	return h.Command("ping", "-n", "-i", "0.02", "-c", fmt.Sprint(count), "-W", fmt.Sprint(timeout.Seconds()), dst)
 }
 
-// pingAll lets every host ping every other one, by IPv4 and IPv6.
+// pingAll lets every host ping every other one.
 func pingAll(hosts ...*host) {
 	for _, from := range hosts {
 		for _, to := range hosts {
 			if from != to {
 				from.tb.Helper()
-				from.ping(to.ip4())
-				from.ping(to.ip6())
+				from.ping(to)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"ipoibd/hca"
@@ -83,18 +84,18 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) problems() (ps []problem) {
-	devices := map[string]bool{}
+	devices := map[string]*Device{}
 	underlays := map[string]string{}
-	for i, d := range c.Devices {
-		at := fmt.Sprintf("devices[%d]", i)
+	for i := range c.Devices {
+		d, at := &c.Devices[i], fmt.Sprintf("devices[%d]", i)
 		ps = append(ps, d.problems(at)...)
-		if devices[d.Name] {
+		if devices[d.Name] != nil {
 			ps = append(ps, problem{at + ".name", fmt.Sprintf("device %q is named twice", d.Name)})
 		}
 		if other, taken := underlays[d.Underlay]; taken {
 			ps = append(ps, problem{at + ".underlay", fmt.Sprintf("device %q uses this netdev already: UDP port 4791 can be bound once on it", other)})
 		}
-		devices[d.Name], underlays[d.Underlay] = true, d.Name
+		devices[d.Name], underlays[d.Underlay] = d, d.Name
 	}
 	if len(c.Interfaces) == 0 {
 		ps = append(ps, problem{"interfaces", "none: name at least one"})
@@ -106,8 +107,10 @@ func (c *Config) problems() (ps []problem) {
 		if names[f.Name] {
 			ps = append(ps, problem{at + ".name", fmt.Sprintf("interface %q is named twice", f.Name)})
 		}
-		if !devices[f.Device] {
+		if d := devices[f.Device]; d == nil {
 			ps = append(ps, problem{at + ".device", fmt.Sprintf("no device %q is configured", f.Device)})
+		} else if !slices.ContainsFunc(d.PKeys, f.PKey.Match) {
+			ps = append(ps, problem{at + ".pkey", fmt.Sprintf("0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)})
 		}
 		names[f.Name] = true
 	}

@@ -65,6 +65,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
 		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
+		{"foreign pkey", head + "    pkey: 0x8002\n", `x.yaml:7: interfaces[0].pkey: 0x8002 is not among the pkeys of device "d"`},
 		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},
 		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address`},
 		{"queue", head + "    recv_wrs: 1\n", "x.yaml:7: interfaces[0].recv_wrs: 1 is outside"},

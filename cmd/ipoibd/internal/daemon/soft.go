@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -20,6 +21,7 @@ type softDevice struct {
 	cfg      config.Device
 	peers    *device.PeerList
 	portGUID hca.GUID
+	log      *slog.Logger
 
 	first hca.Device // opened at the start, for a mistake to be told at once
 }
@@ -33,7 +35,7 @@ func newSoftDevice(ctx context.Context, cfg config.Device, log *slog.Logger) (*s
 		}
 		cfg.Underlay = netdev
 	}
-	d := &softDevice{cfg: cfg, peers: device.NewPeerList(cfg.Peers, log)}
+	d := &softDevice{cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log.With("device", cfg.Name)}
 	d.Device = device.New(cfg.Name, d.open, log)
 	first, err := d.openNow()
 	if err != nil {
@@ -54,12 +56,37 @@ func (d *softDevice) discard() error {
 	return d.first.Close()
 }
 
-// run keeps the device and its peer list.
+// run keeps the device and its peer list, and says what it notices.
 func (d *softDevice) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { d.peers.Run(ctx) })
+	wg.Go(func() { d.notice(ctx) })
 	d.Run(ctx)
 	wg.Wait()
+}
+
+// noticeEvery is how often the device is asked for what an operator should
+// know.
+const noticeEvery = 5 * time.Second
+
+// notice logs each new notice once.
+func (d *softDevice) notice(ctx context.Context) {
+	tick := time.NewTicker(noticeEvery)
+	defer tick.Stop()
+	last := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if s := d.View().Session; s != nil {
+			if text := natNotice(s.Device); text != "" && text != last {
+				d.log.Warn(text)
+				last = text
+			}
+		}
+	}
 }
 
 // open is the device.Opener: the first time what was opened at the start, later

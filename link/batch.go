@@ -1,0 +1,126 @@
+package link
+
+import (
+	"errors"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// reader reads frames. Its function is made once, so that a batch allocates
+// nothing; what the function works on lies beside it.
+type reader struct {
+	conn  syscall.RawConn
+	count *tally
+	drain func(fd uintptr) bool
+
+	bufs  [][]byte
+	sizes []int
+	n     int
+	err   error
+	// vec is the buffer of one read, with a spare byte behind it that tells a
+	// frame which was cut off from one that just fits.
+	vec   [2][]byte
+	spare [1]byte
+}
+
+func (r *reader) init(conn syscall.RawConn, count *tally) {
+	r.conn, r.count, r.drain = conn, count, r.readAll
+	r.vec[1] = r.spare[:]
+}
+
+func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
+	r.bufs, r.sizes, r.n, r.err = bufs, sizes[:len(bufs)], 0, nil
+	err := r.conn.Read(r.drain)
+	r.bufs, r.sizes, r.vec[0] = nil, nil, nil
+	r.count.read.Add(uint64(r.n))
+	if err == nil {
+		err = r.err
+	}
+	return r.n, err
+}
+
+// readAll fills the batch until it is full or no frame waits; false asks the
+// netpoller to wait. An error after a frame is met again by the next batch.
+func (r *reader) readAll(fd uintptr) bool {
+	for r.n < len(r.bufs) {
+		err := r.readOne(int(fd))
+		switch {
+		case err == nil || errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return r.n > 0
+		case r.n == 0:
+			r.err = err
+		}
+		break
+	}
+	return true
+}
+
+func (r *reader) readOne(fd int) error {
+	buf := r.bufs[r.n]
+	r.vec[0] = buf
+	size, err := unix.Readv(fd, r.vec[:])
+	switch {
+	case err != nil:
+		return err
+	case size > len(buf):
+		r.count.readTooLong.Add(1)
+	default:
+		r.sizes[r.n] = size
+		r.n++
+	}
+	return nil
+}
+
+// writer writes frames; it is made as reader is, and takes turns.
+type writer struct {
+	mu    sync.Mutex
+	conn  syscall.RawConn
+	count *tally
+	flush func(fd uintptr) bool
+
+	frames [][]byte
+	n      int
+	err    error
+}
+
+func (w *writer) init(conn syscall.RawConn, count *tally) {
+	w.conn, w.count, w.flush = conn, count, w.writeAll
+}
+
+func (w *writer) batch(frames [][]byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.frames, w.n, w.err = frames, 0, nil
+	err := w.conn.Write(w.flush)
+	w.frames = nil
+	w.count.written.Add(uint64(w.n))
+	if err == nil {
+		err = w.err
+	}
+	return w.n, err
+}
+
+// writeAll never asks the netpoller to wait: a frame that does not fit now is
+// dropped, as on any wire.
+func (w *writer) writeAll(fd uintptr) bool {
+	for _, frame := range w.frames {
+		_, err := unix.Write(int(fd), frame)
+		for errors.Is(err, unix.EINTR) {
+			_, err = unix.Write(int(fd), frame)
+		}
+		switch {
+		case err == nil:
+			w.n++
+		case errors.Is(err, unix.EBADFD):
+			w.err = err
+			return true
+		default:
+			w.count.refused(err)
+		}
+	}
+	return true
+}

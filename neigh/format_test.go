@@ -63,8 +63,10 @@ func (n names) snapshot(s *Snapshot) string {
 		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(s.routes))
 	}
 	var routes []string
-	for m, r := range s.routes {
-		routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(m), r.dest.AH, uint32(r.dest.QPN)))
+	for _, m := range s.macs {
+		if r, ok := s.routes[keyOf(m)]; ok {
+			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(m), r.dest.AH, uint32(r.dest.QPN)))
+		}
 	}
 	return fmt.Sprintf("host %s, routes [%s]", n.mac(s.HostMAC()), strings.Join(sorted(routes), " "))
 }

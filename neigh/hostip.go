@@ -49,8 +49,8 @@ func (h *hostIPs) forget(ip netip.Addr) {
 	h.learnt = slices.DeleteFunc(h.learnt, func(l netip.Addr) bool { return l == ip })
 }
 
-// forgetLearnt forgets all that were learnt.
-func (h *hostIPs) forgetLearnt() { h.learnt = nil }
+// forgetLearnt forgets all that was learnt.
+func (h *hostIPs) forgetLearnt() { h.learnt, h.router = nil, false }
 
 // all calls f for each address.
 func (h *hostIPs) all(f func(netip.Addr)) {

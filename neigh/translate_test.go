@@ -189,6 +189,8 @@ func TestRefusedFrames(t *testing.T) {
 		{DropBadSource, with(func(f []byte) []byte { clear(f[6:12]); return f })},
 		{DropToSelf, with(func(f []byte) []byte { copy(f, ownMAC[:]); return f })},
 		{DropBadARP, with(func(f []byte) []byte { f[13] = 0x06; return f })},
+		{DropBadARP, FromHost{append(newFrame(ipoib.Broadcast, ownMAC, ipoib.EtherTypeARP),
+			hostARP(ipoib.MAC{2, 9}, ipoib.Broadcast, ipoib.ARPRequest, ipA, ipB).Frame[etherHeaderLen:]...)}},
 		{DropBadND, hostND(ownMAC, ipoib.Broadcast, ndMessage{typ: ipoib.NDNeighborSolicit, src: ip(llA), dst: ip(llB)})},
 		{DropRunt, FromFabric{}},
 		{DropRunt, FromFabric{Msg: message.Msg[:3]}},

@@ -1,0 +1,76 @@
+package neigh
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/ud/ipoib"
+)
+
+var firstMAC, secondMAC = ipoib.MAC{2, 0xbb}, ipoib.MAC{2, 0xcc}
+
+// TestLearntMACHoldsWhileActive: by frames that the table sees, or only the data
+// path; a second MAC is refused for as long.
+func TestLearntMACHoldsWhileActive(t *testing.T) {
+	frame := func(b *bench, src ipoib.MAC) { b.step(hostIP(src, ipoib.Broadcast, ip(ipA), ip("224.0.0.1"))) }
+	for name, speak := range map[string]func(*bench){
+		"slow path": func(b *bench) { frame(b, firstMAC) },
+		"data path": func(b *bench) { b.snap.FromHost(firstMAC) },
+	} {
+		b := attachedBench(t, Config{})
+		frame(b, firstMAC)
+		b.advance(foreignMACSilence - time.Second)
+		speak(b)
+		b.advance(2 * time.Second)
+		frame(b, secondMAC)
+		if b.snap.HostMAC() != firstMAC {
+			t.Errorf("%s: a second MAC took over from an active one", name)
+		}
+		wantDrops(t, b, DropForeignMAC, 1)
+		b.advance(foreignMACSilence)
+		frame(b, secondMAC)
+		if b.snap.HostMAC() != secondMAC {
+			t.Errorf("%s: the first MAC is silent, but holds", name)
+		}
+	}
+}
+
+// TestMarkJustBeforeTheSecondMAC: the mark counts even if no sweep has read it.
+func TestMarkJustBeforeTheSecondMAC(t *testing.T) {
+	now := epochTime
+	var h hostMAC
+	h.admit(firstMAC, now)
+	now = now.Add(foreignMACSilence)
+	mark(h.learnt.sent)
+	if ok, _ := h.admit(secondMAC, now); ok {
+		t.Error("the second MAC took over")
+	}
+}
+
+// TestOwnMACOfTheDataPath: ib0's own MAC is active only in the data path, and the
+// learnt one gives way to it.
+func TestOwnMACOfTheDataPath(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(hostIP(firstMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
+	for range 6 {
+		b.advance(time.Minute)
+		b.snap.FromHost(ownMAC)
+	}
+	if b.snap.HostMAC() != ownMAC {
+		t.Errorf("frames still go to %v", b.snap.HostMAC())
+	}
+}
+
+// TestNewOwnMAC: a learnt MAC that becomes ib0's own is not a foreign one any
+// more, and addresses of nobody are ignored.
+func TestNewOwnMAC(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(hostIP(firstMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
+	b.step(HostMAC{firstMAC})
+	b.step(HostMAC{ipoib.MAC{}})
+	b.step(HostMAC{ipoib.Broadcast})
+	b.step(hostIP(secondMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
+	if s := b.snap; !s.FromHost(firstMAC) || !s.FromHost(secondMAC) || s.FromHost(ownMAC) {
+		t.Errorf("own %v, learnt %v", s.own, s.learnt)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/wire"
 	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
@@ -29,12 +30,15 @@ func openPair(t testing.TB, mtu int) (a, b wiretest.Host) {
 	return openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 }
 
-// openHost opens a transport on host i; it is closed with the test.
+// openHost opens a transport on host i and waits until its link is up: before,
+// the kernel drops what is sent, and says nothing. It is closed with the test.
 func openHost(t testing.TB, ns *nstest.Namespace, i int, cfg udp.Config) wiretest.Host {
 	t.Helper()
 	cfg.Netdev = nstest.Dev
+	tr := openIn(t, ns, cfg)
+	waitState(t, tr, "the link to be up", func(s wire.State) bool { return s.Up })
 	return wiretest.Host{
-		Transport: openIn(t, ns, cfg),
+		Transport: tr,
 		Underlay:  &admin{t, ns},
 		IPv4:      netip.MustParseAddr(nstest.IPv4(i)),
 		IPv6:      netip.MustParseAddr(nstest.IPv6(i)),

@@ -284,7 +284,7 @@ func TestMovedAway(t *testing.T) {
 	waitState(t, tr, "the netdev to go", func(s wire.State) bool { return !s.Present })
 }
 
-func waitState(t *testing.T, tr *udp.Transport, what string, ok func(wire.State) bool) {
+func waitState(t testing.TB, tr *udp.Transport, what string, ok func(wire.State) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wiretest.Patience)
 	defer cancel()

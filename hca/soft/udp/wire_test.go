@@ -150,6 +150,11 @@ func TestNoChecksum6(t *testing.T) {
 	}
 	nsA, nsB := nstest.Pair(t, 1500)
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
+	// The kernel installs the route of a new IPv6 address a moment after it
+	// lists the address; an ordinary datagram waits for that, by neighbour
+	// discovery, and a raw one would be lost.
+	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: b.IPv6, Vec: [][]byte{[]byte("first")}})
+	recvOne(t, b)
 	p := make([]byte, 40, 60)
 	p[0], p[5], p[6], p[7] = 0x60, 8+4, unix.IPPROTO_UDP, 64
 	src, dst := a.IPv6.As16(), b.IPv6.As16()

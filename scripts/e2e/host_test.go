@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -116,7 +117,8 @@ func (h *host) qp() qp {
 func (h *host) ping(other *host) {
 	h.tb.Helper()
 	for _, dst := range []string{other.ip4(), other.ip6()} {
-		out, err := h.pinger(dst, 5, 2*time.Second).CombinedOutput()
+		// The interval is also how long ping waits for the last reply.
+		out, err := h.Command("ping", "-n", "-i", "0.2", "-c", "3", dst).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), " 0% packet loss") {
 			h.tb.Errorf("host %d pings %s: %v\n%s\n%s\n%s", h.number, dst, err, out, h.describe(), other.describe())
 		}
@@ -124,8 +126,8 @@ func (h *host) ping(other *host) {
 }
 
 // reaches reports whether one echo request is answered soon.
-func (h *host) reaches(dst string) bool {
-	return h.pinger(dst, 1, 100*time.Millisecond).Run() == nil
+func (h *host) reaches(other *host) bool {
+	return h.Command("ping", "-n", "-c", "1", "-W", "0.1", other.ip4()).Run() == nil
 }
 
 // waitReaches waits until an echo request to other is answered and returns how
@@ -133,7 +135,7 @@ func (h *host) reaches(dst string) bool {
 func (h *host) waitReaches(other *host) time.Duration {
 	h.tb.Helper()
 	start := time.Now()
-	for !h.reaches(other.ip4()) {
+	for !h.reaches(other) {
 		if time.Since(start) > repairLimit {
 			h.tb.Fatalf("host %d does not reach host %d within %v\n%s\n%s", h.number, other.number, repairLimit, h.describe(), other.describe())
 		}
@@ -147,20 +149,17 @@ func (h *host) describe() string {
 	return fmt.Sprintf("host %d:\n%s\n%s", h.number, status, h.Run("ip", "neigh"))
 }
 
-func (h *host) pinger(dst string, count int, timeout time.Duration) *exec.Cmd {
-	return h.Command("ping", "-n", "-i", "0.02", "-c", fmt.Sprint(count), "-W", fmt.Sprint(timeout.Seconds()), dst)
-}
-
-// pingAll lets every host ping every other one.
+// pingAll lets every host ping every other one, all at the same time.
 func pingAll(hosts ...*host) {
+	var pings sync.WaitGroup
 	for _, from := range hosts {
 		for _, to := range hosts {
 			if from != to {
-				from.tb.Helper()
-				from.ping(to)
+				pings.Go(func() { from.ping(to) })
 			}
 		}
 	}
+	pings.Wait()
 }
 
 // eventually polls until ok and returns how long it took; after limit the test

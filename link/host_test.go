@@ -42,7 +42,7 @@ func openTAP(tb testing.TB, s link.Spec) (tap *link.TAP, adopted bool) {
 	return tap, adopted
 }
 
-// host is the real host behind a TAP: rtnetlink and a packet socket.
+// host is the real host behind ib0: rtnetlink and a packet socket.
 type host struct {
 	tb   testing.TB
 	link netlink.Link
@@ -54,9 +54,9 @@ type host struct {
 
 var _ linktest.Host = (*host)(nil)
 
-func newHost(tb testing.TB, name string) *host {
+func newHost(tb testing.TB) *host {
 	tb.Helper()
-	l, err := netlink.LinkByName(name)
+	l, err := netlink.LinkByName("ib0")
 	must(tb, err)
 	must(tb, netlink.LinkSetIP6AddrGenMode(l, nl.IN6_ADDR_GEN_MODE_NONE))
 	proto := uint16(linktest.EtherType&0xff<<8 | linktest.EtherType>>8)

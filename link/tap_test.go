@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -26,7 +27,7 @@ func TestTAPConforms(t *testing.T) {
 	}
 	linktest.Run(t, func(t *testing.T) (link.Device, linktest.Host) {
 		tap, _ := openTAP(t, spec("ib0"))
-		return tap, newHost(t, "ib0")
+		return tap, newHost(t)
 	})
 }
 
@@ -41,7 +42,7 @@ func TestAdoptKeepsEverything(t *testing.T) {
 		t.Error("adopted an interface that was not there")
 	}
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
-	h := newHost(t, "ib0")
+	h := newHost(t)
 	h.SetUp(true)
 	h.SetMTU(1400)
 	h.AddAddr(prefix)
@@ -104,7 +105,7 @@ func TestFramesOfEveryMTU(t *testing.T) {
 		return
 	}
 	tap, _ := openTAP(t, spec("ib0"))
-	h := newHost(t, "ib0")
+	h := newHost(t)
 	h.SetUp(true)
 	must(t, tap.SetCarrier(true))
 	bufs, sizes := [][]byte{make([]byte, link.HeaderLen+14+9000)}, make([]int, 1)
@@ -276,7 +277,9 @@ func TestNoLeak(t *testing.T) {
 		}()
 		<-states
 		must(t, tap.Close())
-		<-done
+		if err := <-done; !errors.Is(err, link.ErrClosed) {
+			t.Errorf("ReadBatch = %v, want ErrClosed", err)
+		}
 		for range states {
 		}
 	}
@@ -308,7 +311,7 @@ func TestNoAllocationPerFrame(t *testing.T) {
 		return
 	}
 	tap, _ := openTAP(t, spec("ib0"))
-	h := newHost(t, "ib0")
+	h := newHost(t)
 	h.SetUp(true)
 	must(t, tap.SetCarrier(true))
 	frame := make([]byte, 600)
@@ -341,7 +344,7 @@ func BenchmarkReadBatch(b *testing.B) {
 func benchmarkRead(b *testing.B, batch int) {
 	nstest.New(b).Do(func() {
 		tap, _ := openTAP(b, spec("ib0"))
-		h := newHost(b, "ib0")
+		h := newHost(b)
 		h.SetUp(true)
 		must(b, tap.SetCarrier(true))
 		frame := make([]byte, 1500)

@@ -89,7 +89,8 @@ func interfaceOf(body []byte) int {
 // update publishes the state where it differs from the last, and at first.
 func (w *watcher) update(ctx context.Context) {
 	s, ok := w.read(ctx)
-	if ok && !(w.begun && reflect.DeepEqual(s, w.last)) {
+	known := w.begun && reflect.DeepEqual(s, w.last)
+	if ok && !known {
 		w.put(s)
 	}
 }

@@ -214,14 +214,22 @@ func TestComplaints(t *testing.T) {
 		pkg  build.Package
 		want []string
 	}{
-		{build.Package{Dir: "link", Imports: []string{"os", "ipoibd/hca"}},
-			[]string{"link must not import hca"}},
-		{build.Package{Dir: "neigh", Imports: []string{"sync", "ipoibd/hca"}},
-			[]string{"neigh is pure and must not import sync"}},
-		{build.Package{Dir: "cmd/ipoibd/internal/iface", Imports: []string{"ipoibd/ud", "ipoibd/link/linktest"}},
-			[]string{"cmd/ipoibd/internal/iface must not import link/linktest"}},
-		{build.Package{Dir: "ud", TestImports: []string{"ipoibd/hca/soft/memfabric", "ipoibd/neigh"}},
-			[]string{"tests of ud must not import neigh"}},
+		{
+			build.Package{Dir: "link", Imports: []string{"os", "ipoibd/hca"}},
+			[]string{"link must not import hca"},
+		},
+		{
+			build.Package{Dir: "neigh", Imports: []string{"sync", "ipoibd/hca"}},
+			[]string{"neigh is pure and must not import sync"},
+		},
+		{
+			build.Package{Dir: "cmd/ipoibd/internal/iface", Imports: []string{"ipoibd/ud", "ipoibd/link/linktest"}},
+			[]string{"cmd/ipoibd/internal/iface must not import link/linktest"},
+		},
+		{
+			build.Package{Dir: "ud", TestImports: []string{"ipoibd/hca/soft/memfabric", "ipoibd/neigh"}},
+			[]string{"tests of ud must not import neigh"},
+		},
 		{build.Package{Dir: "hca", XTestImports: []string{"ipoibd/hca", "ipoibd/hca/hcatest"}}, nil},
 	} {
 		r, _ := lookup(rows, c.pkg.Dir)

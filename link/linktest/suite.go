@@ -93,13 +93,13 @@ func (r *rig) counters() link.Counters {
 }
 
 // await waits for a state by a watch of its own.
-func (r *rig) await(what string, ok func(link.State) bool) link.State {
+func (r *rig) await(what string, ok func(link.State) bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
 	ch, err := r.dev.Watch(ctx)
 	r.ok(err)
-	return r.awaitOn(ch, what, ok)
+	r.awaitOn(ch, what, ok)
 }
 
 func (r *rig) awaitOn(ch <-chan link.State, what string, ok func(link.State) bool) (s link.State) {

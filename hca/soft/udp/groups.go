@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -140,7 +139,7 @@ func (m *memberships) close() error {
 	defer m.mu.Unlock()
 	m.closed = true
 	errs := []error{m.ns.file.Close()}
-	for _, fd := range slices.Backward(m.sockets) {
+	for _, fd := range m.sockets {
 		errs = append(errs, unix.Close(fd))
 	}
 	m.sockets = nil

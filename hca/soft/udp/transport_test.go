@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
+	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -137,140 +136,6 @@ func addr(t *testing.T, ns *nstest.Namespace, name, cidr string) {
 	})
 }
 
-// TestReceiveTooLong: a datagram above MaxDatagram is dropped and counted.
-func TestReceiveTooLong(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	a, b := openPair(t, 16000)
-	for _, n := range []int{udp.MaxDatagram + 1, udp.MaxDatagram} {
-		sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, n)}})
-	}
-	if got := recvOne(t, b); len(got.Data) != udp.MaxDatagram {
-		t.Errorf("received %d bytes, want %d", len(got.Data), udp.MaxDatagram)
-	}
-	if n := counterOf(t, b, "rx_too_long"); n != 1 {
-		t.Errorf("rx_too_long = %d, want 1", n)
-	}
-}
-
-func counterOf(t *testing.T, h wiretest.Host, name string) uint64 {
-	t.Helper()
-	i := slices.IndexFunc(h.Counters(), func(c hca.Counter) bool { return c.Name == name })
-	if i < 0 {
-		t.Fatalf("no counter %q", name)
-	}
-	return h.Counters()[i].Value
-}
-
-// TestOverflow: what a small receive buffer cannot take is counted, to the
-// datagram, also after Close.
-func TestOverflow(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	nsA, nsB := nstest.Pair(t, 1500)
-	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{RecvBuf: 20_000})
-	const n = 500
-	pkts := make([]wire.Packet, n)
-	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
-	}
-	if sent, err := a.Send(pkts); sent != n || err != nil {
-		t.Fatalf("Send = %d, %v", sent, err)
-	}
-	lost := await(t, "overflow to rest", func() (uint64, bool) {
-		before := counterOf(t, b, "rcvbuf_overflow")
-		time.Sleep(20 * time.Millisecond)
-		after := counterOf(t, b, "rcvbuf_overflow")
-		return after, after > 0 && after == before
-	})
-	for range n - lost {
-		recvOne(t, b)
-	}
-	if err := b.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	if got := counterOf(t, b, "rcvbuf_overflow"); got != lost {
-		t.Errorf("rcvbuf_overflow = %d after Close, want %d", got, lost)
-	}
-	if got := counterOf(t, b, "rx_packets"); got != n-lost {
-		t.Errorf("rx_packets = %d, want %d", got, n-lost)
-	}
-}
-
-func await(t *testing.T, what string, ok func() (uint64, bool)) uint64 {
-	t.Helper()
-	for end := time.Now().Add(wiretest.Patience); time.Now().Before(end); {
-		if v, done := ok(); done {
-			return v
-		}
-	}
-	t.Fatalf("waited in vain for %s", what)
-	return 0
-}
-
-// TestFull fills the send buffer against a slow queue.
-func TestFull(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	nsA, nsB := nstest.Pair(t, 1500)
-	nsA.Run("tc", "qdisc", "add", "dev", nstest.Dev, "root", "tbf", "rate", "4mbit", "burst", "2000", "limit", "1000000")
-	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
-	pkts := make([]wire.Packet, 100)
-	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{{byte(i)}, make([]byte, 1000)}}
-	}
-	waits := 0
-	for rest := pkts; len(rest) > 0; {
-		n, err := a.Send(rest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if rest = rest[n:]; len(rest) > 0 {
-			waits++
-			if err := a.WaitWritable(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if waits == 0 {
-		t.Error("Send was never short")
-	}
-	for i := range pkts {
-		if got := recvOne(t, b); got.Data[0] != byte(i) {
-			t.Fatalf("datagram %d is number %d", i, got.Data[0])
-		}
-	}
-}
-
-// TestWaitWritableEnds: on a full socket it ends with its context and by Close.
-func TestWaitWritableEnds(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	nsA, nsB := nstest.Pair(t, 1500)
-	nsA.Run("tc", "qdisc", "add", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
-	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
-	pkts := make([]wire.Packet, 100)
-	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
-	}
-	if n, err := a.Send(pkts); n == len(pkts) || err != nil {
-		t.Fatalf("Send = %d, %v, want a short one", n, err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if err := a.WaitWritable(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("WaitWritable: %v, want the context's error", err)
-	}
-	time.AfterFunc(30*time.Millisecond, func() { _ = a.Close() })
-	if err := a.WaitWritable(t.Context()); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("WaitWritable: %v, want hca.ErrClosed", err)
-	}
-}
-
 // TestMovedAway: a netdev that moves to another namespace is gone from here.
 func TestMovedAway(t *testing.T) {
 	if nstest.Enter(t) {
@@ -309,12 +174,15 @@ func TestNoLeak(t *testing.T) {
 		}
 	}
 	cycle()
-	before := descriptors(t)
+	before, running := descriptors(t), runtime.NumGoroutine()
 	for range 100 {
 		cycle()
 	}
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+	if now := runtime.NumGoroutine(); now != running {
+		t.Errorf("%d goroutines before, %d after", running, now)
 	}
 }
 
@@ -325,67 +193,4 @@ func descriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(list)
-}
-
-func TestDefaultNetdev(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	if _, err := udp.DefaultNetdev(); !errors.Is(err, hca.ErrNoDevice) {
-		t.Errorf("DefaultNetdev of an empty namespace: %v, want hca.ErrNoDevice", err)
-	}
-	a, b := nstest.New(t), nstest.New(t)
-	nstest.Veth(t, a, "one", b, "one", 1500)
-	checkDefault(t, a, "one")
-	nstest.Veth(t, a, "two", b, "two", 1500)
-	a.Do(func() {
-		if name, err := udp.DefaultNetdev(); err == nil || !strings.Contains(err.Error(), "one, two") {
-			t.Errorf("DefaultNetdev = %q, %v, want both candidates named", name, err)
-		}
-	})
-	addr(t, a, "two", "10.0.0.1/24")
-	a.Run("ip", "route", "add", "default", "via", "10.0.0.9")
-	checkDefault(t, a, "two")
-}
-
-func checkDefault(t *testing.T, ns *nstest.Namespace, want string) {
-	t.Helper()
-	ns.Do(func() {
-		if got, err := udp.DefaultNetdev(); got != want || err != nil {
-			t.Errorf("DefaultNetdev = %q, %v, want %q", got, err, want)
-		}
-	})
-}
-
-func TestWaitNetdev(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	ns := nstest.New(t)
-	wait := func(ctx context.Context, name string) <-chan error {
-		done := make(chan error, 1)
-		go func() {
-			ns.Do(func() { done <- udp.WaitNetdev(ctx, name) })
-		}()
-		return done
-	}
-	if err := <-wait(t.Context(), "lo"); err != nil {
-		t.Errorf("WaitNetdev of lo: %v", err)
-	}
-	late := wait(t.Context(), "eth7")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if err := <-wait(ctx, "eth8"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("WaitNetdev: %v, want the context's error", err)
-	}
-	ns.Run("ip", "link", "add", "eth6", "type", "bridge")
-	select {
-	case err := <-late:
-		t.Errorf("WaitNetdev of eth7 returned before its time: %v", err)
-	default:
-	}
-	ns.Run("ip", "link", "add", "eth7", "type", "bridge")
-	if err := <-late; err != nil {
-		t.Errorf("WaitNetdev of eth7: %v", err)
-	}
 }

@@ -3,79 +3,123 @@ package e2e
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"ipoibd/link/linktest/nstest"
 )
 
-// witness counts the datagrams of a host's underlay, as tcpdump sees them.
-type witness struct{ in, out *tcpdump }
+// The witnesses: other people's programs, which must read the underlay as the
+// daemon means it. Python is named by its path, since scapy belongs to that one.
+const (
+	tshark = "/usr/bin/tshark"                 // Debian package tshark
+	python = "/usr/bin/python3"                // python3-scapy
+	icrc   = "../../hca/roce/testdata/icrc.py" // prints each frame's ICRC
+	udSend = 100                               // BTH opcode, IBA 1.4, table 35: UD SEND only
+	group  = 0xffffff                          // destination QPN of multicast
+	fields = "infiniband.bth.opcode infiniband.deth.srcqp infiniband.bth.destqp infiniband.invariant.crc _ws.malformed _ws.expert"
+)
 
-func newWitness(h *host) *witness {
-	h.tb.Helper()
-	return &witness{in: startTCPDump(h, "in"), out: startTCPDump(h, "out")}
+// Everything on the underlay, of either family, is a UD SEND between the QPNs
+// of the status or to a group, without a malformed mark, and has the ICRC that
+// scapy computes.
+func TestWitnesses(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for name, gid := range map[string]func(int) string{"IPv4": nstest.IPv4, "IPv6": nstest.IPv6} {
+		t.Run(name, func(t *testing.T) {
+			hosts := newHosts(t, 2)
+			a, b := hosts[0], hosts[1]
+			for _, h := range hosts { // a capture is to see the checksums that a wire would
+				h.Run("ethtool", "-K", nstest.Dev, "tx", "off")
+			}
+			c := a.capture()
+			a.join("--gid", gid(0))
+			b.join("--gid", gid(1))
+			pingAll(a, b)
+			c.stop()
+			c.requireWitnessed(t, a.qp().QPN, b.qp().QPN)
+		})
+	}
 }
 
-// stop returns how many datagrams came and went.
-func (w *witness) stop() (in, out uint64) { return w.in.stop(), w.out.stop() }
-
-// tcpdump captures one direction.
-type tcpdump struct {
-	tb  testing.TB
-	cmd *exec.Cmd
-	log string // path of what it says
+// requireWitnessed lets both witnesses read the capture.
+func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
+	t.Helper()
+	frames := c.decode(t)
+	icrcs := lines(t, python, icrc, c.path)
+	if len(icrcs) != len(frames) {
+		t.Fatalf("%d ICRCs for %d frames", len(icrcs), len(frames))
+	}
+	var unicast, multicast int
+	for i, f := range frames {
+		if f.icrc != "0x"+icrcs[i] {
+			t.Errorf("frame %d: ICRC %s, scapy has 0x%s", i, f.icrc, icrcs[i])
+		}
+		switch {
+		case f.opcode != udSend || f.src != a && f.src != b || f.src == f.dst || f.complaint != "":
+			t.Errorf("frame %d: %+v is no UD SEND of QP %#x or %#x", i, f, a, b)
+		case f.dst == group:
+			multicast++
+		case f.dst == a || f.dst == b:
+			unicast++
+		default:
+			t.Errorf("frame %d goes to QP %#x, which is nobody's", i, f.dst)
+		}
+	}
+	t.Logf("%d UD SENDs between QP %#x and %#x, %d to a group", unicast, a, b, multicast)
+	if unicast == 0 || multicast == 0 {
+		t.Error("one kind was not seen at all")
+	}
 }
 
-func startTCPDump(h *host, direction string) *tcpdump {
-	h.tb.Helper()
-	d := &tcpdump{tb: h.tb, log: filepath.Join(h.dir, direction+".log")}
-	// 64 MiB of buffer: the capture must not lose what it is to count.
-	d.cmd = h.Command("tcpdump", "-i", nstest.Dev, "-Q", direction, "-B", "65536", "-s", "64", "-w", "/dev/null", "udp port 4791")
-	log, err := os.Create(d.log)
+// decoded is a frame as tshark has it.
+type decoded struct {
+	opcode, src, dst uint32
+	icrc             string
+	complaint        string // malformed, or an expert's note
+}
+
+func (c *capture) decode(t *testing.T) (frames []decoded) {
+	t.Helper()
+	args := []string{"-n", "-r", c.path, "-T", "fields", "-o", "udp.check_checksum:TRUE"}
+	for field := range strings.FieldsSeq(fields) {
+		args = append(args, "-e", field)
+	}
+	for _, line := range lines(t, tshark, args...) {
+		f := strings.SplitN(line, "\t", 5)
+		if len(f) != 5 {
+			t.Fatalf("tshark says %q", line)
+		}
+		frames = append(frames, decoded{
+			opcode: number(t, f[0]), src: number(t, f[1]), dst: number(t, f[2]),
+			icrc: f[3], complaint: strings.TrimSpace(f[4]),
+		})
+	}
+	return frames
+}
+
+func number(t *testing.T, text string) uint32 {
+	t.Helper()
+	n, err := strconv.ParseUint(text, 0, 32)
 	if err != nil {
-		h.tb.Fatal(err)
+		t.Fatalf("tshark: %v", err)
 	}
-	defer log.Close()
-	d.cmd.Stderr = log
-	if err := d.cmd.Start(); err != nil {
-		h.tb.Fatalf("start tcpdump: %v", err)
-	}
-	eventually(h.tb, startLimit, "tcpdump listens", func() bool { return strings.Contains(d.said(), "listening on") })
-	return d
+	return uint32(n)
 }
 
-func (d *tcpdump) said() string {
-	text, err := os.ReadFile(d.log)
+// lines returns what a witness printed.
+func lines(t *testing.T, name string, args ...string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		d.tb.Fatal(err)
+		t.Fatalf("%s: %v (apt-get install tshark python3-scapy)\n%s", name, err, &stderr)
 	}
-	return string(text)
-}
-
-var capturedRE = regexp.MustCompile(`(\d+) packets? captured\n(\d+) packets? received by filter\n0 packets dropped by kernel`)
-
-// stop ends the capture and returns how many packets it has, all of them.
-func (d *tcpdump) stop() uint64 {
-	d.tb.Helper()
-	if err := d.cmd.Process.Signal(unix.SIGTERM); err != nil {
-		d.tb.Fatalf("stop tcpdump: %v", err)
-	}
-	if err := d.cmd.Wait(); err != nil {
-		d.tb.Fatalf("tcpdump: %v\n%s", err, d.said())
-	}
-	m := capturedRE.FindStringSubmatch(d.said())
-	if m == nil {
-		d.tb.Fatalf("the capture is not complete:\n%s", d.said())
-	}
-	n, err := strconv.ParseUint(m[1], 10, 64)
-	if err != nil {
-		d.tb.Fatal(err)
-	}
-	return n
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }

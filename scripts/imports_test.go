@@ -4,7 +4,6 @@ import (
 	"errors"
 	"go/build"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -19,16 +18,6 @@ const (
 	root     = ".."
 	tableDoc = "../docs/architecture.md"
 )
-
-// unlisted are the packages that are no room of the architecture and have no
-// row in its table: the command that wires, suites beside their contract, and
-// tools.
-var unlisted = map[string]row{
-	"cmd/ipoibd":             {anything: true},
-	"hca/soft/wire/wiretest": {imports: []string{"hca", "hca/soft/wire"}, double: true},
-	"scripts":                {},
-	"scripts/*":              {},
-}
 
 // embedded is the software HCA, which on the in-memory fabric serves tests as
 // the device that a test needs.
@@ -81,7 +70,7 @@ func readTable(t *testing.T) map[string]row {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := maps.Clone(unlisted)
+	rows := map[string]row{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
 		if len(cells) == 5 && strings.HasPrefix(strings.TrimSpace(cells[1]), "`") {

@@ -162,9 +162,8 @@ func pingAll(hosts ...*host) {
 	pings.Wait()
 }
 
-// eventually polls until ok and returns how long it took; after limit the test
-// fails.
-func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) time.Duration {
+// eventually polls until ok; after limit the test fails.
+func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) {
 	tb.Helper()
 	start := time.Now()
 	for !ok() {
@@ -173,12 +172,11 @@ func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return time.Since(start)
 }
 
-// exists reports whether the host has an interface of this name.
-func (h *host) exists(name string) bool {
-	return h.Command("ip", "link", "show", name).Run() == nil
+// exists reports whether the host has an interface ib0, ours or not.
+func (h *host) exists() bool {
+	return h.Command("ip", "link", "show", ifName).Run() == nil
 }
 
 // addrs lists the addresses of ib0, link-local ones left out: the kernel takes

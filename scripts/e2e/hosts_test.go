@@ -100,18 +100,18 @@ func TestRemove(t *testing.T) {
 	h := newHosts(t, 1)[0]
 	h.join("--remove")
 	h.daemon.stop()
-	if h.exists(ifName) {
+	if h.exists() {
 		t.Errorf("%s is there after a stop with --remove", ifName)
 	}
 	h.join()
 	h.daemon.stop()
-	if !h.exists(ifName) {
+	if !h.exists() {
 		t.Fatalf("%s went away with the daemon", ifName)
 	}
 	if out, err := h.ipoibd("delete", ifName).CombinedOutput(); err != nil {
 		t.Errorf("ipoibd delete: %v\n%s", err, out)
 	}
-	if h.exists(ifName) {
+	if h.exists() {
 		t.Errorf("%s is there after ipoibd delete", ifName)
 	}
 }

@@ -139,7 +139,7 @@ func TestNoDaemon(t *testing.T) {
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
 	takeName(t, h)
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
-	if !h.exists(ifName) {
+	if !h.exists() {
 		t.Error("ipoibd delete took away an interface that is not ours")
 	}
 }

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// What every message of an honest host has, and who mallory says he is.
+const (
+	qkey       hca.QKey = 0x0b1b
+	malloryQPN hca.QPN  = 0x00abcd
+)
+
+// groupAddr carries the broadcast group.
+var groupAddr = netip.MustParseAddr("239.192.18.183")
+
+// mallory is a stranger on the hosts' segment who speaks RoCEv2 from a socket.
+type mallory struct {
+	tb      testing.TB
+	conn    *net.UDPConn
+	addr    netip.Addr
+	srcPort uint16
+}
+
+// newMallory opens a socket in the host's namespace. What it sends may be
+// fragmented: a receiver cannot see that, so the ICRC says otherwise.
+func newMallory(h *host) *mallory {
+	h.tb.Helper()
+	m := &mallory{tb: h.tb, addr: h.underlay()}
+	h.Do(func() {
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: m.addr.AsSlice()})
+		if err != nil {
+			h.tb.Fatalf("open mallory's socket: %v", err)
+		}
+		m.conn = conn
+	})
+	h.tb.Cleanup(func() { m.conn.Close() })
+	m.srcPort = m.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	m.control(func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+	})
+	m.control(func(fd int) error {
+		return unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Address: m.addr.As4()})
+	})
+	return m
+}
+
+func (m *mallory) control(f func(fd int) error) {
+	m.tb.Helper()
+	raw, err := m.conn.SyscallConn()
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	var ferr error
+	if err := raw.Control(func(fd uintptr) { ferr = f(int(fd)) }); err != nil || ferr != nil {
+		m.tb.Fatalf("prepare mallory's socket: %v, %v", err, ferr)
+	}
+}
+
+// underlay is the host's address there.
+func (h *host) underlay() netip.Addr { return netip.MustParseAddr(nstest.IPv4(h.number)) }
+
+// sendBytes sends any datagram to port 4791.
+func (m *mallory) sendBytes(dst netip.Addr, datagram []byte) {
+	m.tb.Helper()
+	if _, err := m.conn.WriteToUDPAddrPort(datagram, netip.AddrPortFrom(dst, roce.Port)); err != nil {
+		m.tb.Fatalf("mallory sends %d bytes to %s: %v", len(datagram), dst, err)
+	}
+}
+
+// send sends a packet with the ICRC of its path.
+func (m *mallory) send(dst netip.Addr, p packet) {
+	m.tb.Helper()
+	m.sendBytes(dst, p.encode(m.path(dst)))
+}
+
+func (m *mallory) path(dst netip.Addr) roce.Path {
+	return roce.Path{Src: m.addr, Dst: dst, SrcPort: m.srcPort}
+}
+
+// packet is a UD SEND, any part of which may be wrong.
+type packet struct {
+	roce.BTH
+	roce.DETH
+	msg    []byte
+	damage uint32 // to the ICRC
+}
+
+// rightPacket is a packet that a queue pair takes.
+func rightPacket(to uint32, msg []byte) packet {
+	return packet{
+		BTH:  roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPN(to)},
+		DETH: roce.DETH{QKey: qkey, SrcQPN: malloryQPN},
+		msg:  msg,
+	}
+}
+
+func (p packet) encode(path roce.Path) []byte {
+	p.Pad = uint8(roce.PadFor(len(p.msg)))
+	b := make([]byte, roce.HeaderLen, roce.HeaderLen+len(p.msg)+roce.MaxPad+roce.ICRCLen)
+	p.BTH.Put(b)
+	p.DETH.Put(b[roce.BTHLen:])
+	b = append(b, p.msg...)
+	b = append(b, make([]byte, p.Pad)...)
+	return binary.LittleEndian.AppendUint32(b, roce.ICRC(&path, b)^p.damage)
+}
+
+// message is an IPoIB message.
+func message(typ ipoib.EtherType, body []byte) []byte {
+	b := make([]byte, ipoib.HeaderLen, ipoib.HeaderLen+len(body))
+	ipoib.PutHeader(b, typ)
+	return append(b, body...)
+}

@@ -1,0 +1,204 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// memoryLimit bounds what an attack may add to a daemon's resident memory at
+// its worst, in KiB: all bounds of the peer table and of the slow path together
+// are a few MiB, and the garbage collector doubles what lives.
+const memoryLimit = 64 << 10
+
+// siege is two honest hosts that talk all the time, and a third one on their
+// segment, without a daemon, from which mallory attacks.
+type siege struct {
+	t       *testing.T
+	a, b    *host
+	mallory *mallory
+	talk    *talk
+	before  map[*host]condition
+}
+
+// condition is what no attack may change about a daemon.
+type condition struct {
+	status     status
+	generation uint32 // of the queue pair
+	memory     int    // resident, KiB
+}
+
+// newSiege starts the hosts; a's daemon may be joined by other means.
+func newSiege(t *testing.T, joinA func(*host)) *siege {
+	t.Helper()
+	hosts := newHosts(t, 3)
+	s := &siege{t: t, a: hosts[0], b: hosts[1], mallory: newMallory(hosts[2]), before: map[*host]condition{}}
+	joinA(s.a)
+	s.b.join()
+	pingAll(s.a, s.b)
+	for _, h := range s.honest() {
+		s.before[h] = h.condition()
+	}
+	s.talk = s.b.talkTo(s.a)
+	return s
+}
+
+func join(h *host) { h.join() }
+
+func (s *siege) honest() []*host { return []*host{s.a, s.b} }
+
+// end checks that the attack has done no harm: of the talk no more than lost
+// per cent is lost, and the daemons are in the condition that they were in.
+func (s *siege) end(lost float64) {
+	s.t.Helper()
+	s.talk.end(lost)
+	pingAll(s.a, s.b)
+	for _, h := range s.honest() {
+		requireNoLeak(s.t, s.before[h].status, h.daemon)
+		h.requireUnharmed(s.before[h])
+	}
+}
+
+func (h *host) condition() condition {
+	h.tb.Helper()
+	return condition{h.daemon.status(), h.generation(), h.memory("VmRSS")}
+}
+
+func (h *host) requireUnharmed(before condition) {
+	h.tb.Helper()
+	if now := h.generation(); now != before.generation {
+		h.tb.Errorf("host %d: queue pair of generation %d, was %d: it was rebuilt", h.number, now, before.generation)
+	}
+	now, peak := h.memory("VmRSS"), h.memory("VmHWM")
+	h.tb.Logf("host %d: resident memory %d -> %d KiB, at its peak %d KiB", h.number, before.memory, now, peak)
+	if peak > before.memory+memoryLimit {
+		h.tb.Errorf("host %d: resident memory %d KiB at its peak, was %d KiB", h.number, peak, before.memory)
+	}
+}
+
+// generation counts the queue pairs that ib0 has had.
+func (h *host) generation() uint32 {
+	h.tb.Helper()
+	var s struct {
+		Interfaces []struct {
+			QP *struct {
+				Generation uint32 `json:"generation"`
+			} `json:"qp"`
+		} `json:"interfaces"`
+	}
+	out, err := h.daemon.command("status", "--json").Output()
+	if err == nil {
+		err = json.Unmarshal(out, &s)
+	}
+	if err != nil || len(s.Interfaces) != 1 || s.Interfaces[0].QP == nil {
+		h.tb.Fatalf("host %d has no queue pair: %v\n%s", h.number, err, out)
+	}
+	return s.Interfaces[0].QP.Generation
+}
+
+// memory is a field of the daemon's /proc/PID/status, in KiB.
+func (h *host) memory(field string) int {
+	h.tb.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.daemon.cmd.Process.Pid))
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == field+":" {
+			n, err := strconv.Atoi(f[1])
+			if err != nil {
+				h.tb.Fatalf("%s: %v", line, err)
+			}
+			return n
+		}
+	}
+	h.tb.Fatalf("no %s in\n%s", field, text)
+	return 0
+}
+
+// talk is one echo request each 10 ms.
+type talk struct {
+	tb  testing.TB
+	cmd *exec.Cmd
+	out strings.Builder
+}
+
+func (h *host) talkTo(other *host) *talk {
+	h.tb.Helper()
+	k := &talk{tb: h.tb, cmd: h.Command("ping", "-n", "-q", "-i", "0.01", other.ip4())}
+	k.cmd.Stdout, k.cmd.Stderr = &k.out, &k.out
+	if err := k.cmd.Start(); err != nil {
+		h.tb.Fatalf("start the talk: %v", err)
+	}
+	return k
+}
+
+var talkEnd = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
+
+// end ends the talk, of which limit per cent may be lost.
+func (k *talk) end(limit float64) {
+	k.tb.Helper()
+	if err := k.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		k.tb.Fatalf("the talk ended by itself: %v\n%s", err, k.out.String())
+	}
+	_ = k.cmd.Wait() // 1 after a loss, which is judged here
+	m := talkEnd.FindStringSubmatch(k.out.String())
+	if m == nil {
+		k.tb.Fatalf("the talk says nothing of losses:\n%s", k.out.String())
+	}
+	sent, _ := strconv.Atoi(m[1])
+	got, _ := strconv.Atoi(m[2])
+	k.tb.Logf("talk: %d echo requests, %d unanswered", sent, sent-got)
+	if lost := sent - got - inFlight; float64(lost) > limit/100*float64(sent) {
+		k.tb.Errorf("talk: %d of %d echo requests unanswered, more than %v %%", sent-got, sent, limit)
+	}
+}
+
+// inFlight is how many echo requests may be under way when the talk ends.
+const inFlight = 1
+
+// expect runs an attack and checks that on the receive side of h exactly the
+// drops in want are counted by it, and no other.
+func (h *host) expect(name string, want map[string]uint64, attack func()) {
+	h.tb.Helper()
+	before := h.book()
+	attack()
+	var now book
+	start := time.Now()
+	for done := false; !done && time.Since(start) < countLimit; {
+		now = h.book().since(before)
+		done = true
+		for reason, n := range want {
+			done = done && now.of(reason) >= n
+		}
+	}
+	h.tb.Logf("host %d: %s: %v", h.number, name, want)
+	for reason, n := range now.values {
+		if isDrop(reason) && n != want[reason] {
+			h.tb.Errorf("host %d: %s: %s rose by %d, want %d", h.number, name, reason, n, want[reason])
+		}
+	}
+}
+
+// countLimit is ten times what it takes from the last frame of an attack to its
+// count.
+const countLimit = 2 * time.Second
+
+// isDrop reports whether a counter counts frames that ended otherwise than
+// sent or delivered.
+func isDrop(name string) bool {
+	for _, drop := range recvDrops {
+		if name == drop {
+			return true
+		}
+	}
+	return name == "hca_wire_rcvbuf_overflow" || name == "hca_wire_rx_too_long" ||
+		regexp.MustCompile(`^(rx|tx|neigh|tap)_(drop|wc)_`).MatchString(name) && name != "rx_drop_own_multicast"
+}

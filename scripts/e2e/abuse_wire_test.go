@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// volley is how many times each wrong packet is sent: enough to see that a
+// count is one for each, few enough for the slow path's queue.
+const volley = 200
+
+// Datagrams that are no UD SEND, or not one for this queue pair, end at the
+// device.
+func TestAbuseWrongDatagrams(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, join)
+	s.truncate()
+	s.randomPayloads()
+	for _, tt := range []struct {
+		reason string
+		spoil  func(*packet)
+	}{
+		{"hca_version", func(p *packet) { p.Version = 1 }},
+		{"hca_opcode", func(p *packet) { p.Opcode = 0x04 }}, // RC SEND only
+		{"hca_immediate", func(p *packet) { p.Opcode = 0x65 }},
+		{"hca_icrc", func(p *packet) { p.damage = 1 << 31 }},
+		{"hca_pkey", func(p *packet) { p.PKey = 0x8001 }},
+		{"hca_pkey", func(p *packet) { p.PKey = 0 }},
+		{"hca_qkey", func(p *packet) { p.QKey++ }},
+		{"hca_no_qp", func(p *packet) { p.DestQPN ^= 1 << 20 }},
+		{"hca_no_qp", func(p *packet) { p.DestQPN = 0 }},
+		{"hca_no_qp", func(p *packet) { p.DestQPN = hca.QPNMulticast }},
+		{"hca_gsi", func(p *packet) { p.DestQPN = hca.QPNGSI }},
+	} {
+		p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
+		tt.spoil(&p)
+		s.volley(tt.reason, s.a.underlay(), p)
+	}
+	// To the group's address all hosts listen, but for another number none does.
+	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
+	s.volley("hca_group_qpn", groupAddr, p)
+	s.end(1)
+}
+
+// volley sends a packet many times to a, all of which end for one reason.
+func (s *siege) volley(reason string, dst netip.Addr, p packet) {
+	s.t.Helper()
+	s.a.expect("volley", map[string]uint64{reason: volley}, func() {
+		for range volley {
+			s.mallory.send(dst, p)
+		}
+	})
+}
+
+// maxCut is up to which length a datagram is truncated.
+const maxCut = 80
+
+// truncate sends every beginning of a datagram.
+func (s *siege) truncate() {
+	s.t.Helper()
+	whole := s.uncuttable()
+	want := map[string]uint64{}
+	for n := range maxCut + 1 {
+		switch {
+		case n < roce.HeaderLen+roce.ICRCLen:
+			want["hca_short"]++
+		case n%4 != 0:
+			want["hca_pad"]++
+		default:
+			want["hca_icrc"]++
+		}
+	}
+	s.a.expect("truncated", want, func() {
+		for n := range maxCut + 1 {
+			s.mallory.sendBytes(s.a.underlay(), whole[:n])
+		}
+	})
+}
+
+// uncuttable returns a datagram none of whose beginnings has a right ICRC: one
+// in 2^16 of them does by accident, as an IPv4 identification that a receiver
+// cannot see is free to explain the difference.
+func (s *siege) uncuttable() []byte {
+	path := s.mallory.path(s.a.underlay())
+	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 2*maxCut)))
+	for ; ; p.PSN++ {
+		b := p.encode(path)
+		right := false
+		for n := range maxCut + 1 {
+			match, _ := roce.Verify(&path, false, b[:n])
+			right = right || match != roce.NoMatch
+		}
+		if !right {
+			return b
+		}
+	}
+}
+
+// randomPayloads sends noise of every length that the underlay carries, and
+// checks that all of it is dropped for some reason and none delivered.
+func (s *siege) randomPayloads() {
+	s.t.Helper()
+	const longest = underlayMTU - 28
+	noise := rand.New(rand.NewPCG(1, 2))
+	want := map[string]uint64{}
+	var datagrams [][]byte
+	for n := range longest + 1 {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(noise.Uint32())
+		}
+		datagrams = append(datagrams, b)
+		want[reasonOf(b)]++
+	}
+	s.a.expect("random", want, func() {
+		for _, b := range datagrams {
+			s.mallory.sendBytes(s.a.underlay(), b)
+		}
+	})
+}
+
+// reasonOf is why random bytes are dropped, read off the headers by the words
+// of the specification (IBA 9.2, A17): length, version, opcode, padding.
+func reasonOf(b []byte) string {
+	switch {
+	case len(b) < 12+8+4:
+		return "hca_short"
+	case b[1]&0x0f != 0:
+		return "hca_version"
+	case b[0] == 0x65:
+		return "hca_immediate"
+	case b[0] != 0x64:
+		return "hca_opcode"
+	case len(b)%4 != 0 || int(b[1]>>4&3) > len(b)-24:
+		return "hca_pad"
+	}
+	return "hca_icrc"
+}
+
+// A right envelope around nonsense ends at the interface.
+func TestAbuseWrongMessages(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, join)
+	arp := message(ipoib.EtherTypeARP, s.claim(malloryQPN, s.mallory.addr).Append(nil))
+	ns := ipoib.AppendNS(nil, addr("fd44::99"), addr(s.a.ip6()), endpoint(malloryQPN, s.mallory.addr))
+	for _, tt := range []struct {
+		reason string
+		msg    []byte
+	}{
+		{"rx_drop_runt", nil},
+		{"rx_drop_runt", []byte{0x08}},
+		{"rx_drop_runt", []byte{0x08, 0x00, 0}},
+		{"rx_drop_ethertype", message(0x8100, make([]byte, 60))},
+		{"rx_drop_ethertype", message(0xffff, nil)},
+		{"rx_drop_ethertype", message(0, make([]byte, 1444))},
+		{"rx_drop_malformed", message(ipoib.EtherTypeIPv4, nil)},
+		{"rx_drop_malformed", message(ipoib.EtherTypeIPv4, make([]byte, 19))},
+		{"rx_drop_malformed", message(ipoib.EtherTypeIPv4, make([]byte, 100))}, // version 0
+		{"rx_drop_malformed", message(ipoib.EtherTypeIPv6, make([]byte, 39))},
+		{"rx_drop_too_long", message(ipoib.EtherTypeIPv4, make([]byte, 1445))}, // in fragments
+		{"rx_drop_too_long", message(ipoib.EtherTypeIPv4, make([]byte, 4092))},
+		{"neigh_drop_bad_arp", message(ipoib.EtherTypeARP, nil)},
+		{"neigh_drop_bad_arp", arp[:len(arp)-1]},
+		{"neigh_drop_bad_arp", changed(arp, 5, 1)},  // Ethernet's hardware type
+		{"neigh_drop_bad_arp", changed(arp, 8, 6)},  // its length
+		{"neigh_drop_bad_arp", changed(arp, 9, 16)}, // not IPv4
+		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, ns[:len(ns)-1])},
+		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, changed(ns, 43, ns[43]+1))}, // checksum
+		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, changed(ns, 65, 0))},        // option of no length
+	} {
+		s.volley(tt.reason, s.a.underlay(), rightPacket(s.a.qp().QPN, tt.msg))
+	}
+	nobody := rightPacket(s.a.qp().QPN, arp)
+	nobody.SrcQPN = hca.QPNGSI // nobody's
+	s.volley("neigh_drop_bad_source", s.a.underlay(), nobody)
+	// Fragments of a datagram that no queue pair could have sent.
+	s.volley("hca_wire_rx_too_long", s.a.underlay(), rightPacket(s.a.qp().QPN, make([]byte, 60000)))
+	s.end(1)
+}
+
+// changed returns a copy of b with another byte at i.
+func changed(b []byte, i int, to byte) []byte {
+	c := append([]byte(nil), b...)
+	c[i] = to
+	return c
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// endpoint is the link-layer address of a queue pair at an underlay address.
+func endpoint(qpn hca.QPN, underlay netip.Addr) ipoib.Addr {
+	return ipoib.NewAddr(qpn, hca.GIDFromAddr(underlay))
+}
+
+// claim is an ARP request for a's address that binds one of mallory's to a
+// queue pair.
+func (s *siege) claim(qpn hca.QPN, underlay netip.Addr) ipoib.ARP {
+	return ipoib.ARP{Op: ipoib.ARPRequest, SHA: endpoint(qpn, underlay), SPA: addr("10.44.0.99"), TPA: addr(s.a.ip4())}
+}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -83,10 +84,8 @@ func configure(h *netlink.Handle, l netlink.Link, spec Spec) error {
 	if err := h.LinkSetMTU(l, spec.MTU); err != nil {
 		return fmt.Errorf("set MTU: %w", err)
 	}
-	if spec.TxQueueLen > 0 {
-		if err := h.LinkSetTxQLen(l, spec.TxQueueLen); err != nil {
-			return fmt.Errorf("set transmit queue length: %w", err)
-		}
+	if err := h.LinkSetTxQLen(l, cmp.Or(spec.TxQueueLen, DefaultTxQueueLen)); err != nil {
+		return fmt.Errorf("set transmit queue length: %w", err)
 	}
 	if err := h.LinkSetAlias(l, AliasPrefix); err != nil {
 		return fmt.Errorf("set alias: %w", err)

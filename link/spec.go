@@ -18,13 +18,18 @@ const (
 	MaxMTU = 65521 // the TAP's: 65535 less the Ethernet header (drivers/net/tun.c, MAX_TAP)
 )
 
+// DefaultTxQueueLen is the length of a new TAP's queue, in frames. The kernel's
+// 1000 are less than one TCP window of 6 MB in small segments, and what does not
+// fit is dropped.
+const DefaultTxQueueLen = 4096
+
 // Spec is the data of an interface. All but the name counts at its creation
 // only: an adopted interface keeps what the host made of it.
 type Spec struct {
 	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
 	MAC        [6]byte // unicast
 	MTU        int     // MinMTU-MaxMTU
-	TxQueueLen int     // frames; 0: the kernel's default
+	TxQueueLen int     // frames; 0: DefaultTxQueueLen
 }
 
 // Validate reports the first mistake, wrapping ErrSpec.

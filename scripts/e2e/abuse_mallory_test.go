@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"testing"
 
 	"golang.org/x/sys/unix"
 
@@ -25,7 +24,7 @@ var groupAddr = netip.MustParseAddr("239.192.18.183")
 
 // mallory is a stranger on the hosts' segment who speaks RoCEv2 from a socket.
 type mallory struct {
-	tb      testing.TB
+	*host
 	conn    *net.UDPConn
 	addr    netip.Addr
 	srcPort uint16
@@ -35,7 +34,7 @@ type mallory struct {
 // fragmented: a receiver cannot see that, so the ICRC says otherwise.
 func newMallory(h *host) *mallory {
 	h.tb.Helper()
-	m := &mallory{tb: h.tb, addr: h.underlay()}
+	m := &mallory{host: h, addr: h.underlay()}
 	h.Do(func() {
 		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: m.addr.AsSlice()})
 		if err != nil {
@@ -119,4 +118,20 @@ func message(typ ipoib.EtherType, body []byte) []byte {
 	b := make([]byte, ipoib.HeaderLen, ipoib.HeaderLen+len(body))
 	ipoib.PutHeader(b, typ)
 	return append(b, body...)
+}
+
+// ipv4UDP returns an IPv4 packet as the daemon sends it, DF set and
+// identification 0, without checksums: the kernel adds that of the header, and
+// UDP over IPv4 needs none (RFC 768).
+func ipv4UDP(path roce.Path, datagram []byte) []byte {
+	const ipLen, udpLen = 20, 8
+	src, dst := path.Src.As4(), path.Dst.As4()
+	b := []byte{0x45, 0}
+	b = binary.BigEndian.AppendUint16(b, uint16(ipLen+udpLen+len(datagram)))
+	b = append(b, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0)
+	b = append(append(b, src[:]...), dst[:]...)
+	b = binary.BigEndian.AppendUint16(b, path.SrcPort)
+	b = binary.BigEndian.AppendUint16(b, roce.Port)
+	b = binary.BigEndian.AppendUint16(b, uint16(udpLen+len(datagram)))
+	return append(append(b, 0, 0), datagram...)
 }

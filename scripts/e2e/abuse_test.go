@@ -24,7 +24,7 @@ type siege struct {
 	t       *testing.T
 	a, b    *host
 	mallory *mallory
-	talk    *talk
+	talk    *talk // of b with a
 	before  map[*host]condition
 }
 
@@ -179,7 +179,7 @@ func (h *host) expect(name string, want map[string]uint64, attack func()) {
 			done = done && now.of(reason) >= n
 		}
 	}
-	h.tb.Logf("host %d: %s: %v", h.number, name, want)
+	h.tb.Logf("host %d: %s: %v after %v", h.number, name, want, time.Since(start).Round(time.Millisecond))
 	for reason, n := range now.values {
 		if isDrop(reason) && n != want[reason] {
 			h.tb.Errorf("host %d: %s: %s rose by %d, want %d", h.number, name, reason, n, want[reason])

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -53,7 +54,7 @@ func TestAbuseWrongDatagrams(t *testing.T) {
 // volley sends a packet many times to a, all of which end for one reason.
 func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	s.t.Helper()
-	s.a.expect("volley", map[string]uint64{reason: volley}, func() {
+	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: volley}, func() {
 		for range volley {
 			s.mallory.send(dst, p)
 		}

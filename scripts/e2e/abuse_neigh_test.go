@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// Who claims an address of the fabric that is not his own is not believed, by
+// no one and in no kind of message.
+func TestAbuseForgedAddresses(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, join)
+	before := s.beliefs()
+	forged := s.forgeries()
+	want := map[string]uint64{"neigh_drop_forged_link_address": uint64(len(forged))}
+	send := func(dst netip.Addr, qpn uint32) func() {
+		return func() {
+			for _, msg := range forged {
+				s.mallory.send(dst, rightPacket(qpn, msg))
+			}
+		}
+	}
+	for _, h := range s.honest() {
+		h.expect("forged, to this host", want, send(h.underlay(), h.qp().QPN))
+	}
+	s.a.expect("forged, to the group", want, func() {
+		s.b.expect("forged, to the group", want, send(groupAddr, uint32(hca.QPNMulticast)))
+	})
+	if now := s.beliefs(); !slices.Equal(now, before) {
+		t.Errorf("the hosts believe\n%s\nand believed\n%s", strings.Join(now, "\n"), strings.Join(before, "\n"))
+	}
+	s.end(1)
+}
+
+// forgeries are messages of every kind that names a sender, each with every
+// address that is not mallory's own.
+func (s *siege) forgeries() (msgs [][]byte) {
+	s.t.Helper()
+	a, b, none := s.a.qp().QPN, s.b.qp().QPN, hca.QPN(0x123456)
+	for _, link := range []ipoib.Addr{
+		{},
+		endpoint(hca.QPN(a), s.a.underlay()),
+		endpoint(hca.QPN(b), s.b.underlay()),
+		endpoint(malloryQPN, s.b.underlay()),
+		endpoint(hca.QPN(b), s.mallory.addr),
+		endpoint(none, s.mallory.addr),
+		endpoint(malloryQPN, addr("198.51.100.1")),
+	} {
+		msgs = append(msgs, s.forgedARP(link)...)
+		msgs = append(msgs, s.forgedND(link)...)
+	}
+	return msgs
+}
+
+// forgedARP asks, answers and announces, for each host's address and one of
+// nobody.
+func (s *siege) forgedARP(link ipoib.Addr) (msgs [][]byte) {
+	for _, spa := range []string{s.a.ip4(), s.b.ip4(), "10.44.0.99", "0.0.0.0"} {
+		for _, tpa := range []string{s.a.ip4(), s.b.ip4(), spa} {
+			for _, op := range []uint16{ipoib.ARPRequest, ipoib.ARPReply} {
+				body := ipoib.ARP{Op: op, SHA: link, SPA: addr(spa), TPA: addr(tpa)}
+				msgs = append(msgs, message(ipoib.EtherTypeARP, body.Append(nil)))
+			}
+		}
+	}
+	return msgs
+}
+
+// forgedND solicits and advertises likewise.
+func (s *siege) forgedND(link ipoib.Addr) (msgs [][]byte) {
+	for _, src := range []string{s.a.ip6(), s.b.ip6(), "fd44::99"} {
+		msgs = append(msgs,
+			message(ipoib.EtherTypeIPv6, ipoib.AppendUnsolicitedNA(nil, addr(src), link)),
+			message(ipoib.EtherTypeIPv6, ipoib.AppendNS(nil, addr(src), addr(s.a.ip6()), link)),
+			message(ipoib.EtherTypeIPv6, ipoib.AppendNS(nil, addr(src), addr(s.b.ip6()), link)))
+	}
+	return msgs
+}
+
+// beliefs are what the hosts' kernels and daemons hold of addresses, without
+// how fresh it is.
+func (s *siege) beliefs() (all []string) {
+	s.t.Helper()
+	for _, h := range s.honest() {
+		for line := range strings.Lines(h.Run("ip", "-o", "neigh", "show", "dev", ifName)) {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == "lladdr" {
+				all = append(all, fmt.Sprintf("host %d: kernel: %s", h.number, f[:3]))
+			}
+		}
+		for _, p := range h.iface().Peers {
+			slices.Sort(p.IPs)
+			all = append(all, fmt.Sprintf("host %d: daemon: %s %s %#x %s", h.number, p.MAC, p.GID, p.QPN, p.IPs))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// invented is how many peers mallory invents, and heardLimit how many a table
+// holds that its host never sent data to.
+const (
+	invented   = 100_000
+	heardLimit = 1024
+)
+
+// Peers invented by the hundred thousand, each with an address of its own that
+// the message bears out, turn over a bounded table; an honest peer stays.
+func TestAbuseInventedPeers(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, join)
+	honest := s.b.qp()
+	s.inventPeers()
+
+	peers := s.a.iface().Peers
+	t.Logf("%d peers", len(peers))
+	if len(peers) > heardLimit+1 {
+		t.Errorf("%d peers, want %d and an honest one at most", len(peers), heardLimit)
+	}
+	if !slices.ContainsFunc(peers, func(p peer) bool {
+		return p.GID == honest.GID && p.QPN == honest.QPN && slices.Contains(p.IPs, s.b.ip4())
+	}) {
+		t.Errorf("the honest peer %+v was pushed out", honest)
+	}
+	s.end(floodLoss)
+}
+
+// floodLoss is the share of the talk, in per cent, that a flood may cost: the
+// flood takes most of two processors for about a second, in which the buffers
+// of socket and queue pair run over.
+const floodLoss = 25
+
+// inventPeers sends a request of each as fast as it can, waits until a's daemon
+// has got over it, and checks that each ended in one place.
+func (s *siege) inventPeers() {
+	s.t.Helper()
+	spoofer := newSpoofer(s)
+	before := s.a.book()
+	start := time.Now()
+	for i := range invented {
+		spoofer.ask(i)
+	}
+	sent := time.Since(start).Round(time.Millisecond)
+
+	ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_no_recv", "hca_wire_rcvbuf_overflow"}
+	var now book
+	eventually(s.t, 10*countLimit, "every request is accounted for", func() bool {
+		now = s.a.book().since(before)
+		return now.of(ends...) >= invented && now.of("neigh_from_fabric") == now.of("rx_slow_path")
+	})
+	s.t.Logf("%d requests sent in %v; of them", invented, sent)
+	for _, end := range append(ends, "neigh_peers_evicted") {
+		s.t.Logf("%9d %s", now.of(end), end)
+	}
+	if now.of("neigh_peers_evicted") < heardLimit {
+		s.t.Error("the table was not turned over once")
+	}
+}
+
+// spoofer sends from addresses that it does not have, by a raw socket.
+type spoofer struct {
+	*siege
+	fd  int
+	qpn uint32
+	dst netip.Addr
+}
+
+func newSpoofer(s *siege) *spoofer {
+	s.t.Helper()
+	p := &spoofer{siege: s, qpn: s.a.qp().QPN, dst: s.a.underlay()}
+	s.mallory.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			s.t.Fatalf("open a raw socket: %v", err)
+		}
+		p.fd = fd
+	})
+	s.t.Cleanup(func() { _ = unix.Close(p.fd) })
+	return p
+}
+
+// ask sends an ARP request for a's address from the i-th invented peer: an
+// address of 198.18.0.0/15 (RFC 2544) and a queue pair, the same in message and
+// envelope. It claims one of some addresses of ib0's subnet, since the
+// kernel's cache of neighbours is bounded for all namespaces together.
+func (p *spoofer) ask(i int) {
+	src := netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
+	qpn := hca.QPN(0x100000 + i)
+	claim := p.claim(qpn, src)
+	claim.SPA = netip.AddrFrom4([4]byte{10, 44, 0, byte(100 + i%100)})
+	packet := rightPacket(p.qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+	packet.SrcQPN = qpn
+	path := roce.Path{Src: src, Dst: p.dst, SrcPort: 0xc000}
+	datagram := ipv4UDP(path, packet.encode(path))
+	if err := unix.Sendto(p.fd, datagram, 0, &unix.SockaddrInet4{Addr: p.dst.As4()}); err != nil {
+		p.t.Fatalf("spoof %s: %v", src, err)
+	}
+}

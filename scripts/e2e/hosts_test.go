@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
@@ -113,5 +114,38 @@ func TestRemove(t *testing.T) {
 	}
 	if h.exists() {
 		t.Errorf("%s is there after ipoibd delete", ifName)
+	}
+}
+
+// Without multicast on the underlay, groups are replicated to named peers; with
+// --known-peers-only nobody else is heard.
+func TestPeers(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3)
+	a, b, stranger := hosts[0], hosts[1], hosts[2]
+	capture := a.capture()
+	a.join("--peer", nstest.IPv4(1), "--known-peers-only")
+	b.join("--peer", nstest.IPv4(0), "--known-peers-only")
+	stranger.join("--peer", nstest.IPv4(0))
+	pingAll(a, b)
+	if stranger.reaches(a) {
+		t.Error("a host that is nobody's peer is answered")
+	}
+	for _, h := range []*host{a, b} {
+		if n := len(h.iface().Peers); n != 1 {
+			t.Errorf("host %d has %d peers, want the other one alone", h.number, n)
+		}
+	}
+	if n, ok := value(a.daemon.status().Devices[0].Counters, "unknown_peer"); !ok || n == 0 {
+		t.Errorf("counter unknown_peer: %d, %v", n, ok)
+	}
+	capture.stop()
+	if seen := capture.datagrams(); len(seen) != 3 {
+		t.Errorf("datagrams from %v, want them from all three hosts", seen)
+	}
+	if got := lines(t, tshark, "-n", "-r", capture.path, "-Y", "eth.dst.ig == 1"); got[0] != "" {
+		t.Errorf("multicast on the underlay:\n%s", strings.Join(got, "\n"))
 	}
 }

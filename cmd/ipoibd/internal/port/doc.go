@@ -15,7 +15,7 @@
 //	                   ff12:401b:<P_Key>::ffff:ffff, itself an IPv6 address
 //	group MTU          the MaxPayload of the GID in use
 //	GID                the first IPv4 one, else the first global IPv6 one, else
-//	                   the link-local one
+//	                   the link-local one; the one in use stays among equals
 //
 // One IP group is enough: the host's own filters drop what they did not ask for.
 package port

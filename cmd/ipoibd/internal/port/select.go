@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
@@ -23,10 +24,12 @@ type Want struct {
 	Port uint8
 	PKey hca.PKey
 	GID  netip.Addr // invalid: chosen by rule
+	// InUse is the GID that a queue pair has now, zero without one. Among GIDs
+	// that the rule holds equal it is kept.
+	InUse hca.GID
 }
 
-// Plan is how an interface uses its port. Two equal plans need the same QP and
-// the same groups.
+// Plan is how an interface uses its port.
 type Plan struct {
 	Port       uint8
 	PKeyIndex  uint16
@@ -41,6 +44,13 @@ type Plan struct {
 // MTU is the largest MTU of an interface under the plan, in bytes of IP packet.
 func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
+// SameQP reports whether a queue pair made for p, with its groups, serves q as
+// well: no queue pair depends on the MTUs.
+func (p Plan) SameQP(q Plan) bool {
+	p.MaxPayload, p.PortMTU = q.MaxPayload, q.PortMTU
+	return p == q
+}
+
 // MakePlan chooses table entries and groups; the error wraps one of the
 // reasons above.
 func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
@@ -51,14 +61,14 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	index, err := findGID(attr.GIDs, w.GID)
+	index, err := findGID(attr.GIDs, w)
 	if err != nil {
 		return Plan{}, err
 	}
 	gid := attr.GIDs[index]
-	if gid.MaxPayload < MinPayload {
+	if need := leastPayload(gid.MaxPayload); need > gid.MaxPayload {
 		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload and %d are needed; raise the underlay's MTU by %d",
-			ErrNoMTU, gid.GID, gid.MaxPayload, MinPayload, MinPayload-gid.MaxPayload)
+			ErrNoMTU, gid.GID, gid.MaxPayload, need, need-gid.MaxPayload)
 	}
 	return Plan{
 		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
@@ -72,6 +82,15 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 // bytes, which every host must accept (RFC 791), and the IPoIB header.
 const MinPayload = 576 + ipoib.HeaderLen
 
+// leastPayload is what a GID must carry that carries have bytes now. One that
+// keeps to the standard's MTUs gets from 512 to 1024 and nowhere in between.
+func leastPayload(have int) int {
+	if have < MinPayload && (have == 0 || hca.MTU(have).Valid()) {
+		return 1024
+	}
+	return MinPayload
+}
+
 func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	for i, k := range table {
 		if k.Match(want) {
@@ -82,26 +101,32 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 }
 
 // findGID returns the index of the wanted address or of the best GID.
-func findGID(table []hca.GIDEntry, want netip.Addr) (int, error) {
+func findGID(table []hca.GIDEntry, w Want) (int, error) {
+	if w.GID.IsValid() {
+		return findWanted(table, w.GID)
+	}
 	best, rank := -1, 0
 	for i, e := range table {
 		if e.GID.IsZero() {
 			continue
 		}
-		if want.IsValid() && e.GID == hca.GIDFromAddr(want) {
-			return i, nil
-		}
-		if r := gidRank(e.GID.Addr()); r > rank {
+		if r := gidRank(e.GID.Addr()); r > rank || r == rank && e.GID == w.InUse {
 			best, rank = i, r
 		}
-	}
-	if want.IsValid() {
-		return 0, fmt.Errorf("%s: %w", want, ErrNoGID)
 	}
 	if best < 0 {
 		return 0, ErrNoGID
 	}
 	return best, nil
+}
+
+func findWanted(table []hca.GIDEntry, a netip.Addr) (int, error) {
+	want := hca.GIDFromAddr(a)
+	i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return e.GID == want })
+	if i < 0 || want.IsZero() {
+		return 0, fmt.Errorf("%s: %w", a, ErrNoGID)
+	}
+	return i, nil
 }
 
 // gidRank orders GIDs by the default rule; IPv4 is first because multicast

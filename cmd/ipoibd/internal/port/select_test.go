@@ -3,6 +3,7 @@ package port
 import (
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"ipoibd/hca"
@@ -35,7 +36,9 @@ func TestMakePlanChoosesGID(t *testing.T) {
 		{"a wish", []hca.GIDEntry{local, v6, v4}, "fd00::1", "fd00::1", nil},
 		{"a wish not there", []hca.GIDEntry{local, v4}, "fd00::9", "", ErrNoGID},
 		{"none", []hca.GIDEntry{{}}, "", "", ErrNoGID},
+		{"a wish for an empty entry", []hca.GIDEntry{{}, v4}, "::", "", ErrNoGID},
 		{"too small", []hca.GIDEntry{entry("10.0.0.1", 579)}, "", "", ErrNoMTU},
+		{"just large enough", []hca.GIDEntry{entry("10.0.0.1", 580)}, "", "10.0.0.1", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := Want{Port: 1, PKey: 0xffff}
@@ -56,6 +59,66 @@ func TestMakePlanChoosesGID(t *testing.T) {
 				t.Errorf("plan does not hang together: %+v", p)
 			}
 		})
+	}
+}
+
+// A GID in use is kept when an equal one appears before it, and left for a
+// better one.
+func TestMakePlanKeepsGIDInUse(t *testing.T) {
+	v4, other, v6 := entry("10.0.0.2", 1448), entry("10.0.0.1", 1448), entry("fd00::1", 1428)
+	for _, c := range []struct {
+		name       string
+		gids       []hca.GIDEntry
+		inUse, gid hca.GID
+	}{
+		{"an equal one before", []hca.GIDEntry{other, v4}, v4.GID, v4.GID},
+		{"an equal one behind", []hca.GIDEntry{v4, other}, v4.GID, v4.GID},
+		{"a better one", []hca.GIDEntry{v6, v4}, v6.GID, v4.GID},
+		{"gone", []hca.GIDEntry{other, v6}, v4.GID, other.GID},
+	} {
+		p, err := MakePlan(attr(c.gids...), Want{Port: 1, PKey: 0xffff, InUse: c.inUse})
+		if err != nil || p.GID != c.gid {
+			t.Errorf("%s: %s, %v; want %s", c.name, p.GID, err, c.gid)
+		}
+	}
+}
+
+// What the text asks for is enough, also for a port that knows only the MTUs
+// of the standard.
+func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
+	for payload, want := range map[int]string{
+		0: "1024 are needed; raise the underlay's MTU by 1024", 512: "1024 are needed; raise the underlay's MTU by 512",
+		248: "580 are needed; raise the underlay's MTU by 332", 576: "580 are needed; raise the underlay's MTU by 4",
+	} {
+		_, err := MakePlan(attr(entry("10.0.0.1", payload)), Want{Port: 1, PKey: 0xffff})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%d bytes: %v, want ...%s", payload, err, want)
+		}
+	}
+}
+
+func TestSameQP(t *testing.T) {
+	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*Plan)
+		same   bool
+	}{
+		"nothing":     {func(*Plan) {}, true},
+		"MaxPayload":  {func(p *Plan) { p.MaxPayload = 4096 }, true},
+		"PortMTU":     {func(p *Plan) { p.PortMTU = 256 }, true},
+		"GID":         {func(p *Plan) { p.GID[15]++ }, false},
+		"GID index":   {func(p *Plan) { p.GIDIndex++ }, false},
+		"P_Key index": {func(p *Plan) { p.PKeyIndex++ }, false},
+		"group":       {func(p *Plan) { p.Broadcast.QKey++ }, false},
+	} {
+		q := p
+		c.change(&q)
+		if p.SameQP(q) != c.same || q.SameQP(p) != c.same {
+			t.Errorf("%s changed: same QP is %t", name, !c.same)
+		}
 	}
 }
 

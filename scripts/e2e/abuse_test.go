@@ -62,6 +62,7 @@ func (s *siege) end(lost float64) {
 	pingAll(s.a, s.b)
 	for _, h := range s.honest() {
 		requireNoLeak(s.t, s.before[h].status, h.daemon)
+		h.requireAccounts()
 		h.requireUnharmed(s.before[h])
 	}
 }
@@ -81,6 +82,37 @@ func (h *host) requireUnharmed(before condition) {
 	if peak > before.memory+memoryLimit {
 		h.tb.Errorf("host %d: resident memory %d KiB at its peak, was %d KiB", h.number, peak, before.memory)
 	}
+}
+
+// requireAccounts checks that every frame since the start of the daemon has
+// ended in one place. Counters are not read all at once, so a frame under way
+// may be in two books or in none for a moment.
+func (h *host) requireAccounts() {
+	h.tb.Helper()
+	var k book
+	open := func() int64 {
+		k = h.book()
+		return abs(k.of("hca_wire_rx_packets")-k.of("hca_rx_packets")) +
+			abs(k.of("hca_rx_packets", "hca_tx_looped")-k.of("hca_rx_delivered")-k.of(recvDrops...)) +
+			abs(k.of("rx_received")-k.of("rx_delivered", "rx_slow_path")-k.all("rx_drop_")) +
+			abs(k.of("neigh_from_host", "neigh_from_fabric")-k.of("neigh_to_fabric", "neigh_to_host", "neigh_kept_sent", "neigh_kept")-k.all("neigh_drop_")) +
+			abs(k.of("tx_read", "tx_injected")-k.of("tx_sent", "tx_slow_path", "tx_outstanding", "tx_queued")-k.all("tx_drop_")-k.all("tx_wc_"))
+	}
+	start := time.Now()
+	for open() != 0 {
+		if time.Since(start) > countLimit {
+			h.tb.Errorf("host %d: frames unaccounted for: %v", h.number, k.values)
+			return
+		}
+	}
+}
+
+// abs is the amount of a difference of counters.
+func abs(difference uint64) int64 {
+	if d := int64(difference); d < 0 {
+		return -d
+	}
+	return int64(difference)
 }
 
 // generation counts the queue pairs that ib0 has had.

@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// Frames that a host's stack would not send, from a packet socket on ib0, which
+// is the port of a bridge: so the one MAC behind it is taken, and any further
+// one is foreign.
+func TestAbuseFromHost(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, func(h *host) {
+		h.start()
+		h.bridge()
+		h.waitCarrier()
+	})
+	port := newPacketSocket(s.a)
+	for _, tt := range s.wrongFrames() {
+		s.a.expect(tt.name, map[string]uint64{tt.reason: volley}, func() {
+			for range volley {
+				port.send(tt.frame)
+			}
+		})
+	}
+	s.randomFrames(port)
+	s.neverResolved(port)
+	s.lengths(port)
+	s.end(1)
+}
+
+// wrongFrame is a frame with the reason for which it ends.
+type wrongFrame struct {
+	name, reason string
+	frame        []byte
+}
+
+func (s *siege) wrongFrames() []wrongFrame {
+	s.t.Helper()
+	own, peer := mac(bridgeMAC), mac(s.a.iface().Peers[0].MAC)
+	nobody := mac("02:00:00:00:55:01")
+	ip := ipv4(s.a.ip4(), s.b.ip4())
+	arp := ipoib.EtherARP{Op: ipoib.ARPRequest, SHA: own, SPA: addr(s.a.ip4()), TPA: addr(s.b.ip4())}
+	forged := arp
+	forged.SHA = nobody
+	fabricNS := ipoib.AppendNS(nil, addr(s.a.ip6()), addr(s.b.ip6()), ipoib.Addr{})
+	return []wrongFrame{
+		{"VLAN tag", "tx_drop_ethertype", ether(peer, own, 0x8100, make([]byte, 60))},
+		{"LLDP", "tx_drop_ethertype", ether(ipoib.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, own, 0x88cc, make([]byte, 60))},
+		{"802.3 length", "tx_drop_ethertype", ether(ipoib.Broadcast, nobody, 60, make([]byte, 60))},
+		{"from nobody", "neigh_drop_bad_source", ether(peer, ipoib.MAC{}, ipoib.EtherTypeIPv4, ip)},
+		{"from a group", "neigh_drop_bad_source", ether(peer, ipoib.Broadcast, ipoib.EtherTypeIPv4, ip)},
+		{"from a foreign MAC", "neigh_drop_foreign_mac", ether(peer, nobody, ipoib.EtherTypeIPv4, ip)},
+		{"ARP from a foreign MAC", "neigh_drop_foreign_mac", ether(ipoib.Broadcast, nobody, ipoib.EtherTypeARP, forged.Append(nil))},
+		{"from a peer's MAC", "neigh_drop_looped_mac", ether(ipoib.Broadcast, peer, ipoib.EtherTypeIPv4, ip)},
+		{"to itself", "neigh_drop_to_self", ether(own, own, ipoib.EtherTypeIPv4, ip)},
+		{"no IP header", "neigh_drop_runt", ether(nobody, own, ipoib.EtherTypeIPv4, ip[:19])},
+		{"no IP header at all", "neigh_drop_runt", ether(nobody, own, ipoib.EtherTypeIPv6, nil)},
+		{"to a group at the MAC of nobody", "neigh_drop_unresolvable", ether(nobody, own, ipoib.EtherTypeIPv4, ipv4(s.b.ip4(), "224.0.0.1"))},
+		{"ARP cut", "neigh_drop_bad_arp", ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, arp.Append(nil)[:27])},
+		{"ARP in another's name", "neigh_drop_bad_arp", ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, forged.Append(nil))},
+		{"ND in the fabric's form", "neigh_drop_bad_nd", ether(peer, own, ipoib.EtherTypeIPv6, fabricNS)},
+		{"ND in another's name", "neigh_drop_unmapped_link_address", ether(peer, own, ipoib.EtherTypeIPv6, s.solicitation(nobody))},
+	}
+}
+
+// solicitation asks for b's address and says that a's is at this MAC.
+func (s *siege) solicitation(at ipoib.MAC) []byte {
+	s.t.Helper()
+	ip := &layers.IPv6{
+		Version: 6, NextHeader: layers.IPProtocolICMPv6, HopLimit: 255,
+		SrcIP: addr(s.a.ip6()).AsSlice(), DstIP: addr(s.b.ip6()).AsSlice(),
+	}
+	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
+	_ = icmp.SetNetworkLayerForChecksum(ip) // an IPv6 layer is one
+	ns := &layers.ICMPv6NeighborSolicitation{
+		TargetAddress: ip.DstIP,
+		Options:       layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: at[:]}},
+	}
+	b := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, icmp, ns); err != nil {
+		s.t.Fatalf("make a solicitation: %v", err)
+	}
+	return b.Bytes()
+}
+
+// randomFrames sends noise of many lengths from every MAC. It ends for its
+// ethertype, none of it being one of the four.
+func (s *siege) randomFrames(port *packetSocket) {
+	s.t.Helper()
+	noise := rand.New(rand.NewPCG(3, 4))
+	const n = 5 * volley
+	s.a.expect("noise", map[string]uint64{"tx_drop_ethertype": n}, func() {
+		for i := range n {
+			frame := make([]byte, etherHeader+i)
+			for j := range frame {
+				frame[j] = byte(noise.Uint32())
+			}
+			frame[etherHeader-2] |= 0x90 // above all four
+			port.send(frame)
+		}
+	})
+}
+
+// What the table keeps while it asks (its limits.go), and how long it asks.
+const (
+	keptForOne  = 64
+	resolutions = 256
+	askTime     = 3 * time.Second
+)
+
+// neverResolved sends to addresses where nobody is: first many frames to one,
+// then a frame to each of many.
+func (s *siege) neverResolved(port *packetSocket) {
+	s.t.Helper()
+	const one, many = 100, 300
+	to := func(i int) []byte {
+		dst := netip.AddrFrom4([4]byte{10, 44, 1 + byte(i>>8), byte(i)}).String()
+		return ether(ipoib.MAC{2, 0, 0, 0x66, byte(i >> 8), byte(i)}, mac(bridgeMAC), ipoib.EtherTypeIPv4, ipv4(s.a.ip4(), dst))
+	}
+	start := time.Now()
+	s.a.expect("never resolved", map[string]uint64{
+		"neigh_drop_kept_frames_full": one - keptForOne,
+		"neigh_drop_resolutions_full": many - (resolutions - 1),
+		"neigh_drop_unresolved":       0, // not yet
+	}, func() {
+		for range one {
+			port.send(to(0))
+		}
+		for i := range many {
+			port.send(to(1 + i))
+		}
+	})
+	s.a.expect("given up", map[string]uint64{"neigh_drop_unresolved": keptForOne + resolutions - 1}, func() {
+		time.Sleep(time.Until(start.Add(askTime)))
+	})
+}
+
+// lengths tries what the kernel does not let pass, and the longest that it
+// does: a VLAN tag more than the MTU.
+func (s *siege) lengths(port *packetSocket) {
+	s.t.Helper()
+	mtu := s.a.iface().MTU
+	own := mac(bridgeMAC)
+	for _, b := range [][]byte{
+		make([]byte, etherHeader-1),
+		ether(ipoib.Broadcast, own, ipoib.EtherTypeIPv4, make([]byte, mtu+1)),
+	} {
+		if err := port.try(b); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE) {
+			s.t.Errorf("the kernel takes a frame of %d bytes, MTU %d: %v", len(b), mtu, err)
+		}
+	}
+	const vlanTag = 4
+	longest := ether(ipoib.Broadcast, own, 0x8100, make([]byte, mtu+vlanTag))
+	s.a.expect("tagged, of full length", map[string]uint64{"tx_drop_ethertype": volley}, func() {
+		for range volley {
+			port.send(longest)
+		}
+	})
+}
+
+const etherHeader = 14
+
+// ether is an Ethernet frame.
+func ether(dst, src ipoib.MAC, typ ipoib.EtherType, body []byte) []byte {
+	b := append(append([]byte(nil), dst[:]...), src[:]...)
+	return append(binary.BigEndian.AppendUint16(b, uint16(typ)), body...)
+}
+
+// ipv4 is an IPv4 packet of 40 bytes with nothing in it.
+func ipv4(src, dst string) []byte {
+	b := make([]byte, 40)
+	b[0], b[3], b[8], b[9] = 0x45, byte(len(b)), 64, unix.IPPROTO_UDP
+	copy(b[12:], addr(src).AsSlice())
+	copy(b[16:], addr(dst).AsSlice())
+	return b
+}
+
+func mac(s string) ipoib.MAC {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		panic(err)
+	}
+	return ipoib.MAC(m)
+}
+
+// packetSocket sends frames on ib0 as they are.
+type packetSocket struct {
+	tb testing.TB
+	fd int
+	to unix.SockaddrLinklayer
+}
+
+func newPacketSocket(h *host) *packetSocket {
+	h.tb.Helper()
+	p := &packetSocket{tb: h.tb}
+	h.Do(func() {
+		dev, err := net.InterfaceByName(ifName)
+		if err != nil {
+			h.tb.Fatal(err)
+		}
+		p.to.Ifindex = dev.Index
+		if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+			h.tb.Fatalf("open a packet socket: %v", err)
+		}
+	})
+	h.tb.Cleanup(func() { _ = unix.Close(p.fd) })
+	return p
+}
+
+func (p *packetSocket) try(frame []byte) error { return unix.Sendto(p.fd, frame, 0, &p.to) }
+
+func (p *packetSocket) send(frame []byte) {
+	p.tb.Helper()
+	if err := p.try(frame); err != nil {
+		p.tb.Fatalf("send a frame of %d bytes: %v", len(frame), err)
+	}
+}

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,7 +12,8 @@ import (
 	"ipoibd/hca"
 )
 
-// retryOpen is how long a failed open waits for the next try.
+// retryOpen is how long a failed open waits for the next try, and the least time
+// from one open to the next, so that a device that fails at once cannot spin.
 const retryOpen = time.Second
 
 // Opener opens the HCA, or says why not. It may block until ctx ends while it
@@ -44,7 +46,7 @@ func New(name string, open Opener, log *slog.Logger) *Device {
 	return d
 }
 
-var errNotOpen = fmt.Errorf("device is not open yet")
+var errNotOpen = errors.New("device is not open yet")
 
 // Name returns the configured name.
 func (d *Device) Name() string { return d.name }
@@ -86,27 +88,29 @@ func (d *Device) publish(v View) {
 // it waits for them.
 func (d *Device) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		dev, err := d.open(ctx)
-		if err != nil {
-			d.waitRetry(ctx, err)
-			continue
+		pause := retryOpen
+		if dev, err := d.open(ctx); err != nil {
+			d.notOpen(ctx, err)
+		} else {
+			opened := time.Now()
+			d.serve(ctx, dev)
+			pause -= time.Since(opened)
 		}
-		d.serve(ctx, dev)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
 }
 
-func (d *Device) waitRetry(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+// notOpen tells a new reason; the end of ctx is none.
+func (d *Device) notOpen(ctx context.Context, err error) {
+	last := d.View().Err
+	if ctx.Err() != nil || last != nil && last.Error() == err.Error() {
 		return
 	}
-	if last := d.View().Err; last == nil || last.Error() != err.Error() {
-		d.log.Error("cannot open device; trying again", "err", err, "every", retryOpen)
-		d.publish(View{Err: err})
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(retryOpen):
-	}
+	d.log.Error("cannot open device; trying again", "err", err, "every", retryOpen)
+	d.publish(View{Err: err})
 }
 
 // serve is one session, from open to close.
@@ -118,7 +122,7 @@ func (d *Device) serve(ctx context.Context, dev hca.Device) {
 	if ctx.Err() == nil {
 		d.log.Warn("device lost; waiting for its return", "err", err)
 	}
-	d.publish(View{Err: fmt.Errorf("device is gone: %w", err)})
+	d.publish(View{Err: fmt.Errorf("device is lost, its return is waited for: %w", err)})
 	s.drain()
 	if err := dev.Close(); err != nil {
 		d.log.Error("close device", "err", err)

@@ -123,6 +123,93 @@ func TestRemovalWaitsForUsers(t *testing.T) {
 	})
 }
 
+// A device that is lost as soon as it is open is opened once a second, no more,
+// and a reason that stays the same is published once.
+func TestFailingDeviceDoesNotSpin(t *testing.T) {
+	for name, lose := range map[string]func(b *bench){
+		"lost at once": func(b *bench) { b.port.Remove() },
+		"cannot open":  func(b *bench) { b.plug(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &bench{fabric: memfabric.New(1)}
+				opens := 0
+				b.Device = New("soft", func(ctx context.Context) (hca.Device, error) {
+					opens++
+					dev, err := b.open(ctx)
+					lose(b)
+					return dev, err
+				}, quiet)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); b.Run(ctx) }()
+				time.Sleep(time.Minute)
+				cancel()
+				<-done
+				if opens < 59 || opens > 61 {
+					t.Errorf("opened %d times in a minute", opens)
+				}
+				if b.View().Session != nil {
+					t.Error("a session after the end")
+				}
+				_ = b.fabric.Close()
+			})
+		})
+	}
+}
+
+// The end of the context ends Run while the opener waits.
+func TestEndWhileOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := New("soft", func(ctx context.Context) (hca.Device, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, quiet)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); d.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		<-done
+		if err := d.View().Err; !errors.Is(err, errNotOpen) {
+			t.Errorf("reason is %v", err)
+		}
+	})
+}
+
+// An endpoint says so when it has failed, and closes without an error when its
+// device is gone.
+func TestEndpointHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := startBench(t)
+		defer b.stop()
+		v := b.View()
+		v.Session.Acquire()
+		defer v.Session.Release()
+		e, err := OpenEndpoint(v.Session, testSpec(v))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Health(); err != nil {
+			t.Errorf("fresh: %v", err)
+		}
+		if err := e.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Health(); !errors.Is(err, ErrNotRTS) {
+			t.Errorf("in ERR: %v", err)
+		}
+		b.plug(false)
+		synctest.Wait()
+		if err := e.Health(); !errors.Is(err, hca.ErrIO) {
+			t.Errorf("device gone: %v", err)
+		}
+		if err := e.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+}
+
 func testSpec(v View) EndpointSpec {
 	plan, err := port.MakePlan(v.Ports[0], port.Want{Port: 1, PKey: hca.PKeyDefault})
 	if err != nil {

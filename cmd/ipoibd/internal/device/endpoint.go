@@ -129,10 +129,33 @@ func (e *Endpoint) join(_ hca.Device, pd hca.PD) error {
 	return nil
 }
 
-// quiesce drops what is posted, so that nothing uses the handles any more.
+// quiesce drops what is posted, so that nothing uses the handles any more. A
+// device that is gone cannot be told, and uses nothing.
 func (e *Endpoint) quiesce() error {
-	return e.QP.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+	err := e.QP.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+	if errors.Is(err, hca.ErrIO) {
+		return nil
+	}
+	return err
 }
+
+// Health asks whether the queue pair works: both CQs in order, and the state
+// RTS. It may block.
+func (e *Endpoint) Health() error {
+	for _, cq := range []hca.CQ{e.SendCQ, e.RecvCQ} {
+		if _, err := cq.Poll(nil); err != nil {
+			return err
+		}
+	}
+	attr, err := e.QP.Query()
+	if err == nil && attr.State != hca.QPRTS {
+		err = fmt.Errorf("%w: it is in %s", ErrNotRTS, attr.State)
+	}
+	return err
+}
+
+// ErrNotRTS says that an error took the queue pair out of RTS.
+var ErrNotRTS = errors.New("queue pair has failed")
 
 // Close takes everything down in reverse order, goes on after a failure and
 // reports all of them.

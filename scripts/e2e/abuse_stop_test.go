@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+const (
+	stopped    = 10 * time.Second
+	blastPause = time.Millisecond
+	blastBurst = 10 // datagrams in each pause: 10 MB/s, more than the socket's buffer takes while stopped
+	blastSize  = 1000
+)
+
+// A daemon stopped under traffic, from the fabric and from its host, goes on
+// where it was: with the same queue pair, and what came meanwhile was dropped by
+// the kernel.
+func TestAbuseStopped(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s := newSiege(t, join)
+	before := s.a.book()
+	var blasts sync.WaitGroup
+	stop := make(chan struct{})
+	for _, blast := range [][2]*host{{s.a, s.b}, {s.b, s.a}} {
+		blasts.Go(blast[0].blast(blast[1], stop))
+	}
+	s.a.tell(syscall.SIGSTOP)
+	time.Sleep(stopped)
+	t.Logf("stopped: resident memory %d KiB", s.a.memory("VmRSS"))
+	s.a.tell(syscall.SIGCONT)
+	t.Logf("reached again %v after it was continued", s.b.waitReaches(s.a))
+	t.Logf("reaches again %v later", s.a.waitReaches(s.b))
+	close(stop)
+	blasts.Wait()
+
+	now := s.a.book().since(before)
+	for _, drop := range []string{"hca_wire_rcvbuf_overflow", "kernel_tx_dropped"} {
+		t.Logf("dropped: %7d %s", now.of(drop), drop)
+		if now.of(drop) == 0 {
+			t.Errorf("%s did not rise: the traffic did not fill what it was to fill", drop)
+		}
+	}
+	s.end(100) // nobody answers while stopped
+}
+
+// tell sends a signal that does not end the daemon.
+func (h *host) tell(sig syscall.Signal) {
+	h.tb.Helper()
+	if err := h.daemon.cmd.Process.Signal(sig); err != nil {
+		h.tb.Fatalf("%v: %v", sig, err)
+	}
+}
+
+// blast returns what sends datagrams to another host until stop, whether it
+// can be reached or not.
+func (h *host) blast(other *host, stop <-chan struct{}) func() {
+	h.tb.Helper()
+	var conn *net.UDPConn
+	h.Do(func() {
+		var err error
+		if conn, err = net.ListenUDP("udp4", nil); err != nil {
+			h.tb.Fatalf("open a socket: %v", err)
+		}
+	})
+	dst := net.UDPAddr{IP: net.ParseIP(other.ip4()), Port: 9} // discard
+	return func() {
+		defer conn.Close()
+		tick := time.NewTicker(blastPause)
+		defer tick.Stop()
+		for datagram := make([]byte, blastSize); ; {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			for range blastBurst {
+				_, _ = conn.WriteToUDP(datagram, &dst) // not while the neighbour is silent
+			}
+		}
+	}
+}

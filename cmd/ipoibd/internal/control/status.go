@@ -34,19 +34,26 @@ type Device struct {
 type Interface struct {
 	Name      string        `json:"name"`
 	Device    string        `json:"device"`
-	State     string        `json:"state"`  // "down", "waiting" or "up"
+	Port      uint8         `json:"port"`
+	State     string        `json:"state"`  // "down", "waiting", "up", "failed" or "stopped"
 	Reason    string        `json:"reason"` // why not up
 	MAC       string        `json:"mac"`
 	HostMAC   string        `json:"host_mac"` // the one MAC behind the interface
 	MTU       int           `json:"mtu"`
 	Carrier   bool          `json:"carrier"`
 	Adopted   bool          `json:"adopted"`
-	LastError string        `json:"last_error,omitempty"`
-	QP        *QP           `json:"qp"` // null without a queue pair
+	LastError string        `json:"last_error,omitempty"` // of the queue pair, over or not
+	QP        *QP           `json:"qp"`                   // null without a queue pair
 	Groups    []Group       `json:"groups"`
 	Peers     []Peer        `json:"peers"`
 	Counters  []hca.Counter `json:"counters"`
 	Kernel    []hca.Counter `json:"kernel"`
+}
+
+// NewInterface returns the state of an interface of which no more is known: its
+// lists are empty, and not null in JSON.
+func NewInterface(name, device string) Interface {
+	return Interface{Name: name, Device: device, Groups: []Group{}, Peers: []Peer{}, Counters: []hca.Counter{}, Kernel: []hca.Counter{}}
 }
 
 // QP is the queue pair of an interface with its CQs.

@@ -44,6 +44,13 @@ func (a *attachment) ahResults() <-chan device.AHResult {
 // address is the interface's link-layer address.
 func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.ep.QP.Num(), a.plan.GID) }
 
+// attached describes it to the peer table.
+func (a *attachment) attached() neigh.Attached {
+	return neigh.Attached{
+		Self: a.address(), Broadcast: a.ep.Broadcast, PKey: a.plan.PKey, QKey: a.plan.Broadcast.QKey, MTU: a.plan.MTU(),
+	}
+}
+
 // attach opens an endpoint and starts the pumps; then the carrier comes on.
 func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	if !s.Acquire() {
@@ -55,9 +62,7 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 		return err
 	}
 	f.fab.generation, f.fab.att = a.generation, a
-	f.step(neigh.Attached{
-		Self: a.address(), Broadcast: a.ep.Broadcast, PKey: plan.PKey, QKey: plan.Broadcast.QKey, MTU: plan.MTU(),
-	})
+	f.step(a.attached())
 	f.hostNeighbours()
 	a.start(f.path)
 	if err := f.host.tap.SetCarrier(true); err != nil {
@@ -137,12 +142,4 @@ func (f *Iface) detach(why string) {
 	f.nbrs.forgetHandles()
 	a.session.Release()
 	f.log.Debug("queue pair closed", "sends_dropped", lost)
-}
-
-// pumpFailed ends an attachment whose pump could not go on.
-func (f *Iface) pumpFailed(err error) {
-	f.log.Error("data path stopped; rebuilding the queue pair and its CQs", "err", err)
-	f.detach(err.Error())
-	f.fab.retry.fail(time.Now())
-	f.fab.err = err
 }

@@ -1,27 +1,27 @@
 package iface
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/link"
-	"ipoibd/neigh"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 )
 
-// ErrDeleted says that somebody deleted the interface under the daemon.
-var ErrDeleted = errors.New("interface was deleted")
+// Why an interface ends for good.
+var (
+	ErrDeleted = errors.New("the interface was deleted by somebody else; a new start makes it again")
+	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon cannot follow it: " +
+		"run ipoibd in that namespace, or put a macvlan or a bridge on the interface")
+)
 
 // maxMTU is the largest MTU that any port can give an interface.
 const maxMTU = 4096 - ipoib.HeaderLen
@@ -38,6 +38,7 @@ type Iface struct {
 
 	queries chan func()
 	done    chan struct{} // closed when Run has ended
+	end     error         // of Run, once done is closed
 	closed  atomic.Bool
 }
 
@@ -62,8 +63,10 @@ type fabric struct {
 	want       port.Want
 	att        *attachment // nil while not up
 	generation uint32      // of the last attachment
+	aim        target      // that retry is about
 	retry      backoff
 	err        error // why not up
+	lastErr    error // the last failure, over or not
 }
 
 // dataPath is what the pumps run.
@@ -72,6 +75,7 @@ type dataPath struct {
 	rx       *ud.Rx
 	slow     slowPath
 	snapshot *ud.Snapshot
+	trouble  chan struct{} // has a value after a work request failed
 }
 
 // Open makes or adopts the interface, down and without carrier, and prepares
@@ -85,9 +89,7 @@ func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
-	if f.host.adopted = adopted; adopted {
-		f.host.mtu.ours = 0
-	}
+	f.host.adopted = adopted
 	return f, nil
 }
 
@@ -99,7 +101,7 @@ func New(cfg config.Interface, tap TAP, dev *device.Device, log *slog.Logger) (*
 	f := &Iface{
 		cfg:     cfg,
 		log:     log.With("interface", cfg.Name),
-		host:    host{tap: tap, mtu: mtuState{ours: initialMTU}},
+		host:    host{tap: tap},
 		fab:     fabric{dev: dev, want: port.Want{Port: cfg.Port, PKey: cfg.PKey}, err: errStarting},
 		nbrs:    newNeighbours(),
 		queries: make(chan func()),
@@ -119,31 +121,40 @@ var errStarting = errors.New("starting")
 
 func (f *Iface) makePath() (err error) {
 	p := &f.path
-	p.slow, p.snapshot = newSlowPath(), &ud.Snapshot{}
+	p.slow, p.snapshot, p.trouble = newSlowPath(), &ud.Snapshot{}, make(chan struct{}, 1)
 	p.tx, err = ud.NewTx(ud.TxConfig{
 		Slots: f.cfg.SendWRs, MaxMTU: maxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
-		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.logFailure("send"),
+		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure("send"),
 	})
 	if err != nil {
 		return err
 	}
 	p.rx, err = ud.NewRx(ud.RxConfig{
 		Slots: f.cfg.RecvWRs, PortMTU: maxMTU + ipoib.HeaderLen, MTU: initialMTU,
-		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.logFailure("receive"),
+		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure("receive"),
 	})
 	return err
 }
 
-func (f *Iface) logFailure(what string) func(ud.Failure) {
+// onFailure is called by a pump when a work request failed: Run then looks
+// whether the queue pair still works.
+func (f *Iface) onFailure(what string) func(ud.Failure) {
 	return func(x ud.Failure) {
 		if x.WC.Status != hca.WCWRFlushErr { // a consequence of another one
 			f.log.Warn(what+" failed", "status", x.WC.Status.String(), "bytes", x.SGE.Length, "lkey", x.SGE.LKey, "to", x.Dest.QPN.String())
 		}
+		select {
+		case f.path.trouble <- struct{}{}:
+		default: // Run has not looked since the last one
+		}
 	}
 }
 
-// Name returns the interface's name.
+// Name returns the configured name.
 func (f *Iface) Name() string { return f.cfg.Name }
+
+// Adopted reports whether ib0 was there before.
+func (f *Iface) Adopted() bool { return f.host.adopted }
 
 // Close gives the TAP up; ib0 stays, without carrier. Run has ended or was
 // never called. Harmless when repeated.
@@ -154,86 +165,16 @@ func (f *Iface) Close() error {
 	return f.host.tap.Close()
 }
 
-// Run works until ctx ends (nil) or the interface cannot go on.
-func (f *Iface) Run(ctx context.Context) error {
-	defer close(f.done)
-	links, err := f.host.tap.Watch(ctx)
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.cfg.Name, err)
+// Delete gives the TAP up and takes ib0 away, under whatever name it has now.
+// One that is gone already is no error.
+func (f *Iface) Delete() error {
+	name := f.cfg.Name
+	if st, err := f.host.tap.State(); err == nil && st.Present {
+		name = st.Name
 	}
-	views, unsubscribe := f.fab.dev.Subscribe()
-	defer unsubscribe()
-	defer f.detach("stopping")
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		f.setTimer(timer)
-		select {
-		case <-ctx.Done():
-			return nil
-		case st, ok := <-links:
-			if !ok || !st.Present {
-				return f.deleted(ctx)
-			}
-			f.hostChanged(st)
-			f.reconcile()
-		case <-views:
-			f.reconcile()
-		case err := <-f.fab.att.failures():
-			f.pumpFailed(err)
-			f.reconcile()
-		case it := <-f.path.slow.host.ready:
-			f.step(neigh.FromHost{Frame: it.data})
-			f.path.slow.host.done(it)
-		case it := <-f.path.slow.fabric.ready:
-			f.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
-			f.path.slow.fabric.done(it)
-		case r := <-f.fab.att.ahResults():
-			f.ahResult(r)
-		case q := <-f.queries:
-			q()
-		case <-timer.C:
-			f.expire()
-		}
+	err := f.Close()
+	if gone := link.Delete(name); !errors.Is(gone, link.ErrNotFound) {
+		err = errors.Join(err, gone)
 	}
-}
-
-func (f *Iface) deleted(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w by somebody else; a new start makes it again", f.cfg.Name, ErrDeleted)
-}
-
-// setTimer arms the timer for the next thing to do.
-func (f *Iface) setTimer(t *time.Timer) {
-	next := time.Now().Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at} {
-		if !at.IsZero() && at.Before(next) {
-			next = at
-		}
-	}
-	t.Reset(time.Until(next))
-}
-
-func (f *Iface) expire() {
-	now := time.Now()
-	if at := f.fab.retry.at; !at.IsZero() && !at.After(now) {
-		f.fab.retry.at = time.Time{}
-		f.reconcile()
-	}
-	f.step(neigh.Tick{})
-}
-
-// Status asks Run's goroutine for the state.
-func (f *Iface) Status(ctx context.Context) (control.Interface, error) {
-	out := make(chan control.Interface, 1)
-	select {
-	case f.queries <- func() { out <- f.status() }:
-		return <-out, nil
-	case <-f.done:
-		return control.Interface{}, fmt.Errorf("%s has ended", f.cfg.Name)
-	case <-ctx.Done():
-		return control.Interface{}, ctx.Err()
-	}
+	return err
 }

@@ -2,28 +2,46 @@ package iface
 
 import "testing"
 
-func TestMTUFit(t *testing.T) {
+// The steps of a test: what happens to the interface, and the MTU that follows.
+type mtuStep struct {
+	host    int // the operator sets this MTU; 0: nothing
+	largest int // that the port allows
+	want    int
+}
+
+func TestMTUState(t *testing.T) {
 	for _, c := range []struct {
-		name                                 string
-		ours, have, configured, largest, fit int
+		name       string
+		found      int
+		configured int
+		adopted    bool
+		steps      []mtuStep
 	}{
-		{"first time", 1500, 1500, 0, 1444, 1444},
-		{"first time, large underlay", 1500, 1500, 0, 4092, 4092},
-		{"configured", 1500, 1500, 1280, 1444, 1280},
-		{"configured too large", 1500, 1500, 2044, 1444, 1444},
-		{"operator lowered it", 1444, 1300, 0, 1444, 1300},
-		{"operator raised it to what fits", 0, 1444, 0, 1444, 1444},
-		{"operator asked for too much", 1444, 9000, 0, 1444, 1444},
-		{"operator raised above the configured", 1280, 1400, 1280, 1444, 1400},
-		{"underlay was cut", 4092, 4092, 0, 1444, 1444},
-		{"underlay was given back", 1444, 1444, 0, 4092, 4092},
-		{"underlay cut below the operator's", 4092, 2000, 0, 1444, 1444},
-		{"adopted below the largest", 0, 1400, 0, 1444, 1400},
-		{"adopted at the largest", 0, 1444, 0, 1444, 1444},
+		{"new follows the port", 1500, 0, false, []mtuStep{{0, 1444, 1444}, {0, 4092, 4092}, {0, 1144, 1144}, {0, 4092, 4092}}},
+		{"configured", 1500, 1280, false, []mtuStep{{0, 1444, 1280}, {0, 1144, 1144}, {0, 4092, 1280}}},
+		{"configured too large", 1500, 2044, false, []mtuStep{{0, 1444, 1444}, {0, 4092, 2044}}},
+		{"the operator's outlives a cut", 1500, 0, false, []mtuStep{{0, 4092, 4092}, {2000, 4092, 2000}, {0, 1444, 1444}, {0, 4092, 2000}}},
+		{"the operator's replaces the configured", 1500, 1280, false, []mtuStep{{0, 1444, 1280}, {1400, 1444, 1400}, {0, 4092, 1400}}},
+		{"the largest follows the port", 1500, 0, false, []mtuStep{{0, 1444, 1444}, {1300, 1444, 1300}, {1444, 1444, 1444}, {0, 4092, 4092}}},
+		{"too much is the largest", 1500, 0, false, []mtuStep{{0, 1444, 1444}, {9000, 1444, 1444}, {0, 4092, 4092}}},
+		{"lowered to what a cut made of it", 1500, 0, false, []mtuStep{{0, 4092, 4092}, {0, 1444, 1444}, {1400, 1444, 1400}, {0, 4092, 1400}}},
+		{"adopted at the largest", 1444, 0, true, []mtuStep{{0, 1444, 1444}, {0, 4092, 4092}}},
+		{"adopted above the largest", 4092, 0, true, []mtuStep{{0, 1444, 1444}, {0, 4092, 4092}}},
+		{"adopted below the largest", 1300, 0, true, []mtuStep{{0, 1444, 1300}, {0, 4092, 1300}}},
+		{"adopted, another configured", 1444, 1280, true, []mtuStep{{0, 1444, 1280}}},
+		{"set while there is no port", 1500, 0, false, []mtuStep{{1500, 4092, 4092}, {1400, 4092, 1400}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := (mtuState{c.ours}).fit(c.have, c.configured, c.largest); got != c.fit {
-				t.Errorf("got %d, want %d", got, c.fit)
+			var s mtuState
+			s.found(c.found, c.configured, c.adopted)
+			for i, step := range c.steps {
+				if step.host != 0 {
+					s.changed(step.host)
+				}
+				if got := s.fit(step.largest); got != step.want {
+					t.Fatalf("step %d, %+v: got %d", i, step, got)
+				}
+				s.set = step.want
 			}
 		})
 	}

@@ -12,53 +12,116 @@ import (
 	"ipoibd/neigh"
 )
 
-// reconcile makes the attachment what the host's side and the device's view ask
-// for.
-func (f *Iface) reconcile() {
-	view := f.fab.dev.View()
-	plan, err := f.target(view)
-	if a := f.fab.att; a != nil && (err != nil || a.session != view.Session || a.plan != plan) {
-		f.detach(changeReason(err))
-	}
-	f.setReason(err)
-	if err != nil || f.fab.att != nil || f.fab.retry.waiting(time.Now()) {
-		return
-	}
-	f.fitMTU(plan)
-	if err := f.attach(view.Session, plan); err != nil {
-		f.fab.retry.fail(time.Now())
-		f.log.Error("cannot open queue pair", "err", err, "retry_in", f.fab.retry.pause)
-		f.fab.err = err
-	}
+// target is one way of being up. Failures are counted for each anew.
+type target struct {
+	session *device.Session
+	plan    port.Plan
 }
 
-// changeReason says why an attachment ends.
-func changeReason(err error) string {
-	if err != nil {
-		return err.Error()
+// reconcile makes the attachment what the host's side and the device's view ask
+// for, if the host's side is known yet.
+func (f *Iface) reconcile() {
+	if !f.host.now.Present {
+		return
 	}
-	return "the port has changed"
+	to, err := f.target()
+	if to != f.fab.aim {
+		f.fab.aim = to
+		f.fab.retry.reset()
+	}
+	f.keep(to, err)
+	switch {
+	case err != nil:
+		f.setReason(err)
+	case f.fab.att == nil && !f.fab.retry.waiting(time.Now()):
+		f.open(to)
+	}
 }
 
 var errAdminDown = errors.New("interface is down")
 
-// target says how the port is to be used, or why it is not.
-func (f *Iface) target(view device.View) (port.Plan, error) {
+// target says how to be up, or why not to.
+func (f *Iface) target() (to target, err error) {
+	view := f.fab.dev.View()
+	to.session = view.Session
 	switch n := int(f.cfg.Port); {
 	case !f.host.now.Up:
-		return port.Plan{}, errAdminDown
+		err = errAdminDown
 	case view.Session == nil:
-		return port.Plan{}, view.Err
+		err = view.Err
 	case n > len(view.Ports):
-		return port.Plan{}, fmt.Errorf("device has no port %d: %w", n, hca.ErrInvalid)
+		err = fmt.Errorf("device has no port %d: %w", n, hca.ErrInvalid)
 	default:
-		return port.MakePlan(view.Ports[n-1], f.fab.want)
+		to.plan, err = port.MakePlan(view.Ports[n-1], f.wish())
 	}
+	return to, err
+}
+
+// wish is what is asked of the port now.
+func (f *Iface) wish() port.Want {
+	w := f.fab.want
+	if a := f.fab.att; a != nil {
+		w.InUse = a.plan.GID
+	}
+	return w
+}
+
+// keep ends an attachment that is not what is asked for or does not work any
+// more, and adapts one that need not end for that.
+func (f *Iface) keep(to target, err error) {
+	a := f.fab.att
+	switch {
+	case a == nil:
+	case err != nil:
+		f.detach(err.Error())
+	case a.session != to.session || !a.plan.SameQP(to.plan):
+		f.detach("the port has changed")
+	default:
+		f.adapt(to.plan)
+	}
+}
+
+// adapt follows a change of the port that the queue pair lives on with. One that
+// did not, as a send may have been too long already, is replaced without a
+// pause.
+func (f *Iface) adapt(plan port.Plan) {
+	a := f.fab.att
+	changed := a.plan != plan
+	if changed {
+		a.plan = plan
+		f.fitMTU(plan)
+		f.step(a.attached())
+	}
+	switch err := a.ep.Health(); {
+	case err != nil && changed:
+		f.detach(err.Error())
+	case err != nil:
+		f.fail(err)
+	}
+}
+
+// open is one try to be up.
+func (f *Iface) open(to target) {
+	f.fitMTU(to.plan)
+	if err := f.attach(to.session, to.plan); err != nil {
+		f.fail(fmt.Errorf("cannot open queue pair: %w", err))
+		return
+	}
+	f.fab.retry.succeed(time.Now())
+	f.fab.err = nil
+}
+
+// fail ends the attachment, if there is one, and plans another try.
+func (f *Iface) fail(err error) {
+	f.detach("it has failed")
+	f.fab.retry.fail(time.Now())
+	f.fab.err, f.fab.lastErr = err, err
+	f.log.Error("queue pair failed; it and its CQs are made anew", "err", err, "retry_in", f.fab.retry.pause)
 }
 
 // setReason logs why the interface is not up, once for each reason.
 func (f *Iface) setReason(err error) {
-	if err != nil && (f.fab.err == nil || f.fab.err.Error() != err.Error()) {
+	if f.fab.err == nil || f.fab.err.Error() != err.Error() {
 		f.log.Info("not up", "reason", err)
 	}
 	f.fab.err = err
@@ -68,12 +131,7 @@ func (f *Iface) setReason(err error) {
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.now = st
-	if st.MTU != old.MTU && old.Present && st.MTU != f.host.mtu.ours {
-		f.host.mtu.ours = 0 // the operator's now
-	}
-	if a := f.fab.att; a != nil {
-		f.fitMTU(a.plan)
-	}
+	f.mtuChanged(old)
 	if st.MAC != old.MAC {
 		f.step(neigh.HostMAC{MAC: st.MAC})
 	}
@@ -83,24 +141,45 @@ func (f *Iface) hostChanged(st link.State) {
 	f.hostAddrs()
 }
 
+// mtuChanged looks whether the operator changed the MTU. A state may have been
+// read before we set it, so one that differs is read again.
+func (f *Iface) mtuChanged(old link.State) {
+	m, now := &f.host.mtu, &f.host.now
+	switch {
+	case !old.Present:
+		m.found(now.MTU, f.cfg.MTU, f.host.adopted)
+	case now.MTU != m.set:
+		if again, err := f.host.tap.State(); err == nil && again.Present {
+			now.MTU = again.MTU
+		}
+		m.changed(now.MTU)
+	}
+	if a := f.fab.att; a != nil {
+		f.fitMTU(a.plan)
+	}
+}
+
 // fitMTU sets the MTU that the interface is to have under the plan.
 func (f *Iface) fitMTU(plan port.Plan) {
-	have := f.host.now.MTU
-	want := f.host.mtu.fit(have, f.cfg.MTU, plan.MTU())
+	largest := plan.MTU()
+	want := f.host.mtu.fit(largest)
 	f.path.tx.SetMTU(want)
-	f.path.rx.SetMTU(plan.MTU()) // a peer may use all that the group allows
-	if want == have {
+	f.path.rx.SetMTU(largest) // a peer may use all that the group allows
+	if want != f.host.now.MTU {
+		f.setMTU(want, largest)
+	}
+}
+
+func (f *Iface) setMTU(mtu, largest int) {
+	if err := f.host.tap.SetMTU(mtu); err != nil {
+		f.log.Error("cannot set MTU", "mtu", mtu, "err", err)
 		return
 	}
-	if err := f.host.tap.SetMTU(want); err != nil {
-		f.log.Error("cannot set MTU", "mtu", want, "err", err)
-		return
+	f.log.Info("MTU set", "mtu", mtu, "was", f.host.now.MTU, "largest", largest)
+	if mtu < minIPv6MTU {
+		f.log.Warn("the kernel removes the IPv6 addresses of an interface below MTU 1280 for good", "mtu", mtu)
 	}
-	f.log.Info("MTU set", "mtu", want, "was", have, "largest", plan.MTU())
-	if want < minIPv6MTU {
-		f.log.Warn("the kernel removes the IPv6 addresses of an interface below MTU 1280 for good", "mtu", want)
-	}
-	f.host.mtu.ours, f.host.now.MTU = want, want
+	f.host.now.MTU, f.host.mtu.set = mtu, mtu
 }
 
 const minIPv6MTU = 1280 // RFC 8200, section 5

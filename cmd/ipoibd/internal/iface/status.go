@@ -12,23 +12,37 @@ const (
 	StateDown    = "down"
 	StateWaiting = "waiting"
 	StateUp      = "up"
+	StateFailed  = "failed"  // Run has ended by itself
+	StateStopped = "stopped" // Run was ended
 )
 
 // status describes the interface; Run's goroutine calls it.
 func (f *Iface) status() control.Interface {
-	s := control.Interface{
-		Name: f.cfg.Name, Device: f.cfg.Device, State: f.stateName(),
-		MAC: ipoib.MAC(f.host.now.MAC).String(), HostMAC: f.hostMAC().String(),
-		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
-		QP: f.fab.att.status(), Groups: []control.Group{}, Peers: f.peerStatus(),
-		Counters: f.counters(), Kernel: f.kernelCounters(),
-	}
+	s := control.NewInterface(f.cfg.Name, f.cfg.Device)
+	s.Port, s.State = f.cfg.Port, f.stateName()
+	s.MAC, s.HostMAC = ipoib.MAC(f.host.now.MAC).String(), f.hostMAC().String()
+	s.MTU, s.Carrier, s.Adopted = f.host.now.MTU, f.host.now.Carrier, f.host.adopted
+	s.QP, s.Peers = f.fab.att.status(), f.peerStatus()
+	s.Counters, s.Kernel = f.counters(), f.kernelCounters()
 	if f.fab.err != nil {
 		s.Reason = f.fab.err.Error()
+	}
+	if f.fab.lastErr != nil {
+		s.LastError = f.fab.lastErr.Error()
 	}
 	if a := f.fab.att; a != nil {
 		g := a.plan.Broadcast
 		s.Groups = append(s.Groups, control.Group{MGID: g.MGID, Attach: g.Attach})
+	}
+	return s
+}
+
+// lastStatus describes the interface after Run has ended.
+func (f *Iface) lastStatus() control.Interface {
+	s := control.NewInterface(f.cfg.Name, f.cfg.Device)
+	s.State, s.Adopted = StateStopped, f.host.adopted
+	if f.end != nil {
+		s.State, s.Reason = StateFailed, f.end.Error()
 	}
 	return s
 }

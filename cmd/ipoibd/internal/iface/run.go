@@ -1,0 +1,114 @@
+package iface
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/link"
+	"ipoibd/neigh"
+)
+
+// Run works until ctx ends (nil) or the interface cannot go on. It is called
+// once.
+func (f *Iface) Run(ctx context.Context) error {
+	defer close(f.done)
+	f.end = f.run(ctx)
+	return f.end
+}
+
+func (f *Iface) run(ctx context.Context) error {
+	links, err := f.host.tap.Watch(ctx)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", f.cfg.Name, err)
+	}
+	views, unsubscribe := f.fab.dev.Subscribe()
+	defer unsubscribe()
+	defer f.detach("stopping")
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		f.setTimer(timer)
+		select {
+		case <-ctx.Done():
+			return nil
+		case st, ok := <-links:
+			if !ok || !st.Present {
+				return f.lost(ctx)
+			}
+			f.hostChanged(st)
+			f.reconcile()
+		case <-views:
+			f.reconcile()
+		case <-f.path.trouble:
+			f.reconcile()
+		case err := <-f.fab.att.failures():
+			if errors.Is(err, link.ErrGone) {
+				return f.lost(ctx)
+			}
+			f.fail(err)
+		case it := <-f.path.slow.host.ready:
+			f.step(neigh.FromHost{Frame: it.data})
+			f.path.slow.host.done(it)
+		case it := <-f.path.slow.fabric.ready:
+			f.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
+			f.path.slow.fabric.done(it)
+		case r := <-f.fab.att.ahResults():
+			f.ahResult(r)
+		case q := <-f.queries:
+			q()
+		case <-timer.C:
+			f.expire()
+		}
+	}
+}
+
+// lost says what became of an interface that netlink does not show any more:
+// its TAP still works where it was only moved away.
+func (f *Iface) lost(ctx context.Context) error {
+	f.host.now = link.State{}
+	if ctx.Err() != nil {
+		return nil
+	}
+	err := f.host.tap.SetCarrier(false)
+	switch {
+	case err == nil:
+		err = ErrMoved
+	case errors.Is(err, link.ErrGone):
+		err = ErrDeleted
+	}
+	return fmt.Errorf("%s: %w", f.cfg.Name, err)
+}
+
+// setTimer arms the timer for the next thing to do.
+func (f *Iface) setTimer(t *time.Timer) {
+	next := time.Now().Add(time.Hour)
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at} {
+		if !at.IsZero() && at.Before(next) {
+			next = at
+		}
+	}
+	t.Reset(time.Until(next))
+}
+
+func (f *Iface) expire() {
+	if f.fab.retry.due(time.Now()) {
+		f.reconcile()
+	}
+	f.step(neigh.Tick{})
+}
+
+// Status asks Run's goroutine for the state. After its end it says why.
+func (f *Iface) Status(ctx context.Context) (control.Interface, error) {
+	out := make(chan control.Interface, 1)
+	select {
+	case f.queries <- func() { out <- f.status() }:
+		return <-out, nil
+	case <-f.done:
+		return f.lastStatus(), nil
+	case <-ctx.Done():
+		return control.Interface{}, ctx.Err()
+	}
+}

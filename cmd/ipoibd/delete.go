@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"ipoibd/link"
@@ -11,6 +14,14 @@ func deleteCommand() *cobra.Command {
 		Use:   "delete NAME",
 		Short: "Delete an interface that a daemon left behind",
 		Args:  cobra.ExactArgs(1),
-		RunE:  func(_ *cobra.Command, args []string) error { return link.Delete(args[0]) },
+		RunE:  func(_ *cobra.Command, args []string) error { return deleteInterface(args[0]) },
 	}
+}
+
+func deleteInterface(name string) error {
+	err := link.Delete(name)
+	if errors.Is(err, link.ErrOwned) {
+		return fmt.Errorf("%w: stop it first", err)
+	}
+	return err
 }

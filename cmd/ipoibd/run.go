@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +70,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends what hangs
 	return daemon.Run(ctx, cfg, daemon.Options{Version: version, Remove: f.remove, Log: log})
 }
 

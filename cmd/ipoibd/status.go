@@ -74,7 +74,13 @@ func printDevice(w io.Writer, d *control.Device) {
 
 func printInterface(w io.Writer, f *control.Interface) {
 	fmt.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
-	fmt.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %t\n", f.MAC, f.MTU, f.Carrier)
+	if f.LastError != "" && f.LastError != f.Reason {
+		fmt.Fprintf(w, "  last error\t%s\n", f.LastError)
+	}
+	if f.MAC == "" {
+		return // it has ended, or does not answer
+	}
+	fmt.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %s, on port %d of %s\n", f.MAC, f.MTU, onOff(f.Carrier), f.Port, f.Device)
 	if f.HostMAC != f.MAC {
 		fmt.Fprintf(w, "  behind it\tMAC %s\n", f.HostMAC)
 	}
@@ -90,6 +96,13 @@ func printInterface(w io.Writer, f *control.Interface) {
 	}
 	printCounters(w, f.Counters)
 	printCounters(w, f.Kernel)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 func printCounters(w io.Writer, cs []hca.Counter) {

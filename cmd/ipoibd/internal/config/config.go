@@ -19,6 +19,7 @@ const (
 	DefaultRecvWRs = 2048 // a burst of 64 KiB segments from several peers
 
 	maxNameLen  = 15   // IFNAMSIZ-1
+	maxControl  = 107  // sun_path of unix(7), less its final zero
 	minMTU      = 68   // RFC 791
 	maxMTU      = 4092 // IB MTU 4096 less the IPoIB header
 	maxQueueWRs = 16384
@@ -84,6 +85,9 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) problems() (ps []problem) {
+	if n := len(c.Control); n == 0 || n > maxControl || strings.HasPrefix(c.Control, "@") {
+		ps = append(ps, problem{"control", fmt.Sprintf("%q is not a path of 1 to %d bytes", c.Control, maxControl)})
+	}
 	devices := map[string]*Device{}
 	underlays := map[string]string{}
 	for i := range c.Devices {
@@ -142,8 +146,8 @@ func (d *Device) problems(at string) (ps []problem) {
 }
 
 func (f *Interface) problems(at string) (ps []problem) {
-	if !validNetdev(f.Name) {
-		ps = append(ps, problem{at + ".name", fmt.Sprintf("%q is not an interface's name (1 to %d characters, no slash, colon or space)", f.Name, maxNameLen)})
+	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel takes it for a template
+		ps = append(ps, problem{at + ".name", fmt.Sprintf("%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)})
 	}
 	if f.Port == 0 {
 		ps = append(ps, problem{at + ".port", "ports are numbered from 1"})

@@ -58,7 +58,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"syntax", "a: [", "x.yaml: "},
 		{"empty", "", "x.yaml: the file is empty"},
-		{"not a mapping", "- a", "x.yaml:1: : must be a mapping"},
+		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
 		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; known are control, devices, interfaces"},
 		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field"},
 		{"type", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: "},

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -17,18 +18,24 @@ const maxFile = 1 << 20
 
 // Load reads and checks a YAML file.
 func Load(path string) (*Config, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	if st.Size() > maxFile {
-		return nil, fmt.Errorf("read configuration: %s has %d bytes, the limit is %d", path, st.Size(), maxFile)
-	}
-	text, err := os.ReadFile(path)
+	text, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	return Parse(path, text)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
+	}
+	return text, err
 }
 
 // Parse reads and checks a configuration's text; name stands for it in errors.
@@ -58,7 +65,11 @@ type decoder struct {
 func (d *decoder) err(file string) error {
 	var errs []error
 	for _, p := range d.problems {
-		errs = append(errs, fmt.Errorf("%s:%d: %s: %s", file, d.lineOf(p.field), p.field, p.text))
+		where := fmt.Sprintf("%s:%d", file, d.lineOf(p.field))
+		if p.field != "" {
+			where += ": " + p.field
+		}
+		errs = append(errs, fmt.Errorf("%s: %s", where, p.text))
 	}
 	return errors.Join(errs...)
 }

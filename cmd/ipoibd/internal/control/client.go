@@ -17,8 +17,8 @@ import (
 var ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 
 const (
-	dialTimeout = 10 * time.Second
-	maxReply    = 64 << 20
+	askTimeout = 10 * time.Second // above what the daemon grants its interfaces
+	maxReply   = 64 << 20
 )
 
 // GetStatus asks the daemon behind the socket.
@@ -31,7 +31,7 @@ func GetStatus(ctx context.Context, path string) (*Status, error) {
 }
 
 func get(ctx context.Context, path, url string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ipoibd"+url, http.NoBody)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -34,17 +35,24 @@ type Server struct {
 // replaced; ErrRunning where somebody does. status is called for each request,
 // from its own goroutine.
 func Listen(path string, status func() Status) (*Server, error) {
+	l, err := listen(path)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("make control socket: %w: run as root, or choose another path with --control", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make control socket: %w", err)
+	}
+	return &Server{listener: l, http: newHTTP(status)}, nil
+}
+
+func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("make folder of the control socket: %w", err)
+		return nil, err
 	}
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	l, err := listenPrivate(path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on control socket: %w", err)
-	}
-	return &Server{listener: l, http: newHTTP(status)}, nil
+	return listenPrivate(path)
 }
 
 func newHTTP(status func() Status) *http.Server {
@@ -66,22 +74,28 @@ func listenPrivate(path string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
+// removeStale removes the socket of a daemon that was killed: nobody listens on
+// it any more.
 func removeStale(path string) error {
 	st, err := os.Lstat(path)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at control socket: %w", err)
+		return err
 	}
-	if st.Mode().Type() != os.ModeSocket {
-		return fmt.Errorf("control socket: %s exists and is not a socket", path)
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
 		c.Close()
 		return fmt.Errorf("%s: %w", path, ErrRunning)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return os.Remove(path)
 	}
-	return os.Remove(path)
+	return err
 }
 
 // Serve answers until Close.

@@ -35,7 +35,7 @@ type Interface struct {
 	Name      string        `json:"name"`
 	Device    string        `json:"device"`
 	Port      uint8         `json:"port"`
-	State     string        `json:"state"`  // "down", "waiting", "up", "failed" or "stopped"
+	State     string        `json:"state"`  // "down", "waiting", "up", "failed", "stopped" or "busy"
 	Reason    string        `json:"reason"` // why not up
 	MAC       string        `json:"mac"`
 	HostMAC   string        `json:"host_mac"` // the one MAC behind the interface
@@ -87,5 +87,8 @@ type Peer struct {
 	Handle string   `json:"handle"` // of its AH: none, asked, ready, waiting or refused
 }
 
-// StateOpen is the state of a device that works.
-const StateOpen = "open"
+// States that the daemon itself gives.
+const (
+	StateOpen = "open" // a device that works
+	StateBusy = "busy" // an interface that does not answer
+)

@@ -11,12 +11,11 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
-	"ipoibd/link"
 )
 
 // stopLimit bounds an orderly end; what has not ended by then is left to the
-// kernel.
-const stopLimit = 10 * time.Second
+// kernel. Container runtimes kill after 10 s.
+const stopLimit = 8 * time.Second
 
 // Options are what is not configuration.
 type Options struct {
@@ -34,25 +33,25 @@ type daemon struct {
 	control *control.Server
 }
 
-// Run runs until ctx ends or an interface fails for good. It returns an error
-// for what cannot be started, or cannot be ended in time.
+// Run runs until ctx ends or the last interface has failed. It returns an error
+// for what cannot be started, has failed, or cannot be ended in time.
 func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	d := &daemon{opts: opts, started: time.Now()}
-	if err := d.construct(ctx, cfg); err != nil {
+	if err := d.construct(cfg); err != nil {
 		return errors.Join(err, d.discard())
 	}
 	return d.serve(ctx)
 }
 
-func (d *daemon) construct(ctx context.Context, cfg *config.Config) (err error) {
+func (d *daemon) construct(cfg *config.Config) (err error) {
 	if d.control, err = control.Listen(cfg.Control, d.status); err != nil {
 		return err
 	}
 	byName := map[string]*softDevice{}
 	for _, c := range cfg.Devices {
-		dev, err := newSoftDevice(ctx, c, d.opts.Log)
+		dev, err := newSoftDevice(c, d.opts.Log)
 		if err != nil {
-			return err
+			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
 		byName[c.Name] = dev
 		d.devices = append(d.devices, dev)
@@ -68,11 +67,16 @@ func (d *daemon) construct(ctx context.Context, cfg *config.Config) (err error) 
 	return nil
 }
 
-// discard ends what construct made before it failed.
+// discard undoes what construct did before it failed: interfaces that were not
+// there before go again.
 func (d *daemon) discard() error {
 	var errs []error
 	for _, f := range d.ifaces {
-		errs = append(errs, f.Close())
+		if f.Adopted() {
+			errs = append(errs, f.Close())
+		} else {
+			errs = append(errs, f.Delete())
+		}
 	}
 	for _, dev := range d.devices {
 		errs = append(errs, dev.discard())
@@ -83,47 +87,65 @@ func (d *daemon) discard() error {
 	return errors.Join(errs...)
 }
 
+// parts are the goroutines of a daemon that serves.
+type parts struct {
+	ifaces, devices sync.WaitGroup
+	ended           chan error // what an interface ended with, nil too
+	broken          chan error // the control socket's error
+}
+
 // serve runs everything until ctx ends, then stops it in order.
 func (d *daemon) serve(ctx context.Context) error {
-	failed := make(chan error, len(d.ifaces)+1)
-	var ifaces, devices sync.WaitGroup
+	p := parts{ended: make(chan error, len(d.ifaces)), broken: make(chan error, 1)}
 	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
 	devCtx, stopDevices := context.WithCancel(context.Background())
 	defer stopIfaces()
 	defer stopDevices()
-
-	go func() {
-		if err := d.control.Serve(); err != nil {
-			failed <- fmt.Errorf("control socket: %w", err)
-		}
-	}()
-	for _, dev := range d.devices {
-		devices.Go(func() { dev.run(devCtx) })
-	}
-	for _, f := range d.ifaces {
-		ifaces.Go(func() {
-			if err := f.Run(ifaceCtx); err != nil {
-				failed <- err
-			}
-		})
-	}
+	d.start(&p, ifaceCtx, devCtx)
 	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
-
-	err := waitEnd(ctx, failed)
+	err := d.waitEnd(ctx, &p)
 	d.opts.Log.Info("stopping")
 	return errors.Join(err, d.stop(
-		func() { stopIfaces(); ifaces.Wait() },
-		func() { stopDevices(); devices.Wait() },
+		func() { stopIfaces(); p.ifaces.Wait() },
+		func() { stopDevices(); p.devices.Wait() },
 	), d.control.Close())
 }
 
-func waitEnd(ctx context.Context, failed <-chan error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-failed:
-		return err
+func (d *daemon) start(p *parts, ifaces, devices context.Context) {
+	go func() { p.broken <- d.control.Serve() }()
+	for _, dev := range d.devices {
+		p.devices.Go(func() { dev.run(devices) })
 	}
+	for _, f := range d.ifaces {
+		p.ifaces.Go(func() { p.ended <- d.runInterface(ifaces, f) })
+	}
+}
+
+// runInterface gives the TAP of an interface that has failed up at once, so that
+// its name is free while others go on.
+func (d *daemon) runInterface(ctx context.Context, f *iface.Iface) error {
+	err := f.Run(ctx)
+	if err != nil {
+		d.opts.Log.Error("interface has failed", "interface", f.Name(), "err", err)
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// waitEnd waits until ctx or the control socket ends, or no interface is left.
+func (d *daemon) waitEnd(ctx context.Context, p *parts) error {
+	var errs []error
+	for range d.ifaces {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-p.broken:
+			return fmt.Errorf("control socket: %w", err)
+		case err := <-p.ended:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // stop runs the phases in order, all within stopLimit.
@@ -137,18 +159,20 @@ func (d *daemon) stop(phases ...func()) error {
 	}()
 	select {
 	case <-done:
-		return d.remove()
+		return d.release()
 	case <-time.After(stopLimit):
 		return fmt.Errorf("could not stop within %s", stopLimit)
 	}
 }
 
-func (d *daemon) remove() error {
+// release gives the interfaces up, or takes them away where that is wanted.
+func (d *daemon) release() error {
 	var errs []error
 	for _, f := range d.ifaces {
-		errs = append(errs, f.Close())
 		if d.opts.Remove {
-			errs = append(errs, link.Delete(f.Name()))
+			errs = append(errs, f.Delete())
+		} else {
+			errs = append(errs, f.Close())
 		}
 	}
 	return errors.Join(errs...)

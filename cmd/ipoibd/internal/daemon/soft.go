@@ -27,7 +27,7 @@ type softDevice struct {
 }
 
 // newSoftDevice opens the device for the first time.
-func newSoftDevice(ctx context.Context, cfg config.Device, log *slog.Logger) (*softDevice, error) {
+func newSoftDevice(cfg config.Device, log *slog.Logger) (*softDevice, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
@@ -39,16 +39,18 @@ func newSoftDevice(ctx context.Context, cfg config.Device, log *slog.Logger) (*s
 	d.Device = device.New(cfg.Name, d.open, log)
 	first, err := d.openNow()
 	if err != nil {
-		return nil, fmt.Errorf("device %s: %w", cfg.Name, err)
+		return nil, err
 	}
 	attr, err := first.QueryPort(1)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("device %s: %w", cfg.Name, err), first.Close())
+		return nil, errors.Join(err, first.Close())
 	}
 	d.first, d.portGUID = first, attr.GUID
 	return d, nil
 }
 
+// discard closes what was opened at the start and never used. It does not run
+// beside run.
 func (d *softDevice) discard() error {
 	if d.first == nil {
 		return nil
@@ -63,6 +65,9 @@ func (d *softDevice) run(ctx context.Context) {
 	wg.Go(func() { d.notice(ctx) })
 	d.Run(ctx)
 	wg.Wait()
+	if err := d.discard(); err != nil {
+		d.log.Error("close device", "err", err)
+	}
 }
 
 // noticeEvery is how often the device is asked for what an operator should

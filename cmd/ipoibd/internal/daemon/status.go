@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"sync"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -26,21 +27,32 @@ func (d *daemon) status() control.Status {
 		FDs:        openFDs(),
 		HeapBytes:  heapBytes(),
 		Devices:    []control.Device{},
-		Interfaces: []control.Interface{},
+		Interfaces: d.interfaces(),
 	}
 	for _, dev := range d.devices {
 		s.Devices = append(s.Devices, dev.status())
 	}
+	return s
+}
+
+// interfaces asks all interfaces at the same time, so that one that is busy
+// holds up no other's answer.
+func (d *daemon) interfaces() []control.Interface {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
-	for _, f := range d.ifaces {
-		st, err := f.Status(ctx)
-		if err != nil {
-			st = control.Interface{Name: f.Name(), State: "failed", Reason: err.Error()}
-		}
-		s.Interfaces = append(s.Interfaces, st)
+	out := make([]control.Interface, len(d.ifaces))
+	var asked sync.WaitGroup
+	for i, f := range d.ifaces {
+		asked.Go(func() {
+			var err error
+			if out[i], err = f.Status(ctx); err != nil {
+				out[i] = control.NewInterface(f.Name(), f.DeviceName())
+				out[i].State, out[i].Reason = control.StateBusy, fmt.Sprintf("no answer within %s", statusLimit)
+			}
+		})
 	}
-	return s
+	asked.Wait()
+	return out
 }
 
 func (d *softDevice) status() control.Device {

@@ -153,6 +153,9 @@ func (f *Iface) onFailure(what string) func(ud.Failure) {
 // Name returns the configured name.
 func (f *Iface) Name() string { return f.cfg.Name }
 
+// DeviceName returns the name of its device.
+func (f *Iface) DeviceName() string { return f.cfg.Device }
+
 // Adopted reports whether ib0 was there before.
 func (f *Iface) Adopted() bool { return f.host.adopted }
 
@@ -165,14 +168,17 @@ func (f *Iface) Close() error {
 	return f.host.tap.Close()
 }
 
-// Delete gives the TAP up and takes ib0 away, under whatever name it has now.
-// One that is gone already is no error.
+// Delete is Close, and takes ib0 away, under whatever name it has now. One that
+// is gone already is no error.
 func (f *Iface) Delete() error {
+	if f.closed.Swap(true) {
+		return nil
+	}
 	name := f.cfg.Name
 	if st, err := f.host.tap.State(); err == nil && st.Present {
 		name = st.Name
 	}
-	err := f.Close()
+	err := f.host.tap.Close()
 	if gone := link.Delete(name); !errors.Is(gone, link.ErrNotFound) {
 		err = errors.Join(err, gone)
 	}

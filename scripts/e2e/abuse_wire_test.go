@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -55,11 +56,19 @@ func TestAbuseWrongDatagrams(t *testing.T) {
 func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	s.t.Helper()
 	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: volley}, func() {
-		for range volley {
+		perPause := max(1, volleyBytes/(1+len(p.msg)))
+		for i := range volley {
+			if i%perPause == perPause-1 {
+				time.Sleep(time.Millisecond)
+			}
 			s.mallory.send(dst, p)
 		}
 	})
 }
+
+// volleyBytes is what is sent in a millisecond: less than the smallest buffer
+// that a kernel gives to a socket by default (208 KiB), overhead included.
+const volleyBytes = 64 << 10
 
 // maxCut is up to which length a datagram is truncated.
 const maxCut = 80

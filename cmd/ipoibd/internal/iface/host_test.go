@@ -24,15 +24,52 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// tap is a TAP in memory.
+// tap is a TAP in memory that notes what the daemon does to it.
 type tap struct {
 	*linktest.Fake
 	neighbours []link.Neighbour
+
+	mu       sync.Mutex
+	carriers []bool // what SetCarrier was called with, repetitions left out
+	mtus     []int
+	stuck    bool // the carrier cannot be raised
 }
 
+var errStuck = errors.New("carrier is stuck")
+
 func (t *tap) SetMTU(mtu int) error {
+	t.mu.Lock()
+	t.mtus = append(t.mtus, mtu)
+	t.mu.Unlock()
 	t.Fake.SetMTU(mtu)
 	return nil
+}
+
+func (t *tap) SetCarrier(on bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stuck && on {
+		return errStuck
+	}
+	if n := len(t.carriers); n == 0 || t.carriers[n-1] != on {
+		t.carriers = append(t.carriers, on)
+	}
+	return t.Fake.SetCarrier(on)
+}
+
+// forget empties the notes and returns the carrier's.
+func (t *tap) forget() []bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.carriers
+	t.carriers, t.mtus = nil, nil
+	return was
+}
+
+func (t *tap) jam(stuck bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stuck = stuck
 }
 
 func (t *tap) Neighbours() ([]link.Neighbour, error) { return t.neighbours, nil }
@@ -47,6 +84,8 @@ type testHost struct {
 	tap   *tap
 	iface *Iface
 	dev   *device.Device
+	share bool  // the device is another testHost's
+	end   error // what Run is to end with, nil by stop
 
 	fabric *memfabric.Fabric
 	mu     sync.Mutex
@@ -57,7 +96,12 @@ type testHost struct {
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
 	stop  func()
+
+	stopInterface func()
 }
+
+// pkeyOther is the second P_Key of every port.
+const pkeyOther hca.PKey = 0x8001
 
 // newHost starts host n of a fabric: underlay 192.0.2.n, ib0 10.0.0.n.
 func newHost(t *testing.T, fabric *memfabric.Fabric, n byte, mtu int) *testHost {
@@ -68,15 +112,24 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte, mtu int) *testHost 
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 	}
 	h.dev = device.New("soft", h.open, quiet)
+	h.iface = newIface(t, h.tap, h.dev, testConfig())
+	h.start()
+	return h
+}
+
+func testConfig() config.Interface {
 	cfg := config.NewInterface()
 	cfg.SendWRs, cfg.RecvWRs = 128, 128
-	f, err := New(cfg, h.tap, h.dev, quiet)
+	return cfg
+}
+
+func newIface(t *testing.T, tap *tap, dev *device.Device, cfg config.Interface) *Iface {
+	t.Helper()
+	f, err := New(cfg, tap, dev, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.iface = f
-	h.start()
-	return h
+	return f
 }
 
 func (h *testHost) open(context.Context) (hca.Device, error) {
@@ -86,30 +139,54 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 		return nil, errors.New("netdev is not there")
 	}
 	h.port = h.fabric.Attach(h.name, h.mtu, h.under)
-	return soft.Open(soft.Config{Name: "soft", Transport: h.port})
+	return soft.Open(soft.Config{Name: "soft", Transport: h.port, PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+}
+
+// sibling starts another interface on the device of h, ib0 being 10.0.0.n.
+func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
+	h.t.Helper()
+	s := &testHost{
+		t: h.t, name: string('a' + rune(n) - 1), under: h.under, ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
+		tap: &tap{Fake: linktest.NewFake("ib1")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+		dev: h.dev, share: true, fabric: h.fabric,
+	}
+	s.tap.SetMAC([6]byte{2, 0, 0, 0, 1, n})
+	cfg := testConfig()
+	cfg.Name, cfg.PKey = "ib1", pkey
+	s.iface = newIface(h.t, s.tap, s.dev, cfg)
+	s.start()
+	return s
 }
 
 // start runs the device, the interface and the host's stack until stop.
 func (h *testHost) start() {
-	devCtx, stopDev := context.WithCancel(context.Background())
 	ctx, stop := context.WithCancel(context.Background())
-	var dev, wg sync.WaitGroup
-	dev.Go(func() { h.dev.Run(devCtx) })
-	wg.Go(func() {
-		if err := h.iface.Run(ctx); err != nil {
-			h.t.Errorf("%s: %v", h.name, err)
-		}
-	})
-	wg.Go(func() { h.stack(ctx) })
+	var dev sync.WaitGroup
+	if !h.share {
+		dev.Go(func() { h.dev.Run(ctx) })
+	}
+	h.startInterface()
 	h.stop = func() {
+		h.stopInterface()
 		stop()
-		wg.Wait()
-		stopDev()
 		dev.Wait()
 		if err := h.iface.Close(); err != nil {
 			h.t.Errorf("%s: %v", h.name, err)
 		}
 	}
+}
+
+// startInterface runs the interface and the host's stack until stopInterface.
+func (h *testHost) startInterface() {
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := h.iface.Run(ctx); !errors.Is(err, h.end) {
+			h.t.Errorf("%s ended with %v, want %v", h.name, err, h.end)
+		}
+	})
+	wg.Go(func() { h.stack(ctx) })
+	h.stopInterface = func() { stop(); wg.Wait() }
 	synctest.Wait()
 }
 
@@ -119,6 +196,13 @@ func (h *testHost) unplug() {
 	defer h.mu.Unlock()
 	h.absent = true
 	h.port.Remove()
+}
+
+// underlay is the netdev as it was plugged in last.
+func (h *testHost) underlay() *memfabric.Port {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.port
 }
 
 func (h *testHost) plug() {

@@ -21,12 +21,14 @@ func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
 		a.up()
 		b.up()
 		a.resolve(b.ip)
+		defer func() {
+			a.stop()
+			b.stop()
+			if err := fabric.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
 		test(t, a, b)
-		a.stop()
-		b.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -131,12 +133,17 @@ func TestDeviceGoneAndBack(t *testing.T) {
 
 func TestMTUFollowsUnderlay(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		qpn := a.status().QP.QPN
+		a.tap.forget()
 		for _, c := range []struct{ under, want int }{{9000, 4092}, {1500, 1444}, {1400, 1344}} {
 			a.port.SetMTU(c.under)
 			synctest.Wait()
-			if s := a.status(); s.MTU != c.want || s.State != StateUp {
-				t.Errorf("underlay %d: MTU %d, %s; want %d", c.under, s.MTU, s.State, c.want)
+			if s := a.status(); s.MTU != c.want || s.State != StateUp || s.QP.QPN != qpn {
+				t.Errorf("underlay %d: MTU %d, %s, QP %s; want %d, QP %s", c.under, s.MTU, s.State, s.QP.QPN, c.want, qpn)
 			}
+		}
+		if flicker := a.tap.forget(); len(flicker) > 0 {
+			t.Errorf("the carrier was set to %v", flicker)
 		}
 		a.tap.SetMTU(1300)
 		synctest.Wait()

@@ -1,0 +1,325 @@
+package iface
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/ud/ipoib"
+)
+
+// waitUp waits for a virtual minute at most.
+func (h *testHost) waitUp() {
+	h.t.Helper()
+	for range 60 {
+		synctest.Wait()
+		if h.status().State == StateUp {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	h.t.Fatalf("%s is not up: %+v", h.name, h.status())
+}
+
+// An interface that is up already when the daemon starts gets its carrier once,
+// and it does not flicker; no event says that it is up.
+func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a := newHost(t, fabric, 1, 1500)
+		a.up()
+		a.stopInterface()
+		carriers := a.tap.forget()
+		if want := []bool{true, false}; !slices.Equal(carriers, want) {
+			t.Errorf("up and stop set the carrier to %v, want %v", carriers, want)
+		}
+		a.iface = newIface(t, a.tap, a.dev, testConfig())
+		a.iface.host.adopted = true
+		a.startInterface()
+		if s := a.status(); s.State != StateUp || !s.Carrier || !s.Adopted || s.MTU != 1444 {
+			t.Errorf("adopted: %+v", s)
+		}
+		if carriers := a.tap.forget(); !slices.Equal(carriers, []bool{true}) {
+			t.Errorf("the carrier was set to %v, want it raised once", carriers)
+		}
+		a.stop()
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A queue pair that fell out of RTS is replaced, peers are told, and the reason
+// can be read afterwards.
+func TestFailedQueuePairIsReplaced(t *testing.T) {
+	for name, spoil := range map[string]func(a, b *testHost){
+		"a send that is too long (SQE)": func(a, b *testHost) {
+			a.iface.path.tx.SetMTU(maxMTU)
+			mac, _ := a.neighbour(b.ip)
+			a.sendIP(mac, b.ip, 4000, 1)
+		},
+		"the queue pair goes to ERR": func(a, _ *testHost) {
+			qp := a.iface.fab.att.ep.QP
+			if err := qp.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+				a.t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			twoHosts(t, func(t *testing.T, a, b *testHost) {
+				reach(t, a, b)
+				time.Sleep(time.Second) // snapshots are at least 10 ms apart
+				before := a.status().QP.QPN
+				spoil(a, b)
+				time.Sleep(20 * time.Millisecond) // the pump looks for completions every 10 ms
+				synctest.Wait()
+				s := a.status()
+				if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "queue pair has failed") {
+					t.Fatalf("failed: %s, %q", s.State, s.Reason)
+				}
+				a.tap.SetMTU(1300) // an event meanwhile does not hide the reason
+				synctest.Wait()
+				if got := a.status(); got.Reason != s.Reason {
+					t.Errorf("reason became %q", got.Reason)
+				}
+				a.tap.SetMTU(1444)
+				time.Sleep(firstRetry)
+				synctest.Wait()
+				s = a.status()
+				if s.State != StateUp || s.QP.QPN == before || s.Reason != "" || !strings.Contains(s.LastError, "failed") {
+					t.Fatalf("after a pause: %+v", s)
+				}
+				reach(t, a, b)
+			})
+		})
+	}
+}
+
+// What fails at once is tried after growing pauses, also when each try seems to
+// succeed, and at once after the operator took ib0 down and up.
+func TestFailuresDoNotSpin(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.tap.jam(true)
+		start := a.status().QP.Generation
+		a.tap.SetUp(false)
+		synctest.Wait()
+		a.tap.SetUp(true)
+		synctest.Wait()
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, errStuck.Error()) {
+			t.Errorf("stuck: %s, %q", s.State, s.Reason)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		tries := a.iface.fab.generation - start
+		t.Logf("%d tries in an hour", tries)
+		if tries < 200 || tries > 240 {
+			t.Errorf("%d tries in an hour, want one every 16 s", tries)
+		}
+		a.tap.SetUp(false)
+		synctest.Wait()
+		a.tap.jam(false)
+		a.tap.SetUp(true)
+		synctest.Wait()
+		if s := a.status(); s.State != StateUp {
+			t.Errorf("down and up: %s, %q", s.State, s.Reason)
+		}
+	})
+}
+
+// A fault long after the last one is a first one.
+func TestBackoffForgets(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		for range 5 {
+			qp := a.iface.fab.att.ep.QP
+			if err := qp.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			time.Sleep(firstRetry)
+			synctest.Wait()
+			if s := a.status(); s.State != StateUp {
+				t.Fatalf("%s: %s", s.State, s.Reason)
+			}
+			time.Sleep(time.Minute)
+		}
+		reach(t, a, b)
+	})
+}
+
+// Deleted under the daemon: Run ends and says so, once.
+func TestDeletedInterfaceEnds(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.end = ErrDeleted
+		a.tap.Delete()
+		synctest.Wait()
+		if s := a.status(); s.State != StateFailed || !strings.Contains(s.Reason, "ib0: the interface was deleted") {
+			t.Errorf("%s: %q", s.State, s.Reason)
+		}
+	})
+}
+
+// Stopped: the state says that it is nobody's fault.
+func TestStatusAfterStop(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.stopInterface()
+		if s := a.status(); s.State != StateStopped || s.Reason != "" || s.Peers == nil {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Stopping works from every state, at every moment, and leaves nothing: a
+// goroutine left would end the bubble with a panic.
+func TestStopAtAnyMoment(t *testing.T) {
+	for name, prepare := range map[string]func(*testHost){
+		"never up":       func(*testHost) {},
+		"up":             (*testHost).up,
+		"device gone":    func(h *testHost) { h.up(); h.unplug(); synctest.Wait() },
+		"just unplugged": func(h *testHost) { h.up(); h.unplug() },
+		"port down":      func(h *testHost) { h.up(); h.port.SetUp(false); synctest.Wait() },
+		"just up":        func(h *testHost) { h.tap.SetUp(true) },
+		"just down":      func(h *testHost) { h.up(); h.tap.SetUp(false) },
+		"backing off":    func(h *testHost) { h.tap.jam(true); h.up() },
+		"resolving":      func(h *testHost) { h.up(); h.resolve(netip.MustParseAddr("10.0.0.9")) },
+		"deleted":        func(h *testHost) { h.up(); h.end = ErrDeleted; h.tap.Delete(); synctest.Wait() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fabric := memfabric.New(1)
+				h := newHost(t, fabric, 1, 1500)
+				prepare(h)
+				started := time.Now()
+				h.stop()
+				if took := time.Since(started); took > time.Second {
+					t.Errorf("took %s", took)
+				}
+				if st, err := h.tap.State(); err == nil && st.Carrier {
+					t.Error("the carrier is on")
+				}
+				if err := fabric.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Whatever happens to host and underlay, in any order, ends as it should be by
+// what is in force at the end.
+func TestAnyOrderOfEvents(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			fabric := memfabric.New(seed)
+			a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+			a.up()
+			b.up()
+			for range 200 {
+				disturb(rnd, a)
+				if rnd.IntN(3) == 0 {
+					time.Sleep(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+				}
+			}
+			a.plug()
+			a.tap.SetUp(true)
+			time.Sleep(2 * time.Second)
+			a.underlay().SetUp(true)
+			a.underlay().SetMTU(1500)
+			a.tap.SetMTU(1444)
+			a.waitUp()
+			for b.takeIP() != nil { // what was kept for it meanwhile
+			}
+			a.resolve(b.ip)
+			reach(t, a, b)
+			if peers := b.status().Peers; len(peers) != 1 || peers[0].QPN != a.status().QP.QPN {
+				t.Errorf("seed %d: stale peers %+v", seed, peers)
+			}
+			a.stop()
+			b.stop()
+			if err := fabric.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// disturb does one thing to a host.
+func disturb(rnd *rand.Rand, h *testHost) {
+	mtus := []int{300, 620, 1400, 1500, 9000}
+	mac := ipoib.MAC{2, 9, 9, 9, 9, 9}
+	switch rnd.IntN(9) {
+	case 0:
+		h.unplug()
+	case 1:
+		h.plug()
+	case 2:
+		h.underlay().SetUp(rnd.IntN(2) == 0)
+	case 3, 4:
+		h.tap.SetUp(rnd.IntN(3) > 0)
+	case 5:
+		h.underlay().SetMTU(mtus[rnd.IntN(len(mtus))])
+	case 6:
+		h.tap.SetMTU(1000 + rnd.IntN(1000))
+	case 7:
+		h.sendIP(mac, h.ip.Next(), 20+rnd.IntN(1400), 1)
+	case 8:
+		synctest.Wait()
+	}
+}
+
+// The GID in use stays when another address comes and goes; when it goes
+// itself, the next one is taken.
+func TestAddressesOfUnderlay(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		qpn := a.status().QP.QPN
+		other := netip.MustParseAddr("192.0.2.101")
+		a.port.AddAddr(other)
+		synctest.Wait()
+		if s := a.status(); s.QP.QPN != qpn {
+			t.Error("another address cost the queue pair")
+		}
+		a.port.DelAddr(a.under)
+		synctest.Wait()
+		s := a.status()
+		if s.State != StateUp || s.QP.GID != hca.GIDFromAddr(other) {
+			t.Fatalf("address gone: %+v", s.QP)
+		}
+		reach(t, a, b)
+		qpn = s.QP.QPN
+		a.port.AddAddr(a.under)
+		synctest.Wait()
+		if s := a.status(); s.QP.QPN != qpn {
+			t.Error("the return of the first address cost the queue pair")
+		}
+		a.port.DelAddr(other)
+		a.port.DelAddr(a.under)
+		synctest.Wait()
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, "no usable GID") {
+			t.Errorf("no address: %s, %q", s.State, s.Reason)
+		}
+	})
+}
+
+// A session that ends between the view and its use is no failure that costs a
+// pause once the device is back.
+func TestAttachToEndedSession(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		old := a.iface.fab.att.session
+		a.unplug()
+		synctest.Wait()
+		f := &Iface{fab: fabric{dev: device.New("x", nil, quiet)}}
+		if err := f.attach(old, a.iface.fab.aim.plan); !errors.Is(err, hca.ErrClosed) {
+			t.Errorf("attach: %v", err)
+		}
+		a.plug()
+		a.waitUp()
+	})
+}

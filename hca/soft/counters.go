@@ -27,6 +27,7 @@ const (
 	dropOpcode      // not a UD SEND only
 	dropImmediate   // UD SEND with immediate data
 	dropPad         // padding does not fit the length
+	dropTooLong     // payload above the largest MTU
 	dropICRC        // wrong ICRC
 	dropUnknownPeer // source not in Peers
 	dropNoQP        // no QP of that number
@@ -41,7 +42,7 @@ const (
 var counterNames = [numCounter]string{
 	"tx_packets", "tx_bytes", "tx_looped", "rx_packets", "rx_bytes", "rx_delivered",
 	"icrc_id_low", "icrc_id_solved", "nat_suspected", "cq_overrun", "events_lost",
-	"short", "version", "opcode", "immediate", "pad", "icrc", "unknown_peer", "no_qp", "gsi",
+	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "unknown_peer", "no_qp", "gsi",
 	"not_attached", "group_qpn", "peer_family", "transport",
 }
 

@@ -13,11 +13,18 @@ const natSuspects = 16
 // natPair is a source address as seen, and the one that its ICRC tells of.
 type natPair struct{ seen, sender netip.Addr }
 
+// natTrace is what one datagram says. Its ICRC tells it from a repetition, which
+// says nothing new.
+type natTrace struct {
+	natPair
+	icrc [roce.ICRCLen]byte
+}
+
 // natWatch notices an address translation in between: every single datagram
-// with a wrong ICRC has some address that would make it right, but two agree
-// only when a NAT rewrote it.
+// with a wrong ICRC has some address that would make it right, but two different
+// ones agree only when a NAT rewrote it, or when somebody forged them.
 type natWatch struct {
-	recent [natSuspects]natPair // the receive loop's own
+	recent [natSuspects]natTrace // the receive loop's own
 	next   int
 
 	mu    sync.Mutex
@@ -28,24 +35,33 @@ type natWatch struct {
 // is 0 where it was not seen.
 func (d *Device) suspectNAT(path *roce.Path, datagram []byte) {
 	sender, ok := roce.SourceBehindNAT(path, datagram)
-	if ok && d.nat.note(natPair{seen: path.Src, sender: sender}) {
+	if !ok {
+		return
+	}
+	trace := natTrace{natPair: natPair{seen: path.Src, sender: sender}}
+	copy(trace.icrc[:], datagram[len(datagram)-roce.ICRCLen:])
+	if d.nat.note(trace) {
 		d.counts.add(natSuspected, 1)
 	}
 }
 
-// note remembers a pair; true when it was there already.
-func (w *natWatch) note(pair natPair) bool {
+// note remembers a trace; true when another one agrees with it.
+func (w *natWatch) note(t natTrace) bool {
 	for i := range w.recent {
-		if w.recent[i] == pair {
-			w.mu.Lock()
-			w.found = pair
-			w.mu.Unlock()
-			return true
+		if w.recent[i].natPair == t.natPair {
+			return w.recent[i].icrc != t.icrc && w.report(t.natPair)
 		}
 	}
-	w.recent[w.next] = pair
+	w.recent[w.next] = t
 	w.next = (w.next + 1) % natSuspects
 	return false
+}
+
+func (w *natWatch) report(p natPair) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = p
+	return true
 }
 
 // NATSuspect returns the last source address that seems to be translated on the

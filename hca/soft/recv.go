@@ -88,6 +88,12 @@ func (r *receiver) one(p *wire.Packet) {
 		c.add(parseDrop(err), 1)
 		return
 	}
+	// What no port may send consumes no receive: one that is too short for it
+	// would fail with its QP, and no peer may cause that.
+	if len(u.Payload) > int(maxMTU) {
+		c.add(dropTooLong, 1)
+		return
+	}
 	if r.verify(&path, p) {
 		r.deliver(&path, p, &u)
 	}

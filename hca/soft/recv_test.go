@@ -26,6 +26,8 @@ func TestDropsAreCounted(t *testing.T) {
 		{"short", nil, func(b []byte) []byte { return nil }},
 		{"pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
 		{"pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
+		// Any receive is too short for this, which must not cost the QP.
+		{"too_long", nil, func(b []byte) []byte { return append(b, make([]byte, maxMTU)...) }},
 		{"version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
 		{"opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
 		{"immediate", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 0x65 }, nil},
@@ -57,7 +59,7 @@ func TestDropsAreCounted(t *testing.T) {
 // is not a group's.
 var (
 	rxEnds = []counter{
-		rxDelivered, dropShort, dropVersion, dropOpcode, dropImmediate, dropPad, dropICRC, dropUnknownPeer,
+		rxDelivered, dropShort, dropVersion, dropOpcode, dropImmediate, dropPad, dropTooLong, dropICRC, dropUnknownPeer,
 		dropNoQP, dropGSI, dropNotAttached, dropGroupQPN,
 	}
 	rxReasons = []softqp.Reason{
@@ -122,16 +124,25 @@ func TestNATSuspect(t *testing.T) {
 			t.Fatalf("damage looks like NAT: %v, %d wrong ICRCs", ok, r.counted("icrc"))
 		}
 		inside := netip.MustParseAddr("192.168.7.7")
-		for i := range 3 {
-			p := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Src, h.PSN = inside, uint32(i) })
+		translated := func(psn uint32) {
+			p := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Src, h.PSN = inside, psn })
 			p.Src = rigPeer
 			r.port.Inject(p)
 		}
+		for range 5 {
+			translated(0) // the same one again proves nothing
+		}
+		synctest.Wait()
+		if _, _, ok := r.dev.NATSuspect(); ok {
+			t.Error("a repetition looks like NAT")
+		}
+		translated(1)
+		translated(2)
 		synctest.Wait()
 		if seen, sender, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || sender != inside {
 			t.Errorf("suspect %v, in truth %v, %v", seen, sender, ok)
 		}
-		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 103})
+		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 107})
 	})
 }
 

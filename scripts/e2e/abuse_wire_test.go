@@ -46,6 +46,9 @@ func TestAbuseWrongDatagrams(t *testing.T) {
 		tt.spoil(&p)
 		s.volley(tt.reason, s.a.underlay(), p)
 	}
+	// Longer than any port may send, in fragments.
+	tooLong := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 4096)))
+	s.volley("hca_too_long", s.a.underlay(), tooLong)
 	// To the group's address all hosts listen, but for another number none does.
 	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
 	s.volley("hca_group_qpn", groupAddr, p)

@@ -65,12 +65,21 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	f.step(a.attached())
 	f.hostNeighbours()
 	a.start(f.path)
-	if err := f.host.tap.SetCarrier(true); err != nil {
+	if err := f.setCarrier(true); err != nil {
 		f.detach("no carrier")
 		return err
 	}
 	f.log.Info("up", "qpn", a.ep.QP.Num().String(), "gid", plan.GID.String(), "mtu", f.host.now.MTU, "largest_mtu", plan.MTU())
 	return nil
+}
+
+// setCarrier does not wait for netlink to tell of it.
+func (f *Iface) setCarrier(on bool) error {
+	err := f.host.tap.SetCarrier(on)
+	if err == nil {
+		f.host.now.Carrier = on && f.host.now.Up
+	}
+	return err
 }
 
 func (f *Iface) openEndpoint(a *attachment) (err error) {
@@ -128,7 +137,7 @@ func (f *Iface) detach(why string) {
 		return
 	}
 	f.log.Info("closing queue pair", "qpn", a.ep.QP.Num().String(), "reason", why)
-	if err := f.host.tap.SetCarrier(false); err != nil && f.host.now.Present {
+	if err := f.setCarrier(false); err != nil && f.host.now.Present {
 		f.log.Error("cannot take the carrier down", "err", err)
 	}
 	a.halt(f.path)

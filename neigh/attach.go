@@ -88,7 +88,8 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 
 // hostPortChanged forgets who is behind ib0. Their addresses go as well: to
 // announce an address that has moved away would call its traffic back.
-func (t *Table) hostPortChanged() {
+func (t *Table) hostPortChanged(alone bool) {
+	t.mac.alone = alone
 	t.hosts.forgetLearnt()
 	if t.mac.forget() {
 		t.pub.urgent()

@@ -63,9 +63,15 @@ type HostAddrs struct {
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }
 
-// HostPortChanged says that ib0 went down or has another master: what was learnt
-// of the interfaces behind it does not hold any more.
-type HostPortChanged struct{}
+// HostPortChanged says that ib0 went up or down, has another master, or became
+// another kind of port: what was learnt of the interfaces behind it does not
+// hold any more.
+type HostPortChanged struct {
+	// Alone: ib0 is the host's own interface, with addresses and without a
+	// master. There is nobody behind it, so that no other MAC is learnt: the
+	// host's traffic would follow whoever sent one frame.
+	Alone bool
+}
 
 // HostNeighbours are the kernel's neighbour entries on ib0, hints about what the
 // host's cache says that a restarted table does not know. They replace the

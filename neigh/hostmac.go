@@ -8,10 +8,11 @@ import (
 )
 
 // hostMAC is who may send from the host's side: ib0 itself, and one MAC behind
-// it, where ib0 is the port of a bridge. The first one seen is that one. It gives
-// way to another after foreignMACSilence, or when ib0's place changes.
+// it, unless ib0 is alone. The first one seen is that one. It gives way to
+// another after foreignMACSilence, or when ib0's place changes.
 type hostMAC struct {
 	own, learnt station
+	alone       bool // nobody is behind ib0
 }
 
 // station is a MAC of the host's side. The zero value is nobody.
@@ -63,6 +64,8 @@ func (h *hostMAC) admit(src ipoib.MAC, now time.Time) (ok, learnt bool) {
 		h.own.seen = now
 	case h.learnt.is(src):
 		h.learnt.seen = now
+	case h.alone:
+		return false, false
 	case h.learnt.sent == nil || now.Sub(h.learnt.seen) >= foreignMACSilence:
 		h.learnt = newStation(src, now)
 		return true, true

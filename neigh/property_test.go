@@ -50,7 +50,7 @@ func TestWorld(t *testing.T) {
 			"data path":   w.dataPath,
 			"attach":      w.attach,
 			"detach":      func(*rapid.T) { w.do(Detached{}) },
-			"port":        func(*rapid.T) { w.do(HostPortChanged{}) },
+			"port":        func(t *rapid.T) { w.do(HostPortChanged{Alone: rapid.Bool().Draw(t, "alone")}) },
 			"mac":         func(t *rapid.T) { w.do(HostMAC{pick(t, "mac", worldMACs)}) },
 			"addrs":       w.addrs,
 			"neighbours":  w.neighbours,

@@ -66,7 +66,7 @@ func (t *Table) apply(ev Event) {
 	case HostMAC:
 		t.hostMAC(ev.MAC)
 	case HostPortChanged:
-		t.hostPortChanged()
+		t.hostPortChanged(ev.Alone)
 	case HostNeighbours:
 		t.resolver.setHints(ev.Entries)
 	case Tick:

@@ -25,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what 
 //
 //	peer NAME qpn N gid A      name an endpoint
 //	attach NAME [mtu N] | detach
-//	mac MAC | addrs IP... | port changed | neighbours IP=MAC...
+//	mac MAC | addrs IP... | port changed | port alone | neighbours IP=MAC...
 //	host [from MAC] [to MAC] WHAT
 //	fabric NAME [unicast|multicast] [as NAME] WHAT
 //	ah ready N | ah failed N timeout|invalid
@@ -240,7 +240,7 @@ func (p *player) event(w []string) Event {
 	case "addrs":
 		return HostAddrs{Addrs: ipList(w[1:])}
 	case "port":
-		return HostPortChanged{}
+		return HostPortChanged{Alone: len(w) > 1 && w[1] == "alone"}
 	case "neighbours":
 		return p.neighbours(w[1:])
 	case "ah":

@@ -1,10 +1,11 @@
 package e2e
 
 import (
+	"net/netip"
 	"testing"
-	"time"
 
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
 )
 
 // bridgeMAC differs from ib0's, so that frames of the bridge's own address
@@ -32,14 +33,41 @@ func TestBridge(t *testing.T) {
 	if guest.Command("ping", "-n", "-c", "2", "-W", "0.5", b.ip4()).Run() == nil {
 		t.Error("a second MAC behind the bridge reaches the other host")
 	}
-	eventually(t, time.Second, "the second MAC is counted", func() bool {
-		n, ok := value(a.iface().Counters, "neigh_drop_foreign_mac")
+	a.counts("neigh_drop_foreign_mac")
+	pingAll(a, b)
+}
+
+// One stray frame of another MAC does not take the host's traffic with it, where
+// the host itself lives on ib0.
+func TestStrayMAC(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	pingAll(a, b)
+	stray := mac(bridgeMAC)
+	request := ipoib.EtherARP{Op: 1, SHA: stray, SPA: netip.MustParseAddr("10.44.0.98"), TPA: netip.MustParseAddr(b.ip4())}
+	newPacketSocket(a).send(ether(ipoib.Broadcast, stray, ipoib.EtherTypeARP, request.Append(nil)))
+	a.counts("neigh_drop_foreign_mac")
+	pingAll(a, b)
+	if s := a.iface(); s.HostMAC != s.MAC {
+		t.Errorf("the MAC behind %s is %s, want its own, %s", ifName, s.HostMAC, s.MAC)
+	}
+}
+
+// counts waits until a counter of ib0 is no longer zero.
+func (h *host) counts(name string) {
+	h.tb.Helper()
+	eventually(h.tb, repairLimit, name+" is counted", func() bool {
+		n, ok := value(h.iface().Counters, name)
 		if !ok {
-			t.Fatalf("no counter neigh_drop_foreign_mac in %+v", a.iface().Counters)
+			h.tb.Fatalf("no counter %s in %+v", name, h.iface().Counters)
 		}
 		return n > 0
 	})
-	pingAll(a, b)
 }
 
 // bridge puts ib0, still down, into a bridge of another MAC that has the host's

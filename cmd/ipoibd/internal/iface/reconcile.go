@@ -3,6 +3,8 @@ package iface
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -135,10 +137,18 @@ func (f *Iface) hostChanged(st link.State) {
 	if st.MAC != old.MAC {
 		f.step(neigh.HostMAC{MAC: st.MAC})
 	}
-	if st.Master != old.Master || st.Up != old.Up {
-		f.step(neigh.HostPortChanged{})
+	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
+		f.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
 	f.hostAddrs()
+}
+
+// alone reports whether the host itself lives on the interface, so that no other
+// MAC is to be expected behind it: a port of a bridge has a master, and under a
+// macvlan or a guest the interface has no address.
+func alone(st link.State) bool {
+	own := func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() }
+	return st.Master == 0 && slices.ContainsFunc(st.Addrs, own)
 }
 
 // mtuChanged looks whether the operator changed the MTU. A state may have been

@@ -64,6 +64,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	slog.SetDefault(log) // for what libraries have to say
 	cfg, err := f.configuration(cmd.Flags())
 	if err != nil {
 		return err

@@ -61,7 +61,16 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
 		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; known are control, devices, interfaces"},
 		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field"},
-		{"type", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: "},
+		{"two documents", head + "---\ndevices: []\n", "x.yaml: a second document begins on line 7"},
+		{"broken second document", head + "---\na: [", "x.yaml: "},
+		{"number", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: must be a whole number"},
+		{"small number", head + "    port: 256\n", "x.yaml:7: interfaces[0].port: must be a whole number from 0 to 255"},
+		{"text", head + "    gid: [a]\n", "x.yaml:7: interfaces[0].gid: must be a text"},
+		{"texts", "devices:\n  - peers: 10.0.0.1\n", "x.yaml:2: devices[0].peers: must be a list of texts"},
+		{"truth", "devices:\n  - standard_mtu: maybe\n", "x.yaml:2: devices[0].standard_mtu: must be true or false"},
+		{"control", "control: ''\n" + head, `x.yaml:1: control: "" is not a path of 1 to 107 bytes`},
+		{"abstract control", "control: '@a'\n" + head, `x.yaml:1: control: "@a" is not a path`},
+		{"template", "interfaces:\n  - name: ib%d\n    device: soft\ndevices: [{name: soft}]", `x.yaml:2: interfaces[0].name: "ib%d" is not`},
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
 		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
@@ -85,6 +94,25 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 				t.Errorf("got  %v\nwant %s...", err, c.want)
 			}
 		})
+	}
+}
+
+// Aliases stand for what they name, wherever they are.
+func TestAliases(t *testing.T) {
+	const text = `
+devices:
+  - &d {name: soft, pkeys: &k [&p 0x8001, 0xffff]}
+  - {name: two, underlay: &u eth1, pkeys: *k}
+interfaces:
+  - &i {name: ib0, pkey: *p}
+  - {name: *u, device: two}
+`
+	c, err := Parse("x.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(c.Devices[1].PKeys, []hca.PKey{0x8001, 0xffff}) || c.Interfaces[0].PKey != 0x8001 || c.Interfaces[1].Name != "eth1" {
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -40,20 +41,43 @@ func read(path string) ([]byte, error) {
 
 // Parse reads and checks a configuration's text; name stands for it in errors.
 func Parse(name string, text []byte) (*Config, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
+	root, err := document(text)
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if len(doc.Content) == 0 {
-		return nil, fmt.Errorf("%s: the file is empty", name)
 	}
 	d := decoder{lines: map[string]int{}}
 	c := Config{Control: DefaultControl}
-	decodeMap(&d, "", doc.Content[0], &c, configFields)
+	decodeMap(&d, "", root, &c, configFields)
 	if len(d.problems) == 0 {
 		d.problems = c.problems()
 	}
 	return &c, d.err(name)
+}
+
+// document returns the root of the one document that a text has.
+func document(text []byte) (*yaml.Node, error) {
+	docs := yaml.NewDecoder(bytes.NewReader(text))
+	var doc yaml.Node
+	if err := docs.Decode(&doc); errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
+		return nil, errors.New("the file is empty")
+	} else if err != nil {
+		return nil, err
+	}
+	var more yaml.Node
+	if err := docs.Decode(&more); err == nil {
+		return nil, fmt.Errorf("a second document begins on line %d; put everything into one", more.Line)
+	} else if !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return target(doc.Content[0]), nil
+}
+
+// target is the node that an alias stands for.
+func target(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
 }
 
 // decoder collects mistakes and the line of each field seen.
@@ -93,32 +117,32 @@ func (d *decoder) fail(field, format string, args ...any) {
 type fields[T any] map[string]func(d *decoder, at string, n *yaml.Node, into *T) error
 
 var configFields = fields[Config]{
-	"control":    func(_ *decoder, _ string, n *yaml.Node, c *Config) error { return n.Load(&c.Control) },
+	"control":    func(_ *decoder, _ string, n *yaml.Node, c *Config) error { return load(n, &c.Control) },
 	"devices":    decodeDevices,
 	"interfaces": decodeInterfaces,
 }
 
 var deviceFields = fields[Device]{
-	"name":             func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Name) },
-	"underlay":         func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Underlay) },
+	"name":             func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Name) },
+	"underlay":         func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Underlay) },
 	"pkeys":            decodePKeys,
-	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.StandardMTU) },
-	"peers":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.Peers) },
-	"known_peers_only": func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return n.Load(&v.KnownPeersOnly) },
+	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.StandardMTU) },
+	"peers":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Peers) },
+	"known_peers_only": func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.KnownPeersOnly) },
 }
 
 var interfaceFields = fields[Interface]{
-	"name":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Name) },
-	"device": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Device) },
-	"port":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.Port) },
+	"name":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Name) },
+	"device": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Device) },
+	"port":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Port) },
 	"pkey": func(_ *decoder, _ string, n *yaml.Node, v *Interface) (err error) {
 		v.PKey, err = ParsePKey(n.Value)
 		return err
 	},
-	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.GID) },
-	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.MTU) },
-	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.SendWRs) },
-	"recv_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return n.Load(&v.RecvWRs) },
+	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
+	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
+	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
+	"recv_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
 }
 
 func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {
@@ -135,7 +159,7 @@ func decodePKeys(_ *decoder, _ string, n *yaml.Node, v *Device) error {
 	}
 	v.PKeys = nil
 	for _, e := range n.Content {
-		k, err := ParsePKey(e.Value)
+		k, err := ParsePKey(target(e).Value)
 		if err != nil {
 			return err
 		}
@@ -150,7 +174,7 @@ func decodeList[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh fun
 	}
 	for i, e := range n.Content {
 		v := fresh()
-		decodeMap(d, fmt.Sprintf("%s[%d]", at, i), e, &v, fs)
+		decodeMap(d, fmt.Sprintf("%s[%d]", at, i), target(e), &v, fs)
 		*into = append(*into, v)
 	}
 	return nil
@@ -158,15 +182,12 @@ func decodeList[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh fun
 
 func decodeMap[T any](d *decoder, at string, n *yaml.Node, into *T, fs fields[T]) {
 	d.lines[at] = n.Line
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
 	if n.Kind != yaml.MappingNode {
 		d.fail(at, "must be a mapping of fields")
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
+		key, value := n.Content[i], target(n.Content[i+1])
 		field := strings.TrimPrefix(at+"."+key.Value, ".")
 		set, known := fs[key.Value]
 		switch _, twice := d.lines[field]; {
@@ -178,19 +199,28 @@ func decodeMap[T any](d *decoder, at string, n *yaml.Node, into *T, fs fields[T]
 		default:
 			d.lines[field] = key.Line
 			if err := set(d, field, value, into); err != nil {
-				d.fail(field, "%s", plain(err))
+				d.fail(field, "%s", err)
 			}
 		}
 	}
 }
 
-// plain strips the library's own position and prefix from a value's error.
-func plain(err error) string {
-	var te *yaml.LoadErrors
-	if errors.As(err, &te) && len(te.Errors) > 0 {
-		return te.Errors[0].Message
+// load reads a value of one of the types below; nothing stands for the default.
+func load[T string | int | uint8 | bool | []string](n *yaml.Node, into *T) error {
+	if n.Load(into) == nil {
+		return nil
 	}
-	return err.Error()
+	switch any(into).(type) {
+	case *int:
+		return errors.New("must be a whole number")
+	case *uint8:
+		return errors.New("must be a whole number from 0 to 255")
+	case *bool:
+		return errors.New("must be true or false")
+	case *[]string:
+		return errors.New("must be a list of texts")
+	}
+	return errors.New("must be a text")
 }
 
 // ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is

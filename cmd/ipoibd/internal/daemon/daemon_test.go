@@ -282,7 +282,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 		t.Errorf("deleted: %q", s.Reason)
 	}
 	other := nstest.New(t)
-	nstestMove(t, "ib1", other)
+	move(t, "ib1", other)
 	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "moved to another network namespace") {
 		t.Errorf("moved: %q", s.Reason)
 	}
@@ -297,7 +297,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 	}
 }
 
-func nstestMove(t *testing.T, name string, to *nstest.Namespace) {
+func move(t *testing.T, name string, to *nstest.Namespace) {
 	t.Helper()
 	f, err := os.Open(to.Path())
 	must(t, err)

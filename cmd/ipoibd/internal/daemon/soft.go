@@ -31,7 +31,7 @@ func newSoftDevice(cfg config.Device, log *slog.Logger) (*softDevice, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
-			return nil, fmt.Errorf("choose the underlay: %w; say it with --underlay", err)
+			return nil, fmt.Errorf("%w; name one by --underlay, or by underlay in the file", err)
 		}
 		cfg.Underlay = netdev
 	}

@@ -72,6 +72,7 @@ func (f *Iface) lost(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	f.detach("the interface is gone")
 	err := f.host.tap.SetCarrier(false)
 	switch {
 	case err == nil:

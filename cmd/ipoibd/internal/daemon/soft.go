@@ -72,7 +72,7 @@ func (d *softDevice) run(ctx context.Context) {
 
 // noticeEvery is how often the device is asked for what an operator should
 // know.
-const noticeEvery = 5 * time.Second
+const noticeEvery = time.Second
 
 // notice logs each new notice once.
 func (d *softDevice) notice(ctx context.Context) {

@@ -76,13 +76,21 @@ func (w *AHWorkers) Destroy(ah hca.AH) error {
 }
 
 func (w *AHWorkers) run() {
-	for {
+	for !w.stopped() {
 		select {
 		case <-w.stop:
-			return
 		case r := <-w.requests:
 			w.make(r)
 		}
+	}
+}
+
+func (w *AHWorkers) stopped() bool {
+	select {
+	case <-w.stop:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -99,7 +107,8 @@ func (w *AHWorkers) make(r ahRequest) {
 	}
 }
 
-// Close ends the workers and closes every handle left.
+// Close ends the workers, once each has made the handle that it is at, and closes
+// every handle left. It does not wait for anybody to take results.
 func (w *AHWorkers) Close() error {
 	close(w.stop)
 	w.wg.Wait()

@@ -31,16 +31,12 @@ type tap struct {
 
 	mu       sync.Mutex
 	carriers []bool // what SetCarrier was called with, repetitions left out
-	mtus     []int
-	stuck    bool // the carrier cannot be raised
+	stuck    bool   // the carrier cannot be raised
 }
 
 var errStuck = errors.New("carrier is stuck")
 
 func (t *tap) SetMTU(mtu int) error {
-	t.mu.Lock()
-	t.mtus = append(t.mtus, mtu)
-	t.mu.Unlock()
 	t.Fake.SetMTU(mtu)
 	return nil
 }
@@ -57,12 +53,12 @@ func (t *tap) SetCarrier(on bool) error {
 	return t.Fake.SetCarrier(on)
 }
 
-// forget empties the notes and returns the carrier's.
+// forget returns what was noted, and notes anew.
 func (t *tap) forget() []bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.carriers
-	t.carriers, t.mtus = nil, nil
+	t.carriers = nil
 	return was
 }
 
@@ -91,7 +87,6 @@ type testHost struct {
 	mu     sync.Mutex
 	port   *memfabric.Port
 	absent bool
-	mtu    int
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -103,11 +98,14 @@ type testHost struct {
 // pkeyOther is the second P_Key of every port.
 const pkeyOther hca.PKey = 0x8001
 
+// underlayMTU is the MTU of a netdev that was plugged in just now.
+const underlayMTU = 1500
+
 // newHost starts host n of a fabric: underlay 192.0.2.n, ib0 10.0.0.n.
-func newHost(t *testing.T, fabric *memfabric.Fabric, n byte, mtu int) *testHost {
+func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 	t.Helper()
 	h := &testHost{
-		t: t, name: string('a' + rune(n) - 1), mtu: mtu, fabric: fabric,
+		t: t, name: string('a' + rune(n) - 1), fabric: fabric,
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 	}
@@ -138,7 +136,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if h.absent {
 		return nil, errors.New("netdev is not there")
 	}
-	h.port = h.fabric.Attach(h.name, h.mtu, h.under)
+	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
 	return soft.Open(soft.Config{Name: "soft", Transport: h.port, PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 }
 

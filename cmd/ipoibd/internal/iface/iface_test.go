@@ -17,7 +17,7 @@ import (
 func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 		a.up()
 		b.up()
 		a.resolve(b.ip)
@@ -145,14 +145,14 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		if flicker := a.tap.forget(); len(flicker) > 0 {
 			t.Errorf("the carrier was set to %v", flicker)
 		}
-		a.tap.SetMTU(1300)
+		a.tap.Fake.SetMTU(1300)
 		synctest.Wait()
 		a.port.SetMTU(9000)
 		synctest.Wait()
 		if s := a.status(); s.MTU != 1300 {
 			t.Errorf("the operator's 1300 became %d", s.MTU)
 		}
-		a.tap.SetMTU(9000)
+		a.tap.Fake.SetMTU(9000)
 		synctest.Wait()
 		if s := a.status(); s.MTU != 4092 {
 			t.Errorf("9000 became %d, want 4092", s.MTU)
@@ -170,7 +170,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 		stale := ipoib.MAC{2, 9, 9, 9, 9, 9}
 		a.tap.neighbours = []link.Neighbour{{IP: b.ip, MAC: stale}}
 		a.up()

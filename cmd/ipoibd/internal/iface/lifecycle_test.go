@@ -34,7 +34,7 @@ func (h *testHost) waitUp() {
 func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a := newHost(t, fabric, 1, 1500)
+		a := newHost(t, fabric, 1)
 		a.up()
 		a.stopInterface()
 		carriers := a.tap.forget()
@@ -85,12 +85,12 @@ func TestFailedQueuePairIsReplaced(t *testing.T) {
 				if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "queue pair has failed") {
 					t.Fatalf("failed: %s, %q", s.State, s.Reason)
 				}
-				a.tap.SetMTU(1300) // an event meanwhile does not hide the reason
+				a.tap.Fake.SetMTU(1300) // an event meanwhile does not hide the reason
 				synctest.Wait()
 				if got := a.status(); got.Reason != s.Reason {
 					t.Errorf("reason became %q", got.Reason)
 				}
-				a.tap.SetMTU(1444)
+				a.tap.Fake.SetMTU(1444)
 				time.Sleep(firstRetry)
 				synctest.Wait()
 				s = a.status()
@@ -194,7 +194,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				fabric := memfabric.New(1)
-				h := newHost(t, fabric, 1, 1500)
+				h := newHost(t, fabric, 1)
 				prepare(h)
 				started := time.Now()
 				h.stop()
@@ -219,7 +219,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			fabric := memfabric.New(seed)
-			a, b := newHost(t, fabric, 1, 1500), newHost(t, fabric, 2, 1500)
+			a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 			a.up()
 			b.up()
 			for range 200 {
@@ -233,7 +233,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			a.underlay().SetUp(true)
 			a.underlay().SetMTU(1500)
-			a.tap.SetMTU(1444)
+			a.tap.Fake.SetMTU(1444)
 			a.waitUp()
 			for b.takeIP() != nil { // what was kept for it meanwhile
 			}
@@ -267,7 +267,7 @@ func disturb(rnd *rand.Rand, h *testHost) {
 	case 5:
 		h.underlay().SetMTU(mtus[rnd.IntN(len(mtus))])
 	case 6:
-		h.tap.SetMTU(1000 + rnd.IntN(1000))
+		h.tap.Fake.SetMTU(1000 + rnd.IntN(1000))
 	case 7:
 		h.sendIP(mac, h.ip.Next(), 20+rnd.IntN(1400), 1)
 	case 8:

@@ -13,7 +13,7 @@ import (
 func TestTwoInterfacesOnOneDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a, c := newHost(t, fabric, 1, 1500), newHost(t, fabric, 3, 1500)
+		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b := a.sibling(2, hca.PKeyDefault)
 		for _, h := range []*testHost{a, b, c} {
 			h.up()
@@ -52,7 +52,7 @@ func reachAll(t *testing.T, hosts ...*testHost) {
 func TestPartitionsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a, c := newHost(t, fabric, 1, 1500), newHost(t, fabric, 3, 1500)
+		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b, d := a.sibling(2, pkeyOther), c.sibling(4, pkeyOther)
 		for _, h := range []*testHost{a, b, c, d} {
 			h.up()
@@ -82,7 +82,7 @@ func TestPartitionsAreApart(t *testing.T) {
 func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
-		a := newHost(t, fabric, 1, 1500)
+		a := newHost(t, fabric, 1)
 		b := a.sibling(2, hca.PKeyDefault)
 		a.up()
 		b.up()

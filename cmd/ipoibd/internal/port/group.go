@@ -9,12 +9,14 @@ import (
 
 // What a subnet manager would have said. See the package's comment.
 const (
-	QKey         hca.QKey = 0x0b1b
-	ScopeLocal            = 2
-	GroupHops             = 1 // hop limit of what goes to a group: the scope is one link
-	UnicastHops           = 64
-	NoMulticastL          = 0 // MLID on Ethernet
+	ScopeLocal   = 2
+	GroupHops    = 1 // hop limit of what goes to a group: the scope is one link
+	UnicastHops  = 64
+	NoMulticastL = 0 // MLID on Ethernet
 )
+
+// QKey is the Q_Key of every group.
+const QKey hca.QKey = 0x0b1b
 
 // groupIPv4 carries all IPoIB groups of an IPv4 port: organisation-local scope
 // (RFC 2365), its last 16 bits the number 4791.

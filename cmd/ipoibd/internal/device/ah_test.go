@@ -1,0 +1,73 @@
+package device
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// slowPD makes each address handle in a second, as hardware does whose peer is
+// silent.
+type slowPD struct {
+	hca.PD
+	made, closed chan struct{}
+}
+
+type slowAH struct {
+	hca.AH
+	pd *slowPD
+}
+
+func newSlowPD() *slowPD {
+	return &slowPD{made: make(chan struct{}, maxAHRequests), closed: make(chan struct{}, maxAHRequests)}
+}
+
+func (p *slowPD) CreateAH(hca.AHSpec) (hca.AH, error) {
+	time.Sleep(time.Second)
+	p.made <- struct{}{}
+	return &slowAH{pd: p}, nil
+}
+
+func (a *slowAH) Close() error {
+	a.pd.closed <- struct{}{}
+	return nil
+}
+
+// Requests are bounded, and the end waits for those under way alone, whether or
+// not anybody takes results; every handle made is closed.
+func TestAHWorkersEndInTime(t *testing.T) {
+	for name, take := range map[string]int{"nobody takes results": 0, "some are taken": 10} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pd := newSlowPD()
+				w := newAHWorkers(pd)
+				synctest.Wait()
+				taken := uint64(0)
+				for w.Create(taken, hca.AHSpec{}) {
+					taken++
+				}
+				if taken < maxAHRequests || taken > maxAHRequests+ahWorkers {
+					t.Errorf("%d requests taken", taken)
+				}
+				for range take {
+					r := <-w.Results()
+					if err := w.Destroy(r.AH); err != nil {
+						t.Error(err)
+					}
+				}
+				start := time.Now()
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > time.Second {
+					t.Errorf("the end took %s", took)
+				}
+				if len(pd.made) != len(pd.closed) {
+					t.Errorf("%d handles made, %d closed", len(pd.made), len(pd.closed))
+				}
+			})
+		})
+	}
+}

@@ -39,7 +39,7 @@ func (t *Table) attach(ev Attached) {
 		t.link.become(self, t.now)
 		t.news.begin(t.now)
 		if p := t.peers.byEndpoint[self]; p != nil {
-			t.forget(p, DropEvicted)
+			t.forget(p)
 		}
 	}
 	t.link.up = true

@@ -195,6 +195,7 @@ func (t *Table) checkPeers() error {
 			ready++
 		case handleWaiting, handleRefused:
 			paused++
+		case handleNone, numHandleState:
 		case handleAsked:
 			if t.handles.asked[h.id] != p {
 				return fmt.Errorf("request %d of %v is lost", h.id, e)

@@ -79,6 +79,7 @@ func (m ndMessage) packet() []byte {
 
 // etherLink and ipoibLink are link-layer address options in the two forms.
 func etherLink(typ uint8, m ipoib.MAC) []byte { return append([]byte{typ, 1}, m[:]...) }
+
 func ipoibLink(typ uint8, e endpoint) []byte {
 	a := e.addr()
 	return append([]byte{typ, 3, 0, 0}, a[:]...)

@@ -44,12 +44,12 @@ func (t *Table) makeRoomUsed() bool {
 
 func (t *Table) evict(p *peer) {
 	t.stats.Evicted++
-	t.forget(p, DropEvicted)
+	t.forget(p)
 }
 
 // forget removes p, its handle, and what is kept for it.
-func (t *Table) forget(p *peer, why Reason) {
-	t.dropKept(&p.kept, why)
+func (t *Table) forget(p *peer) {
+	t.dropKept(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
 	if !p.plain {
@@ -63,10 +63,10 @@ func (t *Table) sweep() {
 	all(&t.peers.heard, t.refresh)
 	all(&t.peers.used, t.refresh)
 	for p := oldest(&t.peers.heard); p != nil && t.now.Sub(p.seen) >= heardIdle; p = oldest(&t.peers.heard) {
-		t.forget(p, DropEvicted)
+		t.forget(p)
 	}
 	for p := oldest(&t.peers.used); p != nil && t.now.Sub(p.seen) >= usedIdle; p = oldest(&t.peers.used) {
-		t.forget(p, DropEvicted)
+		t.forget(p)
 	}
 	if t.mac.refresh(t.now) {
 		t.pub.change()

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
@@ -13,7 +12,6 @@ import (
 type names struct {
 	macs map[ipoib.MAC]string
 	ends map[endpoint]string
-	ahs  map[hca.AH]string
 }
 
 func (n names) mac(m ipoib.MAC) string {

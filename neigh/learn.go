@@ -38,7 +38,7 @@ func (p *peer) blank() bool {
 // comeBack moves p to the endpoint e, whose blank entry (or nil) goes away.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
-		t.forget(blank, DropEvicted)
+		t.forget(blank)
 	}
 	t.peers.setQPN(p, e.qpn)
 	t.pub.urgent()

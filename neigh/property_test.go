@@ -22,14 +22,25 @@ type world struct {
 
 var (
 	worldEnds = []endpoint{
-		peerB, peerC, {peerB.gid, 0x23}, {peerB.gid, 0x24}, {peerC.gid, 0x33 + 1}, numbered(1), numbered(2), selfEnd,
-		{selfEnd.gid, 0x12}, {hca.GID{}, 5}, {peerB.gid, 1},
+		peerB, peerC,
+		{peerB.gid, 0x23},
+		{peerB.gid, 0x24},
+		{peerC.gid, 0x33 + 1},
+		numbered(1), numbered(2), selfEnd,
+		{selfEnd.gid, 0x12},
+		{hca.GID{}, 5},
+		{peerB.gid, 1},
 	}
 	worldIPs  = []string{ipA, ipB, ipC, "10.0.0.4", "0.0.0.0", "10.0.0.255", "224.0.0.1"}
 	worldIP6s = []string{llA, llB, "fe80::c", "2001:db8::1", "2001:db8::2", "ff02::1", "::"}
 	foreign   = ipoib.MAC{2, 0xbb}
 	worldMACs = []ipoib.MAC{
-		ownMAC, foreign, {2, 0xcc}, ipoib.Broadcast, {1, 0, 0x5e, 0, 0, 1}, {}, plainMAC(peerB.gid), plainMAC(peerC.gid),
+		ownMAC, foreign,
+		{2, 0xcc},
+		ipoib.Broadcast,
+		{1, 0, 0x5e, 0, 0, 1},
+		{},
+		plainMAC(peerB.gid), plainMAC(peerC.gid),
 		rehashedMAC(peerB.gid, 0x23, 1), plainMAC(numbered(1).gid),
 	}
 )

@@ -50,8 +50,10 @@ func newCounters() counters {
 
 func (c *counters) list() []hca.Counter {
 	out := []hca.Counter{
-		{Name: "tx_packets", Value: c.txPackets}, {Name: "tx_bytes", Value: c.txBytes},
-		{Name: "rx_packets", Value: c.rxPackets}, {Name: "rx_bytes", Value: c.rxBytes},
+		{Name: "tx_packets", Value: c.txPackets},
+		{Name: "tx_bytes", Value: c.txBytes},
+		{Name: "rx_packets", Value: c.rxPackets},
+		{Name: "rx_bytes", Value: c.rxBytes},
 	}
 	for _, d := range drops {
 		out = append(out, hca.Counter{Name: string(d), Value: c.drops[d]})

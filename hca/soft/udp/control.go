@@ -30,7 +30,7 @@ func cutControl(b []byte) (hdr unix.Cmsghdr, data, rest []byte, ok bool) {
 		return hdr, nil, nil, false
 	}
 	hdr = *(*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-	if uint64(hdr.Len) < uint64(unix.CmsgLen(0)) || uint64(hdr.Len) > uint64(len(b)) {
+	if n := uint64(hdr.Len); n < uint64(unix.CmsgLen(0)) || n > uint64(len(b)) { //nolint:unconvert // 32 bits elsewhere
 		return hdr, nil, nil, false
 	}
 	data = b[unix.CmsgLen(0):hdr.Len]

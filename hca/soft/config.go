@@ -15,6 +15,10 @@ type Config struct {
 	Transport wire.Transport // the device's own from Open on: Close closes it
 	PKeys     []hca.PKey     // the P_Key table; nil: the default key alone
 
+	// GUID is the node's and the port's; zero: made from the underlay's MAC, as
+	// rxe does. An underlay without a MAC needs one.
+	GUID hca.GUID
+
 	// StandardMTU declares the largest MTU of the standard that the underlay
 	// carries in full, which hardware peers need.
 	StandardMTU bool

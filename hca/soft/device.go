@@ -63,7 +63,10 @@ func Open(cfg Config) (*Device, error) {
 	d.events.init()
 	d.routes.Store(&routes{})
 	state := d.wire.State()
-	d.attr = deviceAttr(cfg.Name, guid(state.MAC))
+	if d.cfg.GUID == (hca.GUID{}) {
+		d.cfg.GUID = guid(state.MAC)
+	}
+	d.attr = deviceAttr(cfg.Name, d.cfg.GUID)
 	d.slow.port.become(&state, cfg.StandardMTU)
 	d.env.Store(&softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),

@@ -122,7 +122,13 @@ func (d *softDevice) openNow() (hca.Device, error) {
 	if len(d.cfg.Peers) > 0 {
 		cfg.Peers = d.peers.Addrs
 	}
-	dev, err := soft.Open(cfg)
+	if transport.State().MAC == [6]byte{} {
+		cfg.GUID, err = hostGUID(d.cfg.Underlay)
+	}
+	var dev hca.Device
+	if err == nil {
+		dev, err = soft.Open(cfg)
+	}
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}

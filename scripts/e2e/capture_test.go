@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,8 +22,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// capture is a tcpdump on a host's underlay: a witness that knows nothing of
-// the daemon.
+// capture is a dumpcap on a host's underlay: a witness that knows nothing of the
+// daemon. (tcpdump would drop privileges that a user namespace does not have.)
 type capture struct {
 	tb   testing.TB
 	path string
@@ -30,35 +31,43 @@ type capture struct {
 	log  *logBuffer
 }
 
-// captureLimit bounds how long tcpdump takes to start and to end.
-const captureLimit = 10 * time.Second
+const (
+	// captureLimit bounds how long dumpcap takes to start.
+	captureLimit = 10 * time.Second
+	// captureFlush is how long the kernel may keep what it has for dumpcap.
+	captureFlush = time.Second
+)
 
 // capture records every datagram of RoCEv2 on the host's underlay until stop.
 func (h *host) capture() *capture {
 	h.tb.Helper()
 	c := &capture{tb: h.tb, path: filepath.Join(h.dir, "underlay.pcap"), log: &logBuffer{}}
-	c.cmd = h.Command("tcpdump", "-i", nstest.Dev, "-B", "65536", "--immediate-mode", "-U", "-Z", "root", "-w", c.path, "udp and dst port 4791")
+	c.cmd = h.Command("dumpcap", "-q", "-P", "-i", nstest.Dev, "-B", "64", "-f", "udp and dst port 4791", "-w", c.path)
 	c.cmd.Stderr = c.log
 	if err := c.cmd.Start(); err != nil {
-		h.tb.Fatalf("start tcpdump (Debian package tcpdump): %v", err)
+		h.tb.Fatalf("start dumpcap (Debian package tshark): %v", err)
 	}
-	eventually(h.tb, captureLimit, "tcpdump listens", func() bool { return strings.Contains(c.log.String(), "listening on") })
+	eventually(h.tb, captureLimit, "dumpcap listens", func() bool { return strings.Contains(c.log.String(), "File: ") })
 	return c
 }
 
 // stop ends the capture; one that lost a packet is no witness.
 func (c *capture) stop() {
 	c.tb.Helper()
+	time.Sleep(captureFlush)
 	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		c.tb.Fatalf("stop tcpdump: %v", err)
+		c.tb.Fatalf("stop dumpcap: %v", err)
 	}
 	if err := c.cmd.Wait(); err != nil {
-		c.tb.Fatalf("tcpdump: %v\n%s", err, c.log)
+		c.tb.Fatalf("dumpcap: %v\n%s", err, c.log)
 	}
-	if !strings.Contains(c.log.String(), "\n0 packets dropped by kernel") {
+	if !complete.MatchString(c.log.String()) {
 		c.tb.Fatalf("the capture is not complete:\n%s", c.log)
 	}
 }
+
+// complete is what dumpcap says of a capture that lost nothing.
+var complete = regexp.MustCompile(`Packets received/dropped .*: \d+/0 `)
 
 // datagrams counts the datagrams by source address.
 func (c *capture) datagrams() map[netip.Addr]uint64 {

@@ -1,0 +1,32 @@
+package guard
+
+import (
+	"sync/atomic"
+
+	"ipoibd/hca"
+)
+
+// counts are the guard's own counters.
+type counts struct {
+	staleWCs       atomic.Uint64 // completions of no posted request
+	staleEvents    atomic.Uint64 // events about objects that are gone
+	flushed        atomic.Uint64 // requests flushed in software
+	abandoned      atomic.Uint64 // verbs whose caller was released
+	stuck          atomic.Int64  // of them, those that have not returned
+	late           atomic.Uint64 // of them, those that have
+	releasesFailed atomic.Uint64 // releases that the backend of a failed device refused
+}
+
+// Counters implements [hca.Device]: the backend's counters, then the guard's.
+func (d *Device) Counters() []hca.Counter {
+	c := &d.counts
+	return append(d.inner.Counters(),
+		hca.Counter{Name: "guard_stale_completions", Value: c.staleWCs.Load()},
+		hca.Counter{Name: "guard_stale_events", Value: c.staleEvents.Load()},
+		hca.Counter{Name: "guard_flushed", Value: c.flushed.Load()},
+		hca.Counter{Name: "guard_verbs_abandoned", Value: c.abandoned.Load()},
+		hca.Counter{Name: "guard_verbs_stuck", Value: uint64(c.stuck.Load())},
+		hca.Counter{Name: "guard_late_answers", Value: c.late.Load()},
+		hca.Counter{Name: "guard_releases_failed", Value: c.releasesFailed.Load()},
+	)
+}

@@ -1,0 +1,112 @@
+package guard
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// Options bound what a backend that hangs may cost.
+type Options struct {
+	// VerbTimeout is how long a verb may take; 1 s when 0.
+	VerbTimeout time.Duration
+	// AHTimeout is how long creating an address handle may take, which waits
+	// for the neighbour; 5 s when 0.
+	AHTimeout time.Duration
+	// MaxStuck is how many verbs may be in the backend at once; 16 when 0.
+	MaxStuck int
+}
+
+// Defaults of Options. Resolving a neighbour takes about a second, and the
+// kernel tries more than once.
+const (
+	DefaultVerbTimeout = time.Second
+	DefaultAHTimeout   = 5 * time.Second
+	DefaultMaxStuck    = 16
+)
+
+func (o Options) withDefaults() Options {
+	if o.VerbTimeout <= 0 {
+		o.VerbTimeout = DefaultVerbTimeout
+	}
+	if o.AHTimeout <= 0 {
+		o.AHTimeout = DefaultAHTimeout
+	}
+	if o.MaxStuck <= 0 {
+		o.MaxStuck = DefaultMaxStuck
+	}
+	return o
+}
+
+// Device is a guarded [hca.Device].
+type Device struct {
+	inner hca.Device
+	opts  Options
+	attr  hca.DeviceAttr
+
+	failure atomic.Pointer[Failure]
+	dead    chan struct{} // closed on failure
+	slots   chan struct{} // one for each verb in the backend
+	counts  counts
+	events  events
+
+	self     object
+	released chan struct{} // closed when the backend's device is
+
+	mu       sync.Mutex
+	registry registry
+	graves   graves
+}
+
+var _ hca.Device = (*Device)(nil)
+
+// Wrap guards a device, which is the guard's own from then on.
+func Wrap(dev hca.Device, opts Options) *Device {
+	d := &Device{inner: dev, opts: opts.withDefaults(), attr: dev.Attr()}
+	d.dead, d.released = make(chan struct{}), make(chan struct{})
+	d.slots = make(chan struct{}, d.opts.MaxStuck)
+	d.registry.init()
+	d.self = object{
+		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released) },
+	}
+	return d
+}
+
+// Attr implements [hca.Device]; it answers in the failed state too.
+func (d *Device) Attr() hca.DeviceAttr { return d.attr }
+
+// QueryPort implements [hca.Device].
+func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
+	return ask(d, verb{name: "query_port"}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
+}
+
+// Close implements [hca.Device]. In the failed state it never fails: it waits,
+// at most Options.VerbTimeout, until the backend has released everything, so
+// that the device can be opened anew.
+func (d *Device) Close() error {
+	err := d.self.release()
+	if err != nil || d.Err() == nil {
+		return err
+	}
+	p := newPatience(d.opts.VerbTimeout, 0)
+	defer p.stop()
+	for {
+		select {
+		case <-d.released:
+			return nil
+		case <-p.timer.C:
+			if p.spent() {
+				return nil
+			}
+		}
+	}
+}
+
+// closed reports whether Close was called and succeeded.
+func (d *Device) closed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.self.life != lifeOpen
+}

@@ -1,0 +1,105 @@
+package guard
+
+import "ipoibd/hca"
+
+// releaser is a wrapped object.
+type releaser interface{ Close() error }
+
+// create is call for a verb that makes an object; one that comes late is
+// released again.
+func create[T releaser](d *Device, v verb, f func() (T, error)) (T, error) {
+	a := call(d, v, f, func(made T, err error) {
+		if err == nil {
+			_ = made.Close()
+		}
+	})
+	return a.val, a.err
+}
+
+// PD is a guarded [hca.PD].
+type PD struct {
+	object
+	inner hca.PD
+}
+
+var _ hca.PD = (*PD)(nil)
+
+// AllocPD implements [hca.Device].
+func (d *Device) AllocPD() (hca.PD, error) {
+	return create[hca.PD](d, verb{name: "alloc_pd", on: []*object{&d.self}}, func() (hca.PD, error) {
+		inner, err := d.inner.AllocPD()
+		if err != nil {
+			return nil, err
+		}
+		p := &PD{inner: inner}
+		p.object = object{dev: d, verb: "dealloc_pd", close: inner.Close, parents: []*object{&d.self}}
+		p.born()
+		return p, nil
+	})
+}
+
+// Close implements [hca.PD].
+func (p *PD) Close() error { return p.release() }
+
+// child makes the books' part of something that p gives out.
+func (p *PD) child(verb string, release func() error) object {
+	return object{dev: p.dev, verb: verb, close: release, parents: []*object{&p.object}}
+}
+
+// MR is a guarded [hca.MR].
+type MR struct {
+	object
+	inner hca.MR
+}
+
+var _ hca.MR = (*MR)(nil)
+
+// AllocMR implements [hca.PD].
+func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
+	return create[hca.MR](p.dev, verb{name: "reg_mr", on: []*object{&p.object}}, func() (hca.MR, error) {
+		inner, err := p.inner.AllocMR(size, access)
+		if err != nil {
+			return nil, err
+		}
+		m := &MR{object: p.child("dereg_mr", inner.Close), inner: inner}
+		m.born()
+		return m, nil
+	})
+}
+
+// Bytes implements [hca.MR].
+func (m *MR) Bytes() []byte { return m.inner.Bytes() }
+
+// SGE implements [hca.MR].
+func (m *MR) SGE(off, n int) hca.SGE { return m.inner.SGE(off, n) }
+
+// Close implements [hca.MR].
+func (m *MR) Close() error { return m.release() }
+
+// AH is a guarded [hca.AH].
+type AH struct {
+	object
+	inner hca.AH
+}
+
+var _ hca.AH = (*AH)(nil)
+
+// CreateAH implements [hca.PD]. Its patience is Options.AHTimeout.
+func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
+	v := verb{name: "create_ah", on: []*object{&p.object}, patience: p.dev.opts.AHTimeout}
+	return create[hca.AH](p.dev, v, func() (hca.AH, error) {
+		inner, err := p.inner.CreateAH(spec)
+		if err != nil {
+			return nil, err
+		}
+		a := &AH{object: p.child("destroy_ah", inner.Close), inner: inner}
+		a.born()
+		return a, nil
+	})
+}
+
+// Spec implements [hca.AH].
+func (a *AH) Spec() hca.AHSpec { return a.inner.Spec() }
+
+// Close implements [hca.AH].
+func (a *AH) Close() error { return a.release() }

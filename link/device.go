@@ -46,9 +46,11 @@ type Device interface {
 
 // State is what the host has made of the interface.
 type State struct {
-	Index   int
-	Name    string
-	Present bool // false: deleted or moved away; all else is zero
+	Index int // in the network namespace that it is in now
+	Name  string
+	// Present is false, and all else zero, of an interface that was deleted or
+	// moved to a network namespace that this process may not enter.
+	Present bool
 	Up      bool // administratively up
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
 	// is up.
@@ -57,8 +59,10 @@ type State struct {
 	MAC     [6]byte
 	Master  int // index of the bridge, bond or VRF above, 0 without one
 	Alias   string
-	Addrs   []netip.Prefix // of the interface, sorted
-	Above   []netip.Prefix // of its master, sorted
+	// Addrs are those of the interface, sorted. They are proven unique: without
+	// one whose duplicate address detection is under way or has failed.
+	Addrs []netip.Prefix
+	Above []netip.Prefix // of its master, likewise
 }
 
 // SelfAddrs yields the host's own addresses behind the interface: its own and

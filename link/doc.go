@@ -12,7 +12,7 @@
 // must never hold one: the kernel would let a second attach to a multi-queue
 // TAP succeed and split the traffic between the two. So a process holds the
 // lock of the name, an abstract UNIX socket, which ends with the process and
-// belongs to the network namespace, as the interface does.
+// belongs to the network namespace in which the interface was opened.
 //
 // # How the TAP is attached
 //
@@ -45,12 +45,40 @@
 // known of the messages but their interface index, and one that was lost
 // (ENOBUFS) costs one more reading.
 //
+// An address is told of only once duplicate address detection has found it
+// unique (RFC 4862, section 5.4): nobody is to announce it before.
+//
+// # Another network namespace
+//
+// An interface may be given to a container: its queue goes on carrying frames,
+// and the queue is asked, too, for the namespace and the name that the interface
+// has now (TUNGETDEVNETNS, TUNGETIFF), each time that netlink is asked for more.
+// Away from home a netlink socket is opened for each such visit. None stays, as
+// a socket or a descriptor of the namespace would keep it alive, with all that is
+// in it, after the container has ended.
+//
+// So the messages come to a socket at home, which hears of every namespace that
+// has an ID there (NETLINK_LISTEN_ALL_NSID). An ID keeps nothing alive; each visit
+// sees to it that there is one. With its container the kernel deletes the
+// interface. It sends no message of that, since the ID goes first; but it does
+// send one that the ID is gone (RTM_DELNSID).
+//
+// The same goes for the lock: it stays at home, and in the container nobody holds
+// the name. What protects the interface there is its queue: Open and Delete wait
+// for that to be gone, then fail with ErrOwned, of an unknown process.
+//
+// Close leaves the interface in its container, without carrier. Who opens its
+// name in the container adopts it; who opens it at home makes another one, with
+// the same MAC. [TAP.Remove] takes the interface away wherever it is.
+//
 // # Limits
 //
 // One queue. Open, Delete and Watch work in the network namespace of the
-// calling thread. An interface that is moved to another namespace goes on
-// carrying frames, but netlink here sees it no more: State.Present is false.
-// Any process of the namespace can take the lock of a name; the error then
-// names it. water leaks its descriptor when the kernel refuses to create the
-// device, which ends the start of the caller.
+// calling thread. To follow an interface that was moved takes CAP_SYS_ADMIN and
+// CAP_NET_BROADCAST; without the first, or where the other namespace belongs to
+// somebody else, State.Present is false, and without the second nothing is heard
+// from there. TUNGETDEVNETNS came with Linux 5.8. Any process of the namespace
+// can take the lock of a name; the error then names it. water leaks its
+// descriptor when the kernel refuses to create the device, which ends the start
+// of the caller.
 package link

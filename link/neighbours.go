@@ -20,20 +20,19 @@ const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | n
 
 // Neighbours lists the host's neighbours behind the interface, and behind its
 // master: whom the host may send frames to without asking first. May block.
-func (t *TAP) Neighbours() ([]Neighbour, error) {
-	out, err := t.nl.neighbours(t.index)
+func (t *TAP) Neighbours() (out []Neighbour, err error) {
+	err = t.visit(func(r *rtnl, l netlink.Link) (err error) {
+		out, err = r.neighbours(l)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list the neighbours of %s: %w", t.name, classify(err))
+		return nil, fmt.Errorf("list the neighbours of %s: %w", t.name, err)
 	}
 	return out, nil
 }
 
-func (r *rtnl) neighbours(index int) ([]Neighbour, error) {
-	l, err := r.byIndex(index)
-	if err != nil || l == nil {
-		return nil, err
-	}
-	out, err := r.neighboursOf(nil, index)
+func (r *rtnl) neighbours(l netlink.Link) ([]Neighbour, error) {
+	out, err := r.neighboursOf(nil, l.Attrs().Index)
 	if master := l.Attrs().MasterIndex; err == nil && master != 0 {
 		out, err = r.neighboursOf(out, master)
 	}

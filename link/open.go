@@ -33,9 +33,9 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err != nil {
 		return nil, false, errors.Join(fmt.Errorf("open netlink: %w", err), own.release())
 	}
-	index, adopted, err := prepare(nl, spec)
+	adopted, err = prepare(nl, spec)
 	if err == nil {
-		t, err = newTAP(spec.Name, index, own, nl)
+		t, err = newTAP(spec.Name, own, nl)
 	}
 	if err != nil {
 		nl.close()
@@ -45,36 +45,35 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 }
 
 // prepare sees to it that the interface is there, is ours and has no queue.
-func prepare(nl *rtnl, spec Spec) (index int, adopted bool, err error) {
+func prepare(nl *rtnl, spec Spec) (adopted bool, err error) {
 	found, err := nl.byName(spec.Name)
 	if err != nil {
-		return 0, false, fmt.Errorf("look for %s: %w", spec.Name, classify(err))
+		return false, fmt.Errorf("look for %s: %w", spec.Name, classify(err))
 	}
 	if found == nil {
-		index, err = create(nl, spec)
-		return index, false, err
+		return false, create(nl, spec)
 	}
 	if err := checkOurs(found); err != nil {
-		return 0, false, err
+		return false, err
 	}
-	return found.Attrs().Index, true, awaitDetached(nl, found)
+	return true, awaitDetached(nl, found)
 }
 
 // create makes the interface. The alias comes last, so that one that bears it
 // is complete; a failure takes the interface away again.
-func create(nl *rtnl, spec Spec) (index int, err error) {
+func create(nl *rtnl, spec Spec) error {
 	if err := createTAP(spec.Name); err != nil {
-		return 0, err
+		return err
 	}
 	l, err := nl.byName(spec.Name)
 	if err != nil || l == nil {
-		return 0, fmt.Errorf("find %s after its creation: %w", spec.Name, errors.Join(ErrNotFound, err))
+		return fmt.Errorf("find %s after its creation: %w", spec.Name, errors.Join(ErrNotFound, err))
 	}
 	if err := nl.do(func(h *netlink.Handle) error { return configure(h, l, spec) }); err != nil {
 		undo := nl.do(func(h *netlink.Handle) error { return h.LinkDel(l) })
-		return 0, errors.Join(fmt.Errorf("configure %s: %w", spec.Name, classify(err)), undo)
+		return errors.Join(fmt.Errorf("configure %s: %w", spec.Name, classify(err)), undo)
 	}
-	return l.Attrs().Index, nil
+	return nil
 }
 
 func configure(h *netlink.Handle, l netlink.Link, spec Spec) error {

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -16,8 +17,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// holdEnv makes the test binary a process that holds an interface, says so,
-// and stays until its input ends.
+// holdEnv makes the test binary a process that holds an interface, says so, says
+// whenever it is not there any more, and stays until its input ends.
 const holdEnv = "IPOIBD_LINK_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -34,26 +35,47 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Stdout.WriteString("holding\n")
+	go sayAbsent(tap)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// holdElsewhere starts a process that holds the interface.
-func holdElsewhere(t *testing.T, name string) *exec.Cmd {
+func sayAbsent(tap *link.TAP) {
+	states, err := tap.Watch(context.Background())
+	if err != nil {
+		os.Stdout.WriteString(err.Error() + "\n")
+	}
+	for s := range states {
+		if !s.Present {
+			os.Stdout.WriteString("absent\n")
+		}
+	}
+}
+
+// holdElsewhere starts a process that holds the interface, by way of another
+// program where one is given.
+func holdElsewhere(t *testing.T, name string, by ...string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
-	cmd := exec.CommandContext(t.Context(), exe)
+	args := append(by, exe)
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), holdEnv+"="+name)
 	_, err = cmd.StdinPipe()
 	must(t, err)
 	out, err := cmd.StdoutPipe()
 	must(t, err)
 	must(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if line != "holding\n" {
-		t.Fatalf("the other process says %q, %v", line, err)
+	says := bufio.NewReader(out)
+	hears(t, says, "holding")
+	return cmd, says
+}
+
+// hears waits for a line of the other process.
+func hears(t *testing.T, says *bufio.Reader, want string) {
+	t.Helper()
+	if line, err := says.ReadString('\n'); line != want+"\n" {
+		t.Fatalf("the other process says %q, %v; want %q", line, err, want)
 	}
-	return cmd
 }
 
 func command(t *testing.T, name string, args ...string) (string, error) {
@@ -68,7 +90,7 @@ func TestOwnedByAnotherProcess(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	other := holdElsewhere(t, "ib0")
+	other, _ := holdElsewhere(t, "ib0")
 	must(t, netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "ib0"}}))
 	_, _, err := link.Open(spec("ib0"))
 	var owned *link.OwnedError

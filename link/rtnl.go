@@ -80,6 +80,11 @@ func foundOrNil(l netlink.Link, err error) (netlink.Link, error) {
 	return l, err
 }
 
+// unproven are the flags of an address that is not, or not yet, the host's to
+// announce: duplicate address detection is under way or has failed (RFC 4862,
+// section 5.4; linux/if_addr.h).
+const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+
 // addrs returns the addresses of an interface, sorted.
 func (r *rtnl) addrs(l netlink.Link) (out []netip.Prefix, err error) {
 	err = r.do(func(h *netlink.Handle) error {
@@ -90,11 +95,12 @@ func (r *rtnl) addrs(l netlink.Link) (out []netip.Prefix, err error) {
 	return out, err
 }
 
+// prefixes leaves out what is unproven.
 func prefixes(list []netlink.Addr) []netip.Prefix {
 	out := make([]netip.Prefix, 0, len(list))
 	for _, a := range list {
 		ip, ok := netip.AddrFromSlice(a.IP)
-		if !ok {
+		if !ok || a.Flags&unproven != 0 {
 			continue
 		}
 		bits, _ := a.Mask.Size()

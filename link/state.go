@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -9,10 +10,16 @@ import (
 )
 
 // State implements [Device].
-func (t *TAP) State() (State, error) {
-	s, err := t.nl.state(t.index)
-	if err != nil {
-		return State{}, fmt.Errorf("read the state of %s: %w", t.name, classify(err))
+func (t *TAP) State() (s State, err error) {
+	err = t.visit(func(r *rtnl, l netlink.Link) (err error) {
+		s, err = r.state(l)
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrGone), errors.Is(err, ErrPermission):
+		return State{}, nil
+	case err != nil:
+		return State{}, fmt.Errorf("read the state of %s: %w", t.name, err)
 	}
 	return s, nil
 }
@@ -20,24 +27,19 @@ func (t *TAP) State() (State, error) {
 // Counters implements [Device].
 func (t *TAP) Counters() (Counters, error) {
 	c := t.count.snapshot()
-	l, err := t.nl.byIndex(t.index)
-	switch {
-	case err != nil:
-		return c, fmt.Errorf("read the counters of %s: %w", t.name, classify(err))
-	case l == nil:
-		return c, fmt.Errorf("read the counters of %s: %w", t.name, ErrGone)
+	err := t.visit(func(_ *rtnl, l netlink.Link) error {
+		c.Kernel = kernelCounters(l.Attrs().Statistics)
+		return nil
+	})
+	if err != nil {
+		return c, fmt.Errorf("read the counters of %s: %w", t.name, err)
 	}
-	c.Kernel = kernelCounters(l.Attrs().Statistics)
 	return c, nil
 }
 
-// state reads the state of an interface; a zero one where there is none.
-func (r *rtnl) state(index int) (State, error) {
-	l, err := r.byIndex(index)
-	if err != nil || l == nil {
-		return State{}, err
-	}
-	s := stateOf(l.Attrs())
+// state is that of an interface just read, with its addresses.
+func (r *rtnl) state(l netlink.Link) (s State, err error) {
+	s = stateOf(l.Attrs())
 	if s.Addrs, err = r.addrs(l); err != nil {
 		return State{}, err
 	}

@@ -15,9 +15,9 @@ import (
 // TAP is an attached TAP; it implements [Device].
 type TAP struct {
 	name  string
-	index int
 	own   lock
-	nl    *rtnl
+	nl    *rtnl       // of the namespace that it was opened in
+	home  os.FileInfo // that namespace
 	file  *os.File
 	conn  syscall.RawConn // of file
 	count tally
@@ -34,7 +34,7 @@ type TAP struct {
 
 var _ Device = (*TAP)(nil)
 
-func newTAP(name string, index int, own lock, nl *rtnl) (*TAP, error) {
+func newTAP(name string, own lock, nl *rtnl) (*TAP, error) {
 	file, err := attachQueue(name)
 	if err != nil {
 		return nil, err
@@ -43,11 +43,24 @@ func newTAP(name string, index int, own lock, nl *rtnl) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	t := &TAP{name: name, index: index, own: own, nl: nl, file: file, conn: conn}
+	t := &TAP{name: name, own: own, nl: nl, file: file, conn: conn}
+	if err := t.findHome(); err != nil {
+		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", name, classify(err)), file.Close())
+	}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.rd.init(conn, &t.count)
 	t.wr.init(conn, &t.count)
 	return t, nil
+}
+
+func (t *TAP) findHome() error {
+	ns, err := t.namespace()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	t.home, err = ns.Stat()
+	return err
 }
 
 // Name returns the name that the interface was opened with.
@@ -63,19 +76,9 @@ func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, t.ioError(t.file.SetReadDeadline(time.Time{}))
 	}
-	return n, t.ioError(errors.Join(t.gone(), err))
-}
-
-// gone returns the error of a queue whose interface was deleted. The netpoller
-// knows only that such a queue cannot be waited for.
-func (t *TAP) gone() error {
-	return t.control(func(fd int) error {
-		req, err := unix.NewIfreq(t.name)
-		if err != nil {
-			return err
-		}
-		return os.NewSyscallError("TUNGETIFF", unix.IoctlIfreq(fd, unix.TUNGETIFF, req))
-	})
+	// Of a deleted interface the netpoller knows only that it cannot wait.
+	_, gone := t.currentName()
+	return n, t.ioError(errors.Join(gone, err))
 }
 
 // WriteBatch implements [Device].
@@ -127,6 +130,18 @@ func (t *TAP) Close() error {
 		t.closeErr = errors.Join(carrierErr, fileErr, t.own.release())
 	})
 	return t.closeErr
+}
+
+// Remove is Close, and takes the interface away, whatever its name is now and
+// wherever it was moved. One that is gone already is no error. May block.
+func (t *TAP) Remove() error {
+	err := t.control(func(fd int) error {
+		return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0))
+	})
+	if err = t.ioError(err); err != nil && !errors.Is(err, ErrGone) {
+		return errors.Join(fmt.Errorf("remove %s: %w", t.name, err), t.Close())
+	}
+	return t.Close()
 }
 
 // ioError puts the contract's sentinel in the place of the file's.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -154,22 +155,10 @@ func TestPingAcrossTwoTAPs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	var taps [2]*link.TAP
-	var hosts [2]*nstest.Namespace
-	for i := range taps {
-		hosts[i] = nstest.New(t)
-		hosts[i].Do(func() {
-			s := spec("ib0")
-			s.MAC[5] = byte(i)
-			taps[i], _ = openTAP(t, s)
-		})
-		hosts[i].Run("ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "ib0")
-		hosts[i].Run("ip", "link", "set", "ib0", "up")
-		must(t, taps[i].SetCarrier(true))
+	taps, hosts := wire(t)
+	for i, h := range hosts {
+		h.Run("ip", "address", "add", fmt.Sprintf("192.0.2.%d/24", i+1), "dev", "ib0")
 	}
-	done := make(chan struct{}, 2)
-	go func() { pump(taps[0], taps[1]); done <- struct{}{} }()
-	go func() { pump(taps[1], taps[0]); done <- struct{}{} }()
 	hosts[0].Run("ping", "-c3", "-i0.01", "-W5", "-s1400", "192.0.2.2")
 	neighbours, err := taps[0].Neighbours()
 	must(t, err)
@@ -179,10 +168,32 @@ func TestPingAcrossTwoTAPs(t *testing.T) {
 	}
 	for _, tap := range taps {
 		awaitAgreement(t, tap)
-		must(t, tap.Close())
 	}
-	<-done
-	<-done
+}
+
+// wire joins the TAPs of two hosts, both up, until the test ends.
+func wire(t *testing.T) (taps [2]*link.TAP, hosts [2]*nstest.Namespace) {
+	t.Helper()
+	for i := range taps {
+		hosts[i] = nstest.New(t)
+		hosts[i].Do(func() {
+			s := spec("ib0")
+			s.MAC[5] = byte(i)
+			taps[i], _ = openTAP(t, s)
+		})
+		hosts[i].Run("ip", "link", "set", "ib0", "up")
+		must(t, taps[i].SetCarrier(true))
+	}
+	var pumps sync.WaitGroup
+	pumps.Go(func() { pump(taps[0], taps[1]) })
+	pumps.Go(func() { pump(taps[1], taps[0]) })
+	t.Cleanup(func() {
+		for _, tap := range taps {
+			must(t, tap.Close())
+		}
+		pumps.Wait()
+	})
+	return taps, hosts
 }
 
 // awaitAgreement waits until every frame that the kernel counts was read or
@@ -288,13 +299,19 @@ func TestNoLeak(t *testing.T) {
 	for range 100 {
 		cycle()
 	}
-	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
+	requireNoMore(t, goroutines, files)
+	must(t, link.Delete("ib0"))
+}
+
+// requireNoMore grants a moment to a goroutine that is about to end.
+func requireNoMore(t *testing.T, goroutines, files int) {
+	t.Helper()
+	for end := time.Now().Add(patience); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	if g, f := runtime.NumGoroutine(), openFiles(t); g > goroutines || f > files {
 		t.Errorf("%d goroutines and %d descriptors, were %d and %d", g, f, goroutines, files)
 	}
-	must(t, link.Delete("ib0"))
 }
 
 func openFiles(t *testing.T) int {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -31,9 +33,21 @@ func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
 	return w.out, nil
 }
 
+// subscribe hears of this namespace and, where that is permitted, of every one
+// that has an ID in it (netlink(7), NETLINK_LISTEN_ALL_NSID), and when such a one
+// is gone.
 func subscribe() (*nl.NetlinkSocket, error) {
-	return nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	sock, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		sock.Close()
+		return nil, os.NewSyscallError("NETLINK_LISTEN_ALL_NSID", err)
+	}
+	return sock, nil
 }
 
 // watcher is one Watch; its goroutine owns it.
@@ -69,11 +83,22 @@ func (w *watcher) receive() bool {
 		return true // lost messages, or the end
 	}
 	for _, m := range msgs {
-		if i := interfaceOf(m.Data); i == w.tap.index || i == w.last.Master {
+		if w.concerns(m) {
 			return true
 		}
 	}
 	return false
+}
+
+// concerns reports whether a message may be about the interface, its master, or
+// the end of the namespace that they are in. Which namespace it comes from is
+// not asked: the same index of another one costs a reading in vain.
+func (w *watcher) concerns(m syscall.NetlinkMessage) bool {
+	if m.Header.Type == unix.RTM_DELNSID {
+		return true
+	}
+	i := interfaceOf(m.Data)
+	return i == w.last.Index || i == w.last.Master
 }
 
 // interfaceOf returns the index in a struct ifinfomsg (linux/rtnetlink.h) or

@@ -61,6 +61,15 @@ func (ns *Namespace) Do(f func()) {
 	f()
 }
 
+// Close gives the namespace up before the test ends: the kernel takes it away,
+// with what is in it, unless a process or socket still lives there.
+func (ns *Namespace) Close() {
+	ns.tb.Helper()
+	if err := ns.file.Close(); err != nil {
+		ns.tb.Fatalf("close the namespace: %v", err)
+	}
+}
+
 // Path names the namespace for other programs, such as nsenter, as long as the
 // test lives.
 func (ns *Namespace) Path() string {

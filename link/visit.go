@@ -1,0 +1,153 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// visitTries bounds how often an interface is looked for again that was moved
+// or renamed while it was looked for.
+const visitTries = 5
+
+// assignAny asks the kernel to choose the ID of a namespace (rtnetlink(7),
+// NETNSA_NSID).
+const assignAny = -1
+
+var errElusive = errors.New("the interface is being moved or renamed again and again")
+
+// visit calls f with the interface and a netlink socket of the network namespace
+// that it is in now; f does not keep either. Errors: ErrGone, ErrClosed,
+// ErrPermission where that namespace may not be entered, and f's.
+func (t *TAP) visit(f func(r *rtnl, l netlink.Link) error) error {
+	for range visitTries {
+		found, err := t.visitOnce(f)
+		if found || err != nil {
+			return t.ioError(err)
+		}
+	}
+	return errElusive
+}
+
+func (t *TAP) visitOnce(f func(r *rtnl, l netlink.Link) error) (found bool, err error) {
+	ns, err := t.namespace()
+	if err != nil {
+		return false, err
+	}
+	defer ns.Close()
+	name, err := t.currentName()
+	if err != nil {
+		return false, err
+	}
+	r, leave, err := t.netlinkIn(ns)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	l, err := r.byName(name)
+	if l == nil || err != nil {
+		return false, err
+	}
+	return true, f(r, l)
+}
+
+// namespace opens the network namespace that the interface is in. The file, as
+// a socket would, keeps the namespace alive: it is closed soon. The kernel
+// answers EINVAL while it takes the namespace down.
+func (t *TAP) namespace() (ns *os.File, err error) {
+	err = t.control(func(fd int) error {
+		nsfd, err := unix.IoctlRetInt(fd, unix.TUNGETDEVNETNS)
+		if err != nil {
+			return os.NewSyscallError("TUNGETDEVNETNS", err)
+		}
+		ns = os.NewFile(uintptr(nsfd), "net namespace")
+		return nil
+	})
+	return ns, err
+}
+
+// currentName asks the queue for the name of its interface; EBADFD means that
+// it was deleted.
+func (t *TAP) currentName() (name string, err error) {
+	err = t.control(func(fd int) error {
+		req, err := unix.NewIfreq(t.name)
+		if err != nil {
+			return err
+		}
+		err = unix.IoctlIfreq(fd, unix.TUNGETIFF, req)
+		name = req.Name()
+		return os.NewSyscallError("TUNGETIFF", err)
+	})
+	return name, err
+}
+
+// netlinkIn returns a netlink socket of a namespace, and what to do with it in
+// the end. At home that is the TAP's own. Elsewhere one is opened for each
+// visit, and the namespace gets an ID here, without which its messages would
+// not come to the sockets of Watch.
+func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
+	id, err := ns.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if os.SameFile(id, t.home) {
+		return t.nl, func() {}, nil
+	}
+	if err := t.nl.identify(ns); err != nil {
+		return nil, nil, fmt.Errorf("give the network namespace an ID: %w", err)
+	}
+	if r, err = openRtnlIn(ns); err != nil {
+		return nil, nil, fmt.Errorf("enter the network namespace: %w", err)
+	}
+	return r, r.close, nil
+}
+
+// identify gives a namespace an ID in this one (rtnetlink(7), RTM_NEWNSID),
+// unless it has one.
+func (r *rtnl) identify(ns *os.File) error {
+	err := r.do(func(h *netlink.Handle) error { return h.SetNetNsIdByFd(int(ns.Fd()), assignAny) })
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// openRtnlIn opens a netlink socket of another namespace. A thread that could
+// not come back from there ends with the goroutine, which has it locked.
+func openRtnlIn(ns *os.File) (r *rtnl, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		var back bool
+		if r, back, err = openInside(ns); back {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return r, err
+}
+
+// openInside works on a locked thread, and reports whether that is back where
+// it was before.
+func openInside(ns *os.File) (r *rtnl, back bool, err error) {
+	here, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, true, err
+	}
+	defer here.Close()
+	if err := setns(ns); err != nil {
+		return nil, true, err
+	}
+	r, err = openRtnl()
+	return r, setns(here) == nil, err
+}
+
+func setns(ns *os.File) error {
+	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
+}

@@ -1,0 +1,128 @@
+package qprecovery
+
+import "time"
+
+// become is the only writer of the state. It does what belongs to entering it.
+func (l *Ladder) become(now time.Time, to State, why Reason) {
+	from := l.state
+	l.state, l.why = to, why
+	l.next = pending{}
+	l.op.due, l.op.extended = time.Time{}, false
+	switch to {
+	case Healthy:
+		l.becomeHealthy(now)
+	case Idle:
+		l.becomeIdle(now)
+	default:
+		l.becomeIll(now, from)
+	}
+}
+
+// becomeHealthy lets the frames go on. What was learnt meanwhile comes next.
+func (l *Ladder) becomeHealthy(now time.Time) {
+	l.history.end(now, false)
+	l.budget.healthy(now)
+	l.out = l.traffic.release(l.out)
+	early := l.doubt.early
+	l.doubt.early = Fault{}
+	switch {
+	case l.device == deviceDown:
+		l.begin(now, now, ReasonDeviceReset)
+		l.apply(now, causeDown, ReasonDeviceReset)
+	case early.Class != ClassSuccess:
+		l.fault(now, early)
+	}
+}
+
+// becomeIdle leaves everything to the shell.
+func (l *Ladder) becomeIdle(now time.Time) {
+	l.history.end(now, true)
+	l.budget.ill(now)
+	l.traffic.forget()
+	l.doubt = doubt{}
+	if l.device == deviceDown {
+		l.emit(Ready{})
+	}
+}
+
+// becomeIll holds the frames before anything else, so that the data path knows
+// first.
+func (l *Ladder) becomeIll(now time.Time, from State) {
+	l.history.begin(now, now, l.why)
+	l.budget.ill(now)
+	l.out = l.traffic.hold(now, l.out)
+	if from.Rung() != l.state.Rung() || l.state == Asking && from != Asking {
+		l.history.step(now, l.state.Rung(), l.why)
+	}
+	if limit := states[l.state].limit; limit > 0 {
+		l.op.id++
+		l.op.due = now.Add(limit)
+	}
+	l.act(now)
+}
+
+// act does a state's action.
+func (l *Ladder) act(now time.Time) {
+	switch l.state {
+	case Querying:
+		l.doubt.asked, l.doubt.flushed = now, false
+		l.emit(Query{l.op.id})
+	case Resuming, Resetting, Recreating, Rebuilding, Starting:
+		l.run(now)
+	case Pausing:
+		l.pause = backOff(l.pause, pauseFirst, pauseMost)
+		l.op.due = now.Add(l.pause)
+	case Asking:
+		l.op.due = now.Add(askLimit)
+		l.emit(RequestReset{l.why})
+	case Releasing:
+		l.emit(Release{l.op.id})
+	case Detached:
+		l.detached(now)
+	case GivenUp:
+		l.out = l.traffic.cut(l.out)
+	case Idle, Healthy:
+	}
+}
+
+// run runs the state's rung.
+func (l *Ladder) run(now time.Time) {
+	rung := l.state.Rung()
+	if l.why != ReasonOperator && l.state != Starting {
+		l.budget.use(now, rung)
+	}
+	if l.state == Rebuilding && l.why != ReasonBackOff && l.why != ReasonOperator {
+		l.pause = 0
+	}
+	l.renew(rung)
+	l.doubt.flushed, l.doubt.early = false, Fault{}
+	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
+}
+
+// renew gives what the rung makes a generation of its own. A QP that is resumed
+// keeps its requests, and so its generation.
+func (l *Ladder) renew(rung Rung) {
+	if rung == RungResumeQP {
+		return
+	}
+	l.gens.last++
+	l.gens.qp = l.gens.last
+	if rung >= RungRebuildCQ {
+		l.gens.cq = l.gens.last
+	}
+	if rung >= RungDevice {
+		l.gens.device = l.gens.last
+	}
+}
+
+// detached says so, and goes on with what the device's ladder said meanwhile.
+func (l *Ladder) detached(now time.Time) {
+	l.emit(Ready{})
+	switch l.device {
+	case deviceUp:
+		l.apply(now, causeUp, ReasonDeviceBack)
+	case deviceGivenUp:
+		l.apply(now, causeGaveUp, ReasonGaveUp)
+	case deviceDown:
+	}
+}

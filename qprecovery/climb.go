@@ -1,0 +1,165 @@
+package qprecovery
+
+import "time"
+
+// fault takes a classified error. One of objects that are gone is stale, one
+// that moves nothing is absorbed.
+func (l *Ladder) fault(now time.Time, ev Fault) {
+	c := classes[min(ev.Class, ClassIgnored)]
+	switch {
+	case l.state == Idle || ev.Gen > l.gens.last || ev.Gen < l.oldest(c.cause):
+		l.history.counts.Stale++
+	case c.cause == causeNone:
+		l.history.counts.Absorbed++
+	case l.early(ev, c.cause):
+		l.doubt.early = larger(l.doubt.early, ev)
+	case c.cause == causeSuspect && l.state == Healthy:
+		l.suspect(now, ev)
+	default:
+		l.begin(now, ev.Since, c.reason)
+		l.history.blame(ev.Request)
+		l.apply(now, c.cause, c.reason)
+	}
+}
+
+// oldest is the earliest generation that a fault with this cause may bear: a CQ
+// outlives its QP, a device both.
+func (l *Ladder) oldest(on cause) uint32 {
+	switch on {
+	case causeCQ:
+		return l.gens.cq
+	case causeDevice:
+		return l.gens.device
+	default:
+		return l.gens.qp
+	}
+}
+
+// early reports whether a fault is about what the operation under way is making
+// and asks for no higher rung: then it is looked at once the operation is done.
+func (l *Ladder) early(ev Fault, on cause) bool {
+	making := l.state == Resetting || l.state == Recreating || l.state == Rebuilding || l.state == Starting
+	r := transitions[Healthy][on]
+	return making && ev.Gen == l.gens.last && r.to.Rung() <= l.state.Rung()
+}
+
+// larger returns the fault that leads further; the zero one leads nowhere.
+func larger(a, b Fault) Fault {
+	if classes[b.Class].cause > classes[a.Class].cause {
+		return b
+	}
+	return a
+}
+
+// suspect has the QP queried: for a flush no more than once in flushQuiet.
+func (l *Ladder) suspect(now time.Time, ev Fault) {
+	if ev.Class == ClassFlushed && now.Before(l.doubt.asked.Add(flushQuiet)) {
+		l.doubt.flushed = true
+		l.history.counts.Absorbed++
+		return
+	}
+	c := classes[ev.Class]
+	l.begin(now, ev.Since, c.reason)
+	l.history.blame(ev.Request)
+	l.apply(now, c.cause, c.reason)
+}
+
+// frozen takes a proven freeze. A verb that hangs is the device's matter. What
+// does not complete or is not received has the CQ and its QP rebuilt; if it
+// freezes again soon, the device is reset.
+func (l *Ladder) frozen(now time.Time, ev Frozen) {
+	switch {
+	case l.state == Idle || ev.Gen != l.gens.last || !isFreeze(ev.Reason):
+		l.history.counts.Stale++
+	case ev.Reason == ReasonVerbStuck:
+		l.begin(now, ev.Since, ev.Reason)
+		l.apply(now, causeDevice, ev.Reason)
+	case l.state != Healthy:
+		l.history.counts.Absorbed++
+	default:
+		l.begin(now, ev.Since, ev.Reason)
+		l.freeze(now, ev.Reason)
+	}
+}
+
+func isFreeze(r Reason) bool { return r >= ReasonSendTimeout && r <= ReasonVerbStuck }
+
+func (l *Ladder) freeze(now time.Time, why Reason) {
+	health := l.budget.at(now)
+	again := l.doubt.frozen && health-l.doubt.at < freezeWindow
+	l.doubt.frozen, l.doubt.at = !again, health
+	if again {
+		l.apply(now, causeDevice, ReasonFreezePersists)
+		return
+	}
+	l.apply(now, causeCQ, why)
+}
+
+// begin opens the record of a recovery that starts from health.
+func (l *Ladder) begin(now, since time.Time, why Reason) {
+	if l.state == Healthy {
+		l.history.begin(now, since, why)
+	}
+}
+
+// apply looks a cause from outside up in the table: it is followed at once, kept
+// until the operation under way has ended, or absorbed.
+func (l *Ladder) apply(now time.Time, on cause, why Reason) {
+	switch r := transitions[l.state][on]; {
+	case r == nil:
+		l.history.counts.Absorbed++
+	case l.state.operating():
+		l.keep(r.to, why)
+	default:
+		l.enter(now, r.to, why)
+	}
+}
+
+// keep remembers the highest of what is to be entered after the operation.
+func (l *Ladder) keep(to State, why Reason) {
+	if l.next.set && to <= l.next.to {
+		l.history.counts.Absorbed++
+		return
+	}
+	l.next = pending{true, to, why}
+}
+
+// result ends the operation under way: to where its result leads, or higher if
+// something larger came meanwhile. States are in the order of their rungs.
+func (l *Ladder) result(now time.Time, on cause) {
+	to, why := transitions[l.state][on].to, l.reasonOf(on)
+	if l.next.set && (l.next.to.Rung() > to.Rung() || l.next.to == Releasing) {
+		to, why = l.next.to, l.next.why
+	}
+	l.enter(now, to, why)
+}
+
+// reasonOf names the reason of a result.
+func (l *Ladder) reasonOf(on cause) Reason {
+	switch {
+	case on == causeFailed && l.state == Querying, on == causeTimeout && l.state == Querying:
+		return ReasonQueryFailed
+	case on == causeFailed:
+		return ReasonVerbFailed
+	case on == causeTimeout:
+		return ReasonVerbTimeout
+	}
+	return l.why
+}
+
+// enter becomes a state, or the next one for as long as the budget of its rung is
+// spent. The end of a back-off and the operator are above budgets.
+func (l *Ladder) enter(now time.Time, to State, why Reason) {
+	for why != ReasonOperator && why != ReasonBackOff && l.budget.spent(now, to.Rung()) {
+		r := transitions[to][causeRepeated]
+		if r == nil {
+			break
+		}
+		l.history.counts.Reasons[why]++
+		to, why = r.to, ReasonRepeated
+		if to == Pausing {
+			break
+		}
+	}
+	l.become(now, to, why)
+}

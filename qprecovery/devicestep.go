@@ -1,0 +1,164 @@
+package qprecovery
+
+import "time"
+
+// apply looks a cause from outside up in the table: it is followed at once, kept
+// until the operation under way has ended, or absorbed. Of what is kept only
+// a removal exists.
+func (d *DeviceLadder) apply(now time.Time, on deviceCause, why Reason) {
+	switch r := deviceTransitions[d.state][on]; {
+	case r == nil:
+		d.history.counts.Absorbed++
+	case d.state.operating():
+		d.next = why
+	default:
+		d.become(now, r.to, why)
+	}
+}
+
+// result ends the operation under way: to where its result leads, or to where a
+// removal meanwhile does, if that is higher. A device that was not opened need
+// not be let go.
+func (d *DeviceLadder) result(now time.Time, on deviceCause) {
+	to, why := deviceTransitions[d.state][on].to, d.reasonOf(on)
+	if d.next == ReasonRemoved && to.Rung() < RungWait {
+		to, why = deviceTransitions[d.state][deviceCauseRemoved].to, ReasonRemoved
+	}
+	d.become(now, to, why)
+}
+
+func (d *DeviceLadder) reasonOf(on deviceCause) Reason {
+	switch on {
+	case deviceCauseFailed:
+		return ReasonVerbFailed
+	case deviceCauseTimeout:
+		return ReasonVerbTimeout
+	case deviceCauseSpent:
+		return ReasonRepeated
+	default:
+		return d.why
+	}
+}
+
+// expire does what is due; see [Ladder.Step] for a stall of this process.
+func (d *DeviceLadder) expire(now time.Time) {
+	switch {
+	case d.state == DeviceWaiting && due(now, d.wait.until):
+		d.apply(now, deviceCauseGiveUp, ReasonGaveUp)
+	case !due(now, d.op.due):
+	case d.state == DeviceWaiting:
+		d.look(now)
+	case d.state == DevicePausing:
+		d.apply(now, deviceCauseDue, ReasonBackOff)
+	case now.Sub(d.op.due) > stallBound && !d.op.extended:
+		d.op.due, d.op.extended = now.Add(d.limit()), true
+	default:
+		d.result(now, deviceCauseTimeout)
+	}
+}
+
+// look tries again, or has the list read again while the device is not in it.
+func (d *DeviceLadder) look(now time.Time) {
+	if d.view.listed {
+		d.try(now, ReasonRetry)
+		return
+	}
+	d.op.due = now.Add(retryEvery)
+	d.emit(Refresh{})
+}
+
+// try opens the device that is waited for, or lets it go first.
+func (d *DeviceLadder) try(now time.Time, why Reason) {
+	on := deviceCauseDue
+	if d.view.held {
+		on = deviceCauseHeld
+	}
+	d.apply(now, on, why)
+}
+
+// limit bounds the operation of the state.
+func (d *DeviceLadder) limit() time.Duration {
+	if d.opening() {
+		return openLimit
+	}
+	return d.cfg.Grace + dropMargin
+}
+
+// become is the only writer of the state. It does what belongs to entering it.
+func (d *DeviceLadder) become(now time.Time, to DeviceState, why Reason) {
+	from, ended := d.state, d.state.operating() && why == d.why
+	d.state, d.why, d.next = to, why, ReasonNone
+	d.op.due, d.op.extended = time.Time{}, false
+	if to == DeviceHealthy {
+		d.becomeHealthy(now)
+		return
+	}
+	d.history.begin(now, now, why)
+	d.budget.ill(now)
+	if from.Rung() != to.Rung() {
+		d.history.step(now, to.Rung(), why)
+	}
+	if to.operating() {
+		d.op.id++
+		d.op.due = now.Add(d.limit())
+	}
+	d.act(now, ended)
+}
+
+func (d *DeviceLadder) becomeHealthy(now time.Time) {
+	d.history.end(now, false)
+	d.budget.healthy(now)
+	d.wait.until, d.view.foreign = time.Time{}, nil
+	d.emit(ResetEnded{d.gen})
+	if early := d.early; early != ReasonNone {
+		d.early = ReasonNone
+		d.apply(now, deviceCauseFault, early)
+	}
+}
+
+// act does a state's action. ended says that the state before came to its end
+// as it should.
+func (d *DeviceLadder) act(now time.Time, ended bool) {
+	switch d.state {
+	case DeviceDropping, DeviceReleasing:
+		d.emit(Drop{d.op.id, d.why})
+	case DeviceOpening, DeviceRetrying:
+		d.open(now)
+	case DevicePausing:
+		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
+		d.op.due = now.Add(d.wait.pause)
+	case DeviceWaiting:
+		d.waiting(now, ended)
+	case DeviceGivenUp:
+		d.wait.until = time.Time{}
+		d.emit(GiveUp{d.why})
+	case DeviceHealthy:
+	}
+}
+
+func (d *DeviceLadder) open(now time.Time) {
+	if d.state == DeviceOpening && d.why != ReasonOperator {
+		if !d.budget.spent(now, RungDevice) {
+			d.wait.pause = 0
+		}
+		d.budget.use(now, RungDevice)
+	}
+	d.gen++
+	d.early = ReasonNone
+	d.emit(Open{d.op.id, d.gen})
+}
+
+// waiting tries at once after the operator's word or a device that was let go as
+// it should, and is in the list.
+func (d *DeviceLadder) waiting(now time.Time, ended bool) {
+	if d.wait.until.IsZero() {
+		d.wait.until = now.Add(d.cfg.GiveUpAfter)
+	}
+	d.op.due = now.Add(retryEvery)
+	switch {
+	case !d.view.listed:
+		d.emit(Refresh{})
+	case ended, d.why == ReasonOperator:
+		d.try(now, d.why)
+	}
+}

@@ -1,0 +1,192 @@
+package qprecovery
+
+import (
+	"errors"
+
+	"ipoibd/hca"
+)
+
+// Errno is an errno of Linux (asm-generic/errno.h), 0 for success, or
+// [ErrnoStuck].
+type Errno uint16
+
+// Bounds of the values, and the one that is no errno.
+const (
+	ErrnoStuck Errno = 134 // behind EHWPOISON, the last errno: the verb has not returned in time
+	NumErrno   Errno = 135
+)
+
+// The errnos that have a class of their own.
+const (
+	eNOENT        Errno = 2
+	eINTR         Errno = 4
+	eIO           Errno = 5
+	eNXIO         Errno = 6
+	eBADF         Errno = 9
+	eAGAIN        Errno = 11
+	eNOMEM        Errno = 12
+	eBUSY         Errno = 16
+	eEXIST        Errno = 17
+	eNODEV        Errno = 19
+	eINVAL        Errno = 22
+	eNFILE        Errno = 23
+	eMFILE        Errno = 24
+	eNOSPC        Errno = 28
+	eRANGE        Errno = 34
+	eNODATA       Errno = 61
+	eADDRINUSE    Errno = 98
+	eADDRNOTAVAIL Errno = 99
+	eNETDOWN      Errno = 100
+	eNETUNREACH   Errno = 101
+	eNOBUFS       Errno = 105
+	eSHUTDOWN     Errno = 108
+	eTIMEDOUT     Errno = 110
+	eHOSTDOWN     Errno = 112
+	eHOSTUNREACH  Errno = 113
+	eALREADY      Errno = 114
+	eDQUOT        Errno = 122
+)
+
+// verbSet is a set of verbs, one bit each.
+type verbSet uint32
+
+func verbs(vs ...Verb) (set verbSet) {
+	for _, v := range vs {
+		set |= 1 << v
+	}
+	return set
+}
+
+func (s verbSet) has(v Verb) bool { return s>>v&1 != 0 }
+
+const everyVerb verbSet = 1<<NumVerb - 1
+
+var (
+	creatingAH = verbs(VerbCreateAH)
+	modifying  = verbs(VerbModifyReset, VerbModifyInit, VerbModifyRTR, VerbModifyRTS, VerbModifySQD, VerbModifySQE, VerbModifyErr)
+	posting    = verbs(VerbPostSend, VerbPostRecv)
+	attaching  = verbs(VerbAttachMcast)
+	detaching  = verbs(VerbDetachMcast)
+	destroying = verbs(VerbDestroyAH, VerbDestroyQP, VerbDestroyCQ, VerbDeregMR, VerbDeallocPD, VerbCloseDevice)
+)
+
+// errnoRule gives some errnos of some verbs a class.
+type errnoRule struct {
+	verbs  verbSet
+	class  Class
+	errnos []Errno
+}
+
+// errnoRules are applied in order, a later rule over an earlier one. What none
+// names was refused.
+var errnoRules = []errnoRule{
+	{everyVerb, ClassSuccess, []Errno{0}},
+	{everyVerb, ClassTransient, []Errno{eINTR, eAGAIN}},
+	{everyVerb, ClassNoResource, []Errno{eNOMEM, eNFILE, eMFILE, eNOSPC, eNOBUFS, eDQUOT}},
+	{everyVerb, ClassDeviceError, []Errno{eIO}},
+	{everyVerb, ClassDeviceGone, []Errno{eNXIO, eNODEV, eSHUTDOWN}},
+	// A driver gives ETIMEDOUT when the firmware does not answer a command.
+	{everyVerb, ClassStuck, []Errno{eTIMEDOUT, ErrnoStuck}},
+	// The netdev is down or going, a GID has left its table.
+	{everyVerb, ClassPort, []Errno{eNODATA, eADDRNOTAVAIL, eNETDOWN, eNETUNREACH}},
+	// The device is not there yet, which is what opening is tried again for.
+	{verbs(VerbOpenDevice), ClassDeviceGone, []Errno{eNOENT}},
+	// create_ah resolves the neighbour (rxe: for about 1 s), which may be slow
+	// or silent, and has no time after which it hangs.
+	{creatingAH, ClassSilentPeer, []Errno{eTIMEDOUT, eHOSTDOWN, eHOSTUNREACH, ErrnoStuck}},
+	{posting, ClassQueueFull, []Errno{eNOMEM}},
+	// A post is refused in RESET (rxe), where nobody put the QP: look at it.
+	{posting, ClassQPError, []Errno{eINVAL}},
+	// Already in that state, already attached, already gone.
+	{modifying, ClassSuccess, []Errno{eALREADY}},
+	{attaching, ClassSuccess, []Errno{eEXIST, eADDRINUSE, eALREADY}},
+	{detaching, ClassSuccess, []Errno{eNOENT, eINVAL, eADDRNOTAVAIL}},
+	{destroying, ClassSuccess, []Errno{eNOENT, eBADF}},
+}
+
+var errnoTable = buildErrnoTable()
+
+func buildErrnoTable() (t [NumVerb][NumErrno]Class) {
+	for v := range NumVerb {
+		for e := range NumErrno {
+			t[v][e] = classOf(v, e)
+		}
+	}
+	return t
+}
+
+func classOf(v Verb, e Errno) Class {
+	class := ClassRefused
+	for _, r := range errnoRules {
+		for _, named := range r.errnos {
+			if named == e && r.verbs.has(v) {
+				class = r.class
+			}
+		}
+	}
+	return class
+}
+
+// OfErrno classifies what a verb returned. An errno or a verb out of range was
+// refused.
+func OfErrno(v Verb, e Errno) Class {
+	if v >= NumVerb || e >= NumErrno {
+		return ClassRefused
+	}
+	return errnoTable[v][e]
+}
+
+// sentinels are the errnos that the errors of the contract stand for.
+var sentinels = []struct {
+	err   error
+	errno Errno
+}{
+	{hca.ErrInvalid, eINVAL},
+	{hca.ErrQueueFull, eNOMEM},
+	{hca.ErrNoMemory, eNOMEM},
+	{hca.ErrBusy, eBUSY},
+	{hca.ErrTimeout, eTIMEDOUT},
+	{hca.ErrIO, eIO},
+	{hca.ErrClosed, eBADF},
+	{hca.ErrNoDevice, eNODEV},
+	{hca.ErrRange, eRANGE},
+}
+
+// OfError classifies the error of a verb, nil being success. [hca.ErrCQ] is a CQ
+// error whoever reports it; an error that wraps no sentinel of hca was refused.
+func OfError(v Verb, err error) Class {
+	switch {
+	case err == nil:
+		return ClassSuccess
+	case errors.Is(err, hca.ErrCQ):
+		return ClassCQError
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return OfErrno(v, s.errno)
+		}
+	}
+	return ClassRefused
+}
+
+// OfVerbError classifies an error that names its verb, as [hca.VerbError] does;
+// without that it counts as the given verb's.
+func OfVerbError(otherwise Verb, err error) Class {
+	var named *hca.VerbError
+	if errors.As(err, &named) {
+		if v, ok := VerbNamed(named.Verb); ok {
+			return OfError(v, err)
+		}
+	}
+	return OfError(otherwise, err)
+}
+
+// AlreadyThere corrects the class of a refused modify_qp: some firmware refuses
+// RESET -> RESET and RESET -> ERR, and a QP found in the state that was asked
+// for is as good as moved.
+func AlreadyThere(c Class, asked, found hca.QPState) Class {
+	if c == ClassRefused && asked == found {
+		return ClassSuccess
+	}
+	return c
+}

@@ -1,0 +1,140 @@
+package qprecovery
+
+import (
+	"slices"
+	"time"
+
+	"ipoibd/hca"
+)
+
+const (
+	// MaxRecords of a scope's history: a day of a flapping port, still a page.
+	MaxRecords = 64
+	// MaxSteps of one record: the first that a recovery took; more are counted.
+	MaxSteps = 16
+)
+
+// Request describes the work request that failed (R3): it means a bug here, a
+// memory fault or bad hardware.
+type Request struct {
+	Status    hca.WCStatus
+	Opcode    hca.WCOpcode
+	VendorErr uint32
+	WRID      uint64
+	SGList    []hca.SGE // lengths in bytes and lkeys as posted
+	DestQPN   hca.QPN   // of a send
+}
+
+// Record is one recovery.
+type Record struct {
+	Reason  Reason   // of the first step
+	Request *Request // the first one that failed, if any; read-only
+	Steps   []Step   // at most MaxSteps
+	Omitted int      // steps beyond those
+	Start   time.Time
+	// End is zero while the recovery runs.
+	End time.Time
+	// Since is when service was last known to work: Start, or before it for
+	// what was detected late.
+	Since   time.Time
+	Stopped bool // ended because the interface was stopped, not by health
+}
+
+// Step is a rung that was entered and why.
+type Step struct {
+	Rung   Rung
+	Reason Reason
+	At     time.Time
+}
+
+// Duration is the time from detection to the end.
+func (r Record) Duration() time.Duration { return r.End.Sub(r.Start) }
+
+// Outage is the time without service, that before detection included.
+func (r Record) Outage() time.Duration { return r.End.Sub(r.Since) }
+
+// Worst is the highest rung reached.
+func (r Record) Worst() (worst Rung) {
+	for _, s := range r.Steps {
+		worst = max(worst, s.Rung)
+	}
+	return worst
+}
+
+// Counts are what happened since the start.
+type Counts struct {
+	Rungs    [NumRung]uint64   // entered
+	Reasons  [NumReason]uint64 // of entering
+	Absorbed uint64            // faults that a recovery under way answers too, or that ask for nothing
+	Stale    uint64            // events of an earlier generation or operation
+}
+
+// history keeps the last MaxRecords recoveries, the one under way last.
+type history struct {
+	records []Record
+	open    bool
+	counts  Counts
+}
+
+// begin opens a record unless one is open.
+func (h *history) begin(now, since time.Time, why Reason) {
+	if h.open {
+		return
+	}
+	if since.IsZero() || since.After(now) {
+		since = now
+	}
+	if len(h.records) == MaxRecords {
+		h.records = slices.Delete(h.records, 0, 1)
+	}
+	h.records = append(h.records, Record{Reason: why, Start: now, Since: since})
+	h.open = true
+}
+
+// step notes a rung entered in the open record.
+func (h *history) step(now time.Time, rung Rung, why Reason) {
+	h.counts.Rungs[rung]++
+	h.counts.Reasons[why]++
+	r := &h.records[len(h.records)-1]
+	if len(r.Steps) == MaxSteps {
+		r.Omitted++
+		return
+	}
+	r.Steps = append(r.Steps, Step{rung, why, now})
+}
+
+// blame notes the request that failed, the first one of a recovery.
+func (h *history) blame(req *Request) {
+	if !h.open || req == nil {
+		return
+	}
+	if r := &h.records[len(h.records)-1]; r.Request == nil {
+		kept := *req
+		kept.SGList = slices.Clone(req.SGList)
+		r.Request = &kept
+	}
+}
+
+// end closes the open record, if any. One that is no more than a query, with
+// nothing found and nobody to blame, is not kept.
+func (h *history) end(now time.Time, stopped bool) {
+	if !h.open {
+		return
+	}
+	h.open = false
+	last := len(h.records) - 1
+	if r := &h.records[last]; len(r.Steps) > 0 || r.Request != nil {
+		r.End, r.Stopped = now, stopped
+		return
+	}
+	h.records = h.records[:last]
+}
+
+// list returns copies of the records, oldest first.
+func (h *history) list() []Record {
+	out := slices.Clone(h.records)
+	for i := range out {
+		out[i].Steps = slices.Clone(out[i].Steps)
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+package qprecovery
+
+import (
+	"slices"
+
+	"ipoibd/hca"
+)
+
+// Identity tells a device (R22).
+type Identity struct {
+	NodeGUID     hca.GUID
+	PortGUID     hca.GUID // of the port that is used
+	SysImageGUID hca.GUID
+	PCIAddr      string // "" where there is none
+	Index        uint32 // the kernel's device index, which tells instances apart; 0: not known
+	Name         string // may change, says nothing
+}
+
+// Same reports whether two identities are of one piece of hardware. GUIDs are
+// the same before and after a reset; a software device has them from its netdev.
+func (i Identity) Same(o Identity) bool {
+	return i.NodeGUID == o.NodeGUID && i.PortGUID == o.PortGUID &&
+		i.SysImageGUID == o.SysImageGUID && i.PCIAddr == o.PCIAddr
+}
+
+// otherInstance reports whether two indexes are known and differ.
+func otherInstance(a, b uint32) bool { return a != 0 && b != 0 && a != b }
+
+// maxForeign bounds the memory of the devices that were reported and left alone;
+// the oldest is forgotten, and would be reported again.
+const maxForeign = 16
+
+// foreigners remembers them, so that each is reported once.
+type foreigners []Identity
+
+// add reports whether a device is new.
+func (f *foreigners) add(i Identity) bool {
+	if slices.Contains(*f, i) {
+		return false
+	}
+	if len(*f) == maxForeign {
+		*f = slices.Delete(*f, 0, 1)
+	}
+	*f = append(*f, i)
+	return true
+}

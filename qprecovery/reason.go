@@ -1,0 +1,87 @@
+package qprecovery
+
+// Reason says why a rung was entered: one name for log, metric, history and
+// test.
+type Reason uint8
+
+// Reasons.
+const (
+	ReasonNone Reason = iota
+	// Of a fault.
+	ReasonFlushWithoutCause // flushed, and found in ERR, where nobody moved it
+	ReasonRequestError      // a work request failed
+	ReasonQPError           // the QP reported an error
+	ReasonCQError           // the CQ is in error
+	ReasonDeviceError       // fatal event, EIO
+	ReasonDeviceGone        // ENODEV
+	// Of a freeze.
+	ReasonSendTimeout        // a send outstanding past its deadline
+	ReasonCompletionsStopped // a probe sent, no completion came
+	ReasonDeafReceive        // a probe sent, it was not received
+	ReasonVerbStuck          // a verb that does not return
+	ReasonFreezePersists     // frozen again soon after the CQ was rebuilt for it
+	// Of an escalation.
+	ReasonVerbFailed  // a verb of the rung failed
+	ReasonVerbTimeout // the rung did not end in time
+	ReasonQueryFailed // the QP's state cannot be learnt
+	ReasonRepeated    // more often than the rung's budget
+	ReasonBackOff     // the pause before the next rebuild is over
+	// Of the device.
+	ReasonDeviceReset // the device is being reset or is lost
+	ReasonDeviceBack  // the device is there again
+	ReasonRemoved     // the device left the list of devices
+	ReasonReplaced    // another instance of the device came without a removal
+	ReasonRetry       // the wait's next try
+	ReasonGaveUp      // the wait for the device is over
+	ReasonOperator    // by the operator's word
+	// NumReason bounds the enumeration.
+	NumReason
+)
+
+var reasonNames = [NumReason]string{
+	"none", "flush_without_cause", "request_error", "qp_error", "cq_error", "device_error", "device_gone",
+	"send_timeout", "completions_stopped", "deaf_receive", "verb_stuck", "freeze_persists",
+	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
+	"device_reset", "device_back", "removed", "replaced", "retry", "gave_up", "operator",
+}
+
+func (r Reason) String() string {
+	if r >= NumReason {
+		return "unknown"
+	}
+	return reasonNames[r]
+}
+
+// MarshalText writes the name.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// Rung is a step of the ladder, the moderate ones first.
+type Rung uint8
+
+// Rungs.
+const (
+	RungNone       Rung = iota // health, and the question what state the QP is in
+	RungResumeQP               // SQE -> RTS, what is posted stays
+	RungResetQP                // RESET -> INIT -> RTR -> RTS: same number, receives posted anew
+	RungRecreateQP             // another QP on the same CQs
+	RungRebuildCQ              // QP, CQs, QP
+	RungDevice                 // the device is let go, reset and opened again
+	RungWait                   // the device is waited for
+	RungGiveUp                 // nothing more is tried without the operator
+	// NumRung bounds the enumeration.
+	NumRung
+)
+
+var rungNames = [NumRung]string{
+	"none", "resume_qp", "reset_qp", "recreate_qp", "rebuild_cq", "reset_device", "wait_for_device", "give_up",
+}
+
+func (r Rung) String() string {
+	if r >= NumRung {
+		return "unknown"
+	}
+	return rungNames[r]
+}
+
+// MarshalText writes the name.
+func (r Rung) MarshalText() ([]byte, error) { return []byte(r.String()), nil }

@@ -1,0 +1,75 @@
+package qprecovery
+
+import "ipoibd/hca"
+
+// Verb is a verb of the hca contract, named as in libibverbs without the prefix.
+type Verb uint8
+
+// Verbs. Modify is one for each target state.
+const (
+	VerbOpenDevice Verb = iota
+	VerbQueryPort
+	VerbAllocPD
+	VerbRegMR
+	VerbCreateCQ
+	VerbCreateQP
+	VerbCreateAH
+	VerbModifyReset
+	VerbModifyInit
+	VerbModifyRTR
+	VerbModifyRTS
+	VerbModifySQD
+	VerbModifySQE
+	VerbModifyErr
+	VerbQueryQP
+	VerbPostSend
+	VerbPostRecv
+	VerbPollCQ
+	VerbReqNotifyCQ
+	VerbGetAsyncEvent
+	VerbAttachMcast
+	VerbDetachMcast
+	VerbDestroyAH
+	VerbDestroyQP
+	VerbDestroyCQ
+	VerbDeregMR
+	VerbDeallocPD
+	VerbCloseDevice
+	// NumVerb bounds the enumeration for total tables.
+	NumVerb
+)
+
+var verbNames = [NumVerb]string{
+	"open_device", "query_port", "alloc_pd", "reg_mr", "create_cq", "create_qp", "create_ah",
+	"modify_qp_reset", "modify_qp_init", "modify_qp_rtr", "modify_qp_rts", "modify_qp_sqd", "modify_qp_sqe",
+	"modify_qp_err", "query_qp", "post_send", "post_recv", "poll_cq", "req_notify_cq", "get_async_event",
+	"attach_mcast", "detach_mcast", "destroy_ah", "destroy_qp", "destroy_cq", "dereg_mr", "dealloc_pd", "close_device",
+}
+
+func (v Verb) String() string {
+	if v >= NumVerb {
+		return "unknown"
+	}
+	return verbNames[v]
+}
+
+// VerbModify returns the verb that moves a QP to a state; a state out of range
+// counts as ERR, which every state may go to.
+func VerbModify(to hca.QPState) Verb {
+	return VerbModifyReset + Verb(min(to, hca.QPErr))
+}
+
+// VerbNamed returns the verb of [hca.VerbError.Verb]; of "modify_qp", whose
+// target is not in the name, the one to RTS. The classes of the targets are the
+// same.
+func VerbNamed(name string) (Verb, bool) {
+	if name == "modify_qp" {
+		return VerbModifyRTS, true
+	}
+	for v, n := range verbNames {
+		if n == name {
+			return Verb(v), true
+		}
+	}
+	return 0, false
+}

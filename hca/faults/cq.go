@@ -1,0 +1,121 @@
+package faults
+
+import (
+	"sync/atomic"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// CQ is a completion queue of a [Device].
+type CQ struct {
+	hca.CQ
+	dev     *Device
+	void    atomic.Bool // by CQOverrun
+	stopped atomic.Bool // by CompletionsStop
+}
+
+var _ hca.CQ = (*CQ)(nil)
+
+// CreateCQ implements [hca.Device].
+func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
+	if err := d.enter("create_cq"); err != nil {
+		return nil, err
+	}
+	inner, err := d.Device.CreateCQ(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &CQ{CQ: inner, dev: d}, nil
+}
+
+// Close implements [hca.CQ].
+func (c *CQ) Close() error {
+	c.dev.hang("destroy_cq")
+	return c.CQ.Close()
+}
+
+// silent reports whether nothing completes here any more.
+func (c *CQ) silent() bool { return c.stopped.Load() || c.dev.mute.Load() }
+
+// Arm implements [hca.CQ]. What is lost wakes nobody.
+func (c *CQ) Arm() error {
+	switch {
+	case c.void.Load():
+		return hca.ErrCQ
+	case c.silent():
+		return nil
+	}
+	return c.CQ.Arm()
+}
+
+// Wait implements [hca.CQ].
+func (c *CQ) Wait(until time.Time) error {
+	if c.void.Load() {
+		return hca.ErrCQ
+	}
+	err := c.CQ.Wait(until)
+	if err == nil && c.void.Load() {
+		return hca.ErrCQ
+	}
+	return err
+}
+
+// Poll implements [hca.CQ].
+func (c *CQ) Poll(wc []hca.WC) (int, error) {
+	if c.void.Load() {
+		return 0, hca.ErrCQ
+	}
+	n, err := c.CQ.Poll(wc)
+	switch {
+	case c.silent():
+		return 0, err
+	case n == 0 || !c.dev.busy.Load():
+		return n, err
+	}
+	kept := c.review(wc[:n])
+	if c.void.Load() {
+		return 0, hca.ErrCQ
+	}
+	return kept, err
+}
+
+// review takes out the completions that nobody shall see, falsifies others, and
+// returns how many are left.
+func (c *CQ) review(wcs []hca.WC) (kept int) {
+	d := c.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range wcs {
+		c.strike()
+		if c.void.Load() || c.stopped.Load() {
+			break
+		}
+		if q := d.qps[wcs[i].QPN]; q != nil && !q.review(c, &wcs[i]) {
+			continue
+		}
+		wcs[kept] = wcs[i]
+		kept++
+	}
+	d.recount()
+	return kept
+}
+
+// strike does the faults of which a completion is the occasion. Device.mu is
+// held.
+func (c *CQ) strike() {
+	k, ok := c.dev.plan.first(CQOverrun, CQError, CompletionsStop)
+	if !ok {
+		return
+	}
+	switch k {
+	case CQOverrun:
+		c.void.Store(true)
+		c.CQ.Wake()
+		fallthrough
+	case CQError:
+		c.dev.queue.put(hca.AsyncEvent{Type: hca.EventCQErr, On: c.ID()})
+	default:
+		c.stopped.Store(true)
+	}
+}

@@ -1,0 +1,343 @@
+package faults_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+)
+
+const (
+	ok    = hca.WCSuccess
+	prot  = hca.WCLocProtErr
+	flush = hca.WCWRFlushErr
+)
+
+// A struck request fails, what was before it does not, what comes after it is
+// flushed, and the QP is where the kind says.
+func TestWorkRequestErrors(t *testing.T) {
+	for _, c := range []struct {
+		kind       faults.Kind
+		state      hca.QPState
+		send, recv []hca.WCStatus // of four messages to oneself, the second struck, and a fifth receive
+	}{
+		{faults.SendErrorSQE, hca.QPSQE, []hca.WCStatus{ok, prot, flush, flush}, []hca.WCStatus{ok}},
+		{faults.SendFlushSQE, hca.QPSQE, []hca.WCStatus{ok, flush, flush, flush}, []hca.WCStatus{ok}},
+		{faults.SendErrorErr, hca.QPErr, []hca.WCStatus{ok, prot, flush, flush}, []hca.WCStatus{ok, flush, flush, flush, flush}},
+		{faults.SendFlushErr, hca.QPErr, []hca.WCStatus{ok, flush, flush, flush}, []hca.WCStatus{ok, flush, flush, flush, flush}},
+		{faults.RecvErrorErr, hca.QPErr, []hca.WCStatus{ok, ok, ok, ok}, []hca.WCStatus{ok, prot, flush, flush, flush}},
+		{faults.RecvFlushErr, hca.QPErr, []hca.WCStatus{ok, ok, ok, ok}, []hca.WCStatus{ok, flush, flush, flush, flush}},
+	} {
+		t.Run(c.kind.String(), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.inject(faults.Fault{Kind: c.kind, After: 1})
+				r.postRecv(5)
+				r.postSend(4)
+				r.wantStatuses(r.send, 0, c.send)
+				r.wantStatuses(r.recv, 100, c.recv)
+				if got := r.state(); got != c.state {
+					r.Errorf("state %v, want %v", got, c.state)
+				}
+				r.wantHealthy()
+			})
+		})
+	}
+}
+
+// wantStatuses polls until nothing is left and compares with statuses of
+// consecutive IDs.
+func (r *rig) wantStatuses(cq hca.CQ, first uint64, want []hca.WCStatus) {
+	r.Helper()
+	var got []outcome
+	for more := r.poll(cq); len(more) > 0; more = r.poll(cq) {
+		got = append(got, more...)
+	}
+	var wanted []outcome
+	for i, s := range want {
+		wanted = append(wanted, outcome{first + uint64(i), s})
+	}
+	if !slices.Equal(got, wanted) {
+		r.Errorf("completions %v, want %v", got, wanted)
+	}
+}
+
+// wantHealthy resets the QP, which then works, and nothing is planned.
+func (r *rig) wantHealthy() {
+	r.Helper()
+	r.reset()
+	r.postRecv(2)
+	r.postSend(2)
+	r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
+	r.wantStatuses(r.recv, 100, []hca.WCStatus{ok, ok})
+	if p := r.dev.Planned(); len(p) > 0 {
+		r.Errorf("planned still: %+v", p)
+	}
+}
+
+// A send into SQE is repaired by the moderate medicine.
+func TestSQEIsResumed(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.SendErrorSQE})
+		r.postSend(1)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{prot})
+		if err := r.modify(hca.QPSQE, hca.QPRTS); err != nil {
+			r.Fatal(err)
+		}
+		r.postRecv(1)
+		r.postSend(1)
+		r.wantStatuses(r.recv, 100, []hca.WCStatus{ok})
+	})
+}
+
+func TestResetFails(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.ResetFails, After: 1, Count: 2})
+		for i, want := range []error{nil, hca.ErrInvalid, hca.ErrInvalid, nil} {
+			r.wantErr(r.modify(r.state(), hca.QPReset), want, "reset")
+			if want != nil && r.state() != hca.QPReset {
+				r.Errorf("reset %d: state %v", i, r.state())
+			}
+		}
+	})
+}
+
+func TestCreateQPFails(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.CreateQPFails})
+		_, err := r.pd.CreateQP(r.qp.Spec(), r.send, r.recv)
+		r.wantErr(err, hca.ErrNoMemory, "create QP")
+		if err := have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(r).Close(); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
+func TestCQOverrun(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.CQOverrun, After: 1})
+		r.postSend(2)
+		wc := make([]hca.WC, 8)
+		_, err := r.send.Poll(wc)
+		r.wantErr(err, hca.ErrCQ, "poll")
+		_, err = r.send.Poll(nil)
+		r.wantErr(err, hca.ErrCQ, "poll for nothing")
+		r.wantErr(r.send.Arm(), hca.ErrCQ, "arm")
+		r.wantErr(r.send.Wait(time.Time{}), hca.ErrCQ, "wait")
+		r.wantEvent(hca.EventCQErr, r.send.ID())
+		if got := r.poll(r.recv); len(got) != 0 {
+			r.Errorf("receive CQ: %v", got)
+		}
+	})
+}
+
+func TestCQErrorEvent(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.CQError})
+		r.postSend(2)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
+		r.wantEvent(hca.EventCQErr, r.send.ID())
+		r.wantNoEvent()
+	})
+}
+
+func TestSwallowedSend(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.SwallowedSend, After: 1})
+		r.postRecv(3)
+		r.postSend(3)
+		if got, want := r.poll(r.send), []outcome{{0, ok}, {2, ok}}; !slices.Equal(got, want) {
+			r.Errorf("completions %v, want %v", got, want)
+		}
+		r.poll(r.recv)
+		r.wantHealthy()
+	})
+}
+
+// Nothing completes and nobody is woken, until the CQ is made anew.
+func TestCompletionsStop(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.CompletionsStop, After: 1})
+		r.postSend(3)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok})
+		r.wantErr(r.send.Arm(), nil, "arm")
+		r.postSend(1)
+		start := time.Now()
+		r.wantErr(r.send.Wait(start.Add(time.Second)), nil, "wait")
+		if waited := time.Since(start); waited != time.Second {
+			r.Errorf("woken after %v", waited)
+		}
+		r.wantStatuses(r.send, 0, nil)
+		r.reset()
+		r.postSend(1)
+		r.wantStatuses(r.send, 0, nil)
+	})
+}
+
+// A deaf QP sends, and hears nothing until it is reset.
+func TestDeafReceive(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.DeafReceive, After: 1})
+		r.postRecv(5)
+		r.postSend(3)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok, ok})
+		r.wantStatuses(r.recv, 100, []hca.WCStatus{ok})
+		r.postSend(1)
+		r.wantStatuses(r.recv, 100, nil)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok})
+		r.wantHealthy()
+	})
+}
+
+func TestVerbHangs(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "query_qp"})
+		if _, err := r.dev.QueryPort(1); err != nil {
+			r.Error(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.qp.Query()
+			done <- err
+		}()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		select {
+		case err := <-done:
+			r.Errorf("returned: %v", err)
+		default:
+		}
+		r.dev.Release()
+		r.wantErr(<-done, nil, "query QP")
+		r.state()
+	})
+}
+
+// Every verb that may block can be made to hang.
+func TestEveryVerbHangs(t *testing.T) {
+	bubble(t, func(r *rig) {
+		group := hca.GIDFromAddr(rigAddr.Next())
+		for verb, call := range map[string]func(){
+			"query_port":   func() { _, _ = r.dev.QueryPort(1) },
+			"alloc_pd":     func() { _ = have(r.dev.AllocPD())(r).Close() },
+			"dealloc_pd":   func() { _ = have(r.dev.AllocPD())(r).Close() },
+			"create_cq":    func() { _ = have(r.dev.CreateCQ(hca.CQSpec{Entries: 1}))(r).Close() },
+			"destroy_cq":   func() { _ = have(r.dev.CreateCQ(hca.CQSpec{Entries: 1}))(r).Close() },
+			"reg_mr":       func() { _ = have(r.pd.AllocMR(1, 0))(r).Close() },
+			"create_ah":    func() { _ = have(r.pd.CreateAH(r.ah.Spec()))(r).Close() },
+			"create_qp":    func() { _ = have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(r).Close() },
+			"destroy_qp":   func() { _ = have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(r).Close() },
+			"modify_qp":    func() { _ = r.qp.Modify(hca.QPAttr{State: hca.QPRTS}, hca.AttrState) },
+			"query_qp":     func() { _, _ = r.qp.Query() },
+			"attach_mcast": func() { _ = r.qp.AttachMulticast(group, 0) },
+			"detach_mcast": func() { _ = r.qp.DetachMulticast(group, 0) },
+			"close_device": func() { _ = r.dev.Close() },
+		} {
+			r.inject(faults.Fault{Kind: faults.VerbHangs, Verb: verb})
+			done := make(chan struct{})
+			go func() { call(); close(done) }()
+			synctest.Wait()
+			select {
+			case <-done:
+				r.Errorf("%s did not hang", verb)
+			default:
+				r.dev.Release()
+				<-done
+			}
+		}
+	})
+}
+
+func TestDeviceFatal(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.postSend(1)
+		r.inject(faults.Fault{Kind: faults.DeviceFatal})
+		r.wantEvent(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})
+		r.wantGone()
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok})
+		if r.unplugged != 0 {
+			r.Error("unplugged")
+		}
+	})
+}
+
+func TestUnplug(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.Unplug, After: 2})
+		r.postSend(2)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
+		r.wantNoEvent()
+		if n, err := r.qp.PostSend(r.sends(1)); n != 0 || !errors.Is(err, hca.ErrIO) {
+			r.Errorf("posted %d: %v", n, err)
+		}
+		r.wantEvent(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})
+		r.wantGone()
+		r.wantErr(r.send.Arm(), nil, "arm")
+		if r.unplugged != 1 {
+			r.Errorf("unplugged %d times", r.unplugged)
+		}
+	})
+}
+
+// wantGone tries everything that a device that is gone refuses.
+func (r *rig) wantGone() {
+	r.Helper()
+	_, err := r.qp.PostSend(r.sends(1))
+	r.wantErr(err, hca.ErrIO, "post send")
+	_, err = r.qp.PostRecv(make([]hca.RecvWR, 1))
+	r.wantErr(err, hca.ErrIO, "post receive")
+	_, err = r.dev.QueryPort(1)
+	r.wantErr(err, hca.ErrIO, "query port")
+	_, err = r.dev.AllocPD()
+	r.wantErr(err, hca.ErrIO, "allocate PD")
+	_, err = r.dev.CreateCQ(hca.CQSpec{Entries: 1})
+	r.wantErr(err, hca.ErrIO, "create CQ")
+	_, err = r.pd.AllocMR(1, 0)
+	r.wantErr(err, hca.ErrIO, "allocate MR")
+	_, err = r.pd.CreateAH(r.ah.Spec())
+	r.wantErr(err, hca.ErrIO, "create AH")
+	_, err = r.pd.CreateQP(r.qp.Spec(), r.send, r.recv)
+	r.wantErr(err, hca.ErrIO, "create QP")
+	_, err = r.qp.Query()
+	r.wantErr(err, hca.ErrIO, "query QP")
+	r.wantErr(r.modify(hca.QPRTS, hca.QPErr), hca.ErrIO, "modify QP")
+	r.wantErr(r.qp.AttachMulticast(hca.GID{0: 0xff}, 0), hca.ErrIO, "attach")
+}
+
+func TestPortFaults(t *testing.T) {
+	bubble(t, func(r *rig) {
+		before := have(r.dev.QueryPort(1))(r)
+		port := hca.ObjectID{Kind: hca.KindPort, Num: 1}
+		for _, c := range []struct {
+			kind  faults.Kind
+			event hca.EventType
+			down  bool
+			gid   bool
+			pkey  bool
+		}{
+			{faults.PortDown, hca.EventPortErr, true, true, true},
+			{faults.GIDChange, hca.EventGIDChange, true, false, true},
+			{faults.PortUp, hca.EventPortActive, false, false, true},
+			{faults.PKeyChange, hca.EventPKeyChange, false, false, false},
+			{faults.GIDChange, hca.EventGIDChange, false, true, false},
+			{faults.PKeyChange, hca.EventPKeyChange, false, true, true},
+		} {
+			r.inject(faults.Fault{Kind: c.kind})
+			r.wantEvent(c.event, port)
+			a := have(r.dev.QueryPort(1))(r)
+			if down := a.State == hca.PortDown; down != c.down {
+				r.Errorf("%v: port %v", c.kind, a.State)
+			}
+			if (a.GIDs[0] == before.GIDs[0]) != c.gid || (a.PKeys[0] == before.PKeys[0]) != c.pkey {
+				r.Errorf("%v: GID %v, P_Key %#x", c.kind, a.GIDs[0].GID, a.PKeys[0])
+			}
+			if a.PKeys[1] != before.PKeys[1] {
+				r.Errorf("%v: second P_Key %#x", c.kind, a.PKeys[1])
+			}
+		}
+		r.wantNoEvent()
+	})
+}

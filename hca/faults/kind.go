@@ -1,0 +1,77 @@
+package faults
+
+import (
+	"fmt"
+
+	"ipoibd/hca"
+)
+
+// Kind is a kind of fault.
+type Kind uint8
+
+// Kinds of fault.
+const (
+	SendErrorSQE    Kind = iota // a send fails, the QP goes to SQE
+	SendFlushSQE                // likewise, but only flushes tell
+	SendErrorErr                // a send fails, the QP goes to ERR
+	SendFlushErr                // likewise, but only flushes tell
+	RecvErrorErr                // a receive fails, the QP goes to ERR
+	RecvFlushErr                // likewise, but only flushes tell
+	ResetFails                  // Modify to RESET answers ErrInvalid
+	CreateQPFails               // CreateQP answers ErrNoMemory
+	CQOverrun                   // the CQ is void, with its event
+	CQError                     // the event CQ_ERR alone
+	SwallowedSend               // a send never completes
+	CompletionsStop             // a CQ gives nothing any more
+	DeafReceive                 // a QP's receives give nothing any more
+	VerbHangs                   // a verb does not return
+	DeviceFatal                 // DEVICE_FATAL; the device answers ErrIO
+	Unplug                      // likewise, and it is gone
+	PortDown                    // PORT_ERR; the port is down
+	PortUp                      // PORT_ACTIVE; the port is what it is
+	GIDChange                   // GID_CHANGE; the first GID goes or comes back
+	PKeyChange                  // PKEY_CHANGE; the first P_Key goes or comes back
+	// NumKind bounds the enumeration.
+	NumKind
+)
+
+var names = [NumKind]string{
+	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
+	"reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "swallowed_send", "completions_stop",
+	"deaf_receive", "verb_hangs", "device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
+}
+
+func (k Kind) String() string {
+	if k >= NumKind {
+		return fmt.Sprintf("fault %d", uint8(k))
+	}
+	return names[k]
+}
+
+// Kinds returns all kinds.
+func Kinds() []Kind {
+	out := make([]Kind, NumKind)
+	for i := range out {
+		out[i] = Kind(i)
+	}
+	return out
+}
+
+// ParseKind finds a kind by its name; hca.ErrInvalid when there is none.
+func ParseKind(name string) (Kind, error) {
+	for k, n := range names {
+		if n == name {
+			return Kind(k), nil
+		}
+	}
+	return 0, fmt.Errorf("%w: no fault %q", hca.ErrInvalid, name)
+}
+
+// instant reports whether a kind waits for nothing but the command.
+func (k Kind) instant() bool { return k >= DeviceFatal && k < NumKind }
+
+// toErr reports whether a kind ends with the QP in ERR.
+func (k Kind) toErr() bool { return k >= SendErrorErr && k <= RecvFlushErr }
+
+// silent reports whether a kind shows nothing but flushes.
+func (k Kind) silent() bool { return k == SendFlushSQE || k == SendFlushErr || k == RecvFlushErr }

@@ -1,0 +1,75 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+
+	"ipoibd/hca"
+)
+
+// Fault is a fault to inject.
+type Fault struct {
+	Kind  Kind
+	After int    // occasions that pass before it strikes
+	Count int    // occasions that it strikes; 1 when 0
+	Verb  string // of VerbHangs: as in libibverbs, without the prefix; empty: any
+}
+
+func (f *Fault) check() error {
+	switch {
+	case f.Kind >= NumKind:
+		return fmt.Errorf("%w: %v", hca.ErrInvalid, f.Kind)
+	case f.After < 0 || f.Count < 0:
+		return fmt.Errorf("%w: after %d, count %d", hca.ErrInvalid, f.After, f.Count)
+	case f.Verb != "" && f.Kind != VerbHangs:
+		return fmt.Errorf("%w: %v is not of a verb", hca.ErrInvalid, f.Kind)
+	}
+	return nil
+}
+
+// plan holds the faults that have not struck, or not for the last time. It is
+// passive; its owner guards it.
+type plan struct {
+	list   []Fault
+	struck [NumKind]uint64
+}
+
+func (p *plan) add(f Fault) {
+	f.Count = max(f.Count, 1)
+	p.list = append(p.list, f)
+}
+
+// strike tells of an occasion and reports whether a fault strikes it. verb is
+// that of VerbHangs.
+func (p *plan) strike(k Kind, verb string) bool {
+	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == "" || f.Verb == verb) })
+	if i < 0 {
+		return false
+	}
+	f := &p.list[i]
+	if f.After > 0 {
+		f.After--
+		return false
+	}
+	if f.Count--; f.Count == 0 {
+		p.list = slices.Delete(p.list, i, i+1)
+	}
+	p.struck[k]++
+	return true
+}
+
+// first tells of an occasion of several kinds and returns the one that strikes.
+func (p *plan) first(kinds ...Kind) (Kind, bool) {
+	for _, k := range kinds {
+		if p.strike(k, "") {
+			return k, true
+		}
+	}
+	return 0, false
+}
+
+// undo takes a strike back, so that the next occasion is struck.
+func (p *plan) undo(k Kind) {
+	p.struck[k]--
+	p.list = slices.Insert(p.list, 0, Fault{Kind: k, Count: 1})
+}

@@ -1,0 +1,113 @@
+package faults_test
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+)
+
+func TestKinds(t *testing.T) {
+	seen := map[string]bool{}
+	for i, k := range faults.Kinds() {
+		back, err := faults.ParseKind(k.String())
+		if err != nil || back != k || int(k) != i || seen[k.String()] || k.String() == "" {
+			t.Errorf("kind %d: %q, %v, %v", i, k, back, err)
+		}
+		seen[k.String()] = true
+	}
+	if len(seen) != int(faults.NumKind) {
+		t.Errorf("%d kinds", len(seen))
+	}
+	for _, bad := range []string{"", "no_such", "SEND_ERROR_SQE", faults.NumKind.String()} {
+		if k, err := faults.ParseKind(bad); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%q: %v, %v", bad, k, err)
+		}
+	}
+}
+
+func TestInjectRefuses(t *testing.T) {
+	bubble(t, func(r *rig) {
+		for _, f := range []faults.Fault{
+			{Kind: faults.NumKind},
+			{Kind: faults.CQError, After: -1},
+			{Kind: faults.CQError, Count: -1},
+			{Kind: faults.CQError, Verb: "modify_qp"},
+		} {
+			r.wantErr(r.dev.Inject(f), hca.ErrInvalid, "inject")
+		}
+	})
+}
+
+func TestClearWithdraws(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.SendErrorSQE, After: 2, Count: 3})
+		r.postSend(1)
+		if p := r.dev.Planned(); len(p) != 1 || p[0] != (faults.Fault{Kind: faults.SendErrorSQE, After: 1, Count: 3}) {
+			r.Errorf("planned: %+v", p)
+		}
+		r.dev.Clear()
+		r.poll(r.send)
+		r.postSend(5)
+		r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok, ok, ok, ok})
+	})
+}
+
+// After and Count say exactly which occasions are struck.
+func TestAfterAndCount(outer *testing.T) {
+	rapid.Check(outer, func(t *rapid.T) {
+		after, count := rapid.IntRange(0, 6).Draw(t, "after"), rapid.IntRange(1, 6).Draw(t, "count")
+		r := newRig(outer)
+		r.inject(faults.Fault{Kind: faults.ResetFails, After: after, Count: count})
+		for i := range after + count + 3 {
+			struck := r.modify(hca.QPRTS, hca.QPReset) != nil
+			if want := i >= after && i < after+count; struck != want {
+				t.Fatalf("occasion %d: struck %v", i, struck)
+			}
+		}
+		if got := r.counted("fault_reset_fails"); got != uint64(count) {
+			t.Fatalf("counted %d", got)
+		}
+		r.close()
+	})
+}
+
+// A send that is refused is not struck; the next one is.
+func TestRefusedSendIsNotStruck(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.SwallowedSend})
+		bad := r.sends(1)
+		bad[0].UD.AH = nil
+		if n, err := r.qp.PostSend(bad); n != 0 || err == nil {
+			r.Errorf("posted %d: %v", n, err)
+		}
+		r.inject(faults.Fault{Kind: faults.SwallowedSend, After: 1 << 30})
+		r.postSend(2)
+		r.wantStatuses(r.send, 1, []hca.WCStatus{ok})
+		if got := r.counted("fault_swallowed_send"); got != 1 {
+			r.Errorf("struck %d times", got)
+		}
+	})
+}
+
+// While nothing is planned, nothing is allocated.
+func TestNoAllocations(t *testing.T) {
+	r := newRig(t)
+	defer r.close()
+	wrs := r.sends(4)
+	wc := make([]hca.WC, 8)
+	got := testing.AllocsPerRun(100, func() {
+		if n, err := r.qp.PostSend(wrs); n != 4 {
+			t.Fatal(err)
+		}
+		if n, err := r.send.Poll(wc); n != 4 {
+			t.Fatal(n, err)
+		}
+	})
+	if got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

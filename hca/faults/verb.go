@@ -1,0 +1,99 @@
+package faults
+
+import "ipoibd/hca"
+
+// enter begins a verb that allocates, changes or asks.
+func (d *Device) enter(verb string) error {
+	d.hang(verb)
+	if d.gone.Load() {
+		return wrap(verb, hca.ErrIO)
+	}
+	return nil
+}
+
+// hang keeps the caller of a verb that is struck, until Release.
+func (d *Device) hang(verb string) {
+	if !d.busy.Load() {
+		return
+	}
+	d.mu.Lock()
+	struck, hangs := d.plan.strike(VerbHangs, verb), d.hangs
+	d.recount()
+	d.mu.Unlock()
+	if struck {
+		<-hangs
+	}
+}
+
+func wrap(verb string, err error) error {
+	return &hca.VerbError{Verb: verb, On: "by injected fault", Err: err}
+}
+
+// PD is a protection domain of a [Device].
+type PD struct {
+	hca.PD
+	dev *Device
+}
+
+var _ hca.PD = (*PD)(nil)
+
+// AllocPD implements [hca.Device].
+func (d *Device) AllocPD() (hca.PD, error) {
+	if err := d.enter("alloc_pd"); err != nil {
+		return nil, err
+	}
+	inner, err := d.Device.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return &PD{PD: inner, dev: d}, nil
+}
+
+// AllocMR implements [hca.PD].
+func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
+	if err := p.dev.enter("reg_mr"); err != nil {
+		return nil, err
+	}
+	return p.PD.AllocMR(size, access)
+}
+
+// CreateAH implements [hca.PD].
+func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
+	if err := p.dev.enter("create_ah"); err != nil {
+		return nil, err
+	}
+	return p.PD.CreateAH(spec)
+}
+
+// CreateQP implements [hca.PD].
+func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if err := p.dev.enter("create_qp"); err != nil {
+		return nil, err
+	}
+	s, r := p.dev.own(sendCQ), p.dev.own(recvCQ)
+	switch {
+	case s == nil || r == nil:
+		return nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
+	case p.dev.busy.Load() && p.dev.strikeOne(CreateQPFails):
+		return nil, wrap("create_qp", hca.ErrNoMemory)
+	}
+	inner, err := p.PD.CreateQP(spec, s.CQ, r.CQ)
+	if err != nil {
+		return nil, err
+	}
+	return p.dev.newQP(inner, s), nil
+}
+
+// own returns a CQ of this device, else nil.
+func (d *Device) own(cq hca.CQ) *CQ {
+	if c, ok := cq.(*CQ); ok && c.dev == d {
+		return c
+	}
+	return nil
+}
+
+// Close implements [hca.PD].
+func (p *PD) Close() error {
+	p.dev.hang("dealloc_pd")
+	return p.PD.Close()
+}

@@ -65,6 +65,19 @@ func TestFakeMaster(t *testing.T) {
 	}
 }
 
+func TestFakeMovedAway(t *testing.T) {
+	f := linktest.NewFake("ib0")
+	defer f.Close()
+	f.SetUp(true)
+	f.MoveAway()
+	if s, err := f.State(); err != nil || s.Present || s.Up {
+		t.Errorf("State = %+v, %v; want a zero one", s, err)
+	}
+	if err := f.SetCarrier(false); err != nil {
+		t.Errorf("SetCarrier: %v", err)
+	}
+}
+
 func TestFakeQueuesAreBounded(t *testing.T) {
 	f := linktest.NewFake("ib0")
 	defer f.Close()

@@ -71,6 +71,10 @@ func (f *Fake) Delete() {
 	f.changed()
 }
 
+// MoveAway takes the interface to a network namespace that its owner may not
+// enter: it has no state any more, and works.
+func (f *Fake) MoveAway() { f.alter(func(s *link.State) { *s = link.State{} }) }
+
 // alter changes the state of an interface that is there, and publishes it.
 func (f *Fake) alter(change func(*link.State)) {
 	f.mu.Lock()

@@ -201,7 +201,8 @@ func TestStopKeepsAndStartAdopts(t *testing.T) {
 	}
 }
 
-// With Remove the interface goes at the end, also under another name.
+// With Remove the interface goes at the end, also under another name and in a
+// container.
 func TestRemove(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -224,6 +225,13 @@ func TestRemove(t *testing.T) {
 	r.stop()
 	if exists("fabric") || exists("ib0") {
 		t.Error("the renamed interface is there")
+	}
+	r = start(t, configure(t, "ib0"), opts)
+	container := nstest.New(t)
+	move(t, "ib0", container)
+	r.stop()
+	if left := container.Run("ip", "-o", "link"); strings.Contains(left, "ib0") {
+		t.Errorf("the moved interface is there:\n%s", left)
 	}
 }
 
@@ -265,8 +273,8 @@ func TestStopAtOnce(t *testing.T) {
 	before.check(t)
 }
 
-// One interface is deleted, then another one moved away: the rest goes on, the
-// status says why, the name is free; with the last one the daemon ends.
+// One interface is deleted, then another one with its container: the rest goes
+// on, the status says why, the name is free; with the last one the daemon ends.
 func TestInterfacesTakenAway(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -281,10 +289,14 @@ func TestInterfacesTakenAway(t *testing.T) {
 	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Reason, "deleted by somebody else") {
 		t.Errorf("deleted: %q", s.Reason)
 	}
-	other := nstest.New(t)
-	move(t, "ib1", other)
-	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "moved to another network namespace") {
-		t.Errorf("moved: %q", s.Reason)
+	container := nstest.New(t)
+	move(t, "ib1", container)
+	r.waitState(1, iface.StateDown)
+	container.Run("ip", "link", "set", "ib1", "up")
+	r.waitState(1, iface.StateUp)
+	container.Close()
+	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "with the container") {
+		t.Errorf("container destroyed: %q", s.Reason)
 	}
 	if s := r.iface(2); s.State != iface.StateUp || s.QP.State != hca.QPRTS {
 		t.Errorf("the third: %+v", s)
@@ -292,7 +304,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 	r.eventually("the name is free", func() bool { return errors.Is(link.Delete("ib0"), link.ErrNotFound) })
 	must(t, netlink.LinkDel(find(t, "ib2")))
 	err := r.wait()
-	if !errors.Is(err, iface.ErrDeleted) || !errors.Is(err, iface.ErrMoved) {
+	if !errors.Is(err, iface.ErrDeleted) {
 		t.Errorf("ended with %v", err)
 	}
 }

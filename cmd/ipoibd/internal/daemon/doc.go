@@ -4,5 +4,5 @@
 //
 // A start that fails takes away what it made, and leaves alone what was there
 // before. A running daemon goes on as long as one interface does: one that was
-// deleted or moved away under it is shown as failed, with the reason.
+// deleted, or moved out of its reach, is shown as failed, with the reason.
 package daemon

@@ -11,8 +11,11 @@
 //	up       | QP in RTS, broadcast group joined,     | ib0 down, another GID, P_Key or group,
 //	         | carrier on                             | the session's end, a failure of the QP
 //	failed   | Run has ended: ib0 was deleted, or     | never
-//	         | moved to another network namespace     |
+//	         | moved where it may not be followed     |
 //	stopped  | Run was ended; ib0 stays, no carrier   | never
+//
+// ib0 may be moved to another network namespace, a container's. The move sets it
+// down, without addresses; there it is set up again, under whatever name.
 //
 // A QP has failed when a pump met an error of its own, or when a work request
 // failed and the QP is not in RTS any more. Pauses are counted for one session

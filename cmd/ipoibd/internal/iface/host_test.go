@@ -68,6 +68,11 @@ func (t *tap) jam(stuck bool) {
 	t.stuck = stuck
 }
 
+func (t *tap) Remove() error {
+	t.Delete()
+	return t.Close()
+}
+
 func (t *tap) Neighbours() ([]link.Neighbour, error) { return t.neighbours, nil }
 
 // host is a machine: a netdev on the fabric, a device, an interface, and an IP

@@ -18,9 +18,9 @@ import (
 
 // Why an interface ends for good.
 var (
-	ErrDeleted = errors.New("the interface was deleted by somebody else; a new start makes it again")
-	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon cannot follow it: " +
-		"run ipoibd in that namespace, or put a macvlan or a bridge on the interface")
+	ErrDeleted = errors.New("the interface was deleted by somebody else, or with the container that it was given to; a new start makes it again")
+	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon may not follow it: " +
+		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
 // maxMTU is the largest MTU that any port can give an interface.
@@ -47,6 +47,7 @@ type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
 	Neighbours() ([]link.Neighbour, error)
+	Remove() error
 }
 
 // host is the TAP's side.
@@ -168,19 +169,11 @@ func (f *Iface) Close() error {
 	return f.host.tap.Close()
 }
 
-// Delete is Close, and takes ib0 away, under whatever name it has now. One that
-// is gone already is no error.
+// Delete is Close, and takes ib0 away, under whatever name and in whatever
+// network namespace it is now. One that is gone already is no error.
 func (f *Iface) Delete() error {
 	if f.closed.Swap(true) {
 		return nil
 	}
-	name := f.cfg.Name
-	if st, err := f.host.tap.State(); err == nil && st.Present {
-		name = st.Name
-	}
-	err := f.host.tap.Close()
-	if gone := link.Delete(name); !errors.Is(gone, link.ErrNotFound) {
-		err = errors.Join(err, gone)
-	}
-	return err
+	return f.host.tap.Remove()
 }

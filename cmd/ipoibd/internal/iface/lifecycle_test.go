@@ -154,16 +154,26 @@ func TestBackoffForgets(t *testing.T) {
 	})
 }
 
-// Deleted under the daemon: Run ends and says so, once.
-func TestDeletedInterfaceEnds(t *testing.T) {
-	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		a.end = ErrDeleted
-		a.tap.Delete()
-		synctest.Wait()
-		if s := a.status(); s.State != StateFailed || !strings.Contains(s.Reason, "ib0: the interface was deleted") {
-			t.Errorf("%s: %q", s.State, s.Reason)
-		}
-	})
+// Deleted under the daemon, or moved out of its reach: Run ends and says so,
+// once.
+func TestLostInterfaceEnds(t *testing.T) {
+	for _, c := range []struct {
+		lose func(*tap)
+		end  error
+		says string
+	}{
+		{func(t *tap) { t.Delete() }, ErrDeleted, "ib0: the interface was deleted"},
+		{func(t *tap) { t.MoveAway() }, ErrMoved, "ib0: the interface was moved"},
+	} {
+		twoHosts(t, func(t *testing.T, a, _ *testHost) {
+			a.end = c.end
+			c.lose(a.tap)
+			synctest.Wait()
+			if s := a.status(); s.State != StateFailed || !strings.Contains(s.Reason, c.says) {
+				t.Errorf("%s: %q, want %q", s.State, s.Reason, c.says)
+			}
+		})
+	}
 }
 
 // Stopped: the state says that it is nobody's fault.

@@ -65,8 +65,8 @@ func (f *Iface) run(ctx context.Context) error {
 	}
 }
 
-// lost says what became of an interface that netlink does not show any more:
-// its TAP still works where it was only moved away.
+// lost says what became of an interface that is out of sight: its TAP still
+// works where it was only moved to a network namespace that may not be entered.
 func (f *Iface) lost(ctx context.Context) error {
 	f.host.now = link.State{}
 	if ctx.Err() != nil {

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// ib0 of one host is given to a container, which has it as eth0 and is reached
+// by it. The daemon stays outside and follows: up, down and MTU are the
+// container's. With the container the kernel deletes the interface; the daemon
+// says so and ends, and a new start makes it again.
+func TestContainer(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join()
+	b.join()
+	pingAll(a, b)
+	before := a.iface()
+
+	in := &host{Namespace: nstest.New(t), tb: t, number: a.number, daemon: a.daemon}
+	a.give(in, nstest.Dev)
+	t.Logf("the container reaches the other host %v after its carrier", in.waitReaches(b))
+	pingAll(in, b)
+	if now := a.iface(); now.MAC != before.MAC || now.MTU != before.MTU || now.HostMAC != now.MAC {
+		t.Errorf("in the container: %+v, was %+v", now, before)
+	}
+	in.Run("ip", "link", "set", nstest.Dev, "mtu", "1300")
+	eventually(t, repairLimit, "MTU of the container", func() bool { return a.iface().MTU == 1300 })
+	in.Run("ip", "link", "set", nstest.Dev, "down")
+	eventually(t, repairLimit, "down in the container", func() bool { return a.iface().State == "down" })
+	in.Run("ip", "link", "set", nstest.Dev, "up")
+	in.Run("ip", "addr", "replace", in.ip6()+"/64", "dev", nstest.Dev, "nodad") // down removes it
+	in.waitReaches(b)
+	pingAll(in, b)
+
+	start := time.Now()
+	in.Close()
+	a.daemon.requireEnd("or with the container that it was given to; a new start makes it again")
+	t.Logf("the daemon has ended %v after the container", time.Since(start).Round(time.Millisecond))
+	a.join()
+	if a.iface().Adopted {
+		t.Error("adopted an interface that was gone")
+	}
+	b.waitReaches(a)
+	pingAll(a, b)
+}
+
+// A daemon that stops leaves the interface in its container, without carrier. One
+// that is started in the container, on an underlay there, adopts it with its
+// addresses.
+func TestContainerAdopts(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3)
+	a, b, in := hosts[0], hosts[1], hosts[2]
+	a.join()
+	b.join()
+	in.daemon = a.daemon
+	a.give(in, ifName)
+	in.waitReaches(b)
+
+	out, err := in.ipoibd("delete", ifName).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another process holds the interface") {
+		t.Errorf("delete in the container while the daemon runs outside: %v\n%s", err, out)
+	}
+	addrs := in.addrs()
+	a.daemon.stop()
+	if in.carrier() || a.exists() {
+		t.Errorf("after the stop: carrier %t, %s outside %t", in.carrier(), ifName, a.exists())
+	}
+	in.start()
+	in.waitCarrier()
+	if now := in.addrs(); !in.iface().Adopted || strings.Join(now, " ") != strings.Join(addrs, " ") {
+		t.Errorf("in the container: adopted %t with %q, had %q", in.iface().Adopted, now, addrs)
+	}
+	b.waitReaches(in)
+	pingAll(in, b)
+}
+
+// give moves ib0 to a container, under a name there, sets it up with the
+// container's addresses and waits for its carrier.
+func (h *host) give(in *host, name string) {
+	h.tb.Helper()
+	h.Run("ip", "link", "set", ifName, "netns", in.Path(), "name", name)
+	in.Run("ip", "link", "set", name, "up")
+	in.addAddrs(name)
+	eventually(h.tb, carrierLimit, "carrier in the container", func() bool {
+		return strings.Contains(in.Run("ip", "-o", "link", "show", name), "LOWER_UP")
+	})
+}
+
+// requireEnd waits for the daemon to end by itself, with an error and its
+// reason.
+func (d *daemon) requireEnd(says string) {
+	d.tb.Helper()
+	eventually(d.tb, stopLimit, "end of the daemon", d.gone)
+	d.ended = true
+	if d.err == nil || !strings.Contains(d.log.String(), says) {
+		d.tb.Errorf("the daemon ended: %v, want its log to say %q\n%s", d.err, says, d.log)
+	}
+}

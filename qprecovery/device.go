@@ -115,9 +115,7 @@ func (d *DeviceLadder) take(now time.Time, ev DeviceEvent) {
 	case Asked:
 		d.apply(now, deviceCauseFault, ev.Reason)
 	case Order:
-		if ev.Rung == RungDevice {
-			d.apply(now, deviceCauseFault, ReasonOperator)
-		}
+		d.order(now, ev)
 	case Removed:
 		d.removed(now, ev)
 	case Arrived:
@@ -197,6 +195,17 @@ func (d *DeviceLadder) returned(now time.Time, id Identity) {
 		d.try(now, ReasonDeviceBack)
 	case d.state == DeviceHealthy && replaced:
 		d.apply(now, deviceCauseFault, ReasonReplaced)
+	}
+}
+
+// order resets the device, or hastens what is under way.
+func (d *DeviceLadder) order(now time.Time, ev Order) {
+	switch {
+	case ev.Rung != RungDevice:
+	case d.state == DeviceHealthy:
+		d.apply(now, deviceCauseFault, ReasonOperator)
+	default:
+		d.recover(now)
 	}
 }
 

@@ -86,7 +86,7 @@ func (d *DeviceLadder) limit() time.Duration {
 
 // become is the only writer of the state. It does what belongs to entering it.
 func (d *DeviceLadder) become(now time.Time, to DeviceState, why Reason) {
-	from, ended := d.state, d.state.operating() && why == d.why
+	from := d.state
 	d.state, d.why, d.next = to, why, ReasonNone
 	d.op.due, d.op.extended = time.Time{}, false
 	if to == DeviceHealthy {
@@ -102,7 +102,7 @@ func (d *DeviceLadder) become(now time.Time, to DeviceState, why Reason) {
 		d.op.id++
 		d.op.due = now.Add(d.limit())
 	}
-	d.act(now, ended)
+	d.act(now, from)
 }
 
 func (d *DeviceLadder) becomeHealthy(now time.Time) {
@@ -116,9 +116,8 @@ func (d *DeviceLadder) becomeHealthy(now time.Time) {
 	}
 }
 
-// act does a state's action. ended says that the state before came to its end
-// as it should.
-func (d *DeviceLadder) act(now time.Time, ended bool) {
+// act does a state's action.
+func (d *DeviceLadder) act(now time.Time, from DeviceState) {
 	switch d.state {
 	case DeviceDropping, DeviceReleasing:
 		d.emit(Drop{d.op.id, d.why})
@@ -128,7 +127,7 @@ func (d *DeviceLadder) act(now time.Time, ended bool) {
 		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
 		d.op.due = now.Add(d.wait.pause)
 	case DeviceWaiting:
-		d.waiting(now, ended)
+		d.waiting(now, from)
 	case DeviceGivenUp:
 		d.wait.until = time.Time{}
 		d.emit(GiveUp{d.why})
@@ -148,9 +147,9 @@ func (d *DeviceLadder) open(now time.Time) {
 	d.emit(Open{d.op.id, d.gen})
 }
 
-// waiting tries at once after the operator's word or a device that was let go as
-// it should, and is in the list.
-func (d *DeviceLadder) waiting(now time.Time, ended bool) {
+// waiting tries at once where the device is in the list and the operator said so,
+// or it was let go just now.
+func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
 	if d.wait.until.IsZero() {
 		d.wait.until = now.Add(d.cfg.GiveUpAfter)
 	}
@@ -158,7 +157,7 @@ func (d *DeviceLadder) waiting(now time.Time, ended bool) {
 	switch {
 	case !d.view.listed:
 		d.emit(Refresh{})
-	case ended, d.why == ReasonOperator:
+	case d.why == ReasonOperator, from == DeviceReleasing && !d.view.held:
 		d.try(now, d.why)
 	}
 }

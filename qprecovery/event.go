@@ -59,7 +59,8 @@ type DeviceGaveUp struct{}
 
 // Order is the operator's word: RungResetQP, RungRebuildCQ or RungDevice. It is
 // above every budget, cuts a back-off short and is not counted as a use. Other
-// rungs are ignored. A device ladder takes RungDevice alone.
+// rungs are ignored. A device ladder takes RungDevice alone, for [Recover] unless
+// the device is healthy.
 type Order struct{ Rung Rung }
 
 // Tick says that time has passed; see NextDeadline.

@@ -1,5 +1,10 @@
 package reset
 
+import (
+	"slices"
+	"time"
+)
+
 // receive handles a message. Only Hello may come from a stranger.
 func (s *Server) receive(ev Received) {
 	if hello, ok := ev.Msg.(Hello); ok {
@@ -55,16 +60,15 @@ func (s *Server) remove(c *client) {
 
 // hello registers a client, new or come back.
 func (s *Server) hello(ev Received, m Hello) {
-	c, refusal := s.admit(ev, m)
+	c, refusal := s.admit(ev, m.ID)
 	if c == nil {
 		s.emit(Drop{ev.Conn, refusal})
 		return
 	}
-	c.name, c.present, c.inherited = m.Name, true, false
-	c.conn, c.pid, c.local = ev.Conn, ev.Peer.PID, ev.Peer.Local
-	s.inherit(m)
-	s.place(c, m)
+	*c = client{id: m.ID, name: m.Name, conn: ev.Conn, pid: ev.Peer.PID, local: ev.Peer.Local, last: c.last}
+	s.inherit(m.Roster)
 	s.hearsay(m.Last)
+	s.place(c, m)
 	if m.Wants {
 		s.request()
 	}
@@ -72,16 +76,16 @@ func (s *Server) hello(ev Received, m Hello) {
 }
 
 // admit finds or makes the entry that a Hello is for.
-func (s *Server) admit(ev Received, m Hello) (*client, DropReason) {
+func (s *Server) admit(ev Received, id ClientID) (*client, DropReason) {
 	if s.clients.on(ev.Conn) != nil {
 		return nil, DropProtocol
 	}
-	c := s.clients.find(m.ID)
+	c := s.clients.find(id)
 	switch {
-	case c == nil && len(s.clients) >= MaxMembers && !s.clients.forgetOne():
+	case c == nil && len(s.clients) >= MaxMembers:
 		return nil, DropFull
 	case c == nil:
-		return s.clients.add(m.ID), 0
+		return s.clients.add(id), 0
 	case !c.inherited && c.pid != ev.Peer.PID:
 		return nil, DropStolen
 	case c.present:
@@ -91,25 +95,54 @@ func (s *Server) admit(ev Received, m Hello) (*client, DropReason) {
 }
 
 // inherit takes up the clients of an earlier host that have not come back yet.
-func (s *Server) inherit(m Hello) {
-	for _, r := range m.Roster {
-		if s.clients.find(r.ID) != nil || len(s.clients) >= MaxMembers {
-			continue
+// What does not fit is forgotten.
+func (s *Server) inherit(roster []Member) {
+	for _, r := range roster {
+		if s.clients.find(r.ID) == nil && len(s.clients) < MaxMembers {
+			c := s.clients.add(r.ID)
+			c.name, c.pid, c.inherited = r.Name, r.PID, true
+			s.forgetLater()
 		}
-		c := s.clients.add(r.ID)
-		c.name, c.pid, c.inherited = r.Name, r.PID, true
-		if s.phase == PhaseIdle {
-			s.forgetAt = s.now.Add(s.conf.Grace)
+	}
+}
+
+// forgetLater bounds how long inherited clients are waited for. A reset does so
+// by itself.
+func (s *Server) forgetLater() {
+	if s.phase == PhaseIdle && s.clients.inherited() {
+		s.forgetAt = s.now.Add(s.conf.Grace)
+	}
+}
+
+func (s *Server) forgetInherited() {
+	s.forgetAt = time.Time{}
+	s.clients = slices.DeleteFunc(s.clients, func(c *client) bool { return c.inherited })
+}
+
+// hearsay learns from a client that saw a reset of an earlier host end: who still
+// waits for that end is told. If the reset under way was only for those, it is
+// off, and nobody has heard of it; else they are told of that one.
+func (s *Server) hearsay(last Ended) {
+	for _, c := range s.clients {
+		if c.told != 0 && c.told == last.Reset {
+			s.tellEnded(c, last)
 		}
+	}
+	if s.phase == PhasePending && !s.clients.told() {
+		s.phase, s.deadline = PhaseIdle, time.Time{}
+		s.forgetLater()
+	}
+	if s.phase != PhaseIdle {
+		s.tellEverybody()
 	}
 }
 
 // place gives a client that registers its place in the reset under way, by what
 // it says of itself, which counts for more than what was believed of it.
 func (s *Server) place(c *client, m Hello) {
-	end, ended := s.clients.ending(m.Told)
-	c.told, c.last, c.ready = m.Told, m.Last, !m.Holds
-	if m.Told != 0 && ended {
+	end, over := s.clients.ending(m.Told)
+	c.present, c.told, c.last, c.ready = true, m.Told, m.Last, !m.Holds
+	if over {
 		s.tellEnded(c, end)
 	}
 	switch {
@@ -120,20 +153,4 @@ func (s *Server) place(c *client, m Hello) {
 	default:
 		s.tellPending(c)
 	}
-}
-
-// hearsay learns from a client that saw a reset of an earlier host end: who waits
-// for that end is told. If the reset under way was only for those, it is off.
-func (s *Server) hearsay(last Ended) {
-	waited := false
-	for _, c := range s.clients {
-		if c.told != 0 && c.told == last.Reset {
-			waited = true
-			s.tellEnded(c, last)
-			if s.phase != PhaseIdle && c.present {
-				s.retell = append(s.retell, c)
-			}
-		}
-	}
-	_ = waited
 }

@@ -63,6 +63,8 @@ type Server struct {
 	settleAt time.Time // when the settle time ends; zero: it has
 	forgetAt time.Time // when inherited clients are forgotten; zero: there are none, or a reset will
 
+	roster []Member // as last published
+
 	now time.Time // of the Step under way
 	out []Action  // of the Step under way
 }
@@ -151,8 +153,8 @@ func (s *Server) overdue() {
 		return
 	}
 	late := s.clients.unready()
-	if anyForeign(late) {
-		s.becomeIdle(Ended{Outcome: OutcomeHeld, Holders: holders(late)})
+	if foreign := foreignOf(late); len(foreign) > 0 {
+		s.becomeIdle(Ended{Outcome: OutcomeHeld, Holders: foreign[:min(len(foreign), MaxHolders)]})
 		return
 	}
 	s.becomeResetting(late)
@@ -177,11 +179,7 @@ func (s *Server) becomePending() {
 	s.resetID = s.nextID()
 	s.deadline = s.now.Add(s.conf.Grace)
 	s.forgetAt = time.Time{}
-	for _, c := range s.clients {
-		if c.present && c.told == 0 {
-			s.tellPending(c)
-		}
-	}
+	s.tellEverybody()
 }
 
 // nextID skips 0, which means none.
@@ -190,7 +188,7 @@ func (s *Server) nextID() ID { return max(s.resetID+1, 1) }
 func (s *Server) becomeResetting(without []*client) {
 	s.phase = PhaseResetting
 	s.deadline = s.now.Add(s.conf.Limit)
-	s.emit(Reset{Reset: s.resetID, Without: members(without)})
+	s.emit(Reset{Reset: s.resetID, Without: membersOf(without)})
 }
 
 // becomeIdle concludes the reset for everybody who was told of it. Who is not

@@ -1,0 +1,406 @@
+package qprecovery
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what the ladders do")
+
+// epoch is when each transcript begins.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestTranscripts plays testdata/*.txt, each the story of the requirements in its
+// name. A line is a comment (#), an input, or, indented, an expected output of
+// the input above it. With -rewrite the outputs are replaced.
+//
+//	interface | device [allow-foreign]   the ladder that the story is about
+//	attached [gen N] | stopped | down | up | gave-up
+//	fault CLASS [gen N] [since D] [request]
+//	wc STATUS [gen N] | event TYPE [gen N]
+//	frozen REASON [gen N] [since D]
+//	done [found STATE] | failed [CLASS] | stale | order RUNG
+//	asked REASON | removed [INDEX] | arrived same|other [INDEX] | recover
+//	advance D                            stops at each deadline
+//	stall D                              sleeps past them
+//	repeat N : INPUT ; INPUT...          prints the last round alone
+//	history | counts
+//
+// A gen not given is that of the objects in use; since D means so long ago.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("transcripts: %v, %v", files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		t.Run(strings.Replace(name, "-", "/", 1), func(t *testing.T) { playFile(t, file) })
+	}
+}
+
+func playFile(t *testing.T, file string) {
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := (&player{t: t, now: epoch}).play(string(want))
+	if *rewrite {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got != string(want) {
+		t.Errorf("%s: the ladder does otherwise; see what with -rewrite and git diff\n%s", file, firstDiff(got, string(want)))
+	}
+}
+
+func firstDiff(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("got %d lines, want %d", len(g), len(w))
+}
+
+// player plays one transcript.
+type player struct {
+	t   *testing.T
+	now time.Time
+	m   machine
+	gen uint32
+	op  uint64
+}
+
+// machine is what both ladders offer.
+type machine interface {
+	step(now time.Time, ev any) (acts []any, ok bool)
+	NextDeadline() (time.Time, bool)
+	History() []Record
+	Counts() Counts
+	state() string
+}
+
+type interfaceMachine struct{ *Ladder }
+
+func (m interfaceMachine) state() string { return m.State().String() }
+func (m interfaceMachine) step(now time.Time, ev any) (out []any, ok bool) {
+	e, ok := ev.(Event)
+	if !ok {
+		return nil, false
+	}
+	for _, a := range m.Step(now, e, nil) {
+		out = append(out, a)
+	}
+	return out, true
+}
+
+type deviceMachine struct{ *DeviceLadder }
+
+func (m deviceMachine) state() string { return m.State().String() }
+func (m deviceMachine) step(now time.Time, ev any) (out []any, ok bool) {
+	e, ok := ev.(DeviceEvent)
+	if !ok {
+		return nil, false
+	}
+	for _, a := range m.Step(now, e, nil) {
+		out = append(out, a)
+	}
+	return out, true
+}
+
+// play returns the transcript with the outputs that there are.
+func (p *player) play(script string) string {
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		for _, o := range p.line(line) {
+			fmt.Fprintf(&out, "\t%s\n", o)
+		}
+	}
+	return out.String()
+}
+
+func (p *player) line(line string) []string {
+	if rest, ok := strings.CutPrefix(line, "repeat "); ok {
+		return p.repeat(rest)
+	}
+	w := strings.Fields(line)
+	switch w[0] {
+	case "interface":
+		p.m = interfaceMachine{NewLadder(Config{})}
+		return nil
+	case "device":
+		p.m, p.gen = deviceMachine{NewDeviceLadder(p.now, DeviceConfig{Identity: same, AllowForeign: len(w) > 1})}, 1
+		return nil
+	case "advance":
+		return p.advance(duration(p.t, w[1]))
+	case "stall":
+		p.now = p.now.Add(duration(p.t, w[1]))
+		return p.input(Tick{})
+	case "history":
+		return p.history()
+	case "counts":
+		return counts(p.m.Counts())
+	}
+	return p.input(p.event(w))
+}
+
+func (p *player) repeat(rest string) (out []string) {
+	n, inputs, _ := strings.Cut(rest, ":")
+	for range number(p.t, strings.TrimSpace(n)) {
+		out = nil
+		for in := range strings.SplitSeq(inputs, ";") {
+			for _, o := range p.line(strings.TrimSpace(in)) {
+				out = append(out, strings.TrimSpace(in)+": "+o)
+			}
+		}
+	}
+	return out
+}
+
+func (p *player) input(ev any) (out []string) {
+	before, counted := p.m.state(), p.m.Counts()
+	acts, ok := p.m.step(p.now, ev)
+	if !ok {
+		p.t.Fatalf("%T is no event of this ladder", ev)
+	}
+	for _, a := range acts {
+		out = append(out, p.describe(a))
+	}
+	now := p.m.Counts()
+	if now.Stale > counted.Stale {
+		out = append(out, "stale")
+	}
+	if now.Absorbed > counted.Absorbed {
+		out = append(out, "absorbed")
+	}
+	if after := p.m.state(); after != before {
+		out = append(out, before+" -> "+after)
+	}
+	return out
+}
+
+func (p *player) advance(d time.Duration) (out []string) {
+	start, end := p.now, p.now.Add(d)
+	for {
+		at, ok := p.m.NextDeadline()
+		if !ok || at.After(end) {
+			break
+		}
+		p.now = at
+		for _, o := range p.input(Tick{}) {
+			out = append(out, fmt.Sprintf("+%v %s", at.Sub(start), o))
+		}
+	}
+	p.now = end
+	return shorten(out)
+}
+
+// shorten leaves the middle of a row of refreshes out.
+func shorten(lines []string) (out []string) {
+	const what = " Refresh"
+	for i, line := range lines {
+		inside := i > 0 && i+1 < len(lines) && strings.HasSuffix(lines[i-1], what) && strings.HasSuffix(lines[i+1], what)
+		switch {
+		case !inside || !strings.HasSuffix(line, what):
+			out = append(out, line)
+		case out[len(out)-1] != "...":
+			out = append(out, "...")
+		}
+	}
+	return out
+}
+
+// describe writes an action, and learns its operation and generation.
+func (p *player) describe(a any) string {
+	switch a := a.(type) {
+	case Query:
+		p.op = a.Op
+		return "query"
+	case Run:
+		p.op, p.gen = a.Op, a.Gen
+		return fmt.Sprintf("run %v gen %d: %v", a.Rung, a.Gen, a.Reason)
+	case Release:
+		p.op = a.Op
+		return "release"
+	case Drop:
+		p.op = a.Op
+		return fmt.Sprintf("drop: %v", a.Reason)
+	case Open:
+		p.op, p.gen = a.Op, a.Gen
+		return fmt.Sprintf("open gen %d", a.Gen)
+	case RequestReset:
+		return fmt.Sprintf("request reset: %v", a.Reason)
+	case GiveUp:
+		return fmt.Sprintf("give up: %v", a.Reason)
+	case ResetEnded:
+		return fmt.Sprintf("reset ended gen %d", a.Gen)
+	case ReportForeign:
+		return fmt.Sprintf("foreign device %s index %d", a.Identity.NodeGUID, a.Identity.Index)
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T", a), "qprecovery.")
+}
+
+func (p *player) history() (out []string) {
+	for _, r := range p.m.History() {
+		s := fmt.Sprintf("at +%v %v:", r.Start.Sub(epoch), r.Reason)
+		for _, step := range r.Steps {
+			s += fmt.Sprintf(" %v (%v)", step.Rung, step.Reason)
+		}
+		if r.End.IsZero() {
+			s += ", under way"
+		} else {
+			s += fmt.Sprintf(", lasted %v, outage %v", r.Duration(), r.Outage())
+		}
+		if r.Stopped {
+			s += ", stopped"
+		}
+		if q := r.Request; q != nil {
+			s += fmt.Sprintf("; request %v opcode %d wr %d vendor %#x to %v sg %v", q.Status, q.Opcode, q.WRID, q.VendorErr, q.DestQPN, q.SGList)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func counts(c Counts) (out []string) {
+	for r, n := range c.Rungs {
+		if n > 0 {
+			out = append(out, fmt.Sprintf("rung %v %d", Rung(r), n))
+		}
+	}
+	for r, n := range c.Reasons {
+		if n > 0 {
+			out = append(out, fmt.Sprintf("reason %v %d", Reason(r), n))
+		}
+	}
+	return append(out, fmt.Sprintf("absorbed %d, stale %d", c.Absorbed, c.Stale))
+}
+
+// same and other are devices.
+var (
+	same  = Identity{NodeGUID: hca.GUID{1}, PortGUID: hca.GUID{2}, SysImageGUID: hca.GUID{3}, PCIAddr: "0000:01:00.0", Index: 7, Name: "mlx5_0"}
+	other = Identity{NodeGUID: hca.GUID{9}, PortGUID: hca.GUID{2}, SysImageGUID: hca.GUID{3}, PCIAddr: "0000:01:00.0", Index: 7, Name: "mlx5_0"}
+)
+
+// option is the word behind a key, or otherwise.
+func option(w []string, key, otherwise string) string {
+	if i := slices.Index(w, key); i >= 0 && i+1 < len(w) {
+		return w[i+1]
+	}
+	return otherwise
+}
+
+func (p *player) event(w []string) any {
+	gen := uint32(number(p.t, option(w, "gen", strconv.Itoa(int(p.gen)))))
+	since := p.now.Add(-duration(p.t, option(w, "since", "0s")))
+	switch w[0] {
+	case "attached":
+		p.gen = uint32(number(p.t, option(w, "gen", strconv.Itoa(int(p.m.(interfaceMachine).NextGen())))))
+		return Attached{p.gen}
+	case "stopped":
+		return Stopped{}
+	case "down":
+		return DeviceDown{}
+	case "up":
+		return DeviceUp{}
+	case "gave-up":
+		return DeviceGaveUp{}
+	case "fault":
+		return Fault{gen, named(p.t, w[1], NumClass), request(w), since}
+	case "wc":
+		return Fault{gen, OfCompletion(named(p.t, w[1], hca.NumWCStatus)), request(w), since}
+	case "event":
+		return Fault{gen, OfEvent(named(p.t, w[1], hca.NumEventType)), nil, since}
+	case "frozen":
+		return Frozen{gen, named(p.t, w[1], NumReason), since}
+	case "order":
+		return Order{named(p.t, w[1], NumRung)}
+	}
+	return p.moreEvents(w)
+}
+
+func (p *player) moreEvents(w []string) any {
+	switch w[0] {
+	case "done":
+		return Done{p.op, ClassSuccess, named(p.t, option(w, "found", "RTS"), hca.NumQPState)}
+	case "failed":
+		return Done{p.op, named(p.t, append(w, "refused")[1], NumClass), hca.QPReset}
+	case "stale":
+		return Done{p.op - 1, ClassSuccess, hca.QPRTS}
+	case "asked":
+		return Asked{named(p.t, w[1], NumReason)}
+	case "removed":
+		return Removed{uint32(number(p.t, append(w, "0")[1]))}
+	case "arrived":
+		id := same
+		if w[1] == "other" {
+			id = other
+		}
+		id.Index = uint32(number(p.t, append(w, "8")[2]))
+		return Arrived{id}
+	case "recover":
+		return Recover{}
+	}
+	p.t.Fatalf("what is %q?", w)
+	return nil
+}
+
+// request is what the word request stands for.
+func request(w []string) *Request {
+	if !slices.Contains(w, "request") {
+		return nil
+	}
+	return &Request{
+		Status: hca.WCLocProtErr, Opcode: hca.WCSend, VendorErr: 0x33, WRID: 42,
+		SGList: []hca.SGE{{Addr: 0x1000, Length: 2048, LKey: 0x77}}, DestQPN: 0x11,
+	}
+}
+
+func named[T interface {
+	~uint8
+	fmt.Stringer
+}](t *testing.T, name string, n T) T {
+	for v := range n {
+		if v.String() == name {
+			return v
+		}
+	}
+	t.Fatalf("%T has no %q", n, name)
+	return 0
+}
+
+func number(t *testing.T, s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func duration(t *testing.T, s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}

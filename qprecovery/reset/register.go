@@ -123,12 +123,14 @@ func (s *Server) forgetInherited() {
 // waits for that end is told. If the reset under way was only for those, it is
 // off, and nobody has heard of it; else they are told of that one.
 func (s *Server) hearsay(last Ended) {
+	ended := false
 	for _, c := range s.clients {
 		if c.told != 0 && c.told == last.Reset {
 			s.tellEnded(c, last)
+			ended = true
 		}
 	}
-	if s.phase == PhasePending && !s.clients.told() {
+	if ended && s.phase == PhasePending && !s.clients.told() {
 		s.phase, s.deadline = PhaseIdle, time.Time{}
 		s.forgetLater()
 	}

@@ -303,14 +303,16 @@ func TestNoLeak(t *testing.T) {
 	must(t, link.Delete("ib0"))
 }
 
-// requireNoMore grants a moment to a goroutine that is about to end.
+// requireNoMore grants a moment to a goroutine that is about to end, or that is
+// still at work on the last change.
 func requireNoMore(t *testing.T, goroutines, files int) {
 	t.Helper()
-	for end := time.Now().Add(patience); runtime.NumGoroutine() > goroutines && time.Now().Before(end); {
+	g, f := runtime.NumGoroutine(), openFiles(t)
+	for end := time.Now().Add(patience); g > goroutines || f > files; g, f = runtime.NumGoroutine(), openFiles(t) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines and %d descriptors, were %d and %d", g, f, goroutines, files)
+		}
 		time.Sleep(time.Millisecond)
-	}
-	if g, f := runtime.NumGoroutine(), openFiles(t); g > goroutines || f > files {
-		t.Errorf("%d goroutines and %d descriptors, were %d and %d", g, f, goroutines, files)
 	}
 }
 

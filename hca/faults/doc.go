@@ -5,7 +5,7 @@
 // # When a fault strikes
 //
 // Each [Kind] has an occasion. A [Fault] lets After occasions pass, then strikes
-// the next Count.
+// the next Count. Several faults of one kind take their turns.
 //
 //	kinds                                        | occasion
 //	send_*, swallowed_send                       | a send is posted

@@ -66,6 +66,7 @@ func (d *Device) review(ev hca.AsyncEvent) (hca.AsyncEvent, bool) {
 // device is healthy. A backend that does not heed ctx is abandoned after
 // VerbTimeout.
 func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
+	const name = "get_async_event"
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := newFlight[hca.AsyncEvent]()
@@ -73,15 +74,15 @@ func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
 		ev, err := d.inner.NextEvent(inner)
 		c.land(d, answer[hca.AsyncEvent]{val: ev, err: err})
 	}()
+	var a answer[hca.AsyncEvent]
 	select {
-	case a := <-c.answered:
-		return a.val, a.err
-	case <-ctx.Done():
+	case a = <-c.answered:
 	case <-d.dead:
+		a = c.abandon(d, name, d.Err())
+	case <-ctx.Done():
+		p := newPatience(d.opts.VerbTimeout, 0)
+		defer p.stop()
+		a = c.wait(d, name, p, d.dead)
 	}
-	cancel()
-	p := newPatience(d.opts.VerbTimeout, 0)
-	defer p.stop()
-	a := c.wait(d, "get_async_event", p, nil)
 	return a.val, a.err
 }

@@ -1,0 +1,246 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/guard"
+)
+
+// Every call answers the same error, however often, and it names the cause.
+func TestR19EveryCallAnswersTheSame(t *testing.T) {
+	bubble(t, guard.Options{}, func(r *rig) {
+		r.dev.Fail(errBoom)
+		r.dev.Fail(errors.New("a later cause"))
+		for range 2 {
+			errs := r.newWork()
+			_, errs["poll"] = r.send.Poll(make([]hca.WC, 1))
+			_, errs["poll for nothing"] = r.send.Poll(nil)
+			errs["arm"], errs["wait"] = r.send.Arm(), r.send.Wait(time.Time{})
+			for what, err := range errs {
+				var f *guard.Failure
+				if !errors.As(err, &f) || f.Cause != errBoom || !errors.Is(err, hca.ErrIO) || errors.Is(err, errBoom) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		}
+	})
+}
+
+// What needs no hardware still answers.
+func TestR19ZombieKnowsItself(t *testing.T) {
+	bubble(t, guard.Options{}, func(r *rig) {
+		r.dev.Fail(errBoom)
+		if r.dev.Attr().Name != "fake" || r.qp.Num() != fakeQPN || r.qp.Spec() != rigSpec || len(r.mr.Bytes()) != 64 {
+			t.Error("attributes are gone")
+		}
+		if r.ah.Spec().Port != 1 || r.mr.SGE(0, 3).Length != 3 || r.send.ID() == r.recv.ID() {
+			t.Error("specs are gone")
+		}
+		r.send.Wake()
+	})
+}
+
+// A double close is harmless: in health, in the failed state and across them.
+func TestR19DoubleClose(t *testing.T) {
+	for _, failBefore := range []int{0, 1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, guard.Options{})
+			for i := range 3 {
+				if i == failBefore {
+					r.dev.Fail(errBoom)
+				}
+				r.close()
+			}
+			synctest.Wait()
+			r.wantReleased()
+		})
+	}
+}
+
+// The caller of a verb that hangs is released after the bound, and the device is
+// not given up for one.
+func TestR19StuckVerbIsBounded(t *testing.T) {
+	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second}, func(r *rig) {
+		for verb, c := range map[string]struct {
+			call  func() error
+			bound time.Duration
+		}{
+			"query_port": {func() error { _, err := r.dev.QueryPort(1); return err }, 2 * time.Second},
+			"alloc_pd":   {func() error { _, err := r.dev.AllocPD(); return err }, 2 * time.Second},
+			"create_ah":  {func() error { _, err := r.pd.CreateAH(hca.AHSpec{}); return err }, 9 * time.Second},
+			"modify_qp":  {func() error { return r.qp.Modify(hca.QPAttr{}, 0) }, 2 * time.Second},
+		} {
+			release := r.fake.stick(verb)
+			start := time.Now()
+			err := c.call()
+			if d := time.Since(start); d != c.bound || !errors.Is(err, guard.ErrStuck) || errors.Is(err, hca.ErrTimeout) {
+				r.Errorf("%s: %v after %v", verb, err, d)
+			}
+			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 1})
+			release()
+			synctest.Wait()
+			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
+		}
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 4, "guard_late_answers": 4})
+		if err := r.dev.Err(); err != nil {
+			r.Error(err)
+		}
+	})
+}
+
+// Failing the device releases the callers of all stuck verbs at once.
+func TestR19FailReleasesTheStuck(t *testing.T) {
+	bubble(t, guard.Options{VerbTimeout: time.Hour}, func(r *rig) {
+		var releases []func()
+		errs := make(chan error, 3)
+		for verb, call := range map[string]func() error{
+			"query_qp":   func() error { _, err := r.qp.Query(); return err },
+			"create_cq":  func() error { _, err := r.dev.CreateCQ(hca.CQSpec{Entries: 1}); return err },
+			"destroy_ah": func() error { return r.ah.Close() },
+		} {
+			releases = append(releases, r.fake.stick(verb))
+			go func() { errs <- call() }()
+		}
+		synctest.Wait()
+		start, released := time.Now(), 0
+		r.dev.Fail(errBoom)
+		for range 3 {
+			if err := <-errs; err == nil {
+				released++ // a release succeeds
+			} else {
+				r.wantErr(err, hca.ErrIO, "verb")
+			}
+		}
+		if d := time.Since(start); d != 0 || released != 1 {
+			r.Errorf("after %v, %d releases succeeded", d, released)
+		}
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 3, "guard_verbs_stuck": 3})
+		for _, release := range releases {
+			release()
+		}
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"guard_late_answers": 3, "guard_verbs_stuck": 0})
+	})
+}
+
+// What a stuck verb brings late is released, in health and in failure, before
+// what it was made from.
+func TestR19LateResultIsReleased(t *testing.T) {
+	for _, fail := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, guard.Options{})
+			release := r.fake.stick("create_qp")
+			_, err := r.pd.CreateQP(rigSpec, r.send, r.recv)
+			r.wantErr(err, guard.ErrStuck, "create QP")
+			if fail {
+				r.dev.Fail(errBoom)
+				r.close()
+				if got := r.fake.released(); len(got) != 3 { // AH, QP and MR: the verb holds PD and CQs
+					t.Errorf("released %v", got)
+				}
+			}
+			release()
+			synctest.Wait()
+			if !fail {
+				r.close()
+			}
+			got := r.fake.released()
+			if n := len(got); n != 8 || got[n-1] != "device" {
+				t.Errorf("released %v", got)
+			}
+		})
+	}
+}
+
+// A release that hangs in health is the backend's from then on.
+func TestR19StuckRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, guard.Options{})
+		release := r.fake.stick("destroy_qp")
+		r.wantErr(r.qp.Close(), guard.ErrStuck, "close QP")
+		r.wantErr(r.qp.Close(), nil, "close QP again")
+		r.dev.Fail(errBoom)
+		r.close()
+		release()
+		synctest.Wait()
+		r.wantReleased()
+	})
+}
+
+// No more than MaxStuck verbs are in the backend; that all are stuck is a failure
+// of the device.
+func TestR19StuckVerbsAreBounded(t *testing.T) {
+	bubble(t, guard.Options{MaxStuck: 3}, func(r *rig) {
+		release := r.fake.stick("query_port")
+		for i := range 4 {
+			if r.dev.Err() != nil {
+				r.Errorf("failed after %d verbs", i)
+			}
+			_, err := r.dev.QueryPort(1)
+			r.wantErr(err, hca.ErrIO, "query port")
+		}
+		r.wantErr(r.dev.Err(), hca.ErrIO, "device")
+		for range 100 {
+			_, err := r.dev.QueryPort(1)
+			r.wantErr(err, hca.ErrIO, "query port")
+		}
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 3, "guard_verbs_stuck": 3})
+		release()
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
+	})
+}
+
+// DEVICE_FATAL comes exactly once, whoever failed the device, and is the last.
+func TestR19LastEvent(t *testing.T) {
+	for name, f := range map[string]func(*rig){
+		"owner":   func(r *rig) { r.dev.Fail(errBoom) },
+		"backend": func(r *rig) { r.fake.events <- hca.AsyncEvent{Type: hca.EventDeviceFatal} },
+		"deaf":    func(r *rig) { r.dev.Fail(errBoom) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, guard.Options{}, func(r *rig) {
+				ctx := context.Background()
+				r.fake.deaf = name == "deaf"
+				time.AfterFunc(time.Minute, func() { f(r) })
+				start := time.Now()
+				if ev, err := r.dev.NextEvent(ctx); err != nil || ev.Type != hca.EventDeviceFatal {
+					r.Errorf("event %+v, %v", ev, err)
+				}
+				if d := time.Since(start); d != time.Minute {
+					r.Errorf("after %v", d)
+				}
+				_, err := r.dev.NextEvent(ctx)
+				r.wantErr(err, hca.ErrIO, "next event")
+				if r.fake.deaf {
+					r.fake.events <- hca.AsyncEvent{} // late, to nobody
+				}
+				r.close()
+				_, err = r.dev.NextEvent(ctx)
+				r.wantErr(err, hca.ErrClosed, "next event")
+			})
+		})
+	}
+}
+
+// A backend that does not end its wait is left alone with it.
+func TestR19StuckEvents(t *testing.T) {
+	bubble(t, guard.Options{VerbTimeout: time.Second}, func(r *rig) {
+		r.fake.deaf = true
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := r.dev.NextEvent(ctx)
+		if d := time.Since(start); d != time.Minute+time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			r.Errorf("%v after %v", err, d)
+		}
+		r.fake.events <- hca.AsyncEvent{}
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0, "guard_late_answers": 1})
+	})
+}

@@ -148,18 +148,13 @@ func (l *Ladder) reasonOf(on cause) Reason {
 }
 
 // enter becomes a state, or the next one for as long as the budget of its rung is
-// spent. The end of a back-off and the operator are above budgets.
+// spent; that ends with a pause. The end of a back-off and the operator are above
+// budgets.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
-	for why != ReasonOperator && why != ReasonBackOff && l.budget.spent(now, to.Rung()) {
-		r := transitions[to][causeRepeated]
-		if r == nil {
-			break
-		}
+	free := why == ReasonOperator || why == ReasonBackOff
+	for !free && to.operating() && l.budget.spent(now, to.Rung()) {
 		l.history.counts.Reasons[why]++
-		to, why = r.to, ReasonRepeated
-		if to == Pausing {
-			break
-		}
+		to, why = transitions[to][causeRepeated].to, ReasonRepeated
 	}
 	l.become(now, to, why)
 }

@@ -40,11 +40,24 @@ func (d *DeviceLadder) reasonOf(on deviceCause) Reason {
 	}
 }
 
-// expire does what is due; see [Ladder.Step] for a stall of this process.
+// expire does what is due; the wait may end while an operation runs, and is over
+// once that has failed.
 func (d *DeviceLadder) expire(now time.Time) {
-	switch {
-	case d.state == DeviceWaiting && due(now, d.wait.until):
+	d.endWait(now)
+	d.overdue(now)
+	d.endWait(now)
+}
+
+func (d *DeviceLadder) endWait(now time.Time) {
+	if d.state == DeviceWaiting && due(now, d.wait.until) {
 		d.apply(now, deviceCauseGiveUp, ReasonGaveUp)
+	}
+}
+
+// overdue ends a pause or an operation; see stallBound for a stall of this
+// process.
+func (d *DeviceLadder) overdue(now time.Time) {
+	switch {
 	case !due(now, d.op.due):
 	case d.state == DeviceWaiting:
 		d.look(now)

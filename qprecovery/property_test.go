@@ -1,0 +1,346 @@
+package qprecovery
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca"
+)
+
+// watcher drives an interface's ladder and checks after each step what must hold
+// always.
+type watcher struct {
+	l       *Ladder
+	now     time.Time
+	op      uint64    // the operation under way; 0: none
+	until   time.Time // it may not be overtaken before
+	rung    Rung      // run last in this recovery
+	traffic trafficState
+	asked   int // device resets asked for
+}
+
+func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
+
+// do steps and returns what is wrong with it.
+func (w *watcher) do(ev Event) error {
+	before, answered := w.l.State(), false
+	if d, ok := ev.(Done); ok && before.operating() && d.Op == w.op {
+		answered, w.op = true, 0
+	}
+	if _, ok := ev.(Stopped); ok {
+		w.op, w.traffic = 0, flowing
+	}
+	for _, a := range w.l.Step(w.now, ev, nil) {
+		if err := w.see(a); err != nil {
+			return fmt.Errorf("%v on %#v: %w", before, ev, err)
+		}
+	}
+	if d, ok := ev.(Done); ok && answered && d.Class != ClassSuccess && !escalated(before, w.l.State()) {
+		return fmt.Errorf("%v fails and leads to %v", before, w.l.State())
+	}
+	return w.settled()
+}
+
+// escalated reports whether a failure has led on. What cannot be released is
+// left behind.
+func escalated(from, to State) bool {
+	switch from {
+	case Querying:
+		return to.Rung() >= RungResetQP
+	case Starting:
+		return to == Asking || to == Releasing
+	case Releasing:
+		return to == Detached || to == GivenUp || to == Starting
+	default:
+		return to.Rung() > from.Rung()
+	}
+}
+
+// see checks one action.
+func (w *watcher) see(a Action) error {
+	switch a := a.(type) {
+	case Query:
+		return w.begin(a.Op, queryLimit)
+	case Release:
+		return w.begin(a.Op, releaseLimit)
+	case Run:
+		if err := w.climb(a.Rung, a.Reason); err != nil {
+			return err
+		}
+		return w.begin(a.Op, states[w.l.State()].limit)
+	case RequestReset:
+		w.asked++
+		return w.climb(RungDevice, a.Reason)
+	}
+	return w.flow(a)
+}
+
+// begin: never two at once.
+func (w *watcher) begin(op uint64, limit time.Duration) error {
+	if w.op != 0 && w.now.Before(w.until) {
+		return fmt.Errorf("operation %d overtakes %d", op, w.op)
+	}
+	w.op, w.until = op, w.now.Add(limit)
+	return nil
+}
+
+// climb: by failure to the next rung, by repetition over spent ones only, and
+// never to the device.
+func (w *watcher) climb(to Rung, why Reason) error {
+	from := w.rung
+	w.rung = to
+	switch why {
+	case ReasonVerbFailed, ReasonVerbTimeout:
+		if to != from+1 && (to != from || to != RungDevice) {
+			return fmt.Errorf("%v leads from %v to %v", why, from, to)
+		}
+	case ReasonRepeated:
+		for r := from + 1; r < to; r++ {
+			if from != RungNone && !w.l.budget.spent(w.now, r) {
+				return fmt.Errorf("%v was skipped", r)
+			}
+		}
+		if to > RungRebuildCQ {
+			return fmt.Errorf("repetition leads to %v", to)
+		}
+	default:
+	}
+	return nil
+}
+
+// flow: held before released, down before up.
+func (w *watcher) flow(a Action) error {
+	var from []trafficState
+	was := w.traffic
+	switch a.(type) {
+	case HoldTraffic:
+		from, w.traffic = []trafficState{flowing}, held
+	case CarrierDown:
+		from, w.traffic = []trafficState{held}, noCarrier
+	case CarrierUp:
+		from, w.traffic = []trafficState{noCarrier}, held
+	case ReleaseTraffic:
+		from, w.traffic, w.rung = []trafficState{held}, flowing, RungNone
+	default:
+		return nil
+	}
+	if !slices.Contains(from, was) {
+		return fmt.Errorf("%T with traffic %d", a, was)
+	}
+	return nil
+}
+
+// settled checks the state after a step.
+func (w *watcher) settled() error {
+	s := w.l.State()
+	if s == Idle || s == Healthy {
+		w.rung = RungNone
+	}
+	if flows := s == Idle || s == Healthy; flows != (w.traffic == flowing) {
+		return fmt.Errorf("%v with traffic %d", s, w.traffic)
+	}
+	if at, ok := w.l.NextDeadline(); ok && !at.After(w.now) {
+		return fmt.Errorf("%v: a deadline is left over", s)
+	}
+	if open := s != Idle && s != Healthy; w.l.history.open != open {
+		return fmt.Errorf("%v: record open %v", s, !open)
+	}
+	return nil
+}
+
+// advance lets time pass, deadline by deadline.
+func (w *watcher) advance(d time.Duration) error {
+	for end := w.now.Add(d); ; {
+		at, ok := w.l.NextDeadline()
+		if !ok || at.After(end) {
+			w.now = end
+			return nil
+		}
+		w.now = at
+		if err := w.do(Tick{}); err != nil {
+			return err
+		}
+	}
+}
+
+// heal answers whatever is asked with success until the ladder is healthy.
+func (w *watcher) heal() error {
+	for range 20 {
+		var ev Event = Tick{}
+		switch s := w.l.State(); {
+		case s == Healthy:
+			return nil
+		case s == Idle:
+			ev = Attached{w.l.NextGen()}
+		case s.operating():
+			ev = Done{Op: w.l.op.id, State: hca.QPErr}
+		case s == Asking:
+			ev = DeviceDown{}
+		case s == Detached, s == GivenUp:
+			ev = DeviceUp{}
+		case s == Pausing:
+			if err := w.advance(pauseMost); err != nil {
+				return err
+			}
+		}
+		if w.l.State() == Idle {
+			w.l.Step(w.now, DeviceUp{}, nil)
+		}
+		if err := w.do(ev); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("not healthy: %v", w.l.State())
+}
+
+var (
+	delays   = []time.Duration{0, 0, time.Microsecond, time.Millisecond, 300 * time.Millisecond, time.Second, 5 * time.Second, time.Minute, time.Hour}
+	topRungs = []Rung{RungNone, RungResetQP, RungRebuildCQ, RungDevice, RungGiveUp}
+	freezes  = []Reason{ReasonSendTimeout, ReasonCompletionsStopped, ReasonDeafReceive, ReasonVerbStuck, ReasonNone}
+)
+
+// genOf draws a generation about the one in use.
+func genOf(t *rapid.T, last uint32) uint32 {
+	return last + 1 - min(last+1, uint32(rapid.SampledFrom([]int{1, 1, 1, 1, 0, 2, 3}).Draw(t, "age")))
+}
+
+// anyEvent draws an event of any kind.
+func (w *watcher) anyEvent(t *rapid.T) Event {
+	switch rapid.IntRange(0, 12).Draw(t, "event") {
+	case 0, 1, 2, 3:
+		return Fault{Gen: genOf(t, w.l.gens.last), Class: Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))}
+	case 4:
+		return Frozen{Gen: genOf(t, w.l.gens.last), Reason: rapid.SampledFrom(freezes).Draw(t, "freeze")}
+	case 5, 6, 7:
+		return w.success(t)
+	case 8:
+		d := w.success(t)
+		d.Class = Class(rapid.IntRange(1, int(NumClass)).Draw(t, "failure"))
+		return d
+	case 9:
+		return rapid.SampledFrom([]Event{DeviceDown{}, DeviceUp{}, DeviceUp{}, DeviceGaveUp{}, Stopped{}}).Draw(t, "device")
+	case 10:
+		return Order{rapid.SampledFrom(topRungs).Draw(t, "order")}
+	case 11:
+		return Tick{}
+	default:
+		return Attached{genOf(t, w.l.gens.last+1)}
+	}
+}
+
+func (w *watcher) success(t *rapid.T) Done {
+	op := w.l.op.id - uint64(rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "age of op"))
+	return Done{Op: op, State: hca.QPState(rapid.IntRange(0, int(hca.NumQPState)).Draw(t, "found"))}
+}
+
+// peersDoing draws what a peer could have a part in: any completion, and verbs
+// that all succeed.
+func (w *watcher) peersDoing(t *rapid.T) Event {
+	switch rapid.IntRange(0, 3).Draw(t, "event") {
+	case 0:
+		return Fault{Gen: w.l.gens.last, Class: OfCompletion(hca.WCStatus(rapid.IntRange(0, int(hca.NumWCStatus)).Draw(t, "status")))}
+	case 1:
+		class := rapid.SampledFrom([]Class{ClassSilentPeer, ClassQueueFull, ClassTransient}).Draw(t, "class")
+		return Fault{Gen: w.l.gens.last, Class: class}
+	default:
+		return Done{Op: w.l.op.id, State: hca.QPState(rapid.IntRange(0, int(hca.QPErr)).Draw(t, "found"))}
+	}
+}
+
+func check(t *rapid.T, err error) {
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestR06Invariants: days of random events. No rung is skipped, a failure always
+// escalates, there are never two operations at once, frames flow in health and
+// only then, and health always comes back to the bottom of the ladder.
+func TestR06Invariants(t *testing.T) { rapid.Check(t, invariants) }
+
+// FuzzR06Invariants is the same, guided by coverage.
+func FuzzR06Invariants(f *testing.F) {
+	f.Add([]byte("\x05\x00\x00\x00\x00\x00\x00\x00"))
+	f.Fuzz(rapid.MakeFuzz(invariants))
+}
+
+func invariants(t *rapid.T) {
+	w := newWatcher()
+	for range rapid.IntRange(1, 150).Draw(t, "events") {
+		check(t, w.do(w.anyEvent(t)))
+		check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
+	}
+	check(t, w.heal())
+	check(t, w.advance(time.Minute))
+	for r := range NumRung {
+		if r != RungDevice && w.l.budget.spent(w.now, r) {
+			t.Fatalf("%v is spent after a minute of health", r)
+		}
+	}
+}
+
+// TestR07PeersNeverResetTheDevice: whatever a peer sends, and however often.
+func TestR07PeersNeverResetTheDevice(t *testing.T) {
+	pace := []time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute}
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWatcher()
+		check(t, w.do(Attached{1}))
+		for range rapid.IntRange(1, 300).Draw(t, "events") {
+			check(t, w.do(w.peersDoing(t)))
+			d := rapid.SampledFrom(pace).Draw(t, "delay")
+			if w.l.State().operating() {
+				d = min(d, time.Millisecond)
+			}
+			check(t, w.advanceAnswering(d))
+		}
+		if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
+			t.Fatalf("%v, %d resets", w.l.State(), w.asked)
+		}
+	})
+}
+
+// advanceAnswering lets time pass and answers each operation that begins.
+func (w *watcher) advanceAnswering(d time.Duration) error {
+	for end := w.now.Add(d); ; {
+		at, ok := w.l.NextDeadline()
+		if !ok || at.After(end) {
+			w.now = end
+			return nil
+		}
+		w.now = at
+		if w.l.State().operating() {
+			if err := w.do(Done{Op: w.l.op.id, State: hca.QPErr}); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := w.do(Tick{}); err != nil {
+			return err
+		}
+	}
+}
+
+// TestR07RepetitionWithBackOff: a day of a work request that fails at once, each
+// time. It ends at the CQ rung, tried once a minute.
+func TestR07RepetitionWithBackOff(t *testing.T) {
+	w := newWatcher()
+	var err error
+	for err = w.do(Attached{1}); err == nil && w.now.Before(epoch.Add(24*time.Hour)); {
+		switch s := w.l.State(); {
+		case s == Healthy:
+			err = w.do(Fault{Gen: w.l.gens.last, Class: ClassRequestError})
+		case s.operating():
+			err = w.do(Done{Op: w.l.op.id, State: hca.QPSQE})
+		default:
+			err = w.advance(w.l.op.due.Sub(w.now))
+		}
+	}
+	c := w.l.Counts()
+	if err != nil || w.asked != 0 || c.Rungs[RungRebuildCQ] < 1440 || c.Rungs[RungRebuildCQ] > 1450 {
+		t.Errorf("%v; %d resets, %d rebuilds", err, w.asked, c.Rungs[RungRebuildCQ])
+	}
+}

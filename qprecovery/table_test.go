@@ -1,0 +1,233 @@
+package qprecovery
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// Each pair of state and cause has one row at most, so that the rows are a
+// function.
+func TestTableHasNoTwoRows(t *testing.T) {
+	seen := map[[2]int]bool{}
+	for _, r := range rows {
+		key := [2]int{int(r.from), int(r.on)}
+		if seen[key] || r.on == causeNone || r.on == causeStopped {
+			t.Errorf("%v on %d: a second row, or none at all", r.from, r.on)
+		}
+		seen[key] = true
+	}
+	clear(seen)
+	for _, r := range deviceRows {
+		key := [2]int{int(r.from), int(r.on)}
+		if seen[key] {
+			t.Errorf("%v on %d: a second row", r.from, r.on)
+		}
+		seen[key] = true
+	}
+}
+
+// TestR06Totality: an operation can succeed, fail and time out; everything else
+// that holds up can end; each larger scope's cause is heard in each smaller
+// one's states; and the results of a rung lead to health or to the next rung.
+func TestR06Totality(t *testing.T) {
+	for s := Healthy; s < numState; s++ {
+		for on := range numCause {
+			r := transitions[s][on]
+			if must := mustHear(s, on); must && r == nil {
+				t.Errorf("%v does not hear %d", s, on)
+			}
+		}
+		for _, on := range []cause{causeFailed, causeTimeout, causeRepeated} {
+			if r := transitions[s][on]; r != nil && s.Rung() > RungNone && r.to.Rung() != s.Rung() && r.to.Rung() != s.Rung()+1 {
+				t.Errorf("%v leads from %v to %v", on, s.Rung(), r.to.Rung())
+			}
+		}
+	}
+}
+
+func mustHear(s State, on cause) bool {
+	switch on {
+	case causeDone, causeFailed, causeTimeout:
+		return s.operating()
+	case causeFoundSQE, causeFoundBad:
+		return s == Querying
+	case causeRepeated:
+		return s >= Resuming && s <= Rebuilding
+	case causeDue:
+		return s == Pausing || s == Asking
+	case causeCQ, causeOrderCQ:
+		return s < Rebuilding
+	case causeDevice:
+		return s < Asking
+	case causeDown:
+		return s < Releasing || s == Starting
+	case causeUp:
+		return s == Detached || s == GivenUp
+	case causeStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestR21Totality(t *testing.T) {
+	for s := range numDeviceState {
+		for _, on := range []deviceCause{deviceCauseDone, deviceCauseFailed, deviceCauseTimeout} {
+			if s.operating() != (deviceTransitions[s][on] != nil) {
+				t.Errorf("%v on %d", s, on)
+			}
+		}
+		if hears := deviceTransitions[s][deviceCauseRemoved] != nil; hears != (s.Rung() < RungWait || s == DeviceRetrying) {
+			t.Errorf("%v and a removal: %v", s, hears)
+		}
+	}
+}
+
+// TestR06Windows: exactly the allowance, and forgiven exactly by a window of
+// health; time in recovery forgives nothing.
+func TestR06Windows(t *testing.T) {
+	for r := range NumRung {
+		a := allowances[r]
+		if a.uses == 0 {
+			continue
+		}
+		t.Run(r.String(), func(t *testing.T) {
+			var b budget
+			now := epoch
+			b.healthy(now)
+			for i := range a.uses {
+				if b.spent(now, r) {
+					t.Errorf("spent after %d of %d", i, a.uses)
+				}
+				b.use(now, r)
+			}
+			b.ill(now)
+			now = now.Add(time.Hour)
+			b.healthy(now)
+			if now = now.Add(a.window - 1); !b.spent(now, r) {
+				t.Error("forgiven too early")
+			}
+			if b.spent(now.Add(1), r) {
+				t.Error("not forgiven")
+			}
+		})
+	}
+	var b budget
+	for range 100 {
+		b.use(epoch, RungGiveUp)
+	}
+	if b.spent(epoch, RungGiveUp) || len(b.marks[RungGiveUp]) > 0 {
+		t.Error("a rung without an allowance is counted")
+	}
+}
+
+func TestBackOff(t *testing.T) {
+	var d time.Duration
+	for _, want := range []time.Duration{1, 2, 4, 5, 5} {
+		if d = backOff(d, 1, 5); d != want {
+			t.Errorf("%d, want %d", d, want)
+		}
+	}
+}
+
+// TestR29Bounds: the history and a record's steps are bounded, what is beyond
+// is counted, and what is given out is the caller's.
+func TestR29Bounds(t *testing.T) {
+	var h history
+	for i := range MaxRecords + 10 {
+		h.begin(epoch.Add(time.Duration(i)), epoch.Add(time.Hour), ReasonCQError)
+		for range MaxSteps + 5 {
+			h.step(epoch, RungRebuildCQ, ReasonCQError)
+		}
+		h.end(epoch.Add(time.Duration(i+1)), false)
+	}
+	list := h.list()
+	first := list[0]
+	if len(list) != MaxRecords || len(first.Steps) != MaxSteps || first.Omitted != 5 {
+		t.Errorf("%d records, %d steps, %d omitted", len(list), len(first.Steps), first.Omitted)
+	}
+	if first.Start != epoch.Add(10) || first.Outage() != 1 || first.Duration() != 1 || first.Worst() != RungRebuildCQ {
+		t.Errorf("the first: %+v", first)
+	}
+	list[0].Steps[0].Rung = RungGiveUp
+	if h.list()[0].Worst() != RungRebuildCQ || h.counts.Rungs[RungRebuildCQ] != (MaxRecords+10)*(MaxSteps+5) {
+		t.Error("the history was changed from outside, or miscounts")
+	}
+}
+
+// TestR03RequestIsCopied: the caller may use its lists again.
+func TestR03RequestIsCopied(t *testing.T) {
+	l := NewLadder(Config{})
+	l.Step(epoch, Attached{1}, nil)
+	req := &Request{SGList: []hca.SGE{{Length: 1, LKey: 2}}}
+	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
+	req.SGList[0].LKey = 99
+	if got := l.History()[0].Request.SGList[0].LKey; got != 2 {
+		t.Errorf("lkey %d", got)
+	}
+}
+
+// TestR22Same: what tells a device, and what does not.
+func TestR22Same(t *testing.T) {
+	for name, change := range map[string]func(*Identity){
+		"node":   func(i *Identity) { i.NodeGUID[0]++ },
+		"port":   func(i *Identity) { i.PortGUID[7]++ },
+		"system": func(i *Identity) { i.SysImageGUID[0]++ },
+		"pci":    func(i *Identity) { i.PCIAddr = "" },
+	} {
+		id := same
+		if change(&id); same.Same(id) {
+			t.Errorf("another %s is the same device", name)
+		}
+	}
+	id := same
+	if id.Index, id.Name = 99, "mlx5_9"; !same.Same(id) {
+		t.Error("another index and name are another device")
+	}
+}
+
+// TestR22ReportsAreBounded: inventing devices fills no memory.
+func TestR22ReportsAreBounded(t *testing.T) {
+	var f foreigners
+	for i := range uint32(1000) {
+		if !f.add(Identity{Index: i}) || f.add(Identity{Index: i}) {
+			t.Fatalf("device %d is not reported once", i)
+		}
+	}
+	if len(f) != maxForeign {
+		t.Errorf("%d remembered", len(f))
+	}
+}
+
+// TestR09CarrierBound: it can be configured.
+func TestR09CarrierBound(t *testing.T) {
+	l := NewLadder(Config{CarrierBound: time.Hour})
+	l.Step(epoch, Attached{1}, nil)
+	l.Step(epoch, Order{RungDevice}, nil)
+	got := fmt.Sprint(l.Step(epoch.Add(time.Hour-1), Tick{}, nil), l.Step(epoch.Add(time.Hour), Tick{}, nil))
+	if want := "[{operator}] [{}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if l.Reason() != ReasonOperator || l.State() != Asking {
+		t.Errorf("%v, %v", l.State(), l.Reason())
+	}
+}
+
+// TestR23Configured: the grace and the wait can be configured.
+func TestR23Configured(t *testing.T) {
+	d := NewDeviceLadder(epoch, DeviceConfig{Identity: same, Grace: time.Second, GiveUpAfter: time.Hour})
+	d.Step(epoch, Removed{}, nil)
+	late := epoch.Add(time.Second + dropMargin)
+	if d.Step(late, Tick{}, nil); d.State() != DeviceWaiting || d.Reason() != ReasonVerbTimeout {
+		t.Errorf("%v, %v", d.State(), d.Reason())
+	}
+	if d.Step(late.Add(time.Hour-1), Tick{}, nil); d.State() != DeviceWaiting {
+		t.Error("gave up too early")
+	}
+	if d.Step(late.Add(time.Hour), Tick{}, nil); d.State() != DeviceGivenUp || d.Gen() != 1 {
+		t.Errorf("%v, generation %d", d.State(), d.Gen())
+	}
+}

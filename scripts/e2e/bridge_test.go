@@ -43,11 +43,7 @@ func TestStrayMAC(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 2)
-	a, b := hosts[0], hosts[1]
-	a.join()
-	b.join()
-	pingAll(a, b)
+	a, b := twoJoined(t)
 	stray := mac(bridgeMAC)
 	request := ipoib.EtherARP{Op: 1, SHA: stray, SPA: netip.MustParseAddr("10.44.0.98"), TPA: netip.MustParseAddr(b.ip4())}
 	newPacketSocket(a).send(ether(ipoib.Broadcast, stray, ipoib.EtherTypeARP, request.Append(nil)))

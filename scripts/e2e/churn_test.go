@@ -23,11 +23,7 @@ func TestDownUpUnderTraffic(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 2)
-	a, b := hosts[0], hosts[1]
-	a.join()
-	b.join()
-	pingAll(a, b)
+	a, b := twoJoined(t)
 	before := a.daemon.status()
 
 	stop := b.traffic(a.ip4())
@@ -51,11 +47,7 @@ func TestStopStartUnderTraffic(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 2)
-	a, b := hosts[0], hosts[1]
-	a.join()
-	b.join()
-	pingAll(a, b)
+	a, b := twoJoined(t)
 	before := b.daemon.status()
 
 	stop := b.traffic(a.ip4())
@@ -71,7 +63,7 @@ func TestStopStartUnderTraffic(t *testing.T) {
 	b.waitReaches(a)
 	pingAll(a, b)
 	requireNoLeak(t, before, b.daemon)
-	requireNoStale(t, hosts)
+	requireNoStale(t, []*host{a, b})
 }
 
 // traffic floods dst with echo requests until stop is called.

@@ -40,6 +40,17 @@ func newHosts(tb testing.TB, n int) []*host {
 	return hosts
 }
 
+// twoJoined are two hosts that reach each other.
+func twoJoined(tb testing.TB) (a, b *host) {
+	tb.Helper()
+	hosts := newHosts(tb, 2)
+	for _, h := range hosts {
+		h.join()
+	}
+	pingAll(hosts...)
+	return hosts[0], hosts[1]
+}
+
 // shortDir is a folder whose path leaves room for a socket's name (108 bytes,
 // unix(7)), which testing's own, named after the test, may not.
 func shortDir(tb testing.TB) string {

@@ -67,11 +67,7 @@ func TestAdopt(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	hosts := newHosts(t, 2)
-	a, b := hosts[0], hosts[1]
-	a.join()
-	b.join()
-	pingAll(a, b)
+	a, b := twoJoined(t)
 	mac, addrs := a.iface().MAC, a.addrs()
 
 	for _, end := range []struct {

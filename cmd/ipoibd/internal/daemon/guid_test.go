@@ -7,7 +7,7 @@ func TestGUIDIsStableAndUnique(t *testing.T) {
 	for _, m := range []string{"a", "b", "ab"} {
 		for _, n := range []string{"wg0", "wg1", "b"} {
 			g := guidOf(m, n)
-			if g != guidOf(m, n) || g[0]&3 != 0 || g == (guidOf("", "")) {
+			if g != guidOf(m, n) || g[0]&3 != 0 || g == guidOf("", "") {
 				t.Errorf("%s, %s: %s", m, n, g)
 			}
 			if other, twice := seen[g]; twice {

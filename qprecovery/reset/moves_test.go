@@ -248,8 +248,9 @@ func (w *world) torn(p *proc) error {
 func (w *world) crash(i int) error {
 	p := &w.procs[i]
 	if p.conn != 0 && i != w.host {
-		w.lostRep, w.deadRep = append(w.lostRep, p.conn), append(w.deadRep, p.conn)
+		w.lostRep = append(w.lostRep, p.conn)
 	}
+	w.deadRep = append(w.deadRep, p.watched...)
 	w.forget(p)
 	return w.hostGone(i)
 }
@@ -279,6 +280,7 @@ func (w *world) hostGone(i int) error {
 	w.server, w.host, w.reset, w.grace = nil, -1, 0, false
 	w.lostRep, w.deadRep = nil, nil
 	for j := range w.procs {
+		w.procs[j].watched = nil
 		if q := &w.procs[j]; q.conn != 0 {
 			if err := w.cut(q, false); err != nil {
 				return err

@@ -21,6 +21,7 @@ type proc struct {
 	client  *Client
 	id      ClientID
 	conn    Conn   // 0: none
+	watched []Conn // all of its connections to this host, which watches the process
 	held    bool   // has the device open, which only its own shell knows
 	release ID     // asked to release this; 0: no
 	up      []byte // to the server, not yet read
@@ -70,7 +71,7 @@ func (w *world) clone() *world {
 		client := *p.client
 		p.client = &client
 		p.up, p.down, p.part = bytes.Clone(p.up), bytes.Clone(p.down), bytes.Clone(p.part)
-		p.seen = slices.Clone(p.seen)
+		p.seen, p.watched = slices.Clone(p.seen), slices.Clone(p.watched)
 	}
 	c.deadRep, c.lostRep = slices.Clone(w.deadRep), slices.Clone(w.lostRep)
 	if w.server != nil {
@@ -152,6 +153,7 @@ func (k *keyer) proc(p *proc) {
 	k.flag(p.alive, p.left, p.held, c.wants)
 	k.num(int(p.id), int(p.release), p.told, int(c.link), int(c.work), int(c.told), int(c.last.Reset), int(c.last.Outcome))
 	k.conns([]Conn{p.conn})
+	k.conns(p.watched)
 	k.bytes(p.up)
 	k.bytes(p.down)
 	k.bytes(p.part)
@@ -304,6 +306,6 @@ func (w *world) dial(p *proc) error {
 		w.server = NewServer(w.now, Config{Seed: 100 * w.seeds})
 	}
 	w.last++
-	p.conn = w.last
+	p.conn, p.watched = w.last, append(p.watched, w.last)
 	return w.tell(p, Connected{})
 }

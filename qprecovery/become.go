@@ -81,7 +81,7 @@ func (l *Ladder) act(now time.Time) {
 		l.detached(now)
 	case GivenUp:
 		l.out = l.traffic.cut(l.out)
-	case Idle, Healthy:
+	case Idle, Healthy, numState:
 	}
 }
 

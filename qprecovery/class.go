@@ -45,14 +45,16 @@ const (
 	NumClass
 )
 
-// classes says of each class where an interface's ladder takes it up, and the
-// reason it has there. A class without a cause moves nothing by itself; as the
-// result of a rung's verb every class but ClassSuccess is a failure.
-var classes = [NumClass]struct {
+// meaning says where an interface's ladder takes a class up, and the reason it
+// has there. A class without a cause moves nothing by itself; as the result of a
+// rung's verb every class but ClassSuccess is a failure.
+type meaning struct {
 	name   string
 	cause  cause
 	reason Reason
-}{
+}
+
+var classes = [NumClass]meaning{
 	ClassSuccess:      {"success", causeNone, ReasonNone},
 	ClassFlushed:      {"flushed", causeSuspect, ReasonFlushWithoutCause},
 	ClassRequestError: {"request_error", causeSuspect, ReasonRequestError},

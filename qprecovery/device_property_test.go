@@ -117,11 +117,18 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
 	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
 	return rapid.SampledFrom([]DeviceEvent{
-		Done{Op: op}, Done{Op: op}, Done{Op: op, Class: class},
-		Fault{Gen: genOf(t, w.d.gen), Class: class}, Fault{Gen: w.d.gen, Class: ClassDeviceError},
+		Done{Op: op},
+		Done{Op: op},
+		Done{Op: op, Class: class},
+		Fault{Gen: genOf(t, w.d.gen), Class: class},
+		Fault{Gen: w.d.gen, Class: ClassDeviceError},
 		Frozen{Gen: w.d.gen, Reason: rapid.SampledFrom(freezes).Draw(t, "freeze")},
-		Asked{ReasonVerbFailed}, Order{rapid.SampledFrom(topRungs).Draw(t, "order")},
-		Removed{id.Index}, Arrived{id}, Recover{}, Tick{},
+		Asked{ReasonVerbFailed},
+		Order{rapid.SampledFrom(topRungs).Draw(t, "order")},
+		Removed{id.Index},
+		Arrived{id},
+		Recover{},
+		Tick{},
 	}).Draw(t, "event")
 }
 

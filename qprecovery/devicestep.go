@@ -144,7 +144,7 @@ func (d *DeviceLadder) act(now time.Time, from DeviceState) {
 	case DeviceGivenUp:
 		d.wait.until = time.Time{}
 		d.emit(GiveUp{d.why})
-	case DeviceHealthy:
+	case DeviceHealthy, numDeviceState:
 	}
 }
 

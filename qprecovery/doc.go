@@ -1,3 +1,74 @@
 // Package qprecovery decides what is rebuilt when something broke. It is pure:
-// time is passed in, events go in, actions come out.
+// time is passed in, events go in, actions come out ([Ladder.Step],
+// [DeviceLadder.Step]).
+//
+// # Classes
+//
+// Every completion status, every asynchronous event and every pair of a verb and
+// an errno has exactly one [Class] ([OfCompletion], [OfEvent], [OfErrno]); the
+// errors of the hca contract stand for errnos ([OfError]). A class names the
+// scope that it is about, or none: ENOMEM of a post is a full queue, ETIMEDOUT of
+// create_ah a silent peer. No completion status accuses more than its QP.
+//
+// # Rungs
+//
+//	rung            | what is made anew             | a scope enters it by
+//	resume_qp       | nothing: SQE -> RTS           | a suspicion, QP found in SQE
+//	reset_qp        | the QP's queues               | a suspicion, QP found in ERR or lost
+//	recreate_qp     | the QP, with a new number     | escalation
+//	rebuild_cq      | the CQs with their QP         | CQ error, a freeze
+//	reset_device    | everything, the context too   | a fatal event, EIO or ENODEV, a verb that
+//	                |                               | hangs, a freeze that a rebuild did not
+//	                |                               | cure, a failure at the CQ rung
+//	wait_for_device | the same, once it is back     | removal, a reset that fails
+//	give_up         | the same, by the operator     | ten minutes of waiting
+//
+// The operator may order reset_qp, rebuild_cq and reset_device.
+//
+// A suspicion is a failed work request, an error event of the QP, or a flush on a
+// QP that nobody moved. The QP is queried first; found in RTS, that was all. The
+// first four rungs are the interface's ([Ladder]), the others the device's
+// ([DeviceLadder]), one for all interfaces of a device. The two speak by
+// [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded],
+// [DeviceUp], [GiveUp] and [DeviceGaveUp], which the shell carries, through the
+// reset coordinator.
+//
+// # Escalation
+//
+// A rung whose verb fails or does not end in time leads to the next one. A rung
+// that succeeds more often than its budget allows within its window leads to the
+// next one as well, but no further than the CQ rung: there the pauses before a
+// rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
+// device. A device whose resets succeed too often pauses likewise, 10 s to 5 min.
+// Windows are measured on a clock that runs in health only.
+//
+//	resume_qp     5 in 10 s
+//	reset_qp      3 in 10 s
+//	recreate_qp   3 in 1 min
+//	rebuild_cq    3 in 1 min
+//	reset_device  3 in 10 min
+//
+// A larger error during an operation is kept until that has ended, since there
+// are never two at once on one scope; an equal or smaller one is absorbed, unless
+// it is about what is just being made: then it is looked at afterwards. A limit
+// that is looked at more than 100 ms late is extended once: the daemon itself
+// was stopped, and the answer may lie waiting.
+//
+// # Generations
+//
+// Each rung that makes something anew gives it a generation ([Run.Gen]), and an
+// event names that of its object. A QP, a CQ and the device are of different
+// ages: a CQ error is still true of the CQ while the QP is replaced. What is older
+// than its object, or answers an earlier operation, is counted as stale.
+//
+// # Traffic
+//
+// Frames are held from the first suspicion until health. After
+// [DefaultCarrierBound] the carrier goes down, at a give-up at once.
+//
+// # Limits
+//
+// History and records are bounded ([MaxRecords], [MaxSteps]). A record of a query
+// that found nothing is not kept, unless a work request is to blame. Nothing is
+// known of ports: without one the shell stops the ladder ([Stopped]).
 package qprecovery

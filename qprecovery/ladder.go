@@ -205,17 +205,23 @@ func (l *Ladder) done(now time.Time, ev Done) {
 		l.history.counts.Stale++
 		return
 	}
-	switch on := classes[min(ev.Class, ClassIgnored)]; {
-	case ev.Class == ClassSuccess:
+	switch ev.Class {
+	case ClassSuccess:
 		l.result(now, l.found(ev.State))
-	case ev.Class == ClassStuck:
+	case ClassStuck:
 		l.result(now, causeTimeout)
 	default:
-		if on.cause == causeCQ || on.cause == causeDevice {
-			l.apply(now, on.cause, on.reason)
-		}
-		l.result(now, causeFailed)
+		l.failed(now, classes[min(ev.Class, ClassIgnored)])
 	}
+}
+
+// failed ends the operation; a CQ or a device that is in error is a larger error
+// besides.
+func (l *Ladder) failed(now time.Time, c meaning) {
+	if c.cause == causeCQ || c.cause == causeDevice {
+		l.apply(now, c.cause, c.reason)
+	}
+	l.result(now, causeFailed)
 }
 
 // found is the result of a query by the state found, causeDone of any other

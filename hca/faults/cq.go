@@ -111,7 +111,7 @@ func (c *CQ) strike() {
 	switch k {
 	case CQOverrun:
 		c.void.Store(true)
-		c.CQ.Wake()
+		c.Wake()
 		fallthrough
 	case CQError:
 		c.dev.queue.put(hca.AsyncEvent{Type: hca.EventCQErr, On: c.ID()})

@@ -220,7 +220,7 @@ func TestVerbHangs(t *testing.T) {
 func TestEveryVerbHangs(t *testing.T) {
 	bubble(t, func(r *rig) {
 		group := hca.GIDFromAddr(rigAddr.Next())
-		for verb, call := range map[string]func(){
+		calls := map[string]func(){
 			"query_port":   func() { _, _ = r.dev.QueryPort(1) },
 			"alloc_pd":     func() { _ = have(r.dev.AllocPD())(r).Close() },
 			"dealloc_pd":   func() { _ = have(r.dev.AllocPD())(r).Close() },
@@ -235,7 +235,11 @@ func TestEveryVerbHangs(t *testing.T) {
 			"attach_mcast": func() { _ = r.qp.AttachMulticast(group, 0) },
 			"detach_mcast": func() { _ = r.qp.DetachMulticast(group, 0) },
 			"close_device": func() { _ = r.dev.Close() },
-		} {
+		}
+		if len(calls) != len(faults.Verbs()) {
+			r.Errorf("%d verbs", len(faults.Verbs()))
+		}
+		for verb, call := range calls {
 			r.inject(faults.Fault{Kind: faults.VerbHangs, Verb: verb})
 			done := make(chan struct{})
 			go func() { call(); close(done) }()

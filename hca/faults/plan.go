@@ -23,6 +23,8 @@ func (f *Fault) check() error {
 		return fmt.Errorf("%w: after %d, count %d", hca.ErrInvalid, f.After, f.Count)
 	case f.Verb != "" && f.Kind != VerbHangs:
 		return fmt.Errorf("%w: %v is not of a verb", hca.ErrInvalid, f.Kind)
+	case f.Verb != "" && !slices.Contains(verbs, f.Verb):
+		return fmt.Errorf("%w: no verb %q that can hang", hca.ErrInvalid, f.Verb)
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ func TestInjectRefuses(t *testing.T) {
 			{Kind: faults.CQError, After: -1},
 			{Kind: faults.CQError, Count: -1},
 			{Kind: faults.CQError, Verb: "modify_qp"},
+			{Kind: faults.VerbHangs, Verb: "no_such_verb"},
 		} {
 			r.wantErr(r.dev.Inject(f), hca.ErrInvalid, "inject")
 		}

@@ -1,6 +1,20 @@
 package faults
 
-import "ipoibd/hca"
+import (
+	"slices"
+
+	"ipoibd/hca"
+)
+
+// verbs are those that can be made to hang.
+var verbs = []string{
+	"query_port", "alloc_pd", "dealloc_pd", "create_cq", "destroy_cq", "reg_mr", "create_ah",
+	"create_qp", "destroy_qp", "modify_qp", "query_qp", "attach_mcast", "detach_mcast", "close_device",
+}
+
+// Verbs returns the names that Fault.Verb may have: as in libibverbs, without the
+// prefix.
+func Verbs() []string { return slices.Clone(verbs) }
 
 // enter begins a verb that allocates, changes or asks.
 func (d *Device) enter(verb string) error {

@@ -8,46 +8,79 @@ type entry struct {
 }
 
 // book holds the requests of one queue that are posted and not completed, in
-// order. Positions count on for ever; a slot is a position's low bits.
+// order. Positions count on for ever; a slot is a position's low bits. There are
+// twice as many slots as requests, so that one that was swallowed does not keep
+// the others from going round.
 type book struct {
 	slots []entry // a power of two of them
-	limit uint64  // how many are used
-	head  uint64  // the oldest request that is not completed
+	limit int     // of requests
+	live  int     // requests that are not done
+	head  uint64  // the oldest request that is not done
 	firm  uint64  // requests before it were taken by the backend
 	tail  uint64  // where the next one goes; firm to tail is a post under way
 }
 
 // newBook makes a book for depth requests.
 func newBook(depth int) book {
-	n := 1
-	for n < depth {
+	n := 2
+	for n < 2*depth {
 		n *= 2
 	}
-	return book{slots: make([]entry, n), limit: uint64(depth)}
+	return book{slots: make([]entry, n), limit: depth}
 }
 
 func (b *book) at(pos uint64) *entry { return &b.slots[pos&uint64(len(b.slots)-1)] }
 
 func (b *book) empty() bool { return b.head == b.firm }
 
+// begin begins a post and returns its start.
+func (b *book) begin() (start uint64) {
+	if b.tail-b.head > uint64(len(b.slots)-b.limit) {
+		b.compact()
+	}
+	return b.tail
+}
+
+// compact moves what is not done together. It runs once in as many posted
+// requests as the queue is deep, at most.
+func (b *book) compact() {
+	to := b.tail
+	for pos := b.tail; pos > b.head; pos-- {
+		if e := b.at(pos - 1); !e.done {
+			to--
+			*b.at(to) = *e
+		}
+	}
+	b.head = to
+}
+
 // add enters a request; false when the book is full.
 func (b *book) add(id uint64, signaled bool) bool {
-	if b.tail-b.head >= b.limit {
+	if b.live >= b.limit {
 		return false
 	}
 	*b.at(b.tail) = entry{id: id, signaled: signaled}
 	b.tail++
+	b.live++
 	return true
 }
 
 // confirm ends a post that began at start and of which the backend took n; the
 // rest is taken back.
 func (b *book) confirm(start uint64, n int) {
-	if to := start + uint64(n); to > b.head {
-		b.firm, b.tail = to, to
-		return
+	end := max(b.head, start+uint64(n))
+	for pos := end; pos < b.tail; pos++ {
+		b.strike(b.at(pos))
 	}
-	b.firm, b.tail = b.head, b.head
+	b.firm, b.tail = end, end
+}
+
+// strike notes that a request is done.
+func (b *book) strike(e *entry) {
+	if !e.done {
+		e.done = true
+		b.live--
+	}
 }
 
 // withdraw ends a post that began at start in the failed state. It keeps what
@@ -70,7 +103,7 @@ func (b *book) complete(id uint64, success bool) bool {
 		if e.done || e.id != id || success && !e.signaled {
 			continue
 		}
-		e.done = true
+		b.strike(e)
 		b.settle(pos)
 		return true
 	}
@@ -83,7 +116,7 @@ func (b *book) complete(id uint64, success bool) bool {
 func (b *book) settle(pos uint64) {
 	for p := b.head; p < pos; p++ {
 		if e := b.at(p); !e.signaled {
-			e.done = true
+			b.strike(e)
 		}
 	}
 	b.advance()
@@ -104,11 +137,11 @@ func (b *book) pop() (id uint64, ok bool) {
 		return 0, false
 	}
 	e := b.at(b.head)
-	e.done = true
+	b.strike(e)
 	b.advance()
 	b.firm = max(b.firm, b.head)
 	return e.id, true
 }
 
 // clear forgets all requests. A post under way confirms nothing of them.
-func (b *book) clear() { b.head, b.firm = b.tail, b.tail }
+func (b *book) clear() { b.head, b.firm, b.live = b.tail, b.tail, 0 }

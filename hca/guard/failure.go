@@ -17,7 +17,12 @@ type Failure struct {
 	Cause error // of the first failure; never nil
 }
 
-func (f *Failure) Error() string { return fmt.Sprintf("%v: %v", hca.ErrIO, f.Cause) }
+func (f *Failure) Error() string {
+	if errors.Is(f.Cause, hca.ErrIO) {
+		return f.Cause.Error() // it says so itself
+	}
+	return fmt.Sprintf("%v: %v", hca.ErrIO, f.Cause)
+}
 
 func (f *Failure) Unwrap() error { return hca.ErrIO }
 

@@ -39,7 +39,7 @@ func (q *QP) enterSends(wrs []hca.SendWR) (k int, start uint64, refused error) {
 		return 0, 0, f
 	}
 	b := &q.send.book
-	for start = b.tail; k < len(wrs); k++ {
+	for start = b.begin(); k < len(wrs); k++ {
 		ah, ok := wrs[k].UD.AH.(*AH)
 		if !ok || ah.dev != q.dev {
 			return k, start, hca.ErrInvalid
@@ -74,7 +74,7 @@ func (q *QP) enterRecvs(wrs []hca.RecvWR) (k int, start uint64, refused error) {
 		return 0, 0, f
 	}
 	b := &q.recv.book
-	for start = b.tail; k < len(wrs); k++ {
+	for start = b.begin(); k < len(wrs); k++ {
 		if !b.add(wrs[k].ID, true) {
 			return k, start, hca.ErrQueueFull
 		}

@@ -74,6 +74,29 @@ func TestR18SwallowedRequestIsFlushed(t *testing.T) {
 	})
 }
 
+// One that was swallowed costs its own place in the queue, and no other.
+func TestR18SwallowedRequestStopsNothing(t *testing.T) {
+	bubble(t, guard.Options{}, func(r *rig) {
+		r.postRecv(0)
+		for id := uint64(1); id < 20*rigDepth; id += rigDepth - 1 {
+			var ids []uint64
+			for i := range uint64(rigDepth - 1) {
+				ids = append(ids, id+i)
+			}
+			r.postRecv(ids...)
+			n, err := r.qp.PostRecv(make([]hca.RecvWR, 1))
+			r.wantErr(err, hca.ErrQueueFull, "post to a full queue")
+			if n != 0 {
+				r.Errorf("posted %d", n)
+			}
+			r.inner.recv.put(done(hca.WCRecv, success, ids...)...)
+			r.wantWCs(r.recv, done(hca.WCRecv, success, ids...))
+		}
+		r.dev.Fail(errBoom)
+		r.wantWCs(r.recv, done(hca.WCRecv, flushed, 0))
+	})
+}
+
 // An unsignaled send is done with when a later one is.
 func TestR18UnsignaledSendsAreNotFlushedTwice(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {

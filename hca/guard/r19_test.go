@@ -23,7 +23,7 @@ func TestR19EveryCallAnswersTheSame(t *testing.T) {
 			errs["arm"], errs["wait"] = r.send.Arm(), r.send.Wait(time.Time{})
 			for what, err := range errs {
 				var f *guard.Failure
-				if !errors.As(err, &f) || f.Cause != errBoom || !errors.Is(err, hca.ErrIO) || errors.Is(err, errBoom) {
+				if !errors.As(err, &f) || !errors.Is(f.Cause, errBoom) || !errors.Is(err, hca.ErrIO) || errors.Is(err, errBoom) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}

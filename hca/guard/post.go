@@ -11,7 +11,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	for done := 0; ; done += len(q.out) {
 		part := wrs[done:min(len(wrs), done+len(q.out))]
 		n, err := q.postSends(part)
-		if err != nil || done+n >= len(wrs) {
+		if err != nil || n < len(part) || done+n == len(wrs) {
 			return done + n, err
 		}
 	}

@@ -123,9 +123,8 @@ func (d *DeviceLadder) becomeHealthy(now time.Time) {
 	d.budget.healthy(now)
 	d.wait.until, d.view.foreign = time.Time{}, nil
 	d.emit(ResetEnded{d.gen})
-	if early := d.early; early != ReasonNone {
-		d.early = ReasonNone
-		d.apply(now, deviceCauseFault, early)
+	if d.early != ReasonNone {
+		d.apply(now, deviceCauseFault, d.early)
 	}
 }
 

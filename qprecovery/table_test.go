@@ -158,13 +158,14 @@ func TestR29Bounds(t *testing.T) {
 	}
 }
 
-// TestR03RequestIsCopied: the caller may use its lists again.
-func TestR03RequestIsCopied(t *testing.T) {
+// TestR03Request: the first one of a recovery is kept, as a copy.
+func TestR03Request(t *testing.T) {
 	l := NewLadder(Config{})
 	l.Step(epoch, Attached{1}, nil)
 	req := &Request{SGList: []hca.SGE{{Length: 1, LKey: 2}}}
 	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
 	req.SGList[0].LKey = 99
+	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
 	if got := l.History()[0].Request.SGList[0].LKey; got != 2 {
 		t.Errorf("lkey %d", got)
 	}

@@ -1,9 +1,9 @@
 package link
 
 import (
-	"errors"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,19 +21,19 @@ type reader struct {
 	err   error
 	// vec is the buffer of one read, with a spare byte behind it that tells a
 	// frame which was cut off from one that just fits.
-	vec   [2][]byte
+	vec   [2]unix.Iovec
 	spare [1]byte
 }
 
 func (r *reader) init(conn syscall.RawConn, count *tally) {
 	r.conn, r.count, r.drain = conn, count, r.readAll
-	r.vec[1] = r.spare[:]
+	setVec(&r.vec[1], r.spare[:])
 }
 
 func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 	r.bufs, r.sizes, r.n, r.err = bufs, sizes[:len(bufs)], 0, nil
 	err := r.conn.Read(r.drain)
-	r.bufs, r.sizes, r.vec[0] = nil, nil, nil
+	r.bufs, r.sizes, r.vec[0] = nil, nil, unix.Iovec{}
 	r.count.read.Add(uint64(r.n))
 	if err == nil {
 		err = r.err
@@ -45,34 +45,39 @@ func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 // netpoller to wait. An error after a frame is met again by the next batch.
 func (r *reader) readAll(fd uintptr) bool {
 	for r.n < len(r.bufs) {
-		err := r.readOne(int(fd))
-		switch {
-		case err == nil || errors.Is(err, unix.EINTR):
+		switch errno := r.readOne(fd); errno {
+		case 0, unix.EINTR:
 			continue
-		case errors.Is(err, unix.EAGAIN):
+		case unix.EAGAIN:
 			return r.n > 0
-		case r.n == 0:
-			r.err = err
+		default:
+			if r.n == 0 {
+				r.err = errno
+			}
+			return true
 		}
-		break
 	}
 	return true
 }
 
-func (r *reader) readOne(fd int) error {
+func (r *reader) readOne(fd uintptr) unix.Errno {
 	buf := r.bufs[r.n]
-	r.vec[0] = buf
-	size, err := unix.Readv(fd, r.vec[:])
+	setVec(&r.vec[0], buf)
+	size, errno := rawReadv(fd, &r.vec)
 	switch {
-	case err != nil:
-		return err
+	case errno != 0:
 	case size > len(buf):
 		r.count.readTooLong.Add(1)
 	default:
 		r.sizes[r.n] = size
 		r.n++
 	}
-	return nil
+	return errno
+}
+
+func setVec(v *unix.Iovec, b []byte) {
+	v.Base = unsafe.SliceData(b)
+	v.SetLen(len(b))
 }
 
 // writer writes frames; it is made as reader is, and takes turns.
@@ -108,18 +113,18 @@ func (w *writer) batch(frames [][]byte) (int, error) {
 // dropped, as on any wire.
 func (w *writer) writeAll(fd uintptr) bool {
 	for _, frame := range w.frames {
-		_, err := unix.Write(int(fd), frame)
-		for errors.Is(err, unix.EINTR) {
-			_, err = unix.Write(int(fd), frame)
+		errno := rawWrite(fd, frame)
+		for errno == unix.EINTR {
+			errno = rawWrite(fd, frame)
 		}
-		switch {
-		case err == nil:
+		switch errno {
+		case 0:
 			w.n++
-		case errors.Is(err, unix.EBADFD):
-			w.err = err
+		case unix.EBADFD:
+			w.err = errno
 			return true
 		default:
-			w.count.refused(err)
+			w.count.refused(errno)
 		}
 	}
 	return true

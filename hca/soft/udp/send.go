@@ -130,9 +130,9 @@ func (s *sender) reason(pkt *wire.Packet) drop {
 	return d
 }
 
-// sendmmsg never asks to wait.
+// sendmmsg never asks to wait, nor does it tell the scheduler; see recvmmsg.
 func (s *sender) sendmmsg(fd uintptr) bool {
-	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, fd,
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd,
 		uintptr(unsafe.Pointer(&s.msgs[s.from])), uintptr(s.to-s.from), unix.MSG_DONTWAIT, 0, 0)
 	s.sent, s.err = int(n), errno
 	return true

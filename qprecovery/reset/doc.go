@@ -76,6 +76,13 @@
 // that registered within the last moments of the old host, or any at all where
 // only strangers to the old host are left. The settle time lets those come back
 // first; one that is stopped for longer than that at that very time is missed.
+// A client known from a roster is taken for dead when it has not come back within
+// a grace period: the new host does not watch its process, whose number may be of
+// another PID namespace.
+//
+// A client that stops while its link is down cannot say so; the next host counts
+// it as absent until its process ends or a grace period is over.
+//
 // A host that is stopped, not dead, keeps its clients waiting; the time limit of
 // their own rung is what ends that wait.
 package reset

@@ -78,6 +78,11 @@ lint:
 fmt:
 	$(LINT) fmt ./...
 
+# The page is compared with the tree by a test.
+.PHONY: requirements
+requirements:
+	go run ./scripts/requirements -w
+
 .PHONY: clean
 clean:
 	rm -rf bin

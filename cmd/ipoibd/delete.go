@@ -13,9 +13,16 @@ func deleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete NAME",
 		Short: "Delete an interface that a daemon left behind",
-		Args:  cobra.ExactArgs(1),
+		Args:  oneName,
 		RunE:  func(_ *cobra.Command, args []string) error { return deleteInterface(args[0]) },
 	}
+}
+
+func oneName(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return errors.New("delete takes the name of one interface, as in 'ipoibd delete ib0'")
+	}
+	return nil
 }
 
 func deleteInterface(name string) error {

@@ -7,13 +7,16 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
+	"ipoibd/link"
 )
 
 // runFlags are the flags of run, before they become a configuration.
@@ -72,7 +75,20 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends what hangs
-	return daemon.Run(ctx, cfg, daemon.Options{Version: version, Remove: f.remove, Log: log})
+	return advise(daemon.Run(ctx, cfg, daemon.Options{Version: version, Remove: f.remove, Log: log}))
+}
+
+// advise adds what to do about another process that has what this one needs.
+func advise(err error) error {
+	for taken, advice := range map[error]string{
+		control.ErrRunning: "stop it, or choose another path with --control",
+		link.ErrOwned:      "stop it, or choose another name",
+	} {
+		if errors.Is(err, taken) {
+			return fmt.Errorf("%w: %s", err, advice)
+		}
+	}
+	return err
 }
 
 // configuration comes from the file, or from the flags of one interface.
@@ -100,8 +116,22 @@ func (f *runFlags) fromFlags() (*config.Config, error) {
 	f.iface.PKey = pkey
 	f.device.PKeys = append(f.device.PKeys[:0], pkey)
 	cfg := &config.Config{Control: f.control, Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
-	return cfg, cfg.Validate()
+	if err := cfg.Validate(); err != nil {
+		return nil, errors.New(flagOfField.Replace(err.Error()))
+	}
+	return cfg, nil
 }
+
+// flagOfField says in a mistake's text which flag it came by.
+var flagOfField = strings.NewReplacer(
+	"interfaces[0].name: ", "--name: ",
+	"interfaces[0].gid: ", "--gid: ",
+	"interfaces[0].mtu: ", "--mtu: ",
+	"devices[0].underlay: ", "--underlay: ",
+	"devices[0].peers: ", "--peer: ",
+	"devices[0].known_peers_only: ", "--known-peers-only: ",
+	"control: ", "--control: ",
+)
 
 func newLogger(level, format string) (*slog.Logger, error) {
 	var l slog.Level

@@ -2,12 +2,16 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/link"
 )
 
 // configure parses flags of run and returns the configuration that they make.
@@ -43,13 +47,16 @@ func TestFlagMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"--pkey: ":                     {"--pkey", "zero"},
-		"--name and --config exclude":  {"--name", "ib1", "--config", file},
-		"is not an interface's name":   {"--name", "a b"},
-		"outside of 68 to 4092":        {"--mtu", "9000"},
-		"needs peers":                  {"--known-peers-only"},
-		"read configuration":           {"--config", file + "x"},
-		"neither an address nor a DNS": {"--peer", "10.0.0.300"},
+		"--pkey: ":                      {"--pkey", "zero"},
+		"--name and --config exclude":   {"--name", "ib1", "--config", file},
+		"--name: \"a b\" is not":        {"--name", "a b"},
+		"--mtu: 9000 is outside":        {"--mtu", "9000"},
+		"--known-peers-only: needs":     {"--known-peers-only"},
+		"read configuration":            {"--config", file + "x"},
+		"--peer: \"10.0.0.300\" is":     {"--peer", "10.0.0.300"},
+		"--gid: \"here\" is not":        {"--gid", "here"},
+		"--underlay: \"a/b\" is not":    {"--underlay", "a/b"},
+		"--control: \"\" is not a path": {"--control", ""},
 	} {
 		if _, err := configure(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)
@@ -79,8 +86,30 @@ func TestVersionAndUnknownCommand(t *testing.T) {
 	if err := root.Execute(); err != nil || out.String() != version+"\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
-	root.SetArgs([]string{"fly"})
-	if err := root.Execute(); err == nil {
-		t.Error("no error for an unknown command")
+	for want, args := range map[string][]string{
+		`unknown command "fly"`:           {"fly"},
+		"--fast; see 'ipoibd run --help'": {"run", "--fast"},
+		"delete takes the name of one":    {"delete"},
+		"name of one interface, as in":    {"delete", "ib0", "ib1"},
+	} {
+		root.SetArgs(args)
+		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestAdviceOnWhatIsTaken(t *testing.T) {
+	for want, err := range map[string]error{
+		"socket: stop it, or choose another path with --control": control.ErrRunning,
+		"interface: stop it, or choose another name":             link.ErrOwned,
+	} {
+		got := advise(fmt.Errorf("start: %w", err))
+		if !errors.Is(got, err) || !strings.HasSuffix(got.Error(), want) {
+			t.Errorf("%v, want ...%q", got, want)
+		}
+	}
+	if other := errors.New("other"); advise(other) != other || advise(nil) != nil { //nolint:errorlint // must be the very same
+		t.Error("advice without need")
 	}
 }

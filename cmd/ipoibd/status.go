@@ -55,7 +55,7 @@ func printStatus(out io.Writer, s *control.Status) error {
 }
 
 func printDevice(w io.Writer, d *control.Device) {
-	fmt.Fprintf(w, "\ndevice %s\t%s\n", d.Name, d.State)
+	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), d.State)
 	if d.State != control.StateOpen {
 		return
 	}
@@ -63,13 +63,21 @@ func printDevice(w io.Writer, d *control.Device) {
 	fmt.Fprintf(w, "  port 1\t%s, MTU %d, %s\n", d.Port.State, d.Port.ActiveMTU, d.Port.LinkLayer)
 	for i, g := range d.Port.GIDs {
 		if !g.GID.IsZero() {
-			fmt.Fprintf(w, "  GID %d\t%s, %s, %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
+			fmt.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
 		}
 	}
 	if d.Notice != "" {
 		fmt.Fprintf(w, "  notice\t%s\n", d.Notice)
 	}
 	printCounters(w, d.Counters)
+}
+
+// deviceTitle names a device, and the netdev under a software one.
+func deviceTitle(d *control.Device) string {
+	if d.Underlay == "" {
+		return "device " + d.Name
+	}
+	return "device " + d.Name + " on " + d.Underlay
 }
 
 func printInterface(w io.Writer, f *control.Interface) {

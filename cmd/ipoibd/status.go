@@ -66,10 +66,26 @@ func printDevice(w io.Writer, d *control.Device) {
 			fmt.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
 		}
 	}
+	if d.Peers != nil {
+		fmt.Fprintf(w, "  peers\t%s\n", peersText(d))
+	}
 	if d.Notice != "" {
 		fmt.Fprintf(w, "  notice\t%s\n", d.Notice)
 	}
 	printCounters(w, d.Counters)
+}
+
+// peersText lists those who get what goes to a group.
+func peersText(d *control.Device) string {
+	var names []string
+	for _, a := range d.Peers {
+		names = append(names, a.String())
+	}
+	text := "multicast is replicated to " + strings.Join(names, ", ")
+	if d.KnownPeersOnly {
+		text += "; others are dropped"
+	}
+	return text
 }
 
 // deviceTitle names a device, and the netdev under a software one.

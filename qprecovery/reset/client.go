@@ -166,7 +166,7 @@ func (c *Client) pending(m Pending) {
 		return
 	}
 	c.work, c.told, c.wants = workReleasing, m.Reset, false
-	c.emit(Release{Reset: m.Reset})
+	c.emit(Release(m))
 }
 
 func (c *Client) ended(m Ended) {

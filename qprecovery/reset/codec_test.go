@@ -27,8 +27,11 @@ var samples = []struct {
 	{"roster", Roster{Members: []Member{{ID: 2, PID: -1, Name: "x"}}}, "0011 01 05 01 0000000000000002 ffffffff 01 78"},
 	{"empty roster", Roster{}, "0003 01 05 00"},
 	{"pending", Pending{Reset: 1 << 63}, "000a 01 06 8000000000000000"},
-	{"ended", Ended{Reset: 4, Outcome: OutcomeHeld, Holders: []Member{{ID: 2, PID: 12, Name: "ib2"}}},
-		"001c 01 07 0000000000000004 04 01 0000000000000002 0000000c 03 696232"},
+	{
+		"ended",
+		Ended{Reset: 4, Outcome: OutcomeHeld, Holders: []Member{{ID: 2, PID: 12, Name: "ib2"}}},
+		"001c 01 07 0000000000000004 04 01 0000000000000002 0000000c 03 696232",
+	},
 }
 
 func unhex(t testing.TB, s string) []byte {

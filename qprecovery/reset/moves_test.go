@@ -75,6 +75,7 @@ func (w *world) possible(k moveKind, i int) bool {
 			return w.have.crashes > 0
 		case mLeave:
 			return w.have.leaves > 0 && p.conn != 0
+		default: // the moves below need no process that runs
 		}
 	}
 	switch k {
@@ -82,8 +83,9 @@ func (w *world) possible(k moveKind, i int) bool {
 		return len(p.up) > 0
 	case mRestart:
 		return !p.alive && w.have.restarts > 0
+	default:
+		return i == 0 && w.server != nil && w.possibleAtServer(k)
 	}
-	return i == 0 && w.server != nil && w.possibleAtServer(k)
 }
 
 func (w *world) possibleAtServer(k moveKind) bool {
@@ -100,8 +102,9 @@ func (w *world) possibleAtServer(k moveKind) bool {
 		return w.reset != 0 && w.have.timers > 0
 	case mDeadline:
 		return w.server.settleAt.IsZero() && w.deadlineCounts()
+	default:
+		return false
 	}
-	return false
 }
 
 // deadlineCounts: a time-out has a budget, except where nothing else can end a

@@ -21,7 +21,7 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("UDP port %d: %v by %s", e.Port, ErrPortTaken, e.by())
+	return fmt.Sprintf("UDP port %d: %v by %s; end that, or run in another network namespace", e.Port, ErrPortTaken, e.by())
 }
 
 func (e *PortTakenError) by() string {

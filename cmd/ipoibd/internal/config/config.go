@@ -111,6 +111,9 @@ func (c *Config) problems() (ps []problem) {
 		if names[f.Name] {
 			ps = append(ps, problem{at + ".name", fmt.Sprintf("interface %q is named twice", f.Name)})
 		}
+		if d := underlays[f.Name]; d != "" {
+			ps = append(ps, problem{at + ".name", fmt.Sprintf("device %q has it as its underlay: the interface would carry itself", d)})
+		}
 		if d := devices[f.Device]; d == nil {
 			ps = append(ps, problem{at + ".device", fmt.Sprintf("no device %q is configured", f.Device)})
 		} else if !slices.ContainsFunc(d.PKeys, f.PKey.Match) {

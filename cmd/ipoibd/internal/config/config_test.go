@@ -74,6 +74,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
 		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
+		{"itself", head + "  - name: eth0\n    device: d\n", `x.yaml:7: interfaces[1].name: device "d" has it as its underlay`},
 		{"foreign pkey", head + "    pkey: 0x8002\n", `x.yaml:7: interfaces[0].pkey: 0x8002 is not among the pkeys of device "d"`},
 		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},
 		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address`},
@@ -102,7 +103,7 @@ func TestAliases(t *testing.T) {
 	const text = `
 devices:
   - &d {name: soft, pkeys: &k [&p 0x8001, 0xffff]}
-  - {name: two, underlay: &u eth1, pkeys: *k}
+  - {name: &u two, underlay: eth1, pkeys: *k}
 interfaces:
   - &i {name: ib0, pkey: *p}
   - {name: *u, device: two}
@@ -111,7 +112,7 @@ interfaces:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(c.Devices[1].PKeys, []hca.PKey{0x8001, 0xffff}) || c.Interfaces[0].PKey != 0x8001 || c.Interfaces[1].Name != "eth1" {
+	if !reflect.DeepEqual(c.Devices[1].PKeys, []hca.PKey{0x8001, 0xffff}) || c.Interfaces[0].PKey != 0x8001 || c.Interfaces[1].Name != "two" {
 		t.Errorf("%+v", c)
 	}
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"net/netip"
 	"time"
 
 	"ipoibd/hca"
@@ -27,7 +28,11 @@ type Device struct {
 	Attr     hca.DeviceAttr `json:"attr"`
 	Port     hca.PortAttr   `json:"port"`
 	Notice   string         `json:"notice,omitempty"`
-	Counters []hca.Counter  `json:"counters"`
+	// Peers are the addresses that multicast is replicated to; null: IP
+	// multicast.
+	Peers          []netip.Addr  `json:"peers"`
+	KnownPeersOnly bool          `json:"known_peers_only"`
+	Counters       []hca.Counter `json:"counters"`
 }
 
 // Interface is the state of one ib0. The link fields are the kernel's view.

@@ -57,7 +57,10 @@ func (d *daemon) interfaces() []control.Interface {
 
 func (d *softDevice) status() control.Device {
 	view := d.View()
-	s := control.Device{Name: d.cfg.Name, Underlay: d.cfg.Underlay, Opens: d.Opens(), Counters: []hca.Counter{}}
+	s := control.Device{Name: d.cfg.Name, Underlay: d.cfg.Underlay, Opens: d.Opens(), Counters: []hca.Counter{}, KnownPeersOnly: d.cfg.KnownPeersOnly}
+	if len(d.cfg.Peers) > 0 {
+		s.Peers = d.peers.Addrs()
+	}
 	if view.Session == nil {
 		s.State = view.Err.Error()
 		return s

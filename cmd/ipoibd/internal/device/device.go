@@ -122,7 +122,7 @@ func (d *Device) serve(ctx context.Context, dev hca.Device) {
 	if ctx.Err() == nil {
 		d.log.Warn("device lost; waiting for its return", "err", err)
 	}
-	d.publish(View{Err: fmt.Errorf("device is lost, its return is waited for: %w", err)})
+	d.publish(View{Err: fmt.Errorf("device %s is lost; waiting for its return: %w", d.name, err)})
 	s.drain()
 	if err := dev.Close(); err != nil {
 		d.log.Error("close device", "err", err)

@@ -14,7 +14,7 @@ import (
 // failures.
 var (
 	ErrDown   = errors.New("port is not active")
-	ErrNoGID  = errors.New("port has no usable GID")
+	ErrNoGID  = errors.New("port has no usable GID: its netdev needs an IP address")
 	ErrNoPKey = errors.New("P_Key is not in the port's table")
 	ErrNoMTU  = errors.New("underlay MTU too small")
 )

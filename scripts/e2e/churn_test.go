@@ -95,4 +95,28 @@ func requireNoLeak(t *testing.T, before status, d *daemon) {
 	if after.FDs > before.FDs+slack {
 		t.Errorf("descriptors leak: %d, were %d", after.FDs, before.FDs)
 	}
+	requireBuffers(t, before, after)
+}
+
+// requireBuffers checks that every buffer is where it was: the receives posted,
+// the sends free, and each post ever made completed or taken back.
+func requireBuffers(t *testing.T, before, after status) {
+	t.Helper()
+	count := func(s status, name string) uint64 {
+		v, ok := value(s.Interfaces[0].Counters, name)
+		if !ok {
+			t.Fatalf("no counter %s", name)
+		}
+		return v
+	}
+	for _, way := range []string{"tx_", "rx_"} {
+		out := count(after, way+"outstanding")
+		t.Logf("%s: %d buffers with the device, were %d; %d posts", way, out, count(before, way+"outstanding"), count(after, way+"posts"))
+		if was := count(before, way+"outstanding"); out != was {
+			t.Errorf("%soutstanding is %d, was %d", way, out, was)
+		}
+		if posts, ends := count(after, way+"posts"), count(after, way+"completions")+count(after, way+"taken_back")+out; posts != ends {
+			t.Errorf("%s: %d posts, but %d ends", way, posts, ends)
+		}
+	}
 }

@@ -48,9 +48,6 @@ func New(name string, open Opener, log *slog.Logger) *Device {
 
 var errNotOpen = errors.New("device is not open yet")
 
-// Name returns the configured name.
-func (d *Device) Name() string { return d.name }
-
 // View returns the present view.
 func (d *Device) View() View { return *d.view.Load() }
 

@@ -28,7 +28,7 @@ type message struct {
 //
 //  1. length above the slot's: Truncated; without room for the header: Runt
 //  2. no GRH flag: NoGRH; a GRH area of no known layout: BadGRH
-//  3. not IPv4, ARP, RARP or IPv6: EtherType
+//  3. a probe of our own: Probed; not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload above the MTU: TooLong
 //  5. no snapshot: NoPeers
 //  6. our own address: OwnMulticast
@@ -71,6 +71,8 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 
 func (r *rxRules) check(m *message, payload []byte) Reason {
 	switch {
+	case r.isProbe(m):
+		return Probed
 	case !m.typ.Carried():
 		return EtherType
 	case len(payload) > r.mtu:

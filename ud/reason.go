@@ -13,6 +13,7 @@ const (
 	Sent                     // TX: completed send with status success
 	Delivered                // RX: written to the sink
 	SlowPathed               // handed to the slow path
+	Probed                   // RX: a probe of our own come back
 
 	Truncated    // longer than its slot
 	Runt         // shorter than its headers
@@ -36,7 +37,7 @@ const (
 
 var reasonNames = [numReason]string{
 	Read: "read", Injected: "injected", Received: "received", Sent: "sent", Delivered: "delivered",
-	SlowPathed: "slow_path",
+	SlowPathed: "slow_path", Probed: "probe",
 
 	Truncated: "drop_truncated", Runt: "drop_runt", Offload: "drop_offload", EtherType: "drop_ethertype",
 	TooLong: "drop_too_long", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
@@ -60,7 +61,7 @@ var (
 		Truncated, Runt, Offload, EtherType, TooLong, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset,
 	}
 	rxReasons = []Reason{
-		Received, Delivered, SlowPathed,
+		Received, Delivered, SlowPathed, Probed,
 		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, NoPeers, OwnMulticast, Malformed, SlowPathFull, SinkRefused,
 	}
 )

@@ -44,6 +44,7 @@ type Rx struct {
 
 	tally  tally
 	failed statuses
+	probed atomic.Uint64
 
 	scratch rxScratch
 }

@@ -11,7 +11,8 @@ type QP struct {
 	recvCQ *CQ
 	send   queue
 	recv   queue
-	all    bool         // sends give a completion, whether they ask or not
+	all    bool // sends give a completion, whether they ask or not
+	groups groups
 	out    []hca.SendWR // of the one PostSend under way, with the backend's AHs
 }
 
@@ -33,6 +34,14 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	})
 }
 
+// closeInner closes the backend's QP; in the failed state nobody else detaches it.
+func (q *QP) closeInner() error {
+	if q.dev.Err() != nil {
+		_ = q.groups.detachAll(q.inner) // the close says what is left
+	}
+	return q.inner.Close()
+}
+
 // own returns a CQ of this device, else nil.
 func (d *Device) own(cq hca.CQ) *CQ {
 	if c, ok := cq.(*CQ); ok && c.dev == d {
@@ -50,7 +59,7 @@ func (p *PD) newQP(inner hca.QP, s, r *CQ) *QP {
 		all:  spec.SignalAll,
 		out:  make([]hca.SendWR, min(spec.SendWRs, maxPost)),
 	}
-	q.object = p.child("destroy_qp", inner.Close)
+	q.object = p.child("destroy_qp", q.closeInner)
 	q.parents = append(q.parents, &s.object, &r.object)
 	q.onGone = func() { delete(p.dev.registry.ids, inner.ID()) }
 	s.attach(&q.send, true)
@@ -105,13 +114,13 @@ func (q *QP) Query() (hca.QPAttr, error) {
 
 // AttachMulticast implements [hca.QP].
 func (q *QP) AttachMulticast(mgid hca.GID, mlid uint16) error {
-	return q.do("attach_mcast", func() error { return q.inner.AttachMulticast(mgid, mlid) })
+	return q.do("attach_mcast", func() error { return q.groups.attach(q.inner, group{mgid, mlid}) })
 }
 
 // DetachMulticast implements [hca.QP]. It releases: in the failed state it
-// succeeds, and closing the QP releases the backend's attachment.
+// succeeds, and the backend is told before the QP is closed there.
 func (q *QP) DetachMulticast(mgid hca.GID, mlid uint16) error {
-	err := q.do("detach_mcast", func() error { return q.inner.DetachMulticast(mgid, mlid) })
+	err := q.do("detach_mcast", func() error { return q.groups.detach(q.inner, group{mgid, mlid}) })
 	if q.dev.Err() != nil {
 		return nil
 	}

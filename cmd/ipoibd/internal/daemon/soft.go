@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -23,7 +24,8 @@ type softDevice struct {
 	portGUID hca.GUID
 	log      *slog.Logger
 
-	first hca.Device // opened at the start, for a mistake to be told at once
+	engine atomic.Pointer[soft.Device] // what was opened last, beneath what wraps it
+	first  hca.Device                  // opened at the start, for a mistake to be told at once
 }
 
 // newSoftDevice opens the device for the first time.
@@ -36,7 +38,7 @@ func newSoftDevice(cfg config.Device, log *slog.Logger) (*softDevice, error) {
 		cfg.Underlay = netdev
 	}
 	d := &softDevice{cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log.With("device", cfg.Name)}
-	d.Device = device.New(cfg.Name, d.open, log)
+	d.Device = device.New(device.Config{Name: cfg.Name, Open: d.open, Log: log})
 	first, err := d.openNow()
 	if err != nil {
 		return nil, err
@@ -86,7 +88,7 @@ func (d *softDevice) notice(ctx context.Context) {
 		case <-tick.C:
 		}
 		if s := d.View().Session; s != nil {
-			if text := natNotice(s.Device); text != "" && text != last {
+			if text := d.natNotice(); text != "" && text != last {
 				d.log.Warn(text)
 				last = text
 			}
@@ -125,12 +127,13 @@ func (d *softDevice) openNow() (hca.Device, error) {
 	if transport.State().MAC == [6]byte{} {
 		cfg.GUID, err = hostGUID(d.cfg.Underlay)
 	}
-	var dev hca.Device
+	var dev *soft.Device
 	if err == nil {
 		dev, err = soft.Open(cfg)
 	}
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
+	d.engine.Store(dev)
 	return dev, nil
 }

@@ -11,7 +11,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
-	"ipoibd/hca/soft"
 )
 
 // statusLimit bounds how long an interface may take to tell its state.
@@ -69,17 +68,13 @@ func (d *softDevice) status() control.Device {
 	if len(view.Ports) > 0 {
 		s.Port = view.Ports[0]
 	}
-	s.Notice = natNotice(view.Session.Device)
+	s.Notice = d.natNotice()
 	return s
 }
 
 // natNotice says that frames come through a NAT, where the device suspects so.
-func natNotice(dev hca.Device) string {
-	s, ok := dev.(*soft.Device)
-	if !ok {
-		return ""
-	}
-	seen, real, ok := s.NATSuspect()
+func (d *softDevice) natNotice() string {
+	seen, real, ok := d.engine.Load().NATSuspect()
 	if !ok {
 		return ""
 	}

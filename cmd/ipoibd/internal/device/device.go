@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
+	"ipoibd/qprecovery"
 )
 
 // retryOpen is how long a failed open waits for the next try, and the least time
@@ -20,11 +22,23 @@ const retryOpen = time.Second
 // waits for something to appear.
 type Opener func(ctx context.Context) (hca.Device, error)
 
+// verbTimeout is how long a verb may take: one that is stuck is found within a
+// second.
+const verbTimeout = 800 * time.Millisecond
+
+// Config of a device.
+type Config struct {
+	Name string
+	Open Opener
+	Log  *slog.Logger
+}
+
 // View is what a device looks like now.
 type View struct {
-	Session *Session       // nil while the HCA is not open
+	Session *Session       // nil while the HCA is not open or is being let go
 	Ports   []hca.PortAttr // port n at index n-1
 	Err     error          // why there is no session
+	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
 // Device keeps one HCA open. Run owns its state; the rest reads the view.
@@ -32,6 +46,7 @@ type Device struct {
 	name  string
 	open  Opener
 	log   *slog.Logger
+	asked chan qprecovery.Reason
 	view  atomic.Pointer[View]
 	opens atomic.Uint64
 
@@ -40,8 +55,11 @@ type Device struct {
 }
 
 // New returns a device that Run will open.
-func New(name string, open Opener, log *slog.Logger) *Device {
-	d := &Device{name: name, open: open, log: log.With("device", name), subs: map[chan struct{}]struct{}{}}
+func New(cfg Config) *Device {
+	d := &Device{
+		name: cfg.Name, open: cfg.Open, log: cfg.Log.With("device", cfg.Name),
+		asked: make(chan qprecovery.Reason, 1), subs: map[chan struct{}]struct{}{},
+	}
 	d.view.Store(&View{Err: errNotOpen})
 	return d
 }
@@ -50,6 +68,15 @@ var errNotOpen = errors.New("device is not open yet")
 
 // View returns the present view.
 func (d *Device) View() View { return *d.view.Load() }
+
+// Ask has the device reset, because an interface cannot help itself; it never
+// blocks. What is asked for while a reset is under way is that reset.
+func (d *Device) Ask(reason qprecovery.Reason) {
+	select {
+	case d.asked <- reason:
+	default: // one is asked for already
+	}
+}
 
 // Opens returns how many sessions there have been.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
@@ -112,7 +139,7 @@ func (d *Device) notOpen(ctx context.Context, err error) {
 
 // serve is one session, from open to close.
 func (d *Device) serve(ctx context.Context, dev hca.Device) {
-	s := newSession(dev, d.opens.Add(1))
+	s := newSession(guard.Wrap(dev, guard.Options{VerbTimeout: verbTimeout}), d.opens.Add(1))
 	attr := dev.Attr()
 	d.log.Info("device open", "name", attr.Name, "node_guid", attr.NodeGUID, "instance", s.Instance)
 	err := d.follow(ctx, s)
@@ -121,7 +148,7 @@ func (d *Device) serve(ctx context.Context, dev hca.Device) {
 	}
 	d.publish(View{Err: fmt.Errorf("device %s is lost; waiting for its return: %w", d.name, err)})
 	s.drain()
-	if err := dev.Close(); err != nil {
+	if err := s.Close(); err != nil {
 		d.log.Error("close device", "err", err)
 	}
 }
@@ -134,15 +161,38 @@ func (d *Device) follow(ctx context.Context, s *Session) error {
 			return err
 		}
 		d.publish(View{Session: s, Ports: ports})
-		ev, err := s.NextEvent(ctx)
+		ev, err := d.nextEvent(ctx, s)
 		if err != nil {
 			return err
 		}
+		s.watchers.tell(ev)
 		d.log.Info("async event", "type", ev.Type.String(), "num", ev.On.Num)
 		if ev.Type == hca.EventDeviceFatal {
 			return fmt.Errorf("event %s: %w", ev.Type, hca.ErrIO)
 		}
 	}
+}
+
+// nextEvent waits for an event, or fails with what an interface asks for.
+func (d *Device) nextEvent(ctx context.Context, s *Session) (hca.AsyncEvent, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case r := <-d.asked:
+			cancel(fmt.Errorf("reset asked for: %v", r))
+		case <-ctx.Done():
+		}
+	}()
+	ev, err := s.NextEvent(ctx)
+	if err != nil && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
+	<-done
+	return ev, err
 }
 
 func queryPorts(s *Session) ([]hca.PortAttr, error) {

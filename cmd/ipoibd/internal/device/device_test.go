@@ -11,11 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/ud"
 )
 
 var (
@@ -56,7 +54,7 @@ func (b *bench) plug(in bool) {
 
 func startBench(t *testing.T) *bench {
 	b := &bench{fabric: memfabric.New(1)}
-	b.Device = New("soft", b.open, quiet)
+	b.Device = New(Config{Name: "soft", Open: b.open, Log: quiet})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); b.Run(ctx) }()
@@ -134,12 +132,12 @@ func TestFailingDeviceDoesNotSpin(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &bench{fabric: memfabric.New(1)}
 				opens := 0
-				b.Device = New("soft", func(ctx context.Context) (hca.Device, error) {
+				b.Device = New(Config{Name: "soft", Log: quiet, Open: func(ctx context.Context) (hca.Device, error) {
 					opens++
 					dev, err := b.open(ctx)
 					lose(b)
 					return dev, err
-				}, quiet)
+				}})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); b.Run(ctx) }()
@@ -161,10 +159,10 @@ func TestFailingDeviceDoesNotSpin(t *testing.T) {
 // The end of the context ends Run while the opener waits.
 func TestEndWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := New("soft", func(ctx context.Context) (hca.Device, error) {
+		d := New(Config{Name: "soft", Log: quiet, Open: func(ctx context.Context) (hca.Device, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
-		}, quiet)
+		}})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); d.Run(ctx) }()
@@ -175,110 +173,4 @@ func TestEndWhileOpening(t *testing.T) {
 			t.Errorf("reason is %v", err)
 		}
 	})
-}
-
-// An endpoint says so when it has failed, and closes without an error when its
-// device is gone.
-func TestEndpointHealth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := startBench(t)
-		defer b.stop()
-		v := b.View()
-		v.Session.Acquire()
-		defer v.Session.Release()
-		e, err := OpenEndpoint(v.Session, testSpec(v))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Health(); err != nil {
-			t.Errorf("fresh: %v", err)
-		}
-		if err := e.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Health(); !errors.Is(err, ErrNotRTS) {
-			t.Errorf("in ERR: %v", err)
-		}
-		b.plug(false)
-		synctest.Wait()
-		if err := e.Health(); !errors.Is(err, hca.ErrIO) {
-			t.Errorf("device gone: %v", err)
-		}
-		if err := e.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-}
-
-func testSpec(v View) EndpointSpec {
-	plan, err := port.MakePlan(v.Ports[0], port.Want{Port: 1, PKey: hca.PKeyDefault})
-	if err != nil {
-		panic(err)
-	}
-	return EndpointSpec{
-		Plan: plan, SendWRs: 128, RecvWRs: 128,
-		SendStride: ud.TxStride(plan.MTU()), RecvStride: ud.RxStride(plan.PortMTU),
-	}
-}
-
-func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := startBench(t)
-		defer b.stop()
-		v := b.View()
-		for range 3 {
-			e, err := OpenEndpoint(v.Session, testSpec(v))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if a, err := e.QP.Query(); err != nil || a.State != hca.QPRTS || a.QKey != port.QKey {
-				t.Errorf("QP is %+v, %v", a, err)
-			}
-			if !e.AHs.Create(7, e.Spec.Plan.PeerAH(hca.GIDFromAddr(netip.MustParseAddr("10.0.0.2")))) {
-				t.Error("request for a handle refused")
-			}
-			if r := <-e.AHs.Results(); r.ID != 7 || r.Err != nil {
-				t.Errorf("handle: %+v", r)
-			}
-			if err := e.Close(); err != nil {
-				t.Errorf("close: %v", err)
-			}
-		}
-	})
-}
-
-// A failure at any step takes back the steps before it: the device closes
-// without ErrBusy.
-func TestEndpointFailureLeavesNothing(t *testing.T) {
-	fabric := memfabric.New(1)
-	defer fabric.Close()
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: fabric.Attach("eth0", 1500, addr1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSession(dev, 1)
-	ports, err := queryPorts(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	good := testSpec(View{Session: s, Ports: ports})
-	for name, spoil := range map[string]func(*EndpointSpec){
-		"send depth":  func(s *EndpointSpec) { s.SendWRs = 1 << 30; s.SendStride = 1 },
-		"P_Key index": func(s *EndpointSpec) { s.Plan.PKeyIndex = 99 },
-		"group":       func(s *EndpointSpec) { s.Plan.Broadcast.Attach = hca.GIDFromAddr(addr1) },
-		"GID index":   func(s *EndpointSpec) { s.Plan.GIDIndex = 99 },
-	} {
-		spec := good
-		spoil(&spec)
-		if e, err := OpenEndpoint(s, spec); err == nil {
-			t.Errorf("%s: no error", name)
-			_ = e.Close()
-		}
-	}
-	if err := dev.Close(); err != nil {
-		t.Errorf("close device: %v", err)
-	}
-	if _, err := OpenEndpoint(s, good); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("on a closed device: %v", err)
-	}
 }

@@ -4,22 +4,37 @@ import (
 	"sync"
 
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
 )
 
 // Session is one opened instance of a device, held open by its users.
 type Session struct {
 	hca.Device
-	Instance uint64 // counts from 1
+	Instance uint64 // counts from 1; the generation of the device's ladder
 
-	mu      sync.Mutex
+	guard    *guard.Device
+	watchers watchers
+
+	mu      sync.Mutex // guards what follows
 	users   int
 	retired bool
 	idle    chan struct{} // closed when retired and without users
 }
 
-func newSession(dev hca.Device, instance uint64) *Session {
-	return &Session{Device: dev, Instance: instance, idle: make(chan struct{})}
+func newSession(dev *guard.Device, instance uint64) *Session {
+	return &Session{Device: dev, Instance: instance, guard: dev, idle: make(chan struct{})}
 }
+
+// Watch has f called with each event of a QP or CQ until stop was called; when
+// stop has returned, f is not called any more. f must not block, nor call Watch
+// or stop itself. Any goroutine may call Watch and stop.
+func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
+	return s.watchers.add(id, f)
+}
+
+// Fail moves the device to the error state at once (see [guard.Device.Fail]):
+// nobody waits for hardware any more. Only the first call counts.
+func (s *Session) Fail(cause error) { s.guard.Fail(cause) }
 
 // Acquire makes the caller a user, unless the session is over.
 func (s *Session) Acquire() bool {

@@ -114,7 +114,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 	}
-	h.dev = device.New("soft", h.open, quiet)
+	h.dev = device.New(device.Config{Name: "soft", Open: h.open, Log: quiet})
 	h.iface = newIface(t, h.tap, h.dev, testConfig())
 	h.start()
 	return h

@@ -325,7 +325,7 @@ func TestAttachToEndedSession(t *testing.T) {
 		old := a.iface.fab.att.session
 		a.unplug()
 		synctest.Wait()
-		f := &Iface{fab: fabric{dev: device.New("x", nil, quiet)}}
+		f := &Iface{fab: fabric{dev: device.New(device.Config{Name: "x", Log: quiet})}}
 		if err := f.attach(old, a.iface.fab.aim.plan); !errors.Is(err, hca.ErrClosed) {
 			t.Errorf("attach: %v", err)
 		}

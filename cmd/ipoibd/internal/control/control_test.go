@@ -25,10 +25,15 @@ func sample() Status {
 	}
 }
 
+// fake is a daemon that notes what it is ordered.
+type fake struct{ Daemon }
+
+func (*fake) Status() Status { return sample() }
+
 func serve(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sub", "c.sock")
-	s, err := Listen(path, sample)
+	s, err := Listen(path, &fake{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +73,7 @@ func TestSocketIsPrivateAndExclusive(t *testing.T) {
 	if st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600", st.Mode().Perm())
 	}
-	if _, err := Listen(path, sample); !errors.Is(err, ErrRunning) {
+	if _, err := Listen(path, &fake{}); !errors.Is(err, ErrRunning) {
 		t.Errorf("second daemon: %v", err)
 	}
 }
@@ -81,7 +86,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	s, err := Listen(path, sample)
+	s, err := Listen(path, &fake{})
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
@@ -91,7 +96,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, sample); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := Listen(path, &fake{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "mine" {

@@ -32,9 +32,8 @@ type Server struct {
 }
 
 // Listen makes the socket and its folder. A socket that nobody answers on is
-// replaced; ErrRunning where somebody does. status is called for each request,
-// from its own goroutine.
-func Listen(path string, status func() Status) (*Server, error) {
+// replaced; ErrRunning where somebody does.
+func Listen(path string, d Daemon) (*Server, error) {
 	l, err := listen(path)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("make control socket: %w: run as root, or choose another path with --control", err)
@@ -42,7 +41,7 @@ func Listen(path string, status func() Status) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make control socket: %w", err)
 	}
-	return &Server{listener: l, http: newHTTP(status)}, nil
+	return &Server{listener: l, http: newHTTP(d)}, nil
 }
 
 func listen(path string) (*net.UnixListener, error) {
@@ -55,9 +54,9 @@ func listen(path string) (*net.UnixListener, error) {
 	return listenPrivate(path)
 }
 
-func newHTTP(status func() Status) *http.Server {
+func newHTTP(d Daemon) *http.Server {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, status()) })
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
 	return &http.Server{
 		Handler:        guard(mux),
 		ReadTimeout:    readTimeout,

@@ -11,6 +11,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
 // stopLimit bounds an orderly end; what has not ended by then is left to the
@@ -21,7 +22,9 @@ const stopLimit = 8 * time.Second
 type Options struct {
 	Version string
 	Remove  bool // delete the interfaces at the end
-	Log     *slog.Logger
+	// AllowFaults lets the control socket inject faults.
+	AllowFaults bool
+	Log         *slog.Logger
 }
 
 // daemon is what runs.
@@ -31,12 +34,13 @@ type daemon struct {
 	devices []*softDevice
 	ifaces  []*iface.Iface
 	control *control.Server
+	journal *journal.Journal
 }
 
 // Run runs until ctx ends or the last interface has failed. It returns an error
 // for what cannot be started, has failed, or cannot be ended in time.
 func Run(ctx context.Context, cfg *config.Config, opts Options) error {
-	d := &daemon{opts: opts, started: time.Now()}
+	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
 	if err := d.construct(cfg); err != nil {
 		return errors.Join(err, d.discard())
 	}
@@ -44,7 +48,7 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 }
 
 func (d *daemon) construct(cfg *config.Config) (err error) {
-	if d.control, err = control.Listen(cfg.Control, d.status); err != nil {
+	if d.control, err = control.Listen(cfg.Control, d); err != nil {
 		return err
 	}
 	byName := map[string]*softDevice{}

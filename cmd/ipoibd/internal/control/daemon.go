@@ -1,0 +1,35 @@
+package control
+
+import (
+	"context"
+	"errors"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// Daemon is what the control socket speaks for. Its methods are called from any
+// goroutine, several at once. An order returns once it is taken up, a suspension
+// when it is done, both at the latest when ctx ends. The names in a request
+// are those of [Daemon.Names]; none is empty.
+type Daemon interface {
+	Names() Names
+	Status() Status
+	Journal() *journal.Journal
+	Fault(FaultRequest) error
+	Reset(context.Context, ResetRequest) error
+	Recover(context.Context, RecoverRequest) error
+	Suspend(context.Context) error
+	Resume(context.Context) error
+}
+
+// Names of what there is, from the configuration.
+type Names struct{ Devices, Interfaces []string }
+
+// Refusals, each with the status of its answer; any other error is a 500.
+var (
+	ErrInvalid     = errors.New("bad request")           // 400
+	ErrNotAllowed  = errors.New("not allowed")           // 403
+	ErrNotFound    = errors.New("not found")             // 404
+	ErrConflict    = errors.New("not in this state")     // 409
+	ErrUnavailable = errors.New("not available for now") // 503
+)

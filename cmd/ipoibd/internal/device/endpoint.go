@@ -7,6 +7,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
+	"ipoibd/qprecovery"
 )
 
 // EndpointSpec is what an interface needs of a session.
@@ -16,84 +17,207 @@ type EndpointSpec struct {
 	RecvWRs    int
 	SendStride int // bytes of one send slot
 	RecvStride int // bytes of one receive slot
+	// OnEvent is told the events of the queue pair and its CQs, with the
+	// generation of the object. It does not block. May be nil.
+	OnEvent func(gen uint32, ev hca.AsyncEvent)
 }
 
-// Endpoint is a queue pair with everything that it needs. One goroutine owns
-// it; its address handles are made by workers.
+// Endpoint is a queue pair with everything that it needs, in three layers, the
+// inner ones of which can be made anew without the outer ones (R1, R2):
+//
+//	domain | PD, MRs, address handles | for as long as the session
+//	CQs    | send and receive CQ      | until a CQ fails
+//	QP     | the queue pair, its groups | until it cannot be reset
+//
+// One goroutine at a time owns it; its address handles are made by workers.
 type Endpoint struct {
 	Spec           EndpointSpec
-	QP             hca.QP
+	QP             hca.QP // nil between Stop and Start
 	SendCQ, RecvCQ hca.CQ
 	SendMR, RecvMR hca.MR
-	Broadcast      hca.UDDest
 	AHs            *AHWorkers
 
-	closers []func() error // in order of creation
+	session         *Session
+	pd              hca.PD
+	broadcast, self hca.AH
+	domain, cqs, qp closers
 }
 
-// OpenEndpoint builds an endpoint; the caller keeps the session meanwhile and
-// until Close. On an error nothing is left behind. It blocks as verbs do.
-func OpenEndpoint(s *Session, spec EndpointSpec) (*Endpoint, error) {
-	e := &Endpoint{Spec: spec}
-	if err := e.build(s); err != nil {
+// closers undo what was done, in order of creation.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+// close undoes in reverse order (R12), goes on after a failure and reports all
+// of them.
+func (c *closers) close() error {
+	var errs []error
+	for i := len(*c) - 1; i >= 0; i-- {
+		errs = append(errs, (*c)[i]())
+	}
+	*c = nil
+	return errors.Join(errs...)
+}
+
+// OpenEndpoint builds an endpoint of generation gen; the caller keeps the
+// session meanwhile and until Close. On an error nothing is left behind. It
+// blocks as verbs do.
+func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
+	e := &Endpoint{Spec: spec, session: s}
+	if err := e.build(gen); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
 
-func (e *Endpoint) build(s *Session) error {
-	pd, err := s.AllocPD()
-	if err != nil {
-		return err
-	}
-	e.onClose(pd.Close)
-	for _, step := range []func(hca.Device, hca.PD) error{e.allocMRs, e.createCQs, e.createQP, e.activate, e.join} {
-		if err := step(s.Device, pd); err != nil {
+func (e *Endpoint) build(gen uint32) error {
+	for _, step := range []func() error{e.allocPD, e.allocMRs, e.makeAHs} {
+		if err := step(); err != nil {
 			return err
 		}
 	}
+	return e.Start(qprecovery.RungRebuildCQ, gen)
+}
+
+func (e *Endpoint) allocPD() (err error) {
+	if e.pd, err = e.session.AllocPD(); err == nil {
+		e.domain.add(e.pd.Close)
+	}
+	return err
+}
+
+func (e *Endpoint) allocMRs() (err error) {
+	if e.SendMR, err = e.pd.AllocMR(e.Spec.SendWRs*e.Spec.SendStride, 0); err != nil {
+		return err
+	}
+	e.domain.add(e.SendMR.Close)
+	if e.RecvMR, err = e.pd.AllocMR(e.Spec.RecvWRs*e.Spec.RecvStride, hca.AccessLocalWrite); err != nil {
+		return err
+	}
+	e.domain.add(e.RecvMR.Close)
 	return nil
 }
 
-func (e *Endpoint) onClose(f func() error) { e.closers = append(e.closers, f) }
-
-func (e *Endpoint) allocMRs(_ hca.Device, pd hca.PD) (err error) {
-	if e.SendMR, err = pd.AllocMR(e.Spec.SendWRs*e.Spec.SendStride, 0); err != nil {
-		return err
+// makeAHs makes the handles of the broadcast group and of the port itself, and
+// the workers for those of peers.
+func (e *Endpoint) makeAHs() (err error) {
+	p := e.Spec.Plan
+	if e.broadcast, err = e.makeAH(p.GroupAH(p.Broadcast)); err != nil {
+		return fmt.Errorf("make address handle of the broadcast group: %w", err)
 	}
-	e.onClose(e.SendMR.Close)
-	if e.RecvMR, err = pd.AllocMR(e.Spec.RecvWRs*e.Spec.RecvStride, hca.AccessLocalWrite); err != nil {
-		return err
+	if e.self, err = e.makeAH(p.PeerAH(p.GID)); err != nil {
+		return fmt.Errorf("make address handle of the port itself: %w", err)
 	}
-	e.onClose(e.RecvMR.Close)
+	e.AHs = newAHWorkers(e.pd)
+	e.domain.add(e.AHs.Close)
 	return nil
+}
+
+func (e *Endpoint) makeAH(spec hca.AHSpec) (hca.AH, error) {
+	ah, err := e.pd.CreateAH(spec)
+	if err == nil {
+		e.domain.add(ah.Close)
+	}
+	return ah, err
+}
+
+// Broadcast is where messages to the broadcast group go.
+func (e *Endpoint) Broadcast() hca.UDDest {
+	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast.QKey}
+}
+
+// Self is the queue pair's own address.
+func (e *Endpoint) Self() hca.UDDest {
+	return hca.UDDest{AH: e.self, QPN: e.QP.Num(), QKey: e.Spec.Plan.Broadcast.QKey}
+}
+
+// Resume moves a queue pair in SQE to RTS: what is posted stays.
+func (e *Endpoint) Resume() error {
+	return e.modify(hca.QPAttr{State: hca.QPRTS}, hca.AttrState)
+}
+
+// Fail moves the queue pair to ERR, so that what is posted completes as flushed.
+func (e *Endpoint) Fail() error {
+	return e.modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState)
+}
+
+// Stop undoes what a rung is to make anew, its first half: up to
+// RungResetQP the queue pair is in RESET afterwards, then it is destroyed
+// (RungRecreateQP), then its CQs are as well. It goes on after a failure.
+func (e *Endpoint) Stop(rung qprecovery.Rung) error {
+	if rung <= qprecovery.RungResetQP {
+		return e.modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+	}
+	err := e.qp.close()
+	e.QP = nil
+	if rung >= qprecovery.RungRebuildCQ {
+		err = errors.Join(err, e.cqs.close())
+	}
+	return err
+}
+
+// Start is the second half: the queue pair is in RTS afterwards, with its groups.
+// What is new is of generation gen. After an error a higher rung is needed.
+func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
+	if rung >= qprecovery.RungRebuildCQ {
+		if err := e.createCQs(gen); err != nil {
+			return err
+		}
+	}
+	if rung <= qprecovery.RungResetQP {
+		return e.activate()
+	}
+	if err := e.createQP(gen); err != nil {
+		return err
+	}
+	if err := e.activate(); err != nil {
+		return err
+	}
+	return e.join()
 }
 
 // createCQs gives each queue its own CQ, one entry per request, so that none
 // can overrun.
-func (e *Endpoint) createCQs(dev hca.Device, _ hca.PD) (err error) {
-	if e.SendCQ, err = dev.CreateCQ(hca.CQSpec{Entries: e.Spec.SendWRs}); err != nil {
+func (e *Endpoint) createCQs(gen uint32) (err error) {
+	if e.SendCQ, err = e.createCQ(e.Spec.SendWRs, gen); err != nil {
 		return err
 	}
-	e.onClose(e.SendCQ.Close)
-	if e.RecvCQ, err = dev.CreateCQ(hca.CQSpec{Entries: e.Spec.RecvWRs}); err != nil {
-		return err
-	}
-	e.onClose(e.RecvCQ.Close)
-	return nil
+	e.RecvCQ, err = e.createCQ(e.Spec.RecvWRs, gen)
+	return err
 }
 
-func (e *Endpoint) createQP(_ hca.Device, pd hca.PD) (err error) {
+func (e *Endpoint) createCQ(entries int, gen uint32) (hca.CQ, error) {
+	cq, err := e.session.CreateCQ(hca.CQSpec{Entries: entries})
+	if err == nil {
+		e.cqs.add(cq.Close)
+		e.watch(&e.cqs, cq.ID(), gen)
+	}
+	return cq, err
+}
+
+func (e *Endpoint) createQP(gen uint32) (err error) {
 	spec := hca.QPSpec{SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1}
-	if e.QP, err = pd.CreateQP(spec, e.SendCQ, e.RecvCQ); err != nil {
+	qp, err := e.pd.CreateQP(spec, e.SendCQ, e.RecvCQ)
+	if err != nil {
 		return err
 	}
-	e.onClose(e.QP.Close)
+	e.QP = qp
+	e.qp.add(qp.Close)
+	e.watch(&e.qp, qp.ID(), gen)
 	return nil
 }
 
-// activate walks the queue pair to RTS.
-func (e *Endpoint) activate(hca.Device, hca.PD) error {
+// watch hands an object's events on until it is closed.
+func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen uint32) {
+	if e.Spec.OnEvent == nil {
+		return
+	}
+	stop := e.session.Watch(id, func(ev hca.AsyncEvent) { e.Spec.OnEvent(gen, ev) })
+	until.add(func() error { stop(); return nil })
+}
+
+// activate walks the queue pair from RESET to RTS.
+func (e *Endpoint) activate() error {
 	p := e.Spec.Plan
 	for _, step := range []struct {
 		attr hca.QPAttr
@@ -103,67 +227,55 @@ func (e *Endpoint) activate(hca.Device, hca.PD) error {
 		{hca.QPAttr{State: hca.QPRTR}, hca.AttrState},
 		{hca.QPAttr{State: hca.QPRTS, SQPSN: rand.Uint32() & 0xffffff}, hca.AttrState | hca.AttrSQPSN},
 	} {
-		if err := e.QP.Modify(step.attr, step.mask); err != nil {
-			return fmt.Errorf("bring queue pair to %s: %w", step.attr.State, err)
-		}
-	}
-	return nil
-}
-
-// join attaches to the broadcast group and makes its address handle.
-func (e *Endpoint) join(_ hca.Device, pd hca.PD) error {
-	g := e.Spec.Plan.Broadcast
-	if err := e.QP.AttachMulticast(g.Attach, g.MLID); err != nil {
-		return fmt.Errorf("join broadcast group: %w", err)
-	}
-	e.onClose(func() error { return e.QP.DetachMulticast(g.Attach, g.MLID) })
-	ah, err := pd.CreateAH(e.Spec.Plan.GroupAH(g))
-	if err != nil {
-		return fmt.Errorf("make address handle of the broadcast group: %w", err)
-	}
-	e.onClose(ah.Close)
-	e.Broadcast = hca.UDDest{AH: ah, QPN: hca.QPNMulticast, QKey: g.QKey}
-	e.AHs = newAHWorkers(pd)
-	e.onClose(e.AHs.Close)
-	e.onClose(e.quiesce)
-	return nil
-}
-
-// quiesce drops what is posted, so that nothing uses the handles any more. A
-// device that is gone cannot be told, and uses nothing.
-func (e *Endpoint) quiesce() error {
-	err := e.QP.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
-	if errors.Is(err, hca.ErrIO) {
-		return nil
-	}
-	return err
-}
-
-// Health asks whether the queue pair works: both CQs in order, and the state
-// RTS. It may block.
-func (e *Endpoint) Health() error {
-	for _, cq := range []hca.CQ{e.SendCQ, e.RecvCQ} {
-		if _, err := cq.Poll(nil); err != nil {
+		if err := e.modify(step.attr, step.mask); err != nil {
 			return err
 		}
 	}
-	attr, err := e.QP.Query()
-	if err == nil && attr.State != hca.QPRTS {
-		err = fmt.Errorf("%w: it is in %s", ErrNotRTS, attr.State)
-	}
-	return err
+	return nil
 }
 
-// ErrNotRTS says that an error took the queue pair out of RTS.
-var ErrNotRTS = errors.New("queue pair has failed")
+func (e *Endpoint) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
+	if e.QP == nil {
+		return fmt.Errorf("bring queue pair to %s: there is none: %w", attr.State, hca.ErrInvalid)
+	}
+	if err := e.QP.Modify(attr, mask); err != nil {
+		return fmt.Errorf("bring queue pair to %s: %w", attr.State, err)
+	}
+	return nil
+}
+
+// join attaches to the broadcast group.
+func (e *Endpoint) join() error {
+	g, qp := e.Spec.Plan.Broadcast, e.QP
+	if err := qp.AttachMulticast(g.Attach, g.MLID); err != nil {
+		return fmt.Errorf("join broadcast group: %w", err)
+	}
+	e.qp.add(func() error { return qp.DetachMulticast(g.Attach, g.MLID) })
+	return nil
+}
+
+// State asks for the state of the queue pair; first whether both CQs are in
+// order. It may block.
+func (e *Endpoint) State() (hca.QPState, error) {
+	for _, cq := range []hca.CQ{e.SendCQ, e.RecvCQ} {
+		if _, err := cq.Poll(nil); err != nil {
+			return 0, err
+		}
+	}
+	attr, err := e.QP.Query()
+	return attr.State, err
+}
 
 // Close takes everything down in reverse order, goes on after a failure and
-// reports all of them.
+// reports all of them. What is posted is dropped first, so that nothing uses the
+// address handles any more; a device that is gone cannot be told, and uses
+// nothing.
 func (e *Endpoint) Close() error {
-	var errs []error
-	for i := len(e.closers) - 1; i >= 0; i-- {
-		errs = append(errs, e.closers[i]())
+	var err error
+	if e.QP != nil {
+		if err = e.Stop(qprecovery.RungResetQP); errors.Is(err, hca.ErrIO) {
+			err = nil
+		}
 	}
-	e.closers = nil
-	return errors.Join(errs...)
+	return errors.Join(err, e.Stop(qprecovery.RungRebuildCQ), e.domain.close())
 }

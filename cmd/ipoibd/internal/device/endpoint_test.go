@@ -23,22 +23,22 @@ func TestEndpointHealth(t *testing.T) {
 		v := b.View()
 		v.Session.Acquire()
 		defer v.Session.Release()
-		e, err := OpenEndpoint(v.Session, testSpec(v))
+		e, err := OpenEndpoint(v.Session, testSpec(v), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Health(); err != nil {
-			t.Errorf("fresh: %v", err)
+		if state, err := e.State(); err != nil || state != hca.QPRTS {
+			t.Errorf("fresh: %v, %v", state, err)
 		}
-		if err := e.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+		if err := e.Fail(); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Health(); !errors.Is(err, ErrNotRTS) {
-			t.Errorf("in ERR: %v", err)
+		if state, err := e.State(); err != nil || state != hca.QPErr {
+			t.Errorf("in ERR: %v, %v", state, err)
 		}
 		b.plug(false)
 		synctest.Wait()
-		if err := e.Health(); !errors.Is(err, hca.ErrIO) {
+		if _, err := e.State(); !errors.Is(err, hca.ErrIO) {
 			t.Errorf("device gone: %v", err)
 		}
 		if err := e.Close(); err != nil {
@@ -64,7 +64,7 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 		defer b.stop()
 		v := b.View()
 		for range 3 {
-			e, err := OpenEndpoint(v.Session, testSpec(v))
+			e, err := OpenEndpoint(v.Session, testSpec(v), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestEndpointFailureLeavesNothing(t *testing.T) {
 	} {
 		spec := good
 		spoil(&spec)
-		if e, err := OpenEndpoint(s, spec); err == nil {
+		if e, err := OpenEndpoint(s, spec, 1); err == nil {
 			t.Errorf("%s: no error", name)
 			_ = e.Close()
 		}
@@ -115,7 +115,7 @@ func TestEndpointFailureLeavesNothing(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Errorf("close device: %v", err)
 	}
-	if _, err := OpenEndpoint(s, good); !errors.Is(err, hca.ErrClosed) {
+	if _, err := OpenEndpoint(s, good, 1); !errors.Is(err, hca.ErrClosed) {
 		t.Errorf("on a closed device: %v", err)
 	}
 }

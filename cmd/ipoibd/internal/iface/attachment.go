@@ -47,7 +47,7 @@ func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.ep.QP.Num(), 
 // attached describes it to the peer table.
 func (a *attachment) attached() neigh.Attached {
 	return neigh.Attached{
-		Self: a.address(), Broadcast: a.ep.Broadcast, PKey: a.plan.PKey, QKey: a.plan.Broadcast.QKey, MTU: a.plan.MTU(),
+		Self: a.address(), Broadcast: a.ep.Broadcast(), PKey: a.plan.PKey, QKey: a.plan.Broadcast.QKey, MTU: a.plan.MTU(),
 	}
 }
 
@@ -86,7 +86,7 @@ func (f *Iface) openEndpoint(a *attachment) (err error) {
 	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
 		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
 		SendStride: ud.TxStride(maxMTU), RecvStride: ud.RxStride(maxMTU + ipoib.HeaderLen),
-	})
+	}, a.generation)
 	if err != nil {
 		return err
 	}

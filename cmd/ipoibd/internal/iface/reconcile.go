@@ -94,7 +94,11 @@ func (f *Iface) adapt(plan port.Plan) {
 		f.fitMTU(plan)
 		f.step(a.attached())
 	}
-	switch err := a.ep.Health(); {
+	state, err := a.ep.State()
+	if err == nil && state != hca.QPRTS {
+		err = fmt.Errorf("queue pair has failed: it is in %s", state)
+	}
+	switch {
 	case err != nil && changed:
 		f.detach(err.Error())
 	case err != nil:

@@ -33,6 +33,15 @@ type Device struct {
 	Peers          []netip.Addr  `json:"peers"`
 	KnownPeersOnly bool          `json:"known_peers_only"`
 	Counters       []hca.Counter `json:"counters"`
+	Recovery       *Recovery     `json:"recovery"`
+	Coordinator    *Coordinator  `json:"coordinator"`
+}
+
+// Coordinator is who uses a device, as the coordinator of its resets has it.
+type Coordinator struct {
+	Hosting bool     `json:"hosting"` // by this daemon
+	Phase   string   `json:"phase"`
+	Members []string `json:"members"` // this daemon among them
 }
 
 // Interface is the state of one ib0. The link fields are the kernel's view.
@@ -53,6 +62,7 @@ type Interface struct {
 	Peers     []Peer        `json:"peers"`
 	Counters  []hca.Counter `json:"counters"`
 	Kernel    []hca.Counter `json:"kernel"`
+	Recovery  *Recovery     `json:"recovery"` // null where it does not answer
 }
 
 // NewInterface returns the state of an interface of which no more is known: its

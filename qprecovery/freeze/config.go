@@ -10,7 +10,6 @@ const (
 	DefaultInterval   = 50 * time.Millisecond
 	DefaultMaxGap     = 4 * DefaultInterval    // a scheduler under load is late by one or two
 	DefaultSendLimit  = 700 * time.Millisecond // a thousand times a slow send
-	DefaultVerbLimit  = 800 * time.Millisecond // a firmware command takes some 10 ms
 	DefaultQuiet      = 250 * time.Millisecond // four probes a second on an idle link
 	DefaultProbeLimit = 250 * time.Millisecond // likewise a thousand times its way
 	DefaultProbes     = 2                      // one may be lost
@@ -21,7 +20,6 @@ type Config struct {
 	Interval   time.Duration // between samples
 	MaxGap     time.Duration // between samples, beyond which the daemon had stalled
 	SendLimit  time.Duration // for a send to complete
-	VerbLimit  time.Duration // for a verb to return
 	Quiet      time.Duration // without a sign of life before a probe is sent
 	ProbeLimit time.Duration // for a probe to come back
 	Probes     int           // without answer, one after the other
@@ -32,14 +30,13 @@ type Config struct {
 func (c Config) Bound() time.Duration {
 	c = c.normal()
 	probing := c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+c.Interval)
-	return max(c.SendLimit+c.Interval, c.VerbLimit+c.Interval, probing)
+	return max(c.SendLimit+c.Interval, probing)
 }
 
 func (c Config) normal() Config {
 	c.Interval = cmp.Or(c.Interval, DefaultInterval)
 	c.MaxGap = cmp.Or(c.MaxGap, DefaultMaxGap)
 	c.SendLimit = cmp.Or(c.SendLimit, DefaultSendLimit)
-	c.VerbLimit = cmp.Or(c.VerbLimit, DefaultVerbLimit)
 	c.Quiet = cmp.Or(c.Quiet, DefaultQuiet)
 	c.ProbeLimit = cmp.Or(c.ProbeLimit, DefaultProbeLimit)
 	c.Probes = cmp.Or(c.Probes, DefaultProbes)

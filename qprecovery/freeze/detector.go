@@ -6,7 +6,6 @@ import "time"
 type Detector struct {
 	conf   Config
 	last   time.Time // the last sample; zero: none yet
-	awake  time.Time // since when the daemon runs without a stall
 	frozen bool      // told; silent until Restart
 
 	sends    progress
@@ -56,7 +55,7 @@ func (d *Detector) NextDeadline() (time.Time, bool) {
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
 	stalled := !d.last.IsZero() && now.Sub(d.last) > d.conf.MaxGap
 	if stalled || d.last.IsZero() {
-		d.awake, d.works = now, time.Time{}
+		d.works = time.Time{}
 	}
 	d.last = now
 	d.follow(now, s)
@@ -89,14 +88,11 @@ func (d *Detector) follow(now time.Time, s *Sample) {
 }
 
 func (d *Detector) judge(now time.Time, s *Sample) Decision {
-	if verb := d.stuckVerb(now, s.Verbs); verb != "" {
-		return d.freeze(Decision{Reason: VerbStuck, Verb: verb})
-	}
 	if d.works.IsZero() {
 		return Decision{}
 	}
 	if d.overdue(now, s) {
-		return d.freeze(Decision{Reason: SendTimeout})
+		return d.freeze(SendTimeout, latest(s.OldestPost, d.works))
 	}
 	if !d.probe.sent.IsZero() {
 		return d.judgeProbe(now, s)
@@ -108,20 +104,9 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 }
 
 // freeze tells of a freeze, once.
-func (d *Detector) freeze(f Decision) Decision {
+func (d *Detector) freeze(why Reason, since time.Time) Decision {
 	d.frozen = true
-	f.Kind = Frozen
-	return f
-}
-
-// stuckVerb returns the name of a verb that took too long.
-func (d *Detector) stuckVerb(now time.Time, verbs []Verb) string {
-	for _, v := range verbs {
-		if v.Name != verbCreateAH && now.Sub(latest(v.Since, d.awake)) > d.conf.VerbLimit {
-			return v.Name
-		}
-	}
-	return ""
+	return Decision{Kind: Frozen, Reason: why, Since: since}
 }
 
 // overdue: the oldest send was passed by others and is late. If none passed it,

@@ -1,6 +1,6 @@
 // Package freeze decides whether an HCA has frozen: whether it stopped, or works
 // wrongly, without reporting a fatal event. It is pure: [Detector.Step] is given
-// a [Sample] of what the data path and the verbs do, every [Config.Interval], and
+// a [Sample] of what the data path does, every [Config.Interval], and
 // gives a [Decision].
 //
 // # What is a freeze
@@ -9,7 +9,6 @@
 //	send_timeout         | a send is outstanding beyond SendLimit; others completed since its post
 //	completions_stopped  | sends are outstanding, none completes, nor do Probes of them
 //	                     | that were asked for, one after the other
-//	verb_stuck           | a verb does not return within VerbLimit
 //	deaf_receive         | sends complete, nothing is received, and Probes of them
 //	                     | stayed without answer
 //
@@ -21,8 +20,7 @@
 // # What is none
 //
 // While the port is not active, or recovery runs, no send and no receive is
-// judged, and their times begin anew afterwards. Creating an AH waits for a
-// peer, off the data path: it is never a freeze. When the samples themselves
+// judged, and their times begin anew afterwards. When the samples themselves
 // come more than MaxGap apart, the daemon was stopped or throttled: all times
 // begin anew, and it is told to poll first, so that what the device did
 // meanwhile is seen before it is judged.
@@ -32,7 +30,6 @@
 // With samples at most Interval apart, a freeze is found within [Config.Bound]:
 //
 //	the largest of  SendLimit + Interval                           750 ms
-//	                VerbLimit + Interval                           850 ms
 //	                Quiet + Interval + Probes*(ProbeLimit + Interval)  900 ms
 //
 // by default, below 1 s. Counted from when the fault shows, which is the post of
@@ -42,5 +39,6 @@
 // # Limits
 //
 // A daemon throttled for so long that every gap is a stall judges nothing. A
-// send that is swallowed while all others are as well is completions_stopped.
+// send that is swallowed while all others are as well is completions_stopped. A
+// verb that does not return is noticed where it was called (hca/guard).
 package freeze

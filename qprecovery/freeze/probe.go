@@ -40,9 +40,9 @@ func (d *Detector) conclude(s *Sample) Decision {
 	d.probe.sent = time.Time{}
 	switch {
 	case s.Completed == d.probe.completed && !s.OldestPost.IsZero():
-		return d.freeze(Decision{Reason: CompletionsStopped})
+		return d.freeze(CompletionsStopped, d.sends.since)
 	case s.Completed != d.probe.completed && s.Received == d.probe.received:
-		return d.freeze(Decision{Reason: DeafReceive})
+		return d.freeze(DeafReceive, d.receives.since)
 	}
 	return Decision{}
 }

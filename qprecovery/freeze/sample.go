@@ -14,18 +14,8 @@ type Sample struct {
 	Received   uint64    // receive completions so far, those of probes included
 	Answered   uint64    // the latest probe that came back; 0: none
 	Port       hca.PortState
-	Recovering bool   // a rung runs: the queue pair is not expected to work
-	Verbs      []Verb // under way; the detector keeps no reference
+	Recovering bool // a rung runs: the queue pair is not expected to work
 }
-
-// Verb is a verb that has not returned.
-type Verb struct {
-	Name  string // as in [hca.VerbError]
-	Since time.Time
-}
-
-// verbCreateAH may wait for a peer.
-const verbCreateAH = "create_ah"
 
 // working reports whether sends and receives can be expected to work.
 func (s *Sample) working() bool { return s.Port == hca.PortActive && !s.Recovering }
@@ -44,9 +34,9 @@ const (
 // Decision is what is to be done. Its other fields belong to one kind each.
 type Decision struct {
 	Kind   Kind
-	Probe  uint64 // SendProbe: the number to find in the answer
-	Reason Reason // Frozen
-	Verb   string // Frozen by VerbStuck: which
+	Probe  uint64    // SendProbe: the number to find in the answer
+	Reason Reason    // Frozen
+	Since  time.Time // Frozen: when the queue pair was last known to work
 }
 
 // Reason names a freeze; its String is the same in log, metric and history.
@@ -57,12 +47,11 @@ const (
 	None Reason = iota
 	SendTimeout
 	CompletionsStopped
-	VerbStuck
 	DeafReceive
 	numReason
 )
 
-var reasonNames = [numReason]string{"none", "send_timeout", "completions_stopped", "verb_stuck", "deaf_receive"}
+var reasonNames = [numReason]string{"none", "send_timeout", "completions_stopped", "deaf_receive"}
 
 func (r Reason) String() string {
 	if r < numReason {

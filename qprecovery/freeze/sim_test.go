@@ -14,7 +14,6 @@ type device struct {
 	now         time.Time
 	port        hca.PortState
 	rung        bool // recovery runs
-	verbs       []Verb
 	completed   uint64
 	received    uint64
 	outstanding []post
@@ -69,7 +68,7 @@ func (v *device) post(probe uint64) {
 func (v *device) sample() *Sample {
 	s := &Sample{
 		Completed: v.completed, Received: v.received, Answered: v.answered,
-		Port: v.port, Recovering: v.rung, Verbs: v.verbs, OldestPost: v.swallowed,
+		Port: v.port, Recovering: v.rung, OldestPost: v.swallowed,
 	}
 	if s.OldestPost.IsZero() && len(v.outstanding) > 0 {
 		s.OldestPost = v.outstanding[0].at

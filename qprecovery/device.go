@@ -42,9 +42,10 @@ type DeviceLadder struct {
 
 // presence is what is known of the device.
 type presence struct {
-	listed  bool // it is in the list
-	held    bool // it was not let go
-	foreign foreigners
+	listed    bool // it is in the list
+	held      bool // it was not let go
+	suspended bool // it is not wanted
+	foreign   foreigners
 }
 
 // wait is the time of the wait rung, and the last pause before an opening.
@@ -72,6 +73,10 @@ func (d *DeviceLadder) State() DeviceState { return d.state }
 
 // Reason returns why the state was entered.
 func (d *DeviceLadder) Reason() Reason { return d.why }
+
+// Suspended reports whether the device is to be closed, between [Suspend] and
+// [Resume].
+func (d *DeviceLadder) Suspended() bool { return d.view.suspended }
 
 // Gen returns the generation of the device that is or was last open.
 func (d *DeviceLadder) Gen() uint32 { return d.gen }
@@ -122,6 +127,10 @@ func (d *DeviceLadder) take(now time.Time, ev DeviceEvent) {
 		d.arrived(now, ev.Identity)
 	case Recover:
 		d.recover(now)
+	case Suspend:
+		d.suspend(now)
+	case Resume:
+		d.resume(now)
 	case Done:
 		d.done(now, ev)
 	}
@@ -218,6 +227,26 @@ func (d *DeviceLadder) recover(now time.Time) {
 	d.apply(now, deviceCauseRecover, ReasonOperator)
 }
 
+// suspend closes the device; one that an operation is under way for, after that.
+func (d *DeviceLadder) suspend(now time.Time) {
+	d.view.suspended = d.state != DeviceGivenUp
+	if !d.state.operating() {
+		d.apply(now, deviceCauseSuspend, ReasonSuspended)
+	}
+}
+
+// resume opens the device again, or waits until it can be opened.
+func (d *DeviceLadder) resume(now time.Time) {
+	d.view.suspended = false
+	switch {
+	case d.state != DeviceSuspended:
+	case d.view.listed && !d.view.held:
+		d.apply(now, deviceCauseResume, ReasonResumed)
+	default:
+		d.apply(now, deviceCauseAway, ReasonResumed)
+	}
+}
+
 // done takes the result of the operation under way; any other is stale.
 func (d *DeviceLadder) done(now time.Time, ev Done) {
 	if !d.state.operating() || ev.Op != d.op.id {
@@ -231,7 +260,7 @@ func (d *DeviceLadder) done(now time.Time, ev Done) {
 		d.result(now, deviceCauseTimeout)
 	case !ok:
 		d.result(now, deviceCauseFailed)
-	case d.state == DeviceDropping && d.why != ReasonOperator && d.budget.spent(now, RungDevice):
+	case d.state == DeviceDropping && !d.ordered() && d.budget.spent(now, RungDevice):
 		d.result(now, deviceCauseSpent)
 	default:
 		d.result(now, deviceCauseDone)

@@ -29,7 +29,8 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	d, ok := ev.(Done)
 	answered := ok && before.operating() && d.Op == w.op
 	if answered {
-		w.closed = (before == DeviceDropping || before == DeviceReleasing) == (d.Class == ClassSuccess)
+		opened := before == DeviceOpening || before == DeviceRetrying
+		w.closed = opened != (d.Class == ClassSuccess)
 		w.op = 0
 	}
 	for _, a := range w.d.Step(w.now, ev, nil) {
@@ -38,10 +39,15 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 		}
 	}
 	after := w.d.State()
-	if answered && d.Class != ClassSuccess && (after.Rung() < RungWait || after.Rung() < before.Rung()) {
+	if answered && d.Class != ClassSuccess && !waits(before, after) {
 		return fmt.Errorf("%v fails and leads to %v", before, after)
 	}
 	return w.settled(before)
+}
+
+// waits reports whether a failure has led to the wait, or to rest.
+func waits(from, to DeviceState) bool {
+	return to == DeviceSuspended || to.Rung() >= RungWait && to.Rung() >= from.Rung()
 }
 
 func (w *deviceWatcher) see(a DeviceAction) error {
@@ -91,6 +97,9 @@ func (w *deviceWatcher) settled(before DeviceState) error {
 	if at, ok := w.d.NextDeadline(); ok && !at.After(w.now) {
 		return fmt.Errorf("%v: a deadline is left over", s)
 	}
+	if s == DeviceSuspended && (!w.d.view.suspended || w.d.wait.until != time.Time{}) {
+		return fmt.Errorf("suspended, but wanted or waited for")
+	}
 	if ill := s != DeviceHealthy; w.d.history.open != ill {
 		return fmt.Errorf("%v: record open %v", s, !ill)
 	}
@@ -128,6 +137,8 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 		Removed{id.Index},
 		Arrived{id},
 		Recover{},
+		Suspend{},
+		Resume{},
 		Tick{},
 	}).Draw(t, "event")
 }
@@ -143,6 +154,8 @@ func (w *deviceWatcher) heal() error {
 			ev = Done{Op: w.d.op.id}
 		case s == DevicePausing, s == DeviceGivenUp:
 			ev = Recover{}
+		case s == DeviceSuspended:
+			ev = Resume{}
 		}
 		if err := w.do(ev); err != nil {
 			return err
@@ -152,8 +165,9 @@ func (w *deviceWatcher) heal() error {
 }
 
 // TestR21Invariants: days of random events on a device. Never two operations at
-// once, never opened before it was let go, a failure always leads to the wait,
-// the wait ends once and not before its time, and the way back is always there.
+// once, never opened before it was let go, a failure always leads to the wait or
+// to the rest of a suspended device, the wait ends once and not before its time,
+// and the way back is always there.
 func TestR21Invariants(t *testing.T) { rapid.Check(t, deviceInvariants) }
 
 // FuzzR21Invariants is the same, guided by coverage.

@@ -18,13 +18,24 @@ func (d *DeviceLadder) apply(now time.Time, on deviceCause, why Reason) {
 
 // result ends the operation under way: to where its result leads, or to where a
 // removal meanwhile does, if that is higher. A device that was not opened need
-// not be let go.
+// not be let go. One that is not wanted any more goes no further.
 func (d *DeviceLadder) result(now time.Time, on deviceCause) {
 	to, why := deviceTransitions[d.state][on].to, d.reasonOf(on)
 	if d.next == ReasonRemoved && to.Rung() < RungWait {
 		to, why = deviceTransitions[d.state][deviceCauseRemoved].to, ReasonRemoved
 	}
+	if d.view.suspended {
+		to, why = d.unwanted(on), ReasonSuspended
+	}
 	d.become(now, to, why)
+}
+
+// unwanted is where a result leads while the device is not wanted.
+func (d *DeviceLadder) unwanted(on deviceCause) DeviceState {
+	if d.opening() && on == deviceCauseDone {
+		return DeviceSuspending
+	}
+	return DeviceSuspended
 }
 
 func (d *DeviceLadder) reasonOf(on deviceCause) Reason {
@@ -131,7 +142,7 @@ func (d *DeviceLadder) becomeHealthy(now time.Time) {
 // act does a state's action.
 func (d *DeviceLadder) act(now time.Time, from DeviceState) {
 	switch d.state {
-	case DeviceDropping, DeviceReleasing:
+	case DeviceDropping, DeviceReleasing, DeviceSuspending:
 		d.emit(Drop{d.op.id, d.why})
 	case DeviceOpening, DeviceRetrying:
 		d.open(now)
@@ -143,12 +154,17 @@ func (d *DeviceLadder) act(now time.Time, from DeviceState) {
 	case DeviceGivenUp:
 		d.wait.until = time.Time{}
 		d.emit(GiveUp{d.why})
+	case DeviceSuspended:
+		d.wait.until = time.Time{}
+		if !d.view.suspended {
+			d.resume(now)
+		}
 	case DeviceHealthy, numDeviceState:
 	}
 }
 
 func (d *DeviceLadder) open(now time.Time) {
-	if d.state == DeviceOpening && d.why != ReasonOperator {
+	if d.state == DeviceOpening && !d.ordered() {
 		if !d.budget.spent(now, RungDevice) {
 			d.wait.pause = 0
 		}
@@ -159,8 +175,12 @@ func (d *DeviceLadder) open(now time.Time) {
 	d.emit(Open{d.op.id, d.gen})
 }
 
-// waiting tries at once where the device is in the list and the operator said so,
-// or it was let go just now.
+// ordered reports whether the state was entered by somebody's word, which no
+// budget counts.
+func (d *DeviceLadder) ordered() bool { return d.why == ReasonOperator || d.why == ReasonResumed }
+
+// waiting tries at once where the device is in the list and somebody said so, or
+// it was let go just now.
 func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
 	if d.wait.until.IsZero() {
 		d.wait.until = now.Add(d.cfg.GiveUpAfter)
@@ -169,7 +189,7 @@ func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
 	switch {
 	case !d.view.listed:
 		d.emit(Refresh{})
-	case d.why == ReasonOperator, from == DeviceReleasing && !d.view.held:
+	case d.ordered(), from == DeviceReleasing && !d.view.held:
 		d.try(now, d.why)
 	}
 }

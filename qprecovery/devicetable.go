@@ -24,6 +24,10 @@ const (
 	DeviceRetrying
 	// DeviceGivenUp: the wait is over.
 	DeviceGivenUp
+	// DeviceSuspending: as DeviceDropping, until it is wanted again.
+	DeviceSuspending
+	// DeviceSuspended: it is closed and not wanted; nothing is due.
+	DeviceSuspended
 	numDeviceState
 )
 
@@ -41,6 +45,9 @@ const (
 	deviceCauseHeld    // the wait's next try, with the device not let go yet
 	deviceCauseGiveUp  // the wait is over
 	deviceCauseRecover // the operator's word
+	deviceCauseSuspend // it is not wanted any more
+	deviceCauseResume  // it is wanted again, and to be had
+	deviceCauseAway    // it is wanted again, and not to be had
 	numDeviceCause
 )
 
@@ -61,6 +68,9 @@ var deviceStates = [numDeviceState]struct {
 	DeviceWaiting:   {"waiting", RungWait, false},
 	DeviceRetrying:  {"retrying", RungWait, true},
 	DeviceGivenUp:   {"given_up", RungGiveUp, false},
+
+	DeviceSuspending: {"suspending", RungDevice, true},
+	DeviceSuspended:  {"suspended", RungDevice, false},
 }
 
 func (s DeviceState) String() string {
@@ -85,9 +95,9 @@ type deviceRow struct {
 	to   DeviceState
 }
 
-// deviceRows are all transitions. What has no row is absorbed; the last state
-// is left by the operator only. As in an interface's ladder, what comes from
-// outside during an operation waits for its end.
+// deviceRows are all transitions. What has no row is absorbed; DeviceGivenUp is
+// left by the operator only, DeviceSuspended by Resume only. As in an interface's
+// ladder, what comes from outside during an operation waits for its end.
 var deviceRows = []deviceRow{
 	{DeviceHealthy, deviceCauseFault, DeviceDropping},
 	{DeviceHealthy, deviceCauseRemoved, DeviceReleasing},
@@ -121,6 +131,17 @@ var deviceRows = []deviceRow{
 	{DeviceRetrying, deviceCauseRemoved, DeviceReleasing},
 
 	{DeviceGivenUp, deviceCauseRecover, DeviceWaiting},
+
+	{DeviceHealthy, deviceCauseSuspend, DeviceSuspending},
+	{DevicePausing, deviceCauseSuspend, DeviceSuspended},
+	{DeviceWaiting, deviceCauseSuspend, DeviceSuspended},
+
+	{DeviceSuspending, deviceCauseDone, DeviceSuspended},
+	{DeviceSuspending, deviceCauseFailed, DeviceSuspended},
+	{DeviceSuspending, deviceCauseTimeout, DeviceSuspended},
+
+	{DeviceSuspended, deviceCauseResume, DeviceOpening},
+	{DeviceSuspended, deviceCauseAway, DeviceWaiting},
 }
 
 var deviceTransitions = buildDeviceTransitions()

@@ -54,6 +54,9 @@
 // that is looked at more than 100 ms late is extended once: the daemon itself
 // was stopped, and the answer may lie waiting.
 //
+// A device that is suspended is closed, whatever happens, until it is resumed; no
+// wait runs meanwhile. Like the operator's orders, that is not counted as a use.
+//
 // # Generations
 //
 // Each rung that makes something anew gives it a generation ([Run.Gen]), and an

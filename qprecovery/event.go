@@ -91,12 +91,21 @@ type Arrived struct{ Identity Identity }
 // Recover is the operator's word to start again after a give-up, or to try now.
 type Recover struct{}
 
+// Suspend ends the use of the device until [Resume] (R26): its users let go, then
+// it is closed. One that was given up stays so.
+type Suspend struct{}
+
+// Resume undoes Suspend. A device that is not there any more is waited for (R27).
+type Resume struct{}
+
 func (Fault) deviceEvent()   {}
 func (Frozen) deviceEvent()  {}
 func (Asked) deviceEvent()   {}
 func (Removed) deviceEvent() {}
 func (Arrived) deviceEvent() {}
 func (Recover) deviceEvent() {}
+func (Suspend) deviceEvent() {}
+func (Resume) deviceEvent()  {}
 func (Done) deviceEvent()    {}
 func (Order) deviceEvent()   {}
 func (Tick) deviceEvent()    {}

@@ -30,6 +30,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	frozen REASON [gen N] [since D]
 //	done [found STATE] | failed [CLASS] | stale | order RUNG
 //	asked REASON | removed [INDEX] | arrived same|other [INDEX] | recover
+//	suspend | resume
 //	advance D                            stops at each deadline
 //	stall D                              sleeps past them
 //	repeat N : INPUT ; INPUT...          prints the last round alone
@@ -360,6 +361,10 @@ func (p *player) moreEvents(w []string) any {
 		return Arrived{id}
 	case "recover":
 		return Recover{}
+	case "suspend":
+		return Suspend{}
+	case "resume":
+		return Resume{}
 	}
 	p.t.Fatalf("what is %q?", w)
 	return nil

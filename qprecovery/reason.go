@@ -33,6 +33,8 @@ const (
 	ReasonReplaced    // another instance of the device came without a removal
 	ReasonRetry       // the wait's next try
 	ReasonGaveUp      // the wait for the device is over
+	ReasonSuspended   // the system sleeps, or the operator ends the use of the device
+	ReasonResumed     // that is over
 	ReasonOperator    // by the operator's word
 	// NumReason bounds the enumeration.
 	NumReason
@@ -42,7 +44,7 @@ var reasonNames = [NumReason]string{
 	"none", "flush_without_cause", "request_error", "qp_error", "cq_error", "device_error", "device_gone",
 	"send_timeout", "completions_stopped", "deaf_receive", "verb_stuck", "freeze_persists",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
-	"device_reset", "device_back", "removed", "replaced", "retry", "gave_up", "operator",
+	"device_reset", "device_back", "removed", "replaced", "retry", "gave_up", "suspended", "resumed", "operator",
 }
 
 func (r Reason) String() string {

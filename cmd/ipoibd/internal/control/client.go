@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,31 +12,106 @@ import (
 	"net/http"
 	"syscall"
 	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
 // ErrNotRunning says that no daemon answers on the socket.
 var ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 
 const (
-	askTimeout = 10 * time.Second // above what the daemon grants its interfaces
-	maxReply   = 64 << 20
+	askTimeout   = 10 * time.Second // above what the daemon grants its interfaces
+	orderTimeout = 2 * time.Minute  // above the grace of a reset
+	maxReply     = 64 << 20         // bytes
 )
 
 // GetStatus asks the daemon behind the socket.
 func GetStatus(ctx context.Context, path string) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	var s Status
-	if err := get(ctx, path, "/v1/status", &s); err != nil {
+	if err := ask(ctx, path, http.MethodGet, "/v1/status", http.NoBody, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil
 }
 
-func get(ctx context.Context, path, url string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ipoibd"+url, http.NoBody)
+// GetEvents calls each with the journal's entries after number since; with
+// follow until ctx ends, an error of each, which it returns, or nil when the
+// daemon ends.
+func GetEvents(ctx context.Context, path string, since uint64, follow bool, each func(journal.Entry) error) error {
+	url := fmt.Sprintf("/v1/events?since=%d&follow=%t", since, follow)
+	resp, err := do(ctx, path, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
+	}
+	defer resp.Body.Close()
+	for lines := json.NewDecoder(resp.Body); ; {
+		var e journal.Entry
+		if err := lines.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+}
+
+// PostFault orders a fault; it returns the order with its names filled in.
+func PostFault(ctx context.Context, path string, q FaultRequest) (FaultRequest, error) {
+	err := post(ctx, path, "/v1/fault", &q)
+	return q, err
+}
+
+// PostReset orders a reset, as PostFault.
+func PostReset(ctx context.Context, path string, q ResetRequest) (ResetRequest, error) {
+	err := post(ctx, path, "/v1/reset", &q)
+	return q, err
+}
+
+// PostRecover orders a new start after a give-up, as PostFault.
+func PostRecover(ctx context.Context, path string, q RecoverRequest) (RecoverRequest, error) {
+	err := post(ctx, path, "/v1/recover", &q)
+	return q, err
+}
+
+// PostSuspend returns when all interfaces have let go and the devices are closed.
+func PostSuspend(ctx context.Context, path string) error {
+	return post(ctx, path, "/v1/suspend", &bare{})
+}
+
+// PostResume undoes PostSuspend.
+func PostResume(ctx context.Context, path string) error {
+	return post(ctx, path, "/v1/resume", &bare{})
+}
+
+// post sends q and reads the answer into it.
+func post(ctx context.Context, path, url string, q any) error {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	body, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	return ask(ctx, path, http.MethodPost, url, bytes.NewReader(body), q)
+}
+
+func ask(ctx context.Context, path, method, url string, body io.Reader, into any) error {
+	resp, err := do(ctx, path, method, url, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into)
+}
+
+// do returns an answer that is no refusal; the caller closes its body.
+func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
+	if err != nil {
+		return nil, err
 	}
 	client := http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -45,19 +121,19 @@ func get(ctx context.Context, path, url string, into any) error {
 	}}
 	resp, err := client.Do(req)
 	if err != nil {
-		return dialError(path, err)
+		return nil, dialError(path, err)
 	}
-	defer resp.Body.Close()
-	return decode(resp, into)
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		return nil, refused(resp)
+	}
+	return resp, nil
 }
 
-func decode(resp *http.Response, into any) error {
-	body := json.NewDecoder(io.LimitReader(resp.Body, maxReply))
-	if resp.StatusCode == http.StatusOK {
-		return body.Decode(into)
-	}
+// refused is what the daemon says instead of an answer.
+func refused(resp *http.Response) error {
 	var r refusal
-	if err := body.Decode(&r); err != nil || r.Error == "" {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&r); err != nil || r.Error == "" {
 		return fmt.Errorf("control socket: %s", resp.Status)
 	}
 	return fmt.Errorf("refused: %s", r.Error)

@@ -1,0 +1,142 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// route is what a path answers to.
+type route struct {
+	method string
+	handle http.HandlerFunc
+}
+
+type routes map[string]route
+
+func (s *Server) routes() routes {
+	d := s.daemon
+	return routes{
+		"/v1/status":  {http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) }},
+		"/v1/events":  {http.MethodGet, s.events},
+		"/v1/fault":   {http.MethodPost, order(d, func(_ context.Context, q FaultRequest) error { return d.Fault(q) })},
+		"/v1/reset":   {http.MethodPost, order(d, d.Reset)},
+		"/v1/recover": {http.MethodPost, order(d, d.Recover)},
+		"/v1/suspend": {http.MethodPost, order(d, func(ctx context.Context, _ bare) error { return d.Suspend(ctx) })},
+		"/v1/resume":  {http.MethodPost, order(d, func(ctx context.Context, _ bare) error { return d.Resume(ctx) })},
+	}
+}
+
+func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	to, ok := rs[r.URL.Path]
+	switch {
+	case !ok:
+		refuse(w, fmt.Errorf("%w: %s", ErrNotFound, r.URL.Path))
+	case r.Method != to.method:
+		w.Header().Set("Allow", to.method)
+		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s wants %s", r.URL.Path, to.method)})
+	case r.Method == http.MethodGet && r.ContentLength != 0:
+		refuse(w, fmt.Errorf("%w: %s takes no body", ErrInvalid, r.URL.Path))
+	default:
+		to.handle(w, r)
+	}
+}
+
+// requestOf is the body of an order, by pointer. Its resolve checks it and fills
+// in the names that it leaves out.
+type requestOf[Q any] interface {
+	*Q
+	resolve(Names) error
+}
+
+// order answers with the order itself, its names filled in, once it is done.
+func order[Q any, P requestOf[Q]](d Daemon, do func(context.Context, Q) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q Q
+		err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), &q)
+		if err == nil {
+			err = P(&q).resolve(d.Names())
+		}
+		if err == nil {
+			readNoMore(w)
+			err = do(r.Context(), q)
+		}
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, q)
+	}
+}
+
+// decodeRequest reads one JSON object, and no field that it does not know;
+// nothing at all is an empty object.
+func decodeRequest(body io.Reader, into any) error {
+	dec := json.NewDecoder(body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	switch _, err := dec.Token(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return fmt.Errorf("%w: more than one JSON value", ErrInvalid)
+}
+
+// readNoMore lifts the time limit of a request that was read to its end: net/http
+// goes on reading, to notice when the client leaves.
+func readNoMore(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a connection that is gone needs none
+}
+
+// reply grants the client writeTimeout from now on.
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	w.WriteHeader(code)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // the client went away: nobody is left to tell
+}
+
+type refusal struct {
+	Error string `json:"error"`
+}
+
+func refuse(w http.ResponseWriter, err error) { reply(w, statusOf(err), refusal{err.Error()}) }
+
+// statuses of refusals.
+var statuses = []struct {
+	err  error
+	code int
+}{
+	{ErrInvalid, http.StatusBadRequest},
+	{hca.ErrInvalid, http.StatusBadRequest},
+	{ErrNotAllowed, http.StatusForbidden},
+	{ErrNotFound, http.StatusNotFound},
+	{ErrConflict, http.StatusConflict},
+	{ErrUnavailable, http.StatusServiceUnavailable},
+	{context.Canceled, http.StatusServiceUnavailable},
+}
+
+// statusOf looks first for the limit of a body, which comes wrapped in ErrInvalid.
+func statusOf(err error) int {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return http.StatusRequestEntityTooLarge
+	}
+	for _, s := range statuses {
+		if errors.Is(err, s.err) {
+			return s.code
+		}
+	}
+	return http.StatusInternalServerError
+}

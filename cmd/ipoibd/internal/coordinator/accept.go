@@ -1,0 +1,94 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net"
+	"time"
+
+	"ipoibd/qprecovery/reset"
+)
+
+const (
+	// maxConns bounds the connections of a host: all members, and some of which
+	// the end has not been noticed.
+	maxConns = reset.MaxMembers + 16
+	// acceptPause is the pause after an accept that failed, for want of descriptors.
+	acceptPause = 100 * time.Millisecond
+)
+
+var errFull = errors.New("too many connections")
+
+// accepted is a new connection.
+type accepted struct{ nc *net.UnixConn }
+
+// accept hands over newcomers until the listener is closed.
+func (o *owner) accept(l *net.UnixListener) {
+	for {
+		nc, err := l.AcceptUnix()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			o.log.Warn("cannot accept a client of the device", "err", err)
+			pause(o.ctx, acceptPause)
+		case !o.report(accepted{nc}):
+			nc.Close()
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (n accepted) tell(o *owner) {
+	who, err := credentials(n.nc)
+	if err == nil && o.host.present() >= maxConns {
+		err = errFull
+	}
+	if err != nil {
+		n.nc.Close()
+		o.refuse("newcomer", err)
+		return
+	}
+	o.host.admit(n.nc, who.Pid)
+}
+
+// admit takes a connection over and watches its process.
+func (h *host) admit(nc *net.UnixConn, pid int32) {
+	id := h.o.nextConn()
+	p := &peer{who: reset.Peer{PID: pid}, process: processOf(nc)}
+	p.conn = h.o.newConn(id, nc, strict)
+	h.peers[id] = p
+	if p.process != nil {
+		h.o.spawn(func() {
+			if p.process.wait() {
+				h.o.report(died{id})
+			}
+		})
+	}
+}
+
+func (h *host) present() (n int) {
+	for _, p := range h.peers {
+		if !p.lost {
+			n++
+		}
+	}
+	return n
+}
+
+// refuse counts a connection that was not let in, or was thrown out. Each time
+// that their number has doubled one is logged, so a flood does not fill the log.
+func (o *owner) refuse(who, why any) {
+	o.refused++
+	if bits.OnesCount64(o.refused) == 1 {
+		o.log.Warn("refused a client of the device", "client", fmt.Sprint(who), "reason", fmt.Sprint(why), "so_far", o.refused)
+	}
+}

@@ -1,0 +1,69 @@
+package coordinator
+
+import (
+	"errors"
+	"net"
+
+	"ipoibd/qprecovery/reset"
+)
+
+// dial finds the host, or becomes it. It does not block: a connect to a UNIX
+// socket succeeds or fails at once, and the lock is only tried.
+func (o *owner) dial() {
+	if err := o.connect(); err != nil {
+		o.unreachable(err)
+		o.member.take(reset.Disconnected{})
+		return
+	}
+	o.member.take(reset.Connected{})
+}
+
+func (o *owner) connect() error {
+	if o.meeting == nil && o.host == nil {
+		o.becomeHost(nil)
+	}
+	if o.host != nil {
+		o.member.link = o.host.addSelf()
+		return nil
+	}
+	nc, err := o.meeting.connect()
+	if err == nil {
+		return o.joinHost(nc)
+	}
+	if !errors.Is(err, errNobody) {
+		return err
+	}
+	return o.takeOver()
+}
+
+func (o *owner) joinHost(nc *net.UnixConn) error {
+	who, err := credentials(nc)
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	m := &o.member
+	m.link, m.hostPID = o.nextConn(), who.Pid
+	m.wire = o.newConn(m.link, nc, patient)
+	return nil
+}
+
+// takeOver makes this process the host, unless another is faster.
+func (o *owner) takeOver() error {
+	l, err := o.meeting.host()
+	if err != nil {
+		return err
+	}
+	o.becomeHost(l)
+	o.member.link = o.host.addSelf()
+	return nil
+}
+
+// unreachable notes why there is no host, and logs each new reason once.
+func (o *owner) unreachable(err error) {
+	m := &o.member
+	if m.err == nil || m.err.Error() != err.Error() {
+		o.log.Warn("no host of the device yet; trying again", "err", err)
+	}
+	m.err = err
+}

@@ -1,0 +1,138 @@
+package coordinator
+
+import (
+	"ipoibd/qprecovery/reset"
+)
+
+// member is the shell of this process's client.
+type member struct {
+	client *reset.Client
+	inbox  []reset.ClientEvent // not yet stepped
+	link   reset.Conn          // to the host; 0: none
+	wire   *conn               // of link; nil where the host is this process
+
+	open    bool // the user may have the device open: it is told of resets
+	up      bool // registered
+	pending reset.ID
+	last    reset.Ended
+	members []reset.Member
+	hostPID int32
+	err     error // why the last dial failed
+}
+
+func (m *member) take(ev reset.ClientEvent) { m.inbox = append(m.inbox, ev) }
+
+// hear takes a message of the host.
+func (m *member) hear(msg reset.Message) {
+	if roster, ok := msg.(reset.Roster); ok {
+		m.up, m.err, m.members = true, nil, roster.Members
+	}
+	m.take(reset.Heard{Msg: msg})
+}
+
+// unlink forgets the connection to the host.
+func (m *member) unlink() { m.link, m.wire, m.up, m.hostPID = 0, nil, false, 0 }
+
+// lost takes the end of a connection.
+func (m *member) lost() {
+	m.unlink()
+	m.take(reset.Disconnected{})
+}
+
+func (m *member) status() Status {
+	s := Status{Up: m.up, HostPID: m.hostPID, Reset: m.pending, Last: m.last, Members: m.members, Err: m.err}
+	if m.pending != 0 {
+		s.Phase = reset.PhasePending
+	}
+	return s
+}
+
+// stepMember steps the client by one event; false: there is none.
+func (o *owner) stepMember() bool {
+	m := &o.member
+	if len(m.inbox) == 0 {
+		return false
+	}
+	ev := m.inbox[0]
+	m.inbox = m.inbox[1:]
+	for _, a := range m.client.Step(o.now, ev, nil) {
+		o.actAsMember(a)
+	}
+	return true
+}
+
+func (o *owner) actAsMember(a reset.ClientAction) {
+	switch a := a.(type) {
+	case reset.Dial:
+		o.dial()
+	case reset.HangUp:
+		o.hangUp()
+	case reset.Say:
+		o.say(a.Msg)
+	case reset.Open:
+		o.mayOpen()
+	case reset.Release:
+		o.pending(a.Reset)
+	case reset.Restart:
+		o.ended(a.Ended)
+	}
+}
+
+// say sends to the host, which may be in this process. A host that takes nothing
+// is none.
+func (o *owner) say(msg reset.Message) {
+	m := &o.member
+	switch {
+	case m.wire != nil:
+		if err := m.wire.send(msg); err != nil {
+			o.log.Warn("lost the host of the device", "err", err)
+			m.wire.abort()
+			m.lost()
+		}
+	case o.host != nil:
+		o.host.hear(m.link, msg)
+	}
+}
+
+// hangUp ends the connection; a host in this process hears of it at once.
+func (o *owner) hangUp() {
+	m := &o.member
+	if m.wire != nil {
+		m.wire.finish()
+	} else if o.host != nil {
+		o.host.lose(m.link)
+	}
+	m.unlink()
+}
+
+// mayOpen ends Join.
+func (o *owner) mayOpen() {
+	if !o.member.open {
+		o.member.open = true
+		close(o.joined)
+	}
+}
+
+// pending tells the user to let go. Before Join has ended there is nothing to
+// let go of.
+func (o *owner) pending(id reset.ID) {
+	m := &o.member
+	m.pending = id
+	if !m.open {
+		m.take(reset.Released{Reset: id})
+		return
+	}
+	o.log.Info("reset pending", "reset", id)
+	o.queued = append(o.queued, Pending{ID: id})
+}
+
+// ended tells the user to start again; to one that waits in Join it is the leave
+// to open the device.
+func (o *owner) ended(e reset.Ended) {
+	m := &o.member
+	m.pending, m.last = 0, e
+	if m.open {
+		o.queued = append(o.queued, Ended{e})
+	}
+	o.mayOpen()
+}

@@ -30,7 +30,10 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
 	})
-	root.AddCommand(runCommand(), statusCommand(), deleteCommand(), versionCommand())
+	root.AddCommand(
+		runCommand(), statusCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(),
+	)
 	return root
 }
 

@@ -23,7 +23,7 @@ import (
 type runFlags struct {
 	file, control, pkey string
 	logLevel, logFormat string
-	remove              bool
+	remove, allowFaults bool
 	device              config.Device
 	iface               config.Interface
 }
@@ -52,6 +52,7 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
+	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
 	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
 	fs.StringVar(&f.pkey, "pkey", "0xffff", "P_Key of the interface")
@@ -75,7 +76,9 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends what hangs
-	return advise(daemon.Run(ctx, cfg, daemon.Options{Version: version, Remove: f.remove, Log: log}))
+	return advise(daemon.Run(ctx, cfg, daemon.Options{
+		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, Log: log,
+	}))
 }
 
 // advise adds what to do about another process that has what this one needs.

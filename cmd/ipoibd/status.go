@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 )
@@ -32,30 +31,34 @@ func statusCommand() *cobra.Command {
 				enc.SetIndent("", "  ")
 				return enc.Encode(s)
 			}
-			return printStatus(cmd.OutOrStdout(), s)
+			return printStatus(cmd.OutOrStdout(), s, time.Now())
 		},
 	}
-	cmd.Flags().StringVar(&path, "control", config.DefaultControl, "path of the control socket")
+	bindControl(cmd, &path)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
 }
 
 // printStatus writes the status for people; counters that are zero are left
-// out.
-func printStatus(out io.Writer, s *control.Status) error {
+// out, and ages are those at the time now.
+func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, time.Since(s.Started).Round(time.Second))
+	fmt.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second))
 	for i := range s.Devices {
-		printDevice(w, &s.Devices[i])
+		printDevice(w, &s.Devices[i], now)
 	}
 	for i := range s.Interfaces {
-		printInterface(w, &s.Interfaces[i])
+		printInterface(w, &s.Interfaces[i], now)
 	}
 	return w.Flush()
 }
 
-func printDevice(w io.Writer, d *control.Device) {
+func printDevice(w io.Writer, d *control.Device, now time.Time) {
 	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), d.State)
+	printRecovery(w, d.Recovery, now)
+	if c := d.Coordinator; c != nil {
+		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c))
+	}
 	if d.State != control.StateOpen {
 		return
 	}
@@ -88,6 +91,15 @@ func peersText(d *control.Device) string {
 	return text
 }
 
+// coordinatorText tells who uses the device.
+func coordinatorText(c *control.Coordinator) string {
+	host := "in another daemon"
+	if c.Hosting {
+		host = "in this daemon"
+	}
+	return fmt.Sprintf("%s, %s, of %s", host, c.Phase, strings.Join(c.Members, ", "))
+}
+
 // deviceTitle names a device, and the netdev under a software one.
 func deviceTitle(d *control.Device) string {
 	if d.Underlay == "" {
@@ -96,8 +108,9 @@ func deviceTitle(d *control.Device) string {
 	return "device " + d.Name + " on " + d.Underlay
 }
 
-func printInterface(w io.Writer, f *control.Interface) {
+func printInterface(w io.Writer, f *control.Interface, now time.Time) {
 	fmt.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
+	printRecovery(w, f.Recovery, now)
 	if f.LastError != "" && f.LastError != f.Reason {
 		fmt.Fprintf(w, "  last error\t%s\n", f.LastError)
 	}

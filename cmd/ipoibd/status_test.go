@@ -32,7 +32,7 @@ func TestPrintStatus(t *testing.T) {
 		Interfaces: []control.Interface{up, failed},
 	}
 	var out strings.Builder
-	if err := printStatus(&out, s); err != nil {
+	if err := printStatus(&out, s, s.Started); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// eventsFlags are the flags of events.
+type eventsFlags struct {
+	control, iface, device string
+	follow, json           bool
+}
+
+func eventsCommand() *cobra.Command {
+	var f eventsFlags
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Show what recovery did: rungs, reasons, durations, outages",
+		Long: "Show the rungs that recoveries entered and why, and how each recovery ended: its\n" +
+			"highest rung, its first reason, the time from detection to the end, and the\n" +
+			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	bindControl(cmd, &f.control)
+	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on with new ones until the daemon ends")
+	cmd.Flags().BoolVar(&f.json, "json", false, "as JSON, one object a line; durations in seconds")
+	cmd.Flags().StringVar(&f.iface, "interface", "", "of this interface only")
+	cmd.Flags().StringVar(&f.device, "device", "", "of this device only")
+	return cmd
+}
+
+func (f *eventsFlags) run(cmd *cobra.Command) error {
+	show := printEntry
+	if f.json {
+		show = func(out io.Writer, e journal.Entry) error { return json.NewEncoder(out).Encode(e) }
+	}
+	var last uint64
+	err := control.GetEvents(cmd.Context(), f.control, 0, f.follow, func(e journal.Entry) error {
+		if last != 0 && e.Seq > last+1 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d entries went by unread\n", e.Seq-last-1)
+		}
+		last = e.Seq
+		if !f.wants(e.Scope) {
+			return nil
+		}
+		return show(cmd.OutOrStdout(), e)
+	})
+	if err == nil && f.follow {
+		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has ended")
+	}
+	return err
+}
+
+// wants reports whether entries of a scope are to be shown.
+func (f *eventsFlags) wants(scope string) bool {
+	return f.iface == "" && f.device == "" || scope == f.iface || scope == f.device
+}
+
+// printEntry writes an entry as a line of columns. Their widths are those of the
+// longest names, since a follower cannot wait for the longest that comes.
+func printEntry(out io.Writer, e journal.Entry) error {
+	_, err := fmt.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
+		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Scope, e.Kind, e.Rung, entryText(e))
+	return err
+}
+
+func entryText(e journal.Entry) string {
+	text := e.Reason
+	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
+		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(e.Duration), short(e.Outage))
+	}
+	if text != "" && e.Text != "" {
+		text += "; "
+	}
+	return text + e.Text
+}
+
+// short rounds a duration to what a person wants to know.
+func short(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+)
+
+func resetCommand() *cobra.Command {
+	var path string
+	var q control.ResetRequest
+	cmd := &cobra.Command{
+		Use:   "reset qp|cq|device",
+		Short: "Reset a queue pair, its completion queues, or a device",
+		Long: "Reset the queue pair of an interface in place (qp), make its completion queues\n" +
+			"and its queue pair anew (cq), or reset a device for all of its interfaces\n" +
+			"(device). ib0, its addresses and its routes stay. 'ipoibd events' tells the end.",
+		Args:      oneScope,
+		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q.Scope = args[0]
+			done, err := control.PostReset(cmd.Context(), path, q)
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s is being reset\n", resetTarget(done))
+			}
+			return err
+		},
+	}
+	bindControl(cmd, &path)
+	cmd.Flags().StringVar(&q.Interface, "interface", "", "of qp and cq (default: the only one)")
+	cmd.Flags().StringVar(&q.Device, "device", "", "of device (default: the only one)")
+	return cmd
+}
+
+func oneScope(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return errors.New("reset takes what to reset: qp, cq or device")
+	}
+	return cobra.OnlyValidArgs(cmd, args)
+}
+
+func resetTarget(q control.ResetRequest) string {
+	switch q.Scope {
+	case control.ScopeQP:
+		return "the queue pair of " + q.Interface
+	case control.ScopeCQ:
+		return "the completion queues of " + q.Interface + ", with their queue pair,"
+	}
+	return "device " + q.Device
+}
+
+func recoverCommand() *cobra.Command {
+	var path string
+	var q control.RecoverRequest
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "Start again with a device that was given up",
+		Long: "Start again with a device that was given up, or try at once while it is waited\n" +
+			"for.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			done, err := control.PostRecover(cmd.Context(), path, q)
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "device %s is being tried again\n", done.Device)
+			}
+			return err
+		},
+	}
+	bindControl(cmd, &path)
+	cmd.Flags().StringVar(&q.Device, "device", "", "the device (default: the only one)")
+	return cmd
+}
+
+func suspendCommand() *cobra.Command {
+	return plainOrder("suspend", "End the use of all devices, until resume", "all devices are closed", control.PostSuspend)
+}
+
+func resumeCommand() *cobra.Command {
+	return plainOrder("resume", "Take up the use of all devices after suspend", "all devices are being opened", control.PostResume)
+}
+
+// plainOrder is a command that is all said by its name.
+func plainOrder(name, short, done string, post func(context.Context, string) error) *cobra.Command {
+	var path string
+	cmd := &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := post(cmd.Context(), path)
+			if err == nil {
+				fmt.Fprintln(cmd.OutOrStdout(), done)
+			}
+			return err
+		},
+	}
+	bindControl(cmd, &path)
+	return cmd
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/qprecovery"
+)
+
+// printRecovery writes a line on the recovery under way, and one on those that
+// were; nothing where nothing ever happened.
+func printRecovery(w io.Writer, r *control.Recovery, now time.Time) {
+	if r == nil {
+		return
+	}
+	if !r.Since.IsZero() {
+		fmt.Fprintf(w, "  recovery\t%s\n", underWay(r, now))
+	}
+	if len(r.Rungs) > 0 {
+		fmt.Fprintf(w, "  recoveries\t%s\n", summary(r, now))
+	}
+}
+
+// underWay tells rung, cause and outage of the recovery under way.
+func underWay(r *control.Recovery, now time.Time) string {
+	text := fmt.Sprintf("%s (%s) because of %s, for %s, outage %s",
+		r.Rung, r.State, r.Reason, short(now.Sub(r.Since)), short(time.Duration(r.Outage)))
+	if r.State == qprecovery.DeviceGivenUp.String() {
+		text += "; 'ipoibd recover' starts again"
+	}
+	return text
+}
+
+// summary counts rungs and reasons, and tells of the last recovery that ended.
+func summary(r *control.Recovery, now time.Time) string {
+	text := counted(r.Rungs, qprecovery.NumRung) + " (" + counted(r.Reasons, qprecovery.NumReason) + ")"
+	for i := len(r.History) - 1; i >= 0; i-- {
+		if last := r.History[i]; !last.End.IsZero() {
+			return text + "; " + lastText(last, now)
+		}
+	}
+	return text
+}
+
+func lastText(l control.RecoveryRecord, now time.Time) string {
+	verb := "healed"
+	if l.Stopped {
+		verb = "stopped"
+	}
+	return fmt.Sprintf("the last %s %s ago by %s, from %s, took %s, outage %s",
+		verb, short(now.Sub(l.End)), l.Rung, l.Reason, short(time.Duration(l.Duration)), short(time.Duration(l.Outage)))
+}
+
+// enumeration is one of those of qprecovery.
+type enumeration interface {
+	~uint8
+	fmt.Stringer
+}
+
+// counted lists what was counted by name, in the order of the enumeration that
+// ends at bound.
+func counted[E enumeration](counts map[string]uint64, bound E) string {
+	var parts []string
+	for e := range bound {
+		if n := counts[e.String()]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", e, n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -10,9 +10,11 @@ UNIT_BUDGET  ?= 7m
 NETNS_BUDGET ?= 4m
 E2E_BUDGET   ?= 6m
 
-# Executions of each fuzz target, and the underlay MTUs of the demo.
-FUZZTIME  ?= 1000000x
-DEMO_MTUS ?= 1500 9000
+# Executions of each fuzz target, the underlay MTUs of the demo, and how often
+# `make faults` injects each fault.
+FUZZTIME    ?= 1000000x
+DEMO_MTUS   ?= 1500 9000
+FAULTS_EACH ?= 10
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ipoibd
 export GOCACHE             := $(CACHE)/go-build
@@ -71,6 +73,11 @@ bench:
 .PHONY: demo
 demo: deps build
 	@scripts/demo $(DEMO_MTUS)
+
+# Run in its folder, go test shows what it says at once.
+.PHONY: faults
+faults: deps
+	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung)$$' -faults.each=$(FAULTS_EACH)
 
 .PHONY: lint fmt
 lint:

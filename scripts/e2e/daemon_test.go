@@ -37,7 +37,18 @@ type daemon struct {
 // control socket answers.
 func startDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string) *daemon {
 	tb.Helper()
-	d := newDaemon(tb, ns, dir, args...)
+	control := filepath.Join(dir, "control.sock")
+	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", control, "--log-level", "debug"}
+	return launch(tb, ns, control, append(run, args...)...)
+}
+
+// launch runs ipoibd with all of its arguments and returns when it answers on
+// its control socket.
+func launch(tb testing.TB, ns *nstest.Namespace, control string, args ...string) *daemon {
+	tb.Helper()
+	d := &daemon{tb: tb, ns: ns, control: control, log: &logBuffer{}, exited: make(chan struct{})}
+	d.cmd = ns.Command(os.Getenv(daemonEnv), args...)
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		tb.Fatalf("start the daemon: %v", err)
 	}
@@ -52,14 +63,6 @@ func startDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string
 		}
 		return d.command("status").Run() == nil
 	})
-	return d
-}
-
-func newDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string) *daemon {
-	d := &daemon{tb: tb, ns: ns, control: filepath.Join(dir, "control.sock"), log: &logBuffer{}, exited: make(chan struct{})}
-	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", d.control, "--log-level", "debug"}
-	d.cmd = ns.Command(os.Getenv(daemonEnv), append(run, args...)...)
-	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	return d
 }
 

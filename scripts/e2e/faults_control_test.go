@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// event is a line of `ipoibd events --json`.
+type event struct {
+	Time     time.Time `json:"time"`
+	Scope    string    `json:"scope"` // ib0, or the device's name
+	Kind     string    `json:"kind"`
+	Rung     string    `json:"rung"`
+	Reason   string    `json:"reason"`
+	Text     string    `json:"text"`
+	Duration float64   `json:"duration"` // seconds, from detection to the end
+	Outage   float64   `json:"outage"`   // seconds without service
+}
+
+// Kinds of event.
+const (
+	entered   = "rung"
+	recovered = "recovered"
+)
+
+func (e event) duration() time.Duration { return seconds(e.Duration) }
+func (e event) outage() time.Duration   { return seconds(e.Outage) }
+
+// detected is when a recovery that has ended began.
+func (e event) detected() time.Time { return e.Time.Add(-e.duration()) }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// client speaks HTTP with the daemon, without the start of a program that would
+// blur the time of an order.
+func (d *daemon) client() *http.Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", d.control)
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+}
+
+// post gives an order.
+func (d *daemon) post(path string, order any) error {
+	body, err := json.Marshal(order)
+	if err != nil {
+		return err
+	}
+	resp, err := d.client().Post("http://ipoibd"+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode/100 != 2 {
+		return fmt.Errorf("%s %s: %s: %s: %w", path, body, resp.Status, answer, err)
+	}
+	return nil
+}
+
+// journal is what a daemon has said since it was followed.
+type journal struct {
+	mu     sync.Mutex
+	events []event
+	added  chan struct{} // has something when events has more
+}
+
+// follow reads the daemon's events until it ends or the test does.
+func (d *daemon) follow() *journal {
+	d.tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ipoibd/v1/events?follow=true", http.NoBody)
+	if err != nil {
+		d.tb.Fatal(err)
+	}
+	resp, err := d.client().Do(req)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		d.tb.Fatalf("follow the events: %v %v", resp, err)
+	}
+	j := &journal{added: make(chan struct{}, 1)}
+	ended := make(chan struct{})
+	go func() { defer close(ended); j.read(resp.Body) }()
+	d.tb.Cleanup(func() { cancel(); <-ended })
+	return j
+}
+
+func (j *journal) read(body io.ReadCloser) {
+	defer body.Close()
+	for lines := json.NewDecoder(body); ; {
+		var e event
+		if lines.Decode(&e) != nil {
+			return // the stream's end, or that of the daemon
+		}
+		j.mu.Lock()
+		j.events = append(j.events, e)
+		j.mu.Unlock()
+		select {
+		case j.added <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// since returns the events from the nth on.
+func (j *journal) since(n int) []event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.events[n:])
+}
+
+func (j *journal) len() int { return len(j.since(0)) }
+
+// wait waits until one of the events from the nth on is wanted.
+func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, wanted func(event) bool) {
+	tb.Helper()
+	late := time.After(limit)
+	for !slices.ContainsFunc(j.since(n), wanted) {
+		select {
+		case <-j.added:
+		case <-late:
+			tb.Fatalf("%s: not within %v; the daemon said %+v", what, limit, j.since(n))
+		}
+	}
+}
+
+// faultOrder is the body of POST /v1/fault.
+type faultOrder struct {
+	Kind  string `json:"kind"`
+	After int    `json:"after,omitempty"`
+	Count int    `json:"count,omitempty"`
+	Verb  string `json:"verb,omitempty"`
+}
+
+// inject orders faults.
+func (d *daemon) inject(orders ...faultOrder) {
+	d.tb.Helper()
+	for _, o := range orders {
+		if err := d.post("/v1/fault", o); err != nil {
+			d.tb.Fatalf("inject %s: %v\n%s", o.Kind, err, d.log)
+		}
+	}
+}
+
+// order gives an order without a body but its own.
+func (d *daemon) order(path string, body map[string]string) {
+	d.tb.Helper()
+	if err := d.post(path, body); err != nil {
+		d.tb.Fatalf("order: %v\n%s", err, d.log)
+	}
+}

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// deaths are faults whose recoveries take every rung. A daemon is killed in each
+// at random moments up to the spread, which is about how long that recovery
+// lasts.
+var deaths = []struct {
+	name   string
+	inject func(*testing.T, *pair)
+	rung   string
+	spread time.Duration
+}{
+	{"R09/killed while a QP is resumed", strike("send_error_sqe"), resumeQP, 5 * time.Millisecond},
+	{"R09/killed while a QP is reset", strike("send_error_err"), resetQP, 5 * time.Millisecond},
+	{"R09/killed while a QP is recreated", strike("reset_fails", "send_error_err"), recreateQP, 10 * time.Millisecond},
+	{"R09/killed while a CQ is rebuilt", strike("cq_overrun"), rebuildCQ, 10 * time.Millisecond},
+	{"R09/killed while a device is reset", strike("device_fatal"), resetDevice, 20 * time.Millisecond},
+	{"R09/killed while a device is waited for", strike("unplug"), waitDevice, 20 * time.Millisecond},
+	{"R09/killed after it gave up", giveUpWaiting, giveUp, 20 * time.Millisecond},
+}
+
+// A daemon that is killed in any rung leaves ib0 with all that it has; the next
+// one adopts it and is well, and the TCP connection goes on.
+func TestKilledInAnyRung(t *testing.T) {
+	if enterLong(t) {
+		return
+	}
+	times, say := timesEach(t), progress(t)
+	for _, d := range deaths {
+		t.Run(d.name, func(t *testing.T) {
+			p := newFaultyPair(t)
+			for n := range 2 * times {
+				at := p.die(t, d.inject, d.rung, rand.N(d.spread), n%2 == 0)
+				say("%s, %d/%d: %v after the fault; well again %v after the next start", d.name, n+1, 2*times, at, p.rise(t))
+			}
+		})
+	}
+}
+
+// die kills the daemon some time after a fault, or once it said that it is in
+// the rung. It returns how long after the fault that was.
+func (p *pair) die(t *testing.T, inject func(*testing.T, *pair), rung string, after time.Duration, said bool) time.Duration {
+	t.Helper()
+	n := p.journal.len()
+	start := time.Now()
+	inject(t, p)
+	if said {
+		p.journal.wait(t, n, recoveryLimit, rung, func(e event) bool { return e.Kind == entered && e.Rung == rung })
+	} else {
+		time.Sleep(after)
+	}
+	at := time.Since(start)
+	p.faulty.daemon.kill()
+	return at
+}
+
+// rise starts the next daemon and checks that all is as it was.
+func (p *pair) rise(t *testing.T) time.Duration {
+	t.Helper()
+	start := time.Now()
+	p.resume()
+	p.outside.waitReaches(p.faulty)
+	took := time.Since(start)
+	if i := p.faulty.iface(); !i.Adopted || i.State != "up" {
+		t.Errorf("%s: adopted %t, state %s: %s", ifName, i.Adopted, i.State, i.Reason)
+	}
+	p.requireKept(t)
+	if err := p.stream.waitMoves(streamLimit); err != nil {
+		t.Error(err)
+	}
+	return took
+}

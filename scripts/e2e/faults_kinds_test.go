@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Rungs, the moderate ones first; noRung is none.
+const (
+	noRung      = ""
+	resumeQP    = "resume_qp"
+	resetQP     = "reset_qp"
+	recreateQP  = "recreate_qp"
+	rebuildCQ   = "rebuild_cq"
+	resetDevice = "reset_device"
+	waitDevice  = "wait_for_device"
+	giveUp      = "give_up"
+)
+
+var rungs = []string{noRung, resumeQP, resetQP, recreateQP, rebuildCQ, resetDevice, waitDevice, giveUp}
+
+// goals for the median outage after detection, by the rung reached.
+var goals = map[string]time.Duration{
+	resumeQP: 5 * time.Millisecond, resetQP: 5 * time.Millisecond, recreateQP: 10 * time.Millisecond,
+	rebuildCQ: 10 * time.Millisecond, resetDevice: 100 * time.Millisecond,
+}
+
+// fault is a kind of fault and what is to become of it.
+type fault struct {
+	name   string // with the number of the requirement that it shows
+	inject func(*testing.T, *pair)
+	// mend, if any, ends a fault that lasts, hold after it was injected.
+	mend func(*testing.T, *pair)
+	hold time.Duration
+	rung string // the highest that is to be reached
+	// partly: some traffic passes all the time, so a probe does not see all of
+	// the outage that the daemon counts.
+	partly bool
+	// waits: the outage has a wait in it that is no goal's: a grace period, or
+	// detection by a time limit of a verb.
+	waits bool
+	// perDaemon is how often a daemon is to bear the fault before a new one is
+	// started: above that, repetition itself escalates. 0: as often as it comes.
+	perDaemon int
+}
+
+// lasting is how long a fault is kept up that lasts until it is mended.
+const lasting = 300 * time.Millisecond
+
+var faultKinds = []fault{
+	{name: "R02/send_error_sqe", inject: strike("send_error_sqe"), rung: resumeQP, perDaemon: 5},
+	{name: "R04/send_flush_sqe", inject: strike("send_flush_sqe"), rung: resumeQP, perDaemon: 5},
+	{name: "R02/send_error_err", inject: strike("send_error_err"), rung: resetQP, perDaemon: 3},
+	{name: "R04/send_flush_err", inject: strike("send_flush_err"), rung: resetQP, perDaemon: 3},
+	{name: "R02/recv_error_err", inject: strike("recv_error_err"), rung: resetQP, perDaemon: 3},
+	{name: "R04/recv_flush_err", inject: strike("recv_flush_err"), rung: resetQP, perDaemon: 3},
+	{name: "R06/reset_fails", inject: strike("reset_fails", "send_error_err"), rung: recreateQP, perDaemon: 3},
+	{name: "R06/create_qp_fails", inject: strike("reset_fails", "create_qp_fails", "send_error_err"), rung: rebuildCQ, perDaemon: 3},
+	{name: "R01/cq_overrun", inject: strike("cq_overrun"), rung: rebuildCQ, perDaemon: 3},
+	{name: "R01/cq_error", inject: strike("cq_error"), rung: rebuildCQ, perDaemon: 3},
+	{name: "R08/swallowed_send", inject: strike("swallowed_send"), rung: rebuildCQ, partly: true, perDaemon: 1},
+	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
+	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
+	{name: "R08/verb_hangs", inject: hang("modify_qp"), rung: resetDevice, waits: true, perDaemon: 3},
+	{name: "R25/device_fatal", inject: strike("device_fatal"), rung: resetDevice, perDaemon: 3},
+	{name: "R14/client_slow", inject: strike("client_slow", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 3},
+	{name: "R14/client_dead", inject: strike("client_dead", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 1},
+	{name: "R21/unplug and replug", inject: strike("unplug"), mend: strike("replug"), hold: lasting, rung: waitDevice, perDaemon: 3},
+	{name: "R22/another device, then the right one", inject: strike("unplug"), mend: replugOther, hold: lasting, rung: waitDevice, perDaemon: 3},
+	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: recoverDevice, rung: giveUp, perDaemon: 1},
+	{name: "R25/port down and up", inject: strike("port_down"), mend: strike("port_up"), hold: lasting},
+	{name: "R25/GID goes and comes back", inject: strike("gid_change"), mend: strike("gid_change"), hold: lasting},
+	{name: "R25/P_Key goes and comes back", inject: strike("pkey_change"), mend: strike("pkey_change"), hold: lasting},
+	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
+	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
+	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
+	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting},
+
+	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
+	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
+	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting},
+	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
+	{name: "R22/netdev of another MAC, then the right one", inject: pullOut, mend: putOtherBack, hold: lasting, rung: waitDevice, perDaemon: 3},
+}
+
+// strike injects kinds, all but the last being there to meet its consequence.
+func strike(kinds ...string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) {
+		for _, k := range kinds {
+			p.faulty.daemon.inject(faultOrder{Kind: k})
+		}
+	}
+}
+
+// hang lets a verb hang that is on the way of a failed send.
+func hang(verb string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) {
+		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: "send_error_err"})
+	}
+}
+
+func order(path string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) { p.faulty.daemon.order(path, map[string]string{}) }
+}
+
+func resetScope(scope string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) { p.faulty.daemon.order("/v1/reset", map[string]string{"scope": scope}) }
+}
+
+// replugOther offers another device, which is to be left alone, then the same.
+func replugOther(t *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "replug_other"})
+	p.requireLeftAlone(t)
+	p.faulty.daemon.inject(faultOrder{Kind: "unplug"}, faultOrder{Kind: "replug"})
+}
+
+// requireLeftAlone gives the daemon time to be wrong.
+func (p *pair) requireLeftAlone(t *testing.T) {
+	t.Helper()
+	time.Sleep(lasting)
+	if s := p.faulty.iface(); s.QP != nil || p.faulty.carrier() {
+		t.Errorf("another device is used: %s", p.faulty.describe())
+	}
+}
+
+// giveUpWaiting unplugs the device and waits until the daemon does no more.
+func giveUpWaiting(t *testing.T, p *pair) {
+	n := p.journal.len()
+	p.faulty.daemon.inject(faultOrder{Kind: "unplug"})
+	p.journal.wait(t, n, repairLimit, "give up", func(e event) bool { return e.Rung == giveUp && e.Scope == ifName })
+}
+
+// recoverDevice puts it back, of which the daemon takes no notice until it is
+// told.
+func recoverDevice(t *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "replug"})
+	p.requireLeftAlone(t)
+	p.faulty.daemon.order("/v1/recover", map[string]string{})
+}
+
+// underlay is an ip link command on the netdev.
+func underlay(verb string, args ...string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) {
+		p.faulty.Run("ip", append([]string{"link", verb, nstest.Dev}, args...)...)
+	}
+}
+
+func linkUp(_ *testing.T, p *pair) {
+	p.faulty.Run("ip", "link", "set", nstest.Dev, "up")
+	p.faulty.addUnderlay() // down took the IPv6 one
+}
+
+func flush(_ *testing.T, p *pair)     { p.faulty.Run("ip", "addr", "flush", "dev", nstest.Dev) }
+func readdress(_ *testing.T, p *pair) { p.faulty.addUnderlay() }
+func pullOut(_ *testing.T, p *pair)   { p.faulty.unplug() }
+func putBack(_ *testing.T, p *pair)   { p.plug(p.faulty, macOf(p.faulty.number)) }
+
+func putOtherBack(t *testing.T, p *pair) {
+	p.plug(p.faulty, macOf(0x77))
+	p.requireLeftAlone(t)
+	pullOut(t, p)
+	putBack(t, p)
+}

@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sort"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeInterval is the time between two echo requests of a probe.
+const probeInterval = time.Millisecond
+
+// probe asks another host for an echo each millisecond, until the test ends, and
+// keeps when it asked and when it was answered: the outside view of an outage.
+// Answers are stamped by the kernel, so that a busy machine adds little.
+type probe struct {
+	conn *net.UDPConn // a ping socket, icmp(7)
+	dst  *net.UDPAddr
+	done chan struct{}
+
+	mu     sync.Mutex
+	echoes []echo // by number, in the order of asking
+}
+
+// echo is one request; answered is zero without an answer.
+type echo struct{ asked, answered time.Time }
+
+// probe begins.
+func (h *host) probe(other *host) *probe {
+	h.tb.Helper()
+	h.Run("sysctl", "-q", "-w", "net.ipv4.ping_group_range=0 0")
+	p := &probe{dst: net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(other.ip4()), 0)), done: make(chan struct{})}
+	var err error
+	h.Do(func() { p.conn, err = pingSocket() })
+	if err != nil {
+		h.tb.Fatalf("make a ping socket: %v", err)
+	}
+	p.run(h.tb)
+	return p
+}
+
+// pingSocket makes a socket whose kernel sets the identifier and the checksum of
+// echo requests and gives it their replies alone.
+func pingSocket() (*net.UDPConn, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMP)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "ping")
+	defer file.Close()
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+		return nil, err
+	}
+	conn, err := net.FilePacketConn(file)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.UDPConn), nil
+}
+
+// run asks and listens on a goroutine each; both end with the test.
+func (p *probe) run(tb testing.TB) {
+	var both sync.WaitGroup
+	both.Go(p.ask)
+	both.Go(p.listen)
+	tb.Cleanup(func() {
+		close(p.done)
+		p.conn.Close()
+		both.Wait()
+	})
+}
+
+func (p *probe) ask() {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.done:
+			return
+		case <-tick.C:
+			p.askOnce()
+		}
+	}
+}
+
+// echoRequest is RFC 792's header, type 8; the number is its data.
+const (
+	echoRequest   = 8
+	echoHeaderLen = 8
+	echoLen       = echoHeaderLen + 8
+)
+
+// askOnce sends a request. That the kernel refuses it is no other than its loss.
+func (p *probe) askOnce() {
+	p.mu.Lock()
+	number := len(p.echoes)
+	p.echoes = append(p.echoes, echo{asked: time.Now()})
+	p.mu.Unlock()
+	msg := binary.BigEndian.AppendUint64([]byte{echoRequest, echoHeaderLen - 1: 0}, uint64(number))
+	_, _ = p.conn.WriteToUDP(msg, p.dst)
+}
+
+func (p *probe) listen() {
+	msg, oob := make([]byte, echoLen), make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
+	for {
+		n, control, _, _, err := p.conn.ReadMsgUDP(msg, oob)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err == nil && n == echoLen:
+			p.answered(binary.BigEndian.Uint64(msg[echoHeaderLen:]), stamp(oob[:control]))
+		}
+	}
+}
+
+// stamp is when the kernel received a message, as SO_TIMESTAMPNS has it.
+func stamp(oob []byte) time.Time {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 || len(msgs[0].Data) < int(unsafe.Sizeof(unix.Timespec{})) {
+		return time.Now()
+	}
+	at := (*unix.Timespec)(unsafe.Pointer(&msgs[0].Data[0]))
+	return time.Unix(at.Unix())
+}
+
+// answered notes the first answer to a request.
+func (p *probe) answered(number uint64, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if number < uint64(len(p.echoes)) && p.echoes[number].answered.IsZero() {
+		p.echoes[number].answered = at
+	}
+}
+
+// since returns the echoes asked for from a time on.
+func (p *probe) since(from time.Time) []echo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := sort.Search(len(p.echoes), func(i int) bool { return !p.echoes[i].asked.Before(from) })
+	return slices.Clone(p.echoes[first:])
+}
+
+// silence is the longest outage since a time.
+func (p *probe) silence(from time.Time) time.Duration { return silence(p.since(from), time.Now()) }
+
+// silence is the longest time that somebody who asked waited for an answer to
+// anything: from the first request after an answer to the next answer, or to the
+// end. So it counts what was lost and what was held, and not that the probe
+// itself was kept from asking.
+func silence(echoes []echo, end time.Time) (longest time.Duration) {
+	answers := []time.Time{end}
+	for _, e := range echoes {
+		if !e.answered.IsZero() {
+			answers = append(answers, e.answered)
+		}
+	}
+	slices.SortFunc(answers, time.Time.Compare)
+	next := 0 // of the requests that no answer has followed
+	for _, at := range answers {
+		if next < len(echoes) && echoes[next].asked.Before(at) {
+			longest = max(longest, at.Sub(echoes[next].asked))
+		}
+		for next < len(echoes) && !echoes[next].asked.After(at) {
+			next++
+		}
+	}
+	return longest
+}
+
+// Times that tell an outage from its end.
+const (
+	// onset is how long after its cause an outage may begin.
+	onset = 100 * time.Millisecond
+	// steady is for how long a probe is answered before service counts as back.
+	steady = 50 * time.Millisecond
+	// prompt is how long an answer may take, on a busy machine.
+	prompt = 10 * time.Millisecond
+)
+
+// waitAnswered waits until every request of some time was answered, but no less
+// than it takes an outage to begin.
+func (p *probe) waitAnswered(tb testing.TB, limit time.Duration) {
+	tb.Helper()
+	time.Sleep(onset)
+	eventually(tb, limit, "the probe is answered", func() bool {
+		echoes := p.since(time.Now().Add(-steady))
+		return len(echoes) > 0 && !slices.ContainsFunc(echoes, func(e echo) bool {
+			return e.answered.IsZero() && time.Since(e.asked) > prompt
+		})
+	})
+}
+
+// The probe's own arithmetic, on requests of a millisecond each.
+func TestSilence(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	at := func(ms float64) time.Time { return start.Add(time.Duration(ms * float64(time.Millisecond))) }
+	for _, c := range []struct {
+		name   string
+		echoes []echo
+		want   time.Duration
+	}{
+		{"none", nil, 0},
+		{"prompt", []echo{{at(0), at(0.5)}, {at(1), at(1.5)}}, 500 * time.Microsecond},
+		{"two lost", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}, {at(2), time.Time{}}, {at(3), at(3.5)}}, 2500 * time.Microsecond},
+		{"held, then all at once", []echo{{at(0), at(0.5)}, {at(1), at(7)}, {at(2), at(7)}, {at(3), at(7)}}, 6 * time.Millisecond},
+		{"not asked", []echo{{at(0), at(0.5)}, {at(50), at(50.5)}}, 500 * time.Microsecond},
+		{"never again", []echo{{at(0), at(0.5)}, {at(1), time.Time{}}}, 99 * time.Millisecond},
+	} {
+		if got := silence(c.echoes, at(100)); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

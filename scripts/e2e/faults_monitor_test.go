@@ -26,7 +26,7 @@ var lossOf = regexp.MustCompile(`\] Deleted .*\b` + ifName + `\b`)
 func (h *host) monitor() *monitor {
 	h.tb.Helper()
 	m := &monitor{h: h}
-	cmd := h.Command("ip", "-timestamp", "-oneline", "monitor", "link", "address", "route")
+	cmd := h.Command("ip", "-ts", "-oneline", "monitor", "link", "address", "route")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		h.tb.Fatal(err)

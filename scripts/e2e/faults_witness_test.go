@@ -1,0 +1,38 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// What the tests of faults rely on notices what it is there to notice.
+func TestFaultWitnesses(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := twoJoined(t)
+	monitor, stream, probe := a.monitor(), a.stream(b), b.probe(a)
+	probe.waitAnswered(t, repairLimit)
+	if err := stream.waitMoves(streamLimit); err != nil || len(monitor.lost()) > 0 {
+		t.Errorf("before anything happened: %v, %q", err, monitor.lost())
+	}
+
+	cut, changes := time.Now(), a.carrierChanges()
+	a.Run("ip", "link", "set", nstest.Dev, "down")
+	eventually(t, repairLimit, "carrier off", func() bool { return !a.carrier() })
+	for stream.waitMoves(lasting) == nil { // what was acknowledged before is being counted
+		if time.Since(cut) > repairLimit {
+			t.Fatal("the connection moves without an underlay")
+		}
+	}
+	if got := probe.silence(cut); got < lasting {
+		t.Errorf("the probe saw a silence of %v, the connection stood still for %v", got, lasting)
+	}
+	if n := a.carrierChanges() - changes; n != 1 {
+		t.Errorf("%d changes of the carrier, want 1", n)
+	}
+	a.Run("ip", "addr", "del", a.ip4()+"/24", "dev", ifName)
+	eventually(t, repairLimit, "the address and its route are lost", func() bool { return len(monitor.lost()) >= 2 })
+}

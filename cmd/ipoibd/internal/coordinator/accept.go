@@ -21,9 +21,6 @@ const (
 
 var errFull = errors.New("too many connections")
 
-// accepted is a new connection.
-type accepted struct{ nc *net.UnixConn }
-
 // accept hands over newcomers until the listener is closed.
 func (o *owner) accept(l *net.UnixListener) {
 	for {
@@ -47,32 +44,18 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (n accepted) tell(o *owner) {
-	who, err := credentials(n.nc)
-	if err == nil && o.host.present() >= maxConns {
-		err = errFull
-	}
-	if err != nil {
-		n.nc.Close()
-		o.refuse("newcomer", err)
+// admit takes a connection over and watches its process, if it is known.
+func (h *host) admit(nc net.Conn, pid int32, process *process) {
+	id := h.o.nextConn()
+	h.peers[id] = &peer{who: reset.Peer{PID: pid}, process: process, conn: h.o.newConn(id, nc, strict)}
+	if process == nil {
 		return
 	}
-	o.host.admit(n.nc, who.Pid)
-}
-
-// admit takes a connection over and watches its process.
-func (h *host) admit(nc *net.UnixConn, pid int32) {
-	id := h.o.nextConn()
-	p := &peer{who: reset.Peer{PID: pid}, process: processOf(nc)}
-	p.conn = h.o.newConn(id, nc, strict)
-	h.peers[id] = p
-	if p.process != nil {
-		h.o.spawn(func() {
-			if p.process.wait() {
-				h.o.report(died{id})
-			}
-		})
-	}
+	h.o.spawn(func() {
+		if process.wait() {
+			h.o.report(died{id})
+		}
+	})
 }
 
 func (h *host) present() (n int) {

@@ -43,18 +43,6 @@ type conn struct {
 	once sync.Once // closes out
 }
 
-// heard is a message from a connection.
-type heard struct {
-	conn reset.Conn
-	msg  reset.Message
-}
-
-// broken says that a connection is gone, and why; io.EOF: the peer closed it.
-type broken struct {
-	conn reset.Conn
-	err  error
-}
-
 // newConn takes over nc and begins to read and write.
 func (o *owner) newConn(id reset.Conn, nc net.Conn, p patience) *conn {
 	c := &conn{id: id, nc: nc, out: make(chan []byte, queueLen)}
@@ -138,24 +126,5 @@ func (c *conn) decode(o *owner, b []byte) ([]byte, error) {
 			return nil, io.EOF
 		}
 		b = b[n:]
-	}
-}
-
-func (n heard) tell(o *owner) {
-	switch {
-	case n.conn == o.member.link:
-		o.member.hear(n.msg)
-	case o.host != nil:
-		o.host.hear(n.conn, n.msg)
-	}
-}
-
-func (n broken) tell(o *owner) {
-	switch {
-	case n.conn == o.member.link:
-		o.member.wire.abort()
-		o.member.lost()
-	case o.host != nil:
-		o.host.lose(n.conn)
 	}
 }

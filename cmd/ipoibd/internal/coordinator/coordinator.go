@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +24,10 @@ type Config struct {
 	// Grace is how long a reset waits for who is not ready, Limit how long the
 	// reset of the device itself may take. Zero: the defaults of package reset.
 	Grace, Limit time.Duration
+	// Settle is how long a new host lets the clients of an earlier one come back
+	// before it resets. Zero: the default of package reset. Without a path there
+	// are none.
+	Settle time.Duration
 	// Reset resets the device itself, without the clients named, which were not
 	// ready and are all of this process. It is called in the hosting process only,
 	// on a goroutine of its own, and never while an earlier call is under way. ctx
@@ -47,7 +50,6 @@ type Coordinator struct {
 
 	status atomic.Pointer[Status]
 	stop   context.CancelFunc
-	close  sync.Once
 	done   chan struct{} // closed when all goroutines have ended
 }
 
@@ -60,7 +62,7 @@ func Join(ctx context.Context, conf Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("join those who share %s: %w", conf.Device, err)
 	}
-	c := start(conf, m)
+	c := start(conf, m).Coordinator
 	select {
 	case <-c.joined:
 		return c, nil
@@ -74,7 +76,8 @@ func Join(ctx context.Context, conf Config) (*Coordinator, error) {
 	}
 }
 
-func start(conf Config, m *meeting) *Coordinator {
+// start begins to run. It takes over m.
+func start(conf Config, m *meeting) *owner {
 	conf.Name = cmp.Or(conf.Name, conf.Device)
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
@@ -87,8 +90,9 @@ func start(conf Config, m *meeting) *Coordinator {
 		done:   make(chan struct{}),
 	}
 	c.status.Store(&Status{})
-	go newOwner(ctx, c, m).run()
-	return c
+	o := newOwner(ctx, c, m)
+	go o.run()
+	return o
 }
 
 // Events are what happens to the device, in order and with none lost however
@@ -123,7 +127,7 @@ func (c *Coordinator) Status() Status { return *c.status.Load() }
 // socket. The user has let go of the device before. It waits for the others to
 // take what was said to them, at most closeTime, and for Config.Reset to return.
 func (c *Coordinator) Close() error {
-	c.close.Do(c.stop)
+	c.stop()
 	<-c.done
 	return nil
 }

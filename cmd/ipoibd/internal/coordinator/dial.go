@@ -63,7 +63,7 @@ func (o *owner) takeOver() error {
 func (o *owner) unreachable(err error) {
 	m := &o.member
 	if m.err == nil || m.err.Error() != err.Error() {
-		o.log.Warn("no host of the device yet; trying again", "err", err)
+		o.log.Warn("no connection to the host of the device; trying again", "err", err)
 	}
 	m.err = err
 }

@@ -23,7 +23,7 @@ type host struct {
 
 // becomeHost begins to host at l, which is nil where nobody shares the device.
 func (o *owner) becomeHost(l *net.UnixListener) {
-	conf := reset.Config{Seed: random(), Grace: o.conf.Grace, Limit: o.conf.Limit}
+	conf := reset.Config{Seed: random(), Grace: o.conf.Grace, Limit: o.conf.Limit, Settle: o.conf.Settle}
 	if l == nil {
 		conf.Settle = time.Nanosecond // there was no earlier host to come back from
 	}

@@ -78,20 +78,24 @@ func (o *owner) actAsMember(a reset.ClientAction) {
 	}
 }
 
-// say sends to the host, which may be in this process. A host that takes nothing
-// is none.
+// say sends to the host, which may be in this process.
 func (o *owner) say(msg reset.Message) {
 	m := &o.member
 	switch {
 	case m.wire != nil:
 		if err := m.wire.send(msg); err != nil {
-			o.log.Warn("lost the host of the device", "err", err)
-			m.wire.abort()
-			m.lost()
+			o.lostHost(err)
 		}
 	case o.host != nil:
 		o.host.hear(m.link, msg)
 	}
+}
+
+// lostHost takes the end of the connection to another process.
+func (o *owner) lostHost(err error) {
+	o.unreachable(err)
+	o.member.wire.abort()
+	o.member.lost()
 }
 
 // hangUp ends the connection; a host in this process hears of it at once.

@@ -26,9 +26,6 @@ type owner struct {
 	refused uint64
 }
 
-// news is what another goroutine tells the owner.
-type news interface{ tell(*owner) }
-
 func newOwner(ctx context.Context, c *Coordinator, m *meeting) *owner {
 	now := time.Now()
 	client := reset.NewClient(now, reset.ClientConfig{ID: reset.ClientID(max(random(), 1)), Name: c.conf.Name})

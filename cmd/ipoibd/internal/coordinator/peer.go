@@ -19,16 +19,19 @@ type peer struct {
 
 func (p *peer) String() string { return fmt.Sprintf("%s[%d]", p.name, p.who.PID) }
 
-// died says that the process behind a connection has ended.
-type died struct{ conn reset.Conn }
-
-func (n died) tell(o *owner) {
-	h := o.host
-	if p := h.peers[n.conn]; p != nil {
-		h.lose(n.conn)
-		h.take(reset.Died{Conn: n.conn})
-		h.forget(n.conn)
+// broken takes the end of a connection that its reader saw.
+func (h *host) broken(id reset.Conn, err error) {
+	if p := h.peers[id]; p != nil && !p.lost && misbehaved(err) {
+		h.o.refuse(p, err)
 	}
+	h.lose(id)
+}
+
+// died takes the end of a process.
+func (h *host) died(id reset.Conn) {
+	h.lose(id)
+	h.take(reset.Died{Conn: id})
+	h.forget(id)
 }
 
 // lose takes the end of a connection, by either side.

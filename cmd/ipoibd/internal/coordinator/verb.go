@@ -12,12 +12,6 @@ import (
 // has not returned.
 var errStillResetting = errors.New("an earlier reset of the device has not returned")
 
-// resetDone says that Config.Reset returned.
-type resetDone struct {
-	id  reset.ID
-	err error
-}
-
 // reset runs Config.Reset. While an earlier one has not returned the device is
 // stuck, and this one fails.
 func (h *host) reset(a reset.Reset) {
@@ -32,11 +26,6 @@ func (h *host) reset(a reset.Reset) {
 		defer cancel()
 		h.o.report(resetDone{a.Reset, h.o.conf.Reset(ctx, a.Without)})
 	})
-}
-
-func (n resetDone) tell(o *owner) {
-	o.host.running, o.host.cancel = 0, nil
-	o.host.report(n)
 }
 
 // report hands the outcome to the server.

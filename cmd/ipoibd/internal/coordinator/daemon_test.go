@@ -167,13 +167,18 @@ func (d *daemon) count(text string) (n int) {
 	return n
 }
 
-// end kills what has not ended, and complains of what went wrong.
-func (d *daemon) end() {
-	_ = d.cmd.Process.Kill() // it may have ended
+// awaitEnd waits until the daemon has ended.
+func (d *daemon) awaitEnd() {
 	for l := range d.lines {
 		d.past = append(d.past, l)
 	}
-	_ = d.cmd.Wait() // it may have been killed
+	_ = d.cmd.Wait() // the state tells
+}
+
+// end kills what has not ended, and complains of what went wrong.
+func (d *daemon) end() {
+	_ = d.cmd.Process.Kill() // it may have ended
+	d.awaitEnd()
 	if d.count("wrong:") > 0 {
 		d.Errorf("%s went wrong:\n%s", d.name, d.story())
 	}

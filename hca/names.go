@@ -14,12 +14,14 @@ var (
 	linkLayerNames = []string{"Unspecified", "InfiniBand", "Ethernet"}
 	gidTypeNames   = []string{"IB", "RoCE v1", "RoCE v2"}
 	transportNames = []string{"hardware", "software"}
+	opcodeNames    = []string{"SEND", "RECV"}
 )
 
 func (s PortState) String() string { return nameOf(portStateNames, int(s)) }
 func (l LinkLayer) String() string { return nameOf(linkLayerNames, int(l)) }
 func (t GIDType) String() string   { return nameOf(gidTypeNames, int(t)) }
 func (t Transport) String() string { return nameOf(transportNames, int(t)) }
+func (o WCOpcode) String() string  { return nameOf(opcodeNames, int(o)) }
 
 // MarshalText writes the state's name.
 func (s PortState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }

@@ -23,6 +23,7 @@ var enumerations = []struct {
 	{"PortState", int(hca.PortActiveDefer) + 1, func(i int) fmt.Stringer { return hca.PortState(i) }, "NOP", "ACTIVE_DEFER"},
 	{"LinkLayer", int(hca.LinkLayerEthernet) + 1, func(i int) fmt.Stringer { return hca.LinkLayer(i) }, "Unspecified", "Ethernet"},
 	{"GIDType", int(hca.GIDTypeRoCEv2) + 1, func(i int) fmt.Stringer { return hca.GIDType(i) }, "IB", "RoCE v2"},
+	{"WCOpcode", int(hca.WCRecv) + 1, func(i int) fmt.Stringer { return hca.WCOpcode(i) }, "SEND", "RECV"},
 	{"Transport", int(hca.TransportSoftware) + 1, func(i int) fmt.Stringer { return hca.Transport(i) }, "hardware", "software"},
 }
 

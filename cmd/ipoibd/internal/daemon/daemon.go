@@ -53,7 +53,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	}
 	byName := map[string]*softDevice{}
 	for _, c := range cfg.Devices {
-		dev, err := newSoftDevice(c, d.opts.Log)
+		dev, err := newSoftDevice(c, d.opts, d.journal)
 		if err != nil {
 			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -62,7 +62,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	}
 	for _, c := range cfg.Interfaces {
 		dev := byName[c.Device]
-		f, err := iface.Open(c, dev.Device, dev.portGUID, d.opts.Log)
+		f, err := iface.Open(c, dev.portGUID, iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log})
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", c.Name, err)
 		}
@@ -81,9 +81,6 @@ func (d *daemon) discard() error {
 		} else {
 			errs = append(errs, f.Delete())
 		}
-	}
-	for _, dev := range d.devices {
-		errs = append(errs, dev.discard())
 	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())

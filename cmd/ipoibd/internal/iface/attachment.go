@@ -2,47 +2,54 @@ package iface
 
 import (
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 )
 
 // attachment is the interface's use of one session: the endpoint and the pumps.
-// A nil one has channels that never deliver.
+// A nil one has channels that never deliver. While an operation is under way
+// the endpoint is the worker's, but for its address handles.
 type attachment struct {
-	session    *device.Session
-	plan       port.Plan
-	ep         *device.Endpoint
-	generation uint32
+	session *device.Session
+	plan    port.Plan
+	ep      *device.Endpoint
+	gen     uint32  // of the queue pair
+	qpn     hca.QPN // of the queue pair last attached
 
-	stop   atomic.Bool
-	pumps  sync.WaitGroup
-	failed chan error // one place for each pump
+	tx, rx pump
+	ended  chan struct{} // has a value after a pump ended with an error
+	closed bool          // the endpoint was closed
 }
 
-func (a *attachment) failures() <-chan error {
+func (f *Iface) newAttachment(s *device.Session, plan port.Plan, gen uint32) *attachment {
+	a := &attachment{session: s, plan: plan, gen: gen, ended: make(chan struct{}, 1)}
+	a.makePumps(&f.path)
+	return a
+}
+
+func (a *attachment) pumpsEnded() <-chan struct{} {
 	if a == nil {
 		return nil
 	}
-	return a.failed
+	return a.ended
 }
 
 func (a *attachment) ahResults() <-chan device.AHResult {
-	if a == nil {
+	if a == nil || a.closed {
 		return nil
 	}
 	return a.ep.AHs.Results()
 }
 
 // address is the interface's link-layer address.
-func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.ep.QP.Num(), a.plan.GID) }
+func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.qpn, a.plan.GID) }
 
 // attached describes it to the peer table.
 func (a *attachment) attached() neigh.Attached {
@@ -51,25 +58,79 @@ func (a *attachment) attached() neigh.Attached {
 	}
 }
 
+// open opens the endpoint and attaches the data path to it. The session is held
+// meanwhile. On an error nothing is left behind.
+func (f *Iface) open(a *attachment) (err error) {
+	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
+		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
+		SendStride: ud.TxStride(maxMTU), RecvStride: ud.RxStride(maxMTU + ipoib.HeaderLen),
+		OnEvent: f.onEvent,
+	}, a.gen)
+	if err != nil {
+		return err
+	}
+	if err := f.attachPath(a.ep, a.gen); err != nil {
+		return errors.Join(err, f.close(a))
+	}
+	return nil
+}
+
+// attachPath gives the data path the queue pair, or leaves it without.
+func (f *Iface) attachPath(ep *device.Endpoint, gen uint32) error {
+	err := f.path.tx.Attach(ep.QP, ep.SendCQ, ep.SendMR, gen)
+	if err == nil {
+		err = f.path.rx.Attach(ep.QP, ep.RecvCQ, ep.RecvMR, gen)
+	}
+	if err != nil {
+		f.path.detach()
+	}
+	return err
+}
+
+// detach takes back what is posted, counted as dropped.
+func (p *dataPath) detach() {
+	p.tx.Detach()
+	p.rx.Detach()
+}
+
+// close closes the endpoint, from which the pumps were halted.
+func (f *Iface) close(a *attachment) error {
+	err := a.ep.Close()
+	f.path.detach()
+	return err
+}
+
+// adopt makes an attachment that is open the interface's own.
+func (f *Iface) adopt(a *attachment) {
+	f.fab.att, f.fab.err = a, nil
+	f.renew(a)
+	f.hostNeighbours()
+}
+
+// renew tells the peers of the queue pair that an attachment has now.
+func (f *Iface) renew(a *attachment) {
+	a.qpn = a.ep.QP.Num()
+	f.step(a.attached())
+}
+
 // attach opens an endpoint and starts the pumps; then the carrier comes on.
 func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	if !s.Acquire() {
 		return hca.ErrClosed
 	}
-	a := &attachment{session: s, plan: plan, generation: f.fab.generation + 1, failed: make(chan error, 2)}
-	if err := f.openEndpoint(a); err != nil {
+	a := f.newAttachment(s, plan, f.rec.ladder.NextGen())
+	if err := f.open(a); err != nil {
 		s.Release()
 		return err
 	}
-	f.fab.generation, f.fab.att = a.generation, a
-	f.step(a.attached())
-	f.hostNeighbours()
-	a.start(f.path)
+	f.adopt(a)
+	f.heal(qprecovery.Attached{Gen: a.gen})
+	f.flow()
 	if err := f.setCarrier(true); err != nil {
-		f.detach("no carrier")
+		f.stop("no carrier")
 		return err
 	}
-	f.log.Info("up", "qpn", a.ep.QP.Num().String(), "gid", plan.GID.String(), "mtu", f.host.now.MTU, "largest_mtu", plan.MTU())
+	f.log.Info("up", "qpn", a.qpn.String(), "gid", plan.GID.String(), "mtu", f.host.now.MTU, "largest_mtu", plan.MTU())
 	return nil
 }
 
@@ -82,73 +143,57 @@ func (f *Iface) setCarrier(on bool) error {
 	return err
 }
 
-func (f *Iface) openEndpoint(a *attachment) (err error) {
-	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
-		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
-		SendStride: ud.TxStride(maxMTU), RecvStride: ud.RxStride(maxMTU + ipoib.HeaderLen),
-	}, a.generation)
-	if err != nil {
-		return err
-	}
-	if err := f.attachPath(a); err != nil {
-		f.path.tx.Detach()
-		f.path.rx.Detach()
-		return errors.Join(err, a.ep.Close())
-	}
-	return nil
-}
-
-func (f *Iface) attachPath(a *attachment) error {
-	if err := f.path.tx.Attach(a.ep.QP, a.ep.SendCQ, a.ep.SendMR, a.generation); err != nil {
-		return err
-	}
-	return f.path.rx.Attach(a.ep.QP, a.ep.RecvCQ, a.ep.RecvMR, a.generation)
-}
-
-// start runs the pumps until stop.
-func (a *attachment) start(p dataPath) {
-	a.pumps.Go(func() { a.pump(p.tx.Pump) })
-	a.pumps.Go(func() { a.pump(func() error { return p.rx.Pump(time.Time{}) }) })
-}
-
-func (a *attachment) pump(once func() error) {
-	for !a.stop.Load() {
-		if err := once(); err != nil {
-			a.failed <- err
-			return
-		}
-	}
-}
-
-// halt ends the pumps and waits for them.
-func (a *attachment) halt(p dataPath) {
-	a.stop.Store(true)
-	p.tx.Wake()
-	a.ep.SendCQ.Wake()
-	a.ep.RecvCQ.Wake()
-	a.pumps.Wait()
-}
-
-// detach takes the carrier down and closes the endpoint. Harmless when there is
-// none.
-func (f *Iface) detach(why string) {
+// flow lets frames go both ways.
+func (f *Iface) flow() {
 	a := f.fab.att
 	if a == nil {
 		return
 	}
-	f.log.Info("closing queue pair", "qpn", a.ep.QP.Num().String(), "reason", why)
+	for _, p := range []*pump{&a.rx, &a.tx} {
+		p.halt()
+		p.start(a.gen)
+	}
+	f.rec.pumps.succeed(time.Now())
+	f.rec.watch.restart()
+}
+
+// halt stops both pumps.
+func (a *attachment) halt() {
+	a.tx.halt()
+	a.rx.halt()
+}
+
+// retire stops an attachment's use: no frames, no peers, no handles to be closed
+// one by one.
+func (f *Iface) retire(a *attachment) {
+	a.halt()
+	f.step(neigh.Detached{})
+	f.nbrs.forgetHandles()
+}
+
+// detach takes the carrier down and lets go of the device. Nothing is under way.
+// Harmless when there is no attachment.
+func (f *Iface) detach(why string) {
 	if err := f.setCarrier(false); err != nil && f.host.now.Present {
 		f.log.Error("cannot take the carrier down", "err", err)
 	}
-	a.halt(f.path)
-	f.step(neigh.Detached{})
-	if err := a.ep.Close(); err != nil {
-		f.log.Error("close queue pair", "err", err)
+	a := f.fab.att
+	if a == nil {
+		return
 	}
-	lost := f.path.tx.Detach()
-	f.path.rx.Detach()
-	f.fab.att = nil
-	f.nbrs.forgetHandles()
+	f.log.Info("closing queue pair", "qpn", a.qpn.String(), "reason", why)
+	f.letGo(a)
 	a.session.Release()
-	f.log.Debug("queue pair closed", "sends_dropped", lost)
+}
+
+// letGo closes what an attachment holds of the device, as far as that was not
+// done; the session is its caller's to release.
+func (f *Iface) letGo(a *attachment) {
+	if !a.closed {
+		f.retire(a)
+		if err := f.close(a); err != nil {
+			f.log.Error("close queue pair", "err", err)
+		}
+	}
+	f.fab.att = nil
 }

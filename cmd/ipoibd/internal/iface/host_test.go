@@ -14,7 +14,9 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
+	"ipoibd/hca/faults"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link"
@@ -92,6 +94,7 @@ type testHost struct {
 	mu     sync.Mutex
 	port   *memfabric.Port
 	absent bool
+	faults *faults.Device // of the device that was opened last
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -128,7 +131,7 @@ func testConfig() config.Interface {
 
 func newIface(t *testing.T, tap *tap, dev *device.Device, cfg config.Interface) *Iface {
 	t.Helper()
-	f, err := New(cfg, tap, dev, quiet)
+	f, err := New(cfg, tap, Env{Device: dev, Journal: journal.New(), Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +145,24 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 		return nil, errors.New("netdev is not there")
 	}
 	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
-	return soft.Open(soft.Config{Name: "soft", Transport: h.port, PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	if err != nil {
+		return nil, err
+	}
+	h.faults = faults.Wrap(dev, faults.Options{})
+	return h.faults, nil
+}
+
+// inject plans faults of the present device.
+func (h *testHost) inject(fs ...faults.Fault) {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, f := range fs {
+		if err := h.faults.Inject(f); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 }
 
 // sibling starts another interface on the device of h, ib0 being 10.0.0.n.

@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/link"
@@ -36,6 +37,7 @@ type Iface struct {
 	path dataPath
 	nbrs neighbours
 
+	rec     recovery
 	queries chan func()
 	done    chan struct{} // closed when Run has ended
 	end     error         // of Run, once done is closed
@@ -60,14 +62,13 @@ type host struct {
 
 // fabric is the device's side.
 type fabric struct {
-	dev        *device.Device
-	want       port.Want
-	att        *attachment // nil while not up
-	generation uint32      // of the last attachment
-	aim        target      // that retry is about
-	retry      backoff
-	err        error // why not up
-	lastErr    error // the last failure, over or not
+	dev     *device.Device
+	want    port.Want
+	att     *attachment // nil while nothing is held of the device
+	aim     target      // that retry is about
+	retry   backoff
+	err     error // why not up
+	lastErr error // the last failure, over or not
 }
 
 // dataPath is what the pumps run.
@@ -76,17 +77,23 @@ type dataPath struct {
 	rx       *ud.Rx
 	slow     slowPath
 	snapshot *ud.Snapshot
-	trouble  chan struct{} // has a value after a work request failed
+}
+
+// Env is what an interface shares with others.
+type Env struct {
+	Device  *device.Device
+	Journal *journal.Journal
+	Log     *slog.Logger
 }
 
 // Open makes or adopts the interface, down and without carrier, and prepares
 // its data path. portGUID is for the stable MAC.
-func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog.Logger) (*Iface, error) {
+func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU})
 	if err != nil {
 		return nil, err
 	}
-	f, err := New(cfg, tap, dev, log)
+	f, err := New(cfg, tap, env)
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
@@ -98,13 +105,14 @@ func Open(cfg config.Interface, dev *device.Device, portGUID hca.GUID, log *slog
 const initialMTU = 1500
 
 // New returns an interface on a TAP that the caller opened.
-func New(cfg config.Interface, tap TAP, dev *device.Device, log *slog.Logger) (*Iface, error) {
+func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	f := &Iface{
 		cfg:     cfg,
-		log:     log.With("interface", cfg.Name),
+		log:     env.Log.With("interface", cfg.Name),
 		host:    host{tap: tap},
-		fab:     fabric{dev: dev, want: port.Want{Port: cfg.Port, PKey: cfg.PKey}, err: errStarting},
+		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey}, err: errStarting},
 		nbrs:    newNeighbours(),
+		rec:     newRecovery(env.Journal, cfg.Name),
 		queries: make(chan func()),
 		done:    make(chan struct{}),
 	}
@@ -122,33 +130,19 @@ var errStarting = errors.New("starting")
 
 func (f *Iface) makePath() (err error) {
 	p := &f.path
-	p.slow, p.snapshot, p.trouble = newSlowPath(), &ud.Snapshot{}, make(chan struct{}, 1)
+	p.slow, p.snapshot = newSlowPath(), &ud.Snapshot{}
 	p.tx, err = ud.NewTx(ud.TxConfig{
 		Slots: f.cfg.SendWRs, MaxMTU: maxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
-		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure("send"),
+		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCSend),
 	})
 	if err != nil {
 		return err
 	}
 	p.rx, err = ud.NewRx(ud.RxConfig{
 		Slots: f.cfg.RecvWRs, PortMTU: maxMTU + ipoib.HeaderLen, MTU: initialMTU,
-		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure("receive"),
+		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCRecv),
 	})
 	return err
-}
-
-// onFailure is called by a pump when a work request failed: Run then looks
-// whether the queue pair still works.
-func (f *Iface) onFailure(what string) func(ud.Failure) {
-	return func(x ud.Failure) {
-		if x.WC.Status != hca.WCWRFlushErr { // a consequence of another one
-			f.log.Warn(what+" failed", "status", x.WC.Status.String(), "bytes", x.SGE.Length, "lkey", x.SGE.LKey, "to", x.Dest.QPN.String())
-		}
-		select {
-		case f.path.trouble <- struct{}{}:
-		default: // Run has not looked since the last one
-		}
-	}
 }
 
 // Name returns the configured name.

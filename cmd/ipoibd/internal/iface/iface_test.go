@@ -10,6 +10,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link"
+	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
 
@@ -112,6 +113,7 @@ func TestDeviceGoneAndBack(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		before := b.status().QP.QPN
 		b.unplug()
+		time.Sleep(qprecovery.DefaultCarrierBound)
 		synctest.Wait()
 		if s := b.status(); s.State != StateWaiting || s.Carrier || s.QP != nil {
 			t.Errorf("device gone: %+v", s)

@@ -57,52 +57,6 @@ func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 	})
 }
 
-// A queue pair that fell out of RTS is replaced, peers are told, and the reason
-// can be read afterwards.
-func TestFailedQueuePairIsReplaced(t *testing.T) {
-	for name, spoil := range map[string]func(a, b *testHost){
-		"a send that is too long (SQE)": func(a, b *testHost) {
-			a.iface.path.tx.SetMTU(maxMTU)
-			mac, _ := a.neighbour(b.ip)
-			a.sendIP(mac, b.ip, 4000, 1)
-		},
-		"the queue pair goes to ERR": func(a, _ *testHost) {
-			qp := a.iface.fab.att.ep.QP
-			if err := qp.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
-				a.t.Error(err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			twoHosts(t, func(t *testing.T, a, b *testHost) {
-				reach(t, a, b)
-				time.Sleep(time.Second) // snapshots are at least 10 ms apart
-				before := a.status().QP.QPN
-				spoil(a, b)
-				time.Sleep(20 * time.Millisecond) // the pump looks for completions every 10 ms
-				synctest.Wait()
-				s := a.status()
-				if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "queue pair has failed") {
-					t.Fatalf("failed: %s, %q", s.State, s.Reason)
-				}
-				a.tap.Fake.SetMTU(1300) // an event meanwhile does not hide the reason
-				synctest.Wait()
-				if got := a.status(); got.Reason != s.Reason {
-					t.Errorf("reason became %q", got.Reason)
-				}
-				a.tap.Fake.SetMTU(1444)
-				time.Sleep(firstRetry)
-				synctest.Wait()
-				s = a.status()
-				if s.State != StateUp || s.QP.QPN == before || s.Reason != "" || !strings.Contains(s.LastError, "failed") {
-					t.Fatalf("after a pause: %+v", s)
-				}
-				reach(t, a, b)
-			})
-		})
-	}
-}
-
 // What fails at once is tried after growing pauses, also when each try seems to
 // succeed, and at once after the operator took ib0 down and up.
 func TestFailuresDoNotSpin(t *testing.T) {
@@ -118,7 +72,7 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		tries := a.iface.fab.generation - start
+		tries := a.iface.rec.ladder.NextGen() - start
 		t.Logf("%d tries in an hour", tries)
 		if tries < 200 || tries > 240 {
 			t.Errorf("%d tries in an hour, want one every 16 s", tries)

@@ -12,6 +12,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 )
 
 // target is one way of being up. Failures are counted for each anew.
@@ -21,9 +22,11 @@ type target struct {
 }
 
 // reconcile makes the attachment what the host's side and the device's view ask
-// for, if the host's side is known yet.
+// for, if the host's side is known yet and no operation is under way: after one
+// it is called again. Recovery alone deals with the device's coming and going.
 func (f *Iface) reconcile() {
-	if !f.host.now.Present {
+	f.followDevice()
+	if !f.host.now.Present || f.rec.worker.busy > 0 {
 		return
 	}
 	to, err := f.target()
@@ -31,12 +34,12 @@ func (f *Iface) reconcile() {
 		f.fab.aim = to
 		f.fab.retry.reset()
 	}
-	f.keep(to, err)
-	switch {
-	case err != nil:
+	if err != nil {
 		f.setReason(err)
-	case f.fab.att == nil && !f.fab.retry.waiting(time.Now()):
-		f.open(to)
+	}
+	f.keep(to, err)
+	if f.fab.att == nil && err == nil && f.rec.ladder.State() == qprecovery.Idle && !f.fab.retry.waiting(time.Now()) {
+		f.try(to)
 	}
 }
 
@@ -68,46 +71,33 @@ func (f *Iface) wish() port.Want {
 	return w
 }
 
-// keep ends an attachment that is not what is asked for or does not work any
-// more, and adapts one that need not end for that.
+// keep ends what is not asked for any more, and adapts an attachment that need
+// not end for that.
 func (f *Iface) keep(to target, err error) {
 	a := f.fab.att
 	switch {
-	case a == nil:
-	case err != nil:
-		f.detach(err.Error())
-	case a.session != to.session || !a.plan.SameQP(to.plan):
-		f.detach("the port has changed")
+	case err != nil && (to.session != nil || !f.host.now.Up) && f.rec.ladder.State() != qprecovery.Idle:
+		f.stop(err.Error())
+	case a == nil || err != nil || a.session != to.session:
+	case !a.plan.SameQP(to.plan):
+		f.stop("the port has changed")
 	default:
 		f.adapt(to.plan)
 	}
 }
 
-// adapt follows a change of the port that the queue pair lives on with. One that
-// did not, as a send may have been too long already, is replaced without a
-// pause.
+// adapt follows a change of the port that the queue pair lives on with.
 func (f *Iface) adapt(plan port.Plan) {
 	a := f.fab.att
-	changed := a.plan != plan
-	if changed {
+	if a.plan != plan {
 		a.plan = plan
 		f.fitMTU(plan)
 		f.step(a.attached())
 	}
-	state, err := a.ep.State()
-	if err == nil && state != hca.QPRTS {
-		err = fmt.Errorf("queue pair has failed: it is in %s", state)
-	}
-	switch {
-	case err != nil && changed:
-		f.detach(err.Error())
-	case err != nil:
-		f.fail(err)
-	}
 }
 
-// open is one try to be up.
-func (f *Iface) open(to target) {
+// try is one try to be up.
+func (f *Iface) try(to target) {
 	f.fitMTU(to.plan)
 	if err := f.attach(to.session, to.plan); err != nil {
 		f.fail(fmt.Errorf("cannot open queue pair: %w", err))
@@ -117,12 +107,11 @@ func (f *Iface) open(to target) {
 	f.fab.err = nil
 }
 
-// fail ends the attachment, if there is one, and plans another try.
+// fail plans another try.
 func (f *Iface) fail(err error) {
-	f.detach("it has failed")
 	f.fab.retry.fail(time.Now())
 	f.fab.err, f.fab.lastErr = err, err
-	f.log.Error("queue pair failed; it and its CQs are made anew", "err", err, "retry_in", f.fab.retry.pause)
+	f.log.Error("not up", "err", err, "retry_in", f.fab.retry.pause)
 }
 
 // setReason logs why the interface is not up, once for each reason.

@@ -9,6 +9,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 )
 
 // Run works until ctx ends (nil) or the interface cannot go on. It is called
@@ -26,7 +27,8 @@ func (f *Iface) run(ctx context.Context) error {
 	}
 	views, unsubscribe := f.fab.dev.Subscribe()
 	defer unsubscribe()
-	defer f.detach("stopping")
+	f.rec.worker.start()
+	defer f.wind()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -42,13 +44,16 @@ func (f *Iface) run(ctx context.Context) error {
 			f.reconcile()
 		case <-views:
 			f.reconcile()
-		case <-f.path.trouble:
-			f.reconcile()
-		case err := <-f.fab.att.failures():
-			if errors.Is(err, link.ErrGone) {
+		case r := <-f.rec.worker.results:
+			f.finished(r)
+		case ev := <-f.rec.faults:
+			f.fault(ev)
+		case ev := <-f.rec.flushes:
+			f.fault(ev)
+		case <-f.fab.att.pumpsEnded():
+			if f.pumpsEnded() != nil {
 				return f.lost(ctx)
 			}
-			f.fail(err)
 		case it := <-f.path.slow.host.ready:
 			f.step(neigh.FromHost{Frame: it.data})
 			f.path.slow.host.done(it)
@@ -72,7 +77,7 @@ func (f *Iface) lost(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	f.detach("the interface is gone")
+	f.stop("the interface is gone")
 	err := f.host.tap.SetCarrier(false)
 	switch {
 	case err == nil:
@@ -83,21 +88,31 @@ func (f *Iface) lost(ctx context.Context) error {
 	return fmt.Errorf("%s: %w", f.cfg.Name, err)
 }
 
+// wind ends everything: nothing of the device is held afterwards.
+func (f *Iface) wind() {
+	f.stop("stopping")
+	f.rec.client.end()
+	f.rec.worker.close()
+}
+
 // setTimer arms the timer for the next thing to do.
 func (f *Iface) setTimer(t *time.Timer) {
 	next := time.Now().Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at} {
-		if !at.IsZero() && at.Before(next) {
-			next = at
-		}
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(time.Now())} {
+		next = sooner(at, next)
 	}
 	t.Reset(time.Until(next))
 }
 
 func (f *Iface) expire() {
-	if f.fab.retry.due(time.Now()) {
+	now := time.Now()
+	if f.fab.retry.due(now) {
 		f.reconcile()
 	}
+	f.rec.client.expire(now)
+	f.revive(now)
+	f.look(now)
+	f.heal(qprecovery.Tick{})
 	f.step(neigh.Tick{})
 }
 

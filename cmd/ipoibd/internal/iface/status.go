@@ -1,9 +1,12 @@
 package iface
 
 import (
+	"time"
+
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
 
@@ -12,8 +15,9 @@ const (
 	StateDown    = "down"
 	StateWaiting = "waiting"
 	StateUp      = "up"
-	StateFailed  = "failed"  // Run has ended by itself
-	StateStopped = "stopped" // Run was ended
+	StateHealing = "recovering" // the queue pair does not work, and a rung of recovery runs or waits
+	StateFailed  = "failed"     // Run has ended by itself
+	StateStopped = "stopped"    // Run was ended
 )
 
 // status describes the interface; Run's goroutine calls it.
@@ -22,7 +26,8 @@ func (f *Iface) status() control.Interface {
 	s.Port, s.State = f.cfg.Port, f.stateName()
 	s.MAC, s.HostMAC = ipoib.MAC(f.host.now.MAC).String(), f.hostMAC().String()
 	s.MTU, s.Carrier, s.Adopted = f.host.now.MTU, f.host.now.Carrier, f.host.adopted
-	s.QP, s.Peers = f.fab.att.status(), f.peerStatus()
+	s.QP, s.Peers = f.qpStatus(), f.peerStatus()
+	s.Recovery = f.recoveryStatus()
 	s.Counters, s.Kernel = f.counters(), f.kernelCounters()
 	if f.fab.err != nil {
 		s.Reason = f.fab.err.Error()
@@ -53,8 +58,15 @@ func (f *Iface) stateName() string {
 		return StateDown
 	case f.fab.att == nil:
 		return StateWaiting
+	case f.rec.ladder.State() != qprecovery.Healthy:
+		return StateHealing
 	}
 	return StateUp
+}
+
+func (f *Iface) recoveryStatus() *control.Recovery {
+	l := f.rec.ladder
+	return control.NewRecovery(l.State(), l.Reason(), l.Counts(), l.History(), time.Now())
 }
 
 // hostMAC is the one MAC behind the interface.
@@ -65,15 +77,20 @@ func (f *Iface) hostMAC() ipoib.MAC {
 	return f.host.now.MAC
 }
 
-func (a *attachment) status() *control.QP {
+// qpStatus describes the queue pair; while recovery works on it only what it was.
+func (f *Iface) qpStatus() *control.QP {
+	a := f.fab.att
 	if a == nil {
 		return nil
 	}
 	s := &control.QP{
-		QPN: a.ep.QP.Num(), Generation: a.generation, Address: a.address().String(),
-		GID: a.plan.GID, GIDIndex: a.plan.GIDIndex, PKey: a.plan.PKey,
-		SendCQ: cqState(a.ep.SendCQ), RecvCQ: cqState(a.ep.RecvCQ), MaxPayload: a.plan.MaxPayload,
+		QPN: a.qpn, Generation: a.gen, Address: a.address().String(),
+		GID: a.plan.GID, GIDIndex: a.plan.GIDIndex, PKey: a.plan.PKey, MaxPayload: a.plan.MaxPayload,
 	}
+	if f.rec.worker.busy > 0 || a.ep.QP == nil {
+		return s
+	}
+	s.SendCQ, s.RecvCQ = cqState(a.ep.SendCQ), cqState(a.ep.RecvCQ)
 	if attr, err := a.ep.QP.Query(); err == nil {
 		s.State, s.QKey = attr.State, attr.QKey
 	}
@@ -110,7 +127,7 @@ func (f *Iface) counters() []hca.Counter {
 	for _, c := range f.nbrs.table.Stats().Counters() {
 		out = append(out, hca.Counter{Name: "neigh_" + c.Name, Value: c.Value})
 	}
-	return out
+	return append(out, hca.Counter{Name: "freeze_probes", Value: f.rec.watch.probes})
 }
 
 // kernelCounters are those of the TAP, the kernel's side and ours.

@@ -1,0 +1,59 @@
+package iface
+
+import (
+	"sync/atomic"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+)
+
+// slowRelease is how long a slow client keeps a device that is to be reset.
+const slowRelease = 2 * time.Second
+
+// Misbehaviour of an interface as a client of a device reset, injected once.
+type Misbehaviour int32
+
+// Misbehaviours.
+const (
+	Obliging Misbehaviour = iota // none
+	Slow                         // it lets go late
+	Dead                         // it never does
+)
+
+// client lets go of sessions, unless it was told to misbehave.
+type client struct {
+	next atomic.Int32 // Misbehaviour
+
+	at   time.Time       // when it lets go; zero: not before Run's end
+	held *device.Session // kept back; nil: none
+}
+
+// Misbehave makes the interface a bad client of the next device reset.
+func (f *Iface) Misbehave(how Misbehaviour) { f.rec.client.next.Store(int32(how)) }
+
+func (c *client) release(s *device.Session) {
+	c.end()
+	switch Misbehaviour(c.next.Swap(int32(Obliging))) {
+	case Obliging:
+		s.Release()
+	case Slow:
+		c.held, c.at = s, time.Now().Add(slowRelease)
+	case Dead:
+		c.held = s
+	}
+}
+
+// expire lets go of what was held back, when that is due.
+func (c *client) expire(now time.Time) {
+	if !c.at.IsZero() && !now.Before(c.at) {
+		c.end()
+	}
+}
+
+// end lets go at once. Harmless when nothing is kept back.
+func (c *client) end() {
+	if c.held != nil {
+		c.held.Release()
+	}
+	c.held, c.at = nil, time.Time{}
+}

@@ -1,0 +1,204 @@
+package iface
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+)
+
+// healing is a fault and what it is to lead to.
+type healing struct {
+	name   string
+	faults []faults.Fault
+	rungs  []string // the steps of the recovery
+	reason string   // of the first; one of them, behind each other
+	sameQP bool     // the queue pair keeps its number
+	within time.Duration
+}
+
+var healings = []healing{
+	{"R02/send_error_sqe", kinds(faults.SendErrorSQE), []string{"resume_qp"}, "request_error", true, 20 * time.Millisecond},
+	{"R04/send_flush_sqe", kinds(faults.SendFlushSQE), []string{"resume_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
+	{"R02/send_error_err", kinds(faults.SendErrorErr), []string{"reset_qp"}, "request_error", true, 20 * time.Millisecond},
+	{"R04/send_flush_err", kinds(faults.SendFlushErr), []string{"reset_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
+	{"R02/recv_error_err", kinds(faults.RecvErrorErr), []string{"reset_qp"}, "request_error", true, 20 * time.Millisecond},
+	{"R04/recv_flush_err", kinds(faults.RecvFlushErr), []string{"reset_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
+	{"R06/reset_fails", kinds(faults.SendErrorErr, faults.ResetFails), []string{"reset_qp", "recreate_qp"}, "request_error", false, 20 * time.Millisecond},
+	{"R06/create_qp_fails", kinds(faults.SendErrorErr, faults.ResetFails, faults.CreateQPFails), []string{"reset_qp", "recreate_qp", "rebuild_cq"}, "request_error", false, 20 * time.Millisecond},
+	{"R01/cq_overrun", kinds(faults.CQOverrun), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
+	{"R01/cq_error", kinds(faults.CQError), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
+	{"R08/completions_stop", kinds(faults.CompletionsStop), []string{"rebuild_cq"}, "completions_stopped deaf_receive", false, time.Second},
+	{"R08/deaf_receive", kinds(faults.DeafReceive), []string{"rebuild_cq"}, "deaf_receive", false, time.Second},
+	{"R08/swallowed_send", kinds(faults.SwallowedSend), nil, "", true, time.Second}, // the next completion of the queue says that it ended
+}
+
+func kinds(ks ...faults.Kind) (out []faults.Fault) {
+	for _, k := range ks {
+		out = append(out, faults.Fault{Kind: k})
+	}
+	return out
+}
+
+// Each fault leads to its rung, by its reason, within its time; ib0 keeps its
+// carrier, every frame is accounted for, and the peers reach each other.
+func TestFaultsAreHealed(t *testing.T) {
+	for _, h := range healings {
+		t.Run(h.name, func(t *testing.T) {
+			twoHosts(t, func(t *testing.T, a, b *testHost) {
+				reach(t, a, b)
+				time.Sleep(time.Second) // snapshots are at least 10 ms apart
+				before := a.status()
+				a.tap.forget()
+				a.inject(h.faults...)
+				pingPong(t, a, b)
+				time.Sleep(h.within)
+				synctest.Wait()
+				h.check(t, before, a.status())
+				if got := a.tap.forget(); len(got) > 0 {
+					t.Errorf("carrier went %v", got)
+				}
+				reach(t, a, b)
+				checkAccounts(t, a.status())
+			})
+		})
+	}
+}
+
+func (h *healing) check(t *testing.T, before, s control.Interface) {
+	t.Helper()
+	if s.State != StateUp || (s.QP.QPN == before.QP.QPN) != h.sameQP {
+		t.Errorf("state %s, QPN %s, was %s", s.State, s.QP.QPN, before.QP.QPN)
+	}
+	var steps []string
+	for _, r := range s.Recovery.History {
+		t.Logf("%s by %s: %v, outage %v", r.Rung, r.Reason, time.Duration(r.Duration), time.Duration(r.Outage))
+		if !strings.Contains(h.reason, r.Reason) {
+			t.Errorf("reason %s, want %s", r.Reason, h.reason)
+		}
+		for _, s := range r.Steps {
+			steps = append(steps, s.Rung)
+		}
+	}
+	if !slices.Equal(steps, h.rungs) {
+		t.Errorf("steps %v, want %v", steps, h.rungs)
+	}
+}
+
+// pingPong has both sides send, so that every kind of fault finds its occasion.
+func pingPong(t *testing.T, a, b *testHost) {
+	t.Helper()
+	for i := range byte(5) {
+		for _, way := range [][2]*testHost{{a, b}, {b, a}} {
+			from, to := way[0], way[1]
+			mac, ok := from.neighbour(to.ip)
+			if !ok {
+				t.Fatalf("%s does not know %s", from.name, to.name)
+			}
+			from.sendIP(mac, to.ip, 100, i)
+			synctest.Wait()
+			for to.takeIP() != nil {
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// checkAccounts fails unless every frame of an interface has one end.
+func checkAccounts(t *testing.T, s control.Interface) {
+	t.Helper()
+	sum := func(prefixes ...string) (n uint64) {
+		for _, c := range s.Counters {
+			if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.Name, p) }) {
+				n += c.Value
+			}
+		}
+		return n
+	}
+	for _, e := range []struct {
+		what    string
+		in, out uint64
+	}{
+		{"tx", sum("tx_read", "tx_injected"), sum("tx_sent", "tx_slow_path", "tx_drop_", "tx_wc_", "tx_outstanding", "tx_queued")},
+		{"rx", sum("rx_received"), sum("rx_delivered", "rx_slow_path", "rx_probe", "rx_drop_")},
+		{"sends", sum("tx_posts"), sum("tx_completions", "tx_taken_back", "tx_outstanding")},
+		{"receives", sum("rx_posts"), sum("rx_completions", "rx_taken_back", "rx_outstanding")},
+	} {
+		if e.in != e.out {
+			t.Errorf("%s: %d in, %d accounted for: %v", e.what, e.in, e.out, s.Counters)
+		}
+	}
+	if got := sum("rx_outstanding"); got != uint64(testConfig().RecvWRs) {
+		t.Errorf("%d receives are posted, want all %d", got, testConfig().RecvWRs)
+	}
+}
+
+// An endless repetition of failing work requests ends at the CQ rung, with
+// growing pauses; it never reaches the device.
+func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		opens := a.dev.Opens()
+		a.inject(faults.Fault{Kind: faults.SendErrorErr, Count: 1 << 30})
+		mac, _ := a.neighbour(b.ip)
+		for range 600 {
+			a.sendIP(mac, b.ip, 100, 1)
+			time.Sleep(time.Second)
+		}
+		s := a.status()
+		t.Logf("after 10 minutes: %+v, %+v", s.Recovery.Rungs, s.Recovery.Reasons)
+		if s.Recovery.Rungs["rebuild_cq"] == 0 || s.Recovery.Rungs["reset_device"] != 0 || a.dev.Opens() != opens {
+			t.Errorf("rungs %v, %d opens, were %d", s.Recovery.Rungs, a.dev.Opens(), opens)
+		}
+		if n := s.Recovery.Rungs["rebuild_cq"]; n > 100 {
+			t.Errorf("%d rebuilds in 10 minutes: no back-off", n)
+		}
+		a.mu.Lock()
+		a.faults.Clear()
+		a.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		for b.takeIP() != nil {
+		}
+		if s := a.status(); s.State != StateUp || s.Recovery.State != "healthy" {
+			t.Errorf("the fault is gone: %s, %+v", s.State, s.Recovery)
+		}
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
+}
+
+// The operator's orders run their rung at once.
+func TestR25OperatorsOrders(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		for _, o := range []struct {
+			rung qprecovery.Rung
+			same bool
+		}{{qprecovery.RungResetQP, true}, {qprecovery.RungRebuildCQ, false}} {
+			before := a.status().QP.QPN
+			if err := a.iface.Reset(t.Context(), o.rung); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Millisecond)
+			synctest.Wait()
+			s := a.status()
+			if last := s.Recovery.History[len(s.Recovery.History)-1]; last.Rung != o.rung.String() || last.Reason != "operator" {
+				t.Errorf("%v: %+v", o.rung, last)
+			}
+			if s.State != StateUp || (s.QP.QPN == before) != o.same {
+				t.Errorf("%v: %s, QPN %s, was %s", o.rung, s.State, s.QP.QPN, before)
+			}
+			reach(t, a, b)
+		}
+		a.tap.SetUp(false)
+		synctest.Wait()
+		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err == nil {
+			t.Error("an interface that is down was reset")
+		}
+	})
+}

@@ -1,0 +1,70 @@
+package iface
+
+import (
+	"sync"
+
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+)
+
+// maxJobs bounds what waits for the worker: one operation of each rung, of which
+// the ladder gave up all but the last.
+const maxJobs = 16
+
+// worker runs operations one after the other on a goroutine of its own, since
+// verbs may block. Whoever has an operation under way leaves the endpoint to it.
+type worker struct {
+	jobs    chan func() result
+	results chan result
+	busy    int // operations without a result yet; owned by Run
+	ended   sync.WaitGroup
+}
+
+// result is what became of an operation.
+type result struct {
+	op    uint64
+	err   error
+	class qprecovery.Class // of err
+	state hca.QPState      // of a query
+	of    *attachment      // that it changed; nil for a query
+	after func()           // for Run, before the ladder hears of it; may be nil
+}
+
+func newWorker() worker {
+	return worker{jobs: make(chan func() result, maxJobs), results: make(chan result, maxJobs)}
+}
+
+// run works until close.
+func (w *worker) run() {
+	for job := range w.jobs {
+		w.results <- job()
+	}
+}
+
+func (w *worker) start() { w.ended.Go(w.run) }
+
+func (w *worker) do(job func() result) {
+	w.busy++
+	w.jobs <- job
+}
+
+// took notes that a result was received.
+func (w *worker) took(r result) {
+	w.busy--
+	if r.after != nil {
+		r.after()
+	}
+}
+
+// settle waits until nothing is under way, and lets nobody hear of it.
+func (w *worker) settle() {
+	for w.busy > 0 {
+		w.took(<-w.results)
+	}
+}
+
+// close ends the worker; nothing is under way.
+func (w *worker) close() {
+	close(w.jobs)
+	w.ended.Wait()
+}

@@ -64,7 +64,7 @@ func Open(cfg Config) (*Device, error) {
 	d.routes.Store(&routes{})
 	state := d.wire.State()
 	if d.cfg.GUID == (hca.GUID{}) {
-		d.cfg.GUID = guid(state.MAC)
+		d.cfg.GUID = GUIDOf(state.MAC)
 	}
 	d.attr = deviceAttr(cfg.Name, d.cfg.GUID)
 	d.slow.port.become(&state, cfg.StandardMTU)

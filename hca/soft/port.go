@@ -148,7 +148,8 @@ func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
 	return a
 }
 
-// guid makes an EUI-64 of a MAC address (RFC 4291, appendix A).
-func guid(m [6]byte) hca.GUID {
+// GUIDOf is the GUID of a device whose underlay has a MAC: its EUI-64 (RFC 4291,
+// appendix A), as rxe has it.
+func GUIDOf(m [6]byte) hca.GUID {
 	return hca.GUID{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}
 }

@@ -126,7 +126,7 @@ func TestPortChanges(t *testing.T) {
 }
 
 func TestGUID(t *testing.T) {
-	if got := guid([6]byte{0x52, 0x54, 0, 1, 2, 3}).String(); got != "5054:00ff:fe01:0203" {
+	if got := GUIDOf([6]byte{0x52, 0x54, 0, 1, 2, 3}).String(); got != "5054:00ff:fe01:0203" {
 		t.Errorf("GUID %s", got)
 	}
 }

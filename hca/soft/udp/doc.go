@@ -42,8 +42,8 @@
 // One goroutine reads netlink notifications of links and addresses. Any that
 // concerns the netdev, and any loss of one, makes it list the netdev's state
 // anew, so what it publishes depends on no history. A netdev that is gone is
-// gone for good, also when one of that name is made again: [WaitNetdev], then
-// Open anew. Until Close, Send returns hca.ErrIO and Recv blocks.
+// gone for good, also when one of that name is made again, which [WatchNetdevs]
+// tells: Open anew then. Until Close, Send returns hca.ErrIO and Recv blocks.
 //
 // # Close
 //

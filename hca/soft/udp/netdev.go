@@ -3,7 +3,6 @@ package udp
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -116,36 +115,57 @@ func names(links []netlink.Link) string {
 	return strings.Join(out, ", ")
 }
 
-// WaitNetdev blocks until a netdev of that name exists, up or not, or until ctx
-// ends (its error).
-func WaitNetdev(ctx context.Context, name string) error {
-	events, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
-	if err != nil {
-		return fmt.Errorf("wait for netdev %q: %w", name, err)
-	}
-	defer events.Close()
-	defer context.AfterFunc(ctx, events.Close)()
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("wait for netdev %q: %w", name, err)
-	}
-	defer handle.Close()
-	return awaitName(ctx, handle, events, name)
+// Netdev is what tells a netdev from another of its name.
+type Netdev struct {
+	Index int
+	MAC   [6]byte // zero where it has none
 }
 
-// awaitName looks anew after each notification; an error of Receive means that
+// FindNetdev looks a netdev up by its name: hca.ErrNoDevice when there is none in
+// the calling thread's network namespace.
+func FindNetdev(name string) (Netdev, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Netdev{}, fmt.Errorf("open netlink: %w", err)
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return Netdev{}, fmt.Errorf("netdev %q: %w", name, linkError(err))
+	}
+	n := Netdev{Index: link.Attrs().Index}
+	copy(n.MAC[:], link.Attrs().HardwareAddr)
+	return n, nil
+}
+
+// WatchNetdevs returns a channel that has a value whenever a netdev of the calling
+// thread's network namespace may have come, gone or changed since the last
+// receive, and one at the start. It is closed when ctx has ended.
+func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
+	events, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to netlink: %w", err)
+	}
+	changed := make(chan struct{}, 1)
+	changed <- struct{}{}
+	go hint(ctx, events, changed)
+	return changed, nil
+}
+
+// hint passes notifications on until ctx ends; an error of Receive means that
 // some were lost, or that ctx ended.
-func awaitName(ctx context.Context, handle *netlink.Handle, events *nl.NetlinkSocket, name string) error {
+func hint(ctx context.Context, events *nl.NetlinkSocket, changed chan<- struct{}) {
+	defer close(changed)
+	defer events.Close()
+	defer context.AfterFunc(ctx, events.Close)()
 	for {
-		_, err := handle.LinkByName(name)
-		if err = linkError(err); err == nil {
-			return nil
+		_, _, _ = events.Receive()
+		if ctx.Err() != nil {
+			return
 		}
-		if !errors.Is(err, hca.ErrNoDevice) {
-			return fmt.Errorf("wait for netdev %q: %w", name, err)
-		}
-		if _, _, _ = events.Receive(); ctx.Err() != nil {
-			return ctx.Err()
+		select {
+		case changed <- struct{}{}:
+		default: // it has not looked yet
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/udp"
@@ -42,35 +41,45 @@ func checkDefault(t *testing.T, ns *nstest.Namespace, want string) {
 	})
 }
 
-func TestWaitNetdev(t *testing.T) {
+// A netdev that is deleted and made again is another one, and both are told.
+func TestWatchNetdevs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	ns := nstest.New(t)
-	wait := func(ctx context.Context, name string) <-chan error {
-		done := make(chan error, 1)
-		go func() {
-			ns.Do(func() { done <- udp.WaitNetdev(ctx, name) })
-		}()
-		return done
+	ctx, cancel := context.WithCancel(t.Context())
+	var changed <-chan struct{}
+	var err error
+	ns.Do(func() { changed, err = udp.WatchNetdevs(ctx) })
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := <-wait(t.Context(), "lo"); err != nil {
-		t.Errorf("WaitNetdev of lo: %v", err)
+	find := func() (n udp.Netdev, err error) {
+		ns.Do(func() { n, err = udp.FindNetdev("eth7") })
+		return n, err
 	}
-	late := wait(t.Context(), "eth7")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-	defer cancel()
-	if err := <-wait(ctx, "eth8"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("WaitNetdev: %v, want the context's error", err)
+	await := func(what string, ok func(udp.Netdev, error) bool) udp.Netdev {
+		t.Helper()
+		for range changed {
+			if n, err := find(); ok(n, err) {
+				return n
+			}
+		}
+		t.Fatal(what)
+		return udp.Netdev{}
 	}
-	ns.Run("ip", "link", "add", "eth6", "type", "bridge")
-	select {
-	case err := <-late:
-		t.Errorf("WaitNetdev of eth7 returned before its time: %v", err)
-	default:
+	absent := func(_ udp.Netdev, err error) bool { return errors.Is(err, hca.ErrNoDevice) }
+	there := func(_ udp.Netdev, err error) bool { return err == nil }
+	await("absent at the start", absent)
+	ns.Run("ip", "link", "add", "eth7", "address", "02:00:00:00:00:07", "type", "bridge")
+	first := await("made", there)
+	ns.Run("ip", "link", "del", "eth7")
+	await("deleted", absent)
+	ns.Run("ip", "link", "add", "eth7", "address", "02:00:00:00:00:07", "type", "bridge")
+	if again := await("made again", there); again.Index == first.Index || again.MAC != first.MAC || first.MAC != [6]byte{2, 0, 0, 0, 0, 7} {
+		t.Errorf("%+v, then %+v", first, again)
 	}
-	ns.Run("ip", "link", "add", "eth7", "type", "bridge")
-	if err := <-late; err != nil {
-		t.Errorf("WaitNetdev of eth7: %v", err)
+	cancel()
+	for range changed { // until it is closed
 	}
 }

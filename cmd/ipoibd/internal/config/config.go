@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery"
 )
 
 // Limits and defaults.
@@ -25,6 +27,11 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 4096
 	maxPKeys    = 128
+
+	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds
+	maxGrace  = time.Hour
+	minGiveUp = time.Second
+	maxGiveUp = 30 * 24 * time.Hour
 )
 
 // Config is everything the daemon runs.
@@ -45,6 +52,13 @@ type Device struct {
 	// multicast.
 	Peers          []string
 	KnownPeersOnly bool // drop what comes from any other address
+	// Coordinator is the socket of those who share the device; empty: nobody
+	// else does.
+	Coordinator string
+	Grace       time.Duration // that a reset of the device leaves to its users
+	GiveUpAfter time.Duration // of waiting for a device that is gone
+	// AllowOtherDevice takes another device for the one that is gone.
+	AllowOtherDevice bool
 }
 
 // Interface is one ib0.
@@ -61,7 +75,10 @@ type Interface struct {
 
 // NewDevice returns a device with its defaults.
 func NewDevice() Device {
-	return Device{Name: DefaultDevice, PKeys: []hca.PKey{hca.PKeyDefault}}
+	return Device{
+		Name: DefaultDevice, PKeys: []hca.PKey{hca.PKeyDefault},
+		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
+	}
 }
 
 // NewInterface returns an interface with its defaults.
@@ -85,9 +102,10 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) problems() (ps []problem) {
-	if n := len(c.Control); n == 0 || n > maxControl || strings.HasPrefix(c.Control, "@") {
+	if !validSocket(c.Control) {
 		ps = append(ps, problem{"control", fmt.Sprintf("%q is not a path of 1 to %d bytes", c.Control, maxControl)})
 	}
+	sockets := map[string]string{c.Control: "is the control socket"}
 	devices := map[string]*Device{}
 	underlays := map[string]string{}
 	for i := range c.Devices {
@@ -99,6 +117,10 @@ func (c *Config) problems() (ps []problem) {
 		if other, taken := underlays[d.Underlay]; taken {
 			ps = append(ps, problem{at + ".underlay", fmt.Sprintf("device %q uses this netdev already: UDP port 4791 can be bound once on it", other)})
 		}
+		if taken := sockets[d.Coordinator]; d.Coordinator != "" && taken != "" {
+			ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q %s", d.Coordinator, taken)})
+		}
+		sockets[d.Coordinator] = fmt.Sprintf("is the coordinator of device %q", d.Name)
 		devices[d.Name], underlays[d.Underlay] = d, d.Name
 	}
 	if len(c.Interfaces) == 0 {
@@ -134,6 +156,7 @@ func (d *Device) problems(at string) (ps []problem) {
 	if len(d.PKeys) == 0 || len(d.PKeys) > maxPKeys {
 		ps = append(ps, problem{at + ".pkeys", fmt.Sprintf("needs 1 to %d P_Keys", maxPKeys)})
 	}
+	ps = append(ps, d.recoveryProblems(at)...)
 	if len(d.Peers) > maxPeers {
 		ps = append(ps, problem{at + ".peers", fmt.Sprintf("at most %d", maxPeers)})
 	}
@@ -175,6 +198,24 @@ func (f *Interface) problems(at string) (ps []problem) {
 		}
 	}
 	return ps
+}
+
+func (d *Device) recoveryProblems(at string) (ps []problem) {
+	if d.Coordinator != "" && !validSocket(d.Coordinator) {
+		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not a path of 1 to %d bytes", d.Coordinator, maxControl)})
+	}
+	if d.Grace < minGrace || d.Grace > maxGrace {
+		ps = append(ps, problem{at + ".grace", fmt.Sprintf("%s is outside of %s to %s", d.Grace, minGrace, maxGrace)})
+	}
+	if d.GiveUpAfter < minGiveUp || d.GiveUpAfter > maxGiveUp {
+		ps = append(ps, problem{at + ".give_up_after", fmt.Sprintf("%s is outside of %s to %s", d.GiveUpAfter, minGiveUp, maxGiveUp)})
+	}
+	return ps
+}
+
+// validSocket: a path that the kernel takes, in the file system.
+func validSocket(s string) bool {
+	return s != "" && len(s) <= maxControl && !strings.HasPrefix(s, "@")
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

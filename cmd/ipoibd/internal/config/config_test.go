@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"ipoibd/hca"
 )
@@ -19,6 +20,10 @@ devices:
     standard_mtu: true
     peers: [10.0.0.2, fd00::2, nodes.example.org]
     known_peers_only: true
+    coordinator: /run/ipoibd/soft0.sock
+    grace: 30s
+    give_up_after: 1h30m
+    allow_other_device: true
 interfaces:
   - name: ib0
     device: soft0
@@ -43,6 +48,7 @@ func TestParseExample(t *testing.T) {
 		Devices: []Device{{
 			Name: "soft0", Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
 			Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
+			Coordinator: "/run/ipoibd/soft0.sock", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
 			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
@@ -88,6 +94,13 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"known peers", "devices:\n  - name: soft\n    known_peers_only: true\ninterfaces: [{name: ib0}]", "x.yaml:3: devices[0].known_peers_only: needs peers"},
 		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: "a b" is neither`},
 		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
+		{"duration", "devices:\n  - grace: 30\n", `x.yaml:2: devices[0].grace: "30" is not a duration, such as 30s or 10m`},
+		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a text"},
+		{"short grace", "devices:\n  - {name: soft, grace: 10ms}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].grace: 10ms is outside of 100ms to 1h0m0s"},
+		{"long wait", "devices:\n  - {name: soft, give_up_after: 10000h}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].give_up_after: 10000h0m0s is outside of 1s to 720h0m0s"},
+		{"coordinator", "devices:\n  - {name: soft, coordinator: '@a'}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "@a" is not a path`},
+		{"socket shared", "devices:\n  - {name: a, underlay: e, coordinator: /c}\n  - {name: b, underlay: f, coordinator: /c}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].coordinator: "/c" is the coordinator of device "a"`},
+		{"control taken", "control: /c\ndevices:\n  - {name: soft, coordinator: /c}\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].coordinator: "/c" is the control socket`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Parse("x.yaml", []byte(c.text))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -129,6 +130,12 @@ var deviceFields = fields[Device]{
 	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.StandardMTU) },
 	"peers":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Peers) },
 	"known_peers_only": func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.KnownPeersOnly) },
+	"coordinator":      func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Coordinator) },
+	"grace":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return loadDuration(n, &v.Grace) },
+	"give_up_after":    func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return loadDuration(n, &v.GiveUpAfter) },
+	"allow_other_device": func(_ *decoder, _ string, n *yaml.Node, v *Device) error {
+		return load(n, &v.AllowOtherDevice)
+	},
 }
 
 var interfaceFields = fields[Interface]{
@@ -221,6 +228,20 @@ func load[T string | int | uint8 | bool | []string](n *yaml.Node, into *T) error
 		return errors.New("must be a list of texts")
 	}
 	return errors.New("must be a text")
+}
+
+// loadDuration reads a text of numbers with units.
+func loadDuration(n *yaml.Node, into *time.Duration) error {
+	var text string
+	if err := load(n, &text); err != nil {
+		return err
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration, such as 30s or 10m", text)
+	}
+	*into = d
+	return nil
 }
 
 // ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is

@@ -11,25 +11,35 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
+	"ipoibd/hca/faults"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
+	"ipoibd/qprecovery"
 )
 
 // softDevice is a software HCA on a netdev, opened again whenever it is lost.
 type softDevice struct {
 	*device.Device
-	cfg      config.Device
-	peers    *device.PeerList
-	portGUID hca.GUID
-	log      *slog.Logger
-
-	engine atomic.Pointer[soft.Device] // what was opened last, beneath what wraps it
-	first  hca.Device                  // opened at the start, for a mistake to be told at once
+	cfg         config.Device
+	allowFaults bool
+	peers       *device.PeerList
+	portGUID    hca.GUID
+	slot        *slot
+	plans       plans
+	engine      atomic.Pointer[engine] // opened last
+	log         *slog.Logger
 }
 
-// newSoftDevice opens the device for the first time.
-func newSoftDevice(cfg config.Device, log *slog.Logger) (*softDevice, error) {
+// engine is a software HCA beneath what wraps it.
+type engine struct {
+	*soft.Device
+	transport *udp.Transport
+}
+
+// newSoftDevice opens the device for a moment, so that a mistake is told at once.
+func newSoftDevice(cfg config.Device, opts Options, j *journal.Journal) (*softDevice, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
@@ -37,27 +47,32 @@ func newSoftDevice(cfg config.Device, log *slog.Logger) (*softDevice, error) {
 		}
 		cfg.Underlay = netdev
 	}
-	d := &softDevice{cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log.With("device", cfg.Name)}
-	d.Device = device.New(device.Config{Name: cfg.Name, Open: d.open, Log: log})
-	first, err := d.openNow()
-	if err != nil {
-		return nil, err
+	log := opts.Log.With("device", cfg.Name)
+	d := &softDevice{
+		cfg: cfg, allowFaults: opts.AllowFaults, peers: device.NewPeerList(cfg.Peers, opts.Log),
+		slot: newSlot(cfg.Underlay, log), log: log,
 	}
-	attr, err := first.QueryPort(1)
-	if err != nil {
-		return nil, errors.Join(err, first.Close())
-	}
-	d.first, d.portGUID = first, attr.GUID
-	return d, nil
+	d.Device = device.New(device.Config{
+		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
+		Coordinator: cfg.Coordinator, Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
+		Journal: j, Log: opts.Log,
+	})
+	return d, d.probe()
 }
 
-// discard closes what was opened at the start and never used. It does not run
-// beside run.
-func (d *softDevice) discard() error {
-	if d.first == nil {
-		return nil
+// probe learns the GUID of the port, which the stable MAC of an interface is made
+// of.
+func (d *softDevice) probe() error {
+	id, err := d.slot.look()
+	if err != nil {
+		return err
 	}
-	return d.first.Close()
+	e, err := d.openEngine(id)
+	if err != nil {
+		return err
+	}
+	d.portGUID = id.PortGUID
+	return e.Close()
 }
 
 // run keeps the device and its peer list, and says what it notices.
@@ -66,10 +81,8 @@ func (d *softDevice) run(ctx context.Context) {
 	wg.Go(func() { d.peers.Run(ctx) })
 	wg.Go(func() { d.notice(ctx) })
 	d.Run(ctx)
+	d.plans.retire()
 	wg.Wait()
-	if err := d.discard(); err != nil {
-		d.log.Error("close device", "err", err)
-	}
 }
 
 // noticeEvery is how often the device is asked for what an operator should
@@ -87,29 +100,35 @@ func (d *softDevice) notice(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if s := d.View().Session; s != nil {
-			if text := d.natNotice(); text != "" && text != last {
-				d.log.Warn(text)
-				last = text
-			}
+		if text := d.natNotice(); text != "" && text != last {
+			d.log.Warn(text)
+			last = text
 		}
 	}
 }
 
-// open is the device.Opener: the first time what was opened at the start, later
-// once the netdev is there.
+// open is the device.Opener. What a zombie still has of the instance before ends.
 func (d *softDevice) open(ctx context.Context) (hca.Device, error) {
-	if first := d.first; first != nil {
-		d.first = nil
-		return first, nil
-	}
-	if err := udp.WaitNetdev(ctx, d.cfg.Underlay); err != nil {
+	if err := d.reset(ctx); err != nil {
 		return nil, err
 	}
-	return d.openNow()
+	id, err := d.slot.look()
+	if err != nil {
+		return nil, err
+	}
+	e, err := d.openEngine(id)
+	if err != nil {
+		return nil, err
+	}
+	d.engine.Store(e)
+	dev, err := d.plans.wrap(e.Device, faults.Options{OnUnplug: func() { d.slot.plug(pluggedOut) }})
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return dev, nil
 }
 
-func (d *softDevice) openNow() (hca.Device, error) {
+func (d *softDevice) openEngine(id qprecovery.Identity) (*engine, error) {
 	transport, err := udp.Open(udp.Config{Netdev: d.cfg.Underlay})
 	if err != nil {
 		return nil, err
@@ -118,22 +137,26 @@ func (d *softDevice) openNow() (hca.Device, error) {
 		Name:           d.cfg.Name,
 		Transport:      transport,
 		PKeys:          d.cfg.PKeys,
+		GUID:           id.NodeGUID,
 		StandardMTU:    d.cfg.StandardMTU,
 		KnownPeersOnly: d.cfg.KnownPeersOnly,
 	}
 	if len(d.cfg.Peers) > 0 {
 		cfg.Peers = d.peers.Addrs
 	}
-	if transport.State().MAC == [6]byte{} {
-		cfg.GUID, err = hostGUID(d.cfg.Underlay)
-	}
-	var dev *soft.Device
-	if err == nil {
-		dev, err = soft.Open(cfg)
-	}
+	dev, err := soft.Open(cfg)
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
-	d.engine.Store(dev)
-	return dev, nil
+	return &engine{dev, transport}, nil
+}
+
+// reset is what resetting a software HCA is: what hangs in it returns, and its
+// port is free, whoever holds on to it.
+func (d *softDevice) reset(context.Context) error {
+	d.plans.retire()
+	if e := d.engine.Load(); e != nil {
+		return e.transport.Close()
+	}
+	return nil
 }

@@ -74,7 +74,11 @@ func (d *softDevice) status() control.Device {
 
 // natNotice says that frames come through a NAT, where the device suspects so.
 func (d *softDevice) natNotice() string {
-	seen, real, ok := d.engine.Load().NATSuspect()
+	e := d.engine.Load()
+	if e == nil {
+		return ""
+	}
+	seen, real, ok := e.NATSuspect()
 	if !ok {
 		return ""
 	}

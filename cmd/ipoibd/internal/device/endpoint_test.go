@@ -36,7 +36,7 @@ func TestEndpointHealth(t *testing.T) {
 		if state, err := e.State(); err != nil || state != hca.QPErr {
 			t.Errorf("in ERR: %v, %v", state, err)
 		}
-		b.plug(false)
+		b.slot.unplug()
 		synctest.Wait()
 		if _, err := e.State(); !errors.Is(err, hca.ErrIO) {
 			t.Errorf("device gone: %v", err)

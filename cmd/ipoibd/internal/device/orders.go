@@ -4,41 +4,114 @@ import (
 	"context"
 	"errors"
 
+	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/qprecovery"
 )
 
-// Errors of the operator's orders.
+// Why an order is not taken, or not carried out.
 var (
-	// ErrSuspended: not while the device is suspended.
+	// ErrSuspended: not while the device is suspended. It is also why there is no
+	// session meanwhile.
 	ErrSuspended = errors.New("device is suspended; resume it first")
+	// ErrResumed: the device was resumed before it was closed.
+	ErrResumed = errors.New("device was resumed meanwhile")
 	// ErrEnded: the device's Run has ended.
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset orders a reset of the device, and returns once it is taken up.
-func (d *Device) Reset(context.Context) error {
-	d.Ask(qprecovery.ReasonOperator)
-	return nil
+// The orders wait until the device was open once.
+
+// Reset orders a reset of the device, or hastens what is under way; it returns
+// once that is taken up. Errors: [ErrSuspended], [ErrEnded], that of ctx.
+func (d *Device) Reset(ctx context.Context) error {
+	return d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice})
 }
 
-// Recover orders the wait for the device to begin again after a give-up, with a
-// try at once.
-func (d *Device) Recover(context.Context) error { return nil }
+// Recover has a device that was given up waited for again, with a try at once. It
+// is harmless where nothing is wrong. Errors: as of Reset.
+func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.Recover{}) }
 
-// Suspend ends the use of the device, its users first; it returns when the device
-// is closed. Harmless when repeated.
-func (d *Device) Suspend(context.Context) error { return ErrEnded }
+func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent) error {
+	return d.ask(ctx, func(o *owner, done chan<- error) {
+		if o.ladder.Suspended() {
+			done <- ErrSuspended
+			return
+		}
+		o.step(ev)
+		done <- nil
+	})
+}
 
-// Resume undoes Suspend; it returns once the opening is taken up.
-func (d *Device) Resume(context.Context) error { return ErrEnded }
+// Suspend ends the use of the device, its users first, and returns when it is
+// closed (R26). Harmless when repeated. Errors: [ErrResumed], [ErrEnded], that of
+// ctx; the device is then closed later.
+func (d *Device) Suspend(ctx context.Context) error {
+	return d.ask(ctx, func(o *owner, done chan<- error) {
+		o.suspends = append(o.suspends, done)
+		o.step(qprecovery.Suspend{})
+	})
+}
+
+// Resume undoes Suspend, and returns once the opening or the wait for the device
+// is taken up. Errors: [ErrEnded], that of ctx.
+func (d *Device) Resume(ctx context.Context) error {
+	return d.ask(ctx, func(o *owner, done chan<- error) {
+		o.step(qprecovery.Resume{})
+		done <- nil
+	})
+}
+
+// ask has Run call f, and waits for what f or somebody after it answers.
+func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) error {
+	done := make(chan error, 1)
+	select {
+	case d.calls <- func(o *owner) { f(o, done) }:
+	case <-d.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-d.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// answerSuspends tells those who wait in Suspend.
+func (o *owner) answerSuspends() {
+	var err error
+	switch s := o.ladder.State(); {
+	case s == qprecovery.DeviceSuspended, s == qprecovery.DeviceGivenUp:
+	case o.ladder.Suspended():
+		return
+	default:
+		err = ErrResumed
+	}
+	for _, done := range o.suspends {
+		done <- err
+	}
+	o.suspends = nil
+}
 
 // Status is what an operator may want to know of a device.
 type Status struct {
-	State   qprecovery.DeviceState
-	Reason  qprecovery.Reason
-	History []qprecovery.Record // oldest first, the one under way last
-	Counts  qprecovery.Counts
+	State       qprecovery.DeviceState
+	Reason      qprecovery.Reason   // why the state was entered
+	Suspended   bool                // between Suspend and Resume
+	History     []qprecovery.Record // oldest first, the one under way last; read-only
+	Counts      qprecovery.Counts
+	Coordinator coordinator.Status
 }
 
 // Status returns the state of recovery; any goroutine may ask.
-func (d *Device) Status() Status { return Status{} }
+func (d *Device) Status() Status {
+	s := *d.status.Load()
+	if c := d.shared.Load(); c != nil {
+		s.Coordinator = c.Status()
+	}
+	return s
+}

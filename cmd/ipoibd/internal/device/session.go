@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"sync"
 
 	"ipoibd/hca"
@@ -14,6 +15,10 @@ type Session struct {
 
 	guard    *guard.Device
 	watchers watchers
+	unfollow func() // ends the goroutine that reads the events, and waits for it
+
+	abandonOnce sync.Once
+	abandoned   chan struct{} // closed when the users are waited for no more
 
 	mu      sync.Mutex // guards what follows
 	users   int
@@ -22,7 +27,7 @@ type Session struct {
 }
 
 func newSession(dev *guard.Device, instance uint64) *Session {
-	return &Session{Device: dev, Instance: instance, guard: dev, idle: make(chan struct{})}
+	return &Session{Device: dev, Instance: instance, guard: dev, idle: make(chan struct{}), abandoned: make(chan struct{})}
 }
 
 // Watch has f called with each event of a QP or CQ until stop was called; when
@@ -55,13 +60,28 @@ func (s *Session) Release() {
 	s.checkIdle()
 }
 
-// drain ends the session and waits until all users let go.
-func (s *Session) drain() {
+// retire ends the session: it has no new users. idle is closed once the last one
+// let go.
+func (s *Session) retire() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.retired = true
 	s.checkIdle()
-	s.mu.Unlock()
-	<-s.idle
+}
+
+// abandon gives up waiting for the users: their handles become zombies.
+func (s *Session) abandon() {
+	s.Fail(errAbandoned)
+	s.abandonOnce.Do(func() { close(s.abandoned) })
+}
+
+var errAbandoned = errors.New("not let go within the grace period")
+
+// inUse returns how many users there are.
+func (s *Session) inUse() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.users
 }
 
 func (s *Session) checkIdle() {

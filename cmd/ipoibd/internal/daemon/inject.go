@@ -1,0 +1,73 @@
+package daemon
+
+import (
+	"fmt"
+	"sync"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+)
+
+// plans keeps what is planned from one instance of the device to the next: what
+// an operator ordered to strike so many times does so, whatever is reset meanwhile.
+// What has struck ends with its instance.
+type plans struct {
+	mu    sync.Mutex
+	now   *faults.Device // the present instance; nil: none
+	later []faults.Fault // for the next one
+}
+
+// wrap makes the next instance; the one before is retired.
+func (p *plans) wrap(dev hca.Device, opts faults.Options) (*faults.Device, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now = faults.Wrap(dev, opts)
+	for _, f := range p.later {
+		if err := p.now.Inject(f); err != nil {
+			return nil, err
+		}
+	}
+	p.later = nil
+	return p.now, nil
+}
+
+// retire ends the present instance: what hangs in it returns.
+func (p *plans) retire() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.now == nil {
+		return
+	}
+	p.later = append(p.later, p.now.Planned()...)
+	p.now.Clear()
+	p.now.Release()
+	p.now = nil
+}
+
+func (p *plans) inject(f faults.Fault) error {
+	p.mu.Lock()
+	dev := p.now
+	p.mu.Unlock()
+	if dev == nil {
+		return fmt.Errorf("%w: the device is not open", control.ErrConflict)
+	}
+	return dev.Inject(f) // outside of the lock: it may unplug
+}
+
+// mayFail says whether faults may be injected: control.ErrNotAllowed into
+// hardware, unless the operator allowed it.
+func (d *softDevice) mayFail() error {
+	s := d.View().Session
+	if d.allowFaults || s == nil || s.Attr().Transport == hca.TransportSoftware {
+		return nil
+	}
+	return fmt.Errorf("%w: device %s is hardware; start the daemon with --allow-faults", control.ErrNotAllowed, d.cfg.Name)
+}
+
+// inject injects a fault of hca/faults into the device. Errors:
+// control.ErrConflict while there is no device; hca.ErrInvalid.
+func (d *softDevice) inject(f faults.Fault) error { return d.plans.inject(f) }
+
+// replug undoes an unplug: the same device comes back, or another one.
+func (d *softDevice) replug(p plugged) { d.slot.plug(p) }

@@ -1,0 +1,299 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/qprecovery"
+)
+
+var (
+	quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+	addr1 = netip.MustParseAddr("10.0.0.1")
+)
+
+// bench is a device on a fabric, with the slot that it is plugged into.
+type bench struct {
+	*Device
+	t      *testing.T
+	fabric *memfabric.Fabric
+	slot   *slot
+	stop   func() // ends Run and waits for it
+}
+
+// slot holds at most one HCA, and is the Lister and the Opener of the device.
+type slot struct {
+	fabric *memfabric.Fabric
+
+	mu      sync.Mutex
+	guid    hca.GUID // of what is plugged in; zero: nothing is
+	index   uint32
+	changed chan struct{} // closed and made anew by each change
+	slow    time.Duration // that opening takes
+	mute    bool          // changes are not told
+	opens   int
+	port    *memfabric.Port // opened last
+	faults  *faults.Device  // likewise
+	resets  int
+}
+
+var (
+	guidSame  = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
+	guidOther = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 2}
+	errAbsent = errors.New("not plugged in")
+)
+
+func (s *slot) open(ctx context.Context) (hca.Device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opens++
+	if s.guid == (hca.GUID{}) {
+		return nil, errAbsent
+	}
+	if s.slow > 0 {
+		s.mu.Unlock()
+		time.Sleep(s.slow)
+		s.mu.Lock()
+	}
+	s.port = s.fabric.Attach("eth0", 1500, addr1)
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: s.port, GUID: s.guid})
+	if err != nil {
+		return nil, err
+	}
+	s.faults = faults.Wrap(dev, faults.Options{})
+	return s.faults, ctx.Err()
+}
+
+// reset is what resetting the software HCA is.
+func (s *slot) reset(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resets++
+	s.faults.Clear()
+	s.faults.Release()
+	return s.port.Close()
+}
+
+func (s *slot) List(context.Context) []qprecovery.Identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.list()
+}
+
+func (s *slot) list() []qprecovery.Identity {
+	if s.guid == (hca.GUID{}) {
+		return nil
+	}
+	return []qprecovery.Identity{{NodeGUID: s.guid, PortGUID: s.guid, SysImageGUID: s.guid, Index: s.index, Name: "soft"}}
+}
+
+func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
+	out := make(chan []qprecovery.Identity)
+	go func() {
+		defer close(out)
+		for ctx.Err() == nil {
+			s.mu.Lock()
+			list, changed := s.list(), s.changed
+			s.mu.Unlock()
+			select {
+			case out <- list:
+			case <-changed:
+				continue
+			case <-ctx.Done():
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+// unplug takes the HCA out, plug puts one in.
+func (s *slot) unplug() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.port.Remove()
+	s.become(hca.GUID{})
+}
+
+func (s *slot) plug(guid hca.GUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index++
+	s.become(guid)
+}
+
+func (s *slot) become(guid hca.GUID) {
+	s.guid = guid
+	if !s.mute {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+}
+
+func (s *slot) inject(t *testing.T, f faults.Fault) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.faults.Inject(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newSlot(fabric *memfabric.Fabric) *slot {
+	return &slot{fabric: fabric, guid: guidSame, index: 1, changed: make(chan struct{})}
+}
+
+// newBench makes a device that does not run yet.
+func newBench(t *testing.T, change func(*Config)) *bench {
+	b := &bench{t: t, fabric: memfabric.New(1)}
+	b.slot = newSlot(b.fabric)
+	cfg := Config{Name: "soft", Open: b.slot.open, List: b.slot, Reset: b.slot.reset, Journal: journal.New(), Log: quiet}
+	if change != nil {
+		change(&cfg)
+	}
+	b.Device = New(cfg)
+	return b
+}
+
+// run starts the device; the test calls stop.
+func (b *bench) run() {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); b.Run(ctx) }()
+	b.stop = func() { cancel(); <-done; _ = b.fabric.Close() }
+	synctest.Wait()
+}
+
+// bubble runs a test in synctest, on a device that is open; its end shows that no
+// goroutine is left.
+func bubble(t *testing.T, change func(*Config), f func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, change)
+		b.run()
+		defer b.stop()
+		f(b)
+	})
+}
+
+// startBench is a device that runs; the test calls stop.
+func startBench(t *testing.T) *bench {
+	b := newBench(t, nil)
+	b.run()
+	return b
+}
+
+// user uses the session, and lets go as soon as the view has another one, after a
+// time that it takes for it.
+type user struct {
+	held  *Session
+	takes time.Duration
+	seen  []uint64 // instances used
+	ended chan struct{}
+}
+
+// newUser starts a user, which ends with ctx.
+func (b *bench) newUser(ctx context.Context, takes time.Duration) *user {
+	u := &user{takes: takes, ended: make(chan struct{})}
+	go u.run(ctx, b.Device)
+	synctest.Wait()
+	return u
+}
+
+func (u *user) run(ctx context.Context, d *Device) {
+	defer close(u.ended)
+	views, unsubscribe := d.Subscribe()
+	defer unsubscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			u.letGo()
+			return
+		case <-views:
+			u.follow(d.View())
+		}
+	}
+}
+
+func (u *user) follow(v View) {
+	if v.Session == u.held {
+		return
+	}
+	if u.held != nil {
+		time.Sleep(u.takes)
+	}
+	u.letGo()
+	if v.Session != nil && v.Session.Acquire() {
+		u.held = v.Session
+		u.seen = append(u.seen, v.Session.Instance)
+	}
+}
+
+func (u *user) letGo() {
+	if u.held != nil {
+		u.held.Release()
+		u.held = nil
+	}
+}
+
+// healthy waits until the device is open, at most d, and returns the session.
+func (b *bench) healthy(d time.Duration) *Session {
+	b.t.Helper()
+	return b.await(d, func(v View) bool { return v.Session != nil }).Session
+}
+
+// await waits for a view.
+func (b *bench) await(d time.Duration, ok func(View) bool) View {
+	b.t.Helper()
+	views, unsubscribe := b.Subscribe()
+	defer unsubscribe()
+	late := time.After(d)
+	for {
+		select {
+		case <-views:
+			if v := b.View(); ok(v) {
+				return v
+			}
+		case <-late:
+			b.t.Fatalf("after %s: %+v, %v", d, b.View(), b.Status().State)
+		}
+	}
+}
+
+// wantSteps compares the rungs and reasons of the last recovery.
+func (b *bench) wantSteps(want ...qprecovery.Step) {
+	b.t.Helper()
+	h := b.Status().History
+	if len(h) == 0 {
+		b.t.Fatal("no recovery")
+	}
+	got := h[len(h)-1].Steps
+	if len(got) != len(want) {
+		b.t.Errorf("steps %v, want %v", got, want)
+		return
+	}
+	for i := range want {
+		if got[i].Rung != want[i].Rung || got[i].Reason != want[i].Reason {
+			b.t.Errorf("step %d: %v for %v, want %v for %v", i, got[i].Rung, got[i].Reason, want[i].Rung, want[i].Reason)
+		}
+	}
+}
+
+func rung(r qprecovery.Rung, why qprecovery.Reason) qprecovery.Step {
+	return qprecovery.Step{Rung: r, Reason: why}
+}

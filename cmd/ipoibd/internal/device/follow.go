@@ -1,0 +1,77 @@
+package device
+
+import (
+	"context"
+
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+)
+
+// follow reads the events of a session until its unfollow is called.
+func (o *owner) follow(s *Session) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	s.unfollow = func() { stop(); <-ended }
+	go func() {
+		defer close(ended)
+		o.readEvents(ctx, s)
+	}()
+}
+
+func (o *owner) readEvents(ctx context.Context, s *Session) {
+	for {
+		ev, err := s.NextEvent(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			o.fault(s, Classify(qprecovery.VerbGetAsyncEvent, err))
+			return
+		}
+		o.log.Info("async event", "type", ev.Type.String(), "num", ev.On.Num)
+		s.watchers.tell(ev)
+		o.digest(s, ev)
+	}
+}
+
+// digest does what the device's part in an event is. Those of queue pairs and
+// CQs are their users'.
+func (o *owner) digest(s *Session, ev hca.AsyncEvent) {
+	switch c := qprecovery.OfEvent(ev.Type); c {
+	case qprecovery.ClassPort:
+		o.askPorts(s)
+	case qprecovery.ClassDeviceError, qprecovery.ClassDeviceGone:
+		o.fault(s, c)
+	}
+}
+
+func (o *owner) askPorts(s *Session) {
+	ports, err := queryPorts(s)
+	if err != nil {
+		o.fault(s, Classify(qprecovery.VerbQueryPort, err))
+		return
+	}
+	o.tell(func(o *owner) { o.portsChanged(s, ports) })
+}
+
+func (o *owner) fault(s *Session, c qprecovery.Class) {
+	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: c}) })
+}
+
+func (o *owner) portsChanged(s *Session, ports []hca.PortAttr) {
+	if o.session == s {
+		o.ports = ports
+		o.publish(o.look())
+	}
+}
+
+func queryPorts(s *Session) ([]hca.PortAttr, error) {
+	ports := make([]hca.PortAttr, s.Attr().Ports)
+	for i := range ports {
+		var err error
+		if ports[i], err = s.QueryPort(uint8(i + 1)); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}

@@ -1,0 +1,80 @@
+package device
+
+import (
+	"fmt"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/qprecovery"
+)
+
+// step gives the ladder an event, and does and tells what comes of it.
+func (o *owner) step(ev qprecovery.DeviceEvent) {
+	for _, a := range o.ladder.Step(time.Now(), ev, nil) {
+		o.act(a)
+	}
+	o.show()
+}
+
+func (o *owner) act(a qprecovery.DeviceAction) {
+	switch a := a.(type) {
+	case qprecovery.Drop:
+		o.drop(a)
+	case qprecovery.Open:
+		o.opening.next, o.opening.op = a, a.Op
+	case qprecovery.Refresh:
+		o.refresh()
+	case qprecovery.ResetEnded:
+		o.log.Info("device open", "instance", a.Gen)
+	case qprecovery.GiveUp:
+		o.note("not waited for any more; order `ipoibd recover` once it is back")
+	case qprecovery.ReportForeign:
+		o.note(fmt.Sprintf("another device came and is left alone: node GUID %s, index %d; allow_other_device would take it", a.Identity.NodeGUID, a.Identity.Index))
+	}
+}
+
+// note tells the operator, in log and journal.
+func (o *owner) note(text string) {
+	o.log.Warn("device: " + text)
+	o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
+}
+
+// show publishes state and view as they are now.
+func (o *owner) show() {
+	records := o.ladder.History()
+	o.tracker.Update(records)
+	o.status.Store(&Status{
+		State: o.ladder.State(), Reason: o.ladder.Reason(), Suspended: o.ladder.Suspended(), History: records, Counts: o.ladder.Counts(),
+	})
+	if next := o.look(); !sameView(o.View(), next) {
+		o.publish(next)
+	}
+}
+
+func sameView(a, b View) bool {
+	return a.Session == b.Session && a.GaveUp == b.GaveUp && fmt.Sprint(a.Err) == fmt.Sprint(b.Err)
+}
+
+// look is the view as the state has it.
+func (o *owner) look() View {
+	switch s := o.ladder.State(); s {
+	case qprecovery.DeviceHealthy:
+		return View{Session: o.session, Ports: o.ports}
+	case qprecovery.DeviceGivenUp:
+		return View{Err: fmt.Errorf("device %s is not waited for any more; order `ipoibd recover` once it is back", o.cfg.Name), GaveUp: true}
+	case qprecovery.DeviceSuspending, qprecovery.DeviceSuspended:
+		return View{Err: ErrSuspended}
+	case qprecovery.DeviceReleasing, qprecovery.DeviceWaiting, qprecovery.DeviceRetrying:
+		return View{Err: o.lost()}
+	default:
+		return View{Err: fmt.Errorf("device %s is being reset: %s", o.cfg.Name, o.ladder.Reason())}
+	}
+}
+
+// lost is why the device is waited for.
+func (o *owner) lost() error {
+	if o.cause == nil {
+		return fmt.Errorf("device %s is lost; waiting for its return", o.cfg.Name)
+	}
+	return fmt.Errorf("device %s is lost; waiting for its return: %w", o.cfg.Name, o.cause)
+}

@@ -22,12 +22,13 @@ type EndpointSpec struct {
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
 }
 
-// Endpoint is a queue pair with everything that it needs, in three layers, the
-// inner ones of which can be made anew without the outer ones (R1, R2):
+// Endpoint is a queue pair with everything that it needs, in layers, the inner
+// ones of which can be made anew without the outer ones (R1, R2):
 //
-//	domain | PD, MRs, address handles | for as long as the session
-//	CQs    | send and receive CQ      | until a CQ fails
-//	QP     | the queue pair, its groups | until it cannot be reset
+//	domain  | PD, MRs                    | for as long as the session
+//	handles | address handles            | likewise
+//	CQs     | send and receive CQ        | until a CQ fails
+//	QP      | the queue pair, its groups | until it cannot be reset
 //
 // One goroutine at a time owns it; its address handles are made by workers.
 type Endpoint struct {
@@ -40,7 +41,8 @@ type Endpoint struct {
 	session         *Session
 	pd              hca.PD
 	broadcast, self hca.AH
-	domain, cqs, qp closers
+
+	domain, handles, cqs, qp closers
 }
 
 // closers undo what was done, in order of creation.
@@ -48,7 +50,7 @@ type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }
 
-// close undoes in reverse order (R12), goes on after a failure and reports all
+// close undoes in reverse order, goes on after a failure and reports all
 // of them.
 func (c *closers) close() error {
 	var errs []error
@@ -109,14 +111,14 @@ func (e *Endpoint) makeAHs() (err error) {
 		return fmt.Errorf("make address handle of the port itself: %w", err)
 	}
 	e.AHs = newAHWorkers(e.pd)
-	e.domain.add(e.AHs.Close)
+	e.handles.add(e.AHs.Close)
 	return nil
 }
 
 func (e *Endpoint) makeAH(spec hca.AHSpec) (hca.AH, error) {
 	ah, err := e.pd.CreateAH(spec)
 	if err == nil {
-		e.domain.add(ah.Close)
+		e.handles.add(ah.Close)
 	}
 	return ah, err
 }
@@ -266,10 +268,10 @@ func (e *Endpoint) State() (hca.QPState, error) {
 	return attr.State, err
 }
 
-// Close takes everything down in reverse order, goes on after a failure and
-// reports all of them. What is posted is dropped first, so that nothing uses the
-// address handles any more; a device that is gone cannot be told, and uses
-// nothing.
+// Close takes everything down, goes on after a failure and reports all of them.
+// The order is that of dependence (R12): address handles, groups, queue pair,
+// CQs, MRs, PD. What is posted is dropped first, so that nothing uses the handles
+// any more; a device that is gone cannot be told, and uses nothing.
 func (e *Endpoint) Close() error {
 	var err error
 	if e.QP != nil {
@@ -277,5 +279,5 @@ func (e *Endpoint) Close() error {
 			err = nil
 		}
 	}
-	return errors.Join(err, e.Stop(qprecovery.RungRebuildCQ), e.domain.close())
+	return errors.Join(err, e.handles.close(), e.Stop(qprecovery.RungRebuildCQ), e.domain.close())
 }

@@ -21,8 +21,8 @@ const (
 
 var errFull = errors.New("too many connections")
 
-// accept hands over newcomers until the listener is closed.
-func (o *owner) accept(l *net.UnixListener) {
+// listen hands over newcomers until the listener is closed.
+func (o *owner) listen(l *net.UnixListener) {
 	for {
 		nc, err := l.AcceptUnix()
 		switch {
@@ -42,6 +42,23 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
+}
+
+// accept lets a newcomer in who may be and for whom there is room.
+func (h *host) accept(nc *net.UnixConn) error {
+	who, err := credentials(nc)
+	if err != nil {
+		return err
+	}
+	if h.present() >= maxConns {
+		return errFull
+	}
+	process, err := processOf(nc)
+	if err != nil {
+		return err
+	}
+	h.admit(nc, who.Pid, process)
+	return nil
 }
 
 // admit takes a connection over and watches its process, if it is known.

@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -61,9 +61,8 @@ func (s stub) reset(ctx context.Context, d time.Duration) error {
 	if err := unix.Flock(int(s.resetter.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("reset while somebody has the device open: %w", err)
 	}
-	defer unix.Flock(int(s.resetter.Fd()), unix.LOCK_UN)
 	pause(ctx, d)
-	return ctx.Err()
+	return errors.Join(ctx.Err(), unix.Flock(int(s.resetter.Fd()), unix.LOCK_UN))
 }
 
 // child is the daemon in its own process. It writes what happens, each line with
@@ -110,7 +109,6 @@ func childMain(text string) int {
 	slog.Info("up") // the first time of day that is written reads the time zone's file
 	orders := make(chan string)
 	go readOrders(orders)
-	runtime.Gosched()
 	before := inUse()
 	if err := c.run(orders); err != nil {
 		c.say("wrong: %v", err)
@@ -170,7 +168,7 @@ func (c *child) obey(co *Coordinator, order string) {
 		co.Request()
 	case "status":
 		s := co.Status()
-		c.say("status hosting=%v host=%d up=%v", s.Hosting, s.HostPID, s.Up)
+		c.say("status hosting=%v host=%d up=%v phase=%v", s.Hosting, s.HostPID, s.Up, s.Phase)
 	case "seal":
 		c.try("sealed", seal())
 	case "open":
@@ -198,6 +196,10 @@ func (c *child) handle(co *Coordinator, ev Event) {
 func (c *child) reset(ctx context.Context, without []reset.Member) error {
 	c.say("reset begins %s", strings.Join(names(without), " "))
 	err := c.dev.reset(ctx, c.conf.Verb)
+	if errors.Is(err, context.Canceled) { // it leaves
+		c.say("reset canceled")
+		return err
+	}
 	c.try("reset ends", err)
 	return err
 }

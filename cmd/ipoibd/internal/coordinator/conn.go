@@ -18,7 +18,8 @@ const (
 	// frameTime is how long a peer may take from a frame's first byte to its last,
 	// and a newcomer to its first message. Frames are written whole.
 	frameTime = 5 * time.Second
-	// writeTime is how long a write may wait for room in the socket's buffer.
+	// writeTime is how long what was sent may wait for room in the socket's buffer,
+	// counted from the last message.
 	writeTime = 5 * time.Second
 	// closeTime is how long a connection is kept for what was said before its end.
 	closeTime = time.Second
@@ -47,7 +48,12 @@ type conn struct {
 func (o *owner) newConn(id reset.Conn, nc net.Conn, p patience) *conn {
 	c := &conn{id: id, nc: nc, out: make(chan []byte, queueLen)}
 	o.spawn(func() { o.report(broken{id, c.read(o, p)}) })
-	o.spawn(c.write)
+	o.spawn(func() {
+		defer nc.Close() // which ends read
+		if err := c.write(); err != nil {
+			o.report(broken{id, err})
+		}
+	})
 	return c
 }
 
@@ -79,14 +85,14 @@ func (c *conn) abort() {
 	c.once.Do(func() { close(c.out) })
 }
 
-// write writes what is queued, then closes the connection, which ends read too.
-func (c *conn) write() {
-	defer c.nc.Close()
+// write writes what is queued until the queue is closed.
+func (c *conn) write() error {
 	for frame := range c.out {
 		if _, err := c.nc.Write(frame); err != nil {
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // read reports messages until the stream ends or is lost, and returns why.
@@ -95,12 +101,15 @@ func (c *conn) read(o *owner, p patience) error {
 	c.expect(bool(p))
 	for {
 		n, err := c.nc.Read(buf[len(buf):cap(buf)])
-		rest, bad := c.decode(o, buf[:len(buf)+n])
+		all := buf[:len(buf)+n]
+		rest, bad := c.decode(o, all)
 		if err := errors.Join(bad, err); err != nil {
 			return err
 		}
+		if len(buf) == 0 || len(rest) < len(all) { // else it is still the same frame
+			c.expect(len(rest) > 0)
+		}
 		buf = append(buf[:0], rest...)
-		c.expect(len(buf) > 0)
 	}
 }
 

@@ -24,7 +24,7 @@
 //
 //	goroutine    | how many         | ends with
 //	owner        | 1                | Close
-//	accept       | 1 while hosting  | the listener
+//	listen       | 1 while hosting  | the listener
 //	read, write  | 1 each per conn  | the connection, at the latest closeTime after Close
 //	process      | 1 per peer       | its process; or the peer is forgotten
 //	reset        | at most 1        | Config.Reset returns

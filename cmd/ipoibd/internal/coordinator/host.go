@@ -23,15 +23,22 @@ type host struct {
 
 // becomeHost begins to host at l, which is nil where nobody shares the device.
 func (o *owner) becomeHost(l *net.UnixListener) {
-	conf := reset.Config{Seed: random(), Grace: o.conf.Grace, Limit: o.conf.Limit, Settle: o.conf.Settle}
-	if l == nil {
-		conf.Settle = time.Nanosecond // there was no earlier host to come back from
-	}
-	o.host = &host{o: o, server: reset.NewServer(o.now, conf), listener: l, peers: map[reset.Conn]*peer{}}
+	o.host = &host{o: o, server: o.newServer(l != nil), listener: l, peers: map[reset.Conn]*peer{}}
 	if l != nil {
 		o.log.Info("hosting the resets of the device", "path", o.conf.Path)
-		o.spawn(func() { o.accept(l) })
+		o.spawn(func() { o.listen(l) })
 	}
+}
+
+// newServer returns a server that lets the clients of an earlier host come back,
+// if there may be any; otherwise its settle time is over when it begins.
+func (o *owner) newServer(shared bool) *reset.Server {
+	conf := reset.Config{Seed: random(), Grace: o.conf.Grace, Limit: o.conf.Limit, Settle: o.conf.Settle}
+	if shared {
+		return reset.NewServer(o.now, conf)
+	}
+	conf.Settle = time.Nanosecond
+	return reset.NewServer(o.now.Add(-conf.Settle), conf)
 }
 
 // addSelf connects this process's own client.

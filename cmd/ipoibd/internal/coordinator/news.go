@@ -64,16 +64,10 @@ func (n resetDone) tell(o *owner) {
 }
 
 func (n accepted) tell(o *owner) {
-	who, err := credentials(n.nc)
-	if err == nil && o.host.present() >= maxConns {
-		err = errFull
-	}
-	if err != nil {
+	if err := o.host.accept(n.nc); err != nil {
 		n.nc.Close()
 		o.refuse("newcomer", err)
-		return
 	}
-	o.host.admit(n.nc, who.Pid, processOf(n.nc))
 }
 
 // misbehaved reports whether a connection ended by a fault of the peer: what it

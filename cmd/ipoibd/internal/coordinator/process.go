@@ -21,11 +21,13 @@ func credentials(nc *net.UnixConn) (who *unix.Ucred, err error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("ask who is there: %w", err)
-	case who.Uid != 0 && who.Uid != uint32(os.Geteuid()):
+	case !mayShare(who.Uid, uint32(os.Geteuid())):
 		return nil, fmt.Errorf("user %d: %w", who.Uid, errForeign)
 	}
 	return who, nil
 }
+
+func mayShare(peer, self uint32) bool { return peer == 0 || peer == self }
 
 // onSocket calls f with the descriptor of nc.
 func onSocket(nc *net.UnixConn, f func(fd int) error) error {
@@ -45,21 +47,24 @@ func onSocket(nc *net.UnixConn, f func(fd int) error) error {
 type process struct{ pidfd *os.File }
 
 // processOf returns the process that connected nc; nil where the kernel has no
-// pidfd for it: it has ended, or the kernel is older than Linux 6.5.
-func processOf(nc *net.UnixConn) *process {
+// such pidfd, being older than Linux 6.5.
+func processOf(nc *net.UnixConn) (*process, error) {
 	var pidfd int
 	err := onSocket(nc, func(fd int) (err error) {
 		pidfd, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 		return err
 	})
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("ask for the process: %w", err)
 	}
 	if err := unix.SetNonblock(pidfd, true); err != nil { // for the runtime's poller
 		unix.Close(pidfd)
-		return nil
+		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return &process{os.NewFile(uintptr(pidfd), "pidfd")}
+	return &process{os.NewFile(uintptr(pidfd), "pidfd")}, nil
 }
 
 // wait blocks until the process has ended; false: close was called first.

@@ -174,18 +174,43 @@ func TestR16KilledHost(t *testing.T) {
 // newHost waits until one of two hosts and the other has joined it.
 func newHost(t *testing.T, a, b *daemon) (host, other *daemon) {
 	t.Helper()
+	if awaitHost(t, a, b) == a {
+		return a, b
+	}
+	return b, a
+}
+
+// awaitHost waits until one daemon hosts, all have joined it and no reset is
+// under way.
+func awaitHost(t *testing.T, all ...*daemon) *daemon {
+	t.Helper()
 	for end := time.Now().Add(ample); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		for _, pair := range [][2]*daemon{{a, b}, {b, a}} {
-			pair[0].order("status")
-			pair[1].order("status")
-			want := fmt.Sprintf("hosting=false host=%d up=true", pair[0].cmd.Process.Pid)
-			if strings.HasPrefix(pair[0].await("status").text, "status hosting=true") && pair[1].await("status").text == "status "+want {
-				return pair[0], pair[1]
-			}
+		if host := hostOf(all); host != nil {
+			return host
 		}
 	}
-	t.Fatal("nobody took over")
-	return nil, nil
+	t.Fatal("no host that all know")
+	return nil
+}
+
+// hostOf returns the host if all daemons agree on it; nil if not.
+func hostOf(all []*daemon) (host *daemon) {
+	for _, d := range all {
+		d.order("status")
+		if strings.HasPrefix(d.await("status").text, "status hosting=true") {
+			host = d
+		}
+	}
+	if host == nil {
+		return nil
+	}
+	want := fmt.Sprintf("status hosting=false host=%d up=true phase=idle", host.cmd.Process.Pid)
+	for _, d := range all {
+		if last := d.past[len(d.past)-1].text; d != host && last != want {
+			return nil
+		}
+	}
+	return host
 }
 
 // The host dies in the middle of a reset, which another takes up.

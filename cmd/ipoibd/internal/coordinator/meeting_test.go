@@ -1,0 +1,275 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// joinAt joins at path; the test closes it.
+func joinAt(t *testing.T, path, name string) *Coordinator {
+	t.Helper()
+	c, err := Join(t.Context(), Config{
+		Device: "stub", Name: name, Path: path, Settle: time.Millisecond,
+		Reset: (&verb{}).reset, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// leaveStale leaves a socket behind as a process that was killed does.
+func leaveStale(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+// Of many who start at once at a dead host's socket one hosts, and all find it;
+// when it leaves, one of the others does.
+func TestR16OneHost(t *testing.T) {
+	checkLeaks(t)
+	const rounds, members = 20, 8
+	for round := range rounds {
+		path := filepath.Join(t.TempDir(), "device.sock")
+		leaveStale(t, path)
+		all := joinTogether(t, path, members)
+		for len(all) > 0 {
+			leaves := theHost(t, all)
+			if round%2 == 1 {
+				leaves = round % len(all) // anybody
+			}
+			all[leaves].Close()
+			all = slices.Delete(all, leaves, leaves+1)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the last one left the socket: %v", err)
+		}
+	}
+}
+
+func joinTogether(t *testing.T, path string, n int) []*Coordinator {
+	all := make([]*Coordinator, n)
+	var group sync.WaitGroup
+	for i := range all {
+		group.Go(func() {
+			c, err := Join(t.Context(), Config{
+				Device: "stub", Name: fmt.Sprint(i), Path: path, Reset: (&verb{}).reset, Log: slog.New(slog.DiscardHandler),
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			all[i] = c
+		})
+	}
+	group.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return all
+}
+
+// theHost waits until everybody is registered with the same host, and returns
+// which it is.
+func theHost(t *testing.T, all []*Coordinator) int {
+	t.Helper()
+	for end := time.Now().Add(ample); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		hosts, up, at := 0, 0, 0
+		for i, c := range all {
+			s := c.Status()
+			if s.Up && len(s.Members) == len(all)-1 {
+				up++
+			}
+			if s.Hosting {
+				hosts, at = hosts+1, i
+			}
+		}
+		if hosts > 1 {
+			t.Fatalf("%d hosts", hosts)
+		}
+		if hosts == 1 && up == len(all) {
+			return at
+		}
+	}
+	t.Fatalf("no host that all know: %+v", all[0].Status())
+	return 0
+}
+
+// The socket's mode is 0600 at every moment, whatever the umask.
+func TestR16SocketIsPrivateFromTheFirst(t *testing.T) {
+	checkLeaks(t)
+	defer unix.Umask(unix.Umask(0))
+	path := filepath.Join(t.TempDir(), "new", "folder", "device.sock")
+	seen, stop := 0, make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if st, err := os.Lstat(path); err == nil {
+				seen++
+				if st.Mode().Perm() != 0o600 {
+					t.Errorf("mode %v", st.Mode())
+				}
+			}
+		}
+	})
+	for range 200 {
+		c := joinAt(t, path, "ib0")
+		if st, err := os.Stat(path + ".lock"); err != nil || st.Mode() != 0o600 {
+			t.Errorf("lock file: %v, %v", st, err)
+		}
+		c.Close()
+	}
+	close(stop)
+	group.Wait()
+	if seen == 0 {
+		t.Error("never saw the socket")
+	}
+}
+
+func TestR16WhoMayShare(t *testing.T) {
+	for _, c := range []struct {
+		peer, self uint32
+		may        bool
+	}{
+		{0, 0, true},
+		{0, 1000, true},
+		{1000, 1000, true},
+		{1000, 0, false},
+		{1001, 1000, false},
+		{65534, 0, false},
+	} {
+		if got := mayShare(c.peer, c.self); got != c.may {
+			t.Errorf("user %d with user %d: %v", c.peer, c.self, got)
+		}
+	}
+}
+
+// Another user is refused, even where the socket's mode would let it in.
+func TestR16ForeignUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // nobody but root can be somebody else; TestR16WhoMayShare has the rule
+	}
+	c, path := hostHere(t, Config{Path: filepath.Join(openFolder(t), "device.sock")})
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r := newRaw(t, dialAs(t, 65534, path))
+	r.expectEnd()
+	awaitStatus(t, c, func(s Status) bool { return s.Refused == 1 && len(s.Members) == 0 })
+	dialRaw(t, path).hello(7)
+}
+
+// openFolder is a folder that every user can enter.
+func openFolder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} { // the latter is the test's as well
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// dialAs connects as another user, which one thread becomes; it ends with the
+// goroutine that is locked to it.
+func dialAs(t *testing.T, uid uintptr, path string) net.Conn {
+	t.Helper()
+	var nc net.Conn
+	var err error
+	var group sync.WaitGroup
+	group.Go(func() {
+		runtime.LockOSThread()
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
+			err = errno
+			return
+		}
+		nc, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	})
+	group.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc
+}
+
+func TestR16JoinSaysWhatIsWrong(t *testing.T) {
+	checkLeaks(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(file, link+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		file:                          ErrNotSocket,
+		dir:                           ErrNotSocket,
+		filepath.Join(file, "a.sock"): unix.ENOTDIR,
+		link:                          unix.ELOOP,
+	} {
+		if _, err := Join(t.Context(), Config{Device: "stub", Path: path, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+	}
+}
+
+// Join ends with its context, and says what it waited for.
+func TestR16JoinWaitsForTheHost(t *testing.T) {
+	checkLeaks(t)
+	path := filepath.Join(t.TempDir(), "device.sock")
+	host := joinAt(t, path, "ib0")
+	defer host.Close()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := Join(ctx, Config{Device: "stub", Path: path, Reset: (&verb{}).reset, Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errHosted) {
+		t.Error(err)
+	}
+}
+
+// A lock file that somebody removed is made anew by who takes over.
+func TestR16LockFileRemoved(t *testing.T) {
+	checkLeaks(t)
+	path := filepath.Join(t.TempDir(), "device.sock")
+	all := []*Coordinator{joinAt(t, path, "ib0"), joinAt(t, path, "ib1"), joinAt(t, path, "ib2")}
+	if err := os.Remove(path + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	for len(all) > 0 {
+		at := theHost(t, all)
+		all[at].Close()
+		all = slices.Delete(all, at, at+1)
+	}
+	if _, err := os.Stat(path + ".lock"); err != nil {
+		t.Error(err)
+	}
+}

@@ -94,7 +94,10 @@ type testHost struct {
 	mu     sync.Mutex
 	port   *memfabric.Port
 	absent bool
-	faults *faults.Device // of the device that was opened last
+	index  uint32 // of the netdev
+
+	plugged chan struct{}  // has a value when absent changed
+	faults  *faults.Device // of the device that was opened last
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -116,8 +119,9 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 		t: t, name: string('a' + rune(n) - 1), fabric: fabric,
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+		plugged: make(chan struct{}, 1), index: 1,
 	}
-	h.dev = device.New(device.Config{Name: "soft", Open: h.open, Log: quiet})
+	h.dev = device.New(h.device())
 	h.iface = newIface(t, h.tap, h.dev, testConfig())
 	h.start()
 	return h
@@ -145,7 +149,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 		return nil, errors.New("netdev is not there")
 	}
 	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +223,7 @@ func (h *testHost) unplug() {
 	defer h.mu.Unlock()
 	h.absent = true
 	h.port.Remove()
+	h.replugged()
 }
 
 // underlay is the netdev as it was plugged in last.
@@ -232,6 +237,8 @@ func (h *testHost) plug() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.absent = false
+	h.index++
+	h.replugged()
 }
 
 // up is `ip link set ib0 up` with an address.

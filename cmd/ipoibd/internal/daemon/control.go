@@ -2,13 +2,19 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
 )
 
-// Names, Status and the methods below are the daemon's side of its control
-// socket.
+// Names and the methods below are the daemon's side of its control socket.
 func (d *daemon) Names() (n control.Names) {
 	for _, dev := range d.devices {
 		n.Devices = append(n.Devices, dev.cfg.Name)
@@ -19,18 +25,128 @@ func (d *daemon) Names() (n control.Names) {
 	return n
 }
 
+// Status implements control.Daemon.
 func (d *daemon) Status() control.Status { return d.status() }
 
+// Journal implements control.Daemon.
 func (d *daemon) Journal() *journal.Journal { return d.journal }
 
-func (d *daemon) Fault(control.FaultRequest) error { return control.ErrUnavailable }
-
-func (d *daemon) Reset(context.Context, control.ResetRequest) error { return control.ErrUnavailable }
-
-func (d *daemon) Recover(context.Context, control.RecoverRequest) error {
-	return control.ErrUnavailable
+// Reset implements control.Daemon.
+func (d *daemon) Reset(ctx context.Context, q control.ResetRequest) error {
+	switch q.Scope {
+	case control.ScopeQP:
+		return refusal(d.iface(q.Interface).Reset(ctx, qprecovery.RungResetQP))
+	case control.ScopeCQ:
+		return refusal(d.iface(q.Interface).Reset(ctx, qprecovery.RungRebuildCQ))
+	}
+	return refusal(d.device(q.Device).Reset(ctx))
 }
 
-func (d *daemon) Suspend(context.Context) error { return control.ErrUnavailable }
+// Recover implements control.Daemon.
+func (d *daemon) Recover(ctx context.Context, q control.RecoverRequest) error {
+	return refusal(d.device(q.Device).Recover(ctx))
+}
 
-func (d *daemon) Resume(context.Context) error { return control.ErrUnavailable }
+// Suspend implements control.Daemon: all devices at the same time, each after its
+// interfaces.
+func (d *daemon) Suspend(ctx context.Context) error {
+	return d.each(func(dev *softDevice) error { return dev.Suspend(ctx) })
+}
+
+// Resume implements control.Daemon.
+func (d *daemon) Resume(ctx context.Context) error {
+	return d.each(func(dev *softDevice) error { return dev.Resume(ctx) })
+}
+
+func (d *daemon) each(do func(*softDevice) error) error {
+	ended := make(chan error, len(d.devices))
+	for _, dev := range d.devices {
+		go func() { ended <- do(dev) }()
+	}
+	var errs []error
+	for range d.devices {
+		errs = append(errs, refusal(<-ended))
+	}
+	return errors.Join(errs...)
+}
+
+// Fault implements control.Daemon.
+func (d *daemon) Fault(q control.FaultRequest) error {
+	if err := d.fault(d.device(q.Device), q); err != nil {
+		return refusal(err)
+	}
+	d.opts.Log.Warn("fault injected", "device", q.Device, "kind", q.Kind, "after", q.After, "count", q.Count, "verb", q.Verb)
+	d.journal.Add(journal.Entry{Scope: q.Device, Kind: journal.KindFault, Text: q.Kind})
+	return nil
+}
+
+func (d *daemon) fault(dev *softDevice, q control.FaultRequest) error {
+	if err := dev.mayFail(); err != nil {
+		return err
+	}
+	switch q.Kind {
+	case control.FaultReplug:
+		dev.replug(pluggedIn)
+	case control.FaultReplugOther:
+		dev.replug(pluggedOther)
+	case control.FaultClientSlow:
+		d.misbehave(q.Device, iface.Slow)
+	case control.FaultClientDead:
+		d.misbehave(q.Device, iface.Dead)
+	default:
+		kind, err := faults.ParseKind(q.Kind)
+		if err != nil {
+			return err
+		}
+		return dev.inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
+	}
+	return nil
+}
+
+// misbehave makes the first interface of a device a bad client.
+func (d *daemon) misbehave(device string, how iface.Misbehaviour) {
+	for _, f := range d.ifaces {
+		if f.DeviceName() == device {
+			f.Misbehave(how)
+			return
+		}
+	}
+}
+
+// device finds a device of [daemon.Names].
+func (d *daemon) device(name string) *softDevice {
+	for _, dev := range d.devices {
+		if dev.cfg.Name == name {
+			return dev
+		}
+	}
+	panic(fmt.Sprintf("no device %q", name))
+}
+
+// iface finds an interface of [daemon.Names].
+func (d *daemon) iface(name string) *iface.Iface {
+	for _, f := range d.ifaces {
+		if f.Name() == name {
+			return f
+		}
+	}
+	panic(fmt.Sprintf("no interface %q", name))
+}
+
+// refusals are the errors of the rooms that an operator is to hear of by a
+// status of its own.
+var refusals = []struct{ of, as error }{
+	{iface.ErrNothing, control.ErrConflict},
+	{device.ErrSuspended, control.ErrConflict},
+	{device.ErrEnded, control.ErrConflict},
+	{hca.ErrInvalid, control.ErrInvalid},
+}
+
+func refusal(err error) error {
+	for _, r := range refusals {
+		if errors.Is(err, r.of) {
+			return fmt.Errorf("%w: %w", r.as, err)
+		}
+	}
+	return err
+}

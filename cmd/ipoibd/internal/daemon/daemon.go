@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/power"
 )
 
 // stopLimit bounds an orderly end; what has not ended by then is left to the
@@ -91,13 +92,19 @@ func (d *daemon) discard() error {
 // parts are the goroutines of a daemon that serves.
 type parts struct {
 	ifaces, devices sync.WaitGroup
-	ended           chan error // what an interface ended with, nil too
-	broken          chan error // the control socket's error
+	ended           chan error    // what an interface ended with, nil too
+	broken          chan error    // the control socket's error
+	shutdown        chan struct{} // closed when the system shuts down
+	stopped         chan struct{} // closed when the fabric is not used any more
 }
 
 // serve runs everything until ctx ends, then stops it in order.
 func (d *daemon) serve(ctx context.Context) error {
-	p := parts{ended: make(chan error, len(d.ifaces)), broken: make(chan error, 1)}
+	p := parts{
+		ended: make(chan error, len(d.ifaces)), broken: make(chan error, 1),
+		shutdown: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	defer d.watchPower(&p)()
 	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
 	devCtx, stopDevices := context.WithCancel(context.Background())
 	defer stopIfaces()
@@ -106,6 +113,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
 	err := d.waitEnd(ctx, &p)
 	d.opts.Log.Info("stopping")
+	defer close(p.stopped)
 	return errors.Join(err, d.stop(
 		func() { stopIfaces(); p.ifaces.Wait() },
 		func() { stopDevices(); p.devices.Wait() },
@@ -133,12 +141,36 @@ func (d *daemon) runInterface(ctx context.Context, f *iface.Iface) error {
 	return err
 }
 
-// waitEnd waits until ctx or the control socket ends, or no interface is left.
+// watchPower follows the system's sleep and shutdown (R26) until what it returns
+// is called, which is after the fabric is not used any more: the system waits
+// for that.
+func (d *daemon) watchPower(p *parts) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var watcher sync.WaitGroup
+	hooks := power.Hooks{Suspend: d.Suspend, Resume: d.Resume, Stop: func() {
+		close(p.shutdown)
+		<-p.stopped
+	}}
+	watcher.Go(func() {
+		if err := power.New(hooks, d.opts.Log).Run(ctx); err != nil {
+			d.opts.Log.Error("power", "err", err)
+		}
+	})
+	return func() {
+		cancel()
+		watcher.Wait()
+	}
+}
+
+// waitEnd waits until ctx, the system or the control socket ends, or no interface
+// is left.
 func (d *daemon) waitEnd(ctx context.Context, p *parts) error {
 	var errs []error
 	for range d.ifaces {
 		select {
 		case <-ctx.Done():
+			return nil
+		case <-p.shutdown:
 			return nil
 		case err := <-p.broken:
 			return fmt.Errorf("control socket: %w", err)

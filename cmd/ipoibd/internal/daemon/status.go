@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 )
 
@@ -60,6 +61,7 @@ func (d *softDevice) status() control.Device {
 	if len(d.cfg.Peers) > 0 {
 		s.Peers = d.peers.Addrs()
 	}
+	s.Recovery, s.Coordinator = recoveryOf(d.Device.Status())
 	if view.Session == nil {
 		s.State = view.Err.Error()
 		return s
@@ -70,6 +72,14 @@ func (d *softDevice) status() control.Device {
 	}
 	s.Notice = d.natNotice()
 	return s
+}
+
+func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
+	c := &control.Coordinator{Hosting: s.Coordinator.Hosting, Phase: s.Coordinator.Phase.String(), Members: []string{}}
+	for _, m := range s.Coordinator.Members {
+		c.Members = append(c.Members, fmt.Sprintf("%s (PID %d)", m.Name, m.PID))
+	}
+	return control.NewRecovery(s.State, s.Reason, s.Counts, s.History, time.Now()), c
 }
 
 // natNotice says that frames come through a NAT, where the device suspects so.

@@ -25,37 +25,9 @@ func sample() Status {
 	}
 }
 
-// fake is a daemon that notes what it is ordered.
-type fake struct{ Daemon }
-
-func (*fake) Status() Status { return sample() }
-
-func serve(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "sub", "c.sock")
-	s, err := Listen(path, &fake{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.Serve() }()
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("socket left behind: %v", err)
-		}
-	})
-	return path
-}
-
 // What the daemon says arrives as it was said, enumerations and addresses too.
 func TestStatusRoundTrip(t *testing.T) {
-	got, err := GetStatus(t.Context(), serve(t))
+	got, err := GetStatus(t.Context(), serve(t, newFake()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +37,7 @@ func TestStatusRoundTrip(t *testing.T) {
 }
 
 func TestSocketIsPrivateAndExclusive(t *testing.T) {
-	path := serve(t)
+	path := serve(t, newFake())
 	st, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +45,7 @@ func TestSocketIsPrivateAndExclusive(t *testing.T) {
 	if st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600", st.Mode().Perm())
 	}
-	if _, err := Listen(path, &fake{}); !errors.Is(err, ErrRunning) {
+	if _, err := Listen(path, newFake()); !errors.Is(err, ErrRunning) {
 		t.Errorf("second daemon: %v", err)
 	}
 }
@@ -86,7 +58,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	s, err := Listen(path, &fake{})
+	s, err := Listen(path, newFake())
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
@@ -96,7 +68,7 @@ func TestStaleSocketIsReplacedOtherFilesAreNot(t *testing.T) {
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, &fake{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := Listen(path, newFake()); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "mine" {
@@ -124,7 +96,7 @@ func TestAllowed(t *testing.T) {
 
 // Whatever a client sends, the server goes on answering the next one.
 func TestGarbageIsSurvived(t *testing.T) {
-	path := serve(t)
+	path := serve(t, newFake())
 	for _, garbage := range []string{"", "\x00\xff", "GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", "DELETE /v1/status HTTP/1.0\r\n\r\n", strings.Repeat("A", 1<<20)} {
 		c, err := net.Dial("unix", path)
 		if err != nil {

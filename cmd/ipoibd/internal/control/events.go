@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -54,10 +55,10 @@ func eventsQuery(q url.Values) (since uint64, follow bool, err error) {
 		case "follow":
 			follow, err = strconv.ParseBool(values[0])
 		default:
-			err = fmt.Errorf("no parameter %q", name)
+			err = errors.New("no such parameter")
 		}
 		if err != nil {
-			return 0, false, fmt.Errorf("%w: %w", ErrInvalid, err)
+			return 0, false, fmt.Errorf("%w: %s: %w", ErrInvalid, name, err)
 		}
 	}
 	return since, follow, nil

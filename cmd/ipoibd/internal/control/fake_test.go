@@ -1,0 +1,112 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// limit bounds every wait in real time; it is ten times what is seen.
+const limit = 10 * time.Second
+
+// fake is a daemon with one device and one interface that notes its orders.
+type fake struct {
+	names Names
+	log   *journal.Journal
+	err   error                           // answer to every order
+	work  func(ctx context.Context) error // how an order is done, where it is not nil
+
+	mu     sync.Mutex
+	orders []string
+}
+
+func newFake() *fake {
+	return &fake{names: Names{Devices: []string{"soft"}, Interfaces: []string{"ib0"}}, log: journal.New()}
+}
+
+func (f *fake) Names() Names              { return f.names }
+func (*fake) Status() Status              { return sample() }
+func (f *fake) Journal() *journal.Journal { return f.log }
+
+func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(), "fault", q) }
+
+func (f *fake) Reset(ctx context.Context, q ResetRequest) error { return f.take(ctx, "reset", q) }
+
+func (f *fake) Recover(ctx context.Context, q RecoverRequest) error { return f.take(ctx, "recover", q) }
+
+func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", bare{}) }
+
+func (f *fake) Resume(ctx context.Context) error { return f.take(ctx, "resume", bare{}) }
+
+func (f *fake) take(ctx context.Context, name string, q any) error {
+	f.mu.Lock()
+	f.orders = append(f.orders, fmt.Sprintf("%s %+v", name, q))
+	f.mu.Unlock()
+	if f.work != nil {
+		return f.work(ctx)
+	}
+	return f.err
+}
+
+// taken returns the orders so far and forgets them.
+func (f *fake) taken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.orders
+	f.orders = nil
+	return out
+}
+
+// serve has a daemon answer on a socket of its own until the test ends, and
+// checks that it leaves nothing behind.
+func serve(t *testing.T, d Daemon) (path string) {
+	t.Helper()
+	goroutines := runtime.NumGoroutine()
+	path, stop := start(t, d)
+	t.Cleanup(func() {
+		stop()
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("socket left behind: %v", err)
+		}
+		eventually(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines })
+	})
+	return path
+}
+
+// start returns what ends the server, and waits for it, once.
+func start(t *testing.T, d Daemon) (path string, stop func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "sub", "c.sock")
+	s, err := Listen(path, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve() }()
+	return path, sync.OnceFunc(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+}
+
+// eventually waits for what goroutines of others bring about.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+)
+
+// Each order reaches the daemon as it was given, the names that it left out
+// filled in, and comes back so.
+func TestOrdersReachTheDaemon(t *testing.T) {
+	f := newFake()
+	path, ctx := serve(t, f), t.Context()
+	for _, c := range []struct {
+		want string
+		post func() (any, error)
+		back any
+	}{
+		{"fault {Kind:verb_hangs After:2 Count:3 Verb:query_qp Device:soft}", func() (any, error) {
+			return PostFault(ctx, path, FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp"})
+		}, FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp", Device: "soft"}},
+		{"fault {Kind:replug After:0 Count:0 Verb: Device:soft}", func() (any, error) {
+			return PostFault(ctx, path, FaultRequest{Kind: FaultReplug, Device: "soft"})
+		}, FaultRequest{Kind: FaultReplug, Device: "soft"}},
+		{"reset {Scope:qp Interface:ib0 Device:}", func() (any, error) {
+			return PostReset(ctx, path, ResetRequest{Scope: ScopeQP})
+		}, ResetRequest{Scope: ScopeQP, Interface: "ib0"}},
+		{"reset {Scope:cq Interface:ib0 Device:}", func() (any, error) {
+			return PostReset(ctx, path, ResetRequest{Scope: ScopeCQ, Interface: "ib0"})
+		}, ResetRequest{Scope: ScopeCQ, Interface: "ib0"}},
+		{"reset {Scope:device Interface: Device:soft}", func() (any, error) {
+			return PostReset(ctx, path, ResetRequest{Scope: ScopeDevice})
+		}, ResetRequest{Scope: ScopeDevice, Device: "soft"}},
+		{"recover {Device:soft}", func() (any, error) {
+			return PostRecover(ctx, path, RecoverRequest{})
+		}, RecoverRequest{Device: "soft"}},
+		{"suspend {}", func() (any, error) { return nil, PostSuspend(ctx, path) }, nil},
+		{"resume {}", func() (any, error) { return nil, PostResume(ctx, path) }, nil},
+	} {
+		back, err := c.post()
+		if err != nil {
+			t.Errorf("%s: %v", c.want, err)
+		}
+		if got := f.taken(); !reflect.DeepEqual(got, []string{c.want}) {
+			t.Errorf("daemon was ordered %q, want %q", got, c.want)
+		}
+		if !reflect.DeepEqual(back, c.back) {
+			t.Errorf("%s came back as %+v", c.want, back)
+		}
+	}
+}
+
+// raw sends one request and returns the status code and the refusal's text.
+func raw(t *testing.T, path, method, url, body string) (code int, text string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
+		DisableKeepAlives: true,
+	}}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://ipoibd"+url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r refusal
+	if err := json.Unmarshal(answer, &r); err != nil {
+		t.Errorf("%s %s: the answer is not JSON: %q", method, url, answer)
+	}
+	return resp.StatusCode, r.Error
+}
+
+// None of these reaches the daemon.
+func TestRefusalsOfRequests(t *testing.T) {
+	f := newFake()
+	path := serve(t, f)
+	for _, c := range []struct {
+		method, url, body string
+		code              int
+		text              string
+	}{
+		{"GET", "/", "", 404, "not found: /"},
+		{"GET", "/v1/nothing", "", 404, "not found: /v1/nothing"},
+		{"GET", "/v1/status/", "", 404, "not found"},
+		{"POST", "/v1/status", "", 405, "wants GET"},
+		{"GET", "/v1/fault", "", 405, "/v1/fault wants POST"},
+		{"DELETE", "/v1/events", "", 405, "wants GET"},
+		{"GET", "/v1/status", "{}", 400, "takes no body"},
+		{"GET", "/v1/events?since=-1", "", 400, "since"},
+		{"GET", "/v1/events?follow=perhaps", "", 400, "perhaps"},
+		{"GET", "/v1/events?fast=true", "", 400, "fast: no such parameter"},
+		{"POST", "/v1/fault", "", 400, `no fault ""`},
+		{"POST", "/v1/fault", "null", 400, `no fault ""`},
+		{"POST", "/v1/fault", "[]", 400, "bad request: json"},
+		{"POST", "/v1/fault", `{"kind":`, 400, "bad request: unexpected EOF"},
+		{"POST", "/v1/fault", `{"kind":"earthquake"}`, 400, `no fault "earthquake"`},
+		{"POST", "/v1/fault", `{"kind":"unplug","when":1}`, 400, `unknown field "when"`},
+		{"POST", "/v1/fault", `{"kind":"unplug","after":1e99}`, 400, "bad request: json"},
+		{"POST", "/v1/fault", `{"kind":"unplug"} {"kind":"unplug"}`, 400, "more than one JSON value"},
+		{"POST", "/v1/fault", `{"kind":"unplug"} x`, 400, "bad request: invalid character"},
+		{"POST", "/v1/fault", `{"kind":"replug","count":2}`, 400, "replug takes no after, count or verb"},
+		{"POST", "/v1/fault", `{"kind":"unplug","device":"hard"}`, 404, `no device "hard"`},
+		{"POST", "/v1/fault", `{"kind":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too large"},
+		{"POST", "/v1/fault", `{"kind":"unplug"}` + strings.Repeat(" ", maxBody), 413, "too large"},
+		{"POST", "/v1/reset", "{}", 400, `no scope ""`},
+		{"POST", "/v1/reset", `{"scope":"world"}`, 400, `no scope "world"`},
+		{"POST", "/v1/reset", `{"scope":"qp","device":"soft"}`, 400, "not of a device"},
+		{"POST", "/v1/reset", `{"scope":"device","interface":"ib0"}`, 400, "of all its interfaces"},
+		{"POST", "/v1/reset", `{"scope":"cq","interface":"ib9"}`, 404, `no interface "ib9"`},
+		{"POST", "/v1/recover", `{"device":"hard"}`, 404, `no device "hard"`},
+		{"POST", "/v1/suspend", `{"now":true}`, 400, "unknown field"},
+		{"POST", "/v1/resume", `"please"`, 400, "bad request"},
+	} {
+		code, text := raw(t, path, c.method, c.url, c.body)
+		if code != c.code || !strings.Contains(text, c.text) {
+			t.Errorf("%s %s %.40s: %d %q, want %d ...%q", c.method, c.url, c.body, code, text, c.code, c.text)
+		}
+	}
+	if got := f.taken(); got != nil {
+		t.Errorf("the daemon was ordered %q", got)
+	}
+}
+
+func TestSeveralHaveToBeNamed(t *testing.T) {
+	f := newFake()
+	f.names = Names{Devices: []string{"a", "b"}, Interfaces: []string{}}
+	path := serve(t, f)
+	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "name one device of a, b") {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, text := raw(t, path, "POST", "/v1/reset", `{"scope":"qp"}`); code != 404 || !strings.Contains(text, "there is no interface") {
+		t.Errorf("%d %q", code, text)
+	}
+	if code, _ := raw(t, path, "POST", "/v1/recover", `{"device":"b"}`); code != 200 {
+		t.Errorf("one that is named: %d", code)
+	}
+}
+
+// What the daemon refuses comes with a fitting status, and in its own words.
+func TestRefusalsOfTheDaemon(t *testing.T) {
+	for err, code := range map[error]int{
+		ErrInvalid: 400, hca.ErrInvalid: 400, ErrNotAllowed: 403, ErrNotFound: 404, ErrConflict: 409,
+		ErrUnavailable: 503, context.Canceled: 503, errors.New("the disk is on fire"): 500,
+	} {
+		t.Run(err.Error(), func(t *testing.T) {
+			f := newFake()
+			f.err = fmt.Errorf("because: %w", err)
+			path := serve(t, f)
+			if got, text := raw(t, path, "POST", "/v1/suspend", ""); got != code || text != f.err.Error() {
+				t.Errorf("%d %q, want %d", got, text, code)
+			}
+			want := "refused: because: " + err.Error()
+			if err := PostSuspend(t.Context(), path); err == nil || err.Error() != want {
+				t.Errorf("client: %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+func TestEveryFaultHasANameOfItsOwnAndAText(t *testing.T) {
+	seen := map[string]bool{}
+	for _, k := range FaultKinds() {
+		if k.Name == "" || k.Text == "" || seen[k.Name] {
+			t.Errorf("%+v", k)
+		}
+		seen[k.Name] = true
+		if _, err := faults.ParseKind(k.Name); (err == nil) == k.Shell {
+			t.Errorf("%s: of the shell %t, of the device: %v", k.Name, k.Shell, err)
+		}
+	}
+	if len(seen) != int(faults.NumKind)+4 {
+		t.Errorf("%d kinds", len(seen))
+	}
+}

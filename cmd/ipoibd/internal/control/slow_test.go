@@ -1,0 +1,267 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// pipes is a listener in memory, so that time may be virtual.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (*pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
+// inMemory runs a test in virtual time against a server whose peers are all let
+// in; its daemon does its orders by work.
+func inMemory(t *testing.T, work func(context.Context) error, test func(t *testing.T, f *fake, s *Server, p *pipes)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.work = work
+		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		ctx, end := context.WithCancel(context.Background())
+		s := &Server{daemon: f, listener: p, followers: make(chan struct{}, maxFollowers), end: end}
+		s.http = s.newHTTP(ctx)
+		s.http.Handler = s.routes()
+		var served sync.WaitGroup
+		served.Go(func() {
+			if err := s.Serve(); err != nil {
+				t.Errorf("serve: %v", err)
+			}
+		})
+		test(t, f, s, p)
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		served.Wait()
+	})
+}
+
+func send(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const followRequest = "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// A follower that does not read loses its place after writeTimeout; neither the
+// journal nor another follower waits for it.
+func TestFollowerThatDoesNotReadIsDropped(t *testing.T) {
+	inMemory(t, nil, func(t *testing.T, f *fake, s *Server, p *pipes) {
+		deaf, good := p.dial(), p.dial()
+		defer deaf.Close()
+		defer good.Close()
+		send(t, deaf, followRequest)
+		send(t, good, followRequest)
+		var got []byte
+		go func() { got, _ = io.ReadAll(good) }() // ends with the connection
+		synctest.Wait()
+		began := time.Now()
+		for range 2 * journal.Size {
+			f.log.Add(journal.Entry{Text: "x"})
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("the journal waited %s", time.Since(began))
+		}
+		synctest.Wait()
+		if len(s.followers) != 2 {
+			t.Errorf("%d followers, want 2", len(s.followers))
+		}
+		time.Sleep(writeTimeout + time.Millisecond)
+		synctest.Wait()
+		if len(s.followers) != 1 {
+			t.Errorf("%d followers after %s, want the good one", len(s.followers), writeTimeout)
+		}
+		f.log.Add(journal.Entry{Text: "the last one"})
+		synctest.Wait()
+		s.end()
+		synctest.Wait()
+		good.Close()
+		synctest.Wait()
+		if !strings.Contains(string(got), "the last one") {
+			t.Error("the good one was held up")
+		}
+	})
+}
+
+// A follower with nothing to be told stays for days.
+func TestQuietFollowerStays(t *testing.T) {
+	inMemory(t, nil, func(t *testing.T, _ *fake, s *Server, p *pipes) {
+		c := p.dial()
+		defer c.Close()
+		go func() { _, _ = io.Copy(io.Discard, c) }() // ends with the connection
+		send(t, c, followRequest)
+		time.Sleep(48 * time.Hour)
+		synctest.Wait()
+		if len(s.followers) != 1 {
+			t.Error("it was dropped")
+		}
+		c.Close()
+		synctest.Wait()
+		if len(s.followers) != 0 {
+			t.Error("its place is taken though it left")
+		}
+	})
+}
+
+func TestRequestThatDoesNotEndIsCutOff(t *testing.T) {
+	for _, part := range []string{
+		"GET /v1/sta", "GET /v1/status HTTP/1.1\r\nHost: x\r\n",
+		"POST /v1/suspend HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", "",
+	} {
+		inMemory(t, nil, func(t *testing.T, f *fake, _ *Server, p *pipes) {
+			c := p.dial()
+			defer c.Close()
+			began := time.Now()
+			send(t, c, part)
+			if _, err := io.ReadAll(c); err != nil {
+				t.Errorf("%q: %v", part, err)
+			}
+			if took := time.Since(began); took > readTimeout+time.Second {
+				t.Errorf("%q: cut off after %s", part, took)
+			}
+			if got := f.taken(); got != nil {
+				t.Errorf("%q ordered %q", part, got)
+			}
+		})
+	}
+}
+
+const suspendRequest = "POST /v1/suspend HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+// An order may take longer than a request may take to be sent; its answer still
+// comes.
+func TestOrderMayTakeAMinute(t *testing.T) {
+	work := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Minute):
+			return nil
+		}
+	}
+	inMemory(t, work, func(t *testing.T, _ *fake, _ *Server, p *pipes) {
+		c := p.dial()
+		defer c.Close()
+		send(t, c, suspendRequest)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("status %s", resp.Status)
+		}
+	})
+}
+
+// An order is cancelled when its client leaves, or when the daemon ends.
+func TestOrderIsCancelled(t *testing.T) {
+	for name, cancel := range map[string]func(*Server, net.Conn){
+		"client leaves": func(_ *Server, c net.Conn) { c.Close() },
+		"daemon ends":   func(s *Server, _ net.Conn) { s.end() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var cause error
+			work := func(ctx context.Context) error {
+				<-ctx.Done()
+				cause = ctx.Err()
+				return cause
+			}
+			inMemory(t, work, func(t *testing.T, _ *fake, s *Server, p *pipes) {
+				c := p.dial()
+				defer c.Close()
+				send(t, c, suspendRequest)
+				synctest.Wait()
+				go func() { _, _ = io.Copy(io.Discard, c) }() // ends with the connection
+				cancel(s, c)
+				synctest.Wait()
+				if !errors.Is(cause, context.Canceled) {
+					t.Errorf("the order ended with %v", cause)
+				}
+			})
+		})
+	}
+}
+
+// Close does not wait for what does not end.
+func TestCloseIsBounded(t *testing.T) {
+	work := func(context.Context) error { time.Sleep(time.Hour); return nil }
+	inMemory(t, work, func(t *testing.T, _ *fake, s *Server, p *pipes) {
+		c := p.dial()
+		defer c.Close()
+		send(t, c, suspendRequest)
+		synctest.Wait()
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < closeTimeout || took > 2*closeTimeout {
+			t.Errorf("took %s, want %s", took, closeTimeout)
+		}
+		time.Sleep(time.Hour) // it ends after all
+	})
+}
+
+// So many connections are served at once; the next one waits for its turn.
+func TestConnectionsAreBounded(t *testing.T) {
+	path := serve(t, newFake())
+	var idle []net.Conn
+	for range maxConns {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	asked := make(chan error, 1)
+	go func() { _, err := GetStatus(context.Background(), path); asked <- err }()
+	select {
+	case err := <-asked:
+		t.Fatalf("answered beside %d connections: %v", maxConns, err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	for _, c := range idle {
+		c.Close()
+	}
+	began := time.Now()
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+	t.Logf("served %s after the others left", time.Since(began))
+}

@@ -25,7 +25,7 @@ func resetCommand() *cobra.Command {
 			q.Scope = args[0]
 			done, err := control.PostReset(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is being reset\n", resetTarget(done))
+				fmt.Fprintf(cmd.OutOrStdout(), "resetting %s\n", resetTarget(done))
 			}
 			return err
 		},
@@ -48,7 +48,7 @@ func resetTarget(q control.ResetRequest) string {
 	case control.ScopeQP:
 		return "the queue pair of " + q.Interface
 	case control.ScopeCQ:
-		return "the completion queues of " + q.Interface + ", with their queue pair,"
+		return "the completion queues and the queue pair of " + q.Interface
 	}
 	return "device " + q.Device
 }

@@ -62,8 +62,8 @@ func TestFlagMistakes(t *testing.T) {
 			t.Errorf("%v: %v, want %q", args, err, want)
 		}
 	}
-	if _, err := configure("--config", file, "--control", "/y"); err != nil {
-		t.Errorf("file and --control: %v", err)
+	if _, err := configure("--config", file, "--control", "/y", "--allow-faults"); err != nil {
+		t.Errorf("file, --control and --allow-faults: %v", err)
 	}
 }
 

@@ -146,7 +146,7 @@ func drive(t *rapid.T, after func(*qprecovery.Ladder)) {
 	l := qprecovery.NewLadder(qprecovery.Config{})
 	now := epoch
 	l.Step(now, qprecovery.Attached{Gen: 1}, nil)
-	var op, gen = uint64(0), uint32(1)
+	op, gen := uint64(0), uint32(1)
 	for range rapid.IntRange(0, qprecovery.MaxRecords).Draw(t, "steps") {
 		now = now.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 1, 50, 2000}).Draw(t, "ms")) * time.Millisecond)
 		for _, a := range l.Step(now, drawEvent(t, op, gen), nil) {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// fake is a daemon that notes its orders.
+type fake struct {
+	names  control.Names
+	log    *journal.Journal
+	status control.Status
+	err    error // answer to every order
+
+	mu     sync.Mutex
+	orders []string
+}
+
+func newFake() *fake {
+	return &fake{names: control.Names{Devices: []string{"soft"}, Interfaces: []string{"ib0"}}, log: journal.New()}
+}
+
+func (f *fake) Names() control.Names      { return f.names }
+func (f *fake) Status() control.Status    { return f.status }
+func (f *fake) Journal() *journal.Journal { return f.log }
+
+func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }
+
+func (f *fake) Reset(_ context.Context, q control.ResetRequest) error { return f.take("reset", q) }
+
+func (f *fake) Recover(_ context.Context, q control.RecoverRequest) error {
+	return f.take("recover", q)
+}
+
+func (f *fake) Suspend(context.Context) error { return f.take("suspend", "") }
+
+func (f *fake) Resume(context.Context) error { return f.take("resume", "") }
+
+func (f *fake) take(name string, q any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.orders = append(f.orders, fmt.Sprintf("%s %+v", name, q))
+	return f.err
+}
+
+// taken returns the orders so far and forgets them.
+func (f *fake) taken() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.orders
+	f.orders = nil
+	return out
+}
+
+// serve has a daemon answer on a socket of its own until stop or the test ends.
+func serve(t *testing.T, d control.Daemon) (path string, stop func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "c.sock")
+	s, err := control.Listen(path, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve() }()
+	stop = sync.OnceFunc(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return path, stop
+}
+
+// ipoibd runs a command and returns what it printed.
+func ipoibd(t *testing.T, args ...string) (out, errOut string, err error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	root := rootCommand()
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	root.SetArgs(args)
+	err = root.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}

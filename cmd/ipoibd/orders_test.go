@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+)
+
+// Each command gives the daemon one order and says what it did.
+func TestR29OrdersSayWhatTheyDid(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	for _, c := range []struct{ args, order, out string }{
+		{"reset qp", "reset {Scope:qp Interface:ib0 Device:}", "resetting the queue pair of ib0"},
+		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "resetting the completion queues and the queue pair of ib0"},
+		{"reset device", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
+		{"reset device --device soft", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
+		{"recover", "recover {Device:soft}", "device soft is being tried again"},
+		{"suspend", "suspend ", "all devices are closed"},
+		{"resume", "resume ", "all devices are being opened"},
+		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "unplug is set on device soft"},
+		{
+			"fault verb_hangs --after 3 --count 2 --verb query_qp --device soft",
+			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "verb_hangs is set on device soft",
+		},
+	} {
+		out, _, err := ipoibd(t, append(strings.Fields(c.args), "--control", path)...)
+		if err != nil || out != c.out+"\n" {
+			t.Errorf("%s: %q, %v, want %q", c.args, out, err, c.out)
+		}
+		if got := f.taken(); !reflect.DeepEqual(got, []string{c.order}) {
+			t.Errorf("%s: the daemon was ordered %q, want %q", c.args, got, c.order)
+		}
+	}
+}
+
+func TestMistakesInOrders(t *testing.T) {
+	f := newFake()
+	f.names.Interfaces = []string{"ib0", "ib1"}
+	path, _ := serve(t, f)
+	for args, want := range map[string]string{
+		"reset":                        "reset takes what to reset: qp, cq or device",
+		"reset qp cq":                  "reset takes what to reset",
+		"reset world":                  `invalid argument "world"`,
+		"reset qp":                     "name one interface of ib0, ib1",
+		"reset qp --interface ib7":     `no interface "ib7"`,
+		"reset qp --device soft":       "not of a device",
+		"reset device --interface ib0": "of all its interfaces",
+		"recover --device hard":        `no device "hard"`,
+		"recover now":                  "unknown command",
+		"suspend now":                  "unknown command",
+		"fault":                        "fault takes one kind; 'ipoibd fault --list' has them",
+		"fault unplug replug":          "fault takes one kind",
+		"fault earthquake":             `no fault "earthquake"; 'ipoibd fault --list' has them`,
+		"fault --list unplug":          "--list takes no kind",
+		"fault replug --after 1":       "replug takes no after",
+		"fault unplug --count many":    "--count",
+	} {
+		out, _, err := ipoibd(t, append(strings.Fields(args), "--control", path)...)
+		if err == nil || !strings.Contains(err.Error(), want) || out != "" {
+			t.Errorf("%s: %q, %v, want %q", args, out, err, want)
+		}
+	}
+	if got := f.taken(); got != nil {
+		t.Errorf("the daemon was ordered %q", got)
+	}
+}
+
+func TestOrdersSayWhyNot(t *testing.T) {
+	f := newFake()
+	f.err = fmt.Errorf("%w: start the daemon with --allow-faults", control.ErrNotAllowed)
+	path, stop := serve(t, f)
+	for _, args := range []string{"fault unplug", "reset qp", "recover", "suspend", "resume"} {
+		out, _, err := ipoibd(t, append(strings.Fields(args), "--control", path)...)
+		if err == nil || err.Error() != "refused: not allowed: start the daemon with --allow-faults" || out != "" {
+			t.Errorf("%s: %q, %v", args, out, err)
+		}
+	}
+	stop()
+	for _, args := range []string{"fault unplug", "reset qp", "recover", "suspend", "resume", "events", "status"} {
+		if _, _, err := ipoibd(t, append(strings.Fields(args), "--control", path)...); !errors.Is(err, control.ErrNotRunning) {
+			t.Errorf("%s without a daemon: %v", args, err)
+		}
+	}
+}
+
+func TestFaultListNeedsNoDaemon(t *testing.T) {
+	out, _, err := ipoibd(t, "fault", "--list", "--control", "/nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	kinds := control.FaultKinds()
+	if len(lines) != len(kinds) {
+		t.Fatalf("%d lines, want %d", len(lines), len(kinds))
+	}
+	for i, k := range kinds {
+		if f := strings.Fields(lines[i]); f[0] != k.Name || strings.Join(f[1:], " ") != k.Text {
+			t.Errorf("%q, want %s, %s", lines[i], k.Name, k.Text)
+		}
+	}
+}
+
+// The shell is offered every kind with its text, and no second one.
+func TestCompletionOfKinds(t *testing.T) {
+	out, _, err := ipoibd(t, "__complete", "fault", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range control.FaultKinds() {
+		if !strings.Contains(out, k.Name+"\t"+k.Text+"\n") {
+			t.Errorf("no %s in %q", k.Name, out)
+		}
+	}
+	out, _, err = ipoibd(t, "__complete", "fault", "unplug", "")
+	if err != nil || strings.Contains(out, "replug") {
+		t.Errorf("a second one: %q, %v", out, err)
+	}
+	out, _, err = ipoibd(t, "__complete", "reset", "")
+	if err != nil || !strings.HasPrefix(out, "qp\ncq\ndevice\n") {
+		t.Errorf("scopes: %q, %v", out, err)
+	}
+}

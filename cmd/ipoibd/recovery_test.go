@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/journal"
+)
+
+// ill is a daemon whose device was given up, while one interface waits for it
+// and another was never touched.
+func ill(now time.Time) control.Status {
+	const ms = journal.Seconds(time.Millisecond)
+	past := control.RecoveryRecord{
+		Rung: "rebuild_cq", Reason: "cq_error", Start: now.Add(-time.Hour), End: now.Add(-time.Hour),
+		Duration: 4 * ms, Outage: 1005 * ms, Steps: []control.RecoveryStep{},
+	}
+	stopped := past
+	stopped.Rung, stopped.Reason, stopped.Stopped = "reset_qp", "request_error", true
+	open := control.RecoveryRecord{Rung: "reset_device", Reason: "device_reset", Start: now.Add(-time.Minute)}
+	waiting := control.NewInterface("ib0", "soft")
+	waiting.Recovery = &control.Recovery{
+		State: "detached", Rung: "reset_device", Reason: "device_reset", Since: open.Start, Outage: journal.Seconds(61 * time.Second),
+		Rungs:   map[string]uint64{"reset_device": 1, "rebuild_cq": 2},
+		Reasons: map[string]uint64{"device_reset": 1, "cq_error": 2},
+		History: []control.RecoveryRecord{stopped, past, open},
+	}
+	well := control.NewInterface("ib1", "soft")
+	well.Recovery = &control.Recovery{State: "healthy", Rung: "none", Reason: "none"}
+	last := control.NewInterface("ib2", "soft")
+	last.Recovery = &control.Recovery{
+		State: "healthy", Rung: "none", Reason: "none", Rungs: map[string]uint64{"reset_qp": 1},
+		Reasons: map[string]uint64{"request_error": 1}, History: []control.RecoveryRecord{stopped},
+	}
+	return control.Status{
+		Devices: []control.Device{{
+			Name: "soft", State: "given up",
+			Recovery: &control.Recovery{
+				State: "given_up", Rung: "give_up", Reason: "gave_up", Since: now.Add(-time.Minute), Outage: journal.Seconds(time.Minute),
+				Rungs: map[string]uint64{"wait_for_device": 1, "give_up": 1}, Reasons: map[string]uint64{"removed": 1, "gave_up": 1},
+			},
+			Coordinator: &control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"ipoibd 7", "ipoibd 8"}},
+		}},
+		Interfaces: []control.Interface{waiting, well, last},
+	}
+}
+
+func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := ill(now)
+	var out strings.Builder
+	if err := printStatus(&out, &s, now); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"device soft given up recovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s; 'ipoibd recover' starts again",
+		"recoveries wait_for_device 1, give_up 1 (removed 1, gave_up 1) coordinator in this daemon, idle, of ipoibd 7, ipoibd 8",
+		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s",
+		"recoveries rebuild_cq 2, reset_device 1 (cq_error 2, device_reset 1); the last healed 1h0m0s ago by rebuild_cq, from cq_error, took 4ms, outage 1.01s",
+		"recoveries reset_qp 1 (request_error 1); the last stopped 1h0m0s ago by reset_qp",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if got := strings.Count(text, "recovery "); got != 2 {
+		t.Errorf("%d recoveries under way, want 2", got)
+	}
+	if got := strings.Count(text, "recoveries "); got != 3 {
+		t.Errorf("%d lines of recoveries, want 3", got)
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+func TestR29StatusAsJSONHasAll(t *testing.T) {
+	f := newFake()
+	f.status = ill(time.Unix(1e9, 0).UTC())
+	path, _ := serve(t, f)
+	out, _, err := ipoibd(t, "status", "--json", "--control", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got control.Status
+	if err := json.Unmarshal([]byte(out), &got); err != nil || !reflect.DeepEqual(got, f.status) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if !strings.Contains(out, `"outage": 1.005`) {
+		t.Error("no outage in seconds")
+	}
+	if out, _, err := ipoibd(t, "status", "--control", path); err != nil || !strings.Contains(out, "'ipoibd recover' starts again") {
+		t.Errorf("for people: %v\n%s", err, out)
+	}
+}

@@ -20,7 +20,7 @@ import (
 // Frames that a host's stack would not send, from a packet socket on ib0, which
 // is the port of a bridge: so the one MAC behind it is taken, and any further
 // one is foreign.
-func TestAbuseFromHost(t *testing.T) {
+func TestR07AbuseFromHost(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}

@@ -118,7 +118,7 @@ const (
 
 // Peers invented by the hundred thousand, each with an address of its own that
 // the message bears out, turn over a bounded table; an honest peer stays.
-func TestAbuseInventedPeers(t *testing.T) {
+func TestR07AbuseInventedPeers(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}

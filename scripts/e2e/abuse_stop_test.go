@@ -20,7 +20,7 @@ const (
 // A daemon stopped under traffic, from the fabric and from its host, goes on
 // where it was: with the same queue pair, and what came meanwhile was dropped by
 // the kernel.
-func TestAbuseStopped(t *testing.T) {
+func TestR08AbuseStopped(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}

@@ -19,7 +19,7 @@ const volley = 200
 
 // Datagrams that are no UD SEND, or not one for this queue pair, end at the
 // device.
-func TestAbuseWrongDatagrams(t *testing.T) {
+func TestR07AbuseWrongDatagrams(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -159,7 +159,7 @@ func reasonOf(b []byte) string {
 }
 
 // A right envelope around nonsense ends at the interface.
-func TestAbuseWrongMessages(t *testing.T) {
+func TestR07AbuseWrongMessages(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}

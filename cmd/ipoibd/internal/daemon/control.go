@@ -70,8 +70,11 @@ func (d *daemon) each(do func(*softDevice) error) error {
 	return errors.Join(errs...)
 }
 
-// Fault implements control.Daemon.
+// Fault implements control.Daemon. There is no way to inject one into hardware.
 func (d *daemon) Fault(q control.FaultRequest) error {
+	if !d.opts.AllowFaults {
+		return fmt.Errorf("%w: start the daemon with --allow-faults", control.ErrNotAllowed)
+	}
 	if err := d.fault(d.device(q.Device), q); err != nil {
 		return refusal(err)
 	}
@@ -81,9 +84,6 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 }
 
 func (d *daemon) fault(dev *softDevice, q control.FaultRequest) error {
-	if err := dev.mayFail(); err != nil {
-		return err
-	}
 	switch q.Kind {
 	case control.FaultReplug:
 		dev.replug(pluggedIn)

@@ -55,16 +55,6 @@ func (p *plans) inject(f faults.Fault) error {
 	return dev.Inject(f) // outside of the lock: it may unplug
 }
 
-// mayFail says whether faults may be injected: control.ErrNotAllowed into
-// hardware, unless the operator allowed it.
-func (d *softDevice) mayFail() error {
-	s := d.View().Session
-	if d.allowFaults || s == nil || s.Attr().Transport == hca.TransportSoftware {
-		return nil
-	}
-	return fmt.Errorf("%w: device %s is hardware; start the daemon with --allow-faults", control.ErrNotAllowed, d.cfg.Name)
-}
-
 // inject injects a fault of hca/faults into the device. Errors:
 // control.ErrConflict while there is no device; hca.ErrInvalid.
 func (d *softDevice) inject(f faults.Fault) error { return d.plans.inject(f) }

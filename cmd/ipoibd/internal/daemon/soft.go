@@ -22,14 +22,13 @@ import (
 // softDevice is a software HCA on a netdev, opened again whenever it is lost.
 type softDevice struct {
 	*device.Device
-	cfg         config.Device
-	allowFaults bool
-	peers       *device.PeerList
-	portGUID    hca.GUID
-	slot        *slot
-	plans       plans
-	engine      atomic.Pointer[engine] // opened last
-	log         *slog.Logger
+	cfg      config.Device
+	peers    *device.PeerList
+	portGUID hca.GUID
+	slot     *slot
+	plans    plans
+	engine   atomic.Pointer[engine] // opened last
+	log      *slog.Logger
 }
 
 // engine is a software HCA beneath what wraps it.
@@ -49,7 +48,7 @@ func newSoftDevice(cfg config.Device, opts Options, j *journal.Journal) (*softDe
 	}
 	log := opts.Log.With("device", cfg.Name)
 	d := &softDevice{
-		cfg: cfg, allowFaults: opts.AllowFaults, peers: device.NewPeerList(cfg.Peers, opts.Log),
+		cfg: cfg, peers: device.NewPeerList(cfg.Peers, opts.Log),
 		slot: newSlot(cfg.Underlay, log), log: log,
 	}
 	d.Device = device.New(device.Config{

@@ -104,7 +104,7 @@ func (h *host) startConfigured() {
 		h.tb.Fatal(err)
 	}
 	control := filepath.Join(h.dir, "control.sock")
-	h.daemon = launch(h.tb, h.Namespace, control, "run", "--config", file, "--control", control, "--log-level", "debug")
+	h.daemon = launch(h.tb, h.Namespace, control, "run", "--config", file, "--control", control, "--log-level", "debug", "--allow-faults")
 }
 
 // restart gives the faulty host a new daemon, of which no recovery is known.

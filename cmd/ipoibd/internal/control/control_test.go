@@ -1,14 +1,19 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
 )
@@ -108,5 +113,22 @@ func TestGarbageIsSurvived(t *testing.T) {
 	}
 	if _, err := GetStatus(t.Context(), path); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who cannot be told is not let in.
+func TestPeerWithoutCredentialsIsRefused(t *testing.T) {
+	f := newFake()
+	s := &Server{daemon: f}
+	w := httptest.NewRecorder()
+	guard(s.routes()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/suspend", http.NoBody))
+	if w.Code != http.StatusForbidden || f.taken() != nil {
+		t.Errorf("status %d", w.Code)
+	}
+	ctx := context.WithValue(t.Context(), peerKey{}, &unix.Ucred{Uid: uint32(os.Geteuid()) + 1})
+	w = httptest.NewRecorder()
+	guard(s.routes()).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/suspend", http.NoBody))
+	if w.Code != http.StatusForbidden || f.taken() != nil {
+		t.Errorf("another user: status %d", w.Code)
 	}
 }

@@ -33,7 +33,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.followers }()
-	readNoMore(w)
 	out.follow(r.Context(), s.daemon.Journal(), since)
 }
 

@@ -64,7 +64,6 @@ func order[Q any, P requestOf[Q]](d Daemon, do func(context.Context, Q) error) h
 			err = P(&q).resolve(d.Names())
 		}
 		if err == nil {
-			readNoMore(w)
 			err = do(r.Context(), q)
 		}
 		if err != nil {
@@ -90,12 +89,6 @@ func decodeRequest(body io.Reader, into any) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return fmt.Errorf("%w: more than one JSON value", ErrInvalid)
-}
-
-// readNoMore lifts the time limit of a request that was read to its end: net/http
-// goes on reading, to notice when the client leaves.
-func readNoMore(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a connection that is gone needs none
 }
 
 // reply grants the client writeTimeout from now on.

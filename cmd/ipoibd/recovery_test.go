@@ -59,7 +59,7 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"device soft given up recovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s; 'ipoibd recover' starts again",
-		"recoveries wait_for_device 1, give_up 1 (removed 1, gave_up 1) coordinator in this daemon, idle, of ipoibd 7, ipoibd 8",
+		"recoveries wait_for_device 1, give_up 1 (removed 1, gave_up 1) coordinator hosted by this daemon, idle, for ipoibd 7, ipoibd 8",
 		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s",
 		"recoveries rebuild_cq 2, reset_device 1 (cq_error 2, device_reset 1); the last healed 1h0m0s ago by rebuild_cq, from cq_error, took 4ms, outage 1.01s",
 		"recoveries reset_qp 1 (request_error 1); the last stopped 1h0m0s ago by reset_qp",
@@ -76,6 +76,26 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
+	for _, c := range []struct {
+		coordinator *control.Coordinator
+		want        string // "": no line
+	}{
+		{nil, ""},
+		{&control.Coordinator{Hosting: true, Phase: "idle"}, ""},
+		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a"}}, "hosted by this daemon, idle, for a"},
+		{&control.Coordinator{Phase: "pending"}, "hosted by another daemon, pending"},
+		{&control.Coordinator{Phase: "pending", Members: []string{"a", "b"}}, "hosted by another daemon, pending, for a, b"},
+	} {
+		var out strings.Builder
+		printDevice(&out, &control.Device{Name: "soft", Coordinator: c.coordinator}, time.Unix(1e9, 0))
+		_, got, _ := strings.Cut(out.String(), "coordinator\t")
+		if strings.TrimSpace(got) != c.want {
+			t.Errorf("%+v: %q, want %q", c.coordinator, got, c.want)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 func printDevice(w io.Writer, d *control.Device, now time.Time) {
 	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), d.State)
 	printRecovery(w, d.Recovery, now)
-	if c := d.Coordinator; c != nil {
+	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 0) {
 		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c))
 	}
 	if d.State != control.StateOpen {
@@ -91,13 +91,17 @@ func peersText(d *control.Device) string {
 	return text
 }
 
-// coordinatorText tells who uses the device.
+// coordinatorText tells who hosts the coordinator, and for whom.
 func coordinatorText(c *control.Coordinator) string {
-	host := "in another daemon"
+	host := "another daemon"
 	if c.Hosting {
-		host = "in this daemon"
+		host = "this daemon"
 	}
-	return fmt.Sprintf("%s, %s, of %s", host, c.Phase, strings.Join(c.Members, ", "))
+	text := fmt.Sprintf("hosted by %s, %s", host, c.Phase)
+	if len(c.Members) > 0 {
+		text += ", for " + strings.Join(c.Members, ", ")
+	}
+	return text
 }
 
 // deviceTitle names a device, and the netdev under a software one.

@@ -37,11 +37,11 @@ type Device struct {
 	Coordinator    *Coordinator  `json:"coordinator"`
 }
 
-// Coordinator is who uses a device, as the coordinator of its resets has it.
+// Coordinator is that of a device's resets, as far as this daemon knows it.
 type Coordinator struct {
 	Hosting bool     `json:"hosting"` // by this daemon
 	Phase   string   `json:"phase"`
-	Members []string `json:"members"` // this daemon among them
+	Members []string `json:"members"` // outside of the hosting daemon
 }
 
 // Interface is the state of one ib0. The link fields are the kernel's view.

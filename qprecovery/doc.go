@@ -35,7 +35,8 @@
 //
 // # Escalation
 //
-// A rung whose verb fails or does not end in time leads to the next one. A rung
+// A rung whose verb fails or does not end in time leads to the next one; a verb
+// that was given up as stuck leads to the device at once (R8). A rung
 // that succeeds more often than its budget allows within its window leads to the
 // next one as well, but no further than the CQ rung: there the pauses before a
 // rebuild double from 1 s to 1 min. So nothing that a peer sends resets the

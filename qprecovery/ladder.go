@@ -205,18 +205,15 @@ func (l *Ladder) done(now time.Time, ev Done) {
 		l.history.counts.Stale++
 		return
 	}
-	switch ev.Class {
-	case ClassSuccess:
+	if ev.Class == ClassSuccess {
 		l.result(now, l.found(ev.State))
-	case ClassStuck:
-		l.result(now, causeTimeout)
-	default:
-		l.failed(now, classes[min(ev.Class, ClassIgnored)])
+		return
 	}
+	l.failed(now, classes[min(ev.Class, ClassIgnored)])
 }
 
 // failed ends the operation; a CQ or a device that is in error is a larger error
-// besides.
+// besides, and so is a verb that hangs (R8).
 func (l *Ladder) failed(now time.Time, c meaning) {
 	if c.cause == causeCQ || c.cause == causeDevice {
 		l.apply(now, c.cause, c.reason)

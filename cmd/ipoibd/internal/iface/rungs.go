@@ -1,9 +1,11 @@
 package iface
 
 import (
+	"errors"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
@@ -58,7 +60,9 @@ func (f *Iface) rebuild(run qprecovery.Run) {
 // dropped by the reset).
 func (f *Iface) replace(ep *device.Endpoint, run qprecovery.Run) error {
 	if run.Rung < qprecovery.RungRebuildCQ {
-		f.drain(ep)
+		if err := f.drain(ep); err != nil {
+			return err
+		}
 	}
 	err := ep.Stop(run.Rung)
 	f.path.detach()
@@ -71,10 +75,12 @@ func (f *Iface) replace(ep *device.Endpoint, run qprecovery.Run) error {
 	return err
 }
 
-// drain has what is posted complete, each request by its own status.
-func (f *Iface) drain(ep *device.Endpoint) {
-	if ep.QP == nil || ep.Fail() != nil {
-		return // nothing is flushed that was not before
+// drain has what is posted complete, each request by its own status. It fails
+// only where the device does: a queue pair that refuses to move is flushed
+// already, or is no better than one that is not there.
+func (f *Iface) drain(ep *device.Endpoint) error {
+	if err := ep.Fail(); errors.Is(err, hca.ErrIO) {
+		return err
 	}
 	until := time.Now().Add(drainLimit)
 	for _, drain := range []func(time.Time) error{f.path.tx.Drain, f.path.rx.Drain} {
@@ -82,6 +88,7 @@ func (f *Iface) drain(ep *device.Endpoint) {
 			f.log.Debug("drain", "err", err)
 		}
 	}
+	return nil
 }
 
 // release closes everything that is held of the device.

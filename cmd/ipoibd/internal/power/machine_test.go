@@ -265,6 +265,7 @@ func play(t *rapid.T) {
 // rest tells the machine that the system is awake, and lets hooks return.
 func (m *model) rest() {
 	m.step(lost{})
+	m.said = awake
 	m.step(granted)
 	m.say(awake)
 	for m.running {

@@ -2,6 +2,7 @@ package power
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 )
@@ -161,16 +162,21 @@ func (r *run) call(ctx context.Context, hook action) {
 func (r *run) conclude(ctx context.Context, err error) {
 	r.cancel()
 	r.cancel = nil
-	if err != nil {
+	r.report(err)
+	r.step(ctx, returned{})
+}
+
+// report tells of a hook that failed, unless it was cancelled.
+func (r *run) report(err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
 		r.log.Error("the system changes its power state, and this daemon cannot follow", "err", err)
 	}
-	r.step(ctx, returned{})
 }
 
 // end waits for the hook under way and lets everything go.
 func (r *run) end() {
 	if r.cancel != nil {
-		<-r.returned
+		r.report(<-r.returned)
 		r.cancel()
 	}
 	r.release()

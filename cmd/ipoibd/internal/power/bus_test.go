@@ -1,0 +1,129 @@
+package power
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ample bounds every wait of a test: ten times what is seen.
+const ample = 20 * time.Second
+
+// daemonConfig is a bus on which everybody may do everything.
+const daemonConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path=%s</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow user="*"/>
+    <allow own="*"/>
+    <allow send_type="method_call"/>
+    <allow send_type="signal"/>
+    <allow send_requested_reply="true" send_type="method_return"/>
+    <allow send_requested_reply="true" send_type="error"/>
+    <allow receive_type="method_call"/>
+    <allow receive_type="method_return"/>
+    <allow receive_type="error"/>
+    <allow receive_type="signal"/>
+  </policy>
+</busconfig>
+`
+
+// busDaemon is a dbus-daemon of the test's own, and its socket.
+type busDaemon struct {
+	t      *testing.T
+	socket string
+	config string
+	cmd    *exec.Cmd
+	out    bytes.Buffer
+}
+
+// newBus names a bus to the watcher, without starting it. The test must not run
+// in parallel with others.
+func newBus(t *testing.T) *busDaemon {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bus-") //nolint:usetesting // a socket's path must be short
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &busDaemon{t: t, socket: filepath.Join(dir, "bus"), config: filepath.Join(dir, "config")}
+	must(t, os.WriteFile(b.config, fmt.Appendf(nil, daemonConfig, b.socket), 0o600))
+	t.Setenv(addressEnv, "unix:path="+b.socket)
+	return b
+}
+
+// start starts the daemon, which dies with the test.
+func (b *busDaemon) start() {
+	b.t.Helper()
+	b.cmd = exec.Command("dbus-daemon", "--config-file="+b.config, "--nofork", "--nopidfile", "--nosyslog")
+	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
+	runtime.LockOSThread() // Pdeathsig means the thread, and the test's lives on
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(b.t, b.cmd.Start())
+	runtime.UnlockOSThread()
+	b.t.Cleanup(b.stop)
+	eventually(b.t, "dbus-daemon listens", func() bool {
+		c, err := net.Dial("unix", b.socket)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+// stop kills the daemon, if it runs.
+func (b *busDaemon) stop() {
+	if b.cmd == nil {
+		return
+	}
+	_ = b.cmd.Process.Kill()
+	_ = b.cmd.Wait()
+	b.cmd = nil
+	os.Remove(b.socket)
+	if b.t.Failed() {
+		b.t.Logf("dbus-daemon: %s", b.out.String())
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(ample); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %s", what, ample)
+		}
+	}
+}
+
+// usage is what a leak would raise.
+type usage struct{ goroutines, descriptors int }
+
+func inUse(t *testing.T) usage {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return usage{runtime.NumGoroutine(), len(list)}
+}
+
+// check waits until no more is in use than before.
+func (u usage) check(t *testing.T) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("no more in use than %+v", u), func() bool {
+		now := inUse(t)
+		return now.goroutines <= u.goroutines && now.descriptors <= u.descriptors
+	})
+}

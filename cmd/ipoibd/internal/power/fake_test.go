@@ -1,0 +1,165 @@
+package power
+
+import (
+	"io"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// fakeLogind owns logind's name on a bus: it hands out inhibitors, sees them
+// come back, answers for its properties and sends its signals.
+type fakeLogind struct {
+	t      *testing.T
+	conn   *dbus.Conn
+	calls  chan *dbus.Message
+	ended  chan struct{}
+	locks  atomic.Int32 // held by others
+	taken  atomic.Int32 // ever
+	limit  time.Duration
+	sleeps atomic.Bool // what it is preparing
+	downs  atomic.Bool
+	mute   atomic.Bool // Inhibit is not answered
+}
+
+// startLogind returns once the name is owned.
+func startLogind(t *testing.T, limit time.Duration) *fakeLogind {
+	t.Helper()
+	conn, err := dbus.ConnectSystemBus()
+	must(t, err)
+	f := &fakeLogind{t: t, conn: conn, limit: limit, calls: make(chan *dbus.Message, 64), ended: make(chan struct{})}
+	conn.Eavesdrop(f.calls)
+	go f.serve()
+	t.Cleanup(f.stop)
+	f.own()
+	return f
+}
+
+// own claims the name, with its own message: replies go to serve.
+func (f *fakeLogind) own() {
+	f.t.Helper()
+	f.conn.BusObject().Go(busName+".RequestName", dbus.FlagNoReplyExpected, nil, login, uint32(dbus.NameFlagDoNotQueue))
+	eventually(f.t, "logind's name is owned", func() bool {
+		c, err := dbus.ConnectSystemBus()
+		must(f.t, err)
+		defer c.Close()
+		return c.BusObject().Call(busName+".GetNameOwner", 0, login).Err == nil
+	})
+}
+
+// stop leaves the bus; inhibitors handed out stay with their holders.
+func (f *fakeLogind) stop() {
+	f.conn.Close()
+	<-f.ended
+}
+
+// serve answers calls in order until the connection is closed.
+func (f *fakeLogind) serve() {
+	defer close(f.ended)
+	for msg := range f.calls {
+		if msg.Type != dbus.TypeMethodCall {
+			continue
+		}
+		switch member := msg.Headers[dbus.FieldMember].Value(); member {
+		case "Inhibit":
+			f.inhibit(msg)
+		case "Get":
+			f.reply(msg, f.property(msg.Body[1].(string)))
+		default:
+			f.t.Errorf("logind was asked for %v", member)
+		}
+	}
+}
+
+func (f *fakeLogind) property(name string) dbus.Variant {
+	switch name {
+	case "InhibitDelayMaxUSec":
+		return dbus.MakeVariant(uint64(f.limit / time.Microsecond))
+	case "PreparingForSleep":
+		return dbus.MakeVariant(f.sleeps.Load())
+	case "PreparingForShutdown":
+		return dbus.MakeVariant(f.downs.Load())
+	}
+	f.t.Errorf("logind was asked for property %q", name)
+	return dbus.MakeVariant("")
+}
+
+// inhibit hands out the end of a pipe and waits at the other one, as logind
+// does; it refuses while it is preparing.
+func (f *fakeLogind) inhibit(msg *dbus.Message) {
+	for i, want := range []string{inhibitWhat, inhibitWho, inhibitWhy, inhibitMode} {
+		if msg.Body[i] != want {
+			f.t.Errorf("argument %d is %q, want %q", i, msg.Body[i], want)
+		}
+	}
+	if f.mute.Load() {
+		return
+	}
+	if f.sleeps.Load() || f.downs.Load() {
+		f.refuse(msg)
+		return
+	}
+	here, there, err := os.Pipe()
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	f.locks.Add(1)
+	f.taken.Add(1)
+	f.reply(msg, dbus.UnixFD(there.Fd()))
+	there.Close()
+	go func() {
+		_, _ = io.Copy(io.Discard, here)
+		here.Close()
+		f.locks.Add(-1)
+	}()
+}
+
+func (f *fakeLogind) reply(msg *dbus.Message, body any) {
+	f.conn.Send(&dbus.Message{
+		Type: dbus.TypeMethodReply,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: msg.Headers[dbus.FieldSender],
+			dbus.FieldReplySerial: dbus.MakeVariant(msg.Serial()),
+			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(body)),
+		},
+		Body: []any{body},
+	}, nil)
+}
+
+func (f *fakeLogind) refuse(msg *dbus.Message) {
+	f.conn.Send(&dbus.Message{
+		Type: dbus.TypeError,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: msg.Headers[dbus.FieldSender],
+			dbus.FieldReplySerial: dbus.MakeVariant(msg.Serial()),
+			dbus.FieldErrorName:   dbus.MakeVariant("org.freedesktop.login1.OperationInProgress"),
+		},
+	}, nil)
+}
+
+// sleep says that the system goes to sleep, or is awake again.
+func (f *fakeLogind) sleep(begins bool) {
+	f.sleeps.Store(begins)
+	f.emit(prepareForSleep, begins)
+}
+
+// shutdown says that the system shuts down.
+func (f *fakeLogind) shutdown() {
+	f.downs.Store(true)
+	f.emit(prepareForShutdown, true)
+}
+
+func (f *fakeLogind) emit(member string, begins bool) {
+	f.t.Helper()
+	must(f.t, f.conn.Emit(loginPath, manager+"."+member, begins))
+}
+
+// waitLocks waits until so many inhibitors are held.
+func (f *fakeLogind) waitLocks(n int32) {
+	f.t.Helper()
+	eventually(f.t, "inhibitors are taken or given back", func() bool { return f.locks.Load() == n })
+}

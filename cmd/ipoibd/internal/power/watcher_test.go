@@ -1,0 +1,405 @@
+package power
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// watched is a watcher that runs, with hooks that say when they are called and
+// return when they are let.
+type watched struct {
+	t      *testing.T
+	called chan string
+	let    chan error
+	log    lockedBuffer
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.buf.String(), text)
+}
+
+// watch runs a watcher until the test ends, and then looks for leaks.
+func watch(t *testing.T) *watched {
+	t.Helper()
+	before := inUse(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watched{t: t, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan error, 1)}
+	watcher := New(w.hooks(), slog.New(slog.NewTextHandler(&w.log, nil)))
+	go func() { w.ended <- watcher.Run(ctx) }()
+	t.Cleanup(func() {
+		w.stop()
+		before.check(t)
+	})
+	return w
+}
+
+func (w *watched) hooks() Hooks {
+	hook := func(name string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			w.called <- name
+			select {
+			case err := <-w.let:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	stop := hook("stop")
+	return Hooks{
+		Suspend: hook("suspend"),
+		Resume:  hook("resume"),
+		Stop:    func() { _ = stop(context.Background()) },
+	}
+}
+
+// stop ends Run, again and again with no harm.
+func (w *watched) stop() {
+	w.cancel()
+	select {
+	case err, ok := <-w.ended:
+		if err != nil {
+			w.t.Errorf("ended with %v", err)
+		}
+		if ok {
+			close(w.ended)
+		}
+	case <-time.After(ample):
+		w.t.Errorf("did not end within %s", ample)
+	}
+}
+
+// expect waits for a hook to be called.
+func (w *watched) expect(name string) {
+	w.t.Helper()
+	select {
+	case got := <-w.called:
+		if got != name {
+			w.t.Fatalf("%s was called, want %s", got, name)
+		}
+	case <-time.After(ample):
+		w.t.Fatalf("%s was not called within %s", name, ample)
+	}
+}
+
+// finish lets the hook under way return.
+func (w *watched) finish(err error) {
+	w.t.Helper()
+	select {
+	case w.let <- err:
+	case <-time.After(ample):
+		w.t.Fatal("no hook waits to return")
+	}
+}
+
+// none makes sure that no hook is called for a while.
+func (w *watched) none() {
+	w.t.Helper()
+	select {
+	case got := <-w.called:
+		w.t.Fatalf("%s was called", got)
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+// onBus starts a bus, a logind that waits a minute, and a watcher that has its
+// inhibitor.
+func onBus(t *testing.T) (*busDaemon, *fakeLogind, *watched) {
+	t.Helper()
+	b := newBus(t)
+	b.start()
+	f := startLogind(t, time.Minute)
+	w := watch(t)
+	f.waitLocks(1)
+	return b, f, w
+}
+
+// The inhibitor is held while Suspend runs, and not longer; on wake-up it is
+// there again before Resume is called. Over and over, nothing is lost.
+func TestR26SleepWaitsForSuspend(t *testing.T) {
+	_, f, w := onBus(t)
+	for range 5 {
+		f.sleep(true)
+		w.expect("suspend")
+		if n := f.locks.Load(); n != 1 {
+			t.Fatalf("%d inhibitors are held while Suspend runs, want 1", n)
+		}
+		w.finish(errors.New("the device is stubborn")) // it sleeps nevertheless
+		f.waitLocks(0)
+		f.sleep(false)
+		w.expect("resume")
+		if n := f.locks.Load(); n != 1 {
+			t.Fatalf("%d inhibitors are held when Resume is called, want 1", n)
+		}
+		w.finish(nil)
+	}
+	w.none()
+	if n := w.log.count("the device is stubborn"); n != 5 {
+		t.Errorf("the error is in the log %d times, want 5", n)
+	}
+}
+
+// A Suspend that hangs is told to end, and the system sleeps in time.
+func TestR26SleepDoesNotWaitForEver(t *testing.T) {
+	newBus(t).start()
+	const limit = time.Second
+	f := startLogind(t, limit)
+	hang := make(chan struct{})
+	suspended, resumed := make(chan time.Duration, 1), make(chan struct{})
+	before := inUse(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	watcher := New(Hooks{
+		Suspend: func(ctx context.Context) error {
+			at, _ := ctx.Deadline()
+			suspended <- time.Until(at)
+			<-hang // and does not care
+			return ctx.Err()
+		},
+		Resume: func(context.Context) error { close(resumed); return nil },
+		Stop:   func() {},
+	}, slog.New(slog.DiscardHandler))
+	go func() { ended <- watcher.Run(ctx) }()
+	f.waitLocks(1)
+
+	start := time.Now()
+	f.sleep(true)
+	if left := <-suspended; left > limit*8/10 {
+		t.Errorf("Suspend has %s, want at most %s", left, limit*8/10)
+	}
+	f.waitLocks(0)
+	took := time.Since(start)
+	t.Logf("logind grants %s, the inhibitor was given back after %s", limit, took)
+	if took < limit*8/10 {
+		t.Errorf("given back after %s, before Suspend's time was over", took)
+	}
+	f.sleep(false)
+	f.waitLocks(1) // at once, though Suspend still hangs
+	select {
+	case <-resumed:
+		t.Error("Resume was called beside Suspend")
+	default:
+	}
+	close(hang)
+	<-resumed
+	cancel()
+	must(t, <-ended)
+	f.waitLocks(0)
+	before.check(t)
+}
+
+func TestR26ShutdownWaitsForStop(t *testing.T) {
+	_, f, w := onBus(t)
+	f.shutdown()
+	w.expect("stop")
+	if n := f.locks.Load(); n != 1 {
+		t.Errorf("%d inhibitors are held while Stop runs, want 1", n)
+	}
+	w.finish(nil)
+	f.waitLocks(0)
+	w.none()
+}
+
+// The end of the daemon: a hook under way is cancelled and waited for, and the
+// inhibitor does not outlive Run.
+func TestR26EndWhileAHookRuns(t *testing.T) {
+	_, f, w := onBus(t)
+	f.sleep(true)
+	w.expect("suspend")
+	w.stop()
+	f.waitLocks(0)
+}
+
+// logind restarts, before a sleep and in the middle of one; the bus stays.
+func TestR26LogindRestarts(t *testing.T) {
+	_, f, w := onBus(t)
+	f.stop()
+	f.waitLocks(0)
+	f = startLogind(t, time.Minute)
+	f.waitLocks(1)
+	w.none()
+
+	f.sleep(true)
+	w.expect("suspend")
+	w.finish(nil)
+	f.waitLocks(0)
+	f.stop()
+	f = startLogind(t, time.Minute) // it knows of no sleep
+	w.expect("resume")
+	f.waitLocks(1)
+	w.finish(nil)
+	if n := w.log.count("without a word"); n != 2 {
+		t.Errorf("the loss is in the log %d times, want 2", n)
+	}
+}
+
+// A daemon that starts when the system already prepares for sleep lets go, too.
+func TestR26StartsWhileTheSystemPrepares(t *testing.T) {
+	newBus(t).start()
+	f := startLogind(t, time.Minute)
+	f.sleeps.Store(true)
+	w := watch(t)
+	w.expect("suspend")
+	w.finish(nil)
+	f.sleep(false)
+	f.waitLocks(1)
+	w.expect("resume")
+	w.finish(nil)
+}
+
+// A logind that answers everything but Inhibit is listened to without one.
+func TestR26InhibitIsNotAnswered(t *testing.T) {
+	newBus(t).start()
+	f := startLogind(t, time.Minute)
+	f.mute.Store(true)
+	w := watch(t)
+	eventually(t, "the call is given up", func() bool { return w.log.count("do not wait for this daemon") == 1 })
+	f.sleep(true)
+	w.expect("suspend")
+	w.finish(nil)
+	f.mute.Store(false)
+	f.sleep(false)
+	f.waitLocks(1)
+	w.expect("resume")
+	w.finish(nil)
+}
+
+// Anybody may send signals straight to a client of the bus, with descriptors in
+// them: they are not logind's, and the descriptors do not arrive.
+func TestR26SignalsOfOthers(t *testing.T) {
+	_, f, w := onBus(t)
+	stranger, err := dbus.ConnectSystemBus()
+	must(t, err)
+	defer stranger.Close()
+	before := inUse(t)
+	var names []string
+	must(t, stranger.BusObject().Call(busName+".ListNames", 0).Store(&names))
+	for _, name := range names {
+		if !strings.HasPrefix(name, ":") || name == stranger.Names()[0] || name == f.conn.Names()[0] {
+			continue
+		}
+		for range 20 {
+			forge(stranger, name, prepareForSleep, true)
+			forge(stranger, name, prepareForShutdown, true, dbus.UnixFD(0))
+			forge(stranger, name, nameOwnerChanged, login, f.conn.Names()[0], "")
+		}
+	}
+	w.none()
+	before.check(t)
+	f.sleep(true) // logind itself is heard
+	w.expect("suspend")
+}
+
+func forge(conn *dbus.Conn, dest, member string, body ...any) {
+	face := manager
+	if member == nameOwnerChanged {
+		face = busName
+	}
+	conn.Send(&dbus.Message{
+		Type: dbus.TypeSignal,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: dbus.MakeVariant(dest),
+			dbus.FieldPath:        dbus.MakeVariant(dbus.ObjectPath(loginPath)),
+			dbus.FieldInterface:   dbus.MakeVariant(face),
+			dbus.FieldMember:      dbus.MakeVariant(member),
+			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(body...)),
+		},
+		Body: body,
+	}, nil)
+}
+
+// The bus dies while the system sleeps, and the wake-up is never announced: when
+// the bus is back, so is the service.
+func TestR27BusDiesInSleep(t *testing.T) {
+	b, f, w := onBus(t)
+	f.sleep(true)
+	w.expect("suspend")
+	w.finish(nil)
+	f.waitLocks(0)
+	b.stop()
+	f.stop()
+	b.start()
+	f = startLogind(t, time.Minute)
+	w.expect("resume")
+	f.waitLocks(1)
+	w.finish(nil)
+}
+
+// The bus dies while the system is awake: no inhibitor is held that nobody could
+// ask for.
+func TestR27BusDies(t *testing.T) {
+	b, f, w := onBus(t)
+	b.stop()
+	f.waitLocks(0)
+	f.stop()
+	b.start()
+	startLogind(t, time.Minute).waitLocks(1)
+	w.none()
+}
+
+// No bus, then a bus without logind, then logind: one line says what is missing,
+// and it is found when it comes.
+func TestR27NoBus(t *testing.T) {
+	b := newBus(t)
+	w := watch(t)
+	eventually(t, "the log says so", func() bool { return w.log.count("without a word") == 1 })
+	time.Sleep(firstRetry * 3 / 2)
+	b.start()
+	time.Sleep(2 * firstRetry)
+	f := startLogind(t, time.Minute)
+	f.waitLocks(1)
+	w.none()
+	if n := w.log.count("\n"); n != 2 {
+		t.Errorf("%d lines in the log, want one of the loss and one of the find:\n%s", n, w.log.buf.String())
+	}
+}
+
+func TestSocketName(t *testing.T) {
+	for _, c := range []struct{ address, want string }{
+		{"unix:path=/run/dbus/system_bus_socket", "/run/dbus/system_bus_socket"},
+		{"unix:guid=1234,path=/a%20b", "/a b"},
+		{"unix:abstract=bus,guid=1234", "@bus"},
+		{"unix:path=/a%2", ""},
+		{"unix:runtime=yes", ""},
+		{"tcp:host=127.0.0.1", ""},
+		{"", ""},
+	} {
+		got, err := socketName(c.address)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q: %q, %v; want %q", c.address, got, err, c.want)
+		}
+	}
+}
+
+// Of several addresses the first that answers is taken.
+func TestSeveralAddresses(t *testing.T) {
+	b := newBus(t)
+	b.start()
+	t.Setenv(addressEnv, "tcp:host=127.0.0.1;unix:path=/nowhere;unix:path="+b.socket)
+	conn, err := dial(t.Context(), withoutDescriptors)
+	must(t, err)
+	must(t, conn.Close())
+}

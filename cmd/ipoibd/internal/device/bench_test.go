@@ -30,7 +30,8 @@ type bench struct {
 	t      *testing.T
 	fabric *memfabric.Fabric
 	slot   *slot
-	stop   func() // ends Run and waits for it
+	users  context.Context
+	stop   func() // ends the users, then Run, and waits for it
 }
 
 // slot holds at most one HCA, and is the Lister and the Opener of the device.
@@ -40,13 +41,28 @@ type slot struct {
 	mu      sync.Mutex
 	guid    hca.GUID // of what is plugged in; zero: nothing is
 	index   uint32
-	changed chan struct{} // closed and made anew by each change
-	slow    time.Duration // that opening takes
-	mute    bool          // changes are not told
-	opens   int
+	changed chan struct{}   // closed and made anew by each change
+	slow    time.Duration   // that opening takes
+	mute    bool            // changes are not told
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // likewise
-	resets  int
+	done    done
+}
+
+// done is how often something was done.
+type done struct{ opens, resets int }
+
+func (s *slot) did() done {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+// set changes a slot without a word.
+func (s *slot) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 var (
@@ -58,13 +74,13 @@ var (
 func (s *slot) open(ctx context.Context) (hca.Device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.opens++
+	s.done.opens++
 	if s.guid == (hca.GUID{}) {
 		return nil, errAbsent
 	}
-	if s.slow > 0 {
+	if slow := s.slow; slow > 0 {
 		s.mu.Unlock()
-		time.Sleep(s.slow)
+		time.Sleep(slow)
 		s.mu.Lock()
 	}
 	s.port = s.fabric.Attach("eth0", 1500, addr1)
@@ -80,7 +96,7 @@ func (s *slot) open(ctx context.Context) (hca.Device, error) {
 func (s *slot) reset(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.resets++
+	s.done.resets++
 	s.faults.Clear()
 	s.faults.Release()
 	return s.port.Close()
@@ -130,6 +146,13 @@ func (s *slot) unplug() {
 	s.become(hca.GUID{})
 }
 
+// isolate takes the HCA off the list; what is open works still.
+func (s *slot) isolate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.become(hca.GUID{})
+}
+
 func (s *slot) plug(guid hca.GUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,10 +195,12 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 
 // run starts the device; the test calls stop.
 func (b *bench) run() {
-	ctx, cancel := context.WithCancel(b.t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
+	users, stopUsers := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); b.Run(ctx) }()
-	b.stop = func() { cancel(); <-done; _ = b.fabric.Close() }
+	b.users = users
+	b.stop = func() { stopUsers(); synctest.Wait(); cancel(); <-done; _ = b.fabric.Close() }
 	synctest.Wait()
 }
 
@@ -204,19 +229,17 @@ type user struct {
 	held  *Session
 	takes time.Duration
 	seen  []uint64 // instances used
-	ended chan struct{}
 }
 
-// newUser starts a user, which ends with ctx.
-func (b *bench) newUser(ctx context.Context, takes time.Duration) *user {
-	u := &user{takes: takes, ended: make(chan struct{})}
-	go u.run(ctx, b.Device)
+// newUser starts a user, which ends with the bench.
+func (b *bench) newUser(takes time.Duration) *user {
+	u := &user{takes: takes}
+	go u.run(b.users, b.Device)
 	synctest.Wait()
 	return u
 }
 
 func (u *user) run(ctx context.Context, d *Device) {
-	defer close(u.ended)
 	views, unsubscribe := d.Subscribe()
 	defer unsubscribe()
 	for {
@@ -254,6 +277,7 @@ func (u *user) letGo() {
 // healthy waits until the device is open, at most d, and returns the session.
 func (b *bench) healthy(d time.Duration) *Session {
 	b.t.Helper()
+	synctest.Wait() // what was ordered is taken up
 	return b.await(d, func(v View) bool { return v.Session != nil }).Session
 }
 
@@ -275,7 +299,7 @@ func (b *bench) await(d time.Duration, ok func(View) bool) View {
 	}
 }
 
-// wantSteps compares the rungs and reasons of the last recovery.
+// wantSteps compares the rungs and reasons of the end of the last recovery.
 func (b *bench) wantSteps(want ...qprecovery.Step) {
 	b.t.Helper()
 	h := b.Status().History
@@ -283,10 +307,11 @@ func (b *bench) wantSteps(want ...qprecovery.Step) {
 		b.t.Fatal("no recovery")
 	}
 	got := h[len(h)-1].Steps
-	if len(got) != len(want) {
+	if len(got) < len(want) {
 		b.t.Errorf("steps %v, want %v", got, want)
 		return
 	}
+	got = got[len(got)-len(want):]
 	for i := range want {
 		if got[i].Rung != want[i].Rung || got[i].Reason != want[i].Reason {
 			b.t.Errorf("step %d: %v for %v, want %v for %v", i, got[i].Rung, got[i].Reason, want[i].Rung, want[i].Reason)

@@ -36,15 +36,15 @@ func TestViewFollowsPort(t *testing.T) {
 func TestFirstOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
-		b.slot.guid = hca.GUID{}
+		b.slot.set(func() { b.slot.guid = hca.GUID{} })
 		b.run()
 		defer b.stop()
 		changed, unsubscribe := b.Subscribe()
 		defer unsubscribe()
 		<-changed
 		time.Sleep(10*retryStart + retryStart/2)
-		if b.slot.opens != 11 || !errors.Is(b.View().Err, errAbsent) {
-			t.Errorf("opened %d times: %v", b.slot.opens, b.View().Err)
+		if b.slot.did().opens != 11 || !errors.Is(b.View().Err, errAbsent) {
+			t.Errorf("opened %d times: %v", b.slot.did().opens, b.View().Err)
 		}
 		select {
 		case <-changed:

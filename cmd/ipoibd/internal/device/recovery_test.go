@@ -1,0 +1,335 @@
+package device
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+)
+
+// soon is in virtual time: at once, but for closePatience.
+const soon = 2 * closePatience
+
+// Of what leads to a device reset each is named in the history, and one recovery
+// is all that it takes; what does not, does nothing to the device.
+func TestR25Triggers(t *testing.T) {
+	device := func(why qprecovery.Reason) []qprecovery.Step {
+		return []qprecovery.Step{rung(qprecovery.RungDevice, why)}
+	}
+	for name, c := range map[string]struct {
+		happen func(*bench)
+		want   []qprecovery.Step
+	}{
+		"fatal event": {
+			func(b *bench) { b.slot.inject(b.t, faults.Fault{Kind: faults.DeviceFatal}) },
+			device(qprecovery.ReasonDeviceError),
+		},
+		"EIO of a verb": {
+			func(b *bench) { b.View().Session.Fail(hca.ErrIO) },
+			device(qprecovery.ReasonDeviceError),
+		},
+		"unresponsive": {
+			func(b *bench) {
+				b.slot.inject(b.t, faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
+				b.slot.port.SetUp(false)
+				time.Sleep(verbTimeout)
+			},
+			device(qprecovery.ReasonVerbStuck),
+		},
+		"asked for": {
+			func(b *bench) { b.Ask(qprecovery.ReasonVerbFailed) },
+			device(qprecovery.ReasonVerbFailed),
+		},
+		"operator": {
+			func(b *bench) {
+				if err := b.Reset(b.t.Context()); err != nil {
+					b.t.Error(err)
+				}
+			},
+			device(qprecovery.ReasonOperator),
+		},
+		"removal of the driver": {
+			func(b *bench) {
+				b.slot.unplug()
+				synctest.Wait()
+				b.slot.plug(guidSame)
+			},
+			[]qprecovery.Step{rung(qprecovery.RungWait, qprecovery.ReasonRemoved)},
+		},
+		"isolation by an administrator": {
+			func(b *bench) {
+				b.slot.isolate()
+				synctest.Wait()
+				b.slot.plug(guidSame)
+			},
+			[]qprecovery.Step{rung(qprecovery.RungWait, qprecovery.ReasonRemoved)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				c.happen(b)
+				b.await(soon, func(v View) bool { return v.Session != nil && v.Session.Instance == 2 })
+				b.wantSteps(c.want...)
+				if n := len(b.Status().History); n != 1 || b.slot.did().opens != 2 {
+					t.Errorf("%d recoveries, opened %d times", n, b.slot.did().opens)
+				}
+			})
+		})
+	}
+}
+
+// Errors of ports, queue pairs and CQs are told to whom they concern, and reset
+// nothing.
+func TestR07SmallerErrorsResetNothing(t *testing.T) {
+	for _, k := range []faults.Kind{faults.PortDown, faults.PortUp, faults.GIDChange, faults.PKeyChange} {
+		t.Run(k.String(), func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				s := b.View().Session
+				b.slot.inject(t, faults.Fault{Kind: k})
+				time.Sleep(time.Minute)
+				if b.View().Session != s || len(b.Status().History) != 0 {
+					t.Errorf("%+v", b.Status())
+				}
+			})
+		})
+	}
+}
+
+// The port is told down and up, while the device stays open.
+func TestR25PortError(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		s := b.View().Session
+		b.slot.inject(t, faults.Fault{Kind: faults.PortDown})
+		v := b.await(soon, func(v View) bool { return v.Ports[0].State == hca.PortDown })
+		b.slot.inject(t, faults.Fault{Kind: faults.PortUp})
+		b.await(soon, func(v View) bool { return v.Ports[0].State == hca.PortActive })
+		if v.Session != s || b.View().Session != s {
+			t.Error("the device was reset")
+		}
+	})
+}
+
+// Events of a CQ reach those who watch it, until they stop.
+func TestWatch(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		s := b.View().Session
+		cq, err := s.CreateCQ(hca.CQSpec{Entries: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cq.Close()
+		var got []hca.EventType
+		stop := s.Watch(cq.ID(), func(ev hca.AsyncEvent) { got = append(got, ev.Type) })
+		other := s.Watch(hca.ObjectID{Kind: hca.KindCQ, Num: 99}, func(hca.AsyncEvent) { t.Error("an event of another CQ") })
+		defer other()
+		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		stop()
+		stop()
+		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		if len(got) != 1 || got[0] != hca.EventCQErr {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// A reset ends the session at once for those who look, but the HCA is closed only
+// when its users have let go: an idle one is told as the others are, and a
+// newcomer finds no session.
+func TestR13EveryUserIsTold(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		idle := b.newUser(0)
+		s := b.View().Session
+		if !s.Acquire() {
+			t.Fatal("cannot use an open session")
+		}
+		b.Ask(qprecovery.ReasonVerbFailed)
+		synctest.Wait()
+		newcomer := b.newUser(0)
+		if idle.held != nil || newcomer.held != nil || s.Acquire() {
+			t.Error("used while a reset is pending")
+		}
+		time.Sleep(qprecovery.DefaultGrace - time.Second)
+		if b.slot.did().opens != 1 {
+			t.Error("opened anew while the old session is in use")
+		}
+		s.Release()
+		next := b.healthy(soon)
+		synctest.Wait()
+		if idle.held != next || newcomer.held != next || next.Instance != 2 {
+			t.Errorf("users hold %v and %v, want %v", idle.held, newcomer.held, next)
+		}
+	})
+}
+
+// A user that never lets go holds the reset up for the grace period; then its
+// session is a zombie, and its late release is harmless.
+func TestR14ResetWithoutSilentUser(t *testing.T) {
+	for name, grace := range map[string]time.Duration{"default": 0, "configured": 5 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(c *Config) { c.Grace = grace }, func(b *bench) {
+				good := b.newUser(time.Second)
+				s := b.View().Session
+				s.Acquire()
+				pd, err := s.AllocPD()
+				if err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				if err := b.Reset(b.t.Context()); err != nil { // gentle: nobody fails the device before
+					t.Fatal(err)
+				}
+				next := b.healthy(2 * qprecovery.DefaultGrace)
+				if took := time.Since(begin); took < b.cfg.Grace || took > b.cfg.Grace+time.Second {
+					t.Errorf("reset after %s", took)
+				}
+				synctest.Wait()
+				if good.held != next {
+					t.Error("the others do not go on")
+				}
+				if _, err := pd.AllocMR(64, 0); !errors.Is(err, hca.ErrIO) {
+					t.Errorf("the zombie answers %v", err)
+				}
+				for range 2 {
+					if err := pd.Close(); err != nil {
+						t.Errorf("close a zombie: %v", err)
+					}
+				}
+				s.Release()
+				time.Sleep(time.Hour)
+				if b.View().Session != next || len(b.Status().History) != 1 {
+					t.Error("the zombie's release was heard")
+				}
+			})
+		})
+	}
+}
+
+// A user that takes its time, but less than the grace period, is waited for, and
+// is no zombie.
+func TestR14SlowUserIsWaitedFor(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		slow := b.newUser(2 * time.Second)
+		begin := time.Now()
+		if err := b.Reset(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.healthy(2*time.Second + soon)
+		synctest.Wait()
+		if took := time.Since(begin); took < 2*time.Second || len(slow.seen) != 2 {
+			t.Errorf("reset after %s; the user saw %v", took, slow.seen)
+		}
+	})
+}
+
+// Many requests at once are one reset.
+func TestR15RequestsAreOne(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.newUser(time.Second)
+		for range 10 {
+			b.Ask(qprecovery.ReasonVerbFailed)
+			synctest.Wait()
+			if err := b.Reset(b.t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
+		b.healthy(time.Second + soon)
+		time.Sleep(time.Hour)
+		if b.slot.did().resets != 1 || b.Opens() != 2 || len(b.Status().History) != 1 {
+			t.Errorf("%d resets, %d sessions", b.slot.did().resets, b.Opens())
+		}
+	})
+}
+
+// From the fatal event on the session is in error state, before its users let go.
+func TestR18FatalFailsTheSession(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		s := b.View().Session
+		s.Acquire()
+		b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
+		synctest.Wait()
+		if _, err := s.AllocPD(); !errors.Is(err, hca.ErrIO) {
+			t.Errorf("AllocPD: %v", err)
+		}
+		if b.View().Session != nil || b.slot.did().opens != 1 {
+			t.Error("the next instance does not wait for the user")
+		}
+		s.Release()
+		b.healthy(soon)
+	})
+}
+
+// What hangs in the device does not hold its reset up, and returns by it.
+func TestR19HungVerbReturnsByReset(t *testing.T) {
+	for _, verb := range []string{"query_port", "alloc_pd", "close_device"} {
+		t.Run(verb, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				s := b.View().Session
+				s.Acquire()
+				b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: verb})
+				returned := make(chan error, 1)
+				go func() {
+					pd, err := s.AllocPD()
+					if err == nil {
+						err = pd.Close()
+					}
+					returned <- err
+				}()
+				b.slot.port.SetUp(false) // has the ports queried
+				time.Sleep(verbTimeout / 2)
+				b.Ask(qprecovery.ReasonVerbStuck)
+				if err := <-returned; err != nil && !errors.Is(err, hca.ErrIO) {
+					t.Errorf("AllocPD: %v", err)
+				}
+				s.Release()
+				if next := b.healthy(soon + closePatience); next.Instance != 2 {
+					t.Errorf("instance %d", next.Instance)
+				}
+			})
+		})
+	}
+}
+
+// An earlier instance's session gives nothing to the next one: neither its late
+// faults nor its ports nor its users.
+func TestR20EarlierInstance(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		old := b.View().Session
+		b.Ask(qprecovery.ReasonVerbFailed)
+		next := b.healthy(soon)
+		stale := b.Status().Counts.Stale
+		err := b.ask(b.t.Context(), func(o *owner, done chan<- error) {
+			o.step(qprecovery.Fault{Gen: uint32(old.Instance), Class: qprecovery.ClassDeviceError})
+			o.portsChanged(old, nil)
+			done <- nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire() {
+			t.Errorf("%+v", v)
+		}
+		if got := b.Status().Counts.Stale; got != stale+1 {
+			t.Errorf("%d stale events, were %d", got, stale)
+		}
+	})
+}
+
+// Two devices have nothing to do with each other.
+func TestR28DevicesAreApart(t *testing.T) {
+	bubble(t, nil, func(a *bench) {
+		b := newBench(t, nil)
+		b.run()
+		defer b.stop()
+		before := b.View().Session
+		a.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
+		a.await(soon, func(v View) bool { return v.Session != nil && v.Session.Instance == 2 })
+		if b.View().Session != before || b.slot.did().resets != 0 || len(b.Status().History) != 0 {
+			t.Error("the other device was reset, too")
+		}
+	})
+}

@@ -1,0 +1,211 @@
+package device
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+)
+
+// Reset and replug are one path: the users are told, nothing is asked of the
+// device any more, and what comes back is begun from scratch. A device that is gone
+// is not reset.
+func TestR21OnePath(t *testing.T) {
+	for name, c := range map[string]struct {
+		down, up func(*bench)
+		resets   int
+	}{
+		"reset": {
+			func(b *bench) { b.slot.inject(b.t, faults.Fault{Kind: faults.DeviceFatal}) },
+			func(*bench) {}, 1,
+		},
+		"unplug and replug": {
+			func(b *bench) { b.slot.isolate() },
+			func(b *bench) { b.slot.plug(guidSame) }, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				s := b.View().Session
+				s.Acquire()
+				u := b.newUser(0)
+				c.down(b)
+				synctest.Wait()
+				if _, err := s.AllocPD(); !errors.Is(err, hca.ErrIO) || u.held != nil || b.View().Session != nil {
+					t.Errorf("not dropped at once: %v", err)
+				}
+				c.up(b)
+				time.Sleep(time.Second)
+				if b.slot.did().opens != 1 {
+					t.Error("opened before everybody let go")
+				}
+				s.Release()
+				next := b.healthy(soon)
+				synctest.Wait()
+				if u.held != next || next.Instance != 2 || b.slot.did().resets != c.resets {
+					t.Errorf("instance %d after %d resets", next.Instance, b.slot.did().resets)
+				}
+			})
+		})
+	}
+}
+
+// Service returns by itself with the same device only, whatever its index; another
+// one is reported once and left alone, unless the configuration allows it.
+func TestR22Identity(t *testing.T) {
+	for name, c := range map[string]struct {
+		allow, comes bool
+	}{"left alone": {}, "allowed": {allow: true, comes: true}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(cfg *Config) { cfg.AllowForeign = c.allow }, func(b *bench) {
+				b.slot.unplug()
+				synctest.Wait()
+				b.slot.plug(guidOther)
+				time.Sleep(time.Minute)
+				if got := b.View().Session != nil; got != c.comes {
+					t.Errorf("open: %v", got)
+				}
+				if n := b.notes(); n != btoi(!c.comes) {
+					t.Errorf("%d reports", n)
+				}
+				b.slot.unplug()
+				synctest.Wait()
+				b.slot.plug(guidSame)
+				b.healthy(time.Minute)
+			})
+		})
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// notes counts what was noted in the journal.
+func (b *bench) notes() (n int) {
+	for _, e := range b.cfg.Journal.Since(0) {
+		if e.Kind == journal.KindNote {
+			n++
+		}
+	}
+	return n
+}
+
+// A device of which nobody told that it is another one is found out when it is
+// open, and closed again.
+func TestR22OpenedAnother(t *testing.T) {
+	bubble(t, func(c *Config) { c.List = nil }, func(b *bench) {
+		b.slot.set(func() { b.slot.guid = guidOther })
+		b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
+		time.Sleep(time.Minute)
+		if v := b.View(); v.Session != nil || !errors.Is(v.Err, errForeign) {
+			t.Errorf("%+v", v)
+		}
+		b.slot.set(func() { b.slot.guid = guidSame })
+		b.healthy(time.Minute) // without a list it is tried from time to time
+	})
+}
+
+// The wait ends once, after its time, with a word to the operator, who can start
+// again by hand.
+func TestR23GiveUp(t *testing.T) {
+	for name, after := range map[string]time.Duration{"default": 0, "configured": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(c *Config) { c.GiveUpAfter = after }, func(b *bench) {
+				if after == 0 {
+					after = qprecovery.DefaultGiveUpAfter
+				}
+				begin := time.Now()
+				b.slot.unplug()
+				v := b.await(time.Hour, func(v View) bool { return v.GaveUp })
+				if took := time.Since(begin); took < after || took > after+time.Second || v.Session != nil || v.Err == nil {
+					t.Errorf("given up after %s: %+v", took, v)
+				}
+				time.Sleep(24 * time.Hour)
+				b.slot.plug(guidSame)
+				time.Sleep(24 * time.Hour)
+				if b.slot.did().opens != 1 || b.notes() != 1 || !b.View().GaveUp {
+					t.Errorf("opened %d times, %d words", b.slot.did().opens, b.notes())
+				}
+				if err := b.Recover(b.t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				b.healthy(soon)
+				b.wantSteps(
+					rung(qprecovery.RungWait, qprecovery.ReasonRemoved),
+					rung(qprecovery.RungGiveUp, qprecovery.ReasonGaveUp), rung(qprecovery.RungWait, qprecovery.ReasonOperator),
+				)
+			})
+		})
+	}
+}
+
+// Comings and goings are noticed at once, where they are told; where they are not,
+// the list is read anew while the device is waited for.
+func TestR24List(t *testing.T) {
+	for name, c := range map[string]struct {
+		mute   bool
+		within time.Duration
+	}{"told": {false, soon}, "not told": {true, 11 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				b.slot.unplug()
+				time.Sleep(time.Minute + time.Second)
+				b.slot.set(func() { b.slot.mute = c.mute })
+				b.slot.plug(guidSame)
+				b.healthy(c.within)
+			})
+		})
+	}
+}
+
+// An opening that takes too long fails; what it brings late is closed, and never
+// are two open at once (the fabric would not allow it).
+func TestR21LateOpening(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.slot.set(func() { b.slot.slow = 15 * time.Second })
+		b.Ask(qprecovery.ReasonVerbFailed)
+		time.Sleep(12 * time.Second)
+		if s := b.Status().State; s != qprecovery.DeviceWaiting {
+			t.Errorf("after the limit: %v", s)
+		}
+		b.slot.set(func() { b.slot.slow = 0 })
+		next := b.healthy(20 * time.Second)
+		if b.slot.did().opens != 3 || next.Instance != 3 {
+			t.Errorf("instance %d of %d openings", next.Instance, b.slot.did().opens)
+		}
+	})
+}
+
+// A device that fails as soon as it is open is reset ever more rarely.
+func TestR06FailingDeviceDoesNotSpin(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		stop := make(chan struct{})
+		defer close(stop)
+		views, unsubscribe := b.Subscribe()
+		defer unsubscribe()
+		end := time.After(time.Hour)
+		for {
+			select {
+			case <-views:
+				if s := b.View().Session; s != nil {
+					s.Fail(hca.ErrIO)
+				}
+				continue
+			case <-end:
+			}
+			break
+		}
+		if b.slot.did().opens < 10 || b.slot.did().opens > 20 { // 3, then pauses of 10, 20, ... 300 s
+			t.Errorf("opened %d times in an hour", b.slot.did().opens)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/guard"
+	"ipoibd/qprecovery"
+)
+
+// stillWorks reports whether a session is not in error state.
+func stillWorks(s *Session) bool {
+	_, err := s.QueryPort(1)
+	return err == nil
+}
+
+// The users end their use of a device that works, then it is closed, and only then
+// Suspend returns. Nothing is due while it rests; resumed, it is open at once.
+func TestR26Suspend(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.newUser(time.Second)
+		s := b.View().Session
+		s.Acquire()
+		ended := make(chan error, 1)
+		go func() { ended <- b.Suspend(b.t.Context()) }()
+		time.Sleep(2 * time.Second)
+		if !errors.Is(b.View().Err, ErrSuspended) || !stillWorks(s) {
+			t.Errorf("%+v, works: %v", b.View(), stillWorks(s))
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("suspended while it is in use: %v", err)
+		default:
+		}
+		s.Release()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if _, err := s.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
+			t.Errorf("not closed: %v", err)
+		}
+		for what, order := range map[string]func(context.Context) error{"reset": b.Reset, "recover": b.Recover} {
+			if err := order(b.t.Context()); !errors.Is(err, ErrSuspended) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := b.Suspend(b.t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+		time.Sleep(24 * time.Hour)
+		if st := b.Status(); st.State != qprecovery.DeviceSuspended || !st.Suspended || b.slot.did().opens != 1 || b.slot.did().resets != 0 {
+			t.Errorf("%+v", st)
+		}
+		if err := b.Resume(b.t.Context()); err != nil {
+			t.Error(err)
+		}
+		if next := b.healthy(soon); next.Instance != 2 {
+			t.Errorf("instance %d", next.Instance)
+		}
+		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonSuspended))
+	})
+}
+
+// Suspend is bounded by its context, and by the grace period where a user does not
+// let go: such a device is closed by force, and reset before it is opened again.
+func TestR26SilentUser(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		s := b.View().Session
+		s.Acquire()
+		pd, err := s.AllocPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(b.t.Context(), 5*time.Second)
+		defer cancel()
+		if err := b.Suspend(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		begin := time.Now()
+		if err := b.Suspend(b.t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > qprecovery.DefaultGrace {
+			t.Errorf("took %s", took)
+		}
+		if stillWorks(s) {
+			t.Error("no zombie")
+		}
+		if err := b.Resume(b.t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.healthy(soon)
+		if b.slot.did().resets != 1 {
+			t.Errorf("%d resets", b.slot.did().resets)
+		}
+		if err := pd.Close(); err != nil {
+			t.Error(err)
+		}
+		s.Release()
+	})
+}
+
+// Resumed before it is closed, the device is opened anew all the same, and who
+// waits in Suspend is told.
+func TestR26ResumedMeanwhile(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		u := b.newUser(time.Second)
+		ended := make(chan error, 1)
+		go func() { ended <- b.Suspend(b.t.Context()) }()
+		synctest.Wait()
+		if err := b.Resume(b.t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, ErrResumed) {
+			t.Error(err)
+		}
+		b.healthy(time.Second + soon)
+		synctest.Wait()
+		if len(u.seen) != 2 {
+			t.Errorf("the user saw %v", u.seen)
+		}
+	})
+}
+
+// A device that goes while the system sleeps is waited for after it.
+func TestR27GoneDuringSleep(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		u := b.newUser(0)
+		if err := b.Suspend(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.slot.unplug()
+		time.Sleep(24 * time.Hour)
+		if err := b.Resume(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if v := b.View(); v.Session != nil || v.GaveUp {
+			t.Errorf("%+v", v)
+		}
+		b.slot.plug(guidSame)
+		next := b.healthy(soon)
+		synctest.Wait()
+		if u.held != next {
+			t.Error("the user does not go on")
+		}
+	})
+}
+
+// A device that vanishes without warning fails everything that is asked of it, and
+// service resumes when it returns.
+func TestR27Vanishes(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		u := b.newUser(0)
+		s := b.View().Session
+		b.slot.unplug()
+		var f *guard.Failure
+		synctest.Wait()
+		if _, err := s.AllocPD(); !errors.As(err, &f) || u.held != nil {
+			t.Errorf("AllocPD: %v", err)
+		}
+		time.Sleep(5 * time.Minute)
+		b.slot.plug(guidSame)
+		b.healthy(soon)
+		synctest.Wait()
+		if len(u.seen) != 2 {
+			t.Errorf("the user saw %v", u.seen)
+		}
+	})
+}

@@ -33,6 +33,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.followers }()
+	keep(r)
 	out.follow(r.Context(), s.daemon.Journal(), since)
 }
 

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,47 +57,68 @@ func removeStale(path string) error {
 	return err
 }
 
-// bounded accepts no more connections than it has slots; one more waits in the
-// backlog until another is closed.
+// bounded has no more than a number of connections: one more is accepted, and the
+// oldest that may go is closed. So nobody who connects is kept out by those who
+// connected before and say nothing, or take no answer.
 type bounded struct {
 	*net.UnixListener
-	slots  chan struct{} // one value for each connection
-	closed chan struct{}
-	once   sync.Once
+	most int
+
+	mu    sync.Mutex
+	conns []*boundedConn // open, oldest first
 }
 
 func newBounded(l *net.UnixListener, conns int) *bounded {
-	return &bounded{UnixListener: l, slots: make(chan struct{}, conns), closed: make(chan struct{})}
+	return &bounded{UnixListener: l, most: conns}
 }
 
-// Accept blocks until there is a connection and a slot, or until Close.
+// Accept blocks until there is a connection, or until Close.
 func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case b.slots <- struct{}{}:
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
 	c, err := b.AcceptUnix()
 	if err != nil {
-		<-b.slots
 		return nil, err
 	}
-	return &boundedConn{UnixConn: c, leave: sync.OnceFunc(func() { <-b.slots })}, nil
+	return b.add(&boundedConn{UnixConn: c, of: b}), nil
 }
 
-// Close ends Accept; connections stay.
-func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.UnixListener.Close()
+func (b *bounded) add(c *boundedConn) *boundedConn {
+	b.mu.Lock()
+	b.conns = append(b.conns, c)
+	var oldest *boundedConn
+	if i := slices.IndexFunc(b.conns, (*boundedConn).mayGo); len(b.conns) > b.most && i >= 0 {
+		oldest = b.conns[i]
+	}
+	b.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close()
+	}
+	return c
 }
 
-// boundedConn gives its slot back when it is closed.
+func (b *bounded) remove(c *boundedConn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conns = slices.DeleteFunc(b.conns, func(x *boundedConn) bool { return x == c })
+}
+
+// boundedConn leaves its place when it is closed.
 type boundedConn struct {
 	*net.UnixConn
-	leave func()
+	of   *bounded
+	kept atomic.Bool // it is not closed for a newer one
 }
 
+// keep has the connection of a request stay: that of a follower, of which there
+// are few, or of an order that is being carried out.
+func keep(r *http.Request) {
+	if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
+		c.kept.Store(true)
+	}
+}
+
+func (c *boundedConn) mayGo() bool { return !c.kept.Load() }
+
 func (c *boundedConn) Close() error {
-	defer c.leave()
+	c.of.remove(c)
 	return c.UnixConn.Close()
 }

@@ -11,10 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-type peerKey struct{}
+type (
+	peerKey struct{}
+	connKey struct{}
+)
 
-// withPeer notes who is at the other end.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
+// withConn notes the connection, and who is at its other end.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	ctx = context.WithValue(ctx, connKey{}, c)
 	cred, err := peerOf(c)
 	if err != nil {
 		return ctx

@@ -64,6 +64,7 @@ func order[Q any, P requestOf[Q]](d Daemon, do func(context.Context, Q) error) h
 			err = P(&q).resolve(d.Names())
 		}
 		if err == nil {
+			keep(r)
 			err = do(r.Context(), q)
 		}
 		if err != nil {

@@ -16,8 +16,8 @@ const (
 	writeTimeout = 5 * time.Second // of an answer, or of what a follower is sent at a time
 	maxHeader    = 16 << 10        // bytes
 	maxBody      = 64 << 10        // bytes
-	maxConns     = 32              // more wait in the socket's backlog
-	maxFollowers = 16              // so that half the connections are left for orders
+	maxConns     = 128             // one more has the oldest closed
+	maxFollowers = 16              // of them
 	closeTimeout = time.Second     // for answers under way when the daemon ends
 )
 
@@ -57,7 +57,7 @@ func (s *Server) newHTTP(ctx context.Context) *http.Server {
 		WriteTimeout:   writeTimeout,
 		MaxHeaderBytes: maxHeader,
 		BaseContext:    func(net.Listener) context.Context { return ctx },
-		ConnContext:    withPeer,
+		ConnContext:    withConn,
 	}
 	h.SetKeepAlivesEnabled(false)
 	return h

@@ -238,30 +238,61 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// So many connections are served at once; the next one waits for its turn.
+// One connection too many has the oldest closed that says nothing: who comes is
+// answered, and a follower is not cut off.
 func TestConnectionsAreBounded(t *testing.T) {
-	path := serve(t, newFake())
+	f := newFake()
+	path := serve(t, f)
+	follower := followConn(t, path)
 	var idle []net.Conn
-	for range maxConns {
+	for range 2 * maxConns {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer c.Close()
 		idle = append(idle, c)
 	}
-	asked := make(chan error, 1)
-	go func() { _, err := GetStatus(context.Background(), path); asked <- err }()
-	select {
-	case err := <-asked:
-		t.Fatalf("answered beside %d connections: %v", maxConns, err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	for _, c := range idle {
-		c.Close()
-	}
 	began := time.Now()
-	if err := <-asked; err != nil {
-		t.Error(err)
+	if _, err := GetStatus(context.Background(), path); err != nil {
+		t.Errorf("beside %d connections: %v", len(idle), err)
 	}
-	t.Logf("served %s after the others left", time.Since(began))
+	t.Logf("answered beside %d connections in %s", len(idle), time.Since(began))
+	for i, c := range idle[:maxConns] {
+		if err := c.SetReadDeadline(time.Now().Add(readTimeout / 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Fatalf("old connection %d: %v", i, err)
+		}
+	}
+	f.Journal().Add(journal.Entry{Text: "still there"})
+	if err := follower.SetReadDeadline(time.Now().Add(readTimeout)); err != nil {
+		t.Fatal(err)
+	}
+	for got := ""; !strings.Contains(got, "still there"); {
+		b := make([]byte, 4096)
+		n, err := follower.Read(b)
+		if err != nil {
+			t.Fatalf("the follower was cut off: %v", err)
+		}
+		got += string(b[:n])
+	}
+}
+
+// followConn returns a connection that follows the journal.
+func followConn(t *testing.T, path string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the head of the answer: it is served
+		t.Fatal(err)
+	}
+	return c
 }

@@ -1,0 +1,216 @@
+package memlock
+
+import (
+	"errors"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/cmd/ipoibd/internal/memlock/memlocktest"
+)
+
+const mebibyte = 1 << 20
+
+// limited is a limit that the kernel and the container runtimes have as default.
+const limited = 8 * mebibyte
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func usage(t *testing.T) Usage {
+	t.Helper()
+	u, err := Read()
+	must(t, err)
+	return u
+}
+
+func limit(t *testing.T) {
+	t.Helper()
+	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limited, Max: limited}))
+}
+
+// privileged reports whether the capability is there and counts: in the initial
+// user namespace, which maps every user to itself.
+func privileged(t *testing.T) bool {
+	t.Helper()
+	uids, err := os.ReadFile("/proc/self/uid_map")
+	must(t, err)
+	return hasCapability() && strings.Join(strings.Fields(string(uids)), " ") == "0 0 4294967295"
+}
+
+// lock locks, and reports whether that was allowed, as it has to be.
+func lock(t *testing.T) bool {
+	t.Helper()
+	err := Lock()
+	if !privileged(t) {
+		t.Logf("this process lacks CAP_IPC_LOCK, so only the refusal is shown: %v", err)
+		if !errors.Is(err, ErrNotAllowed) {
+			t.Errorf("ended with %v, want %v", err, ErrNotAllowed)
+		}
+		return false
+	}
+	must(t, err)
+	return true
+}
+
+// What is mapped later is locked too, fills no memory before it is used, and
+// leaves it when it is not used any more.
+func TestR17LockTakesNoMemory(t *testing.T) {
+	if alone(t, asIs) {
+		return
+	}
+	limit(t)
+	before := usage(t)
+	if !lock(t) {
+		return
+	}
+	locked := usage(t)
+	t.Logf("resident %d MiB, after the lock %d MiB (%d MiB of address space)",
+		before.Resident/mebibyte, locked.Resident/mebibyte, locked.Locked/mebibyte)
+	if more := locked.Resident - before.Resident; more > mapped(t)+8*mebibyte {
+		t.Errorf("the lock took %d MiB, the files have %d MiB", more/mebibyte, mapped(t)/mebibyte)
+	}
+
+	const size = 256 * mebibyte
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	must(t, err)
+	later := usage(t)
+	if later.Locked-locked.Locked < size || later.Resident-locked.Resident > size/8 {
+		t.Errorf("%+v, before 256 MiB were mapped: %+v", later, locked)
+	}
+	must(t, unix.Munmap(mem))
+}
+
+// mapped is how large the mapped files are.
+func mapped(t *testing.T) (sum int64) {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	for _, m := range files(maps) {
+		sum += int64(m.end - m.start)
+	}
+	return sum
+}
+
+// The runtime gives unused memory back also where it is locked.
+func TestR17HeapIsGivenBack(t *testing.T) {
+	if alone(t, asIs) {
+		return
+	}
+	if !lock(t) {
+		return
+	}
+	const size = 256 * mebibyte
+	heap := make([]byte, size)
+	for i := 0; i < len(heap); i += os.Getpagesize() {
+		heap[i] = 1
+	}
+	full := usage(t)
+	heap = nil
+	debug.FreeOSMemory()
+	empty := usage(t)
+	t.Logf("resident %d MiB, then %d MiB", full.Resident/mebibyte, empty.Resident/mebibyte)
+	if full.Resident-empty.Resident < size*3/4 {
+		t.Errorf("%d MiB of heap were given up, and %d MiB given back", size/mebibyte, (full.Resident-empty.Resident)/mebibyte)
+	}
+}
+
+// With every cache dropped, no page of the program has to be read again.
+func TestR17NoMajorFaults(t *testing.T) {
+	if alone(t, asIs) {
+		return
+	}
+	if !lock(t) {
+		return
+	}
+	if err := memlocktest.DropCaches(); err != nil {
+		t.Logf("the caches are as they were: %v", err) // /proc/sys may be read-only
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	must(t, err)
+	before, err := memlocktest.MajorFaults()
+	must(t, err)
+	var pages int
+	for _, m := range files(maps) {
+		pages += touch(t, m)
+	}
+	after, err := memlocktest.MajorFaults()
+	must(t, err)
+	t.Logf("%d pages touched, %d major faults", pages, after-before)
+	if after != before {
+		t.Errorf("%d major faults", after-before)
+	}
+}
+
+// touch reads one byte of every page of a mapping and returns how many there
+// are.
+func touch(t *testing.T, m mapping) (pages int) {
+	t.Helper()
+	var b [1]byte
+	local := unix.Iovec{Base: &b[0], Len: 1}
+	for at := m.start; at < m.end; at += uintptr(os.Getpagesize()) {
+		_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{local}, []unix.RemoteIovec{{Base: at, Len: 1}}, 0)
+		must(t, err)
+		pages++
+	}
+	return pages
+}
+
+// Where not everything may be locked, nothing is, and the process lives on: also
+// as root in a user namespace, whose capability set promises what is not true.
+func TestR17LockIsRefused(t *testing.T) {
+	if alone(t, withoutCapability) {
+		return
+	}
+	refused(t)
+}
+
+func TestR17LockIsRefusedToRootOfAUserNamespace(t *testing.T) {
+	if alone(t, inUserNamespace) {
+		return
+	}
+	if !hasCapability() {
+		t.Error("the process has no CAP_IPC_LOCK to be mistaken about")
+	}
+	refused(t)
+}
+
+func refused(t *testing.T) {
+	t.Helper()
+	limit(t)
+	for _, cur := range []uint64{limited, 0} {
+		must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: cur, Max: limited}))
+		err := Lock()
+		if !errors.Is(err, ErrNotAllowed) {
+			t.Errorf("limit %d: %v, want %v", cur, err, ErrNotAllowed)
+		}
+	}
+	if u := usage(t); u.Locked != 0 {
+		t.Errorf("%d bytes are locked", u.Locked)
+	}
+	mem, err := unix.Mmap(-1, 0, 4*limited, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatalf("mapping memory fails now: %v", err)
+	}
+	must(t, unix.Munmap(mem))
+}
+
+// The operator reads what is at risk, and how to allow it.
+func TestR17RefusalSaysWhatToDo(t *testing.T) {
+	for _, word := range []string{"wait for ever", "CAP_IPC_LOCK", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "--cap-add IPC_LOCK"} {
+		if !strings.Contains(ErrNotAllowed.Error(), word) {
+			t.Errorf("%q is not in %q", word, ErrNotAllowed)
+		}
+	}
+	if strings.Contains(ErrNotAllowed.Error(), "\n") || errors.Is(ErrNotAllowed, syscall.EPERM) {
+		t.Error("it is not one line of its own")
+	}
+}

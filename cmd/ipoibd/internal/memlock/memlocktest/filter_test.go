@@ -1,0 +1,93 @@
+package memlocktest
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+const childEnv = "IPOIBD_MEMLOCKTEST_CHILD"
+
+// deeds are what a process does under the filter, on a thread that it starts
+// then; the fatal ones end it.
+var deeds = []struct {
+	name  string
+	fatal bool
+	do    func() error
+}{
+	{"opens a file", true, func() error { _, err := os.Open("/etc/hostname"); return err }},
+	{"opens a file that is not there", true, func() error { _, err := os.Open("/nowhere"); return err }},
+	{"creates a file", true, func() error { _, err := os.Create("/dev/null"); return err }},
+	{"starts a program", true, func() error { return exec.Command("/bin/true").Run() }},
+	{"talks to itself", false, talk},
+	{"does nothing", false, func() error { return nil }},
+}
+
+// talk uses what a device reset uses: memory, threads, sockets.
+func talk() error {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.WriteTo(make([]byte, 1<<10), conn.LocalAddr()); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1<<10))
+	runtime.GC()
+	return err
+}
+
+func TestR17Filter(t *testing.T) {
+	if name := os.Getenv(childEnv); name != "" {
+		child(t, name)
+		return
+	}
+	for _, d := range deeds {
+		t.Run("R17/"+d.name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestR17Filter$", "-test.count=1")
+			cmd.Env = append(os.Environ(), childEnv+"="+d.name)
+			out, err := cmd.CombinedOutput()
+			killed := strings.Contains(string(out), "SIGSYS: bad system call")
+			if killed != d.fatal || (err != nil) != d.fatal {
+				t.Errorf("killed: %t, want %t; ended with %v:\n%s", killed, d.fatal, err, out)
+			}
+			if d.fatal && !strings.Contains(string(out), "memlocktest.init") {
+				t.Errorf("the culprit is not named:\n%s", out)
+			}
+		})
+	}
+}
+
+func child(t *testing.T, name string) {
+	if err := DenyFiles(); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range deeds {
+		if d.name == name {
+			done := make(chan error)
+			go func() {
+				runtime.LockOSThread() // and never unlock: its thread is new, or ends
+				done <- d.do()
+			}()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestMajorFaults(t *testing.T) {
+	before, err := MajorFaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := MajorFaults()
+	if err != nil || after < before {
+		t.Errorf("%d, then %d, %v", before, after, err)
+	}
+}

@@ -3,6 +3,7 @@ package memlock
 import (
 	"errors"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -109,18 +110,24 @@ func TestR17HeapIsGivenBack(t *testing.T) {
 		return
 	}
 	const size = 256 * mebibyte
-	heap := make([]byte, size)
-	for i := 0; i < len(heap); i += os.Getpagesize() {
-		heap[i] = 1
-	}
-	full := usage(t)
-	heap = nil
+	full := usageWith(t, size)
 	debug.FreeOSMemory()
 	empty := usage(t)
 	t.Logf("resident %d MiB, then %d MiB", full.Resident/mebibyte, empty.Resident/mebibyte)
 	if full.Resident-empty.Resident < size*3/4 {
 		t.Errorf("%d MiB of heap were given up, and %d MiB given back", size/mebibyte, (full.Resident-empty.Resident)/mebibyte)
 	}
+}
+
+// usageWith is the usage while so many bytes of heap are filled.
+func usageWith(t *testing.T, size int) Usage {
+	t.Helper()
+	heap := make([]byte, size)
+	for i := 0; i < len(heap); i += os.Getpagesize() {
+		heap[i] = 1
+	}
+	defer runtime.KeepAlive(heap)
+	return usage(t)
 }
 
 // With every cache dropped, no page of the program has to be read again.

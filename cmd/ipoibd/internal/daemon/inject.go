@@ -45,19 +45,26 @@ func (p *plans) retire() {
 	p.now = nil
 }
 
+var errNotOpen = fmt.Errorf("%w: the device is not open", control.ErrConflict)
+
 func (p *plans) inject(f faults.Fault) error {
 	p.mu.Lock()
 	dev := p.now
 	p.mu.Unlock()
 	if dev == nil {
-		return fmt.Errorf("%w: the device is not open", control.ErrConflict)
+		return errNotOpen
 	}
 	return dev.Inject(f) // outside of the lock: it may unplug
 }
 
 // inject injects a fault of hca/faults into the device. Errors:
 // control.ErrConflict while there is no device; hca.ErrInvalid.
-func (d *softDevice) inject(f faults.Fault) error { return d.plans.inject(f) }
+func (d *softDevice) inject(f faults.Fault) error {
+	if d.View().Session == nil {
+		return errNotOpen
+	}
+	return d.plans.inject(f)
+}
 
 // replug undoes an unplug: the same device comes back, or another one.
 func (d *softDevice) replug(p plugged) { d.slot.plug(p) }

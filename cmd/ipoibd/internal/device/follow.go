@@ -37,11 +37,11 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 // digest does what the device's part in an event is. Those of queue pairs and
 // CQs are their users'.
 func (o *owner) digest(s *Session, ev hca.AsyncEvent) {
-	switch c := qprecovery.OfEvent(ev.Type); c {
+	switch qprecovery.OfEvent(ev.Type) { //nolint:exhaustive // the other classes are no affair of the device
 	case qprecovery.ClassPort:
 		o.askPorts(s)
-	case qprecovery.ClassDeviceError, qprecovery.ClassDeviceGone:
-		o.fault(s, c)
+	case qprecovery.ClassDeviceError:
+		o.fault(s, qprecovery.ClassDeviceError)
 	}
 }
 

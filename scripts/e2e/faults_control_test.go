@@ -26,11 +26,12 @@ type event struct {
 	Outage   float64   `json:"outage"`   // seconds without service
 }
 
-// Kinds of event.
-const (
-	entered   = "rung"
-	recovered = "recovered"
-)
+// entered is the kind of an event of a rung.
+const entered = "rung"
+
+// ends reports whether a recovery ends: in health, or because there is no port
+// to recover for.
+func (e event) ends() bool { return e.Kind == "recovered" || e.Kind == "stopped" }
 
 func (e event) duration() time.Duration { return seconds(e.Duration) }
 func (e event) outage() time.Duration   { return seconds(e.Outage) }
@@ -61,10 +62,10 @@ func (d *daemon) post(path string, order any) error {
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s %s: %s: %s: %w", path, body, resp.Status, answer, err)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", path, body, resp.Status, answer)
 	}
-	return nil
+	return err
 }
 
 // journal is what a daemon has said since it was followed.

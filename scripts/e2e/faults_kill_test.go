@@ -70,7 +70,7 @@ func (p *pair) rise(t *testing.T) time.Duration {
 		t.Errorf("%s: adopted %t, state %s: %s", ifName, i.Adopted, i.State, i.Reason)
 	}
 	p.requireKept(t)
-	if err := p.stream.waitMoves(streamLimit); err != nil {
+	if _, err := p.stream.waitMoves(streamLimit); err != nil {
 		t.Error(err)
 	}
 	return took

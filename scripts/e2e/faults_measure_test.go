@@ -34,6 +34,7 @@ type sample struct {
 	repair    time.Duration // detected -> healthy by the daemon's account; mended -> answered where it lasts
 	outage    time.Duration // by the daemon's account, 0: it has none
 	silence   time.Duration // by the probe's
+	tcp       time.Duration // from then until the connection moved
 	carrier   int           // changes
 	drops     map[string]uint64
 }
@@ -46,7 +47,8 @@ func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
 			p.restart()
 		}
 		s := p.measure(t, r.fault)
-		if err := p.stream.waitMoves(streamLimit); err != nil {
+		var err error
+		if s.tcp, err = p.stream.waitMoves(streamLimit); err != nil {
 			r.lost = append(r.lost, err.Error())
 		}
 		p.requireKept(t)
@@ -100,14 +102,14 @@ func (j *journal) waitWell(t *testing.T, n int, f fault) {
 	if f.rung == noRung {
 		return
 	}
-	j.wait(t, n, recoveryLimit, "recovery of "+ifName, func(e event) bool { return e.Kind == recovered && e.Scope == ifName })
+	j.wait(t, n, recoveryLimit, "recovery of "+ifName, func(e event) bool { return e.ends() && e.Scope == ifName })
 }
 
 // read takes what the daemon says of it: the interface's view, and the highest
 // rung of the device besides.
 func (s *sample) read(injected time.Time, events []event) {
 	for _, e := range events {
-		if e.Kind != recovered {
+		if !e.ends() {
 			continue
 		}
 		if slices.Index(rungs, e.Rung) > slices.Index(rungs, s.rung) {

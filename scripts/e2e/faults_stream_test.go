@@ -15,8 +15,8 @@ const (
 	// streamLife is the longest that iperf3 grants.
 	streamLife = "86400"
 	// streamLimit is how long a connection may take to move again: ten times
-	// the second after which TCP has asked for the third time.
-	streamLimit = 10 * time.Second
+	// the pause that TCP makes before its fourth attempt.
+	streamLimit = 16 * time.Second
 )
 
 // stream is one TCP connection of iperf3 that lasts as long as the test.
@@ -95,15 +95,16 @@ func (s *stream) acked() (uint64, error) {
 	return 0, fmt.Errorf("no connection from port %s: there are %v", s.port, list)
 }
 
-// waitMoves waits until the same connection carries more than now.
-func (s *stream) waitMoves(limit time.Duration) error {
+// waitMoves waits until the same connection carries more than now, and returns how
+// long that took.
+func (s *stream) waitMoves(limit time.Duration) (time.Duration, error) {
 	start := time.Now()
 	before, err := s.acked()
 	for now := before; err == nil && now == before; now, err = s.acked() {
 		if time.Since(start) > limit {
-			return fmt.Errorf("the connection from port %s has stood still for %v", s.port, limit)
+			return limit, fmt.Errorf("the connection from port %s has stood still for %v", s.port, limit)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return err
+	return time.Since(start), err
 }

@@ -20,6 +20,7 @@ goal     for the median of that
 outage   without service, by the daemon's account
 silence  the longest wait of a ping at 1 ms from the other host
 carrier  changes of ib0's carrier
+TCP      what became of the connection, and when it moved again after the ping
 drops    frames, by reason, in all injections`
 
 // table shows the rows, times as median/worst.
@@ -102,10 +103,11 @@ func (r row) carrier() string {
 }
 
 func (r row) tcp() string {
+	moved := figures(r.all(func(s sample) time.Duration { return s.tcp }))
 	if n := len(r.lost); n > 0 {
-		return fmt.Sprintf("LOST %d", n)
+		return fmt.Sprintf("LOST %d, %s", n, moved)
 	}
-	return "lived"
+	return "lived, " + moved
 }
 
 func (r row) drops() string {
@@ -124,8 +126,8 @@ func (r row) drops() string {
 
 // String is a line of progress.
 func (s sample) String() string {
-	return fmt.Sprintf("%-15s detected %s, repaired %s; outage %s, silence %s",
-		cmp.Or(s.rung, "-"), short(s.detection), short(s.repair), short(s.outage), short(s.silence))
+	return fmt.Sprintf("%-15s detected %s, repaired %s; outage %s, silence %s; TCP +%s",
+		cmp.Or(s.rung, "-"), short(s.detection), short(s.repair), short(s.outage), short(s.silence), short(s.tcp))
 }
 
 // figures are median and worst; - where nothing was measured.
@@ -161,12 +163,12 @@ func TestTable(t *testing.T) {
 	got := row{
 		fault: fault{name: "x", rung: resetQP},
 		samples: []sample{
-			{rung: resetQP, detection: ms(1), repair: ms(9), outage: ms(10), silence: ms(500), drops: map[string]uint64{"b": 1}},
-			{rung: resetQP, detection: ms(3), repair: ms(5), outage: ms(8), silence: ms(9), drops: map[string]uint64{"a": 2, "b": 2}},
-			{rung: resetQP, detection: ms(2), repair: ms(4), outage: ms(6), silence: ms(8), carrier: 2},
+			{rung: resetQP, detection: ms(1), repair: ms(9), outage: ms(10), silence: ms(500), tcp: ms(7), drops: map[string]uint64{"b": 1}},
+			{rung: resetQP, detection: ms(3), repair: ms(5), outage: ms(8), silence: ms(9), tcp: ms(7), drops: map[string]uint64{"a": 2, "b": 2}},
+			{rung: resetQP, detection: ms(2), repair: ms(4), outage: ms(6), silence: ms(8), tcp: ms(7), carrier: 2},
 		},
 	}.cells()
-	want := []string{"x", "3", "reset_qp", "2ms/3ms", "5ms/9ms", "5ms met", "8ms/10ms", "9ms/500ms", "2/3", "2", "lived", "a=2 b=3"}
+	want := []string{"x", "3", "reset_qp", "2ms/3ms", "5ms/9ms", "5ms met", "8ms/10ms", "9ms/500ms", "2/3", "2", "lived, 7ms/7ms", "a=2 b=3"}
 	if !slices.Equal(got, want) {
 		t.Errorf("cells %q, want %q", got, want)
 	}

@@ -77,7 +77,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends what hangs
 	return advise(daemon.Run(ctx, cfg, daemon.Options{
-		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, Log: log,
+		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, Log: log,
 	}))
 }
 

@@ -12,6 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/power"
 )
 
@@ -25,7 +26,9 @@ type Options struct {
 	Remove  bool // delete the interfaces at the end
 	// AllowFaults lets the control socket inject faults.
 	AllowFaults bool
-	Log         *slog.Logger
+	// LockMemory keeps the whole process in memory (R17).
+	LockMemory bool
+	Log        *slog.Logger
 }
 
 // daemon is what runs.
@@ -45,7 +48,19 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	if err := d.construct(cfg); err != nil {
 		return errors.Join(err, d.discard())
 	}
+	d.lockMemory()
 	return d.serve(ctx)
+}
+
+// lockMemory comes after construct, so that a mistake in the configuration is
+// told at once and alone.
+func (d *daemon) lockMemory() {
+	if !d.opts.LockMemory {
+		return
+	}
+	if err := memlock.Lock(); err != nil {
+		d.opts.Log.Warn("memory is not locked", "err", err)
+	}
 }
 
 func (d *daemon) construct(cfg *config.Config) (err error) {

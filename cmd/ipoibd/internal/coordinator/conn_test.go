@@ -60,6 +60,7 @@ func TestR16HalfAMessageAndSilence(t *testing.T) {
 		time.Sleep(frameTime / 2)
 		r.write(half[1:2])
 		endsAfter(t, r, frameTime/2)
+		synctest.Wait()
 		if s := o.Status(); s.Refused != 1 || len(s.Members) != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -94,6 +95,7 @@ func TestR15ClientThatDoesNotRead(t *testing.T) {
 	inBubble(t, func(t *testing.T, o *owner) {
 		deaf := pipe(t, o)
 		deaf.say(reset.Hello{ID: 7, Name: "deaf"})
+		synctest.Wait() // it is registered
 		r := pipe(t, o)
 		r.hello(8)
 		o.Request()
@@ -104,6 +106,7 @@ func TestR15ClientThatDoesNotRead(t *testing.T) {
 		if took := time.Since(begin); took != writeTime {
 			t.Errorf("reset after %v, want %v: its end is the end of its process here", took, writeTime)
 		}
+		synctest.Wait()
 		if s := o.Status(); len(s.Members) != 1 || s.Refused != 1 {
 			t.Errorf("%+v", s)
 		}
@@ -115,6 +118,7 @@ func TestR15QueueIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, o *owner) {
 		deaf := pipe(t, o)
 		deaf.say(reset.Hello{ID: 7, Name: "deaf"})
+		synctest.Wait() // it is registered
 		begin := time.Now()
 		for range queueLen { // each comes and goes, of which everybody is told
 			r := pipe(t, o)
@@ -122,6 +126,7 @@ func TestR15QueueIsBounded(t *testing.T) {
 			r.say(reset.Leave{})
 			r.expectEnd()
 		}
+		synctest.Wait()
 		if s := o.Status(); s.Refused != 1 || len(s.Members) != 0 || time.Since(begin) != 0 {
 			t.Errorf("%+v after %v", s, time.Since(begin))
 		}
@@ -133,7 +138,7 @@ func TestR15CloseWaitsForNobodyLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, o *owner) {
 		deaf := pipe(t, o)
 		deaf.say(reset.Hello{ID: 7, Name: "deaf"})
-		synctest.Wait()
+		synctest.Wait() // it is registered
 		begin := time.Now()
 		o.Close()
 		if took := time.Since(begin); took != closeTime {

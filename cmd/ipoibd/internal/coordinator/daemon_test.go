@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ample is how long a test waits in real time: tens of times what it takes.
@@ -146,6 +148,13 @@ func (d *daemon) order(text string) {
 func (d *daemon) signal(sig syscall.Signal) {
 	d.Helper()
 	d.must(d.cmd.Process.Signal(sig))
+}
+
+// stop stops the daemon, and returns when it does nothing any more.
+func (d *daemon) stop() {
+	d.Helper()
+	d.signal(syscall.SIGSTOP)
+	d.must(unix.Waitid(unix.P_PID, d.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
 }
 
 // leave makes the daemon end in good order.

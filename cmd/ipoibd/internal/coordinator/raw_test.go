@@ -213,18 +213,24 @@ func TestR16BrokenConnectionIsNoDeath(t *testing.T) {
 	}
 }
 
-// A client that comes back again and again takes no more room than one.
-func TestR16ReconnectsLeaveNothingBehind(t *testing.T) {
+// A client whose connection breaks again and again takes no more room than one,
+// and those who said goodbye take none.
+func TestR16NothingIsLeftBehind(t *testing.T) {
 	_, path := hostHere(t, Config{})
-	once := func() {
+	breakOff := func() {
 		r := dialRaw(t, path)
 		r.hello(7)
 		r.nc.Close()
 	}
-	once()
+	breakOff()
 	before := inUse()
-	for range 200 {
-		once()
+	for id := range reset.ClientID(200) {
+		breakOff()
+		r := dialRaw(t, path)
+		r.hello(100 + id)
+		r.say(reset.Leave{})
+		r.expectEnd()
+		r.nc.Close()
 	}
 	if left := settle(before); left.exceeds(before) {
 		t.Errorf("%+v in use, %+v before", left, before)

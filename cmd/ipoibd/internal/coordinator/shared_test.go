@@ -73,7 +73,8 @@ func TestR13NewcomerDuringAReset(t *testing.T) {
 		t.Errorf("opened the device %v before the reset was over", over-joined)
 	}
 	late.await(wantsDone)
-	if newcomer.count("pending") > 0 {
+	newcomer.leave()
+	if newcomer.count("pending")+newcomer.count("ended") > 0 {
 		t.Error("it was told of a reset before it had anything")
 	}
 }
@@ -95,7 +96,7 @@ func TestR14R16StoppedProcessIsNamed(t *testing.T) {
 	s := newShared(t)
 	s.conf.Grace = 2 * time.Second
 	host, stopped := s.join("ib0"), s.join("ib1")
-	stopped.signal(syscall.SIGSTOP)
+	stopped.stop()
 	host.order("request")
 	asked := host.await("request").at
 	ended := host.await("ended")

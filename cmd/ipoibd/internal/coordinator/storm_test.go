@@ -34,7 +34,7 @@ func (s *storm) strike() {
 	case 0, 1, 2:
 		victim.order("request")
 	case 3:
-		victim.signal(syscall.SIGSTOP)
+		victim.stop()
 		time.Sleep(s.upTo(100 * time.Millisecond))
 		victim.signal(syscall.SIGCONT)
 	case 4:

@@ -34,6 +34,7 @@ func settle(before usage) usage {
 // checkLeaks makes the test fail if it leaves more in use than it found.
 func checkLeaks(t *testing.T) {
 	t.Helper()
+	startPoller(t)
 	before := inUse()
 	t.Cleanup(func() {
 		if left := settle(before); left.exceeds(before) {
@@ -41,4 +42,16 @@ func checkLeaks(t *testing.T) {
 			t.Errorf("%+v in use, %+v before\n%s", left, before, stacks[:runtime.Stack(stacks, true)])
 		}
 	})
+}
+
+// startPoller makes the runtime open the descriptors of its poller, which it
+// keeps.
+func startPoller(t *testing.T) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	w.Close()
 }

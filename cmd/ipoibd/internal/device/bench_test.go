@@ -322,3 +322,13 @@ func (b *bench) wantSteps(want ...qprecovery.Step) {
 func rung(r qprecovery.Rung, why qprecovery.Reason) qprecovery.Step {
 	return qprecovery.Step{Rung: r, Reason: why}
 }
+
+// notes are the words to the operator.
+func (b *bench) notes() (texts []string) {
+	for _, e := range b.cfg.Journal.Since(0) {
+		if e.Kind == journal.KindNote {
+			texts = append(texts, e.Text)
+		}
+	}
+	return texts
+}

@@ -30,19 +30,29 @@ type leaving struct {
 // for no more; else the grace period does.
 func (o *owner) drop(a qprecovery.Drop) {
 	o.log.Warn("letting the device go", "reason", a.Reason.String())
+	if !gentle(a.Reason) {
+		o.fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
+	}
 	if o.leaving == nil {
 		o.letGo()
 	}
 	l := o.leaving
-	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason), reset.OutcomeNone, time.Time{}
-	if l.s != nil && !gentle(a.Reason) {
-		l.s.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
-	}
+	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason) && !o.clean, reset.OutcomeNone, time.Time{}
 	switch {
 	case !l.reset:
 		l.patience = time.Now().Add(o.cfg.Grace)
 	case o.pending.id == 0:
 		o.shared.Load().Request()
+	}
+}
+
+// fail moves what is open, or is being let go, to the error state.
+func (o *owner) fail(cause error) {
+	if o.session != nil {
+		o.session.Fail(cause)
+	}
+	if o.leaving != nil && o.leaving.s != nil {
+		o.leaving.s.Fail(cause)
 	}
 }
 

@@ -98,7 +98,7 @@ func (o *owner) discard(s *Session) {
 
 // take makes a session the one that is used.
 func (o *owner) take(s *Session, ports []hca.PortAttr) {
-	o.session, o.ports = s, ports
+	o.session, o.ports, o.clean = s, ports, false
 	o.opens.Add(1)
 	a := s.Attr()
 	o.log.Info("device open", "name", a.Name, "node_guid", a.NodeGUID, "instance", s.Instance)

@@ -27,6 +27,7 @@ type owner struct {
 	leaving *leaving       // a session that is being let go; nil: none
 	opening opening
 	pending pending
+	clean   bool // reset since it was open last
 
 	lists      <-chan []qprecovery.Identity // nil: nobody tells
 	present    []qprecovery.Identity
@@ -141,6 +142,7 @@ func (o *owner) hear(ev coordinator.Event) {
 	case coordinator.Pending:
 		o.pending = pending{id: ev.ID}
 	case coordinator.Ended:
+		o.clean = o.clean || o.pending.released && ev.Outcome == reset.OutcomeDone
 		o.pending = pending{}
 		o.resetEnded(ev.Ended)
 	}

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 func TestR16SharedBySocket(t *testing.T) {
 	const limit = 20 * time.Second // the host's settle time is 2 s of it
 	path := filepath.Join(t.TempDir(), "c.sock")
-	one, two := newShared(t, path), newShared(t, path)
+	one, two := newShared(t, path, 0), newShared(t, path, 0)
 	defer one.stop()
 	defer two.stop()
 	views := []*bench{one, two}
@@ -37,9 +38,46 @@ func TestR16SharedBySocket(t *testing.T) {
 	}
 }
 
+// Another process that does not let go within the grace period is named, and the
+// reset fails; nobody's handle becomes a zombie for it. When it has let go after
+// all, one reset is enough for both.
+func TestR16HeldByAnotherProcess(t *testing.T) {
+	const limit, grace = 20 * time.Second, 300 * time.Millisecond
+	path := filepath.Join(t.TempDir(), "c.sock")
+	host := newShared(t, path, grace)
+	defer host.stop()
+	host.await(limit, func(v View) bool { return v.Session != nil })
+	holder := newShared(t, path, grace)
+	defer holder.stop()
+	s := holder.await(limit, func(v View) bool { return v.Session != nil }).Session
+	s.Acquire()
+	time.Sleep(2500 * time.Millisecond) // a new host resets nothing before it has settled
+	if err := host.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for len(host.notes()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if text := host.notes()[0]; !strings.HasPrefix(text, "not reset: held_by_process: soft (pid ") {
+		t.Errorf("the operator reads %q", text)
+	}
+	if host.View().Session != nil || host.slot.did().resets != 0 || s.guard.Err() == nil {
+		t.Errorf("%+v, %d resets, the holder: %v", host.View(), host.slot.did().resets, s.guard.Err())
+	}
+	s.Release()
+	for _, b := range []*bench{host, holder} {
+		if err := b.Recover(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, b := range []*bench{host, holder} {
+		b.await(limit, func(v View) bool { return v.Session != nil })
+	}
+}
+
 // newShared runs a device in real time, which coordinates by a socket.
-func newShared(t *testing.T, path string) *bench {
-	b := newBench(t, func(c *Config) { c.Coordinator = path })
+func newShared(t *testing.T, path string, grace time.Duration) *bench {
+	b := newBench(t, func(c *Config) { c.Coordinator, c.Grace = path, grace })
 	b.fabric = memfabric.New(1)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
@@ -52,7 +90,7 @@ func newShared(t *testing.T, path string) *bench {
 // to the next session, its users included.
 func TestResetTime(t *testing.T) {
 	const rounds, limit = 20, time.Second // ten times the 100 ms that a reset may take
-	b := newShared(t, "")
+	b := newShared(t, "", 0)
 	defer b.stop()
 	ctx, stopUsers := context.WithCancel(t.Context())
 	var users sync.WaitGroup

@@ -1,7 +1,6 @@
 package memlocktest
 
 import (
-	"fmt"
 	"os"
 	"runtime"
 	"unsafe"
@@ -15,40 +14,47 @@ const (
 	offsetArch = 4
 )
 
-// DenyFiles makes the kernel end the process with SIGSYS at its next attempt to
-// open a file or to start a program, in any thread, present or future. Go's
-// runtime answers the signal with the stack of the culprit. Sockets, pipes and
-// files that are open go on to work.
-//
-// A filter sees numbers and no paths, so it makes no difference between a
-// regular file and one of /proc, /sys or /dev.
-func DenyFiles() error {
-	program := filter(denied)
+// DenyFiles makes the process end, with SIGSYS, at its next attempt to open a
+// file that lies on a file system of a disk, or to start a program: in any
+// thread, present or future. Go's runtime answers the signal with the stack of
+// the culprit. Sockets, pipes and files that are open go on to work; what the
+// kernel makes up as it is read, in /proc, may be opened, and [Guard] notes it.
+func DenyFiles() (*Guard, error) {
+	listener, err := install(filter(denied))
+	if err != nil {
+		return nil, err
+	}
+	g := &Guard{listener: listener}
+	go g.watch()
+	return g, nil
+}
+
+// install gives all threads the filter, and returns the descriptor at which its
+// questions arrive.
+func install(program []unix.SockFilter) (int, error) {
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	runtime.LockOSThread() // no_new_privs is of the thread that installs
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return os.NewSyscallError("prctl", err)
+		return -1, os.NewSyscallError("prctl", err)
 	}
-	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&prog)))
+	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
-		return os.NewSyscallError("seccomp", errno)
+		return -1, os.NewSyscallError("seccomp", errno)
 	}
-	if thread != 0 {
-		return fmt.Errorf("seccomp: thread %d has a filter of its own", thread)
-	}
-	return nil
+	return int(fd), nil
 }
 
-// filter is the program that traps the calls, and all those of a foreign
-// architecture, whose numbers mean something else.
+// filter is the program that asks about openat, traps the calls, and traps all
+// those of a foreign architecture, whose numbers mean something else.
 func filter(calls []uint32) []unix.SockFilter {
 	prog := []unix.SockFilter{
 		load(offsetArch),
 		jumpEqual(auditArch, 1, 0),
 		result(unix.SECCOMP_RET_TRAP),
 		load(offsetNr),
+		jumpEqual(unix.SYS_OPENAT, 0, 1), result(unix.SECCOMP_RET_USER_NOTIF),
 	}
 	for _, nr := range calls {
 		prog = append(prog, jumpEqual(nr, 0, 1), result(unix.SECCOMP_RET_TRAP))

@@ -2,12 +2,15 @@ package memlocktest
 
 import (
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const childEnv = "IPOIBD_MEMLOCKTEST_CHILD"
@@ -21,6 +24,13 @@ var deeds = []struct {
 }{
 	{"opens a file", true, func() error { _, err := os.Open("/etc/hostname"); return err }},
 	{"opens a file that is not there", true, func() error { _, err := os.Open("/nowhere"); return err }},
+	{"opens a file by a link in proc", true, func() error { _, err := os.Open("/proc/self/exe"); return err }},
+	{"opens a file by a relative path", true, func() error { _, err := os.Open("doc.go"); return err }},
+	{"opens a file by another call", true, func() error {
+		_, err := unix.Openat2(unix.AT_FDCWD, "/etc/hostname", &unix.OpenHow{})
+		return err
+	}},
+	{"asks the kernel", false, ask},
 	{"creates a file", true, func() error { _, err := os.Create("/dev/null"); return err }},
 	{"starts a program", true, func() error { return exec.Command("/bin/true").Run() }},
 	{"talks to itself", false, talk},
@@ -40,6 +50,18 @@ func talk() error {
 	_, err = io.ReadFull(conn, make([]byte, 1<<10))
 	runtime.GC()
 	return err
+}
+
+// ask opens what is in no file.
+func ask() error {
+	for _, path := range []string{"/proc/self/status", "/proc/thread-self/ns/net"} {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	return nil
 }
 
 func TestR17Filter(t *testing.T) {
@@ -64,7 +86,8 @@ func TestR17Filter(t *testing.T) {
 }
 
 func child(t *testing.T, name string) {
-	if err := DenyFiles(); err != nil {
+	guard, err := DenyFiles()
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range deeds {
@@ -76,6 +99,13 @@ func child(t *testing.T, name string) {
 			}()
 			if err := <-done; err != nil {
 				t.Fatal(err)
+			}
+			want := map[string]int{}
+			if d.name == "asks the kernel" {
+				want = map[string]int{"/proc/self/status": 1, "/proc/thread-self/ns/net": 1}
+			}
+			if got := guard.Opened(); !maps.Equal(got, want) {
+				t.Errorf("opened %v, want %v", got, want)
 			}
 		}
 	}

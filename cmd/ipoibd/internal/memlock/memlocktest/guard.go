@@ -1,0 +1,112 @@
+package memlocktest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guard answers the filter's questions. Its goroutine ends with the process.
+type Guard struct {
+	listener int
+
+	mu     sync.Mutex
+	opened map[string]int
+}
+
+// Opened returns how often what was opened that lies on no disk.
+func (g *Guard) Opened() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.opened)
+}
+
+// question is struct seccomp_notif: a thread that is held in a call.
+type question struct {
+	id     uint64
+	thread uint32
+	_      uint32
+	nr     int32
+	arch   uint32
+	_      uint64 // the instruction
+	args   [6]uint64
+}
+
+// answer is struct seccomp_notif_resp.
+type answer struct {
+	id    uint64
+	value int64
+	errno int32
+	flags uint32
+}
+
+// watch answers for ever. Nothing that it does may ask in turn.
+func (g *Guard) watch() {
+	runtime.LockOSThread()
+	for {
+		var q question
+		if errno := ioctl(g.listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); errno != 0 {
+			continue // a signal came, or the thread that asked is gone
+		}
+		path := pathAt(uintptr(q.args[1]))
+		if !onNoDisk(path) {
+			fmt.Fprintf(os.Stderr, "memlocktest: thread %d opens %q\n", q.thread, path)
+			_ = unix.Tgkill(os.Getpid(), int(q.thread), unix.SIGSYS)
+			return
+		}
+		g.note(path)
+		a := answer{id: q.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+		ioctl(g.listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a))
+	}
+}
+
+func (g *Guard) note(path string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.opened == nil {
+		g.opened = make(map[string]int)
+	}
+	g.opened[path]++
+}
+
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
+	return errno
+}
+
+// onNoDisk reports whether a path leads to what the kernel makes up: in /proc,
+// or a namespace that one finds there. A link to a file on a disk is not one.
+func onNoDisk(path string) bool {
+	var fs unix.Statfs_t
+	if !filepath.IsAbs(path) || unix.Statfs(path, &fs) != nil {
+		return false
+	}
+	return fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.NSFS_MAGIC
+}
+
+// pathAt reads a string of this process at an address, up to the end of the
+// second page.
+func pathAt(at uintptr) string {
+	page := uintptr(os.Getpagesize())
+	buf := make([]byte, 2*page-at%page)
+	n := readMemory(buf, at)
+	if n == 0 {
+		n = readMemory(buf[:page-at%page], at) // the second page is not there
+	}
+	text, _, _ := bytes.Cut(buf[:n], []byte{0})
+	return string(text)
+}
+
+func readMemory(into []byte, at uintptr) int {
+	local := unix.Iovec{Base: &into[0]}
+	local.SetLen(len(into))
+	n, _ := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{local}, []unix.RemoteIovec{{Base: at, Len: len(into)}}, 0)
+	return max(n, 0)
+}

@@ -61,7 +61,7 @@ func (d *softDevice) status() control.Device {
 	if len(d.cfg.Peers) > 0 {
 		s.Peers = d.peers.Addrs()
 	}
-	s.Recovery, s.Coordinator = recoveryOf(d.Device.Status())
+	s.Recovery, s.Coordinator = recoveryOf(d.Status())
 	if view.Session == nil {
 		s.State = view.Err.Error()
 		return s

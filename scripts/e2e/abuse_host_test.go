@@ -121,13 +121,14 @@ const (
 	keptForOne  = 64
 	resolutions = 256
 	askTime     = 3 * time.Second
+	volleyPause = 100 * time.Millisecond
 )
 
 // neverResolved sends to addresses where nobody is: first many frames to one,
 // then a frame to each of many.
 func (s *siege) neverResolved(port *packetSocket) {
 	s.t.Helper()
-	const one, many = 100, 300
+	const one, many = 100, 1000
 	to := func(i int) []byte {
 		dst := netip.AddrFrom4([4]byte{10, 44, 1 + byte(i>>8), byte(i)}).String()
 		return ether(ipoib.MAC{2, 0, 0, 0x66, byte(i >> 8), byte(i)}, mac(bridgeMAC), ipoib.EtherTypeIPv4, ipv4(s.a.ip4(), dst))
@@ -142,6 +143,9 @@ func (s *siege) neverResolved(port *packetSocket) {
 			port.send(to(0))
 		}
 		for i := range many {
+			if i%volley == 0 {
+				time.Sleep(volleyPause) // the slow path's queue is bounded as well
+			}
 			port.send(to(1 + i))
 		}
 	})

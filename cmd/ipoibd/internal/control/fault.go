@@ -12,6 +12,7 @@ const (
 	FaultReplugOther = "replug_other"
 	FaultClientSlow  = "client_slow"
 	FaultClientDead  = "client_dead"
+	FaultClear       = "clear"
 )
 
 // FaultKind is a kind of fault that can be ordered.
@@ -50,6 +51,7 @@ var shellKinds = []FaultKind{
 	{FaultReplugOther, "another device comes in its place", true},
 	{FaultClientSlow, "an interface is ready for a reset 2 s late", true},
 	{FaultClientDead, "an interface is never ready for a reset", true},
+	{FaultClear, "what was planned and has not struck is withdrawn", true},
 }
 
 // FaultKinds returns all kinds, those of the device first.

@@ -185,7 +185,7 @@ func TestEveryFaultHasANameOfItsOwnAndAText(t *testing.T) {
 			t.Errorf("%s: of the shell %t, of the device: %v", k.Name, k.Shell, err)
 		}
 	}
-	if len(seen) != int(faults.NumKind)+4 {
+	if len(seen) != int(faults.NumKind)+len(shellKinds) {
 		t.Errorf("%d kinds", len(seen))
 	}
 }

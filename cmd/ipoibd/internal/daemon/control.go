@@ -93,6 +93,9 @@ func (d *daemon) fault(dev *softDevice, q control.FaultRequest) error {
 		d.misbehave(q.Device, iface.Slow)
 	case control.FaultClientDead:
 		d.misbehave(q.Device, iface.Dead)
+	case control.FaultClear:
+		d.misbehave(q.Device, iface.Obliging)
+		dev.plans.clear()
 	default:
 		kind, err := faults.ParseKind(q.Kind)
 		if err != nil {

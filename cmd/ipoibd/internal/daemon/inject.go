@@ -47,6 +47,16 @@ func (p *plans) retire() {
 
 var errNotOpen = fmt.Errorf("%w: the device is not open", control.ErrConflict)
 
+// clear withdraws what has not struck.
+func (p *plans) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.later = nil
+	if p.now != nil {
+		p.now.Clear()
+	}
+}
+
 func (p *plans) inject(f faults.Fault) error {
 	p.mu.Lock()
 	dev := p.now

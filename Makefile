@@ -79,6 +79,11 @@ demo: deps build
 faults: deps
 	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung)$$' -faults.each=$(FAULTS_EACH)
 
+# Progress comes as it is, the table at the end; one patch: go run ./scripts/mutants -run R06.
+.PHONY: mutants
+mutants: deps
+	@go run ./scripts/mutants
+
 .PHONY: lint fmt
 lint:
 	$(LINT) run ./...

@@ -208,7 +208,11 @@ func (p *player) advance(d time.Duration) (out []string) {
 			break
 		}
 		p.now = at
-		for _, o := range p.input(Tick{}) {
+		lines := p.input(Tick{})
+		if next, ok := p.m.NextDeadline(); ok && !next.After(at) {
+			p.t.Fatalf("%s: a deadline is left over", p.m.state())
+		}
+		for _, o := range lines {
 			out = append(out, fmt.Sprintf("+%v %s", at.Sub(start), o))
 		}
 	}

@@ -31,7 +31,8 @@ func TestTableHasNoTwoRows(t *testing.T) {
 
 // TestR06Totality: an operation can succeed, fail and time out; everything else
 // that holds up can end; each larger scope's cause is heard in each smaller
-// one's states; and the results of a rung lead to health or to the next rung.
+// one's states; the results of a rung lead to health or to the next rung, and its
+// repetition no further than the CQ rung.
 func TestR06Totality(t *testing.T) {
 	for s := Healthy; s < numState; s++ {
 		for on := range numCause {
@@ -44,6 +45,9 @@ func TestR06Totality(t *testing.T) {
 			if r := transitions[s][on]; r != nil && s.Rung() > RungNone && r.to.Rung() != s.Rung() && r.to.Rung() != s.Rung()+1 {
 				t.Errorf("%v leads from %v to %v", on, s.Rung(), r.to.Rung())
 			}
+		}
+		if r := transitions[s][causeRepeated]; r != nil && r.to.Rung() > RungRebuildCQ {
+			t.Errorf("repetition leads from %v to %v", s.Rung(), r.to.Rung())
 		}
 	}
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -115,39 +116,51 @@ func theHost(t *testing.T, all []*Coordinator) int {
 	return 0
 }
 
-// The socket's mode is 0600 at every moment, whatever the umask.
+// The socket has mode 0600, whatever the umask, and it was made with it: nothing
+// changed the mode afterwards.
 func TestR16SocketIsPrivateFromTheFirst(t *testing.T) {
 	checkLeaks(t)
 	defer unix.Umask(unix.Umask(0))
-	path := filepath.Join(t.TempDir(), "new", "folder", "device.sock")
-	seen, stop := 0, make(chan struct{})
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if st, err := os.Lstat(path); err == nil {
-				seen++
-				if st.Mode().Perm() != 0o600 {
-					t.Errorf("mode %v", st.Mode())
-				}
-			}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "device.sock")
+	changes := watchFolder(t, dir)
+	defer joinAt(t, path, "ib0").Close()
+	for file, want := range map[string]fs.FileMode{path: fs.ModeSocket | 0o600, path + ".lock": 0o600} {
+		st, err := os.Lstat(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	for range 200 {
-		c := joinAt(t, path, "ib0")
-		if st, err := os.Stat(path + ".lock"); err != nil || st.Mode() != 0o600 {
-			t.Errorf("lock file: %v, %v", st, err)
+		if st.Mode() != want {
+			t.Errorf("%s: %v, want %v", file, st.Mode(), want)
 		}
-		c.Close()
 	}
-	close(stop)
-	group.Wait()
-	if seen == 0 {
-		t.Error("never saw the socket")
+	if got := changes(); got != unix.IN_CREATE {
+		t.Errorf("in the folder there was %#x, want %#x only", got, unix.IN_CREATE)
+	}
+}
+
+// watchFolder returns what tells which of creation and change of attributes there
+// has been in a folder.
+func watchFolder(t *testing.T, dir string) func() uint32 {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB); err != nil {
+		t.Fatal(err)
+	}
+	return func() (seen uint32) {
+		buf := make([]byte, 4096)
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for b := buf[:n]; len(b) > 0; b = b[unix.SizeofInotifyEvent+binary.NativeEndian.Uint32(b[12:]):] {
+			seen |= binary.NativeEndian.Uint32(b[4:])
+		}
+		return seen
 	}
 }
 

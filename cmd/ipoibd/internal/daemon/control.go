@@ -141,6 +141,7 @@ func (d *daemon) iface(name string) *iface.Iface {
 var refusals = []struct{ of, as error }{
 	{iface.ErrNothing, control.ErrConflict},
 	{device.ErrSuspended, control.ErrConflict},
+	{device.ErrResumed, control.ErrConflict},
 	{device.ErrEnded, control.ErrConflict},
 	{hca.ErrInvalid, control.ErrInvalid},
 }

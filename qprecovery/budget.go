@@ -9,9 +9,9 @@ type allowance struct {
 	window time.Duration
 }
 
-// allowances of the rungs that repetition escalates. The windows grow with the
-// medicine: what costs more is expected to last longer. A fault that needs the
-// same rung more often than this is not cured by it.
+// allowances of the rungs that repetition escalates (R6). The windows grow with
+// the medicine: what costs more is expected to last longer. A fault that needs
+// the same rung more often than this is not cured by it.
 var allowances = [NumRung]allowance{
 	RungResumeQP:   {5, 10 * time.Second}, // costs nothing that is posted
 	RungResetQP:    {3, 10 * time.Second}, // "fails again soon" of R2

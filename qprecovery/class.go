@@ -5,7 +5,7 @@ import (
 )
 
 // Class is what a completion status, an asynchronous event or the error of a
-// verb means to recovery. Each has exactly one.
+// verb means to recovery. Each has exactly one (R5).
 type Class uint8
 
 // Classes.
@@ -47,7 +47,8 @@ const (
 
 // meaning says where an interface's ladder takes a class up, and the reason it
 // has there. A class without a cause moves nothing by itself; as the result of a
-// rung's verb every class but ClassSuccess is a failure.
+// rung's verb every class but ClassSuccess is a failure. None that a peer can
+// bring about has the device as its cause (R7).
 type meaning struct {
 	name   string
 	cause  cause

@@ -51,7 +51,7 @@ func larger(a, b Fault) Fault {
 	return a
 }
 
-// suspect has the QP queried: for a flush no more than once in flushQuiet.
+// suspect has the QP queried: for a flush no more than once in flushQuiet (R4).
 func (l *Ladder) suspect(now time.Time, ev Fault) {
 	if ev.Class == ClassFlushed && now.Before(l.doubt.asked.Add(flushQuiet)) {
 		l.doubt.flushed = true
@@ -66,7 +66,7 @@ func (l *Ladder) suspect(now time.Time, ev Fault) {
 
 // frozen takes a proven freeze. A verb that hangs is the device's matter. What
 // does not complete or is not received has the CQ and its QP rebuilt; if it
-// freezes again soon, the device is reset.
+// freezes again soon, the device is reset (R7).
 func (l *Ladder) frozen(now time.Time, ev Frozen) {
 	switch {
 	case l.state == Idle || ev.Gen != l.gens.last || !isFreeze(ev.Reason):
@@ -148,8 +148,8 @@ func (l *Ladder) reasonOf(on cause) Reason {
 }
 
 // enter becomes a state, or the next one for as long as the budget of its rung is
-// spent; that ends with a pause. The end of a back-off and the operator are above
-// budgets.
+// spent; that ends with a pause at the CQ rung (R6). The end of a back-off and
+// the operator are above budgets.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
 	free := why == ReasonOperator || why == ReasonBackOff
 	for !free && to.operating() && l.budget.spent(now, to.Rung()) {

@@ -5,7 +5,7 @@ import "time"
 // Defaults and timers of a device's ladder, as the field has them.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
-	DefaultGrace       = time.Minute      // for clients to become ready
+	DefaultGrace       = time.Minute      // R14: for clients to become ready
 	// dropMargin is what closing may take besides the grace.
 	dropMargin = 10 * time.Second
 	// retryEvery is the time between two tries, or two looks at the list.

@@ -95,7 +95,8 @@ type deviceRow struct {
 	to   DeviceState
 }
 
-// deviceRows are all transitions. What has no row is absorbed; DeviceGivenUp is
+// deviceRows are all transitions: one path for a reset, an unplug, a removal of
+// the driver and a PCI error (R21). What has no row is absorbed; DeviceGivenUp is
 // left by the operator only, DeviceSuspended by Resume only. As in an interface's
 // ladder, what comes from outside during an operation waits for its end.
 var deviceRows = []deviceRow{

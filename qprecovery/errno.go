@@ -78,7 +78,7 @@ type errnoRule struct {
 }
 
 // errnoRules are applied in order, a later rule over an earlier one. What none
-// names was refused.
+// names was refused, so that every pair has a class (R5).
 var errnoRules = []errnoRule{
 	{everyVerb, ClassSuccess, []Errno{0}},
 	{everyVerb, ClassTransient, []Errno{eINTR, eAGAIN}},

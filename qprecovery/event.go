@@ -14,7 +14,8 @@ import (
 // stale and ignored.
 type Event interface{ event() }
 
-// DeviceEvent is an input of [DeviceLadder.Step].
+// DeviceEvent is an input of [DeviceLadder.Step]. The triggers of R25 come as
+// Fault, Frozen, Asked, Removed and Order.
 type DeviceEvent interface{ deviceEvent() }
 
 // Attached says that the shell made the interface's objects by itself, because
@@ -177,7 +178,7 @@ type Open struct {
 	Gen uint32
 }
 
-// Refresh reads the list of devices anew and reports each by [Arrived].
+// Refresh reads the list of devices anew and reports each by [Arrived] (R24).
 type Refresh struct{}
 
 // ResetEnded tells every client that the device is there again.

@@ -25,7 +25,7 @@ type Request struct {
 	DestQPN   hca.QPN   // of a send
 }
 
-// Record is one recovery.
+// Record is one recovery, for the operator to see (R29).
 type Record struct {
 	Reason  Reason   // of the first step
 	Request *Request // the first one that failed, if any; read-only

@@ -115,10 +115,12 @@ type row struct {
 	to   State
 }
 
-// rows are all transitions but two: Stopped leads from everywhere to Idle, and
-// a state that lacks a row for a cause absorbs it. A cause from outside that
-// meets an operation is kept until that one has ended, if it leads to a higher
-// rung, and is absorbed otherwise: there are never two on one scope.
+// rows are all transitions. A scope enters at its own rung (R1, R2), and a rung
+// that fails leads to the next one (R6). Two more are not listed: Stopped leads
+// from everywhere to Idle, and a state that lacks a row for a cause absorbs it. A
+// cause from outside that meets an operation is kept until that one has ended, if
+// it leads to a higher rung, and is absorbed otherwise: there are never two on
+// one scope.
 var rows = []row{
 	{Idle, causeAttached, Healthy},
 

@@ -8,7 +8,7 @@ import "time"
 // 400 ms), so that a long one does not pile up frames that nobody waits for.
 const DefaultCarrierBound = 500 * time.Millisecond
 
-// traffic is what the host's frames are told.
+// traffic is what the host's frames are told (R9).
 type traffic struct {
 	bound time.Duration
 	state trafficState

@@ -134,7 +134,7 @@ func (c *CQ) complete(wc *hca.WC) bool {
 	return false
 }
 
-// flush gives the completions of the failed state, then its error.
+// flush gives the completions of the failed state, then its error (R18).
 func (c *CQ) flush(wc []hca.WC) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package guard gives any [hca.Device] an error state: from a fatal event on it
-// is a zombie, a handle that answers everybody and needs the hardware for
-// nothing. [Wrap] it around a backend; the owner calls [Device.Fail].
+// is a zombie, a handle that answers everybody and needs the hardware for nothing
+// (R18, R19). [Wrap] it around a backend; the owner calls [Device.Fail].
 //
 // # States
 //
@@ -59,9 +59,9 @@
 // # Generations
 //
 // Each object gets a generation that no other object of this process has, so
-// an ID of an earlier instance of the device names nothing in a later one. An
-// event about an object that is gone is dropped and counted; a CQ or AH of
-// another instance is refused with hca.ErrInvalid.
+// an ID of an earlier instance of the device names nothing in a later one (R20).
+// An event about an object that is gone is dropped and counted; a CQ or AH of
+// another instance, or of another device (R28), is refused with hca.ErrInvalid.
 //
 // # Locks
 //

@@ -12,7 +12,7 @@ import (
 var ErrStuck = fmt.Errorf("%w: verb did not return", hca.ErrIO)
 
 // Failure is why a device is in the failed state, and what everything answers
-// from then on. It wraps [hca.ErrIO] alone.
+// from then on (R19). It wraps [hca.ErrIO] alone.
 type Failure struct {
 	Cause error // of the first failure; never nil
 }

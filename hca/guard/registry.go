@@ -21,7 +21,7 @@ func (r *registry) init() {
 	r.ids = map[hca.ObjectID]hca.ObjectID{}
 }
 
-// newID names an object of the backend.
+// newID names an object of the backend as no other before it (R20).
 func newID(inner hca.ObjectID) hca.ObjectID {
 	inner.Generation = generations.Add(1)
 	return inner

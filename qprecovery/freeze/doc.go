@@ -1,7 +1,7 @@
 // Package freeze decides whether an HCA has frozen: whether it stopped, or works
-// wrongly, without reporting a fatal event. It is pure: [Detector.Step] is given
-// a [Sample] of what the data path does, every [Config.Interval], and
-// gives a [Decision].
+// wrongly, without reporting a fatal event (R8). It is pure: [Detector.Step] is
+// given a [Sample] of what the data path does, every [Config.Interval], and gives
+// a [Decision].
 //
 // # What is a freeze
 //

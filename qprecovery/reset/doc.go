@@ -6,12 +6,12 @@
 //
 // # The conversation
 //
-// There are two calls and two events. A client requests a reset ([Request]) and
-// says that it is ready for one ([Ready]); it is told that one is pending
+// There are two calls and two events (R11). A client requests a reset ([Request])
+// and says that it is ready for one ([Ready]); it is told that one is pending
 // ([Pending]) and that it ended ([Ended]). A client knows its own resources and
-// releases them before it says ready; nobody else keeps book of them. The device
-// is reset when every client is ready, and each client, idle or not, is told of
-// each phase exactly once.
+// releases them before it says ready; nobody else keeps book of them (R12). The
+// device is reset when every client is ready, and each client, idle or not, is
+// told of each phase exactly once (R13).
 //
 // A client registers with [Hello] before it opens the device. The answer is the
 // [Roster] of all clients; where a reset is pending, Pending comes first, and the
@@ -36,7 +36,7 @@
 //
 // A connection that breaks says nothing about the process behind it: until the
 // client comes back, says [Leave], or its process is reported dead, it still
-// holds what it held. Only for a client of this process is the end of the
+// holds what it held (R15). Only for a client of this process is the end of the
 // connection the end of the client.
 //
 // # The client
@@ -54,17 +54,17 @@
 //
 // # Takeover
 //
-// Whoever binds the socket first hosts. When the host dies its clients see their
-// connections break and dial again; the first that finds nobody hosts in turn.
-// Hello carries a client's state, the last reset that it saw end, and the roster
-// it knew. So the new host knows which clients have yet to come back, and waits
-// for them as for any other; it takes up a reset under way, under a number of
-// its own; and it learns when that one had ended after all. The clients inside
+// Whoever binds the socket first hosts (R16). When the host dies its clients see
+// their connections break and dial again; the first that finds nobody hosts in
+// turn. Hello carries a client's state, the last reset that it saw end, and the
+// roster it knew. So the new host knows which clients have yet to come back, and
+// waits for them as for any other; it takes up a reset under way, under a number
+// of its own; and it learns when that one had ended after all. The clients inside
 // the dead host died with it, so they are not in the roster.
 //
 // # Timers
 //
-//	grace        60 s, from pending until the reset goes on or fails
+//	grace        60 s, from pending until the reset goes on or fails (R14)
 //	reset limit  30 s, from Reset until it counts as stuck
 //	settle       2 s from the start of a host: no reset before
 //	forget       one grace: a client known from a roster that has not come back

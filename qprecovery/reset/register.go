@@ -60,6 +60,10 @@ func (s *Server) remove(c *client) {
 
 // hello registers a client, new or come back.
 func (s *Server) hello(ev Received, m Hello) {
+	if c := s.clients.on(ev.Conn); c != nil {
+		s.misbehaved(c) // it has said so before
+		return
+	}
 	c, refusal := s.admit(ev, m.ID)
 	if c == nil {
 		s.emit(Drop{ev.Conn, refusal})
@@ -77,9 +81,6 @@ func (s *Server) hello(ev Received, m Hello) {
 
 // admit finds or makes the entry that a Hello is for.
 func (s *Server) admit(ev Received, id ClientID) (*client, DropReason) {
-	if s.clients.on(ev.Conn) != nil {
-		return nil, DropProtocol
-	}
 	c := s.clients.find(id)
 	switch {
 	case c == nil && len(s.clients) >= MaxMembers:

@@ -234,6 +234,20 @@ func TestDrops(t *testing.T) {
 	b.want(b.join(999), Drop{999, DropFull})
 }
 
+// A client that registers twice on a connection has lost it: it is not counted as
+// there, and can come back on another.
+func TestR16HelloTwice(t *testing.T) {
+	b := newBench(t)
+	b.join(1)
+	b.join(2)
+	b.want(b.join(2), Drop{2, DropProtocol})
+	if c := b.s.clients.find(2); c == nil || c.present {
+		t.Errorf("client 2: %+v", c)
+	}
+	b.from(1, Request{})
+	b.want(b.step(Received{9, Peer{PID: 2}, Hello{ID: 2, Name: "ib2", Holds: true}}), Send{9, Pending{101}})
+}
+
 // Who is known by hearsay only is forgotten after a grace period.
 func TestR14InheritedIsForgotten(t *testing.T) {
 	b := newBench(t)

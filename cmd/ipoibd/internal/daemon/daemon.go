@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	}
 	byName := map[string]*softDevice{}
 	for _, c := range cfg.Devices {
-		dev, err := newSoftDevice(c, d.opts, d.journal)
+		dev, err := newSoftDevice(c, users(cfg, c.Name), d.opts, d.journal)
 		if err != nil {
 			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -85,6 +86,17 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 		d.ifaces = append(d.ifaces, f)
 	}
 	return nil
+}
+
+// users names the interfaces of a device.
+func users(cfg *config.Config, device string) string {
+	var names []string
+	for _, c := range cfg.Interfaces {
+		if c.Device == device {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // discard undoes what construct did before it failed: interfaces that were not

@@ -31,7 +31,7 @@ func runSoft(t *testing.T, change func(*config.Device)) *softDevice {
 	if change != nil {
 		change(&cfg)
 	}
-	d, err := newSoftDevice(cfg, options(), journal.New())
+	d, err := newSoftDevice(cfg, "ib0", options(), journal.New())
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

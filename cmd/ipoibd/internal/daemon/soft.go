@@ -38,7 +38,8 @@ type engine struct {
 }
 
 // newSoftDevice opens the device for a moment, so that a mistake is told at once.
-func newSoftDevice(cfg config.Device, opts Options, j *journal.Journal) (*softDevice, error) {
+// users names its interfaces, for those who share it.
+func newSoftDevice(cfg config.Device, users string, opts Options, j *journal.Journal) (*softDevice, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
@@ -53,7 +54,7 @@ func newSoftDevice(cfg config.Device, opts Options, j *journal.Journal) (*softDe
 	}
 	d.Device = device.New(device.Config{
 		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
-		Coordinator: cfg.Coordinator, Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
+		Coordinator: cfg.Coordinator, Users: users, Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
 		Journal: j, Log: opts.Log,
 	})
 	return d, d.probe()

@@ -31,6 +31,7 @@ type Config struct {
 	Reset func(ctx context.Context) error
 	// Coordinator is the socket of those who share the HCA; "": nobody else does.
 	Coordinator string
+	Users       string        // what this process is called there; "": by the device's name
 	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
 	// AllowForeign takes another HCA for the one that went.

@@ -48,7 +48,7 @@ func (o *owner) awaitList(alarm <-chan time.Time) {
 // startOnce registers with those who share the device, then opens it.
 func (o *owner) startOnce() error {
 	c, err := coordinator.Join(o.ctx, coordinator.Config{
-		Device: o.cfg.Name, Path: o.cfg.Coordinator, Grace: o.cfg.Grace, Reset: o.reset, Log: o.cfg.Log,
+		Device: o.cfg.Name, Name: o.cfg.Users, Path: o.cfg.Coordinator, Grace: o.cfg.Grace, Reset: o.reset, Log: o.cfg.Log,
 	})
 	if err != nil {
 		return err

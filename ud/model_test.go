@@ -35,9 +35,9 @@ func anyID(rt *rapid.T, gen uint32) uint64 {
 // refusals are what a post may answer.
 var refusals = rapid.SampledFrom([]error{nil, nil, hca.ErrQueueFull, hca.ErrInvalid, hca.ErrIO})
 
-// TestTxAccounts does anything that may happen to a Tx, in any order, and checks
+// TestR10TxAccounts does anything that may happen to a Tx, in any order, and checks
 // after each step that the accounts and the ring's book are right.
-func TestTxAccounts(t *testing.T) {
+func TestR10TxAccounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, gen := newTxBench(t, 128), uint32(1)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -86,8 +86,8 @@ func TestTxAccounts(t *testing.T) {
 	})
 }
 
-// TestRxAccounts is TestTxAccounts for a Rx.
-func TestRxAccounts(t *testing.T) {
+// TestR10RxAccounts is TestR10TxAccounts for a Rx.
+func TestR10RxAccounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, gen := newRxBench(t, 64), uint32(1)
 		rt.Repeat(map[string]func(*rapid.T){

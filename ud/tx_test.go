@@ -231,7 +231,7 @@ func TestTxReturnsErrorsOfCQAndSource(t *testing.T) {
 	}
 }
 
-func TestTxDetachTakesEverythingBack(t *testing.T) {
+func TestR10TxTakesEverythingBack(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 6
 	for range 10 {

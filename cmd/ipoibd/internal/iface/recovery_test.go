@@ -123,14 +123,7 @@ func drainInbox(hosts ...*testHost) {
 // checkAccounts fails unless every frame of an interface has one end.
 func checkAccounts(t *testing.T, s control.Interface) {
 	t.Helper()
-	sum := func(prefixes ...string) (n uint64) {
-		for _, c := range s.Counters {
-			if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.Name, p) }) {
-				n += c.Value
-			}
-		}
-		return n
-	}
+	sum := func(prefixes ...string) uint64 { return count(s, prefixes...) }
 	for _, e := range []struct {
 		what    string
 		in, out uint64

@@ -9,7 +9,9 @@
 // InhibitDelayMaxUSec. The inhibitor is a descriptor: who closes it, or dies,
 // has given it back. [Watcher.Run] holds one while the system is awake. Of the
 // time that logind grants, 8/10 are the hook's and after 9/10 the inhibitor
-// goes, whether the hook has returned or not; and never more than 30 s.
+// goes, whether the hook has returned or not; and never more than 30 s. While
+// logind prepares it grants none: one that was denied is asked for again when
+// the system is awake, or logind is back.
 //
 // # The machine
 //

@@ -3,6 +3,7 @@ package power
 import (
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ type fakeLogind struct {
 	t      *testing.T
 	conn   *dbus.Conn
 	calls  chan *dbus.Message
+	once   sync.Once
+	quit   chan struct{}
 	ended  chan struct{}
 	locks  atomic.Int32 // held by others
 	taken  atomic.Int32 // ever
@@ -30,7 +33,7 @@ func startLogind(t *testing.T, limit time.Duration) *fakeLogind {
 	t.Helper()
 	conn, err := dbus.ConnectSystemBus()
 	must(t, err)
-	f := &fakeLogind{t: t, conn: conn, limit: limit, calls: make(chan *dbus.Message, 64), ended: make(chan struct{})}
+	f := &fakeLogind{t: t, conn: conn, limit: limit, calls: make(chan *dbus.Message, 64), quit: make(chan struct{}), ended: make(chan struct{})}
 	conn.Eavesdrop(f.calls)
 	go f.serve()
 	t.Cleanup(f.stop)
@@ -50,27 +53,45 @@ func (f *fakeLogind) own() {
 	})
 }
 
-// stop leaves the bus; inhibitors handed out stay with their holders.
+// stop leaves the bus; inhibitors handed out stay with their holders. The library
+// would send to a channel that its Close has closed, so the channel is taken away
+// first.
 func (f *fakeLogind) stop() {
-	f.conn.Close()
+	f.once.Do(func() {
+		f.conn.Eavesdrop(nil)
+		close(f.quit)
+		f.conn.Close()
+	})
 	<-f.ended
 }
 
-// serve answers calls in order until the connection is closed.
+// serve answers calls in order until stop, or until the bus ends.
 func (f *fakeLogind) serve() {
 	defer close(f.ended)
-	for msg := range f.calls {
-		if msg.Type != dbus.TypeMethodCall {
-			continue
+	for {
+		select {
+		case <-f.quit:
+			return
+		case msg, ok := <-f.calls:
+			if !ok {
+				return
+			}
+			f.answer(msg)
 		}
-		switch member := msg.Headers[dbus.FieldMember].Value(); member {
-		case "Inhibit":
-			f.inhibit(msg)
-		case "Get":
-			f.reply(msg, f.property(msg.Body[1].(string)))
-		default:
-			f.t.Errorf("logind was asked for %v", member)
-		}
+	}
+}
+
+func (f *fakeLogind) answer(msg *dbus.Message) {
+	if msg.Type != dbus.TypeMethodCall {
+		return
+	}
+	switch member := msg.Headers[dbus.FieldMember].Value(); member {
+	case "Inhibit":
+		f.inhibit(msg)
+	case "Get":
+		f.reply(msg, f.property(msg.Body[1].(string)))
+	default:
+		f.t.Errorf("logind was asked for %v", member)
 	}
 }
 

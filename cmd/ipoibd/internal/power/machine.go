@@ -36,6 +36,9 @@ type found struct{ limit time.Duration }
 // lost says that logind, or the bus, is not there any more.
 type lost struct{}
 
+// denied says that the inhibitor was not granted, or could not be fetched.
+type denied struct{}
+
 // told is what logind said, or answered.
 type told struct{ system system }
 
@@ -47,6 +50,7 @@ type tick struct{}
 
 func (found) event()    {}
 func (lost) event()     {}
+func (denied) event()   {}
 func (told) event()     {}
 func (returned) event() {}
 func (tick) event()     {}
@@ -89,6 +93,7 @@ type machine struct {
 	system system
 	there  bool // logind
 	locked bool
+	denied bool          // no other inhibitor is asked for until things change
 	limit  time.Duration // how long logind waits
 
 	hookBy time.Time // when the hook should have returned
@@ -100,9 +105,11 @@ type machine struct {
 func (m *machine) step(now time.Time, ev event, out []action) []action {
 	switch ev := ev.(type) {
 	case found:
-		m.there, m.limit = true, ev.limit
+		m.there, m.denied, m.limit = true, false, ev.limit
 	case lost:
 		m.lose(now)
+	case denied:
+		m.locked, m.denied = false, true
 	case told:
 		out = m.hear(now, ev.system, out)
 	case returned:
@@ -131,7 +138,7 @@ func (m *machine) hear(now time.Time, s system, out []action) []action {
 	if s == m.system {
 		return out
 	}
-	m.system = s
+	m.system, m.denied = s, false
 	m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
 	if s != awake && m.phase == resuming {
 		out = append(out, cancelHook)
@@ -156,7 +163,7 @@ func (m *machine) lock(now time.Time, out []action) []action {
 	case m.locked && !m.holds(now):
 		m.locked = false
 		return append(out, releaseLock)
-	case !m.locked && m.system == awake && m.holds(now):
+	case !m.locked && !m.denied && m.system == awake && m.holds(now):
 		m.locked = true
 		return append(out, takeLock)
 	}

@@ -91,6 +91,21 @@ var stories = []struct {
 		{2 * time.Second, returned{}, ""},
 		{5 * time.Second, told{awake}, "take lock, resume"},
 	}},
+	{"R26/denied while the system prepares, asked for again on wake-up", []line{
+		{0, granted, "take lock"},
+		{0, denied{}, ""},
+		{0, told{sleeping}, "suspend"},
+		{time.Second, told{awake}, "take lock"}, // before Suspend has returned
+		{2 * time.Second, returned{}, "resume"},
+	}},
+	{"R26/denied for good: no inhibitor is asked for again and again", []line{
+		{0, granted, "take lock"},
+		{0, denied{}, ""},
+		{time.Second, told{awake}, ""},
+		{2 * time.Second, tick{}, ""},
+		{3 * time.Second, lost{}, ""},
+		{4 * time.Second, granted, "take lock"},
+	}},
 	{"R26/logind restarts", []line{
 		{0, granted, "take lock"},
 		{time.Second, lost{}, "release lock"},
@@ -247,6 +262,12 @@ func play(t *rapid.T) {
 			m.say(systems.Draw(t, "system"))
 		},
 		"lost": func(*rapid.T) { m.step(lost{}) },
+		"denied": func(*rapid.T) {
+			if m.held {
+				m.held = false
+				m.step(denied{})
+			}
+		},
 		"told": func(t *rapid.T) {
 			if m.there {
 				m.say(systems.Draw(t, "system"))

@@ -118,10 +118,11 @@ func (r *run) disconnect(ctx context.Context) {
 
 // step lets the machine decide and does what it says.
 func (r *run) step(ctx context.Context, ev event) {
+	granted := true
 	for _, a := range r.machine.step(time.Now(), ev, nil) {
 		switch a {
 		case takeLock:
-			r.take(ctx)
+			granted = r.take(ctx)
 		case releaseLock:
 			r.release()
 		case cancelHook:
@@ -130,14 +131,21 @@ func (r *run) step(ctx context.Context, ev event) {
 			r.call(ctx, a)
 		}
 	}
+	if !granted {
+		r.step(ctx, denied{})
+	}
 }
 
-// take fetches an inhibitor. Without one the system is still listened to.
-func (r *run) take(ctx context.Context) {
-	var err error
-	if r.lock, err = inhibit(ctx); err != nil && ctx.Err() == nil {
+// take fetches an inhibitor and reports whether it was granted. Without one the
+// system is still listened to.
+func (r *run) take(ctx context.Context) bool {
+	lock, err := inhibit(ctx)
+	if err == nil {
+		r.lock = lock
+	} else if ctx.Err() == nil {
 		r.log.Warn("the system's sleep and shutdown do not wait for this daemon", "err", err)
 	}
+	return err == nil
 }
 
 func (r *run) release() {

@@ -64,7 +64,7 @@ func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
 // measure injects a fault, ends it where it lasts, and waits until all is well.
 func (p *pair) measure(t *testing.T, f fault) (s sample) {
 	t.Helper()
-	p.probe.waitAnswered(t, recoveryLimit)
+	p.requireWell(t)
 	book, changes, events := p.faulty.book(), p.faulty.carrierChanges(), p.journal.len()
 
 	injected := time.Now()
@@ -81,6 +81,16 @@ func (p *pair) measure(t *testing.T, f fault) (s sample) {
 	s.carrier = p.faulty.carrierChanges() - changes
 	s.drops = p.faulty.book().since(book).drops()
 	return s
+}
+
+// requireWell waits until nothing is left of what was before: a ping is answered
+// and the connection moves.
+func (p *pair) requireWell(t *testing.T) {
+	t.Helper()
+	p.probe.waitAnswered(t, recoveryLimit)
+	if _, err := p.stream.waitMoves(streamLimit); err != nil {
+		t.Fatalf("before the fault: %v", err)
+	}
 }
 
 // mend ends a fault that lasts, after a while, and returns when.

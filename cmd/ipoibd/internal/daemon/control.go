@@ -47,14 +47,28 @@ func (d *daemon) Recover(ctx context.Context, q control.RecoverRequest) error {
 	return refusal(d.device(q.Device).Recover(ctx))
 }
 
-// Suspend implements control.Daemon: all devices at the same time, each after its
-// interfaces.
+// Suspend implements control.Daemon. It lasts beyond the system's own sleep.
 func (d *daemon) Suspend(ctx context.Context) error {
-	return d.each(func(dev *softDevice) error { return dev.Suspend(ctx) })
+	d.resting.Store(true)
+	return d.sleep(ctx)
 }
 
 // Resume implements control.Daemon.
 func (d *daemon) Resume(ctx context.Context) error {
+	d.resting.Store(false)
+	return d.wake(ctx)
+}
+
+// sleep suspends all devices at the same time, each after its interfaces (R26).
+func (d *daemon) sleep(ctx context.Context) error {
+	return d.each(func(dev *softDevice) error { return dev.Suspend(ctx) })
+}
+
+// wake resumes them, unless the operator wants them to rest.
+func (d *daemon) wake(ctx context.Context) error {
+	if d.resting.Load() {
+		return nil
+	}
 	return d.each(func(dev *softDevice) error { return dev.Resume(ctx) })
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -40,6 +41,7 @@ type daemon struct {
 	ifaces  []*iface.Iface
 	control *control.Server
 	journal *journal.Journal
+	resting atomic.Bool // suspended by the operator
 }
 
 // Run runs until ctx ends or the last interface has failed. It returns an error
@@ -174,7 +176,7 @@ func (d *daemon) runInterface(ctx context.Context, f *iface.Iface) error {
 func (d *daemon) watchPower(p *parts) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watcher sync.WaitGroup
-	hooks := power.Hooks{Suspend: d.Suspend, Resume: d.Resume, Stop: func() {
+	hooks := power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func() {
 		close(p.shutdown)
 		<-p.stopped
 	}}

@@ -29,6 +29,7 @@ type AHWorkers struct {
 	requests chan ahRequest
 	results  chan AHResult
 	stop     chan struct{}
+	ending   sync.Once
 	wg       sync.WaitGroup
 
 	mu   sync.Mutex // guards live
@@ -108,14 +109,18 @@ func (w *AHWorkers) make(r ahRequest) {
 }
 
 // Close ends the workers, once each has made the handle that it is at, and closes
-// every handle left. It does not wait for anybody to take results.
+// every handle left. It does not wait for anybody to take results. What could not
+// be closed is tried again when it is repeated.
 func (w *AHWorkers) Close() error {
-	close(w.stop)
+	w.ending.Do(func() { close(w.stop) })
 	w.wg.Wait()
 	var errs []error
 	for ah := range w.live {
-		errs = append(errs, ah.Close())
+		if err := ah.Close(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(w.live, ah)
 	}
-	clear(w.live)
 	return errors.Join(errs...)
 }

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 )
 
@@ -39,6 +42,7 @@ type Endpoint struct {
 	AHs            *AHWorkers
 
 	session         *Session
+	gen             atomic.Uint32 // of the queue pair
 	pd              hca.PD
 	broadcast, self hca.AH
 
@@ -51,13 +55,19 @@ type closers []func() error
 func (c *closers) add(f func() error) { *c = append(*c, f) }
 
 // close undoes in reverse order, goes on after a failure and reports all
-// of them.
+// of them. What is busy is kept: it can be closed once its users are gone.
 func (c *closers) close() error {
 	var errs []error
-	for i := len(*c) - 1; i >= 0; i-- {
-		errs = append(errs, (*c)[i]())
+	var busy closers
+	for _, undo := range slices.Backward(*c) {
+		err := undo()
+		if errors.Is(err, hca.ErrBusy) {
+			busy.add(undo)
+		}
+		errs = append(errs, err)
 	}
-	*c = nil
+	slices.Reverse(busy)
+	*c = busy
 	return errors.Join(errs...)
 }
 
@@ -166,10 +176,11 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 			return err
 		}
 	}
+	e.gen.Store(gen)
 	if rung <= qprecovery.RungResetQP {
 		return e.activate()
 	}
-	if err := e.createQP(gen); err != nil {
+	if err := e.createQP(); err != nil {
 		return err
 	}
 	if err := e.activate(); err != nil {
@@ -192,12 +203,12 @@ func (e *Endpoint) createCQ(entries int, gen uint32) (hca.CQ, error) {
 	cq, err := e.session.CreateCQ(hca.CQSpec{Entries: entries})
 	if err == nil {
 		e.cqs.add(cq.Close)
-		e.watch(&e.cqs, cq.ID(), gen)
+		e.watch(&e.cqs, cq.ID(), func() uint32 { return gen })
 	}
 	return cq, err
 }
 
-func (e *Endpoint) createQP(gen uint32) (err error) {
+func (e *Endpoint) createQP() (err error) {
 	spec := hca.QPSpec{SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1}
 	qp, err := e.pd.CreateQP(spec, e.SendCQ, e.RecvCQ)
 	if err != nil {
@@ -205,16 +216,17 @@ func (e *Endpoint) createQP(gen uint32) (err error) {
 	}
 	e.QP = qp
 	e.qp.add(qp.Close)
-	e.watch(&e.qp, qp.ID(), gen)
+	e.watch(&e.qp, qp.ID(), e.gen.Load)
 	return nil
 }
 
-// watch hands an object's events on until it is closed.
-func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen uint32) {
+// watch hands an object's events on until it is closed. A queue pair that was
+// reset is of another generation than before.
+func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 	if e.Spec.OnEvent == nil {
 		return
 	}
-	stop := e.session.Watch(id, func(ev hca.AsyncEvent) { e.Spec.OnEvent(gen, ev) })
+	stop := e.session.Watch(id, func(ev hca.AsyncEvent) { e.Spec.OnEvent(gen(), ev) })
 	until.add(func() error { stop(); return nil })
 }
 
@@ -271,11 +283,21 @@ func (e *Endpoint) State() (hca.QPState, error) {
 // Close takes everything down, goes on after a failure and reports all of them.
 // The order is that of dependence (R12): address handles, groups, queue pair,
 // CQs, MRs, PD. What is posted is dropped first, so that nothing uses the handles
-// any more; a device that is gone cannot be told, and uses nothing.
+// any more; a device that is gone cannot be told, and uses nothing. What a verb
+// that hangs keeps busy is closed in error state, in which that cannot fail.
 func (e *Endpoint) Close() error {
+	err := e.takeDown()
+	if errors.Is(err, hca.ErrBusy) {
+		e.session.Fail(err)
+		err = errors.Join(err, e.takeDown())
+	}
+	return err
+}
+
+func (e *Endpoint) takeDown() error {
 	var err error
 	if e.QP != nil {
-		if err = e.Stop(qprecovery.RungResetQP); errors.Is(err, hca.ErrIO) {
+		if err = e.Stop(qprecovery.RungResetQP); errors.Is(err, hca.ErrIO) && !errors.Is(err, guard.ErrStuck) {
 			err = nil
 		}
 	}

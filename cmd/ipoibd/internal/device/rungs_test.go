@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
@@ -236,4 +237,30 @@ func (q *recordedQP) PostSend(wrs []hca.SendWR) (int, error) {
 		wrs[i].UD.AH = wrs[i].UD.AH.(*recordedAH).AH
 	}
 	return q.QP.PostSend(wrs)
+}
+
+// A verb that hangs while an endpoint is closed keeps others from being closed;
+// nothing of it is left all the same, once the device lets the verb return.
+func TestR12CloseWithAVerbThatHangs(t *testing.T) {
+	for _, verb := range []string{"modify_qp", "destroy_qp", "destroy_cq", "dealloc_pd"} {
+		t.Run(verb, func(t *testing.T) {
+			bubble(t, nil, func(b *bench) {
+				s := b.View().Session
+				s.Acquire()
+				e, err := OpenEndpoint(s, testSpec(b.View()), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: verb})
+				if err := e.Close(); err == nil {
+					t.Error("closed")
+				}
+				s.Release()
+				if err := b.Reset(b.t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				b.healthy(time.Second)
+			})
+		})
+	}
 }

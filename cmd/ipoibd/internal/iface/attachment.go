@@ -103,13 +103,13 @@ func (f *Iface) close(a *attachment) error {
 // adopt makes an attachment that is open the interface's own.
 func (f *Iface) adopt(a *attachment) {
 	f.fab.att, f.fab.err = a, nil
-	f.renew(a)
+	f.renew(a, a.ep.QP.Num())
 	f.hostNeighbours()
 }
 
 // renew tells the peers of the queue pair that an attachment has now.
-func (f *Iface) renew(a *attachment) {
-	a.qpn = a.ep.QP.Num()
+func (f *Iface) renew(a *attachment, qpn hca.QPN) {
+	a.qpn = qpn
 	f.step(a.attached())
 }
 
@@ -182,18 +182,28 @@ func (f *Iface) detach(why string) {
 		return
 	}
 	f.log.Info("closing queue pair", "qpn", a.qpn.String(), "reason", why)
-	f.letGo(a)
+	f.accuse(f.letGo(a))
 	a.session.Release()
 }
 
 // letGo closes what an attachment holds of the device, as far as that was not
 // done; the session is its caller's to release.
-func (f *Iface) letGo(a *attachment) {
-	if !a.closed {
-		f.retire(a)
-		if err := f.close(a); err != nil {
-			f.log.Error("close queue pair", "err", err)
-		}
-	}
+func (f *Iface) letGo(a *attachment) error {
 	f.fab.att = nil
+	if a.closed {
+		return nil
+	}
+	f.retire(a)
+	err := f.close(a)
+	if err != nil {
+		f.log.Error("close queue pair", "err", err)
+	}
+	return err
+}
+
+// accuse has the device reset where a verb hangs that no rung called (R8).
+func (f *Iface) accuse(err error) {
+	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
+		f.fab.dev.Ask(qprecovery.ReasonVerbStuck)
+	}
 }

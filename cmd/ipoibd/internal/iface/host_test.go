@@ -98,6 +98,7 @@ type testHost struct {
 
 	plugged chan struct{}  // has a value when absent changed
 	faults  *faults.Device // of the device that was opened last
+	verbs   *verbs         // beneath the faults; nil: a device as it is
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -115,8 +116,15 @@ const underlayMTU = 1500
 // newHost starts host n of a fabric: underlay 192.0.2.n, ib0 10.0.0.n.
 func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 	t.Helper()
+	return newHostOf(t, fabric, n, nil)
+}
+
+// newHostOf is newHost on a device whose verbs take orders.
+func newHostOf(t *testing.T, fabric *memfabric.Fabric, n byte, v *verbs) *testHost {
+	t.Helper()
 	h := &testHost{
-		t: t, name: string('a' + rune(n) - 1), fabric: fabric,
+		verbs: v,
+		t:     t, name: string('a' + rune(n) - 1), fabric: fabric,
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 		plugged: make(chan struct{}, 1), index: 1,
@@ -153,7 +161,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.faults = faults.Wrap(dev, faults.Options{})
+	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{})
 	return h.faults, nil
 }
 

@@ -115,6 +115,7 @@ func (f *Iface) collect() {
 		}
 		if err := f.fab.att.ep.AHs.Destroy(d.AH); err != nil {
 			f.log.Error("close address handle", "err", err)
+			f.accuse(err)
 		}
 		return true
 	})

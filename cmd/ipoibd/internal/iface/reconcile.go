@@ -101,6 +101,7 @@ func (f *Iface) try(to target) {
 	f.fitMTU(to.plan)
 	if err := f.attach(to.session, to.plan); err != nil {
 		f.fail(fmt.Errorf("cannot open queue pair: %w", err))
+		f.accuse(err)
 		return
 	}
 	f.fab.retry.succeed(time.Now())

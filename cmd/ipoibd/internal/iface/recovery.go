@@ -24,6 +24,7 @@ type recovery struct {
 	actions []qprecovery.Action
 	queue   []qprecovery.Event // to be taken, in order
 	healing bool               // heal is under way
+	carrier error              // why the carrier cannot be raised, until heal ends
 	told    deviceState        // what the ladder was told of the device
 
 	worker  worker
@@ -132,6 +133,16 @@ func (f *Iface) heal(ev qprecovery.Event) {
 		f.healOnce(ev)
 	}
 	r.healing = false
+	f.checkCarrier()
+}
+
+// checkCarrier starts over where recovery ended without a carrier.
+func (f *Iface) checkCarrier() {
+	if err := f.rec.carrier; err != nil {
+		f.rec.carrier = nil
+		f.stop("no carrier")
+		f.fail(err)
+	}
 }
 
 func (f *Iface) healOnce(ev qprecovery.Event) {
@@ -173,7 +184,7 @@ func (f *Iface) carryOut(a qprecovery.Action) {
 func (f *Iface) ready() {
 	f.rec.worker.settle()
 	if a := f.fab.att; a != nil {
-		f.letGo(a)
+		_ = f.letGo(a) // whatever hangs, the device is being reset
 		f.rec.client.release(a.session)
 	}
 }
@@ -188,8 +199,12 @@ func (f *Iface) hold() {
 
 func (f *Iface) moveCarrier(on bool) {
 	f.log.Info("carrier", "on", on)
-	if err := f.setCarrier(on); err != nil {
+	err := f.setCarrier(on)
+	if err != nil {
 		f.log.Error("cannot change the carrier", "err", err)
+	}
+	if on {
+		f.rec.carrier = err
 	}
 }
 

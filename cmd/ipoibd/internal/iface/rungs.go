@@ -45,12 +45,13 @@ func (f *Iface) rebuild(run qprecovery.Run) {
 	a := f.fab.att
 	a.halt()
 	f.rec.worker.do(func() result {
-		err := f.replace(a.ep, run)
-		return rungResult(run, a, err, func() {
-			if err == nil {
-				a.gen = run.Gen
-				f.renew(a)
-			}
+		if err := f.replace(a.ep, run); err != nil {
+			return rungResult(run, a, err, nil)
+		}
+		qpn := a.ep.QP.Num() // an operation that the ladder gave up has the next one behind it
+		return rungResult(run, a, nil, func() {
+			a.gen = run.Gen
+			f.renew(a, qpn)
 		})
 	})
 }
@@ -110,8 +111,11 @@ func (f *Iface) release(op uint64) {
 // cannot be used it is not recovery that waits for it.
 func (f *Iface) startAnew(run qprecovery.Run) {
 	to, err := f.target()
-	if err != nil || !to.session.Acquire() {
-		f.heal(qprecovery.Stopped{})
+	if err == nil && !to.session.Acquire() {
+		err = hca.ErrClosed
+	}
+	if err != nil {
+		f.stop(err.Error())
 		return
 	}
 	f.fitMTU(to.plan)

@@ -1,0 +1,141 @@
+package iface
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/qprecovery"
+)
+
+// slowHosts runs a test with two hosts, verbs of the first one being slow on
+// command.
+func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a := newHostOf(t, fabric, 1, newVerbs())
+		b := newHost(t, fabric, 2)
+		defer func() {
+			a.stop()
+			b.stop()
+			if err := fabric.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		a.up()
+		b.up()
+		a.resolve(b.ip)
+		test(t, a, b)
+	})
+}
+
+// A queue pair is looked at when it tells of an error, also after it was reset
+// in place.
+func TestR02EventAfterAReset(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		for i := range 3 {
+			before := a.verbs.count("query_qp")
+			a.verbs.qpEvent(hca.EventQPFatal)
+			synctest.Wait()
+			if n := a.verbs.count("query_qp") - before; n != 1 {
+				t.Errorf("after %d resets: %d queries for an event", i, n)
+			}
+			if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			reach(t, a, b)
+		}
+	})
+}
+
+// A rung that ends too late, but well, does not meet the next one.
+func TestR06RungThatEndsLate(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.inject(faults.Fault{Kind: faults.ResetFails})
+		a.verbs.slow("create_qp", 700*time.Millisecond)
+		a.verbs.slow("destroy_qp", 700*time.Millisecond)
+		a.verbs.slow("modify_qp", 250*time.Millisecond)
+		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2350 * time.Millisecond) // the queue pair is made anew, too late
+		for _, verb := range []string{"create_qp", "destroy_qp", "modify_qp"} {
+			a.verbs.slow(verb, 0)
+		}
+		time.Sleep(time.Minute)
+		a.waitUp()
+		drainInbox(a, b)
+		reach(t, a, b)
+		t.Logf("%+v", a.status().Recovery.Rungs)
+		checkAccounts(t, a.status())
+	})
+}
+
+// A carrier that cannot be raised when recovery ends is tried again.
+func TestR09CarrierThatIsStuck(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.unplug()
+		time.Sleep(time.Second)
+		a.tap.jam(true)
+		a.plug()
+		time.Sleep(time.Minute)
+		if s := a.status(); s.State == StateUp || s.Carrier {
+			t.Errorf("%s, carrier %v", s.State, s.Carrier)
+		}
+		a.tap.jam(false)
+		time.Sleep(time.Minute)
+		if s := a.status(); s.State != StateUp || !s.Carrier {
+			t.Errorf("%s, carrier %v", s.State, s.Carrier)
+		}
+		reach(t, a, b)
+	})
+}
+
+// A verb that hangs outside of any recovery has the device reset, too: where
+// ib0 goes up or down, or a handle is closed.
+func TestR08VerbHangsWithoutARecovery(t *testing.T) {
+	for verb, up := range map[string]bool{"create_qp": true, "create_cq": true, "modify_qp": false, "destroy_qp": false, "dealloc_pd": false} {
+		t.Run(verb, func(t *testing.T) {
+			twoHosts(t, func(t *testing.T, a, b *testHost) {
+				if up {
+					a.tap.SetUp(false)
+					synctest.Wait()
+				}
+				opens := a.dev.Opens()
+				a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: verb})
+				a.tap.SetUp(up)
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if got := a.dev.Opens(); got != opens+1 {
+					t.Errorf("opened %d times, were %d", got, opens)
+				}
+				a.tap.SetUp(true)
+				a.waitUp()
+				reach(t, a, b)
+			})
+		})
+	}
+}
+
+// The device is lost again just when it is to be used: ib0 has no carrier.
+func TestR09NoCarrierWithoutADevice(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		a.unplug()
+		synctest.Wait()
+		done := make(chan struct{})
+		a.iface.queries <- func() { a.iface.heal(qprecovery.DeviceUp{}); close(done) }
+		<-done
+		if s := a.status(); s.State != StateWaiting || s.Recovery.State != "idle" || s.Carrier {
+			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)
+		}
+		a.plug()
+		a.waitUp()
+		reach(t, a, b)
+	})
+}

@@ -1,0 +1,132 @@
+package iface
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// verbs makes a device slow, and has it tell of events that the software HCA
+// never tells of.
+type verbs struct {
+	mu     sync.Mutex
+	delays map[string]time.Duration // by the verb's name
+	calls  map[string]int           // likewise
+	qp     hca.QP                   // created last
+	events chan hca.AsyncEvent
+}
+
+func newVerbs() *verbs {
+	return &verbs{delays: map[string]time.Duration{}, calls: map[string]int{}, events: make(chan hca.AsyncEvent, 1)}
+}
+
+// slow makes a verb take that long; 0: no time.
+func (v *verbs) slow(verb string, d time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.delays[verb] = d
+}
+
+// qpEvent tells of an event of the queue pair that was created last.
+func (v *verbs) qpEvent(t hca.EventType) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.events <- hca.AsyncEvent{Type: t, On: v.qp.ID()}
+}
+
+// count returns how often a verb was called.
+func (v *verbs) count(verb string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.calls[verb]
+}
+
+func (v *verbs) pass(verb string) {
+	v.mu.Lock()
+	d := v.delays[verb]
+	v.calls[verb]++
+	v.mu.Unlock()
+	time.Sleep(d)
+}
+
+func (v *verbs) wrap(dev hca.Device) hca.Device {
+	if v == nil {
+		return dev
+	}
+	return &slowDevice{dev, v}
+}
+
+type slowDevice struct {
+	hca.Device
+	verbs *verbs
+}
+
+func (d *slowDevice) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type told struct {
+		ev  hca.AsyncEvent
+		err error
+	}
+	next := make(chan told, 1)
+	go func() {
+		ev, err := d.Device.NextEvent(inner)
+		next <- told{ev, err}
+	}()
+	select {
+	case ev := <-d.verbs.events:
+		return ev, nil
+	case n := <-next:
+		return n.ev, n.err
+	}
+}
+
+func (d *slowDevice) AllocPD() (hca.PD, error) {
+	d.verbs.pass("alloc_pd")
+	pd, err := d.Device.AllocPD()
+	return &slowPD{pd, d.verbs}, err
+}
+
+func (d *slowDevice) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
+	d.verbs.pass("create_cq")
+	return d.Device.CreateCQ(spec)
+}
+
+type slowPD struct {
+	hca.PD
+	verbs *verbs
+}
+
+func (p *slowPD) CreateQP(spec hca.QPSpec, send, recv hca.CQ) (hca.QP, error) {
+	p.verbs.pass("create_qp")
+	qp, err := p.PD.CreateQP(spec, send, recv)
+	if err != nil {
+		return nil, err
+	}
+	p.verbs.mu.Lock()
+	defer p.verbs.mu.Unlock()
+	p.verbs.qp = qp
+	return &slowQP{qp, p.verbs}, nil
+}
+
+type slowQP struct {
+	hca.QP
+	verbs *verbs
+}
+
+func (q *slowQP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
+	q.verbs.pass("modify_qp")
+	return q.QP.Modify(attr, mask)
+}
+
+func (q *slowQP) Query() (hca.QPAttr, error) {
+	q.verbs.pass("query_qp")
+	return q.QP.Query()
+}
+
+func (q *slowQP) Close() error {
+	q.verbs.pass("destroy_qp")
+	return q.QP.Close()
+}

@@ -211,7 +211,7 @@ func TestRxKeepsFlushedBuffersBack(t *testing.T) {
 	}
 }
 
-func TestRxIgnoresCompletionsThatAreNotIts(t *testing.T) {
+func TestR20RxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	wc := hca.WC{Flags: hca.WCFlagGRH, ByteLen: 100}
 	for _, id := range []uint64{5, 2<<32 | 5, 1<<32 | rxSlots, 1<<32 | 0xffffffff} {

@@ -231,7 +231,7 @@ func TestTxReturnsErrorsOfCQAndSource(t *testing.T) {
 	}
 }
 
-func TestR10TxTakesEverythingBack(t *testing.T) {
+func TestR10R20TxTakesEverythingBack(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 6
 	for range 10 {

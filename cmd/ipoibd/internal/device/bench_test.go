@@ -200,8 +200,28 @@ func (b *bench) run() {
 	done := make(chan struct{})
 	go func() { defer close(done); b.Run(ctx) }()
 	b.users = users
-	b.stop = func() { stopUsers(); synctest.Wait(); cancel(); <-done; _ = b.fabric.Close() }
+	b.stop = func() {
+		if b.t.Failed() {
+			b.abandonAll()
+		}
+		stopUsers()
+		synctest.Wait()
+		cancel()
+		<-done
+		_ = b.fabric.Close()
+	}
 	synctest.Wait()
+}
+
+// abandonAll lets Run end although a test that failed holds a session still.
+func (b *bench) abandonAll() {
+	_ = b.ask(context.Background(), func(o *owner, done chan<- error) {
+		o.abandon()
+		if o.session != nil {
+			o.session.abandon()
+		}
+		done <- nil
+	})
 }
 
 // bubble runs a test in synctest, on a device that is open; its end shows that no

@@ -31,10 +31,8 @@ func TestR26Suspend(t *testing.T) {
 		if !errors.Is(b.View().Err, ErrSuspended) || !stillWorks(s) {
 			t.Errorf("%+v, works: %v", b.View(), stillWorks(s))
 		}
-		select {
-		case err := <-ended:
-			t.Errorf("suspended while it is in use: %v", err)
-		default:
+		if len(ended) > 0 {
+			t.Error("suspended while it is in use")
 		}
 		s.Release()
 		if err := <-ended; err != nil {

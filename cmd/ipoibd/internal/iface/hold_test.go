@@ -10,9 +10,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// While a rung runs the host's frames stay in the TAP's queue, and go on behind
-// it; the carrier goes down only where it lasts longer than its bound, and comes
-// back.
+// From the first suspicion until health the host's frames stay in the TAP's
+// queue, and go on behind it; the carrier goes down only where that lasts longer
+// than its bound, and comes back.
 func TestR09FramesAreHeld(t *testing.T) {
 	const frames = 5
 	for _, c := range []struct {
@@ -20,25 +20,24 @@ func TestR09FramesAreHeld(t *testing.T) {
 		lasts    time.Duration
 		carriers []bool
 	}{
-		{"short", qprecovery.DefaultCarrierBound - time.Millisecond, nil},
-		{"long", qprecovery.DefaultCarrierBound + time.Millisecond, []bool{false, true}},
+		{"short", qprecovery.DefaultCarrierBound / 2, nil},
+		{"long", qprecovery.DefaultCarrierBound * 5 / 4, []bool{false, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			twoHosts(t, func(t *testing.T, a, b *testHost) {
 				reach(t, a, b)
 				a.tap.forget()
-				a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "modify_qp"})
-				if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
-					t.Fatal(err)
-				}
-				before := count(a.status(), "tx_read")
+				a.inject(faults.Fault{Kind: faults.SendErrorSQE}, faults.Fault{Kind: faults.VerbHangs, Verb: "query_qp"})
 				mac, _ := a.neighbour(b.ip)
+				a.sendIP(mac, b.ip, 100, 0) // which fails
+				time.Sleep(20 * time.Millisecond)
+				before := count(a.status(), "tx_read")
 				for i := range byte(frames) {
 					a.sendIP(mac, b.ip, 100, i)
 				}
 				time.Sleep(c.lasts)
 				synctest.Wait()
-				if s := a.status(); count(s, "tx_read") != before || s.Recovery.State != "resetting" {
+				if s := a.status(); count(s, "tx_read") != before || s.Recovery.State != "querying" {
 					t.Errorf("%d frames read while %s", count(s, "tx_read")-before, s.Recovery.State)
 				}
 				a.faults.Release()

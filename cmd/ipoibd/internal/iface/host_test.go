@@ -94,6 +94,7 @@ type testHost struct {
 	mu     sync.Mutex
 	port   *memfabric.Port
 	absent bool
+	dark   bool   // the netdev is down
 	index  uint32 // of the netdev
 
 	plugged chan struct{}  // has a value when absent changed
@@ -156,7 +157,11 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if h.absent {
 		return nil, errors.New("netdev is not there")
 	}
+	if err := h.free(); err != nil {
+		return nil, err
+	}
 	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
+	h.port.SetUp(!h.dark)
 	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 	if err != nil {
 		return nil, err

@@ -56,6 +56,14 @@ func (h *testHost) replugged() {
 func (h *testHost) reset(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.free()
+}
+
+// free ends what is left of the device that was opened last. h.mu is held.
+func (h *testHost) free() error {
+	if h.faults == nil {
+		return nil
+	}
 	h.faults.Clear()
 	h.faults.Release()
 	return h.port.Close()

@@ -182,7 +182,7 @@ func (f *Iface) carryOut(a qprecovery.Action) {
 
 // ready ends the use of the session; nothing of the device is held afterwards.
 func (f *Iface) ready() {
-	f.rec.worker.settle()
+	_ = f.rec.worker.settle()
 	if a := f.fab.att; a != nil {
 		_ = f.letGo(a) // whatever hangs, the device is being reset
 		f.rec.client.release(a.session)
@@ -215,7 +215,7 @@ func (f *Iface) stop(why string) {
 		return
 	}
 	f.heal(qprecovery.Stopped{})
-	f.rec.worker.settle()
+	f.accuse(f.rec.worker.settle())
 	f.detach(why)
 }
 
@@ -227,6 +227,7 @@ func (f *Iface) finished(r result) {
 		f.log.Warn("recovery failed", "state", f.rec.ladder.State().String(), "err", r.err)
 	}
 	if r.err != nil && f.moved(r.of) {
+		f.accuse(r.err)
 		f.stop("the port has changed")
 	} else {
 		f.heal(qprecovery.Done{Op: r.op, Class: r.class, State: r.state})

@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"errors"
 	"sync"
 
 	"ipoibd/hca"
@@ -56,11 +57,16 @@ func (w *worker) took(r result) {
 	}
 }
 
-// settle waits until nothing is under way, and lets nobody hear of it.
-func (w *worker) settle() {
+// settle waits until nothing is under way, of which the ladder does not hear any
+// more. It returns what failed.
+func (w *worker) settle() error {
+	var errs []error
 	for w.busy > 0 {
-		w.took(<-w.results)
+		r := <-w.results
+		errs = append(errs, r.err)
+		w.took(r)
 	}
+	return errors.Join(errs...)
 }
 
 // close ends the worker; nothing is under way.

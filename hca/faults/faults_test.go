@@ -79,7 +79,7 @@ func (r *rig) wantHealthy() {
 }
 
 // A send into SQE is repaired by the moderate medicine.
-func TestSQEIsResumed(t *testing.T) {
+func TestR02SQEIsResumed(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.SendErrorSQE})
 		r.postSend(1)
@@ -268,7 +268,7 @@ func TestDeviceFatal(t *testing.T) {
 	})
 }
 
-func TestUnplug(t *testing.T) {
+func TestR27Unplug(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.Unplug, After: 2})
 		r.postSend(2)

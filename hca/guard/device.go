@@ -15,7 +15,8 @@ type Options struct {
 	// AHTimeout is how long creating an address handle may take, which waits
 	// for the neighbour; 5 s when 0.
 	AHTimeout time.Duration
-	// MaxStuck is how many verbs may be in the backend at once; 16 when 0.
+	// MaxStuck is how many verbs may be in the backend at once, and how many
+	// that create an address handle besides; 16 when 0.
 	MaxStuck int
 }
 
@@ -49,6 +50,7 @@ type Device struct {
 	failure atomic.Pointer[Failure]
 	dead    chan struct{} // closed on failure
 	slots   chan struct{} // one for each verb in the backend
+	peers   chan struct{} // likewise, for verbs that wait for a peer
 	counts  counts
 	events  events
 
@@ -66,7 +68,7 @@ var _ hca.Device = (*Device)(nil)
 func Wrap(dev hca.Device, opts Options) *Device {
 	d := &Device{inner: dev, opts: opts.withDefaults(), attr: dev.Attr()}
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
-	d.slots = make(chan struct{}, d.opts.MaxStuck)
+	d.slots, d.peers = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
 	d.registry.init()
 	d.self = object{
 		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released) },

@@ -44,10 +44,11 @@
 // own. Its caller is released after Options.VerbTimeout with [ErrStuck], or when the
 // device fails with the Failure; the goroutine is abandoned and counted, and what it
 // brings back late is closed again. At most Options.MaxStuck verbs are in the
-// backend at once. The timeout is counted in quarters, and a stall of this
-// process, however long, uses up one of them, so it is not taken for a freeze of
-// the device. Posts, Poll, Arm, Wait and Wake are called directly: they do not
-// wait for hardware.
+// backend at once, and as many that create an address handle, which wait for
+// peers (R7). The timeout is counted in quarters, and a stall of this process,
+// however long, uses up one of them, so it is not taken for a freeze of the
+// device. Posts, Poll, Arm, Wait and Wake are called directly: they do not wait
+// for hardware.
 //
 // # Releasing
 //

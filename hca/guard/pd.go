@@ -84,9 +84,10 @@ type AH struct {
 
 var _ hca.AH = (*AH)(nil)
 
-// CreateAH implements [hca.PD]. Its patience is Options.AHTimeout.
+// CreateAH implements [hca.PD]. Its patience is Options.AHTimeout. Where too many
+// handles are being made, it answers [hca.ErrBusy].
 func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
-	v := verb{name: "create_ah", on: []*object{&p.object}, patience: p.dev.opts.AHTimeout}
+	v := verb{name: "create_ah", on: []*object{&p.object}, patience: p.dev.opts.AHTimeout, peer: true}
 	return create[hca.AH](p.dev, v, func() (hca.AH, error) {
 		inner, err := p.inner.CreateAH(spec)
 		if err != nil {

@@ -3,6 +3,7 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,6 +194,33 @@ func TestR19StuckVerbsAreBounded(t *testing.T) {
 		release()
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
+	})
+}
+
+// Peers that are slow, however many, do not fail the device, nor do they keep its
+// other verbs waiting.
+func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
+	bubble(t, guard.Options{}, func(r *rig) {
+		release := r.fake.stick("create_ah")
+		var making sync.WaitGroup
+		for range 10 * guard.DefaultMaxStuck {
+			making.Go(func() {
+				if _, err := r.pd.CreateAH(hca.AHSpec{}); !errors.Is(err, guard.ErrStuck) && !errors.Is(err, hca.ErrBusy) {
+					r.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		before := time.Now()
+		if _, err := r.qp.Query(); err != nil || time.Since(before) > 0 {
+			r.Errorf("query: %v after %v", err, time.Since(before))
+		}
+		making.Wait()
+		release()
+		synctest.Wait()
+		if err := r.dev.Err(); err != nil {
+			r.Error(err)
+		}
 	})
 }
 

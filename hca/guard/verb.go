@@ -3,6 +3,8 @@ package guard
 import (
 	"sync/atomic"
 	"time"
+
+	"ipoibd/hca"
 )
 
 // verb is how a call of the backend is made.
@@ -10,6 +12,16 @@ type verb struct {
 	name     string        // as in libibverbs, without the prefix
 	on       []*object     // that it works on: the backend keeps them until it returns
 	patience time.Duration // Options.VerbTimeout when 0
+	peer     bool          // it waits for a peer, for whose silence the device is not to blame
+}
+
+// places are those that a verb takes one of. Peers that are slow leave the
+// device's own verbs theirs.
+func (d *Device) places(v verb) chan struct{} {
+	if v.peer {
+		return d.peers
+	}
+	return d.slots
 }
 
 // fate is what became of a call.
@@ -38,7 +50,7 @@ func ask[T any](d *Device, v verb, f func() (T, error)) (T, error) {
 func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) answer[T] {
 	p := newPatience(v.patience, d.opts.VerbTimeout)
 	defer p.stop()
-	if err := d.admit(p, v.on); err != nil {
+	if err := d.admit(p, v); err != nil {
 		return answer[T]{err: d.wrap(v.name, err), fate: fateRefused}
 	}
 	c := newFlight[T]()
@@ -47,21 +59,25 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 }
 
 // admit takes a place among the verbs in the backend. That all are stuck is a
-// failure of the device.
-func (d *Device) admit(p *patience, on []*object) error {
+// failure of the device, unless it is peers that are waited for.
+func (d *Device) admit(p *patience, v verb) error {
 	for {
 		if err := d.Err(); err != nil {
 			return err
 		}
 		select {
-		case d.slots <- struct{}{}:
+		case d.places(v) <- struct{}{}:
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			hold(on)
+			hold(v.on)
 			return nil
 		case <-d.dead:
 		case <-p.timer.C:
-			if p.spent() {
+			switch {
+			case !p.spent():
+			case v.peer:
+				return hca.ErrBusy
+			default:
 				d.Fail(ErrStuck)
 			}
 		}
@@ -79,7 +95,7 @@ func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answe
 func (c *flight[T]) run(d *Device, v verb, f func() (T, error), late func(T, error)) {
 	val, err := f()
 	_ = d.note(err)
-	<-d.slots
+	<-d.places(v)
 	if !c.land(d, answer[T]{val: val, err: err}) {
 		late(val, err)
 	}

@@ -109,14 +109,14 @@ func TestR06WhateverHappensMeanwhile(t *testing.T) {
 						op.start(t, a, b)
 						time.Sleep(after * time.Millisecond)
 						h.start(a)
-						time.Sleep(30 * time.Second)
+						time.Sleep(12 * time.Second) // the device's retries are 10 s apart
 						if s := a.status(); h.off && (s.Carrier || s.QP != nil) {
 							t.Errorf("carrier %v, QP %+v: %s, %s", s.Carrier, s.QP, s.State, s.Recovery.State)
 						}
 						if h.until != nil {
 							h.until(a)
 						}
-						time.Sleep(30 * time.Second)
+						time.Sleep(12 * time.Second)
 						if s := a.status(); s.State != StateUp || !s.Carrier || s.Recovery.State != "healthy" {
 							t.Fatalf("%s, carrier %v, %s, device %v: %s", s.State, s.Carrier, s.Recovery.State, a.dev.Status().State, s.Reason)
 						}

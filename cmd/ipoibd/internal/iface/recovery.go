@@ -19,7 +19,7 @@ const maxFaults = 64
 
 // recovery is the interface's ladder and what carries its actions out.
 type recovery struct {
-	ladder  *qprecovery.Ladder
+	ladder  ladder
 	tracker *journal.Tracker
 	actions []qprecovery.Action
 	queue   []qprecovery.Event // to be taken, in order
@@ -33,6 +33,17 @@ type recovery struct {
 	client  client
 	faults  chan qprecovery.Fault // of the data path and of async events
 	flushes chan qprecovery.Fault // the same, of flushed work requests alone
+}
+
+// ladder is a [qprecovery.Ladder].
+type ladder interface {
+	Step(now time.Time, ev qprecovery.Event, out []qprecovery.Action) []qprecovery.Action
+	NextDeadline() (at time.Time, ok bool)
+	NextGen() uint32
+	State() qprecovery.State
+	Reason() qprecovery.Reason
+	History() []qprecovery.Record
+	Counts() qprecovery.Counts
 }
 
 // deviceState is what the ladder may be told of the device.

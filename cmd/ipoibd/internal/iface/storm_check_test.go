@@ -1,0 +1,138 @@
+package iface
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+)
+
+// rungs counts how often each rung was entered.
+type rungs [qprecovery.NumRung]int
+
+// check fails unless every rung was.
+func (n *rungs) check(t *testing.T) {
+	t.Helper()
+	for r := qprecovery.RungResumeQP; r < qprecovery.NumRung; r++ {
+		t.Logf("%s: %d times", r, n[r])
+		if n[r] == 0 {
+			t.Errorf("never came to %s", r)
+		}
+	}
+}
+
+// follow counts those that were entered since the last call.
+func (s *storm) follow() {
+	for _, e := range s.journal.Since(s.seen) {
+		s.seen = e.Seq
+		for r := range qprecovery.NumRung {
+			if e.Kind == journal.KindRung && e.Rung == r.String() {
+				s.rungs[r]++
+			}
+		}
+	}
+}
+
+// checkEnd looks at two hosts that are in health.
+func (s *storm) checkEnd(goroutines int) {
+	if now := runtime.NumGoroutine(); now > goroutines {
+		s.Errorf("%d goroutines, were %d", now, goroutines)
+	}
+	for i, h := range s.hosts {
+		s.checkPeers(h, s.hosts[1-i])
+		s.checkInstances(h)
+		checkAccounts(s.T, h.status())
+		s.checkFrames(i)
+		h.ladder.replay(s.T)
+	}
+	s.fabric.Capture(nil)
+	reach(s.T, s.hosts[0].testHost, s.hosts[1].testHost)
+}
+
+// checkPeers fails unless a host knows the other one as it is now, and no other.
+func (s *storm) checkPeers(h, other *stormHost) {
+	h.resolve(other.ip)
+	qp := other.status().QP
+	if peers := h.status().Peers; len(peers) != 1 || peers[0].QPN != qp.QPN || peers[0].GID != qp.GID || peers[0].Handle != "ready" {
+		s.Errorf("%s knows %+v, want only %s", h.name, peers, qp.Address)
+	}
+}
+
+// checkInstances fails unless all instances but the present one are closed.
+func (s *storm) checkInstances(h *stormHost) {
+	all := h.slot.instances()
+	for n, i := range all[:len(all)-1] {
+		if _, err := i.soft.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
+			s.Errorf("%s: instance %d of %d is not closed: %v", h.name, n, len(all), err)
+		}
+	}
+	s.Logf("%s: %d instances", h.name, len(all))
+}
+
+// counters adds up those of all instances of a host's device.
+func (h *stormHost) counters() (s control.Interface) {
+	for _, i := range h.slot.instances() {
+		s.Counters = append(s.Counters, i.dev.Counters()...)
+	}
+	return s
+}
+
+// rxDrops are the device's reasons to drop what was received.
+var rxDrops = []string{
+	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "unknown_peer", "no_qp", "gsi", "not_attached", "group_qpn",
+	"qp_state", "pkey", "qkey", "no_recv", "recv_length", "recv_access",
+}
+
+// named adds up the counters of these names.
+func named(s control.Interface, names []string) (n uint64) {
+	for _, c := range s.Counters {
+		if slices.Contains(names, c.Name) {
+			n += c.Value
+		}
+	}
+	return n
+}
+
+// checkFrames follows the frames of a host to the other one, from link to link.
+// Where something counts both ends they are equal. What a device that broke took
+// with it nobody counted but who posted it: as failed, or as taken back.
+func (s *storm) checkFrames(from int) {
+	a, b := s.hosts[from], s.hosts[1-from]
+	ia, ib, da, db, l := a.status(), b.status(), a.counters(), b.counters(), &s.ledger
+	rx := count(db, "rx_packets")
+	for _, e := range []struct {
+		what    string
+		in, out uint64
+	}{
+		{"host to daemon", a.taken(), count(ia, "tx_read")},
+		{"daemon to slow path", count(ia, "tx_slow_path"), count(ia, "neigh_from_host")},
+		{"slow path to daemon", count(ia, "neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements", "freeze_probes"), count(ia, "tx_injected")},
+		{"device to fabric", count(da, "tx_packets"), l.left[a.name]},
+		{"fabric to device", l.queued[b.name] - l.purged[b.name], rx},
+		{"device to queue pair", rx + count(db, "tx_looped"), count(db, "rx_delivered") + named(db, rxDrops)},
+		{"daemon to slow path", count(ib, "rx_slow_path"), count(ib, "neigh_from_fabric")},
+		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_drop_")},
+	} {
+		if e.in != e.out {
+			s.Errorf("%s, %s: %d in, %d out", a.name, e.what, e.in, e.out)
+		}
+	}
+	s.checkLost(l.total(s.T, from), ia, ib, db)
+}
+
+// checkLost fails unless what did not arrive is within what was counted as lost.
+func (s *storm) checkLost(sum sums, tx, rx, dev control.Interface) {
+	s.Logf("%+v", sum)
+	if lost, counted := sum.given-sum.left, count(tx, "tx_drop_", "tx_wc_", "neigh_drop_"); lost > counted {
+		s.Errorf("%d frames did not leave, %d are counted", lost, counted)
+	}
+	received, taken := count(rx, "rx_received"), count(rx, "rx_wc_", "rx_taken_back")
+	if given := count(dev, "rx_delivered"); given < received || given > received+taken {
+		s.Errorf("device delivered %d, daemon received %d and lost %d", given, received, taken)
+	}
+}

@@ -1,0 +1,118 @@
+package iface
+
+import (
+	"context"
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/linktest"
+	"ipoibd/qprecovery"
+	"ipoibd/ud/ipoib"
+)
+
+// giveUpAfter is short, so that devices are given up.
+const giveUpAfter = time.Minute
+
+// stormHost is a host that blows befall.
+type stormHost struct {
+	*testHost
+	slot   *slot
+	ladder *recorder
+	orders *sync.WaitGroup
+}
+
+// newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n.
+func (s *storm) newHost(n byte, seed uint64) *stormHost {
+	h := &testHost{
+		t: s.T, name: string('a' + rune(n) - 1), fabric: s.fabric,
+		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
+		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+	}
+	slot := newSlot(s.fabric, h.name, h.under, seed)
+	h.dev = device.New(device.Config{
+		Name: "hca_" + h.name, Open: slot.open, List: slot, Reset: slot.reset,
+		Grace: 5 * time.Second, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
+	})
+	cfg := testConfig()
+	cfg.Name = "ib_" + h.name
+	var err error
+	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet}); err != nil {
+		s.Fatal(err)
+	}
+	x := &stormHost{testHost: h, slot: slot, ladder: record(h.iface), orders: &s.orders}
+	h.start()
+	return x
+}
+
+// port is the netdev of the present instance.
+func (h *stormHost) port() *memfabric.Port { return h.slot.present().port }
+
+// order is what an operator may order: it may have to wait, and may be refused.
+type order = func(context.Context) error
+
+func (h *stormHost) command(o order) { h.orders.Go(func() { _ = o(h.t.Context()) }) }
+
+// rung orders a rung of the interface.
+func (h *stormHost) rung(r qprecovery.Rung) {
+	h.command(func(ctx context.Context) error { return h.iface.Reset(ctx, r) })
+}
+
+// straighten undoes what lasts in netdev and port.
+func (h *stormHost) straighten() {
+	p := h.port()
+	p.SetUp(true)
+	p.SetMTU(underlayMTU)
+	p.AddAddr(h.under)
+	p.SetWritable(true)
+	strikeNow(faults.Fault{Kind: faults.PortUp})(h)
+	h.untoggle(faults.GIDChange)
+	h.untoggle(faults.PKeyChange)
+}
+
+// untoggle undoes a fault that the next one of its kind undoes.
+func (h *stormHost) untoggle(k faults.Kind) {
+	for _, c := range h.slot.present().dev.Counters() {
+		if c.Name == "fault_"+k.String() && c.Value%2 == 1 {
+			strikeNow(faults.Fault{Kind: k})(h)
+		}
+	}
+}
+
+// sendMarked sends a frame that the ledger follows.
+func (h *testHost) sendMarked(l *ledger, from int, to netip.Addr) {
+	mac, ok := h.neighbour(to)
+	if !ok {
+		h.t.Fatalf("%s does not know %s", h.name, to)
+	}
+	before := h.taken()
+	h.send(mac, ipoib.EtherTypeIPv4, h.marked(l.next(from), to))
+	if h.taken() > before {
+		l.give(from)
+	}
+}
+
+// marked is an IPv4 packet with a mark.
+func (h *testHost) marked(mark uint64, to netip.Addr) []byte {
+	p := make([]byte, 64+mark%1200)
+	p[0], p[8], p[9] = 0x45, 64, markProtocol
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	src, dst := h.ip.As4(), to.As4()
+	copy(p[12:], src[:])
+	copy(p[16:], dst[:])
+	binary.BigEndian.PutUint64(p[markAt:], mark)
+	return p
+}
+
+// taken is how many frames the kernel took from the host.
+func (h *testHost) taken() uint64 {
+	c, err := h.tap.Counters()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c.Kernel.TxPackets
+}

@@ -1,0 +1,135 @@
+package iface
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/qprecovery"
+)
+
+// blow is one thing that befalls a host.
+type blow struct {
+	at   time.Duration // from the start of the storm
+	host int
+	do   func(*stormHost)
+}
+
+// calamity is a kind of blow, as often as its weight. What lasts is undone some
+// time later; undo may be nil.
+type calamity struct {
+	weight int
+	draw   func(*rand.Rand) (do, undo func(*stormHost))
+}
+
+var calamities = []calamity{
+	{60, randomFault},
+	{3, lasting(func(h *stormHost) { h.slot.plug(pluggedOut) }, replug)},
+	{2, lasting(func(h *stormHost) { h.slot.plug(pluggedOther) }, replug)},
+	{4, lasting(func(h *stormHost) { h.port().SetUp(false) }, func(h *stormHost) { h.port().SetUp(true) })},
+	{3, lasting(func(h *stormHost) { h.port().DelAddr(h.under) }, func(h *stormHost) { h.port().AddAddr(h.under) })},
+	{3, lasting(func(h *stormHost) { h.port().SetMTU(1400) }, func(h *stormHost) { h.port().SetMTU(underlayMTU) })},
+	{3, lasting(func(h *stormHost) { h.port().SetWritable(false) }, func(h *stormHost) { h.port().SetWritable(true) })},
+	{4, lasting(func(h *stormHost) { h.tap.SetUp(false) }, func(h *stormHost) { h.tap.SetUp(true) })},
+	{3, lasting(func(h *stormHost) { h.command(h.dev.Suspend) }, func(h *stormHost) { h.command(h.dev.Resume) })},
+	{4, lasting(func(h *stormHost) { h.fabric.SetConditions(foul) }, func(h *stormHost) { h.fabric.SetConditions(memfabric.Conditions{}) })},
+	{3, once(func(h *stormHost) { h.iface.Misbehave(Slow) })},
+	{2, once(func(h *stormHost) { h.iface.Misbehave(Dead) })},
+	{3, once(func(h *stormHost) { h.rung(qprecovery.RungResetQP) })},
+	{3, once(func(h *stormHost) { h.rung(qprecovery.RungRebuildCQ) })},
+	{4, once(func(h *stormHost) { h.command(h.dev.Reset) })},
+	{30, once(func(h *stormHost) { h.command(h.dev.Recover) })},
+}
+
+// foul is a network that loses, delays and reorders, but never duplicates, so
+// that a frame that arrives twice is our doing.
+var foul = memfabric.Conditions{Loss: 0.3, Reorder: 0.2, Delay: 2 * time.Millisecond, Jitter: time.Millisecond}
+
+func replug(h *stormHost) { h.slot.plug(pluggedIn) }
+
+func lasting(do, undo func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) {
+	return func(*rand.Rand) (_, _ func(*stormHost)) { return do, undo }
+}
+
+func once(do func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) { return lasting(do, nil) }
+
+// randomFault is any kind of hca/faults, at any occasion.
+func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
+	f := faults.Fault{Kind: faults.Kind(rnd.IntN(int(faults.NumKind))), After: rnd.IntN(3) * rnd.IntN(8), Count: 1 + rnd.IntN(3)/2}
+	do = strikeNow(f)
+	switch f.Kind { //nolint:exhaustive // the others end by themselves, or by recovery
+	case faults.VerbHangs:
+		verbs := append(faults.Verbs(), "")
+		f.Verb = verbs[rnd.IntN(len(verbs))]
+		return strikeNow(f), nil
+	case faults.Unplug:
+		return do, replug
+	case faults.PortDown:
+		return do, strikeNow(faults.Fault{Kind: faults.PortUp})
+	case faults.GIDChange, faults.PKeyChange:
+		return do, func(h *stormHost) { h.untoggle(f.Kind) }
+	}
+	return do, nil
+}
+
+// strikeNow injects a fault into the present instance.
+func strikeNow(f faults.Fault) func(*stormHost) {
+	return func(h *stormHost) {
+		if err := h.slot.present().dev.Inject(f); err != nil {
+			h.t.Error(err)
+		}
+	}
+}
+
+// newPlan draws n blows, and what undoes them, in order. Many overlap.
+func newPlan(seed uint64, n int) (plan []blow) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var at time.Duration
+	for range n {
+		at += gap(rnd)
+		do, undo := pick(rnd).draw(rnd)
+		host := rnd.IntN(2)
+		plan = append(plan, blow{at, host, do})
+		if undo != nil {
+			plan = append(plan, blow{at + length(rnd), host, undo})
+		}
+	}
+	slices.SortStableFunc(plan, func(a, b blow) int { return cmp.Compare(a.at, b.at) })
+	return plan
+}
+
+// gap is the time between two blows: they come in bursts.
+func gap(rnd *rand.Rand) time.Duration {
+	switch n := rnd.IntN(10); {
+	case n < 3:
+		return 0
+	case n < 6:
+		return upTo(rnd, 20*time.Millisecond)
+	case n < 8:
+		return upTo(rnd, 500*time.Millisecond)
+	}
+	return upTo(rnd, 20*time.Second)
+}
+
+// length is how long until what lasts is undone: now and then longer than a
+// device is waited for.
+func length(rnd *rand.Rand) time.Duration {
+	if rnd.IntN(30) == 0 {
+		return upTo(rnd, 3*giveUpAfter)
+	}
+	return upTo(rnd, 5*time.Second)
+}
+
+func upTo(rnd *rand.Rand, d time.Duration) time.Duration { return time.Duration(rnd.Int64N(int64(d))) }
+
+// pick draws a calamity by weight.
+func pick(rnd *rand.Rand) calamity {
+	var bag []calamity
+	for _, c := range calamities {
+		bag = append(bag, slices.Repeat([]calamity{c}, c.weight)...)
+	}
+	return bag[rnd.IntN(len(bag))]
+}

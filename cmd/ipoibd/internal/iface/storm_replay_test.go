@@ -1,0 +1,56 @@
+package iface
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"ipoibd/qprecovery"
+)
+
+// recorder is a ladder that keeps what it is told and what it answers.
+type recorder struct {
+	*qprecovery.Ladder
+	steps []step
+}
+
+type step struct {
+	at      time.Time
+	event   qprecovery.Event
+	actions []qprecovery.Action
+}
+
+// record has an interface that does not run yet use a recorder.
+func record(f *Iface) *recorder {
+	r := &recorder{Ladder: qprecovery.NewLadder(qprecovery.Config{})}
+	f.rec.ladder = r
+	return r
+}
+
+func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Action) []qprecovery.Action {
+	before := len(out)
+	out = r.Ladder.Step(now, ev, out)
+	r.steps = append(r.steps, step{now, ev, slices.Clone(out[before:])})
+	return out
+}
+
+// replay tells a fresh ladder the same, and fails unless it decides the same. The
+// order in which goroutines tell of what happens at one instant is not the seed's;
+// what is decided then is a matter of that order alone.
+func (r *recorder) replay(t *testing.T) {
+	t.Helper()
+	fresh := qprecovery.NewLadder(qprecovery.Config{})
+	for i, s := range r.steps {
+		if got := fresh.Step(s.at, s.event, nil); !slices.EqualFunc(got, s.actions, equal) {
+			t.Errorf("step %d, %T %+v: %+v, was %+v", i, s.event, s.event, got, s.actions)
+			return
+		}
+	}
+	if fresh.State() != r.State() || !reflect.DeepEqual(fresh.History(), r.History()) || fresh.Counts() != r.Counts() {
+		t.Errorf("%s, %+v, was %s, %+v", fresh.State(), fresh.Counts(), r.State(), r.Counts())
+	}
+	t.Logf("%d steps decided alike", len(r.steps))
+}
+
+func equal(a, b qprecovery.Action) bool { return a == b }

@@ -1,0 +1,168 @@
+package iface
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/qprecovery"
+)
+
+const (
+	stormBlows = 1000
+	beatEvery  = 100 * time.Millisecond // of traffic
+	askEvery   = 50                     // beats: how often a host asks for the other one's address
+	steady     = 5 * time.Second        // of health: a fault that struck last is found within one
+	// calmLimit is how long recovery may take once nothing strikes any more: the
+	// longest pause of a device, 5 minutes, a minute of an interface, and some.
+	calmLimit = 7 * time.Minute
+)
+
+// storm is two hosts under traffic and blows.
+type storm struct {
+	*testing.T
+	fabric *memfabric.Fabric
+	hosts  [2]*stormHost
+	orders sync.WaitGroup // that wait for their answer
+	ledger ledger
+	beats  int
+
+	journal *journal.Journal
+	seen    uint64 // number of the last entry that was counted
+	rungs   *rungs
+}
+
+// Whatever befalls two hosts, in any order and at once: when it is over both are
+// in health, nothing is left behind, and every frame is accounted for. What the
+// ladders decided, they decide again when they are told the same.
+func TestR10Storm(t *testing.T) {
+	seeds := []uint64{1, 2, 3, 4, rand.Uint64()}
+	var entered rungs
+	for _, seed := range seeds {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorm(t, seed, &entered)
+				before := runtime.NumGoroutine()
+				s.strike(newPlan(seed, stormBlows))
+				s.calm()
+				s.awaitHealth()
+				s.checkEnd(before)
+				s.stop()
+			})
+		})
+	}
+	entered.check(t)
+}
+
+func newStorm(t *testing.T, seed uint64, n *rungs) *storm {
+	s := &storm{T: t, fabric: memfabric.New(seed), journal: journal.New(), rungs: n}
+	s.fabric.Capture(s.ledger.capture)
+	for i := range s.hosts {
+		s.hosts[i] = s.newHost(byte(i+1), seed)
+		s.hosts[i].up()
+	}
+	s.hosts[0].resolve(s.hosts[1].ip)
+	return s
+}
+
+// stop ends everything; a goroutine left behind would end the bubble with a panic.
+func (s *storm) stop() {
+	for _, h := range s.hosts {
+		h.stop()
+	}
+	s.orders.Wait()
+	if err := s.fabric.Close(); err != nil {
+		s.Error(err)
+	}
+}
+
+// strike carries the plan out, with traffic all the time.
+func (s *storm) strike(plan []blow) {
+	start := time.Now()
+	for _, b := range plan {
+		for since := time.Since(start); since < b.at; since = time.Since(start) {
+			time.Sleep(min(beatEvery, b.at-since))
+			s.beat()
+		}
+		b.do(s.hosts[b.host])
+		synctest.Wait()
+		s.beat()
+	}
+	s.Logf("%d blows and undone ones in %v", len(plan), time.Since(start).Round(time.Second))
+}
+
+// beat sends a marked frame each way and takes what arrived.
+func (s *storm) beat() {
+	s.beats++
+	for from, h := range s.hosts {
+		to := s.hosts[1-from]
+		if s.beats%askEvery == 0 {
+			h.resolve(to.ip)
+		}
+		h.sendMarked(&s.ledger, from, to.ip)
+		for at, x := range s.hosts {
+			for f := x.takeIP(); f != nil; f = x.takeIP() {
+				s.ledger.arrive(s.T, at, f)
+			}
+		}
+	}
+	s.follow()
+}
+
+// calm undoes what lasts.
+func (s *storm) calm() {
+	s.fabric.SetConditions(memfabric.Conditions{})
+	for _, h := range s.hosts {
+		h.slot.clear()
+		h.straighten()
+		h.slot.plug(pluggedIn)
+		h.iface.Misbehave(Obliging)
+		h.tap.SetUp(true)
+		for _, order := range []order{h.dev.Resume, h.dev.Recover} {
+			h.command(order)
+			synctest.Wait()
+		}
+	}
+}
+
+// awaitHealth goes on with the traffic until both hosts are in health and stay so.
+func (s *storm) awaitHealth() {
+	calm := time.Now()
+	for since := calm; time.Since(since) < steady; {
+		if time.Since(calm) > calmLimit {
+			s.sick()
+		}
+		time.Sleep(beatEvery)
+		s.beat()
+		if !s.healthy() {
+			since = time.Now()
+		}
+	}
+	s.Logf("in health %v after the last blow", time.Since(calm)-steady)
+}
+
+func (s *storm) healthy() bool {
+	for _, h := range s.hosts {
+		st := h.status()
+		if st.State != StateUp || !st.Carrier || h.dev.Status().State != qprecovery.DeviceHealthy {
+			return false
+		}
+	}
+	return true
+}
+
+// sick tells of hosts that do not come back to health, and ends the test.
+func (s *storm) sick() {
+	for _, h := range s.hosts {
+		d := h.dev.Status()
+		s.Errorf("%s after %v: %+v; device %s for %s", h.name, calmLimit, h.status(), d.State, d.Reason)
+	}
+	s.stop()
+	s.FailNow()
+}

@@ -73,6 +73,9 @@ var classes = [NumClass]meaning{
 	ClassIgnored:      {"ignored", causeNone, ReasonNone},
 }
 
+// OfDevice reports whether a class accuses the device.
+func (c Class) OfDevice() bool { return c < NumClass && classes[c].cause == causeDevice }
+
 func (c Class) String() string {
 	if c >= NumClass {
 		return "unknown"

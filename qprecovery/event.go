@@ -145,7 +145,8 @@ type HoldTraffic struct{}
 // ReleaseTraffic goes on reading.
 type ReleaseTraffic struct{}
 
-// CarrierDown takes the carrier away; the frames held are dropped.
+// CarrierDown takes the carrier away; what is held is the shell's to send later or
+// to drop.
 type CarrierDown struct{}
 
 // CarrierUp gives it back; it comes before ReleaseTraffic.

@@ -22,8 +22,8 @@
 // carries: a completion of an earlier one is recognised, counted and ignored.
 //
 // While detached, Pump returns [ErrDetached] at once: the host's frames stay in
-// the TAP's queue, which is what a short recovery wants. A long one takes the
-// carrier down, which is the owner's to do.
+// the TAP's queue, which is what a short recovery wants. For a long one the owner
+// takes the carrier down and has the frames dropped ([Tx.Discard]).
 //
 // # Slots
 //

@@ -26,6 +26,7 @@ const (
 	NoQP         // injected while detached
 	PostRefused  // the QP refused the post, its queue not being full
 	Reset        // taken back when the QP was detached
+	Held         // kept back longer than it could be of use
 	NoGRH        // completion without the GRH flag: no source address
 	BadGRH       // GRH area of neither layout
 	OwnMulticast // our own message come back
@@ -41,7 +42,7 @@ var reasonNames = [numReason]string{
 
 	Truncated: "drop_truncated", Runt: "drop_runt", Offload: "drop_offload", EtherType: "drop_ethertype",
 	TooLong: "drop_too_long", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
-	InjectFull: "drop_inject_full", NoQP: "drop_no_qp", PostRefused: "drop_post_refused", Reset: "drop_reset",
+	InjectFull: "drop_inject_full", NoQP: "drop_no_qp", PostRefused: "drop_post_refused", Reset: "drop_reset", Held: "drop_held",
 	NoGRH: "drop_no_grh", BadGRH: "drop_bad_grh", OwnMulticast: "drop_own_multicast",
 	Malformed: "drop_malformed", SinkRefused: "drop_sink_refused",
 }
@@ -58,7 +59,7 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset,
+		Truncated, Runt, Offload, EtherType, TooLong, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,

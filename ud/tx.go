@@ -70,6 +70,7 @@ type Tx struct {
 	waiting atomic.Int64 // len(wrs), for other goroutines
 
 	scratch txScratch
+	waste   *waste
 }
 
 // txScratch is memory of one Pump.
@@ -93,6 +94,7 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 		sge:   make([]hca.SGE, cfg.Slots),
 		dest:  make([]hca.UDDest, cfg.Slots),
 		wrs:   make([]hca.SendWR, 0, batch),
+		waste: newWaste(cfg.MaxMTU),
 	}
 	t.SetMTU(cfg.MTU)
 	t.grace.stop()

@@ -483,3 +483,20 @@ func TestTxWakesReadToReap(t *testing.T) {
 		}
 	})
 }
+
+// Discard drops what it reads, with or without a queue pair.
+func TestR27TxDiscards(t *testing.T) {
+	b := newTxBench(t, 128)
+	for range 2 {
+		b.src.add(toB(100), toB(testMTU))
+		if err := b.Discard(); err != nil {
+			t.Fatal(err)
+		}
+		b.Detach()
+	}
+	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 4, "tx_drop_held": 4})
+	b.src.err = hca.ErrClosed
+	if err := b.Discard(); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("source's error: %v", err)
+	}
+}

@@ -158,12 +158,26 @@ func (e *Endpoint) Fail() error {
 // (RungRecreateQP), then its CQs are as well. It goes on after a failure.
 func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 	if rung <= qprecovery.RungResetQP {
-		return e.modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+		return e.reset()
 	}
 	err := e.qp.close()
 	e.QP = nil
 	if rung >= qprecovery.RungRebuildCQ {
 		err = errors.Join(err, e.cqs.close())
+	}
+	return err
+}
+
+// reset moves the queue pair to RESET; one that is there already may be refused.
+func (e *Endpoint) reset() error {
+	err := e.modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+	if err == nil || e.QP == nil {
+		return err
+	}
+	attr, qerr := e.QP.Query()
+	class := Classify(qprecovery.VerbModifyReset, err)
+	if qerr == nil && qprecovery.AlreadyThere(class, hca.QPReset, attr.State) == qprecovery.ClassSuccess {
+		return nil
 	}
 	return err
 }

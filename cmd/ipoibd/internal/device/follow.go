@@ -25,13 +25,23 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 			return
 		}
 		if err != nil {
-			o.fault(s, Classify(qprecovery.VerbGetAsyncEvent, err))
+			o.deaf(s, err)
 			return
 		}
 		o.log.Info("async event", "type", ev.Type.String(), "num", ev.On.Num)
 		s.watchers.tell(ev)
 		o.digest(s, ev)
 	}
+}
+
+// deaf: a device that cannot tell of events is as good as lost, whatever the
+// reason.
+func (o *owner) deaf(s *Session, err error) {
+	class := Classify(qprecovery.VerbGetAsyncEvent, err)
+	if !class.OfDevice() {
+		class = qprecovery.ClassDeviceError
+	}
+	o.fault(s, class)
 }
 
 // digest does what the device's part in an event is. Those of queue pairs and

@@ -149,6 +149,7 @@ func (f *Iface) flow() {
 	if a == nil {
 		return
 	}
+	f.rec.stale.end()
 	for _, p := range []*pump{&a.rx, &a.tx} {
 		p.halt()
 		p.start(a.gen)
@@ -184,6 +185,7 @@ func (f *Iface) detach(why string) {
 	f.log.Info("closing queue pair", "qpn", a.qpn.String(), "reason", why)
 	f.accuse(f.letGo(a))
 	a.session.Release()
+	f.rec.stale.begin(time.Now())
 }
 
 // letGo closes what an attachment holds of the device, as far as that was not

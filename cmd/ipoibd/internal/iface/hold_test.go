@@ -12,7 +12,7 @@ import (
 
 // From the first suspicion until health the host's frames stay in the TAP's
 // queue, and go on behind it; the carrier goes down only where that lasts longer
-// than its bound, and comes back.
+// than its bound, and comes back. What got stale meanwhile is dropped.
 func TestR09FramesAreHeld(t *testing.T) {
 	const frames = 5
 	for _, c := range []struct {
@@ -54,4 +54,46 @@ func TestR09FramesAreHeld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The host's frames of a long outage are dropped and counted, those of its end go.
+func TestR09R27StaleFramesAreDropped(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		const early, late = 7, 3
+		reach(t, a, b)
+		time.Sleep(time.Second)
+		mac, _ := a.neighbour(b.ip)
+		a.unplug() // without a word before, under traffic
+		synctest.Wait()
+		for i := range byte(early) {
+			a.sendIP(mac, b.ip, 100, i)
+		}
+		time.Sleep(qprecovery.DefaultCarrierBound + staleAfter/2)
+		if n := count(a.status(), "tx_drop_held"); n != 0 {
+			t.Errorf("%d frames dropped too early", n)
+		}
+		time.Sleep(staleAfter)
+		synctest.Wait()
+		if n := count(a.status(), "tx_drop_held"); n != early {
+			t.Errorf("%d frames dropped, want %d", n, early)
+		}
+		a.plug()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		drainInbox(b)
+		for i := range byte(late) {
+			a.sendIP(mac, b.ip, 100, i)
+		}
+		time.Sleep(time.Second)
+		for i := range late {
+			if f := b.takeIP(); f == nil || f[34] != byte(i) {
+				t.Errorf("frame %d did not arrive in its turn", i)
+			}
+		}
+		if f := b.takeIP(); f != nil {
+			t.Errorf("a stale frame arrived: %x", f)
+		}
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
 }

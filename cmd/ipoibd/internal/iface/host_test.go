@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/netip"
 	"sync"
 	"testing"
@@ -100,6 +101,7 @@ type testHost struct {
 	plugged chan struct{}  // has a value when absent changed
 	faults  *faults.Device // of the device that was opened last
 	verbs   *verbs         // beneath the faults; nil: a device as it is
+	refuses bool           // no queue pair can be made
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -167,7 +169,21 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 		return nil, err
 	}
 	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{})
-	return h.faults, nil
+	if h.refuses {
+		err = h.faults.Inject(faults.Fault{Kind: faults.CreateQPFails, Count: math.MaxInt})
+	}
+	return h.faults, err
+}
+
+// refuse has devices that are opened from now on, or the present one not any more,
+// make no queue pair.
+func (h *testHost) refuse(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refuses = on
+	if !on {
+		h.faults.Clear()
+	}
 }
 
 // inject plans faults of the present device.

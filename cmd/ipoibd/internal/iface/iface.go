@@ -123,7 +123,11 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		}
 		f.fab.want.GID = gid
 	}
-	return f, f.makePath()
+	if err := f.makePath(); err != nil {
+		return nil, err
+	}
+	f.rec.stale.pump = pump{once: f.path.tx.Discard, wake: f.path.tx.Wake}
+	return f, nil
 }
 
 var errStarting = errors.New("starting")

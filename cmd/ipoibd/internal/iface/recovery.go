@@ -25,7 +25,8 @@ type recovery struct {
 	queue   []qprecovery.Event // to be taken, in order
 	healing bool               // heal is under way
 	carrier error              // why the carrier cannot be raised, until heal ends
-	told    deviceState        // what the ladder was told of the device
+	stale   stale
+	told    deviceState // what the ladder was told of the device
 
 	worker  worker
 	watch   watch
@@ -70,7 +71,7 @@ func newRecovery(j *journal.Journal, scope string) recovery {
 // to be looked at.
 func (f *Iface) healDeadline(now time.Time) time.Time {
 	at, _ := f.rec.ladder.NextDeadline()
-	for _, other := range []time.Time{f.rec.pumps.at, f.rec.client.at} {
+	for _, other := range []time.Time{f.rec.pumps.at, f.rec.client.at, f.rec.stale.at} {
 		at = sooner(at, other)
 	}
 	if f.fab.att != nil {
@@ -162,6 +163,8 @@ func (f *Iface) healOnce(ev qprecovery.Event) {
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
 	if now := r.ladder.State(); now != was {
 		f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
+	}
+	if len(r.actions) > 0 { // else nothing has happened
 		r.tracker.Update(r.ladder.History())
 	}
 	for _, a := range r.actions {
@@ -216,7 +219,9 @@ func (f *Iface) moveCarrier(on bool) {
 	}
 	if on {
 		f.rec.carrier = err
+		return
 	}
+	f.rec.stale.begin(time.Now())
 }
 
 // stop ends a recovery and the use of the device; the ladder is idle afterwards.
@@ -237,10 +242,14 @@ func (f *Iface) finished(r result) {
 		f.fab.lastErr = r.err
 		f.log.Warn("recovery failed", "state", f.rec.ladder.State().String(), "err", r.err)
 	}
-	if r.err != nil && f.moved(r.of) {
+	switch {
+	case r.err != nil && f.moved(r.of):
 		f.accuse(r.err)
 		f.stop("the port has changed")
-	} else {
+	case r.err != nil && r.fresh && !r.class.OfDevice():
+		f.stop("cannot start")
+		f.fail(r.err)
+	default:
 		f.heal(qprecovery.Done{Op: r.op, Class: r.class, State: r.state})
 	}
 	f.reconcile()

@@ -205,3 +205,28 @@ func TestR25OperatorsOrders(t *testing.T) {
 		}
 	})
 }
+
+// A device that is back and refuses a queue pair is asked again after pauses, as
+// when ib0 is set up; it is not reset for that.
+func TestR07RefusedQueuePairResetsNoDevice(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.unplug()
+		time.Sleep(time.Second)
+		a.refuse(true)
+		a.plug()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s, opens := a.status(), a.dev.Opens()
+		if s.State != StateWaiting || opens != 2 || s.Recovery.Rungs["reset_device"] != 1 {
+			t.Errorf("%s after %d opens, rungs %v", s.State, opens, s.Recovery.Rungs)
+		}
+		a.refuse(false)
+		time.Sleep(lastRetry)
+		synctest.Wait()
+		reach(t, a, b)
+		if n := a.dev.Opens(); n != opens {
+			t.Errorf("%d opens, were %d", n, opens)
+		}
+	})
+}

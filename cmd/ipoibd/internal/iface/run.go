@@ -91,6 +91,7 @@ func (f *Iface) lost(ctx context.Context) error {
 // wind ends everything: nothing of the device is held afterwards.
 func (f *Iface) wind() {
 	f.stop("stopping")
+	f.rec.stale.end()
 	f.rec.client.end()
 	f.rec.worker.close()
 }
@@ -110,6 +111,7 @@ func (f *Iface) expire() {
 		f.reconcile()
 	}
 	f.rec.client.expire(now)
+	f.rec.stale.expire(now)
 	f.revive(now)
 	f.look(now)
 	f.heal(qprecovery.Tick{})

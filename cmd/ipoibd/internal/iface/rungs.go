@@ -122,12 +122,14 @@ func (f *Iface) startAnew(run qprecovery.Run) {
 	a := f.newAttachment(to.session, to.plan, run.Gen)
 	f.rec.worker.do(func() result {
 		err := f.open(a)
-		return rungResult(run, a, err, func() {
+		r := rungResult(run, a, err, func() {
 			if err != nil {
 				to.session.Release()
 				return
 			}
 			f.adopt(a)
 		})
+		r.fresh = true
+		return r
 	})
 }

@@ -28,6 +28,7 @@ type result struct {
 	class qprecovery.Class // of err
 	state hca.QPState      // of a query
 	of    *attachment      // that it changed; nil for a query
+	fresh bool             // it opened an attachment: a device just back that refuses is not reset for that
 	after func()           // for Run, before the ladder hears of it; may be nil
 }
 

@@ -1,0 +1,37 @@
+package iface
+
+import "time"
+
+// staleAfter is how long the host's frames wait for a carrier that went down.
+// Until then they are worth sending: a TCP whose retransmissions are among them
+// goes on at once. A resolver asks again after 5 s, by default; what is older
+// nobody waits for.
+const staleAfter = 5 * time.Second
+
+// stale drops the host's frames while there is no carrier: the kernel sends no
+// more then, and what it has sent gets old in the TAP's queue.
+type stale struct {
+	at   time.Time // when to begin; zero: never, or it has begun
+	pump pump      // never runs beside the transmit pump
+}
+
+// begin notes that there is no carrier any more. Frames do not flow.
+func (s *stale) begin(now time.Time) {
+	if s.at.IsZero() && !s.pump.running {
+		s.at = now.Add(staleAfter)
+	}
+}
+
+// expire begins to drop, when that is due.
+func (s *stale) expire(now time.Time) {
+	if !s.at.IsZero() && !now.Before(s.at) {
+		s.at = time.Time{}
+		s.pump.start(0)
+	}
+}
+
+// end lets frames be.
+func (s *stale) end() {
+	s.at = time.Time{}
+	s.pump.halt()
+}

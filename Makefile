@@ -77,7 +77,7 @@ demo: deps build
 # Run in its folder, go test shows what it says at once.
 .PHONY: faults
 faults: deps
-	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung)$$' -faults.each=$(FAULTS_EACH)
+	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
 
 # Progress comes as it is, the table at the end; one patch: go run ./scripts/mutants -run R06.
 .PHONY: mutants

@@ -45,6 +45,14 @@ interfaces:
 // newFaultyPair joins the hosts and starts the traffic.
 func newFaultyPair(t *testing.T) *pair {
 	t.Helper()
+	p := newQuietPair(t)
+	p.talk(t)
+	return p
+}
+
+// newQuietPair joins the hosts.
+func newQuietPair(t *testing.T) *pair {
+	t.Helper()
 	p := &pair{segment: nstest.New(t)}
 	p.segment.Run("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
 	p.segment.Run("ip", "link", "set", "br0", "up")
@@ -53,10 +61,16 @@ func newFaultyPair(t *testing.T) *pair {
 		p.plug(*h, macOf(i))
 	}
 	p.join()
-	p.probe = p.outside.probe(p.faulty)
-	p.stream = p.faulty.stream(p.outside)
-	p.monitor = p.faulty.monitor()
 	return p
+}
+
+// talk starts the traffic and what watches it; both end with the test t.
+func (p *pair) talk(t *testing.T) {
+	t.Helper()
+	faulty, outside := p.faulty.in(t), p.outside.in(t)
+	p.probe = outside.probe(faulty)
+	p.stream = faulty.stream(outside)
+	p.monitor = faulty.monitor()
 }
 
 // macOf is the address of a host's one netdev, which its HCA is known by.

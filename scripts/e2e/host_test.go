@@ -30,6 +30,13 @@ type host struct {
 	daemon *daemon
 }
 
+// in is the host as a subtest has it: what it starts there ends with that.
+func (h *host) in(tb testing.TB) *host {
+	part := *h
+	part.tb = tb
+	return &part
+}
+
 // newHosts puts n hosts on one segment; no daemon runs yet.
 func newHosts(tb testing.TB, n int) []*host {
 	tb.Helper()

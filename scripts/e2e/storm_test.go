@@ -1,0 +1,280 @@
+package e2e
+
+import (
+	"cmp"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Flags of the storm; `make faults` has a long one.
+var (
+	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's orders and their times; 0: a random one")
+	stormLength = flag.Duration("storm.length", 10*time.Second, "how long the storm lasts")
+)
+
+// What a test hands on to itself in its own namespaces.
+const (
+	stormSeedEnv   = "IPOIBD_E2E_STORM_SEED"
+	stormLengthEnv = "IPOIBD_E2E_STORM_LENGTH"
+)
+
+const (
+	// stormEvery is the mean time between two orders.
+	stormEvery = 100 * time.Millisecond
+	// lull is the longest that something lasts before it is undone.
+	lull = time.Second
+	// calmLimit is twice the longest pause of an interface's ladder; those of a
+	// device end by the operator's word.
+	calmLimit = 2 * time.Minute
+	// stormMemory is how much a daemon may grow by a storm, KiB: what its memory
+	// allocator keeps for the next one.
+	stormMemory = 64 << 10
+)
+
+// command is an order of a storm to the daemon of a host.
+type command struct {
+	at   time.Duration // from the storm's start
+	host int           // 0: the faulty one, 1: the outside one
+	path string
+	body any
+}
+
+// Whatever is ordered of two daemons under traffic, faults at random and all at once, they are well afterwards: the TCP connection lives on, every frame is
+// accounted for, and nothing is left of it.
+func TestR10StormUnderTraffic(t *testing.T) {
+	if enterStorm(t) {
+		return
+	}
+	storm := drawn(t)
+	p := newQuietPair(t)
+	hosts := p.hosts()
+	var before []condition
+	for _, h := range hosts {
+		before = append(before, h.condition())
+	}
+	outside := p.outside.daemon.follow()
+	t.Run("R09/TCP lives on", func(t *testing.T) { p.weather(t, storm, p.journal, outside) })
+	for i, h := range hosts {
+		requireNoLeak(t, before[i].status, h.daemon)
+		h.requireAccounts()
+		h.requireMemory(before[i])
+	}
+	pingAll(hosts...)
+	requireNoStale(t, hosts)
+}
+
+// enterStorm hands the flags on to the test in its own namespaces.
+func enterStorm(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(stormSeedEnv) == "" {
+		t.Setenv(stormSeedEnv, strconv.FormatUint(cmp.Or(*stormSeed, rand.Uint64()), 10))
+		t.Setenv(stormLengthEnv, stormLength.String())
+	}
+	return nstest.Enter(t)
+}
+
+// drawn is the storm that the flags ask for.
+func drawn(t *testing.T) []command {
+	t.Helper()
+	seed, err := strconv.ParseUint(os.Getenv(stormSeedEnv), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	length, err := time.ParseDuration(os.Getenv(stormLengthEnv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("-storm.seed=%d -storm.length=%v", seed, length)
+	return newStorm(seed, length)
+}
+
+func (p *pair) hosts() []*host { return []*host{p.faulty, p.outside} }
+
+// weather gives the orders under traffic and waits until all is well.
+func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
+	p.talk(t)
+	p.strike(t, storm)
+	calm := time.Now()
+	for _, h := range p.hosts() {
+		h.calm()
+	}
+	for _, h := range p.hosts() {
+		h.waitWell(t)
+		t.Logf("host %d: well %v after the storm", h.number, time.Since(calm).Round(time.Millisecond))
+	}
+	p.probe.waitAnswered(t, recoveryLimit)
+	entered := map[string]int{}
+	for _, j := range said {
+		for rung, n := range j.rungs() {
+			entered[rung] += n
+		}
+	}
+	t.Logf("rungs entered: %v", entered)
+	took, err := p.stream.waitMoves(calmLimit)
+	t.Logf("pinged %v after the storm, TCP moves %v later", time.Since(calm)-took, took)
+	if err != nil && entered[giveUp] == 0 {
+		t.Error(err)
+	}
+	p.requireKept(t)
+}
+
+// strike gives the orders, each at its time, whatever became of the others.
+func (p *pair) strike(t *testing.T, storm []command) {
+	t.Helper()
+	start := time.Now()
+	var orders sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for _, c := range storm {
+		time.Sleep(time.Until(start.Add(c.at)))
+		orders.Go(func() {
+			answer := p.hosts()[c.host].daemon.post(c.path, c.body)
+			mu.Lock()
+			defer mu.Unlock()
+			answers[verdict(t, answer)]++
+		})
+	}
+	orders.Wait()
+	t.Logf("%d orders in %v: %v", len(storm), time.Since(start).Round(time.Millisecond), answers)
+}
+
+// verdict sorts answers. What cannot be done now is no failure; everything else is.
+func verdict(t *testing.T, answer error) string {
+	switch {
+	case answer == nil:
+		return "taken"
+	case strings.Contains(answer.Error(), " 409 "):
+		return "refused for now"
+	}
+	t.Errorf("order: %v", answer)
+	return "failed"
+}
+
+// calm undoes what lasts.
+func (h *host) calm() {
+	h.tb.Helper()
+	for _, kind := range []string{"clear", "replug"} {
+		h.daemon.inject(faultOrder{Kind: kind})
+	}
+	h.daemon.order("/v1/resume", nothing)
+}
+
+// waitWell waits until the daemon is well. An operator who sees a device that is
+// waited for orders it to be tried.
+func (h *host) waitWell(t *testing.T) {
+	t.Helper()
+	eventually(t, calmLimit, "all is well", func() bool {
+		if h.iface().State == "up" && h.straight() {
+			return true
+		}
+		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away
+		h.daemon.order("/v1/recover", nothing)
+		time.Sleep(time.Second)
+		return false
+	})
+}
+
+// straight undoes the faults of the port that the next of their kind undoes; true
+// when there was none.
+func (h *host) straight() bool {
+	straight := true
+	for _, kind := range []string{"gid_change", "pkey_change"} {
+		if n, _ := value(h.daemon.status().Devices[0].Counters, "fault_"+kind); n%2 == 1 {
+			straight = false
+			_ = h.daemon.post("/v1/fault", faultOrder{Kind: kind}) // likewise
+		}
+	}
+	return straight
+}
+
+// rungs counts the rungs that were entered.
+func (j *journal) rungs() map[string]int {
+	out := map[string]int{}
+	for _, e := range j.since(0) {
+		if e.Kind == entered {
+			out[e.Rung]++
+		}
+	}
+	return out
+}
+
+// requireMemory compares the resident memory with that before.
+func (h *host) requireMemory(before condition) {
+	h.tb.Helper()
+	now := h.memory("VmRSS")
+	h.tb.Logf("host %d: resident memory %d -> %d KiB", h.number, before.memory, now)
+	if now > before.memory+stormMemory {
+		h.tb.Errorf("host %d: resident memory %d KiB, was %d KiB", h.number, now, before.memory)
+	}
+}
+
+// squall is a kind of order, as often as its weight, and what undoes it: an empty
+// path does not.
+type squall struct {
+	weight int
+	path   string
+	body   any
+	undo   string // path
+	with   any    // body
+}
+
+// nothing is the body of an order that has nothing more to say.
+var nothing = map[string]string{}
+
+// strikes are the kinds of fault of which frames are the occasion.
+var strikes = []string{
+	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
+	"cq_overrun", "cq_error", "swallowed_send", "completions_stop", "deaf_receive",
+}
+
+var squalls = []squall{
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "reset_fails"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "create_qp_fails"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "verb_hangs"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "device_fatal"}},
+	{weight: 2, path: "/v1/fault", body: faultOrder{Kind: "client_slow"}},
+	{weight: 1, path: "/v1/fault", body: faultOrder{Kind: "client_dead"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "unplug"}, undo: "/v1/fault", with: faultOrder{Kind: "replug"}},
+	{weight: 1, path: "/v1/fault", body: faultOrder{Kind: "replug_other"}, undo: "/v1/fault", with: faultOrder{Kind: "replug"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "port_down"}, undo: "/v1/fault", with: faultOrder{Kind: "port_up"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "gid_change"}, undo: "/v1/fault", with: faultOrder{Kind: "gid_change"}},
+	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "pkey_change"}, undo: "/v1/fault", with: faultOrder{Kind: "pkey_change"}},
+	{weight: 2, path: "/v1/suspend", body: nothing, undo: "/v1/resume", with: nothing},
+	{weight: 3, path: "/v1/reset", body: map[string]string{"scope": "qp"}},
+	{weight: 3, path: "/v1/reset", body: map[string]string{"scope": "cq"}},
+	{weight: 3, path: "/v1/reset", body: map[string]string{"scope": "device"}},
+	{weight: 20, path: "/v1/recover", body: nothing},
+}
+
+// newStorm draws the orders, and what undoes them, in order.
+func newStorm(seed uint64, length time.Duration) (storm []command) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	var bag []squall
+	for _, q := range squalls {
+		bag = append(bag, slices.Repeat([]squall{q}, q.weight)...)
+	}
+	for range length / stormEvery {
+		c := command{at: time.Duration(rnd.Int64N(int64(length))), host: rnd.IntN(2)}
+		undo := c
+		c.path, c.body = "/v1/fault", faultOrder{Kind: strikes[rnd.IntN(len(strikes))], After: rnd.IntN(100), Count: 1 + rnd.IntN(3)/2}
+		if q := bag[rnd.IntN(len(bag))]; rnd.IntN(2) == 0 {
+			c.path, c.body = q.path, q.body
+			undo.path, undo.body = q.undo, q.with
+		}
+		storm = append(storm, c)
+		if undo.at += time.Duration(rnd.Int64N(int64(lull))); undo.path != "" {
+			storm = append(storm, undo)
+		}
+	}
+	slices.SortStableFunc(storm, func(a, b command) int { return cmp.Compare(a.at, b.at) })
+	return storm
+}

@@ -161,10 +161,11 @@ func (f *Iface) healOnce(ev qprecovery.Event) {
 	r := &f.rec
 	was := r.ladder.State()
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
-	if now := r.ladder.State(); now != was {
+	now := r.ladder.State()
+	if now != was {
 		f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
-	if len(r.actions) > 0 { // else nothing has happened
+	if now != was || len(r.actions) > 0 { // else nothing has happened
 		r.tracker.Update(r.ladder.History())
 	}
 	for _, a := range r.actions {

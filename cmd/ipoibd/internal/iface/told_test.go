@@ -1,0 +1,27 @@
+package iface
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/qprecovery"
+)
+
+// Each rung is told when it is entered, also one in which nothing is to be done.
+func TestR29RungsAreToldAtOnce(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		j := journal.New()
+		a.iface.rec.tracker = journal.NewTracker(j, "ib0") // Run is at rest
+		a.unplug()
+		time.Sleep(qprecovery.DefaultGiveUpAfter)
+		synctest.Wait()
+		for _, want := range []string{"reset_device", "give_up"} {
+			if got := j.Since(0); !slices.ContainsFunc(got, func(e journal.Entry) bool { return e.Rung == want }) {
+				t.Errorf("nothing is told of %s: %+v", want, got)
+			}
+		}
+	})
+}

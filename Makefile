@@ -6,9 +6,9 @@ SHELL         := /bin/bash
 .DEFAULT_GOAL := build
 
 # Budgets: how long each ring of tests may take, its compilation included.
-UNIT_BUDGET  ?= 7m
-NETNS_BUDGET ?= 4m
-E2E_BUDGET   ?= 6m
+UNIT_BUDGET  ?= 12m
+NETNS_BUDGET ?= 8m
+E2E_BUDGET   ?= 15m
 
 # Executions of each fuzz target, the underlay MTUs of the demo, and how often
 # `make faults` injects each fault.

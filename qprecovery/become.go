@@ -10,7 +10,7 @@ func (l *Ladder) become(now time.Time, to State, why Reason) {
 	l.op.due, l.op.extended = time.Time{}, false
 	switch to {
 	case Healthy:
-		l.becomeHealthy(now)
+		l.becomeHealthy(now, from)
 	case Idle:
 		l.becomeIdle(now)
 	default:
@@ -19,7 +19,10 @@ func (l *Ladder) become(now time.Time, to State, why Reason) {
 }
 
 // becomeHealthy lets the frames go on. What was learnt meanwhile comes next.
-func (l *Ladder) becomeHealthy(now time.Time) {
+func (l *Ladder) becomeHealthy(now time.Time, from State) {
+	if from.Rung() != RungNone {
+		l.doubt.asked = time.Time{} // a flush after a rung is another incident (R4)
+	}
 	l.history.end(now, false)
 	l.budget.healthy(now)
 	l.out = l.traffic.release(l.out)

@@ -102,7 +102,9 @@ func (s *siege) beliefs() (all []string) {
 		}
 		for _, p := range h.iface().Peers {
 			slices.Sort(p.IPs)
-			all = append(all, fmt.Sprintf("host %d: daemon: %s %s %#x %s", h.number, p.MAC, p.GID, p.QPN, p.IPs))
+			// A link-local address is announced once DAD is over, sooner or later.
+			ips := slices.DeleteFunc(p.IPs, func(ip string) bool { return strings.HasPrefix(ip, "fe80:") })
+			all = append(all, fmt.Sprintf("host %d: daemon: %s %s %#x %s", h.number, p.MAC, p.GID, p.QPN, ips))
 		}
 	}
 	slices.Sort(all)

@@ -22,20 +22,24 @@ type healing struct {
 	within time.Duration
 }
 
+// anyError: of a queue pair in ERR a flush may be seen before the request that
+// failed, since its two queues have a CQ each.
+const anyError = "request_error flush_without_cause"
+
 var healings = []healing{
 	{"R02/send_error_sqe", kinds(faults.SendErrorSQE), []string{"resume_qp"}, "request_error", true, 20 * time.Millisecond},
 	{"R04/send_flush_sqe", kinds(faults.SendFlushSQE), []string{"resume_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
-	{"R02/send_error_err", kinds(faults.SendErrorErr), []string{"reset_qp"}, "request_error", true, 20 * time.Millisecond},
+	{"R02/send_error_err", kinds(faults.SendErrorErr), []string{"reset_qp"}, anyError, true, 20 * time.Millisecond},
 	{"R04/send_flush_err", kinds(faults.SendFlushErr), []string{"reset_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
-	{"R02/recv_error_err", kinds(faults.RecvErrorErr), []string{"reset_qp"}, "request_error", true, 20 * time.Millisecond},
+	{"R02/recv_error_err", kinds(faults.RecvErrorErr), []string{"reset_qp"}, anyError, true, 20 * time.Millisecond},
 	{"R04/recv_flush_err", kinds(faults.RecvFlushErr), []string{"reset_qp"}, "flush_without_cause", true, 20 * time.Millisecond},
-	{"R06/reset_fails", kinds(faults.SendErrorErr, faults.ResetFails), []string{"reset_qp", "recreate_qp"}, "request_error", false, 20 * time.Millisecond},
-	{"R06/create_qp_fails", kinds(faults.SendErrorErr, faults.ResetFails, faults.CreateQPFails), []string{"reset_qp", "recreate_qp", "rebuild_cq"}, "request_error", false, 20 * time.Millisecond},
+	{"R06/reset_fails", kinds(faults.SendErrorErr, faults.ResetFails), []string{"reset_qp", "recreate_qp"}, anyError, false, 20 * time.Millisecond},
+	{"R06/create_qp_fails", kinds(faults.SendErrorErr, faults.ResetFails, faults.CreateQPFails), []string{"reset_qp", "recreate_qp", "rebuild_cq"}, anyError, false, 20 * time.Millisecond},
 	{"R01/cq_overrun", kinds(faults.CQOverrun), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
 	{"R01/cq_error", kinds(faults.CQError), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
 	{"R08/completions_stop", kinds(faults.CompletionsStop), []string{"rebuild_cq"}, "completions_stopped deaf_receive", false, time.Second},
 	{"R08/deaf_receive", kinds(faults.DeafReceive), []string{"rebuild_cq"}, "deaf_receive", false, time.Second},
-	{"R08/verb_hangs", []faults.Fault{{Kind: faults.VerbHangs, Verb: "modify_qp"}, {Kind: faults.SendErrorErr}}, []string{"reset_qp", "reset_device"}, "request_error", false, 2 * time.Second},
+	{"R08/verb_hangs", []faults.Fault{{Kind: faults.VerbHangs, Verb: "modify_qp"}, {Kind: faults.SendErrorErr}}, []string{"reset_qp", "reset_device"}, anyError, false, 2 * time.Second},
 	{"R08/swallowed_send", kinds(faults.SwallowedSend), nil, "", true, time.Second}, // the next completion of the queue says that it ended
 }
 

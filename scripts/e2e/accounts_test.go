@@ -90,7 +90,7 @@ func rest(tb testing.TB, hosts ...*host) (books []book) {
 		for _, h := range hosts {
 			k := h.book()
 			books, now = append(books, k), append(now, k.traffic())
-			probing = probing || k.of("freeze_probes") != k.of("rx_probe")
+			probing = probing || k.of("freeze_probes") != k.of("rx_probe") || k.of("tx_outstanding", "tx_queued") != 0
 		}
 		if !reflect.DeepEqual(now, last) {
 			last, since = now, time.Now()

@@ -21,37 +21,55 @@ const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | n
 // Neighbours lists the host's neighbours behind the interface, and behind its
 // master: whom the host may send frames to without asking first. May block.
 func (t *TAP) Neighbours() (out []Neighbour, err error) {
-	err = t.visit(func(r *rtnl, l netlink.Link) (err error) {
-		out, err = r.neighbours(l)
+	err = t.eachNeighbour(usable, func(ip netip.Addr, n *netlink.Neigh) {
+		if len(n.HardwareAddr) == 6 {
+			out = append(out, Neighbour{ip, [6]byte(n.HardwareAddr)})
+		}
+	})
+	return out, err
+}
+
+// Unresolved lists the addresses behind the interface, and behind its master,
+// that the host asks for and has no answer about: whom it keeps frames for. May
+// block.
+func (t *TAP) Unresolved() (out []netip.Addr, err error) {
+	err = t.eachNeighbour(netlink.NUD_INCOMPLETE, func(ip netip.Addr, _ *netlink.Neigh) {
+		out = append(out, ip)
+	})
+	return out, err
+}
+
+// eachNeighbour calls f for each entry that is in one of the states.
+func (t *TAP) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) error {
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
+		list, err := r.neighbours(l)
+		for i := range list {
+			ip, ok := netip.AddrFromSlice(list[i].IP)
+			if ok && list[i].State&states != 0 {
+				f(ip.Unmap(), &list[i])
+			}
+		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the neighbours of %s: %w", t.name, err)
+		return fmt.Errorf("list the neighbours of %s: %w", t.name, err)
 	}
-	return out, nil
+	return nil
 }
 
-func (r *rtnl) neighbours(l netlink.Link) ([]Neighbour, error) {
-	out, err := r.neighboursOf(nil, l.Attrs().Index)
+func (r *rtnl) neighbours(l netlink.Link) ([]netlink.Neigh, error) {
+	out, err := r.neighboursOf(l.Attrs().Index)
 	if master := l.Attrs().MasterIndex; err == nil && master != 0 {
-		out, err = r.neighboursOf(out, master)
+		above, err := r.neighboursOf(master)
+		return append(out, above...), err
 	}
 	return out, err
 }
 
-func (r *rtnl) neighboursOf(out []Neighbour, index int) ([]Neighbour, error) {
-	var list []netlink.Neigh
-	err := r.do(func(h *netlink.Handle) (err error) {
+func (r *rtnl) neighboursOf(index int) (list []netlink.Neigh, err error) {
+	err = r.do(func(h *netlink.Handle) (err error) {
 		list, err = h.NeighList(index, netlink.FAMILY_ALL)
 		return err
 	})
-	for _, n := range list {
-		if n.State&usable == 0 || len(n.HardwareAddr) != 6 {
-			continue
-		}
-		if ip, ok := netip.AddrFromSlice(n.IP); ok {
-			out = append(out, Neighbour{ip.Unmap(), [6]byte(n.HardwareAddr)})
-		}
-	}
-	return out, err
+	return list, err
 }

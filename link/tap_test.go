@@ -269,6 +269,14 @@ func TestBridgeAbove(t *testing.T) {
 			t.Errorf("Neighbours = %v, want %v in it", got, want)
 		}
 	}
+	run("neighbour", "add", "192.0.2.3", "nud", "incomplete", "dev", "br0")
+	run("neighbour", "add", "2001:db8::3", "nud", "incomplete", "dev", "ib0")
+	unresolved, err := tap.Unresolved()
+	must(t, err)
+	want := []netip.Addr{netip.MustParseAddr("2001:db8::3"), netip.MustParseAddr("192.0.2.3")}
+	if !slices.Equal(unresolved, want) {
+		t.Errorf("Unresolved = %v, want %v", unresolved, want)
+	}
 }
 
 // A hundred starts and stops leave no goroutine and no descriptor.

@@ -60,6 +60,19 @@ func TestResolutionsBounded(t *testing.T) {
 	wantDrops(t, b, DropResolveLimit, 5)
 }
 
+// TestHostAsksBounded: however many addresses the host waits for, no more than
+// maxHostAsks are asked for at once, and no answer is waited for.
+func TestHostAsksBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	var targets []netip.Addr
+	for i := range maxHostAsks + 5 {
+		targets = append(targets, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}))
+	}
+	if out := b.step(HostAsks{targets}); len(out) != maxHostAsks || b.table.Stats().Resolutions != 0 {
+		t.Errorf("%d actions, %+v; want %d requests", len(out), b.table.Stats(), maxHostAsks)
+	}
+}
+
 // TestAnswersToStrangersBounded: while the worker is busy, answers to strangers
 // wait for no more than maxAnswerAHs handles; data still gets its handle.
 func TestAnswersToStrangersBounded(t *testing.T) {

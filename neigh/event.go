@@ -84,6 +84,12 @@ type Neighbour struct {
 	MAC ipoib.MAC
 }
 
+// HostAsks are addresses that the host waits for: what it asked with was lost
+// while its link was not up, and it asks again only after a second (RETRANS_TIMER
+// of RFC 4861 section 10). They are asked for in its name, once. Beyond
+// [maxHostAsks] they are ignored.
+type HostAsks struct{ Targets []netip.Addr }
+
 // Tick says that time has passed; see [Table.NextDeadline].
 type Tick struct{}
 
@@ -97,6 +103,7 @@ func (HostAddrs) event()       {}
 func (HostMAC) event()         {}
 func (HostPortChanged) event() {}
 func (HostNeighbours) event()  {}
+func (HostAsks) event()        {}
 func (Tick) event()            {}
 
 // Action is an output of [Table.Step], to be done in the order given. Slices in

@@ -30,6 +30,9 @@ const (
 	maxLearntIPs = 64
 	// maxHostAddrs bounds the host addresses taken from netlink.
 	maxHostAddrs = 256
+	// maxHostAsks bounds the addresses asked for at once in the host's name; its
+	// own requests are a second apart, and it gives each address up after three.
+	maxHostAsks = 256
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
 	// maxPromotions bounds how many used entries one eviction may pass over

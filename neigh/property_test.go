@@ -65,6 +65,7 @@ func TestWorld(t *testing.T) {
 			"mac":         func(t *rapid.T) { w.do(HostMAC{pick(t, "mac", worldMACs)}) },
 			"addrs":       w.addrs,
 			"neighbours":  w.neighbours,
+			"asks":        func(t *rapid.T) { w.do(HostAsks{[]netip.Addr{pickIP(t, "first"), pickIP(t, "second")}}) },
 			"ah answered": w.answer,
 			"advance":     w.wait,
 		})

@@ -118,6 +118,23 @@ func (t *Table) request(r *resolution) {
 	t.ask(r.src, r.ip)
 }
 
+// askForHost asks for addresses of others in the name of the host, which sees
+// the answers. Without an address of its own nobody could answer it.
+func (t *Table) askForHost(targets []netip.Addr) {
+	if !t.link.up {
+		return
+	}
+	for _, ip := range targets[:min(len(targets), maxHostAsks)] {
+		ip = ip.Unmap().WithZone("")
+		source := t.hosts.source(ip, netip.Addr{})
+		if !isUnicast(ip) || t.hosts.has(ip) || source.IsUnspecified() {
+			continue
+		}
+		t.stats.Requests++
+		t.ask(source, ip)
+	}
+}
+
 // ask asks the fabric for target in the name of source: by a broadcast ARP
 // request (RFC 826), by a neighbour solicitation (RFC 4861 section 7.2.2).
 func (t *Table) ask(source, target netip.Addr) {

@@ -60,7 +60,7 @@ type Stats struct {
 	Drops      [NumReason]uint64
 
 	// What the table sent of its own accord, which is not in the sum above.
-	Requests      uint64 // ARP requests and solicitations for unknown MACs
+	Requests      uint64 // ARP requests and solicitations, for unknown MACs and for HostAsks
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
 	Corrections   uint64 // the host was told of a peer's right MAC
 

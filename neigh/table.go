@@ -69,6 +69,8 @@ func (t *Table) apply(ev Event) {
 		t.hostPortChanged(ev.Alone)
 	case HostNeighbours:
 		t.resolver.setHints(ev.Entries)
+	case HostAsks:
+		t.askForHost(ev.Targets)
 	case Tick:
 	}
 }

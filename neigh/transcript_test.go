@@ -25,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what 
 //
 //	peer NAME qpn N gid A      name an endpoint
 //	attach NAME [mtu N] | detach
-//	mac MAC | addrs IP... | port changed | port alone | neighbours IP=MAC...
+//	mac MAC | addrs IP... | port changed | port alone | neighbours IP=MAC... | asks IP...
 //	host [from MAC] [to MAC] WHAT
 //	fabric NAME [unicast|multicast] [as NAME] WHAT
 //	ah ready N | ah failed N timeout|invalid
@@ -243,6 +243,8 @@ func (p *player) event(w []string) Event {
 		return HostPortChanged{Alone: len(w) > 1 && w[1] == "alone"}
 	case "neighbours":
 		return p.neighbours(w[1:])
+	case "asks":
+		return HostAsks{Targets: ipList(w[1:])}
 	case "ah":
 		return p.ahEvent(w[1:])
 	case "host":

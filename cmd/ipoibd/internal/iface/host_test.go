@@ -32,9 +32,10 @@ type tap struct {
 	*linktest.Fake
 	neighbours []link.Neighbour
 
-	mu       sync.Mutex
-	carriers []bool // what SetCarrier was called with, repetitions left out
-	stuck    bool   // the carrier cannot be raised
+	mu         sync.Mutex
+	unresolved []netip.Addr // whom the host waits for
+	carriers   []bool       // what SetCarrier was called with, repetitions left out
+	stuck      bool         // the carrier cannot be raised
 }
 
 var errStuck = errors.New("carrier is stuck")
@@ -77,6 +78,12 @@ func (t *tap) Remove() error {
 }
 
 func (t *tap) Neighbours() ([]link.Neighbour, error) { return t.neighbours, nil }
+
+func (t *tap) Unresolved() ([]netip.Addr, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unresolved, nil
+}
 
 // host is a machine: a netdev on the fabric, a device, an interface, and an IP
 // stack that speaks ARP and takes IPv4 packets.

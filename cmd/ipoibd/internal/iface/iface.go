@@ -49,6 +49,7 @@ type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
 	Neighbours() ([]link.Neighbour, error)
+	Unresolved() ([]netip.Addr, error)
 	Remove() error
 }
 

@@ -143,3 +143,16 @@ func (f *Iface) hostNeighbours() {
 	}
 	f.step(neigh.HostNeighbours{Entries: entries})
 }
+
+// askForHost has the table ask for whom the host waits for, now that the kernel
+// lets frames through: it forgot its neighbours when the carrier went down, and
+// what it asked with since was lost. Its next try may be a second away, and with
+// it the end of the outage; a TCP that sends into it waits for much longer.
+func (f *Iface) askForHost() {
+	targets, err := f.host.tap.Unresolved()
+	if err != nil {
+		f.log.Warn("cannot read whom the host asks for", "err", err)
+		return
+	}
+	f.step(neigh.HostAsks{Targets: targets})
+}

@@ -179,7 +179,7 @@ func (e *Endpoint) reset() error {
 	if qerr == nil && qprecovery.AlreadyThere(class, hca.QPReset, attr.State) == qprecovery.ClassSuccess {
 		return nil
 	}
-	return err
+	return errors.Join(err, qerr)
 }
 
 // Start is the second half: the queue pair is in RTS afterwards, with its groups.

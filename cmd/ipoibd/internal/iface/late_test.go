@@ -98,18 +98,33 @@ func TestR09CarrierThatIsStuck(t *testing.T) {
 }
 
 // A verb that hangs outside of any recovery has the device reset, too: where
-// ib0 goes up or down, or a handle is closed.
+// ib0 goes up or down, a handle is closed, or somebody asks how it is.
 func TestR08VerbHangsWithoutARecovery(t *testing.T) {
-	for verb, up := range map[string]bool{"create_qp": true, "create_cq": true, "modify_qp": false, "destroy_qp": false, "dealloc_pd": false} {
-		t.Run(verb, func(t *testing.T) {
+	goUp := func(h *testHost) { h.tap.SetUp(true) }
+	goDown := func(h *testHost) { h.tap.SetUp(false) }
+	for _, c := range []struct {
+		verb    string
+		besides []faults.Fault
+		before  func(*testHost) // nil: nothing
+		call    func(*testHost)
+	}{
+		{"create_qp", nil, goDown, goUp},
+		{"create_cq", nil, goDown, goUp},
+		{"modify_qp", nil, nil, goDown},
+		{"query_qp", []faults.Fault{{Kind: faults.ResetFails}}, nil, goDown},
+		{"query_qp", nil, nil, func(h *testHost) { h.status() }},
+		{"destroy_qp", nil, nil, goDown},
+		{"dealloc_pd", nil, nil, goDown},
+	} {
+		t.Run(c.verb, func(t *testing.T) {
 			twoHosts(t, func(t *testing.T, a, b *testHost) {
-				if up {
-					a.tap.SetUp(false)
+				if c.before != nil {
+					c.before(a)
 					synctest.Wait()
 				}
 				opens := a.dev.Opens()
-				a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: verb})
-				a.tap.SetUp(up)
+				a.inject(append(c.besides, faults.Fault{Kind: faults.VerbHangs, Verb: c.verb})...)
+				c.call(a)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if got := a.dev.Opens(); got != opens+1 {

@@ -259,7 +259,7 @@ func (f *Iface) finished(r result) {
 // moved reports whether the port is not any more what an attachment was made
 // for: then a verb that was refused says nothing about the device.
 func (f *Iface) moved(a *attachment) bool {
-	to, err := f.target()
+	to, err := f.target(f.fab.dev.View())
 	return a != nil && to.session == a.session && (err != nil || !a.plan.SameQP(to.plan))
 }
 
@@ -302,8 +302,9 @@ func (f *Iface) revive(now time.Time) {
 	f.rec.pumps.succeed(now)
 }
 
-// followDevice tells the ladder what became of the device.
-func (f *Iface) followDevice() {
+// followDevice tells the ladder what became of the device. It returns the view
+// that the ladder knows of: a later one is not to be acted upon before that.
+func (f *Iface) followDevice() device.View {
 	v, r := f.fab.dev.View(), &f.rec
 	a := f.fab.att
 	switch {
@@ -312,20 +313,20 @@ func (f *Iface) followDevice() {
 		f.heal(qprecovery.DeviceDown{})
 	case r.told != deviceUp && v.Session != nil && a == nil && r.worker.busy == 0:
 		r.told = deviceUp
-		f.deviceBack()
+		f.deviceBack(v)
 	case r.told == deviceDown && v.GaveUp:
 		r.told = deviceGaveUp
 		f.heal(qprecovery.DeviceGaveUp{})
 	default:
-		return
+		return v
 	}
-	f.followDevice()
+	return f.followDevice()
 }
 
 // deviceBack tells that the device is there. A port that cannot be used yet is no
 // matter of recovery.
-func (f *Iface) deviceBack() {
-	if _, err := f.target(); err != nil {
+func (f *Iface) deviceBack(v device.View) {
+	if _, err := f.target(v); err != nil {
 		f.stop(err.Error())
 	}
 	f.heal(qprecovery.DeviceUp{})

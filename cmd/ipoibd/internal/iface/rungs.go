@@ -110,7 +110,7 @@ func (f *Iface) release(op uint64) {
 // startAnew opens an endpoint on the device that is there again. Where the port
 // cannot be used it is not recovery that waits for it.
 func (f *Iface) startAnew(run qprecovery.Run) {
-	to, err := f.target()
+	to, err := f.target(f.fab.dev.View())
 	if err == nil && !to.session.Acquire() {
 		err = hca.ErrClosed
 	}

@@ -91,9 +91,11 @@ func (f *Iface) qpStatus() *control.QP {
 		return s
 	}
 	s.SendCQ, s.RecvCQ = cqState(a.ep.SendCQ), cqState(a.ep.RecvCQ)
-	if attr, err := a.ep.QP.Query(); err == nil {
+	attr, err := a.ep.QP.Query()
+	if err == nil {
 		s.State, s.QKey = attr.State, attr.QKey
 	}
+	f.accuse(err)
 	return s
 }
 

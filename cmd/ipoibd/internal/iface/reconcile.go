@@ -25,11 +25,11 @@ type target struct {
 // for, if the host's side is known yet and no operation is under way: after one
 // it is called again. Recovery alone deals with the device's coming and going.
 func (f *Iface) reconcile() {
-	f.followDevice()
+	view := f.followDevice()
 	if !f.host.now.Present || f.rec.worker.busy > 0 {
 		return
 	}
-	to, err := f.target()
+	to, err := f.target(view)
 	if to != f.fab.aim {
 		f.fab.aim = to
 		f.fab.retry.reset()
@@ -45,9 +45,8 @@ func (f *Iface) reconcile() {
 
 var errAdminDown = errors.New("interface is down")
 
-// target says how to be up, or why not to.
-func (f *Iface) target() (to target, err error) {
-	view := f.fab.dev.View()
+// target says how to be up on the device of this view, or why not to.
+func (f *Iface) target(view device.View) (to target, err error) {
 	to.session = view.Session
 	switch n := int(f.cfg.Port); {
 	case !f.host.now.Up:

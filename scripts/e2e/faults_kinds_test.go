@@ -74,6 +74,7 @@ var faultKinds = []fault{
 	{name: "R22/another device, then the right one", inject: plugOther, mend: strike("replug"), rung: waitDevice, perDaemon: 3},
 	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: order("/v1/recover"), rung: giveUp, perDaemon: 1},
 	{name: "R25/port down and up", inject: strike("port_down"), mend: strike("port_up"), hold: lasting},
+	{name: "R25/port down and up, twice within a second", inject: flap, mend: strike("port_up"), hold: lasting},
 	{name: "R25/GID goes and comes back", inject: strike("gid_change"), mend: strike("gid_change"), hold: lasting},
 	{name: "R25/P_Key goes and comes back", inject: strike("pkey_change"), mend: strike("pkey_change"), hold: lasting},
 	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
@@ -95,6 +96,16 @@ func strike(kinds ...string) func(*testing.T, *pair) {
 			p.faulty.daemon.inject(faultOrder{Kind: k})
 		}
 	}
+}
+
+// flap takes the port down for the second time, long before the kernel looks at
+// the carrier as a matter of course, which is once a second.
+func flap(t *testing.T, p *pair) {
+	strike("port_down")(t, p)
+	time.Sleep(lasting)
+	strike("port_up")(t, p)
+	time.Sleep(lasting)
+	strike("port_down")(t, p)
 }
 
 // hang lets a verb hang that recovery from a fault needs.

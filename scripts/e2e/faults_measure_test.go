@@ -18,10 +18,6 @@ const (
 	// that the probe sees, besides a tenth of it: ten times the noise of a probe
 	// on a busy machine.
 	agreement = 100 * time.Millisecond
-	// linkWatch is how long the kernel may take to act on a carrier that changed
-	// twice: it looks at most once a second (net/core/link_watch.c), drops what is
-	// sent meanwhile, and has forgotten its neighbours.
-	linkWatch = 2 * time.Second
 )
 
 // row is what was measured of one kind of fault.
@@ -155,14 +151,12 @@ func (s sample) check(t *testing.T, f fault) {
 }
 
 // agrees reports whether the daemon's account of the outage is what the probe
-// saw. Where it has none, there was no recovery.
+// saw; it may lack what was before it noticed. Where it has none, there was no
+// recovery.
 func (s sample) agrees(f fault) bool {
 	apart := s.silence - s.outage
 	tolerance := agreement + s.outage/10
-	if s.carrier > 0 {
-		tolerance += linkWatch
-	}
-	return s.outage == 0 || apart < tolerance && (f.partly || apart > -tolerance)
+	return s.outage == 0 || apart < tolerance+s.detection && (f.partly || apart > -tolerance)
 }
 
 // drops are the reasons for which frames ended, with how many did.

@@ -24,7 +24,6 @@ func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			twoHosts(t, func(t *testing.T, a, b *testHost) {
-				a.waitFor(b.ip)
 				time.Sleep(time.Second)
 				before := count(a.status(), "neigh_requests")
 				for _, outage := range c.outages {
@@ -32,6 +31,7 @@ func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 					synctest.Wait()
 					time.Sleep(outage)
 					a.forgetNeighbours()
+					a.waitFor(b.ip)
 					a.plug()
 					time.Sleep(100 * time.Millisecond)
 				}
@@ -45,6 +45,28 @@ func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Those who do not answer are asked for as often as there are times for it.
+func TestR09HostIsAskedForAgain(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.waitFor(netip.MustParseAddr("10.0.0.99"))
+		before := count(a.status(), "neigh_requests")
+		a.light(false)
+		time.Sleep(time.Second)
+		a.light(true)
+		for round, at := range askTimes {
+			time.Sleep(at - askTimes[max(round-1, 0)])
+			synctest.Wait()
+			if n := count(a.status(), "neigh_requests") - before; n != uint64(round+1) {
+				t.Errorf("asked %d times %v after the carrier came back, want %d", n, at, round+1)
+			}
+		}
+		time.Sleep(time.Minute)
+		if n := count(a.status(), "neigh_requests") - before; n != uint64(len(askTimes)) {
+			t.Errorf("asked %d times in all, want %d", n, len(askTimes))
+		}
+	})
 }
 
 // waitFor has the host's stack wait for answers about ips.

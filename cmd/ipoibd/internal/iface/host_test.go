@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -82,7 +83,13 @@ func (t *tap) Neighbours() ([]link.Neighbour, error) { return t.neighbours, nil 
 func (t *tap) Unresolved() ([]netip.Addr, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.unresolved, nil
+	return slices.Clone(t.unresolved), nil
+}
+
+func (t *tap) resolved(ip netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unresolved = slices.DeleteFunc(t.unresolved, func(u netip.Addr) bool { return u == ip })
 }
 
 // host is a machine: a netdev on the fabric, a device, an interface, and an IP
@@ -325,6 +332,7 @@ func (h *testHost) onARP(body []byte) {
 	h.mu.Lock()
 	h.arp[a.SPA] = a.SHA
 	h.mu.Unlock()
+	h.tap.resolved(a.SPA)
 	if a.Op == 1 && a.TPA == h.ip && a.SPA != h.ip {
 		h.send(a.SHA, ipoib.EtherTypeARP, ipoib.EtherARP{Op: 2, SHA: h.mac(), SPA: h.ip, THA: a.SHA, TPA: a.SPA}.Append(nil))
 	}

@@ -20,21 +20,21 @@ type neighbours struct {
 	refused []uint64          // requests for handles that nobody could take
 	grave   []neigh.DestroyAH // handles that a posted request may still use
 	frame   []byte            // one frame for the host, with its virtio header
+	asks    asks
 }
 
 func newNeighbours() neighbours {
 	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+maxMTU)}
 }
 
-// deadline is when the table or the handles want to be looked at, zero: never.
+// deadline is when the table, the handles or the host's neighbours want to be
+// looked at, zero: never.
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
 	if len(n.grave) > 0 {
-		if collect := time.Now().Add(collectEvery); at.IsZero() || collect.Before(at) {
-			at = collect
-		}
+		at = sooner(at, time.Now().Add(collectEvery))
 	}
-	return at
+	return sooner(at, n.asks.at)
 }
 
 // forgetHandles drops the book of handles that were closed with the endpoint.
@@ -142,17 +142,4 @@ func (f *Iface) hostNeighbours() {
 		entries = append(entries, neigh.Neighbour{IP: n.IP, MAC: n.MAC})
 	}
 	f.step(neigh.HostNeighbours{Entries: entries})
-}
-
-// askForHost has the table ask for whom the host waits for, now that the kernel
-// lets frames through: it forgot its neighbours when the carrier went down, and
-// what it asked with since was lost. Its next try may be a second away, and with
-// it the end of the outage; a TCP that sends into it waits for much longer.
-func (f *Iface) askForHost() {
-	targets, err := f.host.tap.Unresolved()
-	if err != nil {
-		f.log.Warn("cannot read whom the host asks for", "err", err)
-		return
-	}
-	f.step(neigh.HostAsks{Targets: targets})
 }

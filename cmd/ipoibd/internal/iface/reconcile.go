@@ -135,7 +135,7 @@ func (f *Iface) hostChanged(st link.State) {
 	}
 	f.hostAddrs()
 	if st.Running && !old.Running {
-		f.askForHost()
+		f.nbrs.asks.begin(time.Now())
 	}
 }
 

@@ -115,6 +115,7 @@ func (f *Iface) expire() {
 	f.revive(now)
 	f.look(now)
 	f.heal(qprecovery.Tick{})
+	f.askForHost(now)
 	f.step(neigh.Tick{})
 }
 

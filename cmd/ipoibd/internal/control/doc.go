@@ -20,9 +20,9 @@
 // A connection carries one request, and has 5 s to send it. Of a body 64 KiB are
 // read, and no field that is not known. There are 128 connections at most: one
 // more has the oldest closed that neither follows events, as 16 may, nor waits for
-// an order to be carried out. Each answer, and each batch that
-// a follower is sent, has to be taken within 5 s, or the connection is cut. So a
-// client holds up nothing but itself.
+// an order to be carried out, as 64 may; more are refused. Each answer, and each
+// batch that a follower is sent, has to be taken within 5 s, or the connection is
+// cut. So a client holds up nothing but itself.
 //
 // # End
 //

@@ -20,7 +20,7 @@ import (
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	since, follow, err := eventsQuery(r.URL.Query())
 	if err == nil && follow {
-		err = s.admit()
+		err = admit(s.followers, "followers")
 	}
 	if err != nil {
 		refuse(w, err)
@@ -35,16 +35,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer func() { <-s.followers }()
 	keep(r)
 	out.follow(r.Context(), s.daemon.Journal(), since)
-}
-
-// admit takes a follower's place, if there is one.
-func (s *Server) admit() error {
-	select {
-	case s.followers <- struct{}{}:
-		return nil
-	default:
-		return fmt.Errorf("%w: %d followers are there already", ErrUnavailable, maxFollowers)
-	}
 }
 
 func eventsQuery(q url.Values) (since uint64, follow bool, err error) {

@@ -63,7 +63,7 @@ func TestOrdersReachTheDaemon(t *testing.T) {
 // raw sends one request and returns the status code and the refusal's text.
 func raw(t *testing.T, path, method, url, body string) (code int, text string) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{
+	client := http.Client{Timeout: limit, Transport: &http.Transport{
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", path) },
 		DisableKeepAlives: true,
 	}}

@@ -25,11 +25,11 @@ func (s *Server) routes() routes {
 	return routes{
 		"/v1/status":  {http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) }},
 		"/v1/events":  {http.MethodGet, s.events},
-		"/v1/fault":   {http.MethodPost, order(d, func(_ context.Context, q FaultRequest) error { return d.Fault(q) })},
-		"/v1/reset":   {http.MethodPost, order(d, d.Reset)},
-		"/v1/recover": {http.MethodPost, order(d, d.Recover)},
-		"/v1/suspend": {http.MethodPost, order(d, func(ctx context.Context, _ bare) error { return d.Suspend(ctx) })},
-		"/v1/resume":  {http.MethodPost, order(d, func(ctx context.Context, _ bare) error { return d.Resume(ctx) })},
+		"/v1/fault":   {http.MethodPost, order(s, func(_ context.Context, q FaultRequest) error { return d.Fault(q) })},
+		"/v1/reset":   {http.MethodPost, order(s, d.Reset)},
+		"/v1/recover": {http.MethodPost, order(s, d.Recover)},
+		"/v1/suspend": {http.MethodPost, order(s, func(ctx context.Context, _ bare) error { return d.Suspend(ctx) })},
+		"/v1/resume":  {http.MethodPost, order(s, func(ctx context.Context, _ bare) error { return d.Resume(ctx) })},
 	}
 }
 
@@ -56,22 +56,41 @@ type requestOf[Q any] interface {
 }
 
 // order answers with the order itself, its names filled in, once it is done.
-func order[Q any, P requestOf[Q]](d Daemon, do func(context.Context, Q) error) http.HandlerFunc {
+func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q Q
 		err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), &q)
 		if err == nil {
-			err = P(&q).resolve(d.Names())
+			err = P(&q).resolve(s.daemon.Names())
 		}
 		if err == nil {
-			keep(r)
-			err = do(r.Context(), q)
+			err = s.carryOut(r, func(ctx context.Context) error { return do(ctx, q) })
 		}
 		if err != nil {
 			refuse(w, err)
 			return
 		}
 		reply(w, http.StatusOK, q)
+	}
+}
+
+// carryOut does an order, if there is a place for one more.
+func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error {
+	if err := admit(s.orders, "orders"); err != nil {
+		return err
+	}
+	defer func() { <-s.orders }()
+	keep(r)
+	return do(r.Context())
+}
+
+// admit takes a place of those, if one is free.
+func admit(places chan struct{}, who string) error {
+	select {
+	case places <- struct{}{}:
+		return nil
+	default:
+		return fmt.Errorf("%w: %d %s are there already", ErrUnavailable, cap(places), who)
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	maxBody      = 64 << 10        // bytes
 	maxConns     = 128             // one more has the oldest closed
 	maxFollowers = 16              // of them
+	maxOrders    = 64              // likewise, under way at a time; places are left for other requests
 	closeTimeout = time.Second     // for answers under way when the daemon ends
 )
 
@@ -30,6 +31,7 @@ type Server struct {
 	http      *http.Server
 	listener  net.Listener
 	followers chan struct{} // one value for each
+	orders    chan struct{} // likewise, for those under way
 	end       context.CancelFunc
 }
 
@@ -44,9 +46,17 @@ func Listen(path string, d Daemon) (*Server, error) {
 		return nil, fmt.Errorf("make control socket: %w", err)
 	}
 	ctx, end := context.WithCancel(context.Background())
-	s := &Server{daemon: d, listener: newBounded(l, maxConns), followers: make(chan struct{}, maxFollowers), end: end}
+	return newServer(ctx, newBounded(l, maxConns), d, end), nil
+}
+
+// newServer returns a server of which the requests end with ctx, which end ends.
+func newServer(ctx context.Context, l net.Listener, d Daemon, end context.CancelFunc) *Server {
+	s := &Server{
+		daemon: d, listener: l, end: end,
+		followers: make(chan struct{}, maxFollowers), orders: make(chan struct{}, maxOrders),
+	}
 	s.http = s.newHTTP(ctx)
-	return s, nil
+	return s
 }
 
 // newHTTP takes one request from each connection. Requests end with ctx.

@@ -53,8 +53,7 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 		ctx, end := context.WithCancel(context.Background())
-		s := &Server{daemon: f, listener: p, followers: make(chan struct{}, maxFollowers), end: end}
-		s.http = s.newHTTP(ctx)
+		s := newServer(ctx, p, f, end)
 		s.http.Handler = s.routes()
 		var served sync.WaitGroup
 		served.Go(func() {
@@ -278,6 +277,52 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		got += string(b[:n])
 	}
+}
+
+// Orders that do not end leave places to other requests, more of them are refused,
+// and there is room again once their clients have left.
+func TestOrdersAreBounded(t *testing.T) {
+	f := newFake()
+	f.work = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	path := serve(t, f)
+	var waiting []net.Conn
+	for range maxOrders {
+		waiting = append(waiting, orderConn(t, path))
+	}
+	taken := 0
+	eventually(t, "the orders are under way", func() bool {
+		taken += len(f.taken())
+		return taken == maxOrders
+	})
+	for range 2 * maxConns {
+		orderConn(t, path)
+	}
+	if code, text := raw(t, path, "POST", "/v1/resume", "{}"); code != http.StatusServiceUnavailable {
+		t.Errorf("one more: %d %q", code, text)
+	}
+	if _, err := GetStatus(t.Context(), path); err != nil {
+		t.Errorf("a status beside them: %v", err)
+	}
+	if more := f.taken(); more != nil {
+		t.Errorf("%d more were carried out", len(more))
+	}
+	waiting[0].Close()
+	eventually(t, "a place is free", func() bool {
+		orderConn(t, path)
+		return len(f.taken()) > 0
+	})
+}
+
+// orderConn returns a connection that ordered something.
+func orderConn(t *testing.T, path string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	send(t, c, suspendRequest)
+	return c
 }
 
 // followConn returns a connection that follows the journal.

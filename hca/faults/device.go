@@ -46,16 +46,22 @@ func (d *Device) Inject(f Fault) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.plan.add(f)
-	d.recount()
-	d.mu.Unlock()
+	if err := d.add(f); err != nil {
+		return err
+	}
 	if f.Kind.instant() && f.After == 0 {
 		for d.strikeOne(f.Kind) {
 			d.act(f.Kind)
 		}
 	}
 	return nil
+}
+
+func (d *Device) add(f Fault) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	defer d.recount()
+	return d.plan.add(f)
 }
 
 // Planned returns what has not struck for the last time, with what is left of

@@ -11,7 +11,7 @@ import (
 type Fault struct {
 	Kind  Kind
 	After int    // occasions that pass before it strikes
-	Count int    // occasions that it strikes; 1 when 0
+	Count int    // occasions that it strikes; 1 when 0; at most 1024 of what Inject itself does
 	Verb  string // of VerbHangs: as in libibverbs, without the prefix; empty: any
 }
 
@@ -21,6 +21,8 @@ func (f *Fault) check() error {
 		return fmt.Errorf("%w: %v", hca.ErrInvalid, f.Kind)
 	case f.After < 0 || f.Count < 0:
 		return fmt.Errorf("%w: after %d, count %d", hca.ErrInvalid, f.After, f.Count)
+	case f.Kind.instant() && f.Count > maxEvents:
+		return fmt.Errorf("%w: %v at most %d times", hca.ErrInvalid, f.Kind, maxEvents)
 	case f.Verb != "" && f.Kind != VerbHangs:
 		return fmt.Errorf("%w: %v is not of a verb", hca.ErrInvalid, f.Kind)
 	case f.Verb != "" && !slices.Contains(verbs, f.Verb):
@@ -29,6 +31,10 @@ func (f *Fault) check() error {
 	return nil
 }
 
+// maxPlanned bounds the faults that are planned at a time: each is looked at on
+// every occasion.
+const maxPlanned = 1024
+
 // plan holds the faults that have not struck, or not for the last time. It is
 // passive; its owner guards it.
 type plan struct {
@@ -36,9 +42,13 @@ type plan struct {
 	struck [NumKind]uint64
 }
 
-func (p *plan) add(f Fault) {
+func (p *plan) add(f Fault) error {
+	if len(p.list) >= maxPlanned {
+		return fmt.Errorf("%w: %d faults are planned already", hca.ErrInvalid, maxPlanned)
+	}
 	f.Count = max(f.Count, 1)
 	p.list = append(p.list, f)
+	return nil
 }
 
 // strike tells of an occasion and reports whether a fault strikes it. verb is

@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -35,11 +36,27 @@ func TestInjectRefuses(t *testing.T) {
 			{Kind: faults.NumKind},
 			{Kind: faults.CQError, After: -1},
 			{Kind: faults.CQError, Count: -1},
+			{Kind: faults.PortDown, Count: math.MaxInt},
+			{Kind: faults.Unplug, After: 1, Count: 1025},
 			{Kind: faults.CQError, Verb: "modify_qp"},
 			{Kind: faults.VerbHangs, Verb: "no_such_verb"},
 		} {
 			r.wantErr(r.dev.Inject(f), hca.ErrInvalid, "inject")
 		}
+	})
+}
+
+// No more can be planned than can be looked at on each occasion.
+func TestPlansAreBounded(t *testing.T) {
+	bubble(t, func(r *rig) {
+		fault := faults.Fault{Kind: faults.SendErrorSQE, After: math.MaxInt, Count: math.MaxInt}
+		for len(r.dev.Planned()) < 1024 {
+			r.inject(fault)
+		}
+		r.wantErr(r.dev.Inject(fault), hca.ErrInvalid, "one more")
+		r.wantErr(r.dev.Inject(faults.Fault{Kind: faults.PortUp}), hca.ErrInvalid, "one that would strike at once")
+		r.dev.Clear()
+		r.inject(faults.Fault{Kind: faults.PortUp})
 	})
 }
 

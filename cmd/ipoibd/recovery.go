@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,8 +11,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// printRecovery writes a line on the recovery under way, and one on those that
-// were; nothing where nothing ever happened.
+// printRecovery writes a line on the recovery under way, and on those that were
+// their rungs, their reasons and the last that ended; nothing where nothing ever
+// happened.
 func printRecovery(w io.Writer, r *control.Recovery, now time.Time) {
 	if r == nil {
 		return
@@ -20,7 +22,9 @@ func printRecovery(w io.Writer, r *control.Recovery, now time.Time) {
 		fmt.Fprintf(w, "  recovery\t%s\n", underWay(r, now))
 	}
 	if len(r.Rungs) > 0 {
-		fmt.Fprintf(w, "  recoveries\t%s\n", summary(r, now))
+		fmt.Fprintf(w, "  rungs\t%s\n", counted(r.Rungs, qprecovery.NumRung))
+		fmt.Fprintf(w, "  reasons\t%s\n", counted(r.Reasons, qprecovery.NumReason))
+		printLast(w, r.History, now)
 	}
 }
 
@@ -34,15 +38,14 @@ func underWay(r *control.Recovery, now time.Time) string {
 	return text
 }
 
-// summary counts rungs and reasons, and tells of the last recovery that ended.
-func summary(r *control.Recovery, now time.Time) string {
-	text := counted(r.Rungs, qprecovery.NumRung) + " (" + counted(r.Reasons, qprecovery.NumReason) + ")"
-	for i := len(r.History) - 1; i >= 0; i-- {
-		if last := r.History[i]; !last.End.IsZero() {
-			return text + "; " + lastText(last, now)
+// printLast tells of the last recovery that ended.
+func printLast(w io.Writer, history []control.RecoveryRecord, now time.Time) {
+	for _, r := range slices.Backward(history) {
+		if !r.End.IsZero() {
+			fmt.Fprintf(w, "  last recovery\t%s\n", lastText(r, now))
+			return
 		}
 	}
-	return text
 }
 
 func lastText(l control.RecoveryRecord, now time.Time) string {
@@ -50,7 +53,7 @@ func lastText(l control.RecoveryRecord, now time.Time) string {
 	if l.Stopped {
 		verb = "stopped"
 	}
-	return fmt.Sprintf("the last %s %s ago by %s, from %s, took %s, outage %s",
+	return fmt.Sprintf("%s %s ago by %s because of %s, took %s, outage %s",
 		verb, short(now.Sub(l.End)), l.Rung, l.Reason, short(time.Duration(l.Duration)), short(time.Duration(l.Outage)))
 }
 

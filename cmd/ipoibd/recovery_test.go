@@ -59,20 +59,20 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"device soft given up recovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s; 'ipoibd recover' starts again",
-		"recoveries wait_for_device 1, give_up 1 (removed 1, gave_up 1) coordinator hosted by this daemon, idle, for ipoibd 7, ipoibd 8",
+		"rungs wait_for_device 1, give_up 1 reasons removed 1, gave_up 1 coordinator hosted by this daemon, idle, for ipoibd 7, ipoibd 8",
 		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s",
-		"recoveries rebuild_cq 2, reset_device 1 (cq_error 2, device_reset 1); the last healed 1h0m0s ago by rebuild_cq, from cq_error, took 4ms, outage 1.01s",
-		"recoveries reset_qp 1 (request_error 1); the last stopped 1h0m0s ago by reset_qp",
+		"rungs rebuild_cq 2, reset_device 1 reasons cq_error 2, device_reset 1 last recovery healed 1h0m0s ago by rebuild_cq because of cq_error, took 4ms, outage 1.01s",
+		"rungs reset_qp 1 reasons request_error 1 last recovery stopped 1h0m0s ago by reset_qp because of request_error",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
 		}
 	}
-	if got := strings.Count(text, "recovery "); got != 2 {
-		t.Errorf("%d recoveries under way, want 2", got)
+	if got := strings.Count(text, "recovery "); got != 4 {
+		t.Errorf("%d recoveries under way or over, want 2 and 2", got)
 	}
-	if got := strings.Count(text, "recoveries "); got != 3 {
-		t.Errorf("%d lines of recoveries, want 3", got)
+	if got := strings.Count(text, "rungs "); got != 3 {
+		t.Errorf("%d lines of rungs, want 3", got)
 	}
 	if t.Failed() {
 		t.Log(out.String())

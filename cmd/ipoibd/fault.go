@@ -21,12 +21,16 @@ func faultCommand() *cobra.Command {
 		Use:   "fault KIND",
 		Short: "Inject a fault into a software device, for tests",
 		Long: "Inject a fault into a software device of a daemon that was started with\n" +
-			"--allow-faults. Without --after it strikes at its next occasion.",
+			"--allow-faults. Without --after it strikes at its next occasion: a send that\n" +
+			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'.",
 		Args:              func(_ *cobra.Command, args []string) error { return oneKind(args, list) },
 		ValidArgsFunction: completeKind,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if list {
 				return listKinds(cmd.OutOrStdout())
+			}
+			if q.After < 0 || q.Count < 1 && cmd.Flags().Changed("count") {
+				return errors.New("--after takes 0 or more, --count 1 or more")
 			}
 			q.Kind = args[0]
 			done, err := control.PostFault(cmd.Context(), path, q)

@@ -22,7 +22,7 @@ func main() {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "ipoibd",
-		Short:         "IPoIB network interfaces in user space, on any RDMA device or on none",
+		Short:         "IPoIB network interfaces in user space, over a software HCA (RoCEv2)",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,

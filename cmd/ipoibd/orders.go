@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -40,7 +41,10 @@ func oneScope(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return errors.New("reset takes what to reset: qp, cq or device")
 	}
-	return cobra.OnlyValidArgs(cmd, args)
+	if !slices.Contains(cmd.ValidArgs, args[0]) {
+		return fmt.Errorf("there is no reset of %q: qp, cq or device", args[0])
+	}
+	return nil
 }
 
 func resetTarget(q control.ResetRequest) string {
@@ -59,13 +63,14 @@ func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Start again with a device that was given up",
-		Long: "Start again with a device that was given up, or try at once while it is waited\n" +
-			"for.",
+		Long: "Start again with a device that was given up, or try at once where it is waited\n" +
+			"for, or left alone for a while because it failed too often. A device that is open\n" +
+			"is left as it is; 'ipoibd reset device' makes that anew.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			done, err := control.PostRecover(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "device %s is being tried again\n", done.Device)
+				fmt.Fprintf(cmd.OutOrStdout(), "device %s is tried again, unless it is open\n", done.Device)
 			}
 			return err
 		},
@@ -76,11 +81,11 @@ func recoverCommand() *cobra.Command {
 }
 
 func suspendCommand() *cobra.Command {
-	return plainOrder("suspend", "End the use of all devices, until resume", "all devices are closed", control.PostSuspend)
+	return plainOrder("suspend", "Close all devices, until resume; the interfaces stay, without carrier", "all devices are closed", control.PostSuspend)
 }
 
 func resumeCommand() *cobra.Command {
-	return plainOrder("resume", "Take up the use of all devices after suspend", "all devices are being opened", control.PostResume)
+	return plainOrder("resume", "Open all devices again after suspend", "all devices are being opened", control.PostResume)
 }
 
 // plainOrder is a command that is all said by its name.

@@ -19,7 +19,7 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "resetting the completion queues and the queue pair of ib0"},
 		{"reset device", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
 		{"reset device --device soft", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
-		{"recover", "recover {Device:soft}", "device soft is being tried again"},
+		{"recover", "recover {Device:soft}", "device soft is tried again, unless it is open"},
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "all devices are being opened"},
 		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "unplug is set on device soft"},
@@ -45,7 +45,7 @@ func TestMistakesInOrders(t *testing.T) {
 	for args, want := range map[string]string{
 		"reset":                        "reset takes what to reset: qp, cq or device",
 		"reset qp cq":                  "reset takes what to reset",
-		"reset world":                  `invalid argument "world"`,
+		"reset world":                  `there is no reset of "world": qp, cq or device`,
 		"reset qp":                     "name one interface of ib0, ib1",
 		"reset qp --interface ib7":     `no interface "ib7"`,
 		"reset qp --device soft":       "not of a device",
@@ -59,6 +59,8 @@ func TestMistakesInOrders(t *testing.T) {
 		"fault --list unplug":          "--list takes no kind",
 		"fault replug --after 1":       "replug takes no after",
 		"fault unplug --count many":    "--count",
+		"fault unplug --count 0":       "--count 1 or more",
+		"fault unplug --after -1":      "--after takes 0 or more",
 	} {
 		out, _, err := ipoibd(t, append(strings.Fields(args), "--control", path)...)
 		if err == nil || !strings.Contains(err.Error(), want) || out != "" {

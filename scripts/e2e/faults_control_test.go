@@ -135,10 +135,11 @@ func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, w
 
 // faultOrder is the body of POST /v1/fault.
 type faultOrder struct {
-	Kind  string `json:"kind"`
-	After int    `json:"after,omitempty"`
-	Count int    `json:"count,omitempty"`
-	Verb  string `json:"verb,omitempty"`
+	Kind   string `json:"kind"`
+	Device string `json:"device,omitempty"`
+	After  int    `json:"after,omitempty"`
+	Count  int    `json:"count,omitempty"`
+	Verb   string `json:"verb,omitempty"`
 }
 
 // inject orders faults.

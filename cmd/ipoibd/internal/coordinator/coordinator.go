@@ -33,7 +33,10 @@ type Config struct {
 	// on a goroutine of its own, and never while an earlier call is under way. ctx
 	// ends when Limit is over or the coordinator closes; Close waits for the return.
 	Reset func(ctx context.Context, without []reset.Member) error
-	Log   *slog.Logger
+	// Waiting is told what Join waits for, and never after Join has returned. It
+	// must not block. Nil: nobody is told.
+	Waiting func(why error)
+	Log     *slog.Logger
 }
 
 // Coordinator is this process's client of a device, and its server where this

@@ -2,10 +2,14 @@ package coordinator
 
 import (
 	"errors"
+	"fmt"
+	"math/bits"
 	"net"
 
 	"ipoibd/qprecovery/reset"
 )
+
+var errSilent = errors.New("the host of the device has not answered yet")
 
 // dial finds the host, or becomes it. It does not block: a connect to a UNIX
 // socket succeeds or fails at once, and the lock is only tried.
@@ -45,6 +49,7 @@ func (o *owner) joinHost(nc *net.UnixConn) error {
 	m := &o.member
 	m.link, m.hostPID = o.nextConn(), who.Pid
 	m.wire = o.newConn(m.link, nc, patient)
+	o.waits(fmt.Errorf("process %d: %w", who.Pid, errSilent))
 	return nil
 }
 
@@ -59,11 +64,21 @@ func (o *owner) takeOver() error {
 	return nil
 }
 
-// unreachable notes why there is no host, and logs each new reason once.
+// unreachable notes why there is no host. Each time that the tries have doubled it
+// is told, so a host that fails in ever new ways does not fill the log.
 func (o *owner) unreachable(err error) {
 	m := &o.member
-	if m.err == nil || m.err.Error() != err.Error() {
-		o.log.Warn("no connection to the host of the device; trying again", "err", err)
-	}
 	m.err = err
+	m.failed++
+	if bits.OnesCount64(m.failed) == 1 {
+		o.log.Warn("no connection to the host of the device; trying again", "err", err, "so_far", m.failed)
+		o.waits(err)
+	}
+}
+
+// waits tells who waits in Join what for.
+func (o *owner) waits(why error) {
+	if !o.member.open && o.conf.Waiting != nil {
+		o.conf.Waiting(why)
+	}
 }

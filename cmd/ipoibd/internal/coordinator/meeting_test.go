@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/bits"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -271,6 +273,64 @@ func TestR16JoinWaitsForTheHost(t *testing.T) {
 	_, err := Join(ctx, Config{Device: "stub", Path: path, Reset: (&verb{}).reset, Log: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errHosted) {
 		t.Error(err)
+	}
+}
+
+// Who waits in Join is told what for: a host that cannot be reached, or one that
+// is silent.
+func TestR16JoinTellsWhatItWaitsFor(t *testing.T) {
+	for want, host := range map[error]func(t *testing.T, path string){
+		errHosted: func(t *testing.T, path string) {
+			m, err := openMeeting(path)
+			if err == nil {
+				err = m.seize()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(m.close)
+		},
+		errSilent: func(t *testing.T, path string) {
+			l, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		},
+	} {
+		t.Run(want.Error(), func(t *testing.T) {
+			checkLeaks(t)
+			path := filepath.Join(t.TempDir(), "device.sock")
+			host(t, path)
+			ctx, cancel := context.WithTimeout(t.Context(), ample)
+			defer cancel()
+			var told error
+			waiting := func(why error) { told = why; cancel() }
+			_, err := Join(ctx, Config{Device: "stub", Path: path, Waiting: waiting, Log: slog.New(slog.DiscardHandler)})
+			if !errors.Is(err, context.Canceled) || !errors.Is(told, want) {
+				t.Errorf("%v: told %v", err, told)
+			}
+		})
+	}
+}
+
+// A host that fails in a new way at each try fills neither the log nor the view.
+func TestR16FailuresOfTheHostAreToldBoundedly(t *testing.T) {
+	const tries = 1000
+	told, log := 0, &strings.Builder{}
+	o := owner{Coordinator: &Coordinator{
+		conf: Config{Waiting: func(error) { told++ }}, log: slog.New(slog.NewTextHandler(log, nil)),
+	}}
+	for i := range tries {
+		o.unreachable(fmt.Errorf("failure %d", i))
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != told || told != bits.Len(tries) {
+		t.Errorf("%d lines, told %d times, want %d", lines, told, bits.Len(tries))
+	}
+	o.member.hear(reset.Roster{})
+	o.unreachable(errNobody)
+	if told != bits.Len(tries)+1 {
+		t.Error("the first failure after a host was there is not told")
 	}
 }
 

@@ -17,7 +17,8 @@ type member struct {
 	last    reset.Ended
 	members []reset.Member
 	hostPID int32
-	err     error // why the last dial failed
+	err     error  // why the last dial failed
+	failed  uint64 // dials since it was up
 }
 
 func (m *member) take(ev reset.ClientEvent) { m.inbox = append(m.inbox, ev) }
@@ -25,7 +26,7 @@ func (m *member) take(ev reset.ClientEvent) { m.inbox = append(m.inbox, ev) }
 // hear takes a message of the host.
 func (m *member) hear(msg reset.Message) {
 	if roster, ok := msg.(reset.Roster); ok {
-		m.up, m.err, m.members = true, nil, roster.Members
+		m.up, m.err, m.failed, m.members = true, nil, 0, roster.Members
 	}
 	m.take(reset.Heard{Msg: msg})
 }

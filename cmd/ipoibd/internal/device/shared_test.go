@@ -2,11 +2,14 @@ package device
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
@@ -36,6 +39,29 @@ func TestR16SharedBySocket(t *testing.T) {
 	if a, b := one.Status().Coordinator, two.Status().Coordinator; a.Hosting == b.Hosting {
 		t.Errorf("hosts: %+v, %+v", a, b)
 	}
+}
+
+// While those who share the device cannot be reached, the view says so.
+func TestR29ViewTellsOfTheHostThatIsMissing(t *testing.T) {
+	const limit = 20 * time.Second
+	path := filepath.Join(t.TempDir(), "c.sock")
+	lock, err := os.Create(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	b := newShared(t, path, 0)
+	defer b.stop()
+	b.await(limit, func(v View) bool {
+		return v.Err != nil && strings.HasPrefix(v.Err.Error(), "waiting for those who share device")
+	})
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	b.await(limit, func(v View) bool { return v.Session != nil })
 }
 
 // Another process that does not let go within the grace period is named, and the

@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/coordinator"
@@ -48,7 +49,8 @@ func (o *owner) awaitList(alarm <-chan time.Time) {
 // startOnce registers with those who share the device, then opens it.
 func (o *owner) startOnce() error {
 	c, err := coordinator.Join(o.ctx, coordinator.Config{
-		Device: o.cfg.Name, Name: o.cfg.Users, Path: o.cfg.Coordinator, Grace: o.cfg.Grace, Reset: o.reset, Log: o.cfg.Log,
+		Device: o.cfg.Name, Name: o.cfg.Users, Path: o.cfg.Coordinator, Grace: o.cfg.Grace,
+		Reset: o.reset, Waiting: o.waiting, Log: o.cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -64,6 +66,11 @@ func (o *owner) startOnce() error {
 	o.take(s, ports)
 	o.show()
 	return nil
+}
+
+// waiting shows what the registration waits for. Run waits for it, too.
+func (d *Device) waiting(why error) {
+	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
 }
 
 // notOpen tells a new reason.

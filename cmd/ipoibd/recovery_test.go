@@ -88,6 +88,7 @@ func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
 		{&control.Coordinator{Hosting: true, Phase: "idle"}, ""},
 		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a"}}, "hosted by this daemon, idle, for a"},
 		{&control.Coordinator{Phase: "pending"}, "hosted by another daemon, pending"},
+		{&control.Coordinator{Phase: "idle", Trouble: "nobody hosts"}, "no host: nobody hosts"},
 		{&control.Coordinator{Phase: "pending", Members: []string{"a", "b"}}, "hosted by another daemon, pending, for a, b"},
 	} {
 		var out strings.Builder

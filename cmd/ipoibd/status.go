@@ -98,6 +98,9 @@ func coordinatorText(c *control.Coordinator) string {
 		host = "this daemon"
 	}
 	text := fmt.Sprintf("hosted by %s, %s", host, c.Phase)
+	if c.Trouble != "" {
+		text = "no host: " + c.Trouble
+	}
 	if len(c.Members) > 0 {
 		text += ", for " + strings.Join(c.Members, ", ")
 	}

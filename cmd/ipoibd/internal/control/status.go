@@ -34,7 +34,7 @@ type Device struct {
 	KnownPeersOnly bool          `json:"known_peers_only"`
 	Counters       []hca.Counter `json:"counters"`
 	Recovery       *Recovery     `json:"recovery"`
-	Coordinator    *Coordinator  `json:"coordinator"`
+	Coordinator    *Coordinator  `json:"coordinator"` // null until the device was open once
 }
 
 // Coordinator is that of a device's resets, as far as this daemon knows it.
@@ -42,6 +42,8 @@ type Coordinator struct {
 	Hosting bool     `json:"hosting"` // by this daemon
 	Phase   string   `json:"phase"`
 	Members []string `json:"members"` // outside of the hosting daemon
+	// Trouble is why the hosting daemon is not reached; empty when it is.
+	Trouble string `json:"trouble,omitempty"`
 }
 
 // Interface is the state of one ib0. The link fields are the kernel's view.

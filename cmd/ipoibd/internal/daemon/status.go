@@ -75,11 +75,18 @@ func (d *softDevice) status() control.Device {
 }
 
 func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
+	recovery := control.NewRecovery(s.State, s.Reason, s.Counts, s.History, time.Now())
+	if !s.Coordinator.Up && s.Coordinator.Err == nil { // never registered
+		return recovery, nil
+	}
 	c := &control.Coordinator{Hosting: s.Coordinator.Hosting, Phase: s.Coordinator.Phase.String(), Members: []string{}}
 	for _, m := range s.Coordinator.Members {
 		c.Members = append(c.Members, fmt.Sprintf("%s (PID %d)", m.Name, m.PID))
 	}
-	return control.NewRecovery(s.State, s.Reason, s.Counts, s.History, time.Now()), c
+	if s.Coordinator.Err != nil {
+		c.Trouble = s.Coordinator.Err.Error()
+	}
+	return recovery, c
 }
 
 // natNotice says that frames come through a NAT, where the device suspects so.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -105,7 +106,7 @@ func (c *Config) problems() (ps []problem) {
 	if !validSocket(c.Control) {
 		ps = append(ps, problem{"control", fmt.Sprintf("%q is not a path of 1 to %d bytes", c.Control, maxControl)})
 	}
-	sockets := map[string]string{c.Control: "is the control socket"}
+	sockets := map[string]string{filepath.Clean(c.Control): "is the control socket"}
 	devices := map[string]*Device{}
 	underlays := map[string]string{}
 	for i := range c.Devices {
@@ -117,10 +118,11 @@ func (c *Config) problems() (ps []problem) {
 		if other, taken := underlays[d.Underlay]; taken {
 			ps = append(ps, problem{at + ".underlay", fmt.Sprintf("device %q uses this netdev already: UDP port 4791 can be bound once on it", other)})
 		}
-		if taken := sockets[d.Coordinator]; d.Coordinator != "" && taken != "" {
+		socket := filepath.Clean(d.Coordinator)
+		if taken := sockets[socket]; d.Coordinator != "" && taken != "" {
 			ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q %s", d.Coordinator, taken)})
 		}
-		sockets[d.Coordinator] = fmt.Sprintf("is the coordinator of device %q", d.Name)
+		sockets[socket] = fmt.Sprintf("is the coordinator of device %q", d.Name)
 		devices[d.Name], underlays[d.Underlay] = d, d.Name
 	}
 	if len(c.Interfaces) == 0 {
@@ -215,7 +217,7 @@ func (d *Device) recoveryProblems(at string) (ps []problem) {
 
 // validSocket: a path that the kernel takes, in the file system.
 func validSocket(s string) bool {
-	return s != "" && len(s) <= maxControl && !strings.HasPrefix(s, "@")
+	return s != "" && len(s) <= maxControl && !strings.HasPrefix(s, "@") && !strings.Contains(s, "\x00")
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

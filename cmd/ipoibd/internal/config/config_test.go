@@ -100,6 +100,8 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"long wait", "devices:\n  - {name: soft, give_up_after: 10000h}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].give_up_after: 10000h0m0s is outside of 1s to 720h0m0s"},
 		{"coordinator", "devices:\n  - {name: soft, coordinator: '@a'}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "@a" is not a path`},
 		{"socket shared", "devices:\n  - {name: a, underlay: e, coordinator: /c}\n  - {name: b, underlay: f, coordinator: /c}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].coordinator: "/c" is the coordinator of device "a"`},
+		{"coordinator with a zero", "devices:\n  - {name: soft, coordinator: \"/a\\0b\"}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "/a\x00b" is not a path`},
+		{"control taken by another spelling", "control: /run/./c\ndevices:\n  - {name: soft, coordinator: /run//c}\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].coordinator: "/run//c" is the control socket`},
 		{"control taken", "control: /c\ndevices:\n  - {name: soft, coordinator: /c}\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].coordinator: "/c" is the control socket`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -166,4 +168,15 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("accepted, but not valid: %v", c.Validate())
 		}
 	})
+}
+
+// A field of which the value is nothing keeps its default.
+func TestNothingIsTheDefault(t *testing.T) {
+	c, err := Parse("x.yaml", []byte("devices:\n  - {grace: null, give_up_after: , coordinator: ~, allow_other_device: null}\ninterfaces: [{mtu: ~}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := NewDevice(); !reflect.DeepEqual(c.Devices[0], want) {
+		t.Errorf("got %+v, want %+v", c.Devices[0], want)
+	}
 }

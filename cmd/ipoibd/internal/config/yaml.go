@@ -230,9 +230,9 @@ func load[T string | int | uint8 | bool | []string](n *yaml.Node, into *T) error
 	return errors.New("must be a text")
 }
 
-// loadDuration reads a text of numbers with units.
+// loadDuration reads a text of numbers with units, as load does.
 func loadDuration(n *yaml.Node, into *time.Duration) error {
-	var text string
+	text := into.String()
 	if err := load(n, &text); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func (w *writer) message(m Message) {
 	case Ready:
 		w.u64(uint64(m.Reset))
 	case Roster:
+		w.name(m.Host)
 		w.members(m.Members, MaxMembers)
 	case Pending:
 		w.u64(uint64(m.Reset))
@@ -104,7 +105,7 @@ func (r *reader) message(k kind) Message {
 	case kindLeave:
 		return Leave{}
 	case kindRoster:
-		return Roster{Members: r.members(MaxMembers)}
+		return Roster{Host: r.name(), Members: r.members(MaxMembers)}
 	case kindPending:
 		return Pending{Reset: ID(r.u64())}
 	case kindEnded:

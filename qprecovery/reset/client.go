@@ -33,6 +33,9 @@ const (
 type ClientConfig struct {
 	ID   ClientID // drawn at random, not 0
 	Name string   // for people; cut and cleaned as by [CleanName]
+	// Grace and Limit are those that the host is believed to have; zero: the
+	// defaults. One that takes longer than they allow is silent.
+	Grace, Limit time.Duration
 }
 
 // Client is a client's side of the coordinator. It is passive: one goroutine
@@ -40,6 +43,7 @@ type ClientConfig struct {
 type Client struct {
 	id   ClientID
 	name string
+	conf Config // of the host, as far as a client goes by it
 
 	link    linkState
 	retryAt time.Time // when to dial; zero unless the link is down
@@ -50,6 +54,7 @@ type Client struct {
 	last   Ended // the last reset that it took part in
 	wants  bool  // a request that no Pending has answered yet
 	roster []Member
+	vigil  vigil
 
 	now time.Time      // of the Step under way
 	out []ClientAction // of the Step under way
@@ -57,7 +62,8 @@ type Client struct {
 
 // NewClient returns a client that dials at its first Step.
 func NewClient(now time.Time, conf ClientConfig) *Client {
-	return &Client{id: conf.ID, name: CleanName(conf.Name), retryAt: now, pause: retryMin}
+	host := Config{Grace: conf.Grace, Limit: conf.Limit}.normal()
+	return &Client{id: conf.ID, name: CleanName(conf.Name), conf: host, retryAt: now, pause: retryMin}
 }
 
 // Step applies an event at time now and appends what is to be done, in order, to
@@ -67,13 +73,21 @@ func (c *Client) Step(now time.Time, ev ClientEvent, out []ClientAction) []Clien
 	c.now, c.out = now, out
 	c.apply(ev)
 	c.dialDue()
+	_, heard := ev.(Heard)
+	c.watch(heard)
 	out, c.out = c.out, nil
 	return out
 }
 
 // NextDeadline returns when Step must be called at the latest; false: not before
 // the next event.
-func (c *Client) NextDeadline() (time.Time, bool) { return c.retryAt, !c.retryAt.IsZero() }
+func (c *Client) NextDeadline() (time.Time, bool) {
+	at := c.retryAt
+	if at.IsZero() { // there is a host
+		at = c.vigil.due
+	}
+	return at, !at.IsZero()
+}
 
 // Holds reports whether the client may hold resources of the device.
 func (c *Client) Holds() bool { return c.work == workRunning || c.work == workReleasing }

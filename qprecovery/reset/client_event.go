@@ -1,5 +1,7 @@
 package reset
 
+import "time"
+
 // ClientEvent is one of [Connected], [Disconnected], [Heard], [WantReset],
 // [Released], [Stop], [ClientTick].
 type ClientEvent interface{ clientEvent() }
@@ -35,7 +37,8 @@ func (Released) clientEvent()     {}
 func (Stop) clientEvent()         {}
 func (ClientTick) clientEvent()   {}
 
-// ClientAction is one of [Dial], [HangUp], [Say], [Open], [Release], [Restart].
+// ClientAction is one of [Dial], [HangUp], [Say], [Open], [Release], [Restart],
+// [HostSilent], [HostAnswers].
 type ClientAction interface{ clientAction() }
 
 // Dial connects to the host; where there is none, this process becomes it and
@@ -60,9 +63,19 @@ type Release struct{ Reset ID }
 // come while the release is still under way; then the release is finished first.
 type Restart struct{ Ended }
 
-func (Dial) clientAction()    {}
-func (HangUp) clientAction()  {}
-func (Say) clientAction()     {}
-func (Open) clientAction()    {}
-func (Release) clientAction() {}
-func (Restart) clientAction() {}
+// HostSilent tells that the host owes an answer and has said nothing since; one
+// that lives does not take that long. It changes nothing else: the client waits
+// on, since nobody resets the device over the head of a process that may use it.
+type HostSilent struct{ Since time.Time }
+
+// HostAnswers tells that the host has spoken again.
+type HostAnswers struct{}
+
+func (Dial) clientAction()        {}
+func (HangUp) clientAction()      {}
+func (Say) clientAction()         {}
+func (Open) clientAction()        {}
+func (Release) clientAction()     {}
+func (Restart) clientAction()     {}
+func (HostSilent) clientAction()  {}
+func (HostAnswers) clientAction() {}

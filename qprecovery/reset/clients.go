@@ -73,6 +73,14 @@ func (cs clients) ending(id ID) (Ended, bool) {
 	return Ended{}, false
 }
 
+// host names this process, by its first client.
+func (cs clients) host() string {
+	if c := cs.first(func(c *client) bool { return c.local }); c != nil {
+		return c.name
+	}
+	return ""
+}
+
 // foreignOf names those outside of this process.
 func foreignOf(cs []*client) []Member {
 	return membersOf(slices.DeleteFunc(slices.Clone(cs), func(c *client) bool { return c.local }))

@@ -24,8 +24,8 @@ var samples = []struct {
 	{"request", Request{}, "0002 01 02"},
 	{"ready", Ready{Reset: 3}, "000a 01 03 0000000000000003"},
 	{"leave", Leave{}, "0002 01 04"},
-	{"roster", Roster{Members: []Member{{ID: 2, PID: -1, Name: "x"}}}, "0011 01 05 01 0000000000000002 ffffffff 01 78"},
-	{"empty roster", Roster{}, "0003 01 05 00"},
+	{"roster", Roster{Host: "ib0", Members: []Member{{ID: 2, PID: -1, Name: "x"}}}, "0015 01 05 03 696230 01 0000000000000002 ffffffff 01 78"},
+	{"empty roster", Roster{}, "0004 01 05 00 00"},
 	{"pending", Pending{Reset: 1 << 63}, "000a 01 06 8000000000000000"},
 	{
 		"ended",

@@ -52,6 +52,12 @@
 // The link to the server (down, dialing, joining, up) is a state of its own; a
 // client keeps its place in a reset while the link is down.
 //
+// A host that is stopped, not dead, keeps its connections and says nothing. The
+// client watches over what the host owes it (the roster after Hello, Pending after
+// Request, Ended after Pending), and once the time for that is over tells it, by
+// [HostSilent]; then it waits on, for the device is not reset over the head of a
+// process that may have it open (R14, R16). [HostAnswers] tells of the end.
+//
 // # Takeover
 //
 // Whoever binds the socket first hosts (R16). When the host dies its clients see
@@ -69,6 +75,8 @@
 //	settle       2 s from the start of a host: no reset before
 //	forget       one grace: a client known from a roster that has not come back
 //	dial again   20 ms doubling to 500 ms
+//	silent host  grace for Pending or the first roster; grace, reset limit and 1 s
+//	             for Ended
 //
 // # Limits
 //
@@ -83,6 +91,7 @@
 // A client that stops while its link is down cannot say so; the next host counts
 // it as absent until its process ends or a grace period is over.
 //
-// A host that is stopped, not dead, keeps its clients waiting; the time limit of
-// their own rung is what ends that wait.
+// A host that is stopped, not dead, keeps its clients waiting until it goes on or
+// is ended; the time limit of their own rung is what ends that wait. A client
+// whose grace period is shorter than the host's may call it silent too early.
 package reset

@@ -32,9 +32,12 @@ type Ready struct{ Reset ID }
 // Leave says goodbye; the client holds nothing of the device any more.
 type Leave struct{}
 
-// Roster lists the clients outside of the host's process. It answers Hello and
-// follows each change.
-type Roster struct{ Members []Member }
+// Roster lists the clients outside of the host's process, and says who hosts. It
+// answers Hello and follows each change.
+type Roster struct {
+	Host    string // for people: the name of the host's own client
+	Members []Member
+}
 
 // Pending says that a reset is pending: release everything, then say [Ready].
 type Pending struct{ Reset ID }

@@ -63,7 +63,7 @@ type Server struct {
 	settleAt time.Time // when the settle time ends; zero: it has
 	forgetAt time.Time // when inherited clients are forgotten; zero: there are none, or a reset will
 
-	roster []Member // as last published
+	roster Roster // as last published
 
 	now time.Time // of the Step under way
 	out []Action  // of the Step under way

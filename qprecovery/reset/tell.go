@@ -30,13 +30,13 @@ func (s *Server) tellEnded(c *client, end Ended) {
 
 // publish sends the roster to everybody if it changed, or else to newcomers.
 func (s *Server) publish() {
-	roster := foreignOf(s.clients)
-	changed := !slices.Equal(roster, s.roster)
-	s.roster = roster
+	now := Roster{Host: s.clients.host(), Members: foreignOf(s.clients)}
+	changed := now.Host != s.roster.Host || !slices.Equal(now.Members, s.roster.Members)
+	s.roster = now
 	for _, c := range s.clients {
 		if c.present && (changed || !c.greeted) {
 			c.greeted = true
-			s.emit(Send{c.conn, Roster{Members: roster}})
+			s.emit(Send{c.conn, now})
 		}
 	}
 }

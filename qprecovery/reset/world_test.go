@@ -89,7 +89,8 @@ func (w *world) clone() *world {
 // key is the state without what has no bearing on the future: absolute times, and
 // the numbers of connections, which are renamed by order of appearance. Two
 // deadlines are never in force in an order that depends on the past: settle
-// comes before all others, and the others exclude each other.
+// comes before all others, and the others exclude each other. Of a client's vigil
+// nothing depends.
 func (w *world) key() string {
 	k := keyer{b: make([]byte, 0, 1024)}
 	h := w.have
@@ -163,7 +164,7 @@ func (k *keyer) proc(p *proc) {
 func (k *keyer) server(s *Server) {
 	k.flag(s.deadline.IsZero(), s.settleAt.IsZero(), s.forgetAt.IsZero())
 	k.num(int(s.phase), int(s.resetID), len(s.clients))
-	k.members(s.roster)
+	k.members(s.roster.Members)
 	for _, c := range s.clients {
 		k.flag(c.local, c.present, c.inherited, c.greeted, c.ready)
 		k.num(int(c.id), int(c.pid), int(c.told), int(c.last.Reset), int(c.last.Outcome))

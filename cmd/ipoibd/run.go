@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -16,6 +17,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
+	"ipoibd/cmd/ipoibd/internal/logline"
 	"ipoibd/link"
 )
 
@@ -64,10 +66,13 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 }
 
 func (f *runFlags) run(cmd *cobra.Command) error {
-	log, err := newLogger(f.logLevel, f.logFormat)
+	format, err := logFormat(f.logLevel, f.logFormat)
 	if err != nil {
 		return err
 	}
+	lines := logline.New(os.Stderr, format)
+	defer lines.Close()
+	log := slog.New(format(lines))
 	slog.SetDefault(log) // for what libraries have to say
 	cfg, err := f.configuration(cmd.Flags())
 	if err != nil {
@@ -136,7 +141,8 @@ var flagOfField = strings.NewReplacer(
 	"control: ", "--control: ",
 )
 
-func newLogger(level, format string) (*slog.Logger, error) {
+// logFormat returns what makes the log's handler.
+func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
@@ -144,9 +150,9 @@ func newLogger(level, format string) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, opts)), nil
+		return func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, opts) }, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, opts)), nil
+		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }, nil
 	}
 	return nil, errors.New("--log-format: must be text or json")
 }

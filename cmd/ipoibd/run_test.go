@@ -72,7 +72,7 @@ func TestLoggerFlags(t *testing.T) {
 		level, format string
 		ok            bool
 	}{{"info", "text", true}, {"debug", "json", true}, {"loud", "text", false}, {"info", "xml", false}} {
-		if _, err := newLogger(c.level, c.format); (err == nil) != c.ok {
+		if _, err := logFormat(c.level, c.format); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

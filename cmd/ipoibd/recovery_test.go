@@ -80,19 +80,25 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 }
 
 func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
+	now := time.Unix(1e9, 0)
 	for _, c := range []struct {
 		coordinator *control.Coordinator
 		want        string // "": no line
 	}{
 		{nil, ""},
 		{&control.Coordinator{Hosting: true, Phase: "idle"}, ""},
-		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a"}}, "hosted by this daemon, idle, for a"},
+		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a"}}, ""},
+		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a", "b"}}, "hosted by this daemon, idle, for a, b"},
 		{&control.Coordinator{Phase: "pending"}, "hosted by another daemon, pending"},
 		{&control.Coordinator{Phase: "idle", Trouble: "nobody hosts"}, "no host: nobody hosts"},
 		{&control.Coordinator{Phase: "pending", Members: []string{"a", "b"}}, "hosted by another daemon, pending, for a, b"},
+		{
+			&control.Coordinator{Phase: "idle", Host: "the daemon that hosts it, process 7", Silent: now.Add(-time.Minute)},
+			"the daemon that hosts it, process 7, does not answer since " + now.Add(-time.Minute).Format(time.TimeOnly) + " (1m0s); the device is not reset without it",
+		},
 	} {
 		var out strings.Builder
-		printDevice(&out, &control.Device{Name: "soft", Coordinator: c.coordinator}, time.Unix(1e9, 0))
+		printDevice(&out, &control.Device{Name: "soft", Coordinator: c.coordinator}, now)
 		_, got, _ := strings.Cut(out.String(), "coordinator\t")
 		if strings.TrimSpace(got) != c.want {
 			t.Errorf("%+v: %q, want %q", c.coordinator, got, c.want)

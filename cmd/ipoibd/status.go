@@ -56,8 +56,8 @@ func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 func printDevice(w io.Writer, d *control.Device, now time.Time) {
 	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), d.State)
 	printRecovery(w, d.Recovery, now)
-	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 0) {
-		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c))
+	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 1) {
+		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
 	}
 	if d.State != control.StateOpen {
 		return
@@ -92,14 +92,16 @@ func peersText(d *control.Device) string {
 }
 
 // coordinatorText tells who hosts the coordinator, and for whom.
-func coordinatorText(c *control.Coordinator) string {
-	host := "another daemon"
-	if c.Hosting {
-		host = "this daemon"
-	}
-	text := fmt.Sprintf("hosted by %s, %s", host, c.Phase)
-	if c.Trouble != "" {
+func coordinatorText(c *control.Coordinator, now time.Time) string {
+	text := "hosted by another daemon, " + c.Phase
+	switch {
+	case c.Trouble != "":
 		text = "no host: " + c.Trouble
+	case !c.Silent.IsZero():
+		text = fmt.Sprintf("%s, does not answer since %s (%s); the device is not reset without it",
+			c.Host, c.Silent.Local().Format(time.TimeOnly), short(now.Sub(c.Silent)))
+	case c.Hosting:
+		text = "hosted by this daemon, " + c.Phase
 	}
 	if len(c.Members) > 0 {
 		text += ", for " + strings.Join(c.Members, ", ")

@@ -39,9 +39,13 @@ type Device struct {
 
 // Coordinator is that of a device's resets, as far as this daemon knows it.
 type Coordinator struct {
-	Hosting bool     `json:"hosting"` // by this daemon
+	Hosting bool     `json:"hosting"`        // by this daemon
+	Host    string   `json:"host,omitempty"` // the hosting daemon, in words; empty while there is none
 	Phase   string   `json:"phase"`
-	Members []string `json:"members"` // outside of the hosting daemon
+	Members []string `json:"members"` // who shares the device, this and the hosting daemon among them
+	// Silent is since when the hosting daemon owes an answer; absent where it does
+	// not.
+	Silent time.Time `json:"silent_since,omitzero"`
 	// Trouble is why the hosting daemon is not reached; empty when it is.
 	Trouble string `json:"trouble,omitempty"`
 }

@@ -168,7 +168,7 @@ func (c *child) obey(co *Coordinator, order string) {
 		co.Request()
 	case "status":
 		s := co.Status()
-		c.say("status hosting=%v host=%d up=%v phase=%v", s.Hosting, s.HostPID, s.Up, s.Phase)
+		c.say("status hosting=%v host=%d up=%v phase=%v", s.Hosting, s.Host.PID, s.Up, s.Phase)
 	case "seal":
 		c.try("sealed", seal())
 	case "open":
@@ -190,6 +190,10 @@ func (c *child) handle(co *Coordinator, ev Event) {
 	case Ended:
 		c.say("ended %s %s", ev.Outcome, strings.Join(names(ev.Holders), " "))
 		c.try("open", c.dev.open())
+	case Silent:
+		c.say("silent %s[%d]", ev.Host.Name, ev.Host.PID)
+	case Answers:
+		c.say("answers %s[%d]", ev.Host.Name, ev.Host.PID)
 	}
 }
 

@@ -47,7 +47,7 @@ func (o *owner) joinHost(nc *net.UnixConn) error {
 		return err
 	}
 	m := &o.member
-	m.link, m.hostPID = o.nextConn(), who.Pid
+	m.link, m.who = o.nextConn(), Host{PID: who.Pid}
 	m.wire = o.newConn(m.link, nc, patient)
 	o.waits(fmt.Errorf("process %d: %w", who.Pid, errSilent))
 	return nil

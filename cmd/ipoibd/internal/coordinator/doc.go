@@ -49,5 +49,6 @@
 //
 // Somebody who removes both socket and lock file under a living host makes the
 // next process host too. A peer that is stopped holds a reset up for the grace
-// period; a host that is stopped holds up everybody (see [reset]).
+// period; a host that is stopped holds up everybody until it goes on or ends, and
+// is named after the grace period ([Silent], see [reset]).
 package coordinator

@@ -119,7 +119,7 @@ func (h *host) concluded(e reset.Ended) {
 
 // fill adds what a host knows to a status.
 func (h *host) fill(s *Status) {
-	s.Hosting, s.HostPID = true, int32(os.Getpid())
+	s.Hosting, s.Host.PID = true, int32(os.Getpid())
 	s.Phase, s.Reset = h.server.Phase()
 }
 

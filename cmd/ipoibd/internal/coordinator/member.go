@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"time"
+
 	"ipoibd/qprecovery/reset"
 )
 
@@ -16,7 +18,7 @@ type member struct {
 	pending reset.ID
 	last    reset.Ended
 	members []reset.Member
-	hostPID int32
+	who     Host   // hosts
 	err     error  // why the last dial failed
 	failed  uint64 // dials since it was up
 }
@@ -26,13 +28,13 @@ func (m *member) take(ev reset.ClientEvent) { m.inbox = append(m.inbox, ev) }
 // hear takes a message of the host.
 func (m *member) hear(msg reset.Message) {
 	if roster, ok := msg.(reset.Roster); ok {
-		m.up, m.err, m.failed, m.members = true, nil, 0, roster.Members
+		m.up, m.err, m.failed, m.members, m.who.Name = true, nil, 0, roster.Members, roster.Host
 	}
 	m.take(reset.Heard{Msg: msg})
 }
 
 // unlink forgets the connection to the host.
-func (m *member) unlink() { m.link, m.wire, m.up, m.hostPID = 0, nil, false, 0 }
+func (m *member) unlink() { m.link, m.wire, m.up, m.who = 0, nil, false, Host{} }
 
 // lost takes the end of a connection.
 func (m *member) lost() {
@@ -41,7 +43,7 @@ func (m *member) lost() {
 }
 
 func (m *member) status() Status {
-	s := Status{Up: m.up, HostPID: m.hostPID, Reset: m.pending, Last: m.last, Members: m.members, Err: m.err}
+	s := Status{Up: m.up, Host: m.who, Reset: m.pending, Last: m.last, Members: m.members, Err: m.err}
 	if m.pending != 0 {
 		s.Phase = reset.PhasePending
 	}
@@ -76,6 +78,10 @@ func (o *owner) actAsMember(a reset.ClientAction) {
 		o.pending(a.Reset)
 	case reset.Restart:
 		o.ended(a.Ended)
+	case reset.HostSilent:
+		o.silent(a.Since)
+	case reset.HostAnswers:
+		o.answers()
 	}
 }
 
@@ -140,4 +146,24 @@ func (o *owner) ended(e reset.Ended) {
 		o.queued = append(o.queued, Ended{e})
 	}
 	o.mayOpen()
+}
+
+// silent tells of a host that owes an answer; who waits in Join has been told that
+// there is none yet.
+func (o *owner) silent(since time.Time) {
+	m := &o.member
+	m.who.Since = since
+	o.log.Warn("the host of the device does not answer", "host", m.who.String(), "since", since)
+	if m.open {
+		o.queued = append(o.queued, Silent{m.who})
+	}
+}
+
+func (o *owner) answers() {
+	m := &o.member
+	m.who.Since = time.Time{}
+	o.log.Info("the host of the device answers again", "host", m.who.String())
+	if m.open {
+		o.queued = append(o.queued, Answers{m.who})
+	}
 }

@@ -28,7 +28,9 @@ type owner struct {
 
 func newOwner(ctx context.Context, c *Coordinator, m *meeting) *owner {
 	now := time.Now()
-	client := reset.NewClient(now, reset.ClientConfig{ID: reset.ClientID(max(random(), 1)), Name: c.conf.Name})
+	client := reset.NewClient(now, reset.ClientConfig{
+		ID: reset.ClientID(max(random(), 1)), Name: c.conf.Name, Grace: c.conf.Grace, Limit: c.conf.Limit,
+	})
 	return &owner{
 		Coordinator: c, ctx: ctx, now: now, meeting: m,
 		news:   make(chan news),

@@ -119,6 +119,37 @@ func TestR14R16StoppedProcessIsNamed(t *testing.T) {
 	}
 }
 
+// The host is the one that is stopped: who asks for a reset names it after the
+// grace period, and the reset is done once it goes on, not before.
+func TestR14R16StoppedHostIsNamed(t *testing.T) {
+	s := newShared(t)
+	s.conf.Grace = 2 * time.Second
+	host, other := s.join("ib0"), s.join("ib1")
+	host.stop()
+	other.order("request")
+	asked := other.await("request").at
+	silent := other.await("silent")
+	if want := "silent " + host.member(); silent.text != want {
+		t.Errorf("%q, want %q", silent.text, want)
+	}
+	took := silent.at - asked
+	t.Logf("named %v after the request", took)
+	if took < s.conf.Grace {
+		t.Error("before the grace was over")
+	}
+	if other.count("pending")+other.count("reset begins") > 0 {
+		t.Error("the device was reset over the head of its host")
+	}
+	host.signal(syscall.SIGCONT)
+	other.await("pending")
+	other.await("answers " + host.member())
+	host.await(wantsDone)
+	other.await(wantsDone)
+	if n := other.count("silent"); n != 1 {
+		t.Errorf("named %d times", n)
+	}
+}
+
 // A client that dies with the device open holds up nothing.
 func TestR15KilledClient(t *testing.T) {
 	s := newShared(t)

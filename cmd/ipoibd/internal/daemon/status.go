@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 )
@@ -79,14 +80,30 @@ func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
 	if !s.Coordinator.Up && s.Coordinator.Err == nil { // never registered
 		return recovery, nil
 	}
-	c := &control.Coordinator{Hosting: s.Coordinator.Hosting, Phase: s.Coordinator.Phase.String(), Members: []string{}}
-	for _, m := range s.Coordinator.Members {
-		c.Members = append(c.Members, fmt.Sprintf("%s (PID %d)", m.Name, m.PID))
+	return recovery, coordinatorOf(s.Coordinator)
+}
+
+func coordinatorOf(s coordinator.Status) *control.Coordinator {
+	c := &control.Coordinator{Hosting: s.Hosting, Phase: s.Phase.String(), Members: []string{}, Silent: s.Host.Since}
+	if s.Err != nil {
+		c.Trouble = s.Err.Error()
 	}
-	if s.Coordinator.Err != nil {
-		c.Trouble = s.Coordinator.Err.Error()
+	if s.Up {
+		c.Host = s.Host.String()
+		c.Members = append(c.Members, memberText(s.Host.Name, s.Host.PID))
 	}
-	return recovery, c
+	for _, m := range s.Members {
+		c.Members = append(c.Members, memberText(m.Name, m.PID))
+	}
+	return c
+}
+
+// memberText names a process; one of another PID namespace has no number here.
+func memberText(name string, pid int32) string {
+	if pid == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s (PID %d)", name, pid)
 }
 
 // natNotice says that frames come through a NAT, where the device suspects so.

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -145,6 +146,11 @@ func (o *owner) hear(ev coordinator.Event) {
 		o.clean = o.clean || o.pending.released && ev.Outcome == reset.OutcomeDone
 		o.pending = pending{}
 		o.resetEnded(ev.Ended)
+	case coordinator.Silent:
+		o.record(fmt.Sprintf("%s, does not answer since %s; the device is not reset without it: let that process go on, or end it",
+			ev.Host, ev.Host.Since.Format(time.TimeOnly)))
+	case coordinator.Answers:
+		o.record(fmt.Sprintf("%s, answers again", ev.Host))
 	}
 }
 

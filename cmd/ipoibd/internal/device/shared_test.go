@@ -2,8 +2,11 @@ package device
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 // Two that share an HCA by a socket, as two daemons do: what one asks for is a
@@ -98,6 +102,77 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	}
 	for _, b := range []*bench{host, holder} {
 		b.await(limit, func(v View) bool { return v.Session != nil })
+	}
+}
+
+// A host that does not answer a request is named in the events, and so is the end
+// of its silence; the device is not reset before.
+func TestR14R16SilentHostIsNamed(t *testing.T) {
+	const limit, grace = 20 * time.Second, 300 * time.Millisecond
+	path := filepath.Join(t.TempDir(), "c.sock")
+	host := newSilentHost(t, path)
+	b := newShared(t, path, grace)
+	defer b.stop()
+	b.await(limit, func(v View) bool { return v.Session != nil })
+	if err := b.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	who := fmt.Sprintf("the daemon that hosts the resets of the device, process %d (other), ", os.Getpid())
+	b.awaitNote(who+"does not answer since ", limit)
+	if s := b.Status().Coordinator; s.Host.Since.IsZero() || b.View().Session != nil {
+		t.Errorf("%+v, %+v", s, b.View())
+	}
+	host.say(reset.Pending{Reset: 5})
+	b.awaitNote(who+"answers again", limit)
+	host.say(reset.Ended{Reset: 5, Outcome: reset.OutcomeDone})
+	b.await(limit, func(v View) bool { return v.Session != nil && v.Session.Instance == 2 })
+}
+
+// silentHost is a host that a test plays: it lets one client in and says nothing
+// more by itself.
+type silentHost struct {
+	*testing.T
+	in chan net.Conn
+}
+
+func newSilentHost(t *testing.T, path string) *silentHost {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	h := &silentHost{T: t, in: make(chan net.Conn, 1)}
+	go func() { // ends with the first client, or the listener
+		nc, err := l.Accept()
+		if err == nil {
+			h.in <- nc
+			h.say(reset.Roster{Host: "other"})
+		}
+	}()
+	return h
+}
+
+// say sends a message to the client that is in.
+func (h *silentHost) say(m reset.Message) {
+	nc := <-h.in
+	defer func() { h.in <- nc }()
+	frame, err := reset.Append(nil, m)
+	if err == nil {
+		_, err = nc.Write(frame)
+	}
+	if err != nil {
+		h.Error(err)
+	}
+}
+
+// awaitNote waits for a note that begins with text.
+func (b *bench) awaitNote(text string, limit time.Duration) {
+	b.t.Helper()
+	noted := func(n string) bool { return strings.HasPrefix(n, text) }
+	for end := time.Now().Add(limit); !slices.ContainsFunc(b.notes(), noted); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatalf("no note %q in %q", text, b.notes())
+		}
 	}
 }
 

@@ -36,6 +36,11 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 // note tells the operator, in log and journal.
 func (o *owner) note(text string) {
 	o.log.Warn("device: " + text)
+	o.record(text)
+}
+
+// record tells the operator in the journal what is in the log already.
+func (o *owner) record(text string) {
 	o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
 }
 

@@ -110,10 +110,14 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 		}
 	}
 	cfg, err := config.Load(f.file)
-	if err == nil && fs.Changed("control") {
-		cfg.Control = f.control
+	if err != nil || !fs.Changed("control") {
+		return cfg, err
 	}
-	return cfg, err
+	cfg.Control = f.control
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("%s with --control %s: %w", f.file, f.control, err)
+	}
+	return cfg, nil
 }
 
 func (f *runFlags) fromFlags() (*config.Config, error) {

@@ -43,7 +43,7 @@ func TestFlagsMakeOneInterface(t *testing.T) {
 
 func TestFlagMistakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte("devices: [{name: soft}]\ninterfaces: [{name: ib0}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("devices: [{name: soft, coordinator: /shared}]\ninterfaces: [{name: ib0}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
@@ -57,6 +57,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--gid: \"here\" is not":        {"--gid", "here"},
 		"--underlay: \"a/b\" is not":    {"--underlay", "a/b"},
 		"--control: \"\" is not a path": {"--control", ""},
+		"\"/shared\" is the control":    {"--config", file, "--control", "/shared"},
 	} {
 		if _, err := configure(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

@@ -6,10 +6,17 @@ import (
 	"math/bits"
 	"net"
 
+	"golang.org/x/sys/unix"
+
 	"ipoibd/qprecovery/reset"
 )
 
-var errSilent = errors.New("the host of the device has not answered yet")
+// What may be wrong with the host. What to do about it is in the configuration.
+var (
+	errSilent   = errors.New("has not answered yet; it is stopped, or is no daemon that shares the device")
+	errMute     = errors.New("closes the connection without a word; it serves others only, or is no daemon that shares the device")
+	errStranger = errors.New("is no daemon that shares the device; set `coordinator` to a path of its own, the same for all that do")
+)
 
 // dial finds the host, or becomes it. It does not block: a connect to a UNIX
 // socket succeeds or fails at once, and the lock is only tried.
@@ -35,9 +42,34 @@ func (o *owner) connect() error {
 		return o.joinHost(nc)
 	}
 	if !errors.Is(err, errNobody) {
-		return err
+		return o.explain(err)
 	}
 	return o.takeOver()
+}
+
+// explain says of an error on the way to the host what it means where that has
+// not said who it is.
+func (o *owner) explain(err error) error {
+	if o.member.up {
+		return err
+	}
+	for _, strange := range []error{unix.EPROTOTYPE, reset.ErrTooLong, reset.ErrVersion, reset.ErrFormat} {
+		if errors.Is(err, strange) {
+			return o.suspect(fmt.Errorf("%w: %w", errStranger, err))
+		}
+	}
+	if !misbehaved(err) {
+		return o.suspect(fmt.Errorf("%w: %w", errMute, err))
+	}
+	return err
+}
+
+// suspect names who listens at the path.
+func (o *owner) suspect(why error) error {
+	if pid := o.member.who.PID; pid != 0 {
+		return fmt.Errorf("process %d at %s %w", pid, o.conf.Path, why)
+	}
+	return fmt.Errorf("what listens at %s %w", o.conf.Path, why)
 }
 
 func (o *owner) joinHost(nc *net.UnixConn) error {
@@ -49,7 +81,9 @@ func (o *owner) joinHost(nc *net.UnixConn) error {
 	m := &o.member
 	m.link, m.who = o.nextConn(), Host{PID: who.Pid}
 	m.wire = o.newConn(m.link, nc, patient)
-	o.waits(fmt.Errorf("process %d: %w", who.Pid, errSilent))
+	if !errors.Is(m.err, errStranger) && !errors.Is(m.err, errMute) { // they say more
+		o.waits(o.suspect(errSilent))
+	}
 	return nil
 }
 

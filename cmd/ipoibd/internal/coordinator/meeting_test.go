@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/bits"
@@ -312,6 +313,55 @@ func TestR16JoinTellsWhatItWaitsFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A socket of somebody else is told as that, by its path and with what to do.
+func TestR16SocketOfAStranger(t *testing.T) {
+	const kind, protocol, mute = "of another kind", "of another protocol", "mute"
+	for _, c := range []struct {
+		name, network string
+		want          error
+	}{{kind, "unixgram", errStranger}, {protocol, "unix", errStranger}, {mute, "unix", errMute}} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "other.sock")
+			answer := map[string]string{protocol: "220 mail.example.org ESMTP\r\n"}[c.name]
+			defer strangerAt(t, c.network, path, answer).Close()
+			ctx, cancel := context.WithTimeout(t.Context(), ample)
+			defer cancel()
+			waiting := func(why error) {
+				if errors.Is(why, c.want) && strings.Contains(why.Error(), " at "+path+" ") {
+					cancel()
+				}
+			}
+			_, err := Join(ctx, Config{Device: "stub", Path: path, Waiting: waiting, Log: slog.New(slog.DiscardHandler)})
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// strangerAt listens, says the same to everybody, and hangs up.
+func strangerAt(t *testing.T, network, path, answer string) io.Closer {
+	t.Helper()
+	if network == "unixgram" {
+		l, err := net.ListenUnixgram(network, &net.UnixAddr{Name: path, Net: network})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l, err := net.Listen(network, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // ends with l
+		for nc, err := l.Accept(); err == nil; nc, err = l.Accept() {
+			_, _ = io.WriteString(nc, answer) // the client may be gone
+			nc.Close()
+		}
+	}()
+	return l
 }
 
 // A host that fails in a new way at each try fills neither the log nor the view.

@@ -50,7 +50,7 @@ func (n heard) tell(o *owner) {
 func (n broken) tell(o *owner) {
 	switch {
 	case n.conn == o.member.link:
-		o.lostHost(fmt.Errorf("the connection to the host ended: %w", n.err))
+		o.lostHost(o.explain(fmt.Errorf("the connection to the host ended: %w", n.err)))
 	case o.host != nil:
 		o.host.broken(n.conn, n.err)
 	}

@@ -90,6 +90,19 @@ func (d *DeviceLadder) History() []Record { return d.history.list() }
 // Counts returns what happened since the start.
 func (d *DeviceLadder) Counts() Counts { return d.history.counts }
 
+// NextTry returns when the pause ends, or the device that is waited for is looked
+// for again; false in any other state.
+func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
+	if d.state != DevicePausing && d.state != DeviceWaiting {
+		return time.Time{}, false
+	}
+	return d.op.due, true
+}
+
+// GivesUp returns when the wait for the device ends; false while it is not waited
+// for.
+func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
+
 // NextDeadline returns when Step wants to be called without an event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due

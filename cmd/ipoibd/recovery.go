@@ -28,14 +28,25 @@ func printRecovery(w io.Writer, r *control.Recovery, now time.Time) {
 	}
 }
 
-// underWay tells rung, cause and outage of the recovery under way.
+// underWay tells rung, cause and outage of the recovery under way, and what it
+// waits for. The outage is the daemon's figure, which may be a moment old.
 func underWay(r *control.Recovery, now time.Time) string {
+	lasts := now.Sub(r.Since)
 	text := fmt.Sprintf("%s (%s) because of %s, for %s, outage %s",
-		r.Rung, r.State, r.Reason, short(now.Sub(r.Since)), short(time.Duration(r.Outage)))
+		r.Rung, r.State, r.Reason, short(lasts), short(max(lasts, time.Duration(r.Outage))))
+	text += until("next try", r.NextTry, now) + until("gives up", r.GivesUp, now)
 	if r.State == qprecovery.DeviceGivenUp.String() {
 		text += "; 'ipoibd recover' starts again"
 	}
 	return text
+}
+
+// until tells how long it is until at; nothing where there is no such time.
+func until(what string, at, now time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("; %s in %s", what, short(max(at.Sub(now), 0)))
 }
 
 // printLast tells of the last recovery that ended.

@@ -79,6 +79,24 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	}
 }
 
+// What is waited for is told with its times, and an outage is never shorter than
+// the recovery that it belongs to.
+func TestR29StatusTellsWhatARecoveryWaitsFor(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	r := &control.Recovery{
+		State: "waiting", Rung: "wait_for_device", Reason: "removed", Since: now.Add(-time.Second),
+		Outage: journal.Seconds(990 * time.Millisecond), NextTry: now.Add(9 * time.Second), GivesUp: now.Add(10 * time.Minute),
+	}
+	want := "wait_for_device (waiting) because of removed, for 1s, outage 1s; next try in 9s; gives up in 10m0s"
+	if got := underWay(r, now); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	r.State, r.GivesUp, r.NextTry = "pausing", time.Time{}, now.Add(-time.Millisecond)
+	if got := underWay(r, now); !strings.HasSuffix(got, "outage 1s; next try in 0s") {
+		t.Errorf("overdue: %q", got)
+	}
+}
+
 func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for _, c := range []struct {

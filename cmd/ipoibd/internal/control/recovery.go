@@ -13,11 +13,15 @@ import (
 type Recovery struct {
 	State  string `json:"state"`
 	Rung   string `json:"rung"`   // the present one; "none" in health
-	Reason string `json:"reason"` // why the state was entered
+	Reason string `json:"reason"` // why that rung was entered; in health, why the state was
 	// Since is when the recovery under way began, Outage how long service has
 	// been missing; both absent when there is none.
 	Since  time.Time       `json:"since,omitzero"`
 	Outage journal.Seconds `json:"outage,omitzero"`
+	// NextTry is when a pause of the device ends, or it is looked for again, GivesUp
+	// when the wait for it ends; absent where there is no such thing.
+	NextTry time.Time `json:"next_try,omitzero"`
+	GivesUp time.Time `json:"gives_up,omitzero"`
 	// Rungs and Reasons count what was entered, and why, since the start; what
 	// never was is absent.
 	Rungs    map[string]uint64 `json:"rungs"`
@@ -80,12 +84,17 @@ func count(into map[string]uint64, name fmt.Stringer, n uint64) {
 	}
 }
 
-// add appends a record; of one that is under way the ladder's outage is that.
+// add appends a record; of one that is under way the ladder's outage is that, and
+// its last rung tells more than the state does, of which the last try that failed
+// is the reason.
 func (r *Recovery) add(record qprecovery.Record, now time.Time) {
 	end := record.End
 	if end.IsZero() {
 		record.End = now
 		r.Since, r.Outage = record.Start, journal.Seconds(record.Outage())
+		if n := len(record.Steps); n > 0 && record.Omitted == 0 {
+			r.Reason = record.Steps[n-1].Reason.String()
+		}
 	}
 	r.History = append(r.History, newRecord(record, end))
 }

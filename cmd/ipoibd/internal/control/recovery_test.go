@@ -129,6 +129,23 @@ func TestR29RecoveryOfADevice(t *testing.T) {
 	}
 }
 
+// Why a device is waited for does not change with a try that fails.
+func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
+	drop := d.Step(now, qprecovery.Removed{}, nil)[0].(qprecovery.Drop)
+	d.Step(now, qprecovery.Done{Op: drop.Op}, nil)
+	try := d.Step(now, qprecovery.Recover{}, nil)[0].(qprecovery.Open)
+	d.Step(now, qprecovery.Done{Op: try.Op, Class: qprecovery.ClassRefused}, nil)
+	if d.State() != qprecovery.DeviceWaiting || d.Reason() != qprecovery.ReasonVerbFailed {
+		t.Fatalf("%v because of %v", d.State(), d.Reason())
+	}
+	got := NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	if got.Rung != "wait_for_device" || got.Reason != "removed" {
+		t.Errorf("%s because of %s", got.Rung, got.Reason)
+	}
+}
+
 func TestR29RecoveryRoundTrip(t *testing.T) {
 	l := newLadder()
 	l.step(0, qprecovery.Order{Rung: qprecovery.RungRebuildCQ})

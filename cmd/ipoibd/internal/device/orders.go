@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/qprecovery"
@@ -101,6 +102,8 @@ func (o *owner) answerSuspends() {
 type Status struct {
 	State       qprecovery.DeviceState
 	Reason      qprecovery.Reason   // why the state was entered
+	NextTry     time.Time           // when a pause ends, or the device is looked for again; zero: no such thing
+	GivesUp     time.Time           // when the wait for the device ends; zero: it is not waited for
 	Suspended   bool                // between Suspend and Resume
 	History     []qprecovery.Record // oldest first, the one under way last; read-only
 	Counts      qprecovery.Counts

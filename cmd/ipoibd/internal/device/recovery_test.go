@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,28 @@ import (
 
 // soon is in virtual time: at once, but for closePatience.
 const soon = 2 * closePatience
+
+// A device that fails again and again is paused, which is told with how long it
+// takes, and when it ends.
+func TestR29PauseIsTold(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		for b.Status().State == qprecovery.DeviceHealthy {
+			b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
+			time.Sleep(soon)
+		}
+		s := b.Status()
+		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.DevicePausing || left != 10*time.Second {
+			t.Errorf("%v, next try in %v", s.State, left)
+		}
+		if want := []string{"its resets do not last; pausing 10s before it is opened again"}; !slices.Equal(b.notes(), want) {
+			t.Errorf("notes %q, want %q", b.notes(), want)
+		}
+		time.Sleep(time.Until(s.NextTry) + soon)
+		if s := b.Status(); s.State != qprecovery.DeviceHealthy || !s.NextTry.IsZero() || !s.GivesUp.IsZero() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
 
 // Of what leads to a device reset each is named in the history, and one recovery
 // is all that it takes; what does not, does nothing to the device.

@@ -46,14 +46,24 @@ func (o *owner) record(text string) {
 
 // show publishes state and view as they are now.
 func (o *owner) show() {
-	records := o.ladder.History()
-	o.tracker.Update(records)
-	o.status.Store(&Status{
-		State: o.ladder.State(), Reason: o.ladder.Reason(), Suspended: o.ladder.Suspended(), History: records, Counts: o.ladder.Counts(),
-	})
+	before, now := o.status.Load().State, o.newStatus()
+	o.tracker.Update(now.History)
+	o.status.Store(now)
+	if now.State == qprecovery.DevicePausing && before != now.State {
+		o.note(fmt.Sprintf("its resets do not last; pausing %s before it is opened again", time.Until(now.NextTry).Round(time.Second)))
+	}
 	if next := o.look(); !sameView(o.View(), next) {
 		o.publish(next)
 	}
+}
+
+// newStatus is what the ladder has to tell.
+func (o *owner) newStatus() *Status {
+	l := o.ladder
+	s := &Status{State: l.State(), Reason: l.Reason(), Suspended: l.Suspended(), History: l.History(), Counts: l.Counts()}
+	s.NextTry, _ = l.NextTry()
+	s.GivesUp, _ = l.GivesUp()
+	return s
 }
 
 func sameView(a, b View) bool {

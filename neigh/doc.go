@@ -52,13 +52,16 @@
 // A new address of ours, and a new address of the host, are announced: four
 // times within 3 s, by gratuitous ARP and unsolicited neighbour advertisements.
 //
+// A host that lost its neighbours with its carrier waits for answers to requests
+// that were never sent. [HostAsks] has them asked for in its name.
+//
 // # Timers
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s after the change
 //	collection      used peers after 10 min, heard ones after 2 min; looked at each 15 s
-//	snapshot        at once, but no two within 10 ms unless the old one is wrong
+//	snapshot        at once, but no two within 2.5 us for each peer unless the old one is wrong
 //
 // # Limits
 //

@@ -53,8 +53,11 @@ const (
 	heardIdle = 2 * time.Minute
 	// sweepInterval is the resolution of the idle times.
 	sweepInterval = 15 * time.Second
-	// publishInterval bounds the rate of snapshots: one costs O(peers).
-	publishInterval = 10 * time.Millisecond
+	// publishPause is the pause after a snapshot, for each peer in the table: some
+	// 20 times as long as it took to make (BenchmarkSnapshot), 10 ms at
+	// DefaultMaxPeers. So among few peers a new handle is known to the data path at
+	// once, before frames for it fill the slow path.
+	publishPause = 2500 * time.Nanosecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT
 	// of RFC 4861 section 10.

@@ -3,13 +3,13 @@ package neigh
 import "time"
 
 // publisher decides when the data path gets a new snapshot: at most once per
-// Step, and once per publishInterval for changes that the slow path can bridge,
-// so that a flood of new peers does not cost a rebuild each.
+// Step, and for changes that the slow path can bridge no earlier than the last
+// one allows, so that a flood of new peers does not cost a rebuild each.
 type publisher struct {
-	epoch uint64 // of the last snapshot; 0: there was none
-	dirty bool   // something has changed since
-	rush  bool   // and what the data path has is wrong
-	last  time.Time
+	epoch uint64    // of the last snapshot; 0: there was none
+	dirty bool      // something has changed since
+	rush  bool      // and what the data path has is wrong
+	pause time.Time // its end
 }
 
 // change notes a change without which the data path still works.
@@ -23,7 +23,7 @@ func (p *publisher) next() time.Time {
 	if !p.dirty {
 		return time.Time{}
 	}
-	return p.last.Add(publishInterval)
+	return p.pause
 }
 
 func (p *publisher) due(now time.Time) bool {
@@ -35,6 +35,7 @@ func (t *Table) publish() {
 	if !t.pub.due(t.now) {
 		return
 	}
-	t.pub = publisher{epoch: t.pub.epoch + 1, last: t.now}
+	pause := time.Duration(len(t.peers.byEndpoint)) * publishPause
+	t.pub = publisher{epoch: t.pub.epoch + 1, pause: t.now.Add(pause)}
 	t.emit(Publish{t.snapshot()})
 }

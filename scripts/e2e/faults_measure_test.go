@@ -18,6 +18,10 @@ const (
 	// that the probe sees, besides a tenth of it: ten times the noise of a probe
 	// on a busy machine.
 	agreement = 100 * time.Millisecond
+	// mendLimit is how long after the end of a fault that lasts a ping may go
+	// unanswered: ten times what is seen, and less than a host's stack takes to
+	// ask for a neighbour again.
+	mendLimit = 500 * time.Millisecond
 )
 
 // row is what was measured of one kind of fault.
@@ -141,6 +145,9 @@ func (s sample) check(t *testing.T, f fault) {
 	}
 	if goal := goals[f.rung]; goal > 0 && !f.waits && s.repair > 10*goal {
 		t.Errorf("repaired in %v, goal %v", s.repair, goal)
+	}
+	if f.mend != nil && s.repair > mendLimit {
+		t.Errorf("answered %v after the end of the fault", s.repair)
 	}
 	if !s.agrees(f) {
 		t.Errorf("an outage of %v by the daemon, of %v by the probe", s.outage, s.silence)

@@ -6,7 +6,7 @@ import "time"
 // Until then they are worth sending: a TCP whose retransmissions are among them
 // goes on at once. What is older does harm: a TCP takes the time that the
 // acknowledgement took for the round-trip time, three times of which it waits
-// where anything is lost then. After an outage of 3 s whose frames were all sent,
+// where anything is lost then. After outages of 3 s whose frames had all waited,
 // one connection in three stood still for 5-10 s more.
 const staleAfter = 500 * time.Millisecond
 

@@ -46,7 +46,7 @@ func TestMistakesInOrders(t *testing.T) {
 		"reset":                        "reset takes what to reset: qp, cq or device",
 		"reset qp cq":                  "reset takes what to reset",
 		"reset world":                  `there is no reset of "world": qp, cq or device`,
-		"reset qp":                     "name one interface of ib0, ib1",
+		"reset qp":                     "name one by --interface: ib0, ib1",
 		"reset qp --interface ib7":     `no interface "ib7"`,
 		"reset qp --device soft":       "not of a device",
 		"reset device --interface ib0": "of all its interfaces",
@@ -78,7 +78,7 @@ func TestOrdersSayWhyNot(t *testing.T) {
 	path, stop := serve(t, f)
 	for _, args := range []string{"fault unplug", "reset qp", "recover", "suspend", "resume"} {
 		out, _, err := ipoibd(t, append(strings.Fields(args), "--control", path)...)
-		if err == nil || err.Error() != "refused: not allowed: start the daemon with --allow-faults" || out != "" {
+		if err == nil || err.Error() != "not allowed: start the daemon with --allow-faults" || out != "" {
 			t.Errorf("%s: %q, %v", args, out, err)
 		}
 	}

@@ -54,7 +54,7 @@ func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 }
 
 func printDevice(w io.Writer, d *control.Device, now time.Time) {
-	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), d.State)
+	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), deviceState(d))
 	printRecovery(w, d.Recovery, now)
 	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 1) {
 		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
@@ -115,6 +115,16 @@ func deviceTitle(d *control.Device) string {
 		return "device " + d.Name
 	}
 	return "device " + d.Name + " on " + d.Underlay
+}
+
+// deviceState tells the state of a device that was named before.
+func deviceState(d *control.Device) string {
+	for _, subject := range []string{"device " + d.Name + " is ", "device is "} {
+		if rest, ok := strings.CutPrefix(d.State, subject); ok {
+			return rest
+		}
+	}
+	return d.State
 }
 
 func printInterface(w io.Writer, f *control.Interface, now time.Time) {

@@ -39,7 +39,7 @@ func TestPrintStatus(t *testing.T) {
 	for _, want := range []string{
 		"ipoibd v1 pid 7, up 0s",
 		"device soft open", "port 1 ACTIVE, MTU 2048", "GID 1 fe80:", "up to 1448 bytes", "notice a NAT",
-		"device other on eth7 device is lost",
+		"device other on eth7 lost",
 		"interface ib0 up", "last error queue pair has failed: it is in SQE",
 		"link MAC 02:00:00:00:00:01, MTU 1444, carrier on, on port 1 of soft", "behind it MAC 02:00:00:00:00:02",
 		"QP 0x000011 RTS, P_Key 0xffff, Q_Key 0x00000b1b", "CQs send ok, receive error",

@@ -136,7 +136,7 @@ func refused(resp *http.Response) error {
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&r); err != nil || r.Error == "" {
 		return fmt.Errorf("control socket: %s", resp.Status)
 	}
-	return fmt.Errorf("refused: %s", r.Error)
+	return errors.New(r.Error)
 }
 
 func dialError(path string, err error) error {

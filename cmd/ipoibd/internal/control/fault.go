@@ -25,11 +25,11 @@ type FaultKind struct {
 // faultTexts say what the kinds of hca/faults do.
 var faultTexts = [faults.NumKind]string{
 	faults.SendErrorSQE:    "a send fails, the queue pair goes to SQE",
-	faults.SendFlushSQE:    "likewise, but only flushes tell",
+	faults.SendFlushSQE:    "as send_error_sqe, but its completion says only that it was flushed",
 	faults.SendErrorErr:    "a send fails, the queue pair goes to ERR",
-	faults.SendFlushErr:    "likewise, but only flushes tell",
+	faults.SendFlushErr:    "as send_error_err, but its completion says only that it was flushed",
 	faults.RecvErrorErr:    "a receive fails, the queue pair goes to ERR",
-	faults.RecvFlushErr:    "likewise, but only flushes tell",
+	faults.RecvFlushErr:    "as recv_error_err, but its completion says only that it was flushed",
 	faults.ResetFails:      "a queue pair refuses to be reset",
 	faults.CreateQPFails:   "a queue pair cannot be created",
 	faults.CQOverrun:       "a completion queue overruns, with its event",

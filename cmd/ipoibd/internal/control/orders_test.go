@@ -115,6 +115,7 @@ func TestRefusalsOfRequests(t *testing.T) {
 		{"POST", "/v1/fault", `{"kind":"unplug","after":1e99}`, 400, "bad request: json"},
 		{"POST", "/v1/fault", `{"kind":"unplug"} {"kind":"unplug"}`, 400, "more than one JSON value"},
 		{"POST", "/v1/fault", `{"kind":"unplug"} x`, 400, "bad request: invalid character"},
+		{"POST", "/v1/fault", `{"kind":"unplug","verb":"query_port"}`, 400, "unplug takes no verb"},
 		{"POST", "/v1/fault", `{"kind":"replug","count":2}`, 400, "replug takes no after, count or verb"},
 		{"POST", "/v1/fault", `{"kind":"unplug","device":"hard"}`, 404, `no device "hard"`},
 		{"POST", "/v1/fault", `{"kind":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too large"},
@@ -142,7 +143,7 @@ func TestSeveralHaveToBeNamed(t *testing.T) {
 	f := newFake()
 	f.names = Names{Devices: []string{"a", "b"}, Interfaces: []string{}}
 	path := serve(t, f)
-	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "name one device of a, b") {
+	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "name one by --device: a, b") {
 		t.Errorf("%d %q", code, text)
 	}
 	if code, text := raw(t, path, "POST", "/v1/reset", `{"scope":"qp"}`); code != 404 || !strings.Contains(text, "there is no interface") {
@@ -166,7 +167,7 @@ func TestRefusalsOfTheDaemon(t *testing.T) {
 			if got, text := raw(t, path, "POST", "/v1/suspend", ""); got != code || text != f.err.Error() {
 				t.Errorf("%d %q, want %d", got, text, code)
 			}
-			want := "refused: because: " + err.Error()
+			want := "because: " + err.Error()
 			if err := PostSuspend(t.Context(), path); err == nil || err.Error() != want {
 				t.Errorf("client: %v, want %s", err, want)
 			}

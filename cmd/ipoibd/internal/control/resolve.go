@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"ipoibd/hca/faults"
 )
 
 // bare is the body of an order that says all by its path.
@@ -18,6 +20,8 @@ func (q *FaultRequest) resolve(n Names) (err error) {
 		return fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' has them", ErrInvalid, q.Kind)
 	case kind.Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
 		return fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
+	case q.Verb != "" && q.Kind != faults.VerbHangs.String():
+		return fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
 	}
 	q.Device, err = pick("device", q.Device, n.Devices)
 	return err
@@ -58,5 +62,5 @@ func pick(what, name string, have []string) (string, error) {
 	case len(have) == 0:
 		return "", fmt.Errorf("%w: there is no %s", ErrNotFound, what)
 	}
-	return "", fmt.Errorf("%w: there are several, name one %s of %s", ErrInvalid, what, strings.Join(have, ", "))
+	return "", fmt.Errorf("%w: there are several, name one by --%s: %s", ErrInvalid, what, strings.Join(have, ", "))
 }

@@ -9,7 +9,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -157,7 +156,6 @@ var refusals = []struct{ of, as error }{
 	{device.ErrSuspended, control.ErrConflict},
 	{device.ErrResumed, control.ErrConflict},
 	{device.ErrEnded, control.ErrConflict},
-	{hca.ErrInvalid, control.ErrInvalid},
 }
 
 func refusal(err error) error {

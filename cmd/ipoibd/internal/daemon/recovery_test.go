@@ -182,7 +182,7 @@ func TestR14ZombieFreesThePort(t *testing.T) {
 	underlay(t, "under0", 1)
 	d := runSoft(t, func(c *config.Device) { c.Grace = 200 * time.Millisecond })
 	s := d.View().Session
-	s.Acquire()
+	s.Acquire("user")
 	pd, err := s.AllocPD()
 	must(t, err)
 	must(t, d.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "create_cq"}))
@@ -202,7 +202,7 @@ func TestR14ZombieFreesThePort(t *testing.T) {
 		t.Errorf("the hung verb: %v", err)
 	}
 	must(t, pd.Close())
-	s.Release()
+	s.Release("user")
 }
 
 // The time of a reset on real sockets, printed.

@@ -281,7 +281,7 @@ func (u *user) follow(v View) {
 		time.Sleep(u.takes)
 	}
 	u.letGo()
-	if v.Session != nil && v.Session.Acquire() {
+	if v.Session != nil && v.Session.Acquire("user") {
 		u.held = v.Session
 		u.seen = append(u.seen, v.Session.Instance)
 	}
@@ -289,7 +289,7 @@ func (u *user) follow(v View) {
 
 func (u *user) letGo() {
 	if u.held != nil {
-		u.held.Release()
+		u.held.Release("user")
 		u.held = nil
 	}
 }

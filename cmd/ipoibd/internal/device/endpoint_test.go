@@ -21,8 +21,8 @@ func TestEndpointHealth(t *testing.T) {
 		b := startBench(t)
 		defer b.stop()
 		v := b.View()
-		v.Session.Acquire()
-		defer v.Session.Release()
+		v.Session.Acquire("user")
+		defer v.Session.Release("user")
 		e, err := OpenEndpoint(v.Session, testSpec(v), 1)
 		if err != nil {
 			t.Fatal(err)

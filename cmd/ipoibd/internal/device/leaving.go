@@ -153,8 +153,16 @@ func (o *owner) abandon() {
 		return
 	}
 	l.abandoned, l.patience = true, time.Time{}
-	o.note(fmt.Sprintf("going on without %d users that do not let go of it", l.s.inUse()))
+	o.note(late(l.s.usedBy()))
 	l.s.abandon()
+}
+
+// late names who has not let go of a session in time.
+func late(users []string) string {
+	if len(users) == 0 {
+		return "closing it takes too long; going on without"
+	}
+	return "not let go in time by " + strings.Join(users, ", ") + "; going on without"
 }
 
 // reset is what the coordinator calls in the process that hosts it.

@@ -166,20 +166,20 @@ func TestR13EveryUserIsTold(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		idle := b.newUser(0)
 		s := b.View().Session
-		if !s.Acquire() {
+		if !s.Acquire("user") {
 			t.Fatal("cannot use an open session")
 		}
 		b.Ask(qprecovery.ReasonVerbFailed)
 		synctest.Wait()
 		newcomer := b.newUser(0)
-		if idle.held != nil || newcomer.held != nil || s.Acquire() {
+		if idle.held != nil || newcomer.held != nil || s.Acquire("user") {
 			t.Error("used while a reset is pending")
 		}
 		time.Sleep(qprecovery.DefaultGrace - time.Second)
 		if b.slot.did().opens != 1 {
 			t.Error("opened anew while the old session is in use")
 		}
-		s.Release()
+		s.Release("user")
 		next := b.healthy(soon)
 		synctest.Wait()
 		if idle.held != next || newcomer.held != next || next.Instance != 2 {
@@ -196,7 +196,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 			bubble(t, func(c *Config) { c.Grace = grace }, func(b *bench) {
 				good := b.newUser(time.Second)
 				s := b.View().Session
-				s.Acquire()
+				s.Acquire("ib7")
 				pd, err := s.AllocPD()
 				if err != nil {
 					t.Fatal(err)
@@ -210,6 +210,9 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Errorf("reset after %s", took)
 				}
 				synctest.Wait()
+				if want := []string{"not let go in time by ib7; going on without"}; !slices.Equal(b.notes(), want) {
+					t.Errorf("notes %q, want %q", b.notes(), want)
+				}
 				if good.held != next {
 					t.Error("the others do not go on")
 				}
@@ -221,7 +224,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 						t.Errorf("close a zombie: %v", err)
 					}
 				}
-				s.Release()
+				s.Release("ib7")
 				time.Sleep(time.Hour)
 				if b.View().Session != next || len(b.Status().History) != 1 {
 					t.Error("the zombie's release was heard")
@@ -272,7 +275,7 @@ func TestR15RequestsAreOne(t *testing.T) {
 func TestR18FatalFailsTheSession(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
-		s.Acquire()
+		s.Acquire("user")
 		b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
 		synctest.Wait()
 		if _, err := s.AllocPD(); !errors.Is(err, hca.ErrIO) {
@@ -281,7 +284,7 @@ func TestR18FatalFailsTheSession(t *testing.T) {
 		if b.View().Session != nil || b.slot.did().opens != 1 {
 			t.Error("the next instance does not wait for the user")
 		}
-		s.Release()
+		s.Release("user")
 		b.healthy(soon)
 	})
 }
@@ -292,7 +295,7 @@ func TestR19HungVerbReturnsByReset(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			bubble(t, nil, func(b *bench) {
 				s := b.View().Session
-				s.Acquire()
+				s.Acquire("user")
 				b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: verb})
 				returned := make(chan error, 1)
 				go func() {
@@ -308,7 +311,7 @@ func TestR19HungVerbReturnsByReset(t *testing.T) {
 				if err := <-returned; err != nil && !errors.Is(err, hca.ErrIO) {
 					t.Errorf("AllocPD: %v", err)
 				}
-				s.Release()
+				s.Release("user")
 				if next := b.healthy(soon + closePatience); next.Instance != 2 {
 					t.Errorf("instance %d", next.Instance)
 				}
@@ -333,7 +336,7 @@ func TestR20EarlierInstance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire() {
+		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire("user") {
 			t.Errorf("%+v", v)
 		}
 		if got := b.Status().Counts.Stale; got != stale+1 {

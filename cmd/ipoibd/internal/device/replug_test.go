@@ -31,7 +31,7 @@ func TestR21OnePath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, nil, func(b *bench) {
 				s := b.View().Session
-				s.Acquire()
+				s.Acquire("user")
 				u := b.newUser(0)
 				c.down(b)
 				synctest.Wait()
@@ -43,7 +43,7 @@ func TestR21OnePath(t *testing.T) {
 				if b.slot.did().opens != 1 {
 					t.Error("opened before everybody let go")
 				}
-				s.Release()
+				s.Release("user")
 				next := b.healthy(soon)
 				synctest.Wait()
 				if u.held != next || next.Instance != 2 || b.slot.did().resets != c.resets {

@@ -246,7 +246,7 @@ func TestR12CloseWithAVerbThatHangs(t *testing.T) {
 		t.Run(verb, func(t *testing.T) {
 			bubble(t, nil, func(b *bench) {
 				s := b.View().Session
-				s.Acquire()
+				s.Acquire("user")
 				e, err := OpenEndpoint(s, testSpec(b.View()), 1)
 				if err != nil {
 					t.Fatal(err)
@@ -255,7 +255,7 @@ func TestR12CloseWithAVerbThatHangs(t *testing.T) {
 				if err := e.Close(); err == nil {
 					t.Error("closed")
 				}
-				s.Release()
+				s.Release("user")
 				if err := b.Reset(b.t.Context()); err != nil {
 					t.Fatal(err)
 				}

@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"ipoibd/hca"
@@ -21,7 +22,7 @@ type Session struct {
 	abandoned   chan struct{} // closed when the users are waited for no more
 
 	mu      sync.Mutex // guards what follows
-	users   int
+	users   []string   // by name, in order of arrival
 	retired bool
 	idle    chan struct{} // closed when retired and without users
 }
@@ -41,23 +42,25 @@ func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
 // nobody waits for hardware any more. Only the first call counts.
 func (s *Session) Fail(cause error) { s.guard.Fail(cause) }
 
-// Acquire makes the caller a user, unless the session is over.
-func (s *Session) Acquire() bool {
+// Acquire makes who, a name for people, a user, unless the session is over.
+func (s *Session) Acquire(who string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.retired {
 		return false
 	}
-	s.users++
+	s.users = append(s.users, who)
 	return true
 }
 
-// Release undoes Acquire.
-func (s *Session) Release() {
+// Release undoes an Acquire of the same name; of who is no user it is harmless.
+func (s *Session) Release(who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.users--
-	s.checkIdle()
+	if i := slices.Index(s.users, who); i >= 0 {
+		s.users = slices.Delete(s.users, i, i+1)
+		s.checkIdle()
+	}
 }
 
 // retire ends the session: it has no new users. idle is closed once the last one
@@ -77,15 +80,15 @@ func (s *Session) abandon() {
 
 var errAbandoned = errors.New("not let go within the grace period")
 
-// inUse returns how many users there are.
-func (s *Session) inUse() int {
+// usedBy returns the names of the users.
+func (s *Session) usedBy() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.users
+	return slices.Clone(s.users)
 }
 
 func (s *Session) checkIdle() {
-	if s.retired && s.users == 0 {
+	if s.retired && len(s.users) == 0 {
 		close(s.idle)
 	}
 }

@@ -80,7 +80,7 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	holder := newShared(t, path, grace)
 	defer holder.stop()
 	s := holder.await(limit, func(v View) bool { return v.Session != nil }).Session
-	s.Acquire()
+	s.Acquire("user")
 	time.Sleep(2500 * time.Millisecond) // a new host resets nothing before it has settled
 	if err := host.Reset(t.Context()); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	if host.View().Session != nil || host.slot.did().resets != 0 || s.guard.Err() == nil {
 		t.Errorf("%+v, %d resets, the holder: %v", host.View(), host.slot.did().resets, s.guard.Err())
 	}
-	s.Release()
+	s.Release("user")
 	for _, b := range []*bench{host, holder} {
 		if err := b.Recover(t.Context()); err != nil {
 			t.Fatal(err)

@@ -24,8 +24,6 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.opening.next, o.opening.op = a, a.Op
 	case qprecovery.Refresh:
 		o.refresh()
-	case qprecovery.ResetEnded:
-		o.log.Info("device open", "instance", a.Gen)
 	case qprecovery.GiveUp:
 		o.note("not waited for any more; order `ipoibd recover` once it is back")
 	case qprecovery.ReportForeign:

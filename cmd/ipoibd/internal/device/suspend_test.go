@@ -24,7 +24,7 @@ func TestR26Suspend(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.newUser(time.Second)
 		s := b.View().Session
-		s.Acquire()
+		s.Acquire("user")
 		ended := make(chan error, 1)
 		go func() { ended <- b.Suspend(b.t.Context()) }()
 		time.Sleep(2 * time.Second)
@@ -34,7 +34,7 @@ func TestR26Suspend(t *testing.T) {
 		if len(ended) > 0 {
 			t.Error("suspended while it is in use")
 		}
-		s.Release()
+		s.Release("user")
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -68,7 +68,7 @@ func TestR26Suspend(t *testing.T) {
 func TestR26SilentUser(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
-		s.Acquire()
+		s.Acquire("user")
 		pd, err := s.AllocPD()
 		if err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func TestR26SilentUser(t *testing.T) {
 		if err := pd.Close(); err != nil {
 			t.Error(err)
 		}
-		s.Release()
+		s.Release("user")
 	})
 }
 

@@ -115,12 +115,12 @@ func (f *Iface) renew(a *attachment, qpn hca.QPN) {
 
 // attach opens an endpoint and starts the pumps; then the carrier comes on.
 func (f *Iface) attach(s *device.Session, plan port.Plan) error {
-	if !s.Acquire() {
+	if !s.Acquire(f.cfg.Name) {
 		return hca.ErrClosed
 	}
 	a := f.newAttachment(s, plan, f.rec.ladder.NextGen())
 	if err := f.open(a); err != nil {
-		s.Release()
+		s.Release(f.cfg.Name)
 		return err
 	}
 	f.adopt(a)
@@ -185,7 +185,7 @@ func (f *Iface) detach(why string) {
 	}
 	f.log.Info("closing queue pair", "qpn", a.qpn.String(), "reason", why)
 	f.accuse(f.letGo(a))
-	a.session.Release()
+	a.session.Release(f.cfg.Name)
 	f.rec.stale.begin(time.Now())
 }
 

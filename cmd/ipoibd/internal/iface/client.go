@@ -22,6 +22,7 @@ const (
 
 // client lets go of sessions, unless it was told to misbehave.
 type client struct {
+	name string       // of the interface
 	next atomic.Int32 // Misbehaviour
 
 	at   time.Time       // when it lets go; zero: not before Run's end
@@ -35,7 +36,7 @@ func (c *client) release(s *device.Session) {
 	c.end()
 	switch Misbehaviour(c.next.Swap(int32(Obliging))) {
 	case Obliging:
-		s.Release()
+		s.Release(c.name)
 	case Slow:
 		c.held, c.at = s, time.Now().Add(slowRelease)
 	case Dead:
@@ -53,7 +54,7 @@ func (c *client) expire(now time.Time) {
 // end lets go at once. Harmless when nothing is kept back.
 func (c *client) end() {
 	if c.held != nil {
-		c.held.Release()
+		c.held.Release(c.name)
 	}
 	c.held, c.at = nil, time.Time{}
 }

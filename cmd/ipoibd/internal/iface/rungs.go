@@ -111,7 +111,7 @@ func (f *Iface) release(op uint64) {
 // cannot be used it is not recovery that waits for it.
 func (f *Iface) startAnew(run qprecovery.Run) {
 	to, err := f.target(f.fab.dev.View())
-	if err == nil && !to.session.Acquire() {
+	if err == nil && !to.session.Acquire(f.cfg.Name) {
 		err = hca.ErrClosed
 	}
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *Iface) startAnew(run qprecovery.Run) {
 		err := f.open(a)
 		r := rungResult(run, a, err, func() {
 			if err != nil {
-				to.session.Release()
+				to.session.Release(f.cfg.Name)
 				return
 			}
 			f.adopt(a)

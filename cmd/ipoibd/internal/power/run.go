@@ -68,7 +68,7 @@ func (r *run) miss(err error) {
 	r.retry = time.Now().Add(r.pause)
 	if !r.quiet {
 		r.quiet = true
-		r.log.Info("the system sleeps and shuts down without a word to this daemon; 'ipoibd suspend' and 'ipoibd resume' are the words", "reason", err)
+		r.log.Info("this daemon does not hear when the system goes to sleep or shuts down; order 'ipoibd suspend' before and 'ipoibd resume' after", "reason", err)
 	}
 }
 

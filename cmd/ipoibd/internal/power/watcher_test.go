@@ -251,7 +251,7 @@ func TestR26LogindRestarts(t *testing.T) {
 	w.expect("resume")
 	f.waitLocks(1)
 	w.finish(nil)
-	if n := w.log.count("without a word"); n != 2 {
+	if n := w.log.count("does not hear"); n != 2 {
 		t.Errorf("the loss is in the log %d times, want 2", n)
 	}
 }
@@ -365,7 +365,7 @@ func TestR27BusDies(t *testing.T) {
 func TestR27NoBus(t *testing.T) {
 	b := newBus(t)
 	w := watch(t)
-	eventually(t, "the log says so", func() bool { return w.log.count("without a word") == 1 })
+	eventually(t, "the log says so", func() bool { return w.log.count("does not hear") == 1 })
 	time.Sleep(firstRetry * 3 / 2)
 	b.start()
 	time.Sleep(2 * firstRetry)

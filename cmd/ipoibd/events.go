@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,6 +44,9 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 	if f.json {
 		show = func(out io.Writer, e journal.Entry) error { return json.NewEncoder(out).Encode(e) }
 	}
+	if err := f.check(cmd.Context()); err != nil {
+		return err
+	}
 	var last uint64
 	err := control.GetEvents(cmd.Context(), f.control, 0, f.follow, func(e journal.Entry) error {
 		if last != 0 && e.Seq > last+1 {
@@ -57,6 +62,24 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has ended")
 	}
 	return err
+}
+
+// check asks whether what is named exists: of a name that is mistaken there would
+// be no entries, and no word.
+func (f *eventsFlags) check(ctx context.Context) error {
+	if f.iface == "" && f.device == "" {
+		return nil
+	}
+	s, err := control.GetStatus(ctx, f.control)
+	switch {
+	case err != nil:
+		return err
+	case f.iface != "" && !slices.ContainsFunc(s.Interfaces, func(i control.Interface) bool { return i.Name == f.iface }):
+		return fmt.Errorf("there is no interface %q", f.iface)
+	case f.device != "" && !slices.ContainsFunc(s.Devices, func(d control.Device) bool { return d.Name == f.device }):
+		return fmt.Errorf("there is no device %q", f.device)
+	}
+	return nil
 }
 
 // wants reports whether entries of a scope are to be shown.

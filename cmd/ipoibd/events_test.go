@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
@@ -44,6 +45,7 @@ func tell(f *fake, entries []journal.Entry) {
 
 func TestR29EventsTable(t *testing.T) {
 	f := newFake()
+	f.status = named()
 	path, _ := serve(t, f)
 	tell(f, story())
 	lines := strings.SplitAfter(table, "\n")
@@ -52,7 +54,6 @@ func TestR29EventsTable(t *testing.T) {
 		"--interface ib0":                lines[0] + lines[1] + lines[4],
 		"--device soft":                  lines[2] + lines[3],
 		"--interface ib0 --device soft":  table,
-		"--interface ib9":                "",
 		"--follow=false --interface ib0": lines[0] + lines[1] + lines[4],
 	} {
 		out, errOut, err := ipoibd(t, append(strings.Fields(args), "events", "--control", path)...)
@@ -60,6 +61,24 @@ func TestR29EventsTable(t *testing.T) {
 			t.Errorf("events %s: %v %s\n%swant\n%s", args, err, errOut, out, want)
 		}
 	}
+}
+
+func TestEventsOfWhatThereIsNot(t *testing.T) {
+	f := newFake()
+	f.status = named()
+	path, _ := serve(t, f)
+	for args, want := range map[string]string{
+		"--interface soft": `there is no interface "soft"`, "--device ib0": `there is no device "ib0"`,
+	} {
+		if _, _, err := ipoibd(t, append(strings.Fields(args), "events", "--control", path)...); err == nil || err.Error() != want {
+			t.Errorf("events %s: %v, want %s", args, err, want)
+		}
+	}
+}
+
+// named has one device and one interface.
+func named() control.Status {
+	return control.Status{Devices: []control.Device{{Name: "soft"}}, Interfaces: []control.Interface{control.NewInterface("ib0", "soft")}}
 }
 
 func TestR29EventsAsJSON(t *testing.T) {

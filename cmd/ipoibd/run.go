@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -113,11 +114,20 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	if err != nil || !fs.Changed("control") {
 		return cfg, err
 	}
-	cfg.Control = f.control
+	cfg.Control = f.controlPath()
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%s with --control %s: %w", f.file, f.control, err)
 	}
 	return cfg, nil
+}
+
+// controlPath makes what the flag says absolute: on a command line a path is
+// relative to where one is.
+func (f *runFlags) controlPath() string {
+	if path, err := filepath.Abs(f.control); err == nil && f.control != "" {
+		return path
+	}
+	return f.control
 }
 
 func (f *runFlags) fromFlags() (*config.Config, error) {
@@ -127,7 +137,7 @@ func (f *runFlags) fromFlags() (*config.Config, error) {
 	}
 	f.iface.PKey = pkey
 	f.device.PKeys = append(f.device.PKeys[:0], pkey)
-	cfg := &config.Config{Control: f.control, Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
+	cfg := &config.Config{Control: f.controlPath(), Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
 	if err := cfg.Validate(); err != nil {
 		return nil, errors.New(flagOfField.Replace(err.Error()))
 	}

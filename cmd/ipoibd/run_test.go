@@ -47,17 +47,17 @@ func TestFlagMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"--pkey: ":                      {"--pkey", "zero"},
-		"--name and --config exclude":   {"--name", "ib1", "--config", file},
-		"--name: \"a b\" is not":        {"--name", "a b"},
-		"--mtu: 9000 is outside":        {"--mtu", "9000"},
-		"--known-peers-only: needs":     {"--known-peers-only"},
-		"read configuration":            {"--config", file + "x"},
-		"--peer: \"10.0.0.300\" is":     {"--peer", "10.0.0.300"},
-		"--gid: \"here\" is not":        {"--gid", "here"},
-		"--underlay: \"a/b\" is not":    {"--underlay", "a/b"},
-		"--control: \"\" is not a path": {"--control", ""},
-		"\"/shared\" is the control":    {"--config", file, "--control", "/shared"},
+		"--pkey: ":                           {"--pkey", "zero"},
+		"--name and --config exclude":        {"--name", "ib1", "--config", file},
+		"--name: \"a b\" is not":             {"--name", "a b"},
+		"--mtu: 9000 is outside":             {"--mtu", "9000"},
+		"--known-peers-only: needs":          {"--known-peers-only"},
+		"read configuration":                 {"--config", file + "x"},
+		"--peer: \"10.0.0.300\" is":          {"--peer", "10.0.0.300"},
+		"--gid: \"here\" is not":             {"--gid", "here"},
+		"--underlay: \"a/b\" is not":         {"--underlay", "a/b"},
+		"--control: \"\" is not an absolute": {"--control", ""},
+		"\"/shared\" is the control":         {"--config", file, "--control", "/shared"},
 	} {
 		if _, err := configure(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

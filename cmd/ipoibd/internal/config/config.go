@@ -104,7 +104,7 @@ func (c *Config) Validate() error {
 
 func (c *Config) problems() (ps []problem) {
 	if !validSocket(c.Control) {
-		ps = append(ps, problem{"control", fmt.Sprintf("%q is not a path of 1 to %d bytes", c.Control, maxControl)})
+		ps = append(ps, problem{"control", fmt.Sprintf("%q is not an absolute path of at most %d bytes", c.Control, maxControl)})
 	}
 	sockets := map[string]string{filepath.Clean(c.Control): "is the control socket"}
 	devices := map[string]*Device{}
@@ -204,7 +204,7 @@ func (f *Interface) problems(at string) (ps []problem) {
 
 func (d *Device) recoveryProblems(at string) (ps []problem) {
 	if d.Coordinator != "" && !validSocket(d.Coordinator) {
-		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not a path of 1 to %d bytes", d.Coordinator, maxControl)})
+		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not an absolute path of at most %d bytes", d.Coordinator, maxControl)})
 	}
 	if d.Grace < minGrace || d.Grace > maxGrace {
 		ps = append(ps, problem{at + ".grace", fmt.Sprintf("%s is outside of %s to %s", d.Grace, minGrace, maxGrace)})
@@ -215,9 +215,10 @@ func (d *Device) recoveryProblems(at string) (ps []problem) {
 	return ps
 }
 
-// validSocket: a path that the kernel takes, in the file system.
+// validSocket: a path that the kernel takes, and that is the same wherever the
+// daemon was started.
 func validSocket(s string) bool {
-	return s != "" && len(s) <= maxControl && !strings.HasPrefix(s, "@") && !strings.Contains(s, "\x00")
+	return filepath.IsAbs(s) && len(s) <= maxControl && !strings.Contains(s, "\x00")
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

@@ -99,9 +99,9 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 func (d *daemon) fault(dev *softDevice, q control.FaultRequest) error {
 	switch q.Kind {
 	case control.FaultReplug:
-		dev.replug(pluggedIn)
+		return dev.replug(pluggedIn)
 	case control.FaultReplugOther:
-		dev.replug(pluggedOther)
+		return dev.replug(pluggedOther)
 	case control.FaultClientSlow:
 		d.misbehave(q.Device, iface.Slow)
 	case control.FaultClientDead:

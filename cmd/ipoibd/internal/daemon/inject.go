@@ -77,4 +77,4 @@ func (d *softDevice) inject(f faults.Fault) error {
 }
 
 // replug undoes an unplug: the same device comes back, or another one.
-func (d *softDevice) replug(p plugged) { d.slot.plug(p) }
+func (d *softDevice) replug(p plugged) error { return d.slot.plug(p) }

@@ -78,6 +78,11 @@ func TestR24NetdevIsNoticed(t *testing.T) {
 	}
 	underlay(t, "under0", 1)
 	d := runSoft(t, nil)
+	for _, p := range []plugged{pluggedIn, pluggedOther} {
+		if err := d.replug(p); !errors.Is(err, control.ErrConflict) {
+			t.Errorf("replug of what was not pulled out: %v", err)
+		}
+	}
 	for range 3 {
 		last := d.View().Session
 		must(t, netlink.LinkDel(find(t, "under0")))
@@ -139,12 +144,12 @@ func TestR21UnplugAndReplug(t *testing.T) {
 		if err := d.inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, control.ErrConflict) {
 			t.Errorf("a fault of a device that is gone: %v", err)
 		}
-		d.replug(pluggedOther)
+		must(t, d.replug(pluggedOther))
 		time.Sleep(100 * time.Millisecond)
 		if !isGone(d.View()) {
 			t.Error("another device was taken")
 		}
-		d.replug(pluggedIn)
+		must(t, d.replug(pluggedIn))
 		await(t, d, isAfter(last))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
@@ -40,16 +41,23 @@ func newSlot(netdev string, log *slog.Logger) *slot {
 	return &slot{netdev: netdev, log: log, changed: make(chan struct{}, 1)}
 }
 
-// plug does what a fault orders. It never blocks.
-func (s *slot) plug(p plugged) {
+// plug does what a fault orders. It never blocks. control.ErrConflict where the HCA
+// was not pulled out, so that nothing can be put in.
+func (s *slot) plug(p plugged) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plugged == pluggedIn && p != pluggedOut {
+		return errNotPulledOut
+	}
 	s.plugged = p
-	s.mu.Unlock()
 	select {
 	case s.changed <- struct{}{}:
 	default: // the last change was not looked at yet
 	}
+	return nil
 }
+
+var errNotPulledOut = fmt.Errorf("%w: nothing is unplugged; 'ipoibd fault unplug' first", control.ErrConflict)
 
 // look returns the HCA that is there: hca.ErrNoDevice when there is none.
 func (s *slot) look() (qprecovery.Identity, error) {

@@ -121,7 +121,7 @@ func (d *softDevice) open(ctx context.Context) (hca.Device, error) {
 		return nil, err
 	}
 	d.engine.Store(e)
-	dev, err := d.plans.wrap(e.Device, faults.Options{OnUnplug: func() { d.slot.plug(pluggedOut) }})
+	dev, err := d.plans.wrap(e.Device, faults.Options{OnUnplug: func() { _ = d.slot.plug(pluggedOut) }})
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}

@@ -20,14 +20,19 @@ type Journal struct {
 // New returns an empty journal.
 func New() *Journal { return &Journal{added: make(chan struct{})} }
 
-// Add gives an entry its number, and the present time where it has none. It
-// pushes the oldest out and never waits for a reader.
+// Add gives an entry its number, and the present time where it has none. Two
+// ladders may report a moment's events in another order than they happened: one
+// that comes late is given the time of the entry before it, so that times follow
+// the numbers. Add pushes the oldest out and never waits for a reader.
 func (j *Journal) Add(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if before := j.ring[j.last%Size].Time; e.Time.Before(before) {
+		e.Time = before
+	}
 	j.last++
 	e.Seq = j.last
 	j.ring[e.Seq%Size] = e

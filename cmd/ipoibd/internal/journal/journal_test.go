@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -58,7 +59,7 @@ func TestSinceReturnsWhatIsKept(t *testing.T) {
 
 func TestTimeOfAnEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j, told := New(), time.Unix(1e9, 0)
+		j, told := New(), time.Now().Add(-time.Minute)
 		j.Add(Entry{Time: told})
 		time.Sleep(time.Hour)
 		j.Add(Entry{})
@@ -120,6 +121,21 @@ func TestReaderSeesAllOfSeveralWriters(t *testing.T) {
 				t.Fatalf("number %d, want %d", e.Seq, seq)
 			}
 		}
+	}
+}
+
+// Times follow the numbers, whichever ladder reports first.
+func TestR29TimesFollowTheNumbers(t *testing.T) {
+	j := New()
+	for _, ms := range []int{5, 3, 7, 7, 6} {
+		j.Add(Entry{Time: at(ms)})
+	}
+	var got []time.Duration
+	for _, e := range j.Since(0) {
+		got = append(got, e.Time.Sub(epoch)/time.Millisecond)
+	}
+	if want := []time.Duration{5, 5, 7, 7, 7}; !slices.Equal(got, want) {
+		t.Errorf("%d ms, want %d", got, want)
 	}
 }
 

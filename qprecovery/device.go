@@ -260,17 +260,21 @@ func (d *DeviceLadder) resume(now time.Time) {
 	}
 }
 
-// done takes the result of the operation under way; any other is stale.
+// done takes the result of the operation under way; any other is stale. A drop
+// that is ClassTransient has let the device go, but others did not: it can be
+// opened again, and was not reset (R16).
 func (d *DeviceLadder) done(now time.Time, ev Done) {
 	if !d.state.operating() || ev.Op != d.op.id {
 		d.history.counts.Stale++
 		return
 	}
-	ok := ev.Class == ClassSuccess
-	d.view.held = d.opening() && ok || !d.opening() && !ok
+	ok, free := ev.Class == ClassSuccess, ev.Class == ClassSuccess || ev.Class == ClassTransient
+	d.view.held = d.opening() && ok || !d.opening() && !free
 	switch {
 	case ev.Class == ClassStuck:
 		d.result(now, deviceCauseTimeout)
+	case !ok && free && !d.opening():
+		d.result(now, deviceCauseOthers)
 	case !ok:
 		d.result(now, deviceCauseFailed)
 	case d.state == DeviceDropping && !d.ordered() && d.budget.spent(now, RungDevice):

@@ -46,6 +46,8 @@ func (d *DeviceLadder) reasonOf(on deviceCause) Reason {
 		return ReasonVerbTimeout
 	case deviceCauseSpent:
 		return ReasonRepeated
+	case deviceCauseOthers:
+		return ReasonHeld
 	default:
 		return d.why
 	}
@@ -180,7 +182,7 @@ func (d *DeviceLadder) open(now time.Time) {
 func (d *DeviceLadder) ordered() bool { return d.why == ReasonOperator || d.why == ReasonResumed }
 
 // waiting tries at once where the device is in the list and somebody said so, or
-// it was let go just now.
+// it was let go just now: reset or not, it may serve.
 func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
 	if d.wait.until.IsZero() {
 		d.wait.until = now.Add(d.cfg.GiveUpAfter)
@@ -189,7 +191,7 @@ func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
 	switch {
 	case !d.view.listed:
 		d.emit(Refresh{})
-	case d.ordered(), from == DeviceReleasing && !d.view.held:
+	case d.ordered(), !d.view.held && (from == DeviceReleasing || from == DeviceDropping):
 		d.try(now, d.why)
 	}
 }

@@ -41,6 +41,7 @@ const (
 	deviceCauseSpent                      // it succeeded, and there are too many resets
 	deviceCauseFailed
 	deviceCauseTimeout
+	deviceCauseOthers  // we let go, others did not: there was no reset
 	deviceCauseDue     // a pause is over, or the wait's next try
 	deviceCauseHeld    // the wait's next try, with the device not let go yet
 	deviceCauseGiveUp  // the wait is over
@@ -107,6 +108,7 @@ var deviceRows = []deviceRow{
 	{DeviceDropping, deviceCauseSpent, DevicePausing},
 	{DeviceDropping, deviceCauseFailed, DeviceWaiting},
 	{DeviceDropping, deviceCauseTimeout, DeviceWaiting},
+	{DeviceDropping, deviceCauseOthers, DeviceWaiting},
 	{DeviceDropping, deviceCauseRemoved, DeviceWaiting},
 
 	{DevicePausing, deviceCauseDue, DeviceOpening},
@@ -121,6 +123,7 @@ var deviceRows = []deviceRow{
 	{DeviceReleasing, deviceCauseDone, DeviceWaiting},
 	{DeviceReleasing, deviceCauseFailed, DeviceWaiting},
 	{DeviceReleasing, deviceCauseTimeout, DeviceWaiting},
+	{DeviceReleasing, deviceCauseOthers, DeviceWaiting},
 
 	{DeviceWaiting, deviceCauseDue, DeviceRetrying},
 	{DeviceWaiting, deviceCauseHeld, DeviceReleasing},
@@ -140,6 +143,7 @@ var deviceRows = []deviceRow{
 	{DeviceSuspending, deviceCauseDone, DeviceSuspended},
 	{DeviceSuspending, deviceCauseFailed, DeviceSuspended},
 	{DeviceSuspending, deviceCauseTimeout, DeviceSuspended},
+	{DeviceSuspending, deviceCauseOthers, DeviceSuspended},
 
 	{DeviceSuspended, deviceCauseResume, DeviceOpening},
 	{DeviceSuspended, deviceCauseAway, DeviceWaiting},

@@ -70,8 +70,8 @@ var deviceStates = [numDeviceState]struct {
 	DeviceRetrying:  {"retrying", RungWait, true},
 	DeviceGivenUp:   {"given_up", RungGiveUp, false},
 
-	DeviceSuspending: {"suspending", RungDevice, true},
-	DeviceSuspended:  {"suspended", RungDevice, false},
+	DeviceSuspending: {"suspending", RungSuspend, true},
+	DeviceSuspended:  {"suspended", RungSuspend, false},
 }
 
 func (s DeviceState) String() string {

@@ -64,6 +64,7 @@ type Rung uint8
 // Rungs.
 const (
 	RungNone       Rung = iota // health, and the question what state the QP is in
+	RungSuspend                // no medicine: the device is closed while it is not wanted
 	RungResumeQP               // SQE -> RTS, what is posted stays
 	RungResetQP                // RESET -> INIT -> RTR -> RTS: same number, receives posted anew
 	RungRecreateQP             // another QP on the same CQs
@@ -76,7 +77,7 @@ const (
 )
 
 var rungNames = [NumRung]string{
-	"none", "resume_qp", "reset_qp", "recreate_qp", "rebuild_cq", "reset_device", "wait_for_device", "give_up",
+	"none", "suspend", "resume_qp", "reset_qp", "recreate_qp", "rebuild_cq", "reset_device", "wait_for_device", "give_up",
 }
 
 func (r Rung) String() string {

@@ -60,6 +60,9 @@ func printLast(w io.Writer, history []control.RecoveryRecord, now time.Time) {
 }
 
 func lastText(l control.RecoveryRecord, now time.Time) string {
+	if l.Rung == qprecovery.RungSuspend.String() {
+		return fmt.Sprintf("resumed %s ago, was suspended for %s", short(now.Sub(l.End)), short(time.Duration(l.Duration)))
+	}
 	verb := "healed"
 	if l.Stopped {
 		verb = "stopped"

@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/qprecovery"
 )
 
 // ill is a daemon whose device was given up, while one interface waits for it
@@ -76,6 +77,24 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+// A suspension is no reset, and nothing was healed.
+func TestR29SuspensionHasItsOwnWord(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
+	drop := d.Step(now, qprecovery.Suspend{}, nil)[0].(qprecovery.Drop)
+	d.Step(now, qprecovery.Done{Op: drop.Op}, nil)
+	now = now.Add(time.Minute)
+	open := d.Step(now, qprecovery.Resume{}, nil)[0].(qprecovery.Open)
+	d.Step(now, qprecovery.Done{Op: open.Op}, nil)
+	r := control.NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	var out strings.Builder
+	printRecovery(&out, r, now.Add(time.Second))
+	want := "rungs suspend 1 reasons suspended 1 last recovery resumed 1s ago, was suspended for 1m0s"
+	if got := strings.Join(strings.Fields(out.String()), " "); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 

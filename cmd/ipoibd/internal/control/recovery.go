@@ -93,7 +93,8 @@ func (r *Recovery) add(record qprecovery.Record, now time.Time) {
 		record.End = now
 		r.Since, r.Outage = record.Start, journal.Seconds(record.Outage())
 		if n := len(record.Steps); n > 0 && record.Omitted == 0 {
-			r.Reason = record.Steps[n-1].Reason.String()
+			last := record.Steps[n-1]
+			r.Rung, r.Reason = last.Rung.String(), last.Reason.String()
 		}
 	}
 	r.History = append(r.History, newRecord(record, end))

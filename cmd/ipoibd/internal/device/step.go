@@ -10,7 +10,9 @@ import (
 
 // step gives the ladder an event, and does and tells what comes of it.
 func (o *owner) step(ev qprecovery.DeviceEvent) {
-	for _, a := range o.ladder.Step(time.Now(), ev, nil) {
+	actions := o.ladder.Step(time.Now(), ev, nil)
+	o.tracker.Update(o.ladder.History()) // before what the actions note
+	for _, a := range actions {
 		o.act(a)
 	}
 	o.show()
@@ -45,7 +47,6 @@ func (o *owner) record(text string) {
 // show publishes state and view as they are now.
 func (o *owner) show() {
 	before, now := o.status.Load().State, o.newStatus()
-	o.tracker.Update(now.History)
 	o.status.Store(now)
 	if now.State == qprecovery.DevicePausing && before != now.State {
 		o.note(fmt.Sprintf("its resets do not last; pausing %s before it is opened again", time.Until(now.NextTry).Round(time.Second)))

@@ -59,7 +59,7 @@ func TestR26Suspend(t *testing.T) {
 		if next := b.healthy(soon); next.Instance != 2 {
 			t.Errorf("instance %d", next.Instance)
 		}
-		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonSuspended))
+		b.wantSteps(rung(qprecovery.RungSuspend, qprecovery.ReasonSuspended))
 	})
 }
 

@@ -121,7 +121,7 @@ func (d *DeviceLadder) become(now time.Time, to DeviceState, why Reason) {
 	}
 	d.history.begin(now, now, why)
 	d.budget.ill(now)
-	if from.Rung() != to.Rung() && !(from == DeviceSuspended && to == DeviceOpening) { // which ends a suspension
+	if from.Rung() != to.Rung() && (from != DeviceSuspended || to != DeviceOpening) { // which ends a suspension
 		d.history.step(now, to.Rung(), why)
 	}
 	if to.operating() {

@@ -16,6 +16,15 @@
 //	           | moved where it may not be followed     |
 //	stopped    | Run was ended; ib0 stays, no carrier   | never
 //
+// What lies waiting at one moment is taken in a fixed order, causes before their
+// consequences: what became of ib0, results of operations, faults, pumps that
+// ended, the device's view, deadlines; last, and side by side, what may come in
+// floods: address handles, queries, flushed requests, frames for the slow path.
+// So no flood keeps anything waiting, and the same inputs lead to the same
+// decisions. What comes before the floods cannot keep them waiting for long: each
+// operation has one result, each pump ends once, of views and states only the
+// latest is there, and a fault of a QP or CQ is followed by its recovery.
+//
 // ib0 may be moved to another network namespace, a container's. The move sets it
 // down, without addresses; there it is set up again, under whatever name.
 //

@@ -32,40 +32,41 @@ func (f *Iface) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		f.setTimer(timer)
-		select {
+		due := f.setTimer(timer)
+		var now turn
+		select { // the channels are named in the order in which they are asked for
 		case <-ctx.Done():
 			return nil
-		case st, ok := <-links:
+		case st, ok := <-listen(&now, links):
 			if !ok || !st.Present {
 				return f.lost(ctx)
 			}
 			f.hostChanged(st)
 			f.reconcile()
-		case <-views:
-			f.reconcile()
-		case r := <-f.rec.worker.results:
+		case r := <-listen(&now, f.rec.worker.results):
 			f.finished(r)
-		case ev := <-f.rec.faults:
+		case ev := <-listen(&now, f.rec.faults):
 			f.fault(ev)
-		case ev := <-f.rec.flushes:
-			f.fault(ev)
-		case <-f.fab.att.pumpsEnded():
+		case <-listen(&now, f.fab.att.pumpsEnded()):
 			if f.pumpsEnded() != nil {
 				return f.lost(ctx)
 			}
-		case it := <-f.path.slow.host.ready:
+		case <-listen(&now, views):
+			f.reconcile()
+		case <-now.alarm(timer, due):
+			f.expire()
+		case r := <-last(&now, f.fab.att.ahResults()):
+			f.ahResult(r)
+		case q := <-last(&now, f.queries):
+			q()
+		case ev := <-last(&now, f.rec.flushes):
+			f.fault(ev)
+		case it := <-last(&now, f.path.slow.host.ready):
 			f.step(neigh.FromHost{Frame: it.data})
 			f.path.slow.host.done(it)
-		case it := <-f.path.slow.fabric.ready:
+		case it := <-last(&now, f.path.slow.fabric.ready):
 			f.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
 			f.path.slow.fabric.done(it)
-		case r := <-f.fab.att.ahResults():
-			f.ahResult(r)
-		case q := <-f.queries:
-			q()
-		case <-timer.C:
-			f.expire()
 		}
 	}
 }
@@ -96,13 +97,16 @@ func (f *Iface) wind() {
 	f.rec.worker.close()
 }
 
-// setTimer arms the timer for the next thing to do.
-func (f *Iface) setTimer(t *time.Timer) {
-	next := time.Now().Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(time.Now())} {
+// setTimer arms the timer for the next thing to do, and reports whether that is
+// due already.
+func (f *Iface) setTimer(t *time.Timer) (due bool) {
+	now := time.Now()
+	next := now.Add(time.Hour)
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now)} {
 		next = sooner(at, next)
 	}
-	t.Reset(time.Until(next))
+	t.Reset(next.Sub(now))
+	return !next.After(now)
 }
 
 func (f *Iface) expire() {

@@ -26,10 +26,11 @@ func (n *rungs) check(t *testing.T) {
 	}
 }
 
-// follow counts those that were entered since the last call.
+// follow takes what the journal tells since the last call, and counts the rungs
+// that were entered.
 func (s *storm) follow() {
 	for _, e := range s.journal.Since(s.seen) {
-		s.seen = e.Seq
+		s.seen, s.told = e.Seq, append(s.told, e)
 		for r := range qprecovery.NumRung {
 			if e.Kind == journal.KindRung && e.Rung == r.String() {
 				s.rungs[r]++

@@ -19,6 +19,7 @@ type step struct {
 	at      time.Time
 	event   qprecovery.Event
 	actions []qprecovery.Action
+	to      qprecovery.State // entered, or kept
 }
 
 // record has an interface that does not run yet use a recorder.
@@ -31,13 +32,12 @@ func record(f *Iface) *recorder {
 func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Action) []qprecovery.Action {
 	before := len(out)
 	out = r.Ladder.Step(now, ev, out)
-	r.steps = append(r.steps, step{now, ev, slices.Clone(out[before:])})
+	r.steps = append(r.steps, step{now, ev, slices.Clone(out[before:]), r.State()})
 	return out
 }
 
-// replay tells a fresh ladder the same, and fails unless it decides the same. The
-// order in which goroutines tell of what happens at one instant is not the seed's;
-// what is decided then is a matter of that order alone.
+// replay tells a fresh ladder the same, and fails unless it decides the same: what
+// is decided is a matter of what a ladder is told, and when, alone.
 func (r *recorder) replay(t *testing.T) {
 	t.Helper()
 	fresh := qprecovery.NewLadder(qprecovery.Config{})

@@ -1,0 +1,140 @@
+package iface
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/qprecovery"
+)
+
+// seedEnv marks a process that is to rage a storm of that seed and to tell what
+// the ladders decided.
+const seedEnv = "IPOIBD_STORM_SEED"
+
+// mostStorms bounds how many storms of a seed are tried until two are alike. The
+// scheduler of a busy machine takes a goroutine off that has run for 10 ms, or
+// its processor away from one that is in a system call; where that happens at an
+// instant at which several things happen, their order is not the seed's.
+const mostStorms = 5
+
+// The seed of a storm is that of all that the ladders of interfaces and devices
+// decide in it, and of the times at which they do.
+func TestR10SeedReproducesDecisions(t *testing.T) {
+	if seed := os.Getenv(seedEnv); seed != "" {
+		tellStorm(t, seed)
+		return
+	}
+	bin := buildStorm(t)
+	if bytes.Equal(reproduce(t, bin, 1), reproduce(t, bin, 2)) {
+		t.Error("another seed, but the same decisions")
+	}
+}
+
+// buildStorm builds these tests without the race detector, with which the runtime
+// puts goroutines in a random order on purpose.
+func buildStorm(t *testing.T) (bin string) {
+	t.Helper()
+	bin = filepath.Join(t.TempDir(), "storm")
+	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-race=false", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return bin
+}
+
+// reproduce has storms of a seed rage until two decided alike, and returns what.
+func reproduce(t *testing.T, bin string, seed uint64) []byte {
+	t.Helper()
+	var seen [][]byte
+	for n := 1; n <= mostStorms; n++ {
+		told := runStorm(t, bin, seed)
+		for _, other := range seen {
+			if bytes.Equal(told, other) {
+				t.Logf("seed %d: %d decisions, digest %.8x, alike twice in %d storms", seed, bytes.Count(told, []byte("\n")), sha256.Sum256(told), n)
+				return told
+			}
+			t.Logf("seed %d, storm %d: %s", seed, n, difference(other, told))
+		}
+		seen = append(seen, told)
+	}
+	t.Fatalf("seed %d: no two of %d storms alike", seed, mostStorms)
+	return nil
+}
+
+// runStorm returns what another process tells of a storm. It has one processor,
+// and nothing takes that away at random: neither signals nor the collector.
+func runStorm(t *testing.T, bin string, seed uint64) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), bin, "-test.run=^"+t.Name()+"$", "-test.timeout=1m")
+	cmd.Env = append(os.Environ(), seedEnv+"="+strconv.FormatUint(seed, 10),
+		"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1", "GOGC=off")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("seed %d: %v\n%s", seed, err, out)
+	}
+	return out
+}
+
+// difference is the first decision in which two storms differ.
+func difference(a, b []byte) string {
+	as, bs := bytes.Split(a, []byte("\n")), bytes.Split(b, []byte("\n"))
+	for i := range min(len(as), len(bs)) {
+		if !bytes.Equal(as[i], bs[i]) {
+			return fmt.Sprintf("decision %d differs:\n%s\n%s", i, as[i], bs[i])
+		}
+	}
+	return fmt.Sprintf("%d decisions, and %d", len(as), len(bs))
+}
+
+// tellStorm writes a line for each decision of the interfaces' ladders, and for
+// each entry of the journal, in which those of the devices are.
+func tellStorm(t *testing.T, seed string) {
+	number, err := strconv.ParseUint(seed, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := rage(t, number, new(rungs))
+		for _, h := range s.hosts {
+			h.ladder.tell(h.name)
+		}
+		for _, e := range s.told {
+			fmt.Println(entryLine(e))
+		}
+	})
+}
+
+// entryLine leaves the time zone out, which is the machine's.
+func entryLine(e journal.Entry) string {
+	e.Time = e.Time.UTC()
+	return fmt.Sprintf("%+v", e)
+}
+
+// tell writes what the ladder decided: steps that it took without changing
+// anything are left out.
+func (r *recorder) tell(name string) {
+	was := qprecovery.Idle
+	for _, s := range r.steps {
+		if len(s.actions) > 0 || s.to != was {
+			fmt.Println(name, s.at.UnixNano(), eventLine(s.event), s.to, s.actions)
+		}
+		was = s.to
+	}
+}
+
+// eventLine leaves out which request failed: it lies somewhere else in memory in
+// each process.
+func eventLine(ev qprecovery.Event) string {
+	if f, ok := ev.(qprecovery.Fault); ok {
+		f.Request = nil
+		ev = f
+	}
+	return fmt.Sprintf("%T%+v", ev, ev)
+}

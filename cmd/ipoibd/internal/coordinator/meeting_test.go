@@ -377,6 +377,15 @@ func TestR16FailuresOfTheHostAreToldBoundedly(t *testing.T) {
 	if lines := strings.Count(log.String(), "\n"); lines != told || told != bits.Len(tries) {
 		t.Errorf("%d lines, told %d times, want %d", lines, told, bits.Len(tries))
 	}
+	log.Reset()
+	o.member.failed = 0
+	for range tries {
+		o.silent(time.Now())
+		o.member.failed++
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != bits.Len(tries) {
+		t.Errorf("%d lines of a host that is silent again and again, want %d", lines, bits.Len(tries))
+	}
 	o.member.hear(reset.Roster{})
 	o.unreachable(errNobody)
 	if told != bits.Len(tries)+1 {

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"math/bits"
 	"time"
 
 	"ipoibd/qprecovery/reset"
@@ -149,11 +150,14 @@ func (o *owner) ended(e reset.Ended) {
 }
 
 // silent tells of a host that owes an answer; who waits in Join has been told that
-// there is none yet.
+// there is none yet. One that hangs up between its silences is logged as the tries
+// double, see unreachable.
 func (o *owner) silent(since time.Time) {
 	m := &o.member
 	m.who.Since = since
-	o.log.Warn("the host of the device does not answer", "host", m.who.String(), "since", since)
+	if bits.OnesCount64(m.failed+1) == 1 {
+		o.log.Warn("the host of the device does not answer", "host", m.who.String(), "since", since)
+	}
 	if m.open {
 		o.queued = append(o.queued, Silent{m.who})
 	}

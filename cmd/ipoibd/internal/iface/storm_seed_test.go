@@ -23,7 +23,7 @@ const seedEnv = "IPOIBD_STORM_SEED"
 // scheduler of a busy machine takes a goroutine off that has run for 10 ms, or
 // its processor away from one that is in a system call; where that happens at an
 // instant at which several things happen, their order is not the seed's.
-const mostStorms = 5
+const mostStorms = 10
 
 // The seed of a storm is that of all that the ladders of interfaces and devices
 // decide in it, and of the times at which they do.

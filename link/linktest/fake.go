@@ -73,6 +73,11 @@ func (f *Fake) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 		return 0, err
 	}
 	for {
+		select { // a wake comes first, so that a test has the same order each time
+		case <-f.wake:
+			return 0, nil
+		default:
+		}
 		select {
 		case <-f.closed:
 			return 0, link.ErrClosed

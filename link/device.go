@@ -55,11 +55,6 @@ type State struct {
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
 	// is up.
 	Carrier bool
-	// Running is the kernel's IFF_RUNNING: it has acted on a carrier that is on,
-	// and lets frames through. Until then, up to a second after the carrier came
-	// back, what it sends is lost, but for what it keeps for neighbours that it
-	// asks for (net/core/link_watch.c).
-	Running bool
 	MTU     int // bytes of payload of an Ethernet frame
 	MAC     [6]byte
 	Master  int // index of the bridge, bond or VRF above, 0 without one

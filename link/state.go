@@ -54,7 +54,6 @@ func stateOf(a *netlink.LinkAttrs) State {
 		Present: true,
 		Up:      a.RawFlags&unix.IFF_UP != 0,
 		Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0,
-		Running: a.RawFlags&unix.IFF_RUNNING != 0,
 		MTU:     a.MTU,
 		Master:  a.MasterIndex,
 		Alias:   a.Alias,

@@ -241,7 +241,6 @@ func (f *Fake) err() error {
 // the lock.
 func (f *Fake) changed() {
 	f.state.Carrier = f.carrier && f.state.Up
-	f.state.Running = f.state.Carrier
 	if reflect.DeepEqual(f.state, f.published) {
 		return
 	}

@@ -7,10 +7,11 @@ import (
 )
 
 // askTimes are when those are asked for whom the host waits for, counted from
-// when the kernel lets its frames through again: at once, and as long as there
-// is no answer soon again, as a switch may let frames through later than we do.
-// The kernel itself asks again within a second.
-var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond}
+// when its carrier was raised: at once, and soon again, since the kernel takes a
+// moment to act on that and loses what it asks with until then, and since a
+// switch may let frames through later than we do. Within a second the kernel asks
+// again by itself.
+var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond}
 
 // asks says when the host's neighbours are asked for in its name. The kernel
 // forgot them when the carrier went down, and what it asked with since was lost.
@@ -22,7 +23,13 @@ type asks struct {
 	round int       // the next one
 }
 
-func (a *asks) begin(now time.Time) { *a = asks{start: now, at: now.Add(askTimes[0])} }
+// follow begins when the carrier is raised, and ends when it is taken down.
+func (a *asks) follow(carrier bool, now time.Time) {
+	*a = asks{}
+	if carrier {
+		a.start, a.at = now, now.Add(askTimes[0])
+	}
+}
 
 // due reports whether it is time to ask, and counts that as done.
 func (a *asks) due(now time.Time) bool {
@@ -36,8 +43,7 @@ func (a *asks) due(now time.Time) bool {
 	return true
 }
 
-// askForHost has the table ask for whom the host waits for, when that is due. No
-// more is due once it waits for nobody.
+// askForHost has the table ask for whom the host waits for, when that is due.
 func (f *Iface) askForHost(now time.Time) {
 	if !f.nbrs.asks.due(now) {
 		return
@@ -46,9 +52,7 @@ func (f *Iface) askForHost(now time.Time) {
 	if err != nil {
 		f.log.Warn("cannot read whom the host waits for", "err", err)
 	}
-	if len(targets) == 0 {
-		f.nbrs.asks.at = time.Time{}
-		return
+	if len(targets) > 0 {
+		f.step(neigh.HostAsks{Targets: targets})
 	}
-	f.step(neigh.HostAsks{Targets: targets})
 }

@@ -137,9 +137,9 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 // setCarrier does not wait for netlink to tell of it.
 func (f *Iface) setCarrier(on bool) error {
 	err := f.host.tap.SetCarrier(on)
-	if now := &f.host.now; err == nil {
-		now.Carrier = on && now.Up
-		now.Running = on && now.Running
+	if err == nil {
+		f.host.now.Carrier = on && f.host.now.Up
+		f.nbrs.asks.follow(on, time.Now())
 	}
 	return err
 }

@@ -45,8 +45,8 @@
 //	                -> health: peers are told of a new QPN, frames flow
 //
 // The kernel forgets its neighbours with the carrier, and what it asks with until
-// it has noticed that the carrier is back is lost. As soon as it lets frames
-// through, those whom it waits for are asked for in its name.
+// it has noticed that the carrier is back is lost. So those whom it waits for then
+// are asked for in its name.
 //
 // The layers of an endpoint are made anew from the inside: a queue pair that was
 // reset keeps its number, so no peer has to learn anything; address handles and

@@ -134,9 +134,6 @@ func (f *Iface) hostChanged(st link.State) {
 		f.step(neigh.HostPortChanged{Alone: alone(st)})
 	}
 	f.hostAddrs()
-	if st.Running && !old.Running {
-		f.nbrs.asks.begin(time.Now())
-	}
 }
 
 // alone reports whether the host itself lives on the interface, so that no other

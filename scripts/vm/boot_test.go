@@ -30,6 +30,7 @@ func TestBoot(t *testing.T) {
 		}
 		requireEndings(t, g)
 		requireKill(t, g)
+		requireEnd(t, g)
 	})
 }
 
@@ -56,5 +57,17 @@ func requireKill(t *testing.T, g *guest.Guest) {
 	p.Signal(syscall.SIGKILL)
 	if result := p.Wait(endLimit); result.Signal != syscall.SIGKILL {
 		t.Errorf("after SIGKILL: %v", result)
+	}
+}
+
+// What runs in a guest ends with it.
+func requireEnd(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	p := g.Start("sleep", "1000")
+	g.Close()
+	select {
+	case <-p.Exited():
+	case <-time.After(endLimit):
+		t.Error("a process outlives its guest")
 	}
 }

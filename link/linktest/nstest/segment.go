@@ -61,6 +61,12 @@ func (s *Segment) Tap() *os.File {
 	return file
 }
 
+// Capture is [Namespace.Capture] of every frame that crosses the segment.
+func (s *Segment) Capture(filter, path string) *Capture {
+	s.tb.Helper()
+	return s.Namespace.Capture(bridge, filter, path)
+}
+
 func (s *Segment) nextPort() string {
 	name := fmt.Sprintf("port%d", s.ports)
 	s.ports++

@@ -53,7 +53,7 @@ func serve() error {
 		return err
 	}
 	s := &server{out: port, running: map[uint32]*exec.Cmd{}}
-	s.reply(protocol.Reply{Done: &protocol.Done{}})
+	s.reply(protocol.Reply{})
 	return s.serve(protocol.NewReader(port))
 }
 

@@ -39,8 +39,8 @@ func (g *Guest) read() {
 }
 
 func (g *Guest) handle(r protocol.Reply) {
-	if r.ID == 0 && r.Done != nil {
-		g.booted <- *r.Done
+	if r.ID == 0 {
+		close(g.booted)
 		return
 	}
 	g.mu.Lock()

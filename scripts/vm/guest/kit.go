@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -20,6 +21,8 @@ const emulator = "qemu-system-x86_64"
 // programs of this machine that every guest has, besides the applets of busybox,
 // and the Debian packages that they are from.
 var programs = []struct{ name, pkg string }{
+	{"sh", "dash"},            // that of busybox prefers applets to programs,
+	{"nsenter", "util-linux"}, // and so does its nsenter
 	{"ip", "iproute2"},
 	{"rdma", "iproute2"},
 	{"ss", "iproute2"},
@@ -32,6 +35,13 @@ var programs = []struct{ name, pkg string }{
 	{"ib_send_bw", "perftest"},
 	{"ib_send_lat", "perftest"},
 }
+
+// Programs of this tree, which are in a kit too.
+const (
+	agentPkg    = "ipoibd/scripts/vm/agent"
+	ipoibdPkg   = "ipoibd/cmd/ipoibd"
+	numberedPkg = "ipoibd/scripts/vm/numbered"
+)
 
 // providers are the drivers that libibverbs opens by itself.
 const providers = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so"
@@ -50,11 +60,8 @@ func makeKit(ctx context.Context, dir string) error {
 	if err := check(); err != nil {
 		return err
 	}
-	for _, build := range []struct {
-		pkg string
-		env string
-	}{{"ipoibd/cmd/ipoibd", "CGO_ENABLED=1"}, {"ipoibd/scripts/vm/agent", "CGO_ENABLED=0"}} {
-		if err := compile(ctx, dir, build.pkg, build.env); err != nil {
+	for pkg, cgo := range map[string]string{agentPkg: "0", numberedPkg: "0", ipoibdPkg: "1"} {
+		if err := compile(ctx, dir, pkg, "CGO_ENABLED="+cgo); err != nil {
 			return err
 		}
 	}
@@ -69,6 +76,10 @@ func makeKit(ctx context.Context, dir string) error {
 	}
 	return nil
 }
+
+// Program is the path, on this machine, of a program of this tree that guests
+// have in /usr/bin: ipoibd or numbered.
+func Program(name string) string { return filepath.Join(os.Getenv(kitEnv), name) }
 
 // check looks for what guests need besides kernels, all at once.
 func check() error {
@@ -120,8 +131,8 @@ func addKernel(into, built string, k kernel.Kernel) error {
 }
 
 // writeImage makes the image for a kernel, with our programs from a folder.
-func writeImage(path, built string, k kernel.Kernel) error {
-	f, err := os.Create(path)
+func writeImage(into, built string, k kernel.Kernel) error {
+	f, err := os.Create(into)
 	if err != nil {
 		return err
 	}
@@ -130,8 +141,10 @@ func writeImage(path, built string, k kernel.Kernel) error {
 	for _, dir := range []string{"/dev", "/proc", "/sys", "/tmp", "/run", "/root"} {
 		b.Dir(dir)
 	}
-	b.Copy("/init", filepath.Join(built, "agent"))
-	b.Program("/usr/bin/ipoibd", filepath.Join(built, "ipoibd"))
+	b.Copy("/init", filepath.Join(built, path.Base(agentPkg)))
+	for _, pkg := range []string{ipoibdPkg, numberedPkg} {
+		b.Program("/usr/bin/"+path.Base(pkg), filepath.Join(built, path.Base(pkg)))
+	}
 	for _, m := range k.Modules {
 		b.Copy("/modules/"+filepath.Base(m), m)
 	}
@@ -158,25 +171,25 @@ func addPrograms(b *image.Builder) error {
 		b.Program(so, so)
 	}
 	for _, p := range programs {
-		path, err := exec.LookPath(p.name)
+		from, err := exec.LookPath(p.name)
 		if err != nil {
 			return err
 		}
-		b.Program("/usr/bin/"+p.name, path)
+		b.Program("/usr/bin/"+p.name, from)
 	}
 	return addBusybox(b)
 }
 
 func addBusybox(b *image.Builder) error {
-	path, err := exec.LookPath("busybox")
+	from, err := exec.LookPath("busybox")
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command(path, "--list").Output()
+	out, err := exec.Command(from, "--list").Output()
 	if err != nil {
 		return fmt.Errorf("busybox --list: %w", err)
 	}
-	b.Program("/usr/bin/busybox", path)
+	b.Program("/usr/bin/busybox", from)
 	for applet := range strings.FieldsSeq(string(out)) {
 		if at := "/usr/bin/" + applet; !b.Has(at) {
 			b.Symlink(at, "busybox")

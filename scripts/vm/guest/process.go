@@ -45,14 +45,15 @@ func (r Result) String() string {
 }
 
 // Start starts a program; a name without a slash is looked up in /usr/bin.
-func (g *Guest) Start(args ...string) *Process {
+func (g *Guest) Start(name string, args ...string) *Process {
 	g.tb.Helper()
-	return g.StartEnv(nil, args...)
+	return g.StartEnv(nil, name, args...)
 }
 
 // StartEnv starts a program with variables ("NAME=value") besides PATH.
-func (g *Guest) StartEnv(env []string, args ...string) *Process {
+func (g *Guest) StartEnv(env []string, name string, args ...string) *Process {
 	g.tb.Helper()
+	args = append([]string{name}, args...)
 	p, err := g.request(args, protocol.Request{Start: &protocol.Start{Args: args, Env: env}})
 	if err != nil {
 		g.tb.Fatalf("start %q in the guest: %v", args, err)
@@ -62,19 +63,19 @@ func (g *Guest) StartEnv(env []string, args ...string) *Process {
 
 // Run runs a program, returns what it wrote to its standard output, and fails the
 // test unless it exits with 0.
-func (g *Guest) Run(args ...string) string {
+func (g *Guest) Run(name string, args ...string) string {
 	g.tb.Helper()
-	p := g.Start(args...)
+	p := g.Start(name, args...)
 	if result := p.Wait(runLimit); !result.OK() {
-		g.tb.Fatalf("run %q in the guest: %v\n%s%s", args, result, p.Stdout(), p.Stderr())
+		g.tb.Fatalf("run %q in the guest: %v\n%s%s", p.args, result, p.Stdout(), p.Stderr())
 	}
 	return p.Stdout()
 }
 
 // Try runs a program and reports whether it exits with 0.
-func (g *Guest) Try(args ...string) bool {
+func (g *Guest) Try(name string, args ...string) bool {
 	g.tb.Helper()
-	return g.Start(args...).Wait(runLimit).OK()
+	return g.Start(name, args...).Wait(runLimit).OK()
 }
 
 // Put writes a file, whose folder is made.

@@ -1,8 +1,8 @@
 // Package protocol is what a test and the agent in its guest say to each other:
 // JSON values, one in each line, on a virtio serial port.
 //
-// The guest speaks first: a [Reply] with ID 0 and Done, once it has booted, or
-// Done.Error when it could not. After that the test sends requests, each with an
+// The guest speaks first: a [Reply] with ID 0, once, when it is ready. (One that
+// cannot become so says why on its console, and ends.) After that the test sends requests, each with an
 // ID of its own choice, from 1, and hears of each: for Start any number of
 // replies with output and one with Done at the end of the process; for Put and
 // Signal one with Done. Replies to different requests mix.

@@ -135,24 +135,29 @@ func (b *lockedBuffer) String() string {
 }
 
 // awaitExit waits for the end of a process.
-func awaitExit(tb testing.TB, p process, limit time.Duration) {
+func awaitExit(tb testing.TB, p process) {
 	tb.Helper()
 	select {
 	case <-p.Exited():
-	case <-time.After(limit):
-		tb.Fatalf("the process has not ended within %v\n%s%s", limit, p.Stdout(), p.Stderr())
+	case <-time.After(patience):
+		tb.Fatalf("the process has not ended within %v\n%s%s", patience, p.Stdout(), p.Stderr())
 	}
 }
 
-// pollStep is how often a condition is looked at.
-const pollStep = 20 * time.Millisecond
+const (
+	// patience is how long something is awaited that comes at once, or after two
+	// seconds at most: a program answers or ends, ib0 has carrier, others answer.
+	patience = 20 * time.Second
+	// pollStep is how often a condition is looked at.
+	pollStep = 20 * time.Millisecond
+)
 
-// eventually polls until ok; after limit the test fails.
-func eventually(tb testing.TB, limit time.Duration, what string, ok func() bool) {
+// eventually polls until ok; after patience the test fails.
+func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(pollStep) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(pollStep) {
 		if time.Now().After(end) {
-			tb.Fatalf("%s: not within %v", what, limit)
+			tb.Fatalf("%s: not within %v", what, patience)
 		}
 	}
 }

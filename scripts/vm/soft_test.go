@@ -29,6 +29,11 @@ func TestSoftwareHCA(t *testing.T) {
 		a.join()
 		b.join()
 		a.waitReaches(b)
+		for i, e := range []*endpoint{a, b} {
+			if got := e.iface(); got.QP == nil || got.QP.GID != nstest.IPv4(i) {
+				t.Errorf("endpoint %d: %+v, want a queue pair with %s", i, got, nstest.IPv4(i))
+			}
+		}
 		requireComplete(t, a, b)
 		requireComplete(t, b, a)
 		a.stop()

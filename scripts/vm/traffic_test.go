@@ -45,7 +45,7 @@ func iperf(tb testing.TB, from, to machine, address string, args ...string) load
 	waitSays(tb, server, "Server listening")
 	args = append([]string{"--client", address, "--json", "--time", fmt.Sprint(loadTime.Seconds())}, args...)
 	out := from.Run("iperf3", args...)
-	awaitExit(tb, server, stopLimit)
+	awaitExit(tb, server)
 	return parseLoad(tb, out)
 }
 
@@ -107,7 +107,7 @@ func count(tb testing.TB, from, to machine, address, device string, messages, si
 	from.Run("numbered", "send", at, fmt.Sprint(messages), fmt.Sprint(size), interval.String())
 	time.Sleep(lastMessage)
 	receiver.Signal(syscall.SIGTERM)
-	awaitExit(tb, receiver, stopLimit)
+	awaitExit(tb, receiver)
 	c := tally{Sent: messages}
 	_, report, _ := strings.Cut(receiver.Stdout(), "\n")
 	if err := json.Unmarshal([]byte(report), &c); err != nil {
@@ -119,7 +119,7 @@ func count(tb testing.TB, from, to machine, address, device string, messages, si
 // waitSays waits until a process has written a text to its standard output.
 func waitSays(tb testing.TB, p process, text string) {
 	tb.Helper()
-	eventually(tb, startLimit, fmt.Sprintf("it says %q", text), func() bool {
+	eventually(tb, fmt.Sprintf("it says %q", text), func() bool {
 		return strings.Contains(p.Stdout(), text)
 	})
 }

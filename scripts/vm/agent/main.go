@@ -52,7 +52,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	s := &server{out: port, running: map[uint32]*exec.Cmd{}}
+	s := newServer(port)
 	s.reply(protocol.Reply{})
 	return s.serve(protocol.NewReader(port))
 }

@@ -29,6 +29,10 @@ type server struct {
 	running map[uint32]*exec.Cmd // by the ID of their request
 }
 
+func newServer(out io.Writer) *server {
+	return &server{out: out, running: map[uint32]*exec.Cmd{}}
+}
+
 // serve ends with an error: the port is there as long as the machine.
 func (s *server) serve(in *protocol.Reader) error {
 	for {

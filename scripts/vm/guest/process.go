@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -150,17 +149,3 @@ func (p *Process) Stderr() string {
 	defer p.mu.Unlock()
 	return p.errOut.String()
 }
-
-// WaitStdout waits until the standard output contains text; the end of the
-// process and limit fail the test.
-func (p *Process) WaitStdout(text string, limit time.Duration) {
-	p.g.tb.Helper()
-	for end := time.Now().Add(limit); !strings.Contains(p.Stdout(), text); time.Sleep(pollStep) {
-		if time.Now().After(end) {
-			p.g.tb.Fatalf("%q in the guest has not said %q within %v\n%s%s", p.args, text, limit, p.Stdout(), p.Stderr())
-		}
-	}
-}
-
-// pollStep is how often output is looked at.
-const pollStep = 10 * time.Millisecond

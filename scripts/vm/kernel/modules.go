@@ -43,7 +43,7 @@ func extractModules(ctx context.Context, tree, release, into string) error {
 	if err != nil {
 		return err
 	}
-	order, err := loadOrder(parseDeps(string(dep)), parseBuiltin(string(builtin)))
+	order, err := loadOrder(wanted, parseDeps(string(dep)), parseBuiltin(string(builtin)))
 	if err != nil {
 		return err
 	}
@@ -84,9 +84,9 @@ func parseBuiltin(text string) map[string]bool {
 	return names
 }
 
-// loadOrder lists the paths of the wanted modules and what they need.
-func loadOrder(modules map[string]module, builtin map[string]bool) (order []string, err error) {
-	for _, name := range wanted {
+// loadOrder lists the paths of modules, by name, and of what they need.
+func loadOrder(names []string, modules map[string]module, builtin map[string]bool) (order []string, err error) {
+	for _, name := range names {
 		m, ok := modules[name]
 		if !ok && !builtin[name] {
 			return nil, fmt.Errorf("the kernel has no module %s", name)

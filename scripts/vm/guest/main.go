@@ -23,12 +23,12 @@ func Main(m *testing.M) int {
 	if os.Getenv(kitEnv) != "" {
 		return m.Run()
 	}
-	dir, err := os.MkdirTemp("", "ipoibd-vm-")
+	dir, release, err := newKitDir()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "make a folder for the guests:", err)
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer release()
 	if err := offerKit(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "prepare the guests:", err)
 		return 1

@@ -9,6 +9,7 @@ SHELL         := /bin/bash
 UNIT_BUDGET  ?= 12m
 NETNS_BUDGET ?= 8m
 E2E_BUDGET   ?= 15m
+VM_BUDGET    ?= 30m
 
 # Executions of each fuzz target, the underlay MTUs of the demo, and how often
 # `make faults` injects each fault.
@@ -38,29 +39,38 @@ packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./
 E2E     := ipoibd/scripts/e2e
 IS_NS   := /linktest\/nstest/
 IS_E2E  := $$1 == "$(E2E)"
+VM      := ipoibd/scripts/vm
+IS_VM   := $$1 == "$(VM)"
 
 .PHONY: build
 build:
 	go build -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/ipoibd
 
-.PHONY: deps
+.PHONY: deps deps-vm
 deps:
 	@scripts/deps
+deps-vm: deps
+	@scripts/deps vm || echo "the tests with guests will say what is missing" >&2
 
 # Every ring runs, also after a failure, and all are counted together.
 .PHONY: test
-test: deps
-	@$(MAKE) --no-print-directory --keep-going --silent vet test-unit test-netns test-e2e | $(TESTSUM)
+test: deps-vm
+	@$(MAKE) --no-print-directory --keep-going --silent vet test-unit test-netns test-e2e test-vm | $(TESTSUM)
 
-.PHONY: vet test-unit test-netns test-e2e
+.PHONY: vet test-unit test-netns test-e2e test-vm
 vet:
 	go vet ./...
 test-unit:
-	$(call ring,$(call packages,!$(IS_NS)),$(UNIT_BUDGET),-race)
+	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM))),$(UNIT_BUDGET),-race)
 test-netns:
-	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E))),$(NETNS_BUDGET),-race -count=1)
+	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM))),$(NETNS_BUDGET),-race -count=1)
 test-e2e:
 	$(call ring,$(E2E),$(E2E_BUDGET),-count=1)
+# Guests with Debian's kernels, which come first, with a word on standard error,
+# as go test would keep it to itself. What cannot be had the tests name.
+test-vm: deps-vm
+	@go run ./scripts/vm/fetch
+	$(call ring,$(VM),$(VM_BUDGET),-count=1)
 
 .PHONY: fuzz
 fuzz:

@@ -151,8 +151,8 @@ func TestAccounts(t *testing.T) {
 	// Packets for nobody.
 	_ = a.Command("ping", "-n", "-c", "2", "-W", "1", "10.44.0.77").Run()
 	after := rest(t, a, b)
-	witness.stop()
-	seen := witness.datagrams()
+	witness.Stop()
+	seen := witness.datagrams(t)
 	for i, h := range hosts {
 		h.checkAccounts(after[i].since(before[i]), seen)
 	}

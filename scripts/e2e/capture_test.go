@@ -7,13 +7,8 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -22,63 +17,26 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// capture is a dumpcap on a host's underlay: a witness that knows nothing of the
-// daemon. (tcpdump would drop privileges that a user namespace does not have.)
-type capture struct {
-	tb   testing.TB
-	path string
-	cmd  *exec.Cmd
-	log  *logBuffer
-}
+// capture is a witness on a host's underlay.
+type capture struct{ *nstest.Capture }
 
-const (
-	// captureLimit bounds how long dumpcap takes to start.
-	captureLimit = 10 * time.Second
-	// captureFlush is how long the kernel may keep what it has for dumpcap.
-	captureFlush = time.Second
-)
-
-// capture records every datagram of RoCEv2 on the host's underlay until stop.
+// capture records every datagram of RoCEv2 on the host's underlay until Stop.
 func (h *host) capture() *capture {
 	h.tb.Helper()
-	c := &capture{tb: h.tb, path: filepath.Join(h.dir, "underlay.pcap"), log: &logBuffer{}}
-	c.cmd = h.Command("dumpcap", "-q", "-P", "-i", nstest.Dev, "-B", "64", "-f", "udp and dst port 4791", "-w", c.path)
-	c.cmd.Stderr = c.log
-	if err := c.cmd.Start(); err != nil {
-		h.tb.Fatalf("start dumpcap (Debian package tshark): %v", err)
-	}
-	eventually(h.tb, captureLimit, "dumpcap listens", func() bool { return strings.Contains(c.log.String(), "File: ") })
-	return c
+	path := filepath.Join(h.dir, "underlay.pcap")
+	return &capture{h.Capture(nstest.Dev, "udp and dst port 4791", path)}
 }
-
-// stop ends the capture; one that lost a packet is no witness.
-func (c *capture) stop() {
-	c.tb.Helper()
-	time.Sleep(captureFlush)
-	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		c.tb.Fatalf("stop dumpcap: %v", err)
-	}
-	if err := c.cmd.Wait(); err != nil {
-		c.tb.Fatalf("dumpcap: %v\n%s", err, c.log)
-	}
-	if !complete.MatchString(c.log.String()) {
-		c.tb.Fatalf("the capture is not complete:\n%s", c.log)
-	}
-}
-
-// complete is what dumpcap says of a capture that lost nothing.
-var complete = regexp.MustCompile(`Packets received/dropped .*: \d+/0 `)
 
 // datagrams counts the datagrams by source address.
-func (c *capture) datagrams() map[netip.Addr]uint64 {
-	c.tb.Helper()
-	text, err := os.ReadFile(c.path)
+func (c *capture) datagrams(tb testing.TB) map[netip.Addr]uint64 {
+	tb.Helper()
+	text, err := os.ReadFile(c.Path)
 	if err != nil {
-		c.tb.Fatal(err)
+		tb.Fatal(err)
 	}
 	r, err := pcapgo.NewReader(bytes.NewReader(text))
 	if err != nil {
-		c.tb.Fatalf("read %s: %v", c.path, err)
+		tb.Fatalf("read %s: %v", c.Path, err)
 	}
 	count := map[netip.Addr]uint64{}
 	for {
@@ -87,9 +45,9 @@ func (c *capture) datagrams() map[netip.Addr]uint64 {
 			return count
 		}
 		if err != nil {
-			c.tb.Fatalf("read %s: %v", c.path, err)
+			tb.Fatalf("read %s: %v", c.Path, err)
 		}
-		count[sourceOf(c.tb, data)]++
+		count[sourceOf(tb, data)]++
 	}
 }
 

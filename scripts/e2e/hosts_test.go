@@ -137,11 +137,11 @@ func TestPeers(t *testing.T) {
 	if n, ok := value(a.daemon.status().Devices[0].Counters, "unknown_peer"); !ok || n == 0 {
 		t.Errorf("counter unknown_peer: %d, %v", n, ok)
 	}
-	capture.stop()
-	if seen := capture.datagrams(); len(seen) != 3 {
+	capture.Stop()
+	if seen := capture.datagrams(t); len(seen) != 3 {
 		t.Errorf("datagrams from %v, want them from all three hosts", seen)
 	}
-	if got := lines(t, tshark, "-n", "-r", capture.path, "-Y", "eth.dst.ig == 1"); got[0] != "" {
+	if got := lines(t, tshark, "-n", "-r", capture.Path, "-Y", "eth.dst.ig == 1"); got[0] != "" {
 		t.Errorf("multicast on the underlay:\n%s", strings.Join(got, "\n"))
 	}
 }

@@ -39,7 +39,7 @@ func TestWitnesses(t *testing.T) {
 			a.join("--gid", gid(0))
 			b.join("--gid", gid(1))
 			pingAll(a, b)
-			c.stop()
+			c.Stop()
 			c.requireWitnessed(t, a.qp().QPN, b.qp().QPN)
 		})
 	}
@@ -49,7 +49,7 @@ func TestWitnesses(t *testing.T) {
 func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 	t.Helper()
 	frames := c.decode(t)
-	icrcs := lines(t, python, icrc, c.path)
+	icrcs := lines(t, python, icrc, c.Path)
 	if len(icrcs) != len(frames) {
 		t.Fatalf("%d ICRCs for %d frames", len(icrcs), len(frames))
 	}
@@ -84,7 +84,7 @@ type decoded struct {
 
 func (c *capture) decode(t *testing.T) (frames []decoded) {
 	t.Helper()
-	args := []string{"-n", "-r", c.path, "-T", "fields", "-o", "udp.check_checksum:TRUE"}
+	args := []string{"-n", "-r", c.Path, "-T", "fields", "-o", "udp.check_checksum:TRUE"}
 	for field := range strings.FieldsSeq(fields) {
 		args = append(args, "-e", field)
 	}

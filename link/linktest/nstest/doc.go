@@ -23,7 +23,8 @@
 // # More namespaces
 //
 // Inside, [New] makes further namespaces, [Veth] joins two of them, [Pair] and
-// [Switch] make the usual small networks. A [Namespace] has no name that `ip
+// [Switch] make the usual small networks; a [Segment] also takes network
+// interfaces of virtual machines. A [Namespace] has no name that `ip
 // netns` would know: it is a descriptor, closed by the test's clean-up.
 // [Namespace.Do] and [Namespace.Command] run code and programs in it. As root
 // these also work without Enter, which benchmarks use.

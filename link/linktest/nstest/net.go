@@ -45,21 +45,14 @@ func Pair(tb testing.TB, mtu int) (a, b *Namespace) {
 	return a, b
 }
 
-// Switch makes n namespaces on one Ethernet segment of the given MTU, a bridge
-// without multicast snooping in a namespace of its own, with addresses as
+// Switch makes n namespaces on one [Segment] of the given MTU, with addresses as
 // [Pair] has them. At most 250.
 func Switch(tb testing.TB, n, mtu int) []*Namespace {
 	tb.Helper()
-	middle := New(tb)
-	middle.Run("ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-	middle.setUp("br0")
+	segment := NewSegment(tb, mtu)
 	hosts := make([]*Namespace, n)
 	for i := range hosts {
-		port := fmt.Sprintf("port%d", i)
-		hosts[i] = New(tb)
-		Veth(tb, hosts[i], Dev, middle, port, mtu)
-		middle.Run("ip", "link", "set", port, "master", "br0")
-		hosts[i].addAddrs(i)
+		hosts[i] = segment.Host(i)
 	}
 	return hosts
 }

@@ -3,6 +3,7 @@ package nstest_test
 import (
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
@@ -51,5 +52,36 @@ func TestSwitch(t *testing.T) {
 	hosts := nstest.Switch(t, 3, 9000)
 	for i, h := range hosts {
 		h.Run("ping", "-c1", "-W2", "-M", "do", "-s8972", nstest.IPv4((i+1)%3))
+	}
+}
+
+// A frame that goes into a TAP's queue is broadcast to the hosts of its segment.
+func TestSegmentTap(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	segment := nstest.NewSegment(t, 4200)
+	host, tap := segment.Host(0), segment.Tap()
+	defer tap.Close()
+	const request = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" + // virtio header
+		"\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x07\x08\x06" + // Ethernet, ARP
+		"\x00\x01\x08\x00\x06\x04\x00\x01" +
+		"\x02\x00\x00\x00\x00\x07\xc0\x00\x02\xc8" + // 192.0.2.200 asks
+		"\x00\x00\x00\x00\x00\x00\xc0\x00\x02\x01" // for 192.0.2.1
+	if _, err := tap.WriteString(request); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 10+4200+14)
+	for n := 0; n < 10+14 || string(frame[22:24]) != "\x08\x06" || frame[31] != 2; {
+		var err error
+		if n, err = tap.Read(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := string(frame[38:42]); got != "\xc0\x00\x02\x01" {
+		t.Errorf("the reply is from % x, want 192.0.2.1", got)
+	}
+	if out := host.Run("ip", "-o", "link", "show", nstest.Dev); !strings.Contains(out, "mtu 4200") {
+		t.Errorf("the host's MTU is not the segment's: %s", out)
 	}
 }

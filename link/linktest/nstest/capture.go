@@ -1,0 +1,85 @@
+package nstest
+
+import (
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	// captureLimit bounds how long dumpcap takes to start.
+	captureLimit = 10 * time.Second
+	// captureFlush is how long the kernel may keep what it has for dumpcap.
+	captureFlush = time.Second
+	// capturePoll is how often is looked whether dumpcap listens.
+	capturePoll = 10 * time.Millisecond
+)
+
+// Capture is a dumpcap on an interface: a witness that knows nothing of the
+// program under test. (tcpdump would drop privileges that a user namespace does
+// not have.)
+type Capture struct {
+	Path string // of a pcap file, complete after Stop
+
+	tb  testing.TB
+	cmd *exec.Cmd
+	log *captureLog
+}
+
+// Capture records what a filter (pcap-filter(7)) lets through on an interface of
+// the namespace, in either direction, into the file path until Stop.
+func (ns *Namespace) Capture(dev, filter, path string) *Capture {
+	ns.tb.Helper()
+	c := &Capture{Path: path, tb: ns.tb, log: &captureLog{}}
+	c.cmd = ns.Command("dumpcap", "-q", "-P", "-i", dev, "-B", "64", "-f", filter, "-w", path)
+	c.cmd.Stderr = c.log
+	if err := c.cmd.Start(); err != nil {
+		ns.tb.Fatalf("start dumpcap (Debian package tshark): %v", err)
+	}
+	for end := time.Now().Add(captureLimit); !strings.Contains(c.log.String(), "File: "); time.Sleep(capturePoll) {
+		if time.Now().After(end) {
+			ns.tb.Fatalf("dumpcap does not listen within %v\n%s", captureLimit, c.log)
+		}
+	}
+	return c
+}
+
+// complete is what dumpcap says of a capture that lost nothing.
+var complete = regexp.MustCompile(`Packets received/dropped .*: \d+/0 `)
+
+// Stop ends the capture; one that lost a packet is no witness and fails the test.
+func (c *Capture) Stop() {
+	c.tb.Helper()
+	time.Sleep(captureFlush)
+	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		c.tb.Fatalf("stop dumpcap: %v", err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		c.tb.Fatalf("dumpcap: %v\n%s", err, c.log)
+	}
+	if !complete.MatchString(c.log.String()) {
+		c.tb.Fatalf("the capture is not complete:\n%s", c.log)
+	}
+}
+
+// captureLog is what dumpcap has to say, which is little.
+type captureLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *captureLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *captureLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,97 @@
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// bridge is the name of a segment's bridge in its own namespace.
+const bridge = "br0"
+
+// Segment is an Ethernet segment: a bridge without multicast snooping in a
+// namespace of its own. One goroutine at a time may add to it.
+type Segment struct {
+	*Namespace
+	mtu   int // of every port, in bytes
+	ports int // made so far
+}
+
+// NewSegment makes a segment of the given MTU that nobody is on yet.
+func NewSegment(tb testing.TB, mtu int) *Segment {
+	tb.Helper()
+	s := &Segment{Namespace: New(tb), mtu: mtu}
+	s.Run("ip", "link", "add", bridge, "mtu", fmt.Sprint(mtu), "type", "bridge", "mcast_snooping", "0")
+	s.setUp(bridge)
+	return s
+}
+
+// MTU is that of the segment, in bytes.
+func (s *Segment) MTU() int { return s.mtu }
+
+// Host makes a namespace whose [Dev] is on the segment, with the addresses of
+// host i, usable at once.
+func (s *Segment) Host(i int) *Namespace {
+	s.tb.Helper()
+	host, port := New(s.tb), s.nextPort()
+	Veth(s.tb, host, Dev, s.Namespace, port, s.mtu)
+	s.plug(port)
+	host.addAddrs(i)
+	return host
+}
+
+// Tap makes a TAP on the segment and returns its queue, which somebody else's
+// network interface (a virtual machine's) reads and writes: Ethernet frames with
+// a virtio header. The TAP goes with the file's last descriptor; the file is the
+// caller's to close.
+func (s *Segment) Tap() *os.File {
+	s.tb.Helper()
+	port := s.nextPort()
+	var file *os.File
+	s.Do(func() {
+		var err error
+		file, err = openTap(port)
+		must(s.tb, "make a TAP", err)
+	})
+	s.Run("ip", "link", "set", port, "mtu", fmt.Sprint(s.mtu))
+	s.plug(port)
+	s.setUp(port)
+	return file
+}
+
+// Capture is [Namespace.Capture] of every frame that crosses the segment.
+func (s *Segment) Capture(filter, path string) *Capture {
+	s.tb.Helper()
+	return s.Namespace.Capture(bridge, filter, path)
+}
+
+func (s *Segment) nextPort() string {
+	name := fmt.Sprintf("port%d", s.ports)
+	s.ports++
+	return name
+}
+
+func (s *Segment) plug(port string) {
+	s.tb.Helper()
+	s.Run("ip", "link", "set", port, "master", bridge)
+}
+
+// openTap makes a TAP in the thread's network namespace (linux/if_tun.h).
+func openTap(name string) (*os.File, error) {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("open /dev/net/tun", err)
+	}
+	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		_ = unix.Close(fd)
+		return nil, os.NewSyscallError("ioctl TUNSETIFF", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}

@@ -1,0 +1,73 @@
+package vm
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// endLimit bounds what ends at once in a guest: ten times a second.
+const endLimit = 10 * time.Second
+
+// A guest boots its kernel, its rxe is what libibverbs lists, and the agent says
+// truly how programs end.
+func TestBoot(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		spec := guest.Spec{Series: series, NICs: []guest.NIC{{Segment: nstest.NewSegment(t, 1500)}}}
+		g := guest.Boot(t, spec)
+		requireRelease(t, g, spec)
+		g.Run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+		if out := g.Run("ibv_devices"); !strings.Contains(out, "rxe0") {
+			t.Errorf("ibv_devices does not list rxe0:\n%s", out)
+		}
+		requireEndings(t, g)
+		requireKill(t, g)
+		requireEnd(t, g)
+	})
+}
+
+func requireRelease(t *testing.T, g *guest.Guest, spec guest.Spec) {
+	t.Helper()
+	want, err := spec.Release()
+	if got := strings.TrimSpace(g.Run("uname", "-r")); err != nil || got != want {
+		t.Errorf("the kernel is %s, want %s (%v)", got, want, err)
+	}
+}
+
+func requireEndings(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	p := g.Start("sh", "-c", "echo out; echo err >&2; exit 7")
+	result := p.Wait(endLimit)
+	if result.Code != 7 || p.Stdout() != "out\n" || p.Stderr() != "err\n" {
+		t.Errorf("%v, stdout %q, stderr %q", result, p.Stdout(), p.Stderr())
+	}
+}
+
+func requireKill(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	p := g.Start("sleep", "1000")
+	p.Signal(syscall.SIGKILL)
+	if result := p.Wait(endLimit); result.Signal != syscall.SIGKILL {
+		t.Errorf("after SIGKILL: %v", result)
+	}
+}
+
+// What runs in a guest ends with it.
+func requireEnd(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	p := g.Start("sleep", "1000")
+	g.Close()
+	select {
+	case <-p.Exited():
+	case <-time.After(endLimit):
+		t.Error("a process outlives its guest")
+	}
+}

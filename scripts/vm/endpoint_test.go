@@ -1,0 +1,111 @@
+package vm
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// ifName is the interface of every endpoint.
+const ifName = "ib0"
+
+// endpoint is a machine with a daemon. Its number, from 0, makes its addresses.
+type endpoint struct {
+	machine
+	tb      testing.TB
+	number  int
+	control string
+	daemon  process
+}
+
+// newEndpoint starts a daemon on a machine, with further arguments of `ipoibd
+// run`, and returns when it answers on its control socket.
+func newEndpoint(tb testing.TB, m machine, number int, args ...string) *endpoint {
+	tb.Helper()
+	e := &endpoint{machine: m, tb: tb, number: number, control: filepath.Join(m.runDir(), "ipoibd.sock")}
+	e.startDaemon(args...)
+	tb.Cleanup(e.showLog)
+	return e
+}
+
+func (e *endpoint) startDaemon(args ...string) {
+	e.tb.Helper()
+	run := []string{"run", "--name", ifName, "--control", e.control, "--log-level", "debug"}
+	e.daemon = e.start("ipoibd", append(run, args...)...)
+	eventually(e.tb, "the daemon answers", func() bool {
+		e.requireAlive()
+		return e.Try("ipoibd", "status", "--control", e.control)
+	})
+}
+
+func (e *endpoint) requireAlive() {
+	e.tb.Helper()
+	select {
+	case <-e.daemon.Exited():
+		e.tb.Fatalf("the daemon of endpoint %d has ended\n%s", e.number, e.daemon.Stderr())
+	default:
+	}
+}
+
+// stop ends the daemon in order.
+func (e *endpoint) stop() {
+	e.tb.Helper()
+	e.daemon.Signal(syscall.SIGTERM)
+	awaitExit(e.tb, e.daemon)
+}
+
+// showLog shows what the daemon said where the test failed.
+func (e *endpoint) showLog() {
+	if e.tb.Failed() {
+		e.tb.Logf("daemon of endpoint %d:\n%s", e.number, e.daemon.Stderr())
+	}
+}
+
+// iface is what these tests use of an interface in `ipoibd status --json`.
+type iface struct {
+	QP *struct {
+		GID string `json:"gid"`
+	} `json:"qp"`
+}
+
+// iface is the daemon's view of ib0, its only interface.
+func (e *endpoint) iface() iface {
+	e.tb.Helper()
+	out := e.Run("ipoibd", "status", "--json", "--control", e.control)
+	var status struct {
+		Interfaces []iface `json:"interfaces"`
+	}
+	if err := json.Unmarshal([]byte(out), &status); err != nil || len(status.Interfaces) != 1 {
+		e.tb.Fatalf("ipoibd status: %v\n%s", err, out)
+	}
+	return status.Interfaces[0]
+}
+
+func (e *endpoint) ip4() string { return fmt.Sprintf("10.44.0.%d", e.number+1) }
+func (e *endpoint) ip6() string { return fmt.Sprintf("fd44::%d", e.number+1) }
+
+// join sets ib0 up with the endpoint's addresses and waits for its carrier.
+func (e *endpoint) join() {
+	e.tb.Helper()
+	e.Run("ip", "link", "set", ifName, "up")
+	e.Run("ip", "addr", "add", e.ip4()+"/24", "dev", ifName)
+	e.Run("ip", "addr", "add", e.ip6()+"/64", "dev", ifName, "nodad")
+	e.Run("ip", "route", "add", "239.0.0.0/8", "dev", ifName)
+	eventually(e.tb, "carrier of "+ifName, e.carrier)
+}
+
+// carrier is the kernel's view.
+func (e *endpoint) carrier() bool {
+	return strings.Contains(e.Run("ip", "-o", "link", "show", ifName), "LOWER_UP")
+}
+
+// waitReaches waits until an echo request is answered.
+func (e *endpoint) waitReaches(other *endpoint) {
+	e.tb.Helper()
+	eventually(e.tb, fmt.Sprintf("endpoint %d reaches %s", e.number, other.ip4()), func() bool {
+		return e.Try("ping", "-n", "-c", "1", "-W", "1", other.ip4())
+	})
+}

@@ -1,0 +1,115 @@
+package guest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBinary compiles the tests of a package, for one or more guests, and returns
+// its path. It is called before Enter, where there is the network that go may need.
+func TestBinary(tb testing.TB, pkg string, flags ...string) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "go.test")
+	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", path}, flags...)
+	cmd := exec.CommandContext(tb.Context(), "go", append(args, pkg)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		tb.Fatalf("compile the tests of %s: %v\n%s", pkg, err, out)
+	}
+	return path
+}
+
+// RunTests runs a test binary of this machine in a guest, as root, and makes each of its tests and subtests a subtest of t, with its
+// output. A skipped one fails: the guest is there to have all that tests need.
+func (g *Guest) RunTests(t *testing.T, binary string, limit time.Duration, env []string, args ...string) {
+	t.Helper()
+	const path = "/run/go.test"
+	g.PutFile(path, binary)
+	start := time.Now()
+	run := []string{"-test.v=test2json", "-test.timeout=" + limit.String()}
+	p := g.StartEnv(env, path, append(run, args...)...)
+	result := p.Wait(limit + runLimit)
+	failed := reportTests(t, parseTests(t, p.Stdout()))
+	if !result.OK() && !failed {
+		t.Errorf("the tests in the guest: %v\n%s\n%s", result, tail([]byte(p.Stdout())), p.Stderr())
+	}
+	t.Logf("the tests in the guest took %v", time.Since(start).Round(time.Millisecond))
+}
+
+// outcome is what became of a test in the guest.
+type outcome struct {
+	name   string
+	action string // pass, fail or skip; empty where it never ended
+	output strings.Builder
+}
+
+// parseTests lets the go command read the output of a test binary, and returns
+// the tests in the order of their beginning.
+func parseTests(t *testing.T, output string) (tests []*outcome) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json")
+	cmd.Stdin, cmd.Stderr = strings.NewReader(output), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go tool test2json: %v", err)
+	}
+	byName := map[string]*outcome{}
+	for line := range bytes.Lines(out) {
+		e := parseEvent(t, line)
+		if e.Test == "" {
+			continue
+		}
+		if byName[e.Test] == nil {
+			byName[e.Test] = &outcome{name: e.Test}
+			tests = append(tests, byName[e.Test])
+		}
+		byName[e.Test].step(e)
+	}
+	return tests
+}
+
+// event is a line of test2json (go doc test2json, TestEvent).
+type event struct {
+	Action, Test, Output string
+}
+
+func parseEvent(t *testing.T, line []byte) (e event) {
+	t.Helper()
+	if err := json.Unmarshal(line, &e); err != nil {
+		t.Fatalf("go tool test2json says %q: %v", line, err)
+	}
+	return e
+}
+
+func (o *outcome) step(e event) {
+	switch e.Action {
+	case "output":
+		o.output.WriteString(e.Output)
+	case "pass", "fail", "skip":
+		o.action = e.Action
+	}
+}
+
+// reportTests makes subtests of them, and reports whether one failed.
+func reportTests(t *testing.T, tests []*outcome) (failed bool) {
+	t.Helper()
+	if len(tests) == 0 {
+		t.Error("no test ran in the guest")
+	}
+	for _, o := range tests {
+		ok := t.Run(o.name, func(t *testing.T) {
+			t.Log(o.output.String())
+			if o.action != "pass" {
+				t.Errorf("in the guest: %s", cmp.Or(o.action, "never ended"))
+			}
+		})
+		failed = failed || !ok
+	}
+	return failed
+}

@@ -1,0 +1,148 @@
+package guest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// bootLimit is far more than the four seconds that a boot takes on an idle
+// machine: each guest needs a processor.
+const bootLimit = 2 * time.Minute
+
+// defaultMemory of a guest in MiB; its root file system is in it.
+const defaultMemory = 384
+
+// Spec says what a guest is.
+type Spec struct {
+	Series kernel.Series
+	CPUs   int // 0 means 1
+	Memory int // in MiB; 0 means enough for one daemon
+	NICs   []NIC
+}
+
+// NIC is a network interface of a guest.
+type NIC struct {
+	Segment *nstest.Segment // gives it its MTU, too
+	// Host gives the NIC the addresses nstest.IPv4 and nstest.IPv6 of this host;
+	// with Bare it has none and is down.
+	Host int
+	Bare bool
+}
+
+// Guest is a running virtual machine. Its methods may be called from any
+// goroutine; those that return no error fail the test.
+type Guest struct {
+	tb      testing.TB
+	console string // path of its log
+	cmd     *exec.Cmd
+	errors  strings.Builder // what QEMU has to say
+	end     *net.UnixConn   // the test's end of the channel
+	booted  chan struct{}   // closed when the agent has spoken
+	gone    chan struct{}   // closed when the channel has ended
+	ended   chan struct{}   // closed when QEMU has, after gone
+
+	mu     sync.Mutex // over what follows, and writing to end
+	lastID uint32
+	open   map[uint32]*Process // requests that are not done
+}
+
+// Boot starts a guest, waits until its agent answers and sets its network up. The
+// guest ends with the test at the latest.
+func Boot(tb testing.TB, spec Spec) *Guest {
+	tb.Helper()
+	return BootAll(tb, spec)[0]
+}
+
+// BootAll boots guests at the same time.
+func BootAll(tb testing.TB, specs ...Spec) []*Guest {
+	tb.Helper()
+	start := time.Now()
+	guests := make([]*Guest, len(specs))
+	for i, spec := range specs {
+		guests[i] = launch(tb, spec)
+	}
+	for i, g := range guests {
+		g.waitBooted()
+		tb.Logf("guest %d with kernel %s answers after %v", i, specs[i].Series, time.Since(start).Round(time.Millisecond))
+		g.addNICs(specs[i].NICs)
+	}
+	return guests
+}
+
+// launch starts a guest.
+func launch(tb testing.TB, spec Spec) *Guest {
+	tb.Helper()
+	g := &Guest{
+		tb: tb, console: filepath.Join(tb.TempDir(), "console"),
+		booted: make(chan struct{}), gone: make(chan struct{}), ended: make(chan struct{}),
+		open: map[uint32]*Process{},
+	}
+	if err := g.start(spec); err != nil {
+		tb.Fatalf("start a guest: %v", err)
+	}
+	tb.Cleanup(g.cleanUp)
+	return g
+}
+
+// waitBooted waits for the agent's first word.
+func (g *Guest) waitBooted() {
+	g.tb.Helper()
+	select {
+	case <-g.booted:
+	case <-g.gone:
+		g.tb.Fatal("the guest ended while it booted")
+	case <-time.After(bootLimit):
+		g.tb.Fatalf("the guest has not booted within %v", bootLimit)
+	}
+}
+
+// addNICs sets the NICs up as the spec has them, by one program, as each takes
+// its time in a guest.
+func (g *Guest) addNICs(nics []NIC) {
+	g.tb.Helper()
+	var batch strings.Builder
+	for i, nic := range nics {
+		dev := fmt.Sprintf("eth%d", i)
+		fmt.Fprintf(&batch, "link set %s mtu %d\n", dev, nic.Segment.MTU())
+		if !nic.Bare {
+			fmt.Fprintf(&batch, "link set %s up\n", dev)
+			fmt.Fprintf(&batch, "addr add %s/24 dev %s\n", nstest.IPv4(nic.Host), dev)
+			fmt.Fprintf(&batch, "addr add %s/64 dev %s nodad\n", nstest.IPv6(nic.Host), dev)
+		}
+	}
+	if batch.Len() > 0 {
+		g.Put("/run/nics", 0o644, []byte(batch.String()))
+		g.Run("ip", "-batch", "/run/nics")
+	}
+}
+
+// Close ends the guest; its processes end without a result. A second call does
+// nothing.
+func (g *Guest) Close() {
+	_ = g.cmd.Process.Kill()
+	<-g.ended
+}
+
+// cleanUp ends the guest, and shows what it said where the test failed.
+func (g *Guest) cleanUp() {
+	g.Close()
+	if g.tb.Failed() {
+		console, _ := os.ReadFile(g.console)
+		g.tb.Logf("the guest's console:\n%s%s", tail(console), g.errors.String())
+	}
+}
+
+// maxConsole bounds what is shown of a console, in bytes.
+const maxConsole = 16 << 10
+
+func tail(text []byte) []byte { return text[max(0, len(text)-maxConsole):] }

@@ -1,0 +1,199 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"ipoibd/scripts/vm/image"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// emulator runs the guests.
+const emulator = "qemu-system-x86_64"
+
+// programs of this machine that every guest has, besides the applets of busybox,
+// and the Debian packages that they are from.
+var programs = []struct{ name, pkg string }{
+	{"sh", "dash"},            // that of busybox prefers applets to programs,
+	{"nsenter", "util-linux"}, // and so does its nsenter
+	{"ip", "iproute2"},
+	{"rdma", "iproute2"},
+	{"ss", "iproute2"},
+	{"tc", "iproute2"},
+	{"ethtool", "ethtool"},
+	{"ping", "iputils-ping"},
+	{"iperf3", "iperf3"},
+	{"ibv_devices", "ibverbs-utils"},
+	{"ibv_devinfo", "ibverbs-utils"},
+	{"ib_send_bw", "perftest"},
+	{"ib_send_lat", "perftest"},
+}
+
+// Programs of this tree, which are in a kit too.
+const (
+	agentPkg    = "ipoibd/scripts/vm/agent"
+	ipoibdPkg   = "ipoibd/cmd/ipoibd"
+	numberedPkg = "ipoibd/scripts/vm/numbered"
+)
+
+// providers are the drivers that libibverbs opens by itself.
+const providers = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav*.so"
+
+// The files of a kit for each series.
+const (
+	vmlinuxName = "vmlinux"
+	imageName   = "initramfs"
+	releaseName = "release"
+)
+
+// makeKit fills a folder with what guests boot from: a folder for each series of
+// kernels with vmlinux, initramfs and release. Errors that wrap kernel.ErrMissing say
+// what this machine lacks.
+func makeKit(ctx context.Context, dir string) error {
+	if err := check(); err != nil {
+		return err
+	}
+	for pkg, cgo := range map[string]string{agentPkg: "0", numberedPkg: "0", ipoibdPkg: "1"} {
+		if err := compile(ctx, dir, pkg, "CGO_ENABLED="+cgo); err != nil {
+			return err
+		}
+	}
+	for _, series := range kernel.AllSeries {
+		k, err := kernel.Get(ctx, series, os.Stderr)
+		if err != nil {
+			return err
+		}
+		if err := addKernel(filepath.Join(dir, string(series)), dir, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Program is the path, on this machine, of a program of this tree that guests
+// have in /usr/bin: ipoibd or numbered.
+func Program(name string) string { return filepath.Join(os.Getenv(kitEnv), name) }
+
+// check looks for what guests need besides kernels, all at once.
+func check() error {
+	var errs []error
+	if runtime.GOARCH != "amd64" {
+		errs = append(errs, errors.New("guests are amd64, as this machine is not"))
+	}
+	lacks := func(name, pkg string) {
+		if _, err := exec.LookPath(name); err != nil {
+			errs = append(errs, fmt.Errorf("%s is missing (Debian package %s)", name, pkg))
+		}
+	}
+	lacks(emulator, "qemu-system-x86")
+	lacks("busybox", "busybox-static")
+	for _, p := range programs {
+		lacks(p.name, p.pkg)
+	}
+	if found, _ := filepath.Glob(providers); len(found) == 0 {
+		errs = append(errs, errors.New("the rxe driver of libibverbs is missing (Debian package ibverbs-providers)"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("%w: %w", kernel.ErrMissing, err)
+	}
+	return nil
+}
+
+// compile builds a program of ours into dir.
+func compile(ctx context.Context, dir, pkg, env string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", dir+"/", pkg)
+	cmd.Env = append(os.Environ(), env)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+// addKernel makes the folder of a series.
+func addKernel(into, built string, k kernel.Kernel) error {
+	if err := os.Mkdir(into, 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink(k.Vmlinux, filepath.Join(into, vmlinuxName)); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(into, releaseName), []byte(k.Release()), 0o644); err != nil {
+		return err
+	}
+	return writeImage(filepath.Join(into, imageName), built, k)
+}
+
+// writeImage makes the image for a kernel, with our programs from a folder.
+func writeImage(into, built string, k kernel.Kernel) error {
+	f, err := os.Create(into)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := image.New(f)
+	for _, dir := range []string{"/dev", "/proc", "/sys", "/tmp", "/run", "/root"} {
+		b.Dir(dir)
+	}
+	b.Copy("/init", filepath.Join(built, path.Base(agentPkg)))
+	for _, pkg := range []string{ipoibdPkg, numberedPkg} {
+		b.Program("/usr/bin/"+path.Base(pkg), filepath.Join(built, path.Base(pkg)))
+	}
+	for _, m := range k.Modules {
+		b.Copy("/modules/"+filepath.Base(m), m)
+	}
+	if err := addPrograms(b); err != nil {
+		return err
+	}
+	if err := b.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// addPrograms adds the programs of this machine, and busybox where they leave
+// names.
+func addPrograms(b *image.Builder) error {
+	b.File("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
+	b.File("/etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))
+	b.File("/etc/libibverbs.d/rxe.driver", 0o644, []byte("driver rxe\n"))
+	drivers, err := filepath.Glob(providers)
+	if err != nil {
+		return err
+	}
+	for _, so := range drivers {
+		b.Program(so, so)
+	}
+	for _, p := range programs {
+		from, err := exec.LookPath(p.name)
+		if err != nil {
+			return err
+		}
+		b.Program("/usr/bin/"+p.name, from)
+	}
+	return addBusybox(b)
+}
+
+func addBusybox(b *image.Builder) error {
+	from, err := exec.LookPath("busybox")
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command(from, "--list").Output()
+	if err != nil {
+		return fmt.Errorf("busybox --list: %w", err)
+	}
+	b.Program("/usr/bin/busybox", from)
+	for applet := range strings.FieldsSeq(string(out)) {
+		if at := "/usr/bin/" + applet; !b.Has(at) {
+			b.Symlink(at, "busybox")
+		}
+	}
+	return nil
+}

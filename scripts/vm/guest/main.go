@@ -1,0 +1,72 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// Environment handed on to tests re-executed in their own namespaces: the kit's
+// folder, or why there is none.
+const (
+	kitEnv     = "IPOIBD_VM_KIT"
+	missingEnv = "IPOIBD_VM_MISSING"
+)
+
+// Main makes the kit, runs the tests and returns their exit status.
+func Main(m *testing.M) int {
+	if os.Getenv(kitEnv) != "" {
+		return m.Run()
+	}
+	dir, release, err := newKitDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer release()
+	if err := offerKit(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "prepare the guests:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// offerKit makes the kit and tells the tests of it, or of what is missing.
+func offerKit(dir string) error {
+	err := makeKit(context.Background(), dir)
+	if errors.Is(err, kernel.ErrMissing) {
+		return os.Setenv(missingEnv, err.Error())
+	}
+	if err != nil {
+		return err
+	}
+	return os.Setenv(kitEnv, dir)
+}
+
+// Enter is nstest.Enter for tests with guests.
+func Enter(t *testing.T) bool {
+	t.Helper()
+	if missing := os.Getenv(missingEnv); missing != "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	if os.Getenv(kitEnv) == "" {
+		t.Fatal("no kit: TestMain must call guest.Main")
+	}
+	return nstest.Enter(t)
+}
+
+// EachKernel runs a test as a subtest for each series of kernels.
+func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
+	t.Helper()
+	for _, series := range kernel.AllSeries {
+		t.Run(string(series), func(t *testing.T) { test(t, series) })
+	}
+}

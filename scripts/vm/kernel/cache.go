@@ -1,0 +1,91 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockPoll is how often a lock that another run holds is tried.
+const lockPoll = 100 * time.Millisecond
+
+// cacheDir makes the folder for kernels: $XDG_CACHE_HOME/ipoibd/vm.
+func cacheDir() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache: %w", err)
+	}
+	dir := filepath.Join(base, "ipoibd", "vm")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache: %w", err)
+	}
+	return dir, nil
+}
+
+// lock takes a lock on a file, which it makes; it ends with the process at the
+// latest. It blocks until it has it or ctx is done.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the cache: %w", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("lock the cache: %w", ctx.Err())
+		case <-time.After(lockPoll):
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock the cache: %w", os.NewSyscallError("flock", err))
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// modified is when a folder was made; the zero time where there is none.
+func modified(dir string) time.Time {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// workDir makes the folder in which one holder of the lock works, empty, whatever
+// a killed one has left in it.
+func workDir(root string) (string, error) {
+	dir := filepath.Join(root, "making")
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("clean the cache: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make a folder: %w", err)
+	}
+	return dir, nil
+}
+
+// publish gives a finished folder its name and takes away the older ones of its
+// series.
+func publish(work, dir, root string, series Series) error {
+	older := inCache(root, series)
+	if err := os.Rename(work, dir); err != nil {
+		return fmt.Errorf("put the kernel into the cache: %w", err)
+	}
+	for _, old := range older {
+		if err := os.RemoveAll(old); err != nil {
+			return fmt.Errorf("clean the cache: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// folder makes one of the cache with two modules.
+func folder(t *testing.T, root, name string, made time.Time) string {
+	t.Helper()
+	dir := filepath.Join(root, name)
+	for _, module := range []string{"01-b.ko", "00-a.ko"} {
+		if err := os.MkdirAll(filepath.Join(dir, "modules"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "modules", module), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(dir, made, made); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Another series' kernels stay, older ones of the series go.
+func TestPublish(t *testing.T) {
+	root := t.TempDir()
+	other := folder(t, root, "linux-image-6.12.3+deb12-amd64_6.12.3-1_00", time.Now())
+	old := folder(t, root, "linux-image-6.1.0-1-amd64_6.1.5-1_00", time.Now())
+	work := folder(t, root, "making", time.Now())
+	dir := filepath.Join(root, "linux-image-6.1.0-2-amd64_6.1.6-1_00")
+	if err := publish(work, dir, root, "6.1"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{other: true, old: false, work: false, dir: true} {
+		if got := !modified(path).IsZero(); got != want {
+			t.Errorf("%s is there: %v, want %v", filepath.Base(path), got, want)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	root := t.TempDir()
+	newer := folder(t, root, "linux-image-6.1.0-2-amd64_6.1.6-1_00", time.Now())
+	folder(t, root, "linux-image-6.1.0-1-amd64_6.1.5-1_00", time.Now().Add(-time.Hour))
+	folder(t, root, "linux-image-6.12.3+deb12-amd64_6.12.3-1_00", time.Now().Add(time.Hour))
+	cached := inCache(root, "6.1")
+	if len(cached) != 2 || cached[0] != newer {
+		t.Fatalf("in the cache: %q", cached)
+	}
+	k, err := open("6.1", cached[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.Release() != "6.1.0-2-amd64" || len(k.Modules) != 2 || filepath.Base(k.Modules[0]) != "00-a.ko" {
+		t.Errorf("%+v, release %s", k, k.Release())
+	}
+}
+
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	unlock, err := lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*lockPoll)
+	defer cancel()
+	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second lock: %v", err)
+	}
+	unlock()
+	unlock, err = lock(t.Context(), path)
+	if err != nil {
+		t.Fatalf("after the first was given up: %v", err)
+	}
+	unlock()
+}
+
+// What a killed run has left is in nobody's way.
+func TestWorkDir(t *testing.T) {
+	root := t.TempDir()
+	folder(t, root, "making", time.Now())
+	dir, err := workDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}

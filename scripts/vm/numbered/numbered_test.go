@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestTally(t *testing.T) {
+	damaged := encode(9, 20)
+	damaged[15] ^= 1
+	var tally tally
+	for _, m := range [][]byte{
+		encode(0, 8), encode(1, 1400), encode(3, 20), encode(2, 20), encode(3, 20), damaged, []byte("short"),
+	} {
+		tally.add(m)
+	}
+	if want := (Report{Distinct: 4, Again: 1, Reordered: 1, Damaged: 2}); tally.report != want {
+		t.Errorf("%+v, want %+v", tally.report, want)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for _, args := range []string{
+		"", "send", "send 127.0.0.1:9 1 7 0s", "send 127.0.0.1:9 1 65508 0s", "send 127.0.0.1:9 x 8 0s",
+		"send 127.0.0.1:9 1 8 1", "send 127.0.0.1 1 8 0s", "receive", "receive a b c", "receive 127.0.0.1", "receive 224.0.0.251:9 nowhere0",
+	} {
+		if err := run(strings.Fields(args)); err == nil {
+			t.Errorf("numbered %s: no error", args)
+		}
+	}
+	if err := run(nil); !errors.Is(err, errUsage) {
+		t.Errorf("no arguments: %v", err)
+	}
+}
+
+// What is sent is counted, until the signal.
+func TestSendAndReceive(t *testing.T) {
+	address := freeAddress(t)
+	stop, done := make(chan os.Signal, 1), make(chan error)
+	out := &listening{begun: make(chan struct{})}
+	go func() { done <- receive(address, nil, stop, out) }()
+	<-out.begun
+	if err := send(address, []string{"20", "64", "1ms"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // loopback hands over at once
+	stop <- syscall.SIGTERM
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	var got Report
+	if err := json.Unmarshal(out.report.Bytes(), &got); err != nil || got != (Report{Distinct: 20}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// freeAddress is one of the loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.LocalAddr().String()
+}
+
+// listening takes the receiver's output apart.
+type listening struct {
+	begun  chan struct{}
+	report bytes.Buffer
+}
+
+func (l *listening) Write(p []byte) (int, error) {
+	if string(p) == "listening\n" {
+		close(l.begun)
+		return len(p), nil
+	}
+	return l.report.Write(p)
+}

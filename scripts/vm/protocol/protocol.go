@@ -1,0 +1,99 @@
+// Package protocol is what a test and the agent in its guest say to each other:
+// JSON values, one in each line, on a virtio serial port.
+//
+// The guest speaks first: a [Reply] with ID 0, once, when it is ready. (One that
+// cannot become so says why on its console, and ends.) After that the test sends requests, each with an
+// ID of its own choice, from 1, and hears of each: for Start any number of
+// replies with output and one with Done at the end of the process; for Put and
+// Signal one with Done. Replies to different requests mix.
+package protocol
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+)
+
+// Port is the name of the virtio serial port.
+const Port = "ipoibd.agent"
+
+// MaxChunk bounds the data in one message, in bytes: what a pipe holds.
+const MaxChunk = 64 << 10
+
+// maxLine bounds a line that is read, in bytes: a chunk in base64 and room for
+// the rest, such as the arguments of a program.
+const maxLine = 4 * MaxChunk
+
+// Request is one of its pointers.
+type Request struct {
+	ID     uint32  `json:"id"`
+	Start  *Start  `json:"start,omitempty"`
+	Signal *Signal `json:"signal,omitempty"`
+	Put    *Put    `json:"put,omitempty"`
+}
+
+// Start starts a program.
+type Start struct {
+	Args []string `json:"args"` // the first is its path, or a name in PATH
+	Env  []string `json:"env"`  // besides the agent's
+}
+
+// Signal sends a signal to a process that Start started.
+type Signal struct {
+	ID     uint32 `json:"id"`     // of the request
+	Number int    `json:"number"` // signal(7)
+}
+
+// Put writes a file, or appends to it; its folder is made.
+type Put struct {
+	Path   string `json:"path"`
+	Data   []byte `json:"data"` // at most MaxChunk
+	Append bool   `json:"append"`
+	Mode   uint32 `json:"mode"` // permissions
+}
+
+// Reply is what the agent has to say on a request.
+type Reply struct {
+	ID   uint32 `json:"id"`
+	Out  []byte `json:"out,omitempty"` // of the standard output, at most MaxChunk
+	Err  []byte `json:"err,omitempty"` // of the standard error, at most MaxChunk
+	Done *Done  `json:"done,omitempty"`
+}
+
+// Done ends a request.
+type Done struct {
+	Code   int    `json:"code"`   // exit status
+	Signal int    `json:"signal"` // that ended the process, or 0
+	Error  string `json:"error"`  // why the request could not be carried out
+}
+
+// Reader reads the lines of the other side. It is of no use after an error.
+type Reader struct{ lines *bufio.Scanner }
+
+// NewReader reads from r, which nobody else may read.
+func NewReader(r io.Reader) *Reader {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxLine)
+	return &Reader{lines}
+}
+
+// Read blocks for the next line and decodes it into v; io.EOF at the end.
+func (r *Reader) Read(v any) error {
+	if !r.lines.Scan() {
+		if err := r.lines.Err(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	return json.Unmarshal(r.lines.Bytes(), v)
+}
+
+// Write sends a value as a line, in one write.
+func Write(w io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}

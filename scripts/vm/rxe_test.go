@@ -1,0 +1,44 @@
+package vm
+
+import (
+	"fmt"
+	"strings"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
+)
+
+// The two ends of a cable within a guest, and their MTU, which leaves room for
+// an IB MTU of 4096.
+const (
+	cableA, cableB = "ea", "eb"
+	cableMTU       = 4200
+)
+
+// addRxe puts an rxe device on an interface.
+func addRxe(g *guest.Guest, name, netdev string) {
+	g.Run("rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
+}
+
+// cable makes a veth pair in the guest's only namespace (rxe knows no other) with
+// the addresses of hosts 0 and 1, whose packets to each other go over it: the
+// table of local addresses, which would lead them over the loopback, is asked
+// after one for each end.
+func cable(g *guest.Guest) {
+	g.Run("ip", "link", "add", cableA, "mtu", fmt.Sprint(cableMTU), "type", "veth", "peer", "name", cableB, "mtu", fmt.Sprint(cableMTU))
+	for _, end := range []string{cableA, cableB} {
+		g.Run("sysctl", "-q", "-w", "net.ipv4.conf."+end+".accept_local=1")
+	}
+	var batch strings.Builder
+	for i, end := range []string{cableA, cableB} {
+		table := 100 + i
+		fmt.Fprintf(&batch, "addr add %s/24 dev %s\n", nstest.IPv4(i), end)
+		fmt.Fprintf(&batch, "link set %s up\n", end)
+		fmt.Fprintf(&batch, "route add %s dev %s table %d\n", nstest.IPv4(1-i), end, table)
+		fmt.Fprintf(&batch, "rule add pref 5 iif lo from %s to %s lookup %d\n", nstest.IPv4(i), nstest.IPv4(1-i), table)
+		fmt.Fprintf(&batch, "rule add pref 6 iif lo oif %s to %s lookup %d\n", end, nstest.IPv4(1-i), table)
+	}
+	batch.WriteString("rule add pref 100 lookup local\nrule del pref 0\n")
+	g.Put("/run/cable", 0o644, []byte(batch.String()))
+	g.Run("ip", "-batch", "/run/cable")
+}

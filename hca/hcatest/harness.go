@@ -45,6 +45,9 @@ type Features struct {
 	OverrunVoidsCQ   bool // an overrun makes Poll fail; else only the event tells
 	OwnGroupLoops    bool // own multicast comes back to the sending QP
 	ChecksProtection bool // sends from memory of another PD, or outside of it, fail
+	ChecksWholeRecv  bool // all that a receive names is checked; else what is written
+	LateRecvFlushes  bool // a receive posted in ERR is flushed; else RESET drops it
+	SQDResumes       bool // back in RTS, what SQD held goes out; else with the next post
 	OtherPKey        bool // entry 1 of the P_Key table is another partition than entry 0
 }
 

@@ -9,8 +9,8 @@ import (
 	"ipoibd/hca"
 )
 
-// Modify implements [hca.QP]. The state and the mask are checked here, since
-// drivers are lenient: rxe takes a CurState that is not the current one.
+// Modify implements [hca.QP]. The arguments are checked here, since drivers are
+// lenient: rxe takes a CurState that is not the current one, and any P_Key index.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	if err := q.enter(); err != nil {
 		return refused("modify_qp", q.num.String(), err)
@@ -24,6 +24,9 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	}
 	if !allowed(cur.State, &attr, mask) {
 		return refused("modify_qp", q.num.String(), hca.ErrInvalid)
+	}
+	if err := q.checkPKey(&cur, &attr, mask); err != nil {
+		return err
 	}
 	if cur.State == hca.QPReset && attr.State == hca.QPErr {
 		if err := q.leaveReset(); err != nil {
@@ -40,6 +43,22 @@ func allowed(cur hca.QPState, attr *hca.QPAttr, mask hca.QPAttrMask) bool {
 		return false
 	}
 	return hca.UDTransition(cur, attr.State).Check(mask)
+}
+
+// checkPKey refuses an index that the port's table does not have.
+func (q *QP) checkPKey(cur, attr *hca.QPAttr, mask hca.QPAttrMask) error {
+	if mask&hca.AttrPKeyIndex == 0 {
+		return nil
+	}
+	port := cur.Port
+	if mask&hca.AttrPort != 0 {
+		port = attr.Port
+	}
+	a, err := q.pd.dev.portAttr(port)
+	if err == nil && attr.PKeyIndex >= uint16(a.pkey_tbl_len) {
+		err = hca.ErrInvalid
+	}
+	return refused("modify_qp", q.num.String(), err)
 }
 
 // leaveReset goes to INIT, from where Linux lets a QP go to ERR: its table
@@ -80,7 +99,11 @@ func (q *QP) modify(attr *hca.QPAttr, mask hca.QPAttrMask) error {
 		pkey_index: C.uint16_t(attr.PKeyIndex), port_num: C.uint8_t(attr.Port),
 		qkey: C.uint32_t(attr.QKey), sq_psn: C.uint32_t(attr.SQPSN),
 	}
-	return failed("modify_qp", q.num.String(), errno(C.shim_modify_qp(q.qp, &a, C.int(mask))))
+	err := failed("modify_qp", q.num.String(), errno(C.shim_modify_qp(q.qp, &a, C.int(mask))))
+	if err == nil && mask&hca.AttrQKey != 0 {
+		q.qkey.Store(uint32(attr.QKey))
+	}
+	return err
 }
 
 // Query implements [hca.QP].

@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"ipoibd/hca"
 )
@@ -26,6 +27,7 @@ type QP struct {
 	recv side[hca.RecvWR]
 
 	modifyMu sync.Mutex // one Modify at a time
+	qkey     atomic.Uint32
 	groups   groups
 }
 
@@ -85,7 +87,7 @@ func (q *QP) makeSides() {
 	send := newSendScratch(min(q.spec.SendWRs, maxPost), q.spec.SendSGEs)
 	recv := newRecvScratch(min(q.spec.RecvWRs, maxPost), q.spec.RecvSGEs)
 	q.send.verb, q.send.free = verbPostSend, send.free
-	q.send.fill = func(wrs []hca.SendWR) (int, error) { return send.fill(wrs, q.pd) }
+	q.send.fill = func(wrs []hca.SendWR) (int, error) { return send.fill(wrs, q) }
 	q.send.post = func(n int) C.struct_shim_posted { return C.shim_post_send(q.qp, &send.wrs[0], C.int(n)) }
 	q.recv.verb, q.recv.free = verbPostRecv, recv.free
 	q.recv.fill = recv.fill

@@ -60,11 +60,11 @@ func (s *sendScratch) free() {
 	freeArray(s.lists.sges)
 }
 
-// fill translates sends of a protection domain, as many as there is room for,
+// fill translates sends of a QP, as many as there is room for,
 // or fewer with the error of the next one.
-func (s *sendScratch) fill(wrs []hca.SendWR, pd *PD) (n int, err error) {
+func (s *sendScratch) fill(wrs []hca.SendWR, q *QP) (n int, err error) {
 	for n < min(len(wrs), len(s.wrs)) {
-		if err := s.put(n, &wrs[n], pd); err != nil {
+		if err := s.put(n, &wrs[n], q); err != nil {
 			return n, err
 		}
 		n++
@@ -72,8 +72,8 @@ func (s *sendScratch) fill(wrs []hca.SendWR, pd *PD) (n int, err error) {
 	return n, nil
 }
 
-func (s *sendScratch) put(i int, wr *hca.SendWR, pd *PD) error {
-	ah := pd.handle(wr.UD.AH)
+func (s *sendScratch) put(i int, wr *hca.SendWR, q *QP) error {
+	ah := q.pd.handle(wr.UD.AH)
 	if ah == nil {
 		return errAH
 	}
@@ -85,9 +85,18 @@ func (s *sendScratch) put(i int, wr *hca.SendWR, pd *PD) error {
 	c.wr_id, c.opcode, c.send_flags = C.uint64_t(wr.ID), C.IBV_WR_SEND, sendFlags(wr.Flags)
 	c.sg_list, c.num_sge = list, C.int(len(wr.SGList))
 	*(*C.struct_shim_ud)(unsafe.Pointer(&c.wr)) = C.struct_shim_ud{
-		ah: ah, remote_qpn: C.uint32_t(wr.UD.QPN), remote_qkey: C.uint32_t(wr.UD.QKey),
+		ah: ah, remote_qpn: C.uint32_t(wr.UD.QPN), remote_qkey: q.keyOf(wr.UD.QKey),
 	}
 	return nil
+}
+
+// keyOf puts the QP's own Q_Key in the place of a controlled one, as an HCA does
+// (IBA 10.2.5) and rxe does not.
+func (q *QP) keyOf(key hca.QKey) C.uint32_t {
+	if key&hca.QKeyControlled != 0 {
+		return C.uint32_t(q.qkey.Load())
+	}
+	return C.uint32_t(key)
 }
 
 func sendFlags(f hca.SendFlags) (c C.uint) {

@@ -54,10 +54,10 @@ func (w *waiter) wait(until time.Time, take func(fd uintptr) bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.woken = false
-	if errors.Is(err, os.ErrClosed) {
-		return hca.ErrClosed
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) { // the latter is the time, or wake
+		return nil
 	}
-	return nil // os.ErrDeadlineExceeded is the time, or wake
+	return hca.ErrClosed
 }
 
 // begin sets the deadline, or reports that wake came before.

@@ -40,6 +40,7 @@ type Features struct {
 	MLID uint16  // of that group, InfiniBand only
 
 	SendErrorIsSQE   bool // a failed send leads to SQE; else to ERR
+	SendErrorFlushes bool // a failed send is itself reported as flushed
 	ShortRecvIsErr   bool // a receive too short fails and leads to ERR; else the message is dropped
 	LongSendIsErr    bool // a send above MaxPayload fails; else it is lost
 	OverrunVoidsCQ   bool // an overrun makes Poll fail; else only the event tells
@@ -56,6 +57,14 @@ func (f *Features) patience() time.Duration {
 		return 10 * time.Second
 	}
 	return f.Patience
+}
+
+// sendErrors are what may become of a send from memory that it must not name.
+func (f *Features) sendErrors() []hca.WCStatus {
+	if f.SendErrorFlushes {
+		return []hca.WCStatus{hca.WCWRFlushErr}
+	}
+	return []hca.WCStatus{hca.WCLocProtErr, hca.WCLocQPOpErr}
 }
 
 // check is one test of the suite.

@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 func features(t *testing.T, group hca.GID) hcatest.Features {
 	old := strings.HasPrefix(kernel(t), "6.1.")
 	return hcatest.Features{
-		MGID: group, ShortRecvIsErr: old, LateRecvFlushes: !old, OwnGroupLoops: true, ChecksProtection: true,
+		MGID: group, SendErrorFlushes: !old, ShortRecvIsErr: old, OwnGroupLoops: true, ChecksProtection: true,
 	}
 }
 

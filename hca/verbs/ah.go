@@ -84,7 +84,7 @@ func (d *Device) whyNoAH(err error, port uint8) error {
 // handle returns what a send needs of an address handle: nil for one that is
 // closed, of another domain or of another backend.
 func (p *PD) handle(ah hca.AH) *C.struct_ibv_ah {
-	if a, ok := ah.(*AH); ok && a.pd == p {
+	if a, ok := ah.(*AH); ok && a != nil && a.pd == p {
 		return a.ah.Load()
 	}
 	return nil

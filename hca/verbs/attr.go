@@ -38,7 +38,7 @@ func guid(be uint64) (g hca.GUID) {
 func portState(a *cPortAttr) hca.PortAttr {
 	return hca.PortAttr{
 		State: hca.PortState(a.state), LinkLayer: hca.LinkLayer(a.link_layer),
-		MaxMTU: mtu(uint32(a.max_mtu)), ActiveMTU: mtu(uint32(a.active_mtu)),
+		MaxMTU: mtu(a.max_mtu), ActiveMTU: mtu(a.active_mtu),
 		LID: uint16(a.lid), SMLID: uint16(a.sm_lid),
 	}
 }
@@ -80,7 +80,7 @@ func gidType(t uint32) hca.GIDType {
 // completion translates a work completion.
 func completion(wc *cWC) hca.WC {
 	return hca.WC{
-		ID: uint64(wc.wr_id), Status: hca.WCStatus(wc.status), Opcode: opcode(uint32(wc.opcode)),
+		ID: uint64(wc.wr_id), Status: hca.WCStatus(wc.status), Opcode: opcode(wc.opcode),
 		Flags: wcFlags(uint32(wc.wc_flags)), VendorErr: uint32(wc.vendor_err), ByteLen: uint32(wc.byte_len),
 		QPN: hca.QPN(wc.qp_num), SrcQPN: hca.QPN(wc.src_qp),
 		PKeyIndex: uint16(wc.pkey_index), SLID: uint16(wc.slid), SL: uint8(wc.sl),

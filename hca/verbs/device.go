@@ -76,7 +76,7 @@ func (d *Device) Counters() []hca.Counter {
 // Close implements [hca.Device].
 func (d *Device) Close() error {
 	return refused("close_device", d.attr.Name, d.close(func() error {
-		err := d.async.waiter.close()
+		err := d.async.close()
 		if e := failed("close_device", d.attr.Name, errno(C.shim_close(d.ctx))); e != nil {
 			return e
 		}

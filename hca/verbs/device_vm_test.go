@@ -3,6 +3,7 @@
 package verbs_test
 
 import (
+	"net/netip"
 	"os"
 	"path"
 	"strings"
@@ -29,6 +30,8 @@ type underlay struct {
 	v4    bool
 	group hca.GID
 }
+
+func gid(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
 
 var underlays = []underlay{
 	{"IPv6", false, gid("ff12:401b:ffff::ffff:ffff")},
@@ -124,15 +127,14 @@ func (n netdev) link() netlink.Link {
 	return l
 }
 
-// setUp brings the interface down, or up again with the routes that it had.
+// setUp brings the interface up or down.
 func (n netdev) setUp(up bool) {
 	n.t.Helper()
-	link := n.link()
 	if up {
-		n.must(netlink.LinkSetUp(link))
-		return
+		n.must(netlink.LinkSetUp(n.link()))
+	} else {
+		n.must(netlink.LinkSetDown(n.link()))
 	}
-	n.must(netlink.LinkSetDown(link))
 }
 
 // addAddr adds an address for the rest of the test.

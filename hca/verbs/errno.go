@@ -33,8 +33,8 @@ var rules = []rule{
 	{verbPostRecv, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM, syscall.ENOSPC}},
 	// addr.c resolves the neighbour for about a second; EHOSTUNREACH is its ARP having failed.
 	{verbCreateAH, hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN}},
-	// No device of that name, or it went while it was opened.
-	{verbOpen, hca.ErrNoDevice, []syscall.Errno{syscall.ENOENT, syscall.ENODEV, syscall.ENXIO}},
+	// No device of that name, it went while it was opened, or (ibv_get_device_list.3, ENOSYS) a kernel without any.
+	{verbOpen, hca.ErrNoDevice, []syscall.Errno{syscall.ENOENT, syscall.ENODEV, syscall.ENXIO, syscall.ENOSYS}},
 	// A firmware that does not answer a command (mlx5 cmd.c).
 	{"", hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT}},
 	// uverbs_main.c answers EIO once the device is disassociated; rxe ENODEV once its netdev is gone.

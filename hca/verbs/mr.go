@@ -70,7 +70,7 @@ func (m *MR) register(access hca.Access) error {
 	total := registered.Add(pages(len(m.mem)))
 	if mr == nil {
 		registered.Add(-pages(len(m.mem)))
-		return explainLimit(failedNull("reg_mr", fmt.Sprintf("%d bytes", len(m.mem)), err), uint64(total))
+		return explainLimit(failedNull("reg_mr", fmt.Sprintf("%d bytes", len(m.mem)), err), uint64(total), memlockLimit())
 	}
 	m.mr, m.lkey = mr, uint32(mr.lkey)
 	return nil

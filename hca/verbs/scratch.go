@@ -19,6 +19,9 @@ var (
 	_ [unsafe.Offsetof(hca.SGE{}.LKey)]byte   = [unsafe.Offsetof(C.struct_ibv_sge{}.lkey)]byte{}
 )
 
+// cUD is where a send goes.
+type cUD = C.struct_shim_ud
+
 // array allocates n zeroed elements outside of the Go heap.
 func array[T any](n int) []T {
 	var t T
@@ -84,7 +87,7 @@ func (s *sendScratch) put(i int, wr *hca.SendWR, q *QP) error {
 	c := &s.wrs[i]
 	c.wr_id, c.opcode, c.send_flags = C.uint64_t(wr.ID), C.IBV_WR_SEND, sendFlags(wr.Flags)
 	c.sg_list, c.num_sge = list, C.int(len(wr.SGList))
-	*(*C.struct_shim_ud)(unsafe.Pointer(&c.wr)) = C.struct_shim_ud{
+	*(*cUD)(unsafe.Pointer(&c.wr)) = cUD{
 		ah: ah, remote_qpn: C.uint32_t(wr.UD.QPN), remote_qkey: q.keyOf(wr.UD.QKey),
 	}
 	return nil

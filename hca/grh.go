@@ -19,6 +19,7 @@ const (
 	ipv4VerIHL  = 0x45
 	ipv4Proto   = 9
 	ipv4UDP     = 17
+	ipv4Sum     = 10
 	ipv4SrcAddr = 12
 	ipv4DstAddr = 16
 )
@@ -27,17 +28,20 @@ const (
 // or an IPv6 header, which have the same layout, or of an IPv4 header behind 20
 // unspecified bytes (A17.4.5.1). What begins like an IPv6 header is IPv4 all the
 // same if a whole IPv4 header with a right checksum follows, as
-// ib_get_rdma_header_version in drivers/infiniband/core/verbs.c has it. Errors:
-// ErrGRH. It does not allocate.
+// ib_get_rdma_header_version in drivers/infiniband/core/verbs.c has it. A header
+// without a checksum (zero) will do where there is no IPv6 header: rxe gives a
+// message to its own port back before the checksum is filled in. Errors: ErrGRH.
+// It does not allocate.
 func ParseGRH(src []byte) (sgid, dgid GID, err error) {
 	if len(src) < GRHLen {
 		return GID{}, GID{}, ErrGRH
 	}
 	src = src[:GRHLen]
+	ip, isIPv6 := src[grhIPv4:], src[0]>>4 == 6
 	switch {
-	case isIPv4UDP(src[grhIPv4:]):
-		sgid, dgid = grhIPv4GIDs(src[grhIPv4:])
-	case src[0]>>4 == 6:
+	case isIPv4UDP(ip) && (IPv4Checksum(ip) == 0 || !isIPv6 && unsummed(ip)):
+		sgid, dgid = grhIPv4GIDs(ip)
+	case isIPv6:
 		sgid, dgid = GID(src[grhSGID:grhDGID]), GID(src[grhDGID:])
 	default:
 		return GID{}, GID{}, ErrGRH
@@ -46,10 +50,11 @@ func ParseGRH(src []byte) (sgid, dgid GID, err error) {
 }
 
 // isIPv4UDP reports whether b, of 20 bytes, is an IPv4 header without options,
-// in front of UDP, with a right checksum.
-func isIPv4UDP(b []byte) bool {
-	return b[0] == ipv4VerIHL && b[ipv4Proto] == ipv4UDP && IPv4Checksum(b) == 0
-}
+// in front of UDP.
+func isIPv4UDP(b []byte) bool { return b[0] == ipv4VerIHL && b[ipv4Proto] == ipv4UDP }
+
+// unsummed reports whether an IPv4 header has no checksum yet.
+func unsummed(ip []byte) bool { return ip[ipv4Sum] == 0 && ip[ipv4Sum+1] == 0 }
 
 func grhIPv4GIDs(ip []byte) (sgid, dgid GID) {
 	src := netip.AddrFrom4([4]byte(ip[ipv4SrcAddr:ipv4DstAddr]))

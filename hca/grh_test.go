@@ -13,6 +13,7 @@ import (
 const (
 	zeros    = "00000000 00000000 00000000 00000000 00000000"
 	areaIPv4 = zeros + "45 00 0074 14ba 4000 40 11 11ab 0a090002 0a090001" // of a real frame
+	areaLoop = zeros + "45 00 0044 f518 4000 40 11 0000 c0000201 c0000201" // of rxe, to its own port
 	areaIPv6 = "60000000 0060 11 40 20010db8000000000000000000000001 ff12401bffff00000000000000000001"
 	areaIB   = "6abcdef0 0800 1b ff fe800000000000000002c90300000001 fe800000000000000002c90300000002"
 )
@@ -29,6 +30,7 @@ func unhex(t testing.TB, s string) []byte {
 func TestParseGRH(t *testing.T) {
 	for _, tt := range []struct{ name, area, sgid, dgid string }{
 		{"IPv4", areaIPv4, "10.9.0.2", "10.9.0.1"},
+		{"IPv4 without checksum", areaLoop, "192.0.2.1", "192.0.2.1"},
 		{"IPv4 behind rubbish", "6" + areaIPv4[1:], "10.9.0.2", "10.9.0.1"},
 		{"IPv6", areaIPv6, "2001:db8::1", "ff12:401b:ffff::1"},
 		{"InfiniBand", areaIB, "fe80::2:c903:0:1", "fe80::2:c903:0:2"},
@@ -38,6 +40,15 @@ func TestParseGRH(t *testing.T) {
 		if err != nil || sgid != gid(tt.sgid) || dgid != gid(tt.dgid) {
 			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
 		}
+	}
+}
+
+// Without a checksum nothing tells an IPv4 header from the addresses of an IPv6
+// header, so that is what it is taken for.
+func TestParseGRHUnsummedIsIPv6(t *testing.T) {
+	sgid, _, err := hca.ParseGRH(unhex(t, "6"+areaLoop[1:]))
+	if want := (hca.GID{12: 0x45, 15: 0x44}); err != nil || sgid != want {
+		t.Errorf("from %v, want %v (%v)", sgid, want, err)
 	}
 }
 

@@ -29,7 +29,8 @@ func harness(never []faults.Kind) hcatest.Harness {
 		Features: hcatest.Features{
 			MGID:           hca.GIDFromAddr(netip.MustParseAddr("239.1.2.3")),
 			SendErrorIsSQE: true, ShortRecvIsErr: true, LongSendIsErr: true,
-			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, OtherPKey: true,
+			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, ChecksWholeRecv: true,
+			LateRecvFlushes: true, SQDResumes: true, OtherPKey: true,
 		},
 	}
 }

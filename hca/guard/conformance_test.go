@@ -40,7 +40,8 @@ func harness(wrap func(hca.Device) hca.Device) hcatest.Harness {
 		In: synctest.Test,
 		Features: hcatest.Features{
 			MGID: hca.GIDFromAddr(group), SendErrorIsSQE: true, ShortRecvIsErr: true, LongSendIsErr: true,
-			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, OtherPKey: true,
+			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, ChecksWholeRecv: true,
+			LateRecvFlushes: true, SQDResumes: true, OtherPKey: true,
 		},
 	}
 }

@@ -70,21 +70,24 @@ func cqWaitCompletion(b *bench) {
 // A completion between Arm and Wait is not lost; one before Arm does not wake.
 func cqArmLater(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
-	e.to(hca.QPErr)
+	e.to(hca.QPInit)
+	e.postRecv(2)
 	must(b, e.recv.Arm(), "arm")
-	e.postRecv(1)
+	must(b, e.step(hca.QPInit, hca.QPErr), "to ERR")
 	must(b, e.recv.Wait(time.Now().Add(b.f.patience())), "wait")
 	e.next(e.recv, 1)
-	e.postRecv(1)
+	time.Sleep(pause) // a device may bring the second a moment later
 	must(b, e.recv.Arm(), "arm")
 	e.wantTimeout(e.recv)
 	e.next(e.recv, 1)
 }
 
+// pause is how long a Wait must last that nothing ends.
+const pause = 20 * time.Millisecond
+
 // wantTimeout fails when a Wait returns before its time.
 func (e *end) wantTimeout(cq hca.CQ) {
 	e.Helper()
-	const pause = 20 * time.Millisecond
 	start := time.Now()
 	must(e, cq.Wait(start.Add(pause)), "wait")
 	if waited := time.Since(start); waited < pause {
@@ -147,9 +150,8 @@ func cqOverrun(b *bench) {
 	s := defaultSpec()
 	s.recvCQE = 2
 	e := b.newEnd(b.a, s)
-	e.to(hca.QPErr)
 	done := e.waiting(e.recv)
-	e.postRecv(depth)
+	e.flushed(depth)
 	e.wantEvent(e.host, hca.EventCQErr, e.recv.ID())
 	if !b.f.OverrunVoidsCQ {
 		e.recv.Wake()

@@ -40,11 +40,15 @@ type Features struct {
 	MLID uint16  // of that group, InfiniBand only
 
 	SendErrorIsSQE   bool // a failed send leads to SQE; else to ERR
+	SendErrorFlushes bool // a failed send is itself reported as flushed
 	ShortRecvIsErr   bool // a receive too short fails and leads to ERR; else the message is dropped
 	LongSendIsErr    bool // a send above MaxPayload fails; else it is lost
 	OverrunVoidsCQ   bool // an overrun makes Poll fail; else only the event tells
 	OwnGroupLoops    bool // own multicast comes back to the sending QP
 	ChecksProtection bool // sends from memory of another PD, or outside of it, fail
+	ChecksWholeRecv  bool // all that a receive names is checked; else what is written
+	LateRecvFlushes  bool // a receive posted in ERR is flushed; else RESET drops it
+	SQDResumes       bool // back in RTS, what SQD held goes out; else with the next post
 	OtherPKey        bool // entry 1 of the P_Key table is another partition than entry 0
 }
 
@@ -53,6 +57,14 @@ func (f *Features) patience() time.Duration {
 		return 10 * time.Second
 	}
 	return f.Patience
+}
+
+// sendErrors are what may become of a send from memory that it must not name.
+func (f *Features) sendErrors() []hca.WCStatus {
+	if f.SendErrorFlushes {
+		return []hca.WCStatus{hca.WCWRFlushErr}
+	}
+	return []hca.WCStatus{hca.WCLocProtErr, hca.WCLocQPOpErr}
 }
 
 // check is one test of the suite.

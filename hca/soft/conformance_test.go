@@ -54,7 +54,8 @@ func (u underlay) harness() hcatest.Harness {
 		In:   synctest.Test,
 		Features: hcatest.Features{
 			MGID: hca.GIDFromAddr(u.group), SendErrorIsSQE: true, ShortRecvIsErr: true, LongSendIsErr: true,
-			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, OtherPKey: true,
+			OverrunVoidsCQ: true, OwnGroupLoops: true, ChecksProtection: true, ChecksWholeRecv: true,
+			LateRecvFlushes: true, SQDResumes: true, OtherPKey: true,
 		},
 	}
 }

@@ -1,0 +1,105 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"encoding/binary"
+
+	"ipoibd/hca"
+)
+
+// Structures of libibverbs, named here for the tests, which cannot use cgo.
+type (
+	cDeviceAttr = C.struct_ibv_device_attr
+	cPortAttr   = C.struct_ibv_port_attr
+	cGIDEntry   = C.struct_ibv_gid_entry
+	cWC         = C.struct_ibv_wc
+)
+
+func deviceAttr(name string, a *cDeviceAttr) hca.DeviceAttr {
+	return hca.DeviceAttr{
+		Name: name, NodeGUID: guid(uint64(a.node_guid)), SysImageGUID: guid(uint64(a.sys_image_guid)),
+		Ports: uint8(a.phys_port_cnt), Transport: hca.TransportHardware,
+		MaxQPWR: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQE: int(a.max_cqe),
+		IPCsum: a.device_cap_flags&C.IBV_DEVICE_UD_IP_CSUM != 0,
+	}
+}
+
+// guid takes a __be64 as it lies in memory.
+func guid(be uint64) (g hca.GUID) {
+	binary.NativeEndian.PutUint64(g[:], be)
+	return g
+}
+
+// portState is a port's state without its tables.
+func portState(a *cPortAttr) hca.PortAttr {
+	return hca.PortAttr{
+		State: hca.PortState(a.state), LinkLayer: hca.LinkLayer(a.link_layer),
+		MaxMTU: mtu(a.max_mtu), ActiveMTU: mtu(a.active_mtu),
+		LID: uint16(a.lid), SMLID: uint16(a.sm_lid),
+	}
+}
+
+// mtu translates enum ibv_mtu; 0 for what it does not have.
+func mtu(n uint32) hca.MTU {
+	if n < C.IBV_MTU_256 || n > C.IBV_MTU_4096 {
+		return 0
+	}
+	return 128 << n
+}
+
+// gidTable places the entries of one port at their indices; what lies between
+// them is empty, what lies beyond limit is not of a table.
+func gidTable(entries []cGIDEntry, port uint8, maxPayload hca.MTU, limit int) (gids []hca.GIDEntry) {
+	for i := range entries {
+		e := &entries[i]
+		if uint32(e.port_num) != uint32(port) || int(e.gid_index) >= limit {
+			continue
+		}
+		for len(gids) <= int(e.gid_index) {
+			gids = append(gids, hca.GIDEntry{})
+		}
+		gids[e.gid_index] = hca.GIDEntry{GID: hca.GID(e.gid), Type: gidType(uint32(e.gid_type)), MaxPayload: int(maxPayload)}
+	}
+	return gids
+}
+
+func gidType(t uint32) hca.GIDType {
+	switch t {
+	case C.IBV_GID_TYPE_ROCE_V1:
+		return hca.GIDTypeRoCEv1
+	case C.IBV_GID_TYPE_ROCE_V2:
+		return hca.GIDTypeRoCEv2
+	}
+	return hca.GIDTypeIB
+}
+
+// completion translates a work completion.
+func completion(wc *cWC) hca.WC {
+	return hca.WC{
+		ID: uint64(wc.wr_id), Status: hca.WCStatus(wc.status), Opcode: opcode(wc.opcode),
+		Flags: wcFlags(uint32(wc.wc_flags)), VendorErr: uint32(wc.vendor_err), ByteLen: uint32(wc.byte_len),
+		QPN: hca.QPN(wc.qp_num), SrcQPN: hca.QPN(wc.src_qp),
+		PKeyIndex: uint16(wc.pkey_index), SLID: uint16(wc.slid), SL: uint8(wc.sl),
+	}
+}
+
+func opcode(n uint32) hca.WCOpcode {
+	if n&C.IBV_WC_RECV != 0 {
+		return hca.WCRecv
+	}
+	return hca.WCSend
+}
+
+func wcFlags(n uint32) (f hca.WCFlags) {
+	if n&C.IBV_WC_GRH != 0 {
+		f |= hca.WCFlagGRH
+	}
+	if n&C.IBV_WC_IP_CSUM_OK != 0 {
+		f |= hca.WCFlagIPCsumOK
+	}
+	return f
+}

@@ -1,0 +1,112 @@
+//go:build cgo && linux
+
+package verbs
+
+import (
+	"slices"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func TestMTU(t *testing.T) {
+	for n, want := range map[uint32]hca.MTU{0: 0, 1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096, 6: 0, 1 << 31: 0} {
+		if got := mtu(n); got != want {
+			t.Errorf("%d: %d, want %d", n, got, want)
+		}
+	}
+}
+
+func TestDeviceAttr(t *testing.T) {
+	c := cDeviceAttr{max_qp_wr: 100, max_sge: 30, max_cqe: 400, phys_port_cnt: 2, device_cap_flags: 1 << 18}
+	got := deviceAttr("mlx5_0", &c)
+	want := hca.DeviceAttr{
+		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, IPCsum: true,
+	}
+	if got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if c.device_cap_flags = ^c.device_cap_flags; deviceAttr("", &c).IPCsum {
+		t.Error("another capability was taken for checksums")
+	}
+}
+
+func TestPortState(t *testing.T) {
+	c := cPortAttr{state: 4, max_mtu: 5, active_mtu: 3, lid: 7, sm_lid: 1, link_layer: 2}
+	got := portState(&c)
+	if got.State != hca.PortActive || got.MaxMTU != 4096 || got.ActiveMTU != 1024 || got.LID != 7 || got.SMLID != 1 ||
+		got.LinkLayer != hca.LinkLayerEthernet {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Entries stand at their indices, those of other ports and beyond the table are
+// left out.
+func TestGIDTable(t *testing.T) {
+	got := gidTable([]cGIDEntry{
+		{port_num: 1, gid_index: 3, gid_type: 2, gid: [16]byte{15: 4}},
+		{port_num: 2, gid_index: 0, gid_type: 0, gid: [16]byte{15: 9}},
+		{port_num: 1, gid_index: 0, gid_type: 1, gid: [16]byte{15: 1}},
+		{port_num: 1, gid_index: 8, gid_type: 2, gid: [16]byte{15: 9}},
+		{port_num: 1, gid_index: 1, gid_type: 0, gid: [16]byte{15: 2}},
+	}, 1, 1024, 8)
+	want := []hca.GIDEntry{
+		{GID: hca.GID{15: 1}, Type: hca.GIDTypeRoCEv1, MaxPayload: 1024},
+		{GID: hca.GID{15: 2}, Type: hca.GIDTypeIB, MaxPayload: 1024},
+		{},
+		{GID: hca.GID{15: 4}, Type: hca.GIDTypeRoCEv2, MaxPayload: 1024},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if none := gidTable(nil, 1, 1024, 8); len(none) != 0 {
+		t.Errorf("of nothing: %+v", none)
+	}
+}
+
+func TestPortGUID(t *testing.T) {
+	gids := []hca.GIDEntry{{GID: hca.GID{0: 0xfe, 1: 0x80, 8: 2, 15: 9}}}
+	if got, want := portGUID(gids), (hca.GUID{0: 2, 7: 9}); got != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if got := portGUID(nil); got != (hca.GUID{}) {
+		t.Errorf("without a GID: %v", got)
+	}
+}
+
+// The netdevs of a family, each once; RoCE v1 and other ports have no say.
+func TestNetdevs(t *testing.T) {
+	v4, v6 := [16]byte{10: 0xff, 11: 0xff, 12: 192, 15: 1}, [16]byte{0: 0xfe, 1: 0x80, 15: 1}
+	entries := []cGIDEntry{
+		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v6},
+		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
+		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
+		{port_num: 1, gid_type: 2, ndev_ifindex: 6, gid: v4},
+		{port_num: 1, gid_type: 1, ndev_ifindex: 7, gid: v4},
+		{port_num: 2, gid_type: 2, ndev_ifindex: 8, gid: v4},
+		{port_num: 1, gid_type: 2, gid: v4},
+	}
+	if got := netdevs(entries, 1, true); !slices.Equal(got, []int{5, 6}) {
+		t.Errorf("IPv4: %v", got)
+	}
+	if got := netdevs(entries, 1, false); !slices.Equal(got, []int{5}) {
+		t.Errorf("IPv6: %v", got)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	c := cWC{
+		wr_id: 1 << 63, status: 5, opcode: 128, vendor_err: 3, byte_len: 44, qp_num: 0x11, src_qp: 0x12,
+		wc_flags: 1 | 1<<2 | 1<<1, pkey_index: 2, slid: 9, sl: 4,
+	}
+	want := hca.WC{
+		ID: 1 << 63, Status: hca.WCWRFlushErr, Opcode: hca.WCRecv, VendorErr: 3, ByteLen: 44, QPN: 0x11, SrcQPN: 0x12,
+		Flags: hca.WCFlagGRH | hca.WCFlagIPCsumOK, PKeyIndex: 2, SLID: 9, SL: 4,
+	}
+	if got := completion(&c); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := completion(&cWC{}); got != (hca.WC{}) {
+		t.Errorf("a send: %+v", got)
+	}
+}

@@ -1,0 +1,102 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"ipoibd/hca"
+)
+
+// Device is an open context of libibverbs.
+type Device struct {
+	life
+	ctx     *C.struct_ibv_context
+	attr    hca.DeviceAttr
+	maxGIDs int // entries of the GID tables of all ports
+	async   asyncReader
+}
+
+var _ hca.Device = (*Device)(nil)
+
+// Open opens the device that the kernel has under this name: "mlx5_0", "rxe0".
+// It may block. Errors: [hca.ErrNoDevice] where there is no such device, where
+// libibverbs is not installed, and in a build without cgo.
+func Open(name string) (hca.Device, error) {
+	if err := load(); err != nil {
+		return nil, refused(verbOpen, name, err)
+	}
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	ctx, err := C.shim_open(cname)
+	if ctx == nil {
+		return nil, failedNull(verbOpen, name, err)
+	}
+	d := &Device{ctx: ctx}
+	if err := d.inquire(name); err != nil {
+		C.shim_close(ctx)
+		return nil, err
+	}
+	return d, nil
+}
+
+// inquire learns what does not change, and makes the events readable.
+func (d *Device) inquire(name string) (err error) {
+	var a C.struct_ibv_device_attr
+	if err := failed("query_device", name, errno(C.shim_query_device(d.ctx, &a))); err != nil {
+		return err
+	}
+	d.attr = deviceAttr(name, &a)
+	d.attr.PCIAddr = pciAddr(name)
+	for port := range d.attr.Ports {
+		p, err := d.portAttr(port + 1)
+		if err != nil {
+			return err
+		}
+		d.maxGIDs += int(p.gid_tbl_len)
+	}
+	d.async.waiter, err = newWaiter(int(d.ctx.async_fd), "async events of "+name)
+	return refused(verbOpen, name, err)
+}
+
+// Attr implements [hca.Device].
+func (d *Device) Attr() hca.DeviceAttr { return d.attr }
+
+// Counters implements [hca.Device]: those of the ports, as the kernel has them,
+// and the events that were dropped because the contract has none like them.
+func (d *Device) Counters() []hca.Counter {
+	return append(portCounters(d.attr.Name), hca.Counter{Name: "events_unknown", Value: d.async.unknown.Load()})
+}
+
+// Close implements [hca.Device].
+func (d *Device) Close() error {
+	return refused("close_device", d.attr.Name, d.close(func() error {
+		err := d.async.close()
+		if e := failed("close_device", d.attr.Name, errno(C.shim_close(d.ctx))); e != nil {
+			return e
+		}
+		return err
+	}))
+}
+
+// generations number the objects of all devices of this process.
+var generations atomic.Uint32
+
+// AllocPD implements [hca.Device].
+func (d *Device) AllocPD() (hca.PD, error) {
+	if err := d.enter(); err != nil {
+		return nil, refused("alloc_pd", d.attr.Name, err)
+	}
+	defer d.leave()
+	pd, err := C.shim_alloc_pd(d.ctx)
+	if pd == nil {
+		return nil, failedNull("alloc_pd", d.attr.Name, err)
+	}
+	d.adopt()
+	return &PD{dev: d, pd: pd}, nil
+}

@@ -1,0 +1,47 @@
+// Package verbs is the backend for real HCAs: what rdma-core drives, through
+// libibverbs and the kernel's uverbs, as the contract of package hca.
+//
+// # The library
+//
+// libibverbs.so.1 is opened at run time, so that one program starts everywhere
+// and says what is missing where the library is not installed. Each function is
+// looked up with the version of its symbol, which pins its ABI. Posting, polling
+// and arming go through the context's own table, as the inline functions of
+// infiniband/verbs.h do. Without cgo, Open fails and all else still builds.
+//
+// # Who owns what
+//
+// Everything that libibverbs sees lies outside of the Go heap: registered memory
+// is an anonymous mapping, and the requests of a batch are put together in an
+// array that the QP allocates when it is created. One call of C posts a batch or
+// polls one; nothing is allocated per request. C keeps no Go pointer: objects
+// that events name carry a generation in their user context, an integer.
+//
+// # Life and death of an object
+//
+// A call enters the object that it uses; close waits for those calls, refuses
+// while there are children, and destroys. No lock of one object is held while
+// another one's verb is in the kernel, so a verb that hangs holds up the closing
+// of its own object and nothing else. An object of a device that was removed
+// closes like any other: the kernel has destroyed its side already.
+//
+// # Waiting
+//
+// The descriptors of completion channels and of asynchronous events are waited
+// for by Go's network poller; a waiter costs no thread, and its deadline is also
+// what wakes it. Events are read and acknowledged in the same call of C: one that
+// is read and not acknowledged keeps its object from being destroyed, for ever.
+//
+// # Where drivers differ from the contract
+//
+//	RESET -> ERR           | Linux has no such transition: by way of INIT
+//	masks, current state   | checked here against the table of the contract
+//	RESET, destroy         | completions left in the CQ are taken out here
+//	posts in RESET         | refused here: librxe would queue them
+//	attached twice         | the kernel says yes: refused here
+//	multicast on RoCE      | the netdevs join the IP group too
+//	ENODATA of create_ah   | a GID that left its table, or the netdev is gone:
+//	                       | the port is asked which
+//
+// The meaning of errnos is in errno.go, with their sources.
+package verbs

@@ -1,0 +1,77 @@
+package verbs
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func TestSentinelOf(t *testing.T) {
+	const any = "query_port"
+	for _, tt := range []struct {
+		verb  string
+		errno syscall.Errno
+		want  error
+	}{
+		{any, syscall.EINVAL, hca.ErrInvalid},
+		{any, syscall.EPERM, hca.ErrInvalid},
+		{any, syscall.EOPNOTSUPP, hca.ErrInvalid},
+		{any, syscall.Errno(4095), hca.ErrInvalid},
+		{any, syscall.EIO, hca.ErrIO},
+		{any, syscall.ENODEV, hca.ErrIO},
+		{any, syscall.ENXIO, hca.ErrIO},
+		{any, syscall.ESHUTDOWN, hca.ErrIO},
+		{any, syscall.EBUSY, hca.ErrBusy},
+		{any, syscall.ETIMEDOUT, hca.ErrTimeout},
+		{any, syscall.ENOMEM, hca.ErrNoMemory},
+		{any, syscall.EMFILE, hca.ErrNoMemory},
+		{any, syscall.EAGAIN, hca.ErrNoMemory},
+		{verbPostSend, syscall.ENOMEM, hca.ErrQueueFull},
+		{verbPostRecv, syscall.ENOMEM, hca.ErrQueueFull},
+		{verbPostRecv, syscall.ENOSPC, hca.ErrQueueFull},
+		{verbPostSend, syscall.EIO, hca.ErrIO},
+		{verbCreateAH, syscall.ETIMEDOUT, hca.ErrTimeout},
+		{verbCreateAH, syscall.EHOSTUNREACH, hca.ErrTimeout},
+		{verbCreateAH, syscall.ENETUNREACH, hca.ErrInvalid}, // of the port, no failure of the device
+		{verbCreateAH, syscall.ENODATA, hca.ErrInvalid},
+		{verbCreateAH, syscall.ENODEV, hca.ErrIO},
+		{any, syscall.EHOSTUNREACH, hca.ErrInvalid},
+		{verbOpen, syscall.ENODEV, hca.ErrNoDevice},
+		{verbOpen, syscall.ENOENT, hca.ErrNoDevice},
+		{verbOpen, syscall.ENOSYS, hca.ErrNoDevice},
+		{verbOpen, syscall.EIO, hca.ErrIO},
+		{any, syscall.ENOENT, hca.ErrInvalid},
+	} {
+		if got := sentinelOf(tt.verb, tt.errno); got != tt.want { //nolint:errorlint // the very one
+			t.Errorf("%s, %v: %v, want %v", tt.verb, tt.errno, got, tt.want)
+		}
+	}
+}
+
+// An error tells the verb, the sentinel and the errno.
+func TestFailed(t *testing.T) {
+	if err := failed(verbOpen, "rxe0", 0); err != nil {
+		t.Errorf("of success: %v", err)
+	}
+	err := failed(verbPostSend, "0x000011", syscall.ENOMEM)
+	var named *hca.VerbError
+	if !errors.Is(err, hca.ErrQueueFull) || !errors.Is(err, syscall.ENOMEM) || !errors.As(err, &named) {
+		t.Errorf("%v", err)
+	}
+	if got, want := err.Error(), "post_send 0x000011: work queue full: cannot allocate memory"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A provider that returns NULL and sets no errno is out of memory.
+func TestFailedNull(t *testing.T) {
+	for cause, want := range map[error]error{
+		nil: hca.ErrNoMemory, syscall.Errno(0): hca.ErrNoMemory, syscall.EINVAL: hca.ErrInvalid,
+	} {
+		if err := failedNull("create_cq", "rxe0", cause); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", cause, err, want)
+		}
+	}
+}

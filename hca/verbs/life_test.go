@@ -1,0 +1,92 @@
+package verbs
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func succeed() error { return nil }
+
+func TestLifeChildrenFirst(t *testing.T) {
+	var parent, child life
+	parent.adopt()
+	if err := parent.close(succeed); !errors.Is(err, hca.ErrBusy) {
+		t.Errorf("close with a child: %v", err)
+	}
+	if err := parent.enter(); err != nil {
+		t.Errorf("enter after a refusal: %v", err)
+	}
+	parent.leave()
+	if err := child.close(succeed, &parent); err != nil {
+		t.Errorf("close child: %v", err)
+	}
+	if err := parent.close(succeed); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if err := parent.enter(); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("enter when closed: %v", err)
+	}
+}
+
+// An object is destroyed once, and counted out once.
+func TestLifeCloseTwice(t *testing.T) {
+	var parent, child life
+	parent.adopt()
+	destroyed := 0
+	for range 2 {
+		if err := child.close(func() error { destroyed++; return nil }, &parent); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if destroyed != 1 || parent.children.Load() != 0 {
+		t.Errorf("destroyed %d times, %d children left", destroyed, parent.children.Load())
+	}
+}
+
+// A destroy that fails leaves the object alive, but for that of a device that
+// is gone.
+func TestLifeDestroyFails(t *testing.T) {
+	for _, tt := range []struct{ destroy, close, enter error }{
+		{hca.ErrBusy, hca.ErrBusy, nil},
+		{hca.ErrInvalid, hca.ErrInvalid, nil},
+		{hca.ErrIO, nil, hca.ErrClosed},
+	} {
+		var l life
+		if err := l.close(func() error { return tt.destroy }); !errors.Is(err, tt.close) {
+			t.Errorf("close with %v: %v, want %v", tt.destroy, err, tt.close)
+		}
+		err := l.enter()
+		if !errors.Is(err, tt.enter) {
+			t.Errorf("enter after %v: %v, want %v", tt.destroy, err, tt.enter)
+		}
+		if err == nil {
+			l.leave()
+		}
+	}
+}
+
+// Nothing is destroyed while a call uses it, and none begins once it is to be.
+func TestLifeCloseWaits(t *testing.T) {
+	var l life
+	if err := l.enter(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	var destroyed atomic.Bool
+	go func() { done <- l.close(func() error { destroyed.Store(true); return nil }) }()
+	for l.mu.TryRLock() { // until close waits for us
+		l.mu.RUnlock()
+		runtime.Gosched()
+	}
+	if destroyed.Load() {
+		t.Error("destroyed under a call")
+	}
+	l.leave()
+	if err := <-done; err != nil || !destroyed.Load() {
+		t.Errorf("close: %v, destroyed %v", err, destroyed.Load())
+	}
+}

@@ -1,0 +1,96 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// testGroups are groups that nobody else is a member of.
+var testGroups = []netip.Addr{
+	netip.MustParseAddr("239.255.201.47"), netip.MustParseAddr("ff15:401b:ffff::4791"),
+}
+
+// isMember looks for a group in the kernel's lists, which have an IPv4 group as
+// a number of this machine's byte order.
+func isMember(t *testing.T, group netip.Addr) bool {
+	t.Helper()
+	file, name := "/proc/self/net/igmp6", hex.EncodeToString(group.AsSlice())
+	if group.Is4() {
+		file, name = "/proc/self/net/igmp", fmt.Sprintf("%08X", binary.NativeEndian.Uint32(group.AsSlice()))
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(text), name)
+}
+
+func loopback(t *testing.T) int {
+	t.Helper()
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lo.Index
+}
+
+// Two queue pairs may be in one group; it is left with the last of them.
+func TestMembership(t *testing.T) {
+	for _, group := range testGroups {
+		var members []*membership
+		for range 2 {
+			m, err := joinGroup(group, []int{loopback(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			members = append(members, m)
+		}
+		members[0].leave()
+		if !isMember(t, group) {
+			t.Errorf("%v left with the first", group)
+		}
+		if members[1].leave(); isMember(t, group) {
+			t.Errorf("%v not left", group)
+		}
+	}
+}
+
+// More groups than one socket may have (net.ipv4.igmp_max_memberships is 20).
+func TestMembershipMany(t *testing.T) {
+	group := netip.MustParseAddr("239.255.202.1")
+	for range 50 {
+		m, err := joinGroup(group, []int{loopback(t)})
+		if err != nil {
+			t.Fatalf("%v: %v", group, err)
+		}
+		defer m.leave()
+		group = group.Next()
+	}
+}
+
+// An interface that is not there is no failure of the device, and what was
+// joined before it is left.
+func TestMembershipRefused(t *testing.T) {
+	for _, group := range testGroups {
+		_, err := joinGroup(group, []int{loopback(t), 1 << 30})
+		if !errors.Is(err, hca.ErrInvalid) || !errors.Is(err, unix.ENODEV) || errors.Is(err, hca.ErrIO) {
+			t.Errorf("%v: %v", group, err)
+		}
+		if isMember(t, group) {
+			t.Errorf("%v is not left", group)
+		}
+	}
+	var none *membership
+	none.leave()
+}

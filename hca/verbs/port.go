@@ -1,0 +1,84 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+
+	"ipoibd/hca"
+)
+
+// QueryPort implements [hca.Device]. The GID table ends with its last entry
+// that is not empty.
+func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
+	if err := d.enter(); err != nil {
+		return hca.PortAttr{}, refused("query_port", d.portName(port), err)
+	}
+	defer d.leave()
+	a, err := d.portAttr(port)
+	if err != nil {
+		return hca.PortAttr{}, err
+	}
+	p := portState(&a)
+	entries, err := d.gids()
+	if err != nil {
+		return hca.PortAttr{}, err
+	}
+	p.GIDs = gidTable(entries, port, p.ActiveMTU, int(a.gid_tbl_len))
+	p.GUID = portGUID(p.GIDs)
+	p.PKeys, err = d.pkeys(port, int(a.pkey_tbl_len))
+	return p, err
+}
+
+// portName names a port as the kernel does: "mlx5_0/1".
+func (d *Device) portName(port uint8) string { return fmt.Sprintf("%s/%d", d.attr.Name, port) }
+
+// portAttr asks for a port, which must be one of the device's: not every
+// provider refuses others.
+func (d *Device) portAttr(port uint8) (a cPortAttr, err error) {
+	if port < 1 || port > d.attr.Ports {
+		return a, refused("query_port", d.portName(port), hca.ErrInvalid)
+	}
+	return a, failed("query_port", d.portName(port), errno(C.shim_query_port(d.ctx, C.uint8_t(port), &a)))
+}
+
+// gids returns the entries of all ports that are not empty.
+func (d *Device) gids() ([]cGIDEntry, error) {
+	if d.maxGIDs == 0 {
+		return nil, nil
+	}
+	entries := make([]cGIDEntry, d.maxGIDs)
+	n := C.shim_query_gids(d.ctx, &entries[0], C.size_t(len(entries)))
+	if n < 0 {
+		return nil, failed("query_gid", d.attr.Name, syscall.Errno(-n))
+	}
+	return entries[:n], nil
+}
+
+// portGUID is the interface ID of GID 0: the base GUID of the port (IBA 1.4,
+// 14.2.5.5), on RoCE that of the default GID, which has the netdev's MAC.
+func portGUID(gids []hca.GIDEntry) (g hca.GUID) {
+	if len(gids) > 0 {
+		copy(g[:], gids[0].GID[8:])
+	}
+	return g
+}
+
+func (d *Device) pkeys(port uint8, n int) ([]hca.PKey, error) {
+	keys := make([]hca.PKey, n)
+	for i := range keys {
+		var raw [2]byte // a __be16
+		var key C.uint16_t
+		if err := failed("query_pkey", d.portName(port), errno(C.shim_query_pkey(d.ctx, C.uint8_t(port), C.int(i), &key))); err != nil {
+			return nil, err
+		}
+		binary.NativeEndian.PutUint16(raw[:], uint16(key))
+		keys[i] = hca.PKey(binary.BigEndian.Uint16(raw[:]))
+	}
+	return keys, nil
+}

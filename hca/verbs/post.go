@@ -1,0 +1,84 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+
+	"ipoibd/hca"
+)
+
+// maxPost bounds the requests of one call of libibverbs.
+const maxPost = 128
+
+// Why a request does not get as far as libibverbs.
+var (
+	errState   = fmt.Errorf("%w: the state takes no requests", hca.ErrInvalid)
+	errTooLong = fmt.Errorf("%w: more entries than the queue pair was created for", hca.ErrInvalid)
+	errAH      = fmt.Errorf("%w: no address handle of this protection domain", hca.ErrInvalid)
+)
+
+// side is one of a QP's two queues.
+type side[W any] struct {
+	verb string
+	// fill puts requests into the scratch, up to the first that must not be
+	// posted, for which it has the error.
+	fill func([]W) (int, error)
+	post func(n int) C.struct_shim_posted
+	free func()
+
+	mu     sync.Mutex // held by a post
+	closed error      // why posts are refused
+}
+
+// gate opens the queue or closes it; no post is under way then.
+func (s *side[W]) gate(b hca.QueueBehaviour) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed = nil; b == hca.QueueRefuses {
+		s.closed = errState
+	}
+}
+
+// postAll posts a batch, with one call of libibverbs for up to maxPost requests.
+func (s *side[W]) postAll(wrs []W, on hca.QPN) (taken int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for err = s.closed; err == nil && taken < len(wrs); {
+		var n int
+		if n, err = s.fill(wrs[taken:]); n == 0 {
+			break
+		}
+		posted := s.post(n)
+		taken += int(posted.taken)
+		if posted.err != 0 {
+			return taken, failed(s.verb, on.String(), errno(posted.err))
+		}
+	}
+	if err != nil {
+		err = refused(s.verb, on.String(), err)
+	}
+	return taken, err
+}
+
+// PostSend implements [hca.QP].
+func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.enter(); err != nil {
+		return 0, refused(verbPostSend, q.num.String(), err)
+	}
+	defer q.leave()
+	return q.send.postAll(wrs, q.num)
+}
+
+// PostRecv implements [hca.QP].
+func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.enter(); err != nil {
+		return 0, refused(verbPostRecv, q.num.String(), err)
+	}
+	defer q.leave()
+	return q.recv.postAll(wrs, q.num)
+}

@@ -1,0 +1,126 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"ipoibd/hca"
+)
+
+// QP is a UD queue pair.
+type QP struct {
+	life
+	pd             *PD
+	num            hca.QPN
+	id             hca.ObjectID
+	spec           hca.QPSpec
+	sendCQ, recvCQ *CQ
+	qp             *C.struct_ibv_qp
+
+	send side[hca.SendWR]
+	recv side[hca.RecvWR]
+
+	modifyMu sync.Mutex // one Modify at a time
+	qkey     atomic.Uint32
+	groups   groups
+}
+
+var _ hca.QP = (*QP)(nil)
+
+// CreateQP implements [hca.PD].
+func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if !inRange(&spec, &p.dev.attr) {
+		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrRange)
+	}
+	q := &QP{pd: p, spec: spec}
+	q.sendCQ, _ = sendCQ.(*CQ)
+	q.recvCQ, _ = recvCQ.(*CQ)
+	for _, c := range []*CQ{q.sendCQ, q.recvCQ} {
+		if c == nil || c.dev != p.dev || c.enter() != nil {
+			return nil, refused("create_qp", p.dev.attr.Name, hca.ErrInvalid)
+		}
+		defer c.leave()
+	}
+	if err := p.enter(); err != nil {
+		return nil, refused("create_qp", p.dev.attr.Name, err)
+	}
+	defer p.leave()
+	return q.create()
+}
+
+func inRange(s *hca.QPSpec, a *hca.DeviceAttr) bool {
+	in := func(n, limit int) bool { return n >= 1 && n <= limit }
+	return in(s.SendWRs, a.MaxQPWR) && in(s.RecvWRs, a.MaxQPWR) && in(s.SendSGEs, a.MaxSGE) && in(s.RecvSGEs, a.MaxSGE)
+}
+
+// create makes the QP; its PD and CQs are entered.
+func (q *QP) create() (hca.QP, error) {
+	gen, signalAll := generations.Add(1), C.int(0)
+	if q.spec.SignalAll {
+		signalAll = 1
+	}
+	qp, err := C.shim_create_qp(q.pd.pd, q.sendCQ.cq, q.recvCQ.cq, C.struct_ibv_qp_cap{
+		max_send_wr: C.uint32_t(q.spec.SendWRs), max_send_sge: C.uint32_t(q.spec.SendSGEs),
+		max_recv_wr: C.uint32_t(q.spec.RecvWRs), max_recv_sge: C.uint32_t(q.spec.RecvSGEs),
+	}, signalAll, C.uint32_t(gen))
+	if qp == nil {
+		return nil, failedNull("create_qp", q.pd.dev.attr.Name, err)
+	}
+	q.qp, q.num = qp, hca.QPN(qp.qp_num)
+	q.id = hca.ObjectID{Kind: hca.KindQP, Num: uint32(q.num), Generation: gen}
+	q.makeSides()
+	q.gate(hca.QPReset)
+	for _, parent := range []*life{&q.pd.life, &q.sendCQ.life, &q.recvCQ.life} {
+		parent.adopt()
+	}
+	return q, nil
+}
+
+// makeSides makes what posting needs.
+func (q *QP) makeSides() {
+	send := newSendScratch(min(q.spec.SendWRs, maxPost), q.spec.SendSGEs)
+	recv := newRecvScratch(min(q.spec.RecvWRs, maxPost), q.spec.RecvSGEs)
+	q.send.verb, q.send.free = verbPostSend, send.free
+	q.send.fill = func(wrs []hca.SendWR) (int, error) { return send.fill(wrs, q) }
+	q.send.post = func(n int) C.struct_shim_posted { return C.shim_post_send(q.qp, &send.wrs[0], C.int(n)) }
+	q.recv.verb, q.recv.free = verbPostRecv, recv.free
+	q.recv.fill = recv.fill
+	q.recv.post = func(n int) C.struct_shim_posted { return C.shim_post_recv(q.qp, &recv.wrs[0], C.int(n)) }
+}
+
+// ID implements [hca.QP].
+func (q *QP) ID() hca.ObjectID { return q.id }
+
+// Num implements [hca.QP].
+func (q *QP) Num() hca.QPN { return q.num }
+
+// Spec implements [hca.QP].
+func (q *QP) Spec() hca.QPSpec { return q.spec }
+
+// Close implements [hca.QP].
+func (q *QP) Close() error {
+	if q.groups.any() {
+		return refused("destroy_qp", q.num.String(), hca.ErrBusy)
+	}
+	return refused("destroy_qp", q.num.String(), q.close(func() error {
+		err := failed("destroy_qp", q.num.String(), errno(C.shim_destroy_qp(q.qp)))
+		if err == nil || errors.Is(err, hca.ErrIO) {
+			q.purge()
+			q.send.free()
+			q.recv.free()
+		}
+		return err
+	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))
+}
+
+// purge takes the QP's completions out of its CQs.
+func (q *QP) purge() {
+	q.sendCQ.purge(q.num)
+	q.recvCQ.purge(q.num)
+}

@@ -1,0 +1,145 @@
+//go:build cgo && linux
+
+package verbs
+
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"ipoibd/hca"
+)
+
+// hca.SGE is laid out as struct ibv_sge, so lists are copied as they are.
+var (
+	_ [unsafe.Sizeof(hca.SGE{})]byte          = [C.sizeof_struct_ibv_sge]byte{}
+	_ [unsafe.Offsetof(hca.SGE{}.Length)]byte = [unsafe.Offsetof(C.struct_ibv_sge{}.length)]byte{}
+	_ [unsafe.Offsetof(hca.SGE{}.LKey)]byte   = [unsafe.Offsetof(C.struct_ibv_sge{}.lkey)]byte{}
+)
+
+// cUD is where a send goes.
+type cUD = C.struct_shim_ud
+
+// array allocates n zeroed elements outside of the Go heap.
+func array[T any](n int) []T {
+	var t T
+	return unsafe.Slice((*T)(C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(t)))), n)
+}
+
+func freeArray[T any](a []T) { C.free(unsafe.Pointer(unsafe.SliceData(a))) }
+
+// lists are the scatter/gather lists of a batch.
+type lists struct {
+	sges []hca.SGE // C memory
+	each int       // entries of one list
+}
+
+func newLists(n, each int) lists { return lists{sges: array[hca.SGE](n * each), each: each} }
+
+// put copies the i-th list and returns where it is; false when it is too long.
+func (l *lists) put(i int, list []hca.SGE) (*C.struct_ibv_sge, bool) {
+	if len(list) > l.each {
+		return nil, false
+	}
+	at := l.sges[i*l.each:][:l.each]
+	copy(at, list)
+	return (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(at))), true
+}
+
+// sendScratch is where a batch of sends is put together, in C memory.
+type sendScratch struct {
+	wrs   []C.struct_ibv_send_wr
+	lists lists
+}
+
+func newSendScratch(n, sges int) sendScratch {
+	return sendScratch{wrs: array[C.struct_ibv_send_wr](n), lists: newLists(n, sges)}
+}
+
+func (s *sendScratch) free() {
+	freeArray(s.wrs)
+	freeArray(s.lists.sges)
+}
+
+// fill translates sends of a QP, as many as there is room for,
+// or fewer with the error of the next one.
+func (s *sendScratch) fill(wrs []hca.SendWR, q *QP) (n int, err error) {
+	for n < min(len(wrs), len(s.wrs)) {
+		if err := s.put(n, &wrs[n], q); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (s *sendScratch) put(i int, wr *hca.SendWR, q *QP) error {
+	ah := q.pd.handle(wr.UD.AH)
+	if ah == nil {
+		return errAH
+	}
+	list, ok := s.lists.put(i, wr.SGList)
+	if !ok {
+		return errTooLong
+	}
+	c := &s.wrs[i]
+	c.wr_id, c.opcode, c.send_flags = C.uint64_t(wr.ID), C.IBV_WR_SEND, sendFlags(wr.Flags)
+	c.sg_list, c.num_sge = list, C.int(len(wr.SGList))
+	*(*cUD)(unsafe.Pointer(&c.wr)) = cUD{
+		ah: ah, remote_qpn: C.uint32_t(wr.UD.QPN), remote_qkey: q.keyOf(wr.UD.QKey),
+	}
+	return nil
+}
+
+// keyOf puts the QP's own Q_Key in the place of a controlled one, as an HCA does
+// (IBA 10.2.5) and rxe does not.
+func (q *QP) keyOf(key hca.QKey) C.uint32_t {
+	if key&hca.QKeyControlled != 0 {
+		return C.uint32_t(q.qkey.Load())
+	}
+	return C.uint32_t(key)
+}
+
+func sendFlags(f hca.SendFlags) (c C.uint) {
+	if f&hca.SendSignaled != 0 {
+		c |= C.IBV_SEND_SIGNALED
+	}
+	if f&hca.SendSolicited != 0 {
+		c |= C.IBV_SEND_SOLICITED
+	}
+	if f&hca.SendIPCsum != 0 {
+		c |= C.IBV_SEND_IP_CSUM
+	}
+	return c
+}
+
+// recvScratch is the same for receives.
+type recvScratch struct {
+	wrs   []C.struct_ibv_recv_wr
+	lists lists
+}
+
+func newRecvScratch(n, sges int) recvScratch {
+	return recvScratch{wrs: array[C.struct_ibv_recv_wr](n), lists: newLists(n, sges)}
+}
+
+func (s *recvScratch) free() {
+	freeArray(s.wrs)
+	freeArray(s.lists.sges)
+}
+
+// fill is as that of sends.
+func (s *recvScratch) fill(wrs []hca.RecvWR) (n int, err error) {
+	for n < min(len(wrs), len(s.wrs)) {
+		list, ok := s.lists.put(n, wrs[n].SGList)
+		if !ok {
+			return n, errTooLong
+		}
+		c := &s.wrs[n]
+		c.wr_id, c.sg_list, c.num_sge = C.uint64_t(wrs[n].ID), list, C.int(len(wrs[n].SGList))
+		n++
+	}
+	return n, nil
+}

@@ -1,0 +1,154 @@
+package verbs
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// limit is for what must come; it comes in microseconds.
+const limit = 10 * time.Second
+
+// pipe is a waiter for the reading end of a pipe, which stays the test's.
+func pipe(t *testing.T) (w *waiter, write func()) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWaiter(fds[0], "pipe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = w.close()
+		for _, fd := range fds {
+			if err := unix.Close(fd); err != nil {
+				t.Errorf("close the test's end: %v", err)
+			}
+		}
+	})
+	text := []byte("x")
+	return w, func() {
+		if _, err := unix.Write(fds[1], text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// takeByte reads one byte, and counts.
+func takeByte(n *int) func(uintptr) bool {
+	b := make([]byte, 1)
+	return func(fd uintptr) bool {
+		_, err := unix.Read(int(fd), b)
+		if err == nil {
+			*n++
+		}
+		return !errors.Is(err, unix.EAGAIN)
+	}
+}
+
+func TestWaiterTakes(t *testing.T) {
+	w, write := pipe(t)
+	n := 0
+	write()
+	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 1 {
+		t.Errorf("what is there: %v, %d taken", err, n)
+	}
+	done := make(chan error)
+	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	write()
+	if err := <-done; err != nil || n != 2 {
+		t.Errorf("what comes: %v, %d taken", err, n)
+	}
+}
+
+func TestWaiterUntil(t *testing.T) {
+	w, write := pipe(t)
+	n := 0
+	const pause = 20 * time.Millisecond
+	for _, until := range []time.Time{time.Now().Add(pause), time.Now().Add(-time.Hour)} {
+		if err := w.wait(until, takeByte(&n)); err != nil || n != 0 || time.Now().Before(until) {
+			t.Errorf("until %v: %v at %v", until, err, time.Now())
+		}
+	}
+	write() // an earlier deadline does not count any more
+	if err := w.wait(time.Now().Add(limit), takeByte(&n)); err != nil || n != 1 {
+		t.Errorf("%v, %d taken", err, n)
+	}
+}
+
+// A wake ends one wait, whether it comes before or during.
+func TestWaiterWake(t *testing.T) {
+	w, write := pipe(t)
+	n := 0
+	w.wake()
+	w.wake()
+	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 0 {
+		t.Errorf("woken before: %v", err)
+	}
+	write()
+	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 1 {
+		t.Errorf("the one after: %v, %d taken", err, n)
+	}
+	done := make(chan error)
+	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	w.wake()
+	if err := <-done; err != nil || n != 1 {
+		t.Errorf("woken during: %v, %d taken", err, n)
+	}
+}
+
+func TestWaiterClose(t *testing.T) {
+	w, _ := pipe(t)
+	n := 0
+	done := make(chan error)
+	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	if err := w.close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("wait during: %v", err)
+	}
+	w.wake()
+	for range 2 { // a wake ends one wait at most
+		if err := w.wait(time.Now().Add(limit), takeByte(&n)); err != nil && !errors.Is(err, hca.ErrClosed) {
+			t.Errorf("wait after: %v", err)
+		}
+	}
+	if err := w.wait(time.Time{}, takeByte(&n)); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("wait after: %v", err)
+	}
+}
+
+// What no poller can wait for is refused, not waited for.
+func TestWaiterRefusesFiles(t *testing.T) {
+	fd, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if w, err := newWaiter(fd, "file"); err == nil {
+		_ = w.close()
+		t.Error("a plain file was taken")
+	}
+	if _, err := newWaiter(-1, "nothing"); !errors.Is(err, unix.EBADF) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestWaiterDoesNotAllocate(t *testing.T) {
+	w, write := pipe(t)
+	n := 0
+	take := takeByte(&n)
+	if got := testing.AllocsPerRun(100, func() {
+		write()
+		_ = w.wait(time.Time{}, take)
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

@@ -16,14 +16,16 @@ type Device struct {
 	Ports        []Port   `json:"ports"`
 }
 
-// Port is a port of a device.
+// Port is a port of a device. Its GUID is, on InfiniBand, the interface ID of its
+// GID 0 (IBA 4.1.1); on Ethernet, where a port has none, the node's.
 type Port struct {
 	Num       uint8         `json:"num"` // from 1
 	State     hca.PortState `json:"state"`
 	LinkLayer hca.LinkLayer `json:"link_layer"`
+	GUID      hca.GUID      `json:"guid"`
 	LID       uint16        `json:"lid"`    // 0 on Ethernet
 	SMLID     uint16        `json:"sm_lid"` // likewise
-	GIDs      []GID         `json:"gids"`   // those that are not empty, by index
+	GIDs      []GID         `json:"gids"`   // by index, without the empty ones; nil: not read
 }
 
 // GID is an entry of a port's table.
@@ -42,15 +44,6 @@ func (d Device) Port(num uint8) (Port, bool) {
 		}
 	}
 	return Port{}, false
-}
-
-// PortGUID is the GUID of the first port: on InfiniBand the interface ID of its
-// GID 0 (IBA 4.1.1), on Ethernet, where a port has none, the node's.
-func (d Device) PortGUID() hca.GUID {
-	if p, ok := d.Port(1); ok && p.LinkLayer == hca.LinkLayerInfiniBand && len(p.GIDs) > 0 && p.GIDs[0].Index == 0 {
-		return hca.GUID(p.GIDs[0].GID[8:])
-	}
-	return d.NodeGUID
 }
 
 // Netdev is a netdev that carries a port, empty where none is known.

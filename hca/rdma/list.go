@@ -24,8 +24,8 @@ type indexed struct {
 	name  string
 }
 
-// List returns the devices, by name. A device that is being removed is not among
-// them. Errors: [ErrNoSubsystem]; any other is no statement on what there is.
+// List returns the devices, by name, without their GIDs. A device that is being
+// removed is not among them. Errors: [ErrNoSubsystem]; any other is no statement on what there is.
 func List() ([]Device, error) {
 	links, err := listLinks()
 	if err != nil {
@@ -105,4 +105,15 @@ func find(devices []Device, name string) (Device, error) {
 		return Device{}, fmt.Errorf("RDMA device %q: %w; there is none at all", name, hca.ErrNoDevice)
 	}
 	return Device{}, fmt.Errorf("RDMA device %q: %w; there are %s", name, hca.ErrNoDevice, strings.Join(names, ", "))
+}
+
+// ReadGIDs reads the tables of GIDs of all ports. It takes its time: a table has up
+// to some thousand entries, each a file.
+func (d *Device) ReadGIDs() { d.readGIDs(os.DirFS("/sys")) }
+
+func (d *Device) readGIDs(sys fs.FS) {
+	for i := range d.Ports {
+		p := &d.Ports[i]
+		p.GIDs = readGIDs(sys, portDir(d.Name, p.Num), p.LinkLayer)
+	}
 }

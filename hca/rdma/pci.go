@@ -48,6 +48,23 @@ func (f *Function) Close() error { return f.sys.Close() }
 // everybody has closed what they have open of it. When it fails half way, the
 // error says how to go on by hand.
 func (f *Function) Rebind() error {
+	return f.withoutDriver(func() error { return nil })
+}
+
+// Reset is Rebind with a reset of the function itself in between, by the best
+// means that it has: not every driver lives through a reset of what it drives.
+// Errors: hca.ErrInvalid where it has no means.
+func (f *Function) Reset() error {
+	file := path.Join(pciDevices, f.addr, "reset")
+	if _, err := f.sys.Stat(file); err != nil {
+		return fmt.Errorf("PCI function %s cannot be reset alone: %w", f.addr, hca.ErrInvalid)
+	}
+	return f.withoutDriver(func() error { return f.write(file, "1") })
+}
+
+// withoutDriver does what is to be done while the function has no driver. It has
+// it back afterwards, whatever that ended with.
+func (f *Function) withoutDriver(do func() error) error {
 	link, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver"))
 	if err != nil {
 		return fmt.Errorf("PCI function %s has no driver: %w", f.addr, hca.ErrInvalid)
@@ -56,20 +73,11 @@ func (f *Function) Rebind() error {
 	if err := f.write(path.Join(driver, "unbind"), f.addr); err != nil {
 		return err
 	}
+	done := do()
 	if err := f.write(path.Join(driver, "bind"), f.addr); err != nil {
-		return fmt.Errorf("%w; it has no driver now: echo %s > /sys/%s/bind", err, f.addr, driver)
+		return errors.Join(done, fmt.Errorf("%w; it has no driver now: echo %s > /sys/%s/bind", err, f.addr, driver))
 	}
-	return nil
-}
-
-// Reset resets the function by the best means that it has, under its driver.
-// Errors: hca.ErrInvalid where it has none. It blocks for some 100 ms or more.
-func (f *Function) Reset() error {
-	file := path.Join(pciDevices, f.addr, "reset")
-	if _, err := f.sys.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("PCI function %s cannot be reset alone: %w", f.addr, hca.ErrInvalid)
-	}
-	return f.write(file, "1")
+	return done
 }
 
 // Netdevs are the names of the netdevs that the function has, its drivers' own

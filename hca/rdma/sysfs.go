@@ -43,8 +43,8 @@ func optional(sys fs.FS, name ...string) string {
 	return text
 }
 
-// readDevice reads all that sysfs has of a device but its verbs interface. An
-// error means that it is gone, or none that we know how to read.
+// readDevice reads what sysfs has of a device, but its verbs interface and its
+// GIDs. An error means that it is gone, or none that we know how to read.
 func readDevice(sys fs.FS, name string) (Device, error) {
 	dir := path.Join(classDevices, name)
 	d := Device{
@@ -62,11 +62,10 @@ func readDevice(sys fs.FS, name string) (Device, error) {
 		d.PCIAddr = pciAddr(sys, path.Join(classNetdevs, d.Parent))
 	}
 	for _, n := range numbers(sys, path.Join(dir, "ports"), 1, 255) {
-		p, err := readPort(sys, path.Join(dir, "ports", strconv.Itoa(n)))
-		if err != nil {
+		p := Port{Num: uint8(n), GUID: d.NodeGUID}
+		if err := p.read(sys, portDir(name, p.Num)); err != nil {
 			return Device{}, err
 		}
-		p.Num = uint8(n)
 		d.Ports = append(d.Ports, p)
 	}
 	return d, nil
@@ -88,18 +87,25 @@ func afterColon(s string) string {
 	return s
 }
 
-func readPort(sys fs.FS, dir string) (p Port, err error) {
+func portDir(device string, num uint8) string {
+	return path.Join(classDevices, device, "ports", strconv.Itoa(int(num)))
+}
+
+// read reads all but the table of GIDs. GUID is the node's before.
+func (p *Port) read(sys fs.FS, dir string) error {
 	state, err := attr(sys, dir, "state")
 	if err != nil {
-		return p, err
+		return err
 	}
 	if p.State, err = portState(state); err != nil {
-		return p, err
+		return err
 	}
 	p.LinkLayer = linkLayer(optional(sys, dir, "link_layer"))
 	p.LID, p.SMLID = lid(optional(sys, dir, "lid")), lid(optional(sys, dir, "sm_lid"))
-	p.GIDs = readGIDs(sys, dir, p.LinkLayer)
-	return p, nil
+	if g, ok := readGID(sys, dir, "0"); ok && p.LinkLayer == hca.LinkLayerInfiniBand {
+		p.GUID = hca.GUID(g[8:])
+	}
+	return nil
 }
 
 // portState reads "4: ACTIVE" (state_show, drivers/infiniband/core/sysfs.c): the
@@ -139,15 +145,18 @@ func readGIDs(sys fs.FS, dir string, layer hca.LinkLayer) []GID {
 	out := []GID{}
 	for _, i := range numbers(sys, path.Join(dir, "gids"), 0, maxGIDs-1) {
 		index := strconv.Itoa(i)
-		g := GID{Index: i}
-		if g.GID.UnmarshalText([]byte(optional(sys, dir, "gids", index))) != nil || g.GID.IsZero() {
-			continue
+		if g, ok := readGID(sys, dir, index); ok {
+			typ := gidType(optional(sys, dir, "gid_attrs/types", index), layer)
+			out = append(out, GID{i, g, typ, optional(sys, dir, "gid_attrs/ndevs", index)})
 		}
-		g.Type = gidType(optional(sys, dir, "gid_attrs/types", index), layer)
-		g.Netdev = optional(sys, dir, "gid_attrs/ndevs", index)
-		out = append(out, g)
 	}
 	return out
+}
+
+// readGID reads an entry; false where it is empty.
+func readGID(sys fs.FS, dir, index string) (g hca.GID, ok bool) {
+	err := g.UnmarshalText([]byte(optional(sys, dir, "gids", index)))
+	return g, err == nil && !g.IsZero()
 }
 
 // gidType reads a GID's type; one text stands for both others (gid_type_str,

@@ -66,7 +66,8 @@ func (d Device) Troubles() (out []Trouble) {
 	return out
 }
 
-// Troubles returns what is wrong with the port.
+// Troubles returns what is wrong with the port; with its GIDs only once they were
+// read.
 func (p Port) Troubles() (out []Trouble) {
 	infiniBand := p.LinkLayer == hca.LinkLayerInfiniBand
 	if infiniBand {
@@ -84,6 +85,8 @@ func (p Port) Troubles() (out []Trouble) {
 func (p Port) gidTroubles() []Trouble {
 	v2 := func(g GID) bool { return g.Type == hca.GIDTypeRoCEv2 }
 	switch {
+	case p.GIDs == nil:
+		return nil
 	case len(p.GIDs) == 0:
 		return []Trouble{NoGID}
 	case p.LinkLayer != hca.LinkLayerInfiniBand && !slices.ContainsFunc(p.GIDs, v2):

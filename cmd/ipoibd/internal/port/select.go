@@ -109,8 +109,13 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
 }
 
+// maxGIDs bounds a table by what an address handle can name: sgid_index of struct
+// ibv_global_route has 8 bits (infiniband/verbs.h).
+const maxGIDs = 256
+
 // findGID returns the index of the wanted GID or of the best one.
 func findGID(table []hca.GIDEntry, w Want) (int, error) {
+	table = table[:min(len(table), maxGIDs)]
 	switch {
 	case w.GIDIndex != nil:
 		return findIndex(table, *w.GIDIndex)

@@ -124,7 +124,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"port of soft", head + "    port: 2\n", `x.yaml:7: interfaces[0].port: device "d" is the software HCA`},
 		{"GID index", head + "    gid_index: -1\n", "x.yaml:7: interfaces[0].gid_index: -1 is outside"},
 		{"GID index text", head + "    gid_index: one\n", "x.yaml:7: interfaces[0].gid_index: must be a whole number"},
-		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: and gid exclude each other"},
+		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: excludes gid"},
 		{"duration", "devices:\n  - grace: 30\n", `x.yaml:2: devices[0].grace: "30" is not a duration, such as 30s or 10m`},
 		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a text"},
 		{"short grace", "devices:\n  - {name: soft, grace: 10ms}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].grace: 10ms is outside of 100ms to 1h0m0s"},

@@ -188,7 +188,7 @@ func (f *Interface) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".gid_index", fmt.Sprintf("%d is outside of 0 to %d", *i, maxGIDIndex)})
 	}
 	if f.GIDIndex != nil && f.GID != "" {
-		ps = append(ps, problem{at + ".gid_index", "and gid exclude each other: they both name the GID"})
+		ps = append(ps, problem{at + ".gid_index", "excludes gid: both name the GID"})
 	}
 	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > maxMTU) {
 		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, maxMTU)})

@@ -124,7 +124,7 @@ func (d *Device) problems(at string) (ps []problem) {
 			ps = append(ps, problem{at + ".reset", "is for real HCAs: the software HCA is reset by itself"})
 		}
 	} else {
-		ps = append(ps, d.Soft.strays(at)...)
+		ps = append(ps, d.strays(at)...)
 	}
 	return append(ps, d.recoveryProblems(at)...)
 }

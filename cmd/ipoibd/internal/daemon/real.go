@@ -115,13 +115,10 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	return &identified{dev, id}, nil
 }
 
-func (h *realHCA) run(context.Context) {}
-
 func (h *realHCA) describe(s *control.Device) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s.Kind, s.Underlay, s.Reset = control.KindHardware, h.last.Parent, string(h.cfg.Reset)
-	if h.last.Parent != "" {
+	parent := h.found().Parent
+	s.Kind, s.Underlay, s.Reset = control.KindHardware, parent, string(h.cfg.Reset)
+	if parent != "" {
 		s.Kind = control.KindSoftRoCE
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -74,7 +76,7 @@ func (k *fakeKernel) kernel() kernel {
 			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
 		},
 		watch: func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users: func(rdma.Device) ([]rdma.User, error) { return k.users, nil },
+		users: k.usersOf,
 		reset: k.reset,
 	}
 }
@@ -83,6 +85,16 @@ func (k *fakeKernel) list() ([]rdma.Device, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.devices, k.err
+}
+
+func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	users := slices.Clone(k.users)
+	if k.open > 0 {
+		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
+	}
+	return users, nil
 }
 
 // become changes what there is, and tells.
@@ -378,6 +390,64 @@ func TestRealResetIsBounded(t *testing.T) {
 		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
 			t.Error("reset although none is configured")
 		}
+	})
+}
+
+// Soft-RoCE is not reset while this process has it open itself, in which a verb may
+// hang; hardware is, since that is what helps.
+func TestRealResetWaitsForOurselves(t *testing.T) {
+	hardware := rxe("rxe0", 0, rxeGUID)
+	hardware.Parent = ""
+	for _, c := range []struct {
+		device rdma.Device
+		how    config.Reset
+		resets int
+	}{{rxe("rxe0", 0, rxeGUID), config.ResetLink, 0}, {hardware, config.ResetPCI, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, c.device)
+			close(k.freed)
+			cfg := realConfig()
+			cfg.Reset = c.how
+			d, err := k.newReal(cfg)
+			must(t, err)
+			zombie, err := k.openHCA("rxe0")
+			must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err = d.hca.reset(ctx)
+			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
+				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
+			}
+			must(t, zombie.Close())
+			if must(t, d.hca.reset(t.Context())); k.did() != c.resets+1 {
+				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
+			}
+		})
+	}
+}
+
+// The end waits for a reset under way.
+func TestRealEndWaitsForReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { d.hca.run(ctx); close(ended) }()
+		go func() { _ = d.hca.reset(ctx) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("ended before the reset did")
+		default:
+		}
+		close(k.freed)
+		<-ended
 	})
 }
 

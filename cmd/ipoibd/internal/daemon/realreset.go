@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/hca"
@@ -30,15 +31,16 @@ func (h *realHCA) reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
 	}
+	d := h.found()
+	h.log.Warn("resetting the device", "means", h.cfg.Reset, "used_by_others", h.others(d))
+	if err := h.awaitRelease(ctx, d); err != nil {
+		return h.overdue(d, err)
+	}
 	select {
 	case h.busy <- struct{}{}:
 	case <-ctx.Done():
-		return h.overdue(ctx.Err())
+		return h.overdue(d, ctx.Err())
 	}
-	h.mu.Lock()
-	d := h.last
-	h.mu.Unlock()
-	h.log.Warn("resetting the device", "means", h.cfg.Reset, "used_by_others", h.others(d))
 	done := make(chan error, 1)
 	go func() {
 		err := h.kernel.reset(h.cfg.Reset, d)
@@ -49,16 +51,56 @@ func (h *realHCA) reset(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return h.overdue(ctx.Err())
+		return h.overdue(d, ctx.Err())
 	}
 }
 
-// overdue is why a reset has not ended: those who have the device open.
-func (h *realHCA) overdue(err error) error {
+// releaseEvery is how often it is looked whether this process has let go.
+const releaseEvery = 50 * time.Millisecond
+
+// awaitRelease waits until this process has closed a Soft-RoCE device, whose driver
+// would wait for that: with a verb that hangs for ever, and if this process ended
+// meanwhile, nobody would finish the reset. Drivers of hardware do not wait.
+func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
+	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(releaseEvery):
+		}
+	}
+	return ctx.Err()
+}
+
+// holds reports whether this process has the device open.
+func (h *realHCA) holds(d rdma.Device) bool {
+	users, _ := h.kernel.users(d) // processes are seen, whatever the kernel's part says
+	return slices.ContainsFunc(users, isSelf)
+}
+
+func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
+
+// run waits at the end for a reset under way: half of one may leave a function
+// without its driver.
+func (h *realHCA) run(ctx context.Context) {
+	<-ctx.Done()
+	h.busy <- struct{}{}
+	<-h.busy
+}
+
+// found is the device as it was found last.
+func (h *realHCA) found() rdma.Device {
 	h.mu.Lock()
-	d := h.last
-	h.mu.Unlock()
-	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, h.others(d))
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// overdue is why a reset has not ended: those who have the device open.
+func (h *realHCA) overdue(d rdma.Device, err error) error {
+	holders := h.others(d)
+	if h.holds(d) {
+		holders = "this process, in which a verb hangs, and " + holders
+	}
+	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, holders)
 	h.log.Error("the kernel has not reset the device yet", "err", err)
 	return err
 }
@@ -66,7 +108,7 @@ func (h *realHCA) overdue(err error) error {
 // others names who uses the device besides this process.
 func (h *realHCA) others(d rdma.Device) string {
 	users, err := h.kernel.users(d)
-	users = slices.DeleteFunc(users, func(u rdma.User) bool { return u.PID == os.Getpid() })
+	users = slices.DeleteFunc(users, isSelf)
 	var names []string
 	for _, u := range users {
 		names = append(names, u.String())

@@ -40,11 +40,12 @@ type System struct {
 	Open    func(name string) (hca.Device, error)
 	Netdev  func() (string, error) // of the software HCA
 	Look    func(netdev string) (wire.State, error)
+	Taken   func() *udp.PortTakenError
 }
 
 // Local is the system that the program runs on; open opens an RDMA device.
 func Local(open func(string) (hca.Device, error)) System {
-	return System{listAll, rdma.Users, open, udp.DefaultNetdev, udp.Look}
+	return System{listAll, rdma.Users, open, udp.DefaultNetdev, udp.Look, udp.Taken}
 }
 
 func listAll() ([]rdma.Device, error) {
@@ -71,6 +72,12 @@ func (s System) Take() ([]Entry, error) {
 
 func (s System) software() Entry {
 	e := Entry{Name: config.SoftHCA, Kind: control.KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
+	if taken := s.Taken(); taken != nil {
+		e.Users = append(e.Users, taken.Holders...)
+		if len(e.Users) == 0 {
+			e.Trouble = append(e.Trouble, taken.Error())
+		}
+	}
 	netdev, err := s.Netdev()
 	if err != nil {
 		e.Trouble = append(e.Trouble, err.Error())

@@ -14,6 +14,7 @@ import (
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/soft/udp"
 	"ipoibd/hca/soft/wire"
 )
 
@@ -36,6 +37,7 @@ func system(t *testing.T, devices ...rdma.Device) System {
 			}
 			return dev, err
 		},
+		Taken:  func() *udp.PortTakenError { return nil },
 		Netdev: func() (string, error) { return "eth0", nil },
 		Look: func(name string) (wire.State, error) {
 			return wire.State{Name: name, Present: true, Up: true, Addrs: []netip.Addr{addr}}, nil
@@ -115,6 +117,9 @@ func TestTroubles(t *testing.T) {
 		{"no netdev", func(_ *rdma.Device, s *System) {
 			s.Netdev = func() (string, error) { return "", hca.ErrNoDevice }
 		}, 0, "no such device"},
+		{"the kernel has the UDP port", func(_ *rdma.Device, s *System) {
+			s.Taken = func() *udp.PortTakenError { return &udp.PortTakenError{Port: 4791, Kernel: "rdma_rxe"} }
+		}, 0, "UDP port 4791: port taken by the kernel module rdma_rxe"},
 		{"netdev gone", func(_ *rdma.Device, s *System) {
 			s.Look = func(string) (wire.State, error) { return wire.State{}, hca.ErrNoDevice }
 		}, 0, "no such device"},
@@ -133,6 +138,15 @@ func TestTroubles(t *testing.T) {
 		if !slices.ContainsFunc(got, func(t string) bool { return strings.HasPrefix(t, c.want) }) {
 			t.Errorf("%s: %q, want one of %q...", c.name, got, c.want)
 		}
+	}
+}
+
+// Somebody who has the UDP port may have it on another netdev.
+func TestSoftwareInUse(t *testing.T) {
+	s := system(t)
+	s.Taken = func() *udp.PortTakenError { return &udp.PortTakenError{Holders: []string{"ipoibd (pid 7)"}} }
+	if e := take(t, s)[0]; !slices.Equal(e.Users, []string{"ipoibd (pid 7)"}) || len(e.Trouble) != 0 {
+		t.Errorf("%+v", e)
 	}
 }
 

@@ -111,17 +111,19 @@ func kernelNames(msg []byte) (out []string) {
 	return out
 }
 
-// nested returns the values of a type among the attributes of a message; what is
-// not well formed has none.
+// nested returns the values of a type among the attributes of a message (struct
+// nlattr, netlink(7)), up to the first that is not well formed.
 func nested(msg []byte, typ uint16) (out [][]byte) {
-	attrs, err := nl.ParseRouteAttr(msg)
-	if err != nil {
-		return nil
-	}
-	for _, a := range attrs {
-		if a.Attr.Type&nl.NLA_TYPE_MASK == typ {
-			out = append(out, a.Value)
+	const header, align = unix.SizeofNlAttr, unix.NLA_ALIGNTO
+	for len(msg) >= header {
+		n := int(binary.NativeEndian.Uint16(msg))
+		if n < header || n > len(msg) {
+			break
 		}
+		if binary.NativeEndian.Uint16(msg[2:])&nl.NLA_TYPE_MASK == typ {
+			out = append(out, msg[header:n])
+		}
+		msg = msg[min((n+align-1)/align*align, len(msg)):]
 	}
 	return out
 }

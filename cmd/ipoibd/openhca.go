@@ -1,12 +1,6 @@
 package main
 
-import (
-	"fmt"
-
-	"ipoibd/hca"
-)
+import "ipoibd/hca/verbs"
 
 // openHCA opens an RDMA device of the kernel by its name.
-func openHCA(name string) (hca.Device, error) {
-	return nil, fmt.Errorf("RDMA device %s: %w: built without libibverbs", name, hca.ErrNoDevice)
-}
+var openHCA = verbs.Open

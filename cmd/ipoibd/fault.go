@@ -19,9 +19,9 @@ func faultCommand() *cobra.Command {
 	var q control.FaultRequest
 	cmd := &cobra.Command{
 		Use:   "fault KIND",
-		Short: "Inject a fault into a software device, for tests",
-		Long: "Inject a fault into a software device of a daemon that was started with\n" +
-			"--allow-faults. Without --after it strikes at its next occasion: a send that\n" +
+		Short: "Inject a fault into a device, for tests",
+		Long: "Inject a fault into a device, software or real, of a daemon that was started\n" +
+			"with --allow-faults. Without --after it strikes at its next occasion: a send that\n" +
 			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'.",
 		Args:              func(_ *cobra.Command, args []string) error { return oneKind(args, list) },
 		ValidArgsFunction: completeKind,

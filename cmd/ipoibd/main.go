@@ -22,7 +22,7 @@ func main() {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "ipoibd",
-		Short:         "IPoIB network interfaces in user space, over a software HCA (RoCEv2)",
+		Short:         "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version,
@@ -31,7 +31,7 @@ func rootCommand() *cobra.Command {
 		return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
 	})
 	root.AddCommand(
-		runCommand(), statusCommand(), eventsCommand(), deleteCommand(), versionCommand(),
+		runCommand(), statusCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
 		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(),
 	)
 	return root

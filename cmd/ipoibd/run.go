@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
 	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/hca"
 	"ipoibd/link"
 )
 
@@ -47,7 +49,9 @@ func runCommand() *cobra.Command {
 }
 
 // oneInterface are the flags that a configuration file replaces.
-var oneInterface = []string{"name", "underlay", "pkey", "gid", "mtu", "peer", "known-peers-only", "standard-mtu"}
+var oneInterface = []string{
+	"name", "device", "reset", "underlay", "port", "pkey", "gid", "gid-index", "mtu", "peer", "known-peers-only", "standard-mtu",
+}
 
 func (f *runFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.file, "config", "", "YAML file, for any number of interfaces")
@@ -57,13 +61,26 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
+	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or an RDMA device of the kernel; 'ipoibd devices' lists them")
+	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
 	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
+	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device")
 	fs.StringVar(&f.pkey, "pkey", "0xffff", "P_Key of the interface")
 	fs.StringVar(&f.iface.GID, "gid", "", "address of the GID to use (default: first IPv4, global IPv6, link-local)")
+	fs.Func("gid-index", "place of the GID to use in the port's table (default: as for --gid)", f.setGIDIndex)
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer: multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop what comes from any address but the peers'")
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "keep to the MTU steps of InfiniBand, as real HCAs need it")
+}
+
+func (f *runFlags) setGIDIndex(s string) error {
+	i, err := strconv.Atoi(s)
+	if err != nil {
+		return errors.New("must be a whole number")
+	}
+	f.iface.GIDIndex = &i
+	return nil
 }
 
 func (f *runFlags) run(cmd *cobra.Command) error {
@@ -83,7 +100,7 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends what hangs
 	return advise(daemon.Run(ctx, cfg, daemon.Options{
-		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, Log: log,
+		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenHCA: openHCA, Log: log,
 	}))
 }
 
@@ -136,7 +153,10 @@ func (f *runFlags) fromFlags() (*config.Config, error) {
 		return nil, fmt.Errorf("--pkey: %w", err)
 	}
 	f.iface.PKey = pkey
-	f.device.PKeys = append(f.device.PKeys[:0], pkey)
+	f.device.Name, f.iface.Device = f.device.HCA, f.device.HCA
+	if f.device.IsSoft() {
+		f.device.PKeys = []hca.PKey{pkey}
+	}
 	cfg := &config.Config{Control: f.controlPath(), Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
 	if err := cfg.Validate(); err != nil {
 		return nil, errors.New(flagOfField.Replace(err.Error()))
@@ -147,9 +167,14 @@ func (f *runFlags) fromFlags() (*config.Config, error) {
 // flagOfField says in a mistake's text which flag it came by.
 var flagOfField = strings.NewReplacer(
 	"interfaces[0].name: ", "--name: ",
+	"interfaces[0].port: ", "--port: ",
 	"interfaces[0].gid: ", "--gid: ",
+	"interfaces[0].gid_index: ", "--gid-index: ",
 	"interfaces[0].mtu: ", "--mtu: ",
+	"devices[0].device: ", "--device: ",
+	"devices[0].reset: ", "--reset: ",
 	"devices[0].underlay: ", "--underlay: ",
+	"devices[0].standard_mtu: ", "--standard-mtu: ",
 	"devices[0].peers: ", "--peer: ",
 	"devices[0].known_peers_only: ", "--known-peers-only: ",
 	"control: ", "--control: ",

@@ -41,6 +41,20 @@ func TestFlagsMakeOneInterface(t *testing.T) {
 	}
 }
 
+func TestFlagsOfRealHCA(t *testing.T) {
+	c, err := configure("--device", "mlx5_0", "--port", "2", "--gid-index", "3", "--pkey", "0x8001", "--reset", "driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, f := c.Devices[0], c.Interfaces[0]
+	if d.Name != "mlx5_0" || d.HCA != "mlx5_0" || d.Reset != config.ResetDriver || d.PKeys != nil {
+		t.Errorf("device %+v", d)
+	}
+	if f.Device != "mlx5_0" || f.Port != 2 || f.PKey != 0x8001 || f.GIDIndex == nil || *f.GIDIndex != 3 {
+		t.Errorf("interface %+v", f)
+	}
+}
+
 func TestFlagMistakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("devices: [{name: soft, coordinator: /shared}]\ninterfaces: [{name: ib0}]\n"), 0o600); err != nil {
@@ -58,6 +72,16 @@ func TestFlagMistakes(t *testing.T) {
 		"--underlay: \"a/b\" is not":         {"--underlay", "a/b"},
 		"--control: \"\" is not an absolute": {"--control", ""},
 		"\"/shared\" is the control":         {"--config", file, "--control", "/shared"},
+		"--underlay: belongs to the s":       {"--device", "rxe0", "--underlay", "eth0"},
+		"--peer: belongs to the soft":        {"--device", "rxe0", "--peer", "10.0.0.2"},
+		"--standard-mtu: belongs to":         {"--device", "rxe0", "--standard-mtu"},
+		"--reset: is for real HCAs":          {"--reset", "link"},
+		"--reset: \"hard\" is none of":       {"--device", "rxe0", "--reset", "hard"},
+		"--device: \"a/b\" is neither":       {"--device", "a/b"},
+		"--port: device \"soft\" is the":     {"--port", "2"},
+		"--gid-index: excludes gid":          {"--gid-index", "1", "--gid", "10.0.0.1"},
+		"must be a whole number":             {"--gid-index", "one"},
+		"--device and --config exclude":      {"--device", "rxe0", "--config", file},
 	} {
 		if _, err := configure(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %q", args, err, want)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 )
@@ -62,12 +63,9 @@ func printDevice(w io.Writer, d *control.Device, now time.Time) {
 	if d.State != control.StateOpen {
 		return
 	}
-	fmt.Fprintf(w, "  %s\tnode GUID %s\n", d.Attr.Transport, d.Attr.NodeGUID)
-	fmt.Fprintf(w, "  port 1\t%s, MTU %d, %s\n", d.Port.State, d.Port.ActiveMTU, d.Port.LinkLayer)
-	for i, g := range d.Port.GIDs {
-		if !g.GID.IsZero() {
-			fmt.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
-		}
+	fmt.Fprintf(w, "  %s\t%s\n", d.Kind, hcaText(d))
+	for i := range d.Ports {
+		printPort(w, i+1, &d.Ports[i])
 	}
 	if d.Peers != nil {
 		fmt.Fprintf(w, "  peers\t%s\n", peersText(d))
@@ -76,6 +74,27 @@ func printDevice(w io.Writer, d *control.Device, now time.Time) {
 		fmt.Fprintf(w, "  notice\t%s\n", d.Notice)
 	}
 	printCounters(w, d.Counters)
+}
+
+// hcaText names what is open.
+func hcaText(d *control.Device) string {
+	text := "node GUID " + d.Attr.NodeGUID.String()
+	if d.HCA != config.SoftHCA {
+		text = d.Attr.Name + ", " + text + ", reset " + d.Reset
+	}
+	if d.Attr.PCIAddr != "" {
+		text += ", PCI " + d.Attr.PCIAddr
+	}
+	return text
+}
+
+func printPort(w io.Writer, num int, p *hca.PortAttr) {
+	fmt.Fprintf(w, "  port %d\t%s, MTU %d, %s\n", num, p.State, p.ActiveMTU, p.LinkLayer)
+	for i, g := range p.GIDs {
+		if !g.GID.IsZero() {
+			fmt.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
+		}
+	}
 }
 
 // peersText lists those who get what goes to a group.
@@ -109,7 +128,7 @@ func coordinatorText(c *control.Coordinator, now time.Time) string {
 	return text
 }
 
-// deviceTitle names a device, and the netdev under a software one.
+// deviceTitle names a device, and the netdev under one that is no hardware.
 func deviceTitle(d *control.Device) string {
 	if d.Underlay == "" {
 		return "device " + d.Name

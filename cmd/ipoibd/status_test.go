@@ -24,8 +24,12 @@ func TestPrintStatus(t *testing.T) {
 		Version: "v1", PID: 7, Started: time.Now(),
 		Devices: []control.Device{
 			{
-				Name: "soft", State: control.StateOpen, Notice: "a NAT",
-				Port: hca.PortAttr{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}},
+				Name: "soft", HCA: "soft", Kind: control.KindSoftware, State: control.StateOpen, Notice: "a NAT",
+				Ports: []hca.PortAttr{{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}}},
+			},
+			{
+				Name: "storage", HCA: "mlx5_0", Kind: control.KindHardware, Reset: "pci", State: control.StateOpen,
+				Attr: hca.DeviceAttr{Name: "mlx5_1", PCIAddr: "0000:03:00.0"}, Ports: []hca.PortAttr{{}, {State: hca.PortDown}},
 			},
 			{Name: "other", Underlay: "eth7", State: "device is lost"},
 		},
@@ -38,7 +42,8 @@ func TestPrintStatus(t *testing.T) {
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"ipoibd v1 pid 7, up 0s",
-		"device soft open", "port 1 ACTIVE, MTU 2048", "GID 1 fe80:", "up to 1448 bytes", "notice a NAT",
+		"device soft open", "software HCA node GUID", "device storage open",
+		"hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0", "port 2 DOWN,", "port 1 ACTIVE, MTU 2048", "GID 1 fe80:", "up to 1448 bytes", "notice a NAT",
 		"device other on eth7 lost",
 		"interface ib0 up", "last error queue pair has failed: it is in SQE",
 		"link MAC 02:00:00:00:00:01, MTU 1444, carrier on, on port 1 of soft", "behind it MAC 02:00:00:00:00:02",

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
 )
 
 // DefaultNetdev chooses the netdev for a configuration that names none: that of
@@ -168,4 +169,15 @@ func hint(ctx context.Context, events *nl.NetlinkSocket, changed chan<- struct{}
 		default: // it has not looked yet
 		}
 	}
+}
+
+// Look returns what a netdev has now: hca.ErrNoDevice when there is none of the
+// name in the calling thread's network namespace.
+func Look(netdev string) (wire.State, error) {
+	w, err := newWatcher(netdev)
+	if err != nil {
+		return wire.State{}, fmt.Errorf("netdev %q: %w", netdev, err)
+	}
+	defer w.Close()
+	return w.State(), nil
 }

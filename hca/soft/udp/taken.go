@@ -42,27 +42,47 @@ func bindError(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return os.NewSyscallError("bind", err)
 	}
-	e := &PortTakenError{Port: Port, Holders: portHolders("/proc", Port)}
+	return takenBy("/proc")
+}
+
+func takenBy(proc string) *PortTakenError {
+	e := &PortTakenError{Port: Port, Holders: portHolders(proc, Port)}
 	if _, err := os.Stat("/sys/module/rdma_rxe"); err == nil {
 		e.Kernel = "rdma_rxe"
 	}
 	return e
 }
 
+// Taken says who receives on UDP port 4791 in the calling thread's network
+// namespace, on whatever netdev; nil where nobody does.
+func Taken() *PortTakenError { return takenIn("/proc") }
+
+func takenIn(proc string) *PortTakenError {
+	if len(sockets(proc, Port)) == 0 {
+		return nil
+	}
+	return takenBy(proc)
+}
+
 // portHolders names the processes that have a UDP socket on a local port of
 // the calling thread's network namespace, as far as they may be looked at.
 func portHolders(proc string, port uint16) []string {
-	sockets := make(map[string]bool)
+	return socketHolders(proc, sockets(proc, port))
+}
+
+// sockets are those on a local port, as descriptors name them.
+func sockets(proc string, port uint16) map[string]bool {
+	found := make(map[string]bool)
 	for _, name := range []string{"udp", "udp6"} {
 		table, err := os.ReadFile(filepath.Join(proc, "thread-self/net", name))
 		if err != nil {
 			continue
 		}
 		for _, inode := range portInodes(string(table), port) {
-			sockets["socket:["+inode+"]"] = true
+			found["socket:["+inode+"]"] = true
 		}
 	}
-	return socketHolders(proc, sockets)
+	return found
 }
 
 // portInodes returns the inodes of the sockets on a local port, from a table

@@ -72,8 +72,17 @@ func TestPortHolders(t *testing.T) {
 	process(12, "someone", "socket:[17]")
 	process(34, "a server", "socket:[33421]")
 	process(56, "another", "socket:[33422]")
-	if got, want := portHolders(proc, Port), []string{"a server (pid 34)", "another (pid 56)"}; !slices.Equal(got, want) {
+	want := []string{"a server (pid 34)", "another (pid 56)"}
+	if got := portHolders(proc, Port); !slices.Equal(got, want) {
 		t.Errorf("holders %q, want %q", got, want)
+	}
+	if e := takenIn(proc); e == nil || !slices.Equal(e.Holders, want) {
+		t.Errorf("taken: %v", e)
+	}
+	write("thread-self/net/udp", "")
+	write("thread-self/net/udp6", strings.ReplaceAll(udp6Table, "12B7", "12B8"))
+	if e := takenIn(proc); e != nil {
+		t.Errorf("taken by nobody: %v", e)
 	}
 }
 

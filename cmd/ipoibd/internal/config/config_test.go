@@ -46,8 +46,11 @@ func TestParseExample(t *testing.T) {
 	want := &Config{
 		Control: "/run/x.sock",
 		Devices: []Device{{
-			Name: "soft0", Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
-			Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
+			Name: "soft0", HCA: SoftHCA, Reset: ResetNone,
+			Soft: Soft{
+				Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
+				Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
+			},
 			Coordinator: "/run/ipoibd/soft0.sock", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
@@ -56,6 +59,22 @@ func TestParseExample(t *testing.T) {
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+// A real HCA: its name is the device's, and the only device is the interface's.
+func TestParseRealHCA(t *testing.T) {
+	c, err := Parse("x.yaml", []byte("interfaces:\n  - {name: ib0, port: 2, gid_index: 3}\ndevices:\n  - {device: mlx5_0, reset: pci}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := NewDevice()
+	want.Name, want.HCA, want.Reset = "mlx5_0", "mlx5_0", ResetPCI
+	if d := c.Devices[0]; !reflect.DeepEqual(d, want) || d.IsSoft() {
+		t.Errorf("got  %+v\nwant %+v", d, want)
+	}
+	if f := c.Interfaces[0]; f.Device != "mlx5_0" || f.Port != 2 || f.GIDIndex == nil || *f.GIDIndex != 3 {
+		t.Errorf("%+v", f)
 	}
 }
 
@@ -96,6 +115,18 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"known peers", "devices:\n  - name: soft\n    known_peers_only: true\ninterfaces: [{name: ib0}]", "x.yaml:3: devices[0].known_peers_only: needs peers"},
 		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: "a b" is neither`},
 		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
+		{"HCA", "devices:\n  - {name: a, device: a/b}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "a/b" is neither soft nor`},
+		{"HCA shared", "devices:\n  - {name: a, device: rxe0}\n  - {name: b, device: rxe0}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].device: device "a" uses this HCA already`},
+		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is none of`},
+		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: is for real HCAs"},
+		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: belongs to the software HCA alone"},
+		{"peers of real", "devices:\n  - {device: rxe0, peers: [a]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].peers: belongs to the software HCA alone"},
+		{"pkeys of real", "devices:\n  - {device: rxe0, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: belongs to the software HCA alone"},
+		{"no pkeys", "devices:\n  - {name: soft, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: needs 1 to 128"},
+		{"port of soft", head + "    port: 2\n", `x.yaml:7: interfaces[0].port: device "d" is the software HCA`},
+		{"GID index", head + "    gid_index: -1\n", "x.yaml:7: interfaces[0].gid_index: -1 is outside"},
+		{"GID index text", head + "    gid_index: one\n", "x.yaml:7: interfaces[0].gid_index: must be a whole number"},
+		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: excludes gid"},
 		{"duration", "devices:\n  - grace: 30\n", `x.yaml:2: devices[0].grace: "30" is not a duration, such as 30s or 10m`},
 		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a text"},
 		{"short grace", "devices:\n  - {name: soft, grace: 10ms}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].grace: 10ms is outside of 100ms to 1h0m0s"},

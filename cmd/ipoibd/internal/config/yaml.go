@@ -49,6 +49,7 @@ func Parse(name string, text []byte) (*Config, error) {
 	d := decoder{lines: map[string]int{}}
 	c := Config{Control: DefaultControl}
 	decodeMap(&d, "", root, &c, configFields)
+	c.complete()
 	if len(d.problems) == 0 {
 		d.problems = c.problems()
 	}
@@ -125,6 +126,8 @@ var configFields = fields[Config]{
 
 var deviceFields = fields[Device]{
 	"name":             func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Name) },
+	"device":           func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.HCA) },
+	"reset":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, (*string)(&v.Reset)) },
 	"underlay":         func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Underlay) },
 	"pkeys":            decodePKeys,
 	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.StandardMTU) },
@@ -146,6 +149,10 @@ var interfaceFields = fields[Interface]{
 		v.PKey, err = ParsePKey(n.Value)
 		return err
 	},
+	"gid_index": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error {
+		v.GIDIndex = new(int)
+		return load(n, v.GIDIndex)
+	},
 	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
 	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
 	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
@@ -153,18 +160,22 @@ var interfaceFields = fields[Interface]{
 }
 
 func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {
-	return decodeList(d, at, n, &c.Devices, NewDevice, deviceFields)
+	unnamed := NewDevice()
+	unnamed.Name = ""
+	return decodeList(d, at, n, &c.Devices, func() Device { return unnamed }, deviceFields)
 }
 
 func decodeInterfaces(d *decoder, at string, n *yaml.Node, c *Config) error {
-	return decodeList(d, at, n, &c.Interfaces, NewInterface, interfaceFields)
+	unplaced := NewInterface()
+	unplaced.Device = ""
+	return decodeList(d, at, n, &c.Interfaces, func() Interface { return unplaced }, interfaceFields)
 }
 
 func decodePKeys(_ *decoder, _ string, n *yaml.Node, v *Device) error {
 	if n.Kind != yaml.SequenceNode {
 		return errors.New("must be a list")
 	}
-	v.PKeys = nil
+	v.PKeys = []hca.PKey{}
 	for _, e := range n.Content {
 		k, err := ParsePKey(target(e).Value)
 		if err != nil {

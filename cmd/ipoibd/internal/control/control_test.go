@@ -23,7 +23,7 @@ func sample() Status {
 		Version: "v", PID: 7, Started: time.Unix(1e9, 0).UTC(),
 		Devices: []Device{{
 			Name: "soft", State: StateOpen, Attr: hca.DeviceAttr{NodeGUID: hca.GUID{1, 2}, Transport: hca.TransportSoftware},
-			Port:     hca.PortAttr{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{{GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2}}},
+			Ports:    []hca.PortAttr{{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{{GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2}}}},
 			Counters: []hca.Counter{{Name: "c", Value: 1}},
 		}},
 		Interfaces: []Interface{{Name: "ib0", QP: &QP{QPN: 0x123456, State: hca.QPRTS, GID: hca.GID{0xfe, 0x80, 15: 1}}}},

@@ -22,11 +22,14 @@ type Status struct {
 // Device is the state of one HCA.
 type Device struct {
 	Name     string         `json:"name"`
-	Underlay string         `json:"underlay,omitempty"`
-	State    string         `json:"state"` // "open" or why not
-	Opens    uint64         `json:"opens"` // instances since the start
+	HCA      string         `json:"device"`             // "soft", or the RDMA device that is configured
+	Kind     string         `json:"kind"`               // one of those below
+	Underlay string         `json:"underlay,omitempty"` // netdev under what is no hardware
+	Reset    string         `json:"reset,omitempty"`    // means of reset of a real HCA
+	State    string         `json:"state"`              // "open" or why not
+	Opens    uint64         `json:"opens"`              // instances since the start
 	Attr     hca.DeviceAttr `json:"attr"`
-	Port     hca.PortAttr   `json:"port"`
+	Ports    []hca.PortAttr `json:"ports"` // port n at index n-1; empty unless open
 	Notice   string         `json:"notice,omitempty"`
 	// Peers are the addresses that multicast is replicated to; null: IP
 	// multicast.
@@ -107,6 +110,13 @@ type Peer struct {
 	Used   bool     `json:"used"`   // the host sent data to it
 	Handle string   `json:"handle"` // of its AH: none, asked, ready, waiting or refused
 }
+
+// Kinds of device.
+const (
+	KindSoftware = "software HCA"
+	KindSoftRoCE = "Soft-RoCE"
+	KindHardware = "hardware"
+)
 
 // States that the daemon itself gives.
 const (

@@ -60,7 +60,7 @@ func (d *daemon) Resume(ctx context.Context) error {
 
 // sleep suspends all devices at the same time, each after its interfaces (R26).
 func (d *daemon) sleep(ctx context.Context) error {
-	return d.each(func(dev *softDevice) error { return dev.Suspend(ctx) })
+	return d.each(func(dev *managed) error { return dev.Suspend(ctx) })
 }
 
 // wake resumes them, unless the operator wants them to rest.
@@ -68,10 +68,10 @@ func (d *daemon) wake(ctx context.Context) error {
 	if d.resting.Load() {
 		return nil
 	}
-	return d.each(func(dev *softDevice) error { return dev.Resume(ctx) })
+	return d.each(func(dev *managed) error { return dev.Resume(ctx) })
 }
 
-func (d *daemon) each(do func(*softDevice) error) error {
+func (d *daemon) each(do func(*managed) error) error {
 	ended := make(chan error, len(d.devices))
 	for _, dev := range d.devices {
 		go func() { ended <- do(dev) }()
@@ -83,7 +83,7 @@ func (d *daemon) each(do func(*softDevice) error) error {
 	return errors.Join(errs...)
 }
 
-// Fault implements control.Daemon. There is no way to inject one into hardware.
+// Fault implements control.Daemon.
 func (d *daemon) Fault(q control.FaultRequest) error {
 	if !d.opts.AllowFaults {
 		return fmt.Errorf("%w: start the daemon with --allow-faults", control.ErrNotAllowed)
@@ -96,7 +96,7 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 	return nil
 }
 
-func (d *daemon) fault(dev *softDevice, q control.FaultRequest) error {
+func (d *daemon) fault(dev *managed, q control.FaultRequest) error {
 	switch q.Kind {
 	case control.FaultReplug:
 		return dev.replug(pluggedIn)
@@ -130,7 +130,7 @@ func (d *daemon) misbehave(device string, how iface.Misbehaviour) {
 }
 
 // device finds a device of [daemon.Names].
-func (d *daemon) device(name string) *softDevice {
+func (d *daemon) device(name string) *managed {
 	for _, dev := range d.devices {
 		if dev.cfg.Name == name {
 			return dev

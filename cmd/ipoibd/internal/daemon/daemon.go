@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/power"
+	"ipoibd/hca"
 )
 
 // stopLimit bounds an orderly end; what has not ended by then is left to the
@@ -30,14 +32,17 @@ type Options struct {
 	AllowFaults bool
 	// LockMemory keeps the whole process in memory (R17).
 	LockMemory bool
-	Log        *slog.Logger
+	// OpenHCA opens an RDMA device of the kernel by its name. Errors:
+	// hca.ErrNoDevice, also where there is no way to.
+	OpenHCA func(name string) (hca.Device, error)
+	Log     *slog.Logger
 }
 
 // daemon is what runs.
 type daemon struct {
 	opts    Options
 	started time.Time
-	devices []*softDevice
+	devices []*managed
 	ifaces  []*iface.Iface
 	control *control.Server
 	journal *journal.Journal
@@ -70,9 +75,9 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	if d.control, err = control.Listen(cfg.Control, d); err != nil {
 		return err
 	}
-	byName := map[string]*softDevice{}
+	byName := map[string]*managed{}
 	for _, c := range cfg.Devices {
-		dev, err := newSoftDevice(c, users(cfg, c.Name), d.opts, d.journal)
+		dev, err := d.newDevice(c, on(cfg, c.Name))
 		if err != nil {
 			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -90,13 +95,24 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	return nil
 }
 
-// users names the interfaces of a device.
-func users(cfg *config.Config, device string) string {
+func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
+	b, err := newBackend(c, d.opts)
+	if err != nil {
+		return nil, err
+	}
+	return newManaged(c, b, interfaces, d.opts, d.journal)
+}
+
+// on returns the interfaces of a device.
+func on(cfg *config.Config, device string) []config.Interface {
+	return slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != device })
+}
+
+// users names interfaces for those who share their device.
+func users(interfaces []config.Interface) string {
 	var names []string
-	for _, c := range cfg.Interfaces {
-		if c.Device == device {
-			names = append(names, c.Name)
-		}
+	for _, f := range interfaces {
+		names = append(names, f.Name)
 	}
 	return strings.Join(names, ",")
 }

@@ -342,7 +342,7 @@ func TestNetdevReturns(t *testing.T) {
 	}
 	s, err := control.GetStatus(t.Context(), r.cfg.Control)
 	must(t, err)
-	if d := s.Devices[0]; d.State != control.StateOpen || d.Opens != 4 || d.Port.State != hca.PortActive {
+	if d := s.Devices[0]; d.State != control.StateOpen || d.Opens != 4 || d.Ports[0].State != hca.PortActive {
 		t.Errorf("device: %+v", d)
 	}
 	r.stop()

@@ -32,8 +32,12 @@ func (p *plans) wrap(dev hca.Device, opts faults.Options) (*faults.Device, error
 	return p.now, nil
 }
 
-// retire ends the present instance: what hangs in it returns.
+// retire ends the present instance: what hangs in it returns. Harmless where
+// there are no plans.
 func (p *plans) retire() {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now == nil {
@@ -66,15 +70,3 @@ func (p *plans) inject(f faults.Fault) error {
 	}
 	return dev.Inject(f) // outside of the lock: it may unplug
 }
-
-// inject injects a fault of hca/faults into the device. Errors:
-// control.ErrConflict while there is no device; hca.ErrInvalid.
-func (d *softDevice) inject(f faults.Fault) error {
-	if d.View().Session == nil {
-		return errNotOpen
-	}
-	return d.plans.inject(f)
-}
-
-// replug undoes an unplug: the same device comes back, or another one.
-func (d *softDevice) replug(p plugged) error { return d.slot.plug(p) }

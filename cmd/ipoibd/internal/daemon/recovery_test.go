@@ -21,17 +21,27 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// runSoft runs a software HCA on under0 until the test's end, which shows that
-// nothing is left of it.
-func runSoft(t *testing.T, change func(*config.Device)) *softDevice {
+// runSoft runs a software HCA on under0 until the test's end.
+func runSoft(t *testing.T, change func(*config.Device)) *managed {
 	t.Helper()
-	before := use()
 	cfg := config.NewDevice()
 	cfg.Underlay = "under0"
 	if change != nil {
 		change(&cfg)
 	}
-	d, err := newSoftDevice(cfg, "ib0", options(), journal.New())
+	b, err := newBackend(cfg, options())
+	must(t, err)
+	return runManaged(t, cfg, b)
+}
+
+// runManaged runs a device until the test's end, which shows that nothing is left
+// of it.
+func runManaged(t *testing.T, cfg config.Device, b backend) *managed {
+	t.Helper()
+	before := use()
+	opts := options()
+	opts.AllowFaults = true
+	d, err := newManaged(cfg, b, []config.Interface{config.NewInterface()}, opts, journal.New())
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
@@ -46,7 +56,7 @@ func runSoft(t *testing.T, change func(*config.Device)) *softDevice {
 }
 
 // await waits for a view and returns it.
-func await(t *testing.T, d *softDevice, ok func(device.View) bool) device.View {
+func await(t *testing.T, d *managed, ok func(device.View) bool) device.View {
 	t.Helper()
 	views, unsubscribe := d.Subscribe()
 	defer unsubscribe()

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,23 +10,28 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
-	"ipoibd/hca/soft"
-	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
 
-// slot is what the software HCA is plugged into, its netdev: the device.Lister.
-// It has the HCA while the netdev is there, unless a fault pulled it out.
+// source tells of the one HCA that a device is to be.
+type source interface {
+	// find returns the HCA that is there: hca.ErrNoDevice when there is none. Any
+	// other error is no statement.
+	find() (qprecovery.Identity, error)
+	// watch has a value whenever find may return something else, until ctx ends.
+	watch(ctx context.Context) (<-chan struct{}, error)
+}
+
+// slot is what an HCA is plugged into: the device.Lister. It has the HCA while its
+// source does, unless a fault pulled it out.
 type slot struct {
-	netdev  string
+	source
 	log     *slog.Logger
 	changed chan struct{} // has a value when plugged changed
 
-	mu       sync.Mutex // guards what follows
-	plugged  plugged
-	index    int      // of the netdev that guid is of
-	guid     hca.GUID // of the HCA
-	fallback hca.GUID // of one on a netdev without a MAC
+	mu      sync.Mutex // guards what follows
+	plugged plugged
+	last    []qprecovery.Identity // of List
 }
 
 // plugged is what faults have made of a slot.
@@ -37,8 +43,8 @@ const (
 	pluggedOther         // and another one was put in
 )
 
-func newSlot(netdev string, log *slog.Logger) *slot {
-	return &slot{netdev: netdev, log: log, changed: make(chan struct{}, 1)}
+func newSlot(s source, log *slog.Logger) *slot {
+	return &slot{source: s, log: log, changed: make(chan struct{}, 1)}
 }
 
 // plug does what a fault orders. It never blocks. control.ErrConflict where the HCA
@@ -61,77 +67,61 @@ var errNotPulledOut = fmt.Errorf("%w: nothing is unplugged; 'ipoibd fault unplug
 
 // look returns the HCA that is there: hca.ErrNoDevice when there is none.
 func (s *slot) look() (qprecovery.Identity, error) {
-	n, err := udp.FindNetdev(s.netdev)
-	if err != nil {
-		return qprecovery.Identity{}, err
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.plugged == pluggedOut {
+	p := s.plugged
+	s.mu.Unlock()
+	if p == pluggedOut {
 		return qprecovery.Identity{}, errPulledOut
 	}
-	guid, err := s.guidOf(n)
-	return qprecovery.Identity{
-		NodeGUID: guid, PortGUID: guid, SysImageGUID: guid, Index: uint32(n.Index), Name: s.netdev,
-	}, err
+	id, err := s.find()
+	if p == pluggedOther {
+		for _, g := range []*hca.GUID{&id.NodeGUID, &id.PortGUID, &id.SysImageGUID} {
+			g[len(g)-1] ^= 0xff
+		}
+	}
+	return id, err
 }
 
 var errPulledOut = fmt.Errorf("%w: pulled out by a fault", hca.ErrNoDevice)
 
-// guidOf keeps the GUID for as long as the netdev lives, also when its MAC
-// changes. s.mu is held.
-func (s *slot) guidOf(n udp.Netdev) (guid hca.GUID, err error) {
-	if s.index != n.Index {
-		if s.guid, err = s.newGUID(n); err != nil {
-			return guid, err
-		}
-		s.index = n.Index
-	}
-	guid = s.guid
-	if s.plugged == pluggedOther {
-		guid[len(guid)-1] ^= 0xff
-	}
-	return guid, nil
-}
-
-func (s *slot) newGUID(n udp.Netdev) (_ hca.GUID, err error) {
-	if n.MAC != [6]byte{} {
-		return soft.GUIDOf(n.MAC), nil
-	}
-	if s.fallback == (hca.GUID{}) { // once: a reset opens no file
-		s.fallback, err = hostGUID(s.netdev)
-	}
-	return s.fallback, err
-}
-
-// List implements device.Lister.
+// List implements device.Lister. What cannot be found out is as it was.
 func (s *slot) List(context.Context) []qprecovery.Identity {
 	id, err := s.look()
-	if err != nil {
-		return nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.last = []qprecovery.Identity{id}
+	case errors.Is(err, hca.ErrNoDevice):
+		s.last = nil
+	default:
+		s.log.Warn("cannot find out whether the device is there", "err", err)
 	}
-	return []qprecovery.Identity{id}
+	return s.last
 }
 
 // Watch implements device.Lister.
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
-	netdevs, err := udp.WatchNetdevs(ctx)
+	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("netdevs that come and go are noticed late", "err", err)
+		s.log.Warn("devices that come and go are noticed late", "err", err)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
-	go s.watch(ctx, netdevs, lists)
+	go s.follow(ctx, found, lists)
 	return lists
 }
 
-func (s *slot) watch(ctx context.Context, netdevs <-chan struct{}, lists chan []qprecovery.Identity) {
+func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []qprecovery.Identity) {
 	defer close(lists)
 	last := s.List(ctx)
 	lists <- last
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-netdevs:
+		case _, ok := <-found:
+			if !ok {
+				found = nil // nobody tells any more
+			}
 		case <-s.changed:
 		}
 		if now := s.List(ctx); !slices.Equal(now, last) {

@@ -10,25 +10,21 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
-	"ipoibd/hca/faults"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
 
-// softDevice is a software HCA on a netdev, opened again whenever it is lost.
-type softDevice struct {
-	*device.Device
-	cfg      config.Device
-	peers    *device.PeerList
-	portGUID hca.GUID
-	slot     *slot
-	plans    plans
-	engine   atomic.Pointer[engine] // opened last
-	log      *slog.Logger
+// softHCA is the software HCA on a netdev.
+type softHCA struct {
+	softSource
+	cfg    config.Device
+	peers  *device.PeerList
+	engine atomic.Pointer[engine] // opened last
+	log    *slog.Logger
 }
 
 // engine is a software HCA beneath what wraps it.
@@ -37,9 +33,7 @@ type engine struct {
 	transport *udp.Transport
 }
 
-// newSoftDevice opens the device for a moment, so that a mistake is told at once.
-// users names its interfaces, for those who share it.
-func newSoftDevice(cfg config.Device, users string, opts Options, j *journal.Journal) (*softDevice, error) {
+func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
@@ -47,41 +41,14 @@ func newSoftDevice(cfg config.Device, users string, opts Options, j *journal.Jou
 		}
 		cfg.Underlay = netdev
 	}
-	log := opts.Log.With("device", cfg.Name)
-	d := &softDevice{
-		cfg: cfg, peers: device.NewPeerList(cfg.Peers, opts.Log),
-		slot: newSlot(cfg.Underlay, log), log: log,
-	}
-	d.Device = device.New(device.Config{
-		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
-		Coordinator: cfg.Coordinator, Users: users, Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
-		Journal: j, Log: opts.Log,
-	})
-	return d, d.probe()
+	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log}, nil
 }
 
-// probe learns the GUID of the port, which the stable MAC of an interface is made
-// of.
-func (d *softDevice) probe() error {
-	id, err := d.slot.look()
-	if err != nil {
-		return err
-	}
-	e, err := d.openEngine(id)
-	if err != nil {
-		return err
-	}
-	d.portGUID = id.PortGUID
-	return e.Close()
-}
-
-// run keeps the device and its peer list, and says what it notices.
-func (d *softDevice) run(ctx context.Context) {
+// run keeps the peer list, and says what it notices.
+func (h *softHCA) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { d.peers.Run(ctx) })
-	wg.Go(func() { d.notice(ctx) })
-	d.Run(ctx)
-	d.plans.retire()
+	wg.Go(func() { h.peers.Run(ctx) })
+	h.notice(ctx)
 	wg.Wait()
 }
 
@@ -90,7 +57,7 @@ func (d *softDevice) run(ctx context.Context) {
 const noticeEvery = time.Second
 
 // notice logs each new notice once.
-func (d *softDevice) notice(ctx context.Context) {
+func (h *softHCA) notice(ctx context.Context) {
 	tick := time.NewTicker(noticeEvery)
 	defer tick.Stop()
 	last := ""
@@ -100,63 +67,73 @@ func (d *softDevice) notice(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if text := d.natNotice(); text != "" && text != last {
-			d.log.Warn(text)
+		if text := h.natNotice(); text != "" && text != last {
+			h.log.Warn(text)
 			last = text
 		}
 	}
 }
 
-// open is the device.Opener. What a zombie still has of the instance before ends.
-func (d *softDevice) open(ctx context.Context) (hca.Device, error) {
-	if err := d.reset(ctx); err != nil {
-		return nil, err
+// natNotice says that frames come through a NAT, where the device suspects so.
+func (h *softHCA) natNotice() string {
+	e := h.engine.Load()
+	if e == nil {
+		return ""
 	}
-	id, err := d.slot.look()
-	if err != nil {
-		return nil, err
+	seen, real, ok := e.NATSuspect()
+	if !ok {
+		return ""
 	}
-	e, err := d.openEngine(id)
-	if err != nil {
-		return nil, err
-	}
-	d.engine.Store(e)
-	dev, err := d.plans.wrap(e.Device, faults.Options{OnUnplug: func() { _ = d.slot.plug(pluggedOut) }})
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	return dev, nil
+	return fmt.Sprintf("frames of %s arrive as from %s: a NAT in between breaks the ICRC, and all of them are dropped", real, seen)
 }
 
-func (d *softDevice) openEngine(id qprecovery.Identity) (*engine, error) {
-	transport, err := udp.Open(udp.Config{Netdev: d.cfg.Underlay})
+// open frees the UDP port of what a zombie still has of the instance before.
+func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
+	if err := h.free(); err != nil {
+		return nil, err
+	}
+	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay})
 	if err != nil {
 		return nil, err
 	}
-	cfg := soft.Config{
-		Name:           d.cfg.Name,
-		Transport:      transport,
-		PKeys:          d.cfg.PKeys,
-		GUID:           id.NodeGUID,
-		StandardMTU:    d.cfg.StandardMTU,
-		KnownPeersOnly: d.cfg.KnownPeersOnly,
-	}
-	if len(d.cfg.Peers) > 0 {
-		cfg.Peers = d.peers.Addrs
-	}
-	dev, err := soft.Open(cfg)
+	dev, err := soft.Open(h.config(id, transport))
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
-	return &engine{dev, transport}, nil
+	h.engine.Store(&engine{dev, transport})
+	return dev, nil
+}
+
+func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.Config {
+	cfg := soft.Config{
+		Name:           h.cfg.Name,
+		Transport:      transport,
+		PKeys:          h.cfg.PKeys,
+		GUID:           id.NodeGUID,
+		StandardMTU:    h.cfg.StandardMTU,
+		KnownPeersOnly: h.cfg.KnownPeersOnly,
+	}
+	if len(h.cfg.Peers) > 0 {
+		cfg.Peers = h.peers.Addrs
+	}
+	return cfg
 }
 
 // reset is what resetting a software HCA is: what hangs in it returns, and its
 // port is free, whoever holds on to it.
-func (d *softDevice) reset(context.Context) error {
-	d.plans.retire()
-	if e := d.engine.Load(); e != nil {
+func (h *softHCA) reset(context.Context) error { return h.free() }
+
+func (h *softHCA) free() error {
+	if e := h.engine.Load(); e != nil {
 		return e.transport.Close()
 	}
 	return nil
+}
+
+func (h *softHCA) describe(s *control.Device) {
+	s.Kind, s.Underlay, s.KnownPeersOnly = control.KindSoftware, h.cfg.Underlay, h.cfg.KnownPeersOnly
+	if len(h.cfg.Peers) > 0 {
+		s.Peers = h.peers.Addrs()
+	}
+	s.Notice = h.natNotice()
 }

@@ -56,22 +56,17 @@ func (d *daemon) interfaces() []control.Interface {
 	return out
 }
 
-func (d *softDevice) status() control.Device {
+func (d *managed) status() control.Device {
 	view := d.View()
-	s := control.Device{Name: d.cfg.Name, Underlay: d.cfg.Underlay, Opens: d.Opens(), Counters: []hca.Counter{}, KnownPeersOnly: d.cfg.KnownPeersOnly}
-	if len(d.cfg.Peers) > 0 {
-		s.Peers = d.peers.Addrs()
-	}
+	s := control.Device{Name: d.cfg.Name, HCA: d.cfg.HCA, Opens: d.Opens(), Ports: []hca.PortAttr{}, Counters: []hca.Counter{}}
+	d.hca.describe(&s)
 	s.Recovery, s.Coordinator = recoveryOf(d.Status())
 	if view.Session == nil {
-		s.State = view.Err.Error()
+		s.State, s.Notice = view.Err.Error(), ""
 		return s
 	}
 	s.State, s.Attr, s.Counters = control.StateOpen, view.Session.Attr(), view.Session.Counters()
-	if len(view.Ports) > 0 {
-		s.Port = view.Ports[0]
-	}
-	s.Notice = d.natNotice()
+	s.Ports = append(s.Ports, view.Ports...)
 	return s
 }
 
@@ -105,19 +100,6 @@ func memberText(name string, pid int32) string {
 		return name
 	}
 	return fmt.Sprintf("%s (PID %d)", name, pid)
-}
-
-// natNotice says that frames come through a NAT, where the device suspects so.
-func (d *softDevice) natNotice() string {
-	e := d.engine.Load()
-	if e == nil {
-		return ""
-	}
-	seen, real, ok := e.NATSuspect()
-	if !ok {
-		return ""
-	}
-	return fmt.Sprintf("frames of %s arrive as from %s: a NAT in between breaks the ICRC, and all of them are dropped", real, seen)
 }
 
 func openFDs() int {

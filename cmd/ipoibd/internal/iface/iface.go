@@ -111,7 +111,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		cfg:     cfg,
 		log:     env.Log.With("interface", cfg.Name),
 		host:    host{tap: tap},
-		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey}, err: errStarting},
+		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errStarting},
 		nbrs:    newNeighbours(),
 		rec:     newRecovery(env.Journal, cfg.Name),
 		queries: make(chan func()),

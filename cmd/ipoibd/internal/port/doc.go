@@ -14,8 +14,12 @@
 //	group, IPv6 port   every IPoIB group is carried by the broadcast MGID,
 //	                   ff12:401b:<P_Key>::ffff:ffff, itself an IPv6 address
 //	group MTU          the MaxPayload of the GID in use
-//	GID                the first IPv4 one, else the first global IPv6 one, else
-//	                   the link-local one; the one in use stays among equals
+//	GID                of those of type RoCE v2 the first IPv4 one, else the first
+//	                   global IPv6 one, else the link-local one; the one in use
+//	                   stays among equals
+//
+// A port of link layer InfiniBand has a subnet manager, and its groups have to be
+// joined there, which nothing does yet: it is refused.
 //
 // One IP group is enough: the host's own filters drop what they did not ask for.
 package port

@@ -13,17 +13,23 @@ import (
 // Reasons why a port cannot be used now. They are states to wait in, not
 // failures.
 var (
-	ErrDown   = errors.New("port is not active")
-	ErrNoGID  = errors.New("port has no usable GID: its netdev needs an IP address")
-	ErrNoPKey = errors.New("P_Key is not in the port's table")
-	ErrNoMTU  = errors.New("underlay MTU too small")
+	ErrLinkLayer = errors.New("link layer InfiniBand is not supported yet: groups have to be joined at the subnet manager; " +
+		"only ports with link layer Ethernet (RoCE v2) can be used")
+	ErrDown    = errors.New("port is not active")
+	ErrNoGID   = errors.New("port has no usable GID: its netdev needs an IP address")
+	ErrGIDType = errors.New("only GIDs of type RoCE v2 can be used")
+	ErrNoPKey  = errors.New("P_Key is not in the port's table")
+	ErrNoMTU   = errors.New("underlay MTU too small")
 )
 
 // Want is what an interface asks of its port.
 type Want struct {
 	Port uint8
 	PKey hca.PKey
-	GID  netip.Addr // invalid: chosen by rule
+	// GID and GIDIndex name the GID to use by its address, or by its place in the
+	// table. Without either (invalid, nil) it is chosen by rule.
+	GID      netip.Addr
+	GIDIndex *int
 	// InUse is the GID that a queue pair has now, zero without one. Among GIDs
 	// that the rule holds equal it is kept.
 	InUse hca.GID
@@ -54,6 +60,9 @@ func (p Plan) SameQP(q Plan) bool {
 // MakePlan chooses table entries and groups; the error wraps one of the
 // reasons above.
 func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
+	if attr.LinkLayer == hca.LinkLayerInfiniBand {
+		return Plan{}, fmt.Errorf("port %d: %w", w.Port, ErrLinkLayer)
+	}
 	if attr.State != hca.PortActive {
 		return Plan{}, fmt.Errorf("port %d is %s: %w", w.Port, attr.State, ErrDown)
 	}
@@ -100,14 +109,22 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
 }
 
-// findGID returns the index of the wanted address or of the best GID.
+// maxGIDs bounds a table by what an address handle can name: sgid_index of struct
+// ibv_global_route has 8 bits (infiniband/verbs.h).
+const maxGIDs = 256
+
+// findGID returns the index of the wanted GID or of the best one.
 func findGID(table []hca.GIDEntry, w Want) (int, error) {
-	if w.GID.IsValid() {
-		return findWanted(table, w.GID)
+	table = table[:min(len(table), maxGIDs)]
+	switch {
+	case w.GIDIndex != nil:
+		return findIndex(table, *w.GIDIndex)
+	case w.GID.IsValid():
+		return findAddr(table, w.GID)
 	}
 	best, rank := -1, 0
 	for i, e := range table {
-		if e.GID.IsZero() {
+		if !usable(e) {
 			continue
 		}
 		if r := gidRank(e.GID.Addr()); r > rank || r == rank && e.GID == w.InUse {
@@ -115,18 +132,55 @@ func findGID(table []hca.GIDEntry, w Want) (int, error) {
 		}
 	}
 	if best < 0 {
-		return 0, ErrNoGID
+		return 0, noGID(table)
 	}
 	return best, nil
 }
 
-func findWanted(table []hca.GIDEntry, a netip.Addr) (int, error) {
-	want := hca.GIDFromAddr(a)
-	i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return e.GID == want })
-	if i < 0 || want.IsZero() {
-		return 0, fmt.Errorf("%s: %w", a, ErrNoGID)
+// usable: what is not empty, and carried as we send it.
+func usable(e hca.GIDEntry) bool { return !e.GID.IsZero() && e.Type == hca.GIDTypeRoCEv2 }
+
+// noGID is why nothing of a table can be used.
+func noGID(table []hca.GIDEntry) error {
+	i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return !e.GID.IsZero() })
+	if i < 0 {
+		return ErrNoGID
+	}
+	return fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s", ErrNoGID, ErrGIDType, i, table[i].Type)
+}
+
+// findAddr finds the entry of an address: it has one for each type.
+func findAddr(table []hca.GIDEntry, a netip.Addr) (int, error) {
+	want, other := hca.GIDFromAddr(a), -1
+	for i, e := range table {
+		if e.GID != want || want.IsZero() {
+			continue
+		}
+		if usable(e) {
+			return i, nil
+		}
+		other = i
+	}
+	if other >= 0 {
+		return 0, fmt.Errorf("%s: %w", a, typeError(other, table[other]))
+	}
+	return 0, fmt.Errorf("%s: %w", a, ErrNoGID)
+}
+
+func findIndex(table []hca.GIDEntry, i int) (int, error) {
+	switch {
+	case i < 0 || i >= len(table):
+		return 0, fmt.Errorf("%w: there is no index %d, the table has %d entries", ErrNoGID, i, len(table))
+	case table[i].GID.IsZero():
+		return 0, fmt.Errorf("%w: GID %d is empty", ErrNoGID, i)
+	case !usable(table[i]):
+		return 0, typeError(i, table[i])
 	}
 	return i, nil
+}
+
+func typeError(i int, e hca.GIDEntry) error {
+	return fmt.Errorf("%w: GID %d is of type %s", ErrGIDType, i, e.Type)
 }
 
 // gidRank orders GIDs by the default rule; IPv4 is first because multicast

@@ -62,6 +62,57 @@ func TestMakePlanChoosesGID(t *testing.T) {
 	}
 }
 
+func ofType(e hca.GIDEntry, typ hca.GIDType) hca.GIDEntry {
+	e.Type = typ
+	return e
+}
+
+// Only RoCE v2 is spoken: an entry of another type is never chosen, by whatever
+// means, and the error says so. A driver lists each address once for each type.
+func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
+	v4, v6 := entry("10.0.0.1", 1448), entry("fd00::1", 1428)
+	old4 := ofType(v4, hca.GIDTypeRoCEv1)
+	both := []hca.GIDEntry{ofType(v6, hca.GIDTypeRoCEv1), v6, old4, v4, {}}
+	at := func(i int) *int { return &i }
+	for _, c := range []struct {
+		name string
+		gids []hca.GIDEntry
+		want Want
+		idx  int
+		err  error
+	}{
+		{"by rule", both, Want{}, 3, nil},
+		{"by rule, IPv4 is v1", both[:3], Want{}, 1, nil},
+		{"in use before", both, Want{InUse: v4.GID}, 3, nil},
+		{"v1 alone", []hca.GIDEntry{{}, old4}, Want{}, 0, ErrGIDType},
+		{"v1 alone is no GID", []hca.GIDEntry{old4}, Want{}, 0, ErrNoGID},
+		{"IB alone", []hca.GIDEntry{ofType(v6, hca.GIDTypeIB)}, Want{}, 0, ErrGIDType},
+		{"by address", both, Want{GID: v6.GID.Addr()}, 1, nil},
+		{"by address of v1", both[:3], Want{GID: v4.GID.Addr()}, 0, ErrGIDType},
+		{"by index", both, Want{GIDIndex: at(1)}, 1, nil},
+		{"by index of v1", both, Want{GIDIndex: at(0)}, 0, ErrGIDType},
+		{"by index of an empty one", both, Want{GIDIndex: at(4)}, 0, ErrNoGID},
+		{"by index outside", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
+		{"by rule beyond the last", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
+		{"by index below", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
+	} {
+		c.want.Port, c.want.PKey = 1, 0xffff
+		p, err := MakePlan(attr(c.gids...), c.want)
+		if !errors.Is(err, c.err) || p.GIDIndex != c.idx {
+			t.Errorf("%s: index %d, %v; want %d, %v", c.name, p.GIDIndex, err, c.idx, c.err)
+		}
+	}
+}
+
+func TestInfiniBandIsRefused(t *testing.T) {
+	a := attr(ofType(entry("fe80::1", 2044), hca.GIDTypeIB))
+	a.LinkLayer, a.State = hca.LinkLayerInfiniBand, hca.PortInit
+	_, err := MakePlan(a, Want{Port: 2, PKey: 0xffff})
+	if !errors.Is(err, ErrLinkLayer) || !strings.HasPrefix(err.Error(), "port 2: link layer InfiniBand is not supported yet") {
+		t.Error(err)
+	}
+}
+
 // A GID in use is kept when an equal one appears before it, and left for a
 // better one.
 func TestMakePlanKeepsGIDInUse(t *testing.T) {

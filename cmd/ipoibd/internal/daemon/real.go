@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca"
+	"ipoibd/hca/rdma"
+	"ipoibd/qprecovery"
+)
+
+// kernel is what the kernel has and does of RDMA devices.
+type kernel struct {
+	list  func() ([]rdma.Device, error)
+	find  func(name string) (rdma.Device, error)
+	watch func(context.Context) (<-chan struct{}, error)
+	users func(rdma.Device) ([]rdma.User, error)
+	reset func(config.Reset, rdma.Device) error
+}
+
+var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice}
+
+// realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
+// whatever it is called.
+type realHCA struct {
+	cfg     config.Device
+	kernel  kernel
+	openHCA func(name string) (hca.Device, error)
+	log     *slog.Logger
+	busy    chan struct{} // full while the kernel resets the device
+
+	mu    sync.Mutex // guards what follows
+	known qprecovery.Identity
+	last  rdma.Device // found last
+}
+
+func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
+	d, err := k.find(cfg.HCA)
+	if err == nil {
+		err = checkReset(cfg.Reset, d)
+	}
+	return h, err
+}
+
+// find prefers the device that is known to the one that has its name now.
+func (h *realHCA) find() (qprecovery.Identity, error) {
+	devices, err := h.kernel.list()
+	if err != nil {
+		return qprecovery.Identity{}, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, ok := choose(devices, h.known, h.cfg.HCA)
+	if !ok {
+		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
+	}
+	h.last = d
+	return identityOf(d), nil
+}
+
+func choose(devices []rdma.Device, known qprecovery.Identity, name string) (chosen rdma.Device, ok bool) {
+	for _, d := range devices {
+		same := known != qprecovery.Identity{} && identityOf(d).Same(known)
+		if same && d.Name == name {
+			return d, true
+		}
+		if same || d.Name == name && !ok {
+			chosen, ok = d, true
+		}
+	}
+	return chosen, ok
+}
+
+// identityOf is the identity of a device. The kernel counts from 0, which is not
+// known to qprecovery. A Soft-RoCE device is where its netdev is, and not told by
+// that.
+func identityOf(d rdma.Device) qprecovery.Identity {
+	id := qprecovery.Identity{NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Index: d.Index + 1, Name: d.Name}
+	if d.Parent != "" {
+		id.PCIAddr = ""
+	}
+	if p, ok := d.Port(1); ok {
+		id.PortGUID = p.GUID
+	}
+	return id
+}
+
+func (h *realHCA) watch(ctx context.Context) (<-chan struct{}, error) { return h.kernel.watch(ctx) }
+
+// open opens the device by its name, and makes sure that the name was the same
+// device's all the while.
+func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
+	dev, err := h.openHCA(id.Name)
+	if err != nil {
+		return nil, err
+	}
+	now, err := h.kernel.find(id.Name)
+	if err == nil && now.Index+1 != id.Index {
+		err = fmt.Errorf("RDMA device %s was replaced while it was opened: %w", id.Name, hca.ErrIO)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
+		h.known = id
+	}
+	return &identified{dev, id}, nil
+}
+
+func (h *realHCA) describe(s *control.Device) {
+	parent := h.found().Parent
+	s.Kind, s.Underlay, s.Reset = control.KindHardware, parent, string(h.cfg.Reset)
+	if parent != "" {
+		s.Kind = control.KindSoftRoCE
+	}
+}
+
+// identified is an HCA that is called what the list calls it: a driver may know
+// other GUIDs of it, or none.
+type identified struct {
+	hca.Device
+	id qprecovery.Identity
+}
+
+// Attr implements hca.Device.
+func (d *identified) Attr() hca.DeviceAttr {
+	a := d.Device.Attr()
+	a.NodeGUID, a.SysImageGUID, a.PCIAddr = d.id.NodeGUID, d.id.SysImageGUID, d.id.PCIAddr
+	return a
+}
+
+// QueryPort implements hca.Device.
+func (d *identified) QueryPort(num uint8) (hca.PortAttr, error) {
+	a, err := d.Device.QueryPort(num)
+	if num == 1 {
+		a.GUID = d.id.PortGUID
+	}
+	return a, err
+}

@@ -1,0 +1,461 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/port"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/rdma"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+)
+
+// fakeKernel has RDMA devices as a test wants them, which are software HCAs when
+// they are opened.
+type fakeKernel struct {
+	t      *testing.T
+	fabric *memfabric.Fabric
+	hints  chan struct{}
+	freed  chan struct{} // a reset of the kernel's waits for it
+
+	mu      sync.Mutex // guards what follows
+	devices []rdma.Device
+	users   []rdma.User
+	err     error // of list
+	opened  []string
+	open    int // contexts
+	resets  int
+	layer   hca.LinkLayer // of the ports
+	during  func()        // called while a device is opened
+}
+
+var rxeGUID = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
+
+// rxe is a Soft-RoCE device.
+func rxe(name string, index uint32, guid hca.GUID) rdma.Device {
+	return rdma.Device{
+		Name: name, Index: index, NodeGUID: guid, SysImageGUID: guid, Parent: "eth0", PCIAddr: "0000:00:02.0", Verbs: "uverbs0",
+		Ports: []rdma.Port{{Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GUID: guid}},
+	}
+}
+
+func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
+	return &fakeKernel{
+		t: t, fabric: memfabric.New(1), hints: make(chan struct{}, 1), freed: make(chan struct{}),
+		devices: devices, layer: hca.LinkLayerEthernet,
+	}
+}
+
+func (k *fakeKernel) kernel() kernel {
+	return kernel{
+		list: k.list,
+		find: func(name string) (rdma.Device, error) {
+			devices, err := k.list()
+			for _, d := range devices {
+				if d.Name == name {
+					return d, nil
+				}
+			}
+			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
+		},
+		watch: func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		users: k.usersOf,
+		reset: k.reset,
+	}
+}
+
+func (k *fakeKernel) list() ([]rdma.Device, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.devices, k.err
+}
+
+func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	users := slices.Clone(k.users)
+	if k.open > 0 {
+		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
+	}
+	return users, nil
+}
+
+// become changes what there is, and tells.
+func (k *fakeKernel) become(devices ...rdma.Device) {
+	k.mu.Lock()
+	k.devices, k.err = devices, nil
+	k.mu.Unlock()
+	k.hints <- struct{}{}
+}
+
+func (k *fakeKernel) contexts() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.open
+}
+
+func (k *fakeKernel) did() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.resets
+}
+
+// reset does not return before the device is let go, as the kernel.
+func (k *fakeKernel) reset(config.Reset, rdma.Device) error {
+	k.mu.Lock()
+	k.resets++
+	k.mu.Unlock()
+	<-k.freed
+	return nil
+}
+
+func (k *fakeKernel) openHCA(name string) (hca.Device, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.opened = append(k.opened, name)
+	dev, err := soft.Open(soft.Config{
+		Name: name, GUID: hca.GUID{7: 9}, // a driver may not know the GUID
+		Transport: k.fabric.Attach(fmt.Sprintf("eth%d", len(k.opened)), 1500, netip.MustParseAddr("10.0.0.1")),
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.open++
+	if k.during != nil {
+		k.during()
+	}
+	return &fakeHCA{Device: dev, k: k}, nil
+}
+
+// fakeHCA counts as a context until it is closed.
+type fakeHCA struct {
+	hca.Device
+	k    *fakeKernel
+	once sync.Once
+}
+
+func (d *fakeHCA) Close() error {
+	err := d.Device.Close()
+	if err == nil {
+		d.once.Do(func() {
+			d.k.mu.Lock()
+			defer d.k.mu.Unlock()
+			d.k.open--
+		})
+	}
+	return err
+}
+
+func (d *fakeHCA) QueryPort(num uint8) (hca.PortAttr, error) {
+	a, err := d.Device.QueryPort(num)
+	a.LinkLayer = d.k.layer
+	return a, err
+}
+
+// realConfig is that of the device rxe0.
+func realConfig() config.Device {
+	cfg := config.NewDevice()
+	cfg.Name, cfg.HCA, cfg.Grace = "rxe0", "rxe0", time.Second
+	return cfg
+}
+
+// newReal makes a device of the fake kernel's.
+func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) (*managed, error) {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	b, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
+	if err != nil {
+		return nil, err
+	}
+	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New())
+}
+
+// bubble runs a test in a bubble with a device that is open; nothing is open at the
+// end.
+func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *managed)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		d, err := k.newReal(cfg, config.NewInterface())
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.run(ctx) })
+		await(t, d, isOpen)
+		test(k, d)
+		cancel()
+		run.Wait()
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open at the end", n)
+		}
+	})
+}
+
+func isOpen(v device.View) bool { return v.Session != nil }
+
+// A device that leaves the list is let go within 2 s, since the kernel waits for
+// that; it is taken again when it returns, under whatever name, and another one is
+// not.
+func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		for i, c := range []struct {
+			name string
+			guid hca.GUID
+			took bool
+		}{
+			{"rxe0", rxeGUID, true},
+			{"rxe0", hca.GUID{7: 1}, false},
+			{"rxe7", rxeGUID, true},
+			{"rxe0", rxeGUID, true},
+		} {
+			last := d.View().Session
+			k.become()
+			await(t, d, isGone)
+			time.Sleep(2 * time.Second)
+			if n := k.contexts(); n != 0 {
+				t.Fatalf("%d: %d contexts are open still", i, n)
+			}
+			k.become(rxe(c.name, uint32(i+1), c.guid))
+			time.Sleep(time.Second)
+			if v := d.View(); (v.Session != nil) != c.took {
+				t.Fatalf("%d: %s with GUID %s: taken %t", i, c.name, c.guid, v.Session != nil)
+			}
+			if !c.took {
+				continue
+			}
+			if a := d.View().Session.Attr(); d.View().Session == last || a.Name != c.name || a.NodeGUID != rxeGUID {
+				t.Errorf("%d: %+v", i, a)
+			}
+		}
+	})
+}
+
+// A list that cannot be read says nothing on the device.
+func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		k.mu.Lock()
+		k.err = errors.New("out of memory")
+		k.mu.Unlock()
+		k.hints <- struct{}{}
+		time.Sleep(time.Second)
+		if d.View().Session == nil {
+			t.Error("it was let go")
+		}
+		k.become(rxe("rxe0", 0, rxeGUID))
+	})
+}
+
+// An unplug by a fault, and what comes in its place.
+func TestRealDeviceUnplugByFault(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {
+		must(t, d.inject(faults.Fault{Kind: faults.Unplug}))
+		await(t, d, isGone)
+		must(t, d.replug(pluggedOther))
+		time.Sleep(time.Second)
+		if d.View().Session != nil {
+			t.Error("another device was taken")
+		}
+		must(t, d.replug(pluggedIn))
+		await(t, d, isOpen)
+	})
+}
+
+// What waiting does not help against is told at the start, with nothing left open.
+func TestRealDeviceRefusals(t *testing.T) {
+	hardware := rxe("rxe0", 0, rxeGUID)
+	hardware.Parent = ""
+	virtual := rxe("rxe0", 0, rxeGUID)
+	virtual.PCIAddr = ""
+	with := func(how config.Reset) config.Device {
+		cfg := realConfig()
+		cfg.Reset = how
+		return cfg
+	}
+	for _, c := range []struct {
+		name   string
+		device rdma.Device
+		cfg    config.Device
+		port   uint8
+		layer  hca.LinkLayer
+		want   error
+		text   string
+	}{
+		{"no device", rxe("rxe1", 0, rxeGUID), realConfig(), 1, hca.LinkLayerEthernet, hca.ErrNoDevice, ""},
+		{"no port", hardware, realConfig(), 2, hca.LinkLayerEthernet, hca.ErrInvalid, "there is no port 2, the device has 1"},
+		{"InfiniBand", hardware, realConfig(), 1, hca.LinkLayerInfiniBand, port.ErrLinkLayer, "not supported yet"},
+		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link is for Soft-RoCE"},
+		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, c.device)
+			k.layer = c.layer
+			f := config.NewInterface()
+			f.Port = c.port
+			_, err := k.newReal(c.cfg, f)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if n := k.contexts(); n != 0 {
+				t.Errorf("%s: %d contexts are open", c.name, n)
+			}
+		})
+	}
+}
+
+// The name was given to another instance while it was opened: that is not the one
+// that was looked for.
+func TestRealDeviceReplacedWhileOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.during = func() { k.devices = []rdma.Device{rxe("rxe0", 1, rxeGUID)} }
+		_, err := k.newReal(realConfig())
+		if !errors.Is(err, hca.ErrIO) || k.contexts() != 0 {
+			t.Errorf("%v, %d contexts", err, k.contexts())
+		}
+	})
+}
+
+func TestChoose(t *testing.T) {
+	known := identityOf(rxe("rxe0", 0, rxeGUID))
+	other := hca.GUID{7: 1}
+	for _, c := range []struct {
+		name    string
+		devices []rdma.Device
+		want    string // name and index
+	}{
+		{"none", nil, ""},
+		{"another name and GUID", []rdma.Device{rxe("rxe5", 1, other)}, ""},
+		{"the name alone", []rdma.Device{rxe("rxe0", 1, other)}, "rxe0 1"},
+		{"the GUID alone", []rdma.Device{rxe("rxe5", 1, rxeGUID)}, "rxe5 1"},
+		{"the GUID before the name", []rdma.Device{rxe("rxe0", 1, other), rxe("rxe5", 2, rxeGUID)}, "rxe5 2"},
+		{"the same, in another order", []rdma.Device{rxe("rxe5", 2, rxeGUID), rxe("rxe0", 1, other)}, "rxe5 2"},
+		{"both before one", []rdma.Device{rxe("rxe5", 2, rxeGUID), rxe("rxe0", 1, rxeGUID)}, "rxe0 1"},
+	} {
+		got := ""
+		if d, ok := choose(c.devices, known, "rxe0"); ok {
+			got = fmt.Sprintf("%s %d", d.Name, d.Index)
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// A reset that the kernel does not end is given up with the names of those who
+// hold the device; there is one at most, and it goes on by itself.
+func TestRealResetIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}, {Name: "nvme_rdma"}}
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			err := d.hca.reset(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by ib_send_bw (pid 1073741824), the kernel's nvme_rdma") {
+				t.Errorf("held by others: %v", err)
+			}
+		}
+		if n := k.did(); n != 1 {
+			t.Errorf("%d resets are under way", n)
+		}
+		close(k.freed)
+		synctest.Wait()
+		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
+			t.Errorf("%d resets", k.did())
+		}
+		cfg.Reset = config.ResetNone
+		d, err = k.newReal(cfg)
+		must(t, err)
+		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
+			t.Error("reset although none is configured")
+		}
+	})
+}
+
+// Soft-RoCE is not reset while this process has it open itself, in which a verb may
+// hang; hardware is, since that is what helps.
+func TestRealResetWaitsForOurselves(t *testing.T) {
+	hardware := rxe("rxe0", 0, rxeGUID)
+	hardware.Parent = ""
+	for _, c := range []struct {
+		device rdma.Device
+		how    config.Reset
+		resets int
+	}{{rxe("rxe0", 0, rxeGUID), config.ResetLink, 0}, {hardware, config.ResetPCI, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, c.device)
+			close(k.freed)
+			cfg := realConfig()
+			cfg.Reset = c.how
+			d, err := k.newReal(cfg)
+			must(t, err)
+			zombie, err := k.openHCA("rxe0")
+			must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err = d.hca.reset(ctx)
+			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
+				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
+			}
+			must(t, zombie.Close())
+			if must(t, d.hca.reset(t.Context())); k.did() != c.resets+1 {
+				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
+			}
+		})
+	}
+}
+
+// The end waits for a reset under way.
+func TestRealEndWaitsForReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { d.hca.run(ctx); close(ended) }()
+		go func() { _ = d.hca.reset(ctx) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("ended before the reset did")
+		default:
+		}
+		close(k.freed)
+		<-ended
+	})
+}
+
+func TestRealStatus(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {
+		s := d.status()
+		if s.Kind != control.KindSoftRoCE || s.HCA != "rxe0" || s.Underlay != "eth0" || s.Reset != "none" || len(s.Ports) != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}

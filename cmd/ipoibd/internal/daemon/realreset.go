@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/hca"
+	"ipoibd/hca/rdma"
+)
+
+// checkReset finds a means of reset that a device has not.
+func checkReset(how config.Reset, d rdma.Device) error {
+	switch {
+	case how == config.ResetLink && d.Parent == "":
+		return fmt.Errorf("reset %s is for Soft-RoCE, and %s is none: %w", how, d.Name, hca.ErrInvalid)
+	case (how == config.ResetDriver || how == config.ResetPCI) && d.PCIAddr == "":
+		return fmt.Errorf("reset %s needs a PCI function, and %s has none: %w", how, d.Name, hca.ErrInvalid)
+	}
+	return nil
+}
+
+// reset does what is configured. The kernel may not return before everybody has
+// closed the device: then a goroutine is left behind, at most one, which goes on
+// with the reset once they did.
+func (h *realHCA) reset(ctx context.Context) error {
+	if h.cfg.Reset == config.ResetNone {
+		return nil
+	}
+	d := h.found()
+	h.log.Warn("resetting the device", "means", h.cfg.Reset, "used_by_others", h.others(d))
+	if err := h.awaitRelease(ctx, d); err != nil {
+		return h.overdue(d, err)
+	}
+	select {
+	case h.busy <- struct{}{}:
+	case <-ctx.Done():
+		return h.overdue(d, ctx.Err())
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := h.kernel.reset(h.cfg.Reset, d)
+		<-h.busy
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return h.overdue(d, ctx.Err())
+	}
+}
+
+// releaseEvery is how often it is looked whether this process has let go.
+const releaseEvery = 50 * time.Millisecond
+
+// awaitRelease waits until this process has closed a Soft-RoCE device, whose driver
+// would wait for that: with a verb that hangs for ever, and if this process ended
+// meanwhile, nobody would finish the reset. Drivers of hardware do not wait.
+func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
+	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(releaseEvery):
+		}
+	}
+	return ctx.Err()
+}
+
+// holds reports whether this process has the device open.
+func (h *realHCA) holds(d rdma.Device) bool {
+	users, _ := h.kernel.users(d) // processes are seen, whatever the kernel's part says
+	return slices.ContainsFunc(users, isSelf)
+}
+
+func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
+
+// run waits at the end for a reset under way: half of one may leave a function
+// without its driver.
+func (h *realHCA) run(ctx context.Context) {
+	<-ctx.Done()
+	h.busy <- struct{}{}
+	<-h.busy
+}
+
+// found is the device as it was found last.
+func (h *realHCA) found() rdma.Device {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// overdue is why a reset has not ended: those who have the device open.
+func (h *realHCA) overdue(d rdma.Device, err error) error {
+	holders := h.others(d)
+	if h.holds(d) {
+		holders = "this process, in which a verb hangs, and " + holders
+	}
+	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, holders)
+	h.log.Error("the kernel has not reset the device yet", "err", err)
+	return err
+}
+
+// others names who uses the device besides this process.
+func (h *realHCA) others(d rdma.Device) string {
+	users, err := h.kernel.users(d)
+	users = slices.DeleteFunc(users, isSelf)
+	var names []string
+	for _, u := range users {
+		names = append(names, u.String())
+	}
+	switch {
+	case len(names) > 0:
+		return strings.Join(names, ", ")
+	case err != nil:
+		return "it is not known whom: " + err.Error()
+	}
+	return "nobody that can be seen from here"
+}
+
+// resetDevice resets a device. One of Soft-RoCE does not come back by itself.
+func resetDevice(how config.Reset, d rdma.Device) error {
+	if how == config.ResetLink {
+		if err := rdma.DelLink(d.Name); err != nil {
+			return err
+		}
+		return rdma.AddLink(d.Name, d.Parent)
+	}
+	f, err := rdma.OpenFunction(d.PCIAddr)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if how == config.ResetDriver {
+		err = f.Rebind()
+	} else {
+		err = f.Reset()
+	}
+	if err != nil || d.Parent == "" {
+		return err
+	}
+	return relink(d, f.Netdevs())
+}
+
+// relink makes a Soft-RoCE device anew on the netdev that came in the place of the
+// one before.
+func relink(d rdma.Device, netdevs []string) error {
+	if len(netdevs) != 1 {
+		return fmt.Errorf("add %s again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+	}
+	return rdma.AddLink(d.Name, netdevs[0])
+}

@@ -1,0 +1,88 @@
+package rdma
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+const function = "0000:04:00.1"
+
+// fakeSysfs makes the folders of a function with a driver and netdevs.
+func fakeSysfs(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, dir := range []string{"/net/ens4", "/virtio1/net/eth1"} {
+		must(t, os.MkdirAll(filepath.Join(root, pciDevices, function+dir), 0o755))
+	}
+	driver := filepath.Join(root, pciDrivers, "mlx5_core")
+	must(t, os.MkdirAll(driver, 0o755))
+	must(t, os.Symlink("../../drivers/mlx5_core", filepath.Join(root, pciDevices, function, "driver")))
+	for _, name := range []string{driver + "/unbind", driver + "/bind", filepath.Join(root, pciDevices, function, "reset")} {
+		must(t, os.WriteFile(name, nil, 0o644))
+	}
+	return root
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func open(t *testing.T, root string) *Function {
+	t.Helper()
+	f, err := openFunction(root, function)
+	must(t, err)
+	t.Cleanup(func() { must(t, f.Close()) })
+	return f
+}
+
+func TestFunctionIsReboundAndReset(t *testing.T) {
+	root := fakeSysfs(t)
+	f := open(t, root)
+	must(t, f.Reset())
+	for name, want := range map[string]string{
+		pciDrivers + "/mlx5_core/unbind":       function,
+		pciDrivers + "/mlx5_core/bind":         function,
+		pciDevices + "/" + function + "/reset": "1",
+	} {
+		if got, err := os.ReadFile(filepath.Join(root, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+		}
+	}
+	if got, want := f.Netdevs(), []string{"ens4", "eth1"}; !slices.Equal(got, want) {
+		t.Errorf("netdevs %v, want %v", got, want)
+	}
+}
+
+func TestFunctionRefusals(t *testing.T) {
+	root := fakeSysfs(t)
+	f := open(t, root)
+	must(t, os.Remove(filepath.Join(root, pciDevices, function, "reset")))
+	if err := f.Reset(); !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("no means of reset: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(root, pciDrivers, "mlx5_core/bind")))
+	if err := f.Rebind(); err == nil || !strings.HasSuffix(err.Error(), "it has no driver now: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
+		t.Errorf("half way: %v", err)
+	}
+	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
+	if err := f.Rebind(); !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("no driver: %v", err)
+	}
+	for _, c := range []struct {
+		addr string
+		want error
+	}{{"0000:04:00.2", hca.ErrNoDevice}, {"../../x", hca.ErrInvalid}, {"", hca.ErrInvalid}, {function + "/..", hca.ErrInvalid}} {
+		if _, err := openFunction(root, c.addr); !errors.Is(err, c.want) {
+			t.Errorf("%q: %v, want %v", c.addr, err, c.want)
+		}
+	}
+}

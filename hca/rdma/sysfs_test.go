@@ -1,0 +1,186 @@
+package rdma
+
+import (
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"ipoibd/hca"
+)
+
+// describeAll is describe with the GIDs.
+func describeAll(tree fs.FS, links ...indexed) []Device {
+	out := describe(tree, links)
+	for i := range out {
+		out[i].readGIDs(tree)
+	}
+	return out
+}
+
+func TestSoftRoCE(t *testing.T) {
+	guid := hca.GUID{0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 2}
+	want := []Device{{
+		Name: "rxe0", Index: 7, NodeType: "CA", NodeGUID: guid, SysImageGUID: guid,
+		PCIAddr: "0000:00:02.0", Parent: "eth0", Verbs: "uverbs0",
+		Ports: []Port{{
+			Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GUID: guid,
+			GIDs: []GID{
+				{0, hca.GID{0: 0xfe, 1: 0x80, 8: 0x50, 9: 0x54, 11: 0xff, 12: 0xfe, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0"},
+				{1, hca.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0"},
+			},
+		}},
+	}}
+	got := describeAll(load(fixture(t, "rxe.sysfs")), indexed{7, "rxe0"})
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if name := got[0].Ports[0].Netdev(); name != "eth0" {
+		t.Errorf("netdev %q", name)
+	}
+}
+
+// mixed are the devices of the fixture of hardware.
+func mixed(t *testing.T) map[string]Device {
+	t.Helper()
+	out := map[string]Device{}
+	links := []indexed{{4, "warp0"}, {1, "ib0"}, {2, "roce0"}, {3, "roce1"}, {9, "gone"}}
+	for _, d := range describeAll(load(fixture(t, "mixed.sysfs")), links...) {
+		out[d.Name] = d
+	}
+	return out
+}
+
+func TestTroubles(t *testing.T) {
+	devices := mixed(t)
+	for _, c := range []struct {
+		name   string
+		device []Trouble
+		ports  [][]Trouble
+	}{
+		{"ib0", nil, [][]Trouble{{InfiniBand}, {InfiniBand, PortDown, NoSubnetManager}}},
+		{"roce0", []Trouble{NoGUID}, [][]Trouble{{OnlyRoCEv1}}},
+		{"roce1", nil, [][]Trouble{{PortDown, NoGID}}},
+		{"warp0", []Trouble{NoVerbs, NotIBTA, NoPort}, nil},
+	} {
+		d := devices[c.name]
+		if got := d.Troubles(); !slices.Equal(got, c.device) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.device)
+		}
+		if len(d.Ports) != len(c.ports) {
+			t.Fatalf("%s has %d ports", c.name, len(d.Ports))
+		}
+		for i, p := range d.Ports {
+			if got := p.Troubles(); !slices.Equal(got, c.ports[i]) {
+				t.Errorf("%s, port %d: %v, want %v", c.name, p.Num, got, c.ports[i])
+			}
+		}
+	}
+	if len(devices) != 4 {
+		t.Errorf("%d devices", len(devices))
+	}
+	if got := describeAll(load(fixture(t, "rxe.sysfs")), indexed{1, "rxe0"})[0]; got.Troubles() != nil || got.Ports[0].Troubles() != nil {
+		t.Errorf("Soft-RoCE: %v, %v", got.Troubles(), got.Ports[0].Troubles())
+	}
+}
+
+func TestHardware(t *testing.T) {
+	d := mixed(t)["ib0"]
+	if d.PCIAddr != "0000:03:00.0" || d.Verbs != "uverbs3" || d.Firmware != "2.42.5000" || d.Parent != "" {
+		t.Errorf("%+v", d)
+	}
+	if got, want := d.Ports[0].GUID.String(), "0002:c903:0010:1001"; got != want {
+		t.Errorf("port GUID %s, want %s", got, want)
+	}
+	if p, ok := d.Port(1); !ok || p.LID != 0x1f || p.SMLID != 1 || p.GIDs[0].Type != hca.GIDTypeIB {
+		t.Errorf("port 1: %+v", p)
+	}
+	if _, ok := d.Port(3); ok {
+		t.Error("it has a port 3")
+	}
+	if d = mixed(t)["roce0"]; d.Ports[0].GIDs[0].Type != hca.GIDTypeRoCEv1 || d.Ports[0].GUID != d.NodeGUID {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A part that vanishes while it is read, or makes no sense: the device is left
+// out, or the part.
+func TestDamagedTree(t *testing.T) {
+	const dir = "devices/virtual/infiniband/rxe0/"
+	for _, c := range []struct {
+		name   string
+		change func(fstest.MapFS)
+		want   string // the device as text; empty: none
+	}{
+		{"no GUID", func(m fstest.MapFS) { delete(m, dir+"node_guid") }, ""},
+		{"odd GUID", func(m fstest.MapFS) { m[dir+"sys_image_guid"].Data = []byte("5054") }, ""},
+		{"no state", func(m fstest.MapFS) { delete(m, dir+"ports/1/state") }, ""},
+		{"odd state", func(m fstest.MapFS) { m[dir+"ports/1/state"].Data = []byte("9: FINE") }, ""},
+		{"odd LID", func(m fstest.MapFS) { m[dir+"ports/1/lid"].Data = []byte("0x10000") }, "rxe0 1:0/2"},
+		{"odd GID", func(m fstest.MapFS) { m[dir+"ports/1/gids/0"].Data = []byte("fe80") }, "rxe0 1:0/1"},
+		{"odd port", func(m fstest.MapFS) { m[dir+"ports/01/state"] = &fstest.MapFile{} }, "rxe0 1:0/2"},
+		{"port 256", func(m fstest.MapFS) { m[dir+"ports/256/state"] = &fstest.MapFile{} }, "rxe0 1:0/2"},
+		{"large", func(m fstest.MapFS) { m[dir+"node_guid"].Data = make([]byte, 1<<20) }, ""},
+	} {
+		tree := load(fixture(t, "rxe.sysfs"))
+		c.change(tree)
+		var got string
+		for _, d := range describeAll(tree, indexed{1, "rxe0"}) {
+			got = d.Name
+			for _, p := range d.Ports {
+				got += strings.Join([]string{" ", string('0' + rune(p.Num)), ":", string('0' + rune(p.LID)), "/", string('0' + rune(len(p.GIDs)))}, "")
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestFindNamesWhatIsThere(t *testing.T) {
+	devices := []Device{{Name: "mlx5_0"}, {Name: "rxe0"}}
+	if d, err := find(devices, "rxe0"); err != nil || d.Name != "rxe0" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	_, err := find(devices, "rxe1")
+	if !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "there are mlx5_0, rxe0") {
+		t.Error(err)
+	}
+	if _, err := find(nil, "rxe1"); !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "there is none at all") {
+		t.Error(err)
+	}
+}
+
+// Whatever the tree holds: the list has no more than was named, in order, and its
+// numbers are in their ranges.
+func FuzzTree(f *testing.F) {
+	f.Add(fixture(f, "rxe.sysfs"))
+	f.Add(fixture(f, "mixed.sysfs"))
+	f.Fuzz(func(t *testing.T, text string) {
+		tree := load(text)
+		var links []indexed
+		entries, _ := fs.ReadDir(tree, classDevices)
+		for i, e := range entries {
+			links = append(links, indexed{uint32(i), e.Name()})
+		}
+		got := describeAll(tree, links...)
+		if len(got) > len(links) {
+			t.Fatalf("%d devices of %d", len(got), len(links))
+		}
+		for _, d := range got {
+			d.Troubles()
+			for _, p := range d.Ports {
+				if p.Num == 0 || p.State > hca.PortActiveDefer || len(p.GIDs) > maxGIDs {
+					t.Fatalf("%+v", p)
+				}
+				p.Troubles()
+			}
+			if d.PCIAddr != "" && !pciPattern.MatchString(d.PCIAddr) {
+				t.Fatalf("PCI address %q", d.PCIAddr)
+			}
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package rdma
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// message joins the lines of an event as the kernel does.
+func message(lines ...string) []byte { return []byte(strings.Join(lines, "\x00") + "\x00") }
+
+// removal is what the kernel sends first when a device goes.
+var removal = message("remove@/devices/virtual/infiniband_verbs/uverbs0", "ACTION=remove",
+	"DEVPATH=/devices/virtual/infiniband_verbs/uverbs0", "SUBSYSTEM=infiniband_verbs", "MAJOR=231", "MINOR=192",
+	"DEVNAME=infiniband/uverbs0", "DEVMODE=0666", "SEQNUM=1203")
+
+func TestParseUevent(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		msg  []byte
+		want uevent
+		ok   bool
+	}{
+		{"removal", removal, uevent{"remove", "/devices/virtual/infiniband_verbs/uverbs0", "infiniband_verbs"}, true},
+		{"no subsystem", message("add@/module/ib_core"), uevent{"add", "/module/ib_core", ""}, true},
+		{"an @ in the path", message("add@/a@b", "SUBSYSTEM=net"), uevent{"add", "/a@b", "net"}, true},
+		{"of udev", append([]byte("libudev\x00\xfe\xed\xca\xfe"), removal...), uevent{}, false},
+		{"empty", nil, uevent{}, false},
+		{"cut off", removal[:len(removal)-1], uevent{}, false},
+		{"no path", message("add@"), uevent{}, false},
+		{"no action", message("@/devices/x"), uevent{}, false},
+		{"too long", make([]byte, maxUevent+1), uevent{}, false},
+	} {
+		if ev, ok := parseUevent(c.msg); ev != c.want || ok != c.ok {
+			t.Errorf("%s: %+v, %t", c.name, ev, ok)
+		}
+	}
+}
+
+func TestUeventsThatCount(t *testing.T) {
+	for subsystem, want := range map[string]bool{"infiniband": true, "infiniband_verbs": true, "infiniband_mad": false, "net": false, "": false} {
+		if got := (uevent{subsystem: subsystem}).of(subsystems); got != want {
+			t.Errorf("%q: %t", subsystem, got)
+		}
+	}
+}
+
+func FuzzParseUevent(f *testing.F) {
+	f.Add(removal)
+	f.Add(message("add@/module/ib_core", "SUBSYSTEM=module", "=", "SUBSYSTEM"))
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		ev, ok := parseUevent(msg)
+		if !ok && ev != (uevent{}) {
+			t.Fatalf("refused, but %+v", ev)
+		}
+		if ok && (ev.action == "" || !strings.HasPrefix(ev.devpath, "/") || len(msg) > maxUevent || strings.Contains(ev.subsystem, "\x00")) {
+			t.Fatalf("accepted: %+v", ev)
+		}
+	})
+}
+
+// Only the kernel has no port, no process and says so.
+func TestFromKernel(t *testing.T) {
+	kernel, other := unix.UnixCredentials(&unix.Ucred{}), unix.UnixCredentials(&unix.Ucred{Pid: 1})
+	for _, c := range []struct {
+		name string
+		from unix.Sockaddr
+		oob  []byte
+		want bool
+	}{
+		{"the kernel", &unix.SockaddrNetlink{}, kernel, true},
+		{"a process's port", &unix.SockaddrNetlink{Pid: 7}, kernel, false},
+		{"a process", &unix.SockaddrNetlink{}, other, false},
+		{"nobody says who", &unix.SockaddrNetlink{}, nil, false},
+		{"garbage", &unix.SockaddrNetlink{}, kernel[:5], false},
+		{"no address", nil, kernel, false},
+		{"another family", &unix.SockaddrInet4{}, kernel, false},
+	} {
+		if got := fromKernel(c.from, c.oob); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}

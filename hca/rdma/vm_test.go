@@ -1,0 +1,186 @@
+//go:build vm
+
+package rdma
+
+import (
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// These tests run in a guest, as root, with Soft-RoCE at hand. IPOIBD_RDMA_NETDEV
+// names a netdev with an address and without an RDMA device.
+func netdev(t *testing.T) string {
+	t.Helper()
+	name := os.Getenv("IPOIBD_RDMA_NETDEV")
+	if name == "" {
+		t.Fatal("IPOIBD_RDMA_NETDEV names no netdev")
+	}
+	return name
+}
+
+const softDevice = "rxetest"
+
+// add makes a device, and deletes it at the end if it is there still.
+func add(t *testing.T) Device {
+	t.Helper()
+	must(t, AddLink(softDevice, netdev(t)))
+	t.Cleanup(func() {
+		if _, err := Find(softDevice); err == nil {
+			must(t, DelLink(softDevice))
+		}
+	})
+	return waitUsable(t)
+}
+
+// waitUsable waits until the device has nothing to complain of: a new one has its
+// GIDs a moment later.
+func waitUsable(t *testing.T) (d Device) {
+	t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var err error
+		d, err = Find(softDevice)
+		d.ReadGIDs()
+		if err == nil && len(d.Troubles())+len(d.Ports[0].Troubles()) == 0 {
+			return d
+		}
+	}
+	t.Fatalf("not usable within %s: %+v", limit, d)
+	return d
+}
+
+// hold opens the verbs interface, as libibverbs does.
+func hold(t *testing.T, d Device) *os.File {
+	t.Helper()
+	f, err := os.OpenFile("/dev/infiniband/"+d.Verbs, os.O_RDWR, 0)
+	must(t, err)
+	return f
+}
+
+func TestVMList(t *testing.T) {
+	d := add(t)
+	if d.Parent != netdev(t) || d.NodeType != nodeCA || d.PCIAddr == "" {
+		t.Errorf("%+v", d)
+	}
+	if i := slices.IndexFunc(d.Ports[0].GIDs, func(g GID) bool { return g.GID.Addr().Is4() }); i < 0 || d.Ports[0].Netdev() != netdev(t) {
+		t.Errorf("no IPv4 GID: %+v", d.Ports[0])
+	}
+	begin := time.Now()
+	const rounds = 10
+	for range rounds {
+		_, err := List()
+		must(t, err)
+	}
+	t.Logf("a list takes %s", time.Since(begin)/rounds)
+}
+
+func TestVMUsers(t *testing.T) {
+	d := add(t)
+	if users, err := Users(d); err != nil || len(users) != 0 {
+		t.Errorf("nobody: %v, %v", users, err)
+	}
+	f := hold(t, d)
+	users, err := Users(d)
+	must(t, err)
+	if len(users) != 1 || users[0].PID != os.Getpid() {
+		t.Errorf("this process: %v", users)
+	}
+	must(t, f.Close())
+}
+
+// A device that is held leaves the list at once and is told of; it is deleted
+// when it is let go.
+func TestVMRemovalIsToldBeforeItEnds(t *testing.T) {
+	d := add(t)
+	f := hold(t, d)
+	changed, err := Watch(t.Context())
+	must(t, err)
+	for hinted(t, changed, quiet) {
+	}
+	begin, deleted := time.Now(), make(chan error, 1)
+	go func() { deleted <- DelLink(softDevice) }()
+	for listed := true; listed; _, err = Find(softDevice) {
+		if listed = err == nil; listed && !hinted(t, changed, limit) {
+			t.Fatal("nothing was heard of the removal")
+		}
+	}
+	t.Logf("gone from the list after %s", time.Since(begin))
+	select {
+	case err := <-deleted:
+		t.Fatalf("deleted while it is held: %v", err)
+	case <-time.After(quiet):
+	}
+	must(t, f.Close())
+	select {
+	case err := <-deleted:
+		must(t, err)
+	case <-time.After(limit):
+		t.Fatal("not deleted although nobody holds it")
+	}
+}
+
+func TestVMReturnIsToldAndTellsInstancesApart(t *testing.T) {
+	first := add(t)
+	changed, err := Watch(t.Context())
+	must(t, err)
+	must(t, DelLink(softDevice))
+	for hinted(t, changed, quiet) {
+	}
+	must(t, AddLink(softDevice, netdev(t)))
+	if !hinted(t, changed, limit) {
+		t.Error("nothing was heard of its return")
+	}
+	second := waitUsable(t)
+	if second.Index == first.Index || second.NodeGUID != first.NodeGUID {
+		t.Errorf("index %d, was %d; GUID %s, was %s", second.Index, first.Index, second.NodeGUID, first.NodeGUID)
+	}
+}
+
+// The function under the netdev loses its driver, and with it netdev and device;
+// both can be made again.
+func TestVMRebind(t *testing.T) { testFunction(t, (*Function).Rebind) }
+
+// Likewise, with a reset of the function in between.
+func TestVMFunctionReset(t *testing.T) { testFunction(t, (*Function).Reset) }
+
+func testFunction(t *testing.T, reset func(*Function) error) {
+	d := add(t)
+	f, err := OpenFunction(d.PCIAddr)
+	must(t, err)
+	defer f.Close()
+	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
+		t.Errorf("netdevs %v", got)
+	}
+	must(t, reset(f))
+	if _, err := Find(softDevice); err == nil {
+		t.Error("the device is there still")
+	}
+	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
+		t.Fatalf("netdevs %v", got)
+	}
+	link, err := netlink.LinkByName(d.Parent)
+	must(t, err)
+	must(t, netlink.LinkSetUp(link))
+	must(t, AddLink(softDevice, d.Parent))
+	if again := waitUsable(t); again.NodeGUID != d.NodeGUID {
+		t.Errorf("%+v, was %+v", again, d)
+	}
+}
+
+// A netdev that goes down takes the port and its GIDs with it.
+func TestVMPortFollowsTheNetdev(t *testing.T) {
+	d := add(t)
+	link, err := netlink.LinkByName(d.Parent)
+	must(t, err)
+	must(t, netlink.LinkSetDown(link))
+	down, err := Find(softDevice)
+	must(t, err)
+	if got := down.Ports[0].Troubles(); !slices.Contains(got, PortDown) {
+		t.Errorf("down: %v", got)
+	}
+	must(t, netlink.LinkSetUp(link))
+	waitUsable(t)
+}

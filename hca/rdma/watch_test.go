@@ -1,0 +1,131 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/link/linktest/nstest"
+)
+
+// limit bounds what is to happen, quiet is how long what must not happen is
+// waited for.
+const (
+	limit = 10 * time.Second
+	quiet = 200 * time.Millisecond
+)
+
+// watching runs a watcher of a subsystem until the test's end, which shows that
+// it ends.
+func watching(t *testing.T, subsystem string) *watcher {
+	t.Helper()
+	w, err := newWatcher([]string{subsystem})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	go w.run(ctx)
+	t.Cleanup(func() {
+		cancel()
+		for range w.changed { //nolint:revive // a hint may be left
+		}
+	})
+	return w
+}
+
+func hinted(t *testing.T, changed <-chan struct{}, wait time.Duration) bool {
+	t.Helper()
+	select {
+	case _, ok := <-changed:
+		if !ok {
+			t.Fatal("the watcher has ended")
+		}
+		return true
+	case <-time.After(wait):
+		return false
+	}
+}
+
+// The kernel's events of a class are told, those of others are not. Netdevs stand
+// in for RDMA devices: their events are sent in the same way.
+func TestWatchHearsTheKernel(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	net, other := watching(t, "net"), watching(t, "infiniband")
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
+	must(t, netlink.LinkAdd(pair))
+	if !hinted(t, net.changed, limit) {
+		t.Fatal("nothing was heard of a new netdev")
+	}
+	for hinted(t, net.changed, quiet) { //nolint:revive // its queues have events as well
+	}
+	must(t, netlink.LinkDel(pair))
+	if !hinted(t, net.changed, limit) {
+		t.Fatal("nothing was heard of a netdev's removal")
+	}
+	if hinted(t, other.changed, quiet) {
+		t.Error("an event of another class was told")
+	}
+}
+
+// What a process sends, with the very text of the kernel, is refused.
+func TestWatchRefusesForgeries(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	w := watching(t, "infiniband_verbs")
+	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	must(t, err)
+	defer unix.Close(forger)
+	must(t, unix.Sendto(forger, removal, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: portOf(t, w.sources[0].File)}))
+	if hinted(t, w.changed, quiet) {
+		t.Error("a forged event was told")
+	}
+}
+
+func portOf(t *testing.T, f *os.File) (port uint32) {
+	t.Helper()
+	conn, err := f.SyscallConn()
+	must(t, err)
+	must(t, conn.Control(func(fd uintptr) {
+		addr, err := unix.Getsockname(int(fd))
+		must(t, err)
+		port = addr.(*unix.SockaddrNetlink).Pid
+	}))
+	return port
+}
+
+func TestWatchBeginsAndEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	changed, err := Watch(ctx)
+	must(t, err)
+	if !hinted(t, changed, limit) {
+		t.Fatal("no hint at the start")
+	}
+	cancel()
+	select {
+	case <-changed:
+	case <-time.After(limit):
+		t.Fatalf("the watcher did not end within %s", limit)
+	}
+}
+
+// A kernel without RDMA is told from one without a device, and from an error.
+func TestKernelWithoutRDMA(t *testing.T) {
+	for _, errno := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
+		if err := linkError("list", errno); !errors.Is(err, ErrNoSubsystem) || !errors.Is(err, hca.ErrNoDevice) {
+			t.Errorf("%v: %v", errno, err)
+		}
+	}
+	if err := linkError("list", unix.EPERM); !errors.Is(err, unix.EPERM) || errors.Is(err, hca.ErrNoDevice) {
+		t.Error(err)
+	}
+	if _, err := List(); err != nil && !errors.Is(err, ErrNoSubsystem) {
+		t.Errorf("on this machine: %v", err)
+	}
+}

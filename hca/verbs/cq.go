@@ -16,6 +16,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"ipoibd/hca"
 )
 
@@ -89,8 +91,8 @@ func (c *CQ) free() {
 	if c.waiter != nil {
 		_ = c.waiter.close()
 	}
-	if c.channel != nil {
-		C.shim_destroy_channel(c.channel)
+	if c.channel != nil && C.shim_destroy_channel(c.channel) != 0 {
+		_ = unix.Close(int(c.channel.fd)) // libibverbs keeps it, as it does its CQ
 	}
 	C.free(unsafe.Pointer(unsafe.SliceData(c.scratch)))
 }

@@ -23,7 +23,10 @@
 // while there are children, and destroys. No lock of one object is held while
 // another one's verb is in the kernel, so a verb that hangs holds up the closing
 // of its own object and nothing else. An object of a device that was removed
-// closes like any other: the kernel has destroyed its side already.
+// closes like any other: the kernel has destroyed its side already, and answers
+// EIO. libibverbs keeps its own part of it then, which costs memory at each such
+// removal; RDMAV_ALLOW_DISASSOC_DESTROY would free it, but forbids to fetch events
+// meanwhile (ibv_open_device.3).
 //
 // # Waiting
 //
@@ -35,6 +38,8 @@
 // # Where drivers differ from the contract
 //
 //	RESET -> ERR           | Linux has no such transition: by way of INIT
+//	SQD -> RESET           | refused while draining: by way of ERR
+//	SQD -> RTS             | likewise: awaited here, 1 s at most
 //	masks, current state   | checked here against the table of the contract
 //	RESET, destroy         | completions left in the CQ are taken out here
 //	posts in RESET         | refused here: librxe would queue them

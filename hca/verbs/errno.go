@@ -28,10 +28,10 @@ type rule struct {
 // Sources: the manual pages ibv_*(3) of rdma-core; drivers/infiniband/core
 // (uverbs_cmd.c, uverbs_main.c, addr.c, cache.c) and sw/rxe of Linux.
 var rules = []rule{
-	// ibv_post_send.3, ibv_post_recv.3: ENOMEM is a full queue; hns has ENOSPC in older releases.
-	{verbPostSend, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM, syscall.ENOSPC}},
-	{verbPostRecv, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM, syscall.ENOSPC}},
-	// addr.c resolves the neighbour for about a second; EHOSTUNREACH is its ARP having failed.
+	// A post allocates nothing: ENOMEM is how providers (rxe, mlx5) say that the queue is full.
+	{verbPostSend, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM}},
+	{verbPostRecv, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM}},
+	// The neighbour is resolved (addr.c), on rxe for about a second; the others say the same of a route.
 	{verbCreateAH, hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN}},
 	// No device of that name, it went while it was opened, or (ibv_get_device_list.3, ENOSYS) a kernel without any.
 	{verbOpen, hca.ErrNoDevice, []syscall.Errno{syscall.ENOENT, syscall.ENODEV, syscall.ENXIO, syscall.ENOSYS}},

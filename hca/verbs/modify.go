@@ -6,6 +6,8 @@ package verbs
 import "C"
 
 import (
+	"time"
+
 	"ipoibd/hca"
 )
 
@@ -28,10 +30,8 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	if err := q.checkPKey(&cur, &attr, mask); err != nil {
 		return err
 	}
-	if cur.State == hca.QPReset && attr.State == hca.QPErr {
-		if err := q.leaveReset(); err != nil {
-			return err
-		}
+	if err := q.prepare(cur.State, attr.State); err != nil {
+		return err
 	}
 	return q.move(cur.State, &attr, mask)
 }
@@ -61,11 +61,41 @@ func (q *QP) checkPKey(cur, attr *hca.QPAttr, mask hca.QPAttrMask) error {
 	return refused("modify_qp", q.num.String(), err)
 }
 
-// leaveReset goes to INIT, from where Linux lets a QP go to ERR: its table
-// (qp_state_table in drivers/infiniband/core/verbs.c) lacks RESET -> ERR.
-func (q *QP) leaveReset() error {
-	init := hca.QPAttr{State: hca.QPInit, Port: 1}
-	return q.modify(&init, hca.AttrState|hca.UDTransition(hca.QPReset, hca.QPInit).Required)
+// prepare does what Linux wants before a transition that the table has.
+func (q *QP) prepare(from, to hca.QPState) error {
+	switch {
+	case from == hca.QPReset && to == hca.QPErr:
+		// qp_state_table in drivers/infiniband/core/verbs.c has it from INIT only.
+		init := hca.QPAttr{State: hca.QPInit, Port: 1}
+		return q.modify(&init, hca.AttrState|hca.UDTransition(from, hca.QPInit).Required)
+	case from == hca.QPSQD && to == hca.QPReset:
+		// A queue that is still draining refuses all but ERR (rxe_qp_chk_attr in
+		// sw/rxe/rxe_qp.c), and what it flushes is dropped by RESET.
+		return q.modify(&hca.QPAttr{State: hca.QPErr}, hca.AttrState)
+	case from == hca.QPSQD && to != hca.QPErr:
+		return q.drain()
+	}
+	return nil
+}
+
+// How long a send queue may take to drain, and how often it is looked at. On UD
+// only sends that are being put on the wire are waited for.
+const (
+	drainLimit = time.Second
+	drainStep  = time.Millisecond
+)
+
+// drain waits until a QP in SQD has drained; where that takes too long, the
+// driver says what it makes of the transition.
+func (q *QP) drain() error {
+	for range drainLimit / drainStep {
+		a, err := q.queryRaw()
+		if err != nil || a.sq_draining == 0 {
+			return err
+		}
+		time.Sleep(drainStep)
+	}
+	return nil
 }
 
 // move makes an allowed transition. On the way to RESET no post is under way,
@@ -116,13 +146,18 @@ func (q *QP) Query() (hca.QPAttr, error) {
 }
 
 func (q *QP) query() (hca.QPAttr, error) {
-	const all = hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey | hca.AttrSQPSN
-	var a C.struct_ibv_qp_attr
-	if err := failed("query_qp", q.num.String(), errno(C.shim_query_qp(q.qp, &a, C.int(all)))); err != nil {
+	a, err := q.queryRaw()
+	if err != nil {
 		return hca.QPAttr{}, err
 	}
 	return hca.QPAttr{
 		State: hca.QPState(a.qp_state), CurState: hca.QPState(a.qp_state),
 		PKeyIndex: uint16(a.pkey_index), Port: uint8(a.port_num), QKey: hca.QKey(a.qkey), SQPSN: uint32(a.sq_psn),
 	}, nil
+}
+
+func (q *QP) queryRaw() (a C.struct_ibv_qp_attr, err error) {
+	const all = hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey | hca.AttrSQPSN
+	err = failed("query_qp", q.num.String(), errno(C.shim_query_qp(q.qp, &a, C.int(all))))
+	return a, err
 }

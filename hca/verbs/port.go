@@ -44,7 +44,8 @@ func (d *Device) portAttr(port uint8) (a cPortAttr, err error) {
 	if port < 1 || port > d.attr.Ports {
 		return a, refused("query_port", d.portName(port), hca.ErrInvalid)
 	}
-	return a, failed("query_port", d.portName(port), errno(C.shim_query_port(d.ctx, C.uint8_t(port), &a)))
+	err = failed("query_port", d.portName(port), errno(C.shim_query_port(d.ctx, C.uint8_t(port), &a)))
+	return a, err
 }
 
 // gids returns the entries of all ports that are not empty.
@@ -60,8 +61,8 @@ func (d *Device) gids() ([]cGIDEntry, error) {
 	return entries[:n], nil
 }
 
-// portGUID is the interface ID of GID 0: the base GUID of the port (IBA 1.4,
-// 14.2.5.5), on RoCE that of the default GID, which has the netdev's MAC.
+// portGUID is the interface ID of GID 0 (IBA 4.1.1): the GUID of the port, on
+// RoCE that of the default GID, which is made of the netdev's MAC.
 func portGUID(gids []hca.GIDEntry) (g hca.GUID) {
 	if len(gids) > 0 {
 		copy(g[:], gids[0].GID[8:])

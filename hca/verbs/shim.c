@@ -6,7 +6,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(offsetof(struct shim_ud, ah) == offsetof(struct ibv_send_wr, wr.ud.ah) - offsetof(struct ibv_send_wr, wr) &&
@@ -61,9 +60,6 @@ static const char *missing(const char *name)
 
 const char *shim_load(void)
 {
-	// Objects of a device that is gone are freed (libibverbs.md): the kernel
-	// has destroyed its side and answers EIO.
-	setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0);
 	void *so = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!so)
 		return dlerror();

@@ -172,7 +172,7 @@ func (h *host) calm() {
 func (h *host) waitWell(t *testing.T) {
 	t.Helper()
 	eventually(t, calmLimit, "all is well", func() bool {
-		if h.iface().State == "up" && h.straight() {
+		if h.straight() && h.iface().State == "up" {
 			return true
 		}
 		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away

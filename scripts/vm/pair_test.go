@@ -48,7 +48,7 @@ const socketBuffer = "8388608"
 
 // gentle is a load that a guest sends and receives without loss on a link that
 // loses nothing: 250 datagrams a second.
-var gentle = []string{"--udp", "--bitrate", "2M", "--length", "1000"}
+var gentle = []string{"--udp", "--bitrate", "2M", "--length", "1000", "--time", "2"}
 
 // requireNoWorse compares the loss over ib0 with that over eth0, and shows what
 // TCP makes of both.
@@ -58,7 +58,8 @@ func requireNoWorse(t *testing.T, from, to *endpoint, ib, eth string) {
 	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)
 	if own.All == 0 || own.Lost > base.Lost {
 		t.Errorf("over ib0 %d of %d datagrams are lost, over eth0 %d of %d", own.Lost, own.All, base.Lost, base.All)
-		t.Logf("from %s\nto %s\n%s", from.Run("ipoibd", "status", "--control", from.control), to.Run("ipoibd", "status", "--control", to.control), to.Run("cat", "/proc/net/snmp"))
+		t.Logf("from:\n%s\nto:\n%s\n%s", from.Run("ipoibd", "status", "--control", from.control),
+			to.Run("ipoibd", "status", "--control", to.control), to.Run("cat", "/proc/net/snmp"))
 	}
 	own, base = iperf(t, from, to, ib, "--time", "1"), iperf(t, from, to, eth, "--time", "1")
 	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)

@@ -43,13 +43,16 @@ func TestCompare(t *testing.T) {
 	})
 }
 
+// perftestPort is where perftest's servers await the other side's particulars.
+const perftestPort = ":18515"
+
 // perftest runs a pair of a program for UD and returns the figure of its row:
 // millions of messages per second, or the typical time one way in microseconds.
 func perftest(t *testing.T, g *guest.Guest, program string, size int) float64 {
 	t.Helper()
 	args := []string{"-c", "UD", "-F", "-s", fmt.Sprint(size), "-x", "1"}
 	server := inGuest{g}.start(program, append(args, "-d", "rxe1")...)
-	waitSays(t, server, "Waiting for client")
+	eventually(t, program+" listens", func() bool { return strings.Contains(g.Run("ss", "-ltn"), perftestPort) })
 	out := g.Run(program, append(args, "-d", rxe0, nstest.IPv4(1))...)
 	awaitExit(t, server)
 	column := 4 // of ib_send_lat: bytes, iterations, least, most, typical

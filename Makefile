@@ -72,6 +72,12 @@ test-vm: deps-vm
 	@go run ./scripts/vm/fetch
 	$(call ring,$(VM),$(VM_BUDGET),-count=1)
 
+# The backends beside perftest's programs, in a guest.
+.PHONY: bench-vm
+bench-vm: deps-vm
+	@go run ./scripts/vm/fetch
+	go test -count=1 -v -tags=bench -timeout=$(VM_BUDGET) -run='^TestCompare$$' ./scripts/vm
+
 .PHONY: fuzz
 fuzz:
 	@scripts/fuzz

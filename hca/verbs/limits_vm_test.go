@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/hcatest/station"
 	"ipoibd/hca/verbs"
 )
 
@@ -26,18 +27,18 @@ func TestMemoryLockTooSmall(t *testing.T) {
 		unprivileged(t, limit)
 		return
 	}
-	s := &station{TB: t, dev: open(t, envA)}
-	t.Cleanup(func() { s.must(s.dev.Close(), "close device") })
-	pd, err := s.dev.AllocPD()
-	s.made(pd, err, "PD")
+	s := &station.Station{TB: t, Dev: open(t, envA)}
+	t.Cleanup(func() { s.Must(s.Dev.Close(), "close device") })
+	pd, err := s.Dev.AllocPD()
+	s.Made(pd, err, "PD")
 	mr, err := pd.AllocMR(fits, 0)
-	s.made(mr, err, "MR within the limit")
+	s.Made(mr, err, "MR within the limit")
 	_, err = pd.AllocMR(tooMuch, 0)
 	if !errors.Is(err, hca.ErrNoMemory) || !strings.Contains(err.Error(), "4259840 bytes") || !strings.Contains(err.Error(), "1048576") {
 		t.Errorf("%v", err)
 	}
 	mr, err = pd.AllocMR(fits, 0)
-	s.made(mr, err, "MR after the refusal")
+	s.Made(mr, err, "MR after the refusal")
 }
 
 // unprivileged runs the calling test again without any capability, with a limit
@@ -78,7 +79,7 @@ func TestRemovedDeviceCloses(t *testing.T) {
 	must(err, "open")
 	removed := make(chan error, 1)
 	t.Run("use", func(t *testing.T) { // closes everything, which lets the removal end
-		s := newStation(t, dev)
+		s := station.New(t, dev, 0)
 		go func() { removed <- netlink.LinkDel(veth) }()
 		awaitGone(s)
 	})
@@ -89,10 +90,10 @@ func TestRemovedDeviceCloses(t *testing.T) {
 }
 
 // awaitGone waits until the device says that it is gone.
-func awaitGone(s *station) {
+func awaitGone(s *station.Station) {
 	s.Helper()
 	for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-		if _, err := s.dev.QueryPort(1); errors.Is(err, hca.ErrIO) {
+		if _, err := s.Dev.QueryPort(1); errors.Is(err, hca.ErrIO) {
 			return
 		}
 	}

@@ -15,6 +15,10 @@
 // and [verifyWire] checks each. [ping], [iperf] and [count] send traffic; [count]
 // numbers its messages, as rxe drops silently.
 //
+// [TestTwoRxe] and [TestRxeWithSoftwareHCA] carry traffic, [TestKilledOnRxe] kills a
+// daemon. `make bench-vm` runs TestCompare, with the tag bench: both backends
+// (package compare) beside perftest.
+//
 // [cable] joins two rxe devices of one guest, for tests of the backend alone, whose
 // binary runs in the guest and whose results are subtests here.
 //

@@ -87,14 +87,37 @@ func (e *endpoint) iface() iface {
 func (e *endpoint) ip4() string { return fmt.Sprintf("10.44.0.%d", e.number+1) }
 func (e *endpoint) ip6() string { return fmt.Sprintf("fd44::%d", e.number+1) }
 
-// join sets ib0 up with the endpoint's addresses and waits for its carrier.
+// broadcast is the address of all endpoints.
+const broadcast = "10.44.0.255"
+
+// mtu is that of ib0, in bytes.
+func (e *endpoint) mtu() (mtu int) {
+	e.tb.Helper()
+	out := e.Run("ip", "-o", "link", "show", ifName)
+	_, after, _ := strings.Cut(out, " mtu ")
+	if _, err := fmt.Sscan(after, &mtu); err != nil {
+		e.tb.Fatalf("MTU of endpoint %d: %v in %q", e.number, err, out)
+	}
+	return mtu
+}
+
+// hasIPv6 reports whether ib0 is wide enough for Linux to have IPv6 on it (RFC
+// 8200, section 5).
+func (e *endpoint) hasIPv6() bool {
+	e.tb.Helper()
+	return e.mtu() >= 1280
+}
+
+// join sets ib0 up, waits for its carrier, and gives it the endpoint's addresses.
 func (e *endpoint) join() {
 	e.tb.Helper()
 	e.Run("ip", "link", "set", ifName, "up")
-	e.Run("ip", "addr", "add", e.ip4()+"/24", "dev", ifName)
-	e.Run("ip", "addr", "add", e.ip6()+"/64", "dev", ifName, "nodad")
-	e.Run("ip", "route", "add", "239.0.0.0/8", "dev", ifName)
 	eventually(e.tb, "carrier of "+ifName, e.carrier)
+	e.Run("ip", "addr", "add", e.ip4()+"/24", "broadcast", broadcast, "dev", ifName)
+	if e.hasIPv6() {
+		e.Run("ip", "addr", "add", e.ip6()+"/64", "dev", ifName, "nodad")
+	}
+	e.Run("ip", "route", "add", "239.0.0.0/8", "dev", ifName)
 }
 
 // carrier is the kernel's view.

@@ -86,34 +86,76 @@ func (c tally) complete() bool {
 	return c.Distinct == c.Sent && c.Again == 0 && c.Damaged == 0
 }
 
-const (
-	numberedPort = "5300"
-	// lastMessage is how long the last message may be under way.
-	lastMessage = time.Second
-)
+// firstPort is that of the first of some flows, each of which has its own.
+const firstPort = 5300
 
-// count sends numbered messages of a size in bytes, one each interval, from one
-// machine to an address and counts those that arrive at another one; device is
-// where that joins a group, or empty.
-func count(tb testing.TB, from, to machine, address, device string, messages, size int, interval time.Duration) tally {
+// A message that was sent is awaited until none has come for lastMessage.
+const lastMessage = time.Second
+
+// flow is where numbered messages go, from one machine to an address of another;
+// device is where that joins a group, or empty.
+type flow struct {
+	from, to        machine
+	address, device string
+}
+
+// burst says how many messages of how many bytes go, one each interval.
+type burst struct {
+	messages, size int
+	interval       time.Duration
+}
+
+// count sends a burst on every flow at the same time, and counts what arrives.
+func count(tb testing.TB, flows []flow, b burst) []tally {
 	tb.Helper()
-	at := net.JoinHostPort(address, numberedPort)
-	args := []string{"receive", at}
-	if device != "" {
-		args = append(args, device)
+	receivers := make([]process, len(flows))
+	for i, f := range flows {
+		receivers[i] = f.receive(i)
 	}
-	receiver := to.start("numbered", args...)
-	waitSays(tb, receiver, "listening")
-	from.Run("numbered", "send", at, fmt.Sprint(messages), fmt.Sprint(size), interval.String())
+	for _, r := range receivers {
+		waitSays(tb, r, "listening")
+	}
+	senders := make([]process, len(flows))
+	for i, f := range flows {
+		senders[i] = f.from.start("numbered", "send", f.at(i), fmt.Sprint(b.messages), fmt.Sprint(b.size), b.interval.String())
+	}
+	for _, s := range senders {
+		awaitExit(tb, s)
+		if s.Stderr() != "" {
+			tb.Errorf("a sender says %q", s.Stderr())
+		}
+	}
 	time.Sleep(lastMessage)
+	tallies := make([]tally, len(flows))
+	for i, r := range receivers {
+		tallies[i] = tally{Sent: b.messages}
+		tallies[i].read(tb, r)
+	}
+	return tallies
+}
+
+// at is the address and port of the flow with a number.
+func (f flow) at(number int) string {
+	return net.JoinHostPort(f.address, fmt.Sprint(firstPort+number))
+}
+
+func (f flow) receive(number int) process {
+	args := []string{"receive", f.at(number)}
+	if f.device != "" {
+		args = append(args, f.device)
+	}
+	return f.to.start("numbered", args...)
+}
+
+// read ends a receiver and reads its report.
+func (c *tally) read(tb testing.TB, receiver process) {
+	tb.Helper()
 	receiver.Signal(syscall.SIGTERM)
 	awaitExit(tb, receiver)
-	c := tally{Sent: messages}
 	_, report, _ := strings.Cut(receiver.Stdout(), "\n")
-	if err := json.Unmarshal([]byte(report), &c); err != nil {
+	if err := json.Unmarshal([]byte(report), c); err != nil {
 		tb.Fatalf("the receiver says %q: %v\n%s", receiver.Stdout(), err, receiver.Stderr())
 	}
-	return c
 }
 
 // waitSays waits until a process has written a text to its standard output.

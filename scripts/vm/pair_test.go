@@ -1,0 +1,66 @@
+package vm
+
+import (
+	"testing"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// Two daemons on rxe, each in a guest, reach each other by IPv4 and IPv6 and lose
+// no more than the link under them does with the same load.
+func TestTwoRxe(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		a, b := rxePair(t, series)
+		requireEcho(t, a, b, a.mtu())
+		requireEcho(t, b, a, b.mtu())
+		requireComplete(t, a, b)
+		for _, way := range []struct{ from, to *endpoint }{{a, b}, {b, a}} {
+			requireNoWorse(t, way.from, way.to, way.to.ip4(), nstest.IPv4(way.to.number))
+			requireNoWorse(t, way.from, way.to, way.to.ip6(), nstest.IPv6(way.to.number))
+		}
+	})
+}
+
+// rxePair are two guests with a daemon on rxe each, at an IB MTU of 4096.
+func rxePair(t *testing.T, series kernel.Series) (a, b *endpoint) {
+	t.Helper()
+	x, y := twoGuests(t, series, nstest.NewSegment(t, 4200))
+	var ends []*endpoint
+	for i, g := range []inGuest{x, y} {
+		addRxe(g.Guest, rxe0, "eth0")
+		g.Run("sysctl", "-q", "-w", "net.core.rmem_max="+socketBuffer, "net.core.rmem_default="+socketBuffer)
+		e := newEndpoint(t, g, i, "--device", rxe0)
+		e.join()
+		ends = append(ends, e)
+	}
+	ends[0].waitReaches(ends[1])
+	return ends[0], ends[1]
+}
+
+// socketBuffer, in bytes, lets a receiver wait for its processor without a loss
+// that is nobody's on the way: two seconds of what is sent here.
+const socketBuffer = "8388608"
+
+// gentle is a load that a guest sends and receives without loss on a link that
+// loses nothing: 250 datagrams a second.
+var gentle = []string{"--udp", "--bitrate", "2M", "--length", "1000", "--time", "2"}
+
+// requireNoWorse compares the loss over ib0 with that over eth0, and shows what
+// TCP makes of both.
+func requireNoWorse(t *testing.T, from, to *endpoint, ib, eth string) {
+	t.Helper()
+	own, base := iperf(t, from, to, ib, gentle...), iperf(t, from, to, eth, gentle...)
+	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)
+	if own.All == 0 || own.Lost > base.Lost {
+		t.Errorf("over ib0 %d of %d datagrams are lost, over eth0 %d of %d", own.Lost, own.All, base.Lost, base.All)
+		t.Logf("from:\n%s\nto:\n%s\n%s", from.Run("ipoibd", "status", "--control", from.control),
+			to.Run("ipoibd", "status", "--control", to.control), to.Run("cat", "/proc/net/snmp"))
+	}
+	own, base = iperf(t, from, to, ib, "--time", "1"), iperf(t, from, to, eth, "--time", "1")
+	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)
+}

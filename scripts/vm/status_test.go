@@ -30,8 +30,26 @@ type ifaceStatus struct {
 	QP    *struct {
 		QPN   uint32 `json:"qpn"`
 		State string `json:"state"`
+		GID   string `json:"gid"`
 	} `json:"qp"`
-	Recovery recovery `json:"recovery"`
+	Counters []counter `json:"counters"`
+	Recovery recovery  `json:"recovery"`
+}
+
+type counter struct {
+	Name  string `json:"name"`
+	Value int    `json:"value"`
+}
+
+// statuses are the errors that completions had so far, by their counters.
+func (s *ifaceStatus) statuses() map[string]int {
+	all := map[string]int{}
+	for _, c := range s.Counters {
+		if strings.Contains(c.Name, "_wc_") && c.Value > 0 {
+			all[c.Name] = c.Value
+		}
+	}
+	return all
 }
 
 // recovery counts the rungs that were entered, and why.

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -17,21 +18,24 @@ const (
 	// streamBegun is what the connection for data has carried, and never that for
 	// control, in bytes.
 	streamBegun = 256 << 10
+	// streamRests is how long a connection brings nothing that has nothing more.
+	streamRests = 300 * time.Millisecond
 )
 
 // stream is one TCP connection of iperf3 that lasts as long as the test.
 type stream struct {
-	tb   testing.TB
-	to   *endpoint
-	port string // of the sender: what tells the connection from another one
+	tb     testing.TB
+	to     *endpoint
+	sender process
+	port   string // of the sender: what tells the connection from another one
 }
 
 // startStream begins to send from one endpoint to another.
 func startStream(tb testing.TB, from, to *endpoint) *stream {
 	tb.Helper()
 	waitSays(tb, to.start("iperf3", "--server", "--forceflush"), "Server listening")
-	from.start("iperf3", "--client", to.ip4(), "--time", streamLife, "--bitrate", streamRate, "--interval", "0")
-	s := &stream{tb: tb, to: to}
+	sender := from.start("iperf3", "--client", to.ip4(), "--time", streamLife, "--bitrate", streamRate, "--interval", "0")
+	s := &stream{tb: tb, to: to, sender: sender}
 	eventually(tb, "iperf3 sends", func() bool {
 		for port, n := range s.received() {
 			if n > streamBegun {
@@ -60,6 +64,25 @@ func (s *stream) received() map[string]uint64 {
 		}
 	}
 	return all
+}
+
+// pause stops the sender, and waits until what it has sent is there.
+func (s *stream) pause() {
+	s.tb.Helper()
+	s.sender.Signal(syscall.SIGSTOP)
+	before := uint64(0)
+	eventually(s.tb, "the connection rests", func() bool {
+		time.Sleep(streamRests)
+		now := s.received()[s.port]
+		rests := now == before
+		before = now
+		return rests
+	})
+}
+
+func (s *stream) resume() {
+	s.tb.Helper()
+	s.sender.Signal(syscall.SIGCONT)
 }
 
 // waitMoves waits until the same connection brings more than now, and returns how

@@ -15,6 +15,9 @@
 // and [verifyWire] checks each. [ping], [iperf] and [count] send traffic; [count]
 // numbers its messages, as rxe drops silently.
 //
+// A [stream] is a TCP connection that lives through what is done to the device
+// under it.
+//
 // [cable] joins two rxe devices of one guest, for tests of the backend alone, whose
 // binary runs in the guest and whose results are subtests here.
 //

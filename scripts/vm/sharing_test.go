@@ -119,7 +119,7 @@ func requireStoppedNamed(t *testing.T, asks, stopped *sharer) {
 	stopped.daemon.Signal(syscall.SIGSTOP)
 	start := time.Now()
 	asks.ipoibd("reset", "device")
-	eventually(t, "the stopped daemon is named", func() bool { return asks.says("not reset: held_by_process: ") })
+	eventually(t, "the stopped daemon is named", func() bool { return asks.says("not reset: held_by_process: ib%d (pid ", stopped.number) })
 	named := time.Since(start)
 	asks.waitReachesPeer()
 	t.Logf("stopped daemon named after %v, for a grace of %v", named.Round(time.Millisecond), shareGrace)

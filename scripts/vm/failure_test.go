@@ -30,7 +30,7 @@ var blows = []blow{
 
 // Each failure is noticed by what the driver reports of it, repaired as it asks
 // for, and lived through by a TCP connection over ib0.
-func TestFailures(t *testing.T) {
+func TestR01R02R25Failures(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}

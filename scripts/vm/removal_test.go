@@ -28,7 +28,7 @@ const (
 // TCP connection over ib0 goes on: its removal never waits for the daemon longer
 // than two seconds, ib0 stays, without carrier, and what comes back is taken if it
 // is the same device. The same when the netdev's driver is taken away.
-func TestRemoval(t *testing.T) {
+func TestR22R24Removal(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}

@@ -30,7 +30,7 @@ const shareGrace = 5 * time.Second
 // Two daemons share a device. One has it reset, which is deleting it and adding it
 // again: both let go before and go on after. While one is stopped the device is not
 // reset, and that one is named.
-func TestTwoDaemons(t *testing.T) {
+func TestR16Sharing(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}

@@ -13,6 +13,7 @@ type CQ struct {
 	dev     *Device
 	void    atomic.Bool // by CQOverrun
 	stopped atomic.Bool // by CompletionsStop
+	held    bool        // by CQSmall: not polled
 }
 
 var _ hca.CQ = (*CQ)(nil)
@@ -22,11 +23,15 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	if err := d.enter("create_cq"); err != nil {
 		return nil, err
 	}
+	small := d.busy.Load() && d.strikeOne(CQSmall)
+	if small {
+		spec.Entries = 1
+	}
 	inner, err := d.Device.CreateCQ(spec)
 	if err != nil {
 		return nil, err
 	}
-	return &CQ{CQ: inner, dev: d}, nil
+	return &CQ{CQ: inner, dev: d, held: small}, nil
 }
 
 // Close implements [hca.CQ].
@@ -63,8 +68,11 @@ func (c *CQ) Wait(until time.Time) error {
 
 // Poll implements [hca.CQ].
 func (c *CQ) Poll(wc []hca.WC) (int, error) {
-	if c.void.Load() {
+	switch {
+	case c.void.Load():
 		return 0, hca.ErrCQ
+	case c.held:
+		return c.CQ.Poll(nil)
 	}
 	n, err := c.CQ.Poll(wc)
 	switch {

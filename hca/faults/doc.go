@@ -9,8 +9,10 @@
 //
 //	kinds                                        | occasion
 //	send_*, swallowed_send                       | a send is posted
-//	recv_*, deaf_receive                         | a message was received
+//	recv_error_*, recv_flush_*, deaf_receive     | a message was received
+//	recv_bad_key                                 | a receive is posted
 //	cq_overrun, cq_error, completions_stop       | a completion is polled
+//	cq_small                                     | CreateCQ
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
 //	verb_hangs                                   | a verb that may block, named by Fault.Verb or any
@@ -23,10 +25,13 @@
 // no key covers, so the backend itself fails it, moves the queue pair (to SQE, where
 // it has that) and flushes what comes after; the kinds that end in ERR move the
 // queue pair there by Modify before the completion is reported. The *_flush_*
-// kinds report the victim as flushed, so no completion tells the cause.
+// kinds report the victim as flushed, so no completion tells the cause. With
+// recv_bad_key and cq_small all that follows is the backend's: a receive that it
+// cannot write to, and a CQ that overruns, with the event, if it has any.
 //
 //	fault            | lasts until
 //	cq_overrun       | the CQ is closed
+//	cq_small         | the CQ is closed; nothing completes
 //	completions_stop | the CQ is closed; completions are lost
 //	deaf_receive     | the QP is reset or closed; messages are lost
 //	swallowed_send   | (one completion is lost)

@@ -30,6 +30,7 @@ func TestWorkRequestErrors(t *testing.T) {
 		{faults.SendErrorErr, hca.QPErr, []hca.WCStatus{ok, prot, flush, flush}, []hca.WCStatus{ok, flush, flush, flush, flush}},
 		{faults.SendFlushErr, hca.QPErr, []hca.WCStatus{ok, flush, flush, flush}, []hca.WCStatus{ok, flush, flush, flush, flush}},
 		{faults.RecvErrorErr, hca.QPErr, []hca.WCStatus{ok, ok, ok, ok}, []hca.WCStatus{ok, prot, flush, flush, flush}},
+		{faults.RecvBadKey, hca.QPErr, []hca.WCStatus{ok, ok, ok, ok}, []hca.WCStatus{ok, prot, flush, flush, flush}},
 		{faults.RecvFlushErr, hca.QPErr, []hca.WCStatus{ok, ok, ok, ok}, []hca.WCStatus{ok, flush, flush, flush, flush}},
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
@@ -131,6 +132,52 @@ func TestCQOverrun(t *testing.T) {
 		if got := r.poll(r.recv); len(got) != 0 {
 			r.Errorf("receive CQ: %v", got)
 		}
+	})
+}
+
+// A small CQ overruns by itself, in the backend, however often it is polled.
+func TestSmallCQOverruns(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.inject(faults.Fault{Kind: faults.CQSmall})
+		small := have(r.dev.CreateCQ(hca.CQSpec{Entries: 4 * rigDepth}))(t)
+		spec := r.qp.Spec()
+		if err := r.qp.Close(); err != nil {
+			r.Fatal(err)
+		}
+		r.qp = have(r.pd.CreateQP(spec, small, r.recv))(t)
+		r.up()
+		r.postSend(1)
+		if got := r.poll(small); len(got) != 0 {
+			r.Errorf("polled %v", got)
+		}
+		r.postSend(1)
+		_, err := small.Poll(make([]hca.WC, 1))
+		r.wantErr(err, hca.ErrCQ, "poll")
+		r.wantEvent(hca.EventCQErr, small.ID())
+		if err := errors.Join(r.qp.Close(), small.Close()); err != nil {
+			r.Fatal(err)
+		}
+		r.qp = have(r.pd.CreateQP(spec, r.send, r.recv))(t)
+		r.up()
+		r.wantHealthy()
+	})
+}
+
+// A receive that was not posted is not struck.
+func TestBadKeyWaitsForAPost(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.postRecv(rigDepth)
+		r.inject(faults.Fault{Kind: faults.RecvBadKey})
+		wr := hca.RecvWR{SGList: []hca.SGE{r.mr.SGE(0, rigSlot)}}
+		_, err := r.qp.PostRecv([]hca.RecvWR{wr})
+		r.wantErr(err, hca.ErrQueueFull, "post")
+		if p := r.dev.Planned(); len(p) != 1 || r.counted("fault_recv_bad_key") != 0 {
+			r.Errorf("planned %+v", p)
+		}
+		r.reset()
+		r.postRecv(1)
+		r.postSend(1)
+		r.wantStatuses(r.recv, 100, []hca.WCStatus{prot})
 	})
 }
 

@@ -17,10 +17,12 @@ const (
 	SendFlushErr                // likewise, but only flushes tell
 	RecvErrorErr                // a receive fails, the QP goes to ERR
 	RecvFlushErr                // likewise, but only flushes tell
+	RecvBadKey                  // a receive is posted with memory that no key covers
 	ResetFails                  // Modify to RESET answers ErrInvalid
 	CreateQPFails               // CreateQP answers ErrNoMemory
 	CQOverrun                   // the CQ is void, with its event
 	CQError                     // the event CQ_ERR alone
+	CQSmall                     // a CQ is made too small, and not polled
 	SwallowedSend               // a send never completes
 	CompletionsStop             // a CQ gives nothing any more
 	DeafReceive                 // a QP's receives give nothing any more
@@ -37,7 +39,7 @@ const (
 
 var names = [NumKind]string{
 	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
-	"reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "swallowed_send", "completions_stop",
+	"recv_bad_key", "reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small", "swallowed_send", "completions_stop",
 	"deaf_receive", "verb_hangs", "device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
 }
 

@@ -25,10 +25,49 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	if q.dev.busy.Load() {
 		q.dev.posted(len(wrs))
 	}
-	if q.dev.gone.Load() {
+	switch {
+	case q.dev.gone.Load():
 		return 0, hca.ErrIO
+	case q.dev.busy.Load():
+		return q.postSpoiled(wrs)
 	}
 	return q.QP.PostRecv(wrs)
+}
+
+// postSpoiled posts receives, some of which a fault may strike; those that are
+// not posted it strikes the next time.
+func (q *QP) postSpoiled(wrs []hca.RecvWR) (int, error) {
+	wrs, struck := q.spoilRecvs(wrs)
+	n, err := q.QP.PostRecv(wrs)
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	for _, i := range struck {
+		if i >= n {
+			q.dev.plan.undo(RecvBadKey)
+		}
+	}
+	q.dev.recount()
+	return n, err
+}
+
+// spoilRecvs returns the receives with those spoiled, and where they are, that a
+// fault strikes.
+func (q *QP) spoilRecvs(wrs []hca.RecvWR) (out []hca.RecvWR, struck []int) {
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	for i := range wrs {
+		if q.dev.plan.strike(RecvBadKey, "") {
+			struck = append(struck, i)
+		}
+	}
+	if len(struck) == 0 {
+		return wrs, nil
+	}
+	out = slices.Clone(wrs)
+	for _, i := range struck {
+		out[i].SGList = spoiled(out[i].SGList)
+	}
+	return out, struck
 }
 
 // posted does the instant faults that wait for n requests to be posted.

@@ -19,6 +19,9 @@
 // daemon. `make bench-vm` runs TestCompare, with the tag bench: both backends
 // (package compare) beside perftest.
 //
+// A [stream] is a TCP connection that lives through what is done to the device
+// under it.
+//
 // [cable] joins two rxe devices of one guest, for tests of the backend alone, whose
 // binary runs in the guest and whose results are subtests here.
 //

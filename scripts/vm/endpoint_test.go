@@ -34,7 +34,13 @@ func newEndpoint(tb testing.TB, m machine, number int, args ...string) *endpoint
 func (e *endpoint) startDaemon(args ...string) {
 	e.tb.Helper()
 	run := []string{"run", "--name", ifName, "--control", e.control, "--log-level", "debug"}
-	e.daemon = e.start("ipoibd", append(run, args...)...)
+	e.runDaemon(append(run, args...)...)
+}
+
+// runDaemon runs ipoibd until it answers.
+func (e *endpoint) runDaemon(args ...string) {
+	e.tb.Helper()
+	e.daemon = e.start("ipoibd", args...)
 	eventually(e.tb, "the daemon answers", func() bool {
 		e.requireAlive()
 		return e.Try("ipoibd", "status", "--control", e.control)

@@ -15,14 +15,19 @@ import (
 // machine is where a scenario runs programs: a guest, or a namespace of this
 // machine. What fails there fails the test.
 type machine interface {
-	// Run runs a program and returns its standard output; it must exit with 0.
-	Run(name string, args ...string) string
+	runner
 	// Try reports whether a program exits with 0.
 	Try(name string, args ...string) bool
 	// start starts a program, which ends with the test at the latest.
 	start(name string, args ...string) process
 	// runDir is a folder for the sockets of our programs.
 	runDir() string
+}
+
+// runner is a machine, or a guest as it is.
+type runner interface {
+	// Run runs a program and returns its standard output; it must exit with 0.
+	Run(name string, args ...string) string
 }
 
 // process is a program under way.

@@ -16,8 +16,8 @@ const (
 )
 
 // addRxe puts an rxe device on an interface.
-func addRxe(g *guest.Guest, name, netdev string) {
-	g.Run("rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
+func addRxe(m runner, name, netdev string) {
+	m.Run("rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
 }
 
 // cable makes a veth pair in the guest's only namespace (rxe knows no other) with

@@ -1,0 +1,159 @@
+package vm
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+const (
+	// delLimit is how long the removal of a device may wait for the daemon.
+	delLimit = 2 * time.Second
+	// removals of the device under a connection, and of its netdev.
+	removals, rebinds = 100, 3
+	// underMTU leaves ib0 4092, enough for IPv6.
+	underMTU = 4200
+
+	ifIndex = "/sys/class/net/" + ifName + "/ifindex"
+)
+
+// The device goes and comes under a daemon in a guest, a hundred times, while a
+// TCP connection over ib0 goes on: its removal never waits for the daemon longer
+// than two seconds, ib0 stays, without carrier, and what comes back is taken if it
+// is the same device. The same when the netdev's driver is taken away.
+func TestR22R24Removal(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		t.Parallel() // each waits most of the time
+		real, soft := newRealPair(t, series)
+		s := startStream(t, real, soft)
+		index := real.Run("cat", ifIndex)
+		var dels, backs []time.Duration
+		for range removals {
+			dels = append(dels, removeRxe(real))
+			start := time.Now()
+			addRxe(real.machine, "rxe0", "eth0")
+			s.waitMoves()
+			backs = append(backs, time.Since(start))
+		}
+		requireQuick(t, "device removed", dels)
+		t.Logf("traffic after the addition of the device: %s", spread(backs))
+		requireOtherLeftAlone(t, real, s)
+		requireRebinds(t, real, s)
+		if now := real.Run("cat", ifIndex); now != index {
+			t.Errorf("%s is another interface: index %s, was %s", ifName, now, index)
+		}
+	})
+}
+
+// newRealPair is a daemon with Soft-RoCE in a guest, with further arguments, and
+// one with the software HCA in a namespace of this machine, which reach each
+// other.
+func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft *endpoint) {
+	t.Helper()
+	segment := nstest.NewSegment(t, underMTU)
+	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
+	addRxe(g, "rxe0", "eth0")
+	real = newEndpoint(t, g, 0, append([]string{"--device", "rxe0"}, args...)...)
+	soft = newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
+	real.join()
+	soft.join()
+	real.waitReaches(soft)
+	return real, soft
+}
+
+// removeRxe deletes the device, sees ib0 without its carrier, and returns how
+// long the deletion took.
+func removeRxe(e *endpoint) time.Duration {
+	e.tb.Helper()
+	start := time.Now()
+	e.Run("rdma", "link", "del", "rxe0")
+	took := time.Since(start)
+	e.requireAlive()
+	eventually(e.tb, ifName+" loses its carrier", func() bool { return !e.carrier() })
+	return took
+}
+
+// A device with other GUIDs, those of its netdev's new MAC, is not taken in the
+// place of the one that is gone, which is when it is back.
+func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
+	t.Helper()
+	mac := strings.TrimSpace(e.Run("cat", "/sys/class/net/eth0/address"))
+	before, _ := e.status()
+	removeRxe(e)
+	setMAC(e, "02:00:00:00:00:99")
+	addRxe(e.machine, "rxe0", "eth0")
+	eventually(t, "the other device is refused", func() bool { return e.says("another device") })
+	if d, _ := e.status(); d.State == "open" || d.Opens != before.Opens || e.carrier() {
+		t.Errorf("with another device: %+v", d)
+	}
+	e.Run("rdma", "link", "del", "rxe0")
+	setMAC(e, mac)
+	addRxe(e.machine, "rxe0", "eth0")
+	s.waitMoves()
+	if d, _ := e.status(); d.Attr.NodeGUID != before.Attr.NodeGUID {
+		t.Errorf("the device has GUID %s, and had %s", d.Attr.NodeGUID, before.Attr.NodeGUID)
+	}
+}
+
+func setMAC(m machine, mac string) {
+	m.Run("ip", "link", "set", "eth0", "down")
+	m.Run("ip", "link", "set", "eth0", "address", mac)
+	m.Run("ip", "link", "set", "eth0", "up")
+}
+
+// Taking the netdev's driver away takes the device with it; both are made again
+// by hand. Nothing is sent meanwhile: a frame left in the netdev's ring is freed
+// after the netdev is, which the device keeps, whose QP rxe does not destroy before
+// its last frame is freed; only after 50 s it gives up (RXE_POOL_TIMEOUT,
+// drivers/infiniband/sw/rxe/rxe_pool.c; virtnet_remove, drivers/net/virtio_net.c).
+func requireRebinds(t *testing.T, e *endpoint, s *stream) {
+	t.Helper()
+	device := filepath.Base(strings.TrimSpace(e.Run("readlink", "/sys/class/net/eth0/device")))
+	var took []time.Duration
+	for range rebinds {
+		s.pause()
+		start := time.Now()
+		e.Run("sh", "-c", fmt.Sprintf("echo %s > /sys/bus/virtio/drivers/virtio_net/unbind", device))
+		took = append(took, time.Since(start))
+		eventually(t, ifName+" loses its carrier", func() bool { return !e.carrier() })
+		e.Run("sh", "-c", fmt.Sprintf("echo %s > /sys/bus/virtio/drivers/virtio_net/bind", device))
+		e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
+		e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
+		addRxe(e.machine, "rxe0", "eth0")
+		s.resume()
+		s.waitMoves()
+	}
+	requireQuick(t, "driver taken away", took)
+}
+
+// requireQuick judges by the median, as a busy machine makes single ones slow.
+func requireQuick(t *testing.T, what string, sample []time.Duration) {
+	t.Helper()
+	t.Logf("%s: %s", what, spread(sample))
+	if d := median(sample); d > delLimit {
+		t.Errorf("%s within %v, want %v", what, d, delLimit)
+	}
+	if d := slices.Max(sample); d > 10*delLimit {
+		t.Errorf("%s only after %v", what, d)
+	}
+}
+
+func median(sample []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(sample))[len(sample)/2]
+}
+
+// spread is a sample in words.
+func spread(sample []time.Duration) string {
+	const ms = time.Millisecond
+	return fmt.Sprintf("%v to %v, median %v, of %d", slices.Min(sample).Round(ms), slices.Max(sample).Round(ms), median(sample).Round(ms), len(sample))
+}

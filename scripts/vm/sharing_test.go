@@ -1,0 +1,135 @@
+package vm
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// shareConfig is of one of the daemons that share a device.
+const shareConfig = `
+control: %s
+devices:
+  - device: rxe0
+    reset: link
+    grace: %s
+    coordinator: /run/reset.sock
+interfaces:
+  - name: %s
+`
+
+// shareGrace is what a reset leaves to a daemon that is stopped.
+const shareGrace = 5 * time.Second
+
+// Two daemons share a device. One has it reset, which is deleting it and adding it
+// again: both let go before and go on after. While one is stopped the device is not
+// reset, and that one is named.
+func TestR16Sharing(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		segment := nstest.NewSegment(t, underMTU)
+		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
+		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
+		addRxe(g, "rxe0", "eth0")
+		peer := newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
+		peer.join()
+		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
+		requireSharedReset(t, first, second)
+		requireStoppedNamed(t, first, second)
+	})
+}
+
+// sharer is a daemon that shares the device of its guest, with an interface of
+// its own.
+type sharer struct {
+	*endpoint
+	peer *endpoint
+}
+
+// newSharer starts a daemon whose interface reaches the peer.
+func newSharer(t *testing.T, g inGuest, peer *endpoint, number int) *sharer {
+	t.Helper()
+	name := fmt.Sprintf("ib%d", number)
+	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/" + name + ".sock"}, peer}
+	file := "/run/" + name + ".yaml"
+	g.Put(file, 0o600, fmt.Appendf(nil, shareConfig, s.control, shareGrace, name))
+	s.runDaemon("run", "--config", file, "--log-level", "debug")
+	t.Cleanup(s.showLog)
+	s.waitDevice("the device is open", func(d deviceStatus) bool { return d.State == "open" })
+	g.Run("ip", "link", "set", name, "up")
+	g.Run("ip", "addr", "add", s.address(1)+"/24", "dev", name)
+	peer.Run("ip", "addr", "add", s.address(2)+"/24", "dev", ifName)
+	s.waitReachesPeer()
+	return s
+}
+
+// address is one of the network between the interface and the peer.
+func (s *sharer) address(host int) string { return fmt.Sprintf("10.45.%d.%d", s.number, host) }
+
+func (s *sharer) waitReachesPeer() {
+	s.tb.Helper()
+	eventually(s.tb, fmt.Sprintf("daemon %d reaches the peer", s.number), func() bool {
+		return s.Try("ping", "-n", "-c", "1", "-W", "1", s.address(2))
+	})
+}
+
+func (s *sharer) opens() int {
+	s.tb.Helper()
+	d, _ := s.status()
+	return d.Opens
+}
+
+func requireSharedReset(t *testing.T, sharers ...*sharer) {
+	t.Helper()
+	index := kernelIndex(sharers[0])
+	var before []int
+	for _, s := range sharers {
+		before = append(before, s.opens())
+	}
+	start := time.Now()
+	sharers[0].ipoibd("reset", "device")
+	for i, s := range sharers {
+		s.waitDevice("the device is open again", func(d deviceStatus) bool { return d.State == "open" && d.Opens > before[i] })
+		s.waitReachesPeer()
+	}
+	t.Logf("reset of a shared device: both at work after %v; the kernel's number %s, was %s",
+		time.Since(start).Round(time.Millisecond), kernelIndex(sharers[0]), index)
+	if kernelIndex(sharers[0]) == index {
+		t.Error("the device is the one before: it was not deleted")
+	}
+}
+
+// kernelIndex is what the kernel calls rxe0, and no device after it.
+func kernelIndex(m machine) string {
+	index, _, _ := strings.Cut(m.Run("rdma", "dev", "show", "rxe0"), ":")
+	return index
+}
+
+func requireStoppedNamed(t *testing.T, asks, stopped *sharer) {
+	t.Helper()
+	index, opens := kernelIndex(asks), stopped.opens()
+	stopped.daemon.Signal(syscall.SIGSTOP)
+	start := time.Now()
+	asks.ipoibd("reset", "device")
+	eventually(t, "the stopped daemon is named", func() bool { return asks.says("not reset: held_by_process: ib%d (pid ", stopped.number) })
+	named := time.Since(start)
+	asks.waitReachesPeer()
+	t.Logf("stopped daemon named after %v, for a grace of %v", named.Round(time.Millisecond), shareGrace)
+	if named < shareGrace {
+		t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
+	}
+	if kernelIndex(asks) != index {
+		t.Error("the device was deleted over the head of a daemon")
+	}
+	stopped.daemon.Signal(syscall.SIGCONT)
+	stopped.waitDevice("the device is open again", func(d deviceStatus) bool { return d.State == "open" && d.Opens > opens })
+	stopped.waitReachesPeer()
+}

@@ -24,8 +24,8 @@ func TestBoot(t *testing.T) {
 		spec := guest.Spec{Series: series, NICs: []guest.NIC{{Segment: nstest.NewSegment(t, 1500)}}}
 		g := guest.Boot(t, spec)
 		requireRelease(t, g, spec)
-		g.Run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
-		if out := g.Run("ibv_devices"); !strings.Contains(out, "rxe0") {
+		g.Run("rdma", "link", "add", rxe0, "type", "rxe", "netdev", "eth0")
+		if out := g.Run("ibv_devices"); !strings.Contains(out, rxe0) {
 			t.Errorf("ibv_devices does not list rxe0:\n%s", out)
 		}
 		requireEndings(t, g)

@@ -37,7 +37,7 @@ func TestVerbs(t *testing.T) {
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		g := guest.Boot(t, guest.Spec{Series: series})
 		cable(g)
-		addRxe(inGuest{g}, "rxe0", cableA)
+		addRxe(inGuest{g}, rxe0, cableA)
 		addRxe(inGuest{g}, "rxe1", cableB)
 		g.RunTests(t, binary, verbsLimit, []string{"IPOIBD_VERBS_A=rxe0", "IPOIBD_VERBS_B=rxe1"})
 	})

@@ -41,7 +41,7 @@ func TestR22R24Removal(t *testing.T) {
 		for range removals {
 			dels = append(dels, removeRxe(real))
 			start := time.Now()
-			addRxe(real.machine, "rxe0", "eth0")
+			addRxe(real.machine, rxe0, "eth0")
 			s.waitMoves()
 			backs = append(backs, time.Since(start))
 		}
@@ -62,8 +62,8 @@ func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft
 	t.Helper()
 	segment := nstest.NewSegment(t, underMTU)
 	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
-	addRxe(g, "rxe0", "eth0")
-	real = newEndpoint(t, g, 0, append([]string{"--device", "rxe0"}, args...)...)
+	addRxe(g, rxe0, "eth0")
+	real = newEndpoint(t, g, 0, append([]string{"--device", rxe0}, args...)...)
 	soft = newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
 	real.join()
 	soft.join()
@@ -76,7 +76,7 @@ func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft
 func removeRxe(e *endpoint) time.Duration {
 	e.tb.Helper()
 	start := time.Now()
-	e.Run("rdma", "link", "del", "rxe0")
+	e.Run("rdma", "link", "del", rxe0)
 	took := time.Since(start)
 	e.requireAlive()
 	eventually(e.tb, ifName+" loses its carrier", func() bool { return !e.carrier() })
@@ -91,14 +91,14 @@ func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
 	before, _ := e.status()
 	removeRxe(e)
 	setMAC(e, "02:00:00:00:00:99")
-	addRxe(e.machine, "rxe0", "eth0")
+	addRxe(e.machine, rxe0, "eth0")
 	eventually(t, "the other device is refused", func() bool { return e.says("another device") })
 	if d, _ := e.status(); d.State == "open" || d.Opens != before.Opens || e.carrier() {
 		t.Errorf("with another device: %+v", d)
 	}
-	e.Run("rdma", "link", "del", "rxe0")
+	e.Run("rdma", "link", "del", rxe0)
 	setMAC(e, mac)
-	addRxe(e.machine, "rxe0", "eth0")
+	addRxe(e.machine, rxe0, "eth0")
 	s.waitMoves()
 	if d, _ := e.status(); d.Attr.NodeGUID != before.Attr.NodeGUID {
 		t.Errorf("the device has GUID %s, and had %s", d.Attr.NodeGUID, before.Attr.NodeGUID)
@@ -129,7 +129,7 @@ func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 		e.Run("sh", "-c", fmt.Sprintf("echo %s > /sys/bus/virtio/drivers/virtio_net/bind", device))
 		e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
 		e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
-		addRxe(e.machine, "rxe0", "eth0")
+		addRxe(e.machine, rxe0, "eth0")
 		s.resume()
 		s.waitMoves()
 	}

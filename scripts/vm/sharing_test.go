@@ -38,7 +38,7 @@ func TestR16Sharing(t *testing.T) {
 		segment := nstest.NewSegment(t, underMTU)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
-		addRxe(g, "rxe0", "eth0")
+		addRxe(g, rxe0, "eth0")
 		peer := newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
 		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
@@ -109,7 +109,7 @@ func requireSharedReset(t *testing.T, sharers ...*sharer) {
 
 // kernelIndex is what the kernel calls rxe0, and no device after it.
 func kernelIndex(m machine) string {
-	index, _, _ := strings.Cut(m.Run("rdma", "dev", "show", "rxe0"), ":")
+	index, _, _ := strings.Cut(m.Run("rdma", "dev", "show", rxe0), ":")
 	return index
 }
 

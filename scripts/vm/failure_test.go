@@ -3,6 +3,7 @@ package vm
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/vm/guest"
@@ -35,6 +36,7 @@ func TestR01R02R25Failures(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		t.Parallel() // each waits most of the time
 		real, soft := newRealPair(t, series, "--allow-faults")
 		s := startStream(t, real, soft)
 		for _, b := range blows {
@@ -54,12 +56,12 @@ func (b blow) requireRepair(t *testing.T, e *endpoint, s *stream) {
 	})
 	moved := s.waitMoves()
 	_, after := e.status()
-	t.Logf("%s: traffic after %v; statuses %v; rungs %v for %v; QP %x, was %x", b.name, moved, after.statuses(),
+	t.Logf("%s: traffic after %v; statuses %v; rungs %v for %v; QP %x, was %x", b.name, moved.Round(time.Millisecond), after.statuses(),
 		after.Recovery.Rungs, after.Recovery.Reasons, after.QP.QPN, before.QP.QPN)
 	for _, event := range b.events {
-		if !strings.Contains(e.daemon.Stderr()[logged:], "type="+event) {
-			t.Errorf("%s: no event %s", b.name, event)
-		}
+		eventually(t, b.name+": "+event, func() bool {
+			return strings.Contains(e.daemon.Stderr()[logged:], "type="+event)
+		})
 	}
 	if b.sameQP && after.QP.QPN != before.QP.QPN {
 		t.Errorf("%s: the QP is another one", b.name)

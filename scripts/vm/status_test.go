@@ -18,19 +18,12 @@ type deviceStatus struct {
 	Attr  struct {
 		NodeGUID string `json:"node_guid"`
 	} `json:"attr"`
-	Notice      string   `json:"notice"`
-	Recovery    recovery `json:"recovery"`
-	Coordinator struct {
-		Members []string `json:"members"`
-	} `json:"coordinator"`
 }
 
 type ifaceStatus struct {
-	State string `json:"state"`
-	QP    *struct {
-		QPN   uint32 `json:"qpn"`
-		State string `json:"state"`
-		GID   string `json:"gid"`
+	QP *struct {
+		QPN uint32 `json:"qpn"`
+		GID string `json:"gid"`
 	} `json:"qp"`
 	Counters []counter `json:"counters"`
 	Recovery recovery  `json:"recovery"`
@@ -54,7 +47,6 @@ func (s *ifaceStatus) statuses() map[string]int {
 
 // recovery counts the rungs that were entered, and why.
 type recovery struct {
-	State   string         `json:"state"`
 	Rungs   map[string]int `json:"rungs"`
 	Reasons map[string]int `json:"reasons"`
 }

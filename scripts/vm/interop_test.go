@@ -42,7 +42,7 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 		segment := nstest.NewSegment(t, 4200)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		addRxe(g.Guest, rxe0, "eth0")
-		host := newHost(t, segment, 1)
+		host := newHost(t, segment)
 		for _, mtu := range underlayMTUs {
 			for _, m := range []machine{g, host} {
 				m.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(mtu.underlay))

@@ -23,7 +23,7 @@ func TestKilledOnRxe(t *testing.T) {
 		addRxe(g.Guest, rxe0, "eth0")
 		args := []string{"--device", rxe0}
 		a := newEndpoint(t, g, 0, args...)
-		b := newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", "eth0", "--standard-mtu")
+		b := newEndpoint(t, newHost(t, segment), 1, "--underlay", "eth0", "--standard-mtu")
 		a.join()
 		b.join()
 		a.waitReaches(b)

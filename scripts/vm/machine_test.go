@@ -53,11 +53,11 @@ type inNamespace struct {
 	dir string
 }
 
-// newHost makes a namespace on a segment, as host i, whose frames on the segment
-// are as a wire has them: segmented, with checksums.
-func newHost(tb testing.TB, segment *nstest.Segment, i int) inNamespace {
+// newHost makes a namespace on a segment, as host 1 beside guest 0, whose frames on
+// the segment are as a wire has them: segmented, with checksums.
+func newHost(tb testing.TB, segment *nstest.Segment) inNamespace {
 	tb.Helper()
-	ns := segment.Host(i)
+	ns := segment.Host(1)
 	ns.Run("ethtool", "-K", nstest.Dev, "tx", "off")
 	return inNamespace{ns, tb, tb.TempDir()}
 }

@@ -64,7 +64,7 @@ func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft
 	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 	addRxe(g, rxe0, "eth0")
 	real = newEndpoint(t, g, 0, append([]string{"--device", rxe0}, args...)...)
-	soft = newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
+	soft = newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 	real.join()
 	soft.join()
 	real.waitReaches(soft)

@@ -40,7 +40,7 @@ func TestR16Sharing(t *testing.T) {
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
 		addRxe(g, rxe0, "eth0")
-		peer := newEndpoint(t, newHost(t, segment, 1), 1, "--underlay", nstest.Dev, "--standard-mtu")
+		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
 		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
 		requireSharedReset(t, first, second)

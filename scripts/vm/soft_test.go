@@ -22,7 +22,7 @@ func TestSoftwareHCA(t *testing.T) {
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 1500)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
-		host := newHost(t, segment, 1)
+		host := newHost(t, segment)
 		c := segment.Capture(roceFilter, filepath.Join(t.TempDir(), "wire.pcap"))
 		g.Run("rmmod", "rdma_rxe") // it has the port of RoCEv2 as long as it is loaded
 		a := newEndpoint(t, g, 0, "--underlay", "eth0")

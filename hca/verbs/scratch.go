@@ -48,19 +48,28 @@ func (l *lists) put(i int, list []hca.SGE) (*C.struct_ibv_sge, bool) {
 	return (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(at))), true
 }
 
-// sendScratch is where a batch of sends is put together, in C memory.
-type sendScratch struct {
-	wrs   []C.struct_ibv_send_wr
+// scratch is where a batch of requests is put together, in C memory.
+type scratch[W any] struct {
+	wrs   []W
 	lists lists
 }
 
-func newSendScratch(n, sges int) sendScratch {
-	return sendScratch{wrs: array[C.struct_ibv_send_wr](n), lists: newLists(n, sges)}
+func newScratch[W any](n, sges int) scratch[W] {
+	return scratch[W]{wrs: array[W](n), lists: newLists(n, sges)}
 }
 
-func (s *sendScratch) free() {
+func (s *scratch[W]) free() {
 	freeArray(s.wrs)
 	freeArray(s.lists.sges)
+}
+
+// sendScratch is that of sends.
+type sendScratch struct {
+	scratch[C.struct_ibv_send_wr]
+}
+
+func newSendScratch(n, sges int) sendScratch {
+	return sendScratch{newScratch[C.struct_ibv_send_wr](n, sges)}
 }
 
 // fill translates sends of a QP, as many as there is room for,
@@ -115,19 +124,13 @@ func sendFlags(f hca.SendFlags) (c C.uint) {
 	return c
 }
 
-// recvScratch is the same for receives.
+// recvScratch is that of receives.
 type recvScratch struct {
-	wrs   []C.struct_ibv_recv_wr
-	lists lists
+	scratch[C.struct_ibv_recv_wr]
 }
 
 func newRecvScratch(n, sges int) recvScratch {
-	return recvScratch{wrs: array[C.struct_ibv_recv_wr](n), lists: newLists(n, sges)}
-}
-
-func (s *recvScratch) free() {
-	freeArray(s.wrs)
-	freeArray(s.lists.sges)
+	return recvScratch{newScratch[C.struct_ibv_recv_wr](n, sges)}
 }
 
 // fill is as that of sends.

@@ -87,7 +87,7 @@ func (r row) agreement() string {
 		if s.outage == 0 {
 			return "-"
 		}
-		if s.agrees(r.fault, agreement) {
+		if s.agrees(r.fault) {
 			agree++
 		}
 	}

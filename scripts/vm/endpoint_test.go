@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -68,26 +67,6 @@ func (e *endpoint) showLog() {
 	if e.tb.Failed() {
 		e.tb.Logf("daemon of endpoint %d:\n%s", e.number, e.daemon.Stderr())
 	}
-}
-
-// iface is what these tests use of an interface in `ipoibd status --json`.
-type iface struct {
-	QP *struct {
-		GID string `json:"gid"`
-	} `json:"qp"`
-}
-
-// iface is the daemon's view of ib0, its only interface.
-func (e *endpoint) iface() iface {
-	e.tb.Helper()
-	out := e.Run("ipoibd", "status", "--json", "--control", e.control)
-	var status struct {
-		Interfaces []iface `json:"interfaces"`
-	}
-	if err := json.Unmarshal([]byte(out), &status); err != nil || len(status.Interfaces) != 1 {
-		e.tb.Fatalf("ipoibd status: %v\n%s", err, out)
-	}
-	return status.Interfaces[0]
 }
 
 func (e *endpoint) ip4() string { return fmt.Sprintf("10.44.0.%d", e.number+1) }

@@ -31,7 +31,7 @@ func TestSoftwareHCA(t *testing.T) {
 		b.join()
 		a.waitReaches(b)
 		for i, e := range []*endpoint{a, b} {
-			if got := e.iface(); got.QP == nil || got.QP.GID != nstest.IPv4(i) {
+			if _, got := e.status(); got.QP == nil || got.QP.GID != nstest.IPv4(i) {
 				t.Errorf("endpoint %d: %+v, want a queue pair with %s", i, got, nstest.IPv4(i))
 			}
 		}

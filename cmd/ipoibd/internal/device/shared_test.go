@@ -93,8 +93,8 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	}
 	host.await(limit, func(v View) bool { return v.Session != nil && v.Session.Instance == 2 })
 	host.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonOperator), rung(qprecovery.RungWait, qprecovery.ReasonHeld))
-	if n := host.slot.did().resets; n != 0 {
-		t.Errorf("%d resets", n)
+	if n := host.slot.did().resets; n != 0 || s.guard.Err() == nil {
+		t.Errorf("%d resets, the holder: %v", n, s.guard.Err())
 	}
 	s.Release("user")
 	if err := holder.Recover(t.Context()); err != nil {

@@ -187,6 +187,27 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 	}
 }
 
+// A table may have a partition twice; only full members may use its groups
+// (RFC 4391, section 4).
+func TestMakePlanTakesFullMembershipAlone(t *testing.T) {
+	for _, c := range []struct {
+		table []hca.PKey
+		index uint16
+		err   error
+	}{
+		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, nil},
+		{[]hca.PKey{0xffff, 0x7fff}, 0, nil},
+		{[]hca.PKey{0x7fff}, 0, ErrNoPKey},
+		{nil, 0, ErrNoPKey},
+	} {
+		a := attr(entry("10.0.0.1", 1448))
+		a.PKeys = c.table
+		if p, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); p.PKeyIndex != c.index || !errors.Is(err, c.err) {
+			t.Errorf("%x: index %d, %v; want %d, %v", c.table, p.PKeyIndex, err, c.index, c.err)
+		}
+	}
+}
+
 // The constants that stand in for a subnet manager are part of the wire: all
 // members must agree on them.
 func TestBroadcastGroup(t *testing.T) {

@@ -36,7 +36,7 @@ type realHCA struct {
 
 	mu    sync.Mutex // guards what follows
 	known qprecovery.Identity
-	last  rdma.Device // found last
+	last  rdma.Device // the one that is known, found last
 }
 
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
@@ -60,8 +60,22 @@ func (h *realHCA) find() (qprecovery.Identity, error) {
 	if !ok {
 		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
 	}
-	h.last = d
-	return identityOf(d), nil
+	id := identityOf(d)
+	if h.known == (qprecovery.Identity{}) || id.Same(h.known) {
+		h.last = d
+	}
+	return id, nil
+}
+
+// own finds the device that is known. Another one may have its name now.
+func (h *realHCA) own() (rdma.Device, error) {
+	id, err := h.find()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && !id.Same(h.known) {
+		err = fmt.Errorf("RDMA device %s is another one now: %w", id.Name, hca.ErrNoDevice)
+	}
+	return h.last, err
 }
 
 func choose(devices []rdma.Device, known qprecovery.Identity, name string) (chosen rdma.Device, ok bool) {
@@ -110,7 +124,7 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
-		h.known = id
+		h.known, h.last = id, now
 	}
 	return &identified{dev, id}, nil
 }

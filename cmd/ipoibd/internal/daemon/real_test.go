@@ -41,7 +41,7 @@ type fakeKernel struct {
 	err     error // of list
 	opened  []string
 	open    int // contexts
-	resets  int
+	resets  []rdma.Device
 	layer   hca.LinkLayer // of the ports
 	during  func()        // called while a device is opened
 }
@@ -114,13 +114,13 @@ func (k *fakeKernel) contexts() int {
 func (k *fakeKernel) did() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.resets
+	return len(k.resets)
 }
 
 // reset does not return before the device is let go, as the kernel.
-func (k *fakeKernel) reset(config.Reset, rdma.Device) error {
+func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	k.mu.Lock()
-	k.resets++
+	k.resets = append(k.resets, d)
 	k.mu.Unlock()
 	<-k.freed
 	return nil
@@ -258,6 +258,54 @@ func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 			t.Error("it was let go")
 		}
 		k.become(rxe("rxe0", 0, rxeGUID))
+	})
+}
+
+// A removal is noticed although the list could not be read when it was told of.
+func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		k.mu.Lock()
+		k.devices, k.err = nil, errors.New("out of memory")
+		k.mu.Unlock()
+		k.hints <- struct{}{}
+		time.Sleep(500 * time.Millisecond)
+		k.mu.Lock()
+		k.err = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
+		}
+	})
+}
+
+// What a user that never let go of a device held is freed by a reset of that
+// device, once it is back, and of no other that has its name meanwhile.
+func TestR22ForeignDeviceIsNotReset(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset = config.ResetLink
+	bubble(t, cfg, func(k *fakeKernel, d *managed) {
+		close(k.freed)
+		user := d.View().Session
+		if !user.Acquire("a user that hangs") {
+			t.Fatal("the session is over")
+		}
+		defer user.Release("a user that hangs")
+		k.become()
+		await(t, d, isGone)
+		time.Sleep(2 * cfg.Grace)
+		k.become(rxe("rxe0", 1, hca.GUID{7: 1}))
+		time.Sleep(time.Second)
+		must(t, d.Recover(context.Background()))
+		time.Sleep(time.Minute)
+		if k.did() != 0 || d.View().Session != nil {
+			t.Fatalf("the other device was reset: %v", k.resets)
+		}
+		k.become(rxe("rxe7", 2, rxeGUID))
+		await(t, d, isOpen)
+		if k.did() != 1 || k.resets[0].Name != "rxe7" {
+			t.Errorf("reset: %v, want rxe7 alone", k.resets)
+		}
 	})
 }
 

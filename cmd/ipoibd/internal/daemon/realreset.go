@@ -43,9 +43,8 @@ func (h *realHCA) reset(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := h.kernel.reset(h.cfg.Reset, d)
-		<-h.busy
-		done <- err
+		defer func() { <-h.busy }()
+		done <- h.resetOwn()
 	}()
 	select {
 	case err := <-done:
@@ -53,6 +52,15 @@ func (h *realHCA) reset(ctx context.Context) error {
 	case <-ctx.Done():
 		return h.overdue(d, ctx.Err())
 	}
+}
+
+// resetOwn resets what is known, however long it took to get here, and nothing else.
+func (h *realHCA) resetOwn() error {
+	d, err := h.own()
+	if err != nil {
+		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
+	}
+	return h.kernel.reset(h.cfg.Reset, d)
 }
 
 // releaseEvery is how often it is looked whether this process has let go.
@@ -87,7 +95,7 @@ func (h *realHCA) run(ctx context.Context) {
 	<-h.busy
 }
 
-// found is the device as it was found last.
+// found is the device that is known, as it was found last.
 func (h *realHCA) found() rdma.Device {
 	h.mu.Lock()
 	defer h.mu.Unlock()

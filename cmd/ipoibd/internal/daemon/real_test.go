@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -44,7 +43,20 @@ type fakeKernel struct {
 	resets  []rdma.Device
 	layer   hca.LinkLayer // of the ports
 	during  func()        // called while a device is opened
+	log     strings.Builder
+	warned  string // the log at the last reset
+	lists   int
 }
+
+// Write takes the log.
+func (k *fakeKernel) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.Write(p)
+}
+
+// maxLists is more often than any test has the list asked for.
+const maxLists = 10000
 
 var rxeGUID = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 
@@ -84,6 +96,9 @@ func (k *fakeKernel) kernel() kernel {
 func (k *fakeKernel) list() ([]rdma.Device, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.lists++; k.lists > maxLists {
+		panic("the list is asked for without a pause")
+	}
 	return k.devices, k.err
 }
 
@@ -121,6 +136,7 @@ func (k *fakeKernel) did() int {
 func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	k.mu.Lock()
 	k.resets = append(k.resets, d)
+	k.warned = k.log.String()
 	k.mu.Unlock()
 	<-k.freed
 	return nil
@@ -178,7 +194,7 @@ func realConfig() config.Device {
 
 // newReal makes a device of the fake kernel's.
 func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) (*managed, error) {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.NewTextHandler(k, nil))
 	b, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
 	if err != nil {
 		return nil, err
@@ -231,17 +247,60 @@ func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
 			if n := k.contexts(); n != 0 {
 				t.Fatalf("%d: %d contexts are open still", i, n)
 			}
-			k.become(rxe(c.name, uint32(i+1), c.guid))
+			back := rxe(c.name, uint32(i+1), c.guid)
+			back.PCIAddr = fmt.Sprintf("0000:00:1%d.0", i) // the netdev may be another one
+			k.become(back)
 			time.Sleep(time.Second)
 			if v := d.View(); (v.Session != nil) != c.took {
 				t.Fatalf("%d: %s with GUID %s: taken %t", i, c.name, c.guid, v.Session != nil)
 			}
 			if !c.took {
+				must(t, d.Recover(context.Background())) // it is looked at, and known for another one
+				time.Sleep(time.Second)
 				continue
 			}
 			if a := d.View().Session.Attr(); d.View().Session == last || a.Name != c.name || a.NodeGUID != rxeGUID {
 				t.Errorf("%d: %+v", i, a)
 			}
+		}
+	})
+}
+
+// Where another device is allowed, it is the one that is known from then on.
+func TestR22AllowedDeviceIsKnown(t *testing.T) {
+	cfg, other := realConfig(), hca.GUID{7: 1}
+	cfg.AllowOtherDevice = true
+	bubble(t, cfg, func(k *fakeKernel, d *managed) {
+		for i, name := range []string{"rxe0", "rxe7"} {
+			k.become()
+			await(t, d, isGone)
+			k.become(rxe(name, uint32(i+1), other))
+			await(t, d, isOpen)
+			if a := d.View().Session.Attr(); a.Name != name || a.NodeGUID != other {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+	})
+}
+
+// Hardware is the same in the same PCI function alone.
+func TestR22HardwareIsWhereItWas(t *testing.T) {
+	here := rxe("mlx5_0", 0, rxeGUID)
+	here.Parent = ""
+	there := here
+	there.PCIAddr = "0000:00:03.0"
+	if identityOf(here).Same(identityOf(there)) {
+		t.Error("a card with the GUIDs of another one is the same")
+	}
+}
+
+// When nobody tells any more of what changes, nothing is done for that.
+func TestRealDeviceWithoutHints(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		close(k.hints)
+		time.Sleep(time.Second)
+		if d.View().Session == nil {
+			t.Error("it was let go")
 		}
 	})
 }
@@ -441,6 +500,32 @@ func TestRealResetIsBounded(t *testing.T) {
 	})
 }
 
+// Who else uses the device is told before it is reset.
+func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetDriver
+		d, err := k.newReal(cfg)
+		must(t, err)
+		must(t, d.hca.reset(t.Context()))
+		if !strings.Contains(k.warned, `means=driver used_by_others="ib_send_bw (pid 1073741824)"`) {
+			t.Errorf("the log before the reset: %s", k.warned)
+		}
+	})
+}
+
+// A function with several netdevs does not say which of them the device is on.
+func TestRelinkNeedsOneNetdev(t *testing.T) {
+	for _, netdevs := range [][]string{nil, {"eth0", "eth1"}} {
+		if err := relink(rxe("rxe0", 0, rxeGUID), netdevs); !errors.Is(err, hca.ErrInvalid) {
+			t.Errorf("%v: %v", netdevs, err)
+		}
+	}
+}
+
 // Soft-RoCE is not reset while this process has it open itself, in which a verb may
 // hang; hardware is, since that is what helps.
 func TestRealResetWaitsForOurselves(t *testing.T) {
@@ -465,6 +550,10 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			err = d.hca.reset(ctx)
 			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
 				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
+			}
+			const why = "held by this process, in which a verb hangs, and nobody that can be seen from here"
+			if err != nil && !strings.HasSuffix(err.Error(), why) {
+				t.Errorf("%s: %v", c.how, err)
 			}
 			must(t, zombie.Close())
 			if must(t, d.hca.reset(t.Context())); k.did() != c.resets+1 {

@@ -93,6 +93,7 @@ func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
 		{"by index of v1", both, Want{GIDIndex: at(0)}, 0, ErrGIDType},
 		{"by index of an empty one", both, Want{GIDIndex: at(4)}, 0, ErrNoGID},
 		{"by index outside", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
+		{"by rule the last", append(make([]hca.GIDEntry, 255), v4), Want{}, 255, nil},
 		{"by rule beyond the last", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
 		{"by index below", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
 	} {

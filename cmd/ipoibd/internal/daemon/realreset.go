@@ -136,29 +136,61 @@ func resetDevice(how config.Reset, d rdma.Device) error {
 		if err := rdma.DelLink(d.Name); err != nil {
 			return err
 		}
-		return rdma.AddLink(d.Name, d.Parent)
+		return addAgain(d, d.Parent)
 	}
 	f, err := rdma.OpenFunction(d.PCIAddr)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if how == config.ResetDriver {
-		err = f.Rebind()
-	} else {
-		err = f.Reset()
-	}
-	if err != nil || d.Parent == "" {
-		return err
-	}
-	return relink(d, f.Netdevs())
+	return resetFunction(how, d, f)
 }
 
-// relink makes a Soft-RoCE device anew on the netdev that came in the place of the
-// one before.
-func relink(d rdma.Device, netdevs []string) error {
-	if len(netdevs) != 1 {
-		return fmt.Errorf("add %s again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+// function is what a reset needs of an rdma.Function.
+type function interface {
+	Rebind() error
+	Reset() error
+	Netdevs() []string
+}
+
+// resetFunction makes a Soft-RoCE device anew on the netdev that came in the place
+// of the one before. Where it could not, it leaves the function alone.
+func resetFunction(how config.Reset, d rdma.Device, f function) error {
+	act := f.Rebind
+	if how == config.ResetPCI {
+		act = f.Reset
 	}
-	return rdma.AddLink(d.Name, netdevs[0])
+	if d.Parent == "" {
+		return act()
+	}
+	if _, err := onlyNetdev(d, f); err != nil {
+		return err
+	}
+	if err := act(); err != nil {
+		return err
+	}
+	netdev, err := onlyNetdev(d, f)
+	if err != nil {
+		return err
+	}
+	return addAgain(d, netdev)
+}
+
+// onlyNetdev is the netdev of a function: of several it is not known which one a
+// device was on, once it is gone.
+func onlyNetdev(d rdma.Device, f function) (string, error) {
+	netdevs := f.Netdevs()
+	if len(netdevs) != 1 {
+		return "", fmt.Errorf("add %s again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+	}
+	return netdevs[0], nil
+}
+
+// addAgain adds a Soft-RoCE device that was deleted. An error says how to go on by
+// hand.
+func addAgain(d rdma.Device, netdev string) error {
+	if err := rdma.AddLink(d.Name, netdev); err != nil {
+		return fmt.Errorf("%w; it is gone now: rdma link add %s type rxe netdev %s", err, d.Name, netdev)
+	}
+	return nil
 }

@@ -61,7 +61,7 @@ func TestR22R24Removal(t *testing.T) {
 func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft *endpoint) {
 	t.Helper()
 	segment := nstest.NewSegment(t, underMTU)
-	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
+	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})}
 	addRxe(g, rxe0, "eth0")
 	real = newEndpoint(t, g, 0, append([]string{"--device", rxe0}, args...)...)
 	soft = newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
@@ -127,13 +127,18 @@ func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 		took = append(took, time.Since(start))
 		eventually(t, ifName+" loses its carrier", func() bool { return !e.carrier() })
 		e.Run("sh", "-c", fmt.Sprintf("echo %s > /sys/bus/virtio/drivers/virtio_net/bind", device))
-		e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
-		e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
+		setUpUnder(e)
 		addRxe(e.machine, rxe0, "eth0")
 		s.resume()
 		s.waitMoves()
 	}
 	requireQuick(t, "driver taken away", took)
+}
+
+// setUpUnder sets the netdev under the device up, which is new and has nothing.
+func setUpUnder(e *endpoint) {
+	e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
+	e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
 }
 
 // requireQuick judges by the median, as a busy machine makes single ones slow.

@@ -74,12 +74,20 @@ func (g *Guest) arguments(spec Spec) []string {
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", firstFD),
 		"-device", "virtserialport,chardev=agent,name=" + protocol.Port,
 	}
-	for i := range spec.NICs {
-		args = append(args,
-			"-netdev", fmt.Sprintf("tap,id=nic%d,fd=%d", i, firstFD+1+i),
-			"-device", fmt.Sprintf("virtio-net-pci,netdev=nic%d,mac=%s,romfile=", i, newMAC()))
+	for i, nic := range spec.NICs {
+		args = append(args, nic.arguments(i)...)
 	}
 	return args
+}
+
+func (n NIC) arguments(i int) []string {
+	device := fmt.Sprintf("virtio-net-pci,netdev=nic%d,mac=%s,romfile=", i, newMAC())
+	args := []string{"-netdev", fmt.Sprintf("tap,id=nic%d,fd=%d", i, firstFD+1+i)}
+	if n.Bridged {
+		args = append(args, "-device", fmt.Sprintf("pci-bridge,id=bridge%d,chassis_nr=%d", i, i+1))
+		device += fmt.Sprintf(",bus=bridge%d,addr=1", i)
+	}
+	return append(args, "-device", device)
 }
 
 func orDefault(n, otherwise int) int {

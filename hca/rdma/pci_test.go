@@ -80,7 +80,13 @@ func TestFunctionThatFailsHasItsDriver(t *testing.T) {
 func TestFunctionRefusals(t *testing.T) {
 	root := fakeSysfs(t)
 	f := open(t, root)
+	if !f.CanReset() {
+		t.Error("it cannot be reset")
+	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "reset")))
+	if f.CanReset() {
+		t.Error("it can be reset without the means")
+	}
 	if err := f.Reset(); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("no means of reset: %v", err)
 	}

@@ -16,14 +16,15 @@ import (
 
 // kernel is what the kernel has and does of RDMA devices.
 type kernel struct {
-	list  func() ([]rdma.Device, error)
-	find  func(name string) (rdma.Device, error)
-	watch func(context.Context) (<-chan struct{}, error)
-	users func(rdma.Device) ([]rdma.User, error)
-	reset func(config.Reset, rdma.Device) error
+	list     func() ([]rdma.Device, error)
+	find     func(name string) (rdma.Device, error)
+	watch    func(context.Context) (<-chan struct{}, error)
+	users    func(rdma.Device) ([]rdma.User, error)
+	reset    func(config.Reset, rdma.Device) error
+	function func(addr string) (function, error) // of PCI
 }
 
-var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice}
+var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, openFunction}
 
 // realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
 // whatever it is called.
@@ -43,7 +44,7 @@ func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kern
 	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if err == nil {
-		err = checkReset(cfg.Reset, d)
+		err = k.check(cfg.Reset, d)
 	}
 	return h, err
 }

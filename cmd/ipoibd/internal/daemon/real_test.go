@@ -32,7 +32,9 @@ type fakeKernel struct {
 	t      *testing.T
 	fabric *memfabric.Fabric
 	hints  chan struct{}
-	freed  chan struct{} // a reset of the kernel's waits for it
+
+	function fakeFunction
+	freed    chan struct{} // a reset of the kernel's waits for it
 
 	mu      sync.Mutex // guards what follows
 	devices []rdma.Device
@@ -72,6 +74,7 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 	return &fakeKernel{
 		t: t, fabric: memfabric.New(1), hints: make(chan struct{}, 1), freed: make(chan struct{}),
 		devices: devices, layer: hca.LinkLayerEthernet,
+		function: fakeFunction{before: []string{"eth0"}},
 	}
 }
 
@@ -87,9 +90,10 @@ func (k *fakeKernel) kernel() kernel {
 			}
 			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
 		},
-		watch: func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users: k.usersOf,
-		reset: k.reset,
+		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		users:    k.usersOf,
+		reset:    k.reset,
+		function: func(string) (function, error) { return &k.function, nil },
 	}
 }
 
@@ -379,10 +383,13 @@ func TestRealDeviceRefusals(t *testing.T) {
 		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link is for Soft-RoCE"},
 		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
 		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+		{"function without reset", hardware, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "cannot be reset alone"},
+		{"function with two netdevs", rxe("rxe0", 0, rxeGUID), with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "has 2 netdevs"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFakeKernel(t, c.device)
 			k.layer = c.layer
+			k.function = fakeFunction{before: []string{"eth0", "eth1"}, fixed: true}
 			f := config.NewInterface()
 			f.Port = c.port
 			_, err := k.newReal(c.cfg, f)

@@ -13,15 +13,22 @@ import (
 	"ipoibd/hca/rdma"
 )
 
-// checkReset finds a means of reset that a device has not.
-func checkReset(how config.Reset, d rdma.Device) error {
+// check finds a means of reset that a device has not.
+func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
-	case how == config.ResetLink && d.Parent == "":
+	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
+		return nil
+	case how == config.ResetLink:
 		return fmt.Errorf("reset %s is for Soft-RoCE, and %s is none: %w", how, d.Name, hca.ErrInvalid)
-	case (how == config.ResetDriver || how == config.ResetPCI) && d.PCIAddr == "":
+	case d.PCIAddr == "":
 		return fmt.Errorf("reset %s needs a PCI function, and %s has none: %w", how, d.Name, hca.ErrInvalid)
 	}
-	return nil
+	f, err := k.function(d.PCIAddr)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return checkFunction(how, d, f)
 }
 
 // reset does what is configured. The kernel may not return before everybody has
@@ -138,7 +145,7 @@ func resetDevice(how config.Reset, d rdma.Device) error {
 		}
 		return addAgain(d, d.Parent)
 	}
-	f, err := rdma.OpenFunction(d.PCIAddr)
+	f, err := openFunction(d.PCIAddr)
 	if err != nil {
 		return err
 	}
@@ -148,25 +155,38 @@ func resetDevice(how config.Reset, d rdma.Device) error {
 
 // function is what a reset needs of an rdma.Function.
 type function interface {
+	CanReset() bool
 	Rebind() error
 	Reset() error
 	Netdevs() []string
+	Close() error
+}
+
+func openFunction(addr string) (function, error) { return rdma.OpenFunction(addr) }
+
+// checkFunction finds what a function cannot do, while nothing is lost yet.
+func checkFunction(how config.Reset, d rdma.Device, f function) error {
+	if how == config.ResetPCI && !f.CanReset() {
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+	}
+	if d.Parent == "" {
+		return nil
+	}
+	_, err := onlyNetdev(d, f)
+	return err
 }
 
 // resetFunction makes a Soft-RoCE device anew on the netdev that came in the place
-// of the one before. Where it could not, it leaves the function alone.
+// of the one before.
 func resetFunction(how config.Reset, d rdma.Device, f function) error {
+	if err := checkFunction(how, d, f); err != nil {
+		return err
+	}
 	act := f.Rebind
 	if how == config.ResetPCI {
 		act = f.Reset
 	}
-	if d.Parent == "" {
-		return act()
-	}
-	if _, err := onlyNetdev(d, f); err != nil {
-		return err
-	}
-	if err := act(); err != nil {
+	if err := act(); err != nil || d.Parent == "" {
 		return err
 	}
 	netdev, err := onlyNetdev(d, f)
@@ -181,7 +201,7 @@ func resetFunction(how config.Reset, d rdma.Device, f function) error {
 func onlyNetdev(d rdma.Device, f function) (string, error) {
 	netdevs := f.Netdevs()
 	if len(netdevs) != 1 {
-		return "", fmt.Errorf("add %s again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
 	}
 	return netdevs[0], nil
 }

@@ -98,8 +98,12 @@ func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
 // fakeFunction has netdevs, and others once it was reset.
 type fakeFunction struct {
 	before, after []string
+	fixed         bool // it cannot be reset
 	did           string
 }
+
+func (f *fakeFunction) CanReset() bool { return !f.fixed }
+func (f *fakeFunction) Close() error   { return nil }
 
 func (f *fakeFunction) Rebind() error { return f.do("rebind") }
 func (f *fakeFunction) Reset() error  { return f.do("reset") }
@@ -129,6 +133,8 @@ func TestResetFunction(t *testing.T) {
 	}{
 		{"driver of hardware", config.ResetDriver, hardware, fakeFunction{before: two}, "rebind", ""},
 		{"hardware", config.ResetPCI, hardware, fakeFunction{before: two}, "reset", ""},
+		{"hardware without reset", config.ResetPCI, hardware, fakeFunction{fixed: true}, "", "cannot be reset alone"},
+		{"driver alone", config.ResetDriver, hardware, fakeFunction{fixed: true}, "rebind", ""},
 		{"two netdevs", config.ResetDriver, soft, fakeFunction{before: two}, "", "has 2 netdevs"},
 		{"no netdev", config.ResetPCI, soft, fakeFunction{}, "", "has 0 netdevs"},
 		{"no netdev afterwards", config.ResetPCI, soft, fakeFunction{before: one}, "reset", "has 0 netdevs"},

@@ -127,18 +127,13 @@ func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 		took = append(took, time.Since(start))
 		eventually(t, ifName+" loses its carrier", func() bool { return !e.carrier() })
 		e.Run("sh", "-c", fmt.Sprintf("echo %s > /sys/bus/virtio/drivers/virtio_net/bind", device))
-		setUpUnder(e)
+		e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
+		e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
 		addRxe(e.machine, rxe0, "eth0")
 		s.resume()
 		s.waitMoves()
 	}
 	requireQuick(t, "driver taken away", took)
-}
-
-// setUpUnder sets the netdev under the device up, which is new and has nothing.
-func setUpUnder(e *endpoint) {
-	e.Run("ip", "link", "set", "eth0", "mtu", fmt.Sprint(underMTU), "up")
-	e.Run("ip", "addr", "add", nstest.IPv4(e.number)+"/24", "dev", "eth0")
 }
 
 // requireQuick judges by the median, as a busy machine makes single ones slow.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
@@ -41,10 +42,17 @@ func requireFunctionReset(t *testing.T, e, soft *endpoint) {
 		return e.Try("sh", "-c", fmt.Sprintf("rdma dev show %s | grep -v ^%s:", rxe0, index))
 	})
 	made := time.Since(start)
-	setUpUnder(e)
-	e.waitReaches(soft)
+	eventually(t, "traffic over the new netdev", func() bool { return e.setsUpAndReaches(soft) })
 	t.Logf("device made anew after %v, traffic after %v", made.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
 	if now := e.Run("cat", ifIndex); now != before {
 		t.Errorf("%s is another interface: index %s, was %s", ifName, now, before)
 	}
+}
+
+// setsUpAndReaches does what a manager of networks does with each netdev that comes,
+// which is down and has no address, and reports whether an echo request is answered
+// then.
+func (e *endpoint) setsUpAndReaches(other *endpoint) bool {
+	return e.Try("sh", "-c", fmt.Sprintf("ip link set eth0 mtu %d up && ip addr replace %s/24 dev eth0 && ping -n -c 1 -W 1 %s",
+		underMTU, nstest.IPv4(e.number), other.ip4()))
 }

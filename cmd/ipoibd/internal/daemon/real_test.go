@@ -298,13 +298,20 @@ func TestR22HardwareIsWhereItWas(t *testing.T) {
 	}
 }
 
-// When nobody tells any more of what changes, nothing is done for that.
-func TestRealDeviceWithoutHints(t *testing.T) {
+// When nobody tells any more of what changes, it is looked for.
+func TestR24RealDeviceWithoutHints(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
 		close(k.hints)
-		time.Sleep(time.Second)
+		time.Sleep(time.Minute)
 		if d.View().Session == nil {
 			t.Error("it was let go")
+		}
+		k.mu.Lock()
+		k.devices = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
 		}
 	})
 }

@@ -104,15 +104,15 @@ func (s *slot) List(context.Context) []qprecovery.Identity {
 	return s.last
 }
 
-// lookAgain is how often it is tried to find out what could not be, since nobody
-// tells of it again: often enough for one that is gone to be let go within 2 s.
+// lookAgain is how often it is looked where nobody tells, or tells again what could
+// not be found out: often enough for a device that is gone to be let go within 2 s.
 const lookAgain = time.Second
 
-// again has a value when that is due; nil: it is not.
-func (s *slot) again() <-chan time.Time {
+// again has a value when that is due; nil: it is not. Nobody tells where it is deaf.
+func (s *slot) again(deaf bool) <-chan time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.unsure {
+	if !deaf && !s.unsure {
 		return nil
 	}
 	return time.After(lookAgain)
@@ -122,7 +122,7 @@ func (s *slot) again() <-chan time.Time {
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("devices that come and go are noticed late", "err", err)
+		s.log.Warn("nobody tells of devices that come and go; looking for them", "err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)
@@ -141,7 +141,7 @@ func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []q
 				found = nil // nobody tells any more
 			}
 		case <-s.changed:
-		case <-s.again():
+		case <-s.again(found == nil):
 		}
 		if now := s.List(ctx); !slices.Equal(now, last) {
 			replace(lists, now)

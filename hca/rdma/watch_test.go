@@ -149,6 +149,28 @@ func control(t *testing.T, f *os.File, do func(fd int)) {
 	must(t, conn.Control(func(fd uintptr) { do(int(fd)) }))
 }
 
+// A source that fails ends the others: who hears half of what there is would wait
+// for the rest for ever.
+func TestWatchEndsWithAnySource(t *testing.T) {
+	w, err := newWatcher(subsystems)
+	must(t, err)
+	second, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	must(t, err)
+	w.sources = append(w.sources, source{second, w.countsUevent})
+	run(t, w)
+	must(t, second.Close())
+	for end := time.After(limit); ; {
+		select {
+		case _, ok := <-w.changed:
+			if !ok {
+				return
+			}
+		case <-end:
+			t.Fatalf("the watcher did not end within %s", limit)
+		}
+	}
+}
+
 func TestWatchBeginsAndEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	changed, err := Watch(ctx)

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/inventory"
-	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
 
@@ -72,12 +71,12 @@ func place(e *inventory.Entry) string {
 	return "-"
 }
 
-// gidsText lists the GIDs that can be used.
+// gidsText lists the GIDs that can be used, each with its index.
 func gidsText(gids []rdma.GID) string {
 	var out []string
 	for _, g := range gids {
-		if g.Type == hca.GIDTypeRoCEv2 {
-			out = append(out, g.GID.Addr().String())
+		if g.Usable() {
+			out = append(out, fmt.Sprintf("%d=%s", g.Index, g.GID.Addr()))
 		}
 	}
 	if len(out) == 0 {

@@ -20,7 +20,8 @@ func devicesCommand() *cobra.Command {
 		Short: "List the HCAs of this machine, and why one cannot be used",
 		Long: "List what --device of 'ipoibd run' takes: the software HCA, on the netdev that it\n" +
 			"would choose, and the RDMA devices of the kernel, each opened for a moment; with\n" +
-			"their ports and GIDs, and with the reasons why one cannot be used.",
+			"their ports, the GIDs that --gid and --gid-index take, as index=address, and the\n" +
+			"reasons why one cannot be used.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := inventory.Local(openHCA).Take()

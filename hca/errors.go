@@ -10,7 +10,7 @@ import (
 var (
 	ErrInvalid   = errors.New("invalid argument or state")      // EINVAL
 	ErrQueueFull = errors.New("work queue full")                // ENOMEM of a post
-	ErrNoMemory  = errors.New("cannot allocate memory")         // ENOMEM elsewhere
+	ErrNoMemory  = errors.New("out of resources")               // ENOMEM elsewhere
 	ErrBusy      = errors.New("object in use")                  // EBUSY
 	ErrTimeout   = errors.New("timed out")                      // ETIMEDOUT: a silent peer
 	ErrCQ        = errors.New("completion queue in error")      // overrun, CQ_ERR

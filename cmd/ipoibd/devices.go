@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/inventory"
-	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
 
@@ -21,7 +20,8 @@ func devicesCommand() *cobra.Command {
 		Short: "List the HCAs of this machine, and why one cannot be used",
 		Long: "List what --device of 'ipoibd run' takes: the software HCA, on the netdev that it\n" +
 			"would choose, and the RDMA devices of the kernel, each opened for a moment; with\n" +
-			"their ports and GIDs, and with the reasons why one cannot be used.",
+			"their ports, the GIDs that --gid and --gid-index take, as index=address, and the\n" +
+			"reasons why one cannot be used.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := inventory.Local(openHCA).Take()
@@ -72,12 +72,12 @@ func place(e *inventory.Entry) string {
 	return "-"
 }
 
-// gidsText lists the GIDs that can be used.
+// gidsText lists the GIDs that can be used, each with its index.
 func gidsText(gids []rdma.GID) string {
 	var out []string
 	for _, g := range gids {
-		if g.Type == hca.GIDTypeRoCEv2 {
-			out = append(out, g.GID.Addr().String())
+		if g.Usable() {
+			out = append(out, fmt.Sprintf("%d=%s", g.Index, g.GID.Addr()))
 		}
 	}
 	if len(out) == 0 {

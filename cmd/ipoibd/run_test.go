@@ -76,7 +76,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--peer: belongs to the soft":        {"--device", "rxe0", "--peer", "10.0.0.2"},
 		"--standard-mtu: belongs to":         {"--device", "rxe0", "--standard-mtu"},
 		"--reset: is for real HCAs":          {"--reset", "link"},
-		"--reset: \"hard\" is none of":       {"--device", "rxe0", "--reset", "hard"},
+		"--reset: \"hard\" is not one of":    {"--device", "rxe0", "--reset", "hard"},
 		"--device: \"a/b\" is neither":       {"--device", "a/b"},
 		"--port: device \"soft\" is the":     {"--port", "2"},
 		"--gid-index: excludes gid":          {"--gid-index", "1", "--gid", "10.0.0.1"},

@@ -33,7 +33,11 @@ type GID struct {
 	GID    hca.GID     `json:"gid"`
 	Type   hca.GIDType `json:"type"`
 	Netdev string      `json:"netdev,omitempty"`
+	Here   bool        `json:"here"` // an address of this network namespace, as a GID of RoCE must be for its use
 }
+
+// Usable reports whether an interface can have the GID.
+func (g GID) Usable() bool { return g.Type == hca.GIDTypeRoCEv2 && g.Here }
 
 // Port returns the port of a number.
 func (d Device) Port(num uint8) (Port, bool) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -109,7 +111,32 @@ func find(devices []Device, name string) (Device, error) {
 
 // ReadGIDs reads the tables of GIDs of all ports. It takes its time: a table has up
 // to some thousand entries, each a file.
-func (d *Device) ReadGIDs() { d.readGIDs(os.DirFS("/sys")) }
+func (d *Device) ReadGIDs() error {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	d.readGIDs(os.DirFS("/sys"))
+	d.markHere(addrs)
+	return nil
+}
+
+// markHere says which GIDs are among the addresses of a network namespace. Where
+// namespaces share RDMA devices (the default: rdma-system(8)), a table has those
+// of all of them.
+func (d *Device) markHere(addrs []net.Addr) {
+	here := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			here[p.Addr()] = true
+		}
+	}
+	for _, p := range d.Ports {
+		for i := range p.GIDs {
+			p.GIDs[i].Here = here[p.GIDs[i].GID.Addr()]
+		}
+	}
+}
 
 func (d *Device) readGIDs(sys fs.FS) {
 	for i := range d.Ports {

@@ -147,7 +147,7 @@ func readGIDs(sys fs.FS, dir string, layer hca.LinkLayer) []GID {
 		index := strconv.Itoa(i)
 		if g, ok := readGID(sys, dir, index); ok {
 			typ := gidType(optional(sys, dir, "gid_attrs/types", index), layer)
-			out = append(out, GID{i, g, typ, optional(sys, dir, "gid_attrs/ndevs", index)})
+			out = append(out, GID{Index: i, GID: g, Type: typ, Netdev: optional(sys, dir, "gid_attrs/ndevs", index)})
 		}
 	}
 	return out

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ func describeAll(tree fs.FS, links ...indexed) []Device {
 	out := describe(tree, links)
 	for i := range out {
 		out[i].readGIDs(tree)
+		out[i].markHere([]net.Addr{&net.IPNet{IP: net.IPv4(10, 9, 0, 2), Mask: net.CIDRMask(24, 32)}})
 	}
 	return out
 }
@@ -29,8 +31,8 @@ func TestSoftRoCE(t *testing.T) {
 		Ports: []Port{{
 			Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GUID: guid,
 			GIDs: []GID{
-				{0, hca.GID{0: 0xfe, 1: 0x80, 8: 0x50, 9: 0x54, 11: 0xff, 12: 0xfe, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0"},
-				{1, hca.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0"},
+				{0, hca.GID{0: 0xfe, 1: 0x80, 8: 0x50, 9: 0x54, 11: 0xff, 12: 0xfe, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0", false},
+				{1, hca.GID{10: 0xff, 11: 0xff, 12: 10, 13: 9, 15: 2}, hca.GIDTypeRoCEv2, "eth0", true},
 			},
 		}},
 	}}

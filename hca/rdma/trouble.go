@@ -21,6 +21,7 @@ const (
 	NoSubnetManager
 	NoGID
 	OnlyRoCEv1
+	NotHere
 	numTrouble
 )
 
@@ -34,6 +35,7 @@ var troubleTexts = [numTrouble]string{
 	"SM LID is 0: no subnet manager has configured it",
 	"it has no GID: the netdev under it needs an IP address, and to be up",
 	"all its GIDs are of type RoCE v1, and RoCE v2 is needed: the netdev under it needs an IP address, and the driver RoCE v2",
+	"none of its GIDs is an address in this network namespace: the netdev under it needs an IP address, and a container the host's network",
 }
 
 func (t Trouble) String() string {
@@ -86,8 +88,12 @@ func (p Port) gidTroubles() []Trouble {
 		return nil
 	case len(p.GIDs) == 0:
 		return []Trouble{NoGID}
-	case p.LinkLayer != hca.LinkLayerInfiniBand && !slices.ContainsFunc(p.GIDs, v2):
+	case p.LinkLayer == hca.LinkLayerInfiniBand:
+		return nil
+	case !slices.ContainsFunc(p.GIDs, v2):
 		return []Trouble{OnlyRoCEv1}
+	case !slices.ContainsFunc(p.GIDs, GID.Usable):
+		return []Trouble{NotHere}
 	}
 	return nil
 }

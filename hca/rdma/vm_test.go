@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"testing"
@@ -43,7 +44,7 @@ func waitUsable(t *testing.T) (d Device) {
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
 		d, err = Find(softDevice)
-		d.ReadGIDs()
+		err = errors.Join(err, d.ReadGIDs())
 		if err == nil && len(d.Troubles())+len(d.Ports[0].Troubles()) == 0 {
 			return d
 		}

@@ -3,6 +3,8 @@
 package verbs
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -74,9 +76,22 @@ func TestPortGUID(t *testing.T) {
 	}
 }
 
-// The netdevs of a family, each once; RoCE v1 and other ports have no say.
+// rawGID is a GID of libibverbs.
+func rawGID(a string) [16]byte { return hca.GIDFromAddr(netip.MustParseAddr(a)) }
+
+// hereAre are addresses of an interface.
+func hereAre(index int, addrs ...string) map[address]bool {
+	out := map[address]bool{}
+	for _, a := range addrs {
+		out[address{index, netip.MustParseAddr(a)}] = true
+	}
+	return out
+}
+
+// What joins a group are the netdevs of a family in this network namespace, each
+// once; RoCE v1 and other ports have no say.
 func TestNetdevs(t *testing.T) {
-	v4, v6 := [16]byte{10: 0xff, 11: 0xff, 12: 192, 15: 1}, [16]byte{0: 0xfe, 1: 0x80, 15: 1}
+	v4, v6 := rawGID("192.0.2.1"), rawGID("fe80::1")
 	entries := []cGIDEntry{
 		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v6},
 		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
@@ -85,12 +100,41 @@ func TestNetdevs(t *testing.T) {
 		{port_num: 1, gid_type: 1, ndev_ifindex: 7, gid: v4},
 		{port_num: 2, gid_type: 2, ndev_ifindex: 8, gid: v4},
 		{port_num: 1, gid_type: 2, gid: v4},
+		{port_num: 1, gid_type: 2, ndev_ifindex: 9, gid: rawGID("192.0.2.77")}, // of a container
+		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: rawGID("192.0.2.78")}, // likewise, by an index that is another's here
 	}
-	if got := netdevs(entries, 1, true); !slices.Equal(got, []int{5, 6}) {
+	here := hereAre(5, "192.0.2.1", "fe80::1")
+	maps.Copy(here, hereAre(6, "192.0.2.1"))
+	maps.Copy(here, hereAre(7, "192.0.2.1"))
+	maps.Copy(here, hereAre(8, "192.0.2.1"))
+	if got := netdevs(entries, 1, true, here); !slices.Equal(got, []int{5, 6}) {
 		t.Errorf("IPv4: %v", got)
 	}
-	if got := netdevs(entries, 1, false); !slices.Equal(got, []int{5}) {
+	if got := netdevs(entries, 1, false, here); !slices.Equal(got, []int{5}) {
 		t.Errorf("IPv6: %v", got)
+	}
+	if got := netdevs(entries, 1, true, hereAre(5, "198.51.100.1")); got != nil {
+		t.Errorf("in another network namespace: %v", got)
+	}
+}
+
+// The GIDs of other network namespaces leave the table, but for link-local ones,
+// and those of no netdev, as on InfiniBand.
+func TestUsableHere(t *testing.T) {
+	own, link, subnet := rawGID("192.0.2.1"), rawGID("fe80::9"), rawGID("fd00::7")
+	got := usableHere([]cGIDEntry{
+		{gid_index: 0, ndev_ifindex: 9, gid: link},
+		{gid_index: 1, ndev_ifindex: 5, gid: own},
+		{gid_index: 2, ndev_ifindex: 9, gid: own},
+		{gid_index: 3, ndev_ifindex: 5, gid: rawGID("192.0.2.77")},
+		{gid_index: 4, gid: subnet},
+	}, hereAre(5, "192.0.2.1"))
+	var left []int
+	for _, e := range got {
+		left = append(left, int(e.gid_index))
+	}
+	if want := []int{0, 1, 4}; !slices.Equal(left, want) {
+		t.Errorf("left are %v, want %v", left, want)
 	}
 }
 

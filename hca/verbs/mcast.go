@@ -7,6 +7,8 @@ import "C"
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -71,22 +73,44 @@ func (q *QP) join(mgid hca.GID) (*membership, error) {
 	if err != nil || port.link_layer != C.IBV_LINK_LAYER_ETHERNET {
 		return nil, err
 	}
-	entries, err := q.pd.dev.gids()
+	indices, err := q.pd.dev.members(max(a.Port, 1), mgid.Addr())
 	if err != nil {
-		return nil, err
+		return nil, refused("attach_mcast", mgid.String(), err)
 	}
-	m, err := joinGroup(mgid.Addr(), netdevs(entries, max(a.Port, 1), mgid.Addr().Is4()))
+	m, err := joinGroup(mgid.Addr(), indices)
 	return m, refused("attach_mcast", mgid.String(), err)
 }
 
-// netdevs are the interface indices behind a port's RoCE v2 GIDs of a family.
-func netdevs(entries []cGIDEntry, port uint8, v4 bool) (indices []int) {
+// members are the indices of the interfaces that join a group, one at least.
+func (d *Device) members(port uint8, group netip.Addr) ([]int, error) {
+	entries, err := d.gids()
+	if err != nil {
+		return nil, err
+	}
+	here, err := addresses()
+	if err != nil {
+		return nil, err
+	}
+	indices := netdevs(entries, port, group.Is4(), here)
+	if len(indices) == 0 {
+		return nil, errNotHere
+	}
+	return indices, nil
+}
+
+// errNotHere: nothing would be received.
+var errNotHere = fmt.Errorf("%w: no GID of the port is an address in this network namespace, so no netdev can join: "+
+	"run in that of the netdev under it (a container: with the host's network)", hca.ErrInvalid)
+
+// netdevs are the interface indices behind a port's RoCE v2 GIDs of a family, those
+// of other network namespaces left out.
+func netdevs(entries []cGIDEntry, port uint8, v4 bool, here map[address]bool) (indices []int) {
 	for i := range entries {
 		e := &entries[i]
-		index := int(e.ndev_ifindex)
+		a := gidAddress(e)
 		if uint32(e.port_num) == uint32(port) && gidType(uint32(e.gid_type)) == hca.GIDTypeRoCEv2 &&
-			hca.GID(e.gid).Addr().Is4() == v4 && index != 0 && !slices.Contains(indices, index) {
-			indices = append(indices, index)
+			a.addr.Is4() == v4 && here[a] && !slices.Contains(indices, a.index) {
+			indices = append(indices, a.index)
 		}
 	}
 	return indices

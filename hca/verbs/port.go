@@ -14,7 +14,7 @@ import (
 )
 
 // QueryPort implements [hca.Device]. The GID table ends with its last entry
-// that is not empty.
+// that is not empty; those of other network namespaces are empty in it.
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	if err := d.enter(); err != nil {
 		return hca.PortAttr{}, refused("query_port", d.portName(port), err)
@@ -29,7 +29,11 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	if err != nil {
 		return hca.PortAttr{}, err
 	}
-	p.GIDs = gidTable(entries, port, p.ActiveMTU, int(a.gid_tbl_len))
+	here, err := addresses()
+	if err != nil {
+		return p, refused("query_port", d.portName(port), err)
+	}
+	p.GIDs = gidTable(usableHere(entries, here), port, p.ActiveMTU, int(a.gid_tbl_len))
 	p.GUID = portGUID(p.GIDs)
 	p.PKeys, err = d.pkeys(port, int(a.pkey_tbl_len))
 	return p, err
@@ -59,6 +63,27 @@ func (d *Device) gids() ([]cGIDEntry, error) {
 		return nil, failed("query_gid", d.attr.Name, syscall.Errno(-n))
 	}
 	return entries[:n], nil
+}
+
+// usableHere leaves out the GIDs of other network namespaces. Where namespaces
+// share RDMA devices (the default: rdma-system(8)), a table has the addresses of
+// all of them, as of a container's macvlan on the NIC, and the index of such a
+// netdev means another one here, or none. Link-local GIDs all stay: the default
+// one is there before its netdev has that address, and no event tells when.
+func usableHere(entries []cGIDEntry, here map[address]bool) (out []cGIDEntry) {
+	for _, e := range entries {
+		a := gidAddress(&e)
+		if a.index == 0 || a.addr.IsLinkLocalUnicast() || here[a] {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// gidAddress is what a RoCE GID is: an address of a netdev; index 0 where none is
+// known.
+func gidAddress(e *cGIDEntry) address {
+	return address{int(e.ndev_ifindex), hca.GID(e.gid).Addr()}
 }
 
 // portGUID is the interface ID of GID 0 (IBA 4.1.1): the GUID of the port, on

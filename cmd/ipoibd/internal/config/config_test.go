@@ -117,7 +117,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
 		{"HCA", "devices:\n  - {name: a, device: a/b}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "a/b" is neither soft nor`},
 		{"HCA shared", "devices:\n  - {name: a, device: rxe0}\n  - {name: b, device: rxe0}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].device: device "a" uses this HCA already`},
-		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is none of`},
+		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
 		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: is for real HCAs"},
 		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: belongs to the software HCA alone"},
 		{"peers of real", "devices:\n  - {device: rxe0, peers: [a]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].peers: belongs to the software HCA alone"},

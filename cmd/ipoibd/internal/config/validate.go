@@ -118,7 +118,7 @@ func (d *Device) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".device", fmt.Sprintf("%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)})
 	}
 	if !slices.Contains(resets, d.Reset) {
-		ps = append(ps, problem{at + ".reset", fmt.Sprintf("%q is none of none, link, driver, pci", d.Reset)})
+		ps = append(ps, problem{at + ".reset", fmt.Sprintf("%q is not one of none, link, driver, pci", d.Reset)})
 	}
 	if d.IsSoft() {
 		ps = append(ps, d.Soft.problems(at)...)

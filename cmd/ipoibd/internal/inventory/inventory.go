@@ -51,7 +51,7 @@ func Local(open func(string) (hca.Device, error)) System {
 func listAll() ([]rdma.Device, error) {
 	devices, err := rdma.List()
 	for i := range devices {
-		devices[i].ReadGIDs()
+		err = errors.Join(err, devices[i].ReadGIDs())
 	}
 	return devices, err
 }
@@ -102,7 +102,7 @@ func softPort(s wire.State) Port {
 		p.Trouble = append(p.Trouble, fmt.Sprintf("%s is down, or has no carrier", s.Name))
 	}
 	for i, a := range s.Addrs {
-		p.GIDs = append(p.GIDs, rdma.GID{Index: i, GID: hca.GIDFromAddr(a), Type: hca.GIDTypeRoCEv2, Netdev: s.Name})
+		p.GIDs = append(p.GIDs, rdma.GID{Index: i, GID: hca.GIDFromAddr(a), Type: hca.GIDTypeRoCEv2, Netdev: s.Name, Here: true})
 	}
 	if len(s.Addrs) == 0 {
 		p.Trouble = append(p.Trouble, fmt.Sprintf("%s has no IP address", s.Name))

@@ -47,7 +47,7 @@ func system(t *testing.T, devices ...rdma.Device) System {
 
 // device is a RoCE device without a fault.
 func device(name string) rdma.Device {
-	gid := rdma.GID{Index: 1, GID: hca.GIDFromAddr(addr), Type: hca.GIDTypeRoCEv2, Netdev: "eth1"}
+	gid := rdma.GID{Index: 1, GID: hca.GIDFromAddr(addr), Type: hca.GIDTypeRoCEv2, Netdev: "eth1", Here: true}
 	return rdma.Device{
 		Name: name, NodeType: "CA", NodeGUID: hca.GUID{7: 1}, PCIAddr: "0000:03:00.0", Verbs: "uverbs0",
 		Ports: []rdma.Port{{Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []rdma.GID{gid}}},
@@ -107,6 +107,7 @@ func TestTroubles(t *testing.T) {
 		{"port down", func(d *rdma.Device, _ *System) { d.Ports[0].State = hca.PortDown }, 1, "1: it is not active"},
 		{"no GID", func(d *rdma.Device, _ *System) { d.Ports[0].GIDs = []rdma.GID{} }, 1, "1: it has no GID"},
 		{"RoCE v1", func(d *rdma.Device, _ *System) { d.Ports[0].GIDs[0].Type = hca.GIDTypeRoCEv1 }, 1, "1: all its GIDs are of type RoCE v1"},
+		{"of a container", func(d *rdma.Device, _ *System) { d.Ports[0].GIDs[0].Here = false }, 1, "1: none of its GIDs is an address in this network namespace"},
 		{"InfiniBand", func(d *rdma.Device, _ *System) { d.Ports[0].LinkLayer = hca.LinkLayerInfiniBand }, 1, "1: its link layer is InfiniBand, which is not supported yet"},
 		{"SM LID 0", func(d *rdma.Device, _ *System) { d.Ports[0].LinkLayer = hca.LinkLayerInfiniBand }, 1, "1: SM LID is 0"},
 		{"GUID 0", func(d *rdma.Device, _ *System) { d.NodeGUID = hca.GUID{} }, 1, "its node GUID is 0"},

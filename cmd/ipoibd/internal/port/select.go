@@ -16,7 +16,7 @@ var (
 	ErrLinkLayer = errors.New("link layer InfiniBand is not supported yet: groups have to be joined at the subnet manager; " +
 		"only ports with link layer Ethernet (RoCE v2) can be used")
 	ErrDown    = errors.New("port is not active")
-	ErrNoGID   = errors.New("port has no usable GID: its netdev needs an IP address")
+	ErrNoGID   = errors.New("port has no usable GID")
 	ErrGIDType = errors.New("only GIDs of type RoCE v2 can be used")
 	ErrNoPKey  = errors.New("P_Key is not in the port's table, or as that of a limited member only")
 	ErrNoMTU   = errors.New("underlay MTU too small")
@@ -146,7 +146,7 @@ func usable(e hca.GIDEntry) bool { return !e.GID.IsZero() && e.Type == hca.GIDTy
 func noGID(table []hca.GIDEntry) error {
 	i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return !e.GID.IsZero() })
 	if i < 0 {
-		return ErrNoGID
+		return fmt.Errorf("%w: the netdev under it needs an IP address", ErrNoGID)
 	}
 	return fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s", ErrNoGID, ErrGIDType, i, table[i].Type)
 }
@@ -166,7 +166,7 @@ func findAddr(table []hca.GIDEntry, a netip.Addr) (int, error) {
 	if other >= 0 {
 		return 0, fmt.Errorf("%s: %w", a, typeError(other, table[other]))
 	}
-	return 0, fmt.Errorf("%s: %w", a, ErrNoGID)
+	return 0, fmt.Errorf("%w: none is %s; 'ipoibd devices' lists them", ErrNoGID, a)
 }
 
 func findIndex(table []hca.GIDEntry, i int) (int, error) {

@@ -105,6 +105,25 @@ func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
 	}
 }
 
+// What is wrong about a GID is said of the one that was asked for.
+func TestNoGIDSaysWhy(t *testing.T) {
+	outside := 9
+	for want, w := range map[string]Want{
+		"port has no usable GID: none is 10.9.0.2; 'ipoibd devices' lists them": {GID: netip.MustParseAddr("10.9.0.2")},
+		"port has no usable GID: there is no index 9, the table has 1 entries":  {GIDIndex: &outside},
+		"port has no usable GID: the netdev under it needs an IP address":       {},
+	} {
+		a := attr(entry("10.0.0.1", 1448))
+		if w == (Want{}) {
+			a.GIDs = nil
+		}
+		w.Port, w.PKey = 1, 0xffff
+		if _, err := MakePlan(a, w); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 func TestInfiniBandIsRefused(t *testing.T) {
 	a := attr(ofType(entry("fe80::1", 2044), hca.GIDTypeIB))
 	a.LinkLayer, a.State = hca.LinkLayerInfiniBand, hca.PortInit

@@ -1,0 +1,42 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"ipoibd/hca"
+)
+
+// address is one of the interface with an index.
+type address struct {
+	index int
+	addr  netip.Addr
+}
+
+// dumpTries bounds how often a list is taken that changes while it is read.
+const dumpTries = 5
+
+// addresses are those of the calling thread's network namespace.
+func addresses() (map[address]bool, error) {
+	var list []netlink.Addr
+	var err error
+	for range dumpTries {
+		list, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: list addresses: %w", hca.ErrNoMemory, err)
+	}
+	out := make(map[address]bool, len(list))
+	for _, a := range list {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			out[address{a.LinkIndex, ip.Unmap()}] = true
+		}
+	}
+	return out, nil
+}

@@ -265,26 +265,39 @@ func (d *DeviceLadder) resume(now time.Time) {
 }
 
 // done takes the result of the operation under way; any other is stale. A drop
-// that is ClassTransient has let the device go, but others did not: it can be
-// opened again, and was not reset (R16).
+// has let the device go, and yet there was no reset, if it is ClassTransient, where
+// others did not (R16), or ClassDeviceError, where the reset failed.
 func (d *DeviceLadder) done(now time.Time, ev Done) {
 	if !d.state.operating() || ev.Op != d.op.id {
 		d.history.counts.Stale++
 		return
 	}
-	ok, free := ev.Class == ClassSuccess, ev.Class == ClassSuccess || ev.Class == ClassTransient
-	d.view.held = d.opening() && ok || !d.opening() && !free
+	d.view.held = d.holds(ev.Class)
 	switch {
 	case ev.Class == ClassStuck:
 		d.result(now, deviceCauseTimeout)
-	case !ok && free && !d.opening():
+	case ev.Class == ClassTransient && !d.opening():
 		d.result(now, deviceCauseOthers)
-	case !ok:
+	case ev.Class != ClassSuccess:
 		d.result(now, deviceCauseFailed)
 	case d.state == DeviceDropping && !d.ordered() && d.budget.spent(now, RungDevice):
 		d.result(now, deviceCauseSpent)
 	default:
 		d.result(now, deviceCauseDone)
+	}
+}
+
+// holds reports whether the device is not free to be opened after a result. One that
+// needed its reset is not while that fails; one that somebody only ordered a reset
+// of goes on as it is.
+func (d *DeviceLadder) holds(c Class) bool {
+	switch {
+	case d.opening():
+		return c == ClassSuccess
+	case c == ClassDeviceError:
+		return !d.ordered()
+	default:
+		return c != ClassSuccess && c != ClassTransient
 	}
 }
 

@@ -30,7 +30,7 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	answered := ok && before.operating() && d.Op == w.op
 	if answered {
 		opened := before == DeviceOpening || before == DeviceRetrying
-		w.closed = opened != (d.Class == ClassSuccess || d.Class == ClassTransient && !opened)
+		w.closed = opened != (d.Class == ClassSuccess || !opened && (d.Class == ClassTransient || d.Class == ClassDeviceError))
 		w.op = 0
 	}
 	for _, a := range w.d.Step(w.now, ev, nil) {

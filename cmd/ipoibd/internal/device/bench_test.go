@@ -44,6 +44,7 @@ type slot struct {
 	changed chan struct{}   // closed and made anew by each change
 	slow    time.Duration   // that opening takes
 	mute    bool            // changes are not told
+	stiff   error           // what resets fail with
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // likewise
 	done    done
@@ -97,6 +98,9 @@ func (s *slot) reset(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done.resets++
+	if s.stiff != nil {
+		return s.stiff
+	}
 	s.faults.Clear()
 	s.faults.Release()
 	return s.port.Close()

@@ -130,14 +130,16 @@ func (o *owner) finishLeaving() bool {
 }
 
 // result says whether the Drop is over, and how. A zombie that no reset has freed
-// the device of holds it still; where it is others who hold it, it can be opened
-// again as it is.
+// the device of holds it still; where it is others who hold it, or the reset failed,
+// it can be opened again as it is.
 func (l *leaving) result() (class qprecovery.Class, over bool) {
 	switch {
 	case l.reset && l.outcome == reset.OutcomeTimeout:
 		return qprecovery.ClassStuck, true
 	case l.reset && l.outcome == reset.OutcomeHeld && l.closed:
 		return qprecovery.ClassTransient, true
+	case l.reset && l.outcome == reset.OutcomeFailed && l.closed:
+		return qprecovery.ClassDeviceError, true
 	case l.reset && l.outcome > reset.OutcomeDone:
 		return qprecovery.ClassRefused, true
 	case !l.closed, l.reset && l.outcome == reset.OutcomeNone:

@@ -359,3 +359,23 @@ func TestR28DevicesAreApart(t *testing.T) {
 		}
 	})
 }
+
+// A device that works goes on as it is where the reset that was ordered fails, and
+// the operator reads that it was not reset.
+func TestR06OrderedResetFails(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.newUser(time.Second)
+		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
+		if err := b.Reset(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := b.healthy(time.Second + soon); s.Instance != 2 || b.slot.did().resets != 1 {
+			t.Errorf("instance %d after %d resets", s.Instance, b.slot.did().resets)
+		}
+		if notes := b.notes(); !slices.Equal(notes, []string{"not reset: reset_failed"}) {
+			t.Errorf("the operator reads %q", notes)
+		}
+		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonOperator), rung(qprecovery.RungWait, qprecovery.ReasonVerbFailed))
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -81,14 +82,33 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// onNoDisk reports whether a path leads to what the kernel makes up: in /proc,
-// or a namespace that one finds there. A link to a file on a disk is not one.
+// verbsFolder has the nodes of RDMA devices, in a file system that the kernel fills.
+const verbsFolder = "/dev/infiniband/"
+
+// onNoDisk reports whether a path leads to what the kernel makes up: in /proc or
+// /sys, a namespace that one finds there, or an RDMA device. A link to a file on
+// a disk is not one; what is not there is where its folder is.
 func onNoDisk(path string) bool {
-	var fs unix.Statfs_t
-	if !filepath.IsAbs(path) || unix.Statfs(path, &fs) != nil {
+	if !filepath.IsAbs(path) {
 		return false
 	}
-	return fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.NSFS_MAGIC
+	var fs unix.Statfs_t
+	switch err := unix.Statfs(path, &fs); {
+	case err == unix.ENOENT || err == unix.ENOTDIR: // the root is always there
+		return onNoDisk(filepath.Dir(path))
+	case err != nil:
+		return false
+	}
+	switch fs.Type {
+	case unix.PROC_SUPER_MAGIC, unix.NSFS_MAGIC, unix.SYSFS_MAGIC:
+		return true
+	}
+	return strings.HasPrefix(path, verbsFolder) && isDevice(path)
+}
+
+func isDevice(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR
 }
 
 // pathAt reads a string of this process at an address, up to the end of the

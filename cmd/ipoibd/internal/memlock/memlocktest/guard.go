@@ -56,7 +56,7 @@ func (g *Guard) watch() {
 		if errno := ioctl(g.listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); errno != 0 {
 			continue // a signal came, or the thread that asked is gone
 		}
-		path := pathAt(uintptr(q.args[1]))
+		path := absolute(int32(q.args[0]), pathAt(uintptr(q.args[1])))
 		if !onNoDisk(path) {
 			fmt.Fprintf(os.Stderr, "memlocktest: thread %d opens %q\n", q.thread, path)
 			_ = unix.Tgkill(os.Getpid(), int(q.thread), unix.SIGSYS)
@@ -80,6 +80,16 @@ func (g *Guard) note(path string) {
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
 	return errno
+}
+
+// absolute is a path of an openat: what is relative is so to a folder that is open.
+func absolute(dir int32, path string) string {
+	if filepath.IsAbs(path) || dir == unix.AT_FDCWD {
+		return path
+	}
+	link := make([]byte, unix.PathMax)
+	n, _ := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir), link)
+	return filepath.Join(string(link[:max(n, 0)]), path)
 }
 
 // verbsFolder has the nodes of RDMA devices, in a file system that the kernel fills.

@@ -25,6 +25,15 @@ type order struct {
 
 func (o order) id() uint64 { return uint64(uint32(o.result)) | uint64(o.errno)<<32 | uint64(o.bad)<<48 }
 
+// However the user wants it, libibverbs keeps what events name.
+func TestKeepsObjectsOfLostDevices(t *testing.T) {
+	if os.Getenv(fakeEnv) == "" {
+		withFake(t)
+		return
+	}
+	fakeQP(t)
+}
+
 // However a provider says that it did not take a batch, it is heard.
 func TestPostRefused(t *testing.T) {
 	if os.Getenv(fakeEnv) == "" {
@@ -101,7 +110,8 @@ func withFake(t *testing.T) {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	child := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	child.Env = append(os.Environ(), fakeEnv+"=1", "LD_LIBRARY_PATH="+dir)
+	child.Env = append(os.Environ(), fakeEnv+"=1", "LD_LIBRARY_PATH="+dir,
+		"RDMAV_ALLOW_DISASSOC_DESTROY=1", "MLX4_DEVICE_FATAL_CLEANUP=1")
 	out, err := child.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(offsetof(struct shim_ud, ah) == offsetof(struct ibv_send_wr, wr.ud.ah) - offsetof(struct ibv_send_wr, wr) &&
@@ -56,8 +57,19 @@ static const char *missing(const char *name)
 	return text;
 }
 
+// keep_objects makes libibverbs keep its part of an object until the events that
+// name it are acknowledged, also of a device that is gone: who lets it do without
+// must not fetch events meanwhile (ibv_open_device.3). MLX4_DEVICE_FATAL_CLEANUP is
+// the older name (libibverbs/init.c).
+static void keep_objects(void)
+{
+	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
+	unsetenv("MLX4_DEVICE_FATAL_CLEANUP");
+}
+
 const char *shim_load(void)
 {
+	keep_objects();
 	void *so = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!so)
 		return dlerror();

@@ -57,6 +57,10 @@ static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *wc) { return 0; }
 
 struct ibv_device **ibv_get_device_list(int *n)
 {
+	if (getenv("RDMAV_ALLOW_DISASSOC_DESTROY") || getenv("MLX4_DEVICE_FATAL_CLEANUP")) {
+		errno = EPERM; // libibverbs would free what an event names
+		return NULL;
+	}
 	struct ibv_device **list = calloc(2, sizeof(*list));
 	list[0] = &device;
 	return list;

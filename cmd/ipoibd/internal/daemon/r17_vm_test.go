@@ -5,6 +5,7 @@ package daemon
 import (
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -46,4 +47,35 @@ func resetReal(t *testing.T, how config.Reset) {
 	opts := options()
 	opts.OpenHCA, opts.Remove = verbs.Open, true
 	resetWithoutDisk(t, cfg, opts)
+	for _, library := range []string{"/libibverbs.so", "/librxe-"} {
+		wholeInMemory(t, library)
+	}
+}
+
+// wholeInMemory checks of a shared library that no page of it is left to be read:
+// proc_pid_smaps(5).
+func wholeInMemory(t *testing.T, library string) {
+	t.Helper()
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	must(t, err)
+	var mapping, size string
+	found := 0
+	for line := range strings.Lines(string(smaps)) {
+		field, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch {
+		case strings.Contains(field, "-"): // an address range
+			mapping = line
+		case !strings.Contains(mapping, library) || !strings.Contains(mapping, " r"):
+		case field == "Size":
+			size = value
+		case field == "Rss":
+			found++
+			if value != size {
+				t.Errorf("%s of %s in memory: %s", value, size, mapping)
+			}
+		}
+	}
+	if found == 0 {
+		t.Errorf("%s is not mapped", library)
+	}
 }

@@ -61,7 +61,8 @@ func wholeInMemory(t *testing.T, library string) {
 	var mapping, size string
 	found := 0
 	for line := range strings.Lines(string(smaps)) {
-		field, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
 		switch {
 		case strings.Contains(field, "-"): // an address range
 			mapping = line

@@ -68,11 +68,12 @@ func ahAttr(s *hca.AHSpec) (a C.struct_ibv_ah_attr) {
 	return a
 }
 
-// whyNoAH tells the two cases of ENODATA apart (rdma_get_gid_attr in
-// drivers/infiniband/core/cache.c): the GID has left its table, or the netdev
-// went, and all with it.
+// whyNoAH tells two cases apart: the GID has left its table (ENODATA, of
+// rdma_get_gid_attr in drivers/infiniband/core/cache.c) or lost its netdev
+// (ENODEV, of rdma_read_gid_attr_ndev_rcu there), which may be a VLAN among
+// others; or all of the device went.
 func (d *Device) whyNoAH(err error, port uint8) error {
-	if !errors.Is(err, syscall.ENODATA) {
+	if !errors.Is(err, syscall.ENODATA) && !errors.Is(err, syscall.ENODEV) {
 		return err
 	}
 	if _, lost := d.portAttr(port); errors.Is(lost, hca.ErrIO) {

@@ -7,6 +7,8 @@ package verbs
 import "C"
 
 import (
+	"errors"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -17,6 +19,7 @@ import (
 type Device struct {
 	life
 	ctx     *C.struct_ibv_context
+	sysfs   *os.Root // its folder
 	attr    hca.DeviceAttr
 	maxGIDs int // entries of the GID tables of all ports
 	async   asyncReader
@@ -31,18 +34,30 @@ func Open(name string) (hca.Device, error) {
 	if err := load(); err != nil {
 		return nil, refused(verbOpen, name, err)
 	}
-	cname := C.CString(name)
-	defer C.free(unsafe.Pointer(cname))
-	ctx, err := C.shim_open(cname)
-	if ctx == nil {
-		return nil, failedNull(verbOpen, name, err)
+	sysfs, err := openSysfs(name)
+	if err != nil {
+		return nil, err
 	}
-	d := &Device{ctx: ctx}
-	if err := d.inquire(name); err != nil {
-		C.shim_close(ctx)
+	d := &Device{sysfs: sysfs}
+	if err := d.open(name, verbsOf(sysVerbs, name)); err != nil {
+		_ = sysfs.Close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// open opens a verbs interface.
+func (d *Device) open(name, verbs string) (err error) {
+	cverbs := C.CString(verbs)
+	defer C.free(unsafe.Pointer(cverbs))
+	if d.ctx, err = C.shim_open(cverbs); d.ctx == nil {
+		return failedNull(verbOpen, name, err)
+	}
+	if err := d.inquire(name); err != nil {
+		C.shim_close(d.ctx)
+		return err
+	}
+	return nil
 }
 
 // inquire learns what does not change, and makes the events readable.
@@ -70,13 +85,13 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 // Counters implements [hca.Device]: those of the ports, as the kernel has them,
 // and the events that were dropped because the contract has none like them.
 func (d *Device) Counters() []hca.Counter {
-	return append(portCounters(d.attr.Name), hca.Counter{Name: "events_unknown", Value: d.async.unknown.Load()})
+	return append(portCounters(d.sysfs.FS()), hca.Counter{Name: "events_unknown", Value: d.async.unknown.Load()})
 }
 
 // Close implements [hca.Device].
 func (d *Device) Close() error {
 	return refused("close_device", d.attr.Name, d.close(func() error {
-		err := d.async.close()
+		err := errors.Join(d.async.close(), d.sysfs.Close())
 		if e := failed("close_device", d.attr.Name, errno(C.shim_close(d.ctx))); e != nil {
 			return e
 		}

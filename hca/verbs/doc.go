@@ -19,14 +19,15 @@
 //
 // # Life and death of an object
 //
-// A call enters the object that it uses; close waits for those calls, refuses
-// while there are children, and destroys. No lock of one object is held while
-// another one's verb is in the kernel, so a verb that hangs holds up the closing
-// of its own object and nothing else. An object of a device that was removed
-// closes like any other: the kernel has destroyed its side already, and answers
-// EIO. libibverbs keeps its own part of it then, which costs memory at each such
-// removal; RDMAV_ALLOW_DISASSOC_DESTROY would free it, but forbids to fetch events
-// meanwhile (ibv_open_device.3).
+// A call enters the objects that it uses; close refuses while there are
+// children, lets no more calls in, waits for those under way, and destroys. So a
+// verb that hangs holds up the closing of what it uses and, of a queue pair, its
+// other Modifys, and nothing else: posting and polling go on. An object of a
+// device that was removed closes like any other: the kernel has destroyed its
+// side already, and answers EIO. libibverbs keeps its own part of it then, which
+// costs memory at each such removal; RDMAV_ALLOW_DISASSOC_DESTROY would free it,
+// but forbids to fetch events meanwhile (ibv_open_device.3), so it is taken out
+// of the environment.
 //
 // # Waiting
 //

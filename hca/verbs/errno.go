@@ -33,6 +33,8 @@ var rules = []rule{
 	{verbPostRecv, hca.ErrQueueFull, []syscall.Errno{syscall.ENOMEM}},
 	// The neighbour is resolved (addr.c), on rxe for about a second; the others say the same of a route.
 	{verbCreateAH, hca.ErrTimeout, []syscall.Errno{syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.EHOSTDOWN}},
+	// The GID's netdev went (cache.c); whether the device went too is asked then.
+	{verbCreateAH, hca.ErrInvalid, []syscall.Errno{syscall.ENODEV}},
 	// No device of that name, it went while it was opened, or (ibv_get_device_list.3, ENOSYS) a kernel without any.
 	{verbOpen, hca.ErrNoDevice, []syscall.Errno{syscall.ENOENT, syscall.ENODEV, syscall.ENXIO, syscall.ENOSYS}},
 	// A firmware that does not answer a command (mlx5 cmd.c).

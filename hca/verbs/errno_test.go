@@ -35,7 +35,8 @@ func TestSentinelOf(t *testing.T) {
 		{verbCreateAH, syscall.EHOSTUNREACH, hca.ErrTimeout},
 		{verbCreateAH, syscall.ENETUNREACH, hca.ErrInvalid}, // of the port, no failure of the device
 		{verbCreateAH, syscall.ENODATA, hca.ErrInvalid},
-		{verbCreateAH, syscall.ENODEV, hca.ErrIO},
+		{verbCreateAH, syscall.ENODEV, hca.ErrInvalid}, // of the GID; what the port says counts
+		{verbCreateAH, syscall.EIO, hca.ErrIO},
 		{any, syscall.EHOSTUNREACH, hca.ErrInvalid},
 		{verbOpen, syscall.ENODEV, hca.ErrNoDevice},
 		{verbOpen, syscall.ENOENT, hca.ErrNoDevice},

@@ -16,9 +16,12 @@ type life struct {
 	children atomic.Int32
 }
 
-// enter begins a call that uses the object; leave ends it. ErrClosed.
+// enter begins a call that uses the object; leave ends it. It never blocks: while
+// close waits or destroys, which may take for ever, the answer is ErrClosed too.
 func (l *life) enter() error {
-	l.mu.RLock()
+	if !l.mu.TryRLock() {
+		return hca.ErrClosed
+	}
 	if l.closed {
 		l.mu.RUnlock()
 		return hca.ErrClosed
@@ -35,6 +38,9 @@ func (l *life) adopt() { l.children.Add(1) }
 // while it has children. Where destroying fails the object lives on, unless the
 // device is gone, and the object with it.
 func (l *life) close(destroy func() error, parents ...*life) error {
+	if l.children.Load() > 0 { // told without a moment in which calls are refused
+		return hca.ErrBusy
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

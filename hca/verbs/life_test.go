@@ -78,8 +78,8 @@ func TestLifeCloseWaits(t *testing.T) {
 	done := make(chan error)
 	var destroyed atomic.Bool
 	go func() { done <- l.close(func() error { destroyed.Store(true); return nil }) }()
-	for l.mu.TryRLock() { // until close waits for us
-		l.mu.RUnlock()
+	for l.enter() == nil { // until close waits for us
+		l.leave()
 		runtime.Gosched()
 	}
 	if destroyed.Load() {
@@ -88,5 +88,26 @@ func TestLifeCloseWaits(t *testing.T) {
 	l.leave()
 	if err := <-done; err != nil || !destroyed.Load() {
 		t.Errorf("close: %v, destroyed %v", err, destroyed.Load())
+	}
+}
+
+// A destroy that hangs holds up nobody else, and one that fails lets calls in again.
+func TestLifeDestroyHangs(t *testing.T) {
+	var l life
+	hangs, end := make(chan struct{}), make(chan error)
+	done := make(chan error)
+	go func() {
+		done <- l.close(func() error { close(hangs); return <-end })
+	}()
+	<-hangs
+	if err := l.enter(); !errors.Is(err, hca.ErrClosed) {
+		t.Errorf("enter meanwhile: %v", err)
+	}
+	end <- hca.ErrBusy
+	if err := <-done; !errors.Is(err, hca.ErrBusy) {
+		t.Errorf("close: %v", err)
+	}
+	if err := l.enter(); err != nil {
+		t.Errorf("enter after: %v", err)
 	}
 }

@@ -89,6 +89,45 @@ func TestRemovedDeviceCloses(t *testing.T) {
 	}
 }
 
+// A device that gets another name, as udev gives it one a moment after it came,
+// goes on to answer, and is opened again by its new name alone.
+func TestRenamedDevice(t *testing.T) {
+	const netdev, before, after = "verbsname", "rxebefore", "rxeafter"
+	must := func(err error, what string) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: netdev}, PeerName: netdev + "2"}
+	must(netlink.LinkAdd(veth), "add veth")
+	t.Cleanup(func() { must(netlink.LinkDel(veth), "delete veth") }) // waits until the device is closed
+	must(netlink.RdmaLinkAdd(before, "rxe", netdev), "add rxe")
+	link, err := netlink.RdmaLinkByName(before)
+	must(err, "find rxe")
+	opened := func(name string) hca.Device {
+		dev, err := verbs.Open(name)
+		must(err, "open "+name)
+		t.Cleanup(func() { must(dev.Close(), "close") })
+		return dev
+	}
+	dev := opened(before)
+	must(netlink.RdmaLinkSetName(link, after), "rename")
+	if port, err := dev.QueryPort(1); err != nil || len(port.PKeys) == 0 {
+		t.Errorf("query port once it is renamed: %+v, %v", port, err)
+	}
+	if n := len(dev.Counters()); n < 2 {
+		t.Errorf("%d counters once it is renamed", n)
+	}
+	must(dev.Close(), "close")
+	if _, err := opened(after).QueryPort(1); err != nil {
+		t.Errorf("query port of %s: %v", after, err)
+	}
+	if dev, err := verbs.Open(before); !errors.Is(err, hca.ErrNoDevice) {
+		t.Errorf("open by the old name: %v", errors.Join(err, dev.Close()))
+	}
+}
+
 // awaitGone waits until the device says that it is gone.
 func awaitGone(s *station.Station) {
 	s.Helper()

@@ -69,8 +69,8 @@ func (q *QP) prepare(from, to hca.QPState) error {
 		init := hca.QPAttr{State: hca.QPInit, Port: 1}
 		return q.modify(&init, hca.AttrState|hca.UDTransition(from, hca.QPInit).Required)
 	case from == hca.QPSQD && to == hca.QPReset:
-		// A queue that is still draining refuses all but ERR (rxe_qp_chk_attr in
-		// sw/rxe/rxe_qp.c), and what it flushes is dropped by RESET.
+		// A queue that is still draining refuses all but ERR (sw/rxe/rxe_qp.c), and
+		// what it flushes is dropped by RESET.
 		return q.modify(&hca.QPAttr{State: hca.QPErr}, hca.AttrState)
 	case from == hca.QPSQD && to != hca.QPErr:
 		return q.drain()

@@ -6,7 +6,6 @@ package verbs
 import "C"
 
 import (
-	"encoding/binary"
 	"fmt"
 	"syscall"
 
@@ -35,8 +34,8 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	}
 	p.GIDs = gidTable(usableHere(entries, here), port, p.ActiveMTU, int(a.gid_tbl_len))
 	p.GUID = portGUID(p.GIDs)
-	p.PKeys, err = d.pkeys(port, int(a.pkey_tbl_len))
-	return p, err
+	p.PKeys, err = readPKeys(d.sysfs.FS(), port, int(a.pkey_tbl_len))
+	return p, refused("query_pkey", d.portName(port), err)
 }
 
 // portName names a port as the kernel does: "mlx5_0/1".
@@ -93,18 +92,4 @@ func portGUID(gids []hca.GIDEntry) (g hca.GUID) {
 		copy(g[:], gids[0].GID[8:])
 	}
 	return g
-}
-
-func (d *Device) pkeys(port uint8, n int) ([]hca.PKey, error) {
-	keys := make([]hca.PKey, n)
-	for i := range keys {
-		var raw [2]byte // a __be16
-		var key C.uint16_t
-		if err := failed("query_pkey", d.portName(port), errno(C.shim_query_pkey(d.ctx, C.uint8_t(port), C.int(i), &key))); err != nil {
-			return nil, err
-		}
-		binary.NativeEndian.PutUint16(raw[:], uint16(key))
-		keys[i] = hca.PKey(binary.BigEndian.Uint16(raw[:]))
-	}
-	return keys, nil
 }

@@ -18,7 +18,8 @@ func liveAH(pd *PD) *AH {
 	return a
 }
 
-func store[T any](p *atomic.Pointer[T]) { p.Store(new(T)) }
+// store stores a pointer that C may keep, for good.
+func store[T any](p *atomic.Pointer[T]) { p.Store(&array[T](1)[0]) }
 
 func sendTo(id uint64, ah hca.AH, list ...hca.SGE) hca.SendWR {
 	return hca.SendWR{ID: id, SGList: list, UD: hca.UDDest{AH: ah, QPN: 0x22, QKey: 0xb1b}}

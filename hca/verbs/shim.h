@@ -13,12 +13,12 @@
 // why it could not. It is called once, before everything else.
 const char *shim_load(void);
 
-// shim_open opens a device by name: ENODEV where the kernel has none of it.
-struct ibv_context *shim_open(const char *name);
+// shim_open opens a device by its verbs interface, such as uverbs0: ENODEV where
+// the kernel has none of it.
+struct ibv_context *shim_open(const char *interface);
 int shim_close(struct ibv_context *ctx);
 int shim_query_device(struct ibv_context *ctx, struct ibv_device_attr *attr);
 int shim_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr);
-int shim_query_pkey(struct ibv_context *ctx, uint8_t port, int index, uint16_t *pkey);
 
 // shim_query_gids stores the GIDs of all ports, empty entries left out, and
 // returns how many, or an errno below 0.

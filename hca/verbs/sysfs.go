@@ -1,17 +1,76 @@
 package verbs
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"ipoibd/hca"
 )
 
-// sysClass has a folder for each RDMA device (Documentation/ABI/stable/sysfs-class-infiniband).
-const sysClass = "/sys/class/infiniband"
+// Folders with one for each RDMA device, and for each verbs interface
+// (Documentation/ABI/stable/sysfs-class-infiniband).
+const (
+	sysClass = "/sys/class/infiniband"
+	sysVerbs = "/sys/class/infiniband_verbs"
+)
+
+// openSysfs opens the folder of a device. It stays that device's when the device
+// gets another name, as udev may give it one a moment after it came, and when
+// another one gets its name.
+func openSysfs(name string) (*os.Root, error) {
+	root, err := os.OpenRoot(path.Join(sysClass, name))
+	if err != nil {
+		return nil, sysfsError(verbOpen, name, err)
+	}
+	return root, nil
+}
+
+// sysfsError is the error of a file: failed, where an errno is behind it.
+func sysfsError(verb, on string, err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return failed(verb, on, errno)
+	}
+	return refused(verb, on, fmt.Errorf("%w: %w", hca.ErrInvalid, err))
+}
+
+// verbsOf returns the verbs interface, such as uverbs0, of the device that has a
+// name now: libibverbs goes on to call a device what it was called when it was
+// listed first (same_sysfs_dev in libibverbs/init.c). Empty for none.
+func verbsOf(classDir, name string) string {
+	files, _ := filepath.Glob(path.Join(classDir, "*", "ibdev"))
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(text)) == name {
+			return path.Base(path.Dir(file))
+		}
+	}
+	return ""
+}
+
+// readPKeys reads the P_Key table of a port, such as "0xffff" in ports/1/pkeys/0.
+// Only a device that was removed has none.
+func readPKeys(device fs.FS, port uint8, n int) ([]hca.PKey, error) {
+	keys := make([]hca.PKey, n)
+	for i := range keys {
+		text, err := fs.ReadFile(device, fmt.Sprintf("ports/%d/pkeys/%d", port, i))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", hca.ErrIO, err)
+		}
+		key, err := strconv.ParseUint(strings.TrimSpace(string(text)), 0, 16)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", hca.ErrInvalid, err)
+		}
+		keys[i] = hca.PKey(key)
+	}
+	return keys, nil
+}
 
 // pciAddr returns the PCI address of a device, empty when it is on another bus.
 func pciAddr(name string) string {
@@ -27,11 +86,11 @@ func pciAddr(name string) string {
 // portCounters reads the counters of a device's ports, the drops of the driver
 // among them: those of InfiniBand, and the driver's own. It skips what is no
 // number.
-func portCounters(name string) (out []hca.Counter) {
+func portCounters(device fs.FS) (out []hca.Counter) {
 	for _, pattern := range []string{"counters", "hw_counters"} {
-		files, _ := filepath.Glob(path.Join(sysClass, name, "ports/*", pattern, "*"))
+		files, _ := fs.Glob(device, path.Join("ports/*", pattern, "*"))
 		for _, file := range files {
-			if c, ok := readCounter(file); ok {
+			if c, ok := readCounter(device, file); ok {
 				out = append(out, c)
 			}
 		}
@@ -39,11 +98,11 @@ func portCounters(name string) (out []hca.Counter) {
 	return out
 }
 
-// readCounter reads .../ports/1/counters/port_rcv_errors as port1_port_rcv_errors.
+// readCounter reads ports/1/counters/port_rcv_errors as port1_port_rcv_errors.
 // "lifespan" is a setting that lies among the driver's counters.
-func readCounter(file string) (hca.Counter, bool) {
+func readCounter(device fs.FS, file string) (hca.Counter, bool) {
 	port, name := path.Base(path.Dir(path.Dir(file))), path.Base(file)
-	text, err := os.ReadFile(file)
+	text, err := fs.ReadFile(device, file)
 	if err != nil || name == "lifespan" {
 		return hca.Counter{}, false
 	}

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
@@ -18,8 +19,9 @@ type waiter struct {
 	file *os.File // a duplicate: libibverbs closes its own
 	raw  syscall.RawConn
 
-	mu    sync.Mutex // guards woken, and the file's deadline
-	woken bool
+	mu     sync.Mutex // guards what follows, and the file's deadline
+	woken  bool
+	closed bool
 }
 
 // newWaiter makes fd non-blocking; the flag is of the open file, so libibverbs's
@@ -45,7 +47,10 @@ func newWaiter(fd int, name string) (*waiter, error) {
 
 // wait calls take, now and whenever there is something to read, until it
 // returns true, until the time until (zero: no limit) or until wake. One
-// goroutine waits. ErrClosed.
+// goroutine waits. Errors: ErrClosed, and ErrIO where nothing will ever be there
+// to read: of a device that was removed the kernel says EPOLLERR alone
+// (ib_uverbs_event_poll in drivers/infiniband/core/uverbs_main.c), upon which
+// Go's poller waits no more and take is not asked.
 func (w *waiter) wait(until time.Time, take func(fd uintptr) bool) error {
 	if w.begin(until) {
 		return nil
@@ -54,10 +59,13 @@ func (w *waiter) wait(until time.Time, take func(fd uintptr) bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.woken = false
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) { // the latter is the time, or wake
+	switch {
+	case err == nil || errors.Is(err, os.ErrDeadlineExceeded): // the latter is the time, or wake
 		return nil
+	case w.closed:
+		return hca.ErrClosed
 	}
-	return hca.ErrClosed
+	return fmt.Errorf("%w: %w", hca.ErrIO, err)
 }
 
 // begin sets the deadline, or reports that wake came before.
@@ -82,4 +90,9 @@ func (w *waiter) wake() {
 }
 
 // close ends waiting for good, and returns once take is not running any more.
-func (w *waiter) close() error { return w.file.Close() }
+func (w *waiter) close() error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	return w.file.Close()
+}

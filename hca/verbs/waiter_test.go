@@ -125,6 +125,44 @@ func TestWaiterClose(t *testing.T) {
 	}
 }
 
+// A descriptor of which poll says EPOLLERR and nothing else, as the kernel does
+// of a device that was removed, is in error and not closed: here the full end of a
+// pipe that nobody will read.
+func TestWaiterDeviceRemoved(t *testing.T) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	for block := make([]byte, 1<<12); ; {
+		if _, err := unix.Write(fds[1], block); err != nil {
+			break
+		}
+	}
+	w, err := newWaiter(fds[1], "full pipe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := func(uintptr) bool { return false }
+	done := make(chan error)
+	go func() { done <- w.wait(time.Now().Add(limit), never) }()
+	if err := unix.Close(fds[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, hca.ErrIO) || errors.Is(err, hca.ErrClosed) {
+		t.Errorf("wait during: %v", err)
+	}
+	if err := w.wait(time.Now().Add(limit), never); !errors.Is(err, hca.ErrIO) {
+		t.Errorf("wait after: %v", err)
+	}
+	if err := w.close(); err != nil {
+		t.Error(err)
+	}
+	if err := w.wait(time.Time{}, never); !errors.Is(err, hca.ErrClosed) || errors.Is(err, hca.ErrIO) {
+		t.Errorf("wait when closed: %v", err)
+	}
+}
+
 // What no poller can wait for is refused, not waited for.
 func TestWaiterRefusesFiles(t *testing.T) {
 	fd, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)

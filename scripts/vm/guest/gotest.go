@@ -38,6 +38,8 @@ func (g *Guest) RunTests(t *testing.T, binary string, limit time.Duration, env [
 	failed := reportTests(t, parseTests(t, p.Stdout()))
 	if !result.OK() && !failed {
 		t.Errorf("the tests in the guest: %v\n%s\n%s", result, tail([]byte(p.Stdout())), p.Stderr())
+	} else if !result.OK() {
+		t.Logf("the tests in the guest: %v\n%s", result, p.Stderr()) // of one that crashed
 	}
 	t.Logf("the tests in the guest took %v", time.Since(start).Round(time.Millisecond))
 }

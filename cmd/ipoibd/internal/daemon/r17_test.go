@@ -31,7 +31,7 @@ func TestR17DeviceReset(t *testing.T) {
 		return
 	}
 	underlay(t, "under0", 1)
-	resetWithoutDisk(t, configure(t, "ib0"))
+	resetWithoutDisk(t, configure(t, "ib0"), options())
 }
 
 // The same with other daemons invited to share the device.
@@ -43,15 +43,14 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	cfg := configure(t, "ib0")
 	socket := filepath.Join(filepath.Dir(cfg.Control), "r.sock")
 	cfg.Devices[0].Coordinator = socket
-	resetWithoutDisk(t, cfg)
+	resetWithoutDisk(t, cfg, options())
 	// To remove a folder that is not empty it would have to be opened.
 	must(t, os.Remove(socket+".lock"))
 }
 
-func resetWithoutDisk(t *testing.T, cfg *config.Config) {
+func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 	t.Helper()
 	must(t, netlink.LinkSetUp(find(t, "under0-peer")))
-	opts := options()
 	opts.AllowFaults, opts.LockMemory = true, true
 	r := start(t, cfg, opts)
 	must(t, netlink.LinkSetUp(find(t, "ib0")))

@@ -1,6 +1,7 @@
 package memlocktest
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -30,12 +31,16 @@ var deeds = []struct {
 		_, err := unix.Openat2(unix.AT_FDCWD, "/etc/hostname", &unix.OpenHow{})
 		return err
 	}},
+	{"opens a file in a folder that is open", true, func() error { _, err := etc.Open("hostname"); return err }},
 	{"asks the kernel", false, ask},
 	{"creates a file", true, func() error { _, err := os.Create("/dev/null"); return err }},
 	{"starts a program", true, func() error { return exec.Command("/bin/true").Run() }},
 	{"talks to itself", false, talk},
 	{"does nothing", false, func() error { return nil }},
 }
+
+// etc was opened before the filter was there.
+var etc, _ = os.OpenRoot("/etc")
 
 // talk uses what a device reset uses: memory, threads, sockets.
 func talk() error {
@@ -52,16 +57,28 @@ func talk() error {
 	return err
 }
 
-// ask opens what is in no file.
+// ask opens what is in no file, by its path or in a folder, or is not there.
 func ask() error {
-	for _, path := range []string{"/proc/self/status", "/proc/thread-self/ns/net"} {
-		f, err := os.Open(path)
-		if err != nil {
+	for _, open := range []func() (*os.File, error){
+		func() (*os.File, error) { return os.Open("/proc/self/status") },
+		func() (*os.File, error) { return os.Open("/proc/thread-self/ns/net") },
+		func() (*os.File, error) { return os.OpenInRoot("/sys", "kernel") },
+		func() (*os.File, error) { return os.Open("/sys/nowhere/at-all") },
+	} {
+		f, err := open()
+		switch {
+		case err == nil:
+			f.Close()
+		case !errors.Is(err, os.ErrNotExist):
 			return err
 		}
-		f.Close()
 	}
 	return nil
+}
+
+// asked is what ask opens, and how often.
+var asked = map[string]int{
+	"/proc/self/status": 1, "/proc/thread-self/ns/net": 1, "/sys": 1, "/sys/kernel": 1, "/sys/nowhere/at-all": 1,
 }
 
 func TestR17Filter(t *testing.T) {
@@ -102,7 +119,7 @@ func child(t *testing.T, name string) {
 			}
 			want := map[string]int{}
 			if d.name == "asks the kernel" {
-				want = map[string]int{"/proc/self/status": 1, "/proc/thread-self/ns/net": 1}
+				want = asked
 			}
 			if got := guard.Opened(); !maps.Equal(got, want) {
 				t.Errorf("opened %v, want %v", got, want)

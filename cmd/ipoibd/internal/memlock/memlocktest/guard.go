@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -55,7 +56,7 @@ func (g *Guard) watch() {
 		if errno := ioctl(g.listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); errno != 0 {
 			continue // a signal came, or the thread that asked is gone
 		}
-		path := pathAt(uintptr(q.args[1]))
+		path := absolute(int32(q.args[0]), pathAt(uintptr(q.args[1])))
 		if !onNoDisk(path) {
 			fmt.Fprintf(os.Stderr, "memlocktest: thread %d opens %q\n", q.thread, path)
 			_ = unix.Tgkill(os.Getpid(), int(q.thread), unix.SIGSYS)
@@ -81,14 +82,43 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// onNoDisk reports whether a path leads to what the kernel makes up: in /proc,
-// or a namespace that one finds there. A link to a file on a disk is not one.
+// absolute is a path of an openat: what is relative is so to a folder that is open.
+func absolute(dir int32, path string) string {
+	if filepath.IsAbs(path) || dir == unix.AT_FDCWD {
+		return path
+	}
+	link := make([]byte, unix.PathMax)
+	n, _ := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", dir), link)
+	return filepath.Join(string(link[:max(n, 0)]), path)
+}
+
+// verbsFolder has the nodes of RDMA devices, in a file system that the kernel fills.
+const verbsFolder = "/dev/infiniband/"
+
+// onNoDisk reports whether a path leads to what the kernel makes up: in /proc or
+// /sys, a namespace that one finds there, or an RDMA device. A link to a file on
+// a disk is not one; what is not there is where its folder is.
 func onNoDisk(path string) bool {
-	var fs unix.Statfs_t
-	if !filepath.IsAbs(path) || unix.Statfs(path, &fs) != nil {
+	if !filepath.IsAbs(path) {
 		return false
 	}
-	return fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.NSFS_MAGIC
+	var fs unix.Statfs_t
+	switch err := unix.Statfs(path, &fs); {
+	case err == unix.ENOENT || err == unix.ENOTDIR: // the root is always there
+		return onNoDisk(filepath.Dir(path))
+	case err != nil:
+		return false
+	}
+	switch fs.Type {
+	case unix.PROC_SUPER_MAGIC, unix.NSFS_MAGIC, unix.SYSFS_MAGIC:
+		return true
+	}
+	return strings.HasPrefix(path, verbsFolder) && isDevice(path)
+}
+
+func isDevice(path string) bool {
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR
 }
 
 // pathAt reads a string of this process at an address, up to the end of the

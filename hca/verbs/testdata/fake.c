@@ -1,0 +1,147 @@
+// A libibverbs with one device, for tests: its queue pair does what the wr_id of
+// the first request of a batch says.
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#undef ibv_get_device_list
+#undef ibv_query_port
+#undef ibv_reg_mr
+
+static struct ibv_device device = {.name = "fake0", .dev_name = "uverbs0"};
+static struct ibv_context context;
+static struct ibv_pd pd = {.context = &context};
+static struct ibv_cq cq = {.context = &context};
+static struct ibv_qp qp = {.context = &context, .qp_num = 0x11};
+static enum ibv_qp_state state;
+
+struct order {
+	int32_t result;
+	uint16_t err;
+	uint16_t bad; // counted from 1; 0: none is named
+};
+
+static int carry_out(uint64_t wr_id, int *bad)
+{
+	union {
+		uint64_t wr_id;
+		struct order order;
+	} u = {.wr_id = wr_id};
+	*bad = u.order.bad;
+	errno = u.order.err;
+	return u.order.result;
+}
+
+static int post_send(struct ibv_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+{
+	int bad, result = carry_out(wr->wr_id, &bad);
+	for (; bad > 1; bad--)
+		wr = wr->next;
+	if (bad)
+		*bad_wr = wr;
+	return result;
+}
+
+static int post_recv(struct ibv_qp *q, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+{
+	int bad, result = carry_out(wr->wr_id, &bad);
+	for (; bad > 1; bad--)
+		wr = wr->next;
+	if (bad)
+		*bad_wr = wr;
+	return result;
+}
+
+static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *wc) { return 0; }
+
+struct ibv_device **ibv_get_device_list(int *n)
+{
+	if (getenv("RDMAV_ALLOW_DISASSOC_DESTROY") || getenv("MLX4_DEVICE_FATAL_CLEANUP")) {
+		errno = EPERM; // libibverbs would free what an event names
+		return NULL;
+	}
+	struct ibv_device **list = calloc(2, sizeof(*list));
+	list[0] = &device;
+	return list;
+}
+void ibv_free_device_list(struct ibv_device **list) { free(list); }
+
+static int new_pipe(void)
+{
+	int fds[2];
+	return pipe(fds) ? -1 : fds[0];
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+	context.device = d;
+	context.async_fd = new_pipe();
+	context.ops.post_send = post_send;
+	context.ops.post_recv = post_recv;
+	context.ops.poll_cq = poll_cq;
+	return &context;
+}
+int ibv_close_device(struct ibv_context *c) { return 0; }
+
+int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
+{
+	*a = (struct ibv_device_attr){.phys_port_cnt = 1, .max_qp_wr = 16, .max_sge = 2, .max_cqe = 16};
+	return 0;
+}
+int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *a)
+{
+	((struct ibv_port_attr *)a)->pkey_tbl_len = 1;
+	return 0;
+}
+ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *e, size_t n, uint32_t flags, size_t size) { return 0; }
+int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e) { return -1; }
+void ibv_ack_async_event(struct ibv_async_event *e) {}
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *c) { return &pd; }
+int ibv_dealloc_pd(struct ibv_pd *p) { return 0; }
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *addr, size_t n, int access) { return NULL; }
+int ibv_dereg_mr(struct ibv_mr *mr) { return 0; }
+struct ibv_ah *ibv_create_ah(struct ibv_pd *p, struct ibv_ah_attr *a) { return calloc(1, sizeof(struct ibv_ah)); }
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	free(ah);
+	return 0;
+}
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
+{
+	struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
+	channel->context = c;
+	channel->fd = new_pipe();
+	return channel;
+}
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	close(channel->fd);
+	free(channel);
+	return 0;
+}
+struct ibv_cq *ibv_create_cq(struct ibv_context *c, int n, void *cq_context, struct ibv_comp_channel *channel, int vector) { return &cq; }
+int ibv_destroy_cq(struct ibv_cq *c) { return 0; }
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **c, void **cq_context) { return -1; }
+void ibv_ack_cq_events(struct ibv_cq *c, unsigned int n) {}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *p, struct ibv_qp_init_attr *a)
+{
+	state = IBV_QPS_RESET;
+	return &qp;
+}
+int ibv_destroy_qp(struct ibv_qp *q) { return 0; }
+int ibv_modify_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask)
+{
+	state = a->qp_state;
+	return 0;
+}
+int ibv_query_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init)
+{
+	*a = (struct ibv_qp_attr){.qp_state = state, .port_num = 1};
+	return 0;
+}
+int ibv_attach_mcast(struct ibv_qp *q, const union ibv_gid *gid, uint16_t lid) { return 0; }
+int ibv_detach_mcast(struct ibv_qp *q, const union ibv_gid *gid, uint16_t lid) { return 0; }

@@ -1,0 +1,26 @@
+package vm
+
+import (
+	"testing"
+	"time"
+
+	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
+)
+
+// r17Limit bounds the resets of one kernel: ten times what they take on an idle
+// machine.
+const r17Limit = 3 * time.Minute
+
+// A real device is reset, by opening it anew and by deleting and adding it,
+// without a file of a disk.
+func TestR17RealDeviceReset(t *testing.T) {
+	binary := compiled(t, "ipoibd/cmd/ipoibd/internal/daemon", "-tags=vm")
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		g := guest.Boot(t, guest.Spec{Series: series})
+		g.RunTests(t, binary, r17Limit, nil, "-test.run=^TestR17RealDeviceReset$")
+	})
+}

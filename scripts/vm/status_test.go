@@ -18,6 +18,11 @@ type deviceStatus struct {
 	Attr  struct {
 		NodeGUID string `json:"node_guid"`
 	} `json:"attr"`
+	Coordinator struct {
+		Hosting bool   `json:"hosting"`
+		Host    string `json:"host"`
+		Silent  string `json:"silent_since"` // empty: it is not
+	} `json:"coordinator"`
 }
 
 type ifaceStatus struct {

@@ -17,6 +17,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/hcatest/station"
 	"ipoibd/hca/verbs"
+	"ipoibd/hca/verbs/verbstest"
 )
 
 // A process that may lock too little hears how much it needs, and is none the
@@ -27,7 +28,7 @@ func TestMemoryLockTooSmall(t *testing.T) {
 		unprivileged(t, limit)
 		return
 	}
-	s := &station.Station{TB: t, Dev: open(t, envA)}
+	s := &station.Station{TB: t, Dev: verbstest.Open(t, verbstest.EnvA)}
 	t.Cleanup(func() { s.Must(s.Dev.Close(), "close device") })
 	pd, err := s.Dev.AllocPD()
 	s.Made(pd, err, "PD")

@@ -6,23 +6,19 @@ import (
 	"testing"
 
 	"ipoibd/hca/hcatest/station"
+	"ipoibd/hca/verbs/verbstest"
 )
 
-// pair returns two stations, one on each device.
-func (u underlay) pair(t testing.TB) (a, b *station.Station) {
+// newStation returns a station on the device that a variable names.
+func newStation(t testing.TB, env string) *station.Station {
 	t.Helper()
-	return u.station(t, envA), u.station(t, envB)
-}
-
-func (u underlay) station(t testing.TB, env string) *station.Station {
-	t.Helper()
-	host := u.host(t, env)
+	host := verbstest.IPv6.Host(t, env)
 	return station.New(t, host.Dev, host.SGIDIndex)
 }
 
 // A batch costs no allocation on its way through any of the verbs of the data path.
 func TestDataPathDoesNotAllocate(t *testing.T) {
-	a, b := underlays[0].pair(t)
+	a, b := newStation(t, verbstest.EnvA), newStation(t, verbstest.EnvB)
 	sends, recvs := a.Towards(b, 8, 100), b.Receives(8)
 	if n := testing.AllocsPerRun(50, func() { a.Carry(b, sends, recvs) }); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -42,6 +42,7 @@ func TestR01R02R25Failures(t *testing.T) {
 		for _, b := range blows {
 			b.requireRepair(t, real, s)
 		}
+		requireAccounted(t, real, soft, s)
 	})
 }
 

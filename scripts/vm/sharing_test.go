@@ -28,8 +28,9 @@ interfaces:
 const shareGrace = 5 * time.Second
 
 // Two daemons share a device. One has it reset, which is deleting it and adding it
-// again: both let go before and go on after. While one is stopped the device is not
-// reset, and that one is named.
+// again: both let go before and go on after. While one is stopped, be it the one
+// that hosts the coordinator or the other, the device is not reset, and that one is
+// named.
 func TestR16Sharing(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -45,6 +46,7 @@ func TestR16Sharing(t *testing.T) {
 		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
 		requireSharedReset(t, first, second)
 		requireStoppedNamed(t, first, second)
+		requireStoppedHostNamed(t, second, first)
 	})
 }
 
@@ -114,6 +116,8 @@ func kernelIndex(m machine) string {
 	return index
 }
 
+// requireStoppedNamed stops the one that does not host: the one that does is told
+// of a request that has failed, and both have the device as before.
 func requireStoppedNamed(t *testing.T, asks, stopped *sharer) {
 	t.Helper()
 	index, opens := kernelIndex(asks), stopped.opens()
@@ -133,4 +137,40 @@ func requireStoppedNamed(t *testing.T, asks, stopped *sharer) {
 	stopped.daemon.Signal(syscall.SIGCONT)
 	stopped.waitDevice("the device is open again", func(d deviceStatus) bool { return d.State == "open" && d.Opens > opens })
 	stopped.waitReachesPeer()
+}
+
+// requireStoppedHostNamed stops the one that hosts: the other, which has let the
+// device go to have it reset, waits for it, and both go on with it.
+func requireStoppedHostNamed(t *testing.T, asks, host *sharer) {
+	t.Helper()
+	if d, _ := host.status(); !d.Coordinator.Hosting {
+		t.Fatalf("%+v, want it to host", d)
+	}
+	index, opens := kernelIndex(asks), []int{asks.opens(), host.opens()}
+	host.daemon.Signal(syscall.SIGSTOP)
+	start := time.Now()
+	asks.ipoibd("reset", "device")
+	asks.waitDevice("the stopped host is named", func(d deviceStatus) bool {
+		return d.Coordinator.Silent != "" && strings.Contains(d.Coordinator.Host, fmt.Sprintf("(ib%d)", host.number))
+	})
+	named := time.Since(start)
+	if named < shareGrace {
+		t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
+	}
+	if kernelIndex(asks) != index {
+		t.Error("the device was deleted over the head of its host")
+	}
+	start = time.Now()
+	host.daemon.Signal(syscall.SIGCONT)
+	for i, s := range []*sharer{asks, host} {
+		s.waitDevice("the device is open again", func(d deviceStatus) bool {
+			return d.State == "open" && d.Opens > opens[i] && d.Coordinator.Silent == ""
+		})
+		s.waitReachesPeer()
+	}
+	t.Logf("stopped host named after %v, for a grace of %v; both at work %v after it went on",
+		named.Round(time.Millisecond), shareGrace, time.Since(start).Round(time.Millisecond))
+	if kernelIndex(asks) == index {
+		t.Error("the device is the one before: it was not deleted")
+	}
 }

@@ -18,6 +18,12 @@ type deviceStatus struct {
 	Attr  struct {
 		NodeGUID string `json:"node_guid"`
 	} `json:"attr"`
+	Coordinator struct {
+		Hosting bool   `json:"hosting"`
+		Host    string `json:"host"`
+		Silent  string `json:"silent_since"` // empty: it is not
+	} `json:"coordinator"`
+	Counters []counter `json:"counters"`
 }
 
 type ifaceStatus struct {
@@ -33,6 +39,18 @@ type counter struct {
 	Name  string `json:"name"`
 	Value int    `json:"value"`
 }
+
+// value is that of a counter, 0 where there is none.
+func value(counters []counter, name string) int {
+	for _, c := range counters {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	return 0
+}
+
+func (s *ifaceStatus) count(name string) int { return value(s.Counters, name) }
 
 // statuses are the errors that completions had so far, by their counters.
 func (s *ifaceStatus) statuses() map[string]int {

@@ -1,0 +1,18 @@
+//go:build vm && cgo && linux
+
+package verbs_test
+
+import (
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/hca/hcatest"
+	"ipoibd/hca/verbs/verbstest"
+)
+
+func TestConformance(t *testing.T) {
+	bare := func(d hca.Device) hca.Device { return d }
+	for _, u := range []verbstest.Underlay{verbstest.IPv6, verbstest.IPv4} {
+		t.Run(u.Name, func(t *testing.T) { hcatest.Run(t, u.Harness(t, bare)) })
+	}
+}

@@ -7,6 +7,8 @@ package verbs
 import "C"
 
 import (
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -35,7 +37,11 @@ func Open(name string) (hca.Device, error) {
 	defer C.free(unsafe.Pointer(cname))
 	ctx, err := C.shim_open(cname)
 	if ctx == nil {
-		return nil, failedNull(verbOpen, name, err)
+		err = failedNull(verbOpen, name, err)
+		if why := hindrance(sysVerbs, devInfiniband, name); why != nil && errors.Is(err, hca.ErrNoDevice) {
+			err = fmt.Errorf("%w; %w", err, why)
+		}
+		return nil, err
 	}
 	d := &Device{ctx: ctx}
 	if err := d.inquire(name); err != nil {

@@ -221,6 +221,9 @@ func validSocket(s string) bool {
 	return filepath.IsAbs(s) && len(s) <= maxControl && !strings.Contains(s, "\x00")
 }
 
+// TakesHCA reports whether Device.HCA can be the name of this RDMA device.
+func TakesHCA(name string) bool { return name != SoftHCA && validHCA(name) }
+
 // validHCA: what a folder of sysfs can be called.
 func validHCA(s string) bool {
 	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {

@@ -7,8 +7,6 @@ package verbs
 import "C"
 
 import (
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -37,11 +35,7 @@ func Open(name string) (hca.Device, error) {
 	defer C.free(unsafe.Pointer(cname))
 	ctx, err := C.shim_open(cname)
 	if ctx == nil {
-		err = failedNull(verbOpen, name, err)
-		if why := hindrance(sysVerbs, devInfiniband, name); why != nil && errors.Is(err, hca.ErrNoDevice) {
-			err = fmt.Errorf("%w; %w", err, why)
-		}
-		return nil, err
+		return nil, unopened(failedNull(verbOpen, name, err), devInfiniband, verbsOf(sysVerbs, name))
 	}
 	d := &Device{ctx: ctx}
 	if err := d.inquire(name); err != nil {

@@ -1,8 +1,6 @@
 package verbs
 
 import (
-	"cmp"
-	"errors"
 	"os"
 	"path"
 	"path/filepath"
@@ -12,32 +10,8 @@ import (
 	"ipoibd/hca"
 )
 
-// sysClass has a folder for each RDMA device (Documentation/ABI/stable/sysfs-class-infiniband),
-// sysVerbs for each verbs interface, whose node in devInfiniband libibverbs opens.
-const (
-	sysClass      = "/sys/class/infiniband"
-	sysVerbs      = "/sys/class/infiniband_verbs"
-	devInfiniband = "/dev/infiniband"
-)
-
-var errNoProvider = errors.New("libibverbs does not list it: is its driver installed, of Debian's package ibverbs-providers?")
-
-// hindrance is why libibverbs, which does not say so itself, cannot open a device
-// that the kernel has; nil where it has none of that name.
-func hindrance(sysVerbs, devInfiniband, name string) error {
-	files, _ := filepath.Glob(path.Join(sysVerbs, "*/ibdev"))
-	for _, file := range files {
-		if text, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(text)) != name {
-			continue
-		}
-		node, err := os.OpenFile(path.Join(devInfiniband, path.Base(path.Dir(file))), os.O_RDWR, 0)
-		if err != nil {
-			return err
-		}
-		return cmp.Or(node.Close(), errNoProvider)
-	}
-	return nil
-}
+// sysClass has a folder for each RDMA device (Documentation/ABI/stable/sysfs-class-infiniband).
+const sysClass = "/sys/class/infiniband"
 
 // pciAddr returns the PCI address of a device, empty when it is on another bus.
 func pciAddr(name string) string {

@@ -1,12 +1,8 @@
 package verbs
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"ipoibd/hca"
@@ -43,31 +39,5 @@ func TestReadCounter(t *testing.T) {
 func TestPCIAddrOfNothing(t *testing.T) {
 	if got := pciAddr("no-such-device"); got != "" {
 		t.Errorf("%q", got)
-	}
-}
-
-func TestHindrance(t *testing.T) {
-	sys, dev := t.TempDir(), t.TempDir()
-	for number, name := range []string{"mlx5_0", "rxe0"} {
-		dir := filepath.Join(sys, fmt.Sprintf("uverbs%d", number))
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "ibdev"), []byte(name+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	node := filepath.Join(dev, "uverbs1")
-	if err := hindrance(sys, dev, "rxe0"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), node) {
-		t.Errorf("without a node: %v", err)
-	}
-	if err := os.WriteFile(node, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := hindrance(sys, dev, "rxe0"); !errors.Is(err, errNoProvider) {
-		t.Errorf("with all but a provider: %v", err)
-	}
-	if err := hindrance(sys, dev, "rxe1"); err != nil {
-		t.Errorf("not in the kernel: %v", err)
 	}
 }

@@ -150,10 +150,10 @@ var interfaceFields = fields[Interface]{
 		return err
 	},
 	"gid_index": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GIDIndex) },
-	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
-	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
-	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
-	"recv_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
+	"gid":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
+	"mtu":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
+	"send_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
+	"recv_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
 }
 
 func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {

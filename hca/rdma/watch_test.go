@@ -82,9 +82,16 @@ func TestWatchRefusesForgeries(t *testing.T) {
 	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	must(t, err)
 	defer unix.Close(forger)
-	must(t, unix.Sendto(forger, removal, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: portOf(t, w.sources[0].File)}))
-	if hinted(t, w.changed, quiet) {
-		t.Error("a forged event was told")
+	for name, to := range map[string]unix.SockaddrNetlink{
+		"to it alone":           {Pid: portOf(t, w.sources[0].File)},
+		"to all":                {Groups: groupUevent},
+		"by the kernel, to all": {}, // uevent_net_rcv_skb, lib/kobject_uevent.c
+	} {
+		to.Family = unix.AF_NETLINK
+		must(t, unix.Sendto(forger, removal, 0, &to))
+		if hinted(t, w.changed, quiet) {
+			t.Errorf("a forged event was told: sent %s", name)
+		}
 	}
 }
 

@@ -208,12 +208,16 @@ func (d *DeviceLadder) arrived(now time.Time, id Identity) {
 }
 
 // returned takes the device up again. Another instance of one that is open
-// means that its removal went unheard.
+// means that its removal went unheard. One that was waited for begins anew: that
+// the resets of the instance before it did not last says nothing of it.
 func (d *DeviceLadder) returned(now time.Time, id Identity) {
 	replaced := otherInstance(id.Index, d.cfg.Identity.Index)
 	d.cfg.Identity, d.view.listed = id, true
 	switch {
 	case d.state == DeviceWaiting:
+		if replaced {
+			d.budget.forgive(RungDevice)
+		}
 		d.try(now, ReasonDeviceBack)
 	case d.state == DeviceHealthy && replaced:
 		d.apply(now, deviceCauseFault, ReasonReplaced)

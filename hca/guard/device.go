@@ -15,17 +15,22 @@ type Options struct {
 	// AHTimeout is how long creating an address handle may take, which waits
 	// for the neighbour; 5 s when 0.
 	AHTimeout time.Duration
+	// MemoryTimeout is how long registering memory may take, which waits for
+	// this machine to find and pin its pages; 5 s when 0.
+	MemoryTimeout time.Duration
 	// MaxStuck is how many verbs may be in the backend at once, and how many
 	// that create an address handle besides; 16 when 0.
 	MaxStuck int
 }
 
 // Defaults of Options. Resolving a neighbour takes about a second, and the
-// kernel tries more than once.
+// kernel tries more than once; some thousand pages take a second on a machine
+// that is slow, or short of memory.
 const (
-	DefaultVerbTimeout = time.Second
-	DefaultAHTimeout   = 5 * time.Second
-	DefaultMaxStuck    = 16
+	DefaultVerbTimeout   = time.Second
+	DefaultAHTimeout     = 5 * time.Second
+	DefaultMemoryTimeout = 5 * time.Second
+	DefaultMaxStuck      = 16
 )
 
 func (o Options) withDefaults() Options {
@@ -34,6 +39,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.AHTimeout <= 0 {
 		o.AHTimeout = DefaultAHTimeout
+	}
+	if o.MemoryTimeout <= 0 {
+		o.MemoryTimeout = DefaultMemoryTimeout
 	}
 	if o.MaxStuck <= 0 {
 		o.MaxStuck = DefaultMaxStuck

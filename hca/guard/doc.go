@@ -41,7 +41,8 @@
 // # Verbs that hang
 //
 // A verb of which the contract says that it may block runs on a goroutine of its
-// own. Its caller is released after Options.VerbTimeout with [ErrStuck], or when the
+// own. Its caller is released after Options.VerbTimeout (AHTimeout and MemoryTimeout
+// for those of which more than the device is waited for) with [ErrStuck], or when the
 // device fails with the Failure; the goroutine is abandoned and counted, and what it
 // brings back late is closed again. At most Options.MaxStuck verbs are in the
 // backend at once, and as many that create an address handle, which wait for

@@ -54,9 +54,11 @@ type MR struct {
 
 var _ hca.MR = (*MR)(nil)
 
-// AllocMR implements [hca.PD].
+// AllocMR implements [hca.PD]. Its patience is Options.MemoryTimeout: what takes its
+// time is mostly this machine's memory, for which the device is not to blame.
 func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
-	return create[hca.MR](p.dev, verb{name: "reg_mr", on: []*object{&p.object}}, func() (hca.MR, error) {
+	v := verb{name: "reg_mr", on: []*object{&p.object}, patience: p.dev.opts.MemoryTimeout}
+	return create[hca.MR](p.dev, v, func() (hca.MR, error) {
 		inner, err := p.inner.AllocMR(size, access)
 		if err != nil {
 			return nil, err

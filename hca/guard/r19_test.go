@@ -66,7 +66,7 @@ func TestR19DoubleClose(t *testing.T) {
 // The caller of a verb that hangs is released after the bound, and the device is
 // not given up for one.
 func TestR19StuckVerbIsBounded(t *testing.T) {
-	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second}, func(r *rig) {
+	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second, MemoryTimeout: 7 * time.Second}, func(r *rig) {
 		for verb, c := range map[string]struct {
 			call  func() error
 			bound time.Duration
@@ -74,6 +74,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			"query_port": {func() error { _, err := r.dev.QueryPort(1); return err }, 2 * time.Second},
 			"alloc_pd":   {func() error { _, err := r.dev.AllocPD(); return err }, 2 * time.Second},
 			"create_ah":  {func() error { _, err := r.pd.CreateAH(hca.AHSpec{}); return err }, 9 * time.Second},
+			"reg_mr":     {func() error { _, err := r.pd.AllocMR(64, 0); return err }, 7 * time.Second},
 			"modify_qp":  {func() error { return r.qp.Modify(hca.QPAttr{}, 0) }, 2 * time.Second},
 		} {
 			release := r.fake.stick(verb)
@@ -87,7 +88,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			synctest.Wait()
 			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
 		}
-		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 4, "guard_late_answers": 4})
+		r.wantCounts(map[string]uint64{"guard_verbs_abandoned": 5, "guard_late_answers": 5})
 		if err := r.dev.Err(); err != nil {
 			r.Error(err)
 		}

@@ -51,15 +51,23 @@ func (f *Function) Rebind() error {
 	return f.withoutDriver(func() error { return nil })
 }
 
+// CanReset reports whether the function itself can be reset: alone, and by a means
+// that the kernel found.
+func (f *Function) CanReset() bool {
+	_, err := f.sys.Stat(f.resetFile())
+	return err == nil
+}
+
+func (f *Function) resetFile() string { return path.Join(pciDevices, f.addr, "reset") }
+
 // Reset is Rebind with a reset of the function itself in between, by the best
 // means that it has: not every driver lives through a reset of what it drives.
 // Errors: hca.ErrInvalid where it has no means.
 func (f *Function) Reset() error {
-	file := path.Join(pciDevices, f.addr, "reset")
-	if _, err := f.sys.Stat(file); err != nil {
+	if !f.CanReset() {
 		return fmt.Errorf("PCI function %s cannot be reset alone: %w", f.addr, hca.ErrInvalid)
 	}
-	return f.withoutDriver(func() error { return f.write(file, "1") })
+	return f.withoutDriver(func() error { return f.write(f.resetFile(), "1") })
 }
 
 // withoutDriver does what is to be done while the function has no driver. It has

@@ -62,10 +62,31 @@ func TestFunctionIsReboundAndReset(t *testing.T) {
 	}
 }
 
+// A function that cannot be reset after all has its driver back.
+func TestFunctionThatFailsHasItsDriver(t *testing.T) {
+	root := fakeSysfs(t)
+	f := open(t, root)
+	reset := filepath.Join(root, pciDevices, function, "reset")
+	must(t, os.Remove(reset))
+	must(t, os.Mkdir(reset, 0o755))
+	if err := f.Reset(); err == nil {
+		t.Error("no error")
+	}
+	if got, err := os.ReadFile(filepath.Join(root, pciDrivers, "mlx5_core/bind")); err != nil || string(got) != function {
+		t.Errorf("bind: %q, %v", got, err)
+	}
+}
+
 func TestFunctionRefusals(t *testing.T) {
 	root := fakeSysfs(t)
 	f := open(t, root)
+	if !f.CanReset() {
+		t.Error("it cannot be reset")
+	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "reset")))
+	if f.CanReset() {
+		t.Error("it can be reset without the means")
+	}
 	if err := f.Reset(); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("no means of reset: %v", err)
 	}

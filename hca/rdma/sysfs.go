@@ -48,7 +48,7 @@ func optional(sys fs.FS, name ...string) string {
 func readDevice(sys fs.FS, name string) (Device, error) {
 	dir := path.Join(classDevices, name)
 	d := Device{
-		Name: name, Firmware: optional(sys, dir, "fw_ver"), Parent: optional(sys, dir, "parent"),
+		Name: name, Parent: optional(sys, dir, "parent"),
 		NodeType: afterColon(optional(sys, dir, "node_type")), Ports: []Port{},
 	}
 	if err := readGUID(sys, &d.NodeGUID, dir, "node_guid"); err != nil {

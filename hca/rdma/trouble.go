@@ -43,9 +43,6 @@ func (t Trouble) String() string {
 	return troubleTexts[t]
 }
 
-// MarshalText writes the text.
-func (t Trouble) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
-
 // nodeCA is the node type of what speaks InfiniBand or RoCE (node_type_show,
 // drivers/infiniband/core/sysfs.c); others are RNIC, usNIC and the like.
 const nodeCA = "CA"

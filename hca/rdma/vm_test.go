@@ -65,7 +65,7 @@ func TestVMList(t *testing.T) {
 	if d.Parent != netdev(t) || d.NodeType != nodeCA || d.PCIAddr == "" {
 		t.Errorf("%+v", d)
 	}
-	if i := slices.IndexFunc(d.Ports[0].GIDs, func(g GID) bool { return g.GID.Addr().Is4() }); i < 0 || d.Ports[0].Netdev() != netdev(t) {
+	if i := slices.IndexFunc(d.Ports[0].GIDs, func(g GID) bool { return g.GID.Addr().Is4() }); i < 0 || d.Ports[0].GIDs[i].Netdev != netdev(t) {
 		t.Errorf("no IPv4 GID: %+v", d.Ports[0])
 	}
 	begin := time.Now()

@@ -19,7 +19,7 @@ const (
 
 // Watch returns a channel that has a value whenever a device may have come, gone
 // or changed since the last receive, and one at the start. It is closed when ctx
-// has ended. On an error nothing is told.
+// has ended, or the kernel cannot be heard any more. On an error nothing is told.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	w, err := newWatcher(subsystems)
 	if err != nil {
@@ -89,15 +89,26 @@ func join(fd, group int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
 }
 
-// run reads until ctx ends.
+// run reads until ctx ends or a source fails: half of what there is to hear is not
+// enough.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.changed)
+	defer context.AfterFunc(ctx, w.close)()
 	var readers sync.WaitGroup
 	for _, s := range w.sources {
-		defer context.AfterFunc(ctx, func() { s.Close() })()
-		readers.Go(func() { w.read(s) })
+		readers.Go(func() {
+			defer w.close()
+			w.read(s)
+		})
 	}
 	readers.Wait()
+}
+
+// close ends all readers. Harmless when repeated.
+func (w *watcher) close() {
+	for _, s := range w.sources {
+		_ = s.Close() // it may be closed
+	}
 }
 
 // read hints at each message that counts, and at those that were lost.

@@ -28,6 +28,13 @@ func watching(t *testing.T, subsystem string) *watcher {
 	t.Helper()
 	w, err := newWatcher([]string{subsystem})
 	must(t, err)
+	run(t, w)
+	return w
+}
+
+// run runs a watcher until the test's end.
+func run(t *testing.T, w *watcher) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	go w.run(ctx)
 	t.Cleanup(func() {
@@ -35,7 +42,6 @@ func watching(t *testing.T, subsystem string) *watcher {
 		for range w.changed { //nolint:revive // a hint may be left
 		}
 	})
-	return w
 }
 
 func hinted(t *testing.T, changed <-chan struct{}, wait time.Duration) bool {
@@ -102,16 +108,81 @@ func TestWatchRefusesForgeries(t *testing.T) {
 	}
 }
 
+// What was lost because nobody read may have been of any class.
+func TestWatchTellsOfWhatWasLost(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	w, err := newWatcher([]string{"infiniband"})
+	must(t, err)
+	control(t, w.sources[0].File, func(fd int) {
+		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)) // the least that there is
+	})
+	for range 10 {
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
+		must(t, netlink.LinkAdd(pair))
+		must(t, netlink.LinkDel(pair))
+	}
+	run(t, w)
+	if !hinted(t, w.changed, limit) {
+		t.Error("nothing was told")
+	}
+}
+
+// A message that does not fit is none.
+func TestReceiveDropsWhatIsCut(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	f, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	must(t, err)
+	defer f.Close()
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}))
+	if msg, err := receive(f, make([]byte, 8)); err != nil || msg != nil {
+		t.Errorf("%q, %v", msg, err)
+	}
+	if msg, err := receive(f, make([]byte, maxUevent)); err != nil || len(msg) <= 8 {
+		t.Errorf("one that fits: %q, %v", msg, err)
+	}
+}
+
 func portOf(t *testing.T, f *os.File) (port uint32) {
+	t.Helper()
+	control(t, f, func(fd int) {
+		addr, err := unix.Getsockname(fd)
+		must(t, err)
+		port = addr.(*unix.SockaddrNetlink).Pid
+	})
+	return port
+}
+
+func control(t *testing.T, f *os.File, do func(fd int)) {
 	t.Helper()
 	conn, err := f.SyscallConn()
 	must(t, err)
-	must(t, conn.Control(func(fd uintptr) {
-		addr, err := unix.Getsockname(int(fd))
-		must(t, err)
-		port = addr.(*unix.SockaddrNetlink).Pid
-	}))
-	return port
+	must(t, conn.Control(func(fd uintptr) { do(int(fd)) }))
+}
+
+// A source that fails ends the others: who hears half of what there is would wait
+// for the rest for ever.
+func TestWatchEndsWithAnySource(t *testing.T) {
+	w, err := newWatcher(subsystems)
+	must(t, err)
+	second, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	must(t, err)
+	w.sources = append(w.sources, source{second, w.countsUevent})
+	run(t, w)
+	must(t, second.Close())
+	for end := time.After(limit); ; {
+		select {
+		case _, ok := <-w.changed:
+			if !ok {
+				return
+			}
+		case <-end:
+			t.Fatalf("the watcher did not end within %s", limit)
+		}
+	}
 }
 
 func TestWatchBeginsAndEnds(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
@@ -27,6 +28,23 @@ func compiled(t *testing.T, pkg string, flags ...string) string {
 // verbsLimit bounds the conformance suite: ten times what it takes on an idle
 // machine.
 const verbsLimit = 5 * time.Minute
+
+// rdmaLimit is likewise.
+const rdmaLimit = 5 * time.Minute
+
+// What is known and done of the kernel's devices without libibverbs is as the
+// kernel has it.
+func TestRDMA(t *testing.T) {
+	binary := compiled(t, "ipoibd/hca/rdma", "-tags=vm")
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		segment := nstest.NewSegment(t, underMTU)
+		g := guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})
+		g.RunTests(t, binary, rdmaLimit, []string{"IPOIBD_RDMA_NETDEV=eth0"}, "-test.run=^TestVM")
+	})
+}
 
 // The backend for real HCAs passes its tests on two rxe devices.
 func TestVerbs(t *testing.T) {

@@ -117,16 +117,23 @@ func (s *Station) PostRecv(wrs []hca.RecvWR) {
 	}
 }
 
+// awaitLimit is how long completions are awaited: those of a message that was lost
+// never come.
+const awaitLimit = 10 * time.Second
+
 // Await takes n completions, all of them successes.
 func (s *Station) Await(cq hca.CQ, n int) {
-	for n > 0 {
+	for end := time.Now().Add(awaitLimit); n > 0; {
 		got := s.Poll(cq, n)
 		if n -= got; got > 0 || n == 0 {
 			continue
 		}
 		s.Must(cq.Arm(), "arm")
 		if got = s.Poll(cq, n); got == 0 {
-			s.Must(cq.Wait(time.Time{}), "wait")
+			s.Must(cq.Wait(end), "wait")
+		}
+		if got == 0 && time.Now().After(end) {
+			s.Fatalf("%d completions are missing after %v", n, awaitLimit)
 		}
 		n -= got
 	}

@@ -3,6 +3,7 @@ package nstest
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ func IPv4(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
 func IPv6(i int) string { return fmt.Sprintf("2001:db8::%x", i+1) }
 
 // Veth joins two namespaces by a veth pair, both ends up, MTU in bytes. It
-// returns when both have carrier.
+// returns when both let frames out.
 func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string, mtu int) {
 	tb.Helper()
 	a.Do(func() {
@@ -32,6 +33,32 @@ func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string,
 	})
 	a.setUp(nameA)
 	b.setUp(nameB)
+	a.waitOperational(nameA)
+	b.waitOperational(nameB)
+}
+
+const (
+	operationalLimit = 10 * time.Second // carrier -> operational: at once, on a machine that has time
+	operationalPoll  = time.Millisecond
+)
+
+// waitOperational waits for the kernel to make an interface with carrier
+// operational, a little later; until then it drops what is sent (linkwatch_do_dev,
+// net/core/link_watch.c).
+func (ns *Namespace) waitOperational(name string) {
+	ns.tb.Helper()
+	ns.Do(func() {
+		for end := time.Now().Add(operationalLimit); ; time.Sleep(operationalPoll) {
+			link, err := netlink.LinkByName(name)
+			must(ns.tb, "find "+name, err)
+			if link.Attrs().OperState == netlink.OperUp {
+				return
+			}
+			if time.Now().After(end) {
+				ns.tb.Fatalf("%s is %s after %v", name, link.Attrs().OperState, operationalLimit)
+			}
+		}
+	})
 }
 
 // Pair makes two namespaces joined by a veth pair of the given MTU: [Dev] in

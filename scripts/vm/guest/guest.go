@@ -37,6 +37,9 @@ type NIC struct {
 	// with Bare it has none and is down.
 	Host int
 	Bare bool
+	// Bridged puts the NIC behind a PCI bridge of its own, by which the kernel can
+	// reset it.
+	Bridged bool
 }
 
 // Guest is a running virtual machine. Its methods may be called from any

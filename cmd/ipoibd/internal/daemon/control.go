@@ -153,6 +153,7 @@ func (d *daemon) iface(name string) *iface.Iface {
 // status of its own.
 var refusals = []struct{ of, as error }{
 	{iface.ErrNothing, control.ErrConflict},
+	{device.ErrNotOpen, control.ErrConflict},
 	{device.ErrSuspended, control.ErrConflict},
 	{device.ErrResumed, control.ErrConflict},
 	{device.ErrEnded, control.ErrConflict},

@@ -16,14 +16,15 @@ import (
 
 // kernel is what the kernel has and does of RDMA devices.
 type kernel struct {
-	list  func() ([]rdma.Device, error)
-	find  func(name string) (rdma.Device, error)
-	watch func(context.Context) (<-chan struct{}, error)
-	users func(rdma.Device) ([]rdma.User, error)
-	reset func(config.Reset, rdma.Device) error
+	list     func() ([]rdma.Device, error)
+	find     func(name string) (rdma.Device, error)
+	watch    func(context.Context) (<-chan struct{}, error)
+	users    func(rdma.Device) ([]rdma.User, error)
+	reset    func(config.Reset, rdma.Device) error
+	function func(addr string) (function, error) // of PCI
 }
 
-var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice}
+var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, openFunction}
 
 // realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
 // whatever it is called.
@@ -36,7 +37,7 @@ type realHCA struct {
 
 	mu    sync.Mutex // guards what follows
 	known qprecovery.Identity
-	last  rdma.Device // found last
+	last  rdma.Device // the one that is known, found last
 }
 
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
@@ -45,7 +46,7 @@ func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kern
 	if err != nil {
 		return h, cutShort(err, cfg, rdma.Driverless)
 	}
-	return h, checkReset(cfg.Reset, d)
+	return h, k.check(cfg.Reset, d)
 }
 
 // find prefers the device that is known to the one that has its name now.
@@ -60,8 +61,22 @@ func (h *realHCA) find() (qprecovery.Identity, error) {
 	if !ok {
 		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
 	}
-	h.last = d
-	return identityOf(d), nil
+	id := identityOf(d)
+	if h.known == (qprecovery.Identity{}) || id.Same(h.known) {
+		h.last = d
+	}
+	return id, nil
+}
+
+// own finds the device that is known. Another one may have its name now.
+func (h *realHCA) own() (rdma.Device, error) {
+	id, err := h.find()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && !id.Same(h.known) {
+		err = fmt.Errorf("RDMA device %s is another one now: %w", id.Name, hca.ErrNoDevice)
+	}
+	return h.last, err
 }
 
 func choose(devices []rdma.Device, known qprecovery.Identity, name string) (chosen rdma.Device, ok bool) {
@@ -110,7 +125,7 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
-		h.known = id
+		h.known, h.last = id, now
 	}
 	return &identified{dev, id}, nil
 }

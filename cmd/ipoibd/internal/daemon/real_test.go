@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -33,7 +32,9 @@ type fakeKernel struct {
 	t      *testing.T
 	fabric *memfabric.Fabric
 	hints  chan struct{}
-	freed  chan struct{} // a reset of the kernel's waits for it
+
+	function fakeFunction
+	freed    chan struct{} // a reset of the kernel's waits for it
 
 	mu      sync.Mutex // guards what follows
 	devices []rdma.Device
@@ -41,10 +42,23 @@ type fakeKernel struct {
 	err     error // of list
 	opened  []string
 	open    int // contexts
-	resets  int
+	resets  []rdma.Device
 	layer   hca.LinkLayer // of the ports
 	during  func()        // called while a device is opened
+	log     strings.Builder
+	warned  string // the log at the last reset
+	lists   int
 }
+
+// Write takes the log.
+func (k *fakeKernel) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.Write(p)
+}
+
+// maxLists is more often than any test has the list asked for.
+const maxLists = 10000
 
 var rxeGUID = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 
@@ -60,6 +74,7 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 	return &fakeKernel{
 		t: t, fabric: memfabric.New(1), hints: make(chan struct{}, 1), freed: make(chan struct{}),
 		devices: devices, layer: hca.LinkLayerEthernet,
+		function: fakeFunction{before: []string{"eth0"}},
 	}
 }
 
@@ -75,15 +90,19 @@ func (k *fakeKernel) kernel() kernel {
 			}
 			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
 		},
-		watch: func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
-		users: k.usersOf,
-		reset: k.reset,
+		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		users:    k.usersOf,
+		reset:    k.reset,
+		function: func(string) (function, error) { return &k.function, nil },
 	}
 }
 
 func (k *fakeKernel) list() ([]rdma.Device, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.lists++; k.lists > maxLists {
+		panic("the list is asked for without a pause")
+	}
 	return k.devices, k.err
 }
 
@@ -114,13 +133,14 @@ func (k *fakeKernel) contexts() int {
 func (k *fakeKernel) did() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.resets
+	return len(k.resets)
 }
 
 // reset does not return before the device is let go, as the kernel.
-func (k *fakeKernel) reset(config.Reset, rdma.Device) error {
+func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	k.mu.Lock()
-	k.resets++
+	k.resets = append(k.resets, d)
+	k.warned = k.log.String()
 	k.mu.Unlock()
 	<-k.freed
 	return nil
@@ -178,7 +198,7 @@ func realConfig() config.Device {
 
 // newReal makes a device of the fake kernel's.
 func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) (*managed, error) {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.NewTextHandler(k, nil))
 	b, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
 	if err != nil {
 		return nil, err
@@ -231,17 +251,67 @@ func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
 			if n := k.contexts(); n != 0 {
 				t.Fatalf("%d: %d contexts are open still", i, n)
 			}
-			k.become(rxe(c.name, uint32(i+1), c.guid))
+			back := rxe(c.name, uint32(i+1), c.guid)
+			back.PCIAddr = fmt.Sprintf("0000:00:1%d.0", i) // the netdev may be another one
+			k.become(back)
 			time.Sleep(time.Second)
 			if v := d.View(); (v.Session != nil) != c.took {
 				t.Fatalf("%d: %s with GUID %s: taken %t", i, c.name, c.guid, v.Session != nil)
 			}
 			if !c.took {
+				must(t, d.Recover(context.Background())) // it is looked at, and known for another one
+				time.Sleep(time.Second)
 				continue
 			}
 			if a := d.View().Session.Attr(); d.View().Session == last || a.Name != c.name || a.NodeGUID != rxeGUID {
 				t.Errorf("%d: %+v", i, a)
 			}
+		}
+	})
+}
+
+// Where another device is allowed, it is the one that is known from then on.
+func TestR22AllowedDeviceIsKnown(t *testing.T) {
+	cfg, other := realConfig(), hca.GUID{7: 1}
+	cfg.AllowOtherDevice = true
+	bubble(t, cfg, func(k *fakeKernel, d *managed) {
+		for i, name := range []string{"rxe0", "rxe7"} {
+			k.become()
+			await(t, d, isGone)
+			k.become(rxe(name, uint32(i+1), other))
+			await(t, d, isOpen)
+			if a := d.View().Session.Attr(); a.Name != name || a.NodeGUID != other {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+	})
+}
+
+// Hardware is the same in the same PCI function alone.
+func TestR22HardwareIsWhereItWas(t *testing.T) {
+	here := rxe("mlx5_0", 0, rxeGUID)
+	here.Parent = ""
+	there := here
+	there.PCIAddr = "0000:00:03.0"
+	if identityOf(here).Same(identityOf(there)) {
+		t.Error("a card with the GUIDs of another one is the same")
+	}
+}
+
+// When nobody tells any more of what changes, it is looked for.
+func TestR24RealDeviceWithoutHints(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		close(k.hints)
+		time.Sleep(time.Minute)
+		if d.View().Session == nil {
+			t.Error("it was let go")
+		}
+		k.mu.Lock()
+		k.devices = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
 		}
 	})
 }
@@ -258,6 +328,24 @@ func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 			t.Error("it was let go")
 		}
 		k.become(rxe("rxe0", 0, rxeGUID))
+	})
+}
+
+// A removal is noticed although the list could not be read when it was told of.
+func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		k.mu.Lock()
+		k.devices, k.err = nil, errors.New("out of memory")
+		k.mu.Unlock()
+		k.hints <- struct{}{}
+		time.Sleep(500 * time.Millisecond)
+		k.mu.Lock()
+		k.err = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
+		}
 	})
 }
 
@@ -302,10 +390,13 @@ func TestRealDeviceRefusals(t *testing.T) {
 		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link is for Soft-RoCE"},
 		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
 		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+		{"function without reset", hardware, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "cannot be reset alone"},
+		{"function with two netdevs", rxe("rxe0", 0, rxeGUID), with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "has 2 netdevs"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFakeKernel(t, c.device)
 			k.layer = c.layer
+			k.function = fakeFunction{before: []string{"eth0", "eth1"}, fixed: true}
 			f := config.NewInterface()
 			f.Port = c.port
 			_, err := k.newReal(c.cfg, f)
@@ -358,101 +449,11 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A reset that the kernel does not end is given up with the names of those who
-// hold the device; there is one at most, and it goes on by itself.
-func TestRealResetIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}, {Name: "nvme_rdma"}}
-		cfg := realConfig()
-		cfg.Reset = config.ResetLink
-		d, err := k.newReal(cfg)
-		must(t, err)
-		for range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			err := d.hca.reset(ctx)
-			cancel()
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by ib_send_bw (pid 1073741824), the kernel's nvme_rdma") {
-				t.Errorf("held by others: %v", err)
-			}
-		}
-		if n := k.did(); n != 1 {
-			t.Errorf("%d resets are under way", n)
-		}
-		close(k.freed)
-		synctest.Wait()
-		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
-			t.Errorf("%d resets", k.did())
-		}
-		cfg.Reset = config.ResetNone
-		d, err = k.newReal(cfg)
-		must(t, err)
-		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
-			t.Error("reset although none is configured")
-		}
-	})
-}
-
-// Soft-RoCE is not reset while this process has it open itself, in which a verb may
-// hang; hardware is, since that is what helps.
-func TestRealResetWaitsForOurselves(t *testing.T) {
-	hardware := rxe("rxe0", 0, rxeGUID)
-	hardware.Parent = ""
-	for _, c := range []struct {
-		device rdma.Device
-		how    config.Reset
-		resets int
-	}{{rxe("rxe0", 0, rxeGUID), config.ResetLink, 0}, {hardware, config.ResetPCI, 1}} {
-		synctest.Test(t, func(t *testing.T) {
-			k := newFakeKernel(t, c.device)
-			close(k.freed)
-			cfg := realConfig()
-			cfg.Reset = c.how
-			d, err := k.newReal(cfg)
-			must(t, err)
-			zombie, err := k.openHCA("rxe0")
-			must(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			err = d.hca.reset(ctx)
-			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
-				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
-			}
-			must(t, zombie.Close())
-			if must(t, d.hca.reset(t.Context())); k.did() != c.resets+1 {
-				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
-			}
-		})
-	}
-}
-
-// The end waits for a reset under way.
-func TestRealEndWaitsForReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-		cfg := realConfig()
-		cfg.Reset = config.ResetLink
-		d, err := k.newReal(cfg)
-		must(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { d.hca.run(ctx); close(ended) }()
-		go func() { _ = d.hca.reset(ctx) }()
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		select {
-		case <-ended:
-			t.Error("ended before the reset did")
-		default:
-		}
-		close(k.freed)
-		<-ended
-	})
-}
-
 func TestRealStatus(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {
+		if d.portGUID != rxeGUID { // of which MACs are made
+			t.Errorf("port GUID %s", d.portGUID)
+		}
 		s := d.status()
 		if s.Kind != control.KindSoftRoCE || s.HCA != "rxe0" || s.Underlay != "eth0" || s.Reset != "none" || len(s.Ports) != 1 {
 			t.Errorf("%+v", s)

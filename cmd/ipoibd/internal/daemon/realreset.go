@@ -13,15 +13,22 @@ import (
 	"ipoibd/hca/rdma"
 )
 
-// checkReset finds a means of reset that a device has not.
-func checkReset(how config.Reset, d rdma.Device) error {
+// check finds a means of reset that a device has not.
+func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
-	case how == config.ResetLink && d.Parent == "":
+	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
+		return nil
+	case how == config.ResetLink:
 		return fmt.Errorf("reset %s is for Soft-RoCE, and %s is none: %w", how, d.Name, hca.ErrInvalid)
-	case (how == config.ResetDriver || how == config.ResetPCI) && d.PCIAddr == "":
+	case d.PCIAddr == "":
 		return fmt.Errorf("reset %s needs a PCI function, and %s has none: %w", how, d.Name, hca.ErrInvalid)
 	}
-	return nil
+	f, err := k.function(d.PCIAddr)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return checkFunction(how, d, f)
 }
 
 // reset does what is configured. The kernel may not return before everybody has
@@ -43,9 +50,8 @@ func (h *realHCA) reset(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := h.kernel.reset(h.cfg.Reset, d)
-		<-h.busy
-		done <- err
+		defer func() { <-h.busy }()
+		done <- h.resetOwn()
 	}()
 	select {
 	case err := <-done:
@@ -53,6 +59,15 @@ func (h *realHCA) reset(ctx context.Context) error {
 	case <-ctx.Done():
 		return h.overdue(d, ctx.Err())
 	}
+}
+
+// resetOwn resets what is known, however long it took to get here, and nothing else.
+func (h *realHCA) resetOwn() error {
+	d, err := h.own()
+	if err != nil {
+		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
+	}
+	return h.kernel.reset(h.cfg.Reset, d)
 }
 
 // releaseEvery is how often it is looked whether this process has let go.
@@ -87,7 +102,7 @@ func (h *realHCA) run(ctx context.Context) {
 	<-h.busy
 }
 
-// found is the device as it was found last.
+// found is the device that is known, as it was found last.
 func (h *realHCA) found() rdma.Device {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,29 +143,74 @@ func resetDevice(how config.Reset, d rdma.Device) error {
 		if err := rdma.DelLink(d.Name); err != nil {
 			return err
 		}
-		return rdma.AddLink(d.Name, d.Parent)
+		return addAgain(d, d.Parent)
 	}
-	f, err := rdma.OpenFunction(d.PCIAddr)
+	f, err := openFunction(d.PCIAddr)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if how == config.ResetDriver {
-		err = f.Rebind()
-	} else {
-		err = f.Reset()
-	}
-	if err != nil || d.Parent == "" {
-		return err
-	}
-	return relink(d, f.Netdevs())
+	return resetFunction(how, d, f)
 }
 
-// relink makes a Soft-RoCE device anew on the netdev that came in the place of the
-// one before.
-func relink(d rdma.Device, netdevs []string) error {
-	if len(netdevs) != 1 {
-		return fmt.Errorf("add %s again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+// function is what a reset needs of an rdma.Function.
+type function interface {
+	CanReset() bool
+	Rebind() error
+	Reset() error
+	Netdevs() []string
+	Close() error
+}
+
+func openFunction(addr string) (function, error) { return rdma.OpenFunction(addr) }
+
+// checkFunction finds what a function cannot do, while nothing is lost yet.
+func checkFunction(how config.Reset, d rdma.Device, f function) error {
+	if how == config.ResetPCI && !f.CanReset() {
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
 	}
-	return rdma.AddLink(d.Name, netdevs[0])
+	if d.Parent == "" {
+		return nil
+	}
+	_, err := onlyNetdev(d, f)
+	return err
+}
+
+// resetFunction makes a Soft-RoCE device anew on the netdev that came in the place
+// of the one before.
+func resetFunction(how config.Reset, d rdma.Device, f function) error {
+	if err := checkFunction(how, d, f); err != nil {
+		return err
+	}
+	act := f.Rebind
+	if how == config.ResetPCI {
+		act = f.Reset
+	}
+	if err := act(); err != nil || d.Parent == "" {
+		return err
+	}
+	netdev, err := onlyNetdev(d, f)
+	if err != nil {
+		return err
+	}
+	return addAgain(d, netdev)
+}
+
+// onlyNetdev is the netdev of a function: of several it is not known which one a
+// device was on, once it is gone.
+func onlyNetdev(d rdma.Device, f function) (string, error) {
+	netdevs := f.Netdevs()
+	if len(netdevs) != 1 {
+		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+	}
+	return netdevs[0], nil
+}
+
+// addAgain adds a Soft-RoCE device that was deleted. An error says how to go on by
+// hand.
+func addAgain(d rdma.Device, netdev string) error {
+	if err := rdma.AddLink(d.Name, netdev); err != nil {
+		return fmt.Errorf("%w; it is gone now: rdma link add %s type rxe netdev %s", err, d.Name, netdev)
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
@@ -32,6 +33,7 @@ type slot struct {
 	mu      sync.Mutex // guards what follows
 	plugged plugged
 	last    []qprecovery.Identity // of List
+	unsure  bool                  // the last List could not find out
 }
 
 // plugged is what faults have made of a slot.
@@ -89,22 +91,38 @@ func (s *slot) List(context.Context) []qprecovery.Identity {
 	id, err := s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := s.unsure
+	s.unsure = err != nil && !errors.Is(err, hca.ErrNoDevice)
 	switch {
 	case err == nil:
 		s.last = []qprecovery.Identity{id}
-	case errors.Is(err, hca.ErrNoDevice):
+	case !s.unsure:
 		s.last = nil
-	default:
-		s.log.Warn("cannot find out whether the device is there", "err", err)
+	case !before:
+		s.log.Warn("cannot find out whether the device is there; asking again", "err", err, "every", lookAgain)
 	}
 	return s.last
+}
+
+// lookAgain is how often it is looked where nobody tells, or tells again what could
+// not be found out: often enough for a device that is gone to be let go within 2 s.
+const lookAgain = time.Second
+
+// again has a value when that is due; nil: it is not. Nobody tells where it is deaf.
+func (s *slot) again(deaf bool) <-chan time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !deaf && !s.unsure {
+		return nil
+	}
+	return time.After(lookAgain)
 }
 
 // Watch implements device.Lister.
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("devices that come and go are noticed late", "err", err)
+		s.log.Warn("nobody tells of devices that come and go; looking for them", "err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)
@@ -123,6 +141,7 @@ func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []q
 				found = nil // nobody tells any more
 			}
 		case <-s.changed:
+		case <-s.again(found == nil):
 		}
 		if now := s.List(ctx); !slices.Equal(now, last) {
 			replace(lists, now)

@@ -3,7 +3,6 @@ package device
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -76,12 +75,10 @@ func New(cfg Config) *Device {
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Reason, 1),
 		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
-	d.view.Store(&View{Err: errNotOpen})
+	d.view.Store(&View{Err: ErrNotOpen})
 	d.status.Store(&Status{})
 	return d
 }
-
-var errNotOpen = errors.New("device is not open yet")
 
 // View returns the present view.
 func (d *Device) View() View { return *d.view.Load() }

@@ -66,7 +66,7 @@ func TestEndWhileOpening(t *testing.T) {
 			}
 		})
 		b.run()
-		if err := b.View().Err; !errors.Is(err, errNotOpen) {
+		if err := b.View().Err; !errors.Is(err, ErrNotOpen) {
 			t.Errorf("reason is %v", err)
 		}
 		b.stop()

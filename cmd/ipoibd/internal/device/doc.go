@@ -12,7 +12,8 @@
 // The states are the ladder's. The view has a session in the first alone.
 //
 //	state                | the HCA is                | left by
-//	(starting)           | tried once a second       | the first opening
+//	(starting)           | tried once a second,      | the first opening
+//	                     | unless suspended          |
 //	healthy              | open                      | a fatal event, EIO, a verb that hangs; Ask;
 //	                     |                           | a reset that others asked for; an order;
 //	                     |                           | its removal; Suspend
@@ -46,7 +47,8 @@
 //	goroutine     | how many            | ends with
 //	Run           | 1                   | its context, once the users have let go
 //	events        | 1 per open session  | the closing of the session
-//	opening       | at most 1           | the Opener's answer
+//	opening       | at most 1           | the Opener's answer, at first also that of
+//	              |                     | those who share the HCA
 //	closing       | 1 per session       | the users letting go, or being left behind
 //	list          | at most 1           | the Lister's answer
 //

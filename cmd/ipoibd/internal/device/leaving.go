@@ -169,17 +169,17 @@ func late(users []string) string {
 }
 
 // reset is what the coordinator calls in the process that hosts it.
-func (o *owner) reset(ctx context.Context, without []reset.Member) error {
+func (d *Device) reset(ctx context.Context, without []reset.Member) error {
 	if len(without) > 0 {
-		err := o.ask(ctx, func(o *owner, done chan<- error) { o.abandon(); done <- nil })
+		err := d.ask(ctx, func(o *owner, done chan<- error) { o.abandon(); done <- nil })
 		if err != nil {
 			return err
 		}
 	}
-	if o.cfg.Reset == nil {
+	if d.cfg.Reset == nil {
 		return nil
 	}
-	return o.cfg.Reset(ctx)
+	return d.cfg.Reset(ctx)
 }
 
 // resetEnded takes the outcome of a reset.

@@ -11,6 +11,8 @@ import (
 
 // Why an order is not taken, or not carried out.
 var (
+	// ErrNotOpen: there is nothing to reset before the device was open once.
+	ErrNotOpen = errors.New("device is not open yet")
 	// ErrSuspended: not while the device is suspended. It is also why there is no
 	// session meanwhile.
 	ErrSuspended = errors.New("device is suspended; resume it first")
@@ -20,26 +22,31 @@ var (
 	ErrEnded = errors.New("device has ended")
 )
 
-// The orders wait until the device was open once.
-
 // Reset orders a reset of the device, or hastens what is under way; it returns
-// once that is taken up. Errors: [ErrSuspended], [ErrEnded], that of ctx.
+// once that is taken up. Errors: [ErrNotOpen], after which it is tried at once;
+// [ErrSuspended], [ErrEnded], that of ctx.
 func (d *Device) Reset(ctx context.Context) error {
-	return d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice})
+	return d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice}, ErrNotOpen)
 }
 
 // Recover has a device that was given up waited for again, with a try at once. It
-// is harmless where nothing is wrong. Errors: as of Reset.
-func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.Recover{}) }
+// is harmless where nothing is wrong. Errors: [ErrSuspended], [ErrEnded], that of
+// ctx.
+func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.Recover{}, nil) }
 
-func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent) error {
+// order gives the ladder an event; where there is none yet, the answer is early.
+func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early error) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
-		if o.ladder.Suspended() {
+		switch {
+		case o.status.Load().Suspended:
 			done <- ErrSuspended
-			return
+		case o.ladder == nil:
+			o.try()
+			done <- early
+		default:
+			o.step(ev)
+			done <- nil
 		}
-		o.step(ev)
-		done <- nil
 	})
 }
 
@@ -49,6 +56,10 @@ func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent) error {
 func (d *Device) Suspend(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		o.suspends = append(o.suspends, done)
+		if o.ladder == nil {
+			o.suspendStart()
+			return
+		}
 		o.step(qprecovery.Suspend{})
 	})
 }
@@ -57,7 +68,11 @@ func (d *Device) Suspend(ctx context.Context) error {
 // is taken up. Errors: [ErrEnded], that of ctx.
 func (d *Device) Resume(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
-		o.step(qprecovery.Resume{})
+		if o.ladder == nil {
+			o.resumeStart()
+		} else {
+			o.step(qprecovery.Resume{})
+		}
 		done <- nil
 	})
 }
@@ -85,9 +100,9 @@ func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) e
 // answerSuspends tells those who wait in Suspend.
 func (o *owner) answerSuspends() {
 	var err error
-	switch s := o.ladder.State(); {
-	case s == qprecovery.DeviceSuspended, s == qprecovery.DeviceGivenUp:
-	case o.ladder.Suspended():
+	switch {
+	case o.rests():
+	case o.status.Load().Suspended:
 		return
 	default:
 		err = ErrResumed
@@ -96,6 +111,15 @@ func (o *owner) answerSuspends() {
 		done <- err
 	}
 	o.suspends = nil
+}
+
+// rests reports whether the device is closed and stays so.
+func (o *owner) rests() bool {
+	if o.ladder == nil {
+		return o.starting.suspended && o.starting.cancel == nil
+	}
+	s := o.ladder.State()
+	return s == qprecovery.DeviceSuspended || s == qprecovery.DeviceGivenUp
 }
 
 // Status is what an operator may want to know of a device.

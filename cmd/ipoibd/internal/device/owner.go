@@ -17,10 +17,12 @@ import (
 // own, counted in work, and answers by tell.
 type owner struct {
 	*Device
-	ctx     context.Context // of Run
-	ladder  *qprecovery.DeviceLadder
+	ctx     context.Context          // of Run
+	ladder  *qprecovery.DeviceLadder // nil: it was not open yet
 	tracker *journal.Tracker
 	work    sync.WaitGroup
+
+	starting starting
 
 	session *Session       // that is open and used; nil: none
 	ports   []hca.PortAttr // of session

@@ -1,11 +1,13 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/coordinator"
+	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
@@ -17,67 +19,134 @@ const (
 	retryStart = time.Second
 )
 
+// starting is what there is of a device that was not open yet.
+type starting struct {
+	cancel    context.CancelFunc // ends the try under way; nil: there is none
+	retry     *time.Timer        // for the next try
+	suspended bool               // it is not tried
+}
+
+// first is the first opening, as the tries bring it.
+type first struct {
+	shared  *coordinator.Coordinator
+	session *Session
+	ports   []hca.PortAttr
+}
+
 // start opens the device for the first time, again and again until that
 // succeeds; false when ctx ended before.
 func (o *owner) start() bool {
+	o.starting.retry = time.NewTimer(0)
+	defer o.starting.retry.Stop()
 	if o.cfg.List != nil {
+		o.starting.retry.Stop() // the first list is waited for
 		o.lists = o.cfg.List.Watch(o.ctx)
-		o.awaitList(nil)
 	}
-	for o.ctx.Err() == nil {
-		err := o.startOnce()
-		if err == nil {
-			return true
-		}
-		if o.ctx.Err() == nil {
-			o.notOpen(err)
-			o.awaitList(time.After(retryStart))
-		}
+	for o.ladder == nil && o.ctx.Err() == nil {
+		o.awaitStart()
+		o.answerSuspends()
 	}
-	return false
+	return o.ladder != nil
 }
 
-// awaitList waits for a new list, at most until the alarm.
-func (o *owner) awaitList(alarm <-chan time.Time) {
+func (o *owner) awaitStart() {
 	select {
 	case <-o.ctx.Done():
+	case f := <-o.calls:
+		f(o)
 	case o.present = <-o.lists:
-	case <-alarm:
+		o.try()
+	case <-o.starting.retry.C:
+		o.try()
 	}
 }
 
-// startOnce registers with those who share the device, then opens it.
-func (o *owner) startOnce() error {
-	c, err := coordinator.Join(o.ctx, coordinator.Config{
-		Device: o.cfg.Name, Name: o.cfg.Users, Path: o.cfg.Coordinator, Grace: o.cfg.Grace,
-		Reset: o.reset, Waiting: o.waiting, Log: o.cfg.Log,
+// try begins a try, unless one is under way or there shall be none.
+func (o *owner) try() {
+	if o.starting.cancel != nil || o.starting.suspended {
+		return
+	}
+	var ctx context.Context
+	ctx, o.starting.cancel = context.WithCancel(o.ctx)
+	o.work.Go(func() {
+		f, err := o.openFirst(ctx)
+		if !o.tell(func(o *owner) { o.tried(f, err) }) && err == nil {
+			o.closeHCA(f.session)
+			_ = f.shared.Close() // it has nothing to fail with
+		}
+	})
+}
+
+// openFirst registers with those who share the device, then opens it.
+func (d *Device) openFirst(ctx context.Context) (f first, err error) {
+	f.shared, err = coordinator.Join(ctx, coordinator.Config{
+		Device: d.cfg.Name, Name: d.cfg.Users, Path: d.cfg.Coordinator, Grace: d.cfg.Grace,
+		Reset: d.reset, Waiting: d.waiting, Log: d.cfg.Log,
 	})
 	if err != nil {
-		return err
+		return first{}, err
 	}
-	s, ports, err := o.openSession(o.ctx, 1)
+	f.session, f.ports, err = d.openSession(ctx, 1)
 	if err != nil {
-		return errors.Join(err, c.Close())
+		return first{}, errors.Join(err, f.shared.Close())
 	}
-	o.shared.Store(c)
+	return f, nil
+}
+
+// tried takes the result of a try. What came although it was suspended meanwhile
+// is let go as any other.
+func (o *owner) tried(f first, err error) {
+	o.starting.cancel()
+	o.starting.cancel = nil
+	if err != nil {
+		o.notOpen(err)
+		o.starting.retry.Reset(retryStart)
+		return
+	}
+	o.shared.Store(f.shared)
 	o.ladder = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
-		Identity: o.identify(s, ports), GiveUpAfter: o.cfg.GiveUpAfter, Grace: o.cfg.Grace, AllowForeign: o.cfg.AllowForeign,
+		Identity: o.identify(f.session, f.ports), GiveUpAfter: o.cfg.GiveUpAfter, Grace: o.cfg.Grace, AllowForeign: o.cfg.AllowForeign,
 	})
-	o.take(s, ports)
+	o.take(f.session, f.ports)
 	o.show()
-	return nil
+	if o.starting.suspended {
+		o.step(qprecovery.Suspend{})
+	}
 }
 
-// waiting shows what the registration waits for. Run waits for it, too.
+// suspendStart ends the tries, and resumeStart goes on with them.
+func (o *owner) suspendStart() {
+	o.starting.suspended = true
+	if o.starting.cancel != nil {
+		o.starting.cancel()
+	}
+	o.status.Store(&Status{Suspended: true})
+	o.publish(View{Err: ErrSuspended})
+}
+
+func (o *owner) resumeStart() {
+	if !o.starting.suspended {
+		return
+	}
+	o.starting.suspended = false
+	o.status.Store(&Status{})
+	o.publish(View{Err: ErrNotOpen})
+	o.try()
+}
+
+// waiting shows what the registration waits for.
 func (d *Device) waiting(why error) {
 	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
 }
 
 // notOpen tells a new reason.
 func (o *owner) notOpen(err error) {
-	if last := o.View().Err; last.Error() == err.Error() {
-		return
+	switch last := o.View().Err; {
+	case o.ctx.Err() != nil:
+	case o.starting.suspended:
+		o.publish(View{Err: ErrSuspended}) // a registration that waited may have shown that
+	case last.Error() != err.Error():
+		o.log.Error("cannot open device; trying again", "err", err, "every", retryStart)
+		o.publish(View{Err: err})
 	}
-	o.log.Error("cannot open device; trying again", "err", err, "every", retryStart)
-	o.publish(View{Err: err})
 }

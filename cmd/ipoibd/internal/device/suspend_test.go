@@ -170,3 +170,85 @@ func TestR27Vanishes(t *testing.T) {
 		}
 	})
 }
+
+// Before the device was open once, orders are answered at once: nothing is there to
+// reset, and a suspended device is not tried, not even when it comes.
+func TestR26SuspendedBeforeItOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.slot.set(func() { b.slot.guid = hca.GUID{} })
+		b.run()
+		defer b.stop()
+		synctest.Wait()
+		if err := b.Reset(t.Context()); !errors.Is(err, ErrNotOpen) {
+			t.Errorf("reset: %v", err)
+		}
+		if err := b.Recover(t.Context()); err != nil {
+			t.Errorf("recover: %v", err)
+		}
+		synctest.Wait()
+		if err := b.Suspend(t.Context()); err != nil {
+			t.Errorf("suspend: %v", err)
+		}
+		tries := b.slot.did().opens
+		b.slot.plug(guidSame)
+		time.Sleep(time.Hour)
+		if n := b.slot.did().opens; n != tries || tries < 2 || !b.Status().Suspended || !errors.Is(b.View().Err, ErrSuspended) {
+			t.Errorf("%d tries, then %d: %+v, %v", tries, n, b.Status(), b.View().Err)
+		}
+		if err := b.Reset(t.Context()); !errors.Is(err, ErrSuspended) {
+			t.Errorf("reset while suspended: %v", err)
+		}
+		if err := b.Resume(t.Context()); err != nil {
+			t.Errorf("resume: %v", err)
+		}
+		b.healthy(soon)
+	})
+}
+
+// Suspended while it is opened for the first time, the device is closed before
+// Suspend returns, whatever the opening brings.
+func TestR26SuspendedWhileItOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.slot.set(func() { b.slot.slow = time.Second })
+		b.run()
+		defer b.stop()
+		synctest.Wait()
+		start := time.Now()
+		if err := b.Suspend(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took < time.Second || b.slot.did().opens != 1 {
+			t.Errorf("suspended after %v, opened %d times", took, b.slot.did().opens)
+		}
+		if v := b.View(); v.Session != nil || !errors.Is(v.Err, ErrSuspended) {
+			t.Errorf("%+v", v)
+		}
+		if err := b.Resume(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.healthy(time.Second + soon)
+	})
+}
+
+// An opening that waits ends when the device is suspended.
+func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, func(c *Config) {
+			c.Open = func(ctx context.Context) (hca.Device, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		})
+		b.run()
+		defer b.stop()
+		synctest.Wait()
+		if err := b.Suspend(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := b.Resume(t.Context()); err != nil || b.Status().Suspended {
+			t.Errorf("%v, %+v", err, b.Status())
+		}
+	})
+}

@@ -18,7 +18,7 @@ var (
 	ErrDown    = errors.New("port is not active")
 	ErrNoGID   = errors.New("port has no usable GID: its netdev needs an IP address")
 	ErrGIDType = errors.New("only GIDs of type RoCE v2 can be used")
-	ErrNoPKey  = errors.New("P_Key is not in the port's table")
+	ErrNoPKey  = errors.New("P_Key is not in the port's table, or as that of a limited member only")
 	ErrNoMTU   = errors.New("underlay MTU too small")
 )
 
@@ -100,13 +100,15 @@ func leastPayload(have int) int {
 	return MinPayload
 }
 
+// findPKey finds the entry of a full member: a limited one of the same partition,
+// which a table may have besides, neither hears other limited members nor is heard
+// by them.
 func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
-	for i, k := range table {
-		if k.Match(want) {
-			return i, nil
-		}
+	i := slices.Index(table, want)
+	if i < 0 {
+		return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
 	}
-	return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
+	return i, nil
 }
 
 // maxGIDs bounds a table by what an address handle can name: sgid_index of struct

@@ -93,6 +93,7 @@ func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
 		{"by index of v1", both, Want{GIDIndex: at(0)}, 0, ErrGIDType},
 		{"by index of an empty one", both, Want{GIDIndex: at(4)}, 0, ErrNoGID},
 		{"by index outside", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
+		{"by rule the last", append(make([]hca.GIDEntry, 255), v4), Want{}, 255, nil},
 		{"by rule beyond the last", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
 		{"by index below", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
 	} {
@@ -184,6 +185,27 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 	a.State = hca.PortDown
 	if _, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); !errors.Is(err, ErrDown) {
 		t.Errorf("port down: %v", err)
+	}
+}
+
+// A table may have a partition twice; only full members may use its groups
+// (RFC 4391, section 4).
+func TestMakePlanTakesFullMembershipAlone(t *testing.T) {
+	for _, c := range []struct {
+		table []hca.PKey
+		index uint16
+		err   error
+	}{
+		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, nil},
+		{[]hca.PKey{0xffff, 0x7fff}, 0, nil},
+		{[]hca.PKey{0x7fff}, 0, ErrNoPKey},
+		{nil, 0, ErrNoPKey},
+	} {
+		a := attr(entry("10.0.0.1", 1448))
+		a.PKeys = c.table
+		if p, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); p.PKeyIndex != c.index || !errors.Is(err, c.err) {
+			t.Errorf("%x: index %d, %v; want %d, %v", c.table, p.PKeyIndex, err, c.index, c.err)
+		}
 	}
 }
 

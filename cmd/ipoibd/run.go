@@ -64,7 +64,7 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or an RDMA device of the kernel; 'ipoibd devices' lists them")
 	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
 	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
-	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device")
+	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device, from 1 to 255")
 	fs.StringVar(&f.pkey, "pkey", "0xffff", "P_Key of the interface")
 	fs.StringVar(&f.iface.GID, "gid", "", "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
 	fs.Func("gid-index", "`index` of the GID to use in the port's table (default: as for --gid)", f.setGIDIndex)
@@ -77,7 +77,7 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 func (f *runFlags) setGIDIndex(s string) error {
 	i, err := strconv.Atoi(s)
 	if err != nil {
-		return errors.New("must be a whole number")
+		return errors.New("must be a whole number from 0 to 255")
 	}
 	f.iface.GIDIndex = &i
 	return nil

@@ -33,11 +33,14 @@ func List() ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return describe(os.DirFS("/sys"), links), nil
+	return describe(os.DirFS("/sys"), links)
 }
 
 // describe reads what sysfs has of the devices that netlink named.
-func describe(sys fs.FS, links []indexed) []Device {
+func describe(sys fs.FS, links []indexed) ([]Device, error) {
+	if _, err := fs.Stat(sys, classDevices); err != nil && len(links) > 0 {
+		return nil, fmt.Errorf("read what netlink listed: %w; is sysfs mounted at /sys?", err)
+	}
 	verbs := readVerbs(sys)
 	var out []Device
 	for _, l := range links {
@@ -49,7 +52,7 @@ func describe(sys fs.FS, links []indexed) []Device {
 		out = append(out, d)
 	}
 	slices.SortFunc(out, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
-	return out
+	return out, nil
 }
 
 // listTries bounds how often a list is taken that changes while it is read.

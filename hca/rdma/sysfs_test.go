@@ -15,7 +15,10 @@ import (
 
 // describeAll is describe with the GIDs.
 func describeAll(tree fs.FS, links ...indexed) []Device {
-	out := describe(tree, links)
+	out, err := describe(tree, links)
+	if err != nil {
+		panic(err)
+	}
 	for i := range out {
 		out[i].readGIDs(tree)
 		out[i].markHere([]net.Addr{&net.IPNet{IP: net.IPv4(10, 9, 0, 2), Mask: net.CIDRMask(24, 32)}})
@@ -136,6 +139,16 @@ func TestDamagedTree(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// Without sysfs it is not known what there is: nothing may be taken for gone.
+func TestNoSysfs(t *testing.T) {
+	if got, err := describe(fstest.MapFS{}, []indexed{{1, "rxe0"}}); err == nil || errors.Is(err, hca.ErrNoDevice) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := describe(fstest.MapFS{}, nil); err != nil || len(got) > 0 {
+		t.Errorf("no device: %v, %v", got, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
@@ -88,9 +89,22 @@ func TestWatchRefusesForgeries(t *testing.T) {
 	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	must(t, err)
 	defer unix.Close(forger)
-	must(t, unix.Sendto(forger, removal, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: portOf(t, w.sources[0].File)}))
-	if hinted(t, w.changed, quiet) {
-		t.Error("a forged event was told")
+	request := nl.NewNetlinkRequest(unix.NLMSG_MIN_TYPE, 0) // which the kernel passes on as if it were its own
+	request.AddRawData(removal)
+	for _, c := range []struct {
+		name string
+		msg  []byte
+		to   unix.SockaddrNetlink
+	}{
+		{"to it alone", removal, unix.SockaddrNetlink{Pid: portOf(t, w.sources[0].File)}},
+		{"to all", removal, unix.SockaddrNetlink{Groups: groupUevent}},
+		{"by the kernel, to all", request.Serialize(), unix.SockaddrNetlink{}}, // uevent_net_rcv_skb, lib/kobject_uevent.c
+	} {
+		c.to.Family = unix.AF_NETLINK
+		must(t, unix.Sendto(forger, c.msg, 0, &c.to))
+		if hinted(t, w.changed, quiet) {
+			t.Errorf("a forged event was told: sent %s", c.name)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/hcatest/station"
+	"ipoibd/hca/verbs/verbstest"
 )
 
 // What is in use all the while is destroyed, again and again: every user hears
@@ -20,7 +21,7 @@ func TestDestroyWhatIsInUse(t *testing.T) {
 	for range rounds {
 		t.Run("round", func(t *testing.T) {
 			var users sync.WaitGroup
-			s := underlays[0].station(t, envA)
+			s := newStation(t, verbstest.EnvA)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			for _, use := range uses(ctx, s) {

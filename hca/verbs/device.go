@@ -51,7 +51,7 @@ func (d *Device) open(name, verbs string) (err error) {
 	cverbs := C.CString(verbs)
 	defer C.free(unsafe.Pointer(cverbs))
 	if d.ctx, err = C.shim_open(cverbs); d.ctx == nil {
-		return failedNull(verbOpen, name, err)
+		return unopened(failedNull(verbOpen, name, err), devInfiniband, verbs)
 	}
 	if err := d.inquire(name); err != nil {
 		C.shim_close(d.ctx)

@@ -57,10 +57,12 @@ var faultKinds = []fault{
 	{name: "R04/send_flush_err", inject: strike("send_flush_err"), rung: resetQP, perDaemon: 3},
 	{name: "R02/recv_error_err", inject: strike("recv_error_err"), rung: resetQP, perDaemon: 3},
 	{name: "R04/recv_flush_err", inject: strike("recv_flush_err"), rung: resetQP, perDaemon: 3},
+	{name: "R02/recv_bad_key", inject: strike("recv_bad_key"), rung: resetQP, perDaemon: 3}, // once its turn in the queue comes
 	{name: "R06/reset_fails", inject: strike("reset_fails", "send_error_err"), rung: recreateQP, perDaemon: 3},
 	{name: "R06/create_qp_fails", inject: strike("reset_fails", "create_qp_fails", "send_error_err"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_overrun", inject: strike("cq_overrun"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_error", inject: strike("cq_error"), rung: rebuildCQ, perDaemon: 3},
+	{name: "R01/cq_small", inject: smallCQ, rung: rebuildCQ, perDaemon: 1},
 	// A send queue completes in order, so the next completion tells of this one too.
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
@@ -96,6 +98,14 @@ func strike(kinds ...string) func(*testing.T, *pair) {
 			p.faulty.daemon.inject(faultOrder{Kind: k})
 		}
 	}
+}
+
+// smallCQ has CQs made anew, one of which is too small, until it has overrun.
+func smallCQ(t *testing.T, p *pair) {
+	n := p.journal.len()
+	strike("cq_small")(t, p)
+	resetScope("cq")(t, p)
+	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
 }
 
 // flap takes the port down for the second time, long before the kernel looks at

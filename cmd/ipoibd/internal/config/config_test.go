@@ -104,7 +104,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"itself", head + "  - name: eth0\n    device: d\n", `x.yaml:7: interfaces[1].name: device "d" has it as its underlay`},
 		{"foreign pkey", head + "    pkey: 0x8002\n", `x.yaml:7: interfaces[0].pkey: 0x8002 is not among the pkeys of device "d"`},
 		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},
-		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address`},
+		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address of one host`},
 		{"queue", head + "    recv_wrs: 1\n", "x.yaml:7: interfaces[0].recv_wrs: 1 is outside"},
 		{"name", head + "  - name: a/b\n    device: d\n", `x.yaml:7: interfaces[1].name: "a/b" is not`},
 		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: interface "ib0" is named twice`},
@@ -116,6 +116,8 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"peer", "devices:\n  - name: soft\n    peers: ['a b']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: "a b" is neither`},
 		{"underlay shared", "devices:\n  - {name: a, underlay: e}\n  - {name: b, underlay: e}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].underlay: device "a" uses this netdev already`},
 		{"HCA", "devices:\n  - {name: a, device: a/b}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "a/b" is neither soft nor`},
+		{"no HCA", "devices:\n  - {device: ''}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "" is neither soft nor`},
+		{"HCA no text", "devices:\n  - {name: a, device: !!binary /w==}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "\xff" is neither soft nor`},
 		{"HCA shared", "devices:\n  - {name: a, device: rxe0}\n  - {name: b, device: rxe0}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].device: device "a" uses this HCA already`},
 		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
 		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: is for real HCAs"},
@@ -125,6 +127,9 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"no pkeys", "devices:\n  - {name: soft, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: needs 1 to 128"},
 		{"port of soft", head + "    port: 2\n", `x.yaml:7: interfaces[0].port: device "d" is the software HCA`},
 		{"GID index", head + "    gid_index: -1\n", "x.yaml:7: interfaces[0].gid_index: -1 is outside"},
+		{"GID of a zone", head + "    gid: fe80::1%eth0\n", `x.yaml:7: interfaces[0].gid: "fe80::1%eth0" is not an address of one host`},
+		{"GID of a group", head + "    gid: 239.1.2.3\n", `x.yaml:7: interfaces[0].gid: "239.1.2.3" is not an address of one host`},
+		{"GID of nobody", head + "    gid: '::'\n", `x.yaml:7: interfaces[0].gid: "::" is not an address of one host`},
 		{"GID index text", head + "    gid_index: one\n", "x.yaml:7: interfaces[0].gid_index: must be a whole number"},
 		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: excludes gid"},
 		{"duration", "devices:\n  - grace: 30\n", `x.yaml:2: devices[0].grace: "30" is not a duration, such as 30s or 10m`},
@@ -205,11 +210,14 @@ func FuzzParse(f *testing.F) {
 
 // A field of which the value is nothing keeps its default.
 func TestNothingIsTheDefault(t *testing.T) {
-	c, err := Parse("x.yaml", []byte("devices:\n  - {grace: null, give_up_after: , coordinator: ~, allow_other_device: null}\ninterfaces: [{mtu: ~}]"))
+	c, err := Parse("x.yaml", []byte("devices:\n  - {grace: null, give_up_after: , coordinator: ~, allow_other_device: null}\ninterfaces: [{mtu: ~, gid_index: ~}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := NewDevice(); !reflect.DeepEqual(c.Devices[0], want) {
 		t.Errorf("got %+v, want %+v", c.Devices[0], want)
+	}
+	if f := c.Interfaces[0]; f.MTU != 0 || f.GIDIndex != nil {
+		t.Errorf("got %+v", f)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"ipoibd/hca"
 )
@@ -111,9 +112,6 @@ func (d *Device) exclusive() (field, value, why string) {
 }
 
 func (d *Device) problems(at string) (ps []problem) {
-	if d.Name == "" {
-		ps = append(ps, problem{at + ".name", "must not be empty"})
-	}
 	if !validHCA(d.HCA) {
 		ps = append(ps, problem{at + ".device", fmt.Sprintf("%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)})
 	}
@@ -181,10 +179,8 @@ func (f *Interface) problems(at string) (ps []problem) {
 	if f.PKey&^hca.PKeyMembership == 0 {
 		ps = append(ps, problem{at + ".pkey", fmt.Sprintf("0x%04x is not a P_Key (its lower 15 bits must not be zero)", uint16(f.PKey))})
 	}
-	if f.GID != "" {
-		if _, err := netip.ParseAddr(f.GID); err != nil {
-			ps = append(ps, problem{at + ".gid", fmt.Sprintf("%q is not an address", f.GID)})
-		}
+	if f.GID != "" && !validGID(f.GID) {
+		ps = append(ps, problem{at + ".gid", fmt.Sprintf("%q is not an address of one host, IPv4 or IPv6, without length or zone", f.GID)})
 	}
 	if i := f.GIDIndex; i != nil && (*i < 0 || *i > maxGIDIndex) {
 		ps = append(ps, problem{at + ".gid_index", fmt.Sprintf("%d is outside of 0 to %d", *i, maxGIDIndex)})
@@ -225,11 +221,20 @@ func validSocket(s string) bool {
 	return filepath.IsAbs(s) && len(s) <= maxControl && !strings.Contains(s, "\x00")
 }
 
+// TakesHCA reports whether Device.HCA can be the name of this RDMA device.
+func TakesHCA(name string) bool { return name != SoftHCA && validHCA(name) }
+
 // validHCA: what a folder of sysfs can be called.
 func validHCA(s string) bool {
-	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && !strings.ContainsFunc(s, func(r rune) bool {
+	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
+}
+
+// validGID: an address that a port may have; the zone is the port's.
+func validGID(s string) bool {
+	a, err := netip.ParseAddr(s)
+	return err == nil && a.Zone() == "" && !a.IsMulticast() && !a.IsUnspecified()
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

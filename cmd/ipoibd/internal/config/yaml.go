@@ -149,14 +149,11 @@ var interfaceFields = fields[Interface]{
 		v.PKey, err = ParsePKey(n.Value)
 		return err
 	},
-	"gid_index": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error {
-		v.GIDIndex = new(int)
-		return load(n, v.GIDIndex)
-	},
-	"gid":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
-	"mtu":      func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
-	"send_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
-	"recv_wrs": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
+	"gid_index": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GIDIndex) },
+	"gid":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
+	"mtu":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
+	"send_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
+	"recv_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
 }
 
 func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {
@@ -224,12 +221,12 @@ func decodeMap[T any](d *decoder, at string, n *yaml.Node, into *T, fs fields[T]
 }
 
 // load reads a value of one of the types below; nothing stands for the default.
-func load[T string | int | uint8 | bool | []string](n *yaml.Node, into *T) error {
+func load[T string | int | *int | uint8 | bool | []string](n *yaml.Node, into *T) error {
 	if n.Load(into) == nil {
 		return nil
 	}
 	switch any(into).(type) {
-	case *int:
+	case *int, **int:
 		return errors.New("must be a whole number")
 	case *uint8:
 		return errors.New("must be a whole number from 0 to 255")

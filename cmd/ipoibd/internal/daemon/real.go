@@ -43,10 +43,10 @@ type realHCA struct {
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
 	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
-	if err == nil {
-		err = k.check(cfg.Reset, d)
+	if err != nil {
+		return h, cutShort(err, cfg, rdma.Driverless)
 	}
-	return h, err
+	return h, k.check(cfg.Reset, d)
 }
 
 // find prefers the device that is known to the one that has its name now.

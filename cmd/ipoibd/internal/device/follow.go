@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"log/slog"
 
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -19,6 +20,7 @@ func (o *owner) follow(s *Session) {
 }
 
 func (o *owner) readEvents(ctx context.Context, s *Session) {
+	var last hca.AsyncEvent
 	for {
 		ev, err := s.NextEvent(ctx)
 		if ctx.Err() != nil {
@@ -28,10 +30,20 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 			o.deaf(s, err)
 			return
 		}
-		o.log.Info("async event", "type", ev.Type.String(), "num", ev.On.Num)
+		o.log.Log(ctx, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
+		last = ev
 		s.watchers.tell(ev)
 		o.digest(s, ev)
 	}
+}
+
+// eventLevel keeps from people what repeats itself: rxe has a CQ_ERR for every
+// completion that is lost, thousands of them (rxe_cq_post, drivers/infiniband/sw/rxe/rxe_cq.c).
+func eventLevel(ev, last hca.AsyncEvent) slog.Level {
+	if ev == last && ev.Type == hca.EventCQErr {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // deaf: a device that cannot tell of events is as good as lost, whatever the

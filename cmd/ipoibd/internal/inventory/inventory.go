@@ -118,6 +118,9 @@ func (s System) real(d *rdma.Device) Entry {
 	if d.Parent != "" {
 		e.Kind = control.KindSoftRoCE
 	}
+	if !config.TakesHCA(d.Name) {
+		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name: rdma dev set %q name NAME", d.Name))
+	}
 	for _, p := range d.Ports {
 		e.Ports = append(e.Ports, Port{p.Num, p.State, p.LinkLayer, p.GIDs, texts(p.Troubles())})
 	}

@@ -112,6 +112,8 @@ func TestTroubles(t *testing.T) {
 		{"SM LID 0", func(d *rdma.Device, _ *System) { d.Ports[0].LinkLayer = hca.LinkLayerInfiniBand }, 1, "1: SM LID is 0"},
 		{"GUID 0", func(d *rdma.Device, _ *System) { d.NodeGUID = hca.GUID{} }, 1, "its node GUID is 0"},
 		{"no verbs", func(d *rdma.Device, _ *System) { d.Verbs = "" }, 1, "it has no verbs interface"},
+		{"name of the software HCA", func(d *rdma.Device, _ *System) { d.Name = "soft" }, 1, "--device does not take its name: rdma dev set \"soft\" name"},
+		{"name with a space", func(d *rdma.Device, _ *System) { d.Name = "a b" }, 1, "--device does not take its name: rdma dev set \"a b\" name"},
 		{"no library", func(_ *rdma.Device, s *System) {
 			s.Open = func(string) (hca.Device, error) { return nil, errors.New("libibverbs is missing") }
 		}, 1, "libibverbs is missing"},

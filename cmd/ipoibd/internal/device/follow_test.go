@@ -1,0 +1,29 @@
+package device
+
+import (
+	"log/slog"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+// A CQ in error is told of once, other events as often as they come.
+func TestEventsThatRepeatThemselves(t *testing.T) {
+	cq := func(num uint32) hca.AsyncEvent {
+		return hca.AsyncEvent{Type: hca.EventCQErr, On: hca.ObjectID{Kind: hca.KindCQ, Num: num}}
+	}
+	port := hca.AsyncEvent{Type: hca.EventGIDChange, On: hca.ObjectID{Kind: hca.KindPort, Num: 1}}
+	for _, c := range []struct {
+		ev, last hca.AsyncEvent
+		want     slog.Level
+	}{
+		{cq(1), hca.AsyncEvent{}, slog.LevelInfo},
+		{cq(1), cq(1), slog.LevelDebug},
+		{cq(2), cq(1), slog.LevelInfo},
+		{port, port, slog.LevelInfo},
+	} {
+		if got := eventLevel(c.ev, c.last); got != c.want {
+			t.Errorf("%v after %v: %s, want %s", c.ev, c.last, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+
+	"ipoibd/hca"
+)
+
+// devInfiniband has a node for each verbs interface, which libibverbs opens.
+const devInfiniband = "/dev/infiniband"
+
+var errNoProvider = errors.New("libibverbs does not list it: is its driver installed, of Debian's package ibverbs-providers?")
+
+// unopened adds to hca.ErrNoDevice, of a device that the kernel has, why it cannot
+// be opened, as libibverbs does not say: dir has the nodes of verbs interfaces.
+func unopened(err error, dir, verbs string) error {
+	if verbs == "" || !errors.Is(err, hca.ErrNoDevice) {
+		return err
+	}
+	node, why := os.OpenFile(path.Join(dir, verbs), os.O_RDWR, 0)
+	if why == nil {
+		why = errors.Join(errNoProvider, node.Close())
+	}
+	return fmt.Errorf("%w; %w", err, why)
+}

@@ -288,14 +288,14 @@ func (d *DeviceLadder) done(now time.Time, ev Done) {
 }
 
 // holds reports whether the device is not free to be opened after a result. One that
-// needed its reset is not while that fails; one that somebody only ordered a reset
-// of goes on as it is.
+// needs its reset is not while that fails; one that worked, and somebody ordered a
+// reset of, goes on as it is.
 func (d *DeviceLadder) holds(c Class) bool {
 	switch {
 	case d.opening():
 		return c == ClassSuccess
 	case c == ClassDeviceError:
-		return !d.ordered()
+		return d.state != DeviceDropping || !d.ordered()
 	default:
 		return c != ClassSuccess && c != ClassTransient
 	}

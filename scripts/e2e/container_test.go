@@ -8,6 +8,11 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
+// containerLimit is how long the kernel may take to delete an interface with its
+// container: ten times what was seen of one that is idle, and frees the last socket
+// of a namespace late (CONFIG_RCU_LAZY).
+const containerLimit = 3 * time.Minute
+
 // ib0 of one host is given to a container, which has it as eth0 and is reached
 // by it. The daemon stays outside and follows: up, down and MTU are the
 // container's. With the container the kernel deletes the interface; the daemon
@@ -100,7 +105,7 @@ func (h *host) give(in *host, name string) {
 // reason.
 func (d *daemon) requireEnd(says string) {
 	d.tb.Helper()
-	eventually(d.tb, stopLimit, "end of the daemon", d.gone)
+	eventually(d.tb, containerLimit, "end of the daemon", d.gone)
 	d.ended = true
 	if d.err == nil || !strings.Contains(d.log.String(), says) {
 		d.tb.Errorf("the daemon ended: %v, want its log to say %q\n%s", d.err, says, d.log)

@@ -18,7 +18,7 @@ var (
 	ErrDown    = errors.New("port is not active")
 	ErrNoGID   = errors.New("port has no usable GID")
 	ErrGIDType = errors.New("only GIDs of type RoCE v2 can be used")
-	ErrNoPKey  = errors.New("P_Key is not in the port's table, or as that of a limited member only")
+	ErrNoPKey  = errors.New("P_Key is not in the port's table")
 	ErrNoMTU   = errors.New("underlay MTU too small")
 )
 
@@ -100,11 +100,14 @@ func leastPayload(have int) int {
 	return MinPayload
 }
 
-// findPKey finds the entry of a full member: a limited one of the same partition,
-// which a table may have besides, neither hears other limited members nor is heard
-// by them.
+// findPKey finds the entry of a full member, else that of a limited one of the same
+// partition, which other limited members neither hear nor are heard by (as
+// ib_find_pkey, drivers/infiniband/core/device.c).
 func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	i := slices.Index(table, want)
+	if i < 0 {
+		i = slices.IndexFunc(table, want.Match)
+	}
 	if i < 0 {
 		return 0, fmt.Errorf("0x%04x: %w", uint16(want), ErrNoPKey)
 	}

@@ -207,9 +207,8 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 	}
 }
 
-// A table may have a partition twice; only full members may use its groups
-// (RFC 4391, section 4).
-func TestMakePlanTakesFullMembershipAlone(t *testing.T) {
+// A table may have a partition twice.
+func TestMakePlanPrefersFullMembership(t *testing.T) {
 	for _, c := range []struct {
 		table []hca.PKey
 		index uint16
@@ -217,7 +216,8 @@ func TestMakePlanTakesFullMembershipAlone(t *testing.T) {
 	}{
 		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, nil},
 		{[]hca.PKey{0xffff, 0x7fff}, 0, nil},
-		{[]hca.PKey{0x7fff}, 0, ErrNoPKey},
+		{[]hca.PKey{0x7ffe, 0x7fff}, 1, nil},
+		{[]hca.PKey{0x7ffe}, 0, ErrNoPKey},
 		{nil, 0, ErrNoPKey},
 	} {
 		a := attr(entry("10.0.0.1", 1448))

@@ -178,6 +178,13 @@ type AHSpec struct {
 	Rate      uint8 // enum ibv_rate; 0 is the port's own
 }
 
+// MulticastGroup is a group as a QP is attached to it (IBA 10.5.1).
+type MulticastGroup struct {
+	MGID      GID
+	MLID      uint16 // InfiniBand only: that of the joined group
+	SGIDIndex int    // RoCE only: of the port's GID on whose netdev the group's packets come
+}
+
 // CQSpec is the data of a completion queue.
 type CQSpec struct {
 	Entries int // 1 to DeviceAttr.MaxCQE; a backend may round up
@@ -228,12 +235,11 @@ type QP interface {
 	PostSend(wrs []SendWR) (int, error)
 	// PostRecv posts receive buffers, with the errors of PostSend.
 	PostRecv(wrs []RecvWR) (int, error)
-	// AttachMulticast makes the QP receive packets to mgid; on InfiniBand
-	// mlid must be that of a joined group. ErrInvalid when attached already.
-	// May block.
-	AttachMulticast(mgid GID, mlid uint16) error
-	// DetachMulticast undoes AttachMulticast. May block.
-	DetachMulticast(mgid GID, mlid uint16) error
+	// AttachMulticast makes the QP receive the packets of a group. ErrInvalid when
+	// attached already. May block.
+	AttachMulticast(g MulticastGroup) error
+	// DetachMulticast undoes AttachMulticast of the same. May block.
+	DetachMulticast(g MulticastGroup) error
 	// Close destroys the QP; requests still posted are dropped without
 	// completions, and none of its completions is polled afterwards. ErrBusy
 	// while attached to a group. Harmless when repeated. May block.

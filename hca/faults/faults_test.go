@@ -279,8 +279,8 @@ func TestEveryVerbHangs(t *testing.T) {
 			"destroy_qp":   func() { _ = have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(r).Close() },
 			"modify_qp":    func() { _ = r.qp.Modify(hca.QPAttr{State: hca.QPRTS}, hca.AttrState) },
 			"query_qp":     func() { _, _ = r.qp.Query() },
-			"attach_mcast": func() { _ = r.qp.AttachMulticast(group, 0) },
-			"detach_mcast": func() { _ = r.qp.DetachMulticast(group, 0) },
+			"attach_mcast": func() { _ = r.qp.AttachMulticast(hca.MulticastGroup{MGID: group}) },
+			"detach_mcast": func() { _ = r.qp.DetachMulticast(hca.MulticastGroup{MGID: group}) },
 			"close_device": func() { _ = r.dev.Close() },
 		}
 		if len(calls) != len(faults.Verbs()) {
@@ -355,7 +355,7 @@ func (r *rig) wantGone() {
 	_, err = r.qp.Query()
 	r.wantErr(err, hca.ErrIO, "query QP")
 	r.wantErr(r.modify(hca.QPRTS, hca.QPErr), hca.ErrIO, "modify QP")
-	r.wantErr(r.qp.AttachMulticast(hca.GID{0: 0xff}, 0), hca.ErrIO, "attach")
+	r.wantErr(r.qp.AttachMulticast(hca.MulticastGroup{MGID: hca.GID{0: 0xff}}), hca.ErrIO, "attach")
 }
 
 func TestPortFaults(t *testing.T) {

@@ -70,17 +70,17 @@ func (q *QP) Query() (hca.QPAttr, error) {
 }
 
 // AttachMulticast implements [hca.QP].
-func (q *QP) AttachMulticast(mgid hca.GID, mlid uint16) error {
+func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	if err := q.dev.enter("attach_mcast"); err != nil {
 		return err
 	}
-	return q.QP.AttachMulticast(mgid, mlid)
+	return q.QP.AttachMulticast(g)
 }
 
 // DetachMulticast implements [hca.QP].
-func (q *QP) DetachMulticast(mgid hca.GID, mlid uint16) error {
+func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	q.dev.hang("detach_mcast")
-	return q.QP.DetachMulticast(mgid, mlid)
+	return q.QP.DetachMulticast(g)
 }
 
 // Close implements [hca.QP].

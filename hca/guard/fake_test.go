@@ -230,6 +230,6 @@ func (q *fakeQP) post(verb string, n int) (int, error) {
 	return taken, err
 }
 
-func (q *fakeQP) AttachMulticast(hca.GID, uint16) error { return q.enter("attach_mcast") }
-func (q *fakeQP) DetachMulticast(hca.GID, uint16) error { return q.enter("detach_mcast") }
-func (q *fakeQP) Close() error                          { return q.release("destroy_qp", "QP") }
+func (q *fakeQP) AttachMulticast(hca.MulticastGroup) error { return q.enter("attach_mcast") }
+func (q *fakeQP) DetachMulticast(hca.MulticastGroup) error { return q.enter("detach_mcast") }
+func (q *fakeQP) Close() error                             { return q.release("destroy_qp", "QP") }

@@ -11,17 +11,12 @@ import (
 // groups are the multicast groups that the backend has a QP attached to.
 type groups struct {
 	mu   sync.Mutex
-	list []group
-}
-
-type group struct {
-	mgid hca.GID
-	mlid uint16
+	list []hca.MulticastGroup
 }
 
 // attach tells the backend, and notes what it did, however late.
-func (g *groups) attach(inner hca.QP, to group) error {
-	err := inner.AttachMulticast(to.mgid, to.mlid)
+func (g *groups) attach(inner hca.QP, to hca.MulticastGroup) error {
+	err := inner.AttachMulticast(to)
 	if err == nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -31,12 +26,12 @@ func (g *groups) attach(inner hca.QP, to group) error {
 }
 
 // detach undoes attach.
-func (g *groups) detach(inner hca.QP, from group) error {
-	err := inner.DetachMulticast(from.mgid, from.mlid)
+func (g *groups) detach(inner hca.QP, from hca.MulticastGroup) error {
+	err := inner.DetachMulticast(from)
 	if err == nil {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.list = slices.DeleteFunc(g.list, func(x group) bool { return x == from })
+		g.list = slices.DeleteFunc(g.list, func(x hca.MulticastGroup) bool { return x == from })
 	}
 	return err
 }

@@ -23,13 +23,13 @@ func TestR18FailedQPLeavesItsGroups(t *testing.T) {
 			cq := have(dev.CreateCQ(hca.CQSpec{Entries: rigDepth}))(t)
 			qp := have(pd.CreateQP(rigSpec, cq, cq))(t)
 			mgid := hca.GIDFromAddr(group)
-			if err := qp.AttachMulticast(mgid, 0); err != nil {
+			if err := qp.AttachMulticast(hca.MulticastGroup{MGID: mgid}); err != nil {
 				t.Fatal(err)
 			}
 			if fail {
 				dev.Fail(errBoom)
 			}
-			if err := qp.DetachMulticast(mgid, 0); err != nil {
+			if err := qp.DetachMulticast(hca.MulticastGroup{MGID: mgid}); err != nil {
 				t.Errorf("failed %v: detach: %v", fail, err)
 			}
 			for _, c := range []closer{qp, cq, pd, dev} {

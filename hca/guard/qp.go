@@ -113,14 +113,14 @@ func (q *QP) Query() (hca.QPAttr, error) {
 }
 
 // AttachMulticast implements [hca.QP].
-func (q *QP) AttachMulticast(mgid hca.GID, mlid uint16) error {
-	return q.do("attach_mcast", func() error { return q.groups.attach(q.inner, group{mgid, mlid}) })
+func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
+	return q.do("attach_mcast", func() error { return q.groups.attach(q.inner, g) })
 }
 
 // DetachMulticast implements [hca.QP]. It releases: in the failed state it
 // succeeds, and the backend is told before the QP is closed there.
-func (q *QP) DetachMulticast(mgid hca.GID, mlid uint16) error {
-	err := q.do("detach_mcast", func() error { return q.groups.detach(q.inner, group{mgid, mlid}) })
+func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
+	err := q.do("detach_mcast", func() error { return q.groups.detach(q.inner, g) })
 	if q.dev.Err() != nil {
 		return nil
 	}

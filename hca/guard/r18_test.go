@@ -218,7 +218,7 @@ func (r *rig) newWork() map[string]error {
 	_, errs["create QP"] = r.pd.CreateQP(rigSpec, r.send, r.recv)
 	_, errs["query QP"] = r.qp.Query()
 	errs["modify QP"] = r.qp.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState)
-	errs["attach"] = r.qp.AttachMulticast(hca.GID{}, 0)
+	errs["attach"] = r.qp.AttachMulticast(hca.MulticastGroup{})
 	_, errs["post send"] = r.qp.PostSend([]hca.SendWR{{UD: hca.UDDest{AH: r.ah}}})
 	_, errs["post receive"] = r.qp.PostRecv([]hca.RecvWR{{}})
 	return errs
@@ -229,7 +229,7 @@ func TestR18ReleasingSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, guard.Options{})
 		r.dev.Fail(errBoom)
-		r.wantErr(r.qp.DetachMulticast(hca.GID{}, 0), nil, "detach")
+		r.wantErr(r.qp.DetachMulticast(hca.MulticastGroup{}), nil, "detach")
 		r.close()
 		r.wantReleased()
 	})

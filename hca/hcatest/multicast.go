@@ -12,12 +12,17 @@ var multicastChecks = []check{
 
 func hasGroup(f Features, _ Host) bool { return !f.MGID.IsZero() }
 
+// group is the group as an end attaches to it.
+func (e *end) group() hca.MulticastGroup {
+	return hca.MulticastGroup{MGID: e.f.MGID, MLID: e.f.MLID, SGIDIndex: e.host.SGIDIndex}
+}
+
 // join attaches an end for the rest of the test.
 func (e *end) join() {
 	e.Helper()
-	must(e, e.qp.AttachMulticast(e.f.MGID, e.f.MLID), "attach")
+	must(e, e.qp.AttachMulticast(e.group()), "attach")
 	e.Cleanup(func() {
-		if err := e.qp.DetachMulticast(e.f.MGID, e.f.MLID); err != nil {
+		if err := e.qp.DetachMulticast(e.group()); err != nil {
 			e.Errorf("detach: %v", err)
 		}
 	})
@@ -86,11 +91,11 @@ func multicastDetached(b *bench) {
 		e.postRecv(3)
 	}
 	z.join()
-	must(b, y.qp.AttachMulticast(b.f.MGID, b.f.MLID), "attach")
+	must(b, y.qp.AttachMulticast(y.group()), "attach")
 	x.sendGroup("with you")
 	y.wantText("with you")
 	z.wantText("with you")
-	must(b, y.qp.DetachMulticast(b.f.MGID, b.f.MLID), "detach")
+	must(b, y.qp.DetachMulticast(y.group()), "detach")
 	x.sendGroup("without you")
 	z.wantText("without you")
 	x.probe(y, "only this")
@@ -98,14 +103,14 @@ func multicastDetached(b *bench) {
 
 func multicastRefusals(b *bench) {
 	x, _ := b.pair()
-	must(b, x.qp.AttachMulticast(b.f.MGID, b.f.MLID), "attach")
-	b.wantErr(x.qp.AttachMulticast(b.f.MGID, b.f.MLID), hca.ErrInvalid, "attach again")
+	must(b, x.qp.AttachMulticast(x.group()), "attach")
+	b.wantErr(x.qp.AttachMulticast(x.group()), hca.ErrInvalid, "attach again")
 	b.wantErr(x.qp.Close(), hca.ErrBusy, "close while attached")
-	must(b, x.qp.DetachMulticast(b.f.MGID, b.f.MLID), "detach")
-	b.wantErr(x.qp.DetachMulticast(b.f.MGID, b.f.MLID), hca.ErrInvalid, "detach again")
+	must(b, x.qp.DetachMulticast(x.group()), "detach")
+	b.wantErr(x.qp.DetachMulticast(x.group()), hca.ErrInvalid, "detach again")
 }
 
 func multicastNoGroup(b *bench) {
 	x, y := b.pair()
-	b.wantErr(x.qp.AttachMulticast(y.gid().GID, 0), hca.ErrInvalid, "attach to a unicast address")
+	b.wantErr(x.qp.AttachMulticast(hca.MulticastGroup{MGID: y.gid().GID, SGIDIndex: x.host.SGIDIndex}), hca.ErrInvalid, "attach to a unicast address")
 }

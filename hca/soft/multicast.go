@@ -2,9 +2,10 @@ package soft
 
 import "ipoibd/hca"
 
-// AttachMulticast implements [hca.QP]; mlid means nothing here.
-func (q *QP) AttachMulticast(mgid hca.GID, _ uint16) error {
-	d, group := q.dev, mgid.Addr()
+// AttachMulticast implements [hca.QP]. There is one netdev, so it does not matter by
+// which GID.
+func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
+	d, group := q.dev, g.MGID.Addr()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()
@@ -17,24 +18,24 @@ func (q *QP) AttachMulticast(mgid hca.GID, _ uint16) error {
 		err = d.wire.Join(group)
 	}
 	if err != nil {
-		return verb("attach_mcast", mgid.String(), err)
+		return verb("attach_mcast", g.MGID.String(), err)
 	}
 	d.routes.Store(r.withMember(group, q))
 	return nil
 }
 
 // DetachMulticast implements [hca.QP].
-func (q *QP) DetachMulticast(mgid hca.GID, _ uint16) error {
-	d, group := q.dev, mgid.Addr()
+func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
+	d, group := q.dev, g.MGID.Addr()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.routes.Load()
 	if !r.isMember(group, q) {
-		return verb("detach_mcast", mgid.String(), hca.ErrInvalid)
+		return verb("detach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
 	d.routes.Store(r.withoutMember(group, q))
 	if d.cfg.Peers != nil || d.lost.Load() {
 		return nil
 	}
-	return verb("detach_mcast", mgid.String(), d.wire.Leave(group))
+	return verb("detach_mcast", g.MGID.String(), d.wire.Leave(group))
 }

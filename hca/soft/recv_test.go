@@ -176,7 +176,7 @@ func TestReplicatedMulticast(t *testing.T) {
 			e.postRecv(4)
 		}
 		for _, e := range []*rig{r, other} {
-			if err := e.qp.AttachMulticast(group, 0); err != nil {
+			if err := e.qp.AttachMulticast(hca.MulticastGroup{MGID: group}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -187,7 +187,7 @@ func TestReplicatedMulticast(t *testing.T) {
 		other.wantCounts(map[string]uint64{"rx_delivered": 1, "wire_rx_packets": 1})
 		plain.wantCounts(map[string]uint64{"rx_delivered": 0, "no_qp": 1})
 		for _, e := range []*rig{r, other} {
-			if err := e.qp.DetachMulticast(group, 0); err != nil {
+			if err := e.qp.DetachMulticast(hca.MulticastGroup{MGID: group}); err != nil {
 				t.Fatal(err)
 			}
 		}

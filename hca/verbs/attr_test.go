@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -88,33 +89,39 @@ func hereAre(index int, addrs ...string) map[address]bool {
 	return out
 }
 
-// What joins a group are the netdevs of a family in this network namespace, each
-// once; RoCE v1 and other ports have no say.
-func TestNetdevs(t *testing.T) {
+// What joins a group is the netdev behind the GID that is named, such as that of a
+// VLAN among others, if that is in this network namespace.
+func TestNetdev(t *testing.T) {
 	v4, v6 := rawGID("192.0.2.1"), rawGID("fe80::1")
 	entries := []cGIDEntry{
-		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v6},
-		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
-		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
-		{port_num: 1, gid_type: 2, ndev_ifindex: 6, gid: v4},
-		{port_num: 1, gid_type: 1, ndev_ifindex: 7, gid: v4},
-		{port_num: 2, gid_type: 2, ndev_ifindex: 8, gid: v4},
-		{port_num: 1, gid_type: 2, gid: v4},
-		{port_num: 1, gid_type: 2, ndev_ifindex: 9, gid: rawGID("192.0.2.77")}, // of a container
-		{port_num: 1, gid_type: 2, ndev_ifindex: 5, gid: rawGID("192.0.2.78")}, // likewise, by an index that is another's here
+		{port_num: 2, gid_index: 0, gid_type: 2, ndev_ifindex: 8, gid: v4},
+		{port_num: 1, gid_index: 0, gid_type: 2, ndev_ifindex: 5, gid: v6},
+		{port_num: 1, gid_index: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
+		{port_num: 1, gid_index: 3, gid_type: 2, ndev_ifindex: 6, gid: v4},
+		{port_num: 1, gid_index: 4, gid_type: 2, ndev_ifindex: 9, gid: rawGID("192.0.2.77")}, // of a container
+		{port_num: 1, gid_index: 5, gid_type: 2, ndev_ifindex: 5, gid: rawGID("192.0.2.78")}, // likewise, by an index that is another's here
 	}
 	here := hereAre(5, "192.0.2.1", "fe80::1")
 	maps.Copy(here, hereAre(6, "192.0.2.1"))
-	maps.Copy(here, hereAre(7, "192.0.2.1"))
-	maps.Copy(here, hereAre(8, "192.0.2.1"))
-	if got := netdevs(entries, 1, true, here); !slices.Equal(got, []int{5, 6}) {
-		t.Errorf("IPv4: %v", got)
-	}
-	if got := netdevs(entries, 1, false, here); !slices.Equal(got, []int{5}) {
-		t.Errorf("IPv6: %v", got)
-	}
-	if got := netdevs(entries, 1, true, hereAre(5, "198.51.100.1")); got != nil {
-		t.Errorf("in another network namespace: %v", got)
+	for _, c := range []struct {
+		group string
+		gid   int
+		index int
+		err   error
+	}{
+		{"239.1.2.3", 1, 5, nil},
+		{"239.1.2.3", 3, 6, nil},
+		{"ff12::1", 0, 5, nil},
+		{"ff12::1", 1, 0, errFamily},
+		{"239.1.2.3", 0, 0, errFamily},
+		{"239.1.2.3", 2, 0, hca.ErrInvalid},
+		{"239.1.2.3", 4, 0, errNotHere},
+		{"239.1.2.3", 5, 0, errNotHere},
+	} {
+		g := hca.MulticastGroup{MGID: hca.GIDFromAddr(netip.MustParseAddr(c.group)), SGIDIndex: c.gid}
+		if index, err := netdev(entries, 1, g, here); index != c.index || !errors.Is(err, c.err) {
+			t.Errorf("%s by GID %d: interface %d, %v; want %d, %v", c.group, c.gid, index, err, c.index, c.err)
+		}
 	}
 }
 

@@ -45,9 +45,9 @@
 //	RESET, destroy         | completions left in the CQ are taken out here
 //	posts in RESET         | refused here: librxe would queue them
 //	attached twice         | the kernel says yes: refused here
-//	multicast on RoCE      | the netdevs join the IP group too
-//	GIDs of other network  | left out of the port's table, and their netdevs join
-//	namespaces             | nothing: their indices mean others here
+//	multicast on RoCE      | the GID's netdev joins the IP group too
+//	GIDs of other network  | left out of the port's table, and no group is joined
+//	namespaces             | by them: their netdevs' indices mean others here
 //	ENODATA of create_ah   | a GID that left its table, or the netdev is gone:
 //	                       | the port is asked which
 //

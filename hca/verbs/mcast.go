@@ -8,24 +8,17 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
 	"ipoibd/hca"
 )
 
-// groupKey is what a QP is attached to.
-type groupKey struct {
-	mgid hca.GID
-	mlid uint16
-}
-
 // groups are the groups of a QP, each with its membership; nil for none, as on
 // InfiniBand.
 type groups struct {
 	mu       sync.Mutex
-	attached map[groupKey]*membership
+	attached map[hca.MulticastGroup]*membership
 }
 
 func (g *groups) any() bool {
@@ -34,107 +27,110 @@ func (g *groups) any() bool {
 	return len(g.attached) > 0
 }
 
-// AttachMulticast implements [hca.QP]. On RoCE the netdevs of the device must
-// take the group's packets too, so they join it as a host does.
-func (q *QP) AttachMulticast(mgid hca.GID, mlid uint16) error {
+// AttachMulticast implements [hca.QP]. On RoCE a netdev must take the group's
+// packets too, so it joins the group as a host does.
+func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	if err := q.enter(); err != nil {
-		return refused("attach_mcast", mgid.String(), err)
+		return refused("attach_mcast", g.MGID.String(), err)
 	}
 	defer q.leave()
 	q.groups.mu.Lock()
 	defer q.groups.mu.Unlock()
-	key := groupKey{mgid, mlid}
-	if _, twice := q.groups.attached[key]; twice || !mgid.IsMulticast() {
-		return refused("attach_mcast", mgid.String(), hca.ErrInvalid)
+	if _, twice := q.groups.attached[g]; twice || !g.MGID.IsMulticast() {
+		return refused("attach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
-	m, err := q.join(mgid)
+	m, err := q.join(g)
 	if err != nil {
 		return err
 	}
-	raw := C.union_ibv_gid(mgid)
-	if code := C.shim_attach_mcast(q.qp, &raw, C.uint16_t(mlid)); code != 0 {
+	raw := C.union_ibv_gid(g.MGID)
+	if code := C.shim_attach_mcast(q.qp, &raw, C.uint16_t(g.MLID)); code != 0 {
 		m.leave()
-		return failed("attach_mcast", mgid.String(), errno(code))
+		return failed("attach_mcast", g.MGID.String(), errno(code))
 	}
 	if q.groups.attached == nil {
-		q.groups.attached = map[groupKey]*membership{}
+		q.groups.attached = map[hca.MulticastGroup]*membership{}
 	}
-	q.groups.attached[key] = m
+	q.groups.attached[g] = m
 	return nil
 }
 
-// join makes the netdevs of the QP's port members, where it is one of Ethernet.
-func (q *QP) join(mgid hca.GID) (*membership, error) {
+// join makes the netdev of a GID a member, where the QP's port is one of Ethernet.
+func (q *QP) join(g hca.MulticastGroup) (*membership, error) {
 	a, err := q.query()
 	if err != nil {
 		return nil, err
 	}
-	port, err := q.pd.dev.portAttr(max(a.Port, 1)) // 0: in RESET
+	num := max(a.Port, 1) // 0: in RESET
+	port, err := q.pd.dev.portAttr(num)
 	if err != nil || port.link_layer != C.IBV_LINK_LAYER_ETHERNET {
 		return nil, err
 	}
-	indices, err := q.pd.dev.members(max(a.Port, 1), mgid.Addr())
+	index, err := q.pd.dev.member(num, g)
 	if err != nil {
-		return nil, refused("attach_mcast", mgid.String(), err)
+		return nil, refused("attach_mcast", g.MGID.String(), err)
 	}
-	m, err := joinGroup(mgid.Addr(), indices)
-	return m, refused("attach_mcast", mgid.String(), err)
+	m, err := joinGroup(g.MGID.Addr(), index)
+	return m, refused("attach_mcast", g.MGID.String(), err)
 }
 
-// members are the indices of the interfaces that join a group, one at least.
-func (d *Device) members(port uint8, group netip.Addr) ([]int, error) {
+// member is the index of the interface that joins a group.
+func (d *Device) member(port uint8, g hca.MulticastGroup) (int, error) {
 	entries, err := d.gids()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	here, err := addresses()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	indices := netdevs(entries, port, group.Is4(), here)
-	if len(indices) == 0 {
-		return nil, errNotHere
-	}
-	return indices, nil
+	return netdev(entries, port, g, here)
 }
 
-// errNotHere: nothing would be received.
-var errNotHere = fmt.Errorf("%w: no GID of the port is an address in this network namespace, so no netdev can join: "+
-	"run in that of the netdev under it (a container: with the host's network)", hca.ErrInvalid)
+// Why nothing would be received.
+var (
+	errNotHere = fmt.Errorf("%w: the GID is no address in this network namespace, so its netdev cannot join: "+
+		"run in that of the netdev (a container: with the host's network)", hca.ErrInvalid)
+	errFamily = fmt.Errorf("%w: the GID is of another IP version than the group", hca.ErrInvalid)
+)
 
-// netdevs are the interface indices behind a port's RoCE v2 GIDs of a family, those
-// of other network namespaces left out.
-func netdevs(entries []cGIDEntry, port uint8, v4 bool, here map[address]bool) (indices []int) {
-	for i := range entries {
-		e := &entries[i]
-		a := gidAddress(e)
-		if uint32(e.port_num) == uint32(port) && gidType(uint32(e.gid_type)) == hca.GIDTypeRoCEv2 &&
-			a.addr.Is4() == v4 && here[a] && !slices.Contains(indices, a.index) {
-			indices = append(indices, a.index)
-		}
+// netdev is the index of the interface behind the GID by which a group is attached
+// to.
+func netdev(entries []cGIDEntry, port uint8, g hca.MulticastGroup, here map[address]bool) (int, error) {
+	i := slices.IndexFunc(entries, func(e cGIDEntry) bool {
+		return uint32(e.port_num) == uint32(port) && int(e.gid_index) == g.SGIDIndex
+	})
+	if i < 0 {
+		return 0, fmt.Errorf("%w: no GID at index %d", hca.ErrInvalid, g.SGIDIndex)
 	}
-	return indices
+	switch a := gidAddress(&entries[i]); {
+	case a.addr.Is4() != g.MGID.Addr().Is4():
+		return 0, errFamily
+	case !here[a]:
+		return 0, errNotHere
+	default:
+		return a.index, nil
+	}
 }
 
 // DetachMulticast implements [hca.QP]. A group that the device does not know
 // any more is left all the same.
-func (q *QP) DetachMulticast(mgid hca.GID, mlid uint16) error {
+func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	if err := q.enter(); err != nil {
-		return refused("detach_mcast", mgid.String(), err)
+		return refused("detach_mcast", g.MGID.String(), err)
 	}
 	defer q.leave()
 	q.groups.mu.Lock()
 	defer q.groups.mu.Unlock()
-	key := groupKey{mgid, mlid}
-	m, ok := q.groups.attached[key]
+	m, ok := q.groups.attached[g]
 	if !ok {
-		return refused("detach_mcast", mgid.String(), hca.ErrInvalid)
+		return refused("detach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
-	raw := C.union_ibv_gid(mgid)
-	err := failed("detach_mcast", mgid.String(), errno(C.shim_detach_mcast(q.qp, &raw, C.uint16_t(mlid))))
+	raw := C.union_ibv_gid(g.MGID)
+	err := failed("detach_mcast", g.MGID.String(), errno(C.shim_detach_mcast(q.qp, &raw, C.uint16_t(g.MLID))))
 	if err == nil || errors.Is(err, hca.ErrIO) {
 		m.leave()
-		delete(q.groups.attached, key)
+		delete(q.groups.attached, g)
 	}
 	return err
 }

@@ -9,38 +9,27 @@ import (
 	"ipoibd/hca"
 )
 
-// membership is that of netdevs in an IP multicast group: without it the NIC
-// and the kernel drop the group's packets before RoCE sees them. It is held by a
-// socket for each netdev, which receives nothing, so that no limit on the
-// memberships of one socket counts (net.ipv4.igmp_max_memberships).
-type membership struct{ fds []int }
+// membership is that of a netdev in an IP multicast group: without it the NIC and
+// the kernel drop the group's packets before RoCE sees them. It is held by a socket
+// of its own, which receives nothing, so that no limit on the memberships of one
+// socket counts (net.ipv4.igmp_max_memberships).
+type membership struct{ fd int }
 
-// joinGroup makes netdevs members of a group.
-func joinGroup(group netip.Addr, indices []int) (*membership, error) {
-	m := &membership{}
-	for _, index := range indices {
-		if err := m.add(group, index); err != nil {
-			m.leave()
-			return nil, err
-		}
-	}
-	return m, nil
-}
-
-func (m *membership) add(group netip.Addr, index int) error {
+// joinGroup makes the netdev of an index a member of a group.
+func joinGroup(group netip.Addr, index int) (*membership, error) {
 	family := unix.AF_INET6
 	if group.Is4() {
 		family = unix.AF_INET
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%w: socket: %w", hca.ErrNoMemory, err)
+		return nil, fmt.Errorf("%w: socket: %w", hca.ErrNoMemory, err)
 	}
-	m.fds = append(m.fds, fd)
 	if err := join(fd, group, index); err != nil {
-		return fmt.Errorf("%w: join %v on interface %d: %w", hca.ErrInvalid, group, index, err)
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%w: join %v on interface %d: %w", hca.ErrInvalid, group, index, err)
 	}
-	return nil
+	return &membership{fd}, nil
 }
 
 func join(fd int, group netip.Addr, index int) error {
@@ -54,10 +43,7 @@ func join(fd int, group netip.Addr, index int) error {
 
 // leave ends the membership; nil has none.
 func (m *membership) leave() {
-	if m == nil {
-		return
-	}
-	for _, fd := range m.fds {
-		_ = unix.Close(fd)
+	if m != nil {
+		_ = unix.Close(m.fd)
 	}
 }

@@ -50,7 +50,7 @@ func TestMembership(t *testing.T) {
 	for _, group := range testGroups {
 		var members []*membership
 		for range 2 {
-			m, err := joinGroup(group, []int{loopback(t)})
+			m, err := joinGroup(group, loopback(t))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +70,7 @@ func TestMembership(t *testing.T) {
 func TestMembershipMany(t *testing.T) {
 	group := netip.MustParseAddr("239.255.202.1")
 	for range 50 {
-		m, err := joinGroup(group, []int{loopback(t)})
+		m, err := joinGroup(group, loopback(t))
 		if err != nil {
 			t.Fatalf("%v: %v", group, err)
 		}
@@ -79,16 +79,12 @@ func TestMembershipMany(t *testing.T) {
 	}
 }
 
-// An interface that is not there is no failure of the device, and what was
-// joined before it is left.
+// An interface that is not there is no failure of the device.
 func TestMembershipRefused(t *testing.T) {
 	for _, group := range testGroups {
-		_, err := joinGroup(group, []int{loopback(t), 1 << 30})
+		_, err := joinGroup(group, 1<<30)
 		if !errors.Is(err, hca.ErrInvalid) || !errors.Is(err, unix.ENODEV) || errors.Is(err, hca.ErrIO) {
 			t.Errorf("%v: %v", group, err)
-		}
-		if isMember(t, group) {
-			t.Errorf("%v is not left", group)
 		}
 	}
 	var none *membership

@@ -274,11 +274,11 @@ func (e *Endpoint) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 
 // join attaches to the broadcast group.
 func (e *Endpoint) join() error {
-	g, qp := e.Spec.Plan.Broadcast, e.QP
-	if err := qp.AttachMulticast(g.Attach, g.MLID); err != nil {
+	g, qp := e.Spec.Plan.Membership(e.Spec.Plan.Broadcast), e.QP
+	if err := qp.AttachMulticast(g); err != nil {
 		return fmt.Errorf("join broadcast group: %w", err)
 	}
-	e.qp.add(func() error { return qp.DetachMulticast(g.Attach, g.MLID) })
+	e.qp.add(func() error { return qp.DetachMulticast(g) })
 	return nil
 }
 

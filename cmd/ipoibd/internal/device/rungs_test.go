@@ -226,8 +226,8 @@ type recordedQP struct {
 
 func (q *recordedQP) Close() error { return q.r.note("QP", q.QP.Close()) }
 
-func (q *recordedQP) DetachMulticast(mgid hca.GID, mlid uint16) error {
-	return q.r.note("group", q.QP.DetachMulticast(mgid, mlid))
+func (q *recordedQP) DetachMulticast(g hca.MulticastGroup) error {
+	return q.r.note("group", q.QP.DetachMulticast(g))
 }
 
 // PostSend gives the device its own handles.

@@ -48,6 +48,11 @@ func (p Plan) GroupAH(g Group) hca.AHSpec {
 	return hca.AHSpec{Port: p.Port, DLID: g.MLID, Global: true, DGID: g.Attach, SGIDIndex: p.GIDIndex, HopLimit: GroupHops}
 }
 
+// Membership is how a queue pair attaches to a group.
+func (p Plan) Membership(g Group) hca.MulticastGroup {
+	return hca.MulticastGroup{MGID: g.Attach, MLID: g.MLID, SGIDIndex: p.GIDIndex}
+}
+
 // PeerAH is the address handle of a peer.
 func (p Plan) PeerAH(gid hca.GID) hca.AHSpec {
 	return hca.AHSpec{Port: p.Port, Global: true, DGID: gid, SGIDIndex: p.GIDIndex, HopLimit: UnicastHops}

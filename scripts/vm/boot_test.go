@@ -20,7 +20,7 @@ func TestBoot(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
 		spec := guest.Spec{Series: series, NICs: []guest.NIC{{Segment: nstest.NewSegment(t, 1500)}}}
 		g := guest.Boot(t, spec)
 		requireRelease(t, g, spec)

@@ -25,7 +25,7 @@ func TestCompare(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
 		g := guest.Boot(t, guest.Spec{Series: series, Memory: 512})
 		cable(g)
 		addRxe(g, rxe0, cableA)

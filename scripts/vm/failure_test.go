@@ -36,7 +36,6 @@ func TestR01R02R25Failures(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		t.Parallel() // each waits most of the time
 		real, soft := newRealPair(t, series, "--allow-faults")
 		s := startStream(t, real, soft)
 		for _, b := range blows {

@@ -15,7 +15,7 @@ func TestSegment(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 4200)
 		a, b := twoGuests(t, series, segment)
 		for _, mtu := range []int{4200, 1500} {

@@ -14,7 +14,7 @@ func TestTwoRxe(t *testing.T) {
 	if guest.Enter(t) {
 		return
 	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+	guest.KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
 		a, b := rxePair(t, series)
 		requireEcho(t, a, b, a.mtu())
 		requireEcho(t, b, a, b.mtu())

@@ -34,7 +34,6 @@ func TestR22R24Removal(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		t.Parallel() // each waits most of the time
 		real, soft := newRealPair(t, series)
 		s := startStream(t, real, soft)
 		index := real.Run("cat", ifIndex)

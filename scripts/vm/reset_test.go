@@ -19,7 +19,6 @@ func TestR16R25FunctionReset(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		t.Parallel() // each waits most of the time
 		real, soft := newRealPair(t, series, "--reset", "driver")
 		requireFunctionReset(t, real, soft)
 		real.stop()

@@ -36,7 +36,6 @@ func TestR16Sharing(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		t.Parallel() // each waits most of the time
 		segment := nstest.NewSegment(t, underMTU)
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself

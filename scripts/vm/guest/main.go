@@ -63,8 +63,19 @@ func Enter(t *testing.T) bool {
 	return nstest.Enter(t)
 }
 
-// EachKernel runs a test as a subtest for each series of kernels.
+// EachKernel runs a test as a subtest for each series of kernels, side by side, as
+// a guest waits most of the time.
 func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
+	t.Helper()
+	KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
+		t.Parallel()
+		test(t, series)
+	})
+}
+
+// KernelsInTurn is EachKernel for what is measured, or takes two guests: one after
+// the other.
+func KernelsInTurn(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
 	for _, series := range kernel.AllSeries {
 		t.Run(string(series), func(t *testing.T) { test(t, series) })

@@ -379,3 +379,21 @@ func TestR06OrderedResetFails(t *testing.T) {
 		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonOperator), rung(qprecovery.RungWait, qprecovery.ReasonVerbFailed))
 	})
 }
+
+// Who waits for the device reads whether that is there.
+func TestR29WaitTellsWhatFor(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.newUser(0)
+		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
+		b.Ask(qprecovery.ReasonVerbFailed)
+		time.Sleep(soon)
+		if err := b.View().Err; err == nil || err.Error() != "device soft is not to be had (verb_failed); trying again" {
+			t.Errorf("with a reset that fails: %v", err)
+		}
+		b.slot.isolate()
+		time.Sleep(soon)
+		if err := b.View().Err; err == nil || err.Error() != "device soft is lost; waiting for its return" {
+			t.Errorf("unplugged: %v", err)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package device
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
@@ -85,10 +86,15 @@ func (o *owner) look() View {
 	}
 }
 
-// lost is why the device is waited for.
+// lost is why the device is waited for: it is gone, or there and could not be reset
+// or opened.
 func (o *owner) lost() error {
-	if o.cause == nil {
-		return fmt.Errorf("device %s is lost; waiting for its return", o.cfg.Name)
+	text := "is lost; waiting for its return"
+	if slices.ContainsFunc(o.present, o.ladder.Identity().Same) {
+		text = fmt.Sprintf("is not to be had (%s); trying again", o.ladder.Reason())
 	}
-	return fmt.Errorf("device %s is lost; waiting for its return: %w", o.cfg.Name, o.cause)
+	if o.cause == nil {
+		return fmt.Errorf("device %s %s", o.cfg.Name, text)
+	}
+	return fmt.Errorf("device %s %s: %w", o.cfg.Name, text, o.cause)
 }

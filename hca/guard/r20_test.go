@@ -102,7 +102,7 @@ func (r *rig) wantEventOn(want hca.ObjectID) {
 }
 
 // Nothing of an instance of the device works with another.
-func TestR20InstancesDoNotMix(t *testing.T) {
+func TestR20R28InstancesDoNotMix(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		old := newRig(r.TB, guard.Options{})
 		defer old.close()

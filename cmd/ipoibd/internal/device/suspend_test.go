@@ -244,10 +244,12 @@ func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 		b.run()
 		defer b.stop()
 		synctest.Wait()
-		if err := b.Suspend(t.Context()); err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := b.Suspend(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := b.Resume(t.Context()); err != nil || b.Status().Suspended {
+		if err := b.Resume(ctx); err != nil || b.Status().Suspended {
 			t.Errorf("%v, %+v", err, b.Status())
 		}
 	})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +42,13 @@ func TestThreeHosts(t *testing.T) {
 // address, once, and nobody else.
 func requireNoStale(t *testing.T, hosts []*host) {
 	t.Helper()
+	for _, wrong := range wrongPeers(hosts) {
+		t.Error(wrong)
+	}
+}
+
+// wrongPeers says which peers of the hosts are not the others as they are now.
+func wrongPeers(hosts []*host) (wrong []string) {
 	for _, h := range hosts {
 		want := make(map[string]uint32) // GID -> QPN
 		for _, other := range hosts {
@@ -51,14 +59,15 @@ func requireNoStale(t *testing.T, hosts []*host) {
 		peers := h.iface().Peers
 		for _, p := range peers {
 			if qpn, ok := want[p.GID]; !ok || qpn != p.QPN {
-				t.Errorf("host %d has a stale peer: %+v", h.number, p)
+				wrong = append(wrong, fmt.Sprintf("host %d has a stale peer: %+v", h.number, p))
 			}
 			delete(want, p.GID)
 		}
 		if len(want) > 0 || len(peers) != len(hosts)-1 {
-			t.Errorf("host %d has peers %+v, lacks %v", h.number, peers, want)
+			wrong = append(wrong, fmt.Sprintf("host %d has peers %+v, lacks %v", h.number, peers, want))
 		}
 	}
+	return wrong
 }
 
 // A daemon that is killed leaves ib0 with its addresses and without carrier,

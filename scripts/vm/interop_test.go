@@ -40,8 +40,7 @@ func TestRxeWithSoftwareHCA(t *testing.T) {
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 4200)
-		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
-		addRxe(g.Guest, rxe0, "eth0")
+		g := newRxeGuest(t, series, segment)
 		host := newHost(t, segment)
 		for _, mtu := range underlayMTUs {
 			for _, m := range []machine{g, host} {

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/vm/guest"
 	"ipoibd/scripts/vm/kernel"
 )
@@ -18,25 +17,17 @@ func TestKilledOnRxe(t *testing.T) {
 		return
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		segment := nstest.NewSegment(t, 4200)
-		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
-		addRxe(g.Guest, rxe0, "eth0")
-		args := []string{"--device", rxe0}
-		a := newEndpoint(t, g, 0, args...)
-		b := newEndpoint(t, newHost(t, segment), 1, "--underlay", "eth0", "--standard-mtu")
-		a.join()
-		b.join()
-		a.waitReaches(b)
+		a, b := newRealPair(t, series)
 		for _, replug := range []bool{false, true} {
 			a.kill()
 			if a.carrier() {
 				t.Error("ib0 of a killed daemon has carrier")
 			}
 			if replug {
-				requireReplug(t, g)
+				requireReplug(t, a)
 			}
 			start := time.Now()
-			a.startDaemon(args...)
+			a.startDaemon("--device", rxe0)
 			a.waitReaches(b)
 			t.Logf("replugged %v: reached after %v", replug, time.Since(start).Round(time.Millisecond))
 			requireEcho(t, a, b, a.mtu()) // IPv6, too
@@ -53,14 +44,14 @@ func (e *endpoint) kill() {
 }
 
 // requireReplug deletes rxe0, which nobody holds any more, and adds it again.
-func requireReplug(t *testing.T, g inGuest) {
+func requireReplug(t *testing.T, m machine) {
 	t.Helper()
 	start := time.Now()
-	g.Run("rdma", "link", "del", rxe0)
+	m.Run("rdma", "link", "del", rxe0)
 	took := time.Since(start)
 	t.Logf("rdma link del took %v", took.Round(time.Millisecond))
 	if took > endLimit {
 		t.Errorf("rdma link del took %v", took)
 	}
-	addRxe(g.Guest, rxe0, "eth0")
+	addRxe(m, rxe0, "eth0")
 }

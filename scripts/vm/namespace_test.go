@@ -18,8 +18,7 @@ func TestGIDsOfOtherNamespaces(t *testing.T) {
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, 1500)
-		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
-		addRxe(g.Guest, rxe0, "eth0")
+		g := newRxeGuest(t, series, segment)
 		g.Run("ip", "addr", "del", nstest.IPv4(0)+"/24", "dev", "eth0")
 		addContainer(g, nstest.IPv4(7)) // its GIDs come before ours
 		g.Run("ip", "addr", "add", nstest.IPv4(0)+"/24", "dev", "eth0")

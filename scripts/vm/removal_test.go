@@ -61,8 +61,7 @@ func TestR22R24Removal(t *testing.T) {
 func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft *endpoint) {
 	t.Helper()
 	segment := nstest.NewSegment(t, underMTU)
-	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})}
-	addRxe(g, rxe0, "eth0")
+	g := newRxeGuest(t, series, segment)
 	real = newEndpoint(t, g, 0, append([]string{"--device", rxe0}, args...)...)
 	soft = newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 	real.join()

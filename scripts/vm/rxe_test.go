@@ -3,9 +3,11 @@ package vm
 import (
 	"fmt"
 	"strings"
+	"testing"
 
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/scripts/vm/guest"
+	"ipoibd/scripts/vm/kernel"
 )
 
 // The two ends of a cable within a guest, and their MTU, which leaves room for
@@ -14,6 +16,15 @@ const (
 	cableA, cableB = "ea", "eb"
 	cableMTU       = 4200
 )
+
+// newRxeGuest boots a guest that is host 0 of a segment, with an rxe device there,
+// on a function that can be reset.
+func newRxeGuest(t *testing.T, series kernel.Series, segment *nstest.Segment) inGuest {
+	t.Helper()
+	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})}
+	addRxe(g, rxe0, "eth0")
+	return g
+}
 
 // addRxe puts an rxe device on an interface.
 func addRxe(m runner, name, netdev string) {

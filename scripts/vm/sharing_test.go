@@ -37,9 +37,8 @@ func TestR16Sharing(t *testing.T) {
 	}
 	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
 		segment := nstest.NewSegment(t, underMTU)
-		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
+		g := newRxeGuest(t, series, segment)
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
-		addRxe(g, rxe0, "eth0")
 		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
 		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)

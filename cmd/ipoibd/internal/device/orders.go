@@ -38,7 +38,7 @@ func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qpreco
 func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early error) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		switch {
-		case o.status.Load().Suspended:
+		case o.suspended():
 			done <- ErrSuspended
 		case o.ladder == nil:
 			o.try()
@@ -102,7 +102,7 @@ func (o *owner) answerSuspends() {
 	var err error
 	switch {
 	case o.rests():
-	case o.status.Load().Suspended:
+	case o.suspended():
 		return
 	default:
 		err = ErrResumed
@@ -111,6 +111,14 @@ func (o *owner) answerSuspends() {
 		done <- err
 	}
 	o.suspends = nil
+}
+
+// suspended reports whether the device is to be closed.
+func (o *owner) suspended() bool {
+	if o.ladder == nil {
+		return o.starting.suspended
+	}
+	return o.ladder.Suspended()
 }
 
 // rests reports whether the device is closed and stays so.

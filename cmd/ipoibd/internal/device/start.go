@@ -70,7 +70,7 @@ func (o *owner) try() {
 	ctx, o.starting.cancel = context.WithCancel(o.ctx)
 	o.work.Go(func() {
 		f, err := o.openFirst(ctx)
-		if !o.tell(func(o *owner) { o.tried(f, err) }) && err == nil {
+		if !o.tell(func(o *owner) { o.tried(ctx, f, err) }) && err == nil {
 			o.closeHCA(f.session)
 			_ = f.shared.Close() // it has nothing to fail with
 		}
@@ -93,16 +93,27 @@ func (d *Device) openFirst(ctx context.Context) (f first, err error) {
 	return f, nil
 }
 
-// tried takes the result of a try. What came although it was suspended meanwhile
-// is let go as any other.
-func (o *owner) tried(f first, err error) {
+// tried takes the result of a try, which a suspension may have ended; what it
+// brought all the same is let go as any other.
+func (o *owner) tried(ctx context.Context, f first, err error) {
+	ended := ctx.Err() != nil
 	o.starting.cancel()
 	o.starting.cancel = nil
-	if err != nil {
+	switch {
+	case err == nil:
+		o.begin(f)
+	case o.starting.suspended:
+		o.publish(View{Err: ErrSuspended}) // a registration that waited may have shown that
+	case ended:
+		o.try() // resumed meanwhile
+	default:
 		o.notOpen(err)
 		o.starting.retry.Reset(retryStart)
-		return
 	}
+}
+
+// begin starts the ladder of a device that is open.
+func (o *owner) begin(f first) {
 	o.shared.Store(f.shared)
 	o.ladder = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		Identity: o.identify(f.session, f.ports), GiveUpAfter: o.cfg.GiveUpAfter, Grace: o.cfg.Grace, AllowForeign: o.cfg.AllowForeign,
@@ -141,11 +152,7 @@ func (d *Device) waiting(why error) {
 
 // notOpen tells a new reason.
 func (o *owner) notOpen(err error) {
-	switch last := o.View().Err; {
-	case o.ctx.Err() != nil:
-	case o.starting.suspended:
-		o.publish(View{Err: ErrSuspended}) // a registration that waited may have shown that
-	case last.Error() != err.Error():
+	if last := o.View().Err; last.Error() != err.Error() {
 		o.log.Error("cannot open device; trying again", "err", err, "every", retryStart)
 		o.publish(View{Err: err})
 	}

@@ -254,3 +254,36 @@ func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 		}
 	})
 }
+
+// Resumed while an opening ends for a suspension, the device is tried again at once;
+// that it was ended is no reason to tell.
+func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begins []time.Time
+		b := newBench(t, func(c *Config) {
+			c.Open = func(ctx context.Context) (hca.Device, error) {
+				begins = append(begins, time.Now())
+				<-ctx.Done()
+				time.Sleep(time.Minute)
+				return nil, ctx.Err()
+			}
+		})
+		b.run()
+		defer b.stop()
+		synctest.Wait()
+		suspended := make(chan error, 1)
+		go func() { suspended <- b.Suspend(t.Context()) }()
+		synctest.Wait()
+		if err := b.Resume(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-suspended; !errors.Is(err, ErrResumed) {
+			t.Errorf("suspend: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(begins) != 2 || begins[1].Sub(begins[0]) != time.Minute || !errors.Is(b.View().Err, ErrNotOpen) {
+			t.Errorf("tried at %v: %v", begins, b.View().Err)
+		}
+	})
+}

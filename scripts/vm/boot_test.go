@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +25,7 @@ func TestBoot(t *testing.T) {
 		spec := guest.Spec{Series: series, NICs: []guest.NIC{{Segment: nstest.NewSegment(t, 1500)}}}
 		g := guest.Boot(t, spec)
 		requireRelease(t, g, spec)
+		requireNoCX16(t, g)
 		g.Run("rdma", "link", "add", rxe0, "type", "rxe", "netdev", "eth0")
 		if out := g.Run("ibv_devices"); !strings.Contains(out, rxe0) {
 			t.Errorf("ibv_devices does not list rxe0:\n%s", out)
@@ -39,6 +41,15 @@ func requireRelease(t *testing.T, g *guest.Guest, spec guest.Spec) {
 	want, err := spec.Release()
 	if got := strings.TrimSpace(g.Run("uname", "-r")); err != nil || got != want {
 		t.Errorf("the kernel is %s, want %s (%v)", got, want, err)
+	}
+}
+
+// The kernel must not find the instruction that the emulator gets wrong.
+func requireNoCX16(t *testing.T, g *guest.Guest) {
+	t.Helper()
+	flags := strings.Fields(g.Run("cat", "/proc/cpuinfo"))
+	if !slices.Contains(flags, "cx8") || slices.Contains(flags, "cx16") {
+		t.Errorf("the CPU has %v: want cx8, but not cx16", flags)
 	}
 }
 

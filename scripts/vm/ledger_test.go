@@ -22,12 +22,11 @@ const (
 // does not take its own stall for a freeze of the device.
 func requireAccounted(t *testing.T, real, soft *endpoint, s *stream) {
 	t.Helper()
-	real.Run("sysctl", "-q", "-w", "net.core.rmem_max="+socketBuffer)
 	s.pause()
 	device, before := real.status()
 	unposted, full := device.unposted(), socketFull(real)
 	f := flow{soft, real, real.ip4(), ""}
-	receiver := f.receive(0)
+	receiver := f.receive(0, posted+surplus)
 	waitSays(t, receiver, "listening")
 	real.daemon.Signal(syscall.SIGSTOP)
 	awaitExit(t, soft.start("numbered", "send", f.at(0), fmt.Sprint(posted+surplus), "1000", "1ms"))

@@ -60,12 +60,18 @@ const (
 func requireComplete(t *testing.T, a, b *endpoint) {
 	t.Helper()
 	flows := append(flowsTo(a, b), flowsTo(b, a)...)
+	before := a.books() + b.books()
+	lost := false
 	for i, c := range count(t, flows, burst{messages, a.mtu() - 40 - 8, interval}) { // IPv6 and UDP headers
 		if !c.complete() {
 			t.Errorf("to %s: %+v", flows[i].address, c)
+			lost = true
 		}
 	}
 	t.Logf("%d flows of %d messages", len(flows), messages)
+	if lost {
+		t.Logf("both endpoints before:\n%s\nafter:\n%s", before, a.books()+b.books())
+	}
 }
 
 // flowsTo are one to each kind of address that an endpoint has.

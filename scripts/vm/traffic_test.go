@@ -99,7 +99,8 @@ func (c tally) complete() bool {
 // firstPort is that of the first of some flows, each of which has its own.
 const firstPort = 5300
 
-// A message that was sent is awaited until none has come for lastMessage.
+// lastMessage is how long a message that comes twice is awaited; one that is missing
+// is awaited longer, by the program.
 const lastMessage = time.Second
 
 // flow is where numbered messages go, from one machine to an address of another;
@@ -120,7 +121,7 @@ func count(tb testing.TB, flows []flow, b burst) []tally {
 	tb.Helper()
 	receivers := make([]process, len(flows))
 	for i, f := range flows {
-		receivers[i] = f.receive(i)
+		receivers[i] = f.receive(i, b.messages)
 	}
 	for _, r := range receivers {
 		waitSays(tb, r, "listening")
@@ -149,8 +150,8 @@ func (f flow) at(number int) string {
 	return net.JoinHostPort(f.address, fmt.Sprint(firstPort+number))
 }
 
-func (f flow) receive(number int) process {
-	args := []string{"receive", f.at(number)}
+func (f flow) receive(number, messages int) process {
+	args := []string{"receive", f.at(number), fmt.Sprint(messages)}
 	if f.device != "" {
 		args = append(args, f.device)
 	}

@@ -1,12 +1,12 @@
 // Numbered sends numbered UDP messages, or counts those that arrive: what a
 // device drops silently shows as a number that is missing.
 //
-//	numbered receive ADDRESS:PORT [INTERFACE]
+//	numbered receive ADDRESS:PORT COUNT [INTERFACE]
 //	numbered send ADDRESS:PORT COUNT SIZE INTERVAL
 //
-// The receiver says "listening", then counts until SIGTERM and prints a report as
-// JSON. With an interface it joins the group that the address is. The sender
-// sends COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as
+// The receiver says "listening", then counts until SIGTERM, waits for what is late
+// of COUNT messages, and prints a report as JSON. With an interface it joins the
+// group that the address is. The sender sends COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as
 // 1ms, with numbers from 0.
 //
 // A message is its number, 8 bytes, big-endian, and bytes of value 0xa5.
@@ -17,10 +17,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
-var errUsage = errors.New("usage: numbered receive ADDRESS:PORT [INTERFACE] | send ADDRESS:PORT COUNT SIZE INTERVAL")
+var errUsage = errors.New("usage: numbered receive ADDRESS:PORT COUNT [INTERFACE] | send ADDRESS:PORT COUNT SIZE INTERVAL")
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -31,10 +32,14 @@ func main() {
 
 func run(args []string) error {
 	switch {
-	case len(args) >= 2 && len(args) <= 3 && args[0] == "receive":
+	case len(args) >= 3 && len(args) <= 4 && args[0] == "receive":
+		count, err := strconv.Atoi(args[2])
+		if err != nil {
+			return fmt.Errorf("count: %w", err)
+		}
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
-		return receive(args[1], args[2:], stop, os.Stdout)
+		return receive(args[1], count, args[3:], stop, os.Stdout)
 	case len(args) == 5 && args[0] == "send":
 		return send(args[1], args[2:])
 	}

@@ -29,7 +29,7 @@ func TestTally(t *testing.T) {
 func TestArguments(t *testing.T) {
 	for _, args := range []string{
 		"", "send", "send 127.0.0.1:9 1 7 0s", "send 127.0.0.1:9 1 65508 0s", "send 127.0.0.1:9 x 8 0s",
-		"send 127.0.0.1:9 1 8 1", "send 127.0.0.1 1 8 0s", "receive", "receive a b c", "receive 127.0.0.1", "receive 224.0.0.251:9 nowhere0",
+		"send 127.0.0.1:9 1 8 1", "send 127.0.0.1 1 8 0s", "receive", "receive 127.0.0.1:9", "receive a 1 c d", "receive 127.0.0.1:9 x", "receive 127.0.0.1 1", "receive 224.0.0.251:9 1 nowhere0",
 	} {
 		if err := run(strings.Fields(args)); err == nil {
 			t.Errorf("numbered %s: no error", args)
@@ -40,24 +40,43 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// What is sent is counted, until the signal.
+// What is sent is counted, until the signal and while some of it is missing.
 func TestSendAndReceive(t *testing.T) {
 	address := freeAddress(t)
 	stop, done := make(chan os.Signal, 1), make(chan error)
 	out := &listening{begun: make(chan struct{})}
-	go func() { done <- receive(address, nil, stop, out) }()
+	go func() { done <- receive(address, 40, nil, stop, out) }()
 	<-out.begun
-	if err := send(address, []string{"20", "64", "1ms"}); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if err := send(address, []string{"20", "64", "1ms"}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	time.Sleep(100 * time.Millisecond) // loopback hands over at once
 	stop <- syscall.SIGTERM
+	sendLate(t, address)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	var got Report
-	if err := json.Unmarshal(out.report.Bytes(), &got); err != nil || got != (Report{Distinct: 20}) {
+	if err := json.Unmarshal(out.report.Bytes(), &got); err != nil || got != (Report{Distinct: 40, Again: 20}) {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// sendLate sends the messages 20 to 39.
+func sendLate(t *testing.T, address string) {
+	t.Helper()
+	time.Sleep(100 * time.Millisecond) // the signal comes first
+	conn, err := net.Dial("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for n := range uint64(20) {
+		if _, err := conn.Write(encode(20+n, 64)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -5,27 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // receiveBuffer is asked of the socket, in bytes, so that the receiver itself
-// loses nothing.
+// loses nothing: the second for which it may wait for its processor brings many
+// times what a kernel grants who may not ask for more.
 const receiveBuffer = 8 << 20
 
 // maxMessage is the longest UDP message, in bytes.
 const maxMessage = 65507
 
-// receive counts what arrives at an address until a signal, and writes the report.
-func receive(address string, device []string, stop <-chan os.Signal, out io.Writer) error {
+// lastWait is how long a receiver that was told to end waits while messages are
+// missing: what waits for a processor on its way comes late, and is not lost.
+const lastWait = 5 * time.Second
+
+// receive counts what arrives at an address until a signal, then goes on while
+// there are fewer than count messages and some still come, and writes the report.
+func receive(address string, count int, device []string, stop <-chan os.Signal, out io.Writer) error {
 	conn, err := listen(address, device)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetReadBuffer(receiveBuffer); err != nil {
+	if err := enlarge(conn); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "listening")
@@ -34,17 +43,49 @@ func receive(address string, device []string, stop <-chan os.Signal, out io.Writ
 		_ = conn.SetReadDeadline(time.Now())
 	}()
 	var t tally
+	err = t.collect(conn, math.MaxInt)
+	for last := -1; err == nil && last < t.report.Distinct && t.report.Distinct < count; {
+		last = t.report.Distinct
+		_ = conn.SetReadDeadline(time.Now().Add(lastWait))
+		err = t.collect(conn, count)
+	}
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(t.report)
+}
+
+// collect adds what comes until the socket's deadline, or until that is enough.
+func (t *tally) collect(conn net.Conn, enough int) error {
 	buf := make([]byte, maxMessage)
-	for {
+	for t.report.Distinct < enough {
 		n, err := conn.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return json.NewEncoder(out).Encode(t.report)
+			return nil
 		}
 		if err != nil {
 			return err
 		}
 		t.add(buf[:n])
 	}
+	return nil
+}
+
+// enlarge sets the buffer of a socket, past the limit net.core.rmem_max where it may
+// (CAP_NET_ADMIN).
+func enlarge(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var forced error
+	err = raw.Control(func(fd uintptr) {
+		forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	})
+	if err != nil || forced == nil {
+		return err
+	}
+	return conn.SetReadBuffer(receiveBuffer)
 }
 
 func listen(address string, device []string) (*net.UDPConn, error) {

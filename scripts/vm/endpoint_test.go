@@ -103,6 +103,20 @@ func (e *endpoint) join() {
 		e.Run("ip", "addr", "add", e.ip6()+"/64", "dev", ifName, "nodad")
 	}
 	e.Run("ip", "route", "add", "239.0.0.0/8", "dev", ifName)
+	e.solicitLonger()
+}
+
+// solicitLonger has the kernel ask 30 times, once a second, before it gives a
+// neighbour up, which may wait for its processor longer than the 3 s of the default.
+func (e *endpoint) solicitLonger() {
+	e.tb.Helper()
+	args := []string{"-q", "-w"}
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, how := range []string{"ucast_solicit", "mcast_solicit"} {
+			args = append(args, fmt.Sprintf("net.%s.neigh.%s.%s=30", family, ifName, how))
+		}
+	}
+	e.Run("sysctl", args...)
 }
 
 // carrier is the kernel's view.
@@ -110,10 +124,16 @@ func (e *endpoint) carrier() bool {
 	return strings.Contains(e.Run("ip", "-o", "link", "show", ifName), "LOWER_UP")
 }
 
-// waitReaches waits until an echo request is answered.
+// waitReaches waits until an echo request to each address of another one is answered.
 func (e *endpoint) waitReaches(other *endpoint) {
 	e.tb.Helper()
-	eventually(e.tb, fmt.Sprintf("endpoint %d reaches %s", e.number, other.ip4()), func() bool {
-		return e.Try("ping", "-n", "-c", "1", "-W", "1", other.ip4())
-	})
+	to := []string{other.ip4()}
+	if other.hasIPv6() {
+		to = append(to, other.ip6())
+	}
+	for _, address := range to {
+		eventually(e.tb, fmt.Sprintf("endpoint %d reaches %s", e.number, address), func() bool {
+			return e.Try("ping", "-n", "-c", "1", "-W", "1", address)
+		})
+	}
 }

@@ -28,8 +28,11 @@ func requireAccounted(t *testing.T, real, soft *endpoint, s *stream) {
 	f := flow{soft, real, real.ip4(), ""}
 	receiver := f.receive(0, posted+surplus)
 	waitSays(t, receiver, "listening")
+	sender := f.send(0, burst{posted + surplus, 1000, time.Millisecond})
+	waitSays(t, sender, "ready")
 	real.daemon.Signal(syscall.SIGSTOP)
-	awaitExit(t, soft.start("numbered", "send", f.at(0), fmt.Sprint(posted+surplus), "1000", "1ms"))
+	sender.Signal(syscall.SIGUSR1)
+	awaitExit(t, sender)
 	real.daemon.Signal(syscall.SIGCONT)
 	eventually(t, "the daemon takes what came", func() bool {
 		_, now := real.status()

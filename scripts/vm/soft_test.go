@@ -49,16 +49,19 @@ func TestSoftwareHCA(t *testing.T) {
 }
 
 // messages are how many go on each flow of requireComplete, one in each interval:
-// all flows together are a quarter of what a guest can take.
+// all flows together are an eighth of what a guest can take.
 const (
 	messages = 200
-	interval = 10 * time.Millisecond
+	interval = 20 * time.Millisecond
 )
 
 // requireComplete sends messages that fill ib0's MTU between two endpoints, both
-// ways, to every kind of address: all must come.
+// ways, to every kind of address: all must come. The kernels know each other's
+// addresses by then: of what waits for a neighbour they keep little.
 func requireComplete(t *testing.T, a, b *endpoint) {
 	t.Helper()
+	a.waitReaches(b)
+	b.waitReaches(a)
 	flows := append(flowsTo(a, b), flowsTo(b, a)...)
 	before := a.books() + b.books()
 	lost := false

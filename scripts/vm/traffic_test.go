@@ -128,7 +128,13 @@ func count(tb testing.TB, flows []flow, b burst) []tally {
 	}
 	senders := make([]process, len(flows))
 	for i, f := range flows {
-		senders[i] = f.from.start("numbered", "send", f.at(i), fmt.Sprint(b.messages), fmt.Sprint(b.size), b.interval.String())
+		senders[i] = f.send(i, b)
+	}
+	for _, s := range senders {
+		waitSays(tb, s, "ready")
+	}
+	for _, s := range senders {
+		s.Signal(syscall.SIGUSR1)
 	}
 	for _, s := range senders {
 		awaitExit(tb, s)
@@ -156,6 +162,11 @@ func (f flow) receive(number, messages int) process {
 		args = append(args, f.device)
 	}
 	return f.to.start("numbered", args...)
+}
+
+// send starts a sender of a burst, which waits for SIGUSR1.
+func (f flow) send(number int, b burst) process {
+	return f.from.start("numbered", "send", f.at(number), fmt.Sprint(b.messages), fmt.Sprint(b.size), b.interval.String())
 }
 
 // read ends a receiver and reads its report.

@@ -6,7 +6,7 @@
 //
 // The receiver says "listening", then counts until SIGTERM, waits for what is late
 // of COUNT messages, and prints a report as JSON. With an interface it joins the
-// group that the address is. The sender sends COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as
+// group that the address is. The sender says "ready", waits for SIGUSR1, and sends COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as
 // 1ms, with numbers from 0.
 //
 // A message is its number, 8 bytes, big-endian, and bytes of value 0xa5.
@@ -37,11 +37,16 @@ func run(args []string) error {
 		if err != nil {
 			return fmt.Errorf("count: %w", err)
 		}
-		stop := make(chan os.Signal, 1)
-		signal.Notify(stop, syscall.SIGTERM)
-		return receive(args[1], count, args[3:], stop, os.Stdout)
+		return receive(args[1], count, args[3:], notify(syscall.SIGTERM), os.Stdout)
 	case len(args) == 5 && args[0] == "send":
-		return send(args[1], args[2:])
+		return send(args[1], args[2:], notify(syscall.SIGUSR1), os.Stdout)
 	}
 	return errUsage
+}
+
+// notify has a value after a signal.
+func notify(sig os.Signal) <-chan os.Signal {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, sig)
+	return c
 }

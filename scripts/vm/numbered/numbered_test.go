@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -48,7 +49,9 @@ func TestSendAndReceive(t *testing.T) {
 	go func() { done <- receive(address, 40, nil, stop, out) }()
 	<-out.begun
 	for range 2 {
-		if err := send(address, []string{"20", "64", "1ms"}); err != nil {
+		begin := make(chan os.Signal, 1)
+		begin <- syscall.SIGUSR1
+		if err := send(address, []string{"20", "64", "1ms"}, begin, io.Discard); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -103,8 +103,8 @@ func listen(address string, device []string) (*net.UDPConn, error) {
 	return net.ListenMulticastUDP("udp", dev, addr)
 }
 
-// send sends messages; args are count, size and interval.
-func send(address string, args []string) error {
+// send sends messages once it is signalled to; args are count, size and interval.
+func send(address string, args []string, begin <-chan os.Signal, out io.Writer) error {
 	count, err := strconv.ParseUint(args[0], 10, 64)
 	if err != nil {
 		return fmt.Errorf("count: %w", err)
@@ -122,6 +122,8 @@ func send(address string, args []string) error {
 		return err
 	}
 	defer conn.Close()
+	fmt.Fprintln(out, "ready")
+	<-begin
 	for n := range count {
 		if _, err := conn.Write(encode(n, size)); err != nil {
 			return fmt.Errorf("message %d: %w", n, err)

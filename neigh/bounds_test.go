@@ -141,6 +141,29 @@ func TestHeardPeersGoSooner(t *testing.T) {
 	}
 }
 
+// TestPeersWithoutAddressGoSooner: a peer that the host has sent to is kept for
+// long, but not when its addresses have turned up elsewhere.
+func TestPeersWithoutAddressGoSooner(t *testing.T) {
+	b := attachedBench(t, Config{})
+	other := endpoint{peerB.gid, peerB.qpn + 1}
+	b.meet(peerB, ipB)
+	b.meet(other, ipC)
+	for _, e := range []endpoint{peerB, other} {
+		b.ready(b.step(hostARP(ownMAC, b.macOf(e), ipoib.ARPReply, ipA, ipB)))
+		b.advance(publishPause * 10)
+		b.snap.Unicast(b.macOf(e))
+	}
+	b.meet(other, ipB)
+	b.advance(sweepInterval)
+	if s := b.table.Stats(); s.Used != 2 {
+		t.Fatalf("%+v, want two used peers", s)
+	}
+	b.advance(heardIdle + sweepInterval)
+	if b.table.peers.byEndpoint[peerB] != nil || b.table.peers.byEndpoint[other] == nil {
+		t.Errorf("peers %v, want only %v", b.table.Peers(), other)
+	}
+}
+
 // TestBindingsPerPeer: the latest claims hold; used peers may have more.
 func TestBindingsPerPeer(t *testing.T) {
 	b := knownBench(t)

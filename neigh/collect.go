@@ -1,5 +1,7 @@
 package neigh
 
+import "time"
+
 // promote notes that the host sends data to p, which puts it into the used
 // class. While that is full of busy peers p stays where it is, the last to go.
 func (t *Table) promote(p *peer) {
@@ -60,13 +62,11 @@ func (t *Table) forget(p *peer) {
 // sweep reads the marks of the snapshots, and collects idle peers. Its cost is
 // O(peers), once per sweepInterval.
 func (t *Table) sweep() {
-	all(&t.peers.heard, t.refresh)
-	all(&t.peers.used, t.refresh)
-	for p := oldest(&t.peers.heard); p != nil && t.now.Sub(p.seen) >= heardIdle; p = oldest(&t.peers.heard) {
-		t.forget(p)
+	for _, class := range t.peers.classes() {
+		all(class, t.refresh)
 	}
-	for p := oldest(&t.peers.used); p != nil && t.now.Sub(p.seen) >= usedIdle; p = oldest(&t.peers.used) {
-		t.forget(p)
+	for _, class := range t.peers.classes() {
+		all(class, t.collect)
 	}
 	if t.mac.refresh(t.now) {
 		t.pub.change()
@@ -78,4 +78,19 @@ func (t *Table) refresh(p *peer) {
 	if p.wasSent() {
 		t.promote(p)
 	}
+}
+
+// collect forgets p if it was idle for too long.
+func (t *Table) collect(p *peer) {
+	if t.now.Sub(p.seen) >= p.maxIdle() {
+		t.forget(p)
+	}
+}
+
+// maxIdle is how long p is kept without having been seen.
+func (p *peer) maxIdle() time.Duration {
+	if p.used && len(p.ips) > 0 {
+		return usedIdle
+	}
+	return heardIdle
 }

@@ -60,7 +60,8 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s after the change
-//	collection      used peers after 10 min, heard ones after 2 min; looked at each 15 s
+//	collection      used peers after 10 min; heard ones, and those whose addresses
+//	                are elsewhere now, after 2 min; looked at each 15 s
 //	snapshot        at once, but no two within 2.5 us for each peer unless the old one is wrong
 //
 // # Limits

@@ -48,8 +48,9 @@ const (
 	usedIdle = 10 * time.Minute
 	// pressureIdle replaces usedIdle while the used class is full.
 	pressureIdle = time.Minute
-	// heardIdle is how long a peer is kept that only spoke: longer than the
-	// interval at which Linux asks again for an idle neighbour (60 s).
+	// heardIdle is how long a peer is kept that only spoke, or whose addresses are
+	// elsewhere now: longer than the interval at which Linux asks again for an idle
+	// neighbour (60 s).
 	heardIdle = 2 * time.Minute
 	// sweepInterval is the resolution of the idle times.
 	sweepInterval = 15 * time.Second

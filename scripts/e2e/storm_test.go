@@ -35,7 +35,7 @@ const (
 	// calmLimit is twice the longest pause of an interface's ladder; those of a
 	// device end by the operator's word.
 	calmLimit = 2 * time.Minute
-	// forgetLimit is more than the time for which a peer is kept that only spoke
+	// forgetLimit is more than the time for which a peer is kept that has no address
 	// (heardIdle of package neigh, and its sweep).
 	forgetLimit = 3 * time.Minute
 	// stormMemory is how much a daemon may grow by a storm, KiB: what its memory
@@ -75,6 +75,11 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	for _, wrong := range wrongPeers(hosts, addressedPeer) {
 		t.Error(wrong)
 	}
+	defer func() {
+		if t.Failed() {
+			t.Log(wrongPeers(hosts, everyPeer))
+		}
+	}()
 	eventually(t, forgetLimit, "peers that only probed, by a QPN that they lost at once, are forgotten", func() bool {
 		return len(wrongPeers(hosts, everyPeer)) == 0
 	})

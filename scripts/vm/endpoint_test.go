@@ -110,8 +110,11 @@ func (e *endpoint) join() {
 // neighbour up, which may wait for its processor longer than the 3 s of the default.
 func (e *endpoint) solicitLonger() {
 	e.tb.Helper()
-	args := []string{"-q", "-w"}
-	for _, family := range []string{"ipv4", "ipv6"} {
+	args, families := []string{"-q", "-w"}, []string{"ipv4"}
+	if e.hasIPv6() {
+		families = append(families, "ipv6")
+	}
+	for _, family := range families {
 		for _, how := range []string{"ucast_solicit", "mcast_solicit"} {
 			args = append(args, fmt.Sprintf("net.%s.neigh.%s.%s=30", family, ifName, how))
 		}

@@ -44,6 +44,7 @@ type slot struct {
 	changed chan struct{}   // closed and made anew by each change
 	slow    time.Duration   // that opening takes
 	mute    bool            // changes are not told
+	late    time.Duration   // that a list takes to be handed over
 	stiff   error           // what resets fail with
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // likewise
@@ -108,8 +109,10 @@ func (s *slot) reset(context.Context) error {
 
 func (s *slot) List(context.Context) []qprecovery.Identity {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.list()
+	ids, late := s.list(), s.late
+	s.mu.Unlock()
+	time.Sleep(late)
+	return ids
 }
 
 func (s *slot) list() []qprecovery.Identity {

@@ -35,10 +35,15 @@ func (o *owner) listed(ids []qprecovery.Identity) {
 	}
 }
 
-// refreshed takes the list that was asked for; what is known already is told
-// again.
-func (o *owner) refreshed(ids []qprecovery.Identity) {
+// refreshed takes the list that was asked for when told lists had been told of;
+// what is known already is told again. It may be older than one told of meanwhile:
+// then it is asked for again.
+func (o *owner) refreshed(ids []qprecovery.Identity, told int) {
 	o.refreshing = false
+	if told != o.told {
+		o.refresh()
+		return
+	}
 	before := o.present
 	o.listed(ids)
 	for _, id := range ids {
@@ -59,9 +64,10 @@ func (o *owner) refresh() {
 		return
 	}
 	o.refreshing = true
+	told := o.told
 	o.work.Go(func() {
 		ids := o.cfg.List.List(o.ctx)
-		o.tell(func(o *owner) { o.refreshed(ids) })
+		o.tell(func(o *owner) { o.refreshed(ids, told) })
 	})
 }
 

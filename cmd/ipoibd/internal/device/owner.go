@@ -33,6 +33,7 @@ type owner struct {
 	clean   bool // reset since it was open last
 
 	lists      <-chan []qprecovery.Identity // nil: nobody tells
+	told       int                          // how many came
 	present    []qprecovery.Identity
 	refreshing bool
 
@@ -77,6 +78,7 @@ func (o *owner) await(timer <-chan time.Time) {
 		o.step(qprecovery.Asked{Reason: r})
 	case ids, ok := <-o.lists:
 		if ok {
+			o.told++
 			o.listed(ids)
 		}
 	case ev := <-o.shared.Load().Events():

@@ -148,6 +148,28 @@ func TestR24List(t *testing.T) {
 	}
 }
 
+// A list that was asked for before something was told says nothing on what was
+// told: the device that came back meanwhile stays, and its removal is noticed.
+func TestR24LateList(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.slot.set(func() { b.slot.late = time.Second })
+		b.slot.unplug()
+		time.Sleep(100 * time.Millisecond)
+		b.slot.plug(guidSame)
+		back := b.healthy(soon)
+		time.Sleep(5 * time.Second)
+		if now := b.healthy(soon); now.Instance != back.Instance {
+			t.Errorf("instance %d after %d: it was let go", now.Instance, back.Instance)
+		}
+		b.slot.unplug()
+		time.Sleep(time.Second)
+		if v := b.View(); v.Session != nil {
+			t.Error("the removal was missed")
+		}
+		b.slot.plug(guidSame)
+	})
+}
+
 // An opening that takes too long fails; what it brings late is closed, and never
 // are two open at once (the fabric would not allow it).
 func TestR21LateOpening(t *testing.T) {

@@ -349,6 +349,35 @@ func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
 	})
 }
 
+// Of a device that went and came between two looks of who watches, the list that
+// was asked for meanwhile may have shown nothing: it is told what there is.
+func TestR24ListIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		b, err := newRealHCA(realConfig(), k.openHCA, k.kernel(), log)
+		must(t, err)
+		s := newSlot(b, log)
+		lists := s.Watch(t.Context())
+		<-lists
+		k.mu.Lock()
+		k.devices = nil
+		k.mu.Unlock()
+		if ids := s.List(t.Context()); len(ids) != 0 {
+			t.Errorf("the list is %v without a device", ids)
+		}
+		k.become(rxe("rxe0", 0, rxeGUID))
+		select {
+		case ids := <-lists:
+			if len(ids) != 1 {
+				t.Errorf("told of %v", ids)
+			}
+		case <-time.After(time.Minute):
+			t.Error("nothing is told")
+		}
+	})
+}
+
 // An unplug by a fault, and what comes in its place.
 func TestRealDeviceUnplugByFault(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -129,10 +128,11 @@ func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	return lists
 }
 
+// follow tells each list, also one that is as the last one told: List may have shown
+// another one meanwhile.
 func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []qprecovery.Identity) {
 	defer close(lists)
-	last := s.List(ctx)
-	lists <- last
+	lists <- s.List(ctx)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -143,10 +143,7 @@ func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []q
 		case <-s.changed:
 		case <-s.again(found == nil):
 		}
-		if now := s.List(ctx); !slices.Equal(now, last) {
-			replace(lists, now)
-			last = now
-		}
+		replace(lists, s.List(ctx))
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 // Lister tells which HCAs are there: all of which one may be the device, or the
 // present instances of the device alone.
 type Lister interface {
-	// Watch tells of the list, at once and after each change; of values that
-	// nobody took only the last one is kept. The channel is closed when ctx ends.
+	// Watch tells of the list, at once and after each change, be it undone again; of
+	// values that nobody took only the last one is kept. The channel is closed when
+	// ctx ends.
 	Watch(ctx context.Context) <-chan []qprecovery.Identity
 	// List returns the list as of now. It may block, until ctx ends.
 	List(ctx context.Context) []qprecovery.Identity

@@ -6,8 +6,9 @@
 //
 // The receiver says "listening", then counts until SIGTERM, waits for what is late
 // of COUNT messages, and prints a report as JSON. With an interface it joins the
-// group that the address is. The sender says "ready", waits for SIGUSR1, and sends COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as
-// 1ms, with numbers from 0.
+// group that the address is. The sender says "ready", waits for SIGUSR1, and sends
+// COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as 1ms, with
+// numbers from 0.
 //
 // A message is its number, 8 bytes, big-endian, and bytes of value 0xa5.
 package main

@@ -54,7 +54,19 @@ type WC struct {
 	PKeyIndex uint16
 	SLID      uint16 // InfiniBand only
 	SL        uint8
+	Network   NetworkType // receive: of the header in the GRH area, where the backend knows it
 }
+
+// NetworkType is the kind of header in the GRH area of a receive (enum
+// rdma_network_type of rdma/ib_verbs.h; libibverbs does not report it).
+type NetworkType uint8
+
+// Network types.
+const (
+	NetworkUnknown NetworkType = iota // the header itself has to tell
+	NetworkIPv4
+	NetworkIPv6 // or a GRH, which has the same layout
+)
 
 // WCOpcode says what completed.
 type WCOpcode uint8

@@ -7,14 +7,19 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
 // version is set by the linker.
 var version = "devel"
 
 func main() {
-	if err := rootCommand().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "ipoibd:", err)
+	root := rootCommand()
+	root.SetOut(terminal.Writer{W: os.Stdout})
+	root.SetErr(terminal.Writer{W: os.Stderr})
+	if err := root.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "ipoibd:", terminal.Lines(err.Error()))
 		os.Exit(1)
 	}
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -19,9 +20,14 @@ func main() {
 	root.SetOut(terminal.Writer{W: os.Stdout})
 	root.SetErr(terminal.Writer{W: os.Stderr})
 	if err := root.Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "ipoibd:", terminal.Lines(err.Error()))
+		report(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// report prints the error with which the program ends.
+func report(out io.Writer, err error) {
+	fmt.Fprintln(out, "ipoibd:", terminal.Lines(err.Error()))
 }
 
 func rootCommand() *cobra.Command {

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"ipoibd/hca"
+	"ipoibd/ud"
 )
 
 // problem is one mistake: where, and what is wrong.
@@ -192,11 +193,11 @@ func (f *Interface) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, maxMTU)})
 	}
 	for _, q := range []struct {
-		field string
-		n     int
-	}{{"send_wrs", f.SendWRs}, {"recv_wrs", f.RecvWRs}} {
-		if q.n < 64 || q.n > maxQueueWRs {
-			ps = append(ps, problem{at + "." + q.field, fmt.Sprintf("%d is outside of 64 to %d", q.n, maxQueueWRs)})
+		field    string
+		n, least int
+	}{{"send_wrs", f.SendWRs, ud.MinTxSlots}, {"recv_wrs", f.RecvWRs, ud.MinRxSlots}} {
+		if q.n < q.least || q.n > maxQueueWRs {
+			ps = append(ps, problem{at + "." + q.field, fmt.Sprintf("%d is outside of %d to %d", q.n, q.least, maxQueueWRs)})
 		}
 	}
 	return ps

@@ -16,8 +16,8 @@ type Config struct {
 	// Reserve keeps the port bound after the transport is closed; nil: the port is
 	// free then.
 	Reserve *Reserve
-	RecvBuf int    // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int    // send buffer of the socket, bytes; 8 MiB when zero
+	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
+	SendBuf int // send buffer of the socket, bytes; 8 MiB when zero
 }
 
 // Transport is a [wire.Transport] on a netdev.

@@ -42,7 +42,7 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		}
 		cfg.Underlay = netdev
 	}
-	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log}, nil
+	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
 
 // close releases the UDP port.
@@ -138,6 +138,7 @@ func (h *softHCA) describe(s *control.Device) {
 	s.Kind, s.Underlay, s.KnownPeersOnly = control.KindSoftware, h.cfg.Underlay, h.cfg.KnownPeersOnly
 	if len(h.cfg.Peers) > 0 {
 		s.Peers = h.peers.Addrs()
+		s.Counters = append(s.Counters, h.peers.Counters()...)
 	}
 	s.Notice = h.natNotice()
 }

@@ -123,6 +123,8 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
 		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: is for real HCAs"},
 		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: belongs to the software HCA alone"},
+		{"peer that is a group", "devices:\n  - name: soft\n    peers: [10.0.0.2, 239.1.1.1]\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: 239.1.1.1 cannot be a peer: it is a multicast address`},
+		{"peer on any link", "devices:\n  - name: soft\n    peers: ['fe80::1']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: fe80::1 cannot be a peer: it is a link-local address without a zone`},
 		{"peers of real", "devices:\n  - {device: rxe0, peers: [a]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].peers: belongs to the software HCA alone"},
 		{"pkeys of real", "devices:\n  - {device: rxe0, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: belongs to the software HCA alone"},
 		{"no pkeys", "devices:\n  - {name: soft, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: needs 1 to 128"},

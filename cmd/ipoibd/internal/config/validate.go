@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft"
 	"ipoibd/ud"
 )
 
@@ -141,7 +142,12 @@ func (s *Soft) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".peers", fmt.Sprintf("at most %d", maxPeers)})
 	}
 	for _, p := range s.Peers {
-		if !validHost(p) {
+		switch addr, err := netip.ParseAddr(p); {
+		case err == nil:
+			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
+				ps = append(ps, problem{at + ".peers", fmt.Sprintf("%s cannot be a peer: %v", p, err)})
+			}
+		case !validHost(p):
 			ps = append(ps, problem{at + ".peers", fmt.Sprintf("%q is neither an address nor a DNS name", p)})
 		}
 	}
@@ -243,10 +249,8 @@ func validNetdev(s string) bool {
 	return s != "" && len(s) <= maxNameLen && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\v\f\r")
 }
 
+// validHost: a DNS name.
 func validHost(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return true
-	}
 	ok := s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != ""
 	for _, r := range s {
 		ok = ok && (r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')

@@ -79,6 +79,12 @@ func (t *Transport) Send(pkts []wire.Packet) (int, error) { return t.tx.send(pkt
 // WaitWritable implements wire.Transport.
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 
+// Blocked implements wire.Transport: packets that a queue below refused count as
+// well.
+func (t *Transport) Blocked() uint64 {
+	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
+}
+
 // Recv implements wire.Transport. After the netdev is gone it blocks until
 // Close.
 func (t *Transport) Recv(pkts []wire.Packet) (int, error) { return t.rx.recv(pkts) }

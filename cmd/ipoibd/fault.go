@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/faults"
 )
 
@@ -35,7 +35,7 @@ func faultCommand() *cobra.Command {
 			q.Kind = args[0]
 			done, err := control.PostFault(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is set on device %s\n", done.Kind, done.Device)
+				terminal.Fprintf(cmd.OutOrStdout(), "%s is set on device %s\n", done.Kind, done.Device)
 			}
 			return err
 		},
@@ -76,7 +76,7 @@ func completeKind(_ *cobra.Command, args []string, _ string) ([]cobra.Completion
 func listKinds(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, k := range control.FaultKinds() {
-		fmt.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
+		terminal.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
 	}
 	return w.Flush()
 }

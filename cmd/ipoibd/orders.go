@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
 func resetCommand() *cobra.Command {
@@ -26,7 +27,7 @@ func resetCommand() *cobra.Command {
 			q.Scope = args[0]
 			done, err := control.PostReset(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "resetting %s\n", resetTarget(done))
+				terminal.Fprintf(cmd.OutOrStdout(), "resetting %s\n", resetTarget(done))
 			}
 			return err
 		},
@@ -70,7 +71,7 @@ func recoverCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			done, err := control.PostRecover(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "device %s is tried again, unless it is open\n", done.Device)
+				terminal.Fprintf(cmd.OutOrStdout(), "device %s is tried again, unless it is open\n", done.Device)
 			}
 			return err
 		},

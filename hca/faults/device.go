@@ -31,7 +31,11 @@ type Device struct {
 	hangs chan struct{} // closed by Release
 }
 
-var _ hca.Device = (*Device)(nil)
+var (
+	_ hca.Device        = (*Device)(nil)
+	_ hca.WireReporter  = (*Device)(nil)
+	_ hca.StrayReporter = (*Device)(nil)
+)
 
 // port is what the device reports wrongly of its ports.
 type port struct{ down, noGID, noPKey bool }
@@ -173,6 +177,22 @@ func (d *Device) Counters() []hca.Counter {
 		}
 	}
 	return out
+}
+
+// WireBlocked implements [hca.WireReporter]; 0 where the backend is none.
+func (d *Device) WireBlocked() uint64 {
+	if r, ok := d.Device.(hca.WireReporter); ok {
+		return r.WireBlocked()
+	}
+	return 0
+}
+
+// Strays implements [hca.StrayReporter]; none where the backend is no reporter.
+func (d *Device) Strays() hca.Stray {
+	if r, ok := d.Device.(hca.StrayReporter); ok {
+		return r.Strays()
+	}
+	return hca.Stray{}
 }
 
 // Close implements [hca.Device].

@@ -70,7 +70,11 @@ type Device struct {
 	graves   graves
 }
 
-var _ hca.Device = (*Device)(nil)
+var (
+	_ hca.Device        = (*Device)(nil)
+	_ hca.WireReporter  = (*Device)(nil)
+	_ hca.StrayReporter = (*Device)(nil)
+)
 
 // Wrap guards a device, which is the guard's own from then on.
 func Wrap(dev hca.Device, opts Options) *Device {
@@ -90,6 +94,22 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	return ask(d, verb{name: "query_port"}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
+}
+
+// WireBlocked implements [hca.WireReporter]; 0 where the backend is none.
+func (d *Device) WireBlocked() uint64 {
+	if r, ok := d.inner.(hca.WireReporter); ok {
+		return r.WireBlocked()
+	}
+	return 0
+}
+
+// Strays implements [hca.StrayReporter]; none where the backend is no reporter.
+func (d *Device) Strays() hca.Stray {
+	if r, ok := d.inner.(hca.StrayReporter); ok {
+		return r.Strays()
+	}
+	return hca.Stray{}
 }
 
 // Close implements [hca.Device]. In the failed state it never fails: it waits,

@@ -32,6 +32,7 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 func (x *delivery) unicast(q *QP, in *softqp.Inbound) {
 	if q == nil {
 		x.dev.counts.add(dropNoQP, 1)
+		x.dev.strays.note(in)
 		return
 	}
 	x.give(q, in)

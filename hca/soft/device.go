@@ -33,6 +33,7 @@ type Device struct {
 	events events
 	counts counters
 	nat    natWatch
+	strays strays
 
 	stop  context.CancelFunc
 	loops sync.WaitGroup
@@ -41,7 +42,11 @@ type Device struct {
 	slow slow
 }
 
-var _ hca.Device = (*Device)(nil)
+var (
+	_ hca.Device        = (*Device)(nil)
+	_ hca.WireReporter  = (*Device)(nil)
+	_ hca.StrayReporter = (*Device)(nil)
+)
 
 // slow is what Device.mu guards.
 type slow struct {

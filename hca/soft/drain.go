@@ -3,7 +3,13 @@ package soft
 import (
 	"context"
 	"sync"
+	"time"
 )
+
+// backPressure is how long sends wait for a transport that takes nothing. It is
+// far above the time that a busy link needs to make room for some frames, and
+// far below what a caller could mistake for a device that has stopped.
+const backPressure = 5 * time.Millisecond
 
 // drain is the list of QPs whose send queues found the transport full.
 type drain struct {
@@ -30,8 +36,11 @@ func (r *drain) take() []*QP {
 	return qps
 }
 
-// drainLoop goes on with blocked send queues until the device closes or the
-// transport fails.
+// drainLoop resumes blocked send queues until the device closes. It waits for
+// all of them together: where the transport made no room within backPressure,
+// each drops what still does not fit, so that no queue waits longer than that,
+// however many sends or queues there are. An error of WaitWritable ends the wait
+// as well; the next Send meets its cause.
 func (d *Device) drainLoop(ctx context.Context) {
 	for {
 		select {
@@ -39,20 +48,24 @@ func (d *Device) drainLoop(ctx context.Context) {
 			return
 		case <-d.drain.wake:
 		}
-		if err := d.wire.WaitWritable(ctx); err != nil {
-			return
-		}
+		wait, cancel := context.WithTimeout(ctx, backPressure)
+		err := d.wire.WaitWritable(wait)
+		cancel()
 		for _, q := range d.drain.take() {
-			q.resume()
+			q.resume(err != nil)
 		}
 	}
 }
 
-// resume goes on where the transport was full.
-func (q *QP) resume() {
+// resume continues where the transport was full. If giveUp, sends that the
+// transport does not take now are dropped.
+func (q *QP) resume(giveUp bool) {
 	q.sendMu.Lock()
 	q.blocked = false
-	q.pump()
+	q.pump(giveUp)
 	q.sendMu.Unlock()
 	q.dev.settle()
 }
+
+// WireBlocked implements [hca.WireReporter].
+func (d *Device) WireBlocked() uint64 { return d.wire.Blocked() }

@@ -145,7 +145,7 @@ func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	}
 	q.recvCQ.push(q.core.RecvDone())
 	q.recvMu.Unlock() // pump may deliver to this very QP
-	q.pump()
+	q.pump(false)
 	q.sendMu.Unlock()
 	return nil
 }

@@ -26,7 +26,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	}
 	q.sendMu.Lock()
 	n, err := q.queueSends(wrs)
-	q.pump()
+	q.pump(false)
 	q.sendMu.Unlock()
 	q.dev.settle()
 	return n, err
@@ -46,15 +46,16 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 }
 
 // pump sends what the queue holds, until it is empty or the transport is full,
-// and gives out the completions. sendMu is held.
-func (q *QP) pump() {
-	for !q.blocked && q.pumpBatch() {
+// and gives out the completions. If giveUp, what the transport does not take is
+// dropped instead. sendMu is held.
+func (q *QP) pump(giveUp bool) {
+	for !q.blocked && q.pumpBatch(giveUp) {
 	}
 	q.sendCQ.push(q.core.SendDone())
 }
 
-// pumpBatch does one batch; false when there was nothing to do.
-func (q *QP) pumpBatch() bool {
+// pumpBatch sends one batch; it returns false when there was nothing to do.
+func (q *QP) pumpBatch(giveUp bool) bool {
 	d, b := q.dev, q.batch
 	q.core.Fill(d.env.Load(), d.peers(), b)
 	ds := b.Datagrams()
@@ -62,6 +63,10 @@ func (q *QP) pumpBatch() bool {
 		return false
 	}
 	n := d.transmit(ds)
+	if giveUp {
+		d.counts.add(dropWireFull, len(ds)-n)
+		n = len(ds)
+	}
 	q.core.Finish(b, n)
 	if n < len(ds) {
 		q.blocked = true

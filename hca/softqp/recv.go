@@ -92,9 +92,17 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	}
 	q.completeRecv(hca.WC{
 		ID: r.id, Flags: hca.WCFlagGRH, ByteLen: uint32(hca.GRHLen + in.Len),
-		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex,
+		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex, Network: in.network(),
 	})
 	return Passed
+}
+
+// network is the type of the header that place writes.
+func (in *Inbound) network() hca.NetworkType {
+	if in.Path.Dst.Is4() {
+		return hca.NetworkIPv4
+	}
+	return hca.NetworkIPv6
 }
 
 // place writes GRH area and payload into the memory of r.

@@ -87,7 +87,7 @@ func (r *rig) checkPlaced(list [][2]int, in *Inbound) {
 		r.Errorf("%v: bytes were written elsewhere", list)
 	}
 	want := hca.WC{
-		Opcode: hca.WCRecv, Flags: hca.WCFlagGRH, ByteLen: 47, QPN: rigQPN, SrcQPN: 0x99,
+		Opcode: hca.WCRecv, Flags: hca.WCFlagGRH, ByteLen: 47, QPN: rigQPN, SrcQPN: 0x99, Network: hca.NetworkIPv4,
 	}
 	if wc := r.RecvDone(); len(wc) != 1 || wc[0] != want {
 		r.Errorf("completion %+v, want %+v", wc, want)

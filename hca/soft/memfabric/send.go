@@ -31,6 +31,7 @@ func (p *Port) Send(pkts []wire.Packet) (int, error) {
 	case !p.state.Present:
 		return 0, hca.ErrIO
 	case !p.writable:
+		p.count.blocked++
 		return 0, nil
 	}
 	for i := range pkts {
@@ -85,8 +86,16 @@ func (p *Port) WaitWritable(ctx context.Context) error {
 	return p.wait(ctx, ch)
 }
 
-// SetWritable makes Send take nothing, as a full socket does, or take packets
-// again.
+// Blocked implements wire.Transport.
+func (p *Port) Blocked() uint64 {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	return p.count.blocked
+}
+
+// SetWritable makes the wire full, or not: while it is off, Send takes nothing,
+// WaitWritable blocks and Blocked grows with each Send, as on a socket whose
+// buffer is full.
 func (p *Port) SetWritable(on bool) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

@@ -64,6 +64,7 @@ func dropFor(errno unix.Errno) drop {
 type txCounts struct {
 	packets, bytes atomic.Uint64
 	drops          [numDrop]atomic.Uint64
+	full           atomic.Uint64 // calls that found the send buffer full
 }
 
 func (c *txCounts) list() []hca.Counter {

@@ -112,6 +112,7 @@ func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err
 		s.countSent()
 		return s.sent, false, nil
 	case unix.EAGAIN:
+		s.counts.full.Add(1)
 		return 0, true, nil
 	case unix.EINTR:
 		return 0, false, nil
@@ -159,21 +160,25 @@ func (s *sender) waitWritable(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		writable, err := s.pollWritable()
+		wait := pollEvery
+		if end, ok := ctx.Deadline(); ok {
+			wait = min(wait, max(time.Until(end), time.Millisecond))
+		}
+		writable, err := s.pollWritable(wait)
 		if err != nil || writable {
 			return err
 		}
 	}
 }
 
-// pollWritable waits for at most pollEvery. Errors of the socket count as
+// pollWritable waits for some milliseconds. Errors of the socket count as
 // writable: Send meets them.
-func (s *sender) pollWritable() (writable bool, err error) {
+func (s *sender) pollWritable(wait time.Duration) (writable bool, err error) {
 	var n int
 	var pollErr error
 	ctlErr := s.sock.raw.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-		n, pollErr = unix.Poll(fds, int(pollEvery.Milliseconds()))
+		n, pollErr = unix.Poll(fds, int(wait.Milliseconds()))
 	})
 	switch {
 	case ctlErr != nil:

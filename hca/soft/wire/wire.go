@@ -55,13 +55,17 @@ type Transport interface {
 	SrcPort() uint16
 	// Send sends packets in order without blocking and returns how many are
 	// done with: sent, or dropped and counted by reason in Counters (no
-	// route, too long, ...). n < len(pkts) with a nil error means that the
-	// socket is full: call WaitWritable, then send the rest. IPv4 packets
-	// leave with DF set and identification 0 (the ICRC covers both). An error
-	// is hca.ErrClosed or hca.ErrIO.
+	// route, too long, no buffers, ...). n < len(pkts) with a nil error means
+	// that the transport is full: call WaitWritable, then send the rest, or
+	// give it up. IPv4 packets leave with DF set and identification 0 (the
+	// ICRC covers both). An error is hca.ErrClosed or hca.ErrIO.
 	Send(pkts []Packet) (n int, err error)
-	// WaitWritable blocks until Send can take something, or ctx ends.
+	// WaitWritable blocks until Send can take something, or ctx ends. It may
+	// return late: Send may take packets before.
 	WaitWritable(ctx context.Context) error
+	// Blocked counts how often Send found the wire full: it took less than it
+	// was given, or dropped a packet for want of room below.
+	Blocked() uint64
 	// Recv blocks until there is at least one datagram and returns up to
 	// len(pkts). hca.ErrClosed after Close.
 	Recv(pkts []Packet) (int, error)

@@ -100,7 +100,11 @@ func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*man
 	if err != nil {
 		return nil, err
 	}
-	return newManaged(c, b, interfaces, d.opts, d.journal)
+	dev, err := newManaged(c, b, interfaces, d.opts, d.journal)
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	return dev, nil
 }
 
 // on returns the interfaces of a device.
@@ -127,6 +131,9 @@ func (d *daemon) discard() error {
 		} else {
 			errs = append(errs, f.Delete())
 		}
+	}
+	for _, dev := range d.devices {
+		errs = append(errs, dev.hca.close())
 	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())

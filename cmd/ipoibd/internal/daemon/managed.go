@@ -13,6 +13,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
 
@@ -28,6 +29,9 @@ type backend interface {
 	run(ctx context.Context)
 	// describe fills in what is known of the HCA, open or not.
 	describe(s *control.Device)
+	// close releases what is kept from one opening to the next, once the HCA is
+	// closed for good.
+	close() error
 }
 
 // managed is an HCA that is opened again whenever it is lost.
@@ -55,17 +59,21 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 }
 
 // probe learns the GUID of the port, which the stable MAC of an interface is made
-// of, and whether the ports can serve at all.
+// of, and whether the ports can serve at all. A UDP port that another process has
+// may become free, so the opening is left to run, which tries again.
 func (d *managed) probe(interfaces []config.Interface) error {
 	id, err := d.slot.look()
 	if err != nil {
 		return err
 	}
+	d.portGUID = id.PortGUID
 	dev, err := d.hca.open(id)
+	if errors.Is(err, udp.ErrPortTaken) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	d.portGUID = id.PortGUID
 	for _, f := range interfaces {
 		err = errors.Join(err, checkPort(dev, f.Port))
 	}
@@ -91,6 +99,9 @@ func (d *managed) run(ctx context.Context) {
 	d.Run(ctx)
 	d.plans.retire()
 	wg.Wait()
+	if err := d.hca.close(); err != nil {
+		d.slot.log.Error("cannot release the device's resources", "err", err)
+	}
 }
 
 // open is the device.Opener. Of the instance before ends what a fault makes hang.

@@ -130,6 +130,9 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	return &identified{dev, id}, nil
 }
 
+// close has nothing to release: an opening keeps nothing.
+func (h *realHCA) close() error { return nil }
+
 func (h *realHCA) describe(s *control.Device) {
 	parent := h.found().Parent
 	s.Kind, s.Underlay, s.Reset = control.KindHardware, parent, string(h.cfg.Reset)

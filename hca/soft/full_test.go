@@ -1,0 +1,169 @@
+package soft
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/roce"
+	"ipoibd/hca/soft/wire"
+)
+
+// fillSends fills the send queue with messages for ah.
+func (r *rig) fillSends(ah hca.AH) {
+	r.Helper()
+	for range rigDepth {
+		r.sendOn(ah, 5)
+	}
+}
+
+// completed takes the send completions, which must all be of success.
+func (r *rig) completed() (n int) {
+	r.Helper()
+	wc := make([]hca.WC, 2*rigDepth)
+	n = have(r.send.Poll(wc))(r)
+	for _, c := range wc[:n] {
+		if c.Status != hca.WCSuccess {
+			r.Errorf("completion %+v", c)
+		}
+	}
+	return n
+}
+
+// A full send queue that the wire does not take is dropped after a few
+// milliseconds, all of it at once, and each datagram is counted; R08: the device
+// reports that it was the wire.
+func TestR08WireThatStaysFullDrops(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		ah := r.ah(rigPeer)
+		r.port.SetWritable(false)
+		start, before := time.Now(), r.dev.WireBlocked()
+		r.fillSends(ah)
+		synctest.Wait()
+		if n := r.completed(); n != 0 {
+			t.Errorf("%d sends completed without back-pressure", n)
+		}
+		if r.dev.WireBlocked() == before {
+			t.Error("the device does not report that the wire is full")
+		}
+		for n := 0; n < rigDepth && time.Since(start) < time.Second; n += r.completed() {
+			time.Sleep(time.Millisecond)
+		}
+		took := time.Since(start)
+		t.Logf("%d sends completed within %v", rigDepth, took)
+		if took > 2*backPressure {
+			t.Errorf("a full wire held the sends for %v", took)
+		}
+		r.wantCounts(map[string]uint64{"wire_full": rigDepth, "tx_packets": 0})
+		_ = ah.Close()
+	})
+}
+
+// While the wire stays full, later sends do not add up their waits.
+func TestWireThatStaysFullBoundsTheWait(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		ah := r.ah(rigPeer)
+		r.port.SetWritable(false)
+		start, sent, done := time.Now(), 0, 0
+		for time.Since(start) < time.Second {
+			r.fillSends(ah)
+			sent += rigDepth
+			posted := time.Now()
+			for synctest.Wait(); done < sent; synctest.Wait() {
+				if time.Since(posted) > 2*backPressure {
+					t.Errorf("a send was held for %v", time.Since(posted))
+					return
+				}
+				time.Sleep(100 * time.Microsecond)
+				done += r.completed()
+			}
+		}
+		t.Logf("%d sends in %v", sent, time.Since(start))
+		r.wantCounts(map[string]uint64{"wire_full": uint64(sent)})
+		_ = ah.Close()
+	})
+}
+
+// A wire that takes packets again within a few milliseconds loses none.
+func TestWireThatIsFullForAMomentLosesNothing(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		ah := r.ah(rigPeer)
+		r.port.SetWritable(false)
+		r.fillSends(ah)
+		time.Sleep(backPressure / 2)
+		r.port.SetWritable(true)
+		synctest.Wait()
+		if n := r.completed(); n != rigDepth {
+			t.Errorf("%d of %d sends completed", n, rigDepth)
+		}
+		r.wantCounts(map[string]uint64{"wire_full": 0, "tx_packets": rigDepth})
+		_ = ah.Close()
+	})
+}
+
+// brokenWait is a transport whose WaitWritable fails while broken is set.
+type brokenWait struct {
+	wire.Transport
+	broken atomic.Bool
+}
+
+func (b *brokenWait) WaitWritable(ctx context.Context) error {
+	if b.broken.Load() {
+		return errors.New("no such wait")
+	}
+	return b.Transport.WaitWritable(ctx)
+}
+
+// A failed wait for the wire does not leave send queues blocked for good.
+func TestSendingSurvivesAFailedWait(t *testing.T) {
+	var wire brokenWait
+	broken := func(c *Config) {
+		wire.Transport = c.Transport
+		c.Transport = &wire
+	}
+	bubble(t, broken, func(r *rig) {
+		ah := r.ah(rigPeer)
+		r.port.SetWritable(false)
+		wire.broken.Store(true)
+		r.sendOn(ah, 5)
+		time.Sleep(time.Second)
+		r.port.SetWritable(true)
+		wire.broken.Store(false)
+		r.sendOn(ah, 5)
+		time.Sleep(time.Second)
+		if n := r.completed(); n != 2 {
+			t.Errorf("%d of 2 sends completed", n)
+		}
+		r.port.SetWritable(false)
+		r.sendOn(ah, 5)
+		time.Sleep(time.Second)
+		if n := r.completed(); n != 1 {
+			t.Error("a full wire holds sends for good")
+		}
+		_ = ah.Close()
+	})
+}
+
+// A right datagram for a QPN without a QP is reported with its sender; damaged
+// ones and numbers that no QP has are not.
+func TestStraysAreReported(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		for i, to := range []hca.QPN{r.qp.Num() ^ 1<<20, r.qp.Num() ^ 1<<21, 0, hca.QPNGSI, hca.QPNMulticast, r.qp.Num()} {
+			r.port.Inject(r.message(func(h *roce.BTH, d *roce.DETH, _ *roce.Path) {
+				h.DestQPN, d.SrcQPN = to, hca.QPN(0x100+i)
+			}))
+		}
+		damaged := r.message(func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN ^= 1 << 20 })
+		damaged.Data[21] ^= 1
+		r.port.Inject(damaged)
+		time.Sleep(time.Second)
+		want := hca.Stray{Count: 2, PKey: hca.PKeyDefault, SGID: hca.GIDFromAddr(rigPeer), SrcQPN: 0x101}
+		if got := r.dev.Strays(); got != want {
+			t.Errorf("strays %+v, want %+v", got, want)
+		}
+	})
+}

@@ -104,6 +104,7 @@ func (f *Iface) close(a *attachment) error {
 func (f *Iface) adopt(a *attachment) {
 	f.fab.att, f.fab.err = a, nil
 	f.renew(a, a.ep.QP.Num())
+	f.nbrs.strays.follow(a.session, time.Now())
 	f.hostNeighbours()
 }
 
@@ -171,6 +172,7 @@ func (f *Iface) retire(a *attachment) {
 	a.halt()
 	f.step(neigh.Detached{})
 	f.nbrs.forgetHandles()
+	f.nbrs.strays.stop()
 }
 
 // detach takes the carrier down and lets go of the device. Nothing is under way.

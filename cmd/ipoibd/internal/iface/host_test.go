@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -116,6 +117,8 @@ type testHost struct {
 	faults  *faults.Device // of the device that was opened last
 	verbs   *verbs         // beneath the faults; nil: a device as it is
 	refuses bool           // no queue pair can be made
+	mute    atomic.Bool    // its multicast is lost
+	plain   bool           // its device reports nothing that is optional
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -178,7 +181,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	}
 	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
 	h.port.SetUp(!h.dark)
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	dev, err := h.openSoft(soft.Config{Name: "soft", Transport: muted{h.port, &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 	if err != nil {
 		return nil, err
 	}

@@ -120,6 +120,7 @@ func (f *Iface) expire() {
 	f.look(now)
 	f.heal(qprecovery.Tick{})
 	f.askForHost(now)
+	f.lookForStrays(now)
 	f.step(neigh.Tick{})
 }
 

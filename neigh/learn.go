@@ -36,16 +36,20 @@ func (p *peer) blank() bool {
 	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
-// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. The
-// change is not urgent: alone it is published at once, while two queue pairs that
-// claim one address by turns get no more snapshots than other changes do.
+// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. That is
+// urgent, unless there were many: then two queue pairs may claim one address by
+// turns, which costs no more snapshots than other changes do.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
 		t.forget(blank)
 	}
 	t.peers.setQPN(p, e.qpn)
 	t.answers(p)
-	t.pub.change()
+	if t.returns.take(t.now, maxUrgentReturns) {
+		t.pub.urgent()
+	} else {
+		t.pub.change()
+	}
 }
 
 // meet adds a peer, making room for it.

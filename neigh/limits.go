@@ -49,6 +49,10 @@ const (
 	// maxHostAsks bounds the addresses asked for at once in the host's name; its
 	// own requests are a second apart, and it gives each address up after three.
 	maxHostAsks = 256
+	// maxUrgentReturns bounds the peers that came back, per second, of which the data
+	// path learns at once. A stranger can make such, and each costs a snapshot; later
+	// ones wait for publishPause.
+	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
 	// maxPromotions bounds how many used entries one eviction may pass over

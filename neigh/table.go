@@ -16,6 +16,7 @@ type Table struct {
 	hosts    hostIPs
 	news     announcer
 	silent   silent
+	returns  rate // of peers that came back and were published at once
 	notices  rate // of senders of stray datagrams that are answered
 	kept     keeper
 	pub      publisher

@@ -156,6 +156,8 @@ func (t *Table) check() error {
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("bounds: %+v", s)
+	case len(t.notices.told) > maxTold || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
+		return fmt.Errorf("%d told, %d asked for", len(t.notices.told), len(t.notices.asked))
 	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
 		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
 	}
@@ -199,8 +201,7 @@ func (t *Table) checkPeers() error {
 		if p.silence.alarm.pos > 0 {
 			awaited++
 		}
-		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.link.up && p.silence.alarm.pos > 0 ||
-			p.notice.pending && p.handle.state != handleAsked && p.handle.state != handleWaiting {
+		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.link.up && p.silence.alarm.pos > 0 {
 			return fmt.Errorf("peer %v: %+v, its GID has %d", e, p, len(t.peers.byGID[e.gid]))
 		}
 		switch h := &p.handle; h.state {

@@ -10,8 +10,8 @@ import (
 // handleState is how far the address handle of a peer is.
 //
 //	from    | to      | cause                          | action
-//	none    | asked   | a message or a notice for it   | CreateAH
-//	asked   | ready   | AHReady                        | send what is kept, and the notice
+//	none    | asked   | a message for the peer         | CreateAH
+//	asked   | ready   | AHReady                        | send what is kept
 //	asked   | waiting | AHFailed, tries left           | try again after ahBackoff, doubled each time
 //	asked   | refused | AHFailed, the last or a final  | drop what is kept
 //	waiting | asked   | its time has come              | CreateAH
@@ -100,11 +100,22 @@ func (t *Table) dest(p *peer) hca.UDDest {
 }
 
 func (t *Table) becomeAsked(p *peer) {
-	t.handles.lastID++
-	p.handle.state, p.handle.id = handleAsked, t.handles.lastID
+	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
 	p.handle.tries++
 	t.handles.asked[p.handle.id] = p
-	t.emit(CreateAH{p.handle.id, p.gid})
+}
+
+// requestAH asks for a handle and returns the number of the request.
+func (t *Table) requestAH(gid hca.GID) uint64 {
+	t.handles.lastID++
+	t.emit(CreateAH{t.handles.lastID, gid})
+	return t.handles.lastID
+}
+
+// returnAH gives a handle back that is in no later snapshot than the present one.
+func (t *Table) returnAH(ah hca.AH) {
+	t.emit(DestroyAH{ah, t.pub.epoch})
+	t.pub.change()
 }
 
 func (t *Table) becomeReady(p *peer, ah hca.AH) {
@@ -113,9 +124,6 @@ func (t *Table) becomeReady(p *peer, ah hca.AH) {
 	for _, msg := range t.kept.take(&p.kept) {
 		t.emit(SendFabric{t.dest(p), msg})
 		t.countSent(true)
-	}
-	if p.notice.pending {
-		t.notify(p)
 	}
 	t.pub.change()
 }
@@ -128,7 +136,6 @@ func (t *Table) becomeWaiting(p *peer) {
 func (t *Table) becomeRefused(p *peer) {
 	p.handle.state = handleRefused
 	t.dropKept(&p.kept, DropAHFailed)
-	p.notice.pending = false
 	t.pause(p, ahHoldoff)
 }
 
@@ -151,8 +158,7 @@ func (t *Table) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
 		t.handles.ready--
-		t.emit(DestroyAH{p.handle.ah, t.pub.epoch})
-		t.pub.change()
+		t.returnAH(p.handle.ah)
 	case handleAsked:
 		delete(t.handles.asked, p.handle.id)
 	default:
@@ -160,11 +166,13 @@ func (t *Table) voidHandle(p *peer) {
 	}
 	p.handle = handle{}
 	t.answers(p)
-	p.notice.pending = false
 }
 
 // ahReady takes a handle; one that nobody waits for any more goes back.
 func (t *Table) ahReady(ev AHReady) {
+	if t.noticeReady(ev) {
+		return
+	}
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		t.emit(DestroyAH{AH: ev.AH})
@@ -174,6 +182,7 @@ func (t *Table) ahReady(ev AHReady) {
 }
 
 func (t *Table) ahFailed(ev AHFailed) {
+	delete(t.notices.asked, ev.ID)
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		return

@@ -42,6 +42,9 @@ const (
 	// maxNoticeRate bounds the senders of stray datagrams that are answered per
 	// second. Anyone can forge such datagrams, so the answers must stay few.
 	maxNoticeRate = 16
+	// maxTold bounds the senders of stray datagrams whose pauses are remembered; more
+	// of them are not answered.
+	maxTold = 1024
 	// maxLearntIPs bounds the host addresses learnt from its own messages.
 	maxLearntIPs = 64
 	// maxHostAddrs bounds the host addresses taken from netlink.

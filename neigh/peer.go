@@ -42,7 +42,6 @@ type peer struct {
 	kept      queue     // messages
 	corrected time.Time // when the host was last told of its MAC
 	silence   silence
-	notice    notice
 }
 
 // wasSent returns whether the data path sent to p since the last call.

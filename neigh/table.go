@@ -17,7 +17,7 @@ type Table struct {
 	news     announcer
 	silent   silent
 	returns  rate // of peers that came back and were published at once
-	notices  rate // of senders of stray datagrams that are answered
+	notices  notices
 	kept     keeper
 	pub      publisher
 	looked   time.Time // when look is due; zero: there are no marks to read
@@ -34,6 +34,7 @@ func New(conf Config) *Table {
 	t.peers.init()
 	t.handles.asked = make(map[uint64]*peer)
 	t.resolver.init()
+	t.notices.init()
 	t.news.stop()
 	return t
 }

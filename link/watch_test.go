@@ -2,11 +2,9 @@ package link
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
@@ -37,11 +35,12 @@ func TestWatchSurvivesAnOverrun(t *testing.T) {
 	for mtu := 1300; mtu < 1350; mtu++ {
 		setMTU(mtu)
 	}
-	if _, _, err := witness.Receive(); !errors.Is(err, unix.ENOBUFS) {
+	never := func(event) bool { return false }
+	if lost, err := witness.drain(never); !lost || err != nil {
 		t.Fatalf("no overrun: %v", err)
 	}
-	witness.Close()
-	w := &watcher{tap: tap, sock: watched, out: make(chan State, 1)}
+	witness.close()
+	w := &watcher{state: tap.State, events: watched, out: make(chan State, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { w.run(ctx); close(done) }()
@@ -61,19 +60,25 @@ func TestWatchSurvivesAnOverrun(t *testing.T) {
 }
 
 // smallSocket subscribes with the least buffer that the kernel has.
-func smallSocket(t *testing.T) *nl.NetlinkSocket {
+func smallSocket(t *testing.T) *events {
 	t.Helper()
-	sock, err := subscribe()
-	if err == nil {
-		err = sock.SetReceiveBufferSize(1, false)
+	e, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sock
+	return e
 }
 
-func TestInterfaceOf(t *testing.T) {
+func TestParseEvent(t *testing.T) {
+	header := []byte{32, 0, 0, 0, unix.RTM_NEWLINK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	for _, c := range []struct {
 		what string
 		body []byte
@@ -84,9 +89,13 @@ func TestInterfaceOf(t *testing.T) {
 		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0},
 		{"nothing", nil, 0},
 	} {
-		if got := interfaceOf(c.body); got != c.want {
-			t.Errorf("%s: %d, want %d", c.what, got, c.want)
+		want := event{kind: unix.RTM_NEWLINK, index: c.want}
+		if got := parseEvent(append(header[:len(header):len(header)], c.body...)); got != want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, want)
 		}
+	}
+	if got := parseEvent(header[:unix.SizeofNlMsghdr-1]); got != (event{}) {
+		t.Errorf("a cut header: %+v", got)
 	}
 }
 

@@ -96,7 +96,7 @@ func childArgs(t *testing.T) []string {
 		left := max(time.Until(deadline)-deadlineMargin, time.Second)
 		args = append(args, "-test.timeout="+left.String())
 	}
-	for _, name := range []string{"test.gocoverdir", "test.short"} {
+	for _, name := range []string{"test.gocoverdir", "test.short", "soak"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
 			args = append(args, "-"+name+"="+f.Value.String())
 		}

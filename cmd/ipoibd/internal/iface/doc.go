@@ -8,7 +8,8 @@
 //	state      | means                                  | leaves when
 //	down       | ib0 is administratively down, no QP    | ib0 up
 //	waiting    | ib0 is up, but the device, the port or | the reason is gone; a failed try is
-//	           | the QP is not there                    | repeated after 1, 2, 4, 8, 16 s
+//	           | the QP is not there, or another process| repeated after 1, 2, 4, 8, 16 s
+//	           | has attached to ib0                    |
 //	up         | QP in RTS, broadcast group joined,     | ib0 down, another GID, P_Key or group,
 //	           | carrier on                             | a fault
 //	recovering | the QP is in doubt, or being made anew | health, or the device's loss
@@ -27,6 +28,15 @@
 //
 // ib0 may be moved to another network namespace, a container's. The move sets it
 // down, without addresses; there it is set up again, under whatever name.
+//
+// # Other processes
+//
+// Each second, and whenever netlink reports a change, ib0 is inspected: a MAC, a
+// carrier, a header length, a persistence or an owner that another process has
+// changed is restored and logged. A queue of another process only that process can
+// close. While it is there, the kernel gives it a part of the frames, so the carrier
+// is down and the status says why. One that is gone within 100 ms is a daemon that
+// started and gave way.
 //
 // # Recovery
 //

@@ -64,14 +64,14 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	const rate, burst = 8000, 4 * time.Second
 	s := newSiege(t, join)
 	p := newSpoofer(s)
-	for i := range deadPeers {
-		p.introduce(i)
-	}
 	before := s.a.book()
 	for end := time.Now().Add(form(2*burst, 5*time.Minute)); time.Now().Before(end); time.Sleep(time.Second) {
 		start := time.Now()
 		for sent := 0; time.Since(start) < burst; time.Sleep(time.Millisecond) {
 			for ; sent < int(time.Since(start).Seconds()*rate); sent++ {
+				if sent%rate < deadPeers { // every second, lest a's kernel stops believing in them
+					p.introduce(sent % rate)
+				}
 				p.echo(sent % deadPeers)
 			}
 		}
@@ -193,13 +193,16 @@ func ghost(i int) (underlay, inner netip.Addr, qpn hca.QPN) {
 	return addr(nstest.IPv4(100 + i)), inner, hca.QPN(0x100000 + i)
 }
 
-// introduce has a host learn the i-th ghost.
+// introduce has a host learn the i-th ghost, or hear from it again.
 func (p *spoofer) introduce(i int) {
 	p.t.Helper()
 	src, inner, qpn := ghost(i)
-	claim := p.claim(qpn, src)
-	claim.SPA = inner
-	p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+	for _, op := range []uint16{ipoib.ARPRequest, ipoib.ARPReply} {
+		claim := p.claim(qpn, src)
+		claim.Op, claim.SPA, claim.TPA = op, inner, addr(p.a.ip4())
+		claim.THA = endpoint(hca.QPN(p.qpn), p.dst)
+		p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+	}
 }
 
 // echo sends the host an echo request of the i-th ghost.
@@ -211,7 +214,7 @@ func (p *spoofer) echo(i int) {
 
 // ipv4Echo is an IPv4 packet with an ICMP echo request (RFC 792).
 func ipv4Echo(src, dst netip.Addr) []byte {
-	const ipLen, payload = 20, 56
+	const ipLen, payload = 20, 1000
 	b := make([]byte, ipLen+8+payload)
 	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_ICMP
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))

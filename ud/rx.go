@@ -44,7 +44,6 @@ type Rx struct {
 
 	tally  tally
 	failed statuses
-	probed atomic.Uint64
 
 	scratch rxScratch
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 // daemonEnv hands the path of the daemon on to tests re-executed in their own
 // namespaces.
 const daemonEnv = "IPOIBD_E2E_DAEMON"
+
+var soak = flag.Bool("soak", false, "run the long forms")
 
 func TestMain(m *testing.M) {
 	if os.Getenv(daemonEnv) != "" {

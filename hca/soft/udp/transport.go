@@ -14,7 +14,7 @@ import (
 type Config struct {
 	Netdev  string // of the calling thread's network namespace
 	RecvBuf int    // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int    // send buffer of the socket, bytes; 8 MiB when zero
+	SendBuf int    // send buffer of the socket, bytes; 128 MiB when zero
 }
 
 // Transport is a [wire.Transport] on a netdev.

@@ -87,16 +87,16 @@ func executable(t *testing.T) string {
 	return path
 }
 
-// childArgs selects exactly the calling test, and hands on what shapes a run:
-// the rest of the time and the coverage directory, from which go test merges
-// the child's counters.
+// childArgs selects exactly the calling test, and hands on what shapes a run: the
+// rest of the time, the coverage directory, from which go test merges the child's
+// counters, and which form of the tests is wanted.
 func childArgs(t *testing.T) []string {
 	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
 	if deadline, ok := t.Deadline(); ok {
 		left := max(time.Until(deadline)-deadlineMargin, time.Second)
 		args = append(args, "-test.timeout="+left.String())
 	}
-	for _, name := range []string{"test.gocoverdir", "test.short"} {
+	for _, name := range []string{"test.gocoverdir", "test.short", "soak"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
 			args = append(args, "-"+name+"="+f.Value.String())
 		}

@@ -43,7 +43,8 @@
 // What broke is told to the ladder of qprecovery, which decides; its actions are
 // carried out here. Faults come from the pumps (a work request that failed, an
 // error of a verb), from asynchronous events, from the freeze detector, which is
-// shown a sample every 50 ms and has the queue pair send probes to itself, and
+// shown a sample every 50 ms and has the queue pair send probes to itself (if it
+// suspects a freeze again, the worker proves it on a fresh queue pair), and
 // from the device's view: a session that is over is to be let go, a new one is
 // to be used. Verbs run on the worker, one operation after the other, so that
 // Run always answers; while one is under way the endpoint is the worker's.

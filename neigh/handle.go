@@ -10,8 +10,8 @@ import (
 // handleState is how far the address handle of a peer is.
 //
 //	from    | to      | cause                          | action
-//	none    | asked   | a message for the peer         | CreateAH
-//	asked   | ready   | AHReady                        | send what is kept
+//	none    | asked   | a message or a notice for it   | CreateAH
+//	asked   | ready   | AHReady                        | send what is kept, and the notice
 //	asked   | waiting | AHFailed, tries left           | try again after ahBackoff, doubled each time
 //	asked   | refused | AHFailed, the last or a final  | drop what is kept
 //	waiting | asked   | its time has come              | CreateAH
@@ -114,6 +114,9 @@ func (t *Table) becomeReady(p *peer, ah hca.AH) {
 		t.emit(SendFabric{t.dest(p), msg})
 		t.countSent(true)
 	}
+	if p.notice.pending {
+		t.notify(p)
+	}
 	t.pub.change()
 }
 
@@ -125,6 +128,7 @@ func (t *Table) becomeWaiting(p *peer) {
 func (t *Table) becomeRefused(p *peer) {
 	p.handle.state = handleRefused
 	t.dropKept(&p.kept, DropAHFailed)
+	p.notice.pending = false
 	t.pause(p, ahHoldoff)
 }
 
@@ -141,7 +145,8 @@ func (t *Table) pauseOver(p *peer) {
 	p.handle = handle{}
 }
 
-// voidHandle takes the handle of p away, in whatever state it is.
+// voidHandle takes the handle of p away, in whatever state it is, and ends what
+// would be sent by it.
 func (t *Table) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
@@ -154,6 +159,8 @@ func (t *Table) voidHandle(p *peer) {
 		t.handles.pauses.stop(&p.handle.alarm)
 	}
 	p.handle = handle{}
+	t.answers(p)
+	p.notice.pending = false
 }
 
 // ahReady takes a handle; one that nobody waits for any more goes back.

@@ -20,7 +20,6 @@ import (
 const intruderEnv = "IPOIBD_E2E_INTRUDER"
 
 const (
-	nobody      = 65534
 	intrusion   = 500 * time.Millisecond
 	foreignTime = 1500 * time.Millisecond // longer than a daemon takes to notice
 )
@@ -30,7 +29,7 @@ const (
 func intrude() {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if err == nil {
-		err = errors.Join(syscall.Setgroups(nil), syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody))
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setresgid(stranger, stranger, stranger), syscall.Setresuid(stranger, stranger, stranger))
 	}
 	if err == nil {
 		err = attachTo(fd)
@@ -173,7 +172,7 @@ func TestForeignQueue(t *testing.T) {
 		c.change(q)
 		q.close()
 		start := time.Now()
-		logged := func() bool { return a.logged("what=" + quoted(c.what)) > 0 }
+		logged := func() bool { return a.logged("what="+quoted(c.what)) > 0 }
 		eventually(t, repairLimit, c.what+" noticed", logged)
 		t.Logf("%s restored %v after it was changed", c.what, time.Since(start).Round(time.Millisecond))
 		a.waitCarrier()

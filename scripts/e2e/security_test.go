@@ -20,9 +20,6 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// nobody is the user of an ordinary process.
-const nobody = "65534"
-
 // recipes returns the blocks of README's Security section in a language.
 func recipes(t *testing.T, language string) (blocks []string) {
 	t.Helper()
@@ -59,14 +56,15 @@ func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 	b.Run("ip", "addr", "add", outside+"/32", "dev", nstest.Dev)
 	a.Run("ip", "route", "add", outside+"/32", "dev", nstest.Dev)
 
-	user, foreign := attempt{b, a, nobody, nstest.IPv4(1)}, attempt{b, a, "0", outside}
+	ordinary := strconv.Itoa(stranger)
+	user, foreign := attempt{b, a, ordinary, nstest.IPv4(1)}, attempt{b, a, "0", outside}
 	for _, at := range []attempt{user, foreign} {
 		if out, err := at.inject(service.port); err != nil || !service.heard() {
 			t.Fatalf("without rules, user %s cannot send from %s: %v\n%s\n%s", at.uid, at.from, err, out, a.describe())
 		}
 	}
 	if out, err := user.sendIPv6(); err != nil {
-		t.Fatalf("without rules, user %s cannot send over IPv6: %v\n%s", nobody, err, out)
+		t.Fatalf("without rules, user %s cannot send over IPv6: %v\n%s", ordinary, err, out)
 	}
 
 	rules := recipes(t, "nft")
@@ -82,10 +80,10 @@ func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 	}
 	for range 3 {
 		if out, err := user.inject(service.port); err == nil || !bytes.Contains(out, []byte("PermissionError")) {
-			t.Errorf("with the rules, user %s sends over IPv4: %v\n%s", nobody, err, out)
+			t.Errorf("with the rules, user %s sends over IPv4: %v\n%s", ordinary, err, out)
 		}
 		if out, err := user.sendIPv6(); err == nil || !bytes.Contains(out, []byte("PermissionError")) {
-			t.Errorf("with the rules, user %s sends over IPv6: %v\n%s", nobody, err, out)
+			t.Errorf("with the rules, user %s sends over IPv6: %v\n%s", ordinary, err, out)
 		}
 		if out, err := foreign.inject(service.port); err != nil {
 			t.Errorf("root cannot send: %v\n%s", err, out)

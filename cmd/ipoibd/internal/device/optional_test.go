@@ -1,4 +1,4 @@
-package guard_test
+package device_test
 
 import (
 	"testing"

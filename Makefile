@@ -17,10 +17,10 @@ E2E_BUDGET   ?= 15m
 VM_BUDGET    ?= 26m
 SOAK_BUDGET  ?= 3h
 
-# Executions (or seconds, as in 5m) of each fuzz target, the underlay MTUs of the
-# demo, and how often `make faults` injects each fault.
+# Executions of each fuzz target (a time, such as 5m, fails now and then with
+# "context deadline exceeded", go.dev/issue/75804), the underlay MTUs of the demo,
+# and how often `make faults` injects each fault.
 FUZZTIME    ?= 1000000x
-SOAK_FUZZTIME ?= 3m
 DEMO_MTUS   ?= 1500 9000
 FAULTS_EACH ?= 10
 
@@ -74,7 +74,7 @@ test-tidy:
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
-	FUZZTIME=3s timeout --kill-after=10s $(FUZZ_BUDGET) scripts/fuzz --json
+	FUZZTIME=10000x timeout --kill-after=10s $(FUZZ_BUDGET) scripts/fuzz --json
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM))),$(UNIT_BUDGET),-race)
 test-netns:
@@ -110,17 +110,15 @@ demo: deps build
 faults: deps
 	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
 
-# The long forms: minutes of attacks, storms and traffic, of fuzzing, and of each
-# fault, whatever fails before. Progress is printed as it comes.
+# The long forms: fuzzing, every fault, and minutes of attacks and traffic. Each part
+# runs, also after a failure, and prints its progress.
 .PHONY: soak
 soak:
-	@$(MAKE) --no-print-directory --keep-going soak-fuzz faults soak-e2e
+	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e
 
-.PHONY: soak-e2e soak-fuzz
+.PHONY: soak-e2e
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$'
-soak-fuzz:
-	@FUZZTIME=$(SOAK_FUZZTIME) scripts/fuzz
 
 # Progress comes as it is, the table at the end; one patch: go run ./scripts/mutants -run R06.
 .PHONY: mutants

@@ -26,22 +26,25 @@ const (
 
 // ParseGRH returns the GIDs in the first GRHLen bytes of a UD receive: of a GRH
 // or an IPv6 header, which have the same layout, or of an IPv4 header behind 20
-// unspecified bytes (A17.4.5.1). What begins like an IPv6 header is IPv4 all the
-// same if a whole IPv4 header with a right checksum follows, as
-// ib_get_rdma_header_version in drivers/infiniband/core/verbs.c has it. A header
-// without a checksum (zero) will do where there is no IPv6 header: rxe gives a
-// message to its own port back before the checksum is filled in. Errors: ErrGRH.
-// It does not allocate.
-func ParseGRH(src []byte) (sgid, dgid GID, err error) {
+// unspecified bytes (A17.4.5.1). Network says which, see [WC.Network]. Where it
+// is unknown, the header decides: an area that begins like an IPv6 header is
+// IPv4 all the same if a whole IPv4 header with a right checksum follows, as in
+// ib_get_rdma_header_version of drivers/infiniband/core/verbs.c, although a
+// sender can choose IPv6 addresses that look like one. Without an IPv6 header,
+// an IPv4 header without a checksum (zero) is accepted: rxe loops a message
+// back to its own port before it fills in the checksum. Errors: ErrGRH. It does
+// not allocate.
+func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
 	if len(src) < GRHLen {
 		return GID{}, GID{}, ErrGRH
 	}
 	src = src[:GRHLen]
 	ip, isIPv6 := src[grhIPv4:], src[0]>>4 == 6
+	isIPv4 := isIPv4UDP(ip) && (IPv4Checksum(ip) == 0 || unsummed(ip) && (!isIPv6 || network == NetworkIPv4))
 	switch {
-	case isIPv4UDP(ip) && (IPv4Checksum(ip) == 0 || !isIPv6 && unsummed(ip)):
+	case isIPv4 && network != NetworkIPv6:
 		sgid, dgid = grhIPv4GIDs(ip)
-	case isIPv6:
+	case isIPv6 && network != NetworkIPv4:
 		sgid, dgid = GID(src[grhSGID:grhDGID]), GID(src[grhDGID:])
 	default:
 		return GID{}, GID{}, ErrGRH

@@ -36,7 +36,7 @@ func TestParseGRH(t *testing.T) {
 		{"InfiniBand", areaIB, "fe80::2:c903:0:1", "fe80::2:c903:0:2"},
 		{"longer", areaIPv4 + "ffff", "10.9.0.2", "10.9.0.1"},
 	} {
-		sgid, dgid, err := hca.ParseGRH(unhex(t, tt.area))
+		sgid, dgid, err := hca.ParseGRH(unhex(t, tt.area), hca.NetworkUnknown)
 		if err != nil || sgid != gid(tt.sgid) || dgid != gid(tt.dgid) {
 			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
 		}
@@ -46,9 +46,44 @@ func TestParseGRH(t *testing.T) {
 // Without a checksum nothing tells an IPv4 header from the addresses of an IPv6
 // header, so that is what it is taken for.
 func TestParseGRHUnsummedIsIPv6(t *testing.T) {
-	sgid, _, err := hca.ParseGRH(unhex(t, "6"+areaLoop[1:]))
+	sgid, _, err := hca.ParseGRH(unhex(t, "6"+areaLoop[1:]), hca.NetworkUnknown)
 	if want := (hca.GID{12: 0x45, 15: 0x44}); err != nil || sgid != want {
 		t.Errorf("from %v, want %v (%v)", sgid, want, err)
+	}
+}
+
+// twoFaced is an IPv6 header whose addresses look like an IPv4 header with a
+// right checksum, in the place where a GRH area has it.
+func twoFaced(t *testing.T) (area []byte, src, dst hca.GID) {
+	t.Helper()
+	area = unhex(t, areaIPv6)
+	copy(area[20:], unhex(t, areaIPv4)[20:])
+	return area, hca.GID(area[8:24]), hca.GID(area[24:40])
+}
+
+// A backend that knows the family of a header is believed, whatever the header
+// looks like; only where it does not, IPv6 addresses can pass for an IPv4 header.
+func TestParseGRHOfKnownNetwork(t *testing.T) {
+	area, src, dst := twoFaced(t)
+	for _, tt := range []struct {
+		name       string
+		area       []byte
+		network    hca.NetworkType
+		sgid, dgid hca.GID
+		err        error
+	}{
+		{"IPv6 that looks like IPv4", area, hca.NetworkIPv6, src, dst, nil},
+		{"the same, unknown", area, hca.NetworkUnknown, gid("10.9.0.2"), gid("10.9.0.1"), nil},
+		{"IPv4", unhex(t, areaIPv4), hca.NetworkIPv4, gid("10.9.0.2"), gid("10.9.0.1"), nil},
+		{"IPv4 behind rubbish, without checksum", unhex(t, "6"+areaLoop[1:]), hca.NetworkIPv4, gid("192.0.2.1"), gid("192.0.2.1"), nil},
+		{"IPv6", unhex(t, areaIPv6), hca.NetworkIPv6, gid("2001:db8::1"), gid("ff12:401b:ffff::1"), nil},
+		{"IPv4 said to be IPv6", unhex(t, areaIPv4), hca.NetworkIPv6, hca.GID{}, hca.GID{}, hca.ErrGRH},
+		{"IPv6 said to be IPv4", unhex(t, areaIPv6), hca.NetworkIPv4, hca.GID{}, hca.GID{}, hca.ErrGRH},
+	} {
+		sgid, dgid, err := hca.ParseGRH(tt.area, tt.network)
+		if !errors.Is(err, tt.err) || sgid != tt.sgid || dgid != tt.dgid {
+			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
+		}
 	}
 }
 
@@ -63,7 +98,7 @@ func TestParseGRHRefuses(t *testing.T) {
 	} {
 		area := unhex(t, areaIPv4)
 		change(area)
-		sgid, dgid, err := hca.ParseGRH(area)
+		sgid, dgid, err := hca.ParseGRH(area, hca.NetworkUnknown)
 		if !errors.Is(err, hca.ErrGRH) || !errors.Is(err, hca.ErrInvalid) || !sgid.IsZero() || !dgid.IsZero() {
 			t.Errorf("%s: %v -> %v, %v", name, sgid, dgid, err)
 		}
@@ -73,7 +108,7 @@ func TestParseGRHRefuses(t *testing.T) {
 func TestParseGRHTruncated(t *testing.T) {
 	for _, area := range []string{areaIPv4, areaIPv6} {
 		for n := range hca.GRHLen {
-			if _, _, err := hca.ParseGRH(unhex(t, area)[:n:n]); !errors.Is(err, hca.ErrGRH) {
+			if _, _, err := hca.ParseGRH(unhex(t, area)[:n:n], hca.NetworkUnknown); !errors.Is(err, hca.ErrGRH) {
 				t.Errorf("%d bytes: %v", n, err)
 			}
 		}
@@ -83,9 +118,9 @@ func TestParseGRHTruncated(t *testing.T) {
 func TestParseGRHDoesNotAllocate(t *testing.T) {
 	v4, v6, bad := unhex(t, areaIPv4), unhex(t, areaIPv6), make([]byte, hca.GRHLen)
 	if n := testing.AllocsPerRun(100, func() {
-		_, _, _ = hca.ParseGRH(v4)
-		_, _, _ = hca.ParseGRH(v6)
-		_, _, _ = hca.ParseGRH(bad)
+		_, _, _ = hca.ParseGRH(v4, hca.NetworkUnknown)
+		_, _, _ = hca.ParseGRH(v6, hca.NetworkUnknown)
+		_, _, _ = hca.ParseGRH(bad, hca.NetworkUnknown)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -112,18 +147,20 @@ func FuzzParseGRH(f *testing.F) {
 		f.Add(unhex(f, area))
 	}
 	f.Fuzz(func(t *testing.T, area []byte) {
-		sgid, dgid, err := hca.ParseGRH(area)
-		switch {
-		case err != nil:
-			if !sgid.IsZero() || !dgid.IsZero() {
-				t.Fatalf("%v with %v -> %v", err, sgid, dgid)
-			}
-		case sgid.Addr().Is4() && dgid.Addr().Is4() && area[20] == 0x45:
-			if string(sgid[12:])+string(dgid[12:]) != string(area[32:40]) {
+		for _, network := range []hca.NetworkType{hca.NetworkUnknown, hca.NetworkIPv4, hca.NetworkIPv6} {
+			sgid, dgid, err := hca.ParseGRH(area, network)
+			switch {
+			case err != nil:
+				if !sgid.IsZero() || !dgid.IsZero() {
+					t.Fatalf("%v with %v -> %v", err, sgid, dgid)
+				}
+			case network != hca.NetworkIPv6 && sgid.Addr().Is4() && dgid.Addr().Is4() && area[20] == 0x45:
+				if string(sgid[12:])+string(dgid[12:]) != string(area[32:40]) {
+					t.Fatalf("% x: %v -> %v", area, sgid, dgid)
+				}
+			case network == hca.NetworkIPv4 || area[0]>>4 != 6 || string(sgid[:])+string(dgid[:]) != string(area[8:40]):
 				t.Fatalf("% x: %v -> %v", area, sgid, dgid)
 			}
-		case area[0]>>4 != 6 || string(sgid[:])+string(dgid[:]) != string(area[8:40]):
-			t.Fatalf("% x: %v -> %v", area, sgid, dgid)
 		}
 	})
 }

@@ -58,8 +58,12 @@ func mustHear(s State, on cause) bool {
 		return s.operating()
 	case causeFoundSQE, causeFoundBad:
 		return s == Querying
+	case causeProven:
+		return s == Proving
+	case causeFreeze:
+		return s == Healthy
 	case causeRepeated:
-		return s >= Resuming && s <= Rebuilding
+		return s >= Resuming && s <= Rebuilding || s == Querying
 	case causeDue:
 		return s == Pausing || s == Asking
 	case causeCQ, causeOrderCQ:

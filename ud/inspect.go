@@ -39,7 +39,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
 	}
-	sgid, dgid, err := hca.ParseGRH(buf)
+	sgid, dgid, err := hca.ParseGRH(buf, wc.Network)
 	if err != nil {
 		return message{}, BadGRH
 	}

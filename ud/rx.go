@@ -47,7 +47,6 @@ type Rx struct {
 
 	tally  tally
 	failed statuses
-	probed atomic.Uint64
 
 	scratch rxScratch
 }

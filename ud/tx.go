@@ -62,6 +62,7 @@ type Tx struct {
 	seq    uint         // sends described
 	inject injectQueue
 	grace  grace
+	probe  sentProbe
 	nudge  *time.Timer // wakes a read while sends are outstanding
 
 	tally   tally
@@ -134,6 +135,7 @@ func (t *Tx) Detach() int {
 	n := t.ring.reset() + len(t.wrs) + t.inject.setOpen(false)
 	t.tally.add(Reset, n)
 	t.qp, t.cq = nil, nil
+	t.probe.number = 0
 	t.order.clear()
 	t.setWaiting(0)
 	clear(t.dest)

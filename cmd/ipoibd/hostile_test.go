@@ -50,6 +50,7 @@ func fill(v reflect.Value, text string) {
 				fill(v.Field(i), text)
 			}
 		}
+	default: // small numbers are enumerations, whose zero is as good as any
 	}
 }
 

@@ -74,7 +74,7 @@ func multicastOwn(b *bench) {
 	x.sendGroup("echo")
 	for _, e := range []*end{x, y} {
 		wc := e.next(e.recv, 1)[0]
-		_, dst, err := hca.ParseGRH(e.rx.Bytes()[:hca.GRHLen])
+		_, dst, err := hca.ParseGRH(e.rx.Bytes()[:hca.GRHLen], wc.Network)
 		must(b, err, "parse GRH")
 		if string(e.received(wc)) != "echo" || wc.SrcQPN != x.qp.Num() || dst != b.f.MGID {
 			b.Errorf("own multicast %+v to %v", wc, dst)

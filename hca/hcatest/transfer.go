@@ -92,11 +92,13 @@ func transferCompletion(b *bench) {
 func transferGRH(b *bench) {
 	x, y := b.pair()
 	y.postRecv(1)
-	x.probe(y, "grh")
-	src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen])
-	must(b, err, "parse GRH")
-	if src != x.gid().GID || dst != y.gid().GID {
-		b.Errorf("GRH from %v to %v, want %v to %v", src, dst, x.gid().GID, y.gid().GID)
+	wc := x.probe(y, "grh")
+	for _, network := range []hca.NetworkType{hca.NetworkUnknown, wc.Network} {
+		src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen], network)
+		must(b, err, "parse GRH")
+		if src != x.gid().GID || dst != y.gid().GID {
+			b.Errorf("GRH of network type %d from %v to %v, want %v to %v", network, src, dst, x.gid().GID, y.gid().GID)
+		}
 	}
 }
 
@@ -147,8 +149,8 @@ func transferToItself(b *bench) {
 	if wc := x.probe(x, "to itself"); wc.SrcQPN != x.qp.Num() {
 		b.Errorf("from %v", wc.SrcQPN)
 	}
-	x.probe(y, "to a neighbour")
-	src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen])
+	wc := x.probe(y, "to a neighbour")
+	src, dst, err := hca.ParseGRH(y.rx.Bytes()[:hca.GRHLen], wc.Network)
 	must(b, err, "parse GRH")
 	if src != x.gid().GID || dst != x.gid().GID {
 		b.Errorf("GRH from %v to %v", src, dst)

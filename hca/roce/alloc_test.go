@@ -27,14 +27,14 @@ func TestAllocations(t *testing.T) {
 				_, _ = roce.ParseUDSend(good.datagram)
 				roce.Verify(&p, false, good.datagram)
 				roce.PutGRH(area, &p, 0, 64, len(good.datagram))
-				_, _, _ = hca.ParseGRH(area)
+				_, _, _ = hca.ParseGRH(area, hca.NetworkUnknown)
 			},
 			"damaged": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
 				_, _ = roce.ParseUDSend(bad.datagram[:9])
 				roce.Verify(&p, false, bad.datagram)
 				roce.SourceBehindNAT(&p, bad.datagram)
-				_, _, _ = hca.ParseGRH(area[1:])
+				_, _, _ = hca.ParseGRH(area[1:], hca.NetworkUnknown)
 			},
 		} {
 			if n := testing.AllocsPerRun(100, f); n != 0 {

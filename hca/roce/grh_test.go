@@ -61,10 +61,14 @@ func TestGRHRoundTrip(t *testing.T) {
 		path.Src, _ = netip.AddrFromSlice(octets(n).Draw(t, "src"))
 		path.Dst, _ = netip.AddrFromSlice(octets(n).Draw(t, "dst"))
 		path.ID = rapid.Uint16().Draw(t, "id")
+		network := hca.NetworkIPv6
+		if n == 4 {
+			network = hca.NetworkIPv4
+		}
 		area := make([]byte, hca.GRHLen)
 		roce.PutGRH(area, &path, rapid.Byte().Draw(t, "tos"), rapid.Byte().Draw(t, "ttl"),
 			rapid.IntRange(24, 4200).Draw(t, "length"))
-		sgid, dgid, err := hca.ParseGRH(area)
+		sgid, dgid, err := hca.ParseGRH(area, network)
 		if err != nil || sgid != hca.GIDFromAddr(path.Src) || dgid != hca.GIDFromAddr(path.Dst) {
 			t.Fatalf("%v -> %v, %v; want %v -> %v", sgid, dgid, err, path.Src, path.Dst)
 		}

@@ -29,13 +29,14 @@ const (
 	dropPad         // padding does not fit the length
 	dropTooLong     // payload above the largest MTU
 	dropICRC        // wrong ICRC
+	dropOwnSource   // source is an address of this port
 	dropUnknownPeer // source not in Peers
 	dropNoQP        // no QP of that number
 	dropGSI         // for QP1, which nobody serves here
 	dropNotAttached // group without a QP
 	dropGroupQPN    // group packet without the multicast QPN
 	dropPeerFamily  // copies for peers of another family than the source GID
-	dropWireFull    // datagrams that found no room in the transport in time
+	dropNoRoom      // datagrams that found no room in the transport in time
 	dropTransport   // the transport failed
 	numCounter
 )
@@ -43,8 +44,8 @@ const (
 var counterNames = [numCounter]string{
 	"tx_packets", "tx_bytes", "tx_looped", "rx_packets", "rx_bytes", "rx_delivered",
 	"icrc_id_low", "icrc_id_solved", "nat_suspected", "cq_overrun", "events_lost",
-	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "unknown_peer", "no_qp", "gsi",
-	"not_attached", "group_qpn", "peer_family", "wire_full", "transport",
+	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "own_source", "unknown_peer", "no_qp", "gsi",
+	"not_attached", "group_qpn", "peer_family", "no_room", "transport",
 }
 
 // counters are the device's own and the engine's reasons.

@@ -58,7 +58,7 @@ func TestR08WireThatStaysFullDrops(t *testing.T) {
 		if took > 2*backPressure {
 			t.Errorf("a full wire held the sends for %v", took)
 		}
-		r.wantCounts(map[string]uint64{"wire_full": rigDepth, "tx_packets": 0})
+		r.wantCounts(map[string]uint64{"no_room": rigDepth, "tx_packets": 0})
 		_ = ah.Close()
 	})
 }
@@ -83,7 +83,7 @@ func TestWireThatStaysFullBoundsTheWait(t *testing.T) {
 			}
 		}
 		t.Logf("%d sends in %v", sent, time.Since(start))
-		r.wantCounts(map[string]uint64{"wire_full": uint64(sent)})
+		r.wantCounts(map[string]uint64{"no_room": uint64(sent)})
 		_ = ah.Close()
 	})
 }
@@ -100,7 +100,7 @@ func TestWireThatIsFullForAMomentLosesNothing(t *testing.T) {
 		if n := r.completed(); n != rigDepth {
 			t.Errorf("%d of %d sends completed", n, rigDepth)
 		}
-		r.wantCounts(map[string]uint64{"wire_full": 0, "tx_packets": rigDepth})
+		r.wantCounts(map[string]uint64{"no_room": 0, "tx_packets": rigDepth})
 		_ = ah.Close()
 	})
 }

@@ -79,6 +79,12 @@ func (r *receiver) one(p *wire.Packet) {
 	if p.IDKnown {
 		path.ID = p.ID
 	}
+	// Messages of this port to itself do not leave it. A datagram from the wire in
+	// its name is forged, or comes from another socket of this host.
+	if r.dev.env.Load().Own(path.Src) {
+		c.add(dropOwnSource, 1)
+		return
+	}
 	if !r.known.has(path.Src) {
 		c.add(dropUnknownPeer, 1)
 		return

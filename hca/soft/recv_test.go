@@ -59,7 +59,7 @@ func TestDropsAreCounted(t *testing.T) {
 // is not a group's.
 var (
 	rxEnds = []counter{
-		rxDelivered, dropShort, dropVersion, dropOpcode, dropImmediate, dropPad, dropTooLong, dropICRC, dropUnknownPeer,
+		rxDelivered, dropShort, dropVersion, dropOpcode, dropImmediate, dropPad, dropTooLong, dropICRC, dropOwnSource, dropUnknownPeer,
 		dropNoQP, dropGSI, dropNotAttached, dropGroupQPN,
 	}
 	rxReasons = []softqp.Reason{
@@ -143,6 +143,42 @@ func TestNATSuspect(t *testing.T) {
 			t.Errorf("suspect %v, in truth %v, %v", seen, sender, ok)
 		}
 		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 107})
+	})
+}
+
+// A datagram from the wire in the name of an address of the port itself is
+// dropped, whatever it is sent to, and before anything else is made of it; when
+// the address has gone, it is a stranger's.
+func TestOwnSourceIsDropped(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.postRecv(4)
+		group := netip.MustParseAddr("239.9.9.9")
+		if err := r.qp.AttachMulticast(hca.MulticastGroup{MGID: hca.GIDFromAddr(group)}); err != nil {
+			t.Fatal(err)
+		}
+		forge := func(src, dst netip.Addr, to hca.QPN) {
+			r.port.Inject(r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) {
+				p.Src, p.Dst, h.DestQPN = src, dst, to
+			}))
+			synctest.Wait()
+		}
+		forge(testV4, group, hca.QPNMulticast)
+		forge(testV4, testV4, r.qp.Num())
+		forge(testV6, testV6, r.qp.Num())
+		forge(testV4, testV4, r.qp.Num()^1<<20)
+		r.wantCounts(map[string]uint64{"own_source": 4, "rx_delivered": 0})
+		r.port.DelAddr(testV6)
+		synctest.Wait()
+		forge(testV6, testV6, r.qp.Num())
+		forge(rigPeer, testV4, r.qp.Num())
+		r.wantCounts(map[string]uint64{"own_source": 4, "rx_delivered": 2})
+		r.wantAccounted()
+		if s := r.dev.Strays(); s.Count != 0 {
+			t.Errorf("strays %+v", s)
+		}
+		if err := r.qp.DetachMulticast(hca.MulticastGroup{MGID: hca.GIDFromAddr(group)}); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 

@@ -64,7 +64,7 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 	}
 	n := d.transmit(ds)
 	if giveUp {
-		d.counts.add(dropWireFull, len(ds)-n)
+		d.counts.add(dropNoRoom, len(ds)-n)
 		n = len(ds)
 	}
 	q.core.Finish(b, n)

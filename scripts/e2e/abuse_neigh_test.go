@@ -204,7 +204,12 @@ func (p *spoofer) ask(i int) {
 	qpn := hca.QPN(0x100000 + i)
 	claim := p.claim(qpn, src)
 	claim.SPA = netip.AddrFrom4([4]byte{10, 44, 0, byte(100 + i%100)})
-	packet := rightPacket(p.qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+	p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+}
+
+// spoof sends a message to a's queue pair in the name of another one.
+func (p *spoofer) spoof(src netip.Addr, qpn hca.QPN, msg []byte) {
+	packet := rightPacket(p.qpn, msg)
 	packet.SrcQPN = qpn
 	path := roce.Path{Src: src, Dst: p.dst, SrcPort: 0xc000}
 	datagram := ipv4UDP(path, packet.encode(path))

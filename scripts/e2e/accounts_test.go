@@ -117,7 +117,7 @@ func (k book) traffic() map[string]uint64 {
 // wireDrops and rxDrops are the device's reasons for which a message or a
 // datagram ends there; none of them is found by subtraction.
 var (
-	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_transport"}
+	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_no_room", "hca_transport"}
 	wireDrops = []string{
 		"hca_wire_no_route", "hca_wire_too_long", "hca_wire_bad_source", "hca_wire_link_down", "hca_wire_no_device", "hca_wire_forbidden",
 		"hca_wire_no_buffers", "hca_wire_refused", "hca_wire_send_invalid", "hca_wire_send_rejected",

@@ -96,7 +96,7 @@ func endsWithin(t *testing.T, cmd *exec.Cmd) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	kill := time.AfterFunc(3*time.Second, func() { cmd.Process.Kill() })
+	kill := time.AfterFunc(3*time.Second, func() { _ = cmd.Process.Kill() })
 	_ = cmd.Wait() // most of them fail
 	kill.Stop()
 	return out.String()

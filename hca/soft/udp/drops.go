@@ -27,14 +27,14 @@ const (
 
 // dropNames are the names of the counters.
 var dropNames = [numDrop]string{
-	dropNoRoute:   "no_route",      // no route to the destination, or no answer of its neighbour
+	dropNoRoute:   "no_route",      // no route to the destination
 	dropTooLong:   "too_long",      // longer than the netdev's MTU, or than UDP
 	dropBadSource: "bad_source",    // the source address is not the netdev's (any more)
 	dropLinkDown:  "link_down",     // the netdev is down
 	dropNoDevice:  "no_device",     // the netdev is gone
 	dropForbidden: "forbidden",     // by a firewall
-	dropNoBuffers: "no_buffers",    // the kernel lacks memory
-	dropRefused:   "refused",       // an ICMP error came back
+	dropNoBuffers: "no_buffers",    // lost on output: a queue or the neighbour table is full, or memory is short
+	dropRefused:   "refused",       // ICMP errors about other packets kept this one back
 	dropInvalid:   "send_invalid",  // families differ, or the gather list is too long
 	dropOther:     "send_rejected", // any other error of the kernel
 }
@@ -65,6 +65,7 @@ type txCounts struct {
 	packets, bytes atomic.Uint64
 	drops          [numDrop]atomic.Uint64
 	full           atomic.Uint64 // calls that found the send buffer full
+	icmpErrors     atomic.Uint64 // taken from the socket's queue
 }
 
 func (c *txCounts) list() []hca.Counter {
@@ -72,5 +73,5 @@ func (c *txCounts) list() []hca.Counter {
 	for d := range c.drops {
 		out = append(out, hca.Counter{Name: dropNames[d], Value: c.drops[d].Load()})
 	}
-	return out
+	return append(out, hca.Counter{Name: "icmp_errors", Value: c.icmpErrors.Load()})
 }

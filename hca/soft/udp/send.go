@@ -31,6 +31,10 @@ type sender struct {
 	to   int
 	sent int
 	err  unix.Errno
+
+	callErrors func(fd uintptr) bool // recvErrors; made once
+	noMsgs     [Batch]unix.Mmsghdr   // messages without room
+	errors     int                   // that it took
 }
 
 // netdev is what a sender wants to know of it.
@@ -44,7 +48,7 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 	for i := range s.slots {
 		s.slots[i].init(index)
 	}
-	s.call = s.sendmmsg
+	s.call, s.callErrors = s.sendmmsg, s.recvErrors
 	return s
 }
 
@@ -101,25 +105,39 @@ func (s *sender) runEnd(i, end int) int {
 }
 
 // run sends msgs[from:to] by one call and returns how many are done with: those
-// sent, or the first one, dropped.
+// sent, or the first one, dropped. An ICMP error about an earlier packet fails
+// the next call, whatever that sends, so a call that failed is repeated, and
+// again as long as such errors keep coming, at most sendTries times in all. A
+// packet that was lost on output is not sent again.
 func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err error) {
 	s.from, s.to = from, to
-	if s.sock.raw.Write(s.call) != nil {
-		return 0, false, hca.ErrClosed
-	}
-	switch s.err {
-	case 0:
-		s.countSent()
-		return s.sent, false, nil
-	case unix.EAGAIN:
-		s.counts.full.Add(1)
-		return 0, true, nil
-	case unix.EINTR:
-		return 0, false, nil
+	for try, again := 1, true; again; try++ {
+		if s.sock.raw.Write(s.call) != nil {
+			return 0, false, hca.ErrClosed
+		}
+		switch s.err {
+		case 0:
+			s.countSent()
+			return s.sent, false, nil
+		case unix.EAGAIN:
+			s.counts.full.Add(1)
+			return 0, true, nil
+		case unix.EINTR:
+			return 0, false, nil
+		case unix.ENOBUFS:
+			again = false
+		default:
+			icmp := s.takeErrors()
+			again = try == 1 || icmp && try < sendTries
+		}
 	}
 	s.counts.drops[s.reason(&pkts[from])].Add(1)
 	return 1, false, nil
 }
+
+// sendTries bounds how often a packet is tried while ICMP errors about others
+// keep it back: each try fails only if one arrives between two calls.
+const sendTries = 4
 
 // reason names why the kernel refused pkt. Of a source address that is not
 // ours it says, by version and family, EINVAL or that there is no route.
@@ -150,6 +168,36 @@ func (s *sender) countSent() {
 
 func (s *sender) counters() []hca.Counter { return s.counts.list() }
 
+// takeErrors empties the socket's queue of ICMP errors and reports whether there
+// were any.
+func (s *sender) takeErrors() (found bool) {
+	for range maxErrorCalls {
+		if s.sock.raw.Write(s.callErrors) != nil || s.errors == 0 {
+			break
+		}
+		found = true
+		s.counts.icmpErrors.Add(uint64(s.errors))
+	}
+	return found
+}
+
+// maxErrorCalls is enough for a full queue of errors, which are some 280 in the
+// default receive buffer of 208 KiB, and bounds the time that a flood of them
+// takes.
+const maxErrorCalls = 8
+
+// recvErrors takes up to Batch errors without their content: ICMP messages are
+// not authenticated. It never blocks; see recvmmsg.
+func (s *sender) recvErrors(fd uintptr) bool {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
+		uintptr(unsafe.Pointer(&s.noMsgs[0])), Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
+	s.errors = int(n)
+	if errno != 0 {
+		s.errors = 0
+	}
+	return true
+}
+
 // pollEvery bounds how late waitWritable notices that ctx or the transport
 // ended. Waiting is rare and short (a device drains its queue), so it is kept
 // off the runtime's poller, whose wait would lock Send out.
@@ -171,14 +219,23 @@ func (s *sender) waitWritable(ctx context.Context) error {
 	}
 }
 
-// pollWritable waits for some milliseconds. Errors of the socket count as
-// writable: Send meets them.
+// pollWritable waits for some milliseconds. ICMP errors that are queued would end
+// every poll at once, so it takes them.
 func (s *sender) pollWritable(wait time.Duration) (writable bool, err error) {
 	var n int
 	var pollErr error
 	ctlErr := s.sock.raw.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		n, pollErr = unix.Poll(fds, int(wait.Milliseconds()))
+		if fds[0].Revents&(unix.POLLERR|unix.POLLOUT) == unix.POLLERR {
+			n = 0
+			_, _, _, _, err := unix.Recvmsg(int(fd), nil, nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+			if err == nil {
+				s.counts.icmpErrors.Add(1)
+			} else { // the error itself is pending; Send must not meet it either
+				_, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+			}
+		}
 	})
 	switch {
 	case ctlErr != nil:

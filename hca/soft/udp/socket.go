@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -17,9 +18,16 @@ const Port = 4791
 // router joins to others.
 const MulticastTTL = 1
 
-// defaultBuffer is the size of the socket buffers in bytes: several
-// milliseconds of traffic at 10 Gb/s.
-const defaultBuffer = 8 << 20
+// defaultRecvBuf is the size of the receive buffer in bytes: several milliseconds
+// of traffic at 10 Gb/s.
+const defaultRecvBuf = 8 << 20
+
+// defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it
+// for its overhead. It exceeds what the kernel holds back for neighbours that do
+// not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included,
+// of at most 1024 (gc_thresh3). So they cannot fill it, and packets to others
+// find room. The memory is taken only while it is needed.
+const defaultSendBuf = 128 << 20
 
 // socket is a non-blocking UDP socket, owned by its file. The methods of raw
 // fail in one case only, after the file was closed.
@@ -52,12 +60,14 @@ var sendOptions4 = []option{
 	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
 	{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0},
 	{unix.SOL_IP, unix.IP_MULTICAST_TTL, MulticastTTL},
+	{unix.SOL_IP, unix.IP_RECVERR, 1}, // else a packet lost on output counts as sent
 }
 
 var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
 	{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
 	{unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, MulticastTTL},
+	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
 // openReceiver makes the socket that receives. ErrPortTaken when somebody else
@@ -71,7 +81,7 @@ func openReceiver(index, buffer int) (*socket, error) {
 		_ = unix.Close(fd)
 		return nil, bindError(err)
 	}
-	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, buffer)
+	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
 	return own(fd, ipv6)
 }
 
@@ -89,7 +99,7 @@ func openSender(index, buffer int, first uint16) (*socket, uint16, error) {
 		_ = unix.Close(fd)
 		return nil, 0, err
 	}
-	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, buffer)
+	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(buffer, defaultSendBuf))
 	s, err := own(fd, ipv6)
 	return s, port, err
 }
@@ -183,11 +193,8 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 }
 
 // setBuffer sets a buffer size beyond the system's limit where it may, else as
-// far as the limit goes: a small buffer is slower, not wrong.
+// far as the limit goes: with a small buffer more is dropped.
 func setBuffer(fd, force, plain, size int) {
-	if size == 0 {
-		size = defaultBuffer
-	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
 	}

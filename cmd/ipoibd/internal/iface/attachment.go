@@ -135,16 +135,6 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	return nil
 }
 
-// setCarrier does not wait for netlink to tell of it.
-func (f *Iface) setCarrier(on bool) error {
-	err := f.host.tap.SetCarrier(on)
-	if err == nil {
-		f.host.now.Carrier = on && f.host.now.Up
-		f.nbrs.asks.follow(on, time.Now())
-	}
-	return err
-}
-
 // flow lets frames go both ways.
 func (f *Iface) flow() {
 	a := f.fab.att

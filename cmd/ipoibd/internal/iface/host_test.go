@@ -220,10 +220,9 @@ func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
 	h.t.Helper()
 	s := &testHost{
 		t: h.t, name: string('a' + rune(n) - 1), under: h.under, ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
-		tap: &tap{Fake: linktest.NewFake("ib1")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+		tap: &tap{Fake: linktest.NewFake("ib1").WithMAC([6]byte{2, 0, 0, 0, 1, n})}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 		dev: h.dev, share: true, fabric: h.fabric,
 	}
-	s.tap.SetMAC([6]byte{2, 0, 0, 0, 1, n})
 	cfg := testConfig()
 	cfg.Name, cfg.PKey = "ib1", pkey
 	s.iface = newIface(h.t, s.tap, s.dev, cfg)

@@ -178,6 +178,8 @@ func (f *Iface) carryOut(a qprecovery.Action) {
 	switch a := a.(type) {
 	case qprecovery.Query:
 		f.query(a.Op)
+	case qprecovery.Prove:
+		f.prove(a.Op)
 	case qprecovery.Run:
 		f.runRung(a)
 	case qprecovery.Release:
@@ -251,7 +253,7 @@ func (f *Iface) finished(r result) {
 		f.stop("cannot start")
 		f.fail(r.err)
 	default:
-		f.heal(qprecovery.Done{Op: r.op, Class: r.class, State: r.state})
+		f.heal(qprecovery.Done{Op: r.op, Class: r.class, State: r.state, Frozen: r.frozen})
 	}
 	f.reconcile()
 }

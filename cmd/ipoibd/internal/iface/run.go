@@ -102,7 +102,7 @@ func (f *Iface) wind() {
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now)} {
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.guard.at} {
 		next = sooner(at, next)
 	}
 	t.Reset(next.Sub(now))
@@ -113,6 +113,9 @@ func (f *Iface) expire() {
 	now := time.Now()
 	if f.fab.retry.due(now) {
 		f.reconcile()
+	}
+	if at := f.host.guard.at; !at.IsZero() && !now.Before(at) {
+		f.inspect(now)
 	}
 	f.rec.client.expire(now)
 	f.rec.stale.expire(now)

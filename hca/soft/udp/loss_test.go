@@ -1,0 +1,163 @@
+package udp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/wire/wiretest"
+	"ipoibd/link/linktest/nstest"
+)
+
+// exchange has a and b find each other as neighbours, by both families.
+func exchange(t *testing.T, a, b wiretest.Host) {
+	t.Helper()
+	for _, p := range []wire.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
+		p.Vec = [][]byte{[]byte("hello")}
+		sendOne(t, a, p)
+		recvOne(t, b)
+	}
+}
+
+// What a queue refuses on output is counted as lost and not as sent, by both
+// families, and the wire counts as full.
+func TestLossOnOutputIsCounted(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
+	exchange(t, a, b)
+	nsA.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "pfifo", "limit", "0")
+	for _, p := range []wire.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
+		const n = 100
+		p.Vec = [][]byte{make([]byte, 1000)}
+		pkts := make([]wire.Packet, n)
+		for i := range pkts {
+			pkts[i] = p
+		}
+		sent, lost, blocked := counterOf(t, a, "tx_packets"), counterOf(t, a, "no_buffers"), a.Blocked()
+		if done, err := a.Send(pkts); done != n || err != nil {
+			t.Fatalf("Send = %d, %v", done, err)
+		}
+		sent, lost = counterOf(t, a, "tx_packets")-sent, counterOf(t, a, "no_buffers")-lost
+		t.Logf("to %v: %d counted as sent, %d as lost", p.Dst, sent, lost)
+		if sent != 0 || lost != n {
+			t.Errorf("to %v: %d counted as sent, %d as lost, want 0 and %d", p.Dst, sent, lost, n)
+		}
+		if a.Blocked()-blocked != n {
+			t.Errorf("to %v: the wire was full %d times, want %d", p.Dst, a.Blocked()-blocked, n)
+		}
+	}
+}
+
+// ICMP errors of one destination cost packets to another one nothing, and do not
+// make a wait for room spin.
+func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	spaces := nstest.Switch(t, 3, 1500)
+	a, b := openHost(t, spaces[0], 0, udp.Config{SendBuf: 200_000}), openHost(t, spaces[1], 1, udp.Config{})
+	exchange(t, a, b)
+	refuses := spaces[2] // nothing listens on its port 4791
+	for _, limit := range []string{"net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"} {
+		refuses.Run("sysctl", "-q", "-w", limit)
+	}
+	to4, to6 := netip.MustParseAddr(nstest.IPv4(2)), netip.MustParseAddr(nstest.IPv6(2))
+	good := uint64(0)
+	for i := range 300 {
+		vec := [][]byte{fmt.Append(nil, i)}
+		pkts := []wire.Packet{
+			{Src: a.IPv4, Dst: to4, Vec: vec},
+			{Src: a.IPv6, Dst: to6, Vec: vec},
+			{Src: a.IPv4, Dst: b.IPv4, Vec: vec},
+			{Src: a.IPv6, Dst: b.IPv6, Vec: vec},
+		}
+		for _, p := range pkts {
+			sendOne(t, a, p)
+		}
+		for range 2 {
+			if got := recvOne(t, b); string(got.Data) != string(vec[0]) {
+				t.Fatalf("received %q, want %q", got.Data, vec[0])
+			}
+			good++
+		}
+	}
+	errs := counterOf(t, a, "icmp_errors")
+	t.Logf("%d ICMP errors, %d packets to another destination arrived", errs, good)
+	if errs == 0 {
+		t.Error("no ICMP error came")
+	}
+	for _, drop := range []string{"refused", "no_route", "no_buffers", "send_rejected"} {
+		if n := counterOf(t, a, drop); n != 0 {
+			t.Errorf("%s = %d, want 0", drop, n)
+		}
+	}
+
+	// One more of each error, behind which the wire fills up.
+	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: to4, Vec: [][]byte{{1}}})
+	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: to6, Vec: [][]byte{{1}}})
+	spaces[0].Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
+	fill := wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+	for n := 1; n == 1; {
+		var err error
+		if n, err = a.Send([]wire.Packet{fill}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := processTime(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := a.WaitWritable(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("WaitWritable: %v, want the context's error", err)
+	}
+	used := processTime(t) - before
+	t.Logf("a second's wait took %v of the processor", used)
+	if used > 500*time.Millisecond {
+		t.Errorf("a second's wait took %v of the processor", used)
+	}
+}
+
+// processTime is what this process has used of the processors.
+func processTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// Frames that the kernel keeps for neighbours that do not answer leave room for
+// those of a neighbour that does.
+func TestDeadNeighboursLeaveRoom(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := openPair(t, 1500)
+	exchange(t, a, b)
+	const dead, each = 300, 100 // about 230 KB of the kernel's memory for each, more than it keeps
+	vec := [][]byte{make([]byte, 1400)}
+	var pkts []wire.Packet
+	for i := range dead {
+		dst := netip.MustParseAddr(fmt.Sprintf("2001:db8::dead:%x", i))
+		for range each {
+			pkts = append(pkts, wire.Packet{Src: a.IPv6, Dst: dst, Vec: vec})
+		}
+	}
+	if n, err := a.Send(pkts); n != len(pkts) || err != nil {
+		t.Errorf("Send took %d of %d packets to dead neighbours, %v", n, len(pkts), err)
+	}
+	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: vec})
+	recvOne(t, b)
+	if n := a.Blocked(); n != 0 {
+		t.Errorf("the wire was full %d times", n)
+	}
+}

@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// deadPeers is how many neighbours of the underlay do not answer.
+const deadPeers = 99
+
+// deadLoss is the share of the talk between live hosts, in per cent, that dead
+// neighbours may cost.
+const deadLoss = 1
+
+// form is how long a test runs: briefly in make test, long in make soak.
+func form(short, long time.Duration) time.Duration {
+	if *soak {
+		return long
+	}
+	return short
+}
+
+// 100 peers of which 99 are dead, and 150 multicasts a second, each of which goes
+// to every peer: the kernel parks frames for each dead neighbour, and only they
+// are lost (R07).
+func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	args := []string{"--peer", nstest.IPv4(b.number)}
+	for i := range deadPeers {
+		args = append(args, "--peer", nstest.IPv4(2+i))
+	}
+	a.join(args...)
+	b.join("--peer", nstest.IPv4(a.number))
+	pingAll(a, b)
+	before := a.book()
+	talk := b.talkTo(a)
+	a.background("ping", "-n", "-q", "-I", ifName, "-i", "0.0066", "-s", "1372", "239.1.2.3")
+	time.Sleep(form(10*time.Second, 5*time.Minute))
+	talk.end(deadLoss)
+	requireNoRung(t, hosts...)
+	a.logSends(before)
+}
+
+// A stranger has a host answer 99 addresses that nobody on the underlay has, at
+// 8,000 answers a second in bursts of 4 s: others are answered all the time (R07).
+func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const rate, burst = 8000, 4 * time.Second
+	s := newSiege(t, join)
+	p := newSpoofer(s)
+	before := s.a.book()
+	for end := time.Now().Add(form(2*burst, 5*time.Minute)); time.Now().Before(end); time.Sleep(time.Second) {
+		start := time.Now()
+		for sent := 0; time.Since(start) < burst; time.Sleep(time.Millisecond) {
+			for ; sent < int(time.Since(start).Seconds()*rate); sent++ {
+				if sent%rate < deadPeers { // every second, lest a's kernel stops believing in them
+					p.introduce(sent % rate)
+				}
+				p.echo(sent % deadPeers)
+			}
+		}
+	}
+	s.talk.end(deadLoss)
+	requireNoRung(t, s.a, s.b)
+	s.a.logSends(before)
+}
+
+// An underlay that takes nothing for 3 s, its queue long enough to fill every
+// buffer above it, is no fault of the device: no queue pair is reset (R07, R08).
+func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	const blocked = 3 * time.Second
+	a, b := twoJoined(t)
+	before := a.book()
+	flood := a.dialUDP(b)
+	rounds := 1
+	if *soak {
+		rounds = 10
+	}
+	for range rounds {
+		talk := b.talkTo(a)
+		// The least that a token bucket gives is a byte in a second.
+		a.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
+		for start := time.Now(); time.Since(start) < blocked; {
+			_, _ = flood.Write(make([]byte, 1372)) // refused at times, while ib0's queue is full
+		}
+		a.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
+		took := b.waitReaches(a)
+		talk.end(100)
+		t.Logf("reached again %v after the underlay", took)
+		requireOnlyRungs(t, []string{resumeQP}, a, b)
+	}
+	a.logSends(before)
+}
+
+// dialUDP opens a socket from ib0 to ib0 of another host.
+func (h *host) dialUDP(other *host) net.Conn {
+	h.tb.Helper()
+	var conn net.Conn
+	h.Do(func() {
+		var err error
+		if conn, err = net.Dial("udp4", net.JoinHostPort(other.ip4(), "9")); err != nil {
+			h.tb.Fatal(err)
+		}
+	})
+	h.tb.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// logSends shows what became of a's datagrams.
+func (h *host) logSends(before book) {
+	h.tb.Helper()
+	now := h.book().since(before)
+	sends := map[string]uint64{}
+	for _, name := range append(append([]string{"hca_tx_packets", "hca_wire_tx_packets"}, sendDrops...), wireDrops...) {
+		if n := now.of(name); n > 0 {
+			sends[name] = n
+		}
+	}
+	h.tb.Logf("host %d sent %v", h.number, sends)
+}
+
+// rungs counts those that a host's device and interface have entered.
+func (h *host) rungs() map[string]uint64 {
+	h.tb.Helper()
+	type ladder struct {
+		Recovery struct {
+			Rungs map[string]uint64 `json:"rungs"`
+		} `json:"recovery"`
+	}
+	var s struct {
+		Devices    []ladder `json:"devices"`
+		Interfaces []ladder `json:"interfaces"`
+	}
+	out, err := h.daemon.command("status", "--json").Output()
+	if err == nil {
+		err = json.Unmarshal(out, &s)
+	}
+	if err != nil || len(s.Devices) != 1 || len(s.Interfaces) != 1 {
+		h.tb.Fatalf("status: %v\n%s", err, out)
+	}
+	all := map[string]uint64{}
+	for _, l := range append(s.Devices, s.Interfaces...) {
+		for rung, n := range l.Recovery.Rungs {
+			all[rung] += n
+		}
+	}
+	return all
+}
+
+func requireNoRung(t *testing.T, hosts ...*host) {
+	t.Helper()
+	requireOnlyRungs(t, nil, hosts...)
+}
+
+// requireOnlyRungs checks that no host entered a rung that is not among those.
+func requireOnlyRungs(t *testing.T, allowed []string, hosts ...*host) {
+	t.Helper()
+	for _, h := range hosts {
+		entered := h.rungs()
+		t.Logf("host %d: rungs %v", h.number, entered)
+		for _, rung := range allowed {
+			delete(entered, rung)
+		}
+		if len(entered) > 0 {
+			t.Errorf("host %d: rungs %v, want only %v", h.number, entered, allowed)
+		}
+	}
+}
+
+// ghost is the i-th address of the underlay that nobody has, the address of ib0
+// that is said to be behind it, and its queue pair.
+func ghost(i int) (underlay, inner netip.Addr, qpn hca.QPN) {
+	inner = netip.AddrFrom4([4]byte{10, 44, 0, byte(100 + i)})
+	return addr(nstest.IPv4(100 + i)), inner, hca.QPN(0x100000 + i)
+}
+
+// introduce has a host learn the i-th ghost, or hear from it again.
+func (p *spoofer) introduce(i int) {
+	p.t.Helper()
+	src, inner, qpn := ghost(i)
+	for _, op := range []uint16{ipoib.ARPRequest, ipoib.ARPReply} {
+		claim := p.claim(qpn, src)
+		claim.Op, claim.SPA, claim.TPA = op, inner, addr(p.a.ip4())
+		claim.THA = endpoint(hca.QPN(p.qpn), p.dst)
+		p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
+	}
+}
+
+// echo sends the host an echo request of the i-th ghost.
+func (p *spoofer) echo(i int) {
+	p.t.Helper()
+	src, inner, qpn := ghost(i)
+	p.spoof(src, qpn, message(ipoib.EtherTypeIPv4, ipv4Echo(inner, addr(p.a.ip4()))))
+}
+
+// ipv4Echo is an IPv4 packet with an ICMP echo request (RFC 792).
+func ipv4Echo(src, dst netip.Addr) []byte {
+	const ipLen, payload = 20, 1000
+	b := make([]byte, ipLen+8+payload)
+	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_ICMP
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	copy(b[12:], src.AsSlice())
+	copy(b[16:], dst.AsSlice())
+	binary.BigEndian.PutUint16(b[10:], hca.IPv4Checksum(b[:ipLen]))
+	b[ipLen] = 8
+	binary.BigEndian.PutUint16(b[ipLen+2:], hca.IPv4Checksum(b[ipLen:]))
+	return b
+}

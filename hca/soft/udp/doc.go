@@ -47,9 +47,10 @@
 //
 // # Underlay
 //
-// One goroutine reads netlink notifications of links and addresses. Any that
-// concerns the netdev, and any loss of one, makes it list the netdev's state
-// anew, so what it publishes depends on no history. A netdev that is gone is
+// One goroutine reads the kernel's netlink notifications of links and addresses;
+// those that other processes send are dropped. Any that concerns the netdev, and
+// any loss of one, makes it list the netdev's state again, at most 20 times a
+// second, so what it publishes depends on no history. A netdev that is gone is
 // gone for good, also when one of that name is made again, which [WatchNetdevs]
 // tells: Open anew then. Until Close, Send returns hca.ErrIO and Recv blocks.
 //

@@ -121,7 +121,7 @@ func (s *slot) again(deaf bool) <-chan time.Time {
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("nobody tells of devices that come and go; looking for them", "err", err, "every", lookAgain)
+		s.log.Warn("cannot hear of devices that come and go; reading the list periodically", "err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)

@@ -10,6 +10,7 @@ import (
 const (
 	FaultReplug      = "replug"
 	FaultReplugOther = "replug_other"
+	FaultReindex     = "reset_changes_index"
 	FaultClientSlow  = "client_slow"
 	FaultClientDead  = "client_dead"
 	FaultClear       = "clear"
@@ -52,6 +53,7 @@ var faultTexts = [faults.NumKind]string{
 var shellKinds = []FaultKind{
 	{FaultReplug, "the device that was pulled out comes back", true},
 	{FaultReplugOther, "another device comes in its place", true},
+	{FaultReindex, "the next reset gives the device another index, as one has that was removed and added", true},
 	{FaultClientSlow, "an interface is ready for a reset 2 s late", true},
 	{FaultClientDead, "an interface is never ready for a reset", true},
 	{FaultClear, "what was planned and has not struck is withdrawn", true},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -43,6 +44,8 @@ type managed struct {
 	slot     *slot
 	plans    *plans // nil: faults are not allowed
 	portGUID hca.GUID
+
+	reindexes atomic.Bool // by a fault, the next reset changes the index
 }
 
 // newManaged opens the HCA for a moment, so that a mistake is told at once.
@@ -126,7 +129,11 @@ func (d *managed) open(context.Context) (hca.Device, error) {
 
 func (d *managed) reset(ctx context.Context) error {
 	d.plans.retire()
-	return d.hca.reset(ctx)
+	err := d.hca.reset(ctx)
+	if err == nil && d.reindexes.Swap(false) {
+		d.slot.reindex()
+	}
+	return err
 }
 
 // inject injects a fault of hca/faults into the device. Errors:

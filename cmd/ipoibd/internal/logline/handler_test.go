@@ -84,6 +84,8 @@ func TestFloodHidesNoOtherMessage(t *testing.T) {
 		for _, write := range []func(){
 			func() { flooding.Info("something else") },
 			func() { flooding.Error("carrier off") },
+			func() { flooding.Info("carrier off", "n", 1, "reason", "another") },
+			func() { flooding.Info("carrier off", "reason", "a third", "n", 1) },
 			func() { log.With("interface", "ib1").Info("carrier off") },
 			func() { flooding.WithGroup("g").Info("carrier off", "a", 1) },
 		} {

@@ -173,7 +173,7 @@ func TestForeignQueue(t *testing.T) {
 		c.change(q)
 		q.close()
 		start := time.Now()
-		logged := func() bool { return a.logged("what=" + quoted(c.what)) > 0 }
+		logged := func() bool { return a.logged("what="+quoted(c.what)) > 0 }
 		eventually(t, repairLimit, c.what+" noticed", logged)
 		t.Logf("%s restored %v after it was changed", c.what, time.Since(start).Round(time.Millisecond))
 		a.waitCarrier()

@@ -30,6 +30,10 @@ type Device interface {
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
+	// Inspect looks for what other processes have changed about the interface, and
+	// restores it: the MAC, the carrier, the length of the virtio header, that it
+	// stays when its last queue is closed, its owner. May block.
+	Inspect() (Findings, error)
 	// State returns what netlink says now. May block.
 	State() (State, error)
 	// Watch delivers the present state and then each change; a value that was
@@ -43,6 +47,33 @@ type Device interface {
 	// repeated. May block.
 	Close() error
 }
+
+// Findings are what other processes have done to an interface.
+type Findings struct {
+	// Foreign counts the queues of other processes, which the kernel gives a part
+	// of the frames. Only their holders can close them.
+	Foreign int
+	// Restored is what was changed, and is again as before.
+	Restored []Change
+}
+
+// Change is a property of an interface that another process has changed.
+type Change struct {
+	What  Property
+	Found string // its value
+}
+
+// Property is a property of an interface that only its holder may change.
+type Property string
+
+// The properties.
+const (
+	PropertyMAC         Property = "MAC"
+	PropertyCarrier     Property = "carrier"
+	PropertyHeader      Property = "virtio header length"
+	PropertyPersistence Property = "persistence"
+	PropertyOwner       Property = "owner"
+)
 
 // State is what the host has made of the interface.
 type State struct {
@@ -59,8 +90,11 @@ type State struct {
 	MAC     [6]byte
 	Master  int // index of the bridge, bond or VRF above, 0 without one
 	Alias   string
+	// Foreign counts the queues of other processes.
+	Foreign int
 	// Addrs are those of the interface, sorted. They are proven unique: without
-	// one whose duplicate address detection is under way or has failed.
+	// one whose duplicate address detection is under way or has failed. Of a
+	// family with more than 256 they are the first ones.
 	Addrs []netip.Prefix
 	Above []netip.Prefix // of its master, likewise
 }

@@ -90,6 +90,7 @@ func (h *host) SetUp(up bool) {
 }
 
 func (h *host) SetMTU(mtu int)         { must(h.tb, netlink.LinkSetMTU(h.link, mtu)) }
+func (h *host) SetMAC(mac [6]byte)     { must(h.tb, netlink.LinkSetHardwareAddr(h.link, mac[:])) }
 func (h *host) Delete()                { must(h.tb, netlink.LinkDel(h.link)) }
 func (h *host) AddAddr(p netip.Prefix) { must(h.tb, netlink.AddrAdd(h.link, addrOf(h.tb, p))) }
 func (h *host) DelAddr(p netip.Prefix) { must(h.tb, netlink.AddrDel(h.link, addrOf(h.tb, p))) }
@@ -103,6 +104,34 @@ func addrOf(tb testing.TB, p netip.Prefix) *netlink.Addr {
 	}
 	return a
 }
+
+func (h *host) Attach() linktest.Queue {
+	h.tb.Helper()
+	fd, err := openTun()
+	must(h.tb, err)
+	must(h.tb, attach(fd, "ib0"))
+	return &queue{tb: h.tb, fd: fd}
+}
+
+// queue is attached to ib0 beside the one that the test has opened.
+type queue struct {
+	tb testing.TB
+	fd int
+}
+
+func (q *queue) SetHeaderLen(n int) {
+	must(q.tb, unix.IoctlSetPointerInt(q.fd, unix.TUNSETVNETHDRSZ, n))
+}
+
+func (q *queue) SetPersistent(on bool) {
+	must(q.tb, unix.IoctlSetInt(q.fd, unix.TUNSETPERSIST, map[bool]int{true: 1}[on]))
+}
+
+func (q *queue) SetCarrier(on bool) {
+	must(q.tb, unix.IoctlSetPointerInt(q.fd, unix.TUNSETCARRIER, map[bool]int{true: 1}[on]))
+}
+
+func (q *queue) Detach() { must(q.tb, unix.Close(q.fd)) }
 
 // Send sends once the interface runs: its queueing discipline begins to work a
 // moment after the carrier, and drops what comes before.

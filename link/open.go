@@ -4,59 +4,133 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
 )
 
-// A process that was killed lets go of its lock a moment before its queue.
+// claimTimeout bounds how long an interface is tried that another process holds: a
+// process that was killed detaches its queue a moment after its end, and of two
+// that start at once each may see the other.
 const (
-	detachTimeout = time.Second
-	detachPoll    = 5 * time.Millisecond
+	claimTimeout = time.Second
+	claimPause   = 5 * time.Millisecond
+	claimJitter  = 20 * time.Millisecond
 )
 
 // Open makes the interface of a specification, down, or adopts the one of that
 // name that is ours (adopted is true), with whatever the host made of it since.
-// In both cases it has no carrier. It may block for a second while a process
-// that was killed lets go. Errors: ErrSpec, ErrNameTaken, ErrOwned (an
-// *OwnedError), ErrNoTun, ErrPermission.
+// In both cases it has no carrier, and belongs to the user and group of this
+// process. It may block for a second while another process holds it. Errors:
+// ErrSpec, ErrNameTaken, ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
 func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, false, err
 	}
-	own, err := acquire(spec.Name)
+	c := claim{spec: spec, create: true}
+	t, err = c.run()
+	return t, err == nil && !c.made, err
+}
+
+// claim is the way to an interface that this process holds alone.
+type claim struct {
+	nl     *rtnl
+	spec   Spec
+	create bool // where there is none
+	made   bool // there was none
+	again  bool // another try may succeed
+	index  int  // of the interface found last
+}
+
+// run tries until no other process has a queue of the interface. The time between
+// tries is random, so that of two processes that give way to each other one
+// comes first.
+func (c *claim) run() (t *TAP, err error) {
+	if c.nl, err = openRtnl(); err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	for end := time.Now().Add(claimTimeout); ; time.Sleep(claimPause + rand.N(claimJitter)) {
+		c.again = false
+		t, err = c.try()
+		if !c.again || time.Now().After(end) {
+			break
+		}
+	}
+	if owned := (*OwnedError)(nil); errors.As(err, &owned) {
+		owned.PID = holder(c.index)
+	}
 	if err != nil {
-		return nil, false, err
+		c.nl.close()
 	}
-	nl, err := openRtnl()
+	return t, err
+}
+
+func (c *claim) try() (*TAP, error) {
+	if err := c.prepare(); err != nil {
+		return nil, err
+	}
+	t, err := newTAP(c.spec.Name, c.nl)
 	if err != nil {
-		return nil, false, errors.Join(fmt.Errorf("open netlink: %w", err), own.release())
+		return nil, err
 	}
-	adopted, err = prepare(nl, spec)
-	if err == nil {
-		t, err = newTAP(spec.Name, own, nl)
+	if err := c.takePossession(t); err != nil {
+		return nil, errors.Join(err, t.file.Close())
 	}
-	if err != nil {
-		nl.close()
-		return nil, false, errors.Join(err, own.release())
-	}
-	return t, adopted, nil
+	return t, nil
 }
 
 // prepare sees to it that the interface is there, is ours and has no queue.
-func prepare(nl *rtnl, spec Spec) (adopted bool, err error) {
-	found, err := nl.byName(spec.Name)
+func (c *claim) prepare() error {
+	found, err := c.nl.byName(c.spec.Name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for %s: %w", c.spec.Name, classify(err))
+	case found == nil && !c.create:
+		return fmt.Errorf("%s: %w", c.spec.Name, ErrNotFound)
+	case found == nil:
+		c.made = true
+		return create(c.nl, c.spec)
+	}
+	return c.check(found, 0)
+}
+
+// check checks that an interface is ours, and that it has no more queues than this
+// process has. One without an alias may be one that another process is making.
+func (c *claim) check(l netlink.Link, own int) error {
+	c.index = l.Attrs().Index
+	if err := checkOurs(l); err != nil {
+		c.again = isMultiQueueTAP(l) && l.Attrs().Alias == ""
+		return err
+	}
+	if queues(l) > own {
+		c.again = true
+		return &OwnedError{Name: c.spec.Name}
+	}
+	return nil
+}
+
+// takePossession makes an interface the caller's to which it has just attached a
+// queue. Every process counts the queues after it has attached its own, so of
+// several the last one at least sees the others; who sees another gives way before
+// it changes anything.
+func (c *claim) takePossession(t *TAP) error {
+	err := t.visit(func(_ *rtnl, l netlink.Link) error { return c.check(l, 1) })
 	if err != nil {
-		return false, fmt.Errorf("look for %s: %w", spec.Name, classify(err))
+		return err
 	}
-	if found == nil {
-		return false, create(nl, spec)
+	err = t.control(func(fd int) (err error) {
+		if t.mac, err = queueMAC(fd); err != nil {
+			return err
+		}
+		return errors.Join(setUpDevice(fd), setCarrier(fd, false))
+	})
+	if err != nil {
+		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
 	}
-	if err := checkOurs(found); err != nil {
-		return false, err
-	}
-	return true, awaitDetached(nl, found)
+	t.note = leaveNote(c.index)
+	return nil
 }
 
 // create makes the interface. The alias comes last, so that one that bears it
@@ -98,30 +172,15 @@ func checkOurs(l netlink.Link) error {
 	if !strings.HasPrefix(a.Alias, AliasPrefix) {
 		return fmt.Errorf("%w: %s is a %s with the alias %q", ErrNameTaken, a.Name, l.Type(), a.Alias)
 	}
-	tap, ok := l.(*netlink.Tuntap)
-	if !ok || tap.Mode != netlink.TUNTAP_MODE_TAP {
-		return fmt.Errorf("%w: %s bears our alias but is a %s, not a TAP", ErrNameTaken, a.Name, l.Type())
-	}
-	if tap.Flags&netlink.TUNTAP_MULTI_QUEUE == 0 {
-		return fmt.Errorf("%w: %s bears our alias but is not a multi-queue TAP", ErrNameTaken, a.Name)
+	if !isMultiQueueTAP(l) {
+		return fmt.Errorf("%w: %s bears our alias but is a %s, not a multi-queue TAP", ErrNameTaken, a.Name, l.Type())
 	}
 	return nil
 }
 
-// awaitDetached waits until no process has a queue of the interface, in whose
-// place the kernel would let ours be a second one.
-func awaitDetached(nl *rtnl, l netlink.Link) error {
-	name := l.Attrs().Name
-	for end := time.Now().Add(detachTimeout); queues(l) > 0; time.Sleep(detachPoll) {
-		if time.Now().After(end) {
-			return &OwnedError{Name: name}
-		}
-		var err error
-		if l, err = nl.byName(name); err != nil || l == nil {
-			return fmt.Errorf("look for %s: %w", name, errors.Join(ErrNotFound, err))
-		}
-	}
-	return nil
+func isMultiQueueTAP(l netlink.Link) bool {
+	tap, ok := l.(*netlink.Tuntap)
+	return ok && tap.Mode == netlink.TUNTAP_MODE_TAP && tap.Flags&netlink.TUNTAP_MULTI_QUEUE != 0
 }
 
 // queues counts the descriptors that are attached to a TAP.
@@ -133,38 +192,20 @@ func queues(l netlink.Link) int {
 	return tap.Queues + tap.DisabledQueues
 }
 
-// Delete takes away an interface that is ours and that no process holds.
-// Errors: ErrSpec, ErrNotFound, ErrNameTaken, ErrOwned, ErrPermission.
-func Delete(name string) (err error) {
+// foreign counts the queues of other processes, where this one has a queue.
+func foreign(l netlink.Link) int { return max(queues(l)-1, 0) }
+
+// Delete takes away an interface that is ours and that no process holds. It may
+// block for a second while another process holds it. Errors: ErrSpec, ErrNotFound,
+// ErrNameTaken, ErrOwned, ErrNoTun, ErrPermission.
+func Delete(name string) error {
 	if err := validName(name); err != nil {
 		return err
 	}
-	own, err := acquire(name)
+	c := claim{spec: Spec{Name: name}}
+	t, err := c.run()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, own.release()) }()
-	nl, err := openRtnl()
-	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
-	}
-	defer nl.close()
-	return remove(nl, name)
-}
-
-func remove(nl *rtnl, name string) error {
-	l, err := nl.byName(name)
-	if err != nil {
-		return fmt.Errorf("look for %s: %w", name, classify(err))
-	}
-	if l == nil {
-		return fmt.Errorf("%s: %w", name, ErrNotFound)
-	}
-	if err := errors.Join(checkOurs(l), awaitDetached(nl, l)); err != nil {
-		return err
-	}
-	if err := nl.do(func(h *netlink.Handle) error { return h.LinkDel(l) }); err != nil {
-		return fmt.Errorf("delete %s: %w", name, classify(err))
-	}
-	return nil
+	return t.Remove()
 }

@@ -22,6 +22,9 @@ import (
 const holdEnv = "IPOIBD_LINK_TEST_HOLD"
 
 func TestMain(m *testing.M) {
+	if name := os.Getenv(attachEnv); name != "" {
+		attachAndExit(name)
+	}
 	name := os.Getenv(holdEnv)
 	if name == "" {
 		os.Exit(m.Run())
@@ -90,6 +93,7 @@ func TestOwnedByAnotherProcess(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	other, _ := holdElsewhere(t, "ib0")
 	must(t, netlink.LinkSetUp(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "ib0"}}))
 	_, _, err := link.Open(spec("ib0"))
@@ -138,9 +142,9 @@ func TestNameTaken(t *testing.T) {
 	}
 	for _, c := range []struct{ name, says string }{
 		{"bridge0", "is a bridge"},
-		{"bridge1", "not a TAP"},
+		{"bridge1", "is a bridge, not a multi-queue TAP"},
 		{"tap0", "is a tuntap"},
-		{"tun1", "not a TAP"},
+		{"tun1", "not a multi-queue TAP"},
 		{"tap1", "not a multi-queue TAP"},
 	} {
 		kind := strings.TrimRight(c.name, "01")

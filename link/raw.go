@@ -1,6 +1,7 @@
 package link
 
 import (
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,4 +22,22 @@ func rawReadv(fd uintptr, vec *[2]unix.Iovec) (int, unix.Errno) {
 func rawWrite(fd uintptr, frame []byte) unix.Errno {
 	_, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(frame))), uintptr(len(frame)))
 	return errno
+}
+
+// hwAddrReq is a struct ifreq with a hardware address (linux/if.h).
+type hwAddrReq struct {
+	name   [unix.IFNAMSIZ]byte
+	family uint16
+	addr   [6]byte
+	_      [16]byte
+}
+
+// queueMAC asks a queue for the MAC of its interface.
+func queueMAC(fd int) ([6]byte, error) {
+	var req hwAddrReq
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGIFHWADDR, uintptr(unsafe.Pointer(&req)))
+	if errno != 0 {
+		return [6]byte{}, os.NewSyscallError("SIOCGIFHWADDR", errno)
+	}
+	return req.addr, nil
 }

@@ -1,13 +1,11 @@
 package link
 
 import (
-	"cmp"
 	"errors"
-	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,10 +13,11 @@ import (
 // again; each time something else was being changed.
 const dumpTries = 5
 
-// rtnl is a netlink socket that may be closed while others use it.
+// rtnl is a pair of netlink sockets that may be closed while others use them.
 type rtnl struct {
 	mu     sync.Mutex
 	handle *netlink.Handle // nil once closed
+	strict nl.SocketHandle // lists the addresses of one interface alone
 }
 
 func openRtnl() (*rtnl, error) {
@@ -26,7 +25,12 @@ func openRtnl() (*rtnl, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rtnl{handle: h}, nil
+	sock, err := openStrict()
+	if err != nil {
+		h.Close()
+		return nil, err
+	}
+	return &rtnl{handle: h, strict: nl.SocketHandle{Socket: sock}}, nil
 }
 
 // do calls f with the handle, again while a dump was interrupted.
@@ -50,6 +54,7 @@ func (r *rtnl) close() {
 	defer r.mu.Unlock()
 	if r.handle != nil {
 		r.handle.Close()
+		r.strict.Close()
 		r.handle = nil
 	}
 }
@@ -63,51 +68,10 @@ func (r *rtnl) byName(name string) (l netlink.Link, err error) {
 	return foundOrNil(l, err)
 }
 
-// byIndex returns an interface, nil where there is none.
-func (r *rtnl) byIndex(index int) (l netlink.Link, err error) {
-	err = r.do(func(h *netlink.Handle) error {
-		l, err = h.LinkByIndex(index)
-		return err
-	})
-	return foundOrNil(l, err)
-}
-
 func foundOrNil(l netlink.Link, err error) (netlink.Link, error) {
 	var notFound netlink.LinkNotFoundError
 	if errors.As(err, &notFound) {
 		return nil, nil
 	}
 	return l, err
-}
-
-// unproven are the flags of an address that is not, or not yet, the host's to
-// announce: duplicate address detection is under way or has failed (RFC 4862,
-// section 5.4; linux/if_addr.h).
-const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
-
-// addrs returns the addresses of an interface, sorted.
-func (r *rtnl) addrs(l netlink.Link) (out []netip.Prefix, err error) {
-	err = r.do(func(h *netlink.Handle) error {
-		list, err := h.AddrList(l, netlink.FAMILY_ALL)
-		out = prefixes(list)
-		return err
-	})
-	return out, err
-}
-
-// prefixes leaves out what is unproven.
-func prefixes(list []netlink.Addr) []netip.Prefix {
-	out := make([]netip.Prefix, 0, len(list))
-	for _, a := range list {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if !ok || a.Flags&unproven != 0 {
-			continue
-		}
-		bits, _ := a.Mask.Size()
-		out = append(out, netip.PrefixFrom(ip.Unmap(), bits))
-	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	return out
 }

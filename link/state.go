@@ -3,7 +3,6 @@ package link
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -39,15 +38,18 @@ func (t *TAP) Counters() (Counters, error) {
 
 // state is that of an interface just read, with its addresses.
 func (r *rtnl) state(l netlink.Link) (s State, err error) {
-	s = stateOf(l.Attrs())
-	if s.Addrs, err = r.addrs(l); err != nil {
+	s = stateOf(l)
+	if s.Addrs, err = r.addrs(s.Index); err != nil {
 		return State{}, err
 	}
-	s.Above, err = r.addrsAbove(s.Master)
+	if s.Master != 0 {
+		s.Above, err = r.addrs(s.Master)
+	}
 	return s, err
 }
 
-func stateOf(a *netlink.LinkAttrs) State {
+func stateOf(l netlink.Link) State {
+	a := l.Attrs()
 	s := State{
 		Index:   a.Index,
 		Name:    a.Name,
@@ -57,18 +59,8 @@ func stateOf(a *netlink.LinkAttrs) State {
 		MTU:     a.MTU,
 		Master:  a.MasterIndex,
 		Alias:   a.Alias,
+		Foreign: foreign(l),
 	}
 	copy(s.MAC[:], a.HardwareAddr)
 	return s
-}
-
-func (r *rtnl) addrsAbove(master int) ([]netip.Prefix, error) {
-	if master == 0 {
-		return nil, nil
-	}
-	l, err := r.byIndex(master)
-	if err != nil || l == nil {
-		return nil, err
-	}
-	return r.addrs(l)
 }

@@ -15,14 +15,19 @@ import (
 // TAP is an attached TAP; it implements [Device].
 type TAP struct {
 	name  string
-	own   lock
-	nl    *rtnl       // of the namespace that it was opened in
+	mac   [6]byte     // when it was opened
+	note  *os.File    // has our PID; may be nil
+	nl    *rtnl       // of the network namespace that it was opened in
 	home  os.FileInfo // that namespace
 	file  *os.File
 	conn  syscall.RawConn // of file
 	count tally
 	rd    reader
 	wr    writer
+
+	keep    sync.Mutex // no change of the carrier during an inspection
+	lit     bool       // the carrier is to be on
+	crowded bool       // the last inspection found another queue
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -34,7 +39,8 @@ type TAP struct {
 
 var _ Device = (*TAP)(nil)
 
-func newTAP(name string, own lock, nl *rtnl) (*TAP, error) {
+// newTAP attaches a queue to the interface of a name.
+func newTAP(name string, nl *rtnl) (*TAP, error) {
 	file, err := attachQueue(name)
 	if err != nil {
 		return nil, err
@@ -43,24 +49,14 @@ func newTAP(name string, own lock, nl *rtnl) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	t := &TAP{name: name, own: own, nl: nl, file: file, conn: conn}
-	if err := t.findHome(); err != nil {
+	t := &TAP{name: name, nl: nl, file: file, conn: conn}
+	if t.home, err = t.place(); err != nil {
 		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", name, classify(err)), file.Close())
 	}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.rd.init(conn, &t.count)
 	t.wr.init(conn, &t.count)
 	return t, nil
-}
-
-func (t *TAP) findHome() error {
-	ns, err := t.namespace()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	t.home, err = ns.Stat()
-	return err
 }
 
 // Name returns the name that the interface was opened with.
@@ -95,6 +91,9 @@ func (t *TAP) Wake() {
 
 // SetCarrier implements [Device].
 func (t *TAP) SetCarrier(on bool) error {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	t.lit = on
 	if err := t.carrier(on); err != nil {
 		return fmt.Errorf("set the carrier of %s: %w", t.name, t.ioError(err))
 	}
@@ -113,8 +112,7 @@ func (t *TAP) control(f func(fd int) error) error {
 }
 
 // Close implements [Device]. The carrier goes first, so that the host stops
-// sending before the queue is gone; the lock goes last, so that the next owner
-// finds no queue.
+// sending before the queue is gone.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.watchMu.Lock()
@@ -124,10 +122,11 @@ func (t *TAP) Close() error {
 		if errors.Is(carrierErr, unix.EBADFD) {
 			carrierErr = nil // deleted: there is nothing to drop
 		}
+		removeNote(t.note)
 		fileErr := t.file.Close()
 		t.watchers.Wait()
 		t.nl.close()
-		t.closeErr = errors.Join(carrierErr, fileErr, t.own.release())
+		t.closeErr = errors.Join(carrierErr, fileErr)
 	})
 	return t.closeErr
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,7 +54,49 @@ func (t *TAP) visitOnce(f func(r *rtnl, l netlink.Link) error) (found bool, err 
 	if l == nil || err != nil {
 		return false, err
 	}
-	return true, f(r, l)
+	if found, err = t.isAt(ns, name, l); !found || err != nil {
+		return false, err
+	}
+	if err = f(r, l); errors.Is(err, unix.ENODEV) { // moved since
+		return false, nil
+	}
+	return true, err
+}
+
+// isAt reports whether the interface that was found by a name in a namespace is
+// this queue's. Between the questions for the namespace, for the name and for the
+// interface it can be moved or renamed, and another can take its place. So the
+// queue is asked again, and what was found must be a TAP with a queue and the MAC
+// that the queue's interface has.
+func (t *TAP) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
+	if !isMultiQueueTAP(l) || queues(l) == 0 {
+		return false, nil
+	}
+	var mac [6]byte
+	err := t.control(func(fd int) (err error) { mac, err = queueMAC(fd); return err })
+	if err != nil {
+		return false, err
+	}
+	nowName, err := t.currentName()
+	if err != nil {
+		return false, err
+	}
+	nowAt, err := t.place()
+	if err != nil {
+		return false, err
+	}
+	at, err := ns.Stat()
+	return err == nil && nowName == name && os.SameFile(nowAt, at) && bytes.Equal(mac[:], l.Attrs().HardwareAddr), err
+}
+
+// place identifies the network namespace that the interface is in.
+func (t *TAP) place() (os.FileInfo, error) {
+	ns, err := t.namespace()
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	return ns.Stat()
 }
 
 // namespace opens the network namespace that the interface is in. The file, as

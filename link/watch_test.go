@@ -2,11 +2,13 @@ package link
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
@@ -37,11 +39,12 @@ func TestWatchSurvivesAnOverrun(t *testing.T) {
 	for mtu := 1300; mtu < 1350; mtu++ {
 		setMTU(mtu)
 	}
-	if _, _, err := witness.Receive(); !errors.Is(err, unix.ENOBUFS) {
+	never := func(event) bool { return false }
+	if lost, err := witness.drain(never); !lost || err != nil {
 		t.Fatalf("no overrun: %v", err)
 	}
-	witness.Close()
-	w := &watcher{tap: tap, sock: watched, out: make(chan State, 1)}
+	witness.close()
+	w := &watcher{state: tap.State, events: watched, out: make(chan State, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { w.run(ctx); close(done) }()
@@ -60,20 +63,152 @@ func TestWatchSurvivesAnOverrun(t *testing.T) {
 	<-done
 }
 
-// smallSocket subscribes with the least buffer that the kernel has.
-func smallSocket(t *testing.T) *nl.NetlinkSocket {
+// Messages of other processes are not heard: the kernel refuses them to the port,
+// and those to a group cost no reading.
+func TestOnlyTheKernelIsHeard(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	defer tap.Remove()
+	w, readings := countingWatch(t, tap)
+	state := <-w.out
+	before := readings.Load()
+
+	junk, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(junk)
+	msg := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(msg, uint32(len(msg)))
+	binary.NativeEndian.PutUint16(msg[4:], unix.RTM_NEWLINK)
+	binary.NativeEndian.PutUint32(msg[unix.SizeofNlMsghdr+4:], uint32(state.Index))
+	port := portOf(t, w.events)
+	for range 100 {
+		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("a message to the port: %v, want ECONNREFUSED", err)
+		}
+		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: eventGroups}); err != nil {
+			t.Fatalf("a message to the groups: %v", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(3 * readingPause)
+	if n := readings.Load() - before; n != 0 {
+		t.Errorf("%d readings after messages of another process, want none", n)
+	}
+	ip(t, "link", "set", "ib0", "mtu", "1300")
+	if s := <-w.out; s.MTU != 1300 {
+		t.Errorf("state = %+v, want MTU 1300", s)
+	}
+}
+
+// However often the interface changes, it is read 20 times a second at most, the
+// first time at once, and the last change is not missed.
+func TestReadingsAreCoalesced(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	defer tap.Remove()
+	w, readings := countingWatch(t, tap)
+	<-w.out
+	time.Sleep(2 * readingPause) // idle
+	l, err := netlink.LinkByName("ib0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setMTU := func(mtu int) {
+		if err := netlink.LinkSetMTU(l, mtu); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start, before := time.Now(), readings.Load()
+	setMTU(1400)
+	<-w.out
+	t.Logf("the first change is published after %v", time.Since(start).Round(time.Microsecond))
+	changes := 0
+	for ; time.Since(start) < time.Second; changes++ {
+		setMTU(1300 + changes%50)
+		time.Sleep(time.Millisecond)
+	}
+	setMTU(1299)
+	for s := range w.out {
+		if s.MTU == 1299 {
+			break
+		}
+	}
+	took, n := time.Since(start), readings.Load()-before
+	t.Logf("%d changes cost %d readings in %v", changes, n, took.Round(time.Millisecond))
+	if most := int64(took/readingPause) + 2; n > most {
+		t.Errorf("%d readings, want %d at most", n, most)
+	}
+}
+
+func TestUntilNext(t *testing.T) {
+	for _, c := range []struct{ took, want time.Duration }{
+		{0, readingPause},
+		{time.Millisecond, readingPause - time.Millisecond},
+		{10 * time.Millisecond, 190 * time.Millisecond}, // 5 % of the time
+		{time.Minute, readingDelay},
+	} {
+		if got := untilNext(c.took); got != c.want {
+			t.Errorf("after %v: %v, want %v", c.took, got, c.want)
+		}
+	}
+}
+
+// countingWatch watches an interface, and counts how often it is read.
+func countingWatch(t *testing.T, tap *TAP) (*watcher, *atomic.Int64) {
 	t.Helper()
-	sock, err := subscribe()
-	if err == nil {
-		err = sock.SetReceiveBufferSize(1, false)
+	e, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n atomic.Int64
+	w := &watcher{events: e, out: make(chan State, 1), state: func() (State, error) { n.Add(1); return tap.State() }}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.run(ctx); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w, &n
+}
+
+// portOf is the port ID of a socket.
+func portOf(t *testing.T, e *events) (id uint32) {
+	t.Helper()
+	err := e.conn.Control(func(fd uintptr) {
+		if addr, err := unix.Getsockname(int(fd)); err == nil {
+			id = addr.(*unix.SockaddrNetlink).Pid
+		}
+	})
+	if err != nil || id == 0 {
+		t.Fatalf("port %d, %v", id, err)
+	}
+	return id
+}
+
+// smallSocket subscribes with the least buffer that the kernel has.
+func smallSocket(t *testing.T) *events {
+	t.Helper()
+	e, err := subscribe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sock
+	return e
 }
 
-func TestInterfaceOf(t *testing.T) {
+func TestParseEvent(t *testing.T) {
+	header := []byte{32, 0, 0, 0, unix.RTM_NEWLINK, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	for _, c := range []struct {
 		what string
 		body []byte
@@ -84,9 +219,13 @@ func TestInterfaceOf(t *testing.T) {
 		{"one byte short", []byte{2, 24, 0x80, 0, 7, 1, 0}, 0},
 		{"nothing", nil, 0},
 	} {
-		if got := interfaceOf(c.body); got != c.want {
-			t.Errorf("%s: %d, want %d", c.what, got, c.want)
+		want := event{kind: unix.RTM_NEWLINK, index: c.want}
+		if got := parseEvent(append(header[:len(header):len(header)], c.body...)); got != want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, want)
 		}
+	}
+	if got := parseEvent(header[:unix.SizeofNlMsghdr-1]); got != (event{}) {
+		t.Errorf("a cut header: %+v", got)
 	}
 }
 

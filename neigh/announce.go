@@ -43,25 +43,28 @@ func (t *Table) announceAt() time.Time {
 	return t.news.next()
 }
 
-// announceDue tells the fabric where every address of the host is, if it is
-// time to: by a gratuitous ARP request (RFC 5227 section 3), by an unsolicited
+// announceDue announces every address of the host to the fabric, if it is time
+// to: by a gratuitous ARP request (RFC 5227 section 3), by an unsolicited
 // neighbour advertisement (RFC 4861 section 7.2.6).
 func (t *Table) announceDue() {
 	if !t.link.up || !t.news.due(t.now) {
 		return
 	}
-	t.hosts.all(func(ip netip.Addr) {
-		t.stats.Announcements++
-		if ip.Is4() {
-			t.ask(ip, ip)
-			return
-		}
-		msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr())
-		if t.hosts.router {
-			setRouterFlag(msg[ipoib.HeaderLen:])
-		}
-		t.sendGroup(msg)
-	})
+	t.hosts.all(func(ip netip.Addr) { t.sendGroup(t.announcement(ip)) })
+}
+
+// announcement returns the message that says where an address of the host is,
+// and counts it.
+func (t *Table) announcement(ip netip.Addr) []byte {
+	t.stats.Announcements++
+	if ip.Is4() {
+		return t.question(ip, ip)
+	}
+	msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr())
+	if t.hosts.router {
+		setRouterFlag(msg[ipoib.HeaderLen:])
+	}
+	return msg
 }
 
 // setRouterFlag sets the router flag of a neighbour advertisement that has it

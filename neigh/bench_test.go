@@ -3,6 +3,7 @@ package neigh
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -66,7 +67,7 @@ func attachedBench(tb failer, conf Config) *bench {
 	b.step(HostMAC{ownMAC})
 	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})
 	b.step(attachedAt(selfEnd))
-	b.advance(5 * time.Second)
+	b.advance(announceTimes[len(announceTimes)-1])
 	return b
 }
 
@@ -155,6 +156,8 @@ func (t *Table) check() error {
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("bounds: %+v", s)
+	case len(t.notices.told) > maxTold || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
+		return fmt.Errorf("%d told, %d asked for", len(t.notices.told), len(t.notices.asked))
 	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
 		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
 	}
@@ -187,9 +190,20 @@ func (t *Table) checkKept() error {
 }
 
 func (t *Table) checkPeers() error {
-	ips, ready, paused := 0, 0, 0
+	ips, ready, paused, awaited, gids := 0, 0, 0, 0, 0
+	for gid, there := range t.peers.byGID {
+		if gids += len(there); len(there) == 0 || len(there) > maxPeersPerGID {
+			return fmt.Errorf("%d peers of GID %v", len(there), gid)
+		}
+	}
 	for e, p := range t.peers.byEndpoint {
 		ips += len(p.ips)
+		if p.silence.alarm.pos > 0 {
+			awaited++
+		}
+		if !slices.Contains(t.peers.byGID[e.gid], p) || !t.link.up && p.silence.alarm.pos > 0 {
+			return fmt.Errorf("peer %v: %+v, its GID has %d", e, p, len(t.peers.byGID[e.gid]))
+		}
 		switch h := &p.handle; h.state {
 		case handleReady:
 			ready++
@@ -212,6 +226,9 @@ func (t *Table) checkPeers() error {
 				return fmt.Errorf("%v is not bound to %v", ip, e)
 			}
 		}
+	}
+	if awaited != t.silent.asks.Len() || gids != len(t.peers.byEndpoint) {
+		return fmt.Errorf("%d awaited of %d, %d peers by GID of %d", awaited, t.silent.asks.Len(), gids, len(t.peers.byEndpoint))
 	}
 	if ips != len(t.peers.byIP) || ready != t.handles.ready || paused != t.handles.pauses.Len() {
 		return fmt.Errorf("%d IPs of %d, %d ready of %d, %d paused of %d",

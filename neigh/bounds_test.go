@@ -220,7 +220,7 @@ func TestConfigRange(t *testing.T) {
 	}
 }
 
-// TestFloodCost: the cost of a message does not grow with the flood. 100,000
+// TestFloodFromOneGID: the cost of a message does not grow with the flood. 100,000
 // messages of strangers at one GID, where every MAC is a rehash, end in bounded
 // memory and bounded work: each message costs at most a few hashes.
 func TestFloodFromOneGID(t *testing.T) {
@@ -236,8 +236,8 @@ func TestFloodFromOneGID(t *testing.T) {
 		}
 		b.now = b.now.Add(each)
 	}
-	most := int(messages*each/publishPause) + DefaultMaxHeard
-	if s := b.table.Stats(); s.Heard != DefaultMaxHeard || s.AHs != 0 || published > most {
+	most := int(messages*each/publishPause) + maxPeersPerGID
+	if s := b.table.Stats(); s.Heard != maxPeersPerGID || s.AHs != 0 || published > most {
 		t.Errorf("snapshots of %d peers, want at most %d; %+v", published, most, s)
 	}
 	if err := b.table.check(); err != nil {

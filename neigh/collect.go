@@ -1,6 +1,10 @@
 package neigh
 
-import "time"
+import (
+	"time"
+
+	"ipoibd/hca"
+)
 
 // promote notes that the host sends data to p, which puts it into the used
 // class. While that is full of busy peers p stays where it is, the last to go.
@@ -9,6 +13,24 @@ func (t *Table) promote(p *peer) {
 		t.peers.use(p)
 	}
 	t.peers.touch(p, t.now)
+	t.awaits(p)
+}
+
+// makeRoomAt makes room for one peer of a GID: the one seen longest ago goes, of
+// those that the host never sent data to if there is any.
+func (t *Table) makeRoomAt(gid hca.GID) {
+	there := t.peers.byGID[gid]
+	if len(there) < maxPeersPerGID {
+		return
+	}
+	first := there[0]
+	for _, p := range there[1:] {
+		busy, firstBusy := p.busy(), first.busy()
+		if firstBusy && !busy || firstBusy == busy && p.seen.Before(first.seen) {
+			first = p
+		}
+	}
+	t.evict(first)
 }
 
 // makeRoomHeard makes room for one peer in the heard class. Those that the data
@@ -32,7 +54,7 @@ func (t *Table) makeRoomUsed() bool {
 	for range maxPromotions {
 		p := oldest(&t.peers.used)
 		if p.wasSent() {
-			t.peers.touch(p, t.now)
+			t.promote(p)
 			continue
 		}
 		if t.now.Sub(p.seen) < pressureIdle {
@@ -59,24 +81,13 @@ func (t *Table) forget(p *peer) {
 	}
 }
 
-// sweep reads the marks of the snapshots, and collects idle peers. Its cost is
-// O(peers), once per sweepInterval.
+// sweep collects idle peers. Its cost is O(peers), once per sweepInterval.
 func (t *Table) sweep() {
-	for _, class := range t.peers.classes() {
-		all(class, t.refresh)
-	}
 	for _, class := range t.peers.classes() {
 		all(class, t.collect)
 	}
 	if t.mac.refresh(t.now) {
 		t.pub.change()
-	}
-}
-
-// refresh takes over the mark of the data path.
-func (t *Table) refresh(p *peer) {
-	if p.wasSent() {
-		t.promote(p)
 	}
 }
 

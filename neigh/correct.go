@@ -31,5 +31,5 @@ func (t *Table) correction(p *peer, ip, asker netip.Addr) ([]byte, error) {
 		return padded(arp.Append(newFrame(t.mac.dest(), p.mac, ipoib.EtherTypeARP))), nil
 	}
 	packet := ipoib.AppendNS(nil, ip, asker, p.addr())
-	return t.etherND(p, packet, ipoib.GroupMAC(ipoib.SolicitedNode(asker)), false)
+	return t.etherND(p, packet, ipoib.GroupMAC(ipoib.SolicitedNode(asker)), p.endpoint)
 }

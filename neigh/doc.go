@@ -16,7 +16,8 @@
 //
 // There are two classes. A heard peer is one that the host has sent no data to;
 // there are at most [Config.MaxHeard], and a new one pushes out the one heard
-// longest ago. A used peer is pushed out by nobody as long as it is busy. So a
+// longest ago. A used peer is not pushed out as long as it is busy. Of one GID there
+// are at most 64, and a new one pushes out another of that GID. So a
 // flood of invented peers turns over the first class, at O(1) each, and honest
 // peers stay. To answer an ARP request makes nobody a used peer.
 //
@@ -50,7 +51,17 @@
 // a second one is refused until the first was silent for 300 s.
 //
 // A new address of ours, and a new address of the host, are announced: four
-// times within 3 s, by gratuitous ARP and unsolicited neighbour advertisements.
+// times within 3 s and three times more within a minute, by gratuitous ARP and
+// unsolicited neighbour advertisements.
+//
+// # Announcements that were lost
+//
+// A peer whose announcements were lost after a restart is sought from both sides.
+// The sender: snapshots mark the peers that data was sent to and received from. A
+// peer that was sent to and not heard for a second is asked for; the answer comes
+// from where it is now. The receiver: [Stray] reports that a peer still sends to a
+// queue pair that is gone. The table then announces itself to that peer alone,
+// which works even where the fabric carries no multicast.
 //
 // A host that lost its neighbours with its carrier waits for answers to requests
 // that were never sent. [HostAsks] has them asked for in its name.
@@ -59,15 +70,22 @@
 //
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
-//	announcement    0, 0.25 s, 1 s, 3 s after the change
+//	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
+//	silence         a peer sent to and not heard for 1 s is asked for, and again
+//	                after 2, 4, 8 ... 60 s; the marks are read each 0.25 s
+//	stray notice    at once, and again after 1, 2, 4 ... 30 s
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s
-//	snapshot        at once, but no two within 2.5 us for each peer unless the old one is wrong
+//	snapshot        at once, but no two within 2.5 us for each peer unless the QP, the
+//	                host's MAC, or the QPN of a peer has changed, of which 16 a second
 //
 // # Limits
 //
 // Every frame ends in exactly one counter of [Stats]. What is kept is bounded by
-// the constants of limits.go. Without a subnet manager all groups are the
+// the constants of limits.go. At most 16 messages a second ask for silent peers, so
+// after a failure of many peers it takes a while until each was asked for. A flow in
+// one direction costs a question a minute, and where its receiver loses its
+// announcements, up to a minute. Without a subnet manager all groups are the
 // broadcast group. DHCP is not translated. One MAC lives behind ib0 besides its
 // own.
 package neigh

@@ -90,6 +90,16 @@ type Neighbour struct {
 // [maxHostAsks] they are ignored.
 type HostAsks struct{ Targets []netip.Addr }
 
+// Stray says that datagrams come for a QPN of this host that no queue pair has:
+// their sender believes the host to be where it was before a restart. It is told
+// where the host is now, by unicast, so this works where multicast does not. Such
+// datagrams can be forged, so a sender is told once a second, then less often,
+// and [maxNoticeRate] senders per second in all.
+type Stray struct {
+	GID hca.GID
+	QPN hca.QPN
+}
+
 // Tick says that time has passed; see [Table.NextDeadline].
 type Tick struct{}
 
@@ -104,6 +114,7 @@ func (HostMAC) event()         {}
 func (HostPortChanged) event() {}
 func (HostNeighbours) event()  {}
 func (HostAsks) event()        {}
+func (Stray) event()           {}
 func (Tick) event()            {}
 
 // Action is an output of [Table.Step], to be done in the order given. Slices in

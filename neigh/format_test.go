@@ -61,9 +61,9 @@ func (n names) snapshot(s *Snapshot) string {
 		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(s.routes))
 	}
 	var routes []string
-	for _, m := range s.macs {
-		if r, ok := s.routes[keyOf(m)]; ok {
-			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(m), r.dest.AH, uint32(r.dest.QPN)))
+	for _, from := range s.sources {
+		if r, ok := s.routes[keyOf(from.mac)]; ok {
+			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}
 	}
 	return fmt.Sprintf("host %s, routes [%s]", n.mac(s.HostMAC()), strings.Join(sorted(routes), " "))

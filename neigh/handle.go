@@ -100,11 +100,22 @@ func (t *Table) dest(p *peer) hca.UDDest {
 }
 
 func (t *Table) becomeAsked(p *peer) {
-	t.handles.lastID++
-	p.handle.state, p.handle.id = handleAsked, t.handles.lastID
+	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
 	p.handle.tries++
 	t.handles.asked[p.handle.id] = p
-	t.emit(CreateAH{p.handle.id, p.gid})
+}
+
+// requestAH asks for a handle and returns the number of the request.
+func (t *Table) requestAH(gid hca.GID) uint64 {
+	t.handles.lastID++
+	t.emit(CreateAH{t.handles.lastID, gid})
+	return t.handles.lastID
+}
+
+// returnAH gives a handle back that is in no later snapshot than the present one.
+func (t *Table) returnAH(ah hca.AH) {
+	t.emit(DestroyAH{ah, t.pub.epoch})
+	t.pub.change()
 }
 
 func (t *Table) becomeReady(p *peer, ah hca.AH) {
@@ -141,23 +152,27 @@ func (t *Table) pauseOver(p *peer) {
 	p.handle = handle{}
 }
 
-// voidHandle takes the handle of p away, in whatever state it is.
+// voidHandle takes the handle of p away, in whatever state it is, and ends what
+// would be sent by it.
 func (t *Table) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
 		t.handles.ready--
-		t.emit(DestroyAH{p.handle.ah, t.pub.epoch})
-		t.pub.change()
+		t.returnAH(p.handle.ah)
 	case handleAsked:
 		delete(t.handles.asked, p.handle.id)
 	default:
 		t.handles.pauses.stop(&p.handle.alarm)
 	}
 	p.handle = handle{}
+	t.answers(p)
 }
 
 // ahReady takes a handle; one that nobody waits for any more goes back.
 func (t *Table) ahReady(ev AHReady) {
+	if t.noticeReady(ev) {
+		return
+	}
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		t.emit(DestroyAH{AH: ev.AH})
@@ -167,6 +182,7 @@ func (t *Table) ahReady(ev AHReady) {
 }
 
 func (t *Table) ahFailed(ev AHFailed) {
+	delete(t.notices.asked, ev.ID)
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		return

@@ -24,6 +24,7 @@ func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
 		p = t.meet(e)
 	}
 	t.peers.touch(p, t.now)
+	t.speaks(p)
 	if isUnicast(ip) {
 		t.claim(ip, p)
 	}
@@ -35,17 +36,25 @@ func (p *peer) blank() bool {
 	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
-// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away.
+// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. That is
+// urgent, unless there were many: then two queue pairs may claim one address by
+// turns, which costs no more snapshots than other changes do.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
 		t.forget(blank)
 	}
 	t.peers.setQPN(p, e.qpn)
-	t.pub.urgent()
+	t.answers(p)
+	if t.returns.take(t.now, maxUrgentReturns) {
+		t.pub.urgent()
+	} else {
+		t.pub.change()
+	}
 }
 
 // meet adds a peer, making room for it.
 func (t *Table) meet(e endpoint) *peer {
+	t.makeRoomAt(e.gid)
 	t.makeRoomHeard()
 	p := t.peers.add(e, freeMAC(e.gid, e.qpn, t.macTaken), t.now)
 	if !p.plain {

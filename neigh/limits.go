@@ -10,6 +10,10 @@ const (
 	// DefaultMaxHeard bounds those of them that the host never sent data to. Any
 	// stranger can make one, by a single message.
 	DefaultMaxHeard = 1024
+	// maxPeersPerGID bounds the peers of one GID, of both classes: a host has one
+	// interface for each partition and container, and a stranger that invents queue
+	// pairs at one address pushes out none but its own.
+	maxPeersPerGID = 64
 	// maxIPsUsed and maxIPsHeard bound the addresses bound to one peer of each
 	// class: a router or a bridge of containers has a dozen, a stranger gets the
 	// usual four (IPv4, link-local, global, temporary).
@@ -26,6 +30,21 @@ const (
 	// answer a stranger, so that a flood of strangers cannot keep the worker from
 	// the handles of honest peers.
 	maxAnswerAHs = 64
+	// maxAskedIPs bounds the addresses by which one silent peer is asked for, the
+	// latest claims first: one answer is enough.
+	maxAskedIPs = 4
+	// maxAskRate bounds the messages per second that ask for silent peers. Each goes
+	// to the whole group, and a failed switch silences many peers at a time.
+	maxAskRate = 16
+	// maxNoticeIPs bounds the addresses announced to one sender of stray datagrams:
+	// as many as it may have bound to our former queue pair (maxIPsUsed).
+	maxNoticeIPs = maxIPsUsed
+	// maxNoticeRate bounds the senders of stray datagrams that are answered per
+	// second. Anyone can forge such datagrams, so the answers must stay few.
+	maxNoticeRate = 16
+	// maxTold bounds the senders of stray datagrams whose pauses are remembered; more
+	// of them are not answered.
+	maxTold = 1024
 	// maxLearntIPs bounds the host addresses learnt from its own messages.
 	maxLearntIPs = 64
 	// maxHostAddrs bounds the host addresses taken from netlink.
@@ -33,6 +52,10 @@ const (
 	// maxHostAsks bounds the addresses asked for at once in the host's name; its
 	// own requests are a second apart, and it gives each address up after three.
 	maxHostAsks = 256
+	// maxUrgentReturns bounds the peers that came back, per second, of which the data
+	// path learns at once. A stranger can make such, and each costs a snapshot; later
+	// ones wait for publishPause.
+	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
 	// maxPromotions bounds how many used entries one eviction may pass over
@@ -54,6 +77,20 @@ const (
 	heardIdle = 2 * time.Minute
 	// sweepInterval is the resolution of the idle times.
 	sweepInterval = 15 * time.Second
+	// lookInterval is how often the marks of the data path are read: the resolution
+	// of silenceLimit. At DefaultMaxPeers it costs well below 1 % of a processor.
+	lookInterval = 250 * time.Millisecond
+	// silenceLimit is how long a used peer may be silent while the host sends to it
+	// before it is asked for: longer than any round trip on a fabric.
+	silenceLimit = time.Second
+	// askPause is the pause after the first ask, doubled for each next one up to
+	// maxAskPause, which is what a flow in one direction costs.
+	askPause    = 2 * time.Second
+	maxAskPause = time.Minute
+	// noticePause is the pause after the first notice to a sender of stray
+	// datagrams, doubled for each next one up to maxNoticePause.
+	noticePause    = time.Second
+	maxNoticePause = 30 * time.Second
 	// publishPause is the pause after a snapshot, for each peer in the table: some
 	// 20 times as long as it took to make (BenchmarkSnapshot), 10 ms at
 	// DefaultMaxPeers. So among few peers a new handle is known to the data path at
@@ -89,8 +126,12 @@ const (
 // announceTimes are the times at which a new address is announced, counted from
 // the change: at once, soon again in case that the first one was lost, and
 // later, for those who joined the group after it (RFC 5227 section 2.3, RFC 4861
-// section 7.2.6 ask for 2 and 3 announcements).
-var announceTimes = [...]time.Duration{0, 250 * time.Millisecond, time.Second, 3 * time.Second}
+// section 7.2.6 ask for 2 and 3 announcements). The last three outlive a fault of
+// the underlay that swallows multicast, such as a full neighbour table.
+var announceTimes = [...]time.Duration{
+	0, 250 * time.Millisecond, time.Second, 3 * time.Second,
+	8 * time.Second, 20 * time.Second, time.Minute,
+}
 
 // Config bounds a table. The zero value stands for the defaults.
 type Config struct {

@@ -15,7 +15,7 @@ func (t *Table) hostND(f frame, late bool) {
 		t.drop(DropBadND)
 		return
 	}
-	m := mapper{t: t, third: nd.Type == ipoib.NDRedirect}
+	m := mapper{t: t, redirect: nd.Type == ipoib.NDRedirect}
 	msg, err := ipoib.TranslateND(newMessage(f.typ), f.body(), ipoib.FormEther, ipoib.FormIPoIB, t.link.mtu, m)
 	if err != nil {
 		t.drop(ndReason(err))
@@ -44,7 +44,11 @@ func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 	}
 	claimed := claimedBy(nd)
 	p := t.hear(e, claimed)
-	if frame, err := t.etherND(p, packet, t.ndDest(nd.Dst, multicast), redirect); err != nil {
+	target := e
+	if redirect && named {
+		target = endpointOf(link)
+	}
+	if frame, err := t.etherND(p, packet, t.ndDest(nd.Dst, multicast), target); err != nil {
 		t.drop(ndReason(err))
 	} else {
 		t.deliver(frame)
@@ -64,10 +68,10 @@ func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	return t.mac.dest()
 }
 
-// etherND returns the frame for the host that an ND message of p becomes; third
-// says that it may name others than p.
-func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, third bool) ([]byte, error) {
-	m := mapper{t: t, sender: p, third: third}
+// etherND returns the frame for the host that an ND message of p becomes. It may
+// name p and target.
+func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
+	m := mapper{t: t, sender: p, target: target}
 	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
 	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.link.mtu, m)
 }
@@ -97,31 +101,36 @@ func ndReason(err error) Reason {
 }
 
 // mapper maps the addresses inside one ND message: its sender's, and in a
-// Redirect those of others too. It implements [ipoib.Mapper].
+// Redirect its target's too. It implements [ipoib.Mapper].
 type mapper struct {
-	t      *Table
-	sender *peer // nil: the host
-	third  bool  // addresses of others are allowed
+	t        *Table
+	sender   *peer    // of a message of the fabric
+	target   endpoint // of a message of the fabric: whom it may name besides
+	redirect bool     // of a message of the host: it may name others
 }
 
 // ToAddr maps an address in a message of the host.
 func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
-	if !m.third && !m.t.mac.is(mac) {
+	if !m.redirect && !m.t.mac.is(mac) {
 		return ipoib.Addr{}, false
 	}
 	return m.t.addrOf(mac)
 }
 
-// ToMAC maps an address in a message of the fabric. A third party that has not
-// been heard of yet becomes a peer, or else the host could not follow; one that is
-// ourselves makes no sense.
+// ToMAC maps an address in a message of the fabric. The target of a Redirect that
+// is not known yet becomes a peer, or else the host could not follow; one that is
+// ourselves makes no sense. Any other address is refused, so that one message
+// makes one such peer at most.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	e := endpointOf(a)
 	switch {
 	case e == m.sender.endpoint:
 		return m.sender.mac, true
-	case !m.third || !e.valid() || m.t.link.isOwn(e, m.t.now):
+	case e != m.target || !e.valid() || m.t.link.isOwn(e, m.t.now):
 		return ipoib.MAC{}, false
 	}
-	return m.t.hear(e, netip.Addr{}).mac, true
+	if p := m.t.peers.byEndpoint[e]; p != nil {
+		return p.mac, true
+	}
+	return m.t.meet(e).mac, true
 }

@@ -36,14 +36,22 @@ type peer struct {
 	used      bool         // the host sent data to it
 	seen      time.Time    // last sent data to, or last heard
 	sent      atomic.Bool  // set by snapshots: sent data to since the last look
+	heard     atomic.Bool  // set by snapshots: data received from it since the last look
 	place     *list.Element
 	handle    handle
 	kept      queue     // messages
 	corrected time.Time // when the host was last told of its MAC
+	silence   silence
 }
 
 // wasSent returns whether the data path sent to p since the last call.
 func (p *peer) wasSent() bool { return p.sent.Load() && p.sent.Swap(false) }
+
+// busy reports whether the host sends data to p.
+func (p *peer) busy() bool { return p.used || p.sent.Load() }
+
+// wasHeard returns whether the data path received from p since the last call.
+func (p *peer) wasHeard() bool { return p.heard.Load() && p.heard.Swap(false) }
 
 // peers are the peers by each of their names, in two classes. Each peer has one
 // endpoint and one MAC, both unique, and every bound IP belongs to one peer.
@@ -51,19 +59,22 @@ type peers struct {
 	byEndpoint  map[endpoint]*peer
 	byMAC       map[ipoib.MAC]*peer
 	byIP        map[netip.Addr]*peer
-	heard, used list.List // of *peer, the one seen longest ago in front
+	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each
+	heard, used list.List           // of *peer, the one seen longest ago in front
 }
 
 func (s *peers) init() {
 	s.byEndpoint = make(map[endpoint]*peer)
 	s.byMAC = make(map[ipoib.MAC]*peer)
 	s.byIP = make(map[netip.Addr]*peer)
+	s.byGID = make(map[hca.GID][]*peer)
 }
 
 // add makes a heard peer. The endpoint is not there yet, the MAC is free.
 func (s *peers) add(e endpoint, mac ipoib.MAC, now time.Time) *peer {
 	p := &peer{endpoint: e, seen: now}
 	s.byEndpoint[e] = p
+	s.byGID[e.gid] = append(s.byGID[e.gid], p)
 	s.setMAC(p, mac)
 	p.place = s.heard.PushBack(p)
 	return p
@@ -76,6 +87,13 @@ func (s *peers) remove(p *peer) {
 	}
 	delete(s.byEndpoint, p.endpoint)
 	delete(s.byMAC, p.mac)
+	there := s.byGID[p.gid]
+	i := slices.Index(there, p)
+	if there = slices.Delete(there, i, i+1); len(there) > 0 {
+		s.byGID[p.gid] = there
+	} else {
+		delete(s.byGID, p.gid)
+	}
 	s.class(p).Remove(p.place)
 }
 

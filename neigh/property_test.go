@@ -66,6 +66,7 @@ func TestWorld(t *testing.T) {
 			"addrs":       w.addrs,
 			"neighbours":  w.neighbours,
 			"asks":        func(t *rapid.T) { w.do(HostAsks{[]netip.Addr{pickIP(t, "first"), pickIP(t, "second")}}) },
+			"stray":       w.stray,
 			"ah answered": w.answer,
 			"advance":     w.wait,
 		})
@@ -153,6 +154,13 @@ func (w *world) fabricND(t *rapid.T) {
 func (w *world) dataPath(t *rapid.T) {
 	w.snap.FromHost(pick(t, "source", worldMACs))
 	w.snap.Unicast(pick(t, "destination", worldMACs))
+	from := pick(t, "sender", worldEnds)
+	w.snap.PeerMAC(from.gid, from.qpn)
+}
+
+func (w *world) stray(t *rapid.T) {
+	e := pick(t, "sender", worldEnds)
+	w.do(Stray{e.gid, e.qpn})
 }
 
 func (w *world) attach(t *rapid.T) {

@@ -114,7 +114,6 @@ func (t *Table) askAgain(r *resolution) {
 func (t *Table) request(r *resolution) {
 	r.tries++
 	t.resolver.retries.set(&r.alarm, r, t.now.Add(resolveInterval))
-	t.stats.Requests++
 	t.ask(r.src, r.ip)
 }
 
@@ -130,20 +129,24 @@ func (t *Table) askForHost(targets []netip.Addr) {
 		if !isUnicast(ip) || t.hosts.has(ip) || source.IsUnspecified() {
 			continue
 		}
-		t.stats.Requests++
 		t.ask(source, ip)
 	}
 }
 
-// ask asks the fabric for target in the name of source: by a broadcast ARP
-// request (RFC 826), by a neighbour solicitation (RFC 4861 section 7.2.2).
+// ask asks the fabric for target in the name of source.
 func (t *Table) ask(source, target netip.Addr) {
+	t.stats.Requests++
+	t.sendGroup(t.question(source, target))
+}
+
+// question returns what asks for target in the name of source: an ARP request
+// (RFC 826) or a neighbour solicitation (RFC 4861 section 7.2.2).
+func (t *Table) question(source, target netip.Addr) []byte {
 	if target.Is4() {
 		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}
-		t.sendGroup(arp.Append(newMessage(ipoib.EtherTypeARP)))
-		return
+		return arp.Append(newMessage(ipoib.EtherTypeARP))
 	}
-	t.sendGroup(ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, t.link.addr()))
+	return ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, t.link.addr())
 }
 
 // answered is called when p has claimed ip: the frames kept for it go there.

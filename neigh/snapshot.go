@@ -10,7 +10,7 @@ import (
 
 // Snapshot is what the data path looks up. It is immutable, safe for any number
 // of goroutines, and its look-ups do not allocate. All that they write are the
-// marks of use, each set at most once per sweep, so that the lines they lie on
+// marks of use, each set at most once per look, so that the lines they lie on
 // stay shared between the processors. The zero value knows nobody.
 type Snapshot struct {
 	epoch     uint64
@@ -20,14 +20,20 @@ type Snapshot struct {
 	own       station
 	learnt    station
 	hostMAC   ipoib.MAC
-	routes    map[macKey]route       // peers with a handle
-	macs      map[endpoint]ipoib.MAC // them, and peers whose MAC is not the plain one
+	routes    map[macKey]route    // peers with a handle
+	sources   map[endpoint]source // them, and peers whose MAC is not the plain one
 }
 
 // route is a peer to send to.
 type route struct {
 	dest hca.UDDest
 	sent *atomic.Bool
+}
+
+// source is a peer to receive from.
+type source struct {
+	mac   ipoib.MAC
+	heard *atomic.Bool
 }
 
 // macKey is a MAC as a number: the runtime looks up integers three times as fast
@@ -43,8 +49,8 @@ func (t *Table) snapshot() *Snapshot {
 	s := &Snapshot{
 		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast,
 		own: t.mac.own, learnt: t.mac.learnt, hostMAC: t.mac.dest(),
-		routes: make(map[macKey]route, t.handles.ready),
-		macs:   make(map[endpoint]ipoib.MAC, t.handles.ready),
+		routes:  make(map[macKey]route, t.handles.ready),
+		sources: make(map[endpoint]source, t.handles.ready),
 	}
 	for _, p := range t.peers.byEndpoint {
 		ready := p.handle.state == handleReady
@@ -52,7 +58,7 @@ func (t *Table) snapshot() *Snapshot {
 			s.routes[keyOf(p.mac)] = route{t.dest(p), &p.sent}
 		}
 		if ready || !p.plain {
-			s.macs[p.endpoint] = p.mac
+			s.sources[p.endpoint] = source{p.mac, &p.heard}
 		}
 	}
 	return s
@@ -76,10 +82,12 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 func (s *Snapshot) Group(hca.GID) (hca.UDDest, bool) { return s.broadcast, s.up }
 
 // PeerMAC returns the source MAC of frames towards the host: that of the peer,
-// or the one that it would get if it were the next to be heard of.
+// or the one that it would get if it were the next to be heard of. It marks the
+// peer as heard.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
-	if mac, ok := s.macs[endpoint{gid, qpn}]; ok {
-		return mac
+	if from, ok := s.sources[endpoint{gid, qpn}]; ok {
+		mark(from.heard)
+		return from.mac
 	}
 	mac := plainMAC(gid)
 	for n := uint32(1); s.own.is(mac) || s.learnt.is(mac); n++ {

@@ -60,10 +60,12 @@ type Stats struct {
 	Drops      [NumReason]uint64
 
 	// What the table sent of its own accord, which is not in the sum above.
-	Requests      uint64 // ARP requests and solicitations, for unknown MACs and for HostAsks
+	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
 	Corrections   uint64 // the host was told of a peer's right MAC
 
+	Silences uint64 // times that a used peer was asked for because it was silent
+	Strays   uint64 // senders of stray datagrams that were told where the host is now
 	Evicted  uint64 // peers that made room for others
 	AHFailed uint64 // handles that failed, each try counted
 
@@ -87,6 +89,8 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "requests", Value: s.Requests},
 		{Name: "announcements", Value: s.Announcements},
 		{Name: "corrections", Value: s.Corrections},
+		{Name: "silences", Value: s.Silences},
+		{Name: "stray_notices", Value: s.Strays},
 		{Name: "peers_evicted", Value: s.Evicted},
 		{Name: "ah_errors", Value: s.AHFailed},
 	}

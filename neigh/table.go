@@ -15,8 +15,12 @@ type Table struct {
 	mac      hostMAC
 	hosts    hostIPs
 	news     announcer
+	silent   silent
+	returns  rate // of peers that came back and were published at once
+	notices  notices
 	kept     keeper
 	pub      publisher
+	looked   time.Time // when look is due; zero: there are no marks to read
 	swept    time.Time // when sweep is due; zero: there is nothing to sweep
 	stats    Stats
 
@@ -30,6 +34,7 @@ func New(conf Config) *Table {
 	t.peers.init()
 	t.handles.asked = make(map[uint64]*peer)
 	t.resolver.init()
+	t.notices.init()
 	t.news.stop()
 	return t
 }
@@ -41,7 +46,7 @@ func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	t.now, t.out = now, out
 	t.expire()
 	t.apply(ev)
-	t.scheduleSweep()
+	t.schedule()
 	t.publish()
 	out, t.out = t.out, nil
 	return out
@@ -69,6 +74,8 @@ func (t *Table) apply(ev Event) {
 		t.hostPortChanged(ev.Alone)
 	case HostNeighbours:
 		t.resolver.setHints(ev.Entries)
+	case Stray:
+		t.stray(ev)
 	case HostAsks:
 		t.askForHost(ev.Targets)
 	case Tick:
@@ -82,7 +89,7 @@ func (t *Table) emit(a Action) { t.out = append(t.out, a) }
 func (t *Table) NextDeadline() (time.Time, bool) {
 	var first time.Time
 	for _, at := range [...]time.Time{
-		t.resolver.retries.next(), t.handles.pauses.next(), t.announceAt(), t.swept, t.pub.next(),
+		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), t.announceAt(), t.looked, t.swept, t.pub.next(),
 	} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
@@ -99,6 +106,11 @@ func (t *Table) expire() {
 	for p, ok := t.handles.pauses.due(t.now); ok; p, ok = t.handles.pauses.due(t.now) {
 		t.pauseOver(p)
 	}
+	if !t.looked.IsZero() && !t.looked.After(t.now) {
+		t.looked = time.Time{}
+		t.look()
+	}
+	t.verifyDue()
 	t.announceDue()
 	if !t.swept.IsZero() && !t.swept.After(t.now) {
 		t.swept = time.Time{}
@@ -106,8 +118,12 @@ func (t *Table) expire() {
 	}
 }
 
-// scheduleSweep arms the sweep while there is something that can grow old.
-func (t *Table) scheduleSweep() {
+// schedule arms look while there are peers, and sweep while there is something
+// that can grow old.
+func (t *Table) schedule() {
+	if t.looked.IsZero() && len(t.peers.byEndpoint) > 0 {
+		t.looked = t.now.Add(lookInterval)
+	}
 	if t.swept.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {
 		t.swept = t.now.Add(sweepInterval)
 	}

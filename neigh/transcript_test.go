@@ -31,7 +31,12 @@ var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what 
 //	ah ready N | ah failed N timeout|invalid
 //	advance DURATION
 //	flood N                    ARP requests of invented peers for 10.0.0.1
-//	busy MAC | collide NAME | stats | peers
+//	stray NAME                 a datagram of NAME for a QPN that is gone
+//	busy MAC                   the data path sends to MAC
+//	data NAME                  the data path receives from NAME
+//	flow MAC DURATION          the data path sends to MAC all the time
+//	talk NAME DURATION         it sends to NAME and receives from it all the time
+//	collide NAME | stats | peers
 //
 // WHAT is one of
 //
@@ -122,6 +127,15 @@ func (p *player) line(w []string) []string {
 		return nil
 	case "advance":
 		return p.advanceBy(w[1])
+	case "data":
+		e := p.end(w[1])
+		p.snap.PeerMAC(e.gid, e.qpn)
+		return nil
+	case "flow":
+		return p.flow(p.macArg(w[1]), nil, w[2])
+	case "talk":
+		e := p.end(w[1])
+		return p.flow(p.macOf(e), &e, w[2])
 	case "flood":
 		return p.flood(number(p.tb, w[1]))
 	case "busy":
@@ -156,12 +170,22 @@ func (p *player) describe(actions []Action) (out []string) {
 	return out
 }
 
-func (p *player) advanceBy(arg string) (out []string) {
+func (p *player) advanceBy(arg string) (out []string) { return p.flow(ipoib.MAC{}, nil, arg) }
+
+// flow lets time pass, in which the data path sends to a MAC all the time, unless
+// it is zero, and receives from a peer, unless it is nil.
+func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	d, err := time.ParseDuration(arg)
 	if err != nil {
 		p.tb.Fatal(err)
 	}
 	for end := p.now.Add(d); p.now.Before(end); {
+		if !to.IsZero() {
+			p.snap.Unicast(to)
+		}
+		if from != nil {
+			p.snap.PeerMAC(from.gid, from.qpn)
+		}
 		before := p.table.Stats()
 		at, ok := p.table.NextDeadline()
 		if !ok || at.After(end) {
@@ -243,6 +267,9 @@ func (p *player) event(w []string) Event {
 		return HostPortChanged{Alone: len(w) > 1 && w[1] == "alone"}
 	case "neighbours":
 		return p.neighbours(w[1:])
+	case "stray":
+		e := p.end(w[1])
+		return Stray{e.gid, e.qpn}
 	case "asks":
 		return HostAsks{Targets: ipList(w[1:])}
 	case "ah":

@@ -70,6 +70,8 @@ func (l *Ladder) act(now time.Time) {
 	case Querying:
 		l.doubt.asked, l.doubt.flushed = now, false
 		l.emit(Query{l.op.id})
+	case Proving:
+		l.emit(Prove{l.op.id})
 	case Resuming, Resetting, Recreating, Rebuilding, Starting:
 		l.run(now)
 	case Pausing:
@@ -99,6 +101,9 @@ func (l *Ladder) run(now time.Time) {
 	}
 	l.renew(rung)
 	l.doubt.flushed, l.doubt.early = false, Fault{}
+	if rung == RungDevice {
+		l.doubt.frozen = false // what was suspected of the device before its reset
+	}
 	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
 }
 

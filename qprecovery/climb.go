@@ -64,35 +64,25 @@ func (l *Ladder) suspect(now time.Time, ev Fault) {
 	l.apply(now, c.cause, c.reason)
 }
 
-// frozen takes a proven freeze. A verb that hangs is the device's matter. What
-// does not complete or is not received has the CQ and its QP rebuilt; if it
-// freezes again soon, the device is reset (R7).
-func (l *Ladder) frozen(now time.Time, ev Frozen) {
+// suspected takes a freeze that is suspected. The CQ and its QP are rebuilt for it;
+// if it is suspected again soon, probes on a fresh QP and CQ are to prove it before
+// the device is reset (R8).
+func (l *Ladder) suspected(now time.Time, ev Suspected) {
 	switch {
-	case l.state == Idle || ev.Gen != l.gens.last || !isFreeze(ev.Reason):
+	case l.state == Idle || ev.Gen != l.gens.last:
 		l.history.counts.Stale++
-	case ev.Reason == ReasonVerbStuck:
-		l.begin(now, ev.Since, ev.Reason)
-		l.apply(now, causeDevice, ev.Reason)
+		return
 	case l.state != Healthy:
 		l.history.counts.Absorbed++
-	default:
-		l.begin(now, ev.Since, ev.Reason)
-		l.freeze(now, ev.Reason)
-	}
-}
-
-func isFreeze(r Reason) bool { return r >= ReasonSendTimeout && r <= ReasonVerbStuck }
-
-func (l *Ladder) freeze(now time.Time, why Reason) {
-	health := l.budget.at(now)
-	again := l.doubt.frozen && health-l.doubt.at < freezeWindow
-	l.doubt.frozen, l.doubt.at = !again, health
-	if again {
-		l.apply(now, causeDevice, ReasonFreezePersists)
 		return
 	}
-	l.apply(now, causeCQ, why)
+	l.begin(now, ev.Since, ReasonFreezeSuspected)
+	on, health := causeCQ, l.budget.at(now)
+	if l.doubt.frozen && health-l.doubt.at < freezeWindow {
+		on = causeFreeze
+	}
+	l.doubt.frozen, l.doubt.at = true, health
+	l.apply(now, on, ReasonFreezeSuspected)
 }
 
 // begin opens the record of a recovery that starts from health.
@@ -143,16 +133,20 @@ func (l *Ladder) reasonOf(on cause) Reason {
 		return ReasonVerbFailed
 	case on == causeTimeout:
 		return ReasonVerbTimeout
+	case on == causeRepeated:
+		return ReasonRepeated
+	case on == causeProven:
+		return ReasonFreezePersists
 	}
 	return l.why
 }
 
 // enter becomes a state, or the next one for as long as the budget of its rung is
-// spent; that ends with a pause at the CQ rung (R6). The end of a back-off and
-// the operator are above budgets.
+// spent; that ends with a pause at the CQ rung (R6). A question may always be asked.
+// The end of a back-off and the operator are above budgets.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
 	free := why == ReasonOperator || why == ReasonBackOff
-	for !free && to.operating() && l.budget.spent(now, to.Rung()) {
+	for !free && to.operating() && to.Rung() != RungNone && l.budget.spent(now, to.Rung()) {
 		l.history.counts.Reasons[why]++
 		to, why = transitions[to][causeRepeated].to, ReasonRepeated
 	}

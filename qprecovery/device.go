@@ -14,6 +14,8 @@ const (
 	// fails again and again although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
 	resetPauseMost  = 5 * time.Minute
+	// checkEvery is the time between the answer to a Check and the next one (R8).
+	checkEvery = 2 * time.Second
 )
 
 // DeviceConfig of a device's ladder.
@@ -33,6 +35,7 @@ type DeviceLadder struct {
 	next    Reason // of a removal (or none) that the operation under way keeps
 	early   Reason // of a fault of the device that is being opened
 	gen     uint32
+	check   time.Time // when a healthy device is checked next; zero: a Check is unanswered
 	view    presence
 	wait    wait
 	budget  budget
@@ -63,7 +66,7 @@ func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	if cfg.Grace <= 0 {
 		cfg.Grace = DefaultGrace
 	}
-	d := &DeviceLadder{cfg: cfg, gen: 1, view: presence{listed: true, held: true}}
+	d := &DeviceLadder{cfg: cfg, gen: 1, check: now.Add(checkEvery), view: presence{listed: true, held: true}}
 	d.budget.healthy(now)
 	return d
 }
@@ -106,6 +109,9 @@ func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, 
 // NextDeadline returns when Step wants to be called without an event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
+	if d.state == DeviceHealthy {
+		at = earlier(at, d.check)
+	}
 	if d.state == DeviceWaiting {
 		at = earlier(at, d.wait.until)
 	}
@@ -128,8 +134,8 @@ func (d *DeviceLadder) take(now time.Time, ev DeviceEvent) {
 	switch ev := ev.(type) {
 	case Fault:
 		d.fault(now, ev)
-	case Frozen:
-		d.frozen(now, ev)
+	case Checked:
+		d.checked(now, ev)
 	case Asked:
 		d.apply(now, deviceCauseFault, ev.Reason)
 	case Order:
@@ -163,12 +169,17 @@ func (d *DeviceLadder) fault(now time.Time, ev Fault) {
 	}
 }
 
-func (d *DeviceLadder) frozen(now time.Time, ev Frozen) {
-	if ev.Gen != d.gen || !isFreeze(ev.Reason) {
+// checked takes the result of a Check. Another one follows while the device is
+// healthy; a failure that is not the device's is no reason to stop.
+func (d *DeviceLadder) checked(now time.Time, ev Checked) {
+	switch {
+	case ev.Gen != d.gen:
 		d.history.counts.Stale++
-		return
+	case ev.Class.OfDevice():
+		d.fault(now, Fault{Gen: ev.Gen, Class: ev.Class})
+	case d.state == DeviceHealthy:
+		d.check = now.Add(checkEvery)
 	}
-	d.broken(now, ev.Since, ev.Reason)
 }
 
 // broken has the device reset; one that is only being opened, once it is open.

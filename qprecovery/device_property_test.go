@@ -131,7 +131,7 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 		Done{Op: op, Class: class},
 		Fault{Gen: genOf(t, w.d.gen), Class: class},
 		Fault{Gen: w.d.gen, Class: ClassDeviceError},
-		Frozen{Gen: w.d.gen, Reason: rapid.SampledFrom(freezes).Draw(t, "freeze")},
+		Checked{Gen: genOf(t, w.d.gen), Class: class},
 		Asked{ReasonVerbFailed},
 		Order{rapid.SampledFrom(topRungs).Draw(t, "order")},
 		Removed{id.Index},

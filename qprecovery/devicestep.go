@@ -67,9 +67,13 @@ func (d *DeviceLadder) endWait(now time.Time) {
 	}
 }
 
-// overdue ends a pause or an operation; see stallBound for a stall of this
-// process.
+// overdue checks a healthy device, and ends a pause or an operation; see stallBound
+// for a stall of this process.
 func (d *DeviceLadder) overdue(now time.Time) {
+	if d.state == DeviceHealthy && due(now, d.check) {
+		d.check = time.Time{}
+		d.emit(Check{d.gen})
+	}
 	switch {
 	case !due(now, d.op.due):
 	case d.state == DeviceWaiting:
@@ -135,6 +139,7 @@ func (d *DeviceLadder) becomeHealthy(now time.Time) {
 	d.history.end(now, false)
 	d.budget.healthy(now)
 	d.wait.until, d.view.foreign = time.Time{}, nil
+	d.check = now.Add(checkEvery)
 	d.emit(ResetEnded{d.gen})
 	if d.early != ReasonNone {
 		d.apply(now, deviceCauseFault, d.early)

@@ -16,22 +16,37 @@
 //	resume_qp       | nothing: SQE -> RTS           | a suspicion, QP found in SQE
 //	reset_qp        | the QP's queues               | a suspicion, QP found in ERR or lost
 //	recreate_qp     | the QP, with a new number     | escalation
-//	rebuild_cq      | the CQs with their QP         | CQ error, a freeze
+//	rebuild_cq      | the CQs with their QP         | CQ error, a suspected freeze
 //	reset_device    | everything, the context too   | a fatal event, EIO or ENODEV, a verb that
-//	                |                               | hangs, a freeze that a rebuild did not
-//	                |                               | cure, a failure at the CQ rung
+//	                |                               | hangs, a proven freeze, a failure at the
+//	                |                               | CQ rung
 //	wait_for_device | the same, once it is back     | removal, a reset that fails
 //	give_up         | the same, by the operator     | ten minutes of waiting
 //
 // The operator may order reset_qp, rebuild_cq and reset_device.
 //
 // A suspicion is a failed work request, an error event of the QP, or a flush on a
-// QP that nobody moved. The QP is queried first; found in RTS, that was all. The
-// first four rungs are the interface's ([Ladder]), the others the device's
-// ([DeviceLadder]), one for all interfaces of a device. The two speak by
+// QP that nobody moved. The QP is queried first. Found in RTS it serves, and that is
+// counted; more often than its budget it leads to reset_qp. The first four rungs are
+// the interface's ([Ladder]), the others the device's ([DeviceLadder]), one for all
+// interfaces of a device. The two speak by
 // [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded],
 // [DeviceUp], [GiveUp] and [DeviceGaveUp], which the shell carries, through the
 // reset coordinator.
+//
+// # Freezes
+//
+// A freeze is suspected when the probes that a QP sends to itself stay unanswered
+// (qprecovery/freeze). That says that this QP and its CQs are dead, and they are
+// rebuilt. If a suspicion returns within a minute of health, the ladder asks for a
+// proof ([Prove]): three probes through a fresh QP and CQ that carry nothing else. Only
+// if none is answered, with the port active and the wire not full, the device is reset
+// (freeze_persists). Otherwise the ladder stays at the CQ rung, with its budget and its
+// pauses. A proof whose QP cannot be made is a failure at the CQ rung.
+//
+// A device is also watched as a whole, whether or not an interface uses it: while it is
+// healthy, a cheap verb is called two seconds after the answer to the last one
+// ([Check]).
 //
 // # Escalation
 //
@@ -43,6 +58,7 @@
 // device. A device whose resets succeed too often pauses likewise, 10 s to 5 min.
 // Windows are measured on a clock that runs in health only.
 //
+//	found in RTS  5 in 10 s
 //	resume_qp     5 in 10 s
 //	reset_qp      3 in 10 s
 //	recreate_qp   3 in 1 min

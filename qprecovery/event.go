@@ -15,7 +15,7 @@ import (
 type Event interface{ event() }
 
 // DeviceEvent is an input of [DeviceLadder.Step]. The triggers of R25 come as
-// Fault, Frozen, Asked, Removed and Order.
+// Fault, Checked, Asked, Removed and Order.
 type DeviceEvent interface{ deviceEvent() }
 
 // Attached says that the shell made the interface's objects by itself, because
@@ -35,11 +35,10 @@ type Fault struct {
 	Since   time.Time // service is known to have worked until then; zero: until now
 }
 
-// Frozen reports what the freeze detector has proven.
-type Frozen struct {
-	Gen    uint32
-	Reason Reason    // ReasonSendTimeout, ReasonCompletionsStopped, ReasonDeafReceive or ReasonVerbStuck
-	Since  time.Time // as in Fault
+// Suspected reports that the freeze detector suspects a freeze.
+type Suspected struct {
+	Gen   uint32
+	Since time.Time // as in Fault
 }
 
 // Done is the result of an operation.
@@ -47,6 +46,9 @@ type Done struct {
 	Op    uint64
 	Class Class       // of the error of its first verb that failed, else ClassSuccess
 	State hca.QPState // the state found, when the operation was a Query
+	// Frozen is the result of a Prove: every probe stayed unanswered, although
+	// the port was active and the wire not full.
+	Frozen bool
 }
 
 // DeviceDown says that the device is about to be reset, or is lost.
@@ -70,13 +72,19 @@ type Tick struct{}
 func (Attached) event()     {}
 func (Stopped) event()      {}
 func (Fault) event()        {}
-func (Frozen) event()       {}
+func (Suspected) event()    {}
 func (Done) event()         {}
 func (DeviceDown) event()   {}
 func (DeviceUp) event()     {}
 func (DeviceGaveUp) event() {}
 func (Order) event()        {}
 func (Tick) event()         {}
+
+// Checked is the result of a [Check] of the device of generation Gen.
+type Checked struct {
+	Gen   uint32
+	Class Class // of the verb's error, else ClassSuccess
+}
 
 // Asked is a client's request for a reset of the device ([RequestReset]), in
 // this process or in another.
@@ -100,7 +108,7 @@ type Suspend struct{}
 type Resume struct{}
 
 func (Fault) deviceEvent()   {}
-func (Frozen) deviceEvent()  {}
+func (Checked) deviceEvent() {}
 func (Asked) deviceEvent()   {}
 func (Removed) deviceEvent() {}
 func (Arrived) deviceEvent() {}
@@ -118,6 +126,10 @@ type Action interface{ action() }
 
 // Query asks for the QP's state.
 type Query struct{ Op uint64 }
+
+// Prove sends probes through a fresh QP and CQ that carry nothing else, and reports
+// by [Done] whether all of them stayed unanswered (R8).
+type Prove struct{ Op uint64 }
 
 // Run runs a rung: RungResumeQP, RungResetQP, RungRecreateQP, RungRebuildCQ, or
 // with RungDevice everything from the start on a device that is there again.
@@ -153,6 +165,7 @@ type CarrierDown struct{}
 type CarrierUp struct{}
 
 func (Query) action()          {}
+func (Prove) action()          {}
 func (Run) action()            {}
 func (Release) action()        {}
 func (Ready) action()          {}
@@ -182,6 +195,10 @@ type Open struct {
 // Refresh reads the list of devices anew and reports each by [Arrived] (R24).
 type Refresh struct{}
 
+// Check calls a cheap verb of the device of generation Gen, to be answered by
+// [Checked].
+type Check struct{ Gen uint32 }
+
 // ResetEnded tells every client that the device is there again.
 type ResetEnded struct{ Gen uint32 }
 
@@ -195,6 +212,7 @@ type ReportForeign struct{ Identity Identity }
 func (Drop) deviceAction()          {}
 func (Open) deviceAction()          {}
 func (Refresh) deviceAction()       {}
+func (Check) deviceAction()         {}
 func (ResetEnded) deviceAction()    {}
 func (GiveUp) deviceAction()        {}
 func (ReportForeign) deviceAction() {}

@@ -10,7 +10,7 @@ const (
 	// flushQuiet is how often flushes alone may have the QP queried: a burst is
 	// one incident. A flush within it is followed by a query at its end.
 	flushQuiet = time.Second
-	// freezeWindow is the time in health within which another freeze says that
+	// freezeWindow is the time in health within which another suspicion says that
 	// rebuilding the CQ was no cure.
 	freezeWindow = time.Minute
 	// pauseFirst and pauseMost bound the back-off at the CQ rung: twice as long
@@ -77,7 +77,7 @@ type doubt struct {
 	asked   time.Time // the QP was queried
 	flushed bool      // a flush since, within flushQuiet
 	early   Fault     // of objects that the operation under way makes
-	frozen  bool      // the CQ was rebuilt for a freeze, at
+	frozen  bool      // a freeze was suspected, at
 	at      time.Duration
 }
 
@@ -146,8 +146,8 @@ func (l *Ladder) take(now time.Time, ev Event) {
 		l.become(now, Idle, ReasonNone)
 	case Fault:
 		l.fault(now, ev)
-	case Frozen:
-		l.frozen(now, ev)
+	case Suspected:
+		l.suspected(now, ev)
 	case Done:
 		l.done(now, ev)
 	case DeviceDown:
@@ -206,7 +206,7 @@ func (l *Ladder) done(now time.Time, ev Done) {
 		return
 	}
 	if ev.Class == ClassSuccess {
-		l.result(now, l.found(ev.State))
+		l.result(now, l.found(now, ev))
 		return
 	}
 	l.failed(now, classes[min(ev.Class, ClassIgnored)])
@@ -221,17 +221,26 @@ func (l *Ladder) failed(now time.Time, c meaning) {
 	l.result(now, causeFailed)
 }
 
-// found is the result of a query by the state found, causeDone of any other
-// operation. In RTS the QP serves; in SQE its receives live on (IBA 10.3.1); in
-// any other state it serves nobody.
-func (l *Ladder) found(s hca.QPState) cause {
+// found is the cause that the result of an operation is. A query: in SQE the QP's
+// receives live on (IBA 10.3.1); in RTS it serves, which is an incident with a budget
+// of its own (R2); in any other state it serves no one.
+func (l *Ladder) found(now time.Time, ev Done) cause {
 	switch {
-	case l.state != Querying || s == hca.QPRTS:
+	case l.state == Proving && ev.Frozen:
+		return causeProven
+	case l.state != Querying:
 		return causeDone
-	case s == hca.QPSQE:
+	case ev.State == hca.QPSQE:
 		return causeFoundSQE
+	case ev.State != hca.QPRTS:
+		return causeFoundBad
 	}
-	return causeFoundBad
+	l.history.counts.FoundRTS++
+	if l.budget.spent(now, RungNone) {
+		return causeRepeated
+	}
+	l.budget.use(now, RungNone)
+	return causeDone
 }
 
 // expire does what is due.

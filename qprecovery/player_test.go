@@ -27,8 +27,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
-//	frozen REASON [gen N] [since D]
-//	done [found STATE] | failed [CLASS] | stale | order RUNG
+//	suspect [gen N] [since D] | checked [as CLASS] [gen N]
+//	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
 //	asked REASON | removed [INDEX] | arrived same|other [INDEX] | recover
 //	suspend | resume
 //	advance D                            stops at each deadline
@@ -241,6 +241,9 @@ func (p *player) describe(a any) string {
 	case Query:
 		p.op = a.Op
 		return "query"
+	case Prove:
+		p.op = a.Op
+		return "prove"
 	case Run:
 		p.op, p.gen = a.Op, a.Gen
 		return fmt.Sprintf("run %v gen %d: %v", a.Rung, a.Gen, a.Reason)
@@ -255,6 +258,8 @@ func (p *player) describe(a any) string {
 		return fmt.Sprintf("open gen %d", a.Gen)
 	case RequestReset:
 		return fmt.Sprintf("request reset: %v", a.Reason)
+	case Check:
+		return fmt.Sprintf("check gen %d", a.Gen)
 	case GiveUp:
 		return fmt.Sprintf("give up: %v", a.Reason)
 	case ResetEnded:
@@ -298,6 +303,9 @@ func counts(c Counts) (out []string) {
 			out = append(out, fmt.Sprintf("reason %v %d", Reason(r), n))
 		}
 	}
+	if c.FoundRTS > 0 {
+		out = append(out, fmt.Sprintf("found in RTS %d", c.FoundRTS))
+	}
 	return append(out, fmt.Sprintf("absorbed %d, stale %d", c.Absorbed, c.Stale))
 }
 
@@ -336,8 +344,10 @@ func (p *player) event(w []string) any {
 		return Fault{gen, OfCompletion(named(p.t, w[1], hca.NumWCStatus)), request(w), since}
 	case "event":
 		return Fault{gen, OfEvent(named(p.t, w[1], hca.NumEventType)), nil, since}
-	case "frozen":
-		return Frozen{gen, named(p.t, w[1], NumReason), since}
+	case "suspect":
+		return Suspected{gen, since}
+	case "checked":
+		return Checked{gen, named(p.t, option(w, "as", "success"), NumClass)}
 	case "order":
 		return Order{named(p.t, w[1], NumRung)}
 	}
@@ -347,11 +357,11 @@ func (p *player) event(w []string) any {
 func (p *player) moreEvents(w []string) any {
 	switch w[0] {
 	case "done":
-		return Done{p.op, ClassSuccess, named(p.t, option(w, "found", "RTS"), hca.NumQPState)}
+		return Done{p.op, ClassSuccess, named(p.t, option(w, "found", "RTS"), hca.NumQPState), slices.Contains(w, "frozen")}
 	case "failed":
-		return Done{p.op, named(p.t, append(w, "refused")[1], NumClass), hca.QPReset}
+		return Done{Op: p.op, Class: named(p.t, append(w, "refused")[1], NumClass)}
 	case "stale":
-		return Done{p.op - 1, ClassSuccess, hca.QPRTS}
+		return Done{Op: p.op - 1, State: hca.QPRTS}
 	case "asked":
 		return Asked{named(p.t, w[1], NumReason)}
 	case "removed":

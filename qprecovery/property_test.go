@@ -65,6 +65,9 @@ func (w *watcher) see(a Action) error {
 	switch a := a.(type) {
 	case Query:
 		return w.begin(a.Op, queryLimit)
+	case Prove:
+		w.rung = RungRebuildCQ // where it is asked
+		return w.begin(a.Op, proveLimit)
 	case Release:
 		return w.begin(a.Op, releaseLimit)
 	case Run:
@@ -200,7 +203,6 @@ func (w *watcher) heal() error {
 var (
 	delays   = []time.Duration{0, 0, time.Microsecond, time.Millisecond, 300 * time.Millisecond, time.Second, 5 * time.Second, time.Minute, time.Hour}
 	topRungs = []Rung{RungNone, RungResetQP, RungRebuildCQ, RungDevice, RungGiveUp}
-	freezes  = []Reason{ReasonSendTimeout, ReasonCompletionsStopped, ReasonDeafReceive, ReasonVerbStuck, ReasonNone}
 )
 
 // genOf draws a generation about the one in use.
@@ -214,7 +216,7 @@ func (w *watcher) anyEvent(t *rapid.T) Event {
 	case 0, 1, 2, 3:
 		return Fault{Gen: genOf(t, w.l.gens.last), Class: Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))}
 	case 4:
-		return Frozen{Gen: genOf(t, w.l.gens.last), Reason: rapid.SampledFrom(freezes).Draw(t, "freeze")}
+		return Suspected{Gen: genOf(t, w.l.gens.last)}
 	case 5, 6, 7:
 		return w.success(t)
 	case 8:
@@ -234,18 +236,32 @@ func (w *watcher) anyEvent(t *rapid.T) Event {
 
 func (w *watcher) success(t *rapid.T) Done {
 	op := w.l.op.id - uint64(rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "age of op"))
-	return Done{Op: op, State: hca.QPState(rapid.IntRange(0, int(hca.NumQPState)).Draw(t, "found"))}
+	return Done{
+		Op: op, State: hca.QPState(rapid.IntRange(0, int(hca.NumQPState)).Draw(t, "found")),
+		Frozen: rapid.IntRange(0, 3).Draw(t, "frozen") == 0,
+	}
 }
 
-// peersDoing draws what a peer could have a part in: any completion, and verbs
-// that all succeed.
-func (w *watcher) peersDoing(t *rapid.T) Event {
-	switch rapid.IntRange(0, 3).Draw(t, "event") {
+// harmless draws what may happen without a fatal event, a proven freeze, a failed or
+// timed-out verb or an operator: any completion, every other event, every failure of a
+// call outside of the ladder that does not accuse the device, a suspected freeze, and
+// operations that all succeed, whatever they find, short of a freeze.
+func (w *watcher) harmless(t *rapid.T) Event {
+	gen := genOf(t, w.l.gens.last)
+	switch rapid.IntRange(0, 5).Draw(t, "event") {
 	case 0:
-		return Fault{Gen: w.l.gens.last, Class: OfCompletion(hca.WCStatus(rapid.IntRange(0, int(hca.NumWCStatus)).Draw(t, "status")))}
+		return Fault{Gen: gen, Class: OfCompletion(hca.WCStatus(rapid.IntRange(0, int(hca.NumWCStatus)).Draw(t, "status")))}
 	case 1:
-		class := rapid.SampledFrom([]Class{ClassSilentPeer, ClassQueueFull, ClassTransient}).Draw(t, "class")
-		return Fault{Gen: w.l.gens.last, Class: class}
+		types := rapid.Map(rapid.IntRange(0, int(hca.NumEventType)-1), func(n int) hca.EventType { return hca.EventType(n) })
+		notFatal := func(e hca.EventType) bool { return e != hca.EventDeviceFatal }
+		return Fault{Gen: gen, Class: OfEvent(types.Filter(notFatal).Draw(t, "type"))}
+	case 2:
+		return Fault{Gen: gen, Class: rapid.SampledFrom([]Class{
+			ClassSuccess, ClassFlushed, ClassRequestError, ClassQPError, ClassCQError, ClassQueueFull, ClassSilentPeer,
+			ClassTransient, ClassNoResource, ClassRefused, ClassPort, ClassIgnored, NumClass,
+		}).Draw(t, "class")}
+	case 3, 4:
+		return Suspected{Gen: gen}
 	default:
 		return Done{Op: w.l.op.id, State: hca.QPState(rapid.IntRange(0, int(hca.QPErr)).Draw(t, "found"))}
 	}
@@ -283,24 +299,73 @@ func invariants(t *rapid.T) {
 	}
 }
 
-// TestR07PeersNeverResetTheDevice: whatever a peer sends, and however often.
-func TestR07PeersNeverResetTheDevice(t *testing.T) {
+// TestR07NothingHarmlessResetsTheDevice: whatever happens, in whatever order and
+// however often, the device rung is reached through a fatal event, a proven freeze, a
+// failed or timed-out verb, or the operator, and not otherwise.
+func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	pace := []time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute}
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWatcher()
 		check(t, w.do(Attached{1}))
 		for range rapid.IntRange(1, 300).Draw(t, "events") {
-			check(t, w.do(w.peersDoing(t)))
+			check(t, w.do(w.harmless(t)))
 			d := rapid.SampledFrom(pace).Draw(t, "delay")
 			if w.l.State().operating() {
 				d = min(d, time.Millisecond)
 			}
 			check(t, w.advanceAnswering(d))
-		}
-		if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
-			t.Fatalf("%v, %d resets", w.l.State(), w.asked)
+			if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
+				t.Fatalf("%v, %d resets", w.l.State(), w.asked)
+			}
 		}
 	})
+}
+
+// TestR07EveryHarmlessSequence is the same without chance: every sequence of a few
+// inputs from a ladder whose budgets are all spent but one use.
+func TestR07EveryHarmlessSequence(t *testing.T) {
+	inputs := []func(l *Ladder) Event{
+		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassRequestError} },
+		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassFlushed} },
+		func(l *Ladder) Event { return Fault{Gen: l.gens.cq, Class: ClassCQError} },
+		func(l *Ladder) Event { return Suspected{Gen: l.gens.last} },
+		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPRTS} },
+		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPSQE} },
+		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPErr} },
+	}
+	const length = 6
+	sequences := 1
+	for range length {
+		sequences *= len(inputs)
+	}
+	for n := range sequences {
+		w := newWatcher()
+		if err := w.do(Attached{1}); err != nil {
+			t.Fatal(err)
+		}
+		for r := RungNone; r <= RungRebuildCQ; r++ {
+			for range allowances[r].uses - 1 {
+				w.l.budget.use(w.now, r)
+			}
+		}
+		rest := n
+		for range length {
+			if w.l.State() == Pausing {
+				w.now = w.l.op.due
+				if err := w.do(Tick{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.now = w.now.Add(time.Millisecond)
+			if err := w.do(inputs[rest%len(inputs)](w.l)); err != nil {
+				t.Fatal(err)
+			}
+			rest /= len(inputs)
+			if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
+				t.Fatalf("sequence %d: %v, %d resets", n, w.l.State(), w.asked)
+			}
+		}
+	}
 }
 
 // advanceAnswering lets time pass and answers each operation that begins.

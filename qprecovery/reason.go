@@ -15,11 +15,9 @@ const (
 	ReasonDeviceError       // fatal event, EIO
 	ReasonDeviceGone        // ENODEV
 	// Of a freeze.
-	ReasonSendTimeout        // a send outstanding past its deadline
-	ReasonCompletionsStopped // a probe sent, no completion came
-	ReasonDeafReceive        // a probe sent, it was not received
-	ReasonVerbStuck          // a verb that does not return
-	ReasonFreezePersists     // frozen again soon after the CQ was rebuilt for it
+	ReasonFreezeSuspected // probes of the queue pair itself stayed unanswered
+	ReasonVerbStuck       // a verb that does not return
+	ReasonFreezePersists  // suspected again, and probes on a fresh QP and CQ stayed unanswered
 	// Of an escalation.
 	ReasonVerbFailed  // a verb of the rung failed
 	ReasonVerbTimeout // the rung did not end in time
@@ -43,7 +41,7 @@ const (
 
 var reasonNames = [NumReason]string{
 	"none", "flush_without_cause", "request_error", "qp_error", "cq_error", "device_error", "device_gone",
-	"send_timeout", "completions_stopped", "deaf_receive", "verb_stuck", "freeze_persists",
+	"freeze_suspected", "verb_stuck", "freeze_persists",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
 	"device_reset", "device_back", "removed", "held", "replaced", "retry", "gave_up", "suspended", "resumed", "operator",
 }

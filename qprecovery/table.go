@@ -13,6 +13,8 @@ const (
 	Healthy
 	// Querying: a QP under suspicion is asked for its state.
 	Querying
+	// Proving: a device under suspicion is asked to answer probes.
+	Proving
 	// Resuming, Resetting, Recreating, Rebuilding: the rung runs.
 	Resuming
 	Resetting
@@ -39,20 +41,22 @@ type cause uint8
 const (
 	causeNone     cause = iota
 	causeSuspect        // the QP may not be in RTS any more
-	causeCQ             // the CQ is void, or frozen
-	causeDevice         // the device is in error, or frozen
+	causeCQ             // the CQ is void, or a freeze is suspected
+	causeFreeze         // a freeze is suspected again
+	causeDevice         // the device is in error, or a verb hangs
 	causeDown           // the device is let go
 	causeUp             // the device is there
 	causeGaveUp         // the device is not waited for
 	causeOrderQP        // the operator's word
 	causeOrderCQ        //
-	causeDone           // the operation succeeded; a query: found in RTS
+	causeDone           // the operation succeeded; a query: found in RTS; a proof: not frozen
 	causeFoundSQE       // the query found SQE
 	causeFoundBad       // the query found ERR or a state that nobody asked for
+	causeProven         // the proof found the device frozen
 	causeFailed         // the operation failed
 	causeTimeout        // the operation has not ended in time
 	causeDue            // the pause is over
-	causeRepeated       // the rung's budget is spent
+	causeRepeated       // the rung's budget is spent; a query: that of finding RTS
 	causeAttached       // by the shell
 	causeStopped        // by the shell
 	numCause
@@ -62,6 +66,7 @@ const (
 // most the bound of a verb that is stuck.
 const (
 	queryLimit    = time.Second      // one verb
+	proveLimit    = 4 * time.Second  // a QP and a CQ made and destroyed, three probes of 250 ms
 	resetLimit    = time.Second      // three verbs and the receives
 	recreateLimit = 2 * time.Second  // destroy and create besides
 	rebuildLimit  = 3 * time.Second  // two CQs besides
@@ -80,6 +85,7 @@ var states = [numState]struct {
 	Idle:       {"idle", RungNone, 0},
 	Healthy:    {"healthy", RungNone, 0},
 	Querying:   {"querying", RungNone, queryLimit},
+	Proving:    {"proving", RungNone, proveLimit},
 	Resuming:   {"resuming", RungResumeQP, queryLimit},
 	Resetting:  {"resetting", RungResetQP, resetLimit},
 	Recreating: {"recreating", RungRecreateQP, recreateLimit},
@@ -116,7 +122,8 @@ type row struct {
 }
 
 // rows are all transitions. A scope enters at its own rung (R1, R2), and a rung
-// that fails leads to the next one (R6). Two more are not listed: Stopped leads
+// that fails leads to the next one (R6). Proving is a question that is asked at the CQ
+// rung: if it cannot be asked, that rung has failed. Two more are not listed: Stopped leads
 // from everywhere to Idle, and a state that lacks a row for a cause absorbs it. A
 // cause from outside that meets an operation is kept until that one has ended, if
 // it leads to a higher rung, and is absorbed otherwise: there are never two on
@@ -128,6 +135,7 @@ var rows = []row{
 	{Healthy, causeSuspect, Querying},
 	{Healthy, causeOrderQP, Resetting},
 	{Healthy, causeCQ, Rebuilding},
+	{Healthy, causeFreeze, Proving},
 	{Healthy, causeOrderCQ, Rebuilding},
 	{Healthy, causeDevice, Asking},
 	{Healthy, causeDown, Releasing},
@@ -137,11 +145,22 @@ var rows = []row{
 	{Querying, causeFoundBad, Resetting},
 	{Querying, causeFailed, Resetting},
 	{Querying, causeTimeout, Resetting},
+	{Querying, causeRepeated, Resetting},
 	{Querying, causeOrderQP, Resetting},
 	{Querying, causeCQ, Rebuilding},
 	{Querying, causeOrderCQ, Rebuilding},
 	{Querying, causeDevice, Asking},
 	{Querying, causeDown, Releasing},
+
+	{Proving, causeDone, Rebuilding},
+	{Proving, causeProven, Asking},
+	{Proving, causeFailed, Asking},
+	{Proving, causeTimeout, Asking},
+	{Proving, causeOrderQP, Resetting},
+	{Proving, causeCQ, Rebuilding},
+	{Proving, causeOrderCQ, Rebuilding},
+	{Proving, causeDevice, Asking},
+	{Proving, causeDown, Releasing},
 
 	{Resuming, causeDone, Healthy},
 	{Resuming, causeFailed, Resetting},

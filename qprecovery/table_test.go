@@ -58,8 +58,12 @@ func mustHear(s State, on cause) bool {
 		return s.operating()
 	case causeFoundSQE, causeFoundBad:
 		return s == Querying
+	case causeProven:
+		return s == Proving
+	case causeFreeze:
+		return s == Healthy
 	case causeRepeated:
-		return s >= Resuming && s <= Rebuilding
+		return s >= Resuming && s <= Rebuilding || s == Querying
 	case causeDue:
 		return s == Pausing || s == Asking
 	case causeCQ, causeOrderCQ:
@@ -183,6 +187,7 @@ func TestR22Same(t *testing.T) {
 		"port":   func(i *Identity) { i.PortGUID[7]++ },
 		"system": func(i *Identity) { i.SysImageGUID[0]++ },
 		"pci":    func(i *Identity) { i.PCIAddr = "" },
+		"parent": func(i *Identity) { i.Parent = "br0" },
 	} {
 		id := same
 		if change(&id); same.Same(id) {

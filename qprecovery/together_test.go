@@ -147,7 +147,7 @@ func (h *host) harm() {
 	case 0, 1:
 		h.tell(w, Fault{Gen: w.l.gens.last, Class: Class(rapid.IntRange(0, int(NumClass)-1).Draw(h.t, "class"))})
 	case 2:
-		h.tell(w, Frozen{Gen: w.l.gens.last, Reason: rapid.SampledFrom(freezes).Draw(h.t, "freeze")})
+		h.tell(w, Suspected{Gen: w.l.gens.last})
 	case 3:
 		h.device(Fault{Gen: h.dev.d.Gen(), Class: ClassDeviceError})
 	case 4:

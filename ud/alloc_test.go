@@ -95,6 +95,7 @@ func TestTxAllocatesNothing(t *testing.T) {
 		"slow path": frame(macB, macA, ipoib.EtherTypeARP, make([]byte, 28)),
 		"runt":      toB(60)[:20],
 		"too long":  toB(testMTU + 1),
+		"hidden ND": frame(macB, macA, ipoib.EtherTypeIPv6, behind(ns6("fe80::2"), 60)),
 		"ethertype": frame(macB, macA, 0x8100, make([]byte, 60)),
 	} {
 		for _, n := range []int{1, batch} {
@@ -129,6 +130,7 @@ func TestRxAllocatesNothing(t *testing.T) {
 		"ethertype": msg(0x8847, make([]byte, 60)),
 		"malformed": msg(ipoib.EtherTypeIPv4, nil),
 		"too long":  fromB(testMTU + 1),
+		"hidden ND": msg(ipoib.EtherTypeIPv6, behind(ns6("fe80::1"), 60)),
 	} {
 		for _, n := range []int{1, batch} {
 			b, round := newRxLoop(t, m, n)

@@ -25,11 +25,12 @@ type txRules struct {
 //  2. asks for segmentation or a checksum, which was never offered: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload above the MTU: TooLong
-//  5. no snapshot: NoPeers
-//  6. source address that the snapshot does not let pass: slow path
-//  7. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  8. group destination: the IP destination's group, else the broadcast group
-//  9. unicast destination
+//  5. ND behind extension headers, which is not translated: HiddenND
+//  6. no snapshot: NoPeers
+//  7. source address that the snapshot does not let pass: slow path
+//  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  9. group destination: the IP destination's group, else the broadcast group
+//  10. unicast destination
 //
 // A destination that the snapshot does not have goes to the slow path.
 func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
@@ -59,6 +60,8 @@ func (r *txRules) check(frame []byte) Reason {
 		return EtherType
 	case len(frame)-txPayload > r.mtu:
 		return TooLong
+	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
+		return HiddenND
 	case r.peers == nil:
 		return NoPeers
 	}
@@ -103,6 +106,12 @@ func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 	default:
 		return false
 	}
+}
+
+// hidesND reports whether a packet's body may carry link addresses where they
+// cannot be translated.
+func hidesND(typ ipoib.EtherType, payload []byte) bool {
+	return typ == ipoib.EtherTypeIPv6 && ipoib.HidesND(payload)
 }
 
 func etherTypeOf(ether []byte) ipoib.EtherType {

@@ -76,6 +76,7 @@ type fakeQP struct {
 	auto           bool
 	refuse         error // of the next posts, after refuseAfter were taken
 	refuseAfter    int
+	invalid        func(*hca.SendWR) bool // refused by itself
 	sends, recvs   []posted
 	sendCalls      int
 }
@@ -97,6 +98,11 @@ func (q *fakeQP) room(n, used int) (int, error) {
 func (q *fakeQP) PostSend(wrs []hca.SendWR) (int, error) {
 	q.sendCalls++
 	n, err := q.room(len(wrs), len(q.sends))
+	for i := 0; q.invalid != nil && i < n; i++ {
+		if q.invalid(&wrs[i]) {
+			n, err = i, &hca.VerbError{Verb: "post_send", Err: hca.ErrInvalid}
+		}
+	}
 	for i := range n {
 		w := &wrs[i]
 		q.sends = append(q.sends, posted{w.ID, w.SGList[0], w.UD, w.Flags&hca.SendSignaled != 0})

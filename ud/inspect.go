@@ -30,10 +30,11 @@ type message struct {
 //  2. no GRH flag: NoGRH; a GRH area of no known layout: BadGRH
 //  3. a probe of our own: Probed; not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload above the MTU: TooLong
-//  5. no snapshot: NoPeers
-//  6. our own address: OwnMulticast
-//  7. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  8. no IP header of the version that the type says: Malformed
+//  5. ND behind extension headers, which is not translated: HiddenND
+//  6. no snapshot: NoPeers
+//  7. our own address: OwnMulticast
+//  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  9. no IP header of the version that the type says: Malformed
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -77,6 +78,8 @@ func (r *rxRules) check(m *message, payload []byte) Reason {
 		return EtherType
 	case len(payload) > r.mtu:
 		return TooLong
+	case hidesND(m.typ, payload):
+		return HiddenND
 	case r.peers == nil:
 		return NoPeers
 	case r.peers.Self(m.from.GID, m.from.QPN):

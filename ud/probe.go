@@ -2,6 +2,7 @@ package ud
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"ipoibd/ud/ipoib"
 )
@@ -15,16 +16,19 @@ const (
 )
 
 // ProbeMessage returns the message of probe n, for [Tx.Inject] to the queue
-// pair's own address. What comes back is told by [Rx.Probed].
+// pair's own address. [Tx.Progress] reports when its send has completed.
 func ProbeMessage(n uint64) []byte {
 	msg := make([]byte, ipoib.HeaderLen, probeLen)
 	ipoib.PutHeader(msg, probeType)
 	return binary.BigEndian.AppendUint64(msg, n)
 }
 
-// probeNumber reads what ProbeMessage made.
-func probeNumber(msg []byte) uint64 {
-	return binary.BigEndian.Uint64(msg[ipoib.HeaderLen:probeLen])
+// probeNumber reads the number of a message of ProbeMessage.
+func probeNumber(msg []byte) (n uint64, ok bool) {
+	if len(msg) != probeLen || binary.BigEndian.Uint16(msg) != uint16(probeType) {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(msg[ipoib.HeaderLen:]), true
 }
 
 // isProbe reports whether a message is a probe of our own: from our address to
@@ -34,23 +38,47 @@ func (r *rxRules) isProbe(m *message) bool {
 		r.peers != nil && r.peers.Self(m.from.GID, m.from.QPN)
 }
 
-// Progress is how far a queue has come, over all queue pairs so far.
-type Progress struct {
-	Posted    uint64 // work requests
-	Completed uint64 // of them, with a completion
-	TakenBack uint64 // of them, dropped when their queue pair was detached
-}
-
-func (s *ringStats) progress() Progress {
-	return Progress{Posted: s.posts.Load(), Completed: s.completions.Load(), TakenBack: s.reset.Load()}
+// TxProgress is how far sends have come, over all queue pairs so far.
+type TxProgress struct {
+	Completed uint64 // posted, and ended by a completion
+	Waiting   int    // posted without a completion yet, or waiting to be posted
+	Refused   uint64 // the QP refused to take them, its queue not being full
+	Probed    uint64 // the latest probe whose send has completed; 0: none
 }
 
 // Progress may be called by any goroutine.
-func (t *Tx) Progress() Progress { return t.ring.stats.progress() }
+func (t *Tx) Progress() TxProgress {
+	return TxProgress{
+		Completed: t.ring.stats.completions.Load(), Waiting: t.Outstanding() + t.queued(),
+		Refused: t.tally[PostRefused].Load(), Probed: t.probe.done.Load(),
+	}
+}
 
-// Progress may be called by any goroutine.
-func (r *Rx) Progress() Progress { return r.ring.stats.progress() }
+// Completed returns how many receives have completed, over all queue pairs so far.
+// Any goroutine may call it.
+func (r *Rx) Completed() uint64 { return r.ring.stats.completions.Load() }
 
-// Probed returns the number of the probe that came back last, 0 before the
-// first. Any goroutine may call it.
-func (r *Rx) Probed() uint64 { return r.probed.Load() }
+// sentProbe follows the latest probe through the send queue.
+type sentProbe struct {
+	number uint64 // 0: none is under way
+	slot   uint32
+	done   atomic.Uint64 // the latest whose send has completed
+}
+
+// begin notes the message in a slot, if it is a probe.
+func (p *sentProbe) begin(slot uint32, msg []byte) {
+	if n, ok := probeNumber(msg); ok {
+		p.number, p.slot = n, slot
+	}
+}
+
+// end notes that a slot was released, by a completion or without one.
+func (p *sentProbe) end(slot uint32, completed bool) {
+	if p.number == 0 || slot != p.slot {
+		return
+	}
+	if completed {
+		p.done.Store(p.number)
+	}
+	p.number = 0
+}

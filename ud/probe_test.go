@@ -33,25 +33,56 @@ func TestR08ProbeIsOurOwnAlone(t *testing.T) {
 	}
 }
 
-func TestR08ProbeIsToldAndCounted(t *testing.T) {
+func TestR08ProbeThatCameBackIsCounted(t *testing.T) {
 	b := newRxBench(t, 64)
-	if n := b.Probed(); n != 0 {
-		t.Fatalf("probe %d before the first", n)
-	}
 	for _, n := range []uint64{1, 1 << 63} {
 		buf := b.qp.mr.at(b.qp.recvs[0].sge)
 		b.qp.receiveWC(ProbeMessage(n), gidA, hca.WC{SrcQPN: qpnA, Flags: hca.WCFlagGRH, ByteLen: hca.GRHLen + probeLen})
 		putGRH(buf, gidA, gidA)
 		b.pump(t)
-		if got := b.Probed(); got != n {
-			t.Errorf("probe %d came back as %d", n, got)
-		}
 	}
 	if c := counts(b.Counters()); c["rx_probe"] != 2 || c["rx_received"] != 2 || len(b.sink.frames) != 0 {
 		t.Errorf("%v, %d frames for the host", c, len(b.sink.frames))
 	}
 	checkAccounts(t, b.Counters())
-	if p := b.Progress(); p.Completed != 2 || p.Posted-p.Completed-p.TakenBack != uint64(b.Outstanding()) {
-		t.Errorf("progress %+v, %d outstanding", p, b.Outstanding())
+	if n := b.Completed(); n != 2 {
+		t.Errorf("%d completed", n)
 	}
+}
+
+// Tx reports a probe once its send has completed: not when it is posted, nor when
+// another send completes, nor when it is refused or taken back.
+func TestR08ProbeIsReportedOnceItsSendCompletes(t *testing.T) {
+	b := newTxBench(t, 128)
+	toSelf := hca.UDDest{AH: destB.AH, QPN: qpnA}
+	want := func(what string, probed uint64) {
+		t.Helper()
+		if got := b.Progress().Probed; got != probed {
+			t.Errorf("%s: probe %d, want %d", what, got, probed)
+		}
+	}
+	b.src.add(toB(100))
+	b.pump(t)
+	b.Inject(toSelf, ProbeMessage(5))
+	b.pump(t)
+	want("posted", 0)
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	want("a send before it completed", 0)
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	want("completed", 5)
+	b.qp.invalid = func(w *hca.SendWR) bool { return w.UD.QPN == qpnA }
+	b.Inject(toSelf, ProbeMessage(6))
+	b.pump(t)
+	b.src.add(toB(100)) // in the slot of the probe
+	b.pump(t)
+	b.qp.completeSends(1, hca.WCSuccess)
+	b.pump(t)
+	want("refused", 5)
+	b.qp.invalid = nil
+	b.Inject(toSelf, ProbeMessage(7))
+	b.pump(t)
+	b.Detach()
+	want("taken back", 5)
 }

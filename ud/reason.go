@@ -20,6 +20,7 @@ const (
 	Offload      // virtio header that asks for segmentation or a checksum
 	EtherType    // a protocol that IPoIB does not carry
 	TooLong      // payload above the interface's MTU
+	HiddenND     // ND behind an IPv6 extension header, or a chain of them that may end in ND
 	NoPeers      // no snapshot published yet
 	SlowPathFull // the slow path refused it
 	InjectFull   // the inject queue is full
@@ -41,7 +42,7 @@ var reasonNames = [numReason]string{
 	SlowPathed: "slow_path", Probed: "probe",
 
 	Truncated: "drop_truncated", Runt: "drop_runt", Offload: "drop_offload", EtherType: "drop_ethertype",
-	TooLong: "drop_too_long", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
+	TooLong: "drop_too_long", HiddenND: "drop_hidden_nd", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
 	InjectFull: "drop_inject_full", NoQP: "drop_no_qp", PostRefused: "drop_post_refused", Reset: "drop_reset", Held: "drop_held",
 	NoGRH: "drop_no_grh", BadGRH: "drop_bad_grh", OwnMulticast: "drop_own_multicast",
 	Malformed: "drop_malformed", SinkRefused: "drop_sink_refused",
@@ -59,11 +60,11 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
+		Truncated, Runt, Offload, EtherType, TooLong, HiddenND, NoPeers, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,
-		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, NoPeers, OwnMulticast, Malformed, SlowPathFull, SinkRefused,
+		Truncated, Runt, NoGRH, BadGRH, EtherType, TooLong, HiddenND, NoPeers, OwnMulticast, Malformed, SlowPathFull, SinkRefused,
 	}
 )
 

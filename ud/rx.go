@@ -7,9 +7,12 @@ import (
 	"ipoibd/hca"
 )
 
+// MinRxSlots is one batch: Pump posts the receives of a batch again at once.
+const MinRxSlots = batch
+
 // RxConfig is what a Rx is made from.
 type RxConfig struct {
-	Slots     int     // at least 64, at most the QP's receive queue depth
+	Slots     int     // at least MinRxSlots, at most the QP's receive queue depth
 	PortMTU   hca.MTU // the port's largest MTU: what a peer can send at most
 	MTU       int     // the interface's MTU in bytes of IP packet; see SetMTU
 	Sink      Sink
@@ -23,7 +26,7 @@ type RxConfig struct {
 func (c *RxConfig) MRLen() int { return c.Slots * RxStride(c.PortMTU) }
 
 func (c *RxConfig) check() error {
-	if c.Slots < batch || !c.PortMTU.Valid() || c.MTU <= 0 || c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
+	if c.Slots < MinRxSlots || !c.PortMTU.Valid() || c.MTU <= 0 || c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
 		return fmt.Errorf("make rx of %d slots, MTU %d of %d: %w", c.Slots, c.MTU, c.PortMTU, hca.ErrInvalid)
 	}
 	return nil
@@ -44,7 +47,6 @@ type Rx struct {
 
 	tally  tally
 	failed statuses
-	probed atomic.Uint64
 
 	scratch rxScratch
 }

@@ -107,9 +107,6 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 	if reason == Delivered {
 		return m.ethernet(buf, virtioOf(wc.Flags))
 	}
-	if reason == Probed {
-		r.probed.Store(probeNumber(buf[rxMessage:m.end]))
-	}
 	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
 		reason = SlowPathFull
 	}

@@ -13,8 +13,8 @@ const (
 	// signalEvery bounds how many sends in a row ask for no completion; the
 	// last of a batch always asks, so that no slot waits for later traffic.
 	signalEvery = 16
-	// minTxSlots leaves room for two batches: one posted, one being read.
-	minTxSlots = 2 * batch
+	// MinTxSlots leaves room for two batches: one posted, one being read.
+	MinTxSlots = 2 * batch
 	// stallWait bounds a wait for completions, so that a message of the slow
 	// path or the owner's command is not held up longer than that.
 	stallWait = 10 * time.Millisecond
@@ -25,7 +25,7 @@ const (
 
 // TxConfig is what a Tx is made from.
 type TxConfig struct {
-	Slots     int // at least 128, at most the QP's send queue depth
+	Slots     int // at least MinTxSlots, at most the QP's send queue depth
 	MaxMTU    int // bytes of IP packet that the interface's MTU never exceeds
 	MTU       int // the interface's MTU now; see SetMTU
 	Scope     uint8
@@ -40,7 +40,7 @@ type TxConfig struct {
 func (c *TxConfig) MRLen() int { return c.Slots * TxStride(c.MaxMTU) }
 
 func (c *TxConfig) check() error {
-	if c.Slots < minTxSlots || c.MTU <= 0 || c.MaxMTU < c.MTU || c.Source == nil || c.SlowPath == nil || c.Peers == nil {
+	if c.Slots < MinTxSlots || c.MTU <= 0 || c.MaxMTU < c.MTU || c.Source == nil || c.SlowPath == nil || c.Peers == nil {
 		return fmt.Errorf("make tx of %d slots, MTU %d of %d: %w", c.Slots, c.MTU, c.MaxMTU, hca.ErrInvalid)
 	}
 	return nil
@@ -62,6 +62,7 @@ type Tx struct {
 	seq    uint         // sends described
 	inject injectQueue
 	grace  grace
+	probe  sentProbe
 	nudge  *time.Timer // wakes a read while sends are outstanding
 
 	tally   tally
@@ -134,6 +135,7 @@ func (t *Tx) Detach() int {
 	n := t.ring.reset() + len(t.wrs) + t.inject.setOpen(false)
 	t.tally.add(Reset, n)
 	t.qp, t.cq = nil, nil
+	t.probe.number = 0
 	t.order.clear()
 	t.setWaiting(0)
 	clear(t.dest)

@@ -197,13 +197,40 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.checkRing(t)
 }
 
-func TestTxDropsWhatTheQPRefuses(t *testing.T) {
+// A request that the QP refuses as invalid is dropped alone: first, last and in the
+// middle of a batch, and all but one.
+func TestTxDropsARefusedRequestAlone(t *testing.T) {
+	for _, refused := range [][]int{{0}, {9}, {4}, {0, 4, 5, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}} {
+		b := newTxBench(t, 128)
+		for i := range 10 {
+			b.src.add(toB(100 + i))
+		}
+		b.qp.invalid = func(w *hca.SendWR) bool {
+			return slices.Contains(refused, int(w.SGList[0].Length)-ipoib.HeaderLen-100)
+		}
+		if err := b.Pump(); err != nil {
+			t.Fatalf("%v: %v", refused, err)
+		}
+		n := uint64(len(refused))
+		checkCounts(t, b.Counters(), map[string]uint64{
+			"tx_read": 10, "tx_posts": 10 - n, "tx_outstanding": 10 - n, "tx_drop_post_refused": n,
+		})
+		if p := b.Progress(); p.Refused != n || p.Waiting != int(10-n) {
+			t.Errorf("%v: %+v", refused, p)
+		}
+		b.checkRing(t)
+	}
+}
+
+// A QP of a device that has failed ends the pump, and all that is described is
+// dropped.
+func TestTxEndsWithTheDevice(t *testing.T) {
 	b := newTxBench(t, 128)
 	for range 10 {
 		b.src.add(toB(100))
 	}
-	b.qp.refuse, b.qp.refuseAfter = &hca.VerbError{Verb: "post_send", Err: hca.ErrInvalid}, 4
-	if err := b.Pump(); !errors.Is(err, hca.ErrInvalid) {
+	b.qp.refuse, b.qp.refuseAfter = &hca.VerbError{Verb: "post_send", Err: hca.ErrIO}, 4
+	if err := b.Pump(); !errors.Is(err, hca.ErrIO) {
 		t.Fatalf("error %v", err)
 	}
 	checkCounts(t, b.Counters(), map[string]uint64{

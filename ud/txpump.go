@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,9 +16,9 @@ import (
 //
 // It returns ErrDetached at once while no QP is attached, so a short recovery
 // leaves the host's frames in the source. Any other error is that of the source,
-// the CQ (hca.ErrCQ) or the QP (hca.ErrInvalid, hca.ErrIO), wrapped: the owner
-// lets recovery decide before it calls Pump again. Frames that the QP refused
-// were dropped and counted.
+// the CQ (hca.ErrCQ) or the QP (hca.ErrIO), wrapped: the owner lets recovery decide
+// before it calls Pump again. A frame that the QP refuses with hca.ErrInvalid is
+// dropped and counted (PostRefused), and ends nothing.
 func (t *Tx) Pump() error {
 	if t.qp == nil {
 		return ErrDetached
@@ -81,6 +82,7 @@ func (t *Tx) blocked() bool { return len(t.wrs) > 0 || len(t.ring.free) == 0 }
 func (t *Tx) describeMessage(m *injected) {
 	slot := t.ring.take()
 	n := copy(t.ring.bytes(slot)[txMessage:], m.msg)
+	t.probe.begin(slot, m.msg)
 	t.describe(slot, n, m.to)
 	*m = injected{}
 }
@@ -153,17 +155,47 @@ func (t *Tx) describe(slot uint32, n int, to hca.UDDest) {
 	t.wrs = append(t.wrs, wr)
 }
 
-// post posts what is described. What a full queue leaves stays described.
+// post posts what is described. A full queue leaves the rest described; a request
+// that the QP refuses as invalid is dropped alone, and the rest goes on. If that was
+// the last of a batch, the sends before it are accounted for by the next send's
+// completion.
 func (t *Tx) post() error {
-	if len(t.wrs) == 0 {
-		return nil
+	for len(t.wrs) > 0 {
+		t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
+		n, err := t.qp.PostSend(t.wrs)
+		for i := range n {
+			slot := uint32(t.wrs[i].ID)
+			t.ring.post(slot)
+			t.order.push(slot)
+		}
+		t.setWaiting(copy(t.wrs, t.wrs[n:]))
+		switch {
+		case err == nil || errors.Is(err, hca.ErrQueueFull):
+			return nil
+		case errors.Is(err, hca.ErrInvalid) && len(t.wrs) > 0:
+			t.refuse(1)
+		default:
+			left := len(t.wrs)
+			t.refuse(left)
+			return fmt.Errorf("post %d sends: %w", left, err)
+		}
 	}
-	t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
-	n, err := t.qp.PostSend(t.wrs)
+	return nil
+}
+
+// refuse drops the first n descriptors.
+func (t *Tx) refuse(n int) {
 	for i := range n {
 		slot := uint32(t.wrs[i].ID)
-		t.ring.post(slot)
-		t.order.push(slot)
+		t.probe.end(slot, false)
+		t.ring.give(slot)
 	}
-	return t.settlePost(n, err)
+	t.tally.add(PostRefused, n)
+	t.setWaiting(copy(t.wrs, t.wrs[n:]))
+}
+
+// setWaiting keeps the first n descriptors.
+func (t *Tx) setWaiting(n int) {
+	t.wrs = t.wrs[:n]
+	t.waiting.Store(int64(n))
 }

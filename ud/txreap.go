@@ -1,34 +1,11 @@
 package ud
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"ipoibd/hca"
 )
-
-// settlePost keeps what a full queue did not take and drops what was refused
-// otherwise.
-func (t *Tx) settlePost(n int, err error) error {
-	left := copy(t.wrs, t.wrs[n:])
-	if err == nil || errors.Is(err, hca.ErrQueueFull) {
-		t.setWaiting(left)
-		return nil
-	}
-	for i := range left {
-		t.ring.give(uint32(t.wrs[i].ID))
-	}
-	t.tally.add(PostRefused, left)
-	t.setWaiting(0)
-	return fmt.Errorf("post %d sends: %w", left, err)
-}
-
-// setWaiting keeps the first n descriptors.
-func (t *Tx) setWaiting(n int) {
-	t.wrs = t.wrs[:n]
-	t.waiting.Store(int64(n))
-}
 
 // await arms the CQ and waits for a completion, no longer than until.
 func (t *Tx) await(until time.Time) error {
@@ -84,6 +61,7 @@ func (t *Tx) complete(wc *hca.WC) {
 func (t *Tx) release() uint32 {
 	slot := t.order.pop()
 	t.ring.complete(slot)
+	t.probe.end(slot, true)
 	t.ring.give(slot)
 	return slot
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/inventory"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/rdma"
 )
 
@@ -47,11 +48,11 @@ func printEntries(out io.Writer, entries []inventory.Entry) error {
 	for i := range entries {
 		e := &entries[i]
 		if len(e.Ports) == 0 {
-			fmt.Fprintf(w, "%s\t%s\t-\t-\t-\t%s\t-\tno\n", e.Name, e.Kind, place(e))
+			terminal.Fprintf(w, "%s\t%s\t-\t-\t-\t%s\t-\tno\n", e.Name, e.Kind, place(e))
 		}
 		for _, p := range e.Ports {
 			usable := yesNo(len(e.Trouble)+len(p.Trouble) == 0)
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, p.Num, p.State, p.LinkLayer, place(e), gidsText(p.GIDs), usable)
+			terminal.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, p.Num, p.State, p.LinkLayer, place(e), gidsText(p.GIDs), usable)
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -90,15 +91,15 @@ func printTroubles(out io.Writer, entries []inventory.Entry) {
 	for i := range entries {
 		e := &entries[i]
 		for _, t := range e.Trouble {
-			fmt.Fprintf(out, "%s: %s\n", e.Name, t)
+			terminal.Fprintf(out, "%s: %s\n", e.Name, t)
 		}
 		for _, p := range e.Ports {
 			for _, t := range p.Trouble {
-				fmt.Fprintf(out, "%s port %d: %s\n", e.Name, p.Num, t)
+				terminal.Fprintf(out, "%s port %d: %s\n", e.Name, p.Num, t)
 			}
 		}
 		if len(e.Users) > 0 {
-			fmt.Fprintf(out, "%s is in use by %s\n", e.Name, strings.Join(e.Users, ", "))
+			terminal.Fprintf(out, "%s is in use by %s\n", e.Name, strings.Join(e.Users, ", "))
 		}
 	}
 }

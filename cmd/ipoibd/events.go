@@ -12,6 +12,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
 // eventsFlags are the flags of events.
@@ -50,7 +51,7 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 	var last uint64
 	err := control.GetEvents(cmd.Context(), f.control, 0, f.follow, func(e journal.Entry) error {
 		if last != 0 && e.Seq > last+1 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d entries went by unread\n", e.Seq-last-1)
+			terminal.Fprintf(cmd.ErrOrStderr(), "%d entries went by unread\n", e.Seq-last-1)
 		}
 		last = e.Seq
 		if !f.wants(e.Scope) {
@@ -90,7 +91,7 @@ func (f *eventsFlags) wants(scope string) bool {
 // printEntry writes an entry as a line of columns. Their widths are those of the
 // longest names, since a follower cannot wait for the longest that comes.
 func printEntry(out io.Writer, e journal.Entry) error {
-	_, err := fmt.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
+	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
 		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Scope, e.Kind, e.Rung, entryText(e))
 	return err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/faults"
 )
 
@@ -35,7 +35,7 @@ func faultCommand() *cobra.Command {
 			q.Kind = args[0]
 			done, err := control.PostFault(cmd.Context(), path, q)
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s is set on device %s\n", done.Kind, done.Device)
+				terminal.Fprintf(cmd.OutOrStdout(), "%s is set on device %s\n", done.Kind, done.Device)
 			}
 			return err
 		},
@@ -49,7 +49,7 @@ func faultCommand() *cobra.Command {
 func bindFault(cmd *cobra.Command, q *control.FaultRequest) {
 	cmd.Flags().IntVar(&q.After, "after", 0, "occasions that pass before it strikes")
 	cmd.Flags().IntVar(&q.Count, "count", 0, "occasions that it strikes (default 1)")
-	cmd.Flags().StringVar(&q.Verb, "verb", "", "of verb_hangs: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
+	cmd.Flags().StringVar(&q.Verb, "verb", "", "of verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
 	cmd.Flags().StringVar(&q.Device, "device", "", "the device (default: the only one)")
 }
 
@@ -76,7 +76,7 @@ func completeKind(_ *cobra.Command, args []string, _ string) ([]cobra.Completion
 func listKinds(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, k := range control.FaultKinds() {
-		fmt.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
+		terminal.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
 	}
 	return w.Flush()
 }

@@ -4,19 +4,30 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
 // version is set by the linker.
 var version = "devel"
 
 func main() {
-	if err := rootCommand().Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "ipoibd:", err)
+	root := rootCommand()
+	root.SetOut(terminal.Writer{W: os.Stdout})
+	root.SetErr(terminal.Writer{W: os.Stderr})
+	if err := root.Execute(); err != nil {
+		report(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// report prints the error with which the program ends.
+func report(out io.Writer, err error) {
+	fmt.Fprintln(out, "ipoibd:", terminal.Lines(err.Error()))
 }
 
 func rootCommand() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/qprecovery"
 )
 
@@ -19,11 +20,11 @@ func printRecovery(w io.Writer, r *control.Recovery, now time.Time) {
 		return
 	}
 	if !r.Since.IsZero() {
-		fmt.Fprintf(w, "  recovery\t%s\n", underWay(r, now))
+		terminal.Fprintf(w, "  recovery\t%s\n", underWay(r, now))
 	}
 	if len(r.Rungs) > 0 {
-		fmt.Fprintf(w, "  rungs\t%s\n", counted(r.Rungs, qprecovery.NumRung))
-		fmt.Fprintf(w, "  reasons\t%s\n", counted(r.Reasons, qprecovery.NumReason))
+		terminal.Fprintf(w, "  rungs\t%s\n", counted(r.Rungs, qprecovery.NumRung))
+		terminal.Fprintf(w, "  reasons\t%s\n", counted(r.Reasons, qprecovery.NumReason))
 		printLast(w, r.History, now)
 	}
 }
@@ -53,7 +54,7 @@ func until(what string, at, now time.Time) string {
 func printLast(w io.Writer, history []control.RecoveryRecord, now time.Time) {
 	for _, r := range slices.Backward(history) {
 		if !r.End.IsZero() {
-			fmt.Fprintf(w, "  last recovery\t%s\n", lastText(r, now))
+			terminal.Fprintf(w, "  last recovery\t%s\n", lastText(r, now))
 			return
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -88,9 +87,11 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	lines := logline.New(os.Stderr, format)
+	lines := logline.New(cmd.ErrOrStderr(), format)
 	defer lines.Close()
-	log := slog.New(format(lines))
+	limited := logline.Limit(format(lines))
+	defer limited.Flush()
+	log := slog.New(limited)
 	slog.SetDefault(log) // for what libraries have to say
 	cfg, err := f.configuration(cmd.Flags())
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca"
 )
 
@@ -44,7 +45,7 @@ func statusCommand() *cobra.Command {
 // out, and ages are those at the time now.
 func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second))
+	terminal.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second))
 	for i := range s.Devices {
 		printDevice(w, &s.Devices[i], now)
 	}
@@ -55,23 +56,23 @@ func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 }
 
 func printDevice(w io.Writer, d *control.Device, now time.Time) {
-	fmt.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), deviceState(d))
+	terminal.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), deviceState(d))
 	printRecovery(w, d.Recovery, now)
 	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 1) {
-		fmt.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
+		terminal.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
 	}
 	if d.State != control.StateOpen {
 		return
 	}
-	fmt.Fprintf(w, "  %s\t%s\n", d.Kind, hcaText(d))
+	terminal.Fprintf(w, "  %s\t%s\n", d.Kind, hcaText(d))
 	for i := range d.Ports {
 		printPort(w, i+1, &d.Ports[i])
 	}
 	if d.Peers != nil {
-		fmt.Fprintf(w, "  peers\t%s\n", peersText(d))
+		terminal.Fprintf(w, "  peers\t%s\n", peersText(d))
 	}
 	if d.Notice != "" {
-		fmt.Fprintf(w, "  notice\t%s\n", d.Notice)
+		terminal.Fprintf(w, "  notice\t%s\n", d.Notice)
 	}
 	printCounters(w, d.Counters)
 }
@@ -89,10 +90,10 @@ func hcaText(d *control.Device) string {
 }
 
 func printPort(w io.Writer, num int, p *hca.PortAttr) {
-	fmt.Fprintf(w, "  port %d\t%s, MTU %d, %s\n", num, p.State, p.ActiveMTU, p.LinkLayer)
+	terminal.Fprintf(w, "  port %d\t%s, MTU %d, %s\n", num, p.State, p.ActiveMTU, p.LinkLayer)
 	for i, g := range p.GIDs {
 		if !g.GID.IsZero() {
-			fmt.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
+			terminal.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
 		}
 	}
 }
@@ -147,27 +148,27 @@ func deviceState(d *control.Device) string {
 }
 
 func printInterface(w io.Writer, f *control.Interface, now time.Time) {
-	fmt.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
+	terminal.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
 	printRecovery(w, f.Recovery, now)
 	if f.LastError != "" && f.LastError != f.Reason {
-		fmt.Fprintf(w, "  last error\t%s\n", f.LastError)
+		terminal.Fprintf(w, "  last error\t%s\n", f.LastError)
 	}
 	if f.MAC == "" {
 		return // it has ended, or does not answer
 	}
-	fmt.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %s, on port %d of %s\n", f.MAC, f.MTU, onOff(f.Carrier), f.Port, f.Device)
+	terminal.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %s, on port %d of %s\n", f.MAC, f.MTU, onOff(f.Carrier), f.Port, f.Device)
 	if f.HostMAC != f.MAC {
-		fmt.Fprintf(w, "  behind it\tMAC %s\n", f.HostMAC)
+		terminal.Fprintf(w, "  behind it\tMAC %s\n", f.HostMAC)
 	}
 	if q := f.QP; q != nil {
-		fmt.Fprintf(w, "  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s\n", q.QPN, q.State, uint16(q.PKey), uint32(q.QKey), q.GID)
-		fmt.Fprintf(w, "  CQs\tsend %s, receive %s\n", q.SendCQ, q.RecvCQ)
+		terminal.Fprintf(w, "  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s\n", q.QPN, q.State, uint16(q.PKey), uint32(q.QKey), q.GID)
+		terminal.Fprintf(w, "  CQs\tsend %s, receive %s\n", q.SendCQ, q.RecvCQ)
 	}
 	for _, g := range f.Groups {
-		fmt.Fprintf(w, "  group\t%s by %s\n", g.MGID, g.Attach)
+		terminal.Fprintf(w, "  group\t%s by %s\n", g.MGID, g.Attach)
 	}
 	for _, p := range f.Peers {
-		fmt.Fprintf(w, "  peer %s\t%s, QP %s, AH %s, %s\n", p.MAC, p.GID, p.QPN, p.Handle, strings.Join(p.IPs, " "))
+		terminal.Fprintf(w, "  peer %s\t%s, QP %s, AH %s, %s\n", p.MAC, p.GID, p.QPN, p.Handle, strings.Join(p.IPs, " "))
 	}
 	printCounters(w, f.Counters)
 	printCounters(w, f.Kernel)
@@ -183,7 +184,7 @@ func onOff(on bool) string {
 func printCounters(w io.Writer, cs []hca.Counter) {
 	for _, c := range cs {
 		if c.Value != 0 {
-			fmt.Fprintf(w, "  %s\t%d\n", c.Name, c.Value)
+			terminal.Fprintf(w, "  %s\t%d\n", c.Name, c.Value)
 		}
 	}
 }

@@ -181,6 +181,8 @@ func closeEnds(t *testing.T, r *rig) {
 	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
 	r.wantErr("WriteBatch", err, link.ErrClosed)
 	r.wantErr("SetCarrier", r.dev.SetCarrier(true), link.ErrClosed)
+	_, err = r.dev.Inspect()
+	r.wantErr("Inspect", err, link.ErrClosed)
 	_, err = r.dev.State()
 	r.wantErr("State", err, link.ErrClosed)
 	_, err = r.dev.Watch(t.Context())
@@ -270,7 +272,75 @@ func deletionIsTold(t *testing.T, r *rig) {
 	_, err = r.dev.Counters()
 	r.wantErr("Counters", err, link.ErrGone)
 	r.wantErr("SetCarrier", r.dev.SetCarrier(true), link.ErrGone)
+	_, err = r.dev.Inspect()
+	r.wantErr("Inspect", err, link.ErrGone)
 	r.ok(r.dev.Close())
+}
+
+func inspectRestores(t *testing.T, r *rig) {
+	r.running()
+	mac := r.state().MAC
+	r.inspect()
+	q := r.host.Attach()
+	for what, change := range map[link.Property]func(){
+		link.PropertyMAC:         func() { r.host.SetMAC([6]byte{2, 9}) },
+		link.PropertyCarrier:     func() { q.SetCarrier(false) },
+		link.PropertyHeader:      func() { q.SetHeaderLen(12) },
+		link.PropertyPersistence: func() { q.SetPersistent(false) },
+	} {
+		change()
+		r.inspect(what)
+		r.inspect()
+	}
+	if s := r.state(); s.MAC != mac || !s.Carrier {
+		t.Errorf("state = %+v, want MAC % x and carrier", s, mac)
+	}
+	q.Detach()
+	r.host.Send(frame(0, 60))
+	r.wantFrames(r.read(1, 1), withHeader(frame(0, 60)))
+
+	q = r.host.Attach()
+	r.ok(r.dev.SetCarrier(false))
+	q.SetCarrier(true)
+	r.inspect(link.PropertyCarrier)
+	if s := r.state(); s.Carrier {
+		t.Error("a carrier that was raised by another process stays")
+	}
+	q.Detach()
+}
+
+func inspectCounts(_ *testing.T, r *rig) {
+	r.running()
+	ch, err := r.dev.Watch(r.t.Context())
+	r.ok(err)
+	r.awaitOn(ch, "no foreign queue", func(s link.State) bool { return s.Foreign == 0 })
+	a := r.host.Attach()
+	r.awaitOn(ch, "a foreign queue", func(s link.State) bool { return s.Foreign == 1 })
+	b := r.host.Attach()
+	if n := r.inspect().Foreign; n != 2 {
+		r.t.Errorf("%d foreign queues, want 2", n)
+	}
+	a.Detach()
+	b.Detach()
+	r.awaitOn(ch, "no foreign queue any more", func(s link.State) bool { return s.Foreign == 0 })
+	if n := r.inspect().Foreign; n != 0 {
+		r.t.Errorf("%d foreign queues, want none", n)
+	}
+}
+
+// inspect wants an inspection to find exactly these properties changed.
+func (r *rig) inspect(want ...link.Property) link.Findings {
+	r.t.Helper()
+	f, err := r.dev.Inspect()
+	r.ok(err)
+	got := []link.Property{}
+	for _, c := range f.Restored {
+		got = append(got, c.What)
+	}
+	if !slices.Equal(got, want) {
+		r.t.Errorf("restored %v, want %v", f.Restored, want)
+	}
+	return f
 }
 
 // noAllocation measures batches of the device alone: what a fake's host needs

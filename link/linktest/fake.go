@@ -30,13 +30,21 @@ type Fake struct {
 	gone     chan struct{} // closed by Delete
 
 	mu       sync.Mutex
-	carrier  bool
+	own, now device // as the device's user set it, and as it is
 	state    link.State
 	count    link.Counters
 	watchers map[chan link.State]struct{}
 	ended    sync.WaitGroup
 
 	published link.State // what the watchers were told last
+}
+
+// device is what Inspect restores, but for the owner.
+type device struct {
+	mac        [6]byte // of own alone; the present one is in the state
+	carrier    bool
+	headerLen  int
+	persistent bool
 }
 
 var (
@@ -46,7 +54,11 @@ var (
 
 // NewFake returns a fake as link.Open would leave it: down, without carrier.
 func NewFake(name string) *Fake {
+	mac := [6]byte{0x02, 0, 0, 0, 0, fakeIndex}
+	set := device{mac: mac, headerLen: link.HeaderLen, persistent: true}
 	f := &Fake{
+		own:      set,
+		now:      set,
 		name:     name,
 		toHost:   make(chan []byte, queueLength),
 		fromHost: make(chan []byte, queueLength),
@@ -56,11 +68,19 @@ func NewFake(name string) *Fake {
 		watchers: map[chan link.State]struct{}{},
 		state: link.State{
 			Index: fakeIndex, Name: name, Present: true, MTU: fakeMTU,
-			MAC:   [6]byte{0x02, 0, 0, 0, 0, fakeIndex},
+			MAC:   mac,
 			Alias: link.AliasPrefix, Addrs: []netip.Prefix{},
 		},
 	}
 	f.published = f.copyState()
+	return f
+}
+
+// WithMAC gives the fake another MAC, as an interface that was opened with it. It
+// is called before any other method.
+func (f *Fake) WithMAC(mac [6]byte) *Fake {
+	f.own.mac = mac
+	f.SetMAC(mac)
 	return f
 }
 
@@ -167,9 +187,31 @@ func (f *Fake) SetCarrier(on bool) error {
 	if err := f.err(); err != nil {
 		return fmt.Errorf("set the carrier of %s: %w", f.name, err)
 	}
-	f.carrier = on
+	f.own.carrier, f.now.carrier = on, on
 	f.changed()
 	return nil
+}
+
+// Inspect implements [link.Device].
+func (f *Fake) Inspect() (found link.Findings, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.err(); err != nil {
+		return found, fmt.Errorf("inspect %s: %w", f.name, err)
+	}
+	found.Foreign = f.state.Foreign
+	differs := func(what link.Property, was any, yes bool) {
+		if yes {
+			found.Restored = append(found.Restored, link.Change{What: what, Found: fmt.Sprint(was)})
+		}
+	}
+	differs(link.PropertyHeader, f.now.headerLen, f.now.headerLen != f.own.headerLen)
+	differs(link.PropertyPersistence, f.now.persistent, f.now.persistent != f.own.persistent)
+	differs(link.PropertyMAC, f.state.MAC, f.state.MAC != f.own.mac)
+	differs(link.PropertyCarrier, f.now.carrier, f.state.Up && f.now.carrier != f.own.carrier)
+	f.now, f.state.MAC = f.own, f.own.mac
+	f.changed()
+	return found, nil
 }
 
 // State implements [link.Device].
@@ -193,7 +235,7 @@ func (f *Fake) Counters() (link.Counters, error) {
 func (f *Fake) Close() error {
 	f.mu.Lock()
 	if !isDone(f.closed) {
-		f.carrier = false
+		f.own.carrier, f.now.carrier = false, false
 		close(f.closed)
 	}
 	f.mu.Unlock()
@@ -240,7 +282,7 @@ func (f *Fake) err() error {
 // changed publishes the state where it differs from the last; the caller holds
 // the lock.
 func (f *Fake) changed() {
-	f.state.Carrier = f.carrier && f.state.Up
+	f.state.Carrier = f.now.carrier && f.state.Up
 	if reflect.DeepEqual(f.state, f.published) {
 		return
 	}

@@ -18,6 +18,10 @@ type Host interface {
 	// AddAddr and DelAddr are `ip address add` and `del`.
 	AddAddr(p netip.Prefix)
 	DelAddr(p netip.Prefix)
+	// SetMAC is `ip link set address`.
+	SetMAC(mac [6]byte)
+	// Attach attaches a queue as another process would.
+	Attach() Queue
 	// Delete is `ip link delete`.
 	Delete()
 	// Send transmits an Ethernet frame.
@@ -27,14 +31,36 @@ type Host interface {
 	Recv(ctx context.Context) ([]byte, error)
 }
 
+// Queue is a queue of another process, and what can be changed by it.
+type Queue interface {
+	SetHeaderLen(n int)
+	SetPersistent(on bool)
+	SetCarrier(on bool)
+	Detach()
+}
+
 // SetUp implements [Host].
 func (f *Fake) SetUp(up bool) { f.alter(func(s *link.State) { s.Up = up }) }
 
 // SetMTU implements [Host].
 func (f *Fake) SetMTU(mtu int) { f.alter(func(s *link.State) { s.MTU = mtu }) }
 
-// SetMAC is `ip link set address`.
+// SetMAC implements [Host].
 func (f *Fake) SetMAC(mac [6]byte) { f.alter(func(s *link.State) { s.MAC = mac }) }
+
+// Attach implements [Host].
+func (f *Fake) Attach() Queue {
+	f.alter(func(s *link.State) { s.Foreign++ })
+	return fakeQueue{f}
+}
+
+// fakeQueue is a queue of another process.
+type fakeQueue struct{ of *Fake }
+
+func (q fakeQueue) SetHeaderLen(n int)    { q.of.alter(func(*link.State) { q.of.now.headerLen = n }) }
+func (q fakeQueue) SetPersistent(on bool) { q.of.alter(func(*link.State) { q.of.now.persistent = on }) }
+func (q fakeQueue) SetCarrier(on bool)    { q.of.alter(func(*link.State) { q.of.now.carrier = on }) }
+func (q fakeQueue) Detach()               { q.of.alter(func(s *link.State) { s.Foreign-- }) }
 
 // SetMaster is `ip link set master`: the index of a bridge and its addresses; 0
 // takes the interface out of it.

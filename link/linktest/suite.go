@@ -44,6 +44,8 @@ func Run(t *testing.T, factory Factory) {
 		{"WatchKeepsTheLatest", watchKeepsLatest},
 		{"WatchEnds", watchEnds},
 		{"DeletionIsTold", deletionIsTold},
+		{"InspectRestoresWhatOthersChange", inspectRestores},
+		{"InspectCountsForeignQueues", inspectCounts},
 		{"NoAllocationPerFrame", noAllocation},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, newRig(t, factory)) })

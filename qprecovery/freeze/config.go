@@ -9,9 +9,8 @@ import (
 const (
 	DefaultInterval   = 50 * time.Millisecond
 	DefaultMaxGap     = 4 * DefaultInterval    // a scheduler under load is late by one or two
-	DefaultSendLimit  = 700 * time.Millisecond // a thousand times a slow send
 	DefaultQuiet      = 250 * time.Millisecond // four probes a second on an idle link
-	DefaultProbeLimit = 250 * time.Millisecond // likewise a thousand times its way
+	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the way of a probe
 	DefaultProbes     = 2                      // one may be lost
 )
 
@@ -19,24 +18,21 @@ const (
 type Config struct {
 	Interval   time.Duration // between samples
 	MaxGap     time.Duration // between samples, beyond which the daemon had stalled
-	SendLimit  time.Duration // for a send to complete
 	Quiet      time.Duration // without a sign of life before a probe is sent
-	ProbeLimit time.Duration // for a probe to come back
-	Probes     int           // without answer, one after the other
+	ProbeLimit time.Duration // for the next sign of a probe, see the package documentation
+	Probes     int           // without an answer, one after the other
 }
 
-// Bound is how long a freeze may go unseen, while samples come at most Interval
-// apart.
+// Bound is how long a freeze may stay unnoticed, while samples come at most
+// Interval apart.
 func (c Config) Bound() time.Duration {
 	c = c.normal()
-	probing := c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+c.Interval)
-	return max(c.SendLimit+c.Interval, probing)
+	return c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+2*c.Interval)
 }
 
 func (c Config) normal() Config {
 	c.Interval = cmp.Or(c.Interval, DefaultInterval)
 	c.MaxGap = cmp.Or(c.MaxGap, DefaultMaxGap)
-	c.SendLimit = cmp.Or(c.SendLimit, DefaultSendLimit)
 	c.Quiet = cmp.Or(c.Quiet, DefaultQuiet)
 	c.ProbeLimit = cmp.Or(c.ProbeLimit, DefaultProbeLimit)
 	c.Probes = cmp.Or(c.Probes, DefaultProbes)

@@ -4,14 +4,17 @@ import "time"
 
 // Detector is passive: one goroutine calls it. Make one with [New].
 type Detector struct {
-	conf   Config
-	last   time.Time // the last sample; zero: none yet
-	frozen bool      // told; silent until Restart
+	conf      Config
+	last      time.Time // the last sample; zero: none yet
+	suspected bool      // reported; silent until Restart
 
+	works    time.Time // since when the path is expected to work and is judged; zero: it is not
+	wire     uint64    // Sample.Wire of the last sample
 	sends    progress
+	refused  uint64    // Sample.Refused when Sample.Completed last changed
+	waiting  time.Time // since when sends wait for a completion, or were refused; zero: neither
 	receives progress
 	probe    probe
-	works    time.Time // since when the path is expected to work; zero: it is not
 }
 
 // progress follows a count.
@@ -20,27 +23,20 @@ type progress struct {
 	since time.Time // when the count last changed, or began to matter
 }
 
-func (p *progress) update(now time.Time, count uint64) {
-	if count != p.count {
-		*p = progress{count, now}
+// update reports whether the count has changed.
+func (p *progress) update(now time.Time, count uint64) bool {
+	if count == p.count {
+		return false
 	}
-}
-
-// probe is the present series of probes.
-type probe struct {
-	number    uint64    // of the latest; numbers go on for ever
-	sent      time.Time // when it was asked for; zero: no series is under way
-	tries     int
-	first     uint64 // the first number of the series
-	completed uint64 // Sample.Completed when the latest was asked for
-	received  uint64 // Sample.Received at the start of the series
+	*p = progress{count, now}
+	return true
 }
 
 // New returns a detector.
 func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 
-// Restart makes the detector judge anew, for a queue pair that was rebuilt.
-// Numbers of probes go on, so that an old answer is no new one.
+// Restart makes the detector start over, for a queue pair that was rebuilt.
+// Numbers of probes go on, so that an old probe is not taken for a new one.
 func (d *Detector) Restart() {
 	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}}
 }
@@ -60,7 +56,7 @@ func (d *Detector) Step(now time.Time, s *Sample) Decision {
 	d.last = now
 	d.follow(now, s)
 	switch {
-	case d.frozen:
+	case d.suspected:
 		return Decision{}
 	case stalled:
 		return Decision{Kind: Poll}
@@ -68,60 +64,48 @@ func (d *Detector) Step(now time.Time, s *Sample) Decision {
 	return d.judge(now, s)
 }
 
-// follow updates what is known. When the path begins to work, all its times begin.
+// follow updates what is known. All times start over when the path begins to
+// work, and whenever the wire was full since the last sample.
 func (d *Detector) follow(now time.Time, s *Sample) {
+	blocked := s.Wire != d.wire
+	d.wire = s.Wire
 	switch {
 	case !s.working():
 		d.works = time.Time{}
-		d.probe.sent = time.Time{}
-	case d.works.IsZero():
-		d.works = now
+		return
+	case d.works.IsZero() || blocked:
+		d.works, d.waiting, d.probe.asked = now, time.Time{}, time.Time{}
 		d.sends, d.receives = progress{s.Completed, now}, progress{s.Received, now}
-		d.probe.sent = time.Time{}
-	default:
-		d.sends.update(now, s.Completed)
-		d.receives.update(now, s.Received)
-		if s.OldestPost.After(d.sends.since) {
-			d.sends.since = s.OldestPost // it was idle until then
-		}
+		d.refused = s.Refused
+	}
+	d.receives.update(now, s.Received)
+	if d.sends.update(now, s.Completed) {
+		d.refused = s.Refused
+	}
+	switch {
+	case s.Waiting == 0 && s.Refused == d.refused:
+		d.waiting = time.Time{}
+	case d.waiting.IsZero():
+		d.waiting = now
 	}
 }
 
 func (d *Detector) judge(now time.Time, s *Sample) Decision {
-	if d.works.IsZero() {
+	switch {
+	case d.works.IsZero():
 		return Decision{}
-	}
-	if d.overdue(now, s) {
-		return d.freeze(SendTimeout, latest(s.OldestPost, d.works))
-	}
-	if !d.probe.sent.IsZero() {
+	case !d.probe.asked.IsZero():
 		return d.judgeProbe(now, s)
-	}
-	if d.quiet(now, s) {
+	case d.quiet(now):
 		return d.startProbes(now, s)
 	}
 	return Decision{}
 }
 
-// freeze tells of a freeze, once.
-func (d *Detector) freeze(why Reason, since time.Time) Decision {
-	d.frozen = true
-	return Decision{Kind: Frozen, Reason: why, Since: since}
-}
-
-// overdue: the oldest send was passed by others and is late. If none passed it,
-// probes decide.
-func (d *Detector) overdue(now time.Time, s *Sample) bool {
-	if s.OldestPost.IsZero() || now.Sub(latest(s.OldestPost, d.works)) <= d.conf.SendLimit {
-		return false
-	}
-	return d.sends.since.After(latest(s.OldestPost, d.works))
-}
-
-// quiet: there is no sign of life of one side.
-func (d *Detector) quiet(now time.Time, s *Sample) bool {
+// quiet reports that one side shows no sign of life.
+func (d *Detector) quiet(now time.Time) bool {
 	deaf := now.Sub(d.receives.since) > d.conf.Quiet
-	mute := !s.OldestPost.IsZero() && now.Sub(d.sends.since) > d.conf.Quiet
+	mute := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > d.conf.Quiet
 	return deaf || mute
 }
 

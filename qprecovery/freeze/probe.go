@@ -2,47 +2,61 @@ package freeze
 
 import "time"
 
-func (d *Detector) startProbes(now time.Time, s *Sample) Decision {
-	d.probe = probe{number: d.probe.number, first: d.probe.number + 1, received: s.Received}
-	return d.sendProbe(now, s)
+// probe is the present series of probes.
+type probe struct {
+	number   uint64    // of the latest; numbers go on for ever
+	asked    time.Time // when the latest was asked for; zero: no series is under way
+	sent     time.Time // when its send was seen to have completed; zero: not yet
+	tries    int
+	received uint64 // Sample.Received at the start of the series
 }
 
-func (d *Detector) sendProbe(now time.Time, s *Sample) Decision {
-	d.probe.completed = s.Completed
+func (d *Detector) startProbes(now time.Time, s *Sample) Decision {
+	d.probe = probe{number: d.probe.number, received: s.Received}
+	return d.sendProbe(now)
+}
+
+func (d *Detector) sendProbe(now time.Time) Decision {
 	d.probe.number++
 	d.probe.tries++
-	d.probe.sent = now
+	d.probe.asked, d.probe.sent = now, time.Time{}
 	return Decision{Kind: SendProbe, Probe: d.probe.number}
 }
 
-// judgeProbe ends the series when one of it came back and sends complete, or sends
-// another, or concludes.
+// judgeProbe ends the series when a probe was sent and something was received, or
+// sends another probe, or suspects a freeze.
 func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
-	answered := s.Answered >= d.probe.first && s.Answered <= d.probe.number
-	mute := s.Completed == d.probe.completed && !s.OldestPost.IsZero()
-	switch {
-	case answered && !mute:
-		d.probe.sent = time.Time{}
-		d.receives.since = now
-		return Decision{}
-	case now.Sub(d.probe.sent) <= d.conf.ProbeLimit:
-		return Decision{}
-	case d.probe.tries < d.conf.Probes:
-		return d.sendProbe(now, s)
+	p := &d.probe
+	if p.sent.IsZero() && s.Probed >= p.number {
+		p.sent = now
 	}
-	return d.conclude(s)
+	switch {
+	case !p.sent.IsZero() && s.Received != p.received:
+		p.asked = time.Time{}
+		return Decision{}
+	case now.Sub(d.lastSign()) <= d.conf.ProbeLimit:
+		return Decision{}
+	case p.tries < d.conf.Probes:
+		return d.sendProbe(now)
+	}
+	return d.suspect()
 }
 
-// conclude judges a series without answer by what else has happened since it
-// began. Without a send outstanding, or with messages of others received, it
-// proves nothing, and a new series begins.
-func (d *Detector) conclude(s *Sample) Decision {
-	d.probe.sent = time.Time{}
-	switch {
-	case s.Completed == d.probe.completed && !s.OldestPost.IsZero():
-		return d.freeze(CompletionsStopped, d.sends.since)
-	case s.Completed != d.probe.completed && s.Received == d.probe.received:
-		return d.freeze(DeafReceive, d.receives.since)
+// lastSign is when the probe's way last showed life: until its send completes,
+// the completions of the sends before it show that its turn will come.
+func (d *Detector) lastSign() time.Time {
+	if d.probe.sent.IsZero() {
+		return latest(d.probe.asked, d.sends.since)
 	}
-	return Decision{}
+	return d.probe.sent
+}
+
+// suspect reports a freeze, once.
+func (d *Detector) suspect() Decision {
+	d.suspected = true
+	out := Decision{Kind: Suspect, Deaf: !d.probe.sent.IsZero(), Since: d.receives.since}
+	if !out.Deaf {
+		out.Since = latest(d.sends.since, d.waiting)
+	}
+	return out
 }

@@ -6,13 +6,15 @@ import (
 	"ipoibd/hca"
 )
 
-// Sample is what the shell sees at a moment. The counts begin anew with a new
+// Sample is what the shell sees at a moment. The counts start over with a new
 // queue pair, for which [Detector.Restart] is called.
 type Sample struct {
-	Completed  uint64    // send completions so far, those of probes included
-	OldestPost time.Time // when the oldest outstanding send was posted; zero: none is
-	Received   uint64    // receive completions so far, those of probes included
-	Answered   uint64    // the latest probe that came back; 0: none
+	Completed  uint64 // send completions so far, those of probes included
+	Waiting    int    // sends without a completion, those not posted yet included
+	Refused    uint64 // sends that the queue pair refused to take so far
+	Received   uint64 // receive completions so far, those of probes included
+	Probed     uint64 // the latest probe whose send has completed; 0: none
+	Wire       uint64 // [hca.WireReporter]; 0 where the device is none
 	Port       hca.PortState
 	Recovering bool // a rung runs: the queue pair is not expected to work
 }
@@ -27,35 +29,14 @@ type Kind uint8
 const (
 	Nothing   Kind = iota
 	Poll           // poll all completions, then sample again
-	SendProbe      // send Decision.Probe from the queue pair to itself; if it cannot be posted, that is no matter
-	Frozen         // the device has frozen; given once
+	SendProbe      // send Decision.Probe from the queue pair to itself; a probe that cannot be posted counts as unanswered
+	Suspect        // the queue pair seems to have frozen; given once
 )
 
 // Decision is what is to be done. Its other fields belong to one kind each.
 type Decision struct {
-	Kind   Kind
-	Probe  uint64    // SendProbe: the number to find in the answer
-	Reason Reason    // Frozen
-	Since  time.Time // Frozen: when the queue pair was last known to work
-}
-
-// Reason names a freeze; its String is the same in log, metric and history.
-type Reason uint8
-
-// Reasons.
-const (
-	None Reason = iota
-	SendTimeout
-	CompletionsStopped
-	DeafReceive
-	numReason
-)
-
-var reasonNames = [numReason]string{"none", "send_timeout", "completions_stopped", "deaf_receive"}
-
-func (r Reason) String() string {
-	if r < numReason {
-		return reasonNames[r]
-	}
-	return "unknown"
+	Kind  Kind
+	Probe uint64    // SendProbe: its number
+	Deaf  bool      // Suspect: the probes were sent and not received; else they were not sent
+	Since time.Time // Suspect: when the queue pair was last known to work
 }

@@ -8,32 +8,35 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// device is an HCA in virtual time: sends complete in the next interval, and
-// probes come back, unless it has a fault.
+// device is an HCA in virtual time: sends complete in order in the next
+// interval, and probes come back, unless it has a fault.
 type device struct {
-	now         time.Time
-	port        hca.PortState
-	rung        bool // recovery runs
-	completed   uint64
-	received    uint64
-	outstanding []post
-	swallowed   time.Time // the post of a swallowed send; zero: none
-	answered    uint64
-	probes      int
-	traffic     bool // a send in each interval
-	peers       bool // a peer sends in each interval
+	now       time.Time
+	port      hca.PortState
+	rung      bool // recovery runs
+	completed uint64
+	received  uint64
+	waiting   []uint64 // sends, by their probe number; 0: no probe
+	refused   uint64
+	probed    uint64
+	wire      uint64
+	probes    int
+	traffic   bool    // a send in each interval
+	peers     bool    // a peer sends in each interval
+	backlog   int     // sends that the host always keeps waiting
+	rate      float64 // completions per second; 0: any number
+	credit    float64
 
-	stopped, deaf, swallow, loseProbe bool // faults
+	// Faults. A full queue takes no sends and has none outstanding; one that
+	// refuses drops each of them.
+	stopped, deaf, loseProbe, full, refuses bool
+	blocked                                 bool // the wire takes nothing
 }
 
-type post struct {
-	at    time.Time
-	probe uint64
-}
-
-// tick completes what was posted, then posts.
+// tick completes what waits, then posts.
 func (v *device) tick(step time.Duration) {
 	v.now = v.now.Add(step)
+	v.credit += v.rate * step.Seconds()
 	v.complete()
 	if v.peers && !v.deaf {
 		v.received++
@@ -41,39 +44,47 @@ func (v *device) tick(step time.Duration) {
 	if v.traffic {
 		v.post(0)
 	}
+	for len(v.waiting) < v.backlog {
+		v.post(0)
+	}
 }
 
 func (v *device) complete() {
-	if v.stopped {
-		return
+	if v.blocked && len(v.waiting) > 0 {
+		v.wire++
 	}
-	for _, p := range v.outstanding {
+	for !v.stopped && !v.full && !v.blocked && len(v.waiting) > 0 && (v.rate == 0 || v.credit >= 1) {
+		probe := v.waiting[0]
+		v.waiting = v.waiting[1:]
 		v.completed++
-		if p.probe != 0 && !v.deaf && !v.loseProbe {
-			v.answered, v.received = p.probe, v.received+1
+		v.credit--
+		if probe == 0 {
+			continue
 		}
-		v.loseProbe = v.loseProbe && p.probe == 0
+		v.probed = probe
+		if !v.deaf && !v.loseProbe {
+			v.received++
+		}
+		v.loseProbe = false
 	}
-	v.outstanding = nil
+	if len(v.waiting) == 0 {
+		v.credit = 0
+	}
 }
 
 func (v *device) post(probe uint64) {
-	if v.swallow && v.swallowed.IsZero() {
-		v.swallowed = v.now
+	if v.refuses {
+		v.refused++
 		return
 	}
-	v.outstanding = append(v.outstanding, post{v.now, probe})
+	v.waiting = append(v.waiting, probe)
 }
 
 func (v *device) sample() *Sample {
-	s := &Sample{
-		Completed: v.completed, Received: v.received, Answered: v.answered,
-		Port: v.port, Recovering: v.rung, OldestPost: v.swallowed,
+	return &Sample{
+		Completed: v.completed, Waiting: len(v.waiting), Refused: v.refused, Received: v.received, Probed: v.probed, Wire: v.wire,
+		Port: v.port, Recovering: v.rung,
 	}
-	if s.OldestPost.IsZero() && len(v.outstanding) > 0 {
-		s.OldestPost = v.outstanding[0].at
-	}
-	return s
 }
 
 // run samples each step until the time is over or a decision of kind until.

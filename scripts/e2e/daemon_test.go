@@ -132,10 +132,11 @@ func (d *daemon) cleanUp() {
 	}
 }
 
-// logBuffer keeps the last bytes written to it.
+// logBuffer keeps the last bytes written to it, and counts all lines.
 type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	count int
 }
 
 // maxLog bounds what is kept of a daemon's log, in bytes.
@@ -144,9 +145,17 @@ const maxLog = 64 << 10
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.count += bytes.Count(p, []byte{'\n'})
 	l.buf.Write(p)
 	l.buf.Next(max(0, l.buf.Len()-maxLog))
 	return len(p), nil
+}
+
+// lines is how many lines were written in all.
+func (l *logBuffer) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count
 }
 
 func (l *logBuffer) String() string {

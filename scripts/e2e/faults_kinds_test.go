@@ -1,8 +1,14 @@
 package e2e
 
 import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
 )
@@ -69,6 +75,7 @@ var faultKinds = []fault{
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
 	{name: "R08/verb_hangs in a reset", inject: hang("modify_qp", "send_error_err"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R08/verb_hangs in a rebuild", inject: hang("create_cq", "cq_error"), rung: resetDevice, waits: true, perDaemon: 3},
+	{name: "R19/verb_hangs for good in two instances", inject: hangInInstances, rung: resetDevice, waits: true, perDaemon: 1},
 	{name: "R25/device_fatal", inject: strike("device_fatal"), rung: resetDevice, perDaemon: 3},
 	{name: "R14/client_slow", inject: strike("client_slow", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R14/client_dead", inject: strike("client_dead", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 1},
@@ -82,12 +89,16 @@ var faultKinds = []fault{
 	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
 	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
 	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
+	// The removal of the old instance counts as one that nobody ordered, so the device is waited for.
+	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: waitDevice, perDaemon: 3},
+	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
 	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // of a frame that was posted just before
 	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
+	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, waits: true, perDaemon: 3},
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
 }
 
@@ -122,6 +133,55 @@ func flap(t *testing.T, p *pair) {
 func hang(verb, kind string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: kind})
+	}
+}
+
+// hangInInstances has a verb hang for good in this instance and in the next one.
+func hangInInstances(_ *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultOrder{Kind: "cq_error"})
+}
+
+// fatalThenPullOut takes the netdev away while the device is being reset, for which
+// a slow client makes time.
+func fatalThenPullOut(t *testing.T, p *pair) {
+	strike("client_slow", "device_fatal")(t, p)
+	p.faulty.unplug()
+}
+
+// exhaust has the device reset while the daemon can open nothing. The order goes
+// through a connection that the daemon has accepted before.
+func exhaust(t *testing.T, p *pair) {
+	d := p.faulty.daemon
+	conn, err := net.Dial("unix", d.control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	time.Sleep(lasting) // it is accepted
+	d.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = 0 })
+	const body = `{"scope":"device"}`
+	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(answer, " 200 ") {
+		t.Fatalf("order a reset: %q, %v", answer, err)
+	}
+}
+
+// relieve ends that, and orders what a daemon would try by itself only later.
+func relieve(t *testing.T, p *pair) {
+	p.faulty.daemon.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = l.Max })
+	order("/v1/recover")(t, p)
+}
+
+func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
+	t.Helper()
+	var l unix.Rlimit
+	err := unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &l)
+	if err == nil {
+		change(&l)
+		err = unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_NOFILE, &l, nil)
+	}
+	if err != nil {
+		t.Fatalf("limit the daemon's descriptors: %v", err)
 	}
 }
 

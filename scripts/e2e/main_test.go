@@ -13,9 +13,13 @@ import (
 // namespaces.
 const daemonEnv = "IPOIBD_E2E_DAEMON"
 
+// soak selects the long forms of the tests that have one.
 var soak = flag.Bool("soak", false, "run the long forms")
 
 func TestMain(m *testing.M) {
+	if os.Getenv(intruderEnv) != "" {
+		intrude()
+	}
 	if os.Getenv(daemonEnv) != "" {
 		os.Exit(m.Run())
 	}

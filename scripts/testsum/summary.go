@@ -113,7 +113,7 @@ func (s *Summary) endPackage(e event) string {
 		details = indent(s.build(e.FailedBuild).String() + p.test("").String())
 	}
 	s.totals = s.totals.plus(p.totals)
-	if p.totals == (Totals{}) {
+	if e.Action == "skip" {
 		return "" // no test files
 	}
 	return details + packageLine(e, p.totals)

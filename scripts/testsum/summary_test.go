@@ -58,6 +58,15 @@ const (
 {"Action":"output","Package":"m/i","Output":"FAIL\tm/i\t3.006s\n"}
 {"Action":"fail","Package":"m/i","Elapsed":3.006}
 `
+	// A command under go tool test2json, as the linters are run.
+	clean = `{"Action":"start","Package":"lint"}
+{"Action":"output","Package":"lint","Output":"0 issues.\n"}
+{"Action":"pass","Package":"lint","Elapsed":1.5}
+`
+	unclean = `{"Action":"start","Package":"lint"}
+{"Action":"output","Package":"lint","Output":"a.go:1: x is unused\n"}
+{"Action":"fail","Package":"lint","Elapsed":1.5}
+`
 	killedEarly = `{"Action":"start","Package":"m/h"}
 `
 )
@@ -105,6 +114,21 @@ ok    m/c                                              1 tests     0.00s
 			name: "a package without tests is no skip", in: passing + noTestFiles, noSkips: true,
 			want: `ok    m/a                                              2 tests     0.25s
 2 passed, 0 failed, 0 skipped
+`,
+		},
+		{
+			name: "a command that succeeds is no test", in: clean + passing,
+			want: `ok    lint                                             0 tests     1.50s
+ok    m/a                                              2 tests     0.25s
+2 passed, 0 failed, 0 skipped
+`,
+		},
+		{
+			name: "a command that fails counts, with its output", in: unclean + passing, err: errFailed,
+			want: `      a.go:1: x is unused
+FAIL  lint                                             1 tests     1.50s
+ok    m/a                                              2 tests     0.25s
+2 passed, 1 failed, 0 skipped
 `,
 		},
 		{

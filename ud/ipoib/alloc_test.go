@@ -9,6 +9,7 @@ func TestNoAllocation(t *testing.T) {
 	short := msg[:HeaderLen-1]
 	dst := make([]byte, 0, roomy)
 	group6, group4 := ip("ff02::1"), ip("224.0.0.1")
+	hidden := behind(golden(t, "ns", FormIPoIB), extDestination, extFragment)
 	ether := map[string][]byte{}
 	for _, name := range ndNames {
 		ether[name] = golden(t, name, FormEther)
@@ -17,6 +18,7 @@ func TestNoAllocation(t *testing.T) {
 		"PutHeader":   func() { PutHeader(msg, EtherTypeIPv6) },
 		"ParseHeader": func() { mustParse(t, msg, true); mustParse(t, short, false) },
 		"IsND":        func() { must(t, IsND(msg[HeaderLen:])) },
+		"HidesND":     func() { must(t, HidesND(hidden)) },
 		"DestIP":      func() { _, ok := DestIP(EtherTypeIPv6, msg[HeaderLen:]); must(t, ok) },
 		"SourceIP":    func() { _, ok := SourceIP(EtherTypeIPv4, packet4); must(t, ok) },
 		"GroupMGID":   func() { must(t, GroupMGID(2, 1, group4) != GroupMGID(2, 1, group6)) },

@@ -10,6 +10,14 @@
 // carry IPv4 as well, so one queue, one wait and one source port serve the two
 // families; where the kernel was started without IPv6 they are AF_INET ones.
 //
+// A [Reserve] keeps the receiving socket bound after its transport is closed, until
+// the next one is opened. It sets neither SO_REUSEADDR nor SO_REUSEPORT, so the
+// kernel refuses every other socket on the port that is bound to the same netdev or
+// to none, whatever its address, options and user; sockets that are bound to another
+// netdev get no datagram of this one. A netdev that was deleted and made again has
+// another index: until the new socket is bound, a process may bind one to the new
+// netdev, and the opening then fails with the name of that process.
+//
 // # What leaves
 //
 // The ICRC covers the IPv4 identification and the DF bit, so both must be

@@ -18,8 +18,9 @@ const MaxDatagram = 9216
 // receiver owns the socket that receives. All but counts belongs to the one
 // goroutine in recv.
 type receiver struct {
-	sock   *socket
-	counts rxCounts
+	sock    *socket
+	reserve *Reserve // that sock is of; nil: none
+	counts  rxCounts
 
 	slots [Batch]recvSlot
 	msgs  [Batch]unix.Mmsghdr
@@ -38,8 +39,9 @@ type recvSlot struct {
 	data    [MaxDatagram]byte
 }
 
-func newReceiver(sock *socket) *receiver {
-	r := &receiver{sock: sock}
+func newReceiver(sock *socket, reserve *Reserve) *receiver {
+	r := &receiver{sock: sock, reserve: reserve}
+	r.counts.overflow = uint64(sock.dropped)
 	for i := range r.slots {
 		slot, hdr := &r.slots[i], &r.msgs[i].Hdr
 		slot.iov.Base = &slot.data[0]
@@ -139,7 +141,7 @@ func (r *receiver) counters() []hca.Counter {
 	}
 }
 
-// overflow is what the kernel dropped at the socket so far. It is asked for
+// overflow is what the kernel dropped at the socket since the receiver has it. It is asked for
 // rather than taken from SO_RXQ_OVFL messages, which tell of drops only when a
 // later datagram arrives.
 func (r *receiver) overflow() uint64 {
@@ -150,7 +152,7 @@ func (r *receiver) overflow() uint64 {
 			r.counts.overflow = extend(r.counts.overflow, n)
 		}
 	})
-	return r.counts.overflow
+	return r.counts.overflow - uint64(r.sock.dropped)
 }
 
 // extend makes 64 bits of a 32-bit counter that was seen as last.
@@ -173,5 +175,8 @@ func socketDrops(fd uintptr) (uint32, bool) {
 // close reads the last of the kernel's counter, then ends a recv under way.
 func (r *receiver) close(errs *[]error) {
 	r.overflow()
+	if r.reserve != nil {
+		*errs = append(*errs, r.reserve.giveBack(r.sock))
+	}
 	*errs = append(*errs, r.sock.file.Close())
 }

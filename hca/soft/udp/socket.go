@@ -32,9 +32,10 @@ const defaultSendBuf = 128 << 20
 // socket is a non-blocking UDP socket, owned by its file. The methods of raw
 // fail in one case only, after the file was closed.
 type socket struct {
-	file *os.File
-	raw  syscall.RawConn
-	ipv6 bool // carries both families; else IPv4 only
+	file    *os.File
+	raw     syscall.RawConn
+	ipv6    bool   // carries both families; else IPv4 only
+	dropped uint32 // the kernel's count of drops at the socket before this use of it
 }
 
 // option is a socket option with an integer value.
@@ -178,10 +179,8 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 // prepareSender directs multicast to the netdev, and refuses whatever is sent
 // to the source port.
 func prepareSender(fd int, ipv6 bool, index int) error {
-	refuse := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
-	prog := &unix.SockFprog{Len: 1, Filter: &refuse[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog); err != nil {
-		return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
+	if err := refuseAll(fd); err != nil {
+		return err
 	}
 	mreq := &unix.IPMreqn{Ifindex: int32(index)}
 	if err := unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, mreq); err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/wire"
@@ -12,9 +12,12 @@ import (
 
 // Config says where to open a transport.
 type Config struct {
-	Netdev  string // of the calling thread's network namespace
-	RecvBuf int    // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int    // send buffer of the socket, bytes; 128 MiB when zero
+	Netdev string // of the calling thread's network namespace
+	// Reserve keeps the port bound after the transport is closed; nil: the port is
+	// free then.
+	Reserve *Reserve
+	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
+	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
 }
 
 // Transport is a [wire.Transport] on a netdev.
@@ -24,7 +27,8 @@ type Transport struct {
 	rx      *receiver
 	groups  *memberships
 	watch   *watcher
-	closed  atomic.Bool
+	closing sync.Once
+	closed  error // what closing it brought
 }
 
 var _ wire.Transport = (*Transport)(nil)
@@ -47,11 +51,15 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	now := t.watch.State()
-	recv, err := openReceiver(now.Index, cfg.RecvBuf)
+	receiver := openReceiver
+	if cfg.Reserve != nil {
+		receiver = cfg.Reserve.take
+	}
+	recv, err := receiver(now.Index, cfg.RecvBuf)
 	if err != nil {
 		return err
 	}
-	t.rx = newReceiver(recv)
+	t.rx = newReceiver(recv, cfg.Reserve)
 	send, port, err := openSender(now.Index, cfg.SendBuf, sourceFor(now.MAC))
 	if err != nil {
 		return err
@@ -95,10 +103,13 @@ func (t *Transport) Counters() []hca.Counter {
 }
 
 // Close implements wire.Transport; it also undoes an Open that failed half way.
+// Every caller waits until the transport is closed.
 func (t *Transport) Close() error {
-	if t.closed.Swap(true) {
-		return nil
-	}
+	t.closing.Do(func() { t.closed = t.close() })
+	return t.closed
+}
+
+func (t *Transport) close() error {
 	var errs []error
 	if t.tx != nil {
 		errs = append(errs, t.tx.sock.file.Close())

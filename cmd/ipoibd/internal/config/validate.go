@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/ud"
 )
 
 // problem is one mistake: where, and what is wrong.
@@ -140,7 +142,12 @@ func (s *Soft) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".peers", fmt.Sprintf("at most %d", maxPeers)})
 	}
 	for _, p := range s.Peers {
-		if !validHost(p) {
+		switch addr, err := netip.ParseAddr(p); {
+		case err == nil:
+			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
+				ps = append(ps, problem{at + ".peers", fmt.Sprintf("%s cannot be a peer: %v", p, err)})
+			}
+		case !validHost(p):
 			ps = append(ps, problem{at + ".peers", fmt.Sprintf("%q is neither an address nor a DNS name", p)})
 		}
 	}
@@ -192,11 +199,11 @@ func (f *Interface) problems(at string) (ps []problem) {
 		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, maxMTU)})
 	}
 	for _, q := range []struct {
-		field string
-		n     int
-	}{{"send_wrs", f.SendWRs}, {"recv_wrs", f.RecvWRs}} {
-		if q.n < 64 || q.n > maxQueueWRs {
-			ps = append(ps, problem{at + "." + q.field, fmt.Sprintf("%d is outside of 64 to %d", q.n, maxQueueWRs)})
+		field    string
+		n, least int
+	}{{"send_wrs", f.SendWRs, ud.MinTxSlots}, {"recv_wrs", f.RecvWRs, ud.MinRxSlots}} {
+		if q.n < q.least || q.n > maxQueueWRs {
+			ps = append(ps, problem{at + "." + q.field, fmt.Sprintf("%d is outside of %d to %d", q.n, q.least, maxQueueWRs)})
 		}
 	}
 	return ps
@@ -242,10 +249,8 @@ func validNetdev(s string) bool {
 	return s != "" && len(s) <= maxNameLen && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\v\f\r")
 }
 
+// validHost: a DNS name.
 func validHost(s string) bool {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return true
-	}
 	ok := s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != ""
 	for _, r := range s {
 		ok = ok && (r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')

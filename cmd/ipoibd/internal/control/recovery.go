@@ -26,9 +26,10 @@ type Recovery struct {
 	// never was is absent.
 	Rungs    map[string]uint64 `json:"rungs"`
 	Reasons  map[string]uint64 `json:"reasons"`
-	Absorbed uint64            `json:"absorbed"` // faults that asked for nothing more
-	Stale    uint64            `json:"stale"`    // events of what is no more
-	History  []RecoveryRecord  `json:"history"`  // the last ones, oldest first
+	FoundRTS uint64            `json:"found_in_rts"` // a QP under suspicion, found in order
+	Absorbed uint64            `json:"absorbed"`     // faults that asked for nothing more
+	Stale    uint64            `json:"stale"`        // events of what is no more
+	History  []RecoveryRecord  `json:"history"`      // the last ones, oldest first
 }
 
 // RecoveryRecord is one recovery. One under way has no end, and lasts until now.
@@ -63,7 +64,7 @@ func NewRecovery(state ladderState, reason qprecovery.Reason, counts qprecovery.
 	r := &Recovery{
 		State: state.String(), Rung: state.Rung().String(), Reason: reason.String(),
 		Rungs: map[string]uint64{}, Reasons: map[string]uint64{},
-		Absorbed: counts.Absorbed, Stale: counts.Stale,
+		FoundRTS: counts.FoundRTS, Absorbed: counts.Absorbed, Stale: counts.Stale,
 		History: make([]RecoveryRecord, 0, len(history)),
 	}
 	for rung, n := range counts.Rungs {

@@ -58,7 +58,7 @@ type Interface struct {
 	Name      string        `json:"name"`
 	Device    string        `json:"device"`
 	Port      uint8         `json:"port"`
-	State     string        `json:"state"`  // "down", "waiting", "up", "failed", "stopped" or "busy"
+	State     string        `json:"state"`  // "down", "waiting", "up", "recovering", "failed", "stopped" or "busy"
 	Reason    string        `json:"reason"` // why not up
 	MAC       string        `json:"mac"`
 	HostMAC   string        `json:"host_mac"` // the one MAC behind the interface

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -13,6 +14,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
+	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
 
@@ -28,6 +31,9 @@ type backend interface {
 	run(ctx context.Context)
 	// describe fills in what is known of the HCA, open or not.
 	describe(s *control.Device)
+	// close releases what is kept from one opening to the next, once the HCA is
+	// closed for good.
+	close() error
 }
 
 // managed is an HCA that is opened again whenever it is lost.
@@ -38,10 +44,12 @@ type managed struct {
 	slot     *slot
 	plans    *plans // nil: faults are not allowed
 	portGUID hca.GUID
+
+	reindexes atomic.Bool // by a fault, the next reset changes the index
 }
 
 // newManaged opens the HCA for a moment, so that a mistake is told at once.
-func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal) (*managed, error) {
+func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal, zombies *guard.Zombies) (*managed, error) {
 	d := &managed{cfg: cfg, hca: b, slot: newSlot(b, opts.Log.With("device", cfg.Name))}
 	if opts.AllowFaults {
 		d.plans = &plans{}
@@ -49,23 +57,28 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 	d.Device = device.New(device.Config{
 		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
 		Coordinator: cfg.Coordinator, Users: users(interfaces), Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
+		Zombies: zombies,
 		Journal: j, Log: opts.Log,
 	})
 	return d, d.probe(interfaces)
 }
 
 // probe learns the GUID of the port, which the stable MAC of an interface is made
-// of, and whether the ports can serve at all.
+// of, and whether the ports can serve at all. A UDP port that another process has
+// may become free, so the opening is left to run, which tries again.
 func (d *managed) probe(interfaces []config.Interface) error {
 	id, err := d.slot.look()
 	if err != nil {
 		return err
 	}
+	d.portGUID = id.PortGUID
 	dev, err := d.hca.open(id)
+	if errors.Is(err, udp.ErrPortTaken) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	d.portGUID = id.PortGUID
 	for _, f := range interfaces {
 		err = errors.Join(err, checkPort(dev, f.Port))
 	}
@@ -91,6 +104,9 @@ func (d *managed) run(ctx context.Context) {
 	d.Run(ctx)
 	d.plans.retire()
 	wg.Wait()
+	if err := d.hca.close(); err != nil {
+		d.slot.log.Error("cannot release the device's resources", "err", err)
+	}
 }
 
 // open is the device.Opener. Of the instance before ends what a fault makes hang.
@@ -113,7 +129,11 @@ func (d *managed) open(context.Context) (hca.Device, error) {
 
 func (d *managed) reset(ctx context.Context) error {
 	d.plans.retire()
-	return d.hca.reset(ctx)
+	err := d.hca.reset(ctx)
+	if err == nil && d.reindexes.Swap(false) {
+		d.slot.reindex()
+	}
+	return err
 }
 
 // inject injects a fault of hca/faults into the device. Errors:

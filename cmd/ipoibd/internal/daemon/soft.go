@@ -24,6 +24,7 @@ type softHCA struct {
 	cfg    config.Device
 	peers  *device.PeerList
 	engine atomic.Pointer[engine] // opened last
+	port   udp.Reserve            // keeps UDP port 4791 bound across resets
 	log    *slog.Logger
 }
 
@@ -41,8 +42,11 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		}
 		cfg.Underlay = netdev
 	}
-	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, log), log: log}, nil
+	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
+
+// close releases the UDP port.
+func (h *softHCA) close() error { return h.port.Close() }
 
 // run keeps the peer list, and says what it notices.
 func (h *softHCA) run(ctx context.Context) {
@@ -87,12 +91,12 @@ func (h *softHCA) natNotice() string {
 	return fmt.Sprintf("datagrams from %s are dropped: their ICRC is that of source address %s, so a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", seen, real)
 }
 
-// open frees the UDP port of what a zombie still has of the instance before.
+// open takes the transport from a zombie of the previous instance that still has it.
 func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay})
+	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port})
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +123,8 @@ func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.
 	return cfg
 }
 
-// reset is what resetting a software HCA is: what hangs in it returns, and its
-// port is free, whoever holds on to it.
+// reset closes the transport, whatever else still uses the device: calls that hang
+// in it return. The UDP port stays reserved.
 func (h *softHCA) reset(context.Context) error { return h.free() }
 
 func (h *softHCA) free() error {
@@ -134,6 +138,7 @@ func (h *softHCA) describe(s *control.Device) {
 	s.Kind, s.Underlay, s.KnownPeersOnly = control.KindSoftware, h.cfg.Underlay, h.cfg.KnownPeersOnly
 	if len(h.cfg.Peers) > 0 {
 		s.Peers = h.peers.Addrs()
+		s.Counters = append(s.Counters, h.peers.Counters()...)
 	}
 	s.Notice = h.natNotice()
 }

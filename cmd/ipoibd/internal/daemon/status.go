@@ -65,7 +65,8 @@ func (d *managed) status() control.Device {
 		s.State, s.Notice = view.Err.Error(), ""
 		return s
 	}
-	s.State, s.Attr, s.Counters = control.StateOpen, view.Session.Attr(), view.Session.Counters()
+	s.State, s.Attr = control.StateOpen, view.Session.Attr()
+	s.Counters = append(view.Session.Counters(), s.Counters...)
 	s.Ports = append(s.Ports, view.Ports...)
 	return s
 }

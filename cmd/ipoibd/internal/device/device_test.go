@@ -31,8 +31,8 @@ func TestViewFollowsPort(t *testing.T) {
 	})
 }
 
-// The first opening is tried once a second, and at once when the list changes; a
-// reason that stays the same is published once.
+// The first opening is tried again after 1, 2, 4 and then each 8 s, and at once when
+// the list changes; a reason that stays the same is published once.
 func TestFirstOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -42,8 +42,8 @@ func TestFirstOpening(t *testing.T) {
 		changed, unsubscribe := b.Subscribe()
 		defer unsubscribe()
 		<-changed
-		time.Sleep(10*retryStart + retryStart/2)
-		if b.slot.did().opens != 11 || !errors.Is(b.View().Err, errAbsent) {
+		time.Sleep(7*retryStart + 2*retryStartMost + retryStart/2)
+		if b.slot.did().opens != 6 || !errors.Is(b.View().Err, errAbsent) {
 			t.Errorf("opened %d times: %v", b.slot.did().opens, b.View().Err)
 		}
 		select {

@@ -27,6 +27,12 @@
 //	suspending           | let go                    | all users have let go, it is closed
 //	suspended            | closed                    | Resume
 //
+// # Health
+//
+// While the device is healthy, the ladder has a port queried every two seconds,
+// whether or not an interface is up. A query that fails, or does not return within
+// the time limit of verbs, is a failure of the device as any other is.
+//
 // # Letting go
 //
 // Unless the device works and somebody wants it closed all the same (an order, a
@@ -51,6 +57,8 @@
 //	              |                     | those who share the HCA
 //	closing       | 1 per session       | the users letting go, or being left behind
 //	list          | at most 1           | the Lister's answer
+//	check         | at most 1 per       | the port's answer, or the time limit of verbs
+//	              | session             |
 //
 // They answer by messages to Run's. An Opener that is stuck stays the only one; an
 // HCA that it brings too late is closed, and so is one that is not the same

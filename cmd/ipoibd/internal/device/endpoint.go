@@ -145,12 +145,12 @@ func (e *Endpoint) Self() hca.UDDest {
 
 // Resume moves a queue pair in SQE to RTS: what is posted stays.
 func (e *Endpoint) Resume() error {
-	return e.modify(hca.QPAttr{State: hca.QPRTS}, hca.AttrState)
+	return e.modify(hca.QPRTS)
 }
 
 // Fail moves the queue pair to ERR, so that what is posted completes as flushed.
 func (e *Endpoint) Fail() error {
-	return e.modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState)
+	return e.modify(hca.QPErr)
 }
 
 // Stop undoes what a rung is to make anew, its first half: up to
@@ -170,7 +170,7 @@ func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 
 // reset moves the queue pair to RESET; one that is there already may be refused.
 func (e *Endpoint) reset() error {
-	err := e.modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState)
+	err := e.modify(hca.QPReset)
 	if err == nil || e.QP == nil {
 		return err
 	}
@@ -246,28 +246,35 @@ func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 
 // activate walks the queue pair from RESET to RTS.
 func (e *Endpoint) activate() error {
-	p := e.Spec.Plan
+	if e.QP == nil {
+		return fmt.Errorf("bring queue pair to INIT: there is none: %w", hca.ErrInvalid)
+	}
+	return activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast.QKey)
+}
+
+func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 	for _, step := range []struct {
 		attr hca.QPAttr
 		mask hca.QPAttrMask
 	}{
-		{hca.QPAttr{State: hca.QPInit, PKeyIndex: p.PKeyIndex, Port: p.Port, QKey: p.Broadcast.QKey}, hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey},
+		{hca.QPAttr{State: hca.QPInit, PKeyIndex: p.PKeyIndex, Port: p.Port, QKey: key}, hca.AttrState | hca.AttrPKeyIndex | hca.AttrPort | hca.AttrQKey},
 		{hca.QPAttr{State: hca.QPRTR}, hca.AttrState},
 		{hca.QPAttr{State: hca.QPRTS, SQPSN: rand.Uint32() & 0xffffff}, hca.AttrState | hca.AttrSQPSN},
 	} {
-		if err := e.modify(step.attr, step.mask); err != nil {
-			return err
+		if err := qp.Modify(step.attr, step.mask); err != nil {
+			return fmt.Errorf("bring queue pair to %s: %w", step.attr.State, err)
 		}
 	}
 	return nil
 }
 
-func (e *Endpoint) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
+// modify changes the state of the queue pair.
+func (e *Endpoint) modify(to hca.QPState) error {
 	if e.QP == nil {
-		return fmt.Errorf("bring queue pair to %s: there is none: %w", attr.State, hca.ErrInvalid)
+		return fmt.Errorf("bring queue pair to %s: there is none: %w", to, hca.ErrInvalid)
 	}
-	if err := e.QP.Modify(attr, mask); err != nil {
-		return fmt.Errorf("bring queue pair to %s: %w", attr.State, err)
+	if err := e.QP.Modify(hca.QPAttr{State: to}, hca.AttrState); err != nil {
+		return fmt.Errorf("bring queue pair to %s: %w", to, err)
 	}
 	return nil
 }

@@ -76,6 +76,20 @@ func (o *owner) askPorts(s *Session) {
 	o.tell(func(o *owner) { o.portsChanged(s, ports) })
 }
 
+// check calls a cheap verb of the session that is open, whether or not anyone uses it
+// (R8). It has the time limit of every verb.
+func (o *owner) check(gen uint32) {
+	s := o.session
+	o.work.Go(func() {
+		_, err := s.QueryPort(1)
+		class := Classify(qprecovery.VerbQueryPort, err)
+		if class.OfDevice() {
+			o.log.Error("device does not answer as it should", "err", err)
+		}
+		o.tell(func(o *owner) { o.step(qprecovery.Checked{Gen: gen, Class: class}) })
+	})
+}
+
 func (o *owner) fault(s *Session, c qprecovery.Class) {
 	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: c}) })
 }

@@ -2,12 +2,18 @@ package device
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
 )
 
 const (
@@ -15,25 +21,49 @@ const (
 	// headless service is reached within it.
 	refreshPeers = 10 * time.Second
 	lookupLimit  = 5 * time.Second
+	// maxNameAddrs bounds the addresses of one name, which is more than a headless
+	// service has, and maxNamedAddrs those of all names: every multicast frame
+	// becomes one datagram for each.
+	maxNameAddrs  = 512
+	maxNamedAddrs = 1024
+	// complainEvery is how often a name's refused addresses are logged at most.
+	complainEvery = time.Minute
+	// maxComplaints bounds the addresses that one line of the log names.
+	maxComplaints = 3
 )
 
-// PeerList is a list of addresses and DNS names with what they stand for now.
-// Run keeps it; anybody may read Addrs.
+// PeerList is a list of addresses and DNS names, and the addresses that they stand
+// for now. Run keeps it; any goroutine may call Addrs and Counters.
 type PeerList struct {
-	names   []string
-	log     *slog.Logger
-	resolve func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	names    []string
+	underlay string
+	log      *slog.Logger
+	resolve  func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	subnets  func() []netip.Prefix // of the underlay
 
-	addrs atomic.Pointer[[]netip.Addr]
-	known map[string][]netip.Addr // last good answer of each name; owned by Run
-	lost  map[string]bool         // names that could not be looked up last; owned by Run
+	addrs   atomic.Pointer[[]netip.Addr]
+	refused atomic.Uint64 // answers that are no address of a single host
+	excess  atomic.Uint64 // answers beyond the bounds
+
+	// Owned by Run:
+	known      map[string][]netip.Addr // last good answer of each name
+	lost       map[string]bool         // names whose last look-up failed
+	complaints map[string]complaint
 }
 
-// NewPeerList returns a list; literal addresses are in it at once.
-func NewPeerList(names []string, log *slog.Logger) *PeerList {
+// complaint is the last line of the log about the answer to a name.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// NewPeerList returns the list of an HCA on an underlay; literal addresses are in it
+// at once.
+func NewPeerList(names []string, underlay string, log *slog.Logger) *PeerList {
 	l := &PeerList{
-		names: names, log: log, resolve: net.DefaultResolver.LookupNetIP,
-		known: map[string][]netip.Addr{}, lost: map[string]bool{},
+		names: names, underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
+		subnets: func() []netip.Prefix { return subnetsOf(underlay) },
+		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: map[string]complaint{},
 	}
 	for _, n := range names {
 		if a, err := netip.ParseAddr(n); err == nil {
@@ -95,11 +125,101 @@ func (l *PeerList) lookup(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for i := range addrs {
-		addrs[i] = plain(addrs[i])
-	}
-	l.known[name] = addrs
+	l.known[name] = l.accept(name, addrs)
 	return nil
+}
+
+// accept returns the addresses of an answer that a peer can have, the lowest of
+// them where there are too many, so that the choice is the same each time. It counts
+// and logs the others.
+func (l *PeerList) accept(name string, answer []netip.Addr) []netip.Addr {
+	subnets := l.subnets()
+	var good []netip.Addr
+	var bad []string
+	for _, a := range answer {
+		err := soft.CheckPeer(a, l.underlay)
+		if err == nil && isBroadcast(a.Unmap(), subnets) {
+			err = errSubnetBroadcast
+		}
+		if err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", a, err))
+			continue
+		}
+		good = append(good, plain(a))
+	}
+	slices.SortFunc(good, netip.Addr.Compare)
+	good = slices.Compact(good)
+	room := min(maxNameAddrs, maxNamedAddrs-l.named(name))
+	excess := max(0, len(good)-room)
+	l.refused.Add(uint64(len(bad)))
+	l.excess.Add(uint64(excess))
+	l.complain(name, bad, excess)
+	return good[:len(good)-excess]
+}
+
+var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
+
+// named counts the addresses that the other names stand for.
+func (l *PeerList) named(name string) (n int) {
+	for other, addrs := range l.known {
+		if _, err := netip.ParseAddr(other); err != nil && other != name {
+			n += len(addrs)
+		}
+	}
+	return n
+}
+
+// complain logs which addresses of an answer are not used, when that has changed,
+// and not too often.
+func (l *PeerList) complain(name string, bad []string, excess int) {
+	text := ""
+	if len(bad) > 0 || excess > 0 {
+		slices.Sort(bad)
+		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), strings.Join(bad[:min(len(bad), maxComplaints)], "; "), excess)
+	}
+	last := l.complaints[name]
+	if text == last.text || time.Since(last.at) < complainEvery {
+		return
+	}
+	l.complaints[name] = complaint{text, time.Now()}
+	if text == "" {
+		l.log.Info("all addresses of a peer's name are used again", "name", name)
+		return
+	}
+	l.log.Warn("addresses of a peer's name are not used; correct its DNS records", "name", name, "addresses", text,
+		"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
+}
+
+// Counters returns the counts of the addresses that look-ups brought and that are
+// not used.
+func (l *PeerList) Counters() []hca.Counter {
+	return []hca.Counter{
+		{Name: "peer_addrs_refused", Value: l.refused.Load()},
+		{Name: "peer_addrs_excess", Value: l.excess.Load()},
+	}
+}
+
+// subnetsOf returns the subnets of a netdev, none where they cannot be read.
+func subnetsOf(netdev string) (out []netip.Prefix) {
+	dev, err := net.InterfaceByName(netdev)
+	if err != nil {
+		return nil
+	}
+	addrs, _ := dev.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// isBroadcast reports whether an address is the last one of an IPv4 subnet, which is
+// its broadcast address unless the subnet has two addresses or one (RFC 3021).
+func isBroadcast(a netip.Addr, subnets []netip.Prefix) bool {
+	return slices.ContainsFunc(subnets, func(p netip.Prefix) bool {
+		return a.Is4() && p.Bits() < 31 && p.Contains(a) && !p.Contains(a.Next())
+	})
 }
 
 // plain is an address as the software HCA compares it: IPv4 in its 4-byte form,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 }
 
 func TestLiteralPeersAreThereAtOnce(t *testing.T) {
-	l := NewPeerList([]string{"fe80::1%eth0", "10.0.0.2", "::ffff:10.0.0.1", "10.0.0.2", "a.example"}, quiet)
+	l := NewPeerList([]string{"fe80::1%eth0", "10.0.0.2", "::ffff:10.0.0.1", "10.0.0.2", "a.example"}, "eth0", quiet)
 	if want := addrs("10.0.0.1", "10.0.0.2", "fe80::1"); !slices.Equal(l.Addrs(), want) {
 		t.Errorf("got %v, want %v", l.Addrs(), want)
 	}
@@ -58,7 +59,7 @@ func TestPeersFollowNames(t *testing.T) {
 		var text bytes.Buffer
 		var dns server
 		dns.set("10.0.0.3", "::ffff:10.0.0.2")
-		l := NewPeerList([]string{"10.0.0.1", "pods"}, slog.New(slog.NewTextHandler(&text, nil)))
+		l := NewPeerList([]string{"10.0.0.1", "pods"}, "", slog.New(slog.NewTextHandler(&text, nil)))
 		l.resolve = dns.resolve
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -95,10 +96,84 @@ func TestPeersFollowNames(t *testing.T) {
 	})
 }
 
+// Of an answer only addresses of single hosts are used, at most a bounded number, the
+// same ones each time; the others are counted, and logged once.
+func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		answers := map[string][]netip.Addr{
+			"all": addrs("224.0.0.1", "ff02::1", "255.255.255.255", "0.0.0.0", "127.0.0.1", "::1", "fe80::1", "10.0.0.255",
+				"::ffff:224.0.0.1", "10.0.0.1", "::ffff:10.0.0.2", "10.0.0.1", "fd00::1"),
+		}
+		for _, name := range []string{"many", "more", "most"} {
+			a := netip.AddrFrom4([4]byte{10, byte(len(answers)), 0, 1})
+			for range 4000 {
+				answers[name] = append(answers[name], a)
+				a = a.Next()
+			}
+		}
+		l := NewPeerList([]string{"192.0.2.1", "all", "many", "more", "most"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
+		l.subnets = func() []netip.Prefix {
+			return []netip.Prefix{netip.MustParsePrefix("10.0.0.7/24"), netip.MustParsePrefix("10.0.0.0/31")}
+		}
+		l.resolve = func(_ context.Context, _, name string) ([]netip.Addr, error) {
+			answer := slices.Clone(answers[name])
+			rand.Shuffle(len(answer), func(i, j int) { answer[i], answer[j] = answer[j], answer[i] })
+			return answer, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); l.Run(ctx) }()
+		synctest.Wait()
+		first := l.Addrs()
+		want := append(addrs("10.0.0.1", "10.0.0.2", "fd00::1", "192.0.2.1"), answers["many"][:512]...)
+		want = append(want, answers["more"][:1024-3-512]...)
+		slices.SortFunc(want, netip.Addr.Compare)
+		if !slices.Equal(first, want) {
+			t.Errorf("%d addresses, want %d: %v", len(first), len(want), first[:min(len(first), 10)])
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if !slices.Equal(l.Addrs(), first) {
+			t.Error("another choice of the same addresses")
+		}
+		cancel()
+		<-ended
+		const rounds = 1 + int(time.Hour/refreshPeers)
+		for _, c := range l.Counters() {
+			if want := map[string]int{"peer_addrs_refused": 9, "peer_addrs_excess": 3*4000 - 1021}[c.Name] * rounds; int(c.Value) != want {
+				t.Errorf("%s = %d, want %d", c.Name, c.Value, want)
+			}
+		}
+		if n := strings.Count(text.String(), "are not used"); n != 4 {
+			t.Errorf("%d lines, want one for each name:\n%s", n, text.String())
+		}
+	})
+}
+
+// An answer that changes all the time is logged once a minute.
+func TestComplaintsOfPeersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		l := NewPeerList([]string{"pods"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
+		next := netip.MustParseAddr("224.0.0.1")
+		l.resolve = func(context.Context, string, string) ([]netip.Addr, error) {
+			next = next.Next()
+			return []netip.Addr{next}, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour-time.Second)
+		defer cancel()
+		l.Run(ctx)
+		if n := strings.Count(text.String(), "are not used"); n != 60 {
+			t.Errorf("%d lines in an hour, want 60", n)
+		}
+	})
+}
+
 // Run ends with its context also while a name server keeps silent.
 func TestPeersEndDuringLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewPeerList([]string{"pods"}, quiet)
+		l := NewPeerList([]string{"pods"}, "", quiet)
 		l.resolve = func(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()

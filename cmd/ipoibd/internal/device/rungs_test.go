@@ -155,6 +155,13 @@ func TestR12ReleaseInOrderOfDependence(t *testing.T) {
 type recorder struct {
 	hca.Device
 	closed []string
+	wire   uint64 // that WireBlocked grows by
+	full   uint64
+}
+
+func (r *recorder) WireBlocked() uint64 {
+	r.full += r.wire
+	return r.full
 }
 
 func (r *recorder) note(what string, err error) error {

@@ -15,14 +15,17 @@ const (
 	// verbTimeout is how long a verb may take: one that is stuck is found within a
 	// second.
 	verbTimeout = 800 * time.Millisecond
-	// retryStart is how long the first opening waits for its next try.
-	retryStart = time.Second
+	// retryStart is how long the first opening waits for its second try; each
+	// further wait is twice as long, up to retryStartMost.
+	retryStart     = time.Second
+	retryStartMost = 8 * time.Second
 )
 
 // starting is what there is of a device that was not open yet.
 type starting struct {
 	cancel    context.CancelFunc // ends the try under way; nil: there is none
 	retry     *time.Timer        // for the next try
+	pause     time.Duration      // before that; 0: there was none yet
 	suspended bool               // it is not tried
 }
 
@@ -108,7 +111,8 @@ func (o *owner) tried(ctx context.Context, f first, err error) {
 		o.try() // resumed meanwhile
 	default:
 		o.notOpen(err)
-		o.starting.retry.Reset(retryStart)
+		o.starting.pause = min(max(2*o.starting.pause, retryStart), retryStartMost)
+		o.starting.retry.Reset(o.starting.pause)
 	}
 }
 
@@ -150,10 +154,10 @@ func (d *Device) waiting(why error) {
 	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
 }
 
-// notOpen tells a new reason.
+// notOpen reports a reason that is new.
 func (o *owner) notOpen(err error) {
 	if last := o.View().Err; last.Error() != err.Error() {
-		o.log.Error("cannot open device; trying again", "err", err, "every", retryStart)
+		o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", retryStartMost)
 		o.publish(View{Err: err})
 	}
 }

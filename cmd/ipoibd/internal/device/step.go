@@ -27,6 +27,8 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 		o.opening.next, o.opening.op = a, a.Op
 	case qprecovery.Refresh:
 		o.refresh()
+	case qprecovery.Check:
+		o.check(a.Gen)
 	case qprecovery.GiveUp:
 		o.note("not waited for any more; order `ipoibd recover` once it is back")
 	case qprecovery.ReportForeign:

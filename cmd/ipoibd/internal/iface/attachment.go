@@ -104,6 +104,7 @@ func (f *Iface) close(a *attachment) error {
 func (f *Iface) adopt(a *attachment) {
 	f.fab.att, f.fab.err = a, nil
 	f.renew(a, a.ep.QP.Num())
+	f.nbrs.strays.follow(a.session, time.Now())
 	f.hostNeighbours()
 }
 
@@ -134,16 +135,6 @@ func (f *Iface) attach(s *device.Session, plan port.Plan) error {
 	return nil
 }
 
-// setCarrier does not wait for netlink to tell of it.
-func (f *Iface) setCarrier(on bool) error {
-	err := f.host.tap.SetCarrier(on)
-	if err == nil {
-		f.host.now.Carrier = on && f.host.now.Up
-		f.nbrs.asks.follow(on, time.Now())
-	}
-	return err
-}
-
 // flow lets frames go both ways.
 func (f *Iface) flow() {
 	a := f.fab.att
@@ -171,6 +162,7 @@ func (f *Iface) retire(a *attachment) {
 	a.halt()
 	f.step(neigh.Detached{})
 	f.nbrs.forgetHandles()
+	f.nbrs.strays.stop()
 }
 
 // detach takes the carrier down and lets go of the device. Nothing is under way.

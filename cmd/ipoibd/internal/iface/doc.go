@@ -8,7 +8,8 @@
 //	state      | means                                  | leaves when
 //	down       | ib0 is administratively down, no QP    | ib0 up
 //	waiting    | ib0 is up, but the device, the port or | the reason is gone; a failed try is
-//	           | the QP is not there                    | repeated after 1, 2, 4, 8, 16 s
+//	           | the QP is not there, or another process| repeated after 1, 2, 4, 8, 16 s
+//	           | has attached to ib0                    |
 //	up         | QP in RTS, broadcast group joined,     | ib0 down, another GID, P_Key or group,
 //	           | carrier on                             | a fault
 //	recovering | the QP is in doubt, or being made anew | health, or the device's loss
@@ -28,12 +29,22 @@
 // ib0 may be moved to another network namespace, a container's. The move sets it
 // down, without addresses; there it is set up again, under whatever name.
 //
+// # Other processes
+//
+// Each second, and whenever netlink reports a change, ib0 is inspected: a MAC, a
+// carrier, a header length, a persistence or an owner that another process has
+// changed is restored and logged. A queue of another process only that process can
+// close. While it is there, the kernel gives it a part of the frames, so the carrier
+// is down and the status says why. One that is gone within 100 ms is a daemon that
+// started and gave way.
+//
 // # Recovery
 //
 // What broke is told to the ladder of qprecovery, which decides; its actions are
 // carried out here. Faults come from the pumps (a work request that failed, an
 // error of a verb), from asynchronous events, from the freeze detector, which is
-// shown a sample every 50 ms and has the queue pair send probes to itself, and
+// shown a sample every 50 ms and has the queue pair send probes to itself (if it
+// suspects a freeze again, the worker proves it on a fresh queue pair), and
 // from the device's view: a session that is over is to be let go, a new one is
 // to be used. Verbs run on the worker, one operation after the other, so that
 // Run always answers; while one is under way the endpoint is the worker's.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -116,6 +117,8 @@ type testHost struct {
 	faults  *faults.Device // of the device that was opened last
 	verbs   *verbs         // beneath the faults; nil: a device as it is
 	refuses bool           // no queue pair can be made
+	mute    atomic.Bool    // its multicast is lost
+	plain   bool           // its device reports nothing that is optional
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -178,7 +181,7 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	}
 	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
 	h.port.SetUp(!h.dark)
-	dev, err := soft.Open(soft.Config{Name: "soft", Transport: h.port, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	dev, err := h.openSoft(soft.Config{Name: "soft", Transport: muted{h.port, &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 	if err != nil {
 		return nil, err
 	}
@@ -217,10 +220,9 @@ func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
 	h.t.Helper()
 	s := &testHost{
 		t: h.t, name: string('a' + rune(n) - 1), under: h.under, ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
-		tap: &tap{Fake: linktest.NewFake("ib1")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+		tap: &tap{Fake: linktest.NewFake("ib1").WithMAC([6]byte{2, 0, 0, 0, 1, n})}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 		dev: h.dev, share: true, fabric: h.fabric,
 	}
-	s.tap.SetMAC([6]byte{2, 0, 0, 0, 1, n})
 	cfg := testConfig()
 	cfg.Name, cfg.PKey = "ib1", pkey
 	s.iface = newIface(h.t, s.tap, s.dev, cfg)

@@ -59,6 +59,7 @@ type host struct {
 	adopted bool
 	now     link.State
 	mtu     mtuState
+	guard   guard
 }
 
 // fabric is the device's side.

@@ -21,20 +21,21 @@ type neighbours struct {
 	grave   []neigh.DestroyAH // handles that a posted request may still use
 	frame   []byte            // one frame for the host, with its virtio header
 	asks    asks
+	strays  strays
 }
 
 func newNeighbours() neighbours {
 	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+maxMTU)}
 }
 
-// deadline is when the table, the handles or the host's neighbours want to be
-// looked at, zero: never.
+// deadline is when the table, the handles, the host's neighbours or stray datagrams
+// want to be looked at, zero: never.
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
 	if len(n.grave) > 0 {
 		at = sooner(at, time.Now().Add(collectEvery))
 	}
-	return sooner(at, n.asks.at)
+	return sooner(sooner(at, n.asks.at), n.strays.at)
 }
 
 // forgetHandles drops the book of handles that were closed with the endpoint.

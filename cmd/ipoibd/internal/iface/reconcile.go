@@ -125,7 +125,11 @@ func (f *Iface) setReason(err error) {
 // hostChanged takes the kernel's view of ib0.
 func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
+	if old.Present {
+		st.MAC = old.MAC // inspect restores it
+	}
 	f.host.now = st
+	f.inspect(time.Now())
 	f.mtuChanged(old)
 	if st.MAC != old.MAC {
 		f.step(neigh.HostMAC{MAC: st.MAC})

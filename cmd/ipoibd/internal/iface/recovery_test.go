@@ -37,8 +37,8 @@ var healings = []healing{
 	{"R06/create_qp_fails", kinds(faults.SendErrorErr, faults.ResetFails, faults.CreateQPFails), []string{"reset_qp", "recreate_qp", "rebuild_cq"}, anyError, false, 20 * time.Millisecond},
 	{"R01/cq_overrun", kinds(faults.CQOverrun), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
 	{"R01/cq_error", kinds(faults.CQError), []string{"rebuild_cq"}, "cq_error", false, 20 * time.Millisecond},
-	{"R08/completions_stop", kinds(faults.CompletionsStop), []string{"rebuild_cq"}, "completions_stopped deaf_receive", false, time.Second},
-	{"R08/deaf_receive", kinds(faults.DeafReceive), []string{"rebuild_cq"}, "deaf_receive", false, time.Second},
+	{"R08/completions_stop", kinds(faults.CompletionsStop), []string{"rebuild_cq"}, "freeze_suspected", false, time.Second},
+	{"R08/deaf_receive", kinds(faults.DeafReceive), []string{"rebuild_cq"}, "freeze_suspected", false, time.Second},
 	{"R08/verb_hangs", []faults.Fault{{Kind: faults.VerbHangs, Verb: "modify_qp"}, {Kind: faults.SendErrorErr}}, []string{"reset_qp", "reset_device"}, anyError, false, 2 * time.Second},
 	{"R08/swallowed_send", kinds(faults.SwallowedSend), nil, "", true, time.Second}, // the next completion of the queue says that it ended
 }

@@ -22,6 +22,21 @@ func (f *Iface) query(op uint64) {
 	})
 }
 
+// prove has probes sent through a fresh queue pair, which carries nothing else.
+func (f *Iface) prove(op uint64) {
+	ep, log := f.fab.att.ep, f.log
+	f.rec.worker.do(func() result {
+		frozen, err := ep.Prove()
+		switch {
+		case frozen:
+			log.Error("device answers no probe on a fresh queue pair either: it has frozen")
+		case err == nil:
+			log.Warn("device answers on a fresh queue pair, or its wire is full, or its port is down: not proven to have frozen")
+		}
+		return result{op: op, err: err, class: device.Classify(qprecovery.VerbCreateQP, err), frozen: frozen}
+	})
+}
+
 // runRung runs a rung.
 func (f *Iface) runRung(run qprecovery.Run) {
 	switch run.Rung {

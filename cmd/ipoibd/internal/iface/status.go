@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"cmp"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -29,8 +30,8 @@ func (f *Iface) status() control.Interface {
 	s.QP, s.Peers = f.qpStatus(), f.peerStatus()
 	s.Recovery = f.recoveryStatus()
 	s.Counters, s.Kernel = f.counters(), f.kernelCounters()
-	if f.fab.err != nil {
-		s.Reason = f.fab.err.Error()
+	if err := cmp.Or(f.fab.err, f.foreignError()); err != nil {
+		s.Reason = err.Error()
 	}
 	if f.fab.lastErr != nil {
 		s.LastError = f.fab.lastErr.Error()
@@ -56,7 +57,7 @@ func (f *Iface) stateName() string {
 	switch {
 	case !f.host.now.Up:
 		return StateDown
-	case f.fab.att == nil:
+	case f.fab.att == nil, f.host.guard.foreign:
 		return StateWaiting
 	case f.rec.ladder.State() != qprecovery.Healthy:
 		return StateHealing

@@ -15,6 +15,9 @@ type verbs struct {
 	delays map[string]time.Duration // by the verb's name
 	calls  map[string]int           // likewise
 	qp     hca.QP                   // created last
+	broken *slowQP                  // the one whose sends are refused with sends; nil: none
+	sends  error
+	last   *slowQP // created last
 	events chan hca.AsyncEvent
 }
 
@@ -27,6 +30,19 @@ func (v *verbs) slow(verb string, d time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.delays[verb] = d
+}
+
+// Ways in which a send queue is dead.
+var (
+	sendsFull    = hca.ErrQueueFull
+	sendsRefused = hca.ErrInvalid
+)
+
+// breakSends has the queue pair created last refuse every send with err.
+func (v *verbs) breakSends(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.broken, v.sends = v.last, err
 }
 
 // qpEvent tells of an event of the queue pair that was created last.
@@ -107,13 +123,23 @@ func (p *slowPD) CreateQP(spec hca.QPSpec, send, recv hca.CQ) (hca.QP, error) {
 	}
 	p.verbs.mu.Lock()
 	defer p.verbs.mu.Unlock()
-	p.verbs.qp = qp
-	return &slowQP{qp, p.verbs}, nil
+	p.verbs.qp, p.verbs.last = qp, &slowQP{qp, p.verbs}
+	return p.verbs.last, nil
 }
 
 type slowQP struct {
 	hca.QP
 	verbs *verbs
+}
+
+func (q *slowQP) PostSend(wrs []hca.SendWR) (int, error) {
+	q.verbs.mu.Lock()
+	broken, err := q.verbs.broken == q, q.verbs.sends
+	q.verbs.mu.Unlock()
+	if broken {
+		return 0, err
+	}
+	return q.QP.PostSend(wrs)
 }
 
 func (q *slowQP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {

@@ -9,16 +9,15 @@ import (
 	"ipoibd/ud"
 )
 
-// watch looks for a device that has frozen (R8).
+// watch looks for a queue pair that has frozen (R8).
 type watch struct {
 	detector *freeze.Detector
-	posts    freeze.Posts
 	probes   uint64 // sent
 }
 
 func newWatch() watch { return watch{detector: freeze.New(freeze.Config{})} }
 
-// restart judges a queue pair that was made to work anew.
+// restart judges a queue pair that works again.
 func (w *watch) restart() { w.detector.Restart() }
 
 // deadline is when the next sample is due.
@@ -36,19 +35,23 @@ func (f *Iface) look(now time.Time) {
 	if f.fab.att == nil || now.Before(w.deadline(now)) {
 		return
 	}
-	s := f.sample(now)
+	s := f.sample()
 	f.judge(w.detector.Step(now, &s))
 }
 
-func (f *Iface) sample(now time.Time) freeze.Sample {
-	tx, rx := f.path.tx.Progress(), f.path.rx.Progress()
+// sample describes the data path. One whose pumps do not run, because they ended and
+// are started again later, is not expected to work.
+func (f *Iface) sample() freeze.Sample {
+	a, tx := f.fab.att, f.path.tx.Progress()
 	return freeze.Sample{
 		Completed:  tx.Completed,
-		OldestPost: f.rec.watch.posts.Oldest(now, tx.Posted, tx.Completed+tx.TakenBack),
-		Received:   rx.Completed,
-		Answered:   f.path.rx.Probed(),
+		Waiting:    tx.Waiting,
+		Refused:    tx.Refused,
+		Received:   f.path.rx.Completed(),
+		Probed:     tx.Probed,
+		Wire:       a.session.WireBlocked(),
 		Port:       f.portState(),
-		Recovering: f.rec.ladder.State() != qprecovery.Healthy,
+		Recovering: f.rec.ladder.State() != qprecovery.Healthy || !a.tx.running || !a.rx.running,
 	}
 }
 
@@ -72,15 +75,13 @@ func (f *Iface) judge(d freeze.Decision) {
 	case freeze.SendProbe:
 		f.rec.watch.probes++
 		f.path.tx.Inject(a.ep.Self(), ud.ProbeMessage(d.Probe))
-	case freeze.Frozen:
-		f.log.Error("device has frozen", "reason", d.Reason.String(), "last_worked", d.Since)
-		f.heal(qprecovery.Frozen{Gen: a.gen, Reason: frozenReasons[d.Reason], Since: d.Since})
+	case freeze.Suspect:
+		what := "sends do not complete"
+		if d.Deaf {
+			what = "nothing is received"
+		}
+		f.log.Error("queue pair seems to have frozen", "what", what, "last_worked", d.Since)
+		f.heal(qprecovery.Suspected{Gen: a.gen, Since: d.Since})
 	case freeze.Nothing:
 	}
-}
-
-var frozenReasons = map[freeze.Reason]qprecovery.Reason{
-	freeze.SendTimeout:        qprecovery.ReasonSendTimeout,
-	freeze.CompletionsStopped: qprecovery.ReasonCompletionsStopped,
-	freeze.DeafReceive:        qprecovery.ReasonDeafReceive,
 }

@@ -23,13 +23,14 @@ type worker struct {
 
 // result is what became of an operation.
 type result struct {
-	op    uint64
-	err   error
-	class qprecovery.Class // of err
-	state hca.QPState      // of a query
-	of    *attachment      // that it changed; nil for a query
-	fresh bool             // it opened an attachment: a device just back that refuses is not reset for that
-	after func()           // for Run, before the ladder hears of it; may be nil
+	op     uint64
+	err    error
+	class  qprecovery.Class // of err
+	state  hca.QPState      // of a query
+	frozen bool             // of a proof
+	of     *attachment      // that it changed; nil for a query
+	fresh  bool             // it opened an attachment: a device just back that refuses is not reset for that
+	after  func()           // for Run, before the ladder hears of it; may be nil
 }
 
 func newWorker() worker {

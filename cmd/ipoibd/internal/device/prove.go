@@ -1,0 +1,130 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"ipoibd/hca"
+)
+
+const (
+	// proofProbes is how many probes in a row stay unanswered where a device is
+	// proven frozen: more than chance loses.
+	proofProbes = 3
+	// proofLimit is how long each of them is waited for, a thousand times its way.
+	proofLimit = 250 * time.Millisecond
+	// proofBytes is the length of a probe. Its content does not matter: no one else
+	// knows the proof's Q_Key.
+	proofBytes = 8
+)
+
+// proof is a queue pair with a CQ and memory of its own, which sends to itself and
+// carries nothing else.
+type proof struct {
+	ep *Endpoint
+	cq hca.CQ
+	qp hca.QP
+	mr hca.MR
+	to hca.UDDest
+
+	answers [proofProbes]struct{ sent, received bool }
+}
+
+// Prove reports whether the device has frozen: whether probes through a fresh queue
+// pair and CQ all stay unanswered, although the port is active and the wire was not
+// full meanwhile (R8). An error is that of the first verb that failed. The endpoint's
+// own queue pair is left alone. It blocks as verbs do, and for proofLimit for each
+// probe that is not answered.
+func (e *Endpoint) Prove() (frozen bool, err error) {
+	p := &proof{ep: e}
+	var undo closers
+	defer func() { err = errors.Join(err, undo.close()) }()
+	if err := p.build(&undo); err != nil {
+		return false, fmt.Errorf("make a queue pair to prove a freeze: %w", err)
+	}
+	blocked := e.session.WireBlocked()
+	for i := range proofProbes {
+		answered, err := p.probe(i)
+		if answered || err != nil {
+			return false, err
+		}
+	}
+	port, err := e.session.QueryPort(e.Spec.Plan.Port)
+	return err == nil && port.State == hca.PortActive && e.session.WireBlocked() == blocked, err
+}
+
+func (p *proof) build(undo *closers) (err error) {
+	e := p.ep
+	if p.mr, err = e.pd.AllocMR(proofProbes*(hca.GRHLen+proofBytes), hca.AccessLocalWrite); err != nil {
+		return err
+	}
+	undo.add(p.mr.Close)
+	if p.cq, err = e.session.CreateCQ(hca.CQSpec{Entries: 2 * proofProbes}); err != nil {
+		return err
+	}
+	undo.add(p.cq.Close)
+	spec := hca.QPSpec{SendWRs: proofProbes, RecvWRs: proofProbes, SendSGEs: 1, RecvSGEs: 1}
+	if p.qp, err = e.pd.CreateQP(spec, p.cq, p.cq); err != nil {
+		return err
+	}
+	undo.add(p.qp.Close)
+	// The top bit is that of controlled Q_Keys (IBA 10.2.5), which are refused.
+	p.to = hca.UDDest{AH: e.self, QPN: p.qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
+	if err := activate(p.qp, e.Spec.Plan, p.to.QKey); err != nil {
+		return err
+	}
+	recvs := make([]hca.RecvWR, proofProbes)
+	for i := range recvs {
+		recvs[i] = hca.RecvWR{ID: uint64(i), SGList: []hca.SGE{p.sge(i, 0, hca.GRHLen+proofBytes)}}
+	}
+	_, err = p.qp.PostRecv(recvs)
+	return err
+}
+
+// sge names n bytes of the buffer of probe i. What it sends is what it receives.
+func (p *proof) sge(i, off, n int) hca.SGE {
+	return p.mr.SGE(i*(hca.GRHLen+proofBytes)+off, n)
+}
+
+// probe sends probe i and waits until its send has completed and it was received; it
+// polls once more before it gives up, for a process that was stopped meanwhile.
+func (p *proof) probe(i int) (answered bool, err error) {
+	wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
+	if _, err := p.qp.PostSend([]hca.SendWR{wr}); err != nil {
+		return false, err
+	}
+	for until := time.Now().Add(proofLimit); ; {
+		late := !time.Now().Before(until)
+		if err := p.cq.Arm(); err != nil {
+			return false, err
+		}
+		answered, err := p.poll()
+		if answered || late || err != nil {
+			return answered, err
+		}
+		if err := p.cq.Wait(until); err != nil {
+			return false, err
+		}
+	}
+}
+
+// poll takes completions and reports whether a probe, of whatever number, has both
+// completed and been received. A request that ended in error is an answer as well:
+// hardware that has stopped gives none.
+func (p *proof) poll() (answered bool, err error) {
+	var wcs [2 * proofProbes]hca.WC
+	n, err := p.cq.Poll(wcs[:])
+	for _, wc := range wcs[:n] {
+		a := &p.answers[wc.ID%proofProbes]
+		if wc.ID < proofProbes {
+			a.received = true
+		} else {
+			a.sent = true
+		}
+		failed := wc.Status != hca.WCSuccess
+		answered = answered || failed || a.sent && a.received
+	}
+	return answered, err
+}

@@ -1,0 +1,113 @@
+package device
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+)
+
+// A device is proven frozen by three probes on a fresh queue pair, none of which is
+// answered, while the port is active and the wire is not full; nothing is left of them.
+func TestR08Prove(t *testing.T) {
+	dead := faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt}
+	for _, c := range []struct {
+		name   string
+		faults []faults.Fault
+		wire   uint64 // that WireBlocked grows by with each reading
+		want   bool
+		within time.Duration
+	}{
+		{"all is well", nil, 0, false, 0},
+		{"no completions", []faults.Fault{dead}, 0, true, proofProbes * proofLimit},
+		{"deaf", []faults.Fault{{Kind: faults.DeafReceive, Count: math.MaxInt}}, 0, true, proofProbes * proofLimit},
+		{"sends never complete", []faults.Fault{{Kind: faults.SwallowedSend, Count: math.MaxInt}}, 0, true, proofProbes * proofLimit},
+		{"the first two sends never complete", []faults.Fault{{Kind: faults.SwallowedSend, Count: 2}}, 0, false, 2 * proofLimit},
+		{"a send fails", []faults.Fault{{Kind: faults.SendErrorErr}}, 0, false, 0},
+		{"no completions, port down", []faults.Fault{dead, {Kind: faults.PortDown}}, 0, false, proofProbes * proofLimit},
+		{"no completions, wire full", []faults.Fault{dead}, 1, false, proofProbes * proofLimit},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, rec, faulty := openRecorded(t)
+				rec.wire = c.wire
+				for _, f := range c.faults {
+					if err := faulty.Inject(f); err != nil {
+						t.Fatal(err)
+					}
+				}
+				rec.closed = nil
+				start := time.Now()
+				frozen, err := e.Prove()
+				if took := time.Since(start); frozen != c.want || err != nil || took != c.within {
+					t.Errorf("frozen %v, %v, after %v; want %v after %v", frozen, err, took, c.want, c.within)
+				}
+				if want := []string{"QP", "CQ", "MR"}; !slices.Equal(rec.closed, want) {
+					t.Errorf("closed %v, want %v", rec.closed, want)
+				}
+				if state, err := e.State(); err != nil || state != hca.QPRTS {
+					t.Errorf("the endpoint's own queue pair: %v, %v", state, err)
+				}
+			})
+		})
+	}
+}
+
+// A proof whose queue pair cannot be made is an error, and proves nothing.
+func TestR08ProveFails(t *testing.T) {
+	e, rec, faulty := openRecorded(t)
+	rec.closed = nil
+	if err := faulty.Inject(faults.Fault{Kind: faults.CreateQPFails}); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := e.Prove(); frozen || err == nil || !slices.Equal(rec.closed, []string{"CQ", "MR"}) {
+		t.Errorf("frozen %v, %v; closed %v", frozen, err, rec.closed)
+	}
+}
+
+// A device that does not answer is noticed although no interface is up: within the two
+// seconds between two checks and the time limit of a verb. It is reset once.
+func TestR08DeviceIsCheckedWithoutUsers(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		time.Sleep(time.Minute)
+		if opens := b.Opens(); opens != 1 || len(b.Status().History) != 0 {
+			t.Fatalf("%d opens of a healthy device, %+v", opens, b.Status().History)
+		}
+		b.slot.inject(t, faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
+		start := time.Now()
+		for b.Opens() == 1 && time.Since(start) < time.Minute {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("reset after %v", took)
+		}
+		b.healthy(soon)
+		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbStuck))
+		time.Sleep(time.Minute)
+		if b.Opens() != 2 {
+			t.Errorf("opened %d times", b.Opens())
+		}
+	})
+}
+
+// A suspended device is closed, and so not checked.
+func TestR08SuspendedDeviceIsNotChecked(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		if err := b.Suspend(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if s := b.Status(); s.State != qprecovery.DeviceSuspended {
+			t.Errorf("%v", s.State)
+		}
+		if err := b.Resume(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.healthy(time.Second)
+	})
+}

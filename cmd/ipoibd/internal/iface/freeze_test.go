@@ -1,0 +1,190 @@
+package iface
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+)
+
+// rungsAbove adds up the rungs of a recovery that are above another one.
+func rungsAbove(r *control.Recovery, least qprecovery.Rung) (n uint64) {
+	for rung := least + 1; rung < qprecovery.NumRung; rung++ {
+		n += r.Rungs[rung.String()]
+	}
+	return n
+}
+
+// stream sends a frame from one host to the other every 10 ms, for a while, and
+// drains what arrives.
+func stream(t *testing.T, from, to *testHost, length time.Duration) {
+	t.Helper()
+	mac, ok := from.neighbour(to.ip)
+	if !ok {
+		t.Fatalf("%s does not know %s", from.name, to.name)
+	}
+	for range length / (10 * time.Millisecond) {
+		from.sendIP(mac, to.ip, 100, 1)
+		time.Sleep(10 * time.Millisecond)
+		drainInbox(to)
+	}
+}
+
+// An underlay that takes nothing, 1.2 s twice in a minute, ten times for 3 s, or for a
+// minute, with and without frames to send, leads to no rung above resume_qp.
+func TestR07UnwritableUnderlayResetsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		times       int
+		block, rest time.Duration
+		sending     bool
+	}{
+		{"twice 1.2 s", 2, 1200 * time.Millisecond, 20 * time.Second, true},
+		{"ten times 3 s", 10, 3 * time.Second, time.Second, true},
+		{"ten times 3 s, idle", 10, 3 * time.Second, time.Second, false},
+		{"a minute", 1, time.Minute, time.Second, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			twoHosts(t, func(t *testing.T, a, b *testHost) {
+				reach(t, a, b)
+				opens := a.dev.Opens()
+				pass := func(d time.Duration) {
+					if c.sending {
+						stream(t, a, b, d)
+					} else {
+						time.Sleep(d)
+					}
+				}
+				for range c.times {
+					a.underlay().SetWritable(false)
+					pass(c.block)
+					a.underlay().SetWritable(true)
+					pass(c.rest)
+				}
+				s := a.status()
+				if n := rungsAbove(s.Recovery, qprecovery.RungResumeQP); n != 0 || a.dev.Opens() != opens {
+					t.Errorf("rungs %v by %v, opened %d times, was %d", s.Recovery.Rungs, s.Recovery.Reasons, a.dev.Opens(), opens)
+				}
+				drainInbox(a, b)
+				reach(t, a, b)
+				checkAccounts(t, a.status())
+			})
+		})
+	}
+}
+
+// A data path that is dead behind verbs that answer, on every queue pair and CQ, ends in
+// a reset of the device, proven on a fresh queue pair.
+func TestR08DeadDataPathResetsTheDevice(t *testing.T) {
+	for _, kind := range []faults.Kind{faults.CompletionsStop, faults.DeafReceive, faults.SwallowedSend} {
+		t.Run(kind.String(), func(t *testing.T) {
+			twoHosts(t, func(t *testing.T, a, b *testHost) {
+				reach(t, a, b)
+				opens := a.dev.Opens()
+				a.inject(faults.Fault{Kind: kind, Count: math.MaxInt})
+				start := time.Now()
+				for a.dev.Opens() == opens && time.Since(start) < time.Minute {
+					time.Sleep(10 * time.Millisecond)
+				}
+				took := time.Since(start)
+				a.waitUp()
+				r := a.status().Recovery
+				t.Logf("after %v: %v", took, r.Reasons)
+				if r.Reasons["freeze_persists"] != 1 || r.Rungs["rebuild_cq"] != 1 || took > 4*time.Second {
+					t.Errorf("after %v: rungs %v by %v", took, r.Rungs, r.Reasons)
+				}
+				drainInbox(a, b)
+				reach(t, a, b)
+				checkAccounts(t, a.status())
+			})
+		})
+	}
+}
+
+// A queue pair that freezes again and again, while a fresh one on the same device
+// works, stays at the CQ rung, with pauses; the device is not reset.
+func TestR07UnprovenFreezeStaysAtTheCQRung(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		opens := a.dev.Opens()
+		for range 20 {
+			a.inject(faults.Fault{Kind: faults.CompletionsStop})
+			before := a.status().Recovery.Rungs["rebuild_cq"]
+			healed := func(r *control.Recovery) bool { return r.Rungs["rebuild_cq"] > before && r.State == "healthy" }
+			for start := time.Now(); !healed(a.status().Recovery) && time.Since(start) < 2*time.Minute; {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		r := a.status().Recovery
+		t.Logf("%v by %v", r.Rungs, r.Reasons)
+		if r.Rungs["rebuild_cq"] < 20 || rungsAbove(r, qprecovery.RungRebuildCQ) != 0 || r.Reasons["repeated"] == 0 || a.dev.Opens() != opens {
+			t.Errorf("rungs %v by %v, opened %d times, was %d", r.Rungs, r.Reasons, a.dev.Opens(), opens)
+		}
+		time.Sleep(time.Minute)
+		drainInbox(a, b)
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
+}
+
+// A port that goes down while the freeze is being proven leaves it unproven.
+func TestR08ProofNeedsThePort(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		opens := a.dev.Opens()
+		a.inject(faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt})
+		for start := time.Now(); a.status().Recovery.State != "proving" && time.Since(start) < time.Minute; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		a.inject(faults.Fault{Kind: faults.PortDown})
+		time.Sleep(5 * time.Second)
+		r := a.status().Recovery
+		if rungsAbove(r, qprecovery.RungRebuildCQ) != 0 || a.dev.Opens() != opens {
+			t.Errorf("rungs %v by %v, opened %d times, was %d", r.Rungs, r.Reasons, a.dev.Opens(), opens)
+		}
+	})
+}
+
+// A send queue that takes nothing and has nothing outstanding, or that refuses every
+// send, is noticed within the bound and healed by the CQ rung, whether or not peers keep
+// sending.
+func TestR08DeadSendQueueIsNoticed(t *testing.T) {
+	for name, break_ := range map[string]func(*verbs){
+		"full":    func(v *verbs) { v.breakSends(sendsFull) },
+		"refuses": func(v *verbs) { v.breakSends(sendsRefused) },
+	} {
+		for _, talking := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				slowHosts(t, func(t *testing.T, a, b *testHost) {
+					reach(t, a, b)
+					break_(a.verbs)
+					start := time.Now()
+					mac, _ := a.neighbour(b.ip)
+					back, _ := b.neighbour(a.ip)
+					for a.status().Recovery.Rungs["rebuild_cq"] == 0 && time.Since(start) < 10*time.Second {
+						a.sendIP(mac, b.ip, 100, 1)
+						if talking {
+							b.sendIP(back, a.ip, 100, 1)
+						}
+						time.Sleep(50 * time.Millisecond)
+						synctest.Wait()
+						drainInbox(a, b)
+					}
+					took := time.Since(start)
+					t.Logf("talking %v: after %v", talking, took)
+					if took > time.Second {
+						t.Errorf("noticed after %v", took)
+					}
+					time.Sleep(time.Second)
+					drainInbox(a, b)
+					reach(t, a, b)
+					checkAccounts(t, a.status())
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package iface
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/link"
+	"ipoibd/link/linktest"
+)
+
+// A daemon that starts while this one holds ib0 has a queue for a moment. That
+// costs no carrier.
+func TestMomentaryForeignQueueCostsNoCarrier(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.tap.forget()
+		for range 10 {
+			q := a.tap.Attach()
+			time.Sleep(foreignGrace * 9 / 10)
+			q.Detach()
+			time.Sleep(time.Second)
+		}
+		if got := a.tap.forget(); len(got) != 0 {
+			t.Errorf("carrier went %v", got)
+		}
+	})
+}
+
+// As long as another process has a queue there is no carrier, and the status says
+// why. The carrier comes back when the queue is gone.
+func TestForeignQueueTakesTheCarrierDown(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.tap.forget()
+		q := a.tap.Attach()
+		for _, after := range []time.Duration{foreignGrace, time.Second, time.Minute} {
+			time.Sleep(after)
+			synctest.Wait()
+			s := a.status()
+			if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "another process has attached") {
+				t.Errorf("%v later: state %s, carrier %t, reason %q", after, s.State, s.Carrier, s.Reason)
+			}
+		}
+		q.Detach()
+		synctest.Wait()
+		if s := a.status(); s.State != StateUp || !s.Carrier || s.Reason != "" {
+			t.Errorf("queue gone: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Reason)
+		}
+		if got := a.tap.forget(); !slices.Equal(got, []bool{false, true}) {
+			t.Errorf("carrier went %v, want off and on once", got)
+		}
+	})
+}
+
+// A foreign queue neither hides a carrier that is down for another reason, nor
+// raises it when it goes.
+func TestForeignQueueDuringAnOutage(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		q := a.tap.Attach()
+		time.Sleep(time.Second)
+		a.unplug()
+		time.Sleep(time.Second)
+		q.Detach()
+		time.Sleep(time.Second)
+		if st, err := a.tap.State(); err != nil || st.Carrier {
+			t.Errorf("state = %+v, %v; want no carrier while the device is away", st, err)
+		}
+		a.plug()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s := a.status(); s.State != StateUp || !s.Carrier {
+			t.Errorf("device back: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Reason)
+		}
+	})
+}
+
+// What another process changes about ib0 is restored within a second, whether or
+// not the kernel reports it.
+func TestChangesByOthersAreRestored(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		mac, published := a.mac(), a.status().HostMAC
+		for what, change := range map[link.Property]func(linktest.Queue){
+			link.PropertyMAC:         func(linktest.Queue) { a.tap.SetMAC([6]byte{2, 0xbb}) },
+			link.PropertyCarrier:     func(q linktest.Queue) { q.SetCarrier(false) },
+			link.PropertyHeader:      func(q linktest.Queue) { q.SetHeaderLen(12) },
+			link.PropertyPersistence: func(q linktest.Queue) { q.SetPersistent(false) },
+		} {
+			q := a.tap.Attach()
+			change(q)
+			q.Detach()
+			time.Sleep(inspectEvery)
+			synctest.Wait()
+			found, err := a.tap.Inspect()
+			if err != nil || len(found.Restored) != 0 || a.mac() != mac {
+				t.Errorf("%s: Inspect = %+v, %v", what, found, err)
+			}
+			if s := a.status(); s.State != StateUp || !s.Carrier || s.HostMAC != published {
+				t.Errorf("%s: state %s, carrier %t, MAC %s, want %s", what, s.State, s.Carrier, s.HostMAC, published)
+			}
+		}
+	})
+}
+
+func TestGuardTimes(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	var g guard
+	for _, step := range []struct {
+		at      time.Duration
+		queues  int
+		foreign bool
+		next    time.Duration
+	}{
+		{0, 0, false, inspectEvery},
+		{time.Second, 1, false, time.Second + foreignGrace},
+		{time.Second + foreignGrace/2, 2, false, time.Second + foreignGrace}, // by an event
+		{time.Second + foreignGrace, 1, true, 2*time.Second + foreignGrace},
+		{3 * time.Second, 3, true, 4 * time.Second},
+		{4 * time.Second, 0, false, 5 * time.Second},
+		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // another grace
+		{5*time.Second + foreignGrace/2, 0, false, 6*time.Second + foreignGrace/2},
+	} {
+		was := g.foreign
+		changed := g.saw(step.queues, start.Add(step.at))
+		if g.foreign != step.foreign || changed != (was != step.foreign) || g.at != start.Add(step.next) {
+			t.Errorf("%v, %d queues: foreign %t, changed %t, next %v; want %t and %v",
+				step.at, step.queues, g.foreign, changed, g.at.Sub(start), step.foreign, step.next)
+		}
+	}
+}

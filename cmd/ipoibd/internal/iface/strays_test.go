@@ -1,0 +1,154 @@
+package iface
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/soft/wire"
+)
+
+// muted is a port whose multicast is lost while mute is set.
+type muted struct {
+	*memfabric.Port
+	mute *atomic.Bool
+}
+
+func (m muted) Send(pkts []wire.Packet) (int, error) {
+	if !m.mute.Load() {
+		return m.Port.Send(pkts)
+	}
+	unicast := slices.DeleteFunc(slices.Clone(pkts), func(p wire.Packet) bool { return p.Dst.IsMulticast() })
+	if n, err := m.Port.Send(unicast); err != nil || n < len(unicast) {
+		return 0, err
+	}
+	return len(pkts), nil
+}
+
+// plainDevice hides what a device can do besides.
+type plainDevice struct{ hca.Device }
+
+func (h *testHost) openSoft(cfg soft.Config) (hca.Device, error) {
+	dev, err := soft.Open(cfg)
+	if err != nil || !h.plain {
+		return dev, err
+	}
+	return plainDevice{dev}, nil
+}
+
+// renumber takes b's netdev away and gives it back, by which it gets another QPN,
+// and returns how long after its queue pair was there a reaches it: a sends all the
+// time by what it knew before.
+func renumber(t *testing.T, a, b *testHost) time.Duration {
+	t.Helper()
+	old := b.status().QP.QPN
+	mac, ok := a.neighbour(b.ip)
+	if !ok {
+		t.Fatalf("%s does not know %s", a.name, b.ip)
+	}
+	b.unplug()
+	time.Sleep(300 * time.Millisecond)
+	b.plug()
+	var up time.Time
+	for range 2000 {
+		time.Sleep(10 * time.Millisecond)
+		a.sendIP(mac, b.ip, 100, 7)
+		if b.takeIP() != nil {
+			if qpn := b.status().QP.QPN; qpn == old {
+				t.Fatalf("QPN %v again: this shows nothing", qpn)
+			}
+			return time.Since(up)
+		}
+		if s := b.status(); up.IsZero() && s.QP != nil && s.State == StateUp {
+			up = time.Now()
+		}
+	}
+	t.Fatalf("%s does not reach %s: %+v", a.name, b.name, a.status().Peers)
+	return 0
+}
+
+// No multicast passes at all: the receiver sees datagrams to its former queue pair
+// and tells their sender where it is now, at once.
+func TestStrayDatagramsLeadTheSender(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.mute.Store(true)
+		b.mute.Store(true)
+		took := renumber(t, a, b)
+		t.Logf("reached %v after it was up", took)
+		if limit := 2 * strayInterval; took > limit {
+			t.Errorf("reached after %v, want %v at most", took, limit)
+		}
+		if n := count(b.status(), "neigh_stray_notices"); n != 1 {
+			t.Errorf("%d notices", n)
+		}
+	})
+}
+
+// The restarted host's announcements are lost, and its device does not report stray
+// datagrams: the sender asks for it within 2 s of the silence.
+func TestSilentPeerIsAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
+		b.plain = true
+		b.unplug()
+		synctest.Wait()
+		b.plug()
+		a.up()
+		b.up()
+		b.waitUp()
+		a.resolve(b.ip)
+		reach(t, a, b)
+		b.mute.Store(true)
+		took := renumber(t, a, b)
+		t.Logf("reached %v after it was up", took)
+		if took > 2*time.Second || count(a.status(), "neigh_silences") == 0 || count(b.status(), "neigh_stray_notices") != 0 {
+			t.Errorf("reached after %v, %d silences, %d notices", took,
+				count(a.status(), "neigh_silences"), count(b.status(), "neigh_stray_notices"))
+		}
+		a.stop()
+		b.stop()
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fixedStrays is a device with one report.
+type fixedStrays hca.Stray
+
+func (s *fixedStrays) Strays() hca.Stray { return hca.Stray(*s) }
+
+// Stray datagrams of another partition are left to its interface; each report is
+// taken once.
+func TestStraysAreOfThePartition(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		self := b.status().QP
+		notices := func(s fixedStrays) uint64 {
+			before := count(a.status(), "neigh_stray_notices")
+			time.Sleep(time.Minute) // past the pause of the sender
+			a.iface.queries <- func() { a.iface.nbrs.strays = strays{device: &s, at: time.Now()} }
+			time.Sleep(10 * strayInterval)
+			synctest.Wait()
+			return count(a.status(), "neigh_stray_notices") - before
+		}
+		stray := fixedStrays{Count: 3, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN}
+		if n := notices(stray); n != 1 {
+			t.Errorf("%d notices for three strays", n)
+		}
+		stray.PKey &^= hca.PKeyMembership
+		if n := notices(stray); n != 1 {
+			t.Errorf("%d notices for strays of a limited member", n)
+		}
+		stray.PKey = pkeyOther
+		if n := notices(stray); n != 0 {
+			t.Errorf("%d notices for strays of another partition", n)
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package logline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Handler passes records on to another handler, within the limits of the log. A
+// record that had to wait keeps its own time, so it may follow later ones; its
+// attribute "suppressed" is how many of its message were dropped while it waited.
+type Handler struct {
+	next   slog.Handler
+	logger string // attributes and groups; loggers that differ in them have messages of their own
+	gate   *gate
+}
+
+// gate is what a Handler shares with those derived from it.
+type gate struct {
+	mu    sync.Mutex
+	lines limiter
+	timer *time.Timer // fires when a held line may pass
+}
+
+// Limit returns a handler that passes records on to next, which must not block.
+// The caller calls Flush at the end.
+func Limit(next slog.Handler) *Handler {
+	g := &gate{lines: limiter{messages: make(map[key]*message)}}
+	g.timer = time.AfterFunc(time.Hour, func() { g.pass(false) })
+	g.timer.Stop()
+	return &Handler{next: next, gate: g}
+}
+
+// Enabled reports what the next handler reports.
+func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+// Handle passes a record on, or holds it.
+func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
+	g := h.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := time.Now(); !g.lines.add(now, key{r.Level, h.logger, r.Message, cause(&r)}, line{r.Clone(), h.next}) {
+		g.arm(now)
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+// cause joins the attributes by which lines of one text differ in kind, so that a
+// rare one is not suppressed with frequent ones.
+func cause(r *slog.Record) (text string) {
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "type", "state", "reason":
+			text += a.Value.String() + "\n"
+		}
+		return true
+	})
+	return text
+}
+
+// WithAttrs returns the handler of a logger with attributes.
+func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &Handler{next: h.next.WithAttrs(attrs), logger: fmt.Sprint(h.logger, attrs), gate: h.gate}
+}
+
+// WithGroup returns the handler of a logger with a group.
+func (h *Handler) WithGroup(name string) slog.Handler {
+	return &Handler{next: h.next.WithGroup(name), logger: h.logger + name + ".", gate: h.gate}
+}
+
+// Flush passes on what is held.
+func (h *Handler) Flush() { h.gate.pass(true) }
+
+// pass passes on the held lines whose time has come, or all.
+func (g *gate) pass(all bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	g.lines.due(now, all, func(ln line, suppressed uint64) {
+		if suppressed > 0 {
+			ln.record.Add("suppressed", suppressed)
+		}
+		_ = ln.to.Handle(context.Background(), ln.record) // the log is where an error would be reported
+	})
+	g.arm(now)
+}
+
+// arm sets the timer to when the next held line may pass.
+func (g *gate) arm(now time.Time) {
+	if at, ok := g.lines.next(); ok {
+		g.timer.Reset(at.Sub(now))
+	}
+}

@@ -1,0 +1,202 @@
+package logline
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// logged returns the lines that write logs within the limits, and flushes.
+func logged(t *testing.T, write func(log *slog.Logger, out *bytes.Buffer)) []string {
+	t.Helper()
+	var out bytes.Buffer
+	synctest.Test(t, func(*testing.T) {
+		h := Limit(text(&out))
+		write(slog.New(h), &out)
+		h.Flush()
+		synctest.Wait()
+	})
+	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+}
+
+func find(lines []string, part string) (found []string) {
+	for _, l := range lines {
+		if strings.Contains(l, part) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// A link that flaps 857 times a second for 5 s was 8,573 lines. Ten of each of its
+// messages pass at once, two a second after those, and the last one with the
+// state in which the link ended.
+func TestFlappingIsBounded(t *testing.T) {
+	lines := logged(t, func(log *slog.Logger, _ *bytes.Buffer) {
+		for i := range 4286 {
+			log.Info("interface is up", "i", i)
+			log.Info("interface is down", "i", i)
+			time.Sleep(5 * time.Second / 4286)
+		}
+	})
+	for _, message := range []string{"is up", "is down"} {
+		got := find(lines, message)
+		if len(got) < 20 || len(got) > 21 {
+			t.Errorf("%d lines of %q, want 10 and 2 in each of 5 s", len(got), message)
+		}
+		if last := got[len(got)-1]; !strings.Contains(last, "i=4285") {
+			t.Errorf("the last of %q is lost; its last line is: %s", message, last)
+		}
+		if total := len(got) + sum(t, got); total != 4286 {
+			t.Errorf("%d lines of %q are accounted for, want 4286", total, message)
+		}
+	}
+}
+
+// sum adds up the suppressed lines that lines report.
+func sum(t *testing.T, lines []string) (total int) {
+	t.Helper()
+	for _, l := range lines {
+		if _, n, ok := strings.Cut(l, "suppressed="); ok {
+			var suppressed int
+			if _, err := fmt.Sscan(n, &suppressed); err != nil {
+				t.Error(err)
+			}
+			total += suppressed
+		}
+	}
+	return total
+}
+
+// Flooding one message delays neither another message, nor the same one at
+// another level, or of another interface.
+func TestFloodHidesNoOtherMessage(t *testing.T) {
+	logged(t, func(log *slog.Logger, out *bytes.Buffer) {
+		flooding := log.With("interface", "ib0")
+		for range 1000 {
+			flooding.Info("carrier off")
+		}
+		for _, write := range []func(){
+			func() { flooding.Info("something else") },
+			func() { flooding.Error("carrier off") },
+			func() { flooding.Info("carrier off", "n", 1, "reason", "another") },
+			func() { flooding.Info("carrier off", "reason", "a third", "n", 1) },
+			func() { log.With("interface", "ib1").Info("carrier off") },
+			func() { flooding.WithGroup("g").Info("carrier off", "a", 1) },
+		} {
+			before := strings.Count(out.String(), "\n")
+			write()
+			if after := strings.Count(out.String(), "\n"); after != before+1 {
+				t.Errorf("%d lines before, %d after", before, after)
+			}
+		}
+	})
+}
+
+// The last line of a burst appears by itself, half a second later at most, with
+// the time at which it was written.
+func TestLastLineOfABurstAppears(t *testing.T) {
+	logged(t, func(log *slog.Logger, out *bytes.Buffer) {
+		for i := range messageBurst {
+			log.Error("device failed", "i", i)
+		}
+		log.Error("device failed", "i", "replaced")
+		written := time.Now().Format("2006-01-02T15:04:05.000")
+		log.Error("device failed", "i", "last")
+		if strings.Contains(out.String(), "last") {
+			t.Error("not held")
+		}
+		time.Sleep(messageEvery)
+		synctest.Wait()
+		last := find(strings.Split(out.String(), "\n"), "i=last suppressed=1")
+		if len(last) != 1 || !strings.Contains(last[0], written) || strings.Contains(out.String(), "replaced") {
+			t.Errorf("want the last line, of %s, got:\n%s", written, out)
+		}
+	})
+}
+
+// A flood of messages that all differ, as they are if an attacker has a say in
+// their text, is bounded in lines and in memory. An error in the midst of it
+// appears.
+func TestFloodOfDifferentMessagesIsBounded(t *testing.T) {
+	const seconds = 8
+	var grown int64
+	lines := logged(t, func(log *slog.Logger, _ *bytes.Buffer) {
+		before := heap()
+		for i := range seconds * 5000 {
+			log.Info(fmt.Sprintf("message %d of %s", i, strings.Repeat("x", 1000)))
+			if i == seconds*2500 {
+				log.Error("device failed")
+			}
+			time.Sleep(time.Second / 5000)
+		}
+		grown = heap() - before
+	})
+	// Flush adds what is held.
+	if most := totalBurst + seconds*int(time.Second/totalEvery) + maxMessages + 1; len(lines) > most {
+		t.Errorf("%d lines, want at most %d", len(lines), most)
+	}
+	if got := find(lines, "device failed"); len(got) != 1 {
+		t.Errorf("the error appears %d times", len(got))
+	}
+	t.Logf("%d lines of %d, the heap grew by %d bytes", len(lines), seconds*5000+1, grown)
+	if grown > 20<<20 { // what passed is some 1,500 lines of 1,100 bytes in a buffer that doubles
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The table of messages is bounded, whatever is held and however many levels share
+// the last entries.
+func TestTableOfMessagesIsBounded(t *testing.T) {
+	now := time.Unix(0, 0)
+	l := limiter{messages: make(map[key]*message)}
+	for i := range 10 * maxMessages {
+		for range messageBurst + 1 {
+			l.add(now, key{level: slog.LevelInfo, text: fmt.Sprint(i)}, line{})
+		}
+	}
+	if n := len(l.messages); n != maxMessages+1 {
+		t.Errorf("%d messages while all are held, want %d and the shared one", n, maxMessages)
+	}
+	if n := len(l.waiting); n != maxMessages+1 {
+		t.Errorf("%d held lines", n)
+	}
+	l.due(now, true, func(line, uint64) {})
+	l.add(now.Add(time.Hour), key{text: "later"}, line{})
+	if n := len(l.messages); n != 1 {
+		t.Errorf("%d messages after an hour of silence, want 1", n)
+	}
+}
+
+// Messages of equal rates get equal shares when the total limit is what holds them.
+func TestTotalLimitIsShared(t *testing.T) {
+	now, got := time.Unix(0, 0), map[string]int{}
+	l := limiter{messages: make(map[key]*message)}
+	for range 20 * 1000 {
+		for i := range 100 {
+			k := key{text: fmt.Sprint(i)}
+			if l.add(now, k, line{record: slog.Record{Message: k.text}}) {
+				got[k.text]++
+			}
+		}
+		l.due(now, false, func(ln line, _ uint64) { got[ln.record.Message]++ })
+		now = now.Add(time.Millisecond)
+	}
+	for i := range 100 { // 20 s of 50 lines, and the burst
+		if n := got[fmt.Sprint(i)]; n < 10 || n > 14 {
+			t.Errorf("message %d: %d lines, want some 12", i, n)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+// Package terminal keeps control characters out of what people read. Names of
+// processes, interfaces, devices and hosts come from others, who could recolour a
+// terminal, set its title, hide what follows or forge lines by them.
+//
+// There are two lines of defence. Fprintf escapes what its arguments bring along,
+// newlines included, so that a name cannot end its line or its column. Writer is
+// for the program's outputs: it escapes what any other way of printing lets
+// through, but keeps newlines and tabs, which it cannot tell from the program's.
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Escape replaces what is not printable (controls of C0 and C1, DEL, line
+// separators, marks of text direction, bytes that are no UTF-8) by \uXXXX, which
+// in JSON stands for the same character.
+func Escape(s string) string { return escape(s, "") }
+
+// Lines escapes all but newlines, after which it indents: what the text brings
+// along cannot pass for a line of its own.
+func Lines(s string) string {
+	return strings.ReplaceAll(escape(s, "\n"), "\n", "\n  ")
+}
+
+// Fprintf is fmt.Fprintf with each argument escaped once it is formatted. The
+// format itself is written as it is.
+func Fprintf(w io.Writer, format string, args ...any) (int, error) {
+	escaped := make([]any, len(args))
+	for i, a := range args {
+		escaped[i] = argument{a}
+	}
+	return fmt.Fprintf(w, format, escaped...)
+}
+
+// argument escapes what its value is formatted to.
+type argument struct{ value any }
+
+func (a argument) Format(f fmt.State, verb rune) {
+	_, _ = io.WriteString(f, Escape(fmt.Sprintf(fmt.FormatString(f, verb), a.value)))
+}
+
+// Writer escapes what is written to W, except newlines and tabs. A character that
+// is cut by the end of a Write is escaped byte by byte.
+type Writer struct{ W io.Writer }
+
+// Write returns len(p) unless W fails.
+func (w Writer) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(w.W, escape(string(p), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// escape escapes all that is not printable and not in keep.
+func escape(s, keep string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch high, low := utf16.EncodeRune(r); {
+		case r == utf8.RuneError && n == 1: // no UTF-8
+			fmt.Fprintf(&b, `\u%04x`, s[0])
+		case unicode.IsPrint(r), strings.ContainsRune(keep, r):
+			b.WriteString(s[:n])
+		case high != utf8.RuneError:
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		s = s[n:]
+	}
+	return b.String()
+}

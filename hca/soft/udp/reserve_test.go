@@ -1,0 +1,130 @@
+package udp_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/wire"
+	"ipoibd/link/linktest/nstest"
+)
+
+// canBind reports whether another socket can be bound to the port, on the netdev
+// or, where that is empty, on none.
+func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte) (ok bool) {
+	t.Helper()
+	ns.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if netdev != "" {
+			if err := unix.BindToDevice(fd, netdev); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// One socket with both options gets by another only if that has them too.
+		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ok = unix.Bind(fd, &unix.SockaddrInet4{Port: udp.Port, Addr: addr}) == nil
+	})
+	return ok
+}
+
+// The port stays bound from one transport to the next. What arrives in between is
+// neither received nor counted by the next one.
+func TestReserveKeepsThePort(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	var reserve udp.Reserve
+	t.Cleanup(func() { _ = reserve.Close() })
+	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve})
+	b := openHost(t, nsB, 1, udp.Config{})
+	send := func(text string) {
+		sendOne(t, b, wire.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{[]byte(text)}})
+	}
+	send("first")
+	recvOne(t, a)
+	ours := a.IPv4.As4()
+	for _, text := range []string{"second", "third"} {
+		send("left in the queue")
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			send("between transports")
+		}
+		for _, netdev := range []string{"", nstest.Dev} {
+			for _, addr := range [][4]byte{{}, ours, {127, 0, 0, 1}, group4.As4()} {
+				if canBind(t, nsA, netdev, addr) {
+					t.Errorf("the port can be bound on netdev %q, address %v", netdev, addr)
+				}
+			}
+		}
+		if !canBind(t, nsA, "lo", [4]byte{}) {
+			t.Error("the port is taken on another netdev")
+		}
+		a = openHost(t, nsA, 0, udp.Config{Reserve: &reserve})
+		send(text)
+		if got := recvOne(t, a); string(got.Data) != text {
+			t.Errorf("received %q, want %q", got.Data, text)
+		}
+		for _, c := range a.Counters() {
+			if want := map[string]uint64{"rx_packets": 1}[c.Name]; c.Value != want && (c.Name == "rx_packets" || c.Name == "rcvbuf_overflow") {
+				t.Errorf("%s = %d, want %d", c.Name, c.Value, want)
+			}
+		}
+	}
+	nsA.Do(func() {
+		if _, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: &reserve}); !errors.Is(err, hca.ErrBusy) {
+			t.Errorf("a second transport at the same time: %v, want hca.ErrBusy", err)
+		}
+	})
+	if err := errors.Join(a.Close(), reserve.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !canBind(t, nsA, "", [4]byte{}) {
+		t.Error("the port is taken after the end")
+	}
+}
+
+// A netdev that was made again has another index. The socket of the old one keeps
+// those out who bind to no netdev, and then the new one is reserved.
+func TestReserveFollowsTheNetdev(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.New(t), nstest.New(t)
+	var reserve udp.Reserve
+	t.Cleanup(func() { _ = reserve.Close() })
+	for range 3 {
+		nstest.Veth(t, nsA, nstest.Dev, nsB, nstest.Dev, 1500)
+		addr(t, nsA, nstest.Dev, "10.0.0.1/24")
+		addr(t, nsB, nstest.Dev, "10.0.0.2/24")
+		a := openIn(t, nsA, udp.Config{Netdev: nstest.Dev, Reserve: &reserve})
+		b := openIn(t, nsB, udp.Config{Netdev: nstest.Dev})
+		src, dst := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")
+		if n, err := b.Send([]wire.Packet{{Src: src, Dst: dst, Vec: [][]byte{[]byte("hello")}}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		if n, err := a.Recv(make([]wire.Packet, 1)); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		nsA.Run("ip", "link", "del", nstest.Dev)
+		if err := errors.Join(a.Close(), b.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if canBind(t, nsA, "", [4]byte{}) {
+			t.Error("the port can be bound while the netdev is away")
+		}
+	}
+}

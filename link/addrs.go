@@ -1,0 +1,107 @@
+package link
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// maxAddrs bounds the addresses of an interface in each family. A host with more
+// is reached by all of them, since peers ask for each; the list serves to announce
+// them.
+const maxAddrs = 256
+
+// unproven are the flags of an address that is not, or not yet, the host's to
+// announce: duplicate address detection is under way or has failed (RFC 4862,
+// section 5.4; linux/if_addr.h).
+const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+
+// openStrict opens a socket on which the kernel takes account of the index in a
+// request (netlink(7), NETLINK_GET_STRICT_CHK, since Linux 4.20). An older one
+// sends the addresses of every interface.
+func openStrict() (*nl.NetlinkSocket, error) {
+	sock, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	if err == nil || errors.Is(err, unix.ENOPROTOOPT) {
+		return sock, nil
+	}
+	sock.Close()
+	return nil, os.NewSyscallError("NETLINK_GET_STRICT_CHK", err)
+}
+
+// addrs returns the proven addresses of an interface, sorted, and of each family
+// the first maxAddrs alone, by the kernel's order.
+func (r *rtnl) addrs(index int) (out []netip.Prefix, err error) {
+	err = r.do(func(*netlink.Handle) error {
+		out = []netip.Prefix{}
+		var seen [2]int // IPv4, IPv6
+		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &r.strict}
+		msg := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
+		msg.Index = uint32(index)
+		req.AddData(msg)
+		return req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWADDR, func(m []byte) bool {
+			of, p, ok := parseAddr(m)
+			if !ok || of != index {
+				return true
+			}
+			family := p.Addr().BitLen() / 128
+			if seen[family]++; seen[family] <= maxAddrs {
+				out = append(out, p)
+			}
+			return seen[1] < maxAddrs // IPv6 comes last
+		})
+	})
+	if errors.Is(err, unix.ENODEV) { // deleted meanwhile
+		err = nil
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return out, err
+}
+
+// parseAddr reads a struct ifaddrmsg (linux/if_addr.h) and its attributes; ok is
+// false for an address that is unproven. IFA_LOCAL is the interface's own address
+// where IFA_ADDRESS is that of its peer.
+func parseAddr(m []byte) (index int, p netip.Prefix, ok bool) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return 0, p, false
+	}
+	bits, flags := int(m[1]), uint32(m[2])
+	index = int(binary.NativeEndian.Uint32(m[4:]))
+	var addr, local []byte
+	for rest := m[unix.SizeofIfAddrmsg:]; len(rest) >= unix.SizeofRtAttr; {
+		length := int(binary.NativeEndian.Uint16(rest))
+		if length < unix.SizeofRtAttr || length > len(rest) {
+			return 0, p, false
+		}
+		value := rest[unix.SizeofRtAttr:length]
+		switch binary.NativeEndian.Uint16(rest[2:]) {
+		case unix.IFA_ADDRESS:
+			addr = value
+		case unix.IFA_LOCAL:
+			local = value
+		case unix.IFA_FLAGS:
+			if len(value) >= 4 {
+				flags = binary.NativeEndian.Uint32(value)
+			}
+		}
+		rest = rest[min((length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(rest)):]
+	}
+	if local != nil && !slices.Equal(local, addr) {
+		addr, bits = local, 8*len(local)
+	}
+	ip, valid := netip.AddrFromSlice(addr)
+	return index, netip.PrefixFrom(ip.Unmap(), bits), valid && flags&unproven == 0
+}

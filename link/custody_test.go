@@ -1,0 +1,216 @@
+package link_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link"
+	"ipoibd/link/linktest/nstest"
+)
+
+// attachEnv makes the test binary a process that attaches a queue to the
+// interface and ends; the exit status is the kernel's error.
+const attachEnv = "IPOIBD_LINK_TEST_ATTACH"
+
+// nobody is a user and a group without any privilege.
+const nobody = 65534
+
+// openTun opens a queue that is not attached yet.
+func openTun() (fd int, err error) {
+	return unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+}
+
+// attach attaches a queue to an interface as any program may try to.
+func attach(fd int, name string) error {
+	req, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE)
+	return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+}
+
+// attachAndExit gives up all privileges between the two steps, so that the mode of
+// the device node, 0666 on most systems, does not matter. In a user namespace that
+// knows no other user the kernel refuses to with EINVAL.
+func attachAndExit(name string) {
+	fd, err := openTun()
+	if err == nil {
+		err = errors.Join(syscall.Setgroups(nil), syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody))
+	}
+	if err == nil {
+		err = attach(fd, name)
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		os.Exit(int(errno))
+	}
+	os.Exit(0)
+}
+
+// attachAsNobody returns the kernel's answer to a process without privileges.
+func attachAsNobody(t *testing.T, name string) error {
+	t.Helper()
+	exe, err := os.Executable()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Env = append(os.Environ(), attachEnv+"="+name)
+	var exit *exec.ExitError
+	switch err := cmd.Run(); {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit):
+		return unix.Errno(exit.ExitCode())
+	default:
+		t.Fatal(err)
+		return nil
+	}
+}
+
+// requireOwned checks what the kernel says about the owner of ib0, which reads -1
+// where there is none, and that another user may not attach to it.
+func requireOwned(t *testing.T, when string) {
+	t.Helper()
+	for file, want := range map[string]int{"owner": os.Geteuid(), "group": os.Getegid()} {
+		text, err := os.ReadFile("/sys/class/net/ib0/" + file)
+		must(t, err)
+		if got := strings.TrimSpace(string(text)); got != fmt.Sprint(want) {
+			t.Errorf("%s: %s of ib0 is %s, want %d", when, file, got, want)
+		}
+	}
+	switch err := attachAsNobody(t, "ib0"); {
+	case errors.Is(err, unix.EINVAL):
+		t.Logf("%s: this user namespace knows no user %d, so only sysfs was asked", when, nobody)
+	case !errors.Is(err, unix.EPERM):
+		t.Errorf("%s: attach as user %d = %v, want EPERM", when, nobody, err)
+	}
+}
+
+// Another user may not attach to the interface, whether it is held or was left.
+func TestInterfaceBelongsToItsUser(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, _ := openTAP(t, spec("ib0"))
+	requireOwned(t, "held")
+	must(t, tap.Close())
+	requireOwned(t, "left")
+}
+
+// An interface that an earlier version made without an owner gets one when it is
+// adopted.
+func TestAdoptionSetsTheOwner(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for _, args := range []string{"tuntap add dev ib0 mode tap multi_queue", "link set ib0 alias " + link.AliasPrefix} {
+		out, err := command(t, "ip", strings.Fields(args)...)
+		if err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	if _, adopted := openTAP(t, spec("ib0")); !adopted {
+		t.Fatal("not adopted")
+	}
+	requireOwned(t, "adopted")
+}
+
+// A name in the abstract namespace of UNIX sockets, which any user may bind, does
+// not keep a daemon from its interface.
+func TestNoOtherUserCanTakeTheLock(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: "@ipoibd/link/ib0"}))
+	must(t, unix.Listen(fd, 1))
+	openTAP(t, spec("ib0"))
+}
+
+// Of many starts at the same time one holds the interface, and the others name it.
+// It makes no difference whether the interface is there before.
+func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
+	const starts = 8
+	for _, there := range []bool{false, true, true} {
+		type outcome struct {
+			tap     *link.TAP
+			adopted bool
+			err     error
+		}
+		outcomes := make(chan outcome, starts)
+		for range starts {
+			go func() {
+				tap, adopted, err := link.Open(spec("ib0"))
+				outcomes <- outcome{tap, adopted, err}
+			}()
+		}
+		var holders []*link.TAP
+		for range starts {
+			o := <-outcomes
+			var owned *link.OwnedError
+			switch {
+			case o.err == nil:
+				holders = append(holders, o.tap)
+			case !errors.As(o.err, &owned) || owned.PID != os.Getpid():
+				t.Errorf("Open = %v, want ErrOwned by process %d", o.err, os.Getpid())
+			}
+		}
+		if len(holders) != 1 {
+			t.Errorf("%d of %d starts hold the interface (there before: %t), want one", len(holders), starts, there)
+		}
+		for _, tap := range holders {
+			if f, err := tap.Inspect(); err != nil || f.Foreign != 0 || len(f.Restored) != 0 {
+				t.Errorf("Inspect = %+v, %v", f, err)
+			}
+			must(t, tap.Close())
+		}
+	}
+	must(t, link.Delete("ib0"))
+}
+
+// Where the file with the PID cannot be written, the queues keep the interface to
+// one process all the same.
+func TestInterfaceIsHeldWithoutAFile(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_RDONLY, ""))
+	openTAP(t, spec("ib0"))
+	_, _, err := link.Open(spec("ib0"))
+	var owned *link.OwnedError
+	if !errors.As(err, &owned) || owned.PID != 0 {
+		t.Errorf("Open = %v, want ErrOwned by an unknown process", err)
+	}
+}
+
+// The folder of the files is private, and the holder's file goes with it.
+func TestFileGoesWithTheHolder(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
+	tap, _ := openTAP(t, spec("ib0"))
+	info, err := os.Stat("/run/ipoibd")
+	must(t, err)
+	if info.Mode().Perm() != 0o700 {
+		t.Errorf("/run/ipoibd has mode %o, want 700", info.Mode().Perm())
+	}
+	must(t, tap.Close())
+	left, err := os.ReadDir("/run/ipoibd")
+	if err != nil || len(left) != 0 {
+		t.Errorf("/run/ipoibd has %v, %v; want nothing", left, err)
+	}
+}

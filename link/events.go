@@ -1,0 +1,110 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// eventGroups are those of links, addresses and namespace IDs (linux/rtnetlink.h).
+const eventGroups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
+	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_NSID-1)
+
+// drainMost bounds the messages that one drain reads. It is above what the
+// kernel's default receive buffer holds (212,992 bytes, 768 or more a message), so
+// only a sender that is as fast as the drain reaches it.
+const drainMost = 512
+
+// eventLen is how much of a message is read, in bytes: the headers are enough.
+const eventLen = 64
+
+// event is what is used of a netlink message.
+type event struct {
+	kind  uint16 // RTM_...
+	index int    // of an interface, 0: none
+}
+
+// events is a socket for the kernel's notifications, which only say that
+// something has changed. It is used by one goroutine, and closed by any.
+type events struct {
+	file *os.File
+	conn syscall.RawConn
+	buf  [eventLen]byte
+}
+
+// subscribe listens to this namespace and, where that is permitted, to every one
+// that has an ID in it (netlink(7), NETLINK_LISTEN_ALL_NSID), and to the end of
+// those. The socket is connected to the kernel, which therefore refuses what other
+// processes send to its port; what they send to a group arrives, and is dropped by
+// its sender.
+func subscribe() (*events, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	file := os.NewFile(uintptr(fd), "netlink")
+	conn, err := file.SyscallConn()
+	if err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: eventGroups}))
+	}
+	if err == nil {
+		err = os.NewSyscallError("connect", unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+		if errors.Is(err, unix.EPERM) {
+			err = nil
+		}
+		err = os.NewSyscallError("NETLINK_LISTEN_ALL_NSID", err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &events{file: file, conn: conn}, nil
+}
+
+func (e *events) close() { e.file.Close() }
+
+// drain waits for a message, reads all that wait, and reports whether one is from
+// the kernel and concerns the caller, or some were lost. Errors: that of a closed
+// socket.
+func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
+	err = e.conn.Read(func(fd uintptr) bool {
+		for n := range drainMost {
+			size, from, err := unix.Recvfrom(int(fd), e.buf[:], 0)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return n > 0
+			case err != nil: // ENOBUFS: some were lost
+				yes = true
+			case fromKernel(from):
+				yes = yes || concerns(parseEvent(e.buf[:size]))
+			}
+		}
+		return true
+	})
+	return yes, err
+}
+
+// fromKernel reports whether a message has the kernel's port ID, which no other
+// sender can have (netlink(7)).
+func fromKernel(from unix.Sockaddr) bool {
+	sender, ok := from.(*unix.SockaddrNetlink)
+	return ok && sender.Pid == 0
+}
+
+// parseEvent reads a struct nlmsghdr (linux/netlink.h) and the interface index
+// behind it, in struct ifinfomsg (linux/rtnetlink.h) as in struct ifaddrmsg
+// (linux/if_addr.h) the second 32-bit word.
+func parseEvent(b []byte) (ev event) {
+	if len(b) >= unix.SizeofNlMsghdr {
+		ev.kind = binary.NativeEndian.Uint16(b[4:])
+	}
+	if len(b) >= unix.SizeofNlMsghdr+8 {
+		ev.index = int(binary.NativeEndian.Uint32(b[unix.SizeofNlMsghdr+4:]))
+	}
+	return ev
+}

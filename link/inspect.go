@@ -1,0 +1,82 @@
+package link
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Inspect implements [Device]. What a queue can be asked for it is asked for;
+// netlink knows the number of queues, the carrier and the owner.
+func (t *TAP) Inspect() (f Findings, err error) {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	if f.Restored, err = t.restoreQueue(); err == nil {
+		err = t.visit(func(r *rtnl, l netlink.Link) error { return t.inspectLink(r, l, &f) })
+	}
+	if err != nil {
+		return f, fmt.Errorf("inspect %s: %w", t.name, t.ioError(err))
+	}
+	return f, nil
+}
+
+// restoreQueue restores what the kernel reports to a queue.
+func (t *TAP) restoreQueue() (out []Change, err error) {
+	err = t.control(func(fd int) error {
+		size, err := unix.IoctlGetInt(fd, unix.TUNGETVNETHDRSZ)
+		if err != nil {
+			return os.NewSyscallError("TUNGETVNETHDRSZ", err)
+		}
+		if size != HeaderLen {
+			out = append(out, Change{PropertyHeader, fmt.Sprint(size)})
+			if err := setHeaderLen(fd); err != nil {
+				return err
+			}
+		}
+		req, err := unix.NewIfreq(t.name)
+		if err != nil {
+			return err
+		}
+		if err := unix.IoctlIfreq(fd, unix.TUNGETIFF, req); err != nil {
+			return os.NewSyscallError("TUNGETIFF", err)
+		}
+		if req.Uint16()&unix.IFF_PERSIST == 0 {
+			out = append(out, Change{PropertyPersistence, "off"})
+			return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
+		}
+		return nil
+	})
+	return out, err
+}
+
+// inspectLink restores what netlink reports. Once another queue is gone,
+// everything is set that its holder can have changed unseen.
+func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
+	f.Foreign = foreign(l)
+	tap, a := l.(*netlink.Tuntap), l.Attrs()
+	if tap.Owner != uint32(os.Geteuid()) || tap.Group != uint32(os.Getegid()) {
+		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
+		t.crowded = true
+	}
+	if t.crowded {
+		if err := t.control(setUpDevice); err != nil {
+			return err
+		}
+	}
+	t.crowded = f.Foreign > 0
+	if mac := net.HardwareAddr(t.mac[:]); mac.String() != a.HardwareAddr.String() {
+		f.Restored = append(f.Restored, Change{PropertyMAC, a.HardwareAddr.String()})
+		if err := r.do(func(h *netlink.Handle) error { return h.LinkSetHardwareAddr(l, mac) }); err != nil {
+			return fmt.Errorf("set MAC: %w", err)
+		}
+	}
+	up, lit := a.RawFlags&unix.IFF_UP != 0, a.RawFlags&unix.IFF_LOWER_UP != 0
+	if up && lit != t.lit { // the carrier of an interface that is down does not show
+		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[lit]})
+		return t.carrier(t.lit)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// notesDir has a file for each interface that a process holds, with its PID.
+const notesDir = "/run/ipoibd"
+
+// notePath names the file of an interface by the calling thread's network
+// namespace and the index there, since its name may change.
+func notePath(index int) (string, error) {
+	ns, err := os.Stat("/proc/thread-self/ns/net")
+	if err != nil {
+		return "", err
+	}
+	inode := ns.Sys().(*syscall.Stat_t).Ino
+	return filepath.Join(notesDir, fmt.Sprintf("netns-%d-if-%d.pid", inode, index)), nil
+}
+
+// leaveNote writes the PID for other processes to name in their error. The file is
+// locked as long as it is true. It protects nothing, as the queues do that; where
+// it cannot be made there is none (nil), and the others do not know the PID.
+func leaveNote(index int) *os.File {
+	path, err := notePath(index)
+	if err != nil {
+		return nil
+	}
+	if err := os.MkdirAll(notesDir, 0o700); err != nil {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
+	}
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	return f
+}
+
+// removeNote takes the file away that leaveNote made.
+func removeNote(f *os.File) {
+	if f != nil {
+		_ = os.Remove(f.Name())
+		f.Close()
+	}
+}
+
+// holder returns the PID of the process that holds an interface, 0 where that is
+// not known.
+func holder(index int) int {
+	path, err := notePath(index)
+	if err != nil {
+		return 0
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+		return 0 // an old one
+	}
+	var text [20]byte
+	n, _ := f.Read(text[:])
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	return pid
+}

@@ -1,0 +1,162 @@
+package neigh
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+)
+
+// crowdedBench is a bench with as many peers as a table holds, all but
+// DefaultMaxHeard of them sent data to. Its steps are not checked, since a check
+// costs O(peers).
+func crowdedBench(tb testing.TB) *bench {
+	b := attachedBench(tb, Config{})
+	p := player{bench: b}
+	for i := range DefaultMaxPeers {
+		addr := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
+		p.quickStep(fabricARP(numbered(i), ipoib.ARPRequest, addr.String(), ipA, true))
+		if i < DefaultMaxPeers-DefaultMaxHeard {
+			p.quickStep(hostIP(ownMAC, p.macOf(numbered(i)), ip(ipA), addr))
+		}
+	}
+	if s := b.table.Stats(); s.Heard+s.Used != DefaultMaxPeers {
+		tb.Fatalf("%d heard, %d used", s.Heard, s.Used)
+	}
+	return b
+}
+
+// alternate claims one address by turns from two queue pairs of one GID.
+func alternate(i int) FromFabric {
+	e := endpoint{gidOf("203.0.113.9"), hca.QPN(0x700 + i%2)}
+	return fabricARP(e, ipoib.ARPRequest, "10.0.0.77", "10.0.0.77", true)
+}
+
+// TestAlternatingClaimsAreCheap (security review M1, test 6): 2,000 claims of one
+// address per second, by turns from two queue pairs of one GID, make a snapshot of
+// 4,096 peers no more often than changes do, and the last claim holds.
+func TestAlternatingClaimsAreCheap(t *testing.T) {
+	const perSecond = 2000
+	b := crowdedBench(t)
+	p := player{bench: b}
+	b.now = b.now.Add(time.Second)
+	start := b.snap.Epoch()
+	for i := range perSecond {
+		p.quickStep(alternate(i))
+		b.now = b.now.Add(time.Second / perSecond)
+	}
+	made := b.snap.Epoch() - start
+	most := uint64(time.Second/(DefaultMaxPeers*publishPause)) + maxUrgentReturns
+	t.Logf("%d snapshots in a second of %d claims, %d at most", made, perSecond, most)
+	if made > most+1 {
+		t.Errorf("%d snapshots, want %d at most", made, most)
+	}
+	if b.table.peers.byIP[ip("10.0.0.77")].qpn != 0x701 {
+		t.Error("the last claim does not hold")
+	}
+}
+
+// TestLoneRestartIsPublishedAtOnce: bounding floods does not delay an honest one.
+func TestLoneRestartIsPublishedAtOnce(t *testing.T) {
+	b := knownBench(t)
+	b.advance(time.Second)
+	back := endpoint{peerB.gid, peerB.qpn + 1}
+	b.meet(back, ipB)
+	if d, ok := b.snap.Unicast(b.macOf(back)); !ok || d.QPN != back.qpn {
+		t.Errorf("the data path sends to %v, %v", d, ok)
+	}
+}
+
+// BenchmarkAlternatingClaims is what one claim costs among 4,096 peers, at 2,000
+// a second.
+func BenchmarkAlternatingClaims(b *testing.B) {
+	bench := crowdedBench(b)
+	p := player{bench: bench}
+	i := 0
+	for b.Loop() {
+		p.quickStep(alternate(i))
+		bench.now = bench.now.Add(500 * time.Microsecond)
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*2000/1e7, "%core@2000/s")
+}
+
+// TestPeersPerGID (security review M2, test 7): one GID gets maxPeersPerGID peers,
+// whatever it claims and however often the host sends to them; its own oldest ones
+// make room, and no other GID's.
+func TestPeersPerGID(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	for i := range 3 * maxPeersPerGID {
+		e := endpoint{peerC.gid, hca.QPN(0x1000 + i)}
+		addr := fmt.Sprintf("10.9.0.%d", i)
+		b.meet(e, addr)
+		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(addr))))
+		b.now = b.now.Add(time.Millisecond)
+	}
+	if got := len(b.table.peers.byGID[peerC.gid]); got != maxPeersPerGID {
+		t.Errorf("%d peers of one GID, want %d", got, maxPeersPerGID)
+	}
+	if s := b.table.Stats(); s.Heard+s.Used != maxPeersPerGID+1 || s.AHs != maxPeersPerGID {
+		t.Errorf("%d heard, %d used, %d handles", s.Heard, s.Used, s.AHs)
+	}
+	for i, want := range map[int]bool{0: false, 2*maxPeersPerGID - 1: false, 2 * maxPeersPerGID: true, 3*maxPeersPerGID - 1: true} {
+		if got := b.table.peers.byEndpoint[endpoint{peerC.gid, hca.QPN(0x1000 + i)}] != nil; got != want {
+			t.Errorf("peer %d of the GID is there: %v", i, got)
+		}
+	}
+	if b.table.peers.byEndpoint[peerB] == nil {
+		t.Error("a peer of another GID was pushed out")
+	}
+}
+
+// TestBusyPeerOutlivesItsGIDsFlood: where a GID has its most peers, those that the
+// host never sent to go first, and of the others the longest idle.
+func TestBusyPeerOutlivesItsGIDsFlood(t *testing.T) {
+	b := knownBench(t)
+	for i := range 5 * maxPeersPerGID {
+		b.snap.Unicast(b.macOf(peerB))
+		b.meet(endpoint{peerB.gid, hca.QPN(0x1000 + i)}, ipC)
+	}
+	if p := b.table.peers.byEndpoint[peerB]; p == nil || !p.used {
+		t.Errorf("the busy peer: %+v", p)
+	}
+}
+
+// TestRedirectNamesOneTarget (security review M3, test 7): a Redirect makes its
+// sender and its target peers, and no one else, however many options it has.
+func TestRedirectNamesOneTarget(t *testing.T) {
+	const many = 78
+	target := endpoint{gidOf("198.51.100.1"), 0x500}
+	for _, c := range []struct {
+		name    string
+		options []byte
+		why     Reason
+		peers   int
+	}{
+		{"one target", ipoibLink(2, target), NumReason, 2},
+		{"many targets", nil, DropBadND, 0},
+		{"one target and many sources", ipoibLink(2, target), DropUnmapped, 2},
+	} {
+		b := attachedBench(t, Config{})
+		m := nd(ipoib.NDRedirect, ip(llB), ip(llA), ip("fe80::c"), c.options)
+		for i := range many {
+			switch c.why {
+			case DropBadND:
+				m.options = append(m.options, ipoibLink(2, numbered(i))...)
+			case DropUnmapped:
+				m.options = append(m.options, ipoibLink(1, numbered(i))...)
+			}
+		}
+		b.step(fabricND(peerB, m))
+		if got := len(b.table.peers.byEndpoint); got > c.peers {
+			t.Errorf("%s: %d peers, want %d at most", c.name, got, c.peers)
+		}
+		if c.why != NumReason {
+			wantDrops(t, b, c.why, 1)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package neigh
+
+import (
+	"net/netip"
+	"time"
+)
+
+// silence is how a peer is watched while the host sends data to it. A peer that
+// was restarted, and whose announcements were lost, has another QPN and receives
+// nothing: it falls silent.
+//
+//	data sent, alarm off         arm it: silenceLimit from now, or after the pause
+//	data heard                   stop it, forget the pause
+//	ARP or ND heard              stop it: a flow in one direction answers that way
+//	alarm                        ask for its addresses, double the pause
+//	it came back at another QPN  stop it, forget the pause
+//	Detached, or the peer goes   stop it, forget the pause
+type silence struct {
+	alarm alarm[*peer]
+	asked time.Time     // when it was asked for last
+	pause time.Duration // from then on; 0: not asked for since it sent data
+}
+
+// silent are the peers that may have to be asked for.
+type silent struct {
+	asks alarms[*peer]
+	rate rate
+}
+
+// look reads the marks of the data path. Its cost is O(peers), once per
+// lookInterval.
+func (t *Table) look() {
+	for _, class := range t.peers.classes() {
+		all(class, func(p *peer) {
+			if p.wasSent() {
+				t.promote(p)
+			}
+			if p.wasHeard() {
+				t.answers(p)
+			}
+		})
+	}
+}
+
+// awaits notes that data was sent to p, which is to be heard from now.
+func (t *Table) awaits(p *peer) {
+	if p.silence.alarm.pos > 0 || !t.link.up {
+		return
+	}
+	at := t.now.Add(silenceLimit)
+	if again := p.silence.asked.Add(p.silence.pause); again.After(at) {
+		at = again
+	}
+	t.silent.asks.set(&p.silence.alarm, p, at)
+}
+
+// speaks notes that p was heard, but not that it receives data.
+func (t *Table) speaks(p *peer) { t.silent.asks.stop(&p.silence.alarm) }
+
+// answers notes that p needs no asking for.
+func (t *Table) answers(p *peer) {
+	t.speaks(p)
+	p.silence.pause = 0
+}
+
+// verifyAt returns when verifyDue has something to do, zero for never.
+func (t *Table) verifyAt() time.Time {
+	at := t.silent.asks.next()
+	if !at.IsZero() && at.Before(t.silent.rate.end) && !t.silent.rate.left(at, maxAskRate) {
+		return t.silent.rate.end
+	}
+	return at
+}
+
+// verifyDue asks for the peers whose time has come, the earliest first, so that
+// none waits for the repetitions of others. Those beyond the rate stay armed.
+func (t *Table) verifyDue() {
+	for t.silent.rate.left(t.now, maxAskRate) {
+		p, ok := t.silent.asks.due(t.now)
+		if !ok {
+			return
+		}
+		t.verify(p)
+	}
+}
+
+// verify asks for p, which was silent for too long, by its addresses. Whoever has
+// them answers, and is p from then on.
+func (t *Table) verify(p *peer) {
+	if p.wasHeard() {
+		t.answers(p)
+		return
+	}
+	if p.handle.state != handleReady {
+		return // nothing was sent
+	}
+	p.silence.asked = t.now
+	p.silence.pause = min(max(2*p.silence.pause, askPause), maxAskPause)
+	t.stats.Silences++
+	for _, ip := range p.ips[max(0, len(p.ips)-maxAskedIPs):] {
+		source := t.hosts.source(ip, netip.Addr{})
+		if !source.IsUnspecified() && t.silent.rate.take(t.now, maxAskRate) {
+			t.ask(source, ip)
+		}
+	}
+}
+
+// rate bounds how often something is done per second. The zero value is unused.
+type rate struct {
+	end  time.Time // of the second
+	done int       // in it
+}
+
+// left reports whether it may be done at now once more.
+func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
+
+// take is left, and counts it as done.
+func (r *rate) take(now time.Time, most int) bool {
+	if !r.left(now, most) {
+		return false
+	}
+	if !now.Before(r.end) {
+		*r = rate{end: now.Add(time.Second)}
+	}
+	r.done++
+	return true
+}

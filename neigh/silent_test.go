@@ -1,0 +1,203 @@
+package neigh
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/ud/ipoib"
+)
+
+// talkingBench is a bench whose host sends to n peers, 10.9.0.0 and on.
+func talkingBench(tb testing.TB, n int) *bench {
+	b := attachedBench(tb, Config{})
+	for i := range n {
+		addr := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
+		b.meet(numbered(i), addr.String())
+		b.ready(b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), addr)))
+	}
+	b.advance(time.Second / 2)
+	for i := range n {
+		b.snap.PeerMAC(numbered(i).gid, numbered(i).qpn)
+	}
+	b.advance(time.Second / 2)
+	return b
+}
+
+// pass lets time pass in steps, calling each before each step.
+func (b *bench) pass(d, step time.Duration, each func()) (out []Action) {
+	for end := b.now.Add(d); b.now.Before(end); {
+		each()
+		out = append(out, b.advance(step)...)
+	}
+	return out
+}
+
+// TestSilentPeerIsAskedForInTime: whenever in the look's rhythm a peer falls
+// silent, it is asked for 1 s later at the earliest, and 2 s at the latest.
+func TestSilentPeerIsAskedForInTime(t *testing.T) {
+	earliest, latest := time.Hour, time.Duration(0)
+	for range 200 {
+		b := talkingBench(t, 1)
+		mac, e := b.macOf(numbered(0)), numbered(0)
+		b.pass(rand.N(2*time.Second), 10*time.Millisecond, func() {
+			b.snap.Unicast(mac)
+			b.snap.PeerMAC(e.gid, e.qpn)
+		})
+		silent := b.now
+		for b.table.Stats().Silences == 0 {
+			b.pass(10*time.Millisecond, 10*time.Millisecond, func() { b.snap.Unicast(mac) })
+			if b.now.Sub(silent) > 10*time.Second {
+				t.Fatal("never asked for")
+			}
+		}
+		earliest, latest = min(earliest, b.now.Sub(silent)), max(latest, b.now.Sub(silent))
+	}
+	t.Logf("asked for after %v to %v", earliest, latest)
+	if earliest < silenceLimit || latest > 2*silenceLimit {
+		t.Errorf("asked for after %v to %v, want 1 s to 2 s", earliest, latest)
+	}
+}
+
+// TestPeersThatAnswerAreNotAsked: whatever the rhythm of a conversation, as long as
+// each message of the host is answered within half a second.
+func TestPeersThatAnswerAreNotAsked(t *testing.T) {
+	for range 200 {
+		b := talkingBench(t, 1)
+		mac, e := b.macOf(numbered(0)), numbered(0)
+		for range 50 {
+			b.snap.Unicast(mac)
+			b.advance(rand.N(silenceLimit / 2))
+			b.snap.PeerMAC(e.gid, e.qpn)
+			b.advance(rand.N(3 * silenceLimit))
+		}
+		if s := b.table.Stats(); s.Silences != 0 || s.Requests != 0 {
+			t.Fatalf("%d silences, %d requests", s.Silences, s.Requests)
+		}
+	}
+}
+
+// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, no more than
+// maxAskRate messages go out in any second, and each peer gets its turn.
+func TestSilentPeersAreAskedForInTurn(t *testing.T) {
+	const peers = 100
+	b := talkingBench(t, peers)
+	asked := map[netip.Addr]bool{}
+	var times []time.Time
+	start := b.now
+	for len(asked) < peers && b.now.Sub(start) < time.Minute {
+		for i := range peers {
+			b.snap.Unicast(b.macOf(numbered(i)))
+		}
+		for _, a := range b.advance(50 * time.Millisecond) {
+			if s, ok := a.(SendFabric); ok {
+				arp, _ := ipoib.ParseARP(s.Msg[ipoib.HeaderLen:])
+				asked[arp.TPA] = true
+				times = append(times, b.now)
+			}
+		}
+	}
+	t.Logf("%d peers asked for by %d messages within %v", len(asked), len(times), b.now.Sub(start))
+	for i := maxAskRate; i < len(times); i++ {
+		if d := times[i].Sub(times[i-maxAskRate]); d < 900*time.Millisecond {
+			t.Fatalf("%d messages within %v", maxAskRate+1, d)
+		}
+	}
+	if took := b.now.Sub(start); len(asked) < peers || took > 10*time.Second {
+		t.Errorf("%d of %d asked for within %v", len(asked), peers, took)
+	}
+}
+
+// TestFewAddressesOfASilentPeerAreAskedFor: the latest ones.
+func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
+	b := talkingBench(t, 1)
+	for i := range maxIPsUsed {
+		b.meet(numbered(0), fmt.Sprintf("10.8.0.%d", i))
+	}
+	b.snap.Unicast(b.macOf(numbered(0)))
+	var got []netip.Addr
+	for _, a := range b.advance(2 * silenceLimit) {
+		arp, _ := ipoib.ParseARP(a.(SendFabric).Msg[ipoib.HeaderLen:])
+		got = append(got, arp.TPA)
+	}
+	if want := "[10.8.0.12 10.8.0.13 10.8.0.14 10.8.0.15]"; fmt.Sprint(got) != want {
+		t.Errorf("asked for %v, want %v", got, want)
+	}
+}
+
+// TestNoOneIsAskedForInNoName: a question without an address of the host would be
+// taken for duplicate address detection, by which the one asked may lose its own.
+func TestNoOneIsAskedForInNoName(t *testing.T) {
+	b := talkingBench(t, 1)
+	b.step(HostAddrs{})
+	b.snap.Unicast(b.macOf(numbered(0)))
+	if out := b.advance(3 * silenceLimit); len(out) != 0 {
+		t.Errorf("actions %v", out)
+	}
+}
+
+// TestForgedStraysAreBounded: senders invented by the thousand get maxNoticeRate
+// notices a second in all, and one sender gets what its pauses allow.
+func TestForgedStraysAreBounded(t *testing.T) {
+	b := attachedBench(t, Config{})
+	count := func(of func(i int) endpoint) (n uint64) {
+		before := b.table.Stats().Strays
+		for i := range 10_000 { // in 10 s
+			b.ready(b.step(Stray{of(i).gid, of(i).qpn}))
+			b.now = b.now.Add(time.Millisecond)
+		}
+		return b.table.Stats().Strays - before
+	}
+	if n := count(numbered); n > 11*maxNoticeRate || n < 10*maxNoticeRate {
+		t.Errorf("%d invented senders were told within 10 s, want %d a second", n, maxNoticeRate)
+	}
+	b.advance(time.Second)
+	if n := count(func(int) endpoint { return peerB }); n != 4 { // after 0, 1, 3, 7 s
+		t.Errorf("one sender was told %d times within 10 s", n)
+	}
+}
+
+// TestNoticeNamesAFewAddresses: a stray datagram is answered by maxNoticeIPs
+// messages at most.
+func TestNoticeNamesAFewAddresses(t *testing.T) {
+	b := attachedBench(t, Config{})
+	var addrs []netip.Addr
+	for i := range maxHostAddrs {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 7, 0, byte(i)}))
+	}
+	b.step(HostAddrs{Addrs: addrs})
+	b.advance(time.Minute)
+	out := b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
+	if len(out) != maxNoticeIPs+2 { // and the handle goes back, which takes a snapshot
+		t.Errorf("%d actions", len(out))
+	}
+	for _, a := range out[:maxNoticeIPs] {
+		if s, ok := a.(SendFabric); !ok || s.Dest.QPN != peerB.qpn {
+			t.Errorf("action %v", a)
+		}
+	}
+}
+
+// BenchmarkLook is what reading the marks of 4,096 peers costs, all of which talk,
+// and which part of a processor that is.
+func BenchmarkLook(b *testing.B) {
+	bench := crowdedBench(b)
+	for b.Loop() {
+		for _, p := range bench.table.peers.byEndpoint {
+			p.sent.Store(true)
+			p.heard.Store(true)
+		}
+		bench.table.look()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*float64(time.Second/lookInterval)/1e7, "%core")
+}
+
+// BenchmarkPeerMAC is what the data path pays for each message received.
+func BenchmarkPeerMAC(b *testing.B) {
+	bench := knownBench(b)
+	for b.Loop() {
+		bench.snap.PeerMAC(peerB.gid, peerB.qpn)
+	}
+}

@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/hca/roce"
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// recipes returns the blocks of README's Security section in a language.
+func recipes(t *testing.T, language string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Security\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for {
+		_, after, found := strings.Cut(section, "\n```"+language+"\n")
+		if !found {
+			return blocks
+		}
+		var block string
+		block, section, _ = strings.Cut(after, "\n```\n")
+		blocks = append(blocks, block)
+	}
+}
+
+// An ordinary user of a known peer can inject packets into ib0 of another host,
+// and with README's rules cannot, over IPv4 and IPv6. The daemons' traffic passes,
+// and what comes from outside of the hosts' network does not.
+func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(ids)), " 4294967295") {
+		t.Skipf("not root: there is no second user to try it as: %v, %s", err, ids)
+	}
+	a, b := twoJoined(t)
+	service := listen(t, a)
+	const outside = "198.51.100.9"
+	b.Run("ip", "addr", "add", outside+"/32", "dev", nstest.Dev)
+	a.Run("ip", "route", "add", outside+"/32", "dev", nstest.Dev)
+
+	ordinary := strconv.Itoa(stranger)
+	user, foreign := attempt{b, a, ordinary, nstest.IPv4(1)}, attempt{b, a, "0", outside}
+	for _, at := range []attempt{user, foreign} {
+		if out, err := at.inject(service.port); err != nil || !service.heard() {
+			t.Fatalf("without rules, user %s cannot send from %s: %v\n%s\n%s", at.uid, at.from, err, out, a.describe())
+		}
+	}
+	if out, err := user.sendIPv6(); err != nil {
+		t.Fatalf("without rules, user %s cannot send over IPv6: %v\n%s", ordinary, err, out)
+	}
+
+	rules := recipes(t, "nft")
+	if len(rules) != 1 {
+		t.Fatalf("README has %d sets of rules", len(rules))
+	}
+	for _, h := range []*host{a, b} {
+		nft := h.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(rules[0])
+		if out, err := nft.CombinedOutput(); err != nil {
+			t.Fatalf("nft: %v\n%s", err, out)
+		}
+	}
+	for range 3 {
+		if out, err := user.inject(service.port); err == nil || !bytes.Contains(out, []byte("PermissionError")) {
+			t.Errorf("with the rules, user %s sends over IPv4: %v\n%s", ordinary, err, out)
+		}
+		if out, err := user.sendIPv6(); err == nil || !bytes.Contains(out, []byte("PermissionError")) {
+			t.Errorf("with the rules, user %s sends over IPv6: %v\n%s", ordinary, err, out)
+		}
+		if out, err := foreign.inject(service.port); err != nil {
+			t.Errorf("root cannot send: %v\n%s", err, out)
+		}
+	}
+	if service.heard() {
+		t.Error("with the rules, something was injected")
+	}
+	pingAll(a, b)
+	a.Run("ip", "link", "set", ifName, "down") // everything anew, multicast included
+	a.Run("ip", "link", "set", ifName, "up")
+	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad")
+	b.waitReaches(a)
+	pingAll(a, b)
+}
+
+// attempt is a process of a user on one host that sends to another, from an
+// address of its host.
+type attempt struct {
+	at, to    *host
+	uid, from string
+}
+
+// injected is the source port of the packets, which their ICRC covers.
+const injected = 50123
+
+// inject sends a packet to the QP of ib0 with a datagram for a port there, in the
+// name of a host that does not exist.
+func (s attempt) inject(port int) ([]byte, error) {
+	s.at.tb.Helper()
+	to := s.to.underlay()
+	inner := ipv4UDP(roce.Path{Src: netip.MustParseAddr("10.44.0.77"), Dst: netip.MustParseAddr(s.to.ip4()), SrcPort: 7}, []byte("injected"))
+	inner[22], inner[23] = byte(port>>8), byte(port)
+	setChecksum(inner[:20])
+	p := rightPacket(s.to.qp().QPN, message(ipoib.EtherTypeIPv4, inner))
+	return s.send("AF_INET", s.from, to.String(), p.encode(roce.Path{Src: netip.MustParseAddr(s.from), Dst: to, SrcPort: injected}))
+}
+
+// sendIPv6 sends any datagram to the port.
+func (s attempt) sendIPv6() ([]byte, error) {
+	s.at.tb.Helper()
+	return s.send("AF_INET6", nstest.IPv6(s.at.number), nstest.IPv6(s.to.number), []byte("datagram"))
+}
+
+func (s attempt) send(family, from, to string, datagram []byte) ([]byte, error) {
+	// IP_MTU_DISCOVER (10) to IP_PMTUDISC_DO (2): the packet has DF and no identification.
+	script := fmt.Sprintf(`import socket
+s = socket.socket(socket.%s, socket.SOCK_DGRAM)
+if s.family == socket.AF_INET: s.setsockopt(socket.SOL_IP, 10, 2)
+s.bind((%q, %d))
+s.sendto(bytes.fromhex(%q), (%q, 4791))`, family, from, injected, hex.EncodeToString(datagram), to)
+	return s.at.Command("setpriv", "--reuid", s.uid, "--regid", s.uid, "--clear-groups", "--no-new-privs", "/usr/bin/python3", "-c", script).CombinedOutput()
+}
+
+// setChecksum completes an IPv4 header without options (RFC 791).
+func setChecksum(header []byte) {
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(header[i])<<8 | uint32(header[i+1])
+	}
+	sum = sum>>16 + sum&0xffff
+	sum += sum >> 16
+	header[10], header[11] = byte(^sum>>8), byte(^sum)
+}
+
+// victim is a service on ib0.
+type victim struct {
+	conn net.PacketConn
+	port int
+}
+
+func listen(t *testing.T, h *host) (v victim) {
+	t.Helper()
+	h.Do(func() {
+		conn, err := net.ListenPacket("udp4", h.ip4()+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v = victim{conn, conn.LocalAddr().(*net.UDPAddr).Port}
+	})
+	t.Cleanup(func() { v.conn.Close() })
+	return v
+}
+
+// heard reports whether a datagram came, or comes soon.
+func (v victim) heard() bool {
+	if err := v.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return false
+	}
+	_, _, err := v.conn.ReadFrom(make([]byte, 64))
+	return err == nil
+}
+
+// README's recipe for WireGuard works as it stands: ib0 has the MTU given there,
+// packets that fill it pass, and nothing is in the clear on the wire.
+func TestReadmeWireGuard(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	blocks := recipes(t, "sh")
+	if len(blocks) != 2 {
+		t.Fatalf("README has %d blocks of commands for WireGuard, want those of the keys and those of the tunnel", len(blocks))
+	}
+	_, makeKeys, _ := strings.Cut(blocks[0], "\n") // the first line installs the packages, as scripts/deps does
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	keys := []string{strings.TrimSpace(a.shell(makeKeys)), strings.TrimSpace(b.shell(makeKeys))}
+	capture := a.capture()
+	all := a.Capture(nstest.Dev, "", filepath.Join(a.dir, "all.pcap"))
+	for i, h := range hosts {
+		commands := strings.ReplaceAll(blocks[1], "KEY_OF_HOST_2", keys[1-i])
+		if i == 1 { // "the same with 1 and 2 exchanged"
+			commands = strings.NewReplacer("192.0.2.2", "192.0.2.1", "10.99.0.1", "10.99.0.2", "10.99.0.2", "10.99.0.1").Replace(commands)
+		}
+		tunnel, run, found := strings.Cut(commands, "\nipoibd ")
+		if !found {
+			t.Fatalf("the last command does not run ipoibd:\n%s", commands)
+		}
+		t.Logf("host %d:\n%s", i+1, h.shell(tunnel))
+		control := filepath.Join(h.dir, "control.sock")
+		h.daemon = launch(t, h.Namespace, control, append(strings.Fields(run), "--control", control)...)
+		h.Run("ip", "link", "set", ifName, "up")
+		h.addAddrs(ifName)
+		h.waitCarrier()
+	}
+	b.waitReaches(a)
+	const mtu = 1364
+	for _, h := range hosts {
+		if got := h.iface().MTU; got != mtu || !strings.Contains(h.Run("ip", "link", "show", ifName), "mtu "+strconv.Itoa(mtu)+" ") {
+			t.Errorf("MTU of %s: %d, README says %d", ifName, got, mtu)
+		}
+	}
+	pingAll(a, b)
+	// The kernel would fragment nothing, and "feedface" is what to look for.
+	for dst, header := range map[string]int{b.ip4(): 20 + 8, b.ip6(): 40 + 8} {
+		out, err := a.Command("ping", "-n", "-c", "10", "-i", "0.02", "-M", "do", "-s", strconv.Itoa(mtu-header), "-p", "feedface", dst).CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte(" 0% packet loss")) {
+			t.Errorf("packets of %d bytes: %v\n%s\n%s", mtu, err, out, a.describe())
+		}
+	}
+	capture.Stop()
+	all.Stop()
+	if seen := capture.datagrams(t); len(seen) != 0 {
+		t.Errorf("RoCEv2 in the clear from %v", seen)
+	}
+	wire, err := os.ReadFile(all.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(wire, []byte("\xfe\xed\xfa\xce\xfe\xed\xfa\xce")) {
+		t.Error("the pings are in the clear on the wire")
+	}
+	tunnelled := lines(t, tshark, "-n", "-r", all.Path, "-Y", "udp.port == 51820")
+	t.Logf("%d packets of WireGuard on the wire, %d bytes in all", len(tunnelled), len(wire))
+	if len(tunnelled) < 2*2*10 {
+		t.Errorf("%d packets of WireGuard: the pings went elsewhere", len(tunnelled))
+	}
+	if other := lines(t, tshark, "-n", "-r", all.Path, "-Y", "ip && udp.port != 51820 && !icmp && !igmp"); other[0] != "" {
+		t.Errorf("besides WireGuard on the wire:\n%s", strings.Join(other, "\n"))
+	}
+}
+
+// shell runs commands on a host with a folder of its own for WireGuard's keys, and
+// one for its control socket, which is named after wg0 and so the same on each host.
+// It returns what they print. The end of wg0 ends its daemon.
+func (h *host) shell(commands string) string {
+	h.tb.Helper()
+	cmd := h.Command("unshare", "--mount", "bash", "-euo", "pipefail", "-c",
+		"mount --bind "+h.dir+" /etc/wireguard; mount -t tmpfs tmpfs /run\n"+commands)
+	var out, failed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &failed
+	cmd.WaitDelay = time.Second // wireguard-go keeps them open
+	h.tb.Cleanup(func() {
+		h.Do(func() { _ = exec.Command("ip", "link", "del", "wg0").Run() }) // h.Command has ended with the test
+	})
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		h.tb.Fatalf("%s\n%v\n%s%s", commands, err, &out, &failed)
+	}
+	return out.String()
+}

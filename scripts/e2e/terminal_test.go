@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// A link that is set up and down as fast as ip can, as a container may do with the
+// ib0 that it was given, writes no more lines than the limits of the log allow; the
+// last state is in the log, and in the end the host is reached.
+func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := twoJoined(t)
+	length := 3 * time.Second
+	if *soak {
+		length = 2 * time.Minute
+	}
+	before, start, flaps := a.daemon.log.lines(), time.Now(), 0
+	for batch := strings.Repeat("link set "+ifName+" down\nlink set "+ifName+" up\n", 50); time.Since(start) < length; flaps += 50 {
+		ip := a.Command("ip", "-batch", "-")
+		ip.Stdin = strings.NewReader(batch)
+		if out, err := ip.CombinedOutput(); err != nil {
+			t.Fatalf("ip -batch: %v\n%s", err, out)
+		}
+	}
+	took := time.Since(start)
+	a.waitReaches(b)
+	time.Sleep(time.Second) // held lines appear within half of it
+	lines := a.daemon.log.lines() - before
+	t.Logf("%d flaps and %d lines of log in %v", flaps, lines, took.Round(time.Millisecond))
+	// The burst of all messages, the rate of all messages, and the second after.
+	if most := 200 + 50*int((time.Since(start)+time.Second)/time.Second); lines > most {
+		t.Errorf("%d lines, want at most %d", lines, most)
+	}
+	if perSecond := float64(lines) / took.Seconds(); !*soak && flaps < 30 {
+		t.Errorf("%d flaps are no flood; %.0f lines per second", flaps, perSecond)
+	}
+}
+
+// A process that holds the port is named, whatever it calls itself, without a
+// character that a terminal acts on and without a line of its own.
+func TestHostileProcessNameIsEscaped(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	const name = "\x1b[31mx\nipoibd" // 15 bytes are kept (PR_SET_NAME(2const))
+	if err := os.WriteFile("/proc/self/comm", []byte(name), 0); err != nil {
+		t.Fatal(err)
+	}
+	h.Do(func() {
+		holder, err := net.ListenUDP("udp", &net.UDPAddr{Port: 4791})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { holder.Close() })
+	})
+	for _, args := range [][]string{
+		{"devices"},
+		{"devices", "--json"},
+		{"run", "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock")},
+		{"run", "--underlay", "\x1b[31mx\nx", "--control", filepath.Join(h.dir, "control.sock")},
+	} {
+		cmd := h.ipoibd(args...)
+		out := endsWithin(t, cmd)
+		if strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+			t.Errorf("ipoibd %q prints %q", args, out)
+		}
+		if !strings.Contains(out, `[31mx`) {
+			t.Errorf("ipoibd %q does not name the process or the netdev:\n%s", args, out)
+		}
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "ipoibd (pid") {
+				t.Errorf("ipoibd %q prints a line that a name has made:\n%s", args, out)
+			}
+		}
+	}
+}
+
+// endsWithin runs a command, which is killed if it goes on for long, and returns
+// what it printed.
+func endsWithin(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	var out logBuffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(3*time.Second, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // most of them fail
+	kill.Stop()
+	return out.String()
+}

@@ -55,8 +55,8 @@
 // then, sends wait on. WireBlocked counts how often the transport was full, so that
 // the delay is not taken for a fault of the device.
 //
-// A message for a QP without a posted receive waits likewise, and with it all that
-// arrives after it, in the transport's buffer: after 5 ms it is dropped ("no_recv"),
+// A message for a QP without a posted receive waits as long, and with it all that
+// arrives after it, in the transport's buffer: then it is dropped ("no_recv"),
 // and that QP is not waited for again until its owner posts. Messages of this port to
 // itself do not wait.
 //

@@ -47,8 +47,8 @@
 // larger than what the kernel keeps for neighbours at all: unres_qlen_bytes for each
 // (212,992 bytes by default, the oldest packets give way to newer ones), of at most
 // gc_thresh3 (1024). Within these limits a neighbour that does not answer costs its
-// own packets only, however many there are, whoever made this host send to them, and
-// without a guess at who is alive. Peers behind a gateway that does not answer count
+// own packets only, however many there are and for whatever reason this host sends to
+// them, without a guess at which of them are alive. Peers behind a gateway that does not answer count
 // as one neighbour. No memory is taken before it is needed. Three things narrow
 // this: a process without CAP_NET_ADMIN in the initial user namespace gets
 // net.core.wmem_max at most, which a neighbour or two fill; an administrator may

@@ -38,6 +38,10 @@ func (h *idHabits) unusual(src netip.Addr) bool {
 	return habit
 }
 
+// right reports whether the last datagrams of an IPv4 source were right, so that no
+// NAT translates it.
+func (h *idHabits) right(src netip.Addr) bool { return h.of(src).low > 0 }
+
 // of returns what is known of an IPv4 source.
 func (h *idHabits) of(src netip.Addr) *idHabit {
 	a := src.As4()

@@ -262,6 +262,28 @@ func TestOwnSourceIsDropped(t *testing.T) {
 	})
 }
 
+// Forged datagrams in the name of a peer whose own arrive intact look like no NAT.
+func TestForgedNATOfAPeer(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		r.postRecv(1)
+		intact := r.message(nil)
+		intact.IDKnown = false // as over sockets
+		r.port.Inject(intact)
+		for psn := range uint32(10) {
+			p := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) {
+				p.Src, h.PSN = netip.MustParseAddr("192.168.7.7"), psn
+			})
+			p.Src, p.IDKnown = rigPeer, false
+			r.port.Inject(p)
+		}
+		synctest.Wait()
+		if seen, sender, ok := r.dev.NATSuspect(); ok {
+			t.Errorf("suspect %v, in truth %v", seen, sender)
+		}
+		r.wantCounts(map[string]uint64{"nat_suspected": 0, "icrc": 10, "rx_delivered": 1})
+	})
+}
+
 // Frames of strangers are dropped, and the list may change at any time.
 func TestKnownPeersOnly(t *testing.T) {
 	var peers []netip.Addr

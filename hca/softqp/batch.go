@@ -21,7 +21,7 @@ type Datagram struct {
 	vec      [MaxVec][]byte
 	n        int
 	ends     bool // its request is done with it
-	next     int  // of a copy: where its replication goes on in the list of peers
+	next     int  // of a copy: index of the peer after its own
 	header   [roce.HeaderLen]byte
 	trailer  [roce.MaxPad + roce.ICRCLen]byte
 }

@@ -73,6 +73,9 @@ var faultKinds = []fault{
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
+	{name: "R08/completions stop on every CQ", inject: deadDataPath("completions_stop", 5), rung: resetDevice, partly: true, waits: true, perDaemon: 1},
+	{name: "R08/receives are deaf on every QP", inject: deadDataPath("deaf_receive", 3), rung: resetDevice, partly: true, waits: true, perDaemon: 1},
+	{name: "R08/query_port hangs, no interface asks", inject: hangingDevice, rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R08/verb_hangs in a reset", inject: hang("modify_qp", "send_error_err"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R08/verb_hangs in a rebuild", inject: hang("create_cq", "cq_error"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R19/verb_hangs for good in two instances", inject: hangInInstances, rung: resetDevice, waits: true, perDaemon: 1},
@@ -94,6 +97,7 @@ var faultKinds = []fault{
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 
+	{name: "R07/underlay takes nothing", inject: fillUnderlay, mend: emptyUnderlay, hold: blocking, or: resumeQP},
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
 	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // of a frame that was posted just before
@@ -117,6 +121,40 @@ func smallCQ(t *testing.T, p *pair) {
 	strike("cq_small")(t, p)
 	resetScope("cq")(t, p)
 	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
+}
+
+// deadDataPath lets queue pairs or CQs fail behind verbs that answer: as many as there are
+// until the freeze is proven, which are those in use, those rebuilt, and the proof's. It
+// waits until the device was reset for that.
+func deadDataPath(kind string, count int) func(*testing.T, *pair) {
+	return func(t *testing.T, p *pair) {
+		n := p.journal.len()
+		p.faulty.daemon.inject(faultOrder{Kind: kind, Count: count})
+		p.journal.wait(t, n, recoveryLimit, "a reset for a proven freeze", func(e event) bool {
+			return e.Scope == ifName && e.Rung == resetDevice && e.Kind == entered && e.Reason == "freeze_persists"
+		})
+		p.journal.wait(t, n, recoveryLimit, "its end", func(e event) bool { return e.Scope == ifName && e.ends() && e.Rung == resetDevice })
+	}
+}
+
+// hangingDevice lets the verb hang that each device is checked with, which no
+// interface waits for.
+func hangingDevice(_ *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
+}
+
+// blocking is how long the underlay takes nothing: longer than it takes to suspect a
+// freeze.
+const blocking = 1200 * time.Millisecond
+
+// fillUnderlay has the faulty host's netdev keep what it is given: a byte a second
+// leaves it, and its queue is longer than every socket's buffer.
+func fillUnderlay(_ *testing.T, p *pair) {
+	p.faulty.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
+}
+
+func emptyUnderlay(_ *testing.T, p *pair) {
+	p.faulty.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 }
 
 // flap takes the port down for the second time, long before the kernel looks at

@@ -211,9 +211,14 @@ type packetSocket struct {
 
 func newPacketSocket(h *host) *packetSocket {
 	h.tb.Helper()
+	return newPacketSocketOn(h, ifName)
+}
+
+func newPacketSocketOn(h *host, name string) *packetSocket {
+	h.tb.Helper()
 	p := &packetSocket{tb: h.tb}
 	h.Do(func() {
-		dev, err := net.InterfaceByName(ifName)
+		dev, err := net.InterfaceByName(name)
 		if err != nil {
 			h.tb.Fatal(err)
 		}

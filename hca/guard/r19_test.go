@@ -316,6 +316,7 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 			}
 		}
 		healthy.close()
+		synctest.Wait()
 		healthy.dev.Fail(errBoom) // after its end
 		healthy.wantCounts(map[string]uint64{"guard_zombies": 0})
 	})

@@ -6,15 +6,34 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// output is what was logged, also by a timer.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
 // logged returns the lines that write logs within the limits, and flushes.
-func logged(t *testing.T, write func(log *slog.Logger, out *bytes.Buffer)) []string {
+func logged(t *testing.T, write func(log *slog.Logger, out *output)) []string {
 	t.Helper()
-	var out bytes.Buffer
+	var out output
 	synctest.Test(t, func(*testing.T) {
 		h := Limit(text(&out))
 		write(slog.New(h), &out)
@@ -37,7 +56,7 @@ func find(lines []string, part string) (found []string) {
 // messages pass at once, two a second after those, and the last one with the
 // state in which the link ended.
 func TestFlappingIsBounded(t *testing.T) {
-	lines := logged(t, func(log *slog.Logger, _ *bytes.Buffer) {
+	lines := logged(t, func(log *slog.Logger, _ *output) {
 		for i := range 4286 {
 			log.Info("interface is up", "i", i)
 			log.Info("interface is down", "i", i)
@@ -76,7 +95,7 @@ func sum(t *testing.T, lines []string) (total int) {
 // Flooding one message delays neither another message, nor the same one at
 // another level, or of another interface.
 func TestFloodHidesNoOtherMessage(t *testing.T) {
-	logged(t, func(log *slog.Logger, out *bytes.Buffer) {
+	logged(t, func(log *slog.Logger, out *output) {
 		flooding := log.With("interface", "ib0")
 		for range 1000 {
 			flooding.Info("carrier off")
@@ -101,7 +120,7 @@ func TestFloodHidesNoOtherMessage(t *testing.T) {
 // The last line of a burst appears by itself, half a second later at most, with
 // the time at which it was written.
 func TestLastLineOfABurstAppears(t *testing.T) {
-	logged(t, func(log *slog.Logger, out *bytes.Buffer) {
+	logged(t, func(log *slog.Logger, out *output) {
 		for i := range messageBurst {
 			log.Error("device failed", "i", i)
 		}
@@ -126,7 +145,7 @@ func TestLastLineOfABurstAppears(t *testing.T) {
 func TestFloodOfDifferentMessagesIsBounded(t *testing.T) {
 	const seconds = 8
 	var grown int64
-	lines := logged(t, func(log *slog.Logger, _ *bytes.Buffer) {
+	lines := logged(t, func(log *slog.Logger, _ *output) {
 		before := heap()
 		for i := range seconds * 5000 {
 			log.Info(fmt.Sprintf("message %d of %s", i, strings.Repeat("x", 1000)))

@@ -19,7 +19,6 @@ func TestAddressesAreBounded(t *testing.T) {
 		return
 	}
 	tap := mustOpen(t, "ib0")
-	defer tap.Remove()
 	var batch strings.Builder
 	for i := range 2 * maxAddrs {
 		fmt.Fprintf(&batch, "address add 10.1.%d.%d/32 dev ib0\n", i/256, i%256)
@@ -53,9 +52,8 @@ func TestAddressesOfEveryForm(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	tap, other := mustOpen(t, "ib0"), mustOpen(t, "ib1")
-	defer tap.Remove()
-	defer other.Remove()
+	tap := mustOpen(t, "ib0")
+	mustOpen(t, "ib1")
 	ip(t, "address", "add", "192.0.2.1/24", "dev", "ib0")
 	ip(t, "address", "add", "192.0.2.2/24", "dev", "ib0", "label", "ib0:second")
 	ip(t, "address", "add", "198.51.100.1", "peer", "198.51.100.9/32", "dev", "ib0")

@@ -111,7 +111,7 @@ func TestAdoptionSetsTheOwner(t *testing.T) {
 		return
 	}
 	for _, args := range []string{"tuntap add dev ib0 mode tap multi_queue", "link set ib0 alias " + link.AliasPrefix} {
-		out, err := command(t, "ip", strings.Fields(args)...)
+		out, err := runIP(t, strings.Fields(args)...)
 		if err != nil {
 			t.Fatalf("ip %s: %v: %s", args, err, out)
 		}

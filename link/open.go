@@ -118,7 +118,18 @@ func (c *claim) check(l netlink.Link, own int) error {
 // several the last one at least sees the others; who sees another gives way before
 // it changes anything.
 func (c *claim) takePossession(t *TAP) error {
-	err := t.visit(func(_ *rtnl, l netlink.Link) error { return c.check(l, 1) })
+	err := t.visit(func(_ *rtnl, l netlink.Link) error {
+		if err := c.check(l, 1); err != nil {
+			return err
+		}
+		// The kernel takes the flags of the first queue. That was another one, which
+		// has been closed since, where they are not ours.
+		if l.(*netlink.Tuntap).Flags&netlink.TUNTAP_VNET_HDR == 0 {
+			c.again = true
+			return &OwnedError{Name: c.spec.Name}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}

@@ -81,9 +81,9 @@ func hears(t *testing.T, says *bufio.Reader, want string) {
 	}
 }
 
-func command(t *testing.T, name string, args ...string) (string, error) {
+func runIP(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput()
 	return string(out), err
 }
 
@@ -152,12 +152,12 @@ func TestNameTaken(t *testing.T) {
 		if kind != "bridge" {
 			args = []string{"tuntap", "add", "dev", c.name, "mode", kind}
 		}
-		out, err := command(t, "ip", args...)
+		out, err := runIP(t, args...)
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if strings.HasSuffix(c.name, "1") {
-			_, err = command(t, "ip", "link", "set", c.name, "alias", link.AliasPrefix)
+			_, err = runIP(t, "link", "set", c.name, "alias", link.AliasPrefix)
 			must(t, err)
 		}
 		for what, call := range map[string]func() error{

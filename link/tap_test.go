@@ -243,7 +243,7 @@ func TestBridgeAbove(t *testing.T) {
 	must(t, err)
 	run := func(args ...string) {
 		t.Helper()
-		out, err := command(t, "ip", args...)
+		out, err := runIP(t, args...)
 		if err != nil {
 			t.Fatalf("ip %v: %v\n%s", args, err, out)
 		}

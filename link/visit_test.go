@@ -77,7 +77,7 @@ func mustOpen(t *testing.T, name string) *TAP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tap.Close() })
+	t.Cleanup(func() { _ = tap.Remove() }) // it may be closed or gone
 	return tap
 }
 

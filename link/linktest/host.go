@@ -57,10 +57,19 @@ func (f *Fake) Attach() Queue {
 // fakeQueue is a queue of another process.
 type fakeQueue struct{ of *Fake }
 
-func (q fakeQueue) SetHeaderLen(n int)    { q.of.alter(func(*link.State) { q.of.now.headerLen = n }) }
-func (q fakeQueue) SetPersistent(on bool) { q.of.alter(func(*link.State) { q.of.now.persistent = on }) }
-func (q fakeQueue) SetCarrier(on bool)    { q.of.alter(func(*link.State) { q.of.now.carrier = on }) }
-func (q fakeQueue) Detach()               { q.of.alter(func(s *link.State) { s.Foreign-- }) }
+func (q fakeQueue) SetHeaderLen(n int) {
+	q.of.alter(func(*link.State) { q.of.now.headerLen = n })
+}
+
+func (q fakeQueue) SetPersistent(on bool) {
+	q.of.alter(func(*link.State) { q.of.now.persistent = on })
+}
+
+func (q fakeQueue) SetCarrier(on bool) {
+	q.of.alter(func(*link.State) { q.of.now.carrier = on })
+}
+
+func (q fakeQueue) Detach() { q.of.alter(func(s *link.State) { s.Foreign-- }) }
 
 // SetMaster is `ip link set master`: the index of a bridge and its addresses; 0
 // takes the interface out of it.

@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link"
+	"ipoibd/link/linktest/nstest"
+)
+
+// Other processes that try to hold ib0 are refused, with the daemon's PID, while it
+// runs and while it resets its device; traffic does not notice. One that comes first
+// after a crash holds ib0, and the daemon's next start names that one.
+func TestContendersForTheInterface(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil { // for the PIDs
+		t.Fatal(err)
+	}
+	a, b := twoJoined(t)
+	talk := b.talkTo(a)
+	stop := a.contend()
+	time.Sleep(time.Second)
+	talk.end(0)
+	if out, err := a.daemon.command("reset", "device").CombinedOutput(); err != nil {
+		t.Fatalf("reset device: %v\n%s", err, out)
+	}
+	b.waitReaches(a)
+	pingAll(a, b)
+	stop()
+	a.requireLogged("carrier down", 0)
+
+	a.daemon.kill()
+	tap, err := a.open()
+	if err != nil {
+		t.Fatalf("after a crash: %v", err)
+	}
+	requireMistake(t, a.runDaemon("--control", a.dir+"/second.sock"), fmt.Sprintf(`ib0: another process holds the interface \(process %d\)`, unix.Getpid()))
+	if err := tap.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.start()
+	a.waitCarrier()
+	b.waitReaches(a)
+}
+
+// open tries to hold ib0, as another daemon would.
+func (h *host) open() (tap *link.TAP, err error) {
+	h.tb.Helper()
+	h.Do(func() { tap, _, err = link.Open(link.Spec{Name: ifName, MAC: [6]byte{2}, MTU: underlayMTU}) })
+	return tap, err
+}
+
+// contend tries to hold ib0 all the time until stop, and wants to be refused.
+func (h *host) contend() (stop func()) {
+	h.tb.Helper()
+	ctx, cancel := context.WithCancel(h.tb.Context())
+	var contenders sync.WaitGroup
+	for range 3 {
+		contenders.Go(func() {
+			for ctx.Err() == nil {
+				tap, err := h.open()
+				var owned *link.OwnedError
+				if !errors.As(err, &owned) || owned.PID != h.daemon.cmd.Process.Pid {
+					h.tb.Errorf("Open = %v, want ErrOwned by process %d", err, h.daemon.cmd.Process.Pid)
+				}
+				if err == nil {
+					_ = tap.Close()
+				}
+			}
+		})
+	}
+	return func() { cancel(); contenders.Wait() }
+}

@@ -188,3 +188,21 @@ func TestR08DeadSendQueueIsNoticed(t *testing.T) {
 		}
 	}
 }
+
+// A TAP that cannot be read stops the transmit pump, and with it the probes. That is no
+// freeze of the device.
+func TestR08StoppedPumpIsNotJudged(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.tap.block(true)
+		time.Sleep(time.Minute)
+		if r := a.status().Recovery; rungsAbove(r, qprecovery.RungNone) != 0 {
+			t.Errorf("rungs %v by %v", r.Rungs, r.Reasons)
+		}
+		a.tap.block(false)
+		time.Sleep(lastRetry)
+		drainInbox(a, b)
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
+}

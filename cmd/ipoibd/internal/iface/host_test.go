@@ -38,6 +38,7 @@ type tap struct {
 	unresolved []netip.Addr // whom the host waits for
 	carriers   []bool       // what SetCarrier was called with, repetitions left out
 	stuck      bool         // the carrier cannot be raised
+	unreadable bool         // no frame can be read
 }
 
 var errStuck = errors.New("carrier is stuck")
@@ -57,6 +58,24 @@ func (t *tap) SetCarrier(on bool) error {
 		t.carriers = append(t.carriers, on)
 	}
 	return t.Fake.SetCarrier(on)
+}
+
+func (t *tap) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
+	t.mu.Lock()
+	unreadable := t.unreadable
+	t.mu.Unlock()
+	if unreadable {
+		return 0, errStuck
+	}
+	return t.Fake.ReadBatch(bufs, sizes)
+}
+
+// block makes every read fail, or not any more.
+func (t *tap) block(unreadable bool) {
+	t.mu.Lock()
+	t.unreadable = unreadable
+	t.mu.Unlock()
+	t.Wake()
 }
 
 // forget returns what was noted, and notes anew.

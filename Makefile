@@ -74,7 +74,7 @@ test-tidy:
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
-	FUZZTIME=10000x timeout --kill-after=10s $(FUZZ_BUDGET) scripts/fuzz --json
+	FUZZTIME=30000x timeout --kill-after=10s $(FUZZ_BUDGET) scripts/fuzz --json
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM))),$(UNIT_BUDGET),-race)
 test-netns:

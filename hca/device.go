@@ -63,6 +63,7 @@ type DeviceAttr struct {
 	NodeGUID     GUID      `json:"node_guid"`
 	SysImageGUID GUID      `json:"sys_image_guid"`
 	PCIAddr      string    `json:"pci_addr,omitempty"` // empty for software devices
+	Parent       string    `json:"-"`                  // netdev of a software RDMA device of the kernel, else empty
 	Ports        uint8     `json:"ports"`
 	Transport    Transport `json:"transport"`
 	MaxQPWR      int       `json:"max_qp_wr"` // entries of one send or receive queue

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -23,45 +22,24 @@ const maxAddrs = 256
 // section 5.4; linux/if_addr.h).
 const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 
-// openStrict opens a socket on which the kernel takes account of the index in a
-// request (netlink(7), NETLINK_GET_STRICT_CHK, since Linux 4.20). An older one
-// sends the addresses of every interface.
-func openStrict() (*nl.NetlinkSocket, error) {
-	sock, err := nl.Subscribe(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.SetsockoptInt(sock.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	if err == nil || errors.Is(err, unix.ENOPROTOOPT) {
-		return sock, nil
-	}
-	sock.Close()
-	return nil, os.NewSyscallError("NETLINK_GET_STRICT_CHK", err)
-}
-
 // addrs returns the proven addresses of an interface, sorted, and of each family
 // the first maxAddrs alone, by the kernel's order.
 func (r *rtnl) addrs(index int) (out []netip.Prefix, err error) {
-	err = r.do(func(*netlink.Handle) error {
-		out = []netip.Prefix{}
-		var seen [2]int // IPv4, IPv6
-		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &r.strict}
-		msg := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
-		msg.Index = uint32(index)
-		req.AddData(msg)
-		return req.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWADDR, func(m []byte) bool {
-			of, p, ok := parseAddr(m)
-			if !ok || of != index {
-				return true
-			}
-			family := p.Addr().BitLen() / 128
-			if seen[family]++; seen[family] <= maxAddrs {
-				out = append(out, p)
-			}
-			return seen[1] < maxAddrs // IPv6 comes last
-		})
-	})
+	msg := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
+	msg.Index = uint32(index)
+	var seen [2]int // IPv4, IPv6
+	begin := func() { out, seen = []netip.Prefix{}, [2]int{} }
+	err = r.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, begin, func(m []byte) bool {
+		of, p, ok := parseAddr(m)
+		if !ok || of != index {
+			return true
+		}
+		family := p.Addr().BitLen() / 128
+		if seen[family]++; seen[family] <= maxAddrs {
+			out = append(out, p)
+		}
+		return seen[1] < maxAddrs // IPv6 comes last
+	}, msg)
 	if errors.Is(err, unix.ENODEV) { // deleted meanwhile
 		err = nil
 	}

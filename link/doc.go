@@ -8,11 +8,37 @@
 // addresses, routes and bridge membership survive a restart, and an interface
 // that was up is up again as soon as the carrier is. [Delete] takes it away.
 //
-// An interface is ours when its alias begins with [AliasPrefix]. Two processes
-// must never hold one: the kernel would let a second attach to a multi-queue
-// TAP succeed and split the traffic between the two. So a process holds the
-// lock of the name, an abstract UNIX socket, which ends with the process and
-// belongs to the network namespace in which the interface was opened.
+// An interface is ours when its alias begins with [AliasPrefix].
+//
+// # Who holds it
+//
+// Two processes must never hold one interface: the kernel lets a second one attach
+// to a multi-queue TAP and splits the traffic between the two. The queues
+// themselves are the lock. A process attaches only where there is no queue, and
+// then counts them (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). Where it
+// finds more than its own, it detaches before it has changed anything and tries
+// again, after a random time, for a second. Of several processes the one that
+// attaches last sees the others, so no two succeed. The lock ends with the process,
+// holds in whatever namespace the interface is, and needs no file.
+//
+// A file in /run/ipoibd, named by the namespace's inode and the interface's index
+// there, is locked (flock(2)) as long as its PID is true. It only adds the PID to
+// [OwnedError]; where it cannot be written, the PID is unknown.
+//
+// # Whom it belongs to
+//
+// The interface gets an owner and a group at its creation, and at each adoption
+// again: the effective ones of the process. Without them the kernel would let any
+// user attach who may open /dev/net/tun, which most systems allow everyone. With
+// them, a process may attach that has CAP_NET_ADMIN in the user namespace of the
+// interface's network namespace, or that has both this user and this group
+// (tun_not_capable, drivers/net/tun.c). They stay when the process ends.
+//
+// A process with CAP_NET_ADMIN still may: it can attach a queue, and change what
+// belongs to the device and not to a queue. [TAP.Inspect] restores the MAC, the
+// carrier, the header length, the persistence and the owner, reports foreign
+// queues, and once such a queue is gone sets the rest again (offloads, byte order).
+// The MAC is the one that the interface had when it was opened.
 //
 // # How the TAP is attached
 //
@@ -45,6 +71,14 @@
 // known of the messages but their interface index, and one that was lost
 // (ENOBUFS) costs one more reading.
 //
+// Only the kernel's messages count. Its sockets are connected to it, so it refuses
+// what other processes send to their ports; a message to a group shows its sender,
+// whose port ID is 0 for the kernel alone. The first message is acted on at once,
+// and then the socket is left alone for 50 ms, so there are at most 20 readings a
+// second, and at most as many rounds of dropping messages. Where a reading takes
+// long, the pause is 19 times as long, up to a second. Of very many addresses only
+// the first 256 of each family are listed.
+//
 // An address is told of only once duplicate address detection has found it
 // unique (RFC 4862, section 5.4): nobody is to announce it before.
 //
@@ -63,13 +97,18 @@
 // interface. It sends no message of that, since the ID goes first; but it does
 // send one that the ID is gone (RTM_DELNSID).
 //
-// The same goes for the lock: it stays at home, and in the container nobody holds
-// the name. What protects the interface there is its queue: Open and Delete wait
-// for that to be gone, then fail with ErrOwned, of an unknown process.
+// The queue is the lock there as well: Open and Delete in the container fail with
+// ErrOwned. They do not know the PID, since the file is named after home. At home
+// the name is free.
 //
 // Close leaves the interface in its container, without carrier. Who opens its
 // name in the container adopts it; who opens it at home makes another one, with
 // the same MAC. [TAP.Remove] takes the interface away wherever it is.
+//
+// Between these questions the interface can be moved or renamed again, and another
+// can take its name. So the queue is asked once more after the interface was found,
+// and what was found must be a TAP with a queue and with the MAC that the queue
+// reports (SIOCGIFHWADDR); otherwise the search begins again.
 //
 // # Limits
 //
@@ -77,8 +116,8 @@
 // calling thread. To follow an interface that was moved takes CAP_SYS_ADMIN and
 // CAP_NET_BROADCAST; without the first, or where the other namespace belongs to
 // somebody else, State.Present is false, and without the second nothing is heard
-// from there. TUNGETDEVNETNS came with Linux 5.8. Any process of the namespace
-// can take the lock of a name; the error then names it. water leaks its
+// from there. TUNGETDEVNETNS came with Linux 5.8. A privileged process that keeps
+// attaching keeps a daemon from starting. water leaks its
 // descriptor when the kernel refuses to create the device, which ends the start
 // of the caller.
 package link

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,7 +70,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	t.crowded = f.Foreign > 0
 	if mac := net.HardwareAddr(t.mac[:]); mac.String() != a.HardwareAddr.String() {
 		f.Restored = append(f.Restored, Change{PropertyMAC, a.HardwareAddr.String()})
-		if err := r.do(func(h *netlink.Handle) error { return h.LinkSetHardwareAddr(l, mac) }); err != nil {
+		if err := r.setLink(a.Index, nl.NewRtAttr(unix.IFLA_ADDRESS, mac)); err != nil {
 			return fmt.Errorf("set MAC: %w", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Neighbour is an entry of the kernel's neighbour table with a hardware
@@ -67,9 +68,13 @@ func (r *rtnl) neighbours(l netlink.Link) ([]netlink.Neigh, error) {
 }
 
 func (r *rtnl) neighboursOf(index int) (list []netlink.Neigh, err error) {
-	err = r.do(func(h *netlink.Handle) (err error) {
-		list, err = h.NeighList(index, netlink.FAMILY_ALL)
-		return err
-	})
+	begin := func() { list = nil }
+	err = r.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, begin, func(m []byte) bool {
+		n, err := netlink.NeighDeserialize(m)
+		if err == nil && n.LinkIndex == index {
+			list = append(list, *n)
+		}
+		return true
+	}, &netlink.Ndmsg{}, uint32Attr(unix.NDA_IFINDEX, uint32(index)))
 	return list, err
 }

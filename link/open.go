@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // claimTimeout bounds how long an interface is tried that another process holds: a
@@ -36,7 +38,7 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 
 // claim is the way to an interface that this process holds alone.
 type claim struct {
-	nl     *rtnl
+	rtnl   *rtnl
 	spec   Spec
 	create bool // where there is none
 	made   bool // there was none
@@ -48,7 +50,7 @@ type claim struct {
 // tries is random, so that of two processes that give way to each other one
 // comes first.
 func (c *claim) run() (t *TAP, err error) {
-	if c.nl, err = openRtnl(); err != nil {
+	if c.rtnl, err = openRtnl(); err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	for end := time.Now().Add(claimTimeout); ; time.Sleep(claimPause + rand.N(claimJitter)) {
@@ -62,7 +64,7 @@ func (c *claim) run() (t *TAP, err error) {
 		owned.PID = holder(c.index)
 	}
 	if err != nil {
-		c.nl.close()
+		c.rtnl.close()
 	}
 	return t, err
 }
@@ -71,7 +73,7 @@ func (c *claim) try() (*TAP, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	t, err := newTAP(c.spec.Name, c.nl)
+	t, err := newTAP(c.spec.Name, c.rtnl)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +85,7 @@ func (c *claim) try() (*TAP, error) {
 
 // prepare sees to it that the interface is there, is ours and has no queue.
 func (c *claim) prepare() error {
-	found, err := c.nl.byName(c.spec.Name)
+	found, err := c.rtnl.byName(c.spec.Name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", c.spec.Name, classify(err))
@@ -91,7 +93,7 @@ func (c *claim) prepare() error {
 		return fmt.Errorf("%s: %w", c.spec.Name, ErrNotFound)
 	case found == nil:
 		c.made = true
-		return create(c.nl, c.spec)
+		return create(c.rtnl, c.spec)
 	}
 	return c.check(found, 0)
 }
@@ -135,33 +137,35 @@ func (c *claim) takePossession(t *TAP) error {
 
 // create makes the interface. The alias comes last, so that one that bears it
 // is complete; a failure takes the interface away again.
-func create(nl *rtnl, spec Spec) error {
+func create(r *rtnl, spec Spec) error {
 	if err := createTAP(spec.Name); err != nil {
 		return err
 	}
-	l, err := nl.byName(spec.Name)
+	l, err := r.byName(spec.Name)
 	if err != nil || l == nil {
 		return fmt.Errorf("find %s after its creation: %w", spec.Name, errors.Join(ErrNotFound, err))
 	}
-	if err := nl.do(func(h *netlink.Handle) error { return configure(h, l, spec) }); err != nil {
-		undo := nl.do(func(h *netlink.Handle) error { return h.LinkDel(l) })
+	if err := configure(r, l.Attrs().Index, spec); err != nil {
+		undo := r.deleteLink(l.Attrs().Index)
 		return errors.Join(fmt.Errorf("configure %s: %w", spec.Name, classify(err)), undo)
 	}
 	return nil
 }
 
-func configure(h *netlink.Handle, l netlink.Link, spec Spec) error {
-	if err := h.LinkSetHardwareAddr(l, spec.MAC[:]); err != nil {
-		return fmt.Errorf("set MAC: %w", err)
-	}
-	if err := h.LinkSetMTU(l, spec.MTU); err != nil {
-		return fmt.Errorf("set MTU: %w", err)
-	}
-	if err := h.LinkSetTxQLen(l, cmp.Or(spec.TxQueueLen, DefaultTxQueueLen)); err != nil {
-		return fmt.Errorf("set transmit queue length: %w", err)
-	}
-	if err := h.LinkSetAlias(l, AliasPrefix); err != nil {
-		return fmt.Errorf("set alias: %w", err)
+func configure(r *rtnl, index int, spec Spec) error {
+	queueLen := cmp.Or(spec.TxQueueLen, DefaultTxQueueLen)
+	for _, c := range []struct {
+		what string
+		attr *nl.RtAttr
+	}{
+		{"MAC", nl.NewRtAttr(unix.IFLA_ADDRESS, spec.MAC[:])},
+		{"MTU", uint32Attr(unix.IFLA_MTU, uint32(spec.MTU))},
+		{"transmit queue length", uint32Attr(unix.IFLA_TXQLEN, uint32(queueLen))},
+		{"alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(AliasPrefix))},
+	} {
+		if err := r.setLink(index, c.attr); err != nil {
+			return fmt.Errorf("set %s: %w", c.what, err)
+		}
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package link
 
 import (
+	"encoding/binary"
 	"errors"
+	"os"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -13,65 +15,108 @@ import (
 // again; each time something else was being changed.
 const dumpTries = 5
 
-// rtnl is a pair of netlink sockets that may be closed while others use them.
+// rtnl is a netlink socket that may be closed while others use it. It is connected
+// to the kernel: otherwise the messages of other processes could fill it, and the
+// kernel's answers would be lost. [netlink.Handle] cannot have its sockets
+// connected, so the requests are put together here.
 type rtnl struct {
 	mu     sync.Mutex
-	handle *netlink.Handle // nil once closed
-	strict nl.SocketHandle // lists the addresses of one interface alone
+	socket nl.SocketHandle // its Socket is nil once closed
 }
 
 func openRtnl() (*rtnl, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
-	sock, err := openStrict()
+	err = os.NewSyscallError("connect", unix.Connect(s.GetFd(), &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	if err == nil {
+		err = setStrict(s.GetFd())
+	}
 	if err != nil {
-		h.Close()
+		s.Close()
 		return nil, err
 	}
-	return &rtnl{handle: h, strict: nl.SocketHandle{Socket: sock}}, nil
+	return &rtnl{socket: nl.SocketHandle{Socket: s}}, nil
 }
 
-// do calls f with the handle, again while a dump was interrupted.
-func (r *rtnl) do(f func(h *netlink.Handle) error) error {
+// setStrict has the kernel list only what a request asks for (netlink(7),
+// NETLINK_GET_STRICT_CHK). Before Linux 4.20 it lists everything.
+func setStrict(fd int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return nil
+	}
+	return os.NewSyscallError("NETLINK_GET_STRICT_CHK", err)
+}
+
+func (r *rtnl) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.handle == nil {
-		return ErrClosed
+	if r.socket.Socket != nil {
+		r.socket.Socket.Close()
+		r.socket.Socket = nil
 	}
-	var err error
+}
+
+// set sends a request that is answered by an error or by none.
+func (r *rtnl) set(kind int, data ...nl.NetlinkRequestData) error {
+	return r.send(kind, unix.NLM_F_ACK, 0, data, func([]byte) bool { return true })
+}
+
+// dump calls each with the messages that a request is answered with, until each
+// returns false. One that the kernel interrupted is begun again, after begin.
+func (r *rtnl) dump(kind int, answer uint16, begin func(), each func(m []byte) bool, data ...nl.NetlinkRequestData) (err error) {
 	for range dumpTries {
-		if err = f(r.handle); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		begin()
+		if err = r.send(kind, unix.NLM_F_DUMP, answer, data, each); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
 	return err
 }
 
-func (r *rtnl) close() {
+func (r *rtnl) send(kind, flags int, answer uint16, data []nl.NetlinkRequestData, each func(m []byte) bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.handle != nil {
-		r.handle.Close()
-		r.strict.Close()
-		r.handle = nil
+	if r.socket.Socket == nil {
+		return ErrClosed
 	}
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &r.socket}
+	for _, d := range data {
+		req.AddData(d)
+	}
+	return req.ExecuteIter(unix.NETLINK_ROUTE, answer, each)
 }
 
 // byName returns an interface, nil where there is none.
 func (r *rtnl) byName(name string) (l netlink.Link, err error) {
-	err = r.do(func(h *netlink.Handle) error {
-		l, err = h.LinkByName(name)
-		return err
+	sendErr := r.send(unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, []nl.NetlinkRequestData{
+		nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),
+	}, func(m []byte) bool {
+		l, err = netlink.LinkDeserialize(nil, m)
+		return true
 	})
-	return foundOrNil(l, err)
-}
-
-func foundOrNil(l netlink.Link, err error) (netlink.Link, error) {
-	var notFound netlink.LinkNotFoundError
-	if errors.As(err, &notFound) {
+	if errors.Is(sendErr, unix.ENODEV) {
 		return nil, nil
 	}
-	return l, err
+	return l, errors.Join(sendErr, err)
+}
+
+// setLink changes attributes of an interface (linux/if_link.h).
+func (r *rtnl) setLink(index int, attrs ...nl.NetlinkRequestData) error {
+	return r.set(unix.RTM_SETLINK, append([]nl.NetlinkRequestData{linkMessage(index)}, attrs...)...)
+}
+
+func (r *rtnl) deleteLink(index int) error { return r.set(unix.RTM_DELLINK, linkMessage(index)) }
+
+func linkMessage(index int) *nl.IfInfomsg {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	return msg
+}
+
+func uint32Attr(kind int, value uint32) *nl.RtAttr {
+	return nl.NewRtAttr(kind, binary.NativeEndian.AppendUint32(nil, value))
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"runtime"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,7 +20,7 @@ const visitTries = 5
 
 // assignAny asks the kernel to choose the ID of a namespace (rtnetlink(7),
 // NETNSA_NSID).
-const assignAny = -1
+const assignAny = math.MaxUint32 // -1
 
 var errElusive = errors.New("the interface is being moved or renamed again and again")
 
@@ -153,7 +155,8 @@ func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 // identify gives a namespace an ID in this one (rtnetlink(7), RTM_NEWNSID),
 // unless it has one.
 func (r *rtnl) identify(ns *os.File) error {
-	err := r.do(func(h *netlink.Handle) error { return h.SetNetNsIdByFd(int(ns.Fd()), assignAny) })
+	err := r.set(unix.RTM_NEWNSID, nl.NewRtGenMsg(),
+		uint32Attr(netlink.NETNSA_FD, uint32(ns.Fd())), uint32Attr(netlink.NETNSA_NSID, assignAny))
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}

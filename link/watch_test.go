@@ -84,10 +84,16 @@ func TestOnlyTheKernelIsHeard(t *testing.T) {
 	binary.NativeEndian.PutUint32(msg, uint32(len(msg)))
 	binary.NativeEndian.PutUint16(msg[4:], unix.RTM_NEWLINK)
 	binary.NativeEndian.PutUint32(msg[unix.SizeofNlMsghdr+4:], uint32(state.Index))
-	port := portOf(t, w.events)
+	requests, err := tap.nl.socket.Socket.GetPid()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 100 {
-		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Fatalf("a message to the port: %v, want ECONNREFUSED", err)
+		for what, port := range map[string]uint32{"events": portOf(t, w.events), "requests": requests} {
+			to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}
+			if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, to); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("a message to the port of %s: %v, want ECONNREFUSED", what, err)
+			}
 		}
 		if err := unix.Sendto(junk, msg, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: eventGroups}); err != nil {
 			t.Fatalf("a message to the groups: %v", err)

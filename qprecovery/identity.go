@@ -11,16 +11,18 @@ type Identity struct {
 	NodeGUID     hca.GUID
 	PortGUID     hca.GUID // of the port that is used
 	SysImageGUID hca.GUID
-	PCIAddr      string // "" where there is none
+	PCIAddr      string // "" where there is none, and of a software device
+	Parent       string // netdev of a software device; "" of hardware
 	Index        uint32 // the kernel's device index, which tells instances apart; 0: not known
 	Name         string // may change, says nothing
 }
 
-// Same reports whether two identities are of one piece of hardware. GUIDs are
-// the same before and after a reset; a software device has them from its netdev.
+// Same reports whether two identities are of one device. GUIDs are the same before
+// and after a reset. A software device has them from the MAC of its netdev, which a
+// bridge and its port share, so the netdev counts as well.
 func (i Identity) Same(o Identity) bool {
 	return i.NodeGUID == o.NodeGUID && i.PortGUID == o.PortGUID &&
-		i.SysImageGUID == o.SysImageGUID && i.PCIAddr == o.PCIAddr
+		i.SysImageGUID == o.SysImageGUID && i.PCIAddr == o.PCIAddr && i.Parent == o.Parent
 }
 
 // otherInstance reports whether two indexes are known and differ.

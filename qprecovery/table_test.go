@@ -187,6 +187,7 @@ func TestR22Same(t *testing.T) {
 		"port":   func(i *Identity) { i.PortGUID[7]++ },
 		"system": func(i *Identity) { i.SysImageGUID[0]++ },
 		"pci":    func(i *Identity) { i.PCIAddr = "" },
+		"parent": func(i *Identity) { i.Parent = "br0" },
 	} {
 		id := same
 		if change(&id); same.Same(id) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -97,7 +98,7 @@ func TestManualsNameFlagsThatExist(t *testing.T) {
 	}
 }
 
-// The examples of configuration are valid, those of a part once the rest is there.
+// The examples of configuration are valid.
 func TestManualsShowValidConfigurations(t *testing.T) {
 	found := 0
 	for _, path := range manuals {
@@ -110,5 +111,25 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 	}
 	if found != 3 {
 		t.Errorf("%d examples", found)
+	}
+}
+
+// The settings of a device in docs/recovery.md are the defaults, as it says there.
+func TestManualShowsDefaults(t *testing.T) {
+	_, text, _ := strings.Cut(readManual(t, manuals[1]), "```yaml\n")
+	text, rest, _ := strings.Cut(text, "```")
+	if !strings.Contains(rest, "These are the defaults, but for `coordinator`.") {
+		t.Error("the page does not say so any more")
+	}
+	c, err := config.Parse("recovery.md", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, hca := range []string{config.SoftHCA, "rxe0"} {
+		want, got := config.NewDevice(), c.Devices[i]
+		want.Name, want.HCA, want.Underlay, want.Coordinator = hca, hca, got.Underlay, got.Coordinator
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, the default is %+v", got, want)
+		}
 	}
 }

@@ -65,13 +65,13 @@ func recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "Start again with a device that was given up",
 		Long: "Start again with a device that was given up, or try at once where it is waited\n" +
-			"for, or left alone for a while because it failed too often. A device that is open\n" +
-			"is left as it is; 'ipoibd reset device' makes that anew.",
+			"for, or left alone for a while because it failed too often. It fails where a device\n" +
+			"is open, and there is nothing to recover; 'ipoibd reset device' resets that.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			done, err := control.PostRecover(cmd.Context(), path, q)
 			if err == nil {
-				terminal.Fprintf(cmd.OutOrStdout(), "device %s is tried again, unless it is open\n", done.Device)
+				terminal.Fprintf(cmd.OutOrStdout(), "device %s is being tried again\n", done.Device)
 			}
 			return err
 		},

@@ -19,7 +19,7 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "resetting the completion queues and the queue pair of ib0"},
 		{"reset device", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
 		{"reset device --device soft", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
-		{"recover", "recover {Device:soft}", "device soft is tried again, unless it is open"},
+		{"recover", "recover {Device:soft}", "device soft is being tried again"},
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "all devices are being opened"},
 		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "unplug is set on device soft"},

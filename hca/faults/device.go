@@ -12,6 +12,8 @@ import (
 type Options struct {
 	// OnUnplug is called when Unplug strikes, on the goroutine that it struck.
 	OnUnplug func()
+	// Forever ends what VerbHangsForever keeps, for tests; nil: nothing does.
+	Forever <-chan struct{}
 }
 
 // Device is an [hca.Device] into which faults can be injected.

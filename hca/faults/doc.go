@@ -15,7 +15,7 @@
 //	cq_small                                     | CreateCQ
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
-//	verb_hangs                                   | a verb that may block, named by Fault.Verb or any
+//	verb_hangs, verb_hangs_forever               | a verb that may block, named by Fault.Verb or any
 //	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself, or a request is
 //	                                             | posted where After is not 0
 //
@@ -29,18 +29,19 @@
 // recv_bad_key and cq_small all that follows is the backend's: a receive that it
 // cannot write to, and a CQ that overruns, with the event, if it has any.
 //
-//	fault            | lasts until
-//	cq_overrun       | the CQ is closed
-//	cq_small         | the CQ is closed; nothing completes
-//	completions_stop | the CQ is closed; completions are lost
-//	deaf_receive     | the QP is reset or closed; messages are lost
-//	swallowed_send   | (one completion is lost)
-//	verb_hangs       | Device.Release
-//	device_fatal     | for good: posts and verbs that allocate or change fail
-//	unplug           | likewise, and nothing completes any more
-//	port_down        | port_up; the port reports itself down, traffic is not stopped
-//	gid_change       | the next one, which undoes it: the first GID is gone
-//	pkey_change      | the next one, which undoes it: the first P_Key is gone
+//	fault              | lasts until
+//	cq_overrun         | the CQ is closed
+//	cq_small           | the CQ is closed; nothing completes
+//	completions_stop   | the CQ is closed; completions are lost
+//	deaf_receive       | the QP is reset or closed; messages are lost
+//	swallowed_send     | (one completion is lost)
+//	verb_hangs         | Device.Release
+//	verb_hangs_forever | for good, across resets
+//	device_fatal       | for good: posts and verbs that allocate or change fail
+//	unplug             | likewise, and nothing completes any more
+//	port_down          | port_up; the port reports itself down, traffic is not stopped
+//	gid_change         | the next one, which undoes it: the first GID is gone
+//	pkey_change        | the next one, which undoes it: the first P_Key is gone
 //
 // Memory and address handles are the backend's own. Inject and Release may be
 // called from any goroutine.

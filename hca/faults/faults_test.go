@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/memfabric"
 )
 
 const (
@@ -260,6 +261,41 @@ func TestVerbHangs(t *testing.T) {
 		r.dev.Release()
 		r.wantErr(<-done, nil, "query QP")
 		r.state()
+	})
+}
+
+// A verb that hangs for good does so across a reset, and from one instance to the next.
+func TestVerbHangsForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forever := make(chan struct{})
+		planned := []faults.Fault{{Kind: faults.VerbHangsForever, Verb: "query_port", Count: 2}}
+		done := make(chan struct{}, 2)
+		for i := range 2 {
+			soft, _ := openSoft(t, memfabric.New(1), "eth0", rigAddr)
+			dev := faults.Wrap(soft, faults.Options{Forever: forever})
+			for _, f := range planned {
+				if err := dev.Inject(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			go func() { _, _ = dev.QueryPort(1); done <- struct{}{} }()
+			synctest.Wait()
+			planned = dev.Planned()
+			if len(planned) != 1-i {
+				t.Errorf("instance %d: %+v is left for the next one", i, planned)
+			}
+			dev.Release()
+			synctest.Wait()
+			if len(done) > 0 {
+				t.Error("the verb returned")
+			}
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		close(forever)
+		<-done
+		<-done
 	})
 }
 

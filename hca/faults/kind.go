@@ -11,28 +11,29 @@ type Kind uint8
 
 // Kinds of fault.
 const (
-	SendErrorSQE    Kind = iota // a send fails, the QP goes to SQE
-	SendFlushSQE                // likewise, but only flushes tell
-	SendErrorErr                // a send fails, the QP goes to ERR
-	SendFlushErr                // likewise, but only flushes tell
-	RecvErrorErr                // a receive fails, the QP goes to ERR
-	RecvFlushErr                // likewise, but only flushes tell
-	RecvBadKey                  // a receive is posted with memory that no key covers
-	ResetFails                  // Modify to RESET answers ErrInvalid
-	CreateQPFails               // CreateQP answers ErrNoMemory
-	CQOverrun                   // the CQ is void, with its event
-	CQError                     // the event CQ_ERR alone
-	CQSmall                     // a CQ is made too small, and not polled
-	SwallowedSend               // a send never completes
-	CompletionsStop             // a CQ gives nothing any more
-	DeafReceive                 // a QP's receives give nothing any more
-	VerbHangs                   // a verb does not return
-	DeviceFatal                 // DEVICE_FATAL; the device answers ErrIO
-	Unplug                      // likewise, and it is gone
-	PortDown                    // PORT_ERR; the port is down
-	PortUp                      // PORT_ACTIVE; the port is what it is
-	GIDChange                   // GID_CHANGE; the first GID goes or comes back
-	PKeyChange                  // PKEY_CHANGE; the first P_Key goes or comes back
+	SendErrorSQE     Kind = iota // a send fails, the QP goes to SQE
+	SendFlushSQE                 // likewise, but only flushes tell
+	SendErrorErr                 // a send fails, the QP goes to ERR
+	SendFlushErr                 // likewise, but only flushes tell
+	RecvErrorErr                 // a receive fails, the QP goes to ERR
+	RecvFlushErr                 // likewise, but only flushes tell
+	RecvBadKey                   // a receive is posted with memory that no key covers
+	ResetFails                   // Modify to RESET answers ErrInvalid
+	CreateQPFails                // CreateQP answers ErrNoMemory
+	CQOverrun                    // the CQ is void, with its event
+	CQError                      // the event CQ_ERR alone
+	CQSmall                      // a CQ is made too small, and not polled
+	SwallowedSend                // a send never completes
+	CompletionsStop              // a CQ gives nothing any more
+	DeafReceive                  // a QP's receives give nothing any more
+	VerbHangs                    // a verb does not return until the device is reset
+	VerbHangsForever             // a verb does not return, whatever is reset
+	DeviceFatal                  // DEVICE_FATAL; the device answers ErrIO
+	Unplug                       // likewise, and it is gone
+	PortDown                     // PORT_ERR; the port is down
+	PortUp                       // PORT_ACTIVE; the port is what it is
+	GIDChange                    // GID_CHANGE; the first GID goes or comes back
+	PKeyChange                   // PKEY_CHANGE; the first P_Key goes or comes back
 	// NumKind bounds the enumeration.
 	NumKind
 )
@@ -40,7 +41,7 @@ const (
 var names = [NumKind]string{
 	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
 	"recv_bad_key", "reset_fails", "create_qp_fails", "cq_overrun", "cq_error", "cq_small", "swallowed_send", "completions_stop",
-	"deaf_receive", "verb_hangs", "device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
+	"deaf_receive", "verb_hangs", "verb_hangs_forever", "device_fatal", "unplug", "port_down", "port_up", "gid_change", "pkey_change",
 }
 
 func (k Kind) String() string {
@@ -71,6 +72,9 @@ func ParseKind(name string) (Kind, error) {
 
 // instant reports whether a kind waits for nothing but the command.
 func (k Kind) instant() bool { return k >= DeviceFatal && k < NumKind }
+
+// OfVerb reports whether a kind may be of one verb alone.
+func (k Kind) OfVerb() bool { return k == VerbHangs || k == VerbHangsForever }
 
 // toErr reports whether a kind ends with the QP in ERR.
 func (k Kind) toErr() bool { return k >= SendErrorErr && k <= RecvFlushErr }

@@ -12,7 +12,7 @@ type Fault struct {
 	Kind  Kind
 	After int    // occasions that pass before it strikes
 	Count int    // occasions that it strikes; 1 when 0; at most 1024 of what Inject itself does
-	Verb  string // of VerbHangs: as in libibverbs, without the prefix; empty: any
+	Verb  string // where Kind.OfVerb: as in libibverbs, without the prefix; empty: any
 }
 
 func (f *Fault) check() error {
@@ -23,7 +23,7 @@ func (f *Fault) check() error {
 		return fmt.Errorf("%w: after %d, count %d", hca.ErrInvalid, f.After, f.Count)
 	case f.Kind.instant() && f.Count > maxEvents:
 		return fmt.Errorf("%w: %v at most %d times", hca.ErrInvalid, f.Kind, maxEvents)
-	case f.Verb != "" && f.Kind != VerbHangs:
+	case f.Verb != "" && !f.Kind.OfVerb():
 		return fmt.Errorf("%w: %v is not of a verb", hca.ErrInvalid, f.Kind)
 	case f.Verb != "" && !slices.Contains(verbs, f.Verb):
 		return fmt.Errorf("%w: no verb %q that can hang", hca.ErrInvalid, f.Verb)
@@ -52,7 +52,7 @@ func (p *plan) add(f Fault) error {
 }
 
 // strike tells of an occasion and reports whether a fault strikes it. verb is
-// that of VerbHangs.
+// that of a kind of verbs.
 func (p *plan) strike(k Kind, verb string) bool {
 	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == "" || f.Verb == verb) })
 	if i < 0 {

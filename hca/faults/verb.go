@@ -25,13 +25,16 @@ func (d *Device) enter(verb string) error {
 	return nil
 }
 
-// hang keeps the caller of a verb that is struck, until Release.
+// hang keeps the caller of a verb that is struck, until Release or for good.
 func (d *Device) hang(verb string) {
 	if !d.busy.Load() {
 		return
 	}
 	d.mu.Lock()
-	struck, hangs := d.plan.strike(VerbHangs, verb), d.hangs
+	struck, hangs := d.plan.strike(VerbHangs, verb), (<-chan struct{})(d.hangs)
+	if !struck {
+		struck, hangs = d.plan.strike(VerbHangsForever, verb), d.opts.Forever
+	}
 	d.recount()
 	d.mu.Unlock()
 	if struck {

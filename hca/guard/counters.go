@@ -28,5 +28,6 @@ func (d *Device) Counters() []hca.Counter {
 		hca.Counter{Name: "guard_verbs_stuck", Value: uint64(c.stuck.Load())},
 		hca.Counter{Name: "guard_late_answers", Value: c.late.Load()},
 		hca.Counter{Name: "guard_releases_failed", Value: c.releasesFailed.Load()},
+		hca.Counter{Name: "guard_zombies", Value: uint64(d.opts.Zombies.n.Load())},
 	)
 }

@@ -18,9 +18,16 @@ type Options struct {
 	// MemoryTimeout is how long registering memory may take, which waits for
 	// this machine to find and pin its pages; 5 s when 0.
 	MemoryTimeout time.Duration
+	// AHStuck is how long creating an address handle waits for its peer at most, far
+	// beyond any resolution; 1 minute when 0. One that takes longer is a verb that is
+	// stuck in the device.
+	AHStuck time.Duration
 	// MaxStuck is how many verbs may be in the backend at once, and how many
 	// that create an address handle besides; 16 when 0.
 	MaxStuck int
+	// Zombies counts the device once it has failed, until the backend has released
+	// it; nil: only this device is counted.
+	Zombies *Zombies
 }
 
 // Defaults of Options. Resolving a neighbour takes about a second, and the
@@ -30,6 +37,7 @@ const (
 	DefaultVerbTimeout   = time.Second
 	DefaultAHTimeout     = 5 * time.Second
 	DefaultMemoryTimeout = 5 * time.Second
+	DefaultAHStuck       = time.Minute
 	DefaultMaxStuck      = 16
 )
 
@@ -43,8 +51,14 @@ func (o Options) withDefaults() Options {
 	if o.MemoryTimeout <= 0 {
 		o.MemoryTimeout = DefaultMemoryTimeout
 	}
+	if o.AHStuck <= 0 {
+		o.AHStuck = DefaultAHStuck
+	}
 	if o.MaxStuck <= 0 {
 		o.MaxStuck = DefaultMaxStuck
+	}
+	if o.Zombies == nil {
+		o.Zombies = new(Zombies)
 	}
 	return o
 }
@@ -68,6 +82,8 @@ type Device struct {
 	mu       sync.Mutex
 	registry registry
 	graves   graves
+	inside   int  // calls in the backend, and 1 until it has released the device
+	zombie   bool // counted in Options.Zombies
 }
 
 var (
@@ -82,8 +98,9 @@ func Wrap(dev hca.Device, opts Options) *Device {
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
 	d.slots, d.peers = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
 	d.registry.init()
+	d.inside = 1
 	d.self = object{
-		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released) },
+		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released); d.leave() },
 	}
 	return d
 }

@@ -46,7 +46,8 @@
 // device fails with the Failure; the goroutine is abandoned and counted, and what it
 // brings back late is closed again. At most Options.MaxStuck verbs are in the
 // backend at once, and as many that create an address handle, which wait for
-// peers (R7). The timeout is counted in quarters, and a stall of this process,
+// peers (R7). No peer keeps such a verb for longer than Options.AHStuck: then it
+// counts among the other verbs, and a new peer gets its place. The timeout is counted in quarters, and a stall of this process,
 // however long, uses up one of them, so it is not taken for a freeze of the
 // device. Posts, Poll, Arm, Wait and Wake are called directly: they do not wait
 // for hardware.
@@ -57,6 +58,10 @@
 // the failed state the software side goes at once, and one goroutine closes the
 // backend's objects in turn, each once its children are gone and the verbs on it
 // have returned. [Device.Close] waits for that goroutine, at most VerbTimeout.
+//
+// Where the backend hangs, the device stays a zombie with its threads and its
+// memory. [Zombies] counts those of a process; while there are too many, the owner
+// opens no further device ([Zombies.Room]).
 //
 // # Generations
 //

@@ -70,9 +70,15 @@ func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c := newFlight[hca.AsyncEvent]()
+	d.mu.Lock()
+	d.inside++
+	d.mu.Unlock()
 	go func() {
 		ev, err := d.inner.NextEvent(inner)
 		c.land(d, answer[hca.AsyncEvent]{val: ev, err: err})
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.leave()
 	}()
 	var a answer[hca.AsyncEvent]
 	select {

@@ -49,6 +49,7 @@ func (d *Device) Fail(cause error) {
 		return
 	}
 	close(d.dead)
+	d.rise()
 	for _, c := range d.registry.openCQs(&d.mu) {
 		c.inner.Wake()
 	}

@@ -40,6 +40,13 @@ func (f *fake) stick(verb string) (release func()) {
 	}
 }
 
+// unstick lets later calls of a verb return; those that hang go on to.
+func (f *fake) unstick(verb string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.hangs, verb)
+}
+
 func (f *fake) fail(verb string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

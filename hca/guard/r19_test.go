@@ -225,6 +225,103 @@ func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 	})
 }
 
+// Address handles whose creation never returns keep new peers out for a bounded time;
+// then they count as verbs that are stuck in the device, of which it takes MaxStuck to
+// fail it.
+func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
+	const stuck = 3
+	bubble(t, guard.Options{MaxStuck: stuck, AHStuck: time.Minute}, func(r *rig) {
+		fill := func() (release func()) {
+			release = r.fake.stick("create_ah")
+			for range stuck {
+				go func() { _, _ = r.pd.CreateAH(hca.AHSpec{}) }()
+			}
+			synctest.Wait()
+			r.fake.unstick("create_ah") // later ones do not hang
+			return release
+		}
+		create := func() error { // one that stays: no place is left for its release
+			_, err := r.pd.CreateAH(hca.AHSpec{})
+			return err
+		}
+		first := fill()
+		r.wantErr(create(), hca.ErrBusy, "create an AH while all places are taken")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		r.wantErr(create(), nil, "create an AH after a minute")
+		r.wantErr(r.dev.Err(), nil, "device")
+		_, err := r.dev.QueryPort(1)
+		r.wantErr(err, hca.ErrIO, "query port while as many as may be are stuck")
+		first()
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
+	})
+	bubble(t, guard.Options{MaxStuck: stuck + 1, AHStuck: time.Minute}, func(r *rig) {
+		release := r.fake.stick("create_ah")
+		for range stuck + 1 {
+			go func() { _, _ = r.pd.CreateAH(hca.AHSpec{}) }()
+		}
+		time.Sleep(30 * time.Second)
+		r.fake.unstick("create_ah")
+		if _, err := r.pd.CreateAH(hca.AHSpec{}); !errors.Is(err, hca.ErrBusy) {
+			r.Errorf("half a minute later: %v", err)
+		}
+		release()
+		synctest.Wait()
+		if _, err := r.pd.CreateAH(hca.AHSpec{}); err != nil {
+			r.Errorf("once the others have returned: %v", err)
+		}
+		_, err := r.dev.QueryPort(1)
+		r.wantErr(err, nil, "query port")
+	})
+}
+
+// Devices that fail while a call hangs in the backend are counted over the life of the
+// process, each until the backend has released it and every call has returned.
+func TestR19ZombiesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var zombies guard.Zombies
+		var releases []func()
+		for i := range guard.DefaultMaxZombies {
+			if err := zombies.Room(); err != nil {
+				t.Fatalf("after %d: %v", i, err)
+			}
+			r := newRig(t, guard.Options{Zombies: &zombies})
+			switch i % 3 {
+			case 0: // a verb
+				releases = append(releases, r.fake.stick("query_qp"))
+				_, err := r.qp.Query()
+				r.wantErr(err, guard.ErrStuck, "query QP")
+			case 1: // a release
+				releases = append(releases, r.fake.stick("destroy_cq"))
+			case 2: // the wait for events
+				r.fake.deaf = true
+				go func() { _, _ = r.dev.NextEvent(t.Context()) }()
+				releases = append(releases, func() { r.fake.events <- hca.AsyncEvent{} })
+			}
+			synctest.Wait()
+			r.dev.Fail(errBoom)
+			r.close()
+			r.dev.Fail(errBoom)
+		}
+		healthy := newRig(t, guard.Options{Zombies: &zombies}) // is not counted
+		if err := zombies.Room(); !errors.Is(err, hca.ErrBusy) {
+			t.Errorf("room for one more: %v", err)
+		}
+		for _, release := range releases {
+			release()
+			synctest.Wait()
+			if err := zombies.Room(); err != nil {
+				t.Error(err)
+			}
+		}
+		healthy.close()
+		synctest.Wait()
+		healthy.dev.Fail(errBoom) // after its end
+		healthy.wantCounts(map[string]uint64{"guard_zombies": 0})
+	})
+}
+
 // DEVICE_FATAL comes exactly once, whoever failed the device, and is the last.
 func TestR19LastEvent(t *testing.T) {
 	for name, f := range map[string]func(*rig){

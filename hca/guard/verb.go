@@ -12,7 +12,7 @@ type verb struct {
 	name     string        // as in libibverbs, without the prefix
 	on       []*object     // that it works on: the backend keeps them until it returns
 	patience time.Duration // Options.VerbTimeout when 0
-	peer     bool          // it waits for a peer, for whose silence the device is not to blame
+	peer     bool          // it waits for a peer, for whose silence the device is not to blame, up to Options.AHStuck
 }
 
 // places are those that a verb takes one of. Peers that are slow leave the
@@ -54,6 +54,10 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 		return answer[T]{err: d.wrap(v.name, err), fate: fateRefused}
 	}
 	c := newFlight[T]()
+	c.place = d.places(v)
+	if v.peer {
+		c.overstays = time.AfterFunc(d.opts.AHStuck, func() { c.overstay(d) })
+	}
 	go c.run(d, v, f, late)
 	return c.wait(d, v.name, p, d.dead)
 }
@@ -70,6 +74,7 @@ func (d *Device) admit(p *patience, v verb) error {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			hold(v.on)
+			d.inside++
 			return nil
 		case <-d.dead:
 		case <-p.timer.C:
@@ -86,8 +91,10 @@ func (d *Device) admit(p *patience, v verb) error {
 
 // flight is a call under way.
 type flight[T any] struct {
-	over     atomic.Bool // the answer is in time, or the caller is released
-	answered chan answer[T]
+	over      atomic.Bool // the answer is in time, or the caller is released
+	answered  chan answer[T]
+	overstays *time.Timer   // nil: it waits for no peer
+	place     chan struct{} // of Device.places; nil once it has returned. Device.mu guards it
 }
 
 func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answer[T], 1)} }
@@ -95,13 +102,42 @@ func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answe
 func (c *flight[T]) run(d *Device, v verb, f func() (T, error), late func(T, error)) {
 	val, err := f()
 	_ = d.note(err)
-	<-d.places(v)
+	c.vacate(d)
 	if !c.land(d, answer[T]{val: val, err: err}) {
 		late(val, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(v.on)
+	d.leave()
+}
+
+func (c *flight[T]) vacate(d *Device) {
+	if c.overstays != nil {
+		c.overstays.Stop()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	<-c.place
+	c.place = nil
+}
+
+// overstay moves a verb that no peer can keep for so long to the places of those
+// that are stuck in the device, so that new peers get its own.
+func (c *flight[T]) overstay(d *Device) {
+	select {
+	case d.slots <- struct{}{}:
+	case <-d.dead:
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.place == nil { // it has returned meanwhile
+		<-d.slots
+		return
+	}
+	<-c.place
+	c.place = d.slots
 }
 
 // land hands the answer over; false when nobody waits for it any more.

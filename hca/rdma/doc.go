@@ -25,7 +25,8 @@
 //
 // Everything is of the network namespace of the calling thread. Uevents reach
 // those network namespaces only that belong to the initial user namespace
-// (lib/kobject_uevent.c); elsewhere a change is noticed by those that ask again.
+// (lib/kobject_uevent.c); elsewhere [Watch] fails with [ErrUserNamespace], and the
+// caller has to read the list periodically.
 //
 // # What cannot be trusted
 //

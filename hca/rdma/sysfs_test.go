@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"ipoibd/hca"
 )
 
@@ -149,6 +151,55 @@ func TestNoSysfs(t *testing.T) {
 	}
 	if got, err := describe(fstest.MapFS{}, nil); err != nil || len(got) > 0 {
 		t.Errorf("no device: %v, %v", got, err)
+	}
+}
+
+// brokenFS fails to open, or to read the links of, one file.
+type brokenFS struct {
+	fstest.MapFS
+	name string
+	err  error
+}
+
+func (b brokenFS) Open(name string) (fs.File, error) {
+	if name == b.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: b.err}
+	}
+	return b.MapFS.Open(name)
+}
+
+func (b brokenFS) ReadLink(name string) (string, error) {
+	if name == b.name {
+		return "", &fs.PathError{Op: "readlink", Path: name, Err: b.err}
+	}
+	return b.MapFS.ReadLink(name)
+}
+
+func (b brokenFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	if name == b.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: b.err}
+	}
+	return b.MapFS.ReadDir(name)
+}
+
+// A list that could not be read for want of descriptors or memory is no list: neither
+// has a device gone, nor lacks it what could not be read (R24).
+func TestR24UnreadableIsNotRemoved(t *testing.T) {
+	const dir = "class/infiniband/rxe0"
+	links := []indexed{{1, "rxe0"}}
+	for _, name := range []string{
+		dir + "/node_guid", dir + "/parent", dir + "/ports", dir + "/ports/1/state", "class/net/eth0", "class/infiniband_verbs",
+		"class/infiniband_verbs/uverbs0/ibdev",
+	} {
+		for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+			got, err := describe(brokenFS{load(fixture(t, "rxe.sysfs")), name, err}, links)
+			if !errors.Is(err, hca.ErrNoMemory) || errors.Is(err, hca.ErrNoDevice) || got != nil {
+				t.Errorf("%s: %+v, %v", name, got, err)
+			}
+		}
+	}
+	if got, err := describe(brokenFS{load(fixture(t, "rxe.sysfs")), dir + "/node_guid", unix.ENODEV}, links); err != nil || len(got) > 0 {
+		t.Errorf("one that goes while it is read: %+v, %v", got, err)
 	}
 }
 

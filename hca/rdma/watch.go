@@ -19,8 +19,12 @@ const (
 
 // Watch returns a channel that has a value whenever a device may have come, gone
 // or changed since the last receive, and one at the start. It is closed when ctx
-// has ended, or the kernel cannot be heard any more. On an error nothing is told.
+// has ended, or the kernel cannot be heard any more. On an error nothing is told:
+// [ErrUserNamespace] where the kernel sends no events.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
+	if err := checkEvents(); err != nil {
+		return nil, fmt.Errorf("watch RDMA devices: %w", err)
+	}
 	w, err := newWatcher(subsystems)
 	if err != nil {
 		return nil, fmt.Errorf("watch RDMA devices: %w", err)

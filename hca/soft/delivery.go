@@ -1,6 +1,8 @@
 package soft
 
 import (
+	"time"
+
 	"ipoibd/hca"
 	"ipoibd/hca/softqp"
 )
@@ -12,6 +14,11 @@ type delivery struct {
 	dev *Device
 	qp  *QP // recvMu is held
 	env *softqp.Env
+
+	// patience is the timer of a delivery that waits for receives; nil where
+	// messages are dropped at once, as senders to their own port must do: they
+	// hold a lock that posting may need.
+	patience *time.Timer
 }
 
 // dispatch finds the receivers of a message and delivers it.
@@ -56,7 +63,13 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 // give delivers to one QP.
 func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	x.hold(q)
-	switch reason := q.core.Deliver(x.env, in); reason {
+	reason := q.core.Deliver(x.env, in)
+	if reason == softqp.DropNoRecv && x.patience != nil && !q.starving {
+		x.awaitRecv(q)
+		reason = q.core.Deliver(x.env, in)
+		q.starving = reason == softqp.DropNoRecv
+	}
+	switch reason {
 	case softqp.Passed:
 		x.dev.counts.add(rxDelivered, 1)
 	case softqp.FailRecvLength, softqp.FailRecvAccess:
@@ -64,6 +77,27 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 		x.dev.counts.engine(reason)
 	default:
 		x.dev.counts.engine(reason)
+	}
+}
+
+// awaitRecv gives the owner of q, which has no receive, backPressure to post
+// some. What arrives meanwhile stays in the transport's buffer, also what is for
+// other QPs: so a QP that posts none in time is not waited for again until it
+// does. q is held before and after, and not in between.
+func (x *delivery) awaitRecv(q *QP) {
+	q.awaited = true
+	x.release() // the owner may need the completions of this run to go on
+	x.patience.Reset(backPressure)
+	select {
+	case <-q.refilled:
+	case <-x.patience.C:
+	}
+	x.patience.Stop()
+	x.hold(q)
+	q.awaited = false
+	select { // it may have come after the timer
+	case <-q.refilled:
+	default:
 	}
 }
 

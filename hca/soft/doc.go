@@ -27,8 +27,8 @@
 // # Goroutines and locks
 //
 // A device has three goroutines, all ended by Close: the receive loop, the
-// watcher of the underlay, and the drain, which goes on with the send queues
-// that found the transport full. Everything else happens in the caller's: a
+// watcher of the underlay, and the drain, which resumes the send queues that
+// found the transport full. Everything else happens in the caller's: a
 // post builds its datagrams and sends them.
 //
 // Locks are taken in this order, and several of one kind never at once:
@@ -46,6 +46,27 @@
 // memory from snapshots ([softqp.Env] and routes) that the slow path replaces.
 // A snapshot of memory is only used under the QP's lock, so closing an MR waits
 // for its last use by taking each lock once.
+//
+// # A full wire, a late owner
+//
+// A send that finds the transport full waits for it, for 5 ms at most, however many
+// sends wait: then whatever the transport does not take is dropped as UD may, counted
+// ("no_room"), and completes with success. While the transport makes room now and
+// then, sends wait on. WireBlocked counts how often the transport was full, so that
+// the delay is not taken for a fault of the device.
+//
+// A message for a QP without a posted receive waits as long, and with it all that
+// arrives after it, in the transport's buffer: then it is dropped ("no_recv"),
+// and that QP is not waited for again until its owner posts. Messages of this port to
+// itself do not wait.
+//
+// # Whom to believe
+//
+// Datagrams from the wire in the name of an own address are dropped ("own_source"):
+// own messages to this port are delivered without the wire. Sockets do not show the
+// IPv4 identification, which the ICRC covers, so the receiver solves for it; of a
+// source that has sent only identifications that need no solving, as this program
+// does, another one is taken for damage.
 //
 // # Multicast
 //

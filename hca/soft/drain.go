@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// backPressure is how long sends wait for a transport that takes nothing. It is
-// far above the time that a busy link needs to make room for some frames, and
-// far below what a caller could mistake for a device that has stopped.
+// backPressure is how long sends wait for a transport that takes nothing, and
+// messages that arrived for a receive. It is far above the time that a busy link
+// or a busy owner needs to make room for some frames, and far below what a
+// caller could mistake for a device that has stopped.
 const backPressure = 5 * time.Millisecond
 
 // drain is the list of QPs whose send queues found the transport full.

@@ -22,7 +22,9 @@ type natTrace struct {
 
 // natWatch notices an address translation in between: every single datagram
 // with a wrong ICRC has some address that would make it right, but two different
-// ones agree only when a NAT rewrote it, or when somebody forged them.
+// ones agree only when a NAT rewrote it, or when they are forged. Nothing in a
+// datagram distinguishes the two, so the notice names both; only a source whose
+// own datagrams arrive intact is not suspected.
 type natWatch struct {
 	recent [natSuspects]natTrace // the receive loop's own
 	next   int

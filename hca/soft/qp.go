@@ -24,7 +24,10 @@ type QP struct {
 	batch   *softqp.Batch
 	blocked bool // the transport is full; the drain goes on
 
-	recvMu sync.Mutex
+	recvMu   sync.Mutex
+	starving bool          // no receive came while a message waited for one
+	awaited  bool          // the receive loop waits for refilled
+	refilled chan struct{} // has a token when receives were posted meanwhile
 }
 
 var _ hca.QP = (*QP)(nil)
@@ -74,9 +77,10 @@ func (p *PD) newQP(spec hca.QPSpec, s, r *CQ) *QP {
 	num := p.dev.newQPN()
 	return &QP{
 		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
-		id:    hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
-		core:  softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
-		batch: new(softqp.Batch),
+		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
+		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
+		batch:    new(softqp.Batch),
+		refilled: make(chan struct{}, 1),
 	}
 }
 

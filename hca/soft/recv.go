@@ -3,6 +3,7 @@ package soft
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -20,6 +21,10 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	}
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
+	q.starving = false
+	if q.awaited {
+		defer notify(q.refilled)
+	}
 	for i := range wrs {
 		if err := q.core.PostRecv(&wrs[i]); err != nil {
 			q.recvCQ.push(q.core.RecvDone())
@@ -35,6 +40,7 @@ type receiver struct {
 	dev     *Device
 	to      delivery
 	known   knownPeers
+	ids     idHabits
 	in      softqp.Inbound
 	payload [1][]byte
 	pkts    [recvBatch]wire.Packet
@@ -42,7 +48,8 @@ type receiver struct {
 
 // recvLoop receives until the transport is closed.
 func (d *Device) recvLoop() {
-	r := &receiver{dev: d, to: delivery{dev: d}}
+	r := &receiver{dev: d, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
+	defer r.to.patience.Stop()
 	for {
 		n, err := d.wire.Recv(r.pkts[:])
 		if err != nil {
@@ -108,14 +115,21 @@ func (r *receiver) one(p *wire.Packet) {
 // verify checks the ICRC.
 func (r *receiver) verify(path *roce.Path, p *wire.Packet) bool {
 	match, id := roce.Verify(path, p.IDKnown, p.Data)
+	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
+		r.dev.counts.add(dropICRC, 1)
+		return false
+	}
 	switch match {
 	case roce.MatchLowID:
+		r.ids.low(path.Src)
 		r.dev.counts.add(icrcIDLow, 1)
 	case roce.MatchSolved:
 		r.dev.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:
 		r.dev.counts.add(dropICRC, 1)
-		r.dev.suspectNAT(path, p.Data)
+		if path.Src.Is4() && !r.ids.right(path.Src) {
+			r.dev.suspectNAT(path, p.Data)
+		}
 	case roce.MatchKnownID, roce.NumMatch:
 	}
 	path.ID = id

@@ -21,6 +21,7 @@ type Datagram struct {
 	vec      [MaxVec][]byte
 	n        int
 	ends     bool // its request is done with it
+	next     int  // of a copy: index of the peer after its own
 	header   [roce.HeaderLen]byte
 	trailer  [roce.MaxPad + roce.ICRCLen]byte
 }
@@ -60,6 +61,7 @@ type Batch struct {
 
 	datagrams [BatchSize]Datagram
 	n         int
+	peers     []netip.Addr // that copies are for
 	status    hca.WCStatus // of TailFail
 	msg       message
 }
@@ -70,7 +72,7 @@ func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
 func (b *Batch) full() bool { return b.n == BatchSize }
 
 func (b *Batch) reset() {
-	b.Tail, b.Reason, b.Skipped, b.n = TailNone, Passed, 0, 0
+	b.Tail, b.Reason, b.Skipped, b.n, b.peers = TailNone, Passed, 0, 0, nil
 }
 
 func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
@@ -80,7 +82,7 @@ func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = Ta
 // add builds the datagram of the message at hand for one destination.
 func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
 	d, m := &b.datagrams[b.n], &b.msg
-	d.Src, d.Dst, d.TOS, d.TTL, d.ends = m.src, dst, m.traffic, m.hops, ends
+	d.Src, d.Dst, d.TOS, d.TTL, d.ends, d.next = m.src, dst, m.traffic, m.hops, ends, 0
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
 	m.bth.Put(d.header[:])
 	m.deth.Put(d.header[roce.BTHLen:])

@@ -12,7 +12,8 @@ import (
 const loopTTL = 64
 
 // Fill builds the batch of the requests at the head of the queue. peers are
-// those that replicated multicast goes to. A batch with no datagram and
+// those that replicated multicast goes to; a list must not change, and a request
+// whose copies take several batches keeps the list that it began with. A batch with no datagram and
 // TailNone means that there is nothing to do in this state. Every Fill is
 // answered by a Finish before another method of the send side. Send side.
 func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
@@ -20,15 +21,18 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
 	if q.send.state.SendQueue() != hca.QueueRuns {
 		return
 	}
-	start := q.send.fanned
+	fan := q.send.fan
 	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
-		q.fillOne(env, peers, start, q.send.queue.at(i), b)
-		start = 0
+		if fan.next == 0 {
+			fan.peers = peers
+		}
+		q.fillOne(env, fan, q.send.queue.at(i), b)
+		fan.next = 0
 	}
 }
 
-// fillOne adds the datagrams of one request, from its start-th on.
-func (q *QP) fillOne(env *Env, peers []netip.Addr, start int, r *sendReq, b *Batch) {
+// fillOne adds the datagrams of one request, copies from fan on.
+func (q *QP) fillOne(env *Env, fan fan, r *sendReq, b *Batch) {
 	if !q.prepare(env, r, b) {
 		return
 	}
@@ -39,7 +43,7 @@ func (q *QP) fillOne(env *Env, peers []netip.Addr, start int, r *sendReq, b *Bat
 	case !dst.IsMulticast():
 		b.add(env, dst, q.send.psn, true)
 	case env.Replicate:
-		q.replicate(env, peers, start, b)
+		q.replicate(env, fan, b)
 	default:
 		b.add(env, dst, q.send.psn, false)
 		b.loop(env)
@@ -48,18 +52,19 @@ func (q *QP) fillOne(env *Env, peers []netip.Addr, start int, r *sendReq, b *Bat
 
 // replicate adds a copy for every peer that is not this port itself, then the
 // loop back; what does not fit is left for the next batch.
-func (q *QP) replicate(env *Env, peers []netip.Addr, start int, b *Batch) {
-	for _, p := range peers {
+func (q *QP) replicate(env *Env, fan fan, b *Batch) {
+	b.peers = fan.peers
+	for i := fan.next; i < len(fan.peers); i++ {
+		p := fan.peers[i]
 		switch {
+		case b.full():
+			return
 		case env.Own(p):
 		case p.Is4() != b.msg.src.Is4():
 			b.Skipped++
-		case start > 0:
-			start--
-		case b.full():
-			return
 		default:
 			b.add(env, p, q.send.psn, false)
+			b.datagrams[b.n-1].next = i + 1
 		}
 	}
 	b.loop(env)

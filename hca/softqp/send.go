@@ -1,14 +1,24 @@
 package softqp
 
-import "ipoibd/hca"
+import (
+	"net/netip"
+
+	"ipoibd/hca"
+)
 
 // sendSide is everything that the send side writes.
 type sendSide struct {
-	state  hca.QPState
-	queue  queue[sendReq]
-	done   []hca.WC
-	psn    uint32 // of the next datagram
-	fanned int    // copies of the request at the head that went out already
+	state hca.QPState
+	queue queue[sendReq]
+	done  []hca.WC
+	psn   uint32 // of the next datagram
+	fan   fan    // of the request at the head
+}
+
+// fan is how far the replication of a request has come.
+type fan struct {
+	peers []netip.Addr // that it began with; nil before
+	next  int          // the first one that has no copy yet
 }
 
 type sendReq struct {
@@ -29,7 +39,7 @@ func (q *QP) becomeSend(s hca.QPState) {
 		q.flushSend()
 	case hca.QueueRefuses:
 		q.send.queue.clear()
-		q.send.fanned = 0
+		q.send.fan = fan{}
 		q.send.done = q.send.done[:0]
 	case hca.QueueHolds, hca.QueueRuns:
 	}
@@ -61,9 +71,12 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 // Send side, which the shell has held since Fill.
 func (q *QP) Finish(b *Batch, n int) {
 	for i := range n {
-		q.send.fanned++
-		if b.datagrams[i].ends {
+		d := &b.datagrams[i]
+		switch {
+		case d.ends:
 			q.succeed()
+		case d.next > 0:
+			q.send.fan = fan{b.peers, d.next}
 		}
 	}
 	q.send.psn = (q.send.psn + uint32(n)) & psnMask
@@ -100,7 +113,7 @@ func (q *QP) fail(status hca.WCStatus) {
 
 func (q *QP) dropHead() {
 	q.send.queue.pop()
-	q.send.fanned = 0
+	q.send.fan = fan{}
 }
 
 func (q *QP) flushSend() {

@@ -141,6 +141,42 @@ func TestReplication(t *testing.T) {
 	}
 }
 
+// A list of peers, or of own addresses, that changes while copies go out neither
+// skips nor repeats a peer, and peers left out are counted once; the next request
+// goes to the new list.
+func TestReplicationOverAChangingList(t *testing.T) {
+	var list []netip.Addr
+	for i := range 2*BatchSize + 5 {
+		list = append(list, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
+	}
+	list = slices.Insert(list, BatchSize, peer6)
+	shorter, longer := list[10:], append([]netip.Addr{peer4, netip.MustParseAddr("10.0.2.1")}, list...)
+	for name, later := range map[string][]netip.Addr{"shorter": shorter, "longer": longer, "empty": nil} {
+		r := rtsRig(t)
+		r.env.Replicate = true
+		r.send(1, group, 10)
+		var got []netip.Addr
+		skipped, now := 0, list
+		for r.waiting() > 0 {
+			b := r.fill(now...)
+			for i := range b.Datagrams() {
+				got = append(got, b.Datagrams()[i].Dst)
+			}
+			skipped += b.Skipped
+			r.Finish(b, len(b.Datagrams()))
+			now = later
+			r.env.GIDs = append(slices.Clone(r.env.GIDs), GID{Addr: list[3], MaxPayload: 1448}) // a copy has gone there
+		}
+		if want := slices.Concat(list[:BatchSize], list[BatchSize+1:]); !slices.Equal(got, want) || skipped != 1 {
+			t.Errorf("%s: %d copies, want %d, %d peers skipped", name, len(got), len(want), skipped)
+		}
+		r.send(2, group, 10)
+		if n, want := len(r.fill(later...).Datagrams()), min(len(later), BatchSize); n != want {
+			t.Errorf("%s: the next request begins with %d copies, want %d", name, n, want)
+		}
+	}
+}
+
 // A request's copies are its own: the next one starts with the first peer, also
 // when the one before was flushed or dropped half-way.
 func TestReplicationStartsAnew(t *testing.T) {

@@ -39,7 +39,11 @@ func Open(name string) (hca.Device, error) {
 		return nil, err
 	}
 	d := &Device{sysfs: sysfs}
-	if err := d.open(name, verbsOf(sysVerbs, name)); err != nil {
+	verbs, err := verbsOf(sysVerbs, name)
+	if err == nil {
+		err = d.open(name, verbs)
+	}
+	if err != nil {
 		_ = sysfs.Close()
 		return nil, err
 	}

@@ -2,9 +2,11 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -63,9 +65,52 @@ func TestVerbsOf(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"mlx5_0": "uverbs1", "mlx5_1": "uverbs0", "mlx5_": "", "": ""} {
-		if got := verbsOf(dir, name); got != want {
-			t.Errorf("%q: %q, want %q", name, got, want)
+		if got, err := verbsOf(dir, name); got != want || err != nil {
+			t.Errorf("%q: %q, %v, want %q", name, got, err, want)
 		}
+	}
+}
+
+// What this process cannot read for want of descriptors or memory says nothing of the
+// device (R05).
+func TestR05ExhaustionIsNoErrorOfTheDevice(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "uverbs0"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	gone := fmt.Errorf("%w", hca.ErrNoDevice)
+	for what, f := range map[string]func() error{
+		"P_Keys":          func() error { _, err := readPKeys(root.FS(), 1, 1); return err },
+		"verbs interface": func() error { _, err := verbsOf(dir, "mlx5_0"); return err },
+		"device":          func() error { return unopened(gone, dir, "uverbs0") },
+	} {
+		var err error
+		withoutDescriptors(t, func() { err = f() })
+		if !errors.Is(err, hca.ErrNoMemory) || !errors.Is(err, syscall.EMFILE) || errors.Is(err, hca.ErrIO) || errors.Is(err, hca.ErrNoDevice) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// withoutDescriptors calls f while the process cannot open anything.
+func withoutDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	none := syscall.Rlimit{Cur: 0, Max: was.Max}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	f()
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -123,7 +123,7 @@ var (
 		"hca_wire_no_buffers", "hca_wire_refused", "hca_wire_send_invalid", "hca_wire_send_rejected",
 	}
 	recvDrops = []string{
-		"hca_short", "hca_version", "hca_opcode", "hca_immediate", "hca_pad", "hca_too_long", "hca_icrc", "hca_unknown_peer", "hca_no_qp", "hca_gsi", "hca_not_attached", "hca_group_qpn",
+		"hca_short", "hca_version", "hca_opcode", "hca_immediate", "hca_pad", "hca_too_long", "hca_icrc", "hca_own_source", "hca_unknown_peer", "hca_no_qp", "hca_gsi", "hca_not_attached", "hca_group_qpn",
 		"hca_qp_state", "hca_pkey", "hca_qkey", "hca_no_recv", "hca_recv_length", "hca_recv_access",
 	}
 )

@@ -14,14 +14,18 @@ var deaths = []struct {
 	inject func(*testing.T, *pair)
 	rung   string
 	spread time.Duration
+	mend   func(*testing.T, *pair) // done before the next daemon starts; nil: nothing is
 }{
-	{"R09/killed while a QP is resumed", strike("send_error_sqe"), resumeQP, 5 * time.Millisecond},
-	{"R09/killed while a QP is reset", strike("send_error_err"), resetQP, 5 * time.Millisecond},
-	{"R09/killed while a QP is recreated", strike("reset_fails", "send_error_err"), recreateQP, 10 * time.Millisecond},
-	{"R09/killed while a CQ is rebuilt", strike("cq_overrun"), rebuildCQ, 10 * time.Millisecond},
-	{"R09/killed while a device is reset", strike("device_fatal"), resetDevice, 20 * time.Millisecond},
-	{"R09/killed while a device is waited for", strike("unplug"), waitDevice, 20 * time.Millisecond},
-	{"R09/killed after it gave up", giveUpWaiting, giveUp, 20 * time.Millisecond},
+	{"R09/killed while a QP is resumed", strike("send_error_sqe"), resumeQP, 5 * time.Millisecond, nil},
+	{"R09/killed while a QP is reset", strike("send_error_err"), resetQP, 5 * time.Millisecond, nil},
+	{"R09/killed while a QP is recreated", strike("reset_fails", "send_error_err"), recreateQP, 10 * time.Millisecond, nil},
+	{"R09/killed while a CQ is rebuilt", strike("cq_overrun"), rebuildCQ, 10 * time.Millisecond, nil},
+	{"R09/killed while a device is reset", strike("device_fatal"), resetDevice, 20 * time.Millisecond, nil},
+	{"R09/killed while a device is waited for", strike("unplug"), waitDevice, 20 * time.Millisecond, nil},
+	{"R09/killed after it gave up", giveUpWaiting, giveUp, 20 * time.Millisecond, nil},
+	// A netdev that is gone stands for a driver that is unbound. The next daemon does
+	// not bind it yet, so the operator does before it starts.
+	{"R21/killed between unbind and bind", pullOut, waitDevice, 20 * time.Millisecond, putBack},
 }
 
 // A daemon that is killed in any rung leaves ib0 with all that it has; the next
@@ -36,6 +40,9 @@ func TestKilledInAnyRung(t *testing.T) {
 			p := newFaultyPair(t)
 			for n := range 2 * times {
 				at := p.die(t, d.inject, d.rung, rand.N(d.spread), n%2 == 0)
+				if d.mend != nil {
+					d.mend(t, p)
+				}
 				say("%s, %d/%d: %v after the fault; well again %v after the next start", d.name, n+1, 2*times, at, p.rise(t))
 			}
 		})

@@ -1,8 +1,14 @@
 package e2e
 
 import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
 )
@@ -67,8 +73,12 @@ var faultKinds = []fault{
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
+	{name: "R08/completions stop on every CQ", inject: deadDataPath("completions_stop", 5), rung: resetDevice, partly: true, waits: true, perDaemon: 1},
+	{name: "R08/receives are deaf on every QP", inject: deadDataPath("deaf_receive", 3), rung: resetDevice, partly: true, waits: true, perDaemon: 1},
+	{name: "R08/query_port hangs, no interface asks", inject: hangingDevice, rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R08/verb_hangs in a reset", inject: hang("modify_qp", "send_error_err"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R08/verb_hangs in a rebuild", inject: hang("create_cq", "cq_error"), rung: resetDevice, waits: true, perDaemon: 3},
+	{name: "R19/verb_hangs for good in two instances", inject: hangInInstances, rung: resetDevice, waits: true, perDaemon: 1},
 	{name: "R25/device_fatal", inject: strike("device_fatal"), rung: resetDevice, perDaemon: 3},
 	{name: "R14/client_slow", inject: strike("client_slow", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 3},
 	{name: "R14/client_dead", inject: strike("client_dead", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 1},
@@ -82,12 +92,17 @@ var faultKinds = []fault{
 	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
 	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
 	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
+	// The removal of the old instance counts as one that nobody ordered, so the device is waited for.
+	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: waitDevice, perDaemon: 3},
+	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 
+	{name: "R07/underlay takes nothing", inject: fillUnderlay, mend: emptyUnderlay, hold: blocking, or: resumeQP},
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
 	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // of a frame that was posted just before
 	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
+	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, waits: true, perDaemon: 3},
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
 }
 
@@ -108,6 +123,40 @@ func smallCQ(t *testing.T, p *pair) {
 	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
 }
 
+// deadDataPath lets queue pairs or CQs fail behind verbs that answer: as many as there are
+// until the freeze is proven, which are those in use, those rebuilt, and the proof's. It
+// waits until the device was reset for that.
+func deadDataPath(kind string, count int) func(*testing.T, *pair) {
+	return func(t *testing.T, p *pair) {
+		n := p.journal.len()
+		p.faulty.daemon.inject(faultOrder{Kind: kind, Count: count})
+		p.journal.wait(t, n, recoveryLimit, "a reset for a proven freeze", func(e event) bool {
+			return e.Scope == ifName && e.Rung == resetDevice && e.Kind == entered && e.Reason == "freeze_persists"
+		})
+		p.journal.wait(t, n, recoveryLimit, "its end", func(e event) bool { return e.Scope == ifName && e.ends() && e.Rung == resetDevice })
+	}
+}
+
+// hangingDevice lets the verb hang that each device is checked with, which no
+// interface waits for.
+func hangingDevice(_ *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
+}
+
+// blocking is how long the underlay takes nothing: longer than it takes to suspect a
+// freeze.
+const blocking = 1200 * time.Millisecond
+
+// fillUnderlay has the faulty host's netdev keep what it is given: a byte a second
+// leaves it, and its queue is longer than every socket's buffer.
+func fillUnderlay(_ *testing.T, p *pair) {
+	p.faulty.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
+}
+
+func emptyUnderlay(_ *testing.T, p *pair) {
+	p.faulty.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
+}
+
 // flap takes the port down for the second time, long before the kernel looks at
 // the carrier as a matter of course, which is once a second.
 func flap(t *testing.T, p *pair) {
@@ -122,6 +171,55 @@ func flap(t *testing.T, p *pair) {
 func hang(verb, kind string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: kind})
+	}
+}
+
+// hangInInstances has a verb hang for good in this instance and in the next one.
+func hangInInstances(_ *testing.T, p *pair) {
+	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultOrder{Kind: "cq_error"})
+}
+
+// fatalThenPullOut takes the netdev away while the device is being reset, for which
+// a slow client makes time.
+func fatalThenPullOut(t *testing.T, p *pair) {
+	strike("client_slow", "device_fatal")(t, p)
+	p.faulty.unplug()
+}
+
+// exhaust has the device reset while the daemon can open nothing. The order goes
+// through a connection that the daemon has accepted before.
+func exhaust(t *testing.T, p *pair) {
+	d := p.faulty.daemon
+	conn, err := net.Dial("unix", d.control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	time.Sleep(lasting) // it is accepted
+	d.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = 0 })
+	const body = `{"scope":"device"}`
+	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(answer, " 200 ") {
+		t.Fatalf("order a reset: %q, %v", answer, err)
+	}
+}
+
+// relieve ends that, and orders what a daemon would try by itself only later.
+func relieve(t *testing.T, p *pair) {
+	p.faulty.daemon.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = l.Max })
+	order("/v1/recover")(t, p)
+}
+
+func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
+	t.Helper()
+	var l unix.Rlimit
+	err := unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &l)
+	if err == nil {
+		change(&l)
+		err = unix.Prlimit(d.cmd.Process.Pid, unix.RLIMIT_NOFILE, &l, nil)
+	}
+	if err != nil {
+		t.Fatalf("limit the daemon's descriptors: %v", err)
 	}
 }
 

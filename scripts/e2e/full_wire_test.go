@@ -55,8 +55,9 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	a.logSends(before)
 }
 
-// A stranger has a host answer 99 addresses that nobody on the underlay has, at
-// 8,000 answers a second in bursts of 4 s: others are answered all the time (R07).
+// A stranger makes a host answer 99 addresses that no host of the underlay has, at
+// 8,000 answers a second in bursts of 4 s: other hosts are answered all the time
+// (R07).
 func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -186,8 +187,8 @@ func requireOnlyRungs(t *testing.T, allowed []string, hosts ...*host) {
 	}
 }
 
-// ghost is the i-th address of the underlay that nobody has, the address of ib0
-// that is said to be behind it, and its queue pair.
+// ghost returns the i-th address of the underlay that no host has, the address of
+// ib0 that is said to be behind it, and its queue pair.
 func ghost(i int) (underlay, inner netip.Addr, qpn hca.QPN) {
 	inner = netip.AddrFrom4([4]byte{10, 44, 0, byte(100 + i)})
 	return addr(nstest.IPv4(100 + i)), inner, hca.QPN(0x100000 + i)

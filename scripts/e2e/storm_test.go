@@ -177,7 +177,7 @@ func (h *host) calm() {
 	h.tb.Helper()
 	h.daemon.inject(faultOrder{Kind: "clear"})
 	_ = h.daemon.post("/v1/fault", faultOrder{Kind: "replug"}) // refused where nothing is unplugged
-	h.daemon.order("/v1/resume", nothing)
+	_ = h.daemon.post("/v1/resume", nothing)                   // refused where nothing is suspended
 }
 
 // waitWell waits until the daemon is well. An operator who sees a device that is
@@ -189,7 +189,7 @@ func (h *host) waitWell(t *testing.T) {
 			return true
 		}
 		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away
-		h.daemon.order("/v1/recover", nothing)
+		_ = h.daemon.post("/v1/recover", nothing)                   // refused where a recovery is under way
 		time.Sleep(time.Second)
 		return false
 	})

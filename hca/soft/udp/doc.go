@@ -39,6 +39,31 @@
 // not allocate. Recv waits in the Go runtime's poller. A receive buffer is
 // [MaxDatagram] bytes; longer datagrams are dropped and counted.
 //
+// # A full wire, and neighbours that do not answer
+//
+// One socket sends to all peers. While a neighbour of the underlay is not resolved,
+// the kernel keeps packets for it for up to 3 s and charges them to the send buffer
+// of that socket. Were that buffer full, packets to everyone would wait. So it is
+// larger than what the kernel keeps for neighbours at all: unres_qlen_bytes for each
+// (212,992 bytes by default, the oldest packets give way to newer ones), of at most
+// gc_thresh3 (1024). Within these limits a neighbour that does not answer costs its
+// own packets only, however many there are and for whatever reason this host sends to
+// them, without a guess at which of them are alive. Peers behind a gateway that does not answer count
+// as one neighbour. No memory is taken before it is needed. Three things narrow
+// this: a process without CAP_NET_ADMIN in the initial user namespace gets
+// net.core.wmem_max at most, which a neighbour or two fill; an administrator may
+// have raised the kernel's limits; IPv4 and IPv6 have a table each, so some 600 of
+// both together are enough to fill the buffer. Sends that then find it full are
+// bounded by package soft: after a few milliseconds they are dropped.
+//
+// A queue on the way out that is full, or a full neighbour table, drops packets, of
+// which a plain UDP socket learns nothing. The sending socket has IP_RECVERR and
+// IPV6_RECVERR, so such a loss is an error of the send and is counted by packet
+// ("no_buffers"). Their price is that ICMP errors, which anyone can forge, fail the
+// next send whatever its destination: that send is repeated, and the queue of errors
+// is emptied, within bounds. What the kernel drops later, such as packets kept for a
+// neighbour that turns out not to answer, counts as sent.
+//
 // # Group membership
 //
 // The kernel limits the groups of one socket (20 for IPv4), so memberships are
@@ -47,9 +72,10 @@
 //
 // # Underlay
 //
-// One goroutine reads netlink notifications of links and addresses. Any that
-// concerns the netdev, and any loss of one, makes it list the netdev's state
-// anew, so what it publishes depends on no history. A netdev that is gone is
+// One goroutine reads the kernel's netlink notifications of links and addresses;
+// those that other processes send are dropped. Any that concerns the netdev, and
+// any loss of one, makes it list the netdev's state again, at most 20 times a
+// second, so what it publishes depends on no history. A netdev that is gone is
 // gone for good, also when one of that name is made again, which [WatchNetdevs]
 // tells: Open anew then. Until Close, Send returns hca.ErrIO and Recv blocks.
 //

@@ -7,9 +7,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
@@ -143,7 +143,7 @@ func FindNetdev(name string) (Netdev, error) {
 // thread's network namespace may have come, gone or changed since the last
 // receive, and one at the start. It is closed when ctx has ended.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
-	events, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	events, err := subscribe(unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
@@ -153,20 +153,25 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// hint passes notifications on until ctx ends; an error of Receive means that
-// some were lost, or that ctx ended.
-func hint(ctx context.Context, events *nl.NetlinkSocket, changed chan<- struct{}) {
+// hint passes notifications on until ctx ends, which closes the socket.
+func hint(ctx context.Context, events *events, changed chan<- struct{}) {
 	defer close(changed)
-	defer events.Close()
-	defer context.AfterFunc(ctx, events.Close)()
+	defer events.close()
+	defer context.AfterFunc(ctx, events.close)()
 	for {
-		_, _, _ = events.Receive()
-		if ctx.Err() != nil {
+		news, err := events.drain(func(event) bool { return true })
+		if err != nil {
 			return
 		}
+		if news {
+			select {
+			case changed <- struct{}{}:
+			default: // the last one has not been received yet
+			}
+		}
 		select {
-		case changed <- struct{}{}:
-		default: // it has not looked yet
+		case <-ctx.Done():
+		case <-time.After(readingPause):
 		}
 	}
 }

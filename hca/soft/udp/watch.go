@@ -2,17 +2,15 @@ package udp
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
@@ -22,11 +20,11 @@ import (
 // watcher follows one netdev. Its goroutine ends with Close.
 type watcher struct {
 	index  int
-	handle *netlink.Handle   // used by the goroutine only, once it runs
-	events *nl.NetlinkSocket // notifications
-	ended  chan struct{}     // closed when the goroutine has ended
-	closed chan struct{}     // closed by Close
-	here   atomic.Bool       // state.Present, for Send
+	handle *netlink.Handle // used by the goroutine only, once it runs
+	events *events         // notifications
+	ended  chan struct{}   // closed when the goroutine has ended
+	closed chan struct{}   // closed by Close
+	here   atomic.Bool     // state.Present, for Send
 
 	mu      sync.Mutex // guards what follows
 	state   wire.State
@@ -55,8 +53,7 @@ func newWatcher(netdev string) (*watcher, error) {
 
 // startWatcher subscribes before it lists, so that no change falls between.
 func startWatcher(handle *netlink.Handle, index int) (*watcher, error) {
-	events, err := nl.Subscribe(unix.NETLINK_ROUTE,
-		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	events, err := subscribe(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
@@ -65,7 +62,7 @@ func startWatcher(handle *netlink.Handle, index int) (*watcher, error) {
 		ended: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 	}
 	if w.relist(); !w.here.Load() {
-		events.Close()
+		events.close()
 		return nil, hca.ErrNoDevice
 	}
 	go w.run()
@@ -83,17 +80,22 @@ func linkError(err error) error {
 	return fmt.Errorf("find the netdev: %w", err)
 }
 
-// run reads notifications until Close. Until then an error means that some were
-// lost (ENOBUFS): the list makes up for it.
+// run reads notifications until Close, at intervals of readingPause while they keep
+// coming; meanwhile they are queued, or are lost, which costs one list as well.
 func (w *watcher) run() {
 	defer close(w.ended)
 	for w.here.Load() {
-		msgs, _, err := w.events.Receive()
-		if w.isClosed() {
+		changed, err := w.events.drain(w.concerns)
+		if err != nil {
 			return
 		}
-		if err != nil || slices.ContainsFunc(msgs, w.concerns) {
+		if changed {
 			w.relist()
+		}
+		select {
+		case <-w.closed:
+			return
+		case <-time.After(readingPause):
 		}
 	}
 }
@@ -107,12 +109,11 @@ func (w *watcher) isClosed() bool {
 	}
 }
 
-// concerns reports whether a notification is about the netdev: the index lies
-// at offset 4 in struct ifinfomsg and struct ifaddrmsg alike.
-func (w *watcher) concerns(m syscall.NetlinkMessage) bool {
-	switch m.Header.Type {
+// concerns reports whether a notification is about the netdev.
+func (w *watcher) concerns(ev event) bool {
+	switch ev.kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= 8 && binary.NativeEndian.Uint32(m.Data[4:]) == uint32(w.index)
+		return ev.index == w.index
 	}
 	return false
 }
@@ -219,7 +220,7 @@ func (w *watcher) look() wire.State {
 // Close ends the goroutine, then what it used. It is called once.
 func (w *watcher) Close() {
 	close(w.closed)
-	w.events.Close()
+	w.events.close()
 	<-w.ended
 	w.handle.Close()
 }

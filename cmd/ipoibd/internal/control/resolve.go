@@ -15,12 +15,13 @@ func (*bare) resolve(Names) error { return nil }
 
 func (q *FaultRequest) resolve(n Names) (err error) {
 	kind, ok := findKind(q.Kind)
+	ofDevice, unknown := faults.ParseKind(q.Kind)
 	switch {
 	case !ok:
 		return fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' has them", ErrInvalid, q.Kind)
 	case kind.Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
 		return fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
-	case q.Verb != "" && q.Kind != faults.VerbHangs.String():
+	case q.Verb != "" && (unknown != nil || !ofDevice.OfVerb()):
 		return fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
 	}
 	q.Device, err = pick("device", q.Device, n.Devices)

@@ -102,12 +102,15 @@ func (d *daemon) fault(dev *managed, q control.FaultRequest) error {
 		return dev.replug(pluggedIn)
 	case control.FaultReplugOther:
 		return dev.replug(pluggedOther)
+	case control.FaultReindex:
+		dev.reindexes.Store(true)
 	case control.FaultClientSlow:
 		d.misbehave(q.Device, iface.Slow)
 	case control.FaultClientDead:
 		d.misbehave(q.Device, iface.Dead)
 	case control.FaultClear:
 		d.misbehave(q.Device, iface.Obliging)
+		dev.reindexes.Store(false)
 		dev.plans.clear()
 	default:
 		kind, err := faults.ParseKind(q.Kind)
@@ -153,9 +156,14 @@ func (d *daemon) iface(name string) *iface.Iface {
 // status of its own.
 var refusals = []struct{ of, as error }{
 	{iface.ErrNothing, control.ErrConflict},
+	{iface.ErrUnderWay, control.ErrConflict},
 	{device.ErrNotOpen, control.ErrConflict},
 	{device.ErrSuspended, control.ErrConflict},
 	{device.ErrResumed, control.ErrConflict},
+	{device.ErrOpen, control.ErrConflict},
+	{device.ErrUnderWay, control.ErrConflict},
+	{device.ErrGivenUp, control.ErrConflict},
+	{device.ErrNotSuspended, control.ErrConflict},
 	{device.ErrEnded, control.ErrConflict},
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -13,6 +14,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
 	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
@@ -42,10 +44,12 @@ type managed struct {
 	slot     *slot
 	plans    *plans // nil: faults are not allowed
 	portGUID hca.GUID
+
+	reindexes atomic.Bool // by a fault, the next reset changes the index
 }
 
 // newManaged opens the HCA for a moment, so that a mistake is told at once.
-func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal) (*managed, error) {
+func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal, zombies *guard.Zombies) (*managed, error) {
 	d := &managed{cfg: cfg, hca: b, slot: newSlot(b, opts.Log.With("device", cfg.Name))}
 	if opts.AllowFaults {
 		d.plans = &plans{}
@@ -53,6 +57,7 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 	d.Device = device.New(device.Config{
 		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
 		Coordinator: cfg.Coordinator, Users: users(interfaces), Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
+		Zombies: zombies,
 		Journal: j, Log: opts.Log,
 	})
 	return d, d.probe(interfaces)
@@ -124,7 +129,11 @@ func (d *managed) open(context.Context) (hca.Device, error) {
 
 func (d *managed) reset(ctx context.Context) error {
 	d.plans.retire()
-	return d.hca.reset(ctx)
+	err := d.hca.reset(ctx)
+	if err == nil && d.reindexes.Swap(false) {
+		d.slot.reindex()
+	}
+	return err
 }
 
 // inject injects a fault of hca/faults into the device. Errors:

@@ -57,11 +57,11 @@ func (h *realHCA) find() (qprecovery.Identity, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	d, ok := choose(devices, h.known, h.cfg.HCA)
+	d, ok := h.choose(devices)
 	if !ok {
 		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
 	}
-	id := identityOf(d)
+	id := h.identity(d)
 	if h.known == (qprecovery.Identity{}) || id.Same(h.known) {
 		h.last = d
 	}
@@ -79,24 +79,39 @@ func (h *realHCA) own() (rdma.Device, error) {
 	return h.last, err
 }
 
-func choose(devices []rdma.Device, known qprecovery.Identity, name string) (chosen rdma.Device, ok bool) {
+// choose prefers the known device to another one of the configured name. h.mu is held.
+func (h *realHCA) choose(devices []rdma.Device) (chosen rdma.Device, ok bool) {
 	for _, d := range devices {
-		same := known != qprecovery.Identity{} && identityOf(d).Same(known)
-		if same && d.Name == name {
+		same := h.known != qprecovery.Identity{} && h.identity(d).Same(h.known)
+		if same && d.Name == h.cfg.HCA {
 			return d, true
 		}
-		if same || d.Name == name && !ok {
+		if same || d.Name == h.cfg.HCA && !ok {
 			chosen, ok = d, true
 		}
 	}
 	return chosen, ok
 }
 
+// identity is the identity of a device. The netdev of the known one may have got another
+// name: the instance found last shows that, as the kernel does not use an index again,
+// and a reset adds the device again on the netdev of that name. h.mu is held.
+func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
+	id := identityOf(d)
+	known := h.known != qprecovery.Identity{}
+	if known && (d.Index == h.last.Index || d.Parent == h.last.Parent) {
+		id.Parent = h.known.Parent
+	}
+	return id
+}
+
 // identityOf is the identity of a device. The kernel counts from 0, which is not
-// known to qprecovery. A Soft-RoCE device is where its netdev is, and not told by
-// that.
+// known to qprecovery. A Soft-RoCE device belongs to its netdev, not to the PCI
+// function below that.
 func identityOf(d rdma.Device) qprecovery.Identity {
-	id := qprecovery.Identity{NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Index: d.Index + 1, Name: d.Name}
+	id := qprecovery.Identity{
+		NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Parent: d.Parent, Index: d.Index + 1, Name: d.Name,
+	}
 	if d.Parent != "" {
 		id.PCIAddr = ""
 	}
@@ -151,7 +166,7 @@ type identified struct {
 // Attr implements hca.Device.
 func (d *identified) Attr() hca.DeviceAttr {
 	a := d.Device.Attr()
-	a.NodeGUID, a.SysImageGUID, a.PCIAddr = d.id.NodeGUID, d.id.SysImageGUID, d.id.PCIAddr
+	a.NodeGUID, a.SysImageGUID, a.PCIAddr, a.Parent = d.id.NodeGUID, d.id.SysImageGUID, d.id.PCIAddr, d.id.Parent
 	return a
 }
 

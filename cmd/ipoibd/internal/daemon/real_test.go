@@ -203,7 +203,7 @@ func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) 
 	if err != nil {
 		return nil, err
 	}
-	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New())
+	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New(), nil)
 }
 
 // bubble runs a test in a bubble with a device that is open; nothing is open at the
@@ -453,7 +453,8 @@ func TestRealDeviceReplacedWhileOpened(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	known := identityOf(rxe("rxe0", 0, rxeGUID))
+	last := rxe("rxe0", 0, rxeGUID)
+	h := realHCA{cfg: realConfig(), known: identityOf(last), last: last}
 	other := hca.GUID{7: 1}
 	for _, c := range []struct {
 		name    string
@@ -469,7 +470,7 @@ func TestChoose(t *testing.T) {
 		{"both before one", []rdma.Device{rxe("rxe5", 2, rxeGUID), rxe("rxe0", 1, rxeGUID)}, "rxe0 1"},
 	} {
 		got := ""
-		if d, ok := choose(c.devices, known, "rxe0"); ok {
+		if d, ok := h.choose(c.devices); ok {
 			got = fmt.Sprintf("%s %d", d.Name, d.Index)
 		}
 		if got != c.want {

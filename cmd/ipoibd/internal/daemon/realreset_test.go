@@ -43,6 +43,35 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 	})
 }
 
+// A bridge and its port share a MAC, and with it all GUIDs of their Soft-RoCE devices:
+// the sibling is another device, also when it has the name. The device itself stays
+// the same when its netdev gets another name.
+func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+		renamed := rxe("rxe0", 0, rxeGUID)
+		renamed.Parent = "uplink"
+		k.become(renamed)
+		time.Sleep(time.Second)
+		if d.Opens() != 1 || d.View().Session == nil {
+			t.Fatalf("renaming the netdev: opened %d times, %v", d.Opens(), d.View().Err)
+		}
+		sibling := rxe("rxe0", 5, rxeGUID)
+		sibling.Parent = "br0"
+		k.become(sibling)
+		await(t, d, isGone)
+		time.Sleep(time.Minute)
+		if d.Opens() != 1 {
+			t.Fatalf("the sibling on br0 was opened: %v", k.opened)
+		}
+		again := rxe("rxe3", 6, rxeGUID)
+		k.become(sibling, again)
+		await(t, d, isOpen)
+		if last := k.opened[len(k.opened)-1]; last != "rxe3" {
+			t.Errorf("opened %s, want rxe3", last)
+		}
+	})
+}
+
 // A reset that the kernel does not end is given up with the names of those who
 // hold the device; there is one at most, and it goes on by itself.
 func TestRealResetIsBounded(t *testing.T) {

@@ -31,6 +31,7 @@ type slot struct {
 
 	mu      sync.Mutex // guards what follows
 	plugged plugged
+	shift   uint32                // of the index, by faults
 	last    []qprecovery.Identity // of List
 	unsure  bool                  // the last List could not find out
 }
@@ -57,11 +58,25 @@ func (s *slot) plug(p plugged) error {
 		return errNotPulledOut
 	}
 	s.plugged = p
+	s.hint()
+	return nil
+}
+
+// reindex gives the HCA another index in the list, as one has that was removed and
+// added. It never blocks.
+func (s *slot) reindex() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shift++
+	s.hint()
+}
+
+// hint has the list read again.
+func (s *slot) hint() {
 	select {
 	case s.changed <- struct{}{}:
 	default: // the last change was not looked at yet
 	}
-	return nil
 }
 
 var errNotPulledOut = fmt.Errorf("%w: nothing is unplugged; 'ipoibd fault unplug' first", control.ErrConflict)
@@ -94,6 +109,7 @@ func (s *slot) List(context.Context) []qprecovery.Identity {
 	s.unsure = err != nil && !errors.Is(err, hca.ErrNoDevice)
 	switch {
 	case err == nil:
+		id.Index += s.shift
 		s.last = []qprecovery.Identity{id}
 	case !s.unsure:
 		s.last = nil
@@ -121,7 +137,7 @@ func (s *slot) again(deaf bool) <-chan time.Time {
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("nobody tells of devices that come and go; looking for them", "err", err, "every", lookAgain)
+		s.log.Warn("cannot hear of devices that come and go; reading the list periodically", "err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)

@@ -78,7 +78,7 @@ func (h *softHCA) notice(ctx context.Context) {
 	}
 }
 
-// natNotice says that frames come through a NAT, where the device suspects so.
+// natNotice says that datagrams seem to come through a NAT.
 func (h *softHCA) natNotice() string {
 	e := h.engine.Load()
 	if e == nil {
@@ -88,7 +88,7 @@ func (h *softHCA) natNotice() string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("frames of %s arrive as from %s: a NAT in between breaks the ICRC, and all of them are dropped", real, seen)
+	return fmt.Sprintf("datagrams from %s are dropped: their ICRC is that of source address %s, so a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", seen, real)
 }
 
 // open takes the transport from a zombie of the previous instance that still has it.

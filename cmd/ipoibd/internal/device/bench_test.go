@@ -46,6 +46,7 @@ type slot struct {
 	mute    bool            // changes are not told
 	late    time.Duration   // that a list takes to be handed over
 	stiff   error           // what resets fail with
+	forever chan struct{}   // what hangs for good does so until it is closed
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // likewise
 	done    done
@@ -90,7 +91,7 @@ func (s *slot) open(context.Context) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.faults = faults.Wrap(dev, faults.Options{})
+	s.faults = faults.Wrap(dev, faults.Options{Forever: s.forever})
 	return s.faults, nil
 }
 

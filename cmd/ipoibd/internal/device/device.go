@@ -11,6 +11,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 )
 
@@ -35,6 +36,7 @@ type Config struct {
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
 	// AllowForeign takes another HCA for the one that went.
 	AllowForeign bool
+	Zombies      *guard.Zombies   // of all devices of this process; nil: of this one
 	Journal      *journal.Journal // nil: one that nobody reads
 	Log          *slog.Logger
 }
@@ -67,6 +69,9 @@ type Device struct {
 // New returns a device that Run will open.
 func New(cfg Config) *Device {
 	cfg.Grace = cmp.Or(cfg.Grace, qprecovery.DefaultGrace)
+	if cfg.Zombies == nil {
+		cfg.Zombies = new(guard.Zombies)
+	}
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New()
 	}

@@ -75,7 +75,7 @@ func (o *owner) refresh() {
 // identify names an HCA that is open, with what the list knows of it.
 func (o *owner) identify(s *Session, ports []hca.PortAttr) qprecovery.Identity {
 	a := s.Attr()
-	id := qprecovery.Identity{NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, PCIAddr: a.PCIAddr, Name: a.Name}
+	id := qprecovery.Identity{NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, PCIAddr: a.PCIAddr, Parent: a.Parent, Name: a.Name}
 	if len(ports) > 0 {
 		id.PortGUID = ports[0].GUID
 	}

@@ -18,20 +18,31 @@ var (
 	ErrSuspended = errors.New("device is suspended; resume it first")
 	// ErrResumed: the device was resumed before it was closed.
 	ErrResumed = errors.New("device was resumed meanwhile")
+	// ErrOpen: nothing is to be recovered.
+	ErrOpen = errors.New("device is open, so there is nothing to recover; 'ipoibd reset device' resets it")
+	// ErrUnderWay: the recovery under way does what was ordered.
+	ErrUnderWay = errors.New("a recovery of the device is under way already; the order adds nothing to it")
+	// ErrGivenUp: what is not waited for needs no suspension.
+	ErrGivenUp = errors.New("device was given up, so there is nothing to suspend")
+	// ErrNotSuspended: there is nothing to resume.
+	ErrNotSuspended = errors.New("device is not suspended")
 	// ErrEnded: the device's Run has ended.
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset orders a reset of the device, or hastens what is under way; it returns
-// once that is taken up. Errors: [ErrNotOpen], after which it is tried at once;
-// [ErrSuspended], [ErrEnded], that of ctx.
+// Reset orders a reset of the device, or a try at once where it is waited for; it
+// returns once that is taken up. Several orders during a reset are one (R15). Errors:
+// [ErrNotOpen], after which it is tried at once; [ErrSuspended], [ErrEnded], that of ctx.
 func (d *Device) Reset(ctx context.Context) error {
-	return d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice}, ErrNotOpen)
+	err := d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice}, ErrNotOpen)
+	if errors.Is(err, ErrUnderWay) {
+		return nil
+	}
+	return err
 }
 
-// Recover has a device that was given up waited for again, with a try at once. It
-// is harmless where nothing is wrong. Errors: [ErrSuspended], [ErrEnded], that of
-// ctx.
+// Recover has a device that was given up waited for again, with a try at once. Errors:
+// [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
 func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.Recover{}, nil) }
 
 // order gives the ladder an event; where there is none yet, the answer is early.
@@ -44,15 +55,24 @@ func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early err
 			o.try()
 			done <- early
 		default:
+			absorbed := o.ladder.Counts().Absorbed
+			state := o.ladder.State()
 			o.step(ev)
-			done <- nil
+			switch {
+			case o.ladder.Counts().Absorbed == absorbed:
+				done <- nil
+			case state == qprecovery.DeviceHealthy:
+				done <- ErrOpen
+			default:
+				done <- ErrUnderWay
+			}
 		}
 	})
 }
 
 // Suspend ends the use of the device, its users first, and returns when it is
-// closed (R26). Harmless when repeated. Errors: [ErrResumed], [ErrEnded], that of
-// ctx; the device is then closed later.
+// closed (R26). It is idempotent. Errors: [ErrGivenUp]; [ErrResumed], [ErrEnded], that
+// of ctx, after which the device is closed later.
 func (d *Device) Suspend(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		o.suspends = append(o.suspends, done)
@@ -65,12 +85,16 @@ func (d *Device) Suspend(ctx context.Context) error {
 }
 
 // Resume undoes Suspend, and returns once the opening or the wait for the device
-// is taken up. Errors: [ErrEnded], that of ctx.
+// is taken up. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
 func (d *Device) Resume(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
-		if o.ladder == nil {
+		switch {
+		case !o.suspended():
+			done <- ErrNotSuspended
+			return
+		case o.ladder == nil:
 			o.resumeStart()
-		} else {
+		default:
 			o.step(qprecovery.Resume{})
 		}
 		done <- nil
@@ -101,6 +125,8 @@ func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) e
 func (o *owner) answerSuspends() {
 	var err error
 	switch {
+	case o.rests() && !o.suspended():
+		err = ErrGivenUp
 	case o.rests():
 	case o.suspended():
 		return

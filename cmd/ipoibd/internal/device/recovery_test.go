@@ -251,6 +251,41 @@ func TestR14SlowUserIsWaitedFor(t *testing.T) {
 	})
 }
 
+// An order that has no effect says so, and why.
+func TestR29OrdersWithoutEffectSaySo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.run()
+		defer b.stop()
+		b.healthy(time.Minute)
+		ctx := t.Context()
+		want := func(what string, err, want error) {
+			t.Helper()
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", what, err, want)
+			}
+		}
+		want("recover an open device", b.Recover(ctx), ErrOpen)
+		want("resume an open device", b.Resume(ctx), ErrNotSuspended)
+		b.slot.set(func() { b.slot.slow = time.Second })
+		want("reset", b.Reset(ctx), nil)
+		time.Sleep(time.Second / 2)
+		want("recover during a reset", b.Recover(ctx), ErrUnderWay)
+		want("reset during a reset", b.Reset(ctx), nil)
+		b.healthy(time.Minute)
+		b.slot.set(func() { b.slot.slow = 0 })
+		want("suspend", b.Suspend(ctx), nil)
+		want("suspend again", b.Suspend(ctx), nil)
+		want("recover while suspended", b.Recover(ctx), ErrSuspended)
+		want("resume", b.Resume(ctx), nil)
+		b.healthy(time.Minute)
+		b.slot.plug(hca.GUID{})
+		b.await(time.Hour, func(v View) bool { return v.GaveUp })
+		want("suspend a device that was given up", b.Suspend(ctx), ErrGivenUp)
+		want("recover it", b.Recover(ctx), nil)
+	})
+}
+
 // Many requests at once are one reset.
 func TestR15RequestsAreOne(t *testing.T) {
 	bubble(t, nil, func(b *bench) {

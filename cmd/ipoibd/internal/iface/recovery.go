@@ -337,9 +337,12 @@ func (f *Iface) deviceBack(v device.View) {
 // ErrNothing says that there is nothing to be reset.
 var ErrNothing = errors.New("interface holds no queue pair now")
 
+// ErrUnderWay says that the recovery under way does what was ordered, or more.
+var ErrUnderWay = errors.New("a recovery of the interface is under way already; the order adds nothing to it")
+
 // Reset runs a rung by the operator's word: RungResetQP or RungRebuildCQ. It
 // returns once the rung is taken up. Any goroutine may call it. Errors:
-// ErrNothing, that of ctx, why the interface has ended.
+// ErrNothing, ErrUnderWay, that of ctx, why the interface has ended.
 func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	out := make(chan error, 1)
 	select {
@@ -356,6 +359,10 @@ func (f *Iface) order(rung qprecovery.Rung) error {
 	if f.fab.att == nil {
 		return ErrNothing
 	}
+	absorbed := f.rec.ladder.Counts().Absorbed
 	f.heal(qprecovery.Order{Rung: rung})
+	if f.rec.ladder.Counts().Absorbed > absorbed {
+		return ErrUnderWay
+	}
 	return nil
 }

@@ -43,11 +43,24 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	g := h.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if now := time.Now(); !g.lines.add(now, key{r.Level, h.logger, r.Message}, line{r.Clone(), h.next}) {
+	if now := time.Now(); !g.lines.add(now, key{r.Level, h.logger, r.Message, cause(&r)}, line{r.Clone(), h.next}) {
 		g.arm(now)
 		return nil
 	}
 	return h.next.Handle(ctx, r)
+}
+
+// cause joins the attributes by which lines of one text differ in kind, so that a
+// rare one is not suppressed with frequent ones.
+func cause(r *slog.Record) (text string) {
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "type", "state", "reason":
+			text += a.Value.String() + "\n"
+		}
+		return true
+	})
+	return text
 }
 
 // WithAttrs returns the handler of a logger with attributes.

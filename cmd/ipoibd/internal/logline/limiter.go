@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Limits of the log. A message is a level and a text, from one logger: that of an
-// interface is another message than that of a second one.
+// Limits of the log. A message is a level, a text and a cause, from one logger: that
+// of an interface is another message than that of a second one.
 const (
 	// messageBurst lines of one message pass at once, messageEvery apart after
 	// those. Ten are all that a recovery writes; two a second show that something
@@ -44,6 +44,7 @@ type key struct {
 	level  slog.Level
 	logger string // its attributes and groups
 	text   string
+	cause  string // type, state and reason
 }
 
 // line is a record and the handler that formats it.

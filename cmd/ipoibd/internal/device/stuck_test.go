@@ -1,0 +1,52 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
+)
+
+// An HCA in which a verb of each instance hangs, whatever is reset, is opened only so
+// often as the process can bear; it serves again once a verb has returned.
+func TestR19StuckInstancesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.slot.forever = make(chan struct{})
+		b.run()
+		defer b.stop()
+		b.healthy(time.Minute)
+		start := runtime.NumGoroutine()
+		const times = 200
+		for range times {
+			if b.View().Session == nil {
+				break
+			}
+			err := b.slot.faults.Inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
+			if err := errors.Join(err, b.Reset(context.Background())); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		t.Logf("%d instances, %d goroutines more", b.Opens(), runtime.NumGoroutine()-start)
+		if b.Opens() != guard.DefaultMaxZombies || runtime.NumGoroutine()-start > 5*guard.DefaultMaxZombies {
+			t.Errorf("want %d instances", guard.DefaultMaxZombies)
+		}
+		if err := b.View().Err; !errors.Is(err, hca.ErrBusy) {
+			t.Errorf("the view: %v", err)
+		}
+		opens := b.slot.did().opens
+		time.Sleep(5 * time.Minute)
+		if n := b.slot.did().opens; n != opens {
+			t.Errorf("opened %d times more", n-opens)
+		}
+		close(b.slot.forever)
+		b.healthy(time.Minute)
+	})
+}

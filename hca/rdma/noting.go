@@ -1,0 +1,91 @@
+package rdma
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+)
+
+// exhaustion are the errnos of a machine or process that has run out of something:
+// what they keep from being read may be there.
+var exhaustion = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM}
+
+// noting is a file system that notes the first error of exhaustion. Readers of
+// optional attributes skip what they cannot read, so that whoever needs them complete
+// asks noted afterwards.
+type noting struct {
+	fs.FS
+	mu  sync.Mutex
+	err error
+}
+
+// noted returns that error; it wraps [hca.ErrNoMemory].
+func (n *noting) noted() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err == nil {
+		return nil
+	}
+	return errors.Join(hca.ErrNoMemory, n.err)
+}
+
+func (n *noting) note(err error) error {
+	if slices.ContainsFunc(exhaustion, func(e error) bool { return errors.Is(err, e) }) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.err == nil {
+			n.err = err
+		}
+	}
+	return err
+}
+
+// Open implements [fs.FS].
+func (n *noting) Open(name string) (fs.File, error) {
+	f, err := n.FS.Open(name)
+	if err != nil {
+		return nil, n.note(err)
+	}
+	return &notingFile{f, n}, nil
+}
+
+// ReadDir implements [fs.ReadDirFS].
+func (n *noting) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := fs.ReadDir(n.FS, name)
+	return entries, n.note(err)
+}
+
+// Stat implements [fs.StatFS].
+func (n *noting) Stat(name string) (fs.FileInfo, error) {
+	info, err := fs.Stat(n.FS, name)
+	return info, n.note(err)
+}
+
+// ReadLink implements [fs.ReadLinkFS].
+func (n *noting) ReadLink(name string) (string, error) {
+	target, err := fs.ReadLink(n.FS, name)
+	return target, n.note(err)
+}
+
+// Lstat implements [fs.ReadLinkFS].
+func (n *noting) Lstat(name string) (fs.FileInfo, error) {
+	info, err := fs.Lstat(n.FS, name)
+	return info, n.note(err)
+}
+
+// notingFile is a file of one.
+type notingFile struct {
+	fs.File
+	notes *noting
+}
+
+// Read implements [fs.File].
+func (f *notingFile) Read(p []byte) (int, error) {
+	n, err := f.File.Read(p)
+	return n, f.notes.note(err)
+}

@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Floods, and what they may cost: goalCPU is the goal, and failCPU, as a per cent of
+// a core too, what fails on a machine that others use as well.
+const (
+	junkRate   = 20_000                // netlink messages/s of another process
+	floodTick  = 10 * time.Millisecond // of flaps and of changes of an address: 100/s
+	fewer      = 5_000                 // addresses of ib0; to add them takes the kernel quadratic time
+	addresses  = 35_000                // the same in the long form
+	floodShort = 1500 * time.Millisecond
+	floodLong  = 30 * time.Second
+	goalCPU    = 20.0
+	failCPU    = 2 * goalCPU
+)
+
+// clockTick is the unit of CPU times in /proc (proc_pid_stat(5), USER_HZ).
+const clockTick = 10 * time.Millisecond
+
+// Floods that a container or an operator can cause cost the daemon little, and an
+// honest ping hardly notices.
+func TestFloodsCostLittle(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := twoJoined(t)
+	f := &floods{t: t, a: a, b: b, lasts: floodShort, addresses: fewer}
+	if *soak {
+		f.lasts, f.addresses = floodLong, addresses
+	}
+	f.measure("quiet", nil)
+	j := f.junk()
+	f.measure("netlink messages to the groups", func() { j.send(unix.SockaddrNetlink{Groups: 1 << (unix.RTNLGRP_LINK - 1)}) })
+	ports := a.netlinkPorts()
+	f.measure("netlink messages to all ports", func() { j.send(ports...) })
+	f.measure("flaps of another link", f.flaps("lo"))
+	f.fill()
+	f.measure("very many addresses, one of which comes and goes", f.addressChanges())
+	a.Run("ip", "address", "flush", "dev", ifName, "to", "10.45.0.0/16")
+	f.measureAlone("flaps of "+ifName, f.flaps(ifName))
+	a.Run("ip", "address", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
+	b.waitReaches(a)
+	pingAll(a, b)
+}
+
+// floods are measured one after the other, at host a, which b pings meanwhile.
+type floods struct {
+	t     *testing.T
+	a, b  *host
+	lasts time.Duration
+	quiet time.Duration // the median of a ping without a flood
+
+	addresses int
+}
+
+// measure floods host a by a step each tick.
+func (f *floods) measure(what string, step func()) {
+	f.t.Helper()
+	pings := f.b.Command("ping", "-n", "-i", "0.01", "-w", fmt.Sprint(max(1, int(f.lasts.Seconds()))), f.a.ip4())
+	var out strings.Builder
+	pings.Stdout = &out
+	if err := pings.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.measureAlone(what, step)
+	_ = pings.Wait()
+	median, n := medianPing(f.t, out.String())
+	f.t.Logf("%s: median of %d pings %v", what, n, median)
+	switch {
+	case step == nil && f.quiet == 0:
+		f.quiet = median
+	case median > 10*f.quiet: // half as much again is the goal; the machine is shared
+		f.t.Errorf("%s: median of pings %v, was %v", what, median, f.quiet)
+	}
+}
+
+func (f *floods) measureAlone(what string, step func()) {
+	f.t.Helper()
+	start, before, lines := time.Now(), f.a.cpu(), f.a.logLines()
+	for next := start; time.Since(start) < f.lasts; time.Sleep(time.Until(next)) {
+		if step != nil {
+			step()
+		}
+		next = next.Add(floodTick)
+	}
+	took := time.Since(start)
+	percent := 100 * (f.a.cpu() - before).Seconds() / took.Seconds()
+	f.t.Logf("%s: %.1f %% of a core (goal: %v %%), %d log lines in %v", what, percent, goalCPU, f.a.logLines()-lines, took.Round(time.Millisecond))
+	if percent > failCPU {
+		f.t.Errorf("%s: %.1f %% of a core, want less than %v %%", what, percent, failCPU)
+	}
+}
+
+// cpu is the time that the daemon has computed.
+func (h *host) cpu() time.Duration {
+	h.tb.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.daemon.cmd.Process.Pid))
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	field := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var ticks int
+	for _, f := range field[11:13] { // utime and stime
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			h.tb.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick
+}
+
+func (h *host) logLines() int { return strings.Count(h.daemon.log.String(), "\n") }
+
+var pingTime = regexp.MustCompile(`time=([0-9.]+) ms`)
+
+func medianPing(t *testing.T, out string) (time.Duration, int) {
+	t.Helper()
+	var times []float64
+	for _, m := range pingTime.FindAllStringSubmatch(out, -1) {
+		ms, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, ms)
+	}
+	if len(times) == 0 {
+		t.Fatalf("no ping was answered:\n%s", out)
+	}
+	slices.Sort(times)
+	return time.Duration(times[len(times)/2] * float64(time.Millisecond)), len(times)
+}
+
+// junk is a netlink socket of another process on host a.
+type junk struct {
+	fd  int
+	msg []byte
+}
+
+// junk claims to report a change of ib0.
+func (f *floods) junk() *junk {
+	f.t.Helper()
+	j := &junk{msg: make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)}
+	f.a.Do(func() {
+		dev, err := net.InterfaceByName(ifName)
+		if err == nil {
+			j.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		binary.NativeEndian.PutUint32(j.msg, uint32(len(j.msg)))
+		binary.NativeEndian.PutUint16(j.msg[4:], unix.RTM_NEWLINK)
+		binary.NativeEndian.PutUint32(j.msg[unix.SizeofNlMsghdr+4:], uint32(dev.Index))
+	})
+	f.t.Cleanup(func() { _ = unix.Close(j.fd) })
+	return j
+}
+
+// send is one tick's share, to each of the receivers in turn. A receiver may be full
+// or refuse.
+func (j *junk) send(to ...unix.SockaddrNetlink) {
+	for i := range int(junkRate * floodTick / time.Second) {
+		_ = unix.Sendto(j.fd, j.msg, unix.MSG_DONTWAIT, &to[i%len(to)])
+	}
+}
+
+// netlinkPorts are the addresses of the daemon's rtnetlink sockets.
+func (h *host) netlinkPorts() (ports []unix.SockaddrNetlink) {
+	h.tb.Helper()
+	inodes := map[string]bool{}
+	dir := fmt.Sprintf("/proc/%d/fd", h.daemon.cmd.Process.Pid)
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		h.tb.Fatal(err)
+	}
+	for _, fd := range list {
+		name, _ := os.Readlink(filepath.Join(dir, fd.Name()))
+		inodes[strings.TrimSuffix(strings.TrimPrefix(name, "socket:["), "]")] = true
+	}
+	for _, line := range strings.Split(h.Run("cat", "/proc/net/netlink"), "\n") {
+		f := strings.Fields(line)
+		if len(f) == 10 && f[1] == "0" && inodes[f[9]] {
+			port, err := strconv.ParseUint(f[2], 10, 32)
+			if err != nil {
+				h.tb.Fatal(err)
+			}
+			ports = append(ports, unix.SockaddrNetlink{Pid: uint32(port)})
+		}
+	}
+	if len(ports) == 0 {
+		h.tb.Fatal("the daemon has no rtnetlink socket")
+	}
+	return ports
+}
+
+// flaps sets a link down and up each tick.
+func (f *floods) flaps(name string) func() {
+	f.t.Helper()
+	h, dev := f.handle(name)
+	return func() {
+		if err := h.LinkSetDown(dev); err != nil {
+			f.t.Fatal(err)
+		}
+		if err := h.LinkSetUp(dev); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// handle is a netlink socket at host a, and a link there.
+func (f *floods) handle(name string) (h *netlink.Handle, dev netlink.Link) {
+	f.t.Helper()
+	f.a.Do(func() {
+		var err error
+		if h, err = netlink.NewHandle(unix.NETLINK_ROUTE); err == nil {
+			dev, err = h.LinkByName(name)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	})
+	f.t.Cleanup(h.Close)
+	return h, dev
+}
+
+// fill adds very many addresses to ib0.
+func (f *floods) fill() {
+	f.t.Helper()
+	var text strings.Builder
+	for i := range f.addresses {
+		fmt.Fprintf(&text, "address add 10.45.%d.%d/32 dev %s\n", i/256, i%256, ifName)
+	}
+	file := filepath.Join(f.a.dir, "addresses")
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	start, before := time.Now(), f.a.cpu()
+	f.a.Run("ip", "-batch", file)
+	took, cpu := time.Since(start), f.a.cpu()-before
+	f.t.Logf("%d addresses added in %v: %.1f %% of a core", f.addresses, took.Round(time.Millisecond), 100*cpu.Seconds()/took.Seconds())
+}
+
+// addressChanges adds and deletes an address in turns.
+func (f *floods) addressChanges() func() {
+	f.t.Helper()
+	h, dev := f.handle(ifName)
+	addr, err := netlink.ParseAddr("10.46.0.1/32")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	present := false
+	return func() {
+		change := h.AddrAdd
+		if present {
+			change = h.AddrDel
+		}
+		if err := change(dev, addr); err != nil {
+			f.t.Fatal(err)
+		}
+		present = !present
+	}
+}

@@ -76,8 +76,9 @@
 //	stray notice    at once, and again after 1, 2, 4 ... 30 s
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s
-//	snapshot        at once, but no two within 2.5 us for each peer unless the QP, the
-//	                host's MAC, or the QPN of a peer has changed, of which 16 a second
+//	snapshot        at once, but no two within 2.5 us for each peer unless the QP or the
+//	                host's MAC has changed; for the QPN of a peer at once 16 times a
+//	                second, and then within 50 ms
 //
 // # Limits
 //

@@ -12,7 +12,8 @@ import (
 type Event interface{ event() }
 
 // FromHost is an Ethernet frame of the host that the data path could not
-// decide: ARP, RARP, ND, an unknown destination, or an unknown source.
+// decide: ARP, RARP, ND, an unknown destination, or an unknown source. ND behind
+// extension headers was dropped before ([ipoib.HidesND]).
 type FromHost struct{ Frame []byte }
 
 // FromFabric is a message of the fabric that is not for the data path: ARP,

@@ -38,7 +38,7 @@ func (p *peer) blank() bool {
 
 // comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. That is
 // urgent, unless there were many: then two queue pairs may claim one address by
-// turns, which costs no more snapshots than other changes do.
+// turns.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
 		t.forget(blank)
@@ -48,7 +48,7 @@ func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if t.returns.take(t.now, maxUrgentReturns) {
 		t.pub.urgent()
 	} else {
-		t.pub.change()
+		t.pub.changeBy(t.now.Add(returnPause))
 	}
 }
 

@@ -53,8 +53,8 @@ const (
 	// own requests are a second apart, and it gives each address up after three.
 	maxHostAsks = 256
 	// maxUrgentReturns bounds the peers that came back, per second, of which the data
-	// path learns at once. A stranger can make such, and each costs a snapshot; later
-	// ones wait for publishPause.
+	// path learns at once. A stranger can make such, and each costs a snapshot; others
+	// wait for returnPause.
 	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
@@ -96,6 +96,10 @@ const (
 	// DefaultMaxPeers. So among few peers a new handle is known to the data path at
 	// once, before frames for it fill the slow path.
 	publishPause = 2500 * time.Nanosecond
+
+	// returnPause is how long a peer that came back waits for its snapshot after
+	// maxUrgentReturns others: so a flood of them costs 36 snapshots a second.
+	returnPause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT
 	// of RFC 4861 section 10.

@@ -10,10 +10,18 @@ type publisher struct {
 	dirty bool      // something has changed since
 	rush  bool      // and what the data path has is wrong
 	pause time.Time // its end
+	late  time.Time // where all changes can wait: until then
 }
 
 // change notes a change without which the data path still works.
-func (p *publisher) change() { p.dirty = true }
+func (p *publisher) change() { p.dirty, p.late = true, time.Time{} }
+
+// changeBy notes a change that can wait until a time, unless another one cannot.
+func (p *publisher) changeBy(at time.Time) {
+	if !p.dirty {
+		p.dirty, p.late = true, at
+	}
+}
 
 // urgent notes a change without which the data path would do wrong.
 func (p *publisher) urgent() { p.dirty, p.rush = true, true }
@@ -22,6 +30,9 @@ func (p *publisher) urgent() { p.dirty, p.rush = true, true }
 func (p *publisher) next() time.Time {
 	if !p.dirty {
 		return time.Time{}
+	}
+	if p.late.After(p.pause) {
+		return p.late
 	}
 	return p.pause
 }

@@ -131,13 +131,15 @@ func (h *host) restartUnder(other *host) time.Duration {
 	return took.Round(time.Millisecond)
 }
 
-// logTime is when the daemon first logged a message.
+// logTime waits until the daemon has logged a message and returns when it first did.
 func (d *daemon) logTime(message string) time.Time {
 	d.tb.Helper()
-	line := regexp.MustCompile(`time=(\S+) level=\S+ msg="` + message + `"`).FindStringSubmatch(d.log.String())
-	if line == nil {
-		d.tb.Fatalf("the daemon logged no %q:\n%s", message, d.log)
-	}
+	pattern := regexp.MustCompile(`time=(\S+) level=\S+ msg="` + message + `"`)
+	var line []string
+	eventually(d.tb, startLimit, "the daemon logs "+message, func() bool {
+		line = pattern.FindStringSubmatch(d.log.String())
+		return line != nil
+	})
 	at, err := time.Parse(time.RFC3339Nano, line[1])
 	if err != nil {
 		d.tb.Fatal(err)

@@ -3,6 +3,7 @@ package rdma
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -31,11 +32,13 @@ func (u User) String() string {
 
 // Users returns who uses the device, as far as the caller may see it: processes
 // of its PID namespace, of other users with CAP_SYS_PTRACE only. It reads all of
-// /proc.
+// /proc. An error wraps [hca.ErrNoMemory] where processes may be missing for want of
+// descriptors or memory.
 func Users(d Device) ([]User, error) {
-	users := holders(os.DirFS("/proc"), d.Verbs)
+	proc := &noting{FS: os.DirFS("/proc")}
+	users := holders(proc, d.Verbs)
 	kernel, err := kernelUsers(d.Index)
-	return append(users, kernel...), err
+	return append(users, kernel...), errors.Join(err, proc.noted())
 }
 
 // holders are the processes with a descriptor of a verbs interface.

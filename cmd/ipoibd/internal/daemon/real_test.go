@@ -39,6 +39,7 @@ type fakeKernel struct {
 	mu      sync.Mutex // guards what follows
 	devices []rdma.Device
 	users   []rdma.User
+	unseen  error // of users
 	err     error // of list
 	opened  []string
 	open    int // contexts
@@ -110,10 +111,10 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	users := slices.Clone(k.users)
-	if k.open > 0 {
+	if k.open > 0 && k.unseen == nil {
 		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
 	}
-	return users, nil
+	return users, k.unseen
 }
 
 // become changes what there is, and tells.

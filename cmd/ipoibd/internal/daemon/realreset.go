@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -86,10 +87,11 @@ func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	return ctx.Err()
 }
 
-// holds reports whether this process has the device open.
+// holds reports whether this process has the device open, or may have: processes are
+// seen, whatever the kernel's part says, unless they could not be read.
 func (h *realHCA) holds(d rdma.Device) bool {
-	users, _ := h.kernel.users(d) // processes are seen, whatever the kernel's part says
-	return slices.ContainsFunc(users, isSelf)
+	users, err := h.kernel.users(d)
+	return errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
 }
 
 func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }

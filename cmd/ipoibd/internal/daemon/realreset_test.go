@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -211,6 +212,29 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that cannot read who uses a device may have it open itself, so Soft-RoCE is
+// not reset (R05).
+func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		k.unseen = fmt.Errorf("%w: too many open files", hca.ErrNoMemory)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.hca.reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%d resets, %v", k.did(), err)
+		}
+		k.unseen = nil
+		if must(t, d.hca.reset(t.Context())); k.did() != 1 {
+			t.Errorf("%d resets once they can be read", k.did())
+		}
+	})
 }
 
 // The end waits for a reset under way.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,7 +25,6 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
 		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
-		{"port 4791 taken", takePort, nil, `4791`},
 		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `"0x8000" is not a P_Key`},
 		{"log level that is none", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is none of debug`},
 		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
@@ -124,7 +122,7 @@ func TestTwoDaemons(t *testing.T) {
 	b.join()
 	requireMistake(t, a.runDaemon(), `another daemon`)
 	other := filepath.Join(a.dir, "other.sock")
-	requireMistake(t, a.runDaemon("--control", other), `another daemon|4791|in use`)
+	requireMistake(t, a.runDaemon("--control", other), `another process holds the interface \(process \d+\)`)
 	pingAll(a, b)
 }
 
@@ -173,18 +171,4 @@ func requireMistake(t *testing.T, cmd *exec.Cmd, want string) {
 func takeName(t *testing.T, h *host) {
 	t.Helper()
 	h.Run("ip", "link", "add", ifName, "type", "veth", "peer", "name", "other")
-}
-
-func takePort(t *testing.T, h *host) {
-	t.Helper()
-	h.Do(func() {
-		for _, network := range []string{"udp4", "udp6"} {
-			conn, err := net.ListenUDP(network, &net.UDPAddr{Port: 4791})
-			if err != nil {
-				t.Errorf("take the port: %v", err)
-				return
-			}
-			t.Cleanup(func() { conn.Close() })
-		}
-	})
 }

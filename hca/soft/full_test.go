@@ -3,6 +3,7 @@ package soft
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -144,6 +145,28 @@ func TestSendingSurvivesAFailedWait(t *testing.T) {
 		if n := r.completed(); n != 1 {
 			t.Error("a full wire holds sends for good")
 		}
+		_ = ah.Close()
+	})
+}
+
+// oneByOne is a transport that takes one packet at a time.
+type oneByOne struct{ wire.Transport }
+
+func (o oneByOne) Send(pkts []wire.Packet) (int, error) { return o.Transport.Send(pkts[:1]) }
+
+// A peer of the other family counts once for each multicast, also where the wire
+// takes the copies in several batches.
+func TestSkippedPeersAreCountedOnce(t *testing.T) {
+	a, b, other := rigPeer, netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("fd00::9:9")
+	peers := []netip.Addr{other, a, other, other, b, a, other}
+	slow := func(c *Config) {
+		c.Transport, c.Peers = oneByOne{c.Transport}, func() []netip.Addr { return peers }
+	}
+	bubble(t, slow, func(r *rig) {
+		ah := r.ah(netip.MustParseAddr("239.9.9.9"))
+		r.sendOn(ah, hca.QPNMulticast)
+		time.Sleep(time.Second)
+		r.wantCounts(map[string]uint64{"tx_packets": 3, "tx_looped": 1, "peer_family": 4})
 		_ = ah.Close()
 	})
 }

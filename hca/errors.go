@@ -3,6 +3,8 @@ package hca
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"syscall"
 )
 
 // Sentinels of the contract. A backend wraps them with %w, the verb phrase in
@@ -35,3 +37,17 @@ func (e *VerbError) Error() string {
 }
 
 func (e *VerbError) Unwrap() error { return e.Err }
+
+// exhaustion are the errnos of a process or machine that has run out of something.
+var exhaustion = []syscall.Errno{
+	syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.EDQUOT, syscall.EAGAIN,
+}
+
+// Exhausted reports whether err says that this process or machine has run out of
+// something, such as descriptors, and therefore nothing about a device: what could not
+// be read may be there. For a backend that is [ErrNoMemory], unless the verb gives the
+// errno a meaning of its own.
+func Exhausted(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && slices.Contains(exhaustion, errno)
+}

@@ -129,6 +129,8 @@ func (l *Ladder) reasonOf(on cause) Reason {
 	switch {
 	case on == causeFailed && l.state == Querying, on == causeTimeout && l.state == Querying:
 		return ReasonQueryFailed
+	case on == causeFailed && l.state == Proving:
+		return l.why // the freeze stays suspected
 	case on == causeFailed:
 		return ReasonVerbFailed
 	case on == causeTimeout:

@@ -42,7 +42,8 @@
 // proof ([Prove]): three probes through a fresh QP and CQ that carry nothing else. Only
 // if none is answered, with the port active and the wire not full, the device is reset
 // (freeze_persists). Otherwise the ladder stays at the CQ rung, with its budget and its
-// pauses. A proof whose QP cannot be made is a failure at the CQ rung.
+// pauses, also where the proof failed for a reason that does not accuse the device, such
+// as a lack of memory.
 //
 // A device is also watched as a whole, whether or not an interface uses it: while it is
 // healthy, a cheap verb is called two seconds after the answer to the last one

@@ -244,8 +244,9 @@ func (w *watcher) success(t *rapid.T) Done {
 
 // harmless draws what may happen without a fatal event, a proven freeze, a failed or
 // timed-out verb or an operator: any completion, every other event, every failure of a
-// call outside of the ladder that does not accuse the device, a suspected freeze, and
-// operations that all succeed, whatever they find, short of a freeze.
+// call outside of the ladder that does not accuse the device, a suspected freeze,
+// proofs that fail for a reason that does not accuse the device, and other operations
+// that all succeed, whatever they find, short of a freeze.
 func (w *watcher) harmless(t *rapid.T) Event {
 	gen := genOf(t, w.l.gens.last)
 	switch rapid.IntRange(0, 5).Draw(t, "event") {
@@ -256,15 +257,22 @@ func (w *watcher) harmless(t *rapid.T) Event {
 		notFatal := func(e hca.EventType) bool { return e != hca.EventDeviceFatal }
 		return Fault{Gen: gen, Class: OfEvent(types.Filter(notFatal).Draw(t, "type"))}
 	case 2:
-		return Fault{Gen: gen, Class: rapid.SampledFrom([]Class{
-			ClassSuccess, ClassFlushed, ClassRequestError, ClassQPError, ClassCQError, ClassQueueFull, ClassSilentPeer,
-			ClassTransient, ClassNoResource, ClassRefused, ClassPort, ClassIgnored, NumClass,
-		}).Draw(t, "class")}
+		return Fault{Gen: gen, Class: rapid.SampledFrom(notOfDevice).Draw(t, "class")}
 	case 3, 4:
 		return Suspected{Gen: gen}
 	default:
-		return Done{Op: w.l.op.id, State: hca.QPState(rapid.IntRange(0, int(hca.QPErr)).Draw(t, "found"))}
+		done := Done{Op: w.l.op.id, State: hca.QPState(rapid.IntRange(0, int(hca.QPErr)).Draw(t, "found"))}
+		if w.l.State() == Proving {
+			done.Class = rapid.SampledFrom(notOfDevice).Draw(t, "class")
+		}
+		return done
 	}
+}
+
+// notOfDevice are the classes that do not accuse the device.
+var notOfDevice = []Class{
+	ClassSuccess, ClassFlushed, ClassRequestError, ClassQPError, ClassCQError, ClassQueueFull, ClassSilentPeer,
+	ClassTransient, ClassNoResource, ClassRefused, ClassPort, ClassIgnored, NumClass,
 }
 
 func check(t *rapid.T, err error) {
@@ -332,6 +340,12 @@ func TestR07EveryHarmlessSequence(t *testing.T) {
 		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPRTS} },
 		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPSQE} },
 		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPErr} },
+		func(l *Ladder) Event {
+			if l.State() != Proving {
+				return Tick{}
+			}
+			return Done{Op: l.op.id, Class: ClassNoResource}
+		},
 	}
 	const length = 6
 	sequences := 1

@@ -51,7 +51,7 @@ const (
 	causeOrderCQ        //
 	causeDone           // the operation succeeded; a query: found in RTS; a proof: not frozen
 	causeFoundSQE       // the query found SQE
-	causeFoundBad       // the query found ERR or a state that nobody asked for
+	causeFoundBad       // the query found ERR or an unexpected state
 	causeProven         // the proof found the device frozen
 	causeFailed         // the operation failed
 	causeTimeout        // the operation has not ended in time
@@ -66,7 +66,7 @@ const (
 // most the bound of a verb that is stuck.
 const (
 	queryLimit    = time.Second      // one verb
-	proveLimit    = 4 * time.Second  // a QP and a CQ made and destroyed, three probes of 250 ms
+	proveLimit    = 14 * time.Second // see below
 	resetLimit    = time.Second      // three verbs and the receives
 	recreateLimit = 2 * time.Second  // destroy and create besides
 	rebuildLimit  = 3 * time.Second  // two CQs besides
@@ -74,6 +74,12 @@ const (
 	releaseLimit  = 5 * time.Second  // the field's drain time
 	startLimit    = 10 * time.Second // PD and MRs, and RTR may be refused for a while
 )
+
+// proveLimit is above the sum of what a proof may take while none of its verbs is
+// stuck, 12.95 s: 5 s to register memory, which waits for this machine and not for the
+// device; 0.8 s for each of create_cq, create_qp, three modify_qp, query_port,
+// destroy_qp, destroy_cq and dereg_mr; 250 ms for each of three probes. A verb that is
+// stuck ends the proof earlier, as an error of the device.
 
 // states describes each state: its rung, the limit of its operation (0: it has
 // none), its name.
@@ -122,8 +128,9 @@ type row struct {
 }
 
 // rows are all transitions. A scope enters at its own rung (R1, R2), and a rung
-// that fails leads to the next one (R6). Proving is a question that is asked at the CQ
-// rung: if it cannot be asked, that rung has failed. Two more are not listed: Stopped leads
+// that fails leads to the next one (R6). Proving is a question: a failure that does not
+// accuse the device, such as a lack of memory, leaves the freeze unproven (R7). One that
+// does is applied as causeDevice first. Two more are not listed: Stopped leads
 // from everywhere to Idle, and a state that lacks a row for a cause absorbs it. A
 // cause from outside that meets an operation is kept until that one has ended, if
 // it leads to a higher rung, and is absorbed otherwise: there are never two on
@@ -154,7 +161,7 @@ var rows = []row{
 
 	{Proving, causeDone, Rebuilding},
 	{Proving, causeProven, Asking},
-	{Proving, causeFailed, Asking},
+	{Proving, causeFailed, Rebuilding},
 	{Proving, causeTimeout, Asking},
 	{Proving, causeOrderQP, Resetting},
 	{Proving, causeCQ, Rebuilding},

@@ -26,7 +26,7 @@ type Options struct {
 	// that create an address handle besides; 16 when 0.
 	MaxStuck int
 	// Zombies counts the device once it has failed, until the backend has released
-	// it; nil: only this device is counted.
+	// it, with the other instances of the same HCA; nil: only this device is counted.
 	Zombies *Zombies
 }
 
@@ -121,7 +121,7 @@ func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }
 
 // Close implements [hca.Device]. In the failed state it never fails: it waits,
 // at most Options.VerbTimeout, until the backend has released everything, so
-// that the device can be opened anew.
+// that the device can be opened again.
 func (d *Device) Close() error {
 	err := d.self.release()
 	if err != nil || d.Err() == nil {

@@ -60,8 +60,8 @@
 // have returned. [Device.Close] waits for that goroutine, at most VerbTimeout.
 //
 // Where the backend hangs, the device stays a zombie with its threads and its
-// memory. [Zombies] counts those of a process; while there are too many, the owner
-// opens no further device ([Zombies.Room]).
+// memory. [Zombies] counts those of an HCA; while there are too many, the owner
+// opens no further instance ([Zombies.Room]).
 //
 // # Generations
 //

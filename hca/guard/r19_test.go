@@ -276,7 +276,7 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 	})
 }
 
-// Devices that fail while a call hangs in the backend are counted over the life of the
+// Instances that fail while a call hangs in the backend are counted over the life of the
 // process, each until the backend has released it and every call has returned.
 func TestR19ZombiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

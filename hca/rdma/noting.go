@@ -1,46 +1,31 @@
 package rdma
 
 import (
-	"errors"
+	"fmt"
 	"io/fs"
-	"slices"
-	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
 )
 
-// exhaustion are the errnos of a machine or process that has run out of something:
-// what they keep from being read may be there.
-var exhaustion = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM}
-
-// noting is a file system that notes the first error of exhaustion. Readers of
-// optional attributes skip what they cannot read, so that whoever needs them complete
-// asks noted afterwards.
+// noting is a file system that notes the first error that is [hca.Exhausted]. Readers
+// of optional attributes skip what they cannot read; a caller that needs all of them
+// calls noted afterwards. It belongs to one goroutine.
 type noting struct {
 	fs.FS
-	mu  sync.Mutex
 	err error
 }
 
 // noted returns that error; it wraps [hca.ErrNoMemory].
 func (n *noting) noted() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.err == nil {
 		return nil
 	}
-	return errors.Join(hca.ErrNoMemory, n.err)
+	return fmt.Errorf("%w: %w", hca.ErrNoMemory, n.err)
 }
 
 func (n *noting) note(err error) error {
-	if slices.ContainsFunc(exhaustion, func(e error) bool { return errors.Is(err, e) }) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.err == nil {
-			n.err = err
-		}
+	if n.err == nil && hca.Exhausted(err) {
+		n.err = err
 	}
 	return err
 }

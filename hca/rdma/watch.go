@@ -7,9 +7,19 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// readingPause is the least time from one reading of the kernel's messages to the
+// next: however many come, there are at most 20 hints a second, the first at once.
+const readingPause = 50 * time.Millisecond
+
+// drainMost bounds the messages of one reading. It is above what the default
+// receive buffer holds (212,992 bytes, 768 or more for each), so only a sender
+// that is as fast as the reader reaches it.
+const drainMost = 512
 
 // Multicast groups of netlink.
 const (
@@ -38,26 +48,30 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 // when its socket is closed.
 type watcher struct {
 	subsystems []string
-	sources    []source
+	sources    []*source
 	changed    chan struct{}
 }
 
-// source is a socket, and what of its messages counts.
+// source is a socket for the kernel's messages, which only say that something has
+// changed. One goroutine reads it; any may close it.
 type source struct {
 	*os.File
+	conn   syscall.RawConn
 	counts func(msg []byte) bool
+	buf    []byte // of a message
+	oob    []byte // of its sender's credentials
 }
 
 func newWatcher(subsystems []string) (*watcher, error) {
 	w := &watcher{subsystems: subsystems, changed: make(chan struct{}, 1)}
-	uevents, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	uevents, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent, w.countsUevent)
 	if err != nil {
 		return nil, err
 	}
-	w.sources = append(w.sources, source{uevents, w.countsUevent})
-	notify, err := listen(unix.NETLINK_RDMA, groupNotify)
+	w.sources = append(w.sources, uevents)
+	notify, err := listen(unix.NETLINK_RDMA, groupNotify, func([]byte) bool { return true })
 	if err == nil {
-		w.sources = append(w.sources, source{notify, func([]byte) bool { return true }})
+		w.sources = append(w.sources, notify)
 	}
 	if err == nil || lacksNotify(err) {
 		return w, nil
@@ -70,17 +84,26 @@ func lacksNotify(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// listen joins a group of a netlink protocol, with the sender's credentials.
-func listen(protocol, group int) (*os.File, error) {
+// listen joins a group of a netlink protocol, with the sender's credentials. The
+// socket is connected to the kernel, which therefore refuses what other processes send
+// to its port; drain drops what they send to the group.
+func listen(protocol, group int, counts func(msg []byte) bool) (*source, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "netlink")
-	if err := join(fd, group); err != nil {
+	conn, err := f.SyscallConn()
+	if err == nil {
+		err = join(fd, group)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return f, nil
+	return &source{
+		File: f, conn: conn, counts: counts,
+		buf: make([]byte, maxUevent), oob: make([]byte, unix.CmsgSpace(unix.SizeofUcred)),
+	}, nil
 }
 
 func join(fd, group int) error {
@@ -89,6 +112,9 @@ func join(fd, group int) error {
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("bind", err)
+	}
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("connect", err)
 	}
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
 }
@@ -102,7 +128,7 @@ func (w *watcher) run(ctx context.Context) {
 	for _, s := range w.sources {
 		readers.Go(func() {
 			defer w.close()
-			w.read(s)
+			w.read(ctx, s)
 		})
 	}
 	readers.Wait()
@@ -115,20 +141,43 @@ func (w *watcher) close() {
 	}
 }
 
-// read hints at each message that counts, and at those that were lost.
-func (w *watcher) read(s source) {
-	buf := make([]byte, maxUevent)
+// read hints at messages that count, at intervals of readingPause while they keep
+// coming; meanwhile they are queued, or are lost, which costs one hint as well.
+func (w *watcher) read(ctx context.Context, s *source) {
 	for {
-		msg, err := receive(s.File, buf)
-		switch {
-		case errors.Is(err, unix.ENOBUFS):
-			w.hint()
-		case err != nil:
+		news, err := s.drain()
+		if err != nil {
 			return
-		case msg != nil && s.counts(msg):
+		}
+		if news {
 			w.hint()
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(readingPause):
+		}
 	}
+}
+
+// drain waits for a message, reads all that are queued, and reports whether one of
+// them is from the kernel and counts, or some were lost. A message that is longer than
+// the buffer is not the kernel's. It fails once the socket is closed.
+func (s *source) drain() (news bool, err error) {
+	err = s.conn.Read(func(fd uintptr) bool {
+		for n := range drainMost {
+			size, oobn, flags, from, err := unix.Recvmsg(int(fd), s.buf, s.oob, 0)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return n > 0
+			case err != nil: // ENOBUFS: some were lost
+				news = true
+			case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == 0 && fromKernel(from, s.oob[:oobn]):
+				news = news || s.counts(s.buf[:size])
+			}
+		}
+		return true
+	})
+	return news, err
 }
 
 func (w *watcher) countsUevent(msg []byte) bool {
@@ -141,29 +190,6 @@ func (w *watcher) hint() {
 	case w.changed <- struct{}{}:
 	default: // it has not looked yet
 	}
-}
-
-// receive blocks for a message; nil for one that is not of the kernel, or is
-// longer than buf.
-func receive(f *os.File, buf []byte) (msg []byte, err error) {
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
-	var n, oobn, flags int
-	var from unix.Sockaddr
-	rerr := conn.Read(func(fd uintptr) bool {
-		n, oobn, flags, from, err = unix.Recvmsg(int(fd), buf, oob, 0)
-		return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
-	})
-	if err := errors.Join(rerr, err); err != nil {
-		return nil, err
-	}
-	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || !fromKernel(from, oob[:oobn]) {
-		return nil, nil
-	}
-	return buf[:n], nil
 }
 
 // fromKernel reports whether the sender's port and process are the kernel's: 0

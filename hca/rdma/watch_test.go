@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,16 +96,60 @@ func TestWatchRefusesForgeries(t *testing.T) {
 		name string
 		msg  []byte
 		to   unix.SockaddrNetlink
+		err  error
 	}{
-		{"to it alone", removal, unix.SockaddrNetlink{Pid: portOf(t, w.sources[0].File)}},
-		{"to all", removal, unix.SockaddrNetlink{Groups: groupUevent}},
-		{"by the kernel, to all", request.Serialize(), unix.SockaddrNetlink{}}, // uevent_net_rcv_skb, lib/kobject_uevent.c
+		{"to it alone", removal, unix.SockaddrNetlink{Pid: portOf(t, w.sources[0].File)}, unix.ECONNREFUSED},
+		{"to all", removal, unix.SockaddrNetlink{Groups: groupUevent}, nil},
+		{"by the kernel, to all", request.Serialize(), unix.SockaddrNetlink{}, nil}, // uevent_net_rcv_skb, lib/kobject_uevent.c
 	} {
 		c.to.Family = unix.AF_NETLINK
-		must(t, unix.Sendto(forger, c.msg, 0, &c.to))
+		if err := unix.Sendto(forger, c.msg, 0, &c.to); !errors.Is(err, c.err) {
+			t.Errorf("sent %s: %v, want %v", c.name, err, c.err)
+		}
 		if hinted(t, w.changed, quiet) {
 			t.Errorf("a forged event was told: sent %s", c.name)
 		}
+	}
+}
+
+// However many events come, there are at most 20 hints a second, the first at once.
+func TestHintsAreCoalesced(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	w := watching(t, "net")
+	stop := make(chan struct{})
+	var flapping sync.WaitGroup
+	var links int
+	start := time.Now()
+	flapping.Go(func() {
+		for ; time.Since(start) < time.Second; links++ {
+			pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
+			if err := errors.Join(netlink.LinkAdd(pair), netlink.LinkDel(pair)); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		close(stop)
+	})
+	hints := 0
+	for more := true; more; {
+		select {
+		case <-w.changed:
+			hints++
+			if took := time.Since(start); hints == 1 && took > 10*readingPause {
+				t.Errorf("the first hint came after %v", took)
+			}
+		case <-stop:
+			more = false
+		}
+	}
+	flapping.Wait()
+	took := time.Since(start)
+	most := int(took/readingPause) + 2
+	t.Logf("%d links came and went, %d hints in %v", links, hints, took.Round(time.Millisecond))
+	if hints > most || links < 10 {
+		t.Errorf("%d hints for %d links in %v, want at most %d", hints, links, took, most)
 	}
 }
 
@@ -129,20 +174,28 @@ func TestWatchTellsOfWhatWasLost(t *testing.T) {
 	}
 }
 
-// A message that does not fit is none.
-func TestReceiveDropsWhatIsCut(t *testing.T) {
+// A message that does not fit does not count.
+func TestDrainDropsWhatIsCut(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	f, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	s, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent, func([]byte) bool { return true })
 	must(t, err)
-	defer f.Close()
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}))
-	if msg, err := receive(f, make([]byte, 8)); err != nil || msg != nil {
-		t.Errorf("%q, %v", msg, err)
-	}
-	if msg, err := receive(f, make([]byte, maxUevent)); err != nil || len(msg) <= 8 {
-		t.Errorf("one that fits: %q, %v", msg, err)
+	defer s.Close()
+	for _, c := range []struct {
+		buf  []byte
+		want bool
+	}{
+		{make([]byte, 8), false},
+		{make([]byte, maxUevent), true},
+	} {
+		s.buf = c.buf
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
+		must(t, netlink.LinkAdd(pair))
+		must(t, netlink.LinkDel(pair))
+		if news, err := s.drain(); err != nil || news != c.want {
+			t.Errorf("%d bytes: %v, %v; want %v", len(c.buf), news, err, c.want)
+		}
 	}
 }
 
@@ -168,9 +221,9 @@ func control(t *testing.T, f *os.File, do func(fd int)) {
 func TestWatchEndsWithAnySource(t *testing.T) {
 	w, err := newWatcher(subsystems)
 	must(t, err)
-	second, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
+	second, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent, w.countsUevent)
 	must(t, err)
-	w.sources = append(w.sources, source{second, w.countsUevent})
+	w.sources = append(w.sources, second)
 	run(t, w)
 	must(t, second.Close())
 	for end := time.After(limit); ; {

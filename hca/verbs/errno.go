@@ -23,7 +23,8 @@ type rule struct {
 	errnos   []syscall.Errno
 }
 
-// rules are searched from the first on. What none names was refused.
+// rules are searched from the first on. An errno that none names is [hca.Exhausted], or
+// else a refusal.
 //
 // Sources: the manual pages ibv_*(3) of rdma-core; drivers/infiniband/core
 // (uverbs_cmd.c, uverbs_main.c, addr.c, cache.c) and sw/rxe of Linux.
@@ -42,9 +43,6 @@ var rules = []rule{
 	// uverbs_main.c answers EIO once the device is disassociated; rxe ENODEV once its netdev is gone.
 	{"", hca.ErrIO, []syscall.Errno{syscall.EIO, syscall.ENODEV, syscall.ENXIO, syscall.ESHUTDOWN}},
 	{"", hca.ErrBusy, []syscall.Errno{syscall.EBUSY}},
-	{"", hca.ErrNoMemory, []syscall.Errno{
-		syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.EDQUOT, syscall.EAGAIN,
-	}},
 }
 
 // sentinelOf returns the sentinel of the contract that an errno of a verb
@@ -56,6 +54,9 @@ func sentinelOf(verb string, errno syscall.Errno) error {
 				return r.sentinel
 			}
 		}
+	}
+	if hca.Exhausted(errno) {
+		return hca.ErrNoMemory
 	}
 	return hca.ErrInvalid
 }

@@ -40,24 +40,17 @@ func sysfsError(verb, on string, err error) error {
 	return refused(verb, on, fmt.Errorf("%w: %w", hca.ErrInvalid, err))
 }
 
-// exhausted reports whether this machine or process has run out of something, such
-// as descriptors, so that an error says nothing of the device.
-func exhausted(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) && errors.Is(sentinelOf("", errno), hca.ErrNoMemory)
-}
-
 // verbsOf returns the verbs interface, such as uverbs0, of the device that has a
 // name now: libibverbs goes on to call a device what it was called when it was
 // listed first (same_sysfs_dev in libibverbs/init.c). Empty for none.
 func verbsOf(classDir, name string) (string, error) {
 	interfaces, err := os.ReadDir(classDir)
-	if exhausted(err) {
+	if hca.Exhausted(err) {
 		return "", sysfsError(verbOpen, name, err)
 	}
 	for _, i := range interfaces {
 		text, err := os.ReadFile(path.Join(classDir, i.Name(), "ibdev"))
-		if exhausted(err) {
+		if hca.Exhausted(err) {
 			return "", sysfsError(verbOpen, name, err)
 		}
 		if err == nil && strings.TrimSpace(string(text)) == name {
@@ -73,7 +66,7 @@ func readPKeys(device fs.FS, port uint8, n int) ([]hca.PKey, error) {
 	keys := make([]hca.PKey, n)
 	for i := range keys {
 		text, err := fs.ReadFile(device, fmt.Sprintf("ports/%d/pkeys/%d", port, i))
-		if exhausted(err) {
+		if hca.Exhausted(err) {
 			return nil, fmt.Errorf("%w: %w", hca.ErrNoMemory, err)
 		}
 		if err != nil {

@@ -18,7 +18,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/power"
 	"ipoibd/hca"
-	"ipoibd/hca/guard"
 )
 
 // stopLimit bounds an orderly end; what has not ended by then is left to the
@@ -48,7 +47,6 @@ type daemon struct {
 	control *control.Server
 	journal *journal.Journal
 	resting atomic.Bool // suspended by the operator
-	zombies guard.Zombies
 }
 
 // Run runs until ctx ends or the last interface has failed. It returns an error
@@ -102,7 +100,7 @@ func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*man
 	if err != nil {
 		return nil, err
 	}
-	dev, err := newManaged(c, b, interfaces, d.opts, d.journal, &d.zombies)
+	dev, err := newManaged(c, b, interfaces, d.opts, d.journal)
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}

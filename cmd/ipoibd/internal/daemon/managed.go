@@ -14,7 +14,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/guard"
 	"ipoibd/hca/soft/udp"
 	"ipoibd/qprecovery"
 )
@@ -49,7 +48,7 @@ type managed struct {
 }
 
 // newManaged opens the HCA for a moment, so that a mistake is told at once.
-func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal, zombies *guard.Zombies) (*managed, error) {
+func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opts Options, j *journal.Journal) (*managed, error) {
 	d := &managed{cfg: cfg, hca: b, slot: newSlot(b, opts.Log.With("device", cfg.Name))}
 	if opts.AllowFaults {
 		d.plans = &plans{}
@@ -57,7 +56,6 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 	d.Device = device.New(device.Config{
 		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
 		Coordinator: cfg.Coordinator, Users: users(interfaces), Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
-		Zombies: zombies,
 		Journal: j, Log: opts.Log,
 	})
 	return d, d.probe(interfaces)

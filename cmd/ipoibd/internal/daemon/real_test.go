@@ -204,7 +204,7 @@ func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) 
 	if err != nil {
 		return nil, err
 	}
-	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New(), nil)
+	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New())
 }
 
 // bubble runs a test in a bubble with a device that is open; nothing is open at the

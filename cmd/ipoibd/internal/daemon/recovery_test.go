@@ -41,7 +41,7 @@ func runManaged(t *testing.T, cfg config.Device, b backend) *managed {
 	before := use()
 	opts := options()
 	opts.AllowFaults = true
-	d, err := newManaged(cfg, b, []config.Interface{config.NewInterface()}, opts, journal.New(), nil)
+	d, err := newManaged(cfg, b, []config.Interface{config.NewInterface()}, opts, journal.New())
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup

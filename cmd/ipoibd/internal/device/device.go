@@ -36,7 +36,6 @@ type Config struct {
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
 	// AllowForeign takes another HCA for the one that went.
 	AllowForeign bool
-	Zombies      *guard.Zombies   // of all devices of this process; nil: of this one
 	Journal      *journal.Journal // nil: one that nobody reads
 	Log          *slog.Logger
 }
@@ -62,6 +61,8 @@ type Device struct {
 	shared atomic.Pointer[coordinator.Coordinator]
 	opens  atomic.Uint64
 
+	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
+
 	mu   sync.Mutex // guards subs
 	subs map[chan struct{}]struct{}
 }
@@ -69,9 +70,6 @@ type Device struct {
 // New returns a device that Run will open.
 func New(cfg Config) *Device {
 	cfg.Grace = cmp.Or(cfg.Grace, qprecovery.DefaultGrace)
-	if cfg.Zombies == nil {
-		cfg.Zombies = new(guard.Zombies)
-	}
 	if cfg.Journal == nil {
 		cfg.Journal = journal.New()
 	}

@@ -21,14 +21,14 @@ var errForeign = errors.New("it is another device")
 
 // openSession opens the HCA as a generation and asks for its ports.
 func (d *Device) openSession(ctx context.Context, gen uint32) (*Session, []hca.PortAttr, error) {
-	if err := d.cfg.Zombies.Room(); err != nil {
+	if err := d.zombies.Room(); err != nil {
 		return nil, nil, err
 	}
 	dev, err := d.cfg.Open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := newSession(guard.Wrap(dev, guard.Options{VerbTimeout: verbTimeout, Zombies: d.cfg.Zombies}), uint64(gen))
+	s := newSession(guard.Wrap(dev, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies}), uint64(gen))
 	ports, err := queryPorts(s)
 	if err != nil {
 		s.Fail(err) // in the error state, closing it cannot fail

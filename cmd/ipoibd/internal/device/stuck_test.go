@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,41 @@ import (
 	"ipoibd/hca/faults"
 	"ipoibd/hca/guard"
 )
+
+// An HCA whose instances all hang uses up its own bound alone: another HCA of the
+// process is reset as before (R28).
+func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck, other := newBench(t, nil), newBench(t, nil)
+		stuck.slot.forever = make(chan struct{})
+		for _, b := range []*bench{stuck, other} {
+			b.run()
+			defer b.stop()
+			b.healthy(time.Minute)
+		}
+		defer close(stuck.slot.forever)
+		for range guard.DefaultMaxZombies {
+			stuck.hangClosing()
+		}
+		if err := stuck.View().Err; !errors.Is(err, hca.ErrBusy) || !strings.Contains(err.Error(), stuck.cfg.Name) {
+			t.Errorf("the view of the device that hangs: %v", err)
+		}
+		if err := other.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		other.healthy(time.Minute)
+	})
+}
+
+// hangClosing has the device reset, and its instance hang in the driver.
+func (b *bench) hangClosing() {
+	b.t.Helper()
+	err := b.slot.faults.Inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
+	if err := errors.Join(err, b.Reset(context.Background())); err != nil {
+		b.t.Fatal(err)
+	}
+	time.Sleep(time.Minute)
+}
 
 // An HCA in which a verb of each instance hangs, whatever is reset, is opened only so
 // often as the process can bear; it serves again once a verb has returned.
@@ -28,11 +64,7 @@ func TestR19StuckInstancesAreBounded(t *testing.T) {
 			if b.View().Session == nil {
 				break
 			}
-			err := b.slot.faults.Inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
-			if err := errors.Join(err, b.Reset(context.Background())); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Minute)
+			b.hangClosing()
 		}
 		t.Logf("%d instances, %d goroutines more", b.Opens(), runtime.NumGoroutine()-start)
 		if b.Opens() != guard.DefaultMaxZombies || runtime.NumGoroutine()-start > 5*guard.DefaultMaxZombies {

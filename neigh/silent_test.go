@@ -110,7 +110,7 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	}
 }
 
-// TestFewAddressesOfASilentPeerAreAskedFor: the latest ones.
+// TestFewAddressesOfASilentPeerAreAskedFor: the latest ones, the last one first.
 func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxIPsUsed {
@@ -122,7 +122,7 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 		arp, _ := ipoib.ParseARP(a.(SendFabric).Msg[ipoib.HeaderLen:])
 		got = append(got, arp.TPA)
 	}
-	if want := "[10.8.0.12 10.8.0.13 10.8.0.14 10.8.0.15]"; fmt.Sprint(got) != want {
+	if want := "[10.8.0.15 10.8.0.14 10.8.0.13 10.8.0.12]"; fmt.Sprint(got) != want {
 		t.Errorf("asked for %v, want %v", got, want)
 	}
 }

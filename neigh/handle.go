@@ -186,7 +186,9 @@ func (t *Table) ahReady(ev AHReady) {
 }
 
 func (t *Table) ahFailed(ev AHFailed) {
-	delete(t.notices.asked, ev.ID)
+	if t.noticeFailed(ev.ID) {
+		return
+	}
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		return

@@ -143,19 +143,19 @@ func TestNoOneIsAskedForInNoName(t *testing.T) {
 func TestForgedStraysAreBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(of func(i int) endpoint) (n uint64) {
-		before := b.table.Stats().Strays
+		before := b.table.Stats().Notices
 		for i := range 10_000 { // in 10 s
 			b.ready(b.step(Stray{of(i).gid, of(i).qpn}))
 			b.now = b.now.Add(time.Millisecond)
 		}
-		return b.table.Stats().Strays - before
+		return b.table.Stats().Notices - before
 	}
 	if n := count(numbered); n > 11*maxNoticeRate || n < 10*maxNoticeRate {
-		t.Errorf("%d invented senders were told within 10 s, want %d a second", n, maxNoticeRate)
+		t.Errorf("%d invented senders got a notice within 10 s, want %d a second", n, maxNoticeRate)
 	}
 	b.advance(time.Second)
 	if n := count(func(int) endpoint { return peerB }); n != 4 { // after 0, 1, 3, 7 s
-		t.Errorf("one sender was told %d times within 10 s", n)
+		t.Errorf("one sender got %d notices within 10 s", n)
 	}
 }
 

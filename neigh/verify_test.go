@@ -172,9 +172,9 @@ func TestForgedStraysDoNotCrowdOutOthers(t *testing.T) {
 	b := attachedBench(t, Config{})
 	p := player{bench: b}
 	for i := range int(10*time.Minute/time.Second) * maxNoticeRate {
-		before := b.table.Stats().Strays
+		before := b.table.Stats().Notices
 		p.quickStep(Stray{numbered(i).gid, 9})
-		if b.table.Stats().Strays != before+1 {
+		if b.table.Stats().Notices != before+1 {
 			t.Fatalf("sender %d got no notice", i)
 		}
 		b.now = b.now.Add(time.Second/maxNoticeRate + time.Nanosecond)
@@ -200,5 +200,24 @@ func TestNoticesWaitForFewHandles(t *testing.T) {
 	if asked != maxAnswerAHs {
 		t.Errorf("%d handles asked for, want %d", asked, maxAnswerAHs)
 	}
+	if n := b.table.Stats().StraysLimited; n != 1000-maxAnswerAHs {
+		t.Errorf("%d strays refused, want %d", n, 1000-maxAnswerAHs)
+	}
 }
 
+// TestNoticesYieldToPeers: while as many handles of peers are under way, no notice
+// asks for another one.
+func TestNoticesYieldToPeers(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range maxAnswerAHs {
+		addr := netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})
+		b.meet(numbered(i), addr.String())
+		b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), addr))
+	}
+	if out := b.step(Stray{peerB.gid, peerB.qpn}); len(out) != 0 {
+		t.Errorf("actions %v", out)
+	}
+	if n := b.table.Stats().StraysLimited; n != 1 {
+		t.Errorf("%d strays refused, want 1", n)
+	}
+}

@@ -85,7 +85,7 @@ const (
 	// before it is asked for: longer than any round trip on a fabric.
 	silenceLimit = time.Second
 	// askPause is the pause after the first ask, doubled for each next one up to
-	// maxAskPause, which is what a flow in one direction costs.
+	// maxAskPause: a flow in one direction costs one question in that time.
 	askPause    = 2 * time.Second
 	maxAskPause = time.Minute
 	// noticePause is the pause after the first notice to a sender of stray

@@ -79,7 +79,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, no more than
+// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, at most
 // maxAskRate messages go out in any second, and each peer gets its turn.
 func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	const peers = 100
@@ -110,7 +110,7 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	}
 }
 
-// TestFewAddressesOfASilentPeerAreAskedFor: the latest ones, the last one first.
+// TestFewAddressesOfASilentPeerAreAskedFor: the latest claims, the last one first.
 func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxIPsUsed {
@@ -127,9 +127,9 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	}
 }
 
-// TestNoOneIsAskedForInNoName: a question without an address of the host would be
-// taken for duplicate address detection, by which the one asked may lose its own.
-func TestNoOneIsAskedForInNoName(t *testing.T) {
+// TestNoQuestionWithoutASource: a peer would take a question without an address of
+// the host for duplicate address detection, and might give its own address up.
+func TestNoQuestionWithoutASource(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.step(HostAddrs{})
 	b.snap.Unicast(b.macOf(numbered(0)))
@@ -180,8 +180,8 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is what reading the marks of 4,096 peers costs, all of which talk,
-// and which part of a processor that is.
+// BenchmarkLook is the cost of reading the marks of 4,096 peers that all talk, and
+// its share of a processor.
 func BenchmarkLook(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {

@@ -113,7 +113,7 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	return ask(d, verb{name: "query_port"}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 
-// WireBlocked implements [hca.WireReporter]; 0 where the backend is none.
+// WireBlocked implements [hca.WireReporter]; 0 where the backend does not.
 func (d *Device) WireBlocked() uint64 {
 	if r, ok := d.inner.(hca.WireReporter); ok {
 		return r.WireBlocked()
@@ -121,7 +121,7 @@ func (d *Device) WireBlocked() uint64 {
 	return 0
 }
 
-// Strays implements [hca.StrayReporter]; none where the backend is no reporter.
+// Strays implements [hca.StrayReporter]; none where the backend does not.
 func (d *Device) Strays() hca.Stray {
 	if r, ok := d.inner.(hca.StrayReporter); ok {
 		return r.Strays()

@@ -42,7 +42,7 @@ func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
 // nobody waits for hardware any more. Only the first call counts.
 func (s *Session) Fail(cause error) { s.guard.Fail(cause) }
 
-// WireBlocked implements [hca.WireReporter]; 0 for a backend that is none.
+// WireBlocked implements [hca.WireReporter]; 0 for a backend that does not.
 func (s *Session) WireBlocked() uint64 { return s.guard.WireBlocked() }
 
 // Strays implements [hca.StrayReporter]; none for a backend that is no reporter.

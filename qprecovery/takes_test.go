@@ -10,7 +10,7 @@ import (
 )
 
 // The operator learns of each order whether it is taken up: exactly those that are not
-// are absorbed.
+// An interface takes an order unless it absorbs it, whatever happened before.
 func TestR29InterfaceTakesOrders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWatcher()
@@ -27,7 +27,7 @@ func TestR29InterfaceTakesOrders(t *testing.T) {
 	})
 }
 
-// The same of a device, in each of its states.
+// A device takes an order unless it absorbs it, in each of its states.
 func TestR29DeviceTakesOrders(t *testing.T) {
 	id := Identity{NodeGUID: hca.GUID{1}}
 	for s := range numDeviceState {

@@ -95,23 +95,24 @@ func (l *Ladder) begin(now, since time.Time, why Reason) {
 // apply looks a cause from outside up in the table: it is followed at once, kept
 // until the operation under way has ended, or absorbed.
 func (l *Ladder) apply(now time.Time, on cause, why Reason) {
-	switch r := transitions[l.state][on]; {
+	switch r := l.follows(on); {
 	case r == nil:
 		l.history.counts.Absorbed++
 	case l.state.operating():
-		l.keep(r.to, why)
+		l.next = pending{true, r.to, why}
 	default:
 		l.enter(now, r.to, why)
 	}
 }
 
-// keep remembers the highest of what is to be entered after the operation.
-func (l *Ladder) keep(to State, why Reason) {
-	if l.next.set && to <= l.next.to {
-		l.history.counts.Absorbed++
-		return
+// follows returns the transition that a cause from outside makes, at once or after the
+// operation under way, for which only the highest is kept; nil: the cause is absorbed.
+func (l *Ladder) follows(on cause) *row {
+	r := transitions[l.state][on]
+	if r != nil && l.state.operating() && l.next.set && r.to <= l.next.to {
+		return nil
 	}
-	l.next = pending{true, to, why}
+	return r
 }
 
 // result ends the operation under way: to where its result leads, or higher if

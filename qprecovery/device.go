@@ -235,6 +235,15 @@ func (d *DeviceLadder) returned(now time.Time, id Identity) {
 	}
 }
 
+// Takes reports whether an [Order] or a [Recover] would change anything now; if not,
+// the recovery under way does as much already, or there is nothing to recover.
+func (d *DeviceLadder) Takes(ev DeviceEvent) bool {
+	if o, ok := ev.(Order); ok && (o.Rung != RungDevice || d.state == DeviceHealthy) {
+		return o.Rung == RungDevice
+	}
+	return d.state == DeviceWaiting || deviceTransitions[d.state][deviceCauseRecover] != nil
+}
+
 // order resets the device, or hastens what is under way.
 func (d *DeviceLadder) order(now time.Time, ev Order) {
 	switch {

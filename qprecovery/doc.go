@@ -26,7 +26,7 @@
 // The operator may order reset_qp, rebuild_cq and reset_device.
 //
 // A suspicion is a failed work request, an error event of the QP, or a flush on a
-// QP that nobody moved. The QP is queried first. Found in RTS it serves, and that is
+// QP that was not moved. The QP is queried first. Found in RTS it serves, and that is
 // counted; more often than its budget it leads to reset_qp. The first four rungs are
 // the interface's ([Ladder]), the others the device's ([DeviceLadder]), one for all
 // interfaces of a device. The two speak by

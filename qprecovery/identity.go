@@ -11,7 +11,7 @@ type Identity struct {
 	NodeGUID     hca.GUID
 	PortGUID     hca.GUID // of the port that is used
 	SysImageGUID hca.GUID
-	PCIAddr      string // "" where there is none, and of a software device
+	PCIAddr      string // "" for a software device, or one without a PCI address
 	Parent       string // netdev of a software device; "" of hardware
 	Index        uint32 // the kernel's device index, which tells instances apart; 0: not known
 	Name         string // may change, says nothing

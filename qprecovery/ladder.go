@@ -192,6 +192,10 @@ var orders = map[Rung]cause{
 	RungResetQP: causeOrderQP, RungRebuildCQ: causeOrderCQ, RungDevice: causeDevice,
 }
 
+// Takes reports whether an order would change anything now; if not, the recovery under
+// way does as much already, or there is nothing to recover.
+func (l *Ladder) Takes(ev Order) bool { return l.follows(orders[ev.Rung]) != nil }
+
 func (l *Ladder) order(now time.Time, ev Order) {
 	if on, ok := orders[ev.Rung]; ok {
 		l.begin(now, now, ReasonOperator)

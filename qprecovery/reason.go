@@ -8,7 +8,7 @@ type Reason uint8
 const (
 	ReasonNone Reason = iota
 	// Of a fault.
-	ReasonFlushWithoutCause // flushed, and found in ERR, where nobody moved it
+	ReasonFlushWithoutCause // flushed, and found in ERR, although it was not moved there
 	ReasonRequestError      // a work request failed
 	ReasonQPError           // the QP reported an error
 	ReasonCQError           // the CQ is in error

@@ -29,7 +29,7 @@ const (
 
 // Watch returns a channel that has a value whenever a device may have come, gone
 // or changed since the last receive, and one at the start. It is closed when ctx
-// has ended, or the kernel cannot be heard any more. On an error nothing is told:
+// has ended, or the kernel cannot be heard any more. On an error there are no hints:
 // [ErrUserNamespace] where the kernel sends no events.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := checkEvents(); err != nil {

@@ -153,6 +153,51 @@ func TestHintsAreCoalesced(t *testing.T) {
 	}
 }
 
+// A flood of forged events causes at most the hints of a full queue, 20 a second, and
+// hides no event of the kernel.
+func TestForgedFloodHidesNothing(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	w, err := newWatcher([]string{"net", "infiniband_verbs"})
+	must(t, err)
+	run(t, w)
+	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	must(t, err)
+	defer unix.Close(forger)
+	var sent int
+	done := make(chan struct{})
+	start := time.Now()
+	go func() {
+		defer close(done)
+		for ; time.Since(start) < time.Second; sent++ {
+			_ = unix.Sendto(forger, removal, unix.MSG_DONTWAIT, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groupUevent})
+			if sent%200 == 0 { // at most 20,000 a second
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+	}()
+	hints := 0
+	for flooding := true; flooding; {
+		select {
+		case <-w.changed:
+			hints++
+		case <-done:
+			flooding = false
+		}
+	}
+	took := time.Since(start)
+	most := int(took/readingPause) + 2
+	t.Logf("%d forged events in %v: %d hints", sent, took.Round(time.Millisecond), hints)
+	if hints > most || sent < 1000 {
+		t.Errorf("%d hints for %d forged events in %v, want at most %d", hints, sent, took, most)
+	}
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}))
+	if !hinted(t, w.changed, limit) {
+		t.Error("an event of the kernel was not heard after the flood")
+	}
+}
+
 // What was lost because nobody read may have been of any class.
 func TestWatchTellsOfWhatWasLost(t *testing.T) {
 	if nstest.Enter(t) {

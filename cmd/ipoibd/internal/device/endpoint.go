@@ -247,7 +247,7 @@ func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 // activate walks the queue pair from RESET to RTS.
 func (e *Endpoint) activate() error {
 	if e.QP == nil {
-		return fmt.Errorf("bring queue pair to INIT: there is none: %w", hca.ErrInvalid)
+		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
 	return activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast.QKey)
 }
@@ -271,7 +271,7 @@ func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 // modify changes the state of the queue pair.
 func (e *Endpoint) modify(to hca.QPState) error {
 	if e.QP == nil {
-		return fmt.Errorf("bring queue pair to %s: there is none: %w", to, hca.ErrInvalid)
+		return fmt.Errorf("move queue pair to %s: it does not exist: %w", to, hca.ErrInvalid)
 	}
 	if err := e.QP.Modify(hca.QPAttr{State: to}, hca.AttrState); err != nil {
 		return fmt.Errorf("bring queue pair to %s: %w", to, err)

@@ -55,11 +55,10 @@ func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early err
 			o.try()
 			done <- early
 		default:
-			absorbed := o.ladder.Counts().Absorbed
-			state := o.ladder.State()
+			taken, state := o.ladder.Takes(ev), o.ladder.State()
 			o.step(ev)
 			switch {
-			case o.ladder.Counts().Absorbed == absorbed:
+			case taken:
 				done <- nil
 			case state == qprecovery.DeviceHealthy:
 				done <- ErrOpen

@@ -41,6 +41,7 @@ type ladder interface {
 	Step(now time.Time, ev qprecovery.Event, out []qprecovery.Action) []qprecovery.Action
 	NextDeadline() (at time.Time, ok bool)
 	NextGen() uint32
+	Takes(ev qprecovery.Order) bool
 	State() qprecovery.State
 	Reason() qprecovery.Reason
 	History() []qprecovery.Record
@@ -359,9 +360,10 @@ func (f *Iface) order(rung qprecovery.Rung) error {
 	if f.fab.att == nil {
 		return ErrNothing
 	}
-	absorbed := f.rec.ladder.Counts().Absorbed
-	f.heal(qprecovery.Order{Rung: rung})
-	if f.rec.ladder.Counts().Absorbed > absorbed {
+	order := qprecovery.Order{Rung: rung}
+	taken := f.rec.ladder.Takes(order)
+	f.heal(order)
+	if !taken {
 		return ErrUnderWay
 	}
 	return nil

@@ -26,20 +26,20 @@
 // to [OwnedError]; where it cannot be written, or where another user could have
 // written it, the PID is unknown.
 //
-// # Whom it belongs to
+// # Ownership
 //
-// The interface gets an owner and a group at its creation, and at each adoption
-// again: the effective ones of the process. Without them the kernel would let any
-// user attach who may open /dev/net/tun, which most systems allow everyone. With
-// them, a process may attach that has CAP_NET_ADMIN in the user namespace of the
-// interface's network namespace, or that has both this user and this group
-// (tun_not_capable, drivers/net/tun.c). They stay when the process ends.
+// [Open] makes the effective user and group of the process the owner and the group
+// of the interface, also when it adopts one. They stay when the process ends. An
+// interface without them is open to every user who may open /dev/net/tun, and on
+// most systems all users may. With them, the kernel lets a process attach only if it
+// has CAP_NET_ADMIN in the user namespace of the interface's network namespace, or
+// both this user and this group (tun_not_capable, drivers/net/tun.c).
 //
-// A process with CAP_NET_ADMIN still may: it can attach a queue, and change what
-// belongs to the device and not to a queue. [TAP.Inspect] restores the MAC, the
-// carrier, the header length, the persistence and the owner, reports foreign
-// queues, and once such a queue is gone sets the rest again (offloads, byte order).
-// The MAC is the one that the interface had when it was opened.
+// Such a process can attach a queue, and change the properties of the device.
+// [TAP.Inspect] restores the MAC, the carrier, the header length, the persistence
+// and the owner, and counts the foreign queues. It also sets again what the kernel
+// does not report (offloads, byte order), as long as there is a foreign queue and
+// once after that. The MAC is the one that the interface had when it was opened.
 //
 // # How the TAP is attached
 //

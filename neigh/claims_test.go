@@ -160,3 +160,21 @@ func TestRedirectNamesOneTarget(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkInventedPeers is the cost of one peer that asks for the host and gets its
+// answer, at 2,000 a second, once the table is full of such peers.
+func BenchmarkInventedPeers(b *testing.B) {
+	bench := attachedBench(b, Config{})
+	p := player{bench: bench}
+	p.flood(2 * DefaultMaxHeard)
+	i, epoch := 0, bench.snap.Epoch()
+	for b.Loop() {
+		e := numbered(i)
+		p.quickStep(fabricARP(e, ipoib.ARPRequest, ipB, ipA, false))
+		p.quickStep(hostARP(ownMAC, p.macOf(e), ipoib.ARPReply, ipA, ipB))
+		bench.now = bench.now.Add(500 * time.Microsecond)
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*2000/1e7, "%core@2000/s")
+	b.ReportMetric(float64(bench.snap.Epoch()-epoch)/float64(b.N)*2000, "snapshots/s")
+}

@@ -41,7 +41,7 @@ const (
 	maxNoticeIPs = maxIPsUsed
 	// maxNoticeRate bounds the senders of stray datagrams that are answered per
 	// second. Anyone can forge such datagrams, so the answers must stay few: with
-	// maxNoticeIPs they are 256 short messages a second at most, whoever forges.
+	// maxNoticeIPs they are 256 short messages a second at most.
 	maxNoticeRate = 16
 	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered: all
 	// that maxNoticeRate admits until the pauses of the first start over.

@@ -263,6 +263,7 @@ func TestRestartWhileMulticastIsLost(t *testing.T) {
 	eventually(t, startLimit, "the restarted host sends a notice", func() bool {
 		return b.book().of("neigh_stray_notices") > 0
 	})
+	time.Sleep(time.Until(b.daemon.logTime("device open").Add(3600 * time.Millisecond))) // four announcements are lost
 	flood("on")
 	t.Logf("reached %v after the return of multicast (goal: 2 s)", a.waitReaches(b))
 	talk.end(100)

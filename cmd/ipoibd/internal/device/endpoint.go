@@ -47,6 +47,7 @@ type Endpoint struct {
 	broadcast, self hca.AH
 
 	domain, handles, cqs, qp closers
+	proof                    closers // what a proof could not release yet
 }
 
 // closers undo what was done, in order of creation.
@@ -322,5 +323,5 @@ func (e *Endpoint) takeDown() error {
 			err = nil
 		}
 	}
-	return errors.Join(err, e.handles.close(), e.Stop(qprecovery.RungRebuildCQ), e.domain.close())
+	return errors.Join(err, e.proof.close(), e.handles.close(), e.Stop(qprecovery.RungRebuildCQ), e.domain.close())
 }

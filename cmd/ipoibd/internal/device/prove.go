@@ -35,13 +35,13 @@ type proof struct {
 // Prove reports whether the device has frozen: whether probes through a fresh queue
 // pair and CQ all stay unanswered, although the port is active and the wire was not
 // full meanwhile (R8). An error is that of the first verb that failed. The endpoint's
-// own queue pair is left alone. It blocks as verbs do, and for proofLimit for each
-// probe that is not answered.
+// own queue pair is left alone. What the device keeps busy is released with the
+// endpoint. Prove blocks as verbs do, and for proofLimit for each probe that is not
+// answered.
 func (e *Endpoint) Prove() (frozen bool, err error) {
 	p := &proof{ep: e}
-	var undo closers
-	defer func() { err = errors.Join(err, undo.close()) }()
-	if err := p.build(&undo); err != nil {
+	defer func() { err = errors.Join(err, e.proof.close()) }()
+	if err := p.build(); err != nil {
 		return false, fmt.Errorf("make a queue pair to prove a freeze: %w", err)
 	}
 	blocked := e.session.WireBlocked()
@@ -55,21 +55,21 @@ func (e *Endpoint) Prove() (frozen bool, err error) {
 	return err == nil && port.State == hca.PortActive && e.session.WireBlocked() == blocked, err
 }
 
-func (p *proof) build(undo *closers) (err error) {
+func (p *proof) build() (err error) {
 	e := p.ep
 	if p.mr, err = e.pd.AllocMR(proofProbes*(hca.GRHLen+proofBytes), hca.AccessLocalWrite); err != nil {
 		return err
 	}
-	undo.add(p.mr.Close)
+	e.proof.add(p.mr.Close)
 	if p.cq, err = e.session.CreateCQ(hca.CQSpec{Entries: 2 * proofProbes}); err != nil {
 		return err
 	}
-	undo.add(p.cq.Close)
+	e.proof.add(p.cq.Close)
 	spec := hca.QPSpec{SendWRs: proofProbes, RecvWRs: proofProbes, SendSGEs: 1, RecvSGEs: 1}
 	if p.qp, err = e.pd.CreateQP(spec, p.cq, p.cq); err != nil {
 		return err
 	}
-	undo.add(p.qp.Close)
+	e.proof.add(p.qp.Close)
 	// The top bit is that of controlled Q_Keys (IBA 10.2.5), which are refused.
 	p.to = hca.UDDest{AH: e.self, QPN: p.qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
 	if err := activate(p.qp, e.Spec.Plan, p.to.QKey); err != nil {

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 )
 
@@ -68,6 +70,26 @@ func TestR08ProveFails(t *testing.T) {
 	if frozen, err := e.Prove(); frozen || err == nil || !slices.Equal(rec.closed, []string{"CQ", "MR"}) {
 		t.Errorf("frozen %v, %v; closed %v", frozen, err, rec.closed)
 	}
+}
+
+// A proof whose queue pair is stuck in the device cannot release its CQ at once. The
+// endpoint does when it is closed, so the device can be closed as well (R10).
+func TestR08ProofThatIsStuckLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, rec, faulty := openRecorded(t)
+		if err := faulty.Inject(faults.Fault{Kind: faults.VerbHangs, Verb: "destroy_qp"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Prove(); !errors.Is(err, guard.ErrStuck) {
+			t.Errorf("prove: %v", err)
+		}
+		err := errors.Join(e.Close(), e.session.Close())
+		faulty.Release()
+		synctest.Wait()
+		if !slices.Contains(rec.closed, "device") {
+			t.Errorf("the device is not closed (%v), only %v", err, rec.closed)
+		}
+	})
 }
 
 // A device that does not answer is noticed although no interface is up: within the two

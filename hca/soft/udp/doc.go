@@ -30,7 +30,11 @@
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
 // A datagram to an address of this host does not arrive: it would come in over
-// the loopback, to which the sockets are not bound.
+// the loopback, to which the sockets are not bound. Multicast and broadcast datagrams
+// that other sockets of this host send through the netdev would arrive, from any
+// address of the host: a filter refuses what the kernel loops back (PACKET_LOOPBACK),
+// and "socket_drops" counts it. Those of other network namespaces of the machine come
+// over a bridge or a veth pair as from the wire, and are received.
 //
 // # Batches, blocking and memory
 //

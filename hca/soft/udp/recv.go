@@ -137,7 +137,7 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_too_long", Value: c.tooLong.Load()},
 		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not tell addresses
 		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
-		{Name: "rcvbuf_overflow", Value: r.overflow()},     // dropped by the kernel: buffer full, bad UDP checksum
+		{Name: "socket_drops", Value: r.overflow()},        // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
 }
 

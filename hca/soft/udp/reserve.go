@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 
@@ -86,7 +87,7 @@ func (s *socket) lend() (*socket, error) {
 			return
 		}
 		dropped, _ = socketDrops(fd)
-		if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err == nil {
+		if err = refuseLooped(int(fd)); err == nil {
 			lent, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		}
 	})
@@ -118,7 +119,27 @@ func empty(fd int) error {
 
 // refuseAll has the kernel drop every datagram that arrives at a socket.
 func refuseAll(fd int) error {
-	refuse := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
-	prog := &unix.SockFprog{Len: 1, Filter: &refuse[0]}
+	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
+}
+
+// refuseLooped has the kernel drop the multicast and broadcast datagrams that it
+// loops back to this host, and accept all others. The daemon's own are not looped,
+// so these are of other processes, which can send them from any address of the host.
+func refuseLooped(fd int) error {
+	const (
+		packetType     = 0xfffff000 + 4 // SKF_AD_OFF + SKF_AD_PKTTYPE of linux/filter.h
+		packetLoopback = 5              // PACKET_LOOPBACK of linux/if_packet.h
+	)
+	return setFilter(fd, []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
+	})
+}
+
+// setFilter attaches a classic BPF program, in the place of the last one.
+func setFilter(fd int, filter []unix.SockFilter) error {
+	prog := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog))
 }

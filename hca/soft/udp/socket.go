@@ -77,9 +77,12 @@ func openReceiver(index, buffer int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := bind(fd, ipv6, Port); err != nil {
+	if err = refuseLooped(fd); err == nil {
+		err = bindError(bind(fd, ipv6, Port))
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		return nil, bindError(err)
+		return nil, err
 	}
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
 	return own(fd, ipv6)

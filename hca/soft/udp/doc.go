@@ -6,13 +6,14 @@
 // Two sockets, both bound to the netdev by its index, so that several devices
 // in one network namespace coexist. One receives on port 4791 (RoCEv2). One
 // sends from a port in 0xC000-0xFFFF that the MAC selects, the next one when it
-// is taken; it receives nothing, by a filter. Both are AF_INET6 sockets that
+// is taken, and one that the kernel selects when other processes have them all; it
+// receives nothing, by a filter. Both are AF_INET6 sockets that
 // carry IPv4 as well, so one queue, one wait and one source port serve the two
 // families; where the kernel was started without IPv6 they are AF_INET ones.
 //
-// A [Reserve] keeps the receiving socket bound after its transport is closed, until
-// the next one is opened. It sets neither SO_REUSEADDR nor SO_REUSEPORT, so the
-// kernel refuses every other socket on the port that is bound to the same netdev or
+// A [Reserve] keeps both sockets bound after their transport is closed, until
+// the next one is opened. They have neither SO_REUSEADDR nor SO_REUSEPORT, so the
+// kernel refuses every other socket on their ports that is bound to the same netdev or
 // to none, whatever its address, options and user; sockets that are bound to another
 // netdev get no datagram of this one. A netdev that was deleted and made again has
 // another index: until the new socket is bound, a process may bind one to the new

@@ -13,8 +13,8 @@ import (
 // Config says where to open a transport.
 type Config struct {
 	Netdev string // of the calling thread's network namespace
-	// Reserve keeps the port bound after the transport is closed; nil: the port is
-	// free then.
+	// Reserve keeps the ports bound after the transport is closed; nil: they are free
+	// then.
 	Reserve *Reserve
 	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
 	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
@@ -22,7 +22,6 @@ type Config struct {
 
 // Transport is a [wire.Transport] on a netdev.
 type Transport struct {
-	srcPort uint16
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
@@ -51,26 +50,22 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	now := t.watch.State()
-	receiver := openReceiver
-	if cfg.Reserve != nil {
-		receiver = cfg.Reserve.take
+	reserve := cfg.Reserve
+	if reserve == nil {
+		reserve = new(Reserve)
+		defer reserve.Close()
 	}
-	recv, err := receiver(now.Index, cfg.RecvBuf)
+	recv, send, err := reserve.take(&cfg, &now)
 	if err != nil {
 		return err
 	}
-	t.rx = newReceiver(recv, cfg.Reserve)
-	send, port, err := openSender(now.Index, cfg.SendBuf, sourceFor(now.MAC))
-	if err != nil {
-		return err
-	}
-	t.tx, t.srcPort = newSender(send, now.Index, t.watch), port
+	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	t.groups, err = newMemberships(now.Index)
 	return err
 }
 
 // SrcPort implements wire.Transport.
-func (t *Transport) SrcPort() uint16 { return t.srcPort }
+func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 
 // Send implements wire.Transport. After the netdev is gone it returns
 // hca.ErrIO.

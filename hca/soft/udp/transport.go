@@ -1,10 +1,14 @@
 package udp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/wire"
@@ -17,11 +21,12 @@ type Config struct {
 	// then.
 	Reserve *Reserve
 	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
+	SendBuf int // send buffer of the socket, bytes; 512 MiB when zero
 }
 
 // Transport is a [wire.Transport] on a netdev.
 type Transport struct {
+	sendBuf int // asked for, bytes
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
@@ -59,6 +64,7 @@ func (t *Transport) open(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	t.groups, err = newMemberships(now.Index)
 	return err
@@ -79,6 +85,16 @@ func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWr
 // error is the same.
 func (t *Transport) Blocked() uint64 {
 	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
+}
+
+// SendBuf returns the size of the send buffer in bytes, and the size that was asked
+// for. The system limits it for a process without CAP_NET_ADMIN in the initial user
+// namespace.
+func (t *Transport) SendBuf() (size, asked int, err error) {
+	cerr := t.tx.sock.raw.Control(func(fd uintptr) {
+		size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	})
+	return size / 2, t.sendBuf, errors.Join(cerr, os.NewSyscallError("getsockopt SO_SNDBUF", err)) // the kernel doubles it
 }
 
 // Recv implements wire.Transport. After the netdev is gone it blocks until

@@ -100,16 +100,21 @@ func portInodes(table string, port uint16) (inodes []string) {
 	return inodes
 }
 
-// socketHolders names the processes with a descriptor of one of the sockets.
+// socketHolders names the processes with a descriptor of one of the sockets. This
+// process is named only where no other one is: it may have the port on another netdev.
 func socketHolders(proc string, sockets map[string]bool) (names []string) {
 	if len(sockets) == 0 {
 		return nil
 	}
+	own, _ := os.Readlink(filepath.Join(proc, "self"))
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	for _, dir := range dirs {
-		if holdsAny(dir, sockets) {
+		if filepath.Base(dir) != own && holdsAny(dir, sockets) {
 			names = append(names, processName(dir))
 		}
+	}
+	if dir := filepath.Join(proc, own); len(names) == 0 && own != "" && holdsAny(dir, sockets) {
+		names = append(names, processName(dir))
 	}
 	return names
 }

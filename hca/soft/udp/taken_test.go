@@ -79,6 +79,21 @@ func TestPortHolders(t *testing.T) {
 	if e := takenIn(proc); e == nil || !slices.Equal(e.Holders, want) {
 		t.Errorf("taken: %v", e)
 	}
+	process(90, "this process", "socket:[33421]")
+	if err := os.Symlink("90", filepath.Join(proc, "self")); err != nil {
+		t.Fatal(err)
+	}
+	if got := portHolders(proc, Port); !slices.Equal(got, want) {
+		t.Errorf("holders %q with this process, want %q", got, want)
+	}
+	for _, pid := range []string{"34", "56"} {
+		if err := os.RemoveAll(filepath.Join(proc, pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := portHolders(proc, Port), []string{"this process (pid 90)"}; !slices.Equal(got, want) {
+		t.Errorf("holders %q without others, want %q", got, want)
+	}
 	write("thread-self/net/udp", "")
 	write("thread-self/net/udp6", strings.ReplaceAll(udp6Table, "12B7", "12B8"))
 	if e := takenIn(proc); e != nil {

@@ -30,12 +30,16 @@
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
-// A datagram to an address of this host does not arrive: it would come in over
-// the loopback, to which the sockets are not bound. Multicast and broadcast datagrams
-// that other sockets of this host send through the netdev would arrive, from any
-// address of the host: a filter refuses what the kernel loops back (PACKET_LOOPBACK),
-// and "socket_drops" counts it. Those of other network namespaces of the machine come
-// over a bridge or a veth pair as from the wire, and are received.
+// # What other sockets of this host send
+//
+// A datagram to an IPv4 address of this host does not arrive: it comes in over the
+// loopback, to which the sockets are not bound. One to an IPv6 address comes in over
+// the loopback as well, but the kernel gives it to sockets that are bound to the netdev
+// with the address. And it loops back multicast and broadcast that other sockets send
+// through the netdev. All of these may be sent by any user and from any address of the
+// host. A filter refuses them, and "socket_drops" counts them. Datagrams of other
+// network namespaces of the machine come over a bridge or a veth pair as from the
+// wire, and are received.
 //
 // # Batches, blocking and memory
 //

@@ -147,17 +147,24 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// refuseLooped has the kernel drop the multicast and broadcast datagrams that it
-// loops back to this host, and accept all others. The daemon's own are not looped,
-// so these are of other processes, which can send them from any address of the host.
+// refuseLooped has the kernel drop datagrams that come from this host, and accept
+// all others: multicast and broadcast that it loops back, and IPv6 unicast over the
+// loopback, which it counts as received by the netdev that has the address. The
+// daemon sends neither, so they are of other processes, which can send them from any
+// address of the host.
 func refuseLooped(fd int) error {
 	const (
-		packetType     = 0xfffff000 + 4 // SKF_AD_OFF + SKF_AD_PKTTYPE of linux/filter.h
-		packetLoopback = 5              // PACKET_LOOPBACK of linux/if_packet.h
+		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
+		packetType     = ancillary + 4 // SKF_AD_PKTTYPE
+		netdevIndex    = ancillary + 8 // SKF_AD_IFINDEX
+		packetLoopback = 5             // PACKET_LOOPBACK of linux/if_packet.h
+		loopbackIndex  = 1             // LOOPBACK_IFINDEX of net/flow.h, in each namespace
 	)
 	return setFilter(fd, []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
 	})

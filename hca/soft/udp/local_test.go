@@ -1,6 +1,7 @@
 package udp_test
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -11,10 +12,10 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Multicast that another socket of this host sends is not received, whatever
-// address of the host it comes from: the kernel drops and counts it. The other hosts
-// of the group receive it, and this host receives theirs.
-func TestLoopedMulticastIsRefused(t *testing.T) {
+// Datagrams that another socket of this host sends are not received, whatever address
+// of the host they come from: the kernel drops and counts them. The other hosts
+// of a group receive them, and this host receives theirs.
+func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -31,56 +32,51 @@ func TestLoopedMulticastIsRefused(t *testing.T) {
 			if tt.reserve != nil {
 				t.Cleanup(func() { _ = tt.reserve.Close() })
 			}
-			for _, x := range []struct{ src, group netip.Addr }{
+			for _, x := range []struct{ src, dst netip.Addr }{
 				{netip.MustParseAddr("172.17.0.1"), group4},
 				{a.IPv4, group4},
 				{netip.MustParseAddr("fd17::1"), group6},
 				{a.IPv6, group6},
+				{netip.MustParseAddr("fd17::1"), a.IPv6},
+				{a.IPv6, a.IPv6},
 			} {
-				if err := join(x.group, a, b); err != nil {
-					t.Fatal(err)
+				if x.dst.IsMulticast() {
+					if err := errors.Join(a.Join(x.dst), b.Join(x.dst)); err != nil {
+						t.Fatal(err)
+					}
 				}
 				before := counterOf(t, a, "socket_drops")
-				nsA.Do(func() { sendLooped(t, x.src, x.group) })
-				if got := recvOne(t, b); got.Src.WithZone("") != x.src {
-					t.Errorf("host b received a packet of %s, want one of %s", got.Src, x.src)
+				nsA.Do(func() { sendLocally(t, x.src, x.dst) })
+				if x.dst.IsMulticast() {
+					if got := recvOne(t, b); got.Src != x.src {
+						t.Errorf("host b received a packet of %s, want one of %s", got.Src, x.src)
+					}
 				}
 				src := b.IPv4
-				if !x.group.Is4() {
+				if !x.dst.Is4() {
 					src = b.IPv6
 				}
-				sendOne(t, b, wire.Packet{Src: src, Dst: x.group, Vec: [][]byte{[]byte("from b")}})
+				sendOne(t, b, wire.Packet{Src: src, Dst: x.dst, Vec: [][]byte{[]byte("from b")}})
 				if got := recvOne(t, a); string(got.Data) != "from b" {
 					t.Errorf("received %q from this host's own %s", got.Data, got.Src)
 				}
 				if n := counterOf(t, a, "socket_drops") - before; n != 1 {
-					t.Errorf("%d datagrams from %s were refused, want 1", n, x.src)
+					t.Errorf("%d datagrams from %s to %s were refused, want 1", n, x.src, x.dst)
 				}
 			}
 		})
 	}
 }
 
-func join(group netip.Addr, hosts ...interface{ Join(netip.Addr) error }) error {
-	for _, h := range hosts {
-		if err := h.Join(group); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sendLooped sends a datagram from an ordinary socket, through the underlay.
-func sendLooped(t *testing.T, src, group netip.Addr) {
+// sendLocally sends a datagram from an ordinary socket, through the underlay.
+func sendLocally(t *testing.T, src, dst netip.Addr) {
 	t.Helper()
 	l := index(t, nstest.Dev)
 	family := unix.AF_INET6
-	var from, to unix.Sockaddr = &unix.SockaddrInet6{Addr: src.As16()}, &unix.SockaddrInet6{Port: udp.Port, Addr: group.As16(), ZoneId: uint32(l)}
+	var from, to unix.Sockaddr = &unix.SockaddrInet6{Addr: src.As16()}, &unix.SockaddrInet6{Port: udp.Port, Addr: dst.As16(), ZoneId: uint32(l)}
 	if src.Is4() {
 		family = unix.AF_INET
-		from, to = &unix.SockaddrInet4{Addr: src.As4()}, &unix.SockaddrInet4{Port: udp.Port, Addr: group.As4()}
-	} else if src.IsLinkLocalUnicast() {
-		from.(*unix.SockaddrInet6).ZoneId = uint32(l)
+		from, to = &unix.SockaddrInet4{Addr: src.As4()}, &unix.SockaddrInet4{Port: udp.Port, Addr: dst.As4()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -95,7 +91,7 @@ func sendLooped(t *testing.T, src, group netip.Addr) {
 		err = unix.Sendto(fd, []byte("from a"), 0, to)
 	}
 	if err != nil {
-		t.Fatalf("send from %s to %s: %v", src, group, err)
+		t.Fatalf("send from %s to %s: %v", src, dst, err)
 	}
 }
 

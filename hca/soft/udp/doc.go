@@ -60,7 +60,7 @@
 // this host sends to them, without a guess at which of them are alive. Peers behind a
 // gateway that does not answer count as one neighbour. No memory is taken before it is
 // needed. Two things narrow this. A process without CAP_NET_ADMIN in the initial user
-// namespace gets net.core.wmem_max at most, which a neighbour or two fill:
+// namespace gets net.core.wmem_max at most, which by default a neighbour or two fill:
 // [Transport.SendBuf] shows it, and the daemon warns. And an administrator may have
 // raised the kernel's limits, so that more than some 5000 neighbours can wait. Sends
 // that then find the buffer full are bounded by package soft: after a few milliseconds

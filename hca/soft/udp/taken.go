@@ -46,7 +46,7 @@ func bindError(err error) error {
 }
 
 func takenBy(proc string) *PortTakenError {
-	e := &PortTakenError{Port: Port, Holders: portHolders(proc, Port)}
+	e := &PortTakenError{Port: Port, Holders: portHolders(proc)}
 	if _, err := os.Stat("/sys/module/rdma_rxe"); err == nil {
 		e.Kernel = "rdma_rxe"
 	}
@@ -64,10 +64,10 @@ func takenIn(proc string) *PortTakenError {
 	return takenBy(proc)
 }
 
-// portHolders names the processes that have a UDP socket on a local port of
+// portHolders names the processes that have a UDP socket on port 4791 of
 // the calling thread's network namespace, as far as they may be looked at.
-func portHolders(proc string, port uint16) []string {
-	return socketHolders(proc, sockets(proc, port))
+func portHolders(proc string) []string {
+	return socketHolders(proc, sockets(proc, Port))
 }
 
 // sockets are those on a local port, as descriptors name them.

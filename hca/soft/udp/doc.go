@@ -55,14 +55,15 @@
 // of that socket. Were that buffer full, packets to everyone would wait. So it is
 // larger than what the kernel keeps for neighbours at all: unres_qlen_bytes for each
 // (212,992 bytes by default, the oldest packets give way to newer ones), of at most
-// gc_thresh3 (1024 for each family). Within these limits a neighbour that does not
+// gc_thresh3 (1024). Within these limits a neighbour that does not
 // answer costs its own packets only, however many there are and for whatever reason
 // this host sends to them, without a guess at which of them are alive. Peers behind a
 // gateway that does not answer count as one neighbour. No memory is taken before it is
-// needed. Two things narrow this. A process without CAP_NET_ADMIN in the initial user
+// needed. Three things narrow this. A process without CAP_NET_ADMIN in the initial user
 // namespace gets net.core.wmem_max at most, which by default a neighbour or two fill:
-// [Transport.SendBuf] shows it, and the daemon warns. And an administrator may have
-// raised the kernel's limits, so that more than some 5000 neighbours can wait. Sends
+// [Transport.SendBuf] shows it, and the daemon warns. An administrator may have
+// raised the kernel's limits, so that more than some 1200 neighbours can wait. And IPv4
+// and IPv6 have a table each, so 600 of both together are enough. Sends
 // that then find the buffer full are bounded by package soft: after a few milliseconds
 // they are dropped.
 //

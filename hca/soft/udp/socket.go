@@ -25,10 +25,10 @@ const defaultRecvBuf = 8 << 20
 // defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it
 // for its overhead. It exceeds what the kernel holds back for neighbours that do
 // not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included,
-// of at most 1024 for each family (gc_thresh3). So they cannot fill it, and packets
-// to others find room; with higher limits 5000 neighbours cannot. The memory is taken
-// only while it is needed.
-const defaultSendBuf = 512 << 20
+// of at most 1024 (gc_thresh3). So they cannot fill it, and packets to others
+// find room. The memory is taken only while it is needed, and a larger buffer would
+// let a blocked underlay with a long queue take more of it.
+const defaultSendBuf = 128 << 20
 
 // socket is a non-blocking UDP socket, owned by its file. The methods of raw
 // fail in one case only, after the file was closed.

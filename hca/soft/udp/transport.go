@@ -21,7 +21,7 @@ type Config struct {
 	// then.
 	Reserve *Reserve
 	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int // send buffer of the socket, bytes; 512 MiB when zero
+	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
 }
 
 // Transport is a [wire.Transport] on a netdev.

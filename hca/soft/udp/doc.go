@@ -55,17 +55,16 @@
 // of that socket. Were that buffer full, packets to everyone would wait. So it is
 // larger than what the kernel keeps for neighbours at all: unres_qlen_bytes for each
 // (212,992 bytes by default, the oldest packets give way to newer ones), of at most
-// gc_thresh3 (1024). Within these limits a neighbour that does not
-// answer costs its own packets only, however many there are and for whatever reason
-// this host sends to them, without a guess at which of them are alive. Peers behind a
-// gateway that does not answer count as one neighbour. No memory is taken before it is
-// needed. Three things narrow this. A process without CAP_NET_ADMIN in the initial user
-// namespace gets net.core.wmem_max at most, which by default a neighbour or two fill:
-// [Transport.SendBuf] shows it, and the daemon warns. An administrator may have
-// raised the kernel's limits, so that more than some 1200 neighbours can wait. And IPv4
-// and IPv6 have a table each, so 600 of both together are enough. Sends
-// that then find the buffer full are bounded by package soft: after a few milliseconds
-// they are dropped.
+// gc_thresh3 (1024). Within these limits a neighbour that does not answer costs its
+// own packets only, however many there are and for whatever reason this host sends to
+// them, without a guess at which of them are alive. Peers behind a gateway that does
+// not answer count as one neighbour. No memory is taken before it is needed. Three
+// things narrow this. A process without CAP_NET_ADMIN in the initial user namespace
+// gets net.core.wmem_max at most, which by default a neighbour or two fill:
+// [Transport.SendBuf] shows it, and the daemon warns. An administrator may have raised
+// the kernel's limits, so that more than some 1200 neighbours can wait. IPv4 and IPv6
+// have a table each, so some 600 of both together are enough. Sends that then find the
+// buffer full are bounded by package soft: after a few milliseconds they are dropped.
 //
 // A queue on the way out that is full, or a full neighbour table, drops packets, of
 // which a plain UDP socket learns nothing. The sending socket has IP_RECVERR and

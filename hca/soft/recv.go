@@ -87,7 +87,7 @@ func (r *receiver) one(p *wire.Packet) {
 		path.ID = p.ID
 	}
 	// Messages of this port to itself do not leave it. A datagram from the wire in
-	// its name is forged, or comes from another socket of this host.
+	// its name is forged.
 	if r.dev.env.Load().Own(path.Src) {
 		c.add(dropOwnSource, 1)
 		return

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -16,7 +15,8 @@ type address struct {
 	addr  netip.Addr
 }
 
-// dumpTries bounds how often a list is taken that changes while it is read.
+// dumpTries bounds how often a list is taken that fails: it changes while it is read,
+// or another process sends to the socket. Each try has another socket.
 const dumpTries = 5
 
 // addresses are those of the calling thread's network namespace.
@@ -25,7 +25,7 @@ func addresses() (map[address]bool, error) {
 	var err error
 	for range dumpTries {
 		list, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if err == nil {
 			break
 		}
 	}

@@ -32,9 +32,13 @@ type mallory struct {
 
 // newMallory opens a socket in the host's namespace. What it sends may be
 // fragmented: a receiver cannot see that, so the ICRC says otherwise.
-func newMallory(h *host) *mallory {
+func newMallory(h *host) *mallory { return newMalloryAt(h, h.underlay()) }
+
+// newMalloryAt sends from another address of the host; multicast leaves by the
+// underlay.
+func newMalloryAt(h *host, from netip.Addr) *mallory {
 	h.tb.Helper()
-	m := &mallory{host: h, addr: h.underlay()}
+	m := &mallory{host: h, addr: from}
 	h.Do(func() {
 		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: m.addr.AsSlice()})
 		if err != nil {
@@ -48,7 +52,7 @@ func newMallory(h *host) *mallory {
 		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 	})
 	m.control(func(fd int) error {
-		return unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Address: m.addr.As4()})
+		return unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Address: h.underlay().As4()})
 	})
 	return m
 }

@@ -158,7 +158,7 @@ func (s *siege) inventPeers() {
 	}
 	sent := time.Since(start).Round(time.Millisecond)
 
-	ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_no_recv", "hca_wire_rcvbuf_overflow"}
+	ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_no_recv", "hca_wire_socket_drops"}
 	var now book
 	eventually(s.t, 10*countLimit, "every request is accounted for", func() bool {
 		now = s.a.book().since(before)

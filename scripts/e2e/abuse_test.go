@@ -238,7 +238,7 @@ func isDrop(name string) bool {
 	switch name {
 	case "rx_drop_own_multicast":
 		return false
-	case "hca_wire_rcvbuf_overflow", "hca_wire_rx_too_long":
+	case "hca_wire_socket_drops", "hca_wire_rx_too_long":
 		return true
 	}
 	return dropNames.MatchString(name) || slices.Contains(recvDrops, name)

@@ -189,7 +189,7 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 			others += n
 		}
 	}
-	equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_rcvbuf_overflow"))
+	equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_socket_drops"))
 	equal("transport received = device received", k.of("hca_wire_rx_packets"), k.of("hca_rx_packets"))
 	equal("device received + looped = delivered, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered")+k.of(recvDrops...))
 	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"net/netip"
 	"testing"
 
 	"ipoibd/hca"
@@ -9,19 +10,22 @@ import (
 )
 
 // An ordinary socket of a host cannot inject messages into ib0 of the same host by
-// the multicast that the kernel loops back, whoever owns it: they come from one of
-// the host's own addresses.
+// the multicast that the kernel loops back, whichever of the host's addresses they
+// come from, and whoever owns the socket.
 func TestLocalSocketInjectsNothing(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	s := newSiege(t, join)
-	local := newMallory(s.a)
+	s.a.Run("ip", "addr", "add", "172.17.0.1/32", "dev", "lo")
 	msg := message(ipoib.EtherTypeIPv4, ipv4Echo(addr("10.44.0.77"), addr(s.a.ip4())))
-	s.a.expect("by a local socket", map[string]uint64{"hca_own_source": volley}, func() {
-		for range volley {
-			local.send(groupAddr, rightPacket(uint32(hca.QPNMulticast), msg))
-		}
-	})
+	for _, from := range []netip.Addr{s.a.underlay(), addr("172.17.0.1")} {
+		local := newMalloryAt(s.a, from)
+		s.a.expect("by a local socket at "+from.String(), map[string]uint64{"hca_wire_socket_drops": volley}, func() {
+			for range volley {
+				local.send(groupAddr, rightPacket(uint32(hca.QPNMulticast), msg))
+			}
+		})
+	}
 	s.end(1)
 }

@@ -57,9 +57,9 @@ func TestOverflow(t *testing.T) {
 		t.Fatalf("Send = %d, %v", sent, err)
 	}
 	lost := await(t, "overflow to rest", func() (uint64, bool) {
-		before := counterOf(t, b, "rcvbuf_overflow")
+		before := counterOf(t, b, "socket_drops")
 		time.Sleep(20 * time.Millisecond)
-		after := counterOf(t, b, "rcvbuf_overflow")
+		after := counterOf(t, b, "socket_drops")
 		return after, after > 0 && after == before
 	})
 	for range n - lost {
@@ -68,8 +68,8 @@ func TestOverflow(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	if got := counterOf(t, b, "rcvbuf_overflow"); got != lost {
-		t.Errorf("rcvbuf_overflow = %d after Close, want %d", got, lost)
+	if got := counterOf(t, b, "socket_drops"); got != lost {
+		t.Errorf("socket_drops = %d after Close, want %d", got, lost)
 	}
 	if got := counterOf(t, b, "rx_packets"); got != n-lost {
 		t.Errorf("rx_packets = %d, want %d", got, n-lost)

@@ -19,7 +19,7 @@ const MaxDatagram = 9216
 // goroutine in recv.
 type receiver struct {
 	sock    *socket
-	reserve *Reserve // that sock is of; nil: none
+	reserve *Reserve // that sock is of
 	counts  rxCounts
 
 	slots [Batch]recvSlot
@@ -137,7 +137,7 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_too_long", Value: c.tooLong.Load()},
 		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not tell addresses
 		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
-		{Name: "rcvbuf_overflow", Value: r.overflow()},     // dropped by the kernel: buffer full, bad UDP checksum
+		{Name: "socket_drops", Value: r.overflow()},        // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
 }
 
@@ -175,8 +175,5 @@ func socketDrops(fd uintptr) (uint32, bool) {
 // close reads the last of the kernel's counter, then ends a recv under way.
 func (r *receiver) close(errs *[]error) {
 	r.overflow()
-	if r.reserve != nil {
-		*errs = append(*errs, r.reserve.giveBack(r.sock))
-	}
-	*errs = append(*errs, r.sock.file.Close())
+	*errs = append(*errs, r.reserve.giveBack(r.sock), r.sock.file.Close())
 }

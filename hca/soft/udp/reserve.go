@@ -3,55 +3,83 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/wire"
 )
 
-// Reserve keeps the receiving socket of a netdev bound between one transport and
-// the next, so that no other process can bind the port meanwhile. While no
-// transport has the socket, a filter refuses every datagram. The zero value
+// Reserve keeps the two sockets of a netdev bound between one transport and the
+// next, so that no other process can bind their ports meanwhile. While no
+// transport has the receiving socket, a filter refuses every datagram. The zero value
 // reserves nothing yet. A Reserve serves one network namespace and one transport
 // at a time.
 type Reserve struct {
 	mu    sync.Mutex
-	index int     // of the netdev that sock is bound to
-	sock  *socket // nil: nothing is reserved
-	taken bool    // by a transport
+	index int // of the netdev that the sockets are bound to
+	bound *pair
+	taken bool // by a transport
 }
 
-// take returns a descriptor of the reserved socket, which it binds first where
-// that is due: at first, and when the netdev is another one. Then the socket of the
-// previous netdev stays bound until the new one is.
-func (r *Reserve) take(index, buffer int) (*socket, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.taken {
-		return nil, fmt.Errorf("another transport of this process has UDP port %d: %w", Port, hca.ErrBusy)
-	}
-	if r.sock == nil || r.index != index {
-		sock, err := openReceiver(index, buffer)
-		if err != nil {
-			return nil, err
-		}
-		if r.sock != nil {
-			_ = r.sock.file.Close()
-		}
-		r.sock, r.index = sock, index
-	}
-	lent, err := r.sock.lend()
+// pair is the two sockets of a netdev, outside of the runtime's poller: it would
+// be woken by each datagram.
+type pair struct{ recv, send bound }
+
+func openPair(cfg *Config, netdev *wire.State) (*pair, error) {
+	recv, err := openReceiver(netdev.Index, cfg.RecvBuf)
 	if err != nil {
 		return nil, err
 	}
-	r.taken = true
-	return lent, nil
+	send, err := openSender(netdev.Index, cfg.SendBuf, sourceFor(netdev.MAC))
+	if err != nil {
+		_ = unix.Close(recv.fd)
+		return nil, err
+	}
+	return &pair{recv, send}, nil
 }
 
-// giveBack ends the use of the socket by a transport, which must not have closed
-// its descriptor yet.
+// close may be called where there are none.
+func (p *pair) close() error {
+	if p == nil {
+		return nil
+	}
+	return errors.Join(unix.Close(p.recv.fd), unix.Close(p.send.fd))
+}
+
+// take returns descriptors of the reserved sockets, which it binds first where
+// that is due: at first, and when the netdev is another one. Then the sockets of the
+// previous netdev stay bound until the new ones are.
+func (r *Reserve) take(cfg *Config, netdev *wire.State) (recv, send *socket, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.taken {
+		return nil, nil, fmt.Errorf("another transport of this process has UDP port %d: %w", Port, hca.ErrBusy)
+	}
+	if r.bound == nil || r.index != netdev.Index {
+		next, err := openPair(cfg, netdev)
+		if err != nil {
+			return nil, nil, err
+		}
+		_ = r.bound.close()
+		r.bound, r.index = next, netdev.Index
+	}
+	if send, err = r.bound.send.duplicate(); err != nil {
+		return nil, nil, err
+	}
+	if recv, err = r.bound.recv.lend(); err != nil {
+		_ = send.file.Close()
+		return nil, nil, err
+	}
+	r.taken = true
+	return recv, send, nil
+}
+
+// giveBack ends the use of the sockets by a transport, which must not have closed
+// its descriptor of the receiving one yet.
 func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,42 +91,40 @@ func (r *Reserve) giveBack(lent *socket) error {
 	return err
 }
 
-// Close releases the port, once the transport that has it is closed as well.
+// Close releases the ports, once the transport that has them is closed as well.
 func (r *Reserve) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.sock == nil {
-		return nil
-	}
-	err := r.sock.file.Close()
-	r.sock = nil
+	err := r.bound.close()
+	r.bound = nil
 	return err
 }
 
 // lend duplicates the descriptor and lets the socket receive. Datagrams in the queue,
 // which came before this transport, are dropped.
-func (s *socket) lend() (*socket, error) {
-	lent := -1
-	var dropped uint32
-	var err error
-	cerr := s.raw.Control(func(fd uintptr) {
-		if err = empty(int(fd)); err != nil {
-			return
-		}
-		dropped, _ = socketDrops(fd)
-		if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err == nil {
-			lent, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
-		}
-	})
-	if err := errors.Join(cerr, os.NewSyscallError("lend the receiving socket", err)); err != nil {
+func (b bound) lend() (*socket, error) {
+	if err := empty(b.fd); err != nil {
 		return nil, err
 	}
-	out, err := own(lent, s.ipv6)
+	dropped, _ := socketDrops(uintptr(b.fd))
+	if err := refuseLooped(b.fd); err != nil {
+		return nil, err
+	}
+	lent, err := b.duplicate()
 	if err != nil {
 		return nil, err
 	}
-	out.dropped = dropped
-	return out, nil
+	lent.dropped = dropped
+	return lent, nil
+}
+
+// duplicate returns another descriptor of the socket.
+func (b bound) duplicate() (*socket, error) {
+	fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("duplicate a UDP socket", err)
+	}
+	return own(fd, b.ipv6, b.port)
 }
 
 // empty drops what the queue of a socket holds. It refuses whatever arrives first,
@@ -118,7 +144,34 @@ func empty(fd int) error {
 
 // refuseAll has the kernel drop every datagram that arrives at a socket.
 func refuseAll(fd int) error {
-	refuse := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
-	prog := &unix.SockFprog{Len: 1, Filter: &refuse[0]}
+	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
+}
+
+// refuseLooped has the kernel drop datagrams that come from this host, and accept
+// all others: multicast and broadcast that it loops back, and IPv6 unicast over the
+// loopback, which it counts as received by the netdev that has the address. The
+// daemon sends neither, so they are of other processes, which can send them from any
+// address of the host.
+func refuseLooped(fd int) error {
+	const (
+		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
+		packetType     = ancillary + 4 // SKF_AD_PKTTYPE
+		netdevIndex    = ancillary + 8 // SKF_AD_IFINDEX
+		packetLoopback = 5             // PACKET_LOOPBACK of linux/if_packet.h
+		loopbackIndex  = 1             // LOOPBACK_IFINDEX of net/flow.h, in each namespace
+	)
+	return setFilter(fd, []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
+	})
+}
+
+// setFilter attaches a classic BPF program, in the place of the last one.
+func setFilter(fd int, filter []unix.SockFilter) error {
+	prog := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog))
 }

@@ -13,9 +13,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// canBind reports whether another socket can be bound to the port, on the netdev
+// canBind reports whether another socket can be bound to a port, on the netdev
 // or, where that is empty, on none.
-func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte) (ok bool) {
+func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte, port uint16) (ok bool) {
 	t.Helper()
 	ns.Do(func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -33,12 +33,12 @@ func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte) (o
 		if err != nil {
 			t.Fatal(err)
 		}
-		ok = unix.Bind(fd, &unix.SockaddrInet4{Port: udp.Port, Addr: addr}) == nil
+		ok = unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: addr}) == nil
 	})
 	return ok
 }
 
-// The port stays bound from one transport to the next. What arrives in between is
+// Both ports stay bound from one transport to the next. What arrives in between is
 // neither received nor counted by the next one.
 func TestReserveKeepsThePort(t *testing.T) {
 	if nstest.Enter(t) {
@@ -54,7 +54,7 @@ func TestReserveKeepsThePort(t *testing.T) {
 	}
 	send("first")
 	recvOne(t, a)
-	ours := a.IPv4.As4()
+	ours, source := a.IPv4.As4(), a.SrcPort()
 	for _, text := range []string{"second", "third"} {
 		send("left in the queue")
 		if err := a.Close(); err != nil {
@@ -65,21 +65,26 @@ func TestReserveKeepsThePort(t *testing.T) {
 		}
 		for _, netdev := range []string{"", nstest.Dev} {
 			for _, addr := range [][4]byte{{}, ours, {127, 0, 0, 1}, group4.As4()} {
-				if canBind(t, nsA, netdev, addr) {
-					t.Errorf("the port can be bound on netdev %q, address %v", netdev, addr)
+				for _, port := range []uint16{udp.Port, source} {
+					if canBind(t, nsA, netdev, addr, port) {
+						t.Errorf("port %d can be bound on netdev %q, address %v", port, netdev, addr)
+					}
 				}
 			}
 		}
-		if !canBind(t, nsA, "lo", [4]byte{}) {
+		if !canBind(t, nsA, "lo", [4]byte{}, udp.Port) {
 			t.Error("the port is taken on another netdev")
 		}
 		a = openHost(t, nsA, 0, udp.Config{Reserve: &reserve})
+		if a.SrcPort() != source {
+			t.Errorf("source port %d, was %d", a.SrcPort(), source)
+		}
 		send(text)
 		if got := recvOne(t, a); string(got.Data) != text {
 			t.Errorf("received %q, want %q", got.Data, text)
 		}
 		for _, c := range a.Counters() {
-			if want := map[string]uint64{"rx_packets": 1}[c.Name]; c.Value != want && (c.Name == "rx_packets" || c.Name == "rcvbuf_overflow") {
+			if want := map[string]uint64{"rx_packets": 1}[c.Name]; c.Value != want && (c.Name == "rx_packets" || c.Name == "socket_drops") {
 				t.Errorf("%s = %d, want %d", c.Name, c.Value, want)
 			}
 		}
@@ -92,8 +97,10 @@ func TestReserveKeepsThePort(t *testing.T) {
 	if err := errors.Join(a.Close(), reserve.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if !canBind(t, nsA, "", [4]byte{}) {
-		t.Error("the port is taken after the end")
+	for _, port := range []uint16{udp.Port, source} {
+		if !canBind(t, nsA, "", [4]byte{}, port) {
+			t.Errorf("port %d is taken after the end", port)
+		}
 	}
 }
 
@@ -123,7 +130,7 @@ func TestReserveFollowsTheNetdev(t *testing.T) {
 		if err := errors.Join(a.Close(), b.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if canBind(t, nsA, "", [4]byte{}) {
+		if canBind(t, nsA, "", [4]byte{}, udp.Port) {
 			t.Error("the port can be bound while the netdev is away")
 		}
 	}

@@ -26,7 +26,8 @@ const defaultRecvBuf = 8 << 20
 // for its overhead. It exceeds what the kernel holds back for neighbours that do
 // not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included,
 // of at most 1024 (gc_thresh3). So they cannot fill it, and packets to others
-// find room. The memory is taken only while it is needed.
+// find room. The memory is taken only while it is needed, and a larger buffer would
+// let a blocked underlay with a long queue take more of it.
 const defaultSendBuf = 128 << 20
 
 // socket is a non-blocking UDP socket, owned by its file. The methods of raw
@@ -35,7 +36,15 @@ type socket struct {
 	file    *os.File
 	raw     syscall.RawConn
 	ipv6    bool   // carries both families; else IPv4 only
+	port    uint16 // that it is bound to
 	dropped uint32 // the kernel's count of drops at the socket before this use of it
+}
+
+// bound is a socket that is bound to a port, and that no file owns yet.
+type bound struct {
+	fd   int
+	ipv6 bool
+	port uint16
 }
 
 // option is a socket option with an integer value.
@@ -70,26 +79,29 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver makes the socket that receives. ErrPortTaken when somebody else
+// openReceiver makes the socket that receives. ErrPortTaken when another process
 // has the port.
-func openReceiver(index, buffer int) (*socket, error) {
+func openReceiver(index, buffer int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
-		return nil, err
+		return bound{}, err
 	}
-	if err := bind(fd, ipv6, Port); err != nil {
+	if err = refuseLooped(fd); err == nil {
+		err = bindError(bind(fd, ipv6, Port))
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		return nil, bindError(err)
+		return bound{}, err
 	}
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
-	return own(fd, ipv6)
+	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender makes the socket that sends, and returns its port.
-func openSender(index, buffer int, first uint16) (*socket, uint16, error) {
+// openSender makes the socket that sends.
+func openSender(index, buffer int, first uint16) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
-		return nil, 0, err
+		return bound{}, err
 	}
 	port, err := bindSource(fd, ipv6, first)
 	if err == nil {
@@ -97,11 +109,10 @@ func openSender(index, buffer int, first uint16) (*socket, uint16, error) {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return nil, 0, err
+		return bound{}, err
 	}
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(buffer, defaultSendBuf))
-	s, err := own(fd, ipv6)
-	return s, port, err
+	return bound{fd, ipv6, port}, nil
 }
 
 // newSocket makes a UDP socket on the netdev, for both families if it can.
@@ -163,7 +174,9 @@ func sourceFor(mac [6]byte) uint16 {
 	return firstSource + uint16((h^h>>14)%numSource)
 }
 
-// bindSource binds to first or to the next free source port after it.
+// bindSource binds to first or to the next free source port after it. Where other
+// processes have them all, it takes a port that the kernel selects: RoCEv2 only
+// recommends the range, and any port serves that stays the same.
 func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	port := first
 	for range numSource {
@@ -173,7 +186,17 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 		}
 		port = firstSource + (port-firstSource+1)%numSource
 	}
-	return 0, fmt.Errorf("bind a source port of 0xC000-0xFFFF: %w", unix.EADDRINUSE)
+	if err := bind(fd, ipv6, 0); err != nil {
+		return 0, os.NewSyscallError("bind a source port", err)
+	}
+	local, err := unix.Getsockname(fd)
+	switch a := local.(type) {
+	case *unix.SockaddrInet6:
+		port = uint16(a.Port)
+	case *unix.SockaddrInet4:
+		port = uint16(a.Port)
+	}
+	return port, os.NewSyscallError("getsockname", err)
 }
 
 // prepareSender directs multicast to the netdev, and refuses whatever is sent
@@ -201,12 +224,12 @@ func setBuffer(fd, force, plain, size int) {
 }
 
 // own gives the descriptor to a file, which the runtime's poller watches.
-func own(fd int, ipv6 bool) (*socket, error) {
+func own(fd int, ipv6 bool, port uint16) (*socket, error) {
 	file := os.NewFile(uintptr(fd), "udp")
 	raw, err := file.SyscallConn()
 	if err != nil {
 		_ = file.Close()
 		return nil, err
 	}
-	return &socket{file: file, raw: raw, ipv6: ipv6}, nil
+	return &socket{file: file, raw: raw, ipv6: ipv6, port: port}, nil
 }

@@ -46,7 +46,7 @@ func bindError(err error) error {
 }
 
 func takenBy(proc string) *PortTakenError {
-	e := &PortTakenError{Port: Port, Holders: portHolders(proc, Port)}
+	e := &PortTakenError{Port: Port, Holders: portHolders(proc)}
 	if _, err := os.Stat("/sys/module/rdma_rxe"); err == nil {
 		e.Kernel = "rdma_rxe"
 	}
@@ -64,10 +64,10 @@ func takenIn(proc string) *PortTakenError {
 	return takenBy(proc)
 }
 
-// portHolders names the processes that have a UDP socket on a local port of
+// portHolders names the processes that have a UDP socket on port 4791 of
 // the calling thread's network namespace, as far as they may be looked at.
-func portHolders(proc string, port uint16) []string {
-	return socketHolders(proc, sockets(proc, port))
+func portHolders(proc string) []string {
+	return socketHolders(proc, sockets(proc, Port))
 }
 
 // sockets are those on a local port, as descriptors name them.
@@ -100,16 +100,21 @@ func portInodes(table string, port uint16) (inodes []string) {
 	return inodes
 }
 
-// socketHolders names the processes with a descriptor of one of the sockets.
+// socketHolders names the processes with a descriptor of one of the sockets. This
+// process is named only where no other one is: it may have the port on another netdev.
 func socketHolders(proc string, sockets map[string]bool) (names []string) {
 	if len(sockets) == 0 {
 		return nil
 	}
+	own, _ := os.Readlink(filepath.Join(proc, "self"))
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
 	for _, dir := range dirs {
-		if holdsAny(dir, sockets) {
+		if filepath.Base(dir) != own && holdsAny(dir, sockets) {
 			names = append(names, processName(dir))
 		}
+	}
+	if dir := filepath.Join(proc, own); len(names) == 0 && own != "" && holdsAny(dir, sockets) {
+		names = append(names, processName(dir))
 	}
 	return names
 }

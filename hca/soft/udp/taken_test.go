@@ -73,11 +73,26 @@ func TestPortHolders(t *testing.T) {
 	process(34, "a server", "socket:[33421]")
 	process(56, "another", "socket:[33422]")
 	want := []string{"a server (pid 34)", "another (pid 56)"}
-	if got := portHolders(proc, Port); !slices.Equal(got, want) {
+	if got := portHolders(proc); !slices.Equal(got, want) {
 		t.Errorf("holders %q, want %q", got, want)
 	}
 	if e := takenIn(proc); e == nil || !slices.Equal(e.Holders, want) {
 		t.Errorf("taken: %v", e)
+	}
+	process(90, "this process", "socket:[33421]")
+	if err := os.Symlink("90", filepath.Join(proc, "self")); err != nil {
+		t.Fatal(err)
+	}
+	if got := portHolders(proc); !slices.Equal(got, want) {
+		t.Errorf("holders %q with this process, want %q", got, want)
+	}
+	for _, pid := range []string{"34", "56"} {
+		if err := os.RemoveAll(filepath.Join(proc, pid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := portHolders(proc), []string{"this process (pid 90)"}; !slices.Equal(got, want) {
+		t.Errorf("holders %q without others, want %q", got, want)
 	}
 	write("thread-self/net/udp", "")
 	write("thread-self/net/udp6", strings.ReplaceAll(udp6Table, "12B7", "12B8"))

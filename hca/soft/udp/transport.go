@@ -1,10 +1,14 @@
 package udp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/wire"
@@ -13,8 +17,8 @@ import (
 // Config says where to open a transport.
 type Config struct {
 	Netdev string // of the calling thread's network namespace
-	// Reserve keeps the port bound after the transport is closed; nil: the port is
-	// free then.
+	// Reserve keeps the ports bound after the transport is closed; nil: they are free
+	// then.
 	Reserve *Reserve
 	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
 	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
@@ -22,7 +26,7 @@ type Config struct {
 
 // Transport is a [wire.Transport] on a netdev.
 type Transport struct {
-	srcPort uint16
+	sendBuf int // asked for, bytes
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
@@ -51,26 +55,23 @@ func (t *Transport) open(cfg Config) (err error) {
 		return err
 	}
 	now := t.watch.State()
-	receiver := openReceiver
-	if cfg.Reserve != nil {
-		receiver = cfg.Reserve.take
+	reserve := cfg.Reserve
+	if reserve == nil {
+		reserve = new(Reserve)
+		defer reserve.Close()
 	}
-	recv, err := receiver(now.Index, cfg.RecvBuf)
+	recv, send, err := reserve.take(&cfg, &now)
 	if err != nil {
 		return err
 	}
-	t.rx = newReceiver(recv, cfg.Reserve)
-	send, port, err := openSender(now.Index, cfg.SendBuf, sourceFor(now.MAC))
-	if err != nil {
-		return err
-	}
-	t.tx, t.srcPort = newSender(send, now.Index, t.watch), port
+	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
+	t.rx, t.tx = newReceiver(recv, reserve), newSender(send, now.Index, t.watch)
 	t.groups, err = newMemberships(now.Index)
 	return err
 }
 
 // SrcPort implements wire.Transport.
-func (t *Transport) SrcPort() uint16 { return t.srcPort }
+func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 
 // Send implements wire.Transport. After the netdev is gone it returns
 // hca.ErrIO.
@@ -84,6 +85,16 @@ func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWr
 // error is the same.
 func (t *Transport) Blocked() uint64 {
 	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
+}
+
+// SendBuf returns the size of the send buffer in bytes, and the size that was asked
+// for. The system limits it for a process without CAP_NET_ADMIN in the initial user
+// namespace.
+func (t *Transport) SendBuf() (size, asked int, err error) {
+	cerr := t.tx.sock.raw.Control(func(fd uintptr) {
+		size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	})
+	return size / 2, t.sendBuf, errors.Join(cerr, os.NewSyscallError("getsockopt SO_SNDBUF", err)) // the kernel doubles it
 }
 
 // Recv implements wire.Transport. After the netdev is gone it blocks until

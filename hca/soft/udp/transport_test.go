@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -89,6 +90,34 @@ func TestSourcePortTaken(t *testing.T) {
 	}
 	if got := openIn(t, ns, udp.Config{Netdev: nstest.Dev}).SrcPort(); got != want {
 		t.Errorf("source port %d with %d taken, want %d", got, port, want)
+	}
+}
+
+// Where other processes have every source port that RoCEv2 recommends, another one
+// serves.
+func TestAllSourcePortsTaken(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	nsA.Do(func() {
+		for port := 0xc000; port <= 0xffff; port++ {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Close(fd) })
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	start := time.Now()
+	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
+	t.Logf("source port %d, found in %v", a.SrcPort(), time.Since(start).Round(time.Millisecond))
+	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{[]byte("hello")}})
+	if got := recvOne(t, b); got.SrcPort != a.SrcPort() || got.SrcPort >= 0xc000 {
+		t.Errorf("received from port %d, the transport has %d, want another one below 0xC000", got.SrcPort, a.SrcPort())
 	}
 }
 

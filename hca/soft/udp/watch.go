@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,11 +21,12 @@ import (
 // watcher follows one netdev. Its goroutine ends with Close.
 type watcher struct {
 	index  int
-	handle *netlink.Handle // used by the goroutine only, once it runs
-	events *events         // notifications
-	ended  chan struct{}   // closed when the goroutine has ended
-	closed chan struct{}   // closed by Close
-	here   atomic.Bool     // state.Present, for Send
+	ns     *namespace    // that the netdev was found in
+	list   lister        // used by the goroutine only, once it runs
+	events *events       // notifications
+	ended  chan struct{} // closed when the goroutine has ended
+	closed chan struct{} // closed by Close
+	here   atomic.Bool   // state.Present, for Send
 
 	mu      sync.Mutex // guards what follows
 	state   wire.State
@@ -33,37 +35,38 @@ type watcher struct {
 	changed chan struct{} // closed and replaced by each new version
 }
 
+// lister returns the state of a netdev as the kernel has it now: hca.ErrNoDevice
+// when it is gone. The calling thread is in the netdev's namespace.
+type lister func(index int) (wire.State, error)
+
 // newWatcher finds a netdev by name: hca.ErrNoDevice when there is none.
 func newWatcher(netdev string) (*watcher, error) {
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	link, err := netlink.LinkByName(netdev)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
-	}
-	link, err := handle.LinkByName(netdev)
-	if err != nil {
-		handle.Close()
 		return nil, linkError(err)
 	}
-	w, err := startWatcher(handle, link.Attrs().Index)
-	if err != nil {
-		handle.Close()
-	}
-	return w, err
+	return startWatcher(link.Attrs().Index, listState)
 }
 
 // startWatcher subscribes before it lists, so that no change falls between.
-func startWatcher(handle *netlink.Handle, index int) (*watcher, error) {
+func startWatcher(index int, list lister) (*watcher, error) {
+	ns, err := currentNamespace()
+	if err != nil {
+		return nil, err
+	}
 	events, err := subscribe(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
+		ns.file.Close()
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
 	w := &watcher{
-		index: index, handle: handle, events: events,
+		index: index, ns: ns, list: list, events: events,
 		ended: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 	}
-	if w.relist(); !w.here.Load() {
+	if err := w.relist(); err != nil || !w.here.Load() {
 		events.close()
-		return nil, hca.ErrNoDevice
+		ns.file.Close()
+		return nil, cmp.Or(err, hca.ErrNoDevice)
 	}
 	go w.run()
 	return w, nil
@@ -81,16 +84,21 @@ func linkError(err error) error {
 }
 
 // run reads notifications until Close, at intervals of readingPause while they keep
-// coming; meanwhile they are queued, or are lost, which costs one list as well.
+// coming; meanwhile they are queued, or are lost, which costs one list as well. A list
+// that failed is taken again after that pause.
 func (w *watcher) run() {
 	defer close(w.ended)
+	failed := false
 	for w.here.Load() {
-		changed, err := w.events.drain(w.concerns)
-		if err != nil {
-			return
+		changed := failed
+		if !failed {
+			var err error
+			if changed, err = w.events.drain(w.concerns); err != nil {
+				return
+			}
 		}
 		if changed {
-			w.relist()
+			failed = w.relist() != nil
 		}
 		select {
 		case <-w.closed:
@@ -122,28 +130,36 @@ func (w *watcher) concerns(ev event) bool {
 const listTries = 5
 
 // relist publishes the state as the kernel has it now. A list that fails leaves
-// the state as it was, until the next notification.
-func (w *watcher) relist() {
+// the state as it was.
+func (w *watcher) relist() error {
+	var s wire.State
+	var err error
 	for range listTries {
-		s, err := w.list()
+		err = w.ns.do(func() (err error) {
+			s, err = w.list(w.index)
+			return err
+		})
+		if errors.Is(err, hca.ErrNoDevice) {
+			s, err = gone(w.current()), nil
+		}
 		if err == nil {
 			w.publish(s)
-			return
+			return nil
 		}
 	}
+	return err
 }
 
-func (w *watcher) list() (wire.State, error) {
-	link, err := w.handle.LinkByIndex(w.index)
-	if err = linkError(err); errors.Is(err, hca.ErrNoDevice) {
-		return gone(w.current()), nil
-	}
+// listState asks by a new socket each time. A [netlink.Handle] keeps one, which
+// other processes can send messages to, and fails at each of those.
+func listState(index int) (wire.State, error) {
+	link, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return wire.State{}, err
+		return wire.State{}, linkError(err)
 	}
-	addrs, err := w.handle.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return wire.State{}, err
+		return wire.State{}, fmt.Errorf("list the addresses: %w", err)
 	}
 	return stateOf(link.Attrs(), addrs), nil
 }
@@ -222,5 +238,5 @@ func (w *watcher) Close() {
 	close(w.closed)
 	w.events.close()
 	<-w.ended
-	w.handle.Close()
+	w.ns.file.Close()
 }

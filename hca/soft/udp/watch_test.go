@@ -2,14 +2,20 @@ package udp
 
 import (
 	"encoding/binary"
+	"errors"
+	"os"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/soft/wire"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -172,4 +178,81 @@ func TestReadingsAreCoalesced(t *testing.T) {
 	if n > limit {
 		t.Errorf("%d states published in %v, want at most %d", n, time.Since(start), limit)
 	}
+}
+
+// Messages that another process sends to every netlink port of the namespace do not
+// blind the watcher.
+func TestJunkToItsPortsDoesNotBlindTheWatcher(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns, w := watched(t)
+	ns.Do(func() {
+		fd := netlinkSocket(t)
+		for range 100 {
+			for _, port := range routePorts(t) { // a port that refuses them is as good
+				_ = unix.Sendto(fd, junk(w.index), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+			}
+		}
+	})
+	ns.Run("ip", "link", "set", nstest.Dev, "mtu", "1400")
+	awaitMTU(t, w, 1400)
+}
+
+// routePorts are the ports of NETLINK_ROUTE in the calling thread's namespace
+// (net/netlink/af_netlink.c, netlink_seq_show).
+func routePorts(t *testing.T) (ports []uint32) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/thread-self/net/netlink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		const protocol, port = 1, 2
+		f := strings.Fields(line)
+		if n, err := strconv.ParseUint(f[port], 10, 32); err == nil && f[protocol] == "0" && n != 0 {
+			ports = append(ports, uint32(n))
+		}
+	}
+	return ports
+}
+
+func awaitMTU(t *testing.T, w *watcher, mtu int) {
+	t.Helper()
+	for end := time.Now().Add(20 * readingPause); w.current().MTU != mtu; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the watcher has MTU %d, want %d", w.current().MTU, mtu)
+		}
+	}
+}
+
+// A list that fails is taken again without another notification.
+func TestFailedListIsTakenAgain(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns, _ := nstest.Pair(t, 1500)
+	var failures atomic.Int32
+	ns.Do(func() {
+		link, err := netlink.LinkByName(nstest.Dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := startWatcher(link.Attrs().Index, func(index int) (wire.State, error) {
+			if failures.Add(-1) >= 0 {
+				return wire.State{}, errors.New("no descriptor is free")
+			}
+			return listState(index)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		time.Sleep(4 * readingPause) // what came with opening
+		failures.Store(2*listTries + 1)
+		if err := netlink.LinkSetMTU(link, 1400); err != nil {
+			t.Fatal(err)
+		}
+		awaitMTU(t, w, 1400)
+	})
 }

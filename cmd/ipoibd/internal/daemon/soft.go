@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +26,9 @@ type softHCA struct {
 	cfg    config.Device
 	peers  *device.PeerList
 	engine atomic.Pointer[engine] // opened last
-	port   udp.Reserve            // keeps UDP port 4791 bound across resets
+	port   udp.Reserve            // keeps the UDP ports bound across resets
 	log    *slog.Logger
+	warned sync.Once // of a small send buffer
 }
 
 // engine is a software HCA beneath what wraps it.
@@ -60,35 +63,50 @@ func (h *softHCA) run(ctx context.Context) {
 // know.
 const noticeEvery = time.Second
 
-// notice logs each new notice once.
+// notice logs each new pair of addresses of a suspected NAT. The message is constant,
+// since the addresses may be forged, and the log is limited by message.
 func (h *softHCA) notice(ctx context.Context) {
 	tick := time.NewTicker(noticeEvery)
 	defer tick.Stop()
-	last := ""
+	var last [2]netip.Addr
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if text := h.natNotice(); text != "" && text != last {
-			h.log.Warn(text)
-			last = text
+		e := h.engine.Load()
+		if e == nil {
+			continue
+		}
+		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
+			last = [2]netip.Addr{seen, sender}
+			h.log.Warn("datagrams are dropped because their ICRC is that of another source address: a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
 		}
 	}
 }
 
-// natNotice says that datagrams seem to come through a NAT.
-func (h *softHCA) natNotice() string {
-	e := h.engine.Load()
-	if e == nil {
-		return ""
+// warnSendBuf logs once that the system limits the send buffer.
+func (h *softHCA) warnSendBuf(transport *udp.Transport) {
+	size, asked, err := transport.SendBuf()
+	if err != nil || size >= asked {
+		return
 	}
-	seen, real, ok := e.NATSuspect()
-	if !ok {
-		return ""
+	h.warned.Do(func() {
+		h.log.Warn("the send buffer is small, so peers that do not answer can hold up frames to all others; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+	})
+}
+
+// notices are the warnings about an open device, for its status.
+func (e *engine) notices() string {
+	var out []string
+	if seen, sender, ok := e.NATSuspect(); ok {
+		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC is that of source address %s, so a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
 	}
-	return fmt.Sprintf("datagrams from %s are dropped: their ICRC is that of source address %s, so a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", seen, real)
+	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
+		out = append(out, fmt.Sprintf("the send buffer has %d bytes, so peers that do not answer can hold up frames to all others; raise the sysctl net.core.wmem_max to %d", size, asked))
+	}
+	return strings.Join(out, "; ")
 }
 
 // open takes the transport from a zombie of the previous instance that still has it.
@@ -104,6 +122,7 @@ func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
+	h.warnSendBuf(transport)
 	h.engine.Store(&engine{dev, transport})
 	return dev, nil
 }
@@ -140,5 +159,7 @@ func (h *softHCA) describe(s *control.Device) {
 		s.Peers = h.peers.Addrs()
 		s.Counters = append(s.Counters, h.peers.Counters()...)
 	}
-	s.Notice = h.natNotice()
+	if e := h.engine.Load(); e != nil {
+		s.Notice = e.notices()
+	}
 }

@@ -19,6 +19,9 @@ import (
 // interface and ends; the exit status is the kernel's error.
 const attachEnv = "IPOIBD_LINK_TEST_ATTACH"
 
+// holders is the directory of the files with the holders' PIDs.
+const holders = "/run/ipoibd/holders"
+
 // nobody is a user and a group without any privilege.
 const nobody = 65534
 
@@ -196,21 +199,28 @@ func TestInterfaceIsHeldWithoutAFile(t *testing.T) {
 	}
 }
 
-// The folder of the files is private, and the holder's file goes with it.
+// The directory of the files is private, its parent is not, and the holder's file
+// goes with it.
 func TestFileGoesWithTheHolder(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
 	tap, _ := openTAP(t, spec("ib0"))
-	info, err := os.Stat("/run/ipoibd")
-	must(t, err)
-	if info.Mode().Perm() != 0o700 {
-		t.Errorf("/run/ipoibd has mode %o, want 700", info.Mode().Perm())
+	for dir, want := range map[string]os.FileMode{"/run/ipoibd": 0o755, holders: 0o700} {
+		info, err := os.Stat(dir)
+		must(t, err)
+		if info.Mode().Perm() != want {
+			t.Errorf("%s has mode %o, want %o", dir, info.Mode().Perm(), want)
+		}
+	}
+	held, err := os.ReadDir(holders)
+	if err != nil || len(held) != 1 {
+		t.Errorf("%s has %v, %v; want one file", holders, held, err)
 	}
 	must(t, tap.Close())
-	left, err := os.ReadDir("/run/ipoibd")
+	left, err := os.ReadDir(holders)
 	if err != nil || len(left) != 0 {
-		t.Errorf("/run/ipoibd has %v, %v; want nothing", left, err)
+		t.Errorf("%s has %v, %v; want nothing", holders, left, err)
 	}
 }

@@ -32,7 +32,8 @@ type Device interface {
 	SetCarrier(on bool) error
 	// Inspect looks for what other processes have changed about the interface, and
 	// restores it: the MAC, the carrier, the length of the virtio header, that it
-	// stays when its last queue is closed, its owner. May block.
+	// stays when its last queue is closed, its owner. An error ends the inspection;
+	// what was restored before it is in the findings. May block.
 	Inspect() (Findings, error)
 	// State returns what netlink says now. May block.
 	State() (State, error)
@@ -53,7 +54,8 @@ type Findings struct {
 	// Foreign counts the queues of other processes, which the kernel gives a part
 	// of the frames. Only their holders can close them.
 	Foreign int
-	// Restored is what was changed, and is again as before.
+	// Restored is what was changed, and is again as before. It is valid with an
+	// error too.
 	Restored []Change
 }
 
@@ -90,7 +92,8 @@ type State struct {
 	MAC     [6]byte
 	Master  int // index of the bridge, bond or VRF above, 0 without one
 	Alias   string
-	// Foreign counts the queues of other processes.
+	// Foreign counts the queues of other processes. A change makes Watch deliver a
+	// state, on which its reader calls Inspect without waiting for the next second.
 	Foreign int
 	// Addrs are those of the interface, sorted. They are proven unique: without
 	// one whose duplicate address detection is under way or has failed. Of a

@@ -21,9 +21,10 @@
 // attaches last sees the others, so no two succeed. The lock ends with the process,
 // holds in whatever namespace the interface is, and needs no file.
 //
-// A file in /run/ipoibd, named by the namespace's inode and the interface's index
-// there, is locked (flock(2)) as long as its PID is true. It only adds the PID to
-// [OwnedError]; where it cannot be written, the PID is unknown.
+// A file in /run/ipoibd/holders, named by the namespace's inode and the interface's
+// index there, is locked (flock(2)) as long as its PID is true. It only adds the PID
+// to [OwnedError]; where it cannot be written, or where another user could have
+// written it, the PID is unknown.
 //
 // # Whom it belongs to
 //

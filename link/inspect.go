@@ -32,10 +32,10 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 			return os.NewSyscallError("TUNGETVNETHDRSZ", err)
 		}
 		if size != HeaderLen {
-			out = append(out, Change{PropertyHeader, fmt.Sprint(size)})
 			if err := setHeaderLen(fd); err != nil {
 				return err
 			}
+			out = append(out, Change{PropertyHeader, fmt.Sprint(size)})
 		}
 		req, err := unix.NewIfreq(t.name)
 		if err != nil {
@@ -45,8 +45,10 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 			return os.NewSyscallError("TUNGETIFF", err)
 		}
 		if req.Uint16()&unix.IFF_PERSIST == 0 {
+			if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+				return os.NewSyscallError("TUNSETPERSIST", err)
+			}
 			out = append(out, Change{PropertyPersistence, "off"})
-			return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 		}
 		return nil
 	})
@@ -58,26 +60,29 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	f.Foreign = foreign(l)
 	tap, a := l.(*netlink.Tuntap), l.Attrs()
-	if tap.Owner != uint32(os.Geteuid()) || tap.Group != uint32(os.Getegid()) {
-		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
-		t.crowded = true
-	}
-	if t.crowded {
+	owned := tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
+	if !owned || t.hadForeign {
+		t.hadForeign = true // also for the next inspection, if this one fails
 		if err := t.control(setUpDevice); err != nil {
 			return err
 		}
 	}
-	t.crowded = f.Foreign > 0
+	if !owned {
+		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
+	}
+	t.hadForeign = f.Foreign > 0
 	if mac := net.HardwareAddr(t.mac[:]); mac.String() != a.HardwareAddr.String() {
-		f.Restored = append(f.Restored, Change{PropertyMAC, a.HardwareAddr.String()})
 		if err := r.setLink(a.Index, nl.NewRtAttr(unix.IFLA_ADDRESS, mac)); err != nil {
 			return fmt.Errorf("set MAC: %w", err)
 		}
+		f.Restored = append(f.Restored, Change{PropertyMAC, a.HardwareAddr.String()})
 	}
-	up, lit := a.RawFlags&unix.IFF_UP != 0, a.RawFlags&unix.IFF_LOWER_UP != 0
-	if up && lit != t.lit { // the carrier of an interface that is down does not show
-		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[lit]})
-		return t.carrier(t.lit)
+	up, carrier := a.RawFlags&unix.IFF_UP != 0, a.RawFlags&unix.IFF_LOWER_UP != 0
+	if up && carrier != t.wantCarrier { // the carrier of an interface that is down does not show
+		if err := t.carrier(t.wantCarrier); err != nil {
+			return err
+		}
+		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[carrier]})
 	}
 	return nil
 }

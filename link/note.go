@@ -11,8 +11,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notesDir has a file for each interface that a process holds, with its PID.
-const notesDir = "/run/ipoibd"
+// notesDir has a file for each interface that a process holds, with its PID. Other
+// parts of the daemon share runDir.
+const (
+	runDir   = "/run/ipoibd"
+	notesDir = runDir + "/holders"
+)
+
+// trusted reports whether notesDir is a directory, and no symbolic link, where
+// only root and this user can have made or replaced files. Elsewhere another user
+// could name a wrong process, or make this one write to a file of that user's
+// choice.
+func trusted() bool {
+	for _, dir := range []string{runDir, notesDir} {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || info.Mode().Perm()&0o022 != 0 {
+			return false
+		}
+		if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 && owner != uint32(os.Geteuid()) {
+			return false
+		}
+	}
+	return true
+}
 
 // notePath names the file of an interface by the calling thread's network
 // namespace and the index there, since its name may change.
@@ -33,7 +54,9 @@ func leaveNote(index int) *os.File {
 	if err != nil {
 		return nil
 	}
-	if err := os.MkdirAll(notesDir, 0o700); err != nil {
+	_ = os.MkdirAll(runDir, 0o755)
+	_ = os.Mkdir(notesDir, 0o700)
+	if !trusted() {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -66,7 +89,7 @@ func removeNote(f *os.File) {
 // not known.
 func holder(index int) int {
 	path, err := notePath(index)
-	if err != nil {
+	if err != nil || !trusted() {
 		return 0
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

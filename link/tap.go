@@ -25,9 +25,9 @@ type TAP struct {
 	rd    reader
 	wr    writer
 
-	keep    sync.Mutex // no change of the carrier during an inspection
-	lit     bool       // the carrier is to be on
-	crowded bool       // the last inspection found another queue
+	keep        sync.Mutex // no change of the carrier during an inspection
+	wantCarrier bool       // by the last SetCarrier
+	hadForeign  bool       // the last inspection found another queue, or failed after that
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -93,7 +93,7 @@ func (t *TAP) Wake() {
 func (t *TAP) SetCarrier(on bool) error {
 	t.keep.Lock()
 	defer t.keep.Unlock()
-	t.lit = on
+	t.wantCarrier = on
 	if err := t.carrier(on); err != nil {
 		return fmt.Errorf("set the carrier of %s: %w", t.name, t.ioError(err))
 	}

@@ -172,13 +172,13 @@ func TestForeignQueue(t *testing.T) {
 		c.change(q)
 		q.close()
 		start := time.Now()
-		logged := func() bool { return a.logged("what="+quoted(c.what)) > 0 }
+		logged := func() bool { return a.logged("property="+quoted(c.what)) > 0 }
 		eventually(t, repairLimit, c.what+" noticed", logged)
 		t.Logf("%s restored %v after it was changed", c.what, time.Since(start).Round(time.Millisecond))
 		a.waitCarrier()
 		b.waitReaches(a)
 		pingAll(a, b)
-		a.requireLogged("what="+quoted(c.what), 1)
+		a.requireLogged("property="+quoted(c.what), 1)
 	}
 	if now := a.iface().MAC; now != mac {
 		t.Errorf("MAC %s, was %s", now, mac)

@@ -59,7 +59,7 @@ type host struct {
 	adopted bool
 	now     link.State
 	mtu     mtuState
-	guard   guard
+	custody custody
 }
 
 // fabric is the device's side.

@@ -102,7 +102,7 @@ func (f *Iface) wind() {
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.guard.at} {
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.custody.at} {
 		next = sooner(at, next)
 	}
 	t.Reset(next.Sub(now))
@@ -114,7 +114,7 @@ func (f *Iface) expire() {
 	if f.fab.retry.due(now) {
 		f.reconcile()
 	}
-	if at := f.host.guard.at; !at.IsZero() && !now.Before(at) {
+	if at := f.host.custody.at; !at.IsZero() && !now.Before(at) {
 		f.inspect(now)
 	}
 	f.rec.client.expire(now)

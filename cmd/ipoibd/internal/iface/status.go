@@ -30,7 +30,7 @@ func (f *Iface) status() control.Interface {
 	s.QP, s.Peers = f.qpStatus(), f.peerStatus()
 	s.Recovery = f.recoveryStatus()
 	s.Counters, s.Kernel = f.counters(), f.kernelCounters()
-	if err := cmp.Or(f.fab.err, f.foreignError()); err != nil {
+	if err := cmp.Or(f.fab.err, f.foreignError(), f.host.custody.err); err != nil {
 		s.Reason = err.Error()
 	}
 	if f.fab.lastErr != nil {
@@ -57,7 +57,7 @@ func (f *Iface) stateName() string {
 	switch {
 	case !f.host.now.Up:
 		return StateDown
-	case f.fab.att == nil, f.host.guard.foreign:
+	case f.fab.att == nil, f.host.custody.foreign:
 		return StateWaiting
 	case f.rec.ladder.State() != qprecovery.Healthy:
 		return StateHealing

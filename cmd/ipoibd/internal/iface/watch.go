@@ -76,11 +76,11 @@ func (f *Iface) judge(d freeze.Decision) {
 		f.rec.watch.probes++
 		f.path.tx.Inject(a.ep.Self(), ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
-		what := "sends do not complete"
+		reason := "sends do not complete"
 		if d.Deaf {
-			what = "nothing is received"
+			reason = "nothing is received"
 		}
-		f.log.Error("queue pair seems to have frozen", "what", what, "last_worked", d.Since)
+		f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
 		f.heal(qprecovery.Suspected{Gen: a.gen, Since: d.Since})
 	case freeze.Nothing:
 	}

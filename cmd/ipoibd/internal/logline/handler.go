@@ -51,11 +51,12 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // cause joins the attributes by which lines of one text differ in kind, so that a
-// rare one is not suppressed with frequent ones.
+// rare one is not suppressed with frequent ones. maxMessages
+// bounds their number, whatever the values.
 func cause(r *slog.Record) (text string) {
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
-		case "type", "state", "reason":
+		case "type", "state", "reason", "property":
 			text += a.Value.String() + "\n"
 		}
 		return true

@@ -105,6 +105,7 @@ func TestFloodHidesNoOtherMessage(t *testing.T) {
 			func() { flooding.Error("carrier off") },
 			func() { flooding.Info("carrier off", "n", 1, "reason", "another") },
 			func() { flooding.Info("carrier off", "reason", "a third", "n", 1) },
+			func() { flooding.Info("carrier off", "property", "MAC") },
 			func() { log.With("interface", "ib1").Info("carrier off") },
 			func() { flooding.WithGroup("g").Info("carrier off", "a", 1) },
 		} {

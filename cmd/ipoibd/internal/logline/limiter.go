@@ -44,7 +44,7 @@ type key struct {
 	level  slog.Level
 	logger string // its attributes and groups
 	text   string
-	cause  string // type, state and reason
+	cause  string // type, state, reason and property
 }
 
 // line is a record and the handler that formats it.

@@ -102,9 +102,9 @@ func TestChangesByOthersAreRestored(t *testing.T) {
 	})
 }
 
-func TestGuardTimes(t *testing.T) {
+func TestCustodyTimes(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	var g guard
+	var c custody
 	for _, step := range []struct {
 		at      time.Duration
 		queues  int
@@ -120,11 +120,11 @@ func TestGuardTimes(t *testing.T) {
 		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // another grace
 		{5*time.Second + foreignGrace/2, 0, false, 6*time.Second + foreignGrace/2},
 	} {
-		was := g.foreign
-		changed := g.saw(step.queues, start.Add(step.at))
-		if g.foreign != step.foreign || changed != (was != step.foreign) || g.at != start.Add(step.next) {
+		was := c.foreign
+		changed := c.saw(step.queues, start.Add(step.at))
+		if c.foreign != step.foreign || changed != (was != step.foreign) || c.at != start.Add(step.next) {
 			t.Errorf("%v, %d queues: foreign %t, changed %t, next %v; want %t and %v",
-				step.at, step.queues, g.foreign, changed, g.at.Sub(start), step.foreign, step.next)
+				step.at, step.queues, c.foreign, changed, c.at.Sub(start), step.foreign, step.next)
 		}
 	}
 }

@@ -1,0 +1,119 @@
+package iface
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"ipoibd/link"
+)
+
+const (
+	// inspectEvery is how often ib0 is inspected without an event: the kernel sends
+	// none for some changes.
+	inspectEvery = time.Second
+	// foreignGrace is how long another process may have a queue of ib0 before the
+	// carrier is taken down. A daemon that starts attaches one for some 100 us, sees
+	// that ib0 is held, and detaches.
+	foreignGrace = 100 * time.Millisecond
+)
+
+// custody keeps ib0 as this daemon has set it up, whatever other processes do to it.
+type custody struct {
+	at          time.Time // of the next inspection
+	since       time.Time // another process has had a queue; zero: none has
+	foreign     bool      // for so long that the carrier is down
+	wantCarrier bool      // the carrier is to be on unless foreign
+	err         error     // of the last inspection; nil: it succeeded
+}
+
+// saw takes the number of foreign queues that an inspection has found, plans the
+// next one, and reports whether foreign has changed.
+func (c *custody) saw(queues int, now time.Time) (changed bool) {
+	c.at = now.Add(inspectEvery)
+	was := c.foreign
+	switch {
+	case queues == 0:
+		c.since, c.foreign = time.Time{}, false
+	case c.since.IsZero():
+		c.since, c.at = now, now.Add(foreignGrace)
+	case now.Sub(c.since) < foreignGrace:
+		c.at = c.since.Add(foreignGrace)
+	default:
+		c.foreign = true
+	}
+	return c.foreign != was
+}
+
+// inspect has the TAP restore what other processes have changed, and takes the
+// carrier down as long as one of them has a queue.
+func (f *Iface) inspect(now time.Time) {
+	c := &f.host.custody
+	found, err := f.host.tap.Inspect()
+	for _, change := range found.Restored {
+		f.log.Warn("another process has changed the interface; restored", "property", string(change.What), "found", change.Found)
+		if change.What == link.PropertyCarrier {
+			f.carrierIs(c.wantCarrier && !c.foreign)
+		}
+	}
+	f.inspectionEnded(err)
+	if err != nil {
+		c.at = now.Add(inspectEvery)
+		return
+	}
+	if !c.saw(found.Foreign, now) {
+		return
+	}
+	if c.foreign {
+		f.log.Error("carrier down", "queues", found.Foreign, "err", f.foreignError())
+	} else {
+		f.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
+	}
+	if err := f.setCarrier(c.wantCarrier); err != nil {
+		f.log.Error("cannot change the carrier", "err", err)
+	}
+}
+
+// inspectionEnded keeps the error of an inspection for the status, and logs it
+// where its text is not that of the last one. Run reports an interface that is gone.
+func (f *Iface) inspectionEnded(err error) {
+	c := &f.host.custody
+	was := c.err
+	if c.err = nil; err == nil || errors.Is(err, link.ErrGone) || errors.Is(err, link.ErrClosed) {
+		return
+	}
+	c.err = fmt.Errorf("changes by other processes may stay: %w", err)
+	if was == nil || was.Error() != c.err.Error() {
+		f.log.Warn("cannot inspect the interface; trying again each second", "err", c.err)
+	}
+}
+
+// foreignError says why ib0 has no carrier, nil where the reason is not a foreign
+// queue. The kernel does not tell whose queue that is; /proc does.
+func (f *Iface) foreignError() error {
+	if !f.host.custody.foreign {
+		return nil
+	}
+	return fmt.Errorf("another process has attached to the interface and takes a part of its frames: end it "+
+		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` names it and this one, process %d)", f.host.now.Name, os.Getpid())
+}
+
+// setCarrier raises or drops the carrier. It stays off as long as another process
+// has a queue.
+func (f *Iface) setCarrier(on bool) error {
+	c := &f.host.custody
+	c.wantCarrier = on
+	on = on && !c.foreign
+	err := f.host.tap.SetCarrier(on)
+	if err == nil {
+		f.carrierIs(on)
+	}
+	return err
+}
+
+// carrierIs notes a carrier that was just set, before netlink reports it.
+func (f *Iface) carrierIs(on bool) {
+	f.host.now.Carrier = on && f.host.now.Up
+	f.nbrs.asks.follow(on, time.Now())
+}

@@ -53,8 +53,7 @@ func (t *Table) announceDue() {
 	t.hosts.all(func(ip netip.Addr) { t.sendGroup(t.announcement(ip)) })
 }
 
-// announcement returns the message that says where an address of the host is,
-// and counts it.
+// announcement counts and returns a message that announces an address of the host.
 func (t *Table) announcement(ip netip.Addr) []byte {
 	t.stats.Announcements++
 	if ip.Is4() {

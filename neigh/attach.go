@@ -38,7 +38,7 @@ func (t *Table) attach(ev Attached) {
 	if self := endpointOf(ev.Self); self != t.link.self {
 		t.link.become(self, t.now)
 		t.news.begin(t.now)
-		clear(t.notices.told)
+		clear(t.notices.last)
 		if p := t.peers.byEndpoint[self]; p != nil {
 			t.forget(p)
 		}
@@ -60,7 +60,7 @@ func (t *Table) detach() {
 			t.voidHandle(p)
 		})
 	}
-	clear(t.notices.asked)
+	t.dropNotices()
 	for _, r := range t.resolver.byIP {
 		t.giveUp(r, DropDetached)
 	}

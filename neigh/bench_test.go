@@ -74,7 +74,14 @@ func attachedBench(tb failer, conf Config) *bench {
 // step steps at the present time and returns the actions.
 func (b *bench) step(ev Event) []Action {
 	b.tb.Helper()
+	strays := b.table.strays()
+	if _, ok := ev.(Stray); ok {
+		strays++
+	}
 	b.out = b.table.Step(b.now, ev, nil)
+	if got := b.table.strays(); got != strays {
+		b.tb.Fatalf("after %T: %d strays are accounted for, want %d", ev, got, strays)
+	}
 	for i, a := range b.out {
 		p, ok := a.(Publish)
 		if !ok {
@@ -139,6 +146,12 @@ func (b *bench) meet(e endpoint, addr string) {
 	b.step(fabricARP(e, ipoib.ARPRequest, addr, addr, true))
 }
 
+// strays returns how many Strays are accounted for.
+func (t *Table) strays() uint64 {
+	s := t.Stats()
+	return s.Notices + s.StraysPaused + s.StraysLimited + s.StraysUnanswerable + uint64(len(t.notices.asked))
+}
+
 // check returns what is inconsistent in a table: the invariants of its indexes,
 // classes, bounds and counters.
 func (t *Table) check() error {
@@ -156,8 +169,8 @@ func (t *Table) check() error {
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("bounds: %+v", s)
-	case len(t.notices.told) > maxTold || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
-		return fmt.Errorf("%d told, %d asked for", len(t.notices.told), len(t.notices.asked))
+	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
+		return fmt.Errorf("%d noticed, %d asked for", len(t.notices.last), len(t.notices.asked))
 	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
 		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
 	}

@@ -56,11 +56,11 @@
 //
 // # Announcements that were lost
 //
-// A peer whose announcements were lost after a restart is sought from both sides.
-// The sender: snapshots mark the peers that data was sent to and received from. A
-// peer that was sent to and not heard for a second is asked for; the answer comes
-// from where it is now. The receiver: [Stray] reports that a peer still sends to a
-// queue pair that is gone. The table then announces itself to that peer alone,
+// After a restart whose announcements were lost, both sides look for each other.
+// The sender: snapshots mark the peers that data was sent to and received from. The
+// table asks for a peer that got data and was silent for a second; the answer comes
+// from its new queue pair. The receiver: [Stray] reports that a peer still sends to
+// a queue pair that is gone. The table then announces the host to that peer alone,
 // which works even where the fabric carries no multicast.
 //
 // A host that lost its neighbours with its carrier waits for answers to requests
@@ -71,8 +71,8 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
-//	silence         a peer sent to and not heard for 1 s is asked for, and again
-//	                after 2, 4, 8 ... 60 s; the marks are read each 0.25 s
+//	silence         the table asks for a peer that got data and was silent for 1 s,
+//	                and again after 2, 4, 8 ... 60 s; it reads the marks each 0.25 s
 //	stray notice    at once, and again after 1, 2, 4 ... 30 s
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s
@@ -82,11 +82,11 @@
 //
 // # Limits
 //
-// Every frame ends in exactly one counter of [Stats]. What is kept is bounded by
-// the constants of limits.go. At most 16 messages a second ask for silent peers, so
-// after a failure of many peers it takes a while until each was asked for. A flow in
-// one direction costs a question a minute, and where its receiver loses its
-// announcements, up to a minute. Without a subnet manager all groups are the
-// broadcast group. DHCP is not translated. One MAC lives behind ib0 besides its
-// own.
+// Every frame ends in exactly one counter of [Stats]. What is kept is bounded by the
+// constants of limits.go. At most 16 messages a second ask for silent peers: when
+// thousands fall silent together, some minutes pass before the table has asked for
+// each. A flow in one direction costs one question a minute, and a restart of its
+// receiver whose announcements are lost interrupts it for up to a minute. Without a
+// subnet manager all groups are the broadcast group. DHCP is not translated. One MAC
+// lives behind ib0 besides its own.
 package neigh

@@ -91,11 +91,11 @@ type Neighbour struct {
 // [maxHostAsks] they are ignored.
 type HostAsks struct{ Targets []netip.Addr }
 
-// Stray says that datagrams come for a QPN of this host that no queue pair has:
-// their sender believes the host to be where it was before a restart. It is told
-// where the host is now, by unicast, so this works where multicast does not. Such
-// datagrams can be forged, so a sender is told once a second, then less often,
-// and [maxNoticeRate] senders per second in all.
+// Stray reports datagrams for a QPN that no queue pair of this host has: their
+// sender believes that the host is where it was before a restart. The table
+// announces the host to that sender by unicast, which works where multicast does
+// not. Anyone can forge such datagrams, so the table answers each sender once a
+// second, then less often, and [maxNoticeRate] senders per second in all.
 type Stray struct {
 	GID hca.GID
 	QPN hca.QPN

@@ -121,6 +121,10 @@ func (t *Table) returnAH(ah hca.AH) {
 func (t *Table) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah}
 	t.handles.ready++
+	if p.silence.alarm.pos > 0 { // armed before anything could be sent
+		t.speaks(p)
+		t.awaits(p)
+	}
 	for _, msg := range t.kept.take(&p.kept) {
 		t.emit(SendFabric{t.dest(p), msg})
 		t.countSent(true)
@@ -182,7 +186,9 @@ func (t *Table) ahReady(ev AHReady) {
 }
 
 func (t *Table) ahFailed(ev AHFailed) {
-	delete(t.notices.asked, ev.ID)
+	if t.noticeFailed(ev.ID) {
+		return
+	}
 	p, ok := t.takeAsked(ev.ID)
 	if !ok {
 		return

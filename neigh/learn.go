@@ -36,9 +36,9 @@ func (p *peer) blank() bool {
 	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
-// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. That is
-// urgent, unless there were many: then two queue pairs may claim one address by
-// turns.
+// comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. The data
+// path gets the new QPN at once, unless many peers came back: then two queue pairs
+// may be claiming one address by turns.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
 		t.forget(blank)

@@ -27,11 +27,11 @@ const (
 	// maxResolutions bounds the addresses being asked for at a time.
 	maxResolutions = 256
 	// maxAnswerAHs bounds the handles under way when one is asked for only to
-	// answer a stranger, so that a flood of strangers cannot keep the worker from
-	// the handles of honest peers.
+	// answer a stranger, by ARP, ND or a notice, so that a flood of strangers cannot
+	// keep the worker from the handles of honest peers.
 	maxAnswerAHs = 64
 	// maxAskedIPs bounds the addresses by which one silent peer is asked for, the
-	// latest claims first: one answer is enough.
+	// latest claim first: one answer is enough.
 	maxAskedIPs = 4
 	// maxAskRate bounds the messages per second that ask for silent peers. Each goes
 	// to the whole group, and a failed switch silences many peers at a time.
@@ -40,11 +40,12 @@ const (
 	// as many as it may have bound to our former queue pair (maxIPsUsed).
 	maxNoticeIPs = maxIPsUsed
 	// maxNoticeRate bounds the senders of stray datagrams that are answered per
-	// second. Anyone can forge such datagrams, so the answers must stay few.
+	// second. Anyone can forge such datagrams, so the answers must stay few: with
+	// maxNoticeIPs they are 256 short messages a second at most, whoever forges.
 	maxNoticeRate = 16
-	// maxTold bounds the senders of stray datagrams whose pauses are remembered; more
-	// of them are not answered.
-	maxTold = 1024
+	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered: all
+	// that maxNoticeRate admits until the pauses of the first start over.
+	maxNoticed = maxNoticeRate * int(2*maxNoticePause/time.Second+2)
 	// maxLearntIPs bounds the host addresses learnt from its own messages.
 	maxLearntIPs = 64
 	// maxHostAddrs bounds the host addresses taken from netlink.
@@ -52,8 +53,8 @@ const (
 	// maxHostAsks bounds the addresses asked for at once in the host's name; its
 	// own requests are a second apart, and it gives each address up after three.
 	maxHostAsks = 256
-	// maxUrgentReturns bounds the peers that came back, per second, of which the data
-	// path learns at once. A stranger can make such, and each costs a snapshot; others
+	// maxUrgentReturns bounds how many peers that came back are published at once,
+	// per second. A stranger can pretend such returns, and each costs a snapshot; others
 	// wait for returnPause.
 	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
@@ -84,7 +85,7 @@ const (
 	// before it is asked for: longer than any round trip on a fabric.
 	silenceLimit = time.Second
 	// askPause is the pause after the first ask, doubled for each next one up to
-	// maxAskPause, which is what a flow in one direction costs.
+	// maxAskPause: a flow in one direction costs one question in that time.
 	askPause    = 2 * time.Second
 	maxAskPause = time.Minute
 	// noticePause is the pause after the first notice to a sender of stray

@@ -105,7 +105,7 @@ func ndReason(err error) Reason {
 type mapper struct {
 	t        *Table
 	sender   *peer    // of a message of the fabric
-	target   endpoint // of a message of the fabric: whom it may name besides
+	target   endpoint // of a message of the fabric: the other node that it may name
 	redirect bool     // of a message of the host: it may name others
 }
 
@@ -117,10 +117,10 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 	return m.t.addrOf(mac)
 }
 
-// ToMAC maps an address in a message of the fabric. The target of a Redirect that
-// is not known yet becomes a peer, or else the host could not follow; one that is
-// ourselves makes no sense. Any other address is refused, so that one message
-// makes one such peer at most.
+// ToMAC maps an address in a message of the fabric. An unknown target of a Redirect
+// becomes a peer, or else the host could not follow. Our own address makes no sense
+// there. ToMAC refuses any other address, so that one message makes one such peer
+// at most.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	e := endpointOf(a)
 	switch {

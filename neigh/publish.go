@@ -10,7 +10,7 @@ type publisher struct {
 	dirty bool      // something has changed since
 	rush  bool      // and what the data path has is wrong
 	pause time.Time // its end
-	late  time.Time // where all changes can wait: until then
+	late  time.Time // the changes can wait until then; zero: they cannot
 }
 
 // change notes a change without which the data path still works.

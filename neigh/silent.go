@@ -2,6 +2,7 @@ package neigh
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -12,12 +13,14 @@ import (
 //	data sent, alarm off         arm it: silenceLimit from now, or after the pause
 //	data heard                   stop it, forget the pause
 //	ARP or ND heard              stop it: a flow in one direction answers that way
-//	alarm                        ask for its addresses, double the pause
+//	alarm                        ask for its addresses, double the pause; a peer that
+//	                             cannot be asked for keeps its pause
+//	its handle is ready          if armed, start again: nothing was sent before
 //	it came back at another QPN  stop it, forget the pause
 //	Detached, or the peer goes   stop it, forget the pause
 type silence struct {
 	alarm alarm[*peer]
-	asked time.Time     // when it was asked for last
+	asked time.Time     // when the peer was last asked for
 	pause time.Duration // from then on; 0: not asked for since it sent data
 }
 
@@ -42,7 +45,7 @@ func (t *Table) look() {
 	}
 }
 
-// awaits notes that data was sent to p, which is to be heard from now.
+// awaits notes that data was sent to p, which should answer from now on.
 func (t *Table) awaits(p *peer) {
 	if p.silence.alarm.pos > 0 || !t.link.up {
 		return
@@ -84,8 +87,10 @@ func (t *Table) verifyDue() {
 	}
 }
 
-// verify asks for p, which was silent for too long, by its addresses. Whoever has
-// them answers, and is p from then on.
+// verify asks for p, which was silent for too long, by its addresses, the latest
+// claim first. The interface that has them answers, and becomes p. Where the host
+// has no address to ask from, verify does nothing, and the next data for p arms the
+// alarm again.
 func (t *Table) verify(p *peer) {
 	if p.wasHeard() {
 		t.answers(p)
@@ -94,15 +99,24 @@ func (t *Table) verify(p *peer) {
 	if p.handle.state != handleReady {
 		return // nothing was sent
 	}
+	asked := 0
+	for _, ip := range slices.Backward(p.ips) {
+		source := t.hosts.source(ip, netip.Addr{})
+		if source.IsUnspecified() {
+			continue
+		}
+		if asked == maxAskedIPs || !t.silent.rate.take(t.now, maxAskRate) {
+			break
+		}
+		t.ask(source, ip)
+		asked++
+	}
+	if asked == 0 {
+		return
+	}
 	p.silence.asked = t.now
 	p.silence.pause = min(max(2*p.silence.pause, askPause), maxAskPause)
 	t.stats.Silences++
-	for _, ip := range p.ips[max(0, len(p.ips)-maxAskedIPs):] {
-		source := t.hosts.source(ip, netip.Addr{})
-		if !source.IsUnspecified() && t.silent.rate.take(t.now, maxAskRate) {
-			t.ask(source, ip)
-		}
-	}
 }
 
 // rate bounds how often something is done per second. The zero value is unused.

@@ -79,7 +79,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, no more than
+// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, at most
 // maxAskRate messages go out in any second, and each peer gets its turn.
 func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	const peers = 100
@@ -110,7 +110,7 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	}
 }
 
-// TestFewAddressesOfASilentPeerAreAskedFor: the latest ones.
+// TestFewAddressesOfASilentPeerAreAskedFor: the latest claims, the last one first.
 func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxIPsUsed {
@@ -122,14 +122,14 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 		arp, _ := ipoib.ParseARP(a.(SendFabric).Msg[ipoib.HeaderLen:])
 		got = append(got, arp.TPA)
 	}
-	if want := "[10.8.0.12 10.8.0.13 10.8.0.14 10.8.0.15]"; fmt.Sprint(got) != want {
+	if want := "[10.8.0.15 10.8.0.14 10.8.0.13 10.8.0.12]"; fmt.Sprint(got) != want {
 		t.Errorf("asked for %v, want %v", got, want)
 	}
 }
 
-// TestNoOneIsAskedForInNoName: a question without an address of the host would be
-// taken for duplicate address detection, by which the one asked may lose its own.
-func TestNoOneIsAskedForInNoName(t *testing.T) {
+// TestNoQuestionWithoutASource: a peer would take a question without an address of
+// the host for duplicate address detection, and might give its own address up.
+func TestNoQuestionWithoutASource(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.step(HostAddrs{})
 	b.snap.Unicast(b.macOf(numbered(0)))
@@ -143,19 +143,19 @@ func TestNoOneIsAskedForInNoName(t *testing.T) {
 func TestForgedStraysAreBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(of func(i int) endpoint) (n uint64) {
-		before := b.table.Stats().Strays
+		before := b.table.Stats().Notices
 		for i := range 10_000 { // in 10 s
 			b.ready(b.step(Stray{of(i).gid, of(i).qpn}))
 			b.now = b.now.Add(time.Millisecond)
 		}
-		return b.table.Stats().Strays - before
+		return b.table.Stats().Notices - before
 	}
 	if n := count(numbered); n > 11*maxNoticeRate || n < 10*maxNoticeRate {
-		t.Errorf("%d invented senders were told within 10 s, want %d a second", n, maxNoticeRate)
+		t.Errorf("%d invented senders got a notice within 10 s, want %d a second", n, maxNoticeRate)
 	}
 	b.advance(time.Second)
 	if n := count(func(int) endpoint { return peerB }); n != 4 { // after 0, 1, 3, 7 s
-		t.Errorf("one sender was told %d times within 10 s", n)
+		t.Errorf("one sender got %d notices within 10 s", n)
 	}
 }
 
@@ -180,8 +180,8 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is what reading the marks of 4,096 peers costs, all of which talk,
-// and which part of a processor that is.
+// BenchmarkLook is the cost of reading the marks of 4,096 peers that all talk, and
+// its share of a processor.
 func BenchmarkLook(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {

@@ -62,12 +62,17 @@ type Stats struct {
 	// What the table sent of its own accord, which is not in the sum above.
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
-	Corrections   uint64 // the host was told of a peer's right MAC
+	Corrections   uint64 // messages to the host that correct the MAC of a peer
 
 	Silences uint64 // times that a used peer was asked for because it was silent
-	Strays   uint64 // senders of stray datagrams that were told where the host is now
 	Evicted  uint64 // peers that made room for others
 	AHFailed uint64 // handles that failed, each try counted
+
+	// Each Stray ends in one of these, or waits for its handle.
+	Notices            uint64 // the host was announced to the sender
+	StraysPaused       uint64 // the sender had a notice a short while ago
+	StraysLimited      uint64 // too many senders, or too many handles under way
+	StraysUnanswerable uint64 // forged sender, no QP, no handle, or no address to announce
 
 	Kept        int // frames kept now
 	KeptBytes   int // and their bytes
@@ -90,7 +95,10 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "announcements", Value: s.Announcements},
 		{Name: "corrections", Value: s.Corrections},
 		{Name: "silences", Value: s.Silences},
-		{Name: "stray_notices", Value: s.Strays},
+		{Name: "stray_notices", Value: s.Notices},
+		{Name: "stray_paused", Value: s.StraysPaused},
+		{Name: "stray_limited", Value: s.StraysLimited},
+		{Name: "stray_unanswerable", Value: s.StraysUnanswerable},
 		{Name: "peers_evicted", Value: s.Evicted},
 		{Name: "ah_errors", Value: s.AHFailed},
 	}

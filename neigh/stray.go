@@ -1,70 +1,74 @@
 package neigh
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
 	"ipoibd/hca"
 )
 
-// notices are what is told to senders of stray datagrams. Such a sender does not
-// become a peer by that: what it claims is not known, and it may be forged. So a
-// notice that finds no peer has a handle of its own, which goes back at once.
+// notices are announcements to senders of stray datagrams alone. A notice does not
+// make its receiver a peer: the claims of that sender are unknown and may be
+// forged. So a notice that finds no peer has a handle of its own, which it gives
+// back at once.
 type notices struct {
 	rate  rate
-	told  map[endpoint]told   // at most maxTold
+	last  map[endpoint]notice // by receiver; at most maxNoticed
 	asked map[uint64]endpoint // requests for handles
 }
 
-// told is when a sender was told last, and how long it is left alone from then on.
-type told struct {
+// notice is when a sender got its last notice, and the pause until it may get the
+// next one.
+type notice struct {
 	at    time.Time
 	pause time.Duration
 }
 
+// over reports whether the pauses of a sender start over.
+func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
+
 func (n *notices) init() {
-	n.told = make(map[endpoint]told)
+	n.last = make(map[endpoint]notice)
 	n.asked = make(map[uint64]endpoint)
 }
 
-// admit reports whether e is to be told now, and notes that it is.
+// pausing reports whether e got a notice a short while ago.
+func (n *notices) pausing(e endpoint, now time.Time) bool {
+	last := n.last[e]
+	return now.Before(last.at.Add(last.pause))
+}
+
+// admit reports whether the rate allows a notice to e, and notes it. maxNoticed is
+// large enough that there is room for e once old notices are forgotten.
 func (n *notices) admit(e endpoint, now time.Time) bool {
-	last := n.told[e]
-	if now.Before(last.at.Add(last.pause)) || !n.rate.left(now, maxNoticeRate) || !n.room(e, now) {
+	if !n.rate.take(now, maxNoticeRate) {
 		return false
 	}
-	if now.Sub(last.at) > 2*maxNoticePause {
+	if len(n.last) >= maxNoticed {
+		maps.DeleteFunc(n.last, func(_ endpoint, last notice) bool { return last.over(now) })
+	}
+	last := n.last[e]
+	if last.over(now) {
 		last.pause = 0
 	}
-	n.rate.take(now, maxNoticeRate)
-	n.told[e] = told{at: now, pause: min(max(2*last.pause, noticePause), maxNoticePause)}
+	n.last[e] = notice{at: now, pause: min(max(2*last.pause, noticePause), maxNoticePause)}
 	return true
 }
 
-// room reports whether e can be noted. Where there are too many, those are
-// forgotten whose pauses would start over anyway.
-func (n *notices) room(e endpoint, now time.Time) bool {
-	if _, known := n.told[e]; known || len(n.told) < maxTold {
-		return true
-	}
-	for other, last := range n.told {
-		if now.Sub(last.at) > 2*maxNoticePause {
-			delete(n.told, other)
-		}
-	}
-	return len(n.told) < maxTold
-}
-
-// stray tells a sender of stray datagrams where the host is now. The sender may be
-// unknown: after a restart every one is.
+// stray announces the host to a sender of stray datagrams. The sender need not be a
+// peer: after a restart there are none. Every Stray ends in one counter.
 func (t *Table) stray(ev Stray) {
 	e := endpoint{ev.GID, ev.QPN}
 	switch {
-	case !t.link.up || !e.valid() || t.link.isOwn(e, t.now):
+	case !t.link.up || !e.valid() || t.link.isOwn(e, t.now) || len(t.hosts.given)+len(t.hosts.learnt) == 0:
+		t.stats.StraysUnanswerable++
 		return
-	case len(t.hosts.given)+len(t.hosts.learnt) == 0 || len(t.notices.asked) >= maxAnswerAHs:
+	case t.notices.pausing(e, t.now):
+		t.stats.StraysPaused++
 		return
-	case !t.notices.admit(e, t.now):
+	case len(t.notices.asked)+len(t.handles.asked) >= maxAnswerAHs || !t.notices.admit(e, t.now):
+		t.stats.StraysLimited++
 		return
 	}
 	if p := t.peers.byEndpoint[e]; p != nil && p.handle.state == handleReady {
@@ -74,9 +78,9 @@ func (t *Table) stray(ev Stray) {
 	t.notices.asked[t.requestAH(e.gid)] = e
 }
 
-// notify announces the host's addresses to one destination.
+// notify announces the host's addresses to one destination alone.
 func (t *Table) notify(to hca.UDDest) {
-	t.stats.Strays++
+	t.stats.Notices++
 	sent := 0
 	t.hosts.all(func(ip netip.Addr) {
 		if sent < maxNoticeIPs {
@@ -97,4 +101,22 @@ func (t *Table) noticeReady(ev AHReady) bool {
 	t.notify(hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
 	t.returnAH(ev.AH)
 	return true
+}
+
+// noticeFailed gives up a notice whose handle could not be made; false if the
+// handle is not for a notice.
+func (t *Table) noticeFailed(id uint64) bool {
+	if _, ok := t.notices.asked[id]; !ok {
+		return false
+	}
+	delete(t.notices.asked, id)
+	t.stats.AHFailed++
+	t.stats.StraysUnanswerable++
+	return true
+}
+
+// dropNotices gives up the notices that wait for handles.
+func (t *Table) dropNotices() {
+	t.stats.StraysUnanswerable += uint64(len(t.notices.asked))
+	clear(t.notices.asked)
 }

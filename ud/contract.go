@@ -41,7 +41,7 @@ type Peers interface {
 	// PeerMAC returns the Ethernet address that stands for a peer towards the
 	// host. It is total: a peer that is not known has one too. Rx calls it once for
 	// each message that it delivers, and for no other, so an implementation can note
-	// who was heard.
+	// which peers were heard.
 	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC

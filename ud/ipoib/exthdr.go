@@ -23,8 +23,8 @@ const maxExtensions = 8
 
 // HidesND reports whether a receiver may find an ND message behind the extension
 // headers of an IPv6 packet, where [TranslateND] does not translate it. RFC 6980
-// section 5 has receivers ignore ND in fragments; Linux takes it behind all other
-// extension headers, and in fragments if it is told to.
+// section 5 has receivers ignore ND in fragments; Linux accepts it behind all other
+// extension headers, and in fragments if so configured.
 //
 // A chain that ends before its upper layer, or has more than 8 headers, counts as
 // hidden ND: in a first fragment the message may follow in the next one, which is
@@ -62,8 +62,8 @@ func isExtension(header uint8) bool {
 	return false
 }
 
-// extensionLen returns the length in bytes of an extension header of which
-// minExtensionLen bytes are there.
+// extensionLen returns the length in bytes of an extension header; b has at least
+// minExtensionLen bytes.
 func extensionLen(header uint8, b []byte) int {
 	switch header {
 	case extFragment:

@@ -1,0 +1,223 @@
+package neigh
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"ipoibd/ud/ipoib"
+)
+
+// asks returns the addresses that actions ask for, in their order.
+func asks(actions []Action) (targets []netip.Addr) {
+	for _, a := range actions {
+		s, ok := a.(SendFabric)
+		if !ok || s.Dest != broadcast {
+			continue
+		}
+		typ, body, _ := ipoib.ParseHeader(s.Msg)
+		if typ != ipoib.EtherTypeARP {
+			continue
+		}
+		if arp, err := ipoib.ParseARP(body); err == nil && arp.SPA != arp.TPA {
+			targets = append(targets, arp.TPA)
+		}
+	}
+	return targets
+}
+
+// TestUnaskedPeerIsNotLeftAlone: a peer that could not be asked for, since the host
+// had no address to ask from, is asked for within 2 s of the host's new address,
+// and nothing is counted or paused before.
+func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
+	b := talkingBench(t, 1)
+	mac := b.macOf(numbered(0))
+	b.step(HostAddrs{})
+	steps := 0
+	send := func() { steps++; b.snap.Unicast(mac) }
+	if out := b.pass(time.Minute, 100*time.Millisecond, send); len(out) != 0 {
+		t.Fatalf("actions %v", out)
+	}
+	if n := b.table.Stats().Silences; n != 0 {
+		t.Errorf("%d silences without a question", n)
+	}
+	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA)}})
+	if got := asks(b.pass(2*silenceLimit, 100*time.Millisecond, send)); fmt.Sprint(got) != "[10.9.0.0]" {
+		t.Errorf("asked for %v within 2 s of the new address, want [10.9.0.0]", got)
+	}
+}
+
+// TestUnaskableAddressesLeaveRoomForOthers: addresses that the host has no source
+// for do not count as asked.
+func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
+	b := talkingBench(t, 1)
+	for i := range maxAskedIPs {
+		m := nd(ipoib.NDNeighborAdvert, ip(llB), ip("ff02::1"), ip(fmt.Sprintf("2001:db8::%d", i+1)), ipoibLink(2, numbered(0)))
+		b.step(fabricND(numbered(0), m))
+	}
+	b.snap.Unicast(b.macOf(numbered(0)))
+	if got := asks(b.advance(2 * silenceLimit)); fmt.Sprint(got) != "[10.9.0.0]" {
+		t.Errorf("asked for %v, want [10.9.0.0]", got)
+	}
+}
+
+// TestLatestClaimIsAskedForFirst: where the rate is spent on the way, the address
+// claimed last is the one asked for.
+func TestLatestClaimIsAskedForFirst(t *testing.T) {
+	b := talkingBench(t, 1)
+	b.meet(numbered(0), "10.8.0.1")
+	b.snap.Unicast(b.macOf(numbered(0)))
+	b.advance(silenceLimit)
+	for b.table.silent.rate.done < maxAskRate-1 {
+		b.table.silent.rate.take(b.now, maxAskRate)
+	}
+	if got := asks(b.advance(silenceLimit / 2)); fmt.Sprint(got) != "[10.8.0.1]" {
+		t.Errorf("asked for %v with one question left, want the latest claim, 10.8.0.1", got)
+	}
+}
+
+// TestSilentPeersAndStraysDoNotDelayResolutions: while both rates of the second
+// line of defence are spent, an address that the host needs is asked for at once.
+func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
+	b := talkingBench(t, 100)
+	for i := range 100 {
+		b.snap.Unicast(b.macOf(numbered(i)))
+	}
+	b.advance(silenceLimit + silenceLimit/2)
+	for i := range 10 * maxNoticeRate {
+		b.step(Stray{numbered(1000 + i).gid, 9})
+	}
+	if b.table.silent.rate.left(b.now, maxAskRate) || b.table.notices.rate.left(b.now, maxNoticeRate) {
+		t.Fatal("a rate is left: this shows nothing")
+	}
+	if got := asks(b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip("10.0.0.9")))); fmt.Sprint(got) != "[10.0.0.9]" {
+		t.Errorf("asked for %v", got)
+	}
+	if out := b.step(Stray{}); len(out) != 0 {
+		t.Errorf("actions %v", out)
+	}
+	b.meet(peerB, ipB)
+	if out := b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))); len(out) != 1 {
+		t.Errorf("data to an honest peer: actions %v, want CreateAH", out)
+	}
+}
+
+// TestPeersThatAnswerAreNotAskedAfterRecovery: the QP goes and comes back, under its
+// former address or another one, at any time between a message and its answer, and
+// the handle takes its time. The peer is not asked for, but when it falls silent
+// it is, within 2 s.
+func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
+	for _, self := range []endpoint{selfEnd, {selfEnd.gid, selfEnd.qpn + 1}} {
+		for late := time.Duration(0); late < 3*silenceLimit; late += 50 * time.Millisecond {
+			b := talkingBench(t, 1)
+			mac, e := b.macOf(numbered(0)), numbered(0)
+			b.snap.Unicast(mac) // marks what the QP did not send any more
+			b.step(Detached{})
+			b.advance(300 * time.Millisecond)
+			b.step(attachedAt(self))
+			b.advance(silenceLimit / 2)
+			out := b.step(hostIP(ownMAC, mac, ip(ipA), ip("10.9.0.0")))
+			b.advance(late)
+			b.ready(out)
+			b.advance(200 * time.Millisecond)
+			b.snap.PeerMAC(e.gid, e.qpn)
+			b.advance(3 * silenceLimit)
+			if n := b.table.Stats().Silences; n != 0 {
+				t.Errorf("self %v, handle after %v: asked for %d times", self, late, n)
+			}
+			got := asks(b.pass(2*silenceLimit, 100*time.Millisecond, func() { b.snap.Unicast(mac) }))
+			if fmt.Sprint(got) != "[10.9.0.0]" {
+				t.Errorf("self %v, handle after %v: asked for %v after a silence", self, late, got)
+			}
+		}
+	}
+}
+
+// TestPeerHeardByARPAloneIsNotAsked: as long as ARP comes within a second of what
+// is sent, by which some one-way receivers are heard.
+func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
+	b := talkingBench(t, 1)
+	mac := b.macOf(numbered(0))
+	for range 100 {
+		b.pass(silenceLimit-lookInterval, 50*time.Millisecond, func() { b.snap.Unicast(mac) })
+		b.step(fabricARP(numbered(0), ipoib.ARPRequest, "10.9.0.0", ipA, true))
+	}
+	if n := b.table.Stats().Silences; n != 0 {
+		t.Errorf("asked for %d times", n)
+	}
+}
+
+// TestBridgeThatAnswersIsNotAsked: behind one peer are many addresses, and what one
+// of them says counts for all.
+func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
+	b := talkingBench(t, 1)
+	mac, e := b.macOf(numbered(0)), numbered(0)
+	for i := range maxIPsUsed {
+		b.meet(e, fmt.Sprintf("10.8.0.%d", i))
+	}
+	for range 100 {
+		b.pass(silenceLimit/2, 50*time.Millisecond, func() { b.snap.Unicast(mac) }) // to all of them
+		b.snap.PeerMAC(e.gid, e.qpn)                                                // from one
+	}
+	if n := b.table.Stats().Silences; n != 0 {
+		t.Errorf("asked for %d times", n)
+	}
+}
+
+// TestForgedStraysDoNotCrowdOutOthers: senders invented for ten minutes, as many
+// as the rate admits. A new one always gets its notice, and what is remembered of
+// them is bounded.
+func TestForgedStraysDoNotCrowdOutOthers(t *testing.T) {
+	b := attachedBench(t, Config{})
+	p := player{bench: b}
+	for i := range int(10*time.Minute/time.Second) * maxNoticeRate {
+		before := b.table.Stats().Notices
+		p.quickStep(Stray{numbered(i).gid, 9})
+		if b.table.Stats().Notices != before+1 {
+			t.Fatalf("sender %d got no notice", i)
+		}
+		b.now = b.now.Add(time.Second/maxNoticeRate + time.Nanosecond)
+	}
+	if err := b.table.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoticesWaitForFewHandles: while the worker is busy, notices wait for no more
+// than maxAnswerAHs handles, and the strays that get none are counted.
+func TestNoticesWaitForFewHandles(t *testing.T) {
+	b := attachedBench(t, Config{})
+	asked := 0
+	for i := range 1000 { // in 100 s
+		for _, a := range b.step(Stray{numbered(i).gid, 9}) {
+			if _, ok := a.(CreateAH); ok {
+				asked++
+			}
+		}
+		b.now = b.now.Add(100 * time.Millisecond)
+	}
+	if asked != maxAnswerAHs {
+		t.Errorf("%d handles asked for, want %d", asked, maxAnswerAHs)
+	}
+	if n := b.table.Stats().StraysLimited; n != 1000-maxAnswerAHs {
+		t.Errorf("%d strays refused, want %d", n, 1000-maxAnswerAHs)
+	}
+}
+
+// TestNoticesYieldToPeers: while as many handles of peers are under way, no notice
+// asks for another one.
+func TestNoticesYieldToPeers(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range maxAnswerAHs {
+		addr := netip.AddrFrom4([4]byte{10, 9, 0, byte(i)})
+		b.meet(numbered(i), addr.String())
+		b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), addr))
+	}
+	if out := b.step(Stray{peerB.gid, peerB.qpn}); len(out) != 0 {
+		t.Errorf("actions %v", out)
+	}
+	if n := b.table.Stats().StraysLimited; n != 1 {
+		t.Errorf("%d strays refused, want 1", n)
+	}
+}

@@ -1,8 +1,9 @@
 package hca
 
 // What follows are optional capabilities: a backend has one by implementing its
-// interface, and callers ask by a type assertion. A wrapper of a backend passes
-// on those that the backend has.
+// interface. A wrapper of a backend, such as package guard, implements all of them:
+// it asks the backend by the function next to the interface, and reports zero where
+// the backend reports nothing.
 
 // WireReporter is a [Device] that sees when the wire below takes no packets.
 type WireReporter interface {
@@ -13,17 +14,46 @@ type WireReporter interface {
 	WireBlocked() uint64
 }
 
-// Stray describes the latest datagrams that named a QPN no QP of the device
-// has. Their sender holds an address from before a restart, or forges one.
+// WireBlockedOf returns the count of a device, zero if it is no [WireReporter].
+func WireBlockedOf(dev Device) uint64 {
+	if r, ok := dev.(WireReporter); ok {
+		return r.WireBlocked()
+	}
+	return 0
+}
+
+// Stray is a sender of datagrams that name a QPN no QP of the device has. The sender
+// holds an address from before a restart, or forges one.
 type Stray struct {
-	Count  uint64 // of such datagrams since the device was opened; the rest is of the latest
+	Number uint64 // of its latest such datagram, counted over all senders from 1; zero: no sender
 	PKey   PKey
 	SGID   GID
 	SrcQPN QPN
 }
 
+// MaxStrays bounds the senders that a device remembers. The interfaces of all its
+// partitions share them, and a handful of hosts sends to one that has restarted; more
+// at a time are forged.
+const MaxStrays = 32
+
+// Strays are the latest senders, all different and in no order. A sender that is not
+// among them any more comes back with its next datagram.
+type Strays [MaxStrays]Stray
+
 // StrayReporter is a [Device] that sees such datagrams.
 type StrayReporter interface {
-	// Strays does not block, and any goroutine may call it.
-	Strays() Stray
+	// Strays returns the senders since the device was opened; a reader takes those
+	// whose Number is above every one in its previous reading. ok is false for a
+	// wrapper of a device that never reports any. It does not block, and any
+	// goroutine may call it.
+	Strays() (s Strays, ok bool)
+}
+
+// StraysOf returns the stray senders that a device reports; ok is false if it is no
+// [StrayReporter].
+func StraysOf(dev Device) (s Strays, ok bool) {
+	if r, reports := dev.(StrayReporter); reports {
+		return r.Strays()
+	}
+	return Strays{}, false
 }

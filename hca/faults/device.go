@@ -181,21 +181,11 @@ func (d *Device) Counters() []hca.Counter {
 	return out
 }
 
-// WireBlocked implements [hca.WireReporter]; 0 where the backend is none.
-func (d *Device) WireBlocked() uint64 {
-	if r, ok := d.Device.(hca.WireReporter); ok {
-		return r.WireBlocked()
-	}
-	return 0
-}
+// WireBlocked implements [hca.WireReporter].
+func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.Device) }
 
-// Strays implements [hca.StrayReporter]; none where the backend is no reporter.
-func (d *Device) Strays() hca.Stray {
-	if r, ok := d.Device.(hca.StrayReporter); ok {
-		return r.Strays()
-	}
-	return hca.Stray{}
-}
+// Strays implements [hca.StrayReporter].
+func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.Device) }
 
 // Close implements [hca.Device].
 func (d *Device) Close() error {

@@ -113,21 +113,11 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	return ask(d, verb{name: "query_port"}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 
-// WireBlocked implements [hca.WireReporter]; 0 where the backend is none.
-func (d *Device) WireBlocked() uint64 {
-	if r, ok := d.inner.(hca.WireReporter); ok {
-		return r.WireBlocked()
-	}
-	return 0
-}
+// WireBlocked implements [hca.WireReporter].
+func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.inner) }
 
-// Strays implements [hca.StrayReporter]; none where the backend is no reporter.
-func (d *Device) Strays() hca.Stray {
-	if r, ok := d.inner.(hca.StrayReporter); ok {
-		return r.Strays()
-	}
-	return hca.Stray{}
-}
+// Strays implements [hca.StrayReporter].
+func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }
 
 // Close implements [hca.Device]. In the failed state it never fails: it waits,
 // at most Options.VerbTimeout, until the backend has released everything, so

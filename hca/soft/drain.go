@@ -40,7 +40,8 @@ func (r *drain) take() []*QP {
 // drainLoop resumes blocked send queues until the device closes. It waits for
 // all of them together: where the transport made no room within backPressure,
 // each drops what still does not fit, so that no queue waits longer than that,
-// however many sends or queues there are. An error of WaitWritable ends the wait
+// however many sends or queues there are. A queue that blocks while a wait is under
+// way shares the rest of that wait, which may be short. An error of WaitWritable ends the wait
 // as well; the next Send meets its cause.
 func (d *Device) drainLoop(ctx context.Context) {
 	for {

@@ -3,6 +3,8 @@ package soft
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/softqp"
 )
 
 // fillSends fills the send queue with messages for ah.
@@ -148,6 +151,28 @@ func TestSendingSurvivesAFailedWait(t *testing.T) {
 	})
 }
 
+// oneByOne is a transport that takes one packet at a time.
+type oneByOne struct{ wire.Transport }
+
+func (o oneByOne) Send(pkts []wire.Packet) (int, error) { return o.Transport.Send(pkts[:1]) }
+
+// A peer of the other family counts once for each multicast, also where the wire
+// takes the copies in several batches.
+func TestSkippedPeersAreCountedOnce(t *testing.T) {
+	a, b, other := rigPeer, netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("fd00::9:9")
+	peers := []netip.Addr{other, a, other, other, b, a, other}
+	slow := func(c *Config) {
+		c.Transport, c.Peers = oneByOne{c.Transport}, func() []netip.Addr { return peers }
+	}
+	bubble(t, slow, func(r *rig) {
+		ah := r.ah(netip.MustParseAddr("239.9.9.9"))
+		r.sendOn(ah, hca.QPNMulticast)
+		time.Sleep(time.Second)
+		r.wantCounts(map[string]uint64{"tx_packets": 3, "tx_looped": 1, "peer_family": 4})
+		_ = ah.Close()
+	})
+}
+
 // A right datagram for a QPN without a QP is reported with its sender; damaged
 // ones and numbers that no QP has are not.
 func TestStraysAreReported(t *testing.T) {
@@ -161,9 +186,46 @@ func TestStraysAreReported(t *testing.T) {
 		damaged.Data[21] ^= 1
 		r.port.Inject(damaged)
 		time.Sleep(time.Second)
-		want := hca.Stray{Count: 2, PKey: hca.PKeyDefault, SGID: hca.GIDFromAddr(rigPeer), SrcQPN: 0x101}
-		if got := r.dev.Strays(); got != want {
+		sgid := hca.GIDFromAddr(rigPeer)
+		want := hca.Strays{
+			{Number: 1, PKey: hca.PKeyDefault, SGID: sgid, SrcQPN: 0x100},
+			{Number: 2, PKey: hca.PKeyDefault, SGID: sgid, SrcQPN: 0x101},
+		}
+		if got, ok := r.dev.Strays(); got != want || !ok {
 			t.Errorf("strays %+v, want %+v", got, want)
 		}
 	})
+}
+
+// Neither senders of another partition nor a forger that repeats itself displace a
+// sender; where there are too many, those that have been silent for longest give way.
+func TestStraysAreBounded(t *testing.T) {
+	var s strays
+	note := func(pkey hca.PKey, from hca.QPN) {
+		s.note(&softqp.Inbound{DestQPN: 0x777, PKey: pkey, SrcQPN: from, Path: roce.Path{Src: rigPeer}})
+	}
+	has := func(from hca.QPN) bool {
+		return slices.ContainsFunc(s.senders[:], func(st hca.Stray) bool { return st.SrcQPN == from })
+	}
+	const honest = 0x100
+	note(hca.PKeyDefault, honest)
+	for range 1000 {
+		note(0x8001, 0x200)
+		note(0x8002, 0x200)
+		note(hca.PKeyDefault, 0x300)
+	}
+	if !has(honest) {
+		t.Error("three senders displace a fourth")
+	}
+	note(hca.PKeyDefault, honest)
+	for i := range hca.QPN(hca.MaxStrays - 1) {
+		note(hca.PKeyDefault, 0x1000+i)
+	}
+	if !has(honest) || has(0x200) || has(0x300) {
+		t.Error("those silent for longest did not give way")
+	}
+	note(hca.PKeyDefault, 0x2000)
+	if has(honest) || !has(0x2000) || s.count != 3002+hca.MaxStrays {
+		t.Errorf("%d strays, %+v", s.count, s.senders)
+	}
 }

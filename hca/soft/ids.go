@@ -25,29 +25,32 @@ const idHabitual = 4
 
 // low notes a datagram with a low identification.
 func (h *idHabits) low(src netip.Addr) {
-	k := h.of(src)
+	k := h.slot(src)
+	if a := src.As4(); k.src != a {
+		*k = idHabit{src: a}
+	}
 	k.low = min(k.low+1, idHabitual)
 }
 
 // unusual reports whether src has the habit of low identifications, and notes that
 // it broke it: so one that changed its ways loses one datagram.
 func (h *idHabits) unusual(src netip.Addr) bool {
-	k := h.of(src)
+	k := h.slot(src)
+	if k.src != src.As4() {
+		return false
+	}
 	habit := k.low == idHabitual
 	k.low = 0
 	return habit
 }
 
-// right reports whether the last datagrams of an IPv4 source were right, so that no
-// NAT translates it.
-func (h *idHabits) right(src netip.Addr) bool { return h.of(src).low > 0 }
-
-// of returns what is known of an IPv4 source.
-func (h *idHabits) of(src netip.Addr) *idHabit {
-	a := src.As4()
-	k := &h[a[3]]
-	if k.src != a {
-		*k = idHabit{src: a}
-	}
-	return k
+// intact reports whether the last datagrams of an IPv4 source arrived intact, so
+// that no NAT translates it.
+func (h *idHabits) intact(src netip.Addr) bool {
+	k := h.slot(src)
+	return k.src == src.As4() && k.low > 0
 }
+
+// slot returns the place of an IPv4 source, which may hold another source. Only
+// low gives it to src: a damaged or forged datagram must not erase a habit.
+func (h *idHabits) slot(src netip.Addr) *idHabit { return &h[src.As4()[3]] }

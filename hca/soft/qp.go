@@ -22,7 +22,7 @@ type QP struct {
 
 	sendMu  sync.Mutex
 	batch   *softqp.Batch
-	blocked bool // the transport is full; the drain goes on
+	blocked bool // the transport is full; the drain resumes it
 
 	recvMu   sync.Mutex
 	starving bool          // no receive came while a message waited for one

@@ -127,7 +127,7 @@ func (r *receiver) verify(path *roce.Path, p *wire.Packet) bool {
 		r.dev.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:
 		r.dev.counts.add(dropICRC, 1)
-		if path.Src.Is4() && !r.ids.right(path.Src) {
+		if path.Src.Is4() && !r.ids.intact(path.Src) {
 			r.dev.suspectNAT(path, p.Data)
 		}
 	case roce.MatchKnownID, roce.NumMatch:

@@ -188,6 +188,26 @@ func TestUnusualIdentificationIsDamage(t *testing.T) {
 	})
 }
 
+// A damaged or forged datagram in the name of a stranger does not erase the habit of a
+// source that shares its place.
+func TestStrangersDoNotEraseAHabit(t *testing.T) {
+	honest, stranger := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.9.9.3")
+	var ids idHabits
+	for range idHabitual {
+		ids.low(honest)
+	}
+	if ids.intact(stranger) || ids.unusual(stranger) {
+		t.Error("a stranger has the habit of another source")
+	}
+	if !ids.intact(honest) || !ids.unusual(honest) {
+		t.Error("the habit is gone")
+	}
+	ids.low(stranger)
+	if !ids.intact(stranger) || ids.intact(honest) {
+		t.Error("a stranger does not take the place with a low identification")
+	}
+}
+
 // Two datagrams that would be right from one other address mean a NAT; any
 // number of damaged ones do not.
 func TestNATSuspect(t *testing.T) {
@@ -253,7 +273,7 @@ func TestOwnSourceIsDropped(t *testing.T) {
 		forge(rigPeer, testV4, r.qp.Num())
 		r.wantCounts(map[string]uint64{"own_source": 4, "rx_delivered": 2})
 		r.wantAccounted()
-		if s := r.dev.Strays(); s.Count != 0 {
+		if s, _ := r.dev.Strays(); s != (hca.Strays{}) {
 			t.Errorf("strays %+v", s)
 		}
 		if err := r.qp.DetachMulticast(hca.MulticastGroup{MGID: hca.GIDFromAddr(group)}); err != nil {

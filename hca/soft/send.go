@@ -68,6 +68,7 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 		n = len(ds)
 	}
 	q.core.Finish(b, n)
+	d.counts.add(dropPeerFamily, b.Skipped)
 	if n < len(ds) {
 		q.blocked = true
 		d.drain.add(q)
@@ -79,7 +80,6 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 
 // finishTail counts and loops back what a batch ended with.
 func (d *Device) finishTail(b *softqp.Batch) {
-	d.counts.add(dropPeerFamily, b.Skipped)
 	switch b.Tail {
 	case softqp.TailDrop, softqp.TailFail:
 		d.counts.engine(b.Reason)

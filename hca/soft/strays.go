@@ -7,29 +7,41 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// strays are the right datagrams to QPNs that no QP has.
+// strays are the senders of intact datagrams to QPNs that no QP has.
 type strays struct {
-	mu   sync.Mutex
-	last hca.Stray
+	mu      sync.Mutex
+	count   uint64 // of their datagrams
+	senders hca.Strays
 }
 
 // note counts a datagram for a QPN without a QP. Numbers that no QP of this
-// device could have had are left out.
+// device could have had are left out. A new sender takes the place of the one that
+// has been silent for longest.
 func (s *strays) note(in *softqp.Inbound) {
 	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = hca.Stray{
-		Count: s.last.Count + 1,
-		PKey:  in.PKey, SGID: hca.GIDFromAddr(in.Path.Src), SrcQPN: in.SrcQPN,
+	s.count++
+	from := hca.Stray{Number: s.count, PKey: in.PKey, SGID: hca.GIDFromAddr(in.Path.Src), SrcQPN: in.SrcQPN}
+	place := &s.senders[0]
+	for i := range s.senders {
+		other := &s.senders[i]
+		if other.PKey == from.PKey && other.SGID == from.SGID && other.SrcQPN == from.SrcQPN {
+			place = other
+			break
+		}
+		if other.Number < place.Number {
+			place = other
+		}
 	}
+	*place = from
 }
 
 // Strays implements [hca.StrayReporter].
-func (d *Device) Strays() hca.Stray {
+func (d *Device) Strays() (hca.Strays, bool) {
 	d.strays.mu.Lock()
 	defer d.strays.mu.Unlock()
-	return d.strays.last
+	return d.strays.senders, true
 }

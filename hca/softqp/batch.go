@@ -22,6 +22,7 @@ type Datagram struct {
 	n        int
 	ends     bool // its request is done with it
 	next     int  // of a copy: index of the peer after its own
+	skipped  int  // of a copy: peers skipped since the copy before
 	header   [roce.HeaderLen]byte
 	trailer  [roce.MaxPad + roce.ICRCLen]byte
 }
@@ -56,12 +57,14 @@ type Batch struct {
 	Reason Reason  // of TailDrop and TailFail
 	Loop   Inbound // of TailLoop
 	// Skipped counts peers left out of a replication, for they have no
-	// address in the family of the source.
+	// address in the family of the source. Finish sets it: a peer counts once its
+	// turn is past, since Fill meets the others again.
 	Skipped int
 
 	datagrams [BatchSize]Datagram
 	n         int
 	peers     []netip.Addr // that copies are for
+	skipped   int          // peers skipped since the last copy
 	status    hca.WCStatus // of TailFail
 	msg       message
 }
@@ -72,7 +75,7 @@ func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
 func (b *Batch) full() bool { return b.n == BatchSize }
 
 func (b *Batch) reset() {
-	b.Tail, b.Reason, b.Skipped, b.n, b.peers = TailNone, Passed, 0, 0, nil
+	b.Tail, b.Reason, b.Skipped, b.skipped, b.n, b.peers = TailNone, Passed, 0, 0, 0, nil
 }
 
 func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
@@ -82,7 +85,7 @@ func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = Ta
 // add builds the datagram of the message at hand for one destination.
 func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
 	d, m := &b.datagrams[b.n], &b.msg
-	d.Src, d.Dst, d.TOS, d.TTL, d.ends, d.next = m.src, dst, m.traffic, m.hops, ends, 0
+	d.Src, d.Dst, d.TOS, d.TTL, d.ends, d.next, d.skipped = m.src, dst, m.traffic, m.hops, ends, 0, 0
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
 	m.bth.Put(d.header[:])
 	m.deth.Put(d.header[roce.BTHLen:])

@@ -61,10 +61,11 @@ func (q *QP) replicate(env *Env, fan fan, b *Batch) {
 			return
 		case env.Own(p):
 		case p.Is4() != b.msg.src.Is4():
-			b.Skipped++
+			b.skipped++
 		default:
 			b.add(env, p, q.send.psn, false)
-			b.datagrams[b.n-1].next = i + 1
+			d := &b.datagrams[b.n-1]
+			d.next, d.skipped, b.skipped = i+1, b.skipped, 0
 		}
 	}
 	b.loop(env)

@@ -67,7 +67,8 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 }
 
 // Finish reports that the first n datagrams of the batch that Fill made last
-// are done with, and completes their requests; the tail is due once all are.
+// are done with, completes their requests, and sets b.Skipped; the tail is due
+// once all are.
 // Send side, which the shell has held since Fill.
 func (q *QP) Finish(b *Batch, n int) {
 	for i := range n {
@@ -77,10 +78,12 @@ func (q *QP) Finish(b *Batch, n int) {
 			q.succeed()
 		case d.next > 0:
 			q.send.fan = fan{b.peers, d.next}
+			b.Skipped += d.skipped
 		}
 	}
 	q.send.psn = (q.send.psn + uint32(n)) & psnMask
 	if n == b.n {
+		b.Skipped += b.skipped
 		q.finishTail(b)
 	}
 }

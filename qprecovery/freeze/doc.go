@@ -43,7 +43,9 @@
 // # Limits
 //
 // A daemon throttled for so long that every gap is a stall judges nothing, nor does
-// one whose wire is full for ever. A send whose completion alone is lost is no
+// one whose wire is full for ever. The software HCA cannot tell a full neighbour
+// table of the underlay from a full queue (ENOBUFS is the error of both), so a send
+// that the table refuses, once in each Bound, hides a freeze. A send whose completion alone is lost is no
 // freeze: the completion of the next one, if need be of a probe, accounts for it. A
 // verb that does not return is noticed where it was called (hca/guard).
 package freeze

@@ -14,7 +14,7 @@ type Sample struct {
 	Refused    uint64 // sends that the queue pair refused to take so far
 	Received   uint64 // receive completions so far, those of probes included
 	Probed     uint64 // the latest probe whose send has completed; 0: none
-	Wire       uint64 // [hca.WireReporter]; 0 where the device is none
+	Wire       uint64 // [hca.WireBlockedOf] the device
 	Port       hca.PortState
 	Recovering bool // a rung runs: the queue pair is not expected to work
 }

@@ -51,10 +51,19 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	for range 3 { // 50 a second each, which ping keeps where timers tick at 100 Hz
 		a.background("ping", "-n", "-q", "-I", ifName, "-i", "0.02", "-s", "1372", "239.1.2.3")
 	}
-	time.Sleep(form(10*time.Second, 5*time.Minute))
+	runs := form(10*time.Second, 5*time.Minute)
+	time.Sleep(runs)
 	talk.end(deadLoss)
 	requireNoRung(t, hosts...)
-	a.logSends(before)
+	k := a.logSends(before)
+	// Each multicast loops back once, as a probe does.
+	multicasts := k.of("hca_tx_looped") - k.of("freeze_probes")
+	if least := uint64(50 * runs.Seconds()); multicasts < least {
+		t.Errorf("%d multicasts, want %d at least", multicasts, least)
+	}
+	if sent := k.of("hca_tx_packets"); sent < deadPeers*multicasts {
+		t.Errorf("%d datagrams for %d multicasts: not every dead neighbour was sent to", sent, multicasts)
+	}
 }
 
 // A stranger makes a host answer 99 addresses that no host of the underlay has, at
@@ -68,6 +77,7 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	s := newSiege(t, join)
 	p := newSpoofer(s)
 	before := s.a.book()
+	echoes := 0
 	for end := time.Now().Add(form(2*burst, 5*time.Minute)); time.Now().Before(end); time.Sleep(time.Second) {
 		start := time.Now()
 		for sent := 0; time.Since(start) < burst; time.Sleep(time.Millisecond) {
@@ -76,12 +86,15 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 					p.introduce(sent % rate)
 				}
 				p.echo(sent % deadPeers)
+				echoes++
 			}
 		}
 	}
 	s.talk.end(deadLoss)
 	requireNoRung(t, s.a, s.b)
-	s.a.logSends(before)
+	if sent := s.a.logSends(before).of("hca_tx_packets"); sent < uint64(echoes/2) {
+		t.Errorf("%d datagrams for %d echo requests: they were not answered", sent, echoes)
+	}
 }
 
 // An underlay that takes nothing for 3 s, its queue long enough to fill every
@@ -92,13 +105,13 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 	}
 	const blocked = 3 * time.Second
 	a, b := twoJoined(t)
-	before := a.book()
 	flood := a.dialUDP(b)
 	rounds := 1
 	if *soak {
 		rounds = 10
 	}
 	for range rounds {
+		before := a.book()
 		talk := b.talkTo(a)
 		// The least that a token bucket gives is a byte in a second.
 		a.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
@@ -107,11 +120,13 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 		}
 		a.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 		took := b.waitReaches(a)
-		talk.end(100)
+		talk.end(100) // nothing passed for a while
 		t.Logf("reached again %v after the underlay", took)
 		requireOnlyRungs(t, []string{resumeQP}, a, b)
+		if a.logSends(before).of("hca_no_room", "hca_wire_no_buffers") == 0 {
+			t.Error("the wire was not full: this shows nothing")
+		}
 	}
-	a.logSends(before)
 }
 
 // dialUDP opens a socket from ib0 to ib0 of another host.
@@ -128,8 +143,9 @@ func (h *host) dialUDP(other *host) net.Conn {
 	return conn
 }
 
-// logSends shows what became of a's datagrams.
-func (h *host) logSends(before book) {
+// logSends shows what became of a host's datagrams since an earlier book, and returns
+// what was counted since.
+func (h *host) logSends(before book) book {
 	h.tb.Helper()
 	now := h.book().since(before)
 	sends := map[string]uint64{}
@@ -139,6 +155,7 @@ func (h *host) logSends(before book) {
 		}
 	}
 	h.tb.Logf("host %d sent %v", h.number, sends)
+	return now
 }
 
 // rungs counts those that a host's device and interface have entered.

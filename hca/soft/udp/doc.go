@@ -22,7 +22,7 @@
 //
 // The ICRC covers the IPv4 identification and the DF bit, so both must be
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
-// identification 0, and ignores path MTU messages, which nobody authenticates
+// identification 0, and ignores path MTU messages, which are not authenticated
 // (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
 // packet by control messages. Multicast leaves through the netdev and does not
 // come back; its TTL is [MulticastTTL] unless the packet asks for another.
@@ -76,8 +76,8 @@
 // those that other processes send are dropped. Any that concerns the netdev, and
 // any loss of one, makes it list the netdev's state again, at most 20 times a
 // second, so what it publishes depends on no history. A netdev that is gone is
-// gone for good, also when one of that name is made again, which [WatchNetdevs]
-// tells: Open anew then. Until Close, Send returns hca.ErrIO and Recv blocks.
+// gone for good, also when one of that name is made again: [WatchNetdevs] reports
+// that one, and a new Open takes it. Until Close, Send returns hca.ErrIO and Recv blocks.
 //
 // # Close
 //

@@ -120,8 +120,8 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	}
 	used := processTime(t) - before
 	t.Logf("a second's wait took %v of the processor", used)
-	if used > 500*time.Millisecond {
-		t.Errorf("a second's wait took %v of the processor", used)
+	if limit := time.Second / 2; used > limit { // some 10 ms; a wait that spins takes all of it
+		t.Errorf("a second's wait took %v of the processor, more than %v", used, limit)
 	}
 }
 

@@ -75,19 +75,18 @@ func (r *Reserve) Close() error {
 	return err
 }
 
-// lend duplicates the descriptor and lets the socket receive. Datagrams that an
-// earlier transport left in the queue are dropped.
+// lend duplicates the descriptor and lets the socket receive. Datagrams in the queue,
+// which came before this transport, are dropped.
 func (s *socket) lend() (*socket, error) {
 	lent := -1
 	var dropped uint32
 	var err error
 	cerr := s.raw.Control(func(fd uintptr) {
-		drain(int(fd))
-		dropped, _ = socketDrops(fd)
-		if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); errors.Is(err, unix.ENOENT) {
-			err = nil // it has none: the socket is new
+		if err = empty(int(fd)); err != nil {
+			return
 		}
-		if err == nil {
+		dropped, _ = socketDrops(fd)
+		if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err == nil {
 			lent, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 		}
 	})
@@ -102,12 +101,17 @@ func (s *socket) lend() (*socket, error) {
 	return out, nil
 }
 
-// drain empties the queue of a socket whose filter refuses what arrives.
-func drain(fd int) {
+// empty drops what the queue of a socket holds. It refuses whatever arrives first,
+// since a socket that has just been bound does not do so yet: else a flood could
+// keep it here for ever.
+func empty(fd int) error {
+	if err := refuseAll(fd); err != nil {
+		return err
+	}
 	for {
 		_, _, err := unix.Recvfrom(fd, nil, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return
+			return nil
 		}
 	}
 }

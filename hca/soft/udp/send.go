@@ -34,7 +34,7 @@ type sender struct {
 
 	callErrors func(fd uintptr) bool // recvErrors; made once
 	noMsgs     [Batch]unix.Mmsghdr   // messages without room
-	errors     int                   // that it took
+	taken      int                   // errors that it took
 }
 
 // netdev is what a sender wants to know of it.
@@ -172,11 +172,11 @@ func (s *sender) counters() []hca.Counter { return s.counts.list() }
 // were any.
 func (s *sender) takeErrors() (found bool) {
 	for range maxErrorCalls {
-		if s.sock.raw.Write(s.callErrors) != nil || s.errors == 0 {
+		if s.sock.raw.Write(s.callErrors) != nil || s.taken == 0 {
 			break
 		}
 		found = true
-		s.counts.icmpErrors.Add(uint64(s.errors))
+		s.counts.icmpErrors.Add(uint64(s.taken))
 	}
 	return found
 }
@@ -191,9 +191,9 @@ const maxErrorCalls = 8
 func (s *sender) recvErrors(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
 		uintptr(unsafe.Pointer(&s.noMsgs[0])), Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
-	s.errors = int(n)
+	s.taken = int(n)
 	if errno != 0 {
-		s.errors = 0
+		s.taken = 0
 	}
 	return true
 }

@@ -80,7 +80,8 @@ func (t *Transport) Send(pkts []wire.Packet) (int, error) { return t.tx.send(pkt
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 
 // Blocked implements wire.Transport: packets that a queue below refused count as
-// well.
+// well. So do those for which the kernel's neighbour table has no room, since the
+// error is the same.
 func (t *Transport) Blocked() uint64 {
 	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
 }

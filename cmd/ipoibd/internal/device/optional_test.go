@@ -13,7 +13,9 @@ type reporting struct{ hca.Device }
 
 func (reporting) Attr() hca.DeviceAttr { return hca.DeviceAttr{} }
 func (reporting) WireBlocked() uint64  { return 7 }
-func (reporting) Strays() hca.Stray    { return hca.Stray{Count: 3, SrcQPN: 5} }
+func (reporting) Strays() (hca.Strays, bool) {
+	return hca.Strays{{Number: 3, SrcQPN: 5}}, true
+}
 
 // plain is one without them.
 type plain struct{ hca.Device }
@@ -26,17 +28,18 @@ func TestOptionalReportsPassThrough(t *testing.T) {
 	for _, c := range []struct {
 		backend hca.Device
 		blocked uint64
-		stray   hca.Stray
+		strays  hca.Strays
+		reports bool
 	}{
-		{reporting{}, 7, hca.Stray{Count: 3, SrcQPN: 5}},
-		{plain{}, 0, hca.Stray{}},
+		{reporting{}, 7, hca.Strays{{Number: 3, SrcQPN: 5}}, true},
+		{plain{}, 0, hca.Strays{}, false},
 	} {
-		var dev hca.Device = guard.Wrap(faults.Wrap(c.backend, faults.Options{}), guard.Options{})
-		if n := dev.(hca.WireReporter).WireBlocked(); n != c.blocked {
+		dev := guard.Wrap(faults.Wrap(c.backend, faults.Options{}), guard.Options{})
+		if n := dev.WireBlocked(); n != c.blocked {
 			t.Errorf("%T: wire blocked %d times, want %d", c.backend, n, c.blocked)
 		}
-		if s := dev.(hca.StrayReporter).Strays(); s != c.stray {
-			t.Errorf("%T: strays %+v, want %+v", c.backend, s, c.stray)
+		if s, ok := dev.Strays(); s != c.strays || ok != c.reports {
+			t.Errorf("%T: strays %+v, %v, want %+v, %v", c.backend, s, ok, c.strays, c.reports)
 		}
 	}
 }

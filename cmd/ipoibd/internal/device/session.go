@@ -42,11 +42,11 @@ func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
 // nobody waits for hardware any more. Only the first call counts.
 func (s *Session) Fail(cause error) { s.guard.Fail(cause) }
 
-// WireBlocked implements [hca.WireReporter]; 0 for a backend that is none.
+// WireBlocked implements [hca.WireReporter].
 func (s *Session) WireBlocked() uint64 { return s.guard.WireBlocked() }
 
-// Strays implements [hca.StrayReporter]; none for a backend that is no reporter.
-func (s *Session) Strays() hca.Stray { return s.guard.Strays() }
+// Strays implements [hca.StrayReporter].
+func (s *Session) Strays() (hca.Strays, bool) { return s.guard.Strays() }
 
 // Acquire makes who, a name for people, a user, unless the session is over.
 func (s *Session) Acquire(who string) bool {

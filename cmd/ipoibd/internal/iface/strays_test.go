@@ -120,35 +120,72 @@ func TestSilentPeerIsAskedFor(t *testing.T) {
 	})
 }
 
-// fixedStrays is a device with one report.
-type fixedStrays hca.Stray
+// fixedStrays is a device with one report, which is taken once.
+type fixedStrays struct {
+	strays hca.Strays
+	never  bool // the device reports none
+	asked  int
+}
 
-func (s *fixedStrays) Strays() hca.Stray { return hca.Stray(*s) }
+func (s *fixedStrays) Strays() (hca.Strays, bool) {
+	s.asked++
+	return s.strays, !s.never
+}
+
+// notices returns how many senders a answers for what its device reports.
+func (s *fixedStrays) notices(a *testHost) uint64 {
+	before := count(a.status(), "neigh_stray_notices")
+	time.Sleep(time.Minute) // past the pause of the senders
+	a.iface.queries <- func() { a.iface.nbrs.strays = strays{device: s, at: time.Now()} }
+	time.Sleep(10 * strayInterval)
+	synctest.Wait()
+	return count(a.status(), "neigh_stray_notices") - before
+}
 
 // Stray datagrams of another partition are left to its interface; each report is
 // taken once.
 func TestStraysAreOfThePartition(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		self := b.status().QP
-		notices := func(s fixedStrays) uint64 {
-			before := count(a.status(), "neigh_stray_notices")
-			time.Sleep(time.Minute) // past the pause of the sender
-			a.iface.queries <- func() { a.iface.nbrs.strays = strays{device: &s, at: time.Now()} }
-			time.Sleep(10 * strayInterval)
-			synctest.Wait()
-			return count(a.status(), "neigh_stray_notices") - before
+		for _, c := range []struct {
+			what string
+			pkey hca.PKey
+			want uint64
+		}{
+			{"three strays", hca.PKeyDefault, 1},
+			{"strays of a limited member", hca.PKeyDefault &^ hca.PKeyMembership, 1},
+			{"strays of another partition", pkeyOther, 0},
+		} {
+			dev := fixedStrays{strays: hca.Strays{{Number: 3, PKey: c.pkey, SGID: self.GID, SrcQPN: self.QPN}}}
+			if n := dev.notices(a); n != c.want {
+				t.Errorf("%s: %d notices, want %d", c.what, n, c.want)
+			}
 		}
-		stray := fixedStrays{Count: 3, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN}
-		if n := notices(stray); n != 1 {
-			t.Errorf("%d notices for three strays", n)
+	})
+}
+
+// Every sender since the last reading is answered, whatever other partitions and other
+// senders send after it.
+func TestEveryStraySenderIsAnswered(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		self := b.status().QP
+		dev := fixedStrays{strays: hca.Strays{
+			{Number: 9, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN ^ 1},
+			{Number: 3, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN},
+			{Number: 10, PKey: pkeyOther, SGID: self.GID, SrcQPN: self.QPN},
+		}}
+		if n := dev.notices(a); n != 2 {
+			t.Errorf("%d notices, want 2", n)
 		}
-		stray.PKey &^= hca.PKeyMembership
-		if n := notices(stray); n != 1 {
-			t.Errorf("%d notices for strays of a limited member", n)
-		}
-		stray.PKey = pkeyOther
-		if n := notices(stray); n != 0 {
-			t.Errorf("%d notices for strays of another partition", n)
+	})
+}
+
+// A device that never reports stray datagrams is asked once.
+func TestDeviceWithoutStraysIsNotPolled(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		dev := fixedStrays{never: true}
+		if n := dev.notices(a); n != 0 || dev.asked != 1 {
+			t.Errorf("%d notices, asked %d times, want once", n, dev.asked)
 		}
 	})
 }

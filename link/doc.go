@@ -35,21 +35,30 @@
 // interface's network namespace, or that has both this user and this group
 // (tun_not_capable, drivers/net/tun.c). They stay when the process ends.
 //
+// A new device has no owner for a moment, in which any user may attach and stay. So
+// it is made under a random name, and is deleted if it then has another queue or
+// another owner. It gets its own name last, together with all else that Open
+// promises: netlink reports a device with a name that begins with "ipoibd-", and then
+// its renaming. Only then does it become persistent. Where the process is killed
+// before that, the kernel deletes the device.
+//
 // A process with CAP_NET_ADMIN still may: it can attach a queue, and change what
-// belongs to the device and not to a queue. [TAP.Inspect] restores the MAC, the
-// carrier, the header length, the persistence and the owner, reports foreign
-// queues, and once such a queue is gone sets the rest again (offloads, byte order).
-// The MAC is the one that the interface had when it was opened.
+// belongs to the device and not to a queue, within a millisecond. [TAP.Inspect]
+// reports foreign queues. It restores and reports the MAC, the carrier, the header
+// length, the persistence, the owner and the offloads. The kernel does not report
+// the filters (classic, eBPF and by address), the eBPF program that chooses a queue,
+// the bound of the send buffer and the byte order: these are reset at each inspection,
+// without a report. The MAC is the one that the interface had when it was opened.
 //
 // # How the TAP is attached
 //
 // github.com/songgao/water creates and names the device, but knows neither
-// IFF_VNET_HDR nor IFF_NO_CARRIER. It creates a persistent device and lets go
-// of it; a device without a queue takes its flags from the next attach, which
+// IFF_VNET_HDR nor IFF_NO_CARRIER. So the queue that it creates the device with is
+// closed once the device is persistent; a device without a queue takes its flags from the next attach, which
 // golang.org/x/sys/unix does with the flags that are wanted (linux/if_tun.h).
 // IFF_NO_CARRIER keeps an adopted interface that is up from flickering. The
 // offload mask belongs to the device, not to the descriptor, and outlives both:
-// it is set at each start.
+// it is set at each start and inspection.
 //
 // # Frames
 //

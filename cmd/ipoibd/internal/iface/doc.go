@@ -32,7 +32,7 @@
 // # Other processes
 //
 // Each second, and whenever netlink reports a change, ib0 is inspected: a MAC, a
-// carrier, a header length, a persistence or an owner that another process has
+// carrier, a header length, a persistence, an owner or offloads that another process has
 // changed is restored and logged. A queue of another process only that process can
 // close. While it is there, the kernel gives it a part of the frames, so the carrier
 // is down and the status says why. One that is gone within 100 ms is a daemon that

@@ -26,14 +26,14 @@
 // to [OwnedError]; where it cannot be written, or where another user could have
 // written it, the PID is unknown.
 //
-// # Whom it belongs to
+// # Ownership
 //
-// The interface gets an owner and a group at its creation, and at each adoption
-// again: the effective ones of the process. Without them the kernel would let any
-// user attach who may open /dev/net/tun, which most systems allow everyone. With
-// them, a process may attach that has CAP_NET_ADMIN in the user namespace of the
-// interface's network namespace, or that has both this user and this group
-// (tun_not_capable, drivers/net/tun.c). They stay when the process ends.
+// [Open] makes the effective user and group of the process the owner and the group
+// of the interface, also when it adopts one. They stay when the process ends. An
+// interface without them is open to every user who may open /dev/net/tun, and on
+// most systems all users may. With them, the kernel lets a process attach only if it
+// has CAP_NET_ADMIN in the user namespace of the interface's network namespace, or
+// both this user and this group (tun_not_capable, drivers/net/tun.c).
 //
 // A new device has no owner for a moment, in which any user may attach and stay. So
 // it is made under a random name, and is deleted if it then has another queue or
@@ -42,13 +42,13 @@
 // its renaming. Only then does it become persistent. Where the process is killed
 // before that, the kernel deletes the device.
 //
-// A process with CAP_NET_ADMIN still may: it can attach a queue, and change what
-// belongs to the device and not to a queue, within a millisecond. [TAP.Inspect]
-// reports foreign queues. It restores and reports the MAC, the carrier, the header
-// length, the persistence, the owner and the offloads. The kernel does not report
-// the filters (classic, eBPF and by address), the eBPF program that chooses a queue,
-// the bound of the send buffer and the byte order: these are reset at each inspection,
-// without a report. The MAC is the one that the interface had when it was opened.
+// A process with CAP_NET_ADMIN can attach a queue, and change the properties of the
+// device, within a millisecond. [TAP.Inspect] counts the foreign queues. It restores
+// and reports the MAC, the carrier, the header length, the persistence, the owner and
+// the offloads. The kernel does not report the filters (classic, eBPF and by
+// address), the eBPF program that chooses a queue, the bound of the send buffer and
+// the byte order: each inspection sets them again, without a report. The MAC is the
+// one that the interface had when it was opened.
 //
 // # How the TAP is attached
 //

@@ -43,12 +43,12 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 
 // claim is the way to an interface that this process holds alone.
 type claim struct {
-	rtnl   *rtnl
-	spec   Spec
-	make   bool // where there is none
-	made   bool // there was none
-	again  bool // another try may succeed
-	index  int  // of the interface found last
+	rtnl  *rtnl
+	spec  Spec
+	make  bool // where there is none
+	made  bool // there was none
+	again bool // another try may succeed
+	index int  // of the interface found last
 }
 
 // run tries until no other process has a queue of the interface. The time between

@@ -90,7 +90,7 @@ func (f *Iface) inspectionEnded(err error) {
 }
 
 // foreignError says why ib0 has no carrier, nil where the reason is not a foreign
-// queue. The kernel does not tell whose queue that is; /proc does.
+// queue. The kernel does not report whose queue that is; /proc does.
 func (f *Iface) foreignError() error {
 	if !f.host.custody.foreign {
 		return nil

@@ -31,12 +31,13 @@
 //
 // # Other processes
 //
-// Each second, and whenever netlink reports a change, ib0 is inspected: a MAC, a
-// carrier, a header length, a persistence, an owner or offloads that another process has
-// changed is restored and logged. A queue of another process only that process can
-// close. While it is there, the kernel gives it a part of the frames, so the carrier
-// is down and the status says why. One that is gone within 100 ms is a daemon that
-// started and gave way.
+// Each second, and whenever netlink reports a change, Run inspects ib0. It restores
+// and logs the MAC, the carrier, the header length, the persistence, the owner and
+// the offloads where another process has changed them. A queue of another process can be closed
+// by that process alone. While it is there, the kernel gives it a part of the frames,
+// so the carrier is down and the status says why. A queue that is gone within 100 ms
+// belonged to a daemon that started and gave way. An inspection that fails is logged
+// once for each error, and the status shows the error until one succeeds.
 //
 // # Recovery
 //

@@ -119,7 +119,7 @@ func TestFloodLeavesMarkedPeers(t *testing.T) {
 	b := attachedBench(t, Config{MaxPeers: 16, MaxHeard: 4})
 	b.meet(peerB, ipB)
 	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), ipoib.ARPReply, ipA, ipB)))
-	b.advance(publishPause * 10)
+	b.advance(latePause)
 	b.snap.Unicast(b.macOf(peerB))
 	for i := range 100 {
 		b.meet(numbered(i), ipC)
@@ -150,7 +150,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 	b.meet(other, ipC)
 	for _, e := range []endpoint{peerB, other} {
 		b.ready(b.step(hostARP(ownMAC, b.macOf(e), ipoib.ARPReply, ipA, ipB)))
-		b.advance(publishPause * 10)
+		b.advance(latePause)
 		b.snap.Unicast(b.macOf(e))
 	}
 	b.meet(other, ipB)

@@ -49,7 +49,7 @@ func TestAlternatingClaimsAreCheap(t *testing.T) {
 		b.now = b.now.Add(time.Second / perSecond)
 	}
 	made := b.snap.Epoch() - start
-	const most = uint64(time.Second/returnPause) + maxUrgentReturns
+	const most = uint64(time.Second/latePause) + maxUrgentReturns
 	t.Logf("%d snapshots in a second of %d claims, %d at most", made, perSecond, most)
 	if made > most+1 {
 		t.Errorf("%d snapshots, want %d at most", made, most)
@@ -159,4 +159,54 @@ func TestRedirectNamesOneTarget(t *testing.T) {
 			wantDrops(t, b, c.why, 1)
 		}
 	}
+}
+
+// TestInventedPeersMakeFewSnapshots: 2,000 peers a second that each ask for the host
+// and get its answer make a snapshot each latePause, since the host sends no data
+// to them.
+func TestInventedPeersMakeFewSnapshots(t *testing.T) {
+	const perSecond = 2000
+	b := attachedBench(t, Config{})
+	p := player{bench: b}
+	start := b.snap.Epoch()
+	for i := range perSecond {
+		p.quickStep(fabricARP(numbered(i), ipoib.ARPRequest, ipB, ipA, false))
+		p.quickStep(hostARP(ownMAC, p.macOf(numbered(i)), ipoib.ARPReply, ipA, ipB))
+		b.now = b.now.Add(time.Second / perSecond)
+	}
+	const most = uint64(time.Second/latePause) + 1
+	if made := b.snap.Epoch() - start; made > most {
+		t.Errorf("%d snapshots, want %d at most", made, most)
+	}
+}
+
+// TestFirstDataIsPublishedAtOnce: a peer whose snapshot could wait is known to the
+// data path as soon as the host sends data to it.
+func TestFirstDataIsPublishedAtOnce(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.meet(peerB, ipB)
+	b.ready(b.step(hostARP(ownMAC, b.macOf(peerB), ipoib.ARPReply, ipA, ipB)))
+	b.now = b.now.Add(time.Millisecond)
+	b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB)))
+	if _, ok := b.snap.Unicast(b.macOf(peerB)); !ok {
+		t.Error("the data path does not know the peer")
+	}
+}
+
+// BenchmarkInventedPeers is the cost of one peer that asks for the host and gets its
+// answer, at 2,000 a second, once the table is full of such peers.
+func BenchmarkInventedPeers(b *testing.B) {
+	bench := attachedBench(b, Config{})
+	p := player{bench: bench}
+	p.flood(2 * DefaultMaxHeard)
+	i, epoch := 0, bench.snap.Epoch()
+	for b.Loop() {
+		e := numbered(i)
+		p.quickStep(fabricARP(e, ipoib.ARPRequest, ipB, ipA, false))
+		p.quickStep(hostARP(ownMAC, p.macOf(e), ipoib.ARPReply, ipA, ipB))
+		bench.now = bench.now.Add(500 * time.Microsecond)
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*2000/1e7, "%core@2000/s")
+	b.ReportMetric(float64(bench.snap.Epoch()-epoch)/float64(b.N)*2000, "snapshots/s")
 }

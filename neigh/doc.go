@@ -78,7 +78,8 @@
 //	                are elsewhere now, after 2 min; looked at each 15 s
 //	snapshot        at once, but no two within 2.5 us for each peer unless the QP or the
 //	                host's MAC has changed; for the QPN of a peer at once 16 times a
-//	                second, and then within 50 ms
+//	                second, and then within 50 ms; within 50 ms for handles that the
+//	                host sends no data by
 //
 // # Limits
 //

@@ -65,6 +65,9 @@ func (t *Table) sendPeer(p *peer, o outgoing) {
 	}
 	switch p.handle.state {
 	case handleReady:
+		if !o.control {
+			t.pub.needed()
+		}
 		t.emit(SendFabric{t.dest(p), o.msg})
 		t.countSent(o.late)
 	case handleRefused:
@@ -115,7 +118,7 @@ func (t *Table) requestAH(gid hca.GID) uint64 {
 // returnAH gives a handle back that is in no later snapshot than the present one.
 func (t *Table) returnAH(ah hca.AH) {
 	t.emit(DestroyAH{ah, t.pub.epoch})
-	t.pub.change()
+	t.pub.changeBy(t.now.Add(latePause))
 }
 
 func (t *Table) becomeReady(p *peer, ah hca.AH) {
@@ -129,7 +132,11 @@ func (t *Table) becomeReady(p *peer, ah hca.AH) {
 		t.emit(SendFabric{t.dest(p), msg})
 		t.countSent(true)
 	}
-	t.pub.change()
+	if p.used {
+		t.pub.change()
+	} else {
+		t.pub.changeBy(t.now.Add(latePause))
+	}
 }
 
 func (t *Table) becomeWaiting(p *peer) {

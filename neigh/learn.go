@@ -48,7 +48,7 @@ func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if t.returns.take(t.now, maxUrgentReturns) {
 		t.pub.urgent()
 	} else {
-		t.pub.changeBy(t.now.Add(returnPause))
+		t.pub.changeBy(t.now.Add(latePause))
 	}
 }
 

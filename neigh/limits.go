@@ -41,7 +41,7 @@ const (
 	maxNoticeIPs = maxIPsUsed
 	// maxNoticeRate bounds the senders of stray datagrams that are answered per
 	// second. Anyone can forge such datagrams, so the answers must stay few: with
-	// maxNoticeIPs they are 256 short messages a second at most, whoever forges.
+	// maxNoticeIPs they are 256 short messages a second at most.
 	maxNoticeRate = 16
 	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered: all
 	// that maxNoticeRate admits until the pauses of the first start over.
@@ -55,7 +55,7 @@ const (
 	maxHostAsks = 256
 	// maxUrgentReturns bounds how many peers that came back are published at once,
 	// per second. A stranger can pretend such returns, and each costs a snapshot; others
-	// wait for returnPause.
+	// wait for latePause.
 	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
@@ -98,9 +98,11 @@ const (
 	// once, before frames for it fill the slow path.
 	publishPause = 2500 * time.Nanosecond
 
-	// returnPause is how long a peer that came back waits for its snapshot after
-	// maxUrgentReturns others: so a flood of them costs 36 snapshots a second.
-	returnPause = 50 * time.Millisecond
+	// latePause is how long a snapshot may wait that the data path does not need: for
+	// the handle of a peer that the host sends no data to, for a handle that goes back,
+	// and for a peer that came back after maxUrgentReturns others. So a flood of
+	// strangers costs 20 snapshots a second, or 36.
+	latePause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT
 	// of RFC 4861 section 10.

@@ -23,6 +23,9 @@ func (p *publisher) changeBy(at time.Time) {
 	}
 }
 
+// needed notes that the data path should get at once what can wait.
+func (p *publisher) needed() { p.late = time.Time{} }
+
 // urgent notes a change without which the data path would do wrong.
 func (p *publisher) urgent() { p.dirty, p.rush = true, true }
 

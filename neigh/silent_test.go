@@ -170,7 +170,7 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	b.step(HostAddrs{Addrs: addrs})
 	b.advance(time.Minute)
 	out := b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
-	if len(out) != maxNoticeIPs+2 { // and the handle goes back, which takes a snapshot
+	if len(out) != maxNoticeIPs+1 { // and the handle goes back
 		t.Errorf("%d actions", len(out))
 	}
 	for _, a := range out[:maxNoticeIPs] {

@@ -10,7 +10,7 @@ import (
 
 // linuxTakesForND reports whether some configuration of some Linux hands an IPv6
 // packet to its neighbour discovery, as it is or once later fragments have come.
-// It follows the kernel's functions, each of which handles one header.
+// Each case follows the kernel function that handles that header.
 func linuxTakesForND(p []byte) bool {
 	// ip6_rcv_core; ndisc_rcv for the hop limit, which a reassembled packet has
 	// from its first fragment.

@@ -28,8 +28,8 @@ func newNeighbours() neighbours {
 	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+maxMTU)}
 }
 
-// deadline is when the table, the handles, the host's neighbours or stray datagrams
-// want to be looked at, zero: never.
+// deadline returns when to look at the table, the handles, the host's neighbours or
+// stray datagrams next; zero: never.
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
 	if len(n.grave) > 0 {

@@ -27,6 +27,7 @@ func WireBlockedOf(dev Device) uint64 {
 type Stray struct {
 	Number uint64 // of its latest such datagram, counted over all senders from 1; zero: no sender
 	PKey   PKey
+	QKey   QKey // as received: the sender may not know the right one
 	SGID   GID
 	SrcQPN QPN
 }

@@ -32,8 +32,10 @@ type Device interface {
 	SetCarrier(on bool) error
 	// Inspect looks for what other processes have changed about the interface, and
 	// restores it: the MAC, the carrier, the length of the virtio header, that it
-	// stays when its last queue is closed, its owner. An error ends the inspection;
-	// what was restored before it is in the findings. May block.
+	// stays when its last queue is closed, its owner, the offloads. It also removes
+	// filters and sets again the rest that a queue can change for the whole device;
+	// the kernel does not report these, so they are not in the findings. An error
+	// ends the inspection; what was restored before it is in the findings. May block.
 	Inspect() (Findings, error)
 	// State returns what netlink says now. May block.
 	State() (State, error)
@@ -75,6 +77,7 @@ const (
 	PropertyHeader      Property = "virtio header length"
 	PropertyPersistence Property = "persistence"
 	PropertyOwner       Property = "owner"
+	PropertyOffloads    Property = "offloads"
 )
 
 // State is what the host has made of the interface.

@@ -35,21 +35,30 @@
 // has CAP_NET_ADMIN in the user namespace of the interface's network namespace, or
 // both this user and this group (tun_not_capable, drivers/net/tun.c).
 //
-// Such a process can attach a queue, and change the properties of the device.
-// [TAP.Inspect] restores the MAC, the carrier, the header length, the persistence
-// and the owner, and counts the foreign queues. It also sets again what the kernel
-// does not report (offloads, byte order), as long as there is a foreign queue and
-// once after that. The MAC is the one that the interface had when it was opened.
+// A new device has no owner for a moment, in which any user may attach and stay. So
+// it is made under a random name, and is deleted if it then has another queue or
+// another owner. It gets its own name last, together with all else that Open
+// promises: netlink reports a device with a name that begins with "ipoibd-", and then
+// its renaming. Only then does it become persistent. Where the process is killed
+// before that, the kernel deletes the device.
+//
+// A process with CAP_NET_ADMIN can attach a queue, and change the properties of the
+// device, within a millisecond. [TAP.Inspect] counts the foreign queues. It restores
+// and reports the MAC, the carrier, the header length, the persistence, the owner and
+// the offloads. The kernel does not report the filters (classic, eBPF and by
+// address), the eBPF program that chooses a queue, the bound of the send buffer and
+// the byte order: each inspection sets them again, without a report. The MAC is the
+// one that the interface had when it was opened.
 //
 // # How the TAP is attached
 //
 // github.com/songgao/water creates and names the device, but knows neither
-// IFF_VNET_HDR nor IFF_NO_CARRIER. It creates a persistent device and lets go
-// of it; a device without a queue takes its flags from the next attach, which
+// IFF_VNET_HDR nor IFF_NO_CARRIER. So the queue that it creates the device with is
+// closed once the device is persistent; a device without a queue takes its flags from the next attach, which
 // golang.org/x/sys/unix does with the flags that are wanted (linux/if_tun.h).
 // IFF_NO_CARRIER keeps an adopted interface that is up from flickering. The
 // offload mask belongs to the device, not to the descriptor, and outlives both:
-// it is set at each start.
+// it is set at each start and inspection.
 //
 // # Frames
 //

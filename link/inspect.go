@@ -11,7 +11,8 @@ import (
 )
 
 // Inspect implements [Device]. What a queue can be asked for it is asked for;
-// netlink knows the number of queues, the carrier and the owner.
+// netlink knows the number of queues, the carrier and the owner, ethtool the
+// offloads.
 func (t *TAP) Inspect() (f Findings, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -45,8 +46,8 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 			return os.NewSyscallError("TUNGETIFF", err)
 		}
 		if req.Uint16()&unix.IFF_PERSIST == 0 {
-			if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
-				return os.NewSyscallError("TUNSETPERSIST", err)
+			if err := setPersistent(fd); err != nil {
+				return err
 			}
 			out = append(out, Change{PropertyPersistence, "off"})
 		}
@@ -55,22 +56,28 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 	return out, err
 }
 
-// inspectLink restores what netlink reports. Once another queue is gone,
-// everything is set that its holder can have changed unseen.
+// inspectLink restores what netlink and ethtool report, and what another queue can
+// have changed without a trace.
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	f.Foreign = foreign(l)
-	tap, a := l.(*netlink.Tuntap), l.Attrs()
-	owned := tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
-	if !owned || t.hadForeign {
-		t.hadForeign = true // also for the next inspection, if this one fails
-		if err := t.control(setUpDevice); err != nil {
+	a := l.Attrs()
+	if !owned(l) {
+		if err := t.control(setOwner); err != nil {
 			return err
 		}
-	}
-	if !owned {
+		tap := l.(*netlink.Tuntap)
 		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
 	}
-	t.hadForeign = f.Foreign > 0
+	offloads, err := r.offloads(a.Name)
+	if err != nil {
+		return err
+	}
+	if err := t.control(setUpDevice); err != nil {
+		return err
+	}
+	if offloads {
+		f.Restored = append(f.Restored, Change{PropertyOffloads, "on"})
+	}
 	if mac := net.HardwareAddr(t.mac[:]); mac.String() != a.HardwareAddr.String() {
 		if err := r.setLink(a.Index, nl.NewRtAttr(unix.IFLA_ADDRESS, mac)); err != nil {
 			return fmt.Errorf("set MAC: %w", err)

@@ -26,3 +26,28 @@ func TestFailedInspectionReturnsWhatItRestored(t *testing.T) {
 		t.Errorf("Inspect = %+v, %v; want the persistence and EADDRNOTAVAIL", f, err)
 	}
 }
+
+// A queue that is gone can have bounded what every queue may have under way.
+func TestInspectionRestoresTheSendBuffer(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	size := func() (n int) {
+		err := tap.control(func(fd int) (err error) { n, err = unix.IoctlGetInt(fd, unix.TUNGETSNDBUF); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := size()
+	if err := tap.control(func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETSNDBUF, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	if size() != 1 {
+		t.Fatalf("the kernel has %d", size())
+	}
+	if _, err := tap.Inspect(); err != nil || size() != before {
+		t.Errorf("%d after Inspect, %v; want %d", size(), err, before)
+	}
+}

@@ -2,9 +2,11 @@ package link
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
+	"os"
 	"strings"
 	"time"
 
@@ -22,6 +24,9 @@ const (
 	claimJitter  = 20 * time.Millisecond
 )
 
+// temporaryPrefix begins the name of an interface that is not complete yet.
+const temporaryPrefix = "ipoibd-"
+
 // Open makes the interface of a specification, down, or adopts the one of that
 // name that is ours (adopted is true), with whatever the host made of it since.
 // In both cases it has no carrier, and belongs to the user and group of this
@@ -31,19 +36,19 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, false, err
 	}
-	c := claim{spec: spec, create: true}
+	c := claim{spec: spec, make: true}
 	t, err = c.run()
 	return t, err == nil && !c.made, err
 }
 
 // claim is the way to an interface that this process holds alone.
 type claim struct {
-	rtnl   *rtnl
-	spec   Spec
-	create bool // where there is none
-	made   bool // there was none
-	again  bool // another try may succeed
-	index  int  // of the interface found last
+	rtnl  *rtnl
+	spec  Spec
+	make  bool // where there is none
+	made  bool // there was none
+	again bool // another try may succeed
+	index int  // of the interface found last
 }
 
 // run tries until no other process has a queue of the interface. The time between
@@ -53,7 +58,7 @@ func (c *claim) run() (t *TAP, err error) {
 	if c.rtnl, err = openRtnl(); err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	for end := time.Now().Add(claimTimeout); ; time.Sleep(claimPause + rand.N(claimJitter)) {
+	for end := time.Now().Add(claimTimeout); ; time.Sleep(claimPause + mathrand.N(claimJitter)) {
 		c.again = false
 		t, err = c.try()
 		if !c.again || time.Now().After(end) {
@@ -89,11 +94,12 @@ func (c *claim) prepare() error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for %s: %w", c.spec.Name, classify(err))
-	case found == nil && !c.create:
+	case found == nil && !c.make:
 		return fmt.Errorf("%s: %w", c.spec.Name, ErrNotFound)
 	case found == nil:
-		c.made = true
-		return create(c.rtnl, c.spec)
+		err := c.create()
+		c.made = err == nil
+		return err
 	}
 	return c.check(found, 0)
 }
@@ -137,7 +143,7 @@ func (c *claim) takePossession(t *TAP) error {
 		if t.mac, err = queueMAC(fd); err != nil {
 			return err
 		}
-		return errors.Join(setUpDevice(fd), setCarrier(fd, false))
+		return errors.Join(setOwner(fd), setUpDevice(fd), setCarrier(fd, false))
 	})
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
@@ -146,21 +152,37 @@ func (c *claim) takePossession(t *TAP) error {
 	return nil
 }
 
-// create makes the interface. The alias comes last, so that one that bears it
-// is complete; a failure takes the interface away again.
-func create(r *rtnl, spec Spec) error {
-	if err := createTAP(spec.Name); err != nil {
+// create makes the interface. Until it has an owner, any user may attach a queue,
+// so it is made under a name that no one can guess. If a queue was attached all the
+// same, which can give it another owner, it is deleted. It is complete when it gets its name, and only then stays
+// without this process.
+func (c *claim) create() (err error) {
+	name := temporaryPrefix + rand.Text()[:unix.IFNAMSIZ-1-len(temporaryPrefix)]
+	queue, err := createTAP(name)
+	if err != nil {
 		return err
 	}
-	l, err := r.byName(spec.Name)
+	defer func() { err = errors.Join(err, queue.Close()) }()
+	l, err := c.rtnl.byName(name)
 	if err != nil || l == nil {
-		return fmt.Errorf("find %s after its creation: %w", spec.Name, errors.Join(ErrNotFound, err))
+		return fmt.Errorf("find %s after its creation: %w", name, errors.Join(ErrNotFound, err))
 	}
-	if err := configure(r, l.Attrs().Index, spec); err != nil {
-		undo := r.deleteLink(l.Attrs().Index)
-		return errors.Join(fmt.Errorf("configure %s: %w", spec.Name, classify(err)), undo)
+	c.index = l.Attrs().Index
+	if foreign(l) > 0 || !owned(l) {
+		c.again = true
+		return errors.Join(&OwnedError{Name: c.spec.Name}, c.rtnl.deleteLink(c.index))
 	}
-	return nil
+	if err := configure(c.rtnl, c.index, c.spec); err != nil {
+		c.again = errors.Is(err, unix.EEXIST) // made by another process meanwhile
+		return fmt.Errorf("configure %s: %w", c.spec.Name, classify(err))
+	}
+	conn, err := queue.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var setErr error
+	err = conn.Control(func(fd uintptr) { setErr = setPersistent(int(fd)) })
+	return errors.Join(err, setErr)
 }
 
 func configure(r *rtnl, index int, spec Spec) error {
@@ -173,6 +195,7 @@ func configure(r *rtnl, index int, spec Spec) error {
 		{"MTU", uint32Attr(unix.IFLA_MTU, uint32(spec.MTU))},
 		{"transmit queue length", uint32Attr(unix.IFLA_TXQLEN, uint32(queueLen))},
 		{"alias", nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(AliasPrefix))},
+		{"name", nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(spec.Name))},
 	} {
 		if err := r.setLink(index, c.attr); err != nil {
 			return fmt.Errorf("set %s: %w", c.what, err)
@@ -209,6 +232,12 @@ func queues(l netlink.Link) int {
 
 // foreign counts the queues of other processes, where this one has a queue.
 func foreign(l netlink.Link) int { return max(queues(l)-1, 0) }
+
+// owned reports whether a TAP belongs to this process's user and group.
+func owned(l netlink.Link) bool {
+	tap, ok := l.(*netlink.Tuntap)
+	return ok && tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
+}
 
 // Delete takes away an interface that is ours and that no process holds. It may
 // block for a second while another process holds it. Errors: ErrSpec, ErrNotFound,

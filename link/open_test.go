@@ -25,6 +25,14 @@ func TestMain(m *testing.M) {
 	if name := os.Getenv(attachEnv); name != "" {
 		attachAndExit(name)
 	}
+	if name := os.Getenv(grabEnv); name != "" {
+		grab(name)
+		return
+	}
+	if name := os.Getenv(churnEnv); name != "" {
+		churn(name)
+		return
+	}
 	name := os.Getenv(holdEnv)
 	if name == "" {
 		os.Exit(m.Run())

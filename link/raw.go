@@ -41,3 +41,26 @@ func queueMAC(fd int) ([6]byte, error) {
 	}
 	return req.addr, nil
 }
+
+// ethtoolReq is a struct ifreq with a command for ethtool (linux/if.h).
+type ethtoolReq struct {
+	name [unix.IFNAMSIZ]byte
+	data *ethtoolValue
+	_    [16]byte
+}
+
+// ethtoolValue is a struct ethtool_value (linux/ethtool.h).
+type ethtoolValue struct{ cmd, data uint32 }
+
+// sendsPartialChecksums asks ethtool whether an interface leaves the checksums of
+// what it sends to the device, by a socket of any kind in its network namespace.
+func sendsPartialChecksums(fd int, name string) (bool, error) {
+	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
+	req := ethtoolReq{data: &value}
+	copy(req.name[:unix.IFNAMSIZ-1], name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+	if errno != 0 {
+		return false, os.NewSyscallError("ETHTOOL_GTXCSUM", errno)
+	}
+	return value.data != 0, nil
+}

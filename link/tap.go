@@ -27,7 +27,6 @@ type TAP struct {
 
 	keep        sync.Mutex // no change of the carrier during an inspection
 	wantCarrier bool       // by the last SetCarrier
-	hadForeign  bool       // the last inspection found another queue, or failed after that
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc

@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/songgao/water"
@@ -13,14 +14,13 @@ const tunPath = "/dev/net/tun"
 // queueFlags are those of the attach (linux/if_tun.h).
 const queueFlags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE | unix.IFF_NO_CARRIER
 
-// createTAP makes the persistent multi-queue device, without a queue. It belongs
-// to the process's user and group.
-func createTAP(name string) error {
+// createTAP makes a multi-queue device that belongs to the process's user and
+// group, with one queue. The device goes with its queues until it is persistent.
+func createTAP(name string) (queue *os.File, err error) {
 	ifce, err := water.New(water.Config{
 		DeviceType: water.TAP,
 		PlatformSpecificParams: water.PlatformSpecificParams{
 			Name:       name,
-			Persist:    true,
 			MultiQueue: true,
 			Permissions: &water.DevicePermissions{
 				Owner: uint(os.Geteuid()), Group: uint(os.Getegid()),
@@ -28,9 +28,9 @@ func createTAP(name string) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("create %s: %w", name, classifyTun(err))
+		return nil, fmt.Errorf("create %s: %w", name, classifyTun(err))
 	}
-	return ifce.Close()
+	return ifce.ReadWriteCloser.(*os.File), nil
 }
 
 // attachQueue opens a queue of the device, without carrier where it is the only
@@ -53,28 +53,49 @@ func attachQueue(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), tunPath), nil
 }
 
-// setUpDevice sets what belongs to the device and not to the queue, and which any
-// other queue can therefore change. With an owner and a group, the kernel lets
-// other users attach only with CAP_NET_ADMIN (tun_not_capable, drivers/net/tun.c).
+// setUpDevice sets what belongs to the device and not to the queue, and what any
+// other queue can therefore change, its filters included. What is set already is
+// set again without an effect or a message of netlink (drivers/net/tun.c).
 func setUpDevice(fd int) error {
+	if err := setPersistent(fd); err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
+		return os.NewSyscallError("TUNSETOFFLOAD", err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNDETACHFILTER, 0); err != nil {
+		return os.NewSyscallError("TUNDETACHFILTER", err)
+	}
 	for _, set := range []struct {
 		name  string
 		req   uint
 		value int
 	}{
-		{"TUNSETOWNER", unix.TUNSETOWNER, os.Geteuid()},
-		{"TUNSETGROUP", unix.TUNSETGROUP, os.Getegid()},
-		{"TUNSETPERSIST", unix.TUNSETPERSIST, 1},
-		{"TUNSETOFFLOAD", unix.TUNSETOFFLOAD, 0},
+		{"TUNSETVNETLE", unix.TUNSETVNETLE, 1},
+		{"TUNSETSNDBUF", unix.TUNSETSNDBUF, math.MaxInt32}, // the kernel's default
+		{"TUNSETTXFILTER", unix.TUNSETTXFILTER, 0},         // a struct tun_filter without addresses
+		{"TUNSETFILTEREBPF", unix.TUNSETFILTEREBPF, -1},
+		{"TUNSETSTEERINGEBPF", unix.TUNSETSTEERINGEBPF, -1},
 	} {
-		if err := unix.IoctlSetInt(fd, set.req, set.value); err != nil {
+		if err := unix.IoctlSetPointerInt(fd, set.req, set.value); err != nil {
 			return os.NewSyscallError(set.name, err)
 		}
 	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETLE, 1); err != nil {
-		return os.NewSyscallError("TUNSETVNETLE", err)
-	}
 	return setHeaderLen(fd)
+}
+
+// setOwner makes the device belong to this process's user and group. The kernel
+// then lets other users attach only with CAP_NET_ADMIN (tun_not_capable,
+// drivers/net/tun.c). It sends a message of netlink each time.
+func setOwner(fd int) error {
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, os.Geteuid()); err != nil {
+		return os.NewSyscallError("TUNSETOWNER", err)
+	}
+	return os.NewSyscallError("TUNSETGROUP", unix.IoctlSetInt(fd, unix.TUNSETGROUP, os.Getegid()))
+}
+
+func setPersistent(fd int) error {
+	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
 func setHeaderLen(fd int) error {

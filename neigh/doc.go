@@ -58,8 +58,8 @@
 //
 // After a restart whose announcements were lost, both sides look for each other.
 // The sender: snapshots mark the peers that data was sent to and received from. The
-// table asks for a peer that got data and was silent for a second; the answer comes
-// from its new queue pair. The receiver: [Stray] reports that a peer still sends to
+// table asks for a peer that got data and was silent for a second, first for those
+// that have sent data themselves; the answer comes from its new queue pair. The receiver: [Stray] reports that a peer still sends to
 // a queue pair that is gone. The table then announces the host to that peer alone,
 // which works even where the fabric carries no multicast.
 //
@@ -73,7 +73,8 @@
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
 //	silence         the table asks for a peer that got data and was silent for 1 s,
 //	                and again after 2, 4, 8 ... 60 s; it reads the marks each 0.25 s
-//	stray notice    at once, and again after 1, 2, 4 ... 30 s
+//	stray notice    of one address at once, and of all after 1, 2, 4 ... 30 s, as
+//	                long as the peer sends there; 16 a second, 4 of them to one GID
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s
 //	snapshot        at once, but no two within 2.5 us for each peer unless the QP or the

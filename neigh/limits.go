@@ -43,6 +43,9 @@ const (
 	// second. Anyone can forge such datagrams, so the answers must stay few: with
 	// maxNoticeIPs they are 256 short messages a second at most.
 	maxNoticeRate = 16
+	// maxNoticeRatePerGID bounds those at one GID, whose queue pairs a stranger can
+	// invent: a host has a few interfaces that send at the same time.
+	maxNoticeRatePerGID = 4
 	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered: all
 	// that maxNoticeRate admits until the pauses of the first start over.
 	maxNoticed = maxNoticeRate * int(2*maxNoticePause/time.Second+2)

@@ -24,10 +24,19 @@ type silence struct {
 	pause time.Duration // from then on; 0: not asked for since it sent data
 }
 
-// silent are the peers that may have to be asked for.
+// silent are the peers that may have to be asked for. Any stranger can invent peers
+// by ARP or ND, and the host may send to them. So those that have sent data go first.
 type silent struct {
-	asks alarms[*peer]
-	rate rate
+	proven, others alarms[*peer]
+	rate           rate
+}
+
+// asks returns the alarms of peers like p. While its alarm is on, p stays there.
+func (s *silent) asks(p *peer) *alarms[*peer] {
+	if p.proven {
+		return &s.proven
+	}
+	return &s.others
 }
 
 // look reads the marks of the data path. Its cost is O(peers), once per
@@ -39,7 +48,7 @@ func (t *Table) look() {
 				t.promote(p)
 			}
 			if p.wasHeard() {
-				t.answers(p)
+				t.hears(p)
 			}
 		})
 	}
@@ -54,11 +63,17 @@ func (t *Table) awaits(p *peer) {
 	if again := p.silence.asked.Add(p.silence.pause); again.After(at) {
 		at = again
 	}
-	t.silent.asks.set(&p.silence.alarm, p, at)
+	t.silent.asks(p).set(&p.silence.alarm, p, at)
 }
 
 // speaks notes that p was heard, but not that it receives data.
-func (t *Table) speaks(p *peer) { t.silent.asks.stop(&p.silence.alarm) }
+func (t *Table) speaks(p *peer) { t.silent.asks(p).stop(&p.silence.alarm) }
+
+// hears notes that p sent data.
+func (t *Table) hears(p *peer) {
+	t.answers(p)
+	p.proven = true
+}
 
 // answers notes that p needs no asking for.
 func (t *Table) answers(p *peer) {
@@ -68,18 +83,24 @@ func (t *Table) answers(p *peer) {
 
 // verifyAt returns when verifyDue has something to do, zero for never.
 func (t *Table) verifyAt() time.Time {
-	at := t.silent.asks.next()
+	at := t.silent.proven.next()
+	if other := t.silent.others.next(); at.IsZero() || !other.IsZero() && other.Before(at) {
+		at = other
+	}
 	if !at.IsZero() && at.Before(t.silent.rate.end) && !t.silent.rate.left(at, maxAskRate) {
 		return t.silent.rate.end
 	}
 	return at
 }
 
-// verifyDue asks for the peers whose time has come, the earliest first, so that
-// none waits for the repetitions of others. Those beyond the rate stay armed.
+// verifyDue asks for the peers whose time has come, of each kind the earliest first,
+// so that none waits for the repetitions of others. Those beyond the rate stay armed.
 func (t *Table) verifyDue() {
 	for t.silent.rate.left(t.now, maxAskRate) {
-		p, ok := t.silent.asks.due(t.now)
+		p, ok := t.silent.proven.due(t.now)
+		if !ok {
+			p, ok = t.silent.others.due(t.now)
+		}
 		if !ok {
 			return
 		}
@@ -93,7 +114,7 @@ func (t *Table) verifyDue() {
 // alarm again.
 func (t *Table) verify(p *peer) {
 	if p.wasHeard() {
-		t.answers(p)
+		t.hears(p)
 		return
 	}
 	if p.handle.state != handleReady {

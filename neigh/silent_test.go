@@ -159,7 +159,7 @@ func TestForgedStraysAreBounded(t *testing.T) {
 	}
 }
 
-// TestNoticeNamesAFewAddresses: a stray datagram is answered by maxNoticeIPs
+// TestNoticeNamesAFewAddresses: a sender that goes on is answered by maxNoticeIPs
 // messages at most.
 func TestNoticeNamesAFewAddresses(t *testing.T) {
 	b := attachedBench(t, Config{})
@@ -169,6 +169,8 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 	b.step(HostAddrs{Addrs: addrs})
 	b.advance(time.Minute)
+	b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
+	b.now = b.now.Add(noticePause)
 	out := b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
 	if len(out) != maxNoticeIPs+1 { // and the handle goes back
 		t.Errorf("%d actions", len(out))

@@ -14,6 +14,7 @@ import (
 // back at once.
 type notices struct {
 	rate  rate
+	byGID map[hca.GID]int     // notices in the second of rate, at most maxNoticeRate
 	last  map[endpoint]notice // by receiver; at most maxNoticed
 	asked map[uint64]endpoint // requests for handles
 }
@@ -29,6 +30,7 @@ type notice struct {
 func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
 
 func (n *notices) init() {
+	n.byGID = make(map[hca.GID]int)
 	n.last = make(map[endpoint]notice)
 	n.asked = make(map[uint64]endpoint)
 }
@@ -39,12 +41,16 @@ func (n *notices) pausing(e endpoint, now time.Time) bool {
 	return now.Before(last.at.Add(last.pause))
 }
 
-// admit reports whether the rate allows a notice to e, and notes it. maxNoticed is
+// admit reports whether the rates allow a notice to e, and notes it. maxNoticed is
 // large enough that there is room for e once old notices are forgotten.
 func (n *notices) admit(e endpoint, now time.Time) bool {
-	if !n.rate.take(now, maxNoticeRate) {
+	if n.byGID[e.gid] >= maxNoticeRatePerGID && now.Before(n.rate.end) || !n.rate.take(now, maxNoticeRate) {
 		return false
 	}
+	if n.rate.done == 1 { // a new second
+		clear(n.byGID)
+	}
+	n.byGID[e.gid]++
 	if len(n.last) >= maxNoticed {
 		maps.DeleteFunc(n.last, func(_ endpoint, last notice) bool { return last.over(now) })
 	}
@@ -72,18 +78,23 @@ func (t *Table) stray(ev Stray) {
 		return
 	}
 	if p := t.peers.byEndpoint[e]; p != nil && p.handle.state == handleReady {
-		t.notify(t.dest(p))
+		t.notify(e, t.dest(p))
 		return
 	}
 	t.notices.asked[t.requestAH(e.gid)] = e
 }
 
-// notify announces the host's addresses to one destination alone.
-func (t *Table) notify(to hca.UDDest) {
+// notify announces the host's addresses to a sender alone: one address at first,
+// by which a sender that knows it reaches all of them, and the others if the sender
+// goes on. So a datagram with a forged sender is answered by a single message.
+func (t *Table) notify(e endpoint, to hca.UDDest) {
 	t.stats.Notices++
-	sent := 0
+	sent, most := 0, maxNoticeIPs
+	if t.notices.last[e].pause == noticePause {
+		most = 1
+	}
 	t.hosts.all(func(ip netip.Addr) {
-		if sent < maxNoticeIPs {
+		if sent < most {
 			sent++
 			t.emit(SendFabric{to, t.announcement(ip)})
 		}
@@ -98,7 +109,7 @@ func (t *Table) noticeReady(ev AHReady) bool {
 		return false
 	}
 	delete(t.notices.asked, ev.ID)
-	t.notify(hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
+	t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
 	t.returnAH(ev.AH)
 	return true
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
 )
 
@@ -220,4 +221,73 @@ func TestNoticesYieldToPeers(t *testing.T) {
 	if n := b.table.Stats().StraysLimited; n != 1 {
 		t.Errorf("%d strays refused, want 1", n)
 	}
+}
+
+// TestOneGIDDoesNotTakeTheNotices: a stranger who invents queue pairs of one GID, 20
+// strays a second, does not keep other senders from their notices.
+func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
+	b := attachedBench(t, Config{})
+	for i := range 20 * 60 {
+		b.ready(b.step(Stray{peerB.gid, hca.QPN(0x1000 + i)}))
+		if i%20 == 19 {
+			before := b.table.Stats().Notices
+			b.ready(b.step(Stray{numbered(i).gid, 9}))
+			if b.table.Stats().Notices != before+1 {
+				t.Fatalf("the honest sender got no notice in second %d", i/20)
+			}
+		}
+		b.now = b.now.Add(50 * time.Millisecond)
+	}
+}
+
+// TestFirstNoticeIsOneMessage: one datagram, whose sender may be forged, is answered
+// by one message; a sender that goes on gets the other addresses.
+func TestFirstNoticeIsOneMessage(t *testing.T) {
+	b := attachedBench(t, Config{})
+	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip("10.0.0.7"), ip(llA)}})
+	b.advance(2 * time.Minute)
+	for i, want := range []int{1, 3, 3} {
+		sent := 0
+		for _, a := range b.ready(b.step(Stray{peerB.gid, peerB.qpn})) {
+			if _, ok := a.(SendFabric); ok {
+				sent++
+			}
+		}
+		if sent != want {
+			t.Errorf("notice %d has %d messages, want %d", i+1, sent, want)
+		}
+		b.now = b.now.Add(5 * time.Second)
+	}
+}
+
+// TestInventedPeersDoNotDelayAsks: the host sends to 1,000 peers that a stranger
+// invented by ARP. A peer that has sent data, and then falls silent, is asked for
+// before them.
+func TestInventedPeersDoNotDelayAsks(t *testing.T) {
+	const invented = 1000
+	b := talkingBench(t, 1)
+	p := player{bench: b}
+	macs := []ipoib.MAC{b.macOf(numbered(0))}
+	for i := range invented {
+		e, addr := numbered(i+1), netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})
+		p.quickStep(fabricARP(e, ipoib.ARPRequest, addr.String(), ipA, true))
+		p.quickStep(hostIP(ownMAC, b.macOf(e), ip(ipA), addr))
+		macs = append(macs, b.macOf(e))
+	}
+	for i := range 4 * 60 {
+		for j, mac := range macs {
+			if j > 0 || i > 20 { // the honest one 5 s after the others
+				b.snap.Unicast(mac)
+			}
+		}
+		b.now = b.now.Add(lookInterval)
+		p.quickStep(nil)
+		if asked := b.table.peers.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
+			if after := lookInterval * time.Duration(i-20); after > 3*silenceLimit {
+				t.Errorf("asked for after %v", after)
+			}
+			return
+		}
+	}
+	t.Error("not asked for within a minute")
 }

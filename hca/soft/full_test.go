@@ -188,8 +188,8 @@ func TestStraysAreReported(t *testing.T) {
 		time.Sleep(time.Second)
 		sgid := hca.GIDFromAddr(rigPeer)
 		want := hca.Strays{
-			{Number: 1, PKey: hca.PKeyDefault, SGID: sgid, SrcQPN: 0x100},
-			{Number: 2, PKey: hca.PKeyDefault, SGID: sgid, SrcQPN: 0x101},
+			{Number: 1, PKey: hca.PKeyDefault, QKey: rigQKey, SGID: sgid, SrcQPN: 0x100},
+			{Number: 2, PKey: hca.PKeyDefault, QKey: rigQKey, SGID: sgid, SrcQPN: 0x101},
 		}
 		if got, ok := r.dev.Strays(); got != want || !ok {
 			t.Errorf("strays %+v, want %+v", got, want)

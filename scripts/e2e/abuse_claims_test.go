@@ -15,8 +15,8 @@ const claimRate = 2000
 
 // Crafted ARP messages cost an interface with many peers little, and honest hosts
 // hardly notice them, whatever the messages vary: the peer, its queue pair, or the
-// address that it claims. A goal missed is reported; the test fails at a full core
-// or pings ten times as long (security review M1).
+// address that it claims. The test prints each figure beside its goal, and fails at
+// failCPU or pings ten times as long (security review M1).
 func TestR07AbuseCraftedARPs(t *testing.T) {
 	if nstest.Enter(t) {
 		return

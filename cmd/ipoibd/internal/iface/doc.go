@@ -32,8 +32,8 @@
 // # Other processes
 //
 // Each second, and whenever netlink reports a change, Run inspects ib0. It restores
-// and logs the MAC, the carrier, the header length, the persistence and the owner
-// where another process has changed them. A queue of another process can be closed
+// and logs the MAC, the carrier, the header length, the persistence, the owner and
+// the offloads where another process has changed them. A queue of another process can be closed
 // by that process alone. While it is there, the kernel gives it a part of the frames,
 // so the carrier is down and the status says why. A queue that is gone within 100 ms
 // belonged to a daemon that started and gave way. An inspection that fails is logged

@@ -31,8 +31,9 @@ func (s *strays) follow(dev hca.StrayReporter, now time.Time) {
 func (s *strays) stop() { s.at = time.Time{} }
 
 // lookForStrays reports the senders of stray datagrams since the last reading to the
-// peer table, when that is due. Senders of another P_Key are left to its interface. A
-// device that never reports any is not asked again.
+// peer table, when that is due. Senders of another P_Key are left to its interface, and
+// those without the group's Q_Key are no members: they learn nothing. A device that
+// never reports any is not asked again.
 func (f *Iface) lookForStrays(now time.Time) {
 	s := &f.nbrs.strays
 	if s.at.IsZero() || now.Before(s.at) {
@@ -44,14 +45,14 @@ func (f *Iface) lookForStrays(now time.Time) {
 		return
 	}
 	s.at = now.Add(strayInterval)
-	own, seen := f.fab.att.plan.PKey, s.seen
+	plan, seen := f.fab.att.plan, s.seen
 	for i := range senders {
 		from := &senders[i]
 		if from.Number <= seen {
 			continue
 		}
 		s.seen = max(s.seen, from.Number)
-		if from.PKey&^hca.PKeyMembership == own&^hca.PKeyMembership {
+		if from.PKey&^hca.PKeyMembership == plan.PKey&^hca.PKeyMembership && from.QKey == plan.Broadcast.QKey {
 			f.step(neigh.Stray{GID: from.SGID, QPN: from.SrcQPN})
 		}
 	}

@@ -142,21 +142,23 @@ func (s *fixedStrays) notices(a *testHost) uint64 {
 	return count(a.status(), "neigh_stray_notices") - before
 }
 
-// Stray datagrams of another partition are left to its interface; each report is
-// taken once.
+// Stray datagrams of another partition are left to its interface, and those without
+// the Q_Key of the group are not answered; each report is taken once.
 func TestStraysAreOfThePartition(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		self := b.status().QP
 		for _, c := range []struct {
 			what string
 			pkey hca.PKey
+			qkey hca.QKey
 			want uint64
 		}{
-			{"three strays", hca.PKeyDefault, 1},
-			{"strays of a limited member", hca.PKeyDefault &^ hca.PKeyMembership, 1},
-			{"strays of another partition", pkeyOther, 0},
+			{"three strays", hca.PKeyDefault, self.QKey, 1},
+			{"strays of a limited member", hca.PKeyDefault &^ hca.PKeyMembership, self.QKey, 1},
+			{"strays of another partition", pkeyOther, self.QKey, 0},
+			{"strays of no member", hca.PKeyDefault, 0xdeadbeef, 0},
 		} {
-			dev := fixedStrays{strays: hca.Strays{{Number: 3, PKey: c.pkey, SGID: self.GID, SrcQPN: self.QPN}}}
+			dev := fixedStrays{strays: hca.Strays{{Number: 3, PKey: c.pkey, QKey: c.qkey, SGID: self.GID, SrcQPN: self.QPN}}}
 			if n := dev.notices(a); n != c.want {
 				t.Errorf("%s: %d notices, want %d", c.what, n, c.want)
 			}
@@ -170,9 +172,9 @@ func TestEveryStraySenderIsAnswered(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		self := b.status().QP
 		dev := fixedStrays{strays: hca.Strays{
-			{Number: 9, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN ^ 1},
-			{Number: 3, PKey: hca.PKeyDefault, SGID: self.GID, SrcQPN: self.QPN},
-			{Number: 10, PKey: pkeyOther, SGID: self.GID, SrcQPN: self.QPN},
+			{Number: 9, PKey: hca.PKeyDefault, QKey: self.QKey, SGID: self.GID, SrcQPN: self.QPN ^ 1},
+			{Number: 3, PKey: hca.PKeyDefault, QKey: self.QKey, SGID: self.GID, SrcQPN: self.QPN},
+			{Number: 10, PKey: pkeyOther, QKey: self.QKey, SGID: self.GID, SrcQPN: self.QPN},
 		}}
 		if n := dev.notices(a); n != 2 {
 			t.Errorf("%d notices, want 2", n)

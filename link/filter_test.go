@@ -1,0 +1,162 @@
+package link_test
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link"
+	"ipoibd/link/linktest"
+	"ipoibd/link/linktest/nstest"
+)
+
+// ioctl passes a pointer to what a request is about.
+func ioctl[T any](t *testing.T, fd int, request uint, arg *T) {
+	t.Helper()
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(arg)))
+	runtime.KeepAlive(arg)
+	if errno != 0 {
+		t.Fatalf("ioctl %x: %v", request, errno)
+	}
+}
+
+// dropAll returns an eBPF program that returns 0.
+func dropAll(t *testing.T) int32 {
+	t.Helper()
+	insns := [][8]byte{{unix.BPF_ALU64 | unix.BPF_MOV | unix.BPF_K}, {unix.BPF_JMP | unix.BPF_EXIT}} // r0 = 0
+	license := []byte("GPL\x00")
+	attr := struct {
+		kind, count    uint32
+		insns, license unsafe.Pointer
+		_              [16]uint64
+	}{unix.BPF_PROG_TYPE_SOCKET_FILTER, uint32(len(insns)), unsafe.Pointer(&insns[0]), unsafe.Pointer(&license[0]), [16]uint64{}}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		t.Fatalf("bpf: %v", errno)
+	}
+	t.Cleanup(func() { unix.Close(int(fd)) })
+	return int32(fd)
+}
+
+// A queue that came and went between two inspections leaves no filter behind that
+// drops what the host sends, although nothing reports it.
+func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, _ := openTAP(t, spec("ib0"))
+	h := newHost(t)
+	h.SetUp(true)
+	must(t, tap.SetCarrier(true))
+	frame := make([]byte, 60)
+	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
+	arrives := func() bool {
+		h.Send(frame)
+		wake := time.AfterFunc(200*time.Millisecond, tap.Wake)
+		defer wake.Stop()
+		bufs, sizes := [][]byte{make([]byte, 2048)}, make([]int, 1)
+		for {
+			n, err := tap.ReadBatch(bufs, sizes)
+			must(t, err)
+			if n == 0 {
+				return false
+			}
+			if binary.BigEndian.Uint16(bufs[0][link.HeaderLen+12:]) == linktest.EtherType {
+				return true
+			}
+		}
+	}
+	for _, c := range []struct {
+		name string
+		set  func(fd int)
+	}{
+		{"classic filter", func(fd int) {
+			drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+			ioctl(t, fd, unix.TUNATTACHFILTER, &unix.SockFprog{Len: 1, Filter: &drop})
+		}},
+		{"eBPF filter", func(fd int) {
+			prog := dropAll(t)
+			ioctl(t, fd, unix.TUNSETFILTEREBPF, &prog)
+		}},
+		{"address filter", func(fd int) { // struct tun_filter (linux/if_tun.h)
+			ioctl(t, fd, unix.TUNSETTXFILTER, &struct {
+				flags, count uint16
+				addr         [6]byte
+			}{count: 1, addr: [6]byte{2, 0xff}})
+		}},
+	} {
+		fd, err := openTun()
+		must(t, err)
+		must(t, attach(fd, "ib0"))
+		c.set(fd)
+		must(t, unix.Close(fd))
+		if arrives() {
+			t.Fatalf("%s: it drops nothing", c.name)
+		}
+		if f, err := tap.Inspect(); err != nil || len(f.Restored) != 0 {
+			t.Errorf("%s: Inspect = %+v, %v", c.name, f, err)
+		}
+		if !arrives() {
+			t.Errorf("%s: frames do not arrive after an inspection", c.name)
+		}
+	}
+}
+
+// The offloads that a queue turned on which is gone are turned off, and reported,
+// as the frames of the host would carry headers that no one reads.
+func TestInspectTurnsOffloadsOff(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, _ := openTAP(t, spec("ib0"))
+	fd, err := openTun()
+	must(t, err)
+	must(t, attach(fd, "ib0"))
+	must(t, unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, unix.TUN_F_CSUM|unix.TUN_F_TSO4|unix.TUN_F_TSO6))
+	must(t, unix.Close(fd))
+	for _, want := range [][]link.Change{{{What: link.PropertyOffloads, Found: "on"}}, nil} {
+		f, err := tap.Inspect()
+		if err != nil || len(f.Restored) != len(want) || len(want) > 0 && f.Restored[0] != want[0] {
+			t.Errorf("Inspect = %+v, %v; want %v", f, err, want)
+		}
+	}
+}
+
+// An inspection of an interface that no one changed makes the kernel send no
+// message: each of them would wake the watchers of every program on the host.
+func TestInspectionIsSilent(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, _ := openTAP(t, spec("ib0"))
+	newHost(t).SetUp(true)
+	must(t, tap.SetCarrier(true))
+	time.Sleep(200 * time.Millisecond) // the carrier's own messages
+	updates, stop := make(chan netlink.LinkUpdate, 100), make(chan struct{})
+	must(t, netlink.LinkSubscribe(updates, stop))
+	for range 20 {
+		f, err := tap.Inspect()
+		if err != nil || len(f.Restored) != 0 {
+			t.Fatalf("Inspect = %+v, %v", f, err)
+		}
+	}
+	l, err := netlink.LinkByName("ib0")
+	must(t, err)
+	must(t, netlink.LinkSetAlias(l, link.AliasPrefix+" done")) // a last message
+	messages := 0
+	for u := range updates {
+		if u.Attrs().Alias == link.AliasPrefix+" done" {
+			break
+		}
+		messages++
+	}
+	close(stop)
+	if messages != 0 {
+		t.Errorf("20 inspections made the kernel send %d messages", messages)
+	}
+}

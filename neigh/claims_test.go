@@ -149,6 +149,7 @@ func TestRedirectNamesOneTarget(t *testing.T) {
 				m.options = append(m.options, ipoibLink(2, numbered(i))...)
 			case DropUnmapped:
 				m.options = append(m.options, ipoibLink(1, numbered(i))...)
+			default:
 			}
 		}
 		b.step(fabricND(peerB, m))

@@ -150,7 +150,7 @@ type rate struct {
 func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
 
 // take is left, and counts it as done.
-func (r *rate) take(now time.Time, most int) bool {
+func (r *rate) take(now time.Time, most int) bool { //nolint:unparam // three limits that are equal by chance
 	if !r.left(now, most) {
 		return false
 	}

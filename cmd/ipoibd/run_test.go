@@ -61,13 +61,13 @@ func TestFlagMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"--pkey: ":                    {"--pkey", "zero"},
-		"--name and --config exclude": {"--name", "ib1", "--config", file},
-		"--name: \"a b\" is not":      {"--name", "a b"},
-		"--mtu: 9000 is outside":      {"--mtu", "9000"},
-		"--known-peers-only: needs":   {"--known-peers-only"},
-		"read configuration":          {"--config", file + "x"},
-		"--peer: \"10.0.0.300\" is":   {"--peer", "10.0.0.300"},
+		"--pkey: ":                                              {"--pkey", "zero"},
+		"--name and --config exclude":                           {"--name", "ib1", "--config", file},
+		"--name: \"a b\" is not":                                {"--name", "a b"},
+		"--mtu: 9000 is outside":                                {"--mtu", "9000"},
+		"--known-peers-only: needs":                             {"--known-peers-only"},
+		"read configuration":                                    {"--config", file + "x"},
+		"--peer: \"10.0.0.300\" is":                             {"--peer", "10.0.0.300"},
 		"--peer: 239.1.1.1 cannot be a peer: it is a multicast": {"--peer", "239.1.1.1"},
 		"--peer: fe80::1 cannot be a peer: it is a link-local":  {"--peer", "fe80::1"},
 		"--gid: \"here\" is not":                                {"--gid", "here"},

@@ -8,13 +8,13 @@ SHELL         := /bin/bash
 # Budgets: how long each ring of tests may take, its compilation included, 80
 # minutes in all. The linters compile themselves first, on a machine that has not
 # run them yet.
-TIDY_BUDGET  ?= 3m
+TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
-FUZZ_BUDGET  ?= 5m
-UNIT_BUDGET  ?= 12m
-NETNS_BUDGET ?= 8m
-E2E_BUDGET   ?= 15m
-VM_BUDGET    ?= 26m
+FUZZ_BUDGET  ?= 4m
+UNIT_BUDGET  ?= 11m
+NETNS_BUDGET ?= 6m
+E2E_BUDGET   ?= 13m
+VM_BUDGET    ?= 33m
 SOAK_BUDGET  ?= 3h
 
 # Executions of each fuzz target (a time, such as 5m, fails now and then with

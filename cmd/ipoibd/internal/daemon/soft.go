@@ -109,7 +109,8 @@ func (e *engine) notices() string {
 	return strings.Join(out, "; ")
 }
 
-// open takes the transport from a zombie of the previous instance that still has it.
+// open first takes the transport from the previous instance, if that still holds it as a
+// zombie.
 func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err

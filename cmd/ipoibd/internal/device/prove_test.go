@@ -14,8 +14,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// A device is proven frozen by three probes on a fresh queue pair, none of which is
-// answered, while the port is active and the wire is not full; nothing is left of them.
+// Three unanswered probes on a fresh queue pair prove that a device has frozen, while the
+// port is active and the wire is not full. The proof leaves nothing behind.
 func TestR08Prove(t *testing.T) {
 	dead := faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt}
 	for _, c := range []struct {

@@ -46,7 +46,7 @@ func TestRestoredChangesOfAFailedInspectionAreLogged(t *testing.T) {
 	}
 }
 
-// An inspection that fails is a warning, once for each error, and the status has it
+// An inspection that fails is a warning, once for each error, and the status shows it
 // until an inspection succeeds.
 func TestFailedInspectionsAreReported(t *testing.T) {
 	var log bytes.Buffer

@@ -22,7 +22,8 @@ const (
 // groupAddr carries the broadcast group.
 var groupAddr = netip.MustParseAddr("239.192.18.183")
 
-// mallory is a stranger on the hosts' segment who speaks RoCEv2 from a socket.
+// mallory is a stranger on the hosts' segment who speaks RoCEv2 from an ordinary
+// socket of a user without capabilities.
 type mallory struct {
 	*host
 	conn    *net.UDPConn
@@ -39,13 +40,12 @@ func newMallory(h *host) *mallory { return newMalloryAt(h, h.underlay()) }
 func newMalloryAt(h *host, from netip.Addr) *mallory {
 	h.tb.Helper()
 	m := &mallory{host: h, addr: from}
-	h.Do(func() {
-		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: m.addr.AsSlice()})
-		if err != nil {
-			h.tb.Fatalf("open mallory's socket: %v", err)
-		}
-		m.conn = conn
-	})
+	var err error
+	wait := h.asStranger(func() { m.conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: m.addr.AsSlice()}) })
+	wait()
+	if err != nil {
+		h.tb.Fatalf("open mallory's socket: %v", err)
+	}
 	h.tb.Cleanup(func() { m.conn.Close() })
 	m.srcPort = m.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	m.control(func(fd int) error {

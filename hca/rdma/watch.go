@@ -10,11 +10,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
 
-// readingPause is the least time from one reading of the kernel's messages to the
-// next: however many come, there are at most 20 hints a second, the first at once.
-const readingPause = 50 * time.Millisecond
+// The kernel's messages are read at once, up to readingBurst times: that is more often
+// than a device that is added and configured reports. If they keep coming, readings are
+// readingPause apart, so that there are at most 20 hints a second.
+const (
+	readingBurst = 20
+	readingPause = 50 * time.Millisecond
+)
 
 // drainMost bounds the messages of one reading. It is above what the default
 // receive buffer holds (212,992 bytes, 768 or more for each), so only a sender
@@ -141,10 +146,10 @@ func (w *watcher) close() {
 	}
 }
 
-// read hints at messages that count, at intervals of readingPause while they keep
-// coming; meanwhile they are queued, or are lost, which costs one hint as well.
+// read hints at messages that count. During a pause they are queued, or are lost, which
+// costs one hint as well.
 func (w *watcher) read(ctx context.Context, s *source) {
-	for {
+	for readings := rate.NewLimiter(rate.Every(readingPause), readingBurst); ; {
 		news, err := s.drain()
 		if err != nil {
 			return
@@ -154,7 +159,7 @@ func (w *watcher) read(ctx context.Context, s *source) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(readingPause):
+		case <-time.After(readings.Reserve().Delay()):
 		}
 	}
 }

@@ -84,12 +84,12 @@
 //
 // One goroutine reads the kernel's netlink notifications of links and addresses;
 // those that other processes send are dropped. Any that concerns the netdev, and
-// any loss of one, makes it list the netdev's state again, at most 20 times a
-// second, so what it publishes depends on no history. It takes a list that failed again
-// after 50 ms, and asks by a new socket each time, so what other processes send to
-// netlink ports delays it at most. A netdev that is gone is
-// gone for good, also when one of that name is made again: [WatchNetdevs] reports
-// that one, and a new Open takes it. Until Close, Send returns hca.ErrIO and Recv blocks.
+// any loss of one, makes it list the netdev's state again, so what it publishes
+// depends on no history. After a burst it lists at most 20 times a second. It repeats a
+// list that failed, and asks by a new socket each time, so what other processes send to
+// netlink ports delays it at most. A netdev that is gone is gone for good, also when one
+// of that name is made again: [WatchNetdevs] reports that one, and a new Open takes it.
+// Until Close, Send returns hca.ErrIO and Recv blocks.
 //
 // # Close
 //

@@ -8,12 +8,20 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
 
-// readingPause is the least time from one reading of the kernel's messages to the
-// next: however many come, the state is listed at most 20 times a second, the
-// first time at once.
-const readingPause = 50 * time.Millisecond
+// The kernel's messages are read at once, up to readingBurst times: that is more often
+// than a netdev that is made and configured reports. If they keep coming, readings are
+// readingPause apart, so that the state is listed at most 20 times a second.
+const (
+	readingBurst = 20
+	readingPause = 50 * time.Millisecond
+)
+
+// newReadings returns the limit of one reader. Its reservation after a reading is the
+// pause until the next one.
+func newReadings() *rate.Limiter { return rate.NewLimiter(rate.Every(readingPause), readingBurst) }
 
 // drainMost bounds the messages of one reading. It is above what the default
 // receive buffer holds (212,992 bytes, 768 or more for each), so only a sender

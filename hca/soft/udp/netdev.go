@@ -158,7 +158,7 @@ func hint(ctx context.Context, events *events, changed chan<- struct{}) {
 	defer close(changed)
 	defer events.close()
 	defer context.AfterFunc(ctx, events.close)()
-	for {
+	for readings := newReadings(); ; {
 		news, err := events.drain(func(event) bool { return true })
 		if err != nil {
 			return
@@ -171,7 +171,7 @@ func hint(ctx context.Context, events *events, changed chan<- struct{}) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(readingPause):
+		case <-time.After(readings.Reserve().Delay()):
 		}
 	}
 }

@@ -83,12 +83,12 @@ func linkError(err error) error {
 	return fmt.Errorf("find the netdev: %w", err)
 }
 
-// run reads notifications until Close, at intervals of readingPause while they keep
-// coming; meanwhile they are queued, or are lost, which costs one list as well. A list
-// that failed is taken again after that pause.
+// run reads notifications until Close, within the limit of newReadings. During a pause
+// they are queued, or are lost, which costs one list as well. A list that failed is
+// taken again after the next pause.
 func (w *watcher) run() {
 	defer close(w.ended)
-	failed := false
+	readings, failed := newReadings(), false
 	for w.here.Load() {
 		changed := failed
 		if !failed {
@@ -103,7 +103,7 @@ func (w *watcher) run() {
 		select {
 		case <-w.closed:
 			return
-		case <-time.After(readingPause):
+		case <-time.After(readings.Reserve().Delay()):
 		}
 	}
 }

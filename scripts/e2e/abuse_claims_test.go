@@ -22,10 +22,7 @@ func TestR07AbuseCraftedARPs(t *testing.T) {
 		return
 	}
 	s := newSiege(t, join)
-	f := &floods{t: t, a: s.a, b: s.b, lasts: floodShort}
-	if *soak {
-		f.lasts = floodLong
-	}
+	f := &floods{t: t, a: s.a, b: s.b, lasts: form(floodShort, floodLong)}
 	s.a.Run("ip", "route", "add", "198.18.0.0/15", "via", s.mallory.addr.String()) // so that answers to invented peers get handles
 	spoofer := newSpoofer(s)
 	for i := range heardLimit {

@@ -48,10 +48,7 @@ func TestFloodsCostLittle(t *testing.T) {
 		return
 	}
 	a, b := twoJoined(t)
-	f := &floods{t: t, a: a, b: b, lasts: floodShort, addresses: fewer}
-	if *soak {
-		f.lasts, f.addresses = floodLong, addresses
-	}
+	f := &floods{t: t, a: a, b: b, lasts: form(floodShort, floodLong), addresses: form(fewer, addresses)}
 	f.measure("quiet", nil)
 	j := f.junk()
 	f.measure("netlink messages to the groups", func() { j.send(unix.SockaddrNetlink{Groups: 1 << (unix.RTNLGRP_LINK - 1)}) })

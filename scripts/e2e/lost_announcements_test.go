@@ -74,10 +74,7 @@ func TestRestartIsNoticedWithoutAnnouncements(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	trials := 2
-	if *soak {
-		trials = 100
-	}
+	trials := form(2, 100)
 	for _, c := range []struct {
 		name   string
 		lose   func(a, b *host) // nil: nothing is lost
@@ -196,10 +193,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	a, b := twoJoined(t)
 	before := a.book()
 	talk := b.talkTo(a)
-	length := 5 * time.Second
-	if *soak {
-		length = 5 * time.Minute
-	}
+	length := form(5*time.Second, 5*time.Minute)
 	for start := time.Now(); time.Since(start) < length; time.Sleep(1300 * time.Millisecond) {
 		a.reaches(b)
 	}

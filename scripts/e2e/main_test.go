@@ -16,6 +16,14 @@ const daemonEnv = "IPOIBD_E2E_DAEMON"
 // soak selects the long forms of the tests that have one.
 var soak = flag.Bool("soak", false, "run the long forms")
 
+// form is a value of a test in make test, and in make soak.
+func form[T any](short, long T) T {
+	if *soak {
+		return long
+	}
+	return short
+}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(intruderEnv) != "" {
 		intrude()

@@ -21,10 +21,7 @@ func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 		return
 	}
 	a, b := twoJoined(t)
-	length := 3 * time.Second
-	if *soak {
-		length = 2 * time.Minute
-	}
+	length := form(3*time.Second, 2*time.Minute)
 	before, start, flaps := a.daemon.log.lines(), time.Now(), 0
 	for batch := strings.Repeat("link set "+ifName+" down\nlink set "+ifName+" up\n", 50); time.Since(start) < length; flaps += 50 {
 		ip := a.Command("ip", "-batch", "-")

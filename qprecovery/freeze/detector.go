@@ -8,11 +8,11 @@ type Detector struct {
 	last      time.Time // the last sample; zero: none yet
 	suspected bool      // reported; silent until Restart
 
-	works    time.Time // since when the path is expected to work and is judged; zero: it is not
+	works    time.Time // since when the path has been judged; zero: it is not judged
 	wire     uint64    // Sample.Wire of the last sample
 	sends    progress
 	refused  uint64    // Sample.Refused when Sample.Completed last changed
-	waiting  time.Time // since when sends wait for a completion, or were refused; zero: neither
+	waiting  time.Time // since when sends have waited for a completion, or been refused; zero: neither
 	receives progress
 	probe    probe
 }

@@ -74,7 +74,7 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
-//	silence         the table asks for a peer that got data and was silent for 1 s,
+//	silence         the table asks for a peer that was sent data and is silent for 1 s,
 //	                and again after 2, 4, 8 ... 60 s; it reads the marks each 0.25 s
 //	stray notice    of one address at once, and of all after 1, 2, 4 ... 30 s, as
 //	                long as the peer sends there; 16 a second, 4 of them to one GID

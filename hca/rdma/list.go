@@ -42,7 +42,7 @@ func List() ([]Device, error) {
 func describe(files fs.FS, links []indexed) ([]Device, error) {
 	sys := &noting{FS: files}
 	if _, err := fs.Stat(sys, classDevices); err != nil && len(links) > 0 {
-		return nil, fmt.Errorf("read what netlink listed: %w; is sysfs mounted at /sys?", err)
+		return nil, fmt.Errorf("read the listed RDMA devices: %w; is sysfs mounted at /sys?", err)
 	}
 	verbs := readVerbs(sys)
 	var out []Device
@@ -55,7 +55,7 @@ func describe(files fs.FS, links []indexed) ([]Device, error) {
 		out = append(out, d)
 	}
 	if err := sys.noted(); err != nil {
-		return nil, fmt.Errorf("read what netlink listed: %w", err)
+		return nil, fmt.Errorf("read the listed RDMA devices: %w", err)
 	}
 	slices.SortFunc(out, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil

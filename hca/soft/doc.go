@@ -67,9 +67,9 @@
 // dropped ("own_source"): messages of this port to itself never reach the wire.
 //
 // The ICRC covers the IPv4 identification, which a socket does not show, so the
-// receiver finds it by the ICRC. A source that has sent only identifications of 0 to
-// 63, as this program does, is expected to go on so: a datagram that matches only with
-// another identification counts as damaged.
+// receiver finds it by the ICRC. If a source has sent only identifications of 0 to 63,
+// as this program does, a datagram that matches only with another identification counts
+// as damaged.
 //
 // # Multicast
 //

@@ -36,7 +36,7 @@ func (p *progress) update(now time.Time, count uint64) bool {
 func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 
 // Restart makes the detector start over, for a queue pair that was rebuilt.
-// Numbers of probes go on, so that an old probe is not taken for a new one.
+// Probe numbers continue, so that an old probe is not taken for a new one.
 func (d *Detector) Restart() {
 	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}}
 }

@@ -4,7 +4,7 @@ import "time"
 
 // probe is the present series of probes.
 type probe struct {
-	number   uint64    // of the latest; numbers go on for ever
+	number   uint64    // of the latest; never used again
 	asked    time.Time // when the latest was asked for; zero: no series is under way
 	sent     time.Time // when its send was seen to have completed; zero: not yet
 	tries    int

@@ -5,9 +5,9 @@ SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-# Budgets: how long each ring of tests may take, its compilation included, 80
-# minutes in all. The linters compile themselves first, on a machine that has not
-# run them yet.
+# Budgets: how long each ring of tests may take, including its compilation; 80
+# minutes in all. On a machine that has not run the linters yet, they are compiled
+# first.
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
 FUZZ_BUDGET  ?= 4m
@@ -17,9 +17,9 @@ E2E_BUDGET   ?= 13m
 VM_BUDGET    ?= 33m
 SOAK_BUDGET  ?= 3h
 
-# Executions of each fuzz target (a time, such as 5m, fails now and then with
-# "context deadline exceeded", go.dev/issue/75804), the underlay MTUs of the demo,
-# and how often `make faults` injects each fault.
+# FUZZTIME: executions of each fuzz target. (A time, such as 5m, sometimes fails
+# with "context deadline exceeded", go.dev/issue/75804.) DEMO_MTUS: the underlay
+# MTUs of the demo. FAULTS_EACH: how often `make faults` injects each fault.
 FUZZTIME    ?= 1000000x
 DEMO_MTUS   ?= 1500 9000
 FAULTS_EACH ?= 10
@@ -40,8 +40,8 @@ TESTSUM := go run ./scripts/testsum $(if $(filter true,$(CI)),--no-skips)
 # ring as a whole.
 ring = timeout --kill-after=10s $(2) go test -json -timeout=$(2) $(3) $(1)
 
-# check runs a command as if it was the tests of a package, so that its failure
-# counts, with its output: $(call check,name,budget,command).
+# check runs a command as if it were the tests of a package, so that testsum counts
+# its failure and shows its output: $(call check,name,budget,command).
 check = go tool test2json -t -p $(1) timeout --kill-after=10s $(2) $(3)
 
 # A package belongs to the namespace ring by importing nstest, so that there is
@@ -111,7 +111,7 @@ faults: deps
 	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
 
 # The long forms: fuzzing, every fault, and minutes of attacks and traffic. Each part
-# runs, also after a failure, and prints its progress.
+# runs even if another one fails, and prints its progress.
 .PHONY: soak
 soak:
 	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e

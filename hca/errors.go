@@ -38,15 +38,15 @@ func (e *VerbError) Error() string {
 
 func (e *VerbError) Unwrap() error { return e.Err }
 
-// exhaustion are the errnos of a process or machine that has run out of something.
+// exhaustion are the errnos of a process or machine that has run out of a resource.
 var exhaustion = []syscall.Errno{
 	syscall.ENOMEM, syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.EDQUOT, syscall.EAGAIN,
 }
 
-// Exhausted reports whether err says that this process or machine has run out of
-// something, such as descriptors, and therefore nothing about a device: what could not
-// be read may be there. For a backend that is [ErrNoMemory], unless the verb gives the
-// errno a meaning of its own.
+// Exhausted reports whether err says that this process or machine has run out of a
+// resource, such as descriptors. Such an error says nothing about a device: a file that
+// could not be read may exist. A backend returns it as [ErrNoMemory], unless the errno
+// has a special meaning for the verb.
 func Exhausted(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) && slices.Contains(exhaustion, errno)

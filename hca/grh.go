@@ -24,16 +24,18 @@ const (
 	ipv4DstAddr = 16
 )
 
-// ParseGRH returns the GIDs in the first GRHLen bytes of a UD receive: of a GRH
-// or an IPv6 header, which have the same layout, or of an IPv4 header behind 20
-// unspecified bytes (A17.4.5.1). Network says which, see [WC.Network]. Where it
-// is unknown, the header decides: an area that begins like an IPv6 header is
-// IPv4 all the same if a whole IPv4 header with a right checksum follows, as in
-// ib_get_rdma_header_version of drivers/infiniband/core/verbs.c, although a
-// sender can choose IPv6 addresses that look like one. Without an IPv6 header,
-// an IPv4 header without a checksum (zero) is accepted: rxe loops a message
-// back to its own port before it fills in the checksum. Errors: ErrGRH. It does
-// not allocate.
+// ParseGRH returns the GIDs in the first GRHLen bytes of a UD receive. These are a
+// GRH or an IPv6 header, which have the same layout, or an IPv4 header behind 20
+// unspecified bytes (A17.4.5.1); network says which, see [WC.Network].
+//
+// If network is unknown, the header decides, as in ib_get_rdma_header_version of
+// drivers/infiniband/core/verbs.c: an area that begins like an IPv6 header counts as
+// IPv4 if a complete IPv4 header with a correct checksum follows. A sender can choose
+// IPv6 addresses that look like one. An IPv4 header without a checksum (zero) counts
+// only where there is no IPv6 header, or network is IPv4: rxe loops a message back to
+// its own port before it fills in the checksum.
+//
+// Errors: ErrGRH. ParseGRH does not allocate.
 func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
 	if len(src) < GRHLen {
 		return GID{}, GID{}, ErrGRH

@@ -1,20 +1,20 @@
 package hca
 
-// What follows are optional capabilities: a backend has one by implementing its
-// interface. A wrapper of a backend, such as package guard, implements all of them:
-// it asks the backend by the function next to the interface, and reports zero where
-// the backend reports nothing.
+// The interfaces in this file are optional capabilities of a backend. A wrapper of a
+// backend, such as package guard, implements all of them: it asks the backend through
+// the function next to the interface, which returns zero if the backend lacks the
+// capability.
 
-// WireReporter is a [Device] that sees when the wire below takes no packets.
+// WireReporter is a [Device] that reports when the wire below takes no packets.
 type WireReporter interface {
 	// WireBlocked returns a count that grows whenever a send finds the wire
-	// full, whether it then waits or is dropped. Where the count differs from
-	// the previous reading, delays since then say nothing about the device.
-	// It does not block, and any goroutine may call it.
+	// full, whether it then waits or is dropped. If the count has changed since
+	// the previous reading, delays in between say nothing about the device.
+	// WireBlocked does not block, and any goroutine may call it.
 	WireBlocked() uint64
 }
 
-// WireBlockedOf returns the count of a device, zero if it is no [WireReporter].
+// WireBlockedOf returns the count of a device, or zero if it is not a [WireReporter].
 func WireBlockedOf(dev Device) uint64 {
 	if r, ok := dev.(WireReporter); ok {
 		return r.WireBlocked()
@@ -22,8 +22,8 @@ func WireBlockedOf(dev Device) uint64 {
 	return 0
 }
 
-// Stray is a sender of datagrams that name a QPN no QP of the device has. The sender
-// holds an address from before a restart, or forges one.
+// Stray is a sender of datagrams for a QPN that no QP of the device has. The sender
+// uses an address from before a restart, or a forged one.
 type Stray struct {
 	Number uint64 // of its latest such datagram, counted over all senders from 1; zero: no sender
 	PKey   PKey
@@ -32,25 +32,25 @@ type Stray struct {
 	SrcQPN QPN
 }
 
-// MaxStrays bounds the senders that a device remembers. The interfaces of all its
-// partitions share them, and a handful of hosts sends to one that has restarted; more
-// at a time are forged.
+// MaxStrays bounds the senders that a device remembers, for the interfaces of all its
+// partitions together. A handful of hosts send to one that has restarted; more at a
+// time are forged.
 const MaxStrays = 32
 
-// Strays are the latest senders, all different and in no order. A sender that is not
-// among them any more comes back with its next datagram.
+// Strays are the latest senders, all different and in no order. A sender that was
+// displaced returns with its next datagram.
 type Strays [MaxStrays]Stray
 
-// StrayReporter is a [Device] that sees such datagrams.
+// StrayReporter is a [Device] that reports the senders of such datagrams.
 type StrayReporter interface {
-	// Strays returns the senders since the device was opened; a reader takes those
-	// whose Number is above every one in its previous reading. ok is false for a
-	// wrapper of a device that never reports any. It does not block, and any
-	// goroutine may call it.
+	// Strays returns the latest senders since the device was opened. New are those
+	// whose Number is above every Number of the previous reading. ok is false for a
+	// wrapper of a device that is not a StrayReporter. Strays does not block, and
+	// any goroutine may call it.
 	Strays() (s Strays, ok bool)
 }
 
-// StraysOf returns the stray senders that a device reports; ok is false if it is no
+// StraysOf returns the stray senders that a device reports; ok is false if it is not a
 // [StrayReporter].
 func StraysOf(dev Device) (s Strays, ok bool) {
 	if r, reports := dev.(StrayReporter); reports {

@@ -63,7 +63,7 @@ type NetworkType uint8
 
 // Network types.
 const (
-	NetworkUnknown NetworkType = iota // the header itself has to tell
+	NetworkUnknown NetworkType = iota // the header itself decides, see ParseGRH
 	NetworkIPv4
 	NetworkIPv6 // or a GRH, which has the same layout
 )

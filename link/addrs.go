@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAddrs bounds the addresses of an interface in each family. A host with more
-// is reached by all of them, since peers ask for each; the list serves to announce
-// them.
+// maxAddrs bounds the listed addresses of an interface in each family. The list only
+// serves to announce them: peers reach a host by the others as well, since they ask for
+// each.
 const maxAddrs = 256
 
 // unproven are the flags of an address that is not, or not yet, the host's to
@@ -22,8 +22,8 @@ const maxAddrs = 256
 // section 5.4; linux/if_addr.h).
 const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 
-// addrs returns the proven addresses of an interface, sorted, and of each family
-// the first maxAddrs alone, by the kernel's order.
+// addrs returns the proven addresses of an interface, sorted: of each family the first
+// maxAddrs in the kernel's order.
 func (r *rtnl) addrs(index int) (out []netip.Prefix, err error) {
 	msg := nl.NewIfAddrmsg(netlink.FAMILY_ALL)
 	msg.Index = uint32(index)
@@ -50,8 +50,8 @@ func (r *rtnl) addrs(index int) (out []netip.Prefix, err error) {
 }
 
 // parseAddr reads a struct ifaddrmsg (linux/if_addr.h) and its attributes; ok is
-// false for an address that is unproven. IFA_LOCAL is the interface's own address
-// where IFA_ADDRESS is that of its peer.
+// false for a malformed message or an unproven address. If IFA_ADDRESS is the address
+// of a peer, IFA_LOCAL is the interface's own.
 func parseAddr(m []byte) (index int, p netip.Prefix, ok bool) {
 	if len(m) < unix.SizeofIfAddrmsg {
 		return 0, p, false

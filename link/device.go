@@ -30,12 +30,12 @@ type Device interface {
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
-	// Inspect looks for what other processes have changed about the interface, and
-	// restores it: the MAC, the carrier, the length of the virtio header, that it
-	// stays when its last queue is closed, its owner, the offloads. It also removes
-	// filters and sets again the rest that a queue can change for the whole device;
-	// the kernel does not report these, so they are not in the findings. An error
-	// ends the inspection; what was restored before it is in the findings. May block.
+	// Inspect restores the properties that other processes have changed, and reports
+	// them: the MAC, the carrier, the length of the virtio header, the persistence,
+	// the owner and the offloads. It also removes filters, and sets again the other
+	// properties that a queue can change for the whole device; the kernel does not
+	// report those, so they are not in the findings. An error ends the inspection; the
+	// findings then contain what was restored before. May block.
 	Inspect() (Findings, error)
 	// State returns what netlink says now. May block.
 	State() (State, error)
@@ -53,18 +53,18 @@ type Device interface {
 
 // Findings are what other processes have done to an interface.
 type Findings struct {
-	// Foreign counts the queues of other processes, which the kernel gives a part
-	// of the frames. Only their holders can close them.
+	// Foreign counts the queues of other processes. The kernel gives them some of
+	// the frames, and only their holders can close them.
 	Foreign int
-	// Restored is what was changed, and is again as before. It is valid with an
-	// error too.
+	// Restored lists the properties that were changed and are restored. It is valid
+	// with an error too.
 	Restored []Change
 }
 
 // Change is a property of an interface that another process has changed.
 type Change struct {
 	What  Property
-	Found string // its value
+	Found string // the value that the other process had set
 }
 
 // Property is a property of an interface that only its holder may change.
@@ -95,12 +95,11 @@ type State struct {
 	MAC     [6]byte
 	Master  int // index of the bridge, bond or VRF above, 0 without one
 	Alias   string
-	// Foreign counts the queues of other processes. A change makes Watch deliver a
-	// state, on which its reader calls Inspect without waiting for the next second.
+	// Foreign counts the queues of other processes. When it changes, Watch delivers
+	// a state, so its reader can call Inspect at once.
 	Foreign int
-	// Addrs are those of the interface, sorted. They are proven unique: without
-	// one whose duplicate address detection is under way or has failed. Of a
-	// family with more than 256 they are the first ones.
+	// Addrs are the addresses of the interface, sorted: of each family the first 256.
+	// An address is listed only once duplicate address detection has found it unique.
 	Addrs []netip.Prefix
 	Above []netip.Prefix // of its master, likewise
 }

@@ -14,51 +14,50 @@
 //
 // Two processes must never hold one interface: the kernel lets a second one attach
 // to a multi-queue TAP and splits the traffic between the two. The queues
-// themselves are the lock. A process attaches only where there is no queue, and
-// then counts them (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). Where it
-// finds more than its own, it detaches before it has changed anything and tries
-// again, after a random time, for a second. Of several processes the one that
-// attaches last sees the others, so no two succeed. The lock ends with the process,
-// holds in whatever namespace the interface is, and needs no file.
+// themselves are the lock. A process attaches only if there is no queue, and then
+// counts the queues (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). If it finds
+// more than its own, it detaches before it has changed anything. It tries again for a
+// second, after random pauses. Of several processes the one that attaches last sees the
+// others, so no two succeed. The lock ends with the process, holds in any namespace to
+// which the interface is moved, and needs no file.
 //
-// A file in /run/ipoibd/holders, named by the namespace's inode and the interface's
-// index there, is locked (flock(2)) as long as its PID is true. It only adds the PID
-// to [OwnedError]; where it cannot be written, or where another user could have
-// written it, the PID is unknown.
+// A file in /run/ipoibd/holders contains the PID of the holder. Its name is made of the
+// namespace's inode and the interface's index there, and the holder keeps it locked
+// (flock(2)). The file only adds the PID to [OwnedError]; if it cannot be written, or
+// if another user could have written it, the PID is unknown.
 //
 // # Ownership
 //
 // [Open] makes the effective user and group of the process the owner and the group
-// of the interface, also when it adopts one. They stay when the process ends. An
-// interface without them is open to every user who may open /dev/net/tun, and on
-// most systems all users may. With them, the kernel lets a process attach only if it
-// has CAP_NET_ADMIN in the user namespace of the interface's network namespace, or
-// both this user and this group (tun_not_capable, drivers/net/tun.c).
+// of the interface, also when it adopts one. They remain when the process ends. Any
+// user who may open /dev/net/tun, which is every user on most systems, can attach to an
+// interface without an owner and a group. With them, the kernel lets a process attach
+// only if it has CAP_NET_ADMIN in the user namespace of the interface's network
+// namespace, or both this user and this group (tun_not_capable, drivers/net/tun.c).
 //
 // A new device has no owner for a moment, in which any user may attach and stay. So
-// it is made under a random name, and is deleted if it then has another queue or
-// another owner. It gets its own name last, together with all else that Open
-// promises: netlink reports a device with a name that begins with "ipoibd-", and then
-// its renaming. Only then does it become persistent. Where the process is killed
-// before that, the kernel deletes the device.
+// Open creates it under a random name that begins with "ipoibd-", and deletes it if it
+// then has another queue or another owner. Open gives the device its real name only
+// when everything else is set up; netlink reports both names. After that Open makes the
+// device persistent. If the process is killed before, the kernel deletes the device.
 //
 // A process with CAP_NET_ADMIN can attach a queue, and change the properties of the
 // device, within a millisecond. [TAP.Inspect] counts the foreign queues. It restores
 // and reports the MAC, the carrier, the header length, the persistence, the owner and
-// the offloads. The kernel does not report the filters (classic, eBPF and by
-// address), the eBPF program that chooses a queue, the bound of the send buffer and
-// the byte order: each inspection sets them again, without a report. The MAC is the
-// one that the interface had when it was opened.
+// the offloads. The MAC is the one that the interface had when it was opened. The
+// kernel does not report the filters (classic, eBPF and by address), the eBPF program
+// that chooses a queue, the size of the send buffer and the byte order, so each
+// inspection sets them again, without a report.
 //
 // # How the TAP is attached
 //
 // github.com/songgao/water creates and names the device, but knows neither
-// IFF_VNET_HDR nor IFF_NO_CARRIER. So the queue that it creates the device with is
-// closed once the device is persistent; a device without a queue takes its flags from the next attach, which
-// golang.org/x/sys/unix does with the flags that are wanted (linux/if_tun.h).
-// IFF_NO_CARRIER keeps an adopted interface that is up from flickering. The
-// offload mask belongs to the device, not to the descriptor, and outlives both:
-// it is set at each start and inspection.
+// IFF_VNET_HDR nor IFF_NO_CARRIER. So Open closes water's queue once the device is
+// persistent. A device without a queue takes its flags from the next attach
+// (linux/if_tun.h), which Open does through golang.org/x/sys/unix with the right flags.
+// IFF_NO_CARRIER keeps the carrier of an adopted interface that is up from flickering.
+// The offload mask belongs to the device, not to the descriptor, so it outlives the
+// process; Open and each inspection set it.
 //
 // # Frames
 //
@@ -81,16 +80,16 @@
 // known of the messages but their interface index, and one that was lost
 // (ENOBUFS) costs one more reading.
 //
-// Only the kernel's messages count. Its sockets are connected to it, so it refuses
-// what other processes send to their ports; a message to a group shows its sender,
-// whose port ID is 0 for the kernel alone. The first message is acted on at once,
-// and then the socket is left alone for 50 ms, so there are at most 20 readings a
-// second, and at most as many rounds of dropping messages. Where a reading takes
-// long, the pause is 19 times as long, up to a second. Of very many addresses only
-// the first 256 of each family are listed.
+// Only the kernel's messages count. The sockets are connected to the kernel, so it
+// refuses messages that other processes send to their ports. A message to a group shows
+// the port ID of its sender, which is 0 only for the kernel. Watch reads the state at
+// the first message, and then leaves the socket alone for 50 ms. So there are at most 20
+// readings a second, however many messages come. After a reading that takes long, the
+// pause is 19 times as long as the reading, up to a second. Of each family only the
+// first 256 addresses are listed.
 //
-// An address is told of only once duplicate address detection has found it
-// unique (RFC 4862, section 5.4): nobody is to announce it before.
+// An address is listed only once duplicate address detection has found it unique
+// (RFC 4862, section 5.4): it must not be announced before.
 //
 // # Another network namespace
 //
@@ -108,26 +107,25 @@
 // send one that the ID is gone (RTM_DELNSID).
 //
 // The queue is the lock there as well: Open and Delete in the container fail with
-// ErrOwned. They do not know the PID, since the file is named after home. At home
-// the name is free.
+// ErrOwned. They cannot find the PID, since the file is named after the namespace in
+// which the interface was opened. In that namespace the name is free.
 //
-// Close leaves the interface in its container, without carrier. Who opens its
-// name in the container adopts it; who opens it at home makes another one, with
-// the same MAC. [TAP.Remove] takes the interface away wherever it is.
+// Close leaves the interface in its container, without carrier. A process that opens
+// the name in the container adopts it; one that opens the name at home makes another
+// interface, with the same MAC. [TAP.Remove] removes the interface wherever it is.
 //
-// Between these questions the interface can be moved or renamed again, and another
-// can take its name. So the queue is asked once more after the interface was found,
-// and what was found must be a TAP with a queue and with the MAC that the queue
-// reports (SIOCGIFHWADDR); otherwise the search begins again.
+// During this search the interface can be moved or renamed again, and another can take
+// its name. So once an interface is found, the queue is asked again. The interface must
+// be a TAP with a queue, and have the MAC that the queue reports (SIOCGIFHWADDR);
+// otherwise the search begins again.
 //
 // # Limits
 //
 // One queue. Open, Delete and Watch work in the network namespace of the
 // calling thread. To follow an interface that was moved takes CAP_SYS_ADMIN and
 // CAP_NET_BROADCAST; without the first, or where the other namespace belongs to
-// somebody else, State.Present is false, and without the second nothing is heard
-// from there. TUNGETDEVNETNS came with Linux 5.8. A privileged process that keeps
-// attaching keeps a daemon from starting. water leaks its
-// descriptor when the kernel refuses to create the device, which ends the start
-// of the caller.
+// another user, State.Present is false; without the second no events arrive from
+// there. TUNGETDEVNETNS came with Linux 5.8. A privileged process that attaches again
+// and again prevents a daemon from starting. water leaks its descriptor when the kernel
+// refuses to create the device; the caller's start fails then.
 package link

@@ -13,33 +13,33 @@ import (
 const eventGroups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
 	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_NSID-1)
 
-// drainMost bounds the messages that one drain reads. It is above what the
-// kernel's default receive buffer holds (212,992 bytes, 768 or more a message), so
-// only a sender that is as fast as the drain reaches it.
+// drainMost bounds the messages that one drain reads. The kernel's default receive
+// buffer holds fewer (212,992 bytes, at least 768 per message), so only a sender that
+// is as fast as the drain reaches it.
 const drainMost = 512
 
 // eventLen is how much of a message is read, in bytes: the headers are enough.
 const eventLen = 64
 
-// event is what is used of a netlink message.
+// event is the part of a netlink message that is used.
 type event struct {
 	kind  uint16 // RTM_...
 	index int    // of an interface, 0: none
 }
 
 // events is a socket for the kernel's notifications, which only say that
-// something has changed. It is used by one goroutine, and closed by any.
+// something has changed. One goroutine uses it; any may close it.
 type events struct {
 	file *os.File
 	conn syscall.RawConn
 	buf  [eventLen]byte
 }
 
-// subscribe listens to this namespace and, where that is permitted, to every one
-// that has an ID in it (netlink(7), NETLINK_LISTEN_ALL_NSID), and to the end of
-// those. The socket is connected to the kernel, which therefore refuses what other
-// processes send to its port; what they send to a group arrives, and is dropped by
-// its sender.
+// subscribe listens to this namespace and, if that is permitted, to every one that
+// has an ID in it (netlink(7), NETLINK_LISTEN_ALL_NSID), and for the removal of such
+// IDs. The socket is connected to the kernel, so the kernel refuses messages that other
+// processes send to its port. Those that they send to a group arrive, and drain drops
+// them.
 func subscribe() (*events, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -68,9 +68,9 @@ func subscribe() (*events, error) {
 
 func (e *events) close() { e.file.Close() }
 
-// drain waits for a message, reads all that wait, and reports whether one is from
-// the kernel and concerns the caller, or some were lost. Errors: that of a closed
-// socket.
+// drain waits for a message, reads all that are queued, and reports whether one of
+// them is from the kernel and concerns the caller, or some were lost. It fails once
+// the socket is closed.
 func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
 	err = e.conn.Read(func(fd uintptr) bool {
 		for n := range drainMost {
@@ -96,9 +96,9 @@ func fromKernel(from unix.Sockaddr) bool {
 	return ok && sender.Pid == 0
 }
 
-// parseEvent reads a struct nlmsghdr (linux/netlink.h) and the interface index
-// behind it, in struct ifinfomsg (linux/rtnetlink.h) as in struct ifaddrmsg
-// (linux/if_addr.h) the second 32-bit word.
+// parseEvent reads a struct nlmsghdr (linux/netlink.h) and the interface index after
+// it, which is the second 32-bit word of both struct ifinfomsg (linux/rtnetlink.h) and
+// struct ifaddrmsg (linux/if_addr.h).
 func parseEvent(b []byte) (ev event) {
 	if len(b) >= unix.SizeofNlMsghdr {
 		ev.kind = binary.NativeEndian.Uint16(b[4:])

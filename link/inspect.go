@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inspect implements [Device]. What a queue can be asked for it is asked for;
-// netlink knows the number of queues, the carrier and the owner, ethtool the
-// offloads.
+// Inspect implements [Device]. It asks the queue for the header length and the
+// persistence, netlink for the number of queues, the owner, the MAC and the carrier,
+// and ethtool for the offloads.
 func (t *TAP) Inspect() (f Findings, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -25,7 +25,7 @@ func (t *TAP) Inspect() (f Findings, err error) {
 	return f, nil
 }
 
-// restoreQueue restores what the kernel reports to a queue.
+// restoreQueue restores the properties that the kernel reports to a queue.
 func (t *TAP) restoreQueue() (out []Change, err error) {
 	err = t.control(func(fd int) error {
 		size, err := unix.IoctlGetInt(fd, unix.TUNGETVNETHDRSZ)
@@ -56,8 +56,8 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 	return out, err
 }
 
-// inspectLink restores what netlink and ethtool report, and what another queue can
-// have changed without a trace.
+// inspectLink restores the properties that netlink and ethtool report, and those that
+// another queue can have changed without a trace.
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	f.Foreign = foreign(l)
 	a := l.Attrs()

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notesDir has a file for each interface that a process holds, with its PID. Other
-// parts of the daemon share runDir.
+// notesDir has a file for each interface that a process holds, with the PID of that
+// process. Other parts of the daemon use runDir too.
 const (
 	runDir   = "/run/ipoibd"
 	notesDir = runDir + "/holders"
 )
 
-// trusted reports whether notesDir is a directory, and no symbolic link, where
-// only root and this user can have made or replaced files. Elsewhere another user
-// could name a wrong process, or make this one write to a file of that user's
+// trusted reports whether runDir and notesDir are directories, not symbolic links, in
+// which only root and this user can have created or replaced files. Otherwise another
+// user could name a wrong process, or make this one write to a file of that user's
 // choice.
 func trusted() bool {
 	for _, dir := range []string{runDir, notesDir} {
@@ -46,9 +46,9 @@ func notePath(index int) (string, error) {
 	return filepath.Join(notesDir, fmt.Sprintf("netns-%d-if-%d.pid", inode, index)), nil
 }
 
-// leaveNote writes the PID for other processes to name in their error. The file is
-// locked as long as it is true. It protects nothing, as the queues do that; where
-// it cannot be made there is none (nil), and the others do not know the PID.
+// leaveNote writes a file with this process's PID, which other processes name in their
+// error, and locks it. The file protects nothing: the queues do that. If the file
+// cannot be written, leaveNote returns nil, and the others do not know the PID.
 func leaveNote(index int) *os.File {
 	path, err := notePath(index)
 	if err != nil {
@@ -77,7 +77,7 @@ func leaveNote(index int) *os.File {
 	return f
 }
 
-// removeNote takes the file away that leaveNote made.
+// removeNote removes the file that leaveNote made; f may be nil.
 func removeNote(f *os.File) {
 	if f != nil {
 		_ = os.Remove(f.Name())
@@ -85,8 +85,8 @@ func removeNote(f *os.File) {
 	}
 }
 
-// holder returns the PID of the process that holds an interface, 0 where that is
-// not known.
+// holder returns the PID of the process that holds an interface, or 0 if it is not
+// known.
 func holder(index int) int {
 	path, err := notePath(index)
 	if err != nil || !trusted() {
@@ -98,7 +98,7 @@ func holder(index int) int {
 	}
 	defer f.Close()
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return 0 // an old one
+		return 0 // its writer has ended
 	}
 	var text [20]byte
 	n, _ := f.Read(text[:])

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimTimeout bounds how long an interface is tried that another process holds: a
-// process that was killed detaches its queue a moment after its end, and of two
-// that start at once each may see the other.
+// claimTimeout bounds how long Open and Delete try to get an interface that another
+// process holds: a process that was killed detaches its queue a moment after its end,
+// and two that start at the same time may each see the other.
 const (
 	claimTimeout = time.Second
 	claimPause   = 5 * time.Millisecond
@@ -27,11 +27,11 @@ const (
 // temporaryPrefix begins the name of an interface that is not complete yet.
 const temporaryPrefix = "ipoibd-"
 
-// Open makes the interface of a specification, down, or adopts the one of that
-// name that is ours (adopted is true), with whatever the host made of it since.
-// In both cases it has no carrier, and belongs to the user and group of this
-// process. It may block for a second while another process holds it. Errors:
-// ErrSpec, ErrNameTaken, ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
+// Open makes the interface of a specification, down, or adopts the one of that name
+// that is ours (adopted is true), as the host has changed it since. In both cases it
+// has no carrier, and belongs to the user and group of this process. Open may block for
+// a second while another process holds the interface. Errors: ErrSpec, ErrNameTaken,
+// ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
 func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err := spec.Validate(); err != nil {
 		return nil, false, err
@@ -41,19 +41,19 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	return t, err == nil && !c.made, err
 }
 
-// claim is the way to an interface that this process holds alone.
+// claim gets an interface for this process alone.
 type claim struct {
 	rtnl  *rtnl
 	spec  Spec
-	make  bool // where there is none
+	make  bool // make the interface if there is none
 	made  bool // there was none
 	again bool // another try may succeed
 	index int  // of the interface found last
 }
 
-// run tries until no other process has a queue of the interface. The time between
-// tries is random, so that of two processes that give way to each other one
-// comes first.
+// run tries until no other process has a queue of the interface, or claimTimeout is
+// over. The pauses between tries are random, so that one of two processes that give way
+// to each other comes first.
 func (c *claim) run() (t *TAP, err error) {
 	if c.rtnl, err = openRtnl(); err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
@@ -88,7 +88,7 @@ func (c *claim) try() (*TAP, error) {
 	return t, nil
 }
 
-// prepare sees to it that the interface is there, is ours and has no queue.
+// prepare makes sure that the interface exists, is ours and has no queue.
 func (c *claim) prepare() error {
 	found, err := c.rtnl.byName(c.spec.Name)
 	switch {
@@ -104,8 +104,8 @@ func (c *claim) prepare() error {
 	return c.check(found, 0)
 }
 
-// check checks that an interface is ours, and that it has no more queues than this
-// process has. One without an alias may be one that another process is making.
+// check checks that an interface is ours and has no more queues than this process has.
+// One without an alias may be one that another process is making.
 func (c *claim) check(l netlink.Link, own int) error {
 	c.index = l.Attrs().Index
 	if err := checkOurs(l); err != nil {
@@ -119,17 +119,17 @@ func (c *claim) check(l netlink.Link, own int) error {
 	return nil
 }
 
-// takePossession makes an interface the caller's to which it has just attached a
-// queue. Every process counts the queues after it has attached its own, so of
-// several the last one at least sees the others; who sees another gives way before
-// it changes anything.
+// takePossession sets up an interface to which this process has just attached a queue,
+// unless another process has one. Every process counts the queues after it has attached
+// its own, so at least the last one sees the others. A process that sees another one
+// gives way before it changes anything.
 func (c *claim) takePossession(t *TAP) error {
 	err := t.visit(func(_ *rtnl, l netlink.Link) error {
 		if err := c.check(l, 1); err != nil {
 			return err
 		}
-		// The kernel takes the flags of the first queue. That was another one, which
-		// has been closed since, where they are not ours.
+		// The kernel takes the flags of the first queue. If they are not ours, that
+		// was another queue, which has been closed since.
 		if l.(*netlink.Tuntap).Flags&netlink.TUNTAP_VNET_HDR == 0 {
 			c.again = true
 			return &OwnedError{Name: c.spec.Name}
@@ -152,10 +152,10 @@ func (c *claim) takePossession(t *TAP) error {
 	return nil
 }
 
-// create makes the interface. Until it has an owner, any user may attach a queue,
-// so it is made under a name that no one can guess. If a queue was attached all the
-// same, which can give it another owner, it is deleted. It is complete when it gets its name, and only then stays
-// without this process.
+// create makes the interface. Until it has an owner, any user may attach a queue and
+// thereby give it another owner. So create makes it under a name that no one can guess,
+// and deletes it if a queue was attached all the same. The interface is complete when
+// it gets its real name, and only then becomes persistent.
 func (c *claim) create() (err error) {
 	name := temporaryPrefix + rand.Text()[:unix.IFNAMSIZ-1-len(temporaryPrefix)]
 	queue, err := createTAP(name)
@@ -230,7 +230,7 @@ func queues(l netlink.Link) int {
 	return tap.Queues + tap.DisabledQueues
 }
 
-// foreign counts the queues of other processes, where this one has a queue.
+// foreign counts the queues of other processes, if this one has a queue.
 func foreign(l netlink.Link) int { return max(queues(l)-1, 0) }
 
 // owned reports whether a TAP belongs to this process's user and group.
@@ -239,8 +239,8 @@ func owned(l netlink.Link) bool {
 	return ok && tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
 }
 
-// Delete takes away an interface that is ours and that no process holds. It may
-// block for a second while another process holds it. Errors: ErrSpec, ErrNotFound,
+// Delete removes an interface that is ours and that no process holds. It may block
+// for a second while another process holds it. Errors: ErrSpec, ErrNotFound,
 // ErrNameTaken, ErrOwned, ErrNoTun, ErrPermission.
 func Delete(name string) error {
 	if err := validName(name); err != nil {

@@ -52,8 +52,8 @@ type ethtoolReq struct {
 // ethtoolValue is a struct ethtool_value (linux/ethtool.h).
 type ethtoolValue struct{ cmd, data uint32 }
 
-// sendsPartialChecksums asks ethtool whether an interface leaves the checksums of
-// what it sends to the device, by a socket of any kind in its network namespace.
+// sendsPartialChecksums asks ethtool, through any socket of its network namespace,
+// whether an interface leaves the checksums of the packets that it sends to the device.
 func sendsPartialChecksums(fd int, name string) (bool, error) {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
 	req := ethtoolReq{data: &value}

@@ -15,10 +15,10 @@ import (
 // again; each time something else was being changed.
 const dumpTries = 5
 
-// rtnl is a netlink socket that may be closed while others use it. It is connected
-// to the kernel: otherwise the messages of other processes could fill it, and the
-// kernel's answers would be lost. [netlink.Handle] cannot have its sockets
-// connected, so the requests are put together here.
+// rtnl is a netlink socket that may be closed while other goroutines use it. It is
+// connected to the kernel: otherwise messages of other processes could fill it, and the
+// kernel's answers would be lost. The sockets of a [netlink.Handle] cannot be
+// connected, so rtnl builds its requests itself.
 type rtnl struct {
 	mu     sync.Mutex
 	socket nl.SocketHandle // its Socket is nil once closed
@@ -40,7 +40,7 @@ func openRtnl() (*rtnl, error) {
 	return &rtnl{socket: nl.SocketHandle{Socket: s}}, nil
 }
 
-// setStrict has the kernel list only what a request asks for (netlink(7),
+// setStrict makes the kernel list only what a request asks for (netlink(7),
 // NETLINK_GET_STRICT_CHK). Before Linux 4.20 it lists everything.
 func setStrict(fd int) error {
 	err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
@@ -59,13 +59,14 @@ func (r *rtnl) close() {
 	}
 }
 
-// set sends a request that is answered by an error or by none.
+// set sends a request that is answered only by an acknowledgement or an error.
 func (r *rtnl) set(kind int, data ...nl.NetlinkRequestData) error {
 	return r.send(kind, unix.NLM_F_ACK, 0, data, func([]byte) bool { return true })
 }
 
-// dump calls each with the messages that a request is answered with, until each
-// returns false. One that the kernel interrupted is begun again, after begin.
+// dump calls each with the messages that answer a request, until each returns false. It
+// calls begin at the start, and again when the kernel has interrupted the dump and dump
+// repeats it.
 func (r *rtnl) dump(kind int, answer uint16, begin func(), each func(m []byte) bool, data ...nl.NetlinkRequestData) (err error) {
 	for range dumpTries {
 		begin()
@@ -105,7 +106,7 @@ func (r *rtnl) byName(name string) (l netlink.Link, err error) {
 }
 
 // offloads reports whether an interface has any offload that TUNSETOFFLOAD can turn
-// on: each of them needs that of the checksum.
+// on: each of them needs checksum offload.
 func (r *rtnl) offloads(name string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

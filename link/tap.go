@@ -16,7 +16,7 @@ import (
 type TAP struct {
 	name  string
 	mac   [6]byte     // when it was opened
-	note  *os.File    // has our PID; may be nil
+	note  *os.File    // contains our PID; may be nil
 	nl    *rtnl       // of the network namespace that it was opened in
 	home  os.FileInfo // that namespace
 	file  *os.File
@@ -25,8 +25,8 @@ type TAP struct {
 	rd    reader
 	wr    writer
 
-	keep        sync.Mutex // no change of the carrier during an inspection
-	wantCarrier bool       // by the last SetCarrier
+	keep        sync.Mutex // keeps SetCarrier and Inspect apart
+	wantCarrier bool       // of the last SetCarrier
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -38,7 +38,7 @@ type TAP struct {
 
 var _ Device = (*TAP)(nil)
 
-// newTAP attaches a queue to the interface of a name.
+// newTAP attaches a queue to the interface with a name.
 func newTAP(name string, nl *rtnl) (*TAP, error) {
 	file, err := attachQueue(name)
 	if err != nil {

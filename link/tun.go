@@ -14,8 +14,8 @@ const tunPath = "/dev/net/tun"
 // queueFlags are those of the attach (linux/if_tun.h).
 const queueFlags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE | unix.IFF_NO_CARRIER
 
-// createTAP makes a multi-queue device that belongs to the process's user and
-// group, with one queue. The device goes with its queues until it is persistent.
+// createTAP makes a multi-queue device that belongs to the process's user and group,
+// with one queue. Until it is persistent, the device disappears with its last queue.
 func createTAP(name string) (queue *os.File, err error) {
 	ifce, err := water.New(water.Config{
 		DeviceType: water.TAP,
@@ -33,9 +33,9 @@ func createTAP(name string) (queue *os.File, err error) {
 	return ifce.ReadWriteCloser.(*os.File), nil
 }
 
-// attachQueue opens a queue of the device, without carrier where it is the only
-// one. The file is in the netpoller; only an attached queue can be, so it becomes
-// an os.File last.
+// attachQueue opens a queue of the device, without carrier if it is the only one. The
+// file is in the netpoller; only an attached queue can be, so it becomes an os.File
+// last.
 func attachQueue(name string) (*os.File, error) {
 	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -53,9 +53,9 @@ func attachQueue(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), tunPath), nil
 }
 
-// setUpDevice sets what belongs to the device and not to the queue, and what any
-// other queue can therefore change, its filters included. What is set already is
-// set again without an effect or a message of netlink (drivers/net/tun.c).
+// setUpDevice sets the properties that belong to the device, not to the queue, and that
+// any other queue can therefore change, including the filters. Setting a property to
+// the value that it has does nothing and sends no netlink message (drivers/net/tun.c).
 func setUpDevice(fd int) error {
 	if err := setPersistent(fd); err != nil {
 		return err
@@ -86,7 +86,7 @@ func setUpDevice(fd int) error {
 
 // setOwner makes the device belong to this process's user and group. The kernel
 // then lets other users attach only with CAP_NET_ADMIN (tun_not_capable,
-// drivers/net/tun.c). It sends a message of netlink each time.
+// drivers/net/tun.c). The kernel sends a netlink message each time.
 func setOwner(fd int) error {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, os.Geteuid()); err != nil {
 		return os.NewSyscallError("TUNSETOWNER", err)

@@ -66,10 +66,10 @@ func (t *TAP) visitOnce(f func(r *rtnl, l netlink.Link) error) (found bool, err 
 }
 
 // isAt reports whether the interface that was found by a name in a namespace is
-// this queue's. Between the questions for the namespace, for the name and for the
-// interface it can be moved or renamed, and another can take its place. So the
-// queue is asked again, and what was found must be a TAP with a queue and the MAC
-// that the queue's interface has.
+// this queue's. While its namespace, its name and its state were asked for, it may have
+// been moved or renamed, and another one may have taken its place. So isAt asks the
+// queue again. The interface found must be a TAP with a queue, and have the MAC of the
+// queue's interface.
 func (t *TAP) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
 	if !isMultiQueueTAP(l) || queues(l) == 0 {
 		return false, nil

@@ -13,12 +13,13 @@ import (
 const (
 	// stateRetry is the pause before a state that could not be read is read again.
 	stateRetry = 50 * time.Millisecond
-	// readingPause is the least time from one reading to the next: 20 readings/s.
+	// readingPause is the least time from the start of one reading to the next: 20
+	// readings/s.
 	readingPause = 50 * time.Millisecond
-	// readingShare bounds the time spent reading, one part in so many, where the
-	// interface has so many addresses that a reading takes long.
+	// readingShare bounds the share of time spent reading to 1/readingShare, for an
+	// interface with so many addresses that a reading takes long.
 	readingShare = 20
-	// readingDelay bounds how late a change may be read for that reason.
+	// readingDelay bounds the pause that readingShare causes.
 	readingDelay = time.Second
 )
 
@@ -54,9 +55,9 @@ type watcher struct {
 	begun  bool
 }
 
-// run ends with ctx, which closes the socket under a drain. However many messages
-// come, the socket is drained only as often as the state may be read: meanwhile
-// they wait, or are lost, which costs one reading as well.
+// run ends with ctx, whose end closes the socket under a drain. However many messages
+// come, run drains the socket only as often as it may read the state. Meanwhile the
+// messages wait, or are lost, which causes a reading as well.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.out)
 	context.AfterFunc(ctx, w.events.close)
@@ -70,7 +71,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// untilNext is the pause after a reading that took so long.
+// untilNext returns the pause after a reading.
 func untilNext(took time.Duration) time.Duration {
 	return min(max(readingPause-took, (readingShare-1)*took), readingDelay)
 }

@@ -43,9 +43,8 @@ func (t *Table) announceAt() time.Time {
 	return t.news.next()
 }
 
-// announceDue announces every address of the host to the fabric, if it is time
-// to: by a gratuitous ARP request (RFC 5227 section 3), by an unsolicited
-// neighbour advertisement (RFC 4861 section 7.2.6).
+// announceDue announces every address of the host to the fabric, if an announcement
+// is due.
 func (t *Table) announceDue() {
 	if !t.link.up || !t.news.due(t.now) {
 		return
@@ -53,7 +52,9 @@ func (t *Table) announceDue() {
 	t.hosts.all(func(ip netip.Addr) { t.sendGroup(t.announcement(ip)) })
 }
 
-// announcement counts and returns a message that announces an address of the host.
+// announcement counts and returns a message that announces an address of the host: a
+// gratuitous ARP request (RFC 5227 section 3) or an unsolicited neighbour advertisement
+// (RFC 4861 section 7.2.6).
 func (t *Table) announcement(ip netip.Addr) []byte {
 	t.stats.Announcements++
 	if ip.Is4() {

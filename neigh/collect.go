@@ -16,8 +16,8 @@ func (t *Table) promote(p *peer) {
 	t.awaits(p)
 }
 
-// makeRoomAt makes room for one peer of a GID: the one seen longest ago goes, of
-// those that the host never sent data to if there is any.
+// makeRoomAt makes room for one more peer at a GID. It evicts the peer seen longest
+// ago, preferring peers that the host never sent data to.
 func (t *Table) makeRoomAt(gid hca.GID) {
 	there := t.peers.byGID[gid]
 	if len(there) < maxPeersPerGID {

@@ -14,12 +14,12 @@
 // changed, its MAC kept, so the host need not ask again. A QPN that claims
 // something else is another interface of that host, with a MAC of its own.
 //
-// There are two classes. A heard peer is one that the host has sent no data to;
-// there are at most [Config.MaxHeard], and a new one pushes out the one heard
-// longest ago. A used peer is not pushed out as long as it is busy. Of one GID there
-// are at most 64, and a new one pushes out another of that GID. So a
-// flood of invented peers turns over the first class, at O(1) each, and honest
-// peers stay. To answer an ARP request makes nobody a used peer.
+// There are two classes. A heard peer is one to which the host has sent no data; there
+// are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
+// peer is not evicted to make room in its class as long as it is busy. There are at
+// most 64 peers of one GID, and a new one evicts another of that GID. So a flood of
+// invented peers turns over the first class, at O(1) each, and honest peers stay. An
+// answer to an ARP request does not make its receiver a used peer.
 //
 // # Handles
 //
@@ -54,14 +54,17 @@
 // times within 3 s and three times more within a minute, by gratuitous ARP and
 // unsolicited neighbour advertisements.
 //
-// # Announcements that were lost
+// # Lost announcements
 //
-// After a restart whose announcements were lost, both sides look for each other.
-// The sender: snapshots mark the peers that data was sent to and received from. The
-// table asks for a peer that got data and was silent for a second, first for those
-// that have sent data themselves; the answer comes from its new queue pair. The receiver: [Stray] reports that a peer still sends to
-// a queue pair that is gone. The table then announces the host to that peer alone,
-// which works even where the fabric carries no multicast.
+// If a host restarts and its announcements are lost, both sides repair that.
+//
+// The peers: their snapshots mark to whom data was sent and from whom it was received.
+// A table asks for a peer that was sent data and has been silent for a second. Peers
+// that have sent data before go first. The new queue pair answers.
+//
+// The restarted host: [Stray] reports that a peer still sends to a queue pair that is
+// gone. The table then announces the host to that peer alone, which works even if the
+// fabric carries no multicast.
 //
 // A host that lost its neighbours with its carrier waits for answers to requests
 // that were never sent. [HostAsks] has them asked for in its name.
@@ -71,24 +74,23 @@
 //	resolution      3 requests, 1 s apart, then its frames are dropped
 //	handle          3 tries, 1 s and 2 s apart, then the peer is left alone for 10 s
 //	announcement    0, 0.25 s, 1 s, 3 s, 8 s, 20 s, 60 s after the change
-//	silence         the table asks for a peer that got data and was silent for 1 s,
+//	silence         the table asks for a peer that was sent data and is silent for 1 s,
 //	                and again after 2, 4, 8 ... 60 s; it reads the marks each 0.25 s
 //	stray notice    of one address at once, and of all after 1, 2, 4 ... 30 s, as
 //	                long as the peer sends there; 16 a second, 4 of them to one GID
 //	collection      used peers after 10 min; heard ones, and those whose addresses
 //	                are elsewhere now, after 2 min; looked at each 15 s
-//	snapshot        at once, but no two within 2.5 us for each peer unless the QP or the
-//	                host's MAC has changed; for the QPN of a peer at once 16 times a
-//	                second, and then within 50 ms; within 50 ms for handles that the
-//	                host sends no data by
+//	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
+//	                within 2.5 us times the number of peers. For a new QPN of a peer:
+//	                at once, up to 16 times a second, and then within 50 ms. For a
+//	                handle that the host sends no data by: within 50 ms
 //
 // # Limits
 //
-// Every frame ends in exactly one counter of [Stats]. What is kept is bounded by the
-// constants of limits.go. At most 16 messages a second ask for silent peers: when
-// thousands fall silent together, some minutes pass before the table has asked for
-// each. A flow in one direction costs one question a minute, and a restart of its
-// receiver whose announcements are lost interrupts it for up to a minute. Without a
-// subnet manager all groups are the broadcast group. DHCP is not translated. One MAC
-// lives behind ib0 besides its own.
+// Every frame ends in exactly one counter of [Stats]. The constants of limits.go bound
+// all that the table keeps. At most 16 messages a second ask for silent peers: if
+// thousands fall silent together, it takes minutes to ask for each. A one-way flow costs
+// one question a minute; if its receiver restarts and the announcements are lost, the
+// flow is interrupted for up to a minute. Without a subnet manager all groups are the
+// broadcast group. DHCP is not translated. One MAC lives behind ib0 besides its own.
 package neigh

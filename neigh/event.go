@@ -12,8 +12,8 @@ import (
 type Event interface{ event() }
 
 // FromHost is an Ethernet frame of the host that the data path could not
-// decide: ARP, RARP, ND, an unknown destination, or an unknown source. ND behind
-// extension headers was dropped before ([ipoib.HidesND]).
+// decide: ARP, RARP, ND, an unknown destination, or an unknown source. The data path
+// drops ND behind extension headers ([ipoib.HidesND]).
 type FromHost struct{ Frame []byte }
 
 // FromFabric is a message of the fabric that is not for the data path: ARP,
@@ -91,11 +91,11 @@ type Neighbour struct {
 // [maxHostAsks] they are ignored.
 type HostAsks struct{ Targets []netip.Addr }
 
-// Stray reports datagrams for a QPN that no queue pair of this host has: their
-// sender believes that the host is where it was before a restart. The table
-// announces the host to that sender by unicast, which works where multicast does
-// not. Anyone can forge such datagrams, so the table answers each sender once a
-// second, then less often, and [maxNoticeRate] senders per second in all.
+// Stray reports datagrams for a QPN that no queue pair of this host has: their sender
+// still uses an address from before a restart. The table announces the host to that
+// sender by unicast, which works where multicast does not. Anyone can forge such
+// datagrams, so the table answers each sender once a second at most, then less often,
+// and at most [maxNoticeRate] senders per second in all.
 type Stray struct {
 	GID hca.GID
 	QPN hca.QPN

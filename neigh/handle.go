@@ -115,7 +115,7 @@ func (t *Table) requestAH(gid hca.GID) uint64 {
 	return t.handles.lastID
 }
 
-// returnAH gives a handle back that is in no later snapshot than the present one.
+// returnAH gives back a handle that no snapshot after the present one contains.
 func (t *Table) returnAH(ah hca.AH) {
 	t.emit(DestroyAH{ah, t.pub.epoch})
 	t.pub.changeBy(t.now.Add(latePause))
@@ -124,7 +124,7 @@ func (t *Table) returnAH(ah hca.AH) {
 func (t *Table) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah}
 	t.handles.ready++
-	if p.silence.alarm.pos > 0 { // armed before anything could be sent
+	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
 		t.speaks(p)
 		t.awaits(p)
 	}
@@ -163,8 +163,8 @@ func (t *Table) pauseOver(p *peer) {
 	p.handle = handle{}
 }
 
-// voidHandle takes the handle of p away, in whatever state it is, and ends what
-// would be sent by it.
+// voidHandle takes the handle of p away, in whatever state it is, and stops the watch
+// for the silence of p.
 func (t *Table) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:

@@ -37,8 +37,8 @@ func (p *peer) blank() bool {
 }
 
 // comeBack moves p to the endpoint e, whose blank entry (or nil) goes away. The data
-// path gets the new QPN at once, unless many peers came back: then two queue pairs
-// may be claiming one address by turns.
+// path gets the new QPN at once, unless many peers have come back in this second: then
+// two queue pairs may be claiming one address in turns.
 func (t *Table) comeBack(p, blank *peer, e endpoint) {
 	if blank != nil {
 		t.forget(blank)

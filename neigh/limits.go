@@ -10,9 +10,9 @@ const (
 	// DefaultMaxHeard bounds those of them that the host never sent data to. Any
 	// stranger can make one, by a single message.
 	DefaultMaxHeard = 1024
-	// maxPeersPerGID bounds the peers of one GID, of both classes: a host has one
-	// interface for each partition and container, and a stranger that invents queue
-	// pairs at one address pushes out none but its own.
+	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has one
+	// interface for each partition and container. A stranger that invents queue
+	// pairs at one address evicts only its own.
 	maxPeersPerGID = 64
 	// maxIPsUsed and maxIPsHeard bound the addresses bound to one peer of each
 	// class: a router or a bridge of containers has a dozen, a stranger gets the
@@ -34,7 +34,7 @@ const (
 	// latest claim first: one answer is enough.
 	maxAskedIPs = 4
 	// maxAskRate bounds the messages per second that ask for silent peers. Each goes
-	// to the whole group, and a failed switch silences many peers at a time.
+	// to the whole group, and a failed switch can silence many peers at once.
 	maxAskRate = 16
 	// maxNoticeIPs bounds the addresses announced to one sender of stray datagrams:
 	// as many as it may have bound to our former queue pair (maxIPsUsed).
@@ -43,11 +43,11 @@ const (
 	// second. Anyone can forge such datagrams, so the answers must stay few: with
 	// maxNoticeIPs they are 256 short messages a second at most.
 	maxNoticeRate = 16
-	// maxNoticeRatePerGID bounds those at one GID, whose queue pairs a stranger can
-	// invent: a host has a few interfaces that send at the same time.
+	// maxNoticeRatePerGID bounds those at one GID, since a stranger can invent queue
+	// pairs there: only a few interfaces of a host send at the same time.
 	maxNoticeRatePerGID = 4
-	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered: all
-	// that maxNoticeRate admits until the pauses of the first start over.
+	// maxNoticed bounds the senders of stray datagrams whose pauses are remembered. It
+	// is as many as maxNoticeRate admits until the pauses of the first start over.
 	maxNoticed = maxNoticeRate * int(2*maxNoticePause/time.Second+2)
 	// maxLearntIPs bounds the host addresses learnt from its own messages.
 	maxLearntIPs = 64
@@ -56,9 +56,9 @@ const (
 	// maxHostAsks bounds the addresses asked for at once in the host's name; its
 	// own requests are a second apart, and it gives each address up after three.
 	maxHostAsks = 256
-	// maxUrgentReturns bounds how many peers that came back are published at once,
-	// per second. A stranger can pretend such returns, and each costs a snapshot; others
-	// wait for latePause.
+	// maxUrgentReturns bounds how many peers per second that came back are published
+	// at once. A stranger can forge such returns, and each costs a snapshot. Further
+	// ones wait for latePause.
 	maxUrgentReturns = 16
 	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
 	maxHints = 4096
@@ -85,10 +85,10 @@ const (
 	// of silenceLimit. At DefaultMaxPeers it costs well below 1 % of a processor.
 	lookInterval = 250 * time.Millisecond
 	// silenceLimit is how long a used peer may be silent while the host sends to it
-	// before it is asked for: longer than any round trip on a fabric.
+	// before the table asks for it: longer than any round trip on a fabric.
 	silenceLimit = time.Second
-	// askPause is the pause after the first ask, doubled for each next one up to
-	// maxAskPause: a flow in one direction costs one question in that time.
+	// askPause is the pause after the first question, doubled for each next one up to
+	// maxAskPause. So a one-way flow costs one question per maxAskPause.
 	askPause    = 2 * time.Second
 	maxAskPause = time.Minute
 	// noticePause is the pause after the first notice to a sender of stray
@@ -101,10 +101,10 @@ const (
 	// once, before frames for it fill the slow path.
 	publishPause = 2500 * time.Nanosecond
 
-	// latePause is how long a snapshot may wait that the data path does not need: for
-	// the handle of a peer that the host sends no data to, for a handle that goes back,
-	// and for a peer that came back after maxUrgentReturns others. So a flood of
-	// strangers costs 20 snapshots a second, or 36.
+	// latePause is how long a snapshot may wait that the data path does not need at
+	// once: for the handle of a peer to which the host sends no data, for a handle that
+	// is given back, and for a peer that came back after maxUrgentReturns others. So a
+	// flood of strangers costs 20 snapshots a second, or 36 with maxUrgentReturns.
 	latePause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT
@@ -134,10 +134,10 @@ const (
 )
 
 // announceTimes are the times at which a new address is announced, counted from
-// the change: at once, soon again in case that the first one was lost, and
-// later, for those who joined the group after it (RFC 5227 section 2.3, RFC 4861
-// section 7.2.6 ask for 2 and 3 announcements). The last three outlive a fault of
-// the underlay that swallows multicast, such as a full neighbour table.
+// the change: at once, soon again in case the first announcement was lost, and later
+// for members that joined the group after it (RFC 5227 section 2.3, RFC 4861 section
+// 7.2.6 ask for 2 and 3 announcements). The last three outlast a fault of the underlay
+// that drops multicast, such as a full neighbour table.
 var announceTimes = [...]time.Duration{
 	0, 250 * time.Millisecond, time.Second, 3 * time.Second,
 	8 * time.Second, 20 * time.Second, time.Minute,

@@ -68,8 +68,8 @@ func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	return t.mac.dest()
 }
 
-// etherND returns the frame for the host that an ND message of p becomes. It may
-// name p and target.
+// etherND translates an ND message of p to a frame for the host. The message may name
+// p and target.
 func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
 	m := mapper{t: t, sender: p, target: target}
 	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
@@ -100,13 +100,13 @@ func ndReason(err error) Reason {
 	return DropBadND
 }
 
-// mapper maps the addresses inside one ND message: its sender's, and in a
-// Redirect its target's too. It implements [ipoib.Mapper].
+// mapper maps the addresses inside one ND message: its sender's, and in a Redirect
+// the target's too. It implements [ipoib.Mapper].
 type mapper struct {
 	t        *Table
 	sender   *peer    // of a message of the fabric
-	target   endpoint // of a message of the fabric: the other node that it may name
-	redirect bool     // of a message of the host: it may name others
+	target   endpoint // of a message of the fabric: the other node that the message may name
+	redirect bool     // of a message of the host: the message may name other nodes
 }
 
 // ToAddr maps an address in a message of the host.
@@ -118,9 +118,9 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 }
 
 // ToMAC maps an address in a message of the fabric. An unknown target of a Redirect
-// becomes a peer, or else the host could not follow. Our own address makes no sense
-// there. ToMAC refuses any other address, so that one message makes one such peer
-// at most.
+// becomes a peer, since otherwise the host could not follow the Redirect. ToMAC refuses
+// our own address and any address other than the sender's and the target's, so one
+// message makes one such peer at most.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	e := endpointOf(a)
 	switch {

@@ -34,7 +34,7 @@ type peer struct {
 	ips       []netip.Addr // bound to it, the latest claim last
 	claimed   bool         // it has claimed an address at some time
 	used      bool         // the host sent data to it
-	proven    bool         // it sent data at some time
+	proven    bool         // it has sent data at some time
 	seen      time.Time    // last sent data to, or last heard
 	sent      atomic.Bool  // set by snapshots: sent data to since the last look
 	heard     atomic.Bool  // set by snapshots: data received from it since the last look

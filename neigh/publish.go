@@ -10,20 +10,21 @@ type publisher struct {
 	dirty bool      // something has changed since
 	rush  bool      // and what the data path has is wrong
 	pause time.Time // its end
-	late  time.Time // the changes can wait until then; zero: they cannot
+	late  time.Time // the changes can wait until this time; zero: they cannot wait
 }
 
 // change notes a change without which the data path still works.
 func (p *publisher) change() { p.dirty, p.late = true, time.Time{} }
 
-// changeBy notes a change that can wait until a time, unless another one cannot.
+// changeBy notes a change that can wait until a time. An earlier change that is still
+// unpublished keeps its own time.
 func (p *publisher) changeBy(at time.Time) {
 	if !p.dirty {
 		p.dirty, p.late = true, at
 	}
 }
 
-// needed notes that the data path should get at once what can wait.
+// needed notes that the noted changes cannot wait any longer.
 func (p *publisher) needed() { p.late = time.Time{} }
 
 // urgent notes a change without which the data path would do wrong.

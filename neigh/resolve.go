@@ -139,8 +139,8 @@ func (t *Table) ask(source, target netip.Addr) {
 	t.sendGroup(t.question(source, target))
 }
 
-// question returns what asks for target in the name of source: an ARP request
-// (RFC 826) or a neighbour solicitation (RFC 4861 section 7.2.2).
+// question returns a message that asks for target in the name of source: an ARP
+// request (RFC 826) or a neighbour solicitation (RFC 4861 section 7.2.2).
 func (t *Table) question(source, target netip.Addr) []byte {
 	if target.Is4() {
 		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}

@@ -6,32 +6,34 @@ import (
 	"time"
 )
 
-// silence is how a peer is watched while the host sends data to it. A peer that
-// was restarted, and whose announcements were lost, has another QPN and receives
-// nothing: it falls silent.
+// silence is the watch for a peer that falls silent while the host sends data to it.
+// A peer that was restarted, and whose announcements were lost, has another QPN: it
+// receives nothing, and so it falls silent.
 //
-//	data sent, alarm off         arm it: silenceLimit from now, or after the pause
-//	data heard                   stop it, forget the pause
-//	ARP or ND heard              stop it: a flow in one direction answers that way
-//	alarm                        ask for its addresses, double the pause; a peer that
-//	                             cannot be asked for keeps its pause
-//	its handle is ready          if armed, start again: nothing was sent before
-//	it came back at another QPN  stop it, forget the pause
-//	Detached, or the peer goes   stop it, forget the pause
+//	data sent, alarm off         arm the alarm: silenceLimit from now, or after the pause
+//	data received                stop the alarm, forget the pause
+//	ARP or ND received           stop the alarm: the receiver of a one-way flow sends these
+//	alarm                        ask for the peer's addresses, double the pause; if there
+//	                             is nothing to ask for or from, keep the pause
+//	its handle is ready          if armed, arm again: nothing was sent before
+//	it came back at another QPN  stop the alarm, forget the pause
+//	Detached, or the peer goes   stop the alarm, forget the pause
 type silence struct {
 	alarm alarm[*peer]
 	asked time.Time     // when the peer was last asked for
 	pause time.Duration // from then on; 0: not asked for since it sent data
 }
 
-// silent are the peers that may have to be asked for. Any stranger can invent peers
-// by ARP or ND, and the host may send to them. So those that have sent data go first.
+// silent are the peers for which the table may have to ask. Any stranger can invent
+// peers by ARP or ND, and the host may send to them. So peers that have sent data go
+// first.
 type silent struct {
 	proven, others alarms[*peer]
 	rate           rate
 }
 
-// asks returns the alarms of peers like p. While its alarm is on, p stays there.
+// asks returns the alarms to which that of p belongs. p.proven may change only while
+// the alarm is off.
 func (s *silent) asks(p *peer) *alarms[*peer] {
 	if p.proven {
 		return &s.proven
@@ -66,7 +68,7 @@ func (t *Table) awaits(p *peer) {
 	t.silent.asks(p).set(&p.silence.alarm, p, at)
 }
 
-// speaks notes that p was heard, but not that it receives data.
+// speaks notes that p was heard, which does not show that it receives data.
 func (t *Table) speaks(p *peer) { t.silent.asks(p).stop(&p.silence.alarm) }
 
 // hears notes that p sent data.
@@ -75,7 +77,7 @@ func (t *Table) hears(p *peer) {
 	p.proven = true
 }
 
-// answers notes that p needs no asking for.
+// answers notes that the table need not ask for p.
 func (t *Table) answers(p *peer) {
 	t.speaks(p)
 	p.silence.pause = 0
@@ -93,8 +95,9 @@ func (t *Table) verifyAt() time.Time {
 	return at
 }
 
-// verifyDue asks for the peers whose time has come, of each kind the earliest first,
-// so that none waits for the repetitions of others. Those beyond the rate stay armed.
+// verifyDue asks for the peers whose alarms are due, of each kind the earliest first,
+// so that no peer waits for repetitions about others. Alarms beyond the rate stay
+// armed.
 func (t *Table) verifyDue() {
 	for t.silent.rate.left(t.now, maxAskRate) {
 		p, ok := t.silent.proven.due(t.now)
@@ -108,10 +111,10 @@ func (t *Table) verifyDue() {
 	}
 }
 
-// verify asks for p, which was silent for too long, by its addresses, the latest
-// claim first. The interface that has them answers, and becomes p. Where the host
-// has no address to ask from, verify does nothing, and the next data for p arms the
-// alarm again.
+// verify asks for the addresses of p, which was silent for too long, the latest claim
+// first. The interface that has them answers, and p moves to its endpoint. If the host
+// has no address to ask from, verify does nothing, and the next data for p arms the alarm
+// again.
 func (t *Table) verify(p *peer) {
 	if p.wasHeard() {
 		t.hears(p)
@@ -140,16 +143,17 @@ func (t *Table) verify(p *peer) {
 	t.stats.Silences++
 }
 
-// rate bounds how often something is done per second. The zero value is unused.
+// rate counts how often something was done in the present second. The zero value has
+// counted nothing.
 type rate struct {
 	end  time.Time // of the second
-	done int       // in it
+	done int       // in that second
 }
 
-// left reports whether it may be done at now once more.
+// left reports whether it may be done once more now.
 func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
 
-// take is left, and counts it as done.
+// take reports the same as left; if true, it counts once more.
 func (r *rate) take(now time.Time, most int) bool { //nolint:unparam // three limits that are equal by chance
 	if !r.left(now, most) {
 		return false

@@ -10,8 +10,8 @@ import (
 
 // Snapshot is what the data path looks up. It is immutable, safe for any number
 // of goroutines, and its look-ups do not allocate. All that they write are the
-// marks of use, each set at most once per look, so that the lines they lie on
-// stay shared between the processors. The zero value knows nobody.
+// marks of use, each set at most once per look, so that their cache lines stay shared
+// between the processors. The zero value knows no peers.
 type Snapshot struct {
 	epoch     uint64
 	up        bool
@@ -81,9 +81,9 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 // Without a subnet manager every group is the broadcast group.
 func (s *Snapshot) Group(hca.GID) (hca.UDDest, bool) { return s.broadcast, s.up }
 
-// PeerMAC returns the source MAC of frames towards the host: that of the peer,
-// or the one that it would get if it were the next to be heard of. It marks the
-// peer as heard.
+// PeerMAC returns the source MAC of frames towards the host: that of the peer, or the
+// one that the peer would get if it were the next to be heard. It marks the peer as
+// heard.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
 	if from, ok := s.sources[endpoint{gid, qpn}]; ok {
 		mark(from.heard)

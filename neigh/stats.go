@@ -59,12 +59,13 @@ type Stats struct {
 	KeptSent   uint64 // frames of the host kept first, sent later
 	Drops      [NumReason]uint64
 
-	// What the table sent of its own accord, which is not in the sum above.
+	// Messages that the table sent of its own accord; the sum above does not contain
+	// them.
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
 	Corrections   uint64 // messages to the host that correct the MAC of a peer
 
-	Silences uint64 // times that a used peer was asked for because it was silent
+	Silences uint64 // how often the table asked for a used peer that was silent
 	Evicted  uint64 // peers that made room for others
 	AHFailed uint64 // handles that failed, each try counted
 

@@ -8,10 +8,10 @@ import (
 	"ipoibd/hca"
 )
 
-// notices are announcements to senders of stray datagrams alone. A notice does not
-// make its receiver a peer: the claims of that sender are unknown and may be
-// forged. So a notice that finds no peer has a handle of its own, which it gives
-// back at once.
+// notices are announcements to single senders of stray datagrams. A notice does not
+// make its receiver a peer: the sender has claimed no address, and may be forged. So a
+// notice to a sender that is not a peer gets a handle of its own, and gives it back at
+// once.
 type notices struct {
 	rate  rate
 	byGID map[hca.GID]int     // notices in the second of rate, at most maxNoticeRate
@@ -26,7 +26,7 @@ type notice struct {
 	pause time.Duration
 }
 
-// over reports whether the pauses of a sender start over.
+// over reports whether the last notice is so old that the pauses start over.
 func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
 
 func (n *notices) init() {
@@ -63,7 +63,7 @@ func (n *notices) admit(e endpoint, now time.Time) bool {
 }
 
 // stray announces the host to a sender of stray datagrams. The sender need not be a
-// peer: after a restart there are none. Every Stray ends in one counter.
+// peer: after a restart the table has none. Every Stray ends in one counter.
 func (t *Table) stray(ev Stray) {
 	e := endpoint{ev.GID, ev.QPN}
 	switch {
@@ -84,9 +84,10 @@ func (t *Table) stray(ev Stray) {
 	t.notices.asked[t.requestAH(e.gid)] = e
 }
 
-// notify announces the host's addresses to a sender alone: one address at first,
-// by which a sender that knows it reaches all of them, and the others if the sender
-// goes on. So a datagram with a forged sender is answered by a single message.
+// notify announces the host's addresses to a single sender. The first notice has one
+// address: a sender that knows it learns the new QPN, which serves for all addresses. The
+// next notice has the others as well. So one message answers a datagram with a forged
+// sender.
 func (t *Table) notify(e endpoint, to hca.UDDest) {
 	t.stats.Notices++
 	sent, most := 0, maxNoticeIPs
@@ -101,7 +102,7 @@ func (t *Table) notify(e endpoint, to hca.UDDest) {
 	})
 }
 
-// noticeReady sends the notice that a handle was asked for, and gives the handle
+// noticeReady sends the notice for which a handle was requested, and gives the handle
 // back; false if the handle is not for a notice.
 func (t *Table) noticeReady(ev AHReady) bool {
 	e, ok := t.notices.asked[ev.ID]

@@ -118,8 +118,8 @@ func (t *Table) expire() {
 	}
 }
 
-// schedule arms look while there are peers, and sweep while there is something
-// that can grow old.
+// schedule arms look while there are peers, and sweep while there is anything that can
+// expire.
 func (t *Table) schedule() {
 	if t.looked.IsZero() && len(t.peers.byEndpoint) > 0 {
 		t.looked = t.now.Add(lookInterval)

@@ -102,7 +102,7 @@ func (l *Ladder) run(now time.Time) {
 	l.renew(rung)
 	l.doubt.flushed, l.doubt.early = false, Fault{}
 	if rung == RungDevice {
-		l.doubt.frozen = false // what was suspected of the device before its reset
+		l.doubt.frozen = false // the suspicion was about the device before its reset
 	}
 	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
 }

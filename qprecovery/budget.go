@@ -13,7 +13,7 @@ type allowance struct {
 // the medicine: what costs more is expected to last longer. A fault that needs
 // the same rung more often than this is not cured by it.
 var allowances = [NumRung]allowance{
-	RungNone:       {5, 10 * time.Second}, // a query that finds RTS: it costs the same as the next one
+	RungNone:       {5, 10 * time.Second}, // queries that find RTS
 	RungResumeQP:   {5, 10 * time.Second}, // costs nothing that is posted
 	RungResetQP:    {3, 10 * time.Second}, // "fails again soon" of R2
 	RungRecreateQP: {3, time.Minute},      // changes the QPN: peers must relearn it

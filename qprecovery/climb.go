@@ -64,9 +64,9 @@ func (l *Ladder) suspect(now time.Time, ev Fault) {
 	l.apply(now, c.cause, c.reason)
 }
 
-// suspected takes a freeze that is suspected. The CQ and its QP are rebuilt for it;
-// if it is suspected again soon, probes on a fresh QP and CQ are to prove it before
-// the device is reset (R8).
+// suspected handles a suspected freeze by rebuilding the CQ and its QP. If a freeze is
+// suspected again soon, the device is reset only if probes on a fresh QP and CQ prove
+// the freeze (R8).
 func (l *Ladder) suspected(now time.Time, ev Suspected) {
 	switch {
 	case l.state == Idle || ev.Gen != l.gens.last:
@@ -106,7 +106,8 @@ func (l *Ladder) apply(now time.Time, on cause, why Reason) {
 }
 
 // follows returns the transition that a cause from outside makes, at once or after the
-// operation under way, for which only the highest is kept; nil: the cause is absorbed.
+// operation under way; nil: the cause is absorbed. Of the causes that wait for an
+// operation to end, only that with the highest state is kept.
 func (l *Ladder) follows(on cause) *row {
 	r := transitions[l.state][on]
 	if r != nil && l.state.operating() && l.next.set && r.to <= l.next.to {
@@ -145,8 +146,8 @@ func (l *Ladder) reasonOf(on cause) Reason {
 }
 
 // enter becomes a state, or the next one for as long as the budget of its rung is
-// spent; that ends with a pause at the CQ rung (R6). A question may always be asked.
-// The end of a back-off and the operator are above budgets.
+// spent; that ends with a pause at the CQ rung (R6). Budgets do not limit queries and
+// proofs, nor the end of a back-off, nor the operator.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
 	free := why == ReasonOperator || why == ReasonBackOff
 	for !free && to.operating() && to.Rung() != RungNone && l.budget.spent(now, to.Rung()) {

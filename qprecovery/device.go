@@ -169,8 +169,8 @@ func (d *DeviceLadder) fault(now time.Time, ev Fault) {
 	}
 }
 
-// checked takes the result of a Check. Another one follows while the device is
-// healthy; a failure that is not the device's is no reason to stop.
+// checked takes the result of a Check, and plans the next one while the device is
+// healthy. An error that is not the device's changes nothing.
 func (d *DeviceLadder) checked(now time.Time, ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
@@ -235,8 +235,8 @@ func (d *DeviceLadder) returned(now time.Time, id Identity) {
 	}
 }
 
-// Takes reports whether an [Order] or a [Recover] would change anything now; if not,
-// the recovery under way does as much already, or there is nothing to recover.
+// Takes reports whether an [Order] or a [Recover] would change anything now. If not,
+// the recovery under way already does as much, or there is nothing to recover.
 func (d *DeviceLadder) Takes(ev DeviceEvent) bool {
 	if o, ok := ev.(Order); ok && (o.Rung != RungDevice || d.state == DeviceHealthy) {
 		return o.Rung == RungDevice

@@ -26,27 +26,28 @@
 // The operator may order reset_qp, rebuild_cq and reset_device.
 //
 // A suspicion is a failed work request, an error event of the QP, or a flush on a
-// QP that was not moved. The QP is queried first. Found in RTS it serves, and that is
-// counted; more often than its budget it leads to reset_qp. The first four rungs are
-// the interface's ([Ladder]), the others the device's ([DeviceLadder]), one for all
-// interfaces of a device. The two speak by
-// [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded],
-// [DeviceUp], [GiveUp] and [DeviceGaveUp], which the shell carries, through the
-// reset coordinator.
+// QP that was not moved to ERR. The QP is queried first. If it is in RTS, it works, and
+// that is only counted; if that happens more often than its budget allows, the QP is
+// reset.
+//
+// The first four rungs are the interface's ([Ladder]), the others the device's
+// ([DeviceLadder]), one for all interfaces of a device. The two ladders communicate by
+// [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded], [DeviceUp],
+// [GiveUp] and [DeviceGaveUp], which the shell carries through the reset coordinator.
 //
 // # Freezes
 //
 // A freeze is suspected when the probes that a QP sends to itself stay unanswered
-// (qprecovery/freeze). That says that this QP and its CQs are dead, and they are
-// rebuilt. If a suspicion returns within a minute of health, the ladder asks for a
-// proof ([Prove]): three probes through a fresh QP and CQ that carry nothing else. Only
-// if none is answered, with the port active and the wire not full, the device is reset
+// (qprecovery/freeze). So this QP and its CQs seem to be dead, and they are rebuilt. If
+// the suspicion returns within a minute of health, the ladder asks for a proof
+// ([Prove]): three probes through a fresh QP and CQ that carry nothing else. If none is
+// answered, although the port is active and the wire not full, the device is reset
 // (freeze_persists). Otherwise the ladder stays at the CQ rung, with its budget and its
-// pauses, also where the proof failed for a reason that does not accuse the device, such
-// as a lack of memory.
+// pauses. It also stays there if the proof fails for a reason that does not accuse the
+// device, such as a lack of memory.
 //
-// A device is also watched as a whole, whether or not an interface uses it: while it is
-// healthy, a cheap verb is called two seconds after the answer to the last one
+// A device is also watched as a whole, whether or not an interface uses it. While it is
+// healthy, the shell calls a cheap verb two seconds after the answer to the last one
 // ([Check]).
 //
 // # Escalation

@@ -95,7 +95,7 @@ var errnoRules = []errnoRule{
 	// or silent, and has no time after which it hangs.
 	{creatingAH, ClassSilentPeer, []Errno{eTIMEDOUT, eHOSTDOWN, eHOSTUNREACH, ErrnoStuck}},
 	{posting, ClassQueueFull, []Errno{eNOMEM}},
-	// A post is refused in RESET (rxe), to which the QP was not moved: look at it.
+	// rxe refuses a post in RESET, but the QP was not moved there: query it.
 	{posting, ClassQPError, []Errno{eINVAL}},
 	// Already in that state, already attached, already gone.
 	{modifying, ClassSuccess, []Errno{eALREADY}},

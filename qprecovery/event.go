@@ -46,8 +46,8 @@ type Done struct {
 	Op    uint64
 	Class Class       // of the error of its first verb that failed, else ClassSuccess
 	State hca.QPState // the state found, when the operation was a Query
-	// Frozen is the result of a Prove: every probe stayed unanswered, although
-	// the port was active and the wire not full.
+	// Frozen is the result of a Prove: no probe was answered, although the port was
+	// active and the wire not full.
 	Frozen bool
 }
 
@@ -127,8 +127,8 @@ type Action interface{ action() }
 // Query asks for the QP's state.
 type Query struct{ Op uint64 }
 
-// Prove sends probes through a fresh QP and CQ that carry nothing else, and reports
-// by [Done] whether all of them stayed unanswered (R8).
+// Prove asks for probes through a fresh QP and CQ that carry nothing else. [Done]
+// reports whether all of them stayed unanswered (R8).
 type Prove struct{ Op uint64 }
 
 // Run runs a rung: RungResumeQP, RungResetQP, RungRecreateQP, RungRebuildCQ, or
@@ -195,8 +195,8 @@ type Open struct {
 // Refresh reads the list of devices anew and reports each by [Arrived] (R24).
 type Refresh struct{}
 
-// Check calls a cheap verb of the device of generation Gen, to be answered by
-// [Checked].
+// Check asks for a call of a cheap verb of the device of generation Gen. [Checked]
+// reports the result.
 type Check struct{ Gen uint32 }
 
 // ResetEnded tells every client that the device is there again.

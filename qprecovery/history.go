@@ -65,7 +65,7 @@ func (r Record) Worst() (worst Rung) {
 type Counts struct {
 	Rungs    [NumRung]uint64   // entered
 	Reasons  [NumReason]uint64 // of entering
-	FoundRTS uint64            // queries of a QP under suspicion that found it in RTS
+	FoundRTS uint64            // queries that found a suspected QP in RTS
 	Absorbed uint64            // faults that a recovery under way answers too, or that ask for nothing
 	Stale    uint64            // events of an earlier generation or operation
 }

@@ -17,9 +17,9 @@ type Identity struct {
 	Name         string // may change, says nothing
 }
 
-// Same reports whether two identities are of one device. GUIDs are the same before
-// and after a reset. A software device has them from the MAC of its netdev, which a
-// bridge and its port share, so the netdev counts as well.
+// Same reports whether two identities are of one device. A reset does not change the
+// GUIDs. A software device derives them from the MAC of its netdev, which a bridge and
+// its port can share, so Same compares the netdev as well.
 func (i Identity) Same(o Identity) bool {
 	return i.NodeGUID == o.NodeGUID && i.PortGUID == o.PortGUID &&
 		i.SysImageGUID == o.SysImageGUID && i.PCIAddr == o.PCIAddr && i.Parent == o.Parent

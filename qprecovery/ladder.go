@@ -10,8 +10,8 @@ const (
 	// flushQuiet is how often flushes alone may have the QP queried: a burst is
 	// one incident. A flush within it is followed by a query at its end.
 	flushQuiet = time.Second
-	// freezeWindow is the time in health within which another suspicion says that
-	// rebuilding the CQ was no cure.
+	// freezeWindow is the time in health within which another suspicion shows that
+	// rebuilding the CQ did not help.
 	freezeWindow = time.Minute
 	// pauseFirst and pauseMost bound the back-off at the CQ rung: twice as long
 	// each time, and an interface is tried once a minute for ever.
@@ -74,11 +74,11 @@ const (
 
 // doubt is what waits for a better time to be looked at.
 type doubt struct {
-	asked   time.Time // the QP was queried
-	flushed bool      // a flush since, within flushQuiet
-	early   Fault     // of objects that the operation under way makes
-	frozen  bool      // a freeze was suspected, at
-	at      time.Duration
+	asked   time.Time     // the QP was queried
+	flushed bool          // a flush since, within flushQuiet
+	early   Fault         // of objects that the operation under way makes
+	frozen  bool          // a freeze was suspected
+	at      time.Duration // when, on the clock of budget
 }
 
 // NewLadder returns the ladder of an interface that is Idle, with its device up.
@@ -192,8 +192,8 @@ var orders = map[Rung]cause{
 	RungResetQP: causeOrderQP, RungRebuildCQ: causeOrderCQ, RungDevice: causeDevice,
 }
 
-// Takes reports whether an order would change anything now; if not, the recovery under
-// way does as much already, or there is nothing to recover.
+// Takes reports whether an order would change anything now. If not, the recovery under
+// way already does as much, or there is nothing to recover.
 func (l *Ladder) Takes(ev Order) bool { return l.follows(orders[ev.Rung]) != nil }
 
 func (l *Ladder) order(now time.Time, ev Order) {
@@ -225,9 +225,10 @@ func (l *Ladder) failed(now time.Time, c meaning) {
 	l.result(now, causeFailed)
 }
 
-// found is the cause that the result of an operation is. A query: in SQE the QP's
-// receives live on (IBA 10.3.1); in RTS it serves, which is an incident with a budget
-// of its own (R2); in any other state it serves no one.
+// found returns the cause that the result of a successful operation is. After a query
+// that depends on the QP's state: in SQE its receives continue (IBA 10.3.1); in RTS it
+// works, which is counted against a budget of its own (R2); in any other state it does
+// not work.
 func (l *Ladder) found(now time.Time, ev Done) cause {
 	switch {
 	case l.state == Proving && ev.Frozen:

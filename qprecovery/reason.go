@@ -8,14 +8,14 @@ type Reason uint8
 const (
 	ReasonNone Reason = iota
 	// Of a fault.
-	ReasonFlushWithoutCause // flushed, and found in ERR, although it was not moved there
+	ReasonFlushWithoutCause // a request was flushed, although the QP was not moved to ERR
 	ReasonRequestError      // a work request failed
 	ReasonQPError           // the QP reported an error
 	ReasonCQError           // the CQ is in error
 	ReasonDeviceError       // fatal event, EIO
 	ReasonDeviceGone        // ENODEV
 	// Of a freeze.
-	ReasonFreezeSuspected // probes of the queue pair itself stayed unanswered
+	ReasonFreezeSuspected // probes of the queue pair to itself stayed unanswered
 	ReasonVerbStuck       // a verb that does not return
 	ReasonFreezePersists  // suspected again, and probes on a fresh QP and CQ stayed unanswered
 	// Of an escalation.

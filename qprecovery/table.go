@@ -13,7 +13,7 @@ const (
 	Healthy
 	// Querying: a QP under suspicion is asked for its state.
 	Querying
-	// Proving: a device under suspicion is asked to answer probes.
+	// Proving: probes on a fresh QP and CQ show whether the device has frozen.
 	Proving
 	// Resuming, Resetting, Recreating, Rebuilding: the rung runs.
 	Resuming
@@ -49,7 +49,7 @@ const (
 	causeGaveUp         // the device is not waited for
 	causeOrderQP        // the operator's word
 	causeOrderCQ        //
-	causeDone           // the operation succeeded; a query: found in RTS; a proof: not frozen
+	causeDone           // the operation succeeded; a query: it found RTS; a proof: not frozen
 	causeFoundSQE       // the query found SQE
 	causeFoundBad       // the query found ERR or an unexpected state
 	causeProven         // the proof found the device frozen
@@ -128,13 +128,13 @@ type row struct {
 }
 
 // rows are all transitions. A scope enters at its own rung (R1, R2), and a rung
-// that fails leads to the next one (R6). Proving is a question: a failure that does not
-// accuse the device, such as a lack of memory, leaves the freeze unproven (R7). One that
-// does is applied as causeDevice first. Two more are not listed: Stopped leads
-// from everywhere to Idle, and a state that lacks a row for a cause absorbs it. A
-// cause from outside that meets an operation is kept until that one has ended, if
-// it leads to a higher rung, and is absorbed otherwise: there are never two on
-// one scope.
+// that fails leads to the next one (R6). If a proof fails for a reason that does not
+// accuse the device, such as a lack of memory, the freeze is not proven (R7). A failure
+// that accuses the device is applied as causeDevice first. Two transitions are not
+// listed: Stopped leads from everywhere to Idle, and a state that lacks a row for a
+// cause absorbs it. A cause from outside that meets an operation is kept until that one
+// has ended, if it leads to a higher rung, and is absorbed otherwise: there are never
+// two on one scope.
 var rows = []row{
 	{Idle, causeAttached, Healthy},
 

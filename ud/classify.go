@@ -108,8 +108,8 @@ func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 	}
 }
 
-// hidesND reports whether a packet's body may carry link addresses where they
-// cannot be translated.
+// hidesND reports whether a packet may carry link addresses where they cannot be
+// translated.
 func hidesND(typ ipoib.EtherType, payload []byte) bool {
 	return typ == ipoib.EtherTypeIPv6 && ipoib.HidesND(payload)
 }

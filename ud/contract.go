@@ -39,9 +39,9 @@ type Peers interface {
 	// Group returns where messages to a multicast group go.
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that stands for a peer towards the
-	// host. It is total: a peer that is not known has one too. Rx calls it once for
-	// each message that it delivers, and for no other, so an implementation can note
-	// which peers were heard.
+	// host. It is total: an unknown peer has one too. Rx calls it once for each
+	// message that it delivers, and for no other message, so an implementation can
+	// note which peers were heard.
 	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC

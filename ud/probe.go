@@ -23,7 +23,8 @@ func ProbeMessage(n uint64) []byte {
 	return binary.BigEndian.AppendUint64(msg, n)
 }
 
-// probeNumber reads the number of a message of ProbeMessage.
+// probeNumber returns the number of a message made by ProbeMessage; ok is false for
+// other messages.
 func probeNumber(msg []byte) (n uint64, ok bool) {
 	if len(msg) != probeLen || binary.BigEndian.Uint16(msg) != uint16(probeType) {
 		return 0, false
@@ -40,13 +41,13 @@ func (r *rxRules) isProbe(m *message) bool {
 
 // TxProgress is how far sends have come, over all queue pairs so far.
 type TxProgress struct {
-	Completed uint64 // posted, and ended by a completion
-	Waiting   int    // posted without a completion yet, or waiting to be posted
-	Refused   uint64 // the QP refused to take them, its queue not being full
+	Completed uint64 // sends that a completion has ended
+	Waiting   int    // sends posted without a completion yet, or waiting to be posted
+	Refused   uint64 // sends that the QP refused for another reason than a full queue
 	Probed    uint64 // the latest probe whose send has completed; 0: none
 }
 
-// Progress may be called by any goroutine.
+// Progress returns how far sends have come. Any goroutine may call it.
 func (t *Tx) Progress() TxProgress {
 	return TxProgress{
 		Completed: t.ring.stats.completions.Load(), Waiting: t.Outstanding() + t.queued(),
@@ -72,7 +73,7 @@ func (p *sentProbe) begin(slot uint32, msg []byte) {
 	}
 }
 
-// end notes that a slot was released, by a completion or without one.
+// end notes that a slot was released, with or without a completion.
 func (p *sentProbe) end(slot uint32, completed bool) {
 	if p.number == 0 || slot != p.slot {
 		return

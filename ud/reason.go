@@ -20,7 +20,7 @@ const (
 	Offload      // virtio header that asks for segmentation or a checksum
 	EtherType    // a protocol that IPoIB does not carry
 	TooLong      // payload above the interface's MTU
-	HiddenND     // ND behind an IPv6 extension header, or a chain of them that may end in ND
+	HiddenND     // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	NoPeers      // no snapshot published yet
 	SlowPathFull // the slow path refused it
 	InjectFull   // the inject queue is full

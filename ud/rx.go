@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// MinRxSlots is one batch: Pump posts the receives of a batch again at once.
+// MinRxSlots is one batch, since Pump posts the receives of a batch again at once.
 const MinRxSlots = batch
 
 // RxConfig is what a Rx is made from.

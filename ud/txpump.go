@@ -17,8 +17,8 @@ import (
 // It returns ErrDetached at once while no QP is attached, so a short recovery
 // leaves the host's frames in the source. Any other error is that of the source,
 // the CQ (hca.ErrCQ) or the QP (hca.ErrIO), wrapped: the owner lets recovery decide
-// before it calls Pump again. A frame that the QP refuses with hca.ErrInvalid is
-// dropped and counted (PostRefused), and ends nothing.
+// before it calls Pump again. If the QP refuses a frame with hca.ErrInvalid, Pump drops
+// and counts it (PostRefused) and continues.
 func (t *Tx) Pump() error {
 	if t.qp == nil {
 		return ErrDetached
@@ -155,10 +155,10 @@ func (t *Tx) describe(slot uint32, n int, to hca.UDDest) {
 	t.wrs = append(t.wrs, wr)
 }
 
-// post posts what is described. A full queue leaves the rest described; a request
-// that the QP refuses as invalid is dropped alone, and the rest goes on. If that was
-// the last of a batch, the sends before it are accounted for by the next send's
-// completion.
+// post posts the described sends. If the queue is full, the rest stays described. If
+// the QP refuses a send as invalid, post drops it alone and posts the rest. If that
+// send was the last of a batch, the completion of the next send accounts for those
+// before it.
 func (t *Tx) post() error {
 	for len(t.wrs) > 0 {
 		t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
@@ -183,7 +183,7 @@ func (t *Tx) post() error {
 	return nil
 }
 
-// refuse drops the first n descriptors.
+// refuse drops the first n descriptors and counts them as PostRefused.
 func (t *Tx) refuse(n int) {
 	for i := range n {
 		slot := uint32(t.wrs[i].ID)

@@ -51,7 +51,7 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 	var last uint64
 	err := control.GetEvents(cmd.Context(), f.control, 0, f.follow, func(e journal.Entry) error {
 		if last != 0 && e.Seq > last+1 {
-			terminal.Fprintf(cmd.ErrOrStderr(), "%d entries went by unread\n", e.Seq-last-1)
+			terminal.Fprintf(cmd.ErrOrStderr(), "%d entries were missed\n", e.Seq-last-1)
 		}
 		last = e.Seq
 		if !f.wants(e.Scope) {

@@ -49,7 +49,7 @@ func faultCommand() *cobra.Command {
 func bindFault(cmd *cobra.Command, q *control.FaultRequest) {
 	cmd.Flags().IntVar(&q.After, "after", 0, "occasions that pass before it strikes")
 	cmd.Flags().IntVar(&q.Count, "count", 0, "occasions that it strikes (default 1)")
-	cmd.Flags().StringVar(&q.Verb, "verb", "", "of verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
+	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb that hangs, for verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
 	cmd.Flags().StringVar(&q.Device, "device", "", "the device (default: the only one)")
 }
 

@@ -63,10 +63,10 @@ func recoverCommand() *cobra.Command {
 	var q control.RecoverRequest
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Start again with a device that was given up",
-		Long: "Start again with a device that was given up, or try at once where it is waited\n" +
-			"for, or left alone for a while because it failed too often. It fails where a device\n" +
-			"is open, and there is nothing to recover; 'ipoibd reset device' resets that.",
+		Short: "Retry a device that was given up",
+		Long: "Retry a device that was given up. If the daemon waits for the device, or pauses\n" +
+			"because it failed too often, the device is tried at once. The command fails if the\n" +
+			"device is open; use 'ipoibd reset device' to reset it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			done, err := control.PostRecover(cmd.Context(), path, q)

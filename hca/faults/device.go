@@ -12,7 +12,8 @@ import (
 type Options struct {
 	// OnUnplug is called when Unplug strikes, on the goroutine that it struck.
 	OnUnplug func()
-	// Forever ends what VerbHangsForever keeps, for tests; nil: nothing does.
+	// Forever, once closed, releases the verbs that VerbHangsForever holds, for
+	// tests; nil: they never return.
 	Forever <-chan struct{}
 }
 

@@ -38,7 +38,7 @@
 //	verb_hangs         | Device.Release
 //	verb_hangs_forever | for good, across resets
 //	device_fatal       | for good: posts and verbs that allocate or change fail
-//	unplug             | likewise, and nothing completes any more
+//	unplug             | as device_fatal, and nothing completes any more
 //	port_down          | port_up; the port reports itself down, traffic is not stopped
 //	gid_change         | the next one, which undoes it: the first GID is gone
 //	pkey_change        | the next one, which undoes it: the first P_Key is gone

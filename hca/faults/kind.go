@@ -12,28 +12,28 @@ type Kind uint8
 // Kinds of fault.
 const (
 	SendErrorSQE     Kind = iota // a send fails, the QP goes to SQE
-	SendFlushSQE                 // likewise, but only flushes tell
+	SendFlushSQE                 // as SendErrorSQE, but reported only as flushed
 	SendErrorErr                 // a send fails, the QP goes to ERR
-	SendFlushErr                 // likewise, but only flushes tell
+	SendFlushErr                 // as SendErrorErr, but reported only as flushed
 	RecvErrorErr                 // a receive fails, the QP goes to ERR
-	RecvFlushErr                 // likewise, but only flushes tell
+	RecvFlushErr                 // as RecvErrorErr, but reported only as flushed
 	RecvBadKey                   // a receive is posted with memory that no key covers
-	ResetFails                   // Modify to RESET answers ErrInvalid
-	CreateQPFails                // CreateQP answers ErrNoMemory
-	CQOverrun                    // the CQ is void, with its event
+	ResetFails                   // Modify to RESET returns ErrInvalid
+	CreateQPFails                // CreateQP returns ErrNoMemory
+	CQOverrun                    // the CQ stops working, and its event is reported
 	CQError                      // the event CQ_ERR alone
-	CQSmall                      // a CQ is made too small, and not polled
+	CQSmall                      // a CQ is created too small, and not polled
 	SwallowedSend                // a send never completes
-	CompletionsStop              // a CQ gives nothing any more
-	DeafReceive                  // a QP's receives give nothing any more
+	CompletionsStop              // a CQ stops delivering completions
+	DeafReceive                  // a QP's receives stop completing
 	VerbHangs                    // a verb does not return until the device is reset
-	VerbHangsForever             // a verb does not return, whatever is reset
-	DeviceFatal                  // DEVICE_FATAL; the device answers ErrIO
-	Unplug                       // likewise, and it is gone
-	PortDown                     // PORT_ERR; the port is down
-	PortUp                       // PORT_ACTIVE; the port is what it is
-	GIDChange                    // GID_CHANGE; the first GID goes or comes back
-	PKeyChange                   // PKEY_CHANGE; the first P_Key goes or comes back
+	VerbHangsForever             // a verb never returns, not even after a reset
+	DeviceFatal                  // DEVICE_FATAL; the device returns ErrIO
+	Unplug                       // as DeviceFatal, and the device is gone
+	PortDown                     // PORT_ERR; the port reports that it is down
+	PortUp                       // PORT_ACTIVE; the port reports its real state
+	GIDChange                    // GID_CHANGE; the first GID disappears or comes back
+	PKeyChange                   // PKEY_CHANGE; the first P_Key disappears or comes back
 	// NumKind bounds the enumeration.
 	NumKind
 )
@@ -73,7 +73,7 @@ func ParseKind(name string) (Kind, error) {
 // instant reports whether a kind waits for nothing but the command.
 func (k Kind) instant() bool { return k >= DeviceFatal && k < NumKind }
 
-// OfVerb reports whether a kind may be of one verb alone.
+// OfVerb reports whether a fault of this kind may name a verb.
 func (k Kind) OfVerb() bool { return k == VerbHangs || k == VerbHangsForever }
 
 // toErr reports whether a kind ends with the QP in ERR.

@@ -12,7 +12,7 @@ type Fault struct {
 	Kind  Kind
 	After int    // occasions that pass before it strikes
 	Count int    // occasions that it strikes; 1 when 0; at most 1024 of what Inject itself does
-	Verb  string // where Kind.OfVerb: as in libibverbs, without the prefix; empty: any
+	Verb  string // of a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any
 }
 
 func (f *Fault) check() error {
@@ -24,7 +24,7 @@ func (f *Fault) check() error {
 	case f.Kind.instant() && f.Count > maxEvents:
 		return fmt.Errorf("%w: %v at most %d times", hca.ErrInvalid, f.Kind, maxEvents)
 	case f.Verb != "" && !f.Kind.OfVerb():
-		return fmt.Errorf("%w: %v is not of a verb", hca.ErrInvalid, f.Kind)
+		return fmt.Errorf("%w: %v takes no verb", hca.ErrInvalid, f.Kind)
 	case f.Verb != "" && !slices.Contains(verbs, f.Verb):
 		return fmt.Errorf("%w: no verb %q that can hang", hca.ErrInvalid, f.Verb)
 	}
@@ -51,8 +51,8 @@ func (p *plan) add(f Fault) error {
 	return nil
 }
 
-// strike tells of an occasion and reports whether a fault strikes it. verb is
-// that of a kind of verbs.
+// strike counts an occasion and reports whether a fault strikes. verb is the verb
+// called, for a kind that is OfVerb.
 func (p *plan) strike(k Kind, verb string) bool {
 	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == "" || f.Verb == verb) })
 	if i < 0 {

@@ -25,7 +25,7 @@ func (d *Device) enter(verb string) error {
 	return nil
 }
 
-// hang keeps the caller of a verb that is struck, until Release or for good.
+// hang blocks the caller of a verb that a fault strikes, until Release or forever.
 func (d *Device) hang(verb string) {
 	if !d.busy.Load() {
 		return

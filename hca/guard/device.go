@@ -18,15 +18,15 @@ type Options struct {
 	// MemoryTimeout is how long registering memory may take, which waits for
 	// this machine to find and pin its pages; 5 s when 0.
 	MemoryTimeout time.Duration
-	// AHStuck is how long creating an address handle waits for its peer at most, far
-	// beyond any resolution; 1 minute when 0. One that takes longer is a verb that is
-	// stuck in the device.
+	// AHStuck is how long a peer can delay the creation of an address handle at most,
+	// far beyond any resolution; 1 minute when 0. A creation that takes longer counts
+	// as stuck in the device.
 	AHStuck time.Duration
 	// MaxStuck is how many verbs may be in the backend at once, and how many
 	// that create an address handle besides; 16 when 0.
 	MaxStuck int
-	// Zombies counts the device once it has failed, until the backend has released
-	// it, with the other instances of the same HCA; nil: only this device is counted.
+	// Zombies counts the device from its failure until the backend has released it,
+	// together with the other instances of its HCA; nil: it counts this device alone.
 	Zombies *Zombies
 }
 
@@ -82,7 +82,7 @@ type Device struct {
 	mu       sync.Mutex
 	registry registry
 	graves   graves
-	inside   int  // calls in the backend, and 1 until it has released the device
+	inside   int  // calls in the backend, plus 1 until it has released the device
 	zombie   bool // counted in Options.Zombies
 }
 

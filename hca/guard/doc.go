@@ -40,17 +40,20 @@
 //
 // # Verbs that hang
 //
-// A verb of which the contract says that it may block runs on a goroutine of its
-// own. Its caller is released after Options.VerbTimeout (AHTimeout and MemoryTimeout
-// for those of which more than the device is waited for) with [ErrStuck], or when the
-// device fails with the Failure; the goroutine is abandoned and counted, and what it
-// brings back late is closed again. At most Options.MaxStuck verbs are in the
-// backend at once, and as many that create an address handle, which wait for
-// peers (R7). No peer keeps such a verb for longer than Options.AHStuck: then it
-// counts among the other verbs, and a new peer gets its place. The timeout is counted in quarters, and a stall of this process,
-// however long, uses up one of them, so it is not taken for a freeze of the
-// device. Posts, Poll, Arm, Wait and Wake are called directly: they do not wait
-// for hardware.
+// A verb that may block according to the contract runs on a goroutine of its own. Its
+// caller is released with [ErrStuck] after Options.VerbTimeout, or after AHTimeout or
+// MemoryTimeout if the verb waits for more than the device. If the device fails first,
+// the caller is released with the Failure. The goroutine is abandoned and counted, and
+// an object that it creates late is closed again.
+//
+// At most Options.MaxStuck verbs are in the backend at once, and as many more that
+// create an address handle, which wait for peers (R7). No peer can delay such a verb
+// for longer than Options.AHStuck: then it counts among the other verbs, and a new peer
+// gets its place.
+//
+// The timeout is counted in quarters. A stall of this process, however long, uses up
+// one quarter, so it is not taken for a freeze of the device. Posts, Poll, Arm, Wait
+// and Wake are called directly: they do not wait for hardware.
 //
 // # Releasing
 //
@@ -59,8 +62,8 @@
 // backend's objects in turn, each once its children are gone and the verbs on it
 // have returned. [Device.Close] waits for that goroutine, at most VerbTimeout.
 //
-// Where the backend hangs, the device stays a zombie with its threads and its
-// memory. [Zombies] counts those of an HCA; while there are too many, the owner
+// If the backend hangs, the device remains a zombie, which keeps its threads and its
+// memory. [Zombies] counts the zombies of an HCA; while there are too many, the owner
 // opens no further instance ([Zombies.Room]).
 //
 // # Generations

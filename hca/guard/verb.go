@@ -12,7 +12,7 @@ type verb struct {
 	name     string        // as in libibverbs, without the prefix
 	on       []*object     // that it works on: the backend keeps them until it returns
 	patience time.Duration // Options.VerbTimeout when 0
-	peer     bool          // it waits for a peer, for whose silence the device is not to blame, up to Options.AHStuck
+	peer     bool          // it waits for a peer: up to Options.AHStuck the device is not to blame
 }
 
 // places are those that a verb takes one of. Peers that are slow leave the
@@ -93,8 +93,8 @@ func (d *Device) admit(p *patience, v verb) error {
 type flight[T any] struct {
 	over      atomic.Bool // the answer is in time, or the caller is released
 	answered  chan answer[T]
-	overstays *time.Timer   // nil: it waits for no peer
-	place     chan struct{} // of Device.places; nil once it has returned. Device.mu guards it
+	overstays *time.Timer   // nil: the verb does not wait for a peer
+	place     chan struct{} // of Device.places; nil once the verb has returned; guarded by Device.mu
 }
 
 func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answer[T], 1)} }
@@ -122,8 +122,8 @@ func (c *flight[T]) vacate(d *Device) {
 	c.place = nil
 }
 
-// overstay moves a verb that no peer can keep for so long to the places of those
-// that are stuck in the device, so that new peers get its own.
+// overstay moves a verb that no peer can have delayed for so long to the places of the
+// device's other verbs, so that a new peer gets its place.
 func (c *flight[T]) overstay(d *Device) {
 	select {
 	case d.slots <- struct{}{}:

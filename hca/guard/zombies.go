@@ -7,26 +7,26 @@ import (
 	"ipoibd/hca"
 )
 
-// DefaultMaxZombies bounds the zombies of an HCA, and so of a process, whose
-// configuration names its HCAs: each zombie may keep all the memory that an instance
-// registered, and its stuck verbs, at most two times Options.MaxStuck and two, a thread
-// each.
+// DefaultMaxZombies bounds the zombies of one HCA, and thereby those of the process,
+// since the configuration names its HCAs. A zombie may keep all the memory that its
+// instance registered, and one thread for each stuck call: at most 2*Options.MaxStuck
+// verbs, NextEvent, and one call that releases an object.
 const DefaultMaxZombies = 8
 
-// Zombies counts the instances of an HCA that have failed and that the backend has not
-// released yet, because a call hangs in it. All instances of an HCA share one, so that
-// they are bounded over the life of the process (R19); each HCA has its own, so that one
-// that hangs does not stop the recovery of another. The zero value is ready.
+// Zombies counts the failed instances of an HCA that the backend has not released yet,
+// because a call hangs in it. All instances of an HCA share one Zombies, which bounds
+// them over the life of the process (R19). Each HCA has its own, so that one that hangs
+// does not stop the recovery of another. The zero value is ready to use.
 type Zombies struct{ n atomic.Int64 }
 
-// Room returns an error while no further instance may be opened, because too many have
-// failed and hang. It wraps [hca.ErrBusy]: there is room again when one returns.
+// Room returns an error while too many instances hang to open another one. The error
+// wraps [hca.ErrBusy]: there is room again once one of them is released.
 func (z *Zombies) Room() error {
 	n := z.n.Load()
 	if n < DefaultMaxZombies {
 		return nil
 	}
-	return fmt.Errorf("%d earlier instances of this HCA still hang in the driver, and no further one is opened until one of them returns: %w; "+
+	return fmt.Errorf("%d earlier instances of this HCA still hang in the driver, so it is not opened again: %w; "+
 		"reset the device by hand, or restart the daemon", n, hca.ErrBusy)
 }
 

@@ -23,10 +23,10 @@
 //
 // # Network namespaces
 //
-// Everything is of the network namespace of the calling thread. Uevents reach
-// those network namespaces only that belong to the initial user namespace
+// Everything is of the network namespace of the calling thread. Uevents reach only
+// the network namespaces that the initial user namespace owns
 // (lib/kobject_uevent.c); elsewhere [Watch] fails with [ErrUserNamespace], and the
-// caller has to read the list periodically.
+// caller has to poll the list.
 //
 // # What cannot be trusted
 //

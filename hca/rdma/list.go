@@ -36,25 +36,26 @@ func List() ([]Device, error) {
 	return describe(os.DirFS("/sys"), links)
 }
 
-// describe reads what sysfs has of the devices that netlink named. Where one is there
-// and cannot be read, no list is returned: it would say that the device has gone.
+// describe reads the devices that netlink listed from sysfs. If this process lacks the
+// resources to read one, describe fails: a list without that device would say that the
+// device is gone.
 func describe(files fs.FS, links []indexed) ([]Device, error) {
 	sys := &noting{FS: files}
 	if _, err := fs.Stat(sys, classDevices); err != nil && len(links) > 0 {
-		return nil, fmt.Errorf("read what netlink listed: %w; is sysfs mounted at /sys?", err)
+		return nil, fmt.Errorf("read the listed RDMA devices: %w; is sysfs mounted at /sys?", err)
 	}
 	verbs := readVerbs(sys)
 	var out []Device
 	for _, l := range links {
 		d, err := readDevice(sys, l.name)
 		if err != nil {
-			continue // it has gone meanwhile, or makes no sense, unless it is noted
+			continue // gone meanwhile, or malformed; a lack of resources is noted
 		}
 		d.Index, d.Verbs = l.index, verbs[l.name]
 		out = append(out, d)
 	}
 	if err := sys.noted(); err != nil {
-		return nil, fmt.Errorf("read what netlink listed: %w", err)
+		return nil, fmt.Errorf("read the listed RDMA devices: %w", err)
 	}
 	slices.SortFunc(out, func(a, b Device) int { return cmp.Compare(a.Name, b.Name) })
 	return out, nil

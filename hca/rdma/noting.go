@@ -15,7 +15,7 @@ type noting struct {
 	err error
 }
 
-// noted returns that error; it wraps [hca.ErrNoMemory].
+// noted returns the noted error, which wraps [hca.ErrNoMemory], or nil.
 func (n *noting) noted() error {
 	if n.err == nil {
 		return nil
@@ -63,7 +63,7 @@ func (n *noting) Lstat(name string) (fs.FileInfo, error) {
 	return info, n.note(err)
 }
 
-// notingFile is a file of one.
+// notingFile is a file of a noting.
 type notingFile struct {
 	fs.File
 	notes *noting

@@ -8,20 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUserNamespace says that no events of devices arrive in a network namespace. Sockets
-// for them can be opened there, but the kernel sends uevents to those network
-// namespaces only that the initial user namespace owns (uevent_net_init,
-// lib/kobject_uevent.c), and rdma netlink's notifications to the namespace of the
-// device, which is the initial one where namespaces share devices.
-var ErrUserNamespace = errors.New("the kernel sends no events of devices to a network namespace that a user namespace owns")
+// ErrUserNamespace says that no device events arrive in a network namespace. Sockets
+// for them can be opened there, but the kernel sends uevents only to the network
+// namespaces that the initial user namespace owns (uevent_net_init,
+// lib/kobject_uevent.c). It sends the notifications of rdma netlink to the namespace of
+// the device, which is the initial one if namespaces share devices.
+var ErrUserNamespace = errors.New("the kernel sends device events only to network namespaces of the initial user namespace")
 
 // initialUserNamespace is the inode number of the initial user namespace
 // (PROC_USER_INIT_INO, include/linux/proc_ns.h).
 const initialUserNamespace = 0xEFFFFFFD
 
 // checkEvents returns ErrUserNamespace, unless the initial user namespace owns the
-// network namespace of the calling thread. One outside of the caller's own may be the
-// initial one or not: then events may not arrive, either.
+// network namespace of the calling thread. The caller may not ask for an owner outside
+// of its own user namespace (EPERM). Such an owner may be another namespace than the
+// initial one, so checkEvents returns ErrUserNamespace then as well.
 func checkEvents() error {
 	network, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

@@ -32,8 +32,8 @@ func (u User) String() string {
 
 // Users returns who uses the device, as far as the caller may see it: processes
 // of its PID namespace, of other users with CAP_SYS_PTRACE only. It reads all of
-// /proc. An error wraps [hca.ErrNoMemory] where processes may be missing for want of
-// descriptors or memory.
+// /proc. The error wraps [hca.ErrNoMemory] if processes may be missing because
+// descriptors or memory ran out.
 func Users(d Device) ([]User, error) {
 	proc := &noting{FS: os.DirFS("/proc")}
 	users := holders(proc, d.Verbs)

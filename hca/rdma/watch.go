@@ -13,17 +13,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The kernel's messages are read at once, up to readingBurst times: that is more often
-// than a device that is added and configured reports. If they keep coming, readings are
-// readingPause apart, so that there are at most 20 hints a second.
+// The watcher reads the kernel's messages at once, up to readingBurst times: that is
+// more often than a device reports while it is added and configured. If they keep
+// coming, readings are readingPause apart, so there are at most 20 hints a second.
 const (
 	readingBurst = 20
 	readingPause = 50 * time.Millisecond
 )
 
-// drainMost bounds the messages of one reading. It is above what the default
-// receive buffer holds (212,992 bytes, 768 or more for each), so only a sender
-// that is as fast as the reader reaches it.
+// drainMost bounds the messages of one reading. The default receive buffer holds
+// fewer (212,992 bytes, at least 768 per message), so only a sender that is as fast as
+// the reader reaches it.
 const drainMost = 512
 
 // Multicast groups of netlink.
@@ -34,8 +34,8 @@ const (
 
 // Watch returns a channel that has a value whenever a device may have come, gone
 // or changed since the last receive, and one at the start. It is closed when ctx
-// has ended, or the kernel cannot be heard any more. On an error there are no hints:
-// [ErrUserNamespace] where the kernel sends no events.
+// has ended, or when a socket fails. On an error it is nil. Errors:
+// [ErrUserNamespace] if the kernel sends no events.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := checkEvents(); err != nil {
 		return nil, fmt.Errorf("watch RDMA devices: %w", err)
@@ -89,9 +89,9 @@ func lacksNotify(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
 
-// listen joins a group of a netlink protocol, with the sender's credentials. The
-// socket is connected to the kernel, which therefore refuses what other processes send
-// to its port; drain drops what they send to the group.
+// listen joins a group of a netlink protocol and asks for the senders' credentials.
+// The socket is connected to the kernel, so the kernel refuses messages that other
+// processes send to its port; drain drops those that they send to the group.
 func listen(protocol, group int, counts func(msg []byte) bool) (*source, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
@@ -146,8 +146,8 @@ func (w *watcher) close() {
 	}
 }
 
-// read hints at messages that count. During a pause they are queued, or are lost, which
-// costs one hint as well.
+// read gives a hint when messages that count have arrived, or messages were lost. During
+// a pause the kernel queues messages.
 func (w *watcher) read(ctx context.Context, s *source) {
 	for readings := rate.NewLimiter(rate.Every(readingPause), readingBurst); ; {
 		news, err := s.drain()
@@ -165,8 +165,8 @@ func (w *watcher) read(ctx context.Context, s *source) {
 }
 
 // drain waits for a message, reads all that are queued, and reports whether one of
-// them is from the kernel and counts, or some were lost. A message that is longer than
-// the buffer is not the kernel's. It fails once the socket is closed.
+// them is from the kernel and counts, or some were lost. It ignores a message that is
+// longer than the buffer: the kernel sends none. drain fails once the socket is closed.
 func (s *source) drain() (news bool, err error) {
 	err = s.conn.Read(func(fd uintptr) bool {
 		for n := range drainMost {

@@ -15,9 +15,9 @@ type delivery struct {
 	qp  *QP // recvMu is held
 	env *softqp.Env
 
-	// patience is the timer of a delivery that waits for receives; nil where
-	// messages are dropped at once, as senders to their own port must do: they
-	// hold a lock that posting may need.
+	// patience is the timer of a wait for receives. If it is nil, messages without
+	// a receive are dropped at once: a sender to its own port cannot wait, since it
+	// holds a lock that posting may need.
 	patience *time.Timer
 }
 
@@ -80,13 +80,13 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	}
 }
 
-// awaitRecv gives the owner of q, which has no receive, backPressure to post
-// some. What arrives meanwhile stays in the transport's buffer, also what is for
-// other QPs: so a QP that posts none in time is not waited for again until it
-// does. q is held before and after, and not in between.
+// awaitRecv waits up to backPressure for the owner of q, which has no receive, to
+// post some. Meanwhile all datagrams stay in the transport's buffer, those for other
+// QPs too. So after a wait in vain q is not waited for again until its owner posts. q
+// is held before and after, but not in between.
 func (x *delivery) awaitRecv(q *QP) {
 	q.awaited = true
-	x.release() // the owner may need the completions of this run to go on
+	x.release() // the owner may need the completions of this run to continue
 	x.patience.Reset(backPressure)
 	select {
 	case <-q.refilled:
@@ -95,7 +95,7 @@ func (x *delivery) awaitRecv(q *QP) {
 	x.patience.Stop()
 	x.hold(q)
 	q.awaited = false
-	select { // it may have come after the timer
+	select { // the token may have come after the timer
 	case <-q.refilled:
 	default:
 	}

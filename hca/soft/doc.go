@@ -47,26 +47,29 @@
 // A snapshot of memory is only used under the QP's lock, so closing an MR waits
 // for its last use by taking each lock once.
 //
-// # A full wire, a late owner
+// # Back pressure
 //
-// A send that finds the transport full waits for it, for 5 ms at most, however many
-// sends wait: then whatever the transport does not take is dropped as UD may, counted
-// ("no_room"), and completes with success. While the transport makes room now and
-// then, sends wait on. WireBlocked counts how often the transport was full, so that
-// the delay is not taken for a fault of the device.
+// A send that finds the transport full waits until the transport makes room. When the
+// transport has made none for 5 ms, the waiting sends that it does not take are
+// dropped, as UD may do: they are counted ("no_room") and complete with success. So no
+// send waits longer, however many there are, unless the transport makes room now and
+// then. WireBlocked counts how often the transport was full, so that the delay is not
+// taken for a fault of the device.
 //
-// A message for a QP without a posted receive waits as long, and with it all that
-// arrives after it, in the transport's buffer: then it is dropped ("no_recv"),
+// A message for a QP without a posted receive waits 5 ms at most for one, and later
+// messages wait behind it, in the transport's buffer. Then it is dropped ("no_recv"),
 // and that QP is not waited for again until its owner posts. Messages of this port to
 // itself do not wait.
 //
-// # Whom to believe
+// # Forged and damaged datagrams
 //
-// Datagrams from the wire in the name of an own address are dropped ("own_source"):
-// own messages to this port are delivered without the wire. Sockets do not show the
-// IPv4 identification, which the ICRC covers, so the receiver solves for it; of a
-// source that has sent only identifications that need no solving, as this program
-// does, another one is taken for damage.
+// A datagram from the wire whose source is an address of this port is forged and
+// dropped ("own_source"): messages of this port to itself never reach the wire.
+//
+// The ICRC covers the IPv4 identification, which a socket does not show, so the
+// receiver finds it by the ICRC. If a source has sent only identifications of 0 to 63,
+// as this program does, a datagram that matches only with another identification counts
+// as damaged.
 //
 // # Multicast
 //

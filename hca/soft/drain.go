@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// backPressure is how long sends wait for a transport that takes nothing, and
-// messages that arrived for a receive. It is far above the time that a busy link
-// or a busy owner needs to make room for some frames, and far below what a
-// caller could mistake for a device that has stopped.
+// backPressure is how long sends wait for a transport that takes nothing, and how
+// long messages that arrived wait for a receive. A busy link or a busy owner makes
+// room for some frames in far less time, and a caller takes a device for stopped only
+// after far more.
 const backPressure = 5 * time.Millisecond
 
 // drain is the list of QPs whose send queues found the transport full.
@@ -37,12 +37,12 @@ func (r *drain) take() []*QP {
 	return qps
 }
 
-// drainLoop resumes blocked send queues until the device closes. It waits for
-// all of them together: where the transport made no room within backPressure,
-// each drops what still does not fit, so that no queue waits longer than that,
-// however many sends or queues there are. A queue that blocks while a wait is under
-// way shares the rest of that wait, which may be short. An error of WaitWritable ends the wait
-// as well; the next Send meets its cause.
+// drainLoop resumes blocked send queues until the device closes. It waits for all of
+// them together. If the transport made no room within backPressure, each queue drops
+// the sends that still do not fit, so no queue waits longer, however many queues or
+// sends there are. A queue that blocks during a wait shares the rest of that wait,
+// which may be short. An error of WaitWritable ends the wait as well; the next Send
+// reports its cause.
 func (d *Device) drainLoop(ctx context.Context) {
 	for {
 		select {

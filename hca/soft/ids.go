@@ -2,11 +2,11 @@ package soft
 
 import "net/netip"
 
-// idHabits notes which sources send IPv4 identifications of 0 to 63 only, as
-// software HCAs of this program do, where the receiver cannot see them. A
-// datagram of such a source whose ICRC matches only with another identification
-// is damaged: the free choice of 16 bits explains one damage in 2^16. The zero
-// value has noted nothing.
+// idHabits notes which sources send only IPv4 identifications of 0 to 63, as this
+// program's software HCAs do. The receiver does not see the identification and finds
+// it by the ICRC. If the ICRC of a datagram from such a source matches only with
+// another identification, the datagram counts as damaged: with 16 bits to choose
+// freely, one damaged datagram in 2^16 would pass. The zero value is ready to use.
 type idHabits [idSources]idHabit
 
 type idHabit struct {
@@ -14,13 +14,13 @@ type idHabit struct {
 	low uint8 // datagrams with low identifications in a row
 }
 
-// idSources bounds the sources remembered, one for each value of the address's
-// last byte: others of that value take its place, and are trusted until they have
-// shown their own habit.
+// idSources bounds the sources remembered, one for each value of the address's last
+// byte. Another source with that value takes the place over, and is trusted until it
+// has shown its own habit.
 const idSources = 256
 
 // idHabitual is how many low identifications in a row make a habit. A source that
-// draws its identifications at random sends as many once in 2^40.
+// draws its identifications at random sends that many with a probability of 2^-40.
 const idHabitual = 4
 
 // low notes a datagram with a low identification.
@@ -32,8 +32,8 @@ func (h *idHabits) low(src netip.Addr) {
 	k.low = min(k.low+1, idHabitual)
 }
 
-// unusual reports whether src has the habit of low identifications, and notes that
-// it broke it: so one that changed its ways loses one datagram.
+// unusual reports whether src has the habit of low identifications, and notes that src
+// broke it. So a source that changes its habit loses one datagram.
 func (h *idHabits) unusual(src netip.Addr) bool {
 	k := h.slot(src)
 	if k.src != src.As4() {
@@ -44,13 +44,13 @@ func (h *idHabits) unusual(src netip.Addr) bool {
 	return habit
 }
 
-// intact reports whether the last datagrams of an IPv4 source arrived intact, so
-// that no NAT translates it.
+// intact reports whether recent datagrams of an IPv4 source arrived intact, so that no
+// NAT translates its address.
 func (h *idHabits) intact(src netip.Addr) bool {
 	k := h.slot(src)
 	return k.src == src.As4() && k.low > 0
 }
 
-// slot returns the place of an IPv4 source, which may hold another source. Only
-// low gives it to src: a damaged or forged datagram must not erase a habit.
+// slot returns the place of an IPv4 source, which may hold another source. Only low
+// gives it to src: a datagram whose ICRC is wrong must not erase a habit.
 func (h *idHabits) slot(src netip.Addr) *idHabit { return &h[src.As4()[3]] }

@@ -20,11 +20,11 @@ type natTrace struct {
 	icrc [roce.ICRCLen]byte
 }
 
-// natWatch notices an address translation in between: every single datagram
-// with a wrong ICRC has some address that would make it right, but two different
-// ones agree only when a NAT rewrote it, or when they are forged. Nothing in a
-// datagram distinguishes the two, so the notice names both; only a source whose
-// own datagrams arrive intact is not suspected.
+// natWatch notices an address translation on the way. For each datagram with a wrong
+// ICRC there is some source address that would make it right, but two different
+// datagrams agree on that address only if a NAT rewrote it, or if they are forged. A
+// datagram does not show which, so the notice names both. A source whose own datagrams
+// arrive intact is not suspected.
 type natWatch struct {
 	recent [natSuspects]natTrace // the receive loop's own
 	next   int

@@ -14,8 +14,8 @@ var (
 	errNoZone      = errors.New("it is a link-local address without a zone")
 )
 
-// CheckPeer reports why an address cannot be one of [Config.Peers] on an underlay: a
-// peer is a single other host, or this one. An IPv6 link-local address needs a zone,
+// CheckPeer reports why an address cannot be one of [Config.Peers] on an underlay. A
+// peer is a single host, possibly this one. An IPv6 link-local address needs a zone,
 // since without one it names a host on every link.
 func CheckPeer(addr netip.Addr, underlay string) error {
 	a := addr.Unmap()

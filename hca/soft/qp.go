@@ -25,7 +25,7 @@ type QP struct {
 	blocked bool // the transport is full; the drain resumes it
 
 	recvMu   sync.Mutex
-	starving bool          // no receive came while a message waited for one
+	starving bool          // a message has waited for a receive in vain since the last post
 	awaited  bool          // the receive loop waits for refilled
 	refilled chan struct{} // has a token when receives were posted meanwhile
 }

@@ -86,8 +86,8 @@ func (r *receiver) one(p *wire.Packet) {
 	if p.IDKnown {
 		path.ID = p.ID
 	}
-	// Messages of this port to itself do not leave it. A datagram from the wire in
-	// its name is forged.
+	// Messages of this port to itself never reach the wire, so a datagram from the
+	// wire with its address is forged.
 	if r.dev.env.Load().Own(path.Src) {
 		c.add(dropOwnSource, 1)
 		return

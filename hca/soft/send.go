@@ -46,7 +46,7 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 }
 
 // pump sends what the queue holds, until it is empty or the transport is full,
-// and gives out the completions. If giveUp, what the transport does not take is
+// and delivers the completions. If giveUp, sends that the transport does not take are
 // dropped instead. sendMu is held.
 func (q *QP) pump(giveUp bool) {
 	for !q.blocked && q.pumpBatch(giveUp) {

@@ -14,9 +14,9 @@ type strays struct {
 	senders hca.Strays
 }
 
-// note counts a datagram for a QPN without a QP. Numbers that no QP of this
-// device could have had are left out. A new sender takes the place of the one that
-// has been silent for longest.
+// note records the sender of a datagram for a QPN without a QP, unless no QP of this
+// device can ever have had that QPN. A new sender replaces the one that has been silent
+// longest.
 func (s *strays) note(in *softqp.Inbound) {
 	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast {
 		return

@@ -22,7 +22,7 @@ type Datagram struct {
 	n        int
 	ends     bool // its request is done with it
 	next     int  // of a copy: index of the peer after its own
-	skipped  int  // of a copy: peers skipped since the copy before
+	skipped  int  // of a copy: peers skipped since the previous copy
 	header   [roce.HeaderLen]byte
 	trailer  [roce.MaxPad + roce.ICRCLen]byte
 }
@@ -56,14 +56,14 @@ type Batch struct {
 	Tail   Tail
 	Reason Reason  // of TailDrop and TailFail
 	Loop   Inbound // of TailLoop
-	// Skipped counts peers left out of a replication, for they have no
-	// address in the family of the source. Finish sets it: a peer counts once its
-	// turn is past, since Fill meets the others again.
+	// Skipped counts the peers left out of a replication because their address is
+	// of another family than the source. Finish sets it, and counts a peer only
+	// once the batch is done up to it: Fill will skip the others again.
 	Skipped int
 
 	datagrams [BatchSize]Datagram
 	n         int
-	peers     []netip.Addr // that copies are for
+	peers     []netip.Addr // to which copies go
 	skipped   int          // peers skipped since the last copy
 	status    hca.WCStatus // of TailFail
 	msg       message

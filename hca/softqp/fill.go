@@ -11,11 +11,11 @@ import (
 // for the system's default.
 const loopTTL = 64
 
-// Fill builds the batch of the requests at the head of the queue. peers are
-// those that replicated multicast goes to; a list must not change, and a request
-// whose copies take several batches keeps the list that it began with. A batch with no datagram and
-// TailNone means that there is nothing to do in this state. Every Fill is
-// answered by a Finish before another method of the send side. Send side.
+// Fill builds the batch of the requests at the head of the queue. Replicated
+// multicast goes to peers, a slice that must not change; a request whose copies take
+// several batches keeps the slice that it began with. A batch with no datagram and
+// TailNone means that there is nothing to do in this state. The caller answers every
+// Fill by a Finish before it calls another method of the send side. Send side.
 func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
 	b.reset()
 	if q.send.state.SendQueue() != hca.QueueRuns {
@@ -31,7 +31,7 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
 	}
 }
 
-// fillOne adds the datagrams of one request, copies from fan on.
+// fillOne adds the datagrams of one request; copies begin at fan.
 func (q *QP) fillOne(env *Env, fan fan, r *sendReq, b *Batch) {
 	if !q.prepare(env, r, b) {
 		return

@@ -97,7 +97,7 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	return Passed
 }
 
-// network is the type of the header that place writes.
+// network returns the type of the header that place writes.
 func (in *Inbound) network() hca.NetworkType {
 	if in.Path.Dst.Is4() {
 		return hca.NetworkIPv4

@@ -17,8 +17,8 @@ type sendSide struct {
 
 // fan is how far the replication of a request has come.
 type fan struct {
-	peers []netip.Addr // that it began with; nil before
-	next  int          // the first one that has no copy yet
+	peers []netip.Addr // with which it began; nil before
+	next  int          // index of the first peer without a copy
 }
 
 type sendReq struct {
@@ -66,10 +66,9 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	return nil
 }
 
-// Finish reports that the first n datagrams of the batch that Fill made last
-// are done with, completes their requests, and sets b.Skipped; the tail is due
-// once all are.
-// Send side, which the shell has held since Fill.
+// Finish reports that the first n datagrams of the batch that Fill made last are
+// done with, completes their requests, and sets b.Skipped; the tail is due once all
+// are. Send side, which the shell has held since Fill.
 func (q *QP) Finish(b *Batch, n int) {
 	for i := range n {
 		d := &b.datagrams[i]

@@ -15,8 +15,8 @@ type address struct {
 	addr  netip.Addr
 }
 
-// dumpTries bounds how often a list is taken that fails: it changes while it is read,
-// or another process sends to the socket. Each try has another socket.
+// dumpTries bounds the tries of a list. A try fails if the list changes while it is
+// read, or if another process sends to the socket. Each try uses another socket.
 const dumpTries = 5
 
 // addresses are those of the calling thread's network namespace.

@@ -23,8 +23,8 @@ type rule struct {
 	errnos   []syscall.Errno
 }
 
-// rules are searched from the first on. An errno that none names is [hca.Exhausted], or
-// else a refusal.
+// rules are searched in order. An errno that no rule names is [hca.Exhausted], or else
+// a refusal.
 //
 // Sources: the manual pages ibv_*(3) of rdma-core; drivers/infiniband/core
 // (uverbs_cmd.c, uverbs_main.c, addr.c, cache.c) and sw/rxe of Linux.

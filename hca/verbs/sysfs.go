@@ -61,7 +61,8 @@ func verbsOf(classDir, name string) (string, error) {
 }
 
 // readPKeys reads the P_Key table of a port, such as "0xffff" in ports/1/pkeys/0.
-// Only a device that was removed has none, unless this process cannot read it.
+// If the table cannot be read, the device was removed, or this process lacks the
+// resources to read it (ErrNoMemory).
 func readPKeys(device fs.FS, port uint8, n int) ([]hca.PKey, error) {
 	keys := make([]hca.PKey, n)
 	for i := range keys {

@@ -21,7 +21,7 @@ func unopened(err error, dir, verbs string) error {
 		return err
 	}
 	node, why := os.OpenFile(path.Join(dir, verbs), os.O_RDWR, 0)
-	if hca.Exhausted(why) { // libibverbs did not find the device for the same reason
+	if hca.Exhausted(why) { // libibverbs failed to find the device for the same reason
 		return fmt.Errorf("open %s: %w: %w", verbs, hca.ErrNoMemory, why)
 	}
 	if why == nil {

@@ -30,7 +30,7 @@ type Fake struct {
 	gone     chan struct{} // closed by Delete
 
 	mu       sync.Mutex
-	own, now device // as the device's user set it, and as it is
+	own, now device // as the device's user has set it up, and as it is
 	state    link.State
 	count    link.Counters
 	watchers map[chan link.State]struct{}
@@ -39,7 +39,8 @@ type Fake struct {
 	published link.State // what the watchers were told last
 }
 
-// device is what Inspect restores, but for the owner.
+// device has the properties that Inspect restores, except for the owner and the
+// offloads.
 type device struct {
 	mac        [6]byte // of own alone; the present one is in the state
 	carrier    bool
@@ -76,8 +77,8 @@ func NewFake(name string) *Fake {
 	return f
 }
 
-// WithMAC gives the fake another MAC, as an interface that was opened with it. It
-// is called before any other method.
+// WithMAC gives the fake another MAC, as if it had been opened with that. It is called
+// before any other method.
 func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	f.own.mac = mac
 	f.SetMAC(mac)

@@ -10,7 +10,7 @@ const (
 	DefaultInterval   = 50 * time.Millisecond
 	DefaultMaxGap     = 4 * DefaultInterval    // a scheduler under load is late by one or two
 	DefaultQuiet      = 250 * time.Millisecond // four probes a second on an idle link
-	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the way of a probe
+	DefaultProbeLimit = 200 * time.Millisecond // a thousand times what a probe usually takes
 	DefaultProbes     = 2                      // one may be lost
 )
 
@@ -19,7 +19,7 @@ type Config struct {
 	Interval   time.Duration // between samples
 	MaxGap     time.Duration // between samples, beyond which the daemon had stalled
 	Quiet      time.Duration // without a sign of life before a probe is sent
-	ProbeLimit time.Duration // for the next sign of a probe, see the package documentation
+	ProbeLimit time.Duration // for the next sign of life of a probe, see the package documentation
 	Probes     int           // without an answer, one after the other
 }
 

@@ -8,11 +8,11 @@ type Detector struct {
 	last      time.Time // the last sample; zero: none yet
 	suspected bool      // reported; silent until Restart
 
-	works    time.Time // since when the path is expected to work and is judged; zero: it is not
+	works    time.Time // since when the path has been judged; zero: it is not judged
 	wire     uint64    // Sample.Wire of the last sample
 	sends    progress
 	refused  uint64    // Sample.Refused when Sample.Completed last changed
-	waiting  time.Time // since when sends wait for a completion, or were refused; zero: neither
+	waiting  time.Time // since when sends have waited for a completion, or been refused; zero: neither
 	receives progress
 	probe    probe
 }
@@ -36,7 +36,7 @@ func (p *progress) update(now time.Time, count uint64) bool {
 func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 
 // Restart makes the detector start over, for a queue pair that was rebuilt.
-// Numbers of probes go on, so that an old probe is not taken for a new one.
+// Probe numbers continue, so that an old probe is not taken for a new one.
 func (d *Detector) Restart() {
 	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}}
 }

@@ -7,28 +7,28 @@
 //
 // A probe is a message that the queue pair sends to itself. The detector asks for
 // one when nothing was received for Quiet, or when sends wait or are refused and none
-// completed for Quiet. So an idle link shows by its probes that it works, and a busy one
-// needs none. A probe is answered when its send has completed and something was
-// received since the first probe of the series; where Probes in a row stay
-// unanswered, a freeze is suspected.
+// has completed for Quiet. So an idle link shows by its probes that it works, and a busy
+// one needs none. A probe is answered once its send has completed and anything was
+// received since the first probe of the series. If Probes in a row stay unanswered, a
+// freeze is suspected.
 //
-// A probe stays unanswered when its way shows no life for ProbeLimit: until its own
-// send completes, each completion of a send before it starts that time over, since
-// a send queue completes in order and the probe waits for its turn; from then on the
-// time runs once. So the delay of a long queue on a slow link proves nothing, however
-// long it is. A probe that cannot be posted at all is unanswered, too: that is how a
-// send queue is noticed that takes nothing and has nothing outstanding.
+// A probe is unanswered if nothing shows its progress for ProbeLimit. A send queue
+// completes in order, so until the probe's own send completes, each completion of an
+// earlier send starts that time over; after that the time runs once. So a long queue on
+// a slow link raises no suspicion, however long it takes. A probe that cannot be posted
+// counts as unanswered too: that reveals a send queue that takes nothing although
+// nothing is outstanding.
 //
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
 //
 // # What is not judged
 //
-// While the port is not active, while recovery runs, and whenever the device's wire
-// took no packets since the last sample ([hca.WireReporter]), nothing is judged, and
-// all times start over. The same holds when the samples themselves come more than
-// MaxGap apart: then the daemon was stopped or throttled, and the detector asks for a
-// poll first, so that what the device did meanwhile is seen before it is judged.
+// Nothing is judged while the port is not active, while recovery runs, or if the
+// device's wire was full since the last sample ([hca.WireReporter]); all times start
+// over then. They also start over if two samples are more than MaxGap apart, because
+// the daemon was stopped or throttled. Then the detector asks for a poll first, so that
+// it sees what the device did meanwhile before it judges the device.
 //
 // # How long it takes
 //
@@ -36,16 +36,17 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default, below 1 s. It counts from the post of the first send that does not
-// complete, or from the last thing received. After a stall of the daemon, a full
-// wire, or the port's return it counts from their end.
+// by default. The time counts from the post of the first send that does not complete,
+// or from the last receive. After a stall of the daemon, a full wire or a port that was
+// down it counts from the end of that.
 //
 // # Limits
 //
-// A daemon throttled for so long that every gap is a stall judges nothing, nor does
-// one whose wire is full for ever. The software HCA cannot tell a full neighbour
-// table of the underlay from a full queue (ENOBUFS is the error of both), so a send
-// that the table refuses, once in each Bound, hides a freeze. A send whose completion alone is lost is no
-// freeze: the completion of the next one, if need be of a probe, accounts for it. A
-// verb that does not return is noticed where it was called (hca/guard).
+// A daemon that is throttled so much that every gap is a stall judges nothing, and
+// neither does one whose wire is always full. The software HCA cannot tell a full
+// neighbour table of the underlay from a full queue (both fail with ENOBUFS), so a send
+// that the table refuses, once in each Bound, hides a freeze. If only the completion of
+// one send is lost, that is no freeze: the completion of the next send, perhaps of a
+// probe, accounts for it. A verb that does not return is noticed where it was called
+// (hca/guard).
 package freeze

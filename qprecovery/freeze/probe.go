@@ -4,7 +4,7 @@ import "time"
 
 // probe is the present series of probes.
 type probe struct {
-	number   uint64    // of the latest; numbers go on for ever
+	number   uint64    // of the latest; never used again
 	asked    time.Time // when the latest was asked for; zero: no series is under way
 	sent     time.Time // when its send was seen to have completed; zero: not yet
 	tries    int
@@ -23,8 +23,8 @@ func (d *Detector) sendProbe(now time.Time) Decision {
 	return Decision{Kind: SendProbe, Probe: d.probe.number}
 }
 
-// judgeProbe ends the series when a probe was sent and something was received, or
-// sends another probe, or suspects a freeze.
+// judgeProbe ends the series once the probe was sent and anything was received. If
+// the probe stays unanswered, it sends another probe or suspects a freeze.
 func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	p := &d.probe
 	if p.sent.IsZero() && s.Probed >= p.number {
@@ -42,8 +42,8 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	return d.suspect()
 }
 
-// lastSign is when the probe's way last showed life: until its send completes,
-// the completions of the sends before it show that its turn will come.
+// lastSign returns when the probe last made progress: until its send completes, the
+// completions of the sends before it show that its turn will come.
 func (d *Detector) lastSign() time.Time {
 	if d.probe.sent.IsZero() {
 		return latest(d.probe.asked, d.sends.since)
@@ -51,7 +51,7 @@ func (d *Detector) lastSign() time.Time {
 	return d.probe.sent
 }
 
-// suspect reports a freeze, once.
+// suspect reports a suspected freeze, once.
 func (d *Detector) suspect() Decision {
 	d.suspected = true
 	out := Decision{Kind: Suspect, Deaf: !d.probe.sent.IsZero(), Since: d.receives.since}

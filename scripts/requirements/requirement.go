@@ -17,7 +17,7 @@ var requirements = [...]string{
 	5:  "Every completion status, event and errno of a verb has exactly one class",
 	6:  "Rungs are climbed one by one, by failure or by budget, each for a named reason; repetition stops at the CQ rung",
 	7:  "The device is reset for a fatal event, a proven freeze, a failed CQ rung or the operator, never for what a peer or the network does",
-	8:  "A freeze is suspected within a stated bound and proven on a fresh QP and CQ; an idle link, a port that is down, slow address handles, a full wire and a stall of our own are none; each device is checked as a whole",
+	8:  "A freeze is suspected within a stated bound and proven on a fresh QP and CQ; an idle link, a port that is down, slow address handles, a full wire and a stall of our own do not count as freezes; each device is checked as a whole",
 	9:  "Frames are held for a bounded time, then the carrier goes down; ib0, its addresses, routes and connections live on",
 	10: "Frames in flight are sent again or counted as dropped, once, and no buffer leaks",
 	11: "A client asks for a reset and says when it is ready; it hears of reset pending and reset ended",

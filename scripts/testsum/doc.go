@@ -6,8 +6,8 @@
 //	ok    ipoibd/hca                                  41 tests    0.01s
 //	812 passed, 0 failed, 0 skipped
 //
-// Lines that are not JSON pass through. A command under go tool test2json, such as
-// a linter, is a package without tests.
+// Lines that are not JSON pass through. A command that runs under go tool test2json,
+// such as a linter, counts as a package without tests.
 //
 // It exits with 1 when a test failed, when a package did not build, when a
 // package or a test started and never ended (a run that was killed), when no

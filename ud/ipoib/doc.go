@@ -35,10 +35,10 @@
 //
 // # Limits
 //
-// Neighbour Discovery is translated only directly behind the fixed IPv6 header;
-// [HidesND] finds it behind extension headers, for the caller to drop. Inside ESP
-// and IPComp nothing finds it: only the holder of a key that the receiver shares
-// can put it there. A message signed by SEND (RFC
-// 3971) loses its signature's validity when an address is rewritten. ARP is for
-// IPv4 only. Inverse Neighbour Discovery (RFC 3122) is not translated.
+// Neighbour Discovery is translated only directly behind the fixed IPv6 header. Behind
+// extension headers [HidesND] finds it, so that the caller can drop it. It is not found
+// inside ESP and IPComp, where only a sender that shares a security association with
+// the receiver can put it. A message signed by SEND (RFC 3971) loses its signature's
+// validity when an address is rewritten. ARP is for IPv4 only. Inverse Neighbour
+// Discovery (RFC 3122) is not translated.
 package ipoib

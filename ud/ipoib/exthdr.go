@@ -3,9 +3,9 @@ package ipoib
 import "encoding/binary"
 
 // Extension headers that a receiver walks through to the upper layer (RFC 8200
-// section 4, RFC 4302 section 2). The others end the walk: Linux looks for no
-// ICMPv6 behind Mobility (135), HIP (139) and Shim6 (140), and what ESP (50) and
-// IPComp (108) carry is not legible here.
+// section 4, RFC 4302 section 2). Others end the walk: Linux looks for no ICMPv6 behind
+// Mobility (135), HIP (139) and Shim6 (140), and the payload of ESP (50) and IPComp
+// (108) cannot be read here.
 const (
 	extHopByHop       = 0
 	extRouting        = 43
@@ -23,13 +23,13 @@ const maxExtensions = 8
 
 // HidesND reports whether a receiver may find an ND message behind the extension
 // headers of an IPv6 packet, where [TranslateND] does not translate it. RFC 6980
-// section 5 has receivers ignore ND in fragments; Linux accepts it behind all other
-// extension headers, and in fragments if so configured.
+// section 5 requires receivers to ignore ND in fragments; Linux accepts it behind all
+// other extension headers, and in fragments if so configured.
 //
 // A chain that ends before its upper layer, or has more than 8 headers, counts as
-// hidden ND: in a first fragment the message may follow in the next one, which is
-// why later fragments are harmless. HidesND is cheap enough for every frame: only
-// a packet with the hop limit of ND has its headers walked.
+// hidden ND: after a first fragment the message may follow in a later one. Later
+// fragments do not count, since they are useless without the first. HidesND is cheap
+// enough for every frame: it walks the headers only of packets with the hop limit of ND.
 func HidesND(packet []byte) bool {
 	if len(packet) < ipv6HeaderLen || packet[ipv6HopLimit] != ndHopLimit || packet[0]>>4 != 6 {
 		return false

@@ -4,20 +4,20 @@
 // # Sockets
 //
 // Two sockets, both bound to the netdev by its index, so that several devices
-// in one network namespace coexist. One receives on port 4791 (RoCEv2). One
-// sends from a port in 0xC000-0xFFFF that the MAC selects, the next one when it
-// is taken, and one that the kernel selects when other processes have them all; it
-// receives nothing, by a filter. Both are AF_INET6 sockets that
-// carry IPv4 as well, so one queue, one wait and one source port serve the two
-// families; where the kernel was started without IPv6 they are AF_INET ones.
+// in one network namespace coexist. One receives on port 4791 (RoCEv2). The other
+// sends. Its port is the one in 0xC000-0xFFFF that the MAC selects, or the next free
+// one after it; if other processes have them all, the kernel selects a port. A filter
+// keeps this socket from receiving. Both are AF_INET6 sockets that carry IPv4 as well,
+// so one queue, one wait and one source port serve both families; if the kernel was
+// started without IPv6, they are AF_INET sockets.
 //
-// A [Reserve] keeps both sockets bound after their transport is closed, until
-// the next one is opened. They have neither SO_REUSEADDR nor SO_REUSEPORT, so the
-// kernel refuses every other socket on their ports that is bound to the same netdev or
-// to none, whatever its address, options and user; sockets that are bound to another
-// netdev get no datagram of this one. A netdev that was deleted and made again has
-// another index: until the new socket is bound, a process may bind one to the new
-// netdev, and the opening then fails with the name of that process.
+// A [Reserve] keeps both sockets bound after their transport is closed, until the
+// next one is opened. They have neither SO_REUSEADDR nor SO_REUSEPORT, so the kernel
+// refuses every other socket on their ports that is bound to the same netdev or to
+// none, whatever its address, options and user. A socket bound to another netdev gets
+// no datagram of this one. A netdev that was deleted and created again has another
+// index: until the new socket is bound, another process may bind its own to the new
+// netdev, and then the opening fails and names that process.
 //
 // # What leaves
 //
@@ -34,12 +34,12 @@
 //
 // A datagram to an IPv4 address of this host does not arrive: it comes in over the
 // loopback, to which the sockets are not bound. One to an IPv6 address comes in over
-// the loopback as well, but the kernel gives it to sockets that are bound to the netdev
-// with the address. And it loops back multicast and broadcast that other sockets send
-// through the netdev. All of these may be sent by any user and from any address of the
-// host. A filter refuses them, and "socket_drops" counts them. Datagrams of other
-// network namespaces of the machine come over a bridge or a veth pair as from the
-// wire, and are received.
+// the loopback too, but the kernel delivers it to sockets that are bound to the netdev
+// with that address. The kernel also loops back the multicast and broadcast datagrams
+// that other sockets send through the netdev. Any user can send all of these, from any
+// address of the host, so a filter refuses them, and "socket_drops" counts them.
+// Datagrams from other network namespaces of the machine come over a bridge or a veth
+// pair, as if from the wire, and are received.
 //
 // # Batches, blocking and memory
 //
@@ -52,27 +52,28 @@
 //
 // One socket sends to all peers. While a neighbour of the underlay is not resolved,
 // the kernel keeps packets for it for up to 3 s and charges them to the send buffer
-// of that socket. Were that buffer full, packets to everyone would wait. So it is
-// larger than what the kernel keeps for neighbours at all: unres_qlen_bytes for each
-// (212,992 bytes by default, the oldest packets give way to newer ones), of at most
-// gc_thresh3 (1024). Within these limits a neighbour that does not answer costs its
-// own packets only, however many there are and for whatever reason this host sends to
-// them, without a guess at which of them are alive. Peers behind a gateway that does
-// not answer count as one neighbour. No memory is taken before it is needed. Three
-// things narrow this. A process without CAP_NET_ADMIN in the initial user namespace
-// gets net.core.wmem_max at most, which by default a neighbour or two fill:
-// [Transport.SendBuf] shows it, and the daemon warns. An administrator may have raised
-// the kernel's limits, so that more than some 1200 neighbours can wait. IPv4 and IPv6
-// have a table each, so some 600 of both together are enough. Sends that then find the
-// buffer full are bounded by package soft: after a few milliseconds they are dropped.
+// of that socket. If that buffer were full, packets to all peers would wait. So the
+// buffer is larger than all that the kernel keeps for the neighbours of one family:
+// unres_qlen_bytes for each (212,992 bytes by default; newer packets displace the
+// oldest), for at most gc_thresh3 neighbours (1024). Within these limits neighbours
+// that do not answer lose only their own packets, however many they are. Peers behind
+// a gateway that does not answer count as one neighbour. No memory is taken before it
+// is needed.
 //
-// A queue on the way out that is full, or a full neighbour table, drops packets, of
-// which a plain UDP socket learns nothing. The sending socket has IP_RECVERR and
-// IPV6_RECVERR, so such a loss is an error of the send and is counted by packet
-// ("no_buffers"). Their price is that ICMP errors, which anyone can forge, fail the
-// next send whatever its destination: that send is repeated, and the queue of errors
-// is emptied, within bounds. What the kernel drops later, such as packets kept for a
-// neighbour that turns out not to answer, counts as sent.
+// The buffer can still fill up in three cases. Without CAP_NET_ADMIN in the initial
+// user namespace, a process gets net.core.wmem_max at most, which one or two neighbours
+// fill by default: [Transport.SendBuf] reports it, and the daemon warns. An
+// administrator may have raised the kernel's limits; about 1200 unresolved neighbours
+// fill the buffer. And IPv4 and IPv6 have a neighbour table each, so that both together
+// can hold 1200 even by default. Package soft bounds the wait of sends that find the
+// buffer full: after a few milliseconds they are dropped.
+//
+// A full queue on the way out and a full neighbour table drop packets without telling
+// a plain UDP socket. The sending socket has IP_RECVERR and IPV6_RECVERR, so the send
+// fails and the packet is counted ("no_buffers"). In return, an ICMP error, which
+// anyone can forge, fails the next send, whatever its destination. That send is
+// repeated, and the queue of errors is emptied, within bounds. Packets that the kernel
+// drops later, such as those kept for a neighbour that never answers, count as sent.
 //
 // # Group membership
 //
@@ -82,14 +83,16 @@
 //
 // # Underlay
 //
-// One goroutine reads the kernel's netlink notifications of links and addresses;
-// those that other processes send are dropped. Any that concerns the netdev, and
-// any loss of one, makes it list the netdev's state again, so what it publishes
-// depends on no history. After a burst it lists at most 20 times a second. It repeats a
-// list that failed, and asks by a new socket each time, so what other processes send to
-// netlink ports delays it at most. A netdev that is gone is gone for good, also when one
-// of that name is made again: [WatchNetdevs] reports that one, and a new Open takes it.
-// Until Close, Send returns hca.ErrIO and Recv blocks.
+// One goroutine reads the kernel's netlink notifications of links and addresses, and
+// drops those that other processes send. When one concerns the netdev, or was lost, it
+// lists the netdev's state again; after a burst, at most 20 times a second. So the state
+// that it publishes does not depend on the history. It repeats a list that failed. Each
+// list uses a new socket, so messages that other processes send to netlink ports can
+// only delay it.
+//
+// A netdev that is gone is gone for good, even if another one of that name is created:
+// [WatchNetdevs] reports that one, and a new Open uses it. Until Close, Send returns
+// hca.ErrIO and Recv blocks.
 //
 // # Close
 //

@@ -34,7 +34,7 @@ var dropNames = [numDrop]string{
 	dropNoDevice:  "no_device",     // the netdev is gone
 	dropForbidden: "forbidden",     // by a firewall
 	dropNoBuffers: "no_buffers",    // lost on output: a queue or the neighbour table is full, or memory is short
-	dropRefused:   "refused",       // ICMP errors about other packets kept this one back
+	dropRefused:   "refused",       // ICMP errors about other packets prevented the send
 	dropInvalid:   "send_invalid",  // families differ, or the gather list is too long
 	dropOther:     "send_rejected", // any other error of the kernel
 }
@@ -65,7 +65,7 @@ type txCounts struct {
 	packets, bytes atomic.Uint64
 	drops          [numDrop]atomic.Uint64
 	full           atomic.Uint64 // calls that found the send buffer full
-	icmpErrors     atomic.Uint64 // taken from the socket's queue
+	icmpErrors     atomic.Uint64 // removed from the socket's error queue
 }
 
 func (c *txCounts) list() []hca.Counter {

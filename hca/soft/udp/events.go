@@ -11,9 +11,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The kernel's messages are read at once, up to readingBurst times: that is more often
-// than a netdev that is made and configured reports. If they keep coming, readings are
-// readingPause apart, so that the state is listed at most 20 times a second.
+// A watcher reads the kernel's messages at once, up to readingBurst times: that is more
+// often than a netdev reports while it is created and configured. If they keep coming,
+// readings are readingPause apart, so the state is listed at most 20 times a second.
 const (
 	readingBurst = 20
 	readingPause = 50 * time.Millisecond
@@ -23,28 +23,28 @@ const (
 // pause until the next one.
 func newReadings() *rate.Limiter { return rate.NewLimiter(rate.Every(readingPause), readingBurst) }
 
-// drainMost bounds the messages of one reading. It is above what the default
-// receive buffer holds (212,992 bytes, 768 or more for each), so only a sender
-// that is as fast as the reader reaches it.
+// drainMost bounds the messages of one reading. The default receive buffer holds
+// fewer (212,992 bytes, at least 768 per message), so only a sender that is as fast as
+// the reader reaches it.
 const drainMost = 512
 
 // events is a socket for the kernel's notifications, which only say that something
-// has changed. It is used by one goroutine, and closed by any.
+// has changed. One goroutine uses it; any may close it.
 type events struct {
 	file *os.File
 	conn syscall.RawConn
 	buf  [unix.SizeofNlMsghdr + 8]byte // the index is behind the message's header
 }
 
-// event is what is used of a message.
+// event is the part of a message that is used.
 type event struct {
 	kind  uint16 // RTM_...
 	index int    // of an interface; 0: none
 }
 
 // subscribe listens to groups of NETLINK_ROUTE. The socket is connected to the
-// kernel, which therefore refuses what other processes send to its port; drain
-// drops what they send to a group.
+// kernel, so the kernel refuses messages that other processes send to its port; drain
+// drops those that they send to a group.
 func subscribe(groups ...uint) (*events, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {

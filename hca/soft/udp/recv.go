@@ -19,7 +19,7 @@ const MaxDatagram = 9216
 // goroutine in recv.
 type receiver struct {
 	sock    *socket
-	reserve *Reserve // that sock is of
+	reserve *Reserve // that sock belongs to
 	counts  rxCounts
 
 	slots [Batch]recvSlot
@@ -141,9 +141,9 @@ func (r *receiver) counters() []hca.Counter {
 	}
 }
 
-// overflow is what the kernel dropped at the socket since the receiver has it. It is asked for
-// rather than taken from SO_RXQ_OVFL messages, which tell of drops only when a
-// later datagram arrives.
+// overflow returns how many datagrams the kernel has dropped at the socket since the
+// receiver was made. It asks the kernel, because SO_RXQ_OVFL messages report drops only
+// when a later datagram arrives.
 func (r *receiver) overflow() uint64 {
 	r.counts.mu.Lock()
 	defer r.counts.mu.Unlock()

@@ -14,10 +14,9 @@ import (
 )
 
 // Reserve keeps the two sockets of a netdev bound between one transport and the
-// next, so that no other process can bind their ports meanwhile. While no
-// transport has the receiving socket, a filter refuses every datagram. The zero value
-// reserves nothing yet. A Reserve serves one network namespace and one transport
-// at a time.
+// next, so that no other process can bind their ports meanwhile. While no transport
+// uses the receiving socket, a filter refuses every datagram. The zero value reserves
+// nothing yet. A Reserve serves one network namespace, and one transport at a time.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
@@ -25,8 +24,8 @@ type Reserve struct {
 	taken bool // by a transport
 }
 
-// pair is the two sockets of a netdev, outside of the runtime's poller: it would
-// be woken by each datagram.
+// pair is the two sockets of a netdev. They are not in the runtime's poller, which
+// each datagram would wake.
 type pair struct{ recv, send bound }
 
 func openPair(cfg *Config, netdev *wire.State) (*pair, error) {
@@ -42,7 +41,7 @@ func openPair(cfg *Config, netdev *wire.State) (*pair, error) {
 	return &pair{recv, send}, nil
 }
 
-// close may be called where there are none.
+// close closes both sockets; p may be nil.
 func (p *pair) close() error {
 	if p == nil {
 		return nil
@@ -50,9 +49,9 @@ func (p *pair) close() error {
 	return errors.Join(unix.Close(p.recv.fd), unix.Close(p.send.fd))
 }
 
-// take returns descriptors of the reserved sockets, which it binds first where
-// that is due: at first, and when the netdev is another one. Then the sockets of the
-// previous netdev stay bound until the new ones are.
+// take returns descriptors of the reserved sockets. If there are none yet, or the
+// netdev is another one, it binds new sockets first; those of the previous netdev stay
+// bound until the new ones are.
 func (r *Reserve) take(cfg *Config, netdev *wire.State) (recv, send *socket, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,8 +77,8 @@ func (r *Reserve) take(cfg *Config, netdev *wire.State) (recv, send *socket, err
 	return recv, send, nil
 }
 
-// giveBack ends the use of the sockets by a transport, which must not have closed
-// its descriptor of the receiving one yet.
+// giveBack ends a transport's use of the sockets. The transport must not have closed
+// its descriptor of the receiving socket yet.
 func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +90,8 @@ func (r *Reserve) giveBack(lent *socket) error {
 	return err
 }
 
-// Close releases the ports, once the transport that has them is closed as well.
+// Close releases the ports. If a transport still uses them, they become free when it is
+// closed.
 func (r *Reserve) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +100,8 @@ func (r *Reserve) Close() error {
 	return err
 }
 
-// lend duplicates the descriptor and lets the socket receive. Datagrams in the queue,
-// which came before this transport, are dropped.
+// lend duplicates the descriptor and lets the socket receive. It drops the datagrams in
+// the queue, which came before this transport.
 func (b bound) lend() (*socket, error) {
 	if err := empty(b.fd); err != nil {
 		return nil, err
@@ -127,9 +127,9 @@ func (b bound) duplicate() (*socket, error) {
 	return own(fd, b.ipv6, b.port)
 }
 
-// empty drops what the queue of a socket holds. It refuses whatever arrives first,
-// since a socket that has just been bound does not do so yet: else a flood could
-// keep it here for ever.
+// empty drops all datagrams in the queue of a socket. First it makes the socket refuse
+// new ones, which a socket that has just been bound does not do yet: otherwise a flood
+// could keep empty busy forever.
 func empty(fd int) error {
 	if err := refuseAll(fd); err != nil {
 		return err
@@ -142,16 +142,16 @@ func empty(fd int) error {
 	}
 }
 
-// refuseAll has the kernel drop every datagram that arrives at a socket.
+// refuseAll makes the kernel drop every datagram that arrives at a socket.
 func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// refuseLooped has the kernel drop datagrams that come from this host, and accept
-// all others: multicast and broadcast that it loops back, and IPv6 unicast over the
-// loopback, which it counts as received by the netdev that has the address. The
-// daemon sends neither, so they are of other processes, which can send them from any
-// address of the host.
+// refuseLooped makes the kernel drop datagrams from this host and accept all others.
+// It drops multicast and broadcast that the kernel loops back, and IPv6 unicast over
+// the loopback, which the kernel delivers as if the netdev with the address had received
+// it. The daemon sends neither, so other processes sent them, which can use any address
+// of the host.
 func refuseLooped(fd int) error {
 	const (
 		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
@@ -170,7 +170,7 @@ func refuseLooped(fd int) error {
 	})
 }
 
-// setFilter attaches a classic BPF program, in the place of the last one.
+// setFilter attaches a classic BPF program, which replaces the last one.
 func setFilter(fd int, filter []unix.SockFilter) error {
 	prog := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, prog))

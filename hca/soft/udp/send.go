@@ -33,8 +33,8 @@ type sender struct {
 	err  unix.Errno
 
 	callErrors func(fd uintptr) bool // recvErrors; made once
-	noMsgs     [Batch]unix.Mmsghdr   // messages without room
-	taken      int                   // errors that it took
+	noMsgs     [Batch]unix.Mmsghdr   // messages without buffers, for callErrors
+	taken      int                   // errors that the last callErrors removed
 }
 
 // netdev is what a sender wants to know of it.
@@ -105,10 +105,10 @@ func (s *sender) runEnd(i, end int) int {
 }
 
 // run sends msgs[from:to] by one call and returns how many are done with: those
-// sent, or the first one, dropped. An ICMP error about an earlier packet fails
-// the next call, whatever that sends, so a call that failed is repeated, and
-// again as long as such errors keep coming, at most sendTries times in all. A
-// packet that was lost on output is not sent again.
+// sent, or the first one, dropped. An ICMP error about an earlier packet fails the
+// next call, whatever it sends. So run repeats a failed call once, and again as long as
+// ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
+// that was lost on output.
 func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err error) {
 	s.from, s.to = from, to
 	for try, again := 1, true; again; try++ {
@@ -135,8 +135,8 @@ func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err
 	return 1, false, nil
 }
 
-// sendTries bounds how often a packet is tried while ICMP errors about others
-// keep it back: each try fails only if one arrives between two calls.
+// sendTries bounds the tries of a packet while ICMP errors about others fail it. A
+// further try fails only if an error arrives between two calls.
 const sendTries = 4
 
 // reason names why the kernel refused pkt. Of a source address that is not
@@ -168,8 +168,8 @@ func (s *sender) countSent() {
 
 func (s *sender) counters() []hca.Counter { return s.counts.list() }
 
-// takeErrors empties the socket's queue of ICMP errors and reports whether there
-// were any.
+// takeErrors empties the socket's queue of ICMP errors, within maxErrorCalls, and
+// reports whether there were any.
 func (s *sender) takeErrors() (found bool) {
 	for range maxErrorCalls {
 		if s.sock.raw.Write(s.callErrors) != nil || s.taken == 0 {
@@ -181,13 +181,12 @@ func (s *sender) takeErrors() (found bool) {
 	return found
 }
 
-// maxErrorCalls is enough for a full queue of errors, which are some 280 in the
-// default receive buffer of 208 KiB, and bounds the time that a flood of them
-// takes.
+// maxErrorCalls bounds the time that a flood of errors takes. It is enough for a full
+// queue: the default receive buffer of 208 KiB holds about 280 errors.
 const maxErrorCalls = 8
 
-// recvErrors takes up to Batch errors without their content: ICMP messages are
-// not authenticated. It never blocks; see recvmmsg.
+// recvErrors removes up to Batch errors. It does not read them, since ICMP messages
+// are not authenticated. It never blocks; see recvmmsg.
 func (s *sender) recvErrors(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
 		uintptr(unsafe.Pointer(&s.noMsgs[0])), Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
@@ -219,8 +218,8 @@ func (s *sender) waitWritable(ctx context.Context) error {
 	}
 }
 
-// pollWritable waits for some milliseconds. ICMP errors that are queued would end
-// every poll at once, so it takes them.
+// pollWritable waits at most for wait until the socket is writable. It removes queued
+// ICMP errors, which would end every poll at once.
 func (s *sender) pollWritable(wait time.Duration) (writable bool, err error) {
 	var n int
 	var pollErr error
@@ -232,7 +231,7 @@ func (s *sender) pollWritable(wait time.Duration) (writable bool, err error) {
 			_, _, _, _, err := unix.Recvmsg(int(fd), nil, nil, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 			if err == nil {
 				s.counts.icmpErrors.Add(1)
-			} else { // the error itself is pending; Send must not meet it either
+			} else { // the queue is empty: clear the pending error, which would fail Send
 				_, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 			}
 		}

@@ -22,12 +22,12 @@ const MulticastTTL = 1
 // of traffic at 10 Gb/s.
 const defaultRecvBuf = 8 << 20
 
-// defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it
-// for its overhead. It exceeds what the kernel holds back for neighbours that do
-// not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included,
-// of at most 1024 (gc_thresh3). So they cannot fill it, and packets to others
-// find room. The memory is taken only while it is needed, and a larger buffer would
-// let a blocked underlay with a long queue take more of it.
+// defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it for
+// its overhead. It exceeds what the kernel keeps for the neighbours of one family that
+// do not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included, for
+// at most 1024 (gc_thresh3). So they cannot fill the buffer, and packets to others find
+// room. Memory is taken only while it is needed. A larger buffer would let a blocked
+// underlay with a long queue take more.
 const defaultSendBuf = 128 << 20
 
 // socket is a non-blocking UDP socket, owned by its file. The methods of raw
@@ -37,10 +37,10 @@ type socket struct {
 	raw     syscall.RawConn
 	ipv6    bool   // carries both families; else IPv4 only
 	port    uint16 // that it is bound to
-	dropped uint32 // the kernel's count of drops at the socket before this use of it
+	dropped uint32 // the kernel's count of drops at the socket when this use of it began
 }
 
-// bound is a socket that is bound to a port, and that no file owns yet.
+// bound is the descriptor of a socket that is bound to a port and that no file owns.
 type bound struct {
 	fd   int
 	ipv6 bool
@@ -79,8 +79,8 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver makes the socket that receives. ErrPortTaken when another process
-// has the port.
+// openReceiver makes the socket that receives. It returns ErrPortTaken if another
+// process has the port.
 func openReceiver(index, buffer int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
@@ -174,9 +174,9 @@ func sourceFor(mac [6]byte) uint16 {
 	return firstSource + uint16((h^h>>14)%numSource)
 }
 
-// bindSource binds to first or to the next free source port after it. Where other
-// processes have them all, it takes a port that the kernel selects: RoCEv2 only
-// recommends the range, and any port serves that stays the same.
+// bindSource binds to first or to the next free source port after it. If other
+// processes have them all, it uses a port that the kernel selects: RoCEv2 only
+// recommends the range, and any port will do that stays the same.
 func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	port := first
 	for range numSource {
@@ -215,8 +215,8 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 	return setOptions(fd, []option{{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}})
 }
 
-// setBuffer sets a buffer size beyond the system's limit where it may, else as
-// far as the limit goes: with a small buffer more is dropped.
+// setBuffer sets a buffer size, beyond the system's limit if that is permitted. With a
+// smaller buffer more is dropped.
 func setBuffer(fd, force, plain, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)

@@ -100,8 +100,9 @@ func portInodes(table string, port uint16) (inodes []string) {
 	return inodes
 }
 
-// socketHolders names the processes with a descriptor of one of the sockets. This
-// process is named only where no other one is: it may have the port on another netdev.
+// socketHolders names the processes with a descriptor of one of the sockets. It names
+// this process only if there is no other one: this process may have the port on another
+// netdev.
 func socketHolders(proc string, sockets map[string]bool) (names []string) {
 	if len(sockets) == 0 {
 		return nil

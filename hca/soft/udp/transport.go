@@ -17,8 +17,8 @@ import (
 // Config says where to open a transport.
 type Config struct {
 	Netdev string // of the calling thread's network namespace
-	// Reserve keeps the ports bound after the transport is closed; nil: they are free
-	// then.
+	// Reserve keeps the ports bound after the transport is closed; nil: Close frees
+	// them.
 	Reserve *Reserve
 	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
 	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
@@ -32,7 +32,7 @@ type Transport struct {
 	groups  *memberships
 	watch   *watcher
 	closing sync.Once
-	closed  error // what closing it brought
+	closed  error // of closing
 }
 
 var _ wire.Transport = (*Transport)(nil)
@@ -80,16 +80,16 @@ func (t *Transport) Send(pkts []wire.Packet) (int, error) { return t.tx.send(pkt
 // WaitWritable implements wire.Transport.
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 
-// Blocked implements wire.Transport: packets that a queue below refused count as
-// well. So do those for which the kernel's neighbour table has no room, since the
-// error is the same.
+// Blocked implements wire.Transport. It also counts packets that a queue below
+// refused, and those for which the kernel's neighbour table had no room: the error is
+// the same.
 func (t *Transport) Blocked() uint64 {
 	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
 }
 
 // SendBuf returns the size of the send buffer in bytes, and the size that was asked
-// for. The system limits it for a process without CAP_NET_ADMIN in the initial user
-// namespace.
+// for. The system limits the size for a process without CAP_NET_ADMIN in the initial
+// user namespace.
 func (t *Transport) SendBuf() (size, asked int, err error) {
 	cerr := t.tx.sock.raw.Control(func(fd uintptr) {
 		size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)

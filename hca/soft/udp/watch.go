@@ -35,8 +35,8 @@ type watcher struct {
 	changed chan struct{} // closed and replaced by each new version
 }
 
-// lister returns the state of a netdev as the kernel has it now: hca.ErrNoDevice
-// when it is gone. The calling thread is in the netdev's namespace.
+// lister returns the current state of a netdev: hca.ErrNoDevice if it is gone. The
+// calling thread is in the netdev's namespace.
 type lister func(index int) (wire.State, error)
 
 // newWatcher finds a netdev by name: hca.ErrNoDevice when there is none.
@@ -84,8 +84,8 @@ func linkError(err error) error {
 }
 
 // run reads notifications until Close, within the limit of newReadings. During a pause
-// they are queued, or are lost, which costs one list as well. A list that failed is
-// taken again after the next pause.
+// the kernel queues them. A lost notification causes a list as well. A list that failed
+// is repeated after the pause.
 func (w *watcher) run() {
 	defer close(w.ended)
 	readings, failed := newReadings(), false
@@ -129,8 +129,7 @@ func (w *watcher) concerns(ev event) bool {
 // listTries bounds how often a list is taken that changes while it is read.
 const listTries = 5
 
-// relist publishes the state as the kernel has it now. A list that fails leaves
-// the state as it was.
+// relist publishes the current state. If the list fails, the state stays as it was.
 func (w *watcher) relist() error {
 	var s wire.State
 	var err error
@@ -150,8 +149,8 @@ func (w *watcher) relist() error {
 	return err
 }
 
-// listState asks by a new socket each time. A [netlink.Handle] keeps one, which
-// other processes can send messages to, and fails at each of those.
+// listState uses a new socket each time. A [netlink.Handle] keeps its socket, to which
+// other processes can send messages, and fails at each of them.
 func listState(index int) (wire.State, error) {
 	link, err := netlink.LinkByIndex(index)
 	if err != nil {

@@ -61,10 +61,10 @@ type Transport interface {
 	// ICRC covers both). An error is hca.ErrClosed or hca.ErrIO.
 	Send(pkts []Packet) (n int, err error)
 	// WaitWritable blocks until Send can take something, or ctx ends. It may
-	// return late: Send may take packets before.
+	// return late, after Send could already take packets.
 	WaitWritable(ctx context.Context) error
-	// Blocked counts how often Send found the wire full: it took less than it
-	// was given, or dropped a packet for want of room below.
+	// Blocked counts how often Send found the wire full: it took fewer packets
+	// than it was given, or dropped one because there was no room below.
 	Blocked() uint64
 	// Recv blocks until there is at least one datagram and returns up to
 	// len(pkts). hca.ErrClosed after Close.

@@ -249,7 +249,7 @@ func validNetdev(s string) bool {
 	return s != "" && len(s) <= maxNameLen && s != "." && s != ".." && !strings.ContainsAny(s, "/: \t\n\v\f\r")
 }
 
-// validHost: a DNS name.
+// validHost reports whether s can be a DNS name.
 func validHost(s string) bool {
 	ok := s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != ""
 	for _, r := range s {

@@ -26,9 +26,9 @@ type Recovery struct {
 	// never was is absent.
 	Rungs    map[string]uint64 `json:"rungs"`
 	Reasons  map[string]uint64 `json:"reasons"`
-	FoundRTS uint64            `json:"found_in_rts"` // a QP under suspicion, found in order
-	Absorbed uint64            `json:"absorbed"`     // faults that asked for nothing more
-	Stale    uint64            `json:"stale"`        // events of what is no more
+	FoundRTS uint64            `json:"found_in_rts"` // suspected QPs that were found in RTS
+	Absorbed uint64            `json:"absorbed"`     // faults that needed no further step
+	Stale    uint64            `json:"stale"`        // events of an earlier generation or operation
 	History  []RecoveryRecord  `json:"history"`      // the last ones, oldest first
 }
 

@@ -12,7 +12,7 @@ type FaultRequest struct {
 	Kind   string `json:"kind"`             // one of [FaultKinds]
 	After  int    `json:"after,omitempty"`  // occasions that pass before it strikes
 	Count  int    `json:"count,omitempty"`  // occasions that it strikes; 1 when 0
-	Verb   string `json:"verb,omitempty"`   // of verb_hangs and verb_hangs_forever; empty: any
+	Verb   string `json:"verb,omitempty"`   // the verb, for verb_hangs and verb_hangs_forever; empty: any
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 

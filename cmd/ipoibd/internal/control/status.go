@@ -59,7 +59,7 @@ type Interface struct {
 	Device    string        `json:"device"`
 	Port      uint8         `json:"port"`
 	State     string        `json:"state"`  // "down", "waiting", "up", "recovering", "failed", "stopped" or "busy"
-	Reason    string        `json:"reason"` // why not up, or why changes by other processes may stay
+	Reason    string        `json:"reason"` // why it is not up, or why other processes' changes may remain
 	MAC       string        `json:"mac"`
 	HostMAC   string        `json:"host_mac"` // the one MAC behind the interface
 	MTU       int           `json:"mtu"`

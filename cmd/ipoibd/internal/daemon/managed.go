@@ -30,8 +30,8 @@ type backend interface {
 	run(ctx context.Context)
 	// describe fills in what is known of the HCA, open or not.
 	describe(s *control.Device)
-	// close releases what is kept from one opening to the next, once the HCA is
-	// closed for good.
+	// close releases resources that outlive an opening. It is called once the HCA
+	// is closed for good.
 	close() error
 }
 
@@ -44,7 +44,7 @@ type managed struct {
 	plans    *plans // nil: faults are not allowed
 	portGUID hca.GUID
 
-	reindexes atomic.Bool // by a fault, the next reset changes the index
+	reindexes atomic.Bool // set by a fault: the next reset changes the index
 }
 
 // newManaged opens the HCA for a moment, so that a mistake is told at once.
@@ -61,9 +61,10 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 	return d, d.probe(interfaces)
 }
 
-// probe learns the GUID of the port, which the stable MAC of an interface is made
-// of, and whether the ports can serve at all. A UDP port that another process has
-// may become free, so the opening is left to run, which tries again.
+// probe learns the GUID of the port, from which the stable MAC of an interface is
+// derived, and checks that the ports can serve at all. If another process has the UDP
+// port, probe succeeds without that check: the port may become free, and run tries
+// again.
 func (d *managed) probe(interfaces []config.Interface) error {
 	id, err := d.slot.look()
 	if err != nil {

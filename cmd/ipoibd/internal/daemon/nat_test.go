@@ -51,7 +51,7 @@ func TestNATIsNamed(t *testing.T) {
 	opts.Log = slog.New(slog.NewTextHandler(&log, nil))
 	r := start(t, configure(t, "ib0"), opts)
 
-	const want = "datagrams from 192.0.2.2 are dropped: their ICRC is that of source address 10.1.1.7, so a NAT"
+	const want = "datagrams from 192.0.2.2 are dropped: their ICRC matches source address 10.1.1.7, so a NAT"
 	r.eventually("the status names the NAT", func() bool {
 		sendTranslated(t, far, "10.1.1.7")
 		s, err := control.GetStatus(t.Context(), r.cfg.Control)

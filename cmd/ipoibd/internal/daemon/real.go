@@ -93,9 +93,11 @@ func (h *realHCA) choose(devices []rdma.Device) (chosen rdma.Device, ok bool) {
 	return chosen, ok
 }
 
-// identity is the identity of a device. The netdev of the known one may have got another
-// name: the instance found last shows that, as the kernel does not use an index again,
-// and a reset adds the device again on the netdev of that name. h.mu is held.
+// identity returns the identity of a device. The netdev of the known device may have
+// been renamed since; it keeps its first name here. A device is on that netdev if it has
+// the index of the instance found last, because the kernel does not reuse an index, or
+// its netdev's name, because a reset adds the device again on the netdev of that name.
+// h.mu is held.
 func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
 	id := identityOf(d)
 	known := h.known != qprecovery.Identity{}
@@ -145,7 +147,7 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	return &identified{dev, id}, nil
 }
 
-// close has nothing to release: an opening keeps nothing.
+// close does nothing: no resource outlives an opening.
 func (h *realHCA) close() error { return nil }
 
 func (h *realHCA) describe(s *control.Device) {

@@ -87,8 +87,8 @@ func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	return ctx.Err()
 }
 
-// holds reports whether this process has the device open, or may have: processes are
-// seen, whatever the kernel's part says, unless they could not be read.
+// holds reports whether this process has the device open, or may have it open because
+// /proc could not be read completely. Other errors concern only the kernel's users.
 func (h *realHCA) holds(d rdma.Device) bool {
 	users, err := h.kernel.users(d)
 	return errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)

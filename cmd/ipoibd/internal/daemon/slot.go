@@ -31,7 +31,7 @@ type slot struct {
 
 	mu      sync.Mutex // guards what follows
 	plugged plugged
-	shift   uint32                // of the index, by faults
+	shift   uint32                // added to the index, by faults
 	last    []qprecovery.Identity // of List
 	unsure  bool                  // the last List could not find out
 }
@@ -62,7 +62,7 @@ func (s *slot) plug(p plugged) error {
 	return nil
 }
 
-// reindex gives the HCA another index in the list, as one has that was removed and
+// reindex changes the index of the HCA in the list, as if the HCA had been removed and
 // added. It never blocks.
 func (s *slot) reindex() {
 	s.mu.Lock()
@@ -71,7 +71,7 @@ func (s *slot) reindex() {
 	s.hint()
 }
 
-// hint has the list read again.
+// hint makes follow read the list again. It never blocks.
 func (s *slot) hint() {
 	select {
 	case s.changed <- struct{}{}:
@@ -137,7 +137,7 @@ func (s *slot) again(deaf bool) <-chan time.Time {
 func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	found, err := s.watch(ctx)
 	if err != nil {
-		s.log.Warn("cannot hear of devices that come and go; reading the list periodically", "err", err, "every", lookAgain)
+		s.log.Warn("no hotplug notifications; polling the list of devices", "err", err, "every", lookAgain)
 	}
 	lists := make(chan []qprecovery.Identity, 1)
 	go s.follow(ctx, found, lists)

@@ -28,7 +28,7 @@ type softHCA struct {
 	engine atomic.Pointer[engine] // opened last
 	port   udp.Reserve            // keeps the UDP ports bound across resets
 	log    *slog.Logger
-	warned sync.Once // of a small send buffer
+	warned sync.Once // about a small send buffer
 }
 
 // engine is a software HCA beneath what wraps it.
@@ -63,8 +63,8 @@ func (h *softHCA) run(ctx context.Context) {
 // know.
 const noticeEvery = time.Second
 
-// notice logs each new pair of addresses of a suspected NAT. The message is constant,
-// since the addresses may be forged, and the log is limited by message.
+// notice logs each new pair of addresses that suggests a NAT. The message is constant:
+// the addresses may be forged, and the log limits each message, not its attributes.
 func (h *softHCA) notice(ctx context.Context) {
 	tick := time.NewTicker(noticeEvery)
 	defer tick.Stop()
@@ -81,36 +81,36 @@ func (h *softHCA) notice(ctx context.Context) {
 		}
 		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
 			last = [2]netip.Addr{seen, sender}
-			h.log.Warn("datagrams are dropped because their ICRC is that of another source address: a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
 		}
 	}
 }
 
-// warnSendBuf logs once that the system limits the send buffer.
+// warnSendBuf warns, once, if the system limits the send buffer.
 func (h *softHCA) warnSendBuf(transport *udp.Transport) {
 	size, asked, err := transport.SendBuf()
 	if err != nil || size >= asked {
 		return
 	}
 	h.warned.Do(func() {
-		h.log.Warn("the send buffer is small, so peers that do not answer can hold up frames to all others; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+		h.log.Warn("the send buffer is small: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
 	})
 }
 
-// notices are the warnings about an open device, for its status.
+// notices returns the warnings about an open device, for its status.
 func (e *engine) notices() string {
 	var out []string
 	if seen, sender, ok := e.NATSuspect(); ok {
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC is that of source address %s, so a NAT in between translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
+		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
 	}
 	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
-		out = append(out, fmt.Sprintf("the send buffer has %d bytes, so peers that do not answer can hold up frames to all others; raise the sysctl net.core.wmem_max to %d", size, asked))
+		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
 	return strings.Join(out, "; ")
 }
 
-// open first takes the transport from the previous instance, if that still holds it as a
-// zombie.
+// open first closes the transport of the previous instance, which a zombie may still
+// hold.
 func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
@@ -143,8 +143,8 @@ func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.
 	return cfg
 }
 
-// reset closes the transport, whatever else still uses the device: calls that hang
-// in it return. The UDP port stays reserved.
+// reset closes the transport even if the device is still in use, so that calls that
+// hang in it return. The UDP port stays reserved.
 func (h *softHCA) reset(context.Context) error { return h.free() }
 
 func (h *softHCA) free() error {

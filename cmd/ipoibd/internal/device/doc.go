@@ -12,7 +12,7 @@
 // The states are the ladder's. The view has a session in the first alone.
 //
 //	state                | the HCA is                | left by
-//	(starting)           | tried once a second,      | the first opening
+//	(starting)           | tried every 1 to 8 s,     | the first opening
 //	                     | unless suspended          |
 //	healthy              | open                      | a fatal event, EIO, a verb that hangs; Ask;
 //	                     |                           | a reset that others asked for; an order;
@@ -29,9 +29,10 @@
 //
 // # Health
 //
-// While the device is healthy, the ladder has a port queried every two seconds,
-// whether or not an interface is up. A query that fails, or does not return within
-// the time limit of verbs, is a failure of the device as any other is.
+// While the device is healthy, the ladder asks for a query of its first port two
+// seconds after the last answer, whether or not an interface is up. A query that
+// reports an error of the device, or exceeds the time limit of verbs, is a fault of
+// the device like any other.
 //
 // # Letting go
 //

@@ -47,7 +47,7 @@ type Endpoint struct {
 	broadcast, self hca.AH
 
 	domain, handles, cqs, qp closers
-	proof                    closers // what a proof could not release yet
+	proof                    closers // objects that a proof could not release yet
 }
 
 // closers undo what was done, in order of creation.
@@ -263,7 +263,7 @@ func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 		{hca.QPAttr{State: hca.QPRTS, SQPSN: rand.Uint32() & 0xffffff}, hca.AttrState | hca.AttrSQPSN},
 	} {
 		if err := qp.Modify(step.attr, step.mask); err != nil {
-			return fmt.Errorf("bring queue pair to %s: %w", step.attr.State, err)
+			return fmt.Errorf("move queue pair to %s: %w", step.attr.State, err)
 		}
 	}
 	return nil
@@ -275,7 +275,7 @@ func (e *Endpoint) modify(to hca.QPState) error {
 		return fmt.Errorf("move queue pair to %s: it does not exist: %w", to, hca.ErrInvalid)
 	}
 	if err := e.QP.Modify(hca.QPAttr{State: to}, hca.AttrState); err != nil {
-		return fmt.Errorf("bring queue pair to %s: %w", to, err)
+		return fmt.Errorf("move queue pair to %s: %w", to, err)
 	}
 	return nil
 }

@@ -76,15 +76,15 @@ func (o *owner) askPorts(s *Session) {
 	o.tell(func(o *owner) { o.portsChanged(s, ports) })
 }
 
-// check calls a cheap verb of the session that is open, whether or not anyone uses it
-// (R8). It has the time limit of every verb.
+// check queries port 1 through the open session, whether or not anyone uses it (R8).
+// The query has the time limit of every verb.
 func (o *owner) check(gen uint32) {
 	s := o.session
 	o.work.Go(func() {
 		_, err := s.QueryPort(1)
 		class := Classify(qprecovery.VerbQueryPort, err)
 		if class.OfDevice() {
-			o.log.Error("device does not answer as it should", "err", err)
+			o.log.Error("the periodic query of the device failed", "err", err)
 		}
 		o.tell(func(o *owner) { o.step(qprecovery.Checked{Gen: gen, Class: class}) })
 	})

@@ -31,7 +31,7 @@ func (d *Device) openSession(ctx context.Context, gen uint32) (*Session, []hca.P
 	s := newSession(guard.Wrap(dev, guard.Options{VerbTimeout: verbTimeout, Zombies: &d.zombies}), uint64(gen))
 	ports, err := queryPorts(s)
 	if err != nil {
-		s.Fail(err) // in the error state, closing it cannot fail
+		s.Fail(err) // a failed session can always be closed
 		return nil, nil, errors.Join(err, s.Close())
 	}
 	return s, ports, nil

@@ -18,21 +18,22 @@ var (
 	ErrSuspended = errors.New("device is suspended; resume it first")
 	// ErrResumed: the device was resumed before it was closed.
 	ErrResumed = errors.New("device was resumed meanwhile")
-	// ErrOpen: nothing is to be recovered.
+	// ErrOpen: there is nothing to recover.
 	ErrOpen = errors.New("device is open, so there is nothing to recover; 'ipoibd reset device' resets it")
-	// ErrUnderWay: the recovery under way does what was ordered.
-	ErrUnderWay = errors.New("a recovery of the device is under way already; the order adds nothing to it")
-	// ErrGivenUp: what is not waited for needs no suspension.
+	// ErrUnderWay: the recovery under way already does what was ordered.
+	ErrUnderWay = errors.New("a recovery of the device is already under way; 'ipoibd events' shows how it ends")
+	// ErrGivenUp: a device that was given up is closed already.
 	ErrGivenUp = errors.New("device was given up, so there is nothing to suspend")
-	// ErrNotSuspended: there is nothing to resume.
+	// ErrNotSuspended: the device was not suspended.
 	ErrNotSuspended = errors.New("device is not suspended")
 	// ErrEnded: the device's Run has ended.
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset orders a reset of the device, or a try at once where it is waited for; it
-// returns once that is taken up. Several orders during a reset are one (R15). Errors:
-// [ErrNotOpen], after which it is tried at once; [ErrSuspended], [ErrEnded], that of ctx.
+// Reset orders a reset of the device. If the daemon waits for the device, Reset orders
+// a try at once instead. It returns once the order is accepted; several orders during a
+// reset count as one (R15). Errors: [ErrNotOpen] before the first opening, which is then
+// tried at once; [ErrSuspended], [ErrEnded], that of ctx.
 func (d *Device) Reset(ctx context.Context) error {
 	err := d.order(ctx, qprecovery.Order{Rung: qprecovery.RungDevice}, ErrNotOpen)
 	if errors.Is(err, ErrUnderWay) {
@@ -41,11 +42,13 @@ func (d *Device) Reset(ctx context.Context) error {
 	return err
 }
 
-// Recover has a device that was given up waited for again, with a try at once. Errors:
-// [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
+// Recover starts the wait for a device that was given up again, with a try at once. A
+// device that is waited for, or left alone after too many failures, is tried at once as
+// well. Errors: [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
 func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.Recover{}, nil) }
 
-// order gives the ladder an event; where there is none yet, the answer is early.
+// order passes an event to the ladder. Before the first opening there is no ladder:
+// then order tries to open the device at once and answers early.
 func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early error) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		switch {
@@ -69,9 +72,9 @@ func (d *Device) order(ctx context.Context, ev qprecovery.DeviceEvent, early err
 	})
 }
 
-// Suspend ends the use of the device, its users first, and returns when it is
+// Suspend closes the device once its users have released it, and returns when it is
 // closed (R26). It is idempotent. Errors: [ErrGivenUp]; [ErrResumed], [ErrEnded], that
-// of ctx, after which the device is closed later.
+// of ctx, in which case the device may still be open.
 func (d *Device) Suspend(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		o.suspends = append(o.suspends, done)
@@ -83,8 +86,8 @@ func (d *Device) Suspend(ctx context.Context) error {
 	})
 }
 
-// Resume undoes Suspend, and returns once the opening or the wait for the device
-// is taken up. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
+// Resume undoes Suspend, and returns once the opening of the device, or the wait for
+// it, has begun. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
 func (d *Device) Resume(ctx context.Context) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		switch {

@@ -21,14 +21,15 @@ const (
 	// headless service is reached within it.
 	refreshPeers = 10 * time.Second
 	lookupLimit  = 5 * time.Second
-	// maxNameAddrs bounds the addresses of one name, which is more than a headless
-	// service has, and maxNamedAddrs those of all names: every multicast frame
-	// becomes one datagram for each.
+	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs those of all
+	// names: every multicast frame is sent once to each. A headless service has
+	// fewer.
 	maxNameAddrs  = 512
 	maxNamedAddrs = 1024
-	// complainEvery is how often a name's refused addresses are logged at most.
+	// complainEvery is the least time between two log messages about the addresses
+	// of one name.
 	complainEvery = time.Minute
-	// maxComplaints bounds the addresses that one line of the log names.
+	// maxComplaints bounds the refused addresses that one log message names.
 	maxComplaints = 3
 )
 
@@ -42,8 +43,8 @@ type PeerList struct {
 	subnets  func() []netip.Prefix // of the underlay
 
 	addrs   atomic.Pointer[[]netip.Addr]
-	refused atomic.Uint64 // answers that are no address of a single host
-	excess  atomic.Uint64 // answers beyond the bounds
+	refused atomic.Uint64 // addresses that no peer can have
+	excess  atomic.Uint64 // addresses beyond the bounds
 
 	// Owned by Run:
 	known      map[string][]netip.Addr // last good answer of each name
@@ -51,14 +52,14 @@ type PeerList struct {
 	complaints map[string]complaint
 }
 
-// complaint is the last line of the log about the answer to a name.
+// complaint is the last log message about the addresses of a name.
 type complaint struct {
 	text string
 	at   time.Time
 }
 
-// NewPeerList returns the list of an HCA on an underlay; literal addresses are in it
-// at once.
+// NewPeerList returns the list of an HCA on an underlay. It contains the literal
+// addresses at once.
 func NewPeerList(names []string, underlay string, log *slog.Logger) *PeerList {
 	l := &PeerList{
 		names: names, underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
@@ -129,9 +130,9 @@ func (l *PeerList) lookup(ctx context.Context, name string) error {
 	return nil
 }
 
-// accept returns the addresses of an answer that a peer can have, the lowest of
-// them where there are too many, so that the choice is the same each time. It counts
-// and logs the others.
+// accept returns the addresses in an answer that a peer can have. If there are too
+// many, it keeps the lowest, so that each look-up makes the same choice. It counts and
+// logs the others.
 func (l *PeerList) accept(name string, answer []netip.Addr) []netip.Addr {
 	subnets := l.subnets()
 	var good []netip.Addr
@@ -159,7 +160,7 @@ func (l *PeerList) accept(name string, answer []netip.Addr) []netip.Addr {
 
 var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
 
-// named counts the addresses that the other names stand for.
+// named counts the addresses of all other names.
 func (l *PeerList) named(name string) (n int) {
 	for other, addrs := range l.known {
 		if _, err := netip.ParseAddr(other); err != nil && other != name {
@@ -169,8 +170,8 @@ func (l *PeerList) named(name string) (n int) {
 	return n
 }
 
-// complain logs which addresses of an answer are not used, when that has changed,
-// and not too often.
+// complain logs which addresses of an answer are not used, if they have changed, and
+// at most once per complainEvery.
 func (l *PeerList) complain(name string, bad []string, excess int) {
 	text := ""
 	if len(bad) > 0 || excess > 0 {
@@ -190,8 +191,7 @@ func (l *PeerList) complain(name string, bad []string, excess int) {
 		"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
 }
 
-// Counters returns the counts of the addresses that look-ups brought and that are
-// not used.
+// Counters counts the addresses that look-ups returned and that are not used.
 func (l *PeerList) Counters() []hca.Counter {
 	return []hca.Counter{
 		{Name: "peer_addrs_refused", Value: l.refused.Load()},
@@ -199,7 +199,7 @@ func (l *PeerList) Counters() []hca.Counter {
 	}
 }
 
-// subnetsOf returns the subnets of a netdev, none where they cannot be read.
+// subnetsOf returns the subnets of a netdev, or none if they cannot be read.
 func subnetsOf(netdev string) (out []netip.Prefix) {
 	dev, err := net.InterfaceByName(netdev)
 	if err != nil {

@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// proofProbes is how many probes in a row stay unanswered where a device is
-	// proven frozen: more than chance loses.
+	// proofProbes is how many probes must stay unanswered to prove a freeze: more
+	// than are lost by chance.
 	proofProbes = 3
-	// proofLimit is how long each of them is waited for, a thousand times its way.
+	// proofLimit is how long Prove waits for each probe: a thousand times as long as
+	// a probe usually takes.
 	proofLimit = 250 * time.Millisecond
 	// proofBytes is the length of a probe. Its content does not matter: no one else
 	// knows the proof's Q_Key.
 	proofBytes = 8
 )
 
-// proof is a queue pair with a CQ and memory of its own, which sends to itself and
-// carries nothing else.
+// proof is a queue pair with its own CQ and memory. It sends to itself and carries
+// nothing else.
 type proof struct {
 	ep *Endpoint
 	cq hca.CQ
@@ -32,12 +33,12 @@ type proof struct {
 	answers [proofProbes]struct{ sent, received bool }
 }
 
-// Prove reports whether the device has frozen: whether probes through a fresh queue
-// pair and CQ all stay unanswered, although the port is active and the wire was not
-// full meanwhile (R8). An error is that of the first verb that failed. The endpoint's
-// own queue pair is left alone. What the device keeps busy is released with the
-// endpoint. Prove blocks as verbs do, and for proofLimit for each probe that is not
-// answered.
+// Prove reports whether the device has frozen: whether all probes through a fresh
+// queue pair and CQ stay unanswered, although the port is active and the wire was not
+// full meanwhile (R8). It does not touch the endpoint's own queue pair. It stops at the
+// first verb that fails and returns its error, joined with those of releasing its
+// objects. Objects that the device keeps busy are released with the endpoint. Prove
+// blocks as long as its verbs, and proofLimit for each unanswered probe.
 func (e *Endpoint) Prove() (frozen bool, err error) {
 	p := &proof{ep: e}
 	defer func() { err = errors.Join(err, e.proof.close()) }()
@@ -70,7 +71,7 @@ func (p *proof) build() (err error) {
 		return err
 	}
 	e.proof.add(p.qp.Close)
-	// The top bit is that of controlled Q_Keys (IBA 10.2.5), which are refused.
+	// The top bit marks controlled Q_Keys (IBA 10.2.5), which an HCA may refuse.
 	p.to = hca.UDDest{AH: e.self, QPN: p.qp.Num(), QKey: hca.QKey(rand.Uint32() &^ (1 << 31))}
 	if err := activate(p.qp, e.Spec.Plan, p.to.QKey); err != nil {
 		return err
@@ -83,13 +84,14 @@ func (p *proof) build() (err error) {
 	return err
 }
 
-// sge names n bytes of the buffer of probe i. What it sends is what it receives.
+// sge returns n bytes of the buffer of probe i, which is sent from the buffer that
+// receives it.
 func (p *proof) sge(i, off, n int) hca.SGE {
 	return p.mr.SGE(i*(hca.GRHLen+proofBytes)+off, n)
 }
 
-// probe sends probe i and waits until its send has completed and it was received; it
-// polls once more before it gives up, for a process that was stopped meanwhile.
+// probe sends probe i and waits for an answer to any probe. It polls once more before
+// it gives up, in case this process was stopped meanwhile.
 func (p *proof) probe(i int) (answered bool, err error) {
 	wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
 	if _, err := p.qp.PostSend([]hca.SendWR{wr}); err != nil {
@@ -110,9 +112,8 @@ func (p *proof) probe(i int) (answered bool, err error) {
 	}
 }
 
-// poll takes completions and reports whether a probe, of whatever number, has both
-// completed and been received. A request that ended in error is an answer as well:
-// hardware that has stopped gives none.
+// poll polls for completions and reports whether any probe was both sent and received.
+// A request that failed is an answer too: a frozen device completes nothing.
 func (p *proof) poll() (answered bool, err error) {
 	var wcs [2 * proofProbes]hca.WC
 	n, err := p.cq.Poll(wcs[:])

@@ -15,8 +15,8 @@ const (
 	// verbTimeout is how long a verb may take: one that is stuck is found within a
 	// second.
 	verbTimeout = 800 * time.Millisecond
-	// retryStart is how long the first opening waits for its second try; each
-	// further wait is twice as long, up to retryStartMost.
+	// retryStart is the pause before the second try of the first opening. Each
+	// further pause is twice as long, up to retryStartMost.
 	retryStart     = time.Second
 	retryStartMost = 8 * time.Second
 )
@@ -25,7 +25,7 @@ const (
 type starting struct {
 	cancel    context.CancelFunc // ends the try under way; nil: there is none
 	retry     *time.Timer        // for the next try
-	pause     time.Duration      // before that; 0: there was none yet
+	pause     time.Duration      // before that try; 0: there was no pause yet
 	suspended bool               // it is not tried
 }
 
@@ -154,7 +154,7 @@ func (d *Device) waiting(why error) {
 	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
 }
 
-// notOpen reports a reason that is new.
+// notOpen logs and publishes a reason that is new.
 func (o *owner) notOpen(err error) {
 	if last := o.View().Err; last.Error() != err.Error() {
 		o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", retryStartMost)

@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// inspectEvery is how often ib0 is inspected without an event: the kernel sends
-	// none for some changes.
+	// inspectEvery is how often ib0 is inspected even without an event: the kernel
+	// does not report some changes.
 	inspectEvery = time.Second
 	// foreignGrace is how long another process may have a queue of ib0 before the
-	// carrier is taken down. A daemon that starts attaches one for some 100 us, sees
-	// that ib0 is held, and detaches.
+	// carrier is taken down. A starting daemon attaches one for about 100 us, sees
+	// that ib0 is in use, and detaches.
 	foreignGrace = 100 * time.Millisecond
 )
 
 // custody keeps ib0 as this daemon has set it up, whatever other processes do to it.
 type custody struct {
 	at          time.Time // of the next inspection
-	since       time.Time // another process has had a queue; zero: none has
-	foreign     bool      // for so long that the carrier is down
-	wantCarrier bool      // the carrier is to be on unless foreign
+	since       time.Time // when another process was first seen with a queue; zero: none has one
+	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
+	wantCarrier bool      // the carrier is on unless foreign
 	err         error     // of the last inspection; nil: it succeeded
 }
 
-// saw takes the number of foreign queues that an inspection has found, plans the
-// next one, and reports whether foreign has changed.
+// saw records how many foreign queues an inspection has found, plans the next
+// inspection, and reports whether foreign has changed.
 func (c *custody) saw(queues int, now time.Time) (changed bool) {
 	c.at = now.Add(inspectEvery)
 	was := c.foreign
@@ -46,8 +46,8 @@ func (c *custody) saw(queues int, now time.Time) (changed bool) {
 	return c.foreign != was
 }
 
-// inspect has the TAP restore what other processes have changed, and takes the
-// carrier down as long as one of them has a queue.
+// inspect restores what other processes have changed about ib0, and takes the carrier
+// down as long as one of them has a queue.
 func (f *Iface) inspect(now time.Time) {
 	c := &f.host.custody
 	found, err := f.host.tap.Inspect()
@@ -75,28 +75,28 @@ func (f *Iface) inspect(now time.Time) {
 	}
 }
 
-// inspectionEnded keeps the error of an inspection for the status, and logs it
-// where its text is not that of the last one. Run reports an interface that is gone.
+// inspectionEnded keeps the error of an inspection for the status, and logs it if it
+// differs from the last one. It ignores an interface that is gone, which Run reports.
 func (f *Iface) inspectionEnded(err error) {
 	c := &f.host.custody
 	was := c.err
 	if c.err = nil; err == nil || errors.Is(err, link.ErrGone) || errors.Is(err, link.ErrClosed) {
 		return
 	}
-	c.err = fmt.Errorf("changes by other processes may stay: %w", err)
+	c.err = fmt.Errorf("changes by other processes may remain: %w", err)
 	if was == nil || was.Error() != c.err.Error() {
-		f.log.Warn("cannot inspect the interface; trying again each second", "err", c.err)
+		f.log.Warn("cannot inspect the interface; trying again every second", "err", c.err)
 	}
 }
 
-// foreignError says why ib0 has no carrier, nil where the reason is not a foreign
-// queue. The kernel does not report whose queue that is; /proc does.
+// foreignError explains why ib0 has no carrier while another process has a queue;
+// otherwise it returns nil. The kernel does not report whose queue it is, but /proc does.
 func (f *Iface) foreignError() error {
 	if !f.host.custody.foreign {
 		return nil
 	}
-	return fmt.Errorf("another process has attached to the interface and takes a part of its frames: end it "+
-		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` names it and this one, process %d)", f.host.now.Name, os.Getpid())
+	return fmt.Errorf("another process has attached to the interface and receives some of its frames: stop it "+
+		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` lists it, and this daemon, process %d)", f.host.now.Name, os.Getpid())
 }
 
 // setCarrier raises or drops the carrier. It stays off as long as another process

@@ -31,24 +31,24 @@
 //
 // # Other processes
 //
-// Each second, and whenever netlink reports a change, Run inspects ib0. It restores
-// and logs the MAC, the carrier, the header length, the persistence, the owner and
-// the offloads where another process has changed them. A queue of another process can be closed
-// by that process alone. While it is there, the kernel gives it a part of the frames,
-// so the carrier is down and the status says why. A queue that is gone within 100 ms
-// belonged to a daemon that started and gave way. An inspection that fails is logged
-// once for each error, and the status shows the error until one succeeds.
+// Each second, and whenever netlink reports a change, Run inspects ib0. If another
+// process has changed the MAC, the carrier, the header length, the persistence, the
+// owner or the offloads, Run restores and logs that. Only the process that attached a
+// queue can close it. Meanwhile the kernel gives that queue some of the frames, so the
+// carrier is down and the status says why. A queue that is gone within 100 ms belonged
+// to a starting daemon that gave way. An inspection that fails is logged once for each
+// error, and the status shows the error until an inspection succeeds.
 //
 // # Recovery
 //
-// What broke is told to the ladder of qprecovery, which decides; its actions are
-// carried out here. Faults come from the pumps (a work request that failed, an
-// error of a verb), from asynchronous events, from the freeze detector, which is
-// shown a sample every 50 ms and has the queue pair send probes to itself (if it
-// suspects a freeze again, the worker proves it on a fresh queue pair), and
-// from the device's view: a session that is over is to be let go, a new one is
-// to be used. Verbs run on the worker, one operation after the other, so that
-// Run always answers; while one is under way the endpoint is the worker's.
+// The ladder of qprecovery decides what to do about a fault, and Run carries out its
+// actions. Faults come from the pumps (a failed work request, an error of a verb),
+// from asynchronous events, from the freeze detector, and from the device's view: a
+// session that is over must be released, a new one used. The detector gets a sample
+// every 50 ms and has the queue pair send probes to itself; if it suspects a freeze
+// again, the worker proves it on a fresh queue pair. Verbs run on the worker, one
+// operation after the other, so that Run always answers. During an operation the
+// endpoint belongs to the worker.
 //
 //	fault -> ladder -> hold the host's frames (the transmit pump stops,
 //	                   the TAP's queue takes them)

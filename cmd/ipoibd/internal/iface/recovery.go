@@ -338,8 +338,8 @@ func (f *Iface) deviceBack(v device.View) {
 // ErrNothing says that there is nothing to be reset.
 var ErrNothing = errors.New("interface holds no queue pair now")
 
-// ErrUnderWay says that the recovery under way does what was ordered, or more.
-var ErrUnderWay = errors.New("a recovery of the interface is under way already; the order adds nothing to it")
+// ErrUnderWay says that the recovery under way already does what was ordered, or more.
+var ErrUnderWay = errors.New("a recovery of the interface is already under way; 'ipoibd events' shows how it ends")
 
 // Reset runs a rung by the operator's word: RungResetQP or RungRebuildCQ. It
 // returns once the rung is taken up. Any goroutine may call it. Errors:

@@ -22,16 +22,16 @@ func (f *Iface) query(op uint64) {
 	})
 }
 
-// prove has probes sent through a fresh queue pair, which carries nothing else.
+// prove sends probes through a fresh queue pair that carries nothing else.
 func (f *Iface) prove(op uint64) {
 	ep, log := f.fab.att.ep, f.log
 	f.rec.worker.do(func() result {
 		frozen, err := ep.Prove()
 		switch {
 		case frozen:
-			log.Error("device answers no probe on a fresh queue pair either: it has frozen")
+			log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
 		case err == nil:
-			log.Warn("device answers on a fresh queue pair, or its wire is full, or its port is down: not proven to have frozen")
+			log.Warn("freeze not proven: the device answers on a fresh queue pair, or its wire is full, or its port is down")
 		}
 		return result{op: op, err: err, class: device.Classify(qprecovery.VerbCreateQP, err), frozen: frozen}
 	})

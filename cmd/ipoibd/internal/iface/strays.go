@@ -7,19 +7,19 @@ import (
 	"ipoibd/neigh"
 )
 
-// strayInterval is how often the device is asked for stray datagrams. Their
-// sender loses what it sends until it is answered.
+// strayInterval is how often the device is asked for stray datagrams. Their sender
+// loses its frames until it is answered.
 const strayInterval = 50 * time.Millisecond
 
-// strays follow the senders of stray datagrams to the device in use.
+// strays reads the senders of stray datagrams from the device in use.
 type strays struct {
 	device hca.StrayReporter // in use last
 	seen   uint64            // the latest number read
 	at     time.Time         // when to ask the device next; zero: never
 }
 
-// follow begins with a device that is in use now. The strays from before count as
-// well: they came after the device was opened, to a queue pair from before.
+// follow starts to read the strays of a device that is in use now. Earlier strays count
+// as well: they came after the device was opened, for an earlier queue pair.
 func (s *strays) follow(dev hca.StrayReporter, now time.Time) {
 	if dev != s.device {
 		*s = strays{device: dev}
@@ -27,13 +27,13 @@ func (s *strays) follow(dev hca.StrayReporter, now time.Time) {
 	s.at = now
 }
 
-// stop ends it; the same device may be followed again.
+// stop ends the reading; the same device may be followed again.
 func (s *strays) stop() { s.at = time.Time{} }
 
 // lookForStrays reports the senders of stray datagrams since the last reading to the
-// peer table, when that is due. Senders of another P_Key are left to its interface, and
-// those without the group's Q_Key are no members: they learn nothing. A device that
-// never reports any is not asked again.
+// peer table, when a reading is due. It leaves senders with another P_Key to the
+// interface of that P_Key, and ignores those without the group's Q_Key, which are not
+// members. It does not ask again a device that never reports any.
 func (f *Iface) lookForStrays(now time.Time) {
 	s := &f.nbrs.strays
 	if s.at.IsZero() || now.Before(s.at) {

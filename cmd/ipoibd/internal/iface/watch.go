@@ -17,7 +17,7 @@ type watch struct {
 
 func newWatch() watch { return watch{detector: freeze.New(freeze.Config{})} }
 
-// restart judges a queue pair that works again.
+// restart makes the detector start over, for a queue pair that works again.
 func (w *watch) restart() { w.detector.Restart() }
 
 // deadline is when the next sample is due.
@@ -39,8 +39,8 @@ func (f *Iface) look(now time.Time) {
 	f.judge(w.detector.Step(now, &s))
 }
 
-// sample describes the data path. One whose pumps do not run, because they ended and
-// are started again later, is not expected to work.
+// sample describes the data path. While a pump has ended and is not running again yet,
+// the path is not expected to work.
 func (f *Iface) sample() freeze.Sample {
 	a, tx := f.fab.att, f.path.tx.Progress()
 	return freeze.Sample{

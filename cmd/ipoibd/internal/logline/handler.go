@@ -9,11 +9,12 @@ import (
 )
 
 // Handler passes records on to another handler, within the limits of the log. A
-// record that had to wait keeps its own time, so it may follow later ones; its
-// attribute "suppressed" is how many of its message were dropped while it waited.
+// record that had to wait keeps its own time, so it may be written after later ones;
+// its attribute "suppressed" counts the records of its message that were dropped while
+// it waited.
 type Handler struct {
 	next   slog.Handler
-	logger string // attributes and groups; loggers that differ in them have messages of their own
+	logger string // attributes and groups; loggers that differ in them do not share messages
 	gate   *gate
 }
 
@@ -50,9 +51,9 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// cause joins the attributes by which lines of one text differ in kind, so that a
-// rare one is not suppressed with frequent ones. maxMessages
-// bounds their number, whatever the values.
+// cause joins the attributes that tell different events of one text apart, so that a
+// rare event is not suppressed along with frequent ones. maxMessages bounds the number
+// of such events, whatever the values.
 func cause(r *slog.Record) (text string) {
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
@@ -74,10 +75,10 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{next: h.next.WithGroup(name), logger: h.logger + name + ".", gate: h.gate}
 }
 
-// Flush passes on what is held.
+// Flush passes on all held records.
 func (h *Handler) Flush() { h.gate.pass(true) }
 
-// pass passes on the held lines whose time has come, or all.
+// pass passes on the held lines that are due, or all of them.
 func (g *gate) pass(all bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// Limits of the log. A message is a level, a text and a cause, from one logger: that
-// of an interface is another message than that of a second one.
+// Limits of the log. A message is a level, a text and a cause from one logger, so the
+// same text from two interfaces is two messages.
 const (
-	// messageBurst lines of one message pass at once, messageEvery apart after
-	// those. Ten are all that a recovery writes; two a second show that something
-	// goes on, and its latest state.
+	// messageBurst lines of one message pass at once, further ones at intervals of
+	// messageEvery. A recovery writes ten at most; two a second show that something
+	// continues, and its latest state.
 	messageBurst = 10
 	messageEvery = 500 * time.Millisecond
-	// totalBurst lines pass at once, totalEvery apart after those: the start of a
-	// few dozen interfaces passes, and a disk is not filled in hours.
+	// totalBurst lines pass at once, further ones at intervals of totalEvery. So the
+	// lines of a few dozen starting interfaces pass, and the log does not fill a disk
+	// within hours.
 	totalBurst = 200
 	totalEvery = 20 * time.Millisecond
-	// maxMessages bounds the messages that are counted apart, and so the lines
-	// that are held. Further ones share one entry per level.
+	// maxMessages bounds the messages that are counted separately, and thereby the
+	// held lines. Further messages share one entry per level.
 	maxMessages = 256
 )
 
@@ -57,19 +58,19 @@ type line struct {
 // passes the time.
 //
 // A line that comes too early is held until its message may pass again, or until
-// a later line of the message takes its place. So the last line of a burst always
-// appears, and reports how many lines gave way to it.
+// a later line of the message replaces it. So the last line of a burst always
+// appears, and reports how many lines it replaced.
 type limiter struct {
 	total    rate
 	messages map[key]*message
-	waiting  []*message // those that hold a line, the longest wait first
+	waiting  []*message // those that hold a line, in the order in which they began to
 }
 
 // message is what the limiter keeps of one message.
 type message struct {
 	rate       rate
 	held       *line
-	suppressed uint64 // lines that gave way to the held one
+	suppressed uint64 // lines that were replaced since the first one was held
 }
 
 // add takes a line and reports whether it passes now; if not, it is held.
@@ -88,8 +89,8 @@ func (l *limiter) add(now time.Time, k key, ln line) bool {
 	return false
 }
 
-// due removes the held lines that may pass now and calls pass with each, and with
-// the number of lines that gave way to it. With all it takes the others as well.
+// due removes the held lines that may pass now, or all of them, and calls pass with
+// each and with the number of lines that it replaced.
 func (l *limiter) due(now time.Time, all bool, pass func(ln line, suppressed uint64)) {
 	var still []*message
 	for _, m := range l.waiting {
@@ -130,8 +131,8 @@ func (l *limiter) take(now time.Time, m *message) {
 }
 
 // message returns the entry of k, a new one if needed. When there is no room, it
-// forgets the messages whose next line would find a whole burst anyway; if there
-// are none, it returns the entry that all further messages of the level share.
+// forgets the messages whose whole burst is available again. If that makes no room, it
+// returns the entry that all further messages of the level share.
 func (l *limiter) message(now time.Time, k key) *message {
 	if m := l.messages[k]; m != nil {
 		return m

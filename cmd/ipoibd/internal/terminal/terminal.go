@@ -1,11 +1,11 @@
-// Package terminal keeps control characters out of what people read. Names of
-// processes, interfaces, devices and hosts come from others, who could recolour a
-// terminal, set its title, hide what follows or forge lines by them.
+// Package terminal keeps control characters out of the program's output. Others choose
+// the names of processes, interfaces, devices and hosts; with control characters they
+// could recolour a terminal, set its title, hide text or forge lines.
 //
-// There are two lines of defence. Fprintf escapes what its arguments bring along,
-// newlines included, so that a name cannot end its line or its column. Writer is
-// for the program's outputs: it escapes what any other way of printing lets
-// through, but keeps newlines and tabs, which it cannot tell from the program's.
+// There are two lines of defence. Fprintf escapes its arguments, newlines included, so
+// that a name cannot end its line or its column. Writer wraps the program's outputs: it
+// escapes what any other way of printing lets through, but keeps newlines and tabs,
+// which it cannot tell from the program's own.
 package terminal
 
 import (
@@ -18,12 +18,12 @@ import (
 )
 
 // Escape replaces what is not printable (controls of C0 and C1, DEL, line
-// separators, marks of text direction, bytes that are no UTF-8) by \uXXXX, which
+// separators, marks of text direction, bytes that are not UTF-8) by \uXXXX, which
 // in JSON stands for the same character.
 func Escape(s string) string { return escape(s, "") }
 
-// Lines escapes all but newlines, after which it indents: what the text brings
-// along cannot pass for a line of its own.
+// Lines escapes s but keeps newlines, and indents the lines after them, so that a
+// newline in s cannot forge a line of the program.
 func Lines(s string) string {
 	return strings.ReplaceAll(escape(s, "\n"), "\n", "\n  ")
 }
@@ -38,7 +38,7 @@ func Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	return fmt.Fprintf(w, format, escaped...)
 }
 
-// argument escapes what its value is formatted to.
+// argument escapes its value once it is formatted.
 type argument struct{ value any }
 
 func (a argument) Format(f fmt.State, verb rune) {
@@ -57,13 +57,13 @@ func (w Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// escape escapes all that is not printable and not in keep.
+// escape escapes every character that is neither printable nor in keep.
 func escape(s, keep string) string {
 	var b strings.Builder
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)
 		switch high, low := utf16.EncodeRune(r); {
-		case r == utf8.RuneError && n == 1: // no UTF-8
+		case r == utf8.RuneError && n == 1: // not UTF-8
 			fmt.Fprintf(&b, `\u%04x`, s[0])
 		case unicode.IsPrint(r), strings.ContainsRune(keep, r):
 			b.WriteString(s[:n])

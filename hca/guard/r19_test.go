@@ -282,7 +282,7 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var zombies guard.Zombies
 		var releases []func()
-		for i := range guard.DefaultMaxZombies {
+		for i := range guard.MaxZombies {
 			if err := zombies.Room(); err != nil {
 				t.Fatalf("after %d: %v", i, err)
 			}

@@ -7,11 +7,11 @@ import (
 	"ipoibd/hca"
 )
 
-// DefaultMaxZombies bounds the zombies of one HCA, and thereby those of the process,
+// MaxZombies bounds the zombies of one HCA, and thereby those of the process,
 // since the configuration names its HCAs. A zombie may keep all the memory that its
 // instance registered, and one thread for each stuck call: at most 2*Options.MaxStuck
 // verbs, NextEvent, and one call that releases an object.
-const DefaultMaxZombies = 8
+const MaxZombies = 8
 
 // Zombies counts the failed instances of an HCA that the backend has not released yet,
 // because a call hangs in it. All instances of an HCA share one Zombies, which bounds
@@ -23,7 +23,7 @@ type Zombies struct{ n atomic.Int64 }
 // wraps [hca.ErrBusy]: there is room again once one of them is released.
 func (z *Zombies) Room() error {
 	n := z.n.Load()
-	if n < DefaultMaxZombies {
+	if n < MaxZombies {
 		return nil
 	}
 	return fmt.Errorf("%d earlier instances of this HCA still hang in the driver, so it is not opened again: %w; "+

@@ -36,12 +36,17 @@ type proof struct {
 // Prove reports whether the device has frozen: whether all probes through a fresh
 // queue pair and CQ stay unanswered, although the port is active and the wire was not
 // full meanwhile (R8). It does not touch the endpoint's own queue pair. It stops at the
-// first verb that fails and returns its error, joined with those of releasing its
-// objects. Objects that the device keeps busy are released with the endpoint. Prove
-// blocks as long as its verbs, and proofLimit for each unanswered probe.
+// first verb that fails and returns its error. Unless the device has frozen, errors of
+// releasing the proof's objects count as well; those that stay busy are released with
+// the endpoint. Prove blocks as long as its verbs, and proofLimit for each unanswered
+// probe.
 func (e *Endpoint) Prove() (frozen bool, err error) {
 	p := &proof{ep: e}
-	defer func() { err = errors.Join(err, e.proof.close()) }()
+	defer func() {
+		if closeErr := e.proof.close(); !frozen { // else the reset releases them
+			err = errors.Join(err, closeErr)
+		}
+	}()
 	if err := p.build(); err != nil {
 		return false, fmt.Errorf("make a queue pair to prove a freeze: %w", err)
 	}

@@ -72,6 +72,23 @@ func TestR08ProveFails(t *testing.T) {
 	}
 }
 
+// A device that cannot release the proof's queue pair yet is frozen all the same.
+func TestR08ProofStandsAlthoughItsObjectsAreBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, rec, faulty := openRecorded(t)
+		if err := faulty.Inject(faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt}); err != nil {
+			t.Fatal(err)
+		}
+		rec.busy, rec.closed = true, nil
+		if frozen, err := e.Prove(); !frozen || err != nil || rec.busy {
+			t.Errorf("frozen %v, %v", frozen, err)
+		}
+		if err := e.Close(); err != nil || !slices.Contains(rec.closed, "MR") {
+			t.Errorf("close: %v; closed %v", err, rec.closed)
+		}
+	})
+}
+
 // A proof whose queue pair is stuck in the device cannot release its CQ at once. The
 // endpoint does when it is closed, so the device can be closed as well (R10).
 func TestR08ProofThatIsStuckLeavesNothing(t *testing.T) {

@@ -157,6 +157,7 @@ type recorder struct {
 	closed []string
 	wire   uint64 // that WireBlocked grows by
 	full   uint64
+	busy   bool // the next QP that is closed is busy
 }
 
 func (r *recorder) WireBlocked() uint64 {
@@ -231,7 +232,13 @@ type recordedQP struct {
 	r *recorder
 }
 
-func (q *recordedQP) Close() error { return q.r.note("QP", q.QP.Close()) }
+func (q *recordedQP) Close() error {
+	if q.r.busy {
+		q.r.busy = false
+		return hca.ErrBusy
+	}
+	return q.r.note("QP", q.QP.Close())
+}
 
 func (q *recordedQP) DetachMulticast(g hca.MulticastGroup) error {
 	return q.r.note("group", q.QP.DetachMulticast(g))

@@ -26,7 +26,7 @@ func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
 			b.healthy(time.Minute)
 		}
 		defer close(stuck.slot.forever)
-		for range guard.DefaultMaxZombies {
+		for range guard.MaxZombies {
 			stuck.hangClosing()
 		}
 		if err := stuck.View().Err; !errors.Is(err, hca.ErrBusy) || !strings.Contains(err.Error(), stuck.cfg.Name) {
@@ -67,8 +67,8 @@ func TestR19StuckInstancesAreBounded(t *testing.T) {
 			b.hangClosing()
 		}
 		t.Logf("%d instances, %d goroutines more", b.Opens(), runtime.NumGoroutine()-start)
-		if b.Opens() != guard.DefaultMaxZombies || runtime.NumGoroutine()-start > 5*guard.DefaultMaxZombies {
-			t.Errorf("want %d instances", guard.DefaultMaxZombies)
+		if b.Opens() != guard.MaxZombies || runtime.NumGoroutine()-start > 5*guard.MaxZombies {
+			t.Errorf("want %d instances", guard.MaxZombies)
 		}
 		if err := b.View().Err; !errors.Is(err, hca.ErrBusy) {
 			t.Errorf("the view: %v", err)

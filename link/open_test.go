@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		grab(name)
 		return
 	}
+	if prefix := os.Getenv(followEnv); prefix != "" {
+		follow(prefix)
+		return
+	}
 	if name := os.Getenv(churnEnv); name != "" {
 		churn(name)
 		return

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Another process that changes the link type of ib0 by a queue, which the kernel
+// allows while ib0 is down, does not cut the host off without a word: the type is
+// restored, at the next start at the latest.
+func TestLinkTypeIsRestored(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := twoJoined(t)
+	q := a.attachForeign()
+	a.Run("ip", "link", "set", ifName, "down")
+	if err := unix.IoctlSetInt(q.fd, unix.TUNSETLINK, unix.ARPHRD_HIPPI); err != nil { // MACs of 6 bytes
+		t.Fatal(err)
+	}
+	q.close()
+	time.Sleep(foreignTime) // longer than a daemon takes to notice
+	a.Run("ip", "link", "set", ifName, "up")
+	a.waitCarrier()
+	if got := a.Run("ip", "link", "show", ifName); !strings.Contains(got, "link/ether") {
+		s := a.iface()
+		t.Errorf("the type is not restored; state %s, reason %q\n%s%s", s.State, s.Reason, got, a.daemon.log)
+	}
+	a.daemon.stop()
+	a.Run("ip", "link", "set", ifName, "down")
+	a.start()
+	a.Run("ip", "link", "set", ifName, "up")
+	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down took it
+	a.waitCarrier()
+	if got := a.Run("ip", "link", "show", ifName); !strings.Contains(got, "link/ether") {
+		s := a.iface()
+		t.Errorf("the type is not restored at the next start; state %s, reason %q\n%s", s.State, s.Reason, got)
+	}
+	b.waitReaches(a)
+	pingAll(a, b)
+}

@@ -18,9 +18,9 @@ func resetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset qp|cq|device",
 		Short: "Reset a queue pair, its completion queues, or a device",
-		Long: "Reset the queue pair of an interface in place (qp), make its completion queues\n" +
-			"and its queue pair anew (cq), or reset a device for all of its interfaces\n" +
-			"(device). ib0, its addresses and its routes stay. 'ipoibd events' tells the end.",
+		Long: "Reset the queue pair of an interface in place (qp), rebuild its completion queues\n" +
+			"and its queue pair (cq), or reset a device for all of its interfaces (device).\n" +
+			"ib0, its addresses and its routes stay. 'ipoibd events' shows how it ended.",
 		Args:      oneScope,
 		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,8 +33,8 @@ func resetCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd, &path)
-	cmd.Flags().StringVar(&q.Interface, "interface", "", "of qp and cq (default: the only one)")
-	cmd.Flags().StringVar(&q.Device, "device", "", "of device (default: the only one)")
+	cmd.Flags().StringVar(&q.Interface, "interface", "", "interface to reset, for qp and cq (default: the only one)")
+	cmd.Flags().StringVar(&q.Device, "device", "", "device to reset, for device (default: the only one)")
 	return cmd
 }
 
@@ -63,10 +63,10 @@ func recoverCommand() *cobra.Command {
 	var q control.RecoverRequest
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Start again with a device that was given up",
-		Long: "Start again with a device that was given up, or try at once where it is waited\n" +
-			"for, or left alone for a while because it failed too often. It fails where a device\n" +
-			"is open, and there is nothing to recover; 'ipoibd reset device' resets that.",
+		Short: "Try again to open a device that was given up",
+		Long: "Try again to open a device that was given up. A device that the daemon waits for,\n" +
+			"or has paused because it failed too often, is tried at once. The order fails if the\n" +
+			"device is open: then there is nothing to recover; 'ipoibd reset device' resets it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			done, err := control.PostRecover(cmd.Context(), path, q)

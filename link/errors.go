@@ -12,7 +12,7 @@ import (
 // kernel's error. Their texts say what to do.
 var (
 	ErrSpec      = errors.New("invalid interface specification")
-	ErrNameTaken = errors.New("an interface of this name exists and is not one of ipoibd's")
+	ErrNameTaken = errors.New("an interface of this name exists and was not made by ipoibd")
 	ErrOwned     = errors.New("another process holds the interface")
 	ErrNoTun     = errors.New("/dev/net/tun is missing: run `modprobe tun`, or give the container the device (--device /dev/net/tun)")
 	// ErrPermission is about /dev/net/tun as well as about netlink.

@@ -33,10 +33,10 @@ func eventsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	bindControl(cmd, &f.control)
-	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on with new ones until the daemon ends")
+	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on with new entries until the daemon ends")
 	cmd.Flags().BoolVar(&f.json, "json", false, "as JSON, one object a line; durations in seconds")
-	cmd.Flags().StringVar(&f.iface, "interface", "", "of this interface only")
-	cmd.Flags().StringVar(&f.device, "device", "", "of this device only")
+	cmd.Flags().StringVar(&f.iface, "interface", "", "show only this interface")
+	cmd.Flags().StringVar(&f.device, "device", "", "show only this device")
 	return cmd
 }
 

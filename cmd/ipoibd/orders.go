@@ -18,9 +18,9 @@ func resetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset qp|cq|device",
 		Short: "Reset a queue pair, its completion queues, or a device",
-		Long: "Reset the queue pair of an interface in place (qp), make its completion queues\n" +
-			"and its queue pair anew (cq), or reset a device for all of its interfaces\n" +
-			"(device). ib0, its addresses and its routes stay. 'ipoibd events' tells the end.",
+		Long: "Reset the queue pair of an interface in place (qp), rebuild its completion queues\n" +
+			"and its queue pair (cq), or reset a device for all of its interfaces (device).\n" +
+			"ib0, its addresses and its routes stay. 'ipoibd events' shows how it ended.",
 		Args:      oneScope,
 		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,8 +33,8 @@ func resetCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd, &path)
-	cmd.Flags().StringVar(&q.Interface, "interface", "", "of qp and cq (default: the only one)")
-	cmd.Flags().StringVar(&q.Device, "device", "", "of device (default: the only one)")
+	cmd.Flags().StringVar(&q.Interface, "interface", "", "interface to reset, for qp and cq (default: the only one)")
+	cmd.Flags().StringVar(&q.Device, "device", "", "device to reset, for device (default: the only one)")
 	return cmd
 }
 

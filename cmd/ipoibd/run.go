@@ -125,7 +125,7 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	}
 	for _, name := range oneInterface {
 		if fs.Changed(name) {
-			return nil, fmt.Errorf("--%s and --config exclude each other: say it in the file", name)
+			return nil, fmt.Errorf("--%s and --config exclude each other: set it in the file", name)
 		}
 	}
 	cfg, err := config.Load(f.file)
@@ -185,7 +185,7 @@ var flagOfField = strings.NewReplacer(
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+		return nil, fmt.Errorf("--log-level: %q is not one of debug, info, warn, error", level)
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {

@@ -46,7 +46,7 @@ func TestContainer(t *testing.T) {
 
 	start := time.Now()
 	in.Close()
-	a.daemon.requireEnd("or with the container that it was given to; a new start makes it again")
+	a.daemon.requireEnd("or its container ended; restart the daemon to make it again")
 	t.Logf("the daemon has ended %v after the container", time.Since(start).Round(time.Millisecond))
 	a.join()
 	if a.iface().Adopted {

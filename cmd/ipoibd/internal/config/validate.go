@@ -170,7 +170,7 @@ func (s *Soft) strays(at string) (ps []problem) {
 		{"known_peers_only", s.KnownPeersOnly},
 	} {
 		if f.set {
-			ps = append(ps, problem{at + "." + f.field, "belongs to the software HCA alone"})
+			ps = append(ps, problem{at + "." + f.field, "applies only to the software HCA"})
 		}
 	}
 	return ps

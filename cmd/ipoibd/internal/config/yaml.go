@@ -233,9 +233,9 @@ func load[T string | int | *int | uint8 | bool | []string](n *yaml.Node, into *T
 	case *bool:
 		return errors.New("must be true or false")
 	case *[]string:
-		return errors.New("must be a list of texts")
+		return errors.New("must be a list of strings")
 	}
-	return errors.New("must be a text")
+	return errors.New("must be a string")
 }
 
 // loadDuration reads a text of numbers with units, as load does.

@@ -289,7 +289,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 		r.waitState(i, iface.StateUp)
 	}
 	must(t, netlink.LinkDel(find(t, "ib0")))
-	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Reason, "deleted by somebody else") {
+	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Reason, "another process deleted the interface") {
 		t.Errorf("deleted: %q", s.Reason)
 	}
 	container := nstest.New(t)
@@ -298,7 +298,7 @@ func TestInterfacesTakenAway(t *testing.T) {
 	container.Run("ip", "link", "set", "ib1", "up")
 	r.waitState(1, iface.StateUp)
 	container.Close()
-	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "with the container") {
+	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "its container ended") {
 		t.Errorf("container destroyed: %q", s.Reason)
 	}
 	if s := r.iface(2); s.State != iface.StateUp || s.QP.State != hca.QPRTS {

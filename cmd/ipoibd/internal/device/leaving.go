@@ -29,7 +29,7 @@ type leaving struct {
 // drop lets the device go. In a reset the coordinator says when users are waited
 // for no more; else the grace period does.
 func (o *owner) drop(a qprecovery.Drop) {
-	o.log.Warn("letting the device go", "reason", a.Reason.String())
+	o.log.Warn("releasing the device", "reason", a.Reason.String())
 	if !gentle(a.Reason) {
 		o.fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
 	}

@@ -15,7 +15,7 @@ var (
 	ErrNotOpen = errors.New("device is not open yet")
 	// ErrSuspended: not while the device is suspended. It is also why there is no
 	// session meanwhile.
-	ErrSuspended = errors.New("device is suspended; resume it first")
+	ErrSuspended = errors.New("device is suspended; 'ipoibd resume' opens it again")
 	// ErrResumed: the device was resumed before it was closed.
 	ErrResumed = errors.New("device was resumed meanwhile")
 	// ErrOpen: there is nothing to recover.

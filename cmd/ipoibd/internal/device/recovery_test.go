@@ -422,7 +422,7 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
 		b.Ask(qprecovery.ReasonVerbFailed)
 		time.Sleep(soon)
-		if err := b.View().Err; err == nil || err.Error() != "device soft is not to be had (verb_failed); trying again" {
+		if err := b.View().Err; err == nil || err.Error() != "device soft cannot be opened (verb_failed); trying again" {
 			t.Errorf("with a reset that fails: %v", err)
 		}
 		b.slot.isolate()

@@ -93,7 +93,7 @@ func (o *owner) look() View {
 func (o *owner) lost() error {
 	text := "is lost; waiting for its return"
 	if slices.ContainsFunc(o.present, o.ladder.Identity().Same) {
-		text = fmt.Sprintf("is not to be had (%s); trying again", o.ladder.Reason())
+		text = fmt.Sprintf("cannot be opened (%s); trying again", o.ladder.Reason())
 	}
 	if o.cause == nil {
 		return fmt.Errorf("device %s %s", o.cfg.Name, text)

@@ -19,7 +19,7 @@ import (
 
 // Why an interface ends for good.
 var (
-	ErrDeleted = errors.New("the interface was deleted by somebody else, or with the container that it was given to; a new start makes it again")
+	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon to make it again")
 	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon may not follow it: " +
 		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )

@@ -66,6 +66,7 @@ func (q *QP) replicate(env *Env, fan fan, b *Batch) {
 			b.add(env, p, q.send.psn, false)
 			d := &b.datagrams[b.n-1]
 			d.next, d.skipped, b.skipped = i+1, b.skipped, 0
+			d.TTL = 0 // the system's default: the hop limit of a group is not that of the way to a peer
 		}
 	}
 	b.loop(env)

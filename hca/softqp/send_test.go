@@ -108,8 +108,9 @@ func TestPartialSends(t *testing.T) {
 }
 
 // Replication sends a copy to each peer, however many the transport takes at a
-// time: not to itself, not to the other family, each with its own ICRC and PSN. Each
-// peer of the other family counts as skipped once.
+// time: not to itself, not to the other family, each with its own ICRC and PSN, and
+// with the hop limit of unicast, since routers may lie on the way. Each peer of the
+// other family counts as skipped once.
 func TestReplication(t *testing.T) {
 	const peers = 2*BatchSize + 5
 	list := []netip.Addr{own4, peer6}
@@ -132,8 +133,12 @@ func TestReplication(t *testing.T) {
 			b := r.fill(list...)
 			n := min(take, len(b.Datagrams()))
 			for i := range n {
-				parse(t, r.env, &b.Datagrams()[i])
-				got = append(got, b.Datagrams()[i].Dst)
+				d := &b.Datagrams()[i]
+				parse(t, r.env, d)
+				got = append(got, d.Dst)
+				if d.Dst != peer4 && d.TTL != 0 {
+					t.Errorf("the copy for %v has TTL %d, want the system's default", d.Dst, d.TTL)
+				}
 			}
 			r.Finish(b, n)
 			skipped += b.Skipped

@@ -78,6 +78,7 @@ const (
 	PropertyPersistence Property = "persistence"
 	PropertyOwner       Property = "owner"
 	PropertyOffloads    Property = "offloads"
+	PropertyLinkType    Property = "link type"
 )
 
 // State is what the host has made of the interface.

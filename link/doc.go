@@ -37,17 +37,17 @@
 //
 // A new device has no owner for a moment, in which any user may attach and stay. So
 // Open creates it under a random name that begins with "ipoibd-", and deletes it if it
-// then has another queue or another owner. Open gives the device its real name only
+// then has another queue, owner or link type. Open gives the device its real name only
 // when everything else is set up; netlink reports both names. After that Open makes the
 // device persistent. If the process is killed before, the kernel deletes the device.
 //
 // A process with CAP_NET_ADMIN can attach a queue, and change the properties of the
 // device, within a millisecond. [TAP.Inspect] counts the foreign queues. It restores
-// and reports the MAC, the carrier, the header length, the persistence, the owner and
-// the offloads. The MAC is the one that the interface had when it was opened. The
-// kernel does not report the filters (classic, eBPF and by address), the eBPF program
-// that chooses a queue, the size of the send buffer and the byte order, so each
-// inspection sets them again, without a report.
+// and reports the MAC, the carrier, the header length, the persistence, the owner, the
+// offloads and, while the interface is down, the link type. The MAC is the one that the
+// interface had when it was opened. The kernel does not report the filters (classic,
+// eBPF and by address), the eBPF program that chooses a queue, the size of the send
+// buffer and the byte order, so each inspection sets them again, without a report.
 //
 // # How the TAP is attached
 //

@@ -79,7 +79,8 @@ func nameIn(m []byte) string {
 }
 
 // Other users who learn the random name from netlink, and attach before the interface
-// has an owner, cannot leave one behind that no daemon can open.
+// has an owner, can delay a start, but leave no interface behind that no daemon can
+// open.
 func TestNoOtherUserSpoilsTheCreation(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -95,19 +96,27 @@ func TestNoOtherUserSpoilsTheCreation(t *testing.T) {
 		}
 		defer func() { must(t, cmd.Process.Kill()); _ = cmd.Wait() }()
 	}
+	opened := 0
 	for i := range 20 {
 		tap, _, err := link.Open(spec("ib0"))
 		l, findErr := netlink.LinkByName("ib0")
 		if findErr == nil && l.Attrs().EncapType != "ether" {
 			t.Errorf("start %d: ib0 has the link type %s", i, l.Attrs().EncapType)
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			must(t, tap.Remove())
-			continue
+			opened++
+		case errors.Is(err, link.ErrOwned) && findErr != nil: // one of them held a queue all the time
+		default:
+			t.Errorf("start %d: %v; delete: %v", i, err, link.Delete("ib0"))
 		}
-		t.Errorf("start %d: %v; delete: %v", i, err, link.Delete("ib0"))
-		if findErr == nil {
+		if findErr == nil && err != nil {
 			must(t, netlink.LinkDel(l))
 		}
+	}
+	t.Logf("%d of 20 starts succeeded", opened)
+	if opened < 10 {
+		t.Error("too few starts succeeded")
 	}
 }

@@ -43,12 +43,13 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 
 // claim gets an interface for this process alone.
 type claim struct {
-	rtnl  *rtnl
-	spec  Spec
-	make  bool // make the interface if there is none
-	made  bool // there was none
-	again bool // another try may succeed
-	index int  // of the interface found last
+	rtnl   *rtnl
+	spec   Spec
+	make   bool // make the interface if there is none
+	made   bool // there was none
+	again  bool // another try may succeed
+	spoilt bool // another user has attached to the interface while it was made
+	index  int  // of the interface found last
 }
 
 // run tries until no other process has a queue of the interface, or claimTimeout is
@@ -58,11 +59,14 @@ func (c *claim) run() (t *TAP, err error) {
 	if c.rtnl, err = openRtnl(); err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	for end := time.Now().Add(claimTimeout); ; time.Sleep(claimPause + mathrand.N(claimJitter)) {
-		c.again = false
+	for end := time.Now().Add(claimTimeout); ; {
+		c.again, c.spoilt = false, false
 		t, err = c.try()
 		if !c.again || time.Now().After(end) {
 			break
+		}
+		if !c.spoilt { // else there is no one to give way to
+			time.Sleep(claimPause + mathrand.N(claimJitter))
 		}
 	}
 	if owned := (*OwnedError)(nil); errors.As(err, &owned) {
@@ -134,6 +138,9 @@ func (c *claim) takePossession(t *TAP) error {
 			c.again = true
 			return &OwnedError{Name: c.spec.Name}
 		}
+		if !isEthernet(l) {
+			return t.control(setEthernet)
+		}
 		return nil
 	})
 	if err != nil {
@@ -153,9 +160,9 @@ func (c *claim) takePossession(t *TAP) error {
 }
 
 // create makes the interface. Until it has an owner, any user may attach a queue and
-// thereby give it another owner. So create makes it under a name that no one can guess,
-// and deletes it if a queue was attached all the same. The interface is complete when
-// it gets its real name, and only then becomes persistent.
+// change the owner and the link type. So create makes it under a name that no one can
+// guess, and deletes it if another user attached all the same. The interface is complete
+// when it gets its real name, and only then becomes persistent.
 func (c *claim) create() (err error) {
 	name := temporaryPrefix + rand.Text()[:unix.IFNAMSIZ-1-len(temporaryPrefix)]
 	queue, err := createTAP(name)
@@ -168,8 +175,8 @@ func (c *claim) create() (err error) {
 		return fmt.Errorf("find %s after its creation: %w", name, errors.Join(ErrNotFound, err))
 	}
 	c.index = l.Attrs().Index
-	if foreign(l) > 0 || !owned(l) {
-		c.again = true
+	if foreign(l) > 0 || !owned(l) || !isEthernet(l) {
+		c.again, c.spoilt = true, true
 		return errors.Join(&OwnedError{Name: c.spec.Name}, c.rtnl.deleteLink(c.index))
 	}
 	if err := configure(c.rtnl, c.index, c.spec); err != nil {
@@ -238,6 +245,9 @@ func owned(l netlink.Link) bool {
 	tap, ok := l.(*netlink.Tuntap)
 	return ok && tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
 }
+
+// isEthernet reports whether a TAP has the link type that it was made with.
+func isEthernet(l netlink.Link) bool { return l.Attrs().EncapType == "ether" }
 
 // Delete removes an interface that is ours and that no process holds. It may block
 // for a second while another process holds it. Errors: ErrSpec, ErrNotFound,

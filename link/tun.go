@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -109,3 +110,14 @@ func setCarrier(fd int, on bool) error {
 	}
 	return os.NewSyscallError("TUNSETCARRIER", unix.IoctlSetPointerInt(fd, unix.TUNSETCARRIER, value))
 }
+
+// setEthernet restores the link type, which the kernel refuses while the device is up.
+func setEthernet(fd int) error {
+	err := unix.IoctlSetInt(fd, unix.TUNSETLINK, unix.ARPHRD_ETHER)
+	if errors.Is(err, unix.EBUSY) {
+		return errLinkType
+	}
+	return os.NewSyscallError("TUNSETLINK", err)
+}
+
+var errLinkType = errors.New("another process has changed the link type from Ethernet; to restore it, set the interface down for a moment")

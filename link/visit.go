@@ -88,7 +88,9 @@ func (t *TAP) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
 		return false, err
 	}
 	at, err := ns.Stat()
-	return err == nil && nowName == name && os.SameFile(nowAt, at) && bytes.Equal(mac[:], l.Attrs().HardwareAddr), err
+	hw := l.Attrs().HardwareAddr
+	n := min(len(hw), len(mac)) // a changed link type changes the length
+	return err == nil && nowName == name && os.SameFile(nowAt, at) && bytes.Equal(mac[:n], hw[:n]), err
 }
 
 // place identifies the network namespace that the interface is in.

@@ -93,9 +93,9 @@ func (p *Port) Blocked() uint64 {
 	return p.count.blocked
 }
 
-// SetWritable makes the wire full, or not: while it is off, Send takes nothing,
-// WaitWritable blocks and Blocked grows with each Send, as on a socket whose
-// buffer is full.
+// SetWritable sets whether the wire has room. While it is off, Send takes nothing,
+// WaitWritable blocks and Blocked grows with each Send, as on a socket whose buffer
+// is full.
 func (p *Port) SetWritable(on bool) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// An inspection that fails returns what it restored before, and nothing that it
-// could not restore.
+// A failed inspection returns the changes that it has restored, and none that it could
+// not restore.
 func TestFailedInspectionReturnsWhatItRestored(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -20,14 +20,15 @@ func TestFailedInspectionReturnsWhatItRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tap.mac = [6]byte{1} // a group's: the kernel refuses it
+	tap.mac = [6]byte{1} // a group address, which the kernel refuses
 	f, err := tap.Inspect()
 	if !errors.Is(err, unix.EADDRNOTAVAIL) || len(f.Restored) != 1 || f.Restored[0] != (Change{PropertyPersistence, "off"}) {
 		t.Errorf("Inspect = %+v, %v; want the persistence and EADDRNOTAVAIL", f, err)
 	}
 }
 
-// A queue that is gone can have bounded what every queue may have under way.
+// A queue that is gone may have changed the send buffer of the interface, which applies
+// to all queues. An inspection restores it.
 func TestInspectionRestoresTheSendBuffer(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -45,9 +46,9 @@ func TestInspectionRestoresTheSendBuffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size() != 1 {
-		t.Fatalf("the kernel has %d", size())
+		t.Fatalf("the send buffer is %d, want 1", size())
 	}
 	if _, err := tap.Inspect(); err != nil || size() != before {
-		t.Errorf("%d after Inspect, %v; want %d", size(), err, before)
+		t.Errorf("the send buffer is %d after Inspect, %v; want %d", size(), err, before)
 	}
 }

@@ -30,7 +30,7 @@ type Fake struct {
 	gone     chan struct{} // closed by Delete
 
 	mu       sync.Mutex
-	own, now device // as the device's user set it, and as it is
+	own, now device // as the user of the device set it, and as it is now
 	state    link.State
 	count    link.Counters
 	watchers map[chan link.State]struct{}
@@ -39,9 +39,9 @@ type Fake struct {
 	published link.State // what the watchers were told last
 }
 
-// device is what Inspect restores, but for the owner.
+// device is what Inspect restores, except for the owner.
 type device struct {
-	mac        [6]byte // of own alone; the present one is in the state
+	mac        [6]byte // only used in own; the current MAC is in the state
 	carrier    bool
 	headerLen  int
 	persistent bool
@@ -76,8 +76,8 @@ func NewFake(name string) *Fake {
 	return f
 }
 
-// WithMAC gives the fake another MAC, as an interface that was opened with it. It
-// is called before any other method.
+// WithMAC sets the MAC that the fake was opened with. It must be called before any
+// other method.
 func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	f.own.mac = mac
 	f.SetMAC(mac)

@@ -9,9 +9,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// An ordinary socket of a host cannot inject messages into ib0 of the same host by
-// the multicast that the kernel loops back, whichever of the host's addresses they
-// come from, and whoever owns the socket.
+// A socket of a host cannot inject messages into ib0 of the same host through the
+// multicast that the kernel loops back, whichever address of the host it is bound to.
 func TestLocalSocketInjectsNothing(t *testing.T) {
 	if nstest.Enter(t) {
 		return

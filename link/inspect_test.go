@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link/linktest/nstest"
@@ -24,6 +25,29 @@ func TestFailedInspectionReturnsWhatItRestored(t *testing.T) {
 	f, err := tap.Inspect()
 	if !errors.Is(err, unix.EADDRNOTAVAIL) || len(f.Restored) != 1 || f.Restored[0] != (Change{PropertyPersistence, "off"}) {
 		t.Errorf("Inspect = %+v, %v; want the persistence and EADDRNOTAVAIL", f, err)
+	}
+}
+
+// A change that comes during an inspection, after its check, is reported by the next one.
+func TestChangeDuringAnInspectionIsReported(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap := mustOpen(t, "ib0")
+	for what, change := range map[Property]func(fd int) error{
+		PropertyHeader:      func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, 12) },
+		PropertyPersistence: func(fd int) error { return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0) },
+	} {
+		if restored, err := tap.restoreQueue(); err != nil || len(restored) != 0 {
+			t.Fatalf("restoreQueue = %+v, %v", restored, err)
+		}
+		must(t, tap.control(change))
+		var f Findings
+		must(t, tap.visit(func(r *rtnl, l netlink.Link) error { return tap.inspectLink(r, l, &f) }))
+		next, err := tap.Inspect()
+		if restored := append(f.Restored, next.Restored...); err != nil || len(restored) != 1 || restored[0].What != what {
+			t.Errorf("%s: restored %+v, %v", what, restored, err)
+		}
 	}
 }
 

@@ -52,8 +52,8 @@ func TestParseGRHUnsummedIsIPv6(t *testing.T) {
 	}
 }
 
-// twoFaced is an IPv6 header whose addresses look like an IPv4 header with a
-// right checksum, in the place where a GRH area has it.
+// twoFaced returns a GRH area with an IPv6 header whose addresses look like an IPv4
+// header with a valid checksum, at the offset where the area would have one.
 func twoFaced(t *testing.T) (area []byte, src, dst hca.GID) {
 	t.Helper()
 	area = unhex(t, areaIPv6)
@@ -61,8 +61,8 @@ func twoFaced(t *testing.T) (area []byte, src, dst hca.GID) {
 	return area, hca.GID(area[8:24]), hca.GID(area[24:40])
 }
 
-// A backend that knows the family of a header is believed, whatever the header
-// looks like; only where it does not, IPv6 addresses can pass for an IPv4 header.
+// When the backend knows the family of a header, the header is parsed as that family,
+// whatever it looks like. Only otherwise can IPv6 addresses pass for an IPv4 header.
 func TestParseGRHOfKnownNetwork(t *testing.T) {
 	area, src, dst := twoFaced(t)
 	for _, tt := range []struct {
@@ -75,7 +75,7 @@ func TestParseGRHOfKnownNetwork(t *testing.T) {
 		{"IPv6 that looks like IPv4", area, hca.NetworkIPv6, src, dst, nil},
 		{"the same, unknown", area, hca.NetworkUnknown, gid("10.9.0.2"), gid("10.9.0.1"), nil},
 		{"IPv4", unhex(t, areaIPv4), hca.NetworkIPv4, gid("10.9.0.2"), gid("10.9.0.1"), nil},
-		{"IPv4 behind rubbish, without checksum", unhex(t, "6"+areaLoop[1:]), hca.NetworkIPv4, gid("192.0.2.1"), gid("192.0.2.1"), nil},
+		{"IPv4 after arbitrary bytes, without checksum", unhex(t, "6"+areaLoop[1:]), hca.NetworkIPv4, gid("192.0.2.1"), gid("192.0.2.1"), nil},
 		{"IPv6", unhex(t, areaIPv6), hca.NetworkIPv6, gid("2001:db8::1"), gid("ff12:401b:ffff::1"), nil},
 		{"IPv4 said to be IPv6", unhex(t, areaIPv4), hca.NetworkIPv6, hca.GID{}, hca.GID{}, hca.ErrGRH},
 		{"IPv6 said to be IPv4", unhex(t, areaIPv6), hca.NetworkIPv4, hca.GID{}, hca.GID{}, hca.ErrGRH},

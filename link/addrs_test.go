@@ -12,8 +12,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Of an interface with very many addresses the first ones of each family are
-// listed; the others cost little.
+// State lists the first maxAddrs addresses of each family of an interface that has more.
 func TestAddressesAreBounded(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -46,7 +45,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	}
 }
 
-// An address is listed as the interface's own, with its prefix, and never one of
+// State lists the interface's own end of each address, with its prefix, and no address of
 // another interface.
 func TestAddressesOfEveryForm(t *testing.T) {
 	if nstest.Enter(t) {
@@ -70,7 +69,7 @@ func TestAddressesOfEveryForm(t *testing.T) {
 	}
 }
 
-// A message that is cut anywhere is no address, and is no trouble.
+// A truncated message yields no address and does no harm.
 func TestCutAddressIsNone(t *testing.T) {
 	whole := []byte{
 		2, 24, 0x80, 0, 7, 0, 0, 0, // struct ifaddrmsg: IPv4, /24, permanent, index 7

@@ -10,8 +10,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A queue that was attached beside another process's has no virtio header if that
-// other one had none. It is not kept, even where it is the only one by now.
+// A queue that was attached while another process's queue had no virtio header has none
+// either. It is not kept, even when it is the only queue by now.
 func TestQueueWithoutHeaderIsNotKept(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -45,7 +45,7 @@ func TestQueueWithoutHeaderIsNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.takePossession(tap); !errors.Is(err, ErrOwned) || !c.again {
-		t.Errorf("took it: %v, again %t", err, c.again)
+		t.Errorf("takePossession = %v, again %t; want ErrOwned and another try", err, c.again)
 	}
 	if err := tap.file.Close(); err != nil {
 		t.Fatal(err)

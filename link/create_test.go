@@ -3,6 +3,7 @@ package link_test
 import (
 	"bufio"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,9 +18,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// grabEnv makes the test binary a process without privileges that tries without a
-// pause to attach a queue to an interface, and reports its first success. churnEnv
-// makes it one that makes an interface and deletes it again and again.
+// grabEnv makes the test binary a process without privileges that keeps trying to attach
+// a queue to an interface and reports its first success. churnEnv makes it a process
+// that keeps creating and deleting an interface.
 const (
 	grabEnv  = "IPOIBD_LINK_TEST_GRAB"
 	churnEnv = "IPOIBD_LINK_TEST_CHURN"
@@ -70,8 +71,8 @@ func startAs(t *testing.T, env, name string) (*exec.Cmd, *bufio.Reader) {
 	return cmd, bufio.NewReader(out)
 }
 
-// Another user who keeps trying does not get a queue of an interface that is being
-// made.
+// Another user who keeps trying cannot attach a queue to an interface during its
+// creation.
 func TestNoOtherUserAttachesDuringTheCreation(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -82,10 +83,21 @@ func TestNoOtherUserAttachesDuringTheCreation(t *testing.T) {
 		must(t, err)
 		if strings.Contains(line, unix.EINVAL.Error()) {
 			t.Logf("this user namespace knows no user %d, so no one tries", nobody)
-		} else if line != "trying\n" {
+			_ = cmd.Wait()
+			continue
+		}
+		if line != "trying\n" {
 			t.Fatalf("the other user says %q", line)
 		}
-		defer func() { must(t, cmd.Process.Kill()); _ = cmd.Wait() }()
+		defer func() {
+			must(t, cmd.Process.Kill())
+			if rest, err := io.ReadAll(says); len(rest) != 0 || err != nil {
+				t.Errorf("the other user says %q, %v; want nothing more", rest, err)
+			}
+			if err := cmd.Wait(); err == nil || cmd.ProcessState.Exited() {
+				t.Errorf("the other user ended before the test: %v", err)
+			}
+		}()
 	}
 	for i := range 30 {
 		tap, _, err := link.Open(spec("ib0"))
@@ -100,8 +112,8 @@ func TestNoOtherUserAttachesDuringTheCreation(t *testing.T) {
 	}
 }
 
-// A process that is killed while it makes an interface leaves none, or one that the
-// next start adopts.
+// A process that is killed while it creates an interface leaves no interface, or one that
+// the next start adopts.
 func TestKilledCreationLeavesNothingHalfMade(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -111,7 +123,7 @@ func TestKilledCreationLeavesNothingHalfMade(t *testing.T) {
 		must(t, netlink.LinkSubscribe(updates, stop))
 		cmd, says := startAs(t, churnEnv, "ib0")
 		hears(t, says, "churning")
-		<-updates // the interface is there
+		<-updates // an interface was created
 		time.Sleep(time.Duration(i) * 100 * time.Microsecond)
 		must(t, cmd.Process.Kill())
 		_ = cmd.Wait()
@@ -124,7 +136,7 @@ func TestKilledCreationLeavesNothingHalfMade(t *testing.T) {
 		must(t, err)
 		for _, l := range links {
 			if a := l.Attrs(); l.Type() == "tuntap" && a.Name != "ib0" {
-				t.Errorf("round %d: %s was left", i, a.Name)
+				t.Errorf("round %d: %s was left behind", i, a.Name)
 			}
 		}
 		must(t, tap.Remove())

@@ -15,8 +15,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// attachEnv makes the test binary a process that attaches a queue to the
-// interface and ends; the exit status is the kernel's error.
+// attachEnv makes the test binary a process that attaches a queue to the interface and
+// exits with the kernel's error as its status.
 const attachEnv = "IPOIBD_LINK_TEST_ATTACH"
 
 // holders is the directory of the files with the holders' PIDs.
@@ -40,9 +40,9 @@ func attach(fd int, name string) error {
 	return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
 }
 
-// attachAndExit gives up all privileges between the two steps, so that the mode of
-// the device node, 0666 on most systems, does not matter. In a user namespace that
-// knows no other user the kernel refuses to with EINVAL.
+// attachAndExit opens the device node, drops all privileges and then attaches, so the
+// mode of the node, 0666 on most systems, does not matter. In a user namespace without
+// another user the kernel refuses to change the user, with EINVAL.
 func attachAndExit(name string) {
 	fd, err := openTun()
 	if err == nil {
@@ -58,7 +58,8 @@ func attachAndExit(name string) {
 	os.Exit(0)
 }
 
-// attachAsNobody returns the kernel's answer to a process without privileges.
+// attachAsNobody returns the error that the kernel returns to a process without
+// privileges which attaches a queue.
 func attachAsNobody(t *testing.T, name string) error {
 	t.Helper()
 	exe, err := os.Executable()
@@ -77,8 +78,8 @@ func attachAsNobody(t *testing.T, name string) error {
 	}
 }
 
-// requireOwned checks what the kernel says about the owner of ib0, which reads -1
-// where there is none, and that another user may not attach to it.
+// requireOwned checks that ib0 has an owner, which would read -1 otherwise, and that
+// another user may not attach to it.
 func requireOwned(t *testing.T, when string) {
 	t.Helper()
 	for file, want := range map[string]int{"owner": os.Geteuid(), "group": os.Getegid()} {
@@ -96,7 +97,7 @@ func requireOwned(t *testing.T, when string) {
 	}
 }
 
-// Another user may not attach to the interface, whether it is held or was left.
+// Another user may not attach to the interface, whether a process holds it or not.
 func TestInterfaceBelongsToItsUser(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -107,8 +108,8 @@ func TestInterfaceBelongsToItsUser(t *testing.T) {
 	requireOwned(t, "left")
 }
 
-// An interface that an earlier version made without an owner gets one when it is
-// adopted.
+// An interface without an owner, as an earlier version created it, gets an owner when it
+// is adopted.
 func TestAdoptionSetsTheOwner(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -125,8 +126,8 @@ func TestAdoptionSetsTheOwner(t *testing.T) {
 	requireOwned(t, "adopted")
 }
 
-// A name in the abstract namespace of UNIX sockets, which any user may bind, does
-// not keep a daemon from its interface.
+// A user who binds a name in the abstract namespace of UNIX sockets, as any user may,
+// does not keep a daemon from its interface.
 func TestNoOtherUserCanTakeTheLock(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -139,8 +140,8 @@ func TestNoOtherUserCanTakeTheLock(t *testing.T) {
 	openTAP(t, spec("ib0"))
 }
 
-// Of many starts at the same time one holds the interface, and the others name it.
-// It makes no difference whether the interface is there before.
+// Of many simultaneous starts exactly one holds the interface, and the others name its
+// process, whether or not the interface existed before.
 func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -172,7 +173,7 @@ func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
 			}
 		}
 		if len(holders) != 1 {
-			t.Errorf("%d of %d starts hold the interface (there before: %t), want one", len(holders), starts, there)
+			t.Errorf("%d of %d starts hold the interface (it existed before: %t), want one", len(holders), starts, there)
 		}
 		for _, tap := range holders {
 			if f, err := tap.Inspect(); err != nil || f.Foreign != 0 || len(f.Restored) != 0 {
@@ -184,8 +185,8 @@ func TestOneOfManyStartsHoldsTheInterface(t *testing.T) {
 	must(t, link.Delete("ib0"))
 }
 
-// Where the file with the PID cannot be written, the queues keep the interface to
-// one process all the same.
+// When the file with the PID cannot be written, the queues still keep the interface to
+// one process.
 func TestInterfaceIsHeldWithoutAFile(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -199,8 +200,8 @@ func TestInterfaceIsHeldWithoutAFile(t *testing.T) {
 	}
 }
 
-// The directory of the files is private, its parent is not, and the holder's file
-// goes with it.
+// The directory of the PID files is private, its parent is not, and the holder removes
+// its file when it closes the interface.
 func TestFileGoesWithTheHolder(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -15,7 +15,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// ioctl passes a pointer to what a request is about.
+// ioctl makes a request with a pointer to its argument.
 func ioctl[T any](t *testing.T, fd int, request uint, arg *T) {
 	t.Helper()
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(arg)))
@@ -43,8 +43,9 @@ func dropAll(t *testing.T) int32 {
 	return int32(fd)
 }
 
-// A queue that came and went between two inspections leaves no filter behind that
-// drops what the host sends, although nothing reports it.
+// A queue that came and went between two inspections may leave a filter that drops the
+// frames of the host. The next inspection removes it, although the kernel does not report
+// filters.
 func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -96,7 +97,7 @@ func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 		c.set(fd)
 		must(t, unix.Close(fd))
 		if arrives() {
-			t.Fatalf("%s: it drops nothing", c.name)
+			t.Fatalf("%s: it drops nothing, so the test shows nothing", c.name)
 		}
 		if f, err := tap.Inspect(); err != nil || len(f.Restored) != 0 {
 			t.Errorf("%s: Inspect = %+v, %v", c.name, f, err)
@@ -107,8 +108,8 @@ func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 	}
 }
 
-// The offloads that a queue turned on which is gone are turned off, and reported,
-// as the frames of the host would carry headers that no one reads.
+// An inspection turns off offloads that a queue left on, and reports them. With them, the
+// frames of the host would carry virtio headers that no one reads.
 func TestInspectTurnsOffloadsOff(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -127,18 +128,22 @@ func TestInspectTurnsOffloadsOff(t *testing.T) {
 	}
 }
 
-// An inspection of an interface that no one changed makes the kernel send no
-// message: each of them would wake the watchers of every program on the host.
+// Inspecting an interface that no one changed makes the kernel send no message. Each one
+// would wake the watchers of every program on the host.
 func TestInspectionIsSilent(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	tap, _ := openTAP(t, spec("ib0"))
-	newHost(t).SetUp(true)
-	must(t, tap.SetCarrier(true))
-	time.Sleep(200 * time.Millisecond) // the carrier's own messages
 	updates, stop := make(chan netlink.LinkUpdate, 100), make(chan struct{})
 	must(t, netlink.LinkSubscribe(updates, stop))
+	newHost(t).SetUp(true)
+	must(t, tap.SetCarrier(true))
+	for u := range updates { // the messages of the carrier
+		if u.Attrs().OperState == netlink.OperUp {
+			break
+		}
+	}
 	for range 20 {
 		f, err := tap.Inspect()
 		if err != nil || len(f.Restored) != 0 {

@@ -113,7 +113,7 @@ func (h *host) Attach() linktest.Queue {
 	return &queue{tb: h.tb, fd: fd}
 }
 
-// queue is attached to ib0 beside the one that the test has opened.
+// queue is attached to ib0 in addition to the queue of the TAP under test.
 type queue struct {
 	tb testing.TB
 	fd int

@@ -78,7 +78,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	if err != nil {
 		return err
 	}
-	if err := t.control(setUpDevice); err != nil {
+	if err := t.control(setUnreported); err != nil {
 		return err
 	}
 	if offloads {

@@ -199,7 +199,7 @@ func TestContainerDestroyed(t *testing.T) {
 
 // An interface that is held from outside is held in the container too. Once it was
 // left there, a start in the container adopts it. Outside, where its name is free, a
-// start makes another one.
+// start creates another one.
 func TestOwnedFromOutside(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -223,7 +223,7 @@ func TestOwnedFromOutside(t *testing.T) {
 		inside, adopted, err := link.Open(spec("ib0"))
 		must(t, err)
 		if !adopted {
-			t.Error("in the container: made again")
+			t.Error("in the container: not adopted")
 		}
 		must(t, inside.Close())
 	})

@@ -10,8 +10,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A directory that another user has made, may write to, or has replaced by a
-// symbolic link is not used: no file is made there, and no PID is read from there.
+// A directory that another user owns, can write to, or has replaced by a symbolic link
+// is not used: no file is created in it, and no PID is read from it.
 func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -44,9 +44,9 @@ func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 			}
 			f := leaveNote(index)
 			if (f != nil) != (c.pid != 0) {
-				t.Errorf("made a file: %t", f != nil)
+				t.Errorf("created a file: %t, want %t", f != nil, c.pid != 0)
 			}
-			if f == nil { // one of another user
+			if f == nil { // another user creates one
 				path, err := notePath(index)
 				must(t, err)
 				must(t, os.WriteFile(path, []byte("1"), 0o600))

@@ -10,8 +10,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// An interface to which another process attaches before it gets its name is
-// deleted, and made again.
+// When another process attaches to an interface before it has its name, the interface is
+// deleted and the creation starts over.
 func TestCreationBeginsAgainWhereAnotherProcessAttaches(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -31,7 +31,7 @@ func TestCreationBeginsAgainWhereAnotherProcessAttaches(t *testing.T) {
 	go func() { done <- c.create() }()
 	made := (<-updates).Attrs().Name
 	if !strings.HasPrefix(made, temporaryPrefix) {
-		t.Errorf("it is called %s at first", made)
+		t.Errorf("its temporary name is %s, want %s...", made, temporaryPrefix)
 	}
 	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

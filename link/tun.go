@@ -61,6 +61,15 @@ func setUpDevice(fd int) error {
 	if err := setPersistent(fd); err != nil {
 		return err
 	}
+	if err := setUnreported(fd); err != nil {
+		return err
+	}
+	return setHeaderLen(fd)
+}
+
+// setUnreported sets what the kernel does not report to a queue. It leaves alone what
+// restoreQueue checks: setting that here would undo a change without reporting it.
+func setUnreported(fd int) error {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
 		return os.NewSyscallError("TUNSETOFFLOAD", err)
 	}
@@ -82,7 +91,7 @@ func setUpDevice(fd int) error {
 			return os.NewSyscallError(set.name, err)
 		}
 	}
-	return setHeaderLen(fd)
+	return nil
 }
 
 // setOwner makes the device belong to this process's user and group. The kernel

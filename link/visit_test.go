@@ -12,9 +12,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// An interface that is renamed or moved, while another takes its name, between the
-// steps by which it is found, is not mistaken for that other one: even one of ours
-// with the same MAC.
+// The interface may be renamed or moved, and another may take its name, between the steps
+// of a visit. The visit does not take the other interface for it, even if the other one is
+// ours and has the same MAC.
 func TestVisitIsNotMisled(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -57,8 +57,7 @@ func TestVisitIsNotMisled(t *testing.T) {
 	}
 }
 
-// An interface that keeps changing its name is given up on in the end, and no other
-// is taken for it.
+// A visit gives up on an interface that keeps changing its name.
 func TestVisitGivesUp(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -77,7 +76,7 @@ func mustOpen(t *testing.T, name string) *TAP {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = tap.Remove() }) // it may be closed or gone
+	t.Cleanup(func() { _ = tap.Remove() }) // it may be closed or deleted already
 	return tap
 }
 

@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// talkingBench is a bench whose host sends to n peers, 10.9.0.0 and on.
+// talkingBench returns a bench whose host talks to n peers, from 10.9.0.0 on.
 func talkingBench(tb testing.TB, n int) *bench {
 	b := attachedBench(tb, Config{})
 	for i := range n {
@@ -26,7 +26,7 @@ func talkingBench(tb testing.TB, n int) *bench {
 	return b
 }
 
-// pass lets time pass in steps, calling each before each step.
+// pass lets d pass in steps and calls each before every step.
 func (b *bench) pass(d, step time.Duration, each func()) (out []Action) {
 	for end := b.now.Add(d); b.now.Before(end); {
 		each()
@@ -35,8 +35,8 @@ func (b *bench) pass(d, step time.Duration, each func()) (out []Action) {
 	return out
 }
 
-// TestSilentPeerIsAskedForInTime: whenever in the look's rhythm a peer falls
-// silent, it is asked for 1 s later at the earliest, and 2 s at the latest.
+// TestSilentPeerIsAskedForInTime: a peer that falls silent is asked for after 1 s to 2 s,
+// whenever that happens between two looks.
 func TestSilentPeerIsAskedForInTime(t *testing.T) {
 	earliest, latest := time.Hour, time.Duration(0)
 	for range 200 {
@@ -61,8 +61,8 @@ func TestSilentPeerIsAskedForInTime(t *testing.T) {
 	}
 }
 
-// TestPeersThatAnswerAreNotAsked: whatever the rhythm of a conversation, as long as
-// each message of the host is answered within half a second.
+// TestPeersThatAnswerAreNotAsked: a peer that answers each message of the host within
+// half a second is not asked for, whatever the rhythm of the conversation.
 func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	for range 200 {
 		b := talkingBench(t, 1)
@@ -79,8 +79,8 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, at most
-// maxAskRate messages go out in any second, and each peer gets its turn.
+// TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, the host sends
+// at most maxAskRate questions in any second, and asks for every peer.
 func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	const peers = 100
 	b := talkingBench(t, peers)
@@ -110,7 +110,8 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	}
 }
 
-// TestFewAddressesOfASilentPeerAreAskedFor: the latest claims, the last one first.
+// TestFewAddressesOfASilentPeerAreAskedFor: only the latest claims of a silent peer are
+// asked for, the last one first.
 func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxIPsUsed {
@@ -127,8 +128,8 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	}
 }
 
-// TestNoQuestionWithoutASource: a peer would take a question without an address of
-// the host for duplicate address detection, and might give its own address up.
+// TestNoQuestionWithoutASource: a host without an address does not ask. A peer would
+// take the question for duplicate address detection and might give up its own address.
 func TestNoQuestionWithoutASource(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.step(HostAddrs{})
@@ -138,8 +139,8 @@ func TestNoQuestionWithoutASource(t *testing.T) {
 	}
 }
 
-// TestForgedStraysAreBounded: senders invented by the thousand get maxNoticeRate
-// notices a second in all, and one sender gets what its pauses allow.
+// TestForgedStraysAreBounded: thousands of invented senders get maxNoticeRate notices a
+// second in all, and one sender gets those that its pauses allow.
 func TestForgedStraysAreBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(of func(i int) endpoint) (n uint64) {
@@ -151,16 +152,16 @@ func TestForgedStraysAreBounded(t *testing.T) {
 		return b.table.Stats().Notices - before
 	}
 	if n := count(numbered); n > 11*maxNoticeRate || n < 10*maxNoticeRate {
-		t.Errorf("%d invented senders got a notice within 10 s, want %d a second", n, maxNoticeRate)
+		t.Errorf("invented senders got %d notices within 10 s, want %d a second", n, maxNoticeRate)
 	}
 	b.advance(time.Second)
 	if n := count(func(int) endpoint { return peerB }); n != 4 { // after 0, 1, 3, 7 s
-		t.Errorf("one sender got %d notices within 10 s", n)
+		t.Errorf("one sender got %d notices within 10 s, want 4", n)
 	}
 }
 
-// TestNoticeNamesAFewAddresses: a sender that goes on is answered by maxNoticeIPs
-// messages at most.
+// TestNoticeNamesAFewAddresses: a sender that keeps sending gets at most maxNoticeIPs
+// messages at a time.
 func TestNoticeNamesAFewAddresses(t *testing.T) {
 	b := attachedBench(t, Config{})
 	var addrs []netip.Addr
@@ -172,8 +173,8 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
 	b.now = b.now.Add(noticePause)
 	out := b.ready(b.step(Stray{peerB.gid, peerB.qpn}))
-	if len(out) != maxNoticeIPs+1 { // and the handle goes back
-		t.Errorf("%d actions", len(out))
+	if len(out) != maxNoticeIPs+1 { // the last one releases the handle
+		t.Fatalf("%d actions, want %d", len(out), maxNoticeIPs+1)
 	}
 	for _, a := range out[:maxNoticeIPs] {
 		if s, ok := a.(SendFabric); !ok || s.Dest.QPN != peerB.qpn {
@@ -182,8 +183,8 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is the cost of reading the marks of 4,096 peers that all talk, and
-// its share of a processor.
+// BenchmarkLook measures the cost of reading the marks of 4,096 busy peers, and its
+// share of a processor.
 func BenchmarkLook(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {
@@ -196,7 +197,8 @@ func BenchmarkLook(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*float64(time.Second/lookInterval)/1e7, "%core")
 }
 
-// BenchmarkPeerMAC is what the data path pays for each message received.
+// BenchmarkPeerMAC measures the cost of PeerMAC, which the data path calls for each
+// message received.
 func BenchmarkPeerMAC(b *testing.B) {
 	bench := knownBench(b)
 	for b.Loop() {

@@ -35,7 +35,7 @@ var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what 
 //	busy MAC                   the data path sends to MAC
 //	data NAME                  the data path receives from NAME
 //	flow MAC DURATION          the data path sends to MAC all the time
-//	talk NAME DURATION         it sends to NAME and receives from it all the time
+//	talk NAME DURATION         the data path sends to NAME and receives from it all the time
 //	collide NAME | stats | peers
 //
 // WHAT is one of
@@ -172,8 +172,8 @@ func (p *player) describe(actions []Action) (out []string) {
 
 func (p *player) advanceBy(arg string) (out []string) { return p.flow(ipoib.MAC{}, nil, arg) }
 
-// flow lets time pass, in which the data path sends to a MAC all the time, unless
-// it is zero, and receives from a peer, unless it is nil.
+// flow lets time pass. Meanwhile the data path keeps sending to a MAC, unless it is zero,
+// and keeps receiving from a peer, unless it is nil.
 func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	d, err := time.ParseDuration(arg)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// asks returns the addresses that actions ask for, in their order.
+// asks returns the addresses that actions ask for by ARP, in order.
 func asks(actions []Action) (targets []netip.Addr) {
 	for _, a := range actions {
 		s, ok := a.(SendFabric)
@@ -28,15 +28,13 @@ func asks(actions []Action) (targets []netip.Addr) {
 	return targets
 }
 
-// TestUnaskedPeerIsNotLeftAlone: a peer that could not be asked for, since the host
-// had no address to ask from, is asked for within 2 s of the host's new address,
-// and nothing is counted or paused before.
+// TestUnaskedPeerIsNotLeftAlone: while the host has no address, it cannot ask for a
+// silent peer, and counts nothing. It asks within 2 s of getting an address.
 func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
 	b.step(HostAddrs{})
-	steps := 0
-	send := func() { steps++; b.snap.Unicast(mac) }
+	send := func() { b.snap.Unicast(mac) }
 	if out := b.pass(time.Minute, 100*time.Millisecond, send); len(out) != 0 {
 		t.Fatalf("actions %v", out)
 	}
@@ -49,8 +47,8 @@ func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
 	}
 }
 
-// TestUnaskableAddressesLeaveRoomForOthers: addresses that the host has no source
-// for do not count as asked.
+// TestUnaskableAddressesLeaveRoomForOthers: addresses for which the host has no source
+// do not use up the questions for a peer.
 func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxAskedIPs {
@@ -63,8 +61,8 @@ func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestLatestClaimIsAskedForFirst: where the rate is spent on the way, the address
-// claimed last is the one asked for.
+// TestLatestClaimIsAskedForFirst: when the rate leaves one question, it is spent on the
+// address that was claimed last.
 func TestLatestClaimIsAskedForFirst(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.meet(numbered(0), "10.8.0.1")
@@ -74,12 +72,13 @@ func TestLatestClaimIsAskedForFirst(t *testing.T) {
 		b.table.silent.rate.take(b.now, maxAskRate)
 	}
 	if got := asks(b.advance(silenceLimit / 2)); fmt.Sprint(got) != "[10.8.0.1]" {
-		t.Errorf("asked for %v with one question left, want the latest claim, 10.8.0.1", got)
+		t.Errorf("asked for %v with one question left, want [10.8.0.1], the latest claim", got)
 	}
 }
 
-// TestSilentPeersAndStraysDoNotDelayResolutions: while both rates of the second
-// line of defence are spent, an address that the host needs is asked for at once.
+// TestSilentPeersAndStraysDoNotDelayResolutions: when the rates of questions for silent
+// peers and of notices are spent, an address that the host needs is still asked for at
+// once.
 func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 	b := talkingBench(t, 100)
 	for i := range 100 {
@@ -90,10 +89,10 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 		b.step(Stray{numbered(1000 + i).gid, 9})
 	}
 	if b.table.silent.rate.left(b.now, maxAskRate) || b.table.notices.rate.left(b.now, maxNoticeRate) {
-		t.Fatal("a rate is left: this shows nothing")
+		t.Fatal("a rate is not spent, so the test shows nothing")
 	}
 	if got := asks(b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip("10.0.0.9")))); fmt.Sprint(got) != "[10.0.0.9]" {
-		t.Errorf("asked for %v", got)
+		t.Errorf("asked for %v, want [10.0.0.9]", got)
 	}
 	if out := b.step(Stray{}); len(out) != 0 {
 		t.Errorf("actions %v", out)
@@ -104,16 +103,16 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 	}
 }
 
-// TestPeersThatAnswerAreNotAskedAfterRecovery: the QP goes and comes back, under its
-// former address or another one, at any time between a message and its answer, and
-// the handle takes its time. The peer is not asked for, but when it falls silent
-// it is, within 2 s.
+// TestPeersThatAnswerAreNotAskedAfterRecovery: the QP goes and comes back, with the same
+// address or another one, between a message and its answer, and the handle takes some
+// time. A peer that answers is not asked for. When it falls silent, it is asked for
+// within 2 s.
 func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 	for _, self := range []endpoint{selfEnd, {selfEnd.gid, selfEnd.qpn + 1}} {
 		for late := time.Duration(0); late < 3*silenceLimit; late += 50 * time.Millisecond {
 			b := talkingBench(t, 1)
 			mac, e := b.macOf(numbered(0)), numbered(0)
-			b.snap.Unicast(mac) // marks what the QP did not send any more
+			b.snap.Unicast(mac) // marks a message that the QP no longer sends
 			b.step(Detached{})
 			b.advance(300 * time.Millisecond)
 			b.step(attachedAt(self))
@@ -135,8 +134,8 @@ func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 	}
 }
 
-// TestPeerHeardByARPAloneIsNotAsked: as long as ARP comes within a second of what
-// is sent, by which some one-way receivers are heard.
+// TestPeerHeardByARPAloneIsNotAsked: a peer that sends no data, as some receivers do, is
+// not asked for as long as its ARP comes within a second of each message to it.
 func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
@@ -149,8 +148,8 @@ func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestBridgeThatAnswersIsNotAsked: behind one peer are many addresses, and what one
-// of them says counts for all.
+// TestBridgeThatAnswersIsNotAsked: many addresses are behind one peer, and a message from
+// one of them counts for all.
 func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac, e := b.macOf(numbered(0)), numbered(0)
@@ -166,9 +165,9 @@ func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestForgedStraysDoNotCrowdOutOthers: senders invented for ten minutes, as many
-// as the rate admits. A new one always gets its notice, and what is remembered of
-// them is bounded.
+// TestForgedStraysDoNotCrowdOutOthers: a forger invents as many senders as the rate
+// admits, for ten minutes. Every new sender gets its notice, and the table remembers a
+// bounded number of them.
 func TestForgedStraysDoNotCrowdOutOthers(t *testing.T) {
 	b := attachedBench(t, Config{})
 	p := player{bench: b}
@@ -185,8 +184,8 @@ func TestForgedStraysDoNotCrowdOutOthers(t *testing.T) {
 	}
 }
 
-// TestNoticesWaitForFewHandles: while the worker is busy, notices wait for no more
-// than maxAnswerAHs handles, and the strays that get none are counted.
+// TestNoticesWaitForFewHandles: while the worker is busy, notices wait for at most
+// maxAnswerAHs handles. Strays without a handle are counted.
 func TestNoticesWaitForFewHandles(t *testing.T) {
 	b := attachedBench(t, Config{})
 	asked := 0
@@ -206,8 +205,8 @@ func TestNoticesWaitForFewHandles(t *testing.T) {
 	}
 }
 
-// TestNoticesYieldToPeers: while as many handles of peers are under way, no notice
-// asks for another one.
+// TestNoticesYieldToPeers: while maxAnswerAHs handles of peers are being created, no
+// notice requests another handle.
 func TestNoticesYieldToPeers(t *testing.T) {
 	b := attachedBench(t, Config{})
 	for i := range maxAnswerAHs {
@@ -223,8 +222,8 @@ func TestNoticesYieldToPeers(t *testing.T) {
 	}
 }
 
-// TestOneGIDDoesNotTakeTheNotices: a stranger who invents queue pairs of one GID, 20
-// strays a second, does not keep other senders from their notices.
+// TestOneGIDDoesNotTakeTheNotices: a stranger who invents queue pairs of one GID, with 20
+// strays a second, does not keep notices from other senders.
 func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
 	b := attachedBench(t, Config{})
 	for i := range 20 * 60 {
@@ -240,8 +239,8 @@ func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
 	}
 }
 
-// TestFirstNoticeIsOneMessage: one datagram, whose sender may be forged, is answered
-// by one message; a sender that goes on gets the other addresses.
+// TestFirstNoticeIsOneMessage: one datagram, whose sender may be forged, gets one message
+// in return. A sender that keeps sending gets the other addresses too.
 func TestFirstNoticeIsOneMessage(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip("10.0.0.7"), ip(llA)}})
@@ -260,9 +259,8 @@ func TestFirstNoticeIsOneMessage(t *testing.T) {
 	}
 }
 
-// TestInventedPeersDoNotDelayAsks: the host sends to 1,000 peers that a stranger
-// invented by ARP. A peer that has sent data, and then falls silent, is asked for
-// before them.
+// TestInventedPeersDoNotDelayAsks: the host sends to 1,000 peers that a stranger invented
+// by ARP. A peer that has sent data and then falls silent is asked for before them.
 func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 	const invented = 1000
 	b := talkingBench(t, 1)
@@ -276,7 +274,7 @@ func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 	}
 	for i := range 4 * 60 {
 		for j, mac := range macs {
-			if j > 0 || i > 20 { // the honest one 5 s after the others
+			if j > 0 || i > 20 { // to the honest peer 5 s later than to the others
 				b.snap.Unicast(mac)
 			}
 		}

@@ -66,7 +66,7 @@ func (w *watcher) see(a Action) error {
 	case Query:
 		return w.begin(a.Op, queryLimit)
 	case Prove:
-		w.rung = RungRebuildCQ // where it is asked
+		w.rung = RungRebuildCQ // the rung that asks for a proof
 		return w.begin(a.Op, proveLimit)
 	case Release:
 		return w.begin(a.Op, releaseLimit)
@@ -242,11 +242,10 @@ func (w *watcher) success(t *rapid.T) Done {
 	}
 }
 
-// harmless draws what may happen without a fatal event, a proven freeze, a failed or
-// timed-out verb or an operator: any completion, every other event, every failure of a
-// call outside of the ladder that does not accuse the device, a suspected freeze,
-// proofs that fail for a reason that does not accuse the device, and other operations
-// that all succeed, whatever they find, short of a freeze.
+// harmless draws an event that must not lead to a reset of the device: any completion,
+// any event that is not fatal, any failure outside of the ladder that does not accuse the
+// device, a suspected freeze, a proof that fails without accusing the device, or another
+// operation that succeeds, whatever state it finds.
 func (w *watcher) harmless(t *rapid.T) Event {
 	gen := genOf(t, w.l.gens.last)
 	switch rapid.IntRange(0, 5).Draw(t, "event") {
@@ -269,7 +268,7 @@ func (w *watcher) harmless(t *rapid.T) Event {
 	}
 }
 
-// notOfDevice are the classes that do not accuse the device.
+// notOfDevice lists the classes that do not accuse the device.
 var notOfDevice = []Class{
 	ClassSuccess, ClassFlushed, ClassRequestError, ClassQPError, ClassCQError, ClassQueueFull, ClassSilentPeer,
 	ClassTransient, ClassNoResource, ClassRefused, ClassPort, ClassIgnored, NumClass,
@@ -307,9 +306,9 @@ func invariants(t *rapid.T) {
 	}
 }
 
-// TestR07NothingHarmlessResetsTheDevice: whatever happens, in whatever order and
-// however often, the device rung is reached through a fatal event, a proven freeze, a
-// failed or timed-out verb, or the operator, and not otherwise.
+// TestR07NothingHarmlessResetsTheDevice: only a fatal event, a proven freeze, a failed or
+// timed-out verb or the operator leads to the device rung, whatever else happens, in
+// whatever order and however often.
 func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	pace := []time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute}
 	rapid.Check(t, func(t *rapid.T) {
@@ -329,8 +328,8 @@ func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	})
 }
 
-// TestR07EveryHarmlessSequence is the same without chance: every sequence of a few
-// inputs from a ladder whose budgets are all spent but one use.
+// TestR07EveryHarmlessSequence shows the same exhaustively: it runs every sequence of six
+// inputs on a ladder with one use left in each budget.
 func TestR07EveryHarmlessSequence(t *testing.T) {
 	inputs := []func(l *Ladder) Event{
 		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassRequestError} },

@@ -9,8 +9,8 @@ import (
 	"ipoibd/hca"
 )
 
-// The operator learns of each order whether it is taken up: exactly those that are not
-// An interface takes an order unless it absorbs it, whatever happened before.
+// Takes reports whether an interface will act on an order: exactly when the ladder does
+// not absorb it, whatever happened before.
 func TestR29InterfaceTakesOrders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWatcher()
@@ -27,7 +27,7 @@ func TestR29InterfaceTakesOrders(t *testing.T) {
 	})
 }
 
-// A device takes an order unless it absorbs it, in each of its states.
+// Takes of a device reports the same, in each of its states.
 func TestR29DeviceTakesOrders(t *testing.T) {
 	id := Identity{NodeGUID: hca.GUID{1}}
 	for s := range numDeviceState {

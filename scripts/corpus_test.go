@@ -9,15 +9,15 @@ import (
 	"testing"
 )
 
-// Bounds of a committed corpus: it is run by every go test.
+// Bounds of a committed corpus, which every go test runs.
 const (
 	maxInputs    = 20
 	maxInputSize = 4 << 10 // bytes
 )
 
-// Every fuzz target has a corpus under testdata/fuzz, a small one of small inputs,
-// and every corpus has a target. What a target finds in its first minutes is in
-// the cache, $(go env GOCACHE)/fuzz; some of that, of different kinds, is enough.
+// Every fuzz target has a small corpus of small inputs under testdata/fuzz, and every
+// corpus has a target. To make one, run the target for a few minutes and copy some inputs
+// of different kinds from $(go env GOCACHE)/fuzz.
 func TestEveryFuzzTargetHasACorpus(t *testing.T) {
 	targets, corpora := map[string]bool{}, map[string]int{}
 	target := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
@@ -54,5 +54,7 @@ func TestEveryFuzzTargetHasACorpus(t *testing.T) {
 			t.Errorf("%s belongs to no fuzz target", corpus)
 		}
 	}
-	t.Logf("%d targets", len(targets))
+	if t.Logf("%d targets", len(targets)); len(targets) == 0 {
+		t.Error("found no fuzz target: does the expression still match?")
+	}
 }

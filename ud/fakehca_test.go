@@ -76,7 +76,7 @@ type fakeQP struct {
 	auto           bool
 	refuse         error // of the next posts, after refuseAfter were taken
 	refuseAfter    int
-	invalid        func(*hca.SendWR) bool // refused by itself
+	invalid        func(*hca.SendWR) bool // sends that are refused alone
 	sends, recvs   []posted
 	sendCalls      int
 }

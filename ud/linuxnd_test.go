@@ -8,11 +8,11 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// linuxTakesForND reports whether some configuration of some Linux hands an IPv6
-// packet to its neighbour discovery, as it is or once later fragments have come.
-// Each case follows the kernel function that handles that header.
+// linuxTakesForND reports whether any version of Linux, in any configuration, passes an
+// IPv6 packet to neighbour discovery, at once or after later fragments. Each case follows
+// the kernel function that handles the header.
 func linuxTakesForND(p []byte) bool {
-	// ip6_rcv_core; ndisc_rcv for the hop limit, which a reassembled packet has
+	// ip6_rcv_core; ndisc_rcv for the hop limit, which a reassembled packet takes
 	// from its first fragment.
 	if len(p) < 40 || p[0]>>4 != 6 || p[7] != 255 {
 		return false
@@ -24,17 +24,17 @@ func linuxTakesForND(p []byte) bool {
 		}
 		body = body[:n]
 	}
-	if next == 0 { // ipv6_parse_hopopts: the only place of this header
+	if next == 0 { // ipv6_parse_hopopts: this header is only allowed here
 		return skipLinux(body, false, func(b []byte) int { return (int(b[1]) + 1) * 8 })
 	}
 	return deliverLinux(next, body, false)
 }
 
-// deliverLinux is ip6_protocol_deliver_rcu; partial says that body goes on in
-// later fragments, which may be anything.
+// deliverLinux follows ip6_protocol_deliver_rcu. If partial is set, the body continues in
+// later fragments of unknown content.
 func deliverLinux(next byte, body []byte, partial bool) bool {
 	switch next {
-	case 43: // ipv6_rthdr_rcv: segments left have it forwarded, with another hop limit
+	case 43: // ipv6_rthdr_rcv: a packet with segments left is forwarded, with a lower hop limit
 		if len(body) >= 4 && body[3] != 0 {
 			return false
 		}
@@ -65,8 +65,7 @@ func skipLinux(body []byte, partial bool, size func([]byte) int) bool {
 	return deliverLinux(body[0], body[size(body):], partial)
 }
 
-// behind returns an IPv6 packet with an ND message, or a packet with another
-// upper layer, behind extension headers of 8 bytes.
+// behind puts the payload of an IPv6 packet behind extension headers of 8 bytes each.
 func behind(p []byte, chain ...byte) []byte {
 	out := append([]byte(nil), p[:40]...)
 	at := 6
@@ -83,9 +82,9 @@ func behind(p []byte, chain ...byte) []byte {
 
 var extensionHeaders = []byte{0, 43, 44, 51, 60}
 
-// TestNDBehindExtensionHeadersIsDropped: each ND message behind each extension
-// header and chain of two, to a station and to a group, from the host and from the
-// fabric, is counted as hidden ND and goes nowhere.
+// TestNDBehindExtensionHeadersIsDropped: every ND message behind every extension header
+// and every chain of two is classified as hidden ND, to a station and to a group, from
+// the host and from the fabric.
 func TestNDBehindExtensionHeadersIsDropped(t *testing.T) {
 	var chains [][]byte
 	for _, a := range extensionHeaders {
@@ -113,8 +112,8 @@ func TestNDBehindExtensionHeadersIsDropped(t *testing.T) {
 	}
 }
 
-// FuzzLinuxND: nothing that Linux takes for ND passes untranslated, in either
-// direction and to any destination.
+// FuzzLinuxND: no packet that Linux takes for ND passes untranslated, in either direction
+// and to any destination.
 func FuzzLinuxND(f *testing.F) {
 	na, echo := ipv6("fe80::2", 58, 136, 255, 80), ipv6("fe80::2", 58, 128, 255, 64)
 	for _, p := range [][]byte{na, echo, udp6("ff02::fb"), ns6("ff02::1")} {
@@ -140,7 +139,7 @@ func FuzzLinuxND(f *testing.F) {
 		}
 		want := HiddenND
 		if packet[6] == 58 {
-			want = SlowPathed // which translates it
+			want = SlowPathed // the slow path translates it
 		}
 		tx := testRules()
 		for _, dst := range []ipoib.MAC{macB, macX, {0x33, 0x33, 0, 0, 0, 0xfb}, ipoib.Broadcast} {

@@ -46,12 +46,12 @@ func TestR08ProbeThatCameBackIsCounted(t *testing.T) {
 	}
 	checkAccounts(t, b.Counters())
 	if n := b.Completed(); n != 2 {
-		t.Errorf("%d completed", n)
+		t.Errorf("%d completed, want 2", n)
 	}
 }
 
-// Tx reports a probe once its send has completed: not when it is posted, nor when
-// another send completes, nor when it is refused or taken back.
+// Tx reports a probe once its send has completed, not when it is posted, refused or taken
+// back, and not when another send completes.
 func TestR08ProbeIsReportedOnceItsSendCompletes(t *testing.T) {
 	b := newTxBench(t, 128)
 	toSelf := hca.UDDest{AH: destB.AH, QPN: qpnA}

@@ -197,8 +197,8 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.checkRing(t)
 }
 
-// A request that the QP refuses as invalid is dropped alone: first, last and in the
-// middle of a batch, and all but one.
+// A request that the QP refuses as invalid is dropped alone, whether it is first, last or
+// in the middle of a batch, and even if all requests but one are refused.
 func TestTxDropsARefusedRequestAlone(t *testing.T) {
 	for _, refused := range [][]int{{0}, {9}, {4}, {0, 4, 5, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}} {
 		b := newTxBench(t, 128)
@@ -222,8 +222,8 @@ func TestTxDropsARefusedRequestAlone(t *testing.T) {
 	}
 }
 
-// A QP of a device that has failed ends the pump, and all that is described is
-// dropped.
+// When the device has failed, Pump returns the error and drops the frames that it has not
+// posted.
 func TestTxEndsWithTheDevice(t *testing.T) {
 	b := newTxBench(t, 128)
 	for range 10 {

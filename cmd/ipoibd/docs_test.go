@@ -27,8 +27,8 @@ func readManual(t *testing.T, path string) string {
 	return string(text)
 }
 
-// commands are the calls of ipoibd in a page: in lines of commands and in spans of
-// code, up to a comment or another command.
+// commands returns the calls of ipoibd in a page, in command lines and in code spans.
+// A call ends at a comment or at the next command.
 func commands(page string) (calls [][]string) {
 	for _, m := range regexp.MustCompile("(?m)(?:^    (?:.*&& )?|^|`|')ipoibd ([a-z][^`'&#\n]*)").FindAllStringSubmatch(page, -1) {
 		calls = append(calls, strings.Fields(m[1]))
@@ -36,8 +36,7 @@ func commands(page string) (calls [][]string) {
 	return calls
 }
 
-// Every command that the manuals show exists and takes the flags and the arguments
-// that it has there.
+// Every command in the manuals exists and accepts the flags and arguments shown there.
 func TestManualsShowCommandsThatExist(t *testing.T) {
 	for _, path := range manuals {
 		calls := commands(readManual(t, path))
@@ -47,12 +46,12 @@ func TestManualsShowCommandsThatExist(t *testing.T) {
 			}
 		}
 		if t.Logf("%s: %d commands", path, len(calls)); len(calls) < 8 {
-			t.Errorf("%s: %d commands, the expression finds too few", path, len(calls))
+			t.Errorf("%s: found %d commands, want 8 at least: does the expression still match?", path, len(calls))
 		}
 	}
 }
 
-// accepts checks a call without running it; an ellipsis stands for more.
+// accepts checks a call without running it. It ignores an ellipsis.
 func accepts(call []string) error {
 	call = slices.DeleteFunc(slices.Clone(call), func(s string) bool { return s == "..." })
 	cmd, args, err := rootCommand().Find(call)
@@ -68,7 +67,7 @@ func accepts(call []string) error {
 	return nil
 }
 
-// Every flag and fault that the manuals name exists.
+// Every flag and every fault named in the manuals exists.
 func TestManualsNameFlagsThatExist(t *testing.T) {
 	known := map[string]bool{"--ulimit": true} // of docker
 	var visit func(*cobra.Command)
@@ -81,6 +80,9 @@ func TestManualsNameFlagsThatExist(t *testing.T) {
 	visit(rootCommand())
 	for _, path := range manuals {
 		named := regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(readManual(t, path), -1)
+		if t.Logf("%s: %d flags", path, len(named)); len(named) == 0 {
+			t.Errorf("%s: found no flag: does the expression still match?", path)
+		}
 		for _, m := range named {
 			if !known[m[1]] {
 				t.Errorf("%s: there is no flag %s", path, m[1])
@@ -91,14 +93,18 @@ func TestManualsNameFlagsThatExist(t *testing.T) {
 	for _, k := range control.FaultKinds() {
 		faults = append(faults, k.Name)
 	}
-	for _, m := range regexp.MustCompile(`ipoibd fault ([a-z_]+)`).FindAllStringSubmatch(readManual(t, manuals[1]), -1) {
+	named := regexp.MustCompile(`ipoibd fault ([a-z_]+)`).FindAllStringSubmatch(readManual(t, manuals[1]), -1)
+	if t.Logf("%s: %d faults", manuals[1], len(named)); len(named) == 0 {
+		t.Errorf("%s: found no fault: does the expression still match?", manuals[1])
+	}
+	for _, m := range named {
 		if !slices.Contains(faults, m[1]) {
 			t.Errorf("there is no fault %s", m[1])
 		}
 	}
 }
 
-// The examples of configuration are valid.
+// The example configurations are valid.
 func TestManualsShowValidConfigurations(t *testing.T) {
 	found := 0
 	for _, path := range manuals {
@@ -110,16 +116,16 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 		}
 	}
 	if found != 3 {
-		t.Errorf("%d examples", found)
+		t.Errorf("found %d examples, want 3", found)
 	}
 }
 
-// The settings of a device in docs/recovery.md are the defaults, as it says there.
+// The device settings in docs/recovery.md are the defaults, as the page says.
 func TestManualShowsDefaults(t *testing.T) {
 	_, text, _ := strings.Cut(readManual(t, manuals[1]), "```yaml\n")
 	text, rest, _ := strings.Cut(text, "```")
 	if !strings.Contains(rest, "These are the defaults, but for `coordinator`.") {
-		t.Error("the page does not say so any more")
+		t.Error("the page no longer says that these are the defaults")
 	}
 	c, err := config.Parse("recovery.md", []byte(text))
 	if err != nil {
@@ -129,7 +135,7 @@ func TestManualShowsDefaults(t *testing.T) {
 		want, got := config.NewDevice(), c.Devices[i]
 		want.Name, want.HCA, want.Underlay, want.Coordinator = hca, hca, got.Underlay, got.Coordinator
 		if !reflect.DeepEqual(got, want) {
-			t.Errorf("got %+v, the default is %+v", got, want)
+			t.Errorf("the page shows %+v, the default is %+v", got, want)
 		}
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
-// hostile is a name as a process, a device, a host or a peer's daemon may bear it:
-// it clears the screen, sets the title, ends the line and the column, and turns
-// the direction of text; in C0, in C1, as UTF-8 and as bytes.
+// hostile is a name that a process, a device, a host or a peer's daemon may have. It
+// clears the screen, sets the title, ends the line and the column, and reverses the
+// direction of text, with C0 and C1 controls, in UTF-8 and as raw bytes.
 const hostile = "x\x1b[2J\x1b]0;t\x07\nipoibd: forged\r\t\x7f\u009b31m\x9b31m\u202e\u2028"
 
-// fill sets every string within v to text, and gives every list an entry.
+// fill sets every string in v to text and puts one entry into every list and map.
 func fill(v reflect.Value, text string) {
 	switch v.Kind() {
 	case reflect.String:
@@ -38,8 +38,14 @@ func fill(v reflect.Value, text string) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0), text)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, text)
+		fill(value, text)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
 	case reflect.Uint64:
-		v.SetUint(7) // a counter that is shown
+		v.SetUint(7) // zero counters are not shown
 	case reflect.Struct:
 		if t, ok := v.Addr().Interface().(*time.Time); ok {
 			*t = time.Unix(1e9, 0).UTC()
@@ -50,7 +56,7 @@ func fill(v reflect.Value, text string) {
 				fill(v.Field(i), text)
 			}
 		}
-	default: // small numbers are enumerations, whose zero is as good as any
+	default: // smaller numbers are enumerations; zero will do
 	}
 }
 
@@ -60,8 +66,8 @@ func filled[T any](text string) T {
 	return v
 }
 
-// outputs are all that the program prints, with text wherever a string comes from
-// outside of it.
+// outputs returns everything that the program prints, with text in place of every
+// string that comes from outside.
 func outputs(text string) map[string]func(out io.Writer) error {
 	logTo := func(format string) func(io.Writer) error {
 		return func(out io.Writer) error {
@@ -75,7 +81,7 @@ func outputs(text string) map[string]func(out io.Writer) error {
 		}
 	}
 	status, entry := filled[control.Status](text), filled[journal.Entry](text)
-	status.Devices[0].State = control.StateOpen // all of it is shown
+	status.Devices[0].State = control.StateOpen // so that everything is shown
 	closed := filled[control.Status](text)
 	ended := entry
 	ended.Kind = journal.KindRecovered
@@ -98,8 +104,8 @@ func outputs(text string) map[string]func(out io.Writer) error {
 	}
 }
 
-// Whatever names and texts come from outside, nothing is printed that a terminal
-// acts on, and no text makes a line of its own.
+// The program prints nothing that a terminal acts on, and no text from outside starts
+// a line of its own.
 func TestNothingPrintedControlsATerminal(t *testing.T) {
 	harmless := outputs("x")
 	for name, print := range outputs(hostile) {
@@ -112,7 +118,7 @@ func TestNothingPrintedControlsATerminal(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !utf8.Valid(got.Bytes()) || strings.ContainsFunc(got.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
-				t.Errorf("%q", &got)
+				t.Errorf("control characters in the output: %q", &got)
 			}
 			if w, g := starts(want.String()), starts(got.String()); w != g {
 				t.Errorf("%d lines that begin without a space, want %d:\n%s", g, w, &got)
@@ -124,7 +130,7 @@ func TestNothingPrintedControlsATerminal(t *testing.T) {
 	}
 }
 
-// starts counts the lines that do not continue one before.
+// starts counts the lines that do not continue the line before.
 func starts(text string) (n int) {
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, " ") {

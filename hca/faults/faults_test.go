@@ -264,7 +264,8 @@ func TestVerbHangs(t *testing.T) {
 	})
 }
 
-// A verb that hangs for good does so across a reset, and from one instance to the next.
+// A verb that hangs forever keeps hanging across a reset. What is left of the fault applies
+// to the next instance.
 func TestVerbHangsForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forever := make(chan struct{})
@@ -282,7 +283,7 @@ func TestVerbHangsForever(t *testing.T) {
 			synctest.Wait()
 			planned = dev.Planned()
 			if len(planned) != 1-i {
-				t.Errorf("instance %d: %+v is left for the next one", i, planned)
+				t.Errorf("instance %d: %d faults are left for the next one, want %d: %+v", i, len(planned), 1-i, planned)
 			}
 			dev.Release()
 			synctest.Wait()

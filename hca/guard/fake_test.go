@@ -40,7 +40,7 @@ func (f *fake) stick(verb string) (release func()) {
 	}
 }
 
-// unstick lets later calls of a verb return; those that hang go on to.
+// unstick lets later calls of a verb return. Those that hang stay hung.
 func (f *fake) unstick(verb string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

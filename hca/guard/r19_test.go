@@ -225,34 +225,29 @@ func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 	})
 }
 
-// Address handles whose creation never returns keep new peers out for a bounded time;
-// then they count as verbs that are stuck in the device, of which it takes MaxStuck to
-// fail it.
+// Address handles whose creation never returns keep new peers out only for AHStuck. Then
+// they count as verbs that are stuck in the device, and MaxStuck of them fail it.
 func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 	const stuck = 3
 	bubble(t, guard.Options{MaxStuck: stuck, AHStuck: time.Minute}, func(r *rig) {
-		fill := func() (release func()) {
-			release = r.fake.stick("create_ah")
-			for range stuck {
-				go func() { _, _ = r.pd.CreateAH(hca.AHSpec{}) }()
-			}
-			synctest.Wait()
-			r.fake.unstick("create_ah") // later ones do not hang
-			return release
+		release := r.fake.stick("create_ah")
+		for range stuck {
+			go func() { _, _ = r.pd.CreateAH(hca.AHSpec{}) }()
 		}
-		create := func() error { // one that stays: no place is left for its release
+		synctest.Wait()
+		r.fake.unstick("create_ah")
+		create := func() error { // does not close the AH, for which no place is left
 			_, err := r.pd.CreateAH(hca.AHSpec{})
 			return err
 		}
-		first := fill()
 		r.wantErr(create(), hca.ErrBusy, "create an AH while all places are taken")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		r.wantErr(create(), nil, "create an AH after a minute")
 		r.wantErr(r.dev.Err(), nil, "device")
 		_, err := r.dev.QueryPort(1)
-		r.wantErr(err, hca.ErrIO, "query port while as many as may be are stuck")
-		first()
+		r.wantErr(err, hca.ErrIO, "query port while MaxStuck verbs are stuck")
+		release()
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"guard_verbs_stuck": 0})
 	})
@@ -264,12 +259,12 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		r.fake.unstick("create_ah")
 		if _, err := r.pd.CreateAH(hca.AHSpec{}); !errors.Is(err, hca.ErrBusy) {
-			r.Errorf("half a minute later: %v", err)
+			r.Errorf("create an AH after half a minute: %v, want hca.ErrBusy", err)
 		}
 		release()
 		synctest.Wait()
 		if _, err := r.pd.CreateAH(hca.AHSpec{}); err != nil {
-			r.Errorf("once the others have returned: %v", err)
+			r.Errorf("create an AH after the others returned: %v", err)
 		}
 		_, err := r.dev.QueryPort(1)
 		r.wantErr(err, nil, "query port")
@@ -277,24 +272,24 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 }
 
 // Instances that fail while a call hangs in the backend are counted over the life of the
-// process, each until the backend has released it and every call has returned.
+// process. Each one counts until the backend has released it and every call has returned.
 func TestR19ZombiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var zombies guard.Zombies
 		var releases []func()
 		for i := range guard.MaxZombies {
 			if err := zombies.Room(); err != nil {
-				t.Fatalf("after %d: %v", i, err)
+				t.Fatalf("no room after %d zombies: %v", i, err)
 			}
 			r := newRig(t, guard.Options{Zombies: &zombies})
 			switch i % 3 {
-			case 0: // a verb
+			case 0: // a verb hangs
 				releases = append(releases, r.fake.stick("query_qp"))
 				_, err := r.qp.Query()
 				r.wantErr(err, guard.ErrStuck, "query QP")
-			case 1: // a release
+			case 1: // a release hangs
 				releases = append(releases, r.fake.stick("destroy_cq"))
-			case 2: // the wait for events
+			case 2: // the wait for events hangs
 				r.fake.deaf = true
 				go func() { _, _ = r.dev.NextEvent(t.Context()) }()
 				releases = append(releases, func() { r.fake.events <- hca.AsyncEvent{} })
@@ -304,9 +299,9 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 			r.close()
 			r.dev.Fail(errBoom)
 		}
-		healthy := newRig(t, guard.Options{Zombies: &zombies}) // is not counted
+		healthy := newRig(t, guard.Options{Zombies: &zombies}) // not counted
 		if err := zombies.Room(); !errors.Is(err, hca.ErrBusy) {
-			t.Errorf("room for one more: %v", err)
+			t.Errorf("room for one more: %v, want hca.ErrBusy", err)
 		}
 		for _, release := range releases {
 			release()

@@ -154,7 +154,7 @@ func TestNoSysfs(t *testing.T) {
 	}
 }
 
-// brokenFS fails to open, or to read the links of, one file.
+// brokenFS is a file system in which every access to one name fails.
 type brokenFS struct {
 	fstest.MapFS
 	name string
@@ -182,8 +182,8 @@ func (b brokenFS) ReadDir(name string) ([]fs.DirEntry, error) {
 	return b.MapFS.ReadDir(name)
 }
 
-// A list that could not be read for want of descriptors or memory is no list: neither
-// has a device gone, nor lacks it what could not be read (R24).
+// A lack of descriptors or memory makes the whole list fail. It does not make a device
+// look removed, or look as if it had no GUID, port or netdev (R24).
 func TestR24UnreadableIsNotRemoved(t *testing.T) {
 	const dir = "class/infiniband/rxe0"
 	links := []indexed{{1, "rxe0"}}
@@ -199,7 +199,7 @@ func TestR24UnreadableIsNotRemoved(t *testing.T) {
 		}
 	}
 	if got, err := describe(brokenFS{load(fixture(t, "rxe.sysfs")), dir + "/node_guid", unix.ENODEV}, links); err != nil || len(got) > 0 {
-		t.Errorf("one that goes while it is read: %+v, %v", got, err)
+		t.Errorf("a device that goes while it is read: %+v, %v", got, err)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 // inUserNamespace marks the test's own process.
 const inUserNamespace = "IPOIBD_RDMA_USERNS"
 
-// In a user namespace no events arrive although they can be listened for, and the
-// caller hears so (R24).
+// In a user namespace the sockets open but no events arrive, so Watch returns
+// ErrUserNamespace (R24).
 func TestR24NoEventsInAUserNamespace(t *testing.T) {
 	if os.Getenv(inUserNamespace) != "" {
 		w, err := newWatcher(subsystems)

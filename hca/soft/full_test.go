@@ -24,7 +24,8 @@ func (r *rig) fillSends(ah hca.AH) {
 	}
 }
 
-// completed takes the send completions, which must all be of success.
+// completed polls the send completions, all of which must be successes, and returns how
+// many there were.
 func (r *rig) completed() (n int) {
 	r.Helper()
 	wc := make([]hca.WC, 2*rigDepth)
@@ -37,9 +38,8 @@ func (r *rig) completed() (n int) {
 	return n
 }
 
-// A full send queue that the wire does not take is dropped after a few
-// milliseconds, all of it at once, and each datagram is counted; R08: the device
-// reports that it was the wire.
+// When the wire stays full, the whole send queue is dropped after a few milliseconds.
+// Each datagram is counted, and the device reports that the wire was full (R08).
 func TestR08WireThatStaysFullDrops(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -51,7 +51,7 @@ func TestR08WireThatStaysFullDrops(t *testing.T) {
 			t.Errorf("%d sends completed without back-pressure", n)
 		}
 		if r.dev.WireBlocked() == before {
-			t.Error("the device does not report that the wire is full")
+			t.Error("WireBlocked does not report that the wire is full")
 		}
 		for n := 0; n < rigDepth && time.Since(start) < time.Second; n += r.completed() {
 			time.Sleep(time.Millisecond)
@@ -66,7 +66,8 @@ func TestR08WireThatStaysFullDrops(t *testing.T) {
 	})
 }
 
-// While the wire stays full, later sends do not add up their waits.
+// While the wire stays full, each send waits for its own bound only: the waits do not add
+// up.
 func TestWireThatStaysFullBoundsTheWait(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -91,7 +92,7 @@ func TestWireThatStaysFullBoundsTheWait(t *testing.T) {
 	})
 }
 
-// A wire that takes packets again within a few milliseconds loses none.
+// No packet is lost when the wire takes packets again within a few milliseconds.
 func TestWireThatIsFullForAMomentLosesNothing(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -123,19 +124,19 @@ func (b *brokenWait) WaitWritable(ctx context.Context) error {
 
 // A failed wait for the wire does not leave send queues blocked for good.
 func TestSendingSurvivesAFailedWait(t *testing.T) {
-	var wire brokenWait
+	var transport brokenWait
 	broken := func(c *Config) {
-		wire.Transport = c.Transport
-		c.Transport = &wire
+		transport.Transport = c.Transport
+		c.Transport = &transport
 	}
 	bubble(t, broken, func(r *rig) {
 		ah := r.ah(rigPeer)
 		r.port.SetWritable(false)
-		wire.broken.Store(true)
+		transport.broken.Store(true)
 		r.sendOn(ah, 5)
 		time.Sleep(time.Second)
 		r.port.SetWritable(true)
-		wire.broken.Store(false)
+		transport.broken.Store(false)
 		r.sendOn(ah, 5)
 		time.Sleep(time.Second)
 		if n := r.completed(); n != 2 {
@@ -145,7 +146,7 @@ func TestSendingSurvivesAFailedWait(t *testing.T) {
 		r.sendOn(ah, 5)
 		time.Sleep(time.Second)
 		if n := r.completed(); n != 1 {
-			t.Error("a full wire holds sends for good")
+			t.Errorf("%d of 1 send completed while the wire is full", n)
 		}
 		_ = ah.Close()
 	})
@@ -156,8 +157,8 @@ type oneByOne struct{ wire.Transport }
 
 func (o oneByOne) Send(pkts []wire.Packet) (int, error) { return o.Transport.Send(pkts[:1]) }
 
-// A peer of the other family counts once for each multicast, also where the wire
-// takes the copies in several batches.
+// A peer of the other family counts once for each multicast, even when the wire takes
+// the copies in several batches.
 func TestSkippedPeersAreCountedOnce(t *testing.T) {
 	a, b, other := rigPeer, netip.MustParseAddr("10.9.9.9"), netip.MustParseAddr("fd00::9:9")
 	peers := []netip.Addr{other, a, other, other, b, a, other}
@@ -173,8 +174,8 @@ func TestSkippedPeersAreCountedOnce(t *testing.T) {
 	})
 }
 
-// A right datagram for a QPN without a QP is reported with its sender; damaged
-// ones and numbers that no QP has are not.
+// A valid datagram for a QPN without a QP is reported with its sender. Damaged datagrams
+// and those for reserved QPNs are not reported.
 func TestStraysAreReported(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		for i, to := range []hca.QPN{r.qp.Num() ^ 1<<20, r.qp.Num() ^ 1<<21, 0, hca.QPNGSI, hca.QPNMulticast, r.qp.Num()} {
@@ -197,8 +198,8 @@ func TestStraysAreReported(t *testing.T) {
 	})
 }
 
-// Neither senders of another partition nor a forger that repeats itself displace a
-// sender; where there are too many, those that have been silent for longest give way.
+// Neither senders of other partitions nor a forger that repeats itself displace a
+// sender. When there are too many, the sender that has been silent longest makes room.
 func TestStraysAreBounded(t *testing.T) {
 	var s strays
 	note := func(pkey hca.PKey, from hca.QPN) {
@@ -215,14 +216,14 @@ func TestStraysAreBounded(t *testing.T) {
 		note(hca.PKeyDefault, 0x300)
 	}
 	if !has(honest) {
-		t.Error("three senders displace a fourth")
+		t.Error("three senders displaced a fourth")
 	}
 	note(hca.PKeyDefault, honest)
 	for i := range hca.QPN(hca.MaxStrays - 1) {
 		note(hca.PKeyDefault, 0x1000+i)
 	}
 	if !has(honest) || has(0x200) || has(0x300) {
-		t.Error("those silent for longest did not give way")
+		t.Error("the senders that were silent longest did not make room")
 	}
 	note(hca.PKeyDefault, 0x2000)
 	if has(honest) || !has(0x2000) || s.count != 3002+hca.MaxStrays {

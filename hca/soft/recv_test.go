@@ -92,7 +92,7 @@ func TestNoReceivePosted(t *testing.T) {
 	})
 }
 
-// A burst longer than the receive queue loses nothing where its owner posts
+// A burst longer than the receive queue loses nothing when the owner of the QP posts
 // receives again within a few milliseconds.
 func TestReceivesPostedInTimeLoseNothing(t *testing.T) {
 	const burst = 4 * rigDepth
@@ -111,8 +111,8 @@ func TestReceivesPostedInTimeLoseNothing(t *testing.T) {
 	})
 }
 
-// A QP whose owner posts no receives holds up the messages for another one once,
-// for a few milliseconds, and is waited for again when its owner has come back.
+// A QP without posted receives delays messages for another QP once, for a few
+// milliseconds. Once its owner has posted receives again, messages wait for it again.
 func TestQPWithoutReceivesHoldsOthersUpOnce(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		idle := have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(t)
@@ -164,9 +164,9 @@ func TestUnseenIdentification(t *testing.T) {
 	})
 }
 
-// A source that has sent low identifications so far is not believed another one,
-// which is what random damage would need; one that has changed its ways is, after
-// a datagram.
+// A datagram whose ICRC is only right with a high identification counts as damaged when
+// its source has sent low ones so far, because random damage can produce that too. When
+// the source really starts to use high ones, that costs it one datagram.
 func TestUnusualIdentificationIsDamage(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(16)
@@ -182,14 +182,14 @@ func TestUnusualIdentificationIsDamage(t *testing.T) {
 		r.wantCounts(map[string]uint64{"icrc_id_low": 5, "icrc_id_solved": 0, "rx_delivered": 5, "icrc": 1})
 		send(rigPeer, 99, 100, 0, 101)
 		r.wantCounts(map[string]uint64{"icrc_id_low": 6, "icrc_id_solved": 3, "rx_delivered": 9, "icrc": 1})
-		send(testV4b, 1000, 0, 2000) // of random identifications from the start
+		send(testV4b, 1000, 0, 2000) // uses random identifications from the start
 		r.wantCounts(map[string]uint64{"icrc_id_low": 7, "icrc_id_solved": 5, "rx_delivered": 12, "icrc": 1})
 		r.wantAccounted()
 	})
 }
 
 // A damaged or forged datagram in the name of a stranger does not erase the habit of a
-// source that shares its place.
+// source in the same slot.
 func TestStrangersDoNotEraseAHabit(t *testing.T) {
 	honest, stranger := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.9.9.3")
 	var ids idHabits
@@ -204,7 +204,7 @@ func TestStrangersDoNotEraseAHabit(t *testing.T) {
 	}
 	ids.low(stranger)
 	if !ids.intact(stranger) || ids.intact(honest) {
-		t.Error("a stranger does not take the place with a low identification")
+		t.Error("a stranger with a low identification did not take the slot")
 	}
 }
 
@@ -246,9 +246,9 @@ func TestNATSuspect(t *testing.T) {
 	})
 }
 
-// A datagram from the wire in the name of an address of the port itself is
-// dropped, whatever it is sent to, and before anything else is made of it; when
-// the address has gone, it is a stranger's.
+// A datagram from the wire whose source is an address of the port itself is dropped,
+// whatever its destination, before anything else looks at it. Once the port has lost
+// the address, such a datagram is accepted.
 func TestOwnSourceIsDropped(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(4)
@@ -282,12 +282,13 @@ func TestOwnSourceIsDropped(t *testing.T) {
 	})
 }
 
-// Forged datagrams in the name of a peer whose own arrive intact look like no NAT.
+// Forged datagrams in the name of a peer do not look like a NAT when the peer's own
+// datagrams arrive intact.
 func TestForgedNATOfAPeer(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(1)
 		intact := r.message(nil)
-		intact.IDKnown = false // as over sockets
+		intact.IDKnown = false // as with sockets
 		r.port.Inject(intact)
 		for psn := range uint32(10) {
 			p := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) {

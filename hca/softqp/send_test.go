@@ -154,9 +154,9 @@ func TestReplication(t *testing.T) {
 	}
 }
 
-// A list of peers, or of own addresses, that changes while copies go out neither
-// skips nor repeats a peer, and peers left out are counted once; the next request
-// goes to the new list.
+// A list of peers or of own addresses that changes while copies go out neither skips nor
+// repeats a peer, and skipped peers of the other family are counted once. The next
+// request uses the new list.
 func TestReplicationOverAChangingList(t *testing.T) {
 	var list []netip.Addr
 	for i := range 2*BatchSize + 5 {

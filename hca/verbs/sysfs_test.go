@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,8 +70,8 @@ func TestVerbsOf(t *testing.T) {
 	}
 }
 
-// What this process cannot read for want of descriptors or memory says nothing of the
-// device (R05).
+// A read that fails because this process lacks descriptors or memory is not reported as an
+// error of the device (R05).
 func TestR05ExhaustionIsNoErrorOfTheDevice(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "uverbs0"), nil, 0o600); err != nil {
@@ -83,21 +82,20 @@ func TestR05ExhaustionIsNoErrorOfTheDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	gone := fmt.Errorf("%w", hca.ErrNoDevice)
 	for what, f := range map[string]func() error{
 		"P_Keys":          func() error { _, err := readPKeys(root.FS(), 1, 1); return err },
 		"verbs interface": func() error { _, err := verbsOf(dir, "mlx5_0"); return err },
-		"device":          func() error { return unopened(gone, dir, "uverbs0") },
+		"device":          func() error { return unopened(hca.ErrNoDevice, dir, "uverbs0") },
 	} {
 		var err error
 		withoutDescriptors(t, func() { err = f() })
 		if !errors.Is(err, hca.ErrNoMemory) || !errors.Is(err, syscall.EMFILE) || errors.Is(err, hca.ErrIO) || errors.Is(err, hca.ErrNoDevice) {
-			t.Errorf("%s: %v", what, err)
+			t.Errorf("%s: %v, want only hca.ErrNoMemory and EMFILE", what, err)
 		}
 	}
 }
 
-// withoutDescriptors calls f while the process cannot open anything.
+// withoutDescriptors calls f while the process cannot open a descriptor.
 func withoutDescriptors(t *testing.T, f func()) {
 	t.Helper()
 	var was syscall.Rlimit

@@ -304,7 +304,7 @@ func inspectRestores(t *testing.T, r *rig) {
 	q.SetCarrier(true)
 	r.inspect(link.PropertyCarrier)
 	if s := r.state(); s.Carrier {
-		t.Error("a carrier that was raised by another process stays")
+		t.Error("a carrier that another process raised stays up")
 	}
 	q.Detach()
 }
@@ -322,13 +322,13 @@ func inspectCounts(_ *testing.T, r *rig) {
 	}
 	a.Detach()
 	b.Detach()
-	r.awaitOn(ch, "no foreign queue any more", func(s link.State) bool { return s.Foreign == 0 })
+	r.awaitOn(ch, "no foreign queue again", func(s link.State) bool { return s.Foreign == 0 })
 	if n := r.inspect().Foreign; n != 0 {
 		r.t.Errorf("%d foreign queues, want none", n)
 	}
 }
 
-// inspect wants an inspection to find exactly these properties changed.
+// inspect checks that an inspection restores exactly these properties.
 func (r *rig) inspect(want ...link.Property) link.Findings {
 	r.t.Helper()
 	f, err := r.dev.Inspect()

@@ -30,7 +30,7 @@ type Fake struct {
 	gone     chan struct{} // closed by Delete
 
 	mu       sync.Mutex
-	own, now device // as the device's user has set it up, and as it is
+	own, now device // as the user of the device set it, and as it is now
 	state    link.State
 	count    link.Counters
 	watchers map[chan link.State]struct{}
@@ -42,7 +42,7 @@ type Fake struct {
 // device has the properties that Inspect restores, except for the owner and the
 // offloads.
 type device struct {
-	mac        [6]byte // of own alone; the present one is in the state
+	mac        [6]byte // only used in own; the current MAC is in the state
 	carrier    bool
 	headerLen  int
 	persistent bool

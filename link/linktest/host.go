@@ -31,7 +31,8 @@ type Host interface {
 	Recv(ctx context.Context) ([]byte, error)
 }
 
-// Queue is a queue of another process, with the changes that it can make.
+// Queue is a queue of another process, with the changes that the process can make
+// through it.
 type Queue interface {
 	SetHeaderLen(n int)
 	SetPersistent(on bool)

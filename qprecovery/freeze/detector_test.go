@@ -20,7 +20,7 @@ func TestR08Bound(t *testing.T) {
 	}
 }
 
-// Each fault, under each traffic, is suspected within the bound, and once.
+// Each fault is suspected once, within the bound, under each kind of traffic.
 func TestR08Suspected(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -38,7 +38,7 @@ func TestR08Suspected(t *testing.T) {
 			v.run(d, step, 5*time.Second, Nothing)
 			c.fault(v)
 			if v.peers && !v.traffic && !v.deaf {
-				continue // nothing is asked of the send queue
+				continue // no one uses the send queue
 			}
 			got, took := v.run(d, step, 10*time.Second, Suspect)
 			t.Logf("%s, sending %v, hearing %v: after %v", c.name, v.traffic, v.peers, took)
@@ -53,7 +53,7 @@ func TestR08Suspected(t *testing.T) {
 	}
 }
 
-// What looks like a freeze and is not.
+// Nothing that only looks like a freeze is suspected.
 func TestR08NotSuspected(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -76,8 +76,8 @@ func TestR08NotSuspected(t *testing.T) {
 	}
 }
 
-// A long queue on a slow link delays each send, a probe as well: 512 sends at 600
-// completions a second, and as slow as 8 a second, where each waits for a minute.
+// A long queue on a slow link delays every send, including probes: 512 sends at 600
+// completions a second, and down to 8 a second, where each waits for a minute.
 func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 	for _, rate := range []float64{600, 60, 8} {
 		for _, peers := range []bool{false, true} {
@@ -90,8 +90,8 @@ func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 	}
 }
 
-// A deaf receive is suspected behind a busy send queue as well, once the probe had
-// its turn in it.
+// A deaf receive is suspected behind a busy send queue too, once the probe has passed
+// through the queue.
 func TestR08DeafBehindALongQueue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.backlog, v.rate, v.deaf = 512, 1000, true
@@ -102,8 +102,8 @@ func TestR08DeafBehindALongQueue(t *testing.T) {
 	}
 }
 
-// Time in which the wire takes nothing is not judged: not 1.2 s twice in a minute,
-// nor ten times 3 s, nor an hour. A fault after it is suspected within the bound.
+// Time in which the wire accepts nothing is not judged: neither twice 1.2 s, nor ten
+// times 3 s, nor an hour. A fault after it is suspected within the bound.
 func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 	for _, c := range []struct {
 		times       int
@@ -167,7 +167,7 @@ func TestR08Stall(t *testing.T) {
 	}
 }
 
-// A port that comes back starts over, and a fault after it is found in time.
+// The detector starts over when the port comes back, and finds a later fault in time.
 func TestR08PortComesBack(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.traffic, v.stopped, v.port = true, true, hca.PortDown
@@ -182,7 +182,7 @@ func TestR08PortComesBack(t *testing.T) {
 	}
 }
 
-// Sends that do not complete are found though messages keep coming.
+// Sends that do not complete are found even while messages keep coming.
 func TestR08MuteButHearing(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.peers, v.traffic, v.stopped = true, true, true
@@ -211,8 +211,8 @@ func TestR08Restart(t *testing.T) {
 	}
 }
 
-// Whatever comes before, a healthy device is never suspected, and a fault is found
-// within the bound.
+// A healthy device is never suspected, and a fault is found within the bound, whatever
+// came before.
 func TestR08Property(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v, d := newDevice(), New(Config{})

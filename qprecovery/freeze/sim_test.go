@@ -27,10 +27,10 @@ type device struct {
 	rate      float64 // completions per second; 0: any number
 	credit    float64
 
-	// Faults. A full queue takes no sends and has none outstanding; one that
-	// refuses drops each of them.
+	// Faults. With full, the queue takes no sends and has none outstanding, so nothing
+	// completes. With refuses, it drops every send.
 	stopped, deaf, loseProbe, full, refuses bool
-	blocked                                 bool // the wire takes nothing
+	blocked                                 bool // the wire accepts nothing
 }
 
 // tick completes what waits, then posts.

@@ -10,27 +10,27 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// claimRate is how many crafted ARP messages per second must cost little.
+// claimRate is the rate of crafted ARP messages, per second, that must cost little.
 const claimRate = 2000
 
-// Crafted ARP messages cost an interface with many peers little, and honest hosts
-// hardly notice them, whatever the messages vary: the peer, its queue pair, or the
-// address that it claims. The test prints each figure beside its goal, and fails at
-// failCPU or pings ten times as long (security review M1).
+// Crafted ARP messages cost an interface with many peers little and hardly affect honest
+// hosts, whatever varies from one message to the next: the peer, its queue pair, or the
+// claimed address. The test prints each figure with its goal. It fails above failCPU, or
+// when pings take ten times as long.
 func TestR07AbuseCraftedARPs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	s := newSiege(t, join)
 	f := &floods{t: t, a: s.a, b: s.b, lasts: form(floodShort, floodLong)}
-	s.a.Run("ip", "route", "add", "198.18.0.0/15", "via", s.mallory.addr.String()) // so that answers to invented peers get handles
+	s.a.Run("ip", "route", "add", "198.18.0.0/15", "via", s.mallory.addr.String()) // a's answers to invented peers then get handles
 	spoofer := newSpoofer(s)
 	for i := range heardLimit {
 		spoofer.ask(i)
 		time.Sleep(time.Millisecond)
 	}
 	if n := len(s.a.iface().Peers); n < heardLimit/2 {
-		t.Errorf("%d peers are not many", n)
+		t.Errorf("%d peers, want %d at least", n, heardLimit/2)
 	}
 	f.measure("quiet", nil)
 	target := s.a.qp().QPN
@@ -54,7 +54,7 @@ func TestR07AbuseCraftedARPs(t *testing.T) {
 		{"a new address of one peer each time", func(i int) {
 			claim(malloryQPN, func(arp *ipoib.ARP) {
 				arp.SPA = netip.AddrFrom4([4]byte{10, 45, byte(i >> 8), byte(i)})
-				arp.TPA = arp.SPA // announced: the kernel's cache, which all namespaces share, stays small
+				arp.TPA = arp.SPA // an announcement does not fill the kernel's cache, which all namespaces share
 			})
 		}},
 		{"a new peer each time", func(i int) { spoofer.ask(heardLimit + i) }},
@@ -67,7 +67,7 @@ func TestR07AbuseCraftedARPs(t *testing.T) {
 			}
 		})
 		if n := s.a.book().since(before).of("neigh_from_fabric"); n < uint64(sent)/2 {
-			t.Errorf("%s: %d of %d messages came to the table", c.what, n, sent)
+			t.Errorf("%s: %d of %d messages reached the table, want half of them at least", c.what, n, sent)
 		}
 	}
 	s.end(floodLoss)

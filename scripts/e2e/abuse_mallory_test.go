@@ -35,8 +35,8 @@ type mallory struct {
 // fragmented: a receiver cannot see that, so the ICRC says otherwise.
 func newMallory(h *host) *mallory { return newMalloryAt(h, h.underlay()) }
 
-// newMalloryAt sends from another address of the host; multicast leaves by the
-// underlay.
+// newMalloryAt opens a socket at another address of the host. Its multicast leaves through
+// the underlay.
 func newMalloryAt(h *host, from netip.Addr) *mallory {
 	h.tb.Helper()
 	m := &mallory{host: h, addr: from}

@@ -207,7 +207,7 @@ func (p *spoofer) ask(i int) {
 	p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
 }
 
-// spoof sends a message to a's queue pair in the name of another one.
+// spoof sends a message to a's queue pair in the name of another queue pair.
 func (p *spoofer) spoof(src netip.Addr, qpn hca.QPN, msg []byte) {
 	packet := rightPacket(p.qpn, msg)
 	packet.SrcQPN = qpn

@@ -9,8 +9,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// What the configuration accepts at the ends of its ranges works: the smallest and
-// the largest queues, the smallest MTU and the shortest times, and an odd queue.
+// Interfaces come up at the ends of the ranges that the configuration accepts: with the
+// smallest and the largest queues, the smallest MTU and the shortest times. One has
+// queues of odd lengths.
 func TestEndsOfTheRangesWork(t *testing.T) {
 	if nstest.Enter(t) {
 		return

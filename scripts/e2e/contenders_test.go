@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Other processes that try to hold ib0 are refused, with the daemon's PID, while it
-// runs and while it resets its device; traffic does not notice. One that comes first
-// after a crash holds ib0, and the daemon's next start names that one.
+// While the daemon runs, and while it resets its device, others that try to hold ib0 are
+// refused with the daemon's PID, and traffic goes on. When another process takes ib0
+// after a crash, the next start of the daemon names that process.
 func TestContendersForTheInterface(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -58,15 +59,18 @@ func (h *host) open() (tap *link.TAP, err error) {
 	return tap, err
 }
 
-// contend tries to hold ib0 all the time until stop, and wants to be refused.
+// contend keeps trying to hold ib0 until stop. Every try must be refused.
 func (h *host) contend() (stop func()) {
 	h.tb.Helper()
 	ctx, cancel := context.WithCancel(h.tb.Context())
-	var contenders sync.WaitGroup
-	for range 3 {
-		contenders.Go(func() {
+	const contenders = 3
+	var ended sync.WaitGroup
+	var tries atomic.Int64
+	for range contenders {
+		ended.Go(func() {
 			for ctx.Err() == nil {
 				tap, err := h.open()
+				tries.Add(1)
 				var owned *link.OwnedError
 				if !errors.As(err, &owned) || owned.PID != h.daemon.cmd.Process.Pid {
 					h.tb.Errorf("Open = %v, want ErrOwned by process %d", err, h.daemon.cmd.Process.Pid)
@@ -77,5 +81,12 @@ func (h *host) contend() (stop func()) {
 			}
 		})
 	}
-	return func() { cancel(); contenders.Wait() }
+	return func() {
+		h.tb.Helper()
+		cancel()
+		ended.Wait()
+		if n := tries.Load(); n < contenders {
+			h.tb.Errorf("%d tries to hold %s, want %d at least", n, ifName, contenders)
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,8 +14,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// intruderEnv makes the test binary a user without privileges who attaches to ib0,
-// reads its frames for a moment and writes some.
+// intruderEnv makes the test binary a process without privileges that attaches to ib0 and,
+// if it succeeds, reads and writes frames for a moment.
 const intruderEnv = "IPOIBD_E2E_INTRUDER"
 
 const (
@@ -24,8 +23,8 @@ const (
 	foreignTime = 1500 * time.Millisecond // longer than a daemon takes to notice
 )
 
-// intrude opens the device node before it gives up its privileges, so that the
-// node's mode, 0666 on most systems, does not matter. It prints its success.
+// intrude opens the device node before it drops its privileges, so the mode of the node,
+// 0666 on most systems, does not matter. It prints the error or what it could do.
 func intrude() {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if err == nil {
@@ -62,8 +61,7 @@ func attachTo(fd int) error {
 	return unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
 }
 
-// A user without privileges cannot attach to ib0, whether the daemon runs or not:
-// the user reads nothing and writes nothing.
+// A user without privileges cannot attach to ib0, whether the daemon runs or not.
 func TestOtherUsersMayNotAttach(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -97,7 +95,7 @@ func TestOtherUsersMayNotAttach(t *testing.T) {
 	b.waitReaches(a)
 }
 
-// foreignQueue is a queue of ib0 of another process with CAP_NET_ADMIN.
+// foreignQueue is a queue of ib0 in another process, which has CAP_NET_ADMIN.
 type foreignQueue struct {
 	h  *host
 	fd int
@@ -127,9 +125,9 @@ func (q *foreignQueue) set(what string, req uint, value int) {
 
 func (q *foreignQueue) close() { _ = unix.Close(q.fd) }
 
-// A queue of another privileged process takes the carrier down, which is reported
-// until it is closed. Whatever that process changes by it is restored, logged once,
-// and afterwards the hosts reach each other as before.
+// A queue of another privileged process takes the carrier down, and the status says so
+// until the queue is closed. Each change that the process makes is undone and logged
+// once, and then the hosts reach each other as before.
 func TestForeignQueue(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -140,7 +138,7 @@ func TestForeignQueue(t *testing.T) {
 	start := time.Now()
 	a.waitReason("another process has attached to the interface")
 	if a.carrier() {
-		t.Error("carrier in spite of a foreign queue")
+		t.Error("the carrier is up in spite of a foreign queue")
 	}
 	t.Logf("carrier down %v after the queue", time.Since(start).Round(time.Millisecond))
 	time.Sleep(foreignTime)
@@ -165,7 +163,7 @@ func TestForeignQueue(t *testing.T) {
 			}
 		}},
 		{"MAC", func(*foreignQueue) { a.Run("ip", "link", "set", ifName, "address", "02:00:00:00:66:66") }},
-		// The queue that is held would keep it down: it is taken away without one.
+		// An attached queue takes the carrier down by itself, so it is closed first.
 		{"carrier", func(q *foreignQueue) { q.close(); a.Run("ip", "link", "set", ifName, "carrier", "off") }},
 	} {
 		q := a.attachForeign()
@@ -189,7 +187,7 @@ func TestForeignQueue(t *testing.T) {
 	}
 }
 
-// quoted is a value as the log has it.
+// quoted returns a value as it stands in the log.
 func quoted(s string) string {
 	if strings.Contains(s, " ") {
 		return `"` + s + `"`
@@ -197,9 +195,9 @@ func quoted(s string) string {
 	return s
 }
 
-// logged counts the lines of the daemon's log that have a text.
+// logged counts how often the daemon's log has a text.
 func (h *host) logged(text string) int {
-	return len(regexp.MustCompile(`(?m)`+regexp.QuoteMeta(text)).FindAllString(h.daemon.log.String(), -1))
+	return strings.Count(h.daemon.log.String(), text)
 }
 
 func (h *host) requireLogged(text string, want int) {

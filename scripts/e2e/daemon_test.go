@@ -151,7 +151,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lines is how many lines were written in all.
+// lines returns how many lines were written in all.
 func (l *logBuffer) lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

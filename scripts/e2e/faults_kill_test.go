@@ -14,7 +14,7 @@ var deaths = []struct {
 	inject func(*testing.T, *pair)
 	rung   string
 	spread time.Duration
-	mend   func(*testing.T, *pair) // done before the next daemon starts; nil: nothing is
+	mend   func(*testing.T, *pair) // runs before the next daemon starts; nil: none
 }{
 	{"R09/killed while a QP is resumed", strike("send_error_sqe"), resumeQP, 5 * time.Millisecond, nil},
 	{"R09/killed while a QP is reset", strike("send_error_err"), resetQP, 5 * time.Millisecond, nil},
@@ -23,8 +23,8 @@ var deaths = []struct {
 	{"R09/killed while a device is reset", strike("device_fatal"), resetDevice, 20 * time.Millisecond, nil},
 	{"R09/killed while a device is waited for", strike("unplug"), waitDevice, 20 * time.Millisecond, nil},
 	{"R09/killed after it gave up", giveUpWaiting, giveUp, 20 * time.Millisecond, nil},
-	// A netdev that is gone stands for a driver that is unbound. The next daemon does
-	// not bind it yet, so the operator does before it starts.
+	// A netdev that is gone stands for an unbound driver. A new daemon does not bind a
+	// driver yet, so the operator does before it starts.
 	{"R21/killed between unbind and bind", pullOut, waitDevice, 20 * time.Millisecond, putBack},
 }
 

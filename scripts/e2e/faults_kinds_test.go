@@ -92,7 +92,7 @@ var faultKinds = []fault{
 	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
 	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
 	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
-	// The removal of the old instance counts as one that nobody ordered, so the device is waited for.
+	// No one ordered the removal of the old instance, so the daemon waits for the device.
 	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: waitDevice, perDaemon: 3},
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
@@ -123,9 +123,9 @@ func smallCQ(t *testing.T, p *pair) {
 	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
 }
 
-// deadDataPath lets queue pairs or CQs fail behind verbs that answer: as many as there are
-// until the freeze is proven, which are those in use, those rebuilt, and the proof's. It
-// waits until the device was reset for that.
+// deadDataPath makes queue pairs or CQs fail while verbs still answer. The count covers
+// those in use, those of the rebuild and those of the proof. deadDataPath waits until the
+// device has been reset.
 func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	return func(t *testing.T, p *pair) {
 		n := p.journal.len()
@@ -137,18 +137,18 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	}
 }
 
-// hangingDevice lets the verb hang that each device is checked with, which no
-// interface waits for.
+// hangingDevice makes the verb hang with which each device is checked. No interface calls
+// that verb.
 func hangingDevice(_ *testing.T, p *pair) {
 	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
 }
 
-// blocking is how long the underlay takes nothing: longer than it takes to suspect a
-// freeze.
+// blocking is how long the underlay accepts nothing, which is longer than it takes to
+// suspect a freeze.
 const blocking = 1200 * time.Millisecond
 
-// fillUnderlay has the faulty host's netdev keep what it is given: a byte a second
-// leaves it, and its queue is longer than every socket's buffer.
+// fillUnderlay makes the netdev of the faulty host hold packets back: it sends a byte a
+// second, and its queue is longer than the buffer of any socket.
 func fillUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
 }
@@ -174,19 +174,19 @@ func hang(verb, kind string) func(*testing.T, *pair) {
 	}
 }
 
-// hangInInstances has a verb hang for good in this instance and in the next one.
+// hangInInstances makes a verb hang forever in this instance and in the next one.
 func hangInInstances(_ *testing.T, p *pair) {
 	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultOrder{Kind: "cq_error"})
 }
 
-// fatalThenPullOut takes the netdev away while the device is being reset, for which
-// a slow client makes time.
+// fatalThenPullOut removes the netdev during a reset of the device, which a slow client
+// makes long enough.
 func fatalThenPullOut(t *testing.T, p *pair) {
 	strike("client_slow", "device_fatal")(t, p)
 	p.faulty.unplug()
 }
 
-// exhaust has the device reset while the daemon can open nothing. The order goes
+// exhaust has the device reset while the daemon cannot open any descriptor. The order goes
 // through a connection that the daemon has accepted before.
 func exhaust(t *testing.T, p *pair) {
 	d := p.faulty.daemon
@@ -195,7 +195,7 @@ func exhaust(t *testing.T, p *pair) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	time.Sleep(lasting) // it is accepted
+	time.Sleep(lasting) // the daemon accepts it; a first request would end it, as the server keeps no connection
 	d.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = 0 })
 	const body = `{"scope":"device"}`
 	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -204,7 +204,7 @@ func exhaust(t *testing.T, p *pair) {
 	}
 }
 
-// relieve ends that, and orders what a daemon would try by itself only later.
+// relieve lifts the limit and orders the recovery that the daemon would only try later.
 func relieve(t *testing.T, p *pair) {
 	p.faulty.daemon.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = l.Max })
 	order("/v1/recover")(t, p)

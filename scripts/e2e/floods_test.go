@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,13 +20,13 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Floods, and what they may cost. goalCPU is the goal, as a per cent of a core;
-// failCPU is far from it, since others use the machine as well, and below the
-// 111 % that junkRate once cost.
+// Floods, and what they may cost. goalCPU is the goal, in per cent of a core. failCPU is
+// far above it, because others use the machine too, and below the 111 % that reading each
+// message of junkRate costs.
 const (
 	junkRate   = 20_000                // netlink messages/s of another process
 	floodTick  = 10 * time.Millisecond // of flaps and of changes of an address: 100/s
-	fewer      = 5_000                 // addresses of ib0; to add them takes the kernel quadratic time
+	fewer      = 5_000                 // addresses of ib0; the kernel takes quadratic time to add them
 	addresses  = 35_000                // the same in the long form
 	floodShort = 1500 * time.Millisecond
 	floodLines = 5 * time.Second // long enough to show a log without limits
@@ -33,16 +34,16 @@ const (
 	goalCPU    = 20.0
 	failCPU    = 4 * goalCPU
 
-	// By the limits of package logline, so many lines of one message pass at once,
-	// and so many in each second after those.
+	// The limits of package logline: the lines of one message that pass at once, and
+	// those that pass in each second after that.
 	lineBurst, lineRate = 10, 2
 )
 
 // clockTick is the unit of CPU times in /proc (proc_pid_stat(5), USER_HZ).
 const clockTick = 10 * time.Millisecond
 
-// Floods that a container or an operator can cause cost the daemon little, and an
-// honest ping hardly notices.
+// Floods that a container or an operator can cause cost the daemon little and hardly delay
+// an honest ping.
 func TestFloodsCostLittle(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -67,7 +68,7 @@ func TestFloodsCostLittle(t *testing.T) {
 	pingAll(a, b)
 }
 
-// floods are measured one after the other, at host a, which b pings meanwhile.
+// floods measures floods of host a one after the other, while b pings a.
 type floods struct {
 	t     *testing.T
 	a, b  *host
@@ -93,7 +94,7 @@ func (f *floods) measure(what string, step func()) {
 	switch {
 	case step == nil && f.quiet == 0:
 		f.quiet = median
-	case median > 10*f.quiet: // half as much again is the goal; the machine is shared
+	case median > 10*f.quiet: // the goal is 1.5 times, but the machine is shared
 		f.t.Errorf("%s: median of pings %v, was %v", what, median, f.quiet)
 	}
 }
@@ -121,10 +122,10 @@ func (f *floods) measureAlone(what string, step func()) {
 	}
 }
 
-// distinct matches what package logline tells messages apart by.
+// distinct matches the attributes by which package logline distinguishes messages.
 var distinct = regexp.MustCompile(` (?:level|msg|interface|device|type|state|reason|property)=(?:"(?:[^"\\]|\\.)*"|\S+)`)
 
-// mostFrequent is the message with the most lines in a log.
+// mostFrequent returns the message with the most lines in a log.
 func mostFrequent(log string) (message string, lines int) {
 	count := map[string]int{}
 	for line := range strings.Lines(log) {
@@ -136,7 +137,7 @@ func mostFrequent(log string) (message string, lines int) {
 	return message, lines
 }
 
-// cpu is the time that the daemon has computed.
+// cpu returns the processor time that the daemon has used.
 func (h *host) cpu() time.Duration {
 	h.tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.daemon.cmd.Process.Pid))
@@ -176,14 +177,15 @@ func medianPing(t *testing.T, out string) (time.Duration, int) {
 
 // junk is a netlink socket of another process on host a.
 type junk struct {
+	t   *testing.T
 	fd  int
 	msg []byte
 }
 
-// junk claims to report a change of ib0.
+// junk returns a socket whose message claims that ib0 has changed.
 func (f *floods) junk() *junk {
 	f.t.Helper()
-	j := &junk{msg: make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)}
+	j := &junk{t: f.t, msg: make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)}
 	f.a.Do(func() {
 		dev, err := net.InterfaceByName(ifName)
 		if err == nil {
@@ -200,15 +202,19 @@ func (f *floods) junk() *junk {
 	return j
 }
 
-// send is one tick's share, to each of the receivers in turn. A receiver may be full
-// or refuse.
+// send sends the messages of one tick, to each of the receivers in turn. A receiver may be
+// full or refuse them.
 func (j *junk) send(to ...unix.SockaddrNetlink) {
+	j.t.Helper()
 	for i := range int(junkRate * floodTick / time.Second) {
-		_ = unix.Sendto(j.fd, j.msg, unix.MSG_DONTWAIT, &to[i%len(to)])
+		err := unix.Sendto(j.fd, j.msg, unix.MSG_DONTWAIT, &to[i%len(to)])
+		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ECONNREFUSED) {
+			j.t.Fatalf("send a netlink message: %v", err)
+		}
 	}
 }
 
-// netlinkPorts are the addresses of the daemon's rtnetlink sockets.
+// netlinkPorts returns the addresses of the daemon's rtnetlink sockets.
 func (h *host) netlinkPorts() (ports []unix.SockaddrNetlink) {
 	h.tb.Helper()
 	inodes := map[string]bool{}
@@ -237,8 +243,8 @@ func (h *host) netlinkPorts() (ports []unix.SockaddrNetlink) {
 	return ports
 }
 
-// flaps sets a link down in one tick and up in the next, so that the daemon meets
-// both states.
+// flaps returns a step that sets a link down in one tick and up in the next, so the daemon
+// sees both states.
 func (f *floods) flaps(name string) func() {
 	f.t.Helper()
 	h, dev := f.handle(name)
@@ -255,7 +261,7 @@ func (f *floods) flaps(name string) func() {
 	}
 }
 
-// handle is a netlink socket at host a, and a link there.
+// handle returns a netlink socket on host a, and a link there.
 func (f *floods) handle(name string) (h *netlink.Handle, dev netlink.Link) {
 	f.t.Helper()
 	f.a.Do(func() {
@@ -288,7 +294,8 @@ func (f *floods) fill() {
 	f.t.Logf("%d addresses added in %v: %.1f %% of a core", f.addresses, took.Round(time.Millisecond), 100*cpu.Seconds()/took.Seconds())
 }
 
-// addressChanges adds and deletes an address in turns.
+// addressChanges returns a step that adds an address in one tick and deletes it in the
+// next.
 func (f *floods) addressChanges() func() {
 	f.t.Helper()
 	h, dev := f.handle(ifName)

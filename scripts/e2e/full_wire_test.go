@@ -15,16 +15,14 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// deadPeers is how many neighbours of the underlay do not answer.
+// deadPeers is the number of neighbours on the underlay that do not answer.
 const deadPeers = 99
 
-// deadLoss is the share of the talk between live hosts, in per cent, that dead
-// neighbours may cost.
+// deadLoss is the loss between live hosts, in per cent, that dead neighbours may cause.
 const deadLoss = 1
 
-// 100 peers of which 99 are dead, and 150 multicasts a second, each of which goes
-// to every peer: the kernel parks frames for each dead neighbour, and only they
-// are lost (R07).
+// A host sends 150 multicasts a second to each of 100 peers, 99 of which are dead. The
+// kernel queues packets for each dead neighbour, and only those are lost (R07).
 func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -48,7 +46,7 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	talk.end(deadLoss)
 	requireNoRung(t, hosts...)
 	k := a.logSends(before)
-	// Each multicast loops back once, as a probe does.
+	// Each multicast loops back once, and so does each probe.
 	multicasts := k.of("hca_tx_looped") - k.of("freeze_probes")
 	perSecond := float64(multicasts) / runs.Seconds()
 	t.Logf("%.0f multicasts a second", perSecond)
@@ -56,13 +54,12 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 		t.Errorf("%.0f multicasts a second, want %.0f at least", perSecond, least)
 	}
 	if sent := k.of("hca_tx_packets"); sent < deadPeers*multicasts {
-		t.Errorf("%d datagrams for %d multicasts: not every dead neighbour was sent to", sent, multicasts)
+		t.Errorf("%d datagrams for %d multicasts: some dead neighbours got none", sent, multicasts)
 	}
 }
 
-// A stranger makes a host answer 99 addresses that no host of the underlay has, at
-// 8,000 answers a second in bursts of 4 s: other hosts are answered all the time
-// (R07).
+// A stranger makes a host answer 99 addresses that no host of the underlay has, 8,000
+// times a second in bursts of 4 s. The host keeps answering other hosts (R07).
 func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -76,7 +73,7 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 		start := time.Now()
 		for sent := 0; time.Since(start) < burst; time.Sleep(time.Millisecond) {
 			for ; sent < int(time.Since(start).Seconds()*rate); sent++ {
-				if sent%rate < deadPeers { // every second, lest a's kernel stops believing in them
+				if sent%rate < deadPeers { // every second, so that a's kernel keeps them as reachable
 					p.introduce(sent % rate)
 				}
 				p.echo(sent % deadPeers)
@@ -87,12 +84,12 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	s.talk.end(deadLoss)
 	requireNoRung(t, s.a, s.b)
 	if sent := s.a.logSends(before).of("hca_tx_packets"); sent < uint64(echoes/2) {
-		t.Errorf("%d datagrams for %d echo requests: they were not answered", sent, echoes)
+		t.Errorf("%d datagrams for %d echo requests: the host did not answer them", sent, echoes)
 	}
 }
 
-// An underlay that takes nothing for 3 s, its queue long enough to fill every
-// buffer above it, is no fault of the device: no queue pair is reset (R07, R08).
+// An underlay that sends nothing for 3 s, with a queue long enough to fill every buffer
+// above it, is not a fault of the device, so no queue pair is reset (R07, R08).
 func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -103,7 +100,7 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 	for range form(1, 10) {
 		before := a.book()
 		talk := b.talkTo(a)
-		// The least that a token bucket gives is a byte in a second.
+		// A token bucket passes at least a byte a second.
 		a.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
 		for start := time.Now(); time.Since(start) < blocked; {
 			_, _ = flood.Write(make([]byte, 1372)) // refused at times, while ib0's queue is full
@@ -111,15 +108,15 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 		a.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 		took := b.waitReaches(a)
 		talk.end(100) // nothing passed for a while
-		t.Logf("reached again %v after the underlay", took)
+		t.Logf("reached again %v after the underlay sends again", took)
 		requireOnlyRungs(t, []string{resumeQP}, a, b)
 		if a.logSends(before).of("hca_no_room", "hca_wire_no_buffers") == 0 {
-			t.Error("the wire was not full: this shows nothing")
+			t.Error("the wire was not full, so the test shows nothing")
 		}
 	}
 }
 
-// dialUDP opens a socket from ib0 to ib0 of another host.
+// dialUDP opens a UDP socket to ib0 of another host.
 func (h *host) dialUDP(other *host) net.Conn {
 	h.tb.Helper()
 	var conn net.Conn
@@ -133,8 +130,8 @@ func (h *host) dialUDP(other *host) net.Conn {
 	return conn
 }
 
-// logSends shows what became of a host's datagrams since an earlier book, and returns
-// what was counted since.
+// logSends logs what became of the datagrams of a host since an earlier book, and returns
+// the counters since then.
 func (h *host) logSends(before book) book {
 	h.tb.Helper()
 	now := h.book().since(before)
@@ -148,7 +145,7 @@ func (h *host) logSends(before book) book {
 	return now
 }
 
-// rungs counts those that a host's device and interface have entered.
+// rungs returns how often the device and the interface of a host entered each rung.
 func (h *host) rungs() map[string]uint64 {
 	h.tb.Helper()
 	type ladder struct {
@@ -181,7 +178,7 @@ func requireNoRung(t *testing.T, hosts ...*host) {
 	requireOnlyRungs(t, nil, hosts...)
 }
 
-// requireOnlyRungs checks that no host entered a rung that is not among those.
+// requireOnlyRungs checks that the hosts entered no rung but the allowed ones.
 func requireOnlyRungs(t *testing.T, allowed []string, hosts ...*host) {
 	t.Helper()
 	for _, h := range hosts {
@@ -196,14 +193,14 @@ func requireOnlyRungs(t *testing.T, allowed []string, hosts ...*host) {
 	}
 }
 
-// ghost returns the i-th address of the underlay that no host has, the address of
-// ib0 that is said to be behind it, and its queue pair.
+// ghost returns the i-th address of the underlay that no host has, and the address of ib0
+// and the queue pair that it claims.
 func ghost(i int) (underlay, inner netip.Addr, qpn hca.QPN) {
 	inner = netip.AddrFrom4([4]byte{10, 44, 0, byte(100 + i)})
 	return addr(nstest.IPv4(100 + i)), inner, hca.QPN(0x100000 + i)
 }
 
-// introduce has a host learn the i-th ghost, or hear from it again.
+// introduce makes the host learn the i-th ghost, or hear from it again.
 func (p *spoofer) introduce(i int) {
 	p.t.Helper()
 	src, inner, qpn := ghost(i)
@@ -215,14 +212,14 @@ func (p *spoofer) introduce(i int) {
 	}
 }
 
-// echo sends the host an echo request of the i-th ghost.
+// echo sends the host an echo request in the name of the i-th ghost.
 func (p *spoofer) echo(i int) {
 	p.t.Helper()
 	src, inner, qpn := ghost(i)
 	p.spoof(src, qpn, message(ipoib.EtherTypeIPv4, ipv4Echo(inner, addr(p.a.ip4()))))
 }
 
-// ipv4Echo is an IPv4 packet with an ICMP echo request (RFC 792).
+// ipv4Echo returns an IPv4 packet with an ICMP echo request (RFC 792).
 func ipv4Echo(src, dst netip.Addr) []byte {
 	const ipLen, payload = 20, 1000
 	b := make([]byte, ipLen+8+payload)

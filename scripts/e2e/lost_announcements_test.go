@@ -11,13 +11,12 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// What is wanted after a restarted daemon's "device open": contact within
-// contactGoal whatever happens to its announcements, and within heardGoal, as the
-// median, where none is lost. The machine may be shared and slow, so short forms
-// allow ten times as long; the long form, on an idle machine, wants contactShare
-// per cent of the restarts within contactGoal. neigh and cmd/ipoibd/internal/iface
-// assert the exact times in virtual time (TestSilentPeerIsAskedForInTime,
-// TestSilentPeerIsAskedFor).
+// The goals, counted from "device open" of a restarted daemon: contact within contactGoal
+// whatever happens to its announcements, and within heardGoal, as the median, when none is
+// lost. The machine may be shared and slow, so the short forms allow ten times as long.
+// The long form, on an idle machine, wants contactShare per cent of the restarts within
+// contactGoal. TestSilentPeerIsAskedForInTime of neigh and TestSilentPeerIsAskedFor of
+// cmd/ipoibd/internal/iface assert the exact times in virtual time.
 const (
 	contactGoal  = 3 * time.Second
 	contactShare = 95
@@ -25,11 +24,11 @@ const (
 	slower       = 10
 )
 
-// Rules for the underlay of the host that does not hear: frames of the other host
-// that announce an address of it, by gratuitous ARP or by an unsolicited neighbour
-// advertisement. Behind the UDP header (8 bytes) come BTH (12), DETH (8) and the
-// IPoIB header (4), which begins with the ethertype, at bit 224. An ARP body has its
-// target's address at 52 bytes, an IPv6 packet its ICMPv6 type at 40.
+// announcementRules match frames of a host that announce one of its addresses, by
+// gratuitous ARP or by an unsolicited neighbour advertisement. Behind the UDP header
+// (8 bytes) come BTH (12), DETH (8) and the IPoIB header (4), which begins with the
+// ethertype, at bit 224. The target address of an ARP body is at byte 52, the ICMPv6 type
+// of an IPv6 packet at byte 40.
 func announcementRules(of *host) []string {
 	ip := of.ip4()
 	var target uint32
@@ -42,8 +41,8 @@ func announcementRules(of *host) []string {
 	}
 }
 
-// dropFrom has a host's underlay drop what matches, of what the other host sends to
-// the group, or of all that it sends.
+// dropFrom makes a host's underlay drop the frames of the other host that match a rule:
+// all of them, or only those to the group.
 func (h *host) dropFrom(other *host, toGroup bool, rules []string) {
 	h.tb.Helper()
 	match := "ip saddr " + other.underlay().String()
@@ -57,7 +56,7 @@ func (h *host) dropFrom(other *host, toGroup bool, rules []string) {
 	}
 }
 
-// dropped returns how many frames the rules of dropFrom have dropped.
+// dropped returns how many frames the rules of dropFrom dropped.
 func (h *host) dropped() (n int) {
 	h.tb.Helper()
 	for _, m := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(h.Run("nft", "list table netdev lost"), -1) {
@@ -67,9 +66,8 @@ func (h *host) dropped() (n int) {
 	return n
 }
 
-// A restarted host is reached within contactGoal of its daemon's "device open"
-// although its announcements are lost, and at once where they are not (issue 10,
-// part 4; review of lost announcements).
+// A restarted host is reached within contactGoal of its daemon's "device open" even when
+// its announcements are lost, and at once when they are not.
 func TestRestartIsNoticedWithoutAnnouncements(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -99,7 +97,7 @@ func TestRestartIsNoticedWithoutAnnouncements(t *testing.T) {
 			}
 			requireContact(t, took, c.lose == nil)
 			if c.lose != nil && a.dropped() == 0 {
-				t.Error("no announcement was lost: this shows nothing")
+				t.Error("no announcement was lost, so the test shows nothing")
 			}
 			if n := b.book().of("neigh_stray_notices"); c.notice && n == 0 {
 				t.Error("no notice was sent")
@@ -109,8 +107,8 @@ func TestRestartIsNoticedWithoutAnnouncements(t *testing.T) {
 	}
 }
 
-// requireContact judges how long after "device open" restarted hosts were reached;
-// heard says that their announcements were.
+// requireContact checks how long after "device open" restarted hosts were reached. If
+// heard is set, their announcements were not lost.
 func requireContact(t *testing.T, took []time.Duration, heard bool) {
 	t.Helper()
 	slices.Sort(took)
@@ -143,9 +141,8 @@ func requireContact(t *testing.T, took []time.Duration, heard bool) {
 	}
 }
 
-// restartUnder kills h's daemon and starts the next one while other sends to h all
-// the time. It returns how long after the new daemon opened its device the first
-// answer came.
+// restartUnder kills h's daemon and starts the next one while other keeps sending to h. It
+// returns how long after the new daemon opened its device the first answer came.
 func (h *host) restartUnder(other *host) time.Duration {
 	h.tb.Helper()
 	h.daemon.kill()
@@ -182,10 +179,10 @@ func (d *daemon) logTime(message string) time.Time {
 	return at
 }
 
-// Peers that answer are not asked for, whether they are sent to all the time or now
-// and then. Where the machine stalls for half a second, questions are in order; the
-// test only prints them then. TestPeersThatAnswerAreNotAsked of neigh asserts the
-// same in virtual time.
+// Peers that answer are not asked for, whether the host sends to them all the time or now
+// and then. When the machine stalls for half a second, questions are legitimate, so the
+// test then only logs them. TestPeersThatAnswerAreNotAsked of neigh asserts the same in
+// virtual time.
 func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -209,13 +206,13 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// stallLimit is an answer's time that shows a stall of the machine, or of a host: a
-// silence of twice as long is asked about.
+// stallLimit is the time of an answer that shows a stall of the machine or of a host. A
+// host asks after a silence of twice as long.
 const stallLimit = 500 * time.Millisecond
 
 var longestAnswer = regexp.MustCompile(`rtt min/avg/max/mdev = [0-9.]+/[0-9.]+/([0-9.]+)/`)
 
-// longest returns how long the slowest answer of a talk took that has ended.
+// longest returns how long the slowest answer took. The talk must have ended.
 func (k *talk) longest() time.Duration {
 	k.tb.Helper()
 	m := longestAnswer.FindStringSubmatch(k.out.String())
@@ -229,9 +226,10 @@ func (k *talk) longest() time.Duration {
 	return time.Duration(ms * float64(time.Millisecond))
 }
 
-// All multicast is lost both ways after a restart. The restarted host sends notices,
-// which need none, and the hosts find each other soon after multicast returns: the
-// goal is 2 s, by the next question of either (TestTranscripts of neigh has the times).
+// After a restart all multicast is lost in both directions. The restarted host sends
+// notices by unicast, and the hosts find each other soon after multicast returns, with
+// the next question of either. The goal is 2 s; TestTranscripts of neigh asserts the
+// times.
 func TestRestartWhileMulticastIsLost(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -257,7 +255,7 @@ func TestRestartWhileMulticastIsLost(t *testing.T) {
 	eventually(t, startLimit, "the restarted host sends a notice", func() bool {
 		return b.book().of("neigh_stray_notices") > 0
 	})
-	time.Sleep(time.Until(b.daemon.logTime("device open").Add(3600 * time.Millisecond))) // four announcements are lost
+	time.Sleep(time.Until(b.daemon.logTime("device open").Add(3600 * time.Millisecond))) // by then four announcements are lost
 	flood("on")
 	t.Logf("reached %v after the return of multicast (goal: 2 s)", a.waitReaches(b))
 	talk.end(100)

@@ -17,12 +17,12 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// bindings are the ways to bind UDP port 4791 that take datagrams of the
-// underlay away, or keep the daemon from binding it.
+// bindings are the ways to bind UDP port 4791 that would take datagrams of the underlay
+// from the daemon, or keep the daemon from binding the port.
 var bindings = []struct {
 	name   string
 	addr   netip.Addr
-	device string // bound to it first; "": to none
+	device string // SO_BINDTODEVICE, set first; "": none
 	option int    // of SOL_SOCKET, set first; 0: none
 }{
 	{"any IPv4 address", netip.IPv4Unspecified(), "", 0},
@@ -36,7 +36,7 @@ var bindings = []struct {
 	{"SO_REUSEPORT", netip.IPv6Unspecified(), nstest.Dev, unix.SO_REUSEPORT},
 }
 
-// tryBinding binds a socket to a port in one of the ways. The caller closes it.
+// tryBinding binds a socket to a port in the i-th way. The caller closes it.
 func tryBinding(i int, port uint16) (fd int, err error) {
 	b := bindings[i]
 	family, addr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(port), Addr: b.addr.As16()})
@@ -61,7 +61,7 @@ func tryBinding(i int, port uint16) (fd int, err error) {
 	return fd, nil
 }
 
-// asStranger runs f on a thread of the host that is uid 65534 and has no
+// asStranger runs f in the host's namespace on a thread with uid 65534 and without
 // capabilities. The returned function waits for the end of f.
 func (h *host) asStranger(f func()) (wait func()) {
 	h.tb.Helper()
@@ -89,17 +89,16 @@ func (h *host) asStranger(f func()) (wait func()) {
 	return func() { <-done }
 }
 
-// A local user without capabilities tries to bind port 4791 in every way, all
-// the time, while the device is reset ten times: each try finds the port in use,
-// although the same way to bind another port works, and the resets take about as
-// long as without the user.
+// A local user without capabilities keeps trying to bind port 4791 in every way while the
+// device is reset ten times. Each try finds the port in use, although the same way works
+// for another port, and the resets take about as long as without the user.
 func TestPortStaysOursAcrossResets(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	const (
 		resets     = 10
-		scheduling = 20 * time.Millisecond // what the user's thread may cost on a busy machine
+		scheduling = 20 * time.Millisecond // the delay that the user's thread may cause on a busy machine
 	)
 	a, b := twoJoined(t)
 	events := a.daemon.follow()
@@ -144,7 +143,7 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 	stop.Store(true)
 	wait()
 
-	t.Logf("%d tries; outages %s alone, %s meanwhile (median/worst)", tries, figures(alone), figures(attacked))
+	t.Logf("%d tries; outages %s without them, %s with them (median/worst)", tries, figures(alone), figures(attacked))
 	if tries < len(bindings)*resets || len(wrong) > 0 {
 		t.Errorf("outcomes of %d tries other than %v: %v", tries, unix.EADDRINUSE, wrong)
 	}
@@ -165,8 +164,8 @@ func maxOf(all []time.Duration) (most time.Duration) {
 	return most
 }
 
-// A daemon that starts while another process has the port names that process,
-// waits, and serves once the port is free.
+// A daemon that starts while another process has the port names that process, waits, and
+// comes up once the port is free.
 func TestStartWaitsForThePort(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -190,9 +189,9 @@ func TestStartWaitsForThePort(t *testing.T) {
 		i := a.iface()
 		return i.State != "up" && strings.Contains(i.Reason, "4791") && strings.Contains(i.Reason, holder)
 	})
-	time.Sleep(2 * time.Second) // two more tries, which the log does not repeat
+	time.Sleep(2 * time.Second) // two more tries, which are not logged
 	if n := strings.Count(a.daemon.log.String(), "cannot open device"); n != 1 {
-		t.Errorf("the log says so %d times:\n%s", n, a.daemon.log)
+		t.Errorf("%d log lines say that the device cannot be opened, want 1:\n%s", n, a.daemon.log)
 	}
 	close(release)
 	wait()

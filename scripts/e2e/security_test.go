@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,12 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/hca"
 	"ipoibd/hca/roce"
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/ud/ipoib"
 )
 
-// recipes returns the blocks of README's Security section in a language.
+// recipes returns the code blocks of a language in README's Security section.
 func recipes(t *testing.T, language string) (blocks []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../README.md")
@@ -40,15 +42,15 @@ func recipes(t *testing.T, language string) (blocks []string) {
 	}
 }
 
-// An ordinary user of a known peer can inject packets into ib0 of another host,
-// and with README's rules cannot, over IPv4 and IPv6. The daemons' traffic passes,
-// and what comes from outside of the hosts' network does not.
+// An ordinary user on a known peer can inject packets into ib0 of another host. README's
+// rules prevent that over IPv4 and IPv6, and drop packets from outside of the hosts'
+// network. The traffic of the daemons passes.
 func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	if ids, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(ids)), " 4294967295") {
-		t.Skipf("not root: there is no second user to try it as: %v, %s", err, ids)
+		t.Skipf("not root, so there is no second user to test with: %v, %s", err, ids)
 	}
 	a, b := twoJoined(t)
 	service := listen(t, a)
@@ -90,18 +92,18 @@ func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 		}
 	}
 	if service.heard() {
-		t.Error("with the rules, something was injected")
+		t.Error("with the rules, a packet was injected")
 	}
 	pingAll(a, b)
-	a.Run("ip", "link", "set", ifName, "down") // everything anew, multicast included
+	a.Run("ip", "link", "set", ifName, "down") // starts over, including multicast
 	a.Run("ip", "link", "set", ifName, "up")
 	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad")
 	b.waitReaches(a)
 	pingAll(a, b)
 }
 
-// attempt is a process of a user on one host that sends to another, from an
-// address of its host.
+// attempt is a process of a user on one host that sends to another host from an address
+// of its own host.
 type attempt struct {
 	at, to    *host
 	uid, from string
@@ -110,14 +112,14 @@ type attempt struct {
 // injected is the source port of the packets, which their ICRC covers.
 const injected = 50123
 
-// inject sends a packet to the QP of ib0 with a datagram for a port there, in the
-// name of a host that does not exist.
+// inject sends a packet to the QP of ib0, with a datagram for a port on ib0, in the name of
+// a host that does not exist.
 func (s attempt) inject(port int) ([]byte, error) {
 	s.at.tb.Helper()
 	to := s.to.underlay()
 	inner := ipv4UDP(roce.Path{Src: netip.MustParseAddr("10.44.0.77"), Dst: netip.MustParseAddr(s.to.ip4()), SrcPort: 7}, []byte("injected"))
 	inner[22], inner[23] = byte(port>>8), byte(port)
-	setChecksum(inner[:20])
+	binary.BigEndian.PutUint16(inner[10:], hca.IPv4Checksum(inner[:20]))
 	p := rightPacket(s.to.qp().QPN, message(ipoib.EtherTypeIPv4, inner))
 	return s.send("AF_INET", s.from, to.String(), p.encode(roce.Path{Src: netip.MustParseAddr(s.from), Dst: to, SrcPort: injected}))
 }
@@ -136,17 +138,6 @@ if s.family == socket.AF_INET: s.setsockopt(socket.SOL_IP, 10, 2)
 s.bind((%q, %d))
 s.sendto(bytes.fromhex(%q), (%q, 4791))`, family, from, injected, hex.EncodeToString(datagram), to)
 	return s.at.Command("setpriv", "--reuid", s.uid, "--regid", s.uid, "--clear-groups", "--no-new-privs", "/usr/bin/python3", "-c", script).CombinedOutput()
-}
-
-// setChecksum completes an IPv4 header without options (RFC 791).
-func setChecksum(header []byte) {
-	var sum uint32
-	for i := 0; i < len(header); i += 2 {
-		sum += uint32(header[i])<<8 | uint32(header[i+1])
-	}
-	sum = sum>>16 + sum&0xffff
-	sum += sum >> 16
-	header[10], header[11] = byte(^sum>>8), byte(^sum)
 }
 
 // victim is a service on ib0.
@@ -168,7 +159,7 @@ func listen(t *testing.T, h *host) (v victim) {
 	return v
 }
 
-// heard reports whether a datagram came, or comes soon.
+// heard reports whether a datagram has come, or comes within a second.
 func (v victim) heard() bool {
 	if err := v.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return false
@@ -177,8 +168,8 @@ func (v victim) heard() bool {
 	return err == nil
 }
 
-// README's recipe for WireGuard works as it stands: ib0 has the MTU given there,
-// packets that fill it pass, and nothing is in the clear on the wire.
+// README's recipe for WireGuard works unchanged: ib0 has the MTU given there, packets of
+// that size pass, and no packet is on the wire in the clear.
 func TestReadmeWireGuard(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -217,7 +208,7 @@ func TestReadmeWireGuard(t *testing.T) {
 		}
 	}
 	pingAll(a, b)
-	// The kernel would fragment nothing, and "feedface" is what to look for.
+	// -M do forbids fragments, and "feedface" is the pattern to look for on the wire.
 	for dst, header := range map[string]int{b.ip4(): 20 + 8, b.ip6(): 40 + 8} {
 		out, err := a.Command("ping", "-n", "-c", "5", "-i", "0.2", "-M", "do", "-s", strconv.Itoa(mtu-header), "-p", "feedface", dst).CombinedOutput()
 		if err != nil || !bytes.Contains(out, []byte(" 0% packet loss")) {
@@ -246,18 +237,18 @@ func TestReadmeWireGuard(t *testing.T) {
 	}
 }
 
-// shell runs commands on a host with a folder of its own for WireGuard's keys, and
-// one for its control socket, which is named after wg0 and so the same on each host.
-// It returns what they print. The end of wg0 ends its daemon.
+// shell runs commands on a host and returns their output. The host gets its own
+// directories for WireGuard's keys and for WireGuard's control socket, whose name would be
+// the same on each host. Deleting wg0 ends the WireGuard daemon.
 func (h *host) shell(commands string) string {
 	h.tb.Helper()
 	cmd := h.Command("unshare", "--mount", "bash", "-euo", "pipefail", "-c",
 		"mount --bind "+h.dir+" /etc/wireguard; mount -t tmpfs tmpfs /run\n"+commands)
 	var out, failed bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &failed
-	cmd.WaitDelay = time.Second // wireguard-go keeps them open
+	cmd.WaitDelay = time.Second // wireguard-go keeps the pipes open
 	h.tb.Cleanup(func() {
-		h.Do(func() { _ = exec.Command("ip", "link", "del", "wg0").Run() }) // h.Command has ended with the test
+		h.Do(func() { _ = exec.Command("ip", "link", "del", "wg0").Run() }) // the context of h.Command has ended with the test
 	})
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		h.tb.Fatalf("%s\n%v\n%s%s", commands, err, &out, &failed)

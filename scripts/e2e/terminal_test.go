@@ -13,9 +13,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A link that is set up and down as fast as ip can, as a container may do with the
-// ib0 that it was given, writes no more lines than the limits of the log allow; the
-// last state is in the log, and in the end the host is reached.
+// A container may set its ib0 down and up as fast as ip can. That writes no more lines
+// than the limits of the log allow, and afterwards the host is reached.
 func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -32,20 +31,20 @@ func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 	}
 	took := time.Since(start)
 	a.waitReaches(b)
-	time.Sleep(time.Second) // held lines appear within half of it
+	time.Sleep(time.Second) // held lines appear within half a second
 	lines := a.daemon.log.lines() - before
 	t.Logf("%d flaps and %d lines of log in %v", flaps, lines, took.Round(time.Millisecond))
-	// The burst of all messages, the rate of all messages, and the second after.
+	// The total burst, and the total rate until a second after the flaps.
 	if most := 200 + 50*int((time.Since(start)+time.Second)/time.Second); lines > most {
 		t.Errorf("%d lines, want at most %d", lines, most)
 	}
-	if perSecond := float64(lines) / took.Seconds(); !*soak && flaps < 30 {
-		t.Errorf("%d flaps are no flood; %.0f lines per second", flaps, perSecond)
+	if flaps < 30 {
+		t.Errorf("%d flaps, want 30 at least for a flood", flaps)
 	}
 }
 
-// A process that holds the port is named, whatever it calls itself, without a
-// character that a terminal acts on and without a line of its own.
+// The name of a process that holds the port is printed without a character that a
+// terminal acts on, and starts no line of its own, whatever the process calls itself.
 func TestHostileProcessNameIsEscaped(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -78,14 +77,13 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 		}
 		for line := range strings.Lines(out) {
 			if strings.HasPrefix(line, "ipoibd (pid") {
-				t.Errorf("ipoibd %q prints a line that a name has made:\n%s", args, out)
+				t.Errorf("ipoibd %q prints a line that a name has started:\n%s", args, out)
 			}
 		}
 	}
 }
 
-// endsWithin runs a command, which is killed if it goes on for long, and returns
-// what it printed.
+// endsWithin runs a command, kills it after 3 s, and returns what it printed.
 func endsWithin(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var out logBuffer

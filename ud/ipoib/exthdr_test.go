@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// extensions are headers as they stand in a packet, the next header left 0. Each
-// is longer than the shortest one of its kind.
+// extensions are extension headers with next header 0. Where the kind allows it, they are
+// longer than the shortest one.
 var extensions = map[uint8][]byte{
 	extHopByHop:       {0, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, // PadN
 	extRouting:        {0, 2, 0, 0, 0, 0, 0, 0, 16: 0xfd, 23: 0},         // no segments left
@@ -16,7 +16,7 @@ var extensions = map[uint8][]byte{
 	extDestination:    {0, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, // PadN
 }
 
-// behind puts a packet's payload behind extension headers, in their order.
+// behind puts a packet's payload behind extension headers, in the given order.
 func behind(packet []byte, chain ...uint8) []byte {
 	next, payload := packet[ipv6NextHeader], packet[ipv6HeaderLen:]
 	for _, h := range slices.Backward(chain) {
@@ -34,8 +34,8 @@ func ipv6With(next, hops uint8, payload []byte) []byte {
 	return append(p, payload...)
 }
 
-// TestNDBehindExtensionHeaders: each ND message behind each extension header and
-// behind each chain of two and three is hidden ND.
+// TestNDBehindExtensionHeaders: every ND message behind every extension header, and
+// behind every chain of two or three, is hidden ND.
 func TestNDBehindExtensionHeaders(t *testing.T) {
 	var chains [][]uint8
 	for a := range extensions {
@@ -61,8 +61,8 @@ func TestNDBehindExtensionHeaders(t *testing.T) {
 	}
 }
 
-// TestUnfinishedChainsAreHiddenND: where the walk cannot come to the upper layer,
-// the message may be ND.
+// TestUnfinishedChainsAreHiddenND: a chain whose upper layer cannot be reached may hide
+// ND.
 func TestUnfinishedChainsAreHiddenND(t *testing.T) {
 	echo := ipv6With(protoICMPv6, ndHopLimit, []byte{128, 0, 0, 0, 0, 0, 0, 0})
 	for h := range extensions {
@@ -86,7 +86,7 @@ func TestUnfinishedChainsAreHiddenND(t *testing.T) {
 	}
 }
 
-// TestOtherPacketsAreNoHiddenND: what Linux does not take for ND passes.
+// TestOtherPacketsAreNoHiddenND: packets that Linux does not take for ND pass.
 func TestOtherPacketsAreNoHiddenND(t *testing.T) {
 	na := golden(t, "na", FormEther)
 	crossed := behind(na, extDestination)

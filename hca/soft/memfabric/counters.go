@@ -37,7 +37,7 @@ var drops = []Drop{
 type counters struct {
 	txPackets, txBytes uint64
 	rxPackets, rxBytes uint64 // given out by Recv
-	blocked            uint64 // Sends that found the port not writable
+	blocked            uint64 // calls of Send that found the port not writable
 	drops              map[Drop]uint64
 }
 

@@ -12,9 +12,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Datagrams that another socket of this host sends are not received, whatever address
-// of the host they come from: the kernel drops and counts them. The other hosts
-// of a group receive them, and this host receives theirs.
+// Datagrams from another socket of the same host are not received, whatever address of
+// the host they come from: the kernel drops and counts them. The other hosts of a group
+// receive them, and this host receives theirs.
 func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -95,7 +95,7 @@ func sendLocally(t *testing.T, src, dst netip.Addr) {
 	}
 }
 
-// index is that of a netdev of the calling thread's namespace.
+// index returns the index of a netdev in the calling thread's namespace.
 func index(t *testing.T, name string) int {
 	t.Helper()
 	n, err := udp.FindNetdev(name)

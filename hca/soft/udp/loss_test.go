@@ -15,7 +15,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// exchange has a and b find each other as neighbours, by both families.
+// exchange makes a and b resolve each other as neighbours, in both families.
 func exchange(t *testing.T, a, b wiretest.Host) {
 	t.Helper()
 	for _, p := range []wire.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
@@ -25,8 +25,8 @@ func exchange(t *testing.T, a, b wiretest.Host) {
 	}
 }
 
-// What a queue refuses on output is counted as lost and not as sent, by both
-// families, and the wire counts as full.
+// Packets that the queueing discipline refuses are counted as lost and not as sent, in
+// both families, and each of them counts as a full wire.
 func TestLossOnOutputIsCounted(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -57,8 +57,8 @@ func TestLossOnOutputIsCounted(t *testing.T) {
 	}
 }
 
-// ICMP errors of one destination cost packets to another one nothing, and do not
-// make a wait for room spin.
+// ICMP errors of one destination do not lose packets to another one, and do not make a
+// wait for room spin.
 func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -93,7 +93,7 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	errs := counterOf(t, a, "icmp_errors")
 	t.Logf("%d ICMP errors, %d packets to another destination arrived", errs, good)
 	if errs == 0 {
-		t.Error("no ICMP error came")
+		t.Error("no ICMP error came, so the test shows nothing")
 	}
 	for _, drop := range []string{"refused", "no_route", "no_buffers", "send_rejected"} {
 		if n := counterOf(t, a, drop); n != 0 {
@@ -101,7 +101,7 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 		}
 	}
 
-	// One more of each error, behind which the wire fills up.
+	// The wire fills up while one more error of each family is pending.
 	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: to4, Vec: [][]byte{{1}}})
 	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: to6, Vec: [][]byte{{1}}})
 	spaces[0].Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
@@ -119,13 +119,13 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 		t.Errorf("WaitWritable: %v, want the context's error", err)
 	}
 	used := processTime(t) - before
-	t.Logf("a second's wait took %v of the processor", used)
-	if limit := time.Second / 2; used > limit { // some 10 ms; a wait that spins takes all of it
-		t.Errorf("a second's wait took %v of the processor, more than %v", used, limit)
+	t.Logf("a second's wait used %v of processor time", used)
+	if limit := time.Second / 2; used > limit { // about 10 ms; a wait that spins uses the whole second
+		t.Errorf("a second's wait used %v of processor time, want %v at most", used, limit)
 	}
 }
 
-// processTime is what this process has used of the processors.
+// processTime returns the processor time that this process has used.
 func processTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -135,15 +135,15 @@ func processTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Frames that the kernel keeps for neighbours that do not answer leave room for
-// those of a neighbour that does.
+// Packets that the kernel keeps for neighbours that do not answer leave room for those to
+// a neighbour that does.
 func TestDeadNeighboursLeaveRoom(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	a, b := openPair(t, 1500)
 	exchange(t, a, b)
-	const dead, each = 300, 100 // about 230 KB of the kernel's memory for each, more than it keeps
+	const dead, each = 300, 100 // more than the kernel keeps: about 230 KB of its memory per neighbour
 	vec := [][]byte{make([]byte, 1400)}
 	var pkts []wire.Packet
 	for i := range dead {

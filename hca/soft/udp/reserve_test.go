@@ -13,8 +13,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// canBind reports whether another socket can be bound to a port, on the netdev
-// or, where that is empty, on none.
+// canBind reports whether another socket can be bound to a port, on a netdev, or on none
+// if its name is empty.
 func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte, port uint16) (ok bool) {
 	t.Helper()
 	ns.Do(func() {
@@ -28,7 +28,7 @@ func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte, po
 				t.Fatal(err)
 			}
 		}
-		// One socket with both options gets by another only if that has them too.
+		// These options let two sockets share a port only if both have them.
 		err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 		if err != nil {
 			t.Fatal(err)
@@ -38,8 +38,8 @@ func canBind(t *testing.T, ns *nstest.Namespace, netdev string, addr [4]byte, po
 	return ok
 }
 
-// Both ports stay bound from one transport to the next. What arrives in between is
-// neither received nor counted by the next one.
+// Both ports stay bound from one transport to the next. The next one neither receives
+// nor counts the datagrams that arrive in between.
 func TestReserveKeepsThePort(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -83,10 +83,11 @@ func TestReserveKeepsThePort(t *testing.T) {
 		if got := recvOne(t, a); string(got.Data) != text {
 			t.Errorf("received %q, want %q", got.Data, text)
 		}
-		for _, c := range a.Counters() {
-			if want := map[string]uint64{"rx_packets": 1}[c.Name]; c.Value != want && (c.Name == "rx_packets" || c.Name == "socket_drops") {
-				t.Errorf("%s = %d, want %d", c.Name, c.Value, want)
-			}
+		if got := counterOf(t, a, "rx_packets"); got != 1 {
+			t.Errorf("rx_packets = %d, want 1", got)
+		}
+		if got := counterOf(t, a, "socket_drops"); got != 0 {
+			t.Errorf("socket_drops = %d, want 0", got)
 		}
 	}
 	nsA.Do(func() {
@@ -104,8 +105,8 @@ func TestReserveKeepsThePort(t *testing.T) {
 	}
 }
 
-// A netdev that was made again has another index. The socket of the old one keeps
-// those out who bind to no netdev, and then the new one is reserved.
+// A netdev that is deleted and created again has another index. Meanwhile the socket of
+// the old netdev still keeps others from binding the port without a netdev.
 func TestReserveFollowsTheNetdev(t *testing.T) {
 	if nstest.Enter(t) {
 		return

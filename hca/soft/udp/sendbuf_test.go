@@ -27,12 +27,12 @@ func TestSendBufThatTheSystemLimits(t *testing.T) {
 		defer tr.Close()
 		size, asked, err := tr.SendBuf()
 		if err != nil || asked < 128<<20 || size <= 0 || size >= asked {
-			t.Errorf("SendBuf = %d, %d, %v, want less than asked for", size, asked, err)
+			t.Errorf("SendBuf = %d of %d, %v; want less than requested", size, asked, err)
 		}
 	})
 }
 
-// dropNetAdmin takes the effective capability from this thread.
+// dropNetAdmin removes CAP_NET_ADMIN from the effective capabilities of this thread.
 func dropNetAdmin(t *testing.T) {
 	t.Helper()
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -93,8 +93,8 @@ func TestSourcePortTaken(t *testing.T) {
 	}
 }
 
-// Where other processes have every source port that RoCEv2 recommends, another one
-// serves.
+// When other sockets hold every source port that RoCEv2 recommends, the transport uses
+// another port.
 func TestAllSourcePortsTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -117,7 +117,7 @@ func TestAllSourcePortsTaken(t *testing.T) {
 	t.Logf("source port %d, found in %v", a.SrcPort(), time.Since(start).Round(time.Millisecond))
 	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{[]byte("hello")}})
 	if got := recvOne(t, b); got.SrcPort != a.SrcPort() || got.SrcPort >= 0xc000 {
-		t.Errorf("received from port %d, the transport has %d, want another one below 0xC000", got.SrcPort, a.SrcPort())
+		t.Errorf("received from port %d, the transport has %d; want the same one, below 0xC000", got.SrcPort, a.SrcPort())
 	}
 }
 

@@ -87,9 +87,9 @@ func executable(t *testing.T) string {
 	return path
 }
 
-// childArgs selects exactly the calling test, and passes on the time that is left, the
-// coverage directory, from which go test merges the child's counters, and the form of
-// the tests (short or soak).
+// childArgs selects exactly the calling test and passes on the flags of the run: the
+// remaining time, the coverage directory, from which go test merges the child's
+// counters, and the form of the tests.
 func childArgs(t *testing.T) []string {
 	args := []string{"-test.run=" + pattern(t.Name()), "-test.v", "-test.count=1"}
 	if deadline, ok := t.Deadline(); ok {

@@ -39,7 +39,7 @@ type fakeKernel struct {
 	mu      sync.Mutex // guards what follows
 	devices []rdma.Device
 	users   []rdma.User
-	unseen  error // of users
+	unseen  error // of usersOf
 	err     error // of list
 	opened  []string
 	open    int // contexts

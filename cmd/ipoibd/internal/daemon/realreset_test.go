@@ -44,9 +44,9 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 	})
 }
 
-// A bridge and its port share a MAC, and with it all GUIDs of their Soft-RoCE devices:
-// the sibling is another device, also when it has the name. The device itself stays
-// the same when its netdev gets another name.
+// A bridge and its port have the same MAC, so their Soft-RoCE devices have the same
+// GUIDs. The sibling is another device even when it takes the name. Renaming the netdev
+// does not change the device.
 func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
 		renamed := rxe("rxe0", 0, rxeGUID)
@@ -214,8 +214,8 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 	}
 }
 
-// A process that cannot read who uses a device may have it open itself, so Soft-RoCE is
-// not reset (R05).
+// When the users of a device cannot be read, this process may still have it open, so
+// Soft-RoCE is not reset (R05).
 func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
@@ -228,11 +228,11 @@ func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := d.hca.reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%d resets, %v", k.did(), err)
+			t.Errorf("%d resets, %v; want none, and the end of the context", k.did(), err)
 		}
 		k.unseen = nil
 		if must(t, d.hca.reset(t.Context())); k.did() != 1 {
-			t.Errorf("%d resets once they can be read", k.did())
+			t.Errorf("%d resets after the users could be read, want 1", k.did())
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A send buffer that is smaller than needed is logged once, however often the device
-// is opened, with the sysctl that limits it. The kernel grants 1 GiB at most.
+// A send buffer that is too small is logged once, with the sysctl that limits it, no
+// matter how often the device is opened. The kernel grants 1 GiB at most.
 func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -28,7 +28,7 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 			want = 1
 		}
 		if n := strings.Count(log.String(), "net.core.wmem_max"); n != want {
-			t.Errorf("with %d bytes asked for: logged %d times, want %d:\n%s", buffer, n, want, log.String())
+			t.Errorf("with %d bytes requested: logged %d times, want %d:\n%s", buffer, n, want, log.String())
 		}
 	}
 }

@@ -46,7 +46,7 @@ type slot struct {
 	mute    bool            // changes are not told
 	late    time.Duration   // that a list takes to be handed over
 	stiff   error           // what resets fail with
-	forever chan struct{}   // what hangs for good does so until it is closed
+	forever chan struct{}   // a verb that hangs forever returns once it is closed
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // likewise
 	done    done

@@ -31,8 +31,8 @@ func TestViewFollowsPort(t *testing.T) {
 	})
 }
 
-// The first opening is tried again after 1, 2, 4 and then each 8 s, and at once when
-// the list changes; a reason that stays the same is published once.
+// The first opening is tried again after 1, 2 and 4 s and then every 8 s, and at once
+// when the list changes. A reason that does not change is published once.
 func TestFirstOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)

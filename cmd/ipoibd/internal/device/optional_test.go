@@ -17,13 +17,13 @@ func (reporting) Strays() (hca.Strays, bool) {
 	return hca.Strays{{Number: 3, SrcQPN: 5}}, true
 }
 
-// plain is one without them.
+// plain is a backend without them.
 type plain struct{ hca.Device }
 
 func (plain) Attr() hca.DeviceAttr { return hca.DeviceAttr{} }
 
-// The optional reports of a backend pass through the wrappers; they stay at zero
-// where the backend has none.
+// The wrappers pass on the optional reports of a backend. They return zero for a backend
+// without them.
 func TestOptionalReportsPassThrough(t *testing.T) {
 	for _, c := range []struct {
 		backend hca.Device

@@ -21,7 +21,7 @@ func TestR08Prove(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		faults []faults.Fault
-		wire   uint64 // that WireBlocked grows by with each reading
+		wire   uint64 // by which WireBlocked grows with each call
 		want   bool
 		within time.Duration
 	}{
@@ -60,7 +60,7 @@ func TestR08Prove(t *testing.T) {
 	}
 }
 
-// A proof whose queue pair cannot be made is an error, and proves nothing.
+// A proof that cannot create its queue pair returns an error and proves nothing.
 func TestR08ProveFails(t *testing.T) {
 	e, rec, faulty := openRecorded(t)
 	rec.closed = nil
@@ -89,8 +89,8 @@ func TestR08ProofStandsAlthoughItsObjectsAreBusy(t *testing.T) {
 	})
 }
 
-// A proof whose queue pair is stuck in the device cannot release its CQ at once. The
-// endpoint does when it is closed, so the device can be closed as well (R10).
+// A proof whose queue pair is stuck in the device cannot release its CQ at once. Closing
+// the endpoint releases it, so the device can be closed too (R10).
 func TestR08ProofThatIsStuckLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, rec, faulty := openRecorded(t)
@@ -109,8 +109,8 @@ func TestR08ProofThatIsStuckLeavesNothing(t *testing.T) {
 	})
 }
 
-// A device that does not answer is noticed although no interface is up: within the two
-// seconds between two checks and the time limit of a verb. It is reset once.
+// A device that does not answer is detected even when no interface is up, within the two
+// seconds between checks plus the time limit of a verb. It is reset once.
 func TestR08DeviceIsCheckedWithoutUsers(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		time.Sleep(time.Minute)
@@ -123,7 +123,7 @@ func TestR08DeviceIsCheckedWithoutUsers(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if took := time.Since(start); took > 3*time.Second {
-			t.Errorf("reset after %v", took)
+			t.Errorf("reset after %v, want 3 s at most", took)
 		}
 		b.healthy(soon)
 		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonVerbStuck))
@@ -134,15 +134,15 @@ func TestR08DeviceIsCheckedWithoutUsers(t *testing.T) {
 	})
 }
 
-// A suspended device is closed, and so not checked.
+// A suspended device is closed, so it is not checked.
 func TestR08SuspendedDeviceIsNotChecked(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		if err := b.Suspend(b.t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if s := b.Status(); s.State != qprecovery.DeviceSuspended {
-			t.Errorf("%v", s.State)
+		if s := b.Status(); s.State != qprecovery.DeviceSuspended || b.Opens() != 1 {
+			t.Errorf("state %v after %d opens, want suspended after one", s.State, b.Opens())
 		}
 		if err := b.Resume(b.t.Context()); err != nil {
 			t.Fatal(err)

@@ -251,7 +251,7 @@ func TestR14SlowUserIsWaitedFor(t *testing.T) {
 	})
 }
 
-// An order that has no effect says so, and why.
+// An order without effect returns an error that names the reason.
 func TestR29OrdersWithoutEffectSaySo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)

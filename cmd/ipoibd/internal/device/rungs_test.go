@@ -155,7 +155,7 @@ func TestR12ReleaseInOrderOfDependence(t *testing.T) {
 type recorder struct {
 	hca.Device
 	closed []string
-	wire   uint64 // that WireBlocked grows by
+	wire   uint64 // by which WireBlocked grows with each call
 	full   uint64
 	busy   bool // the next QP that is closed is busy
 }

@@ -14,8 +14,8 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// An HCA whose instances all hang uses up its own bound alone: another HCA of the
-// process is reset as before (R28).
+// An HCA whose instances all hang uses up only its own limit. Another HCA of the process
+// can still be reset (R28).
 func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck, other := newBench(t, nil), newBench(t, nil)
@@ -39,7 +39,7 @@ func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
 	})
 }
 
-// hangClosing has the device reset, and its instance hang in the driver.
+// hangClosing resets the device and makes its instance hang in the driver.
 func (b *bench) hangClosing() {
 	b.t.Helper()
 	err := b.slot.faults.Inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
@@ -49,8 +49,8 @@ func (b *bench) hangClosing() {
 	time.Sleep(time.Minute)
 }
 
-// An HCA in which a verb of each instance hangs, whatever is reset, is opened only so
-// often as the process can bear; it serves again once a verb has returned.
+// An HCA whose instances all hang in a verb is opened a bounded number of times. It
+// works again once the verbs have returned.
 func TestR19StuckInstancesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -66,17 +66,18 @@ func TestR19StuckInstancesAreBounded(t *testing.T) {
 			}
 			b.hangClosing()
 		}
-		t.Logf("%d instances, %d goroutines more", b.Opens(), runtime.NumGoroutine()-start)
-		if b.Opens() != guard.MaxZombies || runtime.NumGoroutine()-start > 5*guard.MaxZombies {
-			t.Errorf("want %d instances", guard.MaxZombies)
+		more := runtime.NumGoroutine() - start
+		t.Logf("%d instances, %d more goroutines", b.Opens(), more)
+		if b.Opens() != guard.MaxZombies || more > 5*guard.MaxZombies {
+			t.Errorf("%d instances, %d more goroutines; want %d, and %d at most", b.Opens(), more, guard.MaxZombies, 5*guard.MaxZombies)
 		}
 		if err := b.View().Err; !errors.Is(err, hca.ErrBusy) {
-			t.Errorf("the view: %v", err)
+			t.Errorf("the view has %v, want hca.ErrBusy", err)
 		}
 		opens := b.slot.did().opens
 		time.Sleep(5 * time.Minute)
 		if n := b.slot.did().opens; n != opens {
-			t.Errorf("opened %d times more", n-opens)
+			t.Errorf("opened %d more times", n-opens)
 		}
 		close(b.slot.forever)
 		b.healthy(time.Minute)

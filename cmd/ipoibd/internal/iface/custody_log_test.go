@@ -16,7 +16,7 @@ import (
 	"ipoibd/link/linktest"
 )
 
-// scripted is a TAP whose inspections have the results that a test chose.
+// scripted is a TAP whose inspections return what the test sets.
 type scripted struct {
 	*tap
 	found link.Findings
@@ -25,7 +25,7 @@ type scripted struct {
 
 func (s *scripted) Inspect() (link.Findings, error) { return s.found, s.err }
 
-// inspected returns an interface that does not run, on a scripted TAP.
+// inspected returns an interface on a scripted TAP. The interface does not run.
 func inspected(t *testing.T, log slog.Handler) (*Iface, *scripted) {
 	t.Helper()
 	f := newIface(t, &tap{Fake: linktest.NewFake("ib0")}, device.New(device.Config{Name: "soft", Log: quiet}), testConfig())
@@ -34,7 +34,7 @@ func inspected(t *testing.T, log slog.Handler) (*Iface, *scripted) {
 	return f, s
 }
 
-// What an inspection restored is logged, even where the inspection fails after it.
+// What an inspection restored is logged even when the inspection then fails.
 func TestRestoredChangesOfAFailedInspectionAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	f, s := inspected(t, slog.NewTextHandler(&log, nil))
@@ -46,8 +46,8 @@ func TestRestoredChangesOfAFailedInspectionAreLogged(t *testing.T) {
 	}
 }
 
-// An inspection that fails is a warning, once for each error, and the status shows it
-// until an inspection succeeds.
+// A failed inspection is logged as a warning, once per error. The status shows it until
+// an inspection succeeds.
 func TestFailedInspectionsAreReported(t *testing.T) {
 	var log bytes.Buffer
 	f, s := inspected(t, slog.NewTextHandler(&log, nil))
@@ -62,7 +62,7 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 		{errors.New("set MAC: EPERM"), 2},
 		{nil, 2},
 		{errors.New("set MAC: EPERM"), 3},
-		{link.ErrGone, 3}, // with which Run ends
+		{link.ErrGone, 3}, // Run ends with it
 	} {
 		s.err = step.err
 		f.inspect(time.Now())
@@ -71,13 +71,13 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 		}
 		want := step.err != nil && !errors.Is(step.err, link.ErrGone)
 		if got := f.status().Reason; strings.Contains(got, "set MAC") != want {
-			t.Errorf("step %d: the status has %q", i, got)
+			t.Errorf("step %d: the status has reason %q", i, got)
 		}
 	}
 }
 
-// A process that changes the carrier all the time does not hide its change of the
-// MAC from the log.
+// A process that keeps changing the carrier cannot hide its change of the MAC from the
+// log.
 func TestOnePropertyDoesNotHideAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -88,6 +88,9 @@ func TestOnePropertyDoesNotHideAnother(t *testing.T) {
 				s.found.Restored = append(s.found.Restored, link.Change{What: link.PropertyMAC, Found: "02:00:00:00:66:66"})
 			}
 			f.inspect(time.Now())
+		}
+		if n := strings.Count(log.String(), "property=carrier"); n == 0 || n >= 100 {
+			t.Fatalf("%d of 100 changes of the carrier are logged, so the test shows nothing:\n%s", n, &log)
 		}
 		if n := strings.Count(log.String(), "02:00:00:00:66:66"); n != 1 {
 			t.Errorf("the change of the MAC is logged %d times, want once:\n%s", n, &log)

@@ -11,8 +11,8 @@ import (
 	"ipoibd/link/linktest"
 )
 
-// A daemon that starts while this one holds ib0 has a queue for a moment. That
-// costs no carrier.
+// A second daemon that starts while this one holds ib0 attaches a queue for a moment.
+// That does not take the carrier down.
 func TestMomentaryForeignQueueCostsNoCarrier(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.tap.forget()
@@ -28,8 +28,8 @@ func TestMomentaryForeignQueueCostsNoCarrier(t *testing.T) {
 	})
 }
 
-// As long as another process has a queue there is no carrier, and the status says
-// why. The carrier comes back when the queue is gone.
+// While another process has a queue, the carrier is down and the status says why. The
+// carrier comes back when the queue is gone.
 func TestForeignQueueTakesTheCarrierDown(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.tap.forget()
@@ -53,8 +53,7 @@ func TestForeignQueueTakesTheCarrierDown(t *testing.T) {
 	})
 }
 
-// A foreign queue neither hides a carrier that is down for another reason, nor
-// raises it when it goes.
+// A carrier that is down for another reason stays down when a foreign queue goes.
 func TestForeignQueueDuringAnOutage(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		q := a.tap.Attach()
@@ -75,8 +74,8 @@ func TestForeignQueueDuringAnOutage(t *testing.T) {
 	})
 }
 
-// What another process changes about ib0 is restored within a second, whether or
-// not the kernel reports it.
+// Changes that another process makes to ib0 are undone within a second, whether or not
+// the kernel reports them.
 func TestChangesByOthersAreRestored(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		mac, published := a.mac(), a.status().HostMAC
@@ -117,7 +116,7 @@ func TestCustodyTimes(t *testing.T) {
 		{time.Second + foreignGrace, 1, true, 2*time.Second + foreignGrace},
 		{3 * time.Second, 3, true, 4 * time.Second},
 		{4 * time.Second, 0, false, 5 * time.Second},
-		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // another grace
+		{5 * time.Second, 1, false, 5*time.Second + foreignGrace}, // a new grace period
 		{5*time.Second + foreignGrace/2, 0, false, 6*time.Second + foreignGrace/2},
 	} {
 		was := c.foreign

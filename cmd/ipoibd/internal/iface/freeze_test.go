@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// rungsAbove adds up the rungs of a recovery that are above another one.
+// rungsAbove returns how often a recovery entered a rung above least.
 func rungsAbove(r *control.Recovery, least qprecovery.Rung) (n uint64) {
 	for rung := least + 1; rung < qprecovery.NumRung; rung++ {
 		n += r.Rungs[rung.String()]
@@ -19,8 +20,8 @@ func rungsAbove(r *control.Recovery, least qprecovery.Rung) (n uint64) {
 	return n
 }
 
-// stream sends a frame from one host to the other every 10 ms, for a while, and
-// drains what arrives.
+// stream sends a frame from one host to the other every 10 ms and discards the frames
+// that arrive.
 func stream(t *testing.T, from, to *testHost, length time.Duration) {
 	t.Helper()
 	mac, ok := from.neighbour(to.ip)
@@ -34,8 +35,8 @@ func stream(t *testing.T, from, to *testHost, length time.Duration) {
 	}
 }
 
-// An underlay that takes nothing, 1.2 s twice in a minute, ten times for 3 s, or for a
-// minute, with and without frames to send, leads to no rung above resume_qp.
+// An underlay that accepts nothing for 1.2 s twice, for 3 s ten times, or for a minute
+// leads to no rung above resume_qp, with or without frames to send.
 func TestR07UnwritableUnderlayResetsNothing(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -69,6 +70,9 @@ func TestR07UnwritableUnderlayResetsNothing(t *testing.T) {
 				if n := rungsAbove(s.Recovery, qprecovery.RungResumeQP); n != 0 || a.dev.Opens() != opens {
 					t.Errorf("rungs %v by %v, opened %d times, was %d", s.Recovery.Rungs, s.Recovery.Reasons, a.dev.Opens(), opens)
 				}
+				if a.underlay().Blocked() == 0 {
+					t.Error("no send found the underlay full, so the test shows nothing")
+				}
 				drainInbox(a, b)
 				reach(t, a, b)
 				checkAccounts(t, a.status())
@@ -77,8 +81,8 @@ func TestR07UnwritableUnderlayResetsNothing(t *testing.T) {
 	}
 }
 
-// A data path that is dead behind verbs that answer, on every queue pair and CQ, ends in
-// a reset of the device, proven on a fresh queue pair.
+// When the data path is dead on every queue pair and CQ although verbs still answer, a
+// fresh queue pair proves the freeze and the device is reset.
 func TestR08DeadDataPathResetsTheDevice(t *testing.T) {
 	for _, kind := range []faults.Kind{faults.CompletionsStop, faults.DeafReceive, faults.SwallowedSend} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -105,8 +109,8 @@ func TestR08DeadDataPathResetsTheDevice(t *testing.T) {
 	}
 }
 
-// A queue pair that freezes again and again, while a fresh one on the same device
-// works, stays at the CQ rung, with pauses; the device is not reset.
+// A queue pair keeps freezing while a fresh one on the same device works. Recovery stays
+// at the CQ rung, with pauses, and does not reset the device.
 func TestR07UnprovenFreezeStaysAtTheCQRung(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -131,7 +135,7 @@ func TestR07UnprovenFreezeStaysAtTheCQRung(t *testing.T) {
 	})
 }
 
-// A port that goes down while the freeze is being proven leaves it unproven.
+// A port that goes down during the proof of a freeze leaves the freeze unproven.
 func TestR08ProofNeedsThePort(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -139,6 +143,9 @@ func TestR08ProofNeedsThePort(t *testing.T) {
 		a.inject(faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt})
 		for start := time.Now(); a.status().Recovery.State != "proving" && time.Since(start) < time.Minute; {
 			time.Sleep(10 * time.Millisecond)
+		}
+		if state := a.status().Recovery.State; state != "proving" {
+			t.Fatalf("state %s, want proving", state)
 		}
 		a.inject(faults.Fault{Kind: faults.PortDown})
 		time.Sleep(5 * time.Second)
@@ -149,19 +156,16 @@ func TestR08ProofNeedsThePort(t *testing.T) {
 	})
 }
 
-// A send queue that takes nothing and has nothing outstanding, or that refuses every
-// send, is noticed within the bound and healed by the CQ rung, whether or not peers keep
+// A send queue that is full although nothing is outstanding, or that refuses every send,
+// is detected within a second and repaired by the CQ rung, whether or not peers keep
 // sending.
 func TestR08DeadSendQueueIsNoticed(t *testing.T) {
-	for name, break_ := range map[string]func(*verbs){
-		"full":    func(v *verbs) { v.breakSends(sendsFull) },
-		"refuses": func(v *verbs) { v.breakSends(sendsRefused) },
-	} {
+	for name, refusal := range map[string]error{"full": sendsFull, "refuses": sendsRefused} {
 		for _, talking := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, peers send %t", name, talking), func(t *testing.T) {
 				slowHosts(t, func(t *testing.T, a, b *testHost) {
 					reach(t, a, b)
-					break_(a.verbs)
+					a.verbs.breakSends(refusal)
 					start := time.Now()
 					mac, _ := a.neighbour(b.ip)
 					back, _ := b.neighbour(a.ip)
@@ -175,9 +179,9 @@ func TestR08DeadSendQueueIsNoticed(t *testing.T) {
 						drainInbox(a, b)
 					}
 					took := time.Since(start)
-					t.Logf("talking %v: after %v", talking, took)
+					t.Logf("detected after %v", took)
 					if took > time.Second {
-						t.Errorf("noticed after %v", took)
+						t.Errorf("detected after %v, want a second at most", took)
 					}
 					time.Sleep(time.Second)
 					drainInbox(a, b)
@@ -189,13 +193,16 @@ func TestR08DeadSendQueueIsNoticed(t *testing.T) {
 	}
 }
 
-// A TAP that cannot be read stops the transmit pump, and with it the probes. That is no
+// A TAP that cannot be read stops the transmit pump, and so the probes. That is not a
 // freeze of the device.
 func TestR08StoppedPumpIsNotJudged(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
 		a.tap.block(true)
 		time.Sleep(time.Minute)
+		if n := a.tap.failedReads(); n == 0 {
+			t.Fatal("the interface did not read the TAP, so the test shows nothing")
+		}
 		if r := a.status().Recovery; rungsAbove(r, qprecovery.RungNone) != 0 {
 			t.Errorf("rungs %v by %v", r.Rungs, r.Reasons)
 		}

@@ -38,7 +38,8 @@ type tap struct {
 	unresolved []netip.Addr // whom the host waits for
 	carriers   []bool       // what SetCarrier was called with, repetitions left out
 	stuck      bool         // the carrier cannot be raised
-	unreadable bool         // no frame can be read
+	unreadable bool         // reads fail
+	failed     int          // reads
 }
 
 var errStuck = errors.New("carrier is stuck")
@@ -63,6 +64,9 @@ func (t *tap) SetCarrier(on bool) error {
 func (t *tap) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	t.mu.Lock()
 	unreadable := t.unreadable
+	if unreadable {
+		t.failed++
+	}
 	t.mu.Unlock()
 	if unreadable {
 		return 0, errStuck
@@ -70,12 +74,19 @@ func (t *tap) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	return t.Fake.ReadBatch(bufs, sizes)
 }
 
-// block makes every read fail, or not any more.
+// block makes every read fail, or succeed again.
 func (t *tap) block(unreadable bool) {
 	t.mu.Lock()
 	t.unreadable = unreadable
 	t.mu.Unlock()
 	t.Wake()
+}
+
+// failedReads returns how many reads have failed.
+func (t *tap) failedReads() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed
 }
 
 // forget returns what was noted, and notes anew.
@@ -137,7 +148,7 @@ type testHost struct {
 	verbs   *verbs         // beneath the faults; nil: a device as it is
 	refuses bool           // no queue pair can be made
 	mute    atomic.Bool    // its multicast is lost
-	plain   bool           // its device reports nothing that is optional
+	plain   bool           // its device has no optional reports
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC

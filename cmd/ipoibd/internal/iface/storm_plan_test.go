@@ -60,7 +60,7 @@ func once(do func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) { return
 func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 	f := faults.Fault{Kind: faults.Kind(rnd.IntN(int(faults.NumKind))), After: rnd.IntN(3) * rnd.IntN(8), Count: 1 + rnd.IntN(3)/2}
 	if f.Kind == faults.VerbHangsForever {
-		f.Kind = faults.VerbHangs // the storm heals all that it does
+		f.Kind = faults.VerbHangs // the storm must be able to heal every fault
 	}
 	do = strikeNow(f)
 	switch f.Kind { //nolint:exhaustive // the others end by themselves, or by recovery

@@ -30,7 +30,7 @@ func (m muted) Send(pkts []wire.Packet) (int, error) {
 	return len(pkts), nil
 }
 
-// plainDevice hides what a device can do besides.
+// plainDevice hides the optional methods of a device.
 type plainDevice struct{ hca.Device }
 
 func (h *testHost) openSoft(cfg soft.Config) (hca.Device, error) {
@@ -41,9 +41,9 @@ func (h *testHost) openSoft(cfg soft.Config) (hca.Device, error) {
 	return plainDevice{dev}, nil
 }
 
-// renumber takes b's netdev away and gives it back, by which it gets another QPN,
-// and returns how long after its queue pair was there a reaches it: a sends all the
-// time by what it knew before.
+// renumber unplugs b's device and plugs it in again, so b gets another QPN. Meanwhile a
+// keeps sending to the MAC that it knows. renumber returns how long after b was up the
+// first of these frames arrived.
 func renumber(t *testing.T, a, b *testHost) time.Duration {
 	t.Helper()
 	old := b.status().QP.QPN
@@ -60,7 +60,7 @@ func renumber(t *testing.T, a, b *testHost) time.Duration {
 		a.sendIP(mac, b.ip, 100, 7)
 		if b.takeIP() != nil {
 			if qpn := b.status().QP.QPN; qpn == old {
-				t.Fatalf("QPN %v again: this shows nothing", qpn)
+				t.Fatalf("b has QPN %v again, so the test shows nothing", qpn)
 			}
 			return time.Since(up)
 		}
@@ -72,8 +72,8 @@ func renumber(t *testing.T, a, b *testHost) time.Duration {
 	return 0
 }
 
-// No multicast passes at all: the receiver sees datagrams to its former queue pair
-// and tells their sender where it is now, at once.
+// Without any multicast, the receiver sees datagrams for its former queue pair and
+// announces its new one to their sender at once.
 func TestStrayDatagramsLeadTheSender(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -85,13 +85,13 @@ func TestStrayDatagramsLeadTheSender(t *testing.T) {
 			t.Errorf("reached after %v, want %v at most", took, limit)
 		}
 		if n := count(b.status(), "neigh_stray_notices"); n != 1 {
-			t.Errorf("%d notices", n)
+			t.Errorf("%d notices, want 1", n)
 		}
 	})
 }
 
-// The restarted host's announcements are lost, and its device does not report stray
-// datagrams: the sender asks for it within 2 s of the silence.
+// When the announcements of a restarted host are lost and its device does not report
+// stray datagrams, the sender asks for it within 2 s.
 func TestSilentPeerIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
@@ -120,7 +120,7 @@ func TestSilentPeerIsAskedFor(t *testing.T) {
 	})
 }
 
-// fixedStrays is a device with one report, which is taken once.
+// fixedStrays is a device that always returns the same report.
 type fixedStrays struct {
 	strays hca.Strays
 	never  bool // the device reports none
@@ -132,7 +132,7 @@ func (s *fixedStrays) Strays() (hca.Strays, bool) {
 	return s.strays, !s.never
 }
 
-// notices returns how many senders a answers for what its device reports.
+// notices returns how many notices a sends for the report.
 func (s *fixedStrays) notices(a *testHost) uint64 {
 	before := count(a.status(), "neigh_stray_notices")
 	time.Sleep(time.Minute) // past the pause of the senders
@@ -142,8 +142,8 @@ func (s *fixedStrays) notices(a *testHost) uint64 {
 	return count(a.status(), "neigh_stray_notices") - before
 }
 
-// Stray datagrams of another partition are left to its interface, and those without
-// the Q_Key of the group are not answered; each report is taken once.
+// Stray datagrams of another partition are left to that partition's interface. Those with
+// a wrong Q_Key get no answer. Each report is processed once.
 func TestStraysAreOfThePartition(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		self := b.status().QP
@@ -166,8 +166,8 @@ func TestStraysAreOfThePartition(t *testing.T) {
 	})
 }
 
-// Every sender since the last reading is answered, whatever other partitions and other
-// senders send after it.
+// Every sender since the last report gets an answer, no matter what other partitions and
+// other senders send after it.
 func TestEveryStraySenderIsAnswered(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		self := b.status().QP

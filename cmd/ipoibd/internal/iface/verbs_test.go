@@ -15,7 +15,7 @@ type verbs struct {
 	delays map[string]time.Duration // by the verb's name
 	calls  map[string]int           // likewise
 	qp     hca.QP                   // created last
-	broken *slowQP                  // the one whose sends are refused with sends; nil: none
+	broken *slowQP                  // its sends fail with the error below; nil: none
 	sends  error
 	last   *slowQP // created last
 	events chan hca.AsyncEvent
@@ -32,13 +32,13 @@ func (v *verbs) slow(verb string, d time.Duration) {
 	v.delays[verb] = d
 }
 
-// Ways in which a send queue is dead.
+// The errors with which a dead send queue refuses a send.
 var (
 	sendsFull    = hca.ErrQueueFull
 	sendsRefused = hca.ErrInvalid
 )
 
-// breakSends has the queue pair created last refuse every send with err.
+// breakSends makes the queue pair that was created last refuse every send with err.
 func (v *verbs) breakSends(err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// output is what was logged, also by a timer.
+// output collects what is logged, including what a timer logs.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -30,7 +30,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// logged returns the lines that write logs within the limits, and flushes.
+// logged returns the lines of write that pass the limits, including those that a final
+// flush releases.
 func logged(t *testing.T, write func(log *slog.Logger, out *output)) []string {
 	t.Helper()
 	var out output
@@ -52,9 +53,9 @@ func find(lines []string, part string) (found []string) {
 	return found
 }
 
-// A link that flaps 857 times a second for 5 s was 8,573 lines. Ten of each of its
-// messages pass at once, two a second after those, and the last one with the
-// state in which the link ended.
+// A link that flaps 857 times a second for 5 s logs 8,572 lines without limits. With
+// them, ten lines of each message pass at once, then two a second, and the last line,
+// which has the final state of the link.
 func TestFlappingIsBounded(t *testing.T) {
 	lines := logged(t, func(log *slog.Logger, _ *output) {
 		for i := range 4286 {
@@ -66,7 +67,7 @@ func TestFlappingIsBounded(t *testing.T) {
 	for _, message := range []string{"is up", "is down"} {
 		got := find(lines, message)
 		if len(got) < 20 || len(got) > 21 {
-			t.Errorf("%d lines of %q, want 10 and 2 in each of 5 s", len(got), message)
+			t.Errorf("%d lines of %q, want 10, and 2 in each of 5 s", len(got), message)
 		}
 		if last := got[len(got)-1]; !strings.Contains(last, "i=4285") {
 			t.Errorf("the last of %q is lost; its last line is: %s", message, last)
@@ -77,7 +78,7 @@ func TestFlappingIsBounded(t *testing.T) {
 	}
 }
 
-// sum adds up the suppressed lines that lines report.
+// sum returns how many suppressed lines the lines report.
 func sum(t *testing.T, lines []string) (total int) {
 	t.Helper()
 	for _, l := range lines {
@@ -92,8 +93,8 @@ func sum(t *testing.T, lines []string) (total int) {
 	return total
 }
 
-// Flooding one message delays neither another message, nor the same one at
-// another level, or of another interface.
+// A flood of one message does not delay another message, or the same message at another
+// level or of another interface.
 func TestFloodHidesNoOtherMessage(t *testing.T) {
 	logged(t, func(log *slog.Logger, out *output) {
 		flooding := log.With("interface", "ib0")
@@ -112,14 +113,14 @@ func TestFloodHidesNoOtherMessage(t *testing.T) {
 			before := strings.Count(out.String(), "\n")
 			write()
 			if after := strings.Count(out.String(), "\n"); after != before+1 {
-				t.Errorf("%d lines before, %d after", before, after)
+				t.Errorf("%d lines before, %d after, want one more", before, after)
 			}
 		}
 	})
 }
 
-// The last line of a burst appears by itself, half a second later at most, with
-// the time at which it was written.
+// The last line of a burst appears within half a second, even if nothing more is logged,
+// with the time at which it was written.
 func TestLastLineOfABurstAppears(t *testing.T) {
 	logged(t, func(log *slog.Logger, out *output) {
 		for i := range messageBurst {
@@ -129,7 +130,7 @@ func TestLastLineOfABurstAppears(t *testing.T) {
 		written := time.Now().Format("2006-01-02T15:04:05.000")
 		log.Error("device failed", "i", "last")
 		if strings.Contains(out.String(), "last") {
-			t.Error("not held")
+			t.Error("the last line was not held back")
 		}
 		time.Sleep(messageEvery)
 		synctest.Wait()
@@ -140,9 +141,8 @@ func TestLastLineOfABurstAppears(t *testing.T) {
 	})
 }
 
-// A flood of messages that all differ, as they are if an attacker has a say in
-// their text, is bounded in lines and in memory. An error in the midst of it
-// appears.
+// A flood of different messages, which an attacker can cause who controls part of their
+// text, is bounded in lines and in memory. An error in the middle of it still appears.
 func TestFloodOfDifferentMessagesIsBounded(t *testing.T) {
 	const seconds, perSecond = 4, 2000
 	var grown int64
@@ -165,7 +165,7 @@ func TestFloodOfDifferentMessagesIsBounded(t *testing.T) {
 		t.Errorf("the error appears %d times", len(got))
 	}
 	t.Logf("%d lines of %d, the heap grew by %d bytes", len(lines), seconds*perSecond+1, grown)
-	if grown > 20<<20 { // what passed is some 1,500 lines of 1,100 bytes in a buffer that doubles
+	if grown > 20<<20 { // about 1,500 lines of 1,100 bytes pass, into a buffer that doubles
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
 }
@@ -177,8 +177,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The table of messages is bounded, whatever is held and however many levels share
-// the last entries.
+// The table of messages is bounded even while every entry holds a line.
 func TestTableOfMessagesIsBounded(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := limiter{messages: make(map[key]*message)}
@@ -200,7 +199,7 @@ func TestTableOfMessagesIsBounded(t *testing.T) {
 	}
 }
 
-// Messages of equal rates get equal shares when the total limit is what holds them.
+// When the total limit applies, messages of equal rates get equal shares.
 func TestTotalLimitIsShared(t *testing.T) {
 	now, got := time.Unix(0, 0), map[string]int{}
 	l := limiter{messages: make(map[key]*message)}
@@ -216,7 +215,7 @@ func TestTotalLimitIsShared(t *testing.T) {
 	}
 	for i := range 100 { // 4 s of 50 lines, and the burst
 		if n := got[fmt.Sprint(i)]; n < 3 || n > 5 {
-			t.Errorf("message %d: %d lines, want some 4", i, n)
+			t.Errorf("message %d: %d lines, want about 4", i, n)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func TestEscape(t *testing.T) {
 		"\x1b[2J\x07":               `\u001b[2J\u0007`,
 		"a\nb\tc\rd\x00":            `a\u000ab\u0009c\u000dd\u0000`,
 		"\u009b31m\x7f":             `\u009b31m\u007f`,
-		"\x9b31m":                   `\u009b31m`, // a byte, which is CSI for a terminal of 8 bits
+		"\x9b31m":                   `\u009b31m`, // the byte that an 8-bit terminal takes for CSI
 		"\xef\xbf":                  `\u00ef\u00bf`,
 		"\ufffd":                    "\ufffd",
 		"user\u202etxt\u2066\u200b": `user\u202etxt\u2066\u200b`,
@@ -32,8 +32,8 @@ func TestEscape(t *testing.T) {
 	}
 }
 
-// An argument's newline and tab are escaped, those of the format are not, and
-// widths and precisions hold.
+// Newlines and tabs in arguments are escaped, those in the format are not. Widths and
+// precisions still apply.
 func TestFprintfEscapesArguments(t *testing.T) {
 	var out bytes.Buffer
 	if _, err := Fprintf(&out, "%s\t%-6s|%5.1f|%v|%q\n", errors.New("a\nb"), "x\x1b", 1.25, []string{"\t"}, "\x1b"); err != nil {
@@ -51,7 +51,7 @@ func TestLinesIndentsWhatFollows(t *testing.T) {
 	}
 }
 
-// JSON stays what it was for a program that reads it.
+// A program that reads the JSON gets the original text.
 func TestWriterKeepsJSON(t *testing.T) {
 	const name = "e\x1b\u009b\x7f\u202e\U000e0041\"\\日"
 	var out bytes.Buffer
@@ -65,7 +65,7 @@ func TestWriterKeepsJSON(t *testing.T) {
 	}
 }
 
-// failing is an output that is gone.
+// failing is an output that has been closed.
 type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
@@ -76,7 +76,7 @@ func TestWriterReportsErrors(t *testing.T) {
 	}
 }
 
-// check fails for what a terminal might act on.
+// check fails the test for anything that a terminal might act on.
 func check(t *testing.T, s string) {
 	t.Helper()
 	if !utf8.ValidString(s) {

@@ -68,12 +68,6 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 		tap := l.(*netlink.Tuntap)
 		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
 	}
-	if !isEthernet(l) {
-		if err := t.control(setEthernet); err != nil {
-			return err
-		}
-		f.Restored = append(f.Restored, Change{PropertyLinkType, a.EncapType})
-	}
 	offloads, err := r.offloads(a.Name)
 	if err != nil {
 		return err
@@ -96,6 +90,12 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 			return err
 		}
 		f.Restored = append(f.Restored, Change{PropertyCarrier, map[bool]string{true: "on", false: "off"}[carrier]})
+	}
+	if !isEthernet(l) {
+		if err := t.control(setEthernet); err != nil {
+			return err
+		}
+		f.Restored = append(f.Restored, Change{PropertyLinkType, a.EncapType})
 	}
 	return nil
 }

@@ -65,9 +65,11 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
 	if reason == softqp.DropNoRecv && x.patience != nil && !q.starving {
-		x.awaitRecv(q)
-		reason = q.core.Deliver(x.env, in)
-		q.starving = reason == softqp.DropNoRecv
+		if limit := q.waits.left(time.Now()); limit > 0 {
+			x.awaitRecv(q, limit)
+			reason = q.core.Deliver(x.env, in)
+			q.starving = reason == softqp.DropNoRecv
+		}
 	}
 	switch reason {
 	case softqp.Passed:
@@ -80,14 +82,15 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	}
 }
 
-// awaitRecv waits up to backPressure for the owner of q, which has no receive, to
-// post some. Meanwhile all datagrams stay in the transport's buffer, those for other
-// QPs too. So after a wait in vain q is not waited for again until its owner posts. q
-// is held before and after, but not in between.
-func (x *delivery) awaitRecv(q *QP) {
+// awaitRecv waits up to a limit for the owner of q, which has no receive, to post some.
+// Meanwhile all datagrams stay in the transport's buffer, those for other QPs too. So
+// after a wait in vain q is not waited for again until its owner posts. q is held before
+// and after, but not in between.
+func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
+	start := time.Now()
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
-	x.patience.Reset(backPressure)
+	x.patience.Reset(limit)
 	select {
 	case <-q.refilled:
 	case <-x.patience.C:
@@ -95,10 +98,36 @@ func (x *delivery) awaitRecv(q *QP) {
 	x.patience.Stop()
 	x.hold(q)
 	q.awaited = false
+	q.waits.balance -= time.Since(start)
 	select { // the token may have come after the timer
 	case <-q.refilled:
 	default:
 	}
+}
+
+const (
+	// maxWaits bounds how long one QP is waited for in a burst of messages.
+	maxWaits = 25 * time.Millisecond
+	// waitShare is the part of the time, one in so many, that one QP is waited for at
+	// most: the owner of a QP who is slow all the time must not hold up the others.
+	waitShare = 20
+)
+
+// waits is how long the receive loop may wait for receives of a QP.
+type waits struct {
+	balance time.Duration
+	at      time.Time // of the balance
+}
+
+// left returns how long it may wait now, backPressure at most.
+func (w *waits) left(now time.Time) time.Duration {
+	if w.at.IsZero() {
+		w.balance = maxWaits
+	} else {
+		w.balance = min(maxWaits, w.balance+now.Sub(w.at)/waitShare)
+	}
+	w.at = now
+	return min(backPressure, w.balance)
 }
 
 // hold makes q the QP of the run. The snapshot is taken under the lock: see

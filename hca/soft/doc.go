@@ -58,8 +58,9 @@
 //
 // A message for a QP without a posted receive waits 5 ms at most for one, and later
 // messages wait behind it, in the transport's buffer. Then it is dropped ("no_recv"),
-// and that QP is not waited for again until its owner posts. Messages of this port to
-// itself do not wait.
+// and that QP is not waited for again until its owner posts. All waits for one QP take
+// 25 ms in a burst and a twentieth of the time on average, so that a slow owner does not
+// hold up the other QPs. Messages of this port to itself do not wait.
 //
 // # Forged and damaged datagrams
 //

@@ -27,6 +27,7 @@ type QP struct {
 	recvMu   sync.Mutex
 	starving bool          // a message has waited for a receive in vain since the last post
 	awaited  bool          // the receive loop waits for refilled
+	waits    waits         // how long it may
 	refilled chan struct{} // has a token when receives were posted meanwhile
 }
 

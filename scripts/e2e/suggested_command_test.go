@@ -39,7 +39,7 @@ func TestSuggestedCommandQuotesTheName(t *testing.T) {
 	})
 	eventually(t, repairLimit, "the queue is noticed with the new name", func() bool { return strings.Contains(a.iface().Reason, "touch") })
 	_, after, _ := strings.Cut(a.iface().Reason, "`")
-	command, _, _ := strings.Cut(after, "` names")
+	command, _, _ := strings.Cut(after, "`")
 	cmd := a.Command("sh", "-c", command)
 	cmd.Dir = t.TempDir()
 	out, _ := cmd.Output()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"time"
 
 	"ipoibd/link"
@@ -95,8 +96,11 @@ func (f *Iface) foreignError() error {
 	if !f.host.custody.foreign {
 		return nil
 	}
+	// A container may have renamed ib0: the name must mean nothing to a shell, and match
+	// itself as a regular expression.
+	name := regexp.MustCompile(`\W`).ReplaceAllLiteralString(f.host.now.Name, ".")
 	return fmt.Errorf("another process has attached to the interface and receives some of its frames: stop it "+
-		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` lists it, and this daemon, process %d)", f.host.now.Name, os.Getpid())
+		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` lists it, and this daemon, process %d)", name, os.Getpid())
 }
 
 // setCarrier raises or drops the carrier. It stays off as long as another process

@@ -33,7 +33,7 @@
 //
 // Each second, and whenever netlink reports a change, Run inspects ib0. If another
 // process has changed the MAC, the carrier, the header length, the persistence, the
-// owner or the offloads, Run restores and logs that. Only the process that attached a
+// owner, the offloads or the link type, Run restores and logs that. Only the process that attached a
 // queue can close it. Meanwhile the kernel gives that queue some of the frames, so the
 // carrier is down and the status says why. A queue that is gone within 100 ms belonged
 // to a starting daemon that gave way. An inspection that fails is logged once for each

@@ -116,7 +116,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 		end  error
 		says string
 	}{
-		{func(t *tap) { t.Delete() }, ErrDeleted, "ib0: the interface was deleted"},
+		{func(t *tap) { t.Delete() }, ErrDeleted, "ib0: another process deleted the interface"},
 		{func(t *tap) { t.MoveAway() }, ErrMoved, "ib0: the interface was moved"},
 	} {
 		twoHosts(t, func(t *testing.T, a, _ *testHost) {

@@ -22,10 +22,12 @@ import (
 // in JSON stands for the same character.
 func Escape(s string) string { return escape(s, "") }
 
-// Lines escapes s but keeps newlines and tabs, and indents the lines after them, so
-// that a newline in s cannot forge a line of the program.
+// Lines escapes s but keeps newlines, and indents the lines after them, so that a
+// newline in s cannot forge a line of the program. The indentation replaces a tab, by
+// which cobra indents suggestions.
 func Lines(s string) string {
-	return strings.ReplaceAll(escape(s, "\n\t"), "\n", "\n  ")
+	s = strings.ReplaceAll(s, "\n\t", "\n")
+	return strings.ReplaceAll(escape(s, "\n"), "\n", "\n  ")
 }
 
 // Fprintf is fmt.Fprintf with each argument escaped once it is formatted. The

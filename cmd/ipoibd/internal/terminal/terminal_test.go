@@ -46,7 +46,7 @@ func TestFprintfEscapesArguments(t *testing.T) {
 }
 
 func TestLinesIndentsWhatFollows(t *testing.T) {
-	if got, want := Lines("a\nipoibd: forged\x1b\tb"), "a\n  ipoibd: forged\\u001b\tb"; got != want {
+	if got, want := Lines("a\nipoibd: forged\x1b\tb\n\tc"), "a\n  ipoibd: forged\\u001b\\u0009b\n  c"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

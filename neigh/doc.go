@@ -17,7 +17,7 @@
 // There are two classes. A heard peer is one to which the host has sent no data; there
 // are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
 // peer is not evicted to make room in its class as long as it is busy. There are at
-// most 64 peers of one GID, and a new one evicts another of that GID. So a flood of
+// most 256 peers of one GID, and a new one evicts another of that GID. So a flood of
 // invented peers turns over the first class, at O(1) each, and honest peers stay. An
 // answer to an ARP request does not make its receiver a used peer.
 //

@@ -10,10 +10,12 @@ const (
 	// DefaultMaxHeard bounds those of them that the host never sent data to. Any
 	// stranger can make one, by a single message.
 	DefaultMaxHeard = 1024
-	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has one
-	// interface for each partition and container. A stranger that invents queue
-	// pairs at one address evicts only its own.
-	maxPeersPerGID = 64
+	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has an
+	// interface for each container, 110 on a Kubernetes node by default, and some for
+	// partitions. A stranger that invents queue pairs at one GID pushes out only peers
+	// of that GID. It can occupy this many places of the table, and no more handles:
+	// the sixteenth part of DefaultMaxPeers.
+	maxPeersPerGID = 256
 	// maxIPsUsed and maxIPsHeard bound the addresses bound to one peer of each
 	// class: a router or a bridge of containers has a dozen, a stranger gets the
 	// usual four (IPv4, link-local, global, temporary).

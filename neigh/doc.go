@@ -14,6 +14,11 @@
 // changed, its MAC kept, so the host need not ask again. A QPN that claims
 // something else is another interface of that host, with a MAC of its own.
 //
+// The host's cache can keep the MAC of a forgotten peer for ever. So the table remembers
+// the names of as many forgotten peers as it holds peers, within the same bounds. No
+// other peer gets such a MAC. A forgotten peer gets it again when it is heard at the same
+// endpoint, or claims one of its addresses at the same GID.
+//
 // There are two classes. A heard peer is one to which the host has sent no data; there
 // are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
 // peer is not evicted to make room in its class as long as it is busy. There are at
@@ -42,7 +47,8 @@
 // there, or else their own destination, is asked for. The answer goes to the
 // host like any other and corrects its cache; the frames go to the peer that
 // answered. Where the address is bound to a peer already, the frame goes there at
-// once and the host is corrected in that peer's name.
+// once and the host is corrected in that peer's name. For the MAC of a forgotten peer
+// that the kernel's entries do not name, an address of that peer is asked for.
 //
 // # The host's side
 //

@@ -62,7 +62,8 @@ const (
 	// at once. A stranger can forge such returns, and each costs a snapshot. Further
 	// ones wait for latePause.
 	maxUrgentReturns = 16
-	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
+	// maxHints bounds the entries of the kernel's cache that are taken as hints, as
+	// DefaultMaxPeers does.
 	maxHints = 4096
 	// maxPromotions bounds how many used entries one eviction may pass over
 	// before it takes whatever is oldest: a step's cost must stay constant.

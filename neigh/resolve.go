@@ -26,54 +26,52 @@ type resolution struct {
 type resolver struct {
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
-	hints   map[ipoib.MAC]hint
+	hints   map[ipoib.MAC][]netip.Addr // the addresses that the kernel believes to be at a MAC
 }
-
-// hint says which addresses the kernel believes to be at a MAC.
-type hint struct{ v4, v6 netip.Addr }
 
 func (r *resolver) init() { r.byIP = make(map[netip.Addr]*resolution) }
 
 // setHints replaces the hints.
 func (r *resolver) setHints(entries []Neighbour) {
-	r.hints = make(map[ipoib.MAC]hint)
-	for _, n := range entries {
-		ip := n.IP.Unmap().WithZone("")
-		if !isUnicast(ip) || len(r.hints) >= maxHints {
-			continue
+	r.hints = make(map[ipoib.MAC][]netip.Addr)
+	for _, n := range entries[:min(len(entries), maxHints)] {
+		if ip := n.IP.Unmap().WithZone(""); isUnicast(ip) {
+			r.hints[n.MAC] = append(r.hints[n.MAC], ip)
 		}
-		h := r.hints[n.MAC]
-		if ip.Is4() {
-			h.v4 = ip
-		} else {
-			h.v6 = ip
-		}
-		r.hints[n.MAC] = h
 	}
 }
 
-// target returns the address to ask for when a packet for dst was sent to mac:
-// one that the kernel believes to be there, of dst's family first, since dst may
-// be beyond a router; else dst itself.
-func (r *resolver) target(mac ipoib.MAC, dst netip.Addr) netip.Addr {
-	h := r.hints[mac]
-	same, other := h.v4, h.v6
-	if dst.Is6() {
-		same, other = other, same
+// believed returns the addresses that the host may believe to be at a MAC that no peer
+// has: those in the kernel's cache, or else those of the forgotten peer that had the MAC.
+func (t *Table) believed(m ipoib.MAC) []netip.Addr {
+	if ips := t.resolver.hints[m]; len(ips) > 0 {
+		return ips
 	}
-	switch {
-	case same.IsValid():
-		return same
-	case other.IsValid():
-		return other
+	if p := t.past.byMAC[m]; p != nil {
+		return p.ips
 	}
-	return dst
+	return nil
+}
+
+// target returns the address to ask for when a packet for dst was sent to a MAC where
+// these addresses are believed to be: one of them, of dst's family first, since dst may
+// be beyond a router. Without any it is dst itself.
+func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
+	if len(believed) == 0 || slices.Contains(believed, dst) {
+		return dst
+	}
+	for _, ip := range slices.Backward(believed) {
+		if ip.Is6() == dst.Is6() {
+			return ip
+		}
+	}
+	return believed[len(believed)-1]
 }
 
 // resolve takes a frame of the host to a MAC that no peer has.
 func (t *Table) resolve(f frame) {
 	src, dst := f.ips()
-	ip := t.resolver.target(f.dst, dst)
+	ip := target(t.believed(f.dst), dst)
 	if !isUnicast(ip) || t.hosts.has(ip) {
 		t.drop(DropUnresolvable)
 		return

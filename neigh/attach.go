@@ -83,7 +83,7 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	}
 	t.mac.setOwn(m, t.now)
 	if p := t.peers.byMAC[m]; p != nil {
-		t.peers.setMAC(p, freeMAC(p.gid, p.qpn, t.macTaken))
+		t.peers.setMAC(p, t.freeMAC(p.endpoint))
 	}
 	t.pub.urgent()
 }

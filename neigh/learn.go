@@ -84,7 +84,12 @@ func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 			return former.mac
 		}
 	}
-	return freeMAC(e.gid, e.qpn, t.macTaken)
+	return t.freeMAC(e)
+}
+
+// freeMAC returns a MAC for an interface at e that no peer has or had.
+func (t *Table) freeMAC(e endpoint) ipoib.MAC {
+	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), t.macTaken)
 }
 
 // macTaken reports whether a new peer must not have this MAC.

@@ -65,6 +65,9 @@ const (
 	// maxHints bounds the entries of the kernel's cache that are taken as hints, as
 	// DefaultMaxPeers does.
 	maxHints = 4096
+	// maxRehashes bounds the rehashes of a QPN that are tried one after the other. More
+	// than one is taken only where peers moved away from that QPN with their MACs.
+	maxRehashes = 4
 	// maxPromotions bounds how many used entries one eviction may pass over
 	// before it takes whatever is oldest: a step's cost must stay constant.
 	maxPromotions = 8

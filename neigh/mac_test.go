@@ -34,7 +34,7 @@ func TestMACIsLocalUnicast(t *testing.T) {
 func TestFreeMACCountsPastTaken(t *testing.T) {
 	e := peerB
 	taken := map[ipoib.MAC]bool{plainMAC(e.gid): true, rehashedMAC(e.gid, e.qpn, 1): true}
-	got := freeMAC(e.gid, e.qpn, func(m ipoib.MAC) bool { return taken[m] })
+	got := freeMAC(e.gid, e.qpn, 0, func(m ipoib.MAC) bool { return taken[m] })
 	if want := rehashedMAC(e.gid, e.qpn, 2); got != want {
 		t.Errorf("MAC %v, want the second rehash %v", got, want)
 	}

@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -144,5 +145,29 @@ func TestForgottenPeerDoesNotGetTheHostsMAC(t *testing.T) {
 	b.meet(peerB, ipB)
 	if b.macOf(peerB) == mac {
 		t.Error("B has the MAC of the host")
+	}
+}
+
+// A stranger can move peers away from a queue pair by claims, and they keep the MACs
+// that are rehashes of it. However many there are, present and forgotten, the MAC of the
+// next peer at that queue pair costs a few hashes.
+func TestMACsOfMovedPeersDoNotMakeTheNextOneCostly(t *testing.T) {
+	b := attachedBench(t, Config{})
+	from := endpoint{peerB.gid, 0x1000}
+	for i := range 3 * maxPeersPerGID {
+		addr := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}).String()
+		for _, e := range []endpoint{from, {from.gid, from.qpn + 1 + hca.QPN(i)}} {
+			b.table.Step(b.now, fabricARP(e, ipoib.ARPRequest, addr, addr, true), nil)
+			b.now = b.now.Add(500 * time.Microsecond)
+		}
+	}
+	if err := b.table.check(); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	freeMAC(from.gid, from.qpn, uint32(b.now.UnixMicro()), func(m ipoib.MAC) bool { tries++; return b.table.macTaken(m) })
+	t.Logf("%d MACs tried", tries)
+	if tries > 8 {
+		t.Errorf("%d MACs tried, want 8 at most", tries)
 	}
 }

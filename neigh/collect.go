@@ -78,7 +78,7 @@ func (t *Table) forget(p *peer) {
 	t.peers.remove(p)
 	t.remember(p)
 	if !p.plain {
-		t.pub.change()
+		t.pub.changeBy(t.now.Add(latePause))
 	}
 }
 

@@ -89,7 +89,8 @@
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 2.5 us times the number of peers. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a
-//	                handle that the host sends no data by: within 50 ms
+//	                handle that the host sends no data by, and for a new peer whose MAC
+//	                is a rehash: within 50 ms
 //
 // # Limits
 //

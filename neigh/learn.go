@@ -66,7 +66,7 @@ func (t *Table) meet(e endpoint, ip netip.Addr) *peer {
 	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.now}
 	t.peers.add(p)
 	if !p.plain {
-		t.pub.change()
+		t.pub.changeBy(t.now.Add(latePause))
 	}
 	return p
 }

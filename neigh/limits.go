@@ -109,8 +109,9 @@ const (
 
 	// latePause is how long a snapshot may wait that the data path does not need at
 	// once: for the handle of a peer to which the host sends no data, for a handle that
-	// is given back, and for a peer that came back after maxUrgentReturns others. So a
-	// flood of strangers costs 20 snapshots a second, or 36 with maxUrgentReturns.
+	// is given back, for a peer with a rehashed MAC that comes or goes, and for a peer that
+	// came back after maxUrgentReturns others. So a flood of strangers costs 20 snapshots a
+	// second, or 36 with maxUrgentReturns.
 	latePause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT

@@ -50,7 +50,7 @@ func TestCollisionOfPlainMACs(t *testing.T) {
 	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
 		t.Fatalf("MAC of B %v, want %v", got, want)
 	}
-	b.advance(publishPause * 10)
+	b.advance(latePause)
 	if got := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
 		t.Errorf("the data path says %v, the table %v", got, b.macOf(peerB))
 	}

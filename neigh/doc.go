@@ -17,7 +17,9 @@
 // The host's cache can keep the MAC of a forgotten peer for ever. So the table remembers
 // the names of as many forgotten peers as it holds peers, within the same bounds. No
 // other peer gets such a MAC. A forgotten peer gets it again when it is heard at the same
-// endpoint, or claims one of its addresses at the same GID.
+// endpoint, or claims one of its addresses at the same GID. After a restart of the table
+// the kernel's entries serve in the same way: an interface does not get the MAC of an
+// entry if it claims another address of that kind, by family and scope.
 //
 // There are two classes. A heard peer is one to which the host has sent no data; there
 // are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
@@ -48,7 +50,7 @@
 // host like any other and corrects its cache; the frames go to the peer that
 // answered. Where the address is bound to a peer already, the frame goes there at
 // once and the host is corrected in that peer's name. For the MAC of a forgotten peer
-// that the kernel's entries do not name, an address of that peer is asked for.
+// the table asks for an address of that peer.
 //
 // # The host's side
 //

@@ -18,8 +18,10 @@ import (
 // restarted peer may probe before it claims.
 func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
 	p, owner := t.peers.byEndpoint[e], t.peers.byIP[ip]
-	if p != nil && p.blank() && (owner.isAt(e.gid) || t.past.byIP[ip].isAt(e.gid)) {
+	if p != nil && p.blank() &&
+		(owner.isAt(e.gid) || t.past.byIP[ip].isAt(e.gid) || t.resolver.denies(p.mac, ip)) {
 		t.forget(p)
+		t.past.remove(p) // the same interface comes back here
 		p = nil
 	}
 	switch {
@@ -84,15 +86,18 @@ func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 			return former.mac
 		}
 	}
-	return t.freeMAC(e)
+	return t.freeMAC(e, ip)
 }
 
-// freeMAC returns a MAC for an interface at e that no peer has or had.
-func (t *Table) freeMAC(e endpoint) ipoib.MAC {
-	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), t.macTaken)
+// freeMAC returns a MAC for an interface at e, which claims ip, that no peer has or had.
+func (t *Table) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
+	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), func(m ipoib.MAC) bool {
+		return t.macTaken(m) || t.resolver.denies(m, ip)
+	})
 }
 
-// macTaken reports whether a new peer must not have this MAC.
+// macTaken reports whether a MAC belongs to a peer, to one that is remembered, or to the
+// host.
 func (t *Table) macTaken(m ipoib.MAC) bool {
 	return t.peers.byMAC[m] != nil || t.past.byMAC[m] != nil || t.mac.is(m)
 }

@@ -41,16 +41,26 @@ func (r *resolver) setHints(entries []Neighbour) {
 	}
 }
 
+// denies reports whether the kernel believes that m does not belong to the claimant of
+// ip: it knows addresses of that kind at m, and ip is not one of them.
+func (r *resolver) denies(m ipoib.MAC, ip netip.Addr) bool {
+	known := r.hints[m]
+	return isUnicast(ip) && !slices.Contains(known, ip) &&
+		slices.ContainsFunc(known, func(k netip.Addr) bool { return sameKind(k, ip) })
+}
+
+// sameKind reports whether a and b are of one family and one scope.
+func sameKind(a, b netip.Addr) bool {
+	return a.Is4() == b.Is4() && a.IsLinkLocalUnicast() == b.IsLinkLocalUnicast()
+}
+
 // believed returns the addresses that the host may believe to be at a MAC that no peer
-// has: those in the kernel's cache, or else those of the forgotten peer that had the MAC.
+// has: those of the forgotten peer that had the MAC, or else those in the kernel's cache.
 func (t *Table) believed(m ipoib.MAC) []netip.Addr {
-	if ips := t.resolver.hints[m]; len(ips) > 0 {
-		return ips
-	}
-	if p := t.past.byMAC[m]; p != nil {
+	if p := t.past.byMAC[m]; p != nil && len(p.ips) > 0 {
 		return p.ips
 	}
-	return nil
+	return t.resolver.hints[m]
 }
 
 // target returns the address to ask for when a packet for dst was sent to a MAC where

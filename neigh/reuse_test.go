@@ -171,3 +171,38 @@ func TestMACsOfMovedPeersDoNotMakeTheNextOneCostly(t *testing.T) {
 		t.Errorf("%d MACs tried, want 8 at most", tries)
 	}
 }
+
+// After a restart of the daemon the kernel's cache still names the addresses at a MAC. An
+// interface that claims others of that kind does not get the MAC, in whatever order the
+// interfaces of that GID are heard.
+func TestMACInTheKernelsCacheGoesToItsAddress(t *testing.T) {
+	other := endpoint{peerB.gid, peerB.qpn + 1}
+	for _, c := range []struct {
+		name   string
+		claims []string
+		want   bool // it gets the MAC
+	}{
+		{"its address", []string{ipB}, true},
+		{"an address of another kind", []string{llB}, true},
+		{"none", []string{"0.0.0.0"}, true},
+		{"another address", []string{ipC}, false},
+		{"another address after a probe", []string{"0.0.0.0", ipC}, false},
+	} {
+		b := newBench(t, Config{})
+		b.step(HostMAC{ownMAC})
+		b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip(llA)}})
+		mac := plainMAC(peerB.gid)
+		b.step(HostNeighbours{[]Neighbour{{ip(ipB), mac}}})
+		b.step(attachedAt(selfEnd))
+		for _, addr := range c.claims {
+			if addr == llB {
+				b.step(fabricND(other, nd(ipoib.NDNeighborAdvert, ip(llB), ip("ff02::1"), ip(llB), ipoibLink(2, other))))
+				continue
+			}
+			b.meet(other, addr)
+		}
+		if got := b.macOf(other) == mac; got != c.want {
+			t.Errorf("an interface that claims %s gets the MAC of %s: %v", c.name, ipB, got)
+		}
+	}
+}

@@ -83,7 +83,7 @@ func (s *peers) add(p *peer) {
 	p.place = s.class(p).PushBack(p)
 }
 
-// remove removes p, which keeps its names.
+// remove removes p. The fields of p stay as they are.
 func (s *peers) remove(p *peer) {
 	for _, ip := range p.ips {
 		delete(s.byIP, ip)

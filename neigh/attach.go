@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"net/netip"
 	"time"
 
 	"ipoibd/hca"
@@ -83,7 +84,7 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	}
 	t.mac.setOwn(m, t.now)
 	if p := t.peers.byMAC[m]; p != nil {
-		t.peers.setMAC(p, freeMAC(p.gid, p.qpn, t.macTaken))
+		t.peers.setMAC(p, t.freeMAC(p.endpoint, netip.Addr{}))
 	}
 	t.pub.urgent()
 }

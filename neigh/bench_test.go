@@ -177,6 +177,9 @@ func (t *Table) check() error {
 	if err := t.checkKept(); err != nil {
 		return err
 	}
+	if err := t.checkPast(); err != nil {
+		return err
+	}
 	return t.checkPeers()
 }
 
@@ -198,6 +201,36 @@ func (t *Table) checkKept() error {
 	}
 	if frames != t.kept.frames || bytes != t.kept.bytes {
 		return fmt.Errorf("%d frames of %d bytes kept, counted as %+v", frames, bytes, t.kept)
+	}
+	return nil
+}
+
+// checkPast returns what is inconsistent in what is remembered of forgotten peers.
+func (t *Table) checkPast() error {
+	s, ips, gids := &t.past, 0, 0
+	if n := len(s.byEndpoint); n != len(s.byMAC) || n != s.heard.Len()+s.used.Len() ||
+		s.heard.Len() > t.conf.MaxHeard || s.used.Len() > t.conf.MaxPeers-t.conf.MaxHeard {
+		return fmt.Errorf("remembered: %d endpoints, %d MACs, %d heard, %d used", n, len(s.byMAC), s.heard.Len(), s.used.Len())
+	}
+	for e, p := range s.byEndpoint {
+		ips += len(p.ips)
+		if p.endpoint != e || s.byMAC[p.mac] != p || t.peers.byMAC[p.mac] != nil || p.handle.state != handleNone ||
+			len(p.kept.frames) > 0 || p.silence.alarm.pos > 0 {
+			return fmt.Errorf("remembered peer %v: %+v", e, p)
+		}
+		for _, ip := range p.ips {
+			if s.byIP[ip] != p {
+				return fmt.Errorf("%v is not remembered at %v", ip, e)
+			}
+		}
+	}
+	for gid, there := range s.byGID {
+		if gids += len(there); len(there) == 0 || len(there) > maxPeersPerGID {
+			return fmt.Errorf("%d remembered peers of GID %v", len(there), gid)
+		}
+	}
+	if ips != len(s.byIP) || gids != len(s.byEndpoint) {
+		return fmt.Errorf("remembered: %d IPs of %d, %d peers by GID of %d", ips, len(s.byIP), gids, len(s.byEndpoint))
 	}
 	return nil
 }

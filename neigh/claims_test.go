@@ -1,7 +1,6 @@
 package neigh
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -92,9 +91,9 @@ func TestPeersPerGID(t *testing.T) {
 	b.meet(peerB, ipB)
 	for i := range 3 * maxPeersPerGID {
 		e := endpoint{peerC.gid, hca.QPN(0x1000 + i)}
-		addr := fmt.Sprintf("10.9.0.%d", i)
-		b.meet(e, addr)
-		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(addr))))
+		addr := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
+		b.meet(e, addr.String())
+		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), addr)))
 		b.now = b.now.Add(time.Millisecond)
 	}
 	if got := len(b.table.peers.byGID[peerC.gid]); got != maxPeersPerGID {

@@ -71,13 +71,14 @@ func (t *Table) evict(p *peer) {
 	t.forget(p)
 }
 
-// forget removes p, its handle, and what is kept for it.
+// forget removes p, its handle, and what is kept for it. Its names are remembered.
 func (t *Table) forget(p *peer) {
 	t.dropKept(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
+	t.remember(p)
 	if !p.plain {
-		t.pub.change()
+		t.pub.changeBy(t.now.Add(latePause))
 	}
 }
 

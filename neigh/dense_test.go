@@ -54,3 +54,18 @@ func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 			all, wrong, slow, b.table.Stats().Requests-asked, seconds)
 	}
 }
+
+// BenchmarkInventedInterfacesOfOneGID is the cost of one peer at a GID that has the most
+// peers that it may have, and its share of a processor at 2,000 a second.
+func BenchmarkInventedInterfacesOfOneGID(b *testing.B) {
+	bench := attachedBench(b, Config{})
+	p := player{bench: bench}
+	i := 0
+	for b.Loop() {
+		e := endpoint{peerC.gid, hca.QPN(2 + i%(1<<20))}
+		p.quickStep(fabricARP(e, ipoib.ARPRequest, "0.0.0.0", ipA, true))
+		bench.now = bench.now.Add(500 * time.Microsecond)
+		i++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*2000/1e7, "%core@2000/s")
+}

@@ -14,10 +14,17 @@
 // changed, its MAC kept, so the host need not ask again. A QPN that claims
 // something else is another interface of that host, with a MAC of its own.
 //
+// The host's cache can keep the MAC of a forgotten peer for ever. So the table remembers
+// the names of as many forgotten peers as it holds peers, within the same bounds. No
+// other peer gets such a MAC. A forgotten peer gets it again when it is heard at the same
+// endpoint, or claims one of its addresses at the same GID. After a restart of the table
+// the kernel's entries serve in the same way: an interface does not get the MAC of an
+// entry if it claims another address of that kind, by family and scope.
+//
 // There are two classes. A heard peer is one to which the host has sent no data; there
 // are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
 // peer is not evicted to make room in its class as long as it is busy. There are at
-// most 64 peers of one GID, and a new one evicts another of that GID. So a flood of
+// most 256 peers of one GID, and a new one evicts another of that GID. So a flood of
 // invented peers turns over the first class, at O(1) each, and honest peers stay. An
 // answer to an ARP request does not make its receiver a used peer.
 //
@@ -42,7 +49,8 @@
 // there, or else their own destination, is asked for. The answer goes to the
 // host like any other and corrects its cache; the frames go to the peer that
 // answered. Where the address is bound to a peer already, the frame goes there at
-// once and the host is corrected in that peer's name.
+// once and the host is corrected in that peer's name. For the MAC of a forgotten peer
+// the table asks for an address of that peer.
 //
 // # The host's side
 //
@@ -83,7 +91,8 @@
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 2.5 us times the number of peers. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a
-//	                handle that the host sends no data by: within 50 ms
+//	                handle that the host sends no data by, and for a new peer whose MAC
+//	                is a rehash: within 50 ms
 //
 // # Limits
 //

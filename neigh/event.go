@@ -76,7 +76,8 @@ type HostPortChanged struct {
 
 // HostNeighbours are the kernel's neighbour entries on ib0, hints about what the
 // host's cache says that a restarted table does not know. They replace the
-// former ones. Beyond [maxHints] they are ignored.
+// former hints; what the table remembers of forgotten peers stays. Beyond
+// [maxHints] they are ignored.
 type HostNeighbours struct{ Entries []Neighbour }
 
 // Neighbour is an entry of the kernel's neighbour table.

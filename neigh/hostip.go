@@ -69,9 +69,7 @@ func (h *hostIPs) source(target, wish netip.Addr) netip.Addr {
 	if wish.Is4() == target.Is4() && h.has(wish) {
 		return wish
 	}
-	same := func(ip netip.Addr) bool {
-		return ip.Is4() == target.Is4() && ip.IsLinkLocalUnicast() == target.IsLinkLocalUnicast()
-	}
+	same := func(ip netip.Addr) bool { return sameKind(ip, target) }
 	for _, known := range [][]netip.Addr{h.given, h.learnt} {
 		if i := slices.IndexFunc(known, same); i >= 0 {
 			return known[i]

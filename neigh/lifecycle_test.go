@@ -206,7 +206,7 @@ func TestHints(t *testing.T) {
 		{v6, "198.51.100.1", "fe80::c"},
 		{ipoib.MAC{2, 3}, "198.51.100.1", "198.51.100.1"},
 	} {
-		if got := r.target(c.mac, ip(c.dst)); got != ip(c.want) {
+		if got := target(r.hints[c.mac], ip(c.dst)); got != ip(c.want) {
 			t.Errorf("%v to %s: %v, want %s", c.mac, c.dst, got, c.want)
 		}
 	}

@@ -10,10 +10,12 @@ const (
 	// DefaultMaxHeard bounds those of them that the host never sent data to. Any
 	// stranger can make one, by a single message.
 	DefaultMaxHeard = 1024
-	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has one
-	// interface for each partition and container. A stranger that invents queue
-	// pairs at one address evicts only its own.
-	maxPeersPerGID = 64
+	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has an
+	// interface for each container, 110 on a Kubernetes node by default, and some for
+	// partitions. A stranger that invents queue pairs at one GID pushes out only peers
+	// of that GID. It can occupy this many places of the table, and no more handles:
+	// the sixteenth part of DefaultMaxPeers.
+	maxPeersPerGID = 256
 	// maxIPsUsed and maxIPsHeard bound the addresses bound to one peer of each
 	// class: a router or a bridge of containers has a dozen, a stranger gets the
 	// usual four (IPv4, link-local, global, temporary).
@@ -60,8 +62,12 @@ const (
 	// at once. A stranger can forge such returns, and each costs a snapshot. Further
 	// ones wait for latePause.
 	maxUrgentReturns = 16
-	// maxHints bounds the MACs that hints are kept for, as DefaultMaxPeers does.
+	// maxHints bounds the entries of the kernel's cache that are taken as hints, as
+	// DefaultMaxPeers does.
 	maxHints = 4096
+	// maxRehashes bounds the rehashes of a QPN that are tried one after the other. More
+	// than one is taken only where peers moved away from that QPN with their MACs.
+	maxRehashes = 4
 	// maxPromotions bounds how many used entries one eviction may pass over
 	// before it takes whatever is oldest: a step's cost must stay constant.
 	maxPromotions = 8
@@ -103,8 +109,9 @@ const (
 
 	// latePause is how long a snapshot may wait that the data path does not need at
 	// once: for the handle of a peer to which the host sends no data, for a handle that
-	// is given back, and for a peer that came back after maxUrgentReturns others. So a
-	// flood of strangers costs 20 snapshots a second, or 36 with maxUrgentReturns.
+	// is given back, for a peer with a rehashed MAC that comes or goes, and for a peer that
+	// came back after maxUrgentReturns others. So a flood of strangers costs 20 snapshots a
+	// second, or 36 with maxUrgentReturns.
 	latePause = 50 * time.Millisecond
 
 	// resolveInterval and resolveTries: RETRANS_TIMER and MAX_MULTICAST_SOLICIT

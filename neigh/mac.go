@@ -28,10 +28,15 @@ func rehashedMAC(gid hca.GID, qpn hca.QPN, n uint32) ipoib.MAC {
 	return localMAC(sha256.Sum256(b[:]))
 }
 
-// freeMAC returns the first MAC for an interface that is not taken.
-func freeMAC(gid hca.GID, qpn hca.QPN, taken func(ipoib.MAC) bool) ipoib.MAC {
+// freeMAC returns the first MAC for an interface that is not taken. Peers that moved to
+// other QPNs can have taken many rehashes of this one. So after maxRehashes the counter
+// goes on at salt, which differs from call to call, and a peer costs only a few hashes.
+func freeMAC(gid hca.GID, qpn hca.QPN, salt uint32, taken func(ipoib.MAC) bool) ipoib.MAC {
 	m := plainMAC(gid)
 	for n := uint32(1); taken(m); n++ {
+		if n == maxRehashes+1 {
+			n = salt | 1<<31
+		}
 		m = rehashedMAC(gid, qpn, n)
 	}
 	return m

@@ -34,7 +34,7 @@ func TestMACIsLocalUnicast(t *testing.T) {
 func TestFreeMACCountsPastTaken(t *testing.T) {
 	e := peerB
 	taken := map[ipoib.MAC]bool{plainMAC(e.gid): true, rehashedMAC(e.gid, e.qpn, 1): true}
-	got := freeMAC(e.gid, e.qpn, func(m ipoib.MAC) bool { return taken[m] })
+	got := freeMAC(e.gid, e.qpn, 0, func(m ipoib.MAC) bool { return taken[m] })
 	if want := rehashedMAC(e.gid, e.qpn, 2); got != want {
 		t.Errorf("MAC %v, want the second rehash %v", got, want)
 	}
@@ -50,7 +50,7 @@ func TestCollisionOfPlainMACs(t *testing.T) {
 	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
 		t.Fatalf("MAC of B %v, want %v", got, want)
 	}
-	b.advance(publishPause * 10)
+	b.advance(latePause)
 	if got := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
 		t.Errorf("the data path says %v, the table %v", got, b.macOf(peerB))
 	}

@@ -132,5 +132,5 @@ func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	if p := m.t.peers.byEndpoint[e]; p != nil {
 		return p.mac, true
 	}
-	return m.t.meet(e).mac, true
+	return m.t.meet(e, netip.Addr{}).mac, true
 }

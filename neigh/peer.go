@@ -60,7 +60,7 @@ type peers struct {
 	byEndpoint  map[endpoint]*peer
 	byMAC       map[ipoib.MAC]*peer
 	byIP        map[netip.Addr]*peer
-	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each
+	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each, the one added first in front
 	heard, used list.List           // of *peer, the one seen longest ago in front
 }
 
@@ -71,17 +71,19 @@ func (s *peers) init() {
 	s.byGID = make(map[hca.GID][]*peer)
 }
 
-// add makes a heard peer. The endpoint is not there yet, the MAC is free.
-func (s *peers) add(e endpoint, mac ipoib.MAC, now time.Time) *peer {
-	p := &peer{endpoint: e, seen: now}
-	s.byEndpoint[e] = p
-	s.byGID[e.gid] = append(s.byGID[e.gid], p)
-	s.setMAC(p, mac)
-	p.place = s.heard.PushBack(p)
-	return p
+// add adds p, the latest of its class. No peer here has its endpoint, its MAC, or one of
+// its addresses.
+func (s *peers) add(p *peer) {
+	s.byEndpoint[p.endpoint] = p
+	s.byGID[p.gid] = append(s.byGID[p.gid], p)
+	s.setMAC(p, p.mac)
+	for _, ip := range p.ips {
+		s.byIP[ip] = p
+	}
+	p.place = s.class(p).PushBack(p)
 }
 
-// remove forgets p.
+// remove removes p. The fields of p stay as they are.
 func (s *peers) remove(p *peer) {
 	for _, ip := range p.ips {
 		delete(s.byIP, ip)

@@ -26,54 +26,62 @@ type resolution struct {
 type resolver struct {
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
-	hints   map[ipoib.MAC]hint
+	hints   map[ipoib.MAC][]netip.Addr // the addresses that the kernel believes to be at a MAC
 }
-
-// hint says which addresses the kernel believes to be at a MAC.
-type hint struct{ v4, v6 netip.Addr }
 
 func (r *resolver) init() { r.byIP = make(map[netip.Addr]*resolution) }
 
 // setHints replaces the hints.
 func (r *resolver) setHints(entries []Neighbour) {
-	r.hints = make(map[ipoib.MAC]hint)
-	for _, n := range entries {
-		ip := n.IP.Unmap().WithZone("")
-		if !isUnicast(ip) || len(r.hints) >= maxHints {
-			continue
+	r.hints = make(map[ipoib.MAC][]netip.Addr)
+	for _, n := range entries[:min(len(entries), maxHints)] {
+		if ip := n.IP.Unmap().WithZone(""); isUnicast(ip) {
+			r.hints[n.MAC] = append(r.hints[n.MAC], ip)
 		}
-		h := r.hints[n.MAC]
-		if ip.Is4() {
-			h.v4 = ip
-		} else {
-			h.v6 = ip
-		}
-		r.hints[n.MAC] = h
 	}
 }
 
-// target returns the address to ask for when a packet for dst was sent to mac:
-// one that the kernel believes to be there, of dst's family first, since dst may
-// be beyond a router; else dst itself.
-func (r *resolver) target(mac ipoib.MAC, dst netip.Addr) netip.Addr {
-	h := r.hints[mac]
-	same, other := h.v4, h.v6
-	if dst.Is6() {
-		same, other = other, same
+// denies reports whether the kernel believes that m does not belong to the claimant of
+// ip: it knows addresses of that kind at m, and ip is not one of them.
+func (r *resolver) denies(m ipoib.MAC, ip netip.Addr) bool {
+	known := r.hints[m]
+	return isUnicast(ip) && !slices.Contains(known, ip) &&
+		slices.ContainsFunc(known, func(k netip.Addr) bool { return sameKind(k, ip) })
+}
+
+// sameKind reports whether a and b are of one family and one scope.
+func sameKind(a, b netip.Addr) bool {
+	return a.Is4() == b.Is4() && a.IsLinkLocalUnicast() == b.IsLinkLocalUnicast()
+}
+
+// believed returns the addresses that the host may believe to be at a MAC that no peer
+// has: those of the forgotten peer that had the MAC, or else those in the kernel's cache.
+func (t *Table) believed(m ipoib.MAC) []netip.Addr {
+	if p := t.past.byMAC[m]; p != nil && len(p.ips) > 0 {
+		return p.ips
 	}
-	switch {
-	case same.IsValid():
-		return same
-	case other.IsValid():
-		return other
+	return t.resolver.hints[m]
+}
+
+// target returns the address to ask for when a packet for dst was sent to a MAC where
+// these addresses are believed to be: one of them, of dst's family first, since dst may
+// be beyond a router. Without any it is dst itself.
+func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
+	if len(believed) == 0 || slices.Contains(believed, dst) {
+		return dst
 	}
-	return dst
+	for _, ip := range slices.Backward(believed) {
+		if ip.Is6() == dst.Is6() {
+			return ip
+		}
+	}
+	return believed[len(believed)-1]
 }
 
 // resolve takes a frame of the host to a MAC that no peer has.
 func (t *Table) resolve(f frame) {
 	src, dst := f.ips()
-	ip := t.resolver.target(f.dst, dst)
+	ip := target(t.believed(f.dst), dst)
 	if !isUnicast(ip) || t.hosts.has(ip) {
 		t.drop(DropUnresolvable)
 		return

@@ -81,9 +81,11 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 // Without a subnet manager every group is the broadcast group.
 func (s *Snapshot) Group(hca.GID) (hca.UDDest, bool) { return s.broadcast, s.up }
 
-// PeerMAC returns the source MAC of frames towards the host: that of the peer, or the
-// one that the peer would get if it were the next to be heard. It marks the peer as
-// heard.
+// PeerMAC returns the source MAC of frames towards the host: that of the peer. It marks
+// the peer as heard. For a sender that is no peer yet, it is the plain MAC of the GID, or
+// the first rehash that is not the host's. The sender may get another MAC when it is
+// heard, if another interface of its GID has that one or had it. This does no harm: the
+// host sends to the MACs that ARP and ND name.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
 	if from, ok := s.sources[endpoint{gid, qpn}]; ok {
 		mark(from.heard)

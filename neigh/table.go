@@ -10,6 +10,7 @@ type Table struct {
 	conf     Config
 	link     attachment
 	peers    peers
+	past     peers // forgotten, see remember
 	handles  handles
 	resolver resolver
 	mac      hostMAC
@@ -32,6 +33,7 @@ type Table struct {
 func New(conf Config) *Table {
 	t := &Table{conf: conf.normal()}
 	t.peers.init()
+	t.past.init()
 	t.handles.asked = make(map[uint64]*peer)
 	t.resolver.init()
 	t.notices.init()

@@ -15,9 +15,11 @@ type Options struct {
 	// AHTimeout is how long creating an address handle may take, which waits
 	// for the neighbour; 5 s when 0.
 	AHTimeout time.Duration
-	// MemoryTimeout is how long registering memory may take, which waits for
-	// this machine to find and pin its pages; 5 s when 0.
-	MemoryTimeout time.Duration
+	// HostTimeout is how long verbs may take that wait for this machine besides the
+	// device: registering memory, which finds and pins pages, and query_port, for which
+	// drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
+	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 5 s when 0.
+	HostTimeout time.Duration
 	// AHStuck is how long a peer can delay the creation of an address handle at most,
 	// far beyond any resolution; 1 minute when 0. A creation that takes longer counts
 	// as stuck in the device.
@@ -34,11 +36,11 @@ type Options struct {
 // kernel tries more than once; some thousand pages take a second on a machine
 // that is slow, or short of memory.
 const (
-	DefaultVerbTimeout   = time.Second
-	DefaultAHTimeout     = 5 * time.Second
-	DefaultMemoryTimeout = 5 * time.Second
-	DefaultAHStuck       = time.Minute
-	DefaultMaxStuck      = 16
+	DefaultVerbTimeout = time.Second
+	DefaultAHTimeout   = 5 * time.Second
+	DefaultHostTimeout = 5 * time.Second
+	DefaultAHStuck     = time.Minute
+	DefaultMaxStuck    = 16
 )
 
 func (o Options) withDefaults() Options {
@@ -48,8 +50,8 @@ func (o Options) withDefaults() Options {
 	if o.AHTimeout <= 0 {
 		o.AHTimeout = DefaultAHTimeout
 	}
-	if o.MemoryTimeout <= 0 {
-		o.MemoryTimeout = DefaultMemoryTimeout
+	if o.HostTimeout <= 0 {
+		o.HostTimeout = DefaultHostTimeout
 	}
 	if o.AHStuck <= 0 {
 		o.AHStuck = DefaultAHStuck
@@ -110,7 +112,7 @@ func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
 // QueryPort implements [hca.Device].
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
-	return ask(d, verb{name: "query_port"}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
+	return ask(d, verb{name: "query_port", patience: d.opts.HostTimeout}, func() (hca.PortAttr, error) { return d.inner.QueryPort(port) })
 }
 
 // WireBlocked implements [hca.WireReporter].

@@ -42,7 +42,7 @@
 //
 // A verb that may block according to the contract runs on a goroutine of its own. Its
 // caller is released with [ErrStuck] after Options.VerbTimeout, or after AHTimeout or
-// MemoryTimeout if the verb waits for more than the device. If the device fails first,
+// HostTimeout if the verb waits for more than the device. If the device fails first,
 // the caller is released with the Failure. The goroutine is abandoned and counted, and
 // an object that it creates late is closed again.
 //

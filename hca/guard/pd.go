@@ -54,10 +54,10 @@ type MR struct {
 
 var _ hca.MR = (*MR)(nil)
 
-// AllocMR implements [hca.PD]. Its patience is Options.MemoryTimeout: what takes its
+// AllocMR implements [hca.PD]. Its patience is Options.HostTimeout: what takes its
 // time is mostly this machine's memory, for which the device is not to blame.
 func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
-	v := verb{name: "reg_mr", on: []*object{&p.object}, patience: p.dev.opts.MemoryTimeout}
+	v := verb{name: "reg_mr", on: []*object{&p.object}, patience: p.dev.opts.HostTimeout}
 	return create[hca.MR](p.dev, v, func() (hca.MR, error) {
 		inner, err := p.inner.AllocMR(size, access)
 		if err != nil {

@@ -66,12 +66,12 @@ func TestR19DoubleClose(t *testing.T) {
 // The caller of a verb that hangs is released after the bound, and the device is
 // not given up for one.
 func TestR19StuckVerbIsBounded(t *testing.T) {
-	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second, MemoryTimeout: 7 * time.Second}, func(r *rig) {
+	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second, HostTimeout: 7 * time.Second}, func(r *rig) {
 		for verb, c := range map[string]struct {
 			call  func() error
 			bound time.Duration
 		}{
-			"query_port": {func() error { _, err := r.dev.QueryPort(1); return err }, 2 * time.Second},
+			"query_port": {func() error { _, err := r.dev.QueryPort(1); return err }, 7 * time.Second},
 			"alloc_pd":   {func() error { _, err := r.dev.AllocPD(); return err }, 2 * time.Second},
 			"create_ah":  {func() error { _, err := r.pd.CreateAH(hca.AHSpec{}); return err }, 9 * time.Second},
 			"reg_mr":     {func() error { _, err := r.pd.AllocMR(64, 0); return err }, 7 * time.Second},

@@ -31,7 +31,7 @@
 //
 // While the device is healthy, the ladder asks for a query of its first port two
 // seconds after the last answer, whether or not an interface is up. A query that
-// reports an error of the device, or exceeds the time limit of verbs, is a fault of
+// reports an error of the device, or takes longer than 5 s, is a fault of
 // the device like any other.
 //
 // # Letting go
@@ -58,7 +58,7 @@
 //	              |                     | those who share the HCA
 //	closing       | 1 per session       | the users letting go, or being left behind
 //	list          | at most 1           | the Lister's answer
-//	check         | at most 1 per       | the port's answer, or the time limit of verbs
+//	check         | at most 1 per       | the port's answer, or after 5 s
 //	              | session             |
 //
 // They answer by messages to Run's. An Opener that is stuck stays the only one; an

@@ -77,7 +77,7 @@ func (o *owner) askPorts(s *Session) {
 }
 
 // check queries port 1 through the open session, whether or not anyone uses it (R8).
-// The query has the time limit of every verb.
+// The query has 5 s, since it may wait for a lock of the host (guard.Options).
 func (o *owner) check(gen uint32) {
 	s := o.session
 	o.work.Go(func() {

@@ -9,6 +9,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
+	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 )
 
@@ -59,7 +60,7 @@ func TestR25Triggers(t *testing.T) {
 			func(b *bench) {
 				b.slot.inject(b.t, faults.Fault{Kind: faults.VerbHangs, Verb: "query_port"})
 				b.slot.port.SetUp(false)
-				time.Sleep(verbTimeout)
+				time.Sleep(guard.DefaultHostTimeout)
 			},
 			device(qprecovery.ReasonVerbStuck),
 		},

@@ -32,10 +32,10 @@ type Device interface {
 	SetCarrier(on bool) error
 	// Inspect restores the properties that other processes have changed, and reports
 	// them: the MAC, the carrier, the length of the virtio header, the persistence,
-	// the owner, the offloads and the link type. It also removes filters, and sets again the other
-	// properties that a queue can change for the whole device; the kernel does not
-	// report those, so they are not in the findings. An error ends the inspection; the
-	// findings then contain what was restored before. May block.
+	// the owner, the offloads and the link type. It also removes filters, and sets
+	// again the other properties that a queue can change for the whole device; the
+	// kernel does not report those, so they are not in the findings. An error ends the
+	// inspection; the findings then contain what was restored before. May block.
 	Inspect() (Findings, error)
 	// State returns what netlink says now. May block.
 	State() (State, error)

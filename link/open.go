@@ -45,8 +45,8 @@ func Open(spec Spec) (t *TAP, adopted bool, err error) {
 type claim struct {
 	rtnl   *rtnl
 	spec   Spec
-	make   bool // make the interface if there is none
-	made   bool // there was none
+	make   bool // create the interface if it does not exist
+	made   bool // this process has created it
 	again  bool // another try may succeed
 	spoilt bool // another user has attached to the interface while it was made
 	index  int  // of the interface found last

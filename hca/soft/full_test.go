@@ -24,8 +24,8 @@ func (r *rig) fillSends(ah hca.AH) {
 	}
 }
 
-// completed polls the send completions, all of which must be successes, and returns how
-// many there were.
+// completed polls the send completions and returns how many there are. It fails the test
+// if one is not a success.
 func (r *rig) completed() (n int) {
 	r.Helper()
 	wc := make([]hca.WC, 2*rigDepth)

@@ -21,7 +21,7 @@ const deadPeers = 99
 // deadLoss is the loss between live hosts, in per cent, that dead neighbours may cause.
 const deadLoss = 1
 
-// A host sends 150 multicasts a second to each of 100 peers, 99 of which are dead. The
+// A host sends 150 multicasts a second to each of 100 peers, and 99 of them are dead. The
 // kernel queues packets for each dead neighbour, and only those are lost (R07).
 func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {

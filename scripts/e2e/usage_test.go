@@ -26,7 +26,7 @@ func TestMistakes(t *testing.T) {
 		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
 		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
 		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `"0x8000" is not a P_Key`},
-		{"log level that is none", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is not one of debug`},
+		{"unknown log level", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is not one of debug`},
 		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
 		{"argument too many", nil, []string{"ib0"}, `unknown command|accepts 0 arg|no argument`},
 	}

@@ -127,6 +127,11 @@ func FuzzLinuxND(f *testing.F) {
 	fragment[40+8+3] = 1 // first of several
 	f.Add(fragment)
 	f.Add(fragment[:56])
+	padded := behind(echo, 60, 44)
+	padded[40+8+3] = 1
+	padded = append(padded, echo[40:]...)
+	binary.BigEndian.PutUint16(padded[4:], 16) // the echo is padding, and the payload ends with the fragment header
+	f.Add(padded)
 	later := behind(na, 44)
 	later[40+3] = 8 | 1
 	f.Add(later)

@@ -28,13 +28,19 @@ const maxExtensions = 8
 //
 // A chain that ends before its upper layer, or has more than 8 headers, counts as
 // hidden ND: after a first fragment the message may follow in a later one. Later
-// fragments do not count, since they are useless without the first. HidesND is cheap
+// fragments do not count, since they are useless without the first. Bytes behind the
+// payload that the IPv6 header states are padding, which Linux cuts off (ip6_rcv_core):
+// in a first fragment they would stand in for the bytes of a later one. HidesND is cheap
 // enough for every frame: it walks the headers only of packets with the hop limit of ND.
 func HidesND(packet []byte) bool {
 	if len(packet) < ipv6HeaderLen || packet[ipv6HopLimit] != ndHopLimit || packet[0]>>4 != 6 {
 		return false
 	}
 	next, rest := packet[ipv6NextHeader], packet[ipv6HeaderLen:]
+	// A length of zero is that of a jumbogram (RFC 2675 section 3).
+	if size := int(binary.BigEndian.Uint16(packet[ipv6PayloadLen:])); size != 0 && size < len(rest) {
+		rest = rest[:size]
+	}
 	for n := 0; ; n++ {
 		switch {
 		case next == protoICMPv6:

@@ -13,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 // Opener opens the HCA, or says why not. It ends with ctx.
@@ -48,6 +49,20 @@ type View struct {
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
+// sharer coordinates the resets of the HCA with everyone who shares it; see
+// [coordinator.Coordinator].
+type sharer interface {
+	Events() <-chan coordinator.Event
+	Request()
+	Released(id reset.ID)
+	Status() coordinator.Status
+	Close() error
+}
+
+func join(ctx context.Context, cfg coordinator.Config) (sharer, error) {
+	return coordinator.Join(ctx, cfg)
+}
+
 // Device keeps one HCA open. Run owns its state; the rest reads what it
 // publishes.
 type Device struct {
@@ -58,7 +73,8 @@ type Device struct {
 	ended  chan struct{} // closed when Run has ended
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
-	shared atomic.Pointer[coordinator.Coordinator]
+	shared atomic.Pointer[sharer]
+	join   func(context.Context, coordinator.Config) (sharer, error)
 	opens  atomic.Uint64
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
@@ -76,7 +92,7 @@ func New(cfg Config) *Device {
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Reason, 1),
-		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		join: join, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
 	d.status.Store(&Status{})

@@ -42,7 +42,7 @@ func (o *owner) drop(a qprecovery.Drop) {
 	case !l.reset:
 		l.patience = time.Now().Add(o.cfg.Grace)
 	case o.pending.id == 0:
-		o.shared.Load().Request()
+		(*o.shared.Load()).Request()
 	}
 }
 

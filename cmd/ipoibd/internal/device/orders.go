@@ -171,7 +171,7 @@ type Status struct {
 func (d *Device) Status() Status {
 	s := *d.status.Load()
 	if c := d.shared.Load(); c != nil {
-		s.Coordinator = c.Status()
+		s.Coordinator = (*c).Status()
 	}
 	return s
 }

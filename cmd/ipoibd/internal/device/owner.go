@@ -81,7 +81,7 @@ func (o *owner) await(timer <-chan time.Time) {
 			o.told++
 			o.listed(ids)
 		}
-	case ev := <-o.shared.Load().Events():
+	case ev := <-(*o.shared.Load()).Events():
 		o.hear(ev)
 	case <-timer:
 		o.expire()
@@ -137,7 +137,7 @@ func (o *owner) end() {
 	o.publish(View{Err: ErrEnded})
 	o.work.Wait()
 	if c := o.shared.Load(); c != nil {
-		_ = c.Close() // it has nothing to fail with
+		_ = (*c).Close() // it has nothing to fail with
 	}
 }
 
@@ -173,6 +173,6 @@ func (o *owner) sayReleased() {
 	holds := o.session != nil || o.leaving != nil && !o.leaving.closed || o.opening.busy
 	if o.pending.id != 0 && !o.pending.released && !holds {
 		o.pending.released = true
-		o.shared.Load().Released(o.pending.id)
+		(*o.shared.Load()).Released(o.pending.id)
 	}
 }

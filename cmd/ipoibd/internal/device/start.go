@@ -31,7 +31,7 @@ type starting struct {
 
 // first is the first opening, as the tries bring it.
 type first struct {
-	shared  *coordinator.Coordinator
+	shared  sharer
 	session *Session
 	ports   []hca.PortAttr
 }
@@ -82,7 +82,7 @@ func (o *owner) try() {
 
 // openFirst registers with those who share the device, then opens it.
 func (d *Device) openFirst(ctx context.Context) (f first, err error) {
-	f.shared, err = coordinator.Join(ctx, coordinator.Config{
+	f.shared, err = d.join(ctx, coordinator.Config{
 		Device: d.cfg.Name, Name: d.cfg.Users, Path: d.cfg.Coordinator, Grace: d.cfg.Grace,
 		Reset: d.reset, Waiting: d.waiting, Log: d.cfg.Log,
 	})
@@ -118,7 +118,7 @@ func (o *owner) tried(ctx context.Context, f first, err error) {
 
 // begin starts the ladder of a device that is open.
 func (o *owner) begin(f first) {
-	o.shared.Store(f.shared)
+	o.shared.Store(&f.shared)
 	o.ladder = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		Identity: o.identify(f.session, f.ports), GiveUpAfter: o.cfg.GiveUpAfter, Grace: o.cfg.Grace, AllowForeign: o.cfg.AllowForeign,
 	})

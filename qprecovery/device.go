@@ -53,8 +53,9 @@ type presence struct {
 
 // wait is the time of the wait rung, and the last pause before an opening.
 type wait struct {
-	until time.Time
-	pause time.Duration
+	until    time.Time
+	extended bool // this process was stopped when it ended
+	pause    time.Duration
 }
 
 // NewDeviceLadder returns the ladder of a device that is open, since now, as

@@ -132,7 +132,7 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 		Fault{Gen: genOf(t, w.d.gen), Class: class},
 		Fault{Gen: w.d.gen, Class: ClassDeviceError},
 		Checked{Gen: genOf(t, w.d.gen), Class: class},
-		Asked{ReasonVerbFailed},
+		Asked{Reason: ReasonVerbFailed},
 		Order{rapid.SampledFrom(topRungs).Draw(t, "order")},
 		Removed{id.Index},
 		Arrived{id},

@@ -87,8 +87,12 @@ type Checked struct {
 }
 
 // Asked is a client's request for a reset of the device ([RequestReset]), in
-// this process or in another.
-type Asked struct{ Reason Reason }
+// this process or in another. Gen is that of the device that it used; a [DeviceLadder]
+// does not look at it.
+type Asked struct {
+	Reason Reason
+	Gen    uint32
+}
 
 // Removed says that an instance of the device left the list of devices. Index
 // is the kernel's device index, 0 where it is not known.
@@ -192,8 +196,9 @@ type Open struct {
 	Gen uint32
 }
 
-// Refresh reads the list of devices anew and reports each by [Arrived] (R24).
-type Refresh struct{}
+// Refresh reads the list of devices again and reports each by [Arrived], or all of them
+// by [Listed] with this Op (R24).
+type Refresh struct{ Op uint64 }
 
 // Check calls a cheap verb of the device of generation Gen, to be answered by
 // [Checked].

@@ -24,6 +24,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // the input above it. With -rewrite the outputs are replaced.
 //
 //	interface | device [allow-foreign]   the ladder that the story is about
+//	hca [foreign] [no-list]              likewise, see hcaplayer_test.go
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
@@ -152,6 +153,10 @@ func (p *player) line(line string) []string {
 	case "device":
 		p.m, p.gen = deviceMachine{NewDeviceLadder(p.now, DeviceConfig{Identity: same, AllowForeign: len(w) > 1})}, 1
 		return nil
+	case "hca":
+		h := newHCAPlayer(p, w[1:])
+		p.m, p.gen = h, 1
+		return h.first()
 	case "advance":
 		return p.advance(duration(p.t, w[1]))
 	case "stall":
@@ -161,6 +166,9 @@ func (p *player) line(line string) []string {
 		return p.history()
 	case "counts":
 		return counts(p.m.Counts())
+	}
+	if h, ok := p.m.(*hcaPlayer); ok {
+		return h.play(w)
 	}
 	return p.input(p.event(w))
 }
@@ -267,7 +275,7 @@ func (p *player) describe(a any) string {
 	case ReportForeign:
 		return fmt.Sprintf("foreign device %s index %d", a.Identity.NodeGUID, a.Identity.Index)
 	}
-	return strings.TrimPrefix(fmt.Sprintf("%T", a), "qprecovery.")
+	return describeHCA(a)
 }
 
 func (p *player) history() (out []string) {
@@ -363,7 +371,7 @@ func (p *player) moreEvents(w []string) any {
 	case "stale":
 		return Done{Op: p.op - 1, State: hca.QPRTS}
 	case "asked":
-		return Asked{named(p.t, w[1], NumReason)}
+		return Asked{Reason: named(p.t, w[1], NumReason)}
 	case "removed":
 		return Removed{uint32(number(p.t, append(w, "0")[1]))}
 	case "arrived":

@@ -49,7 +49,7 @@ func (h *host) tell(w *watcher, ev Event) {
 		h.todo = append(h.todo, func() { h.tell(w, d) })
 	}
 	if w.asked != asked {
-		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason()}) })
+		h.todo = append(h.todo, func() { h.device(Asked{Reason: w.l.Reason()}) })
 	}
 }
 

@@ -1,0 +1,593 @@
+package qprecovery
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// DefaultResetLimit bounds the reset of a device, from the moment at which every user is
+// ready.
+const DefaultResetLimit = 30 * time.Second
+
+// resetSettle is how long after a reset the list of devices may show the removal and the
+// return of the instance that the reset brought about.
+const resetSettle = 2 * time.Second
+
+// HCAConfig of an [HCALadder].
+type HCAConfig struct {
+	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
+	Grace        time.Duration // 0: DefaultGrace
+	ResetLimit   time.Duration // of the coordinator; 0: DefaultResetLimit
+	AllowForeign bool          // use another device when it comes
+	Lists        bool          // lists come, and a Refresh is answered; else the device counts as listed
+}
+
+// hold says what this process holds of the device. It is the one fact that decides
+// whether the device may be opened.
+type hold uint8
+
+const (
+	// holdHeld: a context of ours may be open on the hardware, a zombie's included, or
+	// the device failed and its reset failed as well. It is reset before it is opened.
+	holdHeld hold = iota
+	// holdFree: nothing of ours is open.
+	holdFree
+	// holdFresh: and since something was, the device was reset or came as another instance.
+	holdFresh
+)
+
+// session is the one session that there may be, from the moment of its Open.
+type session struct {
+	state     sessionState
+	gen       uint32
+	op        uint64 // of its Open
+	index     uint32 // of the instance that it is on
+	abandoned bool
+}
+
+type sessionState uint8
+
+const (
+	sessionNone    sessionState = iota
+	sessionOpening              // an Open is unanswered
+	sessionOpen
+	sessionClosing // a Close is unanswered
+)
+
+// coordination is what the coordinator said and was asked.
+type coordination struct {
+	pending  uint64 // the reset that is pending; 0: none
+	released bool   // it was told that nothing of ours is open
+	wanted   bool   // the drop under way wants a reset
+	outcome  ResetOutcome
+	reading  bool      // the list is read after the reset
+	settled  time.Time // until then a change of instance is the work of the reset
+}
+
+// listing is what the list of devices says.
+type listing struct {
+	devices []Identity
+	absent  bool   // the device is not among them
+	ours    bool   // its removal was the work of a reset
+	last    uint64 // the Refresh given out last
+	op      uint64 // the one that is unanswered; 0: none
+	again   bool   // its answer is too old, and another one is needed
+	foreign foreigners
+}
+
+// HCALadder is the machine of one device: it decides when it is opened, closed, reset,
+// waited for and given up. It belongs to one goroutine. [HCAState] says what each state
+// may do, hcaRows is its table.
+type HCALadder struct {
+	cfg  HCAConfig
+	now  time.Time // of the Step under way
+	out  []HCAAction
+	born bool // it was open once
+
+	state HCAState
+	rung  Rung
+	why   Reason // why the state was entered
+
+	op       operation
+	gen      uint32    // of the session opened last, or being opened
+	check    time.Time // when a healthy device is checked next; zero: a Check is unanswered
+	patience time.Time // when the users of a session that closes are abandoned
+	early    Reason    // of a fault of the device that is being opened
+	wait     wait
+	owed     time.Duration // the pause that is due before the next opening
+
+	id      Identity
+	hold    hold
+	session session
+	reset   coordination
+	list    listing
+
+	suspended bool
+	suspends  []uint64 // DoSuspend commands that are not answered yet
+	cancelled bool     // the first opening was, for a suspension
+
+	budget  budget
+	history history
+}
+
+// NewHCALadder returns the machine of a device that was never open. It is opened when
+// the first list comes; without lists at the first Step.
+func NewHCALadder(now time.Time, cfg HCAConfig) *HCALadder {
+	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, DefaultResetLimit)
+	d := &HCALadder{cfg: cfg, gen: 1, hold: holdFree}
+	if !cfg.Lists {
+		d.op.due = now
+	}
+	return d
+}
+
+// State returns the state.
+func (d *HCALadder) State() HCAState { return d.state }
+
+// Rung returns the rung of the recovery under way; RungNone: there is none.
+func (d *HCALadder) Rung() Rung { return d.rung }
+
+// Reason returns why the state was entered.
+func (d *HCALadder) Reason() Reason { return d.why }
+
+// Suspended reports whether the device is to be closed, between DoSuspend and DoResume.
+func (d *HCALadder) Suspended() bool { return d.suspended }
+
+// Listed reports whether the device is in the list, as far as that is known.
+func (d *HCALadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
+
+// Gen returns the generation of the session that is open, was open last, or is being
+// opened.
+func (d *HCALadder) Gen() uint32 { return d.gen }
+
+// Identity returns that of the device; false before it was open once.
+func (d *HCALadder) Identity() (id Identity, ok bool) { return d.id, d.born }
+
+// History returns the last recoveries, oldest first, the one under way last.
+func (d *HCALadder) History() []Record { return d.history.list() }
+
+// Counts returns what happened since the start.
+func (d *HCALadder) Counts() Counts { return d.history.counts }
+
+// NextTry returns when a pause ends, or the device is tried again; false in any other
+// state.
+func (d *HCALadder) NextTry() (at time.Time, ok bool) {
+	if d.state != HCAPausing && d.state != HCAWaiting {
+		return time.Time{}, false
+	}
+	return d.op.due, true
+}
+
+// GivesUp returns when the wait for the device ends; false while it is not waited for.
+func (d *HCALadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
+
+// NextDeadline returns when Step wants to be called without an event.
+func (d *HCALadder) NextDeadline() (at time.Time, ok bool) {
+	at = d.op.due
+	switch d.state { //nolint:exhaustive // the others have no second timer
+	case HCAHealthy:
+		at = earlier(at, d.check)
+	case HCADropping:
+		at = earlier(at, d.patience)
+	case HCAWaiting:
+		at = earlier(at, d.wait.until)
+	}
+	return at, !at.IsZero()
+}
+
+// Step takes an event at the time now, which does not run backwards, and appends the
+// actions that it leads to to out. The event comes before the deadlines that are due.
+func (d *HCALadder) Step(now time.Time, ev HCAEvent, out []HCAAction) []HCAAction {
+	d.now, d.out = now, out
+	d.take(ev)
+	d.expire()
+	d.advance()
+	d.endWait()
+	out, d.out = d.out, nil
+	return out
+}
+
+func (d *HCALadder) emit(a HCAAction) { d.out = append(d.out, a) }
+
+func (d *HCALadder) take(ev HCAEvent) {
+	switch ev := ev.(type) {
+	case Fault:
+		d.fault(ev)
+	case Checked:
+		d.checked(ev)
+	case Asked:
+		d.asked(ev)
+	case Listed:
+		d.listed(ev)
+	case Opened:
+		d.opened(ev)
+	case Closed:
+		d.closed(ev)
+	case GraceOver:
+		d.abandon()
+	case ResetPending:
+		d.reset.pending, d.reset.released = ev.ID, false
+	case ResetOver:
+		d.resetOver(ev)
+	case Command:
+		d.command(ev)
+	}
+}
+
+// advance does what facts allow that have changed: it ends a drop, takes part in a
+// reset that others asked for, tells the coordinator that nothing is held, begins an
+// opening, and answers those who wait for a suspension.
+func (d *HCALadder) advance() {
+	if why, over := d.dropped(); over {
+		d.endDrop(why)
+	}
+	if d.state == HCAHealthy && d.reset.pending != 0 {
+		d.apply(hcaFault, ReasonDeviceReset)
+	}
+	idle := d.session.state == sessionNone
+	if d.reset.pending != 0 && !d.reset.released && idle {
+		d.reset.released = true
+		d.emit(Released{d.reset.pending})
+	}
+	if (d.state == HCAOpening || d.state == HCAStarting) && idle && d.reset.pending == 0 {
+		d.open()
+	}
+	switch {
+	case d.state == HCAGivenUp:
+		d.answerSuspends(ResultGivenUp)
+	case !d.suspended:
+		d.answerSuspends(ResultResumed)
+	case d.state == HCASuspended:
+		d.answerSuspends(ResultDone)
+	}
+}
+
+// fault takes a classified error. One that is not the device's is absorbed; one of a
+// device that is being opened waits until it is open.
+func (d *HCALadder) fault(ev Fault) {
+	c := classes[min(ev.Class, ClassIgnored)]
+	switch {
+	case ev.Gen != d.gen:
+		d.history.counts.Stale++
+	case c.cause != causeDevice:
+		d.history.counts.Absorbed++
+	case d.state == HCAOpening:
+		d.early = c.reason
+	default:
+		if d.state == HCAHealthy {
+			d.history.begin(d.now, ev.Since, c.reason)
+		}
+		d.apply(hcaFault, c.reason)
+	}
+}
+
+// checked takes the result of a Check. Another one follows while the device is healthy;
+// a failure that does not accuse the device does not end that.
+func (d *HCALadder) checked(ev Checked) {
+	switch {
+	case ev.Gen != d.gen:
+		d.history.counts.Stale++
+	case ev.Class.OfDevice():
+		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
+	case d.state == HCAHealthy:
+		d.check = d.now.Add(checkEvery)
+	}
+}
+
+func (d *HCALadder) asked(ev Asked) {
+	if ev.Gen != d.gen {
+		d.history.counts.Stale++
+		return
+	}
+	d.apply(hcaFault, ev.Reason)
+}
+
+// listed takes a list. An answer to a Refresh that a later list has overtaken is asked
+// for again.
+func (d *HCALadder) listed(ev Listed) {
+	switch {
+	case ev.Op == 0:
+		d.list.again = d.list.op != 0
+	case ev.Op != d.list.op:
+		d.history.counts.Stale++
+		return
+	default:
+		d.list.op = 0
+		if d.list.again {
+			d.list.again = false
+			d.refresh(true)
+			return
+		}
+		d.reset.reading = false
+	}
+	d.list.devices = ev.Devices
+	switch {
+	case d.born:
+		d.compare()
+	case d.state == HCAStarting:
+		d.openFirst()
+	}
+}
+
+// compare looks for the device in the list: whether it has gone, come, or been replaced
+// by another instance.
+func (d *HCALadder) compare() {
+	i := slices.IndexFunc(d.list.devices, d.id.Same)
+	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
+		i = exact
+	}
+	was, ours := d.list.absent, d.ours()
+	if d.list.absent = i < 0; d.list.absent {
+		if !was {
+			d.gone()
+		}
+		if i = d.foreigner(); i < 0 {
+			return
+		}
+		d.list.absent = false
+	}
+	if was {
+		ours = d.list.ours
+	}
+	before := d.id.Index
+	d.id = d.list.devices[i]
+	if otherInstance(before, d.id.Index) {
+		d.replaced(ours)
+	} else if was && d.state == HCAWaiting {
+		d.proceed(ReasonDeviceBack)
+	}
+}
+
+// foreigner returns the place of another device that is to be used, or -1; each that is
+// not is reported once.
+func (d *HCALadder) foreigner() int {
+	if d.state == HCAHealthy {
+		return -1
+	}
+	for i, id := range d.list.devices {
+		if d.cfg.AllowForeign {
+			return i
+		}
+		if d.list.foreign.add(id) {
+			d.emit(ReportForeign{id})
+		}
+	}
+	return -1
+}
+
+// ours reports whether a change of instance is the work of a reset.
+func (d *HCALadder) ours() bool {
+	dropping := d.state == HCADropping && d.reset.wanted && d.reset.outcome != ResetNoDevice
+	return dropping || d.now.Before(d.reset.settled)
+}
+
+// gone takes the removal of the device. A pause goes on where that is the work of the
+// reset that the pause is for.
+func (d *HCALadder) gone() {
+	d.list.ours = d.ours()
+	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
+	case HCAHealthy:
+		d.apply(hcaRemoved, ReasonRemoved)
+	case HCAPausing:
+		if d.list.ours {
+			d.owed = d.op.due.Sub(d.now)
+		}
+		d.apply(hcaAbsent, ReasonRemoved)
+	}
+}
+
+// replaced takes another instance of the device. It is fresh; and unless a reset made
+// it, the resets of the one before say nothing about it.
+func (d *HCALadder) replaced(ours bool) {
+	if !ours {
+		d.budget.forgive(RungDevice)
+		d.owed = 0
+	}
+	if d.session.state == sessionNone {
+		d.hold = holdFresh
+	}
+	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
+	case HCAHealthy:
+		d.apply(hcaRemoved, ReasonRemoved)
+	case HCAWaiting:
+		d.proceed(ReasonDeviceBack)
+	}
+}
+
+// open begins the opening that the state is for, unless it has begun.
+func (d *HCALadder) open() {
+	if d.session.op == d.op.id {
+		return
+	}
+	d.session = session{state: sessionOpening, gen: d.gen, op: d.op.id, index: d.id.Index}
+	d.emit(Open{d.op.id, d.gen})
+}
+
+// openFirst tries to open a device that was never open, unless that is under way.
+func (d *HCALadder) openFirst() {
+	if d.session.state == sessionNone {
+		d.op.id++
+		d.op.due = time.Time{}
+		d.cancelled = false
+	}
+}
+
+// opened takes the result of an Open. What comes too late is closed.
+func (d *HCALadder) opened(ev Opened) {
+	if d.session.state != sessionOpening || ev.Op != d.session.op {
+		d.history.counts.Stale++
+		return
+	}
+	wanted := ev.Op == d.op.id && (d.state == HCAOpening || d.state == HCAStarting)
+	if ev.Class != ClassSuccess {
+		d.session.state = sessionNone
+		if wanted {
+			d.notOpened(ReasonVerbFailed)
+		}
+		return
+	}
+	d.session.state, d.hold, d.reset.outcome = sessionOpen, holdHeld, ResetUnknown
+	if !d.born {
+		d.born, d.id, d.list.absent = true, ev.Identity, false
+		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
+			d.id = d.list.devices[i]
+		}
+		d.session.index = d.id.Index
+	}
+	switch {
+	case !wanted:
+		d.close(ReasonVerbTimeout, false)
+	case d.suspended:
+		d.apply(hcaSuspend, ReasonSuspended)
+	case d.list.absent || otherInstance(d.session.index, d.id.Index):
+		d.apply(hcaRemoved, ReasonRemoved)
+	default:
+		d.apply(hcaOpened, d.why)
+	}
+}
+
+// notOpened ends an opening that failed.
+func (d *HCALadder) notOpened(why Reason) {
+	switch {
+	case d.suspended:
+		d.apply(hcaUnwanted, ReasonSuspended)
+	case d.state == HCAStarting && d.cancelled: // and resumed since
+		d.openFirst()
+	default:
+		if d.state == HCAStarting {
+			d.wait.pause = backOff(d.wait.pause, hcaStartFirst, hcaStartMost)
+		}
+		d.apply(hcaFailed, why)
+	}
+}
+
+// close has the users release the session, if there is one. One of a device that does
+// not work is failed first, so that no user waits for it.
+func (d *HCALadder) close(why Reason, fail bool) {
+	if d.session.state == sessionOpen {
+		d.session.state = sessionClosing
+	}
+	d.emit(Close{Gen: d.session.gen, Reason: why, Fail: fail})
+}
+
+func (d *HCALadder) closed(ev Closed) {
+	if d.session.state != sessionClosing || ev.Gen != d.session.gen {
+		d.history.counts.Stale++
+		return
+	}
+	d.session.state = sessionNone
+	switch {
+	case d.reset.outcome == ResetDone || otherInstance(d.session.index, d.id.Index):
+		d.hold = holdFresh
+	case d.session.abandoned:
+		d.hold = holdHeld
+	default:
+		d.hold = holdFree
+	}
+}
+
+// abandon goes on without the users that have not released the session.
+func (d *HCALadder) abandon() {
+	d.patience = time.Time{}
+	if d.session.state == sessionClosing && !d.session.abandoned {
+		d.session.abandoned = true
+		d.emit(Abandon{d.session.gen})
+	}
+}
+
+// resetOver takes the outcome of a reset. The list is read after one that is done, since
+// it may have replaced the instance.
+func (d *HCALadder) resetOver(ev ResetOver) {
+	if d.reset.pending == 0 || ev.ID != d.reset.pending {
+		d.history.counts.Stale++
+		return
+	}
+	d.reset.pending, d.reset.outcome = 0, ev.Outcome
+	switch ev.Outcome { //nolint:exhaustive // the others are for the drop under way alone
+	case ResetFailed, ResetTimedOut:
+		d.reset.settled = d.now.Add(resetSettle)
+	case ResetDone:
+		d.reset.settled = d.now.Add(resetSettle)
+		if d.session.state == sessionNone {
+			d.hold = holdFresh
+		}
+		if d.state == HCADropping {
+			d.reset.reading = d.cfg.Lists
+			d.refresh(true)
+		}
+	case ResetNoDevice:
+		d.list.absent, d.list.ours = d.cfg.Lists, false
+	}
+}
+
+// dropped reports whether a drop is over, and what went wrong.
+func (d *HCALadder) dropped() (bad Reason, over bool) {
+	closing := d.session.state == sessionClosing
+	switch {
+	case d.state != HCADropping:
+		return ReasonNone, false
+	case !d.reset.wanted:
+		if d.session.abandoned && d.hold == holdHeld {
+			bad = ReasonVerbTimeout
+		}
+		return bad, !closing
+	case d.reset.outcome == ResetTimedOut:
+		d.hold = holdHeld
+		return ReasonVerbTimeout, true
+	case d.reset.outcome == ResetUnknown, d.reset.outcome == ResetDone && (closing || d.reset.reading):
+		return ReasonNone, false
+	case closing:
+		return ReasonVerbFailed, true
+	case d.reset.outcome == ResetHeld:
+		d.hold = max(d.hold, holdFree)
+		return ReasonHeld, true
+	case d.reset.outcome == ResetNoDevice:
+		d.hold = max(d.hold, holdFree)
+		return ReasonDeviceGone, true
+	case d.reset.outcome == ResetFailed:
+		if d.why != ReasonOperator && d.hold == holdFree {
+			d.hold = holdHeld // it has to be reset, while one that worked goes on as it is
+		}
+		return ReasonVerbFailed, true
+	}
+	return ReasonNone, true
+}
+
+// endDrop goes where the verdict leads. A device that was to be reset and was not leaves
+// the rung of resets.
+func (d *HCALadder) endDrop(bad Reason) {
+	why := d.why
+	switch {
+	case d.suspended:
+		why = ReasonSuspended
+	case bad != ReasonNone:
+		why = bad
+	case d.rung == RungSuspend:
+		why = ReasonResumed
+	}
+	if !d.suspended && d.rung == RungDevice && d.hold != holdFresh {
+		d.climb(RungWait, why)
+	}
+	d.proceed(why)
+}
+
+// verdict says what a device that is closed allows next.
+func (d *HCALadder) verdict() hcaCause {
+	switch {
+	case d.suspended:
+		return hcaUnwanted
+	case !d.born:
+		return hcaUnborn
+	case d.list.absent:
+		return hcaAbsent
+	case d.hold == holdHeld:
+		return hcaHeld
+	case d.owed > 0:
+		return hcaSpent
+	default:
+		return hcaFree
+	}
+}

@@ -1,0 +1,394 @@
+package qprecovery
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"ipoibd/hca"
+)
+
+// TestR21HCATotality: no two rows for one state and cause; each state hears what may
+// happen in it; a verdict always leads on, and a rung is never left downwards but by
+// health or by a suspension.
+func TestR21HCATotality(t *testing.T) {
+	seen := map[[2]int]bool{}
+	for _, r := range hcaRows {
+		key := [2]int{int(r.from), int(r.on)}
+		if seen[key] {
+			t.Errorf("%v on %d: a second row", r.from, r.on)
+		}
+		seen[key] = true
+		if closes := slices.Contains(r.do, doClose); closes != (r.to == HCADropping) {
+			t.Errorf("%v on %d: drops and closes: %v", r.from, r.on, closes)
+		}
+		if r.to == HCAHealthy && r.on != hcaOpened {
+			t.Errorf("%v on %d leads to health", r.from, r.on)
+		}
+		if slices.Contains(r.do, doRequest) && r.on != hcaFault && r.on != hcaHeld {
+			t.Errorf("%v on %d asks for a reset", r.from, r.on)
+		}
+	}
+	for s := range numHCAState {
+		for on := range numHCACause {
+			if hears := hcaTransitions[s][on] != nil; hears != hcaMustHear(s, on) {
+				t.Errorf("%v on %d: %v", s, on, hears)
+			}
+		}
+	}
+}
+
+// hcaMustHear says which causes a state has rows for, in other words than the table.
+func hcaMustHear(s HCAState, on hcaCause) bool {
+	opens := s == HCAStarting || s == HCAOpening
+	rests := s == HCADropping || s == HCAPausing || s == HCAWaiting || s == HCAGivenUp || s == HCASuspended
+	switch on {
+	case hcaOpened, hcaFailed:
+		return opens
+	case hcaFault:
+		return s == HCAHealthy
+	case hcaRemoved:
+		return s == HCAHealthy || s == HCAOpening // at first no list says so
+	case hcaSuspend:
+		return s == HCAHealthy || opens
+	case hcaGiveUp:
+		return s == HCAWaiting
+	case hcaUnwanted:
+		return opens || rests && s != HCAGivenUp && s != HCASuspended
+	case hcaUnborn:
+		return s == HCASuspended
+	case hcaAbsent, hcaHeld, hcaFree:
+		return rests
+	case hcaSpent: // a pause has been paid, and an order pays it
+		return s == HCADropping || s == HCAWaiting
+	default:
+		return false
+	}
+}
+
+// hcaWatcher drives a machine and checks what must hold always. Its shell answers in
+// any order, with anything, and late.
+type hcaWatcher struct {
+	d       *HCALadder
+	now     time.Time
+	open    bool   // a session is
+	opening uint64 // the Open that is unanswered
+	closing bool   // a Close is unanswered
+	gen     uint32
+	clean   bool // nothing of ours is on the hardware
+	refresh uint64
+	answers map[uint64]int
+	cmd     uint64
+	rung    Rung
+	waits   time.Time
+}
+
+func newHCAWatcher(cfg HCAConfig) *hcaWatcher {
+	return &hcaWatcher{d: NewHCALadder(epoch, cfg), now: epoch, clean: true, answers: map[uint64]int{}}
+}
+
+func (w *hcaWatcher) do(ev HCAEvent) error {
+	before := w.d.state
+	switch ev := ev.(type) {
+	case Opened:
+		if ev.Op == w.opening && w.opening != 0 {
+			w.opening = 0
+			w.open = ev.Class == ClassSuccess
+			w.clean = w.clean && !w.open
+		}
+	case Closed:
+		if w.closing && ev.Gen == w.gen {
+			w.closing, w.open = false, false
+			replaced := otherInstance(w.d.session.index, w.d.id.Index)
+			w.clean = replaced || !w.d.session.abandoned || w.d.reset.outcome == ResetDone
+		}
+	case ResetOver:
+		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice
+		w.clean = w.clean || known && ev.ID == w.d.reset.pending
+	case Listed:
+		w.clean = w.clean || !w.open // another instance may have come
+		if ev.Op == w.refresh {
+			w.refresh = 0
+		}
+	case Command:
+		w.answers[ev.ID] = 0
+	}
+	for _, a := range w.d.Step(w.now, ev, nil) {
+		if err := w.see(a); err != nil {
+			return fmt.Errorf("%v on %#v: %w", before, ev, err)
+		}
+	}
+	if err := w.settled(before); err != nil {
+		return fmt.Errorf("%v on %#v: %w", before, ev, err)
+	}
+	return nil
+}
+
+func (w *hcaWatcher) see(a HCAAction) error {
+	switch a := a.(type) {
+	case Open:
+		if w.open || w.opening != 0 || w.d.reset.pending != 0 {
+			return fmt.Errorf("opened although something is open, or a reset is pending")
+		}
+		w.opening, w.gen = a.Op, a.Gen
+	case Close:
+		if w.open {
+			w.closing = true
+		}
+	case Abandon:
+		if !w.closing || a.Gen != w.gen {
+			return fmt.Errorf("abandons session %d, which does not close", a.Gen)
+		}
+	case Released:
+		if w.open || w.opening != 0 || a.ID != w.d.reset.pending {
+			return fmt.Errorf("says that nothing is held")
+		}
+	case Refresh:
+		if w.refresh != 0 {
+			return fmt.Errorf("two lists at once")
+		}
+		w.refresh = a.Op
+	case Answer:
+		if w.answers[a.ID]++; w.answers[a.ID] > 1 {
+			return fmt.Errorf("answers %d again", a.ID)
+		}
+	case Entered:
+		if a.Rung == w.rung {
+			return fmt.Errorf("enters %v again", a.Rung)
+		}
+		w.rung = a.Rung
+	case Ended:
+		w.rung = RungNone
+	case GiveUp:
+		if waited := w.now.Sub(w.waits); waited < DefaultGiveUpAfter {
+			return fmt.Errorf("gives up after %v", waited)
+		}
+	case ReportForeign:
+		if same.Same(a.Identity) {
+			return fmt.Errorf("the same device is foreign")
+		}
+	}
+	return nil
+}
+
+func (w *hcaWatcher) settled(before HCAState) error {
+	s := w.d.state
+	if s == HCAWaiting && (w.waits.IsZero() || before == HCAGivenUp || before == HCASuspended) || s == HCAHealthy {
+		w.waits = w.now
+	}
+	if s == HCASuspended || s == HCAHealthy || s == HCAGivenUp {
+		if s == HCAHealthy {
+			w.waits = time.Time{}
+		}
+	}
+	at, ok := w.d.NextDeadline()
+	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == HCAHealthy
+	switch {
+	case ok && !at.After(w.now):
+		return fmt.Errorf("%v: a deadline is left over", s)
+	case !ok && !waits && s != HCASuspended && s != HCAGivenUp && !(s == HCAStarting && w.d.cfg.Lists):
+		return fmt.Errorf("%v: nothing will happen", s)
+	case (s == HCAHealthy) != (w.open && !w.closing):
+		return fmt.Errorf("%v, open %v, closing %v", s, w.open, w.closing)
+	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
+		return fmt.Errorf("%v: on %v, reported %v", s, w.d.rung, w.rung)
+	case s == HCASuspended && (!w.d.suspended || ok):
+		return fmt.Errorf("suspended, but wanted or waited for")
+	case !w.clean && w.d.hold != holdHeld && !w.open:
+		return fmt.Errorf("%v: a zombie is forgotten", s)
+	}
+	return nil
+}
+
+func (w *hcaWatcher) advance(d time.Duration) error {
+	for end := w.now.Add(d); ; {
+		at, ok := w.d.NextDeadline()
+		if !ok || at.After(end) {
+			w.now = end
+			return nil
+		}
+		w.now = at
+		if err := w.do(Tick{}); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *hcaWatcher) anyEvent(t *rapid.T) HCAEvent {
+	class := Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))
+	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
+	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
+	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
+	w.cmd++
+	pending := w.d.reset.pending
+	if pending == 0 && rapid.Bool().Draw(t, "pending") {
+		return ResetPending{w.cmd}
+	}
+	return rapid.SampledFrom([]HCAEvent{
+		Opened{Op: w.opening - age, Identity: same},
+		Opened{Op: w.opening - age, Identity: same},
+		Opened{Op: w.opening - age, Class: class, Identity: same},
+		Closed{w.gen - uint32(age)},
+		Closed{w.gen},
+		GraceOver{},
+		ResetOver{pending - age, ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(t, "outcome"))},
+		ResetOver{pending, ResetDone},
+		Listed{Op: w.refresh - age, Devices: []Identity{id}},
+		Listed{Op: w.refresh},
+		Listed{Devices: []Identity{id}},
+		Listed{},
+		Fault{Gen: genOf(t, w.d.gen), Class: class},
+		Fault{Gen: w.d.gen, Class: ClassDeviceError},
+		Checked{Gen: genOf(t, w.d.gen), Class: class},
+		Asked{Reason: ReasonVerbFailed, Gen: genOf(t, w.d.gen)},
+		Command{w.cmd, Do(rapid.IntRange(0, int(numDo)-1).Draw(t, "command"))},
+		Tick{},
+	}).Draw(t, "event")
+}
+
+// heal answers whatever is asked with success until the device is healthy.
+func (w *hcaWatcher) heal() error {
+	var ev HCAEvent
+	for range 40 {
+		w.cmd++
+		switch d := w.d; {
+		case w.opening != 0:
+			id, ok := d.Identity()
+			if !ok {
+				id = same
+			}
+			ev = Opened{Op: w.opening, Identity: id}
+		case w.closing:
+			ev = Closed{w.gen}
+		case d.reset.pending != 0:
+			ev = ResetOver{d.reset.pending, ResetDone}
+		case w.refresh != 0:
+			ev = Listed{Op: w.refresh, Devices: []Identity{w.device()}}
+		case d.suspended:
+			ev = Command{w.cmd, DoResume}
+		case d.state == HCAHealthy:
+			return nil
+		case d.state == HCADropping:
+			ev = ResetPending{w.cmd}
+		case d.list.absent, d.state == HCAStarting:
+			ev = Listed{Devices: []Identity{w.device()}}
+		default:
+			ev = Command{w.cmd, DoRecover}
+		}
+		if err := w.do(ev); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("not healthy: %v on %#v", w.d.state, ev)
+}
+
+// device is the machine's device.
+func (w *hcaWatcher) device() Identity {
+	if id, ok := w.d.Identity(); ok {
+		return id
+	}
+	return same
+}
+
+// TestR21HCAInvariants: days of random events. Never two sessions at once, nothing is
+// opened while a reset is pending, "released" is true, no zombie is forgotten, each
+// command has one answer, each state but the two that rest has a deadline, and the way
+// back is always there.
+func TestR21HCAInvariants(t *testing.T) { rapid.Check(t, hcaInvariants) }
+
+// FuzzR21HCAInvariants is the same, guided by coverage.
+func FuzzR21HCAInvariants(f *testing.F) {
+	f.Add(make([]byte, 1<<16)) // as much as any world draws
+	f.Fuzz(rapid.MakeFuzz(hcaInvariants))
+}
+
+func hcaInvariants(t *rapid.T) {
+	w := newHCAWatcher(HCAConfig{
+		AllowForeign: rapid.Bool().Draw(t, "foreign"), Lists: rapid.Bool().Draw(t, "lists"),
+	})
+	for range rapid.IntRange(1, 150).Draw(t, "events") {
+		check(t, w.do(w.anyEvent(t)))
+		check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
+	}
+	check(t, w.heal())
+	for id, n := range w.answers {
+		if n != 1 {
+			t.Fatalf("command %d has %d answers", id, n)
+		}
+	}
+}
+
+// TestR21HCABackOff: whatever the reset does to the instance and however it ends, a
+// device that fails as soon as it is open is opened ever more rarely.
+func TestR21HCABackOff(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newHCAWatcher(HCAConfig{Lists: true})
+		id, opens := same, 0
+		check(t, w.do(Listed{Devices: []Identity{id}}))
+		for end := epoch.Add(time.Hour); w.now.Before(end); {
+			switch d := w.d; {
+			case w.opening != 0:
+				opens++
+				check(t, w.do(Opened{Op: w.opening, Identity: id}))
+			case w.closing:
+				check(t, w.do(Closed{w.gen}))
+			case w.refresh != 0:
+				check(t, w.do(Listed{Op: w.refresh, Devices: []Identity{id}}))
+			case d.state == HCAHealthy:
+				check(t, w.do(Fault{Gen: d.gen, Class: ClassDeviceError}))
+			case d.state == HCADropping && d.reset.pending == 0:
+				check(t, w.do(ResetPending{uint64(opens) + 1}))
+			case d.state == HCADropping:
+				outcome := rapid.SampledFrom([]ResetOutcome{ResetDone, ResetDone, ResetHeld, ResetFailed}).Draw(t, "outcome")
+				when := rapid.IntRange(0, 3).Draw(t, "replaced")
+				if outcome == ResetHeld { // nothing was done to it
+					when = 0
+				}
+				if when == 1 { // before the end
+					id.Index++
+					check(t, w.do(Listed{}))
+					check(t, w.do(Listed{Devices: []Identity{id}}))
+				}
+				if when == 2 { // unheard
+					id.Index++
+				}
+				check(t, w.do(ResetOver{d.reset.pending, outcome}))
+				if when == 3 { // late
+					id.Index++
+					check(t, w.do(Listed{}))
+					check(t, w.do(Listed{Devices: []Identity{id}}))
+				}
+			default:
+				at, ok := d.NextDeadline()
+				if !ok {
+					t.Fatalf("%v: nothing is due", d.state)
+				}
+				check(t, w.advance(at.Sub(w.now)))
+			}
+		}
+		if opens > 40 { // 3, then pauses of 10, 20, ... 300 s, and a second opening for each instance that came late
+			t.Fatalf("opened %d times in an hour", opens)
+		}
+	})
+}
+
+// TestR22HCASame: the device list may hold others of the same kind.
+func TestR22HCAChoosesItsInstance(t *testing.T) {
+	w := newHCAWatcher(HCAConfig{Lists: true})
+	old := same
+	old.Index = 3
+	for _, ev := range []HCAEvent{
+		Listed{Devices: []Identity{other, same}}, Opened{Op: 1, Identity: Identity{NodeGUID: same.NodeGUID, PortGUID: same.PortGUID, SysImageGUID: same.SysImageGUID, PCIAddr: same.PCIAddr}},
+		Listed{Devices: []Identity{other, old, same}},
+	} {
+		if err := w.do(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if id, _ := w.d.Identity(); id != same || w.d.State() != HCAHealthy || other.NodeGUID == (hca.GUID{}) {
+		t.Errorf("%+v, %v", id, w.d.State())
+	}
+}

@@ -1,0 +1,295 @@
+package qprecovery
+
+import "time"
+
+// command takes an order.
+func (d *HCALadder) command(ev Command) {
+	answer := ResultDone
+	switch {
+	case ev.Do == DoSuspend:
+		d.suspends = append(d.suspends, ev.ID)
+		d.suspend()
+		return
+	case ev.Do == DoResume && !d.suspended:
+		answer = ResultNotSuspended
+	case ev.Do == DoResume:
+		d.suspended, d.owed = false, 0
+		if d.state == HCASuspended {
+			d.proceed(ReasonResumed)
+		}
+		if d.state == HCAStarting {
+			d.openFirst()
+		}
+	case d.suspended:
+		answer = ResultSuspended
+	case d.state == HCAStarting:
+		d.openFirst()
+		if ev.Do == DoReset {
+			answer = ResultNotOpen
+		}
+	case d.state == HCAHealthy && ev.Do == DoReset:
+		d.apply(hcaFault, ReasonOperator)
+	case d.state == HCAHealthy:
+		answer = ResultOpen
+	case d.state == HCAWaiting, d.state == HCAPausing, d.state == HCAGivenUp:
+		d.owed = 0
+		d.proceed(ReasonOperator)
+	case ev.Do == DoRecover: // a reset that is ordered during one is the same one (R15)
+		answer = ResultUnderWay
+		d.history.counts.Absorbed++
+	default:
+		d.history.counts.Absorbed++
+	}
+	d.emit(Answer{ev.ID, answer})
+}
+
+// suspend closes the device; one that is being closed or opened, after that. One that
+// was given up stays so.
+func (d *HCALadder) suspend() {
+	d.suspended = d.state != HCAGivenUp
+	switch d.state { //nolint:exhaustive // the others wait for an answer, or rest
+	case HCAHealthy:
+		d.apply(hcaSuspend, ReasonSuspended)
+	case HCAPausing, HCAWaiting:
+		d.proceed(ReasonSuspended)
+	case HCAStarting:
+		if d.session.state == sessionNone {
+			d.proceed(ReasonSuspended)
+		} else if !d.cancelled {
+			d.cancelled = true
+			d.emit(CancelOpen{d.session.op})
+		}
+	}
+}
+
+func (d *HCALadder) answerSuspends(r Result) {
+	for _, id := range d.suspends {
+		d.emit(Answer{id, r})
+	}
+	d.suspends = nil
+}
+
+// proceed goes where the verdict leads.
+func (d *HCALadder) proceed(why Reason) {
+	on := d.verdict()
+	if on == hcaSpent {
+		why = ReasonRepeated
+	}
+	d.apply(on, why)
+}
+
+// apply looks a cause up in the table, and follows its row or absorbs it.
+func (d *HCALadder) apply(on hcaCause, why Reason) {
+	r := hcaTransitions[d.state][on]
+	if r == nil {
+		d.history.counts.Absorbed++
+		return
+	}
+	if r.from == HCAHealthy && r.rung == RungDevice {
+		d.use(why)
+	}
+	d.become(r, why)
+}
+
+// use counts a failure of a device that was open, whatever becomes of its reset. Where
+// there were too many, a pause is due before it is opened again. The operator's order is
+// not counted.
+func (d *HCALadder) use(why Reason) {
+	switch {
+	case why == ReasonOperator:
+		d.owed = 0
+		return
+	case d.budget.spent(d.now, RungDevice):
+		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
+	default:
+		d.wait.pause = 0
+	}
+	d.owed = d.wait.pause
+	d.budget.use(d.now, RungDevice)
+}
+
+// become is the only writer of the state. It does what belongs to entering it.
+func (d *HCALadder) become(r *hcaRow, why Reason) {
+	d.state = r.to
+	d.op.due, d.op.extended, d.patience = time.Time{}, false, time.Time{}
+	switch {
+	case r.to == HCAHealthy:
+		d.why = why
+		d.healthy()
+		return
+	case r.rung != RungNone && d.born:
+		d.climb(r.rung, why)
+	}
+	d.why = why
+	d.start()
+	for _, do := range r.do {
+		d.do(do, why)
+	}
+}
+
+// climb enters a rung, unless the recovery is on it.
+func (d *HCALadder) climb(to Rung, why Reason) {
+	d.history.begin(d.now, d.now, why)
+	d.budget.ill(d.now)
+	if d.rung != to {
+		d.rung = to
+		d.history.step(d.now, to, why)
+		d.emit(Entered{to, why})
+	}
+}
+
+func (d *HCALadder) healthy() {
+	if record, ok := d.history.end(d.now, false); ok {
+		d.emit(Ended{record})
+	}
+	d.rung = RungNone
+	d.budget.healthy(d.now)
+	d.wait.until, d.list.foreign = time.Time{}, nil
+	d.check = d.now.Add(checkEvery)
+	if early := d.early; early != ReasonNone {
+		d.early = ReasonNone
+		d.apply(hcaFault, early)
+	}
+}
+
+// start sets the timers of a state that was entered, and forgets what belongs to an
+// earlier one.
+func (d *HCALadder) start() {
+	switch d.state {
+	case HCAStarting:
+		d.op.due = d.now.Add(d.wait.pause)
+	case HCADropping:
+		d.reset.wanted, d.reset.reading, d.reset.outcome = false, false, ResetUnknown
+		d.op.due = d.now.Add(d.limit())
+		d.patience = d.now.Add(d.cfg.Grace)
+	case HCAPausing:
+		d.op.due = d.now.Add(d.owed)
+		d.owed = 0
+	case HCAOpening:
+		d.op.id++
+		d.gen++
+		d.early = ReasonNone
+		d.op.due = d.now.Add(openLimit)
+	case HCAWaiting:
+		if d.wait.until.IsZero() {
+			d.wait.until = d.now.Add(d.cfg.GiveUpAfter)
+			d.wait.extended = false
+		}
+		d.op.due = d.now.Add(retryEvery)
+	case HCAGivenUp, HCASuspended:
+		d.wait.until = time.Time{}
+	case HCAHealthy, numHCAState:
+	}
+}
+
+// limit bounds a drop, or an opening.
+func (d *HCALadder) limit() time.Duration {
+	switch {
+	case d.state == HCAOpening:
+		return openLimit
+	case d.reset.wanted:
+		return d.cfg.Grace + d.cfg.ResetLimit + dropMargin
+	default:
+		return d.cfg.Grace + dropMargin
+	}
+}
+
+func (d *HCALadder) do(what hcaDo, why Reason) {
+	switch what {
+	case doClose:
+		d.close(why, why != ReasonOperator && why != ReasonSuspended)
+	case doRequest: // and in a reset the coordinator says when users are abandoned
+		d.reset.wanted, d.patience = true, time.Time{}
+		d.op.due = d.now.Add(d.limit())
+		if d.reset.pending == 0 {
+			d.emit(RequestReset{why})
+		}
+	case doRefresh:
+		if d.list.absent {
+			d.refresh(false)
+		}
+	case doPause:
+		d.emit(Paused{d.op.due.Sub(d.now)})
+	case doGiveUp:
+		d.emit(GiveUp{why})
+	}
+}
+
+// refresh has the list read. One that is being read may be older than what anew asks for.
+func (d *HCALadder) refresh(anew bool) {
+	switch {
+	case !d.cfg.Lists:
+	case d.list.op != 0:
+		d.list.again = d.list.again || anew
+	default:
+		d.list.last++
+		d.list.op = d.list.last
+		d.emit(Refresh{d.list.op})
+	}
+}
+
+// expire does what is due.
+func (d *HCALadder) expire() {
+	d.endWait()
+	if d.state == HCAHealthy && due(d.now, d.check) {
+		d.check = time.Time{}
+		d.emit(Check{d.gen})
+	}
+	if due(d.now, d.patience) {
+		d.abandon()
+	}
+	if due(d.now, d.op.due) {
+		d.overdue()
+	}
+}
+
+// endWait gives the device up: the wait may end while a try runs, and is over once that
+// has failed. Where this process itself was stopped meanwhile (see
+// stallBound), the news of a return may lie waiting, and is waited for.
+func (d *HCALadder) endWait() {
+	switch {
+	case d.state != HCAWaiting || !due(d.now, d.wait.until):
+	case d.now.Sub(d.wait.until) > stallBound && !d.wait.extended:
+		d.wait.until, d.wait.extended = d.now.Add(retryEvery), true
+	default:
+		d.apply(hcaGiveUp, ReasonGaveUp)
+	}
+}
+
+// overdue takes the deadline of the state.
+func (d *HCALadder) overdue() {
+	switch d.state {
+	case HCAStarting:
+		d.openFirst()
+	case HCAPausing:
+		d.proceed(ReasonBackOff)
+	case HCAWaiting:
+		d.retry()
+	case HCADropping, HCAOpening:
+		switch late := d.now.Sub(d.op.due) > stallBound; {
+		case late && !d.op.extended:
+			d.op.due, d.op.extended = d.now.Add(d.limit()), true
+		case d.state == HCAOpening:
+			d.notOpened(ReasonVerbTimeout)
+		default:
+			if d.hold != holdFresh {
+				d.hold = holdHeld
+			}
+			d.endDrop(ReasonVerbTimeout)
+		}
+	case HCAHealthy, HCAGivenUp, HCASuspended, numHCAState:
+	}
+}
+
+// retry tries again, or has the list read again. A device that did not return from its
+// reset is waited for from then on.
+func (d *HCALadder) retry() {
+	why := ReasonRetry
+	switch {
+	case d.list.absent && d.rung == RungWait:
+		why = d.why
+	case d.list.absent:
+		why = ReasonRemoved
+	}
+	d.proceed(why)
+}

@@ -429,7 +429,8 @@ func (d *HCALadder) opened(ev Opened) {
 		}
 		return
 	}
-	d.session.state, d.hold, d.reset.outcome = sessionOpen, holdHeld, ResetUnknown
+	d.session.state, d.hold = sessionOpen, holdHeld
+	d.reset.wanted, d.reset.outcome = false, ResetUnknown
 	if !d.born {
 		d.born, d.id, d.list.absent = true, ev.Identity, false
 		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
@@ -458,7 +459,7 @@ func (d *HCALadder) notOpened(why Reason) {
 		d.openFirst()
 	default:
 		if d.state == HCAStarting {
-			d.wait.pause = backOff(d.wait.pause, hcaStartFirst, hcaStartMost)
+			d.wait.pause = backOff(d.wait.pause, StartPause, StartPauseMost)
 		}
 		d.apply(hcaFailed, why)
 	}
@@ -482,7 +483,7 @@ func (d *HCALadder) closed(ev Closed) {
 	switch {
 	case d.reset.outcome == ResetDone || otherInstance(d.session.index, d.id.Index):
 		d.hold = holdFresh
-	case d.session.abandoned:
+	case d.session.abandoned, d.state != HCADropping && d.reset.wanted: // the drop has failed
 		d.hold = holdHeld
 	default:
 		d.hold = holdFree

@@ -156,6 +156,8 @@ var hcaTransitions = func() (t [numHCAState][numHCACause]*hcaRow) {
 //	waiting   | the next try           | 10 s
 //	          | it is given up         | GiveUpAfter, through all tries
 const (
-	hcaStartFirst = time.Second
-	hcaStartMost  = 8 * time.Second
+	// StartPause is the first pause between two tries to open a device that was never
+	// open, and StartPauseMost the longest.
+	StartPause     = time.Second
+	StartPauseMost = 8 * time.Second
 )

@@ -89,7 +89,7 @@ func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now = now.Add(time.Minute)
 	open := d.Step(now, qprecovery.Resume{}, nil)[0].(qprecovery.Open)
 	d.Step(now, qprecovery.Done{Op: open.Op}, nil)
-	r := control.NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	r := control.NewRecovery(d.State(), d.State().Rung(), d.Reason(), d.Counts(), d.History(), now)
 	var out strings.Builder
 	printRecovery(&out, r, now.Add(time.Second))
 	want := "rungs suspend 1 reasons suspended 1 last recovery resumed 1s ago, was suspended for 1m0s"

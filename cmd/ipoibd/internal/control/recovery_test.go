@@ -40,7 +40,7 @@ func (l *ladder) step(pass time.Duration, ev qprecovery.Event) (op uint64) {
 }
 
 func (l *ladder) recovery() *Recovery {
-	return NewRecovery(l.State(), l.Reason(), l.Counts(), l.History(), l.now)
+	return NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), l.now)
 }
 
 func TestR29RecoveryOfAHealthyLadder(t *testing.T) {
@@ -123,7 +123,7 @@ func TestR29RecoveryOfADevice(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
 	d.Step(now, qprecovery.Removed{}, nil)
-	got := NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now.Add(time.Second))
+	got := NewRecovery(d.State(), d.State().Rung(), d.Reason(), d.Counts(), d.History(), now.Add(time.Second))
 	if got.State != "releasing" || got.Rung != "wait_for_device" || got.Reason != "removed" || got.Outage != journal.Seconds(time.Second) {
 		t.Errorf("%+v", got)
 	}
@@ -140,7 +140,7 @@ func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	if d.State() != qprecovery.DeviceWaiting || d.Reason() != qprecovery.ReasonVerbFailed {
 		t.Fatalf("%v because of %v", d.State(), d.Reason())
 	}
-	got := NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	got := NewRecovery(d.State(), d.State().Rung(), d.Reason(), d.Counts(), d.History(), now)
 	if got.Rung != "wait_for_device" || got.Reason != "removed" {
 		t.Errorf("%s because of %s", got.Rung, got.Reason)
 	}

@@ -83,6 +83,7 @@ func difference(got, want string) string {
 type teller struct {
 	*bench
 	users   map[string]*storyUser
+	running sync.WaitGroup // the users
 	last    View
 	answers []string // that the orders have got, since the last settle
 	seq     uint64   // of the journal
@@ -182,6 +183,7 @@ func (p *teller) end() {
 	p.set(func() { p.takes = takes{} })
 	_ = p.ask(context.Background(), func(o *owner, done chan<- error) { o.abandon(); done <- nil })
 	p.stop()
+	p.running.Wait()
 }
 
 func (p *teller) input(line string) {
@@ -279,7 +281,7 @@ func (p *teller) do(w []string) {
 	case "user":
 		u := &storyUser{teller: p, name: arg[1], takes: p.duration(arg[2]), silent: arg[2] == ""}
 		p.users[u.name] = u
-		go u.run(p.bench.users)
+		p.running.Go(func() { u.run(p.bench.users) })
 	case "release":
 		p.users[arg[1]].release()
 	case "ask":
@@ -334,10 +336,14 @@ func (p *teller) order(what string) {
 	}()
 }
 
-func (p *teller) storyAsk(reason string, _ bool) {
+func (p *teller) storyAsk(reason string, late bool) {
 	for r := range qprecovery.NumReason {
 		if r.String() == reason {
-			p.Ask(r) // a session is not named yet, so that a late request is as any other
+			instance := p.Opens()
+			if late {
+				instance--
+			}
+			p.Device.Ask(instance, r)
 		}
 	}
 }

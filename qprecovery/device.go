@@ -1,14 +1,30 @@
 package qprecovery
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Defaults and timers of a device's ladder, as the field has them.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
 	DefaultGrace       = time.Minute      // R14: for clients to become ready
-	// dropMargin is what closing may take besides the grace.
+	// DefaultResetLimit bounds the reset of a device, from the moment at which every
+	// user is ready.
+	DefaultResetLimit = 30 * time.Second
+	// StartPause is the first pause between two tries to open a device that was never
+	// open, and StartPauseMost the longest.
+	StartPause     = time.Second
+	StartPauseMost = 8 * time.Second
+	// resetSettle is how long after a reset the list of devices may show the removal and
+	// the return of the instance that the reset brought about.
+	resetSettle = 2 * time.Second
+	// dropMargin is how long closing may take besides the grace period and the reset.
 	dropMargin = 10 * time.Second
-	// retryEvery is the time between two tries, or two looks at the list.
+	// openLimit bounds opening: a context, a PD and the tables of the ports.
+	openLimit = 10 * time.Second
+	// retryEvery is the time between two tries, or two readings of the list.
 	retryEvery = 10 * time.Second
 	// resetPauseFirst and resetPauseMost bound the back-off of a device that
 	// fails again and again although each reset succeeds.
@@ -18,37 +34,66 @@ const (
 	checkEvery = 2 * time.Second
 )
 
-// DeviceConfig of a device's ladder.
+// DeviceConfig of an [DeviceLadder].
 type DeviceConfig struct {
-	Identity     Identity      // of the device that is open
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace
-	AllowForeign bool          // take another device when it comes
+	ResetLimit   time.Duration // of the coordinator; 0: DefaultResetLimit
+	AllowForeign bool          // use another device when it comes
+	Lists        bool          // lists come, and a Refresh is answered; else the device counts as listed
 }
 
-// DeviceLadder is the ladder of one device. It belongs to one goroutine.
-type DeviceLadder struct {
-	cfg     DeviceConfig
-	state   DeviceState
-	why     Reason
-	op      operation
-	next    Reason // of a removal (or none) that the operation under way keeps
-	early   Reason // of a fault of the device that is being opened
-	gen     uint32
-	check   time.Time // when a healthy device is checked next; zero: a Check is unanswered
-	view    presence
-	wait    wait
-	budget  budget
-	history history
-	out     []DeviceAction
+// hold says what this process holds of the device. It is the one fact that decides
+// whether the device may be opened.
+type hold uint8
+
+const (
+	// holdHeld: a context of ours may be open on the hardware, a zombie's included, or
+	// the device failed and its reset failed as well. It is reset before it is opened.
+	holdHeld hold = iota
+	// holdFree: nothing of ours is open.
+	holdFree
+	// holdFresh: and since something was, the device was reset or came as another instance.
+	holdFresh
+)
+
+// session is the one session that there may be, from the moment of its Open.
+type session struct {
+	state     sessionState
+	gen       uint32
+	op        uint64 // of its Open
+	index     uint32 // of the instance that it is on
+	abandoned bool
 }
 
-// presence is what is known of the device.
-type presence struct {
-	listed    bool // it is in the list
-	held      bool // it was not let go
-	suspended bool // it is not wanted
-	foreign   foreigners
+type sessionState uint8
+
+const (
+	sessionNone    sessionState = iota
+	sessionOpening              // an Open is unanswered
+	sessionOpen
+	sessionClosing // a Close is unanswered
+)
+
+// coordination is what the coordinator said and was asked.
+type coordination struct {
+	pending  uint64 // the reset that is pending; 0: none
+	released bool   // it was told that nothing of ours is open
+	wanted   bool   // the drop under way wants a reset
+	outcome  ResetOutcome
+	reading  bool      // the list is read after the reset
+	settled  time.Time // until then a change of instance is the work of the reset
+}
+
+// listing is what the list of devices says.
+type listing struct {
+	devices []Identity
+	absent  bool   // the device is not among them
+	ours    bool   // its removal was the work of a reset
+	last    uint64 // the Refresh given out last
+	op      uint64 // the one that is unanswered; 0: none
+	again   bool   // its answer is too old, and another one is needed
+	foreign foreigners
 }
 
 // wait is the time of the wait rung, and the last pause before an opening.
@@ -58,35 +103,75 @@ type wait struct {
 	pause    time.Duration
 }
 
-// NewDeviceLadder returns the ladder of a device that is open, since now, as
-// generation 1.
+// DeviceLadder is the machine of one device: it decides when it is opened, closed, reset,
+// waited for and given up. It belongs to one goroutine. [DeviceState] says what each state
+// may do, deviceRows is its table.
+type DeviceLadder struct {
+	cfg  DeviceConfig
+	now  time.Time // of the Step under way
+	out  []DeviceAction
+	born bool // it was open once
+
+	state DeviceState
+	rung  Rung
+	why   Reason // why the state was entered
+
+	op       operation
+	gen      uint32    // of the session opened last, or being opened
+	check    time.Time // when a healthy device is checked next; zero: a Check is unanswered
+	patience time.Time // when the users of a session that closes are abandoned
+	early    Reason    // of a fault of the device that is being opened
+	wait     wait
+	owed     time.Duration // the pause that is due before the next opening
+
+	id      Identity
+	hold    hold
+	session session
+	reset   coordination
+	list    listing
+
+	suspended bool
+	suspends  []uint64 // DoSuspend commands that are not answered yet
+	cancelled bool     // the first opening was, for a suspension
+
+	budget  budget
+	history history
+}
+
+// NewDeviceLadder returns the machine of a device that was never open. It is opened when
+// the first list comes; without lists at the first Step.
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
-	if cfg.GiveUpAfter <= 0 {
-		cfg.GiveUpAfter = DefaultGiveUpAfter
+	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, DefaultResetLimit)
+	d := &DeviceLadder{cfg: cfg, gen: 1, hold: holdFree}
+	if !cfg.Lists {
+		d.op.due = now
 	}
-	if cfg.Grace <= 0 {
-		cfg.Grace = DefaultGrace
-	}
-	d := &DeviceLadder{cfg: cfg, gen: 1, check: now.Add(checkEvery), view: presence{listed: true, held: true}}
-	d.budget.healthy(now)
 	return d
 }
 
 // State returns the state.
 func (d *DeviceLadder) State() DeviceState { return d.state }
 
+// Rung returns the rung of the recovery under way; RungNone: there is none.
+func (d *DeviceLadder) Rung() Rung { return d.rung }
+
 // Reason returns why the state was entered.
 func (d *DeviceLadder) Reason() Reason { return d.why }
 
-// Suspended reports whether the device is to be closed, between [Suspend] and
-// [Resume].
-func (d *DeviceLadder) Suspended() bool { return d.view.suspended }
+// Suspended reports whether the device is to be closed, between DoSuspend and DoResume.
+func (d *DeviceLadder) Suspended() bool { return d.suspended }
 
-// Gen returns the generation of the device that is or was last open.
+// Listed reports whether the device is in the list, as far as that is known.
+func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
+
+// Gen returns the generation of the session that is open, was open last, or is being
+// opened.
 func (d *DeviceLadder) Gen() uint32 { return d.gen }
 
-// Identity returns that of the device's instance known last.
-func (d *DeviceLadder) Identity() Identity { return d.cfg.Identity }
+// Identity returns that of the device; false before it was open once.
+func (d *DeviceLadder) Identity() (id Identity, ok bool) { return d.id, d.born }
 
 // History returns the last recoveries, oldest first, the one under way last.
 func (d *DeviceLadder) History() []Record { return d.history.list() }
@@ -94,8 +179,8 @@ func (d *DeviceLadder) History() []Record { return d.history.list() }
 // Counts returns what happened since the start.
 func (d *DeviceLadder) Counts() Counts { return d.history.counts }
 
-// NextTry returns when the pause ends, or the device that is waited for is looked
-// for again; false in any other state.
+// NextTry returns when a pause ends, or the device is tried again; false in any other
+// state.
 func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
 	if d.state != DevicePausing && d.state != DeviceWaiting {
 		return time.Time{}, false
@@ -103,224 +188,434 @@ func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
 	return d.op.due, true
 }
 
-// GivesUp returns when the wait for the device ends; false while it is not waited
-// for.
+// GivesUp returns when the wait for the device ends; false while it is not waited for.
 func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
 
 // NextDeadline returns when Step wants to be called without an event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
-	if d.state == DeviceHealthy {
+	switch d.state { //nolint:exhaustive // the others have no second timer
+	case DeviceHealthy:
 		at = earlier(at, d.check)
-	}
-	if d.state == DeviceWaiting {
+	case DeviceDropping:
+		at = earlier(at, d.patience)
+	case DeviceWaiting:
 		at = earlier(at, d.wait.until)
 	}
 	return at, !at.IsZero()
 }
 
-// Step takes an event at the time now, which does not run backwards, and appends
-// what is to be done to out. The event comes before the deadlines that are due.
+// Step takes an event at the time now, which does not run backwards, and appends the
+// actions that it leads to to out. The event comes before the deadlines that are due.
 func (d *DeviceLadder) Step(now time.Time, ev DeviceEvent, out []DeviceAction) []DeviceAction {
-	d.out = out
-	d.take(now, ev)
-	d.expire(now)
+	d.now, d.out = now, out
+	d.take(ev)
+	d.expire()
+	d.advance()
+	d.endWait()
 	out, d.out = d.out, nil
 	return out
 }
 
 func (d *DeviceLadder) emit(a DeviceAction) { d.out = append(d.out, a) }
 
-func (d *DeviceLadder) take(now time.Time, ev DeviceEvent) {
+func (d *DeviceLadder) take(ev DeviceEvent) {
 	switch ev := ev.(type) {
 	case Fault:
-		d.fault(now, ev)
+		d.fault(ev)
 	case Checked:
-		d.checked(now, ev)
+		d.checked(ev)
 	case Asked:
-		d.apply(now, deviceCauseFault, ev.Reason)
-	case Order:
-		d.order(now, ev)
-	case Removed:
-		d.removed(now, ev)
-	case Arrived:
-		d.arrived(now, ev.Identity)
-	case Recover:
-		d.recover(now)
-	case Suspend:
-		d.suspend(now)
-	case Resume:
-		d.resume(now)
-	case Done:
-		d.done(now, ev)
+		d.asked(ev)
+	case Listed:
+		d.listed(ev)
+	case Opened:
+		d.opened(ev)
+	case Closed:
+		d.closed(ev)
+	case GraceOver:
+		d.abandon()
+	case ResetPending:
+		d.reset.pending, d.reset.released = ev.ID, false
+	case ResetEnded:
+		d.resetEnded(ev)
+	case Command:
+		d.command(ev)
 	}
 }
 
-// fault takes a classified error of the device. One that is not the device's is
-// absorbed.
-func (d *DeviceLadder) fault(now time.Time, ev Fault) {
+// advance does what facts allow that have changed: it ends a drop, takes part in a
+// reset that others asked for, tells the coordinator that nothing is held, begins an
+// opening, and answers those who wait for a suspension.
+func (d *DeviceLadder) advance() {
+	if why, over := d.dropped(); over {
+		d.endDrop(why)
+	}
+	if d.state == DeviceHealthy && d.reset.pending != 0 {
+		d.apply(deviceCauseFault, ReasonDeviceReset)
+	}
+	idle := d.session.state == sessionNone
+	if d.reset.pending != 0 && !d.reset.released && idle {
+		d.reset.released = true
+		d.emit(Released{d.reset.pending})
+	}
+	if (d.state == DeviceOpening || d.state == DeviceStarting) && idle && d.reset.pending == 0 {
+		d.open()
+	}
+	switch {
+	case d.state == DeviceGivenUp:
+		d.answerSuspends(ResultGivenUp)
+	case !d.suspended:
+		d.answerSuspends(ResultResumed)
+	case d.state == DeviceSuspended:
+		d.answerSuspends(ResultDone)
+	}
+}
+
+// fault takes a classified error. One that is not the device's is absorbed; one of a
+// device that is being opened waits until it is open.
+func (d *DeviceLadder) fault(ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
 	case c.cause != causeDevice:
 		d.history.counts.Absorbed++
+	case d.state == DeviceOpening:
+		d.early = c.reason
 	default:
-		d.broken(now, ev.Since, c.reason)
+		if d.state == DeviceHealthy {
+			d.history.begin(d.now, ev.Since, c.reason)
+		}
+		d.apply(deviceCauseFault, c.reason)
 	}
 }
 
-// checked takes the result of a Check. Another one follows while the device is
-// healthy; a failure that is not the device's is no reason to stop.
-func (d *DeviceLadder) checked(now time.Time, ev Checked) {
+// checked takes the result of a Check. Another one follows while the device is healthy;
+// a failure that does not accuse the device does not end that.
+func (d *DeviceLadder) checked(ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
 	case ev.Class.OfDevice():
-		d.fault(now, Fault{Gen: ev.Gen, Class: ev.Class})
+		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
 	case d.state == DeviceHealthy:
-		d.check = now.Add(checkEvery)
+		d.check = d.now.Add(checkEvery)
 	}
 }
 
-// broken has the device reset; one that is only being opened, once it is open.
-func (d *DeviceLadder) broken(now, since time.Time, why Reason) {
-	if d.opening() {
-		d.early = why
-		return
-	}
-	if d.state == DeviceHealthy {
-		d.history.begin(now, since, why)
-	}
-	d.apply(now, deviceCauseFault, why)
-}
-
-// removed takes the device off the list; that of another instance is stale.
-func (d *DeviceLadder) removed(now time.Time, ev Removed) {
-	if otherInstance(ev.Index, d.cfg.Identity.Index) {
+func (d *DeviceLadder) asked(ev Asked) {
+	if ev.Gen != d.gen {
 		d.history.counts.Stale++
 		return
 	}
-	d.view.listed = false
-	d.apply(now, deviceCauseRemoved, ReasonRemoved)
+	d.apply(deviceCauseFault, ev.Reason)
 }
 
-// arrived looks at a device in the list.
-func (d *DeviceLadder) arrived(now time.Time, id Identity) {
+// listed takes a list. An answer to a Refresh that a later list has overtaken is asked
+// for again.
+func (d *DeviceLadder) listed(ev Listed) {
 	switch {
-	case d.cfg.Identity.Same(id):
-		d.returned(now, id)
-	case d.view.listed || d.state == DeviceHealthy:
-		d.history.counts.Absorbed++
-	case d.cfg.AllowForeign:
-		d.returned(now, id)
-	case d.view.foreign.add(id):
-		d.emit(ReportForeign{id})
-	}
-}
-
-// returned takes the device up again. Another instance of one that is open
-// means that its removal went unheard. One that was waited for begins anew: that
-// the resets of the instance before it did not last says nothing of it.
-func (d *DeviceLadder) returned(now time.Time, id Identity) {
-	replaced := otherInstance(id.Index, d.cfg.Identity.Index)
-	d.cfg.Identity, d.view.listed = id, true
-	switch {
-	case d.state == DeviceWaiting:
-		if replaced {
-			d.budget.forgive(RungDevice)
+	case ev.Op == 0:
+		d.list.again = d.list.op != 0
+	case ev.Op != d.list.op:
+		d.history.counts.Stale++
+		return
+	default:
+		d.list.op = 0
+		if d.list.again {
+			d.list.again = false
+			d.refresh(true)
+			return
 		}
-		d.try(now, ReasonDeviceBack)
-	case d.state == DeviceHealthy && replaced:
-		d.apply(now, deviceCauseFault, ReasonReplaced)
+		d.reset.reading = false
 	}
-}
-
-// Takes reports whether an [Order] or a [Recover] would change anything now; if not,
-// the recovery under way does as much already, or there is nothing to recover.
-func (d *DeviceLadder) Takes(ev DeviceEvent) bool {
-	if o, ok := ev.(Order); ok && (o.Rung != RungDevice || d.state == DeviceHealthy) {
-		return o.Rung == RungDevice
-	}
-	return d.state == DeviceWaiting || deviceTransitions[d.state][deviceCauseRecover] != nil
-}
-
-// order resets the device, or hastens what is under way.
-func (d *DeviceLadder) order(now time.Time, ev Order) {
+	d.list.devices = ev.Devices
 	switch {
-	case ev.Rung != RungDevice:
-	case d.state == DeviceHealthy:
-		d.apply(now, deviceCauseFault, ReasonOperator)
-	default:
-		d.recover(now)
+	case d.born:
+		d.compare()
+	case d.state == DeviceStarting:
+		d.openFirst()
 	}
 }
 
-// recover starts the wait again, with a try at once.
-func (d *DeviceLadder) recover(now time.Time) {
-	if d.state == DeviceWaiting {
-		d.try(now, ReasonOperator)
+// compare looks for the device in the list: whether it has gone, come, or been replaced
+// by another instance.
+func (d *DeviceLadder) compare() {
+	i := slices.IndexFunc(d.list.devices, d.id.Same)
+	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
+		i = exact
+	}
+	was, ours := d.list.absent, d.ours()
+	if d.list.absent = i < 0; d.list.absent {
+		if !was {
+			d.gone()
+		}
+		if i = d.foreigner(); i < 0 {
+			return
+		}
+		d.list.absent = false
+	}
+	if was {
+		ours = d.list.ours
+	}
+	before := d.id.Index
+	d.id = d.list.devices[i]
+	if otherInstance(before, d.id.Index) {
+		d.replaced(ours)
+	} else if was && d.state == DeviceWaiting {
+		d.proceed(ReasonDeviceBack)
+	}
+}
+
+// foreigner returns the place of another device that is to be used, or -1; each that is
+// not is reported once.
+func (d *DeviceLadder) foreigner() int {
+	if d.state == DeviceHealthy {
+		return -1
+	}
+	for i, id := range d.list.devices {
+		if d.cfg.AllowForeign {
+			return i
+		}
+		if d.list.foreign.add(id) {
+			d.emit(ReportForeign{id})
+		}
+	}
+	return -1
+}
+
+// ours reports whether a change of instance is the work of a reset.
+func (d *DeviceLadder) ours() bool {
+	dropping := d.state == DeviceDropping && d.reset.wanted && d.reset.outcome != ResetNoDevice
+	return dropping || d.now.Before(d.reset.settled)
+}
+
+// gone takes the removal of the device. A pause goes on where that is the work of the
+// reset that the pause is for.
+func (d *DeviceLadder) gone() {
+	d.list.ours = d.ours()
+	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
+	case DeviceHealthy:
+		d.apply(deviceCauseRemoved, ReasonRemoved)
+	case DevicePausing:
+		if d.list.ours {
+			d.owed = d.op.due.Sub(d.now)
+		}
+		d.apply(deviceCauseAbsent, ReasonRemoved)
+	}
+}
+
+// replaced takes another instance of the device. It is fresh; and unless a reset made
+// it, the resets of the one before say nothing about it.
+func (d *DeviceLadder) replaced(ours bool) {
+	if !ours {
+		d.budget.forgive(RungDevice)
+		d.owed = 0
+	}
+	if d.session.state == sessionNone {
+		d.hold = holdFresh
+	}
+	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
+	case DeviceHealthy:
+		d.apply(deviceCauseRemoved, ReasonRemoved)
+	case DeviceWaiting:
+		d.proceed(ReasonDeviceBack)
+	}
+}
+
+// open begins the opening that the state is for, unless it has begun.
+func (d *DeviceLadder) open() {
+	if d.session.op == d.op.id {
 		return
 	}
-	d.apply(now, deviceCauseRecover, ReasonOperator)
+	d.session = session{state: sessionOpening, gen: d.gen, op: d.op.id, index: d.id.Index}
+	d.emit(Open{d.op.id, d.gen})
 }
 
-// suspend closes the device; one that an operation is under way for, after that.
-func (d *DeviceLadder) suspend(now time.Time) {
-	d.view.suspended = d.state != DeviceGivenUp
-	if !d.state.operating() {
-		d.apply(now, deviceCauseSuspend, ReasonSuspended)
+// openFirst tries to open a device that was never open, unless that is under way.
+func (d *DeviceLadder) openFirst() {
+	if d.session.state == sessionNone {
+		d.op.id++
+		d.op.due = time.Time{}
+		d.cancelled = false
 	}
 }
 
-// resume opens the device again, or waits until it can be opened.
-func (d *DeviceLadder) resume(now time.Time) {
-	d.view.suspended = false
-	switch {
-	case d.state != DeviceSuspended:
-	case d.view.listed && !d.view.held:
-		d.apply(now, deviceCauseResume, ReasonResumed)
-	default:
-		d.apply(now, deviceCauseAway, ReasonResumed)
-	}
-}
-
-// done takes the result of the operation under way; any other is stale. A drop
-// has let the device go, and yet there was no reset, if it is ClassTransient, where
-// others did not (R16), or ClassDeviceError, where the reset failed.
-func (d *DeviceLadder) done(now time.Time, ev Done) {
-	if !d.state.operating() || ev.Op != d.op.id {
+// opened takes the result of an Open. What comes too late is closed.
+func (d *DeviceLadder) opened(ev Opened) {
+	if d.session.state != sessionOpening || ev.Op != d.session.op {
 		d.history.counts.Stale++
 		return
 	}
-	d.view.held = d.holds(ev.Class)
+	wanted := ev.Op == d.op.id && (d.state == DeviceOpening || d.state == DeviceStarting)
+	if ev.Class != ClassSuccess {
+		d.session.state = sessionNone
+		if wanted {
+			d.notOpened(ReasonVerbFailed)
+		}
+		return
+	}
+	d.session.state, d.hold = sessionOpen, holdHeld
+	d.reset.wanted, d.reset.outcome = false, ResetUnknown
+	if !d.born {
+		d.born, d.id, d.list.absent = true, ev.Identity, false
+		if i := slices.IndexFunc(d.list.devices, ev.Identity.Same); i >= 0 {
+			d.id = d.list.devices[i]
+		}
+		d.session.index = d.id.Index
+	}
 	switch {
-	case ev.Class == ClassStuck:
-		d.result(now, deviceCauseTimeout)
-	case ev.Class == ClassTransient && !d.opening():
-		d.result(now, deviceCauseOthers)
-	case ev.Class != ClassSuccess:
-		d.result(now, deviceCauseFailed)
-	case d.state == DeviceDropping && !d.ordered() && d.budget.spent(now, RungDevice):
-		d.result(now, deviceCauseSpent)
+	case !wanted:
+		d.close(ReasonVerbTimeout, false)
+	case d.suspended:
+		d.apply(deviceCauseSuspend, ReasonSuspended)
+	case d.list.absent || otherInstance(d.session.index, d.id.Index):
+		d.apply(deviceCauseRemoved, ReasonRemoved)
 	default:
-		d.result(now, deviceCauseDone)
+		d.apply(deviceCauseOpened, d.why)
 	}
 }
 
-// holds reports whether the device is not free to be opened after a result. One that
-// needs its reset is not while that fails; one that worked, and somebody ordered a
-// reset of, goes on as it is.
-func (d *DeviceLadder) holds(c Class) bool {
+// notOpened ends an opening that failed.
+func (d *DeviceLadder) notOpened(why Reason) {
 	switch {
-	case d.opening():
-		return c == ClassSuccess
-	case c == ClassDeviceError:
-		return d.state != DeviceDropping || !d.ordered()
+	case d.suspended:
+		d.apply(deviceCauseUnwanted, ReasonSuspended)
+	case d.state == DeviceStarting && d.cancelled: // and resumed since
+		d.openFirst()
 	default:
-		return c != ClassSuccess && c != ClassTransient
+		if d.state == DeviceStarting {
+			d.wait.pause = backOff(d.wait.pause, StartPause, StartPauseMost)
+		}
+		d.apply(deviceCauseFailed, why)
 	}
 }
 
-// opening reports whether the operation under way opens the device.
-func (d *DeviceLadder) opening() bool { return d.state == DeviceOpening || d.state == DeviceRetrying }
+// close has the users release the session, if there is one. One of a device that does
+// not work is failed first, so that no user waits for it.
+func (d *DeviceLadder) close(why Reason, fail bool) {
+	if d.session.state == sessionOpen {
+		d.session.state = sessionClosing
+	}
+	d.emit(Close{Gen: d.session.gen, Reason: why, Fail: fail})
+}
+
+func (d *DeviceLadder) closed(ev Closed) {
+	if d.session.state != sessionClosing || ev.Gen != d.session.gen {
+		d.history.counts.Stale++
+		return
+	}
+	d.session.state = sessionNone
+	switch {
+	case d.reset.outcome == ResetDone || otherInstance(d.session.index, d.id.Index):
+		d.hold = holdFresh
+	case d.session.abandoned, d.state != DeviceDropping && d.reset.wanted: // the drop has failed
+		d.hold = holdHeld
+	default:
+		d.hold = holdFree
+	}
+}
+
+// abandon goes on without the users that have not released the session.
+func (d *DeviceLadder) abandon() {
+	d.patience = time.Time{}
+	if d.session.state == sessionClosing && !d.session.abandoned {
+		d.session.abandoned = true
+		d.emit(Abandon{d.session.gen})
+	}
+}
+
+// resetEnded takes the outcome of a reset. The list is read after one that is done, since
+// it may have replaced the instance.
+func (d *DeviceLadder) resetEnded(ev ResetEnded) {
+	if d.reset.pending == 0 || ev.ID != d.reset.pending {
+		d.history.counts.Stale++
+		return
+	}
+	d.reset.pending, d.reset.outcome = 0, ev.Outcome
+	switch ev.Outcome { //nolint:exhaustive // the others are for the drop under way alone
+	case ResetFailed, ResetTimedOut:
+		d.reset.settled = d.now.Add(resetSettle)
+	case ResetDone:
+		d.reset.settled = d.now.Add(resetSettle)
+		if d.session.state == sessionNone {
+			d.hold = holdFresh
+		}
+		if d.state == DeviceDropping {
+			d.reset.reading = d.cfg.Lists
+			d.refresh(true)
+		}
+	case ResetNoDevice:
+		d.list.absent, d.list.ours = d.cfg.Lists, false
+	}
+}
+
+// dropped reports whether a drop is over, and what went wrong.
+func (d *DeviceLadder) dropped() (bad Reason, over bool) {
+	closing := d.session.state == sessionClosing
+	switch {
+	case d.state != DeviceDropping:
+		return ReasonNone, false
+	case !d.reset.wanted:
+		if d.session.abandoned && d.hold == holdHeld {
+			bad = ReasonVerbTimeout
+		}
+		return bad, !closing
+	case d.reset.outcome == ResetTimedOut:
+		d.hold = holdHeld
+		return ReasonVerbTimeout, true
+	case d.reset.outcome == ResetUnknown, d.reset.outcome == ResetDone && (closing || d.reset.reading):
+		return ReasonNone, false
+	case closing:
+		return ReasonVerbFailed, true
+	case d.reset.outcome == ResetHeld:
+		d.hold = max(d.hold, holdFree)
+		return ReasonHeld, true
+	case d.reset.outcome == ResetNoDevice:
+		d.hold = max(d.hold, holdFree)
+		return ReasonDeviceGone, true
+	case d.reset.outcome == ResetFailed:
+		if d.why != ReasonOperator && d.hold == holdFree {
+			d.hold = holdHeld // it has to be reset, while one that worked goes on as it is
+		}
+		return ReasonVerbFailed, true
+	}
+	return ReasonNone, true
+}
+
+// endDrop goes where the verdict leads. A device that was to be reset and was not leaves
+// the rung of resets.
+func (d *DeviceLadder) endDrop(bad Reason) {
+	why := d.why
+	switch {
+	case d.suspended:
+		why = ReasonSuspended
+	case bad != ReasonNone:
+		why = bad
+	case d.rung == RungSuspend:
+		why = ReasonResumed
+	}
+	if !d.suspended && d.rung == RungDevice && d.hold != holdFresh {
+		d.climb(RungWait, why)
+	}
+	d.proceed(why)
+}
+
+// verdict says what a device that is closed allows next.
+func (d *DeviceLadder) verdict() deviceCause {
+	switch {
+	case d.suspended:
+		return deviceCauseUnwanted
+	case !d.born:
+		return deviceCauseUnborn
+	case d.list.absent:
+		return deviceCauseAbsent
+	case d.hold == holdHeld:
+		return deviceCauseHeld
+	case d.owed > 0:
+		return deviceCauseSpent
+	default:
+		return deviceCauseFree
+	}
+}

@@ -36,7 +36,7 @@ func underWay(r *control.Recovery, now time.Time) string {
 	text := fmt.Sprintf("%s (%s) because of %s, for %s, outage %s",
 		r.Rung, r.State, r.Reason, short(lasts), short(max(lasts, time.Duration(r.Outage))))
 	text += until("next try", r.NextTry, now) + until("gives up", r.GivesUp, now)
-	if r.State == qprecovery.HCAGivenUp.String() {
+	if r.State == qprecovery.DeviceGivenUp.String() {
 		text += "; 'ipoibd recover' starts again"
 	}
 	return text

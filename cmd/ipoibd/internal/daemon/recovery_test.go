@@ -148,7 +148,7 @@ func TestR21UnplugAndReplug(t *testing.T) {
 		last := d.View().Session
 		must(t, d.inject(faults.Fault{Kind: faults.Unplug}))
 		await(t, d, isGone)
-		for d.Status().State != qprecovery.HCAWaiting {
+		for d.Status().State != qprecovery.DeviceWaiting {
 			time.Sleep(time.Millisecond)
 		}
 		if err := d.inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, control.ErrConflict) {

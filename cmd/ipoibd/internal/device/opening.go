@@ -110,7 +110,7 @@ func (o *owner) opened(op uint64, cancelled bool, got opened, err error) {
 		o.take(got)
 	}
 	o.step(qprecovery.Opened{Op: op, Class: Classify(qprecovery.VerbOpenDevice, err), Identity: got.id})
-	if err != nil && o.machine.State() == qprecovery.HCAStarting && !cancelled {
+	if err != nil && o.machine.State() == qprecovery.DeviceStarting && !cancelled {
 		o.notOpen(err)
 	}
 }

@@ -91,7 +91,7 @@ func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) e
 
 // Status is what an operator may want to know of a device.
 type Status struct {
-	State       qprecovery.HCAState
+	State       qprecovery.DeviceState
 	Rung        qprecovery.Rung     // of the recovery under way; RungNone: there is none
 	Reason      qprecovery.Reason   // why the state was entered
 	NextTry     time.Time           // when a pause ends, or the device is looked for again; zero: no such thing

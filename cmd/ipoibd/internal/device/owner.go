@@ -20,7 +20,7 @@ import (
 type owner struct {
 	*Device
 	ctx     context.Context // of Run
-	machine *qprecovery.HCALadder
+	machine *qprecovery.DeviceLadder
 	work    sync.WaitGroup
 
 	session *Session           // that is open and used; nil: none
@@ -39,7 +39,7 @@ type owner struct {
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
 	o := &owner{Device: d, ctx: ctx, answers: map[uint64]chan<- error{}}
-	o.machine = qprecovery.NewHCALadder(time.Now(), qprecovery.HCAConfig{
+	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, Lists: d.cfg.List != nil,
 	})
@@ -118,7 +118,7 @@ func (o *owner) hear(ev coordinator.Event) {
 		if missing := o.missing.Swap(false); missing && outcome == qprecovery.ResetFailed {
 			outcome = qprecovery.ResetNoDevice
 		}
-		o.step(qprecovery.ResetOver{ID: uint64(ev.Reset), Outcome: outcome})
+		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcome})
 	case coordinator.Silent:
 		o.record(fmt.Sprintf("%s, does not answer since %s; the device is not reset without it: let that process go on, or end it",
 			ev.Host, ev.Host.Since.Format(time.TimeOnly)))
@@ -151,14 +151,14 @@ func (d *Device) reset(ctx context.Context, without []reset.Member) error {
 }
 
 // step gives the machine an event, carries out its actions and shows the result.
-func (o *owner) step(ev qprecovery.HCAEvent) {
+func (o *owner) step(ev qprecovery.DeviceEvent) {
 	for _, a := range o.machine.Step(time.Now(), ev, nil) {
 		o.act(a)
 	}
 	o.show()
 }
 
-func (o *owner) act(a qprecovery.HCAAction) {
+func (o *owner) act(a qprecovery.DeviceAction) {
 	switch a := a.(type) {
 	case qprecovery.Open:
 		o.open(a)

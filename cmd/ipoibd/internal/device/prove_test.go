@@ -124,7 +124,7 @@ func TestR08SuspendedDeviceIsNotChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if s := b.Status(); s.State != qprecovery.HCASuspended {
+		if s := b.Status(); s.State != qprecovery.DeviceSuspended {
 			t.Errorf("%v", s.State)
 		}
 		if err := b.Resume(b.t.Context()); err != nil {

@@ -19,19 +19,19 @@ const soon = 2 * closePatience
 // takes, and when it ends.
 func TestR29PauseIsTold(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
-		for b.Status().State == qprecovery.HCAHealthy {
+		for b.Status().State == qprecovery.DeviceHealthy {
 			b.slot.inject(t, faults.Fault{Kind: faults.DeviceFatal})
 			time.Sleep(soon)
 		}
 		s := b.Status()
-		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.HCAPausing || left != 10*time.Second {
+		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.DevicePausing || left != 10*time.Second {
 			t.Errorf("%v, next try in %v", s.State, left)
 		}
 		if want := []string{"its resets do not last; pausing 10s before it is opened again"}; !slices.Equal(b.notes(), want) {
 			t.Errorf("notes %q, want %q", b.notes(), want)
 		}
 		time.Sleep(time.Until(s.NextTry) + soon)
-		if s := b.Status(); s.State != qprecovery.HCAHealthy || !s.NextTry.IsZero() || !s.GivesUp.IsZero() {
+		if s := b.Status(); s.State != qprecovery.DeviceHealthy || !s.NextTry.IsZero() || !s.GivesUp.IsZero() {
 			t.Errorf("%+v", s)
 		}
 	})

@@ -177,7 +177,7 @@ func TestR21LateOpening(t *testing.T) {
 		b.slot.set(func() { b.slot.slow = 15 * time.Second })
 		b.Ask(qprecovery.ReasonVerbFailed)
 		time.Sleep(12 * time.Second)
-		if s := b.Status().State; s != qprecovery.HCAWaiting {
+		if s := b.Status().State; s != qprecovery.DeviceWaiting {
 			t.Errorf("after the limit: %v", s)
 		}
 		b.slot.set(func() { b.slot.slow = 0 })

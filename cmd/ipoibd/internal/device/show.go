@@ -37,17 +37,17 @@ func (o *owner) show() {
 func (o *owner) look() View {
 	state, rung := o.machine.State(), o.machine.Rung()
 	switch {
-	case state == qprecovery.HCAHealthy:
+	case state == qprecovery.DeviceHealthy:
 		return View{Session: o.session, Ports: o.ports}
-	case state == qprecovery.HCAGivenUp:
+	case state == qprecovery.DeviceGivenUp:
 		return View{Err: fmt.Errorf("device %s is not waited for any more; order `ipoibd recover` once it is back", o.cfg.Name), GaveUp: true}
-	case state == qprecovery.HCASuspended,
-		state == qprecovery.HCADropping && rung == qprecovery.RungSuspend,
-		state == qprecovery.HCAStarting && o.machine.Suspended():
+	case state == qprecovery.DeviceSuspended,
+		state == qprecovery.DeviceDropping && rung == qprecovery.RungSuspend,
+		state == qprecovery.DeviceStarting && o.machine.Suspended():
 		return View{Err: ErrSuspended}
-	case state == qprecovery.HCAStarting && errors.Is(o.View().Err, ErrSuspended):
+	case state == qprecovery.DeviceStarting && errors.Is(o.View().Err, ErrSuspended):
 		return View{Err: ErrNotOpen}
-	case state == qprecovery.HCAStarting:
+	case state == qprecovery.DeviceStarting:
 		return o.View()
 	case rung == qprecovery.RungWait:
 		return View{Err: o.lost()}

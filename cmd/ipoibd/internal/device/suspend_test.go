@@ -50,7 +50,7 @@ func TestR26Suspend(t *testing.T) {
 			t.Errorf("again: %v", err)
 		}
 		time.Sleep(24 * time.Hour)
-		if st := b.Status(); st.State != qprecovery.HCASuspended || !st.Suspended || b.slot.did().opens != 1 || b.slot.did().resets != 0 {
+		if st := b.Status(); st.State != qprecovery.DeviceSuspended || !st.Suspended || b.slot.did().opens != 1 || b.slot.did().resets != 0 {
 			t.Errorf("%+v", st)
 		}
 		if err := b.Resume(b.t.Context()); err != nil {

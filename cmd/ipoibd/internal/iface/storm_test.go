@@ -164,7 +164,7 @@ func (s *storm) awaitHealth() {
 func (s *storm) healthy() bool {
 	for _, h := range s.hosts {
 		st := h.status()
-		if st.State != StateUp || !st.Carrier || h.dev.Status().State != qprecovery.HCAHealthy {
+		if st.State != StateUp || !st.Carrier || h.dev.Status().State != qprecovery.DeviceHealthy {
 			return false
 		}
 	}

@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// hcaPlayer plays the lines of a transcript about an [HCALadder]:
+// devicePlayer plays the lines of a transcript about an [DeviceLadder]:
 //
-//	hca [foreign] [no-list] [grace D]   opened, with the list [same 7]
-//	hca new [no-list]                   never opened
+//	device [foreign] [no-list] [grace D]   opened, with the list [same 7]
+//	device new [no-list]                   never opened
 //	list [same|other INDEX]...          what the list of devices says from now on
 //	listed [old]                        answers a Refresh, with that list; old: an earlier one
 //	opened | closed                     what was asked for succeeds
+//	stale                               the result of an earlier opening
 //	failed [CLASS]                      an opening
 //	grace-over                          the coordinator goes on without the users
 //	pending N | ended OUTCOME           of a reset
@@ -23,8 +24,8 @@ import (
 //	reset | recover | suspend | resume  commands
 //
 // A list is answered at once where it is asked for, unless the line "hold lists" came.
-type hcaPlayer struct {
-	*HCALadder
+type devicePlayer struct {
+	*DeviceLadder
 	p       *player
 	open    Open
 	refresh uint64
@@ -34,13 +35,13 @@ type hcaPlayer struct {
 	last    uint64 // reset
 }
 
-func newHCAPlayer(p *player, w []string) *hcaPlayer {
-	h := &hcaPlayer{p: p, list: []Identity{same}}
-	cfg := HCAConfig{AllowForeign: slices.Contains(w, "foreign"), Lists: !slices.Contains(w, "no-list")}
+func newDevicePlayer(p *player, w []string) *devicePlayer {
+	h := &devicePlayer{p: p, list: []Identity{same}}
+	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign"), Lists: !slices.Contains(w, "no-list")}
 	if i := slices.Index(w, "grace"); i >= 0 {
 		cfg.Grace = duration(p.t, w[i+1])
 	}
-	h.HCALadder = NewHCALadder(p.now, cfg)
+	h.DeviceLadder = NewDeviceLadder(p.now, cfg)
 	if slices.Contains(w, "new") {
 		return h
 	}
@@ -49,13 +50,11 @@ func newHCAPlayer(p *player, w []string) *hcaPlayer {
 	return h
 }
 
-func (h *hcaPlayer) first() []string { return nil }
-
-func (h *hcaPlayer) state() string { return h.State().String() }
+func (h *devicePlayer) state() string { return h.State().String() }
 
 // step also answers what lists are asked for.
-func (h *hcaPlayer) step(now time.Time, ev any) (out []any, ok bool) {
-	e, ok := ev.(HCAEvent)
+func (h *devicePlayer) step(now time.Time, ev any) (out []any, ok bool) {
+	e, ok := ev.(DeviceEvent)
 	if !ok {
 		return nil, false
 	}
@@ -79,7 +78,7 @@ func (h *hcaPlayer) step(now time.Time, ev any) (out []any, ok bool) {
 	return out, true
 }
 
-func (h *hcaPlayer) play(w []string) []string {
+func (h *devicePlayer) play(w []string) []string {
 	one := func(ev any) []string { return h.p.input(ev) }
 	arg := append(w, "")[1]
 	switch w[0] {
@@ -104,6 +103,8 @@ func (h *hcaPlayer) play(w []string) []string {
 		return one(Opened{Op: h.open.Op, Identity: same})
 	case "failed":
 		return one(Opened{Op: h.open.Op, Class: named(h.p.t, append(w, "refused")[1], NumClass)})
+	case "stale":
+		return one(Opened{Op: h.open.Op - 1, Identity: same})
 	case "closed":
 		return one(Closed{h.session.gen})
 	case "grace-over":
@@ -112,7 +113,7 @@ func (h *hcaPlayer) play(w []string) []string {
 		h.last = uint64(number(h.p.t, arg))
 		return one(ResetPending{h.last})
 	case "ended":
-		return one(ResetOver{h.last, outcomeNamed(h.p, arg)})
+		return one(ResetEnded{h.last, outcomeNamed(h.p, arg)})
 	case "done":
 		return h.done(ResetDone)
 	case "over":
@@ -130,20 +131,20 @@ func (h *hcaPlayer) play(w []string) []string {
 }
 
 // done answers what is asked for until that is over.
-func (h *hcaPlayer) done(o ResetOutcome) (out []string) {
-	before := h.HCALadder.state
+func (h *devicePlayer) done(o ResetOutcome) (out []string) {
+	before := h.DeviceLadder.state
 	if h.session.state == sessionOpening {
 		return h.p.input(Opened{Op: h.open.Op, Identity: same})
 	}
 	if h.session.state == sessionClosing {
 		out = append(out, h.p.input(Closed{h.session.gen})...)
 	}
-	if h.HCALadder.state == before && h.HCALadder.reset.wanted {
-		if h.HCALadder.reset.pending == 0 {
+	if h.DeviceLadder.state == before && h.DeviceLadder.reset.wanted {
+		if h.DeviceLadder.reset.pending == 0 {
 			h.last++
 			out = append(out, h.p.input(ResetPending{h.last})...)
 		}
-		out = append(out, h.p.input(ResetOver{h.HCALadder.reset.pending, o})...)
+		out = append(out, h.p.input(ResetEnded{h.DeviceLadder.reset.pending, o})...)
 	}
 	return out
 }
@@ -164,8 +165,8 @@ var resultNames = [numResult]string{
 	"done", "not open", "it is open", "under way", "suspended", "not suspended", "resumed", "given up",
 }
 
-// describeHCA writes an action.
-func describeHCA(a any) string {
+// describeDevice writes an action.
+func describeDevice(a any) string {
 	switch a := a.(type) {
 	case Close:
 		if a.Fail {

@@ -2,9 +2,22 @@ package qprecovery
 
 import "time"
 
-// HCAEvent is an input of [HCALadder.Step]: [Fault], [Checked], [Asked], [Tick] and
-// those below. The triggers of R25 come as Fault, Checked, Asked, Listed and Command.
-type HCAEvent interface{ hcaEvent() }
+// DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and those below. The triggers of R25 come as Fault, Checked, Asked, Listed and Command.
+type DeviceEvent interface{ deviceEvent() }
+
+// Checked is the result of a [Check] of the device of generation Gen.
+type Checked struct {
+	Gen   uint32
+	Class Class // of the verb's error, else ClassSuccess
+}
+
+// Asked is a client's request for a reset of the device ([RequestReset]), in
+// this process. Gen is that of the device that it used: a request about an earlier one is
+// too late.
+type Asked struct {
+	Reason Reason
+	Gen    uint32
+}
 
 // Listed is the list of devices, read after each change or by a [Refresh]: the answer to
 // that names its Op, and a list that came by itself has 0. The machine keeps Devices.
@@ -29,11 +42,11 @@ type Closed struct{ Gen uint32 }
 type GraceOver struct{}
 
 // ResetPending says that a reset of the device is pending: it is to be closed, and not
-// to be opened before [ResetOver]. It is answered by [Released].
+// to be opened before [ResetEnded]. It is answered by [Released].
 type ResetPending struct{ ID uint64 }
 
-// ResetOver says that a reset has ended, and how.
-type ResetOver struct {
+// ResetEnded says that a reset has ended, and how.
+type ResetEnded struct {
 	ID      uint64
 	Outcome ResetOutcome
 }
@@ -71,21 +84,40 @@ const (
 	numDo
 )
 
-func (Fault) hcaEvent()        {}
-func (Checked) hcaEvent()      {}
-func (Asked) hcaEvent()        {}
-func (Listed) hcaEvent()       {}
-func (Opened) hcaEvent()       {}
-func (Closed) hcaEvent()       {}
-func (GraceOver) hcaEvent()    {}
-func (ResetPending) hcaEvent() {}
-func (ResetOver) hcaEvent()    {}
-func (Command) hcaEvent()      {}
-func (Tick) hcaEvent()         {}
+func (Fault) deviceEvent()        {}
+func (Checked) deviceEvent()      {}
+func (Asked) deviceEvent()        {}
+func (Listed) deviceEvent()       {}
+func (Opened) deviceEvent()       {}
+func (Closed) deviceEvent()       {}
+func (GraceOver) deviceEvent()    {}
+func (ResetPending) deviceEvent() {}
+func (ResetEnded) deviceEvent()   {}
+func (Command) deviceEvent()      {}
+func (Tick) deviceEvent()         {}
 
-// HCAAction is an output of [HCALadder.Step], to be done in the order given: [Open],
-// [Refresh], [Check], [RequestReset], [ReportForeign], [GiveUp] and those below.
-type HCAAction interface{ hcaAction() }
+// DeviceAction is an output of [DeviceLadder.Step], to be done in the order given:
+// [RequestReset] and those below.
+type DeviceAction interface{ deviceAction() }
+
+// Open opens the device; what is opened is of generation Gen.
+type Open struct {
+	Op  uint64
+	Gen uint32
+}
+
+// Refresh reads the list of devices again, to be answered by [Listed] with this Op (R24).
+type Refresh struct{ Op uint64 }
+
+// Check calls a cheap verb of the device of generation Gen, to be answered by
+// [Checked].
+type Check struct{ Gen uint32 }
+
+// GiveUp reports that the device is not waited for any more.
+type GiveUp struct{ Reason Reason }
+
+// ReportForeign reports that another device came, which is not used.
+type ReportForeign struct{ Identity Identity }
 
 // CancelOpen ends an [Open] early; it is answered all the same.
 type CancelOpen struct{ Op uint64 }
@@ -140,17 +172,17 @@ const (
 	numResult
 )
 
-func (Open) hcaAction()          {}
-func (CancelOpen) hcaAction()    {}
-func (Close) hcaAction()         {}
-func (Abandon) hcaAction()       {}
-func (RequestReset) hcaAction()  {}
-func (Released) hcaAction()      {}
-func (Refresh) hcaAction()       {}
-func (Check) hcaAction()         {}
-func (Paused) hcaAction()        {}
-func (GiveUp) hcaAction()        {}
-func (ReportForeign) hcaAction() {}
-func (Entered) hcaAction()       {}
-func (Ended) hcaAction()         {}
-func (Answer) hcaAction()        {}
+func (Open) deviceAction()          {}
+func (CancelOpen) deviceAction()    {}
+func (Close) deviceAction()         {}
+func (Abandon) deviceAction()       {}
+func (RequestReset) deviceAction()  {}
+func (Released) deviceAction()      {}
+func (Refresh) deviceAction()       {}
+func (Check) deviceAction()         {}
+func (Paused) deviceAction()        {}
+func (GiveUp) deviceAction()        {}
+func (ReportForeign) deviceAction() {}
+func (Entered) deviceAction()       {}
+func (Ended) deviceAction()         {}
+func (Answer) deviceAction()        {}

@@ -11,68 +11,68 @@ import (
 	"ipoibd/hca"
 )
 
-// TestR21HCATotality: no two rows for one state and cause; each state hears what may
+// TestR21DeviceTotality: no two rows for one state and cause; each state hears what may
 // happen in it; a verdict always leads on, and a rung is never left downwards but by
 // health or by a suspension.
-func TestR21HCATotality(t *testing.T) {
+func TestR21DeviceTotality(t *testing.T) {
 	seen := map[[2]int]bool{}
-	for _, r := range hcaRows {
+	for _, r := range deviceRows {
 		key := [2]int{int(r.from), int(r.on)}
 		if seen[key] {
 			t.Errorf("%v on %d: a second row", r.from, r.on)
 		}
 		seen[key] = true
-		if closes := slices.Contains(r.do, doClose); closes != (r.to == HCADropping) {
+		if closes := slices.Contains(r.do, doClose); closes != (r.to == DeviceDropping) {
 			t.Errorf("%v on %d: drops and closes: %v", r.from, r.on, closes)
 		}
-		if r.to == HCAHealthy && r.on != hcaOpened {
+		if r.to == DeviceHealthy && r.on != deviceCauseOpened {
 			t.Errorf("%v on %d leads to health", r.from, r.on)
 		}
-		if slices.Contains(r.do, doRequest) && r.on != hcaFault && r.on != hcaHeld {
+		if slices.Contains(r.do, doRequest) && r.on != deviceCauseFault && r.on != deviceCauseHeld {
 			t.Errorf("%v on %d asks for a reset", r.from, r.on)
 		}
 	}
-	for s := range numHCAState {
-		for on := range numHCACause {
-			if hears := hcaTransitions[s][on] != nil; hears != hcaMustHear(s, on) {
+	for s := range numDeviceState {
+		for on := range numDeviceCause {
+			if hears := deviceTransitions[s][on] != nil; hears != deviceMustHear(s, on) {
 				t.Errorf("%v on %d: %v", s, on, hears)
 			}
 		}
 	}
 }
 
-// hcaMustHear says which causes a state has rows for, in other words than the table.
-func hcaMustHear(s HCAState, on hcaCause) bool {
-	opens := s == HCAStarting || s == HCAOpening
-	rests := s == HCADropping || s == HCAPausing || s == HCAWaiting || s == HCAGivenUp || s == HCASuspended
+// deviceMustHear says which causes a state has rows for, in other words than the table.
+func deviceMustHear(s DeviceState, on deviceCause) bool {
+	opens := s == DeviceStarting || s == DeviceOpening
+	rests := s == DeviceDropping || s == DevicePausing || s == DeviceWaiting || s == DeviceGivenUp || s == DeviceSuspended
 	switch on {
-	case hcaOpened, hcaFailed:
+	case deviceCauseOpened, deviceCauseFailed:
 		return opens
-	case hcaFault:
-		return s == HCAHealthy
-	case hcaRemoved:
-		return s == HCAHealthy || s == HCAOpening // at first no list says so
-	case hcaSuspend:
-		return s == HCAHealthy || opens
-	case hcaGiveUp:
-		return s == HCAWaiting
-	case hcaUnwanted:
-		return opens || rests && s != HCAGivenUp && s != HCASuspended
-	case hcaUnborn:
-		return s == HCASuspended
-	case hcaAbsent, hcaHeld, hcaFree:
+	case deviceCauseFault:
+		return s == DeviceHealthy
+	case deviceCauseRemoved:
+		return s == DeviceHealthy || s == DeviceOpening // at first no list says so
+	case deviceCauseSuspend:
+		return s == DeviceHealthy || opens
+	case deviceCauseGiveUp:
+		return s == DeviceWaiting
+	case deviceCauseUnwanted:
+		return opens || rests && s != DeviceGivenUp && s != DeviceSuspended
+	case deviceCauseUnborn:
+		return s == DeviceSuspended
+	case deviceCauseAbsent, deviceCauseHeld, deviceCauseFree:
 		return rests
-	case hcaSpent: // a pause has been paid, and an order pays it
-		return s == HCADropping || s == HCAWaiting
+	case deviceCauseSpent: // a pause has been paid, and an order pays it
+		return s == DeviceDropping || s == DeviceWaiting
 	default:
 		return false
 	}
 }
 
-// hcaWatcher drives a machine and checks what must hold always. Its shell answers in
+// deviceWatcher drives a machine and checks what must hold always. Its shell answers in
 // any order, with anything, and late.
-type hcaWatcher struct {
-	d       *HCALadder
+type deviceWatcher struct {
+	d       *DeviceLadder
 	now     time.Time
 	open    bool   // a session is
 	opening uint64 // the Open that is unanswered
@@ -86,11 +86,11 @@ type hcaWatcher struct {
 	waits   time.Time
 }
 
-func newHCAWatcher(cfg HCAConfig) *hcaWatcher {
-	return &hcaWatcher{d: NewHCALadder(epoch, cfg), now: epoch, clean: true, answers: map[uint64]int{}}
+func newDeviceWatcher(cfg DeviceConfig) *deviceWatcher {
+	return &deviceWatcher{d: NewDeviceLadder(epoch, cfg), now: epoch, clean: true, answers: map[uint64]int{}}
 }
 
-func (w *hcaWatcher) do(ev HCAEvent) error {
+func (w *deviceWatcher) do(ev DeviceEvent) error {
 	before := w.d.state
 	switch ev := ev.(type) {
 	case Opened:
@@ -105,7 +105,7 @@ func (w *hcaWatcher) do(ev HCAEvent) error {
 			replaced := otherInstance(w.d.session.index, w.d.id.Index)
 			w.clean = replaced || !w.d.session.abandoned || w.d.reset.outcome == ResetDone
 		}
-	case ResetOver:
+	case ResetEnded:
 		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice
 		w.clean = w.clean || known && ev.ID == w.d.reset.pending
 	case Listed:
@@ -127,7 +127,7 @@ func (w *hcaWatcher) do(ev HCAEvent) error {
 	return nil
 }
 
-func (w *hcaWatcher) see(a HCAAction) error {
+func (w *deviceWatcher) see(a DeviceAction) error {
 	switch a := a.(type) {
 	case Open:
 		if w.open || w.opening != 0 || w.d.reset.pending != 0 {
@@ -174,28 +174,28 @@ func (w *hcaWatcher) see(a HCAAction) error {
 	return nil
 }
 
-func (w *hcaWatcher) settled(before HCAState) error {
+func (w *deviceWatcher) settled(before DeviceState) error {
 	s := w.d.state
-	if s == HCAWaiting && (w.waits.IsZero() || before == HCAGivenUp || before == HCASuspended) || s == HCAHealthy {
+	if s == DeviceWaiting && (w.waits.IsZero() || before == DeviceGivenUp || before == DeviceSuspended) || s == DeviceHealthy {
 		w.waits = w.now
 	}
-	if s == HCASuspended || s == HCAHealthy || s == HCAGivenUp {
-		if s == HCAHealthy {
+	if s == DeviceSuspended || s == DeviceHealthy || s == DeviceGivenUp {
+		if s == DeviceHealthy {
 			w.waits = time.Time{}
 		}
 	}
 	at, ok := w.d.NextDeadline()
-	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == HCAHealthy
+	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == DeviceHealthy
 	switch {
 	case ok && !at.After(w.now):
 		return fmt.Errorf("%v: a deadline is left over", s)
-	case !ok && !waits && s != HCASuspended && s != HCAGivenUp && !(s == HCAStarting && w.d.cfg.Lists):
+	case !ok && !waits && s != DeviceSuspended && s != DeviceGivenUp && !(s == DeviceStarting && w.d.cfg.Lists):
 		return fmt.Errorf("%v: nothing will happen", s)
-	case (s == HCAHealthy) != (w.open && !w.closing):
+	case (s == DeviceHealthy) != (w.open && !w.closing):
 		return fmt.Errorf("%v, open %v, closing %v", s, w.open, w.closing)
 	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
 		return fmt.Errorf("%v: on %v, reported %v", s, w.d.rung, w.rung)
-	case s == HCASuspended && (!w.d.suspended || ok):
+	case s == DeviceSuspended && (!w.d.suspended || ok):
 		return fmt.Errorf("suspended, but wanted or waited for")
 	case !w.clean && w.d.hold != holdHeld && !w.open:
 		return fmt.Errorf("%v: a zombie is forgotten", s)
@@ -203,7 +203,7 @@ func (w *hcaWatcher) settled(before HCAState) error {
 	return nil
 }
 
-func (w *hcaWatcher) advance(d time.Duration) error {
+func (w *deviceWatcher) advance(d time.Duration) error {
 	for end := w.now.Add(d); ; {
 		at, ok := w.d.NextDeadline()
 		if !ok || at.After(end) {
@@ -217,7 +217,7 @@ func (w *hcaWatcher) advance(d time.Duration) error {
 	}
 }
 
-func (w *hcaWatcher) anyEvent(t *rapid.T) HCAEvent {
+func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	class := Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))
 	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
 	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
@@ -227,15 +227,15 @@ func (w *hcaWatcher) anyEvent(t *rapid.T) HCAEvent {
 	if pending == 0 && rapid.Bool().Draw(t, "pending") {
 		return ResetPending{w.cmd}
 	}
-	return rapid.SampledFrom([]HCAEvent{
+	return rapid.SampledFrom([]DeviceEvent{
 		Opened{Op: w.opening - age, Identity: same},
 		Opened{Op: w.opening - age, Identity: same},
 		Opened{Op: w.opening - age, Class: class, Identity: same},
 		Closed{w.gen - uint32(age)},
 		Closed{w.gen},
 		GraceOver{},
-		ResetOver{pending - age, ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(t, "outcome"))},
-		ResetOver{pending, ResetDone},
+		ResetEnded{pending - age, ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(t, "outcome"))},
+		ResetEnded{pending, ResetDone},
 		Listed{Op: w.refresh - age, Devices: []Identity{id}},
 		Listed{Op: w.refresh},
 		Listed{Devices: []Identity{id}},
@@ -250,8 +250,8 @@ func (w *hcaWatcher) anyEvent(t *rapid.T) HCAEvent {
 }
 
 // heal answers whatever is asked with success until the device is healthy.
-func (w *hcaWatcher) heal() error {
-	var ev HCAEvent
+func (w *deviceWatcher) heal() error {
+	var ev DeviceEvent
 	for range 40 {
 		w.cmd++
 		switch d := w.d; {
@@ -264,16 +264,16 @@ func (w *hcaWatcher) heal() error {
 		case w.closing:
 			ev = Closed{w.gen}
 		case d.reset.pending != 0:
-			ev = ResetOver{d.reset.pending, ResetDone}
+			ev = ResetEnded{d.reset.pending, ResetDone}
 		case w.refresh != 0:
 			ev = Listed{Op: w.refresh, Devices: []Identity{w.device()}}
 		case d.suspended:
 			ev = Command{w.cmd, DoResume}
-		case d.state == HCAHealthy:
+		case d.state == DeviceHealthy:
 			return nil
-		case d.state == HCADropping:
+		case d.state == DeviceDropping:
 			ev = ResetPending{w.cmd}
-		case d.list.absent, d.state == HCAStarting:
+		case d.list.absent, d.state == DeviceStarting:
 			ev = Listed{Devices: []Identity{w.device()}}
 		default:
 			ev = Command{w.cmd, DoRecover}
@@ -286,27 +286,27 @@ func (w *hcaWatcher) heal() error {
 }
 
 // device is the machine's device.
-func (w *hcaWatcher) device() Identity {
+func (w *deviceWatcher) device() Identity {
 	if id, ok := w.d.Identity(); ok {
 		return id
 	}
 	return same
 }
 
-// TestR21HCAInvariants: days of random events. Never two sessions at once, nothing is
+// TestR21DeviceInvariants: days of random events. Never two sessions at once, nothing is
 // opened while a reset is pending, "released" is true, no zombie is forgotten, each
 // command has one answer, each state but the two that rest has a deadline, and the way
 // back is always there.
-func TestR21HCAInvariants(t *testing.T) { rapid.Check(t, hcaInvariants) }
+func TestR21DeviceInvariants(t *testing.T) { rapid.Check(t, deviceInvariants) }
 
-// FuzzR21HCAInvariants is the same, guided by coverage.
-func FuzzR21HCAInvariants(f *testing.F) {
+// FuzzR21Invariants is the same, guided by coverage.
+func FuzzR21Invariants(f *testing.F) {
 	f.Add(make([]byte, 1<<16)) // as much as any world draws
-	f.Fuzz(rapid.MakeFuzz(hcaInvariants))
+	f.Fuzz(rapid.MakeFuzz(deviceInvariants))
 }
 
-func hcaInvariants(t *rapid.T) {
-	w := newHCAWatcher(HCAConfig{
+func deviceInvariants(t *rapid.T) {
+	w := newDeviceWatcher(DeviceConfig{
 		AllowForeign: rapid.Bool().Draw(t, "foreign"), Lists: rapid.Bool().Draw(t, "lists"),
 	})
 	for range rapid.IntRange(1, 150).Draw(t, "events") {
@@ -321,11 +321,11 @@ func hcaInvariants(t *rapid.T) {
 	}
 }
 
-// TestR21HCABackOff: whatever the reset does to the instance and however it ends, a
+// TestR21DeviceBackOff: whatever the reset does to the instance and however it ends, a
 // device that fails as soon as it is open is opened ever more rarely.
-func TestR21HCABackOff(t *testing.T) {
+func TestR21DeviceBackOff(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newHCAWatcher(HCAConfig{Lists: true})
+		w := newDeviceWatcher(DeviceConfig{Lists: true})
 		id, opens := same, 0
 		check(t, w.do(Listed{Devices: []Identity{id}}))
 		for end := epoch.Add(time.Hour); w.now.Before(end); {
@@ -337,11 +337,11 @@ func TestR21HCABackOff(t *testing.T) {
 				check(t, w.do(Closed{w.gen}))
 			case w.refresh != 0:
 				check(t, w.do(Listed{Op: w.refresh, Devices: []Identity{id}}))
-			case d.state == HCAHealthy:
+			case d.state == DeviceHealthy:
 				check(t, w.do(Fault{Gen: d.gen, Class: ClassDeviceError}))
-			case d.state == HCADropping && d.reset.pending == 0:
+			case d.state == DeviceDropping && d.reset.pending == 0:
 				check(t, w.do(ResetPending{uint64(opens) + 1}))
-			case d.state == HCADropping:
+			case d.state == DeviceDropping:
 				outcome := rapid.SampledFrom([]ResetOutcome{ResetDone, ResetDone, ResetHeld, ResetFailed}).Draw(t, "outcome")
 				when := rapid.IntRange(0, 3).Draw(t, "replaced")
 				if outcome == ResetHeld { // nothing was done to it
@@ -355,7 +355,7 @@ func TestR21HCABackOff(t *testing.T) {
 				if when == 2 { // unheard
 					id.Index++
 				}
-				check(t, w.do(ResetOver{d.reset.pending, outcome}))
+				check(t, w.do(ResetEnded{d.reset.pending, outcome}))
 				if when == 3 { // late
 					id.Index++
 					check(t, w.do(Listed{}))
@@ -375,12 +375,12 @@ func TestR21HCABackOff(t *testing.T) {
 	})
 }
 
-// TestR22HCASame: the device list may hold others of the same kind.
-func TestR22HCAChoosesItsInstance(t *testing.T) {
-	w := newHCAWatcher(HCAConfig{Lists: true})
+// TestR22Same: the device list may hold others of the same kind.
+func TestR22ChoosesItsInstance(t *testing.T) {
+	w := newDeviceWatcher(DeviceConfig{Lists: true})
 	old := same
 	old.Index = 3
-	for _, ev := range []HCAEvent{
+	for _, ev := range []DeviceEvent{
 		Listed{Devices: []Identity{other, same}}, Opened{Op: 1, Identity: Identity{NodeGUID: same.NodeGUID, PortGUID: same.PortGUID, SysImageGUID: same.SysImageGUID, PCIAddr: same.PCIAddr}},
 		Listed{Devices: []Identity{other, old, same}},
 	} {
@@ -388,7 +388,7 @@ func TestR22HCAChoosesItsInstance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if id, _ := w.d.Identity(); id != same || w.d.State() != HCAHealthy || other.NodeGUID == (hca.GUID{}) {
+	if id, _ := w.d.Identity(); id != same || w.d.State() != DeviceHealthy || other.NodeGUID == (hca.GUID{}) {
 		t.Errorf("%+v, %v", id, w.d.State())
 	}
 }

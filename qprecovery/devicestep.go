@@ -215,19 +215,6 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	}
 }
 
-// refresh has the list read. One that is being read may be older than what anew asks for.
-func (d *DeviceLadder) refresh(anew bool) {
-	switch {
-	case !d.cfg.Lists:
-	case d.list.op != 0:
-		d.list.again = d.list.again || anew
-	default:
-		d.list.last++
-		d.list.op = d.list.last
-		d.emit(Refresh{d.list.op})
-	}
-}
-
 // expire does what is due.
 func (d *DeviceLadder) expire() {
 	d.endWait()

@@ -102,14 +102,12 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 	case Closed:
 		if w.closing && ev.Gen == w.gen {
 			w.closing, w.open = false, false
-			replaced := otherInstance(w.d.session.index, w.d.id.Index)
-			w.clean = replaced || !w.d.session.abandoned || w.d.reset.outcome == ResetDone
+			w.clean = !w.d.session.abandoned || w.d.reset.outcome == ResetDone
 		}
 	case ResetEnded:
 		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice
 		w.clean = w.clean || known && ev.ID == w.d.reset.pending
 	case Listed:
-		w.clean = w.clean || !w.open // another instance may have come
 		if ev.Op == w.refresh {
 			w.refresh = 0
 		}

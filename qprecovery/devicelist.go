@@ -107,14 +107,15 @@ func (d *DeviceLadder) gone() {
 	}
 }
 
-// replaced takes another instance of the device. It is fresh; and unless a reset made
-// it, the resets of the one before say nothing about it.
+// replaced takes another instance of the device. It is fresh, unless a zombie of ours may
+// still hold something of the one before; and unless a reset made it, the resets of that
+// one say nothing about it.
 func (d *DeviceLadder) replaced(ours bool) {
 	if !ours {
 		d.budget.forgive(RungDevice)
 		d.owed = 0
 	}
-	if d.session.state == sessionNone {
+	if d.session.state == sessionNone && !d.session.abandoned {
 		d.hold = holdFresh
 	}
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account

@@ -107,9 +107,13 @@ func (d *DeviceLadder) closed(ev Closed) {
 	}
 	d.session.state = sessionNone
 	switch {
-	case d.reset.outcome == ResetDone || otherInstance(d.session.index, d.id.Index):
+	case d.reset.outcome == ResetDone:
 		d.hold = holdFresh
-	case d.session.abandoned, d.state != DeviceDropping && d.reset.wanted: // the drop has failed
+	case d.session.abandoned:
+		d.hold = holdHeld
+	case otherInstance(d.session.index, d.id.Index):
+		d.hold = holdFresh
+	case d.state != DeviceDropping && d.reset.wanted: // the drop has failed
 		d.hold = holdHeld
 	default:
 		d.hold = holdFree

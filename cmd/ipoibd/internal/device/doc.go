@@ -49,8 +49,7 @@
 // A user that has not released the session when the grace period is over is abandoned with
 // a zombie. In a reset the coordinator decides that, in the process that hosts it;
 // elsewhere the rung fails with the name of the process that holds the device, and is tried
-// again. A zombie is freed by a reset before the device is opened again, unless another
-// instance of the device has come since.
+// again. A zombie is freed by a reset before the device is opened again.
 //
 // # Goroutines
 //

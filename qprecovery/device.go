@@ -33,7 +33,7 @@ const (
 	checkEvery = 2 * time.Second
 )
 
-// DeviceConfig of an [DeviceLadder].
+// DeviceConfig of a [DeviceLadder].
 type DeviceConfig struct {
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace

@@ -2,7 +2,8 @@ package qprecovery
 
 import "time"
 
-// DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and those below. The triggers of R25 come as Fault, Checked, Asked, Listed and Command.
+// DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and those below. The
+// triggers of R25 come as Fault, Checked, Asked, Listed and Command.
 type DeviceEvent interface{ deviceEvent() }
 
 // Checked is the result of a [Check] of the device of generation Gen.
@@ -11,9 +12,8 @@ type Checked struct {
 	Class Class // of the verb's error, else ClassSuccess
 }
 
-// Asked is a client's request for a reset of the device ([RequestReset]), in
-// this process. Gen is that of the device that it used: a request about an earlier one is
-// too late.
+// Asked is the request of an interface for a reset of the device ([RequestReset]). Gen is
+// that of the session that it used: a request about an earlier one is too late.
 type Asked struct {
 	Reason Reason
 	Gen    uint32

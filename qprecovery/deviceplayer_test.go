@@ -139,12 +139,12 @@ func (h *devicePlayer) done(o ResetOutcome) (out []string) {
 	if h.session.state == sessionClosing {
 		out = append(out, h.p.input(Closed{h.session.gen})...)
 	}
-	if h.DeviceLadder.state == before && h.DeviceLadder.reset.wanted {
-		if h.DeviceLadder.reset.pending == 0 {
+	if h.DeviceLadder.state == before && h.reset.wanted {
+		if h.reset.pending == 0 {
 			h.last++
 			out = append(out, h.p.input(ResetPending{h.last})...)
 		}
-		out = append(out, h.p.input(ResetEnded{h.DeviceLadder.reset.pending, o})...)
+		out = append(out, h.p.input(ResetEnded{h.reset.pending, o})...)
 	}
 	return out
 }

@@ -1,10 +1,11 @@
 package qprecovery
 
-// DeviceState is a state of an [DeviceLadder].
+// DeviceState is a state of a [DeviceLadder].
 type DeviceState uint8
 
-// States, with what each may do and its timers. A rung goes with each ([DeviceLadder.Rung]): closing a device for a reset and
-// closing one that was removed are one state.
+// States, with what each may do and its timers. A rung goes with each
+// ([DeviceLadder.Rung]): closing a device for a reset and closing one that was removed
+// are one state.
 const (
 	// DeviceStarting: it was never open. It is opened; a failure is tried again after a
 	// pause of 1 s, doubled to 8 s, and when the list of devices changes. There is no

@@ -86,10 +86,11 @@ func (d *DeviceLadder) foreigner() int {
 	return -1
 }
 
-// ours reports whether a change of instance is the work of a reset.
+// ours reports whether a change of instance is the work of a reset: one that may have begun,
+// since nothing of ours was open any more, or that ended just now.
 func (d *DeviceLadder) ours() bool {
-	dropping := d.state == DeviceDropping && d.reset.wanted && d.reset.outcome != ResetNoDevice
-	return dropping || d.now.Before(d.reset.settled)
+	begun := d.state == DeviceDropping && d.reset.wanted && d.reset.pending != 0 && d.reset.released
+	return begun || d.now.Before(d.reset.settled)
 }
 
 // gone takes the removal of the device. A pause goes on where that is the work of the
@@ -99,6 +100,8 @@ func (d *DeviceLadder) gone() {
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)
+	case DeviceDropping:
+		d.reset.unplug = d.reset.wanted && !d.list.ours
 	case DevicePausing:
 		if d.list.ours {
 			d.owed = d.op.due.Sub(d.now)
@@ -121,6 +124,8 @@ func (d *DeviceLadder) replaced(ours bool) {
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)
+	case DeviceDropping:
+		d.reset.unplug = d.reset.wanted && !ours
 	case DeviceWaiting:
 		d.proceed(ReasonDeviceBack)
 	}

@@ -9,6 +9,7 @@ type coordination struct {
 	wanted   bool   // the drop under way wants a reset
 	outcome  ResetOutcome
 	reading  bool      // the list is read after the reset
+	unplug   bool      // the device was removed during the drop, and not by the reset
 	settled  time.Time // until then a change of instance is the work of the reset
 }
 
@@ -70,8 +71,8 @@ func (d *DeviceLadder) dropped() (bad Reason, over bool) {
 	return ReasonNone, true
 }
 
-// endDrop goes where the verdict leads. A device that was to be reset and was not leaves
-// the rung of resets.
+// endDrop goes where the verdict leads. A device that was to be reset and was not, or that
+// was unplugged meanwhile, leaves the rung of resets.
 func (d *DeviceLadder) endDrop(bad Reason) {
 	why := d.why
 	switch {
@@ -79,10 +80,12 @@ func (d *DeviceLadder) endDrop(bad Reason) {
 		why = ReasonSuspended
 	case bad != ReasonNone:
 		why = bad
+	case d.reset.unplug:
+		why = ReasonRemoved
 	case d.rung == RungSuspend:
 		why = ReasonResumed
 	}
-	if !d.suspended && d.rung == RungDevice && d.hold != holdFresh {
+	if !d.suspended && d.rung == RungDevice && (d.hold != holdFresh || d.reset.unplug) {
 		d.climb(RungWait, why)
 	}
 	d.proceed(why)

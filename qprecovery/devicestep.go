@@ -159,7 +159,7 @@ func (d *DeviceLadder) start() {
 	case DeviceStarting:
 		d.op.due = d.now.Add(d.wait.pause)
 	case DeviceDropping:
-		d.reset.wanted, d.reset.reading, d.reset.outcome = false, false, ResetUnknown
+		d.reset.wanted, d.reset.reading, d.reset.unplug, d.reset.outcome = false, false, false, ResetUnknown
 		d.op.due = d.now.Add(d.limit())
 		d.patience = d.now.Add(d.cfg.Grace)
 	case DevicePausing:

@@ -59,7 +59,8 @@ const (
 // wait is the time of the wait rung, and the last pause before an opening.
 type wait struct {
 	until    time.Time
-	extended bool // this process was stopped when it ended
+	since    time.Time // the device is not tried
+	extended bool      // this process was stopped when it ended
 	pause    time.Duration
 }
 

@@ -175,7 +175,7 @@ func (d *DeviceLadder) start() {
 			d.wait.until = d.now.Add(d.cfg.GiveUpAfter)
 			d.wait.extended = false
 		}
-		d.op.due = d.now.Add(retryEvery)
+		d.wait.since, d.op.due = d.now, d.now.Add(retryEvery)
 	case DeviceGivenUp, DeviceSuspended:
 		d.wait.until = time.Time{}
 	case DeviceHealthy, numDeviceState:
@@ -231,12 +231,13 @@ func (d *DeviceLadder) expire() {
 }
 
 // endWait gives the device up: the wait may end while a try runs, and is over once that
-// has failed. Where this process itself was stopped meanwhile (see
+// has failed. Where it ended otherwise, and this process itself was stopped then (see
 // stallBound), the news of a return may lie waiting, and is waited for.
 func (d *DeviceLadder) endWait() {
+	stalled := d.wait.until.After(d.wait.since) && d.now.Sub(d.wait.until) > stallBound
 	switch {
 	case d.state != DeviceWaiting || !due(d.now, d.wait.until):
-	case d.now.Sub(d.wait.until) > stallBound && !d.wait.extended:
+	case stalled && !d.wait.extended:
 		d.wait.until, d.wait.extended = d.now.Add(retryEvery), true
 	default:
 		d.apply(deviceCauseGiveUp, ReasonGaveUp)

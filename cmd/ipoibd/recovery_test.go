@@ -84,12 +84,14 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
-	drop := d.Step(now, qprecovery.Suspend{}, nil)[0].(qprecovery.Drop)
-	d.Step(now, qprecovery.Done{Op: drop.Op}, nil)
+	d.Step(now, qprecovery.Tick{}, nil)
+	d.Step(now, qprecovery.Opened{Op: 1}, nil)
+	d.Step(now, qprecovery.Command{ID: 1, Do: qprecovery.DoSuspend}, nil)
+	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
 	now = now.Add(time.Minute)
-	open := d.Step(now, qprecovery.Resume{}, nil)[0].(qprecovery.Open)
-	d.Step(now, qprecovery.Done{Op: open.Op}, nil)
-	r := control.NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	d.Step(now, qprecovery.Command{ID: 2, Do: qprecovery.DoResume}, nil)
+	d.Step(now, qprecovery.Opened{Op: 2}, nil)
+	r := control.NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
 	var out strings.Builder
 	printRecovery(&out, r, now.Add(time.Second))
 	want := "rungs suspend 1 reasons suspended 1 last recovery resumed 1s ago, was suspended for 1m0s"

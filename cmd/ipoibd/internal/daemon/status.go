@@ -72,7 +72,7 @@ func (d *managed) status() control.Device {
 }
 
 func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
-	recovery := control.NewRecovery(s.State, s.Reason, s.Counts, s.History, time.Now())
+	recovery := control.NewRecovery(s.State, s.Rung, s.Reason, s.Counts, s.History, time.Now())
 	recovery.NextTry, recovery.GivesUp = s.NextTry, s.GivesUp
 	if !s.Coordinator.Up && s.Coordinator.Err == nil { // never registered
 		return recovery, nil

@@ -13,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 // Opener opens the HCA, or says why not. It ends with ctx.
@@ -48,18 +49,35 @@ type View struct {
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
+// sharer coordinates the resets of the HCA with everyone who shares it; see
+// [coordinator.Coordinator].
+type sharer interface {
+	Events() <-chan coordinator.Event
+	Request()
+	Released(id reset.ID)
+	Status() coordinator.Status
+	Close() error
+}
+
+func join(ctx context.Context, cfg coordinator.Config) (sharer, error) {
+	return coordinator.Join(ctx, cfg)
+}
+
 // Device keeps one HCA open. Run owns its state; the rest reads what it
 // publishes.
 type Device struct {
 	cfg    Config
 	log    *slog.Logger
 	calls  chan func(*owner) // what Run is to do
-	asked  chan qprecovery.Reason
+	asked  chan qprecovery.Asked
 	ended  chan struct{} // closed when Run has ended
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
-	shared atomic.Pointer[coordinator.Coordinator]
+	shared atomic.Pointer[sharer]
+	join   func(context.Context, coordinator.Config) (sharer, error)
 	opens  atomic.Uint64
+	// missing: the last reset found no device to reset.
+	missing atomic.Bool
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
 
@@ -75,8 +93,8 @@ func New(cfg Config) *Device {
 	}
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
-		calls: make(chan func(*owner)), asked: make(chan qprecovery.Reason, 1),
-		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
+		join: join, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
 	d.status.Store(&Status{})
@@ -89,11 +107,13 @@ func (d *Device) View() View { return *d.view.Load() }
 // Opens returns how many sessions there have been.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
 
-// Ask has the device reset, because an interface cannot help itself; it never
-// blocks. What is asked for while a reset is under way is that reset.
-func (d *Device) Ask(reason qprecovery.Reason) {
+// Ask has the device reset, because an interface cannot help itself; it never blocks.
+// Instance is that of the session that the interface uses: if that is not the one that
+// is open, the request is too late and resets nothing. What is asked for while a reset is
+// under way is that reset.
+func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 	select {
-	case d.asked <- reason:
+	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
 	default: // one is asked for already
 	}
 }

@@ -31,6 +31,7 @@ type attachment struct {
 func (f *Iface) newAttachment(s *device.Session, plan port.Plan, gen uint32) *attachment {
 	a := &attachment{session: s, plan: plan, gen: gen, ended: make(chan struct{}, 1)}
 	a.makePumps(&f.path)
+	f.fab.used = s.Instance
 	return a
 }
 
@@ -199,6 +200,6 @@ func (f *Iface) letGo(a *attachment) error {
 // accuse has the device reset where a verb hangs that no rung called (R8).
 func (f *Iface) accuse(err error) {
 	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
-		f.fab.dev.Ask(qprecovery.ReasonVerbStuck)
+		f.fab.dev.Ask(f.fab.used, qprecovery.ReasonVerbStuck)
 	}
 }

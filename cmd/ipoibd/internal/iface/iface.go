@@ -67,6 +67,7 @@ type fabric struct {
 	dev     *device.Device
 	want    port.Want
 	att     *attachment // nil while nothing is held of the device
+	used    uint64      // instance of the session that was used last
 	aim     target      // that retry is about
 	retry   backoff
 	err     error // why not up

@@ -128,7 +128,7 @@ soak:
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$'
 
-# Progress comes as it is, the table at the end; one patch: go run ./scripts/mutants -run R06.
+# The patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants
 mutants: deps
 	@go run ./scripts/mutants

@@ -142,7 +142,7 @@ fmt:
 # The page is compared with the tree by a test.
 .PHONY: requirements
 requirements:
-	go run ./scripts/requirements -w
+	go test ./scripts -count=1 -run=^TestRequirements$$ -update
 
 .PHONY: clean
 clean:

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// rings are rings for `make test` to run instead of its own: each runs the tests of
-// one package, or a command.
-const rings = `
+// ringsMakefile has rings for `make test` to run instead of its own: each runs the
+// tests of one package, or a command.
+const ringsMakefile = `
 ring-%:
 	cd $(DIR) && $(call ring,./$*,$(BUDGET))
 check-%:
@@ -47,7 +47,7 @@ func TestMakeTestReportsEveryFailure(t *testing.T) {
 		}
 	}
 	write("go.mod", "module m\n\ngo 1.26\n")
-	write("rings.mk", "DIR = "+dir+rings)
+	write("rings.mk", "DIR = "+dir+ringsMakefile)
 	for name, text := range packages {
 		write(name+"/a_test.go", "package "+name+"\n\nimport \"testing\"\n\n"+text+"\n")
 	}

@@ -16,20 +16,18 @@
 // # The machine
 //
 // What the system is about to do (awake, sleeping, shutting down) and what the
-// daemon does are two things, since a hook takes its time. One hook runs at a
-// time, and what the system says meanwhile takes effect when it has returned:
+// daemon is ready for are two things, since a hook takes its time. One hook runs
+// at a time. Where none runs and the two differ, the hook that belongs to the
+// system's state is called; after Stop, none is:
 //
-//	from       | to         | cause                       | action
-//	serving    | suspending | the system will sleep       | Suspend
-//	serving    | stopping   | the system will shut down   | Stop
-//	suspending | suspended  | Suspend has returned        | give the inhibitor back
-//	suspended  | resuming   | the system is awake         | take the inhibitor, Resume
-//	suspended  | stopping   | the system will shut down   | Stop
-//	resuming   | serving    | Resume has returned         | none
-//	stopping   | stopped    | Stop has returned           | give the inhibitor back
+//	daemon     | system         | action                      | ready for
+//	serving    | will sleep     | Suspend                     | sleep
+//	any        | will shut down | Stop                        | shutdown
+//	suspended  | is awake       | take the inhibitor, Resume  | service
 //
-// A hook that fails has nevertheless been called: Resume follows a Suspend that
-// failed. A system that goes to sleep again while Resume runs cancels it.
+// When Suspend or Stop has returned, the inhibitor goes. A hook that fails has
+// nevertheless been called: Resume follows a Suspend that failed. A system that
+// goes to sleep again while Resume runs cancels it.
 //
 // # Loss
 //
@@ -46,5 +44,8 @@
 // system bus, with descriptors in it. Signals are taken from the bus itself and
 // from the connection that owns logind's name only, and the connection that
 // listens does not accept descriptors; that of the inhibitor lives for one call.
-// A call that is not answered within 5 s ends its connection.
+// A call that is not answered within 5 s ends its connection. go-systemd's login1
+// does none of this: its calls have no time limit, its one connection accepts
+// descriptors, it takes the signals of any sender, and it does not report that
+// logind has restarted or what logind prepares.
 package power

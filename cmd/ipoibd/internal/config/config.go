@@ -16,11 +16,10 @@ const (
 	DefaultSendWRs = 512  // a few milliseconds at 1 Gb/s
 	DefaultRecvWRs = 2048 // a burst of 64 KiB segments from several peers
 
-	maxNameLen  = 15   // IFNAMSIZ-1
-	maxHCALen   = 63   // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
-	maxControl  = 107  // sun_path of unix(7), less its final zero
-	minMTU      = 68   // RFC 791
-	maxMTU      = 4092 // IB MTU 4096 less the IPoIB header
+	maxNameLen  = 15  // IFNAMSIZ-1
+	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
+	maxControl  = 107 // sun_path of unix(7), less its final zero
+	minMTU      = 68  // RFC 791
 	maxQueueWRs = 16384
 	maxPeers    = 4096
 	maxPKeys    = 128

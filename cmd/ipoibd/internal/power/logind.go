@@ -24,12 +24,11 @@ const (
 	prepareForShutdown = "PrepareForShutdown"
 )
 
-// The bus's address: of the environment, as every D-Bus library has it, else the
-// specification's.
-const (
-	addressEnv     = "DBUS_SYSTEM_BUS_ADDRESS"
-	defaultAddress = "unix:path=/run/dbus/system_bus_socket"
-)
+const addressEnv = "DBUS_SYSTEM_BUS_ADDRESS"
+
+// address is the bus's: that of the environment, as every D-Bus library has it,
+// else the specification's.
+func address() string { return cmp.Or(os.Getenv(addressEnv), "unix:path=/run/dbus/system_bus_socket") }
 
 // What the inhibitor is for, as `systemd-inhibit --list` shows it.
 const (
@@ -85,9 +84,9 @@ func listen(ctx context.Context) (*logind, error) {
 // dial connects to the system bus. It tries the addresses in order and returns the
 // error of the last.
 func dial(ctx context.Context) (conn net.Conn, err error) {
-	for address := range strings.SplitSeq(cmp.Or(os.Getenv(addressEnv), defaultAddress), ";") {
+	for one := range strings.SplitSeq(address(), ";") {
 		var name string
-		if name, err = socketName(address); err != nil {
+		if name, err = socketName(one); err != nil {
 			continue
 		}
 		if conn, err = (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", name); err == nil {
@@ -203,7 +202,7 @@ func (l *logind) read(s *dbus.Signal) (moved bool, prepares event) {
 func inhibit(ctx context.Context) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx)) // closed with ctx
+	conn, err := dbus.Connect(address(), dbus.WithContext(ctx)) // closed with ctx
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}

@@ -150,51 +150,43 @@ func (l *logind) property(name string, into any) error {
 	return object.Call("org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, manager, name).Store(into)
 }
 
-// limit is how long logind waits for an inhibitor, at most maxLimit.
-func (l *logind) limit() time.Duration {
-	var us uint64
-	if err := l.property("InhibitDelayMaxUSec", &us); err != nil {
-		return defaultLimit
-	}
-	return time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
-}
-
-// system asks what the system is about to do.
-func (l *logind) system() (system, error) {
+// ask returns how long logind waits for an inhibitor, at most maxLimit, and what
+// the system is about to do.
+func (l *logind) ask() (limit time.Duration, s system, err error) {
+	us := uint64(defaultLimit / time.Microsecond)
+	_ = l.property("InhibitDelayMaxUSec", &us) // else the default
+	limit = time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
 	var down, sleep bool
-	err := l.property("PreparingForShutdown", &down)
-	if err == nil {
-		err = l.property("PreparingForSleep", &sleep)
-	}
+	err = errors.Join(l.property("PreparingForShutdown", &down), l.property("PreparingForSleep", &sleep))
 	switch {
 	case down:
-		return shuttingDown, err
+		s = shuttingDown
 	case sleep:
-		return sleeping, err
+		s = sleeping
 	}
-	return awake, err
+	return limit, s, err
 }
+
+// announced is what the system is about to do when logind sends this with true.
+var announced = map[string]system{manager + "." + prepareForSleep: sleeping, manager + "." + prepareForShutdown: shuttingDown}
 
 // read reads a signal: the bus reports a new owner of logind's name, or logind
 // what the system is about to do. It ignores the signals of others.
 func (l *logind) read(s *dbus.Signal) (moved bool, prepares event) {
-	var name, before, after string
+	var name, before string
 	var begins bool
-	switch {
-	case s.Sender == busName && s.Name == busName+"."+nameOwnerChanged:
-		moved = dbus.Store(s.Body, &name, &before, &after) == nil && name == login
-		if moved {
-			l.owner = after
-		}
-	case s.Sender != l.owner || dbus.Store(s.Body, &begins) != nil:
-	case s.Name == manager+"."+prepareForSleep && begins:
-		prepares = told{sleeping}
-	case s.Name == manager+"."+prepareForShutdown && begins:
-		prepares = told{shuttingDown}
-	case s.Name == manager+"."+prepareForSleep || s.Name == manager+"."+prepareForShutdown:
-		prepares = told{awake}
+	if s.Sender == busName && s.Name == busName+"."+nameOwnerChanged {
+		moved = dbus.Store(s.Body, &name, &before, &l.owner) == nil
+		return moved, nil
 	}
-	return moved, prepares
+	state, known := announced[s.Name]
+	if !known || s.Sender != l.owner || dbus.Store(s.Body, &begins) != nil {
+		return false, nil
+	}
+	if !begins {
+		state = awake
+	}
+	return false, told{state}
 }
 
 // inhibit takes an inhibitor. It lasts until the file is closed, and longer than

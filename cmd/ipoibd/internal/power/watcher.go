@@ -100,11 +100,11 @@ func (r *run) meet(ctx context.Context) {
 		return
 	}
 	r.quiet = false
-	limit := r.logind.limit()
+	limit, system, err := r.logind.ask()
 	r.log.Info("the system's sleep and shutdown wait for this daemon", "limit", limit)
 	r.step(ctx, found{limit})
-	if s, err := r.logind.system(); err == nil {
-		r.step(ctx, told{s})
+	if err == nil {
+		r.step(ctx, told{system})
 	}
 }
 

@@ -26,8 +26,8 @@ const (
 
 const addressEnv = "DBUS_SYSTEM_BUS_ADDRESS"
 
-// address is the bus's: that of the environment, as every D-Bus library has it,
-// else the specification's.
+// address returns the address of the bus: from the environment, as in every D-Bus
+// library, else that of the specification.
 func address() string { return cmp.Or(os.Getenv(addressEnv), "unix:path=/run/dbus/system_bus_socket") }
 
 // What the inhibitor is for, as `systemd-inhibit --list` shows it.

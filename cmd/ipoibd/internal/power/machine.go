@@ -11,7 +11,7 @@ const (
 	shuttingDown
 )
 
-// patience is how long a daemon stays suspended that nobody can tell of the
+// patience is how long a daemon stays suspended while nothing can report the
 // wake-up.
 const patience = 30 * time.Second
 

@@ -13,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
 )
 
 // problem is one mistake: where, and what is wrong.
@@ -195,8 +196,8 @@ func (f *Interface) problems(at string) (ps []problem) {
 	if f.GIDIndex != nil && f.GID != "" {
 		ps = append(ps, problem{at + ".gid_index", "excludes gid: both name the GID"})
 	}
-	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > maxMTU) {
-		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, maxMTU)})
+	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > ipoib.MaxMTU) {
+		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, ipoib.MaxMTU)})
 	}
 	for _, q := range []struct {
 		field    string

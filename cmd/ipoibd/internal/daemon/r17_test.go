@@ -115,7 +115,7 @@ func (r *running) follow(scope string) <-chan journal.Entry {
 // it may.
 func isLocked(t *testing.T) bool {
 	t.Helper()
-	u, err := memlock.Read()
+	u, err := memlocktest.ReadUsage()
 	must(t, err)
 	if u.Locked == 0 && memlock.Lock() == nil {
 		t.Fatal("the daemon has not locked its memory, and might have")

@@ -64,7 +64,7 @@ func (a *attachment) attached() neigh.Attached {
 func (f *Iface) open(a *attachment) (err error) {
 	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
 		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
-		SendStride: ud.TxStride(maxMTU), RecvStride: ud.RxStride(maxMTU + ipoib.HeaderLen),
+		SendStride: ud.TxStride(ipoib.MaxMTU), RecvStride: ud.RxStride(hca.MaxMTU),
 		OnEvent: f.onEvent,
 	}, a.gen)
 	if err != nil {

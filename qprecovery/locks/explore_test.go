@@ -1,0 +1,184 @@
+package locks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestR11R15R16Explore runs machines over a model of the kernel's locks through
+// every interleaving of their system calls that the budgets allow, breadth first
+// over canonical states; each process may die or stop between any two calls, and has
+// a clock of its own. It checks that
+//   - no reset begins while another process has the device open, or resets it;
+//   - no process opens the device while another one resets it;
+//   - a process abandons its users, or gives up on others, after the grace period only;
+//   - the user is told by turns to release and that the reset ended;
+//   - no state is without a way to rest without further mishap, rest being: every
+//     process that runs uses the device, no reset is pending, and none is cut short
+//     that one of them can complete; or it waits for a leader that is stopped.
+func TestR11R15R16Explore(t *testing.T) {
+	for _, c := range []struct {
+		name, procs string
+		have        budget
+	}{
+		{"one", "e", budget{wants: 2, deaths: 2, restarts: 2, stops: 1, fails: 1}},
+		{"one alone", "a", budget{wants: 2, deaths: 1, restarts: 1, fails: 1}},
+		{"two/die", "ee", budget{wants: 1, deaths: 1, restarts: 1}},
+		{"two/both want", "ee", budget{wants: 2}},
+		{"two/both die", "ee", budget{wants: 1, deaths: 2, restarts: 1}},
+		{"two/stop", "ee", budget{wants: 1, stops: 1}},
+		{"two/denied", "ee", budget{wants: 1, denials: 2, fails: 1}},
+		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
+		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
+		{"three/die", "EEE", budget{wants: 1, deaths: 1}},
+		{"three/stop", "EEE", budget{wants: 1, stops: 1}},
+		{"three/denied", "EEA", budget{wants: 1, denials: 1}},
+		{"three/one joins", "EEe", budget{wants: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := explore(t, newWorld(c.procs, c.have)); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestExploreSees makes sure that the exploration can fail: it finds each of these
+// mistakes in the table.
+func TestExploreSees(t *testing.T) {
+	for _, c := range []struct {
+		mistake string
+		state   State
+		event   kind
+		do      func(*Machine, Event)
+		procs   string
+		have    budget
+		want    string
+	}{
+		{"resets without the exclusive lock", StateGathering, kindTaken, func(m *Machine, _ Event) { m.begin() }, "EE", budget{wants: 1}, "has the device open"},
+		{"leaves its users behind at once", StateUsing, kindClaimed, func(m *Machine, ev Event) { m.wantClaimed(ev); m.abandon = true; m.gather() }, "E", budget{wants: 1}, "abandons its users"},
+		{"does not complete what was cut short", StateWaiting, kindClaimed, disclaim, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not look again", StateWaiting, kindTick, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not hear of requests", StateUsing, kindSeen, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"opens the device before the reset has ended", StateWaiting, kindSeen, func(m *Machine, _ Event) { m.letIn() }, "EE", budget{wants: 1}, "opens the device while"},
+	} {
+		t.Run(c.mistake, func(t *testing.T) {
+			w, right := newWorld(c.procs, c.have), table[c.state][c.event]
+			defer func() { table[c.state][c.event] = right }()
+			table[c.state][c.event] = c.do
+			err := explore(t, w)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func disclaim(m *Machine, ev Event) {
+	if ev.(Claimed).Held {
+		m.emit(Disclaim{})
+	}
+}
+
+// TestTotality: the table has a handler for each event in each state.
+func TestTotality(t *testing.T) {
+	for s := range numState {
+		for k := range numKind {
+			if table[s][k] == nil {
+				t.Errorf("%s, event %d: no handler", s, k)
+			}
+		}
+	}
+}
+
+// graph has the states; back has the moves that are no mishaps, backwards.
+type graph struct {
+	number map[string]int
+	parent []int
+	by     []move
+	back   [][]int32
+	rest   []int
+}
+
+func (g *graph) add(w *world, parent int, by move) (int, bool) {
+	key := w.key()
+	if n, ok := g.number[key]; ok {
+		return n, false
+	}
+	n := len(g.parent)
+	g.number[key] = n
+	g.parent, g.by, g.back = append(g.parent, parent), append(g.by, by), append(g.back, nil)
+	if w.atRest() {
+		g.rest = append(g.rest, n)
+	}
+	return n, true
+}
+
+// path says how a state came about.
+func (g *graph) path(n int) (out string) {
+	for ; n > 0; n = g.parent[n] {
+		out = "\n  " + g.by[n].String() + out
+	}
+	return out
+}
+
+type pending struct {
+	w *world
+	n int
+}
+
+// maxStates bounds an exploration that a mistake makes endless.
+const maxStates = 500_000
+
+func explore(t *testing.T, start *world) error {
+	t.Helper()
+	g := &graph{number: map[string]int{}}
+	began, transitions := time.Now(), 0
+	g.add(start, -1, move{})
+	for queue := []pending{{start, 0}}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		for _, move := range at.w.moves() {
+			next := at.w.clone()
+			if err := next.do(move); err != nil {
+				return fmt.Errorf("%w, after%s\n  %s", err, g.path(at.n), move)
+			}
+			if transitions++; len(g.parent) > maxStates {
+				return fmt.Errorf("more than %d states", maxStates)
+			}
+			n, fresh := g.add(next, at.n, move)
+			if !move.mishap() {
+				g.back[n] = append(g.back[n], int32(at.n))
+			}
+			if fresh {
+				queue = append(queue, pending{next, n})
+			}
+		}
+		queue[0].w = nil
+	}
+	t.Logf("%d states, %d transitions, %d at rest, %.1fs", len(g.parent), transitions, len(g.rest), time.Since(began).Seconds())
+	return g.checkNoDeadlock()
+}
+
+// checkNoDeadlock walks backwards from rest: a state that it does not reach is stuck.
+func (g *graph) checkNoDeadlock() error {
+	reaches := make([]bool, len(g.parent))
+	for todo := g.rest; len(todo) > 0; {
+		n := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if reaches[n] {
+			continue
+		}
+		reaches[n] = true
+		for _, from := range g.back[n] {
+			todo = append(todo, int(from))
+		}
+	}
+	for n, ok := range reaches {
+		if !ok {
+			return fmt.Errorf("state %d never comes to rest, after%s", n, g.path(n))
+		}
+	}
+	return nil
+}

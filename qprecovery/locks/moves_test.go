@@ -1,0 +1,150 @@
+package locks
+
+import (
+	"fmt"
+	"time"
+)
+
+type moveKind uint8
+
+// Moves. From mWant on they are mishaps: rest must be in reach without them.
+const (
+	mAct     moveKind = iota // a process does its next system call
+	mNotice                  // it is told that the file has changed
+	mRelease                 // its user has released the device
+	mDone                    // its reset succeeds
+	mTick                    // its next deadline comes
+	mWant
+	mFail
+	mDeny
+	mDie
+	mStop
+	mContinue
+	mRestart
+	numMove
+)
+
+var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart"}
+
+type move struct {
+	kind moveKind
+	proc int
+}
+
+func (m move) String() string { return fmt.Sprintf("%s %d", moveNames[m.kind], m.proc) }
+
+func (m move) mishap() bool { return m.kind >= mWant }
+
+// moves lists what can happen next.
+func (w *world) moves() (out []move) {
+	for k := range numMove {
+		for i := range w.procs {
+			if w.possible(k, i) {
+				out = append(out, move{k, i})
+			}
+		}
+	}
+	return out
+}
+
+func (w *world) possible(k moveKind, i int) bool {
+	p := &w.procs[i]
+	switch k {
+	case mRestart:
+		return !p.alive && w.have.restarts > 0
+	case mDie:
+		return p.alive && w.have.deaths > 0
+	case mStop:
+		return p.alive && !p.stopped && w.have.stops > 0
+	case mContinue:
+		return p.alive && p.stopped
+	case mAct:
+		return p.alive && !p.stopped && len(p.queue) > 0
+	default: // events, which wait for the system calls before them
+		if !p.alive || p.stopped || len(p.queue) > 0 {
+			return false
+		}
+	}
+	switch k {
+	case mNotice:
+		return p.notice
+	case mRelease:
+		return p.asked != 0
+	case mDone:
+		return p.hook
+	case mFail:
+		return p.hook && w.have.fails > 0
+	case mDeny:
+		return p.hook && w.have.denials > 0 && !p.m.alone
+	case mWant:
+		return w.have.wants > 0 && p.in && p.asked == 0 && p.m.state == StateUsing && !p.m.wants
+	default: // mTick
+		_, ok := p.m.deadline()
+		return ok
+	}
+}
+
+func (w *world) do(m move) error {
+	p := &w.procs[m.proc]
+	switch m.kind {
+	case mAct:
+		return w.act(m.proc)
+	case mNotice:
+		p.notice = false
+		return w.step(m.proc, Seen{w.file})
+	case mRelease:
+		id := p.asked
+		p.asked, p.open = 0, false
+		return w.step(m.proc, Released{id})
+	case mDone, mFail:
+		if m.kind == mFail {
+			w.have.fails--
+		}
+		p.hook = false
+		w.half = w.half && p.m.alone
+		return w.step(m.proc, ResetDone{Outcome: map[bool]Outcome{true: OutcomeFailed, false: OutcomeDone}[m.kind == mFail]})
+	case mDeny:
+		w.have.denials--
+		p.hook = false
+		w.half = p.m.begun
+		return w.step(m.proc, ResetDone{Outcome: OutcomeDenied})
+	case mWant:
+		w.have.wants--
+		return w.step(m.proc, Want{})
+	case mStop:
+		w.have.stops--
+		p.stopped = true
+	case mContinue:
+		p.stopped = false
+	case mDie:
+		w.have.deaths--
+		w.die(m.proc)
+	case mRestart:
+		w.have.restarts--
+		*p = newProc(p.exclusive)
+	default: // mTick
+		at, _ := p.m.deadline()
+		p.now = later(p.now, at)
+		return w.step(m.proc, Tick{})
+	}
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// die releases what the kernel releases.
+func (w *world) die(i int) {
+	if w.intent == i {
+		w.intent = -1
+	}
+	if w.excl == i {
+		w.excl = -1
+	}
+	w.shared &^= 1 << i
+	w.procs[i] = proc{exclusive: w.procs[i].exclusive, m: w.procs[i].m}
+}

@@ -181,12 +181,12 @@ func (m *Machine) see(r Record) {
 	m.rec = r
 }
 
-// under reports whether the record says that a reset is under way.
-func (r *Record) under() bool { return r.Phase == PhaseWanted || r.Phase == PhaseResetting }
+// Under reports whether the record says that a reset is under way.
+func (r Record) Under() bool { return r.Phase == PhaseWanted || r.Phase == PhaseResetting }
 
 // open reports whether there is something to lead: a reset under way or, for who
 // can complete it, one that was cut short long ago.
-func (m *Machine) open() bool { return m.rec.under() || m.able && m.rec.Begun }
+func (m *Machine) open() bool { return m.rec.Under() || m.able && m.rec.Begun }
 
 // become is the only writer of the state.
 func (m *Machine) become(s State) {
@@ -321,7 +321,7 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 // could not be completed since the device was held, is tried again from time to time.
 func (m *Machine) usingSeen(Event) {
 	switch {
-	case m.rec.under():
+	case m.rec.Under():
 		m.become(StateReleasing)
 		m.tell()
 		if m.able {

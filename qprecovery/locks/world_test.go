@@ -310,5 +310,5 @@ func (w *world) atRest() bool {
 			return false
 		}
 	}
-	return blocked || !runs || !w.file.under() && !(able && (w.half || w.file.Begun))
+	return blocked || !runs || !w.file.Under() && !(able && (w.half || w.file.Begun))
 }

@@ -51,6 +51,9 @@ var stateNames = [numState]string{"waiting", "using", "releasing", "leading", "g
 
 func (s State) String() string { return stateNames[s] }
 
+// Leads reports whether this process leads a reset that concerns others.
+func (s State) Leads() bool { return s >= StateLeading && s <= StateStuck }
+
 // table says what is done with each event in each state. A handler that a cell
 // does not name is an event that means nothing there.
 var table = [numState][numKind]func(*Machine, Event){

@@ -122,14 +122,32 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 	return err
 }
 
-// others names who uses the device besides this process.
-func (h *realHCA) others(d rdma.Device) string {
+// means implements sharedReset.
+func (h *realHCA) means() string {
+	if h.cfg.Reset == config.ResetNone {
+		return ""
+	}
+	return string(h.cfg.Reset)
+}
+
+// holders implements sharedReset.
+func (h *realHCA) holders() []string {
+	names, _ := h.users(h.found()) // those that can be seen
+	return names
+}
+
+// users names who uses the device besides this process.
+func (h *realHCA) users(d rdma.Device) (names []string, err error) {
 	users, err := h.kernel.users(d)
-	users = slices.DeleteFunc(users, isSelf)
-	var names []string
-	for _, u := range users {
+	for _, u := range slices.DeleteFunc(users, isSelf) {
 		names = append(names, u.String())
 	}
+	return names, err
+}
+
+// others is users in words.
+func (h *realHCA) others(d rdma.Device) string {
+	names, err := h.users(d)
 	switch {
 	case len(names) > 0:
 		return strings.Join(names, ", ")
@@ -160,6 +178,7 @@ type function interface {
 	CanReset() bool
 	Rebind() error
 	Reset() error
+	Probe() error
 	Netdevs() []string
 	Close() error
 }

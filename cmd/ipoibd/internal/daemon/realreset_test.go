@@ -135,6 +135,7 @@ type fakeFunction struct {
 func (f *fakeFunction) CanReset() bool { return !f.fixed }
 func (f *fakeFunction) Close() error   { return nil }
 
+func (f *fakeFunction) Probe() error  { return f.do("probe") }
 func (f *fakeFunction) Rebind() error { return f.do("rebind") }
 func (f *fakeFunction) Reset() error  { return f.do("reset") }
 

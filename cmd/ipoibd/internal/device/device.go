@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
@@ -25,11 +25,19 @@ type Config struct {
 	// List tells which devices there are. Where it is nil nobody does, and a
 	// device that does not open is tried from time to time.
 	List Lister
-	// Reset resets the HCA itself, in the process that hosts its coordinator, once
-	// everybody let go of it or will not: what hangs in it returns, and it can be
-	// opened anew whatever a zombie holds. nil: there is nothing to do.
+	// Reset resets the HCA itself, once every process has released it: what hangs in it
+	// returns, and it can be opened again whatever a zombie holds. nil: there is nothing
+	// to do.
 	Reset func(ctx context.Context) error
-	// Coordinator is the socket of those who share the HCA; "": nobody else does.
+	// Complete completes a reset that was cut short, after which the HCA may be gone.
+	// nil: Reset does.
+	Complete func(ctx context.Context) error
+	// Means names how Reset resets what other processes have open; "": it does not.
+	Means string
+	// Holders names the processes that have the HCA open, as far as they can be seen.
+	Holders func() []string
+	// Coordinator is the directory of the locks by which processes share the HCA; "":
+	// no other process uses it.
 	Coordinator string
 	Users       string        // what this process is called there; "": by the device's name
 	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
@@ -58,7 +66,7 @@ type Device struct {
 	ended  chan struct{} // closed when Run has ended
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
-	shared atomic.Pointer[coordinator.Coordinator]
+	shared atomic.Pointer[resetlock.Coordinator]
 	opens  atomic.Uint64
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others

@@ -8,7 +8,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
+	"ipoibd/qprecovery/locks"
 )
 
 // closePatience is how long closing an HCA in error state is waited for: what
@@ -20,7 +20,7 @@ type leaving struct {
 	s         *Session      // nil: nothing was open
 	op        uint64        // of the Drop; 0: it is answered
 	reset     bool          // the Drop wants a reset, too
-	outcome   reset.Outcome // of that
+	outcome   locks.Outcome // of that
 	closed    bool
 	abandoned bool      // its users are waited for no more
 	patience  time.Time // when they are abandoned; zero: the coordinator says it
@@ -37,7 +37,7 @@ func (o *owner) drop(a qprecovery.Drop) {
 		o.letGo()
 	}
 	l := o.leaving
-	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason) && !o.clean, reset.OutcomeNone, time.Time{}
+	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason) && !o.clean, locks.OutcomeNone, time.Time{}
 	switch {
 	case !l.reset:
 		l.patience = time.Now().Add(o.cfg.Grace)
@@ -134,15 +134,15 @@ func (o *owner) finishLeaving() bool {
 // it can be opened again as it is.
 func (l *leaving) result() (class qprecovery.Class, over bool) {
 	switch {
-	case l.reset && l.outcome == reset.OutcomeTimeout:
+	case l.reset && l.outcome == locks.OutcomeTimeout:
 		return qprecovery.ClassStuck, true
-	case l.reset && l.outcome == reset.OutcomeHeld && l.closed:
+	case l.reset && l.outcome == locks.OutcomeHeld && l.closed:
 		return qprecovery.ClassTransient, true
-	case l.reset && l.outcome == reset.OutcomeFailed && l.closed:
+	case l.reset && l.outcome == locks.OutcomeFailed && l.closed:
 		return qprecovery.ClassDeviceError, true
-	case l.reset && l.outcome > reset.OutcomeDone:
+	case l.reset && l.outcome > locks.OutcomeDone:
 		return qprecovery.ClassRefused, true
-	case !l.closed, l.reset && l.outcome == reset.OutcomeNone:
+	case !l.closed, l.reset && l.outcome == locks.OutcomeNone:
 		return qprecovery.ClassSuccess, false
 	case !l.reset && l.abandoned:
 		return qprecovery.ClassStuck, true
@@ -170,23 +170,26 @@ func late(users []string) string {
 	return "not let go in time by " + strings.Join(users, ", ") + "; going on without"
 }
 
-// reset is what the coordinator calls in the process that hosts it.
-func (d *Device) reset(ctx context.Context, without []reset.Member) error {
-	if len(without) > 0 {
+// reset is what the coordinator calls once every other process has released the device.
+func (d *Device) reset(ctx context.Context, how locks.Reset) error {
+	if how.Abandon {
 		err := d.ask(ctx, func(o *owner, done chan<- error) { o.abandon(); done <- nil })
 		if err != nil {
 			return err
 		}
 	}
-	if d.cfg.Reset == nil {
-		return nil
+	switch {
+	case how.Complete && d.cfg.Complete != nil:
+		return d.cfg.Complete(ctx)
+	case d.cfg.Reset != nil:
+		return d.cfg.Reset(ctx)
 	}
-	return d.cfg.Reset(ctx)
+	return nil
 }
 
 // resetEnded takes the outcome of a reset.
-func (o *owner) resetEnded(end reset.Ended) {
-	if end.Outcome != reset.OutcomeDone {
+func (o *owner) resetEnded(end locks.Ended) {
+	if end.Outcome != locks.OutcomeDone {
 		o.note(describe(end))
 	}
 	if o.leaving != nil {
@@ -195,14 +198,10 @@ func (o *owner) resetEnded(end reset.Ended) {
 }
 
 // describe names who holds the device (R16).
-func describe(end reset.Ended) string {
+func describe(end locks.Ended) string {
 	text := "not reset: " + end.Outcome.String()
-	var names []string
-	for _, h := range end.Holders {
-		names = append(names, fmt.Sprintf("%s (pid %d)", h.Name, h.PID))
-	}
-	if len(names) > 0 {
-		text += ": " + strings.Join(names, ", ")
+	if end.Detail != "" {
+		text += ": " + end.Detail
 	}
 	return text
 }

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
+	"ipoibd/qprecovery/locks"
 )
 
 // owner is what Run's goroutine owns. What takes time runs on a goroutine of its
@@ -42,7 +42,7 @@ type owner struct {
 
 // pending is the reset that the coordinator has told of; an ID of 0: none.
 type pending struct {
-	id       reset.ID
+	id       locks.ID
 	released bool // we have said that we hold nothing
 }
 
@@ -142,19 +142,19 @@ func (o *owner) end() {
 }
 
 // hear takes what the coordinator tells.
-func (o *owner) hear(ev coordinator.Event) {
+func (o *owner) hear(ev resetlock.Event) {
 	switch ev := ev.(type) {
-	case coordinator.Pending:
+	case resetlock.Pending:
 		o.pending = pending{id: ev.ID}
-	case coordinator.Ended:
-		o.clean = o.clean || o.pending.released && ev.Outcome == reset.OutcomeDone
+	case resetlock.Ended:
+		o.clean = o.clean || o.pending.released && ev.Outcome == locks.OutcomeDone
 		o.pending = pending{}
 		o.resetEnded(ev.Ended)
-	case coordinator.Silent:
-		o.record(fmt.Sprintf("%s, does not answer since %s; the device is not reset without it: let that process go on, or end it",
-			ev.Host, ev.Host.Since.Format(time.TimeOnly)))
-	case coordinator.Answers:
-		o.record(fmt.Sprintf("%s, answers again", ev.Host))
+	case resetlock.Silent:
+		o.record(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
+			ev.Leader, ev.Leader.Since.Format(time.TimeOnly)))
+	case resetlock.Answers:
+		o.record(fmt.Sprintf("%s, goes on again", ev.Leader))
 	}
 }
 

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/locks"
 )
 
 const (
@@ -31,7 +32,7 @@ type starting struct {
 
 // first is the first opening, as the tries bring it.
 type first struct {
-	shared  *coordinator.Coordinator
+	shared  *resetlock.Coordinator
 	session *Session
 	ports   []hca.PortAttr
 }
@@ -71,8 +72,9 @@ func (o *owner) try() {
 	}
 	var ctx context.Context
 	ctx, o.starting.cancel = context.WithCancel(o.ctx)
+	present := o.present
 	o.work.Go(func() {
-		f, err := o.openFirst(ctx)
+		f, err := o.openFirst(ctx, present)
 		if !o.tell(func(o *owner) { o.tried(ctx, f, err) }) && err == nil {
 			o.closeHCA(f.session)
 			_ = f.shared.Close() // it has nothing to fail with
@@ -80,12 +82,21 @@ func (o *owner) try() {
 	})
 }
 
-// openFirst registers with those who share the device, then opens it.
-func (d *Device) openFirst(ctx context.Context) (f first, err error) {
-	f.shared, err = coordinator.Join(ctx, coordinator.Config{
-		Device: d.cfg.Name, Name: d.cfg.Users, Path: d.cfg.Coordinator, Grace: d.cfg.Grace,
-		Reset: d.reset, Waiting: d.waiting, Log: d.cfg.Log,
-	})
+// openFirst takes the locks by which processes share the device, then opens it. Their
+// name is the device's identity, so it has to be in the list.
+func (d *Device) openFirst(ctx context.Context, present []qprecovery.Identity) (f first, err error) {
+	conf := resetlock.Config{
+		Device: d.cfg.Name, Name: d.cfg.Users, Dir: d.cfg.Coordinator, Exclusive: d.cfg.Means != "", Grace: d.cfg.Grace,
+		Reset: d.reset, Holders: d.cfg.Holders, Waiting: d.waiting, Log: d.cfg.Log,
+	}
+	if conf.Dir != "" {
+		if len(present) == 0 {
+			return first{}, fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
+		}
+		id := present[0]
+		conf.Identity = locks.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: d.cfg.Means}
+	}
+	f.shared, err = resetlock.Join(ctx, conf)
 	if err != nil {
 		return first{}, err
 	}
@@ -151,7 +162,7 @@ func (o *owner) resumeStart() {
 
 // waiting shows what the registration waits for.
 func (d *Device) waiting(why error) {
-	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
+	d.publish(View{Err: fmt.Errorf("device %s is shared: %w", d.cfg.Name, why)})
 }
 
 // notOpen reports a reason that is new.

@@ -71,6 +71,26 @@ func openFiles(dir, key string) (f *files, err error) {
 	return f, nil
 }
 
+// CutShort returns the device of a reset in dir that was cut short, or is under way, and
+// that a process is configured for. It is for devices that are gone, so that their
+// name in the directory is not known.
+func CutShort(dir string, configured func(locks.Device) bool) (locks.Device, bool) {
+	names, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
+	for _, name := range names {
+		key := strings.TrimSuffix(filepath.Base(name), ".intent")
+		f, err := openFiles(dir, key)
+		if err != nil {
+			continue
+		}
+		r := f.read()
+		f.close()
+		if r.Begun && r.Device.Key() == key && configured(r.Device) {
+			return r.Device, true
+		}
+	}
+	return locks.Device{}, false
+}
+
 // private refuses what others could have written.
 func private(fd int, kind, denied uint32) error {
 	var st unix.Stat_t

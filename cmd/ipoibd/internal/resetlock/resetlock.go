@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -407,7 +408,8 @@ func (o *owner) holders() string {
 	if o.conf.Holders != nil {
 		names = append(names, o.conf.Holders()...)
 	}
-	if len(names) == 0 {
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) == 0 {
 		return "a process of another PID namespace"
 	}
 	return strings.Join(names, ", ")

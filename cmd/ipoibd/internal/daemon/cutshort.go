@@ -15,7 +15,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // lockDir returns the directory of the locks by which daemons share a device. The
@@ -47,7 +47,7 @@ func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	if dir == "" || cfg.Reset == config.ResetNone {
 		return nil
 	}
-	id, ok := resetlock.CutShort(dir, func(d locks.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) })
+	id, ok := resetlock.CutShort(dir, func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) })
 	if !ok {
 		return nil
 	}
@@ -56,7 +56,7 @@ func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	defer cancel()
 	c, err := resetlock.Join(ctx, resetlock.Config{
 		Device: cfg.Name, Dir: dir, Identity: id, Exclusive: true, Grace: cfg.Grace, Log: log,
-		Reset: func(context.Context, locks.Reset) error {
+		Reset: func(context.Context, reset.Reset) error {
 			return k.complete(cfg.Reset, rdma.Device{Name: id.Name, Parent: id.Parent, PCIAddr: id.PCIAddr})
 		},
 	})

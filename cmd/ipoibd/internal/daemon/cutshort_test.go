@@ -13,7 +13,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/hca"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 func TestCutShort(t *testing.T) {
@@ -43,15 +43,15 @@ func TestCutShort(t *testing.T) {
 // completes the reset and starts; a record of another device, or another means, is
 // left alone, and the error says what to do by hand.
 func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
-	good := locks.Record{
-		Phase: locks.PhaseResetting, Begun: true, Number: 3,
-		Device: locks.Device{NodeGUID: rxeGUID, Parent: "eth0", Name: "rxe0", Means: "link"},
+	good := reset.Record{
+		Phase: reset.PhaseResetting, Begun: true, Number: 3,
+		Device: reset.Device{NodeGUID: rxeGUID, Parent: "eth0", Name: "rxe0", Means: "link"},
 	}
 	other, means, over := good, good, good
-	other.Device.Name, means.Device.Means, over.Begun, over.Phase = "rxe1", "driver", false, locks.PhaseIdle
+	other.Device.Name, means.Device.Means, over.Begun, over.Phase = "rxe1", "driver", false, reset.PhaseIdle
 	for _, c := range []struct {
 		name     string
-		record   locks.Record
+		record   reset.Record
 		complete bool
 	}{{"ours", good, true}, {"another device", other, false}, {"another means", means, false}, {"over", over, false}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
 			}
 			b, err := os.ReadFile(file)
 			must(t, err)
-			if r, err := locks.Decode(b); c.complete && (err != nil || r.Begun || r.Outcome != locks.OutcomeDone) {
+			if r, err := reset.Decode(b); c.complete && (err != nil || r.Begun || r.Outcome != reset.OutcomeDone) {
 				t.Errorf("%+v, %v is left", r, err)
 			}
 		})

@@ -19,7 +19,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/memlock/memlocktest"
 	"ipoibd/link/linktest/nstest"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // The system disk may lie behind this very HCA. With every cache dropped, and a
@@ -49,7 +49,7 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	id, err := (&softSource{netdev: "under0"}).find()
 	must(t, err)
 	for _, suffix := range []string{".use", ".intent"} {
-		must(t, os.Remove(filepath.Join(dir, locks.Device{NodeGUID: id.NodeGUID, Name: id.Name}.Key()+suffix)))
+		must(t, os.Remove(filepath.Join(dir, reset.Device{NodeGUID: id.NodeGUID, Name: id.Name}.Key()+suffix)))
 	}
 	must(t, os.Remove(dir))
 }

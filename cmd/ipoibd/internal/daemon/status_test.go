@@ -9,7 +9,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // The status names who shares the device, who leads a reset of it, and why others
@@ -18,7 +18,7 @@ func TestR16StatusNamesAllWhoShareADevice(t *testing.T) {
 	silent := time.Unix(1e9, 0)
 	_, got := recoveryOf(device.Status{
 		Coordinator: resetlock.Status{
-			Shared: true, State: locks.StateWaiting, Intent: locks.Record{Phase: locks.PhaseResetting},
+			Shared: true, State: reset.StateWaiting, Intent: reset.Record{Phase: reset.PhaseResetting},
 			Leader: resetlock.Process{PID: 7, Name: "ib0", Since: silent}, Err: errors.New("removed"),
 		},
 		Sharers: []string{"ipoibd (pid 7)"},

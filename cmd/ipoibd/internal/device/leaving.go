@@ -8,7 +8,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // closePatience is how long closing an HCA in error state is waited for: what
@@ -20,7 +20,7 @@ type leaving struct {
 	s         *Session      // nil: nothing was open
 	op        uint64        // of the Drop; 0: it is answered
 	reset     bool          // the Drop wants a reset, too
-	outcome   locks.Outcome // of that
+	outcome   reset.Outcome // of that
 	closed    bool
 	abandoned bool      // its users are waited for no more
 	patience  time.Time // when they are abandoned; zero: the coordinator says it
@@ -37,7 +37,7 @@ func (o *owner) drop(a qprecovery.Drop) {
 		o.letGo()
 	}
 	l := o.leaving
-	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason) && !o.clean, locks.OutcomeNone, time.Time{}
+	l.op, l.reset, l.outcome, l.patience = a.Op, wantsReset(a.Reason) && !o.clean, reset.OutcomeNone, time.Time{}
 	switch {
 	case !l.reset:
 		l.patience = time.Now().Add(o.cfg.Grace)
@@ -134,15 +134,15 @@ func (o *owner) finishLeaving() bool {
 // it can be opened again as it is.
 func (l *leaving) result() (class qprecovery.Class, over bool) {
 	switch {
-	case l.reset && l.outcome == locks.OutcomeTimeout:
+	case l.reset && l.outcome == reset.OutcomeTimeout:
 		return qprecovery.ClassStuck, true
-	case l.reset && l.outcome == locks.OutcomeHeld && l.closed:
+	case l.reset && l.outcome == reset.OutcomeHeld && l.closed:
 		return qprecovery.ClassTransient, true
-	case l.reset && l.outcome == locks.OutcomeFailed && l.closed:
+	case l.reset && l.outcome == reset.OutcomeFailed && l.closed:
 		return qprecovery.ClassDeviceError, true
-	case l.reset && l.outcome > locks.OutcomeDone:
+	case l.reset && l.outcome > reset.OutcomeDone:
 		return qprecovery.ClassRefused, true
-	case !l.closed, l.reset && l.outcome == locks.OutcomeNone:
+	case !l.closed, l.reset && l.outcome == reset.OutcomeNone:
 		return qprecovery.ClassSuccess, false
 	case !l.reset && l.abandoned:
 		return qprecovery.ClassStuck, true
@@ -171,7 +171,7 @@ func late(users []string) string {
 }
 
 // reset is what the coordinator calls once every other process has released the device.
-func (d *Device) reset(ctx context.Context, how locks.Reset) error {
+func (d *Device) reset(ctx context.Context, how reset.Reset) error {
 	if how.Abandon {
 		err := d.ask(ctx, func(o *owner, done chan<- error) { o.abandon(); done <- nil })
 		if err != nil {
@@ -188,8 +188,8 @@ func (d *Device) reset(ctx context.Context, how locks.Reset) error {
 }
 
 // resetEnded takes the outcome of a reset.
-func (o *owner) resetEnded(end locks.Ended) {
-	if end.Outcome != locks.OutcomeDone {
+func (o *owner) resetEnded(end reset.Ended) {
+	if end.Outcome != reset.OutcomeDone {
 		o.note(describe(end))
 	}
 	if o.leaving != nil {
@@ -198,7 +198,7 @@ func (o *owner) resetEnded(end locks.Ended) {
 }
 
 // describe names who holds the device (R16).
-func describe(end locks.Ended) string {
+func describe(end reset.Ended) string {
 	text := "not reset: " + end.Outcome.String()
 	if end.Detail != "" {
 		text += ": " + end.Detail

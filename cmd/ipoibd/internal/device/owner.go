@@ -10,7 +10,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // owner is what Run's goroutine owns. What takes time runs on a goroutine of its
@@ -42,7 +42,7 @@ type owner struct {
 
 // pending is the reset that the coordinator has told of; an ID of 0: none.
 type pending struct {
-	id       locks.ID
+	id       reset.ID
 	released bool // we have said that we hold nothing
 }
 
@@ -147,7 +147,7 @@ func (o *owner) hear(ev resetlock.Event) {
 	case resetlock.Pending:
 		o.pending = pending{id: ev.ID}
 	case resetlock.Ended:
-		o.clean = o.clean || o.pending.released && ev.Outcome == locks.OutcomeDone
+		o.clean = o.clean || o.pending.released && ev.Outcome == reset.OutcomeDone
 		o.pending = pending{}
 		o.resetEnded(ev.Ended)
 	case resetlock.Silent:

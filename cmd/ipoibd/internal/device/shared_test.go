@@ -12,7 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // Two that share an HCA by a directory, as two daemons do: what one asks for is a
@@ -83,8 +83,8 @@ func otherProcess(t *testing.T, dir string) (*resetlock.Coordinator, chan struct
 	t.Helper()
 	finish := make(chan struct{})
 	c, err := resetlock.Join(t.Context(), resetlock.Config{
-		Device: "soft", Name: "other", Dir: dir, Identity: locks.Device{NodeGUID: guidSame, Name: "soft", Means: "link"},
-		Exclusive: true, Reset: func(context.Context, locks.Reset) error { <-finish; return nil }, Log: quiet,
+		Device: "soft", Name: "other", Dir: dir, Identity: reset.Device{NodeGUID: guidSame, Name: "soft", Means: "link"},
+		Exclusive: true, Reset: func(context.Context, reset.Reset) error { <-finish; return nil }, Log: quiet,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 const (
@@ -94,7 +94,7 @@ func (d *Device) openFirst(ctx context.Context, present []qprecovery.Identity) (
 			return first{}, fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
 		}
 		id := present[0]
-		conf.Identity = locks.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: d.cfg.Means}
+		conf.Identity = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: d.cfg.Means}
 	}
 	f.shared, err = resetlock.Join(ctx, conf)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // childEnv marks a process that a test started as a daemon; its value is the
@@ -133,7 +133,7 @@ func childMain(text string) int {
 
 // acted stops the coordinator after the action that was asked for, until it is
 // ordered to go on: there it can be killed or stopped.
-func (c *child) acted(a locks.Action) {
+func (c *child) acted(a reset.Action) {
 	c.mu.Lock()
 	armed := c.arm
 	c.arm = max(armed-1, 0)
@@ -160,7 +160,7 @@ func (c *child) readOrders(orders chan<- string) {
 func (c *child) run(orders <-chan string) error {
 	co, err := Join(context.Background(), Config{
 		Device: "stub", Name: c.conf.Name, Dir: c.conf.Dir,
-		Identity:  locks.Device{NodeGUID: [8]byte{7: c.conf.GUID}, Name: "stub", Means: "link"},
+		Identity:  reset.Device{NodeGUID: [8]byte{7: c.conf.GUID}, Name: "stub", Means: "link"},
 		Exclusive: !c.conf.Alone, Grace: c.conf.Grace, Limit: c.conf.Limit, Reset: c.reset, Log: slog.Default(),
 	})
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *child) handle(co *Coordinator, ev Event) {
 		co.Released(ev.ID)
 	case Ended:
 		c.say("ended %s %s", ev.Outcome, ev.Detail)
-		if ev.Outcome != locks.OutcomeTimeout { // then it cannot be opened
+		if ev.Outcome != reset.OutcomeTimeout { // then it cannot be opened
 			c.try("open", c.dev.open())
 		}
 	case Silent:
@@ -227,7 +227,7 @@ func (c *child) handle(co *Coordinator, ev Event) {
 	}
 }
 
-func (c *child) reset(ctx context.Context, how locks.Reset) error {
+func (c *child) reset(ctx context.Context, how reset.Reset) error {
 	if c.conf.Denied {
 		c.say("denied")
 		return fmt.Errorf("reset: %w", fs.ErrPermission)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // ErrUnsafe says that others could have written the directory or a file in it.
@@ -24,7 +24,7 @@ type files struct {
 	use, intent *os.File
 	changes     *os.File // inotify of intent
 	procLocks   *os.File // nil: there is no /proc
-	buf         [locks.RecordSize + 1]byte
+	buf         [reset.RecordSize + 1]byte
 }
 
 // openFiles makes the directory and the files of a device, where they do not exist.
@@ -63,7 +63,7 @@ func openFiles(dir, key string) (f *files, err error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	_ = unix.Fallocate(int(f.intent.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, locks.RecordSize) // a reset needs no space then
+	_ = unix.Fallocate(int(f.intent.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reset.RecordSize) // a reset needs no space then
 	if f.changes, err = watch(f.intent.Name()); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", f.intent.Name(), err)
 	}
@@ -74,7 +74,7 @@ func openFiles(dir, key string) (f *files, err error) {
 // CutShort returns the device of a reset in dir that was cut short, or is under way, and
 // that a process is configured for. It is for devices that are gone, so that their
 // name in the directory is not known.
-func CutShort(dir string, configured func(locks.Device) bool) (locks.Device, bool) {
+func CutShort(dir string, configured func(reset.Device) bool) (reset.Device, bool) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
 	for _, name := range names {
 		key := strings.TrimSuffix(filepath.Base(name), ".intent")
@@ -88,7 +88,7 @@ func CutShort(dir string, configured func(locks.Device) bool) (locks.Device, boo
 			return r.Device, true
 		}
 	}
-	return locks.Device{}, false
+	return reset.Device{}, false
 }
 
 // private refuses what others could have written.
@@ -145,17 +145,17 @@ func flock(f *os.File, how int) (held bool, err error) {
 	}
 }
 
-// read returns the intent. One that cannot be read is locks.PhaseBad.
-func (f *files) read() locks.Record {
+// read returns the intent. One that cannot be read is reset.PhaseBad.
+func (f *files) read() reset.Record {
 	n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
-	r, err := locks.Decode(f.buf[:n])
+	r, err := reset.Decode(f.buf[:n])
 	if err != nil {
-		r = locks.Record{Phase: locks.PhaseBad}
+		r = reset.Record{Phase: reset.PhaseBad}
 	}
 	return r
 }
 
-func (f *files) write(r locks.Record) error {
+func (f *files) write(r reset.Record) error {
 	b := r.Encode()
 	if _, err := f.intent.WriteAt(b, 0); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/qprecovery/locks"
+	"ipoibd/qprecovery/reset"
 )
 
 // Config describes a device and this process's share in it.
@@ -27,17 +27,17 @@ type Config struct {
 	// Dir is the directory of the locks. Empty: no other process uses the device.
 	Dir string
 	// Identity is what the device is called in that directory.
-	Identity locks.Device
+	Identity reset.Device
 	// Exclusive says that Reset breaks what other processes have open.
 	Exclusive bool
 	// Grace is how long a reset waits for who has the device open, Limit how long
-	// Reset may take. Zero: the defaults of package locks.
+	// Reset may take. Zero: the defaults of package reset.
 	Grace, Limit time.Duration
 	// Reset resets the device, on a goroutine of its own, and never while an earlier
 	// call is under way. ctx ends when Limit is over or the coordinator closes; Close
 	// waits for the return. An error that is fs.ErrPermission says that nothing was
 	// done, and another process may be able to.
-	Reset func(ctx context.Context, how locks.Reset) error
+	Reset func(ctx context.Context, how reset.Reset) error
 	// Holders names who has the device open, as far as it is known besides the locks.
 	// Nil: it is not.
 	Holders func() []string
@@ -53,10 +53,10 @@ type Event interface{ event() }
 type (
 	// Pending says that a reset of the device is pending: release it, then call
 	// [Coordinator.Released]. Nothing of the device is opened before [Ended].
-	Pending struct{ ID locks.ID }
+	Pending struct{ ID reset.ID }
 	// Ended says that a reset ended, and how. Either way the device may be opened again.
 	// It may come while this process still releases.
-	Ended struct{ locks.Ended }
+	Ended struct{ reset.Ended }
 	// Silent says that the process that leads a reset does not get on with it.
 	Silent struct{ Leader Process }
 	// Answers says that it does again.
@@ -89,8 +89,8 @@ func (p Process) String() string {
 // Status is the state of a coordinator.
 type Status struct {
 	Shared bool // there are files
-	State  locks.State
-	Intent locks.Record // as this process knows it
+	State  reset.State
+	Intent reset.Record // as this process knows it
 	Leader Process      // the zero value unless another process leads
 	Err    error        // why this process is not in touch with others; nil: it is
 }
@@ -133,8 +133,8 @@ func Join(ctx context.Context, conf Config) (*Coordinator, error) {
 	}
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	o := &owner{Coordinator: c, ctx: run, changes: make(chan struct{}, 1), results: make(chan locks.ResetDone)}
-	o.machine = locks.New(time.Now(), locks.Config{
+	o := &owner{Coordinator: c, ctx: run, changes: make(chan struct{}, 1), results: make(chan reset.ResetDone)}
+	o.machine = reset.New(time.Now(), reset.Config{
 		Device: conf.Identity, Name: cmp.Or(conf.Name, conf.Device), PID: uint32(os.Getpid()), Grace: conf.Grace, Limit: conf.Limit,
 		Shared: c.files != nil, Exclusive: conf.Exclusive,
 	})
@@ -166,7 +166,7 @@ func (c *Coordinator) Request() {
 
 // Released says that this process holds nothing of the device, as the reset id wants
 // it. It never blocks.
-func (c *Coordinator) Released(id locks.ID) {
+func (c *Coordinator) Released(id reset.ID) {
 	c.released.Store(uint64(id))
 	c.wake()
 }
@@ -206,9 +206,9 @@ func (c *Coordinator) Close() error {
 type owner struct {
 	*Coordinator
 	ctx     context.Context // ends at Close
-	machine *locks.Machine
+	machine *reset.Machine
 	changes chan struct{} // the intent file may have changed
-	results chan locks.ResetDone
+	results chan reset.ResetDone
 	running bool    // Config.Reset
 	queued  []Event // not yet taken by the user
 	opened  bool
@@ -226,7 +226,7 @@ func (o *owner) run() {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	o.step(locks.Tick{})
+	o.step(reset.Tick{})
 	closing := o.ctx.Done()
 	for o.ctx.Err() == nil || o.running {
 		timer.Reset(o.untilDeadline())
@@ -240,21 +240,21 @@ func (o *owner) run() {
 			o.queued = o.queued[1:]
 		case <-o.kick:
 			if o.requested.Swap(false) {
-				o.step(locks.Want{})
+				o.step(reset.Want{})
 			}
-			o.step(locks.Released{Reset: locks.ID(o.released.Load())})
+			o.step(reset.Released{Reset: reset.ID(o.released.Load())})
 		case <-o.changes:
-			o.step(locks.Seen{Record: o.files.read()})
+			o.step(reset.Seen{Record: o.files.read()})
 		case r := <-o.results:
 			o.running = false
 			o.step(r)
 		case <-timer.C:
-			o.step(locks.Tick{})
+			o.step(reset.Tick{})
 		case <-closing:
 			closing = nil // a reset under way is waited for
 		}
 	}
-	o.step(locks.Close{})
+	o.step(reset.Close{})
 	if o.files != nil {
 		o.files.close()
 	}
@@ -290,7 +290,7 @@ func (o *owner) follow() {
 }
 
 // step gives the machine an event, and does what comes of it.
-func (o *owner) step(ev locks.Event) {
+func (o *owner) step(ev reset.Event) {
 	now := time.Now()
 	for queue := o.machine.Step(now, ev, nil); len(queue) > 0; queue = queue[1:] {
 		answer := o.act(queue[0])
@@ -303,32 +303,32 @@ func (o *owner) step(ev locks.Event) {
 }
 
 // afterAction is for tests that stop a process at each step.
-var afterAction = func(locks.Action) {}
+var afterAction = func(reset.Action) {}
 
-func (o *owner) act(a locks.Action) locks.Event {
+func (o *owner) act(a reset.Action) reset.Event {
 	switch a := a.(type) {
-	case locks.Look:
-		return locks.Seen{Record: o.files.read()}
-	case locks.Claim:
+	case reset.Look:
+		return reset.Seen{Record: o.files.read()}
+	case reset.Claim:
 		if o.note(o.files.removed()) {
-			return locks.Claimed{}
+			return reset.Claimed{}
 		}
-		return locks.Claimed{Held: o.flock(o.files.intent, unix.LOCK_EX), Record: o.files.read()}
-	case locks.Disclaim:
+		return reset.Claimed{Held: o.flock(o.files.intent, unix.LOCK_EX), Record: o.files.read()}
+	case reset.Disclaim:
 		o.flock(o.files.intent, unix.LOCK_UN)
-	case locks.Share:
-		return locks.Taken{Held: o.flock(o.files.use, unix.LOCK_SH)}
-	case locks.Exclude:
+	case reset.Share:
+		return reset.Taken{Held: o.flock(o.files.use, unix.LOCK_SH)}
+	case reset.Exclude:
 		held := o.flock(o.files.use, unix.LOCK_EX)
 		if held || !a.Name {
-			return locks.Taken{Held: held}
+			return reset.Taken{Held: held}
 		}
-		return locks.Taken{By: o.holders()}
-	case locks.Drop:
+		return reset.Taken{By: o.holders()}
+	case reset.Drop:
 		o.flock(o.files.use, unix.LOCK_UN)
-	case locks.Write:
+	case reset.Write:
 		o.note(o.files.write(a.Record))
-	case locks.Reset:
+	case reset.Reset:
 		o.reset(a)
 	default:
 		o.tell(a)
@@ -353,28 +353,28 @@ func (o *owner) note(err error) bool {
 }
 
 // tell does the actions that concern the user.
-func (o *owner) tell(a locks.Action) {
+func (o *owner) tell(a reset.Action) {
 	switch a := a.(type) {
-	case locks.Open:
+	case reset.Open:
 		o.opened = true
 		close(o.joined)
-	case locks.Release:
+	case reset.Release:
 		o.log.Info("reset pending", "reset", o.machine.Intent().Number, "leader", o.leader().String())
 		o.queued = append(o.queued, Pending{a.Reset})
-	case locks.Ended:
+	case reset.Ended:
 		level := slog.LevelInfo
-		if a.Outcome != locks.OutcomeDone {
+		if a.Outcome != reset.OutcomeDone {
 			level = slog.LevelWarn
 		}
 		o.log.Log(context.Background(), level, "reset ended", "reset", o.machine.Intent().Number, "outcome", a.Outcome.String(), "detail", a.Detail)
 		o.queued = append(o.queued, Ended{a})
-	case locks.Silent:
+	case reset.Silent:
 		o.silent = a.Since
 		o.log.Warn("the process that resets the device does not go on; let it continue, or end it", "leader", o.leader().String(), "since", a.Since)
 		if o.opened {
 			o.queued = append(o.queued, Silent{o.leader()})
 		}
-	case locks.Answers:
+	case reset.Answers:
 		leader := o.leader()
 		o.silent = time.Time{}
 		if o.opened {
@@ -384,18 +384,18 @@ func (o *owner) tell(a locks.Action) {
 }
 
 // reset runs Config.Reset.
-func (o *owner) reset(how locks.Reset) {
+func (o *owner) reset(how reset.Reset) {
 	o.log.Info("resetting the device", "users_left_behind", how.Abandon, "completes_a_reset_cut_short", how.Complete)
 	o.running = true
-	ctx, cancel := context.WithTimeout(o.ctx, cmp.Or(o.conf.Limit, locks.DefaultLimit))
+	ctx, cancel := context.WithTimeout(o.ctx, cmp.Or(o.conf.Limit, reset.DefaultLimit))
 	o.work.Go(func() {
 		defer cancel()
-		r := locks.ResetDone{Outcome: locks.OutcomeDone}
+		r := reset.ResetDone{Outcome: reset.OutcomeDone}
 		if err := o.conf.Reset(ctx, how); err != nil {
 			o.log.Error("reset of the device failed", "err", err)
-			r = locks.ResetDone{Outcome: locks.OutcomeFailed, Detail: err.Error()}
+			r = reset.ResetDone{Outcome: reset.OutcomeFailed, Detail: err.Error()}
 			if errors.Is(err, fs.ErrPermission) {
-				r.Outcome = locks.OutcomeDenied
+				r.Outcome = reset.OutcomeDenied
 			}
 		}
 		o.results <- r
@@ -419,7 +419,7 @@ func (o *owner) holders() string {
 // there is none.
 func (o *owner) leader() (p Process) {
 	s := o.machine.State()
-	if o.files == nil || s > locks.StateReleasing || !o.machine.Intent().Under() && o.silent.IsZero() {
+	if o.files == nil || s > reset.StateReleasing || !o.machine.Intent().Under() && o.silent.IsZero() {
 		return p
 	}
 	p.Name, p.Since = o.machine.Intent().Leader, o.silent
@@ -432,7 +432,7 @@ func (o *owner) leader() (p Process) {
 func (o *owner) publish() {
 	s := &Status{Shared: o.files != nil, State: o.machine.State(), Intent: o.machine.Intent(), Leader: o.leader(), Err: o.err}
 	o.status.Store(s)
-	if why := s.Leader.String(); !o.opened && s.State == locks.StateWaiting && s.Leader != (Process{}) && why != o.waits && o.conf.Waiting != nil {
+	if why := s.Leader.String(); !o.opened && s.State == reset.StateWaiting && s.Leader != (Process{}) && why != o.waits && o.conf.Waiting != nil {
 		o.waits = why
 		o.conf.Waiting(errors.New("waiting for " + why))
 	}

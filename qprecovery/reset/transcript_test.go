@@ -1,4 +1,4 @@
-package locks
+package reset
 
 import (
 	"flag"
@@ -188,7 +188,7 @@ func (s *story) act(a Action) Event {
 	case Ended:
 		s.say("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
 	case Open, Release, Silent, Answers:
-		s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "locks."))
+		s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
 	case Reset:
 		s.say("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
 	}

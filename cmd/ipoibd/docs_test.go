@@ -118,7 +118,7 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 func TestManualShowsDefaults(t *testing.T) {
 	_, text, _ := strings.Cut(readManual(t, manuals[1]), "```yaml\n")
 	text, rest, _ := strings.Cut(text, "```")
-	if !strings.Contains(rest, "These are the defaults, but for `coordinator`.") {
+	if !strings.Contains(rest, "These are the defaults.") {
 		t.Error("the page does not say so any more")
 	}
 	c, err := config.Parse("recovery.md", []byte(text))
@@ -127,7 +127,7 @@ func TestManualShowsDefaults(t *testing.T) {
 	}
 	for i, hca := range []string{config.SoftHCA, "rxe0"} {
 		want, got := config.NewDevice(), c.Devices[i]
-		want.Name, want.HCA, want.Underlay, want.Coordinator = hca, hca, got.Underlay, got.Coordinator
+		want.Name, want.HCA, want.Underlay = hca, hca, got.Underlay
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, the default is %+v", got, want)
 		}

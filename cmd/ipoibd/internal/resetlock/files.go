@@ -28,7 +28,7 @@ type files struct {
 }
 
 // openFiles makes the directory and the files of a device, where they do not exist.
-func openFiles(dir, key string) (f *files, err error) {
+func openFiles(dir, key string) (_ *files, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func openFiles(dir, key string) (f *files, err error) {
 	if err := private(dirFD, unix.S_IFDIR, 0o022); err != nil {
 		return nil, fmt.Errorf("directory %s: %w", dir, err)
 	}
-	f = &files{}
+	f := &files{}
 	defer func() {
 		if err != nil {
 			f.close()

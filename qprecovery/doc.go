@@ -32,7 +32,7 @@
 // interfaces of a device. The two speak by
 // [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded],
 // [DeviceUp], [GiveUp] and [DeviceGaveUp], which the shell carries, through the
-// reset coordinator.
+// reset coordinator (qprecovery/reset).
 //
 // # Freezes
 //

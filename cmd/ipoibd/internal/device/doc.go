@@ -43,8 +43,9 @@
 // 20 ms only: what hangs in the device returns when it is reset, and not before.
 //
 // Who has not let go when the grace period is over is left behind with a zombie. In
-// a reset the coordinator says so, in the process that hosts it; elsewhere the rung
-// fails with the name of the process that holds the device, and is tried again. A
+// a reset the coordinator says so, in the process that leads it (see package
+// resetlock). If another process holds the device, the rung fails with its name, and
+// is tried again. A
 // zombie of a removal or a suspension is freed by a reset before the device is
 // opened again.
 //
@@ -54,7 +55,7 @@
 //	Run           | 1                   | its context, once the users have let go
 //	events        | 1 per open session  | the closing of the session
 //	opening       | at most 1           | the Opener's answer, at first also that of
-//	              |                     | those who share the HCA
+//	              |                     | the processes that share the HCA
 //	closing       | 1 per session       | the users letting go, or being left behind
 //	list          | at most 1           | the Lister's answer
 //	check         | at most 1 per       | the port's answer, or the time limit of verbs

@@ -119,6 +119,12 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 	return users, k.unseen
 }
 
+func (k *fakeKernel) logged() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.String()
+}
+
 // become changes what there is, and tells.
 func (k *fakeKernel) become(devices ...rdma.Device) {
 	k.mu.Lock()

@@ -32,9 +32,9 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	return checkFunction(how, d, f)
 }
 
-// reset does what is configured. The kernel may not return before everybody has
-// closed the device: then a goroutine is left behind, at most one, which goes on
-// with the reset once they did.
+// reset does what is configured. The kernel may not return before every process has
+// closed the device. Once it has begun, reset waits for that, whatever becomes of ctx,
+// so that no process opens the device meanwhile (R16).
 func (h *realHCA) reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
@@ -58,8 +58,9 @@ func (h *realHCA) reset(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return h.overdue(d, ctx.Err())
 	}
+	_ = h.overdue(d, ctx.Err()) // the log says it
+	return <-done
 }
 
 // resetOwn resets what is known, however long it took to get here, and nothing else.

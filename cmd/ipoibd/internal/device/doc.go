@@ -45,9 +45,8 @@
 // Who has not let go when the grace period is over is left behind with a zombie. In
 // a reset the coordinator says so, in the process that leads it (see package
 // resetlock). If another process holds the device, the rung fails with its name, and
-// is tried again. A
-// zombie of a removal or a suspension is freed by a reset before the device is
-// opened again.
+// is tried again. A zombie of a removal or a suspension is freed by a reset before the
+// device is opened again.
 //
 // # Goroutines
 //

@@ -359,7 +359,7 @@ func (o *owner) tell(a reset.Action) {
 		o.opened = true
 		close(o.joined)
 	case reset.Release:
-		o.log.Info("reset pending", "reset", o.machine.Intent().Number, "leader", o.leader().String())
+		o.log.Info("reset pending", "reset", o.machine.Intent().Number, "asked_for_by", o.machine.Intent().Leader)
 		o.queued = append(o.queued, Pending{a.Reset})
 	case reset.Ended:
 		level := slog.LevelInfo
@@ -410,7 +410,7 @@ func (o *owner) holders() string {
 	}
 	slices.Sort(names)
 	if names = slices.Compact(names); len(names) == 0 {
-		return "a process of another PID namespace"
+		return "a process that cannot be seen from here, such as one of another PID namespace"
 	}
 	return strings.Join(names, ", ")
 }

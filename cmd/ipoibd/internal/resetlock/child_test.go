@@ -240,8 +240,8 @@ func (c *child) reset(ctx context.Context, how reset.Reset) error {
 		ctx = context.Background()
 	}
 	err := c.dev.reset(ctx, c.conf.Verb)
-	if errors.Is(err, context.Canceled) { // it leaves
-		c.say("reset canceled")
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it leaves, or was stopped
+		c.say("reset given up")
 		return err
 	}
 	c.try("reset ends", err)

@@ -310,5 +310,6 @@ func (w *world) atRest() bool {
 			return false
 		}
 	}
-	return blocked || !runs || !w.file.Under() && !(able && (w.half || w.file.Begun))
+	unfinished := w.file.Under() || able && (w.half || w.file.Begun)
+	return blocked || !runs || !unfinished
 }

@@ -134,7 +134,9 @@ func (m *Machine) Step(now time.Time, ev Event, out []Action) []Action {
 	m.now, m.out = now, out
 	switch ev := ev.(type) {
 	case Seen:
-		m.see(ev.Record)
+		if !m.state.Leads() { // else the record is ours
+			m.see(ev.Record)
+		}
 	case Claimed:
 		if ev.Held {
 			m.see(ev.Record)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -25,7 +24,7 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 	if dir != config.DefaultCoordinator {
 		return dir
 	}
-	err := os.MkdirAll(dir, 0o700)
+	err := resetlock.MakeDir(dir)
 	if err == nil {
 		err = unix.Access(dir, unix.W_OK)
 	}

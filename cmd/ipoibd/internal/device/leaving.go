@@ -138,7 +138,7 @@ func (l *leaving) result() (class qprecovery.Class, over bool) {
 		return qprecovery.ClassStuck, true
 	case l.reset && l.outcome == reset.OutcomeHeld && l.closed:
 		return qprecovery.ClassTransient, true
-	case l.reset && l.outcome == reset.OutcomeFailed && l.closed:
+	case l.reset && (l.outcome == reset.OutcomeFailed || l.outcome == reset.OutcomeDenied) && l.closed:
 		return qprecovery.ClassDeviceError, true
 	case l.reset && l.outcome > reset.OutcomeDone:
 		return qprecovery.ClassRefused, true

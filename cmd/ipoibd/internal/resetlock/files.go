@@ -27,9 +27,21 @@ type files struct {
 	buf         [reset.RecordSize + 1]byte
 }
 
+// MakeDir makes a directory for the files, unless it exists.
+func MakeDir(dir string) error {
+	err := os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
 // openFiles makes the directory and the files of a device, where they do not exist.
 func openFiles(dir, key string) (_ *files, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakeDir(dir); err != nil {
 		return nil, err
 	}
 	dirFD, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -17,20 +17,24 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// lockDir returns the directory of the locks by which daemons share a device. The
-// default one is for those that may write there; without it this daemon acts alone.
+// lockDir returns the directory of the locks by which daemons share a device. A daemon
+// that may not write to the default one acts alone. What is wrong with one that is
+// configured is the error of the first opening.
 func lockDir(cfg config.Device, log *slog.Logger) string {
 	dir := cfg.Coordinator
-	if dir != config.DefaultCoordinator {
-		return dir
+	if dir == "" {
+		return ""
 	}
 	err := resetlock.MakeDir(dir)
 	if err == nil {
 		err = unix.Access(dir, unix.W_OK)
 	}
-	if err != nil {
+	if err != nil && dir == config.DefaultCoordinator {
 		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this one may write, or to an empty text", "directory", dir, "err", err)
 		return ""
+	}
+	if resetlock.OnDisk(dir) {
+		log.Warn("the directory of the reset locks is not on tmpfs, so a reset may have to wait for a disk", "directory", dir)
 	}
 	return dir
 }

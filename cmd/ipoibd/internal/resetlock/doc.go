@@ -18,7 +18,7 @@
 // others may write is refused. Processes in containers take part where the directory
 // is mounted into them. Who can open the files can block a reset, or request one.
 // The directory should be on tmpfs, or a reset may wait for the disk that lies behind
-// the device; a warning says if it is not.
+// the device ([OnDisk]).
 //
 // All descriptors are opened by [Join]; a reset opens nothing (R17). Only to name the
 // processes that hold a device beyond the grace period, when the reset has failed,

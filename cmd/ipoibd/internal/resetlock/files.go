@@ -135,10 +135,10 @@ func (f *files) close() {
 	}
 }
 
-// onDisk reports whether a reset may have to wait for a disk (R17).
-func (f *files) onDisk() bool {
+// OnDisk reports whether a reset may have to wait for the disk below a directory (R17).
+func OnDisk(dir string) bool {
 	var st unix.Statfs_t
-	err := unix.Fstatfs(int(f.intent.Fd()), &st)
+	err := unix.Statfs(dir, &st)
 	return err == nil && st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC
 }
 

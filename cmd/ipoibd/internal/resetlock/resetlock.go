@@ -127,9 +127,6 @@ func Join(ctx context.Context, conf Config) (*Coordinator, error) {
 		if c.files, err = openFiles(conf.Dir, conf.Identity.Key()); err != nil {
 			return nil, fmt.Errorf("share %s with other processes: %w", conf.Device, err)
 		}
-		if c.files.onDisk() {
-			c.log.Warn("the directory of the reset locks is not on tmpfs, so a reset may have to wait for a disk", "directory", conf.Dir)
-		}
 	}
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop

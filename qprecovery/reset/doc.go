@@ -54,7 +54,9 @@
 //	          |           | reset: its lock is ours                |
 //	using     | releasing | the intent says wanted or resetting    | Release
 //	using     | releasing | Want, and we cannot reset              | write wanted, release the lock, Release
-//	using     | leading   | Want, and the intent lock is ours      | write wanted, Release
+//	using     | leading   | Want, and the intent lock is ours; or  | write wanted, Release
+//	          |           | one grace after a reset that was cut   |
+//	          |           | short could not be completed           |
 //	releasing | leading   | as waiting -> gathering                | write wanted
 //	releasing | waiting   | Released                               | release the shared lock
 //	releasing | using     | the reset ended without us             | Ended
@@ -78,7 +80,7 @@
 //	limit    30 s, from Reset until it counts as stuck
 //	try      10 ms, between two tries for a lock that others are about to release
 //	poll     1 s, between two looks at the intent
-//	orphan   3 s, that a process that cannot reset leaves a reset that nobody leads to
+//	orphan   3 s, that a process that cannot reset leaves a reset without a leader to
 //	         those that can: three of their polls
 //	silence  grace, limit and 1 s, until a leader that says nothing is named
 //
@@ -90,7 +92,7 @@
 // Its content is untrusted: it is decoded within bounds, and names in it are for
 // messages only. A record of another device counts as none; a reset that was cut
 // short is completed as one (what was deleted is added again) only if name and means
-// in the record are those of our own configuration. Whoever can write the file can
+// in the record are those of our own configuration. A process that can write the file can
 // block or request a reset: sharing the directory grants that power.
 //
 // # Limits

@@ -31,6 +31,7 @@ func TestR11R15R16Explore(t *testing.T) {
 		{"two/stop", "ee", budget{wants: 1, stops: 1}},
 		{"two/denied", "ee", budget{wants: 1, denials: 2, fails: 1}},
 		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
+		{"two/leave", "ee", budget{wants: 1, leaves: 2, restarts: 1}},
 		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
 		{"three/die", "EEE", budget{wants: 1, deaths: 1}},
 		{"three/stop", "EEE", budget{wants: 1, stops: 1}},

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Defaults of a [Config], and times that nobody needs to configure.
+// Defaults of a [Config], and times that need no configuration.
 const (
 	DefaultGrace = 60 * time.Second // R14
 	DefaultLimit = 30 * time.Second // a reset that takes 300 times its 100 ms is stuck
@@ -100,8 +100,8 @@ type Machine struct {
 	able   bool // this process can reset the device, as far as is known
 	state  State
 	rec    Record // the intent as seen last; while we lead, as written last
-	serial ID     // of the last reset that the user was told of
-	told   bool   // the user has not been told yet that it ended
+	serial ID     // of the last reset that was reported to the user
+	told   bool   // its end was not reported yet
 	wants  bool   // asked for a reset, and waits for the intent lock
 
 	// Of the reset that this process leads.
@@ -504,7 +504,7 @@ func (m *Machine) stuckDone(ev Event) {
 	m.emit(Disclaim{})
 }
 
-// quit ends a reset that has not begun, so that nobody is left to complete it.
+// quit ends a reset that has not begun, so that none is left to complete.
 func (m *Machine) quit(ev Event) {
 	if !m.alone {
 		m.write(PhaseIdle, OutcomeFailed, m.begun, "its leader ended before it began")

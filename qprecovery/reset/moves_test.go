@@ -21,10 +21,11 @@ const (
 	mStop
 	mContinue
 	mRestart
+	mLeave
 	numMove
 )
 
-var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart"}
+var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave"}
 
 type move struct {
 	kind moveKind
@@ -61,13 +62,15 @@ func (w *world) possible(k moveKind, i int) bool {
 	case mAct:
 		return p.alive && !p.stopped && len(p.queue) > 0
 	default: // events, which wait for the system calls before them
-		if !p.alive || p.stopped || len(p.queue) > 0 {
+		if !p.alive || p.stopped || p.leaves || len(p.queue) > 0 {
 			return false
 		}
 	}
 	switch k {
 	case mNotice:
 		return p.notice
+	case mLeave:
+		return w.have.leaves > 0 && !p.hook
 	case mRelease:
 		return p.asked != 0
 	case mDone:
@@ -88,7 +91,11 @@ func (w *world) do(m move) error {
 	p := &w.procs[m.proc]
 	switch m.kind {
 	case mAct:
-		return w.act(m.proc)
+		err := w.act(m.proc)
+		if p.leaves && len(p.queue) == 0 {
+			w.die(m.proc)
+		}
+		return err
 	case mNotice:
 		p.notice = false
 		return w.step(m.proc, Seen{w.file})
@@ -118,6 +125,13 @@ func (w *world) do(m move) error {
 		p.stopped = false
 	case mDie:
 		w.have.deaths--
+		w.die(m.proc)
+	case mLeave:
+		w.have.leaves--
+		p.leaves, p.open = true, false
+		if err := w.step(m.proc, Close{}); err != nil || len(p.queue) > 0 {
+			return err
+		}
 		w.die(m.proc)
 	case mRestart:
 		w.have.restarts--

@@ -18,11 +18,12 @@ const (
 )
 
 // budget bounds the mishaps of an exploration.
-type budget struct{ wants, deaths, restarts, stops, fails, denials int8 }
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 }
 
 // proc is a process with its machine and its user.
 type proc struct {
 	alive, stopped bool
+	leaves         bool // it ends once its queue is done
 	exclusive      bool // its resets concern the others
 	m              *Machine
 	now            time.Time
@@ -98,13 +99,13 @@ func (w *world) key() string {
 	}
 	record := func(r *Record) { num(int(r.Phase), int(r.Outcome)); flags(r.Begun) }
 	h := w.have
-	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials))
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves))
 	num(w.intent, w.excl, int(w.shared))
 	flags(w.half)
 	record(&w.file)
 	for i := range w.procs {
 		p := &w.procs[i]
-		flags(p.alive, p.stopped)
+		flags(p.alive, p.stopped, p.leaves)
 		if !p.alive {
 			continue
 		}
@@ -185,7 +186,7 @@ func (w *world) local(i int) error {
 	return nil
 }
 
-// letIn: nobody opens the device while another process resets it.
+// letIn: no process opens the device while another process resets it.
 func (w *world) letIn(i int) error {
 	w.procs[i].open = true
 	for j := range w.procs {

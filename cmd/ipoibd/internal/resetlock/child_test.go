@@ -47,7 +47,7 @@ type childConfig struct {
 
 // stub is a device on which the kernel watches over who uses it: who has it open
 // holds a shared lock on its file, who resets it an exclusive one, which it takes
-// only if nobody has it open.
+// only if no process has it open.
 type stub struct{ user, resetter *os.File }
 
 func newStub(path string) (s stub, err error) {

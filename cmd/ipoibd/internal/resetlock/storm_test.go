@@ -11,7 +11,7 @@ import (
 )
 
 // storm does random things to daemons that share a device. The stub says in
-// their output when a reset met somebody who had it open.
+// their output when a reset met a process that had it open.
 type storm struct {
 	*shared
 	random *rand.Rand
@@ -53,7 +53,7 @@ func (s *storm) remove(d *daemon) {
 }
 
 // Daemons ask, stop, die and leave at random, leaders among them. The device is
-// never reset while somebody has it open, and in the end all is well.
+// never reset while a process has it open, and in the end all is well.
 func TestR11R15R16Storm(t *testing.T) {
 	const daemons, strikes = 4, 60
 	seed := uint64(time.Now().UnixNano())

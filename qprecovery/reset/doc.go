@@ -102,4 +102,7 @@
 // reset of the others. A process that does not take part is not seen by the locks.
 // If no process can reset, a reset that had begun is ended for those that wait, and
 // completed by the next process that can ([Record.Begun]).
+//
+// The kernel closes the descriptors of a process that dies one after the other, so the
+// lock may be free some milliseconds before the device is.
 package reset

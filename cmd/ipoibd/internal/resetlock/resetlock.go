@@ -35,8 +35,9 @@ type Config struct {
 	Grace, Limit time.Duration
 	// Reset resets the device, on a goroutine of its own, and never while an earlier
 	// call is under way. ctx ends when Limit is over or the coordinator closes; Close
-	// waits for the return. An error that is fs.ErrPermission says that nothing was
-	// done, and another process may be able to.
+	// waits for the return. An error that is fs.ErrPermission, or EROFS (a sysfs that is
+	// mounted for reading only), says that nothing was done, and that another process may
+	// be able to.
 	Reset func(ctx context.Context, how reset.Reset) error
 	// Holders names who has the device open, as far as it is known besides the locks.
 	// Nil: it is not.
@@ -391,7 +392,7 @@ func (o *owner) reset(how reset.Reset) {
 		if err := o.conf.Reset(ctx, how); err != nil {
 			o.log.Error("reset of the device failed", "err", err)
 			r = reset.ResetDone{Outcome: reset.OutcomeFailed, Detail: err.Error()}
-			if errors.Is(err, fs.ErrPermission) {
+			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
 				r.Outcome = reset.OutcomeDenied
 			}
 		}

@@ -73,7 +73,7 @@ func TestR13NewcomerDuringAReset(t *testing.T) {
 // does not release within the grace is named, and the reset fails.
 func TestR14R16HeldByAnotherProcess(t *testing.T) {
 	s := newShared(t)
-	s.conf.Grace = 700 * time.Millisecond
+	s.conf.Grace = 3 * time.Second
 	asks, late := s.join("ib0"), s.join("ib1", slow(300*time.Millisecond))
 	asks.order("request")
 	late.await(wantsDone)

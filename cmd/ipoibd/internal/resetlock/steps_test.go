@@ -21,12 +21,12 @@ const stepGrace = 400 * time.Millisecond
 
 // eachStep runs a test with three daemons, each in namespaces of its own, once for
 // each action of the first one: as the leader of a reset, or as one that takes part.
-func eachStep(t *testing.T, leads bool, least int, strike func(s *shared, victim, asks, other *daemon)) {
+func eachStep(t *testing.T, leads bool, grace time.Duration, least int, strike func(s *shared, victim, asks, other *daemon)) {
 	for n := 1; ; n++ {
 		over := false
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			s := newShared(t)
-			s.conf.Grace = stepGrace
+			s.conf.Grace = grace
 			victim, a, b := s.join("ib0", container), s.join("ib1", container), s.join("ib2", container)
 			victim.order("arm " + strconv.Itoa(n))
 			victim.await("armed")
@@ -72,7 +72,7 @@ func (d *daemon) retry(tries int) {
 // another, or was not begun; the next one is done, and nothing is reset while a
 // process has the device open, which the stub checks.
 func TestR15R16LeaderIsKilledAtEachStep(t *testing.T) {
-	eachStep(t, true, 8, func(_ *shared, victim, asks, _ *daemon) {
+	eachStep(t, true, ample, 8, func(_ *shared, victim, asks, _ *daemon) {
 		killed := time.Duration(monotonic())
 		victim.signal(syscall.SIGKILL)
 		asks.order("request")
@@ -84,7 +84,7 @@ func TestR15R16LeaderIsKilledAtEachStep(t *testing.T) {
 // A leader is stopped after each of its system calls, for longer than the grace. No
 // process resets the device meanwhile, and all is well once it goes on.
 func TestR14R16LeaderIsStoppedAtEachStep(t *testing.T) {
-	eachStep(t, true, 8, func(s *shared, victim, asks, _ *daemon) {
+	eachStep(t, true, stepGrace, 8, func(s *shared, victim, asks, _ *daemon) {
 		victim.stop()
 		asks.order("request")
 		time.Sleep(s.conf.Grace + 200*time.Millisecond)
@@ -101,7 +101,7 @@ func TestR14R16LeaderIsStoppedAtEachStep(t *testing.T) {
 // A process that takes part is killed after each of its system calls, and holds up
 // nothing.
 func TestR15ParticipantIsKilledAtEachStep(t *testing.T) {
-	eachStep(t, false, 4, func(_ *shared, victim, asks, _ *daemon) {
+	eachStep(t, false, ample, 4, func(_ *shared, victim, asks, _ *daemon) {
 		killed := time.Duration(monotonic())
 		victim.signal(syscall.SIGKILL)
 		asks.Logf("done %v after the death", asks.await(wantsDone).at-killed)
@@ -112,7 +112,7 @@ func TestR15ParticipantIsKilledAtEachStep(t *testing.T) {
 // the device the reset fails after the grace, and names it; else it is done. The next
 // one is done once it goes on.
 func TestR14R16ParticipantIsStoppedAtEachStep(t *testing.T) {
-	eachStep(t, false, 4, func(_ *shared, victim, asks, _ *daemon) {
+	eachStep(t, false, stepGrace, 4, func(_ *shared, victim, asks, _ *daemon) {
 		victim.stop()
 		ended := asks.await("ended")
 		holds := victim.count("close") == 0

@@ -103,6 +103,8 @@
 // If no process can reset, a reset that had begun is ended for those that wait, and
 // completed by the next process that can ([Record.Begun]).
 //
-// The kernel closes the descriptors of a process that dies one after the other, so the
-// lock may be free some milliseconds before the device is.
+// The kernel closes the descriptors of a process that dies one after the other, today
+// those with the highest numbers first. The locks are opened before the
+// device, so they are mostly released after it; where a device got a lower number, its
+// lock is free some moments before the device is.
 package reset

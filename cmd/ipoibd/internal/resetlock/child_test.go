@@ -50,10 +50,10 @@ type childConfig struct {
 // only if no process has it open.
 type stub struct{ user, resetter *os.File }
 
+// newStub opens what resets the device. What uses it is opened after Join, as a device
+// is: the kernel closes the files of a process that dies from the last one on.
 func newStub(path string) (s stub, err error) {
-	if s.user, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
-		s.resetter, err = os.OpenFile(path, os.O_RDWR, 0o600)
-	}
+	s.resetter, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	return s, err
 }
 
@@ -167,6 +167,10 @@ func (c *child) run(orders <-chan string) error {
 		return err
 	}
 	c.say("joined")
+	if c.dev.user, err = os.OpenFile(c.conf.Device, os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	defer c.dev.user.Close()
 	c.try("open", c.dev.open())
 	for {
 		select {

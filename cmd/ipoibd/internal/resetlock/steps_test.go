@@ -45,6 +45,7 @@ func eachStep(t *testing.T, leads bool, grace time.Duration, least int, strike f
 				for d.count("pending") > d.count("ended") {
 					d.await("ended")
 				}
+				d.leave()
 			}
 		})
 		if over || t.Failed() {

@@ -25,7 +25,7 @@ var requirements = [...]string{
 	13: "Every client is told: an idle one too, and at once one that comes during a reset",
 	14: "A silent client holds a reset up for a configurable grace period at most, and is then a zombie",
 	15: "Requests during a reset are one reset, and a client that dies does not block it",
-	16: "Interfaces of one daemon share a coordinator, and so do daemons on one device, by a guarded socket; who holds on is named",
+	16: "Interfaces of one daemon share a coordinator, and so do daemons on one device, by the kernel's file locks; who holds it is named",
 	17: "A reset needs no disk: memory is locked, no file is opened, no program started",
 	18: "From a fatal event on, requests are flushed in software, posts fail at once, releasing succeeds and other verbs fail",
 	19: "A zombie answers one error to every call, may be closed twice, and lets go of the callers of verbs that hang",

@@ -64,10 +64,11 @@ const (
 	OutcomeTimeout         // the reset did not end within its limit
 	OutcomeHeld            // another process held the device beyond the grace period
 	OutcomeDenied          // no process has the privilege to reset
+	OutcomeAbsent          // there is no device to reset
 	numOutcome
 )
 
-var outcomeNames = [numOutcome]string{"none", "done", "reset_failed", "reset_timeout", "held_by_process", "not_permitted"}
+var outcomeNames = [numOutcome]string{"none", "done", "reset_failed", "reset_timeout", "held_by_process", "not_permitted", "no_device"}
 
 func (o Outcome) String() string {
 	if o < numOutcome {

@@ -132,8 +132,9 @@ func (s *story) do(t *testing.T, command string) {
 		s.step(Want{})
 	case "released":
 		s.step(Released{s.m.serial})
-	case "done", "failed", "denied":
-		s.step(ResetDone{Outcome: map[string]Outcome{"done": OutcomeDone, "failed": OutcomeFailed, "denied": OutcomeDenied}[word]})
+	case "done", "failed", "denied", "absent":
+		outcomes := map[string]Outcome{"done": OutcomeDone, "failed": OutcomeFailed, "denied": OutcomeDenied, "absent": OutcomeAbsent}
+		s.step(ResetDone{Outcome: outcomes[word]})
 	case "close":
 		s.step(Close{})
 	case "advance":

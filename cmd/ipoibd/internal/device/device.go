@@ -37,8 +37,8 @@ type Config struct {
 	Means string
 	// Holders names the processes that have the HCA open, as far as they can be seen.
 	Holders func() []string
-	// Coordinator is the directory of the locks by which processes share the HCA; "":
-	// no other process uses it.
+	// Coordinator is the directory of the locks by which processes share the HCA, whose
+	// identity in the list names them; "": no other process uses it.
 	Coordinator string
 	Users       string        // what this process is called there; "": by the device's name
 	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
@@ -57,7 +57,7 @@ type View struct {
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
-// sharer coordinates the resets of the HCA with everyone who shares it; see
+// sharer coordinates the resets of the HCA with the other processes that use it; see
 // [resetlock.Coordinator].
 type sharer interface {
 	Events() <-chan resetlock.Event
@@ -85,8 +85,6 @@ type Device struct {
 	shared atomic.Pointer[sharer]
 	join   func(context.Context, resetlock.Config) (sharer, error)
 	opens  atomic.Uint64
-	// missing: the last reset found no device to reset.
-	missing atomic.Bool
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
 

@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -92,8 +91,7 @@ func (o *owner) tell(f func(*owner)) bool {
 	}
 }
 
-// end closes what is open once its users have released it, then leaves those who share
-// the device.
+// end closes what is open once its users have released it, then the coordinator.
 func (o *owner) end() {
 	if o.session != nil {
 		o.retire()
@@ -114,11 +112,7 @@ func (o *owner) hear(ev resetlock.Event) {
 		if ev.Outcome != reset.OutcomeDone {
 			o.note(describe(ev.Ended))
 		}
-		outcome := outcomes[ev.Outcome]
-		if missing := o.missing.Swap(false); missing && outcome == qprecovery.ResetFailed {
-			outcome = qprecovery.ResetNoDevice
-		}
-		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcome})
+		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcomes[ev.Outcome]})
 	case resetlock.Silent:
 		o.record(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
 			ev.Leader, ev.Leader.Since.Format(time.TimeOnly)))
@@ -133,10 +127,11 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 	reset.OutcomeTimeout: qprecovery.ResetTimedOut,
 	reset.OutcomeHeld:    qprecovery.ResetHeld,
 	reset.OutcomeDenied:  qprecovery.ResetFailed,
+	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
 }
 
 // reset is what the coordinator calls once every other process has released the device.
-func (d *Device) reset(ctx context.Context, how reset.Reset) (err error) {
+func (d *Device) reset(ctx context.Context, how reset.Reset) error {
 	if how.Abandon {
 		err := d.ask(ctx, func(o *owner, done chan<- error) { o.step(qprecovery.GraceOver{}); done <- nil })
 		if err != nil {
@@ -145,12 +140,11 @@ func (d *Device) reset(ctx context.Context, how reset.Reset) (err error) {
 	}
 	switch {
 	case how.Complete && d.cfg.Complete != nil:
-		err = d.cfg.Complete(ctx)
+		return d.cfg.Complete(ctx)
 	case d.cfg.Reset != nil:
-		err = d.cfg.Reset(ctx)
+		return d.cfg.Reset(ctx)
 	}
-	d.missing.Store(errors.Is(err, hca.ErrNoDevice))
-	return err
+	return nil
 }
 
 // step gives the machine an event, carries out its actions and shows the result.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca"
 	"ipoibd/qprecovery/reset"
 )
 
@@ -41,6 +42,7 @@ type childConfig struct {
 	Dead         bool          // it never releases it
 	Hangs        bool          // the reset does not end with its context
 	Denied       bool          // it lacks the privilege to reset it
+	Absent       bool          // it finds no device to reset
 	Alone        bool          // its resets concern no other process
 	GUID         byte          // tells devices apart
 }
@@ -232,6 +234,9 @@ func (c *child) handle(co *Coordinator, ev Event) {
 }
 
 func (c *child) reset(ctx context.Context, how reset.Reset) error {
+	if c.conf.Absent {
+		return fmt.Errorf("reset: %w", hca.ErrNoDevice)
+	}
 	if c.conf.Denied {
 		c.say("denied")
 		return fmt.Errorf("reset: %w", fs.ErrPermission)

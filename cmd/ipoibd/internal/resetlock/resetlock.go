@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca"
 	"ipoibd/qprecovery/reset"
 )
 
@@ -37,7 +38,7 @@ type Config struct {
 	// call is under way. ctx ends when Limit is over or the coordinator closes; Close
 	// waits for the return. An error that is fs.ErrPermission, or EROFS (a sysfs that is
 	// mounted for reading only), says that nothing was done, and that another process may
-	// be able to.
+	// be able to; one that is hca.ErrNoDevice, that there is no device to reset.
 	Reset func(ctx context.Context, how reset.Reset) error
 	// Holders names who has the device open, as far as it is known besides the locks.
 	// Nil: it is not.
@@ -392,8 +393,11 @@ func (o *owner) reset(how reset.Reset) {
 		if err := o.conf.Reset(ctx, how); err != nil {
 			o.log.Error("reset of the device failed", "err", err)
 			r = reset.ResetDone{Outcome: reset.OutcomeFailed, Detail: err.Error()}
-			if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+			switch {
+			case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 				r.Outcome = reset.OutcomeDenied
+			case errors.Is(err, hca.ErrNoDevice):
+				r.Outcome = reset.OutcomeAbsent
 			}
 		}
 		o.results <- r

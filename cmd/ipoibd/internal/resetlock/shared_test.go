@@ -140,6 +140,15 @@ func TestR16DirectoryOfTwoDevices(t *testing.T) {
 	}
 }
 
+// A process that finds no device to reset reports that to the others.
+func TestR16DeviceThatIsGone(t *testing.T) {
+	s := newShared(t)
+	asks, other := s.join("ib0", configured(func(c *childConfig) { c.Absent = true })), s.join("ib1")
+	asks.order("request")
+	asks.await("ended no_device")
+	other.await("ended no_device")
+}
+
 // A process that may not reset hands the reset over; where no other may it fails.
 func TestR16HandOver(t *testing.T) {
 	s := newShared(t)

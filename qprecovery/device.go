@@ -131,6 +131,9 @@ func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.a
 // opened.
 func (d *DeviceLadder) Gen() uint32 { return d.gen }
 
+// Devices returns the list of devices as it came last. It is read-only.
+func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
+
 // Identity returns that of the device; false before it was open once.
 func (d *DeviceLadder) Identity() (id Identity, ok bool) { return d.id, d.born }
 

@@ -11,10 +11,12 @@ import (
 // Limits and defaults.
 const (
 	DefaultControl = "/run/ipoibd/control.sock"
-	DefaultDevice  = SoftHCA
-	DefaultName    = "ib0"
-	DefaultSendWRs = 512  // a few milliseconds at 1 Gb/s
-	DefaultRecvWRs = 2048 // a burst of 64 KiB segments from several peers
+	// DefaultCoordinator is not that of the software HCA, which no other process uses.
+	DefaultCoordinator = "/run/ipoibd/reset"
+	DefaultDevice      = SoftHCA
+	DefaultName        = "ib0"
+	DefaultSendWRs     = 512  // a few milliseconds at 1 Gb/s
+	DefaultRecvWRs     = 2048 // a burst of 64 KiB segments from several peers
 
 	maxNameLen  = 15  // IFNAMSIZ-1
 	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
@@ -49,8 +51,8 @@ type Device struct {
 	Soft        // settings of the software HCA alone
 	// Reset is how a real HCA is reset.
 	Reset Reset `yaml:"reset"`
-	// Coordinator is the socket of those who share the device; empty: nobody
-	// else does.
+	// Coordinator is the directory of the locks by which daemons share the device; empty:
+	// no other process uses it.
 	Coordinator string        `yaml:"coordinator"`
 	Grace       time.Duration `yaml:"grace"`         // that a reset of the device leaves to its users
 	GiveUpAfter time.Duration `yaml:"give_up_after"` // of waiting for a device that is gone
@@ -106,7 +108,7 @@ type Interface struct {
 // NewDevice returns a device with its defaults.
 func NewDevice() Device {
 	return Device{
-		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone,
+		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone, Coordinator: DefaultCoordinator,
 		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
 	}
 }

@@ -91,12 +91,8 @@ func late(users []string) string {
 // describe names those who hold the device (R16).
 func describe(end reset.Ended) string {
 	text := "not reset: " + end.Outcome.String()
-	var names []string
-	for _, h := range end.Holders {
-		names = append(names, fmt.Sprintf("%s (pid %d)", h.Name, h.PID))
-	}
-	if len(names) > 0 {
-		text += ": " + strings.Join(names, ", ")
+	if end.Detail != "" {
+		text += ": " + end.Detail
 	}
 	return text
 }

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
@@ -26,11 +26,19 @@ type Config struct {
 	// List tells which devices there are. Where it is nil nobody does, and a
 	// device that does not open is tried from time to time.
 	List Lister
-	// Reset resets the HCA itself, in the process that hosts its coordinator, once
-	// everybody let go of it or will not: what hangs in it returns, and it can be
-	// opened anew whatever a zombie holds. nil: there is nothing to do.
+	// Reset resets the HCA itself, once every process has released it: what hangs in it
+	// returns, and it can be opened again whatever a zombie holds. nil: there is nothing
+	// to do.
 	Reset func(ctx context.Context) error
-	// Coordinator is the socket of those who share the HCA; "": nobody else does.
+	// Complete completes a reset that was cut short, after which the HCA may be gone.
+	// nil: Reset does.
+	Complete func(ctx context.Context) error
+	// Means names how Reset resets what other processes have open; "": it does not.
+	Means string
+	// Holders names the processes that have the HCA open, as far as they can be seen.
+	Holders func() []string
+	// Coordinator is the directory of the locks by which processes share the HCA, whose
+	// identity in the list names them; "": no other process uses it.
 	Coordinator string
 	Users       string        // what this process is called there; "": by the device's name
 	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
@@ -49,18 +57,19 @@ type View struct {
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
-// sharer coordinates the resets of the HCA with everyone who shares it; see
-// [coordinator.Coordinator].
+// sharer coordinates the resets of the HCA with the other processes that use it; see
+// [resetlock.Coordinator].
 type sharer interface {
-	Events() <-chan coordinator.Event
+	Events() <-chan resetlock.Event
 	Request()
 	Released(id reset.ID)
-	Status() coordinator.Status
+	Status() resetlock.Status
+	Sharers() []string
 	Close() error
 }
 
-func join(ctx context.Context, cfg coordinator.Config) (sharer, error) {
-	return coordinator.Join(ctx, cfg)
+func join(ctx context.Context, cfg resetlock.Config) (sharer, error) {
+	return resetlock.Join(ctx, cfg)
 }
 
 // Device keeps one HCA open. Run owns its state; the rest reads what it
@@ -74,10 +83,8 @@ type Device struct {
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
 	shared atomic.Pointer[sharer]
-	join   func(context.Context, coordinator.Config) (sharer, error)
+	join   func(context.Context, resetlock.Config) (sharer, error)
 	opens  atomic.Uint64
-	// missing: the last reset found no device to reset.
-	missing atomic.Bool
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
 

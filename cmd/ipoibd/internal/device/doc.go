@@ -16,8 +16,9 @@
 // (wait_for_device), or it is not wanted (suspend).
 //
 //	action of the machine  | what Run does                         | result
-//	Open, CancelOpen       | at first it registers with those who  | Opened
-//	                       | share the HCA; then it opens it       |
+//	Open, CancelOpen       | at first it takes the locks by which  | Opened
+//	                       | processes share the HCA; then it      |
+//	                       | opens it                              |
 //	Close                  | fails the session if it does not      | Closed
 //	                       | work; takes it from the view; closes  |
 //	                       | it when the users have released it    |
@@ -47,9 +48,9 @@
 // hangs in the device returns when it is reset, and not before.
 //
 // A user that has not released the session when the grace period is over is abandoned with
-// a zombie. In a reset the coordinator decides that, in the process that hosts it;
-// elsewhere the rung fails with the name of the process that holds the device, and is tried
-// again. A zombie is freed by a reset before the device is opened again.
+// a zombie. In a reset the coordinator decides that, in the process that leads it (package
+// resetlock). If another process holds the device, the rung fails with its name, and is
+// tried again. A zombie is freed by a reset before the device is opened again.
 //
 // # Goroutines
 //
@@ -57,7 +58,7 @@
 //	Run           | 1                   | its context, once the users have released the HCA
 //	events        | 1 per open session  | the closing of the session
 //	opening       | at most 1           | the Opener's answer, at first also that of
-//	              |                     | those who share the HCA
+//	              |                     | the processes that share the HCA
 //	closing       | 1 per session       | the release by the users, or their being abandoned
 //	list          | at most 1           | the Lister's answer
 //	check         | at most 1 per       | the port's answer, or the time limit of verbs

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 // verbTimeout is how long a verb may take: one that is stuck is found within a second.
@@ -34,8 +35,9 @@ func (o *owner) open(a qprecovery.Open) {
 	if o.cfg.AllowForeign || !known {
 		want = qprecovery.Identity{}
 	}
+	listed := o.machine.Devices()
 	o.work.Go(func() {
-		got, err := o.joinAndOpen(ctx, a.Gen, want)
+		got, err := o.joinAndOpen(ctx, a.Gen, want, listed)
 		if o.tell(func(o *owner) { o.opened(a.Op, ctx.Err() != nil, got, err); cancel() }) {
 			return
 		}
@@ -49,15 +51,25 @@ func (o *owner) open(a qprecovery.Open) {
 	})
 }
 
-// joinAndOpen registers with those who share the device, unless that was done, and opens it.
-func (d *Device) joinAndOpen(ctx context.Context, gen uint32, want qprecovery.Identity) (got opened, err error) {
+// joinAndOpen takes the locks by which processes share the device, unless it did before,
+// and opens the device. The identity of the device names the locks, so the device has to
+// be in the list.
+func (d *Device) joinAndOpen(ctx context.Context, gen uint32, want qprecovery.Identity, listed []qprecovery.Identity) (got opened, err error) {
 	if d.shared.Load() != nil {
 		return d.openSession(ctx, gen, want)
 	}
-	shared, err := d.join(ctx, coordinator.Config{
-		Device: d.cfg.Name, Name: d.cfg.Users, Path: d.cfg.Coordinator, Grace: d.cfg.Grace,
-		Reset: d.reset, Waiting: d.waiting, Log: d.cfg.Log,
-	})
+	conf := resetlock.Config{
+		Device: d.cfg.Name, Name: d.cfg.Users, Dir: d.cfg.Coordinator, Exclusive: d.cfg.Means != "", Grace: d.cfg.Grace,
+		Reset: d.reset, Holders: d.cfg.Holders, Waiting: d.waiting, Log: d.cfg.Log,
+	}
+	if conf.Dir != "" {
+		if len(listed) == 0 {
+			return opened{}, fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
+		}
+		id := listed[0]
+		conf.Identity = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: d.cfg.Means}
+	}
+	shared, err := d.join(ctx, conf)
 	if err != nil {
 		return opened{}, err
 	}
@@ -127,9 +139,9 @@ func (o *owner) take(got opened) {
 	o.follow(o.session)
 }
 
-// waiting shows what the registration waits for.
+// waiting shows what the joining waits for.
 func (d *Device) waiting(why error) {
-	d.publish(View{Err: fmt.Errorf("waiting for those who share device %s: %w", d.cfg.Name, why)})
+	d.publish(View{Err: fmt.Errorf("device %s is shared: %w", d.cfg.Name, why)})
 }
 
 // notOpen reports a reason that is new.

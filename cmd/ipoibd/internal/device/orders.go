@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/qprecovery"
 )
 
@@ -99,14 +99,15 @@ type Status struct {
 	Suspended   bool                // between Suspend and Resume
 	History     []qprecovery.Record // oldest first, the one under way last; read-only
 	Counts      qprecovery.Counts
-	Coordinator coordinator.Status
+	Coordinator resetlock.Status
+	Sharers     []string // other processes that have the device open
 }
 
 // Status returns the state of recovery; any goroutine may ask.
 func (d *Device) Status() Status {
 	s := *d.status.Load()
 	if c := d.shared.Load(); c != nil {
-		s.Coordinator = (*c).Status()
+		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
 	}
 	return s
 }

@@ -2,13 +2,12 @@ package device
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
@@ -61,7 +60,7 @@ func (d *Device) Run(ctx context.Context) {
 
 // await takes one thing that happened.
 func (o *owner) await(timer <-chan time.Time) {
-	var resets <-chan coordinator.Event
+	var resets <-chan resetlock.Event
 	if c := o.shared.Load(); c != nil {
 		resets = (*c).Events()
 	}
@@ -92,8 +91,7 @@ func (o *owner) tell(f func(*owner)) bool {
 	}
 }
 
-// end closes what is open once its users have released it, then leaves those who share
-// the device.
+// end closes what is open once its users have released it, then the coordinator.
 func (o *owner) end() {
 	if o.session != nil {
 		o.retire()
@@ -106,24 +104,20 @@ func (o *owner) end() {
 }
 
 // hear takes an event of the coordinator.
-func (o *owner) hear(ev coordinator.Event) {
+func (o *owner) hear(ev resetlock.Event) {
 	switch ev := ev.(type) {
-	case coordinator.Pending:
+	case resetlock.Pending:
 		o.step(qprecovery.ResetPending{ID: uint64(ev.ID)})
-	case coordinator.Ended:
+	case resetlock.Ended:
 		if ev.Outcome != reset.OutcomeDone {
 			o.note(describe(ev.Ended))
 		}
-		outcome := outcomes[ev.Outcome]
-		if missing := o.missing.Swap(false); missing && outcome == qprecovery.ResetFailed {
-			outcome = qprecovery.ResetNoDevice
-		}
-		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcome})
-	case coordinator.Silent:
-		o.record(fmt.Sprintf("%s, does not answer since %s; the device is not reset without it: let that process go on, or end it",
-			ev.Host, ev.Host.Since.Format(time.TimeOnly)))
-	case coordinator.Answers:
-		o.record(fmt.Sprintf("%s, answers again", ev.Host))
+		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcomes[ev.Outcome]})
+	case resetlock.Silent:
+		o.record(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
+			ev.Leader, ev.Leader.Since.Format(time.TimeOnly)))
+	case resetlock.Answers:
+		o.record(fmt.Sprintf("%s, goes on again", ev.Leader))
 	}
 }
 
@@ -132,22 +126,25 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 	reset.OutcomeFailed:  qprecovery.ResetFailed,
 	reset.OutcomeTimeout: qprecovery.ResetTimedOut,
 	reset.OutcomeHeld:    qprecovery.ResetHeld,
+	reset.OutcomeDenied:  qprecovery.ResetFailed,
+	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
 }
 
-// reset is what the coordinator calls in the process that hosts it.
-func (d *Device) reset(ctx context.Context, without []reset.Member) error {
-	if len(without) > 0 {
+// reset is what the coordinator calls once every other process has released the device.
+func (d *Device) reset(ctx context.Context, how reset.Reset) error {
+	if how.Abandon {
 		err := d.ask(ctx, func(o *owner, done chan<- error) { o.step(qprecovery.GraceOver{}); done <- nil })
 		if err != nil {
 			return err
 		}
 	}
-	if d.cfg.Reset == nil {
-		return nil
+	switch {
+	case how.Complete && d.cfg.Complete != nil:
+		return d.cfg.Complete(ctx)
+	case d.cfg.Reset != nil:
+		return d.cfg.Reset(ctx)
 	}
-	err := d.cfg.Reset(ctx)
-	d.missing.Store(errors.Is(err, hca.ErrNoDevice))
-	return err
+	return nil
 }
 
 // step gives the machine an event, carries out its actions and shows the result.

@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
@@ -165,8 +165,8 @@ func newTeller(t *testing.T, w []string) *teller {
 		case "absent":
 			p.slot.guid = hca.GUID{}
 		case "scripted":
-			p.script = &script{teller: p, events: make(chan coordinator.Event)}
-			p.join = func(context.Context, coordinator.Config) (sharer, error) { return p.script, nil }
+			p.script = &script{teller: p, events: make(chan resetlock.Event)}
+			p.join = func(context.Context, resetlock.Config) (sharer, error) { return p.script, nil }
 		}
 	}
 	p.run()
@@ -184,6 +184,9 @@ func (p *teller) end() {
 	_ = p.ask(context.Background(), func(o *owner, done chan<- error) { o.abandon(); done <- nil })
 	p.stop()
 	p.running.Wait()
+	if p.slot.faults != nil {
+		p.slot.faults.Release() // no reset is left to do that
+	}
 }
 
 func (p *teller) input(line string) {
@@ -308,7 +311,7 @@ func (p *teller) do(w []string) {
 	case "request":
 		(*p.shared.Load()).Request()
 	case "pending":
-		p.script.events <- coordinator.Pending{ID: reset.ID(p.number(arg[1]))}
+		p.script.events <- resetlock.Pending{ID: reset.ID(p.number(arg[1]))}
 	case "ended":
 		p.script.end(arg)
 	case "advance":
@@ -496,14 +499,15 @@ func (u *storyUser) release() {
 // script is a coordinator that the story plays.
 type script struct {
 	*teller
-	events chan coordinator.Event
+	events chan resetlock.Event
 }
 
-func (s *script) Events() <-chan coordinator.Event { return s.events }
-func (s *script) Status() coordinator.Status       { return coordinator.Status{} }
-func (s *script) Request()                         { s.say("request a reset") }
-func (s *script) Released(id reset.ID)             { s.say("ready for reset %d", id) }
-func (s *script) Close() error                     { return nil }
+func (s *script) Events() <-chan resetlock.Event { return s.events }
+func (s *script) Status() resetlock.Status       { return resetlock.Status{} }
+func (s *script) Sharers() []string              { return nil }
+func (s *script) Request()                       { s.say("request a reset") }
+func (s *script) Released(id reset.ID)           { s.say("ready for reset %d", id) }
+func (s *script) Close() error                   { return nil }
 
 // end says that a reset ended; one that is done was done to the slot.
 func (s *script) end(w []string) {
@@ -517,7 +521,7 @@ func (s *script) end(w []string) {
 		_ = s.slot.port.Close()
 	}
 	if w[3] != "" {
-		end.Holders = []reset.Member{{Name: w[3], PID: 7}}
+		end.Detail = w[3] + " (pid 7)"
 	}
-	s.events <- coordinator.Ended{Ended: end}
+	s.events <- resetlock.Ended{Ended: end}
 }

@@ -33,16 +33,22 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LINT    := go tool -modfile=tools/go.mod golangci-lint
-TESTSUM := go run ./scripts/testsum $(if $(filter true,$(CI)),--no-skips)
+TESTSUM := go tool -modfile=tools/go.mod gotestsum --format=pkgname-and-test-fails --raw-command --ignore-non-json-output-lines
+
+# At least one test must have run and, in CI, none may have been skipped.
+COUNTS := sh -c "[ \$$TESTS_TOTAL -gt 0 ] || { echo no test ran; exit 1; }$(if $(filter true,$(CI)),; \
+	[ \$$TESTS_SKIPPED -eq 0 ] || { echo \$$TESTS_SKIPPED tests were skipped; exit 1; })"
+
+# SIGQUIT makes a Go program print where each of its goroutines hangs.
+LIMIT := timeout --signal=QUIT --kill-after=10s
 
 # ring runs the tests of packages as JSON: $(call ring,packages,budget,flags).
-# The budget bounds each test binary, which then says where it hangs, and the
-# ring as a whole.
-ring = timeout --kill-after=10s $(2) go test -json -timeout=$(2) $(3) $(1)
+# The budget bounds each test binary and the ring as a whole.
+ring = $(LIMIT) $(2) go test -json -timeout=$(2) $(3) $(1)
 
-# check runs a command as if it were the tests of a package, so that testsum counts
-# its failure and shows its output: $(call check,name,budget,command).
-check = go tool test2json -t -p $(1) timeout --kill-after=10s $(2) $(3)
+# check runs a command as if it were the tests of a package, so that its failure
+# counts, with its output: $(call check,name,budget,command).
+check = go tool test2json -t -p $(1) $(LIMIT) $(2) $(3)
 
 # A package belongs to the namespace ring by importing nstest, so that there is
 # no list to keep.
@@ -63,10 +69,12 @@ deps:
 deps-vm: deps
 	@scripts/deps vm || echo "the tests with guests will say what is missing" >&2
 
-# Every ring runs, also after a failure, and all are counted together.
+# Every ring runs, also after a failure, and gotestsum counts all together; some
+# of them: make test RINGS="test-unit test-netns".
+RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm
 .PHONY: test
 test: deps-vm
-	@$(MAKE) --no-print-directory --keep-going --silent test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm | $(TESTSUM)
+	@$(TESTSUM) --post-run-command='$(COUNTS)' -- $(MAKE) --no-print-directory --keep-going --silent $(RINGS)
 
 .PHONY: test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm
 test-tidy:
@@ -74,17 +82,17 @@ test-tidy:
 test-lint:
 	$(call check,golangci-lint,$(LINT_BUDGET),$(LINT) run ./...)
 test-fuzz:
-	FUZZTIME=30000x timeout --kill-after=10s $(FUZZ_BUDGET) scripts/fuzz --json
+	$(call check,fuzz,$(FUZZ_BUDGET),env FUZZTIME=30000x scripts/fuzz)
 test-unit:
 	$(call ring,$(call packages,!$(IS_NS) && !($(IS_VM))),$(UNIT_BUDGET),-race)
 test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM))),$(NETNS_BUDGET),-race -count=1)
 test-e2e:
 	$(call ring,$(E2E),$(E2E_BUDGET),-count=1)
-# Guests with Debian's kernels, which come first, with a word on standard error,
-# as go test would keep it to itself. What cannot be had the tests name.
+# Guests with Debian's kernels, which come first: fetch prints its progress, which
+# go test would hide. The tests name what is missing.
 test-vm: deps-vm
-	@go run ./scripts/vm/fetch
+	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(VM),$(VM_BUDGET),-count=1)
 
 # The backends beside perftest's programs, in a guest.
@@ -120,7 +128,7 @@ soak:
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$'
 
-# Progress comes as it is, the table at the end; one patch: go run ./scripts/mutants -run R06.
+# The patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants
 mutants: deps
 	@go run ./scripts/mutants
@@ -134,7 +142,7 @@ fmt:
 # The page is compared with the tree by a test.
 .PHONY: requirements
 requirements:
-	go run ./scripts/requirements -w
+	go test ./scripts -count=1 -run=^TestRequirements$$ -update
 
 .PHONY: clean
 clean:

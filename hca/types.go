@@ -77,10 +77,18 @@ func (g GID) String() string {
 // MTU is a path MTU in bytes of payload: one of 256, 512, 1024, 2048, 4096.
 type MTU int
 
+// MaxMTU is the largest MTU of IBA 1.4, table 43.
+const MaxMTU MTU = 4096
+
+// Batch bounds the work requests, completions and datagrams that one call moves:
+// enough to spread the cost of a call, few enough to stay in the first-level cache
+// and to hold a lock for microseconds only.
+const Batch = 64
+
 // MTUFor returns the largest MTU that needs no more than n bytes of payload, 0
 // where not even the smallest fits.
 func MTUFor(n int) MTU {
-	for m := MTU(4096); m >= 256; m /= 2 {
+	for m := MaxMTU; m >= 256; m /= 2 {
 		if int(m) <= n {
 			return m
 		}

@@ -1,14 +1,29 @@
 package qprecovery
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Defaults and timers of a device's ladder, as the field has them.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
 	DefaultGrace       = time.Minute      // R14: for clients to become ready
-	// dropMargin is what closing may take besides the grace.
+	// DefaultResetLimit bounds the reset of a device, from the moment at which every
+	// user is ready.
+	DefaultResetLimit = 30 * time.Second
+	// StartPause is the first pause between two tries to open a device that was never
+	// open, and StartPauseMost the longest.
+	StartPause     = time.Second
+	StartPauseMost = 8 * time.Second
+	// resetSettle is how long after a reset the list of devices may show the removal and
+	// the return of the instance that the reset brought about.
+	resetSettle = 2 * time.Second
+	// dropMargin is how long closing may take besides the grace period and the reset.
 	dropMargin = 10 * time.Second
-	// retryEvery is the time between two tries, or two looks at the list.
+	// openLimit bounds opening: a context, a PD and the tables of the ports.
+	openLimit = 10 * time.Second
+	// retryEvery is the time between two tries, or two readings of the list.
 	retryEvery = 10 * time.Second
 	// resetPauseFirst and resetPauseMost bound the back-off of a device that
 	// fails again and again although each reset succeeds.
@@ -18,74 +33,109 @@ const (
 	checkEvery = 2 * time.Second
 )
 
-// DeviceConfig of a device's ladder.
+// DeviceConfig of a [DeviceLadder].
 type DeviceConfig struct {
-	Identity     Identity      // of the device that is open
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace
-	AllowForeign bool          // take another device when it comes
+	ResetLimit   time.Duration // of the coordinator; 0: DefaultResetLimit
+	AllowForeign bool          // use another device when it comes
+	Lists        bool          // lists come, and a Refresh is answered; else the device counts as listed
 }
 
-// DeviceLadder is the ladder of one device. It belongs to one goroutine.
-type DeviceLadder struct {
-	cfg     DeviceConfig
-	state   DeviceState
-	why     Reason
-	op      operation
-	next    Reason // of a removal (or none) that the operation under way keeps
-	early   Reason // of a fault of the device that is being opened
-	gen     uint32
-	check   time.Time // when a healthy device is checked next; zero: a Check is unanswered
-	view    presence
-	wait    wait
-	budget  budget
-	history history
-	out     []DeviceAction
-}
+// hold says what this process holds of the device. It is the one fact that decides
+// whether the device may be opened.
+type hold uint8
 
-// presence is what is known of the device.
-type presence struct {
-	listed    bool // it is in the list
-	held      bool // it was not let go
-	suspended bool // it is not wanted
-	foreign   foreigners
-}
+const (
+	// holdHeld: a context of ours may be open on the hardware, a zombie's included, or
+	// the device failed and its reset failed as well. It is reset before it is opened.
+	holdHeld hold = iota
+	// holdFree: nothing of ours is open.
+	holdFree
+	// holdFresh: and since something was, the device was reset or came as another instance.
+	holdFresh
+)
 
 // wait is the time of the wait rung, and the last pause before an opening.
 type wait struct {
-	until time.Time
-	pause time.Duration
+	until    time.Time
+	since    time.Time // the device is not tried
+	extended bool      // this process was stopped when it ended
+	pause    time.Duration
 }
 
-// NewDeviceLadder returns the ladder of a device that is open, since now, as
-// generation 1.
+// DeviceLadder is the machine of one device: it decides when it is opened, closed, reset,
+// waited for and given up. It belongs to one goroutine. [DeviceState] says what each state
+// may do, deviceRows is its table.
+type DeviceLadder struct {
+	cfg  DeviceConfig
+	now  time.Time // of the Step under way
+	out  []DeviceAction
+	born bool // it was open once
+
+	state DeviceState
+	rung  Rung
+	why   Reason // why the state was entered
+
+	op       operation
+	gen      uint32    // of the session opened last, or being opened
+	check    time.Time // when a healthy device is checked next; zero: a Check is unanswered
+	patience time.Time // when the users of a session that closes are abandoned
+	early    Reason    // of a fault of the device that is being opened
+	wait     wait
+	owed     time.Duration // the pause that is due before the next opening
+
+	id      Identity
+	hold    hold
+	session session
+	reset   coordination
+	list    listing
+
+	suspended bool
+	suspends  []uint64 // DoSuspend commands that are not answered yet
+	cancelled bool     // the first opening was, for a suspension
+
+	budget  budget
+	history history
+}
+
+// NewDeviceLadder returns the machine of a device that was never open. It is opened when
+// the first list comes; without lists at the first Step.
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
-	if cfg.GiveUpAfter <= 0 {
-		cfg.GiveUpAfter = DefaultGiveUpAfter
+	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
+	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, DefaultResetLimit)
+	d := &DeviceLadder{cfg: cfg, gen: 1, hold: holdFree}
+	if !cfg.Lists {
+		d.op.due = now
 	}
-	if cfg.Grace <= 0 {
-		cfg.Grace = DefaultGrace
-	}
-	d := &DeviceLadder{cfg: cfg, gen: 1, check: now.Add(checkEvery), view: presence{listed: true, held: true}}
-	d.budget.healthy(now)
 	return d
 }
 
 // State returns the state.
 func (d *DeviceLadder) State() DeviceState { return d.state }
 
+// Rung returns the rung of the recovery under way; RungNone: there is none.
+func (d *DeviceLadder) Rung() Rung { return d.rung }
+
 // Reason returns why the state was entered.
 func (d *DeviceLadder) Reason() Reason { return d.why }
 
-// Suspended reports whether the device is to be closed, between [Suspend] and
-// [Resume].
-func (d *DeviceLadder) Suspended() bool { return d.view.suspended }
+// Suspended reports whether the device is to be closed, between DoSuspend and DoResume.
+func (d *DeviceLadder) Suspended() bool { return d.suspended }
 
-// Gen returns the generation of the device that is or was last open.
+// Listed reports whether the device is in the list, as far as that is known.
+func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
+
+// Gen returns the generation of the session that is open, was open last, or is being
+// opened.
 func (d *DeviceLadder) Gen() uint32 { return d.gen }
 
-// Identity returns that of the device's instance known last.
-func (d *DeviceLadder) Identity() Identity { return d.cfg.Identity }
+// Devices returns the list of devices as it came last. It is read-only.
+func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
+
+// Identity returns that of the device; false before it was open once.
+func (d *DeviceLadder) Identity() (id Identity, ok bool) { return d.id, d.born }
 
 // History returns the last recoveries, oldest first, the one under way last.
 func (d *DeviceLadder) History() []Record { return d.history.list() }
@@ -93,8 +143,8 @@ func (d *DeviceLadder) History() []Record { return d.history.list() }
 // Counts returns what happened since the start.
 func (d *DeviceLadder) Counts() Counts { return d.history.counts }
 
-// NextTry returns when the pause ends, or the device that is waited for is looked
-// for again; false in any other state.
+// NextTry returns when a pause ends, or the device is tried again; false in any other
+// state.
 func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
 	if d.state != DevicePausing && d.state != DeviceWaiting {
 		return time.Time{}, false
@@ -102,224 +152,144 @@ func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
 	return d.op.due, true
 }
 
-// GivesUp returns when the wait for the device ends; false while it is not waited
-// for.
+// GivesUp returns when the wait for the device ends; false while it is not waited for.
 func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
 
 // NextDeadline returns when Step wants to be called without an event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
-	if d.state == DeviceHealthy {
+	switch d.state { //nolint:exhaustive // the others have no second timer
+	case DeviceHealthy:
 		at = earlier(at, d.check)
-	}
-	if d.state == DeviceWaiting {
+	case DeviceDropping:
+		at = earlier(at, d.patience)
+	case DeviceWaiting:
 		at = earlier(at, d.wait.until)
 	}
 	return at, !at.IsZero()
 }
 
-// Step takes an event at the time now, which does not run backwards, and appends
-// what is to be done to out. The event comes before the deadlines that are due.
+// Step takes an event at the time now, which does not run backwards, and appends the
+// actions that it leads to to out. The event comes before the deadlines that are due.
 func (d *DeviceLadder) Step(now time.Time, ev DeviceEvent, out []DeviceAction) []DeviceAction {
-	d.out = out
-	d.take(now, ev)
-	d.expire(now)
+	d.now, d.out = now, out
+	d.take(ev)
+	d.expire()
+	d.advance()
+	d.endWait()
 	out, d.out = d.out, nil
 	return out
 }
 
 func (d *DeviceLadder) emit(a DeviceAction) { d.out = append(d.out, a) }
 
-func (d *DeviceLadder) take(now time.Time, ev DeviceEvent) {
+func (d *DeviceLadder) take(ev DeviceEvent) {
 	switch ev := ev.(type) {
 	case Fault:
-		d.fault(now, ev)
+		d.fault(ev)
 	case Checked:
-		d.checked(now, ev)
+		d.checked(ev)
 	case Asked:
-		d.apply(now, deviceCauseFault, ev.Reason)
-	case Order:
-		d.order(now, ev)
-	case Removed:
-		d.removed(now, ev)
-	case Arrived:
-		d.arrived(now, ev.Identity)
-	case Recover:
-		d.recover(now)
-	case Suspend:
-		d.suspend(now)
-	case Resume:
-		d.resume(now)
-	case Done:
-		d.done(now, ev)
+		d.asked(ev)
+	case Listed:
+		d.listed(ev)
+	case Opened:
+		d.opened(ev)
+	case Closed:
+		d.closed(ev)
+	case GraceOver:
+		d.abandon()
+	case ResetPending:
+		d.reset.pending, d.reset.released = ev.ID, false
+	case ResetEnded:
+		d.resetEnded(ev)
+	case Command:
+		d.command(ev)
 	}
 }
 
-// fault takes a classified error of the device. One that is not the device's is
-// absorbed.
-func (d *DeviceLadder) fault(now time.Time, ev Fault) {
+// advance does what facts allow that have changed: it ends a drop, takes part in a
+// reset that others asked for, tells the coordinator that nothing is held, begins an
+// opening, and answers those who wait for a suspension.
+func (d *DeviceLadder) advance() {
+	if why, over := d.dropped(); over {
+		d.endDrop(why)
+	}
+	if d.state == DeviceHealthy && d.reset.pending != 0 {
+		d.apply(deviceCauseFault, ReasonDeviceReset)
+	}
+	idle := d.session.state == sessionNone
+	if d.reset.pending != 0 && !d.reset.released && idle {
+		d.reset.released = true
+		d.emit(Released{d.reset.pending})
+	}
+	if (d.state == DeviceOpening || d.state == DeviceStarting) && idle && d.reset.pending == 0 {
+		d.open()
+	}
+	switch {
+	case d.state == DeviceGivenUp:
+		d.answerSuspends(ResultGivenUp)
+	case !d.suspended:
+		d.answerSuspends(ResultResumed)
+	case d.state == DeviceSuspended:
+		d.answerSuspends(ResultDone)
+	}
+}
+
+// fault takes a classified error. One that is not the device's is absorbed; one of a
+// device that is being opened waits until it is open.
+func (d *DeviceLadder) fault(ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
 	case c.cause != causeDevice:
 		d.history.counts.Absorbed++
+	case d.state == DeviceOpening:
+		d.early = c.reason
 	default:
-		d.broken(now, ev.Since, c.reason)
+		if d.state == DeviceHealthy {
+			d.history.begin(d.now, ev.Since, c.reason)
+		}
+		d.apply(deviceCauseFault, c.reason)
 	}
 }
 
 // checked takes the result of a Check, and plans the next one while the device is
 // healthy. An error that is not the device's changes nothing.
-func (d *DeviceLadder) checked(now time.Time, ev Checked) {
+func (d *DeviceLadder) checked(ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
 		d.history.counts.Stale++
 	case ev.Class.OfDevice():
-		d.fault(now, Fault{Gen: ev.Gen, Class: ev.Class})
+		d.fault(Fault{Gen: ev.Gen, Class: ev.Class})
 	case d.state == DeviceHealthy:
-		d.check = now.Add(checkEvery)
+		d.check = d.now.Add(checkEvery)
 	}
 }
 
-// broken has the device reset; one that is only being opened, once it is open.
-func (d *DeviceLadder) broken(now, since time.Time, why Reason) {
-	if d.opening() {
-		d.early = why
-		return
-	}
-	if d.state == DeviceHealthy {
-		d.history.begin(now, since, why)
-	}
-	d.apply(now, deviceCauseFault, why)
-}
-
-// removed takes the device off the list; that of another instance is stale.
-func (d *DeviceLadder) removed(now time.Time, ev Removed) {
-	if otherInstance(ev.Index, d.cfg.Identity.Index) {
+func (d *DeviceLadder) asked(ev Asked) {
+	if ev.Gen != d.gen {
 		d.history.counts.Stale++
 		return
 	}
-	d.view.listed = false
-	d.apply(now, deviceCauseRemoved, ReasonRemoved)
+	d.apply(deviceCauseFault, ev.Reason)
 }
 
-// arrived looks at a device in the list.
-func (d *DeviceLadder) arrived(now time.Time, id Identity) {
+// verdict says what a device that is closed allows next.
+func (d *DeviceLadder) verdict() deviceCause {
 	switch {
-	case d.cfg.Identity.Same(id):
-		d.returned(now, id)
-	case d.view.listed || d.state == DeviceHealthy:
-		d.history.counts.Absorbed++
-	case d.cfg.AllowForeign:
-		d.returned(now, id)
-	case d.view.foreign.add(id):
-		d.emit(ReportForeign{id})
-	}
-}
-
-// returned takes the device up again. Another instance of one that is open
-// means that its removal went unheard. One that was waited for begins anew: that
-// the resets of the instance before it did not last says nothing of it.
-func (d *DeviceLadder) returned(now time.Time, id Identity) {
-	replaced := otherInstance(id.Index, d.cfg.Identity.Index)
-	d.cfg.Identity, d.view.listed = id, true
-	switch {
-	case d.state == DeviceWaiting:
-		if replaced {
-			d.budget.forgive(RungDevice)
-		}
-		d.try(now, ReasonDeviceBack)
-	case d.state == DeviceHealthy && replaced:
-		d.apply(now, deviceCauseFault, ReasonReplaced)
-	}
-}
-
-// Takes reports whether an [Order] or a [Recover] would change anything now. If not,
-// the recovery under way already does as much, or there is nothing to recover.
-func (d *DeviceLadder) Takes(ev DeviceEvent) bool {
-	if o, ok := ev.(Order); ok && (o.Rung != RungDevice || d.state == DeviceHealthy) {
-		return o.Rung == RungDevice
-	}
-	return d.state == DeviceWaiting || deviceTransitions[d.state][deviceCauseRecover] != nil
-}
-
-// order resets the device, or hastens what is under way.
-func (d *DeviceLadder) order(now time.Time, ev Order) {
-	switch {
-	case ev.Rung != RungDevice:
-	case d.state == DeviceHealthy:
-		d.apply(now, deviceCauseFault, ReasonOperator)
+	case d.suspended:
+		return deviceCauseUnwanted
+	case !d.born:
+		return deviceCauseUnborn
+	case d.list.absent:
+		return deviceCauseAbsent
+	case d.hold == holdHeld:
+		return deviceCauseHeld
+	case d.owed > 0:
+		return deviceCauseSpent
 	default:
-		d.recover(now)
+		return deviceCauseFree
 	}
 }
-
-// recover starts the wait again, with a try at once.
-func (d *DeviceLadder) recover(now time.Time) {
-	if d.state == DeviceWaiting {
-		d.try(now, ReasonOperator)
-		return
-	}
-	d.apply(now, deviceCauseRecover, ReasonOperator)
-}
-
-// suspend closes the device; one that an operation is under way for, after that.
-func (d *DeviceLadder) suspend(now time.Time) {
-	d.view.suspended = d.state != DeviceGivenUp
-	if !d.state.operating() {
-		d.apply(now, deviceCauseSuspend, ReasonSuspended)
-	}
-}
-
-// resume opens the device again, or waits until it can be opened.
-func (d *DeviceLadder) resume(now time.Time) {
-	d.view.suspended = false
-	switch {
-	case d.state != DeviceSuspended:
-	case d.view.listed && !d.view.held:
-		d.apply(now, deviceCauseResume, ReasonResumed)
-	default:
-		d.apply(now, deviceCauseAway, ReasonResumed)
-	}
-}
-
-// done takes the result of the operation under way; any other is stale. A drop
-// has let the device go, and yet there was no reset, if it is ClassTransient, where
-// others did not (R16), or ClassDeviceError, where the reset failed.
-func (d *DeviceLadder) done(now time.Time, ev Done) {
-	if !d.state.operating() || ev.Op != d.op.id {
-		d.history.counts.Stale++
-		return
-	}
-	d.view.held = d.holds(ev.Class)
-	switch {
-	case ev.Class == ClassStuck:
-		d.result(now, deviceCauseTimeout)
-	case ev.Class == ClassTransient && !d.opening():
-		d.result(now, deviceCauseOthers)
-	case ev.Class != ClassSuccess:
-		d.result(now, deviceCauseFailed)
-	case d.state == DeviceDropping && !d.ordered() && d.budget.spent(now, RungDevice):
-		d.result(now, deviceCauseSpent)
-	default:
-		d.result(now, deviceCauseDone)
-	}
-}
-
-// holds reports whether the device is not free to be opened after a result. One that
-// needs its reset is not while that fails; one that worked, and somebody ordered a
-// reset of, goes on as it is.
-func (d *DeviceLadder) holds(c Class) bool {
-	switch {
-	case d.opening():
-		return c == ClassSuccess
-	case c == ClassDeviceError:
-		return d.state != DeviceDropping || !d.ordered()
-	default:
-		return c != ClassSuccess && c != ClassTransient
-	}
-}
-
-// opening reports whether the operation under way opens the device.
-func (d *DeviceLadder) opening() bool { return d.state == DeviceOpening || d.state == DeviceRetrying }

@@ -2,201 +2,282 @@ package qprecovery
 
 import "time"
 
-// apply looks a cause from outside up in the table: it is followed at once, kept
-// until the operation under way has ended, or absorbed. Of what is kept only
-// a removal exists.
-func (d *DeviceLadder) apply(now time.Time, on deviceCause, why Reason) {
-	switch r := deviceTransitions[d.state][on]; {
-	case r == nil:
-		d.history.counts.Absorbed++
-	case d.state.operating():
-		d.next = why
-	default:
-		d.become(now, r.to, why)
-	}
-}
-
-// result ends the operation under way: to where its result leads, or to where a
-// removal meanwhile does, if that is higher. A device that was not opened need
-// not be let go. One that is not wanted any more goes no further.
-func (d *DeviceLadder) result(now time.Time, on deviceCause) {
-	to, why := deviceTransitions[d.state][on].to, d.reasonOf(on)
-	if d.next == ReasonRemoved && to.Rung() < RungWait {
-		to, why = deviceTransitions[d.state][deviceCauseRemoved].to, ReasonRemoved
-	}
-	if d.view.suspended {
-		to, why = d.unwanted(on), ReasonSuspended
-	}
-	d.become(now, to, why)
-}
-
-// unwanted is where a result leads while the device is not wanted.
-func (d *DeviceLadder) unwanted(on deviceCause) DeviceState {
-	if d.opening() && on == deviceCauseDone {
-		return DeviceSuspending
-	}
-	return DeviceSuspended
-}
-
-func (d *DeviceLadder) reasonOf(on deviceCause) Reason {
-	switch on {
-	case deviceCauseFailed:
-		return ReasonVerbFailed
-	case deviceCauseTimeout:
-		return ReasonVerbTimeout
-	case deviceCauseSpent:
-		return ReasonRepeated
-	case deviceCauseOthers:
-		return ReasonHeld
-	default:
-		return d.why
-	}
-}
-
-// expire does what is due; the wait may end while an operation runs, and is over
-// once that has failed.
-func (d *DeviceLadder) expire(now time.Time) {
-	d.endWait(now)
-	d.overdue(now)
-	d.endWait(now)
-}
-
-func (d *DeviceLadder) endWait(now time.Time) {
-	if d.state == DeviceWaiting && due(now, d.wait.until) {
-		d.apply(now, deviceCauseGiveUp, ReasonGaveUp)
-	}
-}
-
-// overdue checks a healthy device, and ends a pause or an operation; see stallBound
-// for a stall of this process.
-func (d *DeviceLadder) overdue(now time.Time) {
-	if d.state == DeviceHealthy && due(now, d.check) {
-		d.check = time.Time{}
-		d.emit(Check{d.gen})
-	}
+// command takes an order.
+func (d *DeviceLadder) command(ev Command) {
+	answer := ResultDone
 	switch {
-	case !due(now, d.op.due):
-	case d.state == DeviceWaiting:
-		d.look(now)
-	case d.state == DevicePausing:
-		d.apply(now, deviceCauseDue, ReasonBackOff)
-	case now.Sub(d.op.due) > stallBound && !d.op.extended:
-		d.op.due, d.op.extended = now.Add(d.limit()), true
+	case ev.Do == DoSuspend:
+		d.suspends = append(d.suspends, ev.ID)
+		d.suspend()
+		return
+	case ev.Do == DoResume && !d.suspended:
+		answer = ResultNotSuspended
+	case ev.Do == DoResume:
+		d.suspended, d.owed = false, 0
+		if d.state == DeviceSuspended {
+			d.proceed(ReasonResumed)
+		}
+		if d.state == DeviceStarting {
+			d.openFirst()
+		}
+	case d.suspended:
+		answer = ResultSuspended
+	case d.state == DeviceStarting:
+		d.openFirst()
+		if ev.Do == DoReset {
+			answer = ResultNotOpen
+		}
+	case d.state == DeviceHealthy && ev.Do == DoReset:
+		d.apply(deviceCauseFault, ReasonOperator)
+	case d.state == DeviceHealthy:
+		answer = ResultOpen
+	case d.state == DeviceWaiting, d.state == DevicePausing, d.state == DeviceGivenUp:
+		d.owed = 0
+		d.proceed(ReasonOperator)
+	case ev.Do == DoRecover: // a reset that is ordered during one is the same one (R15)
+		answer = ResultUnderWay
+		d.history.counts.Absorbed++
 	default:
-		d.result(now, deviceCauseTimeout)
+		d.history.counts.Absorbed++
+	}
+	d.emit(Answer{ev.ID, answer})
+}
+
+// suspend closes the device; one that is being closed or opened, after that. One that
+// was given up stays so.
+func (d *DeviceLadder) suspend() {
+	d.suspended = d.state != DeviceGivenUp
+	switch d.state { //nolint:exhaustive // the others wait for an answer, or rest
+	case DeviceHealthy:
+		d.apply(deviceCauseSuspend, ReasonSuspended)
+	case DevicePausing, DeviceWaiting:
+		d.proceed(ReasonSuspended)
+	case DeviceStarting:
+		if d.session.state == sessionNone {
+			d.proceed(ReasonSuspended)
+		} else if !d.cancelled {
+			d.cancelled = true
+			d.emit(CancelOpen{d.session.op})
+		}
 	}
 }
 
-// look tries again, or has the list read again while the device is not in it.
-func (d *DeviceLadder) look(now time.Time) {
-	if d.view.listed {
-		d.try(now, ReasonRetry)
+func (d *DeviceLadder) answerSuspends(r Result) {
+	for _, id := range d.suspends {
+		d.emit(Answer{id, r})
+	}
+	d.suspends = nil
+}
+
+// proceed goes where the verdict leads.
+func (d *DeviceLadder) proceed(why Reason) {
+	on := d.verdict()
+	if on == deviceCauseSpent {
+		why = ReasonRepeated
+	}
+	d.apply(on, why)
+}
+
+// apply looks a cause up in the table, and follows its row or absorbs it.
+func (d *DeviceLadder) apply(on deviceCause, why Reason) {
+	r := deviceTransitions[d.state][on]
+	if r == nil {
+		d.history.counts.Absorbed++
 		return
 	}
-	d.op.due = now.Add(retryEvery)
-	d.emit(Refresh{})
+	if r.from == DeviceHealthy && r.rung == RungDevice {
+		d.use(why)
+	}
+	d.become(r, why)
 }
 
-// try opens the device that is waited for, or lets it go first.
-func (d *DeviceLadder) try(now time.Time, why Reason) {
-	on := deviceCauseDue
-	if d.view.held {
-		on = deviceCauseHeld
+// use counts a failure of a device that was open, whatever becomes of its reset. Where
+// there were too many, a pause is due before it is opened again. The operator's order is
+// not counted.
+func (d *DeviceLadder) use(why Reason) {
+	switch {
+	case why == ReasonOperator:
+		d.owed = 0
+		return
+	case d.budget.spent(d.now, RungDevice):
+		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
+	default:
+		d.wait.pause = 0
 	}
-	d.apply(now, on, why)
-}
-
-// limit bounds the operation of the state.
-func (d *DeviceLadder) limit() time.Duration {
-	if d.opening() {
-		return openLimit
-	}
-	return d.cfg.Grace + dropMargin
+	d.owed = d.wait.pause
+	d.budget.use(d.now, RungDevice)
 }
 
 // become is the only writer of the state. It does what belongs to entering it.
-func (d *DeviceLadder) become(now time.Time, to DeviceState, why Reason) {
-	from := d.state
-	d.state, d.why, d.next = to, why, ReasonNone
-	d.op.due, d.op.extended = time.Time{}, false
-	if to == DeviceHealthy {
-		d.becomeHealthy(now)
+func (d *DeviceLadder) become(r *deviceRow, why Reason) {
+	d.state = r.to
+	d.op.due, d.op.extended, d.patience = time.Time{}, false, time.Time{}
+	switch {
+	case r.to == DeviceHealthy:
+		d.why = why
+		d.healthy()
 		return
+	case r.rung != RungNone && d.born:
+		d.climb(r.rung, why)
 	}
-	d.history.begin(now, now, why)
-	d.budget.ill(now)
-	if from.Rung() != to.Rung() && (from != DeviceSuspended || to != DeviceOpening) { // which ends a suspension
-		d.history.step(now, to.Rung(), why)
-	}
-	if to.operating() {
-		d.op.id++
-		d.op.due = now.Add(d.limit())
-	}
-	d.act(now, from)
-}
-
-func (d *DeviceLadder) becomeHealthy(now time.Time) {
-	d.history.end(now, false)
-	d.budget.healthy(now)
-	d.wait.until, d.view.foreign = time.Time{}, nil
-	d.check = now.Add(checkEvery)
-	d.emit(ResetEnded{d.gen})
-	if d.early != ReasonNone {
-		d.apply(now, deviceCauseFault, d.early)
+	d.why = why
+	d.start()
+	for _, do := range r.do {
+		d.do(do, why)
 	}
 }
 
-// act does a state's action.
-func (d *DeviceLadder) act(now time.Time, from DeviceState) {
+// climb enters a rung, unless the recovery is on it.
+func (d *DeviceLadder) climb(to Rung, why Reason) {
+	d.history.begin(d.now, d.now, why)
+	d.budget.ill(d.now)
+	if d.rung != to {
+		d.rung = to
+		d.history.step(d.now, to, why)
+		d.emit(Entered{to, why})
+	}
+}
+
+func (d *DeviceLadder) healthy() {
+	if record, ok := d.history.end(d.now, false); ok {
+		d.emit(Ended{record})
+	}
+	d.rung = RungNone
+	d.budget.healthy(d.now)
+	d.wait.until, d.list.foreign = time.Time{}, nil
+	d.check = d.now.Add(checkEvery)
+	if early := d.early; early != ReasonNone {
+		d.early = ReasonNone
+		d.apply(deviceCauseFault, early)
+	}
+}
+
+// start sets the timers of a state that was entered, and forgets what belongs to an
+// earlier one.
+func (d *DeviceLadder) start() {
 	switch d.state {
-	case DeviceDropping, DeviceReleasing, DeviceSuspending:
-		d.emit(Drop{d.op.id, d.why})
-	case DeviceOpening, DeviceRetrying:
-		d.open(now)
+	case DeviceStarting:
+		d.op.due = d.now.Add(d.wait.pause)
+	case DeviceDropping:
+		d.reset.wanted, d.reset.reading, d.reset.unplug, d.reset.outcome = false, false, false, ResetUnknown
+		d.op.due = d.now.Add(d.limit())
+		d.patience = d.now.Add(d.cfg.Grace)
 	case DevicePausing:
-		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
-		d.op.due = now.Add(d.wait.pause)
+		d.op.due = d.now.Add(d.owed)
+		d.owed = 0
+	case DeviceOpening:
+		d.op.id++
+		d.gen++
+		d.early = ReasonNone
+		d.op.due = d.now.Add(openLimit)
 	case DeviceWaiting:
-		d.waiting(now, from)
-	case DeviceGivenUp:
-		d.wait.until = time.Time{}
-		d.emit(GiveUp{d.why})
-	case DeviceSuspended:
-		d.wait.until = time.Time{}
-		if !d.view.suspended {
-			d.resume(now)
+		if d.wait.until.IsZero() {
+			d.wait.until = d.now.Add(d.cfg.GiveUpAfter)
+			d.wait.extended = false
 		}
+		d.wait.since, d.op.due = d.now, d.now.Add(retryEvery)
+	case DeviceGivenUp, DeviceSuspended:
+		d.wait.until = time.Time{}
 	case DeviceHealthy, numDeviceState:
 	}
 }
 
-func (d *DeviceLadder) open(now time.Time) {
-	if d.state == DeviceOpening && !d.ordered() {
-		if !d.budget.spent(now, RungDevice) {
-			d.wait.pause = 0
-		}
-		d.budget.use(now, RungDevice)
+// limit bounds a drop, or an opening.
+func (d *DeviceLadder) limit() time.Duration {
+	switch {
+	case d.state == DeviceOpening:
+		return openLimit
+	case d.reset.wanted:
+		return d.cfg.Grace + d.cfg.ResetLimit + dropMargin
+	default:
+		return d.cfg.Grace + dropMargin
 	}
-	d.gen++
-	d.early = ReasonNone
-	d.emit(Open{d.op.id, d.gen})
 }
 
-// ordered reports whether the state was entered by somebody's word, which no
-// budget counts.
-func (d *DeviceLadder) ordered() bool { return d.why == ReasonOperator || d.why == ReasonResumed }
+func (d *DeviceLadder) do(what deviceDo, why Reason) {
+	switch what {
+	case doClose:
+		d.close(why, why != ReasonOperator && why != ReasonSuspended)
+	case doRequest: // and in a reset the coordinator says when users are abandoned
+		d.reset.wanted, d.patience = true, time.Time{}
+		d.op.due = d.now.Add(d.limit())
+		if d.reset.pending == 0 {
+			d.emit(RequestReset{why})
+		}
+	case doRefresh:
+		if d.list.absent {
+			d.refresh(false)
+		}
+	case doPause:
+		d.emit(Paused{d.op.due.Sub(d.now)})
+	case doGiveUp:
+		d.emit(GiveUp{why})
+	}
+}
 
-// waiting tries at once where the device is in the list and somebody said so, or
-// it was let go just now: reset or not, it may serve.
-func (d *DeviceLadder) waiting(now time.Time, from DeviceState) {
-	if d.wait.until.IsZero() {
-		d.wait.until = now.Add(d.cfg.GiveUpAfter)
+// expire does what is due.
+func (d *DeviceLadder) expire() {
+	d.endWait()
+	if d.state == DeviceHealthy && due(d.now, d.check) {
+		d.check = time.Time{}
+		d.emit(Check{d.gen})
 	}
-	d.op.due = now.Add(retryEvery)
+	if due(d.now, d.patience) {
+		d.abandon()
+	}
+	if due(d.now, d.op.due) {
+		d.overdue()
+	}
+}
+
+// endWait gives the device up: the wait may end while a try runs, and is over once that
+// has failed. Where it ended otherwise, and this process itself was stopped then (see
+// stallBound), the news of a return may lie waiting, and is waited for.
+func (d *DeviceLadder) endWait() {
+	stalled := d.wait.until.After(d.wait.since) && d.now.Sub(d.wait.until) > stallBound
 	switch {
-	case !d.view.listed:
-		d.emit(Refresh{})
-	case d.ordered(), !d.view.held && (from == DeviceReleasing || from == DeviceDropping):
-		d.try(now, d.why)
+	case d.state != DeviceWaiting || !due(d.now, d.wait.until):
+	case stalled && !d.wait.extended:
+		d.wait.until, d.wait.extended = d.now.Add(retryEvery), true
+	default:
+		d.apply(deviceCauseGiveUp, ReasonGaveUp)
 	}
+}
+
+// overdue takes the deadline of the state.
+func (d *DeviceLadder) overdue() {
+	switch d.state {
+	case DeviceStarting:
+		d.openFirst()
+	case DevicePausing:
+		d.proceed(ReasonBackOff)
+	case DeviceWaiting:
+		d.retry()
+	case DeviceDropping, DeviceOpening:
+		switch late := d.now.Sub(d.op.due) > stallBound; {
+		case late && !d.op.extended:
+			d.op.due, d.op.extended = d.now.Add(d.limit()), true
+		case d.state == DeviceOpening:
+			d.notOpened(ReasonVerbTimeout)
+		default:
+			if d.hold != holdFresh {
+				d.hold = holdHeld
+			}
+			d.endDrop(ReasonVerbTimeout)
+		}
+	case DeviceHealthy, DeviceGivenUp, DeviceSuspended, numDeviceState:
+	}
+}
+
+// retry tries again, or has the list read again. A device that did not return from its
+// reset is waited for from then on.
+func (d *DeviceLadder) retry() {
+	why := ReasonRetry
+	switch {
+	case d.list.absent && d.rung == RungWait:
+		why = d.why
+	case d.list.absent:
+		why = ReasonRemoved
+	}
+	d.proceed(why)
 }

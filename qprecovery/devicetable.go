@@ -1,160 +1,148 @@
 package qprecovery
 
-import "time"
-
-// DeviceState is a state of a device's ladder.
+// DeviceState is a state of a [DeviceLadder].
 type DeviceState uint8
 
-// States.
+// States, with what each may do and its timers. A rung goes with each
+// ([DeviceLadder.Rung]): closing a device for a reset and closing one that was removed
+// are one state.
 const (
-	// DeviceHealthy: the device is open.
-	DeviceHealthy DeviceState = iota
-	// DeviceDropping: clients let go, the device is closed, to be opened again.
+	// DeviceStarting: it was never open. It is opened; a failure is tried again after a
+	// pause of 1 s, doubled to 8 s, and when the list of devices changes. There is no
+	// limit and no history.
+	DeviceStarting DeviceState = iota
+	// DeviceHealthy: it is open and used, and checked every two seconds. In no other state
+	// may anyone use it.
+	DeviceHealthy
+	// DeviceDropping: its users release it, it is closed, and, where it is to be reset, the
+	// coordinator resets it. The removal and the return of an instance belong to this
+	// reset. Nothing is opened. Users are abandoned after the grace period; in a reset
+	// the coordinator says so. It counts as failed ten seconds after the grace period,
+	// with a reset ten seconds after both limits.
 	DeviceDropping
-	// DevicePausing: it is closed, and opened again after a back-off.
+	// DevicePausing: it failed too often and stays closed, for 10 s, doubled to 5 min.
 	DevicePausing
-	// DeviceOpening: it is opened.
+	// DeviceOpening: it is opened, once no reset of others is pending and nothing of ours
+	// is open. It counts as failed after ten seconds.
 	DeviceOpening
-	// DeviceReleasing: as DeviceDropping, for a device that is gone or that was
-	// not let go before.
-	DeviceReleasing
-	// DeviceWaiting: it is closed and not there, or could not be opened.
+	// DeviceWaiting: it is closed and absent, or could not be reset or opened. It is tried
+	// when it comes, and every ten seconds, until the wait is over.
 	DeviceWaiting
-	// DeviceRetrying: it is opened while its return is waited for.
-	DeviceRetrying
-	// DeviceGivenUp: the wait is over.
+	// DeviceGivenUp: the wait is over. Only the operator leads out.
 	DeviceGivenUp
-	// DeviceSuspending: as DeviceDropping, until it is wanted again.
-	DeviceSuspending
-	// DeviceSuspended: it is closed and not wanted; nothing is due.
+	// DeviceSuspended: it is closed and not wanted. Nothing is due; only Resume leads out.
 	DeviceSuspended
 	numDeviceState
 )
 
-// deviceCause is what moves the table.
-type deviceCause uint8
-
-const (
-	deviceCauseFault   deviceCause = iota // fatal, frozen, asked for, ordered
-	deviceCauseRemoved                    // it left the list
-	deviceCauseDone                       // the operation succeeded
-	deviceCauseSpent                      // it succeeded, and there are too many resets
-	deviceCauseFailed
-	deviceCauseTimeout
-	deviceCauseOthers  // we let go, others did not: there was no reset
-	deviceCauseDue     // a pause is over, or the wait's next try
-	deviceCauseHeld    // the wait's next try, with the device not let go yet
-	deviceCauseGiveUp  // the wait is over
-	deviceCauseRecover // the operator's word
-	deviceCauseSuspend // it is not wanted any more
-	deviceCauseResume  // it is wanted again, and to be had
-	deviceCauseAway    // it is wanted again, and not to be had
-	numDeviceCause
-)
-
-// openLimit bounds opening: a context, a PD and the tables of the ports.
-const openLimit = 10 * time.Second
-
-// deviceStates describes each state.
-var deviceStates = [numDeviceState]struct {
-	name      string
-	rung      Rung
-	operation bool
-}{
-	DeviceHealthy:   {"healthy", RungNone, false},
-	DeviceDropping:  {"dropping", RungDevice, true},
-	DevicePausing:   {"pausing", RungDevice, false},
-	DeviceOpening:   {"opening", RungDevice, true},
-	DeviceReleasing: {"releasing", RungWait, true},
-	DeviceWaiting:   {"waiting", RungWait, false},
-	DeviceRetrying:  {"retrying", RungWait, true},
-	DeviceGivenUp:   {"given_up", RungGiveUp, false},
-
-	DeviceSuspending: {"suspending", RungSuspend, true},
-	DeviceSuspended:  {"suspended", RungSuspend, false},
+var deviceStates = [numDeviceState]string{
+	"starting", "healthy", "dropping", "pausing", "opening", "waiting", "given_up", "suspended",
 }
 
 func (s DeviceState) String() string {
 	if s >= numDeviceState {
 		return "unknown"
 	}
-	return deviceStates[s].name
+	return deviceStates[s]
 }
 
 // MarshalText writes the name.
 func (s DeviceState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Rung is the rung that the state is of.
-func (s DeviceState) Rung() Rung { return deviceStates[s].rung }
+// deviceCause moves the table. The first ones are events, the last ones are what a device
+// that is closed allows next; see [DeviceLadder.verdict].
+type deviceCause uint8
 
-func (s DeviceState) operating() bool { return deviceStates[s].operation }
+const (
+	deviceCauseFault   deviceCause = iota // an error, a request or an order that a reset answers
+	deviceCauseRemoved                    // the instance that is open left the list
+	deviceCauseSuspend                    // the instance that is open is not wanted
+	deviceCauseOpened                     // the opening succeeded
+	deviceCauseFailed                     // it failed, or took too long
+	deviceCauseGiveUp                     // the wait is over
 
-// deviceRow is one transition. The action is that of entering the state to.
+	deviceCauseUnwanted // it is suspended
+	deviceCauseUnborn   // it was never open
+	deviceCauseAbsent   // it is not in the list
+	deviceCauseHeld     // it has to be reset first
+	deviceCauseSpent    // too many resets: a pause is due
+	deviceCauseFree     // it may be opened
+	numDeviceCause
+)
+
+// deviceDo is an action of a row.
+type deviceDo uint8
+
+const (
+	doClose   deviceDo = iota // close the session
+	doRequest                 // request a reset
+	doRefresh                 // read the list, unless the device is in it
+	doPause                   // report the pause
+	doGiveUp                  // report the end of the wait
+)
+
+// deviceRow is one transition: in a state, a cause leads to a state and a rung, and has
+// these actions. RungNone keeps the rung; Starting and Healthy have none.
 type deviceRow struct {
 	from DeviceState
 	on   deviceCause
 	to   DeviceState
+	rung Rung
+	do   []deviceDo
 }
 
-// deviceRows are all transitions: one path for a reset, an unplug, a removal of
-// the driver and a PCI error (R21). What has no row is absorbed; DeviceGivenUp is
-// left by the operator only, DeviceSuspended by Resume only. As in an interface's
-// ladder, what comes from outside during an operation waits for its end.
+// deviceRows are all transitions. A reset, an unplug, a removal of the driver and a PCI
+// error take one path: close, then start from scratch (R21). A cause without a row is
+// absorbed. What comes from outside while the device is closed or opened changes the
+// facts, and the verdict at the end of that goes by them.
 var deviceRows = []deviceRow{
-	{DeviceHealthy, deviceCauseFault, DeviceDropping},
-	{DeviceHealthy, deviceCauseRemoved, DeviceReleasing},
+	{DeviceStarting, deviceCauseOpened, DeviceHealthy, RungNone, nil},
+	{DeviceStarting, deviceCauseFailed, DeviceStarting, RungNone, nil},
+	{DeviceStarting, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
+	{DeviceStarting, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 
-	{DeviceDropping, deviceCauseDone, DeviceOpening},
-	{DeviceDropping, deviceCauseSpent, DevicePausing},
-	{DeviceDropping, deviceCauseFailed, DeviceWaiting},
-	{DeviceDropping, deviceCauseTimeout, DeviceWaiting},
-	{DeviceDropping, deviceCauseOthers, DeviceWaiting},
-	{DeviceDropping, deviceCauseRemoved, DeviceWaiting},
+	{DeviceHealthy, deviceCauseFault, DeviceDropping, RungDevice, []deviceDo{doClose, doRequest}},
+	{DeviceHealthy, deviceCauseRemoved, DeviceDropping, RungWait, []deviceDo{doClose}},
+	{DeviceHealthy, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
 
-	{DevicePausing, deviceCauseDue, DeviceOpening},
-	{DevicePausing, deviceCauseRecover, DeviceOpening},
-	{DevicePausing, deviceCauseRemoved, DeviceWaiting},
+	{DeviceDropping, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
+	{DeviceDropping, deviceCauseAbsent, DeviceWaiting, RungNone, []deviceDo{doRefresh}},
+	{DeviceDropping, deviceCauseHeld, DeviceWaiting, RungWait, nil},
+	{DeviceDropping, deviceCauseSpent, DevicePausing, RungNone, []deviceDo{doPause}},
+	{DeviceDropping, deviceCauseFree, DeviceOpening, RungNone, nil},
 
-	{DeviceOpening, deviceCauseDone, DeviceHealthy},
-	{DeviceOpening, deviceCauseFailed, DeviceWaiting},
-	{DeviceOpening, deviceCauseTimeout, DeviceWaiting},
-	{DeviceOpening, deviceCauseRemoved, DeviceReleasing},
+	{DevicePausing, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
+	{DevicePausing, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
+	{DevicePausing, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
+	{DevicePausing, deviceCauseFree, DeviceOpening, RungNone, nil},
 
-	{DeviceReleasing, deviceCauseDone, DeviceWaiting},
-	{DeviceReleasing, deviceCauseFailed, DeviceWaiting},
-	{DeviceReleasing, deviceCauseTimeout, DeviceWaiting},
-	{DeviceReleasing, deviceCauseOthers, DeviceWaiting},
+	{DeviceOpening, deviceCauseOpened, DeviceHealthy, RungNone, nil},
+	{DeviceOpening, deviceCauseRemoved, DeviceDropping, RungWait, []deviceDo{doClose}},
+	{DeviceOpening, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
+	{DeviceOpening, deviceCauseFailed, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
+	{DeviceOpening, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
 
-	{DeviceWaiting, deviceCauseDue, DeviceRetrying},
-	{DeviceWaiting, deviceCauseHeld, DeviceReleasing},
-	{DeviceWaiting, deviceCauseGiveUp, DeviceGivenUp},
+	{DeviceWaiting, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
+	{DeviceWaiting, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
+	{DeviceWaiting, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
+	{DeviceWaiting, deviceCauseSpent, DevicePausing, RungNone, []deviceDo{doPause}},
+	{DeviceWaiting, deviceCauseFree, DeviceOpening, RungNone, nil},
+	{DeviceWaiting, deviceCauseGiveUp, DeviceGivenUp, RungGiveUp, []deviceDo{doGiveUp}},
 
-	{DeviceRetrying, deviceCauseDone, DeviceHealthy},
-	{DeviceRetrying, deviceCauseFailed, DeviceWaiting},
-	{DeviceRetrying, deviceCauseTimeout, DeviceWaiting},
-	{DeviceRetrying, deviceCauseRemoved, DeviceReleasing},
+	{DeviceGivenUp, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
+	{DeviceGivenUp, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
+	{DeviceGivenUp, deviceCauseFree, DeviceOpening, RungWait, nil},
 
-	{DeviceGivenUp, deviceCauseRecover, DeviceWaiting},
-
-	{DeviceHealthy, deviceCauseSuspend, DeviceSuspending},
-	{DevicePausing, deviceCauseSuspend, DeviceSuspended},
-	{DeviceWaiting, deviceCauseSuspend, DeviceSuspended},
-
-	{DeviceSuspending, deviceCauseDone, DeviceSuspended},
-	{DeviceSuspending, deviceCauseFailed, DeviceSuspended},
-	{DeviceSuspending, deviceCauseTimeout, DeviceSuspended},
-	{DeviceSuspending, deviceCauseOthers, DeviceSuspended},
-
-	{DeviceSuspended, deviceCauseResume, DeviceOpening},
-	{DeviceSuspended, deviceCauseAway, DeviceWaiting},
+	{DeviceSuspended, deviceCauseUnborn, DeviceStarting, RungNone, nil},
+	{DeviceSuspended, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
+	{DeviceSuspended, deviceCauseHeld, DeviceDropping, RungWait, []deviceDo{doClose, doRequest}},
+	{DeviceSuspended, deviceCauseFree, DeviceOpening, RungNone, nil},
 }
 
-var deviceTransitions = buildDeviceTransitions()
-
-func buildDeviceTransitions() (t [numDeviceState][numDeviceCause]*deviceRow) {
+var deviceTransitions = func() (t [numDeviceState][numDeviceCause]*deviceRow) {
 	for i := range deviceRows {
 		r := &deviceRows[i]
 		t[r.from][r.on] = r
 	}
 	return t
-}
+}()

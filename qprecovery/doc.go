@@ -26,14 +26,30 @@
 // The operator may order reset_qp, rebuild_cq and reset_device.
 //
 // A suspicion is a failed work request, an error event of the QP, or a flush on a
-// QP that was not moved to ERR. The QP is queried first. If it is in RTS, it works, and
-// that is only counted; if that happens more often than its budget allows, the QP is
-// reset.
+// QP that was not moved. The QP is queried first. Found in RTS it serves, and that is
+// counted; more often than its budget it leads to reset_qp. The first four rungs are
+// the interface's ([Ladder]), the others the device's ([DeviceLadder]), one for all
+// interfaces of a device. The shell carries what passes between them: a [RequestReset]
+// of an interface becomes [Asked], and [DeviceDown], [DeviceUp] and [DeviceGaveUp] report
+// what became of the device, which is closed when every interface has said [Ready].
 //
-// The first four rungs are the interface's ([Ladder]), the others the device's
-// ([DeviceLadder]), one for all interfaces of a device. The two ladders communicate by
-// [RequestReset], [Asked], [Drop], [DeviceDown], [Ready], [ResetEnded], [DeviceUp],
-// [GiveUp] and [DeviceGaveUp], which the shell carries through the reset coordinator.
+// # The device
+//
+// [DeviceState] says what each state may do, and the table in devicetable.go where it
+// leads. While a device is closed, facts change by events, and one verdict at the end says
+// where to go: whether it is wanted, whether it is in the list, whether a pause is due, and
+// whether this process may still hold the hardware. That is one value of three: held (it
+// has to be reset before it is opened), free, or fresh (it was reset, or came as another
+// instance, since it was open).
+//
+// A reset is coordinated: [RequestReset] asks for one, [ResetPending] announces it, [Released]
+// answers that nothing of this process is open, [ResetEnded] tells the outcome. After a
+// reset the list of devices is read, since the reset of hardware removes the instance and
+// brings another one; that belongs to the reset, and so does what the list shows within
+// two seconds after it. A reset that finds no device means that it was removed.
+//
+// A device may be suspended, also before it was open once. [Entered] and [Ended] report
+// rungs and ends of recoveries as they happen, [Answer] what became of a [Command].
 //
 // # Freezes
 //
@@ -57,7 +73,8 @@
 // that succeeds more often than its budget allows within its window leads to the
 // next one as well, but no further than the CQ rung: there the pauses before a
 // rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
-// device. A device whose resets succeed too often pauses likewise, 10 s to 5 min.
+// device. A device that fails too often pauses in the same way, 10 s to 5 min: each failure
+// of a device that was open counts, whatever became of its reset.
 // Windows are measured on a clock that runs in health only.
 //
 //	found in RTS  5 in 10 s

@@ -14,10 +14,6 @@ import (
 // stale and ignored.
 type Event interface{ event() }
 
-// DeviceEvent is an input of [DeviceLadder.Step]. The triggers of R25 come as
-// Fault, Checked, Asked, Removed and Order.
-type DeviceEvent interface{ deviceEvent() }
-
 // Attached says that the shell made the interface's objects by itself, because
 // ib0 came up or its plan changed. Gen is [Ladder.NextGen] or a later one.
 type Attached struct{ Gen uint32 }
@@ -62,8 +58,7 @@ type DeviceGaveUp struct{}
 
 // Order is the operator's word: RungResetQP, RungRebuildCQ or RungDevice. It is
 // above every budget, cuts a back-off short and is not counted as a use. Other
-// rungs are ignored. A device ladder takes RungDevice alone, for [Recover] unless
-// the device is healthy.
+// rungs are ignored.
 type Order struct{ Rung Rung }
 
 // Tick says that time has passed; see NextDeadline.
@@ -79,45 +74,6 @@ func (DeviceUp) event()     {}
 func (DeviceGaveUp) event() {}
 func (Order) event()        {}
 func (Tick) event()         {}
-
-// Checked is the result of a [Check] of the device of generation Gen.
-type Checked struct {
-	Gen   uint32
-	Class Class // of the verb's error, else ClassSuccess
-}
-
-// Asked is a client's request for a reset of the device ([RequestReset]), in
-// this process or in another.
-type Asked struct{ Reason Reason }
-
-// Removed says that an instance of the device left the list of devices. Index
-// is the kernel's device index, 0 where it is not known.
-type Removed struct{ Index uint32 }
-
-// Arrived says that a device is in the list of devices.
-type Arrived struct{ Identity Identity }
-
-// Recover is the operator's word to start again after a give-up, or to try now.
-type Recover struct{}
-
-// Suspend ends the use of the device until [Resume] (R26): its users let go, then
-// it is closed. One that was given up stays so.
-type Suspend struct{}
-
-// Resume undoes Suspend. A device that is not there any more is waited for (R27).
-type Resume struct{}
-
-func (Fault) deviceEvent()   {}
-func (Checked) deviceEvent() {}
-func (Asked) deviceEvent()   {}
-func (Removed) deviceEvent() {}
-func (Arrived) deviceEvent() {}
-func (Recover) deviceEvent() {}
-func (Suspend) deviceEvent() {}
-func (Resume) deviceEvent()  {}
-func (Done) deviceEvent()    {}
-func (Order) deviceEvent()   {}
-func (Tick) deviceEvent()    {}
 
 // Action is an output of [Ladder.Step], to be done in the order given. Those with
 // an Op are operations: each is answered by one [Done], however late, and there
@@ -174,45 +130,3 @@ func (HoldTraffic) action()    {}
 func (ReleaseTraffic) action() {}
 func (CarrierDown) action()    {}
 func (CarrierUp) action()      {}
-
-// DeviceAction is an output of [DeviceLadder.Step]; see [Action].
-type DeviceAction interface{ deviceAction() }
-
-// Drop tells every client that a reset is pending, waits until they are ready or
-// their grace is over, and closes the device. It fails where somebody outlasts
-// the grace and holds the device.
-type Drop struct {
-	Op     uint64
-	Reason Reason
-}
-
-// Open opens the device anew; what is opened is of generation Gen.
-type Open struct {
-	Op  uint64
-	Gen uint32
-}
-
-// Refresh reads the list of devices anew and reports each by [Arrived] (R24).
-type Refresh struct{}
-
-// Check asks for a call of a cheap verb of the device of generation Gen. [Checked]
-// reports the result.
-type Check struct{ Gen uint32 }
-
-// ResetEnded tells every client that the device is there again.
-type ResetEnded struct{ Gen uint32 }
-
-// GiveUp tells every client, and the operator, that the automatic restart is
-// cancelled.
-type GiveUp struct{ Reason Reason }
-
-// ReportForeign tells the operator that another device came, which is left alone.
-type ReportForeign struct{ Identity Identity }
-
-func (Drop) deviceAction()          {}
-func (Open) deviceAction()          {}
-func (Refresh) deviceAction()       {}
-func (Check) deviceAction()         {}
-func (ResetEnded) deviceAction()    {}
-func (GiveUp) deviceAction()        {}
-func (ReportForeign) deviceAction() {}

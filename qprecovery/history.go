@@ -116,19 +116,22 @@ func (h *history) blame(req *Request) {
 	}
 }
 
-// end closes the open record, if any. One that is no more than a query, with
-// nothing found and nobody to blame, is not kept.
-func (h *history) end(now time.Time, stopped bool) {
+// end closes the open record, if any, and returns a copy. One that is no more than a
+// query, with nothing found and no request to blame, is not kept.
+func (h *history) end(now time.Time, stopped bool) (ended Record, ok bool) {
 	if !h.open {
-		return
+		return Record{}, false
 	}
 	h.open = false
 	last := len(h.records) - 1
 	if r := &h.records[last]; len(r.Steps) > 0 || r.Request != nil {
 		r.End, r.Stopped = now, stopped
-		return
+		ended = *r
+		ended.Steps = slices.Clone(r.Steps)
+		return ended, true
 	}
 	h.records = h.records[:last]
+	return Record{}, false
 }
 
 // list returns copies of the records, oldest first.

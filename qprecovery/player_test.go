@@ -23,14 +23,13 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // name. A line is a comment (#), an input, or, indented, an expected output of
 // the input above it. With -rewrite the outputs are replaced.
 //
-//	interface | device [allow-foreign]   the ladder that the story is about
+//	interface                            the story is about an interface; about a device
+//	                                     see devicePlayer
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
 //	suspect [gen N] [since D] | checked [as CLASS] [gen N]
 //	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
-//	asked REASON | removed [INDEX] | arrived same|other [INDEX] | recover
-//	suspend | resume
 //	advance D                            stops at each deadline
 //	stall D                              sleeps past them
 //	repeat N : INPUT ; INPUT...          prints the last round alone
@@ -107,20 +106,6 @@ func (m interfaceMachine) step(now time.Time, ev any) (out []any, ok bool) {
 	return out, true
 }
 
-type deviceMachine struct{ *DeviceLadder }
-
-func (m deviceMachine) state() string { return m.State().String() }
-func (m deviceMachine) step(now time.Time, ev any) (out []any, ok bool) {
-	e, ok := ev.(DeviceEvent)
-	if !ok {
-		return nil, false
-	}
-	for _, a := range m.Step(now, e, nil) {
-		out = append(out, a)
-	}
-	return out, true
-}
-
 // play returns the transcript with the outputs that there are.
 func (p *player) play(script string) string {
 	var out strings.Builder
@@ -150,7 +135,7 @@ func (p *player) line(line string) []string {
 		p.m = interfaceMachine{NewLadder(Config{})}
 		return nil
 	case "device":
-		p.m, p.gen = deviceMachine{NewDeviceLadder(p.now, DeviceConfig{Identity: same, AllowForeign: len(w) > 1})}, 1
+		p.m, p.gen = newDevicePlayer(p, w[1:]), 1
 		return nil
 	case "advance":
 		return p.advance(duration(p.t, w[1]))
@@ -161,6 +146,9 @@ func (p *player) line(line string) []string {
 		return p.history()
 	case "counts":
 		return counts(p.m.Counts())
+	}
+	if h, ok := p.m.(*devicePlayer); ok {
+		return h.play(w)
 	}
 	return p.input(p.event(w))
 }
@@ -250,9 +238,6 @@ func (p *player) describe(a any) string {
 	case Release:
 		p.op = a.Op
 		return "release"
-	case Drop:
-		p.op = a.Op
-		return fmt.Sprintf("drop: %v", a.Reason)
 	case Open:
 		p.op, p.gen = a.Op, a.Gen
 		return fmt.Sprintf("open gen %d", a.Gen)
@@ -262,12 +247,10 @@ func (p *player) describe(a any) string {
 		return fmt.Sprintf("check gen %d", a.Gen)
 	case GiveUp:
 		return fmt.Sprintf("give up: %v", a.Reason)
-	case ResetEnded:
-		return fmt.Sprintf("reset ended gen %d", a.Gen)
 	case ReportForeign:
 		return fmt.Sprintf("foreign device %s index %d", a.Identity.NodeGUID, a.Identity.Index)
 	}
-	return strings.TrimPrefix(fmt.Sprintf("%T", a), "qprecovery.")
+	return describeDevice(a)
 }
 
 func (p *player) history() (out []string) {
@@ -362,23 +345,6 @@ func (p *player) moreEvents(w []string) any {
 		return Done{Op: p.op, Class: named(p.t, append(w, "refused")[1], NumClass)}
 	case "stale":
 		return Done{Op: p.op - 1, State: hca.QPRTS}
-	case "asked":
-		return Asked{named(p.t, w[1], NumReason)}
-	case "removed":
-		return Removed{uint32(number(p.t, append(w, "0")[1]))}
-	case "arrived":
-		id := same
-		if w[1] == "other" {
-			id = other
-		}
-		id.Index = uint32(number(p.t, append(w, "8")[2]))
-		return Arrived{id}
-	case "recover":
-		return Recover{}
-	case "suspend":
-		return Suspend{}
-	case "resume":
-		return Resume{}
 	}
 	p.t.Fatalf("what is %q?", w)
 	return nil

@@ -29,7 +29,6 @@ const (
 	ReasonDeviceBack  // the device is there again
 	ReasonRemoved     // the device left the list of devices
 	ReasonHeld        // others hold the device: it cannot be reset
-	ReasonReplaced    // another instance of the device came without a removal
 	ReasonRetry       // the wait's next try
 	ReasonGaveUp      // the wait for the device is over
 	ReasonSuspended   // the system sleeps, or the operator ends the use of the device
@@ -43,7 +42,7 @@ var reasonNames = [NumReason]string{
 	"none", "flush_without_cause", "request_error", "qp_error", "cq_error", "device_error", "device_gone",
 	"freeze_suspected", "verb_stuck", "freeze_persists",
 	"verb_failed", "verb_timeout", "query_failed", "repeated", "back_off",
-	"device_reset", "device_back", "removed", "held", "replaced", "retry", "gave_up", "suspended", "resumed", "operator",
+	"device_reset", "device_back", "removed", "held", "retry", "gave_up", "suspended", "resumed", "operator",
 }
 
 func (r Reason) String() string {

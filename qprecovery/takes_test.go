@@ -1,12 +1,10 @@
 package qprecovery
 
 import (
+	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
-
-	"ipoibd/hca"
 )
 
 // Takes reports whether an interface will act on an order: exactly when the ladder does
@@ -27,24 +25,27 @@ func TestR29InterfaceTakesOrders(t *testing.T) {
 	})
 }
 
-// Takes of a device reports the same, in each of its states.
-func TestR29DeviceTakesOrders(t *testing.T) {
-	id := Identity{NodeGUID: hca.GUID{1}}
+// A device says of each order what becomes of it, in each of its states.
+func TestR29DeviceAnswersOrders(t *testing.T) {
+	want := map[DeviceState][2]Result{ // of DoReset and DoRecover
+		DeviceStarting:  {ResultNotOpen, ResultDone},
+		DeviceHealthy:   {ResultDone, ResultOpen},
+		DeviceDropping:  {ResultDone, ResultUnderWay},
+		DevicePausing:   {ResultDone, ResultDone},
+		DeviceOpening:   {ResultDone, ResultUnderWay},
+		DeviceWaiting:   {ResultDone, ResultDone},
+		DeviceGivenUp:   {ResultDone, ResultDone},
+		DeviceSuspended: {ResultSuspended, ResultSuspended},
+	}
 	for s := range numDeviceState {
-		for _, ev := range []DeviceEvent{Order{RungDevice}, Recover{}} {
-			d := NewDeviceLadder(epoch, DeviceConfig{Identity: id})
-			d.become(epoch, s, ReasonNone)
-			if s == DeviceWaiting {
-				d.wait.until = epoch.Add(time.Hour)
-			}
-			takes, state := d.Takes(ev), d.State()
-			d.Step(epoch, ev, nil)
-			if absorbed := d.Counts().Absorbed > 0; absorbed == takes {
-				t.Errorf("%T in %v: taken %v, absorbed %v", ev, state, takes, absorbed)
+		for _, do := range []Do{DoReset, DoRecover} {
+			d := NewDeviceLadder(epoch, DeviceConfig{})
+			d.born, d.suspended = s != DeviceStarting, s == DeviceSuspended
+			d.become(&deviceRow{to: s, rung: RungDevice}, ReasonNone)
+			out := d.Step(epoch, Command{7, do}, nil)
+			if !slices.Contains(out, DeviceAction(Answer{7, want[s][do]})) {
+				t.Errorf("command %d in %v: %v, want answer %d", do, s, out, want[s][do])
 			}
 		}
-	}
-	if NewDeviceLadder(epoch, DeviceConfig{Identity: id}).Takes(Order{RungResetQP}) {
-		t.Error("an order that is not for a device is taken")
 	}
 }

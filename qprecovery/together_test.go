@@ -13,17 +13,20 @@ import (
 // between the ladders and does what they ask: after a millisecond, with a result
 // that fault decides.
 type host struct {
-	t     *rapid.T
-	now   time.Time
-	dev   *deviceWatcher
-	ifs   []*watcher
-	fault func() bool
-	todo  []func() // answers under way
-	drop  uint64   // the device's Drop, which waits for the interfaces; 0: none
+	t      *rapid.T
+	now    time.Time
+	dev    *deviceWatcher
+	ifs    []*watcher
+	fault  func() bool
+	todo   []func() // answers under way
+	list   []Identity
+	resets uint64
 }
 
 func newHost(t *rapid.T, fault func() bool) *host {
-	h := &host{t: t, now: epoch, dev: newDeviceWatcher(DeviceConfig{}), fault: fault}
+	h := &host{t: t, now: epoch, dev: newDeviceWatcher(DeviceConfig{Lists: true}), fault: fault, list: []Identity{same}}
+	h.device(Listed{Devices: h.list})
+	h.device(Opened{Op: h.dev.opening, Identity: same})
 	for range 2 {
 		w := newWatcher()
 		h.ifs = append(h.ifs, w)
@@ -49,26 +52,45 @@ func (h *host) tell(w *watcher, ev Event) {
 		h.todo = append(h.todo, func() { h.tell(w, d) })
 	}
 	if w.asked != asked {
-		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason()}) })
+		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason(), h.dev.d.Gen()}) })
 	}
 }
 
-// device gives the device's ladder an event and does what it asks for.
+// device gives the device's ladder an event, and the interfaces what comes of it.
 func (h *host) device(ev DeviceEvent) {
 	h.dev.now = h.now
-	op, before := h.dev.op, h.dev.d.State()
+	before := h.dev.d.State()
 	check(h.t, h.dev.do(ev))
 	after := h.dev.d.State()
-	switch {
-	case h.dev.op == op || h.dev.op == 0:
-	case after == DeviceDropping || after == DeviceReleasing:
-		h.drop = h.dev.op
+	if before == DeviceHealthy && after != before {
 		h.everybody(DeviceDown{})
-	default:
-		d := Done{Op: h.dev.op, Class: h.class()}
-		h.todo = append(h.todo, func() { h.device(d) })
 	}
 	h.word(before, after)
+}
+
+// serve gives the device's ladder one answer that it waits for; false: there is none.
+func (h *host) serve() bool {
+	d, reset := h.dev.d, &h.dev.d.reset
+	switch {
+	case h.dev.opening != 0:
+		h.device(Opened{Op: h.dev.opening, Class: h.class(), Identity: same})
+	case h.dev.closing && h.ready():
+		h.device(Closed{h.dev.gen})
+	case h.dev.refresh != 0:
+		h.device(Listed{Op: h.dev.refresh, Devices: h.list})
+	case reset.pending != 0 && reset.released:
+		outcome := ResetDone
+		if h.fault() {
+			outcome = ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(h.t, "outcome"))
+		}
+		h.device(ResetEnded{reset.pending, outcome})
+	case d.State() == DeviceDropping && reset.wanted && reset.pending == 0 && reset.outcome == ResetUnknown:
+		h.resets++
+		h.device(ResetPending{h.resets})
+	default:
+		return false
+	}
+	return true
 }
 
 // word tells the interfaces of the end, and of one that came at once again.
@@ -102,18 +124,13 @@ func (h *host) ready() bool {
 // under way.
 func (h *host) tick() {
 	h.now = h.now.Add(time.Millisecond)
-	if len(h.todo) == 0 && h.drop == 0 {
-		h.now = h.nextDeadline()
-	}
 	todo := h.todo
 	h.todo = nil
 	for _, answer := range todo {
 		answer()
 	}
-	if h.drop != 0 && h.ready() {
-		d := Done{Op: h.drop, Class: h.class()}
-		h.drop = 0
-		h.device(d)
+	if !h.serve() && len(h.todo) == 0 && len(todo) == 0 {
+		h.now = h.nextDeadline()
 	}
 	h.everybody(Tick{})
 	h.device(Tick{})
@@ -151,9 +168,11 @@ func (h *host) harm() {
 	case 3:
 		h.device(Fault{Gen: h.dev.d.Gen(), Class: ClassDeviceError})
 	case 4:
-		h.device(Removed{})
+		h.list = nil
+		h.device(Listed{})
 	default:
-		h.device(Arrived{same})
+		h.list = []Identity{same}
+		h.device(Listed{Devices: h.list})
 	}
 }
 
@@ -171,8 +190,9 @@ func TestR06Together(t *testing.T) {
 			}
 		}
 		bad = false
-		h.device(Arrived{same})
-		h.device(Recover{})
+		h.list = []Identity{same}
+		h.device(Listed{Devices: h.list})
+		h.device(Command{1, DoRecover})
 		end := h.now.Add(resetPauseMost + pauseMost + DefaultGrace + time.Minute)
 		for n := 0; !h.healthy() && !h.now.After(end) && n < 10_000; n++ {
 			h.tick()

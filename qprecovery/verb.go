@@ -1,7 +1,5 @@
 package qprecovery
 
-import "ipoibd/hca"
-
 // Verb is a verb of the hca contract, named as in libibverbs without the prefix.
 type Verb uint8
 
@@ -51,12 +49,6 @@ func (v Verb) String() string {
 		return "unknown"
 	}
 	return verbNames[v]
-}
-
-// VerbModify returns the verb that moves a QP to a state; a state out of range
-// counts as ERR, which every state may go to.
-func VerbModify(to hca.QPState) Verb {
-	return VerbModifyReset + Verb(min(to, hca.QPErr))
 }
 
 // VerbNamed returns the verb of [hca.VerbError.Verb]; of "modify_qp", whose

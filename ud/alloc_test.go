@@ -98,7 +98,7 @@ func TestTxAllocatesNothing(t *testing.T) {
 		"hidden ND": frame(macB, macA, ipoib.EtherTypeIPv6, behind(ns6("fe80::2"), 60)),
 		"ethertype": frame(macB, macA, 0x8100, make([]byte, 60)),
 	} {
-		for _, n := range []int{1, batch} {
+		for _, n := range []int{1, hca.Batch} {
 			b := newTxLoop(t, f, n)
 			if got := testing.AllocsPerRun(100, func() { b.pump(t) }); got != 0 {
 				t.Errorf("%s, %d at a time: %v allocations", name, n, got)
@@ -109,7 +109,7 @@ func TestTxAllocatesNothing(t *testing.T) {
 }
 
 func TestTxAllocatesNothingForFailures(t *testing.T) {
-	b := newTxLoop(t, toB(100), batch)
+	b := newTxLoop(t, toB(100), hca.Batch)
 	b.qp.auto = false
 	b.cfg.OnFailure = func(Failure) {}
 	got := testing.AllocsPerRun(100, func() {
@@ -132,7 +132,7 @@ func TestRxAllocatesNothing(t *testing.T) {
 		"too long":  fromB(testMTU + 1),
 		"hidden ND": msg(ipoib.EtherTypeIPv6, behind(ns6("fe80::1"), 60)),
 	} {
-		for _, n := range []int{1, batch} {
+		for _, n := range []int{1, hca.Batch} {
 			b, round := newRxLoop(t, m, n)
 			round() // the fake's own slices grow once
 			if got := testing.AllocsPerRun(100, round); got != 0 {
@@ -144,7 +144,7 @@ func TestRxAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkTx(b *testing.B) {
-	for name, n := range map[string]int{"1": 1, "64": batch} {
+	for name, n := range map[string]int{"1": 1, "64": hca.Batch} {
 		b.Run(name, func(b *testing.B) {
 			tx := newTxLoop(b, toB(1400), n)
 			b.ReportAllocs()
@@ -157,7 +157,7 @@ func BenchmarkTx(b *testing.B) {
 }
 
 func BenchmarkRx(b *testing.B) {
-	for name, n := range map[string]int{"1": 1, "64": batch} {
+	for name, n := range map[string]int{"1": 1, "64": hca.Batch} {
 		b.Run(name, func(b *testing.B) {
 			rx, round := newRxLoop(b, fromB(1400), n)
 			b.ReportAllocs()

@@ -32,7 +32,7 @@ func newTxBench(t testing.TB, slots int) *txBench {
 		t.Fatal(err)
 	}
 	b.Tx = tx
-	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.MRLen())}, sendCQ: &fakeCQ{}, depth: slots}
+	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*TxStride(cfg.MaxMTU))}, sendCQ: &fakeCQ{}, depth: slots}
 	b.attach(t, 1)
 	return b
 }
@@ -82,7 +82,7 @@ func newRxBench(t testing.TB, slots int) *rxBench {
 		t.Fatal(err)
 	}
 	b.Rx = rx
-	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.MRLen())}, recvCQ: &fakeCQ{}, depth: slots}
+	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*RxStride(cfg.PortMTU))}, recvCQ: &fakeCQ{}, depth: slots}
 	b.attach(t, 1)
 	return b
 }

@@ -1,11 +1,15 @@
 package ud
 
-import "fmt"
+import (
+	"fmt"
+
+	"ipoibd/hca"
+)
 
 // waste is where frames are read to that nobody wants: all into the same memory.
 type waste struct {
-	bufs  [batch][]byte
-	sizes [batch]int
+	bufs  [hca.Batch][]byte
+	sizes [hca.Batch]int
 }
 
 func newWaste(maxMTU int) *waste {

@@ -87,7 +87,7 @@ func TestEpochKeepsInjected(t *testing.T) {
 // The same for more messages than one Pump takes.
 func TestEpochKeepsEveryInjected(t *testing.T) {
 	b := newTxBench(t, 256)
-	for range 3 * batch {
+	for range 3 * hca.Batch {
 		b.Inject(destB, msg(ipoib.EtherTypeARP, make([]byte, 56)))
 	}
 	b.snap.Publish(newPeers(2))

@@ -6,10 +6,6 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// batch bounds what one Pump reads, posts or polls at a time: enough to spread
-// the cost of a call, little enough to stay in the first-level cache.
-const batch = 64
-
 // Ethernet (IEEE 802.3, 3.1.1 and 4.4.2).
 const (
 	etherHeaderLen = 14

@@ -8,7 +8,7 @@ import (
 )
 
 // MinRxSlots is one batch, since Pump posts the receives of a batch again at once.
-const MinRxSlots = batch
+const MinRxSlots = hca.Batch
 
 // RxConfig is what a Rx is made from.
 type RxConfig struct {
@@ -20,10 +20,6 @@ type RxConfig struct {
 	Peers     *Snapshot
 	OnFailure func(Failure) // each receive that completed with an error; does not block. May be nil
 }
-
-// MRLen returns the bytes of registered memory that Attach needs; the device
-// writes to it (hca.AccessLocalWrite).
-func (c *RxConfig) MRLen() int { return c.Slots * RxStride(c.PortMTU) }
 
 func (c *RxConfig) check() error {
 	if c.Slots < MinRxSlots || !c.PortMTU.Valid() || c.MTU <= 0 || c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
@@ -53,10 +49,10 @@ type Rx struct {
 
 // rxScratch is memory of one Pump.
 type rxScratch struct {
-	wcs    [batch]hca.WC
-	slots  [batch]uint32 // completed
-	frames [batch][]byte // for the sink
-	wrs    [batch]hca.RecvWR
+	wcs    [hca.Batch]hca.WC
+	slots  [hca.Batch]uint32 // completed
+	frames [hca.Batch][]byte // for the sink
+	wrs    [hca.Batch]hca.RecvWR
 }
 
 // NewRx returns a Rx with no queue pair attached. Errors: hca.ErrInvalid.
@@ -79,9 +75,10 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 
 // Attach makes qp the queue pair that messages come from and posts all receive
 // buffers to it, so the QP is in INIT or a later state. recvCQ is the queue of
-// its receive completions, mr, of at least MRLen bytes, their memory. The
-// generation differs from that of every earlier Attach whose completions may
-// still come. Errors: hca.ErrInvalid when one is attached already or when mr or
+// its receive completions; mr, of at least Slots * RxStride(PortMTU) bytes, is
+// their memory, which the device writes to (hca.AccessLocalWrite). The generation
+// differs from that of every earlier Attach whose completions may still come.
+// Errors: hca.ErrInvalid when one is attached already or when mr or
 // the QP's receive queue is too small; an error of the post, after which Rx is
 // detached.
 func (r *Rx) Attach(qp hca.QP, recvCQ hca.CQ, mr hca.MR, generation uint32) error {

@@ -291,7 +291,7 @@ func TestRxTakesBatchesInOrder(t *testing.T) {
 		b.qp.receive(fromB(100+i), gidA)
 	}
 	b.pump(t)
-	if len(b.sink.frames) != batch || b.Outstanding() != rxSlots {
+	if len(b.sink.frames) != hca.Batch || b.Outstanding() != rxSlots {
 		t.Errorf("%d frames in the first Pump, %d posted", len(b.sink.frames), b.Outstanding())
 	}
 	b.pump(t)

@@ -139,7 +139,7 @@ func (r *Rx) write(frames [][]byte) error {
 // repost posts every free slot. A full queue leaves the rest to a later call.
 func (r *Rx) repost() error {
 	for !r.flushed && len(r.ring.free) > 0 {
-		wrs := r.scratch.wrs[:min(batch, len(r.ring.free))]
+		wrs := r.scratch.wrs[:min(hca.Batch, len(r.ring.free))]
 		for i := range wrs {
 			slot := r.ring.peek(i)
 			wrs[i] = hca.RecvWR{ID: r.ring.id(slot), SGList: r.sge[slot : slot+1 : slot+1]}

@@ -14,7 +14,7 @@ const (
 	// last of a batch always asks, so that no slot waits for later traffic.
 	signalEvery = 16
 	// MinTxSlots leaves room for two batches: one posted, one being read.
-	MinTxSlots = 2 * batch
+	MinTxSlots = 2 * hca.Batch
 	// stallWait bounds a wait for completions, so that a message of the slow
 	// path or the owner's command is not held up longer than that.
 	stallWait = 10 * time.Millisecond
@@ -35,9 +35,6 @@ type TxConfig struct {
 	Peers     *Snapshot
 	OnFailure func(Failure) // each send that completed with an error; does not block. May be nil
 }
-
-// MRLen returns the bytes of registered memory that Attach needs.
-func (c *TxConfig) MRLen() int { return c.Slots * TxStride(c.MaxMTU) }
 
 func (c *TxConfig) check() error {
 	if c.Slots < MinTxSlots || c.MTU <= 0 || c.MaxMTU < c.MTU || c.Source == nil || c.SlowPath == nil || c.Peers == nil {
@@ -76,11 +73,11 @@ type Tx struct {
 
 // txScratch is memory of one Pump.
 type txScratch struct {
-	bufs  [batch][]byte
-	sizes [batch]int
-	slots [batch]uint32
-	msgs  [batch]injected
-	wcs   [batch]hca.WC
+	bufs  [hca.Batch][]byte
+	sizes [hca.Batch]int
+	slots [hca.Batch]uint32
+	msgs  [hca.Batch]injected
+	wcs   [hca.Batch]hca.WC
 }
 
 // NewTx returns a Tx with no queue pair attached. Errors: hca.ErrInvalid.
@@ -94,7 +91,7 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 		order: newFIFO(cfg.Slots),
 		sge:   make([]hca.SGE, cfg.Slots),
 		dest:  make([]hca.UDDest, cfg.Slots),
-		wrs:   make([]hca.SendWR, 0, batch),
+		wrs:   make([]hca.SendWR, 0, hca.Batch),
 		waste: newWaste(cfg.MaxMTU),
 	}
 	t.SetMTU(cfg.MTU)
@@ -109,8 +106,9 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
 
 // Attach makes qp the queue pair that frames go to, sendCQ the queue of its send
-// completions, and mr, of at least MRLen bytes, their memory. The generation
-// differs from that of every earlier Attach whose completions may still come.
+// completions, and mr, of at least Slots * TxStride(MaxMTU) bytes, their memory.
+// The generation differs from that of every earlier Attach whose completions may
+// still come.
 // Errors: hca.ErrInvalid when one is attached already, when mr or the QP's send
 // queue is too small.
 func (t *Tx) Attach(qp hca.QP, sendCQ hca.CQ, mr hca.MR, generation uint32) error {

@@ -56,7 +56,7 @@ func (t *Tx) forward() error {
 	if err := t.post(); err != nil || t.blocked() {
 		return err
 	}
-	k := min(batch, len(t.ring.free))
+	k := min(hca.Batch, len(t.ring.free))
 	n, epoch, empty := t.inject.take(t.scratch.msgs[:k], t.cfg.Peers)
 	for i := range n {
 		t.describeMessage(&t.scratch.msgs[i])
@@ -90,7 +90,7 @@ func (t *Tx) describeMessage(m *injected) {
 // read reads a batch of frames into free slots and posts what is to be sent.
 func (t *Tx) read() error {
 	s := &t.scratch
-	k := min(batch, len(t.ring.free))
+	k := min(hca.Batch, len(t.ring.free))
 	for i := range k {
 		s.bufs[i] = t.ring.bytes(t.ring.peek(i))
 	}

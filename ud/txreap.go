@@ -32,7 +32,7 @@ func (t *Tx) reap() error {
 		for i := range n {
 			t.complete(&t.scratch.wcs[i])
 		}
-		if n < batch {
+		if n < hca.Batch {
 			return nil
 		}
 	}

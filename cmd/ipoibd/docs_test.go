@@ -124,7 +124,7 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 func TestManualShowsDefaults(t *testing.T) {
 	_, text, _ := strings.Cut(readManual(t, manuals[1]), "```yaml\n")
 	text, rest, _ := strings.Cut(text, "```")
-	if !strings.Contains(rest, "These are the defaults, but for `coordinator`.") {
+	if !strings.Contains(rest, "These are the defaults.") {
 		t.Error("the page no longer says that these are the defaults")
 	}
 	c, err := config.Parse("recovery.md", []byte(text))
@@ -133,7 +133,7 @@ func TestManualShowsDefaults(t *testing.T) {
 	}
 	for i, hca := range []string{config.SoftHCA, "rxe0"} {
 		want, got := config.NewDevice(), c.Devices[i]
-		want.Name, want.HCA, want.Underlay, want.Coordinator = hca, hca, got.Underlay, got.Coordinator
+		want.Name, want.HCA, want.Underlay = hca, hca, got.Underlay
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("the page shows %+v, the default is %+v", got, want)
 		}

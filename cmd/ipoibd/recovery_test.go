@@ -44,7 +44,7 @@ func ill(now time.Time) control.Status {
 				State: "given_up", Rung: "give_up", Reason: "gave_up", Since: now.Add(-time.Minute), Outage: journal.Seconds(time.Minute),
 				Rungs: map[string]uint64{"wait_for_device": 1, "give_up": 1}, Reasons: map[string]uint64{"removed": 1, "gave_up": 1},
 			},
-			Coordinator: &control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"ipoibd 7", "ipoibd 8"}},
+			Coordinator: &control.Coordinator{Phase: "idle", Members: []string{"ipoibd 7", "ipoibd 8"}},
 		}},
 		Interfaces: []control.Interface{waiting, well, last},
 	}
@@ -60,7 +60,7 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"device soft given up recovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s; 'ipoibd recover' starts again",
-		"rungs wait_for_device 1, give_up 1 reasons removed 1, gave_up 1 coordinator hosted by this daemon, idle, for ipoibd 7, ipoibd 8",
+		"rungs wait_for_device 1, give_up 1 reasons removed 1, gave_up 1 coordinator reset idle; shared with ipoibd 7, ipoibd 8",
 		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s",
 		"rungs rebuild_cq 2, reset_device 1 reasons cq_error 2, device_reset 1 last recovery healed 1h0m0s ago by rebuild_cq because of cq_error, took 4ms, outage 1.01s",
 		"rungs reset_qp 1 reasons request_error 1 last recovery stopped 1h0m0s ago by reset_qp because of request_error",
@@ -84,12 +84,14 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
-	drop := d.Step(now, qprecovery.Suspend{}, nil)[0].(qprecovery.Drop)
-	d.Step(now, qprecovery.Done{Op: drop.Op}, nil)
+	d.Step(now, qprecovery.Tick{}, nil)
+	d.Step(now, qprecovery.Opened{Op: 1}, nil)
+	d.Step(now, qprecovery.Command{ID: 1, Do: qprecovery.DoSuspend}, nil)
+	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
 	now = now.Add(time.Minute)
-	open := d.Step(now, qprecovery.Resume{}, nil)[0].(qprecovery.Open)
-	d.Step(now, qprecovery.Done{Op: open.Op}, nil)
-	r := control.NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	d.Step(now, qprecovery.Command{ID: 2, Do: qprecovery.DoResume}, nil)
+	d.Step(now, qprecovery.Opened{Op: 2}, nil)
+	r := control.NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
 	var out strings.Builder
 	printRecovery(&out, r, now.Add(time.Second))
 	want := "rungs suspend 1 reasons suspended 1 last recovery resumed 1s ago, was suspended for 1m0s"
@@ -123,15 +125,14 @@ func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
 		want        string // "": no line
 	}{
 		{nil, ""},
-		{&control.Coordinator{Hosting: true, Phase: "idle"}, ""},
-		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a"}}, ""},
-		{&control.Coordinator{Hosting: true, Phase: "idle", Members: []string{"a", "b"}}, "hosted by this daemon, idle, for a, b"},
-		{&control.Coordinator{Phase: "pending"}, "hosted by another daemon, pending"},
-		{&control.Coordinator{Phase: "idle", Trouble: "nobody hosts"}, "no host: nobody hosts"},
-		{&control.Coordinator{Phase: "pending", Members: []string{"a", "b"}}, "hosted by another daemon, pending, for a, b"},
+		{&control.Coordinator{Phase: "idle"}, ""},
+		{&control.Coordinator{Phase: "idle", Members: []string{"a", "b"}}, "reset idle; shared with a, b"},
+		{&control.Coordinator{Phase: "pending", Leading: true, Members: []string{"a"}}, "reset pending, led by this daemon; shared with a"},
+		{&control.Coordinator{Phase: "resetting", Leader: "process 7"}, "reset resetting, led by process 7"},
+		{&control.Coordinator{Phase: "idle", Trouble: "removed"}, "does not reach other daemons: removed"},
 		{
-			&control.Coordinator{Phase: "idle", Host: "the daemon that hosts it, process 7", Silent: now.Add(-time.Minute)},
-			"the daemon that hosts it, process 7, does not answer since " + now.Add(-time.Minute).Format(time.TimeOnly) + " (1m0s); the device is not reset without it",
+			&control.Coordinator{Phase: "pending", Leader: "process 7", Silent: now.Add(-time.Minute)},
+			"process 7, has not gone on since " + now.Add(-time.Minute).Format(time.TimeOnly) + " (1m0s); the device is not reset without it",
 		},
 	} {
 		var out strings.Builder

@@ -58,7 +58,7 @@ func printStatus(out io.Writer, s *control.Status, now time.Time) error {
 func printDevice(w io.Writer, d *control.Device, now time.Time) {
 	terminal.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), deviceState(d))
 	printRecovery(w, d.Recovery, now)
-	if c := d.Coordinator; c != nil && (!c.Hosting || len(c.Members) > 1) {
+	if c := d.Coordinator; c != nil && (len(c.Members) > 0 || c.Leader != "" || c.Trouble != "") {
 		terminal.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
 	}
 	if d.State != control.StateOpen {
@@ -111,20 +111,22 @@ func peersText(d *control.Device) string {
 	return text
 }
 
-// coordinatorText tells who hosts the coordinator, and for whom.
+// coordinatorText names the processes that share the device, and the one that resets it.
 func coordinatorText(c *control.Coordinator, now time.Time) string {
-	text := "hosted by another daemon, " + c.Phase
+	text := "reset " + c.Phase
 	switch {
 	case c.Trouble != "":
-		text = "no host: " + c.Trouble
+		text = "does not reach other daemons: " + c.Trouble
 	case !c.Silent.IsZero():
-		text = fmt.Sprintf("%s, does not answer since %s (%s); the device is not reset without it",
-			c.Host, c.Silent.Local().Format(time.TimeOnly), short(now.Sub(c.Silent)))
-	case c.Hosting:
-		text = "hosted by this daemon, " + c.Phase
+		text = fmt.Sprintf("%s, has not gone on since %s (%s); the device is not reset without it",
+			c.Leader, c.Silent.Local().Format(time.TimeOnly), short(now.Sub(c.Silent)))
+	case c.Leading:
+		text += ", led by this daemon"
+	case c.Leader != "":
+		text += ", led by " + c.Leader
 	}
 	if len(c.Members) > 0 {
-		text += ", for " + strings.Join(c.Members, ", ")
+		text += "; shared with " + strings.Join(c.Members, ", ")
 	}
 	return text
 }

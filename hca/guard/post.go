@@ -2,10 +2,6 @@ package guard
 
 import "ipoibd/hca"
 
-// maxPost bounds the sends that one call hands to the backend, and with it what
-// a QP keeps to translate them.
-const maxPost = 64
-
 // PostSend implements [hca.QP].
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	for done := 0; ; done += len(q.out) {

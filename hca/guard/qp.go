@@ -57,7 +57,7 @@ func (p *PD) newQP(inner hca.QP, s, r *CQ) *QP {
 		send: queue{qpn: num, op: hca.WCSend, book: newBook(spec.SendWRs)},
 		recv: queue{qpn: num, op: hca.WCRecv, book: newBook(spec.RecvWRs)},
 		all:  spec.SignalAll,
-		out:  make([]hca.SendWR, min(spec.SendWRs, maxPost)),
+		out:  make([]hca.SendWR, min(spec.SendWRs, hca.Batch)),
 	}
 	q.object = p.child("destroy_qp", q.closeInner)
 	q.parents = append(q.parents, &s.object, &r.object)

@@ -14,6 +14,7 @@ import (
 const (
 	pciDevices = "bus/pci/devices"
 	pciDrivers = "bus/pci/drivers"
+	pciProbe   = "bus/pci/drivers_probe"
 )
 
 // Function is a PCI function, below a mounted sysfs.
@@ -49,6 +50,15 @@ func (f *Function) Close() error { return f.sys.Close() }
 // error says how to go on by hand.
 func (f *Function) Rebind() error {
 	return f.withoutDriver(func() error { return nil })
+}
+
+// Probe gives a function that has no driver to the one that is for it, which a Rebind
+// or Reset that was cut short leaves to do.
+func (f *Function) Probe() error {
+	if _, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver")); err == nil {
+		return nil
+	}
+	return f.write(pciProbe, f.addr)
 }
 
 // CanReset reports whether the function itself can be reset: alone, and by a means

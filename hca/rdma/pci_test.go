@@ -107,3 +107,17 @@ func TestFunctionRefusals(t *testing.T) {
 		}
 	}
 }
+
+// A function that a reset left without a driver is probed; one that has a driver is
+// left alone.
+func TestR21FunctionIsProbed(t *testing.T) {
+	root := fakeSysfs(t)
+	f := open(t, root)
+	must(t, f.Probe())
+	must(t, os.WriteFile(filepath.Join(root, pciProbe), nil, 0o644))
+	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
+	must(t, f.Probe())
+	if got, err := os.ReadFile(filepath.Join(root, pciProbe)); err != nil || string(got) != function {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -17,9 +17,6 @@ const (
 	overheadUDP  = 8 + roce.HeaderLen + roce.ICRCLen
 )
 
-// maxMTU is the largest MTU of IBA 1.4, table 43.
-const maxMTU hca.MTU = 4096
-
 // payloadUnit is what a payload is padded to (IBA 9.2.4).
 const payloadUnit = 4
 
@@ -115,7 +112,7 @@ func (p *port) payload(a netip.Addr) int {
 	if p.strict {
 		return int(hca.MTUFor(room))
 	}
-	return min(int(maxMTU), room/payloadUnit*payloadUnit)
+	return min(int(hca.MaxMTU), room/payloadUnit*payloadUnit)
 }
 
 // stepFor returns the smallest standard MTU that is no less than n.
@@ -132,7 +129,7 @@ func (p *port) engineGIDs() []softqp.GID { return slices.Clone(p.gids) }
 
 func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
 	a := hca.PortAttr{
-		State: hca.PortDown, MaxMTU: maxMTU, ActiveMTU: p.active,
+		State: hca.PortDown, MaxMTU: hca.MaxMTU, ActiveMTU: p.active,
 		LinkLayer: hca.LinkLayerEthernet, GUID: g,
 		GIDs: make([]hca.GIDEntry, len(p.gids)), PKeys: slices.Clone(pkeys),
 	}

@@ -11,9 +11,6 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// recvBatch bounds the datagrams taken from the transport at once.
-const recvBatch = 64
-
 // PostRecv implements [hca.QP].
 func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	if err := q.usable(); err != nil {
@@ -43,7 +40,7 @@ type receiver struct {
 	ids     idHabits
 	in      softqp.Inbound
 	payload [1][]byte
-	pkts    [recvBatch]wire.Packet
+	pkts    [hca.Batch]wire.Packet
 }
 
 // recvLoop receives until the transport is closed.
@@ -103,7 +100,7 @@ func (r *receiver) one(p *wire.Packet) {
 	}
 	// What no port may send consumes no receive: one that is too short for it
 	// would fail with its QP, and no peer may cause that.
-	if len(u.Payload) > int(maxMTU) {
+	if len(u.Payload) > int(hca.MaxMTU) {
 		c.add(dropTooLong, 1)
 		return
 	}

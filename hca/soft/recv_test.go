@@ -28,7 +28,7 @@ func TestDropsAreCounted(t *testing.T) {
 		{"pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
 		{"pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
 		// Any receive is too short for this, which must not cost the QP.
-		{"too_long", nil, func(b []byte) []byte { return append(b, make([]byte, maxMTU)...) }},
+		{"too_long", nil, func(b []byte) []byte { return append(b, make([]byte, hca.MaxMTU)...) }},
 		{"version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
 		{"opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
 		{"immediate", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 0x65 }, nil},

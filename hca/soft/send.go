@@ -15,7 +15,7 @@ var _ [wire.MaxVec - softqp.MaxVec]struct{}
 // sender is the transport's one sender at a time.
 type sender struct {
 	mu   sync.Mutex
-	pkts [softqp.BatchSize]wire.Packet
+	pkts [hca.Batch]wire.Packet
 }
 
 // PostSend implements [hca.QP]. It sends all that the transport takes; the drain

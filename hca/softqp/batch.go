@@ -7,10 +7,6 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// BatchSize bounds the datagrams of a batch: what amortises a system call,
-// while the send side is held no longer than it takes to build them.
-const BatchSize = 64
-
 // MaxVec is the longest gather list of a datagram: header, payload, trailer.
 const MaxVec = 1 + MaxSGE + 1
 
@@ -61,7 +57,7 @@ type Batch struct {
 	// once the batch is done up to it: Fill will skip the others again.
 	Skipped int
 
-	datagrams [BatchSize]Datagram
+	datagrams [hca.Batch]Datagram
 	n         int
 	peers     []netip.Addr // to which copies go
 	skipped   int          // peers skipped since the last copy
@@ -72,7 +68,7 @@ type Batch struct {
 // Datagrams are those to send, in order.
 func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
 
-func (b *Batch) full() bool { return b.n == BatchSize }
+func (b *Batch) full() bool { return b.n == hca.Batch }
 
 func (b *Batch) reset() {
 	b.Tail, b.Reason, b.Skipped, b.skipped, b.n, b.peers = TailNone, Passed, 0, 0, 0, nil

@@ -44,5 +44,5 @@
 // [QP.RecvDone]) to the [CQ], before it releases the side: so a reset finds in
 // the CQ every completion that it must remove.
 //
-// Limits: MaxSGE entries of a gather list, BatchSize datagrams of a batch.
+// Limits: MaxSGE entries of a gather list, hca.Batch datagrams of a batch.
 package softqp

@@ -112,17 +112,17 @@ func TestPartialSends(t *testing.T) {
 // with the hop limit of unicast, since routers may lie on the way. Each peer of the
 // other family counts as skipped once.
 func TestReplication(t *testing.T) {
-	const peers = 2*BatchSize + 5
+	const peers = 2*hca.Batch + 5
 	list := []netip.Addr{own4, peer6}
 	for i := range peers {
 		list = append(list, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
 	}
 	want := append(slices.Clone(list[2:]), peer4)
-	others := []int{BatchSize / 2, BatchSize + 2, BatchSize + 2, len(list)} // between copies, two in a row, at the end
+	others := []int{hca.Batch / 2, hca.Batch + 2, hca.Batch + 2, len(list)} // between copies, two in a row, at the end
 	for i := range others {
 		list = slices.Insert(list, others[i]+i, peer6)
 	}
-	for _, take := range []int{1, 3, BatchSize - 1, BatchSize} {
+	for _, take := range []int{1, 3, hca.Batch - 1, hca.Batch} {
 		r := rtsRig(t)
 		r.env.Replicate = true
 		r.send(1, group, 10)
@@ -159,10 +159,10 @@ func TestReplication(t *testing.T) {
 // request uses the new list.
 func TestReplicationOverAChangingList(t *testing.T) {
 	var list []netip.Addr
-	for i := range 2*BatchSize + 5 {
+	for i := range 2*hca.Batch + 5 {
 		list = append(list, netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}))
 	}
-	list = slices.Insert(list, BatchSize, peer6)
+	list = slices.Insert(list, hca.Batch, peer6)
 	shorter, longer := list[10:], append([]netip.Addr{peer4, netip.MustParseAddr("10.0.2.1")}, list...)
 	for name, later := range map[string][]netip.Addr{"shorter": shorter, "longer": longer, "empty": nil} {
 		r := rtsRig(t)
@@ -180,11 +180,11 @@ func TestReplicationOverAChangingList(t *testing.T) {
 			now = later
 			r.env.GIDs = append(slices.Clone(r.env.GIDs), GID{Addr: list[3], MaxPayload: 1448}) // a copy has gone there
 		}
-		if want := slices.Concat(list[:BatchSize], list[BatchSize+1:]); !slices.Equal(got, want) || skipped != 1 {
+		if want := slices.Concat(list[:hca.Batch], list[hca.Batch+1:]); !slices.Equal(got, want) || skipped != 1 {
 			t.Errorf("%s: %d copies, want %d, %d peers skipped", name, len(got), len(want), skipped)
 		}
 		r.send(2, group, 10)
-		if n, want := len(r.fill(later...).Datagrams()), min(len(later), BatchSize); n != want {
+		if n, want := len(r.fill(later...).Datagrams()), min(len(later), hca.Batch); n != want {
 			t.Errorf("%s: the next request begins with %d copies, want %d", name, n, want)
 		}
 	}

@@ -1,97 +1,110 @@
-// Package reset coordinates the reset of an HCA that several clients use: the
-// interfaces of one daemon, and those of several daemons on one host. It is
-// pure: time is passed in, events go in, actions come out ([Server.Step],
-// [Client.Step]); messages are plain data with a bounded codec for a byte stream
-// ([Append], [Decode]). The shells carry the bytes and do the work.
+// Package reset coordinates the reset of an HCA that several processes of one host
+// use, by two kernel file locks and one small file (R11-R17). It is pure: time is
+// passed in, events go in, actions come out ([Machine.Step], [Machine.NextDeadline]).
+// The shell makes the system calls and answers with events.
 //
-// # The conversation
+// # The files
 //
-// There are two calls and two events (R11). A client requests a reset ([Request])
-// and says that it is ready for one ([Ready]); it is told that one is pending
-// ([Pending]) and that it ended ([Ended]). A client knows its own resources and
-// releases them before it says ready; nobody else keeps book of them (R12). The
-// device is reset when every client is ready, and each client, idle or not, is
-// told of each phase exactly once (R13).
+// Per device there are two files in a directory on tmpfs. Their name is the node
+// GUID and the PCI address or, for a software RDMA device, its parent netdev
+// ([Device.Key]); never the kernel's index, which changes whenever a device is added
+// again. So processes of different HCAs cannot meet, even if they share a directory.
 //
-// A client registers with [Hello] before it opens the device. The answer is the
-// [Roster] of all clients; where a reset is pending, Pending comes first, and the
-// newcomer, which holds nothing, delays nobody.
+//	<key>.use     empty; flock only. Shared: this process may have the device open.
+//	              Exclusive: this process resets it.
+//	<key>.intent  flock exclusive: this process leads a reset. The content is one
+//	              [Record]; only the holder of the lock writes it.
 //
-// # The server
+// The kernel elects the leader, and releases the locks of a process that dies, in
+// any PID, mount or network namespace. No process trusts another one's word about
+// who lives. All processes watch the intent file; as events may be lost, each also
+// reads it once a second.
 //
-//	from      | to        | cause                                | action
-//	idle      | pending   | Request, or Hello that wants one,    | Pending to every client
-//	          |           | or Hello from a reset that an        |
-//	          |           | earlier host left unfinished         |
-//	pending   | pending   | Request (it is the same reset)       | none
-//	pending   | resetting | all ready, and the settle time over  | Reset
-//	pending   | resetting | grace over; only clients of this     | Reset without them, by name
-//	          |           | process are not ready                |
-//	pending   | idle      | grace over; another process holds    | Ended, held_by_process, with its name
-//	          |           | the device                           |
-//	pending   | idle      | the unfinished reset turns out to    | Ended to those who had not heard
-//	          |           | have ended, and nobody was told anew |
-//	resetting | idle      | ResetDone                            | Ended, done or reset_failed
-//	resetting | idle      | reset limit over                     | Ended, reset_timeout
+// # Rules
 //
-// A connection that breaks says nothing about the process behind it: until the
-// client comes back, says [Leave], or its process is reported dead, it still
-// holds what it held (R15). Only for a client of this process is the end of the
-// connection the end of the client.
+//  1. A process tries for the exclusive lock on use only while it holds the lock on
+//     intent. So the conversions between shared and exclusive, which flock makes in
+//     two steps, are safe while it holds the lock on intent, and one descriptor for
+//     each file is enough.
+//  2. A leader writes the intent before it tries for the exclusive lock. A process
+//     reads the intent again after it took the shared lock. So no process misses an
+//     intent, and the leader's try fails until that process has released.
+//  3. A record that says wanted or resetting, without a holder of the intent lock, is
+//     a reset that was cut short. Any process that can reset the device takes the
+//     lock and leads it to its end. A hand-over, from a process that lacks the
+//     privilege to reset, is the same: it records the wish and releases the lock.
+//  4. The leader never resets while another process holds the shared lock. After
+//     the grace period it ends the attempt with [OutcomeHeld].
 //
-// # The client
+// # States
 //
-//	from      | to        | cause             | action
-//	starting  | running   | Roster            | Open
-//	starting  | releasing | Pending           | Release
-//	running   | releasing | Pending           | Release
-//	releasing | released  | Released          | Ready to the server
-//	releasing | running   | Ended (too slow)  | Restart
-//	released  | running   | Ended             | Restart
+//	state     | intent | use    | the user of this process
+//	waiting   | -      | -      | holds nothing; waits to be let in, or for the end of a reset
+//	using     | -      | shared | may have the device open
+//	releasing | -      | shared | was told that a reset is pending; releases
+//	leading   | held   | shared | the same, in the process that leads
+//	gathering | held   | -      | has released, or is left behind with a zombie (R14)
+//	resetting | held   | excl.  | the same; the device is being reset
+//	stuck     | held   | excl.  | was told reset_timeout; the reset has not returned
+//	closed    | -      | -      | has ended
 //
-// The link to the server (down, dialing, joining, up) is a state of its own; a
-// client keeps its place in a reset while the link is down.
+//	from      | to        | cause                                  | action
+//	waiting   | using     | intent is idle, shared lock taken      | Open, or Ended for who was told
+//	waiting   | gathering | a reset was cut short, and we can      | write wanted
+//	          |           | reset: its lock is ours                |
+//	using     | releasing | the intent says wanted or resetting    | Release
+//	using     | releasing | Want, and we cannot reset              | write wanted, release the lock, Release
+//	using     | leading   | Want, and the intent lock is ours; or  | write wanted, Release
+//	          |           | one grace after a reset that was cut   |
+//	          |           | short could not be completed           |
+//	releasing | leading   | as waiting -> gathering                | write wanted
+//	releasing | waiting   | Released                               | release the shared lock
+//	releasing | using     | the reset ended without us             | Ended
+//	leading   | gathering | Released, or the grace is over         | release the shared lock, try the other
+//	gathering | resetting | the exclusive lock is ours             | write resetting, Reset
+//	gathering | using     | the grace is over                      | write held_by_process, Ended
+//	resetting | using     | ResetDone                              | write the outcome, Ended
+//	resetting | waiting   | ResetDone: not permitted               | write wanted, release both locks
+//	resetting | stuck     | the limit is over                      | write reset_timeout, Ended
+//	stuck     | using     | ResetDone                              | write the outcome
+//	any       | closed    | Close                                  | a leader that has not begun writes that
 //
-// A host that is stopped, not dead, keeps its connections and says nothing. The
-// client watches over what the host owes it (the roster after Hello, Pending after
-// Request, Ended after Pending), and once the time for that is over tells it, by
-// [HostSilent]; then it waits on, for the device is not reset over the head of a
-// process that may have it open (R14, R16). [HostAnswers] tells of the end.
-//
-// # Takeover
-//
-// Whoever binds the socket first hosts (R16). When the host dies its clients see
-// their connections break and dial again; the first that finds nobody hosts in
-// turn. Hello carries a client's state, the last reset that it saw end, and the
-// roster it knew. So the new host knows which clients have yet to come back, and
-// waits for them as for any other; it takes up a reset under way, under a number
-// of its own; and it learns when that one had ended after all. The clients inside
-// the dead host died with it, so they are not in the roster.
+// A process whose reset touches nothing that others use (the software HCA, or a
+// device with `reset: none`) takes the same way without the intent and without the
+// exclusive lock ([Config.Exclusive]); it still releases the device for the resets
+// of others. Without a directory there is nothing else ([Config.Shared]).
 //
 // # Timers
 //
-//	grace        60 s, from pending until the reset goes on or fails (R14)
-//	reset limit  30 s, from Reset until it counts as stuck
-//	settle       2 s from the start of a host: no reset before
-//	forget       one grace: a client known from a roster that has not come back
-//	dial again   20 ms doubling to 500 ms
-//	silent host  grace for Pending or the first roster; grace, reset limit and 1 s
-//	             for Ended
+//	grace    60 s, from the intent until the reset goes on or fails (R14)
+//	limit    30 s, from Reset until it counts as stuck
+//	try      10 ms, between two tries for a lock that others are about to release
+//	poll     1 s, between two looks at the intent
+//	orphan   3 s, that a process that cannot reset leaves a reset without a leader to
+//	         those that can: three of their polls
+//	silence  grace, limit and 1 s, until a leader that says nothing is named
+//
+// There is no settle time: a process that holds the device holds its lock, so a new
+// leader need not wait for anybody to come back.
+//
+// # What the record is worth
+//
+// Its content is untrusted: it is decoded within bounds, and names in it are for
+// messages only. A record of another device counts as none; a reset that was cut
+// short is completed as one (what was deleted is added again) only if name and means
+// in the record are those of our own configuration. A process that can write the file can
+// block or request a reset: sharing the directory grants that power.
 //
 // # Limits
 //
-// A new host cannot know of a client that is in nobody's roster, which is one
-// that registered within the last moments of the old host, or any at all where
-// only strangers to the old host are left. The settle time lets those come back
-// first; one that is stopped for longer than that at that very time is missed.
-// A client known from a roster is taken for dead when it has not come back within
-// a grace period: the new host does not watch its process, whose number may be of
-// another PID namespace.
+// A leader that is stopped, not dead, blocks the others until it goes on or ends;
+// they name it ([Silent]). A process that holds the device and is stopped fails the
+// reset of the others. A process that does not take part is not seen by the locks.
+// If no process can reset, a reset that had begun is ended for those that wait, and
+// completed by the next process that can ([Record.Begun]).
 //
-// A client that stops while its link is down cannot say so; the next host counts
-// it as absent until its process ends or a grace period is over.
-//
-// A host that is stopped, not dead, keeps its clients waiting until it goes on or
-// is ended; the time limit of their own rung is what ends that wait. A client
-// whose grace period is shorter than the host's may call it silent too early.
+// The kernel closes the descriptors of a process that dies one after the other, today
+// those with the highest numbers first. The locks are opened before the
+// device, so they are mostly released after it; where a device got a lower number, its
+// lock is free some moments before the device is.
 package reset

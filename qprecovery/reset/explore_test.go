@@ -2,63 +2,94 @@ package reset
 
 import (
 	"fmt"
-	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
 
-// TestR11R15R16Explore runs real servers and clients, joined by byte streams,
-// through every interleaving that its budgets allow, breadth first over canonical
-// states. It checks that
-//   - no reset begins while a client that holds the device is neither ready nor
-//     out of grace, and never while another process holds it;
-//   - every client is told of each phase once: Release and Restart alternate;
-//   - no state is without a way to rest without further mishap, rest being:
-//     idle, everybody connected and running, nothing asked for, nothing to read.
+// TestR11R15R16Explore runs machines over a model of the kernel's locks through
+// every interleaving of their system calls that the budgets allow, breadth first
+// over canonical states; each process may die or stop between any two calls, and has
+// a clock of its own. It checks that
+//   - no reset begins while another process has the device open, or resets it;
+//   - no process opens the device while another one resets it;
+//   - a process abandons its users, or gives up on others, after the grace period only;
+//   - the user is told by turns to release and that the reset ended;
+//   - no state is without a way to rest without further mishap, rest being: every
+//     process that runs uses the device, no reset is pending, and none is cut short
+//     that one of them can complete; or it waits for a leader that is stopped.
 func TestR11R15R16Explore(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		start *world
+		name, procs string
+		have        budget
 	}{
-		{"one", newWorld(1, budget{requests: 2, crashes: 1, restarts: 1, halves: 1, breaks: 1, leaves: 1, timers: 2})},
-		{"two/crash", newWorld(2, budget{requests: 1, crashes: 1, timers: 1})},
-		{"two/restart", joined(t, 2, budget{requests: 1, crashes: 1, restarts: 1, timers: 1})},
-		{"two/broken", joined(t, 2, budget{requests: 1, halves: 1, breaks: 1, timers: 1})},
-		{"two/again", joined(t, 2, budget{requests: 2, leaves: 1, timers: 2})},
-		{"three/join", newWorld(3, budget{requests: 1})},
-		{"three/crash", joined(t, 3, budget{requests: 1, crashes: 1, timers: 1})},
-		{"three/half", joined(t, 3, budget{requests: 1, halves: 1, timers: 1})},
-		{"three/break", joined(t, 3, budget{requests: 1, breaks: 1, timers: 1})},
-		{"three/leave", joined(t, 3, budget{requests: 1, leaves: 1, timers: 1})},
-		{"three/crash twice", joined(t, 3, budget{requests: 1, crashes: 2})},
-		{"three/crash, half", joined(t, 3, budget{requests: 1, crashes: 1, halves: 1})},
+		{"one", "e", budget{wants: 2, deaths: 2, restarts: 2, stops: 1, fails: 1}},
+		{"one alone", "a", budget{wants: 2, deaths: 1, restarts: 1, fails: 1}},
+		{"two/die", "ee", budget{wants: 1, deaths: 1, restarts: 1}},
+		{"two/both want", "ee", budget{wants: 2}},
+		{"two/both die", "ee", budget{wants: 1, deaths: 2, restarts: 1}},
+		{"two/stop", "ee", budget{wants: 1, stops: 1}},
+		{"two/denied", "ee", budget{wants: 1, denials: 2, fails: 1}},
+		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
+		{"two/leave", "ee", budget{wants: 1, leaves: 2, restarts: 1}},
+		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
+		{"three/die", "EEE", budget{wants: 1, deaths: 1}},
+		{"three/stop", "EEE", budget{wants: 1, stops: 1}},
+		{"three/denied", "EEA", budget{wants: 1, denials: 1}},
+		{"three/one joins", "EEe", budget{wants: 1}},
 	} {
-		t.Run(c.name, func(t *testing.T) { explore(t, c.start) })
+		t.Run(c.name, func(t *testing.T) {
+			if err := explore(t, newWorld(c.procs, c.have)); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 
-// joined returns a world in which everybody has joined and the settle time is
-// over.
-func joined(t *testing.T, n int, have budget) *world {
-	t.Helper()
-	w := newWorld(n, have)
-	for i := range n {
-		do(t, w, move{mDial, i}, move{mUp, i})
+// TestExploreSees makes sure that the exploration can fail: it finds each of these
+// mistakes in the table.
+func TestExploreSees(t *testing.T) {
+	for _, c := range []struct {
+		mistake string
+		state   State
+		event   kind
+		do      func(*Machine, Event)
+		procs   string
+		have    budget
+		want    string
+	}{
+		{"resets without the exclusive lock", StateGathering, kindTaken, func(m *Machine, _ Event) { m.begin() }, "EE", budget{wants: 1}, "has the device open"},
+		{"leaves its users behind at once", StateUsing, kindClaimed, func(m *Machine, ev Event) { m.wantClaimed(ev); m.abandon = true; m.gather() }, "E", budget{wants: 1}, "abandons its users"},
+		{"does not complete what was cut short", StateWaiting, kindClaimed, disclaim, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not look again", StateWaiting, kindTick, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not hear of requests", StateUsing, kindSeen, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"opens the device before the reset has ended", StateWaiting, kindSeen, func(m *Machine, _ Event) { m.letIn() }, "EE", budget{wants: 1}, "opens the device while"},
+	} {
+		t.Run(c.mistake, func(t *testing.T) {
+			w, right := newWorld(c.procs, c.have), table[c.state][c.event]
+			defer func() { table[c.state][c.event] = right }()
+			table[c.state][c.event] = c.do
+			err := explore(t, w)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
 	}
-	for i := range n {
-		for len(w.procs[i].down) > 0 {
-			do(t, w, move{mDown, i})
-		}
-	}
-	do(t, w, move{mSettle, 0})
-	return w
 }
 
-func do(t *testing.T, w *world, moves ...move) {
-	t.Helper()
-	for _, m := range moves {
-		if err := w.do(m); err != nil {
-			t.Fatal(m, err)
+func disclaim(m *Machine, ev Event) {
+	if ev.(Claimed).Held {
+		m.emit(Disclaim{})
+	}
+}
+
+// TestTotality: the table has a handler for each event in each state.
+func TestTotality(t *testing.T) {
+	for s := range numState {
+		for k := range numKind {
+			if table[s][k] == nil {
+				t.Errorf("%s, event %d: no handler", s, k)
+			}
 		}
 	}
 }
@@ -67,12 +98,12 @@ func do(t *testing.T, w *world, moves ...move) {
 type graph struct {
 	number map[string]int
 	parent []int
-	by     []string
+	by     []move
 	back   [][]int32
 	rest   []int
 }
 
-func (g *graph) add(w *world, parent int, by string) (int, bool) {
+func (g *graph) add(w *world, parent int, by move) (int, bool) {
 	key := w.key()
 	if n, ok := g.number[key]; ok {
 		return n, false
@@ -86,10 +117,10 @@ func (g *graph) add(w *world, parent int, by string) (int, bool) {
 	return n, true
 }
 
-// path tells how a state came about.
+// path says how a state came about.
 func (g *graph) path(n int) (out string) {
 	for ; n > 0; n = g.parent[n] {
-		out = "\n  " + g.by[n] + out
+		out = "\n  " + g.by[n].String() + out
 	}
 	return out
 }
@@ -99,21 +130,25 @@ type pending struct {
 	n int
 }
 
-func explore(t *testing.T, start *world) {
+// maxStates bounds an exploration that a mistake makes endless.
+const maxStates = 500_000
+
+func explore(t *testing.T, start *world) error {
+	t.Helper()
 	g := &graph{number: map[string]int{}}
 	began, transitions := time.Now(), 0
-	g.add(start, -1, "")
-	queue := []pending{{start, 0}}
-	for len(queue) > 0 {
+	g.add(start, -1, move{})
+	for queue := []pending{{start, 0}}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
-		queue = queue[1:]
 		for _, move := range at.w.moves() {
 			next := at.w.clone()
 			if err := next.do(move); err != nil {
-				t.Fatalf("%v, after%s\n  %s", err, g.path(at.n), move)
+				return fmt.Errorf("%w, after%s\n  %s", err, g.path(at.n), move)
 			}
-			transitions++
-			n, fresh := g.add(next, at.n, move.String())
+			if transitions++; len(g.parent) > maxStates {
+				return fmt.Errorf("more than %d states", maxStates)
+			}
+			n, fresh := g.add(next, at.n, move)
 			if !move.mishap() {
 				g.back[n] = append(g.back[n], int32(at.n))
 			}
@@ -121,16 +156,16 @@ func explore(t *testing.T, start *world) {
 				queue = append(queue, pending{next, n})
 			}
 		}
+		queue[0].w = nil
 	}
 	t.Logf("%d states, %d transitions, %d at rest, %.1fs", len(g.parent), transitions, len(g.rest), time.Since(began).Seconds())
-	g.checkNoDeadlock(t)
+	return g.checkNoDeadlock()
 }
 
-// checkNoDeadlock walks backwards from rest: what it does not reach is stuck.
-func (g *graph) checkNoDeadlock(t *testing.T) {
+// checkNoDeadlock walks backwards from rest: a state that it does not reach is stuck.
+func (g *graph) checkNoDeadlock() error {
 	reaches := make([]bool, len(g.parent))
-	todo := append([]int(nil), g.rest...)
-	for len(todo) > 0 {
+	for todo := g.rest; len(todo) > 0; {
 		n := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if reaches[n] {
@@ -143,68 +178,8 @@ func (g *graph) checkNoDeadlock(t *testing.T) {
 	}
 	for n, ok := range reaches {
 		if !ok {
-			t.Fatalf("state %d never comes to rest, after%s", n, g.path(n))
+			return fmt.Errorf("state %d never comes to rest, after%s", n, g.path(n))
 		}
 	}
-}
-
-// TestExploreSees makes sure that the exploration can fail: it must see a server
-// that does not wait.
-func TestExploreSees(t *testing.T) {
-	w := joined(t, 2, budget{requests: 1})
-	for _, c := range w.server.clients {
-		c.ready = true // a lie
-	}
-	w.server.request()
-	if err := w.checkReset(Reset{Reset: 1}); err == nil {
-		t.Error("a reset under a client that holds the device was not seen")
-	}
-}
-
-// Every kind of move is taken somewhere, so none of them is idle.
-func TestExploreMoves(t *testing.T) {
-	w := newWorld(2, budget{requests: 1, crashes: 1, restarts: 1, halves: 1, breaks: 1, leaves: 1, timers: 1})
-	seen, keys := map[moveKind]bool{}, map[string]bool{}
-	for queue := []*world{w}; len(queue) > 0 && len(seen) < int(numMove); queue = queue[1:] {
-		for _, m := range queue[0].moves() {
-			next := queue[0].clone()
-			if err := next.do(m); err != nil {
-				t.Fatal(err)
-			}
-			seen[m.kind] = true
-			if k := next.key(); !keys[k] {
-				keys[k] = true
-				queue = append(queue, next)
-			}
-		}
-	}
-	if len(seen) != int(numMove) {
-		t.Errorf("moves taken: %v of %d", seen, numMove)
-	}
-}
-
-// clone must miss nothing, or states would bleed into each other.
-func TestExploreClone(t *testing.T) {
-	w := newWorld(2, budget{requests: 1, crashes: 1, timers: 1})
-	for range 40 {
-		moves := w.moves()
-		before, c := w.key(), w.clone()
-		if !reflect.DeepEqual(w.server, c.server) || c.key() != before {
-			t.Fatal("the clone differs")
-		}
-		for _, m := range moves {
-			if err := w.clone().do(m); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if w.key() != before {
-			t.Fatal("a clone's step changed its origin")
-		}
-		if len(moves) == 0 {
-			return
-		}
-		if err := w.do(moves[len(moves)-1]); err != nil {
-			t.Fatal(fmt.Errorf("%s: %w", moves[len(moves)-1], err))
-		}
-	}
+	return nil
 }

@@ -2,37 +2,30 @@ package reset
 
 import (
 	"fmt"
-	"slices"
+	"time"
 )
 
 type moveKind uint8
 
-// Moves. What follows mBreak is a mishap: rest must be in reach without it.
+// Moves. From mWant on they are mishaps: rest must be in reach without them.
 const (
-	mDial     moveKind = iota // dial, hosting if nobody does
-	mUp                       // the server reads a message
-	mDown                     // the client reads a message
-	mRelease                  // the shell has released everything
-	mLostRep                  // the server hears of a broken connection
-	mDeadRep                  // the server hears of a dead process
-	mSettle                   // the settle time ends
-	mDone                     // the device's reset succeeds
-	mDeadline                 // grace, reset limit or forget time ends
-	mRequest
-	mHalf  // the server reads half of a message; the rest comes later or never
-	mTorn  // half a message is read, then the connection breaks
-	mFail  // the device's reset fails
-	mBreak // the connection breaks, both ends live
-	mCrash
+	mAct     moveKind = iota // a process does its next system call
+	mNotice                  // it is told that the file has changed
+	mRelease                 // its user has released the device
+	mDone                    // its reset succeeds
+	mTick                    // its next deadline comes
+	mWant
+	mFail
+	mDeny
+	mDie
+	mStop
+	mContinue
 	mRestart
 	mLeave
 	numMove
 )
 
-var moveNames = [numMove]string{
-	"dial", "up", "down", "release", "report lost", "report dead", "settle", "done", "deadline",
-	"request", "half", "torn", "fail", "break", "crash", "restart", "leave",
-}
+var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave"}
 
 type move struct {
 	kind moveKind
@@ -41,7 +34,7 @@ type move struct {
 
 func (m move) String() string { return fmt.Sprintf("%s %d", moveNames[m.kind], m.proc) }
 
-func (m move) mishap() bool { return m.kind >= mRequest }
+func (m move) mishap() bool { return m.kind >= mWant }
 
 // moves lists what can happen next.
 func (w *world) moves() (out []move) {
@@ -57,238 +50,115 @@ func (w *world) moves() (out []move) {
 
 func (w *world) possible(k moveKind, i int) bool {
 	p := &w.procs[i]
-	if p.alive && !p.left {
-		switch k {
-		case mDial:
-			return p.client.link == linkDown
-		case mDown:
-			return len(p.down) > 0
-		case mRelease:
-			return p.release != 0
-		case mRequest:
-			return w.have.requests > 0 && p.client.work == workRunning && !p.client.wants
-		case mHalf, mTorn:
-			return w.have.halves > 0 && len(p.up) > 0 && len(p.part) == 0
-		case mBreak:
-			return w.have.breaks > 0 && p.conn != 0 && i != w.host
-		case mCrash:
-			return w.have.crashes > 0
-		case mLeave:
-			return w.have.leaves > 0 && p.conn != 0
-		default: // the moves below need no process that runs
-		}
-	}
 	switch k {
-	case mUp:
-		return len(p.up) > 0
 	case mRestart:
 		return !p.alive && w.have.restarts > 0
-	default:
-		return i == 0 && w.server != nil && w.possibleAtServer(k)
+	case mDie:
+		return p.alive && w.have.deaths > 0
+	case mStop:
+		return p.alive && !p.stopped && w.have.stops > 0
+	case mContinue:
+		return p.alive && p.stopped
+	case mAct:
+		return p.alive && !p.stopped && len(p.queue) > 0
+	default: // events, which wait for the system calls before them
+		if !p.alive || p.stopped || p.leaves || len(p.queue) > 0 {
+			return false
+		}
 	}
-}
-
-func (w *world) possibleAtServer(k moveKind) bool {
 	switch k {
-	case mLostRep:
-		return len(w.lostRep) > 0
-	case mDeadRep:
-		return len(w.deadRep) > 0
-	case mSettle:
-		return !w.server.settleAt.IsZero() && w.gathered()
+	case mNotice:
+		return p.notice
+	case mLeave:
+		return w.have.leaves > 0 && !p.hook
+	case mRelease:
+		return p.asked != 0
 	case mDone:
-		return w.reset != 0
+		return p.hook
 	case mFail:
-		return w.reset != 0 && w.have.timers > 0
-	case mDeadline:
-		return w.server.settleAt.IsZero() && w.deadlineCounts()
-	default:
-		return false
+		return p.hook && w.have.fails > 0
+	case mDeny:
+		return p.hook && w.have.denials > 0 && !p.m.alone
+	case mWant:
+		return w.have.wants > 0 && p.in && p.asked == 0 && p.m.state == StateUsing && !p.m.wants
+	default: // mTick
+		_, ok := p.m.deadline()
+		return ok
 	}
-}
-
-// deadlineCounts: a time-out has a budget, except where nothing else can end a
-// wait, for an inherited client that died. One that lives dials again within far
-// less than a grace period.
-func (w *world) deadlineCounts() bool {
-	_, armed := w.server.NextDeadline()
-	for _, p := range w.procs {
-		c := w.server.clients.find(p.id)
-		if p.alive && c != nil && c.inherited {
-			return false
-		}
-	}
-	return armed && (w.have.timers > 0 || w.server.clients.inherited())
-}
-
-// gathered is the settle time's promise: who is in nobody's roster is back before
-// it ends.
-func (w *world) gathered() bool {
-	for _, p := range w.procs {
-		known := w.server.clients.find(p.id) != nil
-		if p.alive && p.held && !known {
-			return false
-		}
-	}
-	return true
 }
 
 func (w *world) do(m move) error {
 	p := &w.procs[m.proc]
 	switch m.kind {
-	case mDial:
-		w.now = w.now.Add(retryMax)
-		if w.server != nil && !w.server.settleAt.IsZero() {
-			w.server.settleAt = w.now.Add(DefaultSettle) // it ends by mSettle only
+	case mAct:
+		err := w.act(m.proc)
+		if p.leaves && len(p.queue) == 0 {
+			w.die(m.proc)
 		}
-		return w.tell(p, ClientTick{})
-	case mUp:
-		return w.readUp(p)
-	case mDown:
-		return w.readDown(p)
+		return err
+	case mNotice:
+		p.notice = false
+		return w.step(m.proc, Seen{w.file})
 	case mRelease:
-		id := p.release
-		p.release, p.held = 0, false
-		return w.tell(p, Released{id})
-	case mRequest:
-		w.have.requests--
-		return w.tell(p, WantReset{})
-	case mHalf:
-		w.have.halves--
-		w.half(p)
-	case mTorn:
-		w.have.halves--
-		return w.torn(p)
-	case mBreak:
-		w.have.breaks--
-		return w.cut(p, true)
-	case mCrash:
-		w.have.crashes--
-		return w.crash(m.proc)
-	case mRestart:
-		w.have.restarts--
-		*p = w.newProc()
+		id := p.asked
+		p.asked, p.open = 0, false
+		return w.step(m.proc, Released{id})
+	case mDone, mFail:
+		if m.kind == mFail {
+			w.have.fails--
+		}
+		p.hook = false
+		w.half = w.half && p.m.alone
+		return w.step(m.proc, ResetDone{Outcome: map[bool]Outcome{true: OutcomeFailed, false: OutcomeDone}[m.kind == mFail]})
+	case mDeny:
+		w.have.denials--
+		p.hook = false
+		w.half = p.m.begun
+		return w.step(m.proc, ResetDone{Outcome: OutcomeDenied})
+	case mWant:
+		w.have.wants--
+		return w.step(m.proc, Want{})
+	case mStop:
+		w.have.stops--
+		p.stopped = true
+	case mContinue:
+		p.stopped = false
+	case mDie:
+		w.have.deaths--
+		w.die(m.proc)
 	case mLeave:
 		w.have.leaves--
-		return w.leave(m.proc)
-	default:
-		return w.doAtServer(m.kind)
+		p.leaves, p.open = true, false
+		if err := w.step(m.proc, Close{}); err != nil || len(p.queue) > 0 {
+			return err
+		}
+		w.die(m.proc)
+	case mRestart:
+		w.have.restarts--
+		*p = newProc(p.exclusive)
+	default: // mTick
+		at, _ := p.m.deadline()
+		p.now = later(p.now, at)
+		return w.step(m.proc, Tick{})
 	}
 	return nil
 }
 
-func (w *world) doAtServer(k moveKind) error {
-	switch k {
-	case mLostRep:
-		conn := w.lostRep[0]
-		w.lostRep = w.lostRep[1:]
-		return w.serve(Lost{conn})
-	case mDeadRep:
-		conn := w.deadRep[0]
-		w.deadRep = w.deadRep[1:]
-		return w.serve(Died{conn})
-	case mDone, mFail:
-		if k == mFail {
-			w.have.timers--
-		}
-		return w.serve(ResetDone{Reset: w.reset, Failed: k == mFail})
-	default:
-		return w.timer()
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
+	return a
 }
 
-// timer lets the server's next deadline come.
-func (w *world) timer() error {
-	if w.server.settleAt.IsZero() {
-		w.have.timers = max(w.have.timers-1, 0)
-		w.grace = w.server.phase == PhasePending
+// die releases what the kernel releases.
+func (w *world) die(i int) {
+	if w.intent == i {
+		w.intent = -1
 	}
-	if at, _ := w.server.NextDeadline(); at.After(w.now) {
-		w.now = at
+	if w.excl == i {
+		w.excl = -1
 	}
-	return w.serve(Tick{})
-}
-
-// readUp lets the server read what it has of a message and the rest of it.
-func (w *world) readUp(p *proc) error {
-	got := slices.Concat(p.part, p.up)
-	msg, n, err := Decode(got)
-	if err != nil || n == 0 {
-		return fmt.Errorf("decode %x: %d, %w", got, n, err)
-	}
-	p.part, p.up = nil, got[n:]
-	i := slices.IndexFunc(w.procs, func(q proc) bool { return q.id == p.id })
-	return w.serve(Received{p.conn, Peer{PID: int32(p.id), Local: i == w.host}, msg})
-}
-
-func (w *world) readDown(p *proc) error {
-	msg, n, err := Decode(p.down)
-	if err != nil || n == 0 {
-		return fmt.Errorf("decode %x: %d, %w", p.down, n, err)
-	}
-	p.down = p.down[n:]
-	return w.tell(p, Heard{msg})
-}
-
-// half moves half of a message into the server's reader.
-func (w *world) half(p *proc) {
-	_, n, _ := Decode(p.up)
-	p.part, p.up = p.up[:n/2], p.up[n/2:]
-}
-
-func (w *world) torn(p *proc) error {
-	w.half(p)
-	if m, n, err := Decode(p.part); m != nil || n != 0 || err != nil {
-		return fmt.Errorf("half a message: %v, %d, %w", m, n, err)
-	}
-	if i := slices.IndexFunc(w.procs, func(q proc) bool { return q.id == p.id }); i == w.host {
-		return nil // within a process nothing tears; the rest comes
-	}
-	return w.cut(p, true)
-}
-
-// crash ends a process, and with the host's the server.
-func (w *world) crash(i int) error {
-	p := &w.procs[i]
-	if p.conn != 0 && i != w.host {
-		w.lostRep = append(w.lostRep, p.conn)
-	}
-	w.deadRep = append(w.deadRep, p.watched...)
-	w.forget(p)
-	return w.hostGone(i)
-}
-
-// forget clears what a process that ends takes along.
-func (w *world) forget(p *proc) {
-	p.alive, p.held, p.release, p.told, p.conn = false, false, 0, 0, 0
-	p.up, p.down, p.part = nil, nil, nil
-}
-
-// leave ends a client in order; a host goes on as long as its process does, and
-// that ends with its client here.
-func (w *world) leave(i int) error {
-	p := &w.procs[i]
-	p.left, p.held, p.release, p.told = true, false, 0, 0
-	if err := w.tell(p, Stop{}); err != nil || i != w.host {
-		return err
-	}
-	w.forget(p)
-	return w.hostGone(i)
-}
-
-func (w *world) hostGone(i int) error {
-	if i != w.host {
-		return nil
-	}
-	w.server, w.host, w.reset, w.grace = nil, -1, 0, false
-	w.lostRep, w.deadRep = nil, nil
-	for j := range w.procs {
-		w.procs[j].watched = nil
-		if q := &w.procs[j]; q.conn != 0 {
-			if err := w.cut(q, false); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	w.shared &^= 1 << i
+	w.procs[i] = proc{exclusive: w.procs[i].exclusive, m: w.procs[i].m}
 }

@@ -3,63 +3,55 @@ package reset
 import "time"
 
 const (
-	// answerMargin is what a host may take besides its own times: the way of its
-	// word, and a turn in which it has much to do.
+	// answerMargin is what a leader may take besides grace and limit.
 	answerMargin = time.Second
-	// lateStep tells a Step that came late from one in time. A process that was
-	// stopped itself has not read yet what the host said meanwhile.
+	// lateStep tells a Step that came late from one in time: a process that was
+	// stopped itself has not seen yet what the leader did meanwhile.
 	lateStep = 100 * time.Millisecond
 )
 
-// vigil is a client's watch over what its host owes it. It only tells: no other
-// state depends on it. A silence that ends with the connection is not told of.
+// vigil is a process's watch over a leader that may be stopped. It only reports: no
+// other state depends on it.
 type vigil struct {
-	patience time.Duration // with what is owed now; 0: nothing is
-	since    time.Time     // when that began, or a message came last
-	due      time.Time     // when the host counts as silent; zero: it does, or owes nothing
-	silent   bool          // HostSilent was said
+	of     owed
+	since  time.Time // when the present wait began
+	due    time.Time // when the leader counts as silent; zero: it does, or owes nothing
+	silent bool      // Silent was said
 }
 
-// patience is how long a host may take for what it owes now: the roster and the
-// word that a reset is pending come at once from one that runs at all, the end
-// of a reset after its times.
-func (c *Client) patience() time.Duration {
+// owed is what a process waits for. It is another wait when one of these changes.
+type owed struct {
+	patience time.Duration // 0: nothing is owed
+	number   uint64
+	phase    Phase
+	pid      uint32
+}
+
+// watch begins again when the leader does something, or owes something else.
+func (m *Machine) watch() {
+	var of owed
 	switch {
-	case c.link < linkJoining:
-		return 0
-	case c.link == linkJoining, c.wants:
-		return c.conf.Grace
-	case c.told != 0:
-		return c.conf.Grace + c.conf.Limit + answerMargin
-	default:
-		return 0
+	case m.state == StateUsing && m.wants:
+		of = owed{patience: m.conf.Grace}
+	case m.state == StateReleasing, m.state == StateWaiting && m.conf.Shared:
+		of = owed{m.conf.Grace + m.conf.Limit + answerMargin, m.rec.Number, m.rec.Phase, m.rec.PID}
 	}
-}
-
-// watch begins anew when the host was heard, or owes something else.
-func (c *Client) watch(heard bool) {
-	v := &c.vigil
-	if heard && v.silent {
-		c.emit(HostAnswers{})
-	}
-	if patience := c.patience(); heard || patience != v.patience {
-		*v = vigil{patience: patience, since: c.now}
-		if patience > 0 {
-			v.due = c.now.Add(patience)
+	v := &m.vigil
+	if of != v.of {
+		if v.silent {
+			m.emit(Answers{})
+		}
+		*v = vigil{of: of, since: m.now}
+		if of.patience > 0 {
+			v.due = m.now.Add(of.patience)
 		}
 	}
-	c.judge()
-}
-
-// judge tells of a host that let its time pass; see lateStep.
-func (c *Client) judge() {
-	v := &c.vigil
-	switch late := c.now.Sub(v.due); {
+	switch late := m.now.Sub(v.due); {
 	case v.due.IsZero() || late < 0:
 	case late > lateStep:
-		v.due = c.now.Add(answerMargin)
+		v.due = m.now.Add(answerMargin)
 	default:
 		v.due, v.silent = time.Time{}, true
-		c.emit(HostSilent{Since: v.since})
+		m.emit(Silent{v.since})
 	}
 }

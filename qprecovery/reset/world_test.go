@@ -1,7 +1,6 @@
 package reset
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -9,304 +8,309 @@ import (
 	"time"
 )
 
+// Times of the machines in an exploration. The grace has room for two tries; each
+// process has a clock of its own, so that any of them may be arbitrarily slow.
+const (
+	worldTry   = 10 * time.Millisecond
+	worldPoll  = 20 * time.Millisecond
+	worldGrace = 15 * time.Millisecond
+	worldLimit = 10 * time.Millisecond
+)
+
 // budget bounds the mishaps of an exploration.
-type budget struct {
-	requests, crashes, restarts, halves, breaks, leaves, timers int8
-}
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 }
 
-// proc is a process with one client.
+// proc is a process with its machine and its user.
 type proc struct {
-	alive   bool
-	left    bool
-	client  *Client
-	id      ClientID
-	conn    Conn   // 0: none
-	watched []Conn // all of its connections to this host, which watches the process
-	held    bool   // has the device open, which only its own shell knows
-	release ID     // asked to release this; 0: no
-	up      []byte // to the server, not yet read
-	down    []byte
-	part    []byte // of the server's reader: a message half read
-	told    int    // Release minus Restart
-	seen    []ID   // resets it was told of
+	alive, stopped bool
+	leaves         bool // it ends once its queue is done
+	exclusive      bool // its resets concern the others
+	m              *Machine
+	now            time.Time
+	queue          []Action  // not yet done
+	notice         bool      // the intent file has changed since it was read
+	open           bool      // the user may have the device open
+	in             bool      // the user was let in once
+	asked          ID        // the user was told to release for this; 0: no
+	hook           bool      // Reset runs
+	led            time.Time // when it began to lead
 }
 
-// world is a host with its processes, the streams between, and one device.
+// world is the kernel's locks, the file, and the device.
 type world struct {
-	procs   []proc
-	server  *Server
-	host    int    // the process of server; -1: none
-	deadRep []Conn // connections whose process died, not reported yet
-	lostRep []Conn // connections that broke, not reported yet
-	reset   ID     // the reset of the device under way
-	grace   bool   // the grace of the present pending is over
-	lastID  ClientID
-	last    Conn
-	seeds   uint64
-	now     time.Time
-	have    budget
+	procs  []proc
+	intent int    // who holds it; -1: no process
+	excl   int    // who holds use exclusively; -1: no process
+	shared uint8  // bit i: process i holds use shared
+	file   Record // what is in it
+	half   bool   // the device is half reset
+	have   budget
 }
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func newWorld(n int, have budget) *world {
-	w := &world{host: -1, now: worldStart, have: have}
-	for range n {
-		w.procs = append(w.procs, w.newProc())
+// newWorld starts a process for each letter: e has exclusive resets, a resets alone.
+// That of a capital uses the device already.
+func newWorld(kinds string, have budget) *world {
+	w := &world{intent: -1, excl: -1, have: have}
+	for i, kind := range kinds {
+		w.procs = append(w.procs, newProc(kind == 'e' || kind == 'E'))
+		for p := &w.procs[i]; kind < 'a' && p.m.state != StateUsing; {
+			m := move{mTick, i}
+			if len(p.queue) > 0 {
+				m.kind = mAct
+			}
+			if err := w.do(m); err != nil {
+				panic(err)
+			}
+		}
 	}
 	return w
 }
 
-func (w *world) newProc() proc {
-	w.lastID++
-	c := NewClient(w.now, ClientConfig{ID: w.lastID})
-	return proc{alive: true, id: w.lastID, client: c}
+func newProc(exclusive bool) proc {
+	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive, try: worldTry, poll: worldPoll}
+	return proc{alive: true, exclusive: exclusive, m: New(worldStart, conf), now: worldStart}
 }
 
 func (w *world) clone() *world {
 	c := *w
 	c.procs = slices.Clone(w.procs)
 	for i := range c.procs {
-		p := &c.procs[i]
-		client := *p.client
-		p.client = &client
-		p.up, p.down, p.part = bytes.Clone(p.up), bytes.Clone(p.down), bytes.Clone(p.part)
-		p.seen, p.watched = slices.Clone(p.seen), slices.Clone(p.watched)
-	}
-	c.deadRep, c.lostRep = slices.Clone(w.deadRep), slices.Clone(w.lostRep)
-	if w.server != nil {
-		s := *w.server
-		s.clients = slices.Clone(s.clients)
-		for i, e := range s.clients {
-			entry := *e
-			s.clients[i] = &entry
-		}
-		c.server = &s
+		m := *c.procs[i].m
+		c.procs[i].m, c.procs[i].queue = &m, slices.Clone(c.procs[i].queue)
 	}
 	return &c
 }
 
-// key is the state without what has no bearing on the future: absolute times, and
-// the numbers of connections, which are renamed by order of appearance. Two
-// deadlines are never in force in an order that depends on the past: settle
-// comes before all others, and the others exclude each other. Of a client's vigil
-// nothing depends.
+// key is the state without what has no bearing on the future: absolute times, the
+// numbers of resets, texts, and the vigil.
 func (w *world) key() string {
-	k := keyer{b: make([]byte, 0, 1024)}
-	h := w.have
-	k.num(int(h.requests), int(h.crashes), int(h.restarts), int(h.halves), int(h.breaks), int(h.leaves), int(h.timers))
-	k.num(w.host, int(w.reset), int(w.lastID), int(w.seeds))
-	k.flag(w.grace)
-	for i := range w.procs {
-		k.proc(&w.procs[i])
-	}
-	k.conns(w.lostRep)
-	k.conns(w.deadRep)
-	if w.server != nil {
-		k.server(w.server)
-	}
-	return string(k.b)
-}
-
-// keyer writes states; no value is ambiguous, since each has its fixed place or
-// its length in front.
-type keyer struct {
-	b     []byte
-	known []Conn
-}
-
-func (k *keyer) num(vs ...int) {
-	for _, v := range vs {
-		k.b = binary.AppendVarint(k.b, int64(v))
-	}
-}
-
-func (k *keyer) flag(vs ...bool) {
-	for _, v := range vs {
-		k.b = strconv.AppendBool(k.b, v)[:len(k.b)+1]
-	}
-}
-
-func (k *keyer) conns(cs []Conn) {
-	k.num(len(cs))
-	for _, c := range cs {
-		if c != 0 && !slices.Contains(k.known, c) {
-			k.known = append(k.known, c)
+	var k []byte
+	num := func(vs ...int) {
+		for _, v := range vs {
+			k = binary.AppendVarint(k, int64(v))
 		}
-		k.num(slices.Index(k.known, c))
 	}
-}
-
-func (k *keyer) bytes(b []byte) {
-	k.num(len(b))
-	k.b = append(k.b, b...)
-}
-
-func (k *keyer) members(ms []Member) {
-	k.num(len(ms))
-	for _, m := range ms {
-		k.num(int(m.ID), int(m.PID))
+	flags := func(vs ...bool) {
+		for _, v := range vs {
+			k = strconv.AppendBool(k, v)[:len(k)+1]
+		}
 	}
-}
-
-func (k *keyer) proc(p *proc) {
-	c := p.client
-	k.flag(p.alive, p.left, p.held, c.wants)
-	k.num(int(p.id), int(p.release), p.told, int(c.link), int(c.work), int(c.told), int(c.last.Reset), int(c.last.Outcome))
-	k.conns([]Conn{p.conn})
-	k.conns(p.watched)
-	k.bytes(p.up)
-	k.bytes(p.down)
-	k.bytes(p.part)
-	k.members(c.roster)
-}
-
-func (k *keyer) server(s *Server) {
-	k.flag(s.deadline.IsZero(), s.settleAt.IsZero(), s.forgetAt.IsZero())
-	k.num(int(s.phase), int(s.resetID), len(s.clients))
-	k.members(s.roster.Members)
-	for _, c := range s.clients {
-		k.flag(c.local, c.present, c.inherited, c.greeted, c.ready)
-		k.num(int(c.id), int(c.pid), int(c.told), int(c.last.Reset), int(c.last.Outcome))
-		k.conns([]Conn{c.conn})
-	}
-}
-
-// atRest: nothing is left to be done.
-func (w *world) atRest() bool {
+	record := func(r *Record) { num(int(r.Phase), int(r.Outcome)); flags(r.Begun) }
+	h := w.have
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves))
+	num(w.intent, w.excl, int(w.shared))
+	flags(w.half)
+	record(&w.file)
 	for i := range w.procs {
 		p := &w.procs[i]
-		if !p.alive || p.left {
+		flags(p.alive, p.stopped, p.leaves)
+		if !p.alive {
 			continue
 		}
-		if p.client.link != linkUp || p.client.work != workRunning || p.client.wants || p.told != 0 || !p.held {
-			return false
+		m := p.m
+		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.serial, p.hook)
+		flags(m.able, m.told, m.wants)
+		num(int(m.state))
+		if m.state > StateReleasing {
+			flags(m.alone, m.abandon, m.complete, m.begun)
+			num(int(min(p.now.Sub(p.led), worldGrace)))
 		}
-		if len(p.up)+len(p.down)+len(p.part) > 0 {
-			return false
+		if m.state > StateReleasing || len(p.queue) > 0 { // else it is read before it is used
+			record(&m.rec)
 		}
+		for _, at := range []time.Time{m.graceAt, m.limitAt, m.tryAt, m.pollAt, m.orphanAt} {
+			if at.IsZero() {
+				num(-1)
+				continue
+			}
+			num(int(max(at.Sub(p.now), 0)))
+		}
+		for _, a := range p.queue {
+			k = fmt.Appendf(k, "%T", a)
+			switch a := a.(type) {
+			case Write:
+				record(&a.Record)
+			case Exclude:
+				flags(a.Name)
+			}
+		}
+		k = append(k, 0)
 	}
-	return w.reset == 0 && (w.server == nil || w.server.phase == PhaseIdle)
+	return string(k)
 }
 
-// check on a reset: who is neither ready nor out of grace holds nothing.
-func (w *world) checkReset(r Reset) error {
+// step gives a machine an event and does what concerns no other process.
+func (w *world) step(i int, ev Event) error {
+	p := &w.procs[i]
+	answers := p.m.Step(p.now, ev, nil)
+	p.queue = append(p.queue, answers...)
+	return w.local(i)
+}
+
+// local does the actions at the head of a queue that no other process can notice.
+func (w *world) local(i int) error {
+	p := &w.procs[i]
+	for len(p.queue) > 0 {
+		switch a := p.queue[0].(type) {
+		case Open:
+			if p.in {
+				return fmt.Errorf("process %d was let in twice", i)
+			}
+			p.in = true
+			if err := w.letIn(i); err != nil {
+				return err
+			}
+		case Release:
+			if p.asked != 0 || !p.in {
+				return fmt.Errorf("process %d was told twice to release", i)
+			}
+			p.asked = a.Reset
+		case Ended:
+			p.asked = 0
+			if err := w.letIn(i); err != nil {
+				return err
+			}
+		case Reset:
+			if err := w.checkReset(i, a); err != nil {
+				return err
+			}
+			p.hook = true
+		case Silent, Answers:
+		default:
+			return nil
+		}
+		p.queue = p.queue[1:]
+	}
+	return nil
+}
+
+// letIn: no process opens the device while another process resets it.
+func (w *world) letIn(i int) error {
+	w.procs[i].open = true
+	for j := range w.procs {
+		if q := &w.procs[j]; j != i && q.alive && q.hook && !q.m.alone {
+			return fmt.Errorf("process %d opens the device while process %d resets it", i, j)
+		}
+	}
+	return nil
+}
+
+func (w *world) checkReset(i int, a Reset) error {
+	for j := range w.procs {
+		switch q := &w.procs[j]; {
+		case !q.alive || w.procs[i].m.alone && j != i:
+		case q.hook:
+			return fmt.Errorf("process %d resets while process %d does", i, j)
+		case j != i && q.open:
+			return fmt.Errorf("process %d resets while process %d has the device open", i, j)
+		case j == i && q.open && !a.Abandon:
+			return fmt.Errorf("process %d resets and has the device open itself", i)
+		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
+			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
+		}
+	}
+	if w.half && !a.Complete && !w.procs[i].m.alone {
+		return fmt.Errorf("process %d does not know that the device is half reset", i)
+	}
+	w.half = w.half || !w.procs[i].m.alone
+	w.procs[i].open = false // a user that is left behind has a zombie
+	return nil
+}
+
+// act does the next action of a process, one system call.
+func (w *world) act(i int) error {
+	p := &w.procs[i]
+	a := p.queue[0]
+	p.queue = p.queue[1:]
+	bit := uint8(1) << i
+	switch a := a.(type) {
+	case Look:
+		p.notice = false
+		return w.step(i, Seen{w.file})
+	case Claim:
+		free := w.intent < 0 || w.intent == i
+		if free {
+			w.intent, p.notice = i, false
+		}
+		return w.step(i, Claimed{free, w.file})
+	case Disclaim:
+		w.intent = -1
+	case Share: // flock drops the lock before it tries for the other one
+		if w.excl == i {
+			w.excl = -1
+		}
+		if held := w.excl < 0; held {
+			w.shared |= bit
+			return w.step(i, Taken{Held: true})
+		}
+		return w.step(i, Taken{})
+	case Exclude:
+		if w.intent != i {
+			return fmt.Errorf("process %d tries for the exclusive lock without the intent", i)
+		}
+		w.shared &^= bit
+		if w.shared == 0 {
+			w.excl = i
+			return w.step(i, Taken{Held: true})
+		}
+		return w.step(i, Taken{By: "another"})
+	case Drop:
+		w.shared &^= bit
+		if w.excl == i {
+			w.excl = -1
+		}
+	case Write:
+		return w.write(i, a.Record)
+	}
+	return w.local(i)
+}
+
+func (w *world) write(i int, r Record) error {
+	p := &w.procs[i]
+	if w.intent != i {
+		return fmt.Errorf("process %d writes without the intent lock", i)
+	}
+	if r.Phase == PhaseWanted && p.m.able {
+		p.led = p.now
+	}
+	if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
+		return fmt.Errorf("process %d gives up after %s", i, p.now.Sub(p.led))
+	}
+	if r.Outcome != OutcomeHeld || r.Phase != PhaseIdle {
+		if w.file.Begun && !r.Begun && w.half {
+			return fmt.Errorf("process %d forgets that the device is half reset", i)
+		}
+	}
+	w.file = r
+	for j := range w.procs {
+		w.procs[j].notice = w.procs[j].notice || j != i && w.procs[j].alive
+	}
+	return w.local(i)
+}
+
+// atRest reports whether every process that runs goes about its business, or waits
+// for one that is stopped in the lead.
+func (w *world) atRest() bool {
+	blocked, able, runs := false, false, false
 	for i := range w.procs {
 		p := &w.procs[i]
-		zombie := slices.ContainsFunc(r.Without, func(m Member) bool { return m.ID == p.id })
+		blocked = blocked || p.alive && p.stopped && (w.intent == i || w.excl == i)
+		runs = runs || p.alive && !p.stopped
+		able = able || p.alive && !p.stopped && p.m.able
+	}
+	for i := range w.procs {
+		p := &w.procs[i]
 		switch {
-		case !p.alive || !p.held:
-		case i != w.host:
-			return fmt.Errorf("reset %d while process %d holds the device", r.Reset, i)
-		case !w.grace || !zombie:
-			return fmt.Errorf("reset %d while the host's own client holds the device", r.Reset)
+		case !p.alive || p.stopped:
+		case len(p.queue) > 0 || p.notice || p.hook:
+			return false
+		case blocked:
+		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open:
+			return false
 		}
 	}
-	for _, e := range w.server.clients {
-		if e.present && e.told == 0 {
-			return fmt.Errorf("reset %d without telling client %d", r.Reset, e.id)
-		}
-	}
-	return nil
-}
-
-func (w *world) serve(ev Event) error {
-	if w.server == nil {
-		return nil
-	}
-	was := w.server.phase
-	for _, a := range w.server.Step(w.now, ev, nil) {
-		if err := w.act(a); err != nil {
-			return err
-		}
-	}
-	if was == PhasePending && w.server.phase != PhaseResetting {
-		w.grace = false
-	}
-	return nil
-}
-
-// act is the shell of the server.
-func (w *world) act(a Action) (err error) {
-	switch a := a.(type) {
-	case Send:
-		if p := w.on(a.Conn); p != nil {
-			p.down, err = Append(p.down, a.Msg)
-		}
-	case Drop:
-		if p := w.on(a.Conn); p != nil {
-			return w.cut(p, false)
-		}
-	case Reset:
-		w.reset = a.Reset
-		return w.checkReset(a)
-	case Concluded:
-		w.reset = 0
-	}
-	return err
-}
-
-func (w *world) on(c Conn) *proc {
-	if i := slices.IndexFunc(w.procs, func(p proc) bool { return p.conn == c && c != 0 }); i >= 0 {
-		return &w.procs[i]
-	}
-	return nil
-}
-
-// cut breaks a connection; the client learns at once, the server by a report.
-func (w *world) cut(p *proc, report bool) error {
-	if report && w.server != nil && p.conn != 0 {
-		w.lostRep = append(w.lostRep, p.conn)
-	}
-	p.conn, p.up, p.down, p.part = 0, nil, nil, nil
-	return w.tell(p, Disconnected{})
-}
-
-// tell is the shell of a client.
-func (w *world) tell(p *proc, ev ClientEvent) error {
-	for _, a := range p.client.Step(w.now, ev, nil) {
-		if err := w.clientAct(p, a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *world) clientAct(p *proc, a ClientAction) (err error) {
-	switch a := a.(type) {
-	case Dial:
-		return w.dial(p)
-	case Say:
-		p.up, err = Append(p.up, a.Msg)
-	case HangUp:
-		if !p.left {
-			return fmt.Errorf("client %d hung up on its host", p.id)
-		}
-	case Open:
-		p.held = true
-	case Release:
-		p.release, p.told = a.Reset, p.told+1
-		if p.told != 1 || slices.Contains(p.seen, a.Reset) {
-			return fmt.Errorf("client %d told twice that reset %d is pending", p.id, a.Reset)
-		}
-		p.seen = append(p.seen, a.Reset)
-	case Restart:
-		p.told, p.held, p.release = p.told-1, true, 0
-		if p.told != 0 {
-			return fmt.Errorf("client %d told twice that reset %d ended", p.id, a.Reset)
-		}
-	}
-	return err
-}
-
-// dial connects to the host, or becomes it.
-func (w *world) dial(p *proc) error {
-	if w.server == nil {
-		w.host = slices.IndexFunc(w.procs, func(q proc) bool { return q.id == p.id })
-		w.seeds++
-		w.server = NewServer(w.now, Config{Seed: 100 * w.seeds})
-	}
-	w.last++
-	p.conn, p.watched = w.last, append(p.watched, w.last)
-	return w.tell(p, Connected{})
+	unfinished := w.file.Under() || able && (w.half || w.file.Begun)
+	return blocked || !runs || !unfinished
 }

@@ -1,45 +1,41 @@
-// Mutants breaks what recovery must do, on purpose, and sees whether the tests
-// notice. Each patch in testdata breaks one requirement, the one in its name;
-// run in the root of the module, it applies one patch after the other to a copy
-// of the tree, runs the tests that the patch names, and prints for each what was
-// broken and whether that was noticed:
+// Mutants breaks requirements of recovery on purpose and checks that the tests
+// notice. Run in the root of the module, it applies each patch of testdata on its
+// own, runs the tests that the patch names, and prints a verdict:
 //
-//	requirement  verdict   seconds  broken             its tests
-//	R6           killed    2.1      a rung is skipped  TestTranscripts/R06/ladder
+//	verdict  | cause
+//	killed   | every test that the patch names fails
+//	survived | one of them passes: it is too weak
+//	unclear  | one of them has no result: it does not exist or was skipped, the
+//	         | build broke, a test timed out. Or it fails without the patch, too
+//	stale    | the patch does not apply
 //
-// With -run it takes the patches alone whose names match.
+// It exits with 1 unless all are killed. With -run it tries only the patches
+// whose names match. It changes no file of the tree: go test -overlay replaces
+// those that a patch changes.
 //
 // # A patch
 //
-// It is a unified diff with a head. The file R06-skip-a-rung.patch begins with
-// one line that says what it breaks and one for each test that must fail, which
-// bears the requirement's number in its name:
+// It is a unified diff with a head. Its name begins with the requirement, and so
+// must a part of the name of each test:
 //
-//	Breaks: a QP that cannot be reset has its CQ rebuilt at once.
-//	Test: ipoibd/qprecovery TestTranscripts/R06/ladder
+//	Breaks: the TAP is read while a rung runs.
+//	Test: ipoibd/cmd/ipoibd/internal/iface TestR09FramesAreHeld
 //
-//	--- a/qprecovery/table.go
+//	--- a/cmd/ipoibd/internal/iface/recovery.go
 //
-// Made with diff -U1, it survives edits nearby. One that applies no more is
-// mended by hand; the tests of this package find it.
+// Made with diff -U1, it survives changes nearby. A test reports the patches that
+// no longer apply; mend those by hand.
 //
-// # Verdicts
+// # The choice
 //
-//	verdict    | cause
-//	killed     | every test that the patch names fails
-//	survived   | one of them passes: it is too weak
-//	not ended  | one of them was not run to its end, or does not exist
-//	timed out  | a test did not end in time, which shows nothing
-//	not built  | the patch breaks the build, which shows nothing
-//	stale      | the patch does not apply
+// There is a patch where a mistake would harm users most and an ordinary test run
+// would not show it:
 //
-// It exits with 1 unless all are killed, and before it tries any when one of the
-// tests fails without a patch.
-//
-// # The copies
-//
-// What git knows, and what it would add, is copied once into a temporary folder,
-// as it is in the working tree, with changes that are not committed; each patch
-// has a copy of that. Nothing is written to the working tree. Paths are trimmed
-// in the builds, so that all copies share the build cache.
+//	R06 R07 R08 | a healthy device is reset: by repetition, by a peer, by a proof
+//	            | that failed, by a full wire, by a stall of the daemon
+//	R16 R22     | the device of another process or another device is reset or used
+//	R09         | frames are lost while a rung runs
+//	R10 R18 R19 | buffers, requests or goroutines leak
+//	R20 R28     | a late completion or a handle of another device touches memory
+//	            | that is in use again
 package main

@@ -19,9 +19,8 @@ type deviceStatus struct {
 		NodeGUID string `json:"node_guid"`
 	} `json:"attr"`
 	Coordinator struct {
-		Hosting bool   `json:"hosting"`
-		Host    string `json:"host"`
-		Silent  string `json:"silent_since"` // empty: it is not
+		Phase   string   `json:"phase"`
+		Members []string `json:"members"`
 	} `json:"coordinator"`
 	Counters []counter `json:"counters"`
 }

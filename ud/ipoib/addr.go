@@ -32,13 +32,6 @@ func (a Addr) QPN() hca.QPN { return hca.QPN(binary.BigEndian.Uint32(a[:4])) & h
 // GID returns the port's GID.
 func (a Addr) GID() hca.GID { return hca.GID(a[4:]) }
 
-// SameEndpoint reports whether both addresses name the same queue pair of the
-// same port; the flags are ignored.
-func (a Addr) SameEndpoint(other Addr) bool {
-	a[0], other[0] = 0, 0
-	return a == other
-}
-
 // String returns the form of "ip link": 20 bytes in hexadecimal, with colons.
 func (a Addr) String() string {
 	s := fmt.Appendf(nil, "% x", a[:])

@@ -33,28 +33,6 @@ func TestNewAddrCutsQPN(t *testing.T) {
 	}
 }
 
-func TestAddrSameEndpoint(t *testing.T) {
-	connected := addrA
-	connected[0] = 0x80
-	for _, c := range []struct {
-		name  string
-		other Addr
-		want  bool
-	}{
-		{"itself", addrA, true},
-		{"other flags", connected, true},
-		{"other QPN", NewAddr(0x49, gidA), false},
-		{"other GID", NewAddr(0x48, gidB), false},
-	} {
-		if got := addrA.SameEndpoint(c.other); got != c.want {
-			t.Errorf("%s: got %t", c.name, got)
-		}
-		if got := c.other.SameEndpoint(addrA); got != c.want {
-			t.Errorf("%s, the other way: got %t", c.name, got)
-		}
-	}
-}
-
 func TestAddressesAsText(t *testing.T) {
 	got, err := json.Marshal(map[string]any{"addr": addrB, "mac": macB})
 	want := `{"addr":"00:12:ab:49:fe:80:00:00:00:00:00:00:02:00:00:ff:fe:00:00:0b","mac":"02:00:00:00:00:0b"}`

@@ -3,11 +3,16 @@ package ipoib
 import (
 	"encoding/binary"
 	"fmt"
+
+	"ipoibd/hca"
 )
 
 // HeaderLen is the length of the encapsulation header in bytes. An IPoIB MTU is
 // the largest UD payload less this (RFC 4391 sections 6 and 7).
 const HeaderLen = 4
+
+// MaxMTU is the largest MTU that any port can give an interface.
+const MaxMTU = int(hca.MaxMTU) - HeaderLen
 
 // EtherType names the protocol of a message.
 type EtherType uint16

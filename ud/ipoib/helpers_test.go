@@ -75,7 +75,7 @@ func (p pairs) ToAddr(m MAC) (Addr, bool) {
 
 func (p pairs) ToMAC(a Addr) (MAC, bool) {
 	for m, b := range p {
-		if b.SameEndpoint(a) {
+		if b.QPN() == a.QPN() && b.GID() == a.GID() {
 			return m, true
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"ipoibd/hca/soft/udp"
+	"ipoibd/hca"
 	"ipoibd/hca/soft/wire"
 	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
@@ -25,7 +25,7 @@ func BenchmarkStream(bench *testing.B) {
 }
 
 func stream(bench *testing.B, a, b wiretest.Host, size int) {
-	send, recv := batch(a, b, size), make([]wire.Packet, udp.Batch)
+	send, recv := batch(a, b, size), make([]wire.Packet, hca.Batch)
 	for left := bench.N; left > 0; {
 		n, err := a.Send(send[:min(left, len(send))])
 		if err != nil {
@@ -43,7 +43,7 @@ func stream(bench *testing.B, a, b wiretest.Host, size int) {
 }
 
 func batch(a, b wiretest.Host, size int) []wire.Packet {
-	pkts := make([]wire.Packet, udp.Batch)
+	pkts := make([]wire.Packet, hca.Batch)
 	for i := range pkts {
 		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 24), make([]byte, size-28), make([]byte, 4)}}
 	}
@@ -56,7 +56,7 @@ func TestAllocs(t *testing.T) {
 		return
 	}
 	a, b := openPair(t, wiretest.MTU)
-	send, recv := batch(a, b, 1000), make([]wire.Packet, udp.Batch)
+	send, recv := batch(a, b, 1000), make([]wire.Packet, hca.Batch)
 	for i := range send {
 		if i%2 == 1 {
 			send[i].Src, send[i].Dst = a.IPv6, b.IPv6

@@ -43,7 +43,7 @@
 //
 // # Batches, blocking and memory
 //
-// Send and Recv move up to [Batch] datagrams by one sendmmsg or recvmmsg, on
+// Send and Recv move up to [hca.Batch] datagrams by one sendmmsg or recvmmsg, on
 // message headers, control messages and buffers that are laid out once, and do
 // not allocate. Recv waits in the Go runtime's poller. A receive buffer is
 // [MaxDatagram] bytes; longer datagrams are dropped and counted.

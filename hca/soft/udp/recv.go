@@ -22,8 +22,8 @@ type receiver struct {
 	reserve *Reserve // that sock belongs to
 	counts  rxCounts
 
-	slots [Batch]recvSlot
-	msgs  [Batch]unix.Mmsghdr
+	slots [hca.Batch]recvSlot
+	msgs  [hca.Batch]unix.Mmsghdr
 
 	call func(fd uintptr) bool // recvmmsg for msgs[:want]; made once
 	want int
@@ -58,7 +58,7 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 // recv blocks until a datagram is there that can be given out.
 func (r *receiver) recv(pkts []wire.Packet) (int, error) {
 	for {
-		r.want = min(len(pkts), Batch)
+		r.want = min(len(pkts), hca.Batch)
 		if r.sock.raw.Read(r.call) != nil {
 			return 0, hca.ErrClosed
 		}

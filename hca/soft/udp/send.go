@@ -13,9 +13,6 @@ import (
 	"ipoibd/hca/soft/wire"
 )
 
-// Batch is how many datagrams one system call moves at most.
-const Batch = 64
-
 // sender owns the socket that sends. All but counts belongs to the one
 // goroutine in send.
 type sender struct {
@@ -23,8 +20,8 @@ type sender struct {
 	netdev netdev
 	counts txCounts
 
-	slots [Batch]sendSlot
-	msgs  [Batch]unix.Mmsghdr
+	slots [hca.Batch]sendSlot
+	msgs  [hca.Batch]unix.Mmsghdr
 
 	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; made once
 	from int
@@ -32,9 +29,9 @@ type sender struct {
 	sent int
 	err  unix.Errno
 
-	callErrors func(fd uintptr) bool // recvErrors; made once
-	noMsgs     [Batch]unix.Mmsghdr   // messages without buffers, for callErrors
-	taken      int                   // errors that the last callErrors removed
+	callErrors func(fd uintptr) bool   // recvErrors; made once
+	noMsgs     [hca.Batch]unix.Mmsghdr // messages without buffers, for callErrors
+	taken      int                     // errors that the last callErrors removed
 }
 
 // netdev is what a sender wants to know of it.
@@ -55,7 +52,7 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 // send sends in bursts until all are done with or the socket is full.
 func (s *sender) send(pkts []wire.Packet) (done int, err error) {
 	for done < len(pkts) && err == nil {
-		burst := pkts[done:min(done+Batch, len(pkts))]
+		burst := pkts[done:min(done+hca.Batch, len(pkts))]
 		n, e := s.burst(burst)
 		done, err = done+n, e
 		if n < len(burst) {
@@ -65,7 +62,7 @@ func (s *sender) send(pkts []wire.Packet) (done int, err error) {
 	return done, err
 }
 
-// burst sends up to Batch packets. The messages lie in msgs in the order of
+// burst sends up to hca.Batch packets. The messages lie in msgs in the order of
 // the packets, those refused without a destination: they are passed over.
 func (s *sender) burst(pkts []wire.Packet) (int, error) {
 	if !s.netdev.Present() {
@@ -185,11 +182,11 @@ func (s *sender) takeErrors() (found bool) {
 // queue: the default receive buffer of 208 KiB holds about 280 errors.
 const maxErrorCalls = 8
 
-// recvErrors removes up to Batch errors. It does not read them, since ICMP messages
+// recvErrors removes up to hca.Batch errors. It does not read them, since ICMP messages
 // are not authenticated. It never blocks; see recvmmsg.
 func (s *sender) recvErrors(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
-		uintptr(unsafe.Pointer(&s.noMsgs[0])), Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
+		uintptr(unsafe.Pointer(&s.noMsgs[0])), hca.Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT, 0, 0)
 	s.taken = int(n)
 	if errno != 0 {
 		s.taken = 0

@@ -11,16 +11,17 @@ import (
 // Limits and defaults.
 const (
 	DefaultControl = "/run/ipoibd/control.sock"
-	DefaultDevice  = SoftHCA
-	DefaultName    = "ib0"
-	DefaultSendWRs = 512  // a few milliseconds at 1 Gb/s
-	DefaultRecvWRs = 2048 // a burst of 64 KiB segments from several peers
+	// DefaultCoordinator is not that of the software HCA, which no other process uses.
+	DefaultCoordinator = "/run/ipoibd/reset"
+	DefaultDevice      = SoftHCA
+	DefaultName        = "ib0"
+	DefaultSendWRs     = 512  // a few milliseconds at 1 Gb/s
+	DefaultRecvWRs     = 2048 // a burst of 64 KiB segments from several peers
 
-	maxNameLen  = 15   // IFNAMSIZ-1
-	maxHCALen   = 63   // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
-	maxControl  = 107  // sun_path of unix(7), less its final zero
-	minMTU      = 68   // RFC 791
-	maxMTU      = 4092 // IB MTU 4096 less the IPoIB header
+	maxNameLen  = 15  // IFNAMSIZ-1
+	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
+	maxControl  = 107 // sun_path of unix(7), less its final zero
+	minMTU      = 68  // RFC 791
 	maxQueueWRs = 16384
 	maxPeers    = 4096
 	maxPKeys    = 128
@@ -32,11 +33,12 @@ const (
 	maxGiveUp = 30 * 24 * time.Hour
 )
 
-// Config is everything the daemon runs.
+// Config is everything the daemon runs. The tags are the names of the fields in a
+// file.
 type Config struct {
-	Control    string // path of the control socket
-	Devices    []Device
-	Interfaces []Interface
+	Control    string      `yaml:"control"` // path of the control socket
+	Devices    []Device    `yaml:"devices"`
+	Interfaces []Interface `yaml:"interfaces"`
 }
 
 // SoftHCA is what Device.HCA is for the software HCA.
@@ -44,31 +46,31 @@ const SoftHCA = "soft"
 
 // Device is an HCA: the software HCA on a netdev, or one that the kernel has.
 type Device struct {
-	Name string // for people and for Interface.Device
-	HCA  string // SoftHCA, or the name of an RDMA device, such as mlx5_0
+	Name string `yaml:"name"`   // for people and for Interface.Device
+	HCA  string `yaml:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
 	Soft        // settings of the software HCA alone
 	// Reset is how a real HCA is reset.
-	Reset Reset
-	// Coordinator is the socket of those who share the device; empty: nobody
-	// else does.
-	Coordinator string
-	Grace       time.Duration // that a reset of the device leaves to its users
-	GiveUpAfter time.Duration // of waiting for a device that is gone
+	Reset Reset `yaml:"reset"`
+	// Coordinator is the directory of the locks by which daemons share the device; empty:
+	// no other process uses it.
+	Coordinator string        `yaml:"coordinator"`
+	Grace       time.Duration `yaml:"grace"`         // that a reset of the device leaves to its users
+	GiveUpAfter time.Duration `yaml:"give_up_after"` // of waiting for a device that is gone
 	// AllowOtherDevice takes another device for the one that is gone.
-	AllowOtherDevice bool
+	AllowOtherDevice bool `yaml:"allow_other_device"`
 }
 
 // Soft are the settings of a software HCA. Real ones have netdev, P_Keys and MTU
 // of their own, and multicast.
 type Soft struct {
-	Underlay string     // netdev; empty: the one of the default route
-	PKeys    []hca.PKey // nil: the default one
+	Underlay string     `yaml:"underlay"` // netdev; empty: the one of the default route
+	PKeys    []hca.PKey `yaml:"pkeys"`    // nil: the default one
 	// StandardMTU keeps to the MTU steps of InfiniBand, as real HCAs need it.
-	StandardMTU bool
+	StandardMTU bool `yaml:"standard_mtu"`
 	// Peers, addresses or DNS names, take multicast by replication; empty: IP
 	// multicast.
-	Peers          []string
-	KnownPeersOnly bool // drop what comes from any other address
+	Peers          []string `yaml:"peers"`
+	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop what comes from any other address
 }
 
 // IsSoft reports whether the device is the software HCA.
@@ -90,23 +92,23 @@ var resets = []Reset{ResetNone, ResetLink, ResetDriver, ResetPCI}
 
 // Interface is one ib0.
 type Interface struct {
-	Name   string
-	Device string
-	Port   uint8
-	PKey   hca.PKey
+	Name   string   `yaml:"name"`
+	Device string   `yaml:"device"`
+	Port   uint8    `yaml:"port"`
+	PKey   hca.PKey `yaml:"pkey"`
 	// GID and GIDIndex name the GID to use, by its address or by its place in the
 	// port's table; without either (empty, nil) it is chosen by rule.
-	GID      string
-	GIDIndex *int
-	MTU      int // 0: the largest that the group allows
-	SendWRs  int
-	RecvWRs  int
+	GID      string `yaml:"gid"`
+	GIDIndex *int   `yaml:"gid_index"`
+	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
+	SendWRs  int    `yaml:"send_wrs"`
+	RecvWRs  int    `yaml:"recv_wrs"`
 }
 
 // NewDevice returns a device with its defaults.
 func NewDevice() Device {
 	return Device{
-		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone,
+		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone, Coordinator: DefaultCoordinator,
 		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
 	}
 }

@@ -20,7 +20,7 @@ devices:
     standard_mtu: true
     peers: [10.0.0.2, fd00::2, nodes.example.org]
     known_peers_only: true
-    coordinator: /run/ipoibd/soft0.sock
+    coordinator: /run/ipoibd/soft0
     grace: 30s
     give_up_after: 1h30m
     allow_other_device: true
@@ -51,7 +51,7 @@ func TestParseExample(t *testing.T) {
 				Underlay: "eth0", PKeys: []hca.PKey{0xffff, 0x8001}, StandardMTU: true,
 				Peers: []string{"10.0.0.2", "fd00::2", "nodes.example.org"}, KnownPeersOnly: true,
 			},
-			Coordinator: "/run/ipoibd/soft0.sock", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
+			Coordinator: "/run/ipoibd/soft0", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
 			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
@@ -96,7 +96,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"control", "control: ''\n" + head, `x.yaml:1: control: "" is not an absolute path of at most 107 bytes`},
 		{"abstract control", "control: '@a'\n" + head, `x.yaml:1: control: "@a" is not an absolute path`},
 		{"relative control", "control: run/c\n" + head, `x.yaml:1: control: "run/c" is not an absolute path`},
-		{"relative coordinator", "devices:\n  - {name: soft, coordinator: ./c}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "./c" is not an absolute path`},
+		{"relative coordinator", "devices:\n  - {name: soft, coordinator: ./c}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "./c" is not the absolute path of a directory`},
 		{"template", "interfaces:\n  - name: ib%d\n    device: soft\ndevices: [{name: soft}]", `x.yaml:2: interfaces[0].name: "ib%d" is not`},
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
@@ -139,9 +139,8 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a string"},
 		{"short grace", "devices:\n  - {name: soft, grace: 10ms}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].grace: 10ms is outside of 100ms to 1h0m0s"},
 		{"long wait", "devices:\n  - {name: soft, give_up_after: 10000h}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].give_up_after: 10000h0m0s is outside of 1s to 720h0m0s"},
-		{"coordinator", "devices:\n  - {name: soft, coordinator: '@a'}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "@a" is not an absolute path`},
-		{"socket shared", "devices:\n  - {name: a, underlay: e, coordinator: /c}\n  - {name: b, underlay: f, coordinator: /c}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].coordinator: "/c" is the coordinator of device "a"`},
-		{"coordinator with a zero", "devices:\n  - {name: soft, coordinator: \"/a\\0b\"}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "/a\x00b" is not an absolute path`},
+		{"coordinator", "devices:\n  - {name: soft, coordinator: '@a'}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "@a" is not the absolute path of a directory`},
+		{"coordinator with a zero", "devices:\n  - {name: soft, coordinator: \"/a\\0b\"}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "/a\x00b" is not the absolute path of a directory`},
 		{"control taken by another spelling", "control: /run/./c\ndevices:\n  - {name: soft, coordinator: /run//c}\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].coordinator: "/run//c" is the control socket`},
 		{"control taken", "control: /c\ndevices:\n  - {name: soft, coordinator: /c}\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].coordinator: "/c" is the control socket`},
 	} {

@@ -13,6 +13,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
 )
 
 // problem is one mistake: where, and what is wrong.
@@ -36,7 +37,6 @@ func (c *Config) problems() (ps []problem) {
 }
 
 func (c *Config) deviceProblems() (ps []problem) {
-	sockets := map[string]string{filepath.Clean(c.Control): "is the control socket"}
 	names, used := map[string]bool{}, map[string]string{}
 	for i := range c.Devices {
 		d, at := &c.Devices[i], fmt.Sprintf("devices[%d]", i)
@@ -49,11 +49,9 @@ func (c *Config) deviceProblems() (ps []problem) {
 		if other, taken := used[key]; taken {
 			ps = append(ps, problem{at + "." + field, fmt.Sprintf("device %q %s", other, why)})
 		}
-		socket := filepath.Clean(d.Coordinator)
-		if taken := sockets[socket]; d.Coordinator != "" && taken != "" {
-			ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q %s", d.Coordinator, taken)})
+		if d.Coordinator != "" && filepath.Clean(d.Coordinator) == filepath.Clean(c.Control) {
+			ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is the control socket", d.Coordinator)})
 		}
-		sockets[socket] = fmt.Sprintf("is the coordinator of device %q", d.Name)
 		names[d.Name], used[key] = true, d.Name
 	}
 	return ps
@@ -195,8 +193,8 @@ func (f *Interface) problems(at string) (ps []problem) {
 	if f.GIDIndex != nil && f.GID != "" {
 		ps = append(ps, problem{at + ".gid_index", "excludes gid: both name the GID"})
 	}
-	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > maxMTU) {
-		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, maxMTU)})
+	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > ipoib.MaxMTU) {
+		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, ipoib.MaxMTU)})
 	}
 	for _, q := range []struct {
 		field    string
@@ -210,8 +208,8 @@ func (f *Interface) problems(at string) (ps []problem) {
 }
 
 func (d *Device) recoveryProblems(at string) (ps []problem) {
-	if d.Coordinator != "" && !validSocket(d.Coordinator) {
-		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not an absolute path of at most %d bytes", d.Coordinator, maxControl)})
+	if d.Coordinator != "" && (!filepath.IsAbs(d.Coordinator) || strings.Contains(d.Coordinator, "\x00")) {
+		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not the absolute path of a directory", d.Coordinator)})
 	}
 	if d.Grace < minGrace || d.Grace > maxGrace {
 		ps = append(ps, problem{at + ".grace", fmt.Sprintf("%s is outside of %s to %s", d.Grace, minGrace, maxGrace)})

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +51,9 @@ func Parse(name string, text []byte) (*Config, error) {
 	}
 	d := decoder{lines: map[string]int{}}
 	c := Config{Control: DefaultControl}
-	decodeMap(&d, "", root, &c, configFields)
+	if err := d.value("", root, &c); err != nil {
+		d.fail("", "%s", err)
+	}
 	c.complete()
 	if len(d.problems) == 0 {
 		d.problems = c.problems()
@@ -114,118 +119,75 @@ func (d *decoder) fail(field, format string, args ...any) {
 	d.problems = append(d.problems, problem{field, fmt.Sprintf(format, args...)})
 }
 
-// fields maps a key to what stores its value; the error is the text of the
-// mistake.
-type fields[T any] map[string]func(d *decoder, at string, n *yaml.Node, into *T) error
-
-var configFields = fields[Config]{
-	"control":    func(_ *decoder, _ string, n *yaml.Node, c *Config) error { return load(n, &c.Control) },
-	"devices":    decodeDevices,
-	"interfaces": decodeInterfaces,
-}
-
-var deviceFields = fields[Device]{
-	"name":             func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Name) },
-	"device":           func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.HCA) },
-	"reset":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, (*string)(&v.Reset)) },
-	"underlay":         func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Underlay) },
-	"pkeys":            decodePKeys,
-	"standard_mtu":     func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.StandardMTU) },
-	"peers":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Peers) },
-	"known_peers_only": func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.KnownPeersOnly) },
-	"coordinator":      func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return load(n, &v.Coordinator) },
-	"grace":            func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return loadDuration(n, &v.Grace) },
-	"give_up_after":    func(_ *decoder, _ string, n *yaml.Node, v *Device) error { return loadDuration(n, &v.GiveUpAfter) },
-	"allow_other_device": func(_ *decoder, _ string, n *yaml.Node, v *Device) error {
-		return load(n, &v.AllowOtherDevice)
-	},
-}
-
-var interfaceFields = fields[Interface]{
-	"name":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Name) },
-	"device": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Device) },
-	"port":   func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.Port) },
-	"pkey": func(_ *decoder, _ string, n *yaml.Node, v *Interface) (err error) {
-		v.PKey, err = ParsePKey(n.Value)
-		return err
-	},
-	"gid_index": func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GIDIndex) },
-	"gid":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.GID) },
-	"mtu":       func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.MTU) },
-	"send_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.SendWRs) },
-	"recv_wrs":  func(_ *decoder, _ string, n *yaml.Node, v *Interface) error { return load(n, &v.RecvWRs) },
-}
-
-func decodeDevices(d *decoder, at string, n *yaml.Node, c *Config) error {
-	unnamed := NewDevice()
-	unnamed.Name = ""
-	return decodeList(d, at, n, &c.Devices, func() Device { return unnamed }, deviceFields)
-}
-
-func decodeInterfaces(d *decoder, at string, n *yaml.Node, c *Config) error {
-	unplaced := NewInterface()
-	unplaced.Device = ""
-	return decodeList(d, at, n, &c.Interfaces, func() Interface { return unplaced }, interfaceFields)
-}
-
-func decodePKeys(_ *decoder, _ string, n *yaml.Node, v *Device) error {
-	if n.Kind != yaml.SequenceNode {
-		return errors.New("must be a list")
-	}
-	v.PKeys = []hca.PKey{}
-	for _, e := range n.Content {
-		k, err := ParsePKey(target(e).Value)
-		if err != nil {
-			return err
-		}
-		v.PKeys = append(v.PKeys, k)
-	}
-	return nil
-}
-
-func decodeList[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh func() T, fs fields[T]) error {
-	if n.Kind != yaml.SequenceNode {
-		return errors.New("must be a list")
-	}
-	for i, e := range n.Content {
-		v := fresh()
-		decodeMap(d, fmt.Sprintf("%s[%d]", at, i), target(e), &v, fs)
-		*into = append(*into, v)
-	}
-	return nil
-}
-
-func decodeMap[T any](d *decoder, at string, n *yaml.Node, into *T, fs fields[T]) {
+// mapping decodes n into the struct into, by the tags of its fields.
+func (d *decoder) mapping(at string, n *yaml.Node, into reflect.Value) {
 	d.lines[at] = n.Line
 	if n.Kind != yaml.MappingNode {
 		d.fail(at, "must be a mapping of fields")
 		return
 	}
+	known := map[string]reflect.Value{}
+	for _, f := range reflect.VisibleFields(into.Type()) {
+		if tag := f.Tag.Get("yaml"); tag != "" {
+			known[tag] = into.FieldByIndex(f.Index)
+		}
+	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], target(n.Content[i+1])
 		field := strings.TrimPrefix(at+"."+key.Value, ".")
-		set, known := fs[key.Value]
+		v, ok := known[key.Value]
 		switch _, twice := d.lines[field]; {
-		case !known:
+		case !ok:
 			d.lines[field] = key.Line
-			d.fail(field, "unknown field; known are %s", names(fs))
+			d.fail(field, "unknown field; known are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		case twice:
 			d.fail(field, "is set twice, again on line %d", key.Line)
 		default:
 			d.lines[field] = key.Line
-			if err := set(d, field, value, into); err != nil {
+			if err := d.value(field, value, v.Addr().Interface()); err != nil {
 				d.fail(field, "%s", err)
 			}
 		}
 	}
 }
 
-// load reads a value of one of the types below; nothing stands for the default.
-func load[T string | int | *int | uint8 | bool | []string](n *yaml.Node, into *T) error {
+// value decodes n into the variable that into points to; an error is the text of
+// the mistake. Nothing (null) stands for the default.
+func (d *decoder) value(at string, n *yaml.Node, into any) error {
+	switch into := into.(type) {
+	case *Config, *Device, *Interface:
+		d.mapping(at, n, reflect.ValueOf(into).Elem())
+		return nil
+	case *[]Device:
+		unnamed := NewDevice()
+		unnamed.Name = ""
+		return list(d, at, n, into, unnamed)
+	case *[]Interface:
+		unplaced := NewInterface()
+		unplaced.Device = ""
+		return list(d, at, n, into, unplaced)
+	case *[]hca.PKey:
+		return list(d, at, n, into, 0)
+	case *hca.PKey:
+		k, err := ParsePKey(n.Value)
+		*into = k
+		return err
+	case *time.Duration:
+		text := into.String()
+		if err := d.value(at, n, &text); err != nil {
+			return err
+		}
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration, such as 30s or 10m", text)
+		}
+		*into = v
+		return nil
+	}
 	if n.Load(into) == nil {
 		return nil
 	}
-	switch any(into).(type) {
+	switch into.(type) {
 	case *int, **int:
 		return errors.New("must be a whole number")
 	case *uint8:
@@ -238,17 +200,18 @@ func load[T string | int | *int | uint8 | bool | []string](n *yaml.Node, into *T
 	return errors.New("must be a string")
 }
 
-// loadDuration reads a text of numbers with units, as load does.
-func loadDuration(n *yaml.Node, into *time.Duration) error {
-	text := into.String()
-	if err := load(n, &text); err != nil {
-		return err
+// list decodes the elements of n, each of which starts as fresh.
+func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T) error {
+	if n.Kind != yaml.SequenceNode {
+		return errors.New("must be a list")
 	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return fmt.Errorf("%q is not a duration, such as 30s or 10m", text)
+	*into = make([]T, len(n.Content))
+	for i, e := range n.Content {
+		(*into)[i] = fresh
+		if err := d.value(fmt.Sprintf("%s[%d]", at, i), target(e), &(*into)[i]); err != nil {
+			return err
+		}
 	}
-	*into = d
 	return nil
 }
 

@@ -53,16 +53,10 @@ type RecoveryStep struct {
 	At     time.Time `json:"at"`
 }
 
-// ladderState is a state of either ladder.
-type ladderState interface {
-	fmt.Stringer
-	Rung() qprecovery.Rung
-}
-
-// NewRecovery puts what a ladder tells of itself at the time now into words.
-func NewRecovery(state ladderState, reason qprecovery.Reason, counts qprecovery.Counts, history []qprecovery.Record, now time.Time) *Recovery {
+// NewRecovery describes the state and the rung of a ladder at the time now.
+func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Reason, counts qprecovery.Counts, history []qprecovery.Record, now time.Time) *Recovery {
 	r := &Recovery{
-		State: state.String(), Rung: state.Rung().String(), Reason: reason.String(),
+		State: state.String(), Rung: rung.String(), Reason: reason.String(),
 		Rungs: map[string]uint64{}, Reasons: map[string]uint64{},
 		FoundRTS: counts.FoundRTS, Absorbed: counts.Absorbed, Stale: counts.Stale,
 		History: make([]RecoveryRecord, 0, len(history)),

@@ -40,7 +40,7 @@ func (l *ladder) step(pass time.Duration, ev qprecovery.Event) (op uint64) {
 }
 
 func (l *ladder) recovery() *Recovery {
-	return NewRecovery(l.State(), l.Reason(), l.Counts(), l.History(), l.now)
+	return NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), l.now)
 }
 
 func TestR29RecoveryOfAHealthyLadder(t *testing.T) {
@@ -118,13 +118,21 @@ func TestR29RecoveryCountsWhatAskedForNothing(t *testing.T) {
 	}
 }
 
+// openDevice returns the ladder of a device that is open.
+func openDevice(now time.Time) *qprecovery.DeviceLadder {
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{Lists: true})
+	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
+	d.Step(now, qprecovery.Opened{Op: 1, Identity: qprecovery.Identity{Name: "mlx5_0"}}, nil)
+	return d
+}
+
 // Both ladders fit.
 func TestR29RecoveryOfADevice(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
-	d.Step(now, qprecovery.Removed{}, nil)
-	got := NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now.Add(time.Second))
-	if got.State != "releasing" || got.Rung != "wait_for_device" || got.Reason != "removed" || got.Outage != journal.Seconds(time.Second) {
+	d := openDevice(now)
+	d.Step(now, qprecovery.Listed{}, nil)
+	got := NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now.Add(time.Second))
+	if got.State != "dropping" || got.Rung != "wait_for_device" || got.Reason != "removed" || got.Outage != journal.Seconds(time.Second) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -132,15 +140,15 @@ func TestR29RecoveryOfADevice(t *testing.T) {
 // Why a device is waited for does not change with a try that fails.
 func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
-	drop := d.Step(now, qprecovery.Removed{}, nil)[0].(qprecovery.Drop)
-	d.Step(now, qprecovery.Done{Op: drop.Op}, nil)
-	try := d.Step(now, qprecovery.Recover{}, nil)[0].(qprecovery.Open)
-	d.Step(now, qprecovery.Done{Op: try.Op, Class: qprecovery.ClassRefused}, nil)
+	d := openDevice(now)
+	d.Step(now, qprecovery.Listed{}, nil)
+	d.Step(now, qprecovery.Closed{Gen: d.Gen()}, nil)
+	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
+	d.Step(now, qprecovery.Opened{Op: 2, Class: qprecovery.ClassRefused}, nil)
 	if d.State() != qprecovery.DeviceWaiting || d.Reason() != qprecovery.ReasonVerbFailed {
 		t.Fatalf("%v because of %v", d.State(), d.Reason())
 	}
-	got := NewRecovery(d.State(), d.Reason(), d.Counts(), d.History(), now)
+	got := NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
 	if got.Rung != "wait_for_device" || got.Reason != "removed" {
 		t.Errorf("%s because of %s", got.Rung, got.Reason)
 	}

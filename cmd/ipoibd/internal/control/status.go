@@ -37,19 +37,18 @@ type Device struct {
 	KnownPeersOnly bool          `json:"known_peers_only"`
 	Counters       []hca.Counter `json:"counters"`
 	Recovery       *Recovery     `json:"recovery"`
-	Coordinator    *Coordinator  `json:"coordinator"` // null until the device was open once
+	Coordinator    *Coordinator  `json:"coordinator"` // null until the device was open once, or where no other process uses it
 }
 
-// Coordinator is that of a device's resets, as far as this daemon knows it.
+// Coordinator is what this daemon knows of the resets of a device that processes share.
 type Coordinator struct {
-	Hosting bool     `json:"hosting"`        // by this daemon
-	Host    string   `json:"host,omitempty"` // the hosting daemon, in words; empty while there is none
-	Phase   string   `json:"phase"`
-	Members []string `json:"members"` // who shares the device, this and the hosting daemon among them
-	// Silent is since when the hosting daemon owes an answer; absent where it does
-	// not.
+	Phase   string   `json:"phase"`            // "idle", "pending", "resetting" or "unreadable"
+	Leading bool     `json:"leading"`          // this daemon leads a reset
+	Leader  string   `json:"leader,omitempty"` // the daemon that does, in words; empty: this one or none
+	Members []string `json:"members"`          // other processes that have the device open, as far as they can be seen
+	// Silent is since when the leader has not gone on; absent where it does.
 	Silent time.Time `json:"silent_since,omitzero"`
-	// Trouble is why the hosting daemon is not reached; empty when it is.
+	// Trouble is why other processes are not reached; empty where they are.
 	Trouble string `json:"trouble,omitempty"`
 }
 

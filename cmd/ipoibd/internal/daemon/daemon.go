@@ -112,7 +112,7 @@ func on(cfg *config.Config, device string) []config.Interface {
 	return slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != device })
 }
 
-// users names interfaces for those who share their device.
+// users names interfaces for the other processes that use their device.
 func users(interfaces []config.Interface) string {
 	var names []string
 	for _, f := range interfaces {

@@ -35,6 +35,16 @@ type backend interface {
 	close() error
 }
 
+// sharedReset is a backend whose device other processes may use, and whose reset
+// breaks what they have open.
+type sharedReset interface {
+	means() string // empty: the device is not reset
+	// complete completes a reset that was cut short.
+	complete(ctx context.Context) error
+	// holders names the other users of the device, as far as they can be seen.
+	holders() []string
+}
+
 // managed is an HCA that is opened again whenever it is lost.
 type managed struct {
 	*device.Device
@@ -53,11 +63,18 @@ func newManaged(cfg config.Device, b backend, interfaces []config.Interface, opt
 	if opts.AllowFaults {
 		d.plans = &plans{}
 	}
-	d.Device = device.New(device.Config{
+	conf := device.Config{
 		Name: cfg.Name, Open: d.open, List: d.slot, Reset: d.reset,
 		Coordinator: cfg.Coordinator, Users: users(interfaces), Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice,
 		Journal: j, Log: opts.Log,
-	})
+	}
+	if s, ok := b.(sharedReset); ok {
+		conf.Coordinator, conf.Means, conf.Holders = lockDir(cfg, d.slot.log), s.means(), s.holders
+		conf.Complete = func(ctx context.Context) error { d.plans.retire(); return s.complete(ctx) }
+	} else if conf.Coordinator == config.DefaultCoordinator {
+		conf.Coordinator = "" // no other process uses a software HCA
+	}
+	d.Device = device.New(conf)
 	return d, d.probe(interfaces)
 }
 

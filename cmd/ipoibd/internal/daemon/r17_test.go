@@ -19,6 +19,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/memlock/memlocktest"
 	"ipoibd/link/linktest/nstest"
+	"ipoibd/qprecovery/reset"
 )
 
 // The system disk may lie behind this very HCA. With every cache dropped, and a
@@ -41,11 +42,16 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	}
 	underlay(t, "under0", 1)
 	cfg := configure(t, "ib0")
-	socket := filepath.Join(filepath.Dir(cfg.Control), "r.sock")
-	cfg.Devices[0].Coordinator = socket
+	dir := filepath.Join(filepath.Dir(cfg.Control), "r")
+	cfg.Devices[0].Coordinator = dir
 	resetWithoutDisk(t, cfg, options())
 	// To remove a folder that is not empty it would have to be opened.
-	must(t, os.Remove(socket+".lock"))
+	id, err := (&softSource{netdev: "under0"}).find()
+	must(t, err)
+	for _, suffix := range []string{".use", ".intent"} {
+		must(t, os.Remove(filepath.Join(dir, reset.Device{NodeGUID: id.NodeGUID, Name: id.Name}.Key()+suffix)))
+	}
+	must(t, os.Remove(dir))
 }
 
 func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
@@ -115,7 +121,7 @@ func (r *running) follow(scope string) <-chan journal.Entry {
 // it may.
 func isLocked(t *testing.T) bool {
 	t.Helper()
-	u, err := memlock.Read()
+	u, err := memlocktest.ReadUsage()
 	must(t, err)
 	if u.Locked == 0 && memlock.Lock() == nil {
 		t.Fatal("the daemon has not locked its memory, and might have")

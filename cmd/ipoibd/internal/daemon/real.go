@@ -21,10 +21,11 @@ type kernel struct {
 	watch    func(context.Context) (<-chan struct{}, error)
 	users    func(rdma.Device) ([]rdma.User, error)
 	reset    func(config.Reset, rdma.Device) error
-	function func(addr string) (function, error) // of PCI
+	complete func(config.Reset, rdma.Device) error // a reset that was cut short
+	function func(addr string) (function, error)   // of PCI
 }
 
-var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, openFunction}
+var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, completeReset, openFunction}
 
 // realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
 // whatever it is called.
@@ -43,6 +44,13 @@ type realHCA struct {
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
 	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
+	if errors.Is(err, hca.ErrNoDevice) {
+		if done := completeCutShort(cfg, k, log); done != nil {
+			err = errors.Join(err, done)
+		} else {
+			d, err = k.find(cfg.HCA)
+		}
+	}
 	if err != nil {
 		return h, cutShort(err, cfg, rdma.Driverless)
 	}

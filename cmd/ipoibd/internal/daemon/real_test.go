@@ -36,19 +36,20 @@ type fakeKernel struct {
 	function fakeFunction
 	freed    chan struct{} // a reset of the kernel's waits for it
 
-	mu      sync.Mutex // guards what follows
-	devices []rdma.Device
-	users   []rdma.User
-	unseen  error // of usersOf
-	err     error // of list
-	opened  []string
-	open    int // contexts
-	resets  []rdma.Device
-	layer   hca.LinkLayer // of the ports
-	during  func()        // called while a device is opened
-	log     strings.Builder
-	warned  string // the log at the last reset
-	lists   int
+	mu        sync.Mutex // guards what follows
+	devices   []rdma.Device
+	users     []rdma.User
+	unseen    error // of usersOf
+	err       error // of list
+	opened    []string
+	open      int // contexts
+	resets    []rdma.Device
+	completed []string
+	layer     hca.LinkLayer // of the ports
+	during    func()        // called while a device is opened
+	log       strings.Builder
+	warned    string // the log at the last reset
+	lists     int
 }
 
 // Write takes the log.
@@ -94,6 +95,7 @@ func (k *fakeKernel) kernel() kernel {
 		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
 		users:    k.usersOf,
 		reset:    k.reset,
+		complete: k.complete,
 		function: func(string) (function, error) { return &k.function, nil },
 	}
 }
@@ -115,6 +117,12 @@ func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
 		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
 	}
 	return users, k.unseen
+}
+
+func (k *fakeKernel) logged() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.String()
 }
 
 // become changes what there is, and tells.
@@ -144,6 +152,15 @@ func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	k.warned = k.log.String()
 	k.mu.Unlock()
 	<-k.freed
+	return nil
+}
+
+// complete brings the device back that is given, as the kernel does.
+func (k *fakeKernel) complete(how config.Reset, d rdma.Device) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.completed = append(k.completed, fmt.Sprintf("%s %s %s", how, d.Name, d.Parent))
+	k.devices = append(k.devices, rxe(d.Name, 9, rxeGUID))
 	return nil
 }
 
@@ -193,7 +210,7 @@ func (d *fakeHCA) QueryPort(num uint8) (hca.PortAttr, error) {
 // realConfig is that of the device rxe0.
 func realConfig() config.Device {
 	cfg := config.NewDevice()
-	cfg.Name, cfg.HCA, cfg.Grace = "rxe0", "rxe0", time.Second
+	cfg.Name, cfg.HCA, cfg.Grace, cfg.Coordinator = "rxe0", "rxe0", time.Second, ""
 	return cfg
 }
 

@@ -32,9 +32,9 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	return checkFunction(how, d, f)
 }
 
-// reset does what is configured. The kernel may not return before everybody has
-// closed the device: then a goroutine is left behind, at most one, which goes on
-// with the reset once they did.
+// reset does what is configured. The kernel may not return before every process has
+// closed the device. Once it has begun, reset waits for that, whatever becomes of ctx,
+// so that no process opens the device meanwhile (R16).
 func (h *realHCA) reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
@@ -58,8 +58,9 @@ func (h *realHCA) reset(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return h.overdue(d, ctx.Err())
 	}
+	_ = h.overdue(d, ctx.Err()) // the log says it
+	return <-done
 }
 
 // resetOwn resets what is known, however long it took to get here, and nothing else.
@@ -122,14 +123,32 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 	return err
 }
 
-// others names who uses the device besides this process.
-func (h *realHCA) others(d rdma.Device) string {
+// means implements sharedReset.
+func (h *realHCA) means() string {
+	if h.cfg.Reset == config.ResetNone {
+		return ""
+	}
+	return string(h.cfg.Reset)
+}
+
+// holders implements sharedReset.
+func (h *realHCA) holders() []string {
+	names, _ := h.users(h.found()) // those that can be seen
+	return names
+}
+
+// users names who uses the device besides this process.
+func (h *realHCA) users(d rdma.Device) (names []string, err error) {
 	users, err := h.kernel.users(d)
-	users = slices.DeleteFunc(users, isSelf)
-	var names []string
-	for _, u := range users {
+	for _, u := range slices.DeleteFunc(users, isSelf) {
 		names = append(names, u.String())
 	}
+	return names, err
+}
+
+// others is users in words.
+func (h *realHCA) others(d rdma.Device) string {
+	names, err := h.users(d)
 	switch {
 	case len(names) > 0:
 		return strings.Join(names, ", ")
@@ -160,6 +179,7 @@ type function interface {
 	CanReset() bool
 	Rebind() error
 	Reset() error
+	Probe() error
 	Netdevs() []string
 	Close() error
 }

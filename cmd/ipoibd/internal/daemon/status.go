@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 )
 
@@ -72,35 +72,22 @@ func (d *managed) status() control.Device {
 }
 
 func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
-	recovery := control.NewRecovery(s.State, s.Reason, s.Counts, s.History, time.Now())
+	recovery := control.NewRecovery(s.State, s.Rung, s.Reason, s.Counts, s.History, time.Now())
 	recovery.NextTry, recovery.GivesUp = s.NextTry, s.GivesUp
-	if !s.Coordinator.Up && s.Coordinator.Err == nil { // never registered
+	if !s.Coordinator.Shared {
 		return recovery, nil
 	}
-	return recovery, coordinatorOf(s.Coordinator)
-}
-
-func coordinatorOf(s coordinator.Status) *control.Coordinator {
-	c := &control.Coordinator{Hosting: s.Hosting, Phase: s.Phase.String(), Members: []string{}, Silent: s.Host.Since}
-	if s.Err != nil {
-		c.Trouble = s.Err.Error()
+	c := &control.Coordinator{
+		Phase: s.Coordinator.Intent.Phase.String(), Leading: s.Coordinator.State.Leads(),
+		Members: append([]string{}, s.Sharers...), Silent: s.Coordinator.Leader.Since,
 	}
-	if s.Up {
-		c.Host = s.Host.String()
-		c.Members = append(c.Members, memberText(s.Host.Name, s.Host.PID))
+	if s.Coordinator.Leader != (resetlock.Process{}) {
+		c.Leader = s.Coordinator.Leader.String()
 	}
-	for _, m := range s.Members {
-		c.Members = append(c.Members, memberText(m.Name, m.PID))
+	if s.Coordinator.Err != nil {
+		c.Trouble = s.Coordinator.Err.Error()
 	}
-	return c
-}
-
-// memberText names a process; one of another PID namespace has no number here.
-func memberText(name string, pid int32) string {
-	if pid == 0 {
-		return name
-	}
-	return fmt.Sprintf("%s (PID %d)", name, pid)
+	return recovery, c
 }
 
 func openFDs() int {

@@ -1,27 +1,35 @@
 package daemon
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/coordinator"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/qprecovery/reset"
 )
 
-// The host is among those who share the device, whoever looks.
+// The status names who shares the device, who leads a reset of it, and why others
+// are not reached.
 func TestR16StatusNamesAllWhoShareADevice(t *testing.T) {
 	silent := time.Unix(1e9, 0)
-	got := coordinatorOf(coordinator.Status{
-		Up: true, Host: coordinator.Host{PID: 7, Name: "ib0", Since: silent},
-		Members: []reset.Member{{PID: 8, Name: "ib1"}, {Name: "ib2"}},
+	_, got := recoveryOf(device.Status{
+		Coordinator: resetlock.Status{
+			Shared: true, State: reset.StateWaiting, Intent: reset.Record{Phase: reset.PhaseResetting},
+			Leader: resetlock.Process{PID: 7, Name: "ib0", Since: silent}, Err: errors.New("removed"),
+		},
+		Sharers: []string{"ipoibd (pid 7)"},
 	})
 	want := &control.Coordinator{
-		Host: "the daemon that hosts the resets of the device, process 7 (ib0)", Phase: "idle",
-		Members: []string{"ib0 (PID 7)", "ib1 (PID 8)", "ib2"}, Silent: silent,
+		Phase: "resetting", Leader: "the daemon that resets the device, process 7 (ib0)", Members: []string{"ipoibd (pid 7)"}, Silent: silent, Trouble: "removed",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if _, got := recoveryOf(device.Status{}); got != nil {
+		t.Errorf("not shared: %+v", got)
 	}
 }

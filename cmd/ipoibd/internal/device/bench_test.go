@@ -201,6 +201,15 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	return b
 }
 
+// Ask is a request of a user of the session that is open.
+func (b *bench) Ask(reason qprecovery.Reason) {
+	var instance uint64
+	if s := b.View().Session; s != nil {
+		instance = s.Instance
+	}
+	b.Device.Ask(instance, reason)
+}
+
 // run starts the device; the test calls stop.
 func (b *bench) run() {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -8,11 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/coordinator"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 // Opener opens the HCA, or says why not. It ends with ctx.
@@ -25,11 +26,19 @@ type Config struct {
 	// List tells which devices there are. Where it is nil nobody does, and a
 	// device that does not open is tried from time to time.
 	List Lister
-	// Reset resets the HCA itself, in the process that hosts its coordinator, once
-	// everybody let go of it or will not: what hangs in it returns, and it can be
-	// opened anew whatever a zombie holds. nil: there is nothing to do.
+	// Reset resets the HCA itself, once every process has released it: what hangs in it
+	// returns, and it can be opened again whatever a zombie holds. nil: there is nothing
+	// to do.
 	Reset func(ctx context.Context) error
-	// Coordinator is the socket of those who share the HCA; "": nobody else does.
+	// Complete completes a reset that was cut short, after which the HCA may be gone.
+	// nil: Reset does.
+	Complete func(ctx context.Context) error
+	// Means names how Reset resets what other processes have open; "": it does not.
+	Means string
+	// Holders names the processes that have the HCA open, as far as they can be seen.
+	Holders func() []string
+	// Coordinator is the directory of the locks by which processes share the HCA, whose
+	// identity in the list names them; "": no other process uses it.
 	Coordinator string
 	Users       string        // what this process is called there; "": by the device's name
 	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
@@ -48,17 +57,33 @@ type View struct {
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
+// sharer coordinates the resets of the HCA with the other processes that use it; see
+// [resetlock.Coordinator].
+type sharer interface {
+	Events() <-chan resetlock.Event
+	Request()
+	Released(id reset.ID)
+	Status() resetlock.Status
+	Sharers() []string
+	Close() error
+}
+
+func join(ctx context.Context, cfg resetlock.Config) (sharer, error) {
+	return resetlock.Join(ctx, cfg)
+}
+
 // Device keeps one HCA open. Run owns its state; the rest reads what it
 // publishes.
 type Device struct {
 	cfg    Config
 	log    *slog.Logger
 	calls  chan func(*owner) // what Run is to do
-	asked  chan qprecovery.Reason
+	asked  chan qprecovery.Asked
 	ended  chan struct{} // closed when Run has ended
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
-	shared atomic.Pointer[coordinator.Coordinator]
+	shared atomic.Pointer[sharer]
+	join   func(context.Context, resetlock.Config) (sharer, error)
 	opens  atomic.Uint64
 
 	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
@@ -75,8 +100,8 @@ func New(cfg Config) *Device {
 	}
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
-		calls: make(chan func(*owner)), asked: make(chan qprecovery.Reason, 1),
-		ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
+		join: join, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
 	d.status.Store(&Status{})
@@ -89,11 +114,13 @@ func (d *Device) View() View { return *d.view.Load() }
 // Opens returns how many sessions there have been.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
 
-// Ask has the device reset, because an interface cannot help itself; it never
-// blocks. What is asked for while a reset is under way is that reset.
-func (d *Device) Ask(reason qprecovery.Reason) {
+// Ask has the device reset, because an interface cannot help itself; it never blocks.
+// Instance is that of the session that the interface uses: if that is not the one that
+// is open, the request is too late and resets nothing. What is asked for while a reset is
+// under way is that reset.
+func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 	select {
-	case d.asked <- reason:
+	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
 	default: // one is asked for already
 	}
 }

@@ -409,7 +409,7 @@ func TestR06OrderedResetFails(t *testing.T) {
 		if s := b.healthy(time.Second + soon); s.Instance != 2 || b.slot.did().resets != 1 {
 			t.Errorf("instance %d after %d resets", s.Instance, b.slot.did().resets)
 		}
-		if notes := b.notes(); !slices.Equal(notes, []string{"not reset: reset_failed"}) {
+		if notes := b.notes(); !slices.Equal(notes, []string{"not reset: reset_failed: stiff"}) {
 			t.Errorf("the operator reads %q", notes)
 		}
 		b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonOperator), rung(qprecovery.RungWait, qprecovery.ReasonVerbFailed))

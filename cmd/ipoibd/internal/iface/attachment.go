@@ -31,6 +31,7 @@ type attachment struct {
 func (f *Iface) newAttachment(s *device.Session, plan port.Plan, gen uint32) *attachment {
 	a := &attachment{session: s, plan: plan, gen: gen, ended: make(chan struct{}, 1)}
 	a.makePumps(&f.path)
+	f.fab.used = s.Instance
 	return a
 }
 
@@ -63,7 +64,7 @@ func (a *attachment) attached() neigh.Attached {
 func (f *Iface) open(a *attachment) (err error) {
 	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
 		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
-		SendStride: ud.TxStride(maxMTU), RecvStride: ud.RxStride(maxMTU + ipoib.HeaderLen),
+		SendStride: ud.TxStride(ipoib.MaxMTU), RecvStride: ud.RxStride(hca.MaxMTU),
 		OnEvent: f.onEvent,
 	}, a.gen)
 	if err != nil {
@@ -199,6 +200,6 @@ func (f *Iface) letGo(a *attachment) error {
 // accuse has the device reset where a verb hangs that no rung called (R8).
 func (f *Iface) accuse(err error) {
 	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
-		f.fab.dev.Ask(qprecovery.ReasonVerbStuck)
+		f.fab.dev.Ask(f.fab.used, qprecovery.ReasonVerbStuck)
 	}
 }

@@ -24,9 +24,6 @@ var (
 		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
-// maxMTU is the largest MTU that any port can give an interface.
-const maxMTU = 4096 - ipoib.HeaderLen
-
 // Iface is one interface. Run's goroutine owns everything but the two pumps'
 // halves of the data path.
 type Iface struct {
@@ -67,6 +64,7 @@ type fabric struct {
 	dev     *device.Device
 	want    port.Want
 	att     *attachment // nil while nothing is held of the device
+	used    uint64      // instance of the session that was used last
 	aim     target      // that retry is about
 	retry   backoff
 	err     error // why not up
@@ -139,14 +137,14 @@ func (f *Iface) makePath() (err error) {
 	p := &f.path
 	p.slow, p.snapshot = newSlowPath(), &ud.Snapshot{}
 	p.tx, err = ud.NewTx(ud.TxConfig{
-		Slots: f.cfg.SendWRs, MaxMTU: maxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
+		Slots: f.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
 		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCSend),
 	})
 	if err != nil {
 		return err
 	}
 	p.rx, err = ud.NewRx(ud.RxConfig{
-		Slots: f.cfg.RecvWRs, PortMTU: maxMTU + ipoib.HeaderLen, MTU: initialMTU,
+		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
 		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCRecv),
 	})
 	return err

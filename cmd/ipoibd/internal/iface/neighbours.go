@@ -7,6 +7,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/neigh"
+	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
 
@@ -25,7 +26,7 @@ type neighbours struct {
 }
 
 func newNeighbours() neighbours {
-	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+maxMTU)}
+	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU)}
 }
 
 // deadline returns when to look at the table, the handles, the host's neighbours or

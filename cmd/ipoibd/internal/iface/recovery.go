@@ -188,7 +188,7 @@ func (f *Iface) carryOut(a qprecovery.Action) {
 	case qprecovery.Ready:
 		f.ready()
 	case qprecovery.RequestReset:
-		f.fab.dev.Ask(a.Reason)
+		f.fab.dev.Ask(f.fab.used, a.Reason)
 	case qprecovery.HoldTraffic:
 		f.hold()
 	case qprecovery.ReleaseTraffic:

@@ -67,7 +67,7 @@ func (f *Iface) stateName() string {
 
 func (f *Iface) recoveryStatus() *control.Recovery {
 	l := f.rec.ladder
-	return control.NewRecovery(l.State(), l.Reason(), l.Counts(), l.History(), time.Now())
+	return control.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), time.Now())
 }
 
 // hostMAC is the one MAC behind the interface.

@@ -55,15 +55,16 @@ func (t *Tracker) report(r qprecovery.Record) {
 	}
 	t.steps = len(r.Steps)
 	if !r.End.IsZero() {
-		t.journal.Add(t.end(r))
+		t.journal.Add(End(t.scope, r))
 		t.ended, t.steps = t.ended+1, 0
 	}
 }
 
-// end is the entry of the end of a recovery.
-func (t *Tracker) end(r qprecovery.Record) Entry {
+// End is the entry of the end of a recovery of scope, the name of an interface or a
+// device.
+func End(scope string, r qprecovery.Record) Entry {
 	e := Entry{
-		Time: r.End, Scope: t.scope, Kind: KindRecovered,
+		Time: r.End, Scope: scope, Kind: KindRecovered,
 		Rung: r.Worst().String(), Reason: r.Reason.String(), Text: summary(r),
 		Duration: r.Duration(), Outage: r.Outage(),
 	}

@@ -26,9 +26,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func usage(t *testing.T) Usage {
+func usage(t *testing.T) memlocktest.Usage {
 	t.Helper()
-	u, err := Read()
+	u, err := memlocktest.ReadUsage()
 	must(t, err)
 	return u
 }
@@ -120,7 +120,7 @@ func TestR17HeapIsGivenBack(t *testing.T) {
 }
 
 // usageWith is the usage while so many bytes of heap are filled.
-func usageWith(t *testing.T, size int) Usage {
+func usageWith(t *testing.T, size int) memlocktest.Usage {
 	t.Helper()
 	heap := make([]byte, size)
 	for i := 0; i < len(heap); i += os.Getpagesize() {

@@ -38,15 +38,3 @@ func TestFilesOfThisProcess(t *testing.T) {
 		t.Errorf("%s is not mapped:\n%s", self, maps)
 	}
 }
-
-func TestParseUsage(t *testing.T) {
-	const status = "Name:\tipoibd\nVmLck:\t    1024 kB\nVmRSS:\t   20480 kB\n"
-	if u, err := parseUsage([]byte(status)); err != nil || u != (Usage{1 << 20, 20 << 20}) {
-		t.Errorf("%+v, %v", u, err)
-	}
-	for _, bad := range []string{"", "VmLck:\t1 kB\n", "VmRSS:\t1 kB\n", "VmLck:\t\nVmRSS:\t1 kB\n"} {
-		if u, err := parseUsage([]byte(bad)); err == nil {
-			t.Errorf("%q: %+v", bad, u)
-		}
-	}
-}

@@ -1,50 +1,51 @@
-// Package power lets go of the fabric before the system sleeps or ends, and
-// takes it up again on wake-up. It listens to systemd-logind on the system bus
-// and calls [Hooks]; it knows nothing of devices and interfaces.
+// Package power ends the daemon's use of the fabric before the system sleeps or
+// shuts down, and starts it again on wake-up. It listens to systemd-logind on the
+// system bus and calls [Hooks]; it does not know devices and interfaces.
 //
 // # The delay inhibitor
 //
 // logind announces sleep and shutdown (PrepareForSleep, PrepareForShutdown) and
-// then waits until those who hold a delay inhibitor have given it back, at most
-// InhibitDelayMaxUSec. The inhibitor is a descriptor: who closes it, or dies,
-// has given it back. [Watcher.Run] holds one while the system is awake. Of the
-// time that logind grants, 8/10 are the hook's and after 9/10 the inhibitor
-// goes, whether the hook has returned or not; and never more than 30 s. While
-// logind prepares it grants none: one that was denied is asked for again when
-// the system is awake, or logind is back.
+// then waits until every holder of a delay inhibitor has released it, at most
+// InhibitDelayMaxUSec. The inhibitor is a descriptor: it is released when it is
+// closed, also by the death of its holder. [Watcher.Run] holds one while the
+// system is awake. Of the time that logind grants, the hook gets 8/10, and after
+// 9/10 the inhibitor is released, whether the hook has returned or not; in no case
+// later than after 30 s. While logind prepares it grants no inhibitor: the
+// watcher asks again when the system is awake, or when logind is back.
 //
 // # The machine
 //
 // What the system is about to do (awake, sleeping, shutting down) and what the
-// daemon does are two things, since a hook takes its time. One hook runs at a
-// time, and what the system says meanwhile takes effect when it has returned:
+// daemon is ready for are two things, since a hook takes its time. One hook runs
+// at a time. Where none runs and the two differ, the hook that belongs to the
+// system's state is called; after Stop, none is:
 //
-//	from       | to         | cause                       | action
-//	serving    | suspending | the system will sleep       | Suspend
-//	serving    | stopping   | the system will shut down   | Stop
-//	suspending | suspended  | Suspend has returned        | give the inhibitor back
-//	suspended  | resuming   | the system is awake         | take the inhibitor, Resume
-//	suspended  | stopping   | the system will shut down   | Stop
-//	resuming   | serving    | Resume has returned         | none
-//	stopping   | stopped    | Stop has returned           | give the inhibitor back
+//	daemon     | system         | action                      | ready for
+//	serving    | will sleep     | Suspend                     | sleep
+//	any        | will shut down | Stop                        | shutdown
+//	suspended  | is awake       | take the inhibitor, Resume  | service
 //
-// A hook that fails has nevertheless been called: Resume follows a Suspend that
-// failed. A system that goes to sleep again while Resume runs cancels it.
+// The inhibitor is released when Suspend or Stop has returned. A hook that fails
+// counts as called: Resume follows a Suspend that failed. A system that goes to
+// sleep again while Resume runs cancels it.
 //
 // # Loss
 //
 // logind may start late, restart or never be there; so may the bus. While either
-// is missing no inhibitor is held, one line in the log says so, and the bus is
-// looked for after a pause that doubles from 1 s to 1 min. When both are back the
-// inhibitor is taken and logind is asked what it is preparing, for what was
-// said meanwhile. A daemon that is suspended while nobody can tell it of the
-// wake-up resumes after 30 s of a running clock, which stands still in sleep.
+// is missing the watcher holds no inhibitor, one line in the log says so, and it
+// tries to reach the bus after a pause that doubles from 1 s to 1 min. When both
+// are back it takes the inhibitor and asks logind what it is preparing, since it
+// may have missed a signal. A daemon that is suspended while nothing can report
+// the wake-up resumes after 30 s of a running clock, which stands still in sleep.
 //
 // # Trust
 //
 // Any local user may send a signal of any name straight to any client of the
-// system bus, with descriptors in it. Signals are taken from the bus itself and
-// from the connection that owns logind's name only, and the connection that
-// listens does not accept descriptors; that of the inhibitor lives for one call.
-// A call that is not answered within 5 s ends its connection.
+// system bus, with descriptors in it. The watcher accepts signals only from the
+// bus itself and from the connection that owns logind's name; the connection that
+// listens receives no descriptors, and that of the inhibitor lives for one call.
+// A call that is not answered within 5 s ends its connection. go-systemd's login1
+// does none of this: its calls have no time limit, its one connection receives
+// descriptors, it accepts the signals of any sender, and it does not report that
+// logind has restarted or what logind prepares.
 package power

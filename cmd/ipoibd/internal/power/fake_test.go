@@ -26,6 +26,7 @@ type fakeLogind struct {
 	sleeps atomic.Bool // what it is preparing
 	downs  atomic.Bool
 	mute   atomic.Bool // Inhibit is not answered
+	deaf   atomic.Bool // no call is
 }
 
 // startLogind returns once the name is owned.
@@ -82,7 +83,7 @@ func (f *fakeLogind) serve() {
 }
 
 func (f *fakeLogind) answer(msg *dbus.Message) {
-	if msg.Type != dbus.TypeMethodCall {
+	if msg.Type != dbus.TypeMethodCall || f.deaf.Load() {
 		return
 	}
 	switch member := msg.Headers[dbus.FieldMember].Value(); member {

@@ -2,7 +2,7 @@ package power
 
 import "time"
 
-// system is what logind says of the system.
+// system is what the system is about to do, as logind says.
 type system uint8
 
 const (
@@ -11,49 +11,21 @@ const (
 	shuttingDown
 )
 
-// phase is what the daemon does about it.
-type phase uint8
-
-const (
-	serving phase = iota // it uses the fabric
-	suspending
-	suspended
-	resuming
-	stopping
-	stopped
-)
-
-// patience is how long a daemon stays suspended that nobody can tell of the
+// patience is how long a daemon stays suspended while nothing can report the
 // wake-up.
 const patience = 30 * time.Second
 
-// event is an input of machine.step.
-type event interface{ event() }
+// event is an input of machine.step, one of these.
+type event any
 
-// found says that logind is there, and how long it waits for an inhibitor.
-type found struct{ limit time.Duration }
-
-// lost says that logind, or the bus, is not there any more.
-type lost struct{}
-
-// denied says that the inhibitor was not granted, or could not be fetched.
-type denied struct{}
-
-// told is what logind said, or answered.
-type told struct{ system system }
-
-// returned says that the hook under way has returned.
-type returned struct{}
-
-// tick says that time has passed.
-type tick struct{}
-
-func (found) event()    {}
-func (lost) event()     {}
-func (denied) event()   {}
-func (told) event()     {}
-func (returned) event() {}
-func (tick) event()     {}
+type (
+	found    struct{ limit time.Duration } // logind is there, and waits so long for an inhibitor
+	lost     struct{}                      // logind, or the bus, is gone
+	denied   struct{}                      // logind granted no inhibitor, or did not answer
+	told     struct{ system system }       // logind reports, or answers, what the system is about to do
+	returned struct{}                      // the hook under way has returned
+	tick     struct{}                      // time has passed
+)
 
 // action is an output of machine.step.
 type action uint8
@@ -71,34 +43,22 @@ func (a action) String() string {
 	return [...]string{"take lock", "release lock", "suspend", "resume", "stop", "cancel hook"}[a]
 }
 
-// calls says which hook is called: in a phase in which none runs, once the
-// system is about to do something that the phase does not suit.
-var calls = map[phase]map[system]struct {
-	to   phase
-	hook action
-}{
-	serving:   {sleeping: {suspending, callSuspend}, shuttingDown: {stopping, callStop}},
-	suspended: {awake: {resuming, callResume}, shuttingDown: {stopping, callStop}},
-}
+// hooks are those that prepare the daemon for what the system does.
+var hooks = [...]action{awake: callResume, sleeping: callSuspend, shuttingDown: callStop}
 
-// returns says where the return of a hook leads.
-var returns = map[phase]phase{suspending: suspended, resuming: serving, stopping: stopped}
-
-// prepared is the phase in which the system need not wait any longer.
-var prepared = map[system]phase{sleeping: suspended, shuttingDown: stopped}
-
-// machine decides. Its zero value knows of no logind.
+// machine decides. Its zero value serves, and knows of no logind.
 type machine struct {
-	phase  phase
-	system system
-	there  bool // logind
-	locked bool
-	denied bool          // no other inhibitor is asked for until things change
-	limit  time.Duration // how long logind waits
+	system  system
+	ready   system // what the last hook prepares, or has prepared, the daemon for
+	running bool   // that hook has not returned
+	there   bool   // logind
+	locked  bool
+	denied  bool          // ask for no other inhibitor until things change
+	limit   time.Duration // how long logind waits
 
 	hookBy time.Time // when the hook should have returned
 	lockBy time.Time // when the inhibitor goes at the latest
-	wakeBy time.Time // when a deaf daemon takes it that the system is awake
+	wakeBy time.Time // when a deaf daemon assumes that the system is awake
 }
 
 // step takes one event and appends what is to be done, in order.
@@ -107,78 +67,60 @@ func (m *machine) step(now time.Time, ev event, out []action) []action {
 	case found:
 		m.there, m.denied, m.limit = true, false, ev.limit
 	case lost:
-		m.lose(now)
+		if m.there {
+			m.wakeBy = now.Add(patience)
+		}
+		m.there = false
 	case denied:
 		m.locked, m.denied = false, true
 	case told:
-		out = m.hear(now, ev.system, out)
+		if ev.system == m.system {
+			break // a repetition moves no deadline
+		}
+		m.system, m.denied = ev.system, false
+		m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
+		if m.system != awake && m.running && m.ready == awake {
+			out = append(out, cancelHook)
+		}
 	case returned:
-		m.phase = returns[m.phase]
+		m.running = false
 	case tick:
 	}
 	if m.deaf() && !now.Before(m.wakeBy) {
 		m.system = awake
 	}
-	hook := m.next()
-	out = m.lock(now, out)
-	return append(out, hook...)
-}
-
-// lose notes that nobody says any more what the system does.
-func (m *machine) lose(now time.Time) {
-	if m.there {
-		m.wakeBy = now.Add(patience)
+	call := !m.running && m.ready != m.system && m.ready != shuttingDown
+	if call {
+		m.ready, m.running = m.system, true
 	}
-	m.there = false
-}
-
-// hear notes what the system is about to do. What is known already changes
-// nothing, so that a repetition moves no deadline.
-func (m *machine) hear(now time.Time, s system, out []action) []action {
-	if s == m.system {
-		return out
-	}
-	m.system, m.denied = s, false
-	m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
-	if s != awake && m.phase == resuming {
-		out = append(out, cancelHook)
-	}
-	return out
-}
-
-// next enters the phase that suits the system, if no hook is under way.
-func (m *machine) next() []action {
-	c, ok := calls[m.phase][m.system]
-	if !ok {
-		return nil
-	}
-	m.phase = c.to
-	return []action{c.hook}
-}
-
-// lock takes the inhibitor or gives it back. Once the system prepares for
-// something logind grants no new one.
-func (m *machine) lock(now time.Time, out []action) []action {
-	switch {
-	case m.locked && !m.holds(now):
+	// While the system prepares for something logind grants no inhibitor.
+	switch holds := m.holds(now); {
+	case m.locked && !holds:
 		m.locked = false
-		return append(out, releaseLock)
-	case !m.locked && !m.denied && m.system == awake && m.holds(now):
+		out = append(out, releaseLock)
+	case !m.locked && !m.denied && m.system == awake && holds:
 		m.locked = true
-		return append(out, takeLock)
+		out = append(out, takeLock)
+	}
+	if call {
+		out = append(out, hooks[m.ready])
 	}
 	return out
 }
 
 // holds reports whether the system has to wait for the daemon.
 func (m *machine) holds(now time.Time) bool {
-	if !m.there || m.phase == stopped {
+	switch prepared := !m.running && m.ready == m.system; {
+	case !m.there, m.ready == shuttingDown && !m.running:
 		return false
+	case m.system == awake:
+		return true
+	default:
+		return !prepared && now.Before(m.lockBy)
 	}
-	return m.system == awake || m.phase != prepared[m.system] && now.Before(m.lockBy)
 }
 
-// deaf reports whether the end of a sleep would not be heard.
+// deaf reports whether the daemon would miss the end of a sleep.
 func (m *machine) deaf() bool { return !m.there && m.system == sleeping }
 
 // deadline is when a tick is due, if nothing happens before.

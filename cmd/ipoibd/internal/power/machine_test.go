@@ -2,7 +2,6 @@ package power
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,30 +159,6 @@ func text(actions []action) string {
 	return strings.Join(names, ", ")
 }
 
-// Each phase in each state of the system either waits for a hook, or calls one,
-// or is where the system wants it: none is a dead end.
-func TestTableIsTotal(t *testing.T) {
-	for p := serving; p <= stopped; p++ {
-		for s := awake; s <= shuttingDown; s++ {
-			_, waits := returns[p]
-			_, calls := calls[p][s]
-			suits := p == prepared[s] || p == stopped // awake has no entry: serving
-			if n := count(waits, calls, suits); n != 1 {
-				t.Errorf("phase %d, system %d: waits %t, calls %t, suits %t", p, s, waits, calls, suits)
-			}
-		}
-	}
-}
-
-func count(conditions ...bool) (n int) {
-	for _, c := range conditions {
-		if c {
-			n++
-		}
-	}
-	return n
-}
-
 // model watches a machine from outside.
 type model struct {
 	machine
@@ -293,7 +268,7 @@ func (m *model) rest() {
 		m.running = false
 		m.step(returned{})
 	}
-	if !slices.Contains([]phase{serving, stopped}, m.phase) || m.held != (m.phase == serving) || m.used != m.held {
+	if m.ready == sleeping || m.machine.running || m.held != (m.ready == awake) || m.used != m.held {
 		m.t.Fatalf("at rest: %s", fmt.Sprintf("%+v", m.machine))
 	}
 }

@@ -1,0 +1,527 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the stories again from what the device does")
+
+// TestStories plays testdata/*.txt: what a device does in virtual time. A line is a
+// comment (#), an input, or, indented, an output of the input above it, with the time
+// since that input. With -rewrite the outputs are replaced.
+//
+//	device [absent] [scripted] [foreign] [grace D] [give-up D]
+//	order reset|recover|suspend|resume      its answer is an output
+//	user NAME [D] | release NAME            uses each session, and releases it after D;
+//	                                        without D only when it is ordered
+//	ask REASON [late]                       late: by a user of the session before
+//	fatal | hang VERB | clear               faults of the HCA
+//	unplug | isolate | plug same|other
+//	reset works|fails|replaces|replaces-late|finds-nothing [D]
+//	open works|fails [D]
+//	request                                 another process asks for a reset
+//	pending N | ended N OUTCOME [NAME]      of a scripted coordinator
+//	advance D | stall D                     stall: Run does not run meanwhile
+//	repeat N : INPUT ; INPUT ...            prints the last round alone
+//	history | did
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("stories: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			synctest.Test(t, func(t *testing.T) { got = tell(t, string(want)) })
+			if *rewrite {
+				err = os.WriteFile(file, []byte(got), 0o644)
+			} else if got != string(want) {
+				err = fmt.Errorf("%s: the device does otherwise\n%s", file, difference(got, string(want)))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func difference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+}
+
+// teller plays one story.
+type teller struct {
+	*bench
+	users   map[string]*storyUser
+	running sync.WaitGroup // the users
+	last    View
+	answers []string // that the orders have got, since the last settle
+	seq     uint64   // of the journal
+	begin   time.Time
+
+	mu    sync.Mutex
+	lines []string
+	poke  chan struct{}
+
+	script *script // nil: the coordinator is this process's own
+	takes  takes
+}
+
+// takes is what the story says of openings and resets.
+type takes struct {
+	opening, reset time.Duration
+	fails          bool   // an opening does
+	means          string // what a reset does
+}
+
+func (p *teller) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+func (p *teller) get() takes {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takes
+}
+
+func tell(t *testing.T, story string) string {
+	var out strings.Builder
+	p := &teller{}
+	for line := range strings.Lines(story) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "\t") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if w := strings.Fields(line); w[0] == "device" {
+			p.end()
+			p = newTeller(t, w[1:])
+		} else {
+			p.input(line)
+		}
+		for _, l := range p.flush() {
+			fmt.Fprintf(&out, "\t%s\n", l)
+		}
+	}
+	p.end()
+	return out.String()
+}
+
+func newTeller(t *testing.T, w []string) *teller {
+	p := &teller{users: map[string]*storyUser{}, begin: time.Now(), poke: make(chan struct{}, 1)}
+	p.bench = newBench(t, func(c *Config) {
+		c.Log = slog.New(p)
+		open, reset := c.Open, c.Reset
+		c.Open = func(ctx context.Context) (hca.Device, error) { return p.open(ctx, open) }
+		c.Reset = func(ctx context.Context) error { return p.reset(ctx, reset) }
+		for i, word := range w {
+			switch word {
+			case "foreign":
+				c.AllowForeign = true
+			case "grace":
+				c.Grace = p.duration(w[i+1])
+			case "give-up":
+				c.GiveUpAfter = p.duration(w[i+1])
+			}
+		}
+	})
+	for _, word := range w {
+		switch word {
+		case "absent":
+			p.slot.guid = hca.GUID{}
+		case "scripted":
+			p.script = &script{teller: p, events: make(chan resetlock.Event)}
+			p.join = func(context.Context, resetlock.Config) (sharer, error) { return p.script, nil }
+		}
+	}
+	p.run()
+	return p
+}
+
+func (p *teller) end() {
+	if p.bench == nil {
+		return
+	}
+	for _, u := range p.users {
+		u.release()
+	}
+	p.set(func() { p.takes = takes{} })
+	_ = p.ask(context.Background(), func(o *owner, done chan<- error) { o.abandon(); done <- nil })
+	p.stop()
+	p.running.Wait()
+	if p.slot.faults != nil {
+		p.slot.faults.Release() // no reset is left to do that
+	}
+}
+
+func (p *teller) input(line string) {
+	if rest, ok := strings.CutPrefix(line, "repeat "); ok {
+		n, inputs, _ := strings.Cut(rest, ":")
+		for range p.number(strings.TrimSpace(n)) {
+			p.flush()
+			for in := range strings.SplitSeq(inputs, ";") {
+				p.input(strings.TrimSpace(in))
+			}
+		}
+		return
+	}
+	p.set(func() { p.begin = time.Now() })
+	p.do(strings.Fields(line))
+	p.settle()
+}
+
+// settle waits until nothing happens any more at this moment.
+func (p *teller) settle() {
+	synctest.Wait()
+	p.journalled()
+	var answers []string
+	p.set(func() { answers, p.answers = p.answers, nil })
+	slices.Sort(answers)
+	for _, a := range answers {
+		p.say("%s", a)
+	}
+	if v := p.View(); v.Session != p.last.Session || fmt.Sprint(v.Err) != fmt.Sprint(p.last.Err) {
+		p.last = v
+		if v.Session != nil {
+			p.say("view: session %d", v.Session.Instance)
+		} else {
+			p.say("view: %v", v.Err)
+		}
+	}
+}
+
+// journalled copies what is new in the journal.
+func (p *teller) journalled() {
+	for _, e := range p.cfg.Journal.Since(p.seq) {
+		p.seq = e.Seq
+		switch e.Kind {
+		case journal.KindNote:
+			p.say("note: %s", e.Text)
+		case journal.KindRung:
+			p.say("rung %s: %s", e.Rung, e.Reason)
+		default:
+			p.say("%s from %s: %s, lasted %v, outage %v", e.Kind, e.Rung, e.Reason, e.Duration, e.Outage)
+		}
+	}
+}
+
+func (p *teller) advance(d time.Duration) {
+	views, unsubscribe := p.Subscribe()
+	defer unsubscribe()
+	for end := time.After(d); ; p.settle() {
+		select {
+		case <-views:
+		case <-p.poke:
+		case <-end:
+			return
+		}
+	}
+}
+
+// say writes an output, with the time since the input.
+func (p *teller) say(format string, args ...any) {
+	p.set(func() {
+		line := fmt.Sprintf(format, args...)
+		if at := time.Since(p.begin); at > 0 {
+			line = fmt.Sprintf("+%v %s", at, line)
+		}
+		p.lines = append(p.lines, line)
+	})
+	select {
+	case p.poke <- struct{}{}:
+	default:
+	}
+}
+
+func (p *teller) flush() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lines := p.lines
+	p.lines = nil
+	return lines
+}
+
+func (p *teller) do(w []string) {
+	arg := append(w, "", "", "")
+	switch w[0] {
+	case "order":
+		p.order(arg[1])
+	case "user":
+		u := &storyUser{teller: p, name: arg[1], takes: p.duration(arg[2]), silent: arg[2] == ""}
+		p.users[u.name] = u
+		p.running.Go(func() { u.run(p.bench.users) })
+	case "release":
+		p.users[arg[1]].release()
+	case "ask":
+		p.storyAsk(arg[1], arg[2] == "late")
+	case "fatal":
+		p.slot.inject(p.t, faults.Fault{Kind: faults.DeviceFatal})
+	case "hang":
+		p.slot.inject(p.t, faults.Fault{Kind: faults.VerbHangs, Verb: arg[1]})
+	case "clear":
+		p.slot.faults.Clear()
+		p.slot.faults.Release()
+	case "unplug": // its removal is known before its error
+		p.slot.isolate()
+		synctest.Wait()
+		p.slot.port.Remove()
+	case "isolate":
+		p.slot.isolate()
+	case "plug":
+		p.slot.plug(map[string]hca.GUID{"same": guidSame, "other": guidOther}[arg[1]])
+	case "reset":
+		p.set(func() { p.takes.means, p.takes.reset = arg[1], p.duration(arg[2]) })
+	case "open":
+		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", p.duration(arg[2]) })
+	case "request":
+		(*p.shared.Load()).Request()
+	case "pending":
+		p.script.events <- resetlock.Pending{ID: reset.ID(p.number(arg[1]))}
+	case "ended":
+		p.script.end(arg)
+	case "advance":
+		p.advance(p.duration(arg[1]))
+	case "stall":
+		go func() { p.calls <- func(*owner) { time.Sleep(p.duration(arg[1])) } }()
+		time.Sleep(p.duration(arg[1]) / 2)
+	case "did":
+		p.say("%d resets, %d openings, %d sessions", p.slot.did().resets, p.slot.did().opens, p.Opens())
+	case "history":
+		p.history()
+	default:
+		p.t.Fatalf("what is %q?", w)
+	}
+}
+
+func (p *teller) order(what string) {
+	orders := map[string]func(context.Context) error{"reset": p.Reset, "recover": p.Recover, "suspend": p.Suspend, "resume": p.Resume}
+	go func() {
+		answer := "done"
+		if err := orders[what](context.Background()); err != nil {
+			answer = err.Error()
+		}
+		p.set(func() { p.answers = append(p.answers, fmt.Sprintf("answer to %s: %s", what, answer)) })
+	}()
+}
+
+func (p *teller) storyAsk(reason string, late bool) {
+	for r := range qprecovery.NumReason {
+		if r.String() == reason {
+			instance := p.Opens()
+			if late {
+				instance--
+			}
+			p.Device.Ask(instance, r)
+		}
+	}
+}
+
+func (p *teller) history() {
+	for _, r := range p.Status().History {
+		line := fmt.Sprintf("%v:", r.Reason)
+		for _, s := range r.Steps {
+			line += fmt.Sprintf(" %v (%v)", s.Rung, s.Reason)
+		}
+		p.say("%s", line)
+	}
+}
+
+// open and reset are those of the slot, with what the story says of them.
+func (p *teller) open(ctx context.Context, open Opener) (hca.Device, error) {
+	p.say("open")
+	t := p.get()
+	select {
+	case <-time.After(t.opening):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if t.fails {
+		return nil, errors.New("it does not open")
+	}
+	return open(ctx)
+}
+
+func (p *teller) reset(ctx context.Context, reset func(context.Context) error) error {
+	p.say("reset the HCA")
+	t := p.get()
+	select {
+	case <-time.After(t.reset):
+	case <-ctx.Done():
+	}
+	switch t.means {
+	case "fails":
+		return errors.New("it cannot be reset")
+	case "finds-nothing":
+		return hca.ErrNoDevice
+	case "replaces": // as the reset of a real HCA: it is removed and added again
+		p.replace()
+	case "replaces-late": // and that becomes known after the end of the reset
+		go p.replace()
+	}
+	return reset(ctx)
+}
+
+func (p *teller) replace() {
+	const moment = 10 * time.Millisecond
+	time.Sleep(moment)
+	p.slot.isolate()
+	time.Sleep(moment)
+	p.slot.plug(guidSame)
+	time.Sleep(moment)
+}
+
+func (p *teller) number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return n
+}
+
+// duration reads a time; "" is none.
+func (p *teller) duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if s != "" && err != nil {
+		p.t.Fatal(err)
+	}
+	return d
+}
+
+// Enabled, Handle, WithAttrs and WithGroup make it the handler of the device's log.
+func (p *teller) Enabled(context.Context, slog.Level) bool { return true }
+func (p *teller) WithAttrs([]slog.Attr) slog.Handler       { return p }
+func (p *teller) WithGroup(string) slog.Handler            { return p }
+
+func (p *teller) Handle(_ context.Context, r slog.Record) error {
+	line := "log: " + r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key != "node_guid" && a.Key != "name" {
+			line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
+		}
+		return true
+	})
+	switch r.Message { // what other goroutines log comes in any order
+	case "releasing the device", "device open", "cannot open device; trying again until it opens", "the periodic query of the device failed":
+		p.say("%s", line)
+	}
+	return nil
+}
+
+// storyUser uses what the view shows.
+type storyUser struct {
+	*teller
+	name   string
+	takes  time.Duration
+	silent bool
+	mu     sync.Mutex // guards held
+	held   *Session
+}
+
+func (u *storyUser) run(ctx context.Context) {
+	views, unsubscribe := u.Subscribe()
+	defer unsubscribe()
+	for {
+		select {
+		case <-ctx.Done():
+			u.release()
+			return
+		case <-views:
+			u.follow()
+		}
+	}
+}
+
+func (u *storyUser) follow() {
+	v, held := u.View(), u.holds()
+	if held != nil && v.Session != held && !u.silent {
+		time.Sleep(u.takes)
+		u.release()
+		v, held = u.View(), nil
+	}
+	if held == nil && v.Session != nil && v.Session.Acquire(u.name) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.held = v.Session
+	}
+}
+
+func (u *storyUser) holds() *Session {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.held
+}
+
+func (u *storyUser) release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.held != nil {
+		u.say("%s releases session %d", u.name, u.held.Instance)
+		u.held.Release(u.name)
+		u.held = nil
+	}
+}
+
+// script is a coordinator that the story plays.
+type script struct {
+	*teller
+	events chan resetlock.Event
+}
+
+func (s *script) Events() <-chan resetlock.Event { return s.events }
+func (s *script) Status() resetlock.Status       { return resetlock.Status{} }
+func (s *script) Sharers() []string              { return nil }
+func (s *script) Request()                       { s.say("request a reset") }
+func (s *script) Released(id reset.ID)           { s.say("ready for reset %d", id) }
+func (s *script) Close() error                   { return nil }
+
+// end says that a reset ended; one that is done was done to the slot.
+func (s *script) end(w []string) {
+	end := reset.Ended{Reset: reset.ID(s.number(w[1]))}
+	for o := reset.OutcomeDone; o.String() != "unknown"; o++ {
+		if o.String() == w[2] {
+			end.Outcome = o
+		}
+	}
+	if end.Outcome == reset.OutcomeDone {
+		_ = s.slot.port.Close()
+	}
+	if w[3] != "" {
+		end.Detail = w[3] + " (pid 7)"
+	}
+	s.events <- resetlock.Ended{Ended: end}
+}

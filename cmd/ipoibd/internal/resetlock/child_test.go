@@ -1,0 +1,258 @@
+package resetlock
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/qprecovery/reset"
+)
+
+// childEnv marks a process that a test started as a daemon; its value is the
+// daemon's childConfig.
+const childEnv = "IPOIBD_RESETLOCK_CHILD"
+
+func TestMain(m *testing.M) {
+	if conf := os.Getenv(childEnv); conf != "" {
+		os.Exit(childMain(conf))
+	}
+	os.Exit(m.Run())
+}
+
+// childConfig describes a daemon with a stub for a device.
+type childConfig struct {
+	Name, Dir    string
+	Device       string        // the stub's file
+	Grace, Limit time.Duration // of the coordinator
+	Verb         time.Duration // how long the reset of the device takes
+	Slow         time.Duration // how long it takes to release the device
+	Dead         bool          // it never releases it
+	Hangs        bool          // the reset does not end with its context
+	Denied       bool          // it lacks the privilege to reset it
+	Absent       bool          // it finds no device to reset
+	Alone        bool          // its resets concern no other process
+	GUID         byte          // tells devices apart
+}
+
+// stub is a device on which the kernel watches over who uses it: who has it open
+// holds a shared lock on its file, who resets it an exclusive one, which it takes
+// only if no process has it open.
+type stub struct{ user, resetter *os.File }
+
+// newStub opens what resets the device. What uses it is opened after Join, as a device
+// is: the kernel closes the files of a process that dies from the last one on.
+func newStub(path string) (s stub, err error) {
+	s.resetter, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	return s, err
+}
+
+func (s stub) open() error { return unix.Flock(int(s.user.Fd()), unix.LOCK_SH|unix.LOCK_NB) }
+
+func (s stub) close() error { return unix.Flock(int(s.user.Fd()), unix.LOCK_UN) }
+
+func (s stub) reset(ctx context.Context, d time.Duration) error {
+	if err := unix.Flock(int(s.resetter.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("reset while a process has the device open: %w", err)
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	return errors.Join(ctx.Err(), unix.Flock(int(s.resetter.Fd()), unix.LOCK_UN))
+}
+
+// child is the daemon in its own process. It writes what happens, each line with
+// the time of a clock that all processes share.
+type child struct {
+	conf childConfig
+	dev  stub
+	mu   sync.Mutex // guards stdout and armed
+	arm  int        // the action at which the coordinator stops, counted down; 0: none
+	goOn chan struct{}
+}
+
+func (c *child) say(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Printf("%d %s\n", monotonic(), fmt.Sprintf(format, args...))
+}
+
+// try writes what went wrong.
+func (c *child) try(what string, err error) {
+	if err != nil {
+		c.say("wrong: %s: %v", what, err)
+		return
+	}
+	c.say("%s", what)
+}
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+func childMain(text string) int {
+	c := &child{goOn: make(chan struct{})}
+	if err := json.Unmarshal([]byte(text), &c.conf); err != nil {
+		panic(err)
+	}
+	var err error
+	if c.dev, err = newStub(c.conf.Device); err != nil {
+		panic(err)
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	slog.Info("up") // the first time of day that is written reads the time zone's file
+	orders := make(chan string, 10)
+	go c.readOrders(orders)
+	before := inUse()
+	afterAction = c.acted
+	if err := c.run(orders); err != nil {
+		c.say("wrong: %v", err)
+		return 1
+	}
+	if left := settle(before); left.exceeds(before) {
+		c.say("wrong: %+v in use, %+v before", left, before)
+	}
+	c.say("left")
+	return 0
+}
+
+// acted stops the coordinator after the action that was asked for, until it is
+// ordered to go on: there it can be killed or stopped.
+func (c *child) acted(a reset.Action) {
+	c.mu.Lock()
+	armed := c.arm
+	c.arm = max(armed-1, 0)
+	c.mu.Unlock()
+	if armed == 1 {
+		c.say("after %s", strings.TrimPrefix(fmt.Sprintf("%T%+v", a, a), "locks."))
+		<-c.goOn
+	}
+}
+
+// readOrders reads what the test wants, a line each, and then that it leaves.
+func (c *child) readOrders(orders chan<- string) {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		if in.Text() == "go" {
+			c.goOn <- struct{}{}
+			continue
+		}
+		orders <- in.Text()
+	}
+	orders <- "leave"
+}
+
+func (c *child) run(orders <-chan string) error {
+	co, err := Join(context.Background(), Config{
+		Device: "stub", Name: c.conf.Name, Dir: c.conf.Dir,
+		Identity:  reset.Device{NodeGUID: [8]byte{7: c.conf.GUID}, Name: "stub", Means: "link"},
+		Exclusive: !c.conf.Alone, Grace: c.conf.Grace, Limit: c.conf.Limit, Reset: c.reset, Log: slog.Default(),
+	})
+	if err != nil {
+		return err
+	}
+	c.say("joined")
+	if c.dev.user, err = os.OpenFile(c.conf.Device, os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	defer c.dev.user.Close()
+	c.try("open", c.dev.open())
+	for {
+		select {
+		case ev := <-co.Events():
+			c.handle(co, ev)
+		case order := <-orders:
+			if order == "leave" {
+				c.try("close", c.dev.close())
+				return co.Close()
+			}
+			c.obey(co, order)
+		}
+	}
+}
+
+func (c *child) obey(co *Coordinator, order string) {
+	word, arg, _ := strings.Cut(order, " ")
+	switch word {
+	case "arm":
+		n, _ := strconv.Atoi(arg)
+		c.mu.Lock()
+		c.arm = n
+		c.mu.Unlock()
+		c.say("armed")
+	case "request":
+		c.say("request")
+		co.Request()
+	case "status":
+		s := co.Status()
+		c.say("status %s %s sharers=%v err=%v", s.State, s.Intent.Phase, co.Sharers(), s.Err)
+	case "seal":
+		c.try("sealed", seal())
+	case "open":
+		_, err := os.Open(c.conf.Device)
+		c.try("opened a file", err)
+	}
+}
+
+func (c *child) handle(co *Coordinator, ev Event) {
+	switch ev := ev.(type) {
+	case Pending:
+		c.say("pending")
+		if c.conf.Dead {
+			return
+		}
+		time.Sleep(c.conf.Slow)
+		c.try("close", c.dev.close())
+		co.Released(ev.ID)
+	case Ended:
+		c.say("ended %s %s", ev.Outcome, ev.Detail)
+		if ev.Outcome != reset.OutcomeTimeout { // then it cannot be opened
+			c.try("open", c.dev.open())
+		}
+	case Silent:
+		c.say("silent %s %d", ev.Leader.Name, ev.Leader.PID)
+	case Answers:
+		c.say("answers")
+	}
+}
+
+func (c *child) reset(ctx context.Context, how reset.Reset) error {
+	if c.conf.Absent {
+		return fmt.Errorf("reset: %w", hca.ErrNoDevice)
+	}
+	if c.conf.Denied {
+		c.say("denied")
+		return fmt.Errorf("reset: %w", fs.ErrPermission)
+	}
+	c.say("reset begins complete=%t", how.Complete)
+	if how.Abandon {
+		c.try("abandon", c.dev.close())
+	}
+	if c.conf.Hangs {
+		ctx = context.Background()
+	}
+	err := c.dev.reset(ctx, c.conf.Verb)
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) { // it leaves, or was stopped
+		c.say("reset given up")
+		return err
+	}
+	c.try("reset ends", err)
+	return err
+}

@@ -1,0 +1,392 @@
+package qprecovery
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestR21DeviceTotality: no two rows for one state and cause; each state hears what may
+// happen in it; a verdict always leads on, and a rung is never left downwards but by
+// health or by a suspension.
+func TestR21DeviceTotality(t *testing.T) {
+	seen := map[[2]int]bool{}
+	for _, r := range deviceRows {
+		key := [2]int{int(r.from), int(r.on)}
+		if seen[key] {
+			t.Errorf("%v on %d: a second row", r.from, r.on)
+		}
+		seen[key] = true
+		if closes := slices.Contains(r.do, doClose); closes != (r.to == DeviceDropping) {
+			t.Errorf("%v on %d: drops and closes: %v", r.from, r.on, closes)
+		}
+		if r.to == DeviceHealthy && r.on != deviceCauseOpened {
+			t.Errorf("%v on %d leads to health", r.from, r.on)
+		}
+		if slices.Contains(r.do, doRequest) && r.on != deviceCauseFault && r.on != deviceCauseHeld {
+			t.Errorf("%v on %d asks for a reset", r.from, r.on)
+		}
+	}
+	for s := range numDeviceState {
+		for on := range numDeviceCause {
+			if hears := deviceTransitions[s][on] != nil; hears != deviceMustHear(s, on) {
+				t.Errorf("%v on %d: %v", s, on, hears)
+			}
+		}
+	}
+}
+
+// deviceMustHear says which causes a state has rows for, in other words than the table.
+func deviceMustHear(s DeviceState, on deviceCause) bool {
+	opens := s == DeviceStarting || s == DeviceOpening
+	rests := s == DeviceDropping || s == DevicePausing || s == DeviceWaiting || s == DeviceGivenUp || s == DeviceSuspended
+	switch on {
+	case deviceCauseOpened, deviceCauseFailed:
+		return opens
+	case deviceCauseFault:
+		return s == DeviceHealthy
+	case deviceCauseRemoved:
+		return s == DeviceHealthy || s == DeviceOpening // at first no list says so
+	case deviceCauseSuspend:
+		return s == DeviceHealthy || opens
+	case deviceCauseGiveUp:
+		return s == DeviceWaiting
+	case deviceCauseUnwanted:
+		return opens || rests && s != DeviceGivenUp && s != DeviceSuspended
+	case deviceCauseUnborn:
+		return s == DeviceSuspended
+	case deviceCauseAbsent, deviceCauseHeld, deviceCauseFree:
+		return rests
+	case deviceCauseSpent: // a pause has been paid, and an order pays it
+		return s == DeviceDropping || s == DeviceWaiting
+	default:
+		return false
+	}
+}
+
+// deviceWatcher drives a machine and checks what must hold always. Its shell answers in
+// any order, with anything, and late.
+type deviceWatcher struct {
+	d       *DeviceLadder
+	now     time.Time
+	open    bool   // a session is
+	opening uint64 // the Open that is unanswered
+	closing bool   // a Close is unanswered
+	gen     uint32
+	clean   bool // nothing of ours is on the hardware
+	refresh uint64
+	answers map[uint64]int
+	cmd     uint64
+	rung    Rung
+	waits   time.Time
+}
+
+func newDeviceWatcher(cfg DeviceConfig) *deviceWatcher {
+	return &deviceWatcher{d: NewDeviceLadder(epoch, cfg), now: epoch, clean: true, answers: map[uint64]int{}}
+}
+
+func (w *deviceWatcher) do(ev DeviceEvent) error {
+	before := w.d.state
+	switch ev := ev.(type) {
+	case Opened:
+		if ev.Op == w.opening && w.opening != 0 {
+			w.opening = 0
+			w.open = ev.Class == ClassSuccess
+			w.clean = w.clean && !w.open
+		}
+	case Closed:
+		if w.closing && ev.Gen == w.gen {
+			w.closing, w.open = false, false
+			w.clean = !w.d.session.abandoned || w.d.reset.outcome == ResetDone
+		}
+	case ResetEnded:
+		known := ev.Outcome == ResetDone || ev.Outcome == ResetHeld || ev.Outcome == ResetNoDevice
+		w.clean = w.clean || known && ev.ID == w.d.reset.pending
+	case Listed:
+		if ev.Op == w.refresh {
+			w.refresh = 0
+		}
+	case Command:
+		w.answers[ev.ID] = 0
+	}
+	for _, a := range w.d.Step(w.now, ev, nil) {
+		if err := w.see(a); err != nil {
+			return fmt.Errorf("%v on %#v: %w", before, ev, err)
+		}
+	}
+	if err := w.settled(before); err != nil {
+		return fmt.Errorf("%v on %#v: %w", before, ev, err)
+	}
+	return nil
+}
+
+func (w *deviceWatcher) see(a DeviceAction) error {
+	switch a := a.(type) {
+	case Open:
+		if w.open || w.opening != 0 || w.d.reset.pending != 0 {
+			return fmt.Errorf("opened although something is open, or a reset is pending")
+		}
+		w.opening, w.gen = a.Op, a.Gen
+	case Close:
+		if w.open {
+			w.closing = true
+		}
+	case Abandon:
+		if !w.closing || a.Gen != w.gen {
+			return fmt.Errorf("abandons session %d, which does not close", a.Gen)
+		}
+	case Released:
+		if w.open || w.opening != 0 || a.ID != w.d.reset.pending {
+			return fmt.Errorf("says that nothing is held")
+		}
+	case Refresh:
+		if w.refresh != 0 {
+			return fmt.Errorf("two lists at once")
+		}
+		w.refresh = a.Op
+	case Answer:
+		if w.answers[a.ID]++; w.answers[a.ID] > 1 {
+			return fmt.Errorf("answers %d again", a.ID)
+		}
+	case Entered:
+		if a.Rung == w.rung {
+			return fmt.Errorf("enters %v again", a.Rung)
+		}
+		w.rung = a.Rung
+	case Ended:
+		w.rung = RungNone
+	case GiveUp:
+		if waited := w.now.Sub(w.waits); waited < DefaultGiveUpAfter {
+			return fmt.Errorf("gives up after %v", waited)
+		}
+	case ReportForeign:
+		if same.Same(a.Identity) {
+			return fmt.Errorf("the same device is foreign")
+		}
+	}
+	return nil
+}
+
+func (w *deviceWatcher) settled(before DeviceState) error {
+	s := w.d.state
+	if s == DeviceWaiting && (w.waits.IsZero() || before == DeviceGivenUp || before == DeviceSuspended) || s == DeviceHealthy {
+		w.waits = w.now
+	}
+	if s == DeviceSuspended || s == DeviceHealthy || s == DeviceGivenUp {
+		if s == DeviceHealthy {
+			w.waits = time.Time{}
+		}
+	}
+	at, ok := w.d.NextDeadline()
+	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == DeviceHealthy
+	switch {
+	case ok && !at.After(w.now):
+		return fmt.Errorf("%v: a deadline is left over", s)
+	case !ok && !waits && s != DeviceSuspended && s != DeviceGivenUp && (s != DeviceStarting || !w.d.cfg.Lists):
+		return fmt.Errorf("%v: nothing will happen", s)
+	case (s == DeviceHealthy) != (w.open && !w.closing):
+		return fmt.Errorf("%v, open %v, closing %v", s, w.open, w.closing)
+	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
+		return fmt.Errorf("%v: on %v, reported %v", s, w.d.rung, w.rung)
+	case s == DeviceSuspended && (!w.d.suspended || ok):
+		return fmt.Errorf("suspended, but wanted or waited for")
+	case !w.clean && w.d.hold != holdHeld && !w.open:
+		return fmt.Errorf("%v: a zombie is forgotten", s)
+	}
+	return nil
+}
+
+func (w *deviceWatcher) advance(d time.Duration) error {
+	for end := w.now.Add(d); ; {
+		at, ok := w.d.NextDeadline()
+		if !ok || at.After(end) {
+			w.now = end
+			return nil
+		}
+		w.now = at
+		if err := w.do(Tick{}); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
+	class := Class(rapid.IntRange(0, int(NumClass)).Draw(t, "class"))
+	age := uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "age"))
+	id := rapid.SampledFrom([]Identity{same, same, other}).Draw(t, "device")
+	id.Index = uint32(rapid.IntRange(0, 3).Draw(t, "index"))
+	w.cmd++
+	pending := w.d.reset.pending
+	if pending == 0 && rapid.Bool().Draw(t, "pending") {
+		return ResetPending{w.cmd}
+	}
+	return rapid.SampledFrom([]DeviceEvent{
+		Opened{Op: w.opening - age, Identity: same},
+		Opened{Op: w.opening - age, Identity: same},
+		Opened{Op: w.opening - age, Class: class, Identity: same},
+		Closed{w.gen - uint32(age)},
+		Closed{w.gen},
+		GraceOver{},
+		ResetEnded{pending - age, ResetOutcome(rapid.IntRange(1, int(numResetOutcome)-1).Draw(t, "outcome"))},
+		ResetEnded{pending, ResetDone},
+		Listed{Op: w.refresh - age, Devices: []Identity{id}},
+		Listed{Op: w.refresh},
+		Listed{Devices: []Identity{id}},
+		Listed{},
+		Fault{Gen: genOf(t, w.d.gen), Class: class},
+		Fault{Gen: w.d.gen, Class: ClassDeviceError},
+		Checked{Gen: genOf(t, w.d.gen), Class: class},
+		Asked{Reason: ReasonVerbFailed, Gen: genOf(t, w.d.gen)},
+		Command{w.cmd, Do(rapid.IntRange(0, int(numDo)-1).Draw(t, "command"))},
+		Tick{},
+	}).Draw(t, "event")
+}
+
+// heal answers whatever is asked with success until the device is healthy.
+func (w *deviceWatcher) heal() error {
+	var ev DeviceEvent
+	for range 40 {
+		w.cmd++
+		switch d := w.d; {
+		case w.opening != 0:
+			id, ok := d.Identity()
+			if !ok {
+				id = same
+			}
+			ev = Opened{Op: w.opening, Identity: id}
+		case w.closing:
+			ev = Closed{w.gen}
+		case d.reset.pending != 0:
+			ev = ResetEnded{d.reset.pending, ResetDone}
+		case w.refresh != 0:
+			ev = Listed{Op: w.refresh, Devices: []Identity{w.device()}}
+		case d.suspended:
+			ev = Command{w.cmd, DoResume}
+		case d.state == DeviceHealthy:
+			return nil
+		case d.state == DeviceDropping:
+			ev = ResetPending{w.cmd}
+		case d.list.absent, d.state == DeviceStarting:
+			ev = Listed{Devices: []Identity{w.device()}}
+		default:
+			ev = Command{w.cmd, DoRecover}
+		}
+		if err := w.do(ev); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("not healthy: %v on %#v", w.d.state, ev)
+}
+
+// device is the machine's device.
+func (w *deviceWatcher) device() Identity {
+	if id, ok := w.d.Identity(); ok {
+		return id
+	}
+	return same
+}
+
+// TestR21DeviceInvariants: days of random events. Never two sessions at once, nothing is
+// opened while a reset is pending, "released" is true, no zombie is forgotten, each
+// command has one answer, each state but the two that rest has a deadline, and the way
+// back is always there.
+func TestR21DeviceInvariants(t *testing.T) { rapid.Check(t, deviceInvariants) }
+
+// FuzzR21Invariants is the same, guided by coverage.
+func FuzzR21Invariants(f *testing.F) {
+	f.Add(make([]byte, 1<<16)) // as much as any world draws
+	f.Fuzz(rapid.MakeFuzz(deviceInvariants))
+}
+
+func deviceInvariants(t *rapid.T) {
+	w := newDeviceWatcher(DeviceConfig{
+		AllowForeign: rapid.Bool().Draw(t, "foreign"), Lists: rapid.Bool().Draw(t, "lists"),
+	})
+	for range rapid.IntRange(1, 150).Draw(t, "events") {
+		check(t, w.do(w.anyEvent(t)))
+		check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
+	}
+	check(t, w.heal())
+	for id, n := range w.answers {
+		if n != 1 {
+			t.Fatalf("command %d has %d answers", id, n)
+		}
+	}
+}
+
+// TestR21DeviceBackOff: whatever the reset does to the instance and however it ends, a
+// device that fails as soon as it is open is opened ever more rarely.
+func TestR21DeviceBackOff(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newDeviceWatcher(DeviceConfig{Lists: true})
+		id, opens := same, 0
+		check(t, w.do(Listed{Devices: []Identity{id}}))
+		for end := epoch.Add(time.Hour); w.now.Before(end); {
+			switch d := w.d; {
+			case w.opening != 0:
+				opens++
+				check(t, w.do(Opened{Op: w.opening, Identity: id}))
+			case w.closing:
+				check(t, w.do(Closed{w.gen}))
+			case w.refresh != 0:
+				check(t, w.do(Listed{Op: w.refresh, Devices: []Identity{id}}))
+			case d.state == DeviceHealthy:
+				check(t, w.do(Fault{Gen: d.gen, Class: ClassDeviceError}))
+			case d.state == DeviceDropping && d.reset.pending == 0:
+				check(t, w.do(ResetPending{uint64(opens) + 1}))
+			case d.state == DeviceDropping:
+				outcome := rapid.SampledFrom([]ResetOutcome{ResetDone, ResetDone, ResetHeld, ResetFailed}).Draw(t, "outcome")
+				when := rapid.IntRange(0, 3).Draw(t, "replaced")
+				if outcome == ResetHeld { // nothing was done to it
+					when = 0
+				}
+				if when == 1 { // before the end
+					id.Index++
+					check(t, w.do(Listed{}))
+					check(t, w.do(Listed{Devices: []Identity{id}}))
+				}
+				if when == 2 { // unheard
+					id.Index++
+				}
+				check(t, w.do(ResetEnded{d.reset.pending, outcome}))
+				if when == 3 { // late
+					id.Index++
+					check(t, w.do(Listed{}))
+					check(t, w.do(Listed{Devices: []Identity{id}}))
+				}
+			default:
+				at, ok := d.NextDeadline()
+				if !ok {
+					t.Fatalf("%v: nothing is due", d.state)
+				}
+				check(t, w.advance(at.Sub(w.now)))
+			}
+		}
+		if opens > 40 { // 3, then pauses of 10, 20, ... 300 s, and a second opening for each instance that came late
+			t.Fatalf("opened %d times in an hour", opens)
+		}
+	})
+}
+
+// TestR22ChoosesItsInstance: the list may hold other devices, and an earlier instance of
+// the same one. What is opened need not know its index.
+func TestR22ChoosesItsInstance(t *testing.T) {
+	w := newDeviceWatcher(DeviceConfig{Lists: true})
+	old, unknown := same, same
+	old.Index, unknown.Index = 3, 0
+	for _, ev := range []DeviceEvent{
+		Listed{Devices: []Identity{other, same}},
+		Opened{Op: 1, Identity: unknown},
+		Listed{Devices: []Identity{other, old, same}},
+	} {
+		if err := w.do(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if id, _ := w.d.Identity(); id != same || w.d.State() != DeviceHealthy {
+		t.Errorf("%+v, %v", id, w.d.State())
+	}
+}

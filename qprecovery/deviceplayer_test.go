@@ -1,0 +1,192 @@
+package qprecovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// devicePlayer plays the lines of a transcript about an [DeviceLadder]:
+//
+//	device [foreign] [no-list] [grace D]   opened, with the list [same 7]
+//	device new [no-list]                   never opened
+//	list [same|other INDEX]...          what the list of devices says from now on
+//	listed [old]                        answers a Refresh, with that list; old: an earlier one
+//	opened | closed                     what was asked for succeeds
+//	stale                               the result of an earlier opening
+//	failed [CLASS]                      an opening
+//	grace-over                          the coordinator goes on without the users
+//	pending N | ended OUTCOME           of a reset
+//	done | over OUTCOME                 whatever is asked for succeeds; a reset, with this outcome
+//	fault CLASS [gen N] [since D] | event TYPE [gen N] | checked [as CLASS] [gen N]
+//	asked REASON [gen N]
+//	reset | recover | suspend | resume  commands
+//
+// A list is answered at once where it is asked for, unless the line "hold lists" came.
+type devicePlayer struct {
+	*DeviceLadder
+	p       *player
+	open    Open
+	refresh uint64
+	list    []Identity
+	held    bool // lists are not answered at once
+	cmd     uint64
+	last    uint64 // reset
+}
+
+func newDevicePlayer(p *player, w []string) *devicePlayer {
+	h := &devicePlayer{p: p, list: []Identity{same}}
+	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign"), Lists: !slices.Contains(w, "no-list")}
+	if i := slices.Index(w, "grace"); i >= 0 {
+		cfg.Grace = duration(p.t, w[i+1])
+	}
+	h.DeviceLadder = NewDeviceLadder(p.now, cfg)
+	if slices.Contains(w, "new") {
+		return h
+	}
+	h.Step(p.now, Listed{Devices: h.list}, nil)
+	h.Step(p.now, Opened{Op: h.session.op, Identity: same}, nil)
+	return h
+}
+
+func (h *devicePlayer) state() string { return h.State().String() }
+
+// step also answers what lists are asked for.
+func (h *devicePlayer) step(now time.Time, ev any) (out []any, ok bool) {
+	e, ok := ev.(DeviceEvent)
+	if !ok {
+		return nil, false
+	}
+	for _, a := range h.Step(now, e, nil) {
+		out = append(out, a)
+	}
+	for _, a := range out {
+		switch a := a.(type) {
+		case Open:
+			h.open = a
+		case Refresh:
+			h.refresh = a.Op
+		}
+	}
+	if h.refresh != 0 && !h.held {
+		op := h.refresh
+		h.refresh = 0
+		more, _ := h.step(now, Listed{Op: op, Devices: h.list})
+		out = append(out, more...)
+	}
+	return out, true
+}
+
+func (h *devicePlayer) play(w []string) []string {
+	one := func(ev any) []string { return h.p.input(ev) }
+	arg := append(w, "")[1]
+	switch w[0] {
+	case "hold":
+		h.held = true
+	case "list":
+		h.list = nil
+		for i := 1; i+1 < len(w); i += 2 {
+			id := same
+			if w[i] == "other" {
+				id = other
+			}
+			id.Index = uint32(number(h.p.t, w[i+1]))
+			h.list = append(h.list, id)
+		}
+		return one(Listed{Devices: h.list})
+	case "listed":
+		op := h.refresh
+		h.refresh = 0
+		return one(Listed{Op: op, Devices: h.list})
+	case "opened":
+		return one(Opened{Op: h.open.Op, Identity: same})
+	case "failed":
+		return one(Opened{Op: h.open.Op, Class: named(h.p.t, append(w, "refused")[1], NumClass)})
+	case "stale":
+		return one(Opened{Op: h.open.Op - 1, Identity: same})
+	case "closed":
+		return one(Closed{h.session.gen})
+	case "grace-over":
+		return one(GraceOver{})
+	case "pending":
+		h.last = uint64(number(h.p.t, arg))
+		return one(ResetPending{h.last})
+	case "ended":
+		return one(ResetEnded{h.last, outcomeNamed(h.p, arg)})
+	case "done":
+		return h.done(ResetDone)
+	case "over":
+		return h.done(outcomeNamed(h.p, arg))
+	case "asked":
+		return one(Asked{Reason: named(h.p.t, arg, NumReason), Gen: uint32(number(h.p.t, option(w, "gen", fmt.Sprint(h.gen))))})
+	case "reset", "recover", "suspend", "resume":
+		h.cmd++
+		return one(Command{ID: h.cmd, Do: doNames[w[0]]})
+	default:
+		h.p.gen = h.gen
+		return one(h.p.event(w))
+	}
+	return nil
+}
+
+// done answers what is asked for until that is over.
+func (h *devicePlayer) done(o ResetOutcome) (out []string) {
+	before := h.DeviceLadder.state
+	if h.session.state == sessionOpening {
+		return h.p.input(Opened{Op: h.open.Op, Identity: same})
+	}
+	if h.session.state == sessionClosing {
+		out = append(out, h.p.input(Closed{h.session.gen})...)
+	}
+	if h.DeviceLadder.state == before && h.reset.wanted {
+		if h.reset.pending == 0 {
+			h.last++
+			out = append(out, h.p.input(ResetPending{h.last})...)
+		}
+		out = append(out, h.p.input(ResetEnded{h.reset.pending, o})...)
+	}
+	return out
+}
+
+var doNames = map[string]Do{"reset": DoReset, "recover": DoRecover, "suspend": DoSuspend, "resume": DoResume}
+
+var outcomeNames = []string{"unknown", "done", "failed", "timeout", "held", "no-device"}
+
+func outcomeNamed(p *player, name string) ResetOutcome {
+	i := slices.Index(outcomeNames, name)
+	if i < 0 {
+		p.t.Fatalf("no outcome %q", name)
+	}
+	return ResetOutcome(i)
+}
+
+var resultNames = [numResult]string{
+	"done", "not open", "it is open", "under way", "suspended", "not suspended", "resumed", "given up",
+}
+
+// describeDevice writes an action.
+func describeDevice(a any) string {
+	switch a := a.(type) {
+	case Close:
+		if a.Fail {
+			return fmt.Sprintf("fail and close session %d: %v", a.Gen, a.Reason)
+		}
+		return fmt.Sprintf("close session %d: %v", a.Gen, a.Reason)
+	case Abandon:
+		return fmt.Sprintf("abandon the users of session %d", a.Gen)
+	case CancelOpen:
+		return "cancel the opening"
+	case Released:
+		return fmt.Sprintf("released for reset %d", a.ID)
+	case Paused:
+		return fmt.Sprintf("pause of %v", a.For)
+	case Entered:
+		return fmt.Sprintf("rung %v: %v", a.Rung, a.Reason)
+	case Ended:
+		return fmt.Sprintf("recovered from %v: %v, lasted %v, outage %v", a.Worst(), a.Reason, a.Duration(), a.Outage())
+	case Answer:
+		return fmt.Sprintf("answer %d: %s", a.ID, resultNames[a.Result])
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T", a), "qprecovery.")
+}

@@ -8,8 +8,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
 )
 
 // Entry is one HCA.
@@ -39,7 +39,7 @@ type System struct {
 	Users   func(rdma.Device) ([]rdma.User, error)
 	Open    func(name string) (hca.Device, error)
 	Netdev  func() (string, error) // of the software HCA
-	Look    func(netdev string) (wire.State, error)
+	Look    func(netdev string) (transport.State, error)
 	Taken   func() *udp.PortTakenError
 }
 
@@ -94,7 +94,7 @@ func (s System) software() Entry {
 }
 
 // softPort is the port that a netdev gives the software HCA.
-func softPort(s wire.State) Port {
+func softPort(s transport.State) Port {
 	p := Port{Num: 1, State: hca.PortDown, LinkLayer: hca.LinkLayerEthernet, GIDs: []rdma.GID{}, Trouble: []string{}}
 	if s.Up {
 		p.State = hca.PortActive

@@ -14,8 +14,8 @@ import (
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
 )
 
 var addr = netip.MustParseAddr("10.0.0.1")
@@ -39,8 +39,8 @@ func system(t *testing.T, devices ...rdma.Device) System {
 		},
 		Taken:  func() *udp.PortTakenError { return nil },
 		Netdev: func() (string, error) { return "eth0", nil },
-		Look: func(name string) (wire.State, error) {
-			return wire.State{Name: name, Present: true, Up: true, Addrs: []netip.Addr{addr}}, nil
+		Look: func(name string) (transport.State, error) {
+			return transport.State{Name: name, Present: true, Up: true, Addrs: []netip.Addr{addr}}, nil
 		},
 	}
 }
@@ -124,13 +124,15 @@ func TestTroubles(t *testing.T) {
 			s.Taken = func() *udp.PortTakenError { return &udp.PortTakenError{Port: 4791, Kernel: "rdma_rxe"} }
 		}, 0, "UDP port 4791: port taken by the kernel module rdma_rxe"},
 		{"netdev gone", func(_ *rdma.Device, s *System) {
-			s.Look = func(string) (wire.State, error) { return wire.State{}, hca.ErrNoDevice }
+			s.Look = func(string) (transport.State, error) { return transport.State{}, hca.ErrNoDevice }
 		}, 0, "no such device"},
 		{"netdev down", func(_ *rdma.Device, s *System) {
-			s.Look = func(n string) (wire.State, error) { return wire.State{Name: n, Addrs: []netip.Addr{addr}}, nil }
+			s.Look = func(n string) (transport.State, error) {
+				return transport.State{Name: n, Addrs: []netip.Addr{addr}}, nil
+			}
 		}, 0, "1: eth0 is down"},
 		{"no address", func(_ *rdma.Device, s *System) {
-			s.Look = func(n string) (wire.State, error) { return wire.State{Name: n, Up: true}, nil }
+			s.Look = func(n string) (transport.State, error) { return transport.State{Name: n, Up: true}, nil }
 		}, 0, "1: eth0 has no IP address"},
 	} {
 		d := device("mlx5_0")

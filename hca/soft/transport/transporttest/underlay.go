@@ -1,4 +1,4 @@
-package wiretest
+package transporttest
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
-func isUp(s wire.State) bool { return s.Up }
+func isUp(s transport.State) bool { return s.Up }
 
-func isDown(s wire.State) bool { return !s.Up }
+func isDown(s transport.State) bool { return !s.Up }
 
 func testState(t *testing.T, a, b Host) {
 	s := a.await(t, "the link to be up", isUp)
@@ -56,11 +56,11 @@ func testLinkDown(t *testing.T, a, b Host) {
 func testAddresses(t *testing.T, a, _ Host) {
 	for _, addr := range []string{"192.0.2.77", "2001:db8::77"} {
 		addr := netip.MustParseAddr(addr)
-		has := func(s wire.State) bool { return slices.Contains(s.Addrs, addr) }
+		has := func(s transport.State) bool { return slices.Contains(s.Addrs, addr) }
 		a.Underlay.AddAddr(addr)
 		a.await(t, addr.String(), has)
 		a.Underlay.DelAddr(addr)
-		s := a.await(t, addr.String()+" to go", func(s wire.State) bool { return !has(s) })
+		s := a.await(t, addr.String()+" to go", func(s transport.State) bool { return !has(s) })
 		if !slices.Contains(s.Addrs, a.IPv4) {
 			t.Errorf("addresses %v, want %v to have stayed", s.Addrs, a.IPv4)
 		}
@@ -70,7 +70,7 @@ func testAddresses(t *testing.T, a, _ Host) {
 // testMTUCut: what passed before is too long afterwards.
 func testMTUCut(t *testing.T, a, b Host) {
 	a.Underlay.SetMTU(1500)
-	a.await(t, "MTU 1500", func(s wire.State) bool { return s.MTU == 1500 })
+	a.await(t, "MTU 1500", func(s transport.State) bool { return s.MTU == 1500 })
 	fits, tooLong := make([]byte, maxData(1500, b.IPv4)), make([]byte, maxData(1500, b.IPv4)+1)
 	a.sendAll(t, a.packet(b.IPv4, string(tooLong)), a.packet(b.IPv4, string(fits)))
 	if got := b.recvN(t, 1)[0]; len(got.Data) != len(fits) {
@@ -85,15 +85,15 @@ func testMTUCut(t *testing.T, a, b Host) {
 func testRemoved(t *testing.T, a, b Host) {
 	recv := make(chan error, 1)
 	go func() {
-		_, err := a.Recv(make([]wire.Packet, 1))
+		_, err := a.Recv(make([]transport.Packet, 1))
 		recv <- err
 	}()
 	a.Underlay.Remove()
-	s := a.await(t, "the netdev to go", func(s wire.State) bool { return !s.Present })
+	s := a.await(t, "the netdev to go", func(s transport.State) bool { return !s.Present })
 	if s.Up || len(s.Addrs) != 0 {
 		t.Errorf("state %+v of a netdev that is gone", s)
 	}
-	if _, err := a.Send([]wire.Packet{a.packet(b.IPv4, "x")}); !errors.Is(err, hca.ErrIO) {
+	if _, err := a.Send([]transport.Packet{a.packet(b.IPv4, "x")}); !errors.Is(err, hca.ErrIO) {
 		t.Errorf("Send: %v, want hca.ErrIO", err)
 	}
 	if err := a.Join(group4); !errors.Is(err, hca.ErrIO) {

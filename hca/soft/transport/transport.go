@@ -1,7 +1,7 @@
-// Package wire is the contract between the software HCA and what carries its
+// Package transport is the contract between the software HCA and what carries its
 // datagrams: UDP sockets on a netdev ([ipoibd/hca/soft/udp]) or an in-memory
 // fabric ([ipoibd/hca/soft/memfabric]).
-package wire
+package transport
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package wiretest
+package transporttest
 
 import (
 	"errors"

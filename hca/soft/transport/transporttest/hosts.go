@@ -1,4 +1,4 @@
-package wiretest
+package transporttest
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Patience bounds each wait of the suite; only a failing test waits that long.
@@ -28,7 +28,7 @@ type Underlay interface {
 // Host is one of the two hosts of a test. Its transport is open; the test may
 // close it, and whoever made it does so too.
 type Host struct {
-	wire.Transport
+	transport.Transport
 	Underlay Underlay
 	IPv4     netip.Addr // an address of the netdev
 	IPv6     netip.Addr // likewise, global
@@ -51,8 +51,8 @@ func Each(t *testing.T, run func(t *testing.T, test func(t *testing.T, a, b Host
 }
 
 // packet makes a datagram to dst from the host's address of that family.
-func (h Host) packet(dst netip.Addr, pieces ...string) wire.Packet {
-	pkt := wire.Packet{Src: h.addr(dst), Dst: dst}
+func (h Host) packet(dst netip.Addr, pieces ...string) transport.Packet {
+	pkt := transport.Packet{Src: h.addr(dst), Dst: dst}
 	for _, p := range pieces {
 		pkt.Vec = append(pkt.Vec, []byte(p))
 	}
@@ -60,7 +60,7 @@ func (h Host) packet(dst netip.Addr, pieces ...string) wire.Packet {
 }
 
 // sendAll sends packets, waiting where the socket is full.
-func (h Host) sendAll(t *testing.T, pkts ...wire.Packet) {
+func (h Host) sendAll(t *testing.T, pkts ...transport.Packet) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
@@ -80,11 +80,11 @@ func (h Host) sendAll(t *testing.T, pkts ...wire.Packet) {
 
 // recvN receives n datagrams, with data of their own. Patience running out
 // closes the transport.
-func (h Host) recvN(t *testing.T, n int) []wire.Packet {
+func (h Host) recvN(t *testing.T, n int) []transport.Packet {
 	t.Helper()
 	defer time.AfterFunc(Patience, func() { _ = h.Close() }).Stop()
-	var got []wire.Packet
-	batch := make([]wire.Packet, 16)
+	var got []transport.Packet
+	batch := make([]transport.Packet, 16)
 	for len(got) < n {
 		k, err := h.Recv(batch[:min(len(batch), n-len(got))])
 		if err != nil {
@@ -99,7 +99,7 @@ func (h Host) recvN(t *testing.T, n int) []wire.Packet {
 }
 
 // await waits until the state satisfies ok.
-func (h Host) await(t *testing.T, what string, ok func(wire.State) bool) wire.State {
+func (h Host) await(t *testing.T, what string, ok func(transport.State) bool) transport.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()

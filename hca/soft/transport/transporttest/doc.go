@@ -1,4 +1,4 @@
-// Package wiretest is the conformance suite of [wire.Transport]: what every
+// Package transporttest is the conformance suite of [transport.Transport]: what every
 // transport must do, whatever carries its datagrams.
 //
 // A package that implements the contract calls [Each] with a function that
@@ -6,4 +6,4 @@
 // events rather than for time, and its limits are those of [Patience]; so it
 // runs on real netdevs and inside testing/synctest alike. To show that
 // something does not arrive, a test sends a marker after it and receives that.
-package wiretest
+package transporttest

@@ -1,4 +1,4 @@
-package wiretest
+package transporttest
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 var tests = []struct {
@@ -67,12 +67,12 @@ func testUnicast(t *testing.T, a, b Host) {
 		pkt.TOS, pkt.TTL = 0x68, 33
 		a.sendAll(t, pkt)
 		got := b.recvN(t, 1)[0]
-		want := wire.Packet{Src: a.addr(dst), Dst: dst, SrcPort: a.SrcPort(), TOS: 0x68, TTL: 33}
+		want := transport.Packet{Src: a.addr(dst), Dst: dst, SrcPort: a.SrcPort(), TOS: 0x68, TTL: 33}
 		checkPacket(t, got, want, "headbodytail")
 	})
 }
 
-func checkPacket(t *testing.T, got, want wire.Packet, data string) {
+func checkPacket(t *testing.T, got, want transport.Packet, data string) {
 	t.Helper()
 	if got.Src != want.Src || got.Dst != want.Dst || got.SrcPort != want.SrcPort ||
 		got.TOS != want.TOS || got.TTL != want.TTL {
@@ -91,7 +91,7 @@ func checkPacket(t *testing.T, got, want wire.Packet, data string) {
 // testOrder sends more than a batch at once: all arrive, in order.
 func testOrder(t *testing.T, a, b Host) {
 	const n = 200
-	var pkts []wire.Packet
+	var pkts []transport.Packet
 	for i := range n {
 		pkts = append(pkts, a.packet(b.IPv4, fmt.Sprintf("%04d", i)))
 	}
@@ -112,7 +112,7 @@ func testOrder(t *testing.T, a, b Host) {
 // testMixedFamilies sends both families, and packets that cannot be sent
 // between them, by one call.
 func testMixedFamilies(t *testing.T, a, b Host) {
-	mixed := wire.Packet{Src: a.IPv4, Dst: b.IPv6, Vec: [][]byte{[]byte("mixed")}}
+	mixed := transport.Packet{Src: a.IPv4, Dst: b.IPv6, Vec: [][]byte{[]byte("mixed")}}
 	a.sendAll(t, mixed, a.packet(b.IPv4, "one"), a.packet(b.IPv6, "two"), mixed, a.packet(b.IPv4, "three"), mixed)
 	var got []string
 	for _, pkt := range b.recvN(t, 3) {
@@ -168,7 +168,7 @@ func testRefused(t *testing.T, a, b Host) {
 	foreign := a.packet(b.IPv4, "x")
 	foreign.Src = netip.MustParseAddr("198.51.100.7")
 	long := a.packet(b.IPv4, strings.Split("abcdefg", "")...)
-	a.sendAll(t, foreign, long, wire.Packet{}, a.packet(b.IPv4, "marker"))
+	a.sendAll(t, foreign, long, transport.Packet{}, a.packet(b.IPv4, "marker"))
 	if got := b.recvN(t, 1)[0]; string(got.Data) != "marker" {
 		t.Errorf("received %q, want the marker", got.Data)
 	}
@@ -181,7 +181,7 @@ func testRefused(t *testing.T, a, b Host) {
 }
 
 func testRecvBatch(t *testing.T, a, b Host) {
-	var pkts []wire.Packet
+	var pkts []transport.Packet
 	for i := range 10 {
 		pkts = append(pkts, a.packet(b.IPv4, string(rune('0'+i))))
 	}
@@ -207,7 +207,7 @@ func testWaitWritable(t *testing.T, a, _ Host) {
 func testClose(t *testing.T, a, b Host) {
 	recv, change := make(chan error, 1), make(chan error, 1)
 	go func() {
-		_, err := a.Recv(make([]wire.Packet, 1))
+		_, err := a.Recv(make([]transport.Packet, 1))
 		recv <- err
 	}()
 	a.State()
@@ -226,9 +226,9 @@ func testClose(t *testing.T, a, b Host) {
 	}
 	checkClosed(t, "Recv under way", <-recv)
 	checkClosed(t, "WaitChange under way", <-change)
-	_, err := a.Recv(make([]wire.Packet, 1))
+	_, err := a.Recv(make([]transport.Packet, 1))
 	checkClosed(t, "Recv", err)
-	_, err = a.Send([]wire.Packet{a.packet(b.IPv4, "x")})
+	_, err = a.Send([]transport.Packet{a.packet(b.IPv4, "x")})
 	checkClosed(t, "Send", err)
 	_, err = a.WaitChange(t.Context())
 	checkClosed(t, "WaitChange", err)
@@ -248,7 +248,7 @@ func checkClosed(t *testing.T, what string, err error) {
 // testNoAllocs sends and receives batches, after one to warm up.
 func testNoAllocs(t *testing.T, a, b Host) {
 	const n = 64
-	send, recv := make([]wire.Packet, n), make([]wire.Packet, n)
+	send, recv := make([]transport.Packet, n), make([]transport.Packet, n)
 	for i := range send {
 		send[i] = a.packet([]netip.Addr{b.IPv4, b.IPv6}[i%2], "some", "bytes")
 	}

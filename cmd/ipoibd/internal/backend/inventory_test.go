@@ -1,4 +1,4 @@
-package inventory
+package backend
 
 import (
 	"encoding/json"
@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
@@ -45,8 +44,8 @@ func system(t *testing.T, devices ...rdma.Device) System {
 	}
 }
 
-// device is a RoCE device without a fault.
-func device(name string) rdma.Device {
+// roceDevice is a RoCE device without a fault.
+func roceDevice(name string) rdma.Device {
 	gid := rdma.GID{Index: 1, GID: hca.GIDFromAddr(addr), Type: hca.GIDTypeRoCEv2, Netdev: "eth1", Here: true}
 	return rdma.Device{
 		Name: name, NodeType: "CA", NodeGUID: hca.GUID{7: 1}, PCIAddr: "0000:03:00.0", Verbs: "uverbs0",
@@ -75,17 +74,17 @@ func troubles(e Entry) (out []string) {
 }
 
 func TestUsable(t *testing.T) {
-	rxe := device("rxe0")
+	rxe := roceDevice("rxe0")
 	rxe.Parent = "eth1"
-	s := system(t, device("mlx5_0"), rxe)
+	s := system(t, roceDevice("mlx5_0"), rxe)
 	s.Users = func(d rdma.Device) ([]rdma.User, error) {
 		return []rdma.User{{PID: 7, Name: d.Name + "-user"}}, errors.New("no queue pairs")
 	}
 	entries := take(t, s)
 	for i, want := range []Entry{
-		{Name: "soft", Kind: control.KindSoftware, Netdev: "eth0"},
-		{Name: "mlx5_0", Kind: control.KindHardware, PCIAddr: "0000:03:00.0", Users: []string{"mlx5_0-user (pid 7)"}},
-		{Name: "rxe0", Kind: control.KindSoftRoCE, PCIAddr: "0000:03:00.0", Netdev: "eth1", Users: []string{"rxe0-user (pid 7)"}},
+		{Name: "soft", Kind: KindSoftware, Netdev: "eth0"},
+		{Name: "mlx5_0", Kind: KindHardware, PCIAddr: "0000:03:00.0", Users: []string{"mlx5_0-user (pid 7)"}},
+		{Name: "rxe0", Kind: KindSoftRoCE, PCIAddr: "0000:03:00.0", Netdev: "eth1", Users: []string{"rxe0-user (pid 7)"}},
 	} {
 		e := entries[i]
 		if e.Name != want.Name || e.Kind != want.Kind || e.Netdev != want.Netdev || e.PCIAddr != want.PCIAddr || !slices.Equal(e.Users, want.Users) {
@@ -135,7 +134,7 @@ func TestTroubles(t *testing.T) {
 			s.Look = func(n string) (transport.State, error) { return transport.State{Name: n, Up: true}, nil }
 		}, 0, "1: eth0 has no IP address"},
 	} {
-		d := device("mlx5_0")
+		d := roceDevice("mlx5_0")
 		s := system(t)
 		c.change(&d, &s)
 		s.Devices = func() ([]rdma.Device, error) { return []rdma.Device{d}, nil }

@@ -1,7 +1,11 @@
-package daemon
+package backend
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"strings"
 	"sync"
 
 	"ipoibd/hca"
@@ -20,7 +24,8 @@ type softSource struct {
 	fallback hca.GUID   // of one on a netdev without a MAC
 }
 
-func (s *softSource) find() (qprecovery.Identity, error) {
+// Find implements HCA.
+func (s *softSource) Find() (qprecovery.Identity, error) {
 	n, err := udp.FindNetdev(s.netdev)
 	if err != nil {
 		return qprecovery.Identity{}, err
@@ -31,7 +36,8 @@ func (s *softSource) find() (qprecovery.Identity, error) {
 	}, err
 }
 
-func (s *softSource) watch(ctx context.Context) (<-chan struct{}, error) {
+// Watch implements HCA.
+func (s *softSource) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return udp.WatchNetdevs(ctx)
 }
 
@@ -57,4 +63,33 @@ func (s *softSource) newGUID(n udp.Netdev) (_ hca.GUID, err error) {
 		s.fallback, err = hostGUID(s.netdev)
 	}
 	return s.fallback, err
+}
+
+// hostGUID is the GUID of a device on a netdev without a MAC, a tunnel say: that
+// of this machine and netdev, stable and unlike any other's.
+func hostGUID(netdev string) (hca.GUID, error) {
+	id, err := machineID()
+	if err != nil {
+		return hca.GUID{}, fmt.Errorf("%s has no MAC to make a GUID from: %w", netdev, err)
+	}
+	return guidOf(id, netdev), nil
+}
+
+// machineID is what machine-id(5) has, the host's name where there is none.
+func machineID() (string, error) {
+	if text, err := os.ReadFile("/etc/machine-id"); err == nil {
+		if id := strings.TrimSpace(string(text)); id != "" {
+			return id, nil
+		}
+	}
+	return os.Hostname()
+}
+
+// guidOf hashes an EUI-64 that is locally administered (its second bit clear in
+// the modified form) and of one interface.
+func guidOf(machine, netdev string) hca.GUID {
+	sum := sha256.Sum256([]byte("ipoibd\x00" + machine + "\x00" + netdev))
+	g := hca.GUID(sum[:8])
+	g[0] &^= 3
+	return g
 }

@@ -1,10 +1,9 @@
-package daemon
+package backend
 
 import (
-	"fmt"
+	"errors"
 	"sync"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 )
@@ -49,7 +48,8 @@ func (p *plans) retire() {
 	p.now = nil
 }
 
-var errNotOpen = fmt.Errorf("%w: the device is not open", control.ErrConflict)
+// ErrNotOpen: no fault can be injected.
+var ErrNotOpen = errors.New("the device is not open")
 
 // clear withdraws what has not struck.
 func (p *plans) clear() {
@@ -66,7 +66,7 @@ func (p *plans) inject(f faults.Fault) error {
 	dev := p.now
 	p.mu.Unlock()
 	if dev == nil {
-		return errNotOpen
+		return ErrNotOpen
 	}
 	return dev.Inject(f) // outside of the lock: it may unplug
 }

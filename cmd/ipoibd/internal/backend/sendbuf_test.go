@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"log/slog"
@@ -15,11 +15,13 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	underlay(t, "under0", 1)
-	var log syncBuffer
+	a, _ := nstest.Pair(t, 1500)
+	var log strings.Builder
 	h := &softHCA{log: slog.New(slog.NewTextHandler(&log, nil))}
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
-		transport, err := udp.Open(udp.Config{Netdev: "under0", SendBuf: buffer})
+		var transport *udp.Transport
+		var err error
+		a.Do(func() { transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
 		must(t, err)
 		h.warnSendBuf(transport)
 		must(t, transport.Close())

@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
@@ -197,27 +195,39 @@ func realConfig() config.Device {
 	return cfg
 }
 
-// newReal makes a device of the fake kernel's.
-func (k *fakeKernel) newReal(cfg config.Device, interfaces ...config.Interface) (*managed, error) {
+// real is a device of the fake kernel's in its slot.
+type real struct {
+	*device.Device
+	slot     *Slot
+	portGUID hca.GUID
+}
+
+// newReal makes a device of the fake kernel's, of which interfaces use ports.
+func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	log := slog.New(slog.NewTextHandler(k, nil))
-	b, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
+	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
 	if err != nil {
 		return nil, err
 	}
-	return newManaged(cfg, b, interfaces, Options{AllowFaults: true, Log: log}, journal.New())
+	s := NewSlot(h, true, log)
+	guid, err := s.Probe(ports...)
+	return &real{slot: s, portGUID: guid, Device: device.New(device.Config{
+		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset,
+		Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice, Log: log,
+	})}, err
 }
 
 // bubble runs a test in a bubble with a device that is open; nothing is open at the
 // end.
-func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *managed)) {
+func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *real)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
-		d, err := k.newReal(cfg, config.NewInterface())
+		d, err := k.newReal(cfg, 1)
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
-		run.Go(func() { d.run(ctx) })
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
 		await(t, d, isOpen)
 		test(k, d)
 		cancel()
@@ -230,11 +240,38 @@ func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *managed
 
 func isOpen(v device.View) bool { return v.Session != nil }
 
+func isGone(v device.View) bool { return v.Session == nil }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits for a view, in the time of the bubble, and returns it.
+func await(t *testing.T, d *real, ok func(device.View) bool) device.View {
+	t.Helper()
+	views, unsubscribe := d.Subscribe()
+	defer unsubscribe()
+	late := time.After(30 * time.Second)
+	for {
+		select {
+		case <-views:
+			if v := d.View(); ok(v) {
+				return v
+			}
+		case <-late:
+			t.Fatalf("not within 30 s: %+v, %v", d.View(), d.Status().State)
+		}
+	}
+}
+
 // A device that leaves the list is let go within 2 s, since the kernel waits for
 // that; it is taken again when it returns, under whatever name, and another one is
 // not.
 func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
-	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		for i, c := range []struct {
 			name string
 			guid hca.GUID
@@ -275,7 +312,7 @@ func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
 func TestR22AllowedDeviceIsKnown(t *testing.T) {
 	cfg, other := realConfig(), hca.GUID{7: 1}
 	cfg.AllowOtherDevice = true
-	bubble(t, cfg, func(k *fakeKernel, d *managed) {
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
 		for i, name := range []string{"rxe0", "rxe7"} {
 			k.become()
 			await(t, d, isGone)
@@ -301,7 +338,7 @@ func TestR22HardwareIsWhereItWas(t *testing.T) {
 
 // When nobody tells any more of what changes, it is looked for.
 func TestR24RealDeviceWithoutHints(t *testing.T) {
-	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		close(k.hints)
 		time.Sleep(time.Minute)
 		if d.View().Session == nil {
@@ -319,7 +356,7 @@ func TestR24RealDeviceWithoutHints(t *testing.T) {
 
 // A list that cannot be read says nothing on the device.
 func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
-	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		k.mu.Lock()
 		k.err = errors.New("out of memory")
 		k.mu.Unlock()
@@ -334,7 +371,7 @@ func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 
 // A removal is noticed although the list could not be read when it was told of.
 func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
-	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		k.mu.Lock()
 		k.devices, k.err = nil, errors.New("out of memory")
 		k.mu.Unlock()
@@ -358,7 +395,7 @@ func TestR24ListIsToldAgain(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
 		b, err := newRealHCA(realConfig(), k.openHCA, k.kernel(), log)
 		must(t, err)
-		s := newSlot(b, log)
+		s := NewSlot(b, false, log)
 		lists := s.Watch(t.Context())
 		<-lists
 		k.mu.Lock()
@@ -381,16 +418,36 @@ func TestR24ListIsToldAgain(t *testing.T) {
 
 // An unplug by a fault, and what comes in its place.
 func TestRealDeviceUnplugByFault(t *testing.T) {
-	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {
-		must(t, d.inject(faults.Fault{Kind: faults.Unplug}))
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		must(t, d.slot.Inject(faults.Fault{Kind: faults.Unplug}))
 		await(t, d, isGone)
-		must(t, d.replug(pluggedOther))
+		must(t, d.slot.Plug(PluggedOther))
 		time.Sleep(time.Second)
 		if d.View().Session != nil {
 			t.Error("another device was taken")
 		}
-		must(t, d.replug(pluggedIn))
+		must(t, d.slot.Plug(PluggedIn))
 		await(t, d, isOpen)
+	})
+}
+
+// What is planned strikes after a reset as well; what has struck is over.
+func TestFaultsOutliveReset(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		want := []faults.Fault{{Kind: faults.CreateQPFails, After: 2, Count: 3}, {Kind: faults.VerbHangs, Verb: "create_ah", Count: 1}}
+		for _, f := range want {
+			must(t, d.slot.Inject(f))
+		}
+		must(t, d.slot.Inject(faults.Fault{Kind: faults.PortDown}))
+		last := d.View().Session
+		must(t, d.Reset(context.Background()))
+		v := await(t, d, func(v device.View) bool { return v.Session != nil && v.Session != last })
+		if v.Ports[0].State != hca.PortActive {
+			t.Errorf("port is %s", v.Ports[0].State)
+		}
+		if got := d.slot.plans.now.Planned(); !slices.Equal(got, want) {
+			t.Errorf("planned %+v, want %+v", got, want)
+		}
 	})
 }
 
@@ -427,9 +484,7 @@ func TestRealDeviceRefusals(t *testing.T) {
 			k := newFakeKernel(t, c.device)
 			k.layer = c.layer
 			k.function = fakeFunction{before: []string{"eth0", "eth1"}, fixed: true}
-			f := config.NewInterface()
-			f.Port = c.port
-			_, err := k.newReal(c.cfg, f)
+			_, err := k.newReal(c.cfg, c.port)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%s: %v", c.name, err)
 			}
@@ -480,14 +535,14 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestRealStatus(t *testing.T) {
-	bubble(t, realConfig(), func(_ *fakeKernel, d *managed) {
+func TestRealInfo(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
 		if d.portGUID != rxeGUID { // of which MACs are made
 			t.Errorf("port GUID %s", d.portGUID)
 		}
-		s := d.status()
-		if s.Kind != control.KindSoftRoCE || s.HCA != "rxe0" || s.Underlay != "eth0" || s.Reset != "none" || len(s.Ports) != 1 {
-			t.Errorf("%+v", s)
+		i, ports := d.slot.Info(), d.View().Ports
+		if i.Kind != KindSoftRoCE || i.HCA != "rxe0" || i.Underlay != "eth0" || i.Reset != "none" || len(ports) != 1 {
+			t.Errorf("%+v, ports %+v", i, ports)
 		}
 	})
 }

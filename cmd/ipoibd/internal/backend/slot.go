@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -6,56 +6,57 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
-// source tells of the one HCA that a device is to be.
-type source interface {
-	// find returns the HCA that is there: hca.ErrNoDevice when there is none. Any
-	// other error is no statement.
-	find() (qprecovery.Identity, error)
-	// watch has a value whenever find may return something else, until ctx ends.
-	watch(ctx context.Context) (<-chan struct{}, error)
-}
-
-// slot is what an HCA is plugged into: the device.Lister. It has the HCA while its
-// source does, unless a fault pulled it out.
-type slot struct {
-	source
+// Slot is what an HCA is plugged into. It has the HCA while that is there, unless a fault
+// pulled it out. For package device it lists the HCA (List, Watch), opens it and resets
+// it.
+type Slot struct {
+	hca     HCA
 	log     *slog.Logger
 	changed chan struct{} // has a value when plugged changed
+	plans   *plans        // nil: faults are not allowed
+
+	reindexes atomic.Bool // set by a fault: the next reset changes the index
 
 	mu      sync.Mutex // guards what follows
-	plugged plugged
+	plugged Plugged
 	shift   uint32                // added to the index, by faults
 	last    []qprecovery.Identity // of List
 	unsure  bool                  // the last List could not find out
 }
 
-// plugged is what faults have made of a slot.
-type plugged uint8
+// Plugged is what faults have made of a slot.
+type Plugged uint8
 
+// What is in a slot.
 const (
-	pluggedIn    plugged = iota
-	pluggedOut           // it was pulled out
-	pluggedOther         // and another one was put in
+	PluggedIn    Plugged = iota // the HCA
+	PluggedOut                  // none: it was pulled out
+	PluggedOther                // another HCA, put in after that
 )
 
-func newSlot(s source, log *slog.Logger) *slot {
-	return &slot{source: s, log: log, changed: make(chan struct{}, 1)}
+// NewSlot returns the slot of an HCA.
+func NewSlot(h HCA, allowFaults bool, log *slog.Logger) *Slot {
+	s := &Slot{hca: h, log: log, changed: make(chan struct{}, 1)}
+	if allowFaults {
+		s.plans = &plans{}
+	}
+	return s
 }
 
-// plug does what a fault orders. It never blocks. control.ErrConflict where the HCA
-// was not pulled out, so that nothing can be put in.
-func (s *slot) plug(p plugged) error {
+// Plug changes what is in the slot, as a fault orders it. It never blocks. Error:
+// ErrNotPulledOut if the HCA was not pulled out, so that nothing can be put in.
+func (s *Slot) Plug(p Plugged) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.plugged == pluggedIn && p != pluggedOut {
-		return errNotPulledOut
+	if s.plugged == PluggedIn && p != PluggedOut {
+		return ErrNotPulledOut
 	}
 	s.plugged = p
 	s.hint()
@@ -64,7 +65,7 @@ func (s *slot) plug(p plugged) error {
 
 // reindex changes the index of the HCA in the list, as if the HCA had been removed and
 // added. It never blocks.
-func (s *slot) reindex() {
+func (s *Slot) reindex() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shift++
@@ -72,25 +73,26 @@ func (s *slot) reindex() {
 }
 
 // hint makes follow read the list again. It never blocks.
-func (s *slot) hint() {
+func (s *Slot) hint() {
 	select {
 	case s.changed <- struct{}{}:
 	default: // the last change was not looked at yet
 	}
 }
 
-var errNotPulledOut = fmt.Errorf("%w: nothing is unplugged; 'ipoibd fault unplug' first", control.ErrConflict)
+// ErrNotPulledOut: nothing can be plugged in.
+var ErrNotPulledOut = errors.New("nothing is unplugged; 'ipoibd fault unplug' first")
 
 // look returns the HCA that is there: hca.ErrNoDevice when there is none.
-func (s *slot) look() (qprecovery.Identity, error) {
+func (s *Slot) look() (qprecovery.Identity, error) {
 	s.mu.Lock()
 	p := s.plugged
 	s.mu.Unlock()
-	if p == pluggedOut {
+	if p == PluggedOut {
 		return qprecovery.Identity{}, errPulledOut
 	}
-	id, err := s.find()
-	if p == pluggedOther {
+	id, err := s.hca.Find()
+	if p == PluggedOther {
 		for _, g := range []*hca.GUID{&id.NodeGUID, &id.PortGUID, &id.SysImageGUID} {
 			g[len(g)-1] ^= 0xff
 		}
@@ -101,7 +103,7 @@ func (s *slot) look() (qprecovery.Identity, error) {
 var errPulledOut = fmt.Errorf("%w: pulled out by a fault", hca.ErrNoDevice)
 
 // List implements device.Lister. What cannot be found out is as it was.
-func (s *slot) List(context.Context) []qprecovery.Identity {
+func (s *Slot) List(context.Context) []qprecovery.Identity {
 	id, err := s.look()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +126,7 @@ func (s *slot) List(context.Context) []qprecovery.Identity {
 const lookAgain = time.Second
 
 // again has a value when that is due; nil: it is not. Nobody tells where it is deaf.
-func (s *slot) again(deaf bool) <-chan time.Time {
+func (s *Slot) again(deaf bool) <-chan time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !deaf && !s.unsure {
@@ -134,8 +136,8 @@ func (s *slot) again(deaf bool) <-chan time.Time {
 }
 
 // Watch implements device.Lister.
-func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
-	found, err := s.watch(ctx)
+func (s *Slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
+	found, err := s.hca.Watch(ctx)
 	if err != nil {
 		s.log.Warn("no hotplug notifications; polling the list of devices", "err", err, "every", lookAgain)
 	}
@@ -146,7 +148,7 @@ func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 
 // follow tells each list, also one that is as the last one told: List may have shown
 // another one meanwhile.
-func (s *slot) follow(ctx context.Context, found <-chan struct{}, lists chan []qprecovery.Identity) {
+func (s *Slot) follow(ctx context.Context, found <-chan struct{}, lists chan []qprecovery.Identity) {
 	defer close(lists)
 	lists <- s.List(ctx)
 	for ctx.Err() == nil {

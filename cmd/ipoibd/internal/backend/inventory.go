@@ -1,11 +1,10 @@
-package inventory
+package backend
 
 import (
 	"errors"
 	"fmt"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft/transport"
@@ -15,7 +14,7 @@ import (
 // Entry is one HCA.
 type Entry struct {
 	Name     string    `json:"name"` // as --device takes it
-	Kind     string    `json:"kind"` // one of the kinds of control
+	Kind     string    `json:"kind"` // KindSoftware, KindSoftRoCE or KindHardware
 	NodeGUID *hca.GUID `json:"node_guid,omitempty"`
 	PCIAddr  string    `json:"pci_addr,omitempty"`
 	Netdev   string    `json:"netdev,omitempty"` // under what is no hardware
@@ -71,7 +70,7 @@ func (s System) Take() ([]Entry, error) {
 }
 
 func (s System) software() Entry {
-	e := Entry{Name: config.SoftHCA, Kind: control.KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
+	e := Entry{Name: config.SoftHCA, Kind: KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
 	if taken := s.Taken(); taken != nil {
 		e.Users = append(e.Users, taken.Holders...)
 		if len(e.Users) == 0 {
@@ -112,11 +111,11 @@ func softPort(s transport.State) Port {
 
 func (s System) real(d *rdma.Device) Entry {
 	e := Entry{
-		Name: d.Name, Kind: control.KindHardware, NodeGUID: &d.NodeGUID, PCIAddr: d.PCIAddr, Netdev: d.Parent,
+		Name: d.Name, Kind: KindHardware, NodeGUID: &d.NodeGUID, PCIAddr: d.PCIAddr, Netdev: d.Parent,
 		Ports: []Port{}, Users: []string{}, Trouble: texts(d.Troubles()),
 	}
 	if d.Parent != "" {
-		e.Kind = control.KindSoftRoCE
+		e.Kind = KindSoftRoCE
 	}
 	if !config.TakesHCA(d.Name) {
 		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name: rdma dev set %q name NAME", d.Name))

@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 	cfg := realConfig()
 	cfg.Reset = config.ResetLink
-	bubble(t, cfg, func(k *fakeKernel, d *managed) {
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
 		close(k.freed)
 		user := d.View().Session
 		if !user.Acquire("a user that hangs") {
@@ -48,7 +48,7 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 // GUIDs. The sibling is another device even when it takes the name. Renaming the netdev
 // does not change the device.
 func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
-	bubble(t, realConfig(), func(k *fakeKernel, d *managed) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		renamed := rxe("rxe0", 0, rxeGUID)
 		renamed.Parent = "uplink"
 		k.become(renamed)
@@ -85,7 +85,7 @@ func TestRealResetIsBounded(t *testing.T) {
 		must(t, err)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			err := d.hca.reset(ctx)
+			err := d.slot.hca.Reset(ctx)
 			cancel()
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by ib_send_bw (pid 1073741824), the kernel's nvme_rdma") {
 				t.Errorf("held by others: %v", err)
@@ -96,13 +96,13 @@ func TestRealResetIsBounded(t *testing.T) {
 		}
 		close(k.freed)
 		synctest.Wait()
-		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 2 {
 			t.Errorf("%d resets", k.did())
 		}
 		cfg.Reset = config.ResetNone
 		d, err = k.newReal(cfg)
 		must(t, err)
-		if must(t, d.hca.reset(t.Context())); k.did() != 2 {
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 2 {
 			t.Error("reset although none is configured")
 		}
 	})
@@ -118,7 +118,7 @@ func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
 		cfg.Reset = config.ResetDriver
 		d, err := k.newReal(cfg)
 		must(t, err)
-		must(t, d.hca.reset(t.Context()))
+		must(t, d.slot.hca.Reset(t.Context()))
 		if !strings.Contains(k.warned, `means=driver used_by_others="ib_send_bw (pid 1073741824)"`) {
 			t.Errorf("the log before the reset: %s", k.warned)
 		}
@@ -198,7 +198,7 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			err = d.hca.reset(ctx)
+			err = d.slot.hca.Reset(ctx)
 			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
 				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
 			}
@@ -207,7 +207,7 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 				t.Errorf("%s: %v", c.how, err)
 			}
 			must(t, zombie.Close())
-			if must(t, d.hca.reset(t.Context())); k.did() != c.resets+1 {
+			if must(t, d.slot.hca.Reset(t.Context())); k.did() != c.resets+1 {
 				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
 			}
 		})
@@ -227,11 +227,11 @@ func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
 		k.unseen = fmt.Errorf("%w: too many open files", hca.ErrNoMemory)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := d.hca.reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		if err := d.slot.hca.Reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d resets, %v; want none, and the end of the context", k.did(), err)
 		}
 		k.unseen = nil
-		if must(t, d.hca.reset(t.Context())); k.did() != 1 {
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 1 {
 			t.Errorf("%d resets after the users could be read, want 1", k.did())
 		}
 	})
@@ -247,8 +247,8 @@ func TestRealEndWaitsForReset(t *testing.T) {
 		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { d.hca.run(ctx); close(ended) }()
-		go func() { _ = d.hca.reset(ctx) }()
+		go func() { d.slot.hca.Run(ctx); close(ended) }()
+		go func() { _ = d.slot.hca.Reset(ctx) }()
 		synctest.Wait()
 		cancel()
 		synctest.Wait()

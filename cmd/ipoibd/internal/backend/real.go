@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 	"ipoibd/qprecovery"
@@ -49,8 +48,8 @@ func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kern
 	return h, k.check(cfg.Reset, d)
 }
 
-// find prefers the device that is known to the one that has its name now.
-func (h *realHCA) find() (qprecovery.Identity, error) {
+// Find implements HCA. It prefers the device that is known to the one that has its name now.
+func (h *realHCA) Find() (qprecovery.Identity, error) {
 	devices, err := h.kernel.list()
 	if err != nil {
 		return qprecovery.Identity{}, err
@@ -70,7 +69,7 @@ func (h *realHCA) find() (qprecovery.Identity, error) {
 
 // own finds the device that is known. Another one may have its name now.
 func (h *realHCA) own() (rdma.Device, error) {
-	id, err := h.find()
+	id, err := h.Find()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err == nil && !id.Same(h.known) {
@@ -123,11 +122,12 @@ func identityOf(d rdma.Device) qprecovery.Identity {
 	return id
 }
 
-func (h *realHCA) watch(ctx context.Context) (<-chan struct{}, error) { return h.kernel.watch(ctx) }
+// Watch implements HCA.
+func (h *realHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return h.kernel.watch(ctx) }
 
-// open opens the device by its name, and makes sure that the name was the same
+// Open implements HCA. It opens the device by its name, and makes sure that the name was the same
 // device's all the while.
-func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
+func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	dev, err := h.openHCA(id.Name)
 	if err != nil {
 		return nil, err
@@ -147,15 +147,16 @@ func (h *realHCA) open(id qprecovery.Identity) (hca.Device, error) {
 	return &identified{dev, id}, nil
 }
 
-// close does nothing: no resource outlives an opening.
-func (h *realHCA) close() error { return nil }
+// Close implements HCA. It does nothing: no resource outlives an opening.
+func (h *realHCA) Close() error { return nil }
 
-func (h *realHCA) describe(s *control.Device) {
-	parent := h.found().Parent
-	s.Kind, s.Underlay, s.Reset = control.KindHardware, parent, string(h.cfg.Reset)
-	if parent != "" {
-		s.Kind = control.KindSoftRoCE
+// Info implements HCA.
+func (h *realHCA) Info() Info {
+	i := Info{HCA: h.cfg.HCA, Kind: KindHardware, Underlay: h.found().Parent, Reset: h.cfg.Reset}
+	if i.Underlay != "" {
+		i.Kind = KindSoftRoCE
 	}
+	return i
 }
 
 // identified is an HCA that is called what the list calls it: a driver may know

@@ -1,4 +1,4 @@
-package device
+package backend
 
 import (
 	"context"
@@ -33,9 +33,9 @@ const (
 	maxComplaints = 3
 )
 
-// PeerList is a list of addresses and DNS names, and the addresses that they stand
+// peerList is a list of addresses and DNS names, and the addresses that they stand
 // for now. Run keeps it; any goroutine may call Addrs and Counters.
-type PeerList struct {
+type peerList struct {
 	names    []string
 	underlay string
 	log      *slog.Logger
@@ -58,10 +58,10 @@ type complaint struct {
 	at   time.Time
 }
 
-// NewPeerList returns the list of an HCA on an underlay. It contains the literal
+// newPeerList returns the list of an HCA on an underlay. It contains the literal
 // addresses at once.
-func NewPeerList(names []string, underlay string, log *slog.Logger) *PeerList {
-	l := &PeerList{
+func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
+	l := &peerList{
 		names: names, underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
 		subnets: func() []netip.Prefix { return subnetsOf(underlay) },
 		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: map[string]complaint{},
@@ -77,11 +77,11 @@ func NewPeerList(names []string, underlay string, log *slog.Logger) *PeerList {
 
 // Addrs returns the addresses, sorted; the slice is shared and must not be
 // changed.
-func (l *PeerList) Addrs() []netip.Addr { return *l.addrs.Load() }
+func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
 
 // Run looks the names up from time to time until ctx ends. A name that cannot
 // be looked up keeps its last addresses.
-func (l *PeerList) Run(ctx context.Context) {
+func (l *peerList) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshPeers)
 	defer tick.Stop()
 	for {
@@ -94,7 +94,7 @@ func (l *PeerList) Run(ctx context.Context) {
 	}
 }
 
-func (l *PeerList) refresh(ctx context.Context) {
+func (l *peerList) refresh(ctx context.Context) {
 	for _, n := range l.names {
 		if _, err := netip.ParseAddr(n); err == nil {
 			continue
@@ -109,7 +109,7 @@ func (l *PeerList) refresh(ctx context.Context) {
 }
 
 // report logs that a name cannot be looked up, once, and the end of that.
-func (l *PeerList) report(name string, err error) {
+func (l *peerList) report(name string, err error) {
 	switch lost := l.lost[name]; {
 	case err != nil && !lost:
 		l.log.Warn("cannot look up peer; its last addresses stay", "name", name, "err", err)
@@ -119,7 +119,7 @@ func (l *PeerList) report(name string, err error) {
 	l.lost[name] = err != nil
 }
 
-func (l *PeerList) lookup(ctx context.Context, name string) error {
+func (l *peerList) lookup(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
 	addrs, err := l.resolve(ctx, "ip", name)
@@ -133,7 +133,7 @@ func (l *PeerList) lookup(ctx context.Context, name string) error {
 // accept returns the addresses in an answer that a peer can have. If there are too
 // many, it keeps the lowest, so that each look-up makes the same choice. It counts and
 // logs the others.
-func (l *PeerList) accept(name string, answer []netip.Addr) []netip.Addr {
+func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 	subnets := l.subnets()
 	var good []netip.Addr
 	var bad []string
@@ -161,7 +161,7 @@ func (l *PeerList) accept(name string, answer []netip.Addr) []netip.Addr {
 var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
 
 // named counts the addresses of all other names.
-func (l *PeerList) named(name string) (n int) {
+func (l *peerList) named(name string) (n int) {
 	for other, addrs := range l.known {
 		if _, err := netip.ParseAddr(other); err != nil && other != name {
 			n += len(addrs)
@@ -172,7 +172,7 @@ func (l *PeerList) named(name string) (n int) {
 
 // complain logs which addresses of an answer are not used, if they have changed, and
 // at most once per complainEvery.
-func (l *PeerList) complain(name string, bad []string, excess int) {
+func (l *peerList) complain(name string, bad []string, excess int) {
 	text := ""
 	if len(bad) > 0 || excess > 0 {
 		slices.Sort(bad)
@@ -192,7 +192,7 @@ func (l *PeerList) complain(name string, bad []string, excess int) {
 }
 
 // Counters counts the addresses that look-ups returned and that are not used.
-func (l *PeerList) Counters() []hca.Counter {
+func (l *peerList) Counters() []hca.Counter {
 	return []hca.Counter{
 		{Name: "peer_addrs_refused", Value: l.refused.Load()},
 		{Name: "peer_addrs_excess", Value: l.excess.Load()},
@@ -226,7 +226,7 @@ func isBroadcast(a netip.Addr, subnets []netip.Prefix) bool {
 // IPv6 without a zone, since the netdev is known.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-func (l *PeerList) publish() {
+func (l *peerList) publish() {
 	var all []netip.Addr
 	for _, addrs := range l.known {
 		all = append(all, addrs...)

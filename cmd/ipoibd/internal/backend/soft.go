@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
@@ -24,7 +22,7 @@ import (
 type softHCA struct {
 	softSource
 	cfg    config.Device
-	peers  *device.PeerList
+	peers  *peerList
 	engine atomic.Pointer[engine] // opened last
 	port   udp.Reserve            // keeps the UDP ports bound across resets
 	log    *slog.Logger
@@ -45,14 +43,14 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		}
 		cfg.Underlay = netdev
 	}
-	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: device.NewPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
+	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
 
-// close releases the UDP port.
-func (h *softHCA) close() error { return h.port.Close() }
+// Close implements HCA: it releases the UDP port.
+func (h *softHCA) Close() error { return h.port.Close() }
 
-// run keeps the peer list, and says what it notices.
-func (h *softHCA) run(ctx context.Context) {
+// Run implements HCA. It keeps the list of peers and logs what it notices.
+func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
 	h.notice(ctx)
@@ -109,9 +107,10 @@ func (e *engine) notices() string {
 	return strings.Join(out, "; ")
 }
 
-// open first closes the transport of the previous instance, which a zombie may still
+// Open implements HCA. It first closes the transport of the previous instance, which a
+// zombie may still
 // hold.
-func (h *softHCA) open(id qprecovery.Identity) (hca.Device, error) {
+func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
@@ -143,9 +142,10 @@ func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.
 	return cfg
 }
 
-// reset closes the transport even if the device is still in use, so that calls that
+// Reset implements HCA. It closes the transport even if the device is still in use, so
+// that calls that
 // hang in it return. The UDP port stays reserved.
-func (h *softHCA) reset(context.Context) error { return h.free() }
+func (h *softHCA) Reset(context.Context) error { return h.free() }
 
 func (h *softHCA) free() error {
 	if e := h.engine.Load(); e != nil {
@@ -154,13 +154,14 @@ func (h *softHCA) free() error {
 	return nil
 }
 
-func (h *softHCA) describe(s *control.Device) {
-	s.Kind, s.Underlay, s.KnownPeersOnly = control.KindSoftware, h.cfg.Underlay, h.cfg.KnownPeersOnly
+// Info implements HCA.
+func (h *softHCA) Info() Info {
+	i := Info{HCA: h.cfg.HCA, Kind: KindSoftware, Underlay: h.cfg.Underlay, KnownPeersOnly: h.cfg.KnownPeersOnly}
 	if len(h.cfg.Peers) > 0 {
-		s.Peers = h.peers.Addrs()
-		s.Counters = append(s.Counters, h.peers.Counters()...)
+		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
 	if e := h.engine.Load(); e != nil {
-		s.Notice = e.notices()
+		i.Notice = e.notices()
 	}
+	return i
 }

@@ -1,4 +1,4 @@
-package daemon
+package backend
 
 import (
 	"context"
@@ -32,10 +32,10 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	return checkFunction(how, d, f)
 }
 
-// reset does what is configured. The kernel may not return before everybody has
+// Reset implements HCA. It does what is configured. The kernel may not return before everybody has
 // closed the device: then a goroutine is left behind, at most one, which goes on
 // with the reset once they did.
-func (h *realHCA) reset(ctx context.Context) error {
+func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
 	}
@@ -96,9 +96,9 @@ func (h *realHCA) holds(d rdma.Device) bool {
 
 func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
 
-// run waits at the end for a reset under way: half of one may leave a function
+// Run implements HCA. It waits at the end for a reset under way: half of one may leave a function
 // without its driver.
-func (h *realHCA) run(ctx context.Context) {
+func (h *realHCA) Run(ctx context.Context) {
 	<-ctx.Done()
 	h.busy <- struct{}{}
 	<-h.busy

@@ -1,4 +1,4 @@
-package device
+package backend
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func addrs(texts ...string) (out []netip.Addr) {
 }
 
 func TestLiteralPeersAreThereAtOnce(t *testing.T) {
-	l := NewPeerList([]string{"fe80::1%eth0", "10.0.0.2", "::ffff:10.0.0.1", "10.0.0.2", "a.example"}, "eth0", quiet)
+	l := newPeerList([]string{"fe80::1%eth0", "10.0.0.2", "::ffff:10.0.0.1", "10.0.0.2", "a.example"}, "eth0", slog.New(slog.DiscardHandler))
 	if want := addrs("10.0.0.1", "10.0.0.2", "fe80::1"); !slices.Equal(l.Addrs(), want) {
 		t.Errorf("got %v, want %v", l.Addrs(), want)
 	}
@@ -61,7 +61,7 @@ func TestPeersFollowNames(t *testing.T) {
 		var text bytes.Buffer
 		var dns server
 		dns.set("10.0.0.3", "::ffff:10.0.0.2")
-		l := NewPeerList([]string{"10.0.0.1", "pods"}, "", slog.New(slog.NewTextHandler(&text, nil)))
+		l := newPeerList([]string{"10.0.0.1", "pods"}, "", slog.New(slog.NewTextHandler(&text, nil)))
 		l.resolve = dns.resolve
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -114,7 +114,7 @@ func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
 				a = a.Next()
 			}
 		}
-		l := NewPeerList([]string{"192.0.2.1", "all", "many", "more", "most"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
+		l := newPeerList([]string{"192.0.2.1", "all", "many", "more", "most"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
 		l.subnets = func() []netip.Prefix {
 			return []netip.Prefix{netip.MustParsePrefix("10.0.0.7/24"), netip.MustParsePrefix("10.0.0.0/31")}
 		}
@@ -156,7 +156,7 @@ func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
 func TestComplaintsOfPeersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		l := NewPeerList([]string{"pods"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
+		l := newPeerList([]string{"pods"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
 		next := netip.MustParseAddr("224.0.0.1")
 		l.resolve = func(context.Context, string, string) ([]netip.Addr, error) {
 			next = next.Next()
@@ -174,7 +174,7 @@ func TestComplaintsOfPeersAreBounded(t *testing.T) {
 // Run ends with its context also while a name server keeps silent.
 func TestPeersEndDuringLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewPeerList([]string{"pods"}, "", quiet)
+		l := newPeerList([]string{"pods"}, "", slog.New(slog.DiscardHandler))
 		l.resolve = func(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/udp"
+	"ipoibd/ud/port"
 )
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at

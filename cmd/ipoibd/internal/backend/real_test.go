@@ -16,12 +16,12 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/ud/port"
 )
 
 // fakeKernel has RDMA devices as a test wants them, which are software HCAs when

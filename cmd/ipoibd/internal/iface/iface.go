@@ -10,11 +10,11 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
 )
 
 // Why an interface ends for good.

@@ -3,6 +3,8 @@ package port
 import (
 	"errors"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -168,28 +170,55 @@ func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
 	}
 }
 
+// Every field counts for Equal, and all but the MTUs count for SameQP.
 func TestSameQP(t *testing.T) {
 	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
+	group := func(change func(*Group)) func(*Plan) {
+		return func(p *Plan) {
+			p.Groups = slices.Clone(p.Groups)
+			change(&p.Groups[0])
+		}
+	}
+	cases := map[string]struct {
 		change func(*Plan)
 		same   bool
 	}{
-		"nothing":     {func(*Plan) {}, true},
-		"MaxPayload":  {func(p *Plan) { p.MaxPayload = 4096 }, true},
-		"PortMTU":     {func(p *Plan) { p.PortMTU = 256 }, true},
-		"GID":         {func(p *Plan) { p.GID[15]++ }, false},
-		"GID index":   {func(p *Plan) { p.GIDIndex++ }, false},
-		"P_Key index": {func(p *Plan) { p.PKeyIndex++ }, false},
-		"group":       {func(p *Plan) { p.Broadcast.QKey++ }, false},
-	} {
+		"Port":       {func(p *Plan) { p.Port++ }, false},
+		"PKeyIndex":  {func(p *Plan) { p.PKeyIndex++ }, false},
+		"PKey":       {func(p *Plan) { p.PKey-- }, false},
+		"GIDIndex":   {func(p *Plan) { p.GIDIndex++ }, false},
+		"GID":        {func(p *Plan) { p.GID[15]++ }, false},
+		"MaxPayload": {func(p *Plan) { p.MaxPayload = 4096 }, true},
+		"PortMTU":    {func(p *Plan) { p.PortMTU = 256 }, true},
+		"Groups":     {group(func(g *Group) { g.QKey++ }), false},
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Plan]()) {
+		c, ok := cases[f.Name]
+		if !ok {
+			t.Errorf("no case for field %s", f.Name)
+			continue
+		}
 		q := p
 		c.change(&q)
-		if p.SameQP(q) != c.same || q.SameQP(p) != c.same {
-			t.Errorf("%s changed: same QP is %t", name, !c.same)
+		if p.SameQP(q) != c.same || q.SameQP(p) != c.same || p.Equal(q) || q.Equal(p) {
+			t.Errorf("%s changed: same QP is %t, equal is %t", f.Name, p.SameQP(q), p.Equal(q))
 		}
+	}
+	for name, change := range map[string]func(*Plan){
+		"Attach":       group(func(g *Group) { g.Attach[15]++ }),
+		"a new group":  func(p *Plan) { p.Groups = append(slices.Clone(p.Groups), Group{QKey: QKey}) },
+		"without them": func(p *Plan) { p.Groups = nil },
+	} {
+		q := p
+		if change(&q); p.SameQP(q) || q.SameQP(p) {
+			t.Errorf("%s: the queue pair is the same", name)
+		}
+	}
+	if q := p; !p.SameQP(q) || !p.Equal(q) {
+		t.Error("a plan differs from itself")
 	}
 }
 
@@ -239,7 +268,7 @@ func TestBroadcastGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := p.Broadcast
+		g := p.Broadcast()
 		if g.MGID.Addr() != netip.MustParseAddr(c.mgid) || g.Attach.Addr() != netip.MustParseAddr(c.attach) || g.QKey != 0x0b1b {
 			t.Errorf("%s: %+v", c.gid, g)
 		}

@@ -1,6 +1,7 @@
 // Package port decides how an interface uses an HCA port: which GID and P_Key
-// table entries, and which group is the broadcast group. The decisions are pure
-// functions of [hca.PortAttr].
+// table entries, and which groups. The package is pure: [MakePlan] makes a [Plan] from
+// [hca.PortAttr] and what the interface wants. The broadcast group is the only group of
+// a plan; groups that are joined at a subnet administrator would follow it.
 //
 // # Without a subnet manager
 //

@@ -44,8 +44,13 @@ type Plan struct {
 	GID        hca.GID
 	MaxPayload int     // longest UD payload in bytes, IPoIB header included
 	PortMTU    hca.MTU // the largest that the port may come to have
-	Broadcast  Group
+	// Groups are those that the queue pair attaches to. The first one is the broadcast
+	// group. The slice is not changed once the plan is made.
+	Groups []Group
 }
+
+// Broadcast returns the broadcast group, whose Q_Key is that of the queue pair.
+func (p Plan) Broadcast() Group { return p.Groups[0] }
 
 // MTU is the largest MTU of an interface under the plan, in bytes of IP packet.
 func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
@@ -53,8 +58,13 @@ func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
 // SameQP reports whether a queue pair made for p, with its groups, serves q as
 // well: no queue pair depends on the MTUs.
 func (p Plan) SameQP(q Plan) bool {
-	p.MaxPayload, p.PortMTU = q.MaxPayload, q.PortMTU
-	return p == q
+	return p.Port == q.Port && p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey &&
+		p.GIDIndex == q.GIDIndex && p.GID == q.GID && slices.Equal(p.Groups, q.Groups)
+}
+
+// Equal reports whether two plans are the same.
+func (p Plan) Equal(q Plan) bool {
+	return p.SameQP(q) && p.MaxPayload == q.MaxPayload && p.PortMTU == q.PortMTU
 }
 
 // MakePlan chooses table entries and groups; the error wraps one of the
@@ -82,8 +92,8 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	return Plan{
 		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
 		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload,
-		PortMTU:   attr.MaxMTU,
-		Broadcast: broadcastGroup(gid.GID, w),
+		PortMTU: attr.MaxMTU,
+		Groups:  []Group{broadcastGroup(gid.GID, w)},
 	}, nil
 }
 

@@ -126,7 +126,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	if err := f.makePath(); err != nil {
 		return nil, err
 	}
-	f.rec.client.name = cfg.Name
+	f.rec.badClient.name = cfg.Name
 	f.rec.stale.pump = pump{once: f.path.tx.Discard, wake: f.path.tx.Wake}
 	return f, nil
 }

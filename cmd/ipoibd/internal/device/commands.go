@@ -9,7 +9,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Why an order is not taken, or not carried out.
+// Why an operator's command is refused, or not carried out.
 var (
 	// ErrNotOpen: there is nothing to reset before the device was open once.
 	ErrNotOpen = errors.New("device is not open yet")
@@ -33,20 +33,20 @@ var (
 // Reset orders a reset of the device, or a try at once where it is waited for; it
 // returns once that is taken up. Several orders during a reset are one (R15). Errors:
 // [ErrNotOpen], after which it is tried at once; [ErrSuspended], [ErrEnded], that of ctx.
-func (d *Device) Reset(ctx context.Context) error { return d.order(ctx, qprecovery.DoReset) }
+func (d *Device) Reset(ctx context.Context) error { return d.command(ctx, qprecovery.DoReset) }
 
 // Recover has a device that was given up waited for again, with a try at once. Errors:
 // [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
-func (d *Device) Recover(ctx context.Context) error { return d.order(ctx, qprecovery.DoRecover) }
+func (d *Device) Recover(ctx context.Context) error { return d.command(ctx, qprecovery.DoRecover) }
 
 // Suspend closes the device once its users have released it, and returns when it is
 // closed (R26). It is idempotent. Errors: [ErrGivenUp]; [ErrResumed], [ErrEnded], that
 // of ctx, after which the device is closed later.
-func (d *Device) Suspend(ctx context.Context) error { return d.order(ctx, qprecovery.DoSuspend) }
+func (d *Device) Suspend(ctx context.Context) error { return d.command(ctx, qprecovery.DoSuspend) }
 
 // Resume undoes Suspend, and returns once the opening or the wait for the device
 // is taken up. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
-func (d *Device) Resume(ctx context.Context) error { return d.order(ctx, qprecovery.DoResume) }
+func (d *Device) Resume(ctx context.Context) error { return d.command(ctx, qprecovery.DoResume) }
 
 // results are the answers of the machine.
 var results = map[qprecovery.Result]error{
@@ -60,12 +60,12 @@ var results = map[qprecovery.Result]error{
 	qprecovery.ResultGivenUp:      ErrGivenUp,
 }
 
-// order gives the machine a command, and returns its answer.
-func (d *Device) order(ctx context.Context, do qprecovery.Do) error {
+// command gives the machine an operator's command, and returns its answer.
+func (d *Device) command(ctx context.Context, do qprecovery.Do) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
-		o.command++
-		o.answers[o.command] = done
-		o.step(qprecovery.Command{ID: o.command, Do: do})
+		o.commands++
+		o.answers[o.commands] = done
+		o.step(qprecovery.Command{ID: o.commands, Do: do})
 	})
 }
 

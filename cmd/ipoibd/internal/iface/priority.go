@@ -2,13 +2,13 @@ package iface
 
 import "time"
 
-// turn is one look at what lies waiting for Run, channel by channel in the order
-// in which it is to be taken: once something was found, the channels that follow
-// are left alone until the next turn.
+// turn gives the channels of Run's select a priority: it looks at them one by one in the
+// order in which they are to be served. Once one has something, it hides the channels
+// that follow until the next turn.
 type turn struct{ found bool }
 
-// listen returns a channel to receive from in this turn, nil where one before it
-// has something.
+// listen returns the channel to receive from in this turn, or nil if one before it has
+// something.
 func listen[T any](t *turn, ch <-chan T) <-chan T {
 	if t.found {
 		return nil
@@ -17,8 +17,8 @@ func listen[T any](t *turn, ch <-chan T) <-chan T {
 	return ch
 }
 
-// last is listen for what comes last, maybe in floods, of which none may keep
-// another waiting.
+// last is listen for the channels of the lowest priority. Among them there is no order: a
+// flood on one does not keep another waiting.
 func last[T any](t *turn, ch <-chan T) <-chan T {
 	if t.found {
 		return nil
@@ -26,8 +26,8 @@ func last[T any](t *turn, ch <-chan T) <-chan T {
 	return ch
 }
 
-// alarm is listen for a timer. Where it is due the time has come, whether or not
-// the timer has fired yet.
+// alarm is listen for a timer. If it is due, it has something even though the timer may not
+// have fired yet.
 func (t *turn) alarm(timer *time.Timer, due bool) <-chan time.Time {
 	switch {
 	case t.found:

@@ -16,23 +16,23 @@ type Misbehaviour int32
 // Misbehaviours.
 const (
 	Obliging Misbehaviour = iota // none
-	Slow                         // it lets go late
-	Dead                         // it never does
+	Slow                         // it releases the device late
+	Dead                         // it never releases the device
 )
 
-// client lets go of sessions, unless it was told to misbehave.
-type client struct {
+// badClient releases sessions, unless a fault makes it misbehave.
+type badClient struct {
 	name string       // of the interface
 	next atomic.Int32 // Misbehaviour
 
-	at   time.Time       // when it lets go; zero: not before Run's end
+	at   time.Time       // when it releases held; zero: at Run's end
 	held *device.Session // kept back; nil: none
 }
 
 // Misbehave makes the interface a bad client of the next device reset.
-func (f *Iface) Misbehave(how Misbehaviour) { f.rec.client.next.Store(int32(how)) }
+func (f *Iface) Misbehave(how Misbehaviour) { f.rec.badClient.next.Store(int32(how)) }
 
-func (c *client) release(s *device.Session) {
+func (c *badClient) release(s *device.Session) {
 	c.end()
 	switch Misbehaviour(c.next.Swap(int32(Obliging))) {
 	case Obliging:
@@ -44,15 +44,15 @@ func (c *client) release(s *device.Session) {
 	}
 }
 
-// expire lets go of what was held back, when that is due.
-func (c *client) expire(now time.Time) {
+// expire releases what was held back, when that is due.
+func (c *badClient) expire(now time.Time) {
 	if !c.at.IsZero() && !now.Before(c.at) {
 		c.end()
 	}
 }
 
-// end lets go at once. Harmless when nothing is kept back.
-func (c *client) end() {
+// end releases at once what was held back. It is idempotent.
+func (c *badClient) end() {
 	if c.held != nil {
 		c.held.Release(c.name)
 	}

@@ -8,11 +8,11 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// follow reads the events of a session until its unfollow is called.
-func (o *owner) follow(s *Session) {
+// startEvents reads the async events of a session until its stopEvents is called.
+func (o *owner) startEvents(s *Session) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	s.unfollow = func() { stop(); <-ended }
+	s.stopEvents = func() { stop(); <-ended }
 	go func() {
 		defer close(ended)
 		o.readEvents(ctx, s)
@@ -27,13 +27,13 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 			return
 		}
 		if err != nil {
-			o.deaf(s, err)
+			o.eventsFailed(s, err)
 			return
 		}
 		o.log.Log(ctx, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
 		last = ev
 		s.watchers.tell(ev)
-		o.digest(s, ev)
+		o.handleEvent(s, ev)
 	}
 }
 
@@ -46,9 +46,9 @@ func eventLevel(ev, last hca.AsyncEvent) slog.Level {
 	return slog.LevelInfo
 }
 
-// deaf: a device that cannot tell of events is as good as lost, whatever the
+// eventsFailed reports a device without events: it is as good as lost, whatever the
 // reason.
-func (o *owner) deaf(s *Session, err error) {
+func (o *owner) eventsFailed(s *Session, err error) {
 	class := Classify(qprecovery.VerbGetAsyncEvent, err)
 	if !class.OfDevice() {
 		class = qprecovery.ClassDeviceError
@@ -56,9 +56,9 @@ func (o *owner) deaf(s *Session, err error) {
 	o.fault(s, class)
 }
 
-// digest does what the device's part in an event is. Those of queue pairs and
-// CQs are their users'.
-func (o *owner) digest(s *Session, ev hca.AsyncEvent) {
+// handleEvent handles the events of ports and of the device. Those of queue pairs and CQs
+// are handled by their users.
+func (o *owner) handleEvent(s *Session, ev hca.AsyncEvent) {
 	switch qprecovery.OfEvent(ev.Type) { //nolint:exhaustive // the other classes are no affair of the device
 	case qprecovery.ClassPort:
 		o.askPorts(s)

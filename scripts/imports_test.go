@@ -227,7 +227,7 @@ func TestTablesAreUnderstood(t *testing.T) {
 			t.Errorf("no row for %s", pkg)
 		}
 	}
-	for _, pkg := range []string{"hca", "hca/roce", "hca/softqp", "ud/ipoib", "ud/vnet", "neigh", "qprecovery", "qprecovery/freeze"} {
+	for _, pkg := range []string{"hca", "hca/roce", "hca/softqp", "ud/ipoib", "ud/port", "ud/vnet", "neigh", "qprecovery", "qprecovery/freeze"} {
 		if !rows[pkg].pure {
 			t.Errorf("%s is not pure", pkg)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ipoibd/cmd/ipoibd/internal/inventory"
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/hca/rdma"
 )
@@ -25,7 +25,7 @@ func devicesCommand() *cobra.Command {
 			"reasons why one cannot be used.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			entries, err := inventory.Local(openHCA).Take()
+			entries, err := backend.Local(openHCA).Take()
 			if err != nil {
 				return err
 			}
@@ -42,7 +42,7 @@ func devicesCommand() *cobra.Command {
 }
 
 // printEntries writes a line for each port, and below it what hinders its use.
-func printEntries(out io.Writer, entries []inventory.Entry) error {
+func printEntries(out io.Writer, entries []backend.Entry) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "DEVICE\tKIND\tPORT\tSTATE\tLINK LAYER\tON\tGIDS\tUSABLE")
 	for i := range entries {
@@ -63,7 +63,7 @@ func printEntries(out io.Writer, entries []inventory.Entry) error {
 }
 
 // place is the netdev or the PCI function that a device is.
-func place(e *inventory.Entry) string {
+func place(e *backend.Entry) string {
 	switch {
 	case e.Netdev != "":
 		return e.Netdev
@@ -87,7 +87,7 @@ func gidsText(gids []rdma.GID) string {
 	return strings.Join(out, ",")
 }
 
-func printTroubles(out io.Writer, entries []inventory.Entry) {
+func printTroubles(out io.Writer, entries []backend.Entry) {
 	for i := range entries {
 		e := &entries[i]
 		for _, t := range e.Trouble {

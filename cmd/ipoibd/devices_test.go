@@ -4,8 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/inventory"
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
@@ -14,11 +13,11 @@ func TestPrintEntries(t *testing.T) {
 	v1 := rdma.GID{GID: hca.GID{0: 0xfe, 1: 0x80, 15: 1}, Type: hca.GIDTypeRoCEv1}
 	v2 := rdma.GID{Index: 1, GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2, Here: true}
 	container := rdma.GID{Index: 2, GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 2}, Type: hca.GIDTypeRoCEv2}
-	entries := []inventory.Entry{
-		{Name: "soft", Kind: control.KindSoftware, Trouble: []string{"there is no netdev"}},
+	entries := []backend.Entry{
+		{Name: "soft", Kind: backend.KindSoftware, Trouble: []string{"there is no netdev"}},
 		{
-			Name: "mlx5_0", Kind: control.KindHardware, PCIAddr: "0000:03:00.0", Users: []string{"ib_send_bw (pid 7)"},
-			Ports: []inventory.Port{
+			Name: "mlx5_0", Kind: backend.KindHardware, PCIAddr: "0000:03:00.0", Users: []string{"ib_send_bw (pid 7)"},
+			Ports: []backend.Port{
 				{Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []rdma.GID{v1, v2, container}},
 				{Num: 2, State: hca.PortDown, LinkLayer: hca.LinkLayerEthernet, GIDs: []rdma.GID{v1}, Trouble: []string{"it is down"}},
 			},

@@ -13,8 +13,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/cmd/ipoibd/internal/inventory"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/logline"
 	"ipoibd/cmd/ipoibd/internal/terminal"
@@ -85,7 +85,7 @@ func outputs(text string) map[string]func(out io.Writer) error {
 	closed := filled[control.Status](text)
 	ended := entry
 	ended.Kind = journal.KindRecovered
-	entries := filled[[]inventory.Entry](text)
+	entries := filled[[]backend.Entry](text)
 	return map[string]func(io.Writer) error{
 		"status":                func(out io.Writer) error { return printStatus(out, &status, time.Now()) },
 		"status, closed":        func(out io.Writer) error { return printStatus(out, &closed, time.Now()) },

@@ -19,7 +19,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
 	"ipoibd/cmd/ipoibd/internal/logline"
-	"ipoibd/hca"
 	"ipoibd/link"
 )
 
@@ -154,11 +153,7 @@ func (f *runFlags) fromFlags() (*config.Config, error) {
 		return nil, fmt.Errorf("--pkey: %w", err)
 	}
 	f.iface.PKey = pkey
-	f.device.Name, f.iface.Device = f.device.HCA, f.device.HCA
-	if f.device.IsSoft() {
-		f.device.PKeys = []hca.PKey{pkey}
-	}
-	cfg := &config.Config{Control: f.controlPath(), Devices: []config.Device{f.device}, Interfaces: []config.Interface{f.iface}}
+	cfg := config.Single(f.controlPath(), f.device, f.iface)
 	if err := cfg.Validate(); err != nil {
 		return nil, errors.New(flagOfField.Replace(err.Error()))
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/hca"
 )
@@ -24,11 +25,11 @@ func TestPrintStatus(t *testing.T) {
 		Version: "v1", PID: 7, Started: time.Now(),
 		Devices: []control.Device{
 			{
-				Name: "soft", HCA: "soft", Kind: control.KindSoftware, State: control.StateOpen, Notice: "a NAT",
+				Name: "soft", HCA: "soft", Kind: backend.KindSoftware, State: control.StateOpen, Notice: "a NAT",
 				Ports: []hca.PortAttr{{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}}},
 			},
 			{
-				Name: "storage", HCA: "mlx5_0", Kind: control.KindHardware, Reset: "pci", State: control.StateOpen,
+				Name: "storage", HCA: "mlx5_0", Kind: backend.KindHardware, Reset: "pci", State: control.StateOpen,
 				Attr: hca.DeviceAttr{Name: "mlx5_1", PCIAddr: "0000:03:00.0"}, Ports: []hca.PortAttr{{}, {State: hca.PortDown}},
 			},
 			{Name: "other", Underlay: "eth7", State: "device is lost"},

@@ -6,14 +6,14 @@ import (
 	"net/netip"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Config is what a device is opened with.
 type Config struct {
-	Name      string         // of the device
-	Transport wire.Transport // the device's own from Open on: Close closes it
-	PKeys     []hca.PKey     // the P_Key table; nil: the default key alone
+	Name      string              // of the device
+	Transport transport.Transport // the device's own from Open on: Close closes it
+	PKeys     []hca.PKey          // the P_Key table; nil: the default key alone
 
 	// GUID is the node's and the port's; zero: made from the underlay's MAC, as
 	// rxe does. An underlay without a MAC needs one.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
@@ -21,7 +21,7 @@ const (
 type Device struct {
 	cfg  Config
 	attr hca.DeviceAttr
-	wire wire.Transport
+	wire transport.Transport
 
 	env     atomic.Pointer[softqp.Env]
 	routes  atomic.Pointer[routes]

@@ -1,5 +1,5 @@
 // Package soft is the software HCA: an [hca.Device] that speaks RoCEv2 over a
-// [wire.Transport]. The queue pairs' engine is package softqp, pure; here are
+// [transport.Transport]. The queue pairs' engine is package softqp, pure; here are
 // its locks, its goroutines and its tables.
 //
 // # What it is to the outside

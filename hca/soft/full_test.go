@@ -12,7 +12,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
@@ -111,7 +111,7 @@ func TestWireThatIsFullForAMomentLosesNothing(t *testing.T) {
 
 // brokenWait is a transport whose WaitWritable fails while broken is set.
 type brokenWait struct {
-	wire.Transport
+	transport.Transport
 	broken atomic.Bool
 }
 
@@ -153,9 +153,9 @@ func TestSendingSurvivesAFailedWait(t *testing.T) {
 }
 
 // oneByOne is a transport that takes one packet at a time.
-type oneByOne struct{ wire.Transport }
+type oneByOne struct{ transport.Transport }
 
-func (o oneByOne) Send(pkts []wire.Packet) (int, error) { return o.Transport.Send(pkts[:1]) }
+func (o oneByOne) Send(pkts []transport.Packet) (int, error) { return o.Transport.Send(pkts[:1]) }
 
 // A peer of the other family counts once for each multicast, even when the wire takes
 // the copies in several batches.

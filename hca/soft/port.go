@@ -6,7 +6,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
@@ -39,7 +39,7 @@ type port struct {
 }
 
 // become takes over a state of the underlay and returns what changed by it.
-func (p *port) become(s *wire.State, strict bool) (c change) {
+func (p *port) become(s *transport.State, strict bool) (c change) {
 	was, payloads := *p, slices.Clone(p.gids)
 	p.up, p.mtu, p.strict = s.Present && s.Up, s.MTU, strict
 	if p.placeAddrs(s.Addrs) {

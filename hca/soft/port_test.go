@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 var (
@@ -16,8 +16,8 @@ var (
 	testLink = netip.MustParseAddr("fe80::1%eth0")
 )
 
-func upState(mtu int, addrs ...netip.Addr) *wire.State {
-	return &wire.State{Present: true, Up: true, MTU: mtu, Addrs: addrs}
+func upState(mtu int, addrs ...netip.Addr) *transport.State {
+	return &transport.State{Present: true, Up: true, MTU: mtu, Addrs: addrs}
 }
 
 // What an underlay's MTU leaves: 52 bytes of overhead over IPv4, 72 over IPv6,
@@ -107,7 +107,7 @@ func TestPortChanges(t *testing.T) {
 	down, gone := *upState(1500, testV4), *upState(1500, testV4)
 	down.Up, gone.Present = false, false
 	for _, step := range []struct {
-		s    *wire.State
+		s    *transport.State
 		want change
 	}{
 		{&down, changedState},

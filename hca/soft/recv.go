@@ -7,7 +7,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
@@ -40,7 +40,7 @@ type receiver struct {
 	ids     idHabits
 	in      softqp.Inbound
 	payload [1][]byte
-	pkts    [hca.Batch]wire.Packet
+	pkts    [hca.Batch]transport.Packet
 }
 
 // recvLoop receives until the transport is closed.
@@ -63,7 +63,7 @@ func (d *Device) recvEnded(err error) {
 	}
 }
 
-func (r *receiver) batch(pkts []wire.Packet) {
+func (r *receiver) batch(pkts []transport.Packet) {
 	r.known.follow(&r.dev.cfg)
 	for i := range pkts {
 		r.one(&pkts[i])
@@ -73,7 +73,7 @@ func (r *receiver) batch(pkts []wire.Packet) {
 }
 
 // one takes a datagram through every check in front of the QPs.
-func (r *receiver) one(p *wire.Packet) {
+func (r *receiver) one(p *transport.Packet) {
 	c := &r.dev.counts
 	c.add(rxPackets, 1)
 	c.add(rxBytes, len(p.Data))
@@ -110,7 +110,7 @@ func (r *receiver) one(p *wire.Packet) {
 }
 
 // verify checks the ICRC.
-func (r *receiver) verify(path *roce.Path, p *wire.Packet) bool {
+func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	match, id := roce.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
 		r.dev.counts.add(dropICRC, 1)
@@ -133,7 +133,7 @@ func (r *receiver) verify(path *roce.Path, p *wire.Packet) bool {
 	return match != roce.NoMatch
 }
 
-func (r *receiver) deliver(path *roce.Path, p *wire.Packet, u *roce.UDSend) {
+func (r *receiver) deliver(path *roce.Path, p *transport.Packet, u *roce.UDSend) {
 	r.payload[0] = u.Payload
 	r.in = softqp.Inbound{
 		Path: *path, TOS: p.TOS, TTL: p.TTL, UDPLen: len(p.Data),

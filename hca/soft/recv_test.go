@@ -9,7 +9,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
@@ -384,13 +384,13 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, id uint16, known, reseal bool) {
 		r := *seed
 		r.TB = t
-		p := wire.Packet{Src: rigPeer, Dst: testV4, SrcPort: 0xc001, ID: id, IDKnown: known, Data: data}
+		p := transport.Packet{Src: rigPeer, Dst: testV4, SrcPort: 0xc001, ID: id, IDKnown: known, Data: data}
 		if reseal && len(data) >= roce.HeaderLen+roce.ICRCLen {
 			body := len(data) - roce.ICRCLen
 			path := roce.Path{Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, ID: id}
 			roce.PutICRC(data[body:], roce.ICRC(&path, data[:body]))
 		}
-		loop.batch([]wire.Packet{p})
+		loop.batch([]transport.Packet{p})
 		r.wantAccounted()
 		if n := have(r.recv.Poll(wc))(t); n > 0 {
 			r.restore(wc[0].Status)

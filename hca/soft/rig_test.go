@@ -9,7 +9,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // rig is a device with one QP in RTS, over a port of its own fabric.
@@ -136,7 +136,7 @@ func (r *rig) wantCounts(want map[string]uint64) {
 
 // message is a datagram for the rig's QP; change may spoil it before its ICRC
 // is made.
-func (r *rig) message(change func(*roce.BTH, *roce.DETH, *roce.Path)) wire.Packet {
+func (r *rig) message(change func(*roce.BTH, *roce.DETH, *roce.Path)) transport.Packet {
 	bth := roce.BTH{Opcode: roce.OpcodeUDSendOnly, Pad: 3, PKey: hca.PKeyDefault, DestQPN: r.qp.Num()}
 	deth := roce.DETH{QKey: rigQKey, SrcQPN: 0x99}
 	path := roce.Path{Src: rigPeer, Dst: testV4, SrcPort: 0xc001}
@@ -149,7 +149,7 @@ func (r *rig) message(change func(*roce.BTH, *roce.DETH, *roce.Path)) wire.Packe
 	copy(b[roce.HeaderLen:], "hello")
 	end := len(b) - roce.ICRCLen
 	roce.PutICRC(b[end:], roce.ICRC(&path, b[:end]))
-	return wire.Packet{
+	return transport.Packet{
 		Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort, ID: path.ID, IDKnown: true, TTL: 64, Data: b,
 	}
 }

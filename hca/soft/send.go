@@ -5,17 +5,17 @@ import (
 	"sync"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
 // A datagram of the engine fits a packet of the transport.
-var _ [wire.MaxVec - softqp.MaxVec]struct{}
+var _ [transport.MaxVec - softqp.MaxVec]struct{}
 
 // sender is the transport's one sender at a time.
 type sender struct {
 	mu   sync.Mutex
-	pkts [hca.Batch]wire.Packet
+	pkts [hca.Batch]transport.Packet
 }
 
 // PostSend implements [hca.QP]. It sends all that the transport takes; the drain
@@ -111,7 +111,7 @@ func (d *Device) transmit(ds []softqp.Datagram) int {
 	bytes := 0
 	for i := range ds {
 		g := &ds[i]
-		pkts[i] = wire.Packet{Src: g.Src, Dst: g.Dst, TOS: g.TOS, TTL: g.TTL, Vec: g.Vec()}
+		pkts[i] = transport.Packet{Src: g.Src, Dst: g.Dst, TOS: g.TOS, TTL: g.TTL, Vec: g.Vec()}
 	}
 	n, err := d.wire.Send(pkts)
 	for i := range n {

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // watchLoop follows the underlay until the device closes or the netdev is gone.
@@ -23,7 +23,7 @@ func (d *Device) watchLoop(ctx context.Context) {
 }
 
 // follow takes over a new state of the underlay.
-func (d *Device) follow(s *wire.State) {
+func (d *Device) follow(s *transport.State) {
 	c := d.publishPort(s)
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}
 	if !s.Present {
@@ -42,7 +42,7 @@ func (d *Device) follow(s *wire.State) {
 }
 
 // publishPort replaces the data path's view of the port.
-func (d *Device) publishPort(s *wire.State) change {
+func (d *Device) publishPort(s *transport.State) change {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.slow.port.become(s, d.cfg.StandardMTU)

@@ -1,13 +1,13 @@
 package memfabric
 
-import "ipoibd/hca/soft/wire"
+import "ipoibd/hca/soft/transport"
 
 // Capture is one datagram as a hook sees it: once for each receiver that it
 // crosses to, or once with To empty where it did not leave.
 type Capture struct {
-	From, To string      // port names
-	Packet   wire.Packet // Data is a copy; Vec is nil
-	Drop     Drop        // why it was not delivered, empty when it was queued
+	From, To string           // port names
+	Packet   transport.Packet // Data is a copy; Vec is nil
+	Drop     Drop             // why it was not delivered, empty when it was queued
 }
 
 // Capture calls hook for each datagram from now on, nil ends it. The hook runs
@@ -19,7 +19,7 @@ func (f *Fabric) Capture(hook func(Capture)) {
 	f.capture = hook
 }
 
-func (f *Fabric) show(from, to string, pkt *wire.Packet, why Drop) {
+func (f *Fabric) show(from, to string, pkt *transport.Packet, why Drop) {
 	if f.capture == nil {
 		return
 	}
@@ -29,7 +29,7 @@ func (f *Fabric) show(from, to string, pkt *wire.Packet, why Drop) {
 }
 
 // gather appends the bytes of a packet, that of its Vec or else its Data.
-func gather(b []byte, pkt *wire.Packet) []byte {
+func gather(b []byte, pkt *transport.Packet) []byte {
 	if pkt.Vec == nil {
 		return append(b, pkt.Data...)
 	}
@@ -40,7 +40,7 @@ func gather(b []byte, pkt *wire.Packet) []byte {
 }
 
 // size is the number of bytes of a packet to send.
-func size(pkt *wire.Packet) (n int) {
+func size(pkt *transport.Packet) (n int) {
 	for _, v := range pkt.Vec {
 		n += len(v)
 	}

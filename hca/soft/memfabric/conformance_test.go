@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/hca/soft/wire/wiretest"
+	"ipoibd/hca/soft/transport/transporttest"
 )
 
 var (
@@ -15,14 +15,14 @@ var (
 )
 
 func TestConformance(t *testing.T) {
-	wiretest.Each(t, func(t *testing.T, test func(t *testing.T, a, b wiretest.Host)) {
+	transporttest.Each(t, func(t *testing.T, test func(t *testing.T, a, b transporttest.Host)) {
 		synctest.Test(t, func(t *testing.T) {
 			f := memfabric.New(1)
 			defer f.Close()
-			a := f.Attach("a", wiretest.MTU, addrA6, addrA)
-			b := f.Attach("b", wiretest.MTU, addrB6, addrB)
-			test(t, wiretest.Host{Transport: a, Underlay: a, IPv4: addrA, IPv6: addrA6},
-				wiretest.Host{Transport: b, Underlay: b, IPv4: addrB, IPv6: addrB6})
+			a := f.Attach("a", transporttest.MTU, addrA6, addrA)
+			b := f.Attach("b", transporttest.MTU, addrB6, addrB)
+			test(t, transporttest.Host{Transport: a, Underlay: a, IPv4: addrA, IPv6: addrA6},
+				transporttest.Host{Transport: b, Underlay: b, IPv4: addrB, IPv6: addrB6})
 		})
 	})
 }

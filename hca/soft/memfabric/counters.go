@@ -2,7 +2,7 @@ package memfabric
 
 import (
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Drop is the reason for which a datagram was dropped; its text is the name of
@@ -63,7 +63,7 @@ func (c *counters) list() []hca.Counter {
 }
 
 // drop counts a packet at p and shows it to the capture hook.
-func (f *Fabric) drop(p *Port, from, to string, pkt *wire.Packet, why Drop) {
+func (f *Fabric) drop(p *Port, from, to string, pkt *transport.Packet, why Drop) {
 	p.count.drops[why]++
 	f.show(from, to, pkt, why)
 }

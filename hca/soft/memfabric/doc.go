@@ -1,10 +1,10 @@
-// Package memfabric is an in-memory network for [wire.Transport]: a test
+// Package memfabric is an in-memory network for [transport.Transport]: a test
 // double of UDP sockets on netdevs that runs inside testing/synctest.
 //
 // # Theory of operation
 //
 // A [Fabric] is one broadcast domain. [Fabric.Attach] plugs in a named [Port],
-// which is a wire.Transport with an underlay of its own: link state, MTU,
+// which is a transport.Transport with an underlay of its own: link state, MTU,
 // addresses. Send copies each packet into the receive queue of every port that
 // its destination names: those that have the address, or joined the group, the
 // sender excepted. There is no goroutine and no timer between the two: a queue

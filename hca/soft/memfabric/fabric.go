@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // DefaultQueue bounds a port's receive queue, in datagrams, unless WithQueue
@@ -123,7 +123,7 @@ func (f *Fabric) snapshot() []*Port {
 }
 
 // forward carries one checked packet of p to everyone whom it names.
-func (f *Fabric) forward(p *Port, pkt *wire.Packet, now time.Time) {
+func (f *Fabric) forward(p *Port, pkt *transport.Packet, now time.Time) {
 	var reached bool
 	for _, to := range f.routes[pkt.Dst] {
 		if to != p {
@@ -137,7 +137,7 @@ func (f *Fabric) forward(p *Port, pkt *wire.Packet, now time.Time) {
 }
 
 // cross carries a packet over one direction, with its impairments.
-func (f *Fabric) cross(from, to *Port, pkt *wire.Packet, now time.Time) {
+func (f *Fabric) cross(from, to *Port, pkt *transport.Packet, now time.Time) {
 	dir := pair{from.name, to.name}
 	if f.cuts[dir] {
 		f.drop(to, from.name, to.name, pkt, DropPartition)

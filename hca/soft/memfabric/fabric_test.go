@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 var (
@@ -23,15 +23,15 @@ var (
 )
 
 // packet makes a datagram to dst.
-func packet(src, dst netip.Addr, payload string) wire.Packet {
-	return wire.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(payload)}}
+func packet(src, dst netip.Addr, payload string) transport.Packet {
+	return transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(payload)}}
 }
 
 // send sends n datagrams "0000", "0001", ... from a to b, one after the other.
 func send(t testing.TB, p *memfabric.Port, src, dst netip.Addr, n int) {
 	t.Helper()
 	for i := range n {
-		if k, err := p.Send([]wire.Packet{packet(src, dst, fmt.Sprintf("%04d", i))}); k != 1 || err != nil {
+		if k, err := p.Send([]transport.Packet{packet(src, dst, fmt.Sprintf("%04d", i))}); k != 1 || err != nil {
 			t.Fatalf("Send = %d, %v", k, err)
 		}
 	}
@@ -40,7 +40,7 @@ func send(t testing.TB, p *memfabric.Port, src, dst netip.Addr, n int) {
 // drain receives for an hour of virtual time, then closes the port.
 func drain(p *memfabric.Port) (got []string) {
 	time.AfterFunc(time.Hour, func() { _ = p.Close() })
-	pkts := make([]wire.Packet, 8)
+	pkts := make([]transport.Packet, 8)
 	for {
 		n, err := p.Recv(pkts)
 		if err != nil {
@@ -85,7 +85,7 @@ func TestDelay(t *testing.T) {
 		a, b := f.Attach("a", 1500, addrA), f.Attach("b", 1500, addrB)
 		start := time.Now()
 		send(t, a, addrA, addrB, 1)
-		if n, err := b.Recv(make([]wire.Packet, 1)); n != 1 || err != nil {
+		if n, err := b.Recv(make([]transport.Packet, 1)); n != 1 || err != nil {
 			t.Fatalf("Recv = %d, %v", n, err)
 		}
 		if d := time.Since(start); d != 30*time.Millisecond {
@@ -210,7 +210,7 @@ func TestUnderlayDrops(t *testing.T) {
 	tests := []struct {
 		name  string
 		setUp func(a, b *memfabric.Port)
-		pkt   wire.Packet
+		pkt   transport.Packet
 		at    func(a, b *memfabric.Port) *memfabric.Port
 		want  memfabric.Drop
 	}{
@@ -233,7 +233,7 @@ func TestUnderlayDrops(t *testing.T) {
 			if tt.setUp != nil {
 				tt.setUp(a, b)
 			}
-			if n, err := a.Send([]wire.Packet{tt.pkt}); n != 1 || err != nil {
+			if n, err := a.Send([]transport.Packet{tt.pkt}); n != 1 || err != nil {
 				t.Fatalf("Send = %d, %v", n, err)
 			}
 			if n := drops(tt.at(a, b), tt.want); n != 1 {
@@ -293,10 +293,10 @@ func TestInject(t *testing.T) {
 	f := memfabric.New(1)
 	defer f.Close()
 	b := f.Attach("b", 1500, addrB)
-	forged := wire.Packet{Src: addrC, Dst: addrB, SrcPort: 1, ID: 77, IDKnown: true, Data: []byte("forged")}
+	forged := transport.Packet{Src: addrC, Dst: addrB, SrcPort: 1, ID: 77, IDKnown: true, Data: []byte("forged")}
 	b.Inject(forged)
 	forged.Data[0] = 'F'
-	pkts := make([]wire.Packet, 2)
+	pkts := make([]transport.Packet, 2)
 	if n, err := b.Recv(pkts); n != 1 || err != nil {
 		t.Fatalf("Recv = %d, %v", n, err)
 	}
@@ -312,7 +312,7 @@ func TestNotWritable(t *testing.T) {
 		defer f.Close()
 		a := f.Attach("a", 1500, addrA)
 		a.SetWritable(false)
-		if n, err := a.Send([]wire.Packet{packet(addrA, addrB, "x")}); n != 0 || err != nil {
+		if n, err := a.Send([]transport.Packet{packet(addrA, addrB, "x")}); n != 0 || err != nil {
 			t.Errorf("Send = %d, %v, want 0, nil", n, err)
 		}
 		start := time.Now()
@@ -346,7 +346,7 @@ func TestAllocs(t *testing.T) {
 	f := memfabric.New(1)
 	defer f.Close()
 	a, b := f.Attach("a", 1500, addrA), f.Attach("b", 1500, addrB)
-	out, in := make([]wire.Packet, 64), make([]wire.Packet, 64)
+	out, in := make([]transport.Packet, 64), make([]transport.Packet, 64)
 	for i := range out {
 		out[i] = packet(addrA, addrB, "some bytes")
 	}

@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
-// Port is one attachment to a fabric: a [wire.Transport], and the underlay
+// Port is one attachment to a fabric: a [transport.Transport], and the underlay
 // that it would have. Everything in it is guarded by the fabric's mutex.
 type Port struct {
 	fabric  *Fabric
 	name    string // on the fabric; unchanging
 	srcPort uint16
 
-	state   wire.State
+	state   transport.State
 	version uint64        // of state
 	seen    uint64        // version returned last by State or WaitChange
 	changed chan struct{} // closed and replaced by each new version
@@ -35,7 +35,7 @@ type Port struct {
 	count  counters
 }
 
-var _ wire.Transport = (*Port)(nil)
+var _ transport.Transport = (*Port)(nil)
 
 func newPort(f *Fabric, name string, mtu, index int) *Port {
 	p := &Port{
@@ -48,15 +48,15 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 	}
 	p.timer.Stop()
 	close(p.mayWrite)
-	p.state = wire.State{Name: name, Index: index, Present: true, Up: true, MTU: mtu}
+	p.state = transport.State{Name: name, Index: index, Present: true, Up: true, MTU: mtu}
 	p.state.MAC = [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
 	return p
 }
 
-// SrcPort implements wire.Transport.
+// SrcPort implements transport.Transport.
 func (p *Port) SrcPort() uint16 { return p.srcPort }
 
-// Join implements wire.Transport: hca.ErrInvalid for what is no group,
+// Join implements transport.Transport: hca.ErrInvalid for what is no group,
 // hca.ErrIO once the netdev is gone.
 func (p *Port) Join(group netip.Addr) error {
 	p.fabric.mu.Lock()
@@ -75,7 +75,7 @@ func (p *Port) Join(group netip.Addr) error {
 	return nil
 }
 
-// Leave implements wire.Transport: hca.ErrInvalid for a group not joined.
+// Leave implements transport.Transport: hca.ErrInvalid for a group not joined.
 func (p *Port) Leave(group netip.Addr) error {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -92,14 +92,14 @@ func (p *Port) Leave(group netip.Addr) error {
 	return nil
 }
 
-// Counters implements wire.Transport.
+// Counters implements transport.Transport.
 func (p *Port) Counters() []hca.Counter {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	return p.count.list()
 }
 
-// Close implements wire.Transport; the name may be attached again.
+// Close implements transport.Transport; the name may be attached again.
 func (p *Port) Close() error {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

@@ -4,19 +4,19 @@ import (
 	"container/heap"
 	"time"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // datagram is a packet in a receive queue; its Data is buf's.
 type datagram struct {
-	pkt wire.Packet
+	pkt transport.Packet
 	buf []byte // kept for the next use
 	due time.Time
 	seq uint64 // of the fabric: order among equals
 }
 
 // take returns a datagram from the free list, filled with a copy of pkt.
-func (f *Fabric) take(pkt *wire.Packet, due time.Time) *datagram {
+func (f *Fabric) take(pkt *transport.Packet, due time.Time) *datagram {
 	d := f.reuse()
 	f.seq++
 	d.buf = gather(d.buf[:0], pkt)

@@ -4,11 +4,11 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // accept queues a copy of a packet that is due at due, or drops it.
-func (p *Port) accept(from *Port, pkt *wire.Packet, due time.Time) {
+func (p *Port) accept(from *Port, pkt *transport.Packet, due time.Time) {
 	f := p.fabric
 	if why := p.unwelcome(pkt); why != "" {
 		f.drop(p, from.name, p.name, pkt, why)
@@ -19,7 +19,7 @@ func (p *Port) accept(from *Port, pkt *wire.Packet, due time.Time) {
 }
 
 // unwelcome says why a packet cannot enter the receive queue.
-func (p *Port) unwelcome(pkt *wire.Packet) Drop {
+func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 	switch {
 	case !p.state.Up:
 		return DropPeerDown
@@ -31,7 +31,7 @@ func (p *Port) unwelcome(pkt *wire.Packet) Drop {
 	return ""
 }
 
-func (p *Port) enqueue(pkt *wire.Packet, due time.Time) {
+func (p *Port) enqueue(pkt *transport.Packet, due time.Time) {
 	p.queue.push(p.fabric.take(pkt, due))
 	select {
 	case p.arrived <- struct{}{}:
@@ -41,7 +41,7 @@ func (p *Port) enqueue(pkt *wire.Packet, due time.Time) {
 
 // Inject puts a received datagram into the port's queue as it is: Data and
 // every field, whatever its sender could not have said. Data is copied.
-func (p *Port) Inject(pkt wire.Packet) {
+func (p *Port) Inject(pkt transport.Packet) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	if p.isClosed() {
@@ -51,8 +51,8 @@ func (p *Port) Inject(pkt wire.Packet) {
 	p.enqueue(&pkt, time.Now())
 }
 
-// Recv implements wire.Transport. After Remove it blocks until Close.
-func (p *Port) Recv(pkts []wire.Packet) (int, error) {
+// Recv implements transport.Transport. After Remove it blocks until Close.
+func (p *Port) Recv(pkts []transport.Packet) (int, error) {
 	for {
 		n, err := p.recvDue(pkts, time.Now())
 		if n > 0 || err != nil {
@@ -67,7 +67,7 @@ func (p *Port) Recv(pkts []wire.Packet) (int, error) {
 }
 
 // recvDue gives out what is due, or sets the timer to when something will be.
-func (p *Port) recvDue(pkts []wire.Packet, now time.Time) (int, error) {
+func (p *Port) recvDue(pkts []transport.Packet, now time.Time) (int, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	p.takeBack()
@@ -87,7 +87,7 @@ func (p *Port) recvDue(pkts []wire.Packet, now time.Time) (int, error) {
 	return len(p.lent), nil
 }
 
-func (p *Port) lend(pkt *wire.Packet, d *datagram) {
+func (p *Port) lend(pkt *transport.Packet, d *datagram) {
 	*pkt = d.pkt
 	p.lent = append(p.lent, d)
 	p.count.rxPackets++

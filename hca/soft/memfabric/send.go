@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Lengths of headers, bytes.
@@ -20,8 +20,8 @@ const (
 // defaultTTL is what a packet with TTL 0 is seen with.
 const defaultTTL = 64
 
-// Send implements wire.Transport. hca.ErrIO once the netdev is gone.
-func (p *Port) Send(pkts []wire.Packet) (int, error) {
+// Send implements transport.Transport. hca.ErrIO once the netdev is gone.
+func (p *Port) Send(pkts []transport.Packet) (int, error) {
 	now := time.Now()
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -40,7 +40,7 @@ func (p *Port) Send(pkts []wire.Packet) (int, error) {
 	return len(pkts), nil
 }
 
-func (p *Port) sendOne(pkt *wire.Packet, now time.Time) {
+func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 	if why := p.refusal(pkt); why != "" {
 		p.fabric.drop(p, p.name, "", pkt, why)
 		return
@@ -56,9 +56,9 @@ func (p *Port) sendOne(pkt *wire.Packet, now time.Time) {
 }
 
 // refusal says why the port itself cannot send pkt, empty when it can.
-func (p *Port) refusal(pkt *wire.Packet) Drop {
+func (p *Port) refusal(pkt *transport.Packet) Drop {
 	switch {
-	case len(pkt.Vec) > wire.MaxVec || pkt.Src.Is4() != pkt.Dst.Is4() || !pkt.Dst.IsValid():
+	case len(pkt.Vec) > transport.MaxVec || pkt.Src.Is4() != pkt.Dst.Is4() || !pkt.Dst.IsValid():
 		return DropInvalid
 	case !p.state.Up:
 		return DropLinkDown
@@ -71,14 +71,14 @@ func (p *Port) refusal(pkt *wire.Packet) Drop {
 }
 
 // ipLen is the length of the IP packet that carries n bytes.
-func ipLen(pkt *wire.Packet, n int) int {
+func ipLen(pkt *transport.Packet, n int) int {
 	if pkt.Dst.Is4() {
 		return ipv4Len + udpLen + n
 	}
 	return ipv6Len + udpLen + n
 }
 
-// WaitWritable implements wire.Transport.
+// WaitWritable implements transport.Transport.
 func (p *Port) WaitWritable(ctx context.Context) error {
 	p.fabric.mu.Lock()
 	ch := p.mayWrite
@@ -86,7 +86,7 @@ func (p *Port) WaitWritable(ctx context.Context) error {
 	return p.wait(ctx, ch)
 }
 
-// Blocked implements wire.Transport.
+// Blocked implements transport.Transport.
 func (p *Port) Blocked() uint64 {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

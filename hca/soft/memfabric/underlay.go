@@ -6,19 +6,19 @@ import (
 	"net/netip"
 	"slices"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
-// State implements wire.Transport.
-func (p *Port) State() wire.State {
+// State implements transport.Transport.
+func (p *Port) State() transport.State {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	return p.look()
 }
 
-// WaitChange implements wire.Transport. A change undone before the call looks
+// WaitChange implements transport.Transport. A change undone before the call looks
 // like one.
-func (p *Port) WaitChange(ctx context.Context) (wire.State, error) {
+func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	for p.seen == p.version || p.isClosed() {
@@ -27,14 +27,14 @@ func (p *Port) WaitChange(ctx context.Context) (wire.State, error) {
 		err := p.wait(ctx, changed)
 		p.fabric.mu.Lock()
 		if err != nil {
-			return wire.State{}, err
+			return transport.State{}, err
 		}
 	}
 	return p.look(), nil
 }
 
 // look returns the state as the caller's own and notes that it was seen.
-func (p *Port) look() wire.State {
+func (p *Port) look() transport.State {
 	p.seen = p.version
 	s := p.state
 	s.Addrs = slices.Clone(s.Addrs)
@@ -97,7 +97,7 @@ func (p *Port) addAddr(a netip.Addr) {
 	p.fabric.route(a, p)
 }
 
-// rank orders addresses as wire.State.Addrs has them.
+// rank orders addresses as transport.State.Addrs has them.
 func rank(a netip.Addr) int {
 	switch {
 	case a.Is4():

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -15,7 +15,7 @@ import (
 func BenchmarkStream(bench *testing.B) {
 	for _, size := range []int{64, 2048, 4096} {
 		bench.Run(fmt.Sprint(size), func(bench *testing.B) {
-			a, b := openPair(bench, wiretest.MTU)
+			a, b := openPair(bench, transporttest.MTU)
 			bench.ReportAllocs()
 			bench.SetBytes(int64(size))
 			stream(bench, a, b, size)
@@ -24,8 +24,8 @@ func BenchmarkStream(bench *testing.B) {
 	}
 }
 
-func stream(bench *testing.B, a, b wiretest.Host, size int) {
-	send, recv := batch(a, b, size), make([]wire.Packet, hca.Batch)
+func stream(bench *testing.B, a, b transporttest.Host, size int) {
+	send, recv := batch(a, b, size), make([]transport.Packet, hca.Batch)
 	for left := bench.N; left > 0; {
 		n, err := a.Send(send[:min(left, len(send))])
 		if err != nil {
@@ -42,10 +42,10 @@ func stream(bench *testing.B, a, b wiretest.Host, size int) {
 	}
 }
 
-func batch(a, b wiretest.Host, size int) []wire.Packet {
-	pkts := make([]wire.Packet, hca.Batch)
+func batch(a, b transporttest.Host, size int) []transport.Packet {
+	pkts := make([]transport.Packet, hca.Batch)
 	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 24), make([]byte, size-28), make([]byte, 4)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 24), make([]byte, size-28), make([]byte, 4)}}
 	}
 	return pkts
 }
@@ -55,8 +55,8 @@ func TestAllocs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	a, b := openPair(t, wiretest.MTU)
-	send, recv := batch(a, b, 1000), make([]wire.Packet, hca.Batch)
+	a, b := openPair(t, transporttest.MTU)
+	send, recv := batch(a, b, 1000), make([]transport.Packet, hca.Batch)
 	for i := range send {
 		if i%2 == 1 {
 			send[i].Src, send[i].Dst = a.IPv6, b.IPv6
@@ -83,11 +83,11 @@ func TestAllocs(t *testing.T) {
 
 // BenchmarkPingPong is a round trip of one datagram.
 func BenchmarkPingPong(bench *testing.B) {
-	a, b := openPair(bench, wiretest.MTU)
-	there := wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 64)}}
-	back := wire.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: there.Vec}
+	a, b := openPair(bench, transporttest.MTU)
+	there := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 64)}}
+	back := transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: there.Vec}
 	go echo(b, back)
-	ping, pong := []wire.Packet{there}, make([]wire.Packet, 1)
+	ping, pong := []transport.Packet{there}, make([]transport.Packet, 1)
 	for bench.Loop() {
 		if _, err := a.Send(ping); err != nil {
 			bench.Fatal(err)
@@ -98,8 +98,8 @@ func BenchmarkPingPong(bench *testing.B) {
 	}
 }
 
-func echo(h wiretest.Host, answer wire.Packet) {
-	in, out := make([]wire.Packet, 1), []wire.Packet{answer}
+func echo(h transporttest.Host, answer transport.Packet) {
+	in, out := make([]transport.Packet, 1), []transport.Packet{answer}
 	for {
 		if _, err := h.Recv(in); err != nil {
 			return

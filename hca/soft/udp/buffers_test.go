@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -21,7 +21,7 @@ func TestReceiveTooLong(t *testing.T) {
 	}
 	a, b := openPair(t, 16000)
 	for _, n := range []int{udp.MaxDatagram + 1, udp.MaxDatagram} {
-		sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, n)}})
+		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, n)}})
 	}
 	if got := recvOne(t, b); len(got.Data) != udp.MaxDatagram {
 		t.Errorf("received %d bytes, want %d", len(got.Data), udp.MaxDatagram)
@@ -31,7 +31,7 @@ func TestReceiveTooLong(t *testing.T) {
 	}
 }
 
-func counterOf(t *testing.T, h wiretest.Host, name string) uint64 {
+func counterOf(t *testing.T, h transporttest.Host, name string) uint64 {
 	t.Helper()
 	i := slices.IndexFunc(h.Counters(), func(c hca.Counter) bool { return c.Name == name })
 	if i < 0 {
@@ -49,9 +49,9 @@ func TestOverflow(t *testing.T) {
 	nsA, nsB := nstest.Pair(t, 1500)
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{RecvBuf: 20_000})
 	const n = 500
-	pkts := make([]wire.Packet, n)
+	pkts := make([]transport.Packet, n)
 	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
 	}
 	if sent, err := a.Send(pkts); sent != n || err != nil {
 		t.Fatalf("Send = %d, %v", sent, err)
@@ -78,7 +78,7 @@ func TestOverflow(t *testing.T) {
 
 func await(t *testing.T, what string, ok func() (uint64, bool)) uint64 {
 	t.Helper()
-	for end := time.Now().Add(wiretest.Patience); time.Now().Before(end); {
+	for end := time.Now().Add(transporttest.Patience); time.Now().Before(end); {
 		if v, done := ok(); done {
 			return v
 		}
@@ -95,9 +95,9 @@ func TestFull(t *testing.T) {
 	nsA, nsB := nstest.Pair(t, 1500)
 	nsA.Run("tc", "qdisc", "add", "dev", nstest.Dev, "root", "tbf", "rate", "4mbit", "burst", "2000", "limit", "1000000")
 	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
-	pkts := make([]wire.Packet, 100)
+	pkts := make([]transport.Packet, 100)
 	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{{byte(i)}, make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{{byte(i)}, make([]byte, 1000)}}
 	}
 	waits := 0
 	for rest := pkts; len(rest) > 0; {
@@ -130,9 +130,9 @@ func TestWaitWritableEnds(t *testing.T) {
 	nsA, nsB := nstest.Pair(t, 1500)
 	nsA.Run("tc", "qdisc", "add", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
 	a, b := openHost(t, nsA, 0, udp.Config{SendBuf: 20_000}), openHost(t, nsB, 1, udp.Config{})
-	pkts := make([]wire.Packet, 100)
+	pkts := make([]transport.Packet, 100)
 	for i := range pkts {
-		pkts[i] = wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
 	}
 	if n, err := a.Send(pkts); n == len(pkts) || err != nil {
 		t.Fatalf("Send = %d, %v, want a short one", n, err)

@@ -7,9 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -17,14 +17,14 @@ func TestConformance(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	wiretest.Each(t, func(t *testing.T, test func(t *testing.T, a, b wiretest.Host)) {
-		a, b := openPair(t, wiretest.MTU)
+	transporttest.Each(t, func(t *testing.T, test func(t *testing.T, a, b transporttest.Host)) {
+		a, b := openPair(t, transporttest.MTU)
 		test(t, a, b)
 	})
 }
 
 // openPair makes two hosts joined by a veth pair, a transport on each.
-func openPair(t testing.TB, mtu int) (a, b wiretest.Host) {
+func openPair(t testing.TB, mtu int) (a, b transporttest.Host) {
 	t.Helper()
 	nsA, nsB := nstest.Pair(t, mtu)
 	return openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
@@ -32,12 +32,12 @@ func openPair(t testing.TB, mtu int) (a, b wiretest.Host) {
 
 // openHost opens a transport on host i and waits until its link is up: before,
 // the kernel drops what is sent, and says nothing. It is closed with the test.
-func openHost(t testing.TB, ns *nstest.Namespace, i int, cfg udp.Config) wiretest.Host {
+func openHost(t testing.TB, ns *nstest.Namespace, i int, cfg udp.Config) transporttest.Host {
 	t.Helper()
 	cfg.Netdev = nstest.Dev
 	tr := openIn(t, ns, cfg)
-	waitState(t, tr, "the link to be up", func(s wire.State) bool { return s.Up })
-	return wiretest.Host{
+	waitState(t, tr, "the link to be up", func(s transport.State) bool { return s.Up })
+	return transporttest.Host{
 		Transport: tr,
 		Underlay:  &admin{t, ns},
 		IPv4:      netip.MustParseAddr(nstest.IPv4(i)),

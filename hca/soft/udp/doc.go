@@ -1,5 +1,5 @@
 // Package udp carries the software HCA's datagrams over UDP sockets on one
-// netdev: a [wire.Transport] whose underlay is followed by netlink.
+// netdev: a [transport.Transport] whose underlay is followed by netlink.
 //
 // # Sockets
 //

@@ -34,7 +34,7 @@ func newMemberships(index int) (*memberships, error) {
 	}, nil
 }
 
-// Join implements wire.Transport: hca.ErrInvalid for what is no group, hca.ErrIO
+// Join implements transport.Transport: hca.ErrInvalid for what is no group, hca.ErrIO
 // once the netdev is gone, hca.ErrNoMemory where the kernel takes no more.
 func (t *Transport) Join(group netip.Addr) error {
 	if !group.IsMulticast() || group.Is4In6() || group.Zone() != "" {
@@ -46,7 +46,7 @@ func (t *Transport) Join(group netip.Addr) error {
 	return nil
 }
 
-// Leave implements wire.Transport: hca.ErrInvalid for a group not joined.
+// Leave implements transport.Transport: hca.ErrInvalid for a group not joined.
 func (t *Transport) Leave(group netip.Addr) error {
 	if err := t.groups.leave(group); err != nil {
 		return fmt.Errorf("leave %v: %w", group, err)

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -56,7 +56,7 @@ func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 				if !x.dst.Is4() {
 					src = b.IPv6
 				}
-				sendOne(t, b, wire.Packet{Src: src, Dst: x.dst, Vec: [][]byte{[]byte("from b")}})
+				sendOne(t, b, transport.Packet{Src: src, Dst: x.dst, Vec: [][]byte{[]byte("from b")}})
 				if got := recvOne(t, a); string(got.Data) != "from b" {
 					t.Errorf("received %q from this host's own %s", got.Data, got.Src)
 				}

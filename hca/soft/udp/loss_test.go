@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
 
 // exchange makes a and b resolve each other as neighbours, in both families.
-func exchange(t *testing.T, a, b wiretest.Host) {
+func exchange(t *testing.T, a, b transporttest.Host) {
 	t.Helper()
-	for _, p := range []wire.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
+	for _, p := range []transport.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
 		p.Vec = [][]byte{[]byte("hello")}
 		sendOne(t, a, p)
 		recvOne(t, b)
@@ -35,10 +35,10 @@ func TestLossOnOutputIsCounted(t *testing.T) {
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 	exchange(t, a, b)
 	nsA.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "pfifo", "limit", "0")
-	for _, p := range []wire.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
+	for _, p := range []transport.Packet{{Src: a.IPv4, Dst: b.IPv4}, {Src: a.IPv6, Dst: b.IPv6}} {
 		const n = 100
 		p.Vec = [][]byte{make([]byte, 1000)}
-		pkts := make([]wire.Packet, n)
+		pkts := make([]transport.Packet, n)
 		for i := range pkts {
 			pkts[i] = p
 		}
@@ -74,7 +74,7 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	good := uint64(0)
 	for i := range 300 {
 		vec := [][]byte{fmt.Append(nil, i)}
-		pkts := []wire.Packet{
+		pkts := []transport.Packet{
 			{Src: a.IPv4, Dst: to4, Vec: vec},
 			{Src: a.IPv6, Dst: to6, Vec: vec},
 			{Src: a.IPv4, Dst: b.IPv4, Vec: vec},
@@ -102,13 +102,13 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	}
 
 	// The wire fills up while one more error of each family is pending.
-	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: to4, Vec: [][]byte{{1}}})
-	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: to6, Vec: [][]byte{{1}}})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: to4, Vec: [][]byte{{1}}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: to6, Vec: [][]byte{{1}}})
 	spaces[0].Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000")
-	fill := wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
+	fill := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
 	for n := 1; n == 1; {
 		var err error
-		if n, err = a.Send([]wire.Packet{fill}); err != nil {
+		if n, err = a.Send([]transport.Packet{fill}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,17 +145,17 @@ func TestDeadNeighboursLeaveRoom(t *testing.T) {
 	exchange(t, a, b)
 	const dead, each = 300, 100 // more than the kernel keeps: about 230 KB of its memory per neighbour
 	vec := [][]byte{make([]byte, 1400)}
-	var pkts []wire.Packet
+	var pkts []transport.Packet
 	for i := range dead {
 		dst := netip.MustParseAddr(fmt.Sprintf("2001:db8::dead:%x", i))
 		for range each {
-			pkts = append(pkts, wire.Packet{Src: a.IPv6, Dst: dst, Vec: vec})
+			pkts = append(pkts, transport.Packet{Src: a.IPv6, Dst: dst, Vec: vec})
 		}
 	}
 	if n, err := a.Send(pkts); n != len(pkts) || err != nil {
 		t.Errorf("Send took %d of %d packets to dead neighbours, %v", n, len(pkts), err)
 	}
-	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: vec})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: vec})
 	recvOne(t, b)
 	if n := a.Blocked(); n != 0 {
 		t.Errorf("the wire was full %d times", n)

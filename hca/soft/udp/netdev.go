@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // DefaultNetdev chooses the netdev for a configuration that names none: that of
@@ -178,10 +178,10 @@ func hint(ctx context.Context, events *events, changed chan<- struct{}) {
 
 // Look returns what a netdev has now: hca.ErrNoDevice when there is none of the
 // name in the calling thread's network namespace.
-func Look(netdev string) (wire.State, error) {
+func Look(netdev string) (transport.State, error) {
 	w, err := newWatcher(netdev)
 	if err != nil {
-		return wire.State{}, fmt.Errorf("netdev %q: %w", netdev, err)
+		return transport.State{}, fmt.Errorf("netdev %q: %w", netdev, err)
 	}
 	defer w.Close()
 	return w.State(), nil

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // MaxDatagram is the longest datagram that is received, in bytes: a jumbo
@@ -56,7 +56,7 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 }
 
 // recv blocks until a datagram is there that can be given out.
-func (r *receiver) recv(pkts []wire.Packet) (int, error) {
+func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	for {
 		r.want = min(len(pkts), hca.Batch)
 		if r.sock.raw.Read(r.call) != nil {
@@ -87,7 +87,7 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 }
 
 // give hands out the messages that recvmmsg brought.
-func (r *receiver) give(pkts []wire.Packet) (n int) {
+func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
 	for i := range r.msgs[:r.got] {
 		if r.read(&pkts[n], i) {
@@ -101,7 +101,7 @@ func (r *receiver) give(pkts []wire.Packet) (n int) {
 }
 
 // read makes a packet of message i, or counts why not.
-func (r *receiver) read(pkt *wire.Packet, i int) bool {
+func (r *receiver) read(pkt *transport.Packet, i int) bool {
 	slot, msg := &r.slots[i], &r.msgs[i]
 	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {
 		r.counts.tooLong.Add(1)
@@ -113,7 +113,7 @@ func (r *receiver) read(pkt *wire.Packet, i int) bool {
 		r.counts.noAddress.Add(1)
 		return false
 	}
-	*pkt = wire.Packet{
+	*pkt = transport.Packet{
 		Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl,
 		Data: slot.data[:min(msg.Len, MaxDatagram)],
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Reserve keeps the two sockets of a netdev bound between one transport and the
@@ -28,7 +28,7 @@ type Reserve struct {
 // each datagram would wake.
 type pair struct{ recv, send bound }
 
-func openPair(cfg *Config, netdev *wire.State) (*pair, error) {
+func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
 	recv, err := openReceiver(netdev.Index, cfg.RecvBuf)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (p *pair) close() error {
 // take returns descriptors of the reserved sockets. If there are none yet, or the
 // netdev is another one, it binds new sockets first; those of the previous netdev stay
 // bound until the new ones are.
-func (r *Reserve) take(cfg *Config, netdev *wire.State) (recv, send *socket, err error) {
+func (r *Reserve) take(cfg *Config, netdev *transport.State) (recv, send *socket, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken {

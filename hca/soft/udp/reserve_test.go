@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -50,7 +50,7 @@ func TestReserveKeepsThePort(t *testing.T) {
 	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve})
 	b := openHost(t, nsB, 1, udp.Config{})
 	send := func(text string) {
-		sendOne(t, b, wire.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{[]byte(text)}})
+		sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{[]byte(text)}})
 	}
 	send("first")
 	recvOne(t, a)
@@ -121,10 +121,10 @@ func TestReserveFollowsTheNetdev(t *testing.T) {
 		a := openIn(t, nsA, udp.Config{Netdev: nstest.Dev, Reserve: &reserve})
 		b := openIn(t, nsB, udp.Config{Netdev: nstest.Dev})
 		src, dst := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.1")
-		if n, err := b.Send([]wire.Packet{{Src: src, Dst: dst, Vec: [][]byte{[]byte("hello")}}}); n != 1 || err != nil {
+		if n, err := b.Send([]transport.Packet{{Src: src, Dst: dst, Vec: [][]byte{[]byte("hello")}}}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
-		if n, err := a.Recv(make([]wire.Packet, 1)); n != 1 || err != nil {
+		if n, err := a.Recv(make([]transport.Packet, 1)); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		nsA.Run("ip", "link", "del", nstest.Dev)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // sender owns the socket that sends. All but counts belongs to the one
@@ -50,7 +50,7 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 }
 
 // send sends in bursts until all are done with or the socket is full.
-func (s *sender) send(pkts []wire.Packet) (done int, err error) {
+func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	for done < len(pkts) && err == nil {
 		burst := pkts[done:min(done+hca.Batch, len(pkts))]
 		n, e := s.burst(burst)
@@ -64,7 +64,7 @@ func (s *sender) send(pkts []wire.Packet) (done int, err error) {
 
 // burst sends up to hca.Batch packets. The messages lie in msgs in the order of
 // the packets, those refused without a destination: they are passed over.
-func (s *sender) burst(pkts []wire.Packet) (int, error) {
+func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	if !s.netdev.Present() {
 		return 0, s.gone()
 	}
@@ -106,7 +106,7 @@ func (s *sender) runEnd(i, end int) int {
 // next call, whatever it sends. So run repeats a failed call once, and again as long as
 // ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
 // that was lost on output.
-func (s *sender) run(pkts []wire.Packet, from, to int) (done int, full bool, err error) {
+func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool, err error) {
 	s.from, s.to = from, to
 	for try, again := 1, true; again; try++ {
 		if s.sock.raw.Write(s.call) != nil {
@@ -138,7 +138,7 @@ const sendTries = 4
 
 // reason names why the kernel refused pkt. Of a source address that is not
 // ours it says, by version and family, EINVAL or that there is no route.
-func (s *sender) reason(pkt *wire.Packet) drop {
+func (s *sender) reason(pkt *transport.Packet) drop {
 	d := dropFor(s.err)
 	if (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src) {
 		return dropBadSource

@@ -3,7 +3,7 @@ package udp
 import (
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // controlRoom is enough for the control messages of a packet, in bytes: at most
@@ -15,7 +15,7 @@ const controlRoom = 192
 type sendSlot struct {
 	index int // of the netdev
 	name  sockaddr
-	iov   [wire.MaxVec]unix.Iovec
+	iov   [transport.MaxVec]unix.Iovec
 	v4    control4
 	v6    control6
 }
@@ -68,10 +68,10 @@ func (c *control6) init(index int) {
 }
 
 // fill makes msg send pkt; its name stays nil for a packet that cannot be sent.
-func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *wire.Packet, ipv6 bool) {
+func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, ipv6 bool) {
 	*msg = unix.Mmsghdr{}
 	v4 := pkt.Dst.Is4()
-	if v4 != pkt.Src.Is4() || !pkt.Dst.IsValid() || !v4 && !ipv6 || len(pkt.Vec) > wire.MaxVec {
+	if v4 != pkt.Src.Is4() || !pkt.Dst.IsValid() || !v4 && !ipv6 || len(pkt.Vec) > transport.MaxVec {
 		return
 	}
 	msg.Hdr.Name = s.nameBytes()
@@ -83,7 +83,7 @@ func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *wire.Packet, ipv6 bool) {
 	s.fillVec(&msg.Hdr, pkt.Vec)
 }
 
-func (s *sendSlot) fill4(hdr *unix.Msghdr, pkt *wire.Packet) {
+func (s *sendSlot) fill4(hdr *unix.Msghdr, pkt *transport.Packet) {
 	hdr.Namelen = setAddr4(&s.name, pkt.Dst, Port)
 	c := &s.v4
 	c.info.Spec_dst, *c.tos, *c.ttl = pkt.Src.As4(), int32(pkt.TOS), int32(pkt.TTL)
@@ -91,7 +91,7 @@ func (s *sendSlot) fill4(hdr *unix.Msghdr, pkt *wire.Packet) {
 	hdr.SetControllen(pick(pkt.TTL == 0, c.rest, c.all))
 }
 
-func (s *sendSlot) fill6(hdr *unix.Msghdr, pkt *wire.Packet) {
+func (s *sendSlot) fill6(hdr *unix.Msghdr, pkt *transport.Packet) {
 	hdr.Namelen = setAddr6(&s.name, pkt.Dst, Port, s.index)
 	c := &s.v6
 	c.info.Addr, *c.tclass, *c.hops = pkt.Src.As16(), int32(pkt.TOS), int32(pkt.TTL)

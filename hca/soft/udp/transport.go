@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // Config says where to open a transport.
@@ -24,7 +24,7 @@ type Config struct {
 	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
 }
 
-// Transport is a [wire.Transport] on a netdev.
+// Transport is a [transport.Transport] on a netdev.
 type Transport struct {
 	sendBuf int // asked for, bytes
 	tx      *sender
@@ -35,7 +35,7 @@ type Transport struct {
 	closed  error // of closing
 }
 
-var _ wire.Transport = (*Transport)(nil)
+var _ transport.Transport = (*Transport)(nil)
 
 // Open opens a transport on a netdev, which may be down or without address.
 // Errors: hca.ErrNoDevice for a netdev that is not there, a *PortTakenError for
@@ -70,17 +70,17 @@ func (t *Transport) open(cfg Config) (err error) {
 	return err
 }
 
-// SrcPort implements wire.Transport.
+// SrcPort implements transport.Transport.
 func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 
-// Send implements wire.Transport. After the netdev is gone it returns
+// Send implements transport.Transport. After the netdev is gone it returns
 // hca.ErrIO.
-func (t *Transport) Send(pkts []wire.Packet) (int, error) { return t.tx.send(pkts) }
+func (t *Transport) Send(pkts []transport.Packet) (int, error) { return t.tx.send(pkts) }
 
-// WaitWritable implements wire.Transport.
+// WaitWritable implements transport.Transport.
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 
-// Blocked implements wire.Transport. It also counts packets that a queue below
+// Blocked implements transport.Transport. It also counts packets that a queue below
 // refused, and those for which the kernel's neighbour table had no room: the error is
 // the same.
 func (t *Transport) Blocked() uint64 {
@@ -97,24 +97,24 @@ func (t *Transport) SendBuf() (size, asked int, err error) {
 	return size / 2, t.sendBuf, errors.Join(cerr, os.NewSyscallError("getsockopt SO_SNDBUF", err)) // the kernel doubles it
 }
 
-// Recv implements wire.Transport. After the netdev is gone it blocks until
+// Recv implements transport.Transport. After the netdev is gone it blocks until
 // Close.
-func (t *Transport) Recv(pkts []wire.Packet) (int, error) { return t.rx.recv(pkts) }
+func (t *Transport) Recv(pkts []transport.Packet) (int, error) { return t.rx.recv(pkts) }
 
-// State implements wire.Transport.
-func (t *Transport) State() wire.State { return t.watch.State() }
+// State implements transport.Transport.
+func (t *Transport) State() transport.State { return t.watch.State() }
 
-// WaitChange implements wire.Transport.
-func (t *Transport) WaitChange(ctx context.Context) (wire.State, error) {
+// WaitChange implements transport.Transport.
+func (t *Transport) WaitChange(ctx context.Context) (transport.State, error) {
 	return t.watch.WaitChange(ctx)
 }
 
-// Counters implements wire.Transport.
+// Counters implements transport.Transport.
 func (t *Transport) Counters() []hca.Counter {
 	return append(t.tx.counters(), t.rx.counters()...)
 }
 
-// Close implements wire.Transport; it also undoes an Open that failed half way.
+// Close implements transport.Transport; it also undoes an Open that failed half way.
 // Every caller waits until the transport is closed.
 func (t *Transport) Close() error {
 	t.closing.Do(func() { t.closed = t.close() })

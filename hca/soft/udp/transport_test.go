@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -115,7 +115,7 @@ func TestAllSourcePortsTaken(t *testing.T) {
 	start := time.Now()
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 	t.Logf("source port %d, found in %v", a.SrcPort(), time.Since(start).Round(time.Millisecond))
-	sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{[]byte("hello")}})
+	sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{[]byte("hello")}})
 	if got := recvOne(t, b); got.SrcPort != a.SrcPort() || got.SrcPort >= 0xc000 {
 		t.Errorf("received from port %d, the transport has %d; want the same one, below 0xC000", got.SrcPort, a.SrcPort())
 	}
@@ -134,14 +134,14 @@ func TestTwoNetdevs(t *testing.T) {
 		addr(t, hosts[i+1], nstest.Dev, fmt.Sprintf("10.0.%d.2/24", i))
 	}
 	for i, name := range []string{"left", "right"} {
-		here := wiretest.Host{Transport: openIn(t, hosts[0], udp.Config{Netdev: name})}
-		there := wiretest.Host{Transport: openIn(t, hosts[i+1], udp.Config{Netdev: nstest.Dev})}
+		here := transporttest.Host{Transport: openIn(t, hosts[0], udp.Config{Netdev: name})}
+		there := transporttest.Host{Transport: openIn(t, hosts[i+1], udp.Config{Netdev: nstest.Dev})}
 		src, dst := netip.AddrFrom4([4]byte{10, 0, byte(i), 2}), netip.AddrFrom4([4]byte{10, 0, byte(i), 1})
-		sendOne(t, there, wire.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(name)}})
+		sendOne(t, there, transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(name)}})
 		if got := recvOne(t, here); string(got.Data) != name {
 			t.Errorf("%s received %q", name, got.Data)
 		}
-		sendOne(t, here, wire.Packet{Src: dst, Dst: src, Vec: [][]byte{[]byte(name)}})
+		sendOne(t, here, transport.Packet{Src: dst, Dst: src, Vec: [][]byte{[]byte(name)}})
 		if got := recvOne(t, there); string(got.Data) != name {
 			t.Errorf("the peer of %s received %q", name, got.Data)
 		}
@@ -173,14 +173,14 @@ func TestMovedAway(t *testing.T) {
 	nsA, _ := nstest.Pair(t, 1500)
 	tr := openIn(t, nsA, udp.Config{Netdev: nstest.Dev})
 	nsA.Run("ip", "link", "set", nstest.Dev, "name", "eth9")
-	waitState(t, tr, "the new name", func(s wire.State) bool { return s.Name == "eth9" })
+	waitState(t, tr, "the new name", func(s transport.State) bool { return s.Name == "eth9" })
 	nsA.Run("ip", "link", "set", "eth9", "netns", fmt.Sprint(os.Getpid()))
-	waitState(t, tr, "the netdev to go", func(s wire.State) bool { return !s.Present })
+	waitState(t, tr, "the netdev to go", func(s transport.State) bool { return !s.Present })
 }
 
-func waitState(t testing.TB, tr *udp.Transport, what string, ok func(wire.State) bool) {
+func waitState(t testing.TB, tr *udp.Transport, what string, ok func(transport.State) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wiretest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), transporttest.Patience)
 	defer cancel()
 	for s := tr.State(); !ok(s); {
 		var err error

@@ -9,12 +9,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // stateOf makes a state of what netlink lists about a netdev.
-func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) wire.State {
-	s := wire.State{Name: link.Name, Index: link.Index, Present: true, Up: isUp(link), MTU: link.MTU}
+func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
+	s := transport.State{Name: link.Name, Index: link.Index, Present: true, Up: isUp(link), MTU: link.MTU}
 	copy(s.MAC[:], link.HardwareAddr)
 	for i := range addrs {
 		if a, ok := usable(&addrs[i]); ok {
@@ -27,13 +27,13 @@ func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) wire.State {
 
 // gone is the state after the netdev was deleted, or moved to another network
 // namespace.
-func gone(s wire.State) wire.State {
+func gone(s transport.State) transport.State {
 	s.Present, s.Up, s.Addrs = false, false, nil
 	return s
 }
 
 // same reports whether nothing differs.
-func same(a, b wire.State) bool {
+func same(a, b transport.State) bool {
 	return a.Name == b.Name && a.Index == b.Index && a.Present == b.Present && a.Up == b.Up &&
 		a.MTU == b.MTU && a.MAC == b.MAC && slices.Equal(a.Addrs, b.Addrs)
 }
@@ -55,7 +55,7 @@ func usable(addr *netlink.Addr) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// rank orders addresses as wire.State.Addrs has them; equal ones stay in the
+// rank orders addresses as transport.State.Addrs has them; equal ones stay in the
 // kernel's order.
 func rank(a netip.Addr) int {
 	switch {

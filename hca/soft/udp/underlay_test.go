@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 func linkAttrs(edit func(*netlink.LinkAttrs)) *netlink.LinkAttrs {
@@ -31,20 +31,20 @@ func listed(cidr string, flags int) netlink.Addr {
 }
 
 func TestStateOfLink(t *testing.T) {
-	base := wire.State{Name: "eth0", Index: 7, Present: true, Up: true, MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, 7}}
-	with := func(edit func(*wire.State)) wire.State {
+	base := transport.State{Name: "eth0", Index: 7, Present: true, Up: true, MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, 7}}
+	with := func(edit func(*transport.State)) transport.State {
 		s := base
 		edit(&s)
 		return s
 	}
-	down := with(func(s *wire.State) { s.Up = false })
+	down := with(func(s *transport.State) { s.Up = false })
 	oper := func(o netlink.LinkOperState) func(*netlink.LinkAttrs) {
 		return func(l *netlink.LinkAttrs) { l.OperState = o }
 	}
 	tests := []struct {
 		name string
 		edit func(*netlink.LinkAttrs)
-		want wire.State
+		want transport.State
 	}{
 		{"up", func(*netlink.LinkAttrs) {}, base},
 		{"no operational state", oper(netlink.OperUnknown), base},
@@ -54,10 +54,10 @@ func TestStateOfLink(t *testing.T) {
 		{"testing", oper(netlink.OperTesting), down},
 		{"not present", oper(netlink.OperNotPresent), down},
 		{"set down", func(l *netlink.LinkAttrs) { l.Flags = 0 }, down},
-		{"MTU", func(l *netlink.LinkAttrs) { l.MTU = 9000 }, with(func(s *wire.State) { s.MTU = 9000 })},
-		{"renamed", func(l *netlink.LinkAttrs) { l.Name = "eth1" }, with(func(s *wire.State) { s.Name = "eth1" })},
-		{"no MAC", func(l *netlink.LinkAttrs) { l.HardwareAddr = nil }, with(func(s *wire.State) { s.MAC = [6]byte{} })},
-		{"long MAC", func(l *netlink.LinkAttrs) { l.HardwareAddr = make(net.HardwareAddr, 20) }, with(func(s *wire.State) { s.MAC = [6]byte{} })},
+		{"MTU", func(l *netlink.LinkAttrs) { l.MTU = 9000 }, with(func(s *transport.State) { s.MTU = 9000 })},
+		{"renamed", func(l *netlink.LinkAttrs) { l.Name = "eth1" }, with(func(s *transport.State) { s.Name = "eth1" })},
+		{"no MAC", func(l *netlink.LinkAttrs) { l.HardwareAddr = nil }, with(func(s *transport.State) { s.MAC = [6]byte{} })},
+		{"long MAC", func(l *netlink.LinkAttrs) { l.HardwareAddr = make(net.HardwareAddr, 20) }, with(func(s *transport.State) { s.MAC = [6]byte{} })},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,20 +120,20 @@ func TestGone(t *testing.T) {
 
 // TestSame changes one field after the other.
 func TestSame(t *testing.T) {
-	base := func() wire.State {
+	base := func() transport.State {
 		return stateOf(linkAttrs(func(*netlink.LinkAttrs) {}), []netlink.Addr{listed("fe80::1/64", 0)})
 	}
 	if !same(base(), base()) {
 		t.Error("equal states differ")
 	}
-	for i, edit := range []func(*wire.State){
-		func(s *wire.State) { s.Name = "x" },
-		func(s *wire.State) { s.Index++ },
-		func(s *wire.State) { s.Present = false },
-		func(s *wire.State) { s.Up = false },
-		func(s *wire.State) { s.MTU++ },
-		func(s *wire.State) { s.MAC[5]++ },
-		func(s *wire.State) { s.Addrs = nil },
+	for i, edit := range []func(*transport.State){
+		func(s *transport.State) { s.Name = "x" },
+		func(s *transport.State) { s.Index++ },
+		func(s *transport.State) { s.Present = false },
+		func(s *transport.State) { s.Up = false },
+		func(s *transport.State) { s.MTU++ },
+		func(s *transport.State) { s.MAC[5]++ },
+		func(s *transport.State) { s.Addrs = nil },
 	} {
 		s := base()
 		if edit(&s); same(s, base()) {

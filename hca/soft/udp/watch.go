@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // watcher follows one netdev. Its goroutine ends with Close.
@@ -29,7 +29,7 @@ type watcher struct {
 	here   atomic.Bool   // state.Present, for Send
 
 	mu      sync.Mutex // guards what follows
-	state   wire.State
+	state   transport.State
 	version uint64        // of state
 	seen    uint64        // version returned last
 	changed chan struct{} // closed and replaced by each new version
@@ -37,7 +37,7 @@ type watcher struct {
 
 // lister returns the current state of a netdev: hca.ErrNoDevice if it is gone. The
 // calling thread is in the netdev's namespace.
-type lister func(index int) (wire.State, error)
+type lister func(index int) (transport.State, error)
 
 // newWatcher finds a netdev by name: hca.ErrNoDevice when there is none.
 func newWatcher(netdev string) (*watcher, error) {
@@ -131,7 +131,7 @@ const listTries = 5
 
 // relist publishes the current state. If the list fails, the state stays as it was.
 func (w *watcher) relist() error {
-	var s wire.State
+	var s transport.State
 	var err error
 	for range listTries {
 		err = w.ns.do(func() (err error) {
@@ -151,27 +151,27 @@ func (w *watcher) relist() error {
 
 // listState uses a new socket each time. A [netlink.Handle] keeps its socket, to which
 // other processes can send messages, and fails at each of them.
-func listState(index int) (wire.State, error) {
+func listState(index int) (transport.State, error) {
 	link, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return wire.State{}, linkError(err)
+		return transport.State{}, linkError(err)
 	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return wire.State{}, fmt.Errorf("list the addresses: %w", err)
+		return transport.State{}, fmt.Errorf("list the addresses: %w", err)
 	}
 	return stateOf(link.Attrs(), addrs), nil
 }
 
 // current returns the state with the watcher's own slice, which nobody writes.
-func (w *watcher) current() wire.State {
+func (w *watcher) current() transport.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state
 }
 
 // publish makes s the state, if it differs.
-func (w *watcher) publish(s wire.State) {
+func (w *watcher) publish(s transport.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if same(s, w.state) {
@@ -191,14 +191,14 @@ func (w *watcher) Present() bool { return w.here.Load() }
 func (w *watcher) HasAddr(a netip.Addr) bool { return slices.Contains(w.current().Addrs, a) }
 
 // State returns the present state.
-func (w *watcher) State() wire.State {
+func (w *watcher) State() transport.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.look()
 }
 
 // WaitChange blocks until the state differs from the one returned last.
-func (w *watcher) WaitChange(ctx context.Context) (wire.State, error) {
+func (w *watcher) WaitChange(ctx context.Context) (transport.State, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.seen == w.version || w.isClosed() {
@@ -207,7 +207,7 @@ func (w *watcher) WaitChange(ctx context.Context) (wire.State, error) {
 		err := w.wait(ctx, changed)
 		w.mu.Lock()
 		if err != nil {
-			return wire.State{}, err
+			return transport.State{}, err
 		}
 	}
 	return w.look(), nil
@@ -225,7 +225,7 @@ func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) error {
 }
 
 // look returns the state as the caller's own and notes that it was seen.
-func (w *watcher) look() wire.State {
+func (w *watcher) look() transport.State {
 	w.seen = w.version
 	s := w.state
 	s.Addrs = slices.Clone(s.Addrs)

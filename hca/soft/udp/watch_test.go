@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -240,9 +240,9 @@ func TestFailedListIsTakenAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := startWatcher(link.Attrs().Index, func(index int) (wire.State, error) {
+		w, err := startWatcher(link.Attrs().Index, func(index int) (transport.State, error) {
 			if failures.Add(-1) >= 0 {
-				return wire.State{}, errors.New("no descriptor is free")
+				return transport.State{}, errors.New("no descriptor is free")
 			}
 			return listState(index)
 		})

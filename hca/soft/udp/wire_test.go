@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
-	"ipoibd/hca/soft/wire"
-	"ipoibd/hca/soft/wire/wiretest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -26,7 +26,7 @@ func packetSocket(t *testing.T, ns *nstest.Namespace, index int, protocol uint16
 		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: swap(protocol), Ifindex: index}); err != nil {
 			t.Fatal(err)
 		}
-		limit := unix.NsecToTimeval(int64(wiretest.Patience))
+		limit := unix.NsecToTimeval(int64(transporttest.Patience))
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 			t.Fatal(err)
 		}
@@ -63,21 +63,21 @@ func TestOnTheWire(t *testing.T) {
 	payload := []byte("0123456789")
 	// Several, since an identification that counts up may start at zero.
 	for range 5 {
-		sendOne(t, a, wire.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
+		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
 		checkIPv4(t, captureUDP(t, fd4, 20), a)
 	}
-	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: b.IPv6, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
 	checkIPv6(t, captureUDP(t, fd6, 40), a)
 }
 
-func sendOne(t *testing.T, h wiretest.Host, pkt wire.Packet) {
+func sendOne(t *testing.T, h transporttest.Host, pkt transport.Packet) {
 	t.Helper()
-	if n, err := h.Send([]wire.Packet{pkt}); n != 1 || err != nil {
+	if n, err := h.Send([]transport.Packet{pkt}); n != 1 || err != nil {
 		t.Fatalf("Send = %d, %v", n, err)
 	}
 }
 
-func checkIPv4(t *testing.T, p []byte, a wiretest.Host) {
+func checkIPv4(t *testing.T, p []byte, a transporttest.Host) {
 	t.Helper()
 	be := binary.BigEndian
 	if p[0] != 0x45 || p[1] != 0x68 || p[8] != 9 || len(p) != 20+8+10 {
@@ -91,7 +91,7 @@ func checkIPv4(t *testing.T, p []byte, a wiretest.Host) {
 	}
 }
 
-func checkIPv6(t *testing.T, p []byte, a wiretest.Host) {
+func checkIPv6(t *testing.T, p []byte, a transporttest.Host) {
 	t.Helper()
 	be := binary.BigEndian
 	if class := be.Uint32(p) >> 20 & 0xff; class != 0x68 || p[6] != unix.IPPROTO_UDP || p[7] != 9 {
@@ -110,13 +110,13 @@ func TestDefaultTTL(t *testing.T) {
 	}
 	a, b := openPair(t, 1500)
 	for _, tt := range []struct {
-		pkt wire.Packet
+		pkt transport.Packet
 		ttl uint8
 	}{
-		{wire.Packet{Src: a.IPv4, Dst: b.IPv4}, 64},
-		{wire.Packet{Src: a.IPv6, Dst: b.IPv6}, 64},
-		{wire.Packet{Src: a.IPv4, Dst: group4}, udp.MulticastTTL},
-		{wire.Packet{Src: a.IPv6, Dst: group6}, udp.MulticastTTL},
+		{transport.Packet{Src: a.IPv4, Dst: b.IPv4}, 64},
+		{transport.Packet{Src: a.IPv6, Dst: b.IPv6}, 64},
+		{transport.Packet{Src: a.IPv4, Dst: group4}, udp.MulticastTTL},
+		{transport.Packet{Src: a.IPv6, Dst: group6}, udp.MulticastTTL},
 	} {
 		if tt.pkt.Dst.IsMulticast() {
 			if err := b.Join(tt.pkt.Dst); err != nil {
@@ -132,10 +132,10 @@ func TestDefaultTTL(t *testing.T) {
 }
 
 // recvOne receives a datagram; its data is valid until the next.
-func recvOne(t *testing.T, h wiretest.Host) wire.Packet {
+func recvOne(t *testing.T, h transporttest.Host) transport.Packet {
 	t.Helper()
-	defer time.AfterFunc(wiretest.Patience, func() { _ = h.Close() }).Stop()
-	pkts := make([]wire.Packet, 1)
+	defer time.AfterFunc(transporttest.Patience, func() { _ = h.Close() }).Stop()
+	pkts := make([]transport.Packet, 1)
 	if n, err := h.Recv(pkts); n != 1 || err != nil {
 		t.Fatalf("Recv = %d, %v", n, err)
 	}
@@ -153,7 +153,7 @@ func TestNoChecksum6(t *testing.T) {
 	// The kernel installs the route of a new IPv6 address a moment after it
 	// lists the address; an ordinary datagram waits for that, by neighbour
 	// discovery, and a raw one would be lost.
-	sendOne(t, a, wire.Packet{Src: a.IPv6, Dst: b.IPv6, Vec: [][]byte{[]byte("first")}})
+	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, Vec: [][]byte{[]byte("first")}})
 	recvOne(t, b)
 	p := make([]byte, 40, 60)
 	p[0], p[5], p[6], p[7] = 0x60, 8+4, unix.IPPROTO_UDP, 64

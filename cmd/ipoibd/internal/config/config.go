@@ -121,6 +121,16 @@ func NewInterface() Interface {
 	}
 }
 
+// Single returns the configuration of one interface on one device, which has the name of
+// its HCA. The software HCA has the interface's P_Key in its table, and no other.
+func Single(control string, d Device, f Interface) *Config {
+	d.Name, f.Device = d.HCA, d.HCA
+	if d.IsSoft() {
+		d.PKeys = []hca.PKey{f.PKey}
+	}
+	return &Config{Control: control, Devices: []Device{d}, Interfaces: []Interface{f}}
+}
+
 // complete fills in what follows from the rest: a device without a name has that
 // of its HCA, an interface without a device is on the only one.
 func (c *Config) complete() {

@@ -23,7 +23,7 @@ type Status struct {
 type Device struct {
 	Name     string         `json:"name"`
 	HCA      string         `json:"device"`             // "soft", or the RDMA device that is configured
-	Kind     string         `json:"kind"`               // one of those below
+	Kind     string         `json:"kind"`               // "software HCA", "Soft-RoCE" or "hardware"
 	Underlay string         `json:"underlay,omitempty"` // netdev under what is no hardware
 	Reset    string         `json:"reset,omitempty"`    // means of reset of a real HCA
 	State    string         `json:"state"`              // "open" or why not
@@ -109,13 +109,6 @@ type Peer struct {
 	Used   bool     `json:"used"`   // the host sent data to it
 	Handle string   `json:"handle"` // of its AH: none, asked, ready, waiting or refused
 }
-
-// Kinds of device.
-const (
-	KindSoftware = "software HCA"
-	KindSoftRoCE = "Soft-RoCE"
-	KindHardware = "hardware"
-)
 
 // States that the daemon itself gives.
 const (

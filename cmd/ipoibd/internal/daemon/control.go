@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
@@ -16,7 +17,7 @@ import (
 // Names and the methods below are the daemon's side of its control socket.
 func (d *daemon) Names() (n control.Names) {
 	for _, dev := range d.devices {
-		n.Devices = append(n.Devices, dev.cfg.Name)
+		n.Devices = append(n.Devices, dev.name)
 	}
 	for _, f := range d.ifaces {
 		n.Interfaces = append(n.Interfaces, f.Name())
@@ -99,19 +100,18 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 func (d *daemon) fault(dev *managed, q control.FaultRequest) error {
 	switch q.Kind {
 	case control.FaultReplug:
-		return dev.replug(pluggedIn)
+		return dev.slot.Plug(backend.PluggedIn)
 	case control.FaultReplugOther:
-		return dev.replug(pluggedOther)
+		return dev.slot.Plug(backend.PluggedOther)
 	case control.FaultReindex:
-		dev.reindexes.Store(true)
+		dev.slot.Reindex()
 	case control.FaultClientSlow:
 		d.misbehave(q.Device, iface.Slow)
 	case control.FaultClientDead:
 		d.misbehave(q.Device, iface.Dead)
 	case control.FaultClear:
 		d.misbehave(q.Device, iface.Obliging)
-		dev.reindexes.Store(false)
-		dev.plans.clear()
+		dev.slot.ClearFaults()
 	default:
 		kind, err := faults.ParseKind(q.Kind)
 		if err != nil {
@@ -135,7 +135,7 @@ func (d *daemon) misbehave(device string, how iface.Misbehaviour) {
 // device finds a device of [daemon.Names].
 func (d *daemon) device(name string) *managed {
 	for _, dev := range d.devices {
-		if dev.cfg.Name == name {
+		if dev.name == name {
 			return dev
 		}
 	}
@@ -155,6 +155,8 @@ func (d *daemon) iface(name string) *iface.Iface {
 // refusals are the errors of the rooms that an operator is to hear of by a
 // status of its own.
 var refusals = []struct{ of, as error }{
+	{backend.ErrNotOpen, control.ErrConflict},
+	{backend.ErrNotPulledOut, control.ErrConflict},
 	{iface.ErrNothing, control.ErrConflict},
 	{iface.ErrUnderWay, control.ErrConflict},
 	{device.ErrNotOpen, control.ErrConflict},

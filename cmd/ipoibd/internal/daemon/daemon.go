@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,30 +94,9 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	return nil
 }
 
-func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
-	b, err := newBackend(c, d.opts)
-	if err != nil {
-		return nil, err
-	}
-	dev, err := newManaged(c, b, interfaces, d.opts, d.journal)
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
-	return dev, nil
-}
-
 // on returns the interfaces of a device.
 func on(cfg *config.Config, device string) []config.Interface {
 	return slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != device })
-}
-
-// users names interfaces for the other processes that use their device.
-func users(interfaces []config.Interface) string {
-	var names []string
-	for _, f := range interfaces {
-		names = append(names, f.Name)
-	}
-	return strings.Join(names, ",")
 }
 
 // discard undoes what construct did before it failed: interfaces that were not
@@ -133,7 +111,7 @@ func (d *daemon) discard() error {
 		}
 	}
 	for _, dev := range d.devices {
-		errs = append(errs, dev.hca.close())
+		errs = append(errs, dev.slot.Close())
 	}
 	if d.control != nil {
 		errs = append(errs, d.control.Close())
@@ -175,7 +153,7 @@ func (d *daemon) serve(ctx context.Context) error {
 func (d *daemon) start(p *parts, ifaces, devices context.Context) {
 	go func() { p.broken <- d.control.Serve() }()
 	for _, dev := range d.devices {
-		p.devices.Go(func() { dev.run(devices) })
+		p.devices.Go(func() { dev.slot.Run(devices, dev.Run) })
 	}
 	for _, f := range d.ifaces {
 		p.ifaces.Go(func() { p.ended <- d.runInterface(ifaces, f) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
@@ -46,8 +48,9 @@ func TestR17SharedDeviceReset(t *testing.T) {
 	cfg.Devices[0].Coordinator = dir
 	resetWithoutDisk(t, cfg, options())
 	// To remove a folder that is not empty it would have to be opened.
-	id, err := (&softSource{netdev: "under0"}).find()
+	slot, err := backend.New(cfg.Devices[0], backend.Options{Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
+	id := slot.List(t.Context())[0]
 	for _, suffix := range []string{".use", ".intent"} {
 		must(t, os.Remove(filepath.Join(dir, reset.Device{NodeGUID: id.NodeGUID, Name: id.Name}.Key()+suffix)))
 	}

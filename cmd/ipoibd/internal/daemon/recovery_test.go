@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -21,7 +22,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// runSoft runs a software HCA on under0 until the test's end.
+// runSoft runs a software HCA on under0 until the test's end, which shows that nothing is
+// left of it.
 func runSoft(t *testing.T, change func(*config.Device)) *managed {
 	t.Helper()
 	cfg := config.NewDevice()
@@ -29,23 +31,14 @@ func runSoft(t *testing.T, change func(*config.Device)) *managed {
 	if change != nil {
 		change(&cfg)
 	}
-	b, err := newBackend(cfg, options())
-	must(t, err)
-	return runManaged(t, cfg, b)
-}
-
-// runManaged runs a device until the test's end, which shows that nothing is left
-// of it.
-func runManaged(t *testing.T, cfg config.Device, b backend) *managed {
-	t.Helper()
 	before := use()
-	opts := options()
-	opts.AllowFaults = true
-	d, err := newManaged(cfg, b, []config.Interface{config.NewInterface()}, opts, journal.New())
+	daemon := daemon{opts: options(), journal: journal.New()}
+	daemon.opts.AllowFaults = true
+	d, err := daemon.newDevice(cfg, []config.Interface{config.NewInterface()})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
-	run.Go(func() { d.run(ctx) })
+	run.Go(func() { d.slot.Run(ctx, d.Run) })
 	t.Cleanup(func() {
 		cancel()
 		run.Wait()
@@ -88,8 +81,8 @@ func TestR24NetdevIsNoticed(t *testing.T) {
 	}
 	underlay(t, "under0", 1)
 	d := runSoft(t, nil)
-	for _, p := range []plugged{pluggedIn, pluggedOther} {
-		if err := d.replug(p); !errors.Is(err, control.ErrConflict) {
+	for _, p := range []backend.Plugged{backend.PluggedIn, backend.PluggedOther} {
+		if err := refusal(d.slot.Plug(p)); !errors.Is(err, control.ErrConflict) {
 			t.Errorf("replug of what was not pulled out: %v", err)
 		}
 	}
@@ -151,39 +144,16 @@ func TestR21UnplugAndReplug(t *testing.T) {
 		for d.Status().State != qprecovery.DeviceWaiting {
 			time.Sleep(time.Millisecond)
 		}
-		if err := d.inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, control.ErrConflict) {
+		if err := refusal(d.inject(faults.Fault{Kind: faults.PortDown})); !errors.Is(err, control.ErrConflict) {
 			t.Errorf("a fault of a device that is gone: %v", err)
 		}
-		must(t, d.replug(pluggedOther))
+		must(t, d.slot.Plug(backend.PluggedOther))
 		time.Sleep(100 * time.Millisecond)
 		if !isGone(d.View()) {
 			t.Error("another device was taken")
 		}
-		must(t, d.replug(pluggedIn))
+		must(t, d.slot.Plug(backend.PluggedIn))
 		await(t, d, isAfter(last))
-	}
-}
-
-// What is planned strikes after a reset as well; what has struck is over.
-func TestFaultsOutliveReset(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	underlay(t, "under0", 1)
-	d := runSoft(t, nil)
-	want := []faults.Fault{{Kind: faults.CreateQPFails, After: 2, Count: 3}, {Kind: faults.VerbHangs, Verb: "create_ah", Count: 1}}
-	for _, f := range want {
-		must(t, d.inject(f))
-	}
-	must(t, d.inject(faults.Fault{Kind: faults.PortDown}))
-	last := d.View().Session
-	must(t, d.Reset(t.Context()))
-	v := await(t, d, isAfter(last))
-	if v.Ports[0].State != hca.PortActive {
-		t.Errorf("port is %s", v.Ports[0].State)
-	}
-	if got := d.plans.now.Planned(); !slices.Equal(got, want) {
-		t.Errorf("planned %+v, want %+v", got, want)
 	}
 }
 

@@ -57,9 +57,12 @@ func (d *daemon) interfaces() []control.Interface {
 }
 
 func (d *managed) status() control.Device {
-	view := d.View()
-	s := control.Device{Name: d.cfg.Name, HCA: d.cfg.HCA, Opens: d.Opens(), Ports: []hca.PortAttr{}, Counters: []hca.Counter{}}
-	d.hca.describe(&s)
+	view, info := d.View(), d.slot.Info()
+	s := control.Device{
+		Name: d.name, HCA: info.HCA, Kind: info.Kind, Underlay: info.Underlay, Reset: string(info.Reset),
+		Opens: d.Opens(), Ports: []hca.PortAttr{}, Notice: info.Notice,
+		Peers: info.Peers, KnownPeersOnly: info.KnownPeersOnly, Counters: append([]hca.Counter{}, info.Counters...),
+	}
 	s.Recovery, s.Coordinator = recoveryOf(d.Status())
 	if view.Session == nil {
 		s.State, s.Notice = view.Err.Error(), ""

@@ -46,7 +46,7 @@ func (o *owner) closeSession(s *Session) {
 	case <-s.idle:
 	case <-s.abandoned:
 	}
-	s.unfollow()
+	s.stopEvents()
 	done := make(chan struct{})
 	o.work.Go(func() { defer close(done); o.closeHCA(s) })
 	var enough <-chan time.Time

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/ud/port"
 )
 
 // EndpointSpec is what an interface needs of a session.
@@ -115,7 +115,7 @@ func (e *Endpoint) allocMRs() (err error) {
 // the workers for those of peers.
 func (e *Endpoint) makeAHs() (err error) {
 	p := e.Spec.Plan
-	if e.broadcast, err = e.makeAH(p.GroupAH(p.Broadcast)); err != nil {
+	if e.broadcast, err = e.makeAH(p.GroupAH(p.Broadcast())); err != nil {
 		return fmt.Errorf("make address handle of the broadcast group: %w", err)
 	}
 	if e.self, err = e.makeAH(p.PeerAH(p.GID)); err != nil {
@@ -136,12 +136,12 @@ func (e *Endpoint) makeAH(spec hca.AHSpec) (hca.AH, error) {
 
 // Broadcast is where messages to the broadcast group go.
 func (e *Endpoint) Broadcast() hca.UDDest {
-	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast.QKey}
+	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
 // Self is the queue pair's own address.
 func (e *Endpoint) Self() hca.UDDest {
-	return hca.UDDest{AH: e.self, QPN: e.QP.Num(), QKey: e.Spec.Plan.Broadcast.QKey}
+	return hca.UDDest{AH: e.self, QPN: e.QP.Num(), QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
 // Resume moves a queue pair in SQE to RTS: what is posted stays.
@@ -250,7 +250,7 @@ func (e *Endpoint) activate() error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	return activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast.QKey)
+	return activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey)
 }
 
 func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
@@ -280,13 +280,16 @@ func (e *Endpoint) modify(to hca.QPState) error {
 	return nil
 }
 
-// join attaches to the broadcast group.
+// join attaches to the groups.
 func (e *Endpoint) join() error {
-	g, qp := e.Spec.Plan.Membership(e.Spec.Plan.Broadcast), e.QP
-	if err := qp.AttachMulticast(g); err != nil {
-		return fmt.Errorf("join broadcast group: %w", err)
+	qp := e.QP
+	for _, group := range e.Spec.Plan.Groups {
+		g := e.Spec.Plan.Membership(group)
+		if err := qp.AttachMulticast(g); err != nil {
+			return fmt.Errorf("join group %s: %w", group.MGID, err)
+		}
+		e.qp.add(func() error { return qp.DetachMulticast(g) })
 	}
-	e.qp.add(func() error { return qp.DetachMulticast(g) })
 	return nil
 }
 

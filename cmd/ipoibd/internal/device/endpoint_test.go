@@ -6,12 +6,12 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/ud"
+	"ipoibd/ud/port"
 )
 
 // An endpoint says so when it has failed, and closes without an error when its
@@ -102,8 +102,12 @@ func TestEndpointFailureLeavesNothing(t *testing.T) {
 	for name, spoil := range map[string]func(*EndpointSpec){
 		"send depth":  func(s *EndpointSpec) { s.SendWRs = 1 << 30; s.SendStride = 1 },
 		"P_Key index": func(s *EndpointSpec) { s.Plan.PKeyIndex = 99 },
-		"group":       func(s *EndpointSpec) { s.Plan.Broadcast.Attach = hca.GIDFromAddr(addr1) },
-		"GID index":   func(s *EndpointSpec) { s.Plan.GIDIndex = 99 },
+		"group": func(s *EndpointSpec) {
+			g := s.Plan.Broadcast()
+			g.Attach = hca.GIDFromAddr(addr1)
+			s.Plan.Groups = []port.Group{g}
+		},
+		"GID index": func(s *EndpointSpec) { s.Plan.GIDIndex = 99 },
 	} {
 		spec := good
 		spoil(&spec)

@@ -136,7 +136,7 @@ func (o *owner) take(got opened) {
 	o.opens.Add(1)
 	a := o.session.Attr()
 	o.log.Info("device open", "name", a.Name, "node_guid", a.NodeGUID, "instance", o.session.Instance)
-	o.follow(o.session)
+	o.startEvents(o.session)
 }
 
 // waiting shows what the joining waits for.

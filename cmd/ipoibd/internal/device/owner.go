@@ -28,9 +28,9 @@ type owner struct {
 	cancel  context.CancelFunc // ends the opening under way; nil: there is none
 	cause   error              // why the last opening failed
 
-	lists   <-chan []qprecovery.Identity // nil: none come
-	command uint64                       // given out last
-	answers map[uint64]chan<- error      // of commands that are not answered
+	lists    <-chan []qprecovery.Identity // nil: none come
+	commands uint64                       // so far; numbers them
+	answers  map[uint64]chan<- error      // of commands that are not answered
 }
 
 // Run keeps the HCA open until ctx ends; the users must have released it by then, or Run

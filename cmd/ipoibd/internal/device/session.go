@@ -14,9 +14,9 @@ type Session struct {
 	hca.Device
 	Instance uint64 // counts from 1; the generation of the device's ladder
 
-	guard    *guard.Device
-	watchers watchers
-	unfollow func() // ends the goroutine that reads the events, and waits for it
+	guard      *guard.Device
+	watchers   watchers
+	stopEvents func() // ends the goroutine that reads the events, and waits for it
 
 	abandonOnce sync.Once
 	abandoned   chan struct{} // closed when the users are waited for no more

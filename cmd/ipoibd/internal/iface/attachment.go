@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
 )
 
 // attachment is the interface's use of one session: the endpoint and the pumps.
@@ -55,7 +55,7 @@ func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.qpn, a.plan.G
 // attached describes it to the peer table.
 func (a *attachment) attached() neigh.Attached {
 	return neigh.Attached{
-		Self: a.address(), Broadcast: a.ep.Broadcast(), PKey: a.plan.PKey, QKey: a.plan.Broadcast.QKey, MTU: a.plan.MTU(),
+		Self: a.address(), Broadcast: a.ep.Broadcast(), PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
 )
 
 // Why an interface ends for good.
@@ -126,7 +126,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	if err := f.makePath(); err != nil {
 		return nil, err
 	}
-	f.rec.client.name = cfg.Name
+	f.rec.badClient.name = cfg.Name
 	f.rec.stale.pump = pump{once: f.path.tx.Discard, wake: f.path.tx.Wake}
 	return f, nil
 }

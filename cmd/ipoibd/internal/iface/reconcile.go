@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/port"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
+	"ipoibd/ud/port"
 )
 
 // target is one way of being up. Failures are counted for each anew.
@@ -30,7 +30,7 @@ func (f *Iface) reconcile() {
 		return
 	}
 	to, err := f.target(view)
-	if to != f.fab.aim {
+	if aim := f.fab.aim; to.session != aim.session || !to.plan.Equal(aim.plan) {
 		f.fab.aim = to
 		f.fab.retry.reset()
 	}
@@ -88,7 +88,7 @@ func (f *Iface) keep(to target, err error) {
 // adapt follows a change of the port that the queue pair lives on with.
 func (f *Iface) adapt(plan port.Plan) {
 	a := f.fab.att
-	if a.plan != plan {
+	if !a.plan.Equal(plan) {
 		a.plan = plan
 		f.fitMTU(plan)
 		f.step(a.attached())

@@ -28,12 +28,12 @@ type recovery struct {
 	stale   stale
 	told    deviceState // what the ladder was told of the device
 
-	worker  worker
-	watch   watch
-	pumps   backoff // of starting pumps that ended for a reason that is no fault
-	client  client
-	faults  chan qprecovery.Fault // of the data path and of async events
-	flushes chan qprecovery.Fault // the same, of flushed work requests alone
+	worker    worker
+	watch     watch
+	pumps     backoff // of starting pumps that ended for a reason that is no fault
+	badClient badClient
+	faults    chan qprecovery.Fault // of the data path and of async events
+	flushes   chan qprecovery.Fault // the same, of flushed work requests alone
 }
 
 // ladder is a [qprecovery.Ladder].
@@ -68,11 +68,11 @@ func newRecovery(j *journal.Journal, scope string) recovery {
 	}
 }
 
-// deadline is when the ladder, the freeze detector, the pumps or the client want
+// deadline is when the ladder, the freeze detector, the pumps or a bad client want
 // to be looked at.
 func (f *Iface) healDeadline(now time.Time) time.Time {
 	at, _ := f.rec.ladder.NextDeadline()
-	for _, other := range []time.Time{f.rec.pumps.at, f.rec.client.at, f.rec.stale.at} {
+	for _, other := range []time.Time{f.rec.pumps.at, f.rec.badClient.at, f.rec.stale.at} {
 		at = sooner(at, other)
 	}
 	if f.fab.att != nil {
@@ -203,7 +203,7 @@ func (f *Iface) ready() {
 	_ = f.rec.worker.settle()
 	if a := f.fab.att; a != nil {
 		_ = f.letGo(a) // whatever hangs, the device is being reset
-		f.rec.client.release(a.session)
+		f.rec.badClient.release(a.session)
 	}
 }
 

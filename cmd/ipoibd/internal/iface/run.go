@@ -93,7 +93,7 @@ func (f *Iface) lost(ctx context.Context) error {
 func (f *Iface) wind() {
 	f.stop("stopping")
 	f.rec.stale.end()
-	f.rec.client.end()
+	f.rec.badClient.end()
 	f.rec.worker.close()
 }
 
@@ -117,7 +117,7 @@ func (f *Iface) expire() {
 	if at := f.host.custody.at; !at.IsZero() && !now.Before(at) {
 		f.inspect(now)
 	}
-	f.rec.client.expire(now)
+	f.rec.badClient.expire(now)
 	f.rec.stale.expire(now)
 	f.revive(now)
 	f.look(now)

@@ -37,8 +37,9 @@ func (f *Iface) status() control.Interface {
 		s.LastError = f.fab.lastErr.Error()
 	}
 	if a := f.fab.att; a != nil {
-		g := a.plan.Broadcast
-		s.Groups = append(s.Groups, control.Group{MGID: g.MGID, Attach: g.Attach})
+		for _, g := range a.plan.Groups {
+			s.Groups = append(s.Groups, control.Group{MGID: g.MGID, Attach: g.Attach})
+		}
 	}
 	return s
 }

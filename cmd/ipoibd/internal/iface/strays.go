@@ -52,7 +52,7 @@ func (f *Iface) lookForStrays(now time.Time) {
 			continue
 		}
 		s.seen = max(s.seen, from.Number)
-		if from.PKey&^hca.PKeyMembership == plan.PKey&^hca.PKeyMembership && from.QKey == plan.Broadcast.QKey {
+		if from.PKey&^hca.PKeyMembership == plan.PKey&^hca.PKeyMembership && from.QKey == plan.Broadcast().QKey {
 			f.step(neigh.Stray{GID: from.SGID, QPN: from.SrcQPN})
 		}
 	}

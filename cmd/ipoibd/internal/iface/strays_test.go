@@ -10,7 +10,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/hca/soft/wire"
+	"ipoibd/hca/soft/transport"
 )
 
 // muted is a port whose multicast is lost while mute is set.
@@ -19,11 +19,11 @@ type muted struct {
 	mute *atomic.Bool
 }
 
-func (m muted) Send(pkts []wire.Packet) (int, error) {
+func (m muted) Send(pkts []transport.Packet) (int, error) {
 	if !m.mute.Load() {
 		return m.Port.Send(pkts)
 	}
-	unicast := slices.DeleteFunc(slices.Clone(pkts), func(p wire.Packet) bool { return p.Dst.IsMulticast() })
+	unicast := slices.DeleteFunc(slices.Clone(pkts), func(p transport.Packet) bool { return p.Dst.IsMulticast() })
 	if n, err := m.Port.Send(unicast); err != nil || n < len(unicast) {
 		return 0, err
 	}

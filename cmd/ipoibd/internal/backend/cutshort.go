@@ -1,0 +1,120 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
+	"ipoibd/hca"
+	"ipoibd/hca/rdma"
+	"ipoibd/qprecovery/reset"
+)
+
+// lockDir returns the directory of the locks by which daemons share a device. A daemon
+// that may not write to the default one acts alone. What is wrong with one that is
+// configured is the error of the first opening.
+func lockDir(cfg config.Device, log *slog.Logger) string {
+	dir := cfg.Coordinator
+	if dir == "" {
+		return ""
+	}
+	err := resetlock.MakeDir(dir)
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK)
+	}
+	if err != nil && dir == config.DefaultCoordinator {
+		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this one may write, or to an empty text", "directory", dir, "err", err)
+		return ""
+	}
+	if resetlock.OnDisk(dir) {
+		log.Warn("the directory of the reset locks is not on tmpfs, so a reset may have to wait for a disk", "directory", dir)
+	}
+	return dir
+}
+
+// completeLimit is how long the start waits for a reset that was cut short.
+const completeLimit = time.Minute
+
+// completeCutShort completes the reset of a device that is not there, if a daemon was
+// killed while it reset it (R21). The record of that is untrusted: name and means have
+// to be those that are configured.
+func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
+	dir := lockDir(cfg, log)
+	if dir == "" || cfg.Reset == config.ResetNone {
+		return nil
+	}
+	id, ok := resetlock.CutShort(dir, func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) })
+	if !ok {
+		return nil
+	}
+	log.Warn("completing a reset of the device that was cut short", "name", id.Name, "netdev", id.Parent, "pci", id.PCIAddr)
+	ctx, cancel := context.WithTimeout(context.Background(), completeLimit)
+	defer cancel()
+	c, err := resetlock.Join(ctx, resetlock.Config{
+		Device: cfg.Name, Dir: dir, Identity: id, Exclusive: true, Grace: cfg.Grace, Log: log,
+		Reset: func(context.Context, reset.Reset) error {
+			return k.complete(cfg.Reset, rdma.Device{Name: id.Name, Parent: id.Parent, PCIAddr: id.PCIAddr})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// Complete implements HCA: it resets the device, or brings it back.
+func (h *realHCA) Complete(ctx context.Context) error {
+	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
+		return h.Reset(ctx)
+	}
+	return h.kernel.complete(h.cfg.Reset, h.found())
+}
+
+// completeReset brings a device back that a reset has removed.
+func completeReset(how config.Reset, d rdma.Device) error {
+	if how == config.ResetLink {
+		return addAgain(d, d.Parent)
+	}
+	f, err := openFunction(d.PCIAddr)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return completeFunction(d, f)
+}
+
+func completeFunction(d rdma.Device, f function) error {
+	if err := f.Probe(); err != nil || d.Parent == "" {
+		return err
+	}
+	netdev, err := onlyNetdev(d, f)
+	if err != nil {
+		return err
+	}
+	return addAgain(d, netdev)
+}
+
+// cutShort says, where a device is not there, what to do by hand if a daemon was killed
+// while it reset it, and left no record. A function without a driver may be meant to
+// have none.
+func cutShort(err error, cfg config.Device, driverless func() []string) error {
+	if !errors.Is(err, hca.ErrNoDevice) {
+		return err
+	}
+	switch cfg.Reset { //nolint:exhaustive // of the others nothing is left behind
+	case config.ResetLink:
+		return fmt.Errorf("%w; if a reset was cut short: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
+	case config.ResetDriver, config.ResetPCI:
+		if found := driverless(); len(found) > 0 {
+			return fmt.Errorf("%w; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which %s may be meant", err, strings.Join(found, ", "))
+		}
+	}
+	return err
+}

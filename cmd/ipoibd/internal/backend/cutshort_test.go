@@ -1,0 +1,106 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/hca"
+	"ipoibd/qprecovery/reset"
+)
+
+func TestCutShort(t *testing.T) {
+	for _, c := range []struct {
+		reset config.Reset
+		err   error
+		found []string
+		want  string // what is added
+	}{
+		{config.ResetNone, hca.ErrNoDevice, []string{"0000:03:00.0"}, ""},
+		{config.ResetLink, hca.ErrNoDevice, nil, "; if a reset was cut short: rdma link add rxe0 type rxe netdev NETDEV"},
+		{config.ResetDriver, hca.ErrNoDevice, []string{"0000:03:00.0", "0000:03:00.1"}, "; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which 0000:03:00.0, 0000:03:00.1 may be meant"},
+		{config.ResetPCI, hca.ErrNoDevice, []string{"0000:03:00.0"}, "; if a reset was cut short: echo ADDRESS > /sys/bus/pci/drivers_probe, for which 0000:03:00.0 may be meant"},
+		{config.ResetPCI, hca.ErrNoDevice, nil, ""},
+		{config.ResetPCI, hca.ErrInvalid, []string{"0000:03:00.0"}, ""},
+	} {
+		cfg := realConfig()
+		cfg.HCA, cfg.Reset = "rxe0", c.reset
+		err := cutShort(c.err, cfg, func() []string { return c.found })
+		if added := strings.TrimPrefix(err.Error(), c.err.Error()); added != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s, %v, %v: %q, want %q", c.reset, c.err, c.found, added, c.want)
+		}
+	}
+}
+
+// H6: a daemon that finds no device, and the record of a reset of it that was cut short,
+// completes the reset and starts; a record of another device, or another means, is
+// left alone, and the error says what to do by hand.
+func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
+	good := reset.Record{
+		Phase: reset.PhaseResetting, Begun: true, Number: 3,
+		Device: reset.Device{NodeGUID: rxeGUID, Parent: "eth0", Name: "rxe0", Means: "link"},
+	}
+	other, means, over := good, good, good
+	other.Device.Name, means.Device.Means, over.Begun, over.Phase = "rxe1", "driver", false, reset.PhaseIdle
+	for _, c := range []struct {
+		name     string
+		record   reset.Record
+		complete bool
+	}{{"ours", good, true}, {"another device", other, false}, {"another means", means, false}, {"over", over, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "locks")
+			must(t, os.Mkdir(dir, 0o700))
+			file := filepath.Join(dir, c.record.Device.Key()+".intent")
+			must(t, os.WriteFile(file, c.record.Encode(), 0o600))
+			k := newFakeKernel(t)
+			cfg := realConfig()
+			cfg.Reset, cfg.Coordinator = config.ResetLink, dir
+			_, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.NewTextHandler(k, nil)))
+			if (err == nil) != c.complete || (len(k.completed) == 1) != c.complete || c.complete && k.completed[0] != "link rxe0 eth0" {
+				t.Errorf("%v; completed %v", err, k.completed)
+			}
+			b, err := os.ReadFile(file)
+			must(t, err)
+			if r, err := reset.Decode(b); c.complete && (err != nil || r.Begun || r.Outcome != reset.OutcomeDone) {
+				t.Errorf("%+v, %v is left", r, err)
+			}
+		})
+	}
+}
+
+// A process that goes on with a reset which another one left brings the device back if
+// it is gone, and resets it if it is not.
+func TestR21ResetOfAnotherProcessIsCompleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg, 1)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
+		await(t, d, isOpen)
+		h := d.slot.hca.(*realHCA)
+		k.become()
+		await(t, d, isGone)
+		must(t, h.Complete(t.Context()))
+		if k.did() != 0 || len(k.completed) != 1 || k.completed[0] != "link rxe0 eth0" {
+			t.Errorf("%d resets, completed %v", k.did(), k.completed)
+		}
+		cancel()
+		run.Wait()
+		must(t, h.Complete(t.Context()))
+		if k.did() != 1 || len(k.completed) != 1 {
+			t.Errorf("%d resets, completed %v", k.did(), k.completed)
+		}
+	})
+}

@@ -1,0 +1,116 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/ud/port"
+)
+
+// Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
+// the start. It returns the GUID of port 1, from which the stable MAC of an interface is
+// derived, and checks that the given ports can serve at all. If another process has the
+// UDP port, Probe succeeds without that check: the port may become free, and the device
+// tries again.
+func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
+	id, err := s.look()
+	if err != nil {
+		return hca.GUID{}, err
+	}
+	dev, err := s.hca.Open(id)
+	if errors.Is(err, udp.ErrPortTaken) {
+		return id.PortGUID, nil
+	}
+	if err != nil {
+		return id.PortGUID, err
+	}
+	for _, num := range ports {
+		err = errors.Join(err, checkPort(dev, num))
+	}
+	return id.PortGUID, errors.Join(err, dev.Close())
+}
+
+// checkPort finds what waiting does not help against.
+func checkPort(dev hca.Device, num uint8) error {
+	if n := dev.Attr().Ports; num > n {
+		return fmt.Errorf("there is no port %d, the device has %d: %w", num, n, hca.ErrInvalid)
+	}
+	attr, err := dev.QueryPort(num)
+	if err == nil && attr.LinkLayer == hca.LinkLayerInfiniBand {
+		err = fmt.Errorf("port %d: %w", num, port.ErrLinkLayer)
+	}
+	return err
+}
+
+// Open opens the HCA. Verbs of the instance before that a fault made hang return first.
+func (s *Slot) Open(context.Context) (hca.Device, error) {
+	s.plans.retire()
+	id, err := s.look()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := s.hca.Open(id)
+	if err != nil || s.plans == nil {
+		return dev, err
+	}
+	wrapped, err := s.plans.wrap(dev, faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return wrapped, nil
+}
+
+// Reset resets the HCA itself, even if it is still in use. It ends with ctx.
+func (s *Slot) Reset(ctx context.Context) error {
+	s.plans.retire()
+	err := s.hca.Reset(ctx)
+	if err == nil && s.reindexes.Swap(false) {
+		s.reindex()
+	}
+	return err
+}
+
+// Complete completes a reset of the HCA that another process began.
+func (s *Slot) Complete(ctx context.Context) error {
+	s.plans.retire()
+	return s.hca.Complete(ctx)
+}
+
+// Sharing says how processes that share the HCA coordinate its resets.
+func (s *Slot) Sharing() Sharing { return s.hca.Sharing() }
+
+// Run runs use, which opens and closes the HCA until ctx ends, and what the HCA needs
+// besides. Then it releases everything.
+func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.hca.Run(ctx) })
+	use(ctx)
+	s.plans.retire()
+	wg.Wait()
+	if err := s.Close(); err != nil {
+		s.log.Error("cannot release the device's resources", "err", err)
+	}
+}
+
+// Close releases what outlives an opening. A slot that runs closes itself.
+func (s *Slot) Close() error { return s.hca.Close() }
+
+// Info describes the HCA, open or not.
+func (s *Slot) Info() Info { return s.hca.Info() }
+
+// Inject plans a fault for the instance that is open. Errors: ErrNotOpen, hca.ErrInvalid.
+func (s *Slot) Inject(f faults.Fault) error { return s.plans.inject(f) }
+
+// Reindex makes the next reset change the index of the HCA in the list.
+func (s *Slot) Reindex() { s.reindexes.Store(true) }
+
+// ClearFaults withdraws the faults that have not struck.
+func (s *Slot) ClearFaults() {
+	s.reindexes.Store(false)
+	s.plans.clear()
+}

@@ -1,0 +1,239 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+)
+
+const (
+	// refreshPeers is how often names are looked up again: a pod that joined a
+	// headless service is reached within it.
+	refreshPeers = 10 * time.Second
+	lookupLimit  = 5 * time.Second
+	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs those of all
+	// names: every multicast frame is sent once to each. A headless service has
+	// fewer.
+	maxNameAddrs  = 512
+	maxNamedAddrs = 1024
+	// complainEvery is the least time between two log messages about the addresses
+	// of one name.
+	complainEvery = time.Minute
+	// maxComplaints bounds the refused addresses that one log message names.
+	maxComplaints = 3
+)
+
+// peerList is a list of addresses and DNS names, and the addresses that they stand
+// for now. Run keeps it; any goroutine may call Addrs and Counters.
+type peerList struct {
+	names    []string
+	underlay string
+	log      *slog.Logger
+	resolve  func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	subnets  func() []netip.Prefix // of the underlay
+
+	addrs   atomic.Pointer[[]netip.Addr]
+	refused atomic.Uint64 // addresses that no peer can have
+	excess  atomic.Uint64 // addresses beyond the bounds
+
+	// Owned by Run:
+	known      map[string][]netip.Addr // last good answer of each name
+	lost       map[string]bool         // names whose last look-up failed
+	complaints map[string]complaint
+}
+
+// complaint is the last log message about the addresses of a name.
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// newPeerList returns the list of an HCA on an underlay. It contains the literal
+// addresses at once.
+func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
+	l := &peerList{
+		names: names, underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
+		subnets: func() []netip.Prefix { return subnetsOf(underlay) },
+		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: map[string]complaint{},
+	}
+	for _, n := range names {
+		if a, err := netip.ParseAddr(n); err == nil {
+			l.known[n] = []netip.Addr{plain(a)}
+		}
+	}
+	l.publish()
+	return l
+}
+
+// Addrs returns the addresses, sorted; the slice is shared and must not be
+// changed.
+func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
+
+// Run looks the names up from time to time until ctx ends. A name that cannot
+// be looked up keeps its last addresses.
+func (l *peerList) Run(ctx context.Context) {
+	tick := time.NewTicker(refreshPeers)
+	defer tick.Stop()
+	for {
+		l.refresh(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *peerList) refresh(ctx context.Context) {
+	for _, n := range l.names {
+		if _, err := netip.ParseAddr(n); err == nil {
+			continue
+		}
+		err := l.lookup(ctx, n)
+		if ctx.Err() != nil {
+			return
+		}
+		l.report(n, err)
+		l.publish()
+	}
+}
+
+// report logs that a name cannot be looked up, once, and the end of that.
+func (l *peerList) report(name string, err error) {
+	switch lost := l.lost[name]; {
+	case err != nil && !lost:
+		l.log.Warn("cannot look up peer; its last addresses stay", "name", name, "err", err)
+	case err == nil && lost:
+		l.log.Info("peer can be looked up again", "name", name)
+	}
+	l.lost[name] = err != nil
+}
+
+func (l *peerList) lookup(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+	defer cancel()
+	addrs, err := l.resolve(ctx, "ip", name)
+	if err != nil {
+		return err
+	}
+	l.known[name] = l.accept(name, addrs)
+	return nil
+}
+
+// accept returns the addresses in an answer that a peer can have. If there are too
+// many, it keeps the lowest, so that each look-up makes the same choice. It counts and
+// logs the others.
+func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
+	subnets := l.subnets()
+	var good []netip.Addr
+	var bad []string
+	for _, a := range answer {
+		err := soft.CheckPeer(a, l.underlay)
+		if err == nil && isBroadcast(a.Unmap(), subnets) {
+			err = errSubnetBroadcast
+		}
+		if err != nil {
+			bad = append(bad, fmt.Sprintf("%s: %v", a, err))
+			continue
+		}
+		good = append(good, plain(a))
+	}
+	slices.SortFunc(good, netip.Addr.Compare)
+	good = slices.Compact(good)
+	room := min(maxNameAddrs, maxNamedAddrs-l.named(name))
+	excess := max(0, len(good)-room)
+	l.refused.Add(uint64(len(bad)))
+	l.excess.Add(uint64(excess))
+	l.complain(name, bad, excess)
+	return good[:len(good)-excess]
+}
+
+var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
+
+// named counts the addresses of all other names.
+func (l *peerList) named(name string) (n int) {
+	for other, addrs := range l.known {
+		if _, err := netip.ParseAddr(other); err != nil && other != name {
+			n += len(addrs)
+		}
+	}
+	return n
+}
+
+// complain logs which addresses of an answer are not used, if they have changed, and
+// at most once per complainEvery.
+func (l *peerList) complain(name string, bad []string, excess int) {
+	text := ""
+	if len(bad) > 0 || excess > 0 {
+		slices.Sort(bad)
+		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), strings.Join(bad[:min(len(bad), maxComplaints)], "; "), excess)
+	}
+	last := l.complaints[name]
+	if text == last.text || time.Since(last.at) < complainEvery {
+		return
+	}
+	l.complaints[name] = complaint{text, time.Now()}
+	if text == "" {
+		l.log.Info("all addresses of a peer's name are used again", "name", name)
+		return
+	}
+	l.log.Warn("addresses of a peer's name are not used; correct its DNS records", "name", name, "addresses", text,
+		"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
+}
+
+// Counters counts the addresses that look-ups returned and that are not used.
+func (l *peerList) Counters() []hca.Counter {
+	return []hca.Counter{
+		{Name: "peer_addrs_refused", Value: l.refused.Load()},
+		{Name: "peer_addrs_excess", Value: l.excess.Load()},
+	}
+}
+
+// subnetsOf returns the subnets of a netdev, or none if they cannot be read.
+func subnetsOf(netdev string) (out []netip.Prefix) {
+	dev, err := net.InterfaceByName(netdev)
+	if err != nil {
+		return nil
+	}
+	addrs, _ := dev.Addrs()
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// isBroadcast reports whether an address is the last one of an IPv4 subnet, which is
+// its broadcast address unless the subnet has two addresses or one (RFC 3021).
+func isBroadcast(a netip.Addr, subnets []netip.Prefix) bool {
+	return slices.ContainsFunc(subnets, func(p netip.Prefix) bool {
+		return a.Is4() && p.Bits() < 31 && p.Contains(a) && !p.Contains(a.Next())
+	})
+}
+
+// plain is an address as the software HCA compares it: IPv4 in its 4-byte form,
+// IPv6 without a zone, since the netdev is known.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+func (l *peerList) publish() {
+	var all []netip.Addr
+	for _, addrs := range l.known {
+		all = append(all, addrs...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	all = slices.Compact(all)
+	if now := l.addrs.Load(); now == nil || !slices.Equal(*now, all) {
+		l.addrs.Store(&all) // whoever keeps the old one knows it by its pointer
+	}
+}

@@ -1,0 +1,191 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/hca"
+	"ipoibd/hca/rdma"
+	"ipoibd/qprecovery"
+)
+
+// kernel is what the kernel has and does of RDMA devices.
+type kernel struct {
+	list     func() ([]rdma.Device, error)
+	find     func(name string) (rdma.Device, error)
+	watch    func(context.Context) (<-chan struct{}, error)
+	users    func(rdma.Device) ([]rdma.User, error)
+	reset    func(config.Reset, rdma.Device) error
+	complete func(config.Reset, rdma.Device) error // a reset that was cut short
+	function func(addr string) (function, error)   // of PCI
+}
+
+var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, completeReset, openFunction}
+
+// realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
+// whatever it is called.
+type realHCA struct {
+	cfg     config.Device
+	kernel  kernel
+	openHCA func(name string) (hca.Device, error)
+	log     *slog.Logger
+	busy    chan struct{} // full while the kernel resets the device
+
+	mu    sync.Mutex // guards what follows
+	known qprecovery.Identity
+	last  rdma.Device // the one that is known, found last
+}
+
+func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
+	d, err := k.find(cfg.HCA)
+	if errors.Is(err, hca.ErrNoDevice) {
+		if done := completeCutShort(cfg, k, log); done != nil {
+			err = errors.Join(err, done)
+		} else {
+			d, err = k.find(cfg.HCA)
+		}
+	}
+	if err != nil {
+		return h, cutShort(err, cfg, rdma.Driverless)
+	}
+	return h, k.check(cfg.Reset, d)
+}
+
+// Find implements HCA. It prefers the device that is known to the one that has its name now.
+func (h *realHCA) Find() (qprecovery.Identity, error) {
+	devices, err := h.kernel.list()
+	if err != nil {
+		return qprecovery.Identity{}, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, ok := h.choose(devices)
+	if !ok {
+		return qprecovery.Identity{}, fmt.Errorf("RDMA device %s: %w", h.cfg.HCA, hca.ErrNoDevice)
+	}
+	id := h.identity(d)
+	if h.known == (qprecovery.Identity{}) || id.Same(h.known) {
+		h.last = d
+	}
+	return id, nil
+}
+
+// own finds the device that is known. Another one may have its name now.
+func (h *realHCA) own() (rdma.Device, error) {
+	id, err := h.Find()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && !id.Same(h.known) {
+		err = fmt.Errorf("RDMA device %s is another one now: %w", id.Name, hca.ErrNoDevice)
+	}
+	return h.last, err
+}
+
+// choose prefers the known device to another one of the configured name. h.mu is held.
+func (h *realHCA) choose(devices []rdma.Device) (chosen rdma.Device, ok bool) {
+	for _, d := range devices {
+		same := h.known != qprecovery.Identity{} && h.identity(d).Same(h.known)
+		if same && d.Name == h.cfg.HCA {
+			return d, true
+		}
+		if same || d.Name == h.cfg.HCA && !ok {
+			chosen, ok = d, true
+		}
+	}
+	return chosen, ok
+}
+
+// identity returns the identity of a device. The netdev of the known device may have
+// been renamed since; it keeps its first name here. A device is on that netdev if it has
+// the index of the instance found last, because the kernel does not reuse an index, or
+// its netdev's name, because a reset adds the device again on the netdev of that name.
+// h.mu is held.
+func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
+	id := identityOf(d)
+	known := h.known != qprecovery.Identity{}
+	if known && (d.Index == h.last.Index || d.Parent == h.last.Parent) {
+		id.Parent = h.known.Parent
+	}
+	return id
+}
+
+// identityOf is the identity of a device. The kernel counts from 0, which is not
+// known to qprecovery. A Soft-RoCE device belongs to its netdev, not to the PCI
+// function below that.
+func identityOf(d rdma.Device) qprecovery.Identity {
+	id := qprecovery.Identity{
+		NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Parent: d.Parent, Index: d.Index + 1, Name: d.Name,
+	}
+	if d.Parent != "" {
+		id.PCIAddr = ""
+	}
+	if p, ok := d.Port(1); ok {
+		id.PortGUID = p.GUID
+	}
+	return id
+}
+
+// Watch implements HCA.
+func (h *realHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return h.kernel.watch(ctx) }
+
+// Open implements HCA. It opens the device by its name, and makes sure that the name was the same
+// device's all the while.
+func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
+	dev, err := h.openHCA(id.Name)
+	if err != nil {
+		return nil, err
+	}
+	now, err := h.kernel.find(id.Name)
+	if err == nil && now.Index+1 != id.Index {
+		err = fmt.Errorf("RDMA device %s was replaced while it was opened: %w", id.Name, hca.ErrIO)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == (qprecovery.Identity{}) || h.cfg.AllowOtherDevice {
+		h.known, h.last = id, now
+	}
+	return &identified{dev, id}, nil
+}
+
+// Close implements HCA. It does nothing: no resource outlives an opening.
+func (h *realHCA) Close() error { return nil }
+
+// Info implements HCA.
+func (h *realHCA) Info() Info {
+	i := Info{HCA: h.cfg.HCA, Kind: KindHardware, Underlay: h.found().Parent, Reset: h.cfg.Reset}
+	if i.Underlay != "" {
+		i.Kind = KindSoftRoCE
+	}
+	return i
+}
+
+// identified is an HCA that is called what the list calls it: a driver may know
+// other GUIDs of it, or none.
+type identified struct {
+	hca.Device
+	id qprecovery.Identity
+}
+
+// Attr implements hca.Device.
+func (d *identified) Attr() hca.DeviceAttr {
+	a := d.Device.Attr()
+	a.NodeGUID, a.SysImageGUID, a.PCIAddr, a.Parent = d.id.NodeGUID, d.id.SysImageGUID, d.id.PCIAddr, d.id.Parent
+	return a
+}
+
+// QueryPort implements hca.Device.
+func (d *identified) QueryPort(num uint8) (hca.PortAttr, error) {
+	a, err := d.Device.QueryPort(num)
+	if num == 1 {
+		a.GUID = d.id.PortGUID
+	}
+	return a, err
+}

@@ -1,0 +1,565 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/rdma"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/ud/port"
+)
+
+// fakeKernel has RDMA devices as a test wants them, which are software HCAs when
+// they are opened.
+type fakeKernel struct {
+	t      *testing.T
+	fabric *memfabric.Fabric
+	hints  chan struct{}
+
+	function fakeFunction
+	freed    chan struct{} // a reset of the kernel's waits for it
+
+	mu        sync.Mutex // guards what follows
+	devices   []rdma.Device
+	users     []rdma.User
+	unseen    error // of usersOf
+	err       error // of list
+	opened    []string
+	open      int // contexts
+	resets    []rdma.Device
+	completed []string
+	layer     hca.LinkLayer // of the ports
+	during    func()        // called while a device is opened
+	log       strings.Builder
+	warned    string // the log at the last reset
+	lists     int
+}
+
+// Write takes the log.
+func (k *fakeKernel) Write(p []byte) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.Write(p)
+}
+
+// maxLists is more often than any test has the list asked for.
+const maxLists = 10000
+
+var rxeGUID = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
+
+// rxe is a Soft-RoCE device.
+func rxe(name string, index uint32, guid hca.GUID) rdma.Device {
+	return rdma.Device{
+		Name: name, Index: index, NodeGUID: guid, SysImageGUID: guid, Parent: "eth0", PCIAddr: "0000:00:02.0", Verbs: "uverbs0",
+		Ports: []rdma.Port{{Num: 1, State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GUID: guid}},
+	}
+}
+
+func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
+	return &fakeKernel{
+		t: t, fabric: memfabric.New(1), hints: make(chan struct{}, 1), freed: make(chan struct{}),
+		devices: devices, layer: hca.LinkLayerEthernet,
+		function: fakeFunction{before: []string{"eth0"}},
+	}
+}
+
+func (k *fakeKernel) kernel() kernel {
+	return kernel{
+		list: k.list,
+		find: func(name string) (rdma.Device, error) {
+			devices, err := k.list()
+			for _, d := range devices {
+				if d.Name == name {
+					return d, nil
+				}
+			}
+			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
+		},
+		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
+		users:    k.usersOf,
+		reset:    k.reset,
+		complete: k.complete,
+		function: func(string) (function, error) { return &k.function, nil },
+	}
+}
+
+func (k *fakeKernel) list() ([]rdma.Device, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lists++; k.lists > maxLists {
+		panic("the list is asked for without a pause")
+	}
+	return k.devices, k.err
+}
+
+func (k *fakeKernel) usersOf(rdma.Device) ([]rdma.User, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	users := slices.Clone(k.users)
+	if k.open > 0 && k.unseen == nil {
+		users = append(users, rdma.User{PID: os.Getpid(), Name: "daemon"})
+	}
+	return users, k.unseen
+}
+
+func (k *fakeKernel) logged() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.String()
+}
+
+// become changes what there is, and tells.
+func (k *fakeKernel) become(devices ...rdma.Device) {
+	k.mu.Lock()
+	k.devices, k.err = devices, nil
+	k.mu.Unlock()
+	k.hints <- struct{}{}
+}
+
+func (k *fakeKernel) contexts() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.open
+}
+
+func (k *fakeKernel) did() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.resets)
+}
+
+// reset does not return before the device is let go, as the kernel.
+func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
+	k.mu.Lock()
+	k.resets = append(k.resets, d)
+	k.warned = k.log.String()
+	k.mu.Unlock()
+	<-k.freed
+	return nil
+}
+
+// complete brings the device back that is given, as the kernel does.
+func (k *fakeKernel) complete(how config.Reset, d rdma.Device) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.completed = append(k.completed, fmt.Sprintf("%s %s %s", how, d.Name, d.Parent))
+	k.devices = append(k.devices, rxe(d.Name, 9, rxeGUID))
+	return nil
+}
+
+func (k *fakeKernel) openHCA(name string) (hca.Device, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.opened = append(k.opened, name)
+	dev, err := soft.Open(soft.Config{
+		Name: name, GUID: hca.GUID{7: 9}, // a driver may not know the GUID
+		Transport: k.fabric.Attach(fmt.Sprintf("eth%d", len(k.opened)), 1500, netip.MustParseAddr("10.0.0.1")),
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.open++
+	if k.during != nil {
+		k.during()
+	}
+	return &fakeHCA{Device: dev, k: k}, nil
+}
+
+// fakeHCA counts as a context until it is closed.
+type fakeHCA struct {
+	hca.Device
+	k    *fakeKernel
+	once sync.Once
+}
+
+func (d *fakeHCA) Close() error {
+	err := d.Device.Close()
+	if err == nil {
+		d.once.Do(func() {
+			d.k.mu.Lock()
+			defer d.k.mu.Unlock()
+			d.k.open--
+		})
+	}
+	return err
+}
+
+func (d *fakeHCA) QueryPort(num uint8) (hca.PortAttr, error) {
+	a, err := d.Device.QueryPort(num)
+	a.LinkLayer = d.k.layer
+	return a, err
+}
+
+// realConfig is that of the device rxe0.
+func realConfig() config.Device {
+	cfg := config.NewDevice()
+	cfg.Name, cfg.HCA, cfg.Grace, cfg.Coordinator = "rxe0", "rxe0", time.Second, ""
+	return cfg
+}
+
+// real is a device of the fake kernel's in its slot.
+type real struct {
+	*device.Device
+	slot     *Slot
+	portGUID hca.GUID
+}
+
+// newReal makes a device of the fake kernel's, of which interfaces use ports.
+func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
+	log := slog.New(slog.NewTextHandler(k, nil))
+	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
+	if err != nil {
+		return nil, err
+	}
+	s := NewSlot(h, true, log)
+	guid, err := s.Probe(ports...)
+	return &real{slot: s, portGUID: guid, Device: device.New(device.Config{
+		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset,
+		Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice, Log: log,
+	})}, err
+}
+
+// bubble runs a test in a bubble with a device that is open; nothing is open at the
+// end.
+func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *real)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		d, err := k.newReal(cfg, 1)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { d.slot.Run(ctx, d.Run) })
+		await(t, d, isOpen)
+		test(k, d)
+		cancel()
+		run.Wait()
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open at the end", n)
+		}
+	})
+}
+
+func isOpen(v device.View) bool { return v.Session != nil }
+
+func isGone(v device.View) bool { return v.Session == nil }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await waits for a view, in the time of the bubble, and returns it.
+func await(t *testing.T, d *real, ok func(device.View) bool) device.View {
+	t.Helper()
+	views, unsubscribe := d.Subscribe()
+	defer unsubscribe()
+	late := time.After(30 * time.Second)
+	for {
+		select {
+		case <-views:
+			if v := d.View(); ok(v) {
+				return v
+			}
+		case <-late:
+			t.Fatalf("not within 30 s: %+v, %v", d.View(), d.Status().State)
+		}
+	}
+}
+
+// A device that leaves the list is let go within 2 s, since the kernel waits for
+// that; it is taken again when it returns, under whatever name, and another one is
+// not.
+func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
+		for i, c := range []struct {
+			name string
+			guid hca.GUID
+			took bool
+		}{
+			{"rxe0", rxeGUID, true},
+			{"rxe0", hca.GUID{7: 1}, false},
+			{"rxe7", rxeGUID, true},
+			{"rxe0", rxeGUID, true},
+		} {
+			last := d.View().Session
+			k.become()
+			await(t, d, isGone)
+			time.Sleep(2 * time.Second)
+			if n := k.contexts(); n != 0 {
+				t.Fatalf("%d: %d contexts are open still", i, n)
+			}
+			back := rxe(c.name, uint32(i+1), c.guid)
+			back.PCIAddr = fmt.Sprintf("0000:00:1%d.0", i) // the netdev may be another one
+			k.become(back)
+			time.Sleep(time.Second)
+			if v := d.View(); (v.Session != nil) != c.took {
+				t.Fatalf("%d: %s with GUID %s: taken %t", i, c.name, c.guid, v.Session != nil)
+			}
+			if !c.took {
+				must(t, d.Recover(context.Background())) // it is looked at, and known for another one
+				time.Sleep(time.Second)
+				continue
+			}
+			if a := d.View().Session.Attr(); d.View().Session == last || a.Name != c.name || a.NodeGUID != rxeGUID {
+				t.Errorf("%d: %+v", i, a)
+			}
+		}
+	})
+}
+
+// Where another device is allowed, it is the one that is known from then on.
+func TestR22AllowedDeviceIsKnown(t *testing.T) {
+	cfg, other := realConfig(), hca.GUID{7: 1}
+	cfg.AllowOtherDevice = true
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
+		for i, name := range []string{"rxe0", "rxe7"} {
+			k.become()
+			await(t, d, isGone)
+			k.become(rxe(name, uint32(i+1), other))
+			await(t, d, isOpen)
+			if a := d.View().Session.Attr(); a.Name != name || a.NodeGUID != other {
+				t.Errorf("%s: %+v", name, a)
+			}
+		}
+	})
+}
+
+// Hardware is the same in the same PCI function alone.
+func TestR22HardwareIsWhereItWas(t *testing.T) {
+	here := rxe("mlx5_0", 0, rxeGUID)
+	here.Parent = ""
+	there := here
+	there.PCIAddr = "0000:00:03.0"
+	if identityOf(here).Same(identityOf(there)) {
+		t.Error("a card with the GUIDs of another one is the same")
+	}
+}
+
+// When nobody tells any more of what changes, it is looked for.
+func TestR24RealDeviceWithoutHints(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
+		close(k.hints)
+		time.Sleep(time.Minute)
+		if d.View().Session == nil {
+			t.Error("it was let go")
+		}
+		k.mu.Lock()
+		k.devices = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
+		}
+	})
+}
+
+// A list that cannot be read says nothing on the device.
+func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
+		k.mu.Lock()
+		k.err = errors.New("out of memory")
+		k.mu.Unlock()
+		k.hints <- struct{}{}
+		time.Sleep(time.Second)
+		if d.View().Session == nil {
+			t.Error("it was let go")
+		}
+		k.become(rxe("rxe0", 0, rxeGUID))
+	})
+}
+
+// A removal is noticed although the list could not be read when it was told of.
+func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
+		k.mu.Lock()
+		k.devices, k.err = nil, errors.New("out of memory")
+		k.mu.Unlock()
+		k.hints <- struct{}{}
+		time.Sleep(500 * time.Millisecond)
+		k.mu.Lock()
+		k.err = nil
+		k.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if n := k.contexts(); n != 0 {
+			t.Errorf("%d contexts are open still", n)
+		}
+	})
+}
+
+// Of a device that went and came between two looks of who watches, the list that
+// was asked for meanwhile may have shown nothing: it is told what there is.
+func TestR24ListIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := slog.New(slog.DiscardHandler)
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		b, err := newRealHCA(realConfig(), k.openHCA, k.kernel(), log)
+		must(t, err)
+		s := NewSlot(b, false, log)
+		lists := s.Watch(t.Context())
+		<-lists
+		k.mu.Lock()
+		k.devices = nil
+		k.mu.Unlock()
+		if ids := s.List(t.Context()); len(ids) != 0 {
+			t.Errorf("the list is %v without a device", ids)
+		}
+		k.become(rxe("rxe0", 0, rxeGUID))
+		select {
+		case ids := <-lists:
+			if len(ids) != 1 {
+				t.Errorf("told of %v", ids)
+			}
+		case <-time.After(time.Minute):
+			t.Error("nothing is told")
+		}
+	})
+}
+
+// An unplug by a fault, and what comes in its place.
+func TestRealDeviceUnplugByFault(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		must(t, d.slot.Inject(faults.Fault{Kind: faults.Unplug}))
+		await(t, d, isGone)
+		must(t, d.slot.Plug(PluggedOther))
+		time.Sleep(time.Second)
+		if d.View().Session != nil {
+			t.Error("another device was taken")
+		}
+		must(t, d.slot.Plug(PluggedIn))
+		await(t, d, isOpen)
+	})
+}
+
+// What is planned strikes after a reset as well; what has struck is over.
+func TestFaultsOutliveReset(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		want := []faults.Fault{{Kind: faults.CreateQPFails, After: 2, Count: 3}, {Kind: faults.VerbHangs, Verb: "create_ah", Count: 1}}
+		for _, f := range want {
+			must(t, d.slot.Inject(f))
+		}
+		must(t, d.slot.Inject(faults.Fault{Kind: faults.PortDown}))
+		last := d.View().Session
+		must(t, d.Reset(context.Background()))
+		v := await(t, d, func(v device.View) bool { return v.Session != nil && v.Session != last })
+		if v.Ports[0].State != hca.PortActive {
+			t.Errorf("port is %s", v.Ports[0].State)
+		}
+		if got := d.slot.plans.now.Planned(); !slices.Equal(got, want) {
+			t.Errorf("planned %+v, want %+v", got, want)
+		}
+	})
+}
+
+// What waiting does not help against is told at the start, with nothing left open.
+func TestRealDeviceRefusals(t *testing.T) {
+	hardware := rxe("rxe0", 0, rxeGUID)
+	hardware.Parent = ""
+	virtual := rxe("rxe0", 0, rxeGUID)
+	virtual.PCIAddr = ""
+	with := func(how config.Reset) config.Device {
+		cfg := realConfig()
+		cfg.Reset = how
+		return cfg
+	}
+	for _, c := range []struct {
+		name   string
+		device rdma.Device
+		cfg    config.Device
+		port   uint8
+		layer  hca.LinkLayer
+		want   error
+		text   string
+	}{
+		{"no device", rxe("rxe1", 0, rxeGUID), realConfig(), 1, hca.LinkLayerEthernet, hca.ErrNoDevice, ""},
+		{"no port", hardware, realConfig(), 2, hca.LinkLayerEthernet, hca.ErrInvalid, "there is no port 2, the device has 1"},
+		{"InfiniBand", hardware, realConfig(), 1, hca.LinkLayerInfiniBand, port.ErrLinkLayer, "not supported yet"},
+		{"link of hardware", hardware, with(config.ResetLink), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "reset link is for Soft-RoCE"},
+		{"driver without function", virtual, with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+		{"pci without function", virtual, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "needs a PCI function"},
+		{"function without reset", hardware, with(config.ResetPCI), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "cannot be reset alone"},
+		{"function with two netdevs", rxe("rxe0", 0, rxeGUID), with(config.ResetDriver), 1, hca.LinkLayerEthernet, hca.ErrInvalid, "has 2 netdevs"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, c.device)
+			k.layer = c.layer
+			k.function = fakeFunction{before: []string{"eth0", "eth1"}, fixed: true}
+			_, err := k.newReal(c.cfg, c.port)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			if n := k.contexts(); n != 0 {
+				t.Errorf("%s: %d contexts are open", c.name, n)
+			}
+		})
+	}
+}
+
+// The name was given to another instance while it was opened: that is not the one
+// that was looked for.
+func TestRealDeviceReplacedWhileOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.during = func() { k.devices = []rdma.Device{rxe("rxe0", 1, rxeGUID)} }
+		_, err := k.newReal(realConfig())
+		if !errors.Is(err, hca.ErrIO) || k.contexts() != 0 {
+			t.Errorf("%v, %d contexts", err, k.contexts())
+		}
+	})
+}
+
+func TestChoose(t *testing.T) {
+	last := rxe("rxe0", 0, rxeGUID)
+	h := realHCA{cfg: realConfig(), known: identityOf(last), last: last}
+	other := hca.GUID{7: 1}
+	for _, c := range []struct {
+		name    string
+		devices []rdma.Device
+		want    string // name and index
+	}{
+		{"none", nil, ""},
+		{"another name and GUID", []rdma.Device{rxe("rxe5", 1, other)}, ""},
+		{"the name alone", []rdma.Device{rxe("rxe0", 1, other)}, "rxe0 1"},
+		{"the GUID alone", []rdma.Device{rxe("rxe5", 1, rxeGUID)}, "rxe5 1"},
+		{"the GUID before the name", []rdma.Device{rxe("rxe0", 1, other), rxe("rxe5", 2, rxeGUID)}, "rxe5 2"},
+		{"the same, in another order", []rdma.Device{rxe("rxe5", 2, rxeGUID), rxe("rxe0", 1, other)}, "rxe5 2"},
+		{"both before one", []rdma.Device{rxe("rxe5", 2, rxeGUID), rxe("rxe0", 1, rxeGUID)}, "rxe0 1"},
+	} {
+		got := ""
+		if d, ok := h.choose(c.devices); ok {
+			got = fmt.Sprintf("%s %d", d.Name, d.Index)
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestRealInfo(t *testing.T) {
+	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
+		if d.portGUID != rxeGUID { // of which MACs are made
+			t.Errorf("port GUID %s", d.portGUID)
+		}
+		i, ports := d.slot.Info(), d.View().Ports
+		if i.Kind != KindSoftRoCE || i.HCA != "rxe0" || i.Underlay != "eth0" || i.Reset != "none" || len(ports) != 1 {
+			t.Errorf("%+v, ports %+v", i, ports)
+		}
+	})
+}

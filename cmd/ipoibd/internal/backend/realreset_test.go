@@ -1,0 +1,272 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/hca"
+	"ipoibd/hca/rdma"
+)
+
+// What a user that never let go of a device held is freed by a reset of that
+// device, once it is back, and of no other that has its name meanwhile.
+func TestR22ForeignDeviceIsNotReset(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset = config.ResetLink
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
+		close(k.freed)
+		user := d.View().Session
+		if !user.Acquire("a user that hangs") {
+			t.Fatal("the session is over")
+		}
+		defer user.Release("a user that hangs")
+		k.become()
+		await(t, d, isGone)
+		time.Sleep(2 * cfg.Grace)
+		k.become(rxe("rxe0", 1, hca.GUID{7: 1}))
+		time.Sleep(time.Second)
+		must(t, d.Recover(context.Background()))
+		time.Sleep(time.Minute)
+		if k.did() != 0 || d.View().Session != nil {
+			t.Fatalf("the other device was reset: %v", k.resets)
+		}
+		k.become(rxe("rxe7", 2, rxeGUID))
+		await(t, d, isOpen)
+		if k.did() != 1 || k.resets[0].Name != "rxe7" {
+			t.Errorf("reset: %v, want rxe7 alone", k.resets)
+		}
+	})
+}
+
+// A bridge and its port have the same MAC, so their Soft-RoCE devices have the same
+// GUIDs. The sibling is another device even when it takes the name. Renaming the netdev
+// does not change the device.
+func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
+	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
+		renamed := rxe("rxe0", 0, rxeGUID)
+		renamed.Parent = "uplink"
+		k.become(renamed)
+		time.Sleep(time.Second)
+		if d.Opens() != 1 || d.View().Session == nil {
+			t.Fatalf("renaming the netdev: opened %d times, %v", d.Opens(), d.View().Err)
+		}
+		sibling := rxe("rxe0", 5, rxeGUID)
+		sibling.Parent = "br0"
+		k.become(sibling)
+		await(t, d, isGone)
+		time.Sleep(time.Minute)
+		if d.Opens() != 1 {
+			t.Fatalf("the sibling on br0 was opened: %v", k.opened)
+		}
+		again := rxe("rxe3", 6, rxeGUID)
+		k.become(sibling, again)
+		await(t, d, isOpen)
+		if last := k.opened[len(k.opened)-1]; last != "rxe3" {
+			t.Errorf("opened %s, want rxe3", last)
+		}
+	})
+}
+
+// A reset that the kernel does not end in time is logged with the names of those who
+// hold the device. It is waited for, and there is one at most.
+func TestR16RealResetIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}, {Name: "nvme_rdma"}}
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		first := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			first <- d.slot.hca.Reset(ctx)
+		}()
+		time.Sleep(time.Minute)
+		const why = "held by ib_send_bw (pid 1073741824), the kernel's nvme_rdma"
+		if text := k.logged(); !strings.Contains(text, why) || len(first) > 0 {
+			t.Errorf("returned: %t; the log: %s", len(first) > 0, text)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.slot.hca.Reset(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), why) {
+			t.Errorf("a second one: %v", err)
+		}
+		if n := k.did(); n != 1 {
+			t.Errorf("%d resets are under way", n)
+		}
+		close(k.freed)
+		must(t, <-first)
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 2 {
+			t.Errorf("%d resets", k.did())
+		}
+		cfg.Reset = config.ResetNone
+		d, err = k.newReal(cfg)
+		must(t, err)
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 2 {
+			t.Error("reset although none is configured")
+		}
+	})
+}
+
+// Who else uses the device is told before it is reset.
+func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		k.users = []rdma.User{{PID: 1 << 30, Name: "ib_send_bw"}}
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetDriver
+		d, err := k.newReal(cfg)
+		must(t, err)
+		must(t, d.slot.hca.Reset(t.Context()))
+		if !strings.Contains(k.warned, `means=driver used_by_others="ib_send_bw (pid 1073741824)"`) {
+			t.Errorf("the log before the reset: %s", k.warned)
+		}
+	})
+}
+
+// fakeFunction has netdevs, and others once it was reset.
+type fakeFunction struct {
+	before, after []string
+	fixed         bool // it cannot be reset
+	did           string
+}
+
+func (f *fakeFunction) CanReset() bool { return !f.fixed }
+func (f *fakeFunction) Close() error   { return nil }
+
+func (f *fakeFunction) Probe() error  { return f.do("probe") }
+func (f *fakeFunction) Rebind() error { return f.do("rebind") }
+func (f *fakeFunction) Reset() error  { return f.do("reset") }
+
+func (f *fakeFunction) do(what string) error {
+	f.before, f.did = f.after, f.did+what
+	return nil
+}
+
+func (f *fakeFunction) Netdevs() []string { return f.before }
+
+// The function is reset as it is configured, but not under a Soft-RoCE device that
+// could not be made again. One that was not made again after all is told of, with
+// what to do.
+func TestResetFunction(t *testing.T) {
+	soft, hardware := rxe("rxe0", 0, rxeGUID), rxe("mlx5_0", 0, rxeGUID)
+	hardware.Parent = ""
+	const byHand = "it is gone now: rdma link add rxe0 type rxe netdev no-such-netdev"
+	one, two := []string{"no-such-netdev"}, []string{"eth0", "eth1"}
+	for _, c := range []struct {
+		name   string
+		how    config.Reset
+		device rdma.Device
+		f      fakeFunction
+		did    string
+		text   string // of the error
+	}{
+		{"driver of hardware", config.ResetDriver, hardware, fakeFunction{before: two}, "rebind", ""},
+		{"hardware", config.ResetPCI, hardware, fakeFunction{before: two}, "reset", ""},
+		{"hardware without reset", config.ResetPCI, hardware, fakeFunction{fixed: true}, "", "cannot be reset alone"},
+		{"driver alone", config.ResetDriver, hardware, fakeFunction{fixed: true}, "rebind", ""},
+		{"two netdevs", config.ResetDriver, soft, fakeFunction{before: two}, "", "has 2 netdevs"},
+		{"no netdev", config.ResetPCI, soft, fakeFunction{}, "", "has 0 netdevs"},
+		{"no netdev afterwards", config.ResetPCI, soft, fakeFunction{before: one}, "reset", "has 0 netdevs"},
+		{"netdev gone again", config.ResetDriver, soft, fakeFunction{before: one, after: one}, "rebind", byHand},
+	} {
+		err := resetFunction(c.how, c.device, &c.f)
+		if c.f.did != c.did || (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: did %q, %v; want %q, %q", c.name, c.f.did, err, c.did, c.text)
+		}
+	}
+}
+
+// Soft-RoCE is not reset while this process has it open itself, in which a verb may
+// hang; hardware is, since that is what helps.
+func TestRealResetWaitsForOurselves(t *testing.T) {
+	hardware := rxe("rxe0", 0, rxeGUID)
+	hardware.Parent = ""
+	for _, c := range []struct {
+		device rdma.Device
+		how    config.Reset
+		resets int
+	}{{rxe("rxe0", 0, rxeGUID), config.ResetLink, 0}, {hardware, config.ResetPCI, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFakeKernel(t, c.device)
+			close(k.freed)
+			cfg := realConfig()
+			cfg.Reset = c.how
+			d, err := k.newReal(cfg)
+			must(t, err)
+			zombie, err := k.openHCA("rxe0")
+			must(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err = d.slot.hca.Reset(ctx)
+			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
+				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
+			}
+			const why = "held by this process, in which a verb hangs, and nobody that can be seen from here"
+			if err != nil && !strings.HasSuffix(err.Error(), why) {
+				t.Errorf("%s: %v", c.how, err)
+			}
+			must(t, zombie.Close())
+			if must(t, d.slot.hca.Reset(t.Context())); k.did() != c.resets+1 {
+				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
+			}
+		})
+	}
+}
+
+// When the users of a device cannot be read, this process may still have it open, so
+// Soft-RoCE is not reset (R05).
+func TestR05RealResetWaitsWhereUsersCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		close(k.freed)
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		k.unseen = fmt.Errorf("%w: too many open files", hca.ErrNoMemory)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := d.slot.hca.Reset(ctx); k.did() != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%d resets, %v; want none, and the end of the context", k.did(), err)
+		}
+		k.unseen = nil
+		if must(t, d.slot.hca.Reset(t.Context())); k.did() != 1 {
+			t.Errorf("%d resets after the users could be read, want 1", k.did())
+		}
+	})
+}
+
+// The end waits for a reset under way.
+func TestRealEndWaitsForReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+		cfg := realConfig()
+		cfg.Reset = config.ResetLink
+		d, err := k.newReal(cfg)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { d.slot.hca.Run(ctx); close(ended) }()
+		go func() { _ = d.slot.hca.Reset(ctx) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("ended before the reset did")
+		default:
+		}
+		close(k.freed)
+		<-ended
+	})
+}

@@ -1,0 +1,177 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/qprecovery"
+)
+
+// softHCA is the software HCA on a netdev.
+type softHCA struct {
+	softSource
+	cfg    config.Device
+	peers  *peerList
+	engine atomic.Pointer[engine] // opened last
+	port   udp.Reserve            // keeps the UDP ports bound across resets
+	log    *slog.Logger
+	warned sync.Once // about a small send buffer
+}
+
+// engine is a software HCA beneath what wraps it.
+type engine struct {
+	*soft.Device
+	transport *udp.Transport
+}
+
+func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
+	if cfg.Underlay == "" {
+		netdev, err := udp.DefaultNetdev()
+		if err != nil {
+			return nil, fmt.Errorf("%w; name one by --underlay, or by underlay in the file", err)
+		}
+		cfg.Underlay = netdev
+	}
+	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
+}
+
+// Close implements HCA: it releases the UDP port.
+func (h *softHCA) Close() error { return h.port.Close() }
+
+// Run implements HCA. It keeps the list of peers and logs what it notices.
+func (h *softHCA) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { h.peers.Run(ctx) })
+	h.notice(ctx)
+	wg.Wait()
+}
+
+// noticeEvery is how often the device is asked for what an operator should
+// know.
+const noticeEvery = time.Second
+
+// notice logs each new pair of addresses that suggests a NAT. The message is constant:
+// the addresses may be forged, and the log limits each message, not its attributes.
+func (h *softHCA) notice(ctx context.Context) {
+	tick := time.NewTicker(noticeEvery)
+	defer tick.Stop()
+	var last [2]netip.Addr
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		e := h.engine.Load()
+		if e == nil {
+			continue
+		}
+		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
+			last = [2]netip.Addr{seen, sender}
+			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+		}
+	}
+}
+
+// warnSendBuf warns, once, if the system limits the send buffer.
+func (h *softHCA) warnSendBuf(transport *udp.Transport) {
+	size, asked, err := transport.SendBuf()
+	if err != nil || size >= asked {
+		return
+	}
+	h.warned.Do(func() {
+		h.log.Warn("the send buffer is small: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+	})
+}
+
+// notices returns the warnings about an open device, for its status.
+func (e *engine) notices() string {
+	var out []string
+	if seen, sender, ok := e.NATSuspect(); ok {
+		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
+	}
+	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
+		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
+	}
+	return strings.Join(out, "; ")
+}
+
+// Open implements HCA. It first closes the transport of the previous instance, which a
+// zombie may still hold.
+func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
+	if err := h.free(); err != nil {
+		return nil, err
+	}
+	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port})
+	if err != nil {
+		return nil, err
+	}
+	dev, err := soft.Open(h.config(id, transport))
+	if err != nil {
+		return nil, errors.Join(err, transport.Close())
+	}
+	h.warnSendBuf(transport)
+	h.engine.Store(&engine{dev, transport})
+	return dev, nil
+}
+
+func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.Config {
+	cfg := soft.Config{
+		Name:           h.cfg.Name,
+		Transport:      transport,
+		PKeys:          h.cfg.PKeys,
+		GUID:           id.NodeGUID,
+		StandardMTU:    h.cfg.StandardMTU,
+		KnownPeersOnly: h.cfg.KnownPeersOnly,
+	}
+	if len(h.cfg.Peers) > 0 {
+		cfg.Peers = h.peers.Addrs
+	}
+	return cfg
+}
+
+// Reset implements HCA. It closes the transport even if the device is still in use, so
+// that calls that hang in it return. The UDP port stays reserved.
+func (h *softHCA) Reset(context.Context) error { return h.free() }
+
+// Complete implements HCA. No other process resets a software HCA.
+func (h *softHCA) Complete(context.Context) error { return h.free() }
+
+// Sharing implements HCA. No other process uses a software HCA, so its resets are
+// coordinated only if a directory is configured, which tests of the locks do.
+func (h *softHCA) Sharing() Sharing {
+	if h.cfg.Coordinator == config.DefaultCoordinator {
+		return Sharing{}
+	}
+	return Sharing{Dir: h.cfg.Coordinator}
+}
+
+func (h *softHCA) free() error {
+	if e := h.engine.Load(); e != nil {
+		return e.transport.Close()
+	}
+	return nil
+}
+
+// Info implements HCA.
+func (h *softHCA) Info() Info {
+	i := Info{HCA: h.cfg.HCA, Kind: KindSoftware, Underlay: h.cfg.Underlay, KnownPeersOnly: h.cfg.KnownPeersOnly}
+	if len(h.cfg.Peers) > 0 {
+		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
+	}
+	if e := h.engine.Load(); e != nil {
+		i.Notice = e.notices()
+	}
+	return i
+}

@@ -1,0 +1,113 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/resetlock"
+	"ipoibd/qprecovery"
+)
+
+// Why an operator's command is refused, or not carried out.
+var (
+	// ErrNotOpen: there is nothing to reset before the device was open once.
+	ErrNotOpen = errors.New("device is not open yet")
+	// ErrSuspended: not while the device is suspended. It is also why there is no
+	// session meanwhile.
+	ErrSuspended = errors.New("device is suspended; 'ipoibd resume' opens it again")
+	// ErrResumed: the device was resumed before it was closed.
+	ErrResumed = errors.New("device was resumed meanwhile")
+	// ErrOpen: there is nothing to recover.
+	ErrOpen = errors.New("device is open, so there is nothing to recover; 'ipoibd reset device' resets it")
+	// ErrUnderWay: the recovery under way already does what was ordered.
+	ErrUnderWay = errors.New("a recovery of the device is already under way; 'ipoibd events' shows how it ends")
+	// ErrGivenUp: a device that was given up is closed already.
+	ErrGivenUp = errors.New("device was given up, so there is nothing to suspend")
+	// ErrNotSuspended: the device was not suspended.
+	ErrNotSuspended = errors.New("device is not suspended")
+	// ErrEnded: the device's Run has ended.
+	ErrEnded = errors.New("device has ended")
+)
+
+// Reset orders a reset of the device, or a try at once where it is waited for; it
+// returns once that is taken up. Several orders during a reset are one (R15). Errors:
+// [ErrNotOpen], after which it is tried at once; [ErrSuspended], [ErrEnded], that of ctx.
+func (d *Device) Reset(ctx context.Context) error { return d.command(ctx, qprecovery.DoReset) }
+
+// Recover has a device that was given up waited for again, with a try at once. Errors:
+// [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
+func (d *Device) Recover(ctx context.Context) error { return d.command(ctx, qprecovery.DoRecover) }
+
+// Suspend closes the device once its users have released it, and returns when it is
+// closed (R26). It is idempotent. Errors: [ErrGivenUp]; [ErrResumed], [ErrEnded], that
+// of ctx, after which the device is closed later.
+func (d *Device) Suspend(ctx context.Context) error { return d.command(ctx, qprecovery.DoSuspend) }
+
+// Resume undoes Suspend, and returns once the opening or the wait for the device
+// is taken up. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
+func (d *Device) Resume(ctx context.Context) error { return d.command(ctx, qprecovery.DoResume) }
+
+// results are the answers of the machine.
+var results = map[qprecovery.Result]error{
+	qprecovery.ResultDone:         nil,
+	qprecovery.ResultNotOpen:      ErrNotOpen,
+	qprecovery.ResultOpen:         ErrOpen,
+	qprecovery.ResultUnderWay:     ErrUnderWay,
+	qprecovery.ResultSuspended:    ErrSuspended,
+	qprecovery.ResultNotSuspended: ErrNotSuspended,
+	qprecovery.ResultResumed:      ErrResumed,
+	qprecovery.ResultGivenUp:      ErrGivenUp,
+}
+
+// command gives the machine an operator's command, and returns its answer.
+func (d *Device) command(ctx context.Context, do qprecovery.Do) error {
+	return d.ask(ctx, func(o *owner, done chan<- error) {
+		o.commands++
+		o.answers[o.commands] = done
+		o.step(qprecovery.Command{ID: o.commands, Do: do})
+	})
+}
+
+// ask has Run call f, and waits for the answer, which f may leave to a later step.
+func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) error {
+	done := make(chan error, 1)
+	select {
+	case d.calls <- func(o *owner) { f(o, done) }:
+	case <-d.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-d.ended:
+		return ErrEnded
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Status is what an operator may want to know of a device.
+type Status struct {
+	State       qprecovery.DeviceState
+	Rung        qprecovery.Rung     // of the recovery under way; RungNone: there is none
+	Reason      qprecovery.Reason   // why the state was entered
+	NextTry     time.Time           // when a pause ends, or the device is looked for again; zero: no such thing
+	GivesUp     time.Time           // when the wait for the device ends; zero: it is not waited for
+	Suspended   bool                // between Suspend and Resume
+	History     []qprecovery.Record // oldest first, the one under way last; read-only
+	Counts      qprecovery.Counts
+	Coordinator resetlock.Status
+	Sharers     []string // other processes that have the device open
+}
+
+// Status returns the state of recovery; any goroutine may ask.
+func (d *Device) Status() Status {
+	s := *d.status.Load()
+	if c := d.shared.Load(); c != nil {
+		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
+	}
+	return s
+}

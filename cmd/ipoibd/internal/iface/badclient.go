@@ -1,0 +1,60 @@
+package iface
+
+import (
+	"sync/atomic"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+)
+
+// slowRelease is how long a slow client keeps a device that is to be reset.
+const slowRelease = 2 * time.Second
+
+// Misbehaviour of an interface as a client of a device reset, injected once.
+type Misbehaviour int32
+
+// Misbehaviours.
+const (
+	Obliging Misbehaviour = iota // none
+	Slow                         // it releases the device late
+	Dead                         // it never releases the device
+)
+
+// badClient releases sessions, unless a fault makes it misbehave.
+type badClient struct {
+	name string       // of the interface
+	next atomic.Int32 // Misbehaviour
+
+	at   time.Time       // when it releases held; zero: at Run's end
+	held *device.Session // kept back; nil: none
+}
+
+// Misbehave makes the interface a bad client of the next device reset.
+func (f *Iface) Misbehave(how Misbehaviour) { f.rec.badClient.next.Store(int32(how)) }
+
+func (c *badClient) release(s *device.Session) {
+	c.end()
+	switch Misbehaviour(c.next.Swap(int32(Obliging))) {
+	case Obliging:
+		s.Release(c.name)
+	case Slow:
+		c.held, c.at = s, time.Now().Add(slowRelease)
+	case Dead:
+		c.held = s
+	}
+}
+
+// expire releases what was held back, when that is due.
+func (c *badClient) expire(now time.Time) {
+	if !c.at.IsZero() && !now.Before(c.at) {
+		c.end()
+	}
+}
+
+// end releases at once what was held back. It is idempotent.
+func (c *badClient) end() {
+	if c.held != nil {
+		c.held.Release(c.name)
+	}
+	c.held, c.at = nil, time.Time{}
+}

@@ -1,0 +1,280 @@
+package port
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"ipoibd/hca"
+)
+
+func entry(addr string, payload int) hca.GIDEntry {
+	return hca.GIDEntry{GID: hca.GIDFromAddr(netip.MustParseAddr(addr)), Type: hca.GIDTypeRoCEv2, MaxPayload: payload}
+}
+
+func attr(gids ...hca.GIDEntry) hca.PortAttr {
+	return hca.PortAttr{
+		State: hca.PortActive, MaxMTU: 4096, ActiveMTU: 2048, LinkLayer: hca.LinkLayerEthernet,
+		GIDs: gids, PKeys: []hca.PKey{0xffff, 0x8001},
+	}
+}
+
+func TestMakePlanChoosesGID(t *testing.T) {
+	v4, v6, local := entry("10.0.0.1", 1448), entry("fd00::1", 1428), entry("fe80::1", 1428)
+	for _, c := range []struct {
+		name string
+		gids []hca.GIDEntry
+		want string // the wish
+		gid  string
+		err  error
+	}{
+		{"IPv4 first", []hca.GIDEntry{local, v6, v4}, "", "10.0.0.1", nil},
+		{"then global IPv6", []hca.GIDEntry{local, {}, v6}, "", "fd00::1", nil},
+		{"then link-local", []hca.GIDEntry{{}, local}, "", "fe80::1", nil},
+		{"first of two", []hca.GIDEntry{v4, entry("10.0.0.2", 1448)}, "", "10.0.0.1", nil},
+		{"a wish", []hca.GIDEntry{local, v6, v4}, "fd00::1", "fd00::1", nil},
+		{"a wish not there", []hca.GIDEntry{local, v4}, "fd00::9", "", ErrNoGID},
+		{"none", []hca.GIDEntry{{}}, "", "", ErrNoGID},
+		{"a wish for an empty entry", []hca.GIDEntry{{}, v4}, "::", "", ErrNoGID},
+		{"too small", []hca.GIDEntry{entry("10.0.0.1", 579)}, "", "", ErrNoMTU},
+		{"just large enough", []hca.GIDEntry{entry("10.0.0.1", 580)}, "", "10.0.0.1", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := Want{Port: 1, PKey: 0xffff}
+			if c.want != "" {
+				w.GID = netip.MustParseAddr(c.want)
+			}
+			p, err := MakePlan(attr(c.gids...), w)
+			if !errors.Is(err, c.err) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			if err != nil {
+				return
+			}
+			if p.GID.String() != c.gid && p.GID.Addr().String() != c.gid {
+				t.Errorf("GID %s, want %s", p.GID, c.gid)
+			}
+			if c.gids[p.GIDIndex].GID != p.GID || p.MTU() != p.MaxPayload-4 {
+				t.Errorf("plan does not hang together: %+v", p)
+			}
+		})
+	}
+}
+
+func ofType(e hca.GIDEntry, typ hca.GIDType) hca.GIDEntry {
+	e.Type = typ
+	return e
+}
+
+// Only RoCE v2 is spoken: an entry of another type is never chosen, by whatever
+// means, and the error says so. A driver lists each address once for each type.
+func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
+	v4, v6 := entry("10.0.0.1", 1448), entry("fd00::1", 1428)
+	old4 := ofType(v4, hca.GIDTypeRoCEv1)
+	both := []hca.GIDEntry{ofType(v6, hca.GIDTypeRoCEv1), v6, old4, v4, {}}
+	at := func(i int) *int { return &i }
+	for _, c := range []struct {
+		name string
+		gids []hca.GIDEntry
+		want Want
+		idx  int
+		err  error
+	}{
+		{"by rule", both, Want{}, 3, nil},
+		{"by rule, IPv4 is v1", both[:3], Want{}, 1, nil},
+		{"in use before", both, Want{InUse: v4.GID}, 3, nil},
+		{"v1 alone", []hca.GIDEntry{{}, old4}, Want{}, 0, ErrGIDType},
+		{"v1 alone is no GID", []hca.GIDEntry{old4}, Want{}, 0, ErrNoGID},
+		{"IB alone", []hca.GIDEntry{ofType(v6, hca.GIDTypeIB)}, Want{}, 0, ErrGIDType},
+		{"by address", both, Want{GID: v6.GID.Addr()}, 1, nil},
+		{"by address of v1", both[:3], Want{GID: v4.GID.Addr()}, 0, ErrGIDType},
+		{"by index", both, Want{GIDIndex: at(1)}, 1, nil},
+		{"by index of v1", both, Want{GIDIndex: at(0)}, 0, ErrGIDType},
+		{"by index of an empty one", both, Want{GIDIndex: at(4)}, 0, ErrNoGID},
+		{"by index outside", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
+		{"by rule the last", append(make([]hca.GIDEntry, 255), v4), Want{}, 255, nil},
+		{"by rule beyond the last", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
+		{"by index below", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
+	} {
+		c.want.Port, c.want.PKey = 1, 0xffff
+		p, err := MakePlan(attr(c.gids...), c.want)
+		if !errors.Is(err, c.err) || p.GIDIndex != c.idx {
+			t.Errorf("%s: index %d, %v; want %d, %v", c.name, p.GIDIndex, err, c.idx, c.err)
+		}
+	}
+}
+
+// What is wrong about a GID is said of the one that was asked for.
+func TestNoGIDSaysWhy(t *testing.T) {
+	outside := 9
+	for want, w := range map[string]Want{
+		"port has no usable GID: none is 10.9.0.2; 'ipoibd devices' lists them": {GID: netip.MustParseAddr("10.9.0.2")},
+		"port has no usable GID: there is no index 9, the table has 1 entries":  {GIDIndex: &outside},
+		"port has no usable GID: the netdev under it needs an IP address":       {},
+	} {
+		a := attr(entry("10.0.0.1", 1448))
+		if w == (Want{}) {
+			a.GIDs = nil
+		}
+		w.Port, w.PKey = 1, 0xffff
+		if _, err := MakePlan(a, w); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+func TestInfiniBandIsRefused(t *testing.T) {
+	a := attr(ofType(entry("fe80::1", 2044), hca.GIDTypeIB))
+	a.LinkLayer, a.State = hca.LinkLayerInfiniBand, hca.PortInit
+	_, err := MakePlan(a, Want{Port: 2, PKey: 0xffff})
+	if !errors.Is(err, ErrLinkLayer) || !strings.HasPrefix(err.Error(), "port 2: link layer InfiniBand is not supported yet") {
+		t.Error(err)
+	}
+}
+
+// A GID in use is kept when an equal one appears before it, and left for a
+// better one.
+func TestMakePlanKeepsGIDInUse(t *testing.T) {
+	v4, other, v6 := entry("10.0.0.2", 1448), entry("10.0.0.1", 1448), entry("fd00::1", 1428)
+	for _, c := range []struct {
+		name       string
+		gids       []hca.GIDEntry
+		inUse, gid hca.GID
+	}{
+		{"an equal one before", []hca.GIDEntry{other, v4}, v4.GID, v4.GID},
+		{"an equal one behind", []hca.GIDEntry{v4, other}, v4.GID, v4.GID},
+		{"a better one", []hca.GIDEntry{v6, v4}, v6.GID, v4.GID},
+		{"gone", []hca.GIDEntry{other, v6}, v4.GID, other.GID},
+	} {
+		p, err := MakePlan(attr(c.gids...), Want{Port: 1, PKey: 0xffff, InUse: c.inUse})
+		if err != nil || p.GID != c.gid {
+			t.Errorf("%s: %s, %v; want %s", c.name, p.GID, err, c.gid)
+		}
+	}
+}
+
+// What the text asks for is enough, also for a port that knows only the MTUs
+// of the standard.
+func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
+	for payload, want := range map[int]string{
+		0: "1024 are needed; raise the underlay's MTU by 1024", 512: "1024 are needed; raise the underlay's MTU by 512",
+		248: "580 are needed; raise the underlay's MTU by 332", 576: "580 are needed; raise the underlay's MTU by 4",
+	} {
+		_, err := MakePlan(attr(entry("10.0.0.1", payload)), Want{Port: 1, PKey: 0xffff})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%d bytes: %v, want ...%s", payload, err, want)
+		}
+	}
+}
+
+// Every field counts for Equal, and all but the MTUs count for SameQP.
+func TestSameQP(t *testing.T) {
+	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := func(change func(*Group)) func(*Plan) {
+		return func(p *Plan) {
+			p.Groups = slices.Clone(p.Groups)
+			change(&p.Groups[0])
+		}
+	}
+	cases := map[string]struct {
+		change func(*Plan)
+		same   bool
+	}{
+		"Port":       {func(p *Plan) { p.Port++ }, false},
+		"PKeyIndex":  {func(p *Plan) { p.PKeyIndex++ }, false},
+		"PKey":       {func(p *Plan) { p.PKey-- }, false},
+		"GIDIndex":   {func(p *Plan) { p.GIDIndex++ }, false},
+		"GID":        {func(p *Plan) { p.GID[15]++ }, false},
+		"MaxPayload": {func(p *Plan) { p.MaxPayload = 4096 }, true},
+		"PortMTU":    {func(p *Plan) { p.PortMTU = 256 }, true},
+		"Groups":     {group(func(g *Group) { g.QKey++ }), false},
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Plan]()) {
+		c, ok := cases[f.Name]
+		if !ok {
+			t.Errorf("no case for field %s", f.Name)
+			continue
+		}
+		q := p
+		c.change(&q)
+		if p.SameQP(q) != c.same || q.SameQP(p) != c.same || p.Equal(q) || q.Equal(p) {
+			t.Errorf("%s changed: same QP is %t, equal is %t", f.Name, p.SameQP(q), p.Equal(q))
+		}
+	}
+	for name, change := range map[string]func(*Plan){
+		"Attach":       group(func(g *Group) { g.Attach[15]++ }),
+		"a new group":  func(p *Plan) { p.Groups = append(slices.Clone(p.Groups), Group{QKey: QKey}) },
+		"without them": func(p *Plan) { p.Groups = nil },
+	} {
+		q := p
+		if change(&q); p.SameQP(q) || q.SameQP(p) {
+			t.Errorf("%s: the queue pair is the same", name)
+		}
+	}
+	if q := p; !p.SameQP(q) || !p.Equal(q) {
+		t.Error("a plan differs from itself")
+	}
+}
+
+func TestMakePlanNeedsPortAndPKey(t *testing.T) {
+	a := attr(entry("10.0.0.1", 1448))
+	if p, err := MakePlan(a, Want{Port: 1, PKey: 0x8001}); err != nil || p.PKeyIndex != 1 {
+		t.Errorf("P_Key index %d, %v; want 1", p.PKeyIndex, err)
+	}
+	if _, err := MakePlan(a, Want{Port: 1, PKey: 0x8002}); !errors.Is(err, ErrNoPKey) {
+		t.Errorf("P_Key that is not there: %v", err)
+	}
+	a.State = hca.PortDown
+	if _, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); !errors.Is(err, ErrDown) {
+		t.Errorf("port down: %v", err)
+	}
+}
+
+// A table may have a partition twice.
+func TestMakePlanPrefersFullMembership(t *testing.T) {
+	for _, c := range []struct {
+		table []hca.PKey
+		index uint16
+		err   error
+	}{
+		{[]hca.PKey{0x7fff, 0, 0xffff}, 2, nil},
+		{[]hca.PKey{0xffff, 0x7fff}, 0, nil},
+		{[]hca.PKey{0x7ffe, 0x7fff}, 1, nil},
+		{[]hca.PKey{0x7ffe}, 0, ErrNoPKey},
+		{nil, 0, ErrNoPKey},
+	} {
+		a := attr(entry("10.0.0.1", 1448))
+		a.PKeys = c.table
+		if p, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); p.PKeyIndex != c.index || !errors.Is(err, c.err) {
+			t.Errorf("%x: index %d, %v; want %d, %v", c.table, p.PKeyIndex, err, c.index, c.err)
+		}
+	}
+}
+
+// The constants that stand in for a subnet manager are part of the wire: all
+// members must agree on them.
+func TestBroadcastGroup(t *testing.T) {
+	for _, c := range []struct{ gid, mgid, attach string }{
+		{"10.0.0.1", "ff12:401b:ffff::ffff:ffff", "239.192.18.183"},
+		{"fd00::1", "ff12:401b:ffff::ffff:ffff", "ff12:401b:ffff::ffff:ffff"},
+	} {
+		p, err := MakePlan(attr(entry(c.gid, 1448)), Want{Port: 1, PKey: 0xffff})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := p.Broadcast()
+		if g.MGID.Addr() != netip.MustParseAddr(c.mgid) || g.Attach.Addr() != netip.MustParseAddr(c.attach) || g.QKey != 0x0b1b {
+			t.Errorf("%s: %+v", c.gid, g)
+		}
+		ah := p.GroupAH(g)
+		if ah.DGID != g.Attach || !ah.Global || ah.SGIDIndex != p.GIDIndex || ah.HopLimit != 1 {
+			t.Errorf("%s: AH %+v", c.gid, ah)
+		}
+	}
+}

@@ -6,29 +6,29 @@ import (
 )
 
 // Device is an opened HCA context. All methods may be called from any
-// goroutine. A method that says it may block can take as long as the hardware
-// does; the others return at once.
+// goroutine. A method documented with "May block" can take as long as the
+// hardware does; the others return immediately.
 type Device interface {
-	// Attr returns what never changes while the device is open.
+	// Attr returns the attributes that do not change while the device is open.
 	Attr() DeviceAttr
-	// QueryPort returns the attributes of a port, numbered from 1, tables
-	// included. The slices in it belong to the caller. May block.
+	// QueryPort returns the attributes of a port, including its tables. Ports are
+	// numbered from 1. The caller owns the returned slices. May block.
 	QueryPort(port uint8) (PortAttr, error)
 	// AllocPD allocates a protection domain. May block.
 	AllocPD() (PD, error)
 	// CreateCQ creates a completion queue. May block.
 	CreateCQ(spec CQSpec) (CQ, error)
-	// NextEvent blocks until an asynchronous event is there, already
-	// acknowledged, until ctx ends (its error) or until the device is closed
-	// (ErrClosed). One goroutine calls it. A backend bounds its queue; an event
-	// that finds it full is merged into an equal one or counted as lost in
-	// Counters.
+	// NextEvent blocks until an asynchronous event arrives, ctx ends (its error is
+	// returned) or the device is closed (ErrClosed). The event is already
+	// acknowledged. Only one goroutine calls NextEvent. A backend bounds its event
+	// queue: an event that arrives while the queue is full is merged into an equal
+	// one, or counted as lost in Counters.
 	NextEvent(ctx context.Context) (AsyncEvent, error)
-	// Counters returns the device's own counters by name, those of its drops
-	// included. It allocates; it is not for the data path.
+	// Counters returns the device's own counters by name, including its drop
+	// counters. It allocates; do not call it on the data path.
 	Counters() []Counter
-	// Close releases the context. ErrBusy while children live; harmless when
-	// repeated. May block.
+	// Close releases the context. It returns ErrBusy while the device has
+	// children. Idempotent. May block.
 	Close() error
 }
 
@@ -48,7 +48,7 @@ const (
 	LinkLayerEthernet
 )
 
-// Transport says whether the device is a real one.
+// Transport says whether the device is hardware or software.
 type Transport uint8
 
 // Transports.
@@ -63,7 +63,7 @@ type DeviceAttr struct {
 	NodeGUID     GUID      `json:"node_guid"`
 	SysImageGUID GUID      `json:"sys_image_guid"`
 	PCIAddr      string    `json:"pci_addr,omitempty"` // empty for software devices
-	Parent       string    `json:"-"`                  // netdev of a software RDMA device of the kernel, else empty
+	Parent       string    `json:"-"`                  // netdev below a kernel software RDMA device (rxe, siw), else empty
 	Ports        uint8     `json:"ports"`
 	Transport    Transport `json:"transport"`
 	MaxQPWR      int       `json:"max_qp_wr"` // entries of one send or receive queue
@@ -85,7 +85,7 @@ const (
 	PortActiveDefer
 )
 
-// GIDType tells how a GID is carried.
+// GIDType is the encapsulation that a GID selects.
 type GIDType uint8
 
 // GID types (enum ibv_gid_type_sysfs and rdma_netlink names).
@@ -99,8 +99,8 @@ const (
 type GIDEntry struct {
 	GID  GID     `json:"gid"`
 	Type GIDType `json:"type"`
-	// MaxPayload is the longest UD payload in bytes that passes through this
-	// GID: the port's active MTU, or less where a software HCA declares an MTU
+	// MaxPayload is the longest UD payload in bytes that can be sent from this
+	// GID: the port's active MTU, or less if a software HCA declares an MTU
 	// that its underlay cannot carry in full.
 	MaxPayload int `json:"max_payload"`
 }
@@ -118,26 +118,26 @@ type PortAttr struct {
 	PKeys     []PKey     `json:"pkeys"`
 }
 
-// PD is a protection domain: what it gave out works together, and with nothing
-// else.
+// PD is a protection domain. Objects created from one PD work together, but not
+// with objects of another.
 type PD interface {
 	// AllocMR maps size bytes of zeroed, page-aligned memory outside the Go
-	// heap and registers it. Errors: ErrNoMemory (also a memory-lock limit,
-	// with the bytes needed in the text). May block.
+	// heap and registers it. It returns ErrNoMemory if memory or the memory-lock
+	// limit is exhausted; the text then says how many bytes are needed. May block.
 	AllocMR(size int, access Access) (MR, error)
-	// CreateAH makes an address handle. On RoCE it may block for about a
-	// second while the neighbour is resolved; ErrTimeout then, which is a
-	// silent peer and no failure of the device.
+	// CreateAH creates an address handle. On RoCE it may block for about a
+	// second while the neighbour is resolved. If the neighbour does not answer,
+	// it returns ErrTimeout, which is not a failure of the device.
 	CreateAH(spec AHSpec) (AH, error)
-	// CreateQP creates a UD queue pair in RESET. Its CQs must be of the same
+	// CreateQP creates a UD queue pair in RESET. The CQs must belong to the same
 	// device. May block.
 	CreateQP(spec QPSpec, sendCQ, recvCQ CQ) (QP, error)
-	// Close frees the domain. ErrBusy while children live; harmless when
-	// repeated. May block.
+	// Close frees the domain. It returns ErrBusy while the domain has children.
+	// Idempotent. May block.
 	Close() error
 }
 
-// Access says what a device may do with registered memory.
+// Access is a set of permissions of the device on registered memory.
 type Access uint8
 
 // Access flags (enum ibv_access_flags).
@@ -147,21 +147,22 @@ const (
 
 // MR is registered memory.
 type MR interface {
-	// Bytes is the memory. It stays valid until Close.
+	// Bytes returns the memory. It is valid until Close.
 	Bytes() []byte
-	// SGE names n bytes at off. It panics when they are not inside.
+	// SGE returns the entry for n bytes at off. It panics if they are out of
+	// range.
 	SGE(off, n int) SGE
-	// Close deregisters and unmaps. The caller holds no slice of Bytes any
-	// more, and no posted request names the memory. Harmless when repeated.
+	// Close deregisters and unmaps the memory. The caller must no longer hold
+	// slices of Bytes, and no posted request may refer to the memory. Idempotent.
 	Close() error
 }
 
 // AH is an address handle: a destination, without its QPN and Q_Key.
 type AH interface {
-	// Spec returns what the handle was made from.
+	// Spec returns the data that the handle was created from.
 	Spec() AHSpec
-	// Close destroys the handle; no posted request uses it any more. Harmless
-	// when repeated. May block.
+	// Close destroys the handle. No posted request may still use it. Idempotent.
+	// May block.
 	Close() error
 }
 
@@ -176,14 +177,14 @@ type AHSpec struct {
 	FlowLabel uint32 // 20 bits
 	HopLimit  uint8
 	Traffic   uint8 // traffic class
-	Rate      uint8 // enum ibv_rate; 0 is the port's own
+	Rate      uint8 // enum ibv_rate; 0: the port's rate
 }
 
-// MulticastGroup is a group as a QP is attached to it (IBA 10.5.1).
+// MulticastGroup identifies a group to which a QP is attached (IBA 10.5.1).
 type MulticastGroup struct {
 	MGID      GID
-	MLID      uint16 // InfiniBand only: that of the joined group
-	SGIDIndex int    // RoCE only: of the port's GID on whose netdev the group's packets come
+	MLID      uint16 // InfiniBand only: the MLID of the joined group
+	SGIDIndex int    // RoCE only: index of a port GID; its netdev receives the group's packets
 }
 
 // CQSpec is the data of a completion queue.
@@ -191,72 +192,75 @@ type CQSpec struct {
 	Entries int // 1 to DeviceAttr.MaxCQE; a backend may round up
 }
 
-// CQ is a completion queue. One goroutine polls, arms and waits; any may Wake.
+// CQ is a completion queue. One goroutine calls Poll, Arm and Wait; any goroutine
+// may call Wake.
 type CQ interface {
-	// ID names the CQ in events.
+	// ID identifies the CQ in events.
 	ID() ObjectID
-	// Poll takes up to len(wc) completions, never blocks and returns how many.
-	// ErrCQ once the CQ is in error: entries still queued are void. With an
-	// empty slice it tells that alone, and any goroutine may call it.
+	// Poll moves up to len(wc) completions into wc and returns how many. It never
+	// blocks. Once the CQ is in error it returns ErrCQ, and entries still queued
+	// are lost. With an empty slice it only reports that error, and any goroutine
+	// may call it.
 	Poll(wc []WC) (int, error)
-	// Arm asks for one wake-up of Wait by the next completion.
+	// Arm requests one wake-up of Wait by the next completion.
 	Arm() error
-	// Wait blocks until a completion came after Arm, until Wake, until the
+	// Wait blocks until a completion arrives after Arm, until Wake, until the
 	// time until (zero: no limit), or until an error or Close. It returns nil
-	// for the first three: the caller polls in any case.
+	// in the first three cases; the caller then polls.
 	Wait(until time.Time) error
-	// Wake makes a Wait under way, or else the next one, return.
+	// Wake makes the current Wait return, or the next one if none is blocked.
 	Wake()
-	// Close destroys the CQ. ErrBusy while a QP uses it. A Wait under way
-	// returns ErrClosed. Harmless when repeated. May block.
+	// Close destroys the CQ. It returns ErrBusy while a QP uses the CQ. A blocked
+	// Wait returns ErrClosed. Idempotent. May block.
 	Close() error
 }
 
-// QP is a UD queue pair. PostSend is called by one goroutine at a time, so is
-// PostRecv; the two may run side by side, and beside every other method.
+// QP is a UD queue pair. PostSend is called by one goroutine at a time, and so is
+// PostRecv. The two may run concurrently with each other and with every other
+// method.
 type QP interface {
-	// ID names the QP in events.
+	// ID identifies the QP in events.
 	ID() ObjectID
 	// Num is the number that peers send to.
 	Num() QPN
-	// Spec returns what the QP was created from.
+	// Spec returns the data that the QP was created from.
 	Spec() QPSpec
-	// Modify moves the QP as [UDTransition] allows: ErrInvalid for a
-	// transition or an attribute set that the table does not have; moving to
-	// ERR flushes both queues, moving to RESET drops their requests without
-	// completions (the caller takes its buffers back). May block.
+	// Modify changes state and attributes as [UDTransition] allows. It returns
+	// ErrInvalid for a transition or an attribute set that is not in the table.
+	// Moving to ERR flushes both queues. Moving to RESET drops their requests
+	// without completions; their buffers belong to the caller again. May block.
 	Modify(attr QPAttr, mask QPAttrMask) error
-	// Query returns the state and attributes in force. May block.
+	// Query returns the current state and attributes. May block.
 	Query() (QPAttr, error)
 	// PostSend posts a list of UD sends in order and returns how many were
-	// taken; with fewer than len(wrs) the error says why the next one was not:
-	// ErrQueueFull, ErrInvalid (state, list too long), ErrIO. Work requests
-	// and lists may be reused on return; the memory that they name may not
-	// until the completion. Does not block on the network.
+	// accepted. If that is fewer than len(wrs), the error says why the next one
+	// was refused: ErrQueueFull, ErrInvalid (state, list too long) or ErrIO. Work
+	// requests and lists may be reused on return, the memory that they refer to
+	// only after the completion. PostSend does not block on the network.
 	PostSend(wrs []SendWR) (int, error)
-	// PostRecv posts receive buffers, with the errors of PostSend.
+	// PostRecv posts receive buffers. It returns the same errors as PostSend.
 	PostRecv(wrs []RecvWR) (int, error)
-	// AttachMulticast makes the QP receive the packets of a group. ErrInvalid when
-	// attached already. May block.
+	// AttachMulticast makes the QP receive the packets of a group. It returns
+	// ErrInvalid if the QP is already attached. May block.
 	AttachMulticast(g MulticastGroup) error
-	// DetachMulticast undoes AttachMulticast of the same. May block.
+	// DetachMulticast undoes AttachMulticast of the same group. May block.
 	DetachMulticast(g MulticastGroup) error
-	// Close destroys the QP; requests still posted are dropped without
-	// completions, and none of its completions is polled afterwards. ErrBusy
-	// while attached to a group. Harmless when repeated. May block.
+	// Close destroys the QP. Requests still posted are dropped without
+	// completions, and Poll returns none of its completions afterwards. Close
+	// returns ErrBusy while the QP is attached to a group. Idempotent. May block.
 	Close() error
 }
 
 // QPSpec is the data of a UD queue pair (struct ibv_qp_init_attr).
 type QPSpec struct {
 	SendWRs   int  // depth of the send queue, 1 to DeviceAttr.MaxQPWR
-	RecvWRs   int  // depth of the receive queue, likewise
+	RecvWRs   int  // depth of the receive queue, 1 to DeviceAttr.MaxQPWR
 	SendSGEs  int  // 1 to DeviceAttr.MaxSGE
-	RecvSGEs  int  // likewise
-	SignalAll bool // every send gives a completion; else those that ask
+	RecvSGEs  int  // 1 to DeviceAttr.MaxSGE
+	SignalAll bool // every send completes; else only failures and sends with SendSignaled
 }
 
-// ObjectKind says what an [ObjectID] names.
+// ObjectKind is the kind of object that an [ObjectID] identifies.
 type ObjectKind uint8
 
 // Object kinds.
@@ -268,8 +272,8 @@ const (
 	KindQP
 )
 
-// ObjectID names an object of one device instance. Generation differs between
-// an object and any later one of the same kind and number.
+// ObjectID identifies an object of one device instance. An object and any later
+// one of the same kind and number differ in Generation.
 type ObjectID struct {
 	Kind       ObjectKind
 	Num        uint32 // QPN, CQ number or port number

@@ -7,25 +7,25 @@ import (
 	"syscall"
 )
 
-// Sentinels of the contract. A backend wraps them with %w, the verb phrase in
-// front; callers use errors.Is.
+// Sentinel errors of the contract. A backend wraps them with %w, usually in a
+// [VerbError]; callers use errors.Is.
 var (
-	ErrInvalid   = errors.New("invalid argument or state")      // EINVAL
-	ErrQueueFull = errors.New("work queue full")                // ENOMEM of a post
-	ErrNoMemory  = errors.New("out of resources")               // ENOMEM elsewhere
-	ErrBusy      = errors.New("object in use")                  // EBUSY
-	ErrTimeout   = errors.New("timed out")                      // ETIMEDOUT: a silent peer
-	ErrCQ        = errors.New("completion queue in error")      // overrun, CQ_ERR
-	ErrIO        = errors.New("device in error or gone")        // EIO, ENODEV
-	ErrClosed    = errors.New("closed")                         // this handle was closed
-	ErrNoDevice  = errors.New("no such device")                 // opening
-	ErrRange     = errors.New("outside of what the device can") // a spec above DeviceAttr
+	ErrInvalid   = errors.New("invalid argument or state") // EINVAL
+	ErrQueueFull = errors.New("work queue full")           // ENOMEM of a post
+	ErrNoMemory  = errors.New("out of resources")          // ENOMEM elsewhere
+	ErrBusy      = errors.New("object in use")             // EBUSY
+	ErrTimeout   = errors.New("timed out")                 // ETIMEDOUT: the peer does not answer
+	ErrCQ        = errors.New("completion queue in error") // overrun, CQ_ERR
+	ErrIO        = errors.New("device in error or gone")   // EIO, ENODEV
+	ErrClosed    = errors.New("closed")                    // this handle was closed
+	ErrNoDevice  = errors.New("no such device")            // at opening
+	ErrRange     = errors.New("exceeds the device limits") // a spec above DeviceAttr
 )
 
-// VerbError says which verb failed on what; it wraps a sentinel.
+// VerbError says which verb failed, and on which object. It wraps a sentinel.
 type VerbError struct {
 	Verb string // as in libibverbs, without the prefix: "modify_qp"
-	On   string // what it was called on, for people
+	On   string // the object, for the message; may be empty
 	Err  error
 }
 

@@ -25,7 +25,7 @@ const (
 	EventClientReregister
 	EventGIDChange
 	EventWQFatal
-	// NumEventType bounds the enumeration for total tables.
+	// NumEventType is the number of event types, for tables.
 	NumEventType
 )
 
@@ -40,5 +40,5 @@ func (t EventType) String() string { return nameOf(eventNames[:], int(t)) }
 // AsyncEvent is an asynchronous event, already acknowledged to the device.
 type AsyncEvent struct {
 	Type EventType
-	On   ObjectID // the device, port, CQ or QP that it is about
+	On   ObjectID // the device, port, CQ or QP concerned
 }

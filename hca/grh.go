@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// ErrGRH says that a GRH area holds neither of its layouts. It is an
+// ErrGRH means that a GRH area has neither of the two layouts. It wraps
 // ErrInvalid.
 var ErrGRH = fmt.Errorf("parse GRH: %w", ErrInvalid)
 
@@ -32,7 +32,7 @@ const (
 // drivers/infiniband/core/verbs.c: an area that begins like an IPv6 header counts as
 // IPv4 if a complete IPv4 header with a correct checksum follows. A sender can choose
 // IPv6 addresses that look like one. An IPv4 header without a checksum (zero) counts
-// only where there is no IPv6 header, or network is IPv4: rxe loops a message back to
+// only if there is no IPv6 header, or network is IPv4: rxe loops a message back to
 // its own port before it fills in the checksum.
 //
 // Errors: ErrGRH. ParseGRH does not allocate.
@@ -54,8 +54,8 @@ func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
 	return sgid, dgid, nil
 }
 
-// isIPv4UDP reports whether b, of 20 bytes, is an IPv4 header without options,
-// in front of UDP.
+// isIPv4UDP reports whether b, of 20 bytes, is an IPv4 header without options
+// and with protocol UDP.
 func isIPv4UDP(b []byte) bool { return b[0] == ipv4VerIHL && b[ipv4Proto] == ipv4UDP }
 
 // unsummed reports whether an IPv4 header has no checksum yet.
@@ -67,9 +67,9 @@ func grhIPv4GIDs(ip []byte) (sgid, dgid GID) {
 	return GIDFromAddr(src), GIDFromAddr(dst)
 }
 
-// IPv4Checksum returns the Internet checksum (RFC 1071) of an IPv4 header: the
-// value to store when its checksum field is zero, zero when the field is right.
-// The header's length is even, as it always is.
+// IPv4Checksum returns the Internet checksum (RFC 1071) of an IPv4 header. If the
+// checksum field is zero, the result is the value to store there; if the field is
+// correct, the result is zero. The length of the header must be even.
 func IPv4Checksum(header []byte) uint16 {
 	var sum uint32
 	for ; len(header) >= 2; header = header[2:] {

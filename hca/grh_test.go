@@ -12,8 +12,8 @@ import (
 // GRH areas of both layouts.
 const (
 	zeros    = "00000000 00000000 00000000 00000000 00000000"
-	areaIPv4 = zeros + "45 00 0074 14ba 4000 40 11 11ab 0a090002 0a090001" // of a real frame
-	areaLoop = zeros + "45 00 0044 f518 4000 40 11 0000 c0000201 c0000201" // of rxe, to its own port
+	areaIPv4 = zeros + "45 00 0074 14ba 4000 40 11 11ab 0a090002 0a090001" // captured
+	areaLoop = zeros + "45 00 0044 f518 4000 40 11 0000 c0000201 c0000201" // rxe, to its own port
 	areaIPv6 = "60000000 0060 11 40 20010db8000000000000000000000001 ff12401bffff00000000000000000001"
 	areaIB   = "6abcdef0 0800 1b ff fe800000000000000002c90300000001 fe800000000000000002c90300000002"
 )
@@ -43,8 +43,8 @@ func TestParseGRH(t *testing.T) {
 	}
 }
 
-// Without a checksum nothing tells an IPv4 header from the addresses of an IPv6
-// header, so that is what it is taken for.
+// An IPv4 header without a checksum cannot be distinguished from the addresses of an
+// IPv6 header, so the area is parsed as IPv6.
 func TestParseGRHUnsummedIsIPv6(t *testing.T) {
 	sgid, _, err := hca.ParseGRH(unhex(t, "6"+areaLoop[1:]), hca.NetworkUnknown)
 	if want := (hca.GID{12: 0x45, 15: 0x44}); err != nil || sgid != want {
@@ -129,19 +129,20 @@ func TestParseGRHDoesNotAllocate(t *testing.T) {
 func TestIPv4Checksum(t *testing.T) {
 	header := unhex(t, areaIPv4)[20:]
 	if got := hca.IPv4Checksum(header); got != 0 {
-		t.Errorf("over a right header: %#04x", got)
+		t.Errorf("checksum over a correct header: %#04x, want 0", got)
 	}
 	header[10], header[11] = 0, 0
 	if got := hca.IPv4Checksum(header); got != 0x11ab {
 		t.Errorf("%#04x, want 0x11ab", got)
 	}
-	// Carries that carry again.
+	// The carry of the first fold overflows again.
 	if got := hca.IPv4Checksum(unhex(t, "ffff 0001 ffff ffff")); got != 0xfffe {
 		t.Errorf("%#04x, want 0xfffe", got)
 	}
 }
 
-// FuzzParseGRH: what is taken lies where one of the layouts has it.
+// FuzzParseGRH checks that the returned GIDs are those at the offsets of one of the
+// layouts.
 func FuzzParseGRH(f *testing.F) {
 	for _, area := range []string{areaIPv4, areaIPv6, areaIB, zeros + zeros, ""} {
 		f.Add(unhex(f, area))

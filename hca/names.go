@@ -82,13 +82,13 @@ func (g *GID) UnmarshalText(b []byte) error {
 func byName[T ~uint8](into *T, names []string, b []byte) error {
 	i := slices.Index(names, string(b))
 	if i < 0 {
-		return fmt.Errorf("%q is none of %s", b, strings.Join(names, ", "))
+		return fmt.Errorf("%q must be one of %s", b, strings.Join(names, ", "))
 	}
 	*into = T(i)
 	return nil
 }
 
-// nameOf returns the i-th name, a number where there is none.
+// nameOf returns the i-th name, or UNKNOWN_i if i is out of range.
 func nameOf(names []string, i int) string {
 	if i < 0 || i >= len(names) {
 		return "UNKNOWN_" + strconv.Itoa(i)

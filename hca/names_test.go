@@ -10,7 +10,7 @@ import (
 	"ipoibd/hca"
 )
 
-// enumerations lists each with its first and its last value.
+// enumerations lists every enumeration with the names of its first and last value.
 var enumerations = []struct {
 	name        string
 	count       int
@@ -27,7 +27,7 @@ var enumerations = []struct {
 	{"Transport", int(hca.TransportSoftware) + 1, func(i int) fmt.Stringer { return hca.Transport(i) }, "hardware", "software"},
 }
 
-// Every value has a name of its own; those past the end say their number.
+// Every value has a unique name; the name of a value past the end contains its number.
 func TestNamesAreTotal(t *testing.T) {
 	for _, e := range enumerations {
 		seen := map[string]bool{}
@@ -44,7 +44,7 @@ func TestNamesAreTotal(t *testing.T) {
 			}
 		}
 		if first, last := e.of(0).String(), e.of(e.count-1).String(); first != e.first || last != e.last {
-			t.Errorf("%s goes from %s to %s", e.name, first, last)
+			t.Errorf("%s: first value %s, last %s; want %s, %s", e.name, first, last, e.first, e.last)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func TestValuesAreThoseOfVerbs(t *testing.T) {
 	}
 }
 
-// text is what a value and its pointer offer together.
+// text is the constraint that a value and its pointer marshal to and from text.
 type text interface {
 	comparable
 	encoding.TextMarshaler

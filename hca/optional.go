@@ -5,12 +5,12 @@ package hca
 // the function next to the interface, which returns zero if the backend lacks the
 // capability.
 
-// WireReporter is a [Device] that reports when the wire below takes no packets.
+// WireReporter is a [Device] that reports when its underlay cannot take packets.
 type WireReporter interface {
-	// WireBlocked returns a count that grows whenever a send finds the wire
-	// full, whether it then waits or is dropped. If the count has changed since
-	// the previous reading, delays in between say nothing about the device.
-	// WireBlocked does not block, and any goroutine may call it.
+	// WireBlocked returns a count that grows whenever a send finds the underlay's
+	// send buffer full, whether the send then waits or is dropped. If the count has
+	// changed since the previous reading, delays in between say nothing about the
+	// device. WireBlocked does not block, and any goroutine may call it.
 	WireBlocked() uint64
 }
 
@@ -25,7 +25,7 @@ func WireBlockedOf(dev Device) uint64 {
 // Stray is a sender of datagrams for a QPN that no QP of the device has. The sender
 // uses an address from before a restart, or a forged one.
 type Stray struct {
-	Number uint64 // of its latest such datagram, counted over all senders from 1; zero: no sender
+	Number uint64 // number of its latest such datagram, counted from 1 over all senders; 0: empty entry
 	PKey   PKey
 	QKey   QKey // as received: the sender may not know the right one
 	SGID   GID
@@ -43,8 +43,8 @@ type Strays [MaxStrays]Stray
 
 // StrayReporter is a [Device] that reports the senders of such datagrams.
 type StrayReporter interface {
-	// Strays returns the latest senders since the device was opened. New are those
-	// whose Number is above every Number of the previous reading. ok is false for a
+	// Strays returns the latest senders since the device was opened. A sender is new
+	// if its Number is above every Number of the previous reading. ok is false for a
 	// wrapper of a device that is not a StrayReporter. Strays does not block, and
 	// any goroutine may call it.
 	Strays() (s Strays, ok bool)

@@ -12,7 +12,7 @@ const (
 	QPSQD
 	QPSQE
 	QPErr
-	// NumQPState bounds the enumeration for total tables.
+	// NumQPState is the number of states, for tables.
 	NumQPState
 )
 
@@ -20,8 +20,8 @@ var qpStateNames = [NumQPState]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE
 
 func (s QPState) String() string { return nameOf(qpStateNames[:], int(s)) }
 
-// QPAttr are the attributes of a UD queue pair that Modify sets and Query
-// returns (struct ibv_qp_attr, those that UD has).
+// QPAttr holds the attributes of a UD queue pair that Modify sets and Query
+// returns (the subset of struct ibv_qp_attr that applies to UD).
 type QPAttr struct {
 	State     QPState
 	CurState  QPState // the state that the caller assumes
@@ -31,7 +31,7 @@ type QPAttr struct {
 	SQPSN     uint32 // 24 bits
 }
 
-// QPAttrMask says which attributes a Modify sets.
+// QPAttrMask selects the attributes that Modify sets.
 type QPAttrMask uint32
 
 // Attribute bits (enum ibv_qp_attr_mask, same values).
@@ -44,18 +44,18 @@ const (
 	AttrSQPSN     QPAttrMask = 1 << 16
 )
 
-// Rule is one row of the UD state table: the attributes that a transition
-// requires and those it allows besides. AttrState itself is always required.
+// Rule is one entry of the UD state table: the attributes that a transition
+// requires and those that it also allows. AttrState itself is always required.
 type Rule struct {
 	Allowed  bool
 	Required QPAttrMask
 	Optional QPAttrMask
 }
 
-// udTable is IBA 1.4, table 91 (QP state transition properties) for UD: from |
-// to. Every state may go to RESET and to ERR. Linux (qp_state_table in
-// drivers/infiniband/core/verbs.c) has the same rows, but for RESET -> ERR, which
-// it refuses.
+// udTable is IBA 1.4, table 91 (QP state transition properties) for UD, indexed by
+// the states from and to. Every state may go to RESET and to ERR. Linux
+// (qp_state_table in drivers/infiniband/core/verbs.c) has the same entries, except
+// that it refuses RESET -> ERR.
 var udTable = buildUDTable()
 
 func buildUDTable() (t [NumQPState][NumQPState]Rule) {
@@ -75,8 +75,8 @@ func buildUDTable() (t [NumQPState][NumQPState]Rule) {
 	return t
 }
 
-// UDTransition returns the rule for moving a UD QP; Allowed is false for a
-// transition that does not exist, and for states out of range.
+// UDTransition returns the rule for moving a UD QP between two states. Allowed is
+// false if there is no such transition or a state is out of range.
 func UDTransition(from, to QPState) Rule {
 	if from >= NumQPState || to >= NumQPState {
 		return Rule{}
@@ -84,24 +84,24 @@ func UDTransition(from, to QPState) Rule {
 	return udTable[from][to]
 }
 
-// Check reports whether a Modify with this mask satisfies the rule.
+// Check reports whether mask satisfies the rule.
 func (r Rule) Check(mask QPAttrMask) bool {
 	mask &^= AttrState
 	return r.Allowed && mask&r.Required == r.Required && mask&^(r.Required|r.Optional) == 0
 }
 
-// QueueBehaviour says what a state does with posted requests.
+// QueueBehaviour says how a work queue handles requests in a QP state.
 type QueueBehaviour uint8
 
-// What happens to a request posted in a state (IBA 10.3.1).
+// How a work queue handles a posted request (IBA 10.3.1).
 const (
-	QueueRefuses QueueBehaviour = iota // the post fails: ErrInvalid
-	QueueHolds                         // taken, not processed yet
+	QueueRefuses QueueBehaviour = iota // the post fails with ErrInvalid
+	QueueHolds                         // accepted, not processed yet
 	QueueRuns                          // processed
 	QueueFlushes                       // completed with WCWRFlushErr
 )
 
-// SendQueue returns what a UD QP in state s does with send requests.
+// SendQueue returns how a UD QP in state s handles send requests.
 func (s QPState) SendQueue() QueueBehaviour {
 	switch s {
 	case QPRTS:
@@ -115,7 +115,7 @@ func (s QPState) SendQueue() QueueBehaviour {
 	return QueueRefuses
 }
 
-// RecvQueue returns what a UD QP in state s does with receive requests.
+// RecvQueue returns how a UD QP in state s handles receive requests.
 func (s QPState) RecvQueue() QueueBehaviour {
 	switch s {
 	case QPInit:

@@ -16,8 +16,8 @@ const (
 	qpPSN  = hca.AttrSQPSN
 )
 
-// wantUD is IBA 1.4, table 91 for UD, written down a second time: from | to,
-// with an empty place where there is no transition.
+// wantUD is an independent copy of IBA 1.4, table 91 for UD, indexed by the states
+// from and to. An entry is empty if there is no transition.
 var wantUD = map[hca.QPState]map[hca.QPState]hca.Rule{
 	hca.QPReset: {
 		hca.QPReset: {Allowed: true},
@@ -79,7 +79,7 @@ func TestUDTransitionOutOfRange(t *testing.T) {
 	}
 }
 
-// SQE is entered by the device alone.
+// Only the device moves a QP to SQE.
 func TestUDNoModifyEntersSQE(t *testing.T) {
 	for from := range hca.NumQPState {
 		if hca.UDTransition(from, hca.QPSQE).Allowed {
@@ -129,8 +129,8 @@ func TestRuleCheck(t *testing.T) {
 	}
 }
 
-// Of what Check takes, no required attribute can be left out, and none added
-// that the rule does not have.
+// If Check accepts a mask, it refuses the mask without any of its required
+// attributes, and the mask with any attribute that the rule does not name.
 func TestRuleCheckProperty(t *testing.T) {
 	state := rapid.Uint8Max(uint8(hca.NumQPState) - 1)
 	rapid.Check(t, func(t *rapid.T) {
@@ -150,7 +150,7 @@ func TestRuleCheckProperty(t *testing.T) {
 	})
 }
 
-// What a queue does with requests, by state (IBA 10.3.1, table 93).
+// How the queues handle requests in each state (IBA 10.3.1, table 93).
 func TestQueueBehaviour(t *testing.T) {
 	const (
 		refuses = hca.QueueRefuses

@@ -9,16 +9,16 @@ import (
 // QPN is a 24-bit queue pair number.
 type QPN uint32
 
-// Queue pair numbers with a meaning of their own (IBA 1.4, 3.5.10 and 10.5).
+// Special queue pair numbers (IBA 1.4, 3.5.10 and 10.5), and the mask of all.
 const (
-	QPNGSI       QPN = 1        // general services interface; never given out
+	QPNGSI       QPN = 1        // general services interface; never allocated
 	QPNMulticast QPN = 0xffffff // destination QPN of every multicast packet
 	QPNMask      QPN = 0xffffff
 )
 
 func (q QPN) String() string { return fmt.Sprintf("0x%06x", uint32(q)) }
 
-// PKey is a partition key; the top bit is full membership (IBA 10.9.1.1).
+// PKey is a partition key; the top bit means full membership (IBA 10.9.1.1).
 type PKey uint16
 
 // Partition key constants (IBA 10.9.1.2).
@@ -27,9 +27,9 @@ const (
 	PKeyMembership PKey = 0x8000
 )
 
-// Match reports whether a packet with key q may enter a table entry p: equal
-// 15-bit keys, neither of them invalid (zero), and not both limited members
-// (IBA 10.9.3).
+// Match reports whether a packet with key q matches the table entry p: their low
+// 15 bits are equal and not zero (invalid), and at least one of the two is a full
+// member (IBA 10.9.3).
 func (p PKey) Match(q PKey) bool {
 	const base = ^PKeyMembership
 	return p&base != 0 && p&base == q&base && (p|q)&PKeyMembership != 0
@@ -39,7 +39,7 @@ func (p PKey) Match(q PKey) bool {
 // the sending QP's own key (IBA 10.2.5, "controlled Q_Key").
 type QKey uint32
 
-// QKeyControlled is the bit that says "use the QP's own Q_Key".
+// QKeyControlled is the bit that selects the QP's own Q_Key.
 const QKeyControlled QKey = 1 << 31
 
 // GUID is an EUI-64 in network byte order.
@@ -50,20 +50,20 @@ func (g GUID) String() string {
 }
 
 // GID is a 128-bit global identifier in network byte order. On RoCEv2 it is an
-// IPv6 address, an IPv4 address in its mapped form ::ffff:a.b.c.d.
+// IPv6 address, or an IPv4 address in the mapped form ::ffff:a.b.c.d.
 type GID [16]byte
 
 // GIDFromAddr returns the RoCEv2 GID of an IP address (RoCEv2 annex A17.5.2).
 func GIDFromAddr(a netip.Addr) GID { return GID(a.As16()) }
 
-// Addr returns the IP address of a RoCEv2 GID, an IPv4 one unmapped.
+// Addr returns the IP address of a RoCEv2 GID. An IPv4-mapped address is unmapped.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 // IsZero reports whether the table entry is empty.
 func (g GID) IsZero() bool { return g == GID{} }
 
-// IsMulticast reports whether g is a multicast GID: ffxx::/8 (IBA 4.1.1), or
-// a mapped IPv4 multicast address, as RoCEv2 has it.
+// IsMulticast reports whether g is a multicast GID: ff00::/8 (IBA 4.1.1), or on
+// RoCEv2 a mapped IPv4 multicast address.
 func (g GID) IsMulticast() bool { return g.Addr().IsMulticast() }
 
 func (g GID) String() string {
@@ -80,13 +80,13 @@ type MTU int
 // MaxMTU is the largest MTU of IBA 1.4, table 43.
 const MaxMTU MTU = 4096
 
-// Batch bounds the work requests, completions and datagrams that one call moves:
-// enough to spread the cost of a call, few enough to stay in the first-level cache
-// and to hold a lock for microseconds only.
+// Batch is the maximum number of work requests, completions or datagrams that one
+// call moves: large enough to amortize the call, small enough to stay in the L1
+// cache and to hold a lock only for microseconds.
 const Batch = 64
 
-// MTUFor returns the largest MTU that needs no more than n bytes of payload, 0
-// where not even the smallest fits.
+// MTUFor returns the largest MTU of at most n bytes, or 0 if n is below the
+// smallest.
 func MTUFor(n int) MTU {
 	for m := MaxMTU; m >= 256; m /= 2 {
 		if int(m) <= n {
@@ -99,7 +99,8 @@ func MTUFor(n int) MTU {
 // Valid reports whether m is one of the five MTUs of IBA 1.4, table 43.
 func (m MTU) Valid() bool { return m > 0 && MTUFor(int(m)) == m }
 
-// GRHLen is what a UD receive places before the payload: a global route header,
-// or on RoCEv2 over IPv4 20 unspecified bytes and the IPv4 header (IBA
-// 11.4.1.2, A17.4.5.1). It is always there, GRH or not.
+// GRHLen is the length of the area that a UD receive places before the payload: a
+// global route header, or on RoCEv2 over IPv4 20 unspecified bytes and the IPv4
+// header (IBA 11.4.1.2, A17.4.5.1). The area is always present, even if the packet
+// has no GRH.
 const GRHLen = 40

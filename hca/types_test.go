@@ -90,8 +90,8 @@ func TestQPNText(t *testing.T) {
 	}
 }
 
-// IBA 10.9.3: keys match by their low 15 bits, zero never does, and two limited
-// members do not talk to each other.
+// IBA 10.9.3: keys match by their low 15 bits, zero never matches, and neither do two
+// limited members.
 func TestPKeyMatch(t *testing.T) {
 	for _, tt := range []struct {
 		table, packet hca.PKey

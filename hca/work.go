@@ -1,19 +1,19 @@
 package hca
 
 // SGE is one entry of a scatter/gather list, laid out as struct ibv_sge
-// (infiniband/verbs.h), so that a backend can hand lists over by address.
+// (infiniband/verbs.h), so that a backend can pass lists by address.
 type SGE struct {
 	Addr   uint64
 	Length uint32 // bytes
 	LKey   uint32
 }
 
-// SendFlags modify a send (enum ibv_send_flags).
+// SendFlags are the flags of a send (enum ibv_send_flags).
 type SendFlags uint8
 
 // Send flags.
 const (
-	SendSignaled  SendFlags = 1 << iota // give a completion also on success
+	SendSignaled  SendFlags = 1 << iota // complete also on success
 	SendSolicited                       // set the solicited event bit
 	SendIPCsum                          // fill in IP, TCP and UDP checksums
 )
@@ -26,7 +26,7 @@ type SendWR struct {
 	Flags  SendFlags
 }
 
-// UDDest is where a UD send goes (struct ibv_send_wr, member wr.ud).
+// UDDest is the destination of a UD send (struct ibv_send_wr, member wr.ud).
 type UDDest struct {
 	AH   AH
 	QPN  QPN
@@ -34,14 +34,14 @@ type UDDest struct {
 }
 
 // RecvWR is a receive (struct ibv_recv_wr). The first GRHLen bytes of its list
-// take the GRH, the payload follows.
+// receive the GRH; the payload follows.
 type RecvWR struct {
 	ID     uint64
 	SGList []SGE
 }
 
-// WC is a work completion (struct ibv_wc). When Status is not WCSuccess only
-// ID, Status, VendorErr and QPN are meaningful.
+// WC is a work completion (struct ibv_wc). If Status is not WCSuccess, only ID,
+// Status, VendorErr and QPN are valid.
 type WC struct {
 	ID        uint64
 	Status    WCStatus
@@ -50,11 +50,11 @@ type WC struct {
 	VendorErr uint32
 	ByteLen   uint32 // bytes received, GRHLen included
 	QPN       QPN    // the local queue pair
-	SrcQPN    QPN    // receive: the sender's
+	SrcQPN    QPN    // receive: the sender's queue pair
 	PKeyIndex uint16
 	SLID      uint16 // InfiniBand only
 	SL        uint8
-	Network   NetworkType // receive: of the header in the GRH area, where the backend knows it
+	Network   NetworkType // receive: kind of the header in the GRH area, if the backend knows it
 }
 
 // NetworkType is the kind of header in the GRH area of a receive (enum
@@ -63,21 +63,21 @@ type NetworkType uint8
 
 // Network types.
 const (
-	NetworkUnknown NetworkType = iota // the header itself decides, see ParseGRH
+	NetworkUnknown NetworkType = iota // ParseGRH decides by the header itself
 	NetworkIPv4
 	NetworkIPv6 // or a GRH, which has the same layout
 )
 
-// WCOpcode says what completed.
+// WCOpcode is the operation that completed.
 type WCOpcode uint8
 
-// Completion opcodes (enum ibv_wc_opcode, those of UD).
+// Completion opcodes of UD (enum ibv_wc_opcode).
 const (
 	WCSend WCOpcode = iota
 	WCRecv
 )
 
-// WCFlags of a completion.
+// WCFlags are the flags of a completion.
 type WCFlags uint8
 
 // Completion flags (enum ibv_wc_flags).
@@ -115,7 +115,7 @@ const (
 	WCGeneralErr
 	WCTMErr
 	WCTMRndvIncomplete
-	// NumWCStatus bounds the enumeration for total tables.
+	// NumWCStatus is the number of statuses, for tables.
 	NumWCStatus
 )
 

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAddrs bounds the listed addresses of an interface in each family. The list only
-// serves to announce them: peers reach a host by the others as well, since they ask for
-// each.
+// maxAddrs bounds the listed addresses of an interface in each family. The list is only
+// used to announce addresses. Peers can also reach the host at the others, because they
+// resolve each address.
 const maxAddrs = 256
 
-// unproven are the flags of an address that is not, or not yet, the host's to
-// announce: duplicate address detection is under way or has failed (RFC 4862,
-// section 5.4; linux/if_addr.h).
+// unproven are the flags of an address that the host must not announce, because duplicate
+// address detection has not finished or has failed (RFC 4862, section 5.4;
+// linux/if_addr.h).
 const unproven = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 
 // addrs returns the proven addresses of an interface, sorted: of each family the first
@@ -40,7 +40,7 @@ func (r *rtnl) addrs(index int) (out []netip.Prefix, err error) {
 		}
 		return seen[1] < maxAddrs // IPv6 comes last
 	}, msg)
-	if errors.Is(err, unix.ENODEV) { // deleted meanwhile
+	if errors.Is(err, unix.ENODEV) { // deleted in the meantime
 		err = nil
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader reads frames. Its function is made once, so that a batch allocates
-// nothing; what the function works on lies beside it.
+// reader reads frames. Its function value is created once, so that a batch does not
+// allocate; the arguments of the function are fields of the reader.
 type reader struct {
 	conn  syscall.RawConn
 	count *tally
@@ -19,8 +19,8 @@ type reader struct {
 	sizes []int
 	n     int
 	err   error
-	// vec is the buffer of one read, with a spare byte behind it that tells a
-	// frame which was cut off from one that just fits.
+	// vec is the buffer of one read and a spare byte. If the spare byte is used, the
+	// frame did not fit into the buffer.
 	vec   [2]unix.Iovec
 	spare [1]byte
 }
@@ -41,8 +41,8 @@ func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 	return r.n, err
 }
 
-// readAll fills the batch until it is full or no frame waits; false asks the
-// netpoller to wait. An error after a frame is met again by the next batch.
+// readAll reads until the batch is full or no frame is queued. It returns false to make the
+// netpoller wait. It ignores an error after a frame, because the next batch gets it again.
 func (r *reader) readAll(fd uintptr) bool {
 	for r.n < len(r.bufs) {
 		switch errno := r.readOne(fd); errno {
@@ -80,7 +80,8 @@ func setVec(v *unix.Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
-// writer writes frames; it is made as reader is, and takes turns.
+// writer writes frames. Like reader it allocates nothing per batch; a mutex serializes its
+// callers.
 type writer struct {
 	mu    sync.Mutex
 	conn  syscall.RawConn
@@ -109,8 +110,8 @@ func (w *writer) batch(frames [][]byte) (int, error) {
 	return w.n, err
 }
 
-// writeAll never asks the netpoller to wait: a frame that does not fit now is
-// dropped, as on any wire.
+// writeAll never makes the netpoller wait. A frame that the kernel cannot accept now is
+// dropped, as on any network.
 func (w *writer) writeAll(fd uintptr) bool {
 	for _, frame := range w.frames {
 		errno := rawWrite(fd, frame)

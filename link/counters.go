@@ -13,13 +13,14 @@ import (
 // process since Open.
 type Counters struct {
 	Kernel KernelCounters
-	// Read and Written are frames that ReadBatch returned and WriteBatch gave.
+	// Read and Written count the frames that ReadBatch returned, and those from
+	// WriteBatch that the kernel accepted.
 	Read, Written uint64
 	Drops         Drops
 }
 
-// KernelCounters are the interface's own, as the host sees it (struct
-// rtnl_link_stats64): Tx is from the host to us. They outlive the process.
+// KernelCounters are the kernel's counters of the interface (struct rtnl_link_stats64). Tx
+// is the direction from the host to this process. They survive the process.
 type KernelCounters struct {
 	RxPackets, RxBytes, RxDropped, RxErrors uint64
 	TxPackets, TxBytes, TxErrors            uint64
@@ -33,7 +34,7 @@ type Drops struct {
 	WriteInvalid uint64 // EINVAL: shorter than its headers, or a wrong virtio header
 	WriteDown    uint64 // EIO: the interface is down
 	WriteNoMem   uint64 // ENOBUFS, ENOMEM, EAGAIN
-	WriteOther   uint64 // any other refusal
+	WriteOther   uint64 // any other error
 }
 
 // All yields the process's own counts by name.
@@ -49,13 +50,13 @@ func (c Counters) All() iter.Seq2[string, uint64] {
 	}
 }
 
-// tally is the live form of the process's own counts.
+// tally holds the process's own counts while they change.
 type tally struct {
 	read, written, readTooLong                      atomic.Uint64
 	writeInvalid, writeDown, writeNoMem, writeOther atomic.Uint64
 }
 
-// refused counts a frame that the kernel did not take.
+// refused counts a frame that the kernel did not accept.
 func (t *tally) refused(err error) {
 	switch {
 	case errors.Is(err, unix.EINVAL):

@@ -13,9 +13,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// RFC 4862, section 5.4: an address is not to be announced before duplicate
-// address detection has found it unique. Two hosts take the same one, one after
-// the other: it is the first one's once it is proven, and never the second's.
+// RFC 4862, section 5.4: an address must not be announced before duplicate address
+// detection has found it unique. Two hosts configure the same address, one after the other:
+// the first lists it once detection has succeeded, the second never does.
 func TestAddressesAreProven(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -26,12 +26,12 @@ func TestAddressesAreProven(t *testing.T) {
 
 	hosts[0].Run("ip", "address", "add", prefix.String(), "dev", "ib0")
 	if flags := flagsOf(t, hosts[0], prefix); flags&unix.IFA_F_TENTATIVE == 0 {
-		t.Fatalf("flags %#x: detection was over before the test looked", flags)
+		t.Fatalf("flags %#x: detection was over before the test read them", flags)
 	}
 	requireNone(t, taps[0], prefix)
 	awaitState(t, states, "the address", func(s link.State) bool { return slices.Contains(s.Addrs, prefix) })
 	if flags := flagsOf(t, hosts[0], prefix); flags&unproven != 0 {
-		t.Errorf("told of the address while its flags were %#x", flags)
+		t.Errorf("the address was listed while its flags were %#x", flags)
 	}
 
 	hosts[1].Run("ip", "address", "add", prefix.String(), "dev", "ib0")
@@ -47,7 +47,7 @@ func TestAddressesAreProven(t *testing.T) {
 	must(t, taps[1].SetMTU(mtu))
 	awaitState(t, states, "the end", func(s link.State) bool {
 		if slices.Contains(s.Addrs, prefix) {
-			t.Errorf("told of an address that is another host's: %+v", s)
+			t.Errorf("an address of another host is listed: %+v", s)
 		}
 		return s.MTU == mtu
 	})
@@ -70,11 +70,11 @@ func requireNone(t *testing.T, tap *link.TAP, prefix netip.Prefix) {
 	s, err := tap.State()
 	must(t, err)
 	if slices.Contains(s.Addrs, prefix) {
-		t.Errorf("State has %s before it is proven", prefix)
+		t.Errorf("State lists %s before detection has finished", prefix)
 	}
 }
 
-// flagsOf returns what the kernel says of an address of ib0.
+// flagsOf returns the kernel's flags of an address of ib0.
 func flagsOf(t *testing.T, ns *nstest.Namespace, prefix netip.Prefix) (flags int) {
 	t.Helper()
 	ns.Do(func() {

@@ -10,23 +10,23 @@ import (
 // (struct virtio_net_hdr, linux/virtio_net.h).
 const HeaderLen = 10
 
-// Device is what a TAP offers. ReadBatch is called by one goroutine at a time,
-// every other method by any.
+// Device is the contract of a TAP. Only one goroutine at a time may call ReadBatch; any may
+// call the other methods.
 type Device interface {
 	// Name returns the name that the interface was opened with.
 	Name() string
-	// ReadBatch blocks until there is a frame from the host, then reads those
-	// that wait, one into each of bufs, and their lengths into sizes, which is
-	// no shorter. It returns how many; 0 and nil after Wake. The buffers are the
-	// caller's again on return. A frame longer than its buffer is dropped and
+	// ReadBatch blocks until there is a frame from the host. It then reads the queued
+	// frames, one into each of bufs, and stores their lengths in sizes, which must not be
+	// shorter than bufs. It returns their number, or 0 and nil after Wake. On return the
+	// buffers belong to the caller again. A frame longer than its buffer is dropped and
 	// counted. Errors: ErrClosed, ErrGone.
 	ReadBatch(bufs [][]byte, sizes []int) (int, error)
-	// WriteBatch gives frames to the host, virtio header in front, and returns
-	// how many the kernel took. One that it refuses is counted by reason in
-	// Counters, and the next one is tried. It does not block, and does not keep
-	// the frames. Errors: ErrClosed, ErrGone.
+	// WriteBatch sends frames, with the virtio header in front, to the host. It returns
+	// how many the kernel accepted. A refused frame is counted by reason in Counters, and
+	// the next one is tried. WriteBatch neither blocks nor keeps the frames. Errors:
+	// ErrClosed, ErrGone.
 	WriteBatch(frames [][]byte) (int, error)
-	// Wake makes a ReadBatch under way, or else the next one, return.
+	// Wake makes the current ReadBatch return, or else the next one.
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
@@ -35,19 +35,18 @@ type Device interface {
 	// the owner, the offloads and the link type. It also removes filters, and sets
 	// again the other properties that a queue can change for the whole device; the
 	// kernel does not report those, so they are not in the findings. An error ends the
-	// inspection; the findings then contain what was restored before. May block.
+	// inspection; the findings then contain the properties that were restored before. May block.
 	Inspect() (Findings, error)
-	// State returns what netlink says now. May block.
+	// State returns the current state, from netlink. May block.
 	State() (State, error)
-	// Watch delivers the present state and then each change; a value that was
-	// not yet taken is replaced by a later one. The channel is closed when ctx
-	// ends or the device is closed.
+	// Watch delivers the current state and then each change. A newer state replaces
+	// one that was not yet received. The channel is closed when ctx ends or the device
+	// is closed.
 	Watch(ctx context.Context) (<-chan State, error)
 	// Counters returns the counts of both sides. May block.
 	Counters() (Counters, error)
 	// Close drops the carrier, detaches the queue and releases the name. The
-	// interface stays. Calls under way end with ErrClosed. Harmless when
-	// repeated. May block.
+	// interface remains. Current calls return ErrClosed. Idempotent. May block.
 	Close() error
 }
 
@@ -81,12 +80,12 @@ const (
 	PropertyLinkType    Property = "link type"
 )
 
-// State is what the host has made of the interface.
+// State is the state of the interface on the host.
 type State struct {
-	Index int // in the network namespace that it is in now
+	Index int // in its current network namespace
 	Name  string
-	// Present is false, and all else zero, of an interface that was deleted or
-	// moved to a network namespace that this process may not enter.
+	// Present is false, and all else zero, if the interface was deleted or moved to a
+	// network namespace that this process may not enter.
 	Present bool
 	Up      bool // administratively up
 	// Carrier is the kernel's IFF_LOWER_UP: the carrier is on and the interface
@@ -94,7 +93,7 @@ type State struct {
 	Carrier bool
 	MTU     int // bytes of payload of an Ethernet frame
 	MAC     [6]byte
-	Master  int // index of the bridge, bond or VRF above, 0 without one
+	Master  int // index of its bridge, bond or VRF; 0: none
 	Alias   string
 	// Foreign counts the queues of other processes. When it changes, Watch delivers
 	// a state, so its reader can call Inspect at once.
@@ -102,11 +101,11 @@ type State struct {
 	// Addrs are the addresses of the interface, sorted: of each family the first 256.
 	// An address is listed only once duplicate address detection has found it unique.
 	Addrs []netip.Prefix
-	Above []netip.Prefix // of its master, likewise
+	Above []netip.Prefix // the addresses of its master, listed in the same way
 }
 
-// SelfAddrs yields the host's own addresses behind the interface: its own and
-// its master's.
+// SelfAddrs yields the host's own addresses behind the interface: those of the interface
+// and those of its master.
 func (s State) SelfAddrs() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for _, list := range [][]netip.Prefix{s.Addrs, s.Above} {

@@ -1,27 +1,27 @@
-// Package link is the host's side of an IPoIB interface: a persistent TAP, and
-// what netlink tells about it.
+// Package link is the host's side of an IPoIB interface: a persistent TAP and its state as
+// reported by netlink.
 //
 // # Theory of operation
 //
-// [Open] makes the interface, down and without carrier, or adopts the one that
-// an earlier run left; [TAP.Close] leaves it there, without carrier. So its
-// addresses, routes and bridge membership survive a restart, and an interface
-// that was up is up again as soon as the carrier is. [Delete] takes it away.
+// [Open] creates the interface, down and without carrier, or adopts the one that an earlier
+// run left. [TAP.Close] leaves the interface without carrier. Its addresses, routes and
+// bridge membership therefore survive a restart, and an interface that was up works again
+// as soon as it has carrier. [Delete] removes it.
 //
-// An interface is ours when its alias begins with [AliasPrefix].
+// An interface belongs to ipoibd if its alias begins with [AliasPrefix].
 //
 // # Who holds it
 //
-// Two processes must never hold one interface: the kernel lets a second one attach
+// Two processes must never hold the same interface: the kernel lets a second one attach
 // to a multi-queue TAP and splits the traffic between the two. The queues
 // themselves are the lock. A process attaches only if there is no queue, and then
 // counts the queues (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). If it finds
 // more than its own, it detaches before it has changed anything. It tries again for a
 // second, after random pauses. Of several processes the one that attaches last sees the
-// others, so no two succeed. The lock ends with the process, holds in any namespace to
+// others, so no two succeed. The lock ends with the process, is valid in any namespace to
 // which the interface is moved, and needs no file.
 //
-// A file in /run/ipoibd/holders contains the PID of the holder. Its name is made of the
+// A file in /run/ipoibd/holders contains the PID of the holder. Its name consists of the
 // namespace's inode and the interface's index there, and the holder keeps it locked
 // (flock(2)). The file only adds the PID to [OwnedError]; if it cannot be written, or
 // if another user could have written it, the PID is unknown.
@@ -61,24 +61,23 @@
 //
 // # Frames
 //
-// A frame is [virtio header, 10 bytes, little-endian][Ethernet frame], as
-// struct virtio_net_hdr has it (linux/virtio_net.h). No offload is on, so the
-// header read is zeros; the one written says what the writer wants.
+// A frame is [virtio header, 10 bytes, little-endian][Ethernet frame]. The header is a
+// struct virtio_net_hdr (linux/virtio_net.h). No offload is on, so the header of a frame
+// from the host is zero; the header of a written frame is up to the writer.
 //
 // # Waiting
 //
-// The descriptor is in Go's netpoller. poll(2) with an eventfd was measured
-// beside it on two cores: a frame sent and read took 4 us with the netpoller
-// and 38 us with poll(2), locked to its thread or not, since the runtime has to
-// hand the processor over; with frames waiting the two did not differ (2-6 us a
-// frame, the sender's cost included).
+// The descriptor is in Go's netpoller. Measured on two cores, a frame sent and read took
+// 4 us with the netpoller, and 38 us with poll(2) and an eventfd, whether or not the
+// goroutine was locked to its thread, because the runtime has to hand over the processor.
+// With queued frames there was no difference (2-6 us per frame, including the cost of the
+// sender).
 //
 // # Watching
 //
-// A message of netlink is only a hint that something changed: the state is then
-// read and published where it differs from the one before. So nothing has to be
-// known of the messages but their interface index, and one that was lost
-// (ENOBUFS) costs one more reading.
+// A netlink message is only a hint that something has changed. Watch then reads the state,
+// and publishes it if it differs from the previous one. It uses only the interface index
+// of a message, and a lost message (ENOBUFS) costs only one more reading.
 //
 // Only the kernel's messages count. The sockets are connected to the kernel, so it
 // refuses messages that other processes send to their ports. A message to a group shows
@@ -93,39 +92,39 @@
 //
 // # Another network namespace
 //
-// An interface may be given to a container: its queue goes on carrying frames,
-// and the queue is asked, too, for the namespace and the name that the interface
-// has now (TUNGETDEVNETNS, TUNGETIFF), each time that netlink is asked for more.
-// Away from home a netlink socket is opened for each such visit. None stays, as
-// a socket or a descriptor of the namespace would keep it alive, with all that is
-// in it, after the container has ended.
+// An interface can be moved to a container. Its queue continues to carry frames. Before
+// each netlink request, the queue also reports the current namespace and name of the
+// interface (TUNGETDEVNETNS, TUNGETIFF). If that is not the namespace in which the
+// interface was opened (home), a netlink socket is opened for the request and closed
+// afterwards, because a socket or a descriptor would keep the namespace and its contents
+// alive after the container has ended.
 //
-// So the messages come to a socket at home, which hears of every namespace that
-// has an ID there (NETLINK_LISTEN_ALL_NSID). An ID keeps nothing alive; each visit
-// sees to it that there is one. With its container the kernel deletes the
-// interface. It sends no message of that, since the ID goes first; but it does
-// send one that the ID is gone (RTM_DELNSID).
+// Messages arrive at a socket at home, which receives those of every namespace that has an
+// ID there (NETLINK_LISTEN_ALL_NSID). An ID does not keep a namespace alive; each visit
+// makes sure that there is one. When the container ends, the kernel deletes the interface.
+// It sends no message about that, because it removes the ID first, but it reports the
+// removal of the ID (RTM_DELNSID).
 //
 // The queue is the lock there as well: Open and Delete in the container fail with
-// ErrOwned. They cannot find the PID, since the file is named after the namespace in
+// ErrOwned. They cannot find the PID, because the file is named after the namespace in
 // which the interface was opened. In that namespace the name is free.
 //
 // Close leaves the interface in its container, without carrier. A process that opens
-// the name in the container adopts it; one that opens the name at home makes another
+// the name in the container adopts it; one that opens the name at home creates another
 // interface, with the same MAC. [TAP.Remove] removes the interface wherever it is.
 //
 // During this search the interface can be moved or renamed again, and another can take
-// its name. So once an interface is found, the queue is asked again. The interface must
+// its name. So once an interface is found, the queue is queried again. The interface must
 // be a TAP with a queue, and have the MAC that the queue reports (SIOCGIFHWADDR);
-// otherwise the search begins again.
+// otherwise the search starts again.
 //
 // # Limits
 //
 // One queue. Open, Delete and Watch work in the network namespace of the
-// calling thread. To follow an interface that was moved takes CAP_SYS_ADMIN and
-// CAP_NET_BROADCAST; without the first, or where the other namespace belongs to
-// another user, State.Present is false; without the second no events arrive from
-// there. TUNGETDEVNETNS came with Linux 5.8. A privileged process that attaches again
-// and again prevents a daemon from starting. water leaks its descriptor when the kernel
-// refuses to create the device; the caller's start fails then.
+// calling thread. Following an interface that was moved requires CAP_SYS_ADMIN and
+// CAP_NET_BROADCAST. Without the first, or if the other namespace belongs to another user,
+// State.Present is false; without the second no events arrive from there. TUNGETDEVNETNS
+// requires Linux 5.8. A privileged process that attaches again and again can prevent a
+// daemon from starting. water leaks its descriptor if the kernel refuses to create the
+// device; the caller's start then fails.
 package link

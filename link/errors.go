@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sentinels of this package, wrapped with the name of the interface and the
-// kernel's error. Their texts say what to do.
+// Sentinel errors of this package. They are wrapped with the name of the interface and the
+// kernel's error. Those that the user can resolve say how.
 var (
 	ErrSpec      = errors.New("invalid interface specification")
 	ErrNameTaken = errors.New("an interface of this name exists and was not made by ipoibd")
@@ -19,11 +19,11 @@ var (
 	ErrPermission = errors.New("not permitted: run as root, or with CAP_NET_ADMIN and access to /dev/net/tun")
 	ErrNotFound   = errors.New("no such interface")
 	ErrClosed     = errors.New("closed")
-	// ErrGone means that the interface was deleted under its owner.
+	// ErrGone means that the interface was deleted while it was open.
 	ErrGone = errors.New("the interface was deleted")
 )
 
-// OwnedError tells who holds an interface; it wraps ErrOwned.
+// OwnedError reports which process holds an interface. It wraps ErrOwned.
 type OwnedError struct {
 	Name string
 	PID  int // 0: unknown
@@ -38,7 +38,7 @@ func (e *OwnedError) Error() string {
 
 func (e *OwnedError) Unwrap() error { return ErrOwned }
 
-// classify puts the sentinel that belongs to the kernel's error in front of it.
+// classify wraps an error of the kernel with the matching sentinel.
 func classify(err error) error {
 	switch {
 	case err == nil:
@@ -51,8 +51,8 @@ func classify(err error) error {
 	return err
 }
 
-// classifyTun does the same for an error of opening /dev/net/tun: ENOENT is a
-// missing node, ENXIO and ENODEV are a missing driver.
+// classifyTun does the same for an error from opening /dev/net/tun. ENOENT means that the
+// device node is missing, ENXIO and ENODEV that the driver is missing.
 func classifyTun(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("%w (%w)", ErrNoTun, err)

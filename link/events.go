@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// eventGroups are those of links, addresses and namespace IDs (linux/rtnetlink.h).
+// eventGroups are the multicast groups of links, addresses and namespace IDs
+// (linux/rtnetlink.h).
 const eventGroups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
 	1<<(unix.RTNLGRP_IPV6_IFADDR-1) | 1<<(unix.RTNLGRP_NSID-1)
 
@@ -18,7 +19,7 @@ const eventGroups = 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_IPV4_IFADDR-1) |
 // is as fast as the drain reaches it.
 const drainMost = 512
 
-// eventLen is how much of a message is read, in bytes: the headers are enough.
+// eventLen is how many bytes of a message are read. The headers suffice.
 const eventLen = 64
 
 // event is the part of a netlink message that is used.
@@ -27,19 +28,19 @@ type event struct {
 	index int    // of an interface, 0: none
 }
 
-// events is a socket for the kernel's notifications, which only say that
-// something has changed. One goroutine uses it; any may close it.
+// events is a socket for the kernel's notifications, which are only hints that something
+// has changed. One goroutine uses it; any may close it.
 type events struct {
 	file *os.File
 	conn syscall.RawConn
 	buf  [eventLen]byte
 }
 
-// subscribe listens to this namespace and, if that is permitted, to every one that
-// has an ID in it (netlink(7), NETLINK_LISTEN_ALL_NSID), and for the removal of such
-// IDs. The socket is connected to the kernel, so the kernel refuses messages that other
-// processes send to its port. Those that they send to a group arrive, and drain drops
-// them.
+// subscribe opens a socket for the notifications of this namespace, including the removal
+// of namespace IDs, and if permitted for those of every namespace that has an ID in this one
+// (netlink(7), NETLINK_LISTEN_ALL_NSID). The socket is connected to the kernel, so the
+// kernel refuses messages that other processes send to its port. Messages that they send to
+// a group arrive, and drain drops them.
 func subscribe() (*events, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -24,7 +24,7 @@ func spec(name string) link.Spec {
 	return link.Spec{Name: name, MAC: [6]byte([]byte(testMAC)), MTU: 1500, TxQueueLen: 500}
 }
 
-// openTAP opens an interface for a test and removes it at its end.
+// openTAP opens an interface for a test and removes it when the test ends.
 func openTAP(tb testing.TB, s link.Spec) (tap *link.TAP, adopted bool) {
 	tb.Helper()
 	tap, adopted, err := link.Open(s)
@@ -133,8 +133,8 @@ func (q *queue) SetCarrier(on bool) {
 
 func (q *queue) Detach() { must(q.tb, unix.Close(q.fd)) }
 
-// Send sends once the interface runs: its queueing discipline begins to work a
-// moment after the carrier, and drops what comes before.
+// Send waits until the interface is running, then sends. Its queueing discipline starts
+// shortly after the carrier is up, and drops earlier frames.
 func (h *host) Send(frame []byte) {
 	h.tb.Helper()
 	h.awaitRunning()

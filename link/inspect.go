@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inspect implements [Device]. It asks the queue for the header length and the
-// persistence, netlink for the number of queues, the owner, the MAC and the carrier,
-// and ethtool for the offloads.
+// Inspect implements [Device]. It reads the header length and the persistence from the
+// queue; the number of queues, the owner, the MAC, the carrier and the link type from
+// netlink; and the offloads from ethtool.
 func (t *TAP) Inspect() (f Findings, err error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -57,7 +57,7 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 }
 
 // inspectLink restores the properties that netlink and ethtool report, and those that
-// another queue can have changed without a trace.
+// another queue can have changed without a report.
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	f.Foreign = foreign(l)
 	a := l.Attrs()
@@ -85,7 +85,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 		f.Restored = append(f.Restored, Change{PropertyMAC, a.HardwareAddr.String()})
 	}
 	up, carrier := a.RawFlags&unix.IFF_UP != 0, a.RawFlags&unix.IFF_LOWER_UP != 0
-	if up && carrier != t.wantCarrier { // the carrier of an interface that is down does not show
+	if up && carrier != t.wantCarrier { // an interface that is down does not show its carrier
 		if err := t.carrier(t.wantCarrier); err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func moveTo(tb testing.TB, ns *nstest.Namespace) {
 	must(tb, netlink.LinkSetNsFd(l, int(f.Fd())))
 }
 
-// awaitState takes states until one is as wanted.
+// awaitState receives states until one is as wanted.
 func awaitState(tb testing.TB, states <-chan link.State, what string, ok func(link.State) bool) link.State {
 	tb.Helper()
 	var last link.State
@@ -77,7 +77,7 @@ func (h away) Attach() (q linktest.Queue) {
 	return q
 }
 
-// All of the contract holds of an interface that is in a container.
+// An interface in a container passes the conformance suite.
 func TestMovedTAPConforms(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -88,8 +88,8 @@ func TestMovedTAPConforms(t *testing.T) {
 	})
 }
 
-// One watch goes with the interface from container to container, whatever name
-// and index it has there, and home again.
+// A watch follows the interface from container to container and back home, even if its name
+// and index change.
 func TestFollowsMoves(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -123,8 +123,8 @@ func TestFollowsMoves(t *testing.T) {
 	awaitState(t, states, "MTU at home", func(s link.State) bool { return s.MTU == 1280 })
 }
 
-// inContainer uses the interface as a container does, under the name eth0 and in
-// a bridge, and looks what the TAP knows of that.
+// inContainer uses the interface like a container, with the name eth0 and in a bridge, and
+// checks what the TAP reports.
 func inContainer(t *testing.T, tap *link.TAP, states <-chan link.State, ns *nstest.Namespace, cidr string) {
 	t.Helper()
 	s, err := tap.State()
@@ -158,9 +158,9 @@ func inContainer(t *testing.T, tap *link.TAP, states <-chan link.State, ns *nste
 	awaitState(t, states, "out of the bridge", func(s link.State) bool { return s.Master == 0 && len(s.Above) == 0 })
 }
 
-// Nothing that follows the interface keeps its container alive: the kernel
-// deletes it with the container, up or down, which is told; a new start makes it
-// again.
+// Following the interface does not keep its container alive: the kernel deletes the
+// interface with the container, up or down. Watch reports that, and the next start creates
+// the interface again.
 func TestContainerDestroyed(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -181,7 +181,7 @@ func TestContainerDestroyed(t *testing.T) {
 			start := time.Now()
 			container.Close()
 			awaitState(t, states, "absence", func(s link.State) bool { return !s.Present })
-			t.Logf("told %v after the end of the container", time.Since(start).Round(time.Millisecond))
+			t.Logf("reported %v after the end of the container", time.Since(start).Round(time.Millisecond))
 			bufs, sizes := [][]byte{make([]byte, 100)}, make([]int, 1)
 			for err == nil {
 				_, err = tap.ReadBatch(bufs, sizes)
@@ -191,7 +191,7 @@ func TestContainerDestroyed(t *testing.T) {
 			}
 			must(t, tap.Close())
 			if _, adopted := openTAP(t, spec("ib0")); adopted {
-				t.Error("adopted an interface that was gone")
+				t.Error("adopted an interface that was deleted")
 			}
 		})
 	}
@@ -229,8 +229,7 @@ func TestOwnedFromOutside(t *testing.T) {
 	})
 }
 
-// Remove takes the interface away where and whatever it is now, and nothing
-// else.
+// Remove removes the interface whatever its name and namespace, and no other interface.
 func TestRemove(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -268,8 +267,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Where the container may not be entered, the interface is not there any more
-// for its owner: it does not go on with a state that it cannot know.
+// If the container may not be entered, the interface is reported as not present, because its
+// state is unknown.
 func TestMovedBeyondReach(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -19,8 +19,8 @@ type Neighbour struct {
 // (linux/neighbour.h).
 const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT
 
-// Neighbours lists the host's neighbours behind the interface, and behind its
-// master: whom the host may send frames to without asking first. May block.
+// Neighbours lists the host's neighbours on the interface and on its master to which the
+// host can send frames without resolving an address first. May block.
 func (t *TAP) Neighbours() (out []Neighbour, err error) {
 	err = t.eachNeighbour(usable, func(ip netip.Addr, n *netlink.Neigh) {
 		if len(n.HardwareAddr) == 6 {
@@ -30,9 +30,8 @@ func (t *TAP) Neighbours() (out []Neighbour, err error) {
 	return out, err
 }
 
-// Unresolved lists the addresses behind the interface, and behind its master,
-// that the host asks for and has no answer about: whom it keeps frames for. May
-// block.
+// Unresolved lists the addresses on the interface and on its master that the host is
+// resolving. The kernel queues frames for them. May block.
 func (t *TAP) Unresolved() (out []netip.Addr, err error) {
 	err = t.eachNeighbour(netlink.NUD_INCOMPLETE, func(ip netip.Addr, _ *netlink.Neigh) {
 		out = append(out, ip)

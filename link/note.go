@@ -20,8 +20,7 @@ const (
 
 // trusted reports whether runDir and notesDir are directories, not symbolic links, in
 // which only root and this user can have created or replaced files. Otherwise another
-// user could name a wrong process, or make this one write to a file of that user's
-// choice.
+// user could write a wrong PID there, or make this process write to another file.
 func trusted() bool {
 	for _, dir := range []string{runDir, notesDir} {
 		info, err := os.Lstat(dir)
@@ -35,8 +34,8 @@ func trusted() bool {
 	return true
 }
 
-// notePath names the file of an interface by the calling thread's network
-// namespace and the index there, since its name may change.
+// notePath returns the path of an interface's file. It contains the calling thread's network
+// namespace and the index there, because the name of the interface may change.
 func notePath(index int) (string, error) {
 	ns, err := os.Stat("/proc/thread-self/ns/net")
 	if err != nil {
@@ -46,9 +45,9 @@ func notePath(index int) (string, error) {
 	return filepath.Join(notesDir, fmt.Sprintf("netns-%d-if-%d.pid", inode, index)), nil
 }
 
-// leaveNote writes a file with this process's PID, which other processes name in their
-// error, and locks it. The file protects nothing: the queues do that. If the file
-// cannot be written, leaveNote returns nil, and the others do not know the PID.
+// leaveNote writes a file with this process's PID and locks it. Other processes report the
+// PID in their error. The file does not protect the interface: the queues do. If the file
+// cannot be written, leaveNote returns nil, and the others report no PID.
 func leaveNote(index int) *os.File {
 	path, err := notePath(index)
 	if err != nil {
@@ -77,7 +76,7 @@ func leaveNote(index int) *os.File {
 	return f
 }
 
-// removeNote removes the file that leaveNote made; f may be nil.
+// removeNote removes the file that leaveNote wrote. f may be nil.
 func removeNote(f *os.File) {
 	if f != nil {
 		_ = os.Remove(f.Name())
@@ -98,7 +97,7 @@ func holder(index int) int {
 	}
 	defer f.Close()
 	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return 0 // its writer has ended
+		return 0 // the process that wrote it has ended
 	}
 	var text [20]byte
 	n, _ := f.Read(text[:])

@@ -16,8 +16,8 @@ import (
 )
 
 // claimTimeout bounds how long Open and Delete try to get an interface that another
-// process holds: a process that was killed detaches its queue a moment after its end,
-// and two that start at the same time may each see the other.
+// process holds: the queue of a killed process is detached shortly after its end, and two
+// processes that start at the same time may each see the other.
 const (
 	claimTimeout = time.Second
 	claimPause   = 5 * time.Millisecond
@@ -27,8 +27,8 @@ const (
 // temporaryPrefix begins the name of an interface that is not complete yet.
 const temporaryPrefix = "ipoibd-"
 
-// Open makes the interface of a specification, down, or adopts the one of that name
-// that is ours (adopted is true), as the host has changed it since. In both cases it
+// Open creates the interface of a specification, down, or adopts ipoibd's interface with
+// that name (adopted is true) and keeps the host's settings. In both cases the interface
 // has no carrier, and belongs to the user and group of this process. Open may block for
 // a second while another process holds the interface. Errors: ErrSpec, ErrNameTaken,
 // ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
@@ -48,13 +48,13 @@ type claim struct {
 	make   bool // create the interface if it does not exist
 	made   bool // this process has created it
 	again  bool // another try may succeed
-	spoilt bool // another user has attached to the interface while it was made
-	index  int  // of the interface found last
+	spoilt bool // another user attached to the interface during its creation
+	index  int  // index of the interface found last
 }
 
-// run tries until no other process has a queue of the interface, or claimTimeout is
-// over. The pauses between tries are random, so that one of two processes that give way
-// to each other comes first.
+// run tries until no other process has a queue of the interface, or claimTimeout has
+// passed. The pauses between tries are random, so that one of two processes that detach
+// because of each other succeeds.
 func (c *claim) run() (t *TAP, err error) {
 	if c.rtnl, err = openRtnl(); err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
@@ -65,7 +65,7 @@ func (c *claim) run() (t *TAP, err error) {
 		if !c.again || time.Now().After(end) {
 			break
 		}
-		if !c.spoilt { // else there is no one to give way to
+		if !c.spoilt { // a new try uses a new name, so no pause is needed then
 			time.Sleep(claimPause + mathrand.N(claimJitter))
 		}
 	}
@@ -86,13 +86,13 @@ func (c *claim) try() (*TAP, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.takePossession(t); err != nil {
+	if err := c.takePossession(t); err != nil { // closing the file detaches the queue
 		return nil, errors.Join(err, t.file.Close())
 	}
 	return t, nil
 }
 
-// prepare makes sure that the interface exists, is ours and has no queue.
+// prepare makes sure that the interface exists, belongs to ipoibd and has no queue.
 func (c *claim) prepare() error {
 	found, err := c.rtnl.byName(c.spec.Name)
 	switch {
@@ -108,8 +108,8 @@ func (c *claim) prepare() error {
 	return c.check(found, 0)
 }
 
-// check checks that an interface is ours and has no more queues than this process has.
-// One without an alias may be one that another process is making.
+// check checks that an interface belongs to ipoibd and has no more queues than this process.
+// A TAP without an alias may be one that another process is creating.
 func (c *claim) check(l netlink.Link, own int) error {
 	c.index = l.Attrs().Index
 	if err := checkOurs(l); err != nil {
@@ -126,14 +126,14 @@ func (c *claim) check(l netlink.Link, own int) error {
 // takePossession sets up an interface to which this process has just attached a queue,
 // unless another process has one. Every process counts the queues after it has attached
 // its own, so at least the last one sees the others. A process that sees another one
-// gives way before it changes anything.
+// returns an error before it changes anything.
 func (c *claim) takePossession(t *TAP) error {
 	err := t.visit(func(_ *rtnl, l netlink.Link) error {
 		if err := c.check(l, 1); err != nil {
 			return err
 		}
-		// The kernel takes the flags of the first queue. If they are not ours, that
-		// was another queue, which has been closed since.
+		// The kernel uses the flags of the first queue. If they are not ours, another
+		// queue was the first and has been closed since.
 		if l.(*netlink.Tuntap).Flags&netlink.TUNTAP_VNET_HDR == 0 {
 			c.again = true
 			return &OwnedError{Name: c.spec.Name}
@@ -159,10 +159,10 @@ func (c *claim) takePossession(t *TAP) error {
 	return nil
 }
 
-// create makes the interface. Until it has an owner, any user may attach a queue and
-// change the owner and the link type. So create makes it under a name that no one can
-// guess, and deletes it if another user attached all the same. The interface is complete
-// when it gets its real name, and only then becomes persistent.
+// create creates the interface. Until it has an owner, any user may attach a queue and
+// change the owner and the link type. So create uses a name that no one can guess, and
+// deletes the interface if another user attached anyway. The interface is complete when it
+// gets its real name, and only then becomes persistent.
 func (c *claim) create() (err error) {
 	name := temporaryPrefix + rand.Text()[:unix.IFNAMSIZ-1-len(temporaryPrefix)]
 	queue, err := createTAP(name)
@@ -180,7 +180,7 @@ func (c *claim) create() (err error) {
 		return errors.Join(&OwnedError{Name: c.spec.Name}, c.rtnl.deleteLink(c.index))
 	}
 	if err := configure(c.rtnl, c.index, c.spec); err != nil {
-		c.again = errors.Is(err, unix.EEXIST) // made by another process meanwhile
+		c.again = errors.Is(err, unix.EEXIST) // another process has created it in the meantime
 		return fmt.Errorf("configure %s: %w", c.spec.Name, classify(err))
 	}
 	conn, err := queue.SyscallConn()
@@ -211,14 +211,14 @@ func configure(r *rtnl, index int, spec Spec) error {
 	return nil
 }
 
-// checkOurs says what an interface is that cannot be adopted.
+// checkOurs returns an error for an interface that cannot be adopted.
 func checkOurs(l netlink.Link) error {
 	a := l.Attrs()
 	if !strings.HasPrefix(a.Alias, AliasPrefix) {
 		return fmt.Errorf("%w: %s is a %s with the alias %q", ErrNameTaken, a.Name, l.Type(), a.Alias)
 	}
 	if !isMultiQueueTAP(l) {
-		return fmt.Errorf("%w: %s bears our alias but is a %s, not a multi-queue TAP", ErrNameTaken, a.Name, l.Type())
+		return fmt.Errorf("%w: %s has ipoibd's alias but is a %s, not a multi-queue TAP", ErrNameTaken, a.Name, l.Type())
 	}
 	return nil
 }
@@ -246,12 +246,12 @@ func owned(l netlink.Link) bool {
 	return ok && tap.Owner == uint32(os.Geteuid()) && tap.Group == uint32(os.Getegid())
 }
 
-// isEthernet reports whether a TAP has the link type that it was made with.
+// isEthernet reports whether a TAP has the link type with which it was created.
 func isEthernet(l netlink.Link) bool { return l.Attrs().EncapType == "ether" }
 
-// Delete removes an interface that is ours and that no process holds. It may block
-// for a second while another process holds it. Errors: ErrSpec, ErrNotFound,
-// ErrNameTaken, ErrOwned, ErrNoTun, ErrPermission.
+// Delete removes an interface of ipoibd that no process holds. It may block for a second
+// while another process holds it. Errors: ErrSpec, ErrNotFound, ErrNameTaken, ErrOwned,
+// ErrNoTun, ErrPermission.
 func Delete(name string) error {
 	if err := validName(name); err != nil {
 		return err

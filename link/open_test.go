@@ -17,8 +17,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// holdEnv makes the test binary a process that holds an interface, says so, says
-// whenever it is not there any more, and stays until its input ends.
+// holdEnv makes the test binary a process that holds an interface until its input ends. It
+// prints when it holds the interface and when the interface is no longer present.
 const holdEnv = "IPOIBD_LINK_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -66,8 +66,8 @@ func sayAbsent(tap *link.TAP) {
 	}
 }
 
-// holdElsewhere starts a process that holds the interface, by way of another
-// program where one is given.
+// holdElsewhere starts a process that holds the interface, through another program if one is
+// given.
 func holdElsewhere(t *testing.T, name string, by ...string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -99,8 +99,8 @@ func runIP(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Of two processes one holds the interface; when it is killed, the other adopts
-// it at once, and the carrier that the dead one left on is off.
+// While a process holds the interface, another cannot open it. When the first is killed, the
+// other adopts the interface immediately and turns its carrier off.
 func TestOwnedByAnotherProcess(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -120,7 +120,7 @@ func TestOwnedByAnotherProcess(t *testing.T) {
 	_ = other.Wait()
 	tap, adopted := openTAP(t, spec("ib0"))
 	if !adopted {
-		t.Error("made it anew")
+		t.Error("created the interface instead of adopting it")
 	}
 	s, err := tap.State()
 	if err != nil || !s.Up || s.Carrier {
@@ -128,7 +128,7 @@ func TestOwnedByAnotherProcess(t *testing.T) {
 	}
 }
 
-// A queue of a process that knows nothing of our lock is seen too.
+// Open also detects the queue of a process that does not use this package.
 func TestQueueOfAStranger(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -192,16 +192,16 @@ func TestDelete(t *testing.T) {
 	}
 	tap, _ := openTAP(t, spec("ib0"))
 	if err := link.Delete("ib0"); !errors.Is(err, link.ErrOwned) {
-		t.Errorf("Delete of one that is open = %v, want ErrOwned", err)
+		t.Errorf("Delete of an open interface = %v, want ErrOwned", err)
 	}
 	must(t, tap.Close())
 	must(t, link.Delete("ib0"))
 	if _, err := netlink.LinkByName("ib0"); err == nil {
-		t.Error("it is still there")
+		t.Error("the interface still exists")
 	}
 }
 
-// Without its device node, and without capabilities, Open says what to do.
+// Without the device node or without capabilities, the error of Open says what to do.
 func TestOpenSaysWhatIsMissing(t *testing.T) {
 	if nstest.Enter(t) {
 		return

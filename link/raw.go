@@ -7,18 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The queue's descriptor never blocks, so these calls are made without telling
-// Go's scheduler. It would take the processor away from a call that lasts 20 us,
-// as a write does in which the host's TCP runs, and a switch of threads for each
-// frame cost a fifth of the CPU time per byte.
+// The queue's descriptor never blocks, so these calls bypass Go's scheduler. The scheduler
+// would reassign the processor during a call of 20 us, such as a write during which the
+// host's TCP runs. A thread switch for each frame cost a fifth of the CPU time per byte.
 
-// rawReadv is readv(2) into two buffers; 0 is no error.
+// rawReadv is readv(2) into two buffers. Errno 0 means success.
 func rawReadv(fd uintptr, vec *[2]unix.Iovec) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(vec)), uintptr(len(vec)))
 	return int(n), errno
 }
 
-// rawWrite is write(2) of a whole frame; 0 is no error.
+// rawWrite is write(2) of a whole frame. Errno 0 means success.
 func rawWrite(fd uintptr, frame []byte) unix.Errno {
 	_, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(frame))), uintptr(len(frame)))
 	return errno
@@ -32,7 +31,7 @@ type hwAddrReq struct {
 	_      [16]byte
 }
 
-// queueMAC asks a queue for the MAC of its interface.
+// queueMAC returns the MAC of a queue's interface.
 func queueMAC(fd int) ([6]byte, error) {
 	var req hwAddrReq
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGIFHWADDR, uintptr(unsafe.Pointer(&req)))
@@ -52,8 +51,8 @@ type ethtoolReq struct {
 // ethtoolValue is a struct ethtool_value (linux/ethtool.h).
 type ethtoolValue struct{ cmd, data uint32 }
 
-// sendsPartialChecksums asks ethtool, through any socket of its network namespace,
-// whether an interface leaves the checksums of the packets that it sends to the device.
+// sendsPartialChecksums reports whether an interface has transmit checksum offload. fd is
+// any socket in the network namespace of the interface.
 func sendsPartialChecksums(fd int, name string) (bool, error) {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
 	req := ethtoolReq{data: &value}

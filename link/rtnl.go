@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpTries bounds how often a dump that the kernel interrupted is asked for
-// again; each time something else was being changed.
+// dumpTries bounds how often a dump is repeated that was interrupted because the dumped
+// objects changed.
 const dumpTries = 5
 
 // rtnl is a netlink socket that may be closed while other goroutines use it. It is
@@ -91,7 +91,7 @@ func (r *rtnl) send(kind, flags int, answer uint16, data []nl.NetlinkRequestData
 	return req.ExecuteIter(unix.NETLINK_ROUTE, answer, each)
 }
 
-// byName returns an interface, nil where there is none.
+// byName returns an interface, or nil if there is none.
 func (r *rtnl) byName(name string) (l netlink.Link, err error) {
 	sendErr := r.send(unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, []nl.NetlinkRequestData{
 		nl.NewIfInfomsg(unix.AF_UNSPEC), nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)),

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AliasPrefix begins the alias of every interface that is ours.
+// AliasPrefix begins the alias of every interface of ipoibd.
 const AliasPrefix = "ipoibd"
 
 // Limits of a specification.
@@ -18,13 +18,13 @@ const (
 	MaxMTU = 65521 // the TAP's: 65535 less the Ethernet header (drivers/net/tun.c, MAX_TAP)
 )
 
-// DefaultTxQueueLen is the length of a new TAP's queue, in frames. The kernel's
-// 1000 are less than one TCP window of 6 MB in small segments, and what does not
-// fit is dropped.
+// DefaultTxQueueLen is the length of a new TAP's queue, in frames. The kernel's default of
+// 1000 is less than a TCP window of 6 MB in small segments; frames that do not fit are
+// dropped.
 const DefaultTxQueueLen = 4096
 
-// Spec is the data of an interface. All but the name counts at its creation
-// only: an adopted interface keeps what the host made of it.
+// Spec is the data of an interface. All fields but the name apply only at its creation: an
+// adopted interface keeps the host's settings.
 type Spec struct {
 	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
 	MAC        [6]byte // unicast
@@ -32,14 +32,14 @@ type Spec struct {
 	TxQueueLen int     // frames; 0: DefaultTxQueueLen
 }
 
-// Validate reports the first mistake, wrapping ErrSpec.
+// Validate returns the first error found, which wraps ErrSpec.
 func (s Spec) Validate() error {
 	if err := validName(s.Name); err != nil {
 		return err
 	}
 	switch {
 	case s.MAC[0]&1 != 0 || s.MAC == [6]byte{}:
-		return fmt.Errorf("%w: MAC % x is not that of a station", ErrSpec, s.MAC)
+		return fmt.Errorf("%w: MAC % x is not a unicast address", ErrSpec, s.MAC)
 	case s.MTU < MinMTU || s.MTU > MaxMTU:
 		return fmt.Errorf("%w: MTU %d is not in %d-%d", ErrSpec, s.MTU, MinMTU, MaxMTU)
 	case s.TxQueueLen < 0:
@@ -48,20 +48,19 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// validName follows dev_valid_name (net/core/dev.c); '%' besides, which the
-// kernel takes for a template.
+// validName follows dev_valid_name (net/core/dev.c). It also rejects '%', because the kernel
+// would interpret the name as a template.
 func validName(name string) error {
 	bad := name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".." ||
 		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00")
 	if bad {
-		return fmt.Errorf("%w: %q cannot be an interface's name", ErrSpec, name)
+		return fmt.Errorf("%w: %q is not a valid interface name", ErrSpec, name)
 	}
 	return nil
 }
 
-// MACFor returns the MAC of the interface name on a port and partition: always
-// the same one, a station's, locally administered (IEEE 802, 8.4), and never
-// that of the underlay.
+// MACFor returns the MAC of the interface name on a port and partition. It is always the
+// same, and is a locally administered unicast address (IEEE 802, 8.4).
 func MACFor(portGUID [8]byte, pkey uint16, name string) [6]byte {
 	input := binary.BigEndian.AppendUint16(portGUID[:], pkey)
 	sum := sha256.Sum256(append(input, name...))

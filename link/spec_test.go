@@ -50,7 +50,7 @@ func TestSpecValidate(t *testing.T) {
 	}
 }
 
-// The MAC is part of what peers remember: its exact value must not change.
+// Peers remember the MAC, so its exact value must not change.
 func TestMACForIsStable(t *testing.T) {
 	guid := [8]byte{0x02, 0x00, 0x5e, 0xff, 0xfe, 0x00, 0x53, 0x01}
 	want := [6]byte{0xbe, 0xf1, 0x3d, 0x06, 0x14, 0x15}

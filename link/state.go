@@ -36,7 +36,7 @@ func (t *TAP) Counters() (Counters, error) {
 	return c, nil
 }
 
-// state is that of an interface just read, with its addresses.
+// state returns the state of an interface, with its addresses.
 func (r *rtnl) state(l netlink.Link) (s State, err error) {
 	s = stateOf(l)
 	if s.Addrs, err = r.addrs(s.Index); err != nil {

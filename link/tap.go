@@ -15,9 +15,9 @@ import (
 // TAP is an attached TAP; it implements [Device].
 type TAP struct {
 	name  string
-	mac   [6]byte     // when it was opened
+	mac   [6]byte     // the MAC when it was opened
 	note  *os.File    // contains our PID; may be nil
-	nl    *rtnl       // of the network namespace that it was opened in
+	nl    *rtnl       // in the network namespace in which it was opened
 	home  os.FileInfo // that namespace
 	file  *os.File
 	conn  syscall.RawConn // of file
@@ -25,12 +25,12 @@ type TAP struct {
 	rd    reader
 	wr    writer
 
-	keep        sync.Mutex // keeps SetCarrier and Inspect apart
-	wantCarrier bool       // of the last SetCarrier
+	keep        sync.Mutex // serializes SetCarrier and Inspect
+	wantCarrier bool       // the argument of the last SetCarrier
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
-	watchMu  sync.Mutex // a watcher begins before the end, or not at all
+	watchMu  sync.Mutex // a watcher starts before Close, or not at all
 	watchers sync.WaitGroup
 	closing  sync.Once
 	closeErr error
@@ -61,8 +61,8 @@ func newTAP(name string, nl *rtnl) (*TAP, error) {
 // Name returns the name that the interface was opened with.
 func (t *TAP) Name() string { return t.name }
 
-// ReadBatch implements [Device]. Wake is an expired read deadline, which the
-// read that it ended takes away.
+// ReadBatch implements [Device]. Wake sets an expired read deadline, which the read that it
+// ended clears.
 func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	n, err := t.rd.batch(bufs, sizes)
 	switch {
@@ -71,7 +71,8 @@ func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, t.ioError(t.file.SetReadDeadline(time.Time{}))
 	}
-	// Of a deleted interface the netpoller knows only that it cannot wait.
+	// The netpoller does not report that the interface was deleted, only that it cannot
+	// wait. The queue returns EBADFD.
 	_, gone := t.currentName()
 	return n, t.ioError(errors.Join(gone, err))
 }
@@ -84,7 +85,7 @@ func (t *TAP) WriteBatch(frames [][]byte) (int, error) {
 
 // Wake implements [Device].
 func (t *TAP) Wake() {
-	// It fails only once the file is closed, which wakes the reader too.
+	// This fails only if the file is closed, which wakes the reader too.
 	_ = t.file.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -103,15 +104,15 @@ func (t *TAP) carrier(on bool) error {
 	return t.control(func(fd int) error { return setCarrier(fd, on) })
 }
 
-// control calls f with the descriptor, which stays open meanwhile.
+// control calls f with the descriptor, which stays open during the call.
 func (t *TAP) control(f func(fd int) error) error {
 	var ctlErr error
 	err := t.conn.Control(func(fd uintptr) { ctlErr = f(int(fd)) })
 	return errors.Join(err, ctlErr)
 }
 
-// Close implements [Device]. The carrier goes first, so that the host stops
-// sending before the queue is gone.
+// Close implements [Device]. It first drops the carrier, so that the host stops sending
+// before the queue is detached.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.watchMu.Lock()
@@ -119,7 +120,7 @@ func (t *TAP) Close() error {
 		t.watchMu.Unlock()
 		carrierErr := t.carrier(false)
 		if errors.Is(carrierErr, unix.EBADFD) {
-			carrierErr = nil // deleted: there is nothing to drop
+			carrierErr = nil // the interface was deleted
 		}
 		removeNote(t.note)
 		fileErr := t.file.Close()
@@ -130,8 +131,8 @@ func (t *TAP) Close() error {
 	return t.closeErr
 }
 
-// Remove is Close, and takes the interface away, whatever its name is now and
-// wherever it was moved. One that is gone already is no error. May block.
+// Remove closes the device and removes the interface, whatever its current name and
+// namespace. It is no error if the interface is already gone. May block.
 func (t *TAP) Remove() error {
 	err := t.control(func(fd int) error {
 		return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 0))
@@ -142,7 +143,7 @@ func (t *TAP) Remove() error {
 	return t.Close()
 }
 
-// ioError puts the contract's sentinel in the place of the file's.
+// ioError replaces the error of a closed file by ErrClosed, and classifies others.
 func (t *TAP) ioError(err error) error {
 	switch {
 	case err == nil:

@@ -32,8 +32,8 @@ func TestTAPConforms(t *testing.T) {
 	})
 }
 
-// What the host and an earlier run left is kept, and the carrier is down all
-// the while: nobody who watches sees it come before SetCarrier.
+// An adopted interface keeps the host's settings, and its carrier stays down until
+// SetCarrier: no watcher sees it earlier.
 func TestAdoptKeepsEverything(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -62,7 +62,7 @@ func TestAdoptKeepsEverything(t *testing.T) {
 	other.MTU, other.MAC[5] = 1280, 0x99
 	second, adopted := openTAP(t, other)
 	if !adopted {
-		t.Error("made it anew")
+		t.Error("created the interface instead of adopting it")
 	}
 	s, err := second.State()
 	must(t, err)
@@ -100,7 +100,7 @@ func TestCreateSetsWhatTheSpecSays(t *testing.T) {
 	}
 }
 
-// The full MTU passes both ways, a VLAN tag besides.
+// Frames of the full MTU pass both ways, also with a VLAN tag.
 func TestFramesOfEveryMTU(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -149,8 +149,8 @@ func readOwn(tb testing.TB, dev link.Device, bufs [][]byte, sizes []int) []byte 
 	}
 }
 
-// ping crosses two TAPs whose frames are handed over by two loops, with the
-// host stacks of two namespaces at the ends.
+// ping works between the host stacks of two namespaces, through two TAPs and two loops that
+// copy the frames.
 func TestPingAcrossTwoTAPs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -196,8 +196,8 @@ func wire(t *testing.T) (taps [2]*link.TAP, hosts [2]*nstest.Namespace) {
 	return taps, hosts
 }
 
-// awaitAgreement waits until every frame that the kernel counts was read or
-// written here: a frame on its way is in one count only.
+// awaitAgreement waits until the kernel's counters agree with those of the process. While a
+// frame is on its way, only one of them has counted it.
 func awaitAgreement(t *testing.T, tap *link.TAP) {
 	t.Helper()
 	var c link.Counters
@@ -232,7 +232,7 @@ func pump(from, to *link.TAP) {
 	}
 }
 
-// As a port of a bridge, the host's addresses and neighbours are the bridge's.
+// For a port of a bridge, the host's addresses and neighbours are those of the bridge.
 func TestBridgeAbove(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -311,8 +311,7 @@ func TestNoLeak(t *testing.T) {
 	must(t, link.Delete("ib0"))
 }
 
-// requireNoMore grants a moment to a goroutine that is about to end, or that is
-// still at work on the last change.
+// requireNoMore waits a short time for goroutines that are about to end.
 func requireNoMore(t *testing.T, goroutines, files int) {
 	t.Helper()
 	g, f := runtime.NumGoroutine(), openFiles(t)
@@ -331,8 +330,8 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// Frames both ways cost no allocation. The batch is full, so that none of the
-// kernel's own frames changes the count of rounds.
+// Neither reading nor writing frames allocates. The batch is full, so that the kernel's own
+// frames do not change the number of rounds.
 func TestNoAllocationPerFrame(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -367,7 +366,8 @@ func BenchmarkReadBatch(b *testing.B) {
 	}
 }
 
-// benchmarkRead needs root: it makes a namespace without entering one.
+// benchmarkRead needs root, because it creates a network namespace without entering a user
+// namespace.
 func benchmarkRead(b *testing.B, batch int) {
 	nstest.New(b).Do(func() {
 		tap, _ := openTAP(b, spec("ib0"))
@@ -409,6 +409,6 @@ func TestCountersHaveDistinctNames(t *testing.T) {
 		sum += value
 	}
 	if sum != 28 {
-		t.Errorf("sum = %d, want 28: a count is missing or comes twice", sum)
+		t.Errorf("sum = %d, want 28: a counter is missing or yielded twice", sum)
 	}
 }

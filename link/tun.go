@@ -12,10 +12,10 @@ import (
 
 const tunPath = "/dev/net/tun"
 
-// queueFlags are those of the attach (linux/if_tun.h).
+// queueFlags are the flags of the attached queue (linux/if_tun.h).
 const queueFlags = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE | unix.IFF_NO_CARRIER
 
-// createTAP makes a multi-queue device that belongs to the process's user and group,
+// createTAP creates a multi-queue device that belongs to the process's user and group,
 // with one queue. Until it is persistent, the device disappears with its last queue.
 func createTAP(name string) (queue *os.File, err error) {
 	ifce, err := water.New(water.Config{
@@ -67,8 +67,8 @@ func setUpDevice(fd int) error {
 	return setHeaderLen(fd)
 }
 
-// setUnreported sets what the kernel does not report to a queue. It leaves alone what
-// restoreQueue checks: setting that here would undo a change without reporting it.
+// setUnreported sets the properties that the kernel does not report to a queue. It does not
+// set those that restoreQueue checks: that would undo a change without reporting it.
 func setUnreported(fd int) error {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
 		return os.NewSyscallError("TUNSETOFFLOAD", err)

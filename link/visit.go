@@ -14,19 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// visitTries bounds how often an interface is looked for again that was moved
-// or renamed while it was looked for.
+// visitTries bounds how often the search for an interface is repeated because the interface
+// was moved or renamed during the search.
 const visitTries = 5
 
-// assignAny asks the kernel to choose the ID of a namespace (rtnetlink(7),
-// NETNSA_NSID).
+// assignAny makes the kernel choose the ID of a namespace (rtnetlink(7), NETNSA_NSID).
 const assignAny = math.MaxUint32 // -1
 
-var errElusive = errors.New("the interface is being moved or renamed again and again")
+var errElusive = errors.New("the interface is repeatedly moved or renamed")
 
-// visit calls f with the interface and a netlink socket of the network namespace
-// that it is in now; f does not keep either. Errors: ErrGone, ErrClosed,
-// ErrPermission where that namespace may not be entered, and f's.
+// visit calls f with the interface and a netlink socket of its current network namespace. f
+// must not keep either. Errors: ErrGone, ErrClosed, ErrPermission if the namespace may not
+// be entered, and those of f.
 func (t *TAP) visit(f func(r *rtnl, l netlink.Link) error) error {
 	for range visitTries {
 		found, err := t.visitOnce(f)
@@ -59,17 +58,16 @@ func (t *TAP) visitOnce(f func(r *rtnl, l netlink.Link) error) (found bool, err 
 	if found, err = t.isAt(ns, name, l); !found || err != nil {
 		return false, err
 	}
-	if err = f(r, l); errors.Is(err, unix.ENODEV) { // moved since
+	if err = f(r, l); errors.Is(err, unix.ENODEV) { // moved in the meantime
 		return false, nil
 	}
 	return true, err
 }
 
-// isAt reports whether the interface that was found by a name in a namespace is
-// this queue's. While its namespace, its name and its state were asked for, it may have
-// been moved or renamed, and another one may have taken its place. So isAt asks the
-// queue again. The interface found must be a TAP with a queue, and have the MAC of the
-// queue's interface.
+// isAt reports whether the interface that was found by its name in a namespace is that of
+// this queue. It may have been moved or renamed since its namespace and name were read, and
+// another interface may have taken its place. So isAt reads them from the queue again. The
+// interface must be a TAP with a queue, and have the MAC of the queue's interface.
 func (t *TAP) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
 	if !isMultiQueueTAP(l) || queues(l) == 0 {
 		return false, nil
@@ -93,7 +91,7 @@ func (t *TAP) isAt(ns *os.File, name string, l netlink.Link) (bool, error) {
 	return err == nil && nowName == name && os.SameFile(nowAt, at) && bytes.Equal(mac[:n], hw[:n]), err
 }
 
-// place identifies the network namespace that the interface is in.
+// place identifies the current network namespace of the interface.
 func (t *TAP) place() (os.FileInfo, error) {
 	ns, err := t.namespace()
 	if err != nil {
@@ -103,9 +101,9 @@ func (t *TAP) place() (os.FileInfo, error) {
 	return ns.Stat()
 }
 
-// namespace opens the network namespace that the interface is in. The file, as
-// a socket would, keeps the namespace alive: it is closed soon. The kernel
-// answers EINVAL while it takes the namespace down.
+// namespace opens the current network namespace of the interface. The caller closes the file
+// soon, because it keeps the namespace alive. The kernel returns EINVAL while it destroys
+// the namespace.
 func (t *TAP) namespace() (ns *os.File, err error) {
 	err = t.control(func(fd int) error {
 		nsfd, err := unix.IoctlRetInt(fd, unix.TUNGETDEVNETNS)
@@ -118,8 +116,8 @@ func (t *TAP) namespace() (ns *os.File, err error) {
 	return ns, err
 }
 
-// currentName asks the queue for the name of its interface; EBADFD means that
-// it was deleted.
+// currentName returns the current name of the queue's interface. EBADFD means that the
+// interface was deleted.
 func (t *TAP) currentName() (name string, err error) {
 	err = t.control(func(fd int) error {
 		req, err := unix.NewIfreq(t.name)
@@ -133,10 +131,10 @@ func (t *TAP) currentName() (name string, err error) {
 	return name, err
 }
 
-// netlinkIn returns a netlink socket of a namespace, and what to do with it in
-// the end. At home that is the TAP's own. Elsewhere one is opened for each
-// visit, and the namespace gets an ID here, without which its messages would
-// not come to the sockets of Watch.
+// netlinkIn returns a netlink socket in a namespace and a function that the caller must call
+// afterwards. At home the socket is the TAP's own. Elsewhere a socket is opened for each
+// visit, and the namespace gets an ID here, without which its messages would not reach the
+// sockets of Watch.
 func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 	id, err := ns.Stat()
 	if err != nil {
@@ -154,7 +152,7 @@ func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 	return r, r.close, nil
 }
 
-// identify gives a namespace an ID in this one (rtnetlink(7), RTM_NEWNSID),
+// identify assigns an ID in this namespace to another one (rtnetlink(7), RTM_NEWNSID),
 // unless it has one.
 func (r *rtnl) identify(ns *os.File) error {
 	err := r.set(unix.RTM_NEWNSID, nl.NewRtGenMsg(),
@@ -165,8 +163,8 @@ func (r *rtnl) identify(ns *os.File) error {
 	return err
 }
 
-// openRtnlIn opens a netlink socket of another namespace. A thread that could
-// not come back from there ends with the goroutine, which has it locked.
+// openRtnlIn opens a netlink socket in another namespace. If the thread cannot return from
+// there, it stays locked to the goroutine and ends with it.
 func openRtnlIn(ns *os.File) (r *rtnl, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -181,8 +179,8 @@ func openRtnlIn(ns *os.File) (r *rtnl, err error) {
 	return r, err
 }
 
-// openInside works on a locked thread, and reports whether that is back where
-// it was before.
+// openInside runs on a locked thread. back reports whether the thread has returned to its
+// own namespace.
 func openInside(ns *os.File) (r *rtnl, back bool, err error) {
 	here, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // The interface may be renamed or moved, and another may take its name, between the steps
-// of a visit. The visit does not take the other interface for it, even if the other one is
-// ours and has the same MAC.
+// of a visit. The visit does not mistake the other interface for it, even if the other one
+// belongs to ipoibd and has the same MAC.
 func TestVisitIsNotMisled(t *testing.T) {
 	if nstest.Enter(t) {
 		return

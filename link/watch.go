@@ -13,7 +13,7 @@ import (
 const (
 	// stateRetry is the pause before a state that could not be read is read again.
 	stateRetry = 50 * time.Millisecond
-	// readingPause is the least time from the start of one reading to the next: 20
+	// readingPause is the minimum time from the start of one reading to the next: 20
 	// readings/s.
 	readingPause = 50 * time.Millisecond
 	// readingShare bounds the share of time spent reading to 1/readingShare, for an
@@ -23,8 +23,8 @@ const (
 	readingDelay = time.Second
 )
 
-// Watch implements [Device]. The subscription begins before the first state is
-// read, so no change falls between the two.
+// Watch implements [Device]. It subscribes before it reads the first state, so it misses no
+// change.
 func (t *TAP) Watch(ctx context.Context) (<-chan State, error) {
 	t.watchMu.Lock()
 	defer t.watchMu.Unlock()
@@ -51,13 +51,13 @@ type watcher struct {
 	state  func() (State, error)
 	events *events
 	out    chan State
-	last   State // published last, where begun
+	last   State // the state published last; valid if begun
 	begun  bool
 }
 
-// run ends with ctx, whose end closes the socket under a drain. However many messages
-// come, run drains the socket only as often as it may read the state. Meanwhile the
-// messages wait, or are lost, which causes a reading as well.
+// run ends with ctx, whose end closes the socket and so ends a drain. However many messages
+// come, run drains the socket only as often as it may read the state. In the meantime
+// messages are queued, or lost, which also causes a reading.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.out)
 	context.AfterFunc(ctx, w.events.close)
@@ -67,7 +67,7 @@ func (w *watcher) run(ctx context.Context) {
 			w.update(ctx)
 		}
 		sleep(ctx, untilNext(time.Since(start)))
-		changed, _ = w.events.drain(w.concerns) // an error is the end
+		changed, _ = w.events.drain(w.concerns) // an error means that ctx has ended
 	}
 }
 
@@ -83,15 +83,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// concerns reports whether a message may be about the interface, its master, or
-// the end of the namespace that they are in. The same index in another namespace
-// costs a needless reading.
+// concerns reports whether a message may concern the interface, its master, or the removal
+// of their namespace. The same index in another namespace causes an unnecessary reading.
 func (w *watcher) concerns(ev event) bool {
 	return ev.kind == unix.RTM_DELNSID ||
 		ev.index != 0 && (ev.index == w.last.Index || ev.index == w.last.Master)
 }
 
-// update publishes the state where it differs from the last, and at first.
+// update publishes the state if it is the first or differs from the last.
 func (w *watcher) update(ctx context.Context) {
 	s, ok := w.read(ctx)
 	known := w.begun && reflect.DeepEqual(s, w.last)
@@ -115,8 +114,8 @@ func (w *watcher) read(ctx context.Context) (State, bool) {
 	return State{}, false
 }
 
-// put replaces what the reader has not taken. There is no other sender, so it does
-// not block.
+// put replaces a state that was not yet received. There is no other sender, so put does not
+// block.
 func (w *watcher) put(s State) {
 	w.last, w.begun = s, true
 	select {

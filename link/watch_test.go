@@ -14,8 +14,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A watcher whose socket lost messages goes on: what it lost, and what comes
-// later, is told.
+// A watcher whose socket has lost messages continues: it reports the lost and the later
+// changes.
 func TestWatchSurvivesAnOverrun(t *testing.T) {
 	if nstest.Enter(t) {
 		return

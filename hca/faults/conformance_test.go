@@ -11,8 +11,8 @@ import (
 	"ipoibd/hca/soft/memfabric"
 )
 
-// A device without faults is as good as its backend: with nothing planned, and
-// with something planned that never strikes.
+// A wrapped device passes the suite like its backend, both without a pending fault and with
+// pending faults that never fire.
 func TestConformance(t *testing.T) {
 	for name, never := range map[string][]faults.Kind{"idle": nil, "planned": faults.Kinds()} {
 		t.Run(name, func(t *testing.T) { hcatest.Run(t, harness(never)) })

@@ -11,9 +11,9 @@ import (
 type CQ struct {
 	hca.CQ
 	dev     *Device
-	void    atomic.Bool // by CQOverrun
-	stopped atomic.Bool // by CompletionsStop
-	held    bool        // by CQSmall: not polled
+	void    atomic.Bool // CQOverrun has fired
+	stopped atomic.Bool // CompletionsStop has fired
+	held    bool        // CQSmall has fired: the backend is not polled
 }
 
 var _ hca.CQ = (*CQ)(nil)
@@ -23,7 +23,7 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	if err := d.enter("create_cq"); err != nil {
 		return nil, err
 	}
-	small := d.busy.Load() && d.strikeOne(CQSmall)
+	small := d.busy.Load() && d.fireOne(CQSmall)
 	if small {
 		spec.Entries = 1
 	}
@@ -40,10 +40,10 @@ func (c *CQ) Close() error {
 	return c.CQ.Close()
 }
 
-// silent reports whether nothing completes here any more.
+// silent reports whether the CQ no longer delivers completions.
 func (c *CQ) silent() bool { return c.stopped.Load() || c.dev.mute.Load() }
 
-// Arm implements [hca.CQ]. What is lost wakes nobody.
+// Arm implements [hca.CQ]. A lost completion does not wake Wait.
 func (c *CQ) Arm() error {
 	switch {
 	case c.void.Load():
@@ -88,14 +88,14 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	return kept, err
 }
 
-// review takes out the completions that nobody shall see, falsifies others, and
-// returns how many are left.
+// review removes the completions that faults suppress, falsifies others, and returns how
+// many are left.
 func (c *CQ) review(wcs []hca.WC) (kept int) {
 	d := c.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range wcs {
-		c.strike()
+		c.fireFault()
 		if c.void.Load() || c.stopped.Load() {
 			break
 		}
@@ -109,10 +109,9 @@ func (c *CQ) review(wcs []hca.WC) (kept int) {
 	return kept
 }
 
-// strike does the faults of which a completion is the occasion. Device.mu is
-// held.
-func (c *CQ) strike() {
-	k, ok := c.dev.plan.first(CQOverrun, CQError, CompletionsStop)
+// fireFault fires a fault whose occasion is a polled completion. Device.mu is held.
+func (c *CQ) fireFault() {
+	k, ok := c.dev.plan.fireFirst(CQOverrun, CQError, CompletionsStop)
 	if !ok {
 		return
 	}

@@ -8,12 +8,12 @@ import (
 	"ipoibd/hca"
 )
 
-// Options of a wrapper.
+// Options are the options of a wrapper.
 type Options struct {
-	// OnUnplug is called when Unplug strikes, on the goroutine that it struck.
+	// OnUnplug is called when Unplug fires, on the goroutine that caused it to fire.
 	OnUnplug func()
-	// Forever, once closed, releases the verbs that VerbHangsForever holds, for
-	// tests; nil: they never return.
+	// Forever releases the verbs that VerbHangsForever blocks when a test closes it.
+	// If it is nil, they never return.
 	Forever <-chan struct{}
 }
 
@@ -22,9 +22,9 @@ type Device struct {
 	hca.Device
 	opts Options
 
-	busy  atomic.Bool // a fault is planned, or a QP suffers from one
-	gone  atomic.Bool // posts and verbs that allocate or change fail
-	mute  atomic.Bool // nothing completes
+	busy  atomic.Bool // a fault is pending, or affects a QP
+	gone  atomic.Bool // posts fail, and so do verbs that allocate, change or query
+	mute  atomic.Bool // no completions are delivered
 	queue eventQueue
 
 	mu    sync.Mutex
@@ -40,15 +40,16 @@ var (
 	_ hca.StrayReporter = (*Device)(nil)
 )
 
-// port is what the device reports wrongly of its ports.
+// port holds the false reports about the device's ports.
 type port struct{ down, noGID, noPKey bool }
 
-// Wrap makes a device faulty, on command. It is the wrapper's own from then on.
+// Wrap returns a device into which faults can be injected. The wrapper then owns dev.
 func Wrap(dev hca.Device, opts Options) *Device {
 	return &Device{Device: dev, opts: opts, qps: map[hca.QPN]*QP{}, hangs: make(chan struct{})}
 }
 
-// Inject plans a fault, or does it at once. Errors: hca.ErrInvalid.
+// Inject adds a pending fault, or applies it immediately if its occasion is Inject itself.
+// Errors: hca.ErrInvalid.
 func (d *Device) Inject(f Fault) error {
 	if err := f.check(); err != nil {
 		return err
@@ -57,8 +58,8 @@ func (d *Device) Inject(f Fault) error {
 		return err
 	}
 	if f.Kind.instant() && f.After == 0 {
-		for d.strikeOne(f.Kind) {
-			d.act(f.Kind)
+		for d.fireOne(f.Kind) {
+			d.apply(f.Kind)
 		}
 	}
 	return nil
@@ -71,15 +72,14 @@ func (d *Device) add(f Fault) error {
 	return d.plan.add(f)
 }
 
-// Planned returns what has not struck for the last time, with what is left of
-// After and Count.
+// Planned returns the pending faults, with the remaining values of After and Count.
 func (d *Device) Planned() []Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.plan.list)
 }
 
-// Clear withdraws what is planned. What struck stays.
+// Clear cancels the pending faults. The effects of those that have fired remain.
 func (d *Device) Clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +87,7 @@ func (d *Device) Clear() {
 	d.recount()
 }
 
-// Release lets the verbs that hang return, as those of hardware do when it is
+// Release lets the verbs that VerbHangs blocks return, as those of hardware do after a
 // reset.
 func (d *Device) Release() {
 	d.mu.Lock()
@@ -100,20 +100,20 @@ func (d *Device) Release() {
 func (d *Device) recount() {
 	busy := len(d.plan.list) > 0
 	for _, q := range d.qps {
-		busy = busy || q.suffers()
+		busy = busy || q.affected()
 	}
 	d.busy.Store(busy)
 }
 
-func (d *Device) strikeOne(k Kind) bool {
+func (d *Device) fireOne(k Kind) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	defer d.recount()
-	return d.plan.strike(k, "")
+	return d.plan.fire(k, "")
 }
 
-// act does what an instant fault does.
-func (d *Device) act(k Kind) {
+// apply applies an instant fault.
+func (d *Device) apply(k Kind) {
 	dev, first := hca.ObjectID{Kind: hca.KindDevice}, hca.ObjectID{Kind: hca.KindPort, Num: 1}
 	switch k {
 	case Unplug:
@@ -130,7 +130,7 @@ func (d *Device) act(k Kind) {
 		d.report(func(p *port) { p.noGID = !p.noGID }, hca.AsyncEvent{Type: hca.EventGIDChange, On: first})
 	case PKeyChange:
 		d.report(func(p *port) { p.noPKey = !p.noPKey }, hca.AsyncEvent{Type: hca.EventPKeyChange, On: first})
-	default: // the others wait for their occasion
+	default: // not instant
 	}
 	if k == Unplug && d.opts.OnUnplug != nil {
 		d.opts.OnUnplug()
@@ -168,13 +168,13 @@ func (p *port) falsify(a *hca.PortAttr) {
 	}
 }
 
-// Counters implements [hca.Device]: the backend's, and how often each kind that
-// struck did so.
+// Counters implements [hca.Device]. It returns the backend's counters, and how often each
+// kind of fault has fired.
 func (d *Device) Counters() []hca.Counter {
 	out := d.Device.Counters()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k, n := range d.plan.struck {
+	for k, n := range d.plan.fired {
 		if n > 0 {
 			out = append(out, hca.Counter{Name: "fault_" + names[k], Value: n})
 		}

@@ -1,11 +1,11 @@
-// Package faults injects faults into any [hca.Device], on command: [Wrap] it
-// around a backend and call [Device.Inject]. While nothing is planned it adds two
-// atomic loads to a post or a poll, and no allocation.
+// Package faults injects faults into any [hca.Device] on command: [Wrap] a backend and
+// call [Device.Inject]. While no fault is pending, it adds a few atomic loads to a post
+// or a poll, and no allocation.
 //
-// # When a fault strikes
+// # When a fault fires
 //
-// Each [Kind] has an occasion. A [Fault] lets After occasions pass, then strikes
-// the next Count. Several faults of one kind take their turns.
+// Each [Kind] has an occasion. A [Fault] skips After occasions, then fires at the next
+// Count. Faults of the same kind fire one after the other.
 //
 //	kinds                                        | occasion
 //	send_*, swallowed_send                       | a send is posted
@@ -16,18 +16,18 @@
 //	reset_fails                                  | Modify to RESET
 //	create_qp_fails                              | CreateQP
 //	verb_hangs, verb_hangs_forever               | a verb that may block, named by Fault.Verb or any
-//	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself, or a request is
-//	                                             | posted where After is not 0
+//	device_fatal, unplug, port_*, gid_*, pkey_*  | Inject itself; if After is not 0,
+//	                                             | a request is posted
 //
 // # What a fault does
 //
-// What can be had from the backend is had there. A failed send names memory that
-// no key covers, so the backend itself fails it, moves the queue pair (to SQE, where
-// it has that) and flushes what comes after; the kinds that end in ERR move the
-// queue pair there by Modify before the completion is reported. The *_flush_*
-// kinds report the victim as flushed, so no completion tells the cause. With
-// recv_bad_key and cq_small all that follows is the backend's: a receive that it
-// cannot write to, and a CQ that overruns, with the event, if it has any.
+// A fault uses the backend's own behaviour where possible. A failing send is posted
+// with an invalid L_Key, so the backend fails it, moves the queue pair (to SQE, if the
+// backend implements it) and flushes the later sends. The kinds that end in ERR move the
+// queue pair there with Modify before the completion is reported. The *_flush_* kinds
+// report the failed request as flushed, so that no completion shows the cause. With
+// recv_bad_key and cq_small, the backend does everything else: it fails a receive that it
+// cannot write to, and it overruns a CQ and reports the event, if it has one.
 //
 //	fault              | lasts until
 //	cq_overrun         | the CQ is closed
@@ -36,13 +36,13 @@
 //	deaf_receive       | the QP is reset or closed; messages are lost
 //	swallowed_send     | (one completion is lost)
 //	verb_hangs         | Device.Release
-//	verb_hangs_forever | for good, across resets
-//	device_fatal       | for good: posts and verbs that allocate or change fail
-//	unplug             | as device_fatal, and nothing completes any more
-//	port_down          | port_up; the port reports itself down, traffic is not stopped
-//	gid_change         | the next one, which undoes it: the first GID is gone
-//	pkey_change        | the next one, which undoes it: the first P_Key is gone
+//	verb_hangs_forever | never ends, not even with a reset
+//	device_fatal       | never ends: posts fail, and verbs that allocate, change or query
+//	unplug             | as device_fatal, and no completions are delivered
+//	port_down          | port_up; the port reports that it is down, traffic continues
+//	gid_change         | the next one, which undoes it: the first GID is missing
+//	pkey_change        | the next one, which undoes it: the first P_Key is missing
 //
-// Memory and address handles are the backend's own. Inject and Release may be
-// called from any goroutine.
+// Memory and address handles are those of the backend, not wrapped. Inject and Release
+// may be called from any goroutine.
 package faults

@@ -7,14 +7,14 @@ import (
 	"ipoibd/hca"
 )
 
-// maxEvents bounds the injected events that wait; an operator does not get there.
+// maxEvents bounds the injected events in the queue. It is more than an operator injects.
 const maxEvents = 1024
 
 // eventQueue holds injected events.
 type eventQueue struct {
 	mu     sync.Mutex
 	events []hca.AsyncEvent
-	cancel context.CancelFunc // ends the wait for an event of the backend
+	cancel context.CancelFunc // ends NextEvent of the backend
 }
 
 func (q *eventQueue) put(ev hca.AsyncEvent) {
@@ -28,8 +28,8 @@ func (q *eventQueue) put(ev hca.AsyncEvent) {
 	}
 }
 
-// take returns an event, or else leaves cancel for the next put.
-func (q *eventQueue) take(cancel context.CancelFunc) (hca.AsyncEvent, bool) {
+// pop removes and returns the first event. If there is none, the next put calls cancel.
+func (q *eventQueue) pop(cancel context.CancelFunc) (hca.AsyncEvent, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.events) == 0 {
@@ -45,7 +45,7 @@ func (q *eventQueue) take(cancel context.CancelFunc) (hca.AsyncEvent, bool) {
 func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	for {
 		inner, cancel := context.WithCancel(ctx)
-		if ev, ok := d.queue.take(cancel); ok {
+		if ev, ok := d.queue.pop(cancel); ok {
 			cancel()
 			return ev, nil
 		}

@@ -18,13 +18,13 @@ const (
 	flush = hca.WCWRFlushErr
 )
 
-// A struck request fails, what was before it does not, what comes after it is
-// flushed, and the QP is where the kind says.
+// A request for which a fault fires fails. Earlier requests succeed, later ones are flushed,
+// and the QP is in the state that the kind requires.
 func TestWorkRequestErrors(t *testing.T) {
 	for _, c := range []struct {
 		kind       faults.Kind
 		state      hca.QPState
-		send, recv []hca.WCStatus // of four messages to oneself, the second struck, and a fifth receive
+		send, recv []hca.WCStatus // of four messages to itself, with a fault at the second, and a fifth receive
 	}{
 		{faults.SendErrorSQE, hca.QPSQE, []hca.WCStatus{ok, prot, flush, flush}, []hca.WCStatus{ok}},
 		{faults.SendFlushSQE, hca.QPSQE, []hca.WCStatus{ok, flush, flush, flush}, []hca.WCStatus{ok}},
@@ -50,8 +50,8 @@ func TestWorkRequestErrors(t *testing.T) {
 	}
 }
 
-// wantStatuses polls until nothing is left and compares with statuses of
-// consecutive IDs.
+// wantStatuses polls until the CQ is empty and compares the completions with the statuses
+// of consecutive IDs.
 func (r *rig) wantStatuses(cq hca.CQ, first uint64, want []hca.WCStatus) {
 	r.Helper()
 	var got []outcome
@@ -67,7 +67,7 @@ func (r *rig) wantStatuses(cq hca.CQ, first uint64, want []hca.WCStatus) {
 	}
 }
 
-// wantHealthy resets the QP, which then works, and nothing is planned.
+// wantHealthy checks that the QP works after a reset, and that no fault is pending.
 func (r *rig) wantHealthy() {
 	r.Helper()
 	r.reset()
@@ -76,11 +76,11 @@ func (r *rig) wantHealthy() {
 	r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
 	r.wantStatuses(r.recv, 100, []hca.WCStatus{ok, ok})
 	if p := r.dev.Planned(); len(p) > 0 {
-		r.Errorf("planned still: %+v", p)
+		r.Errorf("pending: %+v", p)
 	}
 }
 
-// A send into SQE is repaired by the moderate medicine.
+// After a send error, a Modify from SQE to RTS suffices.
 func TestR02SQEIsResumed(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.SendErrorSQE})
@@ -136,7 +136,7 @@ func TestCQOverrun(t *testing.T) {
 	})
 }
 
-// A small CQ overruns by itself, in the backend, however often it is polled.
+// A small CQ overruns in the backend, even if it is polled.
 func TestSmallCQOverruns(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.CQSmall})
@@ -164,7 +164,7 @@ func TestSmallCQOverruns(t *testing.T) {
 	})
 }
 
-// A receive that was not posted is not struck.
+// RecvBadKey does not fire for a receive that is not posted.
 func TestBadKeyWaitsForAPost(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.postRecv(rigDepth)
@@ -173,7 +173,7 @@ func TestBadKeyWaitsForAPost(t *testing.T) {
 		_, err := r.qp.PostRecv([]hca.RecvWR{wr})
 		r.wantErr(err, hca.ErrQueueFull, "post")
 		if p := r.dev.Planned(); len(p) != 1 || r.counted("fault_recv_bad_key") != 0 {
-			r.Errorf("planned %+v", p)
+			r.Errorf("pending: %+v", p)
 		}
 		r.reset()
 		r.postRecv(1)
@@ -205,7 +205,7 @@ func TestSwallowedSend(t *testing.T) {
 	})
 }
 
-// Nothing completes and nobody is woken, until the CQ is made anew.
+// The CQ neither delivers completions nor wakes Wait, not even after a reset of the QP.
 func TestCompletionsStop(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.CompletionsStop, After: 1})
@@ -225,7 +225,7 @@ func TestCompletionsStop(t *testing.T) {
 	})
 }
 
-// A deaf QP sends, and hears nothing until it is reset.
+// A deaf QP sends, but its receives do not complete until it is reset.
 func TestDeafReceive(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.DeafReceive, After: 1})
@@ -264,8 +264,8 @@ func TestVerbHangs(t *testing.T) {
 	})
 }
 
-// A verb that hangs forever keeps hanging across a reset. What is left of the fault applies
-// to the next instance.
+// A verb that hangs forever does not return after a reset. The rest of the fault can be
+// injected into the next instance.
 func TestVerbHangsForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		forever := make(chan struct{})
@@ -370,7 +370,7 @@ func TestR27Unplug(t *testing.T) {
 	})
 }
 
-// wantGone tries everything that a device that is gone refuses.
+// wantGone checks that a device that is gone refuses all posts and verbs but releases.
 func (r *rig) wantGone() {
 	r.Helper()
 	_, err := r.qp.PostSend(r.sends(1))

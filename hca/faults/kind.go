@@ -12,16 +12,16 @@ type Kind uint8
 // Kinds of fault.
 const (
 	SendErrorSQE     Kind = iota // a send fails, the QP goes to SQE
-	SendFlushSQE                 // as SendErrorSQE, but reported only as flushed
+	SendFlushSQE                 // like SendErrorSQE, but reported only as flushed
 	SendErrorErr                 // a send fails, the QP goes to ERR
-	SendFlushErr                 // as SendErrorErr, but reported only as flushed
+	SendFlushErr                 // like SendErrorErr, but reported only as flushed
 	RecvErrorErr                 // a receive fails, the QP goes to ERR
-	RecvFlushErr                 // as RecvErrorErr, but reported only as flushed
-	RecvBadKey                   // a receive is posted with memory that no key covers
+	RecvFlushErr                 // like RecvErrorErr, but reported only as flushed
+	RecvBadKey                   // a receive is posted with an invalid L_Key
 	ResetFails                   // Modify to RESET returns ErrInvalid
 	CreateQPFails                // CreateQP returns ErrNoMemory
 	CQOverrun                    // the CQ stops working, and its event is reported
-	CQError                      // the event CQ_ERR alone
+	CQError                      // only the event CQ_ERR is reported
 	CQSmall                      // a CQ is created too small, and not polled
 	SwallowedSend                // a send never completes
 	CompletionsStop              // a CQ stops delivering completions
@@ -29,12 +29,12 @@ const (
 	VerbHangs                    // a verb does not return until the device is reset
 	VerbHangsForever             // a verb never returns, not even after a reset
 	DeviceFatal                  // DEVICE_FATAL; the device returns ErrIO
-	Unplug                       // as DeviceFatal, and the device is gone
+	Unplug                       // like DeviceFatal, and the device is gone
 	PortDown                     // PORT_ERR; the port reports that it is down
 	PortUp                       // PORT_ACTIVE; the port reports its real state
 	GIDChange                    // GID_CHANGE; the first GID disappears or comes back
 	PKeyChange                   // PKEY_CHANGE; the first P_Key disappears or comes back
-	// NumKind bounds the enumeration.
+	// NumKind is the number of kinds.
 	NumKind
 )
 
@@ -60,24 +60,24 @@ func Kinds() []Kind {
 	return out
 }
 
-// ParseKind finds a kind by its name; hca.ErrInvalid when there is none.
+// ParseKind returns the kind with this name, or hca.ErrInvalid.
 func ParseKind(name string) (Kind, error) {
 	for k, n := range names {
 		if n == name {
 			return Kind(k), nil
 		}
 	}
-	return 0, fmt.Errorf("%w: no fault %q", hca.ErrInvalid, name)
+	return 0, fmt.Errorf("%w: unknown fault %q", hca.ErrInvalid, name)
 }
 
-// instant reports whether a kind waits for nothing but the command.
+// instant reports whether Inject itself is the occasion of this kind.
 func (k Kind) instant() bool { return k >= DeviceFatal && k < NumKind }
 
 // OfVerb reports whether a fault of this kind may name a verb.
 func (k Kind) OfVerb() bool { return k == VerbHangs || k == VerbHangsForever }
 
-// toErr reports whether a kind ends with the QP in ERR.
+// toErr reports whether the fault itself moves the QP to ERR.
 func (k Kind) toErr() bool { return k >= SendErrorErr && k <= RecvFlushErr }
 
-// silent reports whether a kind shows nothing but flushes.
+// silent reports whether the failed request is reported as flushed.
 func (k Kind) silent() bool { return k == SendFlushSQE || k == SendFlushErr || k == RecvFlushErr }

@@ -10,9 +10,9 @@ import (
 // Fault is a fault to inject.
 type Fault struct {
 	Kind  Kind
-	After int    // occasions that pass before it strikes
-	Count int    // occasions that it strikes; 1 when 0; at most 1024 of what Inject itself does
-	Verb  string // of a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any
+	After int    // number of occasions to skip
+	Count int    // number of times to fire; 0 means 1; at most 1024 for an instant kind
+	Verb  string // for a Kind that is OfVerb: as in libibverbs, without the prefix; empty: any
 }
 
 func (f *Fault) check() error {
@@ -20,40 +20,39 @@ func (f *Fault) check() error {
 	case f.Kind >= NumKind:
 		return fmt.Errorf("%w: %v", hca.ErrInvalid, f.Kind)
 	case f.After < 0 || f.Count < 0:
-		return fmt.Errorf("%w: after %d, count %d", hca.ErrInvalid, f.After, f.Count)
+		return fmt.Errorf("%w: after %d, count %d: must not be negative", hca.ErrInvalid, f.After, f.Count)
 	case f.Kind.instant() && f.Count > maxEvents:
-		return fmt.Errorf("%w: %v at most %d times", hca.ErrInvalid, f.Kind, maxEvents)
+		return fmt.Errorf("%w: count of %v exceeds %d", hca.ErrInvalid, f.Kind, maxEvents)
 	case f.Verb != "" && !f.Kind.OfVerb():
 		return fmt.Errorf("%w: %v takes no verb", hca.ErrInvalid, f.Kind)
 	case f.Verb != "" && !slices.Contains(verbs, f.Verb):
-		return fmt.Errorf("%w: no verb %q that can hang", hca.ErrInvalid, f.Verb)
+		return fmt.Errorf("%w: unknown verb %q", hca.ErrInvalid, f.Verb)
 	}
 	return nil
 }
 
-// maxPlanned bounds the faults that are planned at a time: each is looked at on
-// every occasion.
+// maxPlanned bounds the pending faults, because every occasion searches them all.
 const maxPlanned = 1024
 
-// plan holds the faults that have not struck, or not for the last time. It is
-// passive; its owner guards it.
+// plan holds the pending faults: those that have yet to fire, or to fire again. Its owner
+// guards it with a lock.
 type plan struct {
-	list   []Fault
-	struck [NumKind]uint64
+	list  []Fault
+	fired [NumKind]uint64
 }
 
 func (p *plan) add(f Fault) error {
 	if len(p.list) >= maxPlanned {
-		return fmt.Errorf("%w: %d faults are planned already", hca.ErrInvalid, maxPlanned)
+		return fmt.Errorf("%w: %d faults are already pending", hca.ErrInvalid, maxPlanned)
 	}
 	f.Count = max(f.Count, 1)
 	p.list = append(p.list, f)
 	return nil
 }
 
-// strike counts an occasion and reports whether a fault strikes. verb is the verb
-// called, for a kind that is OfVerb.
-func (p *plan) strike(k Kind, verb string) bool {
+// fire counts an occasion of a kind and reports whether a fault fires. For a kind that is
+// OfVerb, verb is the called verb.
+func (p *plan) fire(k Kind, verb string) bool {
 	i := slices.IndexFunc(p.list, func(f Fault) bool { return f.Kind == k && (f.Verb == "" || f.Verb == verb) })
 	if i < 0 {
 		return false
@@ -66,22 +65,22 @@ func (p *plan) strike(k Kind, verb string) bool {
 	if f.Count--; f.Count == 0 {
 		p.list = slices.Delete(p.list, i, i+1)
 	}
-	p.struck[k]++
+	p.fired[k]++
 	return true
 }
 
-// first tells of an occasion of several kinds and returns the one that strikes.
-func (p *plan) first(kinds ...Kind) (Kind, bool) {
+// fireFirst counts an occasion of several kinds and returns the first that fires.
+func (p *plan) fireFirst(kinds ...Kind) (Kind, bool) {
 	for _, k := range kinds {
-		if p.strike(k, "") {
+		if p.fire(k, "") {
 			return k, true
 		}
 	}
 	return 0, false
 }
 
-// undo takes a strike back, so that the next occasion is struck.
+// undo reverts a firing, so that the fault fires again at the next occasion.
 func (p *plan) undo(k Kind) {
-	p.struck[k]--
+	p.fired[k]--
 	p.list = slices.Insert(p.list, 0, Fault{Kind: k, Count: 1})
 }

@@ -46,7 +46,7 @@ func TestInjectRefuses(t *testing.T) {
 	})
 }
 
-// No more can be planned than can be looked at on each occasion.
+// The number of pending faults is bounded.
 func TestPlansAreBounded(t *testing.T) {
 	bubble(t, func(r *rig) {
 		fault := faults.Fault{Kind: faults.SendErrorSQE, After: math.MaxInt, Count: math.MaxInt}
@@ -54,7 +54,7 @@ func TestPlansAreBounded(t *testing.T) {
 			r.inject(fault)
 		}
 		r.wantErr(r.dev.Inject(fault), hca.ErrInvalid, "one more")
-		r.wantErr(r.dev.Inject(faults.Fault{Kind: faults.PortUp}), hca.ErrInvalid, "one that would strike at once")
+		r.wantErr(r.dev.Inject(faults.Fault{Kind: faults.PortUp}), hca.ErrInvalid, "an instant one")
 		r.dev.Clear()
 		r.inject(faults.Fault{Kind: faults.PortUp})
 	})
@@ -65,7 +65,7 @@ func TestClearWithdraws(t *testing.T) {
 		r.inject(faults.Fault{Kind: faults.SendErrorSQE, After: 2, Count: 3})
 		r.postSend(1)
 		if p := r.dev.Planned(); len(p) != 1 || p[0] != (faults.Fault{Kind: faults.SendErrorSQE, After: 1, Count: 3}) {
-			r.Errorf("planned: %+v", p)
+			r.Errorf("pending: %+v", p)
 		}
 		r.dev.Clear()
 		r.poll(r.send)
@@ -74,16 +74,16 @@ func TestClearWithdraws(t *testing.T) {
 	})
 }
 
-// After and Count say exactly which occasions are struck.
+// A fault fires exactly at the occasions that After and Count select.
 func TestAfterAndCount(outer *testing.T) {
 	rapid.Check(outer, func(t *rapid.T) {
 		after, count := rapid.IntRange(0, 6).Draw(t, "after"), rapid.IntRange(1, 6).Draw(t, "count")
 		r := newRig(outer)
 		r.inject(faults.Fault{Kind: faults.ResetFails, After: after, Count: count})
 		for i := range after + count + 3 {
-			struck := r.modify(hca.QPRTS, hca.QPReset) != nil
-			if want := i >= after && i < after+count; struck != want {
-				t.Fatalf("occasion %d: struck %v", i, struck)
+			fired := r.modify(hca.QPRTS, hca.QPReset) != nil
+			if want := i >= after && i < after+count; fired != want {
+				t.Fatalf("occasion %d: fired %v", i, fired)
 			}
 		}
 		if got := r.counted("fault_reset_fails"); got != uint64(count) {
@@ -93,7 +93,7 @@ func TestAfterAndCount(outer *testing.T) {
 	})
 }
 
-// A send that is refused is not struck; the next one is.
+// A fault does not fire for a refused send; it fires for the next one.
 func TestRefusedSendIsNotStruck(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.SwallowedSend})
@@ -106,12 +106,12 @@ func TestRefusedSendIsNotStruck(t *testing.T) {
 		r.postSend(2)
 		r.wantStatuses(r.send, 1, []hca.WCStatus{ok})
 		if got := r.counted("fault_swallowed_send"); got != 1 {
-			r.Errorf("struck %d times", got)
+			r.Errorf("fired %d times", got)
 		}
 	})
 }
 
-// While nothing is planned, nothing is allocated.
+// While no fault is pending, posts and polls do not allocate.
 func TestNoAllocations(t *testing.T) {
 	r := newRig(t)
 	defer r.close()

@@ -9,13 +9,13 @@ import (
 // PostSend implements [hca.QP].
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	if q.dev.busy.Load() {
-		q.dev.posted(len(wrs))
+		q.dev.applyPending(len(wrs))
 	}
 	switch {
 	case q.dev.gone.Load():
 		return 0, hca.ErrIO
 	case q.dev.busy.Load():
-		return q.postDoomed(wrs)
+		return q.postMarked(wrs)
 	}
 	return q.QP.PostSend(wrs)
 }
@@ -23,7 +23,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 // PostRecv implements [hca.QP].
 func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	if q.dev.busy.Load() {
-		q.dev.posted(len(wrs))
+		q.dev.applyPending(len(wrs))
 	}
 	switch {
 	case q.dev.gone.Load():
@@ -34,14 +34,14 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return q.QP.PostRecv(wrs)
 }
 
-// postSpoiled posts receives, some of which a fault may strike; those that are
-// not posted it strikes the next time.
+// postSpoiled posts receives and fires RecvBadKey for some of them. A fault whose receive is
+// not posted fires again later.
 func (q *QP) postSpoiled(wrs []hca.RecvWR) (int, error) {
-	wrs, struck := q.spoilRecvs(wrs)
+	wrs, fired := q.spoilRecvs(wrs)
 	n, err := q.QP.PostRecv(wrs)
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
-	for _, i := range struck {
+	for _, i := range fired {
 		if i >= n {
 			q.dev.plan.undo(RecvBadKey)
 		}
@@ -50,82 +50,82 @@ func (q *QP) postSpoiled(wrs []hca.RecvWR) (int, error) {
 	return n, err
 }
 
-// spoilRecvs returns the receives with those spoiled, and where they are, that a
-// fault strikes.
-func (q *QP) spoilRecvs(wrs []hca.RecvWR) (out []hca.RecvWR, struck []int) {
+// spoilRecvs returns the receives, those for which a fault fires with an invalid L_Key, and
+// the indices of these.
+func (q *QP) spoilRecvs(wrs []hca.RecvWR) (out []hca.RecvWR, fired []int) {
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
 	for i := range wrs {
-		if q.dev.plan.strike(RecvBadKey, "") {
-			struck = append(struck, i)
+		if q.dev.plan.fire(RecvBadKey, "") {
+			fired = append(fired, i)
 		}
 	}
-	if len(struck) == 0 {
+	if len(fired) == 0 {
 		return wrs, nil
 	}
 	out = slices.Clone(wrs)
-	for _, i := range struck {
+	for _, i := range fired {
 		out[i].SGList = spoiled(out[i].SGList)
 	}
-	return out, struck
+	return out, fired
 }
 
-// posted does the instant faults that wait for n requests to be posted.
-func (d *Device) posted(n int) {
+// applyPending fires the pending instant faults, for which each of n posted requests is an occasion.
+func (d *Device) applyPending(n int) {
 	for range n {
 		for k := range NumKind {
-			if k.instant() && d.strikeOne(k) {
-				d.act(k)
+			if k.instant() && d.fireOne(k) {
+				d.apply(k)
 			}
 		}
 	}
 }
 
-// postDoomed posts sends, some of which a fault may strike.
-func (q *QP) postDoomed(wrs []hca.SendWR) (int, error) {
+// postMarked posts sends and fires faults for some of them.
+func (q *QP) postMarked(wrs []hca.SendWR) (int, error) {
 	for i := range wrs {
-		k, ok := q.doom(wrs[i].ID)
+		k, ok := q.mark(wrs[i].ID)
 		if !ok {
 			continue
 		}
 		if n, err := q.QP.PostSend(wrs[:i]); n < i || err != nil {
-			q.pardon(k)
+			q.unmark(k)
 			return n, err
 		}
 		if n, err := q.postVictim(wrs[i], k); n == 0 {
-			q.pardon(k)
+			q.unmark(k)
 			return i, err
 		}
-		n, err := q.postDoomed(wrs[i+1:])
+		n, err := q.postMarked(wrs[i+1:])
 		return i + 1 + n, err
 	}
 	return q.QP.PostSend(wrs)
 }
 
-// doom marks a send that a fault strikes.
-func (q *QP) doom(id uint64) (Kind, bool) {
+// mark marks a send if a fault fires for it.
+func (q *QP) mark(id uint64) (Kind, bool) {
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
-	k, ok := q.dev.plan.first(SendErrorSQE, SendFlushSQE, SendErrorErr, SendFlushErr, SwallowedSend)
+	k, ok := q.dev.plan.fireFirst(SendErrorSQE, SendFlushSQE, SendErrorErr, SendFlushErr, SwallowedSend)
 	if ok {
-		q.doomed = append(q.doomed, doom{id, k})
+		q.victims = append(q.victims, victim{id, k})
 		q.dev.recount()
 	}
 	return k, ok
 }
 
-// pardon takes the last mark back: the send was not posted.
-func (q *QP) pardon(k Kind) {
+// unmark removes the last mark, because the send was not posted.
+func (q *QP) unmark(k Kind) {
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
 	q.dev.plan.undo(k)
-	if n := len(q.doomed); n > 0 { // a reset may have been faster
-		q.doomed = q.doomed[:n-1]
+	if n := len(q.victims); n > 0 { // a concurrent reset may have cleared the marks
+		q.victims = q.victims[:n-1]
 	}
 	q.dev.recount()
 }
 
-// postVictim posts one send, from memory that no key covers where it is to fail.
+// postVictim posts a marked send, with an invalid L_Key if it is to fail.
 func (q *QP) postVictim(wr hca.SendWR, k Kind) (int, error) {
 	if k != SwallowedSend {
 		wr.SGList = spoiled(wr.SGList)

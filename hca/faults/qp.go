@@ -13,15 +13,15 @@ type QP struct {
 	sendCQ *CQ
 
 	// Guarded by Device.mu.
-	doomed []doom // posted sends that a fault struck
-	deaf   bool   // receives give nothing
-	broken bool   // a receive failed: later ones are flushed
+	victims []victim // posted sends for which a fault has fired
+	deaf    bool     // receives do not complete
+	broken  bool     // a receive failed; later ones are flushed
 }
 
 var _ hca.QP = (*QP)(nil)
 
-// doom is what awaits a posted send.
-type doom struct {
+// victim is a posted send and the fault that applies to its completion.
+type victim struct {
 	id   uint64
 	kind Kind
 }
@@ -34,14 +34,14 @@ func (d *Device) newQP(inner hca.QP, sendCQ *CQ) *QP {
 	return q
 }
 
-// suffers reports whether completions of q need a look. Device.mu is held.
-func (q *QP) suffers() bool { return q.deaf || q.broken || len(q.doomed) > 0 }
+// affected reports whether a fault affects completions of q. Device.mu is held.
+func (q *QP) affected() bool { return q.deaf || q.broken || len(q.victims) > 0 }
 
-// heal ends what a reset ends.
-func (q *QP) heal() {
+// endFaults ends the faults that end with a reset.
+func (q *QP) endFaults() {
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
-	q.doomed, q.deaf, q.broken = nil, false, false
+	q.victims, q.deaf, q.broken = nil, false, false
 	q.dev.recount()
 }
 
@@ -51,12 +51,12 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 		return err
 	}
 	reset := mask&hca.AttrState != 0 && attr.State == hca.QPReset
-	if reset && q.dev.busy.Load() && q.dev.strikeOne(ResetFails) {
+	if reset && q.dev.busy.Load() && q.dev.fireOne(ResetFails) {
 		return wrap("modify_qp", hca.ErrInvalid)
 	}
 	err := q.QP.Modify(attr, mask)
 	if err == nil && reset {
-		q.heal()
+		q.endFaults()
 	}
 	return err
 }
@@ -93,8 +93,7 @@ func (q *QP) Close() error {
 	return err
 }
 
-// forget takes q out of the table, where a successor of its number may be
-// already.
+// forget removes q from the table, unless its number already belongs to another QP.
 func (q *QP) forget() {
 	d := q.dev
 	d.mu.Lock()
@@ -105,19 +104,20 @@ func (q *QP) forget() {
 	d.recount()
 }
 
-// review falsifies a completion of q that c gave; false takes it out. One in
-// error does not say whether it is of a send. Device.mu is held.
+// review falsifies a completion of q polled from c. It returns false if the completion must
+// be removed. The opcode of a completion in error is invalid, so review also searches the
+// marked sends for its ID. Device.mu is held.
 func (q *QP) review(c *CQ, wc *hca.WC) bool {
 	received := wc.Status == hca.WCSuccess && wc.Opcode == hca.WCRecv
 	if received {
 		return q.reviewRecv(wc)
 	}
-	i := slices.IndexFunc(q.doomed, func(d doom) bool { return d.id == wc.ID })
+	i := slices.IndexFunc(q.victims, func(d victim) bool { return d.id == wc.ID })
 	if i < 0 || c != q.sendCQ {
 		return true
 	}
-	kind := q.doomed[i].kind
-	q.doomed = slices.Delete(q.doomed, i, i+1)
+	kind := q.victims[i].kind
+	q.victims = slices.Delete(q.victims, i, i+1)
 	return q.execute(kind, wc)
 }
 
@@ -129,7 +129,7 @@ func (q *QP) reviewRecv(wc *hca.WC) bool {
 	if q.deaf {
 		return false
 	}
-	k, ok := q.dev.plan.first(DeafReceive, RecvErrorErr, RecvFlushErr)
+	k, ok := q.dev.plan.fireFirst(DeafReceive, RecvErrorErr, RecvFlushErr)
 	switch {
 	case !ok:
 		return true
@@ -141,8 +141,8 @@ func (q *QP) reviewRecv(wc *hca.WC) bool {
 	return q.execute(k, wc)
 }
 
-// execute does to a request what its fault asks for. One that was flushed for
-// another reason before stays as it is.
+// execute applies the fault of a request to its completion, unless the request was already
+// flushed for another reason. It returns false if the completion must be removed.
 func (q *QP) execute(k Kind, wc *hca.WC) bool {
 	if k == SwallowedSend {
 		return false

@@ -10,8 +10,7 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Faults may be injected while the data path runs; afterwards a reset heals what
-// a reset can heal.
+// Faults may be injected while the data path runs; a reset then ends those that it can end.
 func TestInjectUnderLoad(t *testing.T) {
 	r := newRig(t)
 	var wg sync.WaitGroup
@@ -46,7 +45,7 @@ func TestInjectUnderLoad(t *testing.T) {
 	r.close()
 }
 
-// churn posts and polls, whatever comes, and resets a QP that left RTS.
+// churn posts and polls, ignoring the results, and resets the QP if it has left RTS.
 func (r *rig) churn() {
 	_, _ = r.qp.PostRecv([]hca.RecvWR{{ID: 100, SGList: []hca.SGE{r.mr.SGE(0, rigSlot)}}})
 	_, _ = r.qp.PostSend(r.sends(3))

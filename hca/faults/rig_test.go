@@ -35,7 +35,7 @@ type rig struct {
 	unplugged  int
 }
 
-// have ends the test on an error.
+// have returns v, or fails the test on an error.
 func have[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -71,7 +71,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// bubble runs a test in synctest, with a rig that is closed at its end.
+// bubble runs a test in a synctest bubble, with a rig that it closes afterwards.
 func bubble(t *testing.T, f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func bubble(t *testing.T, f func(*rig)) {
 	})
 }
 
-// close closes everything, in order.
+// close closes all objects, children before their parents.
 func (r *rig) close() {
 	r.Helper()
 	for _, c := range []interface{ Close() error }{r.ah, r.qp, r.send, r.recv, r.mr, r.pd, r.dev} {
@@ -91,7 +91,7 @@ func (r *rig) close() {
 	}
 }
 
-// counted is a counter's value, 0 when there is none.
+// counted returns the value of a counter, or 0 if there is none of this name.
 func (r *rig) counted(name string) uint64 {
 	for _, c := range r.dev.Counters() {
 		if c.Name == name {
@@ -147,7 +147,7 @@ func (r *rig) postRecv(n int) {
 	}
 }
 
-// sends makes a list of n sends with IDs 0, 1, ...
+// sends returns n sends with IDs 0, 1, ...
 func (r *rig) sends(n int) (wrs []hca.SendWR) {
 	for i := range n {
 		wrs = append(wrs, hca.SendWR{
@@ -165,7 +165,7 @@ func (r *rig) postSend(n int) {
 	}
 }
 
-// outcome is what a completion says.
+// outcome is the ID and status of a completion.
 type outcome struct {
 	id     uint64
 	status hca.WCStatus

@@ -6,17 +6,17 @@ import (
 	"ipoibd/hca"
 )
 
-// verbs are those that can be made to hang.
+// verbs are the verbs that can be made to hang.
 var verbs = []string{
 	"query_port", "alloc_pd", "dealloc_pd", "create_cq", "destroy_cq", "reg_mr", "create_ah",
 	"create_qp", "destroy_qp", "modify_qp", "query_qp", "attach_mcast", "detach_mcast", "close_device",
 }
 
-// Verbs returns the names that Fault.Verb may have: as in libibverbs, without the
+// Verbs returns the possible values of Fault.Verb, named as in libibverbs without the
 // prefix.
 func Verbs() []string { return slices.Clone(verbs) }
 
-// enter begins a verb that allocates, changes or asks.
+// enter starts a verb that allocates, changes or queries.
 func (d *Device) enter(verb string) error {
 	d.hang(verb)
 	if d.gone.Load() {
@@ -25,19 +25,19 @@ func (d *Device) enter(verb string) error {
 	return nil
 }
 
-// hang blocks the caller of a verb that a fault strikes, until Release or forever.
+// hang blocks the caller if a fault fires for the verb, until Release or forever.
 func (d *Device) hang(verb string) {
 	if !d.busy.Load() {
 		return
 	}
 	d.mu.Lock()
-	struck, hangs := d.plan.strike(VerbHangs, verb), (<-chan struct{})(d.hangs)
-	if !struck {
-		struck, hangs = d.plan.strike(VerbHangsForever, verb), d.opts.Forever
+	fired, hangs := d.plan.fire(VerbHangs, verb), (<-chan struct{})(d.hangs)
+	if !fired {
+		fired, hangs = d.plan.fire(VerbHangsForever, verb), d.opts.Forever
 	}
 	d.recount()
 	d.mu.Unlock()
-	if struck {
+	if fired {
 		<-hangs
 	}
 }
@@ -91,7 +91,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	switch {
 	case s == nil || r == nil:
 		return nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
-	case p.dev.busy.Load() && p.dev.strikeOne(CreateQPFails):
+	case p.dev.busy.Load() && p.dev.fireOne(CreateQPFails):
 		return nil, wrap("create_qp", hca.ErrNoMemory)
 	}
 	inner, err := p.PD.CreateQP(spec, s.CQ, r.CQ)
@@ -101,7 +101,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	return p.dev.newQP(inner, s), nil
 }
 
-// own returns a CQ of this device, else nil.
+// own returns cq if it belongs to this device, else nil.
 func (d *Device) own(cq hca.CQ) *CQ {
 	if c, ok := cq.(*CQ); ok && c.dev == d {
 		return c

@@ -8,7 +8,7 @@ import (
 	"ipoibd/hca/soft/memfabric"
 )
 
-// loop is a QP in RTS whose sends the fabric drops: nobody has the address.
+// loop is a QP in RTS whose sends the fabric drops, because no port has the address.
 type loop struct {
 	dev  hca.Device
 	pd   hca.PD
@@ -83,8 +83,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// The difference between the two, over loopBatch, is what the guard costs per
-// request, posted and completed.
+// The cost of the guard per posted and completed request is the difference between the two,
+// divided by loopBatch.
 func BenchmarkRound(b *testing.B) {
 	for _, w := range wraps {
 		b.Run(w.name, func(b *testing.B) {
@@ -98,7 +98,7 @@ func BenchmarkRound(b *testing.B) {
 	}
 }
 
-// What the guard costs where the backend costs next to nothing.
+// The cost of the guard with a backend that costs almost nothing.
 func BenchmarkGuardAlone(b *testing.B) {
 	r := newRig(b, guard.Options{})
 	defer r.close()

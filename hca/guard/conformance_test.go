@@ -19,7 +19,7 @@ var (
 	group = netip.MustParseAddr("239.1.2.3")
 )
 
-// What the contract says holds for a guarded backend as for the bare one.
+// A guarded backend passes the suite like the bare one.
 func TestConformance(t *testing.T) {
 	wraps := map[string]func(hca.Device) hca.Device{
 		"bare":          func(d hca.Device) hca.Device { return d },

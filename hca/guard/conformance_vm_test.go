@@ -11,8 +11,8 @@ import (
 	"ipoibd/hca/verbs/verbstest"
 )
 
-// What the contract says holds for a guarded device of the kernel, which is what
-// the daemon has. One underlay is enough: the guard does not see it.
+// A guarded device of the kernel, as the daemon uses it, passes the suite. One underlay is
+// enough, because the guard does not depend on it.
 func TestConformanceOfRealDevice(t *testing.T) {
 	hcatest.Run(t, verbstest.IPv4.Harness(t, func(d hca.Device) hca.Device { return guard.Wrap(d, guard.Options{}) }))
 }

@@ -8,16 +8,16 @@ import (
 
 // counts are the guard's own counters.
 type counts struct {
-	staleWCs       atomic.Uint64 // completions of no posted request
-	staleEvents    atomic.Uint64 // events about objects that are gone
+	staleWCs       atomic.Uint64 // completions that match no posted request
+	staleEvents    atomic.Uint64 // events about objects that no longer exist
 	flushed        atomic.Uint64 // requests flushed in software
-	abandoned      atomic.Uint64 // verbs whose caller was released
-	stuck          atomic.Int64  // of them, those that have not returned
-	late           atomic.Uint64 // of them, those that have
+	abandoned      atomic.Uint64 // verbs that had not returned when their caller did
+	stuck          atomic.Int64  // abandoned verbs that have not returned
+	late           atomic.Uint64 // abandoned verbs that have returned
 	releasesFailed atomic.Uint64 // releases that the backend of a failed device refused
 }
 
-// Counters implements [hca.Device]: the backend's counters, then the guard's.
+// Counters implements [hca.Device]. It returns the backend's counters, then the guard's.
 func (d *Device) Counters() []hca.Counter {
 	c := &d.counts
 	return append(d.inner.Counters(),

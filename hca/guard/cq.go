@@ -15,12 +15,12 @@ type CQ struct {
 	id    hca.ObjectID
 
 	mu     sync.Mutex
-	queues []*queue // that complete here
+	queues []*queue // the work queues that complete here
 }
 
 var _ hca.CQ = (*CQ)(nil)
 
-// queue is one work queue of a QP: what is posted there.
+// queue holds the posted requests of one work queue of a QP.
 type queue struct {
 	qpn  hca.QPN
 	op   hca.WCOpcode
@@ -79,7 +79,7 @@ func (c *CQ) Wait(until time.Time) error {
 	}
 	err := c.dev.note(c.inner.Wait(until))
 	if c.dev.failure.Load() != nil {
-		return nil // Poll tells
+		return nil // Poll reports the failure
 	}
 	return err
 }
@@ -101,8 +101,8 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	return c.flush(wc)
 }
 
-// settle strikes completions off the books and takes out those that are in
-// none. It returns how many are left.
+// settle marks the requests of completions as done, and removes the completions that match
+// no request. It returns how many are left.
 func (c *CQ) settle(wcs []hca.WC) (kept int) {
 	if len(wcs) == 0 {
 		return 0
@@ -122,8 +122,8 @@ func (c *CQ) settle(wcs []hca.WC) (kept int) {
 	return kept
 }
 
-// complete strikes one completion off; false when its request is in no book.
-// A completion in error does not say whether it is of a send. c.mu is held.
+// complete marks the request of a completion as done. It returns false if no book has the
+// request. The opcode of a completion in error is invalid, so it is ignored. c.mu is held.
 func (c *CQ) complete(wc *hca.WC) bool {
 	success := wc.Status == hca.WCSuccess
 	for _, q := range c.queues {
@@ -134,7 +134,7 @@ func (c *CQ) complete(wc *hca.WC) bool {
 	return false
 }
 
-// flush gives the completions of the failed state, then its error (R18).
+// flush returns the completions of the failed state, then its error (R18).
 func (c *CQ) flush(wc []hca.WC) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +154,7 @@ func (c *CQ) flush(wc []hca.WC) (n int, err error) {
 	return n, nil
 }
 
-// drained is the failed state's error once nothing is left to poll.
+// drained returns the error of the failed state, or nil while there are completions to poll.
 func (c *CQ) drained() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,8 +166,8 @@ func (c *CQ) drained() error {
 	return c.dev.Err()
 }
 
-// attach makes a queue's requests complete here. Sends come first: it is among
-// them that a failed request is looked for.
+// attach makes the requests of a queue complete here. Send queues are searched first for the
+// request of a completion in error.
 func (c *CQ) attach(q *queue, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +178,7 @@ func (c *CQ) attach(q *queue, first bool) {
 	}
 }
 
-// detach forgets a queue and its requests.
+// detach removes a queue and its requests.
 func (c *CQ) detach(q *queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

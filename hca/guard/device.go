@@ -8,33 +8,33 @@ import (
 	"ipoibd/hca"
 )
 
-// Options bound what a backend that hangs may cost.
+// Options bound the time and the resources that a hanging backend can cost.
 type Options struct {
-	// VerbTimeout is how long a verb may take; 1 s when 0.
+	// VerbTimeout is how long a verb may take; 0 means 1 s.
 	VerbTimeout time.Duration
-	// AHTimeout is how long creating an address handle may take, which waits
-	// for the neighbour; 5 s when 0.
+	// AHTimeout is how long creating an address handle may take, including the
+	// resolution of the neighbour; 0 means 5 s.
 	AHTimeout time.Duration
-	// HostTimeout is how long verbs may take that wait for this machine besides the
-	// device: registering memory, which finds and pins pages, and query_port, for which
-	// drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
-	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 5 s when 0.
+	// HostTimeout is how long verbs may take that wait for this machine in addition to
+	// the device: registering memory, which finds and pins pages, and query_port, for
+	// which drivers of RoCE devices take the kernel's rtnl lock (ib_get_eth_speed of
+	// drivers/infiniband/core/verbs.c), as all changes of interfaces do; 0 means 5 s.
 	HostTimeout time.Duration
-	// AHStuck is how long a peer can delay the creation of an address handle at most,
-	// far beyond any resolution; 1 minute when 0. A creation that takes longer counts
-	// as stuck in the device.
+	// AHStuck is an upper bound for the delay that a peer can cause in the creation
+	// of an address handle, far above the time of any resolution; 0 means 1 minute. A
+	// creation that takes longer counts as stuck in the device.
 	AHStuck time.Duration
-	// MaxStuck is how many verbs may be in the backend at once, and how many
-	// that create an address handle besides; 16 when 0.
+	// MaxStuck is how many verbs may be in the backend at once, and in addition how
+	// many that create an address handle; 0 means 16.
 	MaxStuck int
-	// Zombies counts the device from its failure until the backend has released it,
-	// together with the other instances of its HCA; nil: it counts this device alone.
+	// Zombies counts this device from its failure until the backend has released it.
+	// The instances of an HCA share it. If it is nil, the device has its own.
 	Zombies *Zombies
 }
 
-// Defaults of Options. Resolving a neighbour takes about a second, and the
-// kernel tries more than once; some thousand pages take a second on a machine
-// that is slow, or short of memory.
+// Defaults of Options. Resolving a neighbour takes about a second, and the kernel
+// tries more than once. Pinning some thousand pages takes a second on a machine that
+// is slow or short of memory.
 const (
 	DefaultVerbTimeout = time.Second
 	DefaultAHTimeout   = 5 * time.Second
@@ -73,17 +73,17 @@ type Device struct {
 
 	failure atomic.Pointer[Failure]
 	dead    chan struct{} // closed on failure
-	slots   chan struct{} // one for each verb in the backend
-	peers   chan struct{} // likewise, for verbs that wait for a peer
+	slots   chan struct{} // one element for each verb in the backend
+	peers   chan struct{} // the same for verbs that wait for a peer
 	counts  counts
 	events  events
 
 	self     object
-	released chan struct{} // closed when the backend's device is
+	released chan struct{} // closed when the backend has released the device
 
 	mu       sync.Mutex
 	registry registry
-	graves   graves
+	releases releases
 	inside   int  // calls in the backend, plus 1 until it has released the device
 	zombie   bool // counted in Options.Zombies
 }
@@ -94,7 +94,7 @@ var (
 	_ hca.StrayReporter = (*Device)(nil)
 )
 
-// Wrap guards a device, which is the guard's own from then on.
+// Wrap returns a guarded device, which then owns dev.
 func Wrap(dev hca.Device, opts Options) *Device {
 	d := &Device{inner: dev, opts: opts.withDefaults(), attr: dev.Attr()}
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
@@ -107,7 +107,7 @@ func Wrap(dev hca.Device, opts Options) *Device {
 	return d
 }
 
-// Attr implements [hca.Device]; it answers in the failed state too.
+// Attr implements [hca.Device]. It works in the failed state too.
 func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
 // QueryPort implements [hca.Device].
@@ -121,9 +121,9 @@ func (d *Device) WireBlocked() uint64 { return hca.WireBlockedOf(d.inner) }
 // Strays implements [hca.StrayReporter].
 func (d *Device) Strays() (hca.Strays, bool) { return hca.StraysOf(d.inner) }
 
-// Close implements [hca.Device]. In the failed state it never fails: it waits,
-// at most Options.VerbTimeout, until the backend has released everything, so
-// that the device can be opened again.
+// Close implements [hca.Device]. In the failed state it always succeeds. It then waits
+// until the backend has released everything, so that the device can be opened again, but
+// not longer than Options.VerbTimeout.
 func (d *Device) Close() error {
 	err := d.self.release()
 	if err != nil || d.Err() == nil {

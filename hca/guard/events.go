@@ -7,9 +7,9 @@ import (
 	"ipoibd/hca"
 )
 
-// events is what NextEvent remembers.
+// events is the state of NextEvent.
 type events struct {
-	fatalTold atomic.Bool // DEVICE_FATAL was delivered
+	fatalDelivered atomic.Bool // DEVICE_FATAL was delivered
 }
 
 // NextEvent implements [hca.Device]. DEVICE_FATAL is the last event.
@@ -35,19 +35,20 @@ func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	}
 }
 
-// lastEvent is the answer of the failed state.
+// lastEvent returns the result of NextEvent in the failed state.
 func (d *Device) lastEvent() (hca.AsyncEvent, error) {
 	switch {
 	case d.closed():
 		return hca.AsyncEvent{}, d.wrap("get_async_event", hca.ErrClosed)
-	case d.events.fatalTold.Swap(true):
+	case d.events.fatalDelivered.Swap(true):
 		return hca.AsyncEvent{}, d.wrap("get_async_event", d.Err())
 	}
 	return hca.AsyncEvent{Type: hca.EventDeviceFatal, On: hca.ObjectID{Kind: hca.KindDevice}}, nil
 }
 
-// review names the object of an event as the guard does, and acts on
-// DEVICE_FATAL; false for an event about an object that is gone.
+// review translates the object of an event to the guard's ID, and fails the device on
+// DEVICE_FATAL. It returns false if the event must not be delivered: its object no longer
+// exists, or it repeats DEVICE_FATAL.
 func (d *Device) review(ev hca.AsyncEvent) (hca.AsyncEvent, bool) {
 	id, ok := d.translate(ev.On)
 	if !ok {
@@ -57,14 +58,13 @@ func (d *Device) review(ev hca.AsyncEvent) (hca.AsyncEvent, bool) {
 	ev.On = id
 	if ev.Type == hca.EventDeviceFatal {
 		d.Fail(errDeviceFatal)
-		return ev, !d.events.fatalTold.Swap(true)
+		return ev, !d.events.fatalDelivered.Swap(true)
 	}
 	return ev, true
 }
 
-// backendEvent waits for an event of the backend, as long as ctx lives and the
-// device is healthy. A backend that does not heed ctx is abandoned after
-// VerbTimeout.
+// backendEvent waits for an event of the backend until ctx ends or the device fails. If the
+// backend ignores the end of ctx, the call is abandoned after VerbTimeout.
 func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	const name = "get_async_event"
 	inner, cancel := context.WithCancel(ctx)

@@ -7,19 +7,19 @@ import (
 	"ipoibd/hca"
 )
 
-// ErrStuck says that a verb did not return in time; its thread is abandoned. It
-// is no [hca.ErrTimeout], which is a silent peer.
+// ErrStuck means that a verb did not return in time; its goroutine is abandoned. It does not
+// wrap [hca.ErrTimeout], which means that a peer does not answer.
 var ErrStuck = fmt.Errorf("%w: verb did not return", hca.ErrIO)
 
-// Failure is why a device is in the failed state, and what everything answers
-// from then on (R19). It wraps [hca.ErrIO] alone.
+// Failure is the error that all calls return in the failed state (R19). It wraps only
+// [hca.ErrIO].
 type Failure struct {
 	Cause error // of the first failure; never nil
 }
 
 func (f *Failure) Error() string {
 	if errors.Is(f.Cause, hca.ErrIO) {
-		return f.Cause.Error() // it says so itself
+		return f.Cause.Error() // the text contains ErrIO already
 	}
 	return fmt.Sprintf("%v: %v", hca.ErrIO, f.Cause)
 }
@@ -31,7 +31,7 @@ var (
 	errDeviceFatal = errors.New("event DEVICE_FATAL")
 )
 
-// Err returns the [Failure], nil while the device is healthy.
+// Err returns the [Failure], or nil if the device is healthy.
 func (d *Device) Err() error {
 	if f := d.failure.Load(); f != nil {
 		return f
@@ -39,8 +39,8 @@ func (d *Device) Err() error {
 	return nil
 }
 
-// Fail moves the device to the failed state; only the first call counts. It
-// returns at once, and may be called from any goroutine.
+// Fail moves the device to the failed state. Only the first call has an effect. Fail does
+// not block, and any goroutine may call it.
 func (d *Device) Fail(cause error) {
 	if cause == nil {
 		cause = errNoCause
@@ -49,13 +49,13 @@ func (d *Device) Fail(cause error) {
 		return
 	}
 	close(d.dead)
-	d.rise()
+	d.countZombie()
 	for _, c := range d.registry.openCQs(&d.mu) {
 		c.inner.Wake()
 	}
 }
 
-// note fails the device when err says that it is gone, and returns err.
+// note fails the device if err wraps ErrIO, and returns err.
 func (d *Device) note(err error) error {
 	if err != nil && errors.Is(err, hca.ErrIO) {
 		d.Fail(err)
@@ -63,7 +63,7 @@ func (d *Device) note(err error) error {
 	return err
 }
 
-// wrap says which verb an error is of.
+// wrap adds the verb and the device to an error.
 func (d *Device) wrap(verb string, err error) error {
 	return &hca.VerbError{Verb: verb, On: d.attr.Name, Err: err}
 }

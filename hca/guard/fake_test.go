@@ -8,15 +8,15 @@ import (
 	"ipoibd/hca"
 )
 
-// fake is a backend by hand: verbs hang on command, and completions and events
-// are what a test says.
+// fake is a backend under the control of a test: verbs hang on command, and the test supplies
+// completions and events.
 type fake struct {
 	mu     sync.Mutex
 	hangs  map[string]chan struct{}
 	errs   map[string]error
 	closed []string // objects, in the order of their release
 	events chan hca.AsyncEvent
-	deaf   bool // NextEvent does not heed its context
+	deaf   bool // NextEvent ignores its context
 }
 
 func newFake() *fake {
@@ -26,7 +26,7 @@ func newFake() *fake {
 	}
 }
 
-// stick makes a verb hang, from now on until the function returned is called.
+// stick makes a verb hang until the returned function is called.
 func (f *fake) stick(verb string) (release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,7 +40,7 @@ func (f *fake) stick(verb string) (release func()) {
 	}
 }
 
-// unstick lets later calls of a verb return. Those that hang stay hung.
+// unstick lets later calls of a verb return. Calls that hang already continue to hang.
 func (f *fake) unstick(verb string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +63,7 @@ func (f *fake) enter(verb string) error {
 	return err
 }
 
-// release is the verb that releases name.
+// release is the implementation of a verb that releases the object name.
 func (f *fake) release(verb, name string) error {
 	if err := f.enter(verb); err != nil {
 		return err
@@ -158,7 +158,7 @@ type fakeAH struct {
 func (a *fakeAH) Spec() hca.AHSpec { return a.spec }
 func (a *fakeAH) Close() error     { return a.release("destroy_ah", "AH") }
 
-// fakeCQ gives what a test puts into wcs.
+// fakeCQ delivers the completions that a test puts into wcs.
 type fakeCQ struct {
 	*fake
 	wcs  []hca.WC
@@ -204,7 +204,8 @@ func (c *fakeCQ) Wake() {
 
 func (c *fakeCQ) Close() error { return c.release("destroy_cq", "CQ") }
 
-// fakeQP takes posts, as many as takes says, then answers the error of the verb.
+// fakeQP accepts as many requests as takes, then returns the error of the verb, or
+// ErrInvalid.
 type fakeQP struct {
 	*fake
 	spec  hca.QPSpec

@@ -8,13 +8,14 @@ import (
 	"ipoibd/hca"
 )
 
-// groups are the multicast groups that the backend has a QP attached to.
+// groups are the multicast groups to which a QP is attached in the backend.
 type groups struct {
 	mu   sync.Mutex
 	list []hca.MulticastGroup
 }
 
-// attach tells the backend, and notes what it did, however late.
+// attach attaches the QP in the backend and records the group, even if the backend returns
+// late.
 func (g *groups) attach(inner hca.QP, to hca.MulticastGroup) error {
 	err := inner.AttachMulticast(to)
 	if err == nil {
@@ -36,8 +37,8 @@ func (g *groups) detach(inner hca.QP, from hca.MulticastGroup) error {
 	return err
 }
 
-// detachAll detaches from what is left, before the QP is closed behind the
-// scenes: a backend keeps a QP that is attached.
+// detachAll detaches the QP from the remaining groups, because a backend does not close a QP
+// that is attached.
 func (g *groups) detachAll(inner hca.QP) error {
 	g.mu.Lock()
 	left := slices.Clone(g.list)

@@ -9,15 +9,15 @@ import (
 	"ipoibd/hca/soft/memfabric"
 )
 
-// A backend keeps a QP that is attached to a group; in the failed state the
-// guard detaches it before it closes it, so that the backend is closed as well and
-// its netdev can be opened anew.
+// A backend does not close a QP that is attached to a group. In the failed state the guard
+// detaches the QP before it closes it, so that the backend can be closed as well and the
+// device can be opened again.
 func TestR18FailedQPLeavesItsGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := memfabric.New(1)
 		defer f.Close()
 		for _, fail := range []bool{true, false} {
-			inner, _ := openSoft(t, f, "a", addrA) // panics while the last one has the netdev
+			inner, _ := openSoft(t, f, "a", addrA) // panics while the previous device is open
 			dev := guard.Wrap(inner, guard.Options{})
 			pd := have(dev.AllocPD())(t)
 			cq := have(dev.CreateCQ(hca.CQSpec{Entries: rigDepth}))(t)

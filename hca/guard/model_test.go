@@ -10,13 +10,13 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// model says what is posted and not completed, in order.
+// model holds the requests that are posted and not completed, in order.
 type model struct {
 	rig      *rig
 	nextID   uint64
 	posted   []request
 	answered map[uint64]int // completions by ID
-	owed     map[uint64]int // and how many there must be in the end
+	owed     map[uint64]int // expected completions by ID
 }
 
 type request struct {
@@ -24,7 +24,7 @@ type request struct {
 	signaled bool
 }
 
-// post posts some sends, of which the backend takes some.
+// post posts some sends; the backend accepts some of them.
 func (m *model) post(t *rapid.T) {
 	room := rigDepth - len(m.posted)
 	n, takes := rapid.IntRange(0, room).Draw(t, "requests"), rapid.IntRange(0, room).Draw(t, "taken")
@@ -40,7 +40,7 @@ func (m *model) post(t *rapid.T) {
 	m.rig.inner.qp.takes = takes
 	got, err := m.rig.qp.PostSend(wrs)
 	if got != min(n, takes) || (err == nil) != (got == n) {
-		t.Fatalf("posted %d of %d where %d are taken: %v", got, n, takes, err)
+		t.Fatalf("posted %d of %d, backend accepts %d: %v", got, n, takes, err)
 	}
 	for _, wr := range wrs[:got] {
 		m.posted = append(m.posted, request{id: wr.ID, signaled: wr.Flags != 0})
@@ -48,8 +48,8 @@ func (m *model) post(t *rapid.T) {
 	}
 }
 
-// complete makes the backend complete one request; the signaled ones before it
-// are swallowed, for now.
+// complete makes the backend complete one request. The completions of the signaled ones
+// before it are missing for now.
 func (m *model) complete(t *rapid.T) {
 	if len(m.posted) == 0 {
 		return
@@ -58,7 +58,7 @@ func (m *model) complete(t *rapid.T) {
 	last := m.posted[n-1]
 	status := success
 	if !last.signaled {
-		status = hca.WCLocProtErr // nothing else tells of it
+		status = hca.WCLocProtErr // an unsignaled request completes only in error
 	}
 	m.rig.inner.send.put(done(hca.WCSend, status, last.id)...)
 	m.poll(t)
@@ -74,7 +74,7 @@ func (m *model) complete(t *rapid.T) {
 	m.posted = left
 }
 
-// stale makes the backend complete something that is not posted.
+// stale makes the backend complete a request that is not posted.
 func (m *model) stale(t *rapid.T) {
 	m.rig.inner.send.put(done(hca.WCSend, success, m.nextID+rapid.Uint64Range(0, 9).Draw(t, "ahead"))...)
 	m.poll(t)
@@ -90,7 +90,7 @@ func (m *model) reset(t *rapid.T) {
 	m.posted = nil
 }
 
-// poll polls until nothing comes.
+// poll polls until the CQ is empty.
 func (m *model) poll(t *rapid.T) {
 	wc := make([]hca.WC, rapid.IntRange(1, 2*rigDepth).Draw(t, "room"))
 	for {
@@ -104,8 +104,8 @@ func (m *model) poll(t *rapid.T) {
 	}
 }
 
-// Whatever happens, every request that was taken is answered exactly once, or
-// taken back by a reset, or is an unsignaled one that a later one spoke for.
+// Every accepted request completes exactly once, except those that a reset dropped, and
+// unsignaled ones before a completed one.
 func TestR18EveryRequestIsAnsweredOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{rig: newRig(t, guard.Options{}), answered: map[uint64]int{}, owed: map[uint64]int{}}

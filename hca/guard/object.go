@@ -6,31 +6,31 @@ import (
 	"ipoibd/hca"
 )
 
-// life is how far an object's release is.
+// life is the state of an object.
 type life uint8
 
 const (
 	lifeOpen    life = iota
-	lifeClosing      // closed for the caller; the backend has it still
-	lifeGone
+	lifeClosing      // closed for the caller, but not released by the backend
+	lifeGone         // released by the backend
 )
 
-// object is what every wrapped object is in the guard's books. Device.mu guards
-// all that changes.
+// object is the common part of all wrapped objects. Device.mu guards the fields that
+// change.
 type object struct {
 	dev     *Device
-	verb    string // that releases it
+	verb    string // the verb that releases it
 	close   func() error
-	onGone  func() // under Device.mu, when the backend has it no more; may be nil
+	onGone  func() // called under Device.mu when the backend has released it; may be nil
 	parents []*object
 
-	life life
-	uses int  // children that the backend has, and verbs under way
-	bury bool // to be closed in the backend once uses is 0
+	life     life
+	uses     int  // children and current verbs of this object in the backend
+	deferred bool // must be closed in the backend once uses is 0
 }
 
-// born registers an object with its parents.
-func (o *object) born() {
+// register counts an object as a child of its parents.
+func (o *object) register() {
 	o.dev.mu.Lock()
 	defer o.dev.mu.Unlock()
 	hold(o.parents)
@@ -46,12 +46,12 @@ func hold(os []*object) {
 func (d *Device) drop(os []*object) {
 	for _, o := range os {
 		o.uses--
-		d.undertake(o)
+		d.queueRelease(o)
 	}
 }
 
-// begin moves an open object to closing.
-func (o *object) begin() bool {
+// beginRelease moves an open object to closing.
+func (o *object) beginRelease() bool {
 	o.dev.mu.Lock()
 	defer o.dev.mu.Unlock()
 	if o.life != lifeOpen {
@@ -67,7 +67,7 @@ func (o *object) reopen() {
 	o.life = lifeOpen
 }
 
-// gone notes that the backend released o. Harmless when repeated.
+// gone records that the backend has released o. Idempotent.
 func (o *object) gone() {
 	o.dev.mu.Lock()
 	defer o.dev.mu.Unlock()
@@ -81,16 +81,16 @@ func (o *object) gone() {
 	o.dev.drop(o.parents)
 }
 
-// release closes o as the state of the device has it.
+// release closes o for the caller, and in the backend now or, in the failed state, later.
 func (o *object) release() error {
-	if !o.begin() {
+	if !o.beginRelease() {
 		return nil
 	}
 	f := func() (struct{}, error) { return struct{}{}, o.close() }
 	a := call(o.dev, verb{name: o.verb}, f, func(_ struct{}, err error) { o.answeredLate(err) })
 	switch a.fate {
 	case fateRefused: // the device has failed
-		o.later()
+		o.deferRelease()
 		return nil
 	case fateAbandoned:
 		if o.dev.Err() != nil {
@@ -102,35 +102,35 @@ func (o *object) release() error {
 	return o.answered(a.err)
 }
 
-// answered takes the backend's answer to a release. One that says that the device
-// is gone is as good as success.
+// answered handles the result of a release in the backend. ErrIO counts as success, because
+// the device is gone.
 func (o *object) answered(err error) error {
 	switch {
 	case err == nil || errors.Is(err, hca.ErrIO):
 		o.gone()
 		return nil
 	case o.dev.Err() != nil:
-		o.later()
+		o.deferRelease()
 		return nil
 	}
 	o.reopen()
 	return err
 }
 
-// answeredLate takes an answer of which the caller heard nothing any more: for it
-// the object is closed, so it stays so.
+// answeredLate handles a result that comes after the caller has returned. The caller
+// considers the object closed, so it is not reopened.
 func (o *object) answeredLate(err error) {
 	if err == nil || errors.Is(err, hca.ErrIO) {
 		o.gone()
 		return
 	}
-	o.later()
+	o.deferRelease()
 }
 
-// later leaves the release in the backend to the undertaker.
-func (o *object) later() {
+// deferRelease leaves the release in the backend to releaseQueued.
+func (o *object) deferRelease() {
 	o.dev.mu.Lock()
 	defer o.dev.mu.Unlock()
-	o.bury = true
-	o.dev.undertake(o)
+	o.deferred = true
+	o.dev.queueRelease(o)
 }

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// A stall of this process, however long, uses up a quarter of the timeout: the
-// device is judged by what it does afterwards.
+// A stall of this process, however long, consumes only a quarter of the timeout.
 func TestR19StallIsNoFreeze(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPatience(0, 4*time.Second)
 		defer p.stop()
-		time.Sleep(time.Hour) // nobody looks at the timer meanwhile
+		time.Sleep(time.Hour) // the timer is not read in the meantime
 		resumed := time.Now()
 		for <-p.timer.C; !p.spent(); <-p.timer.C {
 		}

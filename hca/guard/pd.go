@@ -2,11 +2,11 @@ package guard
 
 import "ipoibd/hca"
 
-// releaser is a wrapped object.
+// releaser is an object that a verb creates.
 type releaser interface{ Close() error }
 
-// create is call for a verb that makes an object; one that comes late is
-// released again.
+// create is call for a verb that creates an object. An object that is created after the
+// caller has returned is closed.
 func create[T releaser](d *Device, v verb, f func() (T, error)) (T, error) {
 	a := call(d, v, f, func(made T, err error) {
 		if err == nil {
@@ -33,7 +33,7 @@ func (d *Device) AllocPD() (hca.PD, error) {
 		}
 		p := &PD{inner: inner}
 		p.object = object{dev: d, verb: "dealloc_pd", close: inner.Close, parents: []*object{&d.self}}
-		p.born()
+		p.register()
 		return p, nil
 	})
 }
@@ -41,7 +41,7 @@ func (d *Device) AllocPD() (hca.PD, error) {
 // Close implements [hca.PD].
 func (p *PD) Close() error { return p.release() }
 
-// child makes the books' part of something that p gives out.
+// child returns the object part of a child of p.
 func (p *PD) child(verb string, release func() error) object {
 	return object{dev: p.dev, verb: verb, close: release, parents: []*object{&p.object}}
 }
@@ -54,8 +54,8 @@ type MR struct {
 
 var _ hca.MR = (*MR)(nil)
 
-// AllocMR implements [hca.PD]. Its patience is Options.HostTimeout: what takes its
-// time is mostly this machine's memory, for which the device is not to blame.
+// AllocMR implements [hca.PD]. Its timeout is Options.HostTimeout, because most of the
+// time is spent on this machine's memory, not on the device.
 func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 	v := verb{name: "reg_mr", on: []*object{&p.object}, patience: p.dev.opts.HostTimeout}
 	return create[hca.MR](p.dev, v, func() (hca.MR, error) {
@@ -64,7 +64,7 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 			return nil, err
 		}
 		m := &MR{object: p.child("dereg_mr", inner.Close), inner: inner}
-		m.born()
+		m.register()
 		return m, nil
 	})
 }
@@ -86,8 +86,8 @@ type AH struct {
 
 var _ hca.AH = (*AH)(nil)
 
-// CreateAH implements [hca.PD]. Its patience is Options.AHTimeout. Where too many
-// handles are being made, it answers [hca.ErrBusy].
+// CreateAH implements [hca.PD]. Its timeout is Options.AHTimeout. While too many handles are
+// being created, it returns [hca.ErrBusy].
 func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 	v := verb{name: "create_ah", on: []*object{&p.object}, patience: p.dev.opts.AHTimeout, peer: true}
 	return create[hca.AH](p.dev, v, func() (hca.AH, error) {
@@ -96,7 +96,7 @@ func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 			return nil, err
 		}
 		a := &AH{object: p.child("destroy_ah", inner.Close), inner: inner}
-		a.born()
+		a.register()
 		return a, nil
 	})
 }

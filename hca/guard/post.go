@@ -26,8 +26,8 @@ func (q *QP) postSends(wrs []hca.SendWR) (int, error) {
 	return n, err
 }
 
-// enterSends enters as many requests as it may, with the backend's handles in
-// q.out, and says why the next one is refused.
+// enterSends adds requests to the book, up to the first that must be refused, for which it
+// returns the error. It copies them to q.out with the backend's address handles.
 func (q *QP) enterSends(wrs []hca.SendWR) (k int, start uint64, refused error) {
 	q.sendCQ.mu.Lock()
 	defer q.sendCQ.mu.Unlock()
@@ -35,7 +35,7 @@ func (q *QP) enterSends(wrs []hca.SendWR) (k int, start uint64, refused error) {
 		return 0, 0, f
 	}
 	b := &q.send.book
-	for start = b.begin(); k < len(wrs); k++ {
+	for start = b.startPost(); k < len(wrs); k++ {
 		ah, ok := wrs[k].UD.AH.(*AH)
 		if !ok || ah.dev != q.dev {
 			return k, start, hca.ErrInvalid
@@ -70,7 +70,7 @@ func (q *QP) enterRecvs(wrs []hca.RecvWR) (k int, start uint64, refused error) {
 		return 0, 0, f
 	}
 	b := &q.recv.book
-	for start = b.begin(); k < len(wrs); k++ {
+	for start = b.startPost(); k < len(wrs); k++ {
 		if !b.add(wrs[k].ID, true) {
 			return k, start, hca.ErrQueueFull
 		}
@@ -78,7 +78,7 @@ func (q *QP) enterRecvs(wrs []hca.RecvWR) (k int, start uint64, refused error) {
 	return k, start, nil
 }
 
-// end ends a post of which the backend took n requests.
+// end ends a post for which the backend accepted n requests.
 func (q *QP) end(c *CQ, queue *queue, start uint64, n int, err error) (int, error) {
 	if err != nil {
 		_ = q.dev.note(err)

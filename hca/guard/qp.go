@@ -11,9 +11,9 @@ type QP struct {
 	recvCQ *CQ
 	send   queue
 	recv   queue
-	all    bool // sends give a completion, whether they ask or not
+	all    bool // every send completes, also an unsignaled one
 	groups groups
-	out    []hca.SendWR // of the one PostSend under way, with the backend's AHs
+	out    []hca.SendWR // the requests of the current PostSend, with the backend's AHs
 }
 
 var _ hca.QP = (*QP)(nil)
@@ -34,15 +34,16 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	})
 }
 
-// closeInner closes the backend's QP; in the failed state nobody else detaches it.
+// closeInner closes the backend's QP. In the failed state it also detaches it, because
+// DetachMulticast does not reach the backend then.
 func (q *QP) closeInner() error {
 	if q.dev.Err() != nil {
-		_ = q.groups.detachAll(q.inner) // the close says what is left
+		_ = q.groups.detachAll(q.inner) // Close fails if a group is left
 	}
 	return q.inner.Close()
 }
 
-// own returns a CQ of this device, else nil.
+// own returns cq if it belongs to this device, else nil.
 func (d *Device) own(cq hca.CQ) *CQ {
 	if c, ok := cq.(*CQ); ok && c.dev == d {
 		return c
@@ -80,7 +81,7 @@ func (q *QP) Num() hca.QPN { return q.inner.Num() }
 // Spec implements [hca.QP].
 func (q *QP) Spec() hca.QPSpec { return q.inner.Spec() }
 
-// Close implements [hca.QP]. What is posted is forgotten.
+// Close implements [hca.QP]. Posted requests are dropped.
 func (q *QP) Close() error {
 	err := q.release()
 	if err == nil {
@@ -100,7 +101,7 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return err
 }
 
-// clear forgets what is posted.
+// clear removes the posted requests of a queue.
 func (c *CQ) clear(q *queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +118,8 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	return q.do("attach_mcast", func() error { return q.groups.attach(q.inner, g) })
 }
 
-// DetachMulticast implements [hca.QP]. It releases: in the failed state it
-// succeeds, and the backend is told before the QP is closed there.
+// DetachMulticast implements [hca.QP]. In the failed state it succeeds like any release, and
+// the backend detaches the QP before it closes it.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	err := q.do("detach_mcast", func() error { return q.groups.detach(q.inner, g) })
 	if q.dev.Err() != nil {
@@ -127,7 +128,7 @@ func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	return err
 }
 
-// do calls a verb that only succeeds or fails.
+// do calls a verb that returns only an error.
 func (q *QP) do(name string, f func() error) error {
 	_, err := ask(q.dev, verb{name: name, on: []*object{&q.object}},
 		func() (struct{}, error) { return struct{}{}, f() })

@@ -19,7 +19,7 @@ const (
 	success = hca.WCSuccess
 )
 
-// What is posted and not completed is flushed, in order, once.
+// Requests that are posted and not completed are flushed once, in order.
 func TestR18PendingRequestsAreFlushedOnce(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(10, 11, 12, 13)
@@ -29,7 +29,7 @@ func TestR18PendingRequestsAreFlushedOnce(t *testing.T) {
 		r.inner.send.put(done(hca.WCSend, success, 1)...)
 		r.wantWCs(r.recv, done(hca.WCRecv, success, 10))
 		r.wantWCs(r.send, done(hca.WCSend, success, 1))
-		r.inner.send.put(done(hca.WCSend, success, 2)...) // nobody polls it in time
+		r.inner.send.put(done(hca.WCSend, success, 2)...) // not polled before the failure
 
 		r.dev.Fail(errBoom)
 		r.wantWCs(r.recv, done(hca.WCRecv, flushed, 11, 12, 13))
@@ -45,7 +45,7 @@ func TestR18PendingRequestsAreFlushedOnce(t *testing.T) {
 	})
 }
 
-// A flush may be polled in parts; Arm and Wait say that there is more.
+// A flush can be polled in parts; Arm and Wait return nil until all parts are polled.
 func TestR18FlushInParts(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(1, 2, 3)
@@ -63,7 +63,7 @@ func TestR18FlushInParts(t *testing.T) {
 	})
 }
 
-// A completion that was swallowed is made up for.
+// A request whose completion is missing is flushed.
 func TestR18SwallowedRequestIsFlushed(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postSend(hca.SendSignaled, 1, 2, 3)
@@ -74,7 +74,7 @@ func TestR18SwallowedRequestIsFlushed(t *testing.T) {
 	})
 }
 
-// One that was swallowed costs its own place in the queue, and no other.
+// A request whose completion is missing occupies only its own place in the queue.
 func TestR18SwallowedRequestStopsNothing(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(0)
@@ -97,7 +97,7 @@ func TestR18SwallowedRequestStopsNothing(t *testing.T) {
 	})
 }
 
-// An unsignaled send is done with when a later one is.
+// An unsignaled send is done when a later send completes.
 func TestR18UnsignaledSendsAreNotFlushedTwice(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postSend(0, 1, 2)
@@ -110,7 +110,7 @@ func TestR18UnsignaledSendsAreNotFlushedTwice(t *testing.T) {
 	})
 }
 
-// What a reset took back is not flushed.
+// Requests that a reset dropped are not flushed.
 func TestR18ResetRequestsAreNotFlushed(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postSend(hca.SendSignaled, 1)
@@ -126,7 +126,7 @@ func TestR18ResetRequestsAreNotFlushed(t *testing.T) {
 	})
 }
 
-// What the backend did not take was never posted.
+// Requests that the backend refused are not flushed.
 func TestR18RefusedRequestsAreNotFlushed(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.inner.qp.takes = 2
@@ -139,7 +139,7 @@ func TestR18RefusedRequestsAreNotFlushed(t *testing.T) {
 	})
 }
 
-// A post that is under way when the device fails was completed, or not taken.
+// A post during which the device fails reports only the completed requests as accepted.
 func TestR18PostUnderWay(t *testing.T) {
 	for _, completed := range []uint64{0, 1, 2} {
 		bubble(t, guard.Options{}, func(r *rig) {
@@ -171,7 +171,7 @@ func TestR18PostUnderWay(t *testing.T) {
 	}
 }
 
-// A Wait under way is woken, though its backend says nothing.
+// A failure wakes a blocked Wait, even if the backend reports nothing.
 func TestR18WaitIsWoken(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(1)
@@ -186,8 +186,8 @@ func TestR18WaitIsWoken(t *testing.T) {
 	})
 }
 
-// New posts and verbs that allocate, modify or ask fail at once: no time passes,
-// and the backend, which would hang, is not asked.
+// New posts, and verbs that allocate, modify or query, fail immediately: no time passes, and
+// the backend, which would hang, is not called.
 func TestR18NewWorkFailsAtOnce(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		for _, v := range []string{
@@ -207,7 +207,7 @@ func TestR18NewWorkFailsAtOnce(t *testing.T) {
 	})
 }
 
-// newWork tries everything that a failed device refuses.
+// newWork returns the errors of everything that a failed device refuses.
 func (r *rig) newWork() map[string]error {
 	errs := map[string]error{}
 	_, errs["query port"] = r.dev.QueryPort(1)
@@ -235,8 +235,7 @@ func TestR18ReleasingSucceeds(t *testing.T) {
 	})
 }
 
-// wantReleased checks that the backend has nothing any more, and that it was told
-// of children first.
+// wantReleased checks that the backend has released everything, children first.
 func (r *rig) wantReleased() {
 	r.Helper()
 	got := r.fake.released()
@@ -246,7 +245,7 @@ func (r *rig) wantReleased() {
 	}
 }
 
-// Parents that are closed before their children wait for them behind the scenes.
+// Parents that are closed before their children are released in the backend after them.
 func TestR18ReleasingInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, guard.Options{})
@@ -261,8 +260,7 @@ func TestR18ReleasingInAnyOrder(t *testing.T) {
 	})
 }
 
-// Releasing succeeds with a backend that hangs, and is made up for when it
-// answers.
+// Releasing succeeds while the backend hangs, and reaches the backend when it returns.
 func TestR18ReleasingDoesNotNeedTheBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, guard.Options{VerbTimeout: time.Second})
@@ -270,7 +268,7 @@ func TestR18ReleasingDoesNotNeedTheBackend(t *testing.T) {
 		r.dev.Fail(errBoom)
 		start := time.Now()
 		r.close()
-		if d := time.Since(start); d != time.Second { // that Close of the device waits
+		if d := time.Since(start); d != time.Second { // Close of the device waits
 			t.Errorf("took %v", d)
 		}
 		release()
@@ -279,7 +277,7 @@ func TestR18ReleasingDoesNotNeedTheBackend(t *testing.T) {
 	})
 }
 
-// The state is entered by the event, and by any verb or post that says EIO.
+// DEVICE_FATAL fails the device, and so does any verb or post that returns ErrIO.
 func TestR18WhatFailsTheDevice(t *testing.T) {
 	for name, f := range map[string]func(*rig){
 		"event": func(r *rig) {
@@ -301,7 +299,7 @@ func TestR18WhatFailsTheDevice(t *testing.T) {
 	}
 }
 
-// Other errors are the caller's business.
+// Other errors do not fail the device.
 func TestR18OtherErrorsFailNothing(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		for _, err := range []error{

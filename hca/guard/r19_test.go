@@ -12,7 +12,7 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// Every call answers the same error, however often, and it names the cause.
+// Every call returns the same error each time, and the error contains the cause.
 func TestR19EveryCallAnswersTheSame(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.dev.Fail(errBoom)
@@ -32,7 +32,7 @@ func TestR19EveryCallAnswersTheSame(t *testing.T) {
 	})
 }
 
-// What needs no hardware still answers.
+// Methods that need no hardware still work.
 func TestR19ZombieKnowsItself(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.dev.Fail(errBoom)
@@ -46,7 +46,7 @@ func TestR19ZombieKnowsItself(t *testing.T) {
 	})
 }
 
-// A double close is harmless: in health, in the failed state and across them.
+// Close is idempotent in the healthy state, in the failed state, and across the failure.
 func TestR19DoubleClose(t *testing.T) {
 	for _, failBefore := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -63,8 +63,8 @@ func TestR19DoubleClose(t *testing.T) {
 	}
 }
 
-// The caller of a verb that hangs is released after the bound, and the device is
-// not given up for one.
+// The caller of a verb that hangs returns after the timeout; a single such verb does not
+// fail the device.
 func TestR19StuckVerbIsBounded(t *testing.T) {
 	bubble(t, guard.Options{VerbTimeout: 2 * time.Second, AHTimeout: 9 * time.Second, HostTimeout: 7 * time.Second}, func(r *rig) {
 		for verb, c := range map[string]struct {
@@ -95,7 +95,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 	})
 }
 
-// Failing the device releases the callers of all stuck verbs at once.
+// When the device fails, the callers of all stuck verbs return immediately.
 func TestR19FailReleasesTheStuck(t *testing.T) {
 	bubble(t, guard.Options{VerbTimeout: time.Hour}, func(r *rig) {
 		var releases []func()
@@ -130,8 +130,8 @@ func TestR19FailReleasesTheStuck(t *testing.T) {
 	})
 }
 
-// What a stuck verb brings late is released, in health and in failure, before
-// what it was made from.
+// An object that a stuck verb creates late is released before its parents, in the healthy
+// and in the failed state.
 func TestR19LateResultIsReleased(t *testing.T) {
 	for _, fail := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestR19LateResultIsReleased(t *testing.T) {
 	}
 }
 
-// A release that hangs in health is the backend's from then on.
+// An object whose release hangs in the healthy state counts as closed.
 func TestR19StuckRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, guard.Options{})
@@ -174,8 +174,8 @@ func TestR19StuckRelease(t *testing.T) {
 	})
 }
 
-// No more than MaxStuck verbs are in the backend; that all are stuck is a failure
-// of the device.
+// No more than MaxStuck verbs are in the backend; another verb that cannot start fails the
+// device.
 func TestR19StuckVerbsAreBounded(t *testing.T) {
 	bubble(t, guard.Options{MaxStuck: 3}, func(r *rig) {
 		release := r.fake.stick("query_port")
@@ -198,8 +198,7 @@ func TestR19StuckVerbsAreBounded(t *testing.T) {
 	})
 }
 
-// Peers that are slow, however many, do not fail the device, nor do they keep its
-// other verbs waiting.
+// Slow peers, however many, neither fail the device nor delay its other verbs.
 func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		release := r.fake.stick("create_ah")
@@ -236,7 +235,7 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 		}
 		synctest.Wait()
 		r.fake.unstick("create_ah")
-		create := func() error { // does not close the AH, for which no place is left
+		create := func() error { // does not close the AH, because no place is left for that
 			_, err := r.pd.CreateAH(hca.AHSpec{})
 			return err
 		}
@@ -271,7 +270,7 @@ func TestR19StuckAHsLeaveRoomForNewPeers(t *testing.T) {
 	})
 }
 
-// Instances that fail while a call hangs in the backend are counted over the life of the
+// Instances that fail while a call hangs in the backend are counted over the lifetime of the
 // process. Each one counts until the backend has released it and every call has returned.
 func TestR19ZombiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -312,12 +311,13 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 		}
 		healthy.close()
 		synctest.Wait()
-		healthy.dev.Fail(errBoom) // after its end
+		healthy.dev.Fail(errBoom) // after its Close
 		healthy.wantCounts(map[string]uint64{"guard_zombies": 0})
 	})
 }
 
-// DEVICE_FATAL comes exactly once, whoever failed the device, and is the last.
+// DEVICE_FATAL is delivered exactly once, no matter what failed the device, and is the last
+// event.
 func TestR19LastEvent(t *testing.T) {
 	for name, f := range map[string]func(*rig){
 		"owner":   func(r *rig) { r.dev.Fail(errBoom) },
@@ -339,7 +339,7 @@ func TestR19LastEvent(t *testing.T) {
 				_, err := r.dev.NextEvent(ctx)
 				r.wantErr(err, hca.ErrIO, "next event")
 				if r.fake.deaf {
-					r.fake.events <- hca.AsyncEvent{} // late, to nobody
+					r.fake.events <- hca.AsyncEvent{} // late; dropped
 				}
 				r.close()
 				_, err = r.dev.NextEvent(ctx)
@@ -349,7 +349,7 @@ func TestR19LastEvent(t *testing.T) {
 	}
 }
 
-// A backend that does not end its wait is left alone with it.
+// A NextEvent of the backend that ignores its context is abandoned.
 func TestR19StuckEvents(t *testing.T) {
 	bubble(t, guard.Options{VerbTimeout: time.Second}, func(r *rig) {
 		r.fake.deaf = true

@@ -9,7 +9,7 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// A completion of before a reset touches nothing of after it.
+// A completion from before a reset does not affect later requests.
 func TestR20CompletionOfBeforeTheReset(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(1, 2)
@@ -25,7 +25,7 @@ func TestR20CompletionOfBeforeTheReset(t *testing.T) {
 	})
 }
 
-// A poll of which nothing is left asks again: 0 means empty.
+// Poll polls again if all completions were stale, because 0 means that the CQ is empty.
 func TestR20StaleCompletionsDoNotHideOthers(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(9)
@@ -37,7 +37,7 @@ func TestR20StaleCompletionsDoNotHideOthers(t *testing.T) {
 	})
 }
 
-// A completion comes once, and of one's own queue only.
+// A completion is delivered once, and only if it belongs to a queue of this CQ.
 func TestR20CompletionOfNothing(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postRecv(1)
@@ -47,7 +47,7 @@ func TestR20CompletionOfNothing(t *testing.T) {
 		r.inner.recv.put(foreign...)
 		r.inner.recv.put(done(hca.WCSend, success, 1)...) // no send completes here
 		r.inner.recv.put(done(hca.WCRecv, success, 1, 1)...)
-		r.inner.send.put(done(hca.WCSend, success, 2)...) // it did not ask for one
+		r.inner.send.put(done(hca.WCSend, success, 2)...) // the request is unsignaled
 		r.wantWCs(r.recv, done(hca.WCRecv, success, 1))
 		r.wantWCs(r.send, nil)
 		r.wantCounts(map[string]uint64{"guard_stale_completions": 4})
@@ -72,7 +72,7 @@ func TestR20CompletionOfThePredecessor(t *testing.T) {
 	})
 }
 
-// Events name objects as the guard does; one about an object that is gone is
+// Events have the guard's object IDs; an event about an object that no longer exists is
 // dropped.
 func TestR20Events(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
@@ -101,7 +101,7 @@ func (r *rig) wantEventOn(want hca.ObjectID) {
 	}
 }
 
-// Nothing of an instance of the device works with another.
+// Objects of one instance of the device cannot be used with another instance.
 func TestR20R28InstancesDoNotMix(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		old := newRig(r.TB, guard.Options{})

@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca/guard"
 )
 
-// Posting, polling, waiting and failing run side by side on a real backend: what
-// was posted is what came back.
+// Posting, polling, waiting and failing run concurrently on a real backend; every posted
+// request completes.
 func TestR18FailUnderLoad(t *testing.T) {
 	for i := range 50 {
 		l := newLoop(t, func(d hca.Device) hca.Device { return guard.Wrap(d, guard.Options{}) })
@@ -23,7 +23,7 @@ func TestR18FailUnderLoad(t *testing.T) {
 		}
 		l.dev.(*guard.Device).Fail(errBoom)
 		p, a := <-posted, <-answered
-		a += l.pollUntilDead() // a post that was under way may have ended after the last poll
+		a += l.pollUntilDead() // a concurrent post may have ended after the last poll
 		if p != a {
 			t.Errorf("run %d: %d posted, %d answered", i, p, a)
 		}

@@ -7,13 +7,13 @@ import (
 	"ipoibd/hca"
 )
 
-// generations numbers the objects of all guarded devices of this process.
+// generations numbers the CQs and QPs of all guarded devices of this process.
 var generations atomic.Uint32
 
-// registry knows the open CQs and QPs. Device.mu guards it.
+// registry holds the open CQs and the IDs of CQs and QPs. Device.mu guards it.
 type registry struct {
 	cqs map[*CQ]struct{}
-	ids map[hca.ObjectID]hca.ObjectID // the backend's ID to the guard's
+	ids map[hca.ObjectID]hca.ObjectID // from the backend's ID to the guard's
 }
 
 func (r *registry) init() {
@@ -21,7 +21,7 @@ func (r *registry) init() {
 	r.ids = map[hca.ObjectID]hca.ObjectID{}
 }
 
-// newID names an object of the backend as no other before it (R20).
+// newID returns the backend's ID with a unique generation (R20).
 func newID(inner hca.ObjectID) hca.ObjectID {
 	inner.Generation = generations.Add(1)
 	return inner
@@ -37,8 +37,8 @@ func (r *registry) openCQs(mu *sync.Mutex) []*CQ {
 	return out
 }
 
-// translate turns the backend's name of an object into the guard's; false for
-// an object that is gone.
+// translate returns the guard's ID for the backend's ID of an object. It returns false if the
+// object no longer exists.
 func (d *Device) translate(inner hca.ObjectID) (hca.ObjectID, bool) {
 	if inner.Kind != hca.KindCQ && inner.Kind != hca.KindQP {
 		return inner, true

@@ -12,7 +12,7 @@ import (
 
 const rigDepth = 8
 
-// rig is a guarded fake with one of everything.
+// rig is a guarded fake device with one object of each kind.
 type rig struct {
 	testing.TB
 	fake       *fake
@@ -23,13 +23,13 @@ type rig struct {
 	ah         hca.AH
 	qp         hca.QP
 
-	inner struct { // what the guard wraps
+	inner struct { // the fakes behind the guard
 		send, recv *fakeCQ
 		qp         *fakeQP
 	}
 }
 
-// have ends the test on an error.
+// have returns v, or fails the test on an error.
 func have[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -40,7 +40,7 @@ func have[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// tap remembers what the backend made.
+// tap records the CQs and QPs that the backend creates.
 type tap struct {
 	*fake
 	cqs []*fakeCQ
@@ -89,7 +89,7 @@ func newRig(t testing.TB, opts guard.Options) *rig {
 	return r
 }
 
-// bubble runs a test in synctest, with a rig that is closed at its end.
+// bubble runs a test in a synctest bubble, with a rig that it closes afterwards.
 func bubble(t *testing.T, opts guard.Options, f func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ type closer interface{ Close() error }
 
 func (r *rig) all() []closer { return []closer{r.ah, r.qp, r.send, r.recv, r.mr, r.pd, r.dev} }
 
-// close closes everything, in order.
+// close closes all objects, children before their parents.
 func (r *rig) close() {
 	r.Helper()
 	for _, c := range r.all() {
@@ -135,7 +135,7 @@ func (r *rig) postRecv(ids ...uint64) {
 	}
 }
 
-// done makes completions.
+// done returns completions.
 func done(op hca.WCOpcode, status hca.WCStatus, ids ...uint64) (wcs []hca.WC) {
 	for _, id := range ids {
 		wcs = append(wcs, hca.WC{ID: id, Status: status, Opcode: op, QPN: fakeQPN})
@@ -143,7 +143,7 @@ func done(op hca.WCOpcode, status hca.WCStatus, ids ...uint64) (wcs []hca.WC) {
 	return wcs
 }
 
-// wantWCs polls once and compares.
+// wantWCs polls once and compares the completions.
 func (r *rig) wantWCs(cq hca.CQ, want []hca.WC) {
 	r.Helper()
 	wc := make([]hca.WC, 4*rigDepth)

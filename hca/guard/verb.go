@@ -7,16 +7,16 @@ import (
 	"ipoibd/hca"
 )
 
-// verb is how a call of the backend is made.
+// verb describes a call of the backend.
 type verb struct {
 	name     string        // as in libibverbs, without the prefix
-	on       []*object     // that it works on: the backend keeps them until it returns
-	patience time.Duration // Options.VerbTimeout when 0
-	peer     bool          // it waits for a peer: up to Options.AHStuck the device is not to blame
+	on       []*object     // the objects that it uses; they are not closed in the backend until it returns
+	patience time.Duration // the timeout; 0 means Options.VerbTimeout
+	peer     bool          // it may wait for a peer, for up to Options.AHStuck
 }
 
-// places are those that a verb takes one of. Peers that are slow leave the
-// device's own verbs theirs.
+// places returns the channel that limits verbs like v. Verbs that wait for peers have their
+// own, so that slow peers do not delay other verbs.
 func (d *Device) places(v verb) chan struct{} {
 	if v.peer {
 		return d.peers
@@ -24,13 +24,13 @@ func (d *Device) places(v verb) chan struct{} {
 	return d.slots
 }
 
-// fate is what became of a call.
+// fate is the outcome of a call.
 type fate uint8
 
 const (
-	fateAnswered  fate = iota // the backend answered in time
-	fateRefused               // the backend was not asked: the device has failed
-	fateAbandoned             // the caller is released, the answer comes late or never
+	fateAnswered  fate = iota // the backend returned in time
+	fateRefused               // the backend was not called, because the device has failed
+	fateAbandoned             // the caller returns; the backend returns late or never
 )
 
 type answer[T any] struct {
@@ -39,14 +39,14 @@ type answer[T any] struct {
 	fate fate
 }
 
-// ask is call for a verb that makes nothing that must be released.
+// ask is call for a verb that creates no object.
 func ask[T any](d *Device, v verb, f func() (T, error)) (T, error) {
 	a := call(d, v, f, func(T, error) {})
 	return a.val, a.err
 }
 
-// call runs f on a goroutine of its own, for as long as the verb's patience
-// lasts and the device is healthy. An answer that comes later goes to late.
+// call runs f on its own goroutine and waits until f returns, the timeout of the verb
+// expires or the device fails. A later result is passed to late.
 func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) answer[T] {
 	p := newPatience(v.patience, d.opts.VerbTimeout)
 	defer p.stop()
@@ -62,8 +62,8 @@ func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) an
 	return c.wait(d, v.name, p, d.dead)
 }
 
-// admit takes a place among the verbs in the backend. That all are stuck is a
-// failure of the device, unless it is peers that are waited for.
+// admit waits for a place among the verbs in the backend. If there is none within the
+// timeout, the device fails, unless the verb waits for a peer.
 func (d *Device) admit(p *patience, v verb) error {
 	for {
 		if err := d.Err(); err != nil {
@@ -89,12 +89,12 @@ func (d *Device) admit(p *patience, v verb) error {
 	}
 }
 
-// flight is a call under way.
+// flight is a call in progress.
 type flight[T any] struct {
-	over      atomic.Bool // the answer is in time, or the caller is released
+	over      atomic.Bool // the backend has returned in time, or the call is abandoned
 	answered  chan answer[T]
 	overstays *time.Timer   // nil: the verb does not wait for a peer
-	place     chan struct{} // of Device.places; nil once the verb has returned; guarded by Device.mu
+	place     chan struct{} // see Device.places; nil once the verb has returned; guarded by Device.mu
 }
 
 func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answer[T], 1)} }
@@ -122,8 +122,8 @@ func (c *flight[T]) vacate(d *Device) {
 	c.place = nil
 }
 
-// overstay moves a verb that no peer can have delayed for so long to the places of the
-// device's other verbs, so that a new peer gets its place.
+// overstay runs when a verb has taken longer than any peer can cause. It moves the verb to
+// the places of the verbs that do not wait for peers, so that a new peer gets its place.
 func (c *flight[T]) overstay(d *Device) {
 	select {
 	case d.slots <- struct{}{}:
@@ -132,7 +132,7 @@ func (c *flight[T]) overstay(d *Device) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.place == nil { // it has returned meanwhile
+	if c.place == nil { // the verb has returned in the meantime
 		<-d.slots
 		return
 	}
@@ -140,7 +140,7 @@ func (c *flight[T]) overstay(d *Device) {
 	c.place = d.slots
 }
 
-// land hands the answer over; false when nobody waits for it any more.
+// land passes the answer to the caller. It returns false if the call was abandoned.
 func (c *flight[T]) land(d *Device, a answer[T]) bool {
 	if c.over.CompareAndSwap(false, true) {
 		c.answered <- a
@@ -151,8 +151,7 @@ func (c *flight[T]) land(d *Device, a answer[T]) bool {
 	return false
 }
 
-// wait gives the answer, or releases the caller when its patience is spent or
-// quit is closed.
+// wait returns the answer, or abandons the call when the timeout expires or quit is closed.
 func (c *flight[T]) wait(d *Device, name string, p *patience, quit <-chan struct{}) answer[T] {
 	for {
 		select {
@@ -168,7 +167,7 @@ func (c *flight[T]) wait(d *Device, name string, p *patience, quit <-chan struct
 	}
 }
 
-// abandon releases the caller, unless the answer is there after all.
+// abandon gives the call up, unless the answer has just arrived.
 func (c *flight[T]) abandon(d *Device, name string, why error) answer[T] {
 	d.counts.stuck.Add(1)
 	if !c.over.CompareAndSwap(false, true) {
@@ -179,18 +178,17 @@ func (c *flight[T]) abandon(d *Device, name string, why error) answer[T] {
 	return answer[T]{err: d.wrap(name, why), fate: fateAbandoned}
 }
 
-// quarters of a timeout: a stall of this process uses up one of them.
+// quarters is the number of parts of a timeout. A stall of this process consumes at most one.
 const quarters = 4
 
-// patience measures a timeout in quarters.
+// patience is a timeout in quarters.
 type patience struct {
 	timer   *time.Timer
 	quarter time.Duration
 	left    int
 }
 
-// newPatience makes the patience of a verb; otherwise is what it has when its
-// own is 0.
+// newPatience returns the timeout of a verb: own, or otherwise if own is 0.
 func newPatience(own, otherwise time.Duration) *patience {
 	if own == 0 {
 		own = otherwise
@@ -199,7 +197,7 @@ func newPatience(own, otherwise time.Duration) *patience {
 	return &patience{timer: time.NewTimer(q), quarter: q, left: quarters}
 }
 
-// spent takes a tick of the timer and reports whether it was the last.
+// spent counts an expiry of the timer and reports whether it was the last.
 func (p *patience) spent() bool {
 	p.left--
 	if p.left > 0 {

@@ -7,16 +7,16 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxZombies bounds the zombies of one HCA, and thereby those of the process,
-// since the configuration names its HCAs. A zombie may keep all the memory that its
-// instance registered, and one thread for each stuck call: at most 2*Options.MaxStuck
-// verbs, NextEvent, and one call that releases an object.
+// MaxZombies bounds the zombies of one HCA, and thereby those of the process, because the
+// configuration lists its HCAs. A zombie may keep all the memory that its instance
+// registered, and one thread for each stuck call: at most 2*Options.MaxStuck verbs,
+// NextEvent, and one call that releases an object.
 const MaxZombies = 8
 
 // Zombies counts the failed instances of an HCA that the backend has not released yet,
 // because a call hangs in it. All instances of an HCA share one Zombies, which bounds
-// them over the life of the process (R19). Each HCA has its own, so that one that hangs
-// does not stop the recovery of another. The zero value is ready to use.
+// them over the lifetime of the process (R19). Each HCA has its own, so that one that
+// hangs does not stop the recovery of another. The zero value is ready to use.
 type Zombies struct{ n atomic.Int64 }
 
 // Room returns an error while too many instances hang to open another one. The error
@@ -26,12 +26,12 @@ func (z *Zombies) Room() error {
 	if n < MaxZombies {
 		return nil
 	}
-	return fmt.Errorf("%d earlier instances of this HCA still hang in the driver, so it is not opened again: %w; "+
-		"reset the device by hand, or restart the daemon", n, hca.ErrBusy)
+	return fmt.Errorf("not opening the HCA again: %d failed instances still hang in the driver: %w; "+
+		"reset the device manually, or restart the daemon", n, hca.ErrBusy)
 }
 
-// rise counts a device that fails, unless the backend has released it already.
-func (d *Device) rise() {
+// countZombie counts a failing device, unless the backend has already released it.
+func (d *Device) countZombie() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.inside > 0 {
@@ -40,8 +40,8 @@ func (d *Device) rise() {
 	}
 }
 
-// leave notes that a call has left the backend, or that the backend has released the
-// device. Device.mu is held.
+// leave records that a call has returned from the backend, or that the backend has released
+// the device. Device.mu is held.
 func (d *Device) leave() {
 	d.inside--
 	if d.inside == 0 && d.zombie {

@@ -18,7 +18,7 @@ var cqChecks = []check{
 	{name: "cq/overrun", run: cqOverrun},
 }
 
-// flushed makes n completions at once in the receive CQ.
+// flushed produces n completions in the receive CQ at once.
 func (e *end) flushed(n int) {
 	e.Helper()
 	e.to(hca.QPInit)
@@ -33,11 +33,11 @@ func cqPollParts(b *bench) {
 	e.wantStatus(e.next(e.recv, 3), hca.WCWRFlushErr, 2, 3, 4)
 	e.wantNone(e.recv)
 	if n, err := e.recv.Poll(nil); n != 0 || err != nil {
-		b.Errorf("poll for nothing: %d, %v", n, err)
+		b.Errorf("poll with an empty slice: %d, %v", n, err)
 	}
 }
 
-// waiting starts a Wait, whose result the channel gives.
+// waiting starts a Wait and returns a channel for its result.
 func (e *end) waiting(cq hca.CQ) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- cq.Wait(time.Time{}) }()
@@ -67,7 +67,7 @@ func cqWaitCompletion(b *bench) {
 	x.next(x.send, 1)
 }
 
-// A completion between Arm and Wait is not lost; one before Arm does not wake.
+// A completion between Arm and Wait ends the Wait; one before Arm does not.
 func cqArmLater(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	e.to(hca.QPInit)
@@ -76,16 +76,16 @@ func cqArmLater(b *bench) {
 	must(b, e.step(hca.QPInit, hca.QPErr), "to ERR")
 	must(b, e.recv.Wait(time.Now().Add(b.f.patience())), "wait")
 	e.next(e.recv, 1)
-	time.Sleep(pause) // a device may bring the second a moment later
+	time.Sleep(pause) // a device may deliver the second completion later
 	must(b, e.recv.Arm(), "arm")
 	e.wantTimeout(e.recv)
 	e.next(e.recv, 1)
 }
 
-// pause is how long a Wait must last that nothing ends.
+// pause is the time limit of a Wait that must not end earlier.
 const pause = 20 * time.Millisecond
 
-// wantTimeout fails when a Wait returns before its time.
+// wantTimeout fails the test if Wait returns before its time limit.
 func (e *end) wantTimeout(cq hca.CQ) {
 	e.Helper()
 	start := time.Now()
@@ -102,7 +102,7 @@ func cqWaitUntil(b *bench) {
 	must(b, e.recv.Wait(time.Now().Add(-time.Second)), "wait until the past")
 }
 
-// Wake ends a Wait under way, else the next one, and only that.
+// Wake ends the current Wait, or else only the next one.
 func cqWake(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	done := e.waiting(e.recv)
@@ -144,8 +144,8 @@ func cqShared(b *bench) {
 	}
 }
 
-// More completions than entries: the event tells of it, and where declared the
-// CQ is void, those queued before included.
+// If there are more completions than entries, CQ_ERR is reported. If the backend declares
+// it, the CQ is in error, and the completions queued before are lost too.
 func cqOverrun(b *bench) {
 	s := defaultSpec()
 	s.recvCQE = 2

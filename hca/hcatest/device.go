@@ -23,7 +23,7 @@ func (b *bench) wantErr(err, want error, what string) {
 	}
 }
 
-// The contract asks for two entries of a list, and a GUID.
+// The contract requires scatter/gather lists of two entries, and a node GUID.
 func deviceAttributes(b *bench) {
 	a := b.a.Dev.Attr()
 	if a.MaxSGE < 2 || a.MaxQPWR < depth || a.MaxCQE < depth || a.Ports < b.a.Port || a.Name == "" {
@@ -34,7 +34,7 @@ func deviceAttributes(b *bench) {
 	}
 }
 
-// The tables belong to the caller, and say what the tests go by.
+// The caller owns the tables, and they contain the values that other tests depend on.
 func devicePort(b *bench) {
 	p, err := b.a.Dev.QueryPort(b.a.Port)
 	must(b, err, "query port")
@@ -49,7 +49,7 @@ func devicePort(b *bench) {
 	again, err := b.a.Dev.QueryPort(b.a.Port)
 	must(b, err, "query port again")
 	if again.GIDs[b.a.SGIDIndex] != g || again.PKeys[0] == 0 {
-		b.Error("the caller's change of the tables shows in the device")
+		b.Error("a change of the returned tables changes those of the device")
 	}
 }
 
@@ -60,7 +60,7 @@ func devicePortRange(b *bench) {
 	}
 }
 
-// Specs outside of what the device declares are refused.
+// Specs outside the limits of the device are refused.
 func deviceRanges(b *bench) {
 	max := b.a.Dev.Attr()
 	for _, n := range []int{-1, 0, max.MaxCQE + 1} {
@@ -85,7 +85,7 @@ func deviceRanges(b *bench) {
 	}
 }
 
-// Memory is zeroed, page-aligned, and its entries lie inside of it.
+// Memory is zeroed and page-aligned, and SGE panics outside its bounds.
 func deviceMemory(b *bench) {
 	const page, size = 4096, 5000
 	e := b.newEnd(b.a, defaultSpec())
@@ -136,7 +136,7 @@ func deviceAddressHandles(b *bench) {
 	}
 }
 
-// QPs have numbers and IDs of their own.
+// QPs have unique numbers, and QPs and CQs unique IDs.
 func deviceNumbers(b *bench) {
 	seen, ids := map[hca.QPN]bool{0: true, hca.QPNGSI: true, hca.QPNMulticast: true}, map[hca.ObjectID]bool{}
 	for range 8 {

@@ -11,8 +11,8 @@ var dropChecks = []check{
 	{name: "drop/not_ready", run: dropNotReady},
 }
 
-// dropCheck sends a message that must not arrive: the sender sees success, the
-// receiver nothing, and its receive is still there for the next one.
+// dropCheck sends a message that must not arrive. The send succeeds, the receiver gets no
+// completion, and its receive is used for the next message.
 func dropCheck(spoil func(*hca.SendWR)) func(*bench) {
 	return func(b *bench) {
 		x, y := b.pair()
@@ -22,13 +22,13 @@ func dropCheck(spoil func(*hca.SendWR)) func(*bench) {
 		x.postSend(wr)
 		x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
 		if wc := x.probe(y, "for you"); wc.ID != 0 {
-			b.Errorf("went into receive %d", wc.ID)
+			b.Errorf("the next message arrived in receive %d, want 0", wc.ID)
 		}
 		y.wantNone(y.recv)
 	}
 }
 
-// A QP in another partition neither reaches this one nor is reached.
+// QPs in different partitions cannot reach each other.
 func dropPKey(b *bench) {
 	x, y, z := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.a, defaultSpec())
 	x.to(hca.QPRTS)
@@ -54,14 +54,14 @@ func dropNoReceive(b *bench) {
 		e.to(hca.QPRTS)
 	}
 	z.postRecv(1)
-	x.postSend(x.wr(1, y, x.message(0, []byte("nobody waits"))))
+	x.postSend(x.wr(1, y, x.message(0, []byte("no receive"))))
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
-	x.probe(z, "the one before was dealt with")
+	x.probe(z, "the previous one was processed")
 	y.postRecv(1)
-	x.probe(y, "somebody waits")
+	x.probe(y, "one receive")
 }
 
-// INIT holds receives and receives nothing.
+// INIT holds posted receives but receives no message.
 func dropNotReady(b *bench) {
 	x, y, z := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec())
 	x.to(hca.QPRTS)
@@ -71,7 +71,7 @@ func dropNotReady(b *bench) {
 	z.postRecv(1)
 	x.postSend(x.wr(1, y, x.message(0, []byte("too early"))))
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
-	x.probe(z, "the one before was dealt with")
+	x.probe(z, "the previous one was processed")
 	must(b, y.step(hca.QPInit, hca.QPRTR), "to RTR")
 	x.probe(y, "in time")
 }

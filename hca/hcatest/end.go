@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// What every end has, unless a check asks for something else.
+// The defaults of an end.
 const (
 	depth    = 16 // requests of each queue
 	slotSize = 8192
@@ -15,7 +15,7 @@ const (
 	startPSN = 0xfffffe // close to its wrap
 )
 
-// end is a QP with everything around it.
+// end is a QP with its CQs, PD and memory.
 type end struct {
 	*bench
 	host       Host
@@ -25,7 +25,7 @@ type end struct {
 	tx, rx     hca.MR // depth slots each
 }
 
-// spec is what an end is made from.
+// spec is the data that an end is created from.
 type spec struct {
 	qp               hca.QPSpec
 	sendCQE, recvCQE int
@@ -38,7 +38,7 @@ func defaultSpec() spec {
 	}
 }
 
-// newEnd makes an end in RESET, closed in order when the test ends.
+// newEnd returns an end in RESET. Its objects are closed in order when the test ends.
 func (b *bench) newEnd(h Host, s spec) *end {
 	b.Helper()
 	e := &end{bench: b, host: h}
@@ -90,7 +90,7 @@ func (b *bench) pair() (*end, *end) {
 	return x, y
 }
 
-// attr are the attributes that take an end up.
+// attr returns the attributes for moving an end to a state.
 func (e *end) attr(s hca.QPState) hca.QPAttr {
 	return hca.QPAttr{State: s, Port: e.host.Port, QKey: qkey, SQPSN: startPSN}
 }
@@ -100,7 +100,7 @@ func (e *end) step(from, to hca.QPState) error {
 	return e.qp.Modify(e.attr(to), hca.AttrState|hca.UDTransition(from, to).Required)
 }
 
-// to takes an end from RESET to a state by the shortest way.
+// to moves an end from RESET to a state by the shortest path.
 func (e *end) to(s hca.QPState) {
 	e.Helper()
 	ways := map[hca.QPState][]hca.QPState{
@@ -121,7 +121,7 @@ func (e *end) to(s hca.QPState) {
 	}
 }
 
-// breakSend fails a send, by a key that names no memory.
+// breakSend makes a send fail with an invalid L_Key.
 func (e *end) breakSend() {
 	e.Helper()
 	sge := e.tx.SGE(0, 1)
@@ -144,7 +144,7 @@ func (e *end) wantState(want hca.QPState) {
 	}
 }
 
-// gid is the address of an end.
+// gid returns the GID of an end.
 func (e *end) gid() hca.GIDEntry {
 	e.Helper()
 	p, err := e.host.Dev.QueryPort(e.host.Port)
@@ -152,7 +152,7 @@ func (e *end) gid() hca.GIDEntry {
 	return p.GIDs[e.host.SGIDIndex]
 }
 
-// ah makes an address handle towards a GID, closed when the test ends.
+// ah creates an address handle for a GID. It is closed when the test ends.
 func (e *end) ah(dgid hca.GID, dlid uint16) hca.AH {
 	e.Helper()
 	ah, err := e.pd.CreateAH(hca.AHSpec{
@@ -163,7 +163,7 @@ func (e *end) ah(dgid hca.GID, dlid uint16) hca.AH {
 	return ah
 }
 
-// wr makes a send towards another end.
+// wr returns a send to another end.
 func (e *end) wr(id uint64, to *end, sges ...hca.SGE) hca.SendWR {
 	e.Helper()
 	return hca.SendWR{ID: id, SGList: sges, UD: hca.UDDest{
@@ -171,7 +171,7 @@ func (e *end) wr(id uint64, to *end, sges ...hca.SGE) hca.SendWR {
 	}}
 }
 
-// message puts bytes into a slot of the send memory and names them.
+// message writes bytes to a slot of the send memory and returns their entry.
 func (e *end) message(slot int, b []byte) hca.SGE {
 	return e.tx.SGE(slot*slotSize, copy(e.tx.Bytes()[slot*slotSize:][:slotSize], b))
 }
@@ -183,7 +183,7 @@ func (e *end) postSend(wrs ...hca.SendWR) {
 	}
 }
 
-// recvWR names a slot of the receive memory, which is also the request's ID.
+// recvWR returns a receive into a slot of the receive memory. The slot is also its ID.
 func (e *end) recvWR(slot int) hca.RecvWR {
 	return hca.RecvWR{ID: uint64(slot), SGList: []hca.SGE{e.rx.SGE(slot*slotSize, slotSize)}}
 }
@@ -200,7 +200,7 @@ func (e *end) postRecv(n int) {
 	}
 }
 
-// next waits for n completions, in the order that loses no event.
+// next waits for n completions. It arms before it polls, so that it misses none.
 func (e *end) next(cq hca.CQ, n int) []hca.WC {
 	e.Helper()
 	deadline := time.Now().Add(e.f.patience())
@@ -217,7 +217,7 @@ func (e *end) next(cq hca.CQ, n int) []hca.WC {
 	return got
 }
 
-// poll appends what is there, up to limit.
+// poll appends the queued completions, up to limit.
 func (e *end) poll(cq hca.CQ, to []hca.WC, limit int) []hca.WC {
 	e.Helper()
 	wc := make([]hca.WC, limit)
@@ -226,7 +226,7 @@ func (e *end) poll(cq hca.CQ, to []hca.WC, limit int) []hca.WC {
 	return append(to, wc[:n]...)
 }
 
-// wantNone fails when something is in the CQ.
+// wantNone fails the test if the CQ has a completion.
 func (e *end) wantNone(cq hca.CQ) {
 	e.Helper()
 	if got := e.poll(cq, nil, depth); len(got) > 0 {
@@ -234,7 +234,7 @@ func (e *end) wantNone(cq hca.CQ) {
 	}
 }
 
-// status checks the IDs of completions in error, and returns their statuses.
+// status checks the IDs of completions, and returns their statuses.
 func (e *end) status(wcs []hca.WC, ids ...uint64) (s []hca.WCStatus) {
 	e.Helper()
 	var got []uint64
@@ -247,7 +247,7 @@ func (e *end) status(wcs []hca.WC, ids ...uint64) (s []hca.WCStatus) {
 	return s
 }
 
-// wantStatus checks IDs, and one status for all.
+// wantStatus checks the IDs of completions, and that all have the same status.
 func (e *end) wantStatus(wcs []hca.WC, want hca.WCStatus, ids ...uint64) {
 	e.Helper()
 	for i, s := range e.status(wcs, ids...) {
@@ -266,8 +266,8 @@ func (e *end) received(wc hca.WC) []byte {
 	return e.rx.Bytes()[int(wc.ID)*slotSize:][hca.GRHLen:wc.ByteLen]
 }
 
-// probe sends a message of this text to another end, which must be the next
-// thing that arrives there, and returns the receive's completion.
+// probe sends a text to another end and returns the completion of the receive. The text must
+// be the next message that arrives there.
 func (e *end) probe(to *end, text string) hca.WC {
 	e.Helper()
 	e.postSend(e.wr(77, to, e.message(depth-1, []byte(text))))

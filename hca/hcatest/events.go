@@ -15,7 +15,7 @@ var eventChecks = []check{
 	{name: "event/device_gone", run: eventDeviceGone, needs: func(_ Features, h Host) bool { return h.RemoveDev != nil }},
 }
 
-// wantEvent waits for an event, and passes over others.
+// wantEvent waits for an event and ignores others.
 func (b *bench) wantEvent(h Host, want hca.EventType, on hca.ObjectID) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), b.f.patience())
@@ -36,7 +36,7 @@ func eventContext(b *bench) {
 	b.wantErr(err, context.Canceled, "next event")
 }
 
-// Close ends a NextEvent under way.
+// Close ends a blocked NextEvent.
 func eventClose(b *bench) {
 	done := make(chan error, 1)
 	go func() {
@@ -51,7 +51,7 @@ func eventClose(b *bench) {
 	b.wantErr(err, hca.ErrClosed, "allocate PD")
 }
 
-// A link that goes down and up again is told of, and the QP works on.
+// A link that goes down and up again is reported, and the QP then works.
 func eventLink(b *bench) {
 	x, y := b.pair()
 	port := hca.ObjectID{Kind: hca.KindPort, Num: uint32(b.a.Port)}
@@ -78,7 +78,7 @@ func (b *bench) wantPort(want hca.PortState) {
 	}
 }
 
-// A new address is told of; the old one keeps its place.
+// A new address is reported; the old one keeps its index.
 func eventGID(b *bench) {
 	before, err := b.a.Dev.QueryPort(b.a.Port)
 	must(b, err, "query port")
@@ -91,7 +91,7 @@ func eventGID(b *bench) {
 	}
 }
 
-// When the device is gone, what allocates or posts fails and what releases does
+// When the device is gone, posts and verbs that allocate or query fail, and releases do
 // not.
 func eventDeviceGone(b *bench) {
 	x, y := b.pair()

@@ -17,7 +17,7 @@ var errorChecks = []check{
 
 func protects(f Features, _ Host) bool { return f.ChecksProtection }
 
-// Memory that a send or a receive must not name.
+// forbidden returns entries for memory that neither a send nor a receive may access.
 func (e *end) forbidden() map[string]hca.SGE {
 	e.Helper()
 	other := e.newEnd(e.host, defaultSpec())
@@ -39,8 +39,8 @@ func (e *end) forbidden() map[string]hca.SGE {
 	}
 }
 
-// A send from memory that it must not name fails; its neighbours in time do not
-// suffer, what is posted after it is flushed.
+// A send from memory that it must not access fails. The send before it succeeds, and the one
+// after it is flushed.
 func errorSendProtection(b *bench) {
 	x, y := b.pair()
 	y.postRecv(depth)
@@ -64,7 +64,7 @@ func errorSendProtection(b *bench) {
 	y.wantNone(y.recv)
 }
 
-// A send error stops the send side only, or the whole QP, as declared.
+// A send error stops only the send side, or the whole QP, as declared.
 func errorSendState(b *bench) {
 	x, y := b.pair()
 	x.postRecv(1)
@@ -77,7 +77,7 @@ func errorSendState(b *bench) {
 		return
 	}
 	x.wantState(hca.QPSQE)
-	y.probe(x, "receives live on")
+	y.probe(x, "receives work")
 }
 
 func errorSQERepaired(b *bench) {
@@ -98,7 +98,7 @@ func errorSendTooLong(b *bench) {
 	x.probe(y, "short enough")
 }
 
-// A receive into memory that it must not name takes the QP to ERR.
+// A receive into memory that it must not access moves the QP to ERR.
 func errorRecvProtection(b *bench) {
 	x, y := b.pair()
 	bad := y.forbidden()
@@ -119,8 +119,8 @@ func errorRecvTooShort(b *bench) {
 	}
 }
 
-// brokenRecv sends five bytes into a receive that cannot take them, and brings
-// the QP up again.
+// brokenRecv sends five bytes to a receive that cannot hold them, checks the failure, and
+// brings the QP up again.
 func (e *end) brokenRecv(from *end, sge hca.SGE, want hca.WCStatus, what string) {
 	e.Helper()
 	wrs := []hca.RecvWR{{ID: 50, SGList: []hca.SGE{sge}}, e.recvWR(1)}

@@ -7,49 +7,49 @@ import (
 	"ipoibd/hca"
 )
 
-// Host is an opened device and what can be done to its underlay. A nil function
-// cannot be done; the tests that need it are not in the suite then.
+// Host is an opened device with functions that act on its underlay. A function may be nil;
+// the suite then omits the tests that need it.
 type Host struct {
 	Dev       hca.Device
 	Port      uint8
-	SGIDIndex int // of the GID to send from
+	SGIDIndex int // index of the GID to send from
 	// DLID is the port's LID on InfiniBand, else 0.
 	DLID uint16
 
 	SetLink   func(up bool) // PORT_ERR, PORT_ACTIVE
 	AddGID    func()        // GID_CHANGE
 	RemoveDev func()        // DEVICE_FATAL
-	// Stall makes sending stop, or go on, so that sends stay posted.
+	// Stall blocks the network, so that sends stay posted, or unblocks it.
 	Stall func(on bool)
 }
 
-// Harness opens what the suite tests.
+// Harness opens the devices that the suite tests.
 type Harness struct {
-	// Open returns two hosts that reach each other. The suite closes them.
+	// Open returns two hosts that can reach each other. The suite closes them.
 	Open func(t *testing.T) (a, b Host)
-	// In runs a test, in a synctest bubble for instance; nil runs it as it is.
+	// In runs a test, for instance in a synctest bubble; nil: it is called directly.
 	In       func(t *testing.T, f func(*testing.T))
 	Features Features
 }
 
 // Features declares how a backend differs.
 type Features struct {
-	Patience time.Duration // for what must come; 10 s when 0
+	Patience time.Duration // how long to wait for what must happen; 0 means 10 s
 
-	MGID hca.GID // a group to use, zero: no multicast
-	MLID uint16  // of that group, InfiniBand only
+	MGID hca.GID // a group to use; zero: no multicast
+	MLID uint16  // MLID of that group, InfiniBand only
 
-	SendErrorIsSQE   bool // a failed send leads to SQE; else to ERR
+	SendErrorIsSQE   bool // a failed send moves the QP to SQE; else to ERR
 	SendErrorFlushes bool // a failed send is itself reported as flushed
-	ShortRecvIsErr   bool // a receive too short fails and leads to ERR; else the message is dropped
+	ShortRecvIsErr   bool // a receive that is too short fails and moves the QP to ERR; else the message is dropped
 	LongSendIsErr    bool // a send above MaxPayload fails; else it is lost
-	OverrunVoidsCQ   bool // an overrun makes Poll fail; else only the event tells
+	OverrunVoidsCQ   bool // an overrun makes Poll fail; else only the event reports it
 	OwnGroupLoops    bool // own multicast comes back to the sending QP
-	ChecksProtection bool // sends from memory of another PD, or outside of it, fail
-	ChecksWholeRecv  bool // all that a receive names is checked; else what is written
+	ChecksProtection bool // sends from memory of another PD, or outside a region, fail
+	ChecksWholeRecv  bool // all memory of a receive is checked; else only the part that is written
 	LateRecvFlushes  bool // a receive posted in ERR is flushed; else RESET drops it
-	SQDResumes       bool // back in RTS, what SQD held goes out; else with the next post
-	OtherPKey        bool // entry 1 of the P_Key table is another partition than entry 0
+	SQDResumes       bool // requests held in SQD are sent on return to RTS; else with the next post
+	OtherPKey        bool // entries 0 and 1 of the P_Key table are different partitions
 }
 
 func (f *Features) patience() time.Duration {
@@ -59,7 +59,7 @@ func (f *Features) patience() time.Duration {
 	return f.Patience
 }
 
-// sendErrors are what may become of a send from memory that it must not name.
+// sendErrors returns the possible statuses of a send from memory that it must not access.
 func (f *Features) sendErrors() []hca.WCStatus {
 	if f.SendErrorFlushes {
 		return []hca.WCStatus{hca.WCWRFlushErr}
@@ -71,7 +71,7 @@ func (f *Features) sendErrors() []hca.WCStatus {
 type check struct {
 	name string
 	run  func(*bench)
-	// needs says whether the backend has what the test tries; nil: it has.
+	// needs reports whether the test applies to the backend; nil: it does.
 	needs func(Features, Host) bool
 }
 
@@ -93,7 +93,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// inquire opens the hosts once, to see which functions they have.
+// inquire opens the hosts once to find out which functions they have.
 func (h *Harness) inquire(t *testing.T) (has Host) {
 	t.Run("inquire", func(t *testing.T) {
 		h.In(t, func(t *testing.T) { has = h.open(t).a })
@@ -110,7 +110,7 @@ func (h *Harness) open(t *testing.T) *bench {
 	return &bench{T: t, f: h.Features, a: a, b: b}
 }
 
-// bench is what a check works on.
+// bench is the test and the two hosts of a check.
 type bench struct {
 	*testing.T
 	f    Features

@@ -15,7 +15,7 @@ var lifeChecks = []check{
 	{name: "life/reuse", run: lifeReuse},
 }
 
-// A parent that still has children refuses to close, and works on.
+// Closing a parent that still has children fails, and the parent continues to work.
 func lifeParentsBusy(b *bench) {
 	x, y := b.pair()
 	x.ah(y.gid().GID, y.host.DLID)
@@ -23,7 +23,7 @@ func lifeParentsBusy(b *bench) {
 		b.wantErr(c.Close(), hca.ErrBusy, "close parent")
 	}
 	y.postRecv(1)
-	x.probe(y, "parents work on")
+	x.probe(y, "parents work")
 }
 
 func lifeCloseTwice(b *bench) {
@@ -55,7 +55,7 @@ func lifeClosedHandles(b *bench) {
 	b.wantErr(err, hca.ErrInvalid, "create QP on a closed CQ")
 }
 
-// Completions not yet polled are gone with their QP, those of others are not.
+// Closing a QP removes its completions that are not yet polled, but not those of others.
 func lifeQPLeavesNothing(b *bench) {
 	x := b.newEnd(b.a, defaultSpec())
 	other, err := x.pd.CreateQP(defaultSpec().qp, x.send, x.recv)
@@ -71,13 +71,13 @@ func lifeQPLeavesNothing(b *bench) {
 	must(b, x.qp.Close(), "close QP")
 	for _, wc := range y.next(y.recv, 3) {
 		if wc.QPN != other.Num() {
-			b.Fatalf("completion of a QP that is gone: %+v", wc)
+			b.Fatalf("completion of a closed QP: %+v", wc)
 		}
 	}
 	y.wantNone(y.recv)
 }
 
-// A QP's CQs are of its own device.
+// The CQs of a QP must belong to the same device.
 func lifeForeignCQ(b *bench) {
 	x := b.newEnd(b.a, defaultSpec())
 	foreign := b.cq(b.b, depth)
@@ -87,7 +87,7 @@ func lifeForeignCQ(b *bench) {
 	b.wantErr(err, hca.ErrInvalid, "create QP")
 }
 
-// Objects made and closed many times do not use the device up.
+// Creating and closing objects many times does not exhaust the device.
 func lifeReuse(b *bench) {
 	x, y := b.pair()
 	for range 300 {
@@ -99,5 +99,5 @@ func lifeReuse(b *bench) {
 		must(b, mr.Close(), "close MR")
 	}
 	y.postRecv(1)
-	x.probe(y, "still there")
+	x.probe(y, "still working")
 }

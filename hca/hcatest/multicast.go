@@ -12,7 +12,7 @@ var multicastChecks = []check{
 
 func hasGroup(f Features, _ Host) bool { return !f.MGID.IsZero() }
 
-// group is the group as an end attaches to it.
+// group returns the group for an end to attach to.
 func (e *end) group() hca.MulticastGroup {
 	return hca.MulticastGroup{MGID: e.f.MGID, MLID: e.f.MLID, SGIDIndex: e.host.SGIDIndex}
 }
@@ -44,7 +44,7 @@ func (e *end) wantText(text string) {
 	}
 }
 
-// One send reaches every QP that is attached, and no other.
+// A send to the group reaches every attached QP and no other.
 func multicastMembers(b *bench) {
 	x := b.newEnd(b.a, defaultSpec())
 	y, z, stranger := b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec())
@@ -57,7 +57,7 @@ func multicastMembers(b *bench) {
 	x.sendGroup("to all")
 	y.wantText("to all")
 	z.wantText("to all")
-	x.probe(stranger, "not to you")
+	x.probe(stranger, "only this")
 	for _, e := range []*end{y, z, stranger} {
 		e.wantNone(e.recv)
 	}
@@ -83,7 +83,7 @@ func multicastOwn(b *bench) {
 	}
 }
 
-// After the detach nothing comes, to others it does.
+// After the detach a QP receives no more group messages; others still do.
 func multicastDetached(b *bench) {
 	x, y, z := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec()), b.newEnd(b.b, defaultSpec())
 	for _, e := range []*end{x, y, z} {
@@ -92,12 +92,12 @@ func multicastDetached(b *bench) {
 	}
 	z.join()
 	must(b, y.qp.AttachMulticast(y.group()), "attach")
-	x.sendGroup("with you")
-	y.wantText("with you")
-	z.wantText("with you")
+	x.sendGroup("attached")
+	y.wantText("attached")
+	z.wantText("attached")
 	must(b, y.qp.DetachMulticast(y.group()), "detach")
-	x.sendGroup("without you")
-	z.wantText("without you")
+	x.sendGroup("detached")
+	z.wantText("detached")
 	x.probe(y, "only this")
 }
 

@@ -23,7 +23,7 @@ func postRefused(b *bench) {
 		n, err := e.qp.PostSend([]hca.SendWR{e.wr(1, e, e.message(0, []byte("x")))})
 		b.wantErr(err, hca.ErrInvalid, "post send in "+s.String())
 		if n != 0 {
-			b.Errorf("%d sends taken in %v", n, s)
+			b.Errorf("%d sends accepted in %v", n, s)
 		}
 	}
 	e := b.newEnd(b.a, defaultSpec())
@@ -31,7 +31,7 @@ func postRefused(b *bench) {
 	b.wantErr(err, hca.ErrInvalid, "post receive in RESET")
 }
 
-// A list above the QP's spec is refused, what stands before it is taken.
+// A list longer than the QP's spec is refused; the requests before it are accepted.
 func postListTooLong(b *bench) {
 	x, y := b.pair()
 	y.postRecv(1)
@@ -47,7 +47,7 @@ func postListTooLong(b *bench) {
 	b.wantErr(err, hca.ErrInvalid, "post receive")
 }
 
-// A full queue takes the part that fits.
+// A post to a queue without enough room accepts the part that fits.
 func postRecvFull(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	e.to(hca.QPRTR)
@@ -62,8 +62,8 @@ func postRecvFull(b *bench) {
 	}
 }
 
-// fillRecv posts until the queue is full, which a backend may have rounded up
-// to twice what was asked for.
+// fillRecv posts until the queue is full. A backend may have rounded its depth up to twice
+// the requested one.
 func (e *end) fillRecv(wrs []hca.RecvWR) int {
 	e.Helper()
 	for taken := 0; taken <= 3*depth; {
@@ -81,7 +81,7 @@ func (e *end) fillRecv(wrs []hca.RecvWR) int {
 	return 0
 }
 
-// SQD holds sends, so the queue fills.
+// SQD holds sends, so the queue fills up.
 func postSendFull(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	e.to(hca.QPSQD)
@@ -100,8 +100,7 @@ func postSendFull(b *bench) {
 	b.Error("send queue never full")
 }
 
-// Sends that the network does not take stay posted, in order, and go out when
-// it does.
+// While the network is blocked, sends stay posted; afterwards they are sent in order.
 func postStalled(b *bench) {
 	x, y := b.pair()
 	y.postRecv(depth)
@@ -123,7 +122,7 @@ func postStalled(b *bench) {
 	}
 }
 
-// Receives posted in INIT serve when the QP is ready.
+// Receives posted in INIT are used once the QP is in RTR.
 func postInitHolds(b *bench) {
 	x, y := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, defaultSpec())
 	x.to(hca.QPRTS)
@@ -133,7 +132,7 @@ func postInitHolds(b *bench) {
 	x.probe(y, "posted in INIT")
 }
 
-// Sends posted in SQD go out in RTS, while receives are served all along.
+// Sends posted in SQD are sent in RTS; receives work in SQD.
 func postSQDHolds(b *bench) {
 	x, y := b.pair()
 	x.postRecv(1)
@@ -148,8 +147,8 @@ func postSQDHolds(b *bench) {
 	}
 }
 
-// resume goes back to RTS, where request 1 goes out that SQD held; where that
-// does not resume by itself, a message to nobody makes it.
+// resume moves the QP back to RTS, which sends request 1, held in SQD. If the backend does
+// not resume by itself, resume posts a message that no QP accepts.
 func (e *end) resume(to *end) {
 	e.Helper()
 	must(e, e.step(hca.QPSQD, hca.QPRTS), "back to RTS")
@@ -163,7 +162,7 @@ func (e *end) resume(to *end) {
 	e.wantStatus(e.next(e.send, len(want)), hca.WCSuccess, want...)
 }
 
-// ERR flushes what is posted, in order, unsignaled sends too.
+// ERR flushes the posted requests in order, including unsignaled sends.
 func postErrFlushes(b *bench) {
 	s := defaultSpec()
 	s.qp.SignalAll = false
@@ -205,7 +204,7 @@ func postResetDrops(b *bench) {
 	e.wantNone(e.recv)
 }
 
-// Work requests and lists are the caller's again when a post returns.
+// Work requests and lists belong to the caller again when a post returns.
 func postReuse(b *bench) {
 	x, y := b.pair()
 	recv := []hca.RecvWR{y.recvWR(3)}

@@ -15,8 +15,8 @@ var stateChecks = []check{
 	{name: "state/reset_and_up_again", run: stateUpAgain},
 }
 
-// Every pair of states is allowed or refused as the table has it (IBA 1.4,
-// table 91), and a refusal changes nothing.
+// Every transition is allowed or refused according to IBA 1.4, table 91, and a refused
+// Modify changes nothing.
 func stateEveryTransition(b *bench) {
 	for _, from := range []hca.QPState{hca.QPReset, hca.QPInit, hca.QPRTR, hca.QPRTS, hca.QPSQD, hca.QPErr} {
 		for to := hca.QPState(0); to <= hca.NumQPState; to++ {
@@ -47,8 +47,8 @@ func (b *bench) transition(from, to hca.QPState) {
 	e.wantState(from)
 }
 
-// A Modify that lacks a required attribute, or has one that is neither required
-// nor optional, is refused.
+// A Modify without a required attribute, or with one that is neither required nor
+// optional, is refused.
 func stateMasks(b *bench) {
 	bits := []hca.QPAttrMask{
 		hca.AttrCurState, hca.AttrPKeyIndex, hca.AttrPort, hca.AttrQKey, hca.AttrSQPSN,
@@ -93,7 +93,7 @@ func stateValues(b *bench) {
 	must(b, e.qp.Modify(a, hca.AttrState|hca.AttrCurState), "right current state")
 }
 
-// Query returns what was set, and only what was set changes.
+// Query returns the attributes that were set, and Modify changes no others.
 func stateQuery(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	e.to(hca.QPRTS)
@@ -110,7 +110,7 @@ func stateQuery(b *bench) {
 	}
 }
 
-// From every state RESET leads back to a QP that works, under its old number.
+// From every state, a QP works again after RESET, with the same number.
 func stateUpAgain(b *bench) {
 	x, y := b.pair()
 	num := x.qp.Num()

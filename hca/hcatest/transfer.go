@@ -18,7 +18,7 @@ var transferChecks = []check{
 	{name: "transfer/controlled_qkey", run: transferControlledQKey},
 }
 
-// pattern makes n bytes that differ from those of other lengths.
+// pattern returns n bytes that differ from those of other lengths.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -35,8 +35,7 @@ func transferBothWays(b *bench) {
 	y.probe(x, "and back")
 }
 
-// Every length arrives as it was sent, padding or not, up to the GID's
-// MaxPayload, the empty one included.
+// Messages of every length from 0 to the GID's MaxPayload arrive unchanged.
 func transferLengths(b *bench) {
 	x, y := b.pair()
 	longest := x.gid().MaxPayload
@@ -50,7 +49,7 @@ func transferLengths(b *bench) {
 	}
 }
 
-// Gather lists of two entries, scatter lists cut at and around the GRH.
+// Gather lists of two entries, and scatter lists split at and near the end of the GRH.
 func transferScatter(b *bench) {
 	x, y := b.pair()
 	want := pattern(300)
@@ -88,7 +87,7 @@ func transferCompletion(b *bench) {
 	}
 }
 
-// The GRH area names both ends.
+// The GRH area contains the GIDs of both ends.
 func transferGRH(b *bench) {
 	x, y := b.pair()
 	y.postRecv(1)
@@ -102,7 +101,7 @@ func transferGRH(b *bench) {
 	}
 }
 
-// Only sends that ask for it complete, in order.
+// Only signaled sends complete, in order.
 func transferSignaling(b *bench) {
 	s := defaultSpec()
 	s.qp.SignalAll = false
@@ -122,7 +121,7 @@ func transferSignaling(b *bench) {
 	x.wantNone(x.send)
 }
 
-// A list is sent in order, into receives in order.
+// A list of sends arrives in order, in the receives in the order of posting.
 func transferOrder(b *bench) {
 	x, y := b.pair()
 	y.postRecv(depth)
@@ -139,7 +138,7 @@ func transferOrder(b *bench) {
 	}
 }
 
-// A QP may send to itself and to its neighbour on the same port.
+// A QP can send to itself and to another QP on the same port.
 func transferToItself(b *bench) {
 	x, y := b.newEnd(b.a, defaultSpec()), b.newEnd(b.a, defaultSpec())
 	x.to(hca.QPRTS)
@@ -157,7 +156,7 @@ func transferToItself(b *bench) {
 	}
 }
 
-// A Q_Key with its top bit set means the sender's own.
+// A Q_Key with the top bit set selects the sending QP's own Q_Key.
 func transferControlledQKey(b *bench) {
 	x, y := b.pair()
 	y.postRecv(1)

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// classesOfHCAs are how the class of a PCI function begins that may be an HCA's
-// (include/linux/pci_ids.h): network controllers, InfiniBand's among them, and
-// InfiniBand's class of before.
+// classesOfHCAs are prefixes of the PCI classes that HCAs have (include/linux/pci_ids.h):
+// network controllers, which include InfiniBand, and the former class of InfiniBand.
 var classesOfHCAs = []string{"0x02", "0x0c06"}
 
-// Driverless returns the addresses of the PCI functions of that kind that have no
-// driver: a reset that was cut short leaves one, but so does who wants it.
+// Driverless returns the addresses of the PCI functions of these classes that have no
+// driver. An interrupted reset leaves such a function, but an administrator may also have
+// unbound it on purpose.
 func Driverless() []string { return driverless(os.DirFS("/sys")) }
 
 func driverless(sys fs.FS) (out []string) {

@@ -17,17 +17,17 @@ import (
 	"ipoibd/hca"
 )
 
-// ErrNoSubsystem: the kernel has no RDMA at all. It wraps hca.ErrNoDevice.
+// ErrNoSubsystem means that the kernel has no RDMA subsystem. It wraps hca.ErrNoDevice.
 var ErrNoSubsystem = fmt.Errorf("%w: the kernel has no RDMA subsystem (module ib_core)", hca.ErrNoDevice)
 
-// indexed is what rdma netlink says of a device.
+// indexed is the name and the index of a device, from rdma netlink.
 type indexed struct {
 	index uint32
 	name  string
 }
 
-// List returns the devices, by name, without their GIDs. A device that is being
-// removed is not among them. Errors: [ErrNoSubsystem]; any other is no statement on what there is.
+// List returns the devices without their GIDs, sorted by name. It omits a device that is being
+// removed. Errors: [ErrNoSubsystem]; after any other error it is unknown which devices exist.
 func List() ([]Device, error) {
 	links, err := listLinks()
 	if err != nil {
@@ -49,7 +49,7 @@ func describe(files fs.FS, links []indexed) ([]Device, error) {
 	for _, l := range links {
 		d, err := readDevice(sys, l.name)
 		if err != nil {
-			continue // gone meanwhile, or malformed; a lack of resources is noted
+			continue // removed in the meantime, or malformed; sys.noted reports a lack of resources
 		}
 		d.Index, d.Verbs = l.index, verbs[l.name]
 		out = append(out, d)
@@ -61,7 +61,7 @@ func describe(files fs.FS, links []indexed) ([]Device, error) {
 	return out, nil
 }
 
-// listTries bounds how often a list is taken that changes while it is read.
+// listTries bounds the attempts to read a list that changes while it is read.
 const listTries = 5
 
 func listLinks() (out []indexed, err error) {
@@ -81,8 +81,8 @@ func listLinks() (out []indexed, err error) {
 	return out, nil
 }
 
-// linkError names what was done; a kernel that does not know the netlink protocol
-// has no RDMA.
+// linkError adds the failed operation to an error. A kernel that does not know the netlink
+// protocol has no RDMA subsystem.
 func linkError(what string, err error) error {
 	switch {
 	case err == nil:
@@ -93,8 +93,8 @@ func linkError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Find returns the device of a name. Errors: those of [List]; hca.ErrNoDevice,
-// with the names of those that there are.
+// Find returns the device with a name. Errors: those of [List], and hca.ErrNoDevice with the
+// names of the existing devices.
 func Find(name string) (Device, error) {
 	devices, err := List()
 	if err != nil {
@@ -103,7 +103,7 @@ func Find(name string) (Device, error) {
 	return find(devices, name)
 }
 
-// find picks a device by its name.
+// find returns the device with a name from a list.
 func find(devices []Device, name string) (Device, error) {
 	var names []string
 	for _, d := range devices {
@@ -113,13 +113,13 @@ func find(devices []Device, name string) (Device, error) {
 		names = append(names, d.Name)
 	}
 	if len(names) == 0 {
-		return Device{}, fmt.Errorf("RDMA device %q: %w; there is none at all", name, hca.ErrNoDevice)
+		return Device{}, fmt.Errorf("RDMA device %q: %w; the kernel has none", name, hca.ErrNoDevice)
 	}
-	return Device{}, fmt.Errorf("RDMA device %q: %w; there are %s", name, hca.ErrNoDevice, strings.Join(names, ", "))
+	return Device{}, fmt.Errorf("RDMA device %q: %w; available: %s", name, hca.ErrNoDevice, strings.Join(names, ", "))
 }
 
-// ReadGIDs reads the tables of GIDs of all ports. It takes its time: a table has up
-// to some thousand entries, each a file.
+// ReadGIDs reads the GID tables of all ports. It can take long, because a table has up to
+// some thousand entries, and each is a file.
 func (d *Device) ReadGIDs() error {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -130,9 +130,9 @@ func (d *Device) ReadGIDs() error {
 	return nil
 }
 
-// markHere says which GIDs are among the addresses of a network namespace. Where
-// namespaces share RDMA devices (the default: rdma-system(8)), a table has those
-// of all of them.
+// markHere sets Here for the GIDs that are addresses of a network namespace. If namespaces
+// share RDMA devices (the default, see rdma-system(8)), a table contains the addresses of
+// all of them.
 func (d *Device) markHere(addrs []net.Addr) {
 	here := map[netip.Addr]bool{}
 	for _, a := range addrs {

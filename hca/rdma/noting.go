@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// noting is a file system that notes the first error that is [hca.Exhausted]. Readers
+// noting is a file system that records the first error that is [hca.Exhausted]. Readers
 // of optional attributes skip what they cannot read; a caller that needs all of them
 // calls noted afterwards. It belongs to one goroutine.
 type noting struct {
@@ -15,7 +15,7 @@ type noting struct {
 	err error
 }
 
-// noted returns the noted error, which wraps [hca.ErrNoMemory], or nil.
+// noted returns the recorded error, which wraps [hca.ErrNoMemory], or nil.
 func (n *noting) noted() error {
 	if n.err == nil {
 		return nil

@@ -10,20 +10,20 @@ import (
 	"ipoibd/hca"
 )
 
-// Folders of sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+// Directories of sysfs (Documentation/ABI/testing/sysfs-bus-pci).
 const (
 	pciDevices = "bus/pci/devices"
 	pciDrivers = "bus/pci/drivers"
 	pciProbe   = "bus/pci/drivers_probe"
 )
 
-// Function is a PCI function, below a mounted sysfs.
+// Function is a PCI function in a mounted sysfs.
 type Function struct {
 	sys  *os.Root
 	addr string
 }
 
-// OpenFunction returns the PCI function of an address, such as 0000:03:00.1.
+// OpenFunction returns the PCI function at an address, such as 0000:03:00.1.
 // Errors: hca.ErrInvalid, hca.ErrNoDevice.
 func OpenFunction(addr string) (*Function, error) { return openFunction("/sys", addr) }
 
@@ -41,19 +41,18 @@ func openFunction(sysfs, addr string) (*Function, error) {
 	return &Function{sys, addr}, nil
 }
 
-// Close releases the function. Harmless when repeated.
+// Close releases the function. Idempotent.
 func (f *Function) Close() error { return f.sys.Close() }
 
-// Rebind takes the function from its driver and gives it back, by which the
-// driver sets it up anew. It blocks as long as a driver does: for some until
-// everybody has closed what they have open of it. When it fails half way, the
-// error says how to go on by hand.
+// Rebind unbinds the function from its driver and binds it again, so that the driver
+// initializes it. It blocks as long as the driver does; some drivers wait until every user
+// has closed the device. If it fails half-way, the error says how to continue manually.
 func (f *Function) Rebind() error {
 	return f.withoutDriver(func() error { return nil })
 }
 
-// Probe gives a function that has no driver to the one that is for it, which a Rebind
-// or Reset that was cut short leaves to do.
+// Probe binds a function without a driver to the driver that matches it. A Rebind or
+// Reset that was cut short leaves a function without a driver.
 func (f *Function) Probe() error {
 	if _, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver")); err == nil {
 		return nil
@@ -61,8 +60,7 @@ func (f *Function) Probe() error {
 	return f.write(pciProbe, f.addr)
 }
 
-// CanReset reports whether the function itself can be reset: alone, and by a means
-// that the kernel found.
+// CanReset reports whether the kernel has a method to reset this function alone.
 func (f *Function) CanReset() bool {
 	_, err := f.sys.Stat(f.resetFile())
 	return err == nil
@@ -70,9 +68,9 @@ func (f *Function) CanReset() bool {
 
 func (f *Function) resetFile() string { return path.Join(pciDevices, f.addr, "reset") }
 
-// Reset is Rebind with a reset of the function itself in between, by the best
-// means that it has: not every driver lives through a reset of what it drives.
-// Errors: hca.ErrInvalid where it has no means.
+// Reset is Rebind with a reset of the function itself in between, with the best method that
+// it has. Not every driver survives a reset of its function, so the function has no driver
+// during the reset. Errors: hca.ErrInvalid if the function has no reset method.
 func (f *Function) Reset() error {
 	if !f.CanReset() {
 		return fmt.Errorf("PCI function %s cannot be reset alone: %w", f.addr, hca.ErrInvalid)
@@ -80,8 +78,8 @@ func (f *Function) Reset() error {
 	return f.withoutDriver(func() error { return f.write(f.resetFile(), "1") })
 }
 
-// withoutDriver does what is to be done while the function has no driver. It has
-// it back afterwards, whatever that ended with.
+// withoutDriver calls do while the function has no driver, and binds the driver again, even
+// if do fails.
 func (f *Function) withoutDriver(do func() error) error {
 	link, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver"))
 	if err != nil {
@@ -93,13 +91,13 @@ func (f *Function) withoutDriver(do func() error) error {
 	}
 	done := do()
 	if err := f.write(path.Join(driver, "bind"), f.addr); err != nil {
-		return errors.Join(done, fmt.Errorf("%w; it has no driver now: echo %s > /sys/%s/bind", err, f.addr, driver))
+		return errors.Join(done, fmt.Errorf("%w; the function has no driver now; to bind it: echo %s > /sys/%s/bind", err, f.addr, driver))
 	}
 	return done
 }
 
-// Netdevs are the names of the netdevs that the function has, its drivers' own
-// ones and those of a virtio device on it.
+// Netdevs returns the names of the function's netdevs, including those of a virtio device on
+// it.
 func (f *Function) Netdevs() (out []string) {
 	for _, pattern := range []string{"net/*", "virtio*/net/*"} {
 		found, _ := fs.Glob(f.sys.FS(), path.Join(pciDevices, f.addr, pattern))
@@ -110,7 +108,7 @@ func (f *Function) Netdevs() (out []string) {
 	return out
 }
 
-// write writes an attribute, in one piece.
+// write writes an attribute with one system call.
 func (f *Function) write(name, text string) error {
 	file, err := f.sys.OpenFile(name, os.O_WRONLY, 0)
 	if err != nil {

@@ -91,7 +91,7 @@ func TestFunctionRefusals(t *testing.T) {
 		t.Errorf("no means of reset: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDrivers, "mlx5_core/bind")))
-	if err := f.Rebind(); err == nil || !strings.HasSuffix(err.Error(), "it has no driver now: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
+	if err := f.Rebind(); err == nil || !strings.HasSuffix(err.Error(), "to bind it: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
 		t.Errorf("half way: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))

@@ -13,17 +13,17 @@ import (
 	"ipoibd/hca"
 )
 
-// Folders of sysfs.
+// Directories of sysfs.
 const (
 	classDevices = "class/infiniband"
 	classVerbs   = "class/infiniband_verbs"
 	classNetdevs = "class/net"
 )
 
-// maxAttr bounds an attribute of sysfs in bytes: a page, as the kernel does.
+// maxAttr bounds the length of a sysfs attribute in bytes: a page, like the kernel.
 const maxAttr = 4096
 
-// attr reads an attribute without the white space around it.
+// attr reads an attribute without surrounding white space.
 func attr(sys fs.FS, name ...string) (string, error) {
 	f, err := sys.Open(path.Join(name...))
 	if err != nil {
@@ -34,7 +34,7 @@ func attr(sys fs.FS, name ...string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// optional reads an attribute that not every device has.
+// optional reads an attribute, and returns "" if it cannot be read.
 func optional(sys fs.FS, name ...string) string {
 	text, err := attr(sys, name...)
 	if err != nil {
@@ -43,8 +43,9 @@ func optional(sys fs.FS, name ...string) string {
 	return text
 }
 
-// readDevice reads what sysfs has of a device, but its verbs interface and its
-// GIDs. An error means that it is gone, or none that we know how to read.
+// readDevice reads a device from sysfs, without its verbs interface and its GIDs. An error
+// means that the device is gone or malformed, or that it could not be read for lack of
+// resources.
 func readDevice(sys fs.FS, name string) (Device, error) {
 	dir := path.Join(classDevices, name)
 	d := Device{
@@ -79,7 +80,7 @@ func readGUID(sys fs.FS, into *hca.GUID, name ...string) error {
 	return into.UnmarshalText([]byte(text))
 }
 
-// afterColon is the text of an attribute such as "4: ACTIVE".
+// afterColon returns the text of an attribute such as "4: ACTIVE".
 func afterColon(s string) string {
 	if _, text, ok := strings.Cut(s, ":"); ok {
 		return strings.TrimSpace(text)
@@ -91,7 +92,7 @@ func portDir(device string, num uint8) string {
 	return path.Join(classDevices, device, "ports", strconv.Itoa(int(num)))
 }
 
-// read reads all but the table of GIDs. GUID is the node's before.
+// read reads the port without its GID table. The caller has set GUID to that of the node.
 func (p *Port) read(sys fs.FS, dir string) error {
 	state, err := attr(sys, dir, "state")
 	if err != nil {
@@ -108,13 +109,13 @@ func (p *Port) read(sys fs.FS, dir string) error {
 	return nil
 }
 
-// portState reads "4: ACTIVE" (state_show, drivers/infiniband/core/sysfs.c): the
-// numbers are those of enum ibv_port_state.
+// portState parses "4: ACTIVE" (state_show, drivers/infiniband/core/sysfs.c). The number is a
+// value of enum ibv_port_state.
 func portState(s string) (hca.PortState, error) {
 	number, _, _ := strings.Cut(s, ":")
 	n, err := strconv.ParseUint(number, 10, 8)
 	if err != nil || hca.PortState(n) > hca.PortActiveDefer {
-		return 0, fmt.Errorf("%q is not the state of a port", s)
+		return 0, fmt.Errorf("invalid port state %q", s)
 	}
 	return hca.PortState(n), nil
 }
@@ -128,7 +129,7 @@ func linkLayer(s string) hca.LinkLayer {
 	return hca.LinkLayerUnspecified
 }
 
-// lid reads "0x1"; what is not a LID is 0, which is none.
+// lid parses "0x1". It returns 0, which is not a valid LID, if the text is malformed.
 func lid(s string) uint16 {
 	n, err := strconv.ParseUint(s, 0, 16)
 	if err != nil {
@@ -137,10 +138,11 @@ func lid(s string) uint16 {
 	return uint16(n)
 }
 
-// maxGIDs bounds a table; the largest of hardware have some hundreds.
+// maxGIDs bounds a GID table. The largest tables of hardware have some hundred entries.
 const maxGIDs = 4096
 
-// readGIDs reads the entries that are not empty. Those that vanish meanwhile are.
+// readGIDs reads the non-empty entries. An entry that disappears while it is read counts as
+// empty.
 func readGIDs(sys fs.FS, dir string, layer hca.LinkLayer) []GID {
 	out := []GID{}
 	for _, i := range numbers(sys, path.Join(dir, "gids"), 0, maxGIDs-1) {
@@ -153,14 +155,14 @@ func readGIDs(sys fs.FS, dir string, layer hca.LinkLayer) []GID {
 	return out
 }
 
-// readGID reads an entry; false where it is empty.
+// readGID reads an entry. It returns false if the entry is empty.
 func readGID(sys fs.FS, dir, index string) (g hca.GID, ok bool) {
 	err := g.UnmarshalText([]byte(optional(sys, dir, "gids", index)))
 	return g, err == nil && !g.IsZero()
 }
 
-// gidType reads a GID's type; one text stands for both others (gid_type_str,
-// drivers/infiniband/core/cache.c).
+// gidType parses the type of a GID. The kernel uses the same text for IB and RoCE v1
+// (gid_type_str, drivers/infiniband/core/cache.c), so the link layer decides.
 func gidType(s string, layer hca.LinkLayer) hca.GIDType {
 	switch {
 	case s == hca.GIDTypeRoCEv2.String():
@@ -171,8 +173,8 @@ func gidType(s string, layer hca.LinkLayer) hca.GIDType {
 	return hca.GIDTypeRoCEv1
 }
 
-// numbers lists the entries of a folder that are numbers from low to high, in
-// order; a folder that is not there has none.
+// numbers returns the entries of a directory that are numbers from low to high, in order. It
+// returns none if the directory does not exist.
 func numbers(sys fs.FS, dir string, low, high int) (out []int) {
 	entries, _ := fs.ReadDir(sys, dir)
 	for _, e := range entries {
@@ -188,8 +190,8 @@ func numbers(sys fs.FS, dir string, low, high int) (out []int) {
 // pciPattern is a PCI address: domain:bus:device.function.
 var pciPattern = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// pciAddr is the PCI function that a device of a class belongs to, empty without
-// one: the last that the path of the device has, where the class points.
+// pciAddr returns the PCI function of a device of a class, or "" if there is none: the last
+// PCI address in the path to which the link of the class points.
 func pciAddr(sys fs.FS, link string) string {
 	target, err := fs.ReadLink(sys, link)
 	if err != nil {
@@ -203,7 +205,7 @@ func pciAddr(sys fs.FS, link string) string {
 	return ""
 }
 
-// readVerbs maps the names of devices to those of their verbs interfaces.
+// readVerbs returns the names of the verbs interfaces by the names of their devices.
 func readVerbs(sys fs.FS) map[string]string {
 	out := map[string]string{}
 	entries, _ := fs.ReadDir(sys, classVerbs)

@@ -209,10 +209,10 @@ func TestFindNamesWhatIsThere(t *testing.T) {
 		t.Errorf("%+v, %v", d, err)
 	}
 	_, err := find(devices, "rxe1")
-	if !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "there are mlx5_0, rxe0") {
+	if !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "available: mlx5_0, rxe0") {
 		t.Error(err)
 	}
-	if _, err := find(nil, "rxe1"); !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "there is none at all") {
+	if _, err := find(nil, "rxe1"); !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "the kernel has none") {
 		t.Error(err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // Trouble is a reason why a device or a port cannot carry an interface.
 type Trouble uint8
 
-// Troubles of a device, then those of a port.
+// The troubles of a device, then those of a port.
 const (
 	NoVerbs Trouble = iota
 	NotIBTA
@@ -26,16 +26,16 @@ const (
 )
 
 var troubleTexts = [numTrouble]string{
-	"it has no verbs interface: load the module ib_uverbs, or it is being removed",
-	"it is not an InfiniBand or RoCE device, so it has no unreliable datagrams",
-	"its node GUID is 0, by which it cannot be told from others: a virtual function is given one by the host",
+	"it has no verbs interface: load the module ib_uverbs, unless the device is being removed",
+	"it is not an InfiniBand or RoCE device, so it does not support unreliable datagrams",
+	"its node GUID is 0, so it cannot be identified: the host must assign a GUID to a virtual function",
 	"it has no port",
-	"its link layer is InfiniBand, which is not supported yet: joining groups at the subnet manager is missing",
-	"it is not active: its link, or the netdev under it, is down",
+	"its link layer is InfiniBand, which is not supported yet: joining groups at the subnet manager is not implemented",
+	"it is not active: its link or the netdev below it is down",
 	"SM LID is 0: no subnet manager has configured it",
-	"it has no GID: the netdev under it needs an IP address, and to be up",
-	"all its GIDs are of type RoCE v1, and RoCE v2 is needed: the netdev under it needs an IP address, and the driver RoCE v2",
-	"none of its GIDs is an address in this network namespace: the netdev under it needs an IP address, and a container the host's network",
+	"it has no GID: set the netdev below it up and give it an IP address",
+	"all its GIDs are of type RoCE v1, but RoCE v2 is required: give the netdev below it an IP address, and use a driver with RoCE v2",
+	"none of its GIDs is an address in this network namespace: give the netdev below it an IP address, and a container the host's network",
 }
 
 func (t Trouble) String() string {
@@ -45,11 +45,11 @@ func (t Trouble) String() string {
 	return troubleTexts[t]
 }
 
-// nodeCA is the node type of what speaks InfiniBand or RoCE (node_type_show,
-// drivers/infiniband/core/sysfs.c); others are RNIC, usNIC and the like.
+// nodeCA is the node type of InfiniBand and RoCE devices (node_type_show,
+// drivers/infiniband/core/sysfs.c). Others are RNIC, usNIC and the like.
 const nodeCA = "CA"
 
-// Troubles returns what is wrong with the device, whatever the port.
+// Troubles returns the troubles of the device that do not depend on a port.
 func (d Device) Troubles() (out []Trouble) {
 	for t, is := range map[Trouble]bool{
 		NoVerbs: d.Verbs == "",
@@ -65,8 +65,8 @@ func (d Device) Troubles() (out []Trouble) {
 	return out
 }
 
-// Troubles returns what is wrong with the port; with its GIDs only once they were
-// read.
+// Troubles returns the troubles of the port. It includes those of its GIDs only if the GIDs
+// were read.
 func (p Port) Troubles() (out []Trouble) {
 	infiniBand := p.LinkLayer == hca.LinkLayerInfiniBand
 	if infiniBand {

@@ -20,8 +20,8 @@ var subsystems = []string{"infiniband", "infiniband_verbs"}
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h), and the line before them.
 const maxUevent = 8192
 
-// parseUevent reads ACTION@DEVPATH, then KEY=VALUE pairs, each with a final zero;
-// false for anything else, such as a message of udev's own.
+// parseUevent parses ACTION@DEVPATH followed by KEY=VALUE pairs, each terminated by a zero
+// byte. It returns false for anything else, such as udev's own messages.
 func parseUevent(msg []byte) (ev uevent, ok bool) {
 	if len(msg) == 0 || len(msg) > maxUevent || msg[len(msg)-1] != 0 {
 		return ev, false
@@ -39,5 +39,5 @@ func parseUevent(msg []byte) (ev uevent, ok bool) {
 	return ev, true
 }
 
-// of reports whether an event is about one of some subsystems.
+// of reports whether an event belongs to one of some subsystems.
 func (e uevent) of(subsystems []string) bool { return slices.Contains(subsystems, e.subsystem) }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUserNamespace says that no device events arrive in a network namespace. Sockets
-// for them can be opened there, but the kernel sends uevents only to the network
+// ErrUserNamespace means that no device events arrive in a network namespace. Sockets for
+// them can be opened there, but the kernel sends uevents only to the network
 // namespaces that the initial user namespace owns (uevent_net_init,
 // lib/kobject_uevent.c). It sends the notifications of rdma netlink to the namespace of
 // the device, which is the initial one if namespaces share devices.
@@ -19,10 +19,10 @@ var ErrUserNamespace = errors.New("the kernel sends device events only to networ
 // (PROC_USER_INIT_INO, include/linux/proc_ns.h).
 const initialUserNamespace = 0xEFFFFFFD
 
-// checkEvents returns ErrUserNamespace, unless the initial user namespace owns the
-// network namespace of the calling thread. The caller may not ask for an owner outside
-// of its own user namespace (EPERM). Such an owner may be another namespace than the
-// initial one, so checkEvents returns ErrUserNamespace then as well.
+// checkEvents returns ErrUserNamespace unless the initial user namespace owns the network
+// namespace of the calling thread. The kernel does not return an owner outside the caller's
+// user namespace (EPERM). That owner need not be the initial namespace, so checkEvents
+// returns ErrUserNamespace in this case too.
 func checkEvents() error {
 	network, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// User is who uses a device: a process that has its verbs interface open, or a
-// part of the kernel.
+// User is a user of a device: a process that has its verbs interface open, or a part of the
+// kernel.
 type User struct {
 	PID  int // 0: the kernel
 	Name string
@@ -30,10 +30,9 @@ func (u User) String() string {
 	return fmt.Sprintf("%s (pid %d)", u.Name, u.PID)
 }
 
-// Users returns who uses the device, as far as the caller may see it: processes
-// of its PID namespace, of other users with CAP_SYS_PTRACE only. It reads all of
-// /proc. The error wraps [hca.ErrNoMemory] if processes may be missing because
-// descriptors or memory ran out.
+// Users returns the users of the device that the caller may see: processes of its PID
+// namespace, those of other users only with CAP_SYS_PTRACE. It reads all of /proc. The error
+// wraps [hca.ErrNoMemory] if processes may be missing because descriptors or memory ran out.
 func Users(d Device) ([]User, error) {
 	proc := &noting{FS: os.DirFS("/proc")}
 	users := holders(proc, d.Verbs)
@@ -41,7 +40,7 @@ func Users(d Device) ([]User, error) {
 	return append(users, kernel...), errors.Join(err, proc.noted())
 }
 
-// holders are the processes with a descriptor of a verbs interface.
+// holders returns the processes with a descriptor of a verbs interface.
 func holders(proc fs.FS, verbs string) (out []User) {
 	if verbs == "" {
 		return nil
@@ -55,8 +54,8 @@ func holders(proc fs.FS, verbs string) (out []User) {
 	return out
 }
 
-// holds reports whether a process has the interface open, wherever its /dev is,
-// also when its node is gone already.
+// holds reports whether a process has the interface open. The path of /dev does not matter,
+// and the device node may already be deleted.
 func holds(proc fs.FS, pid, verbs string) bool {
 	dir := path.Join(pid, "fd")
 	fds, _ := fs.ReadDir(proc, dir)
@@ -78,8 +77,8 @@ const (
 // (drivers/infiniband/core/mad.c).
 const management = "ib_core"
 
-// kernelUsers are the parts of the kernel that have queue pairs on a device,
-// besides its management.
+// kernelUsers returns the parts of the kernel, except management, that have queue pairs on a
+// device.
 func kernelUsers(index uint32) ([]User, error) {
 	req := nl.NewNetlinkRequest(nl.RDMA_NL_NLDEV<<nl.RDMA_NL_GET_CLIENT_SHIFT|cmdResQPGet, unix.NLM_F_DUMP)
 	req.AddData(nl.NewRtAttr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, binary.NativeEndian.AppendUint32(nil, index)))
@@ -101,7 +100,7 @@ func kernelUsers(index uint32) ([]User, error) {
 	return out, nil
 }
 
-// kernelNames are the names that the queue pairs of a message have; those of
+// kernelNames returns the kernel names of the queue pairs in a message. Queue pairs of
 // processes have none.
 func kernelNames(msg []byte) (out []string) {
 	for _, table := range nested(msg, attrResQP) {
@@ -114,8 +113,8 @@ func kernelNames(msg []byte) (out []string) {
 	return out
 }
 
-// nested returns the values of a type among the attributes of a message (struct
-// nlattr, netlink(7)), up to the first that is not well formed.
+// nested returns the values of the attributes of a type in a message (struct nlattr,
+// netlink(7)). It stops at the first malformed attribute.
 func nested(msg []byte, typ uint16) (out [][]byte) {
 	const header, align = unix.SizeofNlAttr, unix.NLA_ALIGNTO
 	for len(msg) >= header {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// The watcher reads the kernel's messages at once, up to readingBurst times: that is
-// more often than a device reports while it is added and configured. If they keep
+// The watcher reads the kernel's messages without delay up to readingBurst times, which is
+// more than the notifications of a device that is added and configured. If messages keep
 // coming, readings are readingPause apart, so there are at most 20 hints a second.
 const (
 	readingBurst = 20
@@ -28,14 +28,13 @@ const drainMost = 512
 
 // Multicast groups of netlink.
 const (
-	groupUevent = 1 // of the kernel; udev's own is 2
+	groupUevent = 1 // the kernel's uevents; udev's own are group 2
 	groupNotify = 4 // RDMA_NL_GROUP_NOTIFY of rdma_netlink.h; Linux 6.12 and later
 )
 
-// Watch returns a channel that has a value whenever a device may have come, gone
-// or changed since the last receive, and one at the start. It is closed when ctx
-// has ended, or when a socket fails. On an error it is nil. Errors:
-// [ErrUserNamespace] if the kernel sends no events.
+// Watch returns a channel that delivers a value at the start, and whenever a device may have
+// appeared, disappeared or changed since the last receive. The channel is closed when ctx
+// ends or a socket fails. Errors: [ErrUserNamespace] if the kernel sends no events.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := checkEvents(); err != nil {
 		return nil, fmt.Errorf("watch RDMA devices: %w", err)
@@ -57,7 +56,7 @@ type watcher struct {
 	changed    chan struct{}
 }
 
-// source is a socket for the kernel's messages, which only say that something has
+// source is a socket for the kernel's messages, which are only hints that something has
 // changed. One goroutine reads it; any may close it.
 type source struct {
 	*os.File
@@ -84,7 +83,8 @@ func newWatcher(subsystems []string) (*watcher, error) {
 	return nil, errors.Join(err, uevents.Close())
 }
 
-// lacksNotify: the kernel has no RDMA yet, or no notifications; uevents do.
+// lacksNotify reports whether the kernel has no RDMA yet, or no notifications. Uevents
+// suffice then.
 func lacksNotify(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL)
 }
@@ -124,8 +124,8 @@ func join(fd, group int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
 }
 
-// run reads until ctx ends or a source fails: half of what there is to hear is not
-// enough.
+// run reads until ctx ends or a source fails. If one source fails, run closes the others,
+// because the watch would be incomplete.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.changed)
 	defer context.AfterFunc(ctx, w.close)()
@@ -139,15 +139,15 @@ func (w *watcher) run(ctx context.Context) {
 	readers.Wait()
 }
 
-// close ends all readers. Harmless when repeated.
+// close ends all readers. Idempotent.
 func (w *watcher) close() {
 	for _, s := range w.sources {
-		_ = s.Close() // it may be closed
+		_ = s.Close() // it may already be closed
 	}
 }
 
-// read gives a hint when messages that count have arrived, or messages were lost. During
-// a pause the kernel queues messages.
+// read sends a hint when relevant messages have arrived or messages were lost. During a
+// pause the kernel queues messages.
 func (w *watcher) read(ctx context.Context, s *source) {
 	for readings := rate.NewLimiter(rate.Every(readingPause), readingBurst); ; {
 		news, err := s.drain()
@@ -193,12 +193,12 @@ func (w *watcher) countsUevent(msg []byte) bool {
 func (w *watcher) hint() {
 	select {
 	case w.changed <- struct{}{}:
-	default: // it has not looked yet
+	default: // the last hint has not been received yet
 	}
 }
 
-// fromKernel reports whether the sender's port and process are the kernel's: 0
-// both, which no process can have (netlink_recvmsg, net/netlink/af_netlink.c).
+// fromKernel reports whether the kernel is the sender: its port and process ID are 0, which
+// no process can have (netlink_recvmsg, net/netlink/af_netlink.c).
 func fromKernel(from unix.Sockaddr, oob []byte) bool {
 	addr, ok := from.(*unix.SockaddrNetlink)
 	if !ok || addr.Pid != 0 {

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// Nothing here allocates, neither for a right frame nor for a damaged one.
+// Neither a correct frame nor a damaged one causes an allocation.
 func TestAllocations(t *testing.T) {
 	rng := newRand(8)
 	area, icrc := make([]byte, hca.GRHLen), make([]byte, roce.ICRCLen)

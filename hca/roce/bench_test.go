@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// benchFrames calls f for an IPv4 frame of each size on the wire's payload.
+// benchFrames runs f as a sub-benchmark with an IPv4 frame of each payload size.
 func benchFrames(b *testing.B, f func(b *testing.B, f frame)) {
 	for _, n := range []int{64, 1500, 4096} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -9,7 +9,7 @@ import (
 // BTHLen is the length of a base transport header (IBA 9.2).
 const BTHLen = 12
 
-// Opcodes of the BTH (IBA 9.2.1, table 38): those of unreliable datagrams.
+// BTH opcodes of unreliable datagrams (IBA 9.2.1, table 38).
 const (
 	OpcodeUDSendOnly          = 0x64
 	opcodeUDSendOnlyImmediate = 0x65
@@ -47,8 +47,8 @@ type BTH struct {
 	PSN        uint32 // 24 bits
 }
 
-// Put writes h to the first BTHLen bytes of dst; it panics when dst is shorter.
-// Values are cut to the width of their fields.
+// Put writes h to the first BTHLen bytes of dst. It panics if dst is shorter.
+// Values are truncated to the width of their fields.
 func (h BTH) Put(dst []byte) {
 	_ = dst[BTHLen-1]
 	dst[0] = h.Opcode
@@ -61,8 +61,8 @@ func (h BTH) Put(dst []byte) {
 	dst[8] = bit(h.AckReq, bthAckReq)
 }
 
-// ParseBTH reads a BTH from the first BTHLen bytes of src, whatever its opcode
-// and version. ErrShort is its only error.
+// ParseBTH reads a BTH of any opcode and version from the first BTHLen bytes of
+// src. Its only error is ErrShort.
 func ParseBTH(src []byte) (BTH, error) {
 	if len(src) < BTHLen {
 		return BTH{}, ErrShort
@@ -82,7 +82,7 @@ func ParseBTH(src []byte) (BTH, error) {
 	}, nil
 }
 
-// bit returns b where on is set, else 0.
+// bit returns b if on is set, else 0.
 func bit(on bool, b uint8) uint8 {
 	if on {
 		return b

@@ -203,8 +203,8 @@ func TestParseUDSendOpcodes(t *testing.T) {
 	}
 }
 
-// Whatever is cut off a real frame, it is refused: as too short, as half a
-// word, or by its ICRC.
+// A truncated frame is always refused: it is too short, or its length is not a
+// multiple of a word, or its ICRC is wrong.
 func TestTruncatedRealFrames(t *testing.T) {
 	for i, f := range rxeFrames(t) {
 		for n := range f.datagram {

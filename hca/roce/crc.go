@@ -5,8 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// slices are the tables of slicing-by-8: slices[k][b] is the state that byte b
-// leaves after k further bytes of zero.
+// slices are the tables of the slicing-by-8 algorithm: slices[k][b] is the state
+// after byte b and k zero bytes.
 var slices = buildSlices()
 
 func buildSlices() (t [8][256]uint32) {
@@ -19,8 +19,8 @@ func buildSlices() (t [8][256]uint32) {
 	return t
 }
 
-// updateState feeds b into a CRC state, which is the complement of a CRC as
-// hash/crc32 has it. Unlike there, b does not escape.
+// updateState adds b to a CRC state, which is the complement of the CRC that
+// hash/crc32 uses. Unlike in hash/crc32, b does not escape.
 func updateState(s uint32, b []byte) uint32 {
 	t := &slices
 	for ; len(b) >= 8; b = b[8:] {
@@ -75,11 +75,11 @@ func buildInverses() (t [2][256]uint32) {
 	return t
 }
 
-// rewind returns the difference of CRC states n bytes before the one where it
-// is diff, when those n bytes are the same on both sides. n is below 2^16.
+// rewind returns by how much two CRC states differed n bytes earlier, if they
+// differ by diff now and those n bytes are equal on both sides. n is below 2^16.
 //
-// A difference in the bytes that come next at that point, up to four of them,
-// enters a state as the little-endian number that they make.
+// If instead the bytes right after that earlier point differ, at most four of
+// them, then the result is their difference as a little-endian number.
 func rewind(diff uint32, n int) uint32 {
 	return mul(mul(diff, inverses[0][n&0xff]), inverses[1][n>>8])
 }

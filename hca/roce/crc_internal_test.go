@@ -42,7 +42,7 @@ func TestPolynomials(t *testing.T) {
 	})
 }
 
-// rewind undoes what n equal bytes do to a difference, for all n.
+// rewind inverts the effect of n equal bytes on a difference, for all n.
 func TestRewind(t *testing.T) {
 	const diff = 0xdeadbeef
 	zero := []byte{0}

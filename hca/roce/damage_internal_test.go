@@ -2,18 +2,18 @@ package roce
 
 import "testing"
 
-// Damage of one place passes when the solver takes it for an identification.
-// Whether it does depends, for a byte that the ICRC covers, only on how far it
-// lies behind the identification, and for a byte of the ICRC itself only on
-// the length. So all lengths can be tried, not just some.
+// Damage in one place passes if the solver mistakes it for an identification. For a
+// byte that the ICRC covers, that depends only on its distance from the
+// identification; for a byte of the ICRC itself, only on the length. The tests can
+// therefore try all lengths.
 const (
 	longest  = HeaderLen + 4096 + ICRCLen
 	idToBTH  = ipv4Len - ipv4IDOffset + udpLen // bytes from the identification
-	idToICRC = idToBTH - ICRCLen               // likewise, the length to be added
+	idToICRC = idToBTH - ICRCLen               // bytes from the identification, plus the length
 )
 
-// passes counts the masks, of those given, that pass in some byte of a datagram
-// of any length to longest, and how many were tried.
+// passes applies each mask to every byte of datagrams of all lengths up to longest.
+// It returns how many were tried and how many passed.
 func passes(masks []uint32) (passed, tried int) {
 	for i := range longest - ICRCLen {
 		for _, mask := range masks {
@@ -32,7 +32,7 @@ func passes(masks []uint32) (passed, tried int) {
 	return passed, tried
 }
 
-// solves is 1 for a solution that is an identification.
+// solves returns 1 if the solution is an identification.
 func solves(solution uint32) int {
 	if solution>>16 == 0 {
 		return 1
@@ -46,7 +46,7 @@ func TestNoOneBitDamagePassesAtAnyLength(t *testing.T) {
 		masks = append(masks, 1<<bit)
 	}
 	passed, tried := passes(masks)
-	t.Logf("%d of %d one-bit damages pass", passed, tried)
+	t.Logf("%d of %d one-bit errors pass", passed, tried)
 	if passed != 0 {
 		t.Fail()
 	}
@@ -58,14 +58,13 @@ func TestFewOneByteDamagesPassAtAnyLength(t *testing.T) {
 		masks = append(masks, mask)
 	}
 	passed, tried := passes(masks[1:])
-	t.Logf("%d of %d one-byte damages pass, by theory of random damage %.1f", passed, tried, float64(tried)/(1<<16))
+	t.Logf("%d of %d one-byte errors pass; expected for random damage: %.1f", passed, tried, float64(tried)/(1<<16))
 	if passed > tried>>15 {
-		t.Error("more than twice as many as by theory")
+		t.Error("more than twice the expected number pass")
 	}
 }
 
-// The two ways of counting agree: the differences that the test above assumes
-// are those that a datagram shows.
+// The differences that the tests above assume are those of a damaged datagram.
 func TestDamageIsWhatTheSolverSees(t *testing.T) {
 	path := Path{SrcPort: 1}
 	for _, n := range []int{HeaderLen + ICRCLen, 100, longest} {

@@ -8,25 +8,25 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// resv8a is the one byte that the ICRC does not cover; damage leaves it alone.
+// resv8a is the only byte that the ICRC does not cover; the tests do not damage it.
 const resv8a = 4
 
-// What part of random damage passes, by theory: the ICRC's 32 bits, less those
-// that the identification may make up for.
+// The expected fraction of random damage that passes: 32 bits of the ICRC, less those
+// that an identification can compensate.
 var theory = [roce.NumMatch]float64{
 	roce.MatchKnownID: 1.0 / (1 << 32),
 	roce.MatchLowID:   64.0 / (1 << 32),
 	roce.MatchSolved:  (1<<16 - 64.0) / (1 << 32),
 }
 
-// toll counts damages and those that passed, by how.
+// toll counts damaged datagrams, and those that passed by kind of match.
 type toll struct {
 	tried  int
 	passed [roce.NumMatch]int
 }
 
-// verify tries one damaged datagram with its identification unknown. It would
-// pass with the identification known if its own is found.
+// verify checks one damaged datagram without its identification. If Verify finds the
+// datagram's own identification, the damage would also pass with a known one.
 func (y *toll) verify(f *frame) {
 	y.tried++
 	m, id := roce.Verify(&f.path, false, f.datagram)
@@ -36,43 +36,43 @@ func (y *toll) verify(f *frame) {
 	}
 }
 
-// report prints what passed beside the theory of random damage.
+// report prints what passed next to the number expected for random damage.
 func (y *toll) report(t *testing.T, what string) {
 	t.Helper()
-	t.Logf("%s: %d damages", what, y.tried)
+	t.Logf("%s: %d damaged datagrams", what, y.tried)
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {
-		t.Logf("  passed as %-8v %5d, theory of random damage %10.4f", m, y.passed[m], y.expect(m))
+		t.Logf("  passed as %-8v %5d, expected for random damage %10.4f", m, y.passed[m], y.expect(m))
 	}
 }
 
-// expect is how many should pass, by theory.
+// expect returns how many should pass in theory.
 func (y *toll) expect(m roce.Match) float64 { return theory[m] * float64(y.tried) }
 
-// byChance fails when more pass than chance explains: five standard deviations
-// above theory.
+// byChance fails the test if more pass than chance explains: five standard deviations
+// above the expected number.
 func (y *toll) byChance(t *testing.T) {
 	t.Helper()
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {
 		if want := y.expect(m); float64(y.passed[m]) > want+5*math.Sqrt(want) {
-			t.Errorf("%d pass as %v, by theory %.4f", y.passed[m], m, want)
+			t.Errorf("%d pass as %v, expected %.4f", y.passed[m], m, want)
 		}
 	}
 }
 
-// inClusters fails when more than four times as many pass as by theory. Damages
-// of one byte or two bits that pass come in clusters: shift one by a bit, and
-// the identification that makes up for it shifts too; and it passes in every
-// frame of its length.
+// inClusters fails the test if more than four times the expected number pass. Errors of
+// one byte or two bits that pass come in clusters: if one is shifted by a bit, the
+// identification that compensates it shifts too; and it passes in every frame of its
+// length.
 func (y *toll) inClusters(t *testing.T) {
 	t.Helper()
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {
 		if want := 4 * y.expect(m); float64(y.passed[m]) > want {
-			t.Errorf("%d pass as %v, four times theory is %.4f", y.passed[m], m, want)
+			t.Errorf("%d pass as %v, limit (four times the expected number) %.4f", y.passed[m], m, want)
 		}
 	}
 }
 
-// none fails when any damage passed at all.
+// none fails the test if any damage passed.
 func (y *toll) none(t *testing.T) {
 	t.Helper()
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {
@@ -82,7 +82,7 @@ func (y *toll) none(t *testing.T) {
 	}
 }
 
-// flip xors byte i with mask, tries, and mends it again.
+// flip xors byte i with mask, verifies the frame, and restores the byte.
 func (y *toll) flip(f *frame, i int, mask byte) {
 	if i == resv8a {
 		return
@@ -108,7 +108,7 @@ func (y *toll) everyByte(f *frame) {
 	}
 }
 
-// place draws a byte that the ICRC covers, or one of its own.
+// place returns the offset of a random byte that the ICRC covers, or of the ICRC.
 func place(rng *rand.Rand, f *frame) int {
 	for {
 		if i := rng.IntN(len(f.datagram)); i != resv8a {
@@ -117,7 +117,7 @@ func place(rng *rand.Rand, f *frame) int {
 	}
 }
 
-// twoBits damages two different bits, n times.
+// twoBits flips two different bits, n times.
 func (y *toll) twoBits(rng *rand.Rand, f *frame, n int) {
 	for range n {
 		i, a := place(rng, f), byte(1)<<rng.IntN(8)
@@ -131,8 +131,8 @@ func (y *toll) twoBits(rng *rand.Rand, f *frame, n int) {
 	}
 }
 
-// garble overwrites 8 to 64 bytes behind the BTH at random, n times, and mends
-// them.
+// garble overwrites 8 to 64 bytes after the BTH with random values, n times, and
+// restores them.
 func (y *toll) garble(rng *rand.Rand, f *frame, n int) {
 	body := f.datagram[roce.BTHLen:]
 	mended := append([]byte(nil), body...)
@@ -166,7 +166,7 @@ func TestDamageRealFrames(t *testing.T) {
 	garbled.byChance(t)
 }
 
-// Synthetic frames of every length to 4096: bits at random places of each.
+// Synthetic frames of every length up to 4096, with random bits of each damaged.
 func TestDamageEveryLength(t *testing.T) {
 	rng := newRand(13)
 	var oneBit, twoBits, garbled toll
@@ -185,11 +185,11 @@ func TestDamageEveryLength(t *testing.T) {
 	garbled.report(t, "every length, random")
 	garbled.byChance(t)
 	if n := garbled.passed[roce.MatchSolved]; n == 0 {
-		t.Error("solving lets nothing pass: theory is wrong, or the damage is none")
+		t.Error("no damage passed as solved: the expectation is wrong, or nothing was damaged")
 	}
 }
 
-// The longest frame has more room for damage than any other.
+// The longest frame has the most bytes to damage.
 func TestDamageLongestFrame(t *testing.T) {
 	f := synthetic(newRand(14), path4, 4096)
 	var oneBit, oneByte toll

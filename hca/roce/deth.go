@@ -16,16 +16,15 @@ type DETH struct {
 	SrcQPN hca.QPN
 }
 
-// Put writes h to the first DETHLen bytes of dst; it panics when dst is
-// shorter.
+// Put writes h to the first DETHLen bytes of dst. It panics if dst is shorter.
 func (h DETH) Put(dst []byte) {
 	_ = dst[DETHLen-1]
 	binary.BigEndian.PutUint32(dst, uint32(h.QKey))
 	binary.BigEndian.PutUint32(dst[4:], uint32(h.SrcQPN&hca.QPNMask))
 }
 
-// ParseDETH reads a DETH from the first DETHLen bytes of src. ErrShort is its
-// only error.
+// ParseDETH reads a DETH from the first DETHLen bytes of src. Its only error is
+// ErrShort.
 func ParseDETH(src []byte) (DETH, error) {
 	if len(src) < DETHLen {
 		return DETH{}, ErrShort

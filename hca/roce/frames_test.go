@@ -50,7 +50,7 @@ func rxeFrames(t testing.TB) []frame {
 	}
 }
 
-// decode finds path and datagram in an Ethernet frame.
+// decode returns the path and the datagram of an Ethernet frame.
 func decode(t testing.TB, data []byte) frame {
 	t.Helper()
 	packet := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
@@ -82,7 +82,7 @@ var (
 	}
 )
 
-// synthetic makes a frame with n bytes of random payload.
+// synthetic returns a frame with n bytes of random payload.
 func synthetic(rng *rand.Rand, path roce.Path, n int) frame {
 	pad := roce.PadFor(n)
 	d := make([]byte, roce.HeaderLen+n+pad+roce.ICRCLen)
@@ -100,7 +100,7 @@ func synthetic(rng *rand.Rand, path roce.Path, n int) frame {
 	return frame{path: path, datagram: d}
 }
 
-// newRand returns a generator that gives every run the same numbers.
+// newRand returns a generator with a fixed seed.
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 4791)) }
 
 // flipICRC xors the ICRC of a datagram.

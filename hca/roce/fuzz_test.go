@@ -7,8 +7,7 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// addFrames seeds a corpus with real and synthetic frames and with pieces of
-// them.
+// addFrames seeds a corpus with captured and synthetic frames, whole and truncated.
 func addFrames(f *testing.F) {
 	rng := newRand(10)
 	frames := rxeFrames(f)
@@ -22,8 +21,8 @@ func addFrames(f *testing.F) {
 	f.Add([]byte(nil))
 }
 
-// FuzzParseUDSend: what is taken encodes to the same bytes, reserved bits
-// apart, and its payload lies where it should.
+// FuzzParseUDSend checks that an accepted datagram encodes to the same bytes, except
+// for reserved bits, and that its payload is at the right offset.
 func FuzzParseUDSend(f *testing.F) {
 	addFrames(f)
 	f.Fuzz(func(t *testing.T, d []byte) {
@@ -50,8 +49,9 @@ func FuzzParseUDSend(f *testing.F) {
 	})
 }
 
-// FuzzVerify: what verifies without its identification verifies with the one
-// found, with no other one nearby, and a NAT's solution always verifies.
+// FuzzVerify checks that a datagram that verifies without its identification also
+// verifies with the one found, and with no neighbouring one, and that the source that
+// SourceBehindNAT returns always verifies.
 func FuzzVerify(f *testing.F) {
 	addFrames(f)
 	f.Fuzz(func(t *testing.T, d []byte) {

@@ -7,11 +7,11 @@ import (
 )
 
 // PutGRH writes the first hca.GRHLen bytes of a UD receive to dst (A17.4.5.1):
-// the IPv6 header, or 20 bytes of zero and the IPv4 header, its checksum right,
-// since that is what tells the two apart. tos and ttl are also traffic class and
-// hop limit; n is the length of the datagram, BTH to ICRC. The flow label, which
-// a UDP socket does not show, is zero. It panics when dst is shorter.
-// [hca.ParseGRH] is the inverse.
+// the IPv6 header, or 20 zero bytes and the IPv4 header. The IPv4 checksum must be
+// correct, because it distinguishes the two layouts. For IPv6, tos and ttl are the
+// traffic class and the hop limit. n is the length of the datagram, from the BTH to
+// the ICRC. The flow label is zero, because a UDP socket does not report it. PutGRH
+// panics if dst is shorter. [hca.ParseGRH] is the inverse.
 func PutGRH(dst []byte, p *Path, tos, ttl uint8, n int) {
 	dst = dst[:hca.GRHLen]
 	if !p.is4() {

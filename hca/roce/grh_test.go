@@ -35,8 +35,8 @@ func TestPutGRHBytes(t *testing.T) {
 	}
 }
 
-// The area of a real frame is its IP header as it was on the wire, IPv6 flow
-// label apart.
+// The area of a captured frame is its IP header as on the wire, except for the IPv6
+// flow label.
 func TestPutGRHOfRealFrames(t *testing.T) {
 	for i, f := range rxeFrames(t) {
 		got := make([]byte, hca.GRHLen)

@@ -5,18 +5,18 @@ import (
 	"hash/crc32"
 )
 
-// lrhLen is the length of the ones that stand for InfiniBand's local route
+// lrhLen is the number of bytes of ones that replace InfiniBand's local route
 // header (A17.3.3).
 const lrhLen = 8
 
-// maskedLen is the longest that a masked prefix gets: LRH, IPv6, UDP, BTH.
+// maskedLen is the maximum length of a masked prefix: LRH, IPv6, UDP, BTH.
 const maskedLen = lrhLen + ipv6Len + udpLen + BTHLen
 
 // ICRC returns the invariant CRC (IBA 7.8.1, A17.3.3) of a datagram given in
 // pieces, from the BTH to the padding, without the ICRC itself. The first piece
-// begins with the whole BTH; it panics when it does not. All pieces together
-// are at most 65,503 bytes. It does not allocate; memory that the pieces name
-// should live on the heap or outside, as the assembly behind it makes it escape.
+// must contain the whole BTH, or ICRC panics. All pieces together are at most
+// 65,503 bytes. ICRC does not allocate. The pieces should not lie on the stack,
+// because they escape into the assembly of hash/crc32.
 func ICRC(p *Path, parts ...[]byte) uint32 {
 	n := ICRCLen
 	for _, part := range parts {
@@ -44,9 +44,9 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 	return ^updateState(^uint32(0), b[:udp+udpLen+BTHLen])
 }
 
-// putMasked writes the pseudo header, with ones in what routers may change: ToS,
-// TTL and header checksum, or traffic class, flow label and hop limit; the UDP
-// checksum. UDP's length is the real one.
+// putMasked writes the pseudo header. Fields that routers may change are ones: ToS,
+// TTL and header checksum of IPv4; traffic class, flow label and hop limit of IPv6;
+// the UDP checksum.
 func (p *Path) putMasked(b *[maskedLen]byte, n int) {
 	binary.BigEndian.PutUint64(b[:], ^uint64(0))
 	udp := b[lrhLen+p.ipLen():]

@@ -9,8 +9,8 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// The exact bytes that go into the ICRC, in front of the datagram, and of a
-// datagram the byte that does not.
+// The ICRC covers exactly these bytes before the datagram, and all of the datagram
+// but one byte.
 func TestICRCCoverage(t *testing.T) {
 	body := append(sendHeader(0), "payload!"...)
 	masked := append([]byte(nil), body...)
@@ -53,7 +53,7 @@ func TestICRCOfRealFrame(t *testing.T) {
 	}
 }
 
-// However a datagram is cut behind its BTH, its ICRC is the same.
+// The ICRC does not depend on how the datagram is split after its BTH.
 func TestICRCPieces(t *testing.T) {
 	rng := newRand(7)
 	rapid.Check(t, func(t *rapid.T) {

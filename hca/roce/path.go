@@ -5,11 +5,12 @@ import (
 	"net/netip"
 )
 
-// Path is what the ICRC covers outside the datagram. Src and Dst are of one
-// family, IPv4 addresses in their 4-byte form; an IPv6 zone is ignored.
+// Path holds the variable fields outside the datagram that the ICRC covers. Src and
+// Dst are of the same family; IPv4 addresses are in the 4-byte form. An IPv6 zone is
+// ignored.
 type Path struct {
 	Src, Dst netip.Addr
-	SrcPort  uint16 // of UDP
+	SrcPort  uint16 // UDP source port
 	ID       uint16 // IPv4 identification; IPv6 has none
 }
 
@@ -28,14 +29,13 @@ const (
 	ipv4SrcOffset = 12
 )
 
-// maxDatagram is the longest datagram that an IPv4 packet's total length can
-// name.
+// maxDatagram is the longest datagram that the total length field of IPv4 allows.
 const maxDatagram = 1<<16 - 1 - ipv4Len - udpLen
 
-// is4 reports whether the path is one of IPv4.
+// is4 reports whether the path is IPv4.
 func (p *Path) is4() bool { return p.Src.Is4() && p.Dst.Is4() }
 
-// ipLen is the length of the path's IP header.
+// ipLen returns the length of the IP header.
 func (p *Path) ipLen() int {
 	if p.is4() {
 		return ipv4Len
@@ -43,8 +43,7 @@ func (p *Path) ipLen() int {
 	return ipv6Len
 }
 
-// putIPv4 writes an IPv4 header in front of a UDP datagram with n bytes of
-// payload.
+// putIPv4 writes the IPv4 header of a UDP datagram with n bytes of payload.
 func (p *Path) putIPv4(b []byte, tos, ttl uint8, checksum uint16, n int) {
 	b = b[:ipv4Len]
 	src, dst := p.Src.As4(), p.Dst.As4()
@@ -58,8 +57,8 @@ func (p *Path) putIPv4(b []byte, tos, ttl uint8, checksum uint16, n int) {
 	copy(b[ipv4SrcOffset+4:], dst[:])
 }
 
-// putIPv6 writes an IPv6 header in front of a UDP datagram with n bytes of
-// payload; flow is traffic class and flow label together, 28 bits.
+// putIPv6 writes the IPv6 header of a UDP datagram with n bytes of payload. flow is
+// the traffic class and the flow label, together 28 bits.
 func (p *Path) putIPv6(b []byte, flow uint32, hopLimit uint8, n int) {
 	b = b[:ipv6Len]
 	src, dst := p.Src.As16(), p.Dst.As16()

@@ -10,10 +10,10 @@ const (
 	MaxPad    = 3                // padding fills the last word
 )
 
-// wordLen is what payload and padding together are a multiple of (IBA 9.2.4).
+// wordLen is the length of a word: payload plus padding are whole words (IBA 9.2.4).
 const wordLen = 4
 
-// Why a datagram is not a UD SEND that we take. Each is a reason to drop.
+// Reasons why a datagram is not an acceptable UD SEND. The receiver drops it.
 var (
 	ErrShort     = errors.New("roce: datagram too short")
 	ErrVersion   = errors.New("roce: unknown transport header version")
@@ -22,16 +22,16 @@ var (
 	ErrPad       = errors.New("roce: padding does not fit the length")
 )
 
-// UDSend is a UD SEND only packet, taken apart.
+// UDSend is a parsed UD SEND Only packet.
 type UDSend struct {
 	BTH
 	DETH
 	Payload []byte // without padding
 }
 
-// ParseUDSend takes a datagram apart, without checking its ICRC: see [Verify].
-// Payload aliases datagram, its capacity ends with it. Errors: ErrShort,
-// ErrVersion, ErrOpcode, ErrImmediate, ErrPad, in the order of these checks.
+// ParseUDSend parses a datagram. It does not check the ICRC; see [Verify]. Payload
+// aliases datagram, and its capacity equals its length. Errors: ErrShort, ErrVersion,
+// ErrImmediate, ErrOpcode, ErrPad, checked in this order.
 func ParseUDSend(datagram []byte) (UDSend, error) {
 	if len(datagram) < HeaderLen+ICRCLen {
 		return UDSend{}, ErrShort
@@ -49,7 +49,7 @@ func ParseUDSend(datagram []byte) (UDSend, error) {
 	return UDSend{BTH: bth, DETH: deth, Payload: datagram[HeaderLen:end:end]}, nil
 }
 
-// checkUDSend refuses every BTH but that of a UD SEND only.
+// checkUDSend returns an error unless h is the BTH of a UD SEND Only.
 func (h BTH) checkUDSend() error {
 	switch {
 	case h.Version != 0:
@@ -62,5 +62,5 @@ func (h BTH) checkUDSend() error {
 	return nil
 }
 
-// PadFor returns the bytes of padding that a payload of n bytes needs.
+// PadFor returns how many bytes of padding a payload of n bytes needs.
 func PadFor(n int) int { return -n & (wordLen - 1) }

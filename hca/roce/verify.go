@@ -7,16 +7,16 @@ import (
 	"net/netip"
 )
 
-// Match says how well an ICRC matched.
+// Match says how an ICRC matched.
 type Match uint8
 
-// How an ICRC matched, and what part of random damage passes so.
+// How an ICRC matched, with the probability that random damage passes this way.
 const (
-	NoMatch      Match = iota // the datagram is damaged, or its path is not what it seems
-	MatchKnownID              // nothing was guessed: 2^-32
-	MatchLowID                // with an identification of 0 to 63: 2^-26
-	MatchSolved               // with any other identification: 2^-16
-	// NumMatch bounds the enumeration for total tables.
+	NoMatch      Match = iota // the datagram is damaged, or something on the way rewrote its headers
+	MatchKnownID              // with the known identification, or over IPv6: 2^-32
+	MatchLowID                // with a solved identification of 0 to 63: 2^-26
+	MatchSolved               // with any other solved identification: 2^-16
+	// NumMatch is the number of values, for tables.
 	NumMatch
 )
 
@@ -29,19 +29,18 @@ func (m Match) String() string {
 	return matchNames[m]
 }
 
-// lowIDs bounds the identifications that need no suspicion: 0 is what a UDP
-// socket with DF sends, and a segment of a UDP_SEGMENT batch, which has at most
-// 64 of them, carries its index.
+// lowIDs bounds the identifications that are plausible: a UDP socket with DF sends
+// 0, and a segment of a UDP_SEGMENT batch carries its index, which is below 64.
 const lowIDs = 64
 
-// Verify checks the ICRC of a datagram, BTH to ICRC, which came along p. Where
-// the IPv4 identification is not known, p.ID is ignored and the one that makes
-// the ICRC match is returned, if there is one; else p.ID is returned. A datagram
-// too short or too long to be one does not match. Datagram should not live on
-// the stack, see [ICRC].
+// Verify checks the ICRC of a datagram that arrived along p. If the IPv4
+// identification is known, Verify returns p.ID. Otherwise it ignores p.ID and returns
+// the identification that makes the ICRC match, if there is one. A datagram of an
+// impossible length does not match. The datagram should not lie on the stack, see
+// [ICRC].
 func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
 	if !p.is4() {
-		idKnown = true // there is none
+		idKnown = true // IPv6 has no identification
 	}
 	path := *p
 	if !idKnown {
@@ -57,7 +56,7 @@ func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
 	return solveID(diff, len(datagram))
 }
 
-// solveID finds the identification that explains the difference to the ICRC
+// solveID returns the identification that explains diff, the difference to the ICRC
 // computed with identification 0, for a datagram of n bytes.
 func solveID(diff uint32, n int) (Match, uint16) {
 	if diff == 0 {
@@ -74,12 +73,13 @@ func solveID(diff uint32, n int) (Match, uint16) {
 	return MatchSolved, id
 }
 
-// SourceBehindNAT takes it that a NAT rewrote the IPv4 source address of a
-// datagram, and nothing else, and returns the address that makes its ICRC match
-// with identification p.ID (0 is what senders have where the receiver cannot see
-// it). There is one for every datagram with a wrong ICRC, so a single answer
-// means nothing; two damaged datagrams agree once in 2^32. It returns false for
-// a right datagram, for IPv6 and for lengths that [Verify] refuses.
+// SourceBehindNAT assumes that a NAT rewrote the IPv4 source address of a datagram
+// and nothing else. It returns the source address that makes the ICRC match with
+// identification p.ID (0 if the receiver cannot see the identification). Such an
+// address exists for every datagram with a wrong ICRC, so a single answer proves
+// nothing; two damaged datagrams yield the same address with probability 2^-32.
+// SourceBehindNAT returns false if the ICRC is correct, for IPv6, and for lengths that
+// [Verify] refuses.
 func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	diff, ok := mismatch(p, datagram)
 	if !ok || diff == 0 || !p.is4() {
@@ -91,8 +91,8 @@ func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	return netip.AddrFrom4(src), true
 }
 
-// mismatch returns the ICRC received xor the ICRC computed, and whether the
-// datagram has the length of one.
+// mismatch returns the received ICRC xor the computed one. It returns false if the
+// datagram has an impossible length.
 func mismatch(p *Path, datagram []byte) (uint32, bool) {
 	if len(datagram) < BTHLen+ICRCLen || len(datagram) > maxDatagram {
 		return 0, false
@@ -103,6 +103,6 @@ func mismatch(p *Path, datagram []byte) (uint32, bool) {
 	return crc ^ binary.LittleEndian.Uint32(tail), true
 }
 
-// covered is how many bytes the ICRC of an IPv4 datagram of n bytes covers from
-// this offset of the IP header on.
+// covered returns how many bytes the ICRC of an IPv4 datagram of n bytes covers from
+// ipOffset of the IP header on.
 func covered(ipOffset, n int) int { return ipv4Len - ipOffset + udpLen + n - ICRCLen }

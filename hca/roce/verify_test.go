@@ -27,7 +27,7 @@ func TestVerifyRealFrames(t *testing.T) {
 		blind := f.path
 		blind.ID = 0xbeef
 		if f.path.Src.Is6() {
-			blind.ID = 0 // there is none; the transport gives 0
+			blind.ID = 0 // IPv6 has no identification; the transport passes 0
 		}
 		if m, id := roce.Verify(&blind, false, f.datagram); m != want || id != f.path.ID {
 			t.Errorf("frame %d, id unknown: %v, id %#x; want %v, %#x", i, m, id, want, f.path.ID)
@@ -64,8 +64,7 @@ func TestVerifyLengths(t *testing.T) {
 	}
 }
 
-// The longest and the shortest lengths exercise the ends of the tables of
-// inverse powers.
+// The longest and the shortest lengths use the ends of the tables of inverse powers.
 func TestVerifyEnds(t *testing.T) {
 	for _, n := range []int{16, 20, 24, 232, 236, 240, 65500, 65504} {
 		path := path4
@@ -89,7 +88,7 @@ func TestVerifyIgnoresWhatRoutersChange(t *testing.T) {
 	}
 }
 
-// A wrong address, port, length or identification is a wrong ICRC.
+// A wrong address, port, length or identification makes the ICRC wrong.
 func TestVerifyCoversPath(t *testing.T) {
 	for _, path := range []roce.Path{path4, path6} {
 		f := synthetic(newRand(3), path, 100)
@@ -112,7 +111,7 @@ func TestVerifyCoversPath(t *testing.T) {
 	}
 }
 
-// An IPv6 zone is local and not on the wire.
+// An IPv6 zone is local to the host, so the ICRC does not cover it.
 func TestVerifyIgnoresZone(t *testing.T) {
 	path := path6
 	path.Src, path.Dst = netip.MustParseAddr("fe80::1"), netip.MustParseAddr("fe80::2")
@@ -144,7 +143,7 @@ func TestSourceBehindNAT(t *testing.T) {
 			got, ok := roce.SourceBehindNAT(&path4, f.datagram)
 			if inside == path4.Src {
 				if ok {
-					t.Fatalf("a right datagram gave %v", got)
+					t.Fatalf("source of a correct datagram: %v", got)
 				}
 				continue
 			}
@@ -155,7 +154,7 @@ func TestSourceBehindNAT(t *testing.T) {
 	})
 }
 
-// Damaged datagrams agree on a source only by chance.
+// Damaged datagrams yield the same source only by chance.
 func TestSourceBehindNATNeedsTwo(t *testing.T) {
 	rng := newRand(5)
 	seen := map[netip.Addr]bool{}

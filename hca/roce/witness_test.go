@@ -18,8 +18,8 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// Other people's programs, which must come to the same result. They are Debian
-// packages; python is named by its path since scapy belongs to that one.
+// Independent programs that must produce the same result. They are Debian packages;
+// python is named by its path because scapy is installed for that interpreter.
 const (
 	tshark  = "/usr/bin/tshark"  // package tshark
 	python  = "/usr/bin/python3" // packages python3, python3-scapy
@@ -28,7 +28,7 @@ const (
 	needs   = "apt-get install tshark python3-scapy"
 )
 
-// run returns what a witness printed, a line each.
+// run returns the output lines of a witness.
 func run(t *testing.T, name string, args ...string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -42,8 +42,8 @@ func run(t *testing.T, name string, args ...string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// witnessFrames are frames of all pad counts and some lengths, unicast and
-// multicast, over both families, with marks of congestion.
+// witnessFrames returns frames of all pad counts and several lengths, unicast and
+// multicast, over both families, with congestion marks.
 func witnessFrames() []frame {
 	rng := newRand(11)
 	v4, v6 := path4, path6
@@ -83,8 +83,8 @@ func writeCapture(t *testing.T, frames []frame) string {
 	return file.Name()
 }
 
-// ethernet returns the frame as it goes over the wire. Its ToS, TTL and flow
-// label are none that the ICRC might assume.
+// ethernet returns the frame as on the wire. Its ToS, TTL and flow label differ from
+// the values that the ICRC assumes.
 func (f *frame) ethernet(t *testing.T) []byte {
 	t.Helper()
 	link := &layers.Ethernet{
@@ -146,14 +146,14 @@ func TestWitnessICRC(t *testing.T) {
 	}
 }
 
-// witnessFields are those that tshark decodes and [frame.fields] knows.
+// witnessFields are the fields that tshark decodes, in the order of [frame.fields].
 var witnessFields = []string{
 	"frame.protocols", "infiniband.bth.opcode", "infiniband.bth.padcnt", "infiniband.bth.p_key",
 	"infiniband.bth.se", "infiniband.bth.m", "infiniband.bth.a", "infiniband.bth.destqp", "infiniband.bth.psn",
 	"infiniband.deth.q_key", "infiniband.deth.srcqp", "infiniband.invariant.crc", "_ws.malformed", "_ws.expert",
 }
 
-// fields returns what tshark should say of a frame.
+// fields returns the line that tshark should print for a frame.
 func (f *frame) fields(t *testing.T) string {
 	t.Helper()
 	p, err := roce.ParseUDSend(f.datagram)
@@ -164,10 +164,10 @@ func (f *frame) fields(t *testing.T) string {
 		p.Solicited, p.Migrated, p.AckReq, uint32(p.DestQPN), p.PSN, uint64(p.QKey), uint32(p.SrcQPN), wireICRC(f.datagram))
 }
 
-// boolean is how tshark writes a flag, depending on its version.
+// boolean maps the forms of a flag, which depend on the version of tshark.
 var boolean = map[string]string{"0": "false", "1": "true", "False": "false", "True": "true"}
 
-// normal returns a line of tshark's with its flags as Go writes them.
+// normal returns a line of tshark with its flags in Go's notation.
 func normal(line string) string {
 	fields := strings.Fields(line)
 	for i := 3; i < 6 && i < len(fields); i++ {
@@ -195,7 +195,7 @@ func TestWitnessTshark(t *testing.T) {
 			t.Errorf("frame %d: protocols %s", i, protocols)
 		}
 		if got, want := normal(rest), f.fields(t); got != want {
-			t.Errorf("frame %d: tshark has\n%s, we have\n%s", i, got, want)
+			t.Errorf("frame %d: tshark prints\n%s, want\n%s", i, got, want)
 		}
 	}
 }

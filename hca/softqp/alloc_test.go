@@ -6,7 +6,7 @@ import (
 	"ipoibd/hca"
 )
 
-// A message costs no allocation, each way.
+// Neither sending nor receiving a message allocates.
 func TestNoAllocations(t *testing.T) {
 	r := rtsRig(t)
 	sge := []hca.SGE{r.txSGE(0, 20), r.txSGE(20, 1000)}
@@ -20,7 +20,7 @@ func TestNoAllocations(t *testing.T) {
 		r.Fill(r.env, nil, &r.batch)
 		r.Finish(&r.batch, len(r.batch.Datagrams()))
 		if r.Deliver(r.env, in) != Passed || len(r.SendDone()) != 1 || len(r.RecvDone()) != 1 {
-			t.Fatal("not done")
+			t.Fatal("no completion")
 		}
 	}
 	if n := testing.AllocsPerRun(1000, run); n != 0 {

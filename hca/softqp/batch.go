@@ -16,17 +16,17 @@ type Datagram struct {
 	TOS, TTL uint8
 	vec      [MaxVec][]byte
 	n        int
-	ends     bool // its request is done with it
-	next     int  // of a copy: index of the peer after its own
+	ends     bool // sending it completes its request
+	next     int  // of a copy: index of the peer after the one that it goes to
 	skipped  int  // of a copy: peers skipped since the previous copy
 	header   [roce.HeaderLen]byte
 	trailer  [roce.MaxPad + roce.ICRCLen]byte
 }
 
-// Vec is the gather list: memory of the batch and of the request.
+// Vec returns the gather list. It refers to memory of the batch and of the request.
 func (d *Datagram) Vec() [][]byte { return d.vec[:d.n] }
 
-// Len is the length in bytes, from the BTH to the ICRC.
+// Len returns the length in bytes, from the BTH to the ICRC.
 func (d *Datagram) Len() (n int) {
 	for _, v := range d.vec[:d.n] {
 		n += len(v)
@@ -34,38 +34,37 @@ func (d *Datagram) Len() (n int) {
 	return n
 }
 
-// Tail says how the last request of a batch ends, where that is not by a
-// datagram.
+// Tail says how the last request of a batch ends, if not with a datagram.
 type Tail uint8
 
 // Tails.
 const (
 	TailNone Tail = iota
-	TailDrop      // it completes, and goes nowhere: Batch.Reason
-	TailFail      // it completes in error: Batch.Reason
-	TailLoop      // it completes; the shell then gives Batch.Loop to this port's QPs
+	TailDrop      // it completes but is not sent; Batch.Reason says why
+	TailFail      // it completes in error; Batch.Reason says why
+	TailLoop      // it completes; the shell then delivers Batch.Loop to the QPs of this port
 )
 
-// Batch is what Fill makes of the requests at the head of a send queue. It
-// belongs to one QP's send side and is used again and again.
+// Batch holds the datagrams that Fill builds from the requests at the head of a send
+// queue. It belongs to the send side of one QP, which reuses it.
 type Batch struct {
 	Tail   Tail
-	Reason Reason  // of TailDrop and TailFail
-	Loop   Inbound // of TailLoop
-	// Skipped counts the peers left out of a replication because their address is
-	// of another family than the source. Finish sets it, and counts a peer only
-	// once the batch is done up to it: Fill will skip the others again.
+	Reason Reason  // with TailDrop and TailFail
+	Loop   Inbound // with TailLoop
+	// Skipped counts the peers left out of a replication because the family of their
+	// address is not that of the source. Finish sets it. It counts only peers before
+	// the point that was sent; Fill skips the others again.
 	Skipped int
 
 	datagrams [hca.Batch]Datagram
 	n         int
-	peers     []netip.Addr // to which copies go
+	peers     []netip.Addr // destinations of the copies
 	skipped   int          // peers skipped since the last copy
-	status    hca.WCStatus // of TailFail
+	status    hca.WCStatus // with TailFail
 	msg       message
 }
 
-// Datagrams are those to send, in order.
+// Datagrams returns the datagrams to send, in order.
 func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
 
 func (b *Batch) full() bool { return b.n == hca.Batch }
@@ -78,7 +77,7 @@ func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
 
-// add builds the datagram of the message at hand for one destination.
+// add builds the datagram of the current message for one destination.
 func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
 	d, m := &b.datagrams[b.n], &b.msg
 	d.Src, d.Dst, d.TOS, d.TTL, d.ends, d.next, d.skipped = m.src, dst, m.traffic, m.hops, ends, 0, 0
@@ -100,7 +99,7 @@ func (d *Datagram) gather(m *message) {
 	d.n = n + 1
 }
 
-// seal puts the ICRC behind the padding.
+// seal appends the ICRC to the padding.
 func (d *Datagram) seal(icrc uint32) {
 	last := &d.vec[d.n-1]
 	pad := len(*last)
@@ -108,7 +107,7 @@ func (d *Datagram) seal(icrc uint32) {
 	roce.PutICRC((*last)[pad:], icrc)
 }
 
-// message is a request whose memory and addresses were found.
+// message is a request whose memory and addresses are resolved.
 type message struct {
 	src, dst      netip.Addr
 	traffic, hops uint8

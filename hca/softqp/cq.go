@@ -2,18 +2,18 @@ package softqp
 
 import "ipoibd/hca"
 
-// CQ is a completion queue without its lock. Once a completion found it full
-// it is in error for good: what is queued is void, what comes is lost.
+// CQ is a completion queue without a lock. A completion that finds it full puts it in
+// error permanently: queued and later completions are lost.
 type CQ struct {
 	queue  queue[hca.WC]
 	armed  bool
 	failed bool
 }
 
-// NewCQ returns a CQ of that many entries, at least 1.
+// NewCQ returns a CQ with this number of entries, at least 1.
 func NewCQ(entries int) CQ { return CQ{queue: newQueue[hca.WC](entries)} }
 
-// Signal says what a Push calls for.
+// Signal is what the caller of Push must report.
 type Signal uint8
 
 // Signals.
@@ -51,7 +51,8 @@ func (c *CQ) fire() Signal {
 	return SignalArmed
 }
 
-// Poll takes completions out; hca.ErrCQ in error.
+// Poll moves completions into wc and returns how many. It returns hca.ErrCQ if the CQ is
+// in error.
 func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	if c.failed {
 		return 0, hca.ErrCQ
@@ -64,7 +65,7 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	return n, nil
 }
 
-// Arm makes the next Push signal once; hca.ErrCQ in error.
+// Arm makes the next Push return SignalArmed. It returns hca.ErrCQ if the CQ is in error.
 func (c *CQ) Arm() error {
 	if c.failed {
 		return hca.ErrCQ
@@ -73,8 +74,8 @@ func (c *CQ) Arm() error {
 	return nil
 }
 
-// Remove takes out the completions of a QP that was reset or destroyed
-// (IBA 10.3.1.2), keeping the order of the others.
+// Remove removes the completions of a QP that was reset or destroyed (IBA 10.3.1.2)
+// and keeps the order of the others.
 func (c *CQ) Remove(qpn hca.QPN) {
 	for n := c.queue.len(); n > 0; n-- {
 		wc := *c.queue.at(0)

@@ -54,7 +54,7 @@ func TestCQ(t *testing.T) {
 	}
 }
 
-// An overrun voids what was queued, and is told once.
+// An overrun discards the queued completions and is reported once.
 func TestCQOverrun(t *testing.T) {
 	c := NewCQ(2)
 	if s := c.Push(wcs(1)); s != SignalNone || c.failed {

@@ -12,18 +12,19 @@ type GID struct {
 	MaxPayload int        // bytes of one UD message
 }
 
-// Env is what the engine knows of its surroundings: an immutable snapshot that
-// the shell replaces.
+// Env holds the port's attributes and its memory: an immutable snapshot that the shell
+// replaces.
 type Env struct {
 	Up        bool
-	SrcPort   uint16 // of everything sent; the ICRC covers it
+	SrcPort   uint16 // UDP source port of everything sent; the ICRC covers it
 	GIDs      []GID
 	PKeys     []hca.PKey
-	Replicate bool // multicast goes to a list of peers, one by one
+	Replicate bool // multicast is sent to each peer of a list
 	Memory    *Memory
 }
 
-// source returns the GID entry to send from to an address of dst's family.
+// source returns the GID entry at index. It returns false if the entry cannot be the
+// source for dst: it is empty or of the other family.
 func (e *Env) source(index int, dst netip.Addr) (*GID, bool) {
 	if index < 0 || index >= len(e.GIDs) {
 		return nil, false
@@ -42,7 +43,7 @@ func (e *Env) Own(a netip.Addr) bool {
 	return false
 }
 
-// pkey returns the table's entry, 0 (which matches nothing) outside of it.
+// pkey returns the P_Key at index, or 0, which matches no key, if index is out of range.
 func (e *Env) pkey(index uint16) hca.PKey {
 	if int(index) >= len(e.PKeys) {
 		return 0

@@ -7,15 +7,15 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// loopTTL is the hop limit that a looped-back message shows where its AH asks
-// for the system's default.
+// loopTTL is the hop limit of a looped-back message whose AH selects the system's
+// default.
 const loopTTL = 64
 
-// Fill builds the batch of the requests at the head of the queue. Replicated
-// multicast goes to peers, a slice that must not change; a request whose copies take
-// several batches keeps the slice that it began with. A batch with no datagram and
-// TailNone means that there is nothing to do in this state. The caller answers every
-// Fill by a Finish before it calls another method of the send side. Send side.
+// Fill builds a batch from the requests at the head of the queue. Replicated multicast
+// is sent to peers, a slice that must not change; a request whose copies need several
+// batches keeps the slice that it started with. If the batch has no datagram and
+// TailNone, there is nothing to send in this state. The caller must call Finish after
+// every Fill, before any other method of the send side. Send side.
 func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
 	b.reset()
 	if q.send.state.SendQueue() != hca.QueueRuns {
@@ -31,7 +31,7 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
 	}
 }
 
-// fillOne adds the datagrams of one request; copies begin at fan.
+// fillOne adds the datagrams of one request. Copies start at fan.
 func (q *QP) fillOne(env *Env, fan fan, r *sendReq, b *Batch) {
 	if !q.prepare(env, r, b) {
 		return
@@ -50,8 +50,8 @@ func (q *QP) fillOne(env *Env, fan fan, r *sendReq, b *Batch) {
 	}
 }
 
-// replicate adds a copy for every peer that is not this port itself, then the
-// loop back; what does not fit is left for the next batch.
+// replicate adds a copy for every peer except this port itself, then the loopback.
+// Copies that do not fit are left for the next batch.
 func (q *QP) replicate(env *Env, fan fan, b *Batch) {
 	b.peers = fan.peers
 	for i := fan.next; i < len(fan.peers); i++ {
@@ -66,14 +66,14 @@ func (q *QP) replicate(env *Env, fan fan, b *Batch) {
 			b.add(env, p, q.send.psn, false)
 			d := &b.datagrams[b.n-1]
 			d.next, d.skipped, b.skipped = i+1, b.skipped, 0
-			d.TTL = 0 // the system's default: the hop limit of a group is not that of the way to a peer
+			d.TTL = 0 // the system's default: the hop limit of a group does not apply to the unicast path to a peer
 		}
 	}
 	b.loop(env)
 }
 
-// prepare finds memory and addresses of a request; false where it ends the
-// batch without being sent.
+// prepare resolves the memory and the addresses of a request. It returns false if the
+// request is not sent and ends the batch.
 func (q *QP) prepare(env *Env, r *sendReq, b *Batch) bool {
 	m := &b.msg
 	if !m.payload.find(env.Memory, q.cfg.PD, r.sge[:r.n], false) {
@@ -113,7 +113,7 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 	}
 }
 
-// loop makes the message at hand come back to this port.
+// loop ends the batch with the loopback of the current message to this port.
 func (b *Batch) loop(env *Env) {
 	m := &b.msg
 	b.Tail = TailLoop

@@ -6,12 +6,13 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxSGE is the longest scatter/gather list that the engine takes: what a
-// gather list of the network carries besides header and trailer.
+// MaxSGE is the maximum length of a scatter/gather list: the entries that a gather list
+// of the network has in addition to header and trailer.
 const MaxSGE = 4
 
-// lkeyBits is the low part of an L_Key: a count of the slot's owners, so that
-// a key kept too long names nothing. The rest is the slot.
+// lkeyBits is the width of the low part of an L_Key. The part counts the regions that
+// have used the slot, so that the key of an earlier region is invalid. The rest is the
+// index of the slot.
 const lkeyBits = 8
 
 // Region is registered memory.
@@ -32,7 +33,7 @@ type slot struct {
 // is empty.
 type Memory struct{ slots []slot }
 
-// With returns a table that has r besides, and its L_Key.
+// With returns a copy of the table with r added, and the L_Key of r.
 func (m *Memory) With(r Region) (*Memory, uint32) {
 	next := &Memory{slots: slices.Clone(m.slots)}
 	i := slices.IndexFunc(next.slots, func(s slot) bool { return !s.used })
@@ -45,13 +46,13 @@ func (m *Memory) With(r Region) (*Memory, uint32) {
 	return next, lkey
 }
 
-// nextKey counts up the owner part of an L_Key; 0 is never an owner.
+// nextKey increments the low part of an L_Key, which is never 0.
 func nextKey(lkey uint32) uint32 {
 	const mask = 1<<lkeyBits - 1
 	return lkey&^mask | (lkey&mask)%mask + 1
 }
 
-// Without returns a table that lacks the region of lkey.
+// Without returns a copy of the table without the region of lkey.
 func (m *Memory) Without(lkey uint32) *Memory {
 	next := &Memory{slots: slices.Clone(m.slots)}
 	if i := int(lkey >> lkeyBits); i < len(next.slots) && next.slots[i].lkey == lkey {
@@ -60,8 +61,8 @@ func (m *Memory) Without(lkey uint32) *Memory {
 	return next
 }
 
-// bytes returns the memory that s names, if it lies inside one region of the
-// protection domain that may be used so.
+// bytes returns the memory that s refers to. It returns false unless the memory lies
+// inside one region of the protection domain that permits the access.
 func (m *Memory) bytes(pd uint32, s *hca.SGE, write bool) ([]byte, bool) {
 	i := int(s.LKey >> lkeyBits)
 	if i >= len(m.slots) {
@@ -71,25 +72,25 @@ func (m *Memory) bytes(pd uint32, s *hca.SGE, write bool) ([]byte, bool) {
 	if !r.used || r.lkey != s.LKey || r.PD != pd || write && !r.Write {
 		return nil, false
 	}
-	off, size := s.Addr-r.Base, uint64(len(r.Mem)) // wraps to a large value below Base
+	off, size := s.Addr-r.Base, uint64(len(r.Mem)) // an address below Base wraps to a large offset
 	if off > size || uint64(s.Length) > size-off {
 		return nil, false
 	}
 	return r.Mem[off : off+uint64(s.Length)], true
 }
 
-// pieces is a scatter/gather list whose memory was found. Entries of length 0
-// are left out: they name no memory.
+// pieces is a resolved scatter/gather list. Entries of length 0 are left out, because
+// they refer to no memory.
 type pieces struct {
 	vec  [MaxSGE][]byte
 	n    int
-	size int // bytes in all
+	size int // total bytes
 }
 
 func (p *pieces) list() [][]byte { return p.vec[:p.n] }
 
-// find fills p from a list of at most MaxSGE entries; false when an entry
-// names memory that may not be used.
+// find resolves a list of at most MaxSGE entries into p. It returns false if an entry
+// refers to memory that may not be accessed.
 func (p *pieces) find(m *Memory, pd uint32, sges []hca.SGE, write bool) bool {
 	p.n, p.size = 0, 0
 	for i := range sges {
@@ -107,10 +108,10 @@ func (p *pieces) find(m *Memory, pd uint32, sges []hca.SGE, write bool) bool {
 	return true
 }
 
-// scatter writes one piece after the other over a list that holds them all.
+// scatter writes consecutive pieces to a list, which must be long enough for all.
 type scatter struct {
 	dst [][]byte
-	at  []byte // what is left of the entry under way
+	at  []byte // the rest of the current entry
 }
 
 func (s *scatter) write(b []byte) {

@@ -29,7 +29,7 @@ func TestQueueOrderOverItsEnd(t *testing.T) {
 	}
 }
 
-// A key names its region only, only while that lives, and only inside of it.
+// A key is valid only for its region, while that exists, and inside its bounds.
 func TestMemory(t *testing.T) {
 	m, a := (&Memory{}).With(Region{PD: 1, Base: 1000, Mem: make([]byte, 100)})
 	m, b := m.With(Region{PD: 1, Base: 5000, Mem: make([]byte, 100), Write: true})
@@ -66,14 +66,14 @@ func TestMemoryKeysAreNotReused(t *testing.T) {
 		old := m
 		m = m.Without(first)
 		if _, ok := m.bytes(0, &hca.SGE{Length: 1, LKey: first}, false); ok {
-			t.Fatalf("key %#x lives on", first)
+			t.Fatalf("key %#x is valid after its region was removed", first)
 		}
 		if _, ok := old.bytes(0, &hca.SGE{Length: 1, LKey: first}, false); !ok {
 			t.Fatal("the old table changed")
 		}
 		m, first = m.With(Region{Mem: make([]byte, 1)})
 		if seen[first] || first == 0 {
-			t.Fatalf("key %#x came twice", first)
+			t.Fatalf("key %#x was assigned twice", first)
 		}
 		seen[first] = true
 	}

@@ -10,21 +10,21 @@ import (
 	"ipoibd/hca"
 )
 
-// model is the QP as the contract describes it, with one state and two lists:
-// what must come of any sequence of verbs and packets.
+// model is the QP according to the contract, with one state and two lists. It predicts
+// the result of any sequence of verbs and packets.
 type model struct {
 	state        hca.QPState
 	sends, recvs []request
-	sent, rcvd   []outcome // completions not taken yet
-	unsettled    bool      // the send side learns of ERR at Settle
+	sent, rcvd   []outcome // completions not read yet
+	unsettled    bool      // Settle has not yet moved the send side to ERR
 }
 
 type request struct {
 	id  uint64
-	bad hca.WCStatus // what it fails with, WCSuccess: it does not
+	bad hca.WCStatus // the status with which it fails; WCSuccess: it does not fail
 }
 
-// sendState is the state as the send side sees it.
+// sendState returns the state of the send side.
 func (m *model) sendState() hca.QPState {
 	if m.unsettled {
 		return hca.QPRTS
@@ -51,7 +51,7 @@ func (m *model) flush(reqs *[]request, out *[]outcome) {
 	*reqs = nil
 }
 
-// post returns what a post of r must say.
+// post returns the expected error of a post of r.
 func (m *model) post(r request, b hca.QueueBehaviour, reqs *[]request, out *[]outcome) error {
 	switch {
 	case b == hca.QueueRefuses:
@@ -66,8 +66,8 @@ func (m *model) post(r request, b hca.QueueBehaviour, reqs *[]request, out *[]ou
 	return nil
 }
 
-// transmit does the first n sends of those that are good, then the bad one
-// behind them if all of the good ones went out.
+// transmit completes the first n good sends. If a bad send follows them, it completes that
+// too.
 func (m *model) transmit(n int) {
 	for i := 0; len(m.sends) > 0; i++ {
 		r := m.sends[0]
@@ -83,7 +83,7 @@ func (m *model) transmit(n int) {
 	}
 }
 
-// deliver returns whether a packet with the right keys is taken.
+// deliver reports whether a packet with the right keys is received.
 func (m *model) deliver() bool {
 	if m.state.RecvQueue() != hca.QueueRuns || len(m.recvs) == 0 {
 		return false
@@ -102,8 +102,8 @@ func (m *model) deliver() bool {
 
 const modelDepth = 4
 
-// machine drives a QP and its model side by side. Settle follows at once, as
-// the story tests tell what holds before it.
+// machine drives a QP and its model in parallel. It calls Settle immediately after every
+// packet; other tests check the time before Settle.
 type machine struct {
 	*rig
 	m      model
@@ -186,7 +186,7 @@ func (c *machine) Take(t *rapid.T) {
 	c.m.sent, c.m.rcvd = nil, nil
 }
 
-// Check holds after every step.
+// Check compares the QP with the model after every step.
 func (c *machine) Check(t *rapid.T) {
 	if got := c.Query().State; got != c.m.state {
 		t.Fatalf("state %v, want %v", got, c.m.state)

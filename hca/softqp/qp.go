@@ -9,7 +9,7 @@ import (
 // psnMask is a packet sequence number's 24 bits (IBA 9.2).
 const psnMask = 0xffffff
 
-// Config is what a QP is made from.
+// Config is the data that a QP is created from.
 type Config struct {
 	Num  hca.QPN
 	PD   uint32
@@ -19,7 +19,7 @@ type Config struct {
 // QP is a UD queue pair in the engine.
 type QP struct {
 	cfg  Config
-	keys keys // written by both sides together, read by either
+	keys keys // written while both sides are locked, read by either side
 	send sendSide
 	recv recvSide
 }
@@ -40,11 +40,11 @@ func New(cfg Config) *QP {
 	}
 }
 
-// Config returns what the QP was made from.
+// Config returns the data that the QP was created from.
 func (q *QP) Config() Config { return q.cfg }
 
-// state is the QP's one state: the receive side knows of ERR first, the send
-// side of SQE. Both sides.
+// state returns the state of the QP as a whole: ERR if the receive side is in ERR, else
+// the state of the send side. Both sides.
 func (q *QP) state() hca.QPState {
 	if q.recv.state == hca.QPErr {
 		return hca.QPErr
@@ -52,7 +52,7 @@ func (q *QP) state() hca.QPState {
 	return q.send.state
 }
 
-// Query returns the attributes in force. Both sides.
+// Query returns the current attributes. Both sides.
 func (q *QP) Query() hca.QPAttr {
 	s := q.state()
 	return hca.QPAttr{
@@ -62,10 +62,11 @@ func (q *QP) Query() hca.QPAttr {
 	}
 }
 
-// Modify moves the QP and sets attributes, all or nothing; hca.ErrInvalid for
-// what the state table or the device does not have. Moving to ERR leaves flush
-// completions on both sides; moving to RESET drops requests and completions not
-// yet taken. Both sides.
+// Modify changes the state and attributes, all or nothing. It returns hca.ErrInvalid for
+// a transition that the state table does not allow, and for an attribute value that the
+// device does not support. Moving to ERR leaves flush completions on both sides. Moving
+// to RESET drops requests, and completions that SendDone and RecvDone have not returned.
+// Both sides.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask, env *Env) error {
 	if err := q.check(&attr, mask, env); err != nil {
 		return err
@@ -118,10 +119,10 @@ func (q *QP) become(s hca.QPState) {
 	}
 }
 
-// Reset moves the QP to RESET, as a Modify would. Both sides.
+// Reset moves the QP to RESET, like Modify. Both sides.
 func (q *QP) Reset() { q.become(hca.QPReset) }
 
-// Settle carries a receive error over to the send side. Both sides.
+// Settle moves the send side to ERR after a receive error. Both sides.
 func (q *QP) Settle() {
 	if q.recv.unsettled {
 		q.recv.unsettled = false

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// A story of one QP, from RESET to its faults and back.
+// One QP from RESET through send and receive errors and back to RESET.
 func TestStory(t *testing.T) {
 	r := newRig(t, defaultSpec())
 	r.up(hca.QPInit)
@@ -23,7 +23,7 @@ func TestStory(t *testing.T) {
 	}
 	r.wantReceived(outcome{1, hca.WCSuccess})
 
-	// A send too long stops the send side: what is behind it is flushed.
+	// A send that is too long stops the send side; the requests after it are flushed.
 	r.send(10, peer4, 8)
 	r.send(11, peer4, 1449)
 	r.send(12, peer4, 8)
@@ -35,7 +35,7 @@ func TestStory(t *testing.T) {
 	r.wantSent(outcome{10, hca.WCSuccess}, outcome{11, hca.WCLocLenErr}, outcome{12, hca.WCWRFlushErr})
 	r.wantState(hca.QPSQE)
 
-	// Receives live on in SQE; a later send is flushed at once.
+	// The QP still receives in SQE; a later send is flushed immediately.
 	r.recv(2, 100)
 	if got := r.Deliver(r.env, inbound("in SQE")); got != Passed {
 		t.Fatalf("in SQE: %v", got)
@@ -44,8 +44,8 @@ func TestStory(t *testing.T) {
 	r.send(13, peer4, 8)
 	r.wantSent(outcome{13, hca.WCWRFlushErr})
 
-	// Repaired, a receive too short takes all of it to ERR. Nobody sees its
-	// completion before the send side has failed as well.
+	// Back in RTS, a receive that is too short moves the QP to ERR. Its completion is not
+	// visible before the send side has failed as well.
 	if err := r.step(hca.QPSQE, hca.QPRTS); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestStory(t *testing.T) {
 	r.Settle()
 	r.wantSent()
 
-	// RESET forgets requests, completions and attributes.
+	// RESET drops requests, completions and attributes.
 	r.send(15, peer4, 8)
 	r.recv(5, 100)
 	r.Reset()
@@ -75,7 +75,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// A receive error that a Modify overtakes is forgotten with the requests.
+// A Modify to RESET before Settle drops the receive error together with the requests.
 func TestSettleAfterReset(t *testing.T) {
 	r := rtsRig(t)
 	r.recv(1, 10)
@@ -87,8 +87,8 @@ func TestSettleAfterReset(t *testing.T) {
 	r.wantReceived()
 }
 
-// Modify is total: every pair of states, every single attribute more or less,
-// as the table has it, and a refusal changes nothing.
+// Modify follows the table for every pair of states, also with one attribute added or
+// removed, and changes nothing if it returns an error.
 func TestModifyFollowsTheTable(t *testing.T) {
 	bits := []hca.QPAttrMask{0, hca.AttrState, hca.AttrCurState, hca.AttrPKeyIndex, hca.AttrPort, hca.AttrQKey, hca.AttrSQPSN}
 	for from := hca.QPState(0); from < hca.NumQPState; from++ {
@@ -159,7 +159,7 @@ func TestModifyRefusesValues(t *testing.T) {
 	}
 }
 
-// What each state does with a post, as the contract has it.
+// Every state handles a post as the contract requires.
 func TestPostInEveryState(t *testing.T) {
 	for s := hca.QPState(0); s < hca.NumQPState; s++ {
 		r := newRig(t, defaultSpec())

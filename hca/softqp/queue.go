@@ -12,8 +12,8 @@ func newQueue[T any](depth int) queue[T] { return queue[T]{slots: make([]T, dept
 func (q *queue[T]) len() int   { return q.n }
 func (q *queue[T]) full() bool { return q.n == len(q.slots) }
 
-// at returns the i-th entry from the head, 0 <= i < len; at(len) is the free
-// slot that push takes, while there is one.
+// at returns the i-th entry from the head, 0 <= i < len. Unless the queue is full,
+// at(len) is the slot that push uses next.
 func (q *queue[T]) at(i int) *T {
 	i += q.head
 	if i >= len(q.slots) {
@@ -22,7 +22,7 @@ func (q *queue[T]) at(i int) *T {
 	return &q.slots[i]
 }
 
-// push makes the free slot the last entry and returns it with its old content.
+// push appends an entry and returns it. The entry has the content of an earlier one.
 func (q *queue[T]) push() *T {
 	s := q.at(q.n)
 	q.n++

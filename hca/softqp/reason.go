@@ -1,23 +1,23 @@
 package softqp
 
-// Reason says what became of a packet or a request; all but Passed are drops
-// or failures that the shell counts by [Reason.String].
+// Reason is the outcome of a packet or a request. All but Passed are drops or failures,
+// which the shell counts under the name [Reason.String].
 type Reason uint8
 
 // Reasons.
 const (
 	Passed         Reason = iota
-	DropQPState           // the receive side does not run in this state
+	DropQPState           // the QP does not receive in this state
 	DropPKey              // P_Key mismatch (IBA 10.9.3)
 	DropQKey              // Q_Key mismatch (IBA 10.2.5)
 	DropNoRecv            // no receive posted
 	FailRecvLength        // the receive at the head is too short
-	FailRecvAccess        // its memory may not be written
+	FailRecvAccess        // the memory of the receive may not be written
 	DropPortDown          // send: the port is down
 	DropNoSource          // send: the AH's GID entry is empty or of the other family
 	FailSendLength        // send: longer than the GID's MaxPayload
-	FailSendAccess        // send: its memory may not be read
-	// NumReason bounds the enumeration for tables.
+	FailSendAccess        // send: the memory may not be read
+	// NumReason is the number of reasons, for tables.
 	NumReason
 )
 

@@ -5,15 +5,14 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// recvSide is everything that the receive side writes.
+// recvSide is the state that only the receive side writes.
 type recvSide struct {
-	state hca.QPState
-	queue queue[recvReq]
-	done  []hca.WC
-	grh   [hca.GRHLen]byte
-	place pieces
-	// unsettled: the send side does not know yet that this one failed.
-	unsettled bool
+	state     hca.QPState
+	queue     queue[recvReq]
+	done      []hca.WC
+	grh       [hca.GRHLen]byte
+	place     pieces
+	unsettled bool // the receive side has failed, and Settle has not yet moved the send side
 }
 
 type recvReq struct {
@@ -22,7 +21,7 @@ type recvReq struct {
 	sge [MaxSGE]hca.SGE
 }
 
-// Inbound is a UD message that arrived, or that is looped back.
+// Inbound is a UD message that was received or looped back.
 type Inbound struct {
 	Path     roce.Path
 	TOS, TTL uint8
@@ -35,7 +34,7 @@ type Inbound struct {
 	Len      int      // bytes of Payload
 }
 
-// becomeRecv alone writes the receive side's state.
+// becomeRecv is the only function that writes the state of the receive side.
 func (q *QP) becomeRecv(s hca.QPState) {
 	q.recv.state = s
 	q.recv.unsettled = false
@@ -49,8 +48,8 @@ func (q *QP) becomeRecv(s hca.QPState) {
 	}
 }
 
-// PostRecv queues a receive, or flushes it where the state says so. Errors are
-// hca.ErrInvalid and hca.ErrQueueFull. Receive side.
+// PostRecv queues a receive, or flushes it if the state requires that. Errors:
+// hca.ErrInvalid, hca.ErrQueueFull. Receive side.
 func (q *QP) PostRecv(wr *hca.RecvWR) error {
 	behaviour := q.recv.state.RecvQueue()
 	switch {
@@ -68,9 +67,9 @@ func (q *QP) PostRecv(wr *hca.RecvWR) error {
 	return nil
 }
 
-// Deliver gives the message to the receive at the head of the queue. A failure
-// (FailRecvLength, FailRecvAccess) moves the receive side to ERR: the shell
-// calls Settle when it can hold both sides. Receive side.
+// Deliver writes the message to the receive at the head of the queue. A failure
+// (FailRecvLength, FailRecvAccess) moves the receive side to ERR; the shell must then
+// lock both sides and call Settle. Receive side.
 func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	switch {
 	case q.recv.state.RecvQueue() != hca.QueueRuns:
@@ -97,7 +96,7 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	return Passed
 }
 
-// network returns the type of the header that place writes.
+// network returns the type of the header that place writes to the GRH area.
 func (in *Inbound) network() hca.NetworkType {
 	if in.Path.Dst.Is4() {
 		return hca.NetworkIPv4
@@ -105,7 +104,7 @@ func (in *Inbound) network() hca.NetworkType {
 	return hca.NetworkIPv6
 }
 
-// place writes GRH area and payload into the memory of r.
+// place writes the GRH area and the payload to the memory of r.
 func (q *QP) place(m *Memory, r *recvReq, in *Inbound) (Reason, hca.WCStatus) {
 	p := &q.recv.place
 	if !p.find(m, q.cfg.PD, r.sge[:r.n], true) {
@@ -135,9 +134,9 @@ func (q *QP) flushRecv() {
 	}
 }
 
-// RecvDone takes the receive completions; they are valid until the next
-// method of the receive side. After a receive error there are none until
-// Settle: whoever sees one finds the send side in ERR as well. Receive side.
+// RecvDone returns and removes the receive completions. The slice is valid until the next
+// method of the receive side. After a receive error it is empty until Settle, so that a
+// caller who sees a completion finds the send side in ERR as well. Receive side.
 func (q *QP) RecvDone() []hca.WC {
 	if q.recv.unsettled {
 		return nil

@@ -50,7 +50,8 @@ func TestDeliverInEveryState(t *testing.T) {
 	}
 }
 
-// GRH area, payload and completion, in one piece and in several.
+// The GRH area, the payload and the completion are correct for receives of one piece and
+// of several.
 func TestDeliverPlaces(t *testing.T) {
 	for _, list := range [][][2]int{
 		{{0, 200}}, {{0, 40}, {100, 60}}, {{0, 1}, {50, 39}, {100, 0}, {200, 100}}, {{0, 41}, {100, 3}, {200, 3}},
@@ -84,7 +85,7 @@ func (r *rig) checkPlaced(list [][2]int, in *Inbound) {
 		r.Errorf("%v: placed %x", list, got[:47])
 	}
 	if bytes.Count(r.rx, []byte{0})+len(bytes.ReplaceAll(got[:47], []byte{0}, nil)) != len(r.rx) {
-		r.Errorf("%v: bytes were written elsewhere", list)
+		r.Errorf("%v: bytes outside the receive were written", list)
 	}
 	want := hca.WC{
 		Opcode: hca.WCRecv, Flags: hca.WCFlagGRH, ByteLen: 47, QPN: rigQPN, SrcQPN: 0x99, Network: hca.NetworkIPv4,
@@ -94,7 +95,7 @@ func (r *rig) checkPlaced(list [][2]int, in *Inbound) {
 	}
 }
 
-// Memory that a receive must not write fails it, and nothing is written.
+// A receive into memory that it must not write fails, and nothing is written.
 func TestDeliverProtection(t *testing.T) {
 	r := rtsRig(t)
 	for name, sge := range map[string]hca.SGE{

@@ -10,13 +10,13 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// The rig is one QP over memory that stands at made-up addresses.
+// The rig is one QP with memory at invented addresses.
 const (
 	rigQPN  = hca.QPN(0x1234)
 	rigPD   = 7
 	rigQKey = hca.QKey(0x0b1b)
 	txBase  = 0x10000 // readable
-	rxBase  = 0x20000 // writable too
+	rxBase  = 0x20000 // also writable
 	rigMem  = 0x8000
 )
 
@@ -57,14 +57,14 @@ func defaultSpec() hca.QPSpec {
 	return hca.QPSpec{SendWRs: 8, RecvWRs: 8, SendSGEs: MaxSGE, RecvSGEs: MaxSGE, SignalAll: true}
 }
 
-// rtsRig is a rig in RTS, its PSN just before the wrap.
+// rtsRig returns a rig in RTS with its PSN just before the wrap.
 func rtsRig(t testing.TB) *rig {
 	r := newRig(t, defaultSpec())
 	r.up(hca.QPRTS)
 	return r
 }
 
-// up goes from RESET to a state on the way to RTS.
+// up moves the QP from RESET to a state on the path to RTS.
 func (r *rig) up(to hca.QPState) {
 	r.Helper()
 	for s := hca.QPReset; s < to; s++ {
@@ -112,16 +112,16 @@ func (r *rig) recv(id uint64, n int) {
 	}
 }
 
-// waiting is the number of sends that are not done with.
+// waiting returns the number of unfinished sends.
 func (r *rig) waiting() int { return r.QP.send.queue.len() }
 
-// fill makes the next batch.
+// fill returns the next batch.
 func (r *rig) fill(peers ...netip.Addr) *Batch {
 	r.Fill(r.env, peers, &r.batch)
 	return &r.batch
 }
 
-// inbound is a message that the QP accepts.
+// inbound returns a message that the QP accepts.
 func inbound(payload string) *Inbound {
 	return &Inbound{
 		Path: roce.Path{Src: peer4, Dst: own4, SrcPort: 0xc001}, TTL: 64, UDPLen: 24 + len(payload),
@@ -163,7 +163,7 @@ func (r *rig) wantState(want hca.QPState) {
 	}
 }
 
-// parse verifies a datagram's ICRC and takes it apart.
+// parse verifies the ICRC of a datagram and parses it.
 func parse(t testing.TB, env *Env, d *Datagram) roce.UDSend {
 	t.Helper()
 	b := bytes.Join(d.Vec(), nil)

@@ -6,7 +6,7 @@ import (
 	"ipoibd/hca"
 )
 
-// sendSide is everything that the send side writes.
+// sendSide is the state that only the send side writes.
 type sendSide struct {
 	state hca.QPState
 	queue queue[sendReq]
@@ -15,10 +15,10 @@ type sendSide struct {
 	fan   fan    // of the request at the head
 }
 
-// fan is how far the replication of a request has come.
+// fan is the progress of a request's replication.
 type fan struct {
-	peers []netip.Addr // with which it began; nil before
-	next  int          // index of the first peer without a copy
+	peers []netip.Addr // the peers when it started; nil before
+	next  int          // index of the first peer that no copy was sent to
 }
 
 type sendReq struct {
@@ -31,7 +31,7 @@ type sendReq struct {
 	sge   [MaxSGE]hca.SGE
 }
 
-// becomeSend alone writes the send side's state.
+// becomeSend is the only function that writes the state of the send side.
 func (q *QP) becomeSend(s hca.QPState) {
 	q.send.state = s
 	switch s.SendQueue() {
@@ -45,8 +45,8 @@ func (q *QP) becomeSend(s hca.QPState) {
 	}
 }
 
-// PostSend queues a send to ah, or flushes it where the state says so. Errors
-// are hca.ErrInvalid and hca.ErrQueueFull. Send side.
+// PostSend queues a send to ah, or flushes it if the state requires that. Errors:
+// hca.ErrInvalid, hca.ErrQueueFull. Send side.
 func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	behaviour := q.send.state.SendQueue()
 	switch {
@@ -66,9 +66,9 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	return nil
 }
 
-// Finish reports that the first n datagrams of the batch that Fill made last are
-// done with, completes their requests, and sets b.Skipped; the tail is due once all
-// are. Send side, which the shell has held since Fill.
+// Finish reports that the first n datagrams of b, the batch of the last Fill, were sent.
+// It completes their requests and sets b.Skipped. If all were sent, it also completes the
+// tail. The shell must have held the send side since Fill. Send side.
 func (q *QP) Finish(b *Batch, n int) {
 	for i := range n {
 		d := &b.datagrams[i]
@@ -97,7 +97,8 @@ func (q *QP) finishTail(b *Batch) {
 	}
 }
 
-// succeed completes the request at the head; in silence if nobody asked.
+// succeed finishes the request at the head. It reports a completion only if one was
+// requested.
 func (q *QP) succeed() {
 	r := q.send.queue.at(0)
 	if q.cfg.Spec.SignalAll || r.flags&hca.SendSignaled != 0 {
@@ -131,8 +132,8 @@ func (q *QP) completeSend(id uint64, status hca.WCStatus) {
 	})
 }
 
-// SendDone takes the send completions; they are valid until the next method of
-// the send side. Send side.
+// SendDone returns and removes the send completions. The slice is valid until the next
+// method of the send side. Send side.
 func (q *QP) SendDone() []hca.WC {
 	done := q.send.done
 	q.send.done = done[:0]

@@ -11,8 +11,8 @@ import (
 	"ipoibd/hca"
 )
 
-// The bytes of a datagram, field by field (IBA 9.2, 9.3.1); the ICRC is checked
-// by the codec's own tests.
+// The bytes of a datagram are correct, field by field (IBA 9.2, 9.3.1). The tests of
+// package roce check the ICRC.
 func TestDatagramBytes(t *testing.T) {
 	r := rtsRig(t)
 	copy(r.tx, "hello")
@@ -39,8 +39,8 @@ func TestDatagramBytes(t *testing.T) {
 	}
 }
 
-// Every length in every cut of the gather list arrives whole, padded to four
-// bytes, with the payload where it lies.
+// A message of every length and in any number of pieces is complete, padded to four bytes,
+// and refers to the payload in place.
 func TestDatagramLengths(t *testing.T) {
 	for _, to := range []netip.Addr{peer4, peer6} {
 		r := rtsRig(t)
@@ -72,8 +72,8 @@ func (r *rig) sendPieces(to netip.Addr, n, pieces int) {
 	r.wantSent(outcome{0, hca.WCSuccess})
 }
 
-// A transport that takes datagrams by ones and twos sees each once, in order,
-// with consecutive PSNs over the wrap.
+// A transport that accepts one or two datagrams at a time receives each once, in order,
+// with consecutive PSNs across the wrap.
 func TestPartialSends(t *testing.T) {
 	r := rtsRig(t)
 	for i := range 7 {
@@ -107,10 +107,10 @@ func TestPartialSends(t *testing.T) {
 	}
 }
 
-// Replication sends a copy to each peer, however many the transport takes at a
-// time: not to itself, not to the other family, each with its own ICRC and PSN, and
-// with the hop limit of unicast, since routers may lie on the way. Each peer of the
-// other family counts as skipped once.
+// Replication sends a copy to each peer, no matter how many the transport accepts at a
+// time, but not to this port and not to addresses of the other family. Each copy has its
+// own ICRC and PSN, and the hop limit of unicast, because routers may be on the path. Each
+// peer of the other family is counted as skipped once.
 func TestReplication(t *testing.T) {
 	const peers = 2*hca.Batch + 5
 	list := []netip.Addr{own4, peer6}
@@ -190,8 +190,8 @@ func TestReplicationOverAChangingList(t *testing.T) {
 	}
 }
 
-// A request's copies are its own: the next one starts with the first peer, also
-// when the one before was flushed or dropped half-way.
+// Every request starts its copies with the first peer, even if the request before it was
+// flushed or dropped half-way.
 func TestReplicationStartsAnew(t *testing.T) {
 	list := []netip.Addr{peer4, netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")}
 	for name, between := range map[string]func(*rig){
@@ -210,7 +210,7 @@ func TestReplicationStartsAnew(t *testing.T) {
 	}
 }
 
-// Where a send ends other than as a datagram.
+// Sends that do not end as a datagram.
 func TestTails(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(*rig)
@@ -253,7 +253,7 @@ func TestTails(t *testing.T) {
 	}
 }
 
-// What is looped back is what would have gone out.
+// The looped-back message equals the one that would have been sent.
 func TestLoopMessage(t *testing.T) {
 	r := rtsRig(t)
 	wr := hca.SendWR{SGList: []hca.SGE{r.txSGE(0, 3), r.txSGE(3, 4)}, UD: hca.UDDest{QPN: 5, QKey: hca.QKeyControlled | 9}}
@@ -269,7 +269,7 @@ func TestLoopMessage(t *testing.T) {
 	}
 }
 
-// The P_Key of the QP's own index goes out, and the next attributes at once.
+// A send carries the P_Key of the QP's own index, and new attributes apply immediately.
 func TestKeysOnTheWire(t *testing.T) {
 	r := newRig(t, defaultSpec())
 	a := hca.QPAttr{State: hca.QPInit, PKeyIndex: 1, Port: 1, QKey: 4}
@@ -287,13 +287,13 @@ func TestKeysOnTheWire(t *testing.T) {
 		}
 		b := r.fill()
 		if u := parse(t, r.env, &b.Datagrams()[0]); u.QKey != c.want || u.PKey != 0x8001 {
-			t.Errorf("Q_Key %#x went out as %#x, P_Key %#x", uint32(c.asked), uint32(u.QKey), uint16(u.PKey))
+			t.Errorf("Q_Key %#x was sent as %#x, P_Key %#x", uint32(c.asked), uint32(u.QKey), uint16(u.PKey))
 		}
 		r.Finish(b, 1)
 	}
 }
 
-// SQD and every state but RTS send nothing.
+// Only RTS sends.
 func TestOnlyRTSSends(t *testing.T) {
 	for s := hca.QPState(0); s < hca.NumQPState; s++ {
 		r := rtsRig(t)

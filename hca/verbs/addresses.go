@@ -9,17 +9,17 @@ import (
 	"ipoibd/hca"
 )
 
-// address is one of the interface with an index.
+// address is an IP address and the index of the interface that has it.
 type address struct {
 	index int
 	addr  netip.Addr
 }
 
-// dumpTries bounds the tries of a list. A try fails if the list changes while it is
-// read, or if another process sends to the socket. Each try uses another socket.
+// dumpTries bounds the attempts to read a list. One fails if the list changes while it is
+// read, or if another process sends to the socket. Each attempt uses another socket.
 const dumpTries = 5
 
-// addresses are those of the calling thread's network namespace.
+// addresses returns the addresses in the calling thread's network namespace.
 func addresses() (map[address]bool, error) {
 	var list []netlink.Addr
 	var err error

@@ -45,7 +45,7 @@ func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 	return a, nil
 }
 
-// checkAH refuses what struct ibv_ah_attr has no room for.
+// checkAH returns an error for values that do not fit into struct ibv_ah_attr.
 func checkAH(s *hca.AHSpec) error {
 	const maxIndex, maxSL, maxFlowLabel = 255, 15, 1<<20 - 1
 	switch {
@@ -68,10 +68,10 @@ func ahAttr(s *hca.AHSpec) (a C.struct_ibv_ah_attr) {
 	return a
 }
 
-// whyNoAH tells two cases apart: the GID has left its table (ENODATA, of
-// rdma_get_gid_attr in drivers/infiniband/core/cache.c) or lost its netdev
-// (ENODEV, of rdma_read_gid_attr_ndev_rcu there), which may be a VLAN among
-// others; or all of the device went.
+// whyNoAH distinguishes two cases: the GID is no longer in its table (ENODATA from
+// rdma_get_gid_attr in drivers/infiniband/core/cache.c) or has lost its netdev (ENODEV
+// from rdma_read_gid_attr_ndev_rcu), which may be one VLAN of several; or the device is
+// gone.
 func (d *Device) whyNoAH(err error, port uint8) error {
 	if !errors.Is(err, syscall.ENODATA) && !errors.Is(err, syscall.ENODEV) {
 		return err
@@ -82,8 +82,8 @@ func (d *Device) whyNoAH(err error, port uint8) error {
 	return err
 }
 
-// handle returns what a send needs of an address handle: nil for one that is
-// closed, of another domain or of another backend.
+// handle returns the C object of an address handle, or nil if the handle is closed, or
+// belongs to another domain or another backend.
 func (p *PD) handle(ah hca.AH) *C.struct_ibv_ah {
 	if a, ok := ah.(*AH); ok && a != nil && a.pd == p {
 		return a.ah.Load()

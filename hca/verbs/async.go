@@ -17,12 +17,12 @@ import (
 // asyncReader reads the asynchronous events of a context.
 type asyncReader struct {
 	*waiter
-	unknown atomic.Uint64 // events that the contract does not have
+	unknown atomic.Uint64 // events of types that are not in the contract
 }
 
-// NextEvent implements [hca.Device]. The kernel keeps the events that were not
-// read yet; an event is acknowledged in the call that reads it, so that none
-// keeps its object from being destroyed.
+// NextEvent implements [hca.Device]. The kernel queues the events that are not yet read.
+// The call that reads an event also acknowledges it, so that the event does not prevent
+// its object from being destroyed.
 func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	stop := context.AfterFunc(ctx, d.async.wake)
 	defer stop()
@@ -43,7 +43,7 @@ func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	}
 }
 
-// readEvent waits for one event; err EAGAIN in it is a wake-up without any.
+// readEvent waits for an event. After a wake-up without an event, raw.err is EAGAIN.
 func (d *Device) readEvent() (raw C.struct_shim_event, err error) {
 	raw.err = C.int(syscall.EAGAIN)
 	err = d.async.wait(time.Time{}, func(uintptr) bool {

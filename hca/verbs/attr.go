@@ -11,7 +11,7 @@ import (
 	"ipoibd/hca"
 )
 
-// Structures of libibverbs, named here for the tests, which cannot use cgo.
+// Structures of libibverbs, with Go names for the tests, which cannot use cgo.
 type (
 	cDeviceAttr = C.struct_ibv_device_attr
 	cPortAttr   = C.struct_ibv_port_attr
@@ -28,13 +28,13 @@ func deviceAttr(name string, a *cDeviceAttr) hca.DeviceAttr {
 	}
 }
 
-// guid takes a __be64 as it lies in memory.
+// guid converts a __be64, as read from memory.
 func guid(be uint64) (g hca.GUID) {
 	binary.NativeEndian.PutUint64(g[:], be)
 	return g
 }
 
-// portState is a port's state without its tables.
+// portState returns the state of a port without its tables.
 func portState(a *cPortAttr) hca.PortAttr {
 	return hca.PortAttr{
 		State: hca.PortState(a.state), LinkLayer: hca.LinkLayer(a.link_layer),
@@ -43,7 +43,7 @@ func portState(a *cPortAttr) hca.PortAttr {
 	}
 }
 
-// mtu translates enum ibv_mtu; 0 for what it does not have.
+// mtu translates enum ibv_mtu. It returns 0 for an unknown value.
 func mtu(n uint32) hca.MTU {
 	if n < C.IBV_MTU_256 || n > C.IBV_MTU_4096 {
 		return 0
@@ -51,8 +51,8 @@ func mtu(n uint32) hca.MTU {
 	return 128 << n
 }
 
-// gidTable places the entries of one port at their indices; what lies between
-// them is empty, what lies beyond limit is not of a table.
+// gidTable returns the GID table of a port, with each entry at its index. Indices without
+// an entry are empty. Entries at limit and above are dropped.
 func gidTable(entries []cGIDEntry, port uint8, maxPayload hca.MTU, limit int) (gids []hca.GIDEntry) {
 	for i := range entries {
 		e := &entries[i]

@@ -21,7 +21,7 @@ import (
 	"ipoibd/hca"
 )
 
-// maxPoll bounds the completions of one call of libibverbs: 12 KiB of scratch.
+// maxPoll bounds the completions that one call of libibverbs returns: 12 KiB of scratch.
 const maxPoll = 256
 
 // CQ is a completion queue with a completion channel of its own.
@@ -33,14 +33,14 @@ type CQ struct {
 	channel *C.struct_ibv_comp_channel
 	waiter  *waiter
 
-	// Of the one goroutine that arms and waits.
-	armed    bool // an event may be there, or come
-	takeFunc func(uintptr) bool
-	takeErr  syscall.Errno
+	// Used only by the goroutine that arms and waits.
+	armed     bool // an event may be pending, or arrive
+	fetchFunc func(uintptr) bool
+	fetchErr  syscall.Errno
 
 	mu      sync.Mutex
 	scratch []cWC    // C memory
-	kept    []hca.WC // polled before those of another QP were dropped
+	kept    []hca.WC // polled by purge and not yet returned
 
 	broken atomic.Bool // polling failed
 }
@@ -57,7 +57,7 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	}
 	defer d.leave()
 	c := &CQ{dev: d}
-	c.takeFunc = c.take
+	c.fetchFunc = c.fetch
 	if err := c.create(spec.Entries); err != nil {
 		c.free()
 		return nil, err
@@ -66,8 +66,7 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	return c, nil
 }
 
-// create makes the parts of a CQ; those that it made before one failed are for
-// free.
+// create creates the parts of a CQ. After an error the caller must call free.
 func (c *CQ) create(entries int) (err error) {
 	on := c.dev.attr.Name
 	if c.channel, err = C.shim_create_channel(c.dev.ctx); c.channel == nil {
@@ -86,13 +85,13 @@ func (c *CQ) create(entries int) (err error) {
 	return nil
 }
 
-// free frees what create made, but for the CQ itself.
+// free frees the parts that create has created, except the CQ itself.
 func (c *CQ) free() {
 	if c.waiter != nil {
 		_ = c.waiter.close()
 	}
 	if c.channel != nil && C.shim_destroy_channel(c.channel) != 0 {
-		_ = unix.Close(int(c.channel.fd)) // libibverbs keeps it, as it does its CQ
+		_ = unix.Close(int(c.channel.fd)) // libibverbs keeps the channel, like its CQ
 	}
 	C.free(unsafe.Pointer(unsafe.SliceData(c.scratch)))
 }
@@ -117,7 +116,7 @@ func (c *CQ) Poll(wc []hca.WC) (int, error) {
 	return n, nil
 }
 
-// pollDevice takes what the device has, up to len(wc). c.mu is held.
+// pollDevice polls up to len(wc) completions of the device. c.mu is held.
 func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 	for n < len(wc) && !c.broken.Load() {
 		want := min(len(wc)-n, len(c.scratch))
@@ -136,8 +135,8 @@ func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 	return n
 }
 
-// purge drops the completions of a QP that is reset or destroyed; not every
-// provider does that itself (librxe does not).
+// purge drops the completions of a QP that is reset or destroyed, because not every
+// provider does that (librxe does not).
 func (c *CQ) purge(qpn hca.QPN) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,8 +149,8 @@ func (c *CQ) purge(qpn hca.QPN) {
 	c.kept = slices.DeleteFunc(all, func(wc hca.WC) bool { return wc.QPN == qpn })
 }
 
-// Arm implements [hca.CQ]. An event of an earlier Arm that was not waited for
-// is taken back: the poll before this Arm has answered it.
+// Arm implements [hca.CQ]. It discards the event of an earlier Arm without a Wait, because
+// the caller has polled since.
 func (c *CQ) Arm() error {
 	if err := c.enter(); err != nil {
 		return refused("req_notify_cq", c.dev.attr.Name, err)
@@ -171,29 +170,29 @@ func (c *CQ) Wait(until time.Time) error {
 	if c.broken.Load() {
 		return refused("get_cq_event", c.dev.attr.Name, hca.ErrCQ)
 	}
-	c.takeErr = syscall.EAGAIN
-	err := c.waiter.wait(until, c.takeFunc)
+	c.fetchErr = syscall.EAGAIN
+	err := c.waiter.wait(until, c.fetchFunc)
 	switch {
-	case err != nil || c.takeErr == syscall.EAGAIN:
+	case err != nil || c.fetchErr == syscall.EAGAIN:
 		return refused("get_cq_event", c.dev.attr.Name, err)
-	case c.takeErr == 0:
+	case c.fetchErr == 0:
 		c.armed = false
 	}
-	return failed("get_cq_event", c.dev.attr.Name, c.takeErr)
+	return failed("get_cq_event", c.dev.attr.Name, c.fetchErr)
 }
 
-// take fetches an event; false when there is none yet.
-func (c *CQ) take(uintptr) bool {
-	c.takeErr = errno(C.shim_cq_event(c.channel))
-	return c.takeErr != syscall.EAGAIN
+// fetch reads an event. It returns false if there is none yet.
+func (c *CQ) fetch(uintptr) bool {
+	c.fetchErr = errno(C.shim_cq_event(c.channel))
+	return c.fetchErr != syscall.EAGAIN
 }
 
 // Wake implements [hca.CQ].
 func (c *CQ) Wake() { c.waiter.wake() }
 
-// Close implements [hca.CQ]. The kernel takes unread events back with the CQ,
-// and libibverbs waits for those that were read to be acknowledged, so a Wait
-// under way holds neither up nor uses the CQ afterwards.
+// Close implements [hca.CQ]. The kernel discards unread events together with the CQ, and
+// libibverbs waits until the read ones are acknowledged. A concurrent Wait therefore does
+// not delay Close, and does not use the CQ afterwards.
 func (c *CQ) Close() error {
 	return refused("destroy_cq", c.dev.attr.Name, c.close(func() error {
 		err := failed("destroy_cq", c.dev.attr.Name, errno(C.shim_destroy_cq(c.cq)))

@@ -19,7 +19,7 @@ import (
 type Device struct {
 	life
 	ctx     *C.struct_ibv_context
-	sysfs   *os.Root // its folder
+	sysfs   *os.Root // directory of the device
 	attr    hca.DeviceAttr
 	maxGIDs int // entries of the GID tables of all ports
 	async   asyncReader
@@ -27,9 +27,9 @@ type Device struct {
 
 var _ hca.Device = (*Device)(nil)
 
-// Open opens the device that the kernel has under this name: "mlx5_0", "rxe0".
-// It may block. Errors: [hca.ErrNoDevice] where there is no such device, where
-// libibverbs is not installed, and in a build without cgo.
+// Open opens the kernel's device with this name, such as "mlx5_0" or "rxe0". It may block.
+// It returns [hca.ErrNoDevice] if there is no such device, if libibverbs is not installed,
+// and in a build without cgo.
 func Open(name string) (hca.Device, error) {
 	if err := load(); err != nil {
 		return nil, refused(verbOpen, name, err)
@@ -64,7 +64,7 @@ func (d *Device) open(name, verbs string) (err error) {
 	return nil
 }
 
-// inquire learns what does not change, and makes the events readable.
+// inquire queries the attributes that do not change, and creates the waiter for events.
 func (d *Device) inquire(name string) (err error) {
 	var a C.struct_ibv_device_attr
 	if err := failed("query_device", name, errno(C.shim_query_device(d.ctx, &a))); err != nil {
@@ -86,8 +86,8 @@ func (d *Device) inquire(name string) (err error) {
 // Attr implements [hca.Device].
 func (d *Device) Attr() hca.DeviceAttr { return d.attr }
 
-// Counters implements [hca.Device]: those of the ports, as the kernel has them,
-// and the events that were dropped because the contract has none like them.
+// Counters implements [hca.Device]. It returns the kernel's counters of the ports, and the
+// number of dropped events whose type is not in the contract.
 func (d *Device) Counters() []hca.Counter {
 	return append(portCounters(d.sysfs.FS()), hca.Counter{Name: "events_unknown", Value: d.async.unknown.Load()})
 }
@@ -103,7 +103,7 @@ func (d *Device) Close() error {
 	}))
 }
 
-// generations number the objects of all devices of this process.
+// generations numbers the CQs and QPs of all devices of this process.
 var generations atomic.Uint32
 
 // AllocPD implements [hca.Device].

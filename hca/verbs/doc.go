@@ -1,55 +1,54 @@
-// Package verbs is the backend for real HCAs: what rdma-core drives, through
-// libibverbs and the kernel's uverbs, as the contract of package hca.
+// Package verbs is the backend for the kernel's RDMA devices. It implements the contract
+// of package hca with libibverbs (rdma-core) and the kernel's uverbs.
 //
 // # The library
 //
-// libibverbs.so.1 is opened at run time, so that one program starts everywhere
-// and says what is missing where the library is not installed. Each function is
-// looked up with the version of its symbol, which pins its ABI. Posting, polling
-// and arming go through the context's own table, as the inline functions of
-// infiniband/verbs.h do. Without cgo, Open fails and all else still builds.
+// libibverbs.so.1 is loaded at run time, so that one binary starts on every host and
+// reports what is missing if the library is not installed. Each function is looked up
+// with the version of its symbol, which pins its ABI. Posting, polling and arming use the
+// function table of the context, like the inline functions of infiniband/verbs.h. Without
+// cgo, Open fails and everything else still builds.
 //
-// # Who owns what
+// # Ownership of memory
 //
-// Everything that libibverbs sees lies outside of the Go heap: registered memory
-// is an anonymous mapping, and the requests of a batch are put together in an
-// array that the QP allocates when it is created. One call of C posts a batch or
-// polls one; nothing is allocated per request. C keeps no Go pointer: objects
-// that events name carry a generation in their user context, an integer.
+// All memory that libibverbs accesses lies outside the Go heap: registered memory is an
+// anonymous mapping, and the requests of a batch are written to an array that the QP
+// allocates when it is created. One C call posts or polls a batch; nothing is allocated
+// per request. C stores no Go pointer: the user context of an object to which events
+// refer is a generation, an integer.
 //
-// # Life and death of an object
+// # Lifetime of an object
 //
-// A call enters the objects that it uses; close refuses while there are
-// children, lets no more calls in, waits for those under way, and destroys. So a
-// verb that hangs holds up the closing of what it uses and, of a queue pair, its
-// other Modifys, and nothing else: posting and polling go on. An object of a
-// device that was removed closes like any other: the kernel has destroyed its
-// side already, and answers EIO. libibverbs keeps its own part of it then, which
-// costs memory at each such removal; RDMAV_ALLOW_DISASSOC_DESTROY would free it,
-// but forbids to fetch events meanwhile (ibv_open_device.3), so it is taken out
-// of the environment.
+// A call enters the objects that it uses. Close fails while the object has children.
+// Otherwise it admits no more calls, waits for the current ones, and destroys the object.
+// A verb that hangs therefore delays only the closing of the objects that it uses, and the
+// other Modify calls of its queue pair; posting and polling continue. An object of a removed
+// device closes like any other: the kernel has already destroyed its part and returns
+// EIO. libibverbs then keeps its own part, which costs memory at each such removal.
+// RDMAV_ALLOW_DISASSOC_DESTROY would free it, but does not allow fetching events at the
+// same time (ibv_open_device.3), so this package removes it from the environment.
 //
 // # Waiting
 //
-// The descriptors of completion channels and of asynchronous events are waited
-// for by Go's network poller; a waiter costs no thread, and its deadline is also
-// what wakes it. Events are read and acknowledged in the same call of C: one that
-// is read and not acknowledged keeps its object from being destroyed, for ever.
+// Go's network poller waits for the descriptors of completion channels and of
+// asynchronous events. A waiter needs no thread; setting its deadline wakes it. Events are
+// read and acknowledged in one C call, because an event that is read and not acknowledged
+// blocks the destruction of its object forever.
 //
 // # Where drivers differ from the contract
 //
-//	RESET -> ERR           | Linux has no such transition: by way of INIT
-//	SQD -> RESET           | refused while draining: by way of ERR
-//	SQD -> RTS             | likewise: awaited here, 1 s at most
+//	RESET -> ERR           | Linux has no such transition: done through INIT
+//	SQD -> RESET           | refused while draining: done through ERR
+//	SQD -> RTS             | refused while draining: Modify waits, at most 1 s
 //	masks, current state   | checked here against the table of the contract
-//	RESET, destroy         | completions left in the CQ are taken out here
+//	RESET, destroy         | completions left in the CQ are removed here
 //	posts in RESET         | refused here: librxe would queue them
-//	attached twice         | the kernel says yes: refused here
-//	multicast on RoCE      | the GID's netdev joins the IP group too
-//	GIDs of other network  | left out of the port's table, and no group is joined
-//	namespaces             | by them: their netdevs' indices mean others here
-//	ENODATA of create_ah   | a GID that left its table, or the netdev is gone:
-//	                       | the port is asked which
+//	attached twice         | allowed by the kernel: refused here
+//	multicast on RoCE      | the GID's netdev also joins the IP group
+//	GIDs of other network  | removed from the port's table, and not used to join
+//	namespaces             | groups: their netdev indices are meaningless here
+//	ENODATA, ENODEV of     | the GID has left its table or lost its netdev, or the
+//	create_ah              | device is gone: a query of the port decides
 //
-// The meaning of errnos is in errno.go, with their sources.
+// The meaning of errnos is in errno.go, with the sources.
 package verbs

@@ -2,8 +2,9 @@ package verbs
 
 import "ipoibd/hca"
 
-// kinds says what the events are about that we can get: we create no shared
-// receive queues and no work queues (ibv_get_async_event.3).
+// kinds are the kinds of objects to which events refer. Events of shared receive queues and
+// of work queues are missing, because this package creates neither
+// (ibv_get_async_event.3).
 var kinds = map[hca.EventType]hca.ObjectKind{
 	hca.EventCQErr:            hca.KindCQ,
 	hca.EventQPFatal:          hca.KindQP,
@@ -24,8 +25,8 @@ var kinds = map[hca.EventType]hca.ObjectKind{
 	hca.EventGIDChange:        hca.KindPort,
 }
 
-// asyncEvent names what an event is about; false for one that the contract does
-// not have.
+// asyncEvent returns an event with the object that it refers to. It returns false for an
+// event that is not in kinds.
 func asyncEvent(number, num, generation uint32) (hca.AsyncEvent, bool) {
 	if number >= uint32(hca.NumEventType) {
 		return hca.AsyncEvent{}, false

@@ -25,8 +25,8 @@ import (
 	"ipoibd/hca"
 )
 
-// load opens libibverbs, once. It is not linked, so that the program starts
-// where it is not installed.
+// load loads libibverbs once. The library is not linked, so that the program starts on hosts
+// without it.
 var load = sync.OnceValue(func() error {
 	if why := C.shim_load(); why != nil {
 		return noLibrary(C.GoString(why))
@@ -35,9 +35,9 @@ var load = sync.OnceValue(func() error {
 })
 
 func noLibrary(why string) error {
-	return fmt.Errorf("%w: libibverbs.so.1 cannot be used (%s): install Debian's packages libibverbs1 and ibverbs-providers",
+	return fmt.Errorf("%w: cannot use libibverbs.so.1 (%s): install Debian's packages libibverbs1 and ibverbs-providers",
 		hca.ErrNoDevice, why)
 }
 
-// errno is the type of what the shim returns.
+// errno converts a return value of the shim.
 func errno(code C.int) syscall.Errno { return syscall.Errno(code) }

@@ -8,16 +8,16 @@ import (
 	"ipoibd/hca"
 )
 
-// life is the life of an object of libibverbs, which must not be used once it
-// is destroyed, nor be destroyed while it is used.
+// life guards an object of libibverbs: the object must not be used after it is destroyed,
+// nor destroyed while it is in use.
 type life struct {
 	mu       sync.RWMutex // held for reading by a call that uses the object, for writing by close
 	closed   bool
 	children atomic.Int32
 }
 
-// enter begins a call that uses the object; leave ends it. It never blocks: while
-// close waits or destroys, which may take for ever, the answer is ErrClosed too.
+// enter starts a call that uses the object; leave ends it. enter never blocks: while close
+// waits or destroys, which may take forever, it returns ErrClosed.
 func (l *life) enter() error {
 	if !l.mu.TryRLock() {
 		return hca.ErrClosed
@@ -34,11 +34,11 @@ func (l *life) leave() { l.mu.RUnlock() }
 // adopt counts a child; the caller is between enter and leave.
 func (l *life) adopt() { l.children.Add(1) }
 
-// close waits for the calls under way and destroys the object, once. ErrBusy
-// while it has children. Where destroying fails the object lives on, unless the
-// device is gone, and the object with it.
+// close waits for the current calls and destroys the object, once. It returns ErrBusy while
+// the object has children. If destroy fails, the object stays usable, unless the device is
+// gone, and with it the object.
 func (l *life) close(destroy func() error, parents ...*life) error {
-	if l.children.Load() > 0 { // told without a moment in which calls are refused
+	if l.children.Load() > 0 { // before the lock, under which other calls would be refused
 		return hca.ErrBusy
 	}
 	l.mu.Lock()

@@ -14,8 +14,7 @@ import (
 	"ipoibd/hca"
 )
 
-// groups are the groups of a QP, each with its membership; nil for none, as on
-// InfiniBand.
+// groups are the groups of a QP and their memberships. A membership is nil on InfiniBand.
 type groups struct {
 	mu       sync.Mutex
 	attached map[hca.MulticastGroup]*membership
@@ -27,8 +26,8 @@ func (g *groups) any() bool {
 	return len(g.attached) > 0
 }
 
-// AttachMulticast implements [hca.QP]. On RoCE a netdev must take the group's
-// packets too, so it joins the group as a host does.
+// AttachMulticast implements [hca.QP]. On RoCE a netdev must also receive the group's
+// packets, so it joins the IP multicast group.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	if err := q.enter(); err != nil {
 		return refused("attach_mcast", g.MGID.String(), err)
@@ -55,13 +54,13 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	return nil
 }
 
-// join makes the netdev of a GID a member, where the QP's port is one of Ethernet.
+// join makes the netdev of a GID a member of the group, if the QP's port is Ethernet.
 func (q *QP) join(g hca.MulticastGroup) (*membership, error) {
 	a, err := q.query()
 	if err != nil {
 		return nil, err
 	}
-	num := max(a.Port, 1) // 0: in RESET
+	num := max(a.Port, 1) // a QP in RESET has port 0
 	port, err := q.pd.dev.portAttr(num)
 	if err != nil || port.link_layer != C.IBV_LINK_LAYER_ETHERNET {
 		return nil, err
@@ -74,7 +73,7 @@ func (q *QP) join(g hca.MulticastGroup) (*membership, error) {
 	return m, refused("attach_mcast", g.MGID.String(), err)
 }
 
-// member is the index of the interface that joins a group.
+// member returns the index of the interface that must join a group.
 func (d *Device) member(port uint8, g hca.MulticastGroup) (int, error) {
 	entries, err := d.gids()
 	if err != nil {
@@ -87,15 +86,15 @@ func (d *Device) member(port uint8, g hca.MulticastGroup) (int, error) {
 	return netdev(entries, port, g, here)
 }
 
-// Why nothing would be received.
+// Reasons why no packets of a group could be received.
 var (
-	errNotHere = fmt.Errorf("%w: the GID is no address in this network namespace, so its netdev cannot join: "+
-		"run in that of the netdev (a container: with the host's network)", hca.ErrInvalid)
-	errFamily = fmt.Errorf("%w: the GID is of another IP version than the group", hca.ErrInvalid)
+	errNotHere = fmt.Errorf("%w: the GID is not an address in this network namespace, so its netdev cannot join the group: "+
+		"run in the network namespace of the netdev (a container: with the host's network)", hca.ErrInvalid)
+	errFamily = fmt.Errorf("%w: the GID and the group are of different IP versions", hca.ErrInvalid)
 )
 
-// netdev is the index of the interface behind the GID by which a group is attached
-// to.
+// netdev returns the index of the interface behind the GID that is used to attach to a
+// group.
 func netdev(entries []cGIDEntry, port uint8, g hca.MulticastGroup, here map[address]bool) (int, error) {
 	i := slices.IndexFunc(entries, func(e cGIDEntry) bool {
 		return uint32(e.port_num) == uint32(port) && int(e.gid_index) == g.SGIDIndex
@@ -113,8 +112,8 @@ func netdev(entries []cGIDEntry, port uint8, g hca.MulticastGroup, here map[addr
 	}
 }
 
-// DetachMulticast implements [hca.QP]. A group that the device does not know
-// any more is left all the same.
+// DetachMulticast implements [hca.QP]. If the device is gone, it still leaves the IP
+// multicast group.
 func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	if err := q.enter(); err != nil {
 		return refused("detach_mcast", g.MGID.String(), err)

@@ -9,13 +9,13 @@ import (
 	"ipoibd/hca"
 )
 
-// membership is that of a netdev in an IP multicast group: without it the NIC and
-// the kernel drop the group's packets before RoCE sees them. It is held by a socket
-// of its own, which receives nothing, so that no limit on the memberships of one
-// socket counts (net.ipv4.igmp_max_memberships).
+// membership is the membership of a netdev in an IP multicast group. Without it, the NIC
+// and the kernel drop the group's packets before RoCE sees them. Each membership has its
+// own socket, which receives nothing, so that the limit of memberships per socket
+// (net.ipv4.igmp_max_memberships) does not matter.
 type membership struct{ fd int }
 
-// joinGroup makes the netdev of an index a member of a group.
+// joinGroup makes the netdev with an index a member of a group.
 func joinGroup(group netip.Addr, index int) (*membership, error) {
 	family := unix.AF_INET6
 	if group.Is4() {
@@ -41,7 +41,7 @@ func join(fd int, group netip.Addr, index int) error {
 		&unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(index)})
 }
 
-// leave ends the membership; nil has none.
+// leave ends the membership. m may be nil.
 func (m *membership) leave() {
 	if m != nil {
 		_ = unix.Close(m.fd)

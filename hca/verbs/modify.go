@@ -11,8 +11,8 @@ import (
 	"ipoibd/hca"
 )
 
-// Modify implements [hca.QP]. The arguments are checked here, since drivers are
-// lenient: rxe takes a CurState that is not the current one, and any P_Key index.
+// Modify implements [hca.QP]. It checks the arguments, because drivers are lenient: rxe
+// accepts a CurState that is not the current one, and any P_Key index.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	if err := q.enter(); err != nil {
 		return refused("modify_qp", q.num.String(), err)
@@ -36,7 +36,8 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return q.move(cur.State, &attr, mask)
 }
 
-// allowed goes by the table of the contract, which wants the state named.
+// allowed checks a transition against the table of the contract. The mask must contain
+// AttrState.
 func allowed(cur hca.QPState, attr *hca.QPAttr, mask hca.QPAttrMask) bool {
 	switch {
 	case mask&hca.AttrState == 0, mask&hca.AttrCurState != 0 && attr.CurState != cur:
@@ -45,7 +46,7 @@ func allowed(cur hca.QPState, attr *hca.QPAttr, mask hca.QPAttrMask) bool {
 	return hca.UDTransition(cur, attr.State).Check(mask)
 }
 
-// checkPKey refuses an index that the port's table does not have.
+// checkPKey returns an error for an index outside the port's table.
 func (q *QP) checkPKey(cur, attr *hca.QPAttr, mask hca.QPAttrMask) error {
 	if mask&hca.AttrPKeyIndex == 0 {
 		return nil
@@ -61,16 +62,16 @@ func (q *QP) checkPKey(cur, attr *hca.QPAttr, mask hca.QPAttrMask) error {
 	return refused("modify_qp", q.num.String(), err)
 }
 
-// prepare does what Linux wants before a transition that the table has.
+// prepare does what Linux requires before a transition that the contract allows.
 func (q *QP) prepare(from, to hca.QPState) error {
 	switch {
 	case from == hca.QPReset && to == hca.QPErr:
-		// qp_state_table in drivers/infiniband/core/verbs.c has it from INIT only.
+		// qp_state_table in drivers/infiniband/core/verbs.c allows ERR only from INIT on.
 		init := hca.QPAttr{State: hca.QPInit, Port: 1}
 		return q.modify(&init, hca.AttrState|hca.UDTransition(from, hca.QPInit).Required)
 	case from == hca.QPSQD && to == hca.QPReset:
-		// A queue that is still draining refuses all but ERR (sw/rxe/rxe_qp.c), and
-		// what it flushes is dropped by RESET.
+		// A queue that is still draining refuses every state but ERR (sw/rxe/rxe_qp.c).
+		// RESET drops the completions that ERR flushes.
 		return q.modify(&hca.QPAttr{State: hca.QPErr}, hca.AttrState)
 	case from == hca.QPSQD && to != hca.QPErr:
 		return q.drain()
@@ -78,15 +79,15 @@ func (q *QP) prepare(from, to hca.QPState) error {
 	return nil
 }
 
-// How long a send queue may take to drain, and how often it is looked at. On UD
-// only sends that are being put on the wire are waited for.
+// How long a send queue may take to drain, and how often it is polled. On UD it drains as
+// soon as the current sends are on the wire.
 const (
 	drainLimit = time.Second
 	drainStep  = time.Millisecond
 )
 
-// drain waits until a QP in SQD has drained; where that takes too long, the
-// driver says what it makes of the transition.
+// drain waits until a QP in SQD has drained. If that takes too long, it returns nil, and the
+// driver decides about the transition.
 func (q *QP) drain() error {
 	for range drainLimit / drainStep {
 		a, err := q.queryRaw()
@@ -98,9 +99,8 @@ func (q *QP) drain() error {
 	return nil
 }
 
-// move makes an allowed transition. On the way to RESET no post is under way,
-// and none is let in: what it puts into a queue after the kernel emptied it
-// would be carried out later.
+// move makes an allowed transition. During a transition to RESET, posts are excluded: a
+// request posted after the kernel has emptied the queue would be executed later.
 func (q *QP) move(from hca.QPState, attr *hca.QPAttr, mask hca.QPAttrMask) error {
 	if attr.State == hca.QPReset {
 		q.gate(hca.QPReset)
@@ -116,7 +116,7 @@ func (q *QP) move(from hca.QPState, attr *hca.QPAttr, mask hca.QPAttrMask) error
 	return nil
 }
 
-// gate lets posts in as a state does, once none of before is under way.
+// gate opens or closes both queues as a state requires, after current posts have ended.
 func (q *QP) gate(s hca.QPState) {
 	q.send.gate(s.SendQueue())
 	q.recv.gate(s.RecvQueue())

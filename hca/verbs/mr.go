@@ -28,11 +28,11 @@ type MR struct {
 
 var _ hca.MR = (*MR)(nil)
 
-// registered counts the bytes of whole pages that this process has registered:
-// it is the process that is limited.
+// registered is the number of bytes, in whole pages, that this process has registered. The
+// limit of locked memory applies to the process.
 var registered atomic.Int64
 
-// pages rounds up to whole pages.
+// pages rounds size up to whole pages.
 func pages(size int) int64 {
 	page := int64(os.Getpagesize())
 	return (int64(size) + page - 1) / page * page

@@ -8,7 +8,7 @@ import (
 	"ipoibd/hca"
 )
 
-// Open fails: libibverbs cannot be called from this build.
+// Open fails, because this build cannot call libibverbs.
 func Open(name string) (hca.Device, error) {
-	return nil, refused(verbOpen, name, fmt.Errorf("%w: built without cgo; only the software HCA is there", hca.ErrNoDevice))
+	return nil, refused(verbOpen, name, fmt.Errorf("%w: built without cgo: only the software HCA is available", hca.ErrNoDevice))
 }

@@ -52,7 +52,7 @@ func TestOpenWithOldLibrary(t *testing.T) {
 	if err := os.Symlink(libc(t), filepath.Join(dir, library)); err != nil {
 		t.Fatal(err)
 	}
-	wantInChild(t, dir, "it lacks ibv_get_device_list")
+	wantInChild(t, dir, "missing symbol ibv_get_device_list")
 }
 
 // libc is the path of a library that has none of the functions.

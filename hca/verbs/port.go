@@ -12,8 +12,8 @@ import (
 	"ipoibd/hca"
 )
 
-// QueryPort implements [hca.Device]. The GID table ends with its last entry
-// that is not empty; those of other network namespaces are empty in it.
+// QueryPort implements [hca.Device]. The GID table ends with its last non-empty entry. GIDs
+// of other network namespaces appear as empty entries.
 func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	if err := d.enter(); err != nil {
 		return hca.PortAttr{}, refused("query_port", d.portName(port), err)
@@ -38,11 +38,10 @@ func (d *Device) QueryPort(port uint8) (hca.PortAttr, error) {
 	return p, refused("query_pkey", d.portName(port), err)
 }
 
-// portName names a port as the kernel does: "mlx5_0/1".
+// portName returns the kernel's name of a port, such as "mlx5_0/1".
 func (d *Device) portName(port uint8) string { return fmt.Sprintf("%s/%d", d.attr.Name, port) }
 
-// portAttr asks for a port, which must be one of the device's: not every
-// provider refuses others.
+// portAttr queries a port. It checks the number, because not every provider does.
 func (d *Device) portAttr(port uint8) (a cPortAttr, err error) {
 	if port < 1 || port > d.attr.Ports {
 		return a, refused("query_port", d.portName(port), hca.ErrInvalid)
@@ -51,7 +50,7 @@ func (d *Device) portAttr(port uint8) (a cPortAttr, err error) {
 	return a, err
 }
 
-// gids returns the entries of all ports that are not empty.
+// gids returns the non-empty GID entries of all ports.
 func (d *Device) gids() ([]cGIDEntry, error) {
 	if d.maxGIDs == 0 {
 		return nil, nil
@@ -64,11 +63,11 @@ func (d *Device) gids() ([]cGIDEntry, error) {
 	return entries[:n], nil
 }
 
-// usableHere leaves out the GIDs of other network namespaces. Where namespaces
-// share RDMA devices (the default: rdma-system(8)), a table has the addresses of
-// all of them, as of a container's macvlan on the NIC, and the index of such a
-// netdev means another one here, or none. Link-local GIDs all stay: the default
-// one is there before its netdev has that address, and no event tells when.
+// usableHere removes the GIDs of other network namespaces. If namespaces share RDMA devices
+// (the default, see rdma-system(8)), a table contains the addresses of all namespaces, such
+// as those of a container's macvlan on the NIC. The index of such a netdev means a
+// different netdev here, or none. usableHere keeps all link-local GIDs: the default GID
+// exists before its netdev has the address, and no event reports when it gets it.
 func usableHere(entries []cGIDEntry, here map[address]bool) (out []cGIDEntry) {
 	for _, e := range entries {
 		a := gidAddress(&e)
@@ -79,14 +78,14 @@ func usableHere(entries []cGIDEntry, here map[address]bool) (out []cGIDEntry) {
 	return out
 }
 
-// gidAddress is what a RoCE GID is: an address of a netdev; index 0 where none is
-// known.
+// gidAddress returns the address and the netdev of a RoCE GID. The index is 0 if the netdev
+// is unknown.
 func gidAddress(e *cGIDEntry) address {
 	return address{int(e.ndev_ifindex), hca.GID(e.gid).Addr()}
 }
 
-// portGUID is the interface ID of GID 0 (IBA 4.1.1): the GUID of the port, on
-// RoCE that of the default GID, which is made of the netdev's MAC.
+// portGUID returns the interface ID of GID 0 (IBA 4.1.1): the GUID of the port, or on RoCE
+// the interface ID of the default GID, which is derived from the netdev's MAC.
 func portGUID(gids []hca.GIDEntry) (g hca.GUID) {
 	if len(gids) > 0 {
 		copy(g[:], gids[0].GID[8:])

@@ -15,18 +15,18 @@ import (
 // maxPost bounds the requests of one call of libibverbs.
 const maxPost = 128
 
-// Why a request does not get as far as libibverbs.
+// Reasons why a request is not passed to libibverbs.
 var (
-	errState   = fmt.Errorf("%w: the state takes no requests", hca.ErrInvalid)
-	errTooLong = fmt.Errorf("%w: more entries than the queue pair was created for", hca.ErrInvalid)
-	errAH      = fmt.Errorf("%w: no address handle of this protection domain", hca.ErrInvalid)
+	errState   = fmt.Errorf("%w: the queue pair accepts no requests in this state", hca.ErrInvalid)
+	errTooLong = fmt.Errorf("%w: more scatter/gather entries than the queue pair was created for", hca.ErrInvalid)
+	errAH      = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
 )
 
-// side is one of a QP's two queues.
+// side is one of the two queues of a QP.
 type side[W any] struct {
 	verb string
-	// fill puts requests into the scratch, up to the first that must not be
-	// posted, for which it has the error.
+	// fill writes requests to the scratch, up to the first that must not be posted, for
+	// which it returns the error.
 	fill func([]W) (int, error)
 	post func(n int) C.struct_shim_posted
 	free func()
@@ -35,7 +35,7 @@ type side[W any] struct {
 	closed error      // why posts are refused
 }
 
-// gate opens the queue or closes it; no post is under way then.
+// gate opens or closes the queue. It waits for the current post.
 func (s *side[W]) gate(b hca.QueueBehaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *side[W]) gate(b hca.QueueBehaviour) {
 	}
 }
 
-// postAll posts a batch, with one call of libibverbs for up to maxPost requests.
+// postAll posts a batch, with one call of libibverbs per maxPost requests.
 func (s *side[W]) postAll(wrs []W, on hca.QPN) (taken int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func inRange(s *hca.QPSpec, a *hca.DeviceAttr) bool {
 	return in(s.SendWRs, a.MaxQPWR) && in(s.RecvWRs, a.MaxQPWR) && in(s.SendSGEs, a.MaxSGE) && in(s.RecvSGEs, a.MaxSGE)
 }
 
-// create makes the QP; its PD and CQs are entered.
+// create creates the QP. The caller has entered its PD and CQs.
 func (q *QP) create() (hca.QP, error) {
 	gen, signalAll := generations.Add(1), C.int(0)
 	if q.spec.SignalAll {
@@ -82,7 +82,7 @@ func (q *QP) create() (hca.QP, error) {
 	return q, nil
 }
 
-// makeSides makes what posting needs.
+// makeSides sets up the two queues for posting.
 func (q *QP) makeSides() {
 	send := newSendScratch(min(q.spec.SendWRs, maxPost), q.spec.SendSGEs)
 	recv := newRecvScratch(min(q.spec.RecvWRs, maxPost), q.spec.RecvSGEs)
@@ -119,7 +119,7 @@ func (q *QP) Close() error {
 	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))
 }
 
-// purge takes the QP's completions out of its CQs.
+// purge removes the QP's completions from its CQs.
 func (q *QP) purge() {
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)

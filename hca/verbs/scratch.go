@@ -12,17 +12,17 @@ import (
 	"ipoibd/hca"
 )
 
-// hca.SGE is laid out as struct ibv_sge, so lists are copied as they are.
+// hca.SGE has the layout of struct ibv_sge, so lists are copied without conversion.
 var (
 	_ [unsafe.Sizeof(hca.SGE{})]byte          = [C.sizeof_struct_ibv_sge]byte{}
 	_ [unsafe.Offsetof(hca.SGE{}.Length)]byte = [unsafe.Offsetof(C.struct_ibv_sge{}.length)]byte{}
 	_ [unsafe.Offsetof(hca.SGE{}.LKey)]byte   = [unsafe.Offsetof(C.struct_ibv_sge{}.lkey)]byte{}
 )
 
-// cUD is where a send goes.
+// cUD is the destination of a send.
 type cUD = C.struct_shim_ud
 
-// array allocates n zeroed elements outside of the Go heap.
+// array allocates n zeroed elements outside the Go heap.
 func array[T any](n int) []T {
 	var t T
 	return unsafe.Slice((*T)(C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(t)))), n)
@@ -38,7 +38,8 @@ type lists struct {
 
 func newLists(n, each int) lists { return lists{sges: array[hca.SGE](n * each), each: each} }
 
-// put copies the i-th list and returns where it is; false when it is too long.
+// put copies a list to place i and returns its address. It returns false if the list is too
+// long.
 func (l *lists) put(i int, list []hca.SGE) (*C.struct_ibv_sge, bool) {
 	if len(list) > l.each {
 		return nil, false
@@ -48,7 +49,7 @@ func (l *lists) put(i int, list []hca.SGE) (*C.struct_ibv_sge, bool) {
 	return (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(at))), true
 }
 
-// scratch is where a batch of requests is put together, in C memory.
+// scratch is the C memory in which a batch of requests is built.
 type scratch[W any] struct {
 	wrs   []W
 	lists lists
@@ -63,7 +64,7 @@ func (s *scratch[W]) free() {
 	freeArray(s.lists.sges)
 }
 
-// sendScratch is that of sends.
+// sendScratch is the scratch of a send queue.
 type sendScratch struct {
 	scratch[C.struct_ibv_send_wr]
 }
@@ -72,8 +73,8 @@ func newSendScratch(n, sges int) sendScratch {
 	return sendScratch{newScratch[C.struct_ibv_send_wr](n, sges)}
 }
 
-// fill translates sends of a QP, as many as there is room for,
-// or fewer with the error of the next one.
+// fill translates as many sends of a QP as there is room for. If a send must not be posted,
+// it stops there and returns the error.
 func (s *sendScratch) fill(wrs []hca.SendWR, q *QP) (n int, err error) {
 	for n < min(len(wrs), len(s.wrs)) {
 		if err := s.put(n, &wrs[n], q); err != nil {
@@ -102,8 +103,8 @@ func (s *sendScratch) put(i int, wr *hca.SendWR, q *QP) error {
 	return nil
 }
 
-// keyOf puts the QP's own Q_Key in the place of a controlled one, as an HCA does
-// (IBA 10.2.5) and rxe does not.
+// keyOf replaces a controlled Q_Key by the QP's own, as an HCA does (IBA 10.2.5) and rxe
+// does not.
 func (q *QP) keyOf(key hca.QKey) C.uint32_t {
 	if key&hca.QKeyControlled != 0 {
 		return C.uint32_t(q.qkey.Load())
@@ -124,7 +125,7 @@ func sendFlags(f hca.SendFlags) (c C.uint) {
 	return c
 }
 
-// recvScratch is that of receives.
+// recvScratch is the scratch of a receive queue.
 type recvScratch struct {
 	scratch[C.struct_ibv_recv_wr]
 }
@@ -133,7 +134,7 @@ func newRecvScratch(n, sges int) recvScratch {
 	return recvScratch{newScratch[C.struct_ibv_recv_wr](n, sges)}
 }
 
-// fill is as that of sends.
+// fill translates receives, see sendScratch.fill.
 func (s *recvScratch) fill(wrs []hca.RecvWR) (n int, err error) {
 	for n < min(len(wrs), len(s.wrs)) {
 		list, ok := s.lists.put(n, wrs[n].SGList)

@@ -53,14 +53,14 @@ static struct {
 static const char *missing(const char *name)
 {
 	static char text[128];
-	strcat(strcpy(text, "it is older than rdma-core 32: it lacks "), name);
+	strcat(strcpy(text, "older than rdma-core 32: missing symbol "), name);
 	return text;
 }
 
-// keep_objects makes libibverbs keep its part of an object until the events that
-// name it are acknowledged, also of a device that is gone: who lets it do without
-// must not fetch events meanwhile (ibv_open_device.3). MLX4_DEVICE_FATAL_CLEANUP is
-// the older name (libibverbs/init.c).
+// keep_objects makes libibverbs keep its part of an object until the events that refer to it
+// are acknowledged, even if the device is gone. Without this, events must not be fetched
+// while the object is destroyed (ibv_open_device.3). MLX4_DEVICE_FATAL_CLEANUP is the older
+// name of the variable (libibverbs/init.c).
 static void keep_objects(void)
 {
 	unsetenv("RDMAV_ALLOW_DISASSOC_DESTROY");
@@ -81,10 +81,9 @@ const char *shim_load(void)
 	return lib.query_gid_table ? NULL : missing("_ibv_query_gid_table");
 }
 
-// code is the errno that a function returned, or set when it returned -1, or, as
-// posts of qedr and bnxt_re do, returned negated. One that set none (posts of
-// mthca, of which only that the queue is full is not found out before) lacks
-// memory.
+// code returns the errno that a function returned, or set when it returned -1, or returned
+// negated, as posts of qedr and bnxt_re do. If none was set, it returns ENOMEM: posts of
+// mthca set none, and a full queue is the only error that is not detected earlier.
 static int code(int result)
 {
 	if (result == -1)
@@ -135,8 +134,8 @@ ssize_t shim_query_gids(struct ibv_context *ctx, struct ibv_gid_entry *entries, 
 	return lib.query_gid_table(ctx, entries, max, 0, sizeof(*entries));
 }
 
-// describe copies what an event names. Until the event is acknowledged its
-// object is not destroyed (ibv_get_async_event.3).
+// describe copies the object to which an event refers. The object is not destroyed until the
+// event is acknowledged (ibv_get_async_event.3).
 static struct shim_event describe(const struct ibv_async_event *ev)
 {
 	struct shim_event out = {.type = ev->event_type};
@@ -164,7 +163,7 @@ static struct shim_event describe(const struct ibv_async_event *ev)
 	case IBV_EVENT_GID_CHANGE:
 		out.num = ev->element.port_num;
 		break;
-	default: // of the device, or of an object that we do not create
+	default: // an event of the device, or of an object that this package does not create
 		break;
 	}
 	return out;
@@ -291,8 +290,8 @@ int shim_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 	return code(lib.detach_mcast(qp, gid, lid));
 }
 
-// refused says what became of a batch that a post did not take whole. A provider
-// whose doorbell fails (librxe) names no bad request: none is carried out then.
+// refused returns the result of a batch that a post did not accept completely. A provider
+// whose doorbell fails (librxe) reports no bad request: none is executed then.
 static struct shim_posted refused(int err, int before_bad)
 {
 	return (struct shim_posted){.taken = before_bad, .err = err};

@@ -13,16 +13,16 @@ import (
 	"ipoibd/hca"
 )
 
-// Folders with one for each RDMA device, and for each verbs interface
+// Directories with an entry for each RDMA device, and for each verbs interface
 // (Documentation/ABI/stable/sysfs-class-infiniband).
 const (
 	sysClass = "/sys/class/infiniband"
 	sysVerbs = "/sys/class/infiniband_verbs"
 )
 
-// openSysfs opens the folder of a device. It stays that device's when the device
-// gets another name, as udev may give it one a moment after it came, and when
-// another one gets its name.
+// openSysfs opens the directory of a device. It remains the directory of that device if the
+// device is renamed, which udev may do soon after the device appears, and if another device
+// gets its name.
 func openSysfs(name string) (*os.Root, error) {
 	root, err := os.OpenRoot(path.Join(sysClass, name))
 	if err != nil {
@@ -31,7 +31,7 @@ func openSysfs(name string) (*os.Root, error) {
 	return root, nil
 }
 
-// sysfsError is the error of a file: failed, where an errno is behind it.
+// sysfsError returns the error for a file, with the sentinel of its errno if there is one.
 func sysfsError(verb, on string, err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -40,9 +40,9 @@ func sysfsError(verb, on string, err error) error {
 	return refused(verb, on, fmt.Errorf("%w: %w", hca.ErrInvalid, err))
 }
 
-// verbsOf returns the verbs interface, such as uverbs0, of the device that has a
-// name now: libibverbs goes on to call a device what it was called when it was
-// listed first (same_sysfs_dev in libibverbs/init.c). Empty for none.
+// verbsOf returns the verbs interface, such as uverbs0, of the device that has a name now,
+// or "" if there is none. libibverbs cannot be asked by name: it continues to use the name
+// with which it listed a device first (same_sysfs_dev in libibverbs/init.c).
 func verbsOf(classDir, name string) (string, error) {
 	interfaces, err := os.ReadDir(classDir)
 	if hca.Exhausted(err) {
@@ -82,7 +82,7 @@ func readPKeys(device fs.FS, port uint8, n int) ([]hca.PKey, error) {
 	return keys, nil
 }
 
-// pciAddr returns the PCI address of a device, empty when it is on another bus.
+// pciAddr returns the PCI address of a device, or "" if it is on another bus.
 func pciAddr(name string) string {
 	device := path.Join(sysClass, name, "device")
 	bus, err := os.Readlink(path.Join(device, "subsystem"))
@@ -93,9 +93,8 @@ func pciAddr(name string) string {
 	return path.Base(addr)
 }
 
-// portCounters reads the counters of a device's ports, the drops of the driver
-// among them: those of InfiniBand, and the driver's own. It skips what is no
-// number.
+// portCounters reads the counters of a device's ports: those of InfiniBand, and the driver's
+// own, including its drops. It skips files that do not contain a number.
 func portCounters(device fs.FS) (out []hca.Counter) {
 	for _, pattern := range []string{"counters", "hw_counters"} {
 		files, _ := fs.Glob(device, path.Join("ports/*", pattern, "*"))
@@ -109,7 +108,7 @@ func portCounters(device fs.FS) (out []hca.Counter) {
 }
 
 // readCounter reads ports/1/counters/port_rcv_errors as port1_port_rcv_errors.
-// "lifespan" is a setting that lies among the driver's counters.
+// "lifespan" is a setting in the directory of the driver's counters.
 func readCounter(device fs.FS, file string) (hca.Counter, bool) {
 	port, name := path.Base(path.Dir(path.Dir(file))), path.Base(file)
 	text, err := fs.ReadFile(device, file)

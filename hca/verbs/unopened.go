@@ -9,13 +9,13 @@ import (
 	"ipoibd/hca"
 )
 
-// devInfiniband has a node for each verbs interface, which libibverbs opens.
+// devInfiniband has a device node for each verbs interface, which libibverbs opens.
 const devInfiniband = "/dev/infiniband"
 
-var errNoProvider = errors.New("libibverbs does not list it: is its driver installed, of Debian's package ibverbs-providers?")
+var errNoProvider = errors.New("libibverbs does not list it: is its provider library installed (Debian's package ibverbs-providers)?")
 
-// unopened adds to hca.ErrNoDevice, of a device that the kernel has, why it cannot
-// be opened, as libibverbs does not say: dir has the nodes of verbs interfaces.
+// unopened adds to hca.ErrNoDevice why a device of the kernel cannot be opened, because
+// libibverbs does not report that. dir contains the device nodes of verbs interfaces.
 func unopened(err error, dir, verbs string) error {
 	if verbs == "" || !errors.Is(err, hca.ErrNoDevice) {
 		return err

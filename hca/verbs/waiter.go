@@ -19,13 +19,13 @@ type waiter struct {
 	file *os.File // a duplicate: libibverbs closes its own
 	raw  syscall.RawConn
 
-	mu     sync.Mutex // guards what follows, and the file's deadline
+	mu     sync.Mutex // guards woken, closed and the file's deadline
 	woken  bool
 	closed bool
 }
 
-// newWaiter makes fd non-blocking; the flag is of the open file, so libibverbs's
-// own reads do not block either.
+// newWaiter makes fd non-blocking. The flag belongs to the open file, so the reads of
+// libibverbs do not block either.
 func newWaiter(fd int, name string) (*waiter, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	}
 	w := &waiter{file: os.NewFile(uintptr(dup), name)}
 	if w.raw, err = w.file.SyscallConn(); err == nil {
-		err = w.file.SetReadDeadline(time.Time{}) // refused where the poller cannot wait
+		err = w.file.SetReadDeadline(time.Time{}) // fails if the poller cannot wait for the file
 	}
 	if err != nil {
 		_ = w.file.Close()
@@ -45,22 +45,22 @@ func newWaiter(fd int, name string) (*waiter, error) {
 	return w, nil
 }
 
-// wait calls take, now and whenever there is something to read, until it
-// returns true, until the time until (zero: no limit) or until wake. One
-// goroutine waits. Errors: ErrClosed, and ErrIO where nothing will ever be there
-// to read: of a device that was removed the kernel says EPOLLERR alone
-// (ib_uverbs_event_poll in drivers/infiniband/core/uverbs_main.c), upon which
-// Go's poller waits no more and take is not asked.
-func (w *waiter) wait(until time.Time, take func(fd uintptr) bool) error {
-	if w.begin(until) {
+// wait calls read, now and whenever the descriptor is readable, until read returns true,
+// until the time until (zero: no limit), or until wake. Only one goroutine may wait. Errors:
+// ErrClosed, and ErrIO if the descriptor can never become readable: for a removed device,
+// the kernel reports only EPOLLERR (ib_uverbs_event_poll in
+// drivers/infiniband/core/uverbs_main.c), and Go's poller then returns an error without
+// calling read.
+func (w *waiter) wait(until time.Time, read func(fd uintptr) bool) error {
+	if w.setDeadline(until) {
 		return nil
 	}
-	err := w.raw.Read(take)
+	err := w.raw.Read(read)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.woken = false
 	switch {
-	case err == nil || errors.Is(err, os.ErrDeadlineExceeded): // the latter is the time, or wake
+	case err == nil || errors.Is(err, os.ErrDeadlineExceeded): // the deadline has passed, or wake was called
 		return nil
 	case w.closed:
 		return hca.ErrClosed
@@ -68,20 +68,20 @@ func (w *waiter) wait(until time.Time, take func(fd uintptr) bool) error {
 	return fmt.Errorf("%w: %w", hca.ErrIO, err)
 }
 
-// begin sets the deadline, or reports that wake came before.
-func (w *waiter) begin(until time.Time) (woken bool) {
+// setDeadline sets the deadline, unless wake was called before, which it reports.
+func (w *waiter) setDeadline(until time.Time) (woken bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if woken, w.woken = w.woken, false; !woken {
-		_ = w.file.SetReadDeadline(until) // fails when closed, as the read will
+		_ = w.file.SetReadDeadline(until) // if this fails, the file is closed, and the read fails too
 	}
 	return woken
 }
 
-// past is a deadline that ends a wait at once.
+// past is a deadline that ends a wait immediately.
 var past = time.Unix(1, 0)
 
-// wake ends the wait under way, or else the next one.
+// wake ends the current wait, or else the next one.
 func (w *waiter) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +89,7 @@ func (w *waiter) wake() {
 	_ = w.file.SetReadDeadline(past)
 }
 
-// close ends waiting for good, and returns once take is not running any more.
+// close ends all waits permanently. When it returns, read is not running.
 func (w *waiter) close() error {
 	w.mu.Lock()
 	w.closed = true

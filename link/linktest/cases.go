@@ -15,10 +15,10 @@ func beginsDown(t *testing.T, r *rig) {
 		t.Errorf("state = %+v", s)
 	}
 	if s.Up || s.Carrier || s.Master != 0 || len(s.Addrs) != 0 {
-		t.Errorf("state = %+v, want it down and bare", s)
+		t.Errorf("state = %+v, want it down, without master and addresses", s)
 	}
 	if s.MAC[0]&3 != 2 {
-		t.Errorf("MAC = % x, want a local one of a station", s.MAC)
+		t.Errorf("MAC = % x, want a local unicast address", s.MAC)
 	}
 }
 
@@ -147,7 +147,7 @@ func wakeIsKept(t *testing.T, r *rig) {
 	r.wantFrames(r.read(1, 1), withHeader(frame(1, 60)))
 }
 
-// within waits for an error.
+// within waits for the result of a call.
 func (r *rig) within(what string, done <-chan error, want error) {
 	r.t.Helper()
 	select {
@@ -192,7 +192,7 @@ func closeEnds(t *testing.T, r *rig) {
 	r.dev.Wake()
 }
 
-// drained waits for the end of a watch.
+// drained waits until a watch has ended.
 func (r *rig) drained(ch <-chan link.State) {
 	r.t.Helper()
 	for limit := time.After(patience); ; {
@@ -343,9 +343,9 @@ func (r *rig) inspect(want ...link.Property) link.Findings {
 	return f
 }
 
-// noAllocation measures batches of the device alone: what a fake's host needs
-// for its copies is outside of the contract, so Wake and frames that are
-// refused stand for the empty batch.
+// noAllocation measures only the device: the copies that the host of a fake allocates are not
+// part of the contract. So it reads an empty batch after Wake, and writes frames that are
+// refused.
 func noAllocation(t *testing.T, r *rig) {
 	bufs, sizes := buffers(4, 2000)
 	down := [][]byte{withHeader(frame(0, 60)), withHeader(frame(1, 60))}

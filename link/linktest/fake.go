@@ -19,11 +19,10 @@ const (
 	ethernetLen = 14   // bytes, the shortest frame that a TAP takes
 )
 
-// Fake is a TAP in memory, and the host behind it. All methods may be called
-// from any goroutine.
+// Fake is a TAP in memory and the host behind it. Any goroutine may call its methods.
 type Fake struct {
 	name     string
-	toHost   chan []byte   // written frames that the host has not taken
+	toHost   chan []byte   // written frames that the host has not received
 	fromHost chan []byte   // frames with virtio header, not yet read
 	wake     chan struct{} // one pending Wake
 	closed   chan struct{}
@@ -36,7 +35,7 @@ type Fake struct {
 	watchers map[chan link.State]struct{}
 	ended    sync.WaitGroup
 
-	published link.State // what the watchers were told last
+	published link.State // the state that the watchers received last
 }
 
 // device has the properties that Inspect restores, except for the owner and the
@@ -53,7 +52,7 @@ var (
 	_ Host        = (*Fake)(nil)
 )
 
-// NewFake returns a fake as link.Open would leave it: down, without carrier.
+// NewFake returns a fake in the state after link.Open: down and without carrier.
 func NewFake(name string) *Fake {
 	mac := [6]byte{0x02, 0, 0, 0, 0, fakeIndex}
 	set := device{mac: mac, headerLen: link.HeaderLen, persistent: true}
@@ -77,8 +76,7 @@ func NewFake(name string) *Fake {
 	return f
 }
 
-// WithMAC gives the fake another MAC, as if it had been opened with that. It is called
-// before any other method.
+// WithMAC sets the MAC with which the fake was opened. Call it before any other method.
 func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	f.own.mac = mac
 	f.SetMAC(mac)
@@ -94,7 +92,7 @@ func (f *Fake) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 		return 0, err
 	}
 	for {
-		select { // a wake comes first, so that a test has the same order each time
+		select { // check wake first, so that the order in a test is deterministic
 		case <-f.wake:
 			return 0, nil
 		default:
@@ -114,7 +112,7 @@ func (f *Fake) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	}
 }
 
-// fill reads a frame, and those that wait behind it.
+// fill stores a frame and the frames queued after it.
 func (f *Fake) fill(bufs [][]byte, sizes []int, frame []byte) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,7 +267,7 @@ func (f *Fake) endWatch(ctx context.Context, out chan link.State) {
 	close(out)
 }
 
-// err says why the device is of no more use.
+// err returns the error of a device that is closed or deleted, else nil.
 func (f *Fake) err() error {
 	switch {
 	case isDone(f.closed):
@@ -280,8 +278,7 @@ func (f *Fake) err() error {
 	return nil
 }
 
-// changed publishes the state where it differs from the last; the caller holds
-// the lock.
+// changed publishes the state if it differs from the last. The caller holds the lock.
 func (f *Fake) changed() {
 	f.state.Carrier = f.now.carrier && f.state.Up
 	if reflect.DeepEqual(f.state, f.published) {

@@ -20,7 +20,7 @@ func TestFakeConforms(t *testing.T) {
 	})
 }
 
-// A reader of the fake is durably blocked: an hour passes at once, and Close
+// A blocked reader of the fake is durably blocked, so an hour passes immediately. Close
 // leaves no goroutine in the bubble.
 func TestFakeInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -102,6 +102,6 @@ func TestFakeQueuesAreBounded(t *testing.T) {
 		}
 	}
 	if _, err := f.Recv(ctx); err == nil {
-		t.Error("a frame more than the queue holds")
+		t.Error("the queue holds too many frames")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"ipoibd/link"
 )
 
-// Host is the other side of a device: what `ip` and the IP stack do.
+// Host is the other side of a device: `ip` and the IP stack.
 type Host interface {
 	// SetUp is `ip link set up` or `down`.
 	SetUp(up bool)
@@ -20,7 +20,7 @@ type Host interface {
 	DelAddr(p netip.Prefix)
 	// SetMAC is `ip link set address`.
 	SetMAC(mac [6]byte)
-	// Attach attaches a queue as another process would.
+	// Attach attaches a queue of another process.
 	Attach() Queue
 	// Delete is `ip link delete`.
 	Delete()
@@ -72,8 +72,8 @@ func (q fakeQueue) SetCarrier(on bool) {
 
 func (q fakeQueue) Detach() { q.of.alter(func(s *link.State) { s.Foreign-- }) }
 
-// SetMaster is `ip link set master`: the index of a bridge and its addresses; 0
-// takes the interface out of it.
+// SetMaster is `ip link set master`, with the index of a bridge and its addresses. Index 0
+// removes the interface from the bridge.
 func (f *Fake) SetMaster(index int, addrs ...netip.Prefix) {
 	f.alter(func(s *link.State) { s.Master, s.Above = index, slices.Clone(addrs) })
 }
@@ -107,11 +107,11 @@ func (f *Fake) Delete() {
 	f.changed()
 }
 
-// MoveAway takes the interface to a network namespace that its owner may not
-// enter: it has no state any more, and works.
+// MoveAway moves the interface to a network namespace that its owner may not enter. Its
+// state is no longer known, but it continues to work.
 func (f *Fake) MoveAway() { f.alter(func(s *link.State) { *s = link.State{} }) }
 
-// alter changes the state of an interface that is there, and publishes it.
+// alter changes and publishes the state of an interface that is present.
 func (f *Fake) alter(change func(*link.State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +121,7 @@ func (f *Fake) alter(change func(*link.State)) {
 	}
 }
 
-// Send implements [Host]. The frame is copied, and lost without carrier.
+// Send implements [Host]. It copies the frame, which is lost if there is no carrier.
 func (f *Fake) Send(frame []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,7 +138,7 @@ func (f *Fake) Send(frame []byte) {
 	}
 }
 
-// Recv implements [Host], and returns frames of every EtherType.
+// Recv implements [Host]. Unlike other hosts it returns frames of every EtherType.
 func (f *Fake) Recv(ctx context.Context) ([]byte, error) {
 	select {
 	case frame := <-f.toHost:

@@ -12,16 +12,16 @@ import (
 	"ipoibd/link"
 )
 
-// EtherType is that of the suite's frames: IEEE Std 802 local experimental
-// EtherType 1, which no host sends by itself.
+// EtherType is the EtherType of the suite's frames: IEEE Std 802 local experimental
+// EtherType 1, which no host sends on its own.
 const EtherType = 0x88b5
 
-// patience bounds the wait for what must come. It is long, since it is only
-// spent by a test that fails.
+// patience bounds the wait for expected events. It is long, because only a failing test
+// waits that long.
 const patience = 20 * time.Second
 
-// Factory makes a device as link.Open leaves a new interface, with MTU 1500,
-// and the host behind it. It registers their clean-up.
+// Factory returns a device in the state of a new interface after link.Open, with MTU 1500,
+// and the host behind it. It registers their cleanup.
 type Factory func(t *testing.T) (link.Device, Host)
 
 // Run runs the conformance suite of link.Device.
@@ -65,7 +65,7 @@ func newRig(t *testing.T, factory Factory) *rig {
 	return &rig{t, dev, host}
 }
 
-// running returns with the interface up and with carrier.
+// running sets the interface up and its carrier on.
 func (r *rig) running() {
 	r.t.Helper()
 	r.host.SetUp(true)
@@ -94,7 +94,7 @@ func (r *rig) counters() link.Counters {
 	return c
 }
 
-// await waits for a state by a watch of its own.
+// await waits for a state with a new watch.
 func (r *rig) await(what string, ok func(link.State) bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -132,11 +132,11 @@ func frame(i, length int) []byte {
 	return f
 }
 
-// withHeader puts an empty virtio header in front.
+// withHeader returns a frame with an empty virtio header in front.
 func withHeader(f []byte) []byte { return append(make([]byte, link.HeaderLen), f...) }
 
-// read returns the next n test frames with their headers, of at most `most` a
-// batch; whatever the host sends by itself is passed over.
+// read returns the next n test frames with their headers, read at most `most` per batch. It
+// ignores frames that the host sends on its own.
 func (r *rig) read(n, most int) (got [][]byte) {
 	r.t.Helper()
 	wake := time.AfterFunc(patience, r.dev.Wake)
@@ -182,7 +182,7 @@ func (r *rig) wantFrames(got [][]byte, want ...[]byte) {
 	}
 }
 
-// recv returns the next n frames that the host got.
+// recv returns the next n frames that the host received.
 func (r *rig) recv(n int) (got [][]byte) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), patience)

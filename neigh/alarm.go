@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// alarm is a deadline of one T. Its zero value is off.
+// alarm is a deadline for one T. Its zero value is off.
 type alarm[T any] struct {
 	at  time.Time
 	pos int // place in the heap plus 1; 0: off
 	of  T
 }
 
-// alarms are deadlines in order; each operation is O(log n).
+// alarms are deadlines in chronological order; each operation takes O(log n).
 type alarms[T any] struct{ heap []*alarm[T] }
 
-// set arms a for of at the given time, or moves it there.
+// set arms a for of at the given time, or moves it to that time if it is armed.
 func (q *alarms[T]) set(a *alarm[T], of T, at time.Time) {
 	a.at, a.of = at, of
 	if a.pos > 0 {
@@ -25,14 +25,15 @@ func (q *alarms[T]) set(a *alarm[T], of T, at time.Time) {
 	heap.Push(q, a)
 }
 
-// stop turns a off; harmless when it is off.
+// stop turns a off. It is idempotent.
 func (q *alarms[T]) stop(a *alarm[T]) {
 	if a.pos > 0 {
 		heap.Remove(q, a.pos-1)
 	}
 }
 
-// due turns the earliest alarm off and returns whose it was, if it is due.
+// due turns off the earliest alarm if it is due, and returns the T that it was
+// set for.
 func (q *alarms[T]) due(now time.Time) (of T, ok bool) {
 	if len(q.heap) == 0 || q.heap[0].at.After(now) {
 		return of, false
@@ -42,7 +43,7 @@ func (q *alarms[T]) due(now time.Time) (of T, ok bool) {
 	return of, true
 }
 
-// next returns the earliest time, zero when there is none.
+// next returns the earliest deadline, or zero if there is none.
 func (q *alarms[T]) next() time.Time {
 	if len(q.heap) == 0 {
 		return time.Time{}

@@ -8,16 +8,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// announcer says when a new address is announced: at announceTimes.
+// announcer schedules the announcements of a new address, at announceTimes.
 type announcer struct {
 	start time.Time
-	round int // the next one; len(announceTimes): none
+	round int // index of the next round; len(announceTimes) if none is left
 }
 
-func (a *announcer) begin(now time.Time) { *a = announcer{start: now} }
-func (a *announcer) stop()               { a.round = len(announceTimes) }
+func (a *announcer) restart(now time.Time) { *a = announcer{start: now} }
+func (a *announcer) stop()                 { a.round = len(announceTimes) }
 
-// next returns when the next round is due, zero when there is none.
+// next returns the time of the next round, or zero if none is left.
 func (a *announcer) next() time.Time {
 	if a.round >= len(announceTimes) {
 		return time.Time{}
@@ -25,8 +25,8 @@ func (a *announcer) next() time.Time {
 	return a.start.Add(announceTimes[a.round])
 }
 
-// due reports whether a round is due, and counts it as done. Rounds that were
-// missed are not made up for.
+// due reports whether a round is due, and counts it as done. Missed rounds are
+// skipped.
 func (a *announcer) due(now time.Time) (due bool) {
 	for at := a.next(); !at.IsZero() && !at.After(now); at = a.next() {
 		a.round++
@@ -35,7 +35,7 @@ func (a *announcer) due(now time.Time) (due bool) {
 	return due
 }
 
-// announceAt returns when announceDue has something to do, zero for never.
+// announceAt returns when announceDue must run next, or zero for never.
 func (t *Table) announceAt() time.Time {
 	if !t.link.up {
 		return time.Time{}
@@ -58,7 +58,7 @@ func (t *Table) announceDue() {
 func (t *Table) announcement(ip netip.Addr) []byte {
 	t.stats.Announcements++
 	if ip.Is4() {
-		return t.question(ip, ip)
+		return t.newRequest(ip, ip)
 	}
 	msg := ipoib.AppendUnsolicitedNA(newMessage(ipoib.EtherTypeIPv6), ip, t.link.addr())
 	if t.hosts.router {
@@ -67,9 +67,9 @@ func (t *Table) announcement(ip netip.Addr) []byte {
 	return msg
 }
 
-// setRouterFlag sets the router flag of a neighbour advertisement that has it
-// clear, and corrects the checksum (RFC 1624). Without it the others would take
-// a router off their lists (RFC 4861 section 7.2.5).
+// setRouterFlag sets the router flag of a neighbour advertisement, in which it
+// must be clear, and updates the checksum (RFC 1624). Without the flag,
+// receivers would remove the router from their lists (RFC 4861 section 7.2.5).
 func setRouterFlag(packet []byte) {
 	const checksum, flags = 40 + 2, 40 + 4 // behind the IPv6 header, RFC 4861 section 4.4
 	packet[flags] |= ipoib.NAFlagRouter

@@ -6,9 +6,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// hostARP translates an ARP or RARP body of the host (RFC 826, RFC 903, RFC 4391
-// section 9.2): the sender is our own address. A target that is addressed alone
-// is named; one that nobody knows is not.
+// hostARP translates an ARP or RARP body from the host (RFC 826, RFC 903, RFC
+// 4391 section 9.2). The sender becomes our own address. The target is the peer
+// that the frame is addressed to, or else that of the body's target MAC; it is
+// zero if both are unknown.
 func (t *Table) hostARP(f frame, late bool) {
 	in, err := ipoib.ParseEtherARP(f.body())
 	if err != nil || !t.mac.is(in.SHA) {
@@ -26,8 +27,8 @@ func (t *Table) hostARP(f frame, late bool) {
 	t.forward(f, outgoing{msg: out.Append(newMessage(f.typ)), control: true, late: late})
 }
 
-// fabricARP translates an ARP or RARP body of the fabric. Its sender must be who
-// sent the message.
+// fabricARP translates an ARP or RARP body from the fabric. The sender in the
+// body must be the sender of the message.
 func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicast bool) {
 	in, err := ipoib.ParseARP(body)
 	if err != nil {
@@ -42,16 +43,16 @@ func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicas
 	if typ == ipoib.EtherTypeRARP { // RFC 903: the sender may not know its address
 		claimed = netip.Addr{}
 	}
-	p := t.hear(e, claimed)
+	p := t.heardFrom(e, claimed)
 	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
 	t.deliver(out.Append(newFrame(t.arpDest(in, multicast), p.mac, typ)))
-	t.answered(claimed, p)
+	t.resolved(claimed, p)
 }
 
-// arpDest returns the destination of an ARP body towards the host. The GRH does
-// not tell everything: where the fabric replicates groups, a broadcast comes to
-// our own address. A request is for the host alone only if it asks for one of
-// its addresses; a broadcast too many does no harm.
+// arpDest returns the destination MAC of an ARP body for the host. The GRH is
+// not sufficient: if the fabric replicates groups, a broadcast arrives at our
+// own address. A request counts as unicast only if it asks for one of the
+// host's addresses; a superfluous broadcast is harmless.
 func (t *Table) arpDest(in ipoib.ARP, multicast bool) ipoib.MAC {
 	request := in.Op != ipoib.ARPReply
 	if multicast || request && (in.SPA == in.TPA || !t.hosts.has(in.TPA)) {

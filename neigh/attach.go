@@ -8,40 +8,40 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// attachment is what the QP stands for.
+// attachment holds the attributes of the QP.
 type attachment struct {
 	up        bool
-	self      endpoint // outlives the QP
+	self      endpoint // kept when the QP is gone
 	broadcast hca.UDDest
 	qkey      hca.QKey
-	mtu       int // bytes of IP
+	mtu       int // in bytes of IP packet
 
-	former      endpoint // what self was before
+	former      endpoint // the previous self
 	formerUntil time.Time
 }
 
 func (l *attachment) addr() ipoib.Addr { return l.self.addr() }
 
-// isOwn reports whether e is this interface, or was it just now: multicast of
-// the former QP may still come back.
+// isOwn reports whether e is this interface, or was until recently: multicast
+// sent by the former QP may still be looped back.
 func (l *attachment) isOwn(e endpoint, now time.Time) bool {
 	return e == l.self || e == l.former && now.Before(l.formerUntil)
 }
 
-// become takes a new address.
-func (l *attachment) become(self endpoint, now time.Time) {
+// setSelf changes the interface's own address.
+func (l *attachment) setSelf(self endpoint, now time.Time) {
 	l.former, l.formerUntil = l.self, now.Add(formerLife)
 	l.self = self
 }
 
-// attach takes the QP's attributes; a new address is announced.
+// attach stores the QP's attributes and announces a new address.
 func (t *Table) attach(ev Attached) {
 	if self := endpointOf(ev.Self); self != t.link.self {
-		t.link.become(self, t.now)
-		t.news.begin(t.now)
+		t.link.setSelf(self, t.now)
+		t.news.restart(t.now)
 		clear(t.notices.last)
 		if p := t.peers.byEndpoint[self]; p != nil {
-			t.forget(p)
+			t.removePeer(p)
 		}
 	}
 	t.link.up = true
@@ -50,9 +50,9 @@ func (t *Table) attach(ev Attached) {
 	t.announceDue()
 }
 
-// detach drops what waits for sending and gives the handles back. The address is
-// remembered: attached under the same one again, nothing has to be announced,
-// but for an announcement that was cut short.
+// detach drops the frames that wait to be sent and returns the handles. The
+// address is remembered: if the same one is attached again, there is nothing to
+// announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
 	t.link.up = false
 	for _, class := range t.peers.classes() {
@@ -68,16 +68,16 @@ func (t *Table) detach() {
 	t.pub.urgent()
 }
 
-// hostAddrs takes the host's addresses; new ones are announced.
+// hostAddrs stores the host's addresses and announces new ones.
 func (t *Table) hostAddrs(ev HostAddrs) {
 	t.hosts.router = t.hosts.router || ev.Router
 	if t.hosts.set(ev.Addrs) {
-		t.news.begin(t.now)
+		t.news.restart(t.now)
 		t.announceDue()
 	}
 }
 
-// hostMAC takes ib0's own MAC. A peer that has the same one gets another.
+// hostMAC sets ib0's own MAC. A peer with the same MAC gets a different one.
 func (t *Table) hostMAC(m ipoib.MAC) {
 	if m.IsZero() || m.IsMulticast() || t.mac.own.is(m) {
 		return
@@ -89,12 +89,13 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	t.pub.urgent()
 }
 
-// hostPortChanged forgets who is behind ib0. Their addresses go as well: to
-// announce an address that has moved away would call its traffic back.
+// hostPortChanged forgets the MAC learnt behind ib0, and all learnt IP
+// addresses as well: announcing an address that has moved away would attract
+// its traffic.
 func (t *Table) hostPortChanged(alone bool) {
 	t.mac.alone = alone
-	t.hosts.forgetLearnt()
-	if t.mac.forget() {
+	t.hosts.unlearnAll()
+	if t.mac.unlearn() {
 		t.pub.urgent()
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fakeAH is a handle that is only a name.
+// fakeAH is a handle that consists only of a name.
 type fakeAH struct{ name string }
 
 func (h *fakeAH) Spec() hca.AHSpec { return hca.AHSpec{} }
@@ -40,21 +40,21 @@ func attachedAt(self endpoint) Attached {
 	return Attached{Self: self.addr(), Broadcast: broadcast, PKey: 0xffff, QKey: 0x0b1b, MTU: 2044}
 }
 
-// failer is what a bench needs of testing.TB, and rapid.T has too.
+// failer has the methods of testing.TB and *rapid.T that a bench needs.
 type failer interface {
 	Helper()
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// bench is a table on the test bench: it keeps the time, the published
-// snapshot, and checks after each step what must always hold.
+// bench runs a table under test: it keeps the time and the published snapshot,
+// and checks the table's invariants after each step.
 type bench struct {
 	tb    failer
 	table *Table
 	now   time.Time
 	snap  *Snapshot
-	out   []Action // of the last step
+	out   []Action // actions of the last step
 }
 
 func newBench(tb failer, conf Config) *bench {
@@ -71,7 +71,7 @@ func attachedBench(tb failer, conf Config) *bench {
 	return b
 }
 
-// step steps at the present time and returns the actions.
+// step applies an event at the current time and returns the actions.
 func (b *bench) step(ev Event) []Action {
 	b.tb.Helper()
 	strays := b.table.strays()
@@ -98,7 +98,8 @@ func (b *bench) step(ev Event) []Action {
 	return b.out
 }
 
-// advance lets time pass, stepping at each deadline, and returns all actions.
+// advance advances the time, stepping at each deadline, and returns all
+// actions.
 func (b *bench) advance(d time.Duration) (all []Action) {
 	b.tb.Helper()
 	end := b.now.Add(d)
@@ -119,7 +120,7 @@ func (b *bench) advance(d time.Duration) (all []Action) {
 	return append(all, b.step(Tick{})...)
 }
 
-// macOf returns the MAC that the table has given a peer.
+// macOf returns the MAC of a peer in the table.
 func (b *bench) macOf(e endpoint) ipoib.MAC {
 	b.tb.Helper()
 	p := b.table.peers.byEndpoint[e]
@@ -129,7 +130,7 @@ func (b *bench) macOf(e endpoint) ipoib.MAC {
 	return p.mac
 }
 
-// ready answers every CreateAH among actions and returns what comes of it.
+// ready answers every CreateAH among actions and returns the resulting actions.
 func (b *bench) ready(actions []Action) (out []Action) {
 	b.tb.Helper()
 	for _, a := range actions {
@@ -140,20 +141,20 @@ func (b *bench) ready(actions []Action) (out []Action) {
 	return out
 }
 
-// meet makes a peer known by a gratuitous ARP request.
+// meet adds a peer by a gratuitous ARP request.
 func (b *bench) meet(e endpoint, addr string) {
 	b.tb.Helper()
 	b.step(fabricARP(e, ipoib.ARPRequest, addr, addr, true))
 }
 
-// strays returns how many Strays are accounted for.
+// strays returns the number of Strays that are accounted for.
 func (t *Table) strays() uint64 {
 	s := t.Stats()
 	return s.Notices + s.StraysPaused + s.StraysLimited + s.StraysUnanswerable + uint64(len(t.notices.asked))
 }
 
-// check returns what is inconsistent in a table: the invariants of its indexes,
-// classes, bounds and counters.
+// check checks the invariants of a table's indexes, classes, bounds and
+// counters.
 func (t *Table) check() error {
 	s, sum := t.Stats(), uint64(0)
 	for _, n := range s.Drops {
@@ -162,7 +163,7 @@ func (t *Table) check() error {
 	got := s.ToFabric + s.ToHost + s.KeptSent + uint64(s.Kept) + sum
 	switch n := len(t.peers.byEndpoint); {
 	case s.FromHost+s.FromFabric != got:
-		return fmt.Errorf("%d + %d frames came, %d are accounted for: %+v", s.FromHost, s.FromFabric, got, s)
+		return fmt.Errorf("%d + %d frames in, %d accounted for: %+v", s.FromHost, s.FromFabric, got, s)
 	case n != len(t.peers.byMAC) || n != s.Heard+s.Used:
 		return fmt.Errorf("%d endpoints, %d MACs, %d heard, %d used", n, len(t.peers.byMAC), s.Heard, s.Used)
 	case s.Heard > t.conf.MaxHeard || s.Used > t.conf.MaxPeers-t.conf.MaxHeard:
@@ -205,7 +206,7 @@ func (t *Table) checkKept() error {
 	return nil
 }
 
-// checkPast returns what is inconsistent in what is remembered of forgotten peers.
+// checkPast checks the invariants of the removed peers that are remembered.
 func (t *Table) checkPast() error {
 	s, ips, gids := &t.past, 0, 0
 	if n := len(s.byEndpoint); n != len(s.byMAC) || n != s.heard.Len()+s.used.Len() ||

@@ -60,8 +60,8 @@ func TestResolutionsBounded(t *testing.T) {
 	wantDrops(t, b, DropResolveLimit, 5)
 }
 
-// TestHostAsksBounded: however many addresses the host waits for, no more than
-// maxHostAsks are asked for at once, and no answer is waited for.
+// TestHostAsksBounded: no matter how many addresses the host is resolving, the
+// table sends at most maxHostAsks requests at once, and waits for no answer.
 func TestHostAsksBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	var targets []netip.Addr
@@ -73,8 +73,8 @@ func TestHostAsksBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersToStrangersBounded: while the worker is busy, answers to strangers
-// wait for no more than maxAnswerAHs handles; data still gets its handle.
+// TestAnswersToStrangersBounded: while the worker is busy, answers to heard
+// peers wait for at most maxAnswerAHs handles; data still gets its handle.
 func TestAnswersToStrangersBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	for i := range maxAnswerAHs + 7 {
@@ -88,8 +88,8 @@ func TestAnswersToStrangersBounded(t *testing.T) {
 	}
 }
 
-// TestBusyPeersStay: when the used class is full, busy peers stay, a new one is
-// spoken to all the same, and idle ones make room after pressureIdle.
+// TestBusyPeersStay: when the used class is full, busy peers stay, messages to
+// a new peer are still sent, and idle peers make room after pressureIdle.
 func TestBusyPeersStay(t *testing.T) {
 	b := attachedBench(t, Config{MaxPeers: 6, MaxHeard: 2})
 	talk := func(i int) {
@@ -113,8 +113,8 @@ func TestBusyPeersStay(t *testing.T) {
 	}
 }
 
-// TestFloodLeavesMarkedPeers: a heard peer that the data path has sent to since
-// the last sweep is not the flood's victim.
+// TestFloodLeavesMarkedPeers: a flood does not evict a heard peer that the data
+// path has sent to since marks were last read.
 func TestFloodLeavesMarkedPeers(t *testing.T) {
 	b := attachedBench(t, Config{MaxPeers: 16, MaxHeard: 4})
 	b.meet(peerB, ipB)
@@ -137,12 +137,12 @@ func TestHeardPeersGoSooner(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if at, ok := b.table.NextDeadline(); ok {
-		t.Errorf("an empty table wants to be called at %v", at)
+		t.Errorf("an empty table has the deadline %v", at)
 	}
 }
 
-// TestPeersWithoutAddressGoSooner: a peer that the host has sent to is kept for
-// long, but not when its addresses have turned up elsewhere.
+// TestPeersWithoutAddressGoSooner: a used peer is kept for a long time, but not
+// if its addresses have moved elsewhere.
 func TestPeersWithoutAddressGoSooner(t *testing.T) {
 	b := attachedBench(t, Config{})
 	other := endpoint{peerB.gid, peerB.qpn + 1}
@@ -164,7 +164,7 @@ func TestPeersWithoutAddressGoSooner(t *testing.T) {
 	}
 }
 
-// TestBindingsPerPeer: the latest claims hold; used peers may have more.
+// TestBindingsPerPeer: the latest claims win; used peers may have more.
 func TestBindingsPerPeer(t *testing.T) {
 	b := knownBench(t)
 	claim := func(e endpoint) {
@@ -221,8 +221,8 @@ func TestConfigRange(t *testing.T) {
 }
 
 // TestFloodFromOneGID: the cost of a message does not grow with the flood. 100,000
-// messages of strangers at one GID, where every MAC is a rehash, end in bounded
-// memory and bounded work: each message costs at most a few hashes.
+// messages from invented peers at one GID, where every MAC is a rehash, use
+// bounded memory and bounded work: each message costs at most a few hashes.
 func TestFloodFromOneGID(t *testing.T) {
 	b := attachedBench(t, Config{})
 	var out []Action

@@ -7,7 +7,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fabricARP is an ARP message whose sender tells the truth.
+// fabricARP returns an ARP message with the address of its real sender.
 func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFabric {
 	arp := ipoib.ARP{Op: op, SHA: from.addr(), SPA: ip(spa), TPA: ip(tpa)}
 	if op == ipoib.ARPReply {
@@ -17,7 +17,7 @@ func fabricARP(from endpoint, op uint16, spa, tpa string, multicast bool) FromFa
 	return FromFabric{Msg: msg, SrcGID: from.gid, SrcQPN: from.qpn, Multicast: multicast}
 }
 
-// hostARP is an ARP frame of the host.
+// hostARP returns an ARP frame from the host.
 func hostARP(src, dst ipoib.MAC, op uint16, spa, tpa string) FromHost {
 	arp := ipoib.EtherARP{Op: op, SHA: src, SPA: ip(spa), TPA: ip(tpa)}
 	if !dst.IsMulticast() {
@@ -26,7 +26,7 @@ func hostARP(src, dst ipoib.MAC, op uint16, spa, tpa string) FromHost {
 	return FromHost{arp.Append(newFrame(dst, src, ipoib.EtherTypeARP))}
 }
 
-// hostIP is a frame with an IP header and 8 bytes of UDP-like payload.
+// hostIP returns a frame with an IP header and 8 bytes of UDP-like payload.
 func hostIP(src, dst ipoib.MAC, from, to netip.Addr) FromHost {
 	return FromHost{append(newFrame(dst, src, etherTypeFor(to)), ipPacket(from, to)...)}
 }
@@ -49,7 +49,7 @@ func ipPacket(from, to netip.Addr) []byte {
 	return append(append(b, to.AsSlice()...), make([]byte, 8)...)
 }
 
-// ndMessage is an ND packet made field by field.
+// ndMessage is an ND packet built field by field.
 type ndMessage struct {
 	typ      uint8
 	src, dst netip.Addr
@@ -85,8 +85,8 @@ func ipoibLink(typ uint8, e endpoint) []byte {
 	return append([]byte{typ, 3, 0, 0}, a[:]...)
 }
 
-// nd returns a message of a type; target is that of NS, NA and Redirect. The
-// destination of a Redirect is its target.
+// nd returns a message of the given type; target is used for NS, NA and
+// Redirect. The destination of a Redirect is its target.
 func nd(typ uint8, src, dst, target netip.Addr, options []byte) ndMessage {
 	m := ndMessage{typ: typ, src: src, dst: dst, options: options}
 	switch typ {

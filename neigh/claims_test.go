@@ -9,9 +9,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// crowdedBench returns a bench with as many peers as a table holds. The host has sent
-// data to all but DefaultMaxHeard of them. The steps are not checked, because a check
-// costs O(peers).
+// crowdedBench returns a bench with a full table. The host has sent data to all but
+// DefaultMaxHeard of the peers. The steps are not checked, because a check costs
+// O(peers).
 func crowdedBench(tb testing.TB) *bench {
 	b := attachedBench(tb, Config{})
 	p := player{bench: b}
@@ -28,14 +28,16 @@ func crowdedBench(tb testing.TB) *bench {
 	return b
 }
 
-// alternate returns a claim of one address, by two queue pairs of one GID in turn.
+// alternate returns a claim of one address by two queue pairs of one GID
+// alternately.
 func alternate(i int) FromFabric {
 	e := endpoint{gidOf("203.0.113.9"), hca.QPN(0x700 + i%2)}
 	return fabricARP(e, ipoib.ARPRequest, "10.0.0.77", "10.0.0.77", true)
 }
 
-// TestAlternatingClaimsAreCheap: two queue pairs of one GID claim one address in turn,
-// 2,000 times a second. That costs 36 snapshots of 4,096 peers, and the last claim wins.
+// TestAlternatingClaimsAreCheap: two queue pairs of one GID claim one address
+// alternately, 2,000 times a second. That costs 36 snapshots of 4,096 peers, and the
+// last claim wins.
 func TestAlternatingClaimsAreCheap(t *testing.T) {
 	const perSecond = 2000
 	b := crowdedBench(t)
@@ -83,9 +85,9 @@ func BenchmarkAlternatingClaims(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*2000/1e7, "%core@2000/s")
 }
 
-// TestPeersPerGID: one GID gets at most maxPeersPerGID peers, whatever it claims and
-// however often the host sends to them. Its own oldest peers make room, not those of
-// another GID.
+// TestPeersPerGID: one GID gets at most maxPeersPerGID peers, no matter which
+// addresses they claim and how often the host sends to them. Its own oldest peers
+// make room, not those of another GID.
 func TestPeersPerGID(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
@@ -108,12 +110,12 @@ func TestPeersPerGID(t *testing.T) {
 		}
 	}
 	if b.table.peers.byEndpoint[peerB] == nil {
-		t.Error("a peer of another GID was pushed out")
+		t.Error("a peer of another GID was evicted")
 	}
 }
 
-// TestBusyPeerOutlivesItsGIDsFlood: when a GID has as many peers as it may have, those
-// that the host never sent to go first, then those that have been idle longest.
+// TestBusyPeerOutlivesItsGIDsFlood: when a GID has the maximum number of peers, heard
+// peers are evicted first, the longest idle first.
 func TestBusyPeerOutlivesItsGIDsFlood(t *testing.T) {
 	b := knownBench(t)
 	for i := range 5 * maxPeersPerGID {
@@ -161,9 +163,9 @@ func TestRedirectNamesOneTarget(t *testing.T) {
 	}
 }
 
-// TestInventedPeersMakeFewSnapshots: when 2,000 new peers a second ask for the host and
-// get its answer, a snapshot is made only every latePause, because the host sends no
-// data to them.
+// TestInventedPeersMakeFewSnapshots: when 2,000 new peers a second resolve the host's
+// address and get its answer, a snapshot is published only every latePause, because the
+// host sends no data to them.
 func TestInventedPeersMakeFewSnapshots(t *testing.T) {
 	const perSecond = 2000
 	b := attachedBench(t, Config{})
@@ -184,7 +186,7 @@ func TestInventedPeersMakeFewSnapshots(t *testing.T) {
 }
 
 // TestFirstDataIsPublishedAtOnce: a peer is published as soon as the host sends data to
-// it, even if a snapshot with it could have waited before.
+// it, even if its snapshot could wait until then.
 func TestFirstDataIsPublishedAtOnce(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
@@ -196,8 +198,9 @@ func TestFirstDataIsPublishedAtOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkInventedPeers measures the cost of one peer that asks for the host and gets
-// its answer, at 2,000 a second, when the table is full of such peers.
+// BenchmarkInventedPeers measures the cost of one peer that resolves the host's
+// address and gets its answer, at 2,000 a second, when the table is full of such
+// peers.
 func BenchmarkInventedPeers(b *testing.B) {
 	bench := attachedBench(b, Config{})
 	p := player{bench: bench}

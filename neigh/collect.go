@@ -6,14 +6,15 @@ import (
 	"ipoibd/hca"
 )
 
-// promote notes that the host sends data to p, which puts it into the used
-// class. While that is full of busy peers p stays where it is, the last to go.
+// promote notes that the host sends data to p and moves p to the used class. If
+// that class is full of busy peers, p stays in the heard class, as the last to
+// be evicted.
 func (t *Table) promote(p *peer) {
 	if !p.used && t.makeRoomUsed() {
 		t.peers.use(p)
 	}
 	t.peers.touch(p, t.now)
-	t.awaits(p)
+	t.dataSent(p)
 }
 
 // makeRoomAt makes room for one more peer at a GID. It evicts the peer seen longest
@@ -33,8 +34,8 @@ func (t *Table) makeRoomAt(gid hca.GID) {
 	t.evict(first)
 }
 
-// makeRoomHeard makes room for one peer in the heard class. Those that the data
-// path has sent to meanwhile are not of that class any more.
+// makeRoomHeard makes room for one peer in the heard class. It promotes peers
+// that the data path has sent to in the meantime.
 func (t *Table) makeRoomHeard() {
 	for passed := 0; t.peers.heard.Len() >= t.conf.MaxHeard; passed++ {
 		p := oldest(&t.peers.heard)
@@ -68,11 +69,12 @@ func (t *Table) makeRoomUsed() bool {
 
 func (t *Table) evict(p *peer) {
 	t.stats.Evicted++
-	t.forget(p)
+	t.removePeer(p)
 }
 
-// forget removes p, its handle, and what is kept for it. Its names are remembered.
-func (t *Table) forget(p *peer) {
+// removePeer removes p, its handle and the messages kept for it. Its addresses are
+// remembered.
+func (t *Table) removePeer(p *peer) {
 	t.dropKept(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
@@ -82,7 +84,7 @@ func (t *Table) forget(p *peer) {
 	}
 }
 
-// sweep collects idle peers. Its cost is O(peers), once per sweepInterval.
+// sweep removes idle peers. It costs O(peers), once per sweepInterval.
 func (t *Table) sweep() {
 	for _, class := range t.peers.classes() {
 		all(class, t.collect)
@@ -92,14 +94,14 @@ func (t *Table) sweep() {
 	}
 }
 
-// collect forgets p if it was idle for too long.
+// collect removes p if it has been idle for too long.
 func (t *Table) collect(p *peer) {
 	if t.now.Sub(p.seen) >= p.maxIdle() {
-		t.forget(p)
+		t.removePeer(p)
 	}
 }
 
-// maxIdle is how long p is kept without having been seen.
+// maxIdle returns how long an idle p is kept.
 func (p *peer) maxIdle() time.Duration {
 	if p.used && len(p.ips) > 0 {
 		return usedIdle

@@ -6,8 +6,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// correct tells the host that ip is at p, in p's name, in answer to a packet
-// from asker. It does so once per correctInterval.
+// correct informs the host, in p's name, that ip is at p. asker is the source
+// of the host's packet. It does so at most once per correctInterval.
 func (t *Table) correct(p *peer, ip, asker netip.Addr) {
 	if !p.corrected.IsZero() && t.now.Sub(p.corrected) < correctInterval {
 		return
@@ -22,9 +22,9 @@ func (t *Table) correct(p *peer, ip, asker netip.Addr) {
 	t.emit(SendHost{frame})
 }
 
-// correction is an ARP reply; or a neighbour solicitation, which changes the
-// host's cache as an advertisement does (RFC 4861 section 7.2.3), but says
-// nothing about whether p is a router.
+// correction returns an ARP reply, or a neighbour solicitation, which updates
+// the host's cache like an advertisement (RFC 4861 section 7.2.3) but does not
+// state whether p is a router.
 func (t *Table) correction(p *peer, ip, asker netip.Addr) ([]byte, error) {
 	if ip.Is4() {
 		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: t.mac.dest(), TPA: asker}

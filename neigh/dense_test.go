@@ -10,8 +10,8 @@ import (
 )
 
 // A host may run 110 containers with an interface each, the default of a Kubernetes
-// node. All of them stay peers while data goes to each, and no frame for one goes to
-// another.
+// node. All of them stay peers while data is sent to each, and no frame reaches the
+// wrong one.
 func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 	const interfaces = 110
 	b := attachedBench(t, Config{})
@@ -29,7 +29,7 @@ func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 		}
 		slow++
 		b.ready(b.step(hostIP(ownMAC, macs[i], ip(ipA), ip(addr(i)))))
-		if b.table.peers.byEndpoint[at(i)] == nil { // it was asked for, and answers
+		if b.table.peers.byEndpoint[at(i)] == nil { // it was resolved, and answers
 			b.ready(b.step(fabricARP(at(i), ipoib.ARPReply, addr(i), ipA, false)))
 			macs[i] = b.macOf(at(i))
 		}
@@ -50,13 +50,13 @@ func TestManyInterfacesOfOneGIDStayPeers(t *testing.T) {
 		b.advance(time.Second / perSecond)
 	}
 	if slow > 0 || wrong > 0 {
-		t.Errorf("of %d frames %d went to the queue pair of another interface, and %d found no peer; %d requests to the group in %d s",
+		t.Errorf("of %d frames %d went to the wrong queue pair and %d found no peer; %d multicast requests in %d s",
 			all, wrong, slow, b.table.Stats().Requests-asked, seconds)
 	}
 }
 
-// BenchmarkInventedInterfacesOfOneGID is the cost of one peer at a GID that has the most
-// peers that it may have, and its share of a processor at 2,000 a second.
+// BenchmarkInventedInterfacesOfOneGID measures the cost of one peer at a GID with the
+// maximum number of peers, and its share of a processor at 2,000 a second.
 func BenchmarkInventedInterfacesOfOneGID(b *testing.B) {
 	bench := attachedBench(b, Config{})
 	p := player{bench: bench}

@@ -1,81 +1,84 @@
-// Package neigh is the neighbour table of an interface: it makes the fabric,
-// where an address is 20 bytes of queue pair and GID, look to the host like an
-// Ethernet, where it is a MAC. It is pure: time is passed in, events go in,
-// actions come out ([Table.Step]), and what the data path needs is published as
-// an immutable [Snapshot].
+// Package neigh is the neighbour table of an interface. To the host, it makes
+// the fabric, whose addresses are 20 bytes of queue pair and GID, look like an
+// Ethernet, whose addresses are MACs. It is pure: time and events go in,
+// actions come out ([Table.Step]), and the data path reads an immutable
+// [Snapshot].
 //
 // # Peers
 //
-// A peer is an interface on the fabric: a GID and a QPN. Towards the host it has
-// a MAC that is a hash of its GID; where that is taken, by another peer or by the
-// host, a rehash. A peer comes to be when it is heard, by ARP or ND, and its MAC
-// stays for as long as the entry does. When an address that is bound to it is
-// claimed from another QPN of the same GID, the peer was restarted: its QPN is
-// changed, its MAC kept, so the host need not ask again. A QPN that claims
-// something else is another interface of that host, with a MAC of its own.
+// A peer is an interface on the fabric: a GID and a QPN. For the host it has a
+// MAC, which is a hash of its GID or, if another peer or the host already has
+// that MAC, a rehash. The table adds a peer when it receives ARP or ND from it;
+// the MAC does not change during the lifetime of the entry. If another QPN of the
+// same GID claims an address of the peer, the peer was restarted: the table
+// changes its QPN and keeps its MAC, so the host need not resolve it again. A QPN
+// that claims a different address is another interface of that host and gets its
+// own MAC.
 //
-// The host's cache can keep the MAC of a forgotten peer for ever. So the table remembers
-// the names of as many forgotten peers as it holds peers, within the same bounds. No
-// other peer gets such a MAC. A forgotten peer gets it again when it is heard at the same
-// endpoint, or claims one of its addresses at the same GID. After a restart of the table
-// the kernel's entries serve in the same way: an interface does not get the MAC of an
-// entry if it claims another address of that kind, by family and scope.
+// The host's cache can keep the MAC of a removed peer forever. The table therefore
+// remembers the addresses of removed peers, with the same bounds as for peers. No other
+// peer gets the MAC of a removed one. A removed peer gets its MAC back when it is heard
+// at the same endpoint or claims one of its addresses at the same GID. After a restart of
+// the table, the kernel's entries serve the same purpose: an interface does not get the
+// MAC of an entry if it claims a different address of that kind, by family and scope.
 //
-// There are two classes. A heard peer is one to which the host has sent no data; there
-// are at most [Config.MaxHeard], and a new one evicts the one heard longest ago. A used
-// peer is not evicted to make room in its class as long as it is busy. There are at
-// most 256 peers of one GID, and a new one evicts another of that GID. So a flood of
-// invented peers turns over the first class, at O(1) each, and honest peers stay. An
-// answer to an ARP request does not make its receiver a used peer.
+// There are two classes. The host has sent no data to a heard peer; there are at most
+// [Config.MaxHeard] heard peers, and a new one evicts the one heard longest ago. A used
+// peer is not evicted to make room in its class while it is busy. There are at most 256
+// peers per GID, and a new one evicts another of that GID. A flood of invented peers
+// therefore only replaces heard peers, at O(1) each, and honest peers stay. An answer
+// to an ARP request does not make its receiver a used peer.
 //
 // # Handles
 //
-// A handle (AH) is asked for, by [CreateAH], when the host sends to a peer for the
-// first time; until it comes the messages are kept. The states are those of
-// handleState.
+// The table requests a handle (AH), by [CreateAH], when the host first sends to a
+// peer, and keeps messages until the handle is ready. handleState has the states.
 //
 // # Translation
 //
-// ARP and RARP bodies, and the link-layer address options of ND, are translated
-// both ways, everything else passes unchanged. The hardware address in a message
-// of the fabric must be that of its sender, as completion and GRH have it; the
-// one in a message of the host must be the host's. Only a Redirect names another
-// node: its target is looked up.
+// ARP and RARP bodies and the link-layer address options of ND are translated in
+// both directions; everything else passes unchanged. The hardware address in a
+// message from the fabric must be that of its sender according to the completion
+// and the GRH; the one in a message from the host must be the host's. Only a
+// Redirect may contain another node's address: its target is looked up.
 //
 // # Resolution
 //
-// The host's cache may outlive this table, and then frames come for a MAC that
-// nobody has. They are kept while the address that the kernel believes to be
-// there, or else their own destination, is asked for. The answer goes to the
-// host like any other and corrects its cache; the frames go to the peer that
-// answered. Where the address is bound to a peer already, the frame goes there at
-// once and the host is corrected in that peer's name. For the MAC of a forgotten peer
-// the table asks for an address of that peer.
+// The host's cache may outlive this table, so frames can arrive for a MAC of no known
+// peer. The table keeps them and resolves the IP address that the kernel associates
+// with that MAC, or else the frame's own destination. The answer is passed to the
+// host as usual and corrects its cache; the frames go to the peer that answered. If
+// the address is already bound to a peer, the frame goes there at once, and the table
+// corrects the host's cache in that peer's name. For the MAC of a removed peer the
+// table resolves an address of that peer.
 //
 // # The host's side
 //
-// ib0's own MAC may always send. If ib0 is the port of a bridge, the first other
-// MAC seen may as well, and unicast frames towards the host are addressed to it;
-// a second one is refused until the first was silent for 300 s.
+// Frames with ib0's own MAC are always accepted. If ib0 is the port of a bridge,
+// so are those with the first other MAC seen, and unicast frames for the host
+// are addressed to that MAC; another MAC is refused until the first has been
+// silent for 300 s.
 //
-// A new address of ours, and a new address of the host, are announced: four
-// times within 3 s and three times more within a minute, by gratuitous ARP and
-// unsolicited neighbour advertisements.
+// A new address of the interface or of the host is announced by gratuitous ARP
+// and unsolicited neighbour advertisements, four times within 3 s and three
+// more times within a minute.
 //
 // # Lost announcements
 //
-// If a host restarts and its announcements are lost, both sides repair that.
+// If a host restarts and its announcements are lost, both sides recover:
 //
-// The peers: their snapshots mark to whom data was sent and from whom it was received.
-// A table asks for a peer that was sent data and has been silent for a second. Peers
-// that have sent data before go first. The new queue pair answers.
+// The peers: their snapshots mark each peer that data was sent to or received from. If
+// data was sent to a peer that has then been silent for a second, the table sends
+// requests for its addresses. Peers that have sent data before go first. The new queue
+// pair answers.
 //
-// The restarted host: [Stray] reports that a peer still sends to a queue pair that is
-// gone. The table then announces the host to that peer alone, which works even if the
-// fabric carries no multicast.
+// The restarted host: [Stray] reports that a peer still sends to the former queue
+// pair. The table then announces the host to that peer by unicast, which works even
+// if multicast does not.
 //
-// A host that lost its neighbours with its carrier waits for answers to requests
-// that were never sent. [HostAsks] has them asked for in its name.
+// A host that lost its neighbours together with its carrier waits for answers to
+// requests that were never sent. On [HostAsks] the table sends them in the
+// host's name.
 //
 // # Timers
 //
@@ -97,9 +100,10 @@
 // # Limits
 //
 // Every frame ends in exactly one counter of [Stats]. The constants of limits.go bound
-// all that the table keeps. At most 16 messages a second ask for silent peers: if
-// thousands fall silent together, it takes minutes to ask for each. A one-way flow costs
-// one question a minute; if its receiver restarts and the announcements are lost, the
-// flow is interrupted for up to a minute. Without a subnet manager all groups are the
-// broadcast group. DHCP is not translated. One MAC lives behind ib0 besides its own.
+// all that the table keeps. At most 16 requests a second are sent for silent peers: if
+// thousands fall silent together, it takes minutes to cover them all. A one-way flow
+// costs one request a minute; if its receiver restarts and the announcements are lost,
+// the flow is interrupted for up to a minute. Without a subnet manager all groups are
+// the broadcast group. DHCP is not translated. Only one other MAC is supported behind
+// ib0.
 package neigh

@@ -7,16 +7,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Event is an input of [Table.Step]. Slices in an event stay the caller's; the
-// table copies what it keeps.
+// Event is an input of [Table.Step]. The caller keeps ownership of slices in an
+// event; the table copies the data it needs.
 type Event interface{ event() }
 
-// FromHost is an Ethernet frame of the host that the data path could not
-// decide: ARP, RARP, ND, an unknown destination, or an unknown source. The data path
-// drops ND behind extension headers ([ipoib.HidesND]).
+// FromHost is an Ethernet frame from the host that the data path could not handle:
+// ARP, RARP, ND, an unknown destination, or an unknown source. The data path drops
+// ND behind extension headers ([ipoib.HidesND]).
 type FromHost struct{ Frame []byte }
 
-// FromFabric is a message of the fabric that is not for the data path: ARP,
+// FromFabric is a message from the fabric that is not for the data path: ARP,
 // RARP or ND.
 type FromFabric struct {
 	Msg       []byte  // IPoIB header and body
@@ -25,18 +25,18 @@ type FromFabric struct {
 	Multicast bool    // the GRH's destination is a group
 }
 
-// Attached says that the QP is up, under this address. It also reports changes
-// of an attachment. A new Self is announced to the fabric.
+// Attached reports that the QP is up with this address, or that its attributes
+// have changed. The table announces a new Self to the fabric.
 type Attached struct {
 	Self      ipoib.Addr
-	Broadcast hca.UDDest // the broadcast group, which stands for every group
+	Broadcast hca.UDDest // the broadcast group, which is used for every group
 	PKey      hca.PKey
 	QKey      hca.QKey
 	MTU       int // largest IP packet in bytes
 }
 
-// Detached says that the QP is gone and its handles are void. What was kept for
-// sending is dropped; peers stay, without a handle.
+// Detached reports that the QP is gone and its handles are void. The table
+// drops kept messages; peers stay, without a handle.
 type Detached struct{}
 
 // AHReady answers [CreateAH]. Every CreateAH is answered exactly once, by
@@ -47,15 +47,15 @@ type AHReady struct {
 }
 
 // AHFailed answers [CreateAH]. [hca.ErrInvalid] and [hca.ErrRange] are final;
-// any other error is tried again.
+// after any other error the table retries.
 type AHFailed struct {
 	ID  uint64
 	Err error
 }
 
-// HostAddrs are all the addresses of the host on this link: those of ib0, or of
-// the bridge that it is a port of, without tentative ones. Beyond [maxHostAddrs]
-// they are ignored. New ones are announced.
+// HostAddrs are all the host's addresses on this link: those of ib0, or of the
+// bridge that ib0 is a port of, without tentative ones. Addresses beyond
+// [maxHostAddrs] are ignored. The table announces new ones.
 type HostAddrs struct {
 	Addrs  []netip.Addr
 	Router bool // the host forwards IPv6 there (net.ipv6.conf.<name>.forwarding)
@@ -64,20 +64,20 @@ type HostAddrs struct {
 // HostMAC is ib0's own Ethernet address.
 type HostMAC struct{ MAC ipoib.MAC }
 
-// HostPortChanged says that ib0 went up or down, has another master, or became
-// another kind of port: what was learnt of the interfaces behind it does not
-// hold any more.
+// HostPortChanged reports that ib0 went up or down, has another master, or
+// became another kind of port: the addresses learnt from interfaces behind it
+// are no longer valid.
 type HostPortChanged struct {
 	// Alone: ib0 is the host's own interface, with addresses and without a
-	// master. There is nobody behind it, so that no other MAC is learnt: the
-	// host's traffic would follow whoever sent one frame.
+	// master. No station can be behind it, so no other MAC is learnt: otherwise
+	// a single frame from another MAC would divert the host's traffic.
 	Alone bool
 }
 
-// HostNeighbours are the kernel's neighbour entries on ib0, hints about what the
-// host's cache says that a restarted table does not know. They replace the
-// former hints; what the table remembers of forgotten peers stays. Beyond
-// [maxHints] they are ignored.
+// HostNeighbours are the kernel's neighbour entries on ib0. They serve as hints
+// for a restarted table, which does not know the contents of the host's cache.
+// They replace earlier hints, but not what the table remembers of removed peers.
+// Entries beyond [maxHints] are ignored.
 type HostNeighbours struct{ Entries []Neighbour }
 
 // Neighbour is an entry of the kernel's neighbour table.
@@ -86,23 +86,23 @@ type Neighbour struct {
 	MAC ipoib.MAC
 }
 
-// HostAsks are addresses that the host waits for: what it asked with was lost
-// while its link was not up, and it asks again only after a second (RETRANS_TIMER
-// of RFC 4861 section 10). They are asked for in its name, once. Beyond
-// [maxHostAsks] they are ignored.
+// HostAsks are addresses that the host is resolving: its requests were lost while
+// the link was down, and it repeats them only after a second (RETRANS_TIMER of
+// RFC 4861 section 10). The table sends one request for each in the host's name.
+// Addresses beyond [maxHostAsks] are ignored.
 type HostAsks struct{ Targets []netip.Addr }
 
-// Stray reports datagrams for a QPN that no queue pair of this host has: their sender
+// Stray reports datagrams for a QPN that does not exist on this host: their sender
 // still uses an address from before a restart. The table announces the host to that
-// sender by unicast, which works where multicast does not. Anyone can forge such
-// datagrams, so the table answers each sender once a second at most, then less often,
-// and at most [maxNoticeRate] senders per second in all.
+// sender by unicast, which works even if multicast does not. Anyone can forge such
+// datagrams, so the table answers each sender at most once a second at first and then
+// less often, and at most [maxNoticeRate] senders per second in total.
 type Stray struct {
 	GID hca.GID
 	QPN hca.QPN
 }
 
-// Tick says that time has passed; see [Table.NextDeadline].
+// Tick has no effect but the passing of time; see [Table.NextDeadline].
 type Tick struct{}
 
 func (FromHost) event()        {}
@@ -119,11 +119,11 @@ func (HostAsks) event()        {}
 func (Stray) event()           {}
 func (Tick) event()            {}
 
-// Action is an output of [Table.Step], to be done in the order given. Slices in
-// an action are fresh; they become the receiver's.
+// Action is an output of [Table.Step]. Actions must be done in the order given.
+// Slices in an action are fresh and belong to the receiver.
 type Action interface{ action() }
 
-// SendFabric sends an IPoIB message, header included.
+// SendFabric sends an IPoIB message, including its header.
 type SendFabric struct {
 	Dest hca.UDDest
 	Msg  []byte
@@ -132,22 +132,22 @@ type SendFabric struct {
 // SendHost writes an Ethernet frame, without virtio header, to the host.
 type SendHost struct{ Frame []byte }
 
-// CreateAH asks for a handle to a unicast GID. IDs are never used twice.
+// CreateAH requests a handle for a unicast GID. IDs are never reused.
 type CreateAH struct {
 	ID   uint64
 	DGID hca.GID
 }
 
-// DestroyAH gives a handle back. It may be closed once the data path has let go
-// of the snapshot LastEpoch, the last one that may contain it, and of every
-// SendFabric that came before this action. 0: no one has ever seen it.
+// DestroyAH returns a handle. The handle may be closed once the data path no
+// longer uses the snapshot LastEpoch, the last one that may contain it, nor any
+// SendFabric before this action. If LastEpoch is 0, the handle was never used.
 type DestroyAH struct {
 	AH        hca.AH
 	LastEpoch uint64
 }
 
-// Publish replaces the data path's snapshot. A Step has at most one, its last
-// action.
+// Publish replaces the data path's snapshot. A Step has at most one Publish, as
+// its last action.
 type Publish struct{ Snapshot *Snapshot }
 
 func (SendFabric) action() {}

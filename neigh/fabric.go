@@ -4,7 +4,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fromFabric takes a message of the fabric.
+// fromFabric handles a message from the fabric.
 func (t *Table) fromFabric(ev FromFabric) {
 	t.stats.FromFabric++
 	e := endpoint{ev.SrcGID, ev.SrcQPN}
@@ -27,13 +27,13 @@ func (t *Table) fromFabric(ev FromFabric) {
 	}
 }
 
-// deliver hands a frame to the host.
+// deliver sends a frame to the host.
 func (t *Table) deliver(frame []byte) {
 	t.stats.ToHost++
 	t.emit(SendHost{padded(frame)})
 }
 
-// macOf returns the MAC of a fabric's address, zero where nobody known has it.
+// macOf returns the MAC for an endpoint, or zero if the endpoint is unknown.
 func (t *Table) macOf(e endpoint) ipoib.MAC {
 	if e == t.link.self {
 		return t.mac.dest()

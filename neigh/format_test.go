@@ -122,7 +122,7 @@ func describeIP(typ ipoib.EtherType, body []byte) string {
 	return fmt.Sprintf("ip %v > %v", src, dst)
 }
 
-// counters prints what a table has counted, without the zeros.
+// counters prints a table's non-zero counters.
 func counters(s Stats) (out []string) {
 	for _, c := range s.Counters() {
 		if c.Value > 0 {

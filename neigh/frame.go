@@ -10,16 +10,17 @@ import (
 // Ethernet II (IEEE 802.3 clause 3): destination, source, EtherType.
 const (
 	etherHeaderLen = 14
-	// minEtherFrame is the shortest frame without its check sequence. Shorter ones
-	// are padded: behind a bridge a real port may not do it.
+	// minEtherFrame is the length of the shortest frame, without its check
+	// sequence. Shorter ones are padded here, because a real port behind a bridge
+	// may not do so.
 	minEtherFrame = 60
 )
 
-// frame is an Ethernet frame of the host.
+// frame is an Ethernet frame from the host.
 type frame struct {
 	dst, src ipoib.MAC
 	typ      ipoib.EtherType
-	raw      []byte // header included
+	raw      []byte // including the header
 }
 
 func parseFrame(raw []byte) (frame, bool) {
@@ -36,7 +37,7 @@ func parseFrame(raw []byte) (frame, bool) {
 
 func (f frame) body() []byte { return f.raw[etherHeaderLen:] }
 
-// readdressed returns f with another destination, written into its bytes.
+// readdressed returns f with another destination, which it writes into f.raw.
 func (f frame) readdressed(dst ipoib.MAC) frame {
 	copy(f.raw, dst[:])
 	f.dst = dst
@@ -49,8 +50,8 @@ func (f frame) isARP() bool { return f.typ == ipoib.EtherTypeARP || f.typ == ipo
 // isND reports whether f is Neighbour Discovery.
 func (f frame) isND() bool { return f.typ == ipoib.EtherTypeIPv6 && ipoib.IsND(f.body()) }
 
-// ips returns the addresses of sender and target of an ARP body, or source and
-// destination of an IP packet; invalid ones where there are none.
+// ips returns the sender's and target's addresses of an ARP body, or the source
+// and destination of an IP packet. They are invalid if there are none.
 func (f frame) ips() (src, dst netip.Addr) {
 	if f.isARP() {
 		arp, _ := ipoib.ParseEtherARP(f.body())
@@ -61,14 +62,14 @@ func (f frame) ips() (src, dst netip.Addr) {
 	return src, dst
 }
 
-// newFrame returns the header of a frame, with room for a short body.
+// newFrame returns the header of a frame, with capacity for a short body.
 func newFrame(dst, src ipoib.MAC, typ ipoib.EtherType) []byte {
 	b := append(make([]byte, 0, 128), dst[:]...)
 	b = append(b, src[:]...)
 	return binary.BigEndian.AppendUint16(b, uint16(typ))
 }
 
-// padded appends zeros up to the shortest frame.
+// padded pads a frame with zeros to the minimum length.
 func padded(frame []byte) []byte {
 	if n := minEtherFrame - len(frame); n > 0 {
 		frame = append(frame, make([]byte, n)...)
@@ -76,7 +77,8 @@ func padded(frame []byte) []byte {
 	return frame
 }
 
-// newMessage returns the header of an IPoIB message, with room for a short body.
+// newMessage returns the header of an IPoIB message, with capacity for a short
+// body.
 func newMessage(typ ipoib.EtherType) []byte {
 	b := make([]byte, ipoib.HeaderLen, 128)
 	ipoib.PutHeader(b, typ)

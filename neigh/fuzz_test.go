@@ -7,8 +7,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// FuzzFromHost gives the table two frames of the host. Whatever they are, what
-// goes to the fabric speaks for nobody but ourselves.
+// FuzzFromHost gives the table two arbitrary frames from the host. Every
+// message to the fabric carries only our own address as its sender's.
 func FuzzFromHost(f *testing.F) {
 	for _, ev := range []FromHost{
 		hostARP(ownMAC, ipoib.Broadcast, ipoib.ARPRequest, ipA, ipB),
@@ -58,8 +58,8 @@ func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
 	}
 }
 
-// FuzzFromFabric gives the table two messages of strangers. Whatever they are,
-// what goes to the host bears the MAC of its sender.
+// FuzzFromFabric gives the table two arbitrary messages from the fabric. Every
+// frame to the host carries the MAC of its real sender.
 func FuzzFromFabric(f *testing.F) {
 	add := func(ev FromFabric) {
 		f.Add(ev.Msg, ev.Msg, ev.SrcGID[:], uint32(ev.SrcQPN), ev.Multicast)

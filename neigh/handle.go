@@ -7,16 +7,16 @@ import (
 	"ipoibd/hca"
 )
 
-// handleState is how far the address handle of a peer is.
+// handleState is the state of a peer's address handle.
 //
 //	from    | to      | cause                          | action
 //	none    | asked   | a message for the peer         | CreateAH
-//	asked   | ready   | AHReady                        | send what is kept
+//	asked   | ready   | AHReady                        | send the kept messages
 //	asked   | waiting | AHFailed, tries left           | try again after ahBackoff, doubled each time
-//	asked   | refused | AHFailed, the last or a final  | drop what is kept
-//	waiting | asked   | its time has come              | CreateAH
+//	asked   | refused | AHFailed, final or last try    | drop the kept messages
+//	waiting | asked   | the pause is over              | CreateAH
 //	refused | none    | ahHoldoff is over              |
-//	any     | none    | Detached, or the peer goes     | DestroyAH if it was ready; kept is dropped
+//	any     | none    | Detached, or the peer goes     | DestroyAH if it was ready; drop the kept messages
 //
 // none, asked and waiting keep messages, ready sends them, refused drops them.
 type handleState uint8
@@ -37,13 +37,13 @@ func (s handleState) String() string { return handleStateNames[s] }
 // handle is the address handle of a peer.
 type handle struct {
 	state handleState
-	id    uint64 // asked: of the request
-	ah    hca.AH // ready
-	tries int    // requests since none
+	id    uint64 // of the request, while asked
+	ah    hca.AH // while ready
+	tries int    // requests since handleNone
 	alarm alarm[*peer]
 }
 
-// handles are the requests under way and the pauses of all peers.
+// handles are the outstanding requests and the pauses of all peers.
 type handles struct {
 	lastID uint64
 	asked  map[uint64]*peer
@@ -51,10 +51,10 @@ type handles struct {
 	ready  int
 }
 
-// outgoing is a message of the host for a peer.
+// outgoing is a message from the host to a peer.
 type outgoing struct {
 	msg     []byte // fresh
-	control bool   // ARP, RARP or ND: does not make the peer a used one
+	control bool   // ARP, RARP or ND, which does not make the peer a used one
 	late    bool   // it was kept before
 }
 
@@ -79,7 +79,7 @@ func (t *Table) sendPeer(p *peer, o outgoing) {
 	}
 }
 
-// sendFirst keeps a message and asks for the handle that it needs.
+// sendFirst keeps a message and requests the handle that it needs.
 func (t *Table) sendFirst(p *peer, msg []byte) {
 	if !p.used && len(t.handles.asked) >= maxAnswerAHs {
 		t.drop(DropAHLimit)
@@ -97,7 +97,7 @@ func (t *Table) countSent(late bool) {
 	}
 }
 
-// dest returns where messages for p go. Its handle is ready.
+// dest returns the destination of messages for p, whose handle must be ready.
 func (t *Table) dest(p *peer) hca.UDDest {
 	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}
 }
@@ -108,14 +108,15 @@ func (t *Table) becomeAsked(p *peer) {
 	t.handles.asked[p.handle.id] = p
 }
 
-// requestAH asks for a handle and returns the number of the request.
+// requestAH requests a handle and returns the ID of the request.
 func (t *Table) requestAH(gid hca.GID) uint64 {
 	t.handles.lastID++
 	t.emit(CreateAH{t.handles.lastID, gid})
 	return t.handles.lastID
 }
 
-// returnAH gives back a handle that no snapshot after the present one contains.
+// returnAH returns a handle that no snapshot after the current one will
+// contain.
 func (t *Table) returnAH(ah hca.AH) {
 	t.emit(DestroyAH{ah, t.pub.epoch})
 	t.pub.changeBy(t.now.Add(latePause))
@@ -125,10 +126,10 @@ func (t *Table) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah}
 	t.handles.ready++
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
-		t.speaks(p)
-		t.awaits(p)
+		t.stopAlarm(p)
+		t.dataSent(p)
 	}
-	for _, msg := range t.kept.take(&p.kept) {
+	for _, msg := range t.kept.drain(&p.kept) {
 		t.emit(SendFabric{t.dest(p), msg})
 		t.countSent(true)
 	}
@@ -163,8 +164,7 @@ func (t *Table) pauseOver(p *peer) {
 	p.handle = handle{}
 }
 
-// voidHandle takes the handle of p away, in whatever state it is, and stops the watch
-// for the silence of p.
+// voidHandle resets the handle of p from any state and stops watching p for silence.
 func (t *Table) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
@@ -176,10 +176,10 @@ func (t *Table) voidHandle(p *peer) {
 		t.handles.pauses.stop(&p.handle.alarm)
 	}
 	p.handle = handle{}
-	t.answers(p)
+	t.resetSilence(p)
 }
 
-// ahReady takes a handle; one that nobody waits for any more goes back.
+// ahReady stores a new handle, or returns it if it is no longer needed.
 func (t *Table) ahReady(ev AHReady) {
 	if t.noticeReady(ev) {
 		return

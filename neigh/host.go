@@ -6,7 +6,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// fromHost takes a frame of the host.
+// fromHost handles a frame from the host.
 func (t *Table) fromHost(raw []byte) {
 	t.stats.FromHost++
 	f, ok := parseFrame(raw)
@@ -21,8 +21,9 @@ func (t *Table) fromHost(raw []byte) {
 	t.route(f, false)
 }
 
-// admit decides whether a frame may pass, and learns its source. What IPoIB does
-// not carry teaches nothing: bridges send such frames from MACs of their own.
+// admit decides whether a frame may pass, and learns its source. It learns
+// nothing from frames that IPoIB does not carry, because bridges send such
+// frames with their own MACs.
 func (t *Table) admit(f frame) (Reason, bool) {
 	switch {
 	case f.src.IsZero() || f.src.IsMulticast():
@@ -51,7 +52,8 @@ func (t *Table) admitSource(src ipoib.MAC) bool {
 	return ok
 }
 
-// route sends a frame of the host on its way: late says that it was kept before.
+// route forwards a frame from the host; late is set if the frame was kept
+// before.
 func (t *Table) route(f frame, late bool) {
 	switch {
 	case f.isARP():
@@ -72,7 +74,7 @@ func (t *Table) hostData(f frame, late bool) {
 	t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
 }
 
-// forward sends what f has become to where f goes.
+// forward sends o, which was made from f, to the destination of f.
 func (t *Table) forward(f frame, o outgoing) {
 	if f.dst.IsMulticast() {
 		t.sendGroup(o.msg)
@@ -86,8 +88,8 @@ func (t *Table) forward(f frame, o outgoing) {
 	t.resolve(f)
 }
 
-// sendGroup sends a message to a group: to the broadcast group, which stands for
-// every group.
+// sendGroup sends a message to the broadcast group, which is used for every
+// group.
 func (t *Table) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
 
 // hostClaims notes an address that the host has claimed by ARP or ND.
@@ -98,7 +100,7 @@ func (t *Table) hostClaims(ip netip.Addr) {
 	}
 }
 
-// addrOf returns the fabric's address of a MAC; false: nobody known has it.
+// addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
 func (t *Table) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
 	if t.mac.is(m) {
 		return t.link.addr(), true

@@ -5,15 +5,16 @@ import (
 	"slices"
 )
 
-// hostIPs are the addresses of the host: given by netlink, and learnt from its
-// ARP and ND, which also shows those of a machine behind a bridge.
+// hostIPs are the host's addresses: those reported by netlink, and those learnt
+// from its ARP and ND, which include the addresses of a machine behind a
+// bridge.
 type hostIPs struct {
 	given  []netip.Addr
 	learnt []netip.Addr // oldest first
 	router bool         // the host is an IPv6 router, as far as is known
 }
 
-// set replaces the given addresses and reports whether one is new.
+// set replaces the addresses from netlink and reports whether any is new.
 func (h *hostIPs) set(addrs []netip.Addr) (added bool) {
 	var given []netip.Addr
 	for _, ip := range addrs {
@@ -33,7 +34,7 @@ func (h *hostIPs) has(ip netip.Addr) bool {
 	return slices.Contains(h.given, ip) || slices.Contains(h.learnt, ip)
 }
 
-// learn notes an address that the host claims.
+// learn notes an address that the host has claimed.
 func (h *hostIPs) learn(ip netip.Addr) {
 	if h.has(ip) {
 		return
@@ -44,13 +45,13 @@ func (h *hostIPs) learn(ip netip.Addr) {
 	h.learnt = append(h.learnt, ip)
 }
 
-// forget forgets an address that was learnt.
-func (h *hostIPs) forget(ip netip.Addr) {
+// unlearn forgets a learnt address.
+func (h *hostIPs) unlearn(ip netip.Addr) {
 	h.learnt = slices.DeleteFunc(h.learnt, func(l netip.Addr) bool { return l == ip })
 }
 
-// forgetLearnt forgets all that was learnt.
-func (h *hostIPs) forgetLearnt() { h.learnt, h.router = nil, false }
+// unlearnAll forgets all learnt addresses and the router flag.
+func (h *hostIPs) unlearnAll() { h.learnt, h.router = nil, false }
 
 // all calls f for each address.
 func (h *hostIPs) all(f func(netip.Addr)) {
@@ -62,9 +63,10 @@ func (h *hostIPs) all(f func(netip.Addr)) {
 	}
 }
 
-// source returns an address to ask for target from: wish, if the host has it
-// (a routed packet's source would mislead the one asked), else another one of
-// that family, else the unspecified one, which makes the question a probe.
+// source returns the source address of a request for target: wish, if the host
+// has it (the source of a routed packet would mislead the receiver); else
+// another address of that family; else the unspecified one, which makes the
+// request a probe.
 func (h *hostIPs) source(target, wish netip.Addr) netip.Addr {
 	if wish.Is4() == target.Is4() && h.has(wish) {
 		return wish

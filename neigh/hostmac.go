@@ -7,19 +7,19 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// hostMAC is who may send from the host's side: ib0 itself, and one MAC behind
-// it, unless ib0 is alone. The first one seen is that one. It gives way to
-// another after foreignMACSilence, or when ib0's place changes.
+// hostMAC holds the MACs that may send from the host's side: ib0's own, and one
+// MAC behind ib0, unless ib0 is alone. The first one seen is learnt. Another
+// MAC replaces it after foreignMACSilence, or when ib0's port changes.
 type hostMAC struct {
 	own, learnt station
-	alone       bool // nobody is behind ib0
+	alone       bool // no station can be behind ib0
 }
 
-// station is a MAC of the host's side. The zero value is nobody.
+// station is a MAC on the host's side. The zero value means none.
 type station struct {
 	mac  ipoib.MAC
 	seen time.Time
-	sent *atomic.Bool // set by snapshots: sent since the last look; nil for nobody
+	sent *atomic.Bool // set by snapshots: sent since marks were last read; nil if there is no station
 }
 
 func newStation(m ipoib.MAC, now time.Time) station {
@@ -29,7 +29,7 @@ func newStation(m ipoib.MAC, now time.Time) station {
 // is reports whether m is this station.
 func (s station) is(m ipoib.MAC) bool { return s.sent != nil && s.mac == m }
 
-// refresh takes over the mark of the data path.
+// refresh reads and clears the mark of the data path.
 func (s *station) refresh(now time.Time) {
 	if s.sent != nil && s.sent.Swap(false) {
 		s.seen = now
@@ -39,7 +39,7 @@ func (s *station) refresh(now time.Time) {
 // is reports whether m belongs to the host.
 func (h *hostMAC) is(m ipoib.MAC) bool { return h.own.is(m) || h.learnt.is(m) }
 
-// dest returns the MAC that unicast frames towards the host are addressed to.
+// dest returns the destination MAC of unicast frames for the host.
 func (h *hostMAC) dest() ipoib.MAC {
 	if h.learnt.sent != nil {
 		return h.learnt.mac
@@ -55,8 +55,8 @@ func (h *hostMAC) setOwn(m ipoib.MAC, now time.Time) {
 	}
 }
 
-// admit reports whether a frame of src may pass, and whether src was learnt by
-// it. src is a unicast address.
+// admit reports whether a frame from src may pass, and whether src was learnt
+// from it. src must be a unicast address.
 func (h *hostMAC) admit(src ipoib.MAC, now time.Time) (ok, learnt bool) {
 	h.learnt.refresh(now)
 	switch {
@@ -75,20 +75,20 @@ func (h *hostMAC) admit(src ipoib.MAC, now time.Time) (ok, learnt bool) {
 	return true, false
 }
 
-// refresh reads the marks of the data path and forgets the learnt MAC when it
-// was silent while ib0's own was not; it reports whether it did.
+// refresh reads the marks of the data path. It forgets the learnt MAC if that
+// has been silent but ib0's own MAC has not, and reports whether it did.
 func (h *hostMAC) refresh(now time.Time) (forgot bool) {
 	h.own.refresh(now)
 	h.learnt.refresh(now)
 	silent := h.learnt.sent != nil && now.Sub(h.learnt.seen) >= foreignMACSilence
 	if silent && now.Sub(h.own.seen) < foreignMACSilence {
-		return h.forget()
+		return h.unlearn()
 	}
 	return false
 }
 
-// forget forgets the learnt MAC and reports whether there was one.
-func (h *hostMAC) forget() bool {
+// unlearn forgets the learnt MAC and reports whether there was one.
+func (h *hostMAC) unlearn() bool {
 	had := h.learnt.sent != nil
 	h.learnt = station{}
 	return had

@@ -9,8 +9,8 @@ import (
 
 var firstMAC, secondMAC = ipoib.MAC{2, 0xbb}, ipoib.MAC{2, 0xcc}
 
-// TestLearntMACHoldsWhileActive: by frames that the table sees, or only the data
-// path; a second MAC is refused for as long.
+// TestLearntMACHoldsWhileActive: the learnt MAC stays while its frames pass
+// through the table or the data path; meanwhile a second MAC is refused.
 func TestLearntMACHoldsWhileActive(t *testing.T) {
 	frame := func(b *bench, src ipoib.MAC) { b.step(hostIP(src, ipoib.Broadcast, ip(ipA), ip("224.0.0.1"))) }
 	for name, speak := range map[string]func(*bench){
@@ -24,13 +24,13 @@ func TestLearntMACHoldsWhileActive(t *testing.T) {
 		b.advance(2 * time.Second)
 		frame(b, secondMAC)
 		if b.snap.HostMAC() != firstMAC {
-			t.Errorf("%s: a second MAC took over from an active one", name)
+			t.Errorf("%s: a second MAC replaced an active one", name)
 		}
 		wantDrops(t, b, DropForeignMAC, 1)
 		b.advance(foreignMACSilence)
 		frame(b, secondMAC)
 		if b.snap.HostMAC() != secondMAC {
-			t.Errorf("%s: the first MAC is silent, but holds", name)
+			t.Errorf("%s: the first MAC is silent but was not replaced", name)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestMarkJustBeforeTheSecondMAC(t *testing.T) {
 }
 
 // TestOwnMACOfTheDataPath: ib0's own MAC is active only in the data path, and the
-// learnt one gives way to it.
+// silent learnt MAC is forgotten.
 func TestOwnMACOfTheDataPath(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.step(hostIP(firstMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
@@ -61,8 +61,8 @@ func TestOwnMACOfTheDataPath(t *testing.T) {
 	}
 }
 
-// TestNewOwnMAC: a learnt MAC that becomes ib0's own is not a foreign one any
-// more, and addresses of nobody are ignored.
+// TestNewOwnMAC: a learnt MAC that becomes ib0's own is no longer a foreign
+// one, and zero and group addresses are ignored.
 func TestNewOwnMAC(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.step(hostIP(firstMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))

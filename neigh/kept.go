@@ -6,8 +6,9 @@ type queue struct{ frames [][]byte }
 // keeper accounts for the frames in all queues of a table.
 type keeper struct{ frames, bytes int }
 
-// keep appends a frame, which becomes the queue's. The newest frame is the one
-// refused: the first ones open a connection, later ones are sent again.
+// keep appends a frame and takes ownership of it. It refuses new frames rather
+// than dropping old ones, because the first frames open a connection and later
+// ones are retransmitted.
 func (k *keeper) keep(q *queue, frame []byte) (Reason, bool) {
 	switch {
 	case len(q.frames) >= maxPeerFrames:
@@ -21,8 +22,8 @@ func (k *keeper) keep(q *queue, frame []byte) (Reason, bool) {
 	return 0, true
 }
 
-// take empties the queue and returns what was in it.
-func (k *keeper) take(q *queue) [][]byte {
+// drain empties the queue and returns its frames.
+func (k *keeper) drain(q *queue) [][]byte {
 	frames := q.frames
 	q.frames = nil
 	k.frames -= len(frames)
@@ -32,17 +33,17 @@ func (k *keeper) take(q *queue) [][]byte {
 	return frames
 }
 
-// keep keeps a frame or counts why not.
+// keep keeps a frame, or counts it as dropped.
 func (t *Table) keep(q *queue, frame []byte) {
 	if why, ok := t.kept.keep(q, frame); !ok {
 		t.drop(why)
 	}
 }
 
-// dropKept drops what is in q.
+// dropKept drops all frames in q.
 func (t *Table) dropKept(q *queue, why Reason) {
-	t.stats.Drops[why] += uint64(len(t.kept.take(q)))
+	t.stats.Drops[why] += uint64(len(t.kept.drain(q)))
 }
 
-// drop counts one frame that ends here.
+// drop counts one dropped frame.
 func (t *Table) drop(why Reason) { t.stats.Drops[why]++ }

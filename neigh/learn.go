@@ -7,20 +7,21 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// hear returns the peer at e, which has just claimed ip; an invalid ip claims
-// nothing. A peer that is not known yet is one of these:
+// heardFrom returns the peer at e, which has just claimed ip; an invalid ip
+// claims nothing. For an unknown endpoint there are three cases:
 //
-//	ip is bound to another QPN of the GID | that peer came back: QPN changed, MAC kept
-//	a forgotten peer had ip or e          | that peer came back: a new entry, the old MAC
+//	ip is bound to another QPN of the GID | that peer has restarted: new QPN, same MAC
+//	a removed peer had ip or e            | that peer has returned: new entry, same MAC
 //	else                                  | a new peer
 //
-// So is one that is known, but has never claimed an address nor been sent to: a
-// restarted peer may probe before it claims.
-func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
+// A restarted peer may probe before it claims an address, and its probe adds a
+// new peer. If that one then claims an address of another peer, it is replaced
+// according to the same cases, provided that nothing depends on it yet.
+func (t *Table) heardFrom(e endpoint, ip netip.Addr) *peer {
 	p, owner := t.peers.byEndpoint[e], t.peers.byIP[ip]
 	if p != nil && p.blank() &&
 		(owner.isAt(e.gid) || t.past.byIP[ip].isAt(e.gid) || t.resolver.denies(p.mac, ip)) {
-		t.forget(p)
+		t.removePeer(p)
 		t.past.remove(p) // the same interface comes back here
 		p = nil
 	}
@@ -28,12 +29,12 @@ func (t *Table) hear(e endpoint, ip netip.Addr) *peer {
 	case p != nil:
 	case owner.isAt(e.gid):
 		p = owner
-		t.comeBack(p, e)
+		t.movePeer(p, e)
 	default:
-		p = t.meet(e, ip)
+		p = t.addPeer(e, ip)
 	}
 	t.peers.touch(p, t.now)
-	t.speaks(p)
+	t.stopAlarm(p)
 	if isUnicast(ip) {
 		t.claim(ip, p)
 	}
@@ -45,24 +46,25 @@ func (p *peer) blank() bool {
 	return !p.claimed && !p.used && p.handle.state == handleNone
 }
 
-// isAt reports whether there is a peer p, and its GID is gid.
+// isAt reports whether p is not nil and has this GID.
 func (p *peer) isAt(gid hca.GID) bool { return p != nil && p.gid == gid }
 
-// comeBack moves p to the endpoint e, where no peer is. The data path gets the new QPN at
-// once, unless many peers have come back in this second: then two queue pairs may be
-// claiming one address in turns.
-func (t *Table) comeBack(p *peer, e endpoint) {
+// movePeer moves p to the unused endpoint e. The new QPN is published at once, unless
+// many peers have moved in this second: then two queue pairs may be claiming the same
+// address alternately.
+func (t *Table) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
-	t.answers(p)
-	if t.returns.take(t.now, maxUrgentReturns) {
+	t.resetSilence(p)
+	if t.returns.allow(t.now, maxUrgentReturns) {
 		t.pub.urgent()
 	} else {
 		t.pub.changeBy(t.now.Add(latePause))
 	}
 }
 
-// meet adds a peer, making room for it. It claims ip; an invalid ip claims nothing.
-func (t *Table) meet(e endpoint, ip netip.Addr) *peer {
+// addPeer adds a peer that claims ip, making room for it; an invalid ip claims
+// nothing.
+func (t *Table) addPeer(e endpoint, ip netip.Addr) *peer {
 	t.makeRoomAt(e.gid)
 	t.makeRoomHeard()
 	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.now}
@@ -73,8 +75,8 @@ func (t *Table) meet(e endpoint, ip netip.Addr) *peer {
 	return p
 }
 
-// newMAC returns the MAC of a new peer, which claims ip: its former one, if it is a
-// forgotten peer that comes back.
+// newMAC returns the MAC of a new peer that claims ip: its former MAC if it is a
+// removed peer that returns.
 func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	former := t.past.byIP[ip]
 	if !former.isAt(e.gid) {
@@ -89,23 +91,23 @@ func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	return t.freeMAC(e, ip)
 }
 
-// freeMAC returns a MAC for an interface at e, which claims ip, that no peer has or had.
+// freeMAC returns a MAC, for an interface at e that claims ip, that no present or
+// remembered peer has.
 func (t *Table) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), func(m ipoib.MAC) bool {
 		return t.macTaken(m) || t.resolver.denies(m, ip)
 	})
 }
 
-// macTaken reports whether a MAC belongs to a peer, to one that is remembered, or to the
-// host.
+// macTaken reports whether a MAC belongs to a peer, a remembered peer or the host.
 func (t *Table) macTaken(m ipoib.MAC) bool {
 	return t.peers.byMAC[m] != nil || t.past.byMAC[m] != nil || t.mac.is(m)
 }
 
-// claim binds ip to p. The latest claim holds, as with ARP itself; an address
-// learnt of the host that turns up elsewhere has moved away.
+// claim binds ip to p. The latest claim wins, as in ARP itself; if the address
+// was learnt from the host, it has moved away.
 func (t *Table) claim(ip netip.Addr, p *peer) {
-	t.hosts.forget(ip)
+	t.hosts.unlearn(ip)
 	t.peers.bind(ip, p)
 }
 

@@ -9,7 +9,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// TestReasonNames: one name each, since they are labels.
+// TestReasonNames: the names are labels, so each must be unique.
 func TestReasonNames(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range NumReason {
@@ -38,8 +38,8 @@ func TestCountersNameEverything(t *testing.T) {
 	}
 }
 
-// TestHandleTable walks every state of a handle through every cause that the
-// table of handleState has for it.
+// TestHandleTable applies every cause in the table of handleState to each state
+// that it lists.
 func TestHandleTable(t *testing.T) {
 	send := func(b *bench) { b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))) }
 	id := func(b *bench) uint64 { return b.table.handles.lastID }
@@ -83,8 +83,8 @@ func TestHandleTable(t *testing.T) {
 	}
 }
 
-// TestHandlesGoBackOnce: through eviction, detaching and late answers each handle
-// that was given is given back exactly once, after the snapshots that had it.
+// TestHandlesGoBackOnce: despite eviction, detaching and late answers, each
+// handle is returned exactly once, after the last snapshot that contains it.
 func TestHandlesGoBackOnce(t *testing.T) {
 	b := attachedBench(t, Config{MaxPeers: 6, MaxHeard: 2})
 	held, lastSeen := map[hca.AH]bool{}, map[hca.AH]uint64{}
@@ -98,7 +98,7 @@ func TestHandlesGoBackOnce(t *testing.T) {
 				watch(b.step(AHReady{a.ID, ah}))
 			case DestroyAH:
 				if !held[a.AH] || a.LastEpoch < lastSeen[a.AH] {
-					t.Fatalf("handle %p back after %d, in a snapshot until %d", a.AH, a.LastEpoch, lastSeen[a.AH])
+					t.Fatalf("handle %p returned after epoch %d, but in a snapshot until %d", a.AH, a.LastEpoch, lastSeen[a.AH])
 				}
 				delete(held, a.AH)
 			case Publish:
@@ -115,25 +115,26 @@ func TestHandlesGoBackOnce(t *testing.T) {
 	}
 	watch(b.step(Detached{}))
 	if len(held) != 0 || len(lastSeen) == 0 {
-		t.Errorf("%d handles were not given back, %d were published", len(held), len(lastSeen))
+		t.Errorf("%d handles were not returned, %d were published", len(held), len(lastSeen))
 	}
 }
 
-// TestAddressChangeWhileAttached: a QP's new number without Detached keeps the
-// handles, announces, and takes the address from a peer that had it.
+// TestAddressChangeWhileAttached: if the QP number changes without Detached,
+// the handles stay, the new address is announced, and a peer with that address
+// is removed.
 func TestAddressChangeWhileAttached(t *testing.T) {
 	b := knownBench(t)
 	out := b.step(attachedAt(peerB))
 	if b.table.peers.byEndpoint[peerB] != nil || !b.snap.Self(peerB.gid, peerB.qpn) {
 		t.Error("our own address is a peer's")
 	}
-	if sent := len(out) - 2; sent != 2 { // DestroyAH and Publish besides
+	if sent := len(out) - 2; sent != 2 { // the other two are DestroyAH and Publish
 		t.Errorf("%d announcements for two addresses: %v", sent, out)
 	}
 }
 
-// TestAnnouncementCutShort: a detach between the rounds does not lose the rest,
-// and meanwhile there is no deadline that cannot be met.
+// TestAnnouncementCutShort: a detach between two rounds does not lose the
+// remaining rounds, and while detached there is no deadline that cannot be met.
 func TestAnnouncementCutShort(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{ownMAC})
@@ -146,12 +147,13 @@ func TestAnnouncementCutShort(t *testing.T) {
 	}
 	b.step(attachedAt(selfEnd))
 	b.advance(time.Minute)
-	if n := b.table.Stats().Announcements; n != 2 { // rounds that were missed are one
+	if n := b.table.Stats().Announcements; n != 2 { // missed rounds count as one
 		t.Errorf("%d announcements", n)
 	}
 }
 
-// TestNewHostAddressIsAnnounced: but not one that is known, or that no node has.
+// TestNewHostAddressIsAnnounced: a new address is announced, but not a known
+// one, nor one that no node can have.
 func TestNewHostAddressIsAnnounced(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(addrs ...netip.Addr) int { return len(b.step(HostAddrs{Addrs: addrs})) }
@@ -170,14 +172,15 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestSourceOfQuestions: in whose name an unknown neighbour is asked for.
+// TestSourceOfQuestions: the source address of requests for an unknown
+// neighbour.
 func TestSourceOfQuestions(t *testing.T) {
 	h := hostIPs{given: []netip.Addr{ip("10.0.0.1"), ip("fe80::a"), ip("2001:db8::1")}, learnt: []netip.Addr{ip("10.0.0.9")}}
 	for _, c := range []struct{ target, wish, want string }{
 		{"10.0.0.2", "10.0.0.9", "10.0.0.9"},           // the host has it
 		{"10.0.0.2", "198.51.100.1", "10.0.0.1"},       // routed
 		{"10.0.0.2", "2001:db8::1", "10.0.0.1"},        // a hint of the other family
-		{"fe80::b", "2001:db8::1", "2001:db8::1"},      // global asks for link-local
+		{"fe80::b", "2001:db8::1", "2001:db8::1"},      // a global source for a link-local target
 		{"fe80::b", "2001:db8::99", "fe80::a"},         // routed
 		{"2001:db8::2", "2001:db8::99", "2001:db8::1"}, // routed
 	} {
@@ -187,12 +190,12 @@ func TestSourceOfQuestions(t *testing.T) {
 	}
 	var none hostIPs
 	if none.source(ip(ipB), ip("198.51.100.1")) != ip("0.0.0.0") || none.source(ip(llB), ip(llA)) != ip("::") {
-		t.Error("a host without addresses must probe")
+		t.Error("a host without addresses did not probe")
 	}
 }
 
-// TestHints: the kernel's belief before the packet's destination, its family
-// first.
+// TestHints: hints from the kernel take precedence over the packet's
+// destination, those of its family first.
 func TestHints(t *testing.T) {
 	var r resolver
 	both, v6 := ipoib.MAC{2, 1}, ipoib.MAC{2, 2}
@@ -212,9 +215,9 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestSharedAddress: two interfaces of one machine answer for the same address
-// (Linux does, with arp_ignore=0). Each gets an entry of its own, and they come to
-// rest.
+// TestSharedAddress: two interfaces of one machine answer for the same address (as
+// Linux does with arp_ignore=0). Each gets its own entry, and their MACs become
+// stable.
 func TestSharedAddress(t *testing.T) {
 	b := attachedBench(t, Config{})
 	other := endpoint{peerB.gid, peerB.qpn + 1}

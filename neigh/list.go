@@ -15,7 +15,7 @@ type PeerInfo struct {
 	GID    hca.GID
 	QPN    hca.QPN
 	IPs    []netip.Addr // bound to it
-	Used   bool         // the host sent data to it
+	Used   bool         // the host has sent data to it
 	Handle string       // none, asked, ready, waiting or refused
 }
 

@@ -8,18 +8,19 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// plainMAC is the MAC of the first interface at gid: the first 46 bits of the
-// SHA-256 of the GID, made a locally administered unicast address. SHA-256,
-// because a stranger who chooses GIDs must not be able to aim at the MAC of
-// someone else cheaply; and it has no secret, because the MAC must be the same
-// after a restart, since the host's cache outlives us.
+// plainMAC returns the MAC of the first interface at gid: the first 46 bits of
+// the SHA-256 of the GID, made a locally administered unicast address. SHA-256
+// makes it expensive for an attacker who can choose GIDs to hit another peer's
+// MAC. There is no secret, because the MAC must be the same after a restart,
+// which the host's cache survives.
 func plainMAC(gid hca.GID) ipoib.MAC {
 	return localMAC(sha256.Sum256(gid[:]))
 }
 
-// rehashedMAC is the n-th MAC, counted from 1, of an interface whose plain MAC is
-// taken: the SHA-256 of GID, QPN and counter, 4 bytes each. With the QPN in it
-// many interfaces at one GID do not have to count past each other.
+// rehashedMAC returns the n-th MAC, counted from 1, of an interface whose plain
+// MAC is taken: the SHA-256 of GID, QPN and counter, the latter two of 4 bytes
+// each. Including the QPN prevents long runs of collisions among many interfaces
+// at one GID.
 func rehashedMAC(gid hca.GID, qpn hca.QPN, n uint32) ipoib.MAC {
 	var b [16 + 4 + 4]byte
 	copy(b[:], gid[:])
@@ -29,8 +30,9 @@ func rehashedMAC(gid hca.GID, qpn hca.QPN, n uint32) ipoib.MAC {
 }
 
 // freeMAC returns the first MAC for an interface that is not taken. Peers that moved to
-// other QPNs can have taken many rehashes of this one. So after maxRehashes the counter
-// goes on at salt, which differs from call to call, and a peer costs only a few hashes.
+// other QPNs may have taken many rehashes of this QPN. After maxRehashes the counter
+// therefore continues at salt, which differs from call to call, so that a peer costs
+// only a few hashes.
 func freeMAC(gid hca.GID, qpn hca.QPN, salt uint32, taken func(ipoib.MAC) bool) ipoib.MAC {
 	m := plainMAC(gid)
 	for n := uint32(1); taken(m); n++ {

@@ -7,8 +7,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// TestPlainMAC pins the hash: hosts' caches outlive a restart and an upgrade.
-// The first bytes of the SHA-256 of the GID are from sha256sum.
+// TestPlainMAC pins the hash, because hosts' caches outlive a restart and an
+// upgrade. The expected first bytes of the SHA-256 are from sha256sum.
 func TestPlainMAC(t *testing.T) {
 	// printf '\0\0\0\0\0\0\0\0\0\0\377\377\300\0\2\2' | sha256sum: 7a60b6620d75...
 	if got, want := plainMAC(gidOf("192.0.2.2")), (ipoib.MAC{0x7a, 0x60, 0xb6, 0x62, 0x0d, 0x75}); got != want {
@@ -40,8 +40,9 @@ func TestFreeMACCountsPastTaken(t *testing.T) {
 	}
 }
 
-// TestCollisionOfPlainMACs: a peer whose plain MAC another one has gets a rehash,
-// and the data path uses it too. The collision is made by hand: 46 bits.
+// TestCollisionOfPlainMACs: a peer whose plain MAC is taken gets a rehash, which
+// the data path uses too. The collision is artificial, because a real one would
+// need 46 equal bits.
 func TestCollisionOfPlainMACs(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerC, ipC)

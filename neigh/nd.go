@@ -7,8 +7,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// hostND translates Neighbour Discovery of the host (RFC 4861, RFC 4391 section
-// 9.3).
+// hostND translates Neighbour Discovery from the host (RFC 4861, RFC 4391
+// section 9.3).
 func (t *Table) hostND(f frame, late bool) {
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
 	if err != nil {
@@ -28,8 +28,9 @@ func (t *Table) hostND(f frame, late bool) {
 	t.forward(f, outgoing{msg: msg, control: true, late: late})
 }
 
-// fabricND translates Neighbour Discovery of the fabric. A sender that names its
-// own address must be who sent the message; only a Redirect names another one.
+// fabricND translates Neighbour Discovery from the fabric. A link-layer address
+// in the message must be that of its sender; only a Redirect may contain another
+// node's address.
 func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 	nd, err := ipoib.ParseND(packet, ipoib.FormIPoIB)
 	if err != nil {
@@ -43,7 +44,7 @@ func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 		return
 	}
 	claimed := claimedBy(nd)
-	p := t.hear(e, claimed)
+	p := t.heardFrom(e, claimed)
 	target := e
 	if redirect && named {
 		target = endpointOf(link)
@@ -53,11 +54,12 @@ func (t *Table) fabricND(e endpoint, packet []byte, multicast bool) {
 	} else {
 		t.deliver(frame)
 	}
-	t.answered(claimed, p)
+	t.resolved(claimed, p)
 }
 
-// ndDest returns the destination of an ND message towards the host. The IP
-// address decides: where the fabric replicates groups, the GRH does not tell.
+// ndDest returns the destination MAC of an ND message for the host. It depends
+// on the IP address, because the GRH is not reliable if the fabric replicates
+// groups.
 func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	switch {
 	case ip.IsMulticast():
@@ -68,17 +70,18 @@ func (t *Table) ndDest(ip netip.Addr, multicast bool) ipoib.MAC {
 	return t.mac.dest()
 }
 
-// etherND translates an ND message of p to a frame for the host. The message may name
-// p and target.
+// etherND translates an ND message from p to a frame for the host. The message may
+// contain the addresses of p and target.
 func (t *Table) etherND(p *peer, packet []byte, dst ipoib.MAC, target endpoint) ([]byte, error) {
 	m := mapper{t: t, sender: p, target: target}
 	header := newFrame(dst, p.mac, ipoib.EtherTypeIPv6)
 	return ipoib.TranslateND(header, packet, ipoib.FormIPoIB, ipoib.FormEther, t.link.mtu, m)
 }
 
-// claimedBy returns the address that an ND message binds to its link-layer
-// address option: the source's, or an advertisement's target; none without an
-// option, and none in a Redirect, which speaks of a third party.
+// claimedBy returns the IP address that an ND message binds to its link-layer
+// address option: the source, or an advertisement's target. It is invalid if
+// there is no option, and for a Redirect, whose option belongs to a third
+// party.
 func claimedBy(nd ipoib.ND) netip.Addr {
 	switch {
 	case nd.Link.Type == ipoib.OptionSourceLink:
@@ -89,7 +92,7 @@ func claimedBy(nd ipoib.ND) netip.Addr {
 	return netip.Addr{}
 }
 
-// ndReason names why a message could not be translated.
+// ndReason returns the reason for which a message could not be translated.
 func ndReason(err error) Reason {
 	switch {
 	case errors.Is(err, ipoib.ErrUnmapped):
@@ -100,16 +103,16 @@ func ndReason(err error) Reason {
 	return DropBadND
 }
 
-// mapper maps the addresses inside one ND message: its sender's, and in a Redirect
-// the target's too. It implements [ipoib.Mapper].
+// mapper maps the addresses in one ND message: its sender's and, in a Redirect,
+// the target's. It implements [ipoib.Mapper].
 type mapper struct {
 	t        *Table
-	sender   *peer    // of a message of the fabric
-	target   endpoint // of a message of the fabric: the other node that the message may name
-	redirect bool     // of a message of the host: the message may name other nodes
+	sender   *peer    // of a message from the fabric
+	target   endpoint // of a message from the fabric: another endpoint that it may contain
+	redirect bool     // of a message from the host: it may contain other nodes' addresses
 }
 
-// ToAddr maps an address in a message of the host.
+// ToAddr maps an address in a message from the host.
 func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 	if !m.redirect && !m.t.mac.is(mac) {
 		return ipoib.Addr{}, false
@@ -117,10 +120,10 @@ func (m mapper) ToAddr(mac ipoib.MAC) (ipoib.Addr, bool) {
 	return m.t.addrOf(mac)
 }
 
-// ToMAC maps an address in a message of the fabric. An unknown target of a Redirect
-// becomes a peer, since otherwise the host could not follow the Redirect. ToMAC refuses
-// our own address and any address other than the sender's and the target's, so one
-// message makes one such peer at most.
+// ToMAC maps an address in a message from the fabric. An unknown target of a Redirect
+// becomes a peer, because otherwise the host could not follow the Redirect. ToMAC
+// refuses our own address and any address other than the sender's and the target's, so
+// a message adds at most one such peer.
 func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	e := endpointOf(a)
 	switch {
@@ -132,5 +135,5 @@ func (m mapper) ToMAC(a ipoib.Addr) (ipoib.MAC, bool) {
 	if p := m.t.peers.byEndpoint[e]; p != nil {
 		return p.mac, true
 	}
-	return m.t.meet(e, netip.Addr{}).mac, true
+	return m.t.addPeer(e, netip.Addr{}).mac, true
 }

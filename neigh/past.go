@@ -2,17 +2,17 @@ package neigh
 
 import "slices"
 
-// remember keeps the names of p, which is forgotten. The host may still have the MAC of p
-// in its cache: Linux keeps an entry for ever while there are fewer than gc_thresh1 (128).
-// So no other peer gets that MAC, and a frame to it is resolved by the addresses of p. A
-// peer that comes back gets its MAC again.
+// remember keeps the addresses of p, which has been removed. The host may still have p's
+// MAC in its cache: Linux keeps entries forever while there are fewer than gc_thresh1
+// (128). Therefore no other peer gets that MAC, a frame to it is resolved by p's IP
+// addresses, and p gets its MAC back if it returns.
 //
-// The bounds are those of the table. The peer forgotten first makes room: in its class,
-// so that peers that only spoke do not displace one that the host sent data to, and at
-// its GID, where a peer that only spoke goes first.
+// The bounds are those of the table. The peer that was removed first makes room: within
+// its class, so that heard peers do not displace used ones, and within its GID, where
+// heard peers go first.
 //
-// The heard class is remembered too. The host has the MAC of a peer in its cache as soon
-// as the peer has asked for the host, or has advertised itself as a router.
+// Heard peers are remembered too: a peer's MAC enters the host's cache as soon as the
+// peer resolves the host's address or advertises itself as a router.
 func (t *Table) remember(p *peer) {
 	p.used = p.busy()
 	if older := t.past.byEndpoint[p.endpoint]; older != nil {

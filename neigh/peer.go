@@ -11,7 +11,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// endpoint names a queue pair of the fabric.
+// endpoint identifies a queue pair on the fabric.
 type endpoint struct {
 	gid hca.GID
 	qpn hca.QPN
@@ -21,47 +21,50 @@ func endpointOf(a ipoib.Addr) endpoint { return endpoint{a.GID(), a.QPN()} }
 
 func (e endpoint) addr() ipoib.Addr { return ipoib.NewAddr(e.qpn, e.gid) }
 
-// valid reports whether a UD sender can be there (IBA 1.4, 3.5.10 and 4.1.1).
+// valid reports whether a UD sender can have this endpoint (IBA 1.4, 3.5.10 and
+// 4.1.1).
 func (e endpoint) valid() bool {
 	return !e.gid.IsZero() && !e.gid.IsMulticast() && e.qpn > hca.QPNGSI && e.qpn < hca.QPNMulticast
 }
 
-// peer is an interface on the fabric, as the host sees it: a MAC.
+// peer is an interface on the fabric, which the host sees as a MAC.
 type peer struct {
 	endpoint
 	mac       ipoib.MAC
-	plain     bool         // mac is the plain one of the GID
+	plain     bool         // mac is plainMAC of the GID
 	ips       []netip.Addr // bound to it, the latest claim last
-	claimed   bool         // it has claimed an address at some time
-	used      bool         // the host sent data to it
-	proven    bool         // it has sent data at some time
-	seen      time.Time    // last sent data to, or last heard
-	sent      atomic.Bool  // set by snapshots: sent data to since the last look
-	heard     atomic.Bool  // set by snapshots: data received from it since the last look
+	claimed   bool         // it has ever claimed an address
+	used      bool         // the host has sent data to it
+	proven    bool         // it has ever sent data
+	seen      time.Time    // when data was last sent to it, or it was last heard
+	sent      atomic.Bool  // set by snapshots: data sent to it since marks were last read
+	heard     atomic.Bool  // set by snapshots: data received from it since marks were last read
 	place     *list.Element
 	handle    handle
 	kept      queue     // messages
-	corrected time.Time // when the host was last told of its MAC
+	corrected time.Time // time of the last correction sent to the host
 	silence   silence
 }
 
-// wasSent returns whether the data path sent to p since the last call.
+// wasSent reports whether the data path has sent to p since the last call.
 func (p *peer) wasSent() bool { return p.sent.Load() && p.sent.Swap(false) }
 
 // busy reports whether the host sends data to p.
 func (p *peer) busy() bool { return p.used || p.sent.Load() }
 
-// wasHeard returns whether the data path received from p since the last call.
+// wasHeard reports whether the data path has received from p since the last
+// call.
 func (p *peer) wasHeard() bool { return p.heard.Load() && p.heard.Swap(false) }
 
-// peers are the peers by each of their names, in two classes. Each peer has one
-// endpoint and one MAC, both unique, and every bound IP belongs to one peer.
+// peers holds peers, indexed by their addresses, in two classes. Each peer has
+// one endpoint and one MAC, both unique, and every bound IP belongs to one
+// peer.
 type peers struct {
 	byEndpoint  map[endpoint]*peer
 	byMAC       map[ipoib.MAC]*peer
 	byIP        map[netip.Addr]*peer
-	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each, the one added first in front
-	heard, used list.List           // of *peer, the one seen longest ago in front
+	byGID       map[hca.GID][]*peer // at most maxPeersPerGID each, in the order of their addition
+	heard, used list.List           // of *peer, the least recently seen first
 }
 
 func (s *peers) init() {
@@ -71,8 +74,8 @@ func (s *peers) init() {
 	s.byGID = make(map[hca.GID][]*peer)
 }
 
-// add adds p, the latest of its class. No peer here has its endpoint, its MAC, or one of
-// its addresses.
+// add adds p as the most recently seen of its class. No other peer may have its
+// endpoint, its MAC or one of its IP addresses.
 func (s *peers) add(p *peer) {
 	s.byEndpoint[p.endpoint] = p
 	s.byGID[p.gid] = append(s.byGID[p.gid], p)
@@ -100,7 +103,7 @@ func (s *peers) remove(p *peer) {
 	s.class(p).Remove(p.place)
 }
 
-// class returns the list that p is in.
+// class returns the list of p's class.
 func (s *peers) class(p *peer) *list.List {
 	if p.used {
 		return &s.used
@@ -123,8 +126,8 @@ func (s *peers) use(p *peer) {
 	p.place = s.used.PushBack(p)
 }
 
-// setQPN moves p to another QPN of its GID, where no peer is. Addresses bound to
-// the old QPN are forgotten: they may live on there.
+// setQPN moves p to another, unused QPN of its GID. It unbinds p's addresses,
+// because they may still be in use at the old QPN.
 func (s *peers) setQPN(p *peer, qpn hca.QPN) {
 	for len(p.ips) > 0 {
 		s.unbind(p.ips[0])
@@ -134,15 +137,15 @@ func (s *peers) setQPN(p *peer, qpn hca.QPN) {
 	s.byEndpoint[p.endpoint] = p
 }
 
-// setMAC gives p a MAC, which is free.
+// setMAC gives p a MAC, which must be free.
 func (s *peers) setMAC(p *peer, mac ipoib.MAC) {
 	delete(s.byMAC, p.mac)
 	p.mac, p.plain = mac, mac == plainMAC(p.gid)
 	s.byMAC[mac] = p
 }
 
-// bind notes that ip is at p, and nowhere else. A peer that has too many loses
-// the one claimed longest ago.
+// bind binds ip to p alone. A peer with too many addresses loses the one that
+// it claimed first.
 func (s *peers) bind(ip netip.Addr, p *peer) {
 	s.unbind(ip)
 	bound := maxIPsHeard
@@ -157,7 +160,7 @@ func (s *peers) bind(ip netip.Addr, p *peer) {
 	s.byIP[ip] = p
 }
 
-// unbind forgets where ip is; harmless when nobody has it.
+// unbind removes the binding of ip, if there is one.
 func (s *peers) unbind(ip netip.Addr) {
 	p := s.byIP[ip]
 	if p == nil {
@@ -168,7 +171,8 @@ func (s *peers) unbind(ip netip.Addr) {
 	p.ips = slices.Delete(p.ips, i, i+1)
 }
 
-// oldest returns the front of a class, nil when it is empty.
+// oldest returns the least recently seen peer of a class, or nil if it is
+// empty.
 func oldest(class *list.List) *peer {
 	if e := class.Front(); e != nil {
 		return e.Value.(*peer)

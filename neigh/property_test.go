@@ -13,11 +13,12 @@ import (
 )
 
 // world drives a table with random events. bench checks after each step that the
-// counters add up and the indexes agree; world checks what is seen from outside.
+// counters add up and the indexes agree; world checks the externally visible
+// behaviour.
 type world struct {
 	*bench
 	asked []uint64        // CreateAH that are not answered yet
-	held  map[hca.AH]bool // handles given, not given back
+	held  map[hca.AH]bool // handles created and not yet returned
 }
 
 var (
@@ -45,9 +46,9 @@ var (
 	}
 )
 
-// TestWorld: whatever happens in whatever order, each frame ends in one counter,
-// the indexes agree, bounds hold, handles go back once, and the published
-// snapshot says what the table says.
+// TestWorld: for random events in random order, each frame ends in one counter,
+// the indexes agree, bounds hold, each handle is returned once, and the
+// published snapshot agrees with the table.
 func TestWorld(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(rt, Config{MaxPeers: 5, MaxHeard: 2})
@@ -83,7 +84,7 @@ func pickIP(t *rapid.T, name string) netip.Addr {
 	return ip(pick(t, name, worldIPs))
 }
 
-// do steps and follows the handles.
+// do applies an event and tracks the handles.
 func (w *world) do(ev Event) { w.follow(w.step(ev)) }
 
 func (w *world) follow(actions []Action) {
@@ -93,12 +94,12 @@ func (w *world) follow(actions []Action) {
 			w.asked = append(w.asked, a.ID)
 		case DestroyAH:
 			if !w.held[a.AH] {
-				w.tb.Fatalf("handle %v back that nobody has", a.AH)
+				w.tb.Fatalf("handle %v returned, which is not held", a.AH)
 			}
 			delete(w.held, a.AH)
 		case SendFabric:
 			if a.Dest != broadcast && !w.held[a.Dest.AH] {
-				w.tb.Fatalf("send by handle %v, which is gone", a.Dest.AH)
+				w.tb.Fatalf("send with handle %v, which was returned", a.Dest.AH)
 			}
 		}
 	}
@@ -150,7 +151,7 @@ func (w *world) fabricND(t *rapid.T) {
 	w.do(fabricND(e, m))
 }
 
-// dataPath uses the snapshot as it stands.
+// dataPath makes random lookups in the current snapshot.
 func (w *world) dataPath(t *rapid.T) {
 	w.snap.FromHost(pick(t, "source", worldMACs))
 	w.snap.Unicast(pick(t, "destination", worldMACs))
@@ -198,7 +199,7 @@ func (w *world) wait(t *rapid.T) {
 	w.follow(w.advance(d))
 }
 
-// end lets everything come to rest and looks at it.
+// end waits until the table is at rest and checks it.
 func (w *world) end(t *rapid.T) {
 	w.follow(w.advance(resolveTries * resolveInterval))
 	s := w.table.Stats()

@@ -3,34 +3,36 @@ package neigh
 import "time"
 
 // publisher decides when the data path gets a new snapshot: at most once per
-// Step, and for changes that the slow path can bridge no earlier than the last
-// one allows, so that a flood of new peers does not cost a rebuild each.
+// Step, and not before the last snapshot's pause is over for changes that the
+// slow path can bridge. So a flood of new peers does not cost one snapshot per
+// peer.
 type publisher struct {
-	epoch uint64    // of the last snapshot; 0: there was none
-	dirty bool      // something has changed since
-	rush  bool      // and what the data path has is wrong
-	pause time.Time // its end
-	late  time.Time // the changes can wait until this time; zero: they cannot wait
+	epoch uint64    // of the last snapshot; 0 if there was none
+	dirty bool      // there are unpublished changes
+	rush  bool      // the data path's snapshot is wrong
+	pause time.Time // end of the last snapshot's pause
+	late  time.Time // the changes may wait until then; zero if they cannot wait
 }
 
-// change notes a change without which the data path still works.
+// change notes a change that the data path can do without for the length of a
+// pause.
 func (p *publisher) change() { p.dirty, p.late = true, time.Time{} }
 
-// changeBy notes a change that can wait until a time. An earlier change that is still
-// unpublished keeps its own time.
+// changeBy notes a change that may wait until the given time. The deadline of an
+// earlier unpublished change stays in force.
 func (p *publisher) changeBy(at time.Time) {
 	if !p.dirty {
 		p.dirty, p.late = true, at
 	}
 }
 
-// needed notes that the noted changes cannot wait any longer.
+// needed records that the unpublished changes can no longer wait.
 func (p *publisher) needed() { p.late = time.Time{} }
 
-// urgent notes a change without which the data path would do wrong.
+// urgent notes a change without which the data path would be wrong.
 func (p *publisher) urgent() { p.dirty, p.rush = true, true }
 
-// next returns when a snapshot is due, zero when nothing has changed.
+// next returns when a snapshot is due, or zero if there are no changes.
 func (p *publisher) next() time.Time {
 	if !p.dirty {
 		return time.Time{}

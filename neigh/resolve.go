@@ -7,26 +7,26 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// resolution is an address being asked for, because the host sends frames to a
-// MAC that nobody is known to have: its cache may outlive our table.
+// resolution is an address being resolved because the host sends frames to an
+// unknown MAC: the host's cache may outlive our table.
 //
-//	start   ask; keep the frames
-//	1 s     ask again, resolveTries times in all
-//	answer  the host sees it too, and learns the right MAC; the frames go there
+//	start   send a request; keep the frames
+//	1 s     repeat the request, resolveTries times in total
+//	answer  the host receives it too and learns the right MAC; send the frames there
 //	silence drop the frames
 type resolution struct {
 	ip    netip.Addr
-	src   netip.Addr // in whose name is asked
+	src   netip.Addr // source address of the requests
 	tries int
 	alarm alarm[*resolution]
 	kept  queue // frames
 }
 
-// resolver holds the resolutions under way, and the hints.
+// resolver holds the active resolutions and the hints.
 type resolver struct {
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
-	hints   map[ipoib.MAC][]netip.Addr // the addresses that the kernel believes to be at a MAC
+	hints   map[ipoib.MAC][]netip.Addr // the IP addresses of each MAC in the kernel's cache
 }
 
 func (r *resolver) init() { r.byIP = make(map[netip.Addr]*resolution) }
@@ -41,21 +41,21 @@ func (r *resolver) setHints(entries []Neighbour) {
 	}
 }
 
-// denies reports whether the kernel believes that m does not belong to the claimant of
-// ip: it knows addresses of that kind at m, and ip is not one of them.
+// denies reports whether the hints contradict giving m to the claimant of ip: they
+// have addresses of the same kind as ip at m, but not ip.
 func (r *resolver) denies(m ipoib.MAC, ip netip.Addr) bool {
 	known := r.hints[m]
 	return isUnicast(ip) && !slices.Contains(known, ip) &&
 		slices.ContainsFunc(known, func(k netip.Addr) bool { return sameKind(k, ip) })
 }
 
-// sameKind reports whether a and b are of one family and one scope.
+// sameKind reports whether a and b have the same family and scope.
 func sameKind(a, b netip.Addr) bool {
 	return a.Is4() == b.Is4() && a.IsLinkLocalUnicast() == b.IsLinkLocalUnicast()
 }
 
-// believed returns the addresses that the host may believe to be at a MAC that no peer
-// has: those of the forgotten peer that had the MAC, or else those in the kernel's cache.
+// believed returns the IP addresses that the host may associate with a MAC of no peer:
+// those of the removed peer that had the MAC, or else those in the kernel's cache.
 func (t *Table) believed(m ipoib.MAC) []netip.Addr {
 	if p := t.past.byMAC[m]; p != nil && len(p.ips) > 0 {
 		return p.ips
@@ -63,9 +63,9 @@ func (t *Table) believed(m ipoib.MAC) []netip.Addr {
 	return t.resolver.hints[m]
 }
 
-// target returns the address to ask for when a packet for dst was sent to a MAC where
-// these addresses are believed to be: one of them, of dst's family first, since dst may
-// be beyond a router. Without any it is dst itself.
+// target returns the address to resolve for a packet that was sent to a MAC with the
+// believed addresses: one of them, preferably of dst's family, because dst may be
+// behind a router. If there are none, it is dst itself.
 func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
 	if len(believed) == 0 || slices.Contains(believed, dst) {
 		return dst
@@ -78,7 +78,7 @@ func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
 	return believed[len(believed)-1]
 }
 
-// resolve takes a frame of the host to a MAC that no peer has.
+// resolve handles a frame from the host to a MAC of no peer.
 func (t *Table) resolve(f frame) {
 	src, dst := f.ips()
 	ip := target(t.believed(f.dst), dst)
@@ -92,11 +92,11 @@ func (t *Table) resolve(f frame) {
 		t.route(f.readdressed(p.mac), false)
 		return
 	}
-	t.await(ip, src, f)
+	t.keepUntilResolved(ip, src, f)
 }
 
-// await keeps a frame until ip has answered.
-func (t *Table) await(ip, src netip.Addr, f frame) {
+// keepUntilResolved keeps a frame until ip is resolved.
+func (t *Table) keepUntilResolved(ip, src netip.Addr, f frame) {
 	r := t.resolver.byIP[ip]
 	if r == nil {
 		if len(t.resolver.byIP) >= maxResolutions {
@@ -110,8 +110,8 @@ func (t *Table) await(ip, src netip.Addr, f frame) {
 	t.keep(&r.kept, slices.Clone(f.raw))
 }
 
-// askAgain is called when nobody has answered in time.
-func (t *Table) askAgain(r *resolution) {
+// retry repeats a request that was not answered in time, or gives up.
+func (t *Table) retry(r *resolution) {
 	if r.tries >= resolveTries {
 		t.giveUp(r, DropUnresolved)
 		return
@@ -122,11 +122,12 @@ func (t *Table) askAgain(r *resolution) {
 func (t *Table) request(r *resolution) {
 	r.tries++
 	t.resolver.retries.set(&r.alarm, r, t.now.Add(resolveInterval))
-	t.ask(r.src, r.ip)
+	t.sendRequest(r.src, r.ip)
 }
 
-// askForHost asks for addresses of others in the name of the host, which sees
-// the answers. Without an address of its own nobody could answer it.
+// askForHost sends requests in the name of the host, which receives the
+// answers. If the host has no address of the family, it sends none, because no
+// one could answer.
 func (t *Table) askForHost(targets []netip.Addr) {
 	if !t.link.up {
 		return
@@ -137,19 +138,19 @@ func (t *Table) askForHost(targets []netip.Addr) {
 		if !isUnicast(ip) || t.hosts.has(ip) || source.IsUnspecified() {
 			continue
 		}
-		t.ask(source, ip)
+		t.sendRequest(source, ip)
 	}
 }
 
-// ask asks the fabric for target in the name of source.
-func (t *Table) ask(source, target netip.Addr) {
+// sendRequest sends a request for target from source to the fabric.
+func (t *Table) sendRequest(source, target netip.Addr) {
 	t.stats.Requests++
-	t.sendGroup(t.question(source, target))
+	t.sendGroup(t.newRequest(source, target))
 }
 
-// question returns a message that asks for target in the name of source: an ARP
-// request (RFC 826) or a neighbour solicitation (RFC 4861 section 7.2.2).
-func (t *Table) question(source, target netip.Addr) []byte {
+// newRequest returns a request for target from source: an ARP request (RFC 826)
+// or a neighbour solicitation (RFC 4861 section 7.2.2).
+func (t *Table) newRequest(source, target netip.Addr) []byte {
 	if target.Is4() {
 		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}
 		return arp.Append(newMessage(ipoib.EtherTypeARP))
@@ -157,8 +158,9 @@ func (t *Table) question(source, target netip.Addr) []byte {
 	return ipoib.AppendNS(newMessage(ipoib.EtherTypeIPv6), source, target, t.link.addr())
 }
 
-// answered is called when p has claimed ip: the frames kept for it go there.
-func (t *Table) answered(ip netip.Addr, p *peer) {
+// resolved is called when p has claimed ip. It sends the frames kept for ip to
+// p.
+func (t *Table) resolved(ip netip.Addr, p *peer) {
 	r := t.resolver.byIP[ip]
 	if r == nil {
 		return
@@ -173,9 +175,9 @@ func (t *Table) giveUp(r *resolution, why Reason) {
 	t.stats.Drops[why] += uint64(len(t.endResolution(r)))
 }
 
-// endResolution forgets r and returns what was kept.
+// endResolution removes r and returns the frames kept for it.
 func (t *Table) endResolution(r *resolution) [][]byte {
 	delete(t.resolver.byIP, r.ip)
 	t.resolver.retries.stop(&r.alarm)
-	return t.kept.take(&r.kept)
+	return t.kept.drain(&r.kept)
 }

@@ -9,8 +9,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// The host's cache keeps an entry for ever while it has fewer than gc_thresh1 (128).
-// So a frame for a peer that was forgotten goes to no other interface of that GID.
+// The host's cache keeps entries forever while it has fewer than gc_thresh1 (128).
+// So a frame for a removed peer must not go to another interface of that GID.
 func TestMACOfAForgottenPeerGoesToNoOther(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
@@ -26,8 +26,8 @@ func TestMACOfAForgottenPeerGoesToNoOther(t *testing.T) {
 	}
 }
 
-// forgottenBench is a bench that has forgotten B, with which the host has talked, and its
-// MAC, which the host's cache still has.
+// forgottenBench returns a bench that has removed B, to which the host had sent data, and
+// B's MAC, which is still in the host's cache.
 func forgottenBench(t *testing.T) (*bench, ipoib.MAC) {
 	b := attachedBench(t, Config{})
 	b.meet(peerB, ipB)
@@ -40,8 +40,8 @@ func forgottenBench(t *testing.T) (*bench, ipoib.MAC) {
 	return b, mac
 }
 
-// A forgotten peer that comes back gets its MAC again, although other interfaces of its
-// host were heard first.
+// A removed peer that returns gets its MAC back, even if other interfaces of its host
+// were heard first.
 func TestForgottenPeerGetsItsMACBack(t *testing.T) {
 	restarted := endpoint{peerB.gid, 0x23}
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestForgottenPeerGetsItsMACBack(t *testing.T) {
 	}
 }
 
-// A peer whose MAC is a rehash gets that one again as well, not the plain one of its GID.
+// A peer whose MAC was a rehash gets that one back, not the plain one of its GID.
 func TestForgottenPeerGetsItsRehashedMACBack(t *testing.T) {
 	b := attachedBench(t, Config{})
 	second := endpoint{peerB.gid, 0x24}
@@ -79,8 +79,8 @@ func TestForgottenPeerGetsItsRehashedMACBack(t *testing.T) {
 	}
 }
 
-// A packet for a network behind a forgotten router is not lost: the table asks for the
-// router.
+// A packet for a network behind a removed router is not lost: the table resolves the
+// router's address.
 func TestFrameToAForgottenRouterAsksForTheRouter(t *testing.T) {
 	b, mac := forgottenBench(t)
 	out := b.step(hostIP(ownMAC, mac, ip(ipA), ip("198.51.100.9")))
@@ -97,7 +97,7 @@ func TestFrameToAForgottenRouterAsksForTheRouter(t *testing.T) {
 	}
 }
 
-// The host has the MAC of a peer in its cache as soon as it has answered the peer.
+// A peer's MAC is in the host's cache as soon as the host has answered the peer.
 func TestMACOfAPeerThatWasOnlyAnsweredGoesToNoOther(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.step(fabricARP(peerB, ipoib.ARPRequest, ipB, ipA, false))
@@ -111,9 +111,9 @@ func TestMACOfAPeerThatWasOnlyAnsweredGoesToNoOther(t *testing.T) {
 	}
 }
 
-// Invented peers, at the GID of a forgotten peer and elsewhere, do not get its MAC and
-// do not displace the memory of it. What is remembered stays within the bounds of the
-// table; the bench checks that.
+// Invented peers, at the GID of a removed peer and elsewhere, do not get its MAC and
+// do not displace it from memory. The number of remembered peers stays within the
+// bounds of the table; the bench checks that.
 func TestFloodLeavesWhatIsRememberedOfUsedPeers(t *testing.T) {
 	b, mac := forgottenBench(t)
 	for i := range 3 * DefaultMaxHeard {
@@ -138,7 +138,7 @@ func TestFloodLeavesWhatIsRememberedOfUsedPeers(t *testing.T) {
 	}
 }
 
-// The host may take the MAC of a forgotten peer as its own. Then the peer gets another.
+// The host may adopt the MAC of a removed peer. Then the peer gets another one.
 func TestForgottenPeerDoesNotGetTheHostsMAC(t *testing.T) {
 	b, mac := forgottenBench(t)
 	b.step(HostMAC{mac})
@@ -148,9 +148,9 @@ func TestForgottenPeerDoesNotGetTheHostsMAC(t *testing.T) {
 	}
 }
 
-// A stranger can move peers away from a queue pair by claims, and they keep the MACs
-// that are rehashes of it. However many there are, present and forgotten, the MAC of the
-// next peer at that queue pair costs a few hashes.
+// Forged claims can move peers away from a queue pair, and those peers keep MACs that
+// are rehashes of that queue pair. No matter how many there are, present and removed,
+// the MAC of the next peer at that queue pair costs a few hashes.
 func TestMACsOfMovedPeersDoNotMakeTheNextOneCostly(t *testing.T) {
 	b := attachedBench(t, Config{})
 	from := endpoint{peerB.gid, 0x1000}
@@ -172,9 +172,9 @@ func TestMACsOfMovedPeersDoNotMakeTheNextOneCostly(t *testing.T) {
 	}
 }
 
-// After a restart of the daemon the kernel's cache still names the addresses at a MAC. An
-// interface that claims others of that kind does not get the MAC, in whatever order the
-// interfaces of that GID are heard.
+// After a restart of the daemon the kernel's cache still maps addresses to a MAC. An
+// interface that claims other addresses of that kind does not get the MAC, no matter in
+// which order the interfaces of that GID are heard.
 func TestMACInTheKernelsCacheGoesToItsAddress(t *testing.T) {
 	other := endpoint{peerB.gid, peerB.qpn + 1}
 	for _, c := range []struct {

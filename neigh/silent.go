@@ -6,58 +6,57 @@ import (
 	"time"
 )
 
-// silence is the watch for a peer that falls silent while the host sends data to it.
-// A peer that was restarted, and whose announcements were lost, has another QPN: it
-// receives nothing, and so it falls silent.
+// silence detects that a peer falls silent while the host sends data to it. A
+// restarted peer whose announcements were lost has another QPN, so it receives
+// nothing and falls silent.
 //
 //	data sent, alarm off         arm the alarm: silenceLimit from now, or after the pause
 //	data received                stop the alarm, forget the pause
 //	ARP or ND received           stop the alarm: the receiver of a one-way flow sends these
-//	alarm                        ask for the peer's addresses, double the pause; if there
-//	                             is nothing to ask for or from, keep the pause
-//	its handle is ready          if armed, arm again: nothing was sent before
-//	it came back at another QPN  stop the alarm, forget the pause
+//	alarm                        request the peer's addresses, double the pause; if there
+//	                             is nothing to request or no source address, keep the pause
+//	its handle is ready          if armed, rearm: nothing was sent before
+//	it moved to another QPN      stop the alarm, forget the pause
 //	Detached, or the peer goes   stop the alarm, forget the pause
 type silence struct {
 	alarm alarm[*peer]
-	asked time.Time     // when the peer was last asked for
-	pause time.Duration // from then on; 0: not asked for since it sent data
+	asked time.Time     // time of the last requests for the peer
+	pause time.Duration // from then on; 0 if there were none since it last sent data
 }
 
-// silent are the peers for which the table may have to ask. Any stranger can invent
-// peers by ARP or ND, and the host may send to them. So peers that have sent data go
-// first.
+// silent holds the alarms of peers that may be silent. Anyone can invent peers by
+// ARP or ND, and the host may send to them, so peers that have sent data go first.
 type silent struct {
 	proven, others alarms[*peer]
 	rate           rate
 }
 
-// asks returns the alarms to which that of p belongs. p.proven may change only while
-// the alarm is off.
-func (s *silent) asks(p *peer) *alarms[*peer] {
+// alarmsOf returns the alarms that p's alarm belongs to. p.proven may change only
+// while the alarm is off.
+func (s *silent) alarmsOf(p *peer) *alarms[*peer] {
 	if p.proven {
 		return &s.proven
 	}
 	return &s.others
 }
 
-// look reads the marks of the data path. Its cost is O(peers), once per
-// lookInterval.
-func (t *Table) look() {
+// readMarks reads the marks of the data path. It costs O(peers), once per
+// markInterval.
+func (t *Table) readMarks() {
 	for _, class := range t.peers.classes() {
 		all(class, func(p *peer) {
 			if p.wasSent() {
 				t.promote(p)
 			}
 			if p.wasHeard() {
-				t.hears(p)
+				t.dataReceived(p)
 			}
 		})
 	}
 }
 
-// awaits notes that data was sent to p, which should answer from now on.
-func (t *Table) awaits(p *peer) {
+// dataSent notes that data was sent to p, and arms its alarm.
+func (t *Table) dataSent(p *peer) {
 	if p.silence.alarm.pos > 0 || !t.link.up {
 		return
 	}
@@ -65,25 +64,26 @@ func (t *Table) awaits(p *peer) {
 	if again := p.silence.asked.Add(p.silence.pause); again.After(at) {
 		at = again
 	}
-	t.silent.asks(p).set(&p.silence.alarm, p, at)
+	t.silent.alarmsOf(p).set(&p.silence.alarm, p, at)
 }
 
-// speaks notes that p was heard, which does not show that it receives data.
-func (t *Table) speaks(p *peer) { t.silent.asks(p).stop(&p.silence.alarm) }
+// stopAlarm stops p's alarm but keeps the pause: ARP or ND from p does not
+// prove that it receives data.
+func (t *Table) stopAlarm(p *peer) { t.silent.alarmsOf(p).stop(&p.silence.alarm) }
 
-// hears notes that p sent data.
-func (t *Table) hears(p *peer) {
-	t.answers(p)
+// dataReceived notes that p has sent data.
+func (t *Table) dataReceived(p *peer) {
+	t.resetSilence(p)
 	p.proven = true
 }
 
-// answers notes that the table need not ask for p.
-func (t *Table) answers(p *peer) {
-	t.speaks(p)
+// resetSilence stops p's alarm and forgets the pause.
+func (t *Table) resetSilence(p *peer) {
+	t.stopAlarm(p)
 	p.silence.pause = 0
 }
 
-// verifyAt returns when verifyDue has something to do, zero for never.
+// verifyAt returns when verifyDue must run next, or zero for never.
 func (t *Table) verifyAt() time.Time {
 	at := t.silent.proven.next()
 	if other := t.silent.others.next(); at.IsZero() || !other.IsZero() && other.Before(at) {
@@ -95,9 +95,9 @@ func (t *Table) verifyAt() time.Time {
 	return at
 }
 
-// verifyDue asks for the peers whose alarms are due, of each kind the earliest first,
-// so that no peer waits for repetitions about others. Alarms beyond the rate stay
-// armed.
+// verifyDue verifies the peers whose alarms are due, those that have sent data first
+// and the earliest alarms first, so that no peer waits for repeated requests for
+// others. Alarms beyond the rate stay armed.
 func (t *Table) verifyDue() {
 	for t.silent.rate.left(t.now, maxAskRate) {
 		p, ok := t.silent.proven.due(t.now)
@@ -111,17 +111,17 @@ func (t *Table) verifyDue() {
 	}
 }
 
-// verify asks for the addresses of p, which was silent for too long, the latest claim
-// first. The interface that has them answers, and p moves to its endpoint. If the host
-// has no address to ask from, verify does nothing, and the next data for p arms the alarm
-// again.
+// verify requests the addresses of p, which has been silent for too long, the latest
+// claim first. The interface that has them answers, and p moves to its endpoint. If the
+// host has no source address for a request, verify does nothing, and the next data for p
+// arms the alarm again.
 func (t *Table) verify(p *peer) {
 	if p.wasHeard() {
-		t.hears(p)
+		t.dataReceived(p)
 		return
 	}
 	if p.handle.state != handleReady {
-		return // nothing was sent
+		return // nothing has been sent yet
 	}
 	asked := 0
 	for _, ip := range slices.Backward(p.ips) {
@@ -129,10 +129,10 @@ func (t *Table) verify(p *peer) {
 		if source.IsUnspecified() {
 			continue
 		}
-		if asked == maxAskedIPs || !t.silent.rate.take(t.now, maxAskRate) {
+		if asked == maxAskedIPs || !t.silent.rate.allow(t.now, maxAskRate) {
 			break
 		}
-		t.ask(source, ip)
+		t.sendRequest(source, ip)
 		asked++
 	}
 	if asked == 0 {
@@ -143,18 +143,18 @@ func (t *Table) verify(p *peer) {
 	t.stats.Silences++
 }
 
-// rate counts how often something was done in the present second. The zero value has
-// counted nothing.
+// rate limits an operation to a number of times per second. The zero value is ready
+// to use.
 type rate struct {
-	end  time.Time // of the second
-	done int       // in that second
+	end  time.Time // end of the current second
+	done int       // count in that second
 }
 
-// left reports whether it may be done once more now.
+// left reports whether the operation is allowed now.
 func (r *rate) left(now time.Time, most int) bool { return r.done < most || !now.Before(r.end) }
 
-// take reports the same as left; if true, it counts once more.
-func (r *rate) take(now time.Time, most int) bool { //nolint:unparam // three limits that are equal by chance
+// allow reports whether the operation is allowed now, and counts it if so.
+func (r *rate) allow(now time.Time, most int) bool { //nolint:unparam // three limits that are equal by chance
 	if !r.left(now, most) {
 		return false
 	}

@@ -10,7 +10,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// talkingBench returns a bench whose host talks to n peers, from 10.9.0.0 on.
+// talkingBench returns a bench whose host exchanges data with n peers, from
+// 10.9.0.0 on.
 func talkingBench(tb testing.TB, n int) *bench {
 	b := attachedBench(tb, Config{})
 	for i := range n {
@@ -26,7 +27,7 @@ func talkingBench(tb testing.TB, n int) *bench {
 	return b
 }
 
-// pass lets d pass in steps and calls each before every step.
+// pass advances the time by d in steps and calls each before every step.
 func (b *bench) pass(d, step time.Duration, each func()) (out []Action) {
 	for end := b.now.Add(d); b.now.Before(end); {
 		each()
@@ -35,8 +36,8 @@ func (b *bench) pass(d, step time.Duration, each func()) (out []Action) {
 	return out
 }
 
-// TestSilentPeerIsAskedForInTime: a peer that falls silent is asked for after 1 s to 2 s,
-// whenever that happens between two looks.
+// TestSilentPeerIsAskedForInTime: a peer that falls silent is verified after 1 s to 2 s,
+// at whatever time between two readings of the marks this happens.
 func TestSilentPeerIsAskedForInTime(t *testing.T) {
 	earliest, latest := time.Hour, time.Duration(0)
 	for range 200 {
@@ -62,7 +63,7 @@ func TestSilentPeerIsAskedForInTime(t *testing.T) {
 }
 
 // TestPeersThatAnswerAreNotAsked: a peer that answers each message of the host within
-// half a second is not asked for, whatever the rhythm of the conversation.
+// half a second is not verified, regardless of the rhythm of the messages.
 func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	for range 200 {
 		b := talkingBench(t, 1)
@@ -80,7 +81,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 }
 
 // TestSilentPeersAreAskedForInTurn: when 100 peers fall silent together, the host sends
-// at most maxAskRate questions in any second, and asks for every peer.
+// at most maxAskRate requests in any second and verifies every peer.
 func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	const peers = 100
 	b := talkingBench(t, peers)
@@ -111,7 +112,7 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 }
 
 // TestFewAddressesOfASilentPeerAreAskedFor: only the latest claims of a silent peer are
-// asked for, the last one first.
+// requested, the last one first.
 func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxIPsUsed {
@@ -128,8 +129,8 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 	}
 }
 
-// TestNoQuestionWithoutASource: a host without an address does not ask. A peer would
-// take the question for duplicate address detection and might give up its own address.
+// TestNoQuestionWithoutASource: a host without an address sends no request. A peer
+// would take it for duplicate address detection and might give up its own address.
 func TestNoQuestionWithoutASource(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.step(HostAddrs{})
@@ -139,8 +140,8 @@ func TestNoQuestionWithoutASource(t *testing.T) {
 	}
 }
 
-// TestForgedStraysAreBounded: thousands of invented senders get maxNoticeRate notices a
-// second in all, and one sender gets those that its pauses allow.
+// TestForgedStraysAreBounded: thousands of invented senders together get maxNoticeRate
+// notices a second, and a single sender gets as many as its pauses allow.
 func TestForgedStraysAreBounded(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(of func(i int) endpoint) (n uint64) {
@@ -192,9 +193,9 @@ func BenchmarkLook(b *testing.B) {
 			p.sent.Store(true)
 			p.heard.Store(true)
 		}
-		bench.table.look()
+		bench.table.readMarks()
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*float64(time.Second/lookInterval)/1e7, "%core")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)*float64(time.Second/markInterval)/1e7, "%core")
 }
 
 // BenchmarkPeerMAC measures the cost of PeerMAC, which the data path calls for each

@@ -8,10 +8,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Snapshot is what the data path looks up. It is immutable, safe for any number
-// of goroutines, and its look-ups do not allocate. All that they write are the
-// marks of use, each set at most once per look, so that their cache lines stay shared
-// between the processors. The zero value knows no peers.
+// Snapshot is the data path's lookup table. It is immutable and safe for concurrent
+// use, and its lookups do not allocate. Lookups write nothing but marks of use, and
+// each mark only if it is clear, so that cache lines stay shared between processors.
+// The zero value contains no peers.
 type Snapshot struct {
 	epoch     uint64
 	up        bool
@@ -21,30 +21,30 @@ type Snapshot struct {
 	learnt    station
 	hostMAC   ipoib.MAC
 	routes    map[macKey]route    // peers with a handle
-	sources   map[endpoint]source // them, and peers whose MAC is not the plain one
+	sources   map[endpoint]source // those, and peers whose MAC is not the plain one
 }
 
-// route is a peer to send to.
+// route is a peer as a destination.
 type route struct {
 	dest hca.UDDest
 	sent *atomic.Bool
 }
 
-// source is a peer to receive from.
+// source is a peer as a sender.
 type source struct {
 	mac   ipoib.MAC
 	heard *atomic.Bool
 }
 
-// macKey is a MAC as a number: the runtime looks up integers three times as fast
-// as arrays.
+// macKey is a MAC as an integer: map lookups by integer are three times as fast
+// as by array.
 type macKey uint64
 
 func keyOf(m ipoib.MAC) macKey {
 	return macKey(binary.BigEndian.Uint16(m[:]))<<32 | macKey(binary.BigEndian.Uint32(m[2:]))
 }
 
-// snapshot returns the table as it is now. It costs O(peers).
+// snapshot returns a snapshot of the table. It costs O(peers).
 func (t *Table) snapshot() *Snapshot {
 	s := &Snapshot{
 		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast,
@@ -64,11 +64,12 @@ func (t *Table) snapshot() *Snapshot {
 	return s
 }
 
-// Epoch numbers the snapshots of a table, from 1; 0 is the zero value's.
+// Epoch returns the number of the snapshot, counted from 1; that of the zero
+// value is 0.
 func (s *Snapshot) Epoch() uint64 { return s.epoch }
 
-// Unicast returns where to send frames for dst; false where the slow path must
-// look after it. It marks the peer as used.
+// Unicast returns the destination of frames for dst, or false if the slow path
+// must handle them. It marks that data was sent to the peer.
 func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 	r, ok := s.routes[keyOf(dst)]
 	if ok {
@@ -77,15 +78,15 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 	return r.dest, ok
 }
 
-// Group returns where to send messages for a group; false while there is no QP.
-// Without a subnet manager every group is the broadcast group.
+// Group returns the destination of messages for a group, or false while there
+// is no QP. Without a subnet manager every group is the broadcast group.
 func (s *Snapshot) Group(hca.GID) (hca.UDDest, bool) { return s.broadcast, s.up }
 
-// PeerMAC returns the source MAC of frames towards the host: that of the peer. It marks
-// the peer as heard. For a sender that is no peer yet, it is the plain MAC of the GID, or
-// the first rehash that is not the host's. The sender may get another MAC when it is
-// heard, if another interface of its GID has that one or had it. This does no harm: the
-// host sends to the MACs that ARP and ND name.
+// PeerMAC returns the source MAC of frames for the host, which is the MAC of the peer,
+// and marks the peer as heard. For a sender that is not in the snapshot, it returns the
+// plain MAC of the GID, or the first rehash that is not the host's. The sender may get a
+// different MAC once it sends ARP or ND, if another interface of its GID has or had that
+// one. This is harmless, because the host sends only to MACs from ARP and ND.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
 	if from, ok := s.sources[endpoint{gid, qpn}]; ok {
 		mark(from.heard)
@@ -98,11 +99,11 @@ func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
 	return mac
 }
 
-// HostMAC returns the destination MAC of unicast frames towards the host.
+// HostMAC returns the destination MAC of unicast frames for the host.
 func (s *Snapshot) HostMAC() ipoib.MAC { return s.hostMAC }
 
-// FromHost reports whether src is known to be the host's; false: the slow path
-// must see the frame. It marks src as active.
+// FromHost reports whether src is a known MAC of the host; if not, the slow
+// path must handle the frame. It marks src as active.
 func (s *Snapshot) FromHost(src ipoib.MAC) bool {
 	switch {
 	case s.own.is(src):
@@ -120,7 +121,7 @@ func (s *Snapshot) Self(gid hca.GID, qpn hca.QPN) bool {
 	return s.up && s.self == endpoint{gid, qpn}
 }
 
-// mark sets a mark, and does not write where it is set already.
+// mark sets a mark, without writing if it is already set.
 func mark(m *atomic.Bool) {
 	if !m.Load() {
 		m.Store(true)

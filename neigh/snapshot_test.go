@@ -8,7 +8,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// knownBench is a bench where the host talks to B.
+// knownBench returns a bench whose host sends data to B.
 func knownBench(tb testing.TB) *bench {
 	b := attachedBench(tb, Config{})
 	b.meet(peerB, ipB)
@@ -37,20 +37,21 @@ func TestSnapshotLookups(t *testing.T) {
 	}
 }
 
-// TestZeroSnapshot: what the data path starts with.
+// TestZeroSnapshot: the zero snapshot, with which the data path starts.
 func TestZeroSnapshot(t *testing.T) {
 	s := new(Snapshot)
 	_, unicast := s.Unicast(ipoib.MAC{})
 	_, group := s.Group(hca.GID{})
 	if unicast || group || s.FromHost(ipoib.MAC{}) || s.Self(hca.GID{}, 0) || s.Epoch() != 0 {
-		t.Error("the zero snapshot knows somebody")
+		t.Error("the zero snapshot contains a peer")
 	}
 	if s.PeerMAC(peerB.gid, peerB.qpn) != plainMAC(peerB.gid) {
 		t.Error("PeerMAC")
 	}
 }
 
-// TestPeerMACAvoidsTheHost: total, and never the host's own MAC.
+// TestPeerMACAvoidsTheHost: PeerMAC is total and never returns the host's own
+// MAC.
 func TestPeerMACAvoidsTheHost(t *testing.T) {
 	b := newBench(t, Config{})
 	b.step(HostMAC{plainMAC(peerB.gid)})
@@ -64,8 +65,8 @@ func TestPeerMACAvoidsTheHost(t *testing.T) {
 	}
 }
 
-// TestOldSnapshotMarksUse: a data path that still has an old snapshot keeps its
-// peers alive.
+// TestOldSnapshotMarksUse: a data path that still uses an old snapshot keeps
+// its peers alive.
 func TestOldSnapshotMarksUse(t *testing.T) {
 	b := knownBench(t)
 	old := b.snap
@@ -75,11 +76,11 @@ func TestOldSnapshotMarksUse(t *testing.T) {
 		old.Unicast(plainMAC(peerB.gid))
 	}
 	if b.table.peers.byEndpoint[peerB] == nil {
-		t.Error("a busy peer was collected")
+		t.Error("a busy peer was removed")
 	}
 	b.advance(usedIdle + sweepInterval)
 	if b.table.peers.byEndpoint[peerB] != nil {
-		t.Error("an idle peer was not collected")
+		t.Error("an idle peer was not removed")
 	}
 }
 
@@ -101,12 +102,13 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPublishRate: what the slow path can bridge is published as often as
-// publishPause allows, however much changes: few peers at once, many seldom.
+// TestPublishRate: changes that the slow path can bridge are published as often
+// as publishPause allows, however many there are: at once with few peers,
+// seldom with many.
 func TestPublishRate(t *testing.T) {
 	const peers, each = 1000, 100 * time.Microsecond
 	b := knownBench(t)
-	var snapshots, cost uint64 // cost: the peers in them
+	var snapshots, cost uint64 // cost: total number of peers in them
 	for i := range peers {
 		before := b.snap.Epoch()
 		e := endpoint{hca.GID{0: 0x20, 14: byte(i >> 8), 15: byte(i)}, 9}
@@ -117,7 +119,7 @@ func TestPublishRate(t *testing.T) {
 		snapshots += made
 		cost += made * uint64(len(b.table.peers.byEndpoint))
 		if i < 10 && made == 0 {
-			t.Errorf("%d peers: the data path does not know the last one", i)
+			t.Errorf("%d peers: the last one is not in the snapshot", i)
 		}
 	}
 	t.Logf("%d snapshots of %d peers in all", snapshots, cost)

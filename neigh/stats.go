@@ -2,35 +2,35 @@ package neigh
 
 import "ipoibd/hca"
 
-// Reason names why a frame was dropped.
+// Reason is the reason for which a frame was dropped.
 type Reason uint8
 
-// The reasons. A frame of the host or a message of the fabric is meant by
-// "frame".
+// The reasons. Here a frame is a frame from the host or a message from the
+// fabric.
 const (
-	DropRunt         Reason = iota // too short for its header
+	DropRunt         Reason = iota // too short for its headers, or no valid IP header
 	DropOversize                   // longer than the MTU
-	DropEtherType                  // nothing that IPoIB carries
-	DropBadSource                  // source MAC zero or multicast, or a source GID or QPN that nobody can have
+	DropEtherType                  // not carried by IPoIB, or from the fabric and neither ARP, RARP nor ND
+	DropBadSource                  // source MAC is zero or multicast, or source GID or QPN is impossible
 	DropForeignMAC                 // a second MAC behind ib0
 	DropLoopedMAC                  // from the host, with the MAC of a peer: a loop behind ib0
 	DropToSelf                     // from the host to its own MAC
 	DropDetached                   // no QP
 	DropBadARP                     // malformed, or the host's with a MAC that is not its own
 	DropBadND                      // malformed
-	DropUnmapped                   // ND with a link-layer address that belongs to nobody known
+	DropUnmapped                   // ND with an unknown link-layer address
 	DropTooLong                    // ND that translation made longer than the MTU
 	DropForged                     // hardware address differs from the sender's GID and QPN
-	DropOwn                        // our own message come back
-	DropUnresolvable               // unknown destination MAC, and no address to ask for or from
-	DropUnresolved                 // nobody answered
-	DropResolveLimit               // too many addresses being asked for
+	DropOwn                        // our own message, looped back
+	DropUnresolvable               // unknown destination MAC, and no address to resolve
+	DropUnresolved                 // no answer
+	DropResolveLimit               // too many addresses being resolved
 	DropKeptFrames                 // too many frames kept for this destination
-	DropKeptBytes                  // too many bytes kept in all
-	DropAHFailed                   // the handle could not be made
-	DropAHLimit                    // answer to a stranger while too many handles are under way
-	DropEvicted                    // kept for a peer that was collected
-	NumReason                      // bounds the enumeration
+	DropKeptBytes                  // too many bytes kept in total
+	DropAHFailed                   // the handle could not be created
+	DropAHLimit                    // first message to a heard peer while too many handles are being created
+	DropEvicted                    // kept for a peer that was removed
+	NumReason                      // number of reasons
 )
 
 var reasonNames = [NumReason]string{
@@ -40,7 +40,7 @@ var reasonNames = [NumReason]string{
 	"ah_limit", "evicted",
 }
 
-// String returns the name of the reason in logs and counters.
+// String returns the name used in logs and counters.
 func (r Reason) String() string {
 	if r >= NumReason {
 		return "unknown"
@@ -52,38 +52,37 @@ func (r Reason) String() string {
 //
 //	FromHost + FromFabric = ToFabric + ToHost + KeptSent + Kept + the sum of Drops
 type Stats struct {
-	FromHost   uint64 // frames of the host
+	FromHost   uint64 // frames from the host
 	FromFabric uint64 // messages of the fabric
-	ToFabric   uint64 // frames of the host sent at once
-	ToHost     uint64 // messages of the fabric delivered
-	KeptSent   uint64 // frames of the host kept first, sent later
+	ToFabric   uint64 // frames from the host sent at once
+	ToHost     uint64 // messages from the fabric delivered
+	KeptSent   uint64 // frames from the host kept first and sent later
 	Drops      [NumReason]uint64
 
-	// Messages that the table sent of its own accord; the sum above does not contain
-	// them.
+	// Messages that the table itself originated; they are not part of the sum above.
 	Requests      uint64 // ARP requests and solicitations, for unknown MACs, HostAsks and silent peers
 	Announcements uint64 // gratuitous ARP and unsolicited advertisements
 	Corrections   uint64 // messages to the host that correct the MAC of a peer
 
-	Silences uint64 // how often the table asked for a used peer that was silent
-	Evicted  uint64 // peers that made room for others
-	AHFailed uint64 // handles that failed, each try counted
+	Silences uint64 // times that the table requested the addresses of a silent peer
+	Evicted  uint64 // peers removed to make room for others
+	AHFailed uint64 // failed attempts to create a handle
 
 	// Each Stray ends in one of these, or waits for its handle.
 	Notices            uint64 // the host was announced to the sender
-	StraysPaused       uint64 // the sender had a notice a short while ago
-	StraysLimited      uint64 // too many senders, or too many handles under way
+	StraysPaused       uint64 // the sender received a notice recently
+	StraysLimited      uint64 // too many senders, or too many handles being created
 	StraysUnanswerable uint64 // forged sender, no QP, no handle, or no address to announce
 
-	Kept        int // frames kept now
-	KeptBytes   int // and their bytes
-	Heard       int // peers that the host never sent data to
-	Used        int // the other peers
-	Resolutions int // addresses being asked for
+	Kept        int // frames currently kept
+	KeptBytes   int // bytes of the frames currently kept
+	Heard       int // heard peers
+	Used        int // used peers
+	Resolutions int // addresses being resolved
 	AHs         int // handles held
 }
 
-// Counters returns what has been counted, by name. It allocates.
+// Counters returns the counters by name. It allocates.
 func (s Stats) Counters() []hca.Counter {
 	out := []hca.Counter{
 		{Name: "from_host", Value: s.FromHost},

@@ -8,10 +8,10 @@ import (
 	"ipoibd/hca"
 )
 
-// notices are announcements to single senders of stray datagrams. A notice does not
-// make its receiver a peer: the sender has claimed no address, and may be forged. So a
-// notice to a sender that is not a peer gets a handle of its own, and gives it back at
-// once.
+// notices are announcements to individual senders of stray datagrams. A notice does
+// not make its receiver a peer, because the sender has claimed no address and may be
+// forged. So a notice to a sender without a ready handle uses its own handle and
+// returns it at once.
 type notices struct {
 	rate  rate
 	byGID map[hca.GID]int     // notices in the second of rate, at most maxNoticeRate
@@ -19,14 +19,15 @@ type notices struct {
 	asked map[uint64]endpoint // requests for handles
 }
 
-// notice is when a sender got its last notice, and the pause until it may get the
+// notice is the time of the last notice to a sender, and the pause before the
 // next one.
 type notice struct {
 	at    time.Time
 	pause time.Duration
 }
 
-// over reports whether the last notice is so old that the pauses start over.
+// over reports whether the last notice is old enough for the pauses to start
+// over.
 func (n notice) over(now time.Time) bool { return now.Sub(n.at) > 2*maxNoticePause }
 
 func (n *notices) init() {
@@ -35,16 +36,17 @@ func (n *notices) init() {
 	n.asked = make(map[uint64]endpoint)
 }
 
-// pausing reports whether e got a notice a short while ago.
+// pausing reports whether the pause after the last notice to e is not over yet.
 func (n *notices) pausing(e endpoint, now time.Time) bool {
 	last := n.last[e]
 	return now.Before(last.at.Add(last.pause))
 }
 
-// admit reports whether the rates allow a notice to e, and notes it. maxNoticed is
-// large enough that there is room for e once old notices are forgotten.
+// admit reports whether the rate limits allow a notice to e, and notes it if so.
+// maxNoticed is large enough that there is room for e once old notices are
+// removed.
 func (n *notices) admit(e endpoint, now time.Time) bool {
-	if n.byGID[e.gid] >= maxNoticeRatePerGID && now.Before(n.rate.end) || !n.rate.take(now, maxNoticeRate) {
+	if n.byGID[e.gid] >= maxNoticeRatePerGID && now.Before(n.rate.end) || !n.rate.allow(now, maxNoticeRate) {
 		return false
 	}
 	if n.rate.done == 1 { // a new second
@@ -102,8 +104,8 @@ func (t *Table) notify(e endpoint, to hca.UDDest) {
 	})
 }
 
-// noticeReady sends the notice for which a handle was requested, and gives the handle
-// back; false if the handle is not for a notice.
+// noticeReady sends the notice for which a handle was requested, and returns the
+// handle. It returns false if the handle is not for a notice.
 func (t *Table) noticeReady(ev AHReady) bool {
 	e, ok := t.notices.asked[ev.ID]
 	if !ok {
@@ -115,8 +117,8 @@ func (t *Table) noticeReady(ev AHReady) bool {
 	return true
 }
 
-// noticeFailed gives up a notice whose handle could not be made; false if the
-// handle is not for a notice.
+// noticeFailed gives up a notice whose handle could not be created. It returns
+// false if the handle is not for a notice.
 func (t *Table) noticeFailed(id uint64) bool {
 	if _, ok := t.notices.asked[id]; !ok {
 		return false

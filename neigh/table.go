@@ -4,25 +4,25 @@ import (
 	"time"
 )
 
-// Table is the neighbour table of one interface. It is passive: one goroutine
-// calls it. Make one with [New].
+// Table is the neighbour table of one interface. It is passive and must be used
+// by one goroutine. Create it with [New].
 type Table struct {
 	conf     Config
 	link     attachment
 	peers    peers
-	past     peers // forgotten, see remember
+	past     peers // removed peers; see remember
 	handles  handles
 	resolver resolver
 	mac      hostMAC
 	hosts    hostIPs
 	news     announcer
 	silent   silent
-	returns  rate // of peers that came back and were published at once
+	returns  rate // of moved peers that were published at once
 	notices  notices
 	kept     keeper
 	pub      publisher
-	looked   time.Time // when look is due; zero: there are no marks to read
-	swept    time.Time // when sweep is due; zero: there is nothing to sweep
+	marksDue time.Time // when readMarks is due; zero if there are no marks to read
+	sweepDue time.Time // when sweep is due; zero if there is nothing to sweep
 	stats    Stats
 
 	now time.Time // of the Step under way
@@ -41,8 +41,8 @@ func New(conf Config) *Table {
 	return t
 }
 
-// Step applies an event at time now and appends what is to be done to out. Time
-// must not run backwards from call to call. Step never blocks and keeps no
+// Step applies an event at time now and appends the resulting actions to out.
+// now must not decrease from call to call. Step never blocks and keeps no
 // reference to the slices of ev or to out.
 func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	t.now, t.out = now, out
@@ -86,12 +86,12 @@ func (t *Table) apply(ev Event) {
 
 func (t *Table) emit(a Action) { t.out = append(t.out, a) }
 
-// NextDeadline returns when Step must be called at the latest; false: not before
-// the next event.
+// NextDeadline returns the latest time for the next call of Step, or false if
+// Step need not be called before the next event.
 func (t *Table) NextDeadline() (time.Time, bool) {
 	var first time.Time
 	for _, at := range [...]time.Time{
-		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), t.announceAt(), t.looked, t.swept, t.pub.next(),
+		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), t.announceAt(), t.marksDue, t.sweepDue, t.pub.next(),
 	} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
@@ -100,38 +100,38 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 	return first, !first.IsZero()
 }
 
-// expire does what has become due.
+// expire runs everything that is due.
 func (t *Table) expire() {
 	for r, ok := t.resolver.retries.due(t.now); ok; r, ok = t.resolver.retries.due(t.now) {
-		t.askAgain(r)
+		t.retry(r)
 	}
 	for p, ok := t.handles.pauses.due(t.now); ok; p, ok = t.handles.pauses.due(t.now) {
 		t.pauseOver(p)
 	}
-	if !t.looked.IsZero() && !t.looked.After(t.now) {
-		t.looked = time.Time{}
-		t.look()
+	if !t.marksDue.IsZero() && !t.marksDue.After(t.now) {
+		t.marksDue = time.Time{}
+		t.readMarks()
 	}
 	t.verifyDue()
 	t.announceDue()
-	if !t.swept.IsZero() && !t.swept.After(t.now) {
-		t.swept = time.Time{}
+	if !t.sweepDue.IsZero() && !t.sweepDue.After(t.now) {
+		t.sweepDue = time.Time{}
 		t.sweep()
 	}
 }
 
-// schedule arms look while there are peers, and sweep while there is anything that can
-// expire.
+// schedule arms readMarks while there are peers, and sweep while there is anything
+// that can expire.
 func (t *Table) schedule() {
-	if t.looked.IsZero() && len(t.peers.byEndpoint) > 0 {
-		t.looked = t.now.Add(lookInterval)
+	if t.marksDue.IsZero() && len(t.peers.byEndpoint) > 0 {
+		t.marksDue = t.now.Add(markInterval)
 	}
-	if t.swept.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {
-		t.swept = t.now.Add(sweepInterval)
+	if t.sweepDue.IsZero() && (len(t.peers.byEndpoint) > 0 || t.mac.learnt.sent != nil) {
+		t.sweepDue = t.now.Add(sweepInterval)
 	}
 }
 
-// Stats returns the counters and the present sizes.
+// Stats returns the counters and the current sizes.
 func (t *Table) Stats() Stats {
 	s := t.stats
 	s.Kept, s.KeptBytes = t.kept.frames, t.kept.bytes

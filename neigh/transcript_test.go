@@ -17,7 +17,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what the table does")
+var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
 // TestTranscripts plays testdata/*.txt. A line is a comment (#), an input, or,
 // indented, an expected output of the input above it. With -rewrite the outputs
@@ -69,7 +69,7 @@ func playFile(t *testing.T, file string) {
 		return
 	}
 	if got != string(want) {
-		t.Errorf("%s: the table does otherwise; see what with -rewrite and git diff\n%s", file, firstDiff(got, string(want)))
+		t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDiff(got, string(want)))
 	}
 }
 
@@ -98,7 +98,7 @@ func newPlayer(t *testing.T) *player {
 	}
 }
 
-// play returns the transcript with the outputs that there are.
+// play returns the transcript with the actual outputs.
 func (p *player) play(script string) string {
 	var out strings.Builder
 	lines := bufio.NewScanner(strings.NewReader(script))
@@ -151,7 +151,7 @@ func (p *player) line(w []string) []string {
 	return append(out, dropped(before, p.table.Stats())...)
 }
 
-// name gives an endpoint a name; the former bearer keeps none.
+// name gives an endpoint a name; the previous holder of the name loses it.
 func (p *player) name(name string, e endpoint) {
 	delete(p.names.ends, p.ends[name])
 	p.ends[name], p.names.ends[e] = e, name
@@ -172,8 +172,8 @@ func (p *player) describe(actions []Action) (out []string) {
 
 func (p *player) advanceBy(arg string) (out []string) { return p.flow(ipoib.MAC{}, nil, arg) }
 
-// flow lets time pass. Meanwhile the data path keeps sending to a MAC, unless it is zero,
-// and keeps receiving from a peer, unless it is nil.
+// flow advances the time. Meanwhile the data path keeps sending to a MAC, unless it is
+// zero, and keeps receiving from a peer, unless it is nil.
 func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	d, err := time.ParseDuration(arg)
 	if err != nil {
@@ -199,8 +199,8 @@ func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	return out
 }
 
-// flood lets n peers ask for the host, each from a GID of its own, and the host
-// answer each.
+// flood makes n peers, each with its own GID, resolve the host's address, and
+// the host answer each.
 func (p *player) flood(n int) []string {
 	before := p.table.Stats()
 	for i := range n {
@@ -216,8 +216,8 @@ func (p *player) flood(n int) []string {
 	return dropped(before, p.table.Stats())
 }
 
-// quickStep steps without the checks, which cost O(peers), and answers what is
-// asked for.
+// quickStep applies an event without the checks, which cost O(peers), and
+// answers requests for handles.
 func (p *player) quickStep(ev Event) {
 	for _, a := range p.table.Step(p.now, ev, nil) {
 		switch a := a.(type) {
@@ -236,7 +236,8 @@ func (p *player) list() (out []string) {
 	return sorted(out)
 }
 
-// dropped tells which frames were dropped between two counts.
+// dropped lists the frames that were dropped between two readings of the
+// counters.
 func dropped(before, after Stats) (out []string) {
 	for r := range NumReason {
 		if n := after.Drops[r] - before.Drops[r]; n > 0 {
@@ -384,7 +385,7 @@ func (p *player) end(name string) endpoint {
 	p.tb.Helper()
 	e, ok := p.ends[name]
 	if !ok {
-		p.tb.Fatalf("no peer is called %q", name)
+		p.tb.Fatalf("unknown peer %q", name)
 	}
 	return e
 }
@@ -406,7 +407,7 @@ func (p *player) macArg(s string) ipoib.MAC {
 	return m
 }
 
-// option takes "name value" out of w.
+// option removes "name value" from w.
 func option(w []string, name string) (rest []string, value string) {
 	i := slices.Index(w, name)
 	if i < 0 {

@@ -62,8 +62,8 @@ func TestARPBytes(t *testing.T) {
 	}
 }
 
-// TestRARP: RFC 903; the sender of a request does not know its address, which is
-// not learnt.
+// TestRARP: RFC 903; the sender of a request may not know its address, so the
+// table learns none.
 func TestRARP(t *testing.T) {
 	b := attachedBench(t, Config{})
 	arp := ipoib.ARP{Op: 3, SHA: peerB.addr(), SPA: ip(ipB), THA: peerB.addr(), TPA: ip("0.0.0.0")}
@@ -86,7 +86,7 @@ type ndCase struct {
 }
 
 func ndCases(typeOf func(byte) []byte) []ndCase {
-	mtu := []byte{5, 1, 0, 0, 0, 0, 5, 0xdc} // an option that has nothing to do with links
+	mtu := []byte{5, 1, 0, 0, 0, 0, 5, 0xdc} // an option without a link-layer address
 	a, b, all := ip(llA), ip(llB), ip("ff02::1")
 	with := func(option byte) []byte { return append(typeOf(option), mtu...) }
 	return []ndCase{
@@ -98,9 +98,8 @@ func ndCases(typeOf func(byte) []byte) []ndCase {
 	}
 }
 
-// TestNDFromFabric: every type, byte by byte: the option is 8 bytes instead of
-// 24, lengths and checksum are those of a message built anew, the rest is as it
-// was.
+// TestNDFromFabric: every type, byte by byte: the option has 8 bytes instead of
+// 24, lengths and checksum are correct, and the rest is unchanged.
 func TestNDFromFabric(t *testing.T) {
 	got := ndCases(func(o byte) []byte { return ipoibLink(o, peerB) })
 	want := ndCases(func(o byte) []byte { return etherLink(o, plainMAC(peerB.gid)) })
@@ -113,7 +112,7 @@ func TestNDFromFabric(t *testing.T) {
 	}
 }
 
-// TestNDFromHost is the way back.
+// TestNDFromHost is TestNDFromFabric for the other direction.
 func TestNDFromHost(t *testing.T) {
 	got := ndCases(func(o byte) []byte { return etherLink(o, ownMAC) })
 	want := ndCases(func(o byte) []byte { return ipoibLink(o, selfEnd) })
@@ -138,8 +137,9 @@ func TestNDTooLong(t *testing.T) {
 	wantDrops(t, b, DropTooLong, 1)
 }
 
-// TestForgedNDTeachesNothing: an option in a message of the wrong sender, and a
-// second option that the type does not define.
+// TestForgedNDTeachesNothing: the table learns nothing from an option with an
+// address other than the sender's, nor from an option that the message type
+// does not define.
 func TestForgedNDTeachesNothing(t *testing.T) {
 	b := attachedBench(t, Config{})
 	ns := nd(ipoib.NDNeighborSolicit, ip(llB), ip("ff02::1:ff00:a"), ip(llA), ipoibLink(1, peerC))
@@ -153,8 +153,8 @@ func TestForgedNDTeachesNothing(t *testing.T) {
 	}
 }
 
-// TestRouterFlag: the announcement of a router parses, so its checksum is right,
-// and has the flag.
+// TestRouterFlag: the announcement of a router parses, so its checksum is
+// correct, and has the router flag.
 func TestRouterFlag(t *testing.T) {
 	for _, src := range []string{"fe80::1", "fe80::ffff:ffff:ffff:ffff", "2001:db8::7fff", "fe80::8000:0"} {
 		packet := ipoib.AppendUnsolicitedNA(nil, ip(src), selfEnd.addr())
@@ -166,7 +166,7 @@ func TestRouterFlag(t *testing.T) {
 	}
 }
 
-// TestRefusedFrames: one frame of every kind that is refused at the door.
+// TestRefusedFrames: one frame of every kind that is refused on arrival.
 func TestRefusedFrames(t *testing.T) {
 	good := hostIP(ownMAC, ipoib.Broadcast, ip(ipA), ip("255.255.255.255")).Frame
 	with := func(change func(f []byte) []byte) FromHost { return FromHost{change(bytes.Clone(good))} }
@@ -211,7 +211,7 @@ func TestRefusedFrames(t *testing.T) {
 	}
 }
 
-// TestTruncations: no part of a good message does anything but be counted.
+// TestTruncations: a truncated message has no effect except on the counters.
 func TestTruncations(t *testing.T) {
 	arp := fabricARP(peerB, ipoib.ARPRequest, ipB, ipA, true)
 	ns := fabricND(peerB, nd(ipoib.NDNeighborSolicit, ip(llB), ip("ff02::1:ff00:a"), ip(llA), ipoibLink(1, peerB)))
@@ -230,7 +230,7 @@ func TestTruncations(t *testing.T) {
 	}
 }
 
-// TestEventBytesStay: the table writes into no slice of an event, and keeps none.
+// TestEventBytesStay: the table neither modifies nor keeps a slice of an event.
 func TestEventBytesStay(t *testing.T) {
 	b := knownBench(t)
 	stale := hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip(ipB)).Frame // goes to B, readdressed

@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// asks returns the addresses that actions ask for by ARP, in order.
+// asks returns the addresses that actions request by ARP, in order.
 func asks(actions []Action) (targets []netip.Addr) {
 	for _, a := range actions {
 		s, ok := a.(SendFabric)
@@ -28,8 +28,9 @@ func asks(actions []Action) (targets []netip.Addr) {
 	return targets
 }
 
-// TestUnaskedPeerIsNotLeftAlone: while the host has no address, it cannot ask for a
-// silent peer, and counts nothing. It asks within 2 s of getting an address.
+// TestUnaskedPeerIsNotLeftAlone: while the host has no address, it cannot send
+// requests for a silent peer, and counts none. It does so within 2 s of getting an
+// address.
 func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
@@ -48,7 +49,7 @@ func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
 }
 
 // TestUnaskableAddressesLeaveRoomForOthers: addresses for which the host has no source
-// do not use up the questions for a peer.
+// do not use up the requests for a peer.
 func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxAskedIPs {
@@ -61,24 +62,24 @@ func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestLatestClaimIsAskedForFirst: when the rate leaves one question, it is spent on the
-// address that was claimed last.
+// TestLatestClaimIsAskedForFirst: when the rate allows only one more request, it is for
+// the address that was claimed last.
 func TestLatestClaimIsAskedForFirst(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.meet(numbered(0), "10.8.0.1")
 	b.snap.Unicast(b.macOf(numbered(0)))
 	b.advance(silenceLimit)
 	for b.table.silent.rate.done < maxAskRate-1 {
-		b.table.silent.rate.take(b.now, maxAskRate)
+		b.table.silent.rate.allow(b.now, maxAskRate)
 	}
 	if got := asks(b.advance(silenceLimit / 2)); fmt.Sprint(got) != "[10.8.0.1]" {
-		t.Errorf("asked for %v with one question left, want [10.8.0.1], the latest claim", got)
+		t.Errorf("asked for %v with one request left, want [10.8.0.1], the latest claim", got)
 	}
 }
 
-// TestSilentPeersAndStraysDoNotDelayResolutions: when the rates of questions for silent
-// peers and of notices are spent, an address that the host needs is still asked for at
-// once.
+// TestSilentPeersAndStraysDoNotDelayResolutions: when the rates of requests for silent
+// peers and of notices are exhausted, an address that the host needs is still requested
+// at once.
 func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 	b := talkingBench(t, 100)
 	for i := range 100 {
@@ -89,7 +90,7 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 		b.step(Stray{numbered(1000 + i).gid, 9})
 	}
 	if b.table.silent.rate.left(b.now, maxAskRate) || b.table.notices.rate.left(b.now, maxNoticeRate) {
-		t.Fatal("a rate is not spent, so the test shows nothing")
+		t.Fatal("a rate is not exhausted, so the test proves nothing")
 	}
 	if got := asks(b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip("10.0.0.9")))); fmt.Sprint(got) != "[10.0.0.9]" {
 		t.Errorf("asked for %v, want [10.0.0.9]", got)
@@ -103,10 +104,10 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 	}
 }
 
-// TestPeersThatAnswerAreNotAskedAfterRecovery: the QP goes and comes back, with the same
-// address or another one, between a message and its answer, and the handle takes some
-// time. A peer that answers is not asked for. When it falls silent, it is asked for
-// within 2 s.
+// TestPeersThatAnswerAreNotAskedAfterRecovery: the QP is detached and attached again,
+// with the same address or another one, between a message and its answer, and the handle
+// takes some time. A peer that answers is not verified. When it falls silent, it is
+// verified within 2 s.
 func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 	for _, self := range []endpoint{selfEnd, {selfEnd.gid, selfEnd.qpn + 1}} {
 		for late := time.Duration(0); late < 3*silenceLimit; late += 50 * time.Millisecond {
@@ -134,13 +135,13 @@ func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 	}
 }
 
-// TestPeerHeardByARPAloneIsNotAsked: a peer that sends no data, as some receivers do, is
-// not asked for as long as its ARP comes within a second of each message to it.
+// TestPeerHeardByARPAloneIsNotAsked: a peer that sends no data, like some receivers, is
+// not verified as long as its ARP arrives within a second of each message to it.
 func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
 	for range 100 {
-		b.pass(silenceLimit-lookInterval, 50*time.Millisecond, func() { b.snap.Unicast(mac) })
+		b.pass(silenceLimit-markInterval, 50*time.Millisecond, func() { b.snap.Unicast(mac) })
 		b.step(fabricARP(numbered(0), ipoib.ARPRequest, "10.9.0.0", ipA, true))
 	}
 	if n := b.table.Stats().Silences; n != 0 {
@@ -148,7 +149,7 @@ func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestBridgeThatAnswersIsNotAsked: many addresses are behind one peer, and a message from
+// TestBridgeThatAnswersIsNotAsked: if many addresses are behind one peer, a message from
 // one of them counts for all.
 func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	b := talkingBench(t, 1)
@@ -165,7 +166,7 @@ func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 	}
 }
 
-// TestForgedStraysDoNotCrowdOutOthers: a forger invents as many senders as the rate
+// TestForgedStraysDoNotCrowdOutOthers: an attacker invents as many senders as the rate
 // admits, for ten minutes. Every new sender gets its notice, and the table remembers a
 // bounded number of them.
 func TestForgedStraysDoNotCrowdOutOthers(t *testing.T) {
@@ -222,8 +223,8 @@ func TestNoticesYieldToPeers(t *testing.T) {
 	}
 }
 
-// TestOneGIDDoesNotTakeTheNotices: a stranger who invents queue pairs of one GID, with 20
-// strays a second, does not keep notices from other senders.
+// TestOneGIDDoesNotTakeTheNotices: an attacker who invents queue pairs of one GID, with
+// 20 strays a second, does not deprive other senders of notices.
 func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
 	b := attachedBench(t, Config{})
 	for i := range 20 * 60 {
@@ -239,8 +240,8 @@ func TestOneGIDDoesNotTakeTheNotices(t *testing.T) {
 	}
 }
 
-// TestFirstNoticeIsOneMessage: one datagram, whose sender may be forged, gets one message
-// in return. A sender that keeps sending gets the other addresses too.
+// TestFirstNoticeIsOneMessage: a single datagram, whose sender may be forged, gets a
+// single message in return. A sender that keeps sending gets the other addresses too.
 func TestFirstNoticeIsOneMessage(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA), ip("10.0.0.7"), ip(llA)}})
@@ -259,8 +260,9 @@ func TestFirstNoticeIsOneMessage(t *testing.T) {
 	}
 }
 
-// TestInventedPeersDoNotDelayAsks: the host sends to 1,000 peers that a stranger invented
-// by ARP. A peer that has sent data and then falls silent is asked for before them.
+// TestInventedPeersDoNotDelayAsks: the host sends to 1,000 peers that an attacker
+// invented by ARP. A peer that has sent data and then falls silent is verified before
+// them.
 func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 	const invented = 1000
 	b := talkingBench(t, 1)
@@ -278,10 +280,10 @@ func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 				b.snap.Unicast(mac)
 			}
 		}
-		b.now = b.now.Add(lookInterval)
+		b.now = b.now.Add(markInterval)
 		p.quickStep(nil)
 		if asked := b.table.peers.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
-			if after := lookInterval * time.Duration(i-20); after > 3*silenceLimit {
+			if after := markInterval * time.Duration(i-20); after > 3*silenceLimit {
 				t.Errorf("asked for after %v", after)
 			}
 			return

@@ -2,7 +2,8 @@ package qprecovery
 
 import "time"
 
-// become is the only writer of the state. It does what belongs to entering it.
+// become is the only function that sets the state. It does everything that
+// entering the state requires.
 func (l *Ladder) become(now time.Time, to State, why Reason) {
 	from := l.state
 	l.state, l.why = to, why
@@ -18,7 +19,8 @@ func (l *Ladder) become(now time.Time, to State, why Reason) {
 	}
 }
 
-// becomeHealthy lets the frames go on. What was learnt meanwhile comes next.
+// becomeHealthy releases the frames, then handles a fault or the loss of the
+// device that was noted in the meantime.
 func (l *Ladder) becomeHealthy(now time.Time, from State) {
 	if from.Rung() != RungNone {
 		l.doubt.asked = time.Time{} // a flush after a rung is another incident (R4)
@@ -30,7 +32,7 @@ func (l *Ladder) becomeHealthy(now time.Time, from State) {
 	l.doubt.early = Fault{}
 	switch {
 	case l.device == deviceDown:
-		l.begin(now, now, ReasonDeviceReset)
+		l.openRecord(now, now, ReasonDeviceReset)
 		l.apply(now, causeDown, ReasonDeviceReset)
 	case early.Class != ClassSuccess:
 		l.fault(now, early)
@@ -41,15 +43,15 @@ func (l *Ladder) becomeHealthy(now time.Time, from State) {
 func (l *Ladder) becomeIdle(now time.Time) {
 	l.history.end(now, true)
 	l.budget.ill(now)
-	l.traffic.forget()
+	l.traffic.reset()
 	l.doubt = doubt{}
 	if l.device == deviceDown {
 		l.emit(Ready{})
 	}
 }
 
-// becomeIll holds the frames before anything else, so that the data path knows
-// first.
+// becomeIll emits HoldTraffic before the state's own action, so that the data
+// path stops first.
 func (l *Ladder) becomeIll(now time.Time, from State) {
 	l.history.begin(now, now, l.why)
 	l.budget.ill(now)
@@ -64,7 +66,7 @@ func (l *Ladder) becomeIll(now time.Time, from State) {
 	l.act(now)
 }
 
-// act does a state's action.
+// act emits the action of the state.
 func (l *Ladder) act(now time.Time) {
 	switch l.state {
 	case Querying:
@@ -90,7 +92,7 @@ func (l *Ladder) act(now time.Time) {
 	}
 }
 
-// run runs the state's rung.
+// run starts the state's rung.
 func (l *Ladder) run(now time.Time) {
 	rung := l.state.Rung()
 	if l.why != ReasonOperator && l.state != Starting {
@@ -107,8 +109,8 @@ func (l *Ladder) run(now time.Time) {
 	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
 }
 
-// renew gives what the rung makes a generation of its own. A QP that is resumed
-// keeps its requests, and so its generation.
+// renew assigns a new generation to the objects that the rung creates. A
+// resumed QP keeps its work requests, and therefore its generation.
 func (l *Ladder) renew(rung Rung) {
 	if rung == RungResumeQP {
 		return
@@ -123,7 +125,8 @@ func (l *Ladder) renew(rung Rung) {
 	}
 }
 
-// detached says so, and goes on with what the device's ladder said meanwhile.
+// detached reports that the interface is ready, then applies what the device's
+// ladder has reported in the meantime.
 func (l *Ladder) detached(now time.Time) {
 	l.emit(Ready{})
 	switch l.device {

@@ -4,26 +4,27 @@ import (
 	"ipoibd/hca"
 )
 
-// Class is what a completion status, an asynchronous event or the error of a
-// verb means to recovery. Each has exactly one (R5).
+// Class is the meaning of a completion status, an asynchronous event or a
+// verb's error for recovery. Each of them has exactly one class (R5).
 type Class uint8
 
 // Classes.
 const (
-	// ClassSuccess: nothing is wrong; also "already in that state".
+	// ClassSuccess: no error; also "already in that state".
 	ClassSuccess Class = iota
-	// ClassFlushed: the consequence of an error that came before. It returns a
-	// buffer and is no cause, only a reason to look at the QP.
+	// ClassFlushed: the consequence of an earlier error. It returns a buffer;
+	// it is not an error itself, only a reason to query the QP.
 	ClassFlushed
-	// ClassRequestError: a work request was wrong. On UD that is always local.
+	// ClassRequestError: a work request was invalid. On UD the cause is always
+	// local.
 	ClassRequestError
-	// ClassQPError: the QP reports an error that no work request explains.
+	// ClassQPError: the QP reports an error that is not due to a work request.
 	ClassQPError
-	// ClassCQError: the CQ is void, and so are its QPs.
+	// ClassCQError: the CQ is unusable, and so are its QPs.
 	ClassCQError
 	// ClassDeviceError: the device reports a fatal error.
 	ClassDeviceError
-	// ClassDeviceGone: the device is not there any more.
+	// ClassDeviceGone: the device no longer exists.
 	ClassDeviceGone
 	// ClassStuck: the device does not answer a verb.
 	ClassStuck
@@ -31,24 +32,24 @@ const (
 	ClassQueueFull
 	// ClassSilentPeer: a peer does not answer or cannot be reached.
 	ClassSilentPeer
-	// ClassTransient: the same call again may succeed.
+	// ClassTransient: the same call may succeed if repeated.
 	ClassTransient
-	// ClassNoResource: host or device are out of something.
+	// ClassNoResource: the host or the device has run out of a resource.
 	ClassNoResource
-	// ClassRefused: an argument, a state or a permission was wrong.
+	// ClassRefused: invalid argument, wrong state or missing permission.
 	ClassRefused
-	// ClassPort: the port or one of its tables changed; the port's affair.
+	// ClassPort: the port or one of its tables has changed.
 	ClassPort
-	// ClassIgnored: about objects that a UD interface does not have.
+	// ClassIgnored: about objects that a UD interface does not use.
 	ClassIgnored
-	// NumClass bounds the enumeration for total tables.
+	// NumClass is the number of classes.
 	NumClass
 )
 
-// meaning says where an interface's ladder takes a class up, and the reason it
-// has there. A class without a cause moves nothing by itself; as the result of a
-// rung's verb every class but ClassSuccess is a failure. None that a peer can
-// bring about has the device as its cause (R7).
+// meaning is the cause that a class has in an interface's ladder, with its
+// reason. A class without a cause has no effect by itself, but as the result of
+// a rung's verb every class except ClassSuccess is a failure. No class that a
+// peer can provoke has causeDevice (R7).
 type meaning struct {
 	name   string
 	cause  cause
@@ -83,11 +84,11 @@ func (c Class) String() string {
 	return classes[c].name
 }
 
-// completions classifies enum ibv_wc_status (infiniband/verbs.h, IBA 11.6.2). The
-// side does not matter on UD: a send and a receive fail for local reasons
-// alike, a receive also because the buffer was too short. What only RC, RD, XRC
-// or tag matching can give (remote, RNR, EEC, TM) says on UD that the QP is not
-// what it should be. No status accuses the device: that takes an event.
+// completions classifies enum ibv_wc_status (infiniband/verbs.h, IBA 11.6.2). It
+// makes no distinction between sends and receives: on UD both fail for local
+// reasons only, such as a receive buffer that is too short. A status that only
+// RC, RD, XRC or tag matching can produce (remote, RNR, EEC, TM) means on UD that
+// the QP is broken. No status accuses the device: only an event does.
 var completions = [hca.NumWCStatus]Class{
 	hca.WCSuccess:          ClassSuccess,
 	hca.WCLocLenErr:        ClassRequestError,
@@ -115,7 +116,7 @@ var completions = [hca.NumWCStatus]Class{
 	hca.WCTMRndvIncomplete: ClassQPError,
 }
 
-// OfCompletion classifies a completion status, one out of range as ClassQPError.
+// OfCompletion classifies a completion status. One out of range is ClassQPError.
 func OfCompletion(s hca.WCStatus) Class {
 	if s >= hca.NumWCStatus {
 		return ClassQPError
@@ -147,7 +148,7 @@ var asyncs = [hca.NumEventType]Class{
 	hca.EventWQFatal:          ClassIgnored,
 }
 
-// OfEvent classifies an asynchronous event, one out of range as ClassIgnored.
+// OfEvent classifies an asynchronous event. One out of range is ClassIgnored.
 func OfEvent(t hca.EventType) Class {
 	if t >= hca.NumEventType {
 		return ClassIgnored

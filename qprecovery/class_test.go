@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca"
 )
 
-// TestR05Completions walks every status. Classes of errors that a peer could have
-// a part in never name CQ or device.
+// TestR05Completions checks every status. Errors that a peer may contribute to
+// never have a class of the CQ or the device.
 func TestR05Completions(t *testing.T) {
 	want := map[hca.WCStatus]Class{
 		hca.WCSuccess: ClassSuccess, hca.WCWRFlushErr: ClassFlushed,
@@ -48,7 +48,8 @@ func TestR05Events(t *testing.T) {
 	}
 }
 
-// The errnos are Linux's, so that a backend can pass its own on.
+// The errnos are Linux's, so that a backend can pass on the values that it
+// gets.
 func TestR05ErrnoValues(t *testing.T) {
 	for got, want := range map[Errno]syscall.Errno{
 		eNOENT: syscall.ENOENT, eINTR: syscall.EINTR, eIO: syscall.EIO, eNXIO: syscall.ENXIO, eBADF: syscall.EBADF,
@@ -66,7 +67,7 @@ func TestR05ErrnoValues(t *testing.T) {
 	}
 }
 
-// everywhere are the classes that do not depend on the verb.
+// everywhere holds the classes that do not depend on the verb.
 var everywhere = map[Errno]Class{
 	0: ClassSuccess, eINTR: ClassTransient, eAGAIN: ClassTransient, eIO: ClassDeviceError, eNXIO: ClassDeviceGone,
 	eNODEV: ClassDeviceGone, eSHUTDOWN: ClassDeviceGone, eNFILE: ClassNoResource, eMFILE: ClassNoResource,
@@ -74,7 +75,7 @@ var everywhere = map[Errno]Class{
 	eNETDOWN: ClassPort, eNETUNREACH: ClassPort,
 }
 
-// byVerb are those that do, by names or their beginnings.
+// byVerb holds those that do, by the verb's name or a prefix of it.
 var byVerb = map[string]map[Errno]Class{
 	"":             {eNOMEM: ClassNoResource, eTIMEDOUT: ClassStuck, ErrnoStuck: ClassStuck, eADDRNOTAVAIL: ClassPort},
 	"open_device":  {eNOENT: ClassDeviceGone},
@@ -89,7 +90,7 @@ var byVerb = map[string]map[Errno]Class{
 	"close_device": {eNOENT: ClassSuccess, eBADF: ClassSuccess},
 }
 
-// expected looks the longest beginning of the verb's name up.
+// expected looks up the longest prefix of the verb's name.
 func expected(v Verb, e Errno) Class {
 	class := ClassRefused
 	if c, ok := everywhere[e]; ok {
@@ -104,7 +105,8 @@ func expected(v Verb, e Errno) Class {
 	return class
 }
 
-// TestR05Errnos walks every pair of verb and errno, and some that do not exist.
+// TestR05Errnos checks every pair of verb and errno, and some that do not
+// exist.
 func TestR05Errnos(t *testing.T) {
 	for v := range NumVerb {
 		for e := range NumErrno {
@@ -118,7 +120,8 @@ func TestR05Errnos(t *testing.T) {
 	}
 }
 
-// Every rule has its say somewhere: one that a later rule hides is a mistake.
+// Every rule has an effect: one that a later rule hides completely is a
+// mistake.
 func TestR05RulesCount(t *testing.T) {
 	for i, r := range errnoRules {
 		for _, e := range r.errnos {
@@ -127,7 +130,7 @@ func TestR05RulesCount(t *testing.T) {
 				counts = counts || r.verbs.has(v) && OfErrno(v, e) == r.class
 			}
 			if !counts {
-				t.Errorf("rule %d says nothing of errno %d", i, e)
+				t.Errorf("rule %d has no effect on errno %d", i, e)
 			}
 		}
 	}
@@ -172,7 +175,7 @@ func wrap(err error) error {
 	return fmt.Errorf("frobnicate: %w", err)
 }
 
-// An error that names its verb is that verb's.
+// An error that names its verb is classified by that verb.
 func TestR05VerbErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -194,7 +197,8 @@ func TestR05VerbErrors(t *testing.T) {
 	}
 }
 
-// Some firmware refuses RESET -> RESET and RESET -> ERR: it is there already.
+// Some firmware refuses RESET -> RESET and RESET -> ERR although the QP is
+// already in that state.
 func TestR05AlreadyThere(t *testing.T) {
 	for c := range NumClass {
 		for asked := range hca.NumQPState {
@@ -224,7 +228,7 @@ func TestVerbNames(t *testing.T) {
 	}
 }
 
-// Every value of every enumeration has a name of its own.
+// Every value of every enumeration has a unique name.
 func TestNames(t *testing.T) {
 	distinct(t, NumClass)
 	distinct(t, NumVerb)

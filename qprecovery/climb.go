@@ -2,8 +2,8 @@ package qprecovery
 
 import "time"
 
-// fault takes a classified error. One of objects that are gone is stale, one
-// that moves nothing is absorbed.
+// fault handles a classified error. An error of former objects is stale; one
+// without a cause is absorbed.
 func (l *Ladder) fault(now time.Time, ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
@@ -11,19 +11,19 @@ func (l *Ladder) fault(now time.Time, ev Fault) {
 		l.history.counts.Stale++
 	case c.cause == causeNone:
 		l.history.counts.Absorbed++
-	case l.early(ev, c.cause):
+	case l.isEarly(ev, c.cause):
 		l.doubt.early = larger(l.doubt.early, ev)
 	case c.cause == causeSuspect && l.state == Healthy:
 		l.suspect(now, ev)
 	default:
-		l.begin(now, ev.Since, c.reason)
+		l.openRecord(now, ev.Since, c.reason)
 		l.history.blame(ev.Request)
 		l.apply(now, c.cause, c.reason)
 	}
 }
 
-// oldest is the earliest generation that a fault with this cause may bear: a CQ
-// outlives its QP, a device both.
+// oldest returns the oldest valid generation of a fault with this cause: a CQ
+// outlives its QP, and a device both.
 func (l *Ladder) oldest(on cause) uint32 {
 	switch on {
 	case causeCQ:
@@ -35,15 +35,17 @@ func (l *Ladder) oldest(on cause) uint32 {
 	}
 }
 
-// early reports whether a fault is about what the operation under way is making
-// and asks for no higher rung: then it is looked at once the operation is done.
-func (l *Ladder) early(ev Fault, on cause) bool {
+// isEarly reports whether a fault is about the objects that the current
+// operation creates and needs no higher rung. Such a fault is handled once the
+// operation has ended.
+func (l *Ladder) isEarly(ev Fault, on cause) bool {
 	making := l.state == Resetting || l.state == Recreating || l.state == Rebuilding || l.state == Starting
 	r := transitions[Healthy][on]
 	return making && ev.Gen == l.gens.last && r.to.Rung() <= l.state.Rung()
 }
 
-// larger returns the fault that leads further; the zero one leads nowhere.
+// larger returns the fault that leads to the higher rung; the zero Fault leads
+// to none.
 func larger(a, b Fault) Fault {
 	if classes[b.Class].cause > classes[a.Class].cause {
 		return b
@@ -51,7 +53,8 @@ func larger(a, b Fault) Fault {
 	return a
 }
 
-// suspect has the QP queried: for a flush no more than once in flushQuiet (R4).
+// suspect starts a query of the QP, for flushes at most once per flushQuiet
+// (R4).
 func (l *Ladder) suspect(now time.Time, ev Fault) {
 	if ev.Class == ClassFlushed && now.Before(l.doubt.asked.Add(flushQuiet)) {
 		l.doubt.flushed = true
@@ -59,7 +62,7 @@ func (l *Ladder) suspect(now time.Time, ev Fault) {
 		return
 	}
 	c := classes[ev.Class]
-	l.begin(now, ev.Since, c.reason)
+	l.openRecord(now, ev.Since, c.reason)
 	l.history.blame(ev.Request)
 	l.apply(now, c.cause, c.reason)
 }
@@ -76,7 +79,7 @@ func (l *Ladder) suspected(now time.Time, ev Suspected) {
 		l.history.counts.Absorbed++
 		return
 	}
-	l.begin(now, ev.Since, ReasonFreezeSuspected)
+	l.openRecord(now, ev.Since, ReasonFreezeSuspected)
 	on, health := causeCQ, l.budget.at(now)
 	if l.doubt.frozen && health-l.doubt.at < freezeWindow {
 		on = causeFreeze
@@ -85,17 +88,17 @@ func (l *Ladder) suspected(now time.Time, ev Suspected) {
 	l.apply(now, on, ReasonFreezeSuspected)
 }
 
-// begin opens the record of a recovery that starts from health.
-func (l *Ladder) begin(now, since time.Time, why Reason) {
+// openRecord opens the record of a recovery that starts in health.
+func (l *Ladder) openRecord(now, since time.Time, why Reason) {
 	if l.state == Healthy {
 		l.history.begin(now, since, why)
 	}
 }
 
-// apply looks a cause from outside up in the table: it is followed at once, kept
-// until the operation under way has ended, or absorbed.
+// apply applies an external cause: its transition is made at once, kept until
+// the current operation has ended, or absorbed.
 func (l *Ladder) apply(now time.Time, on cause, why Reason) {
-	switch r := l.follows(on); {
+	switch r := l.transition(on); {
 	case r == nil:
 		l.history.counts.Absorbed++
 	case l.state.operating():
@@ -105,10 +108,10 @@ func (l *Ladder) apply(now time.Time, on cause, why Reason) {
 	}
 }
 
-// follows returns the transition that a cause from outside makes, at once or after the
-// operation under way; nil: the cause is absorbed. Of the causes that wait for an
-// operation to end, only that with the highest state is kept.
-func (l *Ladder) follows(on cause) *row {
+// transition returns the transition that an external cause makes, at once or after the
+// current operation, or nil if the cause is absorbed. Of the causes that wait for an
+// operation to end, only the one with the highest state is kept.
+func (l *Ladder) transition(on cause) *row {
 	r := transitions[l.state][on]
 	if r != nil && l.state.operating() && l.next.set && r.to <= l.next.to {
 		return nil
@@ -116,8 +119,8 @@ func (l *Ladder) follows(on cause) *row {
 	return r
 }
 
-// result ends the operation under way: to where its result leads, or higher if
-// something larger came meanwhile. States are in the order of their rungs.
+// result ends the current operation. It enters the state that the result leads
+// to, or the pending state if that has a higher rung.
 func (l *Ladder) result(now time.Time, on cause) {
 	to, why := transitions[l.state][on].to, l.reasonOf(on)
 	if l.next.set && (l.next.to.Rung() > to.Rung() || l.next.to == Releasing) {
@@ -126,13 +129,13 @@ func (l *Ladder) result(now time.Time, on cause) {
 	l.enter(now, to, why)
 }
 
-// reasonOf names the reason of a result.
+// reasonOf returns the reason for the transition that a result makes.
 func (l *Ladder) reasonOf(on cause) Reason {
 	switch {
 	case on == causeFailed && l.state == Querying, on == causeTimeout && l.state == Querying:
 		return ReasonQueryFailed
 	case on == causeFailed && l.state == Proving:
-		return l.why // the freeze stays suspected
+		return l.why // the freeze is still suspected
 	case on == causeFailed:
 		return ReasonVerbFailed
 	case on == causeTimeout:
@@ -145,9 +148,9 @@ func (l *Ladder) reasonOf(on cause) Reason {
 	return l.why
 }
 
-// enter becomes a state, or the next one for as long as the budget of its rung is
-// spent; that ends with a pause at the CQ rung (R6). Budgets do not limit queries and
-// proofs, nor the end of a back-off, nor the operator.
+// enter enters a state. While the budget of the state's rung is spent, it moves on to
+// the next one, up to a pause at the CQ rung (R6). Budgets limit neither queries and
+// proofs, nor a rebuild after a back-off, nor the operator.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
 	free := why == ReasonOperator || why == ReasonBackOff
 	for !free && to.operating() && to.Rung() != RungNone && l.budget.spent(now, to.Rung()) {

@@ -1,37 +1,37 @@
-// Package qprecovery decides what is rebuilt when something broke. It is pure:
-// time is passed in, events go in, actions come out ([Ladder.Step],
-// [DeviceLadder.Step]).
+// Package qprecovery decides what to rebuild after a failure. It is pure: time
+// and events go in, actions come out ([Ladder.Step], [DeviceLadder.Step]).
 //
 // # Classes
 //
 // Every completion status, every asynchronous event and every pair of a verb and
 // an errno has exactly one [Class] ([OfCompletion], [OfEvent], [OfErrno]); the
-// errors of the hca contract stand for errnos ([OfError]). A class names the
-// scope that it is about, or none: ENOMEM of a post is a full queue, ETIMEDOUT of
-// create_ah a silent peer. No completion status accuses more than its QP.
+// errors of the hca contract correspond to errnos ([OfError]). A class determines
+// the scope of the error, if there is one: ENOMEM from a post is a full queue,
+// and ETIMEDOUT from create_ah a silent peer. A completion status never accuses
+// more than its QP.
 //
 // # Rungs
 //
-//	rung            | what is made anew             | a scope enters it by
-//	resume_qp       | nothing: SQE -> RTS           | a suspicion, QP found in SQE
-//	reset_qp        | the QP's queues               | a suspicion, QP found in ERR or lost
+//	rung            | what is rebuilt               | entered because of
+//	resume_qp       | nothing: SQE -> RTS           | a suspicion and a QP in SQE
+//	reset_qp        | the QP's queues               | a suspicion and a QP in ERR or unusable
 //	recreate_qp     | the QP, with a new number     | escalation
 //	rebuild_cq      | the CQs with their QP         | CQ error, a suspected freeze
-//	reset_device    | everything, the context too   | a fatal event, EIO or ENODEV, a verb that
+//	reset_device    | everything, also the context  | a fatal event, EIO or ENODEV, a verb that
 //	                |                               | hangs, a proven freeze, a failure at the
 //	                |                               | CQ rung
-//	wait_for_device | the same, once it is back     | removal, a reset that fails
-//	give_up         | the same, by the operator     | ten minutes of waiting
+//	wait_for_device | the same, once it is back     | removal, a failed reset
+//	give_up         | the same, on an order         | ten minutes of waiting
 //
 // The operator may order reset_qp, rebuild_cq and reset_device.
 //
-// A suspicion is a failed work request, an error event of the QP, or a flush on a
-// QP that was not moved. The QP is queried first. Found in RTS it serves, and that is
-// counted; more often than its budget it leads to reset_qp. The first four rungs are
-// the interface's ([Ladder]), the others the device's ([DeviceLadder]), one for all
-// interfaces of a device. The shell carries what passes between them: a [RequestReset]
-// of an interface becomes [Asked], and [DeviceDown], [DeviceUp] and [DeviceGaveUp] report
-// what became of the device, which is closed when every interface has said [Ready].
+// A suspicion is a failed work request, an error event of the QP, or a flush on a QP that
+// nothing moved to ERR. The QP is queried first. If it is in RTS, it works; if that
+// happens more often than its budget allows, it leads to reset_qp. The first four rungs
+// belong to the interface ([Ladder]), the others to the device ([DeviceLadder]), which
+// all its interfaces share. The shell passes events between them: a [RequestReset] of an
+// interface becomes [Asked], and [DeviceDown], [DeviceUp] and [DeviceGaveUp] report the
+// state of the device, which is closed once every interface has emitted [Ready].
 //
 // # The device
 //
@@ -53,29 +53,28 @@
 //
 // # Freezes
 //
-// A freeze is suspected when the probes that a QP sends to itself stay unanswered
-// (qprecovery/freeze). So this QP and its CQs seem to be dead, and they are rebuilt. If
-// the suspicion returns within a minute of health, the ladder asks for a proof
-// ([Prove]): three probes through a fresh QP and CQ that carry nothing else. If none is
-// answered, although the port is active and the wire not full, the device is reset
-// (freeze_persists). Otherwise the ladder stays at the CQ rung, with its budget and its
-// pauses. It also stays there if the proof fails for a reason that does not accuse the
-// device, such as a lack of memory.
+// A freeze is suspected if the probes that a QP sends to itself are not answered
+// (qprecovery/freeze). Then this QP and its CQs are rebuilt. If the suspicion returns
+// within a minute of health, the ladder requests a proof ([Prove]): three probes
+// through a fresh QP and CQ without other traffic. If none is answered, although the
+// port is active and the wire is not full, the device is reset (freeze_persists).
+// Otherwise the ladder stays at the CQ rung, with its budget and its pauses. It also
+// stays there if the proof fails for a reason that does not accuse the device, such as
+// a lack of memory.
 //
-// A device is also watched as a whole, whether or not an interface uses it. While it is
-// healthy, the shell calls a cheap verb two seconds after the answer to the last one
-// ([Check]).
+// The device is also monitored as a whole, whether or not an interface uses it: while
+// it is healthy, the shell calls a cheap verb two seconds after the previous one has
+// returned ([Check]).
 //
 // # Escalation
 //
-// A rung whose verb fails or does not end in time leads to the next one; a verb
-// that was given up as stuck leads to the device at once (R8). A rung
-// that succeeds more often than its budget allows within its window leads to the
-// next one as well, but no further than the CQ rung: there the pauses before a
-// rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
-// device. A device that fails too often pauses in the same way, 10 s to 5 min: each failure
-// of a device that was open counts, whatever became of its reset.
-// Windows are measured on a clock that runs in health only.
+// A rung whose verb fails or times out leads to the next one; a stuck verb leads to the
+// device rung at once (R8). A rung that succeeds more often than its budget allows within
+// its window also leads to the next one, but no further than the CQ rung: there the pauses
+// before a rebuild double from 1 s to 1 min. So nothing that a peer sends resets the
+// device. A device that fails too often pauses in the same way, from 10 s to 5 min: each
+// failure of an open device counts, regardless of the outcome of its reset. Windows are
+// measured on a clock that runs only in health.
 //
 //	found in RTS  5 in 10 s
 //	resume_qp     5 in 10 s
@@ -84,30 +83,32 @@
 //	rebuild_cq    3 in 1 min
 //	reset_device  3 in 10 min
 //
-// A larger error during an operation is kept until that has ended, since there
-// are never two at once on one scope; an equal or smaller one is absorbed, unless
-// it is about what is just being made: then it is looked at afterwards. A limit
-// that is looked at more than 100 ms late is extended once: the daemon itself
-// was stopped, and the answer may lie waiting.
+// A larger error during an operation is kept until the operation has ended,
+// because there are never two operations at once on one scope. An equal or
+// smaller one is absorbed, unless it is about an object that the operation
+// creates: then it is handled afterwards. A time limit that is processed more
+// than 100 ms late is extended once, because the daemon itself was stopped and
+// the result may already be queued.
 //
-// A device that is suspended is closed, whatever happens, until it is resumed; no
-// wait runs meanwhile. Like the operator's orders, that is not counted as a use.
+// A suspended device stays closed until it is resumed, and no wait runs
+// meanwhile. Like the operator's orders, a suspension does not count as a use.
 //
 // # Generations
 //
-// Each rung that makes something anew gives it a generation ([Run.Gen]), and an
-// event names that of its object. A QP, a CQ and the device are of different
-// ages: a CQ error is still true of the CQ while the QP is replaced. What is older
-// than its object, or answers an earlier operation, is counted as stale.
+// Each rung that rebuilds objects gives them a new generation ([Run.Gen]), and an
+// event carries the generation of its object. The QP, the CQ and the device have
+// different ages: a CQ error is still valid after the QP was replaced. An event
+// that is older than its object, or that answers an earlier operation, is counted
+// as stale.
 //
 // # Traffic
 //
-// Frames are held from the first suspicion until health. After
-// [DefaultCarrierBound] the carrier goes down, at a give-up at once.
+// Frames are held from the first suspicion until health. The carrier goes down
+// after [DefaultCarrierBound], or at once on giving up.
 //
 // # Limits
 //
 // History and records are bounded ([MaxRecords], [MaxSteps]). A record of a query
-// that found nothing is not kept, unless a work request is to blame. Nothing is
-// known of ports: without one the shell stops the ladder ([Stopped]).
+// that found no error is not kept, unless a work request failed. Ports are not
+// modelled: without a usable port the shell stops the ladder ([Stopped]).
 package qprecovery

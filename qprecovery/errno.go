@@ -10,13 +10,13 @@ import (
 // [ErrnoStuck].
 type Errno uint16
 
-// Bounds of the values, and the one that is no errno.
+// Bounds of the values, and the value that is not an errno.
 const (
-	ErrnoStuck Errno = 134 // behind EHWPOISON, the last errno: the verb has not returned in time
+	ErrnoStuck Errno = 134 // the verb did not return in time; follows EHWPOISON, the last errno
 	NumErrno   Errno = 135
 )
 
-// The errnos that have a class of their own.
+// The errnos that a rule names.
 const (
 	eNOENT        Errno = 2
 	eINTR         Errno = 4
@@ -70,34 +70,36 @@ var (
 	destroying = verbs(VerbDestroyAH, VerbDestroyQP, VerbDestroyCQ, VerbDeregMR, VerbDeallocPD, VerbCloseDevice)
 )
 
-// errnoRule gives some errnos of some verbs a class.
+// errnoRule assigns a class to some errnos of some verbs.
 type errnoRule struct {
 	verbs  verbSet
 	class  Class
 	errnos []Errno
 }
 
-// errnoRules are applied in order, a later rule over an earlier one. What none
-// names was refused, so that every pair has a class (R5).
+// errnoRules are applied in order; a later rule overrides an earlier one. A
+// pair of verb and errno without a rule is ClassRefused, so that every pair has
+// a class (R5).
 var errnoRules = []errnoRule{
 	{everyVerb, ClassSuccess, []Errno{0}},
 	{everyVerb, ClassTransient, []Errno{eINTR, eAGAIN}},
 	{everyVerb, ClassNoResource, []Errno{eNOMEM, eNFILE, eMFILE, eNOSPC, eNOBUFS, eDQUOT}},
 	{everyVerb, ClassDeviceError, []Errno{eIO}},
 	{everyVerb, ClassDeviceGone, []Errno{eNXIO, eNODEV, eSHUTDOWN}},
-	// A driver gives ETIMEDOUT when the firmware does not answer a command.
+	// A driver returns ETIMEDOUT if the firmware does not answer a command.
 	{everyVerb, ClassStuck, []Errno{eTIMEDOUT, ErrnoStuck}},
-	// The netdev is down or going, a GID has left its table.
+	// The netdev is down or being removed, or a GID was removed from its table.
 	{everyVerb, ClassPort, []Errno{eNODATA, eADDRNOTAVAIL, eNETDOWN, eNETUNREACH}},
-	// The device is not there yet, which is what opening is tried again for.
+	// The device does not exist yet, for which opening is retried.
 	{verbs(VerbOpenDevice), ClassDeviceGone, []Errno{eNOENT}},
 	// create_ah resolves the neighbour (rxe: for about 1 s), which may be slow
-	// or silent, and has no time after which it hangs.
+	// or silent; a timeout does not mean that the device hangs.
 	{creatingAH, ClassSilentPeer, []Errno{eTIMEDOUT, eHOSTDOWN, eHOSTUNREACH, ErrnoStuck}},
 	{posting, ClassQueueFull, []Errno{eNOMEM}},
-	// rxe refuses a post in RESET, but the QP was not moved there: query it.
+	// rxe refuses a post in RESET, although nothing moved the QP there: query
+	// it.
 	{posting, ClassQPError, []Errno{eINVAL}},
-	// Already in that state, already attached, already gone.
+	// Already in that state, already attached, or already destroyed.
 	{modifying, ClassSuccess, []Errno{eALREADY}},
 	{attaching, ClassSuccess, []Errno{eEXIST, eADDRINUSE, eALREADY}},
 	{detaching, ClassSuccess, []Errno{eNOENT, eINVAL, eADDRNOTAVAIL}},
@@ -127,8 +129,8 @@ func classOf(v Verb, e Errno) Class {
 	return class
 }
 
-// OfErrno classifies what a verb returned. An errno or a verb out of range was
-// refused.
+// OfErrno classifies the errno that a verb returned. An errno or a verb out of
+// range is ClassRefused.
 func OfErrno(v Verb, e Errno) Class {
 	if v >= NumVerb || e >= NumErrno {
 		return ClassRefused
@@ -136,7 +138,7 @@ func OfErrno(v Verb, e Errno) Class {
 	return errnoTable[v][e]
 }
 
-// sentinels are the errnos that the errors of the contract stand for.
+// sentinels maps the errors of the hca contract to errnos.
 var sentinels = []struct {
 	err   error
 	errno Errno
@@ -152,8 +154,9 @@ var sentinels = []struct {
 	{hca.ErrRange, eRANGE},
 }
 
-// OfError classifies the error of a verb, nil being success. [hca.ErrCQ] is a CQ
-// error whoever reports it; an error that wraps no sentinel of hca was refused.
+// OfError classifies a verb's error; nil is success. [hca.ErrCQ] is a CQ error
+// regardless of the verb; an error that wraps no sentinel of hca is
+// ClassRefused.
 func OfError(v Verb, err error) Class {
 	switch {
 	case err == nil:
@@ -169,8 +172,8 @@ func OfError(v Verb, err error) Class {
 	return ClassRefused
 }
 
-// OfVerbError classifies an error that names its verb, as [hca.VerbError] does;
-// without that it counts as the given verb's.
+// OfVerbError classifies an error by the verb of the [hca.VerbError] in it, or
+// by the verb otherwise if there is none.
 func OfVerbError(otherwise Verb, err error) Class {
 	var named *hca.VerbError
 	if errors.As(err, &named) {
@@ -182,8 +185,8 @@ func OfVerbError(otherwise Verb, err error) Class {
 }
 
 // AlreadyThere corrects the class of a refused modify_qp: some firmware refuses
-// RESET -> RESET and RESET -> ERR, and a QP found in the state that was asked
-// for is as good as moved.
+// RESET -> RESET and RESET -> ERR, but if the QP is already in the requested
+// state, the verb counts as successful.
 func AlreadyThere(c Class, asked, found hca.QPState) Class {
 	if c == ClassRefused && asked == found {
 		return ClassSuccess

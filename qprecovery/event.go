@@ -8,27 +8,28 @@ import (
 
 // Event is an input of [Ladder.Step].
 //
-// A Gen names a generation of the interface's objects: that of [Attached] or of
-// the [Run] that made them. An Op names one action, and its result carries it.
-// What bears an earlier one, or one that was never given out, is counted as
-// stale and ignored.
+// A Gen is a generation of the interface's objects: that of [Attached] or of
+// the [Run] that created them. An Op identifies one operation and its result.
+// An event with an outdated or unknown Gen or Op is counted as stale and
+// ignored.
 type Event interface{ event() }
 
-// Attached says that the shell made the interface's objects by itself, because
-// ib0 came up or its plan changed. Gen is [Ladder.NextGen] or a later one.
+// Attached reports that the shell created the interface's objects itself,
+// because ib0 came up or its plan changed. Gen is [Ladder.NextGen] or a later
+// one.
 type Attached struct{ Gen uint32 }
 
-// Stopped says that the shell takes, or took, the interface's objects down by
-// itself, the carrier with them. A recovery under way ends, and an operation
-// under way is the shell's to cancel.
+// Stopped reports that the shell is taking, or has taken, the interface's
+// objects and the carrier down itself. The current recovery ends, and the shell
+// must cancel the current operation.
 type Stopped struct{}
 
 // Fault reports a completion, an event or an error of a verb, once classified.
 type Fault struct {
-	Gen     uint32 // interface: of the object concerned; device: of the opened device
+	Gen     uint32 // of the object concerned, or of the opened device
 	Class   Class
-	Request *Request  // for a work request; the ladder copies what it keeps
-	Since   time.Time // service is known to have worked until then; zero: until now
+	Request *Request  // of a failed work request; the ladder copies it
+	Since   time.Time // when service was last known to work; zero means now
 }
 
 // Suspected reports that the freeze detector suspects a freeze.
@@ -40,28 +41,28 @@ type Suspected struct {
 // Done is the result of an operation.
 type Done struct {
 	Op    uint64
-	Class Class       // of the error of its first verb that failed, else ClassSuccess
-	State hca.QPState // the state found, when the operation was a Query
+	Class Class       // of the first verb that failed, else ClassSuccess
+	State hca.QPState // the state found by a Query
 	// Frozen is the result of a Prove: no probe was answered, although the port was
-	// active and the wire not full.
+	// active and the wire was not full.
 	Frozen bool
 }
 
-// DeviceDown says that the device is about to be reset, or is lost.
+// DeviceDown reports that the device is about to be reset, or is lost.
 type DeviceDown struct{}
 
-// DeviceUp says that the device is there again.
+// DeviceUp reports that the device is back.
 type DeviceUp struct{}
 
-// DeviceGaveUp says that the device is not waited for any more.
+// DeviceGaveUp reports that the wait for the device has ended.
 type DeviceGaveUp struct{}
 
-// Order is the operator's word: RungResetQP, RungRebuildCQ or RungDevice. It is
-// above every budget, cuts a back-off short and is not counted as a use. Other
-// rungs are ignored.
+// Order is an order of the operator: RungResetQP, RungRebuildCQ or RungDevice.
+// Budgets do not limit it, it ends a back-off, and it does not count as a use
+// of the rung. Other rungs are ignored.
 type Order struct{ Rung Rung }
 
-// Tick says that time has passed; see NextDeadline.
+// Tick has no effect but the passing of time; see NextDeadline.
 type Tick struct{}
 
 func (Attached) event()     {}
@@ -75,21 +76,21 @@ func (DeviceGaveUp) event() {}
 func (Order) event()        {}
 func (Tick) event()         {}
 
-// Action is an output of [Ladder.Step], to be done in the order given. Those with
-// an Op are operations: each is answered by one [Done], however late, and there
-// is never a second one while one is unanswered and in time.
+// Action is an output of [Ladder.Step]. Actions must be done in the order given.
+// Those with an Op are operations: each is answered by one [Done], however late.
+// A new one starts only after the previous one was answered or has timed out.
 type Action interface{ action() }
 
-// Query asks for the QP's state.
+// Query requests the QP's state.
 type Query struct{ Op uint64 }
 
-// Prove asks for probes through a fresh QP and CQ that carry nothing else. [Done]
-// reports whether all of them stayed unanswered (R8).
+// Prove requests probes through a fresh QP and CQ without other traffic. [Done]
+// reports whether all of them remained unanswered (R8).
 type Prove struct{ Op uint64 }
 
-// Run runs a rung: RungResumeQP, RungResetQP, RungRecreateQP, RungRebuildCQ, or
-// with RungDevice everything from the start on a device that is there again.
-// What it makes is of generation Gen.
+// Run runs a rung: RungResumeQP, RungResetQP, RungRecreateQP or RungRebuildCQ;
+// RungDevice creates everything on a device that is back. The new objects have
+// the generation Gen.
 type Run struct {
 	Op     uint64
 	Gen    uint32
@@ -97,27 +98,27 @@ type Run struct {
 	Reason Reason
 }
 
-// Release closes everything that is held of the device.
+// Release closes all objects of the device.
 type Release struct{ Op uint64 }
 
-// Ready says that nothing of the device is held any more, as far as the
-// interface can tell.
+// Ready reports that, as far as the interface can tell, it no longer holds any
+// object of the device.
 type Ready struct{}
 
-// RequestReset asks for a reset of the device.
+// RequestReset requests a reset of the device.
 type RequestReset struct{ Reason Reason }
 
-// HoldTraffic stops reading the host's frames; the TAP's queue takes them.
+// HoldTraffic stops reading the host's frames; they queue up in the TAP.
 type HoldTraffic struct{}
 
-// ReleaseTraffic goes on reading.
+// ReleaseTraffic resumes reading.
 type ReleaseTraffic struct{}
 
-// CarrierDown takes the carrier away; what is held is the shell's to send later or
-// to drop.
+// CarrierDown takes the carrier down; the shell decides whether to send or drop
+// the frames that are held.
 type CarrierDown struct{}
 
-// CarrierUp gives it back; it comes before ReleaseTraffic.
+// CarrierUp brings the carrier up; it precedes ReleaseTraffic.
 type CarrierUp struct{}
 
 func (Query) action()          {}

@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// MaxRecords of a scope's history: a day of a flapping port, still a page.
+	// MaxRecords bounds a history: enough for a day of a flapping port, and
+	// still one page.
 	MaxRecords = 64
-	// MaxSteps of one record: the first that a recovery took; more are counted.
+	// MaxSteps bounds the steps of one record; later steps are only counted.
 	MaxSteps = 16
 )
 
-// Request describes the work request that failed (R3): it means a bug here, a
+// Request describes a work request that failed (R3). The cause is a bug here, a
 // memory fault or bad hardware.
 type Request struct {
 	Status    hca.WCStatus
@@ -22,38 +23,38 @@ type Request struct {
 	VendorErr uint32
 	WRID      uint64
 	SGList    []hca.SGE // lengths in bytes and lkeys as posted
-	DestQPN   hca.QPN   // of a send
+	DestQPN   hca.QPN   // destination of a send
 }
 
-// Record is one recovery, for the operator to see (R29).
+// Record is one recovery, as shown to the operator (R29).
 type Record struct {
 	Reason  Reason   // of the first step
-	Request *Request // the first one that failed, if any; read-only
+	Request *Request // the first failed one, if any; read-only
 	Steps   []Step   // at most MaxSteps
-	Omitted int      // steps beyond those
+	Omitted int      // number of further steps
 	Start   time.Time
 	// End is zero while the recovery runs.
 	End time.Time
-	// Since is when service was last known to work: Start, or before it for
-	// what was detected late.
+	// Since is when service was last known to work: Start, or an earlier time
+	// if the fault was detected late.
 	Since   time.Time
-	Stopped bool // ended because the interface was stopped, not by health
+	Stopped bool // ended because the interface was stopped, not because it became healthy
 }
 
-// Step is a rung that was entered and why.
+// Step is a rung that was entered, with its reason.
 type Step struct {
 	Rung   Rung
 	Reason Reason
 	At     time.Time
 }
 
-// Duration is the time from detection to the end.
+// Duration returns the time from detection to the end.
 func (r Record) Duration() time.Duration { return r.End.Sub(r.Start) }
 
-// Outage is the time without service, that before detection included.
+// Outage returns the time without service, including the time before detection.
 func (r Record) Outage() time.Duration { return r.End.Sub(r.Since) }
 
-// Worst is the highest rung reached.
+// Worst returns the highest rung reached.
 func (r Record) Worst() (worst Rung) {
 	for _, s := range r.Steps {
 		worst = max(worst, s.Rung)
@@ -61,16 +62,16 @@ func (r Record) Worst() (worst Rung) {
 	return worst
 }
 
-// Counts are what happened since the start.
+// Counts are counters since the start.
 type Counts struct {
-	Rungs    [NumRung]uint64   // entered
-	Reasons  [NumReason]uint64 // of entering
+	Rungs    [NumRung]uint64   // times that a rung was entered
+	Reasons  [NumReason]uint64 // times that a rung was entered, or skipped as spent, for a reason
 	FoundRTS uint64            // queries that found a suspected QP in RTS
-	Absorbed uint64            // faults that a recovery under way answers too, or that ask for nothing
+	Absorbed uint64            // causes that the current recovery covers, or that have no effect
 	Stale    uint64            // events of an earlier generation or operation
 }
 
-// history keeps the last MaxRecords recoveries, the one under way last.
+// history keeps the latest MaxRecords recoveries, including the current one.
 type history struct {
 	records []Record
 	open    bool
@@ -92,7 +93,7 @@ func (h *history) begin(now, since time.Time, why Reason) {
 	h.open = true
 }
 
-// step notes a rung entered in the open record.
+// step adds a step to the open record.
 func (h *history) step(now time.Time, rung Rung, why Reason) {
 	h.counts.Rungs[rung]++
 	h.counts.Reasons[why]++
@@ -104,7 +105,7 @@ func (h *history) step(now time.Time, rung Rung, why Reason) {
 	r.Steps = append(r.Steps, Step{rung, why, now})
 }
 
-// blame notes the request that failed, the first one of a recovery.
+// blame notes the first failed request of a recovery.
 func (h *history) blame(req *Request) {
 	if !h.open || req == nil {
 		return
@@ -116,8 +117,9 @@ func (h *history) blame(req *Request) {
 	}
 }
 
-// end closes the open record, if any, and returns a copy. One that is no more than a
-// query, with nothing found and no request to blame, is not kept.
+// end closes the open record, if any, and returns a copy. It discards a record
+// without steps and without a failed request, such as that of a query that found no
+// error.
 func (h *history) end(now time.Time, stopped bool) (ended Record, ok bool) {
 	if !h.open {
 		return Record{}, false

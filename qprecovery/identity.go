@@ -6,33 +6,33 @@ import (
 	"ipoibd/hca"
 )
 
-// Identity tells a device (R22).
+// Identity identifies a device (R22).
 type Identity struct {
 	NodeGUID     hca.GUID
 	PortGUID     hca.GUID // of the port that is used
 	SysImageGUID hca.GUID
 	PCIAddr      string // "" for a software device, or one without a PCI address
 	Parent       string // netdev of a software device; "" of hardware
-	Index        uint32 // the kernel's device index, which tells instances apart; 0: not known
-	Name         string // may change, says nothing
+	Index        uint32 // the kernel's device index, which differs between instances; 0 if unknown
+	Name         string // may change; not part of the identity
 }
 
-// Same reports whether two identities are of one device. A reset does not change the
-// GUIDs. A software device derives them from the MAC of its netdev, which a bridge and
-// its port can share, so Same compares the netdev as well.
+// Same reports whether two identities belong to the same device. A reset does not
+// change the GUIDs. A software device derives them from the MAC of its netdev, which a
+// bridge and its port can share, so Same compares the netdev as well.
 func (i Identity) Same(o Identity) bool {
 	return i.NodeGUID == o.NodeGUID && i.PortGUID == o.PortGUID &&
 		i.SysImageGUID == o.SysImageGUID && i.PCIAddr == o.PCIAddr && i.Parent == o.Parent
 }
 
-// otherInstance reports whether two indexes are known and differ.
+// otherInstance reports whether both indexes are known and differ.
 func otherInstance(a, b uint32) bool { return a != 0 && b != 0 && a != b }
 
-// maxForeign bounds the memory of the devices that were reported and left alone;
-// the oldest is forgotten, and would be reported again.
+// maxForeign bounds the foreign devices that are remembered; the oldest is
+// dropped and would be reported again.
 const maxForeign = 16
 
-// foreigners remembers them, so that each is reported once.
+// foreigners remembers foreign devices, so that each is reported once.
 type foreigners []Identity
 
 // add reports whether a device is new.

@@ -7,18 +7,19 @@ import (
 )
 
 const (
-	// flushQuiet is how often flushes alone may have the QP queried: a burst is
-	// one incident. A flush within it is followed by a query at its end.
+	// flushQuiet is the minimum interval between queries caused by flushes
+	// alone, because a burst is one incident. A flush within it causes a query
+	// at its end.
 	flushQuiet = time.Second
-	// freezeWindow is the time in health within which another suspicion shows that
-	// rebuilding the CQ did not help.
+	// freezeWindow is the time in health within which another suspected freeze
+	// means that rebuilding the CQ did not help.
 	freezeWindow = time.Minute
-	// pauseFirst and pauseMost bound the back-off at the CQ rung: twice as long
-	// each time, and an interface is tried once a minute for ever.
+	// pauseFirst and pauseMost bound the back-off at the CQ rung: it doubles
+	// each time, and then the interface is tried once a minute forever.
 	pauseFirst = time.Second
 	pauseMost  = time.Minute
-	// stallBound is how late a deadline may be looked at before the lateness
-	// says more about this process (stopped, throttled) than about the device.
+	// stallBound is how late a deadline may be processed before this process
+	// (stopped, throttled) is a likelier cause than the device.
 	stallBound = 100 * time.Millisecond
 )
 
@@ -29,41 +30,41 @@ type Config struct {
 	CarrierBound time.Duration
 }
 
-// Ladder is the ladder of one interface. It belongs to one goroutine.
+// Ladder is the ladder of one interface. It must be used by one goroutine.
 type Ladder struct {
 	state   State
-	why     Reason // of the state
+	why     Reason // for which the state was entered
 	op      operation
 	next    pending
 	gens    generations
 	device  deviceView
 	doubt   doubt
-	pause   time.Duration // the last back-off; 0 when the last rebuild needed none
+	pause   time.Duration // the last back-off; 0 if the last rebuild needed none
 	traffic traffic
 	budget  budget
 	history history
 	out     []Action
 }
 
-// operation is the one under way; due is also the end of a pause.
+// operation is the current operation; due is also the end of a pause.
 type operation struct {
 	id       uint64
 	due      time.Time
-	extended bool // a stall of this process was forgiven
+	extended bool // due was extended once because this process was stalled
 }
 
-// pending is what an operation under way keeps from being entered.
+// pending is the state to enter once the current operation has ended.
 type pending struct {
 	set bool
 	to  State
 	why Reason
 }
 
-// generations: last was given out last; the others are the earliest that a
-// fault of such an object may bear.
+// generations: last is the latest generation; the others are the oldest valid
+// ones in a fault of the QP, the CQ or the device.
 type generations struct{ last, qp, cq, device uint32 }
 
-// deviceView is what the device's ladder said last.
+// deviceView is the last report of the device's ladder.
 type deviceView uint8
 
 const (
@@ -72,16 +73,17 @@ const (
 	deviceGivenUp
 )
 
-// doubt is what waits for a better time to be looked at.
+// doubt holds suspicions that are examined later.
 type doubt struct {
-	asked   time.Time     // the QP was queried
-	flushed bool          // a flush since, within flushQuiet
-	early   Fault         // of objects that the operation under way makes
-	frozen  bool          // a freeze was suspected
-	at      time.Duration // when, on the clock of budget
+	asked   time.Time     // when the QP was last queried
+	flushed bool          // a flush arrived since then, within flushQuiet
+	early   Fault         // about objects that the current operation creates
+	frozen  bool          // a freeze was suspected before
+	at      time.Duration // when, on the clock of the budget
 }
 
-// NewLadder returns the ladder of an interface that is Idle, with its device up.
+// NewLadder returns the ladder of an interface, in state Idle and with its
+// device up.
 func NewLadder(cfg Config) *Ladder {
 	if cfg.CarrierBound <= 0 {
 		cfg.CarrierBound = DefaultCarrierBound
@@ -89,22 +91,24 @@ func NewLadder(cfg Config) *Ladder {
 	return &Ladder{traffic: traffic{bound: cfg.CarrierBound}}
 }
 
-// State returns the state.
+// State returns the current state.
 func (l *Ladder) State() State { return l.state }
 
-// Reason returns why the state was entered.
+// Reason returns the reason for which the current state was entered.
 func (l *Ladder) Reason() Reason { return l.why }
 
-// NextGen returns a generation that was never used, for [Attached].
+// NextGen returns an unused generation, for [Attached].
 func (l *Ladder) NextGen() uint32 { return l.gens.last + 1 }
 
-// History returns the last recoveries, oldest first, the one under way last.
+// History returns the latest recoveries, oldest first, including the current
+// one.
 func (l *Ladder) History() []Record { return l.history.list() }
 
-// Counts returns what happened since the start.
+// Counts returns the counters since the start.
 func (l *Ladder) Counts() Counts { return l.history.counts }
 
-// NextDeadline returns when Step wants to be called without an event.
+// NextDeadline returns when Step must be called with a Tick if there is no
+// earlier event.
 func (l *Ladder) NextDeadline() (at time.Time, ok bool) {
 	at = l.op.due
 	at = earlier(at, l.traffic.deadline())
@@ -114,7 +118,7 @@ func (l *Ladder) NextDeadline() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
-// earlier returns the earlier of two times, of which the zero one is never.
+// earlier returns the earlier of two times; zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -122,15 +126,15 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// due reports whether a deadline is there.
+// due reports whether a deadline has been reached.
 func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// Step takes an event at the time now, which does not run backwards, and appends
-// what is to be done to out. The event comes before the deadlines that are due:
-// an answer that lay waiting is not too late.
+// Step applies an event at the time now, which must not decrease, and appends
+// the resulting actions to out. It applies the event before the deadlines that
+// are due, so that a result that was queued meanwhile is not too late.
 func (l *Ladder) Step(now time.Time, ev Event, out []Action) []Action {
 	l.out = out
-	l.take(now, ev)
+	l.dispatch(now, ev)
 	l.expire(now)
 	out, l.out = l.out, nil
 	return out
@@ -138,7 +142,7 @@ func (l *Ladder) Step(now time.Time, ev Event, out []Action) []Action {
 
 func (l *Ladder) emit(a Action) { l.out = append(l.out, a) }
 
-func (l *Ladder) take(now time.Time, ev Event) {
+func (l *Ladder) dispatch(now time.Time, ev Event) {
 	switch ev := ev.(type) {
 	case Attached:
 		l.attached(now, ev)
@@ -163,8 +167,8 @@ func (l *Ladder) take(now time.Time, ev Event) {
 	}
 }
 
-// attached takes the shell's own objects over. A generation that was used
-// before is stale.
+// attached takes over objects that the shell created itself. A generation that
+// was used before is stale.
 func (l *Ladder) attached(now time.Time, ev Attached) {
 	if ev.Gen <= l.gens.last {
 		l.history.counts.Stale++
@@ -178,7 +182,8 @@ func (l *Ladder) attached(now time.Time, ev Attached) {
 	l.apply(now, causeAttached, ReasonNone)
 }
 
-// deviceDown lets go; an interface that holds nothing is ready at once.
+// deviceDown starts the release of all objects; an interface without any is
+// ready at once.
 func (l *Ladder) deviceDown(now time.Time) {
 	l.device = deviceDown
 	if l.state == Idle || l.state == Detached || l.state == GivenUp {
@@ -192,18 +197,18 @@ var orders = map[Rung]cause{
 	RungResetQP: causeOrderQP, RungRebuildCQ: causeOrderCQ, RungDevice: causeDevice,
 }
 
-// Takes reports whether an order would change anything now. If not, the recovery under
-// way already does as much, or there is nothing to recover.
-func (l *Ladder) Takes(ev Order) bool { return l.follows(orders[ev.Rung]) != nil }
+// Takes reports whether an order would have an effect now. If not, the current
+// recovery already does as much, or there is nothing to recover.
+func (l *Ladder) Takes(ev Order) bool { return l.transition(orders[ev.Rung]) != nil }
 
 func (l *Ladder) order(now time.Time, ev Order) {
 	if on, ok := orders[ev.Rung]; ok {
-		l.begin(now, now, ReasonOperator)
+		l.openRecord(now, now, ReasonOperator)
 		l.apply(now, on, ReasonOperator)
 	}
 }
 
-// done takes the result of the operation under way; any other is stale.
+// done handles the result of the current operation; any other result is stale.
 func (l *Ladder) done(now time.Time, ev Done) {
 	if !l.state.operating() || ev.Op != l.op.id {
 		l.history.counts.Stale++
@@ -216,8 +221,8 @@ func (l *Ladder) done(now time.Time, ev Done) {
 	l.failed(now, classes[min(ev.Class, ClassIgnored)])
 }
 
-// failed ends the operation; a CQ or a device that is in error is a larger error
-// besides, and so is a verb that hangs (R8).
+// failed ends the operation. An error of the CQ or the device, or a stuck verb
+// (R8), is also applied as a cause of its own, because its scope is larger.
 func (l *Ladder) failed(now time.Time, c meaning) {
 	if c.cause == causeCQ || c.cause == causeDevice {
 		l.apply(now, c.cause, c.reason)
@@ -225,10 +230,9 @@ func (l *Ladder) failed(now time.Time, c meaning) {
 	l.result(now, causeFailed)
 }
 
-// found returns the cause that the result of a successful operation is. After a query
-// that depends on the QP's state: in SQE its receives continue (IBA 10.3.1); in RTS it
-// works, which is counted against a budget of its own (R2); in any other state it does
-// not work.
+// found returns the cause for a successful operation. For a query it depends on the
+// QP's state: in SQE its receives still work (IBA 10.3.1); in RTS it works, which is
+// limited by a separate budget (R2); in any other state it does not work.
 func (l *Ladder) found(now time.Time, ev Done) cause {
 	switch {
 	case l.state == Proving && ev.Frozen:
@@ -248,7 +252,7 @@ func (l *Ladder) found(now time.Time, ev Done) cause {
 	return causeDone
 }
 
-// expire does what is due.
+// expire handles the deadlines that are due.
 func (l *Ladder) expire(now time.Time) {
 	switch {
 	case !due(now, l.op.due):
@@ -265,7 +269,7 @@ func (l *Ladder) expire(now time.Time) {
 	l.out = l.traffic.expire(now, l.out)
 }
 
-// dueNow ends a pause, or asks for the reset again.
+// dueNow ends a pause, or requests the reset again.
 func (l *Ladder) dueNow(now time.Time) {
 	why := ReasonBackOff
 	if l.state == Asking {

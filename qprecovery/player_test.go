@@ -14,9 +14,9 @@ import (
 	"ipoibd/hca"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts anew from what the ladders do")
+var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
-// epoch is when each transcript begins.
+// epoch is the start time of each transcript.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // TestTranscripts plays testdata/*.txt, each the story of the requirements in its
@@ -60,7 +60,7 @@ func playFile(t *testing.T, file string) {
 		return
 	}
 	if got != string(want) {
-		t.Errorf("%s: the ladder does otherwise; see what with -rewrite and git diff\n%s", file, firstDiff(got, string(want)))
+		t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDiff(got, string(want)))
 	}
 }
 
@@ -83,7 +83,7 @@ type player struct {
 	op  uint64
 }
 
-// machine is what both ladders offer.
+// machine has the common methods of both ladders.
 type machine interface {
 	step(now time.Time, ev any) (acts []any, ok bool)
 	NextDeadline() (time.Time, bool)
@@ -106,7 +106,7 @@ func (m interfaceMachine) step(now time.Time, ev any) (out []any, ok bool) {
 	return out, true
 }
 
-// play returns the transcript with the outputs that there are.
+// play returns the transcript with the actual outputs.
 func (p *player) play(script string) string {
 	var out strings.Builder
 	for line := range strings.Lines(script) {
@@ -170,7 +170,7 @@ func (p *player) input(ev any) (out []string) {
 	before, counted := p.m.state(), p.m.Counts()
 	acts, ok := p.m.step(p.now, ev)
 	if !ok {
-		p.t.Fatalf("%T is no event of this ladder", ev)
+		p.t.Fatalf("%T is not an event of this ladder", ev)
 	}
 	for _, a := range acts {
 		out = append(out, p.describe(a))
@@ -208,7 +208,7 @@ func (p *player) advance(d time.Duration) (out []string) {
 	return shorten(out)
 }
 
-// shorten leaves the middle of a row of refreshes out.
+// shorten replaces the middle of a run of Refresh lines by "...".
 func shorten(lines []string) (out []string) {
 	const what = " Refresh"
 	for i, line := range lines {
@@ -223,7 +223,8 @@ func shorten(lines []string) (out []string) {
 	return out
 }
 
-// describe writes an action, and learns its operation and generation.
+// describe returns the text of an action, and notes its operation and
+// generation.
 func (p *player) describe(a any) string {
 	switch a := a.(type) {
 	case Query:
@@ -298,7 +299,7 @@ var (
 	other = Identity{NodeGUID: hca.GUID{9}, PortGUID: hca.GUID{2}, SysImageGUID: hca.GUID{3}, PCIAddr: "0000:01:00.0", Index: 7, Name: "mlx5_0"}
 )
 
-// option is the word behind a key, or otherwise.
+// option returns the word after a key, or otherwise if there is none.
 func option(w []string, key, otherwise string) string {
 	if i := slices.Index(w, key); i >= 0 && i+1 < len(w) {
 		return w[i+1]
@@ -350,7 +351,8 @@ func (p *player) moreEvents(w []string) any {
 	return nil
 }
 
-// request is what the word request stands for.
+// request returns a sample request if the input has the word "request", else
+// nil.
 func request(w []string) *Request {
 	if !slices.Contains(w, "request") {
 		return nil

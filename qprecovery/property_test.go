@@ -11,21 +11,21 @@ import (
 	"ipoibd/hca"
 )
 
-// watcher drives an interface's ladder and checks after each step what must hold
-// always.
+// watcher drives an interface's ladder and checks its invariants after each
+// step.
 type watcher struct {
 	l       *Ladder
 	now     time.Time
-	op      uint64    // the operation under way; 0: none
-	until   time.Time // it may not be overtaken before
-	rung    Rung      // run last in this recovery
+	op      uint64    // the current operation; 0 if none
+	until   time.Time // no other operation may start before
+	rung    Rung      // last rung run in this recovery
 	traffic trafficState
-	asked   int // device resets asked for
+	asked   int // device resets requested
 }
 
 func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
 
-// do steps and returns what is wrong with it.
+// do applies an event and returns an error if the step violates an invariant.
 func (w *watcher) do(ev Event) error {
 	before, answered := w.l.State(), false
 	if d, ok := ev.(Done); ok && before.operating() && d.Op == w.op {
@@ -35,18 +35,18 @@ func (w *watcher) do(ev Event) error {
 		w.op, w.traffic = 0, flowing
 	}
 	for _, a := range w.l.Step(w.now, ev, nil) {
-		if err := w.see(a); err != nil {
+		if err := w.checkAction(a); err != nil {
 			return fmt.Errorf("%v on %#v: %w", before, ev, err)
 		}
 	}
 	if d, ok := ev.(Done); ok && answered && d.Class != ClassSuccess && !escalated(before, w.l.State()) {
 		return fmt.Errorf("%v fails and leads to %v", before, w.l.State())
 	}
-	return w.settled()
+	return w.checkState()
 }
 
-// escalated reports whether a failure has led on. What cannot be released is
-// left behind.
+// escalated reports whether a failure has led to a higher rung. Objects that
+// cannot be released are abandoned.
 func escalated(from, to State) bool {
 	switch from {
 	case Querying:
@@ -60,40 +60,40 @@ func escalated(from, to State) bool {
 	}
 }
 
-// see checks one action.
-func (w *watcher) see(a Action) error {
+// checkAction checks one action.
+func (w *watcher) checkAction(a Action) error {
 	switch a := a.(type) {
 	case Query:
-		return w.begin(a.Op, queryLimit)
+		return w.checkOperation(a.Op, queryLimit)
 	case Prove:
-		w.rung = RungRebuildCQ // the rung that asks for a proof
-		return w.begin(a.Op, proveLimit)
+		w.rung = RungRebuildCQ // the rung that requests a proof
+		return w.checkOperation(a.Op, proveLimit)
 	case Release:
-		return w.begin(a.Op, releaseLimit)
+		return w.checkOperation(a.Op, releaseLimit)
 	case Run:
-		if err := w.climb(a.Rung, a.Reason); err != nil {
+		if err := w.checkRung(a.Rung, a.Reason); err != nil {
 			return err
 		}
-		return w.begin(a.Op, states[w.l.State()].limit)
+		return w.checkOperation(a.Op, states[w.l.State()].limit)
 	case RequestReset:
 		w.asked++
-		return w.climb(RungDevice, a.Reason)
+		return w.checkRung(RungDevice, a.Reason)
 	}
-	return w.flow(a)
+	return w.checkTraffic(a)
 }
 
-// begin: never two at once.
-func (w *watcher) begin(op uint64, limit time.Duration) error {
+// checkOperation: there are never two operations at once.
+func (w *watcher) checkOperation(op uint64, limit time.Duration) error {
 	if w.op != 0 && w.now.Before(w.until) {
-		return fmt.Errorf("operation %d overtakes %d", op, w.op)
+		return fmt.Errorf("operation %d starts during %d", op, w.op)
 	}
 	w.op, w.until = op, w.now.Add(limit)
 	return nil
 }
 
-// climb: by failure to the next rung, by repetition over spent ones only, and
-// never to the device.
-func (w *watcher) climb(to Rung, why Reason) error {
+// checkRung: a failure leads to the next rung; repetition skips only spent
+// rungs and never leads to the device.
+func (w *watcher) checkRung(to Rung, why Reason) error {
 	from := w.rung
 	w.rung = to
 	switch why {
@@ -115,8 +115,9 @@ func (w *watcher) climb(to Rung, why Reason) error {
 	return nil
 }
 
-// flow: held before released, down before up.
-func (w *watcher) flow(a Action) error {
+// checkTraffic: traffic is held before it is released, and the carrier goes
+// down before it comes up.
+func (w *watcher) checkTraffic(a Action) error {
 	var from []trafficState
 	was := w.traffic
 	switch a.(type) {
@@ -137,8 +138,8 @@ func (w *watcher) flow(a Action) error {
 	return nil
 }
 
-// settled checks the state after a step.
-func (w *watcher) settled() error {
+// checkState checks the state after a step.
+func (w *watcher) checkState() error {
 	s := w.l.State()
 	if s == Idle || s == Healthy {
 		w.rung = RungNone
@@ -155,7 +156,7 @@ func (w *watcher) settled() error {
 	return nil
 }
 
-// advance lets time pass, deadline by deadline.
+// advance advances the time, deadline by deadline.
 func (w *watcher) advance(d time.Duration) error {
 	for end := w.now.Add(d); ; {
 		at, ok := w.l.NextDeadline()
@@ -170,7 +171,7 @@ func (w *watcher) advance(d time.Duration) error {
 	}
 }
 
-// heal answers whatever is asked with success until the ladder is healthy.
+// heal answers every operation with success until the ladder is healthy.
 func (w *watcher) heal() error {
 	for range 20 {
 		var ev Event = Tick{}
@@ -205,7 +206,7 @@ var (
 	topRungs = []Rung{RungNone, RungResetQP, RungRebuildCQ, RungDevice, RungGiveUp}
 )
 
-// genOf draws a generation about the one in use.
+// genOf draws a generation near the current one.
 func genOf(t *rapid.T, last uint32) uint32 {
 	return last + 1 - min(last+1, uint32(rapid.SampledFrom([]int{1, 1, 1, 1, 0, 2, 3}).Draw(t, "age")))
 }
@@ -243,9 +244,9 @@ func (w *watcher) success(t *rapid.T) Done {
 }
 
 // harmless draws an event that must not lead to a reset of the device: any completion,
-// any event that is not fatal, any failure outside of the ladder that does not accuse the
+// any event that is not fatal, any failure outside the ladder that does not accuse the
 // device, a suspected freeze, a proof that fails without accusing the device, or another
-// operation that succeeds, whatever state it finds.
+// operation that succeeds, with any resulting state.
 func (w *watcher) harmless(t *rapid.T) Event {
 	gen := genOf(t, w.l.gens.last)
 	switch rapid.IntRange(0, 5).Draw(t, "event") {
@@ -281,13 +282,13 @@ func check(t *rapid.T, err error) {
 }
 
 // TestR06Invariants: days of random events. No rung is skipped, a failure always
-// escalates, there are never two operations at once, frames flow in health and
-// only then, and health always comes back to the bottom of the ladder.
+// escalates, there are never two operations at once, frames flow only in health,
+// and after a minute of health every recovery starts again at the lowest rung.
 func TestR06Invariants(t *testing.T) { rapid.Check(t, invariants) }
 
-// FuzzR06Invariants is the same, guided by coverage.
+// FuzzR06Invariants is TestR06Invariants, guided by coverage.
 func FuzzR06Invariants(f *testing.F) {
-	f.Add(make([]byte, 1<<16)) // as much as any world draws
+	f.Add(make([]byte, 1<<16)) // more than any run draws
 	f.Fuzz(rapid.MakeFuzz(invariants))
 }
 
@@ -307,8 +308,8 @@ func invariants(t *rapid.T) {
 }
 
 // TestR07NothingHarmlessResetsTheDevice: only a fatal event, a proven freeze, a failed or
-// timed-out verb or the operator leads to the device rung, whatever else happens, in
-// whatever order and however often.
+// timed-out verb or the operator leads to the device rung. Other events never do, in any
+// order and number.
 func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	pace := []time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute}
 	rapid.Check(t, func(t *rapid.T) {
@@ -328,8 +329,8 @@ func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	})
 }
 
-// TestR07EveryHarmlessSequence shows the same exhaustively: it runs every sequence of six
-// inputs on a ladder with one use left in each budget.
+// TestR07EveryHarmlessSequence checks the same exhaustively: it runs every sequence of
+// six inputs on a ladder with one use left in each budget.
 func TestR07EveryHarmlessSequence(t *testing.T) {
 	inputs := []func(l *Ladder) Event{
 		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassRequestError} },
@@ -381,7 +382,7 @@ func TestR07EveryHarmlessSequence(t *testing.T) {
 	}
 }
 
-// advanceAnswering lets time pass and answers each operation that begins.
+// advanceAnswering advances the time and answers each operation that starts.
 func (w *watcher) advanceAnswering(d time.Duration) error {
 	for end := w.now.Add(d); ; {
 		at, ok := w.l.NextDeadline()
@@ -402,8 +403,8 @@ func (w *watcher) advanceAnswering(d time.Duration) error {
 	}
 }
 
-// TestR07RepetitionWithBackOff: a day of a work request that fails at once, each
-// time. It ends at the CQ rung, tried once a minute.
+// TestR07RepetitionWithBackOff: for a day, work requests fail at once after each
+// recovery. The ladder stays at the CQ rung and tries it once a minute.
 func TestR07RepetitionWithBackOff(t *testing.T) {
 	w := newWatcher()
 	var err error

@@ -1,40 +1,40 @@
 package qprecovery
 
-// Reason says why a rung was entered: one name for log, metric, history and
-// test.
+// Reason is the reason for which a rung was entered. Logs, metrics, history and
+// tests use the same name.
 type Reason uint8
 
 // Reasons.
 const (
 	ReasonNone Reason = iota
-	// Of a fault.
-	ReasonFlushWithoutCause // a request was flushed, although the QP was not moved to ERR
+	// Faults.
+	ReasonFlushWithoutCause // a request was flushed, although nothing moved the QP to ERR
 	ReasonRequestError      // a work request failed
 	ReasonQPError           // the QP reported an error
 	ReasonCQError           // the CQ is in error
 	ReasonDeviceError       // fatal event, EIO
 	ReasonDeviceGone        // ENODEV
-	// Of a freeze.
-	ReasonFreezeSuspected // probes of the queue pair to itself stayed unanswered
-	ReasonVerbStuck       // a verb that does not return
-	ReasonFreezePersists  // suspected again, and probes on a fresh QP and CQ stayed unanswered
-	// Of an escalation.
+	// Freezes.
+	ReasonFreezeSuspected // probes from the queue pair to itself were not answered
+	ReasonVerbStuck       // a verb did not return
+	ReasonFreezePersists  // suspected again, and probes on a fresh QP and CQ were not answered
+	// Escalations.
 	ReasonVerbFailed  // a verb of the rung failed
 	ReasonVerbTimeout // the rung did not end in time
-	ReasonQueryFailed // the QP's state cannot be learnt
-	ReasonRepeated    // more often than the rung's budget
+	ReasonQueryFailed // the QP's state could not be queried
+	ReasonRepeated    // the rung's budget is spent
 	ReasonBackOff     // the pause before the next rebuild is over
-	// Of the device.
+	// The device.
 	ReasonDeviceReset // the device is being reset or is lost
-	ReasonDeviceBack  // the device is there again
-	ReasonRemoved     // the device left the list of devices
-	ReasonHeld        // others hold the device: it cannot be reset
-	ReasonRetry       // the wait's next try
+	ReasonDeviceBack  // the device is back
+	ReasonRemoved     // the device disappeared from the list of devices
+	ReasonHeld        // other processes hold the device, so it cannot be reset
+	ReasonRetry       // the next try while waiting
 	ReasonGaveUp      // the wait for the device is over
-	ReasonSuspended   // the system sleeps, or the operator ends the use of the device
-	ReasonResumed     // that is over
-	ReasonOperator    // by the operator's word
-	// NumReason bounds the enumeration.
+	ReasonSuspended   // for system sleep, or by the operator
+	ReasonResumed     // resumed after a suspension
+	ReasonOperator    // ordered by the operator
+	// NumReason is the number of reasons.
 	NumReason
 )
 
@@ -55,21 +55,21 @@ func (r Reason) String() string {
 // MarshalText writes the name.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// Rung is a step of the ladder, the moderate ones first.
+// Rung is a step of the ladder, in ascending order of severity.
 type Rung uint8
 
 // Rungs.
 const (
-	RungNone       Rung = iota // health, and the question what state the QP is in
-	RungSuspend                // no medicine: the device is closed while it is not wanted
-	RungResumeQP               // SQE -> RTS, what is posted stays
-	RungResetQP                // RESET -> INIT -> RTR -> RTS: same number, receives posted anew
-	RungRecreateQP             // another QP on the same CQs
-	RungRebuildCQ              // QP, CQs, QP
-	RungDevice                 // the device is let go, reset and opened again
-	RungWait                   // the device is waited for
-	RungGiveUp                 // nothing more is tried without the operator
-	// NumRung bounds the enumeration.
+	RungNone       Rung = iota // healthy, or querying the QP's state
+	RungSuspend                // not a repair: the device is closed while it is not wanted
+	RungResumeQP               // SQE -> RTS; posted requests stay
+	RungResetQP                // RESET -> INIT -> RTR -> RTS: same QPN, receives reposted
+	RungRecreateQP             // a new QP on the same CQs
+	RungRebuildCQ              // new CQs, and a new QP
+	RungDevice                 // the device is released, reset and reopened
+	RungWait                   // waiting for the device
+	RungGiveUp                 // no further tries unless the operator orders one
+	// NumRung is the number of rungs.
 	NumRung
 )
 

@@ -7,82 +7,82 @@ type State uint8
 
 // States.
 const (
-	// Idle: the shell has taken the interface down; nothing is recovered.
+	// Idle: the shell has taken the interface down; there is nothing to
+	// recover.
 	Idle State = iota
 	// Healthy: frames flow.
 	Healthy
-	// Querying: a QP under suspicion is asked for its state.
+	// Querying: the state of a suspected QP is being queried.
 	Querying
-	// Proving: probes on a fresh QP and CQ show whether the device has frozen.
+	// Proving: probes on a fresh QP and CQ test whether the device is frozen.
 	Proving
-	// Resuming, Resetting, Recreating, Rebuilding: the rung runs.
+	// Resuming, Resetting, Recreating, Rebuilding: the rung is running.
 	Resuming
 	Resetting
 	Recreating
 	Rebuilding
-	// Pausing: nothing runs until the next rebuild.
+	// Pausing: backing off before the next rebuild.
 	Pausing
-	// Asking: a device reset was asked for and has not begun.
+	// Asking: a device reset was requested and has not begun.
 	Asking
-	// Releasing: everything of the device is being closed.
+	// Releasing: all objects of the device are being closed.
 	Releasing
-	// Detached: nothing of the device is held; it is waited for.
+	// Detached: no object of the device is held; waiting for the device.
 	Detached
-	// Starting: everything is made on the device that came back.
+	// Starting: all objects are being created on the device, which is back.
 	Starting
-	// GivenUp: the device is not waited for any more.
+	// GivenUp: no longer waiting for the device.
 	GivenUp
 	numState
 )
 
-// cause is what moves the table.
+// cause is an input of the table.
 type cause uint8
 
 const (
 	causeNone     cause = iota
 	causeSuspect        // the QP may not be in RTS any more
-	causeCQ             // the CQ is void, or a freeze is suspected
+	causeCQ             // the CQ is in error, or a freeze is suspected
 	causeFreeze         // a freeze is suspected again
-	causeDevice         // the device is in error, or a verb hangs
-	causeDown           // the device is let go
-	causeUp             // the device is there
-	causeGaveUp         // the device is not waited for
-	causeOrderQP        // the operator's word
-	causeOrderCQ        //
-	causeDone           // the operation succeeded; a query: it found RTS; a proof: not frozen
+	causeDevice         // the device is in error, a verb hangs, or the operator orders a device reset
+	causeDown           // the device must be released
+	causeUp             // the device is available
+	causeGaveUp         // the wait for the device has ended
+	causeOrderQP        // the operator orders a reset of the QP
+	causeOrderCQ        // the operator orders a rebuild of the CQs
+	causeDone           // the operation succeeded; of a query: found RTS; of a proof: not frozen
 	causeFoundSQE       // the query found SQE
-	causeFoundBad       // the query found ERR or an unexpected state
+	causeFoundBad       // the query found ERR or another unexpected state
 	causeProven         // the proof found the device frozen
 	causeFailed         // the operation failed
-	causeTimeout        // the operation has not ended in time
+	causeTimeout        // the operation did not end in time
 	causeDue            // the pause is over
-	causeRepeated       // the rung's budget is spent; a query: that of finding RTS
-	causeAttached       // by the shell
-	causeStopped        // by the shell
+	causeRepeated       // the rung's budget is spent; of a query: the budget of finding RTS
+	causeAttached       // the shell created the objects itself
+	causeStopped        // the shell took the interface down
 	numCause
 )
 
-// Time limits of the states. A rung's is far above its goal (5-10 ms) and at
-// most the bound of a verb that is stuck.
+// Time limits of the states. A rung's limit is far above its target (5-10 ms).
 const (
 	queryLimit    = time.Second      // one verb
 	proveLimit    = 18 * time.Second // see below
-	resetLimit    = time.Second      // three verbs and the receives
-	recreateLimit = 2 * time.Second  // destroy and create besides
-	rebuildLimit  = 3 * time.Second  // two CQs besides
-	askLimit      = 10 * time.Second // the field's retry: then it is asked for again
-	releaseLimit  = 5 * time.Second  // the field's drain time
-	startLimit    = 10 * time.Second // PD and MRs, and RTR may be refused for a while
+	resetLimit    = time.Second      // modify_qp to RESET, INIT, RTR and RTS, and posting the receives
+	recreateLimit = 2 * time.Second  // also destroys and creates the QP
+	rebuildLimit  = 3 * time.Second  // also destroys and creates two CQs
+	askLimit      = 10 * time.Second // then the reset is requested again
+	releaseLimit  = 5 * time.Second  // time for draining, as is usual in the field
+	startLimit    = 10 * time.Second // PD and MRs as well, and RTR may be refused for a while
 )
 
-// proveLimit is above the sum of what a proof may take while none of its verbs is
-// stuck, 17.15 s: 5 s each to register memory and for query_port, which wait for this
-// machine besides the device; 0.8 s for each of create_cq, create_qp, three modify_qp,
-// destroy_qp, destroy_cq and dereg_mr; 250 ms for each of three probes. A verb that is
-// stuck ends the proof earlier, as an error of the device.
+// proveLimit is above 17.15 s, the longest duration of a proof without a stuck verb: 5 s
+// each to register memory and for query_port, which also wait for this machine; 0.8 s for
+// each of create_cq, create_qp, three modify_qp, destroy_qp, destroy_cq and dereg_mr;
+// 250 ms for each of three probes. A stuck verb ends the proof earlier, as an error of the
+// device.
 
-// states describes each state: its rung, the limit of its operation (0: it has
-// none), its name.
+// states describes each state: its name, its rung, and the limit of its
+// operation (0 if it has none).
 var states = [numState]struct {
 	name  string
 	rung  Rung
@@ -114,27 +114,27 @@ func (s State) String() string {
 // MarshalText writes the name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Rung is the rung that the state is of.
+// Rung returns the rung that the state belongs to.
 func (s State) Rung() Rung { return states[s].rung }
 
 // operating reports whether an operation runs in the state.
 func (s State) operating() bool { return states[s].limit > 0 }
 
-// row is one transition. The action is that of entering the state to.
+// row is one transition. Its action is that of entering the state to.
 type row struct {
 	from State
 	on   cause
 	to   State
 }
 
-// rows are all transitions. A scope enters at its own rung (R1, R2), and a rung
-// that fails leads to the next one (R6). If a proof fails for a reason that does not
+// rows are all transitions. An error enters at the rung of its own scope (R1, R2), and
+// a failed rung leads to the next one (R6). If a proof fails for a reason that does not
 // accuse the device, such as a lack of memory, the freeze is not proven (R7). A failure
-// that accuses the device is applied as causeDevice first. Two transitions are not
-// listed: Stopped leads from everywhere to Idle, and a state that lacks a row for a
-// cause absorbs it. A cause from outside that meets an operation is kept until that one
-// has ended, if it leads to a higher rung, and is absorbed otherwise: there are never
-// two on one scope.
+// that accuses the device is applied as causeDevice first. Two kinds of transition are
+// not listed: Stopped leads from every state to Idle, and a state without a row for a
+// cause absorbs it. An external cause during an operation is kept until the operation
+// has ended if it leads to a higher state, and is absorbed otherwise: there are never
+// two operations on one scope.
 var rows = []row{
 	{Idle, causeAttached, Healthy},
 

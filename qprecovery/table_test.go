@@ -8,29 +8,28 @@ import (
 	"ipoibd/hca"
 )
 
-// Each pair of state and cause has one row at most, so that the rows are a
-// function.
+// Each pair of state and cause has at most one row, so the rows are a function.
 func TestTableHasNoTwoRows(t *testing.T) {
 	seen := map[[2]int]bool{}
 	for _, r := range rows {
 		key := [2]int{int(r.from), int(r.on)}
 		if seen[key] || r.on == causeNone || r.on == causeStopped {
-			t.Errorf("%v on %d: a second row, or none at all", r.from, r.on)
+			t.Errorf("%v on %d: duplicate or missing row", r.from, r.on)
 		}
 		seen[key] = true
 	}
 }
 
-// TestR06Totality: an operation can succeed, fail and time out; everything else
-// that holds up can end; each larger scope's cause is heard in each smaller
-// one's states; the results of a rung lead to health or to the next rung, and its
-// repetition no further than the CQ rung.
+// TestR06Totality: an operation can succeed, fail and time out; every other state
+// except Healthy can end; each cause of a larger scope has a transition in every
+// state of a smaller one; the results of a rung lead to health or to the next
+// rung, and repetition no further than the CQ rung.
 func TestR06Totality(t *testing.T) {
 	for s := Healthy; s < numState; s++ {
 		for on := range numCause {
 			r := transitions[s][on]
 			if must := mustHear(s, on); must && r == nil {
-				t.Errorf("%v does not hear %d", s, on)
+				t.Errorf("%v has no transition for cause %d", s, on)
 			}
 		}
 		for _, on := range []cause{causeFailed, causeTimeout, causeRepeated} {
@@ -73,8 +72,9 @@ func mustHear(s State, on cause) bool {
 	}
 }
 
-// TestR06Windows: exactly the allowance, and forgiven exactly by a window of
-// health; time in recovery forgives nothing.
+// TestR06Windows: a rung is spent after exactly its allowance, and again
+// available after exactly a window of health; uses do not expire during
+// recovery.
 func TestR06Windows(t *testing.T) {
 	for r := range NumRung {
 		a := allowances[r]
@@ -95,7 +95,7 @@ func TestR06Windows(t *testing.T) {
 			now = now.Add(time.Hour)
 			b.healthy(now)
 			if now = now.Add(a.window - 1); !b.spent(now, r) {
-				t.Error("forgiven too early")
+				t.Error("uses expired too early")
 			}
 			if b.spent(now.Add(1), r) {
 				t.Error("not forgiven")
@@ -120,8 +120,8 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// TestR29Bounds: the history and a record's steps are bounded, what is beyond
-// is counted, and what is given out is the caller's.
+// TestR29Bounds: the history and a record's steps are bounded, further steps
+// are counted, and the caller may modify the returned records.
 func TestR29Bounds(t *testing.T) {
 	var h history
 	for i := range MaxRecords + 10 {
@@ -141,11 +141,11 @@ func TestR29Bounds(t *testing.T) {
 	}
 	list[0].Steps[0].Rung = RungGiveUp
 	if h.list()[0].Worst() != RungRebuildCQ || h.counts.Rungs[RungRebuildCQ] != (MaxRecords+10)*(MaxSteps+5) {
-		t.Error("the history was changed from outside, or miscounts")
+		t.Error("the history was modified through a copy, or counted wrongly")
 	}
 }
 
-// TestR03Request: the first one of a recovery is kept, as a copy.
+// TestR03Request: the first failed request of a recovery is kept, as a copy.
 func TestR03Request(t *testing.T) {
 	l := NewLadder(Config{})
 	l.Step(epoch, Attached{1}, nil)
@@ -158,7 +158,7 @@ func TestR03Request(t *testing.T) {
 	}
 }
 
-// TestR22Same: what tells a device, and what does not.
+// TestR22Same: the fields that identify a device, and those that do not.
 func TestR22Same(t *testing.T) {
 	for name, change := range map[string]func(*Identity){
 		"node":   func(i *Identity) { i.NodeGUID[0]++ },
@@ -174,11 +174,11 @@ func TestR22Same(t *testing.T) {
 	}
 	id := same
 	if id.Index, id.Name = 99, "mlx5_9"; !same.Same(id) {
-		t.Error("another index and name are another device")
+		t.Error("another index and name make another device")
 	}
 }
 
-// TestR22ReportsAreBounded: inventing devices fills no memory.
+// TestR22ReportsAreBounded: invented devices do not fill the memory.
 func TestR22ReportsAreBounded(t *testing.T) {
 	var f foreigners
 	for i := range uint32(1000) {
@@ -191,7 +191,7 @@ func TestR22ReportsAreBounded(t *testing.T) {
 	}
 }
 
-// TestR09CarrierBound: it can be configured.
+// TestR09CarrierBound: the carrier bound can be configured.
 func TestR09CarrierBound(t *testing.T) {
 	l := NewLadder(Config{CarrierBound: time.Hour})
 	l.Step(epoch, Attached{1}, nil)

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Takes reports whether an interface will act on an order: exactly when the ladder does
-// not absorb it, whatever happened before.
+// Takes returns true exactly when the ladder does not absorb the order, in every state
+// that random events lead to.
 func TestR29InterfaceTakesOrders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWatcher()
@@ -25,7 +25,7 @@ func TestR29InterfaceTakesOrders(t *testing.T) {
 	})
 }
 
-// A device says of each order what becomes of it, in each of its states.
+// A device answers each order in each of its states.
 func TestR29DeviceAnswersOrders(t *testing.T) {
 	want := map[DeviceState][2]Result{ // of DoReset and DoRecover
 		DeviceStarting:  {ResultNotOpen, ResultDone},

@@ -9,16 +9,16 @@ import (
 	"ipoibd/hca"
 )
 
-// host is a device with two interfaces on it, and a shell that carries words
-// between the ladders and does what they ask: after a millisecond, with a result
-// that fault decides.
+// host is a device with two interfaces, and a shell that passes events between
+// the ladders and does their actions: after a millisecond, with a result
+// determined by fault.
 type host struct {
 	t      *rapid.T
 	now    time.Time
 	dev    *deviceWatcher
 	ifs    []*watcher
 	fault  func() bool
-	todo   []func() // answers under way
+	todo   []func() // pending answers
 	list   []Identity
 	resets uint64
 }
@@ -30,7 +30,7 @@ func newHost(t *rapid.T, fault func() bool) *host {
 	for range 2 {
 		w := newWatcher()
 		h.ifs = append(h.ifs, w)
-		h.tell(w, Attached{1})
+		h.apply(w, Attached{1})
 	}
 	return h
 }
@@ -42,33 +42,35 @@ func (h *host) class() Class {
 	return ClassSuccess
 }
 
-// tell gives an interface an event and notes what it asks for.
-func (h *host) tell(w *watcher, ev Event) {
+// apply applies an event to an interface and notes its requests.
+func (h *host) apply(w *watcher, ev Event) {
 	w.now = h.now
 	op, asked := w.op, w.asked
 	check(h.t, w.do(ev))
 	if w.op != op && w.op != 0 {
 		d := Done{Op: w.op, Class: h.class(), State: hca.QPErr}
-		h.todo = append(h.todo, func() { h.tell(w, d) })
+		h.todo = append(h.todo, func() { h.apply(w, d) })
 	}
 	if w.asked != asked {
 		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason(), h.dev.d.Gen()}) })
 	}
 }
 
-// device gives the device's ladder an event, and the interfaces what comes of it.
+// device applies an event to the device's ladder, and reports changes of its
+// state to the interfaces.
 func (h *host) device(ev DeviceEvent) {
 	h.dev.now = h.now
 	before := h.dev.d.State()
 	check(h.t, h.dev.do(ev))
 	after := h.dev.d.State()
 	if before == DeviceHealthy && after != before {
-		h.everybody(DeviceDown{})
+		h.applyAll(DeviceDown{})
 	}
-	h.word(before, after)
+	h.report(before, after)
 }
 
-// serve gives the device's ladder one answer that it waits for; false: there is none.
+// serve gives the device's ladder one answer that it waits for; it returns false if
+// there is none.
 func (h *host) serve() bool {
 	d, reset := h.dev.d, &h.dev.d.reset
 	switch {
@@ -93,24 +95,24 @@ func (h *host) serve() bool {
 	return true
 }
 
-// word tells the interfaces of the end, and of one that came at once again.
-func (h *host) word(before, after DeviceState) {
+// report reports to the interfaces that the device is back or was given up.
+func (h *host) report(before, after DeviceState) {
 	switch {
 	case before == after:
 	case after == DeviceHealthy:
-		h.everybody(DeviceUp{})
+		h.applyAll(DeviceUp{})
 	case after == DeviceGivenUp:
-		h.everybody(DeviceGaveUp{})
+		h.applyAll(DeviceGaveUp{})
 	}
 }
 
-func (h *host) everybody(ev Event) {
+func (h *host) applyAll(ev Event) {
 	for _, w := range h.ifs {
-		h.tell(w, ev)
+		h.apply(w, ev)
 	}
 }
 
-// ready reports whether every interface has let go.
+// ready reports whether every interface has released the device.
 func (h *host) ready() bool {
 	for _, w := range h.ifs {
 		if s := w.l.State(); s != Detached && s != GivenUp {
@@ -120,8 +122,8 @@ func (h *host) ready() bool {
 	return true
 }
 
-// tick lets a millisecond pass, or the time to the next deadline when nothing is
-// under way.
+// tick advances the time by a millisecond, or to the next deadline if no answer
+// is pending.
 func (h *host) tick() {
 	h.now = h.now.Add(time.Millisecond)
 	todo := h.todo
@@ -132,7 +134,7 @@ func (h *host) tick() {
 	if !h.serve() && len(h.todo) == 0 && len(todo) == 0 {
 		h.now = h.nextDeadline()
 	}
-	h.everybody(Tick{})
+	h.applyAll(Tick{})
 	h.device(Tick{})
 }
 
@@ -157,14 +159,14 @@ func (h *host) healthy() bool {
 	return ok
 }
 
-// harm does something to an interface or to the device.
+// harm applies a random fault to an interface or to the device.
 func (h *host) harm() {
 	w := rapid.SampledFrom(h.ifs).Draw(h.t, "interface")
 	switch rapid.IntRange(0, 5).Draw(h.t, "harm") {
 	case 0, 1:
-		h.tell(w, Fault{Gen: w.l.gens.last, Class: Class(rapid.IntRange(0, int(NumClass)-1).Draw(h.t, "class"))})
+		h.apply(w, Fault{Gen: w.l.gens.last, Class: Class(rapid.IntRange(0, int(NumClass)-1).Draw(h.t, "class"))})
 	case 2:
-		h.tell(w, Suspected{Gen: w.l.gens.last})
+		h.apply(w, Suspected{Gen: w.l.gens.last})
 	case 3:
 		h.device(Fault{Gen: h.dev.d.Gen(), Class: ClassDeviceError})
 	case 4:
@@ -176,9 +178,9 @@ func (h *host) harm() {
 	}
 }
 
-// TestR06Together: a device with two interfaces under random faults, verbs
-// failing at random. Once that ends all are healthy: within the longest pauses,
-// or, after a give-up, by the operator.
+// TestR06Together: a device with two interfaces under random faults and
+// randomly failing verbs. Once these end, all become healthy: within the
+// longest pauses or, after a give-up, on an order.
 func TestR06Together(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bad := true

@@ -3,16 +3,17 @@ package qprecovery
 import "time"
 
 // DefaultCarrierBound is how long the host's frames are held before the carrier
-// goes down: far above what a rung takes (5-100 ms), so that a short one is not
-// seen by the host's stack, and below TCP's second retransmission (200 ms, then
-// 400 ms), so that a long one does not pile up frames that nobody waits for.
+// goes down. It is far above the duration of a rung (5-100 ms), so that the
+// host's stack does not notice a short recovery, and below TCP's second
+// retransmission (200 ms, then 400 ms), so that stale frames do not pile up
+// during a long one.
 const DefaultCarrierBound = 500 * time.Millisecond
 
-// traffic is what the host's frames are told (R9).
+// traffic controls the flow of the host's frames (R9).
 type traffic struct {
 	bound time.Duration
 	state trafficState
-	since time.Time // held
+	since time.Time // when frames were first held
 }
 
 type trafficState uint8
@@ -52,8 +53,8 @@ func (t *traffic) cut(out []Action) []Action {
 	return append(out, CarrierDown{})
 }
 
-// forget leaves carrier and frames to the shell.
-func (t *traffic) forget() { t.state = flowing }
+// reset leaves carrier and frames to the shell.
+func (t *traffic) reset() { t.state = flowing }
 
 func (t *traffic) deadline() time.Time {
 	if t.state != held {

@@ -1,9 +1,10 @@
 package qprecovery
 
-// Verb is a verb of the hca contract, named as in libibverbs without the prefix.
+// Verb is a verb of the hca contract. Its name is that of libibverbs without the
+// prefix.
 type Verb uint8
 
-// Verbs. Modify is one for each target state.
+// Verbs. There is one modify_qp for each target state.
 const (
 	VerbOpenDevice Verb = iota
 	VerbQueryPort
@@ -33,7 +34,7 @@ const (
 	VerbDeregMR
 	VerbDeallocPD
 	VerbCloseDevice
-	// NumVerb bounds the enumeration for total tables.
+	// NumVerb is the number of verbs.
 	NumVerb
 )
 
@@ -51,9 +52,9 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// VerbNamed returns the verb of [hca.VerbError.Verb]; of "modify_qp", whose
-// target is not in the name, the one to RTS. The classes of the targets are the
-// same.
+// VerbNamed returns the verb with the name in [hca.VerbError.Verb]. The name
+// "modify_qp" does not include the target, so VerbNamed returns
+// [VerbModifyRTS]; all targets have the same classes.
 func VerbNamed(name string) (Verb, bool) {
 	if name == "modify_qp" {
 		return VerbModifyRTS, true

@@ -8,7 +8,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// repeater is a source that gives the same n frames again and again.
+// repeater is a source that returns the same n frames on every read.
 type repeater struct {
 	frame []byte
 	n     int
@@ -24,14 +24,14 @@ func (r *repeater) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	return n, nil
 }
 
-// nobody is a slow path that forgets what it takes.
+// nobody is a slow path that discards everything.
 type nobody struct{ full bool }
 
 func (n nobody) FromHost([]byte) bool           { return !n.full }
 func (n nobody) FromFabric([]byte, Sender) bool { return !n.full }
 
-// newTxLoop returns a Tx on which each Pump carries n frames to a QP that
-// completes at once.
+// newTxLoop returns a Tx whose Pump carries n frames to a QP that completes
+// sends at once.
 func newTxLoop(t testing.TB, f []byte, n int) *txBench {
 	b := newTxBench(t, 1024)
 	b.cfg.Source, b.cfg.SlowPath = &repeater{f, n}, nobody{}
@@ -63,7 +63,7 @@ func (q *loopQP) pop() uint64 {
 	return id
 }
 
-// newRxLoop returns a Rx and a round that carries n messages.
+// newRxLoop returns an Rx and a function that delivers n messages to it.
 func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	b := newRxBench(t, 1024)
 	b.Detach()
@@ -78,7 +78,7 @@ func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	return b, func() {
 		for range n {
 			wc.ID = q.pop()
-			copy(b.ring.bytes(uint32(wc.ID)), head[:128]) // what the last round overwrote
+			copy(b.ring.bytes(uint32(wc.ID)), head[:128]) // restore what the previous round overwrote
 			b.qp.recvCQ.add(wc)
 		}
 		if err := b.Pump(time.Time{}); err != nil {

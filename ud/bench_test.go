@@ -51,7 +51,7 @@ func (b *txBench) pump(t testing.TB) {
 	}
 }
 
-// sent returns the messages that the QP has.
+// sent returns the messages posted to the QP.
 func (b *txBench) sent() (out [][]byte) {
 	for _, s := range b.qp.sends {
 		out = append(out, b.qp.mr.at(s.sge))
@@ -59,7 +59,7 @@ func (b *txBench) sent() (out [][]byte) {
 	return out
 }
 
-// rxBench is a Rx on fakes.
+// rxBench is an Rx on fakes.
 type rxBench struct {
 	*Rx
 	sink  *fakeSink

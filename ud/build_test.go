@@ -25,7 +25,7 @@ func frame(dst, src ipoib.MAC, typ ipoib.EtherType, payload []byte) []byte {
 	return append(f, payload...)
 }
 
-// ipv4 returns a packet of n bytes to dst, counting bytes behind its header.
+// ipv4 returns a packet of n bytes to dst, with counting bytes as its payload.
 func ipv4(dst string, n int) []byte {
 	p := make([]byte, n)
 	p[0], p[8], p[9] = 0x45, 64, 17

@@ -41,8 +41,8 @@ func checkAccounts(t fataler, cs []hca.Counter) {
 	}
 }
 
-// checkRing fails unless every slot is where the book says and the engine has
-// held of them in its hands.
+// checkRing fails unless the ring's records are consistent and the engine holds
+// exactly held slots.
 func checkRing(t fataler, r *ring, held int) {
 	t.Helper()
 	seen := map[slotState]int{}
@@ -54,7 +54,8 @@ func checkRing(t fataler, r *ring, held int) {
 	}
 }
 
-// checkRing is checkRing at rest: the slots held are those of sends described.
+// checkRing is checkRing for an idle Tx, which holds only the slots of
+// described sends.
 func (b *txBench) checkRing(t fataler) {
 	t.Helper()
 	checkRing(t, b.ring, len(b.wrs))

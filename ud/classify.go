@@ -8,9 +8,9 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// txRules is what decides where a frame of the host goes. Segmentation will
-// decide here too: a large frame yields several descriptors, each a header from
-// a side ring and a slice of the frame.
+// txRules routes the host's frames. Segmentation belongs here too: a large
+// frame will yield several descriptors, each a header from a side ring and a
+// slice of the frame.
 type txRules struct {
 	mtu   int // bytes of IP packet
 	scope uint8
@@ -21,18 +21,18 @@ type txRules struct {
 // classify returns where the frame goes, and Sent; or SlowPathed; or why it is
 // dropped. The checks, in their order:
 //
-//  1. shorter than virtio and Ethernet header: Runt
-//  2. asks for segmentation or a checksum, which was never offered: Offload
+//  1. shorter than virtio and Ethernet headers: Runt
+//  2. requests segmentation or a checksum, which we never offered: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload above the MTU: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
-//  7. source address that the snapshot does not let pass: slow path
+//  7. source address not accepted by the snapshot: slow path
 //  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
 //  9. group destination: the IP destination's group, else the broadcast group
 //  10. unicast destination
 //
-// A destination that the snapshot does not have goes to the slow path.
+// Frames to a destination that the snapshot lacks go to the slow path.
 func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
 	if reason := r.check(frame); reason != Sent {
 		return hca.UDDest{}, reason
@@ -49,7 +49,7 @@ func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
 	return to, Sent
 }
 
-// check makes the checks that need no address.
+// check makes the checks that do not depend on an address.
 func (r *txRules) check(frame []byte) Reason {
 	switch {
 	case len(frame) < txPayload:
@@ -68,7 +68,7 @@ func (r *txRules) check(frame []byte) Reason {
 	return Sent
 }
 
-// route looks the destination up.
+// route looks up the destination.
 func (r *txRules) route(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) (hca.UDDest, bool) {
 	if dst.IsMulticast() {
 		return r.peers.Group(r.mgid(dst, typ, payload))
@@ -76,9 +76,10 @@ func (r *txRules) route(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) (hca
 	return r.peers.Unicast(dst)
 }
 
-// mgid returns the group of a frame to a group. It depends on the IP
-// destination, since an Ethernet group address has too few of its bits (RFC 4391
-// section 4); a frame that has none there goes to everybody.
+// mgid returns the MGID of a multicast frame. It is derived from the IP
+// destination, because an Ethernet group address holds too few of its bits (RFC
+// 4391 section 4). Without an IP group address the frame goes to the broadcast
+// group.
 func (r *txRules) mgid(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) hca.GID {
 	if !dst.IsBroadcast() {
 		if ip, ok := ipoib.DestIP(typ, payload); ok && ip.IsMulticast() {
@@ -88,15 +89,15 @@ func (r *txRules) mgid(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) hca.G
 	return ipoib.BroadcastMGID(r.scope, r.pkey)
 }
 
-// wantsOffload reports whether the virtio header leaves work to us. DataValid
-// is none: a bridge passes it on.
+// wantsOffload reports whether the virtio header requests an offload. DataValid
+// does not: a bridge passes it on.
 func wantsOffload(frame []byte) bool {
 	h, err := vnet.Parse(frame)
 	return err != nil || h.Flags&^vnet.DataValid != 0 || h.GSOType != vnet.GSONone
 }
 
-// carriesLinkAddr reports whether a packet's body carries link addresses, which
-// differ between Ethernet and IPoIB.
+// carriesLinkAddr reports whether a packet's body contains link addresses,
+// which differ between Ethernet and IPoIB.
 func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 	switch typ {
 	case ipoib.EtherTypeARP, ipoib.EtherTypeRARP:
@@ -108,7 +109,7 @@ func carriesLinkAddr(typ ipoib.EtherType, payload []byte) bool {
 	}
 }
 
-// hidesND reports whether a packet may carry link addresses where they cannot be
+// hidesND reports whether a packet may contain link addresses that cannot be
 // translated.
 func hidesND(typ ipoib.EtherType, payload []byte) bool {
 	return typ == ipoib.EtherTypeIPv6 && ipoib.HidesND(payload)

@@ -71,7 +71,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// A frame with every fault loses them one by one: the order of the checks.
+// A frame starts with every fault and loses them one by one, which shows the
+// order of the checks.
 func TestClassifyOrder(t *testing.T) {
 	f := frame(macX, macX, 0x1234, make([]byte, testMTU+1))
 	vnet.Header{Flags: vnet.NeedsCsum}.Put(f)
@@ -100,8 +101,8 @@ func TestClassifyOrder(t *testing.T) {
 	}
 }
 
-// The group is that of the P_Key with its full-membership bit, and of all 28
-// bits of the IPv4 address, of which an Ethernet address has 23.
+// The MGID has the P_Key with its full-membership bit, and all 28 bits of the
+// IPv4 group, of which the Ethernet address has only 23.
 func TestClassifyGroupHasAllBits(t *testing.T) {
 	rules := testRules()
 	rules.pkey = testPKey &^ hca.PKeyMembership

@@ -8,55 +8,56 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// ErrDetached says that no queue pair is attached: Pump did nothing, read
+// ErrDetached means that no queue pair is attached: Pump did nothing, read
 // nothing and did not wait.
 var ErrDetached = errors.New("no queue pair attached")
 
-// Source is where frames of the host come from: a TAP. A frame is a virtio
-// header and an Ethernet frame.
+// Source supplies the host's frames: a TAP. A frame is a virtio header and an
+// Ethernet frame.
 type Source interface {
-	// ReadBatch blocks until there is a frame, puts up to len(bufs) of them
-	// into bufs, their lengths into sizes, and returns how many. It returns
-	// 0 and nil after Wake.
+	// ReadBatch blocks until there is a frame, stores up to len(bufs) frames in
+	// bufs and their lengths in sizes, and returns the number of frames. It
+	// returns 0 and nil after Wake.
 	ReadBatch(bufs [][]byte, sizes []int) (int, error)
-	// Wake makes a ReadBatch under way, or else the next one, return. Any
+	// Wake makes the current ReadBatch, or else the next one, return. Any
 	// goroutine may call it.
 	Wake()
 }
 
-// Sink is where frames for the host go.
+// Sink accepts frames for the host.
 type Sink interface {
-	// WriteBatch writes frames and returns how many the host took. One that it
-	// refuses does not stop those behind it. The frames may be reused on return.
+	// WriteBatch writes frames and returns how many the host accepted. A refused
+	// frame does not stop the frames after it. The caller may reuse the frames
+	// on return.
 	WriteBatch(frames [][]byte) (int, error)
 }
 
-// Peers is what the data path knows of the fabric's addresses: an immutable
+// Peers is the data path's view of the fabric's addresses: an immutable
 // snapshot. No method allocates or blocks; any goroutine may call them.
 type Peers interface {
-	// Unicast returns where frames for the Ethernet address dst go.
+	// Unicast returns the destination of frames for the Ethernet address dst.
 	Unicast(dst ipoib.MAC) (hca.UDDest, bool)
-	// Group returns where messages to a multicast group go.
+	// Group returns the destination of messages to a multicast group.
 	Group(mgid hca.GID) (hca.UDDest, bool)
-	// PeerMAC returns the Ethernet address that stands for a peer towards the
-	// host. It is total: an unknown peer has one too. Rx calls it once for each
-	// message that it delivers, and for no other message, so an implementation can
-	// note which peers were heard.
+	// PeerMAC returns the Ethernet address that represents a peer towards the
+	// host. It is total: it returns one for an unknown peer as well. Rx calls it
+	// exactly once for each message that it delivers, and for no other message, so
+	// an implementation can use it to note which peers are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC
-	// FromHost reports whether frames with the source address src may pass;
-	// false lets the slow path see the frame.
+	// FromHost reports whether frames with the source address src may pass; if
+	// not, the frame goes to the slow path.
 	FromHost(src ipoib.MAC) bool
 	// Self reports whether the address is our own.
 	Self(gid hca.GID, qpn hca.QPN) bool
-	// Epoch numbers the snapshots of one interface: a later one has a larger
-	// number.
+	// Epoch numbers the snapshots of one interface; later snapshots have larger
+	// numbers.
 	Epoch() uint64
 }
 
-// SlowPath takes the frames and messages that the data path does not decide.
-// Its methods copy what they keep, never block, and return false when full.
+// SlowPath handles the frames and messages that the data path cannot. Its
+// methods copy what they keep, never block, and return false when full.
 type SlowPath interface {
 	// FromHost takes an Ethernet frame, without its virtio header.
 	FromHost(frame []byte) bool
@@ -64,21 +65,21 @@ type SlowPath interface {
 	FromFabric(msg []byte, from Sender) bool
 }
 
-// Sender is where a message came from, as the device saw it.
+// Sender is the origin of a message as the device reports it.
 type Sender struct {
 	GID       hca.GID // source GID of the GRH
 	QPN       hca.QPN // of the completion
 	Multicast bool    // the GRH's destination is a group
 }
 
-// Snapshot holds the Peers in force. One goroutine publishes, any may load; the
-// zero value holds none.
+// Snapshot holds the current Peers. One goroutine publishes, any goroutine may
+// load; the zero value holds none.
 type Snapshot struct{ p atomic.Pointer[Peers] }
 
-// Publish puts p in force. p is not nil and does not change any more.
+// Publish makes p current. p must not be nil and must not change afterwards.
 func (s *Snapshot) Publish(p Peers) { s.p.Store(&p) }
 
-// Load returns the Peers in force, nil before the first Publish.
+// Load returns the current Peers, or nil before the first Publish.
 func (s *Snapshot) Load() Peers {
 	if p := s.p.Load(); p != nil {
 		return *p
@@ -86,7 +87,7 @@ func (s *Snapshot) Load() Peers {
 	return nil
 }
 
-// epoch returns the number of the snapshot in force, 0 where there is none.
+// epoch returns the number of the current snapshot, or 0 if there is none.
 func (s *Snapshot) epoch() uint64 {
 	if p := s.Load(); p != nil {
 		return p.Epoch()

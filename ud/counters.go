@@ -2,7 +2,7 @@ package ud
 
 import "ipoibd/hca"
 
-// appendTo appends the counts of reasons, in their order.
+// appendTo appends the counters of reasons, in that order.
 func (t *tally) appendTo(out []hca.Counter, prefix string, reasons []Reason) []hca.Counter {
 	for _, r := range reasons {
 		out = append(out, hca.Counter{Name: prefix + r.String(), Value: t[r].Load()})
@@ -21,9 +21,9 @@ func (s *ringStats) appendTo(out []hca.Counter, prefix string) []hca.Counter {
 	)
 }
 
-// Counters returns the transmit counts; any goroutine may call it. It
-// allocates. Names begin with "tx_"; see the package documentation for the sum
-// that holds among them.
+// Counters returns the transmit counters. It allocates; any goroutine may call
+// it. Names begin with "tx_"; the package documentation has the sums that hold
+// among them.
 func (t *Tx) Counters() []hca.Counter {
 	const prefix = "tx_"
 	out := t.tally.appendTo(nil, prefix, txReasons)
@@ -35,8 +35,8 @@ func (t *Tx) Counters() []hca.Counter {
 	)
 }
 
-// Counters returns the receive counts, as [Tx.Counters] does the transmit ones.
-// Names begin with "rx_".
+// Counters returns the receive counters, like [Tx.Counters]. Names begin with
+// "rx_".
 func (r *Rx) Counters() []hca.Counter {
 	const prefix = "rx_"
 	out := r.tally.appendTo(nil, prefix, rxReasons)

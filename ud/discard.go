@@ -6,7 +6,8 @@ import (
 	"ipoibd/hca"
 )
 
-// waste is where frames are read to that nobody wants: all into the same memory.
+// waste is a batch of buffers for frames to be discarded; they all share the
+// same memory.
 type waste struct {
 	bufs  [hca.Batch][]byte
 	sizes [hca.Batch]int
@@ -21,9 +22,9 @@ func newWaste(maxMTU int) *waste {
 	return w
 }
 
-// Discard reads a batch of frames, which blocks as in Pump, and drops them: after
-// an outage that was too long for them to be of use to anybody. It touches no
-// queue pair, and may run beside Attach, Detach and Drain, but not beside Pump.
+// Discard reads a batch of frames, blocking like Pump, and drops them: in a long
+// outage they would be stale before they could be sent. It does not use the queue
+// pair and may run concurrently with Attach, Detach and Drain, but not with Pump.
 func (t *Tx) Discard() error {
 	n, err := t.cfg.Source.ReadBatch(t.waste.bufs[:], t.waste.sizes[:])
 	t.tally.add(Read, n)

@@ -5,30 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// detachedEpoch in grace.safe says that nothing is posted nor will be.
+// detachedEpoch in grace.safe means that nothing is posted or can be.
 const detachedEpoch = math.MaxUint64
 
-// grace knows which snapshot the oldest request under way may have been made
-// from. A snapshot that was observed becomes safe once everything posted before
-// it was observed is complete: one comparison, whatever the depth of the queue.
-// Owned by Tx's goroutine, but for safe.
+// grace tracks the oldest snapshot that an outstanding request may have been
+// made from. An observed snapshot becomes safe once everything posted before
+// the observation has completed, which takes one comparison regardless of the
+// queue's depth. Owned by Tx's goroutine, except for safe.
 type grace struct {
 	safe    atomic.Uint64
-	next    uint64 // safe once barrier posts are complete
+	next    uint64 // becomes safe once barrier posts have completed
 	barrier uint64
 }
 
-// start begins a life of the ring, nothing being posted.
+// start resets g for a newly attached ring, with nothing posted.
 func (g *grace) start(epoch uint64) {
 	g.next, g.barrier = epoch, 0
 	g.safe.Store(epoch)
 }
 
-// stop ends it.
+// stop records that the ring is detached.
 func (g *grace) stop() { g.safe.Store(detachedEpoch) }
 
-// observe says that epoch is in force, that every request made from an earlier
-// one is among the first posted, and that the first completed are done.
+// observe records that epoch is current. Every request made from an earlier
+// snapshot is among the first posted requests, and the first completed of them
+// are done.
 func (g *grace) observe(epoch, posted, completed uint64) {
 	if completed < g.barrier {
 		return

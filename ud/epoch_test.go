@@ -48,8 +48,8 @@ func TestEpochWaitsForCompletion(t *testing.T) {
 	}
 }
 
-// A frame is decided by the snapshot in force after it was read: one that came
-// into force while the read blocked counts.
+// A frame is routed by the snapshot that is current after it was read, even if
+// that was published while the read blocked.
 func TestEpochOfBlockedRead(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.src.onRead = func() { b.snap.Publish(newPeers(2)) }
@@ -60,8 +60,8 @@ func TestEpochOfBlockedRead(t *testing.T) {
 	}
 }
 
-// A message that waits in the queue keeps its snapshot, though a later one came
-// into force before Tx took it.
+// A queued message keeps its snapshot, even if a later one is published before
+// Tx takes the message.
 func TestEpochKeepsInjected(t *testing.T) {
 	b := newTxBench(t, 128)
 	arp := msg(ipoib.EtherTypeARP, make([]byte, 56))
@@ -104,7 +104,7 @@ func TestEpochKeepsEveryInjected(t *testing.T) {
 	}
 }
 
-// A full send queue leaves sends described: they keep their snapshot too.
+// Sends that a full send queue leaves described keep their snapshot too.
 func TestEpochKeepsDescribed(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 0
@@ -144,9 +144,9 @@ func TestEpochWhileDetached(t *testing.T) {
 	}
 }
 
-// Whatever happens: Epoch is never above the snapshot that the oldest frame or
-// message under way was made from, never falls, and is the one in force once all
-// is quiet.
+// In any sequence of events, Epoch is never above the snapshot of the oldest
+// outstanding frame or message, never falls, and equals the current one once Tx
+// is idle.
 func TestEpochIsSafe(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newTxBench(t, 128)
@@ -182,8 +182,8 @@ func TestEpochIsSafe(t *testing.T) {
 	})
 }
 
-// epochModel remembers, in the Q_Key of each send, the snapshot that it was made
-// from: that of injected ones is in force when they are injected.
+// epochModel stores in the Q_Key of each send the snapshot that it was made
+// from; for an injected message this is the one current at injection.
 type epochModel struct {
 	b     *txBench
 	epoch uint64
@@ -191,7 +191,7 @@ type epochModel struct {
 	queue []uint64 // epochs of injected messages not yet posted
 }
 
-// taggedPeers gives destinations that say their epoch.
+// taggedPeers returns destinations that carry their epoch.
 type taggedPeers struct{ *fakePeers }
 
 func (p taggedPeers) Unicast(ipoib.MAC) (hca.UDDest, bool) {

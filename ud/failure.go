@@ -10,17 +10,17 @@ import (
 // Failure describes a work request that completed with an error.
 type Failure struct {
 	WC   hca.WC
-	SGE  hca.SGE    // what it named
-	Dest hca.UDDest // of a send
+	SGE  hca.SGE    // its buffer
+	Dest hca.UDDest // destination of a send
 }
 
-// statuses counts completions that are no success, by status; the last entry
-// is for values that the contract does not have.
+// statuses counts failed completions by status; the last entry is for values
+// that the contract does not define.
 type statuses [hca.NumWCStatus + 1]atomic.Uint64
 
 func (s *statuses) add(status hca.WCStatus) { s[min(status, hca.NumWCStatus)].Add(1) }
 
-// appendTo appends the statuses that were seen.
+// appendTo appends the counters that are not zero.
 func (s *statuses) appendTo(out []hca.Counter, prefix string) []hca.Counter {
 	for i := range s {
 		if v := s[i].Load(); v > 0 {

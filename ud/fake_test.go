@@ -9,11 +9,11 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// The addresses of the tests: a.. is the host here, b.. a peer on the fabric.
+// Test addresses: A is our own host, B a peer on the fabric.
 var (
 	macA    = ipoib.MAC{0x02, 0, 0, 0, 0, 0xa}
 	macB    = ipoib.MAC{0x02, 0, 0, 0, 0, 0xb}
-	macX    = ipoib.MAC{0x02, 0, 0, 0, 0, 0x99} // nobody's
+	macX    = ipoib.MAC{0x02, 0, 0, 0, 0, 0x99} // in no snapshot
 	gidA    = hca.GIDFromAddr(netip.MustParseAddr("192.0.2.1"))
 	gidB    = hca.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
 	destB   = hca.UDDest{AH: fakeAH(1), QPN: 0x1234, QKey: 0xb1b}
@@ -55,7 +55,7 @@ func (p *fakePeers) FromHost(src ipoib.MAC) bool              { return src == ma
 func (p *fakePeers) Self(gid hca.GID, qpn hca.QPN) bool       { return gid == gidA && qpn == qpnA }
 func (p *fakePeers) Epoch() uint64                            { return p.epoch }
 
-// fakeSlow keeps what it is given, or refuses it.
+// fakeSlow keeps everything that it receives, or refuses it.
 type fakeSlow struct {
 	full   bool
 	frames [][]byte
@@ -77,7 +77,7 @@ func (s *fakeSlow) FromFabric(msg []byte, from Sender) bool {
 	return !s.full
 }
 
-// fakeSource gives the queued frames, then 0 and nil, as if woken.
+// fakeSource returns the queued frames, then 0 and nil, as if woken.
 type fakeSource struct {
 	frames [][]byte
 	next   int
@@ -104,7 +104,8 @@ func (s *fakeSource) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 
 func (s *fakeSource) add(frames ...[]byte) { s.frames = append(s.frames, frames...) }
 
-// fakeSink keeps the first accept frames of each batch; all when negative.
+// fakeSink keeps the first accept frames of each batch, or all if accept is
+// negative.
 type fakeSink struct {
 	frames  [][]byte
 	accept  int

@@ -19,8 +19,8 @@ func (m *fakeMR) SGE(off, n int) hca.SGE {
 
 func (m *fakeMR) at(e hca.SGE) []byte { return m.mem[e.Addr:][:e.Length] }
 
-// fakeCQ is a queue of completions. Wait never blocks: it calls onWait, where
-// the test lets the device go on.
+// fakeCQ is a queue of completions. Wait never blocks: it calls onWait, in
+// which the test makes the device progress.
 type fakeCQ struct {
 	hca.CQ
 	wcs    []hca.WC
@@ -58,7 +58,7 @@ func (c *fakeCQ) Wait(until time.Time) error {
 	return nil
 }
 
-// posted is a work request as a device has it.
+// posted is a work request that the device owns.
 type posted struct {
 	id       uint64
 	sge      hca.SGE
@@ -66,17 +66,17 @@ type posted struct {
 	signaled bool
 }
 
-// fakeQP keeps what is posted until the test completes it. Queues are depth
-// deep; sends complete at once with auto.
+// fakeQP keeps work requests until the test completes them. Its queues have
+// depth entries; if auto is set, sends complete at once.
 type fakeQP struct {
 	hca.QP
 	mr             *fakeMR
 	sendCQ, recvCQ *fakeCQ
 	depth          int
 	auto           bool
-	refuse         error // of the next posts, after refuseAfter were taken
+	refuse         error // error of the next posts, once refuseAfter were accepted
 	refuseAfter    int
-	invalid        func(*hca.SendWR) bool // sends that are refused alone
+	invalid        func(*hca.SendWR) bool // selects sends to refuse individually
 	sends, recvs   []posted
 	sendCalls      int
 }
@@ -84,7 +84,7 @@ type fakeQP struct {
 func (q *fakeQP) Num() hca.QPN     { return qpnA }
 func (q *fakeQP) Spec() hca.QPSpec { return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth} }
 
-// room returns how many of n posts are taken, and why not more.
+// room returns how many of n posts are accepted, and the error that ends them.
 func (q *fakeQP) room(n, used int) (int, error) {
 	switch {
 	case q.refuse != nil && q.refuseAfter < n:
@@ -121,7 +121,8 @@ func (q *fakeQP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return n, err
 }
 
-// completeSends ends the n oldest sends; unsignaled successes are silent.
+// completeSends completes the n oldest sends; successful unsignaled sends
+// produce no completion.
 func (q *fakeQP) completeSends(n int, status hca.WCStatus) {
 	for _, s := range q.sends[:n] {
 		if s.signaled || status != hca.WCSuccess {
@@ -131,7 +132,7 @@ func (q *fakeQP) completeSends(n int, status hca.WCStatus) {
 	q.sends = q.sends[:copy(q.sends, q.sends[n:])]
 }
 
-// receive puts a message of B behind a GRH into the oldest receive.
+// receive completes the oldest receive with a message from B behind a GRH.
 func (q *fakeQP) receive(msg []byte, dgid hca.GID) {
 	q.receiveWC(msg, dgid, hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(msg))})
 }
@@ -143,14 +144,15 @@ func (q *fakeQP) receiveWC(msg []byte, dgid hca.GID, wc hca.WC) {
 	q.completeRecv(wc)
 }
 
-// completeRecv ends the oldest receive.
+// completeRecv completes the oldest receive.
 func (q *fakeQP) completeRecv(wc hca.WC) {
 	wc.ID, wc.Opcode = q.recvs[0].id, hca.WCRecv
 	q.recvs = q.recvs[:copy(q.recvs, q.recvs[1:])]
 	q.recvCQ.add(wc)
 }
 
-// completeID ends the receive with this ID, or one that was never posted.
+// completeID completes the receive with this ID, which may never have been
+// posted.
 func (q *fakeQP) completeID(id uint64, wc hca.WC) {
 	wc.ID, wc.Opcode = id, hca.WCRecv
 	q.recvs = slices.DeleteFunc(q.recvs, func(p posted) bool { return p.id == id })

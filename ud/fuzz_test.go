@@ -9,8 +9,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// FuzzTx gives Tx any frame and says that it has any length. What goes out is
-// the frame's own payload, and no slot is lost.
+// FuzzTx gives Tx an arbitrary frame with an arbitrary reported length. Tx
+// sends only the frame's own payload and loses no slot.
 func FuzzTx(f *testing.F) {
 	for _, typ := range []ipoib.EtherType{0x0800, 0x0806, 0x8035, 0x86dd} {
 		for _, payload := range [][]byte{ipv4("10.0.0.2", 60), udp6("ff02::fb"), ns6("ff02::1"), ipv4("10.0.0.2", testMTU+1)} {
@@ -40,7 +40,7 @@ func FuzzTx(f *testing.F) {
 	})
 }
 
-// oneFrame is a source that gives one frame and says that it has size bytes.
+// oneFrame is a source that returns one frame and reports size as its length.
 type oneFrame struct {
 	frame []byte
 	size  int
@@ -59,8 +59,9 @@ func (s *oneFrame) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	return 1, nil
 }
 
-// FuzzRx gives Rx any slot contents and any completion of it. A frame that comes
-// out is a whole Ethernet frame to the host, and no buffer is lost.
+// FuzzRx gives Rx arbitrary slot contents with an arbitrary completion. Every
+// frame that Rx delivers is a complete Ethernet frame for the host, and no
+// buffer is lost.
 func FuzzRx(f *testing.F) {
 	ok := uint8(hca.WCSuccess)
 	for _, m := range [][]byte{
@@ -80,7 +81,7 @@ func FuzzRx(f *testing.F) {
 		copy(b.qp.mr.at(b.qp.recvs[0].sge), data)
 		wc := hca.WC{Status: hca.WCStatus(status), ByteLen: n, Flags: hca.WCFlags(flags), SrcQPN: hca.QPN(src)}
 		b.qp.completeRecv(wc)
-		b.qp.completeID(id, wc) // and of another receive, or of none
+		b.qp.completeID(id, wc) // and of another receive, or an unknown one
 		if err := b.Pump(time.Time{}); err != nil {
 			t.Fatal(err)
 		}

@@ -6,8 +6,9 @@ import (
 	"ipoibd/hca"
 )
 
-// injectSlots bounds the messages of the slow path that wait for Tx: a burst of
-// ARP and ND of one Step, and the frames kept for a peer just resolved.
+// injectSlots bounds the slow path's messages that wait for Tx: the ARP and ND
+// messages of one Step, and the frames kept for a peer that has just been
+// resolved.
 const injectSlots = 256
 
 // injected is a message of the slow path.
@@ -16,9 +17,9 @@ type injected struct {
 	msg []byte
 }
 
-// injectQueue passes messages from the slow path to Tx. Any goroutine puts, the
-// owner of Tx takes. It is closed while Tx is detached: the address handles of
-// its messages belong to a queue pair that is gone.
+// injectQueue passes messages from the slow path to Tx. Any goroutine may put;
+// only the owner of Tx takes. It is closed while Tx is detached, because the
+// address handles of its messages belong to the previous queue pair.
 type injectQueue struct {
 	mu   sync.Mutex
 	open bool
@@ -27,7 +28,7 @@ type injectQueue struct {
 	ring [injectSlots]injected
 }
 
-// put queues a message and returns Injected, or why not.
+// put queues a message and returns Injected, or the reason for refusing it.
 func (q *injectQueue) put(m injected) Reason {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,9 +43,9 @@ func (q *injectQueue) put(m injected) Reason {
 	return Injected
 }
 
-// take moves up to len(out) messages to out. It returns how many, and the
-// epoch in force if the queue is empty now: what is put later cannot use an
-// older snapshot's handles than that.
+// take moves up to len(out) messages to out and returns how many. If the queue
+// is then empty, it also returns the current epoch: messages put later cannot
+// use handles of an older snapshot.
 func (q *injectQueue) take(out []injected, peers *Snapshot) (n int, epoch uint64, empty bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +67,8 @@ func (q *injectQueue) pop() injected {
 	return m
 }
 
-// setOpen opens or closes the queue and returns how many messages it dropped.
+// setOpen opens or closes the queue, drops its messages and returns their
+// number.
 func (q *injectQueue) setOpen(open bool) (dropped int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// rxRules is what decides where a message of the fabric goes.
+// rxRules decides what happens to a message from the fabric.
 type rxRules struct {
 	mtu   int   // bytes of IP packet
 	peers Peers // nil: no snapshot yet
@@ -18,23 +18,24 @@ type rxRules struct {
 // message is a received message that passed the checks.
 type message struct {
 	typ      ipoib.EtherType
-	end      int // where it ends in its slot
+	end      int // offset of its end in the slot
 	from     Sender
-	dst, src ipoib.MAC // towards the host; not of a message for the slow path
+	dst, src ipoib.MAC // of the frame for the host; unset for the slow path
 }
 
 // inspect returns the message that a successful completion left in buf, and
-// Delivered; or SlowPathed; or why it is dropped. The checks, in their order:
+// Delivered, SlowPathed or the reason for dropping it. The checks, in their
+// order:
 //
-//  1. length above the slot's: Truncated; without room for the header: Runt
-//  2. no GRH flag: NoGRH; a GRH area of no known layout: BadGRH
-//  3. a probe of our own: Probed; not IPv4, ARP, RARP or IPv6: EtherType
+//  1. longer than the slot: Truncated; shorter than the headers: Runt
+//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH
+//  3. our own probe: Probed; not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload above the MTU: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
-//  7. our own address: OwnMulticast
+//  7. sent from our own address: OwnMulticast
 //  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  9. no IP header of the version that the type says: Malformed
+//  9. no IP header of the version that the type requires: Malformed
 func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	if reason := checkLength(buf, wc); reason != Delivered {
 		return message{}, reason
@@ -57,7 +58,7 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	return m, Delivered
 }
 
-// checkLength checks what must be right before the slot is read.
+// checkLength makes the checks that must pass before the slot is read.
 func checkLength(buf []byte, wc *hca.WC) Reason {
 	switch {
 	case uint64(wc.ByteLen) > uint64(len(buf)):
@@ -93,10 +94,11 @@ func (r *rxRules) check(m *message, payload []byte) Reason {
 // limitedBroadcast is 255.255.255.255.
 var limitedBroadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// hostDst returns the destination of a frame towards the host. The IP address
-// decides, not the GRH: with replication a message to a group comes in a packet
-// to a unicast address. What was sent to a group and has a unicast IP address is
-// a subnet's broadcast, as far as can be known here.
+// hostDst returns the destination of a frame for the host. It depends on the IP
+// address, not on the GRH, because with replication a message to a group arrives
+// in a packet to a unicast address. A message that was sent to a group but has a
+// unicast IP address is taken for a directed broadcast, since the subnet mask is
+// unknown here.
 func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) ipoib.MAC {
 	switch {
 	case ip.IsMulticast() || ip == limitedBroadcast:
@@ -107,9 +109,9 @@ func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) ipoib.MAC {
 	return r.peers.HostMAC()
 }
 
-// ethernet makes the message the frame that the sink takes, in place: virtio
-// and Ethernet header over the end of the GRH area and the IPoIB header, zeros
-// behind a short payload.
+// ethernet turns the message into a frame for the sink, in place: virtio and
+// Ethernet headers overwrite the end of the GRH area and the IPoIB header, and
+// a short payload is padded with zeros.
 func (m *message) ethernet(buf []byte, virtio vnet.Header) []byte {
 	virtio.Put(buf[rxFrame:])
 	ether := buf[rxEther:rxPayload]

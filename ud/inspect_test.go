@@ -7,7 +7,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// received is a slot with a message of gid behind the IPv6 layout of a GRH.
+// received returns a slot with a message behind a GRH in the IPv6 layout, and
+// its completion.
 func received(sgid, dgid hca.GID, m []byte) ([]byte, hca.WC) {
 	buf := make([]byte, RxStride(4096))
 	putGRH(buf, sgid, dgid)
@@ -86,7 +87,8 @@ func TestInspectReasons(t *testing.T) {
 	}
 }
 
-// A message with every fault loses them one by one: the order of the checks.
+// A message starts with every fault and loses them one by one, which shows the
+// order of the checks.
 func TestInspectOrder(t *testing.T) {
 	buf, wc := received(gidA, gidA, msg(0x1234, make([]byte, testMTU+1)))
 	clear(buf[:hca.GRHLen])
@@ -106,7 +108,7 @@ func TestInspectOrder(t *testing.T) {
 		{TooLong, func() { wc.ByteLen-- }},
 		{NoPeers, func() { rules.peers = newPeers(1) }},
 		{OwnMulticast, func() { wc.SrcQPN = qpnB }},
-		{SlowPathed, func() { buf[rxPayload+7] = 64 }}, // hop limit: no ND then
+		{SlowPathed, func() { buf[rxPayload+7] = 64 }}, // with this hop limit it is not ND
 		{Delivered, func() { buf[rxPayload] = 0 }},
 		{Malformed, func() {}},
 	} {

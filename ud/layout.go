@@ -14,7 +14,7 @@ const (
 	etherMinLen    = 60 // without the frame check sequence
 )
 
-// A TX slot: the IPoIB header goes over the last bytes of the Ethernet header.
+// A TX slot: the IPoIB header overwrites the last bytes of the Ethernet header.
 //
 //	0           10                 20       24
 //	[virtio 10] [Ethernet header 14       ] [payload]
@@ -25,8 +25,8 @@ const (
 	txMessage = txPayload - ipoib.HeaderLen
 )
 
-// A RX slot: virtio and Ethernet header go over the end of the GRH area and the
-// IPoIB header.
+// An RX slot: virtio and Ethernet headers overwrite the end of the GRH area and
+// the IPoIB header.
 //
 //	0           20          30         40       44
 //	[GRH area 40                     ] [IPoIB 4][payload]
@@ -38,17 +38,18 @@ const (
 	rxFrame   = rxEther - vnet.HeaderLen
 )
 
-// slotAlign keeps neighbouring slots on cache lines of their own.
+// slotAlign keeps neighbouring slots on separate cache lines.
 const slotAlign = 64
 
-// TxStride returns the bytes that a TX slot takes for an interface whose MTU
-// never exceeds maxMTU bytes of IP packet. There is room for one byte more, so
-// that a frame that is too long is seen to be so.
+// TxStride returns the size of a TX slot in bytes for an interface whose MTU
+// never exceeds maxMTU bytes of IP packet. It includes one extra byte, so that
+// too long a frame is detected.
 func TxStride(maxMTU int) int { return align(txPayload + maxMTU + 1) }
 
-// RxStride returns the bytes that a RX slot takes on a port whose largest MTU
-// is portMTU: GRH area, that MTU, and the IPoIB header besides, so that no peer
-// can send what does not fit (a receive that is too short is a QP error).
+// RxStride returns the size of an RX slot in bytes on a port whose largest MTU
+// is portMTU: GRH area, that MTU and the IPoIB header, so that every message
+// that a peer can send fits (a receive buffer that is too short causes a QP
+// error).
 func RxStride(portMTU hca.MTU) int {
 	return align(max(rxPayload+int(portMTU), rxEther+etherMinLen))
 }

@@ -83,8 +83,8 @@ func behind(p []byte, chain ...byte) []byte {
 var extensionHeaders = []byte{0, 43, 44, 51, 60}
 
 // TestNDBehindExtensionHeadersIsDropped: every ND message behind every extension header
-// and every chain of two is classified as hidden ND, to a station and to a group, from
-// the host and from the fabric.
+// and behind every chain of two is classified as hidden ND, to unicast and group
+// destinations, from the host and from the fabric.
 func TestNDBehindExtensionHeadersIsDropped(t *testing.T) {
 	var chains [][]byte
 	for _, a := range extensionHeaders {
@@ -112,7 +112,7 @@ func TestNDBehindExtensionHeadersIsDropped(t *testing.T) {
 	}
 }
 
-// FuzzLinuxND: no packet that Linux takes for ND passes untranslated, in either direction
+// FuzzLinuxND: no packet that Linux treats as ND passes untranslated, in either direction
 // and to any destination.
 func FuzzLinuxND(f *testing.F) {
 	na, echo := ipv6("fe80::2", 58, 136, 255, 80), ipv6("fe80::2", 58, 128, 255, 64)

@@ -11,7 +11,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// anyFrame draws frames of every fate.
+// anyFrame draws frames that end with every Reason.
 func anyFrame(rt *rapid.T) []byte {
 	mac := rapid.SampledFrom([]ipoib.MAC{macA, macB, macX, ipoib.Broadcast, {1, 0, 0x5e, 1, 2, 3}})
 	typ := rapid.SampledFrom([]ipoib.EtherType{0x0800, 0x0806, 0x8035, 0x86dd, 0x8100})
@@ -27,16 +27,16 @@ var anyStatus = rapid.SampledFrom([]hca.WCStatus{
 	hca.WCSuccess, hca.WCSuccess, hca.WCLocProtErr, hca.WCWRFlushErr, hca.NumWCStatus, 255,
 })
 
-// anyID draws the ID of a completion that nobody posted, or of a late one.
+// anyID draws the work request ID of an unknown or a late completion.
 func anyID(rt *rapid.T, gen uint32) uint64 {
 	return rapid.Uint64Range(0, uint64(gen)<<32|0xffff).Draw(rt, "id")
 }
 
-// refusals are what a post may answer.
+// refusals are the possible results of a post.
 var refusals = rapid.SampledFrom([]error{nil, nil, hca.ErrQueueFull, hca.ErrInvalid, hca.ErrIO})
 
-// TestR10TxAccounts does anything that may happen to a Tx, in any order, and checks
-// after each step that the accounts and the ring's book are right.
+// TestR10TxAccounts applies events to a Tx in random order and checks after each
+// that the counters and the ring's records are consistent.
 func TestR10TxAccounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, gen := newTxBench(t, 128), uint32(1)
@@ -86,7 +86,7 @@ func TestR10TxAccounts(t *testing.T) {
 	})
 }
 
-// TestR10RxAccounts is TestR10TxAccounts for a Rx.
+// TestR10RxAccounts is TestR10TxAccounts for an Rx.
 func TestR10RxAccounts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b, gen := newRxBench(t, 64), uint32(1)

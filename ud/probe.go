@@ -8,8 +8,8 @@ import (
 )
 
 // A probe is a message that a queue pair sends to itself, to prove that both its
-// queues work: the IPoIB header with a type for local experiments (IEEE 802,
-// clause 9.2.3), which no IPoIB carries, then a number, big endian.
+// queues work: the IPoIB header with an EtherType for local experiments (IEEE
+// 802, clause 9.2.3), which IPoIB never carries, then a big-endian number.
 const (
 	probeType = ipoib.EtherType(0x88b5)
 	probeLen  = ipoib.HeaderLen + 8
@@ -32,22 +32,22 @@ func probeNumber(msg []byte) (n uint64, ok bool) {
 	return binary.BigEndian.Uint64(msg[ipoib.HeaderLen:]), true
 }
 
-// isProbe reports whether a message is a probe of our own: from our address to
-// our address alone.
+// isProbe reports whether a message is our own probe: unicast, and from our own
+// address.
 func (r *rxRules) isProbe(m *message) bool {
 	return m.typ == probeType && m.end == rxMessage+probeLen && !m.from.Multicast &&
 		r.peers != nil && r.peers.Self(m.from.GID, m.from.QPN)
 }
 
-// TxProgress is how far sends have come, over all queue pairs so far.
+// TxProgress is the progress of sends, over all queue pairs so far.
 type TxProgress struct {
-	Completed uint64 // sends that a completion has ended
-	Waiting   int    // sends posted without a completion yet, or waiting to be posted
-	Refused   uint64 // sends that the QP refused for another reason than a full queue
-	Probed    uint64 // the latest probe whose send has completed; 0: none
+	Completed uint64 // sends that have completed
+	Waiting   int    // sends posted but not completed, or waiting to be posted
+	Refused   uint64 // sends that the QP refused although its queue was not full
+	Probed    uint64 // number of the latest probe whose send has completed; 0 if none
 }
 
-// Progress returns how far sends have come. Any goroutine may call it.
+// Progress returns the progress of sends. Any goroutine may call it.
 func (t *Tx) Progress() TxProgress {
 	return TxProgress{
 		Completed: t.ring.stats.completions.Load(), Waiting: t.Outstanding() + t.queued(),
@@ -55,26 +55,26 @@ func (t *Tx) Progress() TxProgress {
 	}
 }
 
-// Completed returns how many receives have completed, over all queue pairs so far.
+// Completed returns the number of completed receives, over all queue pairs so far.
 // Any goroutine may call it.
 func (r *Rx) Completed() uint64 { return r.ring.stats.completions.Load() }
 
-// sentProbe follows the latest probe through the send queue.
+// sentProbe tracks the latest probe through the send queue.
 type sentProbe struct {
-	number uint64 // 0: none is under way
+	number uint64 // 0 if none is outstanding
 	slot   uint32
-	done   atomic.Uint64 // the latest whose send has completed
+	done   atomic.Uint64 // number of the latest probe whose send has completed
 }
 
-// begin notes the message in a slot, if it is a probe.
-func (p *sentProbe) begin(slot uint32, msg []byte) {
+// track notes the message in a slot if it is a probe.
+func (p *sentProbe) track(slot uint32, msg []byte) {
 	if n, ok := probeNumber(msg); ok {
 		p.number, p.slot = n, slot
 	}
 }
 
-// end notes that a slot was released, with or without a completion.
-func (p *sentProbe) end(slot uint32, completed bool) {
+// released notes that a slot was released, with or without a completion.
+func (p *sentProbe) released(slot uint32, completed bool) {
 	if p.number == 0 || slot != p.slot {
 		return
 	}

@@ -2,37 +2,37 @@ package ud
 
 import "sync/atomic"
 
-// Reason says where a frame came in or where it ended.
+// Reason is where a frame entered or how it ended.
 type Reason uint8
 
-// Reasons. Those before [Truncated] are no drops.
+// Reasons. Those before [Truncated] are not drops.
 const (
 	Read       Reason = iota // TX: read from the source
-	Injected                 // TX: given by the slow path
-	Received                 // RX: completed receive with status success
-	Sent                     // TX: completed send with status success
+	Injected                 // TX: from the slow path
+	Received                 // RX: receive completed successfully
+	Sent                     // TX: send completed successfully
 	Delivered                // RX: written to the sink
 	SlowPathed               // handed to the slow path
-	Probed                   // RX: a probe of our own come back
+	Probed                   // RX: our own probe
 
 	Truncated    // longer than its slot
 	Runt         // shorter than its headers
-	Offload      // virtio header that asks for segmentation or a checksum
+	Offload      // virtio header requests segmentation or a checksum
 	EtherType    // a protocol that IPoIB does not carry
 	TooLong      // payload above the interface's MTU
 	HiddenND     // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	NoPeers      // no snapshot published yet
-	SlowPathFull // the slow path refused it
+	SlowPathFull // refused by the slow path
 	InjectFull   // the inject queue is full
 	NoQP         // injected while detached
-	PostRefused  // the QP refused the post, its queue not being full
+	PostRefused  // the QP refused the post although its queue was not full
 	Reset        // taken back when the QP was detached
-	Held         // kept back longer than it could be of use
+	Held         // discarded during a long outage
 	NoGRH        // completion without the GRH flag: no source address
-	BadGRH       // GRH area of neither layout
-	OwnMulticast // our own message come back
+	BadGRH       // GRH area is neither IPv4 nor IPv6
+	OwnMulticast // our own message, looped back
 	Malformed    // no IP header behind an IP ethertype
-	SinkRefused  // the host's side did not take it
+	SinkRefused  // the host did not accept it
 
 	numReason
 )
@@ -55,8 +55,8 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// txReasons and rxReasons are what each direction counts, in the order of its
-// checks.
+// txReasons and rxReasons are the counters of each direction, in the order of
+// its checks.
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,

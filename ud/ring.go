@@ -7,34 +7,34 @@ import (
 	"ipoibd/hca"
 )
 
-// slotState says who has a slot.
+// slotState is the owner of a slot.
 type slotState uint8
 
 // A slot's life: free -> held (take) -> posted (post) -> held (complete) ->
 // free (give). A reset takes every slot back to free.
 const (
-	slotFree   slotState = iota // nobody
-	slotHeld                    // the engine: it reads, writes or is about to post it
-	slotPosted                  // the device, until the completion
+	slotFree   slotState = iota // no owner
+	slotHeld                    // the engine, which reads, writes or is about to post it
+	slotPosted                  // the device, until completion
 )
 
-// ring cuts registered memory into slots of equal size and keeps the book of
-// who has them. A work request's ID is generation<<32 | slot. Owned by one
-// goroutine, but for the counters.
+// ring divides registered memory into slots of equal size and tracks their
+// owners. A work request's ID is generation<<32 | slot. Owned by one goroutine,
+// except for the counters.
 type ring struct {
 	mr     hca.MR
 	mem    []byte
 	stride int
 	gen    uint32
 	state  []slotState
-	free   []uint32 // a stack: the slot used last is the warmest
+	free   []uint32 // a stack, because the slot used last is most likely still cached
 	posted int
 
 	stats ringStats
 }
 
-// ringStats are totals over all generations, for any goroutine to read:
-// posts = completions + reset + outstanding.
+// ringStats are totals over all generations: posts = completions + reset +
+// outstanding. Any goroutine may read them.
 type ringStats struct {
 	posts, completions, reset atomic.Uint64
 	outstanding               atomic.Int64
@@ -47,7 +47,7 @@ func newRing(slots, stride int) *ring {
 	return r
 }
 
-// attach puts the slots over mr under a new generation. All slots are free.
+// attach places the slots in mr, with a new generation. All slots are free.
 func (r *ring) attach(mr hca.MR, gen uint32) error {
 	mem := mr.Bytes()
 	if need := len(r.state) * r.stride; len(mem) < need {
@@ -57,8 +57,8 @@ func (r *ring) attach(mr hca.MR, gen uint32) error {
 	return nil
 }
 
-// reset takes every slot back, drops the memory, and returns how many slots
-// the device had.
+// reset frees every slot, drops the memory, and returns how many slots were
+// posted.
 func (r *ring) reset() int {
 	n := r.posted
 	r.stats.reset.Add(uint64(n))
@@ -77,11 +77,11 @@ func (r *ring) refill() {
 	}
 }
 
-// peek returns the slot that the i-th take from now on will return; i is less
+// peek returns the slot that the i-th take from now will return; i must be less
 // than the number of free slots.
 func (r *ring) peek(i int) uint32 { return r.free[len(r.free)-1-i] }
 
-// take moves a free slot into the caller's hands; there is one.
+// take makes a free slot held and returns it. There must be a free slot.
 func (r *ring) take() uint32 {
 	slot := r.peek(0)
 	r.free = r.free[:len(r.free)-1]
@@ -89,13 +89,13 @@ func (r *ring) take() uint32 {
 	return slot
 }
 
-// give returns a held slot.
+// give frees a held slot.
 func (r *ring) give(slot uint32) {
 	r.state[slot] = slotFree
 	r.free = append(r.free, slot)
 }
 
-// post notes that the device has a held slot.
+// post notes that a held slot was posted to the device.
 func (r *ring) post(slot uint32) {
 	r.state[slot] = slotPosted
 	r.posted++
@@ -103,7 +103,7 @@ func (r *ring) post(slot uint32) {
 	r.stats.outstanding.Add(1)
 }
 
-// complete notes that the device gave a posted slot back.
+// complete notes that the device returned a posted slot, which is then held.
 func (r *ring) complete(slot uint32) {
 	r.state[slot] = slotHeld
 	r.posted--
@@ -114,9 +114,8 @@ func (r *ring) complete(slot uint32) {
 // id returns the work request ID of a slot.
 func (r *ring) id(slot uint32) uint64 { return uint64(r.gen)<<32 | uint64(slot) }
 
-// lookup returns the posted slot that a completion names. An ID that names none
-// is counted: as stale when it is of an earlier generation of the ring, else as
-// foreign.
+// lookup returns the posted slot of a completion. An ID without a posted slot
+// is counted: as stale if its generation is not the ring's, else as foreign.
 func (r *ring) lookup(id uint64) (slot uint32, ok bool) {
 	slot = uint32(id)
 	switch {
@@ -130,13 +129,13 @@ func (r *ring) lookup(id uint64) (slot uint32, ok bool) {
 	return slot, true
 }
 
-// bytes is a slot's memory.
+// bytes returns a slot's memory.
 func (r *ring) bytes(slot uint32) []byte {
 	off := int(slot) * r.stride
 	return r.mem[off : off+r.stride : off+r.stride]
 }
 
-// sge names n bytes at off within a slot.
+// sge describes n bytes at off within a slot.
 func (r *ring) sge(slot uint32, off, n int) hca.SGE {
 	return r.mr.SGE(int(slot)*r.stride+off, n)
 }

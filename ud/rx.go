@@ -7,18 +7,18 @@ import (
 	"ipoibd/hca"
 )
 
-// MinRxSlots is one batch, since Pump posts the receives of a batch again at once.
+// MinRxSlots is one batch, because Pump reposts the receives of a batch at once.
 const MinRxSlots = hca.Batch
 
-// RxConfig is what a Rx is made from.
+// RxConfig configures an Rx.
 type RxConfig struct {
 	Slots     int     // at least MinRxSlots, at most the QP's receive queue depth
-	PortMTU   hca.MTU // the port's largest MTU: what a peer can send at most
+	PortMTU   hca.MTU // the port's largest MTU, which bounds what a peer can send
 	MTU       int     // the interface's MTU in bytes of IP packet; see SetMTU
 	Sink      Sink
 	SlowPath  SlowPath
 	Peers     *Snapshot
-	OnFailure func(Failure) // each receive that completed with an error; does not block. May be nil
+	OnFailure func(Failure) // called for each receive that fails; must not block; may be nil
 }
 
 func (c *RxConfig) check() error {
@@ -28,9 +28,9 @@ func (c *RxConfig) check() error {
 	return nil
 }
 
-// Rx carries messages from a queue pair to the host. One goroutine owns it: it
-// calls Attach, Detach, Pump, Drain and Refill. The others may be called by
-// any; to make a Pump return, Wake the CQ.
+// Rx carries messages from a queue pair to the host. One goroutine owns it and
+// calls Attach, Detach, Pump, Drain and Refill. Any goroutine may call the
+// other methods; to make a Pump return, Wake the CQ.
 type Rx struct {
 	cfg  RxConfig
 	mtu  atomic.Int32
@@ -39,7 +39,7 @@ type Rx struct {
 	cq   hca.CQ
 
 	sge     []hca.SGE // by slot
-	flushed bool      // the QP gives buffers back: posting them again would not end
+	flushed bool      // the QP flushes buffers, so posting them again would loop forever
 
 	tally  tally
 	failed statuses
@@ -47,7 +47,7 @@ type Rx struct {
 	scratch rxScratch
 }
 
-// rxScratch is memory of one Pump.
+// rxScratch is the working memory of Pump.
 type rxScratch struct {
 	wcs    [hca.Batch]hca.WC
 	slots  [hca.Batch]uint32 // completed
@@ -55,7 +55,7 @@ type rxScratch struct {
 	wrs    [hca.Batch]hca.RecvWR
 }
 
-// NewRx returns a Rx with no queue pair attached. Errors: hca.ErrInvalid.
+// NewRx returns an Rx with no queue pair attached. Errors: hca.ErrInvalid.
 func NewRx(cfg RxConfig) (*Rx, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -69,18 +69,17 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 	return r, nil
 }
 
-// SetMTU sets the interface's MTU in bytes of IP packet. What is longer is
-// dropped: the host would drop it too, without saying so.
+// SetMTU sets the interface's MTU in bytes of IP packet. Longer packets are
+// dropped and counted; the host would drop them silently.
 func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 
-// Attach makes qp the queue pair that messages come from and posts all receive
-// buffers to it, so the QP is in INIT or a later state. recvCQ is the queue of
-// its receive completions; mr, of at least Slots * RxStride(PortMTU) bytes, is
-// their memory, which the device writes to (hca.AccessLocalWrite). The generation
-// differs from that of every earlier Attach whose completions may still come.
-// Errors: hca.ErrInvalid when one is attached already or when mr or
-// the QP's receive queue is too small; an error of the post, after which Rx is
-// detached.
+// Attach makes Rx receive from qp and posts all receive buffers to it, so the QP
+// must be in INIT or a later state. recvCQ is the QP's receive CQ. mr holds the
+// buffers; it has at least Slots * RxStride(PortMTU) bytes and is writable by the
+// device (hca.AccessLocalWrite). The generation must differ from that of every
+// earlier Attach whose completions may still arrive. Errors: hca.ErrInvalid if a
+// QP is already attached or if mr or the QP's receive queue is too small; or the
+// error of a post, after which Rx is detached.
 func (r *Rx) Attach(qp hca.QP, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
@@ -99,18 +98,18 @@ func (r *Rx) Attach(qp hca.QP, recvCQ hca.CQ, mr hca.MR, generation uint32) erro
 	return nil
 }
 
-// Detach takes every buffer back and returns how many were posted. The QP is in
-// RESET or destroyed; after Detach Rx uses neither it, nor its CQ, nor the
-// memory. Harmless when repeated.
+// Detach takes back every buffer and returns how many were posted. The QP must
+// be in RESET or destroyed; after Detach Rx uses neither the QP, nor its CQ,
+// nor the memory. Detach is idempotent.
 func (r *Rx) Detach() int {
 	n := r.ring.reset()
 	r.qp, r.cq = nil, nil
 	return n
 }
 
-// Refill posts every buffer that is not posted, those that came back flushed
-// too: for a queue pair that was found to be in order after a flush. Pump does
-// it by itself otherwise.
+// Refill posts every buffer that is not posted, including flushed ones. The
+// owner calls it when the queue pair turns out to work after a flush; otherwise
+// Pump posts buffers by itself.
 func (r *Rx) Refill() error {
 	if r.qp == nil {
 		return ErrDetached

@@ -13,10 +13,10 @@ import (
 
 const rxSlots = 128
 
-// fromB is a message of B to us.
+// fromB returns a message from B to us.
 func fromB(n int) []byte { return msg(ipoib.EtherTypeIPv4, ipv4("10.0.0.1", n)) }
 
-// idle are the counters of a Rx whose buffers are all posted after n
+// idle returns the counters of an Rx whose buffers are all posted after n
 // completions.
 func idle(n uint64, more map[string]uint64) map[string]uint64 {
 	m := map[string]uint64{"rx_posts": rxSlots + n, "rx_outstanding": rxSlots}
@@ -135,8 +135,7 @@ func TestRxPostsEveryBufferAtOnce(t *testing.T) {
 	}
 }
 
-// The ring must not shrink: neither by receives that fail, nor by posts that
-// the queue does not take.
+// Neither failed receives nor posts that the queue refuses may shrink the ring.
 func TestRxRepostsFailedReceives(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	failed := b.qp.recvs[0]
@@ -187,7 +186,7 @@ func TestRxReturnsErrorOfPostAndPostsLater(t *testing.T) {
 	}
 }
 
-// A QP in ERR flushes what is posted; posting again would go on for ever.
+// A QP in ERR flushes posted buffers, so posting them again would loop forever.
 func TestRxKeepsFlushedBuffersBack(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	b.qp.completeRecv(hca.WC{Status: hca.WCLocLenErr})
@@ -221,7 +220,7 @@ func TestR20RxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.pump(t)
 	checkCounts(t, b.Counters(), idle(0, map[string]uint64{"rx_stale_completions": 2, "rx_foreign_completions": 2}))
 	if n := b.Detach(); n != rxSlots {
-		t.Errorf("detach took %d back", n)
+		t.Errorf("detach took back %d", n)
 	}
 	late := b.qp.recvs[0]
 	b.qp.recvs = nil
@@ -235,8 +234,8 @@ func TestR20RxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.checkRing(t)
 }
 
-// The completion of a batch twice over names slots that are not posted any more
-// when the second one is seen.
+// When a batch of completions arrives twice, the slots of the second batch are
+// no longer posted.
 func TestRxIgnoresCompletionsThatComeTwice(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	b.qp.receive(fromB(100), gidA)
@@ -263,13 +262,14 @@ func TestRxWaitsAsTheContractSays(t *testing.T) {
 	if len(b.sink.frames) != 1 || b.qp.recvCQ.waits != 1 {
 		t.Errorf("%d frames after %d waits", len(b.sink.frames), b.qp.recvCQ.waits)
 	}
-	// What comes while the CQ is being armed is seen without a wait.
+	// A message that arrives while the CQ is being armed is processed without
+	// waiting.
 	b.qp.recvCQ.onArm = func() { b.qp.receive(fromB(100), gidA) }
 	b.pump(t)
 	if len(b.sink.frames) != 2 || b.qp.recvCQ.waits != 1 {
 		t.Errorf("%d frames after %d waits", len(b.sink.frames), b.qp.recvCQ.waits)
 	}
-	// What is there already is taken without arming.
+	// A message that has already arrived is processed without arming the CQ.
 	b.qp.receive(fromB(100), gidA)
 	b.pump(t)
 	if len(b.sink.frames) != 3 || b.qp.recvCQ.armed != 2 {
@@ -306,10 +306,10 @@ func TestRxAttachChecks(t *testing.T) {
 		t.Errorf("attach twice: %v", err)
 	}
 	if n := b.Detach(); n != rxSlots {
-		t.Errorf("detach took %d back", n)
+		t.Errorf("detach took back %d", n)
 	}
 	if n := b.Detach(); n != 0 {
-		t.Errorf("the second detach took %d back", n)
+		t.Errorf("the second detach took back %d", n)
 	}
 	if err := b.Pump(time.Time{}); !errors.Is(err, ErrDetached) {
 		t.Errorf("pump while detached: %v", err)

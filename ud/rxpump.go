@@ -9,17 +9,18 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// Pump does one round: it takes a batch of completions, hands what they hold to
-// the sink or the slow path, and posts the buffers again. While there is none it
-// waits for one until the time until (zero: no limit) or until the CQ's Wake.
+// Pump does one round: it takes a batch of completions, passes their messages to
+// the sink or the slow path, and reposts the buffers. If there is no completion,
+// it waits until one arrives, the CQ is woken, or the deadline until passes
+// (zero: no deadline).
 //
-// A buffer that could not be posted is posted by a later Pump; so is one whose
-// receive failed. Only buffers that a QP in ERR flushed stay back, until Attach
-// or Refill, since it would flush them again at once.
+// A later Pump posts the buffers that could not be posted and those whose
+// receive failed. After a flush, however, Pump posts no buffers until Attach or
+// Refill, because a QP in ERR would flush them again at once.
 //
-// It returns ErrDetached at once while no QP is attached. Any other error is
-// that of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink,
-// wrapped: the owner lets recovery decide before it calls Pump again.
+// It returns ErrDetached at once while no QP is attached. Any other error wraps
+// that of the CQ (hca.ErrCQ), the QP (hca.ErrInvalid, hca.ErrIO) or the sink;
+// the owner consults recovery before it calls Pump again.
 func (r *Rx) Pump(until time.Time) error {
 	if r.qp == nil {
 		return ErrDetached
@@ -35,8 +36,8 @@ func (r *Rx) Pump(until time.Time) error {
 	return werr
 }
 
-// Drain is Pump until no receive is posted, or until the time until: for a QP
-// that was moved to ERR.
+// Drain calls Pump until no receive is posted or the deadline until passes. It
+// is meant for a QP that was moved to ERR.
 func (r *Rx) Drain(until time.Time) error {
 	var err error
 	for err == nil && r.Outstanding() > 0 && time.Now().Before(until) {
@@ -45,8 +46,9 @@ func (r *Rx) Drain(until time.Time) error {
 	return err
 }
 
-// next returns how many completions are in scratch; it waits for the first one.
-// The order of its calls loses no wake-up (see hca, Waiting).
+// next fills scratch with completions, waiting for the first one, and returns
+// their number. It polls again after Arm so that no wake-up is lost (see hca,
+// Waiting).
 func (r *Rx) next(until time.Time) (int, error) {
 	if n, err := r.poll(); n > 0 || err != nil {
 		return n, err
@@ -71,7 +73,7 @@ func (r *Rx) poll() (int, error) {
 	return n, nil
 }
 
-// deliver brings what the n completions hold to its end and frees their slots.
+// deliver processes the n completions in scratch and frees their slots.
 func (r *Rx) deliver(n int) error {
 	rules := rxRules{int(r.mtu.Load()), r.cfg.Peers.Load()}
 	slots, frames := r.scratch.slots[:0], r.scratch.frames[:0]
@@ -94,8 +96,8 @@ func (r *Rx) deliver(n int) error {
 	return err
 }
 
-// accept returns the Ethernet frame that a completion is to the host, nil where
-// it ended otherwise.
+// accept returns the Ethernet frame that a completion holds for the host, or
+// nil if there is none.
 func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 	if wc.Status != hca.WCSuccess {
 		r.fail(wc, slot)
@@ -122,7 +124,7 @@ func (r *Rx) fail(wc *hca.WC, slot uint32) {
 	}
 }
 
-// write hands frames to the sink and counts what it took.
+// write passes frames to the sink and counts how many it accepted.
 func (r *Rx) write(frames [][]byte) error {
 	if len(frames) == 0 {
 		return nil
@@ -136,7 +138,8 @@ func (r *Rx) write(frames [][]byte) error {
 	return nil
 }
 
-// repost posts every free slot. A full queue leaves the rest to a later call.
+// repost posts every free slot. If the queue is full, a later call posts the
+// rest.
 func (r *Rx) repost() error {
 	for !r.flushed && len(r.ring.free) > 0 {
 		wrs := r.scratch.wrs[:min(hca.Batch, len(r.ring.free))]
@@ -155,7 +158,7 @@ func (r *Rx) repost() error {
 	return nil
 }
 
-// recvError wraps the error of a post; a full queue is none.
+// recvError wraps the error of a post; a full queue is not an error.
 func recvError(err error) error {
 	if err == nil || errors.Is(err, hca.ErrQueueFull) {
 		return nil
@@ -163,7 +166,8 @@ func recvError(err error) error {
 	return fmt.Errorf("post receives: %w", err)
 }
 
-// virtioOf says to the host what the device verified.
+// virtioOf returns the virtio header of a received frame. It reports to the
+// host that the device verified the checksum.
 func virtioOf(flags hca.WCFlags) vnet.Header {
 	if flags&hca.WCFlagIPCsumOK != 0 {
 		return vnet.Header{Flags: vnet.DataValid}

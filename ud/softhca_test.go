@@ -25,7 +25,8 @@ const (
 	qkey  = hca.QKey(0x0b1b)
 )
 
-// host is one end: a Tx and a Rx on the software HCA, each with its goroutine.
+// host is one end of a connection: a Tx and an Rx on the software HCA, each
+// with its goroutine.
 type host struct {
 	t    *testing.T
 	dev  *soft.Device
@@ -74,7 +75,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, name string, addr netip.Add
 	return h
 }
 
-// up walks the QP to RTS, attaches and starts the pumps.
+// up moves the QP to RTS, attaches it and starts the pumps.
 func (h *host) up() {
 	h.modify(hca.QPInit, hca.AttrPKeyIndex|hca.AttrPort|hca.AttrQKey)
 	h.modify(hca.QPRTR, 0)
@@ -96,7 +97,7 @@ func (h *host) pump(once func() error) {
 	}
 }
 
-// down is the orderly way of doc.go: ERR, drain, RESET, detach.
+// down follows the orderly sequence of doc.go: ERR, drain, RESET, detach.
 func (h *host) down() {
 	h.stop.Store(true)
 	h.tx.Wake()
@@ -238,8 +239,8 @@ func value(cs []hca.Counter, name string) uint64 {
 	return cs[i].Value
 }
 
-// Two hosts on the software HCA exchange frames unchanged and in order, while
-// both queue pairs are taken down and up again, and count each of them.
+// Two hosts on the software HCA exchange frames unchanged and in order, and
+// count every frame, while both queue pairs are taken down and up again.
 func TestTwoHostsOnSoftwareHCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
@@ -255,7 +256,7 @@ func TestTwoHostsOnSoftwareHCA(t *testing.T) {
 				b.tap.in <- frameTo(b, a, round*burst+i)
 			}
 			synctest.Wait()
-			time.Sleep(time.Second) // the reaping timer ends what is outstanding
+			time.Sleep(time.Second) // the timer makes Tx reap the outstanding sends
 			synctest.Wait()
 			if n := a.tx.Outstanding() + b.tx.Outstanding(); n != 0 {
 				t.Errorf("%d sends outstanding at rest", n)

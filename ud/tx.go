@@ -10,30 +10,30 @@ import (
 )
 
 const (
-	// signalEvery bounds how many sends in a row ask for no completion; the
-	// last of a batch always asks, so that no slot waits for later traffic.
+	// signalEvery is the interval of signaled sends; the last send of a batch
+	// is always signaled, so that no slot waits for later traffic.
 	signalEvery = 16
 	// MinTxSlots leaves room for two batches: one posted, one being read.
 	MinTxSlots = 2 * hca.Batch
-	// stallWait bounds a wait for completions, so that a message of the slow
-	// path or the owner's command is not held up longer than that.
+	// stallWait bounds a wait for completions, so that it delays neither the
+	// slow path's messages nor the owner's commands for longer.
 	stallWait = 10 * time.Millisecond
-	// reapEvery bounds how long a completion may lie in the CQ while the host is
-	// silent.
+	// reapEvery bounds how long a completion may stay in the CQ while the host
+	// is silent.
 	reapEvery = 10 * time.Millisecond
 )
 
-// TxConfig is what a Tx is made from.
+// TxConfig configures a Tx.
 type TxConfig struct {
 	Slots     int // at least MinTxSlots, at most the QP's send queue depth
-	MaxMTU    int // bytes of IP packet that the interface's MTU never exceeds
-	MTU       int // the interface's MTU now; see SetMTU
+	MaxMTU    int // upper bound of the interface's MTU, in bytes of IP packet
+	MTU       int // the interface's current MTU; see SetMTU
 	Scope     uint8
-	PKey      hca.PKey // Scope and PKey are those of the broadcast group
+	PKey      hca.PKey // scope and P_Key of the broadcast group
 	Source    Source
 	SlowPath  SlowPath
 	Peers     *Snapshot
-	OnFailure func(Failure) // each send that completed with an error; does not block. May be nil
+	OnFailure func(Failure) // called for each send that fails; must not block; may be nil
 }
 
 func (c *TxConfig) check() error {
@@ -43,8 +43,9 @@ func (c *TxConfig) check() error {
 	return nil
 }
 
-// Tx carries frames from the host to a queue pair. One goroutine owns it: it
-// calls Attach, Detach, Pump and Drain. The others may be called by any.
+// Tx carries frames from the host to a queue pair. One goroutine owns it and
+// calls Attach, Detach, Pump and Drain. Any goroutine may call the other
+// methods.
 type Tx struct {
 	cfg  TxConfig
 	mtu  atomic.Int32
@@ -53,14 +54,14 @@ type Tx struct {
 	cq   hca.CQ
 
 	order  fifo         // posted slots
-	sge    []hca.SGE    // by slot: what its send names
-	dest   []hca.UDDest // by slot: where it goes
-	wrs    []hca.SendWR // described, not posted yet
-	seq    uint         // sends described
+	sge    []hca.SGE    // by slot: buffer of its send
+	dest   []hca.UDDest // by slot: destination of its send
+	wrs    []hca.SendWR // sends described but not yet posted
+	seq    uint         // number of sends described
 	inject injectQueue
 	grace  grace
 	probe  sentProbe
-	nudge  *time.Timer // wakes a read while sends are outstanding
+	nudge  *time.Timer // wakes a blocked read while sends are outstanding
 
 	tally   tally
 	failed  statuses
@@ -71,7 +72,7 @@ type Tx struct {
 	waste   *waste
 }
 
-// txScratch is memory of one Pump.
+// txScratch is the working memory of Pump.
 type txScratch struct {
 	bufs  [hca.Batch][]byte
 	sizes [hca.Batch]int
@@ -101,15 +102,14 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 	return t, nil
 }
 
-// SetMTU sets the interface's MTU in bytes of IP packet. One above
-// TxConfig.MaxMTU counts as that.
+// SetMTU sets the interface's MTU in bytes of IP packet, at most
+// TxConfig.MaxMTU.
 func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
 
-// Attach makes qp the queue pair that frames go to, sendCQ the queue of its send
-// completions, and mr, of at least Slots * TxStride(MaxMTU) bytes, their memory.
-// The generation differs from that of every earlier Attach whose completions may
-// still come.
-// Errors: hca.ErrInvalid when one is attached already, when mr or the QP's send
+// Attach makes Tx send through qp. sendCQ is the QP's send CQ. mr holds the
+// slots and has at least Slots * TxStride(MaxMTU) bytes. The generation must
+// differ from that of every earlier Attach whose completions may still arrive.
+// Errors: hca.ErrInvalid if a QP is already attached or if mr or the QP's send
 // queue is too small.
 func (t *Tx) Attach(qp hca.QP, sendCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().SendWRs; t.qp != nil || depth < t.cfg.Slots {
@@ -124,10 +124,10 @@ func (t *Tx) Attach(qp hca.QP, sendCQ hca.CQ, mr hca.MR, generation uint32) erro
 	return nil
 }
 
-// Detach takes everything back that is posted or waits to be, counts it as
-// dropped with the reason Reset, and returns how many frames that were. The QP
-// is in RESET or destroyed, or sends nothing any more; after Detach Tx uses
-// neither it, nor its CQ, nor the memory. Harmless when repeated.
+// Detach drops all frames that are posted or waiting to be posted, counts them
+// as Reset, and returns their number. The QP must be in RESET, destroyed, or no
+// longer sending; after Detach Tx uses neither the QP, nor its CQ, nor the
+// memory. Detach is idempotent.
 func (t *Tx) Detach() int {
 	t.nudge.Stop()
 	n := t.ring.reset() + len(t.wrs) + t.inject.setOpen(false)
@@ -142,9 +142,9 @@ func (t *Tx) Detach() int {
 	return n
 }
 
-// Inject queues a message of the slow path, from its IPoIB header on. The
-// message is Tx's from then on. It returns false when the message was dropped
-// and counted. Never blocks.
+// Inject queues a message of the slow path, from its IPoIB header on, and takes
+// ownership of it. It returns false if the message was dropped and counted. It
+// never blocks.
 func (t *Tx) Inject(to hca.UDDest, msg []byte) bool {
 	t.tally.add(Injected, 1)
 	reason := t.checkInjected(msg)
@@ -169,13 +169,13 @@ func (t *Tx) checkInjected(msg []byte) Reason {
 	return Injected
 }
 
-// Wake makes a Pump under way, or else the next one, return soon.
+// Wake makes the current Pump, or else the next one, return soon.
 func (t *Tx) Wake() { t.cfg.Source.Wake() }
 
-// Epoch returns the number of the oldest snapshot that a frame under way may
-// have been decided by: an address handle may be destroyed once its last
-// snapshot is older, provided that one goroutine both publishes and injects. It
-// moves on with Pump: Wake makes it do so while the host is silent.
+// Epoch returns the number of the oldest snapshot that may have routed a frame
+// that is not yet completed. An address handle may be destroyed once its last
+// snapshot is older, provided that the same goroutine publishes and injects.
+// Epoch advances only in Pump; while the host is silent, Wake makes Pump run.
 func (t *Tx) Epoch() uint64 {
 	if e := t.grace.safe.Load(); e != detachedEpoch {
 		return e
@@ -183,8 +183,8 @@ func (t *Tx) Epoch() uint64 {
 	return t.cfg.Peers.epoch()
 }
 
-// Outstanding returns how many sends are posted.
+// Outstanding returns the number of posted sends.
 func (t *Tx) Outstanding() int { return int(t.ring.stats.outstanding.Load()) }
 
-// queued returns how many frames wait to be posted.
+// queued returns the number of frames that wait to be posted.
 func (t *Tx) queued() int { return int(t.waiting.Load()) + t.inject.len() }

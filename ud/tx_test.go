@@ -56,7 +56,7 @@ func TestTxSignalsEverySixteenthAndTheLast(t *testing.T) {
 	if want := []int{16, 32, 40}; !slices.Equal(signaled, want) || b.qp.sendCalls != 1 {
 		t.Errorf("sends %v signaled in %d posts, want %v in one", signaled, b.qp.sendCalls, want)
 	}
-	b.qp.completeSends(20, hca.WCSuccess) // one completion, for the 16th
+	b.qp.completeSends(20, hca.WCSuccess) // produces one completion, for the 16th
 	b.pump(t)
 	if got := counts(b.Counters()); got["tx_sent"] != 16 || got["tx_outstanding"] != 24 {
 		t.Errorf("after 20 of 40, of which the 16th was signaled: %v", got)
@@ -70,7 +70,7 @@ func TestTxLosesNothingToFullQueues(t *testing.T) {
 	for name, depth := range map[string]int{"ring": 128, "send queue": 100} {
 		t.Run(name, func(t *testing.T) {
 			b := newTxBench(t, 128)
-			b.qp.depth = depth // what it says at Attach is not what it has
+			b.qp.depth = depth // smaller than it reported at Attach
 			var got [][]byte
 			b.qp.sendCQ.onWait = func(until time.Time) {
 				if d := time.Until(until); d > stallWait {
@@ -121,7 +121,7 @@ func TestTxStalledReadsNothingAndReturns(t *testing.T) {
 	}
 }
 
-// A completion that comes between the last poll and the arming must be seen
+// A completion that arrives between the last poll and Arm must be processed
 // without waiting.
 func TestTxPollsOnceMoreAfterArming(t *testing.T) {
 	b := newTxBench(t, 128)
@@ -143,7 +143,8 @@ func TestTxCountsFailedSendsByStatus(t *testing.T) {
 		b.src.add(toB(100))
 	}
 	b.pump(t)
-	// The fourth fails, unsignaled as it is; the send queue flushes the rest.
+	// The fourth send fails, although it is unsignaled; the send queue flushes
+	// the rest.
 	failed := b.qp.sends[3]
 	b.qp.completeSends(3, hca.WCSuccess)
 	b.qp.completeSends(1, hca.WCLocProtErr)
@@ -155,7 +156,7 @@ func TestTxCountsFailedSendsByStatus(t *testing.T) {
 	})
 	b.checkRing(t)
 	if len(b.fails) != 7 {
-		t.Fatalf("%d failures told", len(b.fails))
+		t.Fatalf("%d failures reported", len(b.fails))
 	}
 	if f := b.fails[0]; f.WC.ID != failed.id || f.SGE != failed.sge || f.Dest != destB || f.WC.Status != hca.WCLocProtErr {
 		t.Errorf("failure %+v of %+v", f, failed)
@@ -182,14 +183,14 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 		hca.WC{ID: 2 << 32},            // a later one
 		hca.WC{ID: 1<<32 | 100},        // not posted
 		hca.WC{ID: 1<<32 | 128},        // no slot
-		hca.WC{ID: 1<<32 | 0xffffffff}, // no slot either
+		hca.WC{ID: 1<<32 | 0xffffffff}, // no slot
 	)
 	b.pump(t)
 	checkCounts(t, b.Counters(), map[string]uint64{
 		"tx_read": 2, "tx_posts": 2, "tx_outstanding": 2, "tx_stale_completions": 2, "tx_foreign_completions": 3,
 	})
 	b.qp.completeSends(2, hca.WCSuccess)
-	b.qp.sendCQ.add(b.qp.sendCQ.wcs...) // the same again
+	b.qp.sendCQ.add(b.qp.sendCQ.wcs...) // the same completion again
 	b.pump(t)
 	if c := counts(b.Counters()); c["tx_sent"] != 2 || c["tx_foreign_completions"] != 4 {
 		t.Errorf("after a completion that came twice: %v", c)
@@ -197,8 +198,8 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.checkRing(t)
 }
 
-// A request that the QP refuses as invalid is dropped alone, whether it is first, last or
-// in the middle of a batch, and even if all requests but one are refused.
+// If the QP refuses a request as invalid, only that request is dropped, whether it is the
+// first, the last or in the middle of a batch, and even if all but one are refused.
 func TestTxDropsARefusedRequestAlone(t *testing.T) {
 	for _, refused := range [][]int{{0}, {9}, {4}, {0, 4, 5, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}} {
 		b := newTxBench(t, 128)
@@ -222,7 +223,7 @@ func TestTxDropsARefusedRequestAlone(t *testing.T) {
 	}
 }
 
-// When the device has failed, Pump returns the error and drops the frames that it has not
+// When the device fails, Pump returns the error and drops the frames that it has not
 // posted.
 func TestTxEndsWithTheDevice(t *testing.T) {
 	b := newTxBench(t, 128)
@@ -281,7 +282,7 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 	want := map[string]uint64{"tx_read": 10, "tx_injected": 1, "tx_posts": 6, "tx_taken_back": 6, "tx_drop_reset": 11}
 	checkCounts(t, b.Counters(), want)
 	if b.Inject(destAll, msg(ipoib.EtherTypeARP, make([]byte, 56))) {
-		t.Error("inject taken while detached")
+		t.Error("inject accepted while detached")
 	}
 	if err := b.Pump(); !errors.Is(err, ErrDetached) {
 		t.Errorf("pump while detached: %v", err)
@@ -290,8 +291,8 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 		t.Errorf("drain while detached: %v", err)
 	}
 
-	// The frames go on through the next QP; a late completion of the first does
-	// no harm, though its slot is posted again.
+	// Traffic continues through the next QP; a late completion of the first QP
+	// is ignored, although its slot is posted again.
 	b.qp = &fakeQP{mr: b.qp.mr, sendCQ: b.qp.sendCQ, depth: 128}
 	b.attach(t, 2)
 	for range 10 {
@@ -363,7 +364,7 @@ func TestTxInject(t *testing.T) {
 		t.Errorf("%d wake-ups", b.src.wakes.Load())
 	}
 	if b.Inject(destAll, arp) || b.Inject(destAll, arp[:3]) || b.Inject(destAll, make([]byte, testMTU+5)) {
-		t.Error("full queue, runt or long message taken")
+		t.Error("Inject accepted a message beyond a full queue, a runt or too long a message")
 	}
 	b.qp.auto = true
 	for range 5 {
@@ -391,8 +392,8 @@ func TestTxInjectedGoBeforeFramesInOrder(t *testing.T) {
 	}
 }
 
-// Messages of several goroutines arrive once each, beside readers of every
-// count.
+// Each message of several goroutines arrives once, while other goroutines read
+// every counter.
 func TestTxInjectsFromManyGoroutines(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.qp.auto = true
@@ -449,7 +450,7 @@ func TestTxFollowsMTU(t *testing.T) {
 	b.SetMTU(100)
 	b.src.add(toB(100), toB(101))
 	b.pump(t)
-	b.SetMTU(1 << 20) // not above MaxMTU
+	b.SetMTU(1 << 20) // limited to MaxMTU
 	b.src.add(toB(testMTU), toB(testMTU+1))
 	b.pump(t)
 	checkCounts(t, b.Counters(), map[string]uint64{
@@ -488,8 +489,8 @@ func TestTxDrain(t *testing.T) {
 	})
 }
 
-// A silent host must not hide completions: a read is woken while sends are
-// outstanding, and left alone afterwards.
+// While the host is silent, the blocked read is woken as long as sends are
+// outstanding, and no longer.
 func TestTxWakesReadToReap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTxBench(t, 128)

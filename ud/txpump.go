@@ -9,16 +9,16 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Pump does one round: it takes completions, posts what the slow path injected,
-// then reads a batch of frames, which blocks until there is one or until Wake,
-// and posts it. Without a free slot it reads nothing and waits for completions,
-// no longer than 10 ms: the source's own queue absorbs.
+// Pump does one round: it takes completions, posts injected messages, then
+// reads a batch of frames, which blocks until there is one or until Wake, and
+// posts it. Without a free slot it reads nothing and waits for completions for
+// up to 10 ms; meanwhile frames queue up in the source.
 //
-// It returns ErrDetached at once while no QP is attached, so a short recovery
-// leaves the host's frames in the source. Any other error is that of the source,
-// the CQ (hca.ErrCQ) or the QP (hca.ErrIO), wrapped: the owner lets recovery decide
-// before it calls Pump again. If the QP refuses a frame with hca.ErrInvalid, Pump drops
-// and counts it (PostRefused) and continues.
+// It returns ErrDetached at once while no QP is attached, so a short recovery leaves
+// the host's frames in the source. Any other error wraps that of the source, the CQ
+// (hca.ErrCQ) or the QP (hca.ErrIO); the owner consults recovery before it calls Pump
+// again. If the QP refuses a frame with hca.ErrInvalid, Pump drops and counts it
+// (PostRefused) and continues.
 func (t *Tx) Pump() error {
 	if t.qp == nil {
 		return ErrDetached
@@ -36,8 +36,8 @@ func (t *Tx) Pump() error {
 	return t.read()
 }
 
-// Drain takes completions until nothing is posted, or until the time until. It
-// reads no frames. Errors as of Pump.
+// Drain takes completions until nothing is posted or the deadline until passes.
+// It reads no frames. Errors are those of Pump.
 func (t *Tx) Drain(until time.Time) error {
 	if t.qp == nil {
 		return ErrDetached
@@ -49,9 +49,8 @@ func (t *Tx) Drain(until time.Time) error {
 	return err
 }
 
-// forward posts what waits: the rest of an earlier batch, then the messages of
-// the slow path. When it got through all of them, the snapshot now in force is
-// observed.
+// forward posts everything that waits: the rest of an earlier batch, then the
+// slow path's messages. Once nothing waits, it observes the current snapshot.
 func (t *Tx) forward() error {
 	if err := t.post(); err != nil || t.blocked() {
 		return err
@@ -75,19 +74,19 @@ func (t *Tx) observe(epoch uint64) {
 	t.grace.observe(epoch, s.posts.Load(), s.completions.Load()+s.reset.Load())
 }
 
-// blocked reports that nothing can be read now.
+// blocked reports whether Tx cannot read frames now.
 func (t *Tx) blocked() bool { return len(t.wrs) > 0 || len(t.ring.free) == 0 }
 
 // describeMessage copies an injected message into a slot and describes it.
 func (t *Tx) describeMessage(m *injected) {
 	slot := t.ring.take()
 	n := copy(t.ring.bytes(slot)[txMessage:], m.msg)
-	t.probe.begin(slot, m.msg)
+	t.probe.track(slot, m.msg)
 	t.describe(slot, n, m.to)
 	*m = injected{}
 }
 
-// read reads a batch of frames into free slots and posts what is to be sent.
+// read reads a batch of frames into free slots and posts those to be sent.
 func (t *Tx) read() error {
 	s := &t.scratch
 	k := min(hca.Batch, len(t.ring.free))
@@ -112,7 +111,7 @@ func (t *Tx) read() error {
 	return err
 }
 
-// dispatch decides on the n frames just read.
+// dispatch handles the n frames just read.
 func (t *Tx) dispatch(n int) {
 	rules := txRules{int(t.mtu.Load()), t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
 	for i := range n {
@@ -124,8 +123,8 @@ func (t *Tx) dispatch(n int) {
 	}
 }
 
-// decide describes the send of one frame, or hands it to the slow path, or
-// says why it is dropped.
+// decide describes the send of one frame, passes it to the slow path, or
+// returns the reason to drop it.
 func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 	buf := t.ring.bytes(slot)
 	if size < 0 || size > len(buf) {
@@ -155,10 +154,10 @@ func (t *Tx) describe(slot uint32, n int, to hca.UDDest) {
 	t.wrs = append(t.wrs, wr)
 }
 
-// post posts the described sends. If the queue is full, the rest stays described. If
-// the QP refuses a send as invalid, post drops it alone and posts the rest. If that
-// send was the last of a batch, the completion of the next send accounts for those
-// before it.
+// post posts the described sends. If the queue is full, the rest waits in wrs. If
+// the QP refuses a send as invalid, post drops only that send and posts the rest. If
+// that send was the last of a batch, the completion of the next send accounts for
+// those before it.
 func (t *Tx) post() error {
 	for len(t.wrs) > 0 {
 		t.wrs[len(t.wrs)-1].Flags = hca.SendSignaled
@@ -187,14 +186,14 @@ func (t *Tx) post() error {
 func (t *Tx) refuse(n int) {
 	for i := range n {
 		slot := uint32(t.wrs[i].ID)
-		t.probe.end(slot, false)
+		t.probe.released(slot, false)
 		t.ring.give(slot)
 	}
 	t.tally.add(PostRefused, n)
 	t.setWaiting(copy(t.wrs, t.wrs[n:]))
 }
 
-// setWaiting keeps the first n descriptors.
+// setWaiting truncates the descriptors to the first n.
 func (t *Tx) setWaiting(n int) {
 	t.wrs = t.wrs[:n]
 	t.waiting.Store(int64(n))

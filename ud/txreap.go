@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// await arms the CQ and waits for a completion, no longer than until.
+// await arms the CQ and waits for a completion until the deadline.
 func (t *Tx) await(until time.Time) error {
 	if err := t.cq.Arm(); err != nil {
 		return fmt.Errorf("arm send CQ: %w", err)
@@ -22,7 +22,7 @@ func (t *Tx) await(until time.Time) error {
 	return t.reap()
 }
 
-// reap takes every completion that is there.
+// reap takes all available completions.
 func (t *Tx) reap() error {
 	for {
 		n, err := t.cq.Poll(t.scratch.wcs[:])
@@ -38,8 +38,8 @@ func (t *Tx) reap() error {
 	}
 }
 
-// complete ends the send that wc names, and the unsignaled ones before it,
-// which succeeded.
+// complete ends the send of wc and the unsignaled sends before it, which have
+// succeeded.
 func (t *Tx) complete(wc *hca.WC) {
 	last, ok := t.ring.lookup(wc.ID)
 	if !ok {
@@ -61,7 +61,7 @@ func (t *Tx) complete(wc *hca.WC) {
 func (t *Tx) release() uint32 {
 	slot := t.order.pop()
 	t.ring.complete(slot)
-	t.probe.end(slot, true)
+	t.probe.released(slot, true)
 	t.ring.give(slot)
 	return slot
 }

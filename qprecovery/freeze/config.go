@@ -8,23 +8,23 @@ import (
 // Defaults of a [Config]; together they stay below 1 s.
 const (
 	DefaultInterval   = 50 * time.Millisecond
-	DefaultMaxGap     = 4 * DefaultInterval    // a scheduler under load is late by one or two
+	DefaultMaxGap     = 4 * DefaultInterval    // a loaded scheduler is late by one or two intervals
 	DefaultQuiet      = 250 * time.Millisecond // four probes a second on an idle link
-	DefaultProbeLimit = 200 * time.Millisecond // a thousand times what a probe usually takes
+	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the usual duration of a probe
 	DefaultProbes     = 2                      // one may be lost
 )
 
-// Config has the limits; zero values are the defaults.
+// Config holds the limits; zero values select the defaults.
 type Config struct {
 	Interval   time.Duration // between samples
-	MaxGap     time.Duration // between samples, beyond which the daemon had stalled
-	Quiet      time.Duration // without a sign of life before a probe is sent
-	ProbeLimit time.Duration // for the next sign of life of a probe, see the package documentation
-	Probes     int           // without an answer, one after the other
+	MaxGap     time.Duration // between samples; a longer gap means that the daemon was stalled
+	Quiet      time.Duration // without progress before a probe is sent
+	ProbeLimit time.Duration // without progress of a probe; see the package documentation
+	Probes     int           // consecutive probes without an answer
 }
 
-// Bound is how long a freeze may stay unnoticed, while samples come at most
-// Interval apart.
+// Bound returns the maximum time before a freeze is suspected, if samples are
+// at most Interval apart.
 func (c Config) Bound() time.Duration {
 	c = c.normal()
 	return c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+2*c.Interval)

@@ -2,22 +2,22 @@ package freeze
 
 import "time"
 
-// Detector is passive: one goroutine calls it. Make one with [New].
+// Detector is passive and must be used by one goroutine. Create it with [New].
 type Detector struct {
 	conf      Config
-	last      time.Time // the last sample; zero: none yet
+	last      time.Time // time of the last sample; zero if none yet
 	suspected bool      // reported; silent until Restart
 
-	works    time.Time // since when the path has been judged; zero: it is not judged
+	works    time.Time // since when the queue pair has been judged; zero if it is not judged
 	wire     uint64    // Sample.Wire of the last sample
 	sends    progress
-	refused  uint64    // Sample.Refused when Sample.Completed last changed
-	waiting  time.Time // since when sends have waited for a completion, or been refused; zero: neither
+	refused  uint64    // Sample.Refused at the last change of Sample.Completed
+	waiting  time.Time // since when sends have been waiting or refused; zero if neither
 	receives progress
 	probe    probe
 }
 
-// progress follows a count.
+// progress tracks a count.
 type progress struct {
 	count uint64
 	since time.Time // when the count last changed, or began to matter
@@ -35,26 +35,27 @@ func (p *progress) update(now time.Time, count uint64) bool {
 // New returns a detector.
 func New(conf Config) *Detector { return &Detector{conf: conf.normal()} }
 
-// Restart makes the detector start over, for a queue pair that was rebuilt.
-// Probe numbers continue, so that an old probe is not taken for a new one.
+// Restart makes the detector start over, for a rebuilt queue pair. Probe
+// numbers continue, so that an old probe is not mistaken for a new one.
 func (d *Detector) Restart() {
 	*d = Detector{conf: d.conf, probe: probe{number: d.probe.number}}
 }
 
-// NextDeadline returns when the next sample is due; false: at once.
+// NextDeadline returns when the next sample is due, or false if it is due at
+// once.
 func (d *Detector) NextDeadline() (time.Time, bool) {
 	return d.last.Add(d.conf.Interval), !d.last.IsZero()
 }
 
-// Step judges a sample taken at now. Time must not run backwards. It does not
-// block and keeps no reference to s.
+// Step judges a sample taken at now, which must not decrease. It does not block
+// and keeps no reference to s.
 func (d *Detector) Step(now time.Time, s *Sample) Decision {
 	stalled := !d.last.IsZero() && now.Sub(d.last) > d.conf.MaxGap
 	if stalled || d.last.IsZero() {
 		d.works = time.Time{}
 	}
 	d.last = now
-	d.follow(now, s)
+	d.update(now, s)
 	switch {
 	case d.suspected:
 		return Decision{}
@@ -64,9 +65,9 @@ func (d *Detector) Step(now time.Time, s *Sample) Decision {
 	return d.judge(now, s)
 }
 
-// follow updates what is known. All times start over when the path begins to
-// work, and whenever the wire was full since the last sample.
-func (d *Detector) follow(now time.Time, s *Sample) {
+// update updates the detector's state. All times start over when the queue pair
+// begins to work, and if the wire was full since the last sample.
+func (d *Detector) update(now time.Time, s *Sample) {
 	blocked := s.Wire != d.wire
 	d.wire = s.Wire
 	switch {
@@ -102,7 +103,7 @@ func (d *Detector) judge(now time.Time, s *Sample) Decision {
 	return Decision{}
 }
 
-// quiet reports that one side shows no sign of life.
+// quiet reports whether sends or receives have made no progress for Quiet.
 func (d *Detector) quiet(now time.Time) bool {
 	deaf := now.Sub(d.receives.since) > d.conf.Quiet
 	mute := !d.waiting.IsZero() && now.Sub(latest(d.waiting, d.sends.since)) > d.conf.Quiet

@@ -38,7 +38,7 @@ func TestR08Suspected(t *testing.T) {
 			v.run(d, step, 5*time.Second, Nothing)
 			c.fault(v)
 			if v.peers && !v.traffic && !v.deaf {
-				continue // no one uses the send queue
+				continue // nothing uses the send queue
 			}
 			got, took := v.run(d, step, 10*time.Second, Suspect)
 			t.Logf("%s, sending %v, hearing %v: after %v", c.name, v.traffic, v.peers, took)
@@ -53,7 +53,7 @@ func TestR08Suspected(t *testing.T) {
 	}
 }
 
-// Nothing that only looks like a freeze is suspected.
+// Situations that only resemble a freeze raise no suspicion.
 func TestR08NotSuspected(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -90,8 +90,8 @@ func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 	}
 }
 
-// A deaf receive is suspected behind a busy send queue too, once the probe has passed
-// through the queue.
+// A receive queue that gets nothing is suspected even behind a busy send queue, once
+// the probe has passed through that queue.
 func TestR08DeafBehindALongQueue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.backlog, v.rate, v.deaf = 512, 1000, true
@@ -102,8 +102,8 @@ func TestR08DeafBehindALongQueue(t *testing.T) {
 	}
 }
 
-// Time in which the wire accepts nothing is not judged: neither twice 1.2 s, nor ten
-// times 3 s, nor an hour. A fault after it is suspected within the bound.
+// Times when the wire accepts nothing raise no suspicion: neither twice 1.2 s, nor
+// ten times 3 s, nor an hour. A fault afterwards is suspected within the bound.
 func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 	for _, c := range []struct {
 		times       int
@@ -133,7 +133,7 @@ func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 	}
 }
 
-// An idle link is asked four times a second at most; a busy one never.
+// An idle link is probed at most four times a second, a busy one never.
 func TestR08Probes(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.run(d, step, 10*time.Second, Nothing)
@@ -147,13 +147,13 @@ func TestR08Probes(t *testing.T) {
 	}
 }
 
-// After 10 s of being stopped, the daemon polls and then finds all well, though
-// sends were old at the first sample.
+// After the daemon was stopped for 10 s, the detector polls and then suspects
+// nothing, although sends were old at the first sample.
 func TestR08Stall(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.traffic = true
 	v.run(d, step, time.Second, Nothing)
-	v.stopped = true // no one polled
+	v.stopped = true // completions were not polled
 	v.tick(10 * time.Second)
 	if got := d.Step(v.now, v.sample()); got.Kind != Poll {
 		t.Fatalf("%+v, want a poll", got)
@@ -182,7 +182,7 @@ func TestR08PortComesBack(t *testing.T) {
 	}
 }
 
-// Sends that do not complete are found even while messages keep coming.
+// Sends that do not complete are detected even while messages keep arriving.
 func TestR08MuteButHearing(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.peers, v.traffic, v.stopped = true, true, true
@@ -191,8 +191,8 @@ func TestR08MuteButHearing(t *testing.T) {
 	}
 }
 
-// A rebuilt queue pair is judged from the start, and an old probe is not taken for
-// a new one.
+// A rebuilt queue pair is judged from the start, and an old probe is not mistaken
+// for a new one.
 func TestR08Restart(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.deaf = true
@@ -211,8 +211,8 @@ func TestR08Restart(t *testing.T) {
 	}
 }
 
-// A healthy device is never suspected, and a fault is found within the bound, whatever
-// came before.
+// A healthy device is never suspected, and a fault is detected within the bound,
+// regardless of earlier events.
 func TestR08Property(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v, d := newDevice(), New(Config{})

@@ -2,11 +2,11 @@ package freeze
 
 import "time"
 
-// probe is the present series of probes.
+// probe is the current series of probes.
 type probe struct {
-	number   uint64    // of the latest; never used again
-	asked    time.Time // when the latest was asked for; zero: no series is under way
-	sent     time.Time // when its send was seen to have completed; zero: not yet
+	number   uint64    // of the latest probe; never reused
+	asked    time.Time // when the latest probe was requested; zero if there is no series
+	sent     time.Time // when its send was first seen completed; zero if not yet
 	tries    int
 	received uint64 // Sample.Received at the start of the series
 }
@@ -34,7 +34,7 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	case !p.sent.IsZero() && s.Received != p.received:
 		p.asked = time.Time{}
 		return Decision{}
-	case now.Sub(d.lastSign()) <= d.conf.ProbeLimit:
+	case now.Sub(d.lastProgress()) <= d.conf.ProbeLimit:
 		return Decision{}
 	case p.tries < d.conf.Probes:
 		return d.sendProbe(now)
@@ -42,16 +42,16 @@ func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	return d.suspect()
 }
 
-// lastSign returns when the probe last made progress: until its send completes, the
-// completions of the sends before it show that its turn will come.
-func (d *Detector) lastSign() time.Time {
+// lastProgress returns when the probe last made progress: until its send completes,
+// completions of earlier sends count as progress.
+func (d *Detector) lastProgress() time.Time {
 	if d.probe.sent.IsZero() {
 		return latest(d.probe.asked, d.sends.since)
 	}
 	return d.probe.sent
 }
 
-// suspect reports a suspected freeze, once.
+// suspect reports a suspected freeze. Step reports nothing afterwards.
 func (d *Detector) suspect() Decision {
 	d.suspected = true
 	out := Decision{Kind: Suspect, Deaf: !d.probe.sent.IsZero(), Since: d.receives.since}

@@ -6,23 +6,23 @@ import (
 	"ipoibd/hca"
 )
 
-// Sample is what the shell sees at a moment. The counts start over with a new
-// queue pair, for which [Detector.Restart] is called.
+// Sample is the state of the data path at one time. The counts start over with
+// a new queue pair, for which the caller must call [Detector.Restart].
 type Sample struct {
-	Completed  uint64 // send completions so far, those of probes included
+	Completed  uint64 // send completions so far, including those of probes
 	Waiting    int    // sends without a completion, including those not posted yet
 	Refused    uint64 // sends that the queue pair has refused so far
-	Received   uint64 // receive completions so far, those of probes included
-	Probed     uint64 // the latest probe whose send has completed; 0: none
+	Received   uint64 // receive completions so far, including those of probes
+	Probed     uint64 // number of the latest probe whose send has completed; 0 if none
 	Wire       uint64 // from [hca.WireBlockedOf]
 	Port       hca.PortState
-	Recovering bool // a rung runs: the queue pair is not expected to work
+	Recovering bool // a rung is running, so the queue pair need not work
 }
 
 // working reports whether sends and receives can be expected to work.
 func (s *Sample) working() bool { return s.Port == hca.PortActive && !s.Recovering }
 
-// Kind says what a [Decision] asks for.
+// Kind is what a [Decision] requests.
 type Kind uint8
 
 // Kinds of decisions.
@@ -33,10 +33,11 @@ const (
 	Suspect        // the queue pair seems to have frozen; reported once
 )
 
-// Decision says what the caller must do. Its other fields belong to one kind each.
+// Decision tells the caller what to do. Each field except Kind belongs to one
+// kind.
 type Decision struct {
 	Kind  Kind
 	Probe uint64    // SendProbe: its number
-	Deaf  bool      // Suspect: the last probe was sent and not received; false: it was not sent
+	Deaf  bool      // Suspect: the last probe was sent but not received; if false, it was not sent
 	Since time.Time // Suspect: when the queue pair was last known to work
 }

@@ -13,18 +13,18 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type device struct {
 	now       time.Time
 	port      hca.PortState
-	rung      bool // recovery runs
+	rung      bool // recovery is running
 	completed uint64
 	received  uint64
-	waiting   []uint64 // sends, by their probe number; 0: no probe
+	waiting   []uint64 // sends, by probe number; 0 if not a probe
 	refused   uint64
 	probed    uint64
 	wire      uint64
 	probes    int
-	traffic   bool    // a send in each interval
-	peers     bool    // a peer sends in each interval
-	backlog   int     // sends that the host always keeps waiting
-	rate      float64 // completions per second; 0: any number
+	traffic   bool    // one send per interval
+	peers     bool    // one receive per interval
+	backlog   int     // number of sends that the host keeps waiting
+	rate      float64 // completions per second; 0 means unlimited
 	credit    float64
 
 	// Faults. With full, the queue takes no sends and has none outstanding, so nothing
@@ -33,7 +33,7 @@ type device struct {
 	blocked                                 bool // the wire accepts nothing
 }
 
-// tick completes what waits, then posts.
+// tick completes waiting sends, then posts new ones.
 func (v *device) tick(step time.Duration) {
 	v.now = v.now.Add(step)
 	v.credit += v.rate * step.Seconds()
@@ -87,7 +87,8 @@ func (v *device) sample() *Sample {
 	}
 }
 
-// run samples each step until the time is over or a decision of kind until.
+// run samples at each step until length is over or there is a decision of kind
+// until.
 func (v *device) run(d *Detector, step, length time.Duration, until Kind) (Decision, time.Duration) {
 	for began := v.now; v.now.Sub(began) < length; {
 		v.tick(step)

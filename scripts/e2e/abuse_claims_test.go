@@ -14,7 +14,7 @@ import (
 const claimRate = 2000
 
 // Crafted ARP messages cost an interface with many peers little and hardly affect honest
-// hosts, whatever varies from one message to the next: the peer, its queue pair, or the
+// hosts, regardless of what varies between messages: the peer, its queue pair or the
 // claimed address. The test prints each figure with its goal. It fails above failCPU, or
 // when pings take ten times as long.
 func TestR07AbuseCraftedARPs(t *testing.T) {

@@ -23,15 +23,16 @@ import (
 const (
 	openConns   = 3000
 	manyClients = 100
-	// controlLimit bounds every dealing with the control socket: the daemon
+	// controlLimit bounds every exchange on the control socket: the daemon
 	// gives a client 5 s for its request.
 	controlLimit = 20 * time.Second
-	// answerLimit is ten times what a status takes among idle connections.
+	// answerLimit is ten times the duration of a status request among idle
+	// connections.
 	answerLimit = 2 * time.Second
 )
 
-// Whatever comes over the control socket, the daemon answers it or hangs up,
-// and answers an honest client meanwhile and afterwards.
+// The daemon answers any input on the control socket or closes the connection,
+// and answers an honest client at the same time and afterwards.
 func TestAbuseControlSocket(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -63,18 +64,18 @@ func TestAbuseControlSocket(t *testing.T) {
 	s.end(1)
 }
 
-// refused sends a request that ends in an HTTP error, or in no answer.
+// refused sends a request and requires an HTTP error or no answer.
 func (s *siege) refused(name string, request []byte) {
 	s.t.Helper()
 	conn := s.dialControl()
 	defer conn.Close()
 	go func() {
-		_, _ = conn.Write(request) // fails when the daemon hangs up
+		_, _ = conn.Write(request) // fails if the daemon closes the connection
 		_ = conn.CloseWrite()
 	}()
 	answer, err := io.ReadAll(conn)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
-		s.t.Errorf("%s: the daemon does not hang up: %v", name, err)
+		s.t.Errorf("%s: the daemon does not close the connection: %v", name, err)
 	}
 	line, _, _ := strings.Cut(string(answer), "\r\n")
 	s.t.Logf("%s: %q", name, line)
@@ -97,10 +98,10 @@ func (s *siege) openAndSilent() {
 	s.t.Logf("%d descriptors", s.a.daemon.status().FDs)
 	for i, conn := range conns {
 		if _, err := io.ReadAll(conn); err != nil {
-			s.t.Fatalf("connection %d: the daemon does not hang up: %v", i, err)
+			s.t.Fatalf("connection %d: the daemon does not close it: %v", i, err)
 		}
 	}
-	s.t.Logf("all of them ended after %v", time.Since(start).Round(time.Millisecond))
+	s.t.Logf("all of them closed after %v", time.Since(start).Round(time.Millisecond))
 }
 
 // askAndNotRead sends many requests on many connections and reads no answer.
@@ -113,12 +114,12 @@ func (s *siege) askAndNotRead() {
 		if err := conn.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
 			s.t.Fatal(err)
 		}
-		_, _ = conn.Write(many) // as much as the daemon takes
+		_, _ = conn.Write(many) // as much as the daemon accepts
 	}
 	s.requireAnswers("answers not read")
 }
 
-// requireAnswers measures an honest client.
+// requireAnswers measures the status request of an honest client.
 func (s *siege) requireAnswers(when string) {
 	s.t.Helper()
 	start := time.Now()
@@ -150,11 +151,11 @@ func random(r *rand.ChaCha8, n int) []byte {
 	return b
 }
 
-// stranger is a user who is neither root nor the daemon's.
+// stranger is a user who is neither root nor the daemon's user.
 const stranger = 65534
 
-// Another user is refused by the socket's mode; and by the daemon, were the
-// mode another.
+// Another user is refused by the socket's mode, and also by the daemon if the
+// mode is wrong.
 func TestAbuseControlByAnotherUser(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -165,10 +166,10 @@ func TestAbuseControlByAnotherUser(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("the control socket: %v, %v, want mode 0600", st, err)
 	}
-	chmod(t, h.dir, 0o755) // where the daemon makes the folder, everybody may enter it
+	chmod(t, h.dir, 0o755) // a directory created by the daemon may be entered by any user
 	_, err = dialAs(stranger, h.daemon.control)
 	if errors.Is(err, syscall.EINVAL) {
-		t.Log("in this user namespace nobody else exists: the mode is all that can be seen")
+		t.Log("this user namespace has no second user, so only the mode is checked")
 		return
 	}
 	if !errors.Is(err, fs.ErrPermission) {
@@ -181,7 +182,7 @@ func TestAbuseControlByAnotherUser(t *testing.T) {
 	}
 	defer conn.Close()
 	requireForbidden(t, conn)
-	h.daemon.status() // root is answered
+	h.daemon.status() // root gets an answer
 }
 
 func chmod(t *testing.T, path string, mode os.FileMode) {
@@ -191,8 +192,8 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// dialAs connects to a socket as another user. EINVAL where that user does not
-// exist.
+// dialAs connects to a socket as another user. It returns EINVAL if that user
+// does not exist.
 func dialAs(uid uintptr, path string) (conn *net.UnixConn, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -208,7 +209,7 @@ func dialAs(uid uintptr, path string) (conn *net.UnixConn, err error) {
 	return conn, err
 }
 
-// requireForbidden asks for the status and must get nothing but a refusal.
+// requireForbidden requests the status and requires a refusal.
 func requireForbidden(t *testing.T, conn *net.UnixConn) {
 	t.Helper()
 	if _, err := conn.Write(request("GET", "/v1/status", "Connection: close\r\n")); err != nil {
@@ -216,7 +217,7 @@ func requireForbidden(t *testing.T, conn *net.UnixConn) {
 	}
 	answer, err := io.ReadAll(conn)
 	if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 403 ")) || bytes.Contains(answer, []byte(ifName)) {
-		t.Errorf("a stranger is told %v:\n%s", err, answer)
+		t.Errorf("a stranger gets %v:\n%s", err, answer)
 	}
 	t.Logf("%s", answer[max(0, len(answer)-100):])
 }

@@ -38,8 +38,8 @@ func hide(packet []byte, chain ...byte) []byte {
 	return out
 }
 
-// poison returns a neighbour advertisement, as it stands on the host's side, that claims
-// that an address is at the broadcast MAC.
+// poison returns a neighbour advertisement in the Ethernet form that claims that an
+// address is at the broadcast MAC.
 func poison(src, dst netip.Addr) []byte {
 	body := append([]byte{136, 0, 0, 0, 0x20, 0, 0, 0}, src.AsSlice()...)
 	body = append(body, 2, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
@@ -50,9 +50,9 @@ func poison(src, dst netip.Addr) []byte {
 	return append(packet, body...)
 }
 
-// Neighbour discovery behind extension headers reaches no kernel, neither from the fabric
-// nor from the host, neither to one station nor to all. Each message is dropped and
-// counted, and the neighbour tables of the hosts stay as they are.
+// Neighbour discovery behind extension headers does not reach any kernel, neither from
+// the fabric nor from the host, whether unicast or multicast. Each message is dropped and
+// counted, and the neighbour tables of the hosts do not change.
 func TestR07AbuseHiddenNeighbourDiscovery(t *testing.T) {
 	if nstest.Enter(t) {
 		return

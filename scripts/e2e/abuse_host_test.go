@@ -17,9 +17,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Frames that a host's stack would not send, from a packet socket on ib0, which
-// is the port of a bridge: so the one MAC behind it is taken, and any further
-// one is foreign.
+// Frames that a host's stack would not send, from a packet socket on ib0. ib0
+// is the port of a bridge, so the one MAC behind it is the bridge's, and any
+// other is foreign.
 func TestR07AbuseFromHost(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -43,7 +43,7 @@ func TestR07AbuseFromHost(t *testing.T) {
 	s.end(1)
 }
 
-// wrongFrame is a frame with the reason for which it ends.
+// wrongFrame is a frame with the reason for which it is dropped.
 type wrongFrame struct {
 	name, reason string
 	frame        []byte
@@ -78,7 +78,8 @@ func (s *siege) wrongFrames() []wrongFrame {
 	}
 }
 
-// solicitation asks for b's address and says that a's is at this MAC.
+// solicitation returns a solicitation for b's address that claims that a's
+// address is at this MAC.
 func (s *siege) solicitation(at ipoib.MAC) []byte {
 	s.t.Helper()
 	ip := &layers.IPv6{
@@ -98,8 +99,9 @@ func (s *siege) solicitation(at ipoib.MAC) []byte {
 	return b.Bytes()
 }
 
-// randomFrames sends noise of many lengths from every MAC. It ends for its
-// ethertype, none of it being one of the four.
+// randomFrames sends random bytes of many lengths from every MAC. They are
+// dropped for their ethertype, which is never one of the four that IPoIB
+// carries.
 func (s *siege) randomFrames(port *packetSocket) {
 	s.t.Helper()
 	noise := rand.New(rand.NewPCG(3, 4))
@@ -116,7 +118,8 @@ func (s *siege) randomFrames(port *packetSocket) {
 	})
 }
 
-// What the table keeps while it asks (its limits.go), and how long it asks.
+// What the table keeps while it resolves an address (its limits.go), and for
+// how long.
 const (
 	keptForOne  = 64
 	resolutions = 256
@@ -124,8 +127,8 @@ const (
 	volleyPause = 100 * time.Millisecond
 )
 
-// neverResolved sends to addresses where nobody is: first many frames to one,
-// then a frame to each of many.
+// neverResolved sends to addresses that no host has: first many frames to one
+// address, then one frame to each of many.
 func (s *siege) neverResolved(port *packetSocket) {
 	s.t.Helper()
 	const one, many = 100, 1000
@@ -144,7 +147,7 @@ func (s *siege) neverResolved(port *packetSocket) {
 		}
 		for i := range many {
 			if i%volley == 0 {
-				time.Sleep(volleyPause) // the slow path's queue is bounded as well
+				time.Sleep(volleyPause) // the slow path's queue is also bounded
 			}
 			port.send(to(1 + i))
 		}
@@ -154,8 +157,8 @@ func (s *siege) neverResolved(port *packetSocket) {
 	})
 }
 
-// lengths tries what the kernel does not let pass, and the longest that it
-// does: a VLAN tag more than the MTU.
+// lengths tries frames that the kernel refuses, and the longest that it
+// accepts: a VLAN tag more than the MTU.
 func (s *siege) lengths(port *packetSocket) {
 	s.t.Helper()
 	mtu := s.a.iface().MTU
@@ -165,7 +168,7 @@ func (s *siege) lengths(port *packetSocket) {
 		ether(ipoib.Broadcast, own, ipoib.EtherTypeIPv4, make([]byte, mtu+1)),
 	} {
 		if err := port.try(b); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE) {
-			s.t.Errorf("the kernel takes a frame of %d bytes, MTU %d: %v", len(b), mtu, err)
+			s.t.Errorf("the kernel accepts a frame of %d bytes, MTU %d: %v", len(b), mtu, err)
 		}
 	}
 	const vlanTag = 4
@@ -179,13 +182,13 @@ func (s *siege) lengths(port *packetSocket) {
 
 const etherHeader = 14
 
-// ether is an Ethernet frame.
+// ether returns an Ethernet frame.
 func ether(dst, src ipoib.MAC, typ ipoib.EtherType, body []byte) []byte {
 	b := append(append([]byte(nil), dst[:]...), src[:]...)
 	return append(binary.BigEndian.AppendUint16(b, uint16(typ)), body...)
 }
 
-// ipv4 is an IPv4 packet of 40 bytes with nothing in it.
+// ipv4 returns an IPv4 packet of 40 bytes with an empty payload.
 func ipv4(src, dst string) []byte {
 	b := make([]byte, 40)
 	b[0], b[3], b[8], b[9] = 0x45, byte(len(b)), 64, unix.IPPROTO_UDP
@@ -202,7 +205,7 @@ func mac(s string) ipoib.MAC {
 	return ipoib.MAC(m)
 }
 
-// packetSocket sends frames on ib0 as they are.
+// packetSocket sends frames on ib0 unchanged.
 type packetSocket struct {
 	tb testing.TB
 	fd int

@@ -13,7 +13,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// What every message of an honest host has, and who mallory says he is.
+// Values in every message of an honest host, and the identity that mallory
+// claims.
 const (
 	qkey       hca.QKey = 0x0b1b
 	malloryQPN hca.QPN  = 0x00abcd
@@ -22,7 +23,7 @@ const (
 // groupAddr carries the broadcast group.
 var groupAddr = netip.MustParseAddr("239.192.18.183")
 
-// mallory is a stranger on the hosts' segment who speaks RoCEv2 from an ordinary
+// mallory is an attacker on the hosts' segment who sends RoCEv2 from an ordinary
 // socket of a user without capabilities.
 type mallory struct {
 	*host
@@ -31,8 +32,9 @@ type mallory struct {
 	srcPort uint16
 }
 
-// newMallory opens a socket in the host's namespace. What it sends may be
-// fragmented: a receiver cannot see that, so the ICRC says otherwise.
+// newMallory opens a socket in the host's namespace. Its packets may be
+// fragmented, which a receiver cannot see, so the ICRC is computed as if they
+// were not.
 func newMallory(h *host) *mallory { return newMalloryAt(h, h.underlay()) }
 
 // newMalloryAt opens a socket at another address of the host. Its multicast leaves through
@@ -69,7 +71,7 @@ func (m *mallory) control(f func(fd int) error) {
 	}
 }
 
-// underlay is the host's address there.
+// underlay returns the host's address on the underlay.
 func (h *host) underlay() netip.Addr { return netip.MustParseAddr(nstest.IPv4(h.number)) }
 
 // sendBytes sends any datagram to port 4791.
@@ -90,7 +92,7 @@ func (m *mallory) path(dst netip.Addr) roce.Path {
 	return roce.Path{Src: m.addr, Dst: dst, SrcPort: m.srcPort}
 }
 
-// packet is a UD SEND, any part of which may be wrong.
+// packet is a UD SEND of which any part may be wrong.
 type packet struct {
 	roce.BTH
 	roce.DETH
@@ -98,7 +100,7 @@ type packet struct {
 	damage uint32 // to the ICRC
 }
 
-// rightPacket is a packet that a queue pair takes.
+// rightPacket returns a packet that a queue pair accepts.
 func rightPacket(to uint32, msg []byte) packet {
 	return packet{
 		BTH:  roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPN(to)},
@@ -117,7 +119,7 @@ func (p packet) encode(path roce.Path) []byte {
 	return binary.LittleEndian.AppendUint32(b, roce.ICRC(&path, b)^p.damage)
 }
 
-// message is an IPoIB message.
+// message returns an IPoIB message.
 func message(typ ipoib.EtherType, body []byte) []byte {
 	b := make([]byte, ipoib.HeaderLen, ipoib.HeaderLen+len(body))
 	ipoib.PutHeader(b, typ)

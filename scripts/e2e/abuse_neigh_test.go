@@ -16,8 +16,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Who claims an address of the fabric that is not his own is not believed, by
-// no one and in no kind of message.
+// No host believes a claim of another's fabric address, in any kind of message.
 func TestAbuseForgedAddresses(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -40,13 +39,13 @@ func TestAbuseForgedAddresses(t *testing.T) {
 		s.b.expect("forged, to the group", want, send(groupAddr, uint32(hca.QPNMulticast)))
 	})
 	if now := s.beliefs(); !slices.Equal(now, before) {
-		t.Errorf("the hosts believe\n%s\nand believed\n%s", strings.Join(now, "\n"), strings.Join(before, "\n"))
+		t.Errorf("the hosts' entries are\n%s\nbut were\n%s", strings.Join(now, "\n"), strings.Join(before, "\n"))
 	}
 	s.end(1)
 }
 
-// forgeries are messages of every kind that names a sender, each with every
-// address that is not mallory's own.
+// forgeries returns messages of every kind that contains a sender's address,
+// each with every address that is not mallory's own.
 func (s *siege) forgeries() (msgs [][]byte) {
 	s.t.Helper()
 	a, b, none := s.a.qp().QPN, s.b.qp().QPN, hca.QPN(0x123456)
@@ -65,8 +64,8 @@ func (s *siege) forgeries() (msgs [][]byte) {
 	return msgs
 }
 
-// forgedARP asks, answers and announces, for each host's address and one of
-// nobody.
+// forgedARP returns requests, replies and announcements, for each host's
+// address and one that no host has.
 func (s *siege) forgedARP(link ipoib.Addr) (msgs [][]byte) {
 	for _, spa := range []string{s.a.ip4(), s.b.ip4(), "10.44.0.99", "0.0.0.0"} {
 		for _, tpa := range []string{s.a.ip4(), s.b.ip4(), spa} {
@@ -79,7 +78,7 @@ func (s *siege) forgedARP(link ipoib.Addr) (msgs [][]byte) {
 	return msgs
 }
 
-// forgedND solicits and advertises likewise.
+// forgedND returns such solicitations and advertisements.
 func (s *siege) forgedND(link ipoib.Addr) (msgs [][]byte) {
 	for _, src := range []string{s.a.ip6(), s.b.ip6(), "fd44::99"} {
 		msgs = append(msgs,
@@ -90,8 +89,8 @@ func (s *siege) forgedND(link ipoib.Addr) (msgs [][]byte) {
 	return msgs
 }
 
-// beliefs are what the hosts' kernels and daemons hold of addresses, without
-// how fresh it is.
+// beliefs returns the neighbour entries of the hosts' kernels and daemons,
+// without their age.
 func (s *siege) beliefs() (all []string) {
 	s.t.Helper()
 	for _, h := range s.honest() {
@@ -111,15 +110,15 @@ func (s *siege) beliefs() (all []string) {
 	return all
 }
 
-// invented is how many peers mallory invents, and heardLimit how many a table
-// holds that its host never sent data to.
+// invented is the number of peers that mallory invents; heardLimit is the
+// maximum number of heard peers in a table.
 const (
 	invented   = 100_000
 	heardLimit = 1024
 )
 
-// Peers invented by the hundred thousand, each with an address of its own that
-// the message bears out, turn over a bounded table; an honest peer stays.
+// Hundreds of thousands of invented peers, each with its own consistent
+// address, only replace each other in a bounded table; an honest peer stays.
 func TestR07AbuseInventedPeers(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -136,18 +135,18 @@ func TestR07AbuseInventedPeers(t *testing.T) {
 	if !slices.ContainsFunc(peers, func(p peer) bool {
 		return p.GID == honest.GID && p.QPN == honest.QPN && slices.Contains(p.IPs, s.b.ip4())
 	}) {
-		t.Errorf("the honest peer %+v was pushed out", honest)
+		t.Errorf("the honest peer %+v was evicted", honest)
 	}
 	s.end(floodLoss)
 }
 
-// floodLoss is the share of the talk, in per cent, that a flood may cost: the
-// flood takes most of two processors for about a second, in which the buffers
-// of socket and queue pair run over.
+// floodLoss is the loss of the talk, in per cent, that a flood may cause: it
+// uses most of two processors for about a second, in which the buffers of
+// socket and queue pair overflow.
 const floodLoss = 25
 
-// inventPeers sends a request of each as fast as it can, waits until a's daemon
-// has got over it, and checks that each ended in one place.
+// inventPeers sends one request from each peer as fast as it can, waits until
+// a's daemon has processed them, and checks that each is counted once.
 func (s *siege) inventPeers() {
 	s.t.Helper()
 	spoofer := newSpoofer(s)
@@ -169,7 +168,7 @@ func (s *siege) inventPeers() {
 		s.t.Logf("%9d %s", now.of(end), end)
 	}
 	if now.of("neigh_peers_evicted") < heardLimit {
-		s.t.Error("the table was not turned over once")
+		s.t.Error("the table was not replaced completely")
 	}
 }
 
@@ -196,9 +195,9 @@ func newSpoofer(s *siege) *spoofer {
 }
 
 // ask sends an ARP request for a's address from the i-th invented peer: an
-// address of 198.18.0.0/15 (RFC 2544) and a queue pair, the same in message and
-// envelope. It claims one of some addresses of ib0's subnet, since the
-// kernel's cache of neighbours is bounded for all namespaces together.
+// address of 198.18.0.0/15 (RFC 2544) and a queue pair, which agree in message
+// and headers. The claimed addresses are few, because the bound of the kernel's
+// neighbour cache is shared by all namespaces.
 func (p *spoofer) ask(i int) {
 	src := netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)})
 	qpn := hca.QPN(0x100000 + i)

@@ -17,9 +17,9 @@ const (
 	blastSize  = 1000
 )
 
-// A daemon stopped under traffic, from the fabric and from its host, goes on
-// where it was: with the same queue pair, and what came meanwhile was dropped by
-// the kernel.
+// A daemon that is stopped (SIGSTOP) under traffic from the fabric and from its
+// host continues with the same queue pair; the kernel drops what arrives in the
+// meantime.
 func TestR08AbuseStopped(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -44,10 +44,10 @@ func TestR08AbuseStopped(t *testing.T) {
 	for _, drop := range []string{"hca_wire_socket_drops", "kernel_tx_dropped"} {
 		t.Logf("dropped: %7d %s", now.of(drop), drop)
 		if now.of(drop) == 0 {
-			t.Errorf("%s did not rise: the traffic did not fill what it was to fill", drop)
+			t.Errorf("%s did not rise: the traffic did not fill the buffers", drop)
 		}
 	}
-	s.end(100) // nobody answers while stopped
+	s.end(100) // a stopped daemon answers nothing
 }
 
 // tell sends a signal that does not end the daemon.
@@ -58,8 +58,8 @@ func (h *host) tell(sig syscall.Signal) {
 	}
 }
 
-// blast returns what sends datagrams to another host until stop, whether it
-// can be reached or not.
+// blast returns a function that sends datagrams to another host until stop,
+// whether or not it can be reached.
 func (h *host) blast(other *host, stop <-chan struct{}) func() {
 	h.tb.Helper()
 	var conn *net.UDPConn
@@ -81,7 +81,7 @@ func (h *host) blast(other *host, stop <-chan struct{}) func() {
 			case <-tick.C:
 			}
 			for range blastBurst {
-				_, _ = conn.WriteToUDP(datagram, &dst) // not while the neighbour is silent
+				_, _ = conn.WriteToUDP(datagram, &dst) // fails while the neighbour does not answer
 			}
 		}
 	}

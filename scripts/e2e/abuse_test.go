@@ -14,29 +14,29 @@ import (
 	"time"
 )
 
-// memoryLimit bounds what an attack may add to a daemon's resident memory at
-// its worst, in KiB: three times what is seen, which is most with thousands of
-// clients of the control socket.
+// memoryLimit bounds the growth of a daemon's peak resident memory by an
+// attack, in KiB: three times the largest growth seen, which thousands of
+// clients of the control socket cause.
 const memoryLimit = 128 << 10
 
-// siege is two honest hosts that talk all the time, and a third one on their
-// segment, without a daemon, from which mallory attacks.
+// siege is two honest hosts that exchange pings all the time, and a third host
+// on their segment, without a daemon, from which mallory attacks.
 type siege struct {
 	t       *testing.T
 	a, b    *host
 	mallory *mallory
-	talk    *talk // of b with a
+	talk    *talk // from b to a
 	before  map[*host]condition
 }
 
-// condition is what no attack may change about a daemon.
+// condition is the part of a daemon's state that no attack may change.
 type condition struct {
 	status     status
 	generation uint32 // of the queue pair
 	memory     int    // resident, KiB
 }
 
-// newSiege starts the hosts; a's daemon may be joined by other means.
+// newSiege starts the hosts; joinA starts a's daemon.
 func newSiege(t *testing.T, joinA func(*host)) *siege {
 	t.Helper()
 	hosts := newHosts(t, 3)
@@ -55,8 +55,8 @@ func join(h *host) { h.join() }
 
 func (s *siege) honest() []*host { return []*host{s.a, s.b} }
 
-// end checks that the attack has done no harm: of the talk no more than lost
-// per cent is lost, and the daemons are in the condition that they were in.
+// end checks that the attack has done no harm: at most lost per cent of the
+// talk is lost, and the daemons' condition has not changed.
 func (s *siege) end(lost float64) {
 	s.t.Helper()
 	s.talk.end(lost)
@@ -85,9 +85,9 @@ func (h *host) requireUnharmed(before condition) {
 	}
 }
 
-// requireAccounts checks that every frame since the start of the daemon has
-// ended in one place. Counters are not read all at once, so a frame under way
-// may be in two books or in none for a moment.
+// requireAccounts checks that every frame since the start of the daemon is
+// counted once. Counters are not read atomically, so a frame in transit may
+// briefly be counted twice or not at all.
 func (h *host) requireAccounts() {
 	h.tb.Helper()
 	var k book
@@ -108,7 +108,7 @@ func (h *host) requireAccounts() {
 	}
 }
 
-// abs is the amount of a difference of counters.
+// abs returns the absolute value of a difference of counters.
 func abs(difference uint64) int64 {
 	if d := int64(difference); d < 0 {
 		return -d
@@ -116,7 +116,7 @@ func abs(difference uint64) int64 {
 	return int64(difference)
 }
 
-// generation counts the queue pairs that ib0 has had.
+// generation returns the generation of ib0's queue pair.
 func (h *host) generation() uint32 {
 	h.tb.Helper()
 	var s struct {
@@ -136,7 +136,7 @@ func (h *host) generation() uint32 {
 	return s.Interfaces[0].QP.Generation
 }
 
-// memory is a field of the daemon's /proc/PID/status, in KiB.
+// memory returns a field of the daemon's /proc/PID/status, in KiB.
 func (h *host) memory(field string) int {
 	h.tb.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.daemon.cmd.Process.Pid))
@@ -156,7 +156,7 @@ func (h *host) memory(field string) int {
 	return 0
 }
 
-// talk is one echo request each 10 ms.
+// talk sends one echo request every 10 ms.
 type talk struct {
 	tb  testing.TB
 	cmd *exec.Cmd
@@ -178,17 +178,17 @@ var talkEnd = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
 // calm is how long the last answers may take after an attack.
 const calm = 200 * time.Millisecond
 
-// end ends the talk, of which limit per cent may be lost.
+// end ends the talk. At most limit per cent may be lost.
 func (k *talk) end(limit float64) {
 	k.tb.Helper()
 	time.Sleep(calm)
 	if err := k.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		k.tb.Fatalf("the talk ended by itself: %v\n%s", err, k.out.String())
 	}
-	_ = k.cmd.Wait() // 1 after a loss, which is judged here
+	_ = k.cmd.Wait() // exits with 1 after a loss, which is checked below
 	m := talkEnd.FindStringSubmatch(k.out.String())
 	if m == nil {
-		k.tb.Fatalf("the talk says nothing of losses:\n%s", k.out.String())
+		k.tb.Fatalf("ping reports no losses:\n%s", k.out.String())
 	}
 	sent, _ := strconv.Atoi(m[1])
 	got, _ := strconv.Atoi(m[2])
@@ -198,11 +198,11 @@ func (k *talk) end(limit float64) {
 	}
 }
 
-// inFlight is how many echo requests may be under way when the talk ends.
+// inFlight is how many echo requests may be unanswered when the talk ends.
 const inFlight = 1
 
-// expect runs an attack and checks that by it exactly the drops in want are
-// counted at h, and no other.
+// expect runs an attack and checks that it causes exactly the drops in want at
+// h, and no others.
 func (h *host) expect(name string, want map[string]uint64, attack func()) {
 	h.tb.Helper()
 	before := h.book()
@@ -224,16 +224,16 @@ func (h *host) expect(name string, want map[string]uint64, attack func()) {
 	}
 }
 
-// countLimit is ten times what it takes from the last frame of an attack to its
-// count.
+// countLimit is ten times the time from the last frame of an attack until it is
+// counted.
 const countLimit = 2 * time.Second
 
-// dropNames are the names of the engine's, the table's and the TAP's drops and
-// failed completions.
+// dropNames matches the counters of drops and failed completions of the engine,
+// the table and the TAP.
 var dropNames = regexp.MustCompile(`^(rx|tx|neigh|tap)_(drop|wc)_`)
 
-// isDrop reports whether a counter counts frames that ended otherwise than
-// sent or delivered. Our own multicast come back is no drop of an attack.
+// isDrop reports whether a counter counts frames that were neither sent nor
+// delivered. Our own multicast, looped back, is not a drop caused by an attack.
 func isDrop(name string) bool {
 	switch name {
 	case "rx_drop_own_multicast":

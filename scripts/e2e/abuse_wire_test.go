@@ -13,11 +13,11 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// volley is how many times each wrong packet is sent: enough to see that a
-// count is one for each, few enough for the slow path's queue.
+// volley is how many times each wrong packet is sent: enough to see that each
+// is counted once, few enough for the slow path's queue.
 const volley = 200
 
-// Datagrams that are no UD SEND, or not one for this queue pair, end at the
+// Datagrams that are not UD SENDs for this queue pair are dropped at the
 // device.
 func TestR07AbuseWrongDatagrams(t *testing.T) {
 	if nstest.Enter(t) {
@@ -46,16 +46,18 @@ func TestR07AbuseWrongDatagrams(t *testing.T) {
 		tt.spoil(&p)
 		s.volley(tt.reason, s.a.underlay(), p)
 	}
-	// Longer than any port may send, in fragments.
+	// Longer than a port may send, in fragments.
 	tooLong := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 4096)))
 	s.volley("hca_too_long", s.a.underlay(), tooLong)
-	// To the group's address all hosts listen, but for another number none does.
+	// All hosts listen on the group's address, but none has a queue pair with
+	// another number.
 	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
 	s.volley("hca_group_qpn", groupAddr, p)
 	s.end(1)
 }
 
-// volley sends a packet many times to a, all of which end for one reason.
+// volley sends a packet many times to a, and requires that all are dropped for
+// one reason.
 func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	s.t.Helper()
 	s.a.expect(fmt.Sprintf("%d bytes", len(p.msg)), map[string]uint64{reason: volley}, func() {
@@ -69,14 +71,14 @@ func (s *siege) volley(reason string, dst netip.Addr, p packet) {
 	})
 }
 
-// volleyBytes is what is sent in a millisecond: less than the smallest buffer
-// that a kernel gives to a socket by default (208 KiB), overhead included.
+// volleyBytes is sent per millisecond: less than the smallest default size of a
+// socket buffer (208 KiB), including overhead.
 const volleyBytes = 64 << 10
 
-// maxCut is up to which length a datagram is truncated.
+// maxCut is the longest truncated datagram.
 const maxCut = 80
 
-// truncate sends every beginning of a datagram.
+// truncate sends every prefix of a datagram.
 func (s *siege) truncate() {
 	s.t.Helper()
 	whole := s.uncuttable()
@@ -98,9 +100,9 @@ func (s *siege) truncate() {
 	})
 }
 
-// uncuttable returns a datagram none of whose beginnings has a right ICRC: one
-// in 2^16 of them does by accident, as an IPv4 identification that a receiver
-// cannot see is free to explain the difference.
+// uncuttable returns a datagram without a prefix that has a valid ICRC: one in
+// 2^16 prefixes has one by chance, because the receiver cannot see the IPv4
+// identification, which can account for the difference.
 func (s *siege) uncuttable() []byte {
 	path := s.mallory.path(s.a.underlay())
 	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 2*maxCut)))
@@ -117,8 +119,8 @@ func (s *siege) uncuttable() []byte {
 	}
 }
 
-// randomPayloads sends noise of every length that the underlay carries, and
-// checks that all of it is dropped for some reason and none delivered.
+// randomPayloads sends random bytes of every length that the underlay carries,
+// and checks that all of them are dropped and none delivered.
 func (s *siege) randomPayloads() {
 	s.t.Helper()
 	const longest = underlayMTU - 28
@@ -140,8 +142,9 @@ func (s *siege) randomPayloads() {
 	})
 }
 
-// reasonOf is why random bytes are dropped, read off the headers by the words
-// of the specification (IBA 9.2, A17): length, version, opcode, padding.
+// reasonOf returns the reason to drop random bytes, derived from the headers
+// according to the specification (IBA 9.2, A17): length, version, opcode,
+// padding.
 func reasonOf(b []byte) string {
 	switch {
 	case len(b) < 12+8+4:
@@ -158,7 +161,7 @@ func reasonOf(b []byte) string {
 	return "hca_icrc"
 }
 
-// A right envelope around nonsense ends at the interface.
+// Invalid messages in valid packets are dropped at the interface.
 func TestR07AbuseWrongMessages(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -189,14 +192,14 @@ func TestR07AbuseWrongMessages(t *testing.T) {
 		{"neigh_drop_bad_arp", changed(arp, 9, 16)}, // not IPv4
 		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, ns[:len(ns)-1])},
 		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, changed(ns, 43, ns[43]+1))}, // checksum
-		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, changed(ns, 65, 0))},        // option of no length
+		{"neigh_drop_bad_nd", message(ipoib.EtherTypeIPv6, changed(ns, 65, 0))},        // option of length 0
 	} {
 		s.volley(tt.reason, s.a.underlay(), rightPacket(s.a.qp().QPN, tt.msg))
 	}
 	nobody := rightPacket(s.a.qp().QPN, arp)
-	nobody.SrcQPN = hca.QPNGSI // nobody's
+	nobody.SrcQPN = hca.QPNGSI // reserved QPN
 	s.volley("neigh_drop_bad_source", s.a.underlay(), nobody)
-	// Fragments of a datagram that no queue pair could have sent.
+	// Fragments of a datagram that is too long for any queue pair.
 	s.volley("hca_wire_rx_too_long", s.a.underlay(), rightPacket(s.a.qp().QPN, make([]byte, 60000)))
 	s.end(1)
 }
@@ -210,12 +213,13 @@ func changed(b []byte, i int, to byte) []byte {
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// endpoint is the link-layer address of a queue pair at an underlay address.
+// endpoint returns the link-layer address of a queue pair at an underlay
+// address.
 func endpoint(qpn hca.QPN, underlay netip.Addr) ipoib.Addr {
 	return ipoib.NewAddr(qpn, hca.GIDFromAddr(underlay))
 }
 
-// claim is an ARP request for a's address that binds one of mallory's to a
+// claim returns an ARP request for a's address that binds one of mallory's to a
 // queue pair.
 func (s *siege) claim(qpn hca.QPN, underlay netip.Addr) ipoib.ARP {
 	return ipoib.ARP{Op: ipoib.ARPRequest, SHA: endpoint(qpn, underlay), SPA: addr("10.44.0.99"), TPA: addr(s.a.ip4())}

@@ -10,8 +10,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// book is every counter of a host's one device, "hca_" in front, and of its one
-// interface.
+// book holds every counter of a host's one device, prefixed by "hca_", and of
+// its one interface.
 type book struct {
 	tb     testing.TB
 	values map[string]uint64
@@ -38,8 +38,7 @@ func (b book) add(prefix string, list []counter) {
 	}
 }
 
-// since returns what was counted after an earlier book. Gauges become their
-// change.
+// since returns the differences from an earlier book, also for gauges.
 func (b book) since(earlier book) book {
 	d := book{b.tb, map[string]uint64{}}
 	for n, v := range b.values {
@@ -48,7 +47,7 @@ func (b book) since(earlier book) book {
 	return d
 }
 
-// of returns the sum of counters, each of which there must be.
+// of returns the sum of counters, all of which must exist.
 func (b book) of(names ...string) (sum uint64) {
 	b.tb.Helper()
 	for _, n := range names {
@@ -61,7 +60,7 @@ func (b book) of(names ...string) (sum uint64) {
 	return sum
 }
 
-// all returns the sum of the counters whose names begin so.
+// all returns the sum of the counters with a prefix.
 func (b book) all(prefix string) (sum uint64) {
 	for n, v := range b.values {
 		if strings.HasPrefix(n, prefix) {
@@ -71,13 +70,13 @@ func (b book) all(prefix string) (sum uint64) {
 	return sum
 }
 
-// stillness is how long no counter moves at rest. The kernel's own chatter, a
-// multicast report repeated or a neighbour probed, comes at shorter intervals
-// after a change.
+// stillness is how long no counter changes at rest. The kernel's own traffic,
+// such as repeated multicast reports and neighbour probes, comes at shorter
+// intervals after a change.
 const stillness = 3 * time.Second
 
-// rest waits until no frame of any host has moved for a while, and returns the
-// counters.
+// rest waits until no host has sent or received a frame for a while, and
+// returns the counters.
 func rest(tb testing.TB, hosts ...*host) (books []book) {
 	tb.Helper()
 	var last []map[string]uint64
@@ -100,8 +99,8 @@ func rest(tb testing.TB, hosts ...*host) (books []book) {
 	return books
 }
 
-// traffic is what does not change while nobody sends: probes, which a queue pair
-// sends to itself, leave no trace there.
+// traffic returns the counters that do not change without traffic: probes from a
+// queue pair to itself do not affect them.
 func (k book) traffic() map[string]uint64 {
 	out := map[string]uint64{}
 	for name, v := range k.values {
@@ -114,8 +113,8 @@ func (k book) traffic() map[string]uint64 {
 	return out
 }
 
-// wireDrops and rxDrops are the device's reasons for which a message or a
-// datagram ends there; none of them is found by subtraction.
+// wireDrops and rxDrops are the device's reasons to drop a message or a
+// datagram; none of them is computed by subtraction.
 var (
 	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_no_room", "hca_transport"}
 	wireDrops = []string{
@@ -137,7 +136,7 @@ func TestAccounts(t *testing.T) {
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
 	for _, h := range hosts {
-		// Router solicitations go on for longer than this test has patience.
+		// Router solicitations continue for longer than this test waits.
 		h.Run("sysctl", "-q", "-w", "net.ipv6.conf.default.router_solicitations=0")
 		h.join()
 	}
@@ -148,7 +147,7 @@ func TestAccounts(t *testing.T) {
 		a.Run("ping", "-n", "-q", "-f", "-c", "3000", "-s", "1200", dst)
 	}
 	b.Run("ping", "-n", "-q", "-f", "-c", "1000", "-s", "40", a.ip4())
-	// Packets for nobody.
+	// Packets to an address that no host has.
 	_ = a.Command("ping", "-n", "-c", "2", "-W", "1", "10.44.0.77").Run()
 	after := rest(t, a, b)
 	witness.Stop()
@@ -158,7 +157,7 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// checkAccounts walks one host's frames from its stack to the underlay, then
+// checkAccounts follows one host's frames from its stack to the underlay, then
 // back.
 func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	h.tb.Helper()
@@ -199,7 +198,7 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	equal("TAP written = ib0 received", k.of("tap_written"), k.of("kernel_rx_packets", "kernel_rx_dropped", "kernel_rx_errors"))
 }
 
-// underlayAddr is what the host's datagrams come from.
+// underlayAddr returns the source address of the host's datagrams.
 func (h *host) underlayAddr() netip.Addr {
 	h.tb.Helper()
 	return netip.MustParseAddr(h.qp().GID)

@@ -37,8 +37,8 @@ func TestBridge(t *testing.T) {
 	pingAll(a, b)
 }
 
-// One stray frame of another MAC does not take the host's traffic with it, where
-// the host itself lives on ib0.
+// If the host uses ib0 itself, a stray frame from another MAC does not divert
+// its traffic.
 func TestStrayMAC(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -77,7 +77,7 @@ func (h *host) bridge() {
 	h.addAddrs("br0")
 }
 
-// guest is a namespace behind the host's bridge, with an address.
+// guest returns a namespace behind the host's bridge, with an address.
 func (h *host) guest(cidr string) *nstest.Namespace {
 	h.tb.Helper()
 	guest := nstest.New(h.tb)

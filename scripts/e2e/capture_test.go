@@ -17,10 +17,10 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// capture is a witness on a host's underlay.
+// capture is a packet capture on a host's underlay.
 type capture struct{ *nstest.Capture }
 
-// capture records every datagram of RoCEv2 on the host's underlay until Stop.
+// capture records all RoCEv2 datagrams on the host's underlay until Stop.
 func (h *host) capture() *capture {
 	h.tb.Helper()
 	path := filepath.Join(h.dir, "underlay.pcap")

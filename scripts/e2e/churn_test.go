@@ -8,17 +8,18 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// How often each thing is done over and over.
+// How often each operation is repeated.
 const (
 	flaps    = 100
 	restarts = 100
 )
 
-// slack is how many descriptors or goroutines a daemon may have more after the
-// churn than before it: those of the status request itself come and go.
+// slack is how many more descriptors or goroutines a daemon may have after the
+// churn than before, because the status request itself needs some.
 const slack = 2
 
-// ib0 goes down and up under traffic; the daemon loses nothing by it.
+// ib0 goes down and up under traffic; the daemon leaks nothing and loses no
+// buffers.
 func TestDownUpUnderTraffic(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -42,7 +43,8 @@ func TestDownUpUnderTraffic(t *testing.T) {
 	requireNoLeak(t, before, a.daemon)
 }
 
-// The daemon stops and starts under traffic; the other one loses nothing by it.
+// The daemon stops and starts under traffic; the other one leaks nothing and
+// loses no buffers.
 func TestStopStartUnderTraffic(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -84,7 +86,7 @@ func end(tb testing.TB, cmd *exec.Cmd) {
 	_ = cmd.Wait() // killed
 }
 
-// requireNoLeak compares a daemon at rest with itself before.
+// requireNoLeak compares the resources of a daemon at rest with those before.
 func requireNoLeak(t *testing.T, before status, d *daemon) {
 	t.Helper()
 	after := d.status()
@@ -98,12 +100,12 @@ func requireNoLeak(t *testing.T, before status, d *daemon) {
 	requireBuffers(t, d)
 }
 
-// receives is how many receive buffers an interface has by default.
+// receives is the default number of receive buffers of an interface.
 const receives = 2048
 
-// requireBuffers checks that every buffer of a daemon at rest is in its place:
-// all the receives posted, all the sends free, and each post ever made completed
-// or taken back. A frame of the host's own may be under way for a moment.
+// requireBuffers checks that a daemon at rest has all its buffers: all receives
+// posted, all sends free, and each post completed or taken back. It retries,
+// because one of the host's own frames may be in transit.
 func requireBuffers(t *testing.T, d *daemon) {
 	t.Helper()
 	var k book

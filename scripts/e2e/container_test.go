@@ -8,15 +8,15 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// containerLimit is how long the kernel may take to delete an interface with its
-// container: ten times what was seen of one that is idle, and frees the last socket
+// containerLimit bounds how long the kernel takes to delete an interface with its
+// container: ten times the time seen on an idle kernel that frees the last socket
 // of a namespace late (CONFIG_RCU_LAZY).
 const containerLimit = 3 * time.Minute
 
-// ib0 of one host is given to a container, which has it as eth0 and is reached
-// by it. The daemon stays outside and follows: up, down and MTU are the
-// container's. With the container the kernel deletes the interface; the daemon
-// says so and ends, and a new start makes it again.
+// ib0 of one host is moved to a container, which uses it as eth0 and can be
+// reached by it. The daemon stays outside and follows the container's settings:
+// up, down and MTU. When the container ends, the kernel deletes the interface;
+// the daemon reports this and exits, and the next start creates it again.
 func TestContainer(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -56,8 +56,8 @@ func TestContainer(t *testing.T) {
 	pingAll(a, b)
 }
 
-// A daemon that stops leaves the interface in its container, without carrier. One
-// that is started in the container, on an underlay there, adopts it with its
+// A daemon that stops leaves the interface in its container, without carrier. A
+// daemon started in the container, on an underlay there, adopts it with its
 // addresses.
 func TestContainerAdopts(t *testing.T) {
 	if nstest.Enter(t) {
@@ -89,8 +89,8 @@ func TestContainerAdopts(t *testing.T) {
 	pingAll(in, b)
 }
 
-// give moves ib0 to a container, under a name there, sets it up with the
-// container's addresses and waits for its carrier.
+// give moves ib0 to a container and renames it, sets it up with the container's
+// addresses and waits for its carrier.
 func (h *host) give(in *host, name string) {
 	h.tb.Helper()
 	h.Run("ip", "link", "set", ifName, "netns", in.Path(), "name", name)
@@ -101,8 +101,8 @@ func (h *host) give(in *host, name string) {
 	})
 }
 
-// requireEnd waits for the daemon to end by itself, with an error and its
-// reason.
+// requireEnd waits until the daemon exits by itself, with an error and the
+// given reason in its log.
 func (d *daemon) requireEnd(says string) {
 	d.tb.Helper()
 	eventually(d.tb, containerLimit, "end of the daemon", d.gone)

@@ -15,9 +15,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// While the daemon runs, and while it resets its device, others that try to hold ib0 are
-// refused with the daemon's PID, and traffic goes on. When another process takes ib0
-// after a crash, the next start of the daemon names that process.
+// While the daemon runs, and while it resets its device, other processes that try to
+// hold ib0 are refused with the daemon's PID, and traffic continues. If another process
+// takes ib0 after a crash, the next start of the daemon names that process.
 func TestContendersForTheInterface(t *testing.T) {
 	if nstest.Enter(t) {
 		return

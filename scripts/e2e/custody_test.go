@@ -24,7 +24,8 @@ const (
 )
 
 // intrude opens the device node before it drops its privileges, so the mode of the node,
-// 0666 on most systems, does not matter. It prints the error or what it could do.
+// 0666 on most systems, does not matter. It prints the error, or the frames that it
+// could read and write.
 func intrude() {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if err == nil {
@@ -126,8 +127,8 @@ func (q *foreignQueue) set(what string, req uint, value int) {
 func (q *foreignQueue) close() { _ = unix.Close(q.fd) }
 
 // A queue of another privileged process takes the carrier down, and the status says so
-// until the queue is closed. Each change that the process makes is undone and logged
-// once, and then the hosts reach each other as before.
+// until the queue is closed. Each change by that process is undone and logged once,
+// and then the hosts reach each other as before.
 func TestForeignQueue(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -163,7 +164,7 @@ func TestForeignQueue(t *testing.T) {
 			}
 		}},
 		{"MAC", func(*foreignQueue) { a.Run("ip", "link", "set", ifName, "address", "02:00:00:00:66:66") }},
-		// An attached queue takes the carrier down by itself, so it is closed first.
+		// An attached queue alone takes the carrier down, so it is closed first.
 		{"carrier", func(q *foreignQueue) { q.close(); a.Run("ip", "link", "set", ifName, "carrier", "off") }},
 	} {
 		q := a.attachForeign()
@@ -187,7 +188,7 @@ func TestForeignQueue(t *testing.T) {
 	}
 }
 
-// quoted returns a value as it stands in the log.
+// quoted returns a value as it appears in the log.
 func quoted(s string) string {
 	if strings.Contains(s, " ") {
 		return `"` + s + `"`
@@ -195,7 +196,7 @@ func quoted(s string) string {
 	return s
 }
 
-// logged counts how often the daemon's log has a text.
+// logged returns how often the daemon's log contains a text.
 func (h *host) logged(text string) int {
 	return strings.Count(h.daemon.log.String(), text)
 }

@@ -14,7 +14,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Limits, each about ten times what is seen on an idle machine.
+// Limits, each about ten times the time measured on an idle machine.
 const (
 	startLimit   = 10 * time.Second // process started -> status answers
 	stopLimit    = 10 * time.Second // SIGTERM -> process gone
@@ -29,8 +29,8 @@ type daemon struct {
 	cmd     *exec.Cmd
 	log     *logBuffer
 	exited  chan struct{} // closed once err is set
-	err     error         // of the process's end
-	ended   bool          // by the test
+	err     error         // of waiting for the process
+	ended   bool          // the test ended it
 }
 
 // startDaemon runs the daemon with further arguments and returns when its
@@ -71,7 +71,7 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 	return d.ns.Command(os.Getenv(daemonEnv), append(args, "--control", d.control)...)
 }
 
-// status asks the daemon.
+// status requests the daemon's status.
 func (d *daemon) status() status {
 	d.tb.Helper()
 	out, err := d.command("status", "--json").Output()
@@ -85,7 +85,7 @@ func (d *daemon) status() status {
 	return s
 }
 
-// stop ends the daemon in order; an exit status other than 0 fails the test.
+// stop ends the daemon cleanly; an exit status other than 0 fails the test.
 func (d *daemon) stop() {
 	d.tb.Helper()
 	d.signal(syscall.SIGTERM)
@@ -94,7 +94,7 @@ func (d *daemon) stop() {
 	}
 }
 
-// kill gives it no chance.
+// kill kills the daemon.
 func (d *daemon) kill() {
 	d.tb.Helper()
 	d.signal(syscall.SIGKILL)
@@ -110,7 +110,7 @@ func (d *daemon) signal(s syscall.Signal) {
 	select {
 	case <-d.exited:
 	case <-time.After(stopLimit):
-		d.tb.Fatalf("the daemon lives %v after %v\n%s", stopLimit, s, d.log)
+		d.tb.Fatalf("the daemon still runs %v after %v\n%s", stopLimit, s, d.log)
 	}
 }
 
@@ -123,8 +123,8 @@ func (d *daemon) gone() bool {
 	}
 }
 
-// cleanUp waits for the process, which the end of the test has killed. Where
-// the test failed it shows the log, unless the daemon had ended before.
+// cleanUp waits for the process, which was killed at the end of the test. If
+// the test failed, it shows the log, unless the daemon had already ended.
 func (d *daemon) cleanUp() {
 	<-d.exited
 	if d.tb.Failed() && !d.ended {
@@ -139,7 +139,7 @@ type logBuffer struct {
 	count int
 }
 
-// maxLog bounds what is kept of a daemon's log, in bytes.
+// maxLog bounds the part of a daemon's log that is kept, in bytes.
 const maxLog = 64 << 10
 
 func (l *logBuffer) Write(p []byte) (int, error) {
@@ -151,7 +151,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lines returns how many lines were written in all.
+// lines returns the total number of lines written.
 func (l *logBuffer) lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

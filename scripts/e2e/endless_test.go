@@ -15,8 +15,8 @@ const (
 	curedLimit = 80 * time.Second
 )
 
-// Work requests that fail again and again, however long, end at the CQ rung,
-// which is repeated with growing pauses; the device is never reset for them.
+// Work requests that keep failing lead no further than the CQ rung, which is
+// repeated with growing pauses; the device is never reset for them.
 func TestR06EndlessRequestErrors(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -29,7 +29,7 @@ func TestR06EndlessRequestErrors(t *testing.T) {
 	said := a.daemon.follow()
 	a.daemon.inject(faultOrder{Kind: "send_error_err", Count: 1_000_000})
 	ping := a.Command("ping", "-n", "-q", "-i", "0.01", "-w", "15", b.ip4())
-	_ = ping.Run() // nothing is answered
+	_ = ping.Run() // gets no answers
 	rungs := map[string]int{}
 	for _, e := range said.since(0) {
 		if e.Kind == entered && e.Scope == ifName {

@@ -26,23 +26,23 @@ type event struct {
 	Outage   float64   `json:"outage"`   // seconds without service
 }
 
-// entered is the kind of an event of a rung.
+// entered is the kind of the event that a rung was entered.
 const entered = "rung"
 
-// ends reports whether a recovery ends: in health, or because there is no port
-// to recover for.
+// ends reports whether the event ends a recovery: in health, or because the
+// port is not usable.
 func (e event) ends() bool { return e.Kind == "recovered" || e.Kind == "stopped" }
 
 func (e event) duration() time.Duration { return seconds(e.Duration) }
 func (e event) outage() time.Duration   { return seconds(e.Outage) }
 
-// detected is when a recovery that has ended began.
+// detected returns the time at which an ended recovery began.
 func (e event) detected() time.Time { return e.Time.Add(-e.duration()) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// client speaks HTTP with the daemon, without the start of a program that would
-// blur the time of an order.
+// client returns an HTTP client of the daemon. Starting a program instead would
+// make the time of an order less exact.
 func (d *daemon) client() *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.control)
@@ -50,7 +50,7 @@ func (d *daemon) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
-// post gives an order.
+// post sends an order.
 func (d *daemon) post(path string, order any) error {
 	body, err := json.Marshal(order)
 	if err != nil {
@@ -68,11 +68,11 @@ func (d *daemon) post(path string, order any) error {
 	return err
 }
 
-// journal is what a daemon has said since it was followed.
+// journal collects a daemon's events.
 type journal struct {
 	mu     sync.Mutex
 	events []event
-	added  chan struct{} // has something when events has more
+	added  chan struct{} // signals new events
 }
 
 // follow reads the daemon's events until it ends or the test does.
@@ -99,7 +99,7 @@ func (j *journal) read(body io.ReadCloser) {
 	for lines := json.NewDecoder(body); ; {
 		var e event
 		if lines.Decode(&e) != nil {
-			return // the stream's end, or that of the daemon
+			return // the stream or the daemon has ended
 		}
 		j.mu.Lock()
 		j.events = append(j.events, e)
@@ -120,7 +120,7 @@ func (j *journal) since(n int) []event {
 
 func (j *journal) len() int { return len(j.since(0)) }
 
-// wait waits until one of the events from the nth on is wanted.
+// wait waits until wanted returns true for one of the events from the nth on.
 func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, wanted func(event) bool) {
 	tb.Helper()
 	late := time.After(limit)
@@ -152,7 +152,7 @@ func (d *daemon) inject(orders ...faultOrder) {
 	}
 }
 
-// order gives an order without a body but its own.
+// order sends an order and fails the test if it is refused.
 func (d *daemon) order(path string, body map[string]string) {
 	d.tb.Helper()
 	if err := d.post(path, body); err != nil {

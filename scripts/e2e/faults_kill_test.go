@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// deaths are faults whose recoveries take every rung. A daemon is killed in each
-// at random moments up to the spread, which is about how long that recovery
-// lasts.
+// deaths are faults whose recoveries cover every rung. A daemon is killed in
+// each at random times up to the spread, which is about the duration of that
+// recovery.
 var deaths = []struct {
 	name   string
 	inject func(*testing.T, *pair)
 	rung   string
 	spread time.Duration
-	mend   func(*testing.T, *pair) // runs before the next daemon starts; nil: none
+	mend   func(*testing.T, *pair) // runs before the next daemon starts; may be nil
 }{
 	{"R09/killed while a QP is resumed", strike("send_error_sqe"), resumeQP, 5 * time.Millisecond, nil},
 	{"R09/killed while a QP is reset", strike("send_error_err"), resetQP, 5 * time.Millisecond, nil},
@@ -23,13 +23,14 @@ var deaths = []struct {
 	{"R09/killed while a device is reset", strike("device_fatal"), resetDevice, 20 * time.Millisecond, nil},
 	{"R09/killed while a device is waited for", strike("unplug"), waitDevice, 20 * time.Millisecond, nil},
 	{"R09/killed after it gave up", giveUpWaiting, giveUp, 20 * time.Millisecond, nil},
-	// A netdev that is gone stands for an unbound driver. A new daemon does not bind a
-	// driver yet, so the operator does before it starts.
+	// A missing netdev represents an unbound driver. A new daemon does not bind a
+	// driver yet, so the operator does so before it starts.
 	{"R21/killed between unbind and bind", pullOut, waitDevice, 20 * time.Millisecond, putBack},
 }
 
-// A daemon that is killed in any rung leaves ib0 with all that it has; the next
-// one adopts it and is well, and the TCP connection goes on.
+// A daemon that is killed in any rung leaves ib0 with its addresses and routes;
+// the next daemon adopts it and becomes healthy, and the TCP connection
+// survives.
 func TestKilledInAnyRung(t *testing.T) {
 	if enterLong(t) {
 		return
@@ -49,8 +50,8 @@ func TestKilledInAnyRung(t *testing.T) {
 	}
 }
 
-// die kills the daemon some time after a fault, or once it said that it is in
-// the rung. It returns how long after the fault that was.
+// die kills the daemon some time after a fault, or once it has reported the
+// rung. It returns the time from the fault to the kill.
 func (p *pair) die(t *testing.T, inject func(*testing.T, *pair), rung string, after time.Duration, said bool) time.Duration {
 	t.Helper()
 	n := p.journal.len()
@@ -66,7 +67,7 @@ func (p *pair) die(t *testing.T, inject func(*testing.T, *pair), rung string, af
 	return at
 }
 
-// rise starts the next daemon and checks that all is as it was.
+// rise starts the next daemon and checks that nothing was lost.
 func (p *pair) rise(t *testing.T) time.Duration {
 	t.Helper()
 	start := time.Now()

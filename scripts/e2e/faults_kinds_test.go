@@ -13,7 +13,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Rungs, the moderate ones first; noRung is none.
+// Rungs, in ascending order of severity; noRung means none.
 const (
 	noRung      = ""
 	resumeQP    = "resume_qp"
@@ -33,27 +33,27 @@ var goals = map[string]time.Duration{
 	rebuildCQ: 10 * time.Millisecond, resetDevice: 100 * time.Millisecond,
 }
 
-// fault is a kind of fault and what is to become of it.
+// fault is a kind of fault and its expected outcome.
 type fault struct {
 	name   string // with the number of the requirement that it shows
 	inject func(*testing.T, *pair)
-	// mend, if any, ends a fault that lasts, hold after it was injected.
+	// mend, if set, ends a lasting fault, at the time hold after its injection.
 	mend func(*testing.T, *pair)
 	hold time.Duration
-	rung string // the highest that is to be reached
-	or   string // one that may be reached as well; "": none
-	// partly: some traffic passes all the time, so a probe does not see all of
+	rung string // the highest expected rung
+	or   string // another rung that may be reached; "" if none
+	// partly: some traffic passes all the time, so the probe sees only part of
 	// the outage that the daemon counts.
 	partly bool
-	// waits: the outage has a wait in it that is no goal's: a grace period, or
-	// detection by a time limit of a verb.
+	// waits: the outage includes a wait to which the goals do not apply: a
+	// grace period, or a verb's time limit.
 	waits bool
-	// perDaemon is how often a daemon is to bear the fault before a new one is
-	// started: above that, repetition itself escalates. 0: as often as it comes.
+	// perDaemon is how often the fault is injected before a new daemon is
+	// started, because more repetitions would escalate. 0 means no limit.
 	perDaemon int
 }
 
-// lasting is how long a fault is kept up that lasts until it is mended.
+// lasting is how long a fault lasts that must be mended.
 const lasting = 300 * time.Millisecond
 
 var faultKinds = []fault{
@@ -69,7 +69,8 @@ var faultKinds = []fault{
 	{name: "R01/cq_overrun", inject: strike("cq_overrun"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_error", inject: strike("cq_error"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_small", inject: smallCQ, rung: rebuildCQ, perDaemon: 1},
-	// A send queue completes in order, so the next completion tells of this one too.
+	// A send queue completes in order, so the next completion accounts for this send
+	// too.
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
@@ -92,7 +93,7 @@ var faultKinds = []fault{
 	{name: "R25/operator resets the QP", inject: resetScope("qp"), rung: resetQP},
 	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
 	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
-	// The removal of the old instance is the reset's own work.
+	// The reset itself removes the old instance.
 	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: resetDevice, perDaemon: 3},
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
@@ -106,7 +107,7 @@ var faultKinds = []fault{
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
 }
 
-// strike injects kinds, all but the last being there to meet its consequence.
+// strike injects faults; all but the last affect the recovery from the last.
 func strike(kinds ...string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		for _, k := range kinds {
@@ -115,7 +116,8 @@ func strike(kinds ...string) func(*testing.T, *pair) {
 	}
 }
 
-// smallCQ has CQs made anew, one of which is too small, until it has overrun.
+// smallCQ has the CQs rebuilt, one of them too small, and waits until it has
+// overrun.
 func smallCQ(t *testing.T, p *pair) {
 	n := p.journal.len()
 	strike("cq_small")(t, p)
@@ -137,8 +139,8 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	}
 }
 
-// hangingDevice makes the verb hang with which each device is checked. No interface calls
-// that verb.
+// hangingDevice makes the verb hang that checks each device. No interface calls that
+// verb.
 func hangingDevice(_ *testing.T, p *pair) {
 	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
 }
@@ -157,8 +159,8 @@ func emptyUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 }
 
-// flap takes the port down for the second time, long before the kernel looks at
-// the carrier as a matter of course, which is once a second.
+// flap takes the port down a second time, long before the next regular check of
+// the carrier, which is made once a second.
 func flap(t *testing.T, p *pair) {
 	strike("port_down")(t, p)
 	time.Sleep(lasting)
@@ -167,7 +169,7 @@ func flap(t *testing.T, p *pair) {
 	strike("port_down")(t, p)
 }
 
-// hang lets a verb hang that recovery from a fault needs.
+// hang makes a verb hang that recovery from a fault needs.
 func hang(verb, kind string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: kind})
@@ -186,8 +188,8 @@ func fatalThenPullOut(t *testing.T, p *pair) {
 	p.faulty.unplug()
 }
 
-// exhaust has the device reset while the daemon cannot open any descriptor. The order goes
-// through a connection that the daemon has accepted before.
+// exhaust resets the device while the daemon cannot open any descriptor. The order uses a
+// connection that the daemon has accepted before.
 func exhaust(t *testing.T, p *pair) {
 	d := p.faulty.daemon
 	conn, err := net.Dial("unix", d.control)
@@ -195,7 +197,7 @@ func exhaust(t *testing.T, p *pair) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	time.Sleep(lasting) // the daemon accepts it; a first request would end it, as the server keeps no connection
+	time.Sleep(lasting) // the daemon accepts it; an earlier request would end it, because the server closes connections after each request
 	d.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = 0 })
 	const body = `{"scope":"device"}`
 	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -231,13 +233,14 @@ func resetScope(scope string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) { p.faulty.daemon.order("/v1/reset", map[string]string{"scope": scope}) }
 }
 
-// plugOther unplugs the device and offers another one.
+// plugOther unplugs the device and plugs in another one.
 func plugOther(t *testing.T, p *pair) {
 	strike("unplug", "replug_other")(t, p)
 	p.requireLeftAlone(t)
 }
 
-// requireLeftAlone gives the daemon time to take a device that it is not to take.
+// requireLeftAlone checks for a while that the daemon does not use a device that
+// it must not use.
 func (p *pair) requireLeftAlone(t *testing.T) {
 	t.Helper()
 	time.Sleep(lasting)
@@ -246,8 +249,8 @@ func (p *pair) requireLeftAlone(t *testing.T) {
 	}
 }
 
-// giveUpWaiting unplugs the device until the daemon waits for it no more: that it
-// is back is no news then.
+// giveUpWaiting unplugs the device until the daemon gives up waiting for it, then
+// plugs it in again, which the daemon ignores.
 func giveUpWaiting(t *testing.T, p *pair) {
 	n := p.journal.len()
 	strike("unplug")(t, p)
@@ -256,7 +259,7 @@ func giveUpWaiting(t *testing.T, p *pair) {
 	p.requireLeftAlone(t)
 }
 
-// underlay is an ip link command on the netdev.
+// underlay runs an ip link command on the netdev.
 func underlay(verb string, args ...string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		p.faulty.Run("ip", append([]string{"link", verb, nstest.Dev}, args...)...)
@@ -265,21 +268,21 @@ func underlay(verb string, args ...string) func(*testing.T, *pair) {
 
 func linkUp(_ *testing.T, p *pair) {
 	p.faulty.Run("ip", "link", "set", nstest.Dev, "up")
-	p.faulty.addUnderlay() // down took the IPv6 one
+	p.faulty.addUnderlay() // down removed the IPv6 address
 }
 
 func flush(_ *testing.T, p *pair)     { p.faulty.Run("ip", "addr", "flush", "dev", nstest.Dev) }
 func readdress(_ *testing.T, p *pair) { p.faulty.addUnderlay() }
 func pullOut(_ *testing.T, p *pair)   { p.faulty.unplug() }
 
-// putOther puts a netdev of another MAC in the place of the right one.
+// putOther replaces the right netdev by one with another MAC.
 func putOther(t *testing.T, p *pair) {
 	p.faulty.unplug()
 	p.plug(p.faulty, macOf(0x77))
 	p.requireLeftAlone(t)
 }
 
-// putBack puts the right one in the place of none, or of another.
+// putBack restores the right netdev, and removes another one if there is one.
 func putBack(_ *testing.T, p *pair) {
 	_ = p.faulty.Command("ip", "link", "del", nstest.Dev).Run() // there may be none
 	p.plug(p.faulty, macOf(p.faulty.number))

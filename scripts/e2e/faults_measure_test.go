@@ -7,42 +7,43 @@ import (
 	"time"
 )
 
-// Limits of a recovery, far above what is expected; the figures are in the table.
+// Limits of a recovery, far above the expected values; the figures are in the
+// table.
 const (
 	// recoveryLimit is ten times the grace period of 3 s, which is the longest
-	// that a recovery waits for.
+	// wait in a recovery.
 	recoveryLimit = 30 * time.Second
 	// carrierBound is how long frames are held before the carrier goes down.
 	carrierBound = 500 * time.Millisecond
-	// agreement is how far the outage that the daemon counts may lie from the one
-	// that the probe sees, besides a tenth of it: ten times the noise of a probe
-	// on a busy machine.
+	// agreement is the tolerated difference between the outage that the daemon
+	// counts and the one that the probe sees, in addition to a tenth of it: ten
+	// times the noise of a probe on a busy machine.
 	agreement = 100 * time.Millisecond
-	// mendLimit is how long after the end of a fault that lasts a ping may go
-	// without an answer: ten times what is seen on a busy machine.
+	// mendLimit is how long after the end of a lasting fault a ping may remain
+	// unanswered: ten times the time seen on a busy machine.
 	mendLimit = 5 * time.Second
 )
 
-// row is what was measured of one kind of fault.
+// row holds the measurements of one kind of fault.
 type row struct {
 	fault   fault
 	samples []sample
-	lost    []string // connections: why
+	lost    []string // reasons of lost connections
 }
 
 // sample is one injection.
 type sample struct {
 	rung      string
-	detection time.Duration // injected -> detected; of faults with a rung
-	repair    time.Duration // detected -> healthy by the daemon's account; mended -> answered where it lasts
-	outage    time.Duration // by the daemon's account, 0: it has none
-	silence   time.Duration // by the probe's
-	tcp       time.Duration // from then until the connection moved
+	detection time.Duration // injected -> detected; for faults with a rung
+	repair    time.Duration // detected -> healthy, as reported by the daemon; mended -> answered for lasting faults
+	outage    time.Duration // as reported by the daemon; 0 if it reports none
+	silence   time.Duration // as seen by the probe
+	tcp       time.Duration // from its end until the connection carried data again
 	carrier   int           // changes
 	drops     map[string]uint64
 }
 
-// measure injects a fault some times, each at a pair that is well.
+// measure injects a fault several times, each time into a healthy pair.
 func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
 	p := newFaultyPair(t)
 	for n := range times {
@@ -50,7 +51,7 @@ func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
 			p.restart()
 		}
 		s := p.measure(t, r.fault)
-		if !s.agrees(r.fault) { // a machine that paused does not do so twice
+		if !s.agrees(r.fault) { // a pause of the machine is unlikely to occur twice
 			say("  %d/%d measured again: %v", n+1, times, s)
 			if r.fault.perDaemon > 0 {
 				p.restart()
@@ -71,7 +72,7 @@ func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
 	}
 }
 
-// measure injects a fault, ends it where it lasts, and waits until all is well.
+// measure injects a fault, ends it if it lasts, and waits until all is healthy.
 func (p *pair) measure(t *testing.T, f fault) (s sample) {
 	t.Helper()
 	p.requireWell(t)
@@ -93,8 +94,8 @@ func (p *pair) measure(t *testing.T, f fault) (s sample) {
 	return s
 }
 
-// requireWell waits until nothing is left of what was before: a ping is answered
-// and the connection moves.
+// requireWell waits until the effects of the previous fault are over: pings are
+// answered and the connection carries data.
 func (p *pair) requireWell(t *testing.T) {
 	t.Helper()
 	p.probe.waitAnswered(t, recoveryLimit)
@@ -103,7 +104,7 @@ func (p *pair) requireWell(t *testing.T) {
 	}
 }
 
-// mend ends a fault that lasts, after a while, and returns when.
+// mend ends a lasting fault after its time, and returns when it did so.
 func (p *pair) mend(t *testing.T, f fault) time.Time {
 	t.Helper()
 	if f.mend == nil {
@@ -115,8 +116,8 @@ func (p *pair) mend(t *testing.T, f fault) time.Time {
 	return mended
 }
 
-// waitWell waits until every recovery that began is over, and for one at least
-// where the fault is to have one.
+// waitWell waits until all recoveries have ended, and for at least one if the
+// fault must have one.
 func (j *journal) waitWell(t *testing.T, n int, f fault) {
 	t.Helper()
 	if f.rung == noRung {
@@ -125,8 +126,8 @@ func (j *journal) waitWell(t *testing.T, n int, f fault) {
 	j.wait(t, n, recoveryLimit, "recovery of "+ifName, func(e event) bool { return e.ends() && e.Scope == ifName })
 }
 
-// read takes what the daemon says of it: the interface's view, and the highest
-// rung of the device besides.
+// read takes the interface's times and the highest rung, also of the device,
+// from the daemon's events.
 func (s *sample) read(injected time.Time, events []event) {
 	for _, e := range events {
 		if !e.ends() {
@@ -143,7 +144,8 @@ func (s *sample) read(injected time.Time, events []event) {
 	}
 }
 
-// check compares with what is to be, times with limits ten times wide.
+// check compares a sample with the expected outcome; the limits are ten times
+// the goals.
 func (s sample) check(t *testing.T, f fault) {
 	t.Helper()
 	if s.rung != f.rung && (f.or == noRung || s.rung != f.or) {
@@ -163,20 +165,20 @@ func (s sample) check(t *testing.T, f fault) {
 	}
 }
 
-// agrees reports whether the daemon's account of the outage is what the probe
-// saw; it may lack what was before it noticed. Where it has none, there was no
-// recovery.
+// agrees reports whether the outage reported by the daemon agrees with the
+// probe's. It may lack the time before detection. If the daemon reports none,
+// there was no recovery.
 func (s sample) agrees(f fault) bool {
 	apart := s.silence - s.outage
 	tolerance := agreement + s.outage/10
 	return s.outage == 0 || apart < tolerance+s.detection && (f.partly || apart > -tolerance)
 }
 
-// drops are the reasons for which frames ended, with how many did.
+// drops returns the non-zero counters of lost frames.
 func (b book) drops() map[string]uint64 {
 	drops := map[string]uint64{}
 	for name, n := range b.values {
-		// A counter of a device that was opened anew begins at 0.
+		// The counters of a reopened device start at 0.
 		if lossCounter(name) && n > 0 && n < 1<<63 {
 			drops[name] = n
 		}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// monitor is an `ip monitor` that runs all the time: a witness that ib0 never
-// disappears and keeps its addresses and routes.
+// monitor is a permanent `ip monitor`, which shows that ib0 never disappears
+// and keeps its addresses and routes.
 type monitor struct {
 	h *host
 
@@ -19,10 +19,11 @@ type monitor struct {
 	losses []string
 }
 
-// lossOf matches a line that says that ib0, or what belongs to it, is gone.
+// lossOf matches a line about the deletion of ib0 or of one of its addresses or
+// routes.
 var lossOf = regexp.MustCompile(`\] Deleted .*\b` + ifName + `\b`)
 
-// monitor begins, and has seen a change when it returns.
+// monitor starts a monitor and returns once it has seen a change.
 func (h *host) monitor() *monitor {
 	h.tb.Helper()
 	m := &monitor{h: h}
@@ -41,7 +42,7 @@ func (h *host) monitor() *monitor {
 	return m
 }
 
-// awaken makes changes until the monitor listens.
+// awaken makes changes until the monitor reports one.
 func (h *host) awaken(seen <-chan struct{}) {
 	h.tb.Helper()
 	eventually(h.tb, startLimit, "ip monitor listens", func() bool {
@@ -56,7 +57,7 @@ func (h *host) awaken(seen <-chan struct{}) {
 	})
 }
 
-// read notes what is lost until the program ends.
+// read notes deletions until the program ends.
 func (m *monitor) read(out io.Reader, seen func()) {
 	for lines := bufio.NewScanner(out); lines.Scan(); seen() {
 		if lossOf.MatchString(lines.Text()) {
@@ -67,14 +68,14 @@ func (m *monitor) read(out io.Reader, seen func()) {
 	}
 }
 
-// lost returns what was lost up to now.
+// lost returns the deletions so far.
 func (m *monitor) lost() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.losses)
 }
 
-// requireKept fails the test when ib0 lost something.
+// requireKept fails the test if ib0 lost something.
 func (m *monitor) requireKept(tb testing.TB) {
 	tb.Helper()
 	for _, line := range m.lost() {
@@ -82,8 +83,8 @@ func (m *monitor) requireKept(tb testing.TB) {
 	}
 }
 
-// carrierChanges counts how often the carrier of ib0 went or came back, as the
-// kernel does: its messages are held back for up to a second and may hide one.
+// carrierChanges returns the kernel's count of changes of ib0's carrier. The
+// kernel's messages are delayed for up to a second and may hide a change.
 func (h *host) carrierChanges() int {
 	h.tb.Helper()
 	var links []struct {

@@ -11,9 +11,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// pair is two hosts on one segment. Everything goes wrong at the faulty one; the
-// outside one asks it for echoes all the time, while a TCP connection of the
-// faulty one carries data there.
+// pair is two hosts on one segment. All faults are injected into the faulty one;
+// the outside one pings it all the time, while a TCP connection carries data
+// from the faulty one to the outside one.
 type pair struct {
 	faulty, outside *host
 	segment         *nstest.Namespace // with a bridge, so that the outside keeps its link
@@ -24,14 +24,16 @@ type pair struct {
 	kept            kept
 }
 
-// kept is what ib0 keeps through every recovery, and every daemon that adopts it.
+// kept holds the properties of ib0 that survive every recovery and every restart
+// of the daemon.
 type kept struct {
 	ifindex string
 	addrs   []string
 	routes  string
 }
 
-// faultyConfig has short times, where the defaults are made for people.
+// faultyConfig has shorter times than the defaults, which are meant for
+// operators.
 const faultyConfig = `
 devices:
   - name: soft
@@ -64,7 +66,7 @@ func newQuietPair(t *testing.T) *pair {
 	return p
 }
 
-// talk starts the traffic and what watches it; both end with the test t.
+// talk starts the traffic and its observers; both end with the test t.
 func (p *pair) talk(t *testing.T) {
 	t.Helper()
 	faulty, outside := p.faulty.in(t), p.outside.in(t)
@@ -73,10 +75,10 @@ func (p *pair) talk(t *testing.T) {
 	p.monitor = faulty.monitor()
 }
 
-// macOf is the address of a host's one netdev, which its HCA is known by.
+// macOf returns the MAC of a host's only netdev, which identifies its HCA.
 func macOf(number int) string { return fmt.Sprintf("02:00:00:00:00:%02x", number+1) }
 
-// plug gives a host the netdev of its HCA.
+// plug creates the netdev of a host's HCA.
 func (p *pair) plug(h *host, mac string) {
 	port := fmt.Sprintf("port%d", h.number)
 	nstest.Veth(h.tb, h.Namespace, "new0", p.segment, port, underlayMTU)
@@ -87,13 +89,13 @@ func (p *pair) plug(h *host, mac string) {
 	h.addUnderlay()
 }
 
-// addUnderlay gives the netdev its addresses, as far as it lacks them.
+// addUnderlay adds the netdev's missing addresses.
 func (h *host) addUnderlay() {
 	h.Run("ip", "addr", "replace", nstest.IPv4(h.number)+"/24", "dev", nstest.Dev)
 	h.Run("ip", "addr", "replace", nstest.IPv6(h.number)+"/64", "dev", nstest.Dev, "nodad")
 }
 
-// unplug takes it away.
+// unplug deletes the netdev.
 func (h *host) unplug() { h.Run("ip", "link", "del", nstest.Dev) }
 
 func (p *pair) join() {
@@ -110,7 +112,7 @@ func (p *pair) join() {
 	p.journal = p.faulty.daemon.follow()
 }
 
-// startConfigured runs the daemon by a configuration file.
+// startConfigured starts the daemon with a configuration file.
 func (h *host) startConfigured() {
 	h.tb.Helper()
 	file := filepath.Join(h.dir, "ipoibd.yaml")
@@ -121,13 +123,13 @@ func (h *host) startConfigured() {
 	h.daemon = launch(h.tb, h.Namespace, control, "run", "--config", file, "--control", control, "--log-level", "debug", "--allow-faults")
 }
 
-// restart gives the faulty host a new daemon, of which no recovery is known.
+// restart restarts the faulty host's daemon, so that its history is empty.
 func (p *pair) restart() {
 	p.faulty.daemon.stop()
 	p.resume()
 }
 
-// resume starts it after the end of the one before.
+// resume starts a daemon after the previous one has ended.
 func (p *pair) resume() {
 	p.faulty.tb.Helper()
 	p.faulty.startConfigured()
@@ -135,7 +137,7 @@ func (p *pair) resume() {
 	p.journal = p.faulty.daemon.follow()
 }
 
-// keeps reads what is to be kept.
+// keeps reads the properties in kept.
 func (h *host) keeps() kept {
 	h.tb.Helper()
 	index, _, _ := strings.Cut(h.Run("ip", "-o", "link", "show", ifName), ":")
@@ -143,7 +145,8 @@ func (h *host) keeps() kept {
 	return kept{index, h.addrs(), routes}
 }
 
-// requireKept compares with what was kept before, and asks the monitor.
+// requireKept compares the properties in kept with those before, and checks the
+// monitor.
 func (p *pair) requireKept(t *testing.T) {
 	t.Helper()
 	now := p.faulty.keeps()

@@ -19,9 +19,10 @@ import (
 // probeInterval is the time between two echo requests of a probe.
 const probeInterval = time.Millisecond
 
-// probe asks another host for an echo each millisecond, until the test ends, and
-// keeps when it asked and when it was answered: the outside view of an outage.
-// Answers are stamped by the kernel, so that a busy machine adds little.
+// probe sends another host an echo request every millisecond until the test
+// ends, and keeps the times of requests and answers: the external view of an
+// outage. The kernel timestamps the answers, so that a busy machine adds little
+// error.
 type probe struct {
 	conn *net.UDPConn // a ping socket, icmp(7)
 	dst  *net.UDPAddr
@@ -31,10 +32,10 @@ type probe struct {
 	echoes []echo // by number, in the order of asking
 }
 
-// echo is one request; answered is zero without an answer.
+// echo is one request; answered is zero if there was no answer.
 type echo struct{ asked, answered time.Time }
 
-// probe begins.
+// probe starts a probe.
 func (h *host) probe(other *host) *probe {
 	h.tb.Helper()
 	h.Run("sysctl", "-q", "-w", "net.ipv4.ping_group_range=0 0")
@@ -48,8 +49,8 @@ func (h *host) probe(other *host) *probe {
 	return p
 }
 
-// pingSocket makes a socket whose kernel sets the identifier and the checksum of
-// echo requests and gives it their replies alone.
+// pingSocket returns a ping socket: the kernel sets the identifier and checksum
+// of its echo requests, and delivers only their replies to it.
 func pingSocket() (*net.UDPConn, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMP)
 	if err != nil {
@@ -67,7 +68,7 @@ func pingSocket() (*net.UDPConn, error) {
 	return conn.(*net.UDPConn), nil
 }
 
-// run asks and listens on a goroutine each; both end with the test.
+// run sends and receives, each in its own goroutine; both end with the test.
 func (p *probe) run(tb testing.TB) {
 	var both sync.WaitGroup
 	both.Go(p.ask)
@@ -92,14 +93,14 @@ func (p *probe) ask() {
 	}
 }
 
-// echoRequest is RFC 792's header, type 8; the number is its data.
+// echoRequest is the type of an echo request (RFC 792); the number is its data.
 const (
 	echoRequest   = 8
 	echoHeaderLen = 8
 	echoLen       = echoHeaderLen + 8
 )
 
-// askOnce sends a request. That the kernel refuses it is no other than its loss.
+// askOnce sends a request. If the kernel refuses it, it counts as lost.
 func (p *probe) askOnce() {
 	p.mu.Lock()
 	number := len(p.echoes)
@@ -122,7 +123,7 @@ func (p *probe) listen() {
 	}
 }
 
-// stamp is when the kernel received a message, as SO_TIMESTAMPNS has it.
+// stamp returns when the kernel received a message (SO_TIMESTAMPNS).
 func stamp(oob []byte) time.Time {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 || len(msgs[0].Data) < int(unsafe.Sizeof(unix.Timespec{})) {
@@ -141,7 +142,7 @@ func (p *probe) answered(number uint64, at time.Time) {
 	}
 }
 
-// since returns the echoes asked for from a time on.
+// since returns the echoes requested from a time on.
 func (p *probe) since(from time.Time) []echo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,13 +150,12 @@ func (p *probe) since(from time.Time) []echo {
 	return slices.Clone(p.echoes[first:])
 }
 
-// silence is the longest outage since a time.
+// silence returns the longest outage since a time.
 func (p *probe) silence(from time.Time) time.Duration { return silence(p.since(from), time.Now()) }
 
-// silence is the longest time that somebody who asked waited for an answer to
-// anything: from the first request after an answer to the next answer, or to the
-// end. So it counts what was lost and what was held, and not that the probe
-// itself was kept from asking.
+// silence returns the longest time from the first request after an answer to the
+// next answer, or to the end. So it includes lost and delayed answers, but not
+// the times when the probe itself could not send.
 func silence(echoes []echo, end time.Time) (longest time.Duration) {
 	answers := []time.Time{end}
 	for _, e := range echoes {
@@ -164,7 +164,7 @@ func silence(echoes []echo, end time.Time) (longest time.Duration) {
 		}
 	}
 	slices.SortFunc(answers, time.Time.Compare)
-	next := 0 // of the requests that no answer has followed
+	next := 0 // the first request that no answer has followed
 	for _, at := range answers {
 		if next < len(echoes) && echoes[next].asked.Before(at) {
 			longest = max(longest, at.Sub(echoes[next].asked))
@@ -176,18 +176,19 @@ func silence(echoes []echo, end time.Time) (longest time.Duration) {
 	return longest
 }
 
-// Times that tell an outage from its end.
+// Times that determine when an outage has ended.
 const (
 	// onset is how long after its cause an outage may begin.
 	onset = 100 * time.Millisecond
-	// steady is for how long a probe is answered before service counts as back.
+	// steady is how long a probe must be answered before service counts as
+	// restored.
 	steady = 50 * time.Millisecond
 	// prompt is how long an answer may take, on a busy machine.
 	prompt = 10 * time.Millisecond
 )
 
-// waitAnswered waits until every request of some time was answered, but no less
-// than it takes an outage to begin.
+// waitAnswered waits until every request was answered for a while, and at least
+// for the time that an outage needs to begin.
 func (p *probe) waitAnswered(tb testing.TB, limit time.Duration) {
 	tb.Helper()
 	time.Sleep(onset)
@@ -199,7 +200,7 @@ func (p *probe) waitAnswered(tb testing.TB, limit time.Duration) {
 	})
 }
 
-// The probe's own arithmetic, on requests of a millisecond each.
+// The computation of silence, with one request per millisecond.
 func TestSilence(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	at := func(ms float64) time.Time { return start.Add(time.Duration(ms * float64(time.Millisecond))) }

@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// streamRate is low enough that two shared processors carry it and still
-	// answer a probe in time; what is measured is recovery, not speed.
+	// streamRate is low enough for two shared processors to carry it and still
+	// answer a probe in time; the tests measure recovery, not speed.
 	streamRate = "100M"
-	// streamLife is the longest that iperf3 grants.
+	// streamLife is the maximum duration that iperf3 accepts.
 	streamLife = "86400"
-	// streamLimit is how long a connection may take to move again: ten times
-	// the pause that TCP makes before its fourth attempt.
+	// streamLimit is how long a connection may take to carry data again: ten
+	// times TCP's pause before its fourth attempt.
 	streamLimit = 16 * time.Second
 )
 
 // stream is one TCP connection of iperf3 that lasts as long as the test.
 type stream struct {
 	from *host
-	port string // of this end: what tells the connection from another one
+	port string // of this end, which identifies the connection
 }
 
-// stream begins.
+// stream starts a stream.
 func (h *host) stream(to *host) *stream {
 	h.tb.Helper()
 	to.background("iperf3", "--server")
@@ -36,7 +36,7 @@ func (h *host) stream(to *host) *stream {
 	s := &stream{from: h}
 	eventually(h.tb, startLimit, "iperf3 sends", func() bool {
 		for _, c := range h.connections() {
-			if c.acked > 1<<20 { // the one for control stays small
+			if c.acked > 1<<20 { // the control connection stays small
 				s.port = c.port
 			}
 		}
@@ -45,7 +45,7 @@ func (h *host) stream(to *host) *stream {
 	return s
 }
 
-// background starts a program that lives as long as the test.
+// background starts a program that runs until the end of the test.
 func (h *host) background(name string, args ...string) {
 	h.tb.Helper()
 	cmd := h.Command(name, args...)
@@ -55,7 +55,7 @@ func (h *host) background(name string, args ...string) {
 	h.tb.Cleanup(func() { end(h.tb, cmd) })
 }
 
-// connection is a TCP connection to iperf3's port as ss has it.
+// connection is a TCP connection to iperf3's port as reported by ss.
 type connection struct {
 	port  string
 	acked uint64 // bytes that the other end has acknowledged
@@ -66,7 +66,7 @@ var (
 	bytesAcked  = regexp.MustCompile(`\sbytes_acked:(\d+)`)
 )
 
-// connections lists those that are established and have carried something.
+// connections returns the established connections that have carried data.
 func (h *host) connections() (list []connection) {
 	h.tb.Helper()
 	for line := range strings.Lines(h.Run("ss", "-HOtin", "dport = 5201")) {
@@ -83,8 +83,8 @@ func (h *host) connections() (list []connection) {
 	return list
 }
 
-// acked is what the other end has acknowledged; an error when the connection is
-// no more.
+// acked returns the number of acknowledged bytes, or an error if the connection
+// is gone.
 func (s *stream) acked() (uint64, error) {
 	list := s.from.connections()
 	for _, c := range list {

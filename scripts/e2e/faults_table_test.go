@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// legend says what the columns of the table are.
+// legend explains the columns of the table.
 const legend = `
 detect   from the fault to the daemon's notice of it
 repair   from there to health, by the daemon's account; from its end to the first
@@ -33,7 +33,7 @@ func table(rows []row) string {
 			fmt.Fprintln(w, strings.Join(r.cells(), "\t"))
 		}
 	}
-	_ = w.Flush() // to a builder
+	_ = w.Flush() // writing to a strings.Builder cannot fail
 	return out.String() + legend
 }
 
@@ -59,7 +59,7 @@ func (r row) all(of func(sample) time.Duration) (all []time.Duration) {
 	return all
 }
 
-// rungs are those reached, which should be one.
+// rungs returns the rungs reached, which should be only one.
 func (r row) rungs() string {
 	reached := map[string]bool{}
 	for _, s := range r.samples {
@@ -68,7 +68,7 @@ func (r row) rungs() string {
 	return strings.Join(slices.Sorted(maps.Keys(reached)), ",")
 }
 
-// goal says whether it is met. What waits by its nature has none.
+// goal reports whether the goal is met. Faults that include a wait have none.
 func (r row) goal() string {
 	goal := goals[r.fault.rung]
 	switch {
@@ -124,13 +124,13 @@ func (r row) drops() string {
 	return strings.Join(list, " ")
 }
 
-// String is a line of progress.
+// String returns the sample as a progress line.
 func (s sample) String() string {
 	return fmt.Sprintf("%-15s detected %s, repaired %s; outage %s, silence %s; TCP +%s",
 		cmp.Or(s.rung, "-"), short(s.detection), short(s.repair), short(s.outage), short(s.silence), short(s.tcp))
 }
 
-// figures are median and worst; - where nothing was measured.
+// figures returns median and worst, or - if nothing was measured.
 func figures(all []time.Duration) string {
 	if worst := slices.Max(all); worst > 0 {
 		return short(median(all)) + "/" + short(worst)
@@ -138,13 +138,13 @@ func figures(all []time.Duration) string {
 	return "-"
 }
 
-// median is the middle one, the lower of two.
+// median returns the middle value, or the lower of two middle values.
 func median(all []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[(len(sorted)-1)/2]
 }
 
-// short is a duration in milliseconds of three digits, or in seconds.
+// short returns a duration in milliseconds with three digits, or in seconds.
 func short(d time.Duration) string {
 	switch {
 	case d == 0:

@@ -21,15 +21,15 @@ var (
 	only = flag.String("faults.only", "", "regular expression of the faults' names")
 )
 
-// What a test hands on to itself in its own namespaces.
+// Environment variables that a test passes to itself in its own namespaces.
 const (
 	eachEnv     = "IPOIBD_E2E_FAULTS_EACH"
 	onlyEnv     = "IPOIBD_E2E_FAULTS_ONLY"
 	progressEnv = "IPOIBD_E2E_PROGRESS"
 )
 
-// Every fault is injected into one of two hosts under traffic; a table says what
-// became of it, and which goals were met.
+// Every fault is injected into one of two hosts under traffic; a table shows the
+// outcomes, and which goals were met.
 func TestFaults(t *testing.T) {
 	if enterLong(t) {
 		return
@@ -56,7 +56,7 @@ func timesEach(t *testing.T) int {
 	return times
 }
 
-// chosen are the faults to inject.
+// chosen returns the faults to inject.
 func chosen(t *testing.T) (kinds []fault) {
 	t.Helper()
 	pattern, err := regexp.Compile(os.Getenv(onlyEnv))
@@ -71,8 +71,8 @@ func chosen(t *testing.T) (kinds []fault) {
 	return kinds
 }
 
-// enterLong is [nstest.Enter] for a test that takes long and says what it does
-// meanwhile: what it says through progress is printed at once.
+// enterLong is [nstest.Enter] for a long test that reports its progress: lines
+// from progress are printed at once.
 func enterLong(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(progressEnv) == "" {
@@ -83,15 +83,15 @@ func enterLong(t *testing.T) bool {
 	return nstest.Enter(t)
 }
 
-// repeat makes a pipe by name and prints what is written to it until the test
-// ends.
+// repeat creates a named pipe and prints everything written to it until the
+// test ends.
 func repeat(t *testing.T) (name string) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "progress")
 	if err := unix.Mkfifo(name, 0o600); err != nil {
 		t.Fatalf("make a pipe: %v", err)
 	}
-	pipe, err := os.OpenFile(name, os.O_RDWR, 0) // both ends, so that it never ends by itself
+	pipe, err := os.OpenFile(name, os.O_RDWR, 0) // both ends, so that reading never returns EOF
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func repeat(t *testing.T) (name string) {
 	return name
 }
 
-// endOfProgress is nothing that a test says.
+// endOfProgress never occurs in a test's progress.
 const endOfProgress = "\x04"
 
 // progress returns a function that prints lines at once.

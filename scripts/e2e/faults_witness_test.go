@@ -7,7 +7,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// What the tests of faults rely on notices what it is there to notice.
+// The observers that the tests of faults rely on detect what they must detect.
 func TestFaultWitnesses(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -35,7 +35,7 @@ const (
 	failCPU    = 4 * goalCPU
 
 	// The limits of package logline: the lines of one message that pass at once, and
-	// those that pass in each second after that.
+	// those that pass per second afterwards.
 	lineBurst, lineRate = 10, 2
 )
 

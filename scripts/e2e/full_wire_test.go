@@ -21,8 +21,9 @@ const deadPeers = 99
 // deadLoss is the loss between live hosts, in per cent, that dead neighbours may cause.
 const deadLoss = 1
 
-// A host sends 150 multicasts a second to each of 100 peers, and 99 of them are dead. The
-// kernel queues packets for each dead neighbour, and only those are lost (R07).
+// A host sends 150 multicasts a second to each of 100 peers, 99 of which are dead. The
+// kernel queues packets for each dead neighbour, and only these packets are lost
+// (R07).
 func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -58,8 +59,8 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	}
 }
 
-// A stranger makes a host answer 99 addresses that no host of the underlay has, 8,000
-// times a second in bursts of 4 s. The host keeps answering other hosts (R07).
+// An attacker makes a host answer 99 addresses that no host on the underlay has,
+// 8,000 times a second in bursts of 4 s. The host keeps answering other hosts (R07).
 func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -73,7 +74,7 @@ func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 		start := time.Now()
 		for sent := 0; time.Since(start) < burst; time.Sleep(time.Millisecond) {
 			for ; sent < int(time.Since(start).Seconds()*rate); sent++ {
-				if sent%rate < deadPeers { // every second, so that a's kernel keeps them as reachable
+				if sent%rate < deadPeers { // every second, so that a's kernel keeps them reachable
 					p.introduce(sent % rate)
 				}
 				p.echo(sent % deadPeers)
@@ -111,7 +112,7 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 		t.Logf("reached again %v after the underlay sends again", took)
 		requireOnlyRungs(t, []string{resumeQP}, a, b)
 		if a.logSends(before).of("hca_no_room", "hca_wire_no_buffers") == 0 {
-			t.Error("the wire was not full, so the test shows nothing")
+			t.Error("the wire was not full, so the test proves nothing")
 		}
 	}
 }
@@ -130,8 +131,8 @@ func (h *host) dialUDP(other *host) net.Conn {
 	return conn
 }
 
-// logSends logs what became of the datagrams of a host since an earlier book, and returns
-// the counters since then.
+// logSends logs the outcome of a host's datagrams since an earlier book, and returns the
+// counters since then.
 func (h *host) logSends(before book) book {
 	h.tb.Helper()
 	now := h.book().since(before)

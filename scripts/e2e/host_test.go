@@ -17,11 +17,12 @@ const (
 	underlayMTU = 1500  // of the segment that joins them
 )
 
-// repairLimit is ten times the second in which a host is to be reached again
-// after whatever happened to it.
+// repairLimit is ten times the second within which a host should be reachable
+// again after a fault.
 const repairLimit = 10 * time.Second
 
-// host is a namespace with a daemon. Its number, from 0, makes its addresses.
+// host is a namespace with a daemon. Its addresses are derived from its number,
+// which starts at 0.
 type host struct {
 	*nstest.Namespace
 	tb     testing.TB
@@ -30,14 +31,15 @@ type host struct {
 	daemon *daemon
 }
 
-// in is the host as a subtest has it: what it starts there ends with that.
+// in returns the host for a subtest: programs that it starts end with the
+// subtest.
 func (h *host) in(tb testing.TB) *host {
 	part := *h
 	part.tb = tb
 	return &part
 }
 
-// newHosts puts n hosts on one segment; no daemon runs yet.
+// newHosts creates n hosts on one segment, without daemons.
 func newHosts(tb testing.TB, n int) []*host {
 	tb.Helper()
 	var hosts []*host
@@ -47,7 +49,7 @@ func newHosts(tb testing.TB, n int) []*host {
 	return hosts
 }
 
-// twoJoined are two hosts that reach each other.
+// twoJoined returns two hosts that reach each other.
 func twoJoined(tb testing.TB) (a, b *host) {
 	tb.Helper()
 	hosts := newHosts(tb, 2)
@@ -58,8 +60,9 @@ func twoJoined(tb testing.TB) (a, b *host) {
 	return hosts[0], hosts[1]
 }
 
-// shortDir is a folder whose path leaves room for a socket's name (108 bytes,
-// unix(7)), which testing's own, named after the test, may not.
+// shortDir creates a directory whose path is short enough for a socket's name
+// (108 bytes, unix(7)); that of t.TempDir contains the test's name and may be
+// too long.
 func shortDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "e2e-") //nolint:usetesting // the path must be short
@@ -73,13 +76,14 @@ func shortDir(tb testing.TB) string {
 func (h *host) ip4() string { return fmt.Sprintf("10.44.0.%d", h.number+1) }
 func (h *host) ip6() string { return fmt.Sprintf("fd44::%d", h.number+1) }
 
-// start runs the daemon.
+// start starts the daemon.
 func (h *host) start(args ...string) {
 	h.tb.Helper()
 	h.daemon = startDaemon(h.tb, h.Namespace, h.dir, args...)
 }
 
-// ipoibd is another command of the program, not told of any daemon.
+// ipoibd returns a command of ipoibd without the options that select the host's
+// daemon.
 func (h *host) ipoibd(args ...string) *exec.Cmd {
 	return h.Command(os.Getenv(daemonEnv), args...)
 }
@@ -105,12 +109,12 @@ func (h *host) waitCarrier() {
 	eventually(h.tb, carrierLimit, "carrier of "+ifName, h.carrier)
 }
 
-// carrier is the kernel's view.
+// carrier reports whether ib0 has carrier, according to the kernel.
 func (h *host) carrier() bool {
 	return strings.Contains(h.Run("ip", "-o", "link", "show", ifName), "LOWER_UP")
 }
 
-// iface is the daemon's view of ib0.
+// iface returns the daemon's status of ib0.
 func (h *host) iface() iface {
 	h.tb.Helper()
 	s := h.daemon.status()
@@ -120,7 +124,7 @@ func (h *host) iface() iface {
 	return s.Interfaces[0]
 }
 
-// qp is the queue pair of ib0, which must have one.
+// qp returns the queue pair of ib0, which must exist.
 func (h *host) qp() qp {
 	h.tb.Helper()
 	i := h.iface()
@@ -149,7 +153,7 @@ func (h *host) reaches(other *host) bool {
 }
 
 // waitReaches waits until an echo request to other is answered and returns how
-// long that took. When it never is, the log has what both know.
+// long that took. If that fails, it logs the state of both hosts.
 func (h *host) waitReaches(other *host) time.Duration {
 	h.tb.Helper()
 	start := time.Now()
@@ -161,13 +165,13 @@ func (h *host) waitReaches(other *host) time.Duration {
 	return time.Since(start)
 }
 
-// describe is what a host knows, for a person.
+// describe returns the state of a host in readable form.
 func (h *host) describe() string {
 	status, _ := h.daemon.command("status").CombinedOutput()
 	return fmt.Sprintf("host %d:\n%s\n%s", h.number, status, h.Run("ip", "neigh"))
 }
 
-// pingAll lets every host ping every other one, all at the same time.
+// pingAll makes every host ping every other one, all at the same time.
 func pingAll(hosts ...*host) {
 	var pings sync.WaitGroup
 	for _, from := range hosts {
@@ -197,8 +201,8 @@ func (h *host) exists() bool {
 	return h.Command("ip", "link", "show", ifName).Run() == nil
 }
 
-// addrs lists the addresses of ib0, link-local ones left out: the kernel takes
-// those away and makes them again with the carrier's changes.
+// addrs lists the addresses of ib0 except link-local ones, which the kernel
+// removes and adds again when the carrier changes.
 func (h *host) addrs() []string {
 	h.tb.Helper()
 	var addrs []string

@@ -9,7 +9,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Two hosts talk, a third joins later, and one comes back with another QPN.
+// Two hosts exchange traffic, a third joins later, and one restarts with
+// another QPN.
 func TestThreeHosts(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -32,14 +33,14 @@ func TestThreeHosts(t *testing.T) {
 		t.Logf("host %d reaches the restarted one %v after its carrier", h.number, h.waitReaches(c))
 	}
 	if now := c.qp(); now.QPN == old.QPN {
-		t.Fatalf("QPN %#x again: the restart shows nothing", now.QPN)
+		t.Fatalf("QPN %#x again: the restart proves nothing", now.QPN)
 	}
 	pingAll(a, b, c)
 	requireNoStale(t, hosts)
 }
 
-// requireNoStale checks that each host knows each other one by its present
-// address, once, and nobody else.
+// requireNoStale checks that the peers of each host are exactly the other
+// hosts, each once and with its current address.
 func requireNoStale(t *testing.T, hosts []*host) {
 	t.Helper()
 	for _, wrong := range wrongPeers(hosts, everyPeer) {
@@ -47,12 +48,12 @@ func requireNoStale(t *testing.T, hosts []*host) {
 	}
 }
 
-// Which peers count.
+// Filters of peers.
 func everyPeer(peer) bool       { return true }
 func addressedPeer(p peer) bool { return len(p.IPs) > 0 }
 
-// wrongPeers says which peers of the hosts that count are not the others as they
-// are now.
+// wrongPeers returns the peers, among those that count, that are not one of the
+// other hosts with its current address.
 func wrongPeers(hosts []*host, counts func(peer) bool) (wrong []string) {
 	for _, h := range hosts {
 		want := make(map[string]uint32) // GID -> QPN
@@ -103,7 +104,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// With --remove the daemon takes ib0 away; so does ipoibd delete.
+// With --remove the daemon deletes ib0; so does ipoibd delete.
 func TestRemove(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -127,8 +128,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Without multicast on the underlay, groups are replicated to named peers; with
-// --known-peers-only nobody else is heard.
+// Without multicast on the underlay, groups are replicated to the configured
+// peers; with --known-peers-only all other senders are ignored.
 func TestPeers(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -141,7 +142,7 @@ func TestPeers(t *testing.T) {
 	stranger.join("--peer", nstest.IPv4(0))
 	pingAll(a, b)
 	if stranger.reaches(a) {
-		t.Error("a host that is nobody's peer is answered")
+		t.Error("a host that is not a peer is answered")
 	}
 	for _, h := range []*host{a, b} {
 		if n := len(h.iface().Peers); n != 1 {

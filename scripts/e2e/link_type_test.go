@@ -10,9 +10,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Another process that changes the link type of ib0 by a queue, which the kernel
-// allows while ib0 is down, does not cut the host off without a word: the type is
-// restored, at the next start at the latest.
+// If another process changes the link type of ib0 through a queue, which the
+// kernel allows while ib0 is down, the type is restored, at the latest by the
+// next start of the daemon.
 func TestLinkTypeIsRestored(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -35,7 +35,7 @@ func TestLinkTypeIsRestored(t *testing.T) {
 	a.Run("ip", "link", "set", ifName, "down")
 	a.start()
 	a.Run("ip", "link", "set", ifName, "up")
-	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down took it
+	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removed it
 	a.waitCarrier()
 	if got := a.Run("ip", "link", "show", ifName); !strings.Contains(got, "link/ether") {
 		s := a.iface()

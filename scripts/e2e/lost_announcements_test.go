@@ -12,9 +12,9 @@ import (
 )
 
 // The goals, counted from "device open" of a restarted daemon: contact within contactGoal
-// whatever happens to its announcements, and within heardGoal, as the median, when none is
-// lost. The machine may be shared and slow, so the short forms allow ten times as long.
-// The long form, on an idle machine, wants contactShare per cent of the restarts within
+// regardless of its announcements, and within heardGoal, as the median, if none is lost.
+// The machine may be shared and slow, so the short forms allow ten times as long. The long
+// form, on an idle machine, wants contactShare per cent of the restarts within
 // contactGoal. TestSilentPeerIsAskedForInTime of neigh and TestSilentPeerIsAskedFor of
 // cmd/ipoibd/internal/iface assert the exact times in virtual time.
 const (
@@ -97,7 +97,7 @@ func TestRestartIsNoticedWithoutAnnouncements(t *testing.T) {
 			}
 			requireContact(t, took, c.lose == nil)
 			if c.lose != nil && a.dropped() == 0 {
-				t.Error("no announcement was lost, so the test shows nothing")
+				t.Error("no announcement was lost, so the test proves nothing")
 			}
 			if n := b.book().of("neigh_stray_notices"); c.notice && n == 0 {
 				t.Error("no notice was sent")
@@ -179,10 +179,10 @@ func (d *daemon) logTime(message string) time.Time {
 	return at
 }
 
-// Peers that answer are not asked for, whether the host sends to them all the time or now
-// and then. When the machine stalls for half a second, questions are legitimate, so the
-// test then only logs them. TestPeersThatAnswerAreNotAsked of neigh asserts the same in
-// virtual time.
+// The table sends no requests for peers that answer, whether the host sends to them all
+// the time or occasionally. If the machine stalls for half a second, requests are
+// legitimate, so the test only logs them. TestPeersThatAnswerAreNotAsked of neigh asserts
+// the same in virtual time.
 func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -206,8 +206,8 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 	}
 }
 
-// stallLimit is the time of an answer that shows a stall of the machine or of a host. A
-// host asks after a silence of twice as long.
+// stallLimit is the delay of an answer that indicates a stall of the machine or a host.
+// A host sends requests after a silence of twice that time.
 const stallLimit = 500 * time.Millisecond
 
 var longestAnswer = regexp.MustCompile(`rtt min/avg/max/mdev = [0-9.]+/[0-9.]+/([0-9.]+)/`)
@@ -228,7 +228,7 @@ func (k *talk) longest() time.Duration {
 
 // After a restart all multicast is lost in both directions. The restarted host sends
 // notices by unicast, and the hosts find each other soon after multicast returns, with
-// the next question of either. The goal is 2 s; TestTranscripts of neigh asserts the
+// the next request of either. The goal is 2 s; TestTranscripts of neigh asserts the
 // times.
 func TestRestartWhileMulticastIsLost(t *testing.T) {
 	if nstest.Enter(t) {

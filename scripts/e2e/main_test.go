@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// daemonEnv hands the path of the daemon on to tests re-executed in their own
+// daemonEnv passes the path of the daemon to tests re-executed in their own
 // namespaces.
 const daemonEnv = "IPOIBD_E2E_DAEMON"
 
 // soak selects the long forms of the tests that have one.
 var soak = flag.Bool("soak", false, "run the long forms")
 
-// form is a value of a test in make test, and in make soak.
+// form returns short in make test, and long in make soak.
 func form[T any](short, long T) T {
 	if *soak {
 		return long

@@ -17,8 +17,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// bindings are the ways to bind UDP port 4791 that would take datagrams of the underlay
-// from the daemon, or keep the daemon from binding the port.
+// bindings are the ways to bind UDP port 4791 that would divert the underlay's
+// datagrams from the daemon, or prevent the daemon from binding the port.
 var bindings = []struct {
 	name   string
 	addr   netip.Addr

@@ -102,8 +102,8 @@ func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 	pingAll(a, b)
 }
 
-// attempt is a process of a user on one host that sends to another host from an address
-// of its own host.
+// attempt is a user's process on one host that sends to another host from an address of
+// its own host.
 type attempt struct {
 	at, to    *host
 	uid, from string
@@ -159,7 +159,7 @@ func listen(t *testing.T, h *host) (v victim) {
 	return v
 }
 
-// heard reports whether a datagram has come, or comes within a second.
+// heard reports whether a datagram has arrived or arrives within a second.
 func (v victim) heard() bool {
 	if err := v.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return false

@@ -46,7 +46,7 @@ type counter struct {
 	Value uint64 `json:"value"`
 }
 
-// value returns a counter by name; false where there is none of that name.
+// value returns a counter by name, or false if there is none.
 func value(cs []counter, name string) (uint64, bool) {
 	for _, c := range cs {
 		if c.Name == name {

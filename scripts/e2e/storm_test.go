@@ -15,13 +15,13 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Flags of the storm; `make faults` has a long one.
+// Flags of the storm; `make faults` runs a long one.
 var (
 	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's orders and their times; 0: a random one")
 	stormLength = flag.Duration("storm.length", 10*time.Second, "how long the storm lasts")
 )
 
-// What a test hands on to itself in its own namespaces.
+// Environment variables that a test passes to itself in its own namespaces.
 const (
 	stormSeedEnv   = "IPOIBD_E2E_STORM_SEED"
 	stormLengthEnv = "IPOIBD_E2E_STORM_LENGTH"
@@ -30,20 +30,20 @@ const (
 const (
 	// stormEvery is the mean time between two orders.
 	stormEvery = 100 * time.Millisecond
-	// lull is the longest that something lasts before it is undone.
+	// lull is the longest time before an order is undone.
 	lull = time.Second
-	// calmLimit is twice the longest pause of an interface's ladder; those of a
-	// device end by the operator's word.
+	// calmLimit is twice the longest pause of an interface's ladder; the test
+	// ends the pauses of a device by an order.
 	calmLimit = 2 * time.Minute
-	// forgetLimit is more than the time for which a peer is kept that has no address
-	// (heardIdle of package neigh, and its sweep).
+	// forgetLimit is longer than an idle peer without an address is kept (heardIdle
+	// of package neigh, and its sweep).
 	forgetLimit = 3 * time.Minute
-	// stormMemory is how much a daemon may grow by a storm, KiB: what its memory
-	// allocator keeps for the next one.
+	// stormMemory is how much a daemon's memory may grow in a storm, in KiB: the
+	// allocator keeps freed memory.
 	stormMemory = 64 << 10
 )
 
-// command is an order of a storm to the daemon of a host.
+// command is an order to a host's daemon in a storm.
 type command struct {
 	at   time.Duration // from the storm's start
 	host int           // 0: the faulty one, 1: the outside one
@@ -51,8 +51,8 @@ type command struct {
 	body any
 }
 
-// Whatever is ordered of two daemons under traffic, faults at random and all at once, they are well afterwards: the TCP connection lives on, every frame is
-// accounted for, and nothing is left of it.
+// Two daemons under traffic get random orders and faults, many at the same time. Afterwards they
+// are healthy, the TCP connection still works, every frame is accounted for, and nothing leaks.
 func TestR10StormUnderTraffic(t *testing.T) {
 	if enterStorm(t) {
 		return
@@ -85,7 +85,7 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	})
 }
 
-// enterStorm hands the flags on to the test in its own namespaces.
+// enterStorm passes the flags to the test in its own namespaces.
 func enterStorm(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(stormSeedEnv) == "" {
@@ -95,7 +95,7 @@ func enterStorm(t *testing.T) bool {
 	return nstest.Enter(t)
 }
 
-// drawn is the storm that the flags ask for.
+// drawn returns the storm selected by the flags.
 func drawn(t *testing.T) []command {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv(stormSeedEnv), 10, 64)
@@ -112,7 +112,7 @@ func drawn(t *testing.T) []command {
 
 func (p *pair) hosts() []*host { return []*host{p.faulty, p.outside} }
 
-// weather gives the orders under traffic and waits until all is well.
+// weather gives the orders under traffic and waits until everything is healthy.
 func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
 	p.talk(t)
 	p.strike(t, storm)
@@ -140,7 +140,7 @@ func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
 	p.requireKept(t)
 }
 
-// strike gives the orders, each at its time, whatever became of the others.
+// strike gives each order at its time, regardless of the results of the others.
 func (p *pair) strike(t *testing.T, storm []command) {
 	t.Helper()
 	start := time.Now()
@@ -160,7 +160,8 @@ func (p *pair) strike(t *testing.T, storm []command) {
 	t.Logf("%d orders in %v: %v", len(storm), time.Since(start).Round(time.Millisecond), answers)
 }
 
-// verdict sorts answers. What cannot be done now is no failure; everything else is.
+// verdict classifies answers. An order that cannot be done now is not a failure;
+// any other error is.
 func verdict(t *testing.T, answer error) string {
 	switch {
 	case answer == nil:
@@ -172,16 +173,16 @@ func verdict(t *testing.T, answer error) string {
 	return "failed"
 }
 
-// calm undoes what lasts.
+// calm undoes lasting faults and suspensions.
 func (h *host) calm() {
 	h.tb.Helper()
 	h.daemon.inject(faultOrder{Kind: "clear"})
-	_ = h.daemon.post("/v1/fault", faultOrder{Kind: "replug"}) // refused where nothing is unplugged
-	_ = h.daemon.post("/v1/resume", nothing)                   // refused where nothing is suspended
+	_ = h.daemon.post("/v1/fault", faultOrder{Kind: "replug"}) // refused if nothing is unplugged
+	_ = h.daemon.post("/v1/resume", nothing)                   // refused if nothing is suspended
 }
 
-// waitWell waits until the daemon is well. An operator who sees a device that is
-// waited for orders it to be tried.
+// waitWell waits until the daemon is healthy. Like an operator, it orders a
+// retry while the daemon waits for a device.
 func (h *host) waitWell(t *testing.T) {
 	t.Helper()
 	eventually(t, calmLimit, "all is well", func() bool {
@@ -189,20 +190,20 @@ func (h *host) waitWell(t *testing.T) {
 			return true
 		}
 		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away
-		_ = h.daemon.post("/v1/recover", nothing)                   // refused where a recovery is under way
+		_ = h.daemon.post("/v1/recover", nothing)                   // refused during a recovery
 		time.Sleep(time.Second)
 		return false
 	})
 }
 
-// straight undoes the faults of the port that the next of their kind undoes; true
-// when there was none.
+// straight undoes the port's faults, which a second fault of the same kind
+// undoes. It returns true if there were none.
 func (h *host) straight() bool {
 	straight := true
 	for _, kind := range []string{"gid_change", "pkey_change"} {
 		if n, _ := value(h.daemon.status().Devices[0].Counters, "fault_"+kind); n%2 == 1 {
 			straight = false
-			_ = h.daemon.post("/v1/fault", faultOrder{Kind: kind}) // likewise
+			_ = h.daemon.post("/v1/fault", faultOrder{Kind: kind}) // refused while the device is away
 		}
 	}
 	return straight
@@ -219,7 +220,7 @@ func (j *journal) rungs() map[string]int {
 	return out
 }
 
-// requireMemory compares the resident memory with that before.
+// requireMemory compares the resident memory with the previous value.
 func (h *host) requireMemory(before condition) {
 	h.tb.Helper()
 	now := h.memory("VmRSS")
@@ -229,8 +230,8 @@ func (h *host) requireMemory(before condition) {
 	}
 }
 
-// squall is a kind of order, as often as its weight, and what undoes it: an empty
-// path does not.
+// squall is a kind of order with its weight, and the order that undoes it, if
+// undo is not empty.
 type squall struct {
 	weight int
 	path   string
@@ -239,10 +240,10 @@ type squall struct {
 	with   any    // body
 }
 
-// nothing is the body of an order that has nothing more to say.
+// nothing is the empty body of an order.
 var nothing = map[string]string{}
 
-// strikes are the kinds of fault of which frames are the occasion.
+// strikes are the kinds of fault that are triggered by frames.
 var strikes = []string{
 	"send_error_sqe", "send_flush_sqe", "send_error_err", "send_flush_err", "recv_error_err", "recv_flush_err",
 	"cq_overrun", "cq_error", "swallowed_send", "completions_stop", "deaf_receive",
@@ -267,7 +268,7 @@ var squalls = []squall{
 	{weight: 20, path: "/v1/recover", body: nothing},
 }
 
-// newStorm draws the orders, and what undoes them, in order.
+// newStorm draws the orders and those that undo them, sorted by time.
 func newStorm(seed uint64, length time.Duration) (storm []command) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	var bag []squall

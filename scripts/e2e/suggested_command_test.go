@@ -11,8 +11,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The command that status and log suggest where another process has a queue is safe
-// to copy to a shell, and finds the process, whatever name a container gave to ib0.
+// The command that status and log suggest if another process has a queue is safe to
+// copy to a shell, and finds the process, with any name that a container gives to
+// ib0.
 func TestSuggestedCommandQuotesTheName(t *testing.T) {
 	if nstest.Enter(t) {
 		return

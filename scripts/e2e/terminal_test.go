@@ -13,8 +13,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A container may set its ib0 down and up as fast as ip can. That writes no more lines
-// than the limits of the log allow, and afterwards the host is reached.
+// A container may set its ib0 down and up as fast as ip can. The log then has no more
+// lines than its limits allow, and afterwards the host is reachable.
 func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -43,8 +43,8 @@ func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 	}
 }
 
-// The name of a process that holds the port is printed without a character that a
-// terminal acts on, and starts no line of its own, whatever the process calls itself.
+// The name of a process that holds the port is printed without control characters and
+// cannot start a new line, no matter how the process names itself.
 func TestHostileProcessNameIsEscaped(t *testing.T) {
 	if nstest.Enter(t) {
 		return

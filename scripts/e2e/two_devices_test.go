@@ -29,12 +29,12 @@ interfaces:
     device: soft1
 `
 
-// apartLimit is ten times the longest that an echo of the other device waits on
-// a busy machine; a recovery of its own would be in the journal besides.
+// apartLimit is ten times the longest delay of an echo through the other device
+// on a busy machine; a recovery would also be in the journal.
 const apartLimit = 500 * time.Millisecond
 
-// A daemon has two HCAs, and one of them breaks in every way: whoever talks to
-// the other one sees nothing of it.
+// A daemon has two HCAs, and one of them fails in every way: traffic through
+// the other one is not affected.
 func TestR28TwoDevicesAreApart(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -43,7 +43,7 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 	a, b := hosts[0], hosts[1]
 	c := &host{Namespace: nstest.New(t), tb: t, number: 2, dir: shortDir(t)}
 	a.addSecondDevice(c)
-	other := *a // as c knows it
+	other := *a // a, as seen by c
 	other.number = 3
 	for _, h := range []*host{b, c} {
 		h.join()
@@ -95,7 +95,7 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 	}
 }
 
-// addSecondDevice joins a second netdev of h and the one of c.
+// addSecondDevice connects a second netdev of h to that of c.
 func (h *host) addSecondDevice(c *host) {
 	h.tb.Helper()
 	nstest.Veth(h.tb, h.Namespace, otherDev, c.Namespace, nstest.Dev, underlayMTU)
@@ -120,7 +120,7 @@ func (h *host) joinTwice(other, c *host) {
 	h.waitCarrier()
 }
 
-// second is the queue pair of ib1.
+// second returns the queue pair of ib1.
 func (h *host) second() qp {
 	h.tb.Helper()
 	for _, i := range h.daemon.status().Interfaces {

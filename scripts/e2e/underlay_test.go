@@ -8,8 +8,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Whatever an administrator does to the underlay by plain ip commands, ib0 stays
-// with its addresses, its carrier tells the truth, and traffic returns with the
+// During all changes of the underlay that an administrator can make with ip, ib0
+// keeps its addresses, its carrier is correct, and traffic resumes with the
 // underlay.
 func TestUnderlayFaults(t *testing.T) {
 	if nstest.Enter(t) {
@@ -69,7 +69,7 @@ func TestUnderlayFaults(t *testing.T) {
 	}
 }
 
-// An underlay whose MTU is cut takes the MTU of ib0 with it, and gives it back.
+// If the underlay's MTU is reduced, that of ib0 is too, and both are restored.
 func TestUnderlayMTU(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -91,7 +91,7 @@ func TestUnderlayMTU(t *testing.T) {
 	}
 }
 
-// newPair puts two hosts at the ends of a cable.
+// newPair creates two hosts at the ends of a cable.
 func newPair(tb testing.TB) []*host {
 	tb.Helper()
 	var hosts []*host
@@ -102,7 +102,7 @@ func newPair(tb testing.TB) []*host {
 	return hosts
 }
 
-// connect plugs the cable in: each end has always the same MAC and addresses.
+// connect connects the hosts; each end always has the same MAC and addresses.
 func connect(tb testing.TB, hosts []*host) {
 	tb.Helper()
 	nstest.Veth(tb, hosts[0].Namespace, "new0", hosts[1].Namespace, "new0", underlayMTU)

@@ -12,7 +12,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// A newcomer's mistake ends the daemon with one line that says what to do.
+// A typical mistake ends the daemon with a single line that explains what to
+// do.
 func TestMistakes(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -77,7 +78,8 @@ func TestNoCapability(t *testing.T) {
 	requireMistake(t, cmd, `CAP_NET_ADMIN`)
 }
 
-// What may pass by itself is waited for, and the status says for what.
+// The daemon waits for conditions that may resolve by themselves, and the
+// status names them.
 func TestWaits(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -99,7 +101,7 @@ func TestWaits(t *testing.T) {
 	pingAll(a, b)
 }
 
-// waitReason waits until the status gives a reason why ib0 is not up.
+// waitReason waits until the status gives the wanted reason why ib0 is not up.
 func (h *host) waitReason(want string) {
 	h.tb.Helper()
 	var got iface
@@ -138,11 +140,11 @@ func TestNoDaemon(t *testing.T) {
 	takeName(t, h)
 	requireMistake(t, h.ipoibd("delete", ifName), `ib0`)
 	if !h.exists() {
-		t.Error("ipoibd delete took away an interface that is not ours")
+		t.Error("ipoibd delete deleted an interface that is not ours")
 	}
 }
 
-// runDaemon is a daemon that is expected to end by itself.
+// runDaemon returns the command of a daemon that is expected to exit by itself.
 func (h *host) runDaemon(args ...string) *exec.Cmd {
 	run := []string{"run", "--name", ifName, "--underlay", nstest.Dev, "--control", filepath.Join(h.dir, "control.sock")}
 	return h.ipoibd(append(run, args...)...)

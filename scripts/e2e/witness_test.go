@@ -10,8 +10,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The witnesses: other people's programs, which must read the underlay as the
-// daemon means it. Python is named by its path, since scapy belongs to that one.
+// The witnesses are independent programs that must decode the underlay's frames
+// as the daemon means them. Python has a full path, because scapy is installed
+// for that one.
 const (
 	tshark = "/usr/bin/tshark"                 // Debian package tshark
 	python = "/usr/bin/python3"                // python3-scapy
@@ -32,7 +33,7 @@ func TestWitnesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hosts := newHosts(t, 2)
 			a, b := hosts[0], hosts[1]
-			for _, h := range hosts { // a capture is to see the checksums that a wire would
+			for _, h := range hosts { // the capture must see the checksums that a wire would carry
 				h.Run("ethtool", "-K", nstest.Dev, "tx", "off")
 			}
 			c := a.capture()
@@ -45,7 +46,7 @@ func TestWitnesses(t *testing.T) {
 	}
 }
 
-// requireWitnessed lets both witnesses read the capture.
+// requireWitnessed checks the capture with both witnesses.
 func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 	t.Helper()
 	frames := c.decode(t)
@@ -66,7 +67,7 @@ func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 		case f.dst == a || f.dst == b:
 			unicast++
 		default:
-			t.Errorf("frame %d goes to QP %#x, which is nobody's", i, f.dst)
+			t.Errorf("frame %d goes to QP %#x, which does not exist", i, f.dst)
 		}
 	}
 	t.Logf("%d UD SENDs between QP %#x and %#x, %d to a group", unicast, a, b, multicast)
@@ -75,7 +76,7 @@ func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 	}
 }
 
-// decoded is a frame as tshark has it.
+// decoded is a frame as decoded by tshark.
 type decoded struct {
 	opcode, src, dst uint32
 	icrc             string
@@ -110,7 +111,7 @@ func number(t *testing.T, text string) uint32 {
 	return uint32(n)
 }
 
-// lines returns what a witness printed.
+// lines returns the lines that a witness printed.
 func lines(t *testing.T, name string, args ...string) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -12,11 +12,11 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// endLimit bounds what ends at once in a guest: ten times a second.
+// endLimit bounds programs that end immediately in a guest: ten times a second.
 const endLimit = 10 * time.Second
 
-// A guest boots its kernel, its rxe is what libibverbs lists, and the agent says
-// truly how programs end.
+// A guest boots its kernel, libibverbs lists its rxe device, and the agent
+// reports correctly how programs end.
 func TestBoot(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -44,7 +44,8 @@ func requireRelease(t *testing.T, g *guest.Guest, spec guest.Spec) {
 	}
 }
 
-// The kernel must not find the instruction that the emulator gets wrong.
+// The kernel must not find the instruction that the emulator implements
+// wrongly.
 func requireNoCX16(t *testing.T, g *guest.Guest) {
 	t.Helper()
 	flags := strings.Fields(g.Run("cat", "/proc/cpuinfo"))
@@ -71,7 +72,7 @@ func requireKill(t *testing.T, g *guest.Guest) {
 	}
 }
 
-// What runs in a guest ends with it.
+// Processes in a guest end with it.
 func requireEnd(t *testing.T, g *guest.Guest) {
 	t.Helper()
 	p := g.Start("sleep", "1000")

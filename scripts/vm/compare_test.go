@@ -15,11 +15,12 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// compareLimit bounds the benchmarks in a guest: ten times what they take.
+// compareLimit bounds the benchmarks in a guest: ten times their usual
+// duration.
 const compareLimit = 5 * time.Minute
 
-// The backends beside perftest, in one guest, as ratios to what perftest has on
-// rxe.
+// The backends and perftest in one guest; the results are ratios to those of
+// perftest on rxe.
 func TestCompare(t *testing.T) {
 	binary := compiled(t, "ipoibd/scripts/vm/compare", "-tags=vm")
 	if guest.Enter(t) {
@@ -43,7 +44,7 @@ func TestCompare(t *testing.T) {
 	})
 }
 
-// perftestPort is where perftest's servers await the other side's particulars.
+// perftestPort is the port on which perftest's servers exchange parameters.
 const perftestPort = ":18515"
 
 // perftest runs a pair of a program for UD and returns the figure of its row:

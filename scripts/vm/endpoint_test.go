@@ -11,7 +11,8 @@ import (
 // ifName is the interface of every endpoint.
 const ifName = "ib0"
 
-// endpoint is a machine with a daemon. Its number, from 0, makes its addresses.
+// endpoint is a machine with a daemon. Its addresses are derived from its
+// number, which starts at 0.
 type endpoint struct {
 	machine
 	tb      testing.TB
@@ -55,14 +56,14 @@ func (e *endpoint) requireAlive() {
 	}
 }
 
-// stop ends the daemon in order.
+// stop ends the daemon cleanly.
 func (e *endpoint) stop() {
 	e.tb.Helper()
 	e.daemon.Signal(syscall.SIGTERM)
 	awaitExit(e.tb, e.daemon)
 }
 
-// showLog shows what the daemon said where the test failed.
+// showLog shows the daemon's log if the test failed.
 func (e *endpoint) showLog() {
 	if e.tb.Failed() {
 		e.tb.Logf("daemon of endpoint %d:\n%s", e.number, e.daemon.Stderr())
@@ -75,7 +76,7 @@ func (e *endpoint) ip6() string { return fmt.Sprintf("fd44::%d", e.number+1) }
 // broadcast is the address of all endpoints.
 const broadcast = "10.44.0.255"
 
-// mtu is that of ib0, in bytes.
+// mtu returns the MTU of ib0 in bytes.
 func (e *endpoint) mtu() (mtu int) {
 	e.tb.Helper()
 	out := e.Run("ip", "-o", "link", "show", ifName)
@@ -106,8 +107,8 @@ func (e *endpoint) join() {
 	e.solicitLonger()
 }
 
-// solicitLonger has the kernel ask 30 times, once a second, before it gives a
-// neighbour up, which may wait for its processor longer than the 3 s of the default.
+// solicitLonger makes the kernel send 30 requests, one a second, before it gives up
+// on a neighbour, which may wait for its processor longer than the default of 3 s.
 func (e *endpoint) solicitLonger() {
 	e.tb.Helper()
 	args, families := []string{"-q", "-w"}, []string{"ipv4"}
@@ -122,7 +123,7 @@ func (e *endpoint) solicitLonger() {
 	e.Run("sysctl", args...)
 }
 
-// carrier is the kernel's view.
+// carrier reports whether ib0 has carrier, according to the kernel.
 func (e *endpoint) carrier() bool {
 	return strings.Contains(e.Run("ip", "-o", "link", "show", ifName), "LOWER_UP")
 }

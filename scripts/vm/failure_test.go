@@ -14,10 +14,10 @@ import (
 type blow struct {
 	name   string
 	strike func(real, soft *endpoint)
-	rung   string   // that is entered; empty: none
-	times  int      // how often, the operator's order among them
+	rung   string   // expected rung; empty if none
+	times  int      // how often it is entered, including by the operator's order
 	sameQP bool     // the QP keeps its number
-	events []string // that the driver gives, among others
+	events []string // events that the driver must report
 }
 
 var blows = []blow{
@@ -29,8 +29,8 @@ var blows = []blow{
 	{"another GID comes and goes", otherAddress, "", 0, true, []string{"GID_CHANGE"}},
 }
 
-// Each failure is noticed by what the driver reports of it, repaired as it asks
-// for, and lived through by a TCP connection over ib0.
+// Each failure is detected from the driver's reports and repaired by the
+// expected rung, and a TCP connection over ib0 survives it.
 func TestR01R02R25Failures(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -75,14 +75,14 @@ func (e *endpoint) ipoibd(args ...string) {
 
 func badSend(e, _ *endpoint) { e.ipoibd("fault", "send_error_err") }
 
-// badReceive spoils the receive that is posted next, whose turn comes when all
-// that are posted already have been used.
+// badReceive damages the next receive that is posted, which is used once all
+// earlier ones have been.
 func badReceive(e, soft *endpoint) {
 	e.ipoibd("fault", "recv_bad_key")
 	soft.Run("ping", "-n", "-q", "-f", "-c", "3000", e.ip4())
 }
 
-// overrun has CQs made anew, one of which is too small.
+// overrun has the CQs rebuilt, one of them too small.
 func overrun(e, _ *endpoint) {
 	e.ipoibd("fault", "cq_small")
 	e.ipoibd("reset", "cq")

@@ -27,11 +27,11 @@ func compiled(t *testing.T, pkg string, flags ...string) string {
 	return binary
 }
 
-// verbsLimit bounds the conformance suite: ten times what it takes on an idle
+// verbsLimit bounds the conformance suite: ten times its duration on an idle
 // machine.
 const verbsLimit = 5 * time.Minute
 
-// rdmaLimit is likewise.
+// rdmaLimit bounds the tests of hca/rdma in the same way.
 const rdmaLimit = 5 * time.Minute
 
 // What is known and done of the kernel's devices without libibverbs is as the

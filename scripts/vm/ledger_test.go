@@ -17,9 +17,9 @@ const (
 
 // requireAccounted stops the daemon on the real device while the other one sends
 // more than it has receives for. What is lost is in the counters: that of the
-// device for messages that find no receive, which rxe drops without a word, or that
-// of the receiver's own socket. The daemon takes the rest once it goes on, and
-// does not take its own stall for a freeze of the device.
+// device for messages that find no receive, which rxe drops silently, or that of
+// the receiver's own socket. The daemon processes the rest once it continues, and
+// does not mistake its own stall for a freeze of the device.
 func requireAccounted(t *testing.T, real, soft *endpoint, s *stream) {
 	t.Helper()
 	s.pause()

@@ -150,10 +150,10 @@ func awaitExit(tb testing.TB, p process) {
 }
 
 const (
-	// patience is how long something is awaited that comes at once, or after two
-	// seconds at most: a program answers or ends, ib0 has carrier, others answer.
+	// patience is the limit for events that take at most two seconds: a program
+	// answers or ends, ib0 gets carrier, others answer.
 	patience = 20 * time.Second
-	// pollStep is how often a condition is looked at.
+	// pollStep is the interval at which a condition is checked.
 	pollStep = 20 * time.Millisecond
 )
 

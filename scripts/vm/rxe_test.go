@@ -26,7 +26,7 @@ func newRxeGuest(t *testing.T, series kernel.Series, segment *nstest.Segment) in
 	return g
 }
 
-// addRxe puts an rxe device on an interface.
+// addRxe creates an rxe device on an interface.
 func addRxe(m runner, name, netdev string) {
 	m.Run("rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
 }

@@ -27,9 +27,9 @@ interfaces:
 // shareGrace is what a reset leaves to a daemon that is stopped.
 const shareGrace = 5 * time.Second
 
-// Two daemons share a device. One has it reset, which is deleting it and adding it
-// again: both release it before and go on after. While either of them is stopped, the
-// device is not reset, and that one is named.
+// Two daemons share a device. One requests a reset, which deletes the device and adds it
+// again: both release it before and continue afterwards. While one daemon is stopped, the
+// device is not reset, and that daemon is named.
 func TestR16Sharing(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -130,7 +130,7 @@ func requireStoppedNamed(t *testing.T, asks, stopped *sharer) {
 		t.Errorf("named after %v, before the grace of %v is over", named, shareGrace)
 	}
 	if kernelIndex(asks) != index {
-		t.Error("the device was deleted over the head of a daemon")
+		t.Error("the device was deleted while a daemon held it")
 	}
 	stopped.daemon.Signal(syscall.SIGCONT)
 	stopped.waitReachesPeer()

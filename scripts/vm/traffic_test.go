@@ -30,7 +30,7 @@ func echoReplies(m machine) (n int) {
 	return n
 }
 
-// load is what iperf3 measured.
+// load is a measurement of iperf3.
 type load struct {
 	Mbps      float64 // received
 	Resent    int     // TCP segments
@@ -82,7 +82,8 @@ func parseLoad(tb testing.TB, report string) load {
 	return load{received / 1e6, r.End.SumSent.Retransmits, r.End.Sum.LostPackets, r.End.Sum.Packets}
 }
 
-// tally is the report of the program numbered, beside what was sent.
+// tally is the report of the program numbered, with the number of messages
+// sent.
 type tally struct {
 	Sent      int
 	Distinct  int `json:"distinct"`

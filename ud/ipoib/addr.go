@@ -14,12 +14,12 @@ const AddrLen = 20
 //
 //	[flags 1][QPN 3][GID 16]
 //
-// The flags are zero on send and ignored on receive; connected mode uses them
-// (RFC 4755), and a sender of zero is spoken to in UD mode.
+// The flags are zero on send and ignored on receive. Connected mode uses them
+// (RFC 4755); zero means UD mode.
 type Addr [AddrLen]byte
 
-// NewAddr returns the address of queue pair qpn at gid, its flags zero. Bits of
-// qpn above the 24th are cut off.
+// NewAddr returns the address of queue pair qpn at gid, with flags zero. Bits
+// of qpn above the low 24 are dropped.
 func NewAddr(qpn hca.QPN, gid hca.GID) (a Addr) {
 	binary.BigEndian.PutUint32(a[:4], uint32(qpn&hca.QPNMask))
 	copy(a[4:], gid[:])
@@ -32,7 +32,8 @@ func (a Addr) QPN() hca.QPN { return hca.QPN(binary.BigEndian.Uint32(a[:4])) & h
 // GID returns the port's GID.
 func (a Addr) GID() hca.GID { return hca.GID(a[4:]) }
 
-// String returns the form of "ip link": 20 bytes in hexadecimal, with colons.
+// String returns the notation of "ip link": 20 bytes in hexadecimal, separated
+// by colons.
 func (a Addr) String() string {
 	s := fmt.Appendf(nil, "% x", a[:])
 	for i := 2; i < len(s); i += 3 {
@@ -41,5 +42,5 @@ func (a Addr) String() string {
 	return string(s)
 }
 
-// MarshalText makes an Addr print as [Addr.String] in JSON.
+// MarshalText makes an Addr appear as [Addr.String] in JSON.
 func (a Addr) MarshalText() ([]byte, error) { return []byte(a.String()), nil }

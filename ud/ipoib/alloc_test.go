@@ -2,8 +2,8 @@ package ipoib
 
 import "testing"
 
-// TestNoAllocation covers what is done for every frame, and what neighbour
-// storms make frequent.
+// TestNoAllocation covers the functions called for every frame and those that
+// are frequent in neighbour storms.
 func TestNoAllocation(t *testing.T) {
 	msg := message(EtherTypeIPv6, golden(t, "ns", FormIPoIB))
 	short := msg[:HeaderLen-1]

@@ -33,8 +33,8 @@ type ARP struct {
 	TPA netip.Addr
 }
 
-// ParseARP parses an ARP body in the IPoIB form. Bytes behind it are ignored.
-// Any operation is taken. Errors: ErrTruncated, ErrFormat.
+// ParseARP parses an ARP body in the IPoIB form. It accepts any operation and
+// ignores trailing bytes. Errors: ErrTruncated, ErrFormat.
 func ParseARP(body []byte) (ARP, error) {
 	op, err := parseARPFixed(body, hardwareIB, AddrLen)
 	if err != nil {

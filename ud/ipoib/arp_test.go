@@ -38,7 +38,7 @@ func TestEtherARPExactBytes(t *testing.T) {
 }
 
 func TestARPIgnoresPadding(t *testing.T) {
-	padded := append(bytes.Clone(etherARPBytes), make([]byte, 18)...) // to 46, as Ethernet does
+	padded := append(bytes.Clone(etherARPBytes), make([]byte, 18)...) // to 46 bytes, the minimum of Ethernet
 	if got, err := ParseEtherARP(padded); err != nil || got != etherARPQuery {
 		t.Errorf("Ethernet: got %+v, %v", got, err)
 	}
@@ -60,8 +60,8 @@ func TestARPTruncated(t *testing.T) {
 	}
 }
 
-// TestARPFixedPart changes each byte of the fixed part: every change but one of
-// the operation is refused.
+// TestARPFixedPart changes each byte of the fixed part: every change is
+// refused, except in the operation.
 func TestARPFixedPart(t *testing.T) {
 	for off := range arpFixedLen {
 		want := error(nil)
@@ -84,7 +84,8 @@ func flip(b []byte, off int) []byte {
 	return b
 }
 
-// TestARPFormsDoNotMix checks that no body is taken for one of the other form.
+// TestARPFormsDoNotMix checks that a body of one form is not accepted as the
+// other.
 func TestARPFormsDoNotMix(t *testing.T) {
 	if _, err := ParseARP(append(bytes.Clone(etherARPBytes), make([]byte, 56)...)); !errors.Is(err, ErrFormat) {
 		t.Errorf("Ethernet body as IPoIB: %v", err)

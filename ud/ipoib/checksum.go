@@ -3,8 +3,8 @@ package ipoib
 import "encoding/binary"
 
 // icmp6Checksum returns the Internet checksum of an ICMPv6 message directly
-// behind its IPv6 header, the pseudo-header included (RFC 4443 section 2.3, RFC
-// 8200 section 8.1). Over a message whose checksum field is right it is zero.
+// behind its IPv6 header, including the pseudo-header (RFC 4443 section 2.3,
+// RFC 8200 section 8.1). It is zero if the message's checksum field is correct.
 func icmp6Checksum(packet []byte) uint16 {
 	message := packet[ipv6HeaderLen:]
 	sum := uint32(len(message)) + protoICMPv6
@@ -15,8 +15,8 @@ func icmp6Checksum(packet []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// sum16 adds up 16-bit words, an odd last byte padded with zero. It cannot
-// overflow below 128 KiB, and an IPv6 payload has 64.
+// sum16 adds up 16-bit words; an odd last byte is padded with zero. It cannot
+// overflow below 128 KiB, and an IPv6 payload has at most 64 KiB.
 func sum16(b []byte) (sum uint32) {
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))

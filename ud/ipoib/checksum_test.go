@@ -6,8 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// referenceChecksum is the Internet checksum by its arithmetic: the sum of the
-// words modulo 65535, of whose two zeros a sum of something has the second.
+// referenceChecksum computes the Internet checksum by its definition: the sum
+// of the words modulo 65535, where a non-zero sum that is a multiple of 65535
+// counts as 65535, not 0.
 func referenceChecksum(packet []byte) uint16 {
 	message := packet[ipv6HeaderLen:]
 	sum := uint64(len(message) + 58)
@@ -26,7 +27,7 @@ func TestICMP6Checksum(t *testing.T) {
 	})
 }
 
-// TestICMP6ChecksumExtremes has sums that carry twice, and the largest one.
+// TestICMP6ChecksumExtremes covers sums that carry twice, and the largest sum.
 func TestICMP6ChecksumExtremes(t *testing.T) {
 	zeros := make([]byte, ipv6HeaderLen)
 	largest := make([]byte, maxIPv6Len)

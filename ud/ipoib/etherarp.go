@@ -14,8 +14,8 @@ type EtherARP struct {
 	TPA netip.Addr
 }
 
-// ParseEtherARP parses an ARP body in the Ethernet form. Bytes behind it, which
-// are the padding of a short frame, are ignored. Any operation is taken.
+// ParseEtherARP parses an ARP body in the Ethernet form. It accepts any
+// operation and ignores trailing bytes, such as the padding of a short frame.
 // Errors: ErrTruncated, ErrFormat.
 func ParseEtherARP(body []byte) (EtherARP, error) {
 	op, err := parseARPFixed(body, hardwareEther, len(MAC{}))

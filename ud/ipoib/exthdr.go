@@ -2,10 +2,10 @@ package ipoib
 
 import "encoding/binary"
 
-// Extension headers that a receiver walks through to the upper layer (RFC 8200
-// section 4, RFC 4302 section 2). Others end the walk: Linux looks for no ICMPv6 behind
-// Mobility (135), HIP (139) and Shim6 (140), and the payload of ESP (50) and IPComp
-// (108) cannot be read here.
+// Extension headers that a receiver skips to reach the upper layer (RFC 8200 section 4,
+// RFC 4302 section 2). Other headers end the walk: Linux does not look for ICMPv6
+// behind Mobility (135), HIP (139) and Shim6 (140), and the payload of ESP (50) and
+// IPComp (108) cannot be read here.
 const (
 	extHopByHop       = 0
 	extRouting        = 43

@@ -86,7 +86,7 @@ func TestUnfinishedChainsAreHiddenND(t *testing.T) {
 	}
 }
 
-// TestOtherPacketsAreNoHiddenND: packets that Linux does not take for ND pass.
+// TestOtherPacketsAreNoHiddenND: packets that Linux does not treat as ND pass.
 func TestOtherPacketsAreNoHiddenND(t *testing.T) {
 	na := golden(t, "na", FormEther)
 	crossed := behind(na, extDestination)

@@ -57,7 +57,7 @@ func FuzzParseEtherARP(f *testing.F) {
 	})
 }
 
-// seedND adds the packets of testdata/nd.py to a corpus, as they are, padded and
+// seedND adds the packets of testdata/nd.py to a corpus: unchanged, padded and
 // cut.
 func seedND(add func(packet []byte, form Form)) {
 	for form, packets := range goldens() {
@@ -69,8 +69,8 @@ func seedND(add func(packet []byte, form Form)) {
 	}
 }
 
-// fuzzed returns a packet as it is, or mended, so that the fuzzer gets past the
-// checksum and the IPv6 length; and a form.
+// fuzzed returns the packet and its form. If mend is set, the IPv6 length and
+// checksum are corrected, so that the fuzzer gets past these checks.
 func fuzzed(packet []byte, ipoib, mend bool) ([]byte, Form) {
 	if mend && len(packet) >= ndFlags && len(packet) <= maxIPv6Len {
 		packet = mended(packet)
@@ -101,7 +101,7 @@ func FuzzParseND(f *testing.F) {
 	})
 }
 
-// total is a Mapper that knows every MAC: the address of one has it in its GID.
+// total is a Mapper that maps every MAC to an address with the MAC in its GID.
 type total struct{}
 
 func (total) ToAddr(m MAC) (Addr, bool) {
@@ -112,8 +112,8 @@ func (total) ToAddr(m MAC) (Addr, bool) {
 
 func (total) ToMAC(a Addr) (MAC, bool) { return MAC(a[14:]), true }
 
-// FuzzTranslateND checks that a translation parses, is as long as the limit at
-// most, and says the same; and that the way back restores what was there.
+// FuzzTranslateND checks that a translation parses, respects the limit and has
+// the same contents, and that translating back restores the original.
 func FuzzTranslateND(f *testing.F) {
 	seedND(func(p []byte, form Form) {
 		f.Add(p, form == FormIPoIB, true, uint16(roomy))
@@ -138,7 +138,8 @@ func FuzzTranslateND(f *testing.F) {
 	})
 }
 
-// checkSaysTheSame compares what two packets say, link-layer addresses apart.
+// checkSaysTheSame compares the contents of two packets, except for link-layer
+// addresses.
 func checkSaysTheSame(t *testing.T, packet []byte, form Form, there []byte) {
 	t.Helper()
 	a, err := ParseND(packet, form)
@@ -158,14 +159,14 @@ func checkSaysTheSame(t *testing.T, packet []byte, form Form, there []byte) {
 	}
 }
 
-// isCut reports whether a Redirected Header was cut on the way from the Ethernet
-// form: every link-layer address option adds 16 bytes.
+// isCut reports whether a Redirected Header was cut in the translation from the
+// Ethernet form, in which every link-layer address option grows by 16 bytes.
 func isCut(packet, there []byte) bool {
 	nd, packet, _ := parseND(packet, FormEther)
 	return len(there) != len(packet)+16*nd.links
 }
 
-// translate translates a packet that must be good into the other form.
+// translate translates a valid packet into the other form.
 func translate(t *testing.T, packet []byte, from Form) []byte {
 	t.Helper()
 	out, err := TranslateND(nil, packet, from, from.other(), maxIPv6Len, total{})
@@ -175,8 +176,9 @@ func translate(t *testing.T, packet []byte, from Form) []byte {
 	return out
 }
 
-// canonical returns a packet without what lies behind its payload, its checksum
-// as a sender makes it: 0000 and ffff are the same number to a receiver.
+// canonical returns a packet without the bytes behind its payload and with its
+// checksum as a sender computes it, because receivers do not distinguish 0000
+// and ffff.
 func canonical(t *testing.T, packet []byte) []byte {
 	t.Helper()
 	out, err := TranslateND(nil, packet, FormEther, FormEther, maxIPv6Len, total{})

@@ -7,14 +7,14 @@ import (
 	"ipoibd/hca"
 )
 
-// HeaderLen is the length of the encapsulation header in bytes. An IPoIB MTU is
-// the largest UD payload less this (RFC 4391 sections 6 and 7).
+// HeaderLen is the length of the encapsulation header in bytes. The IPoIB MTU
+// is the largest UD payload minus HeaderLen (RFC 4391 sections 6 and 7).
 const HeaderLen = 4
 
-// MaxMTU is the largest MTU that any port can give an interface.
+// MaxMTU is the largest MTU that an interface can have on any port.
 const MaxMTU = int(hca.MaxMTU) - HeaderLen
 
-// EtherType names the protocol of a message.
+// EtherType is the protocol of a message.
 type EtherType uint16
 
 // The protocols of RFC 4391 section 6.
@@ -36,20 +36,20 @@ func (t EtherType) Carried() bool {
 
 func (t EtherType) String() string { return fmt.Sprintf("0x%04x", uint16(t)) }
 
-// errHeader is made once: it may be returned for every frame of a flood.
+// errHeader is allocated once, because it may be returned for every frame of a
+// flood.
 var errHeader = fmt.Errorf("parse IPoIB header: %w", ErrTruncated)
 
-// PutHeader writes the header of a message of type t into the first
-// [HeaderLen] bytes of dst and panics when they are not there. The reserved
-// bits are zero, as RFC 4391 section 6 demands of a sender.
+// PutHeader writes the header of a message of type t into the first [HeaderLen]
+// bytes of dst and panics if dst is shorter. The reserved bits are zero, as RFC
+// 4391 section 6 requires of a sender.
 func PutHeader(dst []byte, t EtherType) {
 	binary.BigEndian.PutUint32(dst, uint32(t)<<16)
 }
 
-// ParseHeader splits a message into its type, which may be one that is not
-// [EtherType.Carried], and its payload, which aliases src. The reserved bits
-// are ignored, as RFC 4391 section 6 demands of a receiver. Errors:
-// ErrTruncated.
+// ParseHeader splits a message into its type, for which [EtherType.Carried] may
+// be false, and its payload, which aliases src. The reserved bits are ignored,
+// as RFC 4391 section 6 requires of a receiver. Errors: ErrTruncated.
 func ParseHeader(src []byte) (t EtherType, payload []byte, err error) {
 	if len(src) < HeaderLen {
 		return 0, nil, errHeader

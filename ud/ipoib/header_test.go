@@ -22,7 +22,7 @@ func TestPutHeaderExactBytes(t *testing.T) {
 func TestPutHeaderShortPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("3 bytes took a header")
+			t.Error("a header fit into 3 bytes")
 		}
 	}()
 	PutHeader(make([]byte, HeaderLen-1), EtherTypeIPv4)

@@ -42,7 +42,7 @@ func golden(t testing.TB, name string, form Form) []byte {
 	return p
 }
 
-// unhex decodes hexadecimal; blanks are for the reader.
+// unhex decodes hexadecimal and ignores blanks.
 func unhex(s string) []byte {
 	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
 	if err != nil {
@@ -63,7 +63,7 @@ var (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// pairs is a Mapper that knows the addresses in it.
+// pairs is a Mapper of the addresses in it.
 type pairs map[MAC]Addr
 
 var known = pairs{macA: addrA, macB: addrB}
@@ -82,8 +82,8 @@ func (p pairs) ToMAC(a Addr) (MAC, bool) {
 	return MAC{}, false
 }
 
-// other returns the form that f is translated to.
+// other returns the form that is not f.
 func (f Form) other() Form { return FormEther + FormIPoIB - f }
 
-// roomy is a limit that no packet here reaches.
+// roomy is a limit above the length of every test packet.
 const roomy = 2044

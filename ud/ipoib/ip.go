@@ -12,13 +12,14 @@ const (
 	ipv6Dest      = 24
 )
 
-// SourceIP returns the source address of an IPv4 or IPv6 packet; false for
-// another EtherType, another IP version, and a packet without a whole header.
+// SourceIP returns the source address of an IPv4 or IPv6 packet. It returns
+// false if the EtherType or IP version is another one or the header is
+// truncated.
 func SourceIP(t EtherType, packet []byte) (netip.Addr, bool) {
 	return ipAt(t, packet, ipv4Source, ipv6Source)
 }
 
-// DestIP is [SourceIP] of the destination address.
+// DestIP is like [SourceIP], for the destination address.
 func DestIP(t EtherType, packet []byte) (netip.Addr, bool) {
 	return ipAt(t, packet, ipv4Dest, ipv6Dest)
 }
@@ -33,7 +34,7 @@ func ipAt(t EtherType, packet []byte, off4, off6 int) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// isVersion reports whether packet has n bytes and this IP version.
+// isVersion reports whether packet has at least n bytes and this IP version.
 func isVersion(packet []byte, version byte, n int) bool {
 	return len(packet) >= n && packet[0]>>4 == version
 }

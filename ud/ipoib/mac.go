@@ -8,18 +8,19 @@ type MAC [6]byte
 // Broadcast is the Ethernet broadcast address.
 var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// IsMulticast reports whether m is a group address; broadcast is one.
+// IsMulticast reports whether m is a group address, which includes broadcast.
 func (m MAC) IsMulticast() bool { return m[0]&1 != 0 }
 
 // IsBroadcast reports whether m is [Broadcast].
 func (m MAC) IsBroadcast() bool { return m == Broadcast }
 
-// IsZero reports whether m is the all-zero address, which names nobody.
+// IsZero reports whether m is the all-zero address, which belongs to no
+// station.
 func (m MAC) IsZero() bool { return m == MAC{} }
 
 func (m MAC) String() string {
 	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
 }
 
-// MarshalText makes a MAC print as [MAC.String] in JSON.
+// MarshalText makes a MAC appear as [MAC.String] in JSON.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }

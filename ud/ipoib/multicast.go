@@ -26,7 +26,7 @@ const (
 //	[0xff][flags 4 bits, scope 4 bits][signature 2][P_Key 2][group 10]
 //
 // The flags are 0001: a transient group. The P_Key has its full-membership bit
-// set, since limited members of a partition use the same groups.
+// set, because limited members of a partition use the same groups.
 func newMGID(scope uint8, signature uint16, pkey hca.PKey) (g hca.GID) {
 	g[0] = 0xff
 	g[1] = 0x10 | scope&0x0f
@@ -47,10 +47,10 @@ func BroadcastMGID(scope uint8, pkey hca.PKey) hca.GID {
 	return g
 }
 
-// GroupMGID returns the group of an IP multicast address: the low 28 bits of an
-// IPv4 address, the low 80 bits of an IPv6 one, and the broadcast group for
-// 255.255.255.255. The scope is that of the link's broadcast group, whatever
-// scope the IPv6 address has (RFC 4391 section 4).
+// GroupMGID returns the group of an IP multicast address. It contains the low
+// 28 bits of an IPv4 address or the low 80 bits of an IPv6 address;
+// 255.255.255.255 maps to the broadcast group. The scope is that of the link's
+// broadcast group, whatever scope the IPv6 address has (RFC 4391 section 4).
 func GroupMGID(scope uint8, pkey hca.PKey, group netip.Addr) hca.GID {
 	if group == limitedBroadcast {
 		return BroadcastMGID(scope, pkey)
@@ -86,9 +86,9 @@ func GroupMAC(group netip.Addr) MAC {
 	return MAC{0x33, 0x33, ip[12], ip[13], ip[14], ip[15]}
 }
 
-// SolicitedNode returns the group that a neighbour solicitation for an IPv6
-// address goes to: ff02::1:ff00:0/104 and its low 24 bits (RFC 4291 section
-// 2.7.1).
+// SolicitedNode returns the destination of neighbour solicitations for an IPv6
+// address: the prefix ff02::1:ff00:0/104 followed by its low 24 bits (RFC 4291
+// section 2.7.1).
 func SolicitedNode(target netip.Addr) netip.Addr {
 	g := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff}
 	ip := target.As16()

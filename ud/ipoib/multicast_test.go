@@ -38,8 +38,9 @@ func TestBroadcastMGIDIsThatOfLimitedBroadcast(t *testing.T) {
 	})
 }
 
-// TestGroupMGIDTellsGroupsApart checks that no two IPv4 groups share an MGID,
-// and no two IPv6 groups of one flags and scope that differ in the low 80 bits.
+// TestGroupMGIDTellsGroupsApart checks that two different IPv4 groups never
+// share an MGID, nor two IPv6 groups with equal flags and scope whose low 80
+// bits differ.
 func TestGroupMGIDTellsGroupsApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.Uint32Max(1<<28-1).Draw(t, "a")

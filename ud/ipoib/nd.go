@@ -39,8 +39,8 @@ const (
 	ndHopLimit  = 255
 )
 
-// ndFixedLen returns the length of a message of this type before its options, 0
-// for a type that is not of Neighbour Discovery.
+// ndFixedLen returns the length of a message of this type before its options,
+// or 0 if the type is not one of Neighbour Discovery.
 func ndFixedLen(msgType uint8) int {
 	switch msgType {
 	case NDRouterSolicit:
@@ -55,18 +55,19 @@ func ndFixedLen(msgType uint8) int {
 	return 0
 }
 
-// ND is what Neighbour Discovery says about link-layer addresses.
+// ND is the part of a Neighbour Discovery message that concerns link-layer
+// addresses.
 type ND struct {
 	Type     uint8
-	Flags    uint8 // of a neighbour advertisement, else 0
+	Flags    uint8 // of a neighbour advertisement; else 0
 	Src, Dst netip.Addr
-	Target   netip.Addr // of NS, NA and Redirect, else the zero Addr
-	Link     LinkOption // the one that this type defines
-	links    int        // link-layer address options of any type
+	Target   netip.Addr // of NS, NA and Redirect; else the zero Addr
+	Link     LinkOption // the link-layer address option that this message type defines
+	links    int        // number of link-layer address options of any type
 }
 
 // IsND reports whether an IPv6 packet is an ND message directly behind the fixed
-// header, with the hop limit that tells it from one that crossed a router. It is
+// header, with the hop limit of a message that has not crossed a router. It is
 // cheap enough for every frame.
 func IsND(packet []byte) bool {
 	return len(packet) > ndType &&
@@ -79,8 +80,8 @@ func IsND(packet []byte) bool {
 // ParseND parses an IPv6 packet that holds an ND message whose link-layer
 // address options have the given form. Link.Addr aliases packet; bytes behind
 // the IPv6 payload are ignored. Errors: ErrTruncated, ErrFormat, ErrHopLimit,
-// ErrChecksum, ErrOption, ErrInvalid. The checksum must be filled in: a frame of
-// the host that leaves it to the device is completed first.
+// ErrChecksum, ErrOption, ErrInvalid. The checksum must be filled in: if the
+// host leaves it to the device, the caller must complete it first.
 func ParseND(packet []byte, form Form) (ND, error) {
 	nd, _, err := parseND(packet, form)
 	if err != nil {
@@ -89,7 +90,7 @@ func ParseND(packet []byte, form Form) (ND, error) {
 	return nd, nil
 }
 
-// parseND also returns the packet without what lies behind its payload.
+// parseND also returns the packet without any bytes behind its payload.
 func parseND(packet []byte, form Form) (ND, []byte, error) {
 	packet, err := trimND(packet)
 	if err != nil {
@@ -102,7 +103,8 @@ func parseND(packet []byte, form Form) (ND, []byte, error) {
 	return nd, packet, nd.validate(packet)
 }
 
-// trimND checks everything before the options, and the checksum.
+// trimND checks everything before the options, and the checksum, and returns
+// the packet without any bytes behind its payload.
 func trimND(packet []byte) ([]byte, error) {
 	switch {
 	case len(packet) < ipv6HeaderLen:
@@ -135,7 +137,7 @@ func checkND(packet []byte) error {
 	return nil
 }
 
-// ndOptions returns the options of a message that trimND has passed.
+// ndOptions returns the options of a message that trimND has accepted.
 func ndOptions(packet []byte) []byte {
 	return packet[ipv6HeaderLen+ndFixedLen(packet[ndType]):]
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// ndWant is what the packets of testdata/nd.py say.
+// ndWant holds the contents of the packets of testdata/nd.py.
 var ndWant = map[string]struct {
 	typ, flags       uint8
 	src, dst, target string
@@ -65,7 +65,7 @@ func TestParseND(t *testing.T) {
 	})
 }
 
-// checkLink checks the address of an option, which is there in one form only.
+// checkLink checks the address of an option, which has one form only.
 func checkLink(t *testing.T, link LinkOption, form Form, wantMAC MAC, wantAddr Addr) {
 	t.Helper()
 	mac, isMAC := link.MAC()
@@ -86,7 +86,7 @@ func TestIsND(t *testing.T) {
 		}
 		for n := range ndType + 1 {
 			if IsND(packet[:n]) {
-				t.Errorf("recognised by %d bytes", n)
+				t.Errorf("recognised with only %d bytes", n)
 			}
 		}
 		for _, off := range []int{0, ipv6NextHeader, ipv6HopLimit, ndType} {
@@ -107,9 +107,9 @@ func TestIsNDTypes(t *testing.T) {
 	}
 }
 
-// TestParseNDTruncated cuts each packet at each byte: first as it is, where the
-// IPv6 length tells; then with that length and the checksum mended, where only a
-// cut between two options can go unseen.
+// TestParseNDTruncated cuts each packet at each byte. The IPv6 length reveals
+// every cut. If that length and the checksum are corrected, only a cut between
+// two options is undetectable.
 func TestParseNDTruncated(t *testing.T) {
 	eachND(t, func(t *testing.T, _ string, form Form, packet []byte) {
 		bounds := optionBounds(packet)
@@ -128,7 +128,7 @@ func TestParseNDTruncated(t *testing.T) {
 	})
 }
 
-// optionBounds returns where an option starts, or may follow.
+// optionBounds returns the offsets at which an option starts or could follow.
 func optionBounds(packet []byte) []int {
 	off := ipv6HeaderLen + ndFixedLen(packet[ndType])
 	bounds := []int{off}
@@ -139,7 +139,7 @@ func optionBounds(packet []byte) []int {
 	return bounds
 }
 
-// mended returns a copy whose IPv6 length and checksum are right.
+// mended returns a copy with the correct IPv6 length and checksum.
 func mended(packet []byte) []byte {
 	packet = bytes.Clone(packet)
 	finishND(packet)
@@ -147,8 +147,8 @@ func mended(packet []byte) []byte {
 }
 
 // TestParseNDDamaged flips each bit of each packet: the checksum, or a check
-// before it, sees every flip but those in the version's neighbours, which are
-// traffic class and flow label.
+// before it, detects every flip except those in the traffic class and flow
+// label.
 func TestParseNDDamaged(t *testing.T) {
 	eachND(t, func(t *testing.T, _ string, form Form, packet []byte) {
 		for bit := range 8 * len(packet) {
@@ -223,7 +223,7 @@ func add(b ...byte) func([]byte) []byte {
 	return func(p []byte) []byte { return append(p, b...) }
 }
 
-// TestParseNDTakes holds what looks odd and is not.
+// TestParseNDTakes covers unusual but valid messages.
 func TestParseNDTakes(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -2,8 +2,8 @@ package ipoib
 
 import "net/netip"
 
-// AppendUnsolicitedNA appends the IPv6 packet, in the IPoIB form, that tells all
-// nodes of the link that src is now at link: an unsolicited neighbour
+// AppendUnsolicitedNA appends an IPv6 packet, in the IPoIB form, that announces
+// to all nodes of the link that src is now at link: an unsolicited neighbour
 // advertisement to ff02::1 with the override flag (RFC 4861 section 7.2.6). The
 // router flag is clear. src must be an IPv6 address.
 func AppendUnsolicitedNA(dst []byte, src netip.Addr, link Addr) []byte {
@@ -14,10 +14,10 @@ func AppendUnsolicitedNA(dst []byte, src netip.Addr, link Addr) []byte {
 	return dst
 }
 
-// AppendNS appends the IPv6 packet, in the IPoIB form, that asks the link for
-// target: a neighbour solicitation to its solicited-node group, with the
-// sender's address unless src is unspecified, as in duplicate address detection
-// (RFC 4861 section 4.3). Both must be IPv6 addresses.
+// AppendNS appends an IPv6 packet, in the IPoIB form, that solicits target: a
+// neighbour solicitation to its solicited-node group. It includes the sender's
+// link-layer address unless src is unspecified, as in duplicate address
+// detection (RFC 4861 section 4.3). src and target must be IPv6 addresses.
 func AppendNS(dst []byte, src, target netip.Addr, link Addr) []byte {
 	start := len(dst)
 	dst = appendND(dst, src, SolicitedNode(target), NDNeighborSolicit, 0, target)

@@ -28,8 +28,8 @@ func (f Form) optionLen() int {
 	return 8
 }
 
-// addrOffset returns where in the option the address starts: behind type and
-// length, and in the IPoIB form two reserved bytes.
+// addrOffset returns the offset of the address in the option: behind type and
+// length and, in the IPoIB form, two reserved bytes.
 func (f Form) addrOffset() int {
 	if f == FormIPoIB {
 		return 4
@@ -40,7 +40,7 @@ func (f Form) addrOffset() int {
 // LinkOption is a link-layer address option.
 type LinkOption struct {
 	Type uint8  // OptionSourceLink, OptionTargetLink or OptionNone
-	Addr []byte // 6 or 20 bytes that alias the packet; nil for OptionNone
+	Addr []byte // 6 or 20 bytes, aliasing the packet; nil for OptionNone
 }
 
 // MAC returns the address of an option in the Ethernet form.
@@ -73,8 +73,8 @@ func isLinkOption(option []byte) bool {
 	return option[0] == OptionSourceLink || option[0] == OptionTargetLink
 }
 
-// cutOption splits the first option, of 8 bytes or more, from options that are
-// not empty.
+// cutOption splits off the first option, which has at least 8 bytes. options
+// must not be empty.
 func cutOption(options []byte) (option, rest []byte, err error) {
 	if len(options) < 2 {
 		return nil, nil, ErrOption
@@ -103,9 +103,9 @@ func (nd *ND) scanOptions(options []byte, form Form) error {
 	return nil
 }
 
-// addLink notes a link-layer address option. A second one of the type that
-// counts is refused: receivers differ in which they believe, and what was
-// checked must be what is believed.
+// addLink notes a link-layer address option. It refuses a second one of the
+// type that the message defines, because receivers differ in which of them they
+// use, and they must use the one that was checked.
 func (nd *ND) addLink(option []byte, form Form) error {
 	if len(option) != form.optionLen() {
 		return ErrOption

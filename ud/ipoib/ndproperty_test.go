@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawND draws a well-formed message in the Ethernet form: any type, one
-// link-layer address option of the type that counts, or none, among any options
-// of other types.
+// drawND draws a well-formed message of any type in the Ethernet form, with at
+// most one link-layer address option, of the type that the message defines,
+// among arbitrary other options.
 func drawND(t *rapid.T) []byte {
 	name := rapid.SampledFrom(ndNames).Draw(t, "message")
 	golden := goldens()[FormEther][name]
@@ -24,7 +24,7 @@ func drawND(t *rapid.T) []byte {
 	return packet
 }
 
-// drawOptions appends options that are no link-layer addresses.
+// drawOptions appends options other than link-layer addresses.
 func drawOptions(t *rapid.T, packet []byte) []byte {
 	for range rapid.IntRange(0, 3).Draw(t, "options") {
 		units := rapid.IntRange(1, 20).Draw(t, "units")
@@ -34,8 +34,8 @@ func drawOptions(t *rapid.T, packet []byte) []byte {
 	return packet
 }
 
-// TestTranslateNDThereAndBack checks that the way back restores every byte, and
-// that the message between has good lengths and checksum.
+// TestTranslateNDThereAndBack checks that translating back restores every byte,
+// and that the intermediate message has correct lengths and checksum.
 func TestTranslateNDThereAndBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		packet := drawND(t)

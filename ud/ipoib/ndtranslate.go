@@ -5,25 +5,28 @@ import (
 	"fmt"
 )
 
-// Mapper knows both addresses of a node. The second result is false for an
-// address that it does not know.
+// Mapper maps the two addresses of a node to each other. The second result is
+// false for an unknown address.
 type Mapper interface {
-	// ToAddr maps an address that the host uses to one of the fabric.
+	// ToAddr maps an Ethernet address used by the host to the node's address on
+	// the fabric.
 	ToAddr(MAC) (Addr, bool)
-	// ToMAC maps an address of the fabric, flags as received, to one that the
-	// host uses.
+	// ToMAC maps an address on the fabric, with its flags as received, to the
+	// Ethernet address used by the host.
 	ToMAC(Addr) (MAC, bool)
 }
 
-// maxIPv6Len is the longest IPv6 packet in bytes that its length field can tell.
+// maxIPv6Len is the longest IPv6 packet in bytes that the length field can
+// express.
 const maxIPv6Len = ipv6HeaderLen + 0xffff
 
-// TranslateND appends to dst the IPv6 packet with each link-layer address option
-// turned from one form into the other, and IPv6 payload length and checksum made
-// anew. Other options pass through unchanged; only the Redirected Header of a
-// Redirect is cut, or left out, where the packet would exceed limit bytes (RFC
-// 4861 section 4.6.3). Bytes behind the IPv6 payload are dropped. dst must not
-// overlap packet. On an error dst is returned as it was.
+// TranslateND appends the IPv6 packet to dst, with each link-layer address
+// option converted from one form to the other and with the IPv6 payload length
+// and checksum recomputed. Other options pass through unchanged, except that the
+// Redirected Header of a Redirect is shortened or left out if the packet would
+// exceed limit bytes (RFC 4861 section 4.6.3). Bytes behind the IPv6 payload are
+// dropped. dst must not overlap packet. On error TranslateND returns dst
+// unchanged.
 //
 // Errors: those of [ParseND], ErrUnmapped, ErrTooLong.
 func TranslateND(dst, packet []byte, from, to Form, limit int, m Mapper) ([]byte, error) {
@@ -48,20 +51,21 @@ func (nd ND) translatedLen(packet []byte, from, to Form) int {
 	return len(packet) + nd.links*(to.optionLen()-from.optionLen())
 }
 
-// finishND fills in the lengths and checksum of a message that is complete.
+// finishND fills in the length and checksum of an otherwise complete message.
 func finishND(packet []byte) {
 	binary.BigEndian.PutUint16(packet[ipv6PayloadLen:], uint16(len(packet)-ipv6HeaderLen))
 	putICMP6Checksum(packet)
 }
 
-// relink turns link-layer address options into another form.
+// relink converts link-layer address options to another form.
 type relink struct {
 	from, to Form
 	m        Mapper
 }
 
-// append appends a packet that parseND has passed, its options relinked, and
-// excess bytes cut from the Redirected Header where there is one.
+// append appends a packet that parseND has accepted, with its link-layer
+// address options converted and with excess bytes cut from the Redirected
+// Header, if there is one.
 func (r relink) append(dst, packet []byte, excess int) ([]byte, error) {
 	options := ndOptions(packet)
 	dst = append(dst, packet[:len(packet)-len(options)]...)
@@ -87,7 +91,7 @@ func (r relink) append(dst, packet []byte, excess int) ([]byte, error) {
 	return dst, nil
 }
 
-// appendLink appends a link-layer address option in the form to.
+// appendLink appends a link-layer address option, converted to the form r.to.
 func (r relink) appendLink(dst, option []byte) ([]byte, error) {
 	switch {
 	case r.from == r.to:
@@ -107,19 +111,19 @@ func (r relink) appendLink(dst, option []byte) ([]byte, error) {
 	return append(dst, mac[:]...), nil
 }
 
-// appendLinkOption appends an option in the IPoIB form: length 3, two reserved
-// bytes of zero, the address (RFC 4391 section 9.3).
+// appendLinkOption appends an option in the IPoIB form: type, length 3, two
+// reserved zero bytes, and the address (RFC 4391 section 9.3).
 func appendLinkOption(dst []byte, optionType uint8, addr Addr) []byte {
 	dst = append(dst, optionType, 3, 0, 0)
 	return append(dst, addr[:]...)
 }
 
-// minRedirected is the shortest useful Redirected Header in bytes: its own 8,
-// the IPv6 header, and the ports behind it.
+// minRedirected is the length of the shortest useful Redirected Header in
+// bytes: its own 8, the IPv6 header, and the ports behind it.
 const minRedirected = 8 + ipv6HeaderLen + 8
 
 // appendRedirected appends a Redirected Header shortened by at least excess
-// bytes, or nothing where too little of it would be left to serve.
+// bytes, or nothing if the rest would be too short to be useful.
 func appendRedirected(dst, option []byte, excess int) []byte {
 	cut := (excess + optionUnit - 1) / optionUnit * optionUnit
 	n := len(option) - cut

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTranslateNDExactBytes holds translations against what scapy makes of the
+// TestTranslateNDExactBytes compares translations with scapy's encoding of the
 // same messages.
 func TestTranslateNDExactBytes(t *testing.T) {
 	eachND(t, func(t *testing.T, name string, form Form, packet []byte) {
@@ -28,7 +28,7 @@ func TestTranslateNDIntoSameForm(t *testing.T) {
 	})
 }
 
-// TestTranslateNDWrongForm checks that a form is never guessed.
+// TestTranslateNDWrongForm checks that TranslateND never guesses the form.
 func TestTranslateNDWrongForm(t *testing.T) {
 	eachND(t, func(t *testing.T, name string, form Form, packet []byte) {
 		if ndWant[name].option == OptionNone {
@@ -64,8 +64,8 @@ func TestTranslateNDEveryLinkOption(t *testing.T) {
 	}
 }
 
-// TestTranslateNDLimit gives each length a Redirect to be cut to. Its Redirected
-// Header has 120 bytes behind 40 + 40 + 24, and is of use from 56 on.
+// TestTranslateNDLimit cuts a Redirect to each length. Its Redirected Header has
+// 120 bytes behind 40 + 40 + 24 and is useful from 56 bytes on.
 func TestTranslateNDLimit(t *testing.T) {
 	const before, header, useful = 40 + 40 + 24, 120, 56
 	packet := golden(t, "redirect", FormEther)

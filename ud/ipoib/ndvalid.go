@@ -2,8 +2,8 @@ package ipoib
 
 import "net/netip"
 
-// validate applies what RFC 4861 has a receiver check before it believes a
-// message, beyond lengths and checksum.
+// validate makes the checks that RFC 4861 requires of a receiver, apart from
+// those of lengths and checksum.
 func (nd ND) validate(packet []byte) error {
 	if nd.Src.IsMulticast() || !nd.valid(packet) {
 		return ErrInvalid
@@ -25,15 +25,15 @@ func (nd ND) valid(packet []byte) bool {
 	return nd.validRedirect(netip.AddrFrom16([16]byte(packet[ndRedirectDest:])))
 }
 
-// validProbe reports whether a solicitation from the unspecified address, which
-// is duplicate address detection, goes to a solicited-node group and names no
-// sender (section 7.1.1).
+// validProbe reports whether a solicitation from the unspecified address
+// (duplicate address detection) goes to a solicited-node group and has no
+// source link-layer address (section 7.1.1).
 func (nd ND) validProbe() bool {
 	return nd.Dst == SolicitedNode(nd.Dst) && nd.Link.Type == OptionNone
 }
 
-// validRedirect checks that a router of the link sends traffic for dest to
-// another router of the link, or to dest itself (section 8.1).
+// validRedirect checks that a router on the link redirects traffic for dest to
+// another router on the link, or to dest itself (section 8.1).
 func (nd ND) validRedirect(dest netip.Addr) bool {
 	return nd.Src.IsLinkLocalUnicast() && !dest.IsMulticast() &&
 		(nd.Target.IsLinkLocalUnicast() || nd.Target == dest)

@@ -8,7 +8,8 @@ import (
 	"ipoibd/hca"
 )
 
-// The tests of this file are what RFC 4391 demands of an encoding, by section.
+// The tests in this file are RFC 4391's requirements of an encoding, by
+// section.
 
 // Section 4: an MGID starts with ff, the flags 0001 (transient) and the scope.
 func TestRFC4391Section4FlagsAndScope(t *testing.T) {
@@ -32,7 +33,7 @@ func everyMGID(scope uint8, pkey hca.PKey) []hca.GID {
 	}
 }
 
-// Section 4: bits that are no scope do not spill into the flags.
+// Section 4: the scope has four bits; higher bits do not spill into the flags.
 func TestRFC4391Section4ScopeIsFourBits(t *testing.T) {
 	for _, g := range everyMGID(0xf2, hca.PKeyDefault) {
 		if g[1] != 0x12 {
@@ -72,7 +73,8 @@ func TestRFC4391Section4BroadcastGID(t *testing.T) {
 	}
 }
 
-// Section 4: of an IPv4 group the low 28 bits enter the MGID, the rest is zero.
+// Section 4: the MGID of an IPv4 group contains its low 28 bits; the rest is
+// zero.
 func TestRFC4391Section4IPv4GroupID(t *testing.T) {
 	got := GroupMGID(ScopeLinkLocal, 0x8001, ip("239.254.253.252"))
 	if want := hca.GID(unhex("ff12 401b 8001 000000000000 0ffefdfc")); got != want {
@@ -80,8 +82,8 @@ func TestRFC4391Section4IPv4GroupID(t *testing.T) {
 	}
 }
 
-// Section 4: of an IPv6 group the low 80 bits enter the MGID; its own flags and
-// scope do not.
+// Section 4: the MGID of an IPv6 group contains its low 80 bits, but not its
+// flags and scope.
 func TestRFC4391Section4IPv6GroupID(t *testing.T) {
 	want := hca.GID(unhex("ff12 601b 8001 0102030405060708090a"))
 	for _, group := range []string{"ff02::102:304:506:708:90a", "ff3e:1:2:102:304:506:708:90a"} {
@@ -117,8 +119,8 @@ func TestRFC4391Section6ReservedIgnored(t *testing.T) {
 	}
 }
 
-// Section 7: the header is part of the IB payload, so the MTU is that of IB less
-// four bytes, and a packet of that length fills the payload.
+// Section 7: the header is part of the IB payload, so the MTU is that of IB
+// minus four bytes, and a packet of that length fills the payload.
 func TestRFC4391Section7MTU(t *testing.T) {
 	for ib, mtu := range map[hca.MTU]int{256: 252, 512: 508, 1024: 1020, 2048: 2044, 4096: 4092} {
 		msg := message(EtherTypeIPv6, make([]byte, mtu))
@@ -179,8 +181,8 @@ func TestRFC4391Section93Option(t *testing.T) {
 }
 
 // Section 9.3: the option occurs in router solicitations and advertisements,
-// neighbour solicitations and advertisements, and redirects: in each of them it is
-// understood, and its reserved bytes are ignored.
+// neighbour solicitations and advertisements, and redirects: it is parsed in all
+// of them, and its reserved bytes are ignored.
 func TestRFC4391Section93EveryMessage(t *testing.T) {
 	for _, name := range []string{"rs", "ra", "ns", "na", "redirect"} {
 		packet := golden(t, name, FormIPoIB)

@@ -10,14 +10,14 @@ import (
 	"ipoibd/hca"
 )
 
-// The witnesses are programs of others, so that a mistake made twice here, by
-// encoder and decoder, does not pass.
+// The witnesses are independent programs, so that a mistake shared by our
+// encoder and decoder does not go unnoticed.
 
-// TestScapyMakesTheSamePackets checks that testdata/nd.txt is what scapy makes.
+// TestScapyMakesTheSamePackets checks that scapy produces testdata/nd.txt.
 func TestScapyMakesTheSamePackets(t *testing.T) {
 	got := runWitness(t, "python3-scapy", nil, "/usr/bin/python3", "testdata/nd.py")
 	if got != ndText {
-		t.Errorf("testdata/nd.py prints something else than testdata/nd.txt:\n%s", got)
+		t.Errorf("output of testdata/nd.py differs from testdata/nd.txt:\n%s", got)
 	}
 }
 
@@ -35,7 +35,8 @@ func runWitness(t *testing.T, debianPackage string, input []byte, name string, a
 	return string(out)
 }
 
-// tsharkFields are what is asked of tshark; the first three tell complaints.
+// tsharkFields are the fields that tshark prints; the first three hold its
+// complaints.
 var tsharkFields = []string{
 	"_ws.malformed", "_ws.expert.severity", "icmpv6.checksum.status",
 	"ipoib.type", "ipoib.reserved", "arp.hw.type", "arp.opcode", "arp.src.hw", "arp.src.proto_ipv4",
@@ -43,8 +44,8 @@ var tsharkFields = []string{
 	"icmpv6.opt.type", "icmpv6.opt.linkaddr",
 }
 
-// tshark decodes messages, as a capture of link type LINKTYPE_IPOIB, and returns
-// a line per message: its fields that are not empty, as name=value.
+// tshark decodes messages from a capture of link type LINKTYPE_IPOIB and returns
+// a line per message: its non-empty fields, as name=value.
 func tshark(t *testing.T, messages [][]byte) []string {
 	t.Helper()
 	args := []string{"-r", "-", "-n", "-T", "fields", "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"}
@@ -110,8 +111,8 @@ func translated(t *testing.T, name string, limit int) []byte {
 	return packet
 }
 
-// What tshark prints of the nodes' addresses; those of options have the two
-// reserved bytes in front.
+// The nodes' addresses as tshark prints them; those in options are preceded by
+// the two reserved bytes.
 const (
 	hexA = "00000048fe80000000000000020000fffe00000a"
 	hexB = "0012ab49fe80000000000000020000fffe00000b"
@@ -119,8 +120,8 @@ const (
 	optB = "0000" + hexB
 )
 
-// TestTsharkDecodesBodies checks that tshark finds what was meant in each kind of
-// message, ICMPv6 checksums good (1), and nothing to complain about.
+// TestTsharkDecodesBodies checks that tshark decodes each kind of message as
+// intended, with correct ICMPv6 checksums (1) and without complaints.
 func TestTsharkDecodesBodies(t *testing.T) {
 	query := ARP{ARPRequest, addrA, ip("192.0.2.1"), Addr{}, ip("192.0.2.2")}
 	const arp = "ipoib.type=0x0806 ipoib.reserved=0x0000 arp.hw.type=32 "
@@ -207,8 +208,8 @@ func TestTsharkDecodesBodies(t *testing.T) {
 	}
 }
 
-// TestTsharkComplains checks that the witness is awake: it must object to a wrong
-// checksum and to a body cut short.
+// TestTsharkComplains checks that tshark detects mistakes: it must complain about
+// a wrong checksum and a truncated body.
 func TestTsharkComplains(t *testing.T) {
 	na := AppendUnsolicitedNA(nil, ip("2001:db8::b"), addrB)
 	na[ndChecksum] ^= 1

@@ -9,10 +9,10 @@ import (
 // HeaderLen is the length of the header in bytes.
 const HeaderLen = 10
 
-// ErrTruncated says that there are fewer than HeaderLen bytes.
+// ErrTruncated means that there are fewer than HeaderLen bytes.
 var ErrTruncated = errors.New("truncated")
 
-// errParse is made once: it may be returned for every frame.
+// errParse is allocated once, because it may be returned for every frame.
 var errParse = fmt.Errorf("parse virtio header: %w", ErrTruncated)
 
 // Flags of a header (VIRTIO_NET_HDR_F_*).
@@ -20,14 +20,14 @@ type Flags uint8
 
 // Flags.
 const (
-	NeedsCsum Flags = 1 << 0 // the checksum at CsumStart + CsumOffset is to be filled in
+	NeedsCsum Flags = 1 << 0 // the checksum at CsumStart + CsumOffset must be filled in
 	DataValid Flags = 1 << 1 // the checksum was verified
 )
 
-// GSOType says how a large frame is to be segmented (VIRTIO_NET_HDR_GSO_*).
+// GSOType is the way to segment a large frame (VIRTIO_NET_HDR_GSO_*).
 type GSOType uint8
 
-// GSO types. GSOECN is a bit beside GSOTCPv4 or GSOTCPv6.
+// GSO types. GSOECN is a flag combined with GSOTCPv4 or GSOTCPv6.
 const (
 	GSONone  GSOType = 0
 	GSOTCPv4 GSOType = 1
@@ -38,12 +38,12 @@ const (
 )
 
 // Header is a struct virtio_net_hdr. Offsets count from the start of the
-// Ethernet frame. The values are as the other side gave them: they are to be
-// checked against the frame's length before use.
+// Ethernet frame. The values are unchecked input: check them against the
+// frame's length before use.
 type Header struct {
 	Flags      Flags
 	GSOType    GSOType
-	HdrLen     uint16 // bytes of headers of a large frame; a hint
+	HdrLen     uint16 // length of a large frame's headers in bytes; a hint
 	GSOSize    uint16 // payload bytes of each segment
 	CsumStart  uint16 // the checksum covers the frame from here
 	CsumOffset uint16 // of the checksum field, from CsumStart
@@ -64,8 +64,8 @@ func Parse(src []byte) (Header, error) {
 	}, nil
 }
 
-// Put writes h into the first HeaderLen bytes of dst and panics when they are
-// not there.
+// Put writes h into the first HeaderLen bytes of dst and panics if dst is
+// shorter.
 func (h Header) Put(dst []byte) {
 	_ = dst[HeaderLen-1]
 	dst[0] = byte(h.Flags)

@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tcpHeader is a TCP super frame as Linux hands it over: IPv4, checksum partial.
+// tcpHeader describes a large TCP frame as Linux passes it to a TAP: IPv4, with
+// a partial checksum.
 var tcpHeader = Header{
 	Flags: NeedsCsum, GSOType: GSOTCPv4 | GSOECN,
 	HdrLen: 66, GSOSize: 1448, CsumStart: 34, CsumOffset: 16,

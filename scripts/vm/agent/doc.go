@@ -1,12 +1,11 @@
-// Agent is the first program of a guest. As process 1 it starts itself again and
-// from then on only reaps orphans; the second one prepares the guest (file
-// systems, modules in the order of their names, sysctls, loopback), and serves
-// the requests of package protocol from the virtio serial port until the machine
-// ends.
+// Agent is the first program of a guest. As process 1 it starts a second
+// instance of itself and then only reaps orphans. The second instance prepares
+// the guest (file systems, modules in the order of their names, sysctls,
+// loopback) and serves the requests of package protocol on the virtio serial
+// port until the machine ends.
 //
-// Every process that it starts is the leader of a process group of its own, has
-// no standard input, and inherits PATH alone. Output is passed on as it comes.
+// Every process that it starts leads its own process group, has no standard
+// input, and inherits only PATH. Output is forwarded as it arrives.
 //
-// Files of the guest that the agent knows: /modules, which has the modules to
-// load.
+// The agent loads the modules in the guest's directory /modules.
 package main

@@ -14,13 +14,13 @@ import (
 func main() {
 	if os.Getpid() == 1 {
 		fmt.Fprintln(os.Stderr, "agent: process 1:", beInit())
-		os.Exit(1) // the kernel panics at its end, and QEMU ends with it
+		os.Exit(1) // the kernel panics when process 1 exits, which ends QEMU
 	}
 	fmt.Fprintln(os.Stderr, "agent:", serve())
 	os.Exit(1)
 }
 
-// beInit starts the agent proper and reaps every process until that one ends.
+// beInit starts the second instance and reaps processes until that one exits.
 func beInit() error {
 	if err := prepareDev(); err != nil {
 		return err
@@ -43,7 +43,7 @@ func beInit() error {
 	}
 }
 
-// serve prepares the guest and answers requests, until an error.
+// serve prepares the guest and answers requests until an error occurs.
 func serve() error {
 	if err := prepare(); err != nil {
 		return err

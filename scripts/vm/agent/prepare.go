@@ -13,7 +13,8 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// mounts besides /dev; the root is memory, so /tmp and /run are folders.
+// mounts besides /dev. The root is in memory, so /tmp and /run are plain
+// directories.
 var mounts = []struct{ kind, path string }{
 	{"proc", "/proc"},
 	{"sysfs", "/sys"},
@@ -46,7 +47,7 @@ func prepare() error {
 	return loopbackUp()
 }
 
-// loadModules loads every module of a folder, in the order of their names.
+// loadModules loads every module in a directory, in the order of their names.
 func loadModules(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -78,12 +79,12 @@ func loopbackUp() error {
 }
 
 const (
-	portLimit = 30 * time.Second // the console's module loaded -> the port is there
+	portLimit = 30 * time.Second // console module loaded -> port exists
 	portPoll  = time.Millisecond
 )
 
-// openPort opens the virtio serial port of our name, whose device appears a
-// little after the loading of its module.
+// openPort opens our virtio serial port, whose device appears shortly after its
+// module was loaded.
 func openPort() (*os.File, error) {
 	for end := time.Now().Add(portLimit); time.Now().Before(end); time.Sleep(portPoll) {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")

@@ -14,18 +14,18 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// outputDelay is how long after the end of a process its children may hold its
-// outputs.
+// outputDelay is how long a process's children may keep its outputs open after
+// it has ended.
 const outputDelay = time.Second
 
-// errNoProcess says that a signal has nobody to go to.
+// errNoProcess means that there is no process for a signal.
 var errNoProcess = errors.New("no such process, or it has ended")
 
-// server carries out requests; one goroutine reads them, one more for each
-// process waits for it.
+// server executes requests. One goroutine reads them; another one waits for
+// each process.
 type server struct {
 	mu      sync.Mutex
-	out     io.Writer            // lines are written whole
+	out     io.Writer            // each line is one write
 	running map[uint32]*exec.Cmd // by the ID of their request
 }
 
@@ -33,7 +33,8 @@ func newServer(out io.Writer) *server {
 	return &server{out: out, running: map[uint32]*exec.Cmd{}}
 }
 
-// serve ends with an error: the port is there as long as the machine.
+// serve returns only with an error, because the port exists as long as the
+// machine.
 func (s *server) serve(in *protocol.Reader) error {
 	for {
 		var r protocol.Request
@@ -59,7 +60,7 @@ func (s *server) handle(r protocol.Request) {
 	}
 }
 
-// start starts a process; once it runs, its end is told by [server.wait].
+// start starts a process; [server.wait] reports its end.
 func (s *server) start(id uint32, r *protocol.Start) error {
 	if len(r.Args) == 0 {
 		return errors.New("no program is named")
@@ -80,7 +81,7 @@ func (s *server) start(id uint32, r *protocol.Start) error {
 	return nil
 }
 
-// wait tells of the end of a process.
+// wait reports the end of a process.
 func (s *server) wait(id uint32, cmd *exec.Cmd) {
 	err := cmd.Wait()
 	s.mu.Lock()
@@ -118,7 +119,7 @@ func (s *server) done(id uint32, d protocol.Done, err error) {
 	s.reply(protocol.Reply{ID: id, Done: &d})
 }
 
-// reply writes a line; without a port there is nobody to tell, so the agent ends.
+// reply writes a line. If the port is gone, the agent exits.
 func (s *server) reply(r protocol.Reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *server) reply(r protocol.Reply) {
 	}
 }
 
-// stream cuts what a process writes into chunks.
+// stream splits the output of a process into chunks.
 type stream struct{ send func([]byte) }
 
 func (s *stream) Write(p []byte) (int, error) {

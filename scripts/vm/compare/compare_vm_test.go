@@ -18,7 +18,7 @@ import (
 // mtu leaves room for an IB MTU of 4096.
 const mtu = 4200
 
-// backend makes two stations that reach each other.
+// backend creates two stations that reach each other.
 type backend struct {
 	name string
 	pair func(b *testing.B) (x, y *station.Station)
@@ -90,7 +90,7 @@ func software(b *testing.B, ns *nstest.Namespace) *station.Station {
 	return onIPv4(b, dev)
 }
 
-// onIPv4 makes a station with a device's first IPv4 GID of RoCE v2.
+// onIPv4 creates a station with a device's first IPv4 GID of RoCE v2.
 func onIPv4(b *testing.B, dev hca.Device) *station.Station {
 	b.Helper()
 	port, err := dev.QueryPort(1)

@@ -1,7 +1,7 @@
-// Package compare has benchmarks of the two backends with the same pattern of
-// traffic: UD messages per second in batches, and the time that one takes there. They run
-// in a guest, as root; `make bench-vm` sets them beside those of perftest.
+// Package compare has benchmarks of the two backends with the same pattern of traffic: UD
+// messages per second in batches, and the round-trip time of one message. They run in a
+// guest, as root; `make bench-vm` compares them with those of perftest.
 //
 //   - verbs: the rxe devices that the environment names, IPOIBD_VERBS_A and _B;
-//   - soft: two software HCAs on a veth pair, in namespaces of their own.
+//   - soft: two software HCAs on a veth pair, in separate namespaces.
 package compare

@@ -1,7 +1,7 @@
 // Package guest boots small virtual machines for tests, with a Debian kernel
 // that has the RDMA stack and its Soft-RoCE driver. QEMU emulates the processor
-// in software: no KVM is asked for, so guests run where this machine itself is a
-// virtual one, some twenty times slower than the machine.
+// in software and needs no KVM, so guests also run if this machine is a virtual
+// one; they are about twenty times slower than this machine.
 //
 // # A test
 //
@@ -22,8 +22,8 @@
 // (package kernel) an image (package image) with ipoibd built from this tree, the
 // programs of this machine that tests use (iproute2 with rdma, ping, iperf3,
 // ibverbs-utils, perftest; busybox for the rest), and the agent as /init, which
-// loads the modules. Nothing of it is written to disk in the guest, whose root is
-// in memory. A test adds files by [Guest.Put]. Names are looked up in /usr/bin.
+// loads the modules. The guest's root is in memory and it has no disk. A test
+// adds files by [Guest.Put]. Names are looked up in /usr/bin.
 //
 // # Channel
 //
@@ -41,11 +41,11 @@
 // # The end
 //
 // A guest is killed, by its test's clean-up or with the test's process; TAPs and
-// bridges go with their descriptors and namespaces. There is no orderly shutdown:
-// nothing in a guest is worth keeping.
+// bridges go with their descriptors and namespaces. There is no orderly shutdown,
+// because nothing in a guest is kept.
 //
 // # Where there are none
 //
-// Where QEMU, a program or a kernel cannot be had, [Enter] skips the test and says
-// what is missing; with CI=true in the environment the test fails.
+// If QEMU, a program or a kernel is not available, [Enter] skips the test and
+// reports what is missing; with CI=true in the environment the test fails.
 package guest

@@ -22,7 +22,7 @@ const bootLimit = 2 * time.Minute
 // defaultMemory of a guest in MiB; its root file system is in it.
 const defaultMemory = 384
 
-// Spec says what a guest is.
+// Spec describes a guest.
 type Spec struct {
 	Series kernel.Series
 	CPUs   int // 0 means 1
@@ -48,9 +48,9 @@ type Guest struct {
 	tb      testing.TB
 	console string // path of its log
 	cmd     *exec.Cmd
-	errors  strings.Builder // what QEMU has to say
+	errors  strings.Builder // QEMU's messages
 	end     *net.UnixConn   // the test's end of the channel
-	booted  chan struct{}   // closed when the agent has spoken
+	booted  chan struct{}   // closed when the agent is ready
 	gone    chan struct{}   // closed when the channel has ended
 	ended   chan struct{}   // closed when QEMU has, after gone
 
@@ -97,7 +97,7 @@ func launch(tb testing.TB, spec Spec) *Guest {
 	return g
 }
 
-// waitBooted waits for the agent's first word.
+// waitBooted waits until the agent is ready.
 func (g *Guest) waitBooted() {
 	g.tb.Helper()
 	select {
@@ -136,7 +136,7 @@ func (g *Guest) Close() {
 	<-g.ended
 }
 
-// cleanUp ends the guest, and shows what it said where the test failed.
+// cleanUp ends the guest, and shows its console if the test failed.
 func (g *Guest) cleanUp() {
 	g.Close()
 	if g.tb.Failed() {
@@ -145,7 +145,7 @@ func (g *Guest) cleanUp() {
 	}
 }
 
-// maxConsole bounds what is shown of a console, in bytes.
+// maxConsole bounds the part of a console that is shown, in bytes.
 const maxConsole = 16 << 10
 
 func tail(text []byte) []byte { return text[max(0, len(text)-maxConsole):] }

@@ -11,9 +11,9 @@ import (
 // kitPrefix begins the names of folders with kits, among the temporary files.
 const kitPrefix = "ipoibd-vm-"
 
-// newKitDir makes a folder for a kit, and takes away those of runs that were
-// killed: a living run holds a lock on its folder. The lock is there before the
-// name, and goes with release, or with the process.
+// newKitDir creates a directory for a kit, and removes those of killed runs: a
+// live run holds a lock on its directory. The lock is taken before the
+// directory gets its name, and ends with release or with the process.
 func newKitDir() (dir string, release func(), err error) {
 	sweepKits()
 	made, err := os.MkdirTemp("", "new-"+kitPrefix)
@@ -34,8 +34,8 @@ func newKitDir() (dir string, release func(), err error) {
 	}, nil
 }
 
-// sweepKits removes the folders that nobody holds. Others' are not ours to
-// remove, nor to complain of.
+// sweepKits removes the directories that are not locked. It ignores errors,
+// because other users' directories cannot be removed.
 func sweepKits() {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), kitPrefix+"*"))
 	for _, dir := range dirs {
@@ -46,8 +46,8 @@ func sweepKits() {
 	}
 }
 
-// tryLock takes the lock on a folder, unless somebody has it; closing the file
-// gives it up.
+// tryLock takes the lock on a directory if it is free. Closing the file
+// releases the lock.
 func tryLock(dir string) (held *os.File, free bool) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A folder that nobody holds goes with the next run; one in use stays.
+// The next run removes a directory that is not locked; one in use stays.
 func TestKitDirs(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	killed := filepath.Join(os.TempDir(), kitPrefix+"killed")

@@ -43,7 +43,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("exit status %d", r.Code)
 }
 
-// Start starts a program; a name without a slash is looked up in /usr/bin.
+// Start starts a program. A name without a slash is looked up in /usr/bin.
 func (g *Guest) Start(name string, args ...string) *Process {
 	g.tb.Helper()
 	return g.StartEnv(nil, name, args...)
@@ -77,7 +77,7 @@ func (g *Guest) Try(name string, args ...string) bool {
 	return g.Start(name, args...).Wait(runLimit).OK()
 }
 
-// Put writes a file, whose folder is made.
+// Put writes a file and creates its directory.
 func (g *Guest) Put(path string, mode os.FileMode, data []byte) {
 	g.tb.Helper()
 	for first := true; first || len(data) > 0; first = false {

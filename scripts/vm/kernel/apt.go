@@ -26,7 +26,7 @@ const (
 // two numbers only.
 var version = regexp.MustCompile(`^\d+\.\d+\.\d+(-\d+)?(\+deb\d+)?$`)
 
-// errNone says that apt knows no kernel of a series.
+// errNone means that apt knows no kernel of a series.
 var errNone = errors.New("apt offers no kernel of this series (are its package lists there?)")
 
 // download brings the newest kernel that apt offers into the cache, unless it is

@@ -81,7 +81,7 @@ func TestLock(t *testing.T) {
 	unlock()
 }
 
-// What a killed run has left is in nobody's way.
+// Leftovers of a killed run do no harm.
 func TestWorkDir(t *testing.T) {
 	root := t.TempDir()
 	folder(t, root, "making", time.Now())

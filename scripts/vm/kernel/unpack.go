@@ -67,8 +67,8 @@ const (
 	sizeLen          = 4 // the uncompressed size at the payload's end
 )
 
-// errNoImage says that a file is no bzImage.
-var errNoImage = errors.New("this is no bzImage")
+// errNoImage means that a file is not a bzImage.
+var errNoImage = errors.New("not a bzImage")
 
 // payload is the compressed kernel within a bzImage.
 func payload(image []byte) ([]byte, error) {
@@ -106,7 +106,7 @@ func decompress(ctx context.Context, data []byte, into string) error {
 	return fmt.Errorf("%s: unknown compression % x", filepath.Base(into), data[:min(8, len(data))])
 }
 
-// pipe lets a program, which is told to decompress, write a file from data.
+// pipe runs a decompression program on data and writes its output to a file.
 func pipe(ctx context.Context, data []byte, into, program string) error {
 	f, err := os.Create(into)
 	if err != nil {

@@ -22,8 +22,8 @@ const receiveBuffer = 8 << 20
 // maxMessage is the longest UDP message, in bytes.
 const maxMessage = 65507
 
-// lastWait is how long a receiver that was told to end waits while messages are
-// missing: what waits for a processor on its way comes late, and is not lost.
+// lastWait is how long a receiver waits for missing messages after it was
+// signalled to end: messages that are delayed by a busy processor are not lost.
 const lastWait = 5 * time.Second
 
 // receive counts what arrives at an address until a signal, then goes on while

@@ -1,11 +1,11 @@
-// Package protocol is what a test and the agent in its guest say to each other:
-// JSON values, one in each line, on a virtio serial port.
+// Package protocol is the protocol between a test and the agent in its guest:
+// JSON values, one per line, on a virtio serial port.
 //
-// The guest speaks first: a [Reply] with ID 0, once, when it is ready. (One that
-// cannot become so says why on its console, and ends.) After that the test sends requests, each with an
-// ID of its own choice, from 1, and hears of each: for Start any number of
-// replies with output and one with Done at the end of the process; for Put and
-// Signal one with Done. Replies to different requests mix.
+// The guest starts by sending one [Reply] with ID 0 when it is ready. (If it cannot become ready,
+// it reports the reason on its console and exits.) Then the test sends requests, each with an ID of
+// its choice, from 1, and gets replies: for Start any number of replies with output and one with
+// Done at the end of the process; for Put and Signal one with Done. Replies to different requests
+// may interleave.
 package protocol
 
 import (
@@ -24,7 +24,7 @@ const MaxChunk = 64 << 10
 // the rest, such as the arguments of a program.
 const maxLine = 4 * MaxChunk
 
-// Request is one of its pointers.
+// Request is a request; exactly one of its pointers is set.
 type Request struct {
 	ID     uint32  `json:"id"`
 	Start  *Start  `json:"start,omitempty"`
@@ -52,7 +52,7 @@ type Put struct {
 	Mode   uint32 `json:"mode"` // permissions
 }
 
-// Reply is what the agent has to say on a request.
+// Reply is the agent's reply to a request.
 type Reply struct {
 	ID   uint32 `json:"id"`
 	Out  []byte `json:"out,omitempty"` // of the standard output, at most MaxChunk
@@ -70,14 +70,15 @@ type Done struct {
 // Reader reads the lines of the other side. It is of no use after an error.
 type Reader struct{ lines *bufio.Scanner }
 
-// NewReader reads from r, which nobody else may read.
+// NewReader returns a Reader of r, which nothing else may read.
 func NewReader(r io.Reader) *Reader {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
 	return &Reader{lines}
 }
 
-// Read blocks for the next line and decodes it into v; io.EOF at the end.
+// Read waits for the next line and decodes it into v. It returns io.EOF at the
+// end.
 func (r *Reader) Read(v any) error {
 	if !r.lines.Scan() {
 		if err := r.lines.Err(); err != nil {

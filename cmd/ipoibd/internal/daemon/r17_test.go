@@ -3,8 +3,8 @@ package daemon
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"

@@ -29,8 +29,8 @@ type event struct {
 // entered is the kind of the event that a rung was entered.
 const entered = "rung"
 
-// ends reports whether the event ends a recovery: in health, or because the
-// port is not usable.
+// ends reports whether the event ends a recovery: because the interface is
+// healthy, or because the port is unusable.
 func (e event) ends() bool { return e.Kind == "recovered" || e.Kind == "stopped" }
 
 func (e event) duration() time.Duration { return seconds(e.Duration) }
@@ -41,8 +41,8 @@ func (e event) detected() time.Time { return e.Time.Add(-e.duration()) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// client returns an HTTP client of the daemon. Starting a program instead would
-// make the time of an order less exact.
+// client returns an HTTP client of the daemon. Starting a program for each
+// command would make its time less exact.
 func (d *daemon) client() *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.control)
@@ -75,8 +75,8 @@ type journal struct {
 	added  chan struct{} // signals new events
 }
 
-// follow reads the daemon's events until it ends or the test does.
-func (d *daemon) follow() *journal {
+// followEvents reads the daemon's events until the daemon or the test ends.
+func (d *daemon) followEvents() *journal {
 	d.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ipoibd/v1/events?follow=true", http.NoBody)
@@ -128,7 +128,7 @@ func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, w
 		select {
 		case <-j.added:
 		case <-late:
-			tb.Fatalf("%s: not within %v; the daemon said %+v", what, limit, j.since(n))
+			tb.Fatalf("%s: no such event within %v; events: %+v", what, limit, j.since(n))
 		}
 	}
 }

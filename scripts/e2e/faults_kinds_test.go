@@ -69,8 +69,8 @@ var faultKinds = []fault{
 	{name: "R01/cq_overrun", inject: strike("cq_overrun"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_error", inject: strike("cq_error"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_small", inject: smallCQ, rung: rebuildCQ, perDaemon: 1},
-	// A send queue completes in order, so the next completion accounts for this send
-	// too.
+	// A send queue completes in order, so the next completion also acknowledges this
+	// send.
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
@@ -101,7 +101,7 @@ var faultKinds = []fault{
 	{name: "R07/underlay takes nothing", inject: fillUnderlay, mend: emptyUnderlay, hold: blocking, or: resumeQP},
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
-	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // of a frame that was posted just before
+	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // for a frame posted just before the cut
 	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
 	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, waits: true, perDaemon: 3},
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
@@ -116,8 +116,8 @@ func strike(kinds ...string) func(*testing.T, *pair) {
 	}
 }
 
-// smallCQ has the CQs rebuilt, one of them too small, and waits until it has
-// overrun.
+// smallCQ makes the daemon rebuild its CQs, one of them too small, and waits
+// until that one has overrun.
 func smallCQ(t *testing.T, p *pair) {
 	n := p.journal.len()
 	strike("cq_small")(t, p)
@@ -125,9 +125,9 @@ func smallCQ(t *testing.T, p *pair) {
 	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
 }
 
-// deadDataPath makes queue pairs or CQs fail while verbs still answer. The count covers
-// those in use, those of the rebuild and those of the proof. deadDataPath waits until the
-// device has been reset.
+// deadDataPath makes queue pairs or CQs stop working while verbs still return. The count
+// covers those in use, those created by the rebuild and those of the proof. deadDataPath
+// waits until the device has been reset.
 func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	return func(t *testing.T, p *pair) {
 		n := p.journal.len()
@@ -139,17 +139,17 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	}
 }
 
-// hangingDevice makes the verb hang that checks each device. No interface calls that
-// verb.
+// hangingDevice makes the verb hang that checks the device as a whole. Interfaces do not
+// call it.
 func hangingDevice(_ *testing.T, p *pair) {
 	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
 }
 
-// blocking is how long the underlay accepts nothing, which is longer than it takes to
-// suspect a freeze.
+// blocking is how long the underlay accepts no packets: longer than the freeze detector
+// needs to suspect a freeze.
 const blocking = 1200 * time.Millisecond
 
-// fillUnderlay makes the netdev of the faulty host hold packets back: it sends a byte a
+// fillUnderlay makes the netdev of the faulty host hold packets: it sends one byte per
 // second, and its queue is longer than the buffer of any socket.
 func fillUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
@@ -159,8 +159,8 @@ func emptyUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 }
 
-// flap takes the port down a second time, long before the next regular check of
-// the carrier, which is made once a second.
+// flap takes the port down a second time, long before the next regular carrier
+// check. Checks are one second apart.
 func flap(t *testing.T, p *pair) {
 	strike("port_down")(t, p)
 	time.Sleep(lasting)
@@ -202,7 +202,7 @@ func exhaust(t *testing.T, p *pair) {
 	const body = `{"scope":"device"}`
 	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(answer, " 200 ") {
-		t.Fatalf("order a reset: %q, %v", answer, err)
+		t.Fatalf("request a reset: answer %q, error %v", answer, err)
 	}
 }
 
@@ -245,7 +245,7 @@ func (p *pair) requireLeftAlone(t *testing.T) {
 	t.Helper()
 	time.Sleep(lasting)
 	if s := p.faulty.iface(); s.QP != nil {
-		t.Errorf("the device is used:\n%s", p.faulty.describe())
+		t.Errorf("the daemon uses the device, want it ignored:\n%s", p.faulty.describe())
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Flags of the storm; `make faults` runs a long one.
+// Flags of the storm; `make faults` runs a long storm.
 var (
-	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's orders and their times; 0: a random one")
+	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's commands and their times; 0 selects a random seed")
 	stormLength = flag.Duration("storm.length", 10*time.Second, "how long the storm lasts")
 )
 
@@ -64,8 +64,8 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	for _, h := range hosts {
 		before = append(before, h.condition())
 	}
-	outside := p.outside.daemon.follow()
-	t.Run("R09/TCP lives on", func(t *testing.T) { p.weather(t, storm, p.journal, outside) })
+	outside := p.outside.daemon.followEvents()
+	t.Run("R09/TCP lives on", func(t *testing.T) { p.run(t, storm, p.journal, outside) })
 	for i, h := range hosts {
 		requireNoLeak(t, before[i].status, h.daemon)
 		h.requireAccounts()
@@ -80,7 +80,7 @@ func TestR10StormUnderTraffic(t *testing.T) {
 			t.Log(wrongPeers(hosts, everyPeer))
 		}
 	}()
-	eventually(t, forgetLimit, "peers that only probed, by a QPN that they lost at once, are forgotten", func() bool {
+	eventually(t, forgetLimit, "peers known only by the QPN of a probe are forgotten", func() bool {
 		return len(wrongPeers(hosts, everyPeer)) == 0
 	})
 }
@@ -112,13 +112,13 @@ func drawn(t *testing.T) []command {
 
 func (p *pair) hosts() []*host { return []*host{p.faulty, p.outside} }
 
-// weather gives the orders under traffic and waits until everything is healthy.
-func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
+// run gives the commands under traffic and waits until everything is healthy.
+func (p *pair) run(t *testing.T, storm []command, said ...*journal) {
 	p.talk(t)
-	p.strike(t, storm)
+	p.giveCommands(t, storm)
 	calm := time.Now()
 	for _, h := range p.hosts() {
-		h.calm()
+		h.undoFaults()
 	}
 	for _, h := range p.hosts() {
 		h.waitWell(t)
@@ -140,8 +140,8 @@ func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
 	p.requireKept(t)
 }
 
-// strike gives each order at its time, regardless of the results of the others.
-func (p *pair) strike(t *testing.T, storm []command) {
+// giveCommands gives each command at its time, regardless of the results of the others.
+func (p *pair) giveCommands(t *testing.T, storm []command) {
 	t.Helper()
 	start := time.Now()
 	var orders sync.WaitGroup
@@ -173,8 +173,8 @@ func verdict(t *testing.T, answer error) string {
 	return "failed"
 }
 
-// calm undoes lasting faults and suspensions.
-func (h *host) calm() {
+// undoFaults undoes lasting faults and suspensions.
+func (h *host) undoFaults() {
 	h.tb.Helper()
 	h.daemon.inject(faultOrder{Kind: "clear"})
 	_ = h.daemon.post("/v1/fault", faultOrder{Kind: "replug"}) // refused if nothing is unplugged
@@ -186,7 +186,7 @@ func (h *host) calm() {
 func (h *host) waitWell(t *testing.T) {
 	t.Helper()
 	eventually(t, calmLimit, "all is well", func() bool {
-		if h.straight() && h.iface().State == "up" {
+		if h.undoPortFaults() && h.iface().State == "up" {
 			return true
 		}
 		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away
@@ -196,9 +196,9 @@ func (h *host) waitWell(t *testing.T) {
 	})
 }
 
-// straight undoes the port's faults, which a second fault of the same kind
-// undoes. It returns true if there were none.
-func (h *host) straight() bool {
+// undoPortFaults undoes the port's faults, each by a second fault of the same
+// kind. It returns true if there were none.
+func (h *host) undoPortFaults() bool {
 	straight := true
 	for _, kind := range []string{"gid_change", "pkey_change"} {
 		if n, _ := value(h.daemon.status().Devices[0].Counters, "fault_"+kind); n%2 == 1 {

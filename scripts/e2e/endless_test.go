@@ -27,7 +27,7 @@ func TestR06EndlessRequestErrors(t *testing.T) {
 	b.join()
 	pingAll(a, b)
 	said := a.daemon.followEvents()
-	a.daemon.inject(faultOrder{Kind: "send_error_err", Count: 1_000_000})
+	a.daemon.inject(faultRequest{Kind: "send_error_err", Count: 1_000_000})
 	ping := a.Command("ping", "-n", "-q", "-i", "0.01", "-w", "15", b.ip4())
 	_ = ping.Run() // gets no answers
 	rungs := map[string]int{}
@@ -49,7 +49,7 @@ func TestR06EndlessRequestErrors(t *testing.T) {
 	if !a.exists() || len(a.addrs()) == 0 {
 		t.Error("ib0 has lost its addresses")
 	}
-	a.daemon.inject(faultOrder{Kind: "clear"})
+	a.daemon.inject(faultRequest{Kind: "clear"})
 	start := time.Now()
 	eventually(t, curedLimit, "the fault is gone, and host 1 is reached", func() bool { return a.reaches(b) })
 	t.Logf("reached %v after the fault was gone", time.Since(start).Round(time.Millisecond))

@@ -50,9 +50,9 @@ func (d *daemon) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
-// post sends an order.
-func (d *daemon) post(path string, order any) error {
-	body, err := json.Marshal(order)
+// post sends a request.
+func (d *daemon) post(path string, request any) error {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, w
 	}
 }
 
-// faultOrder is the body of POST /v1/fault.
-type faultOrder struct {
+// faultRequest is the body of POST /v1/fault.
+type faultRequest struct {
 	Kind   string `json:"kind"`
 	Device string `json:"device,omitempty"`
 	After  int    `json:"after,omitempty"`
@@ -142,20 +142,20 @@ type faultOrder struct {
 	Verb   string `json:"verb,omitempty"`
 }
 
-// inject orders faults.
-func (d *daemon) inject(orders ...faultOrder) {
+// inject requests faults.
+func (d *daemon) inject(requests ...faultRequest) {
 	d.tb.Helper()
-	for _, o := range orders {
+	for _, o := range requests {
 		if err := d.post("/v1/fault", o); err != nil {
 			d.tb.Fatalf("inject %s: %v\n%s", o.Kind, err, d.log)
 		}
 	}
 }
 
-// order sends an order and fails the test if it is refused.
-func (d *daemon) order(path string, body map[string]string) {
+// requirePost sends a request and fails the test if it is refused.
+func (d *daemon) requirePost(path string, body map[string]string) {
 	d.tb.Helper()
 	if err := d.post(path, body); err != nil {
-		d.tb.Fatalf("order: %v\n%s", err, d.log)
+		d.tb.Fatalf("refused: %v\n%s", err, d.log)
 	}
 }

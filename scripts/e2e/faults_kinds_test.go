@@ -85,7 +85,7 @@ var faultKinds = []fault{
 	{name: "R14/client_dead", inject: strike("client_dead", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 1},
 	{name: "R21/unplug and replug", inject: strike("unplug"), mend: strike("replug"), hold: lasting, rung: waitDevice, perDaemon: 3},
 	{name: "R22/another device, then the right one", inject: plugOther, mend: strike("replug"), rung: waitDevice, perDaemon: 3},
-	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: order("/v1/recover"), rung: giveUp, perDaemon: 1},
+	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: post("/v1/recover"), rung: giveUp, perDaemon: 1},
 	{name: "R25/port down and up", inject: strike("port_down"), mend: strike("port_up"), hold: lasting},
 	{name: "R25/port down and up, twice within a second", inject: flap, mend: strike("port_up"), hold: lasting},
 	{name: "R25/GID goes and comes back", inject: strike("gid_change"), mend: strike("gid_change"), hold: lasting},
@@ -96,7 +96,7 @@ var faultKinds = []fault{
 	// The reset itself removes the old instance.
 	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: resetDevice, perDaemon: 3},
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
-	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
+	{name: "R26/suspend and resume", inject: post("/v1/suspend"), mend: post("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 
 	{name: "R07/underlay takes nothing", inject: fillUnderlay, mend: emptyUnderlay, hold: blocking, or: resumeQP},
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
@@ -111,7 +111,7 @@ var faultKinds = []fault{
 func strike(kinds ...string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		for _, k := range kinds {
-			p.faulty.daemon.inject(faultOrder{Kind: k})
+			p.faulty.daemon.inject(faultRequest{Kind: k})
 		}
 	}
 }
@@ -131,7 +131,7 @@ func smallCQ(t *testing.T, p *pair) {
 func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	return func(t *testing.T, p *pair) {
 		n := p.journal.len()
-		p.faulty.daemon.inject(faultOrder{Kind: kind, Count: count})
+		p.faulty.daemon.inject(faultRequest{Kind: kind, Count: count})
 		p.journal.wait(t, n, recoveryLimit, "a reset for a proven freeze", func(e event) bool {
 			return e.Scope == ifName && e.Rung == resetDevice && e.Kind == entered && e.Reason == "freeze_persists"
 		})
@@ -142,7 +142,7 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 // hangingDevice makes the verb hang that checks the device as a whole. Interfaces do not
 // call it.
 func hangingDevice(_ *testing.T, p *pair) {
-	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
+	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "query_port"})
 }
 
 // blocking is how long the underlay accepts no packets: longer than the freeze detector
@@ -172,13 +172,13 @@ func flap(t *testing.T, p *pair) {
 // hang makes a verb hang that recovery from a fault needs.
 func hang(verb, kind string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
-		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: kind})
+		p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: verb}, faultRequest{Kind: kind})
 	}
 }
 
 // hangInInstances makes a verb hang forever in this instance and in the next one.
 func hangInInstances(_ *testing.T, p *pair) {
-	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultOrder{Kind: "cq_error"})
+	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultRequest{Kind: "cq_error"})
 }
 
 // fatalThenPullOut removes the netdev during a reset of the device, which a slow client
@@ -188,7 +188,7 @@ func fatalThenPullOut(t *testing.T, p *pair) {
 	p.faulty.unplug()
 }
 
-// exhaust resets the device while the daemon cannot open any descriptor. The order uses a
+// exhaust resets the device while the daemon cannot open any descriptor. The request uses a
 // connection that the daemon has accepted before.
 func exhaust(t *testing.T, p *pair) {
 	d := p.faulty.daemon
@@ -206,10 +206,10 @@ func exhaust(t *testing.T, p *pair) {
 	}
 }
 
-// relieve lifts the limit and orders the recovery that the daemon would only try later.
+// relieve lifts the limit and requests a retry, which the daemon would only start later.
 func relieve(t *testing.T, p *pair) {
 	p.faulty.daemon.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = l.Max })
-	order("/v1/recover")(t, p)
+	post("/v1/recover")(t, p)
 }
 
 func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
@@ -225,12 +225,14 @@ func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
 	}
 }
 
-func order(path string) func(*testing.T, *pair) {
-	return func(_ *testing.T, p *pair) { p.faulty.daemon.order(path, map[string]string{}) }
+func post(path string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) { p.faulty.daemon.requirePost(path, map[string]string{}) }
 }
 
 func resetScope(scope string) func(*testing.T, *pair) {
-	return func(_ *testing.T, p *pair) { p.faulty.daemon.order("/v1/reset", map[string]string{"scope": scope}) }
+	return func(_ *testing.T, p *pair) {
+		p.faulty.daemon.requirePost("/v1/reset", map[string]string{"scope": scope})
+	}
 }
 
 // plugOther unplugs the device and plugs in another one.

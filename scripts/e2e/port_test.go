@@ -104,7 +104,7 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 	events := a.daemon.followEvents()
 	reset := func() (outage time.Duration) {
 		n := events.len()
-		a.daemon.order("/v1/reset", map[string]string{"scope": "device"})
+		a.daemon.requirePost("/v1/reset", map[string]string{"scope": "device"})
 		var end event
 		events.wait(t, n, recoveryLimit, "reset", func(e event) bool {
 			end = e

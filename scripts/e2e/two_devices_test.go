@@ -58,10 +58,10 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 		what string
 		do   func()
 	}{
-		{"order", func() { a.daemon.order("/v1/reset", map[string]string{"scope": "device", "device": "soft0"}) }},
-		{"fatal event", func() { a.daemon.inject(faultOrder{Kind: "device_fatal", Device: "soft0"}) }},
+		{"operator's reset", func() { a.daemon.requirePost("/v1/reset", map[string]string{"scope": "device", "device": "soft0"}) }},
+		{"fatal event", func() { a.daemon.inject(faultRequest{Kind: "device_fatal", Device: "soft0"}) }},
 		{"hanging verb", func() {
-			a.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "modify_qp", Device: "soft0"}, faultOrder{Kind: "send_error_err", Device: "soft0"})
+			a.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "modify_qp", Device: "soft0"}, faultRequest{Kind: "send_error_err", Device: "soft0"})
 			a.reaches(b)
 		}},
 		{"netdev away and back", func() {

@@ -97,7 +97,7 @@ func TestR18SwallowedRequestStopsNothing(t *testing.T) {
 	})
 }
 
-// An unsignaled send is done when a later send completes.
+// An unsignaled send counts as completed when a later send completes.
 func TestR18UnsignaledSendsAreNotFlushedTwice(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		r.postSend(0, 1, 2)

@@ -115,7 +115,7 @@ func TestR18EveryRequestIsAnsweredOnce(t *testing.T) {
 		m.rig.dev.Fail(errBoom)
 		m.poll(rt)
 		if !maps.Equal(m.answered, m.owed) {
-			rt.Fatalf("answered %v, owed %v", m.answered, m.owed)
+			rt.Fatalf("completions by ID %v, want %v", m.answered, m.owed)
 		}
 		m.rig.close()
 	})

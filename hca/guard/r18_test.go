@@ -38,7 +38,7 @@ func TestR18PendingRequestsAreFlushedOnce(t *testing.T) {
 			n, err := cq.Poll(make([]hca.WC, 4))
 			r.wantErr(err, hca.ErrIO, "poll again")
 			if n != 0 {
-				r.Errorf("%d more", n)
+				r.Errorf("%d more completions, want none", n)
 			}
 		}
 		r.wantCounts(map[string]uint64{"guard_flushed": 6, "guard_stale_completions": 0})
@@ -87,7 +87,7 @@ func TestR18SwallowedRequestStopsNothing(t *testing.T) {
 			n, err := r.qp.PostRecv(make([]hca.RecvWR, 1))
 			r.wantErr(err, hca.ErrQueueFull, "post to a full queue")
 			if n != 0 {
-				r.Errorf("posted %d", n)
+				r.Errorf("posted %d, want 0", n)
 			}
 			r.inner.recv.put(done(hca.WCRecv, success, ids...)...)
 			r.wantWCs(r.recv, done(hca.WCRecv, success, ids...))
@@ -132,7 +132,7 @@ func TestR18RefusedRequestsAreNotFlushed(t *testing.T) {
 		r.inner.qp.takes = 2
 		n, err := r.qp.PostRecv([]hca.RecvWR{{ID: 1}, {ID: 2}, {ID: 3}})
 		if n != 2 || !errors.Is(err, hca.ErrInvalid) {
-			r.Errorf("posted %d: %v", n, err)
+			r.Errorf("posted %d: %v, want 2 and %v", n, err, hca.ErrInvalid)
 		}
 		r.dev.Fail(errBoom)
 		r.wantWCs(r.recv, done(hca.WCRecv, flushed, 1, 2))
@@ -202,7 +202,7 @@ func TestR18NewWorkFailsAtOnce(t *testing.T) {
 			r.wantErr(err, hca.ErrIO, what)
 		}
 		if d := time.Since(start); d != 0 {
-			r.Errorf("took %v", d)
+			r.Errorf("took %v, want no time", d)
 		}
 	})
 }
@@ -241,7 +241,7 @@ func (r *rig) wantReleased() {
 	got := r.fake.released()
 	at := func(name string) int { return slices.Index(got, name) }
 	if len(got) != 7 || at("QP") > at("CQ") || at("device") != 6 || at("PD") < max(at("AH"), at("MR"), at("QP")) {
-		r.Errorf("released %v", got)
+		r.Errorf("released %v, want all seven, children first", got)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestR18ReleasingDoesNotNeedTheBackend(t *testing.T) {
 		start := time.Now()
 		r.close()
 		if d := time.Since(start); d != time.Second { // Close of the device waits
-			t.Errorf("took %v", d)
+			t.Errorf("took %v, want 1 s", d)
 		}
 		release()
 		synctest.Wait()

@@ -272,7 +272,7 @@ func TestTwoHostsOnSoftwareHCA(t *testing.T) {
 		for _, h := range []*host{a, b} {
 			tx, rx := h.tx.Counters(), h.rx.Counters()
 			if value(tx, "tx_sent") != rounds*burst || value(rx, "rx_delivered") != rounds*burst || len(h.tap.written()) != rounds*burst {
-				t.Errorf("%s: %v %v", h.gid, tx, rx)
+				t.Errorf("%s: %v %v, want %d frames both ways", h.gid, tx, rx, rounds*burst)
 			}
 			if err := h.tx.Pump(); !errors.Is(err, ud.ErrDetached) {
 				t.Errorf("pump when down: %v", err)

@@ -235,10 +235,10 @@ func TestTablesAreUnderstood(t *testing.T) {
 	if rows["ud"].pure || !slices.Equal(rows["hca/roce"].imports, []string{"hca"}) {
 		t.Errorf("ud: %+v, hca/roce: %+v", rows["ud"], rows["hca/roce"])
 	}
-	if !rows["hca/soft/memfabric"].double || !rows["link/linktest/nstest"].double || !rows[shells+"memlock/memlocktest"].double || rows["link"].double {
+	if !rows["hca/soft/memfabric"].double || !rows["link/linktest/nstest"].double || !rows[shells+"process/processtest"].double || rows["link"].double {
 		t.Error("test doubles are not recognised")
 	}
-	if r := rows[shells+"iface"]; !slices.Contains(r.imports, "device") || slices.Contains(r.imports, "logline") || !slices.Contains(r.inTests, "logline") {
+	if r := rows[shells+"iface"]; !slices.Contains(r.imports, "device") || slices.Contains(r.imports, "process") || !slices.Contains(r.inTests, "process") {
 		t.Errorf("iface: %+v", r)
 	}
 }
@@ -267,8 +267,8 @@ func TestComplaints(t *testing.T) {
 			[]string{iface + " must not import link/linktest", iface + " must not import " + shells + "daemon"},
 		},
 		{
-			build.Package{Dir: iface, Imports: []string{ours + "logline"}, TestImports: []string{ours + "logline"}},
-			[]string{iface + " must not import " + shells + "logline"},
+			build.Package{Dir: iface, Imports: []string{ours + "process"}, TestImports: []string{ours + "process"}},
+			[]string{iface + " must not import " + shells + "process"},
 		},
 		{build.Package{Dir: power, Imports: []string{"ipoibd/hca"}}, []string{power + " must not import hca"}},
 		{

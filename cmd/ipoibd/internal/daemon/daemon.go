@@ -181,11 +181,7 @@ func (d *daemon) watchPower(p *parts) (end func()) {
 		close(p.shutdown)
 		<-p.stopped
 	}}
-	watcher.Go(func() {
-		if err := power.New(hooks, d.opts.Log).Run(ctx); err != nil {
-			d.opts.Log.Error("power", "err", err)
-		}
-	})
+	watcher.Go(func() { power.Watch(ctx, hooks, d.opts.Log) })
 	return func() {
 		cancel()
 		watcher.Wait()

@@ -1,4 +1,4 @@
-package memlocktest
+package processtest
 
 import (
 	"os"
@@ -14,11 +14,10 @@ const (
 	offsetArch = 4
 )
 
-// DenyFiles makes the process end, with SIGSYS, at its next attempt to open a
-// file that lies on a file system of a disk, or to start a program: in any
-// thread, present or future. Go's runtime answers the signal with the stack of
-// the culprit. Sockets, pipes and files that are open go on to work; what the
-// kernel makes up as it is read, in /proc, may be opened, and [Guard] notes it.
+// DenyFiles makes the process end with SIGSYS when any of its threads, present or
+// future, opens a file on a disk or starts a program. On the signal, Go's runtime prints
+// the stack of that thread. Open sockets, pipes and files continue to work. Files without
+// a disk, such as those in /proc, may be opened; [Guard] records them.
 func DenyFiles() (*Guard, error) {
 	listener, err := install(filter(denied))
 	if err != nil {
@@ -29,11 +28,11 @@ func DenyFiles() (*Guard, error) {
 	return g, nil
 }
 
-// install gives all threads the filter, and returns the descriptor at which its
-// questions arrive.
+// install installs the filter for all threads and returns the descriptor from which its
+// questions are read.
 func install(program []unix.SockFilter) (int, error) {
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	runtime.LockOSThread() // no_new_privs is of the thread that installs
+	runtime.LockOSThread() // no_new_privs belongs to the thread that installs the filter
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, os.NewSyscallError("prctl", err)
@@ -46,8 +45,8 @@ func install(program []unix.SockFilter) (int, error) {
 	return int(fd), nil
 }
 
-// filter is the program that asks about openat, traps the calls, and traps all
-// those of a foreign architecture, whose numbers mean something else.
+// filter is a program that asks about openat, traps the given calls, and traps every
+// call of a foreign architecture, where the numbers have other meanings.
 func filter(calls []uint32) []unix.SockFilter {
 	prog := []unix.SockFilter{
 		load(offsetArch),
@@ -66,7 +65,7 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// jumpEqual skips so many instructions if the value loaded is k, or is not.
+// jumpEqual skips yes instructions if the loaded value is k, else no instructions.
 func jumpEqual(k uint32, yes, no uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: yes, Jf: no}
 }

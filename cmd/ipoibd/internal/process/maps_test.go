@@ -1,4 +1,4 @@
-package memlock
+package process
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package logline
+package process
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// stalled is a reader of the log that takes nothing until it goes on.
+// stalled is a reader of the log that stalls until goOn is closed.
 type stalled struct {
 	goOn chan struct{}
 	got  bytes.Buffer
@@ -33,14 +33,14 @@ func write(t *testing.T, w io.Writer, lines int) {
 	}
 }
 
-// Nobody waits for a reader that stalls. What it missed is told in number, once,
-// and what was queued is not lost.
-func TestR17LogHoldsNobodyUp(t *testing.T) {
+// Writing a line never waits for a reader that stalls. Queued lines are not lost, and
+// the number of lost lines is logged once.
+func TestR17LogNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stalled{goOn: make(chan struct{})}
-		w := New(reader, text)
+		w := NewLogWriter(reader, text)
 		write(t, w, 1)
-		synctest.Wait() // it hangs in the first line
+		synctest.Wait() // the reader stalls in the first line
 		began := time.Now()
 		write(t, w, queueLen+7)
 		if waited := time.Since(began); waited != 0 {
@@ -52,19 +52,19 @@ func TestR17LogHoldsNobodyUp(t *testing.T) {
 		}
 		got := reader.got.String()
 		if n := strings.Count(got, "\n"); n != 1+queueLen+1 {
-			t.Errorf("%d lines, want %d and one of those lost", n, 1+queueLen)
+			t.Errorf("%d lines, want %d and one that reports the lost ones", n, 1+queueLen)
 		}
 		if n := strings.Count(got, "lines=7\n"); n != 1 {
-			t.Errorf("told %d times of seven lines that were lost", n)
+			t.Errorf("the seven lost lines are reported %d times, want once", n)
 		}
 	})
 }
 
-// Close leaves a write that hangs behind.
+// Close abandons a write that hangs.
 func TestR17CloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := &stalled{goOn: make(chan struct{})}
-		w := New(reader, text)
+		w := NewLogWriter(reader, text)
 		write(t, w, 3)
 		began := time.Now()
 		if err := w.Close(); err != nil {

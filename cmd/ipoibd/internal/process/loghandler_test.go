@@ -1,4 +1,4 @@
-package logline
+package process
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ func logged(t *testing.T, write func(log *slog.Logger, out *output)) []string {
 	t.Helper()
 	var out output
 	synctest.Test(t, func(*testing.T) {
-		h := Limit(text(&out))
+		h := LimitLog(text(&out))
 		write(slog.New(h), &out)
 		h.Flush()
 		synctest.Wait()
@@ -180,7 +180,7 @@ func heap() int64 {
 // The table of messages is bounded even while every entry holds a line.
 func TestTableOfMessagesIsBounded(t *testing.T) {
 	now := time.Unix(0, 0)
-	l := limiter{messages: make(map[key]*message)}
+	l := newLimiter()
 	for i := range 10 * maxMessages {
 		for range messageBurst + 1 {
 			l.add(now, key{level: slog.LevelInfo, text: fmt.Sprint(i)}, line{})
@@ -202,7 +202,7 @@ func TestTableOfMessagesIsBounded(t *testing.T) {
 // When the total limit applies, messages of equal rates get equal shares.
 func TestTotalLimitIsShared(t *testing.T) {
 	now, got := time.Unix(0, 0), map[string]int{}
-	l := limiter{messages: make(map[key]*message)}
+	l := newLimiter()
 	for range 4 * 1000 {
 		for i := range 100 {
 			k := key{text: fmt.Sprint(i)}

@@ -1,10 +1,11 @@
-package memlocktest
+package processtest
 
 import "golang.org/x/sys/unix"
 
 const auditArch = unix.AUDIT_ARCH_AARCH64
 
-// denied opens a file, otherwise than Go does, or starts a program.
+// denied are the calls that start a program, or open a file without openat, which Go
+// uses.
 var denied = []uint32{
 	unix.SYS_OPENAT2, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_IO_URING_SETUP,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT,

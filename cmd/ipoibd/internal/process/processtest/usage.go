@@ -1,4 +1,4 @@
-package memlocktest
+package processtest
 
 import (
 	"bytes"
@@ -8,8 +8,8 @@ import (
 
 // Usage is how much memory the process uses, in bytes.
 type Usage struct {
-	Locked   int64 // address space that is locked, whether filled or not
-	Resident int64 // memory
+	Locked   int64 // locked address space, used or not
+	Resident int64 // memory in use
 }
 
 // ReadUsage reads the usage from /proc/self/status.

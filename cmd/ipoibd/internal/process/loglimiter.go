@@ -1,9 +1,11 @@
-package logline
+package process
 
 import (
 	"log/slog"
 	"maps"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits of the log. A message is a level, a text and a cause from one logger, so the
@@ -24,22 +26,6 @@ const (
 	maxMessages = 256
 )
 
-// rate is a token bucket (GCRA): the time at which it is full again.
-type rate struct{ full time.Time }
-
-// ready returns when the next line may pass.
-func (r rate) ready(burst int, every time.Duration) time.Time {
-	return r.full.Add(-time.Duration(burst-1) * every)
-}
-
-// take counts a line that passes now.
-func (r *rate) take(now time.Time, every time.Duration) {
-	if r.full.Before(now) {
-		r.full = now
-	}
-	r.full = r.full.Add(every)
-}
-
 // key names a message.
 type key struct {
 	level  slog.Level
@@ -54,38 +40,43 @@ type line struct {
 	to     slog.Handler
 }
 
-// limiter decides which lines pass. It has neither clock nor lock: its caller
-// passes the time.
+// limiter decides which lines pass. It reads no clock: its caller passes the time.
 //
 // A line that comes too early is held until its message may pass again, or until
 // a later line of the message replaces it. So the last line of a burst always
 // appears, and reports how many lines it replaced.
 type limiter struct {
-	total    rate
+	total    *rate.Limiter
 	messages map[key]*message
 	waiting  []*message // those that hold a line, in the order in which they began to
 }
 
+func newLimiter() limiter {
+	return limiter{total: rate.NewLimiter(rate.Every(totalEvery), totalBurst), messages: make(map[key]*message)}
+}
+
 // message is what the limiter keeps of one message.
 type message struct {
-	rate       rate
+	rate       *rate.Limiter
 	held       *line
-	suppressed uint64 // lines that were replaced since the first one was held
+	passes     time.Time // when the held line may pass: it has reserved both rates
+	suppressed uint64    // lines that were replaced since the first one was held
 }
 
 // add takes a line and reports whether it passes now; if not, it is held.
 func (l *limiter) add(now time.Time, k key, ln line) bool {
 	m := l.message(now, k)
-	switch {
-	case m.held != nil:
+	if m.held != nil {
+		m.held = &ln
 		m.suppressed++
-	case now.Before(l.ready(m)):
-		l.waiting = append(l.waiting, m)
-	default:
-		l.take(now, m)
+		return false
+	}
+	wait := max(m.rate.ReserveN(now, 1).DelayFrom(now), l.total.ReserveN(now, 1).DelayFrom(now))
+	if wait == 0 {
 		return true
 	}
-	m.held = &ln
+	m.held, m.passes = &ln, now.Add(wait)
+	l.waiting = append(l.waiting, m)
 	return false
 }
 
@@ -94,12 +85,11 @@ func (l *limiter) add(now time.Time, k key, ln line) bool {
 func (l *limiter) due(now time.Time, all bool, pass func(ln line, suppressed uint64)) {
 	var still []*message
 	for _, m := range l.waiting {
-		if !all && now.Before(l.ready(m)) {
+		if !all && now.Before(m.passes) {
 			still = append(still, m)
 			continue
 		}
 		pass(*m.held, m.suppressed)
-		l.take(now, m)
 		m.held, m.suppressed = nil, 0
 	}
 	l.waiting = still
@@ -108,26 +98,11 @@ func (l *limiter) due(now time.Time, all bool, pass func(ln line, suppressed uin
 // next returns when the first held line may pass, and false if none is held.
 func (l *limiter) next() (at time.Time, ok bool) {
 	for _, m := range l.waiting {
-		if t := l.ready(m); !ok || t.Before(at) {
-			at, ok = t, true
+		if !ok || m.passes.Before(at) {
+			at, ok = m.passes, true
 		}
 	}
 	return at, ok
-}
-
-// ready returns when a line of a message may pass, by its own rate and by the
-// total one.
-func (l *limiter) ready(m *message) time.Time {
-	own, total := m.rate.ready(messageBurst, messageEvery), l.total.ready(totalBurst, totalEvery)
-	if own.After(total) {
-		return own
-	}
-	return total
-}
-
-func (l *limiter) take(now time.Time, m *message) {
-	m.rate.take(now, messageEvery)
-	l.total.take(now, totalEvery)
 }
 
 // message returns the entry of k, a new one if needed. When there is no room, it
@@ -138,14 +113,14 @@ func (l *limiter) message(now time.Time, k key) *message {
 		return m
 	}
 	if len(l.messages) >= maxMessages {
-		maps.DeleteFunc(l.messages, func(_ key, m *message) bool { return m.held == nil && !m.rate.full.After(now) })
+		maps.DeleteFunc(l.messages, func(_ key, m *message) bool { return m.held == nil && m.rate.TokensAt(now) >= messageBurst })
 	}
 	if len(l.messages) >= maxMessages {
 		k = key{level: k.level}
 	}
 	m := l.messages[k]
 	if m == nil {
-		m = new(message)
+		m = &message{rate: rate.NewLimiter(rate.Every(messageEvery), messageBurst)}
 		l.messages[k] = m
 	}
 	return m

@@ -1,4 +1,4 @@
-package memlocktest
+package processtest
 
 import (
 	"errors"
@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const childEnv = "IPOIBD_MEMLOCKTEST_CHILD"
+const childEnv = "IPOIBD_PROCESSTEST_CHILD"
 
-// deeds are what a process does under the filter, on a thread that it starts
-// then; the fatal ones end it.
+// deeds are what a process does under the filter, on a new thread. The fatal ones end
+// the process.
 var deeds = []struct {
 	name  string
 	fatal bool
 	do    func() error
 }{
 	{"opens a file", true, func() error { _, err := os.Open("/etc/hostname"); return err }},
-	{"opens a file that is not there", true, func() error { _, err := os.Open("/nowhere"); return err }},
+	{"opens a file that does not exist", true, func() error { _, err := os.Open("/nowhere"); return err }},
 	{"opens a file by a link in proc", true, func() error { _, err := os.Open("/proc/self/exe"); return err }},
 	{"opens a file by a relative path", true, func() error { _, err := os.Open("doc.go"); return err }},
 	{"opens a file by another call", true, func() error {
@@ -57,7 +57,8 @@ func talk() error {
 	return err
 }
 
-// ask opens what is in no file, by its path or in a folder, or is not there.
+// ask opens files without a disk, by path and relative to a folder, and one that does not
+// exist.
 func ask() error {
 	for _, open := range []func() (*os.File, error){
 		func() (*os.File, error) { return os.Open("/proc/self/status") },
@@ -76,7 +77,7 @@ func ask() error {
 	return nil
 }
 
-// asked is what ask opens, and how often.
+// asked are the paths that ask opens, and how often.
 var asked = map[string]int{
 	"/proc/self/status": 1, "/proc/thread-self/ns/net": 1, "/sys": 1, "/sys/kernel": 1, "/sys/nowhere/at-all": 1,
 }
@@ -95,8 +96,8 @@ func TestR17Filter(t *testing.T) {
 			if killed != d.fatal || (err != nil) != d.fatal {
 				t.Errorf("killed: %t, want %t; ended with %v:\n%s", killed, d.fatal, err, out)
 			}
-			if d.fatal && !strings.Contains(string(out), "memlocktest.init") {
-				t.Errorf("the culprit is not named:\n%s", out)
+			if d.fatal && !strings.Contains(string(out), "processtest.init") {
+				t.Errorf("the stack of the thread is missing:\n%s", out)
 			}
 		})
 	}
@@ -111,7 +112,7 @@ func child(t *testing.T, name string) {
 		if d.name == name {
 			done := make(chan error)
 			go func() {
-				runtime.LockOSThread() // and never unlock: its thread is new, or ends
+				runtime.LockOSThread() // never unlocked, so that the thread is new and ends with the goroutine
 				done <- d.do()
 			}()
 			if err := <-done; err != nil {

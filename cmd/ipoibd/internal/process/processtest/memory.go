@@ -1,4 +1,4 @@
-package memlocktest
+package processtest
 
 import (
 	"os"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MajorFaults returns how often a thread of the process has had to wait for a
-// page to be read, so far.
+// MajorFaults returns how often a thread of the process has waited for a page to be read
+// from a disk.
 func MajorFaults() (int64, error) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
@@ -16,9 +16,9 @@ func MajorFaults() (int64, error) {
 	return usage.Majflt, nil
 }
 
-// DropCaches makes the kernel drop all of files, directories and inodes that is
-// clean and that nobody has mapped. Only root of the initial user namespace may.
+// DropCaches makes the kernel drop the cached pages, directory entries and inodes that are
+// clean and not in use. Only root of the initial user namespace may do so.
 func DropCaches() error {
-	unix.Sync() // what is dirty stays
+	unix.Sync() // dirty pages are not dropped
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
 }

@@ -1,4 +1,4 @@
-package logline
+package process
 
 import (
 	"io"
@@ -15,21 +15,21 @@ const (
 	closeTime = time.Second
 )
 
-// Writer passes lines on to a writer that may block.
-type Writer struct {
+// LogWriter passes lines on to a writer that may block.
+type LogWriter struct {
 	out   io.Writer
-	told  *slog.Logger // writes to out
+	log   *slog.Logger // writes to out
 	lines chan []byte
-	lost  atomic.Uint64 // not told of yet
+	lost  atomic.Uint64 // not reported yet
 	stop  chan struct{} // closed by Close
 	done  chan struct{} // closed when the goroutine has ended
 }
 
-// New begins to write to out; format makes the handler of the line that tells of
-// lost ones. The caller closes the Writer.
-func New(out io.Writer, format func(io.Writer) slog.Handler) *Writer {
-	w := &Writer{
-		out: out, told: slog.New(format(out)),
+// NewLogWriter begins to write to out; format makes the handler of the line that
+// reports lost ones. The caller closes the LogWriter.
+func NewLogWriter(out io.Writer, format func(io.Writer) slog.Handler) *LogWriter {
+	w := &LogWriter{
+		out: out, log: slog.New(format(out)),
 		lines: make(chan []byte, queueLen), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run()
@@ -37,7 +37,7 @@ func New(out io.Writer, format func(io.Writer) slog.Handler) *Writer {
 }
 
 // Write queues a copy of line, or loses it. It never blocks and never fails.
-func (w *Writer) Write(line []byte) (int, error) {
+func (w *LogWriter) Write(line []byte) (int, error) {
 	select {
 	case w.lines <- append([]byte(nil), line...):
 	default:
@@ -46,9 +46,9 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close writes what is queued, for at most closeTime, and leaves a write that
-// hangs behind. What is written afterwards is lost.
-func (w *Writer) Close() error {
+// Close writes the queued lines, for at most closeTime, and abandons a write that
+// hangs. Lines written later are lost.
+func (w *LogWriter) Close() error {
 	close(w.stop)
 	select {
 	case <-w.done:
@@ -57,30 +57,25 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-func (w *Writer) run() {
+func (w *LogWriter) run() {
 	defer close(w.done)
 	for {
 		select {
 		case line := <-w.lines:
 			w.pass(line)
 		case <-w.stop:
-			w.flush()
+			for range len(w.lines) { // those queued before Close
+				w.pass(<-w.lines)
+			}
 			return
 		}
 	}
 }
 
-// flush writes what was queued before Close.
-func (w *Writer) flush() {
-	for range len(w.lines) {
-		w.pass(<-w.lines)
-	}
-}
-
-// pass writes a line; that the reader is gone is nobody's concern.
-func (w *Writer) pass(line []byte) {
+// pass writes a line. There is nowhere to report an error.
+func (w *LogWriter) pass(line []byte) {
 	_, _ = w.out.Write(line)
 	if n := w.lost.Swap(0); n > 0 {
-		w.told.Warn("lines of the log were lost: nobody read them", "lines", n)
+		w.log.Warn("log lines were lost because the reader of the log was too slow", "lines", n)
 	}
 }

@@ -1,4 +1,4 @@
-package memlock
+package process
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/cmd/ipoibd/internal/memlock/memlocktest"
+	"ipoibd/cmd/ipoibd/internal/process/processtest"
 )
 
 const mebibyte = 1 << 20
 
-// limited is a limit that the kernel and the container runtimes have as default.
+// limited is the default limit of the kernel and of container runtimes.
 const limited = 8 * mebibyte
 
 func must(t *testing.T, err error) {
@@ -26,9 +26,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func usage(t *testing.T) memlocktest.Usage {
+func usage(t *testing.T) processtest.Usage {
 	t.Helper()
-	u, err := memlocktest.ReadUsage()
+	u, err := processtest.ReadUsage()
 	must(t, err)
 	return u
 }
@@ -38,8 +38,8 @@ func limit(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limited, Max: limited}))
 }
 
-// privileged reports whether the capability is there and counts: in the initial
-// user namespace, which maps every user to itself.
+// privileged reports whether the process has the capability and it counts: in the
+// initial user namespace, which maps every user to itself.
 func privileged(t *testing.T) bool {
 	t.Helper()
 	uids, err := os.ReadFile("/proc/self/uid_map")
@@ -47,14 +47,15 @@ func privileged(t *testing.T) bool {
 	return hasCapability() && strings.Join(strings.Fields(string(uids)), " ") == "0 0 4294967295"
 }
 
-// lock locks, and reports whether that was allowed, as it has to be.
+// lock locks memory and reports whether that was allowed. It fails the test if the
+// answer does not match the process's privileges.
 func lock(t *testing.T) bool {
 	t.Helper()
-	err := Lock()
+	err := LockMemory()
 	if !privileged(t) {
-		t.Logf("this process lacks CAP_IPC_LOCK, so only the refusal is shown: %v", err)
-		if !errors.Is(err, ErrNotAllowed) {
-			t.Errorf("ended with %v, want %v", err, ErrNotAllowed)
+		t.Logf("this process lacks CAP_IPC_LOCK, so this shows only the refusal: %v", err)
+		if !errors.Is(err, ErrMayNotLock) {
+			t.Errorf("got %v, want %v", err, ErrMayNotLock)
 		}
 		return false
 	}
@@ -62,8 +63,7 @@ func lock(t *testing.T) bool {
 	return true
 }
 
-// What is mapped later is locked too, fills no memory before it is used, and
-// leaves it when it is not used any more.
+// A mapping made after the lock is locked too, and takes no memory before it is used.
 func TestR17LockTakesNoMemory(t *testing.T) {
 	if alone(t, asIs) {
 		return
@@ -90,7 +90,7 @@ func TestR17LockTakesNoMemory(t *testing.T) {
 	must(t, unix.Munmap(mem))
 }
 
-// mapped is how large the mapped files are.
+// mapped returns the total size of the mapped files.
 func mapped(t *testing.T) (sum int64) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -101,7 +101,7 @@ func mapped(t *testing.T) (sum int64) {
 	return sum
 }
 
-// The runtime gives unused memory back also where it is locked.
+// The runtime returns unused memory to the kernel even if it is locked.
 func TestR17HeapIsGivenBack(t *testing.T) {
 	if alone(t, asIs) {
 		return
@@ -115,12 +115,12 @@ func TestR17HeapIsGivenBack(t *testing.T) {
 	empty := usage(t)
 	t.Logf("resident %d MiB, then %d MiB", full.Resident/mebibyte, empty.Resident/mebibyte)
 	if full.Resident-empty.Resident < size*3/4 {
-		t.Errorf("%d MiB of heap were given up, and %d MiB given back", size/mebibyte, (full.Resident-empty.Resident)/mebibyte)
+		t.Errorf("%d MiB of heap were freed, but only %d MiB returned to the kernel", size/mebibyte, (full.Resident-empty.Resident)/mebibyte)
 	}
 }
 
-// usageWith is the usage while so many bytes of heap are filled.
-func usageWith(t *testing.T, size int) memlocktest.Usage {
+// usageWith returns the usage while size bytes of heap are filled.
+func usageWith(t *testing.T, size int) processtest.Usage {
 	t.Helper()
 	heap := make([]byte, size)
 	for i := 0; i < len(heap); i += os.Getpagesize() {
@@ -130,7 +130,7 @@ func usageWith(t *testing.T, size int) memlocktest.Usage {
 	return usage(t)
 }
 
-// With every cache dropped, no page of the program has to be read again.
+// Once all caches have been dropped, no page of the program has to be read again.
 func TestR17NoMajorFaults(t *testing.T) {
 	if alone(t, asIs) {
 		return
@@ -138,18 +138,18 @@ func TestR17NoMajorFaults(t *testing.T) {
 	if !lock(t) {
 		return
 	}
-	if err := memlocktest.DropCaches(); err != nil {
-		t.Logf("the caches are as they were: %v", err) // /proc/sys may be read-only
+	if err := processtest.DropCaches(); err != nil {
+		t.Logf("caches not dropped: %v", err) // /proc/sys may be read-only
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	must(t, err)
-	before, err := memlocktest.MajorFaults()
+	before, err := processtest.MajorFaults()
 	must(t, err)
 	var pages int
 	for _, m := range files(maps) {
 		pages += touch(t, m)
 	}
-	after, err := memlocktest.MajorFaults()
+	after, err := processtest.MajorFaults()
 	must(t, err)
 	t.Logf("%d pages touched, %d major faults", pages, after-before)
 	if after != before {
@@ -157,8 +157,7 @@ func TestR17NoMajorFaults(t *testing.T) {
 	}
 }
 
-// touch reads one byte of every page of a mapping and returns how many there
-// are.
+// touch reads one byte of every page of a mapping and returns the number of pages.
 func touch(t *testing.T, m mapping) (pages int) {
 	t.Helper()
 	var b [1]byte
@@ -171,8 +170,8 @@ func touch(t *testing.T, m mapping) (pages int) {
 	return pages
 }
 
-// Where not everything may be locked, nothing is, and the process lives on: also
-// as root in a user namespace, whose capability set promises what is not true.
+// Where the process may not lock everything, LockMemory locks nothing and the process
+// survives, also as root of a user namespace, whose capability has no effect.
 func TestR17LockIsRefused(t *testing.T) {
 	if alone(t, withoutCapability) {
 		return
@@ -185,7 +184,7 @@ func TestR17LockIsRefusedToRootOfAUserNamespace(t *testing.T) {
 		return
 	}
 	if !hasCapability() {
-		t.Error("the process has no CAP_IPC_LOCK to be mistaken about")
+		t.Error("the process lacks CAP_IPC_LOCK, so the test shows nothing")
 	}
 	refused(t)
 }
@@ -195,9 +194,9 @@ func refused(t *testing.T) {
 	limit(t)
 	for _, cur := range []uint64{limited, 0} {
 		must(t, unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: cur, Max: limited}))
-		err := Lock()
-		if !errors.Is(err, ErrNotAllowed) {
-			t.Errorf("limit %d: %v, want %v", cur, err, ErrNotAllowed)
+		err := LockMemory()
+		if !errors.Is(err, ErrMayNotLock) {
+			t.Errorf("limit %d: %v, want %v", cur, err, ErrMayNotLock)
 		}
 	}
 	if u := usage(t); u.Locked != 0 {
@@ -205,19 +204,19 @@ func refused(t *testing.T) {
 	}
 	mem, err := unix.Mmap(-1, 0, 4*limited, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		t.Fatalf("mapping memory fails now: %v", err)
+		t.Fatalf("mapping memory fails after the refusal: %v", err)
 	}
 	must(t, unix.Munmap(mem))
 }
 
-// The operator reads what is at risk, and how to allow it.
+// The error names the risk and the remedies.
 func TestR17RefusalSaysWhatToDo(t *testing.T) {
 	for _, word := range []string{"wait for ever", "CAP_IPC_LOCK", "LimitMEMLOCK=infinity", "--ulimit memlock=-1", "--cap-add IPC_LOCK"} {
-		if !strings.Contains(ErrNotAllowed.Error(), word) {
-			t.Errorf("%q is not in %q", word, ErrNotAllowed)
+		if !strings.Contains(ErrMayNotLock.Error(), word) {
+			t.Errorf("%q is missing in %q", word, ErrMayNotLock)
 		}
 	}
-	if strings.Contains(ErrNotAllowed.Error(), "\n") || errors.Is(ErrNotAllowed, syscall.EPERM) {
-		t.Error("it is not one line of its own")
+	if strings.Contains(ErrMayNotLock.Error(), "\n") || errors.Is(ErrMayNotLock, syscall.EPERM) {
+		t.Error("want one line that does not wrap EPERM")
 	}
 }

@@ -1,4 +1,4 @@
-package memlock
+package process
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const aloneEnv = "IPOIBD_MEMLOCK_ALONE"
+const aloneEnv = "IPOIBD_PROCESS_ALONE"
 
-// alone runs the calling test again in a process of its own, since what it does
-// to the process cannot be undone. In the parent it returns true, with the
-// test's result taken over; in the child false. prepare changes the thread that
-// starts the child, which ends then, or the child's attributes.
+// alone runs the calling test again in its own process, because the test changes the
+// process irreversibly. In the child it returns false. In the parent it returns true
+// and fails the test if the child failed. prepare may change the thread that starts the
+// child, which then ends, or the child's attributes.
 func alone(t *testing.T, prepare func(*syscall.SysProcAttr) error) bool {
 	t.Helper()
 	if os.Getenv(aloneEnv) != "" {
@@ -30,7 +30,7 @@ func alone(t *testing.T, prepare func(*syscall.SysProcAttr) error) bool {
 	}
 	done := make(chan result)
 	go func() {
-		runtime.LockOSThread() // for good: nobody else gets this thread
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		cmd := exec.Command("/proc/self/exe", "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1")
 		cmd.Env = append(os.Environ(), aloneEnv+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -42,15 +42,15 @@ func alone(t *testing.T, prepare func(*syscall.SysProcAttr) error) bool {
 		done <- result{out, err}
 	}()
 	r := <-done
-	t.Logf("in a process of its own:\n%s", quote(r.out))
+	t.Logf("in its own process:\n%s", quote(r.out))
 	if !bytes.Contains(r.out, []byte("--- PASS: "+t.Name()+" ")) || r.err != nil {
-		t.Errorf("it did not pass: %v", r.err)
+		t.Errorf("the child did not pass: %v", r.err)
 	}
 	return true
 }
 
-// quote marks the child's lines, so that no reader of test output takes them for
-// lines of the parent.
+// quote marks the child's lines, so that tools which read test output do not take them
+// for lines of the parent.
 func quote(out []byte) string {
 	text := strings.TrimSpace(strings.ReplaceAll(string(out), "\x16", ""))
 	return "  | " + strings.ReplaceAll(text, "\n", "\n  | ")
@@ -59,7 +59,7 @@ func quote(out []byte) string {
 // asIs changes nothing.
 func asIs(*syscall.SysProcAttr) error { return nil }
 
-// withoutCapability keeps programs from having CAP_IPC_LOCK.
+// withoutCapability keeps the child from getting CAP_IPC_LOCK.
 func withoutCapability(*syscall.SysProcAttr) error {
 	if !hasCapability() {
 		return nil
@@ -67,8 +67,8 @@ func withoutCapability(*syscall.SysProcAttr) error {
 	return unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_IPC_LOCK, 0, 0, 0)
 }
 
-// inUserNamespace makes the child root of a user namespace: it has the
-// capability, which counts for nothing there.
+// inUserNamespace makes the child root of a user namespace: it has the capability,
+// which has no effect there.
 func inUserNamespace(attr *syscall.SysProcAttr) error {
 	attr.Cloneflags = unix.CLONE_NEWUSER
 	attr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}}

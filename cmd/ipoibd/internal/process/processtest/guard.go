@@ -1,4 +1,4 @@
-package memlocktest
+package processtest
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard answers the filter's questions. Its goroutine ends with the process.
+// Guard answers the questions of the filter. Its goroutine ends with the process.
 type Guard struct {
 	listener int
 
@@ -22,14 +22,14 @@ type Guard struct {
 	opened map[string]int
 }
 
-// Opened returns how often what was opened that lies on no disk.
+// Opened returns the files without a disk that were opened, and how often.
 func (g *Guard) Opened() map[string]int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return maps.Clone(g.opened)
 }
 
-// question is struct seccomp_notif: a thread that is held in a call.
+// question is struct seccomp_notif: the filter holds a thread in a call.
 type question struct {
 	id     uint64
 	thread uint32
@@ -48,17 +48,17 @@ type answer struct {
 	flags uint32
 }
 
-// watch answers for ever. Nothing that it does may ask in turn.
+// watch answers questions for ever. It must not call openat itself.
 func (g *Guard) watch() {
 	runtime.LockOSThread()
 	for {
 		var q question
 		if errno := ioctl(g.listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&q)); errno != 0 {
-			continue // a signal came, or the thread that asked is gone
+			continue // interrupted by a signal, or the thread has ended
 		}
 		path := absolute(int32(q.args[0]), pathAt(uintptr(q.args[1])))
 		if !onNoDisk(path) {
-			fmt.Fprintf(os.Stderr, "memlocktest: thread %d opens %q\n", q.thread, path)
+			fmt.Fprintf(os.Stderr, "processtest: thread %d opens %q\n", q.thread, path)
 			_ = unix.Tgkill(os.Getpid(), int(q.thread), unix.SIGSYS)
 			return
 		}
@@ -82,7 +82,7 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	return errno
 }
 
-// absolute is a path of an openat: what is relative is so to a folder that is open.
+// absolute returns the absolute path of an openat; a relative one is relative to dir.
 func absolute(dir int32, path string) string {
 	if filepath.IsAbs(path) || dir == unix.AT_FDCWD {
 		return path
@@ -92,19 +92,19 @@ func absolute(dir int32, path string) string {
 	return filepath.Join(string(link[:max(n, 0)]), path)
 }
 
-// verbsFolder has the nodes of RDMA devices, in a file system that the kernel fills.
+// verbsFolder has the nodes of RDMA devices, on devtmpfs.
 const verbsFolder = "/dev/infiniband/"
 
-// onNoDisk reports whether a path leads to what the kernel makes up: in /proc or
-// /sys, a namespace that one finds there, or an RDMA device. A link to a file on
-// a disk is not one; what is not there is where its folder is.
+// onNoDisk reports whether opening a path needs no disk: a file in /proc or /sys, a
+// namespace, or an RDMA device, but not a link in /proc to a file on a disk. For a file
+// that does not exist, its folder counts.
 func onNoDisk(path string) bool {
 	if !filepath.IsAbs(path) {
 		return false
 	}
 	var fs unix.Statfs_t
 	switch err := unix.Statfs(path, &fs); {
-	case err == unix.ENOENT || err == unix.ENOTDIR: // the root is always there
+	case err == unix.ENOENT || err == unix.ENOTDIR: // ends at the root, which exists
 		return onNoDisk(filepath.Dir(path))
 	case err != nil:
 		return false
@@ -128,7 +128,7 @@ func pathAt(at uintptr) string {
 	buf := make([]byte, 2*page-at%page)
 	n := readMemory(buf, at)
 	if n == 0 {
-		n = readMemory(buf[:page-at%page], at) // the second page is not there
+		n = readMemory(buf[:page-at%page], at) // the second page is not mapped
 	}
 	text, _, _ := bytes.Cut(buf[:n], []byte{0})
 	return string(text)

@@ -1,4 +1,4 @@
-package logline
+package process
 
 import (
 	"context"
@@ -8,39 +8,39 @@ import (
 	"time"
 )
 
-// Handler passes records on to another handler, within the limits of the log. A
+// LogHandler passes records on to another handler, within the limits of the log. A
 // record that had to wait keeps its own time, so it may be written after later ones;
 // its attribute "suppressed" counts the records of its message that were dropped while
 // it waited.
-type Handler struct {
+type LogHandler struct {
 	next   slog.Handler
 	logger string // attributes and groups; loggers that differ in them do not share messages
 	gate   *gate
 }
 
-// gate is what a Handler shares with those derived from it.
+// gate is what a LogHandler shares with those derived from it.
 type gate struct {
 	mu    sync.Mutex
 	lines limiter
 	timer *time.Timer // fires when a held line may pass
 }
 
-// Limit returns a handler that passes records on to next, which must not block.
+// LimitLog returns a handler that passes records on to next, which must not block.
 // The caller calls Flush at the end.
-func Limit(next slog.Handler) *Handler {
-	g := &gate{lines: limiter{messages: make(map[key]*message)}}
+func LimitLog(next slog.Handler) *LogHandler {
+	g := &gate{lines: newLimiter()}
 	g.timer = time.AfterFunc(time.Hour, func() { g.pass(false) })
 	g.timer.Stop()
-	return &Handler{next: next, gate: g}
+	return &LogHandler{next: next, gate: g}
 }
 
 // Enabled reports what the next handler reports.
-func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
+func (h *LogHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
 // Handle passes a record on, or holds it.
-func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
+func (h *LogHandler) Handle(ctx context.Context, r slog.Record) error {
 	g := h.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,17 +66,17 @@ func cause(r *slog.Record) (text string) {
 }
 
 // WithAttrs returns the handler of a logger with attributes.
-func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Handler{next: h.next.WithAttrs(attrs), logger: fmt.Sprint(h.logger, attrs), gate: h.gate}
+func (h *LogHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &LogHandler{next: h.next.WithAttrs(attrs), logger: fmt.Sprint(h.logger, attrs), gate: h.gate}
 }
 
 // WithGroup returns the handler of a logger with a group.
-func (h *Handler) WithGroup(name string) slog.Handler {
-	return &Handler{next: h.next.WithGroup(name), logger: h.logger + name + ".", gate: h.gate}
+func (h *LogHandler) WithGroup(name string) slog.Handler {
+	return &LogHandler{next: h.next.WithGroup(name), logger: h.logger + name + ".", gate: h.gate}
 }
 
 // Flush passes on all held records.
-func (h *Handler) Flush() { h.gate.pass(true) }
+func (h *LogHandler) Flush() { h.gate.pass(true) }
 
 // pass passes on the held lines that are due, or all of them.
 func (g *gate) pass(all bool) {

@@ -2,6 +2,7 @@ package qprecovery
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type watcher struct {
 	rung    Rung      // last rung run in this recovery
 	traffic trafficState
 	asked   int // device resets requested
+	entered [NumRung]uint64
 }
 
 func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
@@ -78,6 +80,13 @@ func (w *watcher) checkAction(a Action) error {
 	case RequestReset:
 		w.asked++
 		return w.checkRung(RungDevice, a.Reason)
+	case Entered:
+		w.entered[a.Rung]++
+	case Ended:
+		h := w.l.History()
+		if i := slices.IndexFunc(h, func(r Record) bool { return reflect.DeepEqual(r, a.Record) }); i < 0 || a.End.IsZero() {
+			return fmt.Errorf("reports %+v, but the history is %+v", a.Record, h)
+		}
 	}
 	return w.checkTraffic(a)
 }
@@ -149,6 +158,9 @@ func (w *watcher) checkState() error {
 	}
 	if at, ok := w.l.NextDeadline(); ok && !at.After(w.now) {
 		return fmt.Errorf("%v: a deadline is left over", s)
+	}
+	if c := w.l.Counts(); c.Rungs != w.entered {
+		return fmt.Errorf("%v: reported rungs %v, counted %v", s, w.entered, c.Rungs)
 	}
 	if open := s != Idle && s != Healthy; w.l.history.open != open {
 		return fmt.Errorf("%v: record open %v", s, !open)

@@ -23,6 +23,7 @@ type watcher struct {
 	traffic trafficState
 	asked   int // device resets requested
 	entered [NumRung]uint64
+	ended   int
 }
 
 func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
@@ -83,6 +84,7 @@ func (w *watcher) checkAction(a Action) error {
 	case Entered:
 		w.entered[a.Rung]++
 	case Ended:
+		w.ended++
 		h := w.l.History()
 		if i := slices.IndexFunc(h, func(r Record) bool { return reflect.DeepEqual(r, a.Record) }); i < 0 || a.End.IsZero() {
 			return fmt.Errorf("reports %+v, but the history is %+v", a.Record, h)
@@ -316,6 +318,28 @@ func invariants(t *rapid.T) {
 		if r != RungDevice && w.l.budget.spent(w.now, r) {
 			t.Fatalf("%v is spent after a minute of health", r)
 		}
+	}
+}
+
+// TestR29EachRungAndEndIsReported: the reported rungs are those that were counted, and each
+// record of the history that has ended was reported once. The history has room for all.
+func TestR29EachRungAndEndIsReported(t *testing.T) {
+	all := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWatcher()
+		check(t, w.do(Attached{1}))
+		for range rapid.IntRange(1, MaxRecords).Draw(t, "events") {
+			check(t, w.do(w.anyEvent(t)))
+		}
+		ended := w.l.History()
+		ended = slices.DeleteFunc(ended, func(r Record) bool { return r.End.IsZero() })
+		if len(ended) != w.ended {
+			t.Fatalf("%d ends were reported, the history has %d", w.ended, len(ended))
+		}
+		all += w.ended
+	})
+	if t.Logf("%d recoveries ended", all); all == 0 {
+		t.Error("no recovery ended")
 	}
 }
 

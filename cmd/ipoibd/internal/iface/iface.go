@@ -112,7 +112,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		host:    host{tap: tap},
 		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errStarting},
 		nbrs:    newNeighbours(),
-		rec:     newRecovery(env.Journal, cfg.Name),
+		rec:     newRecovery(env.Journal),
 		queries: make(chan func()),
 		done:    make(chan struct{}),
 	}

@@ -20,7 +20,7 @@ const maxFaults = 64
 // recovery is the interface's ladder and what carries its actions out.
 type recovery struct {
 	ladder  ladder
-	tracker *journal.Tracker
+	journal *journal.Journal
 	actions []qprecovery.Action
 	queue   []qprecovery.Event // to be taken, in order
 	healing bool               // heal is under way
@@ -57,10 +57,10 @@ const (
 	deviceGaveUp
 )
 
-func newRecovery(j *journal.Journal, scope string) recovery {
+func newRecovery(j *journal.Journal) recovery {
 	return recovery{
 		ladder:  qprecovery.NewLadder(qprecovery.Config{}),
-		tracker: journal.NewTracker(j, scope),
+		journal: j,
 		worker:  newWorker(),
 		watch:   newWatch(),
 		faults:  make(chan qprecovery.Fault, maxFaults),
@@ -166,9 +166,6 @@ func (f *Iface) healOnce(ev qprecovery.Event) {
 	if now != was {
 		f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
-	if now != was || len(r.actions) > 0 { // else nothing has happened
-		r.tracker.Update(r.ladder.History())
-	}
 	for _, a := range r.actions {
 		f.carryOut(a)
 	}
@@ -195,6 +192,10 @@ func (f *Iface) carryOut(a qprecovery.Action) {
 		f.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
 		f.moveCarrier(a == qprecovery.Action(qprecovery.CarrierUp{}))
+	case qprecovery.Entered:
+		f.rec.journal.Add(journal.Entered(f.cfg.Name, a))
+	case qprecovery.Ended:
+		f.rec.journal.Add(journal.Ended(f.cfg.Name, a))
 	}
 }
 

@@ -202,7 +202,7 @@ func TestHintsBounded(t *testing.T) {
 		ev.Entries = append(ev.Entries, Neighbour{ip(ipB), ipoib.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}})
 	}
 	b.step(ev)
-	if n := len(b.table.resolver.hints); n != maxHints {
+	if n := len(b.table.hints); n != maxHints {
 		t.Errorf("%d hints, want %d", n, maxHints)
 	}
 }

@@ -196,9 +196,8 @@ func TestSourceOfRequests(t *testing.T) {
 // TestHints: hints from the kernel take precedence over the packet's
 // destination, those of its family first.
 func TestHints(t *testing.T) {
-	var r resolver
 	both, v6 := ipoib.MAC{2, 1}, ipoib.MAC{2, 2}
-	r.setHints([]Neighbour{{ip(ipB), both}, {ip(llB), both}, {ip("fe80::c%ib0"), v6}, {ip("224.0.0.1"), v6}})
+	h := newHints([]Neighbour{{ip(ipB), both}, {ip(llB), both}, {ip("fe80::c%ib0"), v6}, {ip("224.0.0.1"), v6}})
 	for _, c := range []struct {
 		mac       ipoib.MAC
 		dst, want string
@@ -208,7 +207,7 @@ func TestHints(t *testing.T) {
 		{v6, "198.51.100.1", "fe80::c"},
 		{ipoib.MAC{2, 3}, "198.51.100.1", "198.51.100.1"},
 	} {
-		if got := target(r.hints[c.mac], ip(c.dst)); got != ip(c.want) {
+		if got := target(h[c.mac], ip(c.dst)); got != ip(c.want) {
 			t.Errorf("%v to %s: %v, want %s", c.mac, c.dst, got, c.want)
 		}
 	}

@@ -184,7 +184,11 @@ func describeDevice(a any) string {
 	case Entered:
 		return fmt.Sprintf("rung %v: %v", a.Rung, a.Reason)
 	case Ended:
-		return fmt.Sprintf("recovered from %v: %v, lasted %v, outage %v", a.Worst(), a.Reason, a.Duration(), a.Outage())
+		verb := "recovered from"
+		if a.Stopped {
+			verb = "stopped in"
+		}
+		return fmt.Sprintf("%s %v: %v, lasted %v, outage %v", verb, a.Worst(), a.Reason, a.Duration(), a.Outage())
 	case Answer:
 		return fmt.Sprintf("answer %d: %s", a.ID, resultNames[a.Result])
 	}

@@ -2,6 +2,7 @@ package qprecovery
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ type watcher struct {
 	rung    Rung      // last rung run in this recovery
 	traffic trafficState
 	asked   int // device resets requested
+	entered [NumRung]uint64
+	ended   int
 }
 
 func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
@@ -78,6 +81,14 @@ func (w *watcher) checkAction(a Action) error {
 	case RequestReset:
 		w.asked++
 		return w.checkRung(RungDevice, a.Reason)
+	case Entered:
+		w.entered[a.Rung]++
+	case Ended:
+		w.ended++
+		h := w.l.History()
+		if i := slices.IndexFunc(h, func(r Record) bool { return reflect.DeepEqual(r, a.Record) }); i < 0 || a.End.IsZero() {
+			return fmt.Errorf("reports %+v, but the history is %+v", a.Record, h)
+		}
 	}
 	return w.checkTraffic(a)
 }
@@ -149,6 +160,9 @@ func (w *watcher) checkState() error {
 	}
 	if at, ok := w.l.NextDeadline(); ok && !at.After(w.now) {
 		return fmt.Errorf("%v: a deadline is in the past", s)
+	}
+	if c := w.l.Counts(); c.Rungs != w.entered {
+		return fmt.Errorf("%v: reported rungs %v, counted %v", s, w.entered, c.Rungs)
 	}
 	if open := s != Idle && s != Healthy; w.l.history.open != open {
 		return fmt.Errorf("%v: the record is open %v", s, !open)
@@ -304,6 +318,28 @@ func invariants(t *rapid.T) {
 		if r != RungDevice && w.l.budget.spent(w.now, r) {
 			t.Fatalf("%v is spent after a minute of health", r)
 		}
+	}
+}
+
+// TestR29EachRungAndEndIsReported: the reported rungs are those that were counted, and each
+// record of the history that has ended was reported once. The history has room for all.
+func TestR29EachRungAndEndIsReported(t *testing.T) {
+	all := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWatcher()
+		check(t, w.do(Attached{1}))
+		for range rapid.IntRange(1, MaxRecords).Draw(t, "events") {
+			check(t, w.do(w.anyEvent(t)))
+		}
+		ended := w.l.History()
+		ended = slices.DeleteFunc(ended, func(r Record) bool { return r.End.IsZero() })
+		if len(ended) != w.ended {
+			t.Fatalf("%d ends were reported, the history has %d", w.ended, len(ended))
+		}
+		all += w.ended
+	})
+	if t.Logf("%d recoveries ended", all); all == 0 {
+		t.Error("no recovery ended")
 	}
 }
 

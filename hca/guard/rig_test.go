@@ -113,17 +113,6 @@ func (r *rig) close() {
 	}
 }
 
-func (r *rig) postSend(flags hca.SendFlags, ids ...uint64) {
-	r.Helper()
-	var wrs []hca.SendWR
-	for _, id := range ids {
-		wrs = append(wrs, hca.SendWR{ID: id, Flags: flags, UD: hca.UDDest{AH: r.ah}})
-	}
-	if n, err := r.qp.PostSend(wrs); n != len(ids) || err != nil {
-		r.Fatalf("posted %d: %v", n, err)
-	}
-}
-
 func (r *rig) postRecv(ids ...uint64) {
 	r.Helper()
 	var wrs []hca.RecvWR

@@ -3,8 +3,6 @@ package rdma
 import (
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // message returns an event's lines in the kernel's encoding.
@@ -58,27 +56,4 @@ func FuzzParseUevent(f *testing.F) {
 			t.Fatalf("accepted the invalid event %+v", ev)
 		}
 	})
-}
-
-// Only messages with credentials, without a port and a process, are the kernel's.
-func TestFromKernel(t *testing.T) {
-	kernel, other := unix.UnixCredentials(&unix.Ucred{}), unix.UnixCredentials(&unix.Ucred{Pid: 1})
-	for _, c := range []struct {
-		name string
-		from unix.Sockaddr
-		oob  []byte
-		want bool
-	}{
-		{"the kernel", &unix.SockaddrNetlink{}, kernel, true},
-		{"a process's port", &unix.SockaddrNetlink{Pid: 7}, kernel, false},
-		{"a process", &unix.SockaddrNetlink{}, other, false},
-		{"without credentials", &unix.SockaddrNetlink{}, nil, false},
-		{"garbage", &unix.SockaddrNetlink{}, kernel[:5], false},
-		{"no address", nil, kernel, false},
-		{"another family", &unix.SockaddrInet4{}, kernel, false},
-	} {
-		if got := fromKernel(c.from, c.oob); got != c.want {
-			t.Errorf("%s: %t, want %t", c.name, got, c.want)
-		}
-	}
 }

@@ -3,8 +3,8 @@ package rdma
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -99,7 +100,7 @@ func TestWatchRefusesForgeries(t *testing.T) {
 		to   unix.SockaddrNetlink
 		err  error
 	}{
-		{"to it alone", removal, unix.SockaddrNetlink{Pid: portOf(t, w.sources[0].File)}, unix.ECONNREFUSED},
+		{"to it alone", removal, unix.SockaddrNetlink{Pid: portOf(t, w.sources[0])}, unix.ECONNREFUSED},
 		{"to all", removal, unix.SockaddrNetlink{Groups: groupUevent}, nil},
 		{"by the kernel, to all", request.Serialize(), unix.SockaddrNetlink{}, nil}, // uevent_net_rcv_skb, lib/kobject_uevent.c
 	} {
@@ -139,7 +140,7 @@ func TestHintsAreCoalesced(t *testing.T) {
 		select {
 		case <-w.changed:
 			hints++
-			if took := time.Since(start); hints == 1 && took > 10*readingPause {
+			if took := time.Since(start); hints == 1 && took > 10*nlgroup.ReadingPause {
 				t.Errorf("the first hint came after %v", took)
 			}
 		case <-stop:
@@ -148,7 +149,7 @@ func TestHintsAreCoalesced(t *testing.T) {
 	}
 	flapping.Wait()
 	took := time.Since(start)
-	most := int(took/readingPause) + readingBurst + 2
+	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
 	t.Logf("%d links came and went, %d hints in %v", links, hints, took.Round(time.Millisecond))
 	if hints < 1 || hints > most || links < 10 {
 		t.Errorf("%d hints for %d links in %v, want 1 to %d for 10 links at least", hints, links, took, most)
@@ -192,7 +193,7 @@ func TestForgedFloodHidesNothing(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	most := int(took/readingPause) + readingBurst + 2
+	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
 	t.Logf("%d forged events in %v: %d hints", sent, took.Round(time.Millisecond), hints)
 	if hints > most || sent < 1000 {
 		t.Errorf("%d hints for %d forged events in %v, want at most %d", hints, sent, took, most)
@@ -213,7 +214,7 @@ func TestLostEventsCauseAHint(t *testing.T) {
 	}
 	w, err := newWatcher([]string{"infiniband"})
 	must(t, err)
-	control(t, w.sources[0].File, func(fd int) {
+	control(t, w.sources[0], func(fd int) {
 		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)) // the minimum
 	})
 	for range 10 {
@@ -227,32 +228,7 @@ func TestLostEventsCauseAHint(t *testing.T) {
 	}
 }
 
-// A message that does not fit into the buffer is ignored.
-func TestDrainDropsTruncatedMessages(t *testing.T) {
-	if nstest.Enter(t) {
-		return
-	}
-	s, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent, func([]byte) bool { return true })
-	must(t, err)
-	defer s.Close()
-	for _, c := range []struct {
-		buf  []byte
-		want bool
-	}{
-		{make([]byte, 8), false},
-		{make([]byte, maxUevent), true},
-	} {
-		s.buf = c.buf
-		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
-		must(t, netlink.LinkAdd(pair))
-		must(t, netlink.LinkDel(pair))
-		if news, err := s.drain(); err != nil || news != c.want {
-			t.Errorf("a buffer of %d bytes: %v, %v; want %v", len(c.buf), news, err, c.want)
-		}
-	}
-}
-
-func portOf(t *testing.T, f *os.File) (port uint32) {
+func portOf(t *testing.T, f syscall.Conn) (port uint32) {
 	t.Helper()
 	control(t, f, func(fd int) {
 		addr, err := unix.Getsockname(fd)
@@ -262,7 +238,7 @@ func portOf(t *testing.T, f *os.File) (port uint32) {
 	return port
 }
 
-func control(t *testing.T, f *os.File, do func(fd int)) {
+func control(t *testing.T, f syscall.Conn, do func(fd int)) {
 	t.Helper()
 	conn, err := f.SyscallConn()
 	must(t, err)
@@ -274,9 +250,9 @@ func control(t *testing.T, f *os.File, do func(fd int)) {
 func TestWatchEndsWithAnySource(t *testing.T) {
 	w, err := newWatcher(subsystems)
 	must(t, err)
-	second, err := listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent, w.countsUevent)
+	second, err := nlgroup.Listen(unix.NETLINK_KOBJECT_UEVENT, groupUevent)
 	must(t, err)
-	w.sources = append(w.sources, second)
+	w.sources = append(w.sources, source{second, w.countsUevent})
 	run(t, w)
 	must(t, second.Close())
 	for end := time.After(limit); ; {

@@ -22,8 +22,8 @@ type event struct {
 	Rung     string    `json:"rung"`
 	Reason   string    `json:"reason"`
 	Text     string    `json:"text"`
-	Duration float64   `json:"duration"` // seconds, from detection to the end
-	Outage   float64   `json:"outage"`   // seconds without service
+	Duration float64   `json:"duration_seconds"` // seconds, from detection to the end
+	Outage   float64   `json:"outage_seconds"`   // seconds without service
 }
 
 // entered is the kind of the event that a rung was entered.

@@ -66,7 +66,7 @@ type story struct {
 	n    int
 }
 
-func (s *story) say(format string, args ...any) {
+func (s *story) printf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if line != s.last {
 		s.flush()
@@ -167,31 +167,31 @@ func (s *story) act(a Action) Event {
 	held := map[bool]string{true: "ours", false: "busy"}
 	switch a := a.(type) {
 	case Look:
-		s.say("look: %s", recordText(s.file))
+		s.printf("look: %s", recordText(s.file))
 		return Seen{s.file}
 	case Claim:
-		s.say("lock intent: %s", held[!s.busy["intent"]])
+		s.printf("lock intent: %s", held[!s.busy["intent"]])
 		return Claimed{!s.busy["intent"], s.file}
 	case Share:
-		s.say("lock use shared: %s", held[!s.busy["use!"]])
+		s.printf("lock use shared: %s", held[!s.busy["use!"]])
 		return Taken{Held: !s.busy["use!"]}
 	case Exclude:
 		free := !s.busy["use"] && !s.busy["use!"]
-		s.say("lock use exclusively: %s", held[free])
+		s.printf("lock use exclusively: %s", held[free])
 		return Taken{Held: free, By: map[bool]string{true: "other (pid 2)"}[a.Name]}
 	case Disclaim:
-		s.say("unlock intent")
+		s.printf("unlock intent")
 	case Drop:
-		s.say("unlock use")
+		s.printf("unlock use")
 	case Write:
 		s.file = a.Record
-		s.say("write %s", recordText(a.Record))
+		s.printf("write %s", recordText(a.Record))
 	case Ended:
-		s.say("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
+		s.printf("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
 	case Open, Release, Silent, Answers:
-		s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
+		s.printf("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
 	case Reset:
-		s.say("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
+		s.printf("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ type datagram struct {
 	seq uint64 // of the fabric: order among equals
 }
 
-// take returns a datagram from the free list, filled with a copy of pkt.
-func (f *Fabric) take(pkt *transport.Packet, due time.Time) *datagram {
+// newDatagram returns a datagram from the free list, filled with a copy of pkt.
+func (f *Fabric) newDatagram(pkt *transport.Packet, due time.Time) *datagram {
 	d := f.reuse()
 	f.seq++
 	d.buf = gather(d.buf[:0], pkt)

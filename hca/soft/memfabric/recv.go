@@ -32,7 +32,7 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 }
 
 func (p *Port) enqueue(pkt *transport.Packet, due time.Time) {
-	p.queue.push(p.fabric.take(pkt, due))
+	p.queue.push(p.fabric.newDatagram(pkt, due))
 	select {
 	case p.arrived <- struct{}{}:
 	default:

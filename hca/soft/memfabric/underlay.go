@@ -13,7 +13,7 @@ import (
 func (p *Port) State() transport.State {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	return p.look()
+	return p.readState()
 }
 
 // WaitChange implements transport.Transport. A change undone before the call looks
@@ -30,11 +30,11 @@ func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 			return transport.State{}, err
 		}
 	}
-	return p.look(), nil
+	return p.readState(), nil
 }
 
-// look returns the state as the caller's own and notes that it was seen.
-func (p *Port) look() transport.State {
+// readState returns a copy of the state, and notes that it was read.
+func (p *Port) readState() transport.State {
 	p.seen = p.version
 	s := p.state
 	s.Addrs = slices.Clone(s.Addrs)

@@ -8,9 +8,9 @@ import (
 	"ipoibd/hca"
 )
 
-// hear sends "group" to the group, then "marker" to b, and reports whether b
+// receivesGroup sends "group" to the group, then "marker" to b, and reports whether b
 // received the first.
-func hear(t *testing.T, a, b Host, group netip.Addr) bool {
+func receivesGroup(t *testing.T, a, b Host, group netip.Addr) bool {
 	t.Helper()
 	a.sendAll(t, a.packet(group, "group"), a.packet(b.addr(group), "marker"))
 	first := b.recvN(t, 1)[0]
@@ -29,12 +29,12 @@ func hear(t *testing.T, a, b Host, group netip.Addr) bool {
 // testMulticast: only members hear a group, never the sender itself.
 func testMulticast(t *testing.T, a, b Host) {
 	for _, group := range []netip.Addr{group4, group6} {
-		if hear(t, a, b, group) {
+		if receivesGroup(t, a, b, group) {
 			t.Errorf("%v heard without Join", group)
 		}
 		join(t, a, group)
 		join(t, b, group)
-		if !hear(t, a, b, group) {
+		if !receivesGroup(t, a, b, group) {
 			t.Errorf("%v not heard by a member", group)
 		}
 		b.sendAll(t, b.packet(a.addr(group), "marker"))
@@ -42,7 +42,7 @@ func testMulticast(t *testing.T, a, b Host) {
 			t.Errorf("own multicast to %v came back: %q", group, got.Data)
 		}
 		leave(t, b, group)
-		if hear(t, a, b, group) {
+		if receivesGroup(t, a, b, group) {
 			t.Errorf("%v heard after Leave", group)
 		}
 	}
@@ -53,7 +53,7 @@ func testMembershipCounts(t *testing.T, a, b Host) {
 		join(t, b, group)
 		join(t, b, group)
 		leave(t, b, group)
-		if !hear(t, a, b, group) {
+		if !receivesGroup(t, a, b, group) {
 			t.Errorf("%v: one of two Joins undone, and not heard any more", group)
 		}
 		leave(t, b, group)
@@ -70,7 +70,7 @@ func testManyGroups(t *testing.T, a, b Host) {
 		join(t, b, netip.AddrFrom4([4]byte{239, 192, 7, byte(i)}))
 	}
 	for _, i := range []byte{0, 20, 50, n - 1} {
-		if group := netip.AddrFrom4([4]byte{239, 192, 7, i}); !hear(t, a, b, group) {
+		if group := netip.AddrFrom4([4]byte{239, 192, 7, i}); !receivesGroup(t, a, b, group) {
 			t.Errorf("%v, of %d groups, not heard", group, n)
 		}
 	}

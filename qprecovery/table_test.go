@@ -124,7 +124,7 @@ func TestBackOff(t *testing.T) {
 func TestR29Bounds(t *testing.T) {
 	var h history
 	for i := range MaxRecords + 10 {
-		h.begin(epoch.Add(time.Duration(i)), epoch.Add(time.Hour), ReasonCQError)
+		h.beginRecord(epoch.Add(time.Duration(i)), epoch.Add(time.Hour), ReasonCQError)
 		for range MaxSteps + 5 {
 			h.step(epoch, RungRebuildCQ, ReasonCQError)
 		}

@@ -49,7 +49,7 @@
 // adds another one. That is part of the reset, as are all changes of the list within two
 // seconds after it. If a reset finds no device, the device was removed.
 //
-// A device may be suspended, also before it was open once. [Answer] says what became of a
+// A device may be suspended, even before it was ever open. [Answer] reports the result of a
 // [Command].
 //
 // # Freezes

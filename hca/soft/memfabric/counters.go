@@ -5,8 +5,7 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Drop is the reason for which a datagram was dropped; its text is the name of
-// the counter.
+// Drop is the reason why a datagram was dropped; its text is the name of the counter.
 type Drop string
 
 // Reasons for a drop, counted at the sender.
@@ -14,7 +13,7 @@ const (
 	DropBadSource   Drop = "bad_source"   // the source address is not the port's
 	DropLinkDown    Drop = "link_down"    // the port's own link is down
 	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
-	DropUnreachable Drop = "unreachable"  // nobody has the address or the group
+	DropUnreachable Drop = "unreachable"  // no port has the address or has joined the group
 	DropInvalid     Drop = "send_invalid" // families differ, or the gather list is too long
 )
 
@@ -36,8 +35,8 @@ var drops = []Drop{
 // counters of one port; guarded by the fabric.
 type counters struct {
 	txPackets, txBytes uint64
-	rxPackets, rxBytes uint64 // given out by Recv
-	blocked            uint64 // calls of Send that found the port not writable
+	rxPackets, rxBytes uint64 // returned by Recv
+	blocked            uint64 // calls of Send while the port was not writable
 	drops              map[Drop]uint64
 }
 
@@ -62,7 +61,7 @@ func (c *counters) list() []hca.Counter {
 	return out
 }
 
-// drop counts a packet at p and shows it to the capture hook.
+// drop counts a packet at p and passes it to the capture hook.
 func (f *Fabric) drop(p *Port, from, to string, pkt *transport.Packet, why Drop) {
 	p.count.drops[why]++
 	f.show(from, to, pkt, why)

@@ -8,7 +8,7 @@ import (
 	"ipoibd/hca"
 )
 
-// drop is the reason for which a packet to send was dropped.
+// drop is the reason why a packet was dropped instead of sent.
 type drop uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 var dropNames = [numDrop]string{
 	dropNoRoute:   "no_route",      // no route to the destination
 	dropTooLong:   "too_long",      // longer than the netdev's MTU, or than UDP
-	dropBadSource: "bad_source",    // the source address is not the netdev's (any more)
+	dropBadSource: "bad_source",    // the source address is not the netdev's (or no longer)
 	dropLinkDown:  "link_down",     // the netdev is down
 	dropNoDevice:  "no_device",     // the netdev is gone
 	dropForbidden: "forbidden",     // by a firewall
@@ -39,7 +39,7 @@ var dropNames = [numDrop]string{
 	dropOther:     "send_rejected", // any other error of the kernel
 }
 
-// dropFor names the reason behind an error of sendmmsg.
+// dropFor returns the reason for an error of sendmmsg.
 func dropFor(errno unix.Errno) drop {
 	switch errno {
 	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL, unix.EAFNOSUPPORT:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -39,11 +40,23 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
-			return nil, fmt.Errorf("%w; name one by --underlay, or by underlay in the file", err)
+			return nil, fmt.Errorf("%w; name one with --underlay, or with underlay in the file", err)
 		}
 		cfg.Underlay = netdev
 	}
+	if err := checkUnderlay(cfg.Underlay); err != nil {
+		return nil, err
+	}
 	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
+}
+
+// checkUnderlay refuses the loopback. A netdev that is not there is accepted: the device
+// waits for it, or its opening fails.
+func checkUnderlay(netdev string) error {
+	if dev, err := net.InterfaceByName(netdev); err == nil && dev.Flags&net.FlagLoopback != 0 {
+		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay", netdev)
+	}
+	return nil
 }
 
 // Close implements HCA: it releases the UDP port.

@@ -150,23 +150,27 @@ func await(ctx context.Context, path, on string) error {
 }
 
 // recovering describes a recovery under way on a device, its interfaces or an interface
-// ("": on any), and reports whether the daemon has given up.
+// ("": on any), and reports whether the daemon has given up. A suspension is no recovery.
 func recovering(s *control.Status, on string) (text string, gaveUp bool) {
 	describe := func(name string, r *control.Recovery) {
-		if r != nil && !r.Since.IsZero() && r.State != qprecovery.DeviceSuspended.String() {
-			text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
-			gaveUp = r.State == qprecovery.DeviceGivenUp.String()
+		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
+	}
+	suspended := map[string]bool{}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if r := d.Recovery; r == nil || r.Since.IsZero() || on != "" && on != d.Name {
+			continue
+		} else if r.State == qprecovery.DeviceSuspended.String() {
+			suspended[d.Name] = true
+		} else if describe(d.Name, r); r.State == qprecovery.DeviceGivenUp.String() {
+			return text, true
 		}
 	}
 	for i := range s.Interfaces {
-		if f := &s.Interfaces[i]; on == "" || on == f.Name || on == f.Device {
-			describe(f.Name, f.Recovery)
+		f := &s.Interfaces[i]
+		if r := f.Recovery; r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+			describe(f.Name, r)
 		}
 	}
-	for i := range s.Devices {
-		if d := &s.Devices[i]; !gaveUp && (on == "" || on == d.Name) {
-			describe(d.Name, d.Recovery)
-		}
-	}
-	return text, gaveUp
+	return text, false
 }

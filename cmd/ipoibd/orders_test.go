@@ -131,7 +131,7 @@ func TestWait(t *testing.T) {
 		{"another device waits", "recover --wait=5s", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
 		{"any device waits", "resume --wait=200ms", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms, the daemon continues: other: wait_for_device"},
 		{"given up", "recover --wait=5s", control.Status{Devices: []control.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
-		{"suspended", "suspend --wait=5s", control.Status{Devices: []control.Device{device("soft", "suspended", "suspend", since)}}, ""},
+		{"suspended", "suspend --wait=5s", control.Status{Devices: []control.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []control.Interface{ib0}}, ""},
 		{"without --wait", "reset qp", control.Status{Interfaces: []control.Interface{ib0}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

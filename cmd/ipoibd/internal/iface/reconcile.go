@@ -169,7 +169,10 @@ func (f *Iface) mtuChanged(old link.State) {
 // fitMTU sets the MTU that the interface is to have under the plan.
 func (f *Iface) fitMTU(plan port.Plan) {
 	largest := plan.MTU()
-	want := f.host.mtu.fit(largest)
+	want, tooLarge := f.host.mtu.fit(largest)
+	if tooLarge > 0 {
+		f.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", want), "requested", tooLarge, "mtu", want)
+	}
 	f.path.tx.SetMTU(want)
 	f.path.rx.SetMTU(largest) // a peer may use all that the group allows
 	if want != f.host.now.MTU {
@@ -184,7 +187,7 @@ func (f *Iface) setMTU(mtu, largest int) {
 	}
 	f.log.Info("MTU set", "mtu", mtu, "was", f.host.now.MTU, "largest", largest)
 	if mtu < minIPv6MTU {
-		f.log.Warn("the kernel removes the IPv6 addresses of an interface below MTU 1280 for good", "mtu", mtu)
+		f.log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses", "mtu", mtu)
 	}
 	f.host.now.MTU, f.host.mtu.set = mtu, mtu
 }

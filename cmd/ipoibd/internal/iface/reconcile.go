@@ -1,7 +1,6 @@
 package iface
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -43,14 +42,12 @@ func (f *Iface) reconcile() {
 	}
 }
 
-var errAdminDown = errors.New("interface is down")
-
 // target says how to be up on the device of this view, or why not to.
 func (f *Iface) target(view device.View) (to target, err error) {
 	to.session = view.Session
 	switch n := int(f.cfg.Port); {
 	case !f.host.now.Up:
-		err = errAdminDown
+		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", f.cfg.Name)
 	case view.Session == nil:
 		err = view.Err
 	case n > len(view.Ports):

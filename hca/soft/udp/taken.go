@@ -53,17 +53,6 @@ func takenBy(proc string) *PortTakenError {
 	return e
 }
 
-// Taken reports which processes receive on UDP port 4791 in the calling thread's network
-// namespace, on any netdev. It returns nil if there is none.
-func Taken() *PortTakenError { return takenIn("/proc") }
-
-func takenIn(proc string) *PortTakenError {
-	if len(sockets(proc, Port)) == 0 {
-		return nil
-	}
-	return takenBy(proc)
-}
-
 // portHolders names the processes with a UDP socket on port 4791 of the calling thread's
 // network namespace, as far as this process may inspect them.
 func portHolders(proc string) []string {

@@ -46,7 +46,7 @@ func TestR18PollUnderWay(t *testing.T) {
 		r.fake.fail("poll_cq", hca.ErrIO)
 		wc := make([]hca.WC, 4)
 		if n, err := r.recv.Poll(wc); n != 2 || err != nil {
-			r.Errorf("%d completions: %v", n, err)
+			r.Errorf("%d completions, %v, want those taken from the backend", n, err)
 		}
 		_, err := r.recv.Poll(wc)
 		r.wantErr(err, hca.ErrIO, "poll again")

@@ -206,7 +206,7 @@ func (w *world) checkReset(i int, a Reset) error {
 		case j != i && q.open:
 			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
-			return fmt.Errorf("process %d resets the device and has it open itself", i)
+			return fmt.Errorf("process %d resets the device while it has the device open itself", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}

@@ -214,7 +214,7 @@ func TestUnderlayDrops(t *testing.T) {
 		at    func(a, b *memfabric.Port) *memfabric.Port
 		want  memfabric.Drop
 	}{
-		{"nobody there", nil, packet(addrA, addrC, "x"), sender, memfabric.DropUnreachable},
+		{"no port with the address", nil, packet(addrA, addrC, "x"), sender, memfabric.DropUnreachable},
 		{"own address", nil, packet(addrA, addrA, "x"), sender, memfabric.DropUnreachable},
 		{"no member", nil, packet(addrA, group, "x"), sender, memfabric.DropUnreachable},
 		{"foreign source", nil, packet(addrC, addrB, "x"), sender, memfabric.DropBadSource},

@@ -18,7 +18,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/hca/rdma"
 	"ipoibd/link"
 )
@@ -51,9 +51,9 @@ func runCommand() *cobra.Command {
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			lines := logline.New(cmd.ErrOrStderr(), format)
+			lines := process.NewLogWriter(cmd.ErrOrStderr(), format)
 			defer lines.Close()
-			limited := logline.Limit(format(lines))
+			limited := process.LimitLog(format(lines))
 			defer limited.Flush()
 			log := slog.New(limited)
 			slog.SetDefault(log) // for libraries

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/link/linktest"
@@ -83,7 +83,7 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 func TestOnePropertyDoesNotHideAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		f, s := inspected(t, logline.Limit(slog.NewTextHandler(&log, nil)))
+		f, s := inspected(t, process.LimitLog(slog.NewTextHandler(&log, nil)))
 		for i := range 100 {
 			s.found.Restored = []link.Change{{What: link.PropertyCarrier, Found: "off"}}
 			if i == 50 {

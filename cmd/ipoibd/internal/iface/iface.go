@@ -100,7 +100,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	*r = recovery{
 		cfg: &f.cfg, log: log, host: &f.host, fab: &f.fab, nbrs: &f.nbrs,
 		ladder:    qprecovery.NewLadder(qprecovery.Config{}),
-		tracker:   journal.NewTracker(env.Journal, cfg.Name),
+		journal:   env.Journal,
 		worker:    newWorker(),
 		badClient: badClient{name: cfg.Name},
 		faults:    make(chan qprecovery.Fault, maxFaults),

@@ -41,7 +41,7 @@ type recovery struct {
 	lanes lanes
 
 	ladder  ladder
-	tracker *journal.Tracker
+	journal *journal.Journal
 	actions []qprecovery.Action
 	later   []func()    // work that actions caused, to be done once all actions of their step are done
 	stale   time.Time   // when to begin to drop the host's frames; zero: never, or it has begun
@@ -162,9 +162,6 @@ func (r *recovery) heal(ev qprecovery.Event) {
 	if now != was && !(service(now) && service(was)) { // going up and down is no recovery
 		r.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
-	if now != was || len(r.actions) > 0 { // else nothing has happened
-		r.tracker.Update(r.ladder.History())
-	}
 	for _, a := range r.actions {
 		r.carryOut(a)
 	}
@@ -216,6 +213,10 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 		case err != nil:
 			r.later = append(r.later, func() { r.noCarrier(err) })
 		}
+	case qprecovery.Entered:
+		r.journal.Add(journal.Entered(r.cfg.Name, a))
+	case qprecovery.Ended:
+		r.journal.Add(journal.Ended(r.cfg.Name, a))
 	}
 }
 

@@ -39,34 +39,23 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 	return dir
 }
 
-// completeLimit is how long the start waits for a reset that was cut short.
+// completeLimit is how long the start waits for other processes before it completes a
+// reset that was cut short.
 const completeLimit = time.Minute
 
-// completeCutShort completes the reset of a device that is not there, if a daemon was
-// killed while it reset it (R21). The record of that is untrusted: name and means have
-// to be those that are configured.
+// completeCutShort completes the reset of a device that is absent because a daemon was
+// killed while it reset it (R21). The record of the reset is untrusted: its name and means
+// must be those that are configured.
 func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	dir := lockDir(cfg, log)
 	if dir == "" || cfg.Reset == config.ResetNone {
 		return nil
 	}
-	id, ok := resetlock.CutShort(dir, func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) })
-	if !ok {
-		return nil
-	}
-	log.Warn("completing a reset of the device that was cut short", "name", id.Name, "netdev", id.Parent, "pci", id.PCIAddr)
-	ctx, cancel := context.WithTimeout(context.Background(), completeLimit)
-	defer cancel()
-	c, err := resetlock.Join(ctx, resetlock.Config{
-		Device: cfg.Name, Dir: dir, Identity: id, Exclusive: true, Grace: cfg.Grace, Log: log,
-		Reset: func(context.Context, reset.Reset) error {
-			return k.complete(cfg.Reset, rdma.Device{Name: id.Name, Parent: id.Parent, PCIAddr: id.PCIAddr})
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return c.Close()
+	configured := func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) }
+	return resetlock.Complete(dir, completeLimit, configured, func(d reset.Device) error {
+		log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
+		return k.complete(cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr})
+	}, log)
 }
 
 // Complete implements HCA: it resets the device, or brings it back.

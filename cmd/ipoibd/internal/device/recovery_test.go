@@ -77,8 +77,10 @@ func TestR25Triggers(t *testing.T) {
 			device(qprecovery.ReasonOperator),
 		},
 		"removal of the driver": {
-			func(b *bench) {
-				b.slot.unplug()
+			func(b *bench) { // which is known before the error of the device
+				b.slot.isolate()
+				synctest.Wait()
+				b.slot.port.Remove()
 				synctest.Wait()
 				b.slot.plug(guidSame)
 			},
@@ -150,10 +152,10 @@ func TestWatch(t *testing.T) {
 		stop := s.Watch(cq.ID(), func(ev hca.AsyncEvent) { got = append(got, ev.Type) })
 		other := s.Watch(hca.ObjectID{Kind: hca.KindCQ, Num: 99}, func(hca.AsyncEvent) { t.Error("an event of another CQ") })
 		defer other()
-		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		stop()
 		stop()
-		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		if len(got) != 1 || got[0] != hca.EventCQErr {
 			t.Errorf("got %v", got)
 		}
@@ -211,7 +213,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Errorf("reset after %s", took)
 				}
 				synctest.Wait()
-				if want := []string{"not let go in time by ib7; going on without"}; !slices.Equal(b.notes(), want) {
+				if want := []string{"not released in time by ib7; going on without it"}; !slices.Equal(b.notes(), want) {
 					t.Errorf("notes %q, want %q", b.notes(), want)
 				}
 				if good.held != next {

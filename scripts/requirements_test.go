@@ -45,9 +45,9 @@ var requirements = [...]struct {
 	15: {"Requests during a reset are one reset, and a client that dies does not block it.", []string{"cmd/ipoibd/internal/device/TestR15RequestsAreOne", "cmd/ipoibd/internal/resetlock/TestR15ParticipantIsKilledAtEachStep", "cmd/ipoibd/internal/resetlock/TestR15R16LeaderIsKilledAtEachStep"}},
 	16: {"The daemons that share a device coordinate its resets; a device that another process still holds is not reset, and that process is named.", []string{"cmd/ipoibd/internal/resetlock/TestR14R16HeldByAnotherProcess", "cmd/ipoibd/internal/resetlock/TestR16R21CutShort", "scripts/vm/TestR16Sharing"}},
 	17: {"A reset needs no disk: memory is locked, no file is opened, no program is started.", []string{"cmd/ipoibd/internal/daemon/TestR17DeviceReset", "scripts/vm/TestR17RealDeviceReset"}},
-	18: {"From a fatal event on, requests are flushed in software, posts fail at once, releasing succeeds and other verbs fail.", []string{"hca/guard/TestR18EveryRequestIsAnsweredOnce", "hca/guard/TestR18NewWorkFailsAtOnce", "hca/guard/TestR18ReleasingSucceeds"}},
+	18: {"From a fatal event on, requests are flushed in software, posts fail at once, releasing succeeds and other verbs fail.", []string{"ud/TestR18FailedDeviceFlushesSends", "hca/guard/TestR18NewWorkFailsAtOnce", "hca/guard/TestR18ReleasingSucceeds"}},
 	19: {"A zombie returns one error from every call and may be closed twice; the caller of a verb that hangs gets the same error.", []string{"hca/guard/TestR19EveryCallAnswersTheSame", "hca/guard/TestR19StuckVerbIsBounded", "scripts/e2e/R19/verb_hangs_for_good_in_two_instances"}},
-	20: {"Late completions, events and handles of an earlier generation are recognised and dropped.", []string{"qprecovery/R20/generations", "hca/guard/TestR20CompletionOfThePredecessor", "hca/guard/TestR20R28InstancesDoNotMix"}},
+	20: {"Late completions, events and handles of an earlier generation are recognised and dropped.", []string{"qprecovery/R20/generations", "ud/TestR10R20TxTakesEverythingBack", "hca/guard/TestR20R28InstancesDoNotMix"}},
 	21: {"Reset, unplug, driver removal and PCI errors take one path: drop everything, start from scratch.", []string{"qprecovery/R21/one-path", "scripts/e2e/R21/unplug_and_replug", "scripts/e2e/R21/killed_between_unbind_and_bind"}},
 	22: {"Service restarts by itself only on the same device, identified by its GUIDs and its PCI address or parent netdev.", []string{"qprecovery/R22/identity", "scripts/e2e/R22/another_device,_then_the_right_one", "scripts/vm/TestR22R24Removal"}},
 	23: {"The wait for a device ends after a configurable time, 10 minutes by default; the operator can still restart.", []string{"qprecovery/R23/give-up", "scripts/e2e/R23/give_up,_then_recover"}},
@@ -56,7 +56,7 @@ var requirements = [...]struct {
 	26: {"Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows.", []string{"qprecovery/R26/suspend", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}},
 	27: {"A device that vanishes crashes nothing: requests wait within a bound or fail, and service resumes when it returns.", []string{"qprecovery/R27/suspend", "cmd/ipoibd/internal/device/TestR27Vanishes", "cmd/ipoibd/internal/iface/TestR09R27StaleFramesAreDropped"}},
 	28: {"Nothing assumes a single device: what belongs to one never meets another.", []string{"hca/guard/TestR20R28InstancesDoNotMix", "scripts/e2e/TestR28TwoDevicesAreApart"}},
-	29: {"The operator sees rung, cause, counts, outages and the last recoveries.", []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "cmd/ipoibd/internal/journal/TestR29JournalAgreesWithTheCounts"}},
+	29: {"The operator sees rung, cause, counts, outages and the last recoveries.", []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "qprecovery/TestR29EachRungAndEndIsReported"}},
 }
 
 const requirementsPreface = `<!-- Written by make requirements from scripts/requirements_test.go. -->

@@ -99,7 +99,7 @@ func printEntry(out io.Writer, e journal.Entry) error {
 func entryText(e journal.Entry) string {
 	text := e.Reason
 	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
-		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(e.Duration), short(e.Outage))
+		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(time.Duration(e.Duration)), short(time.Duration(e.Outage)))
 	}
 	if text != "" && e.Text != "" {
 		text += "; "

@@ -19,13 +19,13 @@ func story() []journal.Entry {
 		{Time: at(1), Scope: "ib0", Kind: journal.KindRung, Rung: "reset_qp", Reason: "flush_without_cause"},
 		{
 			Time: at(4), Scope: "ib0", Kind: journal.KindRecovered, Rung: "reset_qp", Reason: "flush_without_cause",
-			Duration: 3*time.Millisecond + 4321, Outage: 2*time.Second + 123456789, Text: "WR_FLUSH_ERR of a send",
+			Duration: journal.Seconds(3*time.Millisecond + 4321), Outage: journal.Seconds(2*time.Second + 123456789), Text: "WR_FLUSH_ERR of a send",
 		},
 		{Time: at(7), Scope: "soft", Kind: journal.KindRung, Rung: "wait_for_device", Reason: "removed"},
 		{Time: at(8), Scope: "soft", Kind: journal.KindNote, Text: "another device came and is left alone"},
 		{
 			Time: at(9), Scope: "ib0", Kind: journal.KindStopped, Rung: "reset_device", Reason: "device_reset",
-			Duration: time.Hour + 400*time.Millisecond, Outage: time.Hour,
+			Duration: journal.Seconds(time.Hour + 400*time.Millisecond), Outage: journal.Seconds(time.Hour),
 		},
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/link"
 )
 
@@ -86,9 +86,9 @@ func (f *runFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	lines := logline.New(cmd.ErrOrStderr(), format)
+	lines := process.NewLogWriter(cmd.ErrOrStderr(), format)
 	defer lines.Close()
-	limited := logline.Limit(format(lines))
+	limited := process.LimitLog(format(lines))
 	defer limited.Flush()
 	log := slog.New(limited)
 	slog.SetDefault(log) // for what libraries have to say

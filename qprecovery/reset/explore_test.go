@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// TestR11R15R16Explore runs machines over a model of the kernel's locks through
-// every interleaving of their system calls that the budgets allow, breadth first
-// over canonical states; each process may die or stop between any two calls, and has
-// a clock of its own. It checks that
-//   - no reset begins while another process has the device open, or resets it;
+// TestR11R15R16Explore runs machines over a model of the kernel's locks, through every
+// interleaving of their system calls that the budgets allow, breadth first over canonical
+// states. Each process may die or stop between any two calls and has its own clock. The
+// test checks that
+//   - no reset begins while another process has the device open or resets it;
 //   - no process opens the device while another one resets it;
-//   - a process abandons its users, or gives up on others, after the grace period only;
-//   - the user is told by turns to release and that the reset ended;
-//   - no state is without a way to rest without further mishap, rest being: every
-//     process that runs uses the device, no reset is pending, and none is cut short
-//     that one of them can complete; or it waits for a leader that is stopped.
+//   - a process abandons its users, or gives up on others, only after the grace period;
+//   - the user alternately gets Release and Ended;
+//   - every state leads to rest without further mishaps. At rest every running process
+//     uses the device, no reset is pending, and none that a running process could
+//     complete is cut short; or the processes wait for a stopped leader.
 func TestR11R15R16Explore(t *testing.T) {
 	for _, c := range []struct {
 		name, procs string
@@ -47,9 +47,9 @@ func TestR11R15R16Explore(t *testing.T) {
 	}
 }
 
-// TestExploreSees makes sure that the exploration can fail: it finds each of these
+// TestExploreFindsMistakes makes sure that the exploration can fail: it finds each of these
 // mistakes in the table.
-func TestExploreSees(t *testing.T) {
+func TestExploreFindsMistakes(t *testing.T) {
 	for _, c := range []struct {
 		mistake string
 		state   State
@@ -63,19 +63,19 @@ func TestExploreSees(t *testing.T) {
 			m.become(StateResetting, m.now)
 			m.emit(Reset{})
 		}, "EE", budget{wants: 1}, "has the device open"},
-		{"leaves its users behind at once", StateUsing, Want, func(m *Machine, ev Event) {
+		{"abandons its users at once", StateUsing, Want, func(m *Machine, ev Event) {
 			m.want(ev)
 			m.deadline = m.now
 			m.gatherAfterGrace(ev)
 		}, "E", budget{wants: 1}, "abandons its users"},
-		{"does not complete what was cut short", StateWaiting, Look, func(m *Machine, _ Event) {
+		{"does not complete a reset that was cut short", StateWaiting, Look, func(m *Machine, _ Event) {
 			m.lookAgain()
 			if m.k.Claim() {
 				m.k.Disclaim()
 			}
 		}, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
-		{"does not look again", StateWaiting, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
-		{"does not hear of requests", StateUsing, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not read the intent again", StateWaiting, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not notice requests", StateUsing, Look, nil, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"opens the device before the reset has ended", StateWaiting, Look, func(m *Machine, _ Event) {
 			m.become(StateUsing, time.Time{})
 			m.end(OutcomeDone, "")
@@ -102,7 +102,7 @@ func TestEveryStateMoves(t *testing.T) {
 	}
 }
 
-// graph has the states; back has the moves that are no mishaps, backwards.
+// graph holds the states; back holds the moves other than mishaps, backwards.
 type graph struct {
 	number map[string]int
 	parent []int
@@ -125,7 +125,7 @@ func (g *graph) add(w *world, parent int, by move) (int, bool) {
 	return n, true
 }
 
-// path says how a state came about.
+// path returns the moves that led to a state.
 func (g *graph) path(n int) (out string) {
 	for ; n > 0; n = g.parent[n] {
 		out = "\n  " + g.by[n].String() + out
@@ -138,7 +138,7 @@ type pending struct {
 	n int
 }
 
-// maxStates bounds an exploration that a mistake makes endless.
+// maxStates bounds an exploration that would be endless because of a mistake.
 const maxStates = 500_000
 
 func explore(t *testing.T, start *world) error {
@@ -170,7 +170,7 @@ func explore(t *testing.T, start *world) error {
 	return g.checkNoDeadlock()
 }
 
-// checkNoDeadlock walks backwards from rest: a state that it does not reach is stuck.
+// checkNoDeadlock walks backwards from rest: states that it does not reach are stuck.
 func (g *graph) checkNoDeadlock() error {
 	reaches := make([]bool, len(g.parent))
 	for todo := g.rest; len(todo) > 0; {

@@ -7,7 +7,7 @@ import (
 
 type moveKind uint8
 
-// Moves. From mWant on they are mishaps: rest must be in reach without them.
+// Moves. Those from mWant on are mishaps: every state must lead to rest without them.
 const (
 	mAct     moveKind = iota // a process makes its next system call
 	mNotice                  // it hears that the file has changed
@@ -36,7 +36,7 @@ func (m move) String() string { return fmt.Sprintf("%s %d", moveNames[m.kind], m
 
 func (m move) mishap() bool { return m.kind >= mWant }
 
-// moves lists what can happen next.
+// moves lists the possible next moves.
 func (w *world) moves() (out []move) {
 	for k := range numMove {
 		for i := range w.procs {
@@ -61,7 +61,7 @@ func (w *world) possible(k moveKind, i int) bool {
 		return p.alive && p.stopped
 	case mAct:
 		return p.alive && !p.stopped && p.busy
-	default: // events, which wait for the system calls before them
+	default: // events, which wait for the earlier system calls
 		if !p.alive || p.stopped || p.leaves || p.busy {
 			return false
 		}
@@ -144,7 +144,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// die releases what the kernel releases.
+// die releases the locks that the kernel releases when a process dies.
 func (w *world) die(i int) {
 	if w.intent == i {
 		w.intent = -1

@@ -19,14 +19,14 @@ func TestRecordBytes(t *testing.T) {
 		`"Device":{"NodeGUID":[2,0,0,255,254,0,0,1],"PCIAddr":"0000:03:00.1","Parent":"eth0","Name":"rxe0","Means":"link"},` +
 		`"Leader":"ib0,ib1","Detail":"held"}`
 	if got := strings.TrimRight(string(b), " \n"); got != want || len(b) != RecordSize || b[len(b)-1] != '\n' {
-		t.Errorf("%d bytes: %q, want %q", len(b), got, want)
+		t.Errorf("encoded %d bytes: %q, want %q", len(b), got, want)
 	}
 	got, err := Decode(b)
 	if err != nil || got != sample {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if r, err := Decode(nil); err != nil || r != (Record{}) {
-		t.Errorf("an empty file: %+v, %v", r, err)
+		t.Errorf("decode an empty file: %+v, %v", r, err)
 	}
 }
 
@@ -44,15 +44,15 @@ func TestRecordFits(t *testing.T) {
 
 // Text that is not a record is refused, and so is what no record may hold: a record is
 // untrusted (R16).
-func TestR16RecordThatIsDamaged(t *testing.T) {
+func TestR16DamagedRecordIsRefused(t *testing.T) {
 	b := sample.Encode()
 	for n := 1; n < len(b); n++ {
 		if _, err := Decode(b[:n]); err == nil {
-			t.Fatalf("%d bytes are a record", n)
+			t.Fatalf("a record truncated to %d bytes was accepted", n)
 		}
 	}
 	if _, err := Decode(append(b, 0)); err == nil {
-		t.Error("with another byte it is a record")
+		t.Error("a record with an additional byte was accepted")
 	}
 	for _, change := range [][2]string{
 		{`"resetting"`, `"unheard"`},
@@ -81,8 +81,8 @@ func TestRecordTextsAreCutAndCleaned(t *testing.T) {
 	}
 }
 
-// The key names what stays the same when a device is added again (R16), and no other
-// device: a bridge and its port share the GUID.
+// The key consists of properties that stay the same when a device is added again (R16), and
+// that differ between devices: a bridge and its port have the same GUID.
 func TestR16Key(t *testing.T) {
 	guid := [8]byte{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 	for _, c := range []struct {

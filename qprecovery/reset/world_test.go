@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Times of the machines in an exploration. The grace has room for two tries; each
-// process has a clock of its own, so that any of them may be arbitrarily slow.
+// Times of the machines in an exploration. The grace period allows two tries. Each process
+// has its own clock, so any of them may be arbitrarily slow.
 const (
 	worldTry   = 10 * time.Millisecond
 	worldPoll  = 20 * time.Millisecond
@@ -52,15 +52,15 @@ type world struct {
 	intent int    // who holds it; -1: no process
 	excl   int    // who holds use exclusively; -1: no process
 	shared uint8  // bit i: process i holds use shared
-	file   Record // what is in it
+	file   Record // the content of the intent file
 	half   bool   // the device is half reset
 	have   budget
 }
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// newWorld starts a process for each letter: e has exclusive resets, a resets alone.
-// That of a capital uses the device already.
+// newWorld starts a process for each letter: e for one with exclusive resets, a for one that
+// resets alone. A capital letter means that the process already uses the device.
 func newWorld(kinds string, have budget) *world {
 	w := &world{intent: -1, excl: -1, have: have}
 	for i, kind := range kinds {
@@ -268,7 +268,7 @@ func (k *replay) Exclude() bool {
 	return k.call(false, func() answer {
 		w := k.w
 		if w.intent != k.proc {
-			k.fail("process %d tries for the exclusive lock without the intent", k.proc)
+			k.fail("process %d tries to take the exclusive lock without the intent lock", k.proc)
 		}
 		w.shared &^= 1 << k.proc
 		if w.shared != 0 {
@@ -304,7 +304,7 @@ func (k *replay) Write(r Record) {
 			k.fail("process %d gives up after %s", k.proc, p.now.Sub(p.led))
 		}
 		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && w.file.Begun && !r.Begun && w.half {
-			k.fail("process %d forgets that the device is half reset", k.proc)
+			k.fail("process %d clears the mark that the device is half reset", k.proc)
 		}
 		w.file = r
 		for j := range w.procs {
@@ -324,7 +324,7 @@ func (w *world) user(i int, out []Action) error {
 		switch a := a.(type) {
 		case Release:
 			if p.asked != 0 {
-				return fmt.Errorf("process %d was told twice to release", i)
+				return fmt.Errorf("process %d got Release twice", i)
 			}
 			p.asked = a.ID
 		case Ended:
@@ -349,11 +349,11 @@ func (w *world) checkReset(i int, a Reset) error {
 		switch q := &w.procs[j]; {
 		case !q.alive || !w.procs[i].exclusive && j != i:
 		case q.hook:
-			return fmt.Errorf("process %d resets while process %d does", i, j)
+			return fmt.Errorf("process %d resets the device while process %d does", i, j)
 		case j != i && q.open:
-			return fmt.Errorf("process %d resets while process %d has the device open", i, j)
+			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
-			return fmt.Errorf("process %d resets and has the device open itself", i)
+			return fmt.Errorf("process %d resets the device and has it open itself", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}
@@ -362,12 +362,12 @@ func (w *world) checkReset(i int, a Reset) error {
 		return fmt.Errorf("process %d does not know that the device is half reset", i)
 	}
 	w.half = w.half || w.procs[i].exclusive
-	w.procs[i].open = false // a user that is left behind has a zombie
+	w.procs[i].open = false // an abandoned user has a zombie
 	return nil
 }
 
-// atRest reports whether every process that runs goes about its business, or waits
-// for one that is stopped in the lead.
+// atRest reports whether every running process uses the device, or waits for a stopped
+// leader.
 func (w *world) atRest() bool {
 	blocked, able, runs := false, false, false
 	for i := range w.procs {

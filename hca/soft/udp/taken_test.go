@@ -51,7 +51,7 @@ func FuzzPortInodes(f *testing.F) {
 	})
 }
 
-// TestPortHolders reads a /proc of our own making.
+// portHolders finds the processes in a fake /proc.
 func TestPortHolders(t *testing.T) {
 	proc := t.TempDir()
 	write := func(name, text string) {
@@ -97,7 +97,7 @@ func TestPortHolders(t *testing.T) {
 	write("thread-self/net/udp", "")
 	write("thread-self/net/udp6", strings.ReplaceAll(udp6Table, "12B7", "12B8"))
 	if e := takenIn(proc); e != nil {
-		t.Errorf("taken by nobody: %v", e)
+		t.Errorf("error without a holder: %v", e)
 	}
 }
 

@@ -69,9 +69,9 @@ func (s *storm) checkPeers(h, other *stormHost) {
 
 // checkInstances fails unless all instances but the present one are closed.
 func (s *storm) checkInstances(h *stormHost) {
-	all := h.slot.instances()
+	all := h.hca.Instances()
 	for n, i := range all[:len(all)-1] {
-		if _, err := i.soft.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
+		if _, err := i.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
 			s.Errorf("%s: instance %d of %d is not closed: %v", h.name, n, len(all), err)
 		}
 	}
@@ -80,8 +80,8 @@ func (s *storm) checkInstances(h *stormHost) {
 
 // counters adds up those of all instances of a host's device.
 func (h *stormHost) counters() (s control.Interface) {
-	for _, i := range h.slot.instances() {
-		s.Counters = append(s.Counters, i.dev.Counters()...)
+	for _, i := range h.hca.Instances() {
+		s.Counters = append(s.Counters, i.Counters()...)
 	}
 	return s
 }

@@ -14,8 +14,9 @@ import (
 	"ipoibd/hca/rdma"
 )
 
-// What a user that never let go of a device held is freed by a reset of that
-// device, once it is back, and of no other that has its name meanwhile.
+// The objects of a user that never released a device are freed by a reset of that device
+// once it is back. Another device that has its name meanwhile is not reset, not even if it
+// took the place when the reset was ordered already.
 func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 	cfg := realConfig()
 	cfg.Reset = config.ResetLink
@@ -33,6 +34,9 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 		time.Sleep(time.Second)
 		must(t, d.Recover(context.Background()))
 		time.Sleep(time.Minute)
+		if err := d.slot.hca.Reset(context.Background()); !errors.Is(err, hca.ErrNoDevice) {
+			t.Errorf("the reset ended with %v, want that the device is gone", err)
+		}
 		if k.did() != 0 || d.View().Session != nil {
 			t.Fatalf("the other device was reset: %v", k.resets)
 		}

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"syscall"
@@ -87,8 +88,11 @@ func (s *sharer) killInReset(hit func() bool) {
 	s.tb.Helper()
 	const tries = 10
 	for range tries {
-		pid := strings.TrimSpace(s.Run("pgrep", "-o", "-f", s.file()))
-		killer := s.start("sh", "-c", fmt.Sprintf("echo ready; while [ -e %s ]; do :; done; kill -9 %s", rxePath, pid))
+		var daemon struct{ PID int }
+		if err := json.Unmarshal([]byte(s.Run("ipoibd", "status", "--json", "--control", s.control)), &daemon); err != nil || daemon.PID == 0 {
+			s.tb.Fatalf("status of the daemon: %+v, %v", daemon, err)
+		}
+		killer := s.start("sh", "-c", fmt.Sprintf("echo ready; while [ -e %s ]; do :; done; kill -9 %d", rxePath, daemon.PID))
 		eventually(s.tb, "the killer runs", func() bool { return killer.Stdout() != "" })
 		s.Try("ipoibd", "reset", "device", "--control", s.control) // the daemon may die before it answers
 		awaitExit(s.tb, s.daemon)

@@ -24,7 +24,7 @@ func TestDeviceAttr(t *testing.T) {
 	c := cDeviceAttr{max_qp_wr: 100, max_sge: 30, max_cqe: 400, phys_port_cnt: 2, device_cap_flags: 1 << 18}
 	got := deviceAttr("mlx5_0", &c)
 	want := hca.DeviceAttr{
-		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, IPCsum: true,
+		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, MaxQueues: 1, IPCsum: true,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)

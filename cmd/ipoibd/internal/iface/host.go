@@ -96,7 +96,10 @@ func (h *host) carrierIs(on bool) {
 // fitMTU gives the interface the MTU that the plan and the operator allow.
 func (h *host) fitMTU(plan port.Plan) {
 	largest := plan.MTU()
-	mtu := h.mtu.fit(largest)
+	mtu, tooLarge := h.mtu.fit(largest)
+	if tooLarge > 0 {
+		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
+	}
 	h.lanes.setMTU(mtu, largest)
 	if mtu == h.now.MTU {
 		return
@@ -120,6 +123,7 @@ type mtuState struct {
 	set   int  // what the daemon has set, 0: nothing yet
 	wish  int  // what was asked for, 0: the largest that fits
 	fresh bool // wish was found on the interface and not compared yet with what fits
+	cut   int  // the request that was reported as too large, 0: none
 }
 
 // found records the MTU of the interface at the start. No one has asked for that of a new
@@ -128,7 +132,7 @@ type mtuState struct {
 func (s *mtuState) found(mtu, configured int, adopted bool) {
 	*s = mtuState{set: mtu, wish: configured}
 	if adopted && configured == 0 {
-		s.wish, s.fresh = mtu, true
+		s.wish, s.fresh, s.cut = mtu, true, mtu
 	}
 }
 
@@ -140,17 +144,23 @@ func (s *mtuState) changed(mtu int) {
 	}
 }
 
-// fit returns the MTU that the interface should have. An operator who has asked for the
-// largest or for more gets the largest, also after it has changed.
-func (s *mtuState) fit(largest int) int {
+// fit returns the MTU that the interface should have, and once a request that is too large.
+// An operator who has asked for the largest or for more gets the largest, also after it has
+// changed.
+func (s *mtuState) fit(largest int) (mtu, tooLarge int) {
+	if s.wish <= largest {
+		s.cut = 0
+	} else if s.wish != s.cut {
+		s.cut, tooLarge = s.wish, s.wish
+	}
 	if s.fresh && s.wish >= largest {
 		s.wish = 0
 	}
 	s.fresh = false
 	if s.wish == 0 {
-		return largest
+		return largest, tooLarge
 	}
-	return min(s.wish, largest)
+	return min(s.wish, largest), tooLarge
 }
 
 // custody keeps ib0 as this daemon has set it up, despite what other processes do to it.

@@ -23,7 +23,7 @@ func (f *fabric) target(view device.View, host link.State) (to target, err error
 	to.session = view.Session
 	switch n := int(f.want.Port); {
 	case !host.Up:
-		err = fmt.Errorf("interface is down: run 'ip link set %s up'", host.Name)
+		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", host.Name)
 	case view.Session == nil:
 		err = view.Err
 	case n > len(view.Ports):

@@ -22,7 +22,7 @@ func (f *Iface) Run(ctx context.Context) error {
 func (f *Iface) run(ctx context.Context) error {
 	links, err := f.host.tap.Watch(ctx)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.cfg.Name, err)
+		return err
 	}
 	views, unsubscribe := f.fab.dev.Subscribe()
 	defer unsubscribe()

@@ -87,7 +87,7 @@ const rxePath = "/sys/class/infiniband/" + rxe0
 func (s *sharer) killInReset(hit func() bool) {
 	s.tb.Helper()
 	const tries = 10
-	for range tries {
+	for n := range tries {
 		var daemon struct{ PID int }
 		if err := json.Unmarshal([]byte(s.Run("ipoibd", "status", "--json", "--control", s.control)), &daemon); err != nil || daemon.PID == 0 {
 			s.tb.Fatalf("status of the daemon: %+v, %v", daemon, err)
@@ -97,6 +97,7 @@ func (s *sharer) killInReset(hit func() bool) {
 		s.Try("ipoibd", "reset", "device", "--control", s.control) // the daemon may die before it answers
 		awaitExit(s.tb, s.daemon)
 		if hit() {
+			s.tb.Logf("daemon %d was killed at the right moment by try %d", s.number, n+1)
 			return
 		}
 		s.runAgain()

@@ -17,9 +17,9 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// lockDir returns the directory of the locks by which daemons share a device. A daemon
-// that may not write to the default one acts alone. What is wrong with one that is
-// configured is the error of the first opening.
+// lockDir returns the directory of the locks by which daemons share a device. A daemon that
+// may not write to the default directory acts alone. An error of a configured directory is
+// reported by the first opening.
 func lockDir(cfg config.Device, log *slog.Logger) string {
 	dir := cfg.Coordinator
 	if dir == "" {
@@ -30,7 +30,7 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 		err = unix.Access(dir, unix.W_OK)
 	}
 	if err != nil && dir == config.DefaultCoordinator {
-		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this one may write, or to an empty text", "directory", dir, "err", err)
+		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this daemon may write, or to \"\"", "directory", dir, "err", err)
 		return ""
 	}
 	if resetlock.OnDisk(dir) {
@@ -58,7 +58,7 @@ func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	}, log)
 }
 
-// Complete implements HCA: it resets the device, or brings it back.
+// Complete implements HCA: it brings the device back if it is gone, and resets it if not.
 func (h *realHCA) Complete(ctx context.Context) error {
 	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
 		return h.Reset(ctx)
@@ -66,7 +66,7 @@ func (h *realHCA) Complete(ctx context.Context) error {
 	return h.kernel.complete(h.cfg.Reset, h.found())
 }
 
-// completeReset brings a device back that a reset has removed.
+// completeReset brings a device back that an unfinished reset has removed.
 func completeReset(how config.Reset, d rdma.Device) error {
 	if how == config.ResetLink {
 		return addAgain(d, d.Parent)
@@ -76,28 +76,17 @@ func completeReset(how config.Reset, d rdma.Device) error {
 		return err
 	}
 	defer f.Close()
-	return completeFunction(d, f)
+	return bringBack(f.Probe, d, f)
 }
 
-func completeFunction(d rdma.Device, f function) error {
-	if err := f.Probe(); err != nil || d.Parent == "" {
-		return err
-	}
-	netdev, err := onlyNetdev(d, f)
-	if err != nil {
-		return err
-	}
-	return addAgain(d, netdev)
-}
-
-// cutShort says, where a device is not there, what to do by hand if a daemon was killed
-// while it reset it, and left no record. A function without a driver may be meant to
-// have none.
+// cutShort adds to the error of an absent device what an operator can do if a daemon was
+// killed during a reset and left no record. It only suggests, since a PCI function may have
+// no driver on purpose.
 func cutShort(err error, cfg config.Device, driverless func() []string) error {
 	if !errors.Is(err, hca.ErrNoDevice) {
 		return err
 	}
-	switch cfg.Reset { //nolint:exhaustive // of the others nothing is left behind
+	switch cfg.Reset { //nolint:exhaustive // the others leave nothing half done
 	case config.ResetLink:
 		return fmt.Errorf("%w; if a reset was cut short: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
 	case config.ResetDriver, config.ResetPCI:

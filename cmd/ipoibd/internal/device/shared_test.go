@@ -15,8 +15,8 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// Two that share an HCA by a directory, as two daemons do: what one asks for is a
-// reset of both, the HCA itself is reset once, by the one that asks, and both go on.
+// Two devices share an HCA by a directory, as in two daemons: a request by one resets both, the
+// HCA itself is reset once, by the one that asks, and both continue.
 func TestR16SharedByDirectory(t *testing.T) {
 	const limit = 20 * time.Second
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -54,9 +54,9 @@ func TestR29ViewShowsTheResetThatIsWaitedFor(t *testing.T) {
 	b.await(limit, func(v View) bool { return v.Session != nil })
 }
 
-// Another process that does not release the device within the grace period is named,
-// and the reset fails; no handle of it becomes a zombie. This process goes on with the
-// device as it is.
+// Another process that does not release the device within the grace period is named, and the
+// reset fails. Its handles do not become zombies. This process continues with the device as
+// it is.
 func TestR16HeldByAnotherProcess(t *testing.T) {
 	const limit, grace = 20 * time.Second, 300 * time.Millisecond
 	dir := filepath.Join(t.TempDir(), "locks")

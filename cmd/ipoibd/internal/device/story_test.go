@@ -26,9 +26,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the stories again from what the device does")
 
-// TestStories plays testdata/*.txt: what a device does in virtual time. A line is a
-// comment (#), an input, or, indented, an output of the input above it, with the time
-// since that input. With -rewrite the outputs are replaced.
+// TestStories plays testdata/*.txt, the behaviour of a device in virtual time. A line is a
 //
 //	device [absent] [scripted] [foreign] [grace D] [give-up D]
 //	order reset|recover|suspend|resume      its answer is an output
@@ -97,7 +95,7 @@ type teller struct {
 	takes  takes
 }
 
-// takes is what the story says of openings and resets.
+// takes has the times and results of openings and resets, as the story sets them.
 type takes struct {
 	opening, reset time.Duration
 	fails          bool   // an opening does
@@ -205,7 +203,7 @@ func (p *teller) input(line string) {
 	p.settle()
 }
 
-// settle waits until nothing happens any more at this moment.
+// settle waits until nothing more happens at this moment.
 func (p *teller) settle() {
 	synctest.Wait()
 	p.journalled()
@@ -225,7 +223,7 @@ func (p *teller) settle() {
 	}
 }
 
-// journalled copies what is new in the journal.
+// journalled copies new entries of the journal.
 func (p *teller) journalled() {
 	for _, e := range p.cfg.Journal.Since(p.seq) {
 		p.seq = e.Seq
@@ -361,7 +359,7 @@ func (p *teller) history() {
 	}
 }
 
-// open and reset are those of the slot, with what the story says of them.
+// open and reset are those of the slot, with times and results as the story sets them.
 func (p *teller) open(ctx context.Context, open Opener) (hca.Device, error) {
 	p.say("open")
 	t := p.get()
@@ -442,7 +440,7 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// storyUser uses what the view shows.
+// storyUser uses the session that the view shows.
 type storyUser struct {
 	*teller
 	name   string
@@ -519,7 +517,7 @@ func (s *script) does(a reset.Action) {
 	s.calls <- func(o *owner) { o.do(func() { o.actLocks(a) }) }
 }
 
-// end says that a reset ended; one that is done was done to the slot.
+// end reports that a reset ended. If it is done, the slot was reset.
 func (s *script) end(w []string) {
 	end := reset.Ended{ID: reset.ID(s.number(w[1])), Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {

@@ -66,7 +66,7 @@ func TestExploreFindsMistakes(t *testing.T) {
 		{"abandons its users at once", StateUsing, Want, func(m *Machine, ev Event) {
 			m.want(ev)
 			m.deadline = m.now
-			m.gatherAfterGrace(ev)
+			m.release(Event{Kind: Look})
 		}, "E", budget{wants: 1}, "abandons its users"},
 		{"does not complete a reset that was cut short", StateWaiting, Look, func(m *Machine, _ Event) {
 			m.lookAgain()

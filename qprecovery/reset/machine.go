@@ -135,7 +135,7 @@ var table = [numState][numKind]func(*Machine, Event){
 	StateReleasing: {Look: (*Machine).follow, Released: (*Machine).leave},
 	StateWaiting:   {Look: (*Machine).follow},
 	StateUsing:     {Look: (*Machine).look, Want: (*Machine).want},
-	StateLeading:   {Look: (*Machine).gatherAfterGrace, Released: (*Machine).gatherReleased, Close: (*Machine).quit},
+	StateLeading:   {Look: (*Machine).release, Released: (*Machine).release, Close: (*Machine).quit},
 	StateGathering: {Look: (*Machine).gather, Close: (*Machine).quit},
 	StateResetting: {Look: (*Machine).timeOut, Done: (*Machine).done},
 	StateStuck:     {Want: (*Machine).refuse, Done: (*Machine).done},
@@ -352,7 +352,7 @@ func (m *Machine) lead() {
 	m.write(PhaseWanted, "", m.begun, "")
 	switch {
 	case released:
-		m.gatherReleased(Event{ID: m.id})
+		m.release(Event{Kind: Released, ID: m.id})
 	case !m.told:
 		m.tell()
 	}
@@ -366,19 +366,11 @@ func (m *Machine) leave(ev Event) {
 	}
 }
 
-func (m *Machine) gatherReleased(ev Event) {
-	if ev.ID == m.id {
-		m.abandon = false
-		m.become(StateGathering, m.deadline)
-		m.gather(ev)
-	}
-}
-
-// gatherAfterGrace leaves the users of this process behind that have not released the
-// device.
-func (m *Machine) gatherAfterGrace(ev Event) {
-	if m.due() {
-		m.abandon = true
+// release ends the release of the device by the users of this process. After the grace
+// period it leaves those behind that have not released it.
+func (m *Machine) release(ev Event) {
+	m.abandon = ev.Kind != Released
+	if m.abandon && m.due() || !m.abandon && ev.ID == m.id {
 		m.become(StateGathering, m.deadline)
 		m.gather(ev)
 	}

@@ -172,7 +172,7 @@ func (s *story) step(ev Event) {
 	}
 }
 
-// storyKernel is the kernel of a story.
+// storyKernel implements Kernel for a story.
 type storyKernel story
 
 func (k *storyKernel) printf(format string, args ...any) { (*story)(k).printf(format, args...) }

@@ -20,13 +20,13 @@ func main() {
 	root.SetOut(terminal.Writer{W: os.Stdout})
 	root.SetErr(terminal.Writer{W: os.Stderr})
 	if err := root.Execute(); err != nil {
-		report(os.Stderr, err)
+		printError(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// report prints the error with which the program ends.
-func report(out io.Writer, err error) {
+// printError prints the error with which the program ends.
+func printError(out io.Writer, err error) {
 	fmt.Fprintln(out, "ipoibd:", terminal.Lines(err.Error()))
 }
 

@@ -58,7 +58,7 @@ func requireAccounted(t *testing.T, real, soft *endpoint, s *stream) {
 // which it counts only by counting those that it had one for
 // (RXE_CNT_RDMA_RECV, drivers/infiniband/sw/rxe/rxe_resp.c).
 func (d *deviceStatus) unposted() int {
-	return value(d.Counters, "port1_rcvd_pkts") - value(d.Counters, "port1_rdma_recvs")
+	return d.Counters["port1_rcvd_pkts"] - d.Counters["port1_rdma_recvs"]
 }
 
 // socketFull is how many datagrams found their socket on a machine full.

@@ -104,7 +104,7 @@ func New(cfg Config) *Device {
 		join: join, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
-	d.status.Store(&Status{})
+	d.status.Store(&Status{Since: time.Now()})
 	return d
 }
 

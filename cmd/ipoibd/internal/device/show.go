@@ -3,6 +3,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/qprecovery"
@@ -22,7 +23,18 @@ func (o *owner) record(text string) {
 // show publishes state and view as they are now.
 func (o *owner) show() {
 	m := o.machine
-	s := &Status{State: m.State(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(), History: m.History(), Counts: m.Counts()}
+	was := o.status.Load()
+	s := &Status{
+		State: m.State(), Since: time.Now(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(),
+		History: m.History(), Counts: m.Counts(), Attr: was.Attr, LastError: o.cause,
+	}
+	if s.State == was.State {
+		s.Since = was.Since
+	}
+	if o.session != nil {
+		attr := o.session.Attr()
+		s.Attr = &attr
+	}
 	s.NextTry, _ = m.NextTry()
 	s.GivesUp, _ = m.GivesUp()
 	o.status.Store(s)

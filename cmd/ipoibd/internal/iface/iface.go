@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -35,6 +36,7 @@ type Iface struct {
 	nbrs neighbours
 
 	rec     recovery
+	shown   shown
 	queries chan func()
 	done    chan struct{} // closed when Run has ended
 	end     error         // of Run, once done is closed
@@ -128,6 +130,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	}
 	f.rec.badClient.name = cfg.Name
 	f.rec.stale.pump = pump{once: f.path.tx.Discard, wake: f.path.tx.Wake}
+	f.show(time.Now())
 	return f, nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
@@ -17,6 +16,8 @@ import (
 func (f *Iface) Run(ctx context.Context) error {
 	defer close(f.done)
 	f.end = f.run(ctx)
+	f.shown.ended = true
+	f.show(time.Now())
 	return f.end
 }
 
@@ -32,6 +33,7 @@ func (f *Iface) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
+		f.publish(time.Now())
 		due := f.setTimer(timer)
 		var now turn
 		select { // the channels are named in the order in which they are asked for
@@ -102,7 +104,7 @@ func (f *Iface) wind() {
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.custody.at} {
+	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.custody.at, f.shown.at} {
 		next = sooner(at, next)
 	}
 	t.Reset(next.Sub(now))
@@ -125,17 +127,4 @@ func (f *Iface) expire() {
 	f.askForHost(now)
 	f.lookForStrays(now)
 	f.step(neigh.Tick{})
-}
-
-// Status asks Run's goroutine for the state. After its end it says why.
-func (f *Iface) Status(ctx context.Context) (control.Interface, error) {
-	out := make(chan control.Interface, 1)
-	select {
-	case f.queries <- func() { out <- f.status() }:
-		return <-out, nil
-	case <-f.done:
-		return f.lastStatus(), nil
-	case <-ctx.Done():
-		return control.Interface{}, ctx.Err()
-	}
 }

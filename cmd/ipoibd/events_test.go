@@ -30,12 +30,15 @@ func story() []journal.Entry {
 	}
 }
 
-const table = `2026-01-02 03:04:05.001  ib0       rung       reset_qp         flush_without_cause
-2026-01-02 03:04:05.004  ib0       recovered  reset_qp         flush_without_cause  took 3ms, outage 2.12s; WR_FLUSH_ERR of a send
-2026-01-02 03:04:05.007  soft      rung       wait_for_device  removed
-2026-01-02 03:04:05.008  soft      note                        another device came and is left alone
-2026-01-02 03:04:05.009  ib0       stopped    reset_device     device_reset         took 1h0m0s, outage 1h0m0s
-`
+// zone is how the table shows the zone of the test's machine.
+var zone = time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).Format("Z07:00")
+
+var table = strings.ReplaceAll(`2026-01-02 03:04:05.001Z  ib0       rung       reset_qp         flush_without_cause
+2026-01-02 03:04:05.004Z  ib0       recovered  reset_qp         flush_without_cause  took 3ms, outage 2.12s; WR_FLUSH_ERR of a send
+2026-01-02 03:04:05.007Z  soft      rung       wait_for_device  removed
+2026-01-02 03:04:05.008Z  soft      note                        another device came and is left alone
+2026-01-02 03:04:05.009Z  ib0       stopped    reset_device     device_reset         took 1h0m0s, outage 1h0m0s
+`, "Z  ", zone+"  ")
 
 func tell(f *fake, entries []journal.Entry) {
 	for _, e := range entries {

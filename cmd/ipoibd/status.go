@@ -29,7 +29,6 @@ func statusCommand() *cobra.Command {
 		Long: "Show the state of interfaces and devices. With --json, the output has the schema\n" +
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
 			"all interfaces are up; otherwise it prints why not, and exits with 3.",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), path)
 			switch {

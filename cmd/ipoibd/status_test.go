@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -130,9 +129,20 @@ func TestStatusCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f.status = report.Status{Time: epoch, Interfaces: c.interfaces}
-			out, _, err := ipoibd(t, "status", "--check", "--control", path)
-			if out != "" || (err == nil) != (c.want == "") || err != nil && (err.Error() != c.want || !errors.Is(err, errUnhealthy)) {
-				t.Errorf("%q, %v, want %q", out, err, c.want)
+			var out strings.Builder
+			root := rootCommand()
+			root.SetOut(&out)
+			root.SetArgs([]string{"status", "--check", "--control", path})
+			code, err := execute(t.Context(), root)
+			got, wantCode := "", 0
+			if err != nil {
+				got = err.Error()
+			}
+			if c.want != "" {
+				wantCode = exitNotReady
+			}
+			if out.Len() > 0 || code != wantCode || got != c.want {
+				t.Errorf("%q, exit code %d, %q; want exit code %d, %q", &out, code, got, wantCode, c.want)
 			}
 		})
 	}

@@ -36,7 +36,7 @@ type ifaceStatus struct {
 
 func (s *ifaceStatus) count(name string) int { return s.Counters[name] }
 
-// statuses are the errors that completions had so far, by their counters.
+// statuses returns the error statuses of all completions so far, with their counts.
 func (s *ifaceStatus) statuses() map[string]int {
 	all := map[string]int{}
 	for name, n := range s.Counters {
@@ -47,13 +47,13 @@ func (s *ifaceStatus) statuses() map[string]int {
 	return all
 }
 
-// recovery counts the rungs that were entered, and why.
+// recovery counts the rungs that were entered, and the reasons.
 type recovery struct {
 	Rungs   map[string]int `json:"rungs"`
 	Reasons map[string]int `json:"reasons"`
 }
 
-// status is the daemon's view of its device and of ib0.
+// status returns the daemon's view of its device and of ib0.
 func (e *endpoint) status() (deviceStatus, ifaceStatus) {
 	e.tb.Helper()
 	out := e.Run("ipoibd", "status", "--json", "--control", e.control)
@@ -64,7 +64,7 @@ func (e *endpoint) status() (deviceStatus, ifaceStatus) {
 	return s.Devices[0], s.Interfaces[0]
 }
 
-// waitDevice waits until the daemon's device is as ok wants it.
+// waitDevice waits until ok returns true for the daemon's device.
 func (e *endpoint) waitDevice(what string, ok func(deviceStatus) bool) {
 	e.tb.Helper()
 	eventually(e.tb, what, func() bool {

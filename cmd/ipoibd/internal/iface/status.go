@@ -63,8 +63,10 @@ func (f *Iface) Status() report.Interface {
 	s := *f.shown.snapshot.Load()
 	neighbours := s.Counters
 	s.Counters, s.Kernel = report.Counters{}, report.Counters{}
-	s.Counters.Add("", f.path.tx.Counters())
-	s.Counters.Add("", f.path.rx.Counters())
+	for _, l := range f.path.lanes {
+		s.Counters.Add("", l.tx.Counters())
+		s.Counters.Add("", l.rx.Counters())
+	}
 	for name, n := range neighbours {
 		s.Counters[name] = n
 	}
@@ -106,7 +108,7 @@ func (f *Iface) show(now time.Time) {
 	s := &report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
-		Groups: []report.Group{}, Peers: []report.Peer{}, Counters: report.Counters{"freeze_probes": f.rec.watch.probes},
+		Groups: []report.Group{}, Peers: []report.Peer{}, Counters: report.Counters{"freeze_probes": f.path.lanes.probes()},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}
 	s.State, s.Reason = f.state()
@@ -119,7 +121,7 @@ func (f *Iface) show(now time.Time) {
 	if p := f.path.snapshot.Load(); p != nil && s.MAC != "" {
 		s.HostMAC = p.HostMAC().String()
 	}
-	if err := cmp.Or(f.end, f.fab.err, f.foreignError(), f.host.custody.err); err != nil && s.State != StateStopped {
+	if err := cmp.Or(f.end, f.fab.err, f.host.foreignError(), f.host.custody.err); err != nil && s.State != StateStopped {
 		s.Detail = err.Error()
 	}
 	if f.fab.lastErr != nil {
@@ -127,7 +129,7 @@ func (f *Iface) show(now time.Time) {
 	}
 	if a := f.fab.att; a != nil {
 		s.QP = &report.QP{
-			QPN: a.qpn, Generation: a.gen, Address: a.address().String(), GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
+			QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(), GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
 			PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MaxPayload: a.plan.MaxPayload,
 		}
 		if l.State() == qprecovery.Healthy {

@@ -68,9 +68,9 @@ func (s *storm) checkPeers(h, other *stormHost) {
 
 // checkInstances fails unless all instances but the present one are closed.
 func (s *storm) checkInstances(h *stormHost) {
-	all := h.slot.instances()
+	all := h.hca.Instances()
 	for n, i := range all[:len(all)-1] {
-		if _, err := i.soft.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
+		if _, err := i.QueryPort(1); !errors.Is(err, hca.ErrClosed) {
 			s.Errorf("%s: instance %d of %d is not closed: %v", h.name, n, len(all), err)
 		}
 	}
@@ -80,8 +80,8 @@ func (s *storm) checkInstances(h *stormHost) {
 // counters adds up those of all instances of a host's device.
 func (h *stormHost) counters() (s report.Interface) {
 	s.Counters = report.Counters{}
-	for _, i := range h.slot.instances() {
-		for _, c := range i.dev.Counters() {
+	for _, i := range h.hca.Instances() {
+		for _, c := range i.Counters() {
 			s.Counters[c.Name] += c.Value
 		}
 	}

@@ -3,10 +3,14 @@ package iface
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/cmd/ipoibd/internal/backend/backendtest"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
@@ -21,7 +25,8 @@ const giveUpAfter = time.Minute
 // stormHost is a host that blows befall.
 type stormHost struct {
 	*testHost
-	slot   *slot
+	hca    *backendtest.HCA
+	slot   *backend.Slot
 	ladder *recorder
 	orders *sync.WaitGroup
 }
@@ -33,9 +38,12 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 	}
-	slot := newSlot(s.fabric, h.name, h.under, seed)
+	under := backendtest.New(backendtest.Config{
+		Fabric: s.fabric, Netdev: h.name, MTU: underlayMTU, Addr: h.under, GUID: h.guid(), Rand: rand.New(rand.NewPCG(seed, uint64(n))),
+	})
+	slot := backend.NewSlot(under, true, quiet)
 	h.dev = device.New(device.Config{
-		Name: "hca_" + h.name, Open: slot.open, List: slot, Reset: slot.reset,
+		Name: "hca_" + h.name, Open: slot.Open, List: slot, Reset: slot.Reset,
 		Grace: 5 * time.Second, GiveUpAfter: giveUpAfter, Journal: s.journal, Log: quiet,
 	})
 	cfg := testConfig()
@@ -44,13 +52,28 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	if h.iface, err = New(cfg, h.tap, Env{Device: h.dev, Journal: s.journal, Log: quiet}); err != nil {
 		s.Fatal(err)
 	}
-	x := &stormHost{testHost: h, slot: slot, ladder: record(h.iface), orders: &s.orders}
+	x := &stormHost{testHost: h, hca: under, slot: slot, ladder: record(h.iface), orders: &s.orders}
 	h.start()
 	return x
 }
 
 // port is the netdev of the present instance.
-func (h *stormHost) port() *memfabric.Port { return h.slot.present().port }
+func (h *stormHost) port() *memfabric.Port { return h.hca.Last().Port }
+
+// plugOther puts another HCA in the place of the host's.
+func (h *stormHost) plugOther() {
+	other := h.guid()
+	other[0] ^= 4
+	h.hca.Plug(other)
+}
+
+// replug puts the host's HCA back, whatever took it away.
+func (h *stormHost) replug() {
+	h.hca.Plug(h.guid())
+	if err := h.slot.Plug(backend.PluggedIn); err != nil && !errors.Is(err, backend.ErrNotPulledOut) {
+		h.t.Error(err)
+	}
+}
 
 // order is what an operator may order: it may have to wait, and may be refused.
 type order = func(context.Context) error
@@ -76,7 +99,11 @@ func (h *stormHost) straighten() {
 
 // untoggle undoes a fault that the next one of its kind undoes.
 func (h *stormHost) untoggle(k faults.Kind) {
-	for _, c := range h.slot.present().dev.Counters() {
+	session := h.dev.View().Session
+	if session == nil {
+		return // it ended with its instance
+	}
+	for _, c := range session.Counters() {
 		if c.Name == "fault_"+k.String() && c.Value%2 == 1 {
 			strikeNow(faults.Fault{Kind: k})(h)
 		}

@@ -2,10 +2,12 @@ package iface
 
 import (
 	"cmp"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
@@ -27,8 +29,8 @@ type calamity struct {
 
 var calamities = []calamity{
 	{60, randomFault},
-	{3, lasting(func(h *stormHost) { h.slot.plug(pluggedOut) }, replug)},
-	{2, lasting(func(h *stormHost) { h.slot.plug(pluggedOther) }, replug)},
+	{3, lasting(func(h *stormHost) { h.hca.Unplug() }, (*stormHost).replug)},
+	{2, lasting((*stormHost).plugOther, (*stormHost).replug)},
 	{4, lasting(func(h *stormHost) { h.port().SetUp(false) }, func(h *stormHost) { h.port().SetUp(true) })},
 	{3, lasting(func(h *stormHost) { h.port().DelAddr(h.under) }, func(h *stormHost) { h.port().AddAddr(h.under) })},
 	{3, lasting(func(h *stormHost) { h.port().SetMTU(1400) }, func(h *stormHost) { h.port().SetMTU(underlayMTU) })},
@@ -47,8 +49,6 @@ var calamities = []calamity{
 // foul is a network that loses, delays and reorders, but never duplicates, so
 // that a frame that arrives twice is our doing.
 var foul = memfabric.Conditions{Loss: 0.3, Reorder: 0.2, Delay: 2 * time.Millisecond, Jitter: time.Millisecond}
-
-func replug(h *stormHost) { h.slot.plug(pluggedIn) }
 
 func lasting(do, undo func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) {
 	return func(*rand.Rand) (_, _ func(*stormHost)) { return do, undo }
@@ -69,7 +69,7 @@ func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 		f.Verb = verbs[rnd.IntN(len(verbs))]
 		return strikeNow(f), nil
 	case faults.Unplug:
-		return do, replug
+		return do, (*stormHost).replug
 	case faults.PortDown:
 		return do, strikeNow(faults.Fault{Kind: faults.PortUp})
 	case faults.GIDChange, faults.PKeyChange:
@@ -78,10 +78,10 @@ func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 	return do, nil
 }
 
-// strikeNow injects a fault into the present instance.
+// strikeNow injects a fault into the present instance, if there is one.
 func strikeNow(f faults.Fault) func(*stormHost) {
 	return func(h *stormHost) {
-		if err := h.slot.present().dev.Inject(f); err != nil {
+		if err := h.slot.Inject(f); err != nil && !errors.Is(err, backend.ErrNotOpen) {
 			h.t.Error(err)
 		}
 	}

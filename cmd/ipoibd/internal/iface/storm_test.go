@@ -133,9 +133,9 @@ func (s *storm) beat() {
 func (s *storm) calm() {
 	s.fabric.SetConditions(memfabric.Conditions{})
 	for _, h := range s.hosts {
-		h.slot.clear()
+		h.slot.ClearFaults()
 		h.straighten()
-		h.slot.plug(pluggedIn)
+		h.replug()
 		h.iface.Misbehave(Obliging)
 		h.tap.SetUp(true)
 		for _, order := range []order{h.dev.Resume, h.dev.Recover} {

@@ -55,10 +55,10 @@ func NewStatus(version string, started time.Time) Status {
 // Counters are counts by name.
 type Counters map[string]uint64
 
-// Add adds counters, with a prefix before each name.
+// Add adds counters, with a prefix before each name, to those of the same name.
 func (c Counters) Add(prefix string, more []hca.Counter) {
 	for _, m := range more {
-		c[prefix+m.Name] = m.Value
+		c[prefix+m.Name] += m.Value
 	}
 }
 

@@ -1,0 +1,155 @@
+// Package backendtest has an HCA for tests: the software HCA on the in-memory fabric. The
+// test decides which HCA is there, and sees every instance that was opened.
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"ipoibd/cmd/ipoibd/internal/backend"
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/qprecovery"
+)
+
+// Config of an HCA.
+type Config struct {
+	Fabric *memfabric.Fabric
+	Netdev string     // its name on the fabric
+	MTU    int        // of a netdev that was attached just now
+	Addr   netip.Addr // of the netdev
+	GUID   hca.GUID   // of the HCA that is there first
+	Rand   *rand.Rand // of queue pair numbers; nil: see soft.Config
+}
+
+// HCA is a [backend.HCA]. Any goroutine may call its methods.
+type HCA struct {
+	cfg     Config
+	changed chan struct{} // has a value when guid or index changed
+
+	mu        sync.Mutex // guards what follows
+	guid      hca.GUID   // of the HCA that is there; zero: there is none
+	index     uint32     // of the netdev
+	instances []Instance
+}
+
+// Instance is one opening of an HCA.
+type Instance struct {
+	Port *memfabric.Port
+	*soft.Device
+}
+
+// New returns an HCA that is there.
+func New(cfg Config) *HCA {
+	return &HCA{cfg: cfg, guid: cfg.GUID, index: 1, changed: make(chan struct{}, 1)}
+}
+
+// Plug makes the HCA of this GUID the one that is there, with a new index, unless it is
+// there already.
+func (h *HCA) Plug(guid hca.GUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.guid != guid {
+		h.guid = guid
+		h.index++
+		h.hint()
+	}
+}
+
+// Unplug takes away the HCA with its netdev. It is idempotent.
+func (h *HCA) Unplug() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.guid != (hca.GUID{}) {
+		h.guid = hca.GUID{}
+		h.instances[len(h.instances)-1].Port.Remove()
+		h.hint()
+	}
+}
+
+func (h *HCA) hint() {
+	select {
+	case h.changed <- struct{}{}:
+	default: // the last change was not looked at yet
+	}
+}
+
+// Instances returns every instance that was opened, the last one at the end.
+func (h *HCA) Instances() []Instance {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.instances)
+}
+
+// Last returns the instance that was opened last.
+func (h *HCA) Last() Instance {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.instances[len(h.instances)-1]
+}
+
+// Find implements backend.HCA.
+func (h *HCA) Find() (qprecovery.Identity, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.guid == (hca.GUID{}) {
+		return qprecovery.Identity{}, fmt.Errorf("netdev %s: %w", h.cfg.Netdev, hca.ErrNoDevice)
+	}
+	return qprecovery.Identity{NodeGUID: h.guid, PortGUID: h.guid, SysImageGUID: h.guid, Index: h.index, Name: h.cfg.Netdev}, nil
+}
+
+// Watch implements backend.HCA.
+func (h *HCA) Watch(context.Context) (<-chan struct{}, error) { return h.changed, nil }
+
+// Open implements backend.HCA. It first frees the netdev of the previous instance.
+func (h *HCA) Open(id qprecovery.Identity) (hca.Device, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.free(); err != nil {
+		return nil, err
+	}
+	port := h.cfg.Fabric.Attach(h.cfg.Netdev, h.cfg.MTU, h.cfg.Addr)
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: port, GUID: id.NodeGUID, Rand: h.cfg.Rand})
+	if err != nil {
+		return nil, err
+	}
+	h.instances = append(h.instances, Instance{port, dev})
+	return dev, nil
+}
+
+// Reset implements backend.HCA: calls that hang in the HCA return.
+func (h *HCA) Reset(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.free()
+}
+
+// Complete implements backend.HCA. No other process uses the HCA.
+func (h *HCA) Complete(ctx context.Context) error { return h.Reset(ctx) }
+
+// Sharing implements backend.HCA. No other process uses the HCA.
+func (h *HCA) Sharing() backend.Sharing { return backend.Sharing{} }
+
+// free closes the netdev of the instance opened last. h.mu is held.
+func (h *HCA) free() error {
+	if len(h.instances) == 0 {
+		return nil
+	}
+	return h.instances[len(h.instances)-1].Port.Close()
+}
+
+// Run implements backend.HCA. It does nothing.
+func (h *HCA) Run(ctx context.Context) { <-ctx.Done() }
+
+// Info implements backend.HCA.
+func (h *HCA) Info() backend.Info {
+	return backend.Info{HCA: "soft", Kind: backend.KindSoftware, Underlay: h.cfg.Netdev}
+}
+
+// Close implements backend.HCA. It does nothing.
+func (h *HCA) Close() error { return nil }

@@ -10,8 +10,8 @@ import "time"
 // one connection in three stood still for 5-10 s more.
 const staleAfter = 500 * time.Millisecond
 
-// stale drops the host's frames while there is no carrier: the kernel sends no
-// more then, and what it has sent gets old in the TAP's queue.
+// stale drops the host's frames while there is no carrier (R27): the kernel then sends no
+// more of them, and those already in the TAP's queue become too old.
 type stale struct {
 	at   time.Time // when to begin; zero: never, or it has begun
 	pump pump      // never runs beside the transmit pump

@@ -26,7 +26,7 @@ type Hooks struct {
 	// Resume starts the use of the fabric again. Its context ends when the system goes to
 	// sleep again.
 	Resume func(context.Context) error
-	// Stop ends the use of the fabric for good before it returns.
+	// Stop permanently ends the use of the fabric before it returns.
 	Stop func()
 }
 
@@ -125,7 +125,7 @@ func (w *watcher) wait(ctx context.Context) {
 			return
 		}
 		switch ev := w.logind.read(s).(type) {
-		case told:
+		case announced:
 			w.step(ctx, ev)
 		case lost:
 			w.step(ctx, ev)

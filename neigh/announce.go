@@ -35,17 +35,9 @@ func (a *announcer) due(now time.Time) (due bool) {
 	return due
 }
 
-// announceAt returns when announceDue must run next, or zero for never.
-func (t *Table) announceAt() time.Time {
-	if !t.link.up {
-		return time.Time{}
-	}
-	return t.news.next()
-}
-
 // announceDue announces every address of the host to the fabric, if an announcement
 // is due.
-func (t *Table) announceDue() {
+func (t *core) announceDue() {
 	if !t.link.up || !t.news.due(t.now) {
 		return
 	}
@@ -55,7 +47,7 @@ func (t *Table) announceDue() {
 // announcement counts and returns a message that announces an address of the host: a
 // gratuitous ARP request (RFC 5227 section 3) or an unsolicited neighbour advertisement
 // (RFC 4861 section 7.2.6).
-func (t *Table) announcement(ip netip.Addr) []byte {
+func (t *core) announcement(ip netip.Addr) []byte {
 	t.stats.Announcements++
 	if ip.Is4() {
 		return t.newRequest(ip, ip)

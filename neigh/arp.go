@@ -44,19 +44,14 @@ func (t *Table) fabricARP(e endpoint, typ ipoib.EtherType, body []byte, multicas
 		claimed = netip.Addr{}
 	}
 	p := t.heardFrom(e, claimed)
-	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
-	t.deliver(out.Append(newFrame(t.arpDest(in, multicast), p.mac, typ)))
-	t.resolved(claimed, p)
-}
-
-// arpDest returns the destination MAC of an ARP body for the host. The GRH is
-// not sufficient: if the fabric replicates groups, a broadcast arrives at our
-// own address. A request counts as unicast only if it asks for one of the
-// host's addresses; a superfluous broadcast is harmless.
-func (t *Table) arpDest(in ipoib.ARP, multicast bool) ipoib.MAC {
-	request := in.Op != ipoib.ARPReply
+	// The GRH does not suffice to choose the destination MAC: if the fabric replicates
+	// groups, a broadcast arrives at our own address. A request counts as unicast only if
+	// it asks for one of the host's addresses; a superfluous broadcast is harmless.
+	dst, request := t.mac.dest(), in.Op != ipoib.ARPReply
 	if multicast || request && (in.SPA == in.TPA || !t.hosts.has(in.TPA)) {
-		return ipoib.Broadcast
+		dst = ipoib.Broadcast
 	}
-	return t.mac.dest()
+	out := ipoib.EtherARP{Op: in.Op, SHA: p.mac, SPA: in.SPA, THA: t.macOf(endpointOf(in.THA)), TPA: in.TPA}
+	t.deliver(out.Append(newFrame(dst, p.mac, typ)))
+	t.resolved(claimed, p)
 }

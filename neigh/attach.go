@@ -61,7 +61,8 @@ func (t *Table) detach() {
 			t.voidHandle(p)
 		})
 	}
-	t.dropNotices()
+	t.stats.StraysUnanswerable += uint64(len(t.notices.asked))
+	clear(t.notices.asked)
 	for _, r := range t.resolver.byIP {
 		t.giveUp(r, DropDetached)
 	}
@@ -69,7 +70,7 @@ func (t *Table) detach() {
 }
 
 // hostAddrs stores the host's addresses and announces new ones.
-func (t *Table) hostAddrs(ev HostAddrs) {
+func (t *core) hostAddrs(ev HostAddrs) {
 	t.hosts.router = t.hosts.router || ev.Router
 	if t.hosts.set(ev.Addrs) {
 		t.news.restart(t.now)

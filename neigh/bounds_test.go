@@ -108,7 +108,7 @@ func TestBusyPeersStay(t *testing.T) {
 	talk(6)
 	for i, want := range []bool{true, false, true} {
 		if got := b.table.peers.byEndpoint[numbered(i)] != nil; got != want {
-			t.Errorf("peer %d is there: %v", i, got)
+			t.Errorf("peer %d exists: %v", i, got)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func TestHintsBounded(t *testing.T) {
 		ev.Entries = append(ev.Entries, Neighbour{ip(ipB), ipoib.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}})
 	}
 	b.step(ev)
-	if n := len(b.table.resolver.hints); n != maxHints {
+	if n := len(b.table.hints); n != maxHints {
 		t.Errorf("%d hints", n)
 	}
 }

@@ -1,7 +1,7 @@
 package neigh
 
 import (
-	"time"
+	"slices"
 
 	"ipoibd/hca"
 )
@@ -9,7 +9,7 @@ import (
 // promote notes that the host sends data to p and moves p to the used class. If
 // that class is full of busy peers, p stays in the heard class, as the last to
 // be evicted.
-func (t *Table) promote(p *peer) {
+func (t *roster) promote(p *peer) {
 	if !p.used && t.makeRoomUsed() {
 		t.peers.use(p)
 	}
@@ -19,7 +19,7 @@ func (t *Table) promote(p *peer) {
 
 // makeRoomAt makes room for one more peer at a GID. It evicts the peer seen longest
 // ago, preferring peers that the host never sent data to.
-func (t *Table) makeRoomAt(gid hca.GID) {
+func (t *roster) makeRoomAt(gid hca.GID) {
 	there := t.peers.byGID[gid]
 	if len(there) < maxPeersPerGID {
 		return
@@ -36,7 +36,7 @@ func (t *Table) makeRoomAt(gid hca.GID) {
 
 // makeRoomHeard makes room for one peer in the heard class. It promotes peers
 // that the data path has sent to in the meantime.
-func (t *Table) makeRoomHeard() {
+func (t *roster) makeRoomHeard() {
 	for passed := 0; t.peers.heard.Len() >= t.conf.MaxHeard; passed++ {
 		p := oldest(&t.peers.heard)
 		if passed < maxPromotions && p.wasSent() {
@@ -48,7 +48,7 @@ func (t *Table) makeRoomHeard() {
 }
 
 // makeRoomUsed makes room for one peer in the used class, if it can.
-func (t *Table) makeRoomUsed() bool {
+func (t *roster) makeRoomUsed() bool {
 	if t.peers.used.Len() < t.conf.MaxPeers-t.conf.MaxHeard {
 		return true
 	}
@@ -67,14 +67,14 @@ func (t *Table) makeRoomUsed() bool {
 	return false
 }
 
-func (t *Table) evict(p *peer) {
+func (t *roster) evict(p *peer) {
 	t.stats.Evicted++
 	t.removePeer(p)
 }
 
 // removePeer removes p, its handle and the messages kept for it. Its addresses are
 // remembered.
-func (t *Table) removePeer(p *peer) {
+func (t *roster) removePeer(p *peer) {
 	t.dropKept(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
@@ -85,26 +85,52 @@ func (t *Table) removePeer(p *peer) {
 }
 
 // sweep removes idle peers. It costs O(peers), once per sweepInterval.
-func (t *Table) sweep() {
+func (t *roster) sweep() {
 	for _, class := range t.peers.classes() {
-		all(class, t.collect)
+		all(class, func(p *peer) {
+			idle := heardIdle
+			if p.used && len(p.ips) > 0 {
+				idle = usedIdle
+			}
+			if t.now.Sub(p.seen) >= idle {
+				t.removePeer(p)
+			}
+		})
 	}
 	if t.mac.refresh(t.now) {
 		t.pub.change()
 	}
 }
 
-// collect removes p if it has been idle for too long.
-func (t *Table) collect(p *peer) {
-	if t.now.Sub(p.seen) >= p.maxIdle() {
-		t.removePeer(p)
+// remember keeps the addresses of p, which has been removed. The host may still have p's
+// MAC in its cache: Linux keeps entries forever while there are fewer than gc_thresh1
+// (128). Therefore no other peer gets that MAC, a frame to it is resolved by p's IP
+// addresses, and p gets its MAC back if it returns.
+//
+// The bounds are those of the table. The peer that was removed first makes room: within
+// its class, so that heard peers do not displace used ones, and within its GID, where
+// heard peers go first.
+//
+// Heard peers are remembered too: a peer's MAC enters the host's cache as soon as the
+// peer resolves the host's address or advertises itself as a router.
+func (t *roster) remember(p *peer) {
+	p.used = p.busy()
+	if older := t.past.byEndpoint[p.endpoint]; older != nil {
+		t.past.remove(older)
 	}
-}
-
-// maxIdle returns how long an idle p is kept.
-func (p *peer) maxIdle() time.Duration {
-	if p.used && len(p.ips) > 0 {
-		return usedIdle
+	for _, ip := range p.ips {
+		t.past.unbind(ip)
 	}
-	return heardIdle
+	if there := t.past.byGID[p.gid]; len(there) >= maxPeersPerGID {
+		heard := slices.IndexFunc(there, func(p *peer) bool { return !p.used })
+		t.past.remove(there[max(heard, 0)])
+	}
+	most := t.conf.MaxHeard
+	if p.used {
+		most = t.conf.MaxPeers - t.conf.MaxHeard
+	}
+	if class := t.past.class(p); class.Len() >= most {
+		t.past.remove(oldest(class))
+	}
+	t.past.add(p)
 }

@@ -28,13 +28,13 @@ func (t *Table) fromFabric(ev FromFabric) {
 }
 
 // deliver sends a frame to the host.
-func (t *Table) deliver(frame []byte) {
+func (t *core) deliver(frame []byte) {
 	t.stats.ToHost++
 	t.emit(SendHost{padded(frame)})
 }
 
 // macOf returns the MAC for an endpoint, or zero if the endpoint is unknown.
-func (t *Table) macOf(e endpoint) ipoib.MAC {
+func (t *roster) macOf(e endpoint) ipoib.MAC {
 	if e == t.link.self {
 		return t.mac.dest()
 	}

@@ -59,7 +59,7 @@ type outgoing struct {
 }
 
 // sendPeer sends a message to p, now or when its handle is ready.
-func (t *Table) sendPeer(p *peer, o outgoing) {
+func (t *roster) sendPeer(p *peer, o outgoing) {
 	if !o.control {
 		t.promote(p)
 	}
@@ -73,23 +73,18 @@ func (t *Table) sendPeer(p *peer, o outgoing) {
 	case handleRefused:
 		t.drop(DropAHFailed)
 	case handleNone:
-		t.sendFirst(p, o.msg)
+		if !p.used && len(t.handles.asked) >= maxAnswerAHs {
+			t.drop(DropAHLimit)
+			return
+		}
+		t.keep(&p.kept, o.msg)
+		t.becomeAsked(p)
 	default:
 		t.keep(&p.kept, o.msg)
 	}
 }
 
-// sendFirst keeps a message and requests the handle that it needs.
-func (t *Table) sendFirst(p *peer, msg []byte) {
-	if !p.used && len(t.handles.asked) >= maxAnswerAHs {
-		t.drop(DropAHLimit)
-		return
-	}
-	t.keep(&p.kept, msg)
-	t.becomeAsked(p)
-}
-
-func (t *Table) countSent(late bool) {
+func (t *core) countSent(late bool) {
 	if late {
 		t.stats.KeptSent++
 	} else {
@@ -98,18 +93,18 @@ func (t *Table) countSent(late bool) {
 }
 
 // dest returns the destination of messages for p, whose handle must be ready.
-func (t *Table) dest(p *peer) hca.UDDest {
+func (t *roster) dest(p *peer) hca.UDDest {
 	return hca.UDDest{AH: p.handle.ah, QPN: p.qpn, QKey: t.link.qkey}
 }
 
-func (t *Table) becomeAsked(p *peer) {
+func (t *roster) becomeAsked(p *peer) {
 	p.handle.state, p.handle.id = handleAsked, t.requestAH(p.gid)
 	p.handle.tries++
 	t.handles.asked[p.handle.id] = p
 }
 
 // requestAH requests a handle and returns the ID of the request.
-func (t *Table) requestAH(gid hca.GID) uint64 {
+func (t *roster) requestAH(gid hca.GID) uint64 {
 	t.handles.lastID++
 	t.emit(CreateAH{t.handles.lastID, gid})
 	return t.handles.lastID
@@ -117,12 +112,12 @@ func (t *Table) requestAH(gid hca.GID) uint64 {
 
 // returnAH returns a handle that no snapshot after the current one will
 // contain.
-func (t *Table) returnAH(ah hca.AH) {
+func (t *roster) returnAH(ah hca.AH) {
 	t.emit(DestroyAH{ah, t.pub.epoch})
 	t.pub.changeBy(t.now.Add(latePause))
 }
 
-func (t *Table) becomeReady(p *peer, ah hca.AH) {
+func (t *roster) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah}
 	t.handles.ready++
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
@@ -140,23 +135,23 @@ func (t *Table) becomeReady(p *peer, ah hca.AH) {
 	}
 }
 
-func (t *Table) becomeWaiting(p *peer) {
+func (t *roster) becomeWaiting(p *peer) {
 	p.handle.state = handleWaiting
 	t.pause(p, ahBackoff<<(p.handle.tries-1))
 }
 
-func (t *Table) becomeRefused(p *peer) {
+func (t *roster) becomeRefused(p *peer) {
 	p.handle.state = handleRefused
 	t.dropKept(&p.kept, DropAHFailed)
 	t.pause(p, ahHoldoff)
 }
 
-func (t *Table) pause(p *peer, d time.Duration) {
+func (t *roster) pause(p *peer, d time.Duration) {
 	t.handles.pauses.set(&p.handle.alarm, p, t.now.Add(d))
 }
 
 // pauseOver is called when the pause of p has ended.
-func (t *Table) pauseOver(p *peer) {
+func (t *roster) pauseOver(p *peer) {
 	if p.handle.state == handleWaiting {
 		t.becomeAsked(p)
 		return
@@ -165,7 +160,7 @@ func (t *Table) pauseOver(p *peer) {
 }
 
 // voidHandle resets the handle of p from any state and stops watching p for silence.
-func (t *Table) voidHandle(p *peer) {
+func (t *roster) voidHandle(p *peer) {
 	switch p.handle.state {
 	case handleReady:
 		t.handles.ready--
@@ -179,9 +174,13 @@ func (t *Table) voidHandle(p *peer) {
 	t.resetSilence(p)
 }
 
-// ahReady stores a new handle, or returns it if it is no longer needed.
+// ahReady stores a new handle of a peer, or sends the notice for which it was requested. It
+// returns a handle that is no longer needed.
 func (t *Table) ahReady(ev AHReady) {
-	if t.noticeReady(ev) {
+	if e, ok := t.notices.asked[ev.ID]; ok {
+		delete(t.notices.asked, ev.ID)
+		t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
+		t.returnAH(ev.AH)
 		return
 	}
 	p, ok := t.takeAsked(ev.ID)
@@ -192,8 +191,12 @@ func (t *Table) ahReady(ev AHReady) {
 	t.becomeReady(p, ev.AH)
 }
 
+// ahFailed tries again to get a handle of a peer, or gives up. It gives up a notice.
 func (t *Table) ahFailed(ev AHFailed) {
-	if t.noticeFailed(ev.ID) {
+	if _, ok := t.notices.asked[ev.ID]; ok {
+		delete(t.notices.asked, ev.ID)
+		t.stats.AHFailed++
+		t.stats.StraysUnanswerable++
 		return
 	}
 	p, ok := t.takeAsked(ev.ID)
@@ -209,7 +212,7 @@ func (t *Table) ahFailed(ev AHFailed) {
 	t.becomeWaiting(p)
 }
 
-func (t *Table) takeAsked(id uint64) (*peer, bool) {
+func (t *roster) takeAsked(id uint64) (*peer, bool) {
 	p, ok := t.handles.asked[id]
 	delete(t.handles.asked, id)
 	return p, ok

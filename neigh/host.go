@@ -32,7 +32,13 @@ func (t *Table) admit(f frame) (Reason, bool) {
 		return DropEtherType, false
 	case t.peers.byMAC[f.src] != nil:
 		return DropLoopedMAC, false
-	case !t.admitSource(f.src):
+	}
+	ok, learnt := t.mac.admit(f.src, t.now)
+	if learnt {
+		t.pub.urgent()
+	}
+	switch {
+	case !ok:
 		return DropForeignMAC, false
 	case t.mac.is(f.dst):
 		return DropToSelf, false
@@ -44,14 +50,6 @@ func (t *Table) admit(f frame) (Reason, bool) {
 	return 0, true
 }
 
-func (t *Table) admitSource(src ipoib.MAC) bool {
-	ok, learnt := t.mac.admit(src, t.now)
-	if learnt {
-		t.pub.urgent()
-	}
-	return ok
-}
-
 // route forwards a frame from the host; late is set if the frame was kept
 // before.
 func (t *Table) route(f frame, late bool) {
@@ -61,17 +59,12 @@ func (t *Table) route(f frame, late bool) {
 	case f.isND():
 		t.hostND(f, late)
 	default:
-		t.hostData(f, late)
+		if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
+			t.drop(DropRunt)
+			return
+		}
+		t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
 	}
-}
-
-// hostData forwards an IP packet.
-func (t *Table) hostData(f frame, late bool) {
-	if _, ok := ipoib.DestIP(f.typ, f.body()); !ok {
-		t.drop(DropRunt)
-		return
-	}
-	t.forward(f, outgoing{msg: append(newMessage(f.typ), f.body()...), late: late})
 }
 
 // forward sends o, which was made from f, to the destination of f.
@@ -90,7 +83,7 @@ func (t *Table) forward(f frame, o outgoing) {
 
 // sendGroup sends a message to the broadcast group, which is used for every
 // group.
-func (t *Table) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
+func (t *core) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
 
 // hostClaims notes an address that the host has claimed by ARP or ND.
 func (t *Table) hostClaims(ip netip.Addr) {
@@ -101,7 +94,7 @@ func (t *Table) hostClaims(ip netip.Addr) {
 }
 
 // addrOf returns the fabric address for a MAC, or false if the MAC is unknown.
-func (t *Table) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
+func (t *roster) addrOf(m ipoib.MAC) (ipoib.Addr, bool) {
 	if t.mac.is(m) {
 		return t.link.addr(), true
 	}

@@ -34,16 +34,16 @@ func (k *keeper) drain(q *queue) [][]byte {
 }
 
 // keep keeps a frame, or counts it as dropped.
-func (t *Table) keep(q *queue, frame []byte) {
+func (t *core) keep(q *queue, frame []byte) {
 	if why, ok := t.kept.keep(q, frame); !ok {
 		t.drop(why)
 	}
 }
 
 // dropKept drops all frames in q.
-func (t *Table) dropKept(q *queue, why Reason) {
+func (t *core) dropKept(q *queue, why Reason) {
 	t.stats.Drops[why] += uint64(len(t.kept.drain(q)))
 }
 
 // drop counts one dropped frame.
-func (t *Table) drop(why Reason) { t.stats.Drops[why]++ }
+func (t *core) drop(why Reason) { t.stats.Drops[why]++ }

@@ -17,10 +17,10 @@ import (
 // A restarted peer may probe before it claims an address, and its probe adds a
 // new peer. If that one then claims an address of another peer, it is replaced
 // according to the same cases, provided that nothing depends on it yet.
-func (t *Table) heardFrom(e endpoint, ip netip.Addr) *peer {
+func (t *roster) heardFrom(e endpoint, ip netip.Addr) *peer {
 	p, owner := t.peers.byEndpoint[e], t.peers.byIP[ip]
 	if p != nil && p.blank() &&
-		(owner.isAt(e.gid) || t.past.byIP[ip].isAt(e.gid) || t.resolver.denies(p.mac, ip)) {
+		(owner.isAt(e.gid) || t.past.byIP[ip].isAt(e.gid) || t.hints.denies(p.mac, ip)) {
 		t.removePeer(p)
 		t.past.remove(p) // the same interface comes back here
 		p = nil
@@ -36,7 +36,10 @@ func (t *Table) heardFrom(e endpoint, ip netip.Addr) *peer {
 	t.peers.touch(p, t.now)
 	t.stopAlarm(p)
 	if isUnicast(ip) {
-		t.claim(ip, p)
+		// The latest claim wins, as in ARP itself. If the address was learnt from the host,
+		// it has moved away.
+		t.hosts.unlearn(ip)
+		t.peers.bind(ip, p)
 	}
 	return p
 }
@@ -52,7 +55,7 @@ func (p *peer) isAt(gid hca.GID) bool { return p != nil && p.gid == gid }
 // movePeer moves p to the unused endpoint e. The new QPN is published at once, unless
 // many peers have moved in this second: then two queue pairs may be claiming the same
 // address alternately.
-func (t *Table) movePeer(p *peer, e endpoint) {
+func (t *roster) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
 	t.resetSilence(p)
 	if t.returns.allow(t.now, maxUrgentReturns) {
@@ -64,7 +67,7 @@ func (t *Table) movePeer(p *peer, e endpoint) {
 
 // addPeer adds a peer that claims ip, making room for it; an invalid ip claims
 // nothing.
-func (t *Table) addPeer(e endpoint, ip netip.Addr) *peer {
+func (t *roster) addPeer(e endpoint, ip netip.Addr) *peer {
 	t.makeRoomAt(e.gid)
 	t.makeRoomHeard()
 	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.now}
@@ -77,7 +80,7 @@ func (t *Table) addPeer(e endpoint, ip netip.Addr) *peer {
 
 // newMAC returns the MAC of a new peer that claims ip: its former MAC if it is a
 // removed peer that returns.
-func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
+func (t *roster) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	former := t.past.byIP[ip]
 	if !former.isAt(e.gid) {
 		former = t.past.byEndpoint[e]
@@ -93,22 +96,15 @@ func (t *Table) newMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 
 // freeMAC returns a MAC, for an interface at e that claims ip, that no present or
 // remembered peer has.
-func (t *Table) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
+func (t *roster) freeMAC(e endpoint, ip netip.Addr) ipoib.MAC {
 	return freeMAC(e.gid, e.qpn, uint32(t.now.UnixMicro()), func(m ipoib.MAC) bool {
-		return t.macTaken(m) || t.resolver.denies(m, ip)
+		return t.macTaken(m) || t.hints.denies(m, ip)
 	})
 }
 
 // macTaken reports whether a MAC belongs to a peer, a remembered peer or the host.
-func (t *Table) macTaken(m ipoib.MAC) bool {
+func (t *roster) macTaken(m ipoib.MAC) bool {
 	return t.peers.byMAC[m] != nil || t.past.byMAC[m] != nil || t.mac.is(m)
-}
-
-// claim binds ip to p. The latest claim wins, as in ARP itself; if the address
-// was learnt from the host, it has moved away.
-func (t *Table) claim(ip netip.Addr, p *peer) {
-	t.hosts.unlearn(ip)
-	t.peers.bind(ip, p)
 }
 
 // isUnicast reports whether ip can be the address of a node.

@@ -22,29 +22,29 @@ type resolution struct {
 	kept  queue // frames
 }
 
-// resolver holds the active resolutions and the hints.
+// resolver holds the active resolutions.
 type resolver struct {
 	byIP    map[netip.Addr]*resolution
 	retries alarms[*resolution]
-	hints   map[ipoib.MAC][]netip.Addr // the IP addresses of each MAC in the kernel's cache
 }
 
-func (r *resolver) init() { r.byIP = make(map[netip.Addr]*resolution) }
+// hints are the IP addresses of each MAC in the kernel's cache.
+type hints map[ipoib.MAC][]netip.Addr
 
-// setHints replaces the hints.
-func (r *resolver) setHints(entries []Neighbour) {
-	r.hints = make(map[ipoib.MAC][]netip.Addr)
+func newHints(entries []Neighbour) hints {
+	h := make(hints)
 	for _, n := range entries[:min(len(entries), maxHints)] {
 		if ip := n.IP.Unmap().WithZone(""); isUnicast(ip) {
-			r.hints[n.MAC] = append(r.hints[n.MAC], ip)
+			h[n.MAC] = append(h[n.MAC], ip)
 		}
 	}
+	return h
 }
 
 // denies reports whether the hints contradict giving m to the claimant of ip: they
 // have addresses of the same kind as ip at m, but not ip.
-func (r *resolver) denies(m ipoib.MAC, ip netip.Addr) bool {
-	known := r.hints[m]
+func (h hints) denies(m ipoib.MAC, ip netip.Addr) bool {
+	known := h[m]
 	return isUnicast(ip) && !slices.Contains(known, ip) &&
 		slices.ContainsFunc(known, func(k netip.Addr) bool { return sameKind(k, ip) })
 }
@@ -52,15 +52,6 @@ func (r *resolver) denies(m ipoib.MAC, ip netip.Addr) bool {
 // sameKind reports whether a and b have the same family and scope.
 func sameKind(a, b netip.Addr) bool {
 	return a.Is4() == b.Is4() && a.IsLinkLocalUnicast() == b.IsLinkLocalUnicast()
-}
-
-// believed returns the IP addresses that the host may associate with a MAC of no peer:
-// those of the removed peer that had the MAC, or else those in the kernel's cache.
-func (t *Table) believed(m ipoib.MAC) []netip.Addr {
-	if p := t.past.byMAC[m]; p != nil && len(p.ips) > 0 {
-		return p.ips
-	}
-	return t.resolver.hints[m]
 }
 
 // target returns the address to resolve for a packet that was sent to a MAC with the
@@ -78,10 +69,17 @@ func target(believed []netip.Addr, dst netip.Addr) netip.Addr {
 	return believed[len(believed)-1]
 }
 
-// resolve handles a frame from the host to a MAC of no peer.
+// resolve handles a frame from the host to a MAC of no peer. It resolves one of the IP
+// addresses that the host may associate with the MAC, and keeps the frame until then. These
+// are the addresses of the removed peer that had the MAC, or else those in the kernel's
+// cache.
 func (t *Table) resolve(f frame) {
 	src, dst := f.ips()
-	ip := target(t.believed(f.dst), dst)
+	believed := t.hints[f.dst]
+	if p := t.past.byMAC[f.dst]; p != nil && len(p.ips) > 0 {
+		believed = p.ips
+	}
+	ip := target(believed, dst)
 	if !isUnicast(ip) || t.hosts.has(ip) {
 		t.drop(DropUnresolvable)
 		return
@@ -92,11 +90,6 @@ func (t *Table) resolve(f frame) {
 		t.route(f.readdressed(p.mac), false)
 		return
 	}
-	t.keepUntilResolved(ip, src, f)
-}
-
-// keepUntilResolved keeps a frame until ip is resolved.
-func (t *Table) keepUntilResolved(ip, src netip.Addr, f frame) {
 	r := t.resolver.byIP[ip]
 	if r == nil {
 		if len(t.resolver.byIP) >= maxResolutions {
@@ -110,16 +103,13 @@ func (t *Table) keepUntilResolved(ip, src netip.Addr, f frame) {
 	t.keep(&r.kept, slices.Clone(f.raw))
 }
 
-// retry repeats a request that was not answered in time, or gives up.
-func (t *Table) retry(r *resolution) {
+// request requests an address that is being resolved, for the first time or again, or gives
+// up after resolveTries.
+func (t *Table) request(r *resolution) {
 	if r.tries >= resolveTries {
 		t.giveUp(r, DropUnresolved)
 		return
 	}
-	t.request(r)
-}
-
-func (t *Table) request(r *resolution) {
 	r.tries++
 	t.resolver.retries.set(&r.alarm, r, t.now.Add(resolveInterval))
 	t.sendRequest(r.src, r.ip)
@@ -143,14 +133,14 @@ func (t *Table) askForHost(targets []netip.Addr) {
 }
 
 // sendRequest sends a request for target from source to the fabric.
-func (t *Table) sendRequest(source, target netip.Addr) {
+func (t *core) sendRequest(source, target netip.Addr) {
 	t.stats.Requests++
 	t.sendGroup(t.newRequest(source, target))
 }
 
 // newRequest returns a request for target from source: an ARP request (RFC 826)
 // or a neighbour solicitation (RFC 4861 section 7.2.2).
-func (t *Table) newRequest(source, target netip.Addr) []byte {
+func (t *core) newRequest(source, target netip.Addr) []byte {
 	if target.Is4() {
 		arp := ipoib.ARP{Op: ipoib.ARPRequest, SHA: t.link.addr(), SPA: source, TPA: target}
 		return arp.Append(newMessage(ipoib.EtherTypeARP))
@@ -180,4 +170,31 @@ func (t *Table) endResolution(r *resolution) [][]byte {
 	delete(t.resolver.byIP, r.ip)
 	t.resolver.retries.stop(&r.alarm)
 	return t.kept.drain(&r.kept)
+}
+
+// correct informs the host, in p's name, that ip is at p: by an ARP reply, or by a
+// neighbour solicitation, which updates the host's cache like an advertisement (RFC 4861
+// section 7.2.3) but does not state whether p is a router. asker is the source of the
+// host's packet. It does so at most once per correctInterval.
+func (t *Table) correct(p *peer, ip, asker netip.Addr) {
+	if !p.corrected.IsZero() && t.now.Sub(p.corrected) < correctInterval {
+		return
+	}
+	if asker = t.hosts.source(ip, asker); asker.IsUnspecified() {
+		return
+	}
+	var frame []byte
+	if ip.Is4() {
+		arp := ipoib.EtherARP{Op: ipoib.ARPReply, SHA: p.mac, SPA: ip, THA: t.mac.dest(), TPA: asker}
+		frame = padded(arp.Append(newFrame(t.mac.dest(), p.mac, ipoib.EtherTypeARP)))
+	} else {
+		var err error
+		packet := ipoib.AppendNS(nil, ip, asker, p.addr())
+		if frame, err = t.etherND(p, packet, ipoib.GroupMAC(ipoib.SolicitedNode(asker)), p.endpoint); err != nil {
+			return
+		}
+	}
+	p.corrected = t.now
+	t.stats.Corrections++
+	t.emit(SendHost{frame})
 }

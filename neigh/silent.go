@@ -27,6 +27,7 @@ type silence struct {
 // silent holds the alarms of peers that may be silent. Anyone can invent peers by
 // ARP or ND, and the host may send to them, so peers that have sent data go first.
 type silent struct {
+	core
 	proven, others alarms[*peer]
 	rate           rate
 }
@@ -42,7 +43,7 @@ func (s *silent) alarmsOf(p *peer) *alarms[*peer] {
 
 // readMarks reads the marks of the data path. It costs O(peers), once per
 // markInterval.
-func (t *Table) readMarks() {
+func (t *roster) readMarks() {
 	for _, class := range t.peers.classes() {
 		all(class, func(p *peer) {
 			if p.wasSent() {
@@ -56,7 +57,7 @@ func (t *Table) readMarks() {
 }
 
 // dataSent notes that data was sent to p, and arms its alarm.
-func (t *Table) dataSent(p *peer) {
+func (t *silent) dataSent(p *peer) {
 	if p.silence.alarm.pos > 0 || !t.link.up {
 		return
 	}
@@ -64,33 +65,33 @@ func (t *Table) dataSent(p *peer) {
 	if again := p.silence.asked.Add(p.silence.pause); again.After(at) {
 		at = again
 	}
-	t.silent.alarmsOf(p).set(&p.silence.alarm, p, at)
+	t.alarmsOf(p).set(&p.silence.alarm, p, at)
 }
 
 // stopAlarm stops p's alarm but keeps the pause: ARP or ND from p does not
 // prove that it receives data.
-func (t *Table) stopAlarm(p *peer) { t.silent.alarmsOf(p).stop(&p.silence.alarm) }
+func (t *silent) stopAlarm(p *peer) { t.alarmsOf(p).stop(&p.silence.alarm) }
 
 // dataReceived notes that p has sent data.
-func (t *Table) dataReceived(p *peer) {
+func (t *silent) dataReceived(p *peer) {
 	t.resetSilence(p)
 	p.proven = true
 }
 
 // resetSilence stops p's alarm and forgets the pause.
-func (t *Table) resetSilence(p *peer) {
+func (t *silent) resetSilence(p *peer) {
 	t.stopAlarm(p)
 	p.silence.pause = 0
 }
 
 // verifyAt returns when verifyDue must run next, or zero for never.
-func (t *Table) verifyAt() time.Time {
-	at := t.silent.proven.next()
-	if other := t.silent.others.next(); at.IsZero() || !other.IsZero() && other.Before(at) {
+func (t *silent) verifyAt() time.Time {
+	at := t.proven.next()
+	if other := t.others.next(); at.IsZero() || !other.IsZero() && other.Before(at) {
 		at = other
 	}
-	if !at.IsZero() && at.Before(t.silent.rate.end) && !t.silent.rate.left(at, maxAskRate) {
-		return t.silent.rate.end
+	if !at.IsZero() && at.Before(t.rate.end) && !t.rate.left(at, maxAskRate) {
+		return t.rate.end
 	}
 	return at
 }
@@ -98,11 +99,11 @@ func (t *Table) verifyAt() time.Time {
 // verifyDue verifies the peers whose alarms are due, those that have sent data first
 // and the earliest alarms first, so that no peer waits for repeated requests for
 // others. Alarms beyond the rate stay armed.
-func (t *Table) verifyDue() {
-	for t.silent.rate.left(t.now, maxAskRate) {
-		p, ok := t.silent.proven.due(t.now)
+func (t *silent) verifyDue() {
+	for t.rate.left(t.now, maxAskRate) {
+		p, ok := t.proven.due(t.now)
 		if !ok {
-			p, ok = t.silent.others.due(t.now)
+			p, ok = t.others.due(t.now)
 		}
 		if !ok {
 			return
@@ -115,7 +116,7 @@ func (t *Table) verifyDue() {
 // claim first. The interface that has them answers, and p moves to its endpoint. If the
 // host has no source address for a request, verify does nothing, and the next data for p
 // arms the alarm again.
-func (t *Table) verify(p *peer) {
+func (t *silent) verify(p *peer) {
 	if p.wasHeard() {
 		t.dataReceived(p)
 		return
@@ -129,7 +130,7 @@ func (t *Table) verify(p *peer) {
 		if source.IsUnspecified() {
 			continue
 		}
-		if asked == maxAskedIPs || !t.silent.rate.allow(t.now, maxAskRate) {
+		if asked == maxAskedIPs || !t.rate.allow(t.now, maxAskRate) {
 			break
 		}
 		t.sendRequest(source, ip)

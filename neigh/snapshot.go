@@ -45,7 +45,7 @@ func keyOf(m ipoib.MAC) macKey {
 }
 
 // snapshot returns a snapshot of the table. It costs O(peers).
-func (t *Table) snapshot() *Snapshot {
+func (t *roster) snapshot() *Snapshot {
 	s := &Snapshot{
 		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast,
 		own: t.mac.own, learnt: t.mac.learnt, hostMAC: t.mac.dest(),

@@ -103,34 +103,3 @@ func (t *Table) notify(e endpoint, to hca.UDDest) {
 		}
 	})
 }
-
-// noticeReady sends the notice for which a handle was requested, and returns the
-// handle. It returns false if the handle is not for a notice.
-func (t *Table) noticeReady(ev AHReady) bool {
-	e, ok := t.notices.asked[ev.ID]
-	if !ok {
-		return false
-	}
-	delete(t.notices.asked, ev.ID)
-	t.notify(e, hca.UDDest{AH: ev.AH, QPN: e.qpn, QKey: t.link.qkey})
-	t.returnAH(ev.AH)
-	return true
-}
-
-// noticeFailed gives up a notice whose handle could not be created. It returns
-// false if the handle is not for a notice.
-func (t *Table) noticeFailed(id uint64) bool {
-	if _, ok := t.notices.asked[id]; !ok {
-		return false
-	}
-	delete(t.notices.asked, id)
-	t.stats.AHFailed++
-	t.stats.StraysUnanswerable++
-	return true
-}
-
-// dropNotices gives up the notices that wait for handles.
-func (t *Table) dropNotices() {
-	t.stats.StraysUnanswerable += uint64(len(t.notices.asked))
-	clear(t.notices.asked)
-}

@@ -1,41 +1,57 @@
 package neigh
 
 import (
+	"net/netip"
 	"time"
 )
 
 // Table is the neighbour table of one interface. It is passive and must be used
 // by one goroutine. Create it with [New].
+//
+// Its parts are embedded in one another, and each calls only those within it: the core, the
+// watch for silent peers, the roster of peers, and, in Table itself, the translation of
+// frames and messages, the resolution of addresses and the answers to strays.
 type Table struct {
-	conf     Config
-	link     attachment
-	peers    peers
-	past     peers // removed peers; see remember
-	handles  handles
+	roster
 	resolver resolver
-	mac      hostMAC
-	hosts    hostIPs
-	news     announcer
-	silent   silent
-	returns  rate // of moved peers that were published at once
 	notices  notices
-	kept     keeper
-	pub      publisher
 	marksDue time.Time // when readMarks is due; zero if there are no marks to read
 	sweepDue time.Time // when sweep is due; zero if there is nothing to sweep
-	stats    Stats
+}
+
+// core is what every part of a table uses: the Step under way, and the interface's own side.
+type core struct {
+	conf  Config
+	link  attachment
+	mac   hostMAC
+	hosts hostIPs
+	news  announcer
+	kept  keeper
+	pub   publisher
+	stats Stats
 
 	now time.Time // of the Step under way
 	out []Action  // of the Step under way
 }
 
+// roster holds the peers and their handles, and what is remembered of removed peers.
+type roster struct {
+	silent
+	peers   peers
+	past    peers // removed peers; see remember
+	handles handles
+	returns rate // of moved peers that were published at once
+	hints   hints
+}
+
 // New returns an empty table, detached.
 func New(conf Config) *Table {
-	t := &Table{conf: conf.normal()}
+	t := &Table{}
+	t.conf = conf.normal()
 	t.peers.init()
 	t.past.init()
 	t.handles.asked = make(map[uint64]*peer)
-	t.resolver.init()
+	t.resolver.byIP = make(map[netip.Addr]*resolution)
 	t.notices.init()
 	t.news.stop()
 	return t
@@ -47,14 +63,6 @@ func New(conf Config) *Table {
 func (t *Table) Step(now time.Time, ev Event, out []Action) []Action {
 	t.now, t.out = now, out
 	t.expire()
-	t.apply(ev)
-	t.schedule()
-	t.publish()
-	out, t.out = t.out, nil
-	return out
-}
-
-func (t *Table) apply(ev Event) {
 	switch ev := ev.(type) {
 	case FromHost:
 		t.fromHost(ev.Frame)
@@ -75,23 +83,30 @@ func (t *Table) apply(ev Event) {
 	case HostPortChanged:
 		t.hostPortChanged(ev.Alone)
 	case HostNeighbours:
-		t.resolver.setHints(ev.Entries)
+		t.hints = newHints(ev.Entries)
 	case Stray:
 		t.stray(ev)
 	case HostAsks:
 		t.askForHost(ev.Targets)
 	case Tick:
 	}
+	t.schedule()
+	t.publish()
+	out, t.out = t.out, nil
+	return out
 }
 
-func (t *Table) emit(a Action) { t.out = append(t.out, a) }
+func (t *core) emit(a Action) { t.out = append(t.out, a) }
 
 // NextDeadline returns the latest time for the next call of Step, or false if
 // Step need not be called before the next event.
 func (t *Table) NextDeadline() (time.Time, bool) {
-	var first time.Time
+	var first, announce time.Time
+	if t.link.up {
+		announce = t.news.next()
+	}
 	for _, at := range [...]time.Time{
-		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), t.announceAt(), t.marksDue, t.sweepDue, t.pub.next(),
+		t.resolver.retries.next(), t.handles.pauses.next(), t.verifyAt(), announce, t.marksDue, t.sweepDue, t.pub.next(),
 	} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
@@ -103,7 +118,7 @@ func (t *Table) NextDeadline() (time.Time, bool) {
 // expire runs everything that is due.
 func (t *Table) expire() {
 	for r, ok := t.resolver.retries.due(t.now); ok; r, ok = t.resolver.retries.due(t.now) {
-		t.retry(r)
+		t.request(r)
 	}
 	for p, ok := t.handles.pauses.due(t.now); ok; p, ok = t.handles.pauses.due(t.now) {
 		t.pauseOver(p)

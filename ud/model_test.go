@@ -55,7 +55,7 @@ func TestR10TxAccounts(t *testing.T) {
 				}
 			},
 			"pump": func(rt *rapid.T) {
-				if err := b.Pump(); err != nil && !errors.Is(err, ErrDetached) && b.qp.refuse == nil {
+				if err := b.Pump(); err != nil && !errors.Is(err, ErrDetached) && b.qp.refuse == nil && b.qp.sendCQ.err == nil {
 					rt.Fatal(err)
 				}
 			},
@@ -70,11 +70,16 @@ func TestR10TxAccounts(t *testing.T) {
 				b.qp.refuse, b.qp.refuseAfter = refusals.Draw(rt, "error"), rapid.IntRange(0, 64).Draw(rt, "after")
 			},
 			"slow path": func(rt *rapid.T) { b.slow.full = !b.slow.full },
-			"detach":    func(*rapid.T) { b.Detach() },
+			"device fails": func(*rapid.T) {
+				if b.qp.sendCQ.err = errFailed; b.Pump() == nil || b.Outstanding() != 0 {
+					rt.Fatalf("%d sends posted on a failed device", b.Outstanding())
+				}
+			},
+			"detach": func(*rapid.T) { b.Detach() },
 			"attach": func(*rapid.T) {
 				b.Detach()
 				gen++
-				b.qp.sends = nil
+				b.qp.sends, b.qp.sendCQ.err = nil, nil
 				b.attach(t, gen)
 			},
 			"": func(rt *rapid.T) {
@@ -107,7 +112,7 @@ func TestR10RxAccounts(t *testing.T) {
 			},
 			"pump": func(rt *rapid.T) {
 				err := b.Pump(time.Time{})
-				if err != nil && !errors.Is(err, ErrDetached) && b.qp.refuse == nil && b.sink.err == nil {
+				if err != nil && !errors.Is(err, ErrDetached) && b.qp.refuse == nil && b.sink.err == nil && b.qp.recvCQ.err == nil {
 					rt.Fatal(err)
 				}
 			},
@@ -123,11 +128,16 @@ func TestR10RxAccounts(t *testing.T) {
 					rt.Fatal(err)
 				}
 			},
+			"device fails": func(*rapid.T) {
+				if b.qp.recvCQ.err = errFailed; b.Pump(time.Time{}) == nil || b.Outstanding() != 0 {
+					rt.Fatalf("%d receives posted on a failed device", b.Outstanding())
+				}
+			},
 			"detach": func(*rapid.T) { b.Detach() },
 			"attach": func(*rapid.T) {
 				b.Detach()
 				gen++
-				b.qp.recvs, b.qp.refuse = nil, nil
+				b.qp.recvs, b.qp.refuse, b.qp.recvCQ.err = nil, nil, nil
 				b.attach(t, gen)
 			},
 			"": func(rt *rapid.T) {
@@ -135,11 +145,11 @@ func TestR10RxAccounts(t *testing.T) {
 				b.checkRing(rt)
 			},
 		})
-		b.qp.recvs, b.qp.refuse, b.sink.err = nil, nil, nil
+		b.qp.recvs, b.qp.refuse, b.sink.err, b.qp.recvCQ.err = nil, nil, nil, nil
 		b.Detach()
 		b.attach(t, gen+1)
 		if b.Outstanding() != 64 {
-			rt.Fatalf("%d of 64 buffers in the end", b.Outstanding())
+			rt.Fatalf("%d of 64 buffers posted at the end", b.Outstanding())
 		}
 	})
 }

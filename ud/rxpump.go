@@ -65,9 +65,18 @@ func (r *Rx) next(until time.Time) (int, error) {
 	return r.poll()
 }
 
+// poll fills scratch with the available completions. If the device has failed, it completes
+// every posted receive with WR_FLUSH_ERR instead, because the device no longer will (R18).
 func (r *Rx) poll() (int, error) {
 	n, err := r.cq.Poll(r.scratch.wcs[:])
 	if err != nil {
+		for slot := uint32(0); errors.Is(err, hca.ErrIO) && r.ring.posted > 0; slot++ {
+			if r.ring.state[slot] == slotPosted {
+				r.ring.complete(slot)
+				r.fail(&hca.WC{ID: r.ring.id(slot), Status: hca.WCWRFlushErr, Opcode: hca.WCRecv, QPN: r.qp.Num()}, slot)
+				r.ring.give(slot)
+			}
+		}
 		return 0, fmt.Errorf("poll receive CQ: %w", err)
 	}
 	return n, nil

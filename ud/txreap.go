@@ -1,6 +1,7 @@
 package ud
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,11 +23,16 @@ func (t *Tx) await(until time.Time) error {
 	return t.reap()
 }
 
-// reap takes all available completions.
+// reap takes all available completions. If the device has failed, it completes every
+// posted send with WR_FLUSH_ERR instead, because the device no longer will (R18).
 func (t *Tx) reap() error {
 	for {
 		n, err := t.cq.Poll(t.scratch.wcs[:])
 		if err != nil {
+			for errors.Is(err, hca.ErrIO) && t.ring.posted > 0 {
+				slot := t.release()
+				t.fail(&hca.WC{ID: t.ring.id(slot), Status: hca.WCWRFlushErr, Opcode: hca.WCSend, QPN: t.qp.Num()}, slot)
+			}
 			return fmt.Errorf("poll send CQ: %w", err)
 		}
 		for i := range n {

@@ -76,16 +76,28 @@ type Device struct {
 	slots   chan struct{} // one element for each verb in the backend
 	peers   chan struct{} // the same for verbs that wait for a peer
 	counts  counts
-	events  events
+
+	fatalDelivered atomic.Bool // NextEvent has returned DEVICE_FATAL
 
 	self     object
 	released chan struct{} // closed when the backend has released the device
 
-	mu       sync.Mutex
-	registry registry
-	releases releases
-	inside   int  // calls in the backend, plus 1 until it has released the device
-	zombie   bool // counted in Options.Zombies
+	mu        sync.Mutex // guards what follows
+	cqs       map[*CQ]struct{}
+	ids       map[hca.ObjectID]hca.ObjectID // of CQs and QPs, from the backend's ID to the guard's
+	releases  []*object                     // to close in the backend: closed for their callers, and not in use
+	releasing bool                          // releaseQueued runs
+	inside    int                           // calls in the backend, plus 1 until it has released the device
+	zombie    bool                          // counted in Options.Zombies
+}
+
+// counts are the guard's own counters.
+type counts struct {
+	staleEvents    atomic.Uint64 // events about objects that no longer exist
+	abandoned      atomic.Uint64 // verbs that had not returned when their caller did
+	stuck          atomic.Int64  // abandoned verbs that have not returned
+	late           atomic.Uint64 // abandoned verbs that have returned
+	releasesFailed atomic.Uint64 // releases that the backend of a failed device refused
 }
 
 var (
@@ -96,11 +108,13 @@ var (
 
 // Wrap returns a guarded device, which then owns dev.
 func Wrap(dev hca.Device, opts Options) *Device {
-	d := &Device{inner: dev, opts: opts.withDefaults(), attr: dev.Attr()}
+	d := &Device{
+		inner: dev, opts: opts.withDefaults(), attr: dev.Attr(),
+		cqs: map[*CQ]struct{}{}, ids: map[hca.ObjectID]hca.ObjectID{},
+		inside: 1,
+	}
 	d.dead, d.released = make(chan struct{}), make(chan struct{})
 	d.slots, d.peers = make(chan struct{}, d.opts.MaxStuck), make(chan struct{}, d.opts.MaxStuck)
-	d.registry.init()
-	d.inside = 1
 	d.self = object{
 		dev: d, verb: "close_device", close: dev.Close, onGone: func() { close(d.released); d.leave() },
 	}
@@ -129,8 +143,8 @@ func (d *Device) Close() error {
 	if err != nil || d.Err() == nil {
 		return err
 	}
-	p := newPatience(d.opts.VerbTimeout, 0)
-	defer p.stop()
+	p := newPatience(d.opts.VerbTimeout)
+	defer p.timer.Stop()
 	for {
 		select {
 		case <-d.released:
@@ -143,9 +157,15 @@ func (d *Device) Close() error {
 	}
 }
 
-// closed reports whether Close was called and succeeded.
-func (d *Device) closed() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.self.life != lifeOpen
+// Counters implements [hca.Device]. It returns the backend's counters, then the guard's.
+func (d *Device) Counters() []hca.Counter {
+	c := &d.counts
+	return append(d.inner.Counters(),
+		hca.Counter{Name: "guard_stale_events", Value: c.staleEvents.Load()},
+		hca.Counter{Name: "guard_verbs_abandoned", Value: c.abandoned.Load()},
+		hca.Counter{Name: "guard_verbs_stuck", Value: uint64(c.stuck.Load())},
+		hca.Counter{Name: "guard_late_answers", Value: c.late.Load()},
+		hca.Counter{Name: "guard_releases_failed", Value: c.releasesFailed.Load()},
+		hca.Counter{Name: "guard_zombies", Value: uint64(d.opts.Zombies.n.Load())},
+	)
 }

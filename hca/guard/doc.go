@@ -17,26 +17,20 @@
 //	verbs that allocate,    | fail immediately, with a [Failure]
 //	modify or query         |
 //	verbs that release      | succeed; the backend releases in the background
-//	Poll                    | returns WR_FLUSH_ERR for each request that was
-//	                        | posted and not completed, then the Failure
-//	Arm, Wait               | return nil while Poll has completions, then the
-//	                        | Failure; a blocked Wait is woken
+//	Poll, Arm, Wait         | fail immediately; a blocked Wait is woken
 //	NextEvent               | returns DEVICE_FATAL once, unless the backend's own
 //	                        | was delivered, then the Failure; ErrClosed once closed
 //
 // Every [Failure] wraps only the sentinel [hca.ErrIO]. It does not wrap its cause, which
 // a caller could mistake for an error of the call.
 //
-// # The book of requests
+// # Posted requests
 //
-// Each queue has a book: a ring with the IDs of the requests that are posted and not
-// completed. Its size depends on the depth of the queue, so a post does not allocate. A
-// queue whose book is full is full. A completion removes its request from the book. If no
-// book has the request, the completion belongs to the queue before a reset, or to a
-// predecessor with the same QPN; it is dropped and counted. A post during which the device
-// fails reports as accepted only the requests up to the last completed one; the rest is
-// not flushed. Completions of a queue are matched by their IDs. On a CQ of both queues of
-// a QP, a failed request is searched among the sends first.
+// The guard does not know which requests are posted. The poster does: a ring of package ud
+// records the owner of each of its slots, and every work request ID carries the ring's
+// generation. So when Poll returns the Failure, the ring completes what it has posted with
+// WR_FLUSH_ERR (R18), and it ignores completions from before a reset (R20). A second record
+// here would cost each request two locks and a search, to no other effect.
 //
 // # Verbs that hang
 //
@@ -75,7 +69,6 @@
 //
 // # Locks
 //
-// Device.mu guards the registry and the state of all objects. CQ.mu guards the books of
-// the queues that complete there; it is locked once per Poll and twice per post, and never
-// while the backend is called. Neither is locked while the other is held.
+// Device.mu guards the maps of objects and the state of all objects. Posts, Poll, Arm and
+// Wait take no lock.
 package guard

@@ -2,21 +2,26 @@ package guard
 
 import (
 	"context"
-	"sync/atomic"
 
 	"ipoibd/hca"
 )
 
-// events is the state of NextEvent.
-type events struct {
-	fatalDelivered atomic.Bool // DEVICE_FATAL was delivered
-}
+// nextEvent is the verb of NextEvent.
+const nextEvent = "get_async_event"
 
 // NextEvent implements [hca.Device]. DEVICE_FATAL is the last event.
 func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	for {
-		if d.Err() != nil {
-			return d.lastEvent()
+		if err := d.Err(); err != nil {
+			d.mu.Lock()
+			closed := d.self.life != lifeOpen
+			d.mu.Unlock()
+			if closed {
+				err = hca.ErrClosed
+			} else if !d.fatalDelivered.Swap(true) {
+				return hca.AsyncEvent{Type: hca.EventDeviceFatal, On: hca.ObjectID{Kind: hca.KindDevice}}, nil
+			}
+			return hca.AsyncEvent{}, d.wrap(nextEvent, err)
 		}
 		ev, err := d.backendEvent(ctx)
 		switch {
@@ -27,38 +32,30 @@ func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 		case ctx.Err() != nil:
 			return hca.AsyncEvent{}, ctx.Err()
 		default:
-			_ = d.note(err)
-			if d.Err() == nil {
+			if d.note(err); d.Err() == nil {
 				return hca.AsyncEvent{}, err
 			}
 		}
 	}
 }
 
-// lastEvent returns the result of NextEvent in the failed state.
-func (d *Device) lastEvent() (hca.AsyncEvent, error) {
-	switch {
-	case d.closed():
-		return hca.AsyncEvent{}, d.wrap("get_async_event", hca.ErrClosed)
-	case d.events.fatalDelivered.Swap(true):
-		return hca.AsyncEvent{}, d.wrap("get_async_event", d.Err())
-	}
-	return hca.AsyncEvent{Type: hca.EventDeviceFatal, On: hca.ObjectID{Kind: hca.KindDevice}}, nil
-}
-
 // review translates the object of an event to the guard's ID, and fails the device on
 // DEVICE_FATAL. It returns false if the event must not be delivered: its object no longer
 // exists, or it repeats DEVICE_FATAL.
 func (d *Device) review(ev hca.AsyncEvent) (hca.AsyncEvent, bool) {
-	id, ok := d.translate(ev.On)
-	if !ok {
-		d.counts.staleEvents.Add(1)
-		return ev, false
+	if ev.On.Kind == hca.KindCQ || ev.On.Kind == hca.KindQP {
+		d.mu.Lock()
+		id, ok := d.ids[ev.On]
+		d.mu.Unlock()
+		if !ok {
+			d.counts.staleEvents.Add(1)
+			return ev, false
+		}
+		ev.On = id
 	}
-	ev.On = id
 	if ev.Type == hca.EventDeviceFatal {
 		d.Fail(errDeviceFatal)
-		return ev, !d.events.fatalDelivered.Swap(true)
+		return ev, !d.fatalDelivered.Swap(true)
 	}
 	return ev, true
 }
@@ -66,10 +63,9 @@ func (d *Device) review(ev hca.AsyncEvent) (hca.AsyncEvent, bool) {
 // backendEvent waits for an event of the backend until ctx ends or the device fails. If the
 // backend ignores the end of ctx, the call is abandoned after VerbTimeout.
 func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
-	const name = "get_async_event"
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c := newFlight[hca.AsyncEvent]()
+	c := &flight[hca.AsyncEvent]{answered: make(chan answer[hca.AsyncEvent], 1)}
 	d.mu.Lock()
 	d.inside++
 	d.mu.Unlock()
@@ -84,11 +80,11 @@ func (d *Device) backendEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	select {
 	case a = <-c.answered:
 	case <-d.dead:
-		a = c.abandon(d, name, d.Err())
+		a = c.abandon(d, nextEvent, d.Err())
 	case <-ctx.Done():
-		p := newPatience(d.opts.VerbTimeout, 0)
-		defer p.stop()
-		a = c.wait(d, name, p, d.dead)
+		p := newPatience(d.opts.VerbTimeout)
+		defer p.timer.Stop()
+		a = c.wait(d, nextEvent, p)
 	}
 	return a.val, a.err
 }

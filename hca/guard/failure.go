@@ -3,6 +3,8 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"ipoibd/hca"
 )
@@ -50,15 +52,29 @@ func (d *Device) Fail(cause error) {
 	}
 	close(d.dead)
 	d.countZombie()
-	for _, c := range d.registry.openCQs(&d.mu) {
+	d.mu.Lock()
+	cqs := slices.Collect(maps.Keys(d.cqs))
+	d.mu.Unlock()
+	for _, c := range cqs {
 		c.inner.Wake()
 	}
 }
 
-// note fails the device if err wraps ErrIO, and returns err.
-func (d *Device) note(err error) error {
-	if err != nil && errors.Is(err, hca.ErrIO) {
+// note fails the device if err wraps ErrIO.
+func (d *Device) note(err error) {
+	if errors.Is(err, hca.ErrIO) {
 		d.Fail(err)
+	}
+}
+
+// outcome returns the error of a post or of a method of a CQ: the Failure if err is fatal
+// or if the device has failed in the meantime, else err.
+func (d *Device) outcome(err error) error {
+	if err == nil {
+		return nil
+	}
+	if d.note(err); d.Err() != nil {
+		return d.Err()
 	}
 	return err
 }

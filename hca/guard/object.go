@@ -2,9 +2,19 @@ package guard
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"ipoibd/hca"
 )
+
+// generations numbers the CQs and QPs of all guarded devices of this process.
+var generations atomic.Uint32
+
+// newID returns the backend's ID with a unique generation (R20).
+func newID(inner hca.ObjectID) hca.ObjectID {
+	inner.Generation = generations.Add(1)
+	return inner
+}
 
 // life is the state of an object.
 type life uint8
@@ -50,21 +60,42 @@ func (d *Device) drop(os []*object) {
 	}
 }
 
-// beginRelease moves an open object to closing.
-func (o *object) beginRelease() bool {
+// release closes o for the caller, and in the backend now or, in the failed state, later.
+// ErrIO of the backend counts as success, because the device is gone. Idempotent.
+func (o *object) release() error {
 	o.dev.mu.Lock()
-	defer o.dev.mu.Unlock()
-	if o.life != lifeOpen {
-		return false
+	open := o.life == lifeOpen
+	if open {
+		o.life = lifeClosing
 	}
-	o.life = lifeClosing
-	return true
-}
-
-func (o *object) reopen() {
-	o.dev.mu.Lock()
-	defer o.dev.mu.Unlock()
-	o.life = lifeOpen
+	o.dev.mu.Unlock()
+	if !open {
+		return nil
+	}
+	a := call(o.dev, verb{name: o.verb}, func() (struct{}, error) { return struct{}{}, o.close() },
+		func(_ struct{}, err error) { // the caller considers the object closed, so it is not reopened
+			if err == nil || errors.Is(err, hca.ErrIO) {
+				o.gone()
+			} else {
+				o.deferRelease()
+			}
+		})
+	failed := o.dev.Err() != nil
+	switch {
+	case a.fate == fateAnswered && (a.err == nil || errors.Is(a.err, hca.ErrIO)):
+		o.gone()
+		return nil
+	case failed && a.fate == fateAbandoned:
+		return nil
+	case failed:
+		o.deferRelease()
+		return nil
+	case a.fate == fateAnswered:
+		o.dev.mu.Lock()
+		defer o.dev.mu.Unlock()
+		o.life = lifeOpen
+	}
+	return a.err
 }
 
 // gone records that the backend has released o. Idempotent.
@@ -81,56 +112,43 @@ func (o *object) gone() {
 	o.dev.drop(o.parents)
 }
 
-// release closes o for the caller, and in the backend now or, in the failed state, later.
-func (o *object) release() error {
-	if !o.beginRelease() {
-		return nil
-	}
-	f := func() (struct{}, error) { return struct{}{}, o.close() }
-	a := call(o.dev, verb{name: o.verb}, f, func(_ struct{}, err error) { o.answeredLate(err) })
-	switch a.fate {
-	case fateRefused: // the device has failed
-		o.deferRelease()
-		return nil
-	case fateAbandoned:
-		if o.dev.Err() != nil {
-			return nil
-		}
-		return a.err
-	case fateAnswered:
-	}
-	return o.answered(a.err)
-}
-
-// answered handles the result of a release in the backend. ErrIO counts as success, because
-// the device is gone.
-func (o *object) answered(err error) error {
-	switch {
-	case err == nil || errors.Is(err, hca.ErrIO):
-		o.gone()
-		return nil
-	case o.dev.Err() != nil:
-		o.deferRelease()
-		return nil
-	}
-	o.reopen()
-	return err
-}
-
-// answeredLate handles a result that comes after the caller has returned. The caller
-// considers the object closed, so it is not reopened.
-func (o *object) answeredLate(err error) {
-	if err == nil || errors.Is(err, hca.ErrIO) {
-		o.gone()
-		return
-	}
-	o.deferRelease()
-}
-
 // deferRelease leaves the release in the backend to releaseQueued.
 func (o *object) deferRelease() {
 	o.dev.mu.Lock()
 	defer o.dev.mu.Unlock()
 	o.deferred = true
 	o.dev.queueRelease(o)
+}
+
+// queueRelease queues o if its deferred release can be done now. Device.mu is held.
+func (d *Device) queueRelease(o *object) {
+	if !o.deferred || o.uses > 0 {
+		return
+	}
+	o.deferred = false
+	d.releases = append(d.releases, o)
+	if !d.releasing {
+		d.releasing = true
+		go d.releaseQueued()
+	}
+}
+
+// releaseQueued closes the queued objects, then ends. If the backend hangs in one release,
+// the others wait, so that releases block only one thread.
+func (d *Device) releaseQueued() {
+	for {
+		d.mu.Lock()
+		if len(d.releases) == 0 {
+			d.releasing = false
+			d.mu.Unlock()
+			return
+		}
+		o := d.releases[0]
+		d.releases = d.releases[1:]
+		d.mu.Unlock()
+		if err := o.close(); err != nil {
+			d.counts.releasesFailed.Add(1)
+		}
+		o.gone()
+	}
 }

@@ -1,13 +1,14 @@
 package guard
 
-import "ipoibd/hca"
+import (
+	"io"
 
-// releaser is an object that a verb creates.
-type releaser interface{ Close() error }
+	"ipoibd/hca"
+)
 
 // create is call for a verb that creates an object. An object that is created after the
 // caller has returned is closed.
-func create[T releaser](d *Device, v verb, f func() (T, error)) (T, error) {
+func create[T io.Closer](d *Device, v verb, f func() (T, error)) (T, error) {
 	a := call(d, v, f, func(made T, err error) {
 		if err == nil {
 			_ = made.Close()

@@ -1,75 +1,49 @@
 package guard
 
-import "ipoibd/hca"
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"ipoibd/hca"
+)
 
 // QP is a guarded [hca.QP].
 type QP struct {
 	object
 	inner  hca.QP
 	id     hca.ObjectID
-	sendCQ *CQ
-	recvCQ *CQ
-	send   queue
-	recv   queue
-	all    bool // every send completes, also an unsignaled one
 	groups groups
-	out    []hca.SendWR // the requests of the current PostSend, with the backend's AHs
+	out    []hca.SendWR // requests of the current PostSend, with the backend's handles
 }
 
 var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD].
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	s, r := p.dev.own(sendCQ), p.dev.own(recvCQ)
-	if s == nil || r == nil {
-		return nil, p.dev.wrap("create_qp", hca.ErrInvalid)
+	d := p.dev
+	s, okS := sendCQ.(*CQ)
+	r, okR := recvCQ.(*CQ)
+	if !okS || !okR || s.dev != d || r.dev != d {
+		return nil, d.wrap("create_qp", hca.ErrInvalid)
 	}
-	v := verb{name: "create_qp", on: []*object{&p.object, &s.object, &r.object}}
-	return create[hca.QP](p.dev, v, func() (hca.QP, error) {
+	parents := []*object{&p.object, &s.object, &r.object}
+	return create[hca.QP](d, verb{name: "create_qp", on: parents}, func() (hca.QP, error) {
 		inner, err := p.inner.CreateQP(spec, s.inner, r.inner)
 		if err != nil {
 			return nil, err
 		}
-		return p.newQP(inner, s, r), nil
+		q := &QP{inner: inner, id: newID(inner.ID()), out: make([]hca.SendWR, hca.Batch)}
+		q.object = object{
+			dev: d, verb: "destroy_qp", close: q.closeInner, parents: parents,
+			onGone: func() { delete(d.ids, inner.ID()) },
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.ids[inner.ID()] = q.id
+		hold(parents)
+		return q, nil
 	})
-}
-
-// closeInner closes the backend's QP. In the failed state it also detaches it, because
-// DetachMulticast does not reach the backend then.
-func (q *QP) closeInner() error {
-	if q.dev.Err() != nil {
-		_ = q.groups.detachAll(q.inner) // Close fails if a group is left
-	}
-	return q.inner.Close()
-}
-
-// own returns cq if it belongs to this device, else nil.
-func (d *Device) own(cq hca.CQ) *CQ {
-	if c, ok := cq.(*CQ); ok && c.dev == d {
-		return c
-	}
-	return nil
-}
-
-func (p *PD) newQP(inner hca.QP, s, r *CQ) *QP {
-	num, spec := inner.Num(), inner.Spec()
-	q := &QP{
-		inner: inner, id: newID(inner.ID()), sendCQ: s, recvCQ: r,
-		send: queue{qpn: num, op: hca.WCSend, book: newBook(spec.SendWRs)},
-		recv: queue{qpn: num, op: hca.WCRecv, book: newBook(spec.RecvWRs)},
-		all:  spec.SignalAll,
-		out:  make([]hca.SendWR, min(spec.SendWRs, hca.Batch)),
-	}
-	q.object = p.child("destroy_qp", q.closeInner)
-	q.parents = append(q.parents, &s.object, &r.object)
-	q.onGone = func() { delete(p.dev.registry.ids, inner.ID()) }
-	s.attach(&q.send, true)
-	r.attach(&q.recv, false)
-	p.dev.mu.Lock()
-	defer p.dev.mu.Unlock()
-	p.dev.registry.ids[inner.ID()] = q.id
-	hold(q.parents)
-	return q
 }
 
 // ID implements [hca.QP].
@@ -81,31 +55,60 @@ func (q *QP) Num() hca.QPN { return q.inner.Num() }
 // Spec implements [hca.QP].
 func (q *QP) Spec() hca.QPSpec { return q.inner.Spec() }
 
-// Close implements [hca.QP]. Posted requests are dropped.
-func (q *QP) Close() error {
-	err := q.release()
-	if err == nil {
-		q.sendCQ.detach(&q.send)
-		q.recvCQ.detach(&q.recv)
+// Close implements [hca.QP].
+func (q *QP) Close() error { return q.release() }
+
+// closeInner closes the backend's QP. In the failed state it also detaches it, because
+// DetachMulticast does not reach the backend then.
+func (q *QP) closeInner() error {
+	if q.dev.Err() != nil {
+		_ = q.groups.detachAll(q.inner) // Close fails if a group is left
 	}
-	return err
+	return q.inner.Close()
+}
+
+// PostSend implements [hca.QP].
+func (q *QP) PostSend(wrs []hca.SendWR) (posted int, err error) {
+	for {
+		if err := q.dev.Err(); err != nil {
+			return posted, err
+		}
+		// Copy what fits into out, up to the first handle of another device.
+		part := wrs[posted:min(len(wrs), posted+len(q.out))]
+		k, foreign := 0, false
+		for ; k < len(part); k++ {
+			ah, ok := part[k].UD.AH.(*AH)
+			if foreign = !ok || ah.dev != q.dev; foreign {
+				break
+			}
+			q.out[k] = part[k]
+			q.out[k].UD.AH = ah.inner
+		}
+		n, err := q.inner.PostSend(q.out[:k])
+		posted += n
+		switch {
+		case err != nil:
+			return posted, q.dev.outcome(err)
+		case foreign:
+			return posted, hca.ErrInvalid
+		case posted == len(wrs):
+			return posted, nil
+		}
+	}
+}
+
+// PostRecv implements [hca.QP].
+func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.dev.Err(); err != nil {
+		return 0, err
+	}
+	n, err := q.inner.PostRecv(wrs)
+	return n, q.dev.outcome(err)
 }
 
 // Modify implements [hca.QP].
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
-	err := q.do("modify_qp", func() error { return q.inner.Modify(attr, mask) })
-	if err == nil && mask&hca.AttrState != 0 && attr.State == hca.QPReset {
-		q.sendCQ.clear(&q.send)
-		q.recvCQ.clear(&q.recv)
-	}
-	return err
-}
-
-// clear removes the posted requests of a queue.
-func (c *CQ) clear(q *queue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q.book.clear()
+	return q.do("modify_qp", func() error { return q.inner.Modify(attr, mask) })
 }
 
 // Query implements [hca.QP].
@@ -133,4 +136,46 @@ func (q *QP) do(name string, f func() error) error {
 	_, err := ask(q.dev, verb{name: name, on: []*object{&q.object}},
 		func() (struct{}, error) { return struct{}{}, f() })
 	return err
+}
+
+// groups are the multicast groups to which a QP is attached in the backend.
+type groups struct {
+	mu   sync.Mutex
+	list []hca.MulticastGroup
+}
+
+// attach attaches the QP in the backend and records the group, even if the backend returns
+// late.
+func (g *groups) attach(inner hca.QP, to hca.MulticastGroup) error {
+	err := inner.AttachMulticast(to)
+	if err == nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.list = append(g.list, to)
+	}
+	return err
+}
+
+// detach undoes attach.
+func (g *groups) detach(inner hca.QP, from hca.MulticastGroup) error {
+	err := inner.DetachMulticast(from)
+	if err == nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.list = slices.DeleteFunc(g.list, func(x hca.MulticastGroup) bool { return x == from })
+	}
+	return err
+}
+
+// detachAll detaches the QP from the remaining groups, because a backend does not close a QP
+// that is attached.
+func (g *groups) detachAll(inner hca.QP) error {
+	g.mu.Lock()
+	left := slices.Clone(g.list)
+	g.mu.Unlock()
+	var errs []error
+	for _, x := range left {
+		errs = append(errs, g.detach(inner, x))
+	}
+	return errors.Join(errs...)
 }

@@ -40,7 +40,7 @@ func have[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// tap records the CQs and QPs that the backend creates.
+// tap records the CQs and QPs that a backend creates.
 type tap struct {
 	*fake
 	cqs []*fakeCQ
@@ -110,17 +110,6 @@ func (r *rig) close() {
 		if err := c.Close(); err != nil {
 			r.Errorf("close %T: %v", c, err)
 		}
-	}
-}
-
-func (r *rig) postSend(flags hca.SendFlags, ids ...uint64) {
-	r.Helper()
-	var wrs []hca.SendWR
-	for _, id := range ids {
-		wrs = append(wrs, hca.SendWR{ID: id, Flags: flags, UD: hca.UDDest{AH: r.ah}})
-	}
-	if n, err := r.qp.PostSend(wrs); n != len(ids) || err != nil {
-		r.Fatalf("posted %d: %v", n, err)
 	}
 }
 

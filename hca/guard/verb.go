@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -48,18 +49,34 @@ func ask[T any](d *Device, v verb, f func() (T, error)) (T, error) {
 // call runs f on its own goroutine and waits until f returns, the timeout of the verb
 // expires or the device fails. A later result is passed to late.
 func call[T any](d *Device, v verb, f func() (T, error), late func(T, error)) answer[T] {
-	p := newPatience(v.patience, d.opts.VerbTimeout)
-	defer p.stop()
+	p := newPatience(cmp.Or(v.patience, d.opts.VerbTimeout))
+	defer p.timer.Stop()
 	if err := d.admit(p, v); err != nil {
 		return answer[T]{err: d.wrap(v.name, err), fate: fateRefused}
 	}
-	c := newFlight[T]()
-	c.place = d.places(v)
+	c := &flight[T]{answered: make(chan answer[T], 1), place: d.places(v)}
 	if v.peer {
 		c.overstays = time.AfterFunc(d.opts.AHStuck, func() { c.overstay(d) })
 	}
-	go c.run(d, v, f, late)
-	return c.wait(d, v.name, p, d.dead)
+	go func() {
+		val, err := f()
+		d.note(err)
+		if v.peer {
+			c.overstays.Stop()
+		}
+		d.mu.Lock()
+		<-c.place
+		c.place = nil
+		d.mu.Unlock()
+		if !c.land(d, answer[T]{val: val, err: err}) {
+			late(val, err)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.drop(v.on)
+		d.leave()
+	}()
+	return c.wait(d, v.name, p)
 }
 
 // admit waits for a place among the verbs in the backend. If there is none within the
@@ -97,31 +114,6 @@ type flight[T any] struct {
 	place     chan struct{} // see Device.places; nil once the verb has returned; guarded by Device.mu
 }
 
-func newFlight[T any]() *flight[T] { return &flight[T]{answered: make(chan answer[T], 1)} }
-
-func (c *flight[T]) run(d *Device, v verb, f func() (T, error), late func(T, error)) {
-	val, err := f()
-	_ = d.note(err)
-	c.vacate(d)
-	if !c.land(d, answer[T]{val: val, err: err}) {
-		late(val, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.drop(v.on)
-	d.leave()
-}
-
-func (c *flight[T]) vacate(d *Device) {
-	if c.overstays != nil {
-		c.overstays.Stop()
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	<-c.place
-	c.place = nil
-}
-
 // overstay runs when a verb has taken longer than any peer can cause. It moves the verb to
 // the places of the verbs that do not wait for peers, so that a new peer gets its place.
 func (c *flight[T]) overstay(d *Device) {
@@ -151,13 +143,13 @@ func (c *flight[T]) land(d *Device, a answer[T]) bool {
 	return false
 }
 
-// wait returns the answer, or abandons the call when the timeout expires or quit is closed.
-func (c *flight[T]) wait(d *Device, name string, p *patience, quit <-chan struct{}) answer[T] {
+// wait returns the answer, or abandons the call when the timeout expires or the device fails.
+func (c *flight[T]) wait(d *Device, name string, p *patience) answer[T] {
 	for {
 		select {
 		case a := <-c.answered:
 			return a
-		case <-quit:
+		case <-d.dead:
 			return c.abandon(d, name, d.Err())
 		case <-p.timer.C:
 			if p.spent() {
@@ -188,12 +180,8 @@ type patience struct {
 	left    int
 }
 
-// newPatience returns the timeout of a verb: own, or otherwise if own is 0.
-func newPatience(own, otherwise time.Duration) *patience {
-	if own == 0 {
-		own = otherwise
-	}
-	q := own / quarters
+func newPatience(timeout time.Duration) *patience {
+	q := timeout / quarters
 	return &patience{timer: time.NewTimer(q), quarter: q, left: quarters}
 }
 
@@ -205,5 +193,3 @@ func (p *patience) spent() bool {
 	}
 	return p.left <= 0
 }
-
-func (p *patience) stop() { p.timer.Stop() }

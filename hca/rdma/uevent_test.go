@@ -3,14 +3,12 @@ package rdma
 import (
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
-// message joins the lines of an event as the kernel does.
+// message returns an event's lines in the kernel's encoding.
 func message(lines ...string) []byte { return []byte(strings.Join(lines, "\x00") + "\x00") }
 
-// removal is what the kernel sends first when a device goes.
+// removal is the kernel's first event about the removal of a device.
 var removal = message("remove@/devices/virtual/infiniband_verbs/uverbs0", "ACTION=remove",
 	"DEVPATH=/devices/virtual/infiniband_verbs/uverbs0", "SUBSYSTEM=infiniband_verbs", "MAJOR=231", "MINOR=192",
 	"DEVNAME=infiniband/uverbs0", "DEVMODE=0666", "SEQNUM=1203")
@@ -58,27 +56,4 @@ func FuzzParseUevent(f *testing.F) {
 			t.Fatalf("accepted: %+v", ev)
 		}
 	})
-}
-
-// Only the kernel has no port, no process and says so.
-func TestFromKernel(t *testing.T) {
-	kernel, other := unix.UnixCredentials(&unix.Ucred{}), unix.UnixCredentials(&unix.Ucred{Pid: 1})
-	for _, c := range []struct {
-		name string
-		from unix.Sockaddr
-		oob  []byte
-		want bool
-	}{
-		{"the kernel", &unix.SockaddrNetlink{}, kernel, true},
-		{"a process's port", &unix.SockaddrNetlink{Pid: 7}, kernel, false},
-		{"a process", &unix.SockaddrNetlink{}, other, false},
-		{"nobody says who", &unix.SockaddrNetlink{}, nil, false},
-		{"garbage", &unix.SockaddrNetlink{}, kernel[:5], false},
-		{"no address", nil, kernel, false},
-		{"another family", &unix.SockaddrInet4{}, kernel, false},
-	} {
-		if got := fromKernel(c.from, c.oob); got != c.want {
-			t.Errorf("%s: %t", c.name, got)
-		}
-	}
 }

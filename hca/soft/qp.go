@@ -35,6 +35,9 @@ var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if spec.Queues < 0 || spec.Queues > maxQueues {
+		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
+	}
 	if !inRange(&spec) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
 	}

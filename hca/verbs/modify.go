@@ -79,8 +79,9 @@ func (q *QP) prepare(from, to hca.QPState) error {
 	return nil
 }
 
-// How long a send queue may take to drain, and how often it is polled. On UD it drains as
-// soon as the current sends are on the wire.
+// How long a send queue may take to drain, and how often it is queried. On UD it drains as
+// soon as the current sends are on the wire, so it does not pay to wait for the event
+// SQ_DRAINED, which would have to be taken from the owner of the device's events.
 const (
 	drainLimit = time.Second
 	drainStep  = time.Millisecond
@@ -89,12 +90,13 @@ const (
 // drain waits until a QP in SQD has drained. If that takes too long, it returns nil, and the
 // driver decides about the transition.
 func (q *QP) drain() error {
-	for range drainLimit / drainStep {
+	tick := time.NewTicker(drainStep)
+	defer tick.Stop()
+	for end := time.Now().Add(drainLimit); time.Now().Before(end); <-tick.C {
 		a, err := q.queryRaw()
 		if err != nil || a.sq_draining == 0 {
 			return err
 		}
-		time.Sleep(drainStep)
 	}
 	return nil
 }

@@ -238,7 +238,7 @@ func (h *host) netlinkPorts() (ports []unix.SockaddrNetlink) {
 		}
 	}
 	if len(ports) == 0 {
-		h.tb.Fatal("the daemon has no rtnetlink socket")
+		h.tb.Fatal("the daemon has no rtnetlink socket, so the flood would not reach it")
 	}
 	return ports
 }

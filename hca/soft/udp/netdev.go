@@ -7,12 +7,12 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
 )
 
@@ -143,37 +143,23 @@ func FindNetdev(name string) (Netdev, error) {
 // thread's network namespace may have come, gone or changed since the last
 // receive, and one at the start. It is closed when ctx has ended.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
-	events, err := subscribe(unix.RTNLGRP_LINK)
+	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
 	}
 	changed := make(chan struct{}, 1)
 	changed <- struct{}{}
-	go hint(ctx, events, changed)
-	return changed, nil
-}
-
-// hint passes notifications on until ctx ends, which closes the socket.
-func hint(ctx context.Context, events *events, changed chan<- struct{}) {
-	defer close(changed)
-	defer events.close()
-	defer context.AfterFunc(ctx, events.close)()
-	for readings := newReadings(); ; {
-		news, err := events.drain(func(event) bool { return true })
-		if err != nil {
-			return
-		}
-		if news {
+	go func() {
+		defer close(changed)
+		defer events.Close()
+		events.Follow(ctx, func([]byte) bool { return true }, func() {
 			select {
 			case changed <- struct{}{}:
 			default: // the last one has not been received yet
 			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(readings.Reserve().Delay()):
-		}
-	}
+		})
+	}()
+	return changed, nil
 }
 
 // Look returns what a netdev has now: hca.ErrNoDevice when there is none of the

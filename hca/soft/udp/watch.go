@@ -15,15 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
 )
 
 // watcher follows one netdev. Its goroutine ends with Close.
 type watcher struct {
 	index  int
-	ns     *namespace    // that the netdev was found in
-	list   lister        // used by the goroutine only, once it runs
-	events *events       // notifications
+	ns     *namespace // that the netdev was found in
+	list   lister     // used by the goroutine only, once it runs
+	events *nlgroup.Socket
 	ended  chan struct{} // closed when the goroutine has ended
 	closed chan struct{} // closed by Close
 	here   atomic.Bool   // state.Present, for Send
@@ -54,7 +55,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := subscribe(unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		ns.file.Close()
 		return nil, fmt.Errorf("subscribe to netlink: %w", err)
@@ -64,7 +65,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 		ended: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
 	}
 	if err := w.relist(); err != nil || !w.here.Load() {
-		events.close()
+		events.Close()
 		ns.file.Close()
 		return nil, cmp.Or(err, hca.ErrNoDevice)
 	}
@@ -83,17 +84,15 @@ func linkError(err error) error {
 	return fmt.Errorf("find the netdev: %w", err)
 }
 
-// run reads notifications until Close, within the limit of newReadings. During a pause
-// the kernel queues them. A lost notification causes a list as well. A list that failed
-// is repeated after the pause.
+// run reads notifications until Close, at the rate of nlgroup. A lost notification causes a
+// list as well. A list that failed is repeated after the pause.
 func (w *watcher) run() {
 	defer close(w.ended)
-	readings, failed := newReadings(), false
-	for w.here.Load() {
+	for failed := false; w.here.Load(); {
 		changed := failed
 		if !failed {
 			var err error
-			if changed, err = w.events.drain(w.concerns); err != nil {
+			if changed, err = w.events.Drain(w.concerns); err != nil {
 				return
 			}
 		}
@@ -103,7 +102,7 @@ func (w *watcher) run() {
 		select {
 		case <-w.closed:
 			return
-		case <-time.After(readings.Reserve().Delay()):
+		case <-time.After(w.events.Pause()):
 		}
 	}
 }
@@ -118,10 +117,11 @@ func (w *watcher) isClosed() bool {
 }
 
 // concerns reports whether a notification is about the netdev.
-func (w *watcher) concerns(ev event) bool {
-	switch ev.kind {
+func (w *watcher) concerns(msg []byte) bool {
+	i := nlgroup.ParseInterface(msg)
+	switch i.Kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return ev.index == w.index
+		return i.Index == w.index
 	}
 	return false
 }
@@ -235,7 +235,7 @@ func (w *watcher) look() transport.State {
 // Close ends the goroutine, then what it used. It is called once.
 func (w *watcher) Close() {
 	close(w.closed)
-	w.events.close()
+	w.events.Close()
 	<-w.ended
 	w.ns.file.Close()
 }

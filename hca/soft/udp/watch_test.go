@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/link/linktest/nstest"
 )
@@ -42,21 +43,21 @@ func junk(index int) []byte {
 	return b
 }
 
-// A message from another process to the group of links does not count, whatever it says.
+// Any message from another process to the group of links is ignored.
 func TestMessagesOfOtherProcessesAreIgnored(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	ns, w := watched(t)
 	ns.Do(func() {
-		e, err := subscribe(unix.RTNLGRP_LINK)
+		e, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer e.close()
+		defer e.Close()
 		fd := netlinkSocket(t)
 		send(t, fd, junk(w.index))
-		if yes, err := e.drain(w.concerns); yes || err != nil {
+		if yes, err := e.Drain(w.concerns); yes || err != nil {
 			t.Errorf("a message of this process: %v, %v; want it ignored", yes, err)
 		}
 		l, err := netlink.LinkByName(nstest.Dev)
@@ -66,7 +67,7 @@ func TestMessagesOfOtherProcessesAreIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if yes, err := e.drain(w.concerns); !yes || err != nil {
+		if yes, err := e.Drain(w.concerns); !yes || err != nil {
 			t.Errorf("a message of the kernel: %v, %v; want it to count", yes, err)
 		}
 	})
@@ -136,7 +137,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 		return
 	}
 	ns, w := watched(t)
-	time.Sleep(4 * readingPause) // lets the changes pass that come with opening
+	time.Sleep(4 * nlgroup.ReadingPause) // lets the changes pass that come with opening
 	w.mu.Lock()
 	first := w.version
 	w.mu.Unlock()
@@ -156,8 +157,8 @@ func TestReadingsAreCoalesced(t *testing.T) {
 				awaitMTU(t, w, last)
 				took := time.Since(start)
 				t.Logf("the first change was published after %v", took)
-				if took > 10*readingPause {
-					t.Errorf("the first change was published after %v, want %v at most", took, 10*readingPause)
+				if took > 10*nlgroup.ReadingPause {
+					t.Errorf("the first change was published after %v, want %v at most", took, 10*nlgroup.ReadingPause)
 				}
 			}
 			time.Sleep(2 * time.Millisecond)
@@ -167,7 +168,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 	w.mu.Lock()
 	n := w.version - first
 	w.mu.Unlock()
-	limit := uint64(time.Since(start)/readingPause) + readingBurst + 2
+	limit := uint64(time.Since(start)/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
 	t.Logf("%d states published in %v", n, time.Since(start).Round(time.Millisecond))
 	if n > limit {
 		t.Errorf("%d states published in %v, want at most %d", n, time.Since(start), limit)
@@ -175,7 +176,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 }
 
 // A flood of messages from another process to every netlink port of the namespace does
-// not blind the watcher.
+// prevent the watcher from noticing changes.
 func TestJunkToItsPortsDoesNotBlindTheWatcher(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -187,7 +188,7 @@ func TestJunkToItsPortsDoesNotBlindTheWatcher(t *testing.T) {
 		for range 100 {
 			for _, port := range routePorts(t) {
 				err := unix.Sendto(fd, junk(w.index), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
-				if err != nil && !errors.Is(err, unix.ECONNREFUSED) { // a port that refuses them is as good
+				if err != nil && !errors.Is(err, unix.ECONNREFUSED) { // a port that refuses the message is fine
 					t.Fatalf("send to port %d: %v", port, err)
 				}
 				sent++
@@ -221,7 +222,7 @@ func routePorts(t *testing.T) (ports []uint32) {
 
 func awaitMTU(t *testing.T, w *watcher, mtu int) {
 	t.Helper()
-	for end := time.Now().Add(40 * readingPause); w.current().MTU != mtu; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(40 * nlgroup.ReadingPause); w.current().MTU != mtu; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the watcher has MTU %d, want %d", w.current().MTU, mtu)
 		}
@@ -250,7 +251,7 @@ func TestFailedListIsTakenAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		time.Sleep(4 * readingPause) // lets the changes pass that come with opening
+		time.Sleep(4 * nlgroup.ReadingPause) // lets the changes pass that come with opening
 		failures.Store(2*listTries + 1)
 		if err := netlink.LinkSetMTU(link, 1400); err != nil {
 			t.Fatal(err)

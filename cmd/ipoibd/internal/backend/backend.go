@@ -86,7 +86,7 @@ func New(cfg config.Device, opts Options) (*Slot, error) {
 }
 
 func newHCA(cfg config.Device, open func(string) (hca.Device, error), log *slog.Logger) (HCA, error) {
-	if cfg.IsSoft() {
+	if cfg.HCA == config.SoftHCA {
 		return newSoftHCA(cfg, log)
 	}
 	return newRealHCA(cfg, open, theKernel, log)

@@ -39,12 +39,28 @@ type System struct {
 	Open    func(name string) (hca.Device, error)
 	Netdev  func() (string, error) // of the software HCA
 	Look    func(netdev string) (transport.State, error)
-	Taken   func() *udp.PortTakenError
+	Bind    func(netdev string) error // binds the UDP port for a moment
 }
 
-// Local is the system that the program runs on; open opens an RDMA device.
-func Local(open func(string) (hca.Device, error)) System {
-	return System{listAll, rdma.Users, open, udp.DefaultNetdev, udp.Look, udp.Taken}
+// Local is the system that the program runs on; open opens an RDMA device. The software
+// HCA is on the netdev underlay; if that is empty, on the one that it chooses.
+func Local(open func(string) (hca.Device, error), underlay string) System {
+	s := System{listAll, rdma.Users, open, udp.DefaultNetdev, udp.Look, bind}
+	if underlay != "" {
+		s.Netdev = func() (string, error) { return underlay, nil }
+	}
+	return s
+}
+
+func bind(netdev string) error {
+	if err := checkUnderlay(netdev); err != nil {
+		return err
+	}
+	t, err := udp.Open(udp.Config{Netdev: netdev})
+	if err == nil {
+		err = t.Close()
+	}
+	return err
 }
 
 func listAll() ([]rdma.Device, error) {
@@ -71,12 +87,6 @@ func (s System) Take() ([]Entry, error) {
 
 func (s System) software() Entry {
 	e := Entry{Name: config.SoftHCA, Kind: KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
-	if taken := s.Taken(); taken != nil {
-		e.Users = append(e.Users, taken.Holders...)
-		if len(e.Users) == 0 {
-			e.Trouble = append(e.Trouble, taken.Error())
-		}
-	}
 	netdev, err := s.Netdev()
 	if err != nil {
 		e.Trouble = append(e.Trouble, err.Error())
@@ -89,6 +99,12 @@ func (s System) software() Entry {
 		return e
 	}
 	e.Ports = append(e.Ports, softPort(state))
+	if err := s.Bind(netdev); err != nil {
+		e.Trouble = append(e.Trouble, err.Error())
+		if taken, ok := errors.AsType[*udp.PortTakenError](err); ok {
+			e.Users = append(e.Users, taken.Holders...)
+		}
+	}
 	return e
 }
 

@@ -1,0 +1,124 @@
+package nlgroup
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// Only the kernel has neither a port nor a process, and says so.
+func TestFromKernel(t *testing.T) {
+	kernel, other := unix.UnixCredentials(&unix.Ucred{}), unix.UnixCredentials(&unix.Ucred{Pid: 1})
+	for _, c := range []struct {
+		name string
+		from unix.Sockaddr
+		oob  []byte
+		want bool
+	}{
+		{"the kernel", &unix.SockaddrNetlink{}, kernel, true},
+		{"a process's port", &unix.SockaddrNetlink{Pid: 7}, kernel, false},
+		{"a process", &unix.SockaddrNetlink{}, other, false},
+		{"no credentials", &unix.SockaddrNetlink{}, nil, false},
+		{"garbage", &unix.SockaddrNetlink{}, kernel[:5], false},
+		{"no address", nil, kernel, false},
+		{"another family", &unix.SockaddrInet4{}, kernel, false},
+	} {
+		if got := fromKernel(c.from, c.oob); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
+
+// A message of another process to the group does not count, whatever it says. One of the
+// kernel does, even if only its beginning fits into the buffer, and so does a loss.
+func TestDrain(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	s, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var heard []Interface
+	drain := func() bool {
+		t.Helper()
+		heard = nil
+		news, err := s.Drain(func(msg []byte) bool { heard = append(heard, ParseInterface(msg)); return true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return news
+	}
+	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(forger)
+	forged := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(forged, uint32(len(forged)))
+	group := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)}
+	if err := unix.Sendto(forger, forged, 0, group); err != nil {
+		t.Fatal(err)
+	}
+	if drain() {
+		t.Errorf("a message of a process counts: %v", heard)
+	}
+	change := func() {
+		t.Helper()
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetMTU(lo, lo.Attrs().MTU-1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s.buf = range [][]byte{make([]byte, maxMessage), make([]byte, 24)} {
+		change()
+		if !drain() || heard[0] != (Interface{unix.RTM_NEWLINK, 1}) {
+			t.Errorf("a message of the kernel: %v", heard)
+		}
+	}
+	if err := s.conn.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the least that there is
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		change()
+	}
+	if news, err := s.Drain(func([]byte) bool { return false }); !news || err != nil {
+		t.Errorf("after a loss: %v, %v", news, err)
+	}
+}
+
+// A kernel without a group reports EINVAL. Close ends a Drain.
+func TestListenAndClose(t *testing.T) {
+	if s, err := Listen(unix.NETLINK_ROUTE, 1000); err == nil {
+		_ = s.Close()
+		t.Error("joined group 1000")
+	}
+	s, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := s.Drain(func([]byte) bool { return false })
+		for err == nil { // a message of this machine
+			_, err = s.Drain(func([]byte) bool { return false })
+		}
+		ended <- err
+	}()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("Drain ended without an error")
+	}
+}

@@ -18,7 +18,7 @@ type CQ struct {
 	ring   softqp.CQ
 	closed bool
 
-	armed chan struct{} // a completion came after Arm
+	armed chan struct{} // a completion arrived after Arm
 	wake  chan struct{} // Wake was called
 	down  chan struct{} // closed, or in error
 	timer *time.Timer   // of the one goroutine that waits
@@ -27,7 +27,7 @@ type CQ struct {
 var _ hca.CQ = (*CQ)(nil)
 
 // CreateCQ implements [hca.Device]; it does not block. The number of entries is
-// kept as it is.
+// not rounded up.
 func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	if spec.Entries < 1 || spec.Entries > maxCQE {
 		return nil, verb("create_cq", d.cfg.Name, hca.ErrRange)
@@ -70,7 +70,7 @@ func (c *CQ) push(wcs []hca.WC) {
 	}
 }
 
-// markDown ends waiting for good. c.mu is held.
+// markDown ends all waits, also future ones. c.mu must be held.
 func (c *CQ) markDown() {
 	select {
 	case <-c.down:
@@ -79,7 +79,7 @@ func (c *CQ) markDown() {
 	}
 }
 
-// purge takes out what a QP left.
+// purge removes the completions of a QP.
 func (c *CQ) purge(n hca.QPN) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -82,10 +82,10 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	}
 }
 
-// awaitRecv waits up to a limit for the owner of q, which has no receive, to post some.
-// Meanwhile all datagrams stay in the transport's buffer, those for other QPs too. So
-// after a wait in vain q is not waited for again until its owner posts. q is held before
-// and after, but not in between.
+// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some.
+// During the wait all datagrams stay in the transport's buffer, including those for other
+// QPs. So after a timeout it does not wait for q again until its owner posts. q is held
+// before and after, but not in between.
 func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
@@ -99,7 +99,7 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	x.hold(q)
 	q.awaited = false
 	q.waits.balance -= time.Since(start)
-	select { // the token may have come after the timer
+	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:
 	}
@@ -108,8 +108,8 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 const (
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
-	// waitShare is the part of the time, one in so many, that one QP is waited for at
-	// most: the owner of a QP who is slow all the time must not hold up the others.
+	// waitShare limits the waits for one QP to 1/waitShare of the time: an owner that is
+	// always slow must not delay the other QPs.
 	waitShare = 20
 )
 
@@ -119,7 +119,7 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long it may wait now, backPressure at most.
+// left returns how long the loop may wait now, backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits
@@ -141,7 +141,7 @@ func (x *delivery) hold(q *QP) {
 	x.qp, x.env = q, x.dev.env.Load()
 }
 
-// release gives out the completions of the run and unlocks its QP.
+// release publishes the completions of the run and unlocks its QP.
 func (x *delivery) release() {
 	if x.qp == nil {
 		return
@@ -151,7 +151,7 @@ func (x *delivery) release() {
 	x.qp = nil
 }
 
-// settle carries receive errors over to their QPs' send sides. No lock is held.
+// settle applies receive errors to their QPs' send sides. No lock may be held.
 func (d *Device) settle() {
 	if !d.failing.Load() || !d.failing.Swap(false) {
 		return
@@ -167,7 +167,8 @@ func (q *QP) settle() {
 	q.settleLocked()
 }
 
-// settleLocked gives out what the engine held back. Both sides are held.
+// settleLocked publishes the completions that the engine held back. Both sides must be
+// held.
 func (q *QP) settleLocked() {
 	q.core.Settle()
 	q.sendCQ.push(q.core.SendDone())

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// backPressure is how long sends wait for a transport that takes nothing, and how
-// long messages that arrived wait for a receive. A busy link or a busy owner makes
-// room for some frames in far less time, and a caller takes a device for stopped only
-// after far more.
+// backPressure is how long sends wait for a full transport, and how long received
+// messages wait for a posted receive. A busy link or a busy owner makes room for some
+// frames in far less time, and a caller suspects a frozen device only after a far
+// longer time.
 const backPressure = 5 * time.Millisecond
 
 // drain is the list of QPs whose send queues found the transport full.
@@ -28,8 +28,8 @@ func (r *drain) add(q *QP) {
 	notify(r.wake)
 }
 
-// take empties the list.
-func (r *drain) take() []*QP {
+// removeAll empties the list and returns its QPs.
+func (r *drain) removeAll() []*QP {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	qps := r.qps
@@ -53,14 +53,14 @@ func (d *Device) drainLoop(ctx context.Context) {
 		wait, cancel := context.WithTimeout(ctx, backPressure)
 		err := d.wire.WaitWritable(wait)
 		cancel()
-		for _, q := range d.drain.take() {
+		for _, q := range d.drain.removeAll() {
 			q.resume(err != nil)
 		}
 	}
 }
 
-// resume continues where the transport was full. If giveUp, sends that the
-// transport does not take now are dropped.
+// resume continues the sends that found the transport full. If giveUp, sends that the
+// transport does not accept now are dropped.
 func (q *QP) resume(giveUp bool) {
 	q.sendMu.Lock()
 	q.blocked = false

@@ -26,7 +26,7 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 	if size <= 0 {
 		return nil, verb("reg_mr", fmt.Sprint(size), hca.ErrInvalid)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("reg_mr", fmt.Sprint(size), err)
 	}
 	defer p.dev.mu.Unlock()
@@ -49,7 +49,7 @@ func mapError(err error) error {
 	return fmt.Errorf("%w: mmap: %w", hca.ErrIO, err)
 }
 
-// register publishes memory to the data path. d.mu is held.
+// register publishes memory to the data path. d.mu must be held.
 func (d *Device) register(r softqp.Region) (lkey uint32) {
 	env := *d.env.Load()
 	env.Memory, lkey = env.Memory.With(r)
@@ -57,8 +57,8 @@ func (d *Device) register(r softqp.Region) (lkey uint32) {
 	return lkey
 }
 
-// deregister takes memory from the data path and waits until nothing uses it.
-// d.mu is held.
+// deregister removes memory from the data path and waits until nothing uses it. d.mu must
+// be held.
 func (d *Device) deregister(lkey uint32) {
 	env := *d.env.Load()
 	env.Memory = env.Memory.Without(lkey)

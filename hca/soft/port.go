@@ -10,17 +10,17 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// Bytes that an IP packet of the underlay spends besides the UD payload.
+// Overhead of an IP packet of the underlay over the UD payload, in bytes.
 const (
 	overheadIPv4 = 20 + overheadUDP
 	overheadIPv6 = 40 + overheadUDP
 	overheadUDP  = 8 + roce.HeaderLen + roce.ICRCLen
 )
 
-// payloadUnit is what a payload is padded to (IBA 9.2.4).
+// payloadUnit is the unit to which a payload is padded, in bytes (IBA 9.2.4).
 const payloadUnit = 4
 
-// change says what of a port differs from before.
+// change is a set of changed properties of a port.
 type change uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 	changedMTU
 )
 
-// port is what the underlay's state means for the HCA.
+// port is the HCA's view of the underlay's state.
 type port struct {
 	up     bool
 	mtu    int  // of the underlay
@@ -38,7 +38,7 @@ type port struct {
 	active hca.MTU
 }
 
-// become takes over a state of the underlay and returns what changed by it.
+// become applies a state of the underlay and returns the resulting changes.
 func (p *port) become(s *transport.State, strict bool) (c change) {
 	was, payloads := *p, slices.Clone(p.gids)
 	p.up, p.mtu, p.strict = s.Present && s.Up, s.MTU, strict
@@ -55,14 +55,14 @@ func (p *port) become(s *transport.State, strict bool) (c change) {
 	return c
 }
 
-// placeAddrs empties the entries of addresses that went and puts new ones into
-// empty entries, or at the end.
+// placeAddrs clears the entries of addresses that no longer exist and puts new addresses
+// into empty entries, or at the end.
 func (p *port) placeAddrs(addrs []netip.Addr) (changed bool) {
 	addrs = slices.Clone(addrs)
 	for i := range addrs {
 		addrs[i] = addrs[i].Unmap().WithZone("")
 	}
-	gids := slices.Clone(p.gids) // others hold the old ones
+	gids := slices.Clone(p.gids) // snapshots may share the old ones
 	for i := range gids {
 		if gids[i].Addr.IsValid() && !slices.Contains(addrs, gids[i].Addr) {
 			gids[i] = softqp.GID{}
@@ -102,7 +102,7 @@ func (p *port) setPayloads() {
 	p.active = stepFor(longest)
 }
 
-// payload returns what the underlay leaves for a UD message.
+// payload returns the size of the largest UD message that the underlay carries.
 func (p *port) payload(a netip.Addr) int {
 	overhead := overheadIPv4
 	if a.Is6() {
@@ -124,7 +124,7 @@ func stepFor(n int) hca.MTU {
 	return m
 }
 
-// engineGIDs returns the table for a snapshot, which nobody changes.
+// engineGIDs returns the table for a snapshot, which must not be changed.
 func (p *port) engineGIDs() []softqp.GID { return slices.Clone(p.gids) }
 
 func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
@@ -145,8 +145,8 @@ func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
 	return a
 }
 
-// GUIDOf is the GUID of a device whose underlay has a MAC: its EUI-64 (RFC 4291,
-// appendix A), as rxe has it.
+// GUIDOf returns the GUID of a device whose underlay has this MAC: its EUI-64 (RFC 4291,
+// appendix A), as in rxe.
 func GUIDOf(m [6]byte) hca.GUID {
 	return hca.GUID{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}
 }

@@ -25,10 +25,10 @@ type QP struct {
 	blocked bool // the transport is full; the drain resumes it
 
 	recvMu   sync.Mutex
-	starving bool          // a message has waited for a receive in vain since the last post
+	starving bool          // a message was dropped after waiting for a receive since the last post
 	awaited  bool          // the receive loop waits for refilled
-	waits    waits         // how long it may
-	refilled chan struct{} // has a token when receives were posted meanwhile
+	waits    waits         // the budget of these waits
+	refilled chan struct{} // gets a token when receives are posted during the wait
 }
 
 var _ hca.QP = (*QP)(nil)
@@ -41,7 +41,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	if !inRange(&spec) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("create_qp", p.dev.cfg.Name, err)
 	}
 	defer p.dev.mu.Unlock()
@@ -63,7 +63,7 @@ func inRange(s *hca.QPSpec) bool {
 		in(s.SendSGEs, softqp.MaxSGE) && in(s.RecvSGEs, softqp.MaxSGE)
 }
 
-// ownCQ returns an open CQ of this device, else nil. d.mu is held.
+// ownCQ returns an open CQ of this device, or nil. d.mu must be held.
 func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	c, ok := cq.(*CQ)
 	if !ok || c.dev != d {
@@ -88,8 +88,7 @@ func (p *PD) newQP(spec hca.QPSpec, s, r *CQ) *QP {
 	}
 }
 
-// newQPN draws a number that is free and has no meaning of its own. d.mu is
-// held.
+// newQPN draws an unused number that is not reserved. d.mu must be held.
 func (d *Device) newQPN() hca.QPN {
 	for {
 		n := hca.QPN(d.cfg.Rand.Uint32()) & hca.QPNMask
@@ -111,7 +110,7 @@ func (q *QP) unlock() {
 	q.sendMu.Unlock()
 }
 
-// usable says why a verb on q must fail.
+// usable returns the reason why a verb on q must fail, or nil.
 func (q *QP) usable() error {
 	switch {
 	case q.closed.Load():
@@ -131,7 +130,7 @@ func (q *QP) Num() hca.QPN { return q.num }
 // Spec implements [hca.QP].
 func (q *QP) Spec() hca.QPSpec { return q.core.Config().Spec }
 
-// Modify implements [hca.QP]. Going on from SQD sends what waited.
+// Modify implements [hca.QP]. Leaving SQD for RTS sends the waiting requests.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	if err := q.usable(); err != nil {
 		return verb("modify_qp", q.num.String(), err)
@@ -158,7 +157,7 @@ func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return nil
 }
 
-// purge takes the QP's completions out of its CQs. Both sides are held.
+// purge removes the QP's completions from its CQs. Both sides must be held.
 func (q *QP) purge() {
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)
@@ -195,7 +194,7 @@ func (q *QP) Close() error {
 	return nil
 }
 
-// retire resets the QP: nothing reaches it any more, and nothing is left of it.
+// retire resets the QP, which no longer receives messages, and removes its completions.
 func (q *QP) retire() {
 	q.lock()
 	defer q.unlock()

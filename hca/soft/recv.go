@@ -32,7 +32,7 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// receiver is what the receive loop owns.
+// receiver holds the state that the receive loop owns.
 type receiver struct {
 	dev     *Device
 	to      delivery
@@ -64,7 +64,7 @@ func (d *Device) recvEnded(err error) {
 }
 
 func (r *receiver) batch(pkts []transport.Packet) {
-	r.known.follow(&r.dev.cfg)
+	r.known.update(&r.dev.cfg)
 	for i := range pkts {
 		r.one(&pkts[i])
 	}
@@ -72,7 +72,7 @@ func (r *receiver) batch(pkts []transport.Packet) {
 	r.dev.settle()
 }
 
-// one takes a datagram through every check in front of the QPs.
+// one applies all checks before the QPs to a datagram, and dispatches it.
 func (r *receiver) one(p *transport.Packet) {
 	c := &r.dev.counts
 	c.add(rxPackets, 1)
@@ -98,8 +98,8 @@ func (r *receiver) one(p *transport.Packet) {
 		c.add(parseDrop(err), 1)
 		return
 	}
-	// What no port may send consumes no receive: one that is too short for it
-	// would fail with its QP, and no peer may cause that.
+	// A message that no port may send must not consume a receive: if the receive is
+	// too short, its QP fails, and no peer may cause that.
 	if len(u.Payload) > int(hca.MaxMTU) {
 		c.add(dropTooLong, 1)
 		return
@@ -143,7 +143,7 @@ func (r *receiver) deliver(path *roce.Path, p *transport.Packet, u *roce.UDSend)
 	r.to.dispatch(&r.in)
 }
 
-// parseDrop names the reason of a parse error.
+// parseDrop returns the counter for a parse error.
 func parseDrop(err error) counter {
 	switch {
 	case errors.Is(err, roce.ErrShort):
@@ -159,14 +159,14 @@ func parseDrop(err error) counter {
 	}
 }
 
-// knownPeers is the list of peers as a set. The zero value knows everybody.
+// knownPeers is the list of peers as a set. The zero value knows all addresses.
 type knownPeers struct {
-	list []netip.Addr // that the set was made from
+	list []netip.Addr // from which the set was built
 	set  map[netip.Addr]struct{}
 }
 
-// follow makes the set anew where there is another list.
-func (k *knownPeers) follow(cfg *Config) {
+// update rebuilds the set if the list has changed.
+func (k *knownPeers) update(cfg *Config) {
 	if !cfg.KnownPeersOnly {
 		return
 	}

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace, kept so that a socket made later lies in
-// the one that Open was called in, whatever thread the goroutine is on then. In
-// a daemon there is but one; threads differ in tests.
+// namespace is the network namespace in which Open was called. It is kept so that later
+// sockets are created there, whichever thread the goroutine runs on. In a daemon all
+// threads are in one namespace; in tests they are not.
 type namespace struct{ file *os.File }
 
 func currentNamespace() (*namespace, error) {
@@ -21,8 +21,8 @@ func currentNamespace() (*namespace, error) {
 	return &namespace{file}, nil
 }
 
-// do runs f with its thread in the namespace. Only where the thread is in
-// another one does it need CAP_SYS_ADMIN.
+// do runs f with its thread in the namespace. It needs CAP_SYS_ADMIN only if the thread is
+// in another one.
 func (n *namespace) do(f func() error) error {
 	runtime.LockOSThread()
 	back, err := currentNamespace()
@@ -41,7 +41,7 @@ func (n *namespace) do(f func() error) error {
 	}
 	err = f()
 	if back.enter() == nil {
-		runtime.UnlockOSThread() // else the thread ends with its goroutine
+		runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
 	}
 	return err
 }

@@ -16,10 +16,10 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// DefaultNetdev chooses the netdev for a configuration that names none: that of
-// the default route, IPv4 before IPv6, else the only one that is up and neither
-// loopback nor a TAP. Where there is no or no single one, the error names the
-// candidates and wraps hca.ErrNoDevice.
+// DefaultNetdev chooses the netdev for a configuration without one: that of the default
+// route, IPv4 before IPv6, or else the only one that is up and neither loopback nor a
+// TAP. If there is not exactly one, the error names the candidates and wraps
+// hca.ErrNoDevice.
 func DefaultNetdev() (string, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -37,7 +37,7 @@ func DefaultNetdev() (string, error) {
 	return chooseNetdev(links, routes)
 }
 
-// listRoutes lists those of IPv4, then those of IPv6.
+// listRoutes lists the routes of IPv4, then those of IPv6.
 func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		r, err := handle.RouteList(nil, family)
@@ -56,15 +56,15 @@ func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) 
 	}
 	switch len(candidates) {
 	case 0:
-		return "", fmt.Errorf("choose a netdev: none is up besides loopback and TAPs: %w", hca.ErrNoDevice)
+		return "", fmt.Errorf("choose a netdev: only loopback and TAPs are up: %w", hca.ErrNoDevice)
 	case 1:
 		return candidates[0].Attrs().Name, nil
 	}
 	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w", names(candidates), hca.ErrNoDevice)
 }
 
-// unsuitable: what cannot be an underlay. TAPs are what this project makes
-// itself, and never what it runs on by default.
+// unsuitable reports whether a netdev cannot be the default underlay. The daemon creates
+// TAPs itself, so they are never the default.
 func unsuitable(link netlink.Link) bool {
 	if tun, ok := link.(*netlink.Tuntap); ok && tun.Mode == netlink.TUNTAP_MODE_TAP {
 		return true
@@ -73,8 +73,7 @@ func unsuitable(link netlink.Link) bool {
 	return flags&net.FlagUp == 0 || flags&net.FlagLoopback != 0
 }
 
-// routed returns the candidate that the best default route leads to, nil when
-// none does.
+// routed returns the candidate of the best default route, or nil if there is none.
 func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
 	defaults := slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return !isDefault(r) })
 	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -99,10 +98,10 @@ func isDefault(r netlink.Route) bool {
 	return ones == 0 && r.Dst.IP.IsUnspecified()
 }
 
-// family orders routes: unix.AF_INET is less than unix.AF_INET6.
+// family sorts routes: unix.AF_INET is less than unix.AF_INET6.
 func family(r netlink.Route) int { return r.Family }
 
-// leadsTo looks at the hops of a multipath route too.
+// leadsTo also considers the hops of a multipath route.
 func leadsTo(r netlink.Route, index int) bool {
 	return r.LinkIndex == index ||
 		slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == index })
@@ -116,14 +115,14 @@ func names(links []netlink.Link) string {
 	return strings.Join(out, ", ")
 }
 
-// Netdev is what tells a netdev from another of its name.
+// Netdev distinguishes a netdev from another one with its name.
 type Netdev struct {
 	Index int
-	MAC   [6]byte // zero where it has none
+	MAC   [6]byte // zero if it has none
 }
 
-// FindNetdev looks a netdev up by its name: hca.ErrNoDevice when there is none in
-// the calling thread's network namespace.
+// FindNetdev returns a netdev by its name, or hca.ErrNoDevice if the calling thread's
+// network namespace has none.
 func FindNetdev(name string) (Netdev, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -139,9 +138,9 @@ func FindNetdev(name string) (Netdev, error) {
 	return n, nil
 }
 
-// WatchNetdevs returns a channel that has a value whenever a netdev of the calling
-// thread's network namespace may have come, gone or changed since the last
-// receive, and one at the start. It is closed when ctx has ended.
+// WatchNetdevs returns a channel that gets a value at the start, and whenever a netdev of
+// the calling thread's network namespace may have been added, removed or changed since
+// the last receive. It is closed when ctx ends.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -162,8 +161,8 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// Look returns what a netdev has now: hca.ErrNoDevice when there is none of the
-// name in the calling thread's network namespace.
+// Look returns the current state of a netdev, or hca.ErrNoDevice if the calling thread's
+// network namespace has none with this name.
 func Look(netdev string) (transport.State, error) {
 	w, err := newWatcher(netdev)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// stateOf makes a state of what netlink lists about a netdev.
+// stateOf converts netlink's lists about a netdev into a state.
 func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
 	s := transport.State{Name: link.Name, Index: link.Index, Present: true, Up: isUp(link), MTU: link.MTU}
 	copy(s.MAC[:], link.HardwareAddr)
@@ -25,28 +25,28 @@ func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
 	return s
 }
 
-// gone is the state after the netdev was deleted, or moved to another network
+// gone returns the state after the netdev was deleted, or moved to another network
 // namespace.
 func gone(s transport.State) transport.State {
 	s.Present, s.Up, s.Addrs = false, false, nil
 	return s
 }
 
-// same reports whether nothing differs.
+// same reports whether two states are equal.
 func same(a, b transport.State) bool {
 	return a.Name == b.Name && a.Index == b.Index && a.Present == b.Present && a.Up == b.Up &&
 		a.MTU == b.MTU && a.MAC == b.MAC && slices.Equal(a.Addrs, b.Addrs)
 }
 
-// isUp: administratively up and with carrier (RFC 2863 operational state; a
-// netdev that does not report one says unknown).
+// isUp reports whether a netdev is administratively up and has carrier (RFC 2863
+// operational state, which is unknown for a netdev that does not report it).
 func isUp(link *netlink.LinkAttrs) bool {
 	carrier := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
 	return link.Flags&net.FlagUp != 0 && carrier
 }
 
-// usable returns an address that may be sent from: not one whose uniqueness is
-// still being tested or was refuted (RFC 4862, 5.4).
+// usable returns an address that may be used as a source, which excludes addresses whose
+// duplicate address detection is running or has failed (RFC 4862, 5.4).
 func usable(addr *netlink.Addr) (netip.Addr, bool) {
 	if addr.IPNet == nil || addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 		return netip.Addr{}, false
@@ -55,8 +55,8 @@ func usable(addr *netlink.Addr) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// rank orders addresses as transport.State.Addrs has them; equal ones stay in the
-// kernel's order.
+// rank sorts addresses as documented for transport.State.Addrs; equal ones keep the
+// kernel's sequence.
 func rank(a netip.Addr) int {
 	switch {
 	case a.Is4():

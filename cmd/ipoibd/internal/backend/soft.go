@@ -29,7 +29,7 @@ type softHCA struct {
 	warned sync.Once // about a small send buffer
 }
 
-// engine is a software HCA beneath what wraps it.
+// engine is an open software HCA.
 type engine struct {
 	*soft.Device
 	transport *udp.Transport
@@ -39,17 +39,17 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
-			return nil, fmt.Errorf("%w; name one by --underlay, or by underlay in the file", err)
+			return nil, fmt.Errorf("%w; name one with --underlay, or with underlay in the configuration file", err)
 		}
 		cfg.Underlay = netdev
 	}
 	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
 
-// Close implements HCA: it releases the UDP port.
+// Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
 
-// Run implements HCA. It keeps the list of peers and logs what it notices.
+// Run implements HCA. It keeps the list of peers current and logs signs of a NAT.
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
@@ -57,8 +57,7 @@ func (h *softHCA) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// noticeEvery is how often the device is asked for what an operator should
-// know.
+// noticeEvery is the interval at which notice polls the device.
 const noticeEvery = time.Second
 
 // notice logs each new pair of addresses that suggests a NAT. The message is constant:
@@ -79,7 +78,7 @@ func (h *softHCA) notice(ctx context.Context) {
 		}
 		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
 			last = [2]netip.Addr{seen, sender}
-			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
 		}
 	}
 }
@@ -91,7 +90,7 @@ func (h *softHCA) warnSendBuf(transport *udp.Transport) {
 		return
 	}
 	h.warned.Do(func() {
-		h.log.Warn("the send buffer is small: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+		h.log.Warn("the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
 	})
 }
 
@@ -99,16 +98,16 @@ func (h *softHCA) warnSendBuf(transport *udp.Transport) {
 func (e *engine) notices() string {
 	var out []string
 	if seen, sender, ok := e.NATSuspect(); ok {
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
+		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
 	}
 	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
-		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
+		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
 	return strings.Join(out, "; ")
 }
 
 // Open implements HCA. It first closes the transport of the previous instance, which a
-// zombie may still hold.
+// zombie may still use.
 func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
@@ -117,7 +116,14 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := soft.Open(h.config(id, transport))
+	cfg := soft.Config{
+		Name: h.cfg.Name, Transport: transport, PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
+		StandardMTU: h.cfg.StandardMTU, KnownPeersOnly: h.cfg.KnownPeersOnly,
+	}
+	if len(h.cfg.Peers) > 0 {
+		cfg.Peers = h.peers.Addrs
+	}
+	dev, err := soft.Open(cfg)
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
@@ -126,23 +132,8 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.Config {
-	cfg := soft.Config{
-		Name:           h.cfg.Name,
-		Transport:      transport,
-		PKeys:          h.cfg.PKeys,
-		GUID:           id.NodeGUID,
-		StandardMTU:    h.cfg.StandardMTU,
-		KnownPeersOnly: h.cfg.KnownPeersOnly,
-	}
-	if len(h.cfg.Peers) > 0 {
-		cfg.Peers = h.peers.Addrs
-	}
-	return cfg
-}
-
-// Reset implements HCA. It closes the transport even if the device is still in use, so
-// that calls that hang in it return. The UDP port stays reserved.
+// Reset implements HCA. It closes the transport even if the device is still in use, so that
+// calls that hang in it return. The UDP port stays reserved.
 func (h *softHCA) Reset(context.Context) error { return h.free() }
 
 // Complete implements HCA. No other process resets a software HCA.

@@ -22,7 +22,7 @@ func (d *Device) watchLoop(ctx context.Context) {
 	}
 }
 
-// follow takes over a new state of the underlay.
+// follow adopts a new state of the underlay.
 func (d *Device) follow(s *transport.State) {
 	c := d.publishPort(s)
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}

@@ -3,7 +3,6 @@ package rdma
 import (
 	"strings"
 	"testing"
-
 )
 
 // message joins the lines of an event as the kernel does.

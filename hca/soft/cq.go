@@ -26,8 +26,8 @@ type CQ struct {
 
 var _ hca.CQ = (*CQ)(nil)
 
-// CreateCQ implements [hca.Device]; it does not block. The number of entries is
-// not rounded up.
+// CreateCQ implements [hca.Device]. It does not block, and does not round up the number of
+// entries.
 func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	if spec.Entries < 1 || spec.Entries > maxCQE {
 		return nil, verb("create_cq", d.cfg.Name, hca.ErrRange)
@@ -70,7 +70,7 @@ func (c *CQ) push(wcs []hca.WC) {
 	}
 }
 
-// markDown ends all waits, also future ones. c.mu must be held.
+// markDown makes every Wait return from now on. c.mu is held.
 func (c *CQ) markDown() {
 	select {
 	case <-c.down:
@@ -116,7 +116,12 @@ func (c *CQ) Wait(until time.Time) error {
 	case <-c.armed:
 	case <-c.wake:
 	case <-c.down:
-		return c.whyDown()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed {
+			return hca.ErrClosed
+		}
+		return hca.ErrCQ
 	case <-c.alarm(until):
 	}
 	return nil
@@ -133,15 +138,6 @@ func (c *CQ) alarm(until time.Time) <-chan time.Time {
 		c.timer.Reset(time.Until(until))
 	}
 	return c.timer.C
-}
-
-func (c *CQ) whyDown() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return hca.ErrClosed
-	}
-	return hca.ErrCQ
 }
 
 // Wake implements [hca.CQ].

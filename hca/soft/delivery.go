@@ -32,17 +32,13 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 	case in.DestQPN == hca.QPNGSI:
 		x.dev.counts.add(dropGSI, 1)
 	default:
-		x.unicast(r.qps[in.DestQPN], in)
-	}
-}
-
-func (x *delivery) unicast(q *QP, in *softqp.Inbound) {
-	if q == nil {
+		if q := r.qps[in.DestQPN]; q != nil {
+			x.give(q, in)
+			return
+		}
 		x.dev.counts.add(dropNoQP, 1)
 		x.dev.strays.note(in)
-		return
 	}
-	x.give(q, in)
 }
 
 // multicast delivers to every member; a group's packet has the multicast QPN
@@ -108,8 +104,8 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 const (
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
-	// waitShare limits the waits for one QP to 1/waitShare of the time: an owner that is
-	// always slow must not delay the other QPs.
+	// waitShare bounds the share of time that the receive loop waits for one QP to
+	// 1/waitShare, so that an owner that is always slow does not delay the other QPs.
 	waitShare = 20
 )
 
@@ -130,7 +126,7 @@ func (w *waits) left(now time.Time) time.Duration {
 	return min(backPressure, w.balance)
 }
 
-// hold makes q the QP of the run. The snapshot is taken under the lock: see
+// hold makes q the QP of the run. It loads the snapshot under the lock; see
 // Device.deregister.
 func (x *delivery) hold(q *QP) {
 	if x.qp == q {
@@ -141,7 +137,7 @@ func (x *delivery) hold(q *QP) {
 	x.qp, x.env = q, x.dev.env.Load()
 }
 
-// release publishes the completions of the run and unlocks its QP.
+// release delivers the completions of the run and unlocks its QP.
 func (x *delivery) release() {
 	if x.qp == nil {
 		return
@@ -151,7 +147,7 @@ func (x *delivery) release() {
 	x.qp = nil
 }
 
-// settle applies receive errors to their QPs' send sides. No lock may be held.
+// settle applies receive errors to the send sides of their QPs. No lock is held.
 func (d *Device) settle() {
 	if !d.failing.Load() || !d.failing.Swap(false) {
 		return
@@ -167,8 +163,7 @@ func (q *QP) settle() {
 	q.settleLocked()
 }
 
-// settleLocked publishes the completions that the engine held back. Both sides must be
-// held.
+// settleLocked delivers the completions that the engine has held back. Both sides are held.
 func (q *QP) settleLocked() {
 	q.core.Settle()
 	q.sendCQ.push(q.core.SendDone())

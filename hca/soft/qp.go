@@ -35,10 +35,8 @@ var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	if spec.Queues < 0 || spec.Queues > maxQueues {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
-	}
-	if !inRange(&spec) {
+	in := func(n, limit int) bool { return n >= 1 && n <= limit }
+	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
 	}
 	if err := p.lockUsable(); err != nil {
@@ -49,7 +47,14 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	if s == nil || r == nil {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
 	}
-	q := p.newQP(spec, s, r)
+	num := p.dev.newQPN()
+	q := &QP{
+		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
+		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
+		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
+		batch:    new(softqp.Batch),
+		refilled: make(chan struct{}, 1),
+	}
 	s.users++
 	r.users++
 	p.children++
@@ -57,13 +62,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	return q, nil
 }
 
-func inRange(s *hca.QPSpec) bool {
-	in := func(n, limit int) bool { return n >= 1 && n <= limit }
-	return in(s.SendWRs, maxQPWR) && in(s.RecvWRs, maxQPWR) &&
-		in(s.SendSGEs, softqp.MaxSGE) && in(s.RecvSGEs, softqp.MaxSGE)
-}
-
-// ownCQ returns an open CQ of this device, or nil. d.mu must be held.
+// ownCQ returns an open CQ of this device, else nil. d.mu is held.
 func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	c, ok := cq.(*CQ)
 	if !ok || c.dev != d {
@@ -77,18 +76,7 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	return c
 }
 
-func (p *PD) newQP(spec hca.QPSpec, s, r *CQ) *QP {
-	num := p.dev.newQPN()
-	return &QP{
-		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
-		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
-		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
-		batch:    new(softqp.Batch),
-		refilled: make(chan struct{}, 1),
-	}
-}
-
-// newQPN draws an unused number that is not reserved. d.mu must be held.
+// newQPN draws a free number without a special meaning. d.mu is held.
 func (d *Device) newQPN() hca.QPN {
 	for {
 		n := hca.QPN(d.cfg.Rand.Uint32()) & hca.QPNMask
@@ -110,7 +98,7 @@ func (q *QP) unlock() {
 	q.sendMu.Unlock()
 }
 
-// usable returns the reason why a verb on q must fail, or nil.
+// usable returns the error of verbs on q, or nil if they are possible.
 func (q *QP) usable() error {
 	switch {
 	case q.closed.Load():
@@ -187,17 +175,12 @@ func (q *QP) Close() error {
 		return nil
 	}
 	d.routes.Store(r.withoutQP(q))
-	q.retire()
+	q.lock() // nothing reaches the QP any more
+	q.core.Reset()
+	q.purge()
+	q.unlock()
 	q.sendCQ.users--
 	q.recvCQ.users--
 	q.pd.children--
 	return nil
-}
-
-// retire resets the QP, which no longer receives messages, and removes its completions.
-func (q *QP) retire() {
-	q.lock()
-	defer q.unlock()
-	q.core.Reset()
-	q.purge()
 }

@@ -50,16 +50,12 @@ func (d *Device) recvLoop() {
 	for {
 		n, err := d.wire.Recv(r.pkts[:])
 		if err != nil {
-			d.recvEnded(err)
+			if !errors.Is(err, hca.ErrClosed) {
+				d.lose()
+			}
 			return
 		}
 		r.batch(r.pkts[:n])
-	}
-}
-
-func (d *Device) recvEnded(err error) {
-	if !errors.Is(err, hca.ErrClosed) {
-		d.lose()
 	}
 }
 
@@ -159,29 +155,26 @@ func parseDrop(err error) counter {
 	}
 }
 
-// knownPeers is the list of peers as a set. The zero value knows all addresses.
+// knownPeers is the list of peers as a set. The zero value contains every address.
 type knownPeers struct {
 	list []netip.Addr // from which the set was built
 	set  map[netip.Addr]struct{}
 }
 
-// update rebuilds the set if the list has changed.
+// update builds the set again if the list has changed. A list does not change once it is
+// published, so its address identifies it.
 func (k *knownPeers) update(cfg *Config) {
 	if !cfg.KnownPeersOnly {
 		return
 	}
 	list := cfg.Peers()
-	if k.set != nil && sameList(k.list, list) {
+	if k.set != nil && len(k.list) == len(list) && (len(list) == 0 || &k.list[0] == &list[0]) {
 		return
 	}
 	k.list, k.set = list, make(map[netip.Addr]struct{}, len(list))
 	for _, a := range list {
 		k.set[a] = struct{}{}
 	}
-}
-
-func sameList(a, b []netip.Addr) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 func (k *knownPeers) has(a netip.Addr) bool {

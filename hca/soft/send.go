@@ -18,8 +18,8 @@ type sender struct {
 	pkts [hca.Batch]transport.Packet
 }
 
-// PostSend implements [hca.QP]. It sends all that the transport accepts; the drain sends
-// the rest.
+// PostSend implements [hca.QP]. It sends as much as the transport takes; the drain sends the
+// rest.
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, err
@@ -54,10 +54,14 @@ func (q *QP) pump(giveUp bool) {
 	q.sendCQ.push(q.core.SendDone())
 }
 
-// pumpBatch sends one batch. It returns false if there was nothing to send.
+// pumpBatch sends one batch. It returns false if the queue was empty.
 func (q *QP) pumpBatch(giveUp bool) bool {
 	d, b := q.dev, q.batch
-	q.core.Fill(d.env.Load(), d.peers(), b)
+	var peers []netip.Addr // that multicast is replicated to
+	if d.cfg.Peers != nil {
+		peers = d.cfg.Peers()
+	}
+	q.core.Fill(d.env.Load(), peers, b)
 	ds := b.Datagrams()
 	if len(ds) == 0 && b.Tail == softqp.TailNone {
 		return false
@@ -78,7 +82,7 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 	return true
 }
 
-// finishTail counts, and loops back, the request that ended a batch.
+// finishTail counts the last send of a batch, or delivers it to this device.
 func (d *Device) finishTail(b *softqp.Batch) {
 	switch b.Tail {
 	case softqp.TailDrop, softqp.TailFail:
@@ -92,15 +96,7 @@ func (d *Device) finishTail(b *softqp.Batch) {
 	}
 }
 
-// peers returns the list that multicast is replicated to.
-func (d *Device) peers() []netip.Addr {
-	if d.cfg.Peers == nil {
-		return nil
-	}
-	return d.cfg.Peers()
-}
-
-// transmit passes datagrams to the transport and returns how many it has sent or dropped.
+// transmit passes datagrams to the transport and returns how many were sent or dropped.
 func (d *Device) transmit(ds []softqp.Datagram) int {
 	if len(ds) == 0 {
 		return 0

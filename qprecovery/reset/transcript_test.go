@@ -47,7 +47,7 @@ func TestTranscripts(t *testing.T) {
 					}
 					return
 				}
-				t.Errorf("unexpected transcript; run with -update and see git diff\n%s", got)
+				t.Errorf("got\n%s", got)
 			}
 		})
 	}

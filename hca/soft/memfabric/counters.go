@@ -5,26 +5,27 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Drop is the reason why a datagram was dropped; its text is the name of the counter.
+// Drop is the reason for which a datagram was dropped; its text is the name of
+// the counter.
 type Drop string
 
 // Reasons for a drop, counted at the sender.
 const (
-	DropBadSource   Drop = "bad_source"   // the source address is not the port's
-	DropLinkDown    Drop = "link_down"    // the port's own link is down
-	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
-	DropUnreachable Drop = "unreachable"  // no port has the address or has joined the group
-	DropInvalid     Drop = "send_invalid" // families differ, or the gather list is too long
+	DropBadSource   Drop = "tx_drop_bad_source"  // the source address is not the port's
+	DropLinkDown    Drop = "tx_drop_link_down"   // the port's own link is down
+	DropTooLong     Drop = "tx_drop_too_long"    // longer than the port's MTU, or than UDP
+	DropUnreachable Drop = "tx_drop_unreachable" // no port has the address or has joined the group
+	DropInvalid     Drop = "tx_drop_invalid"     // families differ, or the gather list is too long
 )
 
 // Reasons for a drop, counted at the receiver.
 const (
-	DropPartition  Drop = "partition"       // the two ports are partitioned
-	DropLoss       Drop = "loss"            // by Conditions.Loss
-	DropOverflow   Drop = "rcvbuf_overflow" // the receive queue is full
-	DropPeerDown   Drop = "rx_link_down"    // the receiver's link is down
-	DropRxTooLong  Drop = "rx_too_long"     // longer than the receiver's MTU
-	DropUnreadable Drop = "rx_closed"       // purged by Close or Remove
+	DropPartition  Drop = "rx_drop_partition"       // the two ports are partitioned
+	DropLoss       Drop = "rx_drop_loss"            // by Conditions.Loss
+	DropOverflow   Drop = "rx_drop_rcvbuf_overflow" // the receive queue is full
+	DropPeerDown   Drop = "rx_drop_link_down"       // the receiver's link is down
+	DropRxTooLong  Drop = "rx_drop_too_long"        // longer than the receiver's MTU
+	DropUnreadable Drop = "rx_drop_closed"          // purged by Close or Remove
 )
 
 var drops = []Drop{
@@ -35,8 +36,8 @@ var drops = []Drop{
 // counters of one port; guarded by the fabric.
 type counters struct {
 	txPackets, txBytes uint64
-	rxPackets, rxBytes uint64 // returned by Recv
-	blocked            uint64 // calls of Send while the port was not writable
+	rxPackets, rxBytes uint64 // given out by Recv
+	blocked            uint64 // calls of Send that found the port not writable
 	drops              map[Drop]uint64
 }
 
@@ -61,7 +62,7 @@ func (c *counters) list() []hca.Counter {
 	return out
 }
 
-// drop counts a packet at p and passes it to the capture hook.
+// drop counts a packet at p and shows it to the capture hook.
 func (f *Fabric) drop(p *Port, from, to string, pkt *transport.Packet, why Drop) {
 	p.count.drops[why]++
 	f.show(from, to, pkt, why)

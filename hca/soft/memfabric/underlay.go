@@ -1,7 +1,6 @@
 package memfabric
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -92,17 +91,6 @@ func (p *Port) addAddr(a netip.Addr) {
 		return
 	}
 	p.state.Addrs = append(p.state.Addrs, a)
-	slices.SortStableFunc(p.state.Addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
+	transport.SortAddrs(p.state.Addrs)
 	p.fabric.route(a, p)
-}
-
-// rank sorts addresses as documented for transport.State.Addrs.
-func rank(a netip.Addr) int {
-	switch {
-	case a.Is4():
-		return 1
-	case a.IsLinkLocalUnicast():
-		return 0
-	}
-	return 2
 }

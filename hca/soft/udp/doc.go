@@ -70,7 +70,7 @@
 //
 // A full output queue and a full neighbour table drop packets without an error to a plain
 // UDP socket. The sending socket has IP_RECVERR and IPV6_RECVERR, so the send fails and
-// the packet is counted ("no_buffers"). As a side effect, an ICMP error, which any
+// the packet is counted ("tx_drop_no_buffers"). As a side effect, an ICMP error, which any
 // attacker can forge, makes the next send fail, whatever its destination. That send is
 // repeated, and the queue of errors is emptied, within bounds. Packets that the kernel
 // drops later, such as those kept for a neighbour that never answers, count as sent.

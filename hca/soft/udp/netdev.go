@@ -16,9 +16,9 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// DefaultNetdev chooses the netdev for a configuration without one: that of the default
-// route, IPv4 before IPv6, or else the only one that is up and neither loopback nor a
-// TAP. If there is not exactly one, the error names the candidates and wraps
+// DefaultNetdev chooses the netdev if the configuration names none: that of the default
+// route, IPv4 before IPv6, or else the only netdev that is up and is neither the loopback nor
+// a TAP. If there is no such netdev or more than one, the error names the candidates and wraps
 // hca.ErrNoDevice.
 func DefaultNetdev() (string, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -37,7 +37,7 @@ func DefaultNetdev() (string, error) {
 	return chooseNetdev(links, routes)
 }
 
-// listRoutes lists the routes of IPv4, then those of IPv6.
+// listRoutes returns the routes of IPv4, then those of IPv6.
 func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		r, err := handle.RouteList(nil, family)
@@ -63,8 +63,8 @@ func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) 
 	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w", names(candidates), hca.ErrNoDevice)
 }
 
-// unsuitable reports whether a netdev cannot be the default underlay. The daemon creates
-// TAPs itself, so they are never the default.
+// unsuitable reports whether a netdev cannot be the default underlay. A TAP cannot, because
+// this program creates TAPs itself.
 func unsuitable(link netlink.Link) bool {
 	if tun, ok := link.(*netlink.Tuntap); ok && tun.Mode == netlink.TUNTAP_MODE_TAP {
 		return true
@@ -73,13 +73,18 @@ func unsuitable(link netlink.Link) bool {
 	return flags&net.FlagUp == 0 || flags&net.FlagLoopback != 0
 }
 
-// routed returns the candidate of the best default route, or nil if there is none.
+// routed returns the candidate that the best default route leads to, or nil if no default
+// route leads to one.
 func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
 	defaults := slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return !isDefault(r) })
-	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
-	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(family(a), family(b)) })
+	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { // IPv4 first: AF_INET < AF_INET6
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Priority, b.Priority))
+	})
 	for _, r := range defaults {
-		i := slices.IndexFunc(candidates, func(l netlink.Link) bool { return leadsTo(r, l.Attrs().Index) })
+		i := slices.IndexFunc(candidates, func(l netlink.Link) bool {
+			leads := func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == l.Attrs().Index }
+			return r.LinkIndex == l.Attrs().Index || slices.ContainsFunc(r.MultiPath, leads)
+		})
 		if i >= 0 {
 			return candidates[i]
 		}
@@ -98,15 +103,6 @@ func isDefault(r netlink.Route) bool {
 	return ones == 0 && r.Dst.IP.IsUnspecified()
 }
 
-// family sorts routes: unix.AF_INET is less than unix.AF_INET6.
-func family(r netlink.Route) int { return r.Family }
-
-// leadsTo also considers the hops of a multipath route.
-func leadsTo(r netlink.Route, index int) bool {
-	return r.LinkIndex == index ||
-		slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == index })
-}
-
 func names(links []netlink.Link) string {
 	var out []string
 	for _, l := range links {
@@ -115,14 +111,14 @@ func names(links []netlink.Link) string {
 	return strings.Join(out, ", ")
 }
 
-// Netdev distinguishes a netdev from another one with its name.
+// Netdev identifies a netdev; another netdev with the same name differs.
 type Netdev struct {
 	Index int
 	MAC   [6]byte // zero if it has none
 }
 
-// FindNetdev returns a netdev by its name, or hca.ErrNoDevice if the calling thread's
-// network namespace has none.
+// FindNetdev looks a netdev up by its name. It returns hca.ErrNoDevice if there is none in the
+// calling thread's network namespace.
 func FindNetdev(name string) (Netdev, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -138,9 +134,9 @@ func FindNetdev(name string) (Netdev, error) {
 	return n, nil
 }
 
-// WatchNetdevs returns a channel that gets a value at the start, and whenever a netdev of
-// the calling thread's network namespace may have been added, removed or changed since
-// the last receive. It is closed when ctx ends.
+// WatchNetdevs returns a channel that delivers a value at the start, and whenever a netdev of
+// the calling thread's network namespace may have appeared, disappeared or changed since the
+// last receive. It is closed when ctx ends.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -161,8 +157,8 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// Look returns the current state of a netdev, or hca.ErrNoDevice if the calling thread's
-// network namespace has none with this name.
+// Look returns the current state of a netdev. It returns hca.ErrNoDevice if there is none of
+// that name in the calling thread's network namespace.
 func Look(netdev string) (transport.State, error) {
 	w, err := newWatcher(netdev)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // frame. A RoCEv2 UD packet has at most 4192.
 const MaxDatagram = 9216
 
-// receiver owns the receiving socket. All fields except counts belong to the one goroutine
-// in recv.
+// receiver owns the socket that receives. Everything but counts is owned by the goroutine that
+// calls recv.
 type receiver struct {
 	sock    *socket
 	reserve *Reserve // to which sock belongs
@@ -55,7 +55,7 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 	return r
 }
 
-// recv blocks until there is a datagram to return.
+// recv blocks until it can return a datagram.
 func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	for {
 		r.want = min(len(pkts), hca.Batch)
@@ -63,7 +63,7 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 			return 0, hca.ErrClosed
 		}
 		if r.err != 0 {
-			r.counts.errors.Add(1) // about an earlier packet; the socket still works
+			r.counts.errors.Add(1) // of an earlier packet; the socket still works
 			continue
 		}
 		if n := r.give(pkts); n > 0 || r.want == 0 {
@@ -72,9 +72,9 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	}
 }
 
-// recvmmsg returns false, which requests a wait, if there is no datagram. It never blocks,
-// so it bypasses Go's scheduler: taking the processor away from a call that lasts a little
-// longer would cost more than the call.
+// recvmmsg returns false, which makes the poller wait, if there is no datagram. It never
+// blocks, so it does not involve Go's scheduler: handing the processor over during a call
+// that takes a little longer would cost more than the call.
 func (r *receiver) recvmmsg(fd uintptr) bool {
 	for i := range r.msgs[:r.want] {
 		r.msgs[i].Hdr.Namelen = unix.SizeofSockaddrInet6
@@ -86,7 +86,7 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 	return errno != unix.EAGAIN
 }
 
-// give returns the messages that recvmmsg received.
+// give converts the messages that recvmmsg has received.
 func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
 	for i := range r.msgs[:r.got] {
@@ -100,7 +100,7 @@ func (r *receiver) give(pkts []transport.Packet) (n int) {
 	return n
 }
 
-// read converts message i into a packet, or counts the reason why it cannot.
+// read converts message i to a packet, or counts the reason why it cannot.
 func (r *receiver) read(pkt *transport.Packet, i int) bool {
 	slot, msg := &r.slots[i], &r.msgs[i]
 	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {
@@ -135,7 +135,7 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_packets", Value: c.packets.Load()},
 		{Name: "rx_bytes", Value: c.bytes.Load()},
 		{Name: "rx_too_long", Value: c.tooLong.Load()},
-		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not report addresses
+		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not supply the addresses
 		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
 		{Name: "socket_drops", Value: r.overflow()},        // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
@@ -155,7 +155,7 @@ func (r *receiver) overflow() uint64 {
 	return r.counts.overflow - uint64(r.sock.dropped)
 }
 
-// extend extends a 32-bit counter, whose last value was last, to 64 bits.
+// extend extends a 32-bit counter to 64 bits; last is its previous extended value.
 func extend(last uint64, now uint32) uint64 { return last + uint64(now-uint32(last)) }
 
 // SK_MEMINFO_DROPS and SK_MEMINFO_VARS of linux/sock_diag.h.
@@ -172,7 +172,7 @@ func socketDrops(fd uintptr) (uint32, bool) {
 	return info[memInfoDrops], errno == 0
 }
 
-// close reads the kernel's counter a last time, then ends a blocked recv.
+// close reads the kernel's counter for the last time, then ends the current recv.
 func (r *receiver) close(errs *[]error) {
 	r.overflow()
 	*errs = append(*errs, r.reserve.giveBack(r.sock), r.sock.file.Close())

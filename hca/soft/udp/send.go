@@ -13,8 +13,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// sender owns the sending socket. All fields except counts belong to the one goroutine in
-// send.
+// sender owns the socket that sends. Everything but counts is owned by the goroutine that
+// calls send.
 type sender struct {
 	sock   *socket
 	netdev netdev
@@ -34,9 +34,9 @@ type sender struct {
 	taken      int                     // errors that the last callErrors removed
 }
 
-// netdev is a sender's view of the netdev.
+// netdev is the netdev below a sender.
 type netdev interface {
-	Present() bool             // it still exists
+	Present() bool             // it has not been removed
 	HasAddr(a netip.Addr) bool // a is a usable source address
 }
 
@@ -49,7 +49,7 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 	return s
 }
 
-// send sends in bursts until all packets are sent or dropped, or the socket is full.
+// send sends in bursts until all packets were sent or dropped, or the socket is full.
 func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	for done < len(pkts) && err == nil {
 		burst := pkts[done:min(done+hca.Batch, len(pkts))]
@@ -62,8 +62,8 @@ func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	return done, err
 }
 
-// burst sends up to hca.Batch packets. msgs has a message for each packet; those of refused
-// packets have no destination and are skipped.
+// burst sends up to hca.Batch packets. It builds the messages in msgs, in the order of the
+// packets, and skips those that slot.fill has refused, which have no destination.
 func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	if !s.netdev.Present() {
 		return 0, s.gone()
@@ -77,7 +77,11 @@ func (s *sender) burst(pkts []transport.Packet) (int, error) {
 			i++
 			continue
 		}
-		n, full, err := s.run(pkts, i, s.runEnd(i, len(pkts)))
+		end := i + 1
+		for end < len(pkts) && s.msgs[end].Hdr.Name != nil {
+			end++
+		}
+		n, full, err := s.run(pkts, i, end)
 		if i += n; full || err != nil {
 			return i, err
 		}
@@ -85,7 +89,7 @@ func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	return len(pkts), nil
 }
 
-// gone returns the reason why nothing can be sent any more, or nil.
+// gone returns the reason why no packet can be sent any more.
 func (s *sender) gone() error {
 	if s.sock.raw.Control(func(uintptr) {}) != nil {
 		return hca.ErrClosed
@@ -93,16 +97,8 @@ func (s *sender) gone() error {
 	return hca.ErrIO
 }
 
-// runEnd returns the end of the run of messages from i on that have a destination.
-func (s *sender) runEnd(i, end int) int {
-	for i < end && s.msgs[i].Hdr.Name != nil {
-		i++
-	}
-	return i
-}
-
-// run sends msgs[from:to] by one call. It returns how many were sent, or 1 if the first one
-// was dropped. An ICMP error about an earlier packet fails the
+// run sends msgs[from:to] with one call. It returns how many were sent, or 1 if it dropped the
+// first. An ICMP error about an earlier packet fails the
 // next call, whatever it sends. So run repeats a failed call once, and again as long as
 // ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
 // that was lost on output.
@@ -114,7 +110,12 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 		}
 		switch s.err {
 		case 0:
-			s.countSent()
+			var bytes uint64
+			for i := range s.msgs[from : from+s.sent] {
+				bytes += uint64(s.msgs[from+i].Len)
+			}
+			s.counts.packets.Add(uint64(s.sent))
+			s.counts.bytes.Add(bytes)
 			return s.sent, false, nil
 		case unix.EAGAIN:
 			s.counts.full.Add(1)
@@ -136,9 +137,8 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 // further try fails only if an error arrives between two calls.
 const sendTries = 4
 
-// reason returns the reason why the kernel refused pkt. For a source address that is not
-// the netdev's, the kernel returns EINVAL or "no route", depending on its version and on
-// the family.
+// reason returns why the kernel refused pkt. For a source address that is not ours, the kernel
+// returns EINVAL or the error of a missing route, depending on its version and the family.
 func (s *sender) reason(pkt *transport.Packet) drop {
 	d := dropFor(s.err)
 	if (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src) {
@@ -147,21 +147,12 @@ func (s *sender) reason(pkt *transport.Packet) drop {
 	return d
 }
 
-// sendmmsg never requests a wait, and bypasses the scheduler; see recvmmsg.
+// sendmmsg never waits, so it does not involve the scheduler; see recvmmsg.
 func (s *sender) sendmmsg(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd,
 		uintptr(unsafe.Pointer(&s.msgs[s.from])), uintptr(s.to-s.from), unix.MSG_DONTWAIT, 0, 0)
 	s.sent, s.err = int(n), errno
 	return true
-}
-
-func (s *sender) countSent() {
-	var bytes uint64
-	for i := range s.msgs[s.from : s.from+s.sent] {
-		bytes += uint64(s.msgs[s.from+i].Len)
-	}
-	s.counts.packets.Add(uint64(s.sent))
-	s.counts.bytes.Add(bytes)
 }
 
 func (s *sender) counters() []hca.Counter { return s.counts.list() }
@@ -195,9 +186,9 @@ func (s *sender) recvErrors(fd uintptr) bool {
 	return true
 }
 
-// pollEvery bounds the delay until waitWritable notices the end of ctx or of the
-// transport. Waits are rare and short (a device drains its queue), so they do not use the
-// runtime's poller, whose wait would block Send.
+// pollEvery bounds the delay with which waitWritable notices the end of ctx or of the
+// transport. Waiting is rare and short, because a device drains its queue. It does not use the
+// runtime's poller, because a wait there would lock out Send.
 const pollEvery = 10 * time.Millisecond
 
 func (s *sender) waitWritable(ctx context.Context) error {

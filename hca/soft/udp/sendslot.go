@@ -1,6 +1,8 @@
 package udp
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/transport"
@@ -67,20 +69,30 @@ func (c *control6) init(index int) {
 	c.info.Ifindex = uint32(index)
 }
 
-// fill prepares msg to send pkt. The name of msg stays nil for a packet that cannot be sent.
+// fill makes msg send pkt. It leaves the name nil if pkt cannot be sent.
 func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, ipv6 bool) {
 	*msg = unix.Mmsghdr{}
 	v4 := pkt.Dst.Is4()
 	if v4 != pkt.Src.Is4() || !pkt.Dst.IsValid() || !v4 && !ipv6 || len(pkt.Vec) > transport.MaxVec {
 		return
 	}
-	msg.Hdr.Name = s.nameBytes()
+	msg.Hdr.Name = (*byte)(unsafe.Pointer(&s.name))
 	if v4 {
 		s.fill4(&msg.Hdr, pkt)
 	} else {
 		s.fill6(&msg.Hdr, pkt)
 	}
-	s.fillVec(&msg.Hdr, pkt.Vec)
+	n := 0
+	for _, v := range pkt.Vec {
+		if len(v) == 0 {
+			continue
+		}
+		s.iov[n].Base = &v[0]
+		s.iov[n].SetLen(len(v))
+		n++
+	}
+	msg.Hdr.Iov = &s.iov[0]
+	msg.Hdr.SetIovlen(n)
 }
 
 func (s *sendSlot) fill4(hdr *unix.Msghdr, pkt *transport.Packet) {
@@ -97,21 +109,6 @@ func (s *sendSlot) fill6(hdr *unix.Msghdr, pkt *transport.Packet) {
 	c.info.Addr, *c.tclass, *c.hops = pkt.Src.As16(), int32(pkt.TOS), int32(pkt.TTL)
 	hdr.Control = &c.buf[0]
 	hdr.SetControllen(pick(pkt.TTL == 0, c.rest, c.all))
-}
-
-// fillVec fills in the pieces that are not empty.
-func (s *sendSlot) fillVec(hdr *unix.Msghdr, vec [][]byte) {
-	n := 0
-	for _, v := range vec {
-		if len(v) == 0 {
-			continue
-		}
-		s.iov[n].Base = &v[0]
-		s.iov[n].SetLen(len(v))
-		n++
-	}
-	hdr.Iov = &s.iov[0]
-	hdr.SetIovlen(n)
 }
 
 func pick(first bool, a, b int) int {

@@ -11,7 +11,7 @@ import (
 // sockaddr has room for the address of either family.
 type sockaddr = unix.RawSockaddrInet6
 
-// bigEndian returns a port in network byte order.
+// bigEndian converts a port to or from the kernel's byte order.
 func bigEndian(port uint16) uint16 {
 	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
 }
@@ -41,6 +41,3 @@ func getAddr(sa *sockaddr) (netip.Addr, uint16) {
 	}
 	return netip.Addr{}, 0
 }
-
-// nameBytes returns the memory of a message's destination.
-func (s *sendSlot) nameBytes() *byte { return (*byte)(unsafe.Pointer(&s.name)) }

@@ -73,7 +73,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	return w, nil
 }
 
-// linkError converts the "not found" of a failed look-up into hca.ErrNoDevice.
+// linkError returns hca.ErrNoDevice for a look-up that found no netdev.
 func linkError(err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ func (d *Device) watchLoop(ctx context.Context) {
 	}
 }
 
-// applyState adopts a new state of the underlay.
+// applyState applies a new state of the underlay.
 func (d *Device) applyState(s *transport.State) {
 	c := d.publishPort(s)
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}

@@ -2,7 +2,6 @@ package reset
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -176,7 +175,7 @@ func (w *world) continueStep(i int) error {
 // step runs a Step. It returns false if the Step needs a second new system call.
 func (k *replay) step(m *Machine) (out []Action, over bool) {
 	defer func() {
-		if r := recover(); r != nil && r != errNextCall {
+		if r := recover(); r != nil && r != (nextCall{}) {
 			panic(r)
 		}
 	}()
@@ -195,7 +194,8 @@ type replay struct {
 	err     error
 }
 
-var errNextCall = errors.New("the next system call")
+// nextCall is the value of the panic that ends a run before its second new system call.
+type nextCall struct{}
 
 // call returns the answer of a system call that was made before, or makes the call. A call
 // that other processes neither notice nor influence is not a separate move.
@@ -206,7 +206,7 @@ func (k *replay) call(alone bool, do func() answer) answer {
 		return a
 	}
 	if !alone && k.made {
-		panic(errNextCall)
+		panic(nextCall{})
 	}
 	k.made = k.made || !alone
 	a := do()

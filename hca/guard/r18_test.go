@@ -14,7 +14,6 @@ import (
 
 var errBoom = errors.New("boom")
 
-
 // Poll returns what the backend has completed, until the device fails; then it returns the
 // Failure and nothing else, so that the poster completes its own requests.
 func TestR18PollAfterTheFailure(t *testing.T) {

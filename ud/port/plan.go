@@ -101,8 +101,8 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 // bytes, which every host must accept (RFC 791), and the IPoIB header.
 const MinPayload = 576 + ipoib.HeaderLen
 
-// leastPayload is what a GID must carry that carries have bytes now. One that
-// keeps to the standard's MTUs gets from 512 to 1024 and nowhere in between.
+// leastPayload returns the payload that a GID must carry, if it carries have bytes now. A
+// GID that is limited to standard MTUs can only change from 512 to 1024.
 func leastPayload(have int) int {
 	if have < MinPayload && (have == 0 || hca.MTU(have).Valid()) {
 		return 1024

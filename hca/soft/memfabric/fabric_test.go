@@ -172,7 +172,7 @@ func TestPartition(t *testing.T) {
 		send(t, a, addrA, addrB, 2)
 		send(t, b, addrB, addrA, 1)
 		send(t, a, addrA, addrC, 1)
-		f.Heal("b", "a")
+		f.Unpartition("b", "a")
 		send(t, a, addrA, addrB, 1)
 		if n := drops(b, memfabric.DropPartition); n != 2 {
 			t.Errorf("%d dropped towards b, want 2", n)

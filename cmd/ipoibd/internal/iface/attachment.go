@@ -118,6 +118,9 @@ const drainLimit = 5 * time.Millisecond
 // start has no operation (op 0), and the ladder's RungDevice is the same on a device that
 // is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
+	if most, need := to.session.Attr().MaxQueues, len(r.lanes); most < need {
+		return fmt.Errorf("the device has %d queues for each queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
+	}
 	if !to.session.Acquire(r.cfg.Name) {
 		return hca.ErrClosed
 	}

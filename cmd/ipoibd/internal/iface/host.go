@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ipoibd/link"
+	"ipoibd/ud"
 	"ipoibd/ud/port"
 )
 
@@ -31,6 +32,19 @@ type TAP interface {
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
 	Remove() error
+}
+
+// TAPQueue is one queue of a TAP.
+type TAPQueue interface {
+	ud.Source
+	ud.Sink
+}
+
+// MultiQueue is a [TAP] with several queues, each of which gets a lane.
+type MultiQueue interface {
+	// Queues returns all queues, at least one; their number does not change. The kernel
+	// spreads the host's frames over them.
+	Queues() []TAPQueue
 }
 
 // host is the side of the TAP: the state of ib0, its MTU and its carrier, kept as the daemon

@@ -107,11 +107,17 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		flushes:   make(chan qprecovery.Fault, 1),
 		ended:     make(chan struct{}, 1),
 	}
-	lane, err := newLane(&f.cfg, tap, &f.path, r.onFailure, r.ended)
-	if err != nil {
-		return nil, err
+	queues := []TAPQueue{tap}
+	if m, ok := tap.(MultiQueue); ok {
+		queues = m.Queues()
 	}
-	f.path.lanes = lanes{lane}
+	for _, q := range queues {
+		lane, err := newLane(&f.cfg, q, &f.path, r.onFailure, r.ended)
+		if err != nil {
+			return nil, err
+		}
+		f.path.lanes = append(f.path.lanes, lane)
+	}
 	r.lanes, f.host.lanes = f.path.lanes, f.path.lanes
 	f.nbrs = neighbours{
 		log: log, tap: tap, lanes: f.path.lanes, snapshot: f.path.snapshot, worker: &r.worker,

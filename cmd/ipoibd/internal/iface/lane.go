@@ -33,12 +33,6 @@ type lane struct {
 	probes   uint64 // sent by the detector
 }
 
-// TAPQueue is one queue of a TAP.
-type TAPQueue interface {
-	ud.Source
-	ud.Sink
-}
-
 // newLane returns the lane of a queue of the TAP. The pumps report to ended that they have
 // ended.
 func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func(hca.WCOpcode) func(ud.Failure), ended chan<- struct{}) (*lane, error) {

@@ -378,7 +378,9 @@ func (h *testHost) onARP(body []byte) {
 	}
 }
 
-func (h *testHost) send(dst ipoib.MAC, t ipoib.EtherType, body []byte) { h.tap.Send(h.frame(dst, t, body)) }
+func (h *testHost) send(dst ipoib.MAC, t ipoib.EtherType, body []byte) {
+	h.tap.Send(h.frame(dst, t, body))
+}
 
 func (h *testHost) frame(dst ipoib.MAC, t ipoib.EtherType, body []byte) []byte {
 	src := h.mac()

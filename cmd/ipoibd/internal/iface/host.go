@@ -185,7 +185,6 @@ type custody struct {
 	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
 	wantCarrier bool      // the carrier is on unless foreign
 	err         error     // of the last inspection; nil: it succeeded
-	running     bool      // an inspection is under way
 }
 
 // saw records how many foreign queues an inspection has found, plans the next
@@ -217,15 +216,13 @@ func (h *host) expire(now time.Time) {
 // holds the kernel's lock of all interfaces.
 func (h *host) inspect() {
 	c := &h.custody
-	if c.running {
-		c.again = true
+	if c.again = h.worker.busy > 0; c.again {
 		return
 	}
-	c.running, c.again, c.at = true, false, time.Time{}
+	c.at = time.Time{}
 	h.worker.do(func() func() {
 		found, err := h.tap.Inspect()
 		return func() {
-			c.running = false
 			h.inspected(found, err, time.Now())
 			if c.again {
 				h.inspect()

@@ -4,18 +4,18 @@ import (
 	"ipoibd/ud"
 )
 
-// slowItems bounds what waits for the slow path in one direction. A flood from
-// the fabric must not keep the host's own frames out, so each has its own.
+// slowItems bounds what waits for the slow path in one direction. Each direction has its own
+// queue, so that a flood from the fabric does not keep out the host's frames.
 const slowItems = 512
 
-// slowItem is a frame of the host or a message of the fabric, copied.
+// slowItem is a copy of a frame from the host or of a message from the fabric.
 type slowItem struct {
 	data []byte
-	from ud.Sender // of a message
+	from ud.Sender // only of a message
 }
 
-// slowQueue is bounded and reuses its buffers: put on the data path, take and
-// done on the owner's goroutine.
+// slowQueue is bounded and reuses its buffers. The data path calls put; the owner receives
+// from ready and calls done.
 type slowQueue struct {
 	free, ready chan *slowItem
 }
@@ -32,7 +32,7 @@ func (q slowQueue) put(data []byte, from ud.Sender) bool {
 	select {
 	case it := <-q.free:
 		it.data, it.from = append(it.data[:0], data...), from
-		q.ready <- it // there is room: as many items as places
+		q.ready <- it // never blocks, because there are as many places as items
 		return true
 	default:
 		return false
@@ -41,7 +41,7 @@ func (q slowQueue) put(data []byte, from ud.Sender) bool {
 
 func (q slowQueue) done(it *slowItem) { q.free <- it }
 
-// slowPath is what the data path sees of the two queues.
+// slowPath is the pair of queues, as the data path uses it.
 type slowPath struct{ host, fabric slowQueue }
 
 func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue()} }

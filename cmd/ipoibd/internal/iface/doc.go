@@ -30,8 +30,7 @@
 // # Parts
 //
 //	type       | file                      | what
-//	Iface      | iface.go, run.go,         | Run; compares host and device
-//	           | reconcile.go              |
+//	Iface      | iface.go, run.go          | Run; compares host and device
 //	host       | host.go                   | TAP, carrier, MTU
 //	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
 //	recovery   | recovery.go,              | shell of the ladder; opens and closes the

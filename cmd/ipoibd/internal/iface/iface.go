@@ -84,7 +84,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		cfg:     cfg,
 		log:     log,
 		host:    host{log: log, tap: tap, worker: newWorker()},
-		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errStarting},
+		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errors.New("starting")},
 		path:    dataPath{slow: newSlowPath(), snapshot: &ud.Snapshot{}},
 		queries: make(chan func()),
 		done:    make(chan struct{}),

@@ -180,6 +180,7 @@ func (ls lanes) counters() []hca.Counter {
 	var sums []hca.Counter
 	for i, l := range ls {
 		own := append(l.tx.Counters(), l.rx.Counters()...)
+		own = append(own, hca.Counter{Name: "freeze_probes", Value: l.probes})
 		if i == 0 {
 			sums = own
 			continue
@@ -189,14 +190,6 @@ func (ls lanes) counters() []hca.Counter {
 		}
 	}
 	return sums
-}
-
-// probes returns how many probes the detectors have sent.
-func (ls lanes) probes() (n uint64) {
-	for _, l := range ls {
-		n += l.probes
-	}
-	return n
 }
 
 // pump is a goroutine that moves frames one way until it is halted or fails. Run owns it.
@@ -262,3 +255,51 @@ func (p *pump) failure() error {
 	p.running = false
 	return *err
 }
+
+// slowItems bounds what waits for the slow path in one direction. Each direction has its own
+// queue, so that a flood from the fabric does not keep out the host's frames.
+const slowItems = 512
+
+// slowItem is a copy of a frame from the host or of a message from the fabric.
+type slowItem struct {
+	data []byte
+	from ud.Sender // only of a message
+}
+
+// slowQueue is bounded and reuses its buffers. The data path calls put; the owner receives
+// from ready and calls done.
+type slowQueue struct {
+	free, ready chan *slowItem
+}
+
+func newSlowQueue() slowQueue {
+	q := slowQueue{free: make(chan *slowItem, slowItems), ready: make(chan *slowItem, slowItems)}
+	for range slowItems {
+		q.free <- new(slowItem)
+	}
+	return q
+}
+
+func (q slowQueue) put(data []byte, from ud.Sender) bool {
+	select {
+	case it := <-q.free:
+		it.data, it.from = append(it.data[:0], data...), from
+		q.ready <- it // never blocks, because there are as many places as items
+		return true
+	default:
+		return false
+	}
+}
+
+func (q slowQueue) done(it *slowItem) { q.free <- it }
+
+// slowPath is the pair of queues, as the data path uses it.
+type slowPath struct{ host, fabric slowQueue }
+
+func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue()} }
+
+// FromHost implements ud.SlowPath.
+func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }
+
+// FromFabric implements ud.SlowPath.
+func (s slowPath) FromFabric(msg []byte, from ud.Sender) bool { return s.fabric.put(msg, from) }

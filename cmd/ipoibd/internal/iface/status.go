@@ -124,7 +124,7 @@ func (f *Iface) counters() []hca.Counter {
 	for _, c := range f.nbrs.table.Stats().Counters() {
 		out = append(out, hca.Counter{Name: "neigh_" + c.Name, Value: c.Value})
 	}
-	return append(out, hca.Counter{Name: "freeze_probes", Value: f.path.lanes.probes()})
+	return out
 }
 
 // kernelCounters are those of the TAP, the kernel's side and ours.

@@ -77,7 +77,7 @@ func TestPortHolders(t *testing.T) {
 		t.Errorf("holders %q, want %q", got, want)
 	}
 	if e := takenBy(proc); !slices.Equal(e.Holders, want) {
-		t.Errorf("taken: %v", e)
+		t.Errorf("error %v, want the holders %q", e, want)
 	}
 	process(90, "this process", "socket:[33421]")
 	if err := os.Symlink("90", filepath.Join(proc, "self")); err != nil {
@@ -106,9 +106,9 @@ func TestPortTakenError(t *testing.T) {
 		err  PortTakenError
 		want string
 	}{
-		{PortTakenError{Port: Port, Holders: []string{"x (pid 1)", "y (pid 2)"}, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by x (pid 1), y (pid 2); end that, or run in another network namespace"},
-		{PortTakenError{Port: Port, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by the kernel module rdma_rxe, which keeps it until it is removed; end that, or run in another network namespace"},
-		{PortTakenError{Port: Port}, "UDP port 4791: port taken by a process that cannot be seen from here, or the kernel; end that, or run in another network namespace"},
+		{PortTakenError{Port: Port, Holders: []string{"x (pid 1)", "y (pid 2)"}, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by x (pid 1), y (pid 2); stop it, or run in another network namespace"},
+		{PortTakenError{Port: Port, Kernel: "rdma_rxe"}, "UDP port 4791: port taken by the kernel module rdma_rxe, which keeps it until it is removed; stop it, or run in another network namespace"},
+		{PortTakenError{Port: Port}, "UDP port 4791: port taken by a process that cannot be seen from here, or the kernel; stop it, or run in another network namespace"},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)

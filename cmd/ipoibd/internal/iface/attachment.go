@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -15,26 +14,14 @@ import (
 	"ipoibd/ud/port"
 )
 
-// attachment is the interface's use of one session. Its endpoint belongs to the worker;
-// Run has only the copies in links.
+// attachment is the interface's use of one session.
 type attachment struct {
-	session *device.Session
-	plan    port.Plan
-	gen     uint32 // of the queue pair
-	ep      *device.Endpoint
-	links
-}
-
-// links are what Run may use of an endpoint while the worker has it.
-type links struct {
+	session         *device.Session
+	plan            port.Plan
+	gen             uint32           // of the queue pair
+	ep              *device.Endpoint // belongs to the worker; Run has only the following
 	self, broadcast hca.UDDest
 	ahs             *device.AHWorkers
-	queues          []device.Queue
-}
-
-// linksOf returns the links of an endpoint.
-func linksOf(ep *device.Endpoint) links {
-	return links{self: ep.Self(), broadcast: ep.Broadcast(), ahs: ep.AHs, queues: slices.Clone(ep.Queues)}
 }
 
 // address is the interface's link-layer address.
@@ -131,7 +118,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.worker.do(func() func() {
 		err := a.open(spec, r.lanes)
 		if err == nil {
-			a.links = linksOf(a.ep)
+			a.self, a.broadcast, a.ahs = a.ep.Self(), a.ep.Broadcast(), a.ep.AHs
 		}
 		return func() { r.came(a, op, err) }
 	})

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/hcatest"
@@ -148,7 +148,10 @@ func (a lanedHost) checkLanes(t *testing.T, b *testHost) {
 func (a lanedHost) checkLaneAccounts(t *testing.T) {
 	t.Helper()
 	for _, l := range a.iface.path.lanes {
-		checkAccounts(t, control.Interface{Counters: append(l.tx.Counters(), l.rx.Counters()...)})
+		s := report.Interface{Counters: report.Counters{}}
+		s.Counters.Add("", l.tx.Counters())
+		s.Counters.Add("", l.rx.Counters())
+		checkAccounts(t, s)
 	}
 }
 
@@ -157,7 +160,7 @@ func (a lanedHost) checkLaneAccounts(t *testing.T) {
 func TestTwoLanes(t *testing.T) {
 	twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
 		s := a.status()
-		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != hca.QPRTS {
+		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" {
 			t.Errorf("status %+v", s)
 		}
 		a.checkLanes(t, b)
@@ -181,8 +184,8 @@ func TestDeviceWithTooFewQueues(t *testing.T) {
 		fabric := memfabric.New(1)
 		a := newLanedHost(t, fabric, 1, false)
 		a.up()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, "the device has 1 queues for each queue pair, the interface needs 2") {
-			t.Errorf("state %s, reason %q", s.State, s.Reason)
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "the device has 1 queues for each queue pair, the interface needs 2") {
+			t.Errorf("state %s, detail %q", s.State, s.Detail)
 		}
 		a.stop()
 		if err := fabric.Close(); err != nil {

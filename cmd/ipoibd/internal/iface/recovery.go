@@ -237,15 +237,15 @@ func (r *recovery) run(run qprecovery.Run) {
 		}, nil)
 	default:
 		r.lanes.halt()
-		var now links
+		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
 			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
-				now = linksOf(a.ep)
+				self = a.ep.Self()
 			}
 			return qprecovery.Done{}, err
 		}, func() {
-			r.fab.att.gen, r.fab.att.links = run.Gen, now
+			r.fab.att.gen, r.fab.att.self = run.Gen, self
 			r.nbrs.announce()
 		})
 	}
@@ -421,11 +421,12 @@ func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 			out <- nil
 		}
 	}
-	switch err := f.ask(ctx, order); {
-	case errors.Is(err, errEnded):
+	select {
+	case f.queries <- order:
+		return <-out
+	case <-f.done:
 		return cmp.Or(f.end, ErrNothing)
-	case err != nil:
-		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return <-out
 }

@@ -203,18 +203,3 @@ func (f *Iface) expire(now time.Time) {
 	f.rec.expire(now)
 	f.nbrs.expire(now)
 }
-
-// errEnded means that Run has ended.
-var errEnded = errors.New("the interface has ended")
-
-// ask has Run's goroutine call q.
-func (f *Iface) ask(ctx context.Context, q func()) error {
-	select {
-	case f.queries <- q:
-		return nil
-	case <-f.done:
-		return errEnded
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

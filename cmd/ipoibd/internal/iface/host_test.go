@@ -37,7 +37,7 @@ type tap struct {
 	more       []TAPQueue // further queues
 
 	mu         sync.Mutex
-	unresolved []netip.Addr // whom the host waits for
+	unresolved []netip.Addr // what the host waits for
 	carriers   []bool       // what SetCarrier was called with, repetitions left out
 	stuck      bool         // the carrier cannot be raised
 	unreadable bool         // reads fail
@@ -91,7 +91,7 @@ func (t *tap) failedReads() int {
 	return t.failed
 }
 
-// forget returns what was noted, and notes anew.
+// forget returns the notes and clears them.
 func (t *tap) forget() []bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +175,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 	return newHostOf(t, fabric, n, nil)
 }
 
-// newHostOf is newHost on a device whose verbs take orders.
+// newHostOf is newHost on a device whose verbs the test controls.
 func newHostOf(t *testing.T, fabric *memfabric.Fabric, n byte, v *verbs) *testHost {
 	t.Helper()
 	h := &testHost{
@@ -422,7 +422,7 @@ func (h *testHost) packet(to netip.Addr, size int, mark byte) []byte {
 	return p
 }
 
-// takeIP returns the next IPv4 frame, nil when there is none.
+// takeIP returns the next IPv4 frame, or nil.
 func (h *testHost) takeIP() []byte {
 	synctest.Wait()
 	select {

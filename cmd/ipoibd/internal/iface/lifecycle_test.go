@@ -129,7 +129,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 	}
 }
 
-// Stopped: the state says that it is nobody's fault.
+// After a stop the state reports no fault.
 func TestStatusAfterStop(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.stopInterface()
@@ -198,7 +198,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			a.underlay().SetMTU(1500)
 			a.tap.Fake.SetMTU(1444)
 			a.waitUp()
-			for b.takeIP() != nil { // what was kept for it meanwhile
+			for b.takeIP() != nil { // frames that were kept for it
 			}
 			a.resolve(b.ip)
 			reach(t, a, b)

@@ -8,12 +8,12 @@ import (
 	"ipoibd/hca"
 )
 
-// verbs makes a device slow, and has it tell of events that the software HCA
-// never tells of.
+// verbs makes a device slow, and makes it report events that the software HCA never
+// reports.
 type verbs struct {
 	mu     sync.Mutex
 	delays map[string]time.Duration // by the verb's name
-	calls  map[string]int           // likewise
+	calls  map[string]int           // by the verb's name
 	qp     hca.QP                   // created last
 	broken *slowQP                  // its sends fail with the error below; nil: none
 	sends  error
@@ -45,7 +45,7 @@ func (v *verbs) breakSends(err error) {
 	v.broken, v.sends = v.last, err
 }
 
-// qpEvent tells of an event of the queue pair that was created last.
+// qpEvent reports an event of the queue pair that was created last.
 func (v *verbs) qpEvent(t hca.EventType) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

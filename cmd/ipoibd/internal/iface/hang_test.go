@@ -34,25 +34,75 @@ func TestR08HangingVerbDoesNotStallRun(t *testing.T) {
 				a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: c.verb})
 				c.call(a)
 				synctest.Wait()
-				var longest, overdue time.Duration // answers; samples of the freeze detector
-				for range 30 {
-					asked := time.Now()
-					answered := make(chan struct{})
-					a.iface.queries <- func() {
-						if f := a.iface; f.fab.att != nil {
-							overdue = max(overdue, time.Since(f.path.lanes[0].deadline(time.Now())))
-						}
-						close(answered)
-					}
-					<-answered
-					longest = max(longest, time.Since(asked))
-					time.Sleep(10 * time.Millisecond)
-				}
-				if longest > 0 || overdue > 0 {
-					t.Errorf("Run answered within %v, a sample was overdue by %v", longest, overdue)
-				}
+				checkRunAnswers(t, a, 300*time.Millisecond)
 				a.faults.Release()
 			})
 		})
 	}
+}
+
+// checkRunAnswers fails if Run does not answer at once, or if a sample of the freeze detector
+// is overdue, within a period.
+func checkRunAnswers(t *testing.T, h *testHost, period time.Duration) {
+	t.Helper()
+	var longest, overdue time.Duration
+	for start := time.Now(); time.Since(start) < period; {
+		asked := time.Now()
+		answered := make(chan struct{})
+		h.iface.queries <- func() {
+			if f := h.iface; f.fab.att != nil {
+				overdue = max(overdue, time.Since(f.path.lanes[0].deadline(time.Now())))
+			}
+			close(answered)
+		}
+		<-answered
+		longest = max(longest, time.Since(asked))
+		time.Sleep(10 * time.Millisecond)
+	}
+	if longest > 0 || overdue > 0 {
+		t.Errorf("Run answered within %v, a sample was overdue by %v", longest, overdue)
+	}
+}
+
+// The destruction of an address handle that hangs does not stall Run either. The device is
+// reset because of it.
+func TestR08HangingHandleDoesNotStallRun(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		a.verbs.slow("destroy_ah", 10*time.Second)
+		opens := a.dev.Opens()
+		b.tap.SetUp(false)
+		for start := time.Now(); a.verbs.count("destroy_ah") == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Since(start) > 4*time.Hour {
+				t.Fatal("no handle was destroyed, so the test shows nothing")
+			}
+		}
+		checkRunAnswers(t, a, 300*time.Millisecond)
+		a.verbs.slow("destroy_ah", 0)
+		time.Sleep(time.Minute)
+		if n := a.dev.Opens(); n != opens+1 {
+			t.Errorf("opened %d times, was %d", n, opens)
+		}
+	})
+}
+
+// An inspection of ib0 that blocks, because another process holds the kernel's lock of all
+// interfaces, stalls neither Run nor recovery.
+func TestBlockedInspectionDoesNotStallRun(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		release := make(chan struct{})
+		a.tap.mu.Lock()
+		a.tap.blocked = release
+		a.tap.mu.Unlock()
+		time.Sleep(2 * inspectEvery)
+		checkRunAnswers(t, a, 300*time.Millisecond)
+		a.inject(faults.Fault{Kind: faults.CQError})
+		reach(t, a, b)
+		time.Sleep(100 * time.Millisecond)
+		if r := a.status().Recovery; r.Rungs["rebuild_cq"] != 1 || r.State != "healthy" {
+			t.Errorf("rungs %v, %s", r.Rungs, r.State)
+		}
+		close(release)
+		reach(t, a, b)
+	})
 }

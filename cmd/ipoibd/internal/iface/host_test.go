@@ -37,11 +37,12 @@ type tap struct {
 	more       []TAPQueue // further queues
 
 	mu         sync.Mutex
-	unresolved []netip.Addr // what the host waits for
-	carriers   []bool       // what SetCarrier was called with, repetitions left out
-	stuck      bool         // the carrier cannot be raised
-	unreadable bool         // reads fail
-	failed     int          // reads
+	unresolved []netip.Addr  // what the host waits for
+	carriers   []bool        // what SetCarrier was called with, repetitions left out
+	stuck      bool          // the carrier cannot be raised
+	unreadable bool          // reads fail
+	failed     int           // reads
+	blocked    chan struct{} // inspections block until it is closed; nil: they do not
 }
 
 var errStuck = errors.New("carrier is stuck")
@@ -104,6 +105,16 @@ func (t *tap) jam(stuck bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stuck = stuck
+}
+
+func (t *tap) Inspect() (link.Findings, error) {
+	t.mu.Lock()
+	blocked := t.blocked
+	t.mu.Unlock()
+	if blocked != nil {
+		<-blocked
+	}
+	return t.Fake.Inspect()
 }
 
 // Queues implements MultiQueue.

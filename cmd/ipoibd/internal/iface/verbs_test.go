@@ -2,6 +2,7 @@ package iface
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,6 +128,24 @@ func (p *slowPD) CreateQP(spec hca.QPSpec, send, recv hca.CQ) (hca.QP, error) {
 	return p.verbs.last, nil
 }
 
+func (p *slowPD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
+	ah, err := p.PD.CreateAH(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &slowAH{ah, p.verbs}, nil
+}
+
+type slowAH struct {
+	hca.AH
+	verbs *verbs
+}
+
+func (a *slowAH) Close() error {
+	a.verbs.pass("destroy_ah")
+	return a.AH.Close()
+}
+
 type slowQP struct {
 	hca.QP
 	verbs *verbs
@@ -138,6 +157,12 @@ func (q *slowQP) PostSend(wrs []hca.SendWR) (int, error) {
 	q.verbs.mu.Unlock()
 	if broken {
 		return 0, err
+	}
+	wrs = slices.Clone(wrs)
+	for i := range wrs {
+		if ah, ok := wrs[i].UD.AH.(*slowAH); ok {
+			wrs[i].UD.AH = ah.AH
+		}
 	}
 	return q.QP.PostSend(wrs)
 }

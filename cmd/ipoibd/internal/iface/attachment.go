@@ -190,15 +190,6 @@ func (r *recovery) retry(err error) {
 	r.log.Error("not up", "err", err, "retry_in", r.fab.retry.pause)
 }
 
-// adapt follows a change of the port that does not concern the queue pair.
-func (r *recovery) adapt(plan port.Plan) {
-	if a := r.fab.att; !a.plan.Equal(plan) {
-		a.plan = plan
-		r.host.fitMTU(plan)
-		r.nbrs.announce()
-	}
-}
-
 // stop ends the recovery and the use of the device, whose verbs the worker calls. The ladder
 // is idle afterwards: actions of the ladder do not call stop, they queue it. Idempotent.
 func (r *recovery) stop(why string) {

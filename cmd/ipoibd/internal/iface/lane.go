@@ -66,16 +66,6 @@ func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func
 	return l, nil
 }
 
-// attach gives the rings a queue, or leaves them without one.
-func (l *lane) attach(q device.Queue, gen uint32) error {
-	l.queue = q
-	err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
-	if err == nil {
-		err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
-	}
-	return err
-}
-
 // deadline returns when the next sample is due.
 func (l *lane) deadline(now time.Time) time.Time {
 	at, ok := l.detector.NextDeadline()
@@ -85,23 +75,19 @@ func (l *lane) deadline(now time.Time) time.Time {
 	return at
 }
 
-// sample describes the lane to its detector, except what its interface knows. While a pump
-// has ended and is not running again yet, the lane is not expected to work.
-func (l *lane) sample() freeze.Sample {
-	tx := l.tx.Progress()
-	return freeze.Sample{
-		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
-		Received: l.rx.Completed(), Recovering: !l.out.running || !l.in.running,
-	}
-}
-
 // lanes are all lanes of an interface; there is at least one.
 type lanes []*lane
 
 // attach gives each lane its queue of the endpoint, or leaves all without one.
 func (ls lanes) attach(ep *device.Endpoint, gen uint32) error {
 	for i, l := range ls {
-		if err := l.attach(ep.Queues[i], gen); err != nil {
+		q := ep.Queues[i]
+		l.queue = q
+		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
+		if err == nil {
+			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
+		}
+		if err != nil {
 			ls.detach()
 			return err
 		}
@@ -167,12 +153,6 @@ func (ls lanes) epoch() uint64 {
 		oldest = min(oldest, l.tx.Epoch())
 	}
 	return oldest
-}
-
-func (ls lanes) wake() {
-	for _, l := range ls {
-		l.tx.Wake()
-	}
 }
 
 // probes returns how many probes the detectors have sent.

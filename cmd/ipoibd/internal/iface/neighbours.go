@@ -188,8 +188,10 @@ func (n *neighbours) collect() {
 			return func() { n.failed(errors.Join(errs...)) }
 		})
 	}
-	if len(n.retired) > 0 {
-		n.lanes.wake()
+	for _, l := range n.lanes {
+		if len(n.retired) > 0 {
+			l.tx.Wake() // its epoch advances only in its pump
+		}
 	}
 }
 

@@ -369,12 +369,16 @@ func (r *recovery) follow() device.View {
 // sample takes a sample of a lane, and does what its freeze detector decides. Without health
 // it decides nothing (R8).
 func (r *recovery) sample(l *lane, now time.Time) {
-	s := l.sample()
-	s.Wire, s.Port = r.fab.att.session.WireBlocked(), hca.PortNop
+	tx := l.tx.Progress()
+	s := freeze.Sample{
+		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
+		Received: l.rx.Completed(), Wire: r.fab.att.session.WireBlocked(), Port: hca.PortNop,
+		// The lane is not expected to work while one of its pumps waits to be restarted.
+		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
+	}
 	if ports := r.fab.dev.View().Ports; int(r.cfg.Port) <= len(ports) {
 		s.Port = ports[r.cfg.Port-1].State
 	}
-	s.Recovering = s.Recovering || r.ladder.State() != qprecovery.Healthy
 	d := l.detector.Step(now, &s)
 	if r.ladder.State() != qprecovery.Healthy {
 		return

@@ -141,8 +141,10 @@ func (f *Iface) reconcile() {
 	case a.session != to.session: // recovery releases it
 	case !a.plan.SameQP(to.plan):
 		f.rec.stop("the port has changed")
-	default:
-		f.rec.adapt(to.plan)
+	case !a.plan.Equal(to.plan): // the queue pair stays
+		a.plan = to.plan
+		f.host.fitMTU(a.plan)
+		f.nbrs.announce()
 	}
 }
 

@@ -102,7 +102,7 @@ const drainLimit = 5 * time.Millisecond
 // is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if most, need := to.session.Attr().MaxQueues, len(r.lanes); most < need {
-		return fmt.Errorf("the device has %d queues for each queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
+		return fmt.Errorf("queues per queue pair: the device has %d, the interface needs %d: %w", most, need, hca.ErrInvalid)
 	}
 	if !to.session.Acquire(r.cfg.Name) {
 		return hca.ErrClosed

@@ -184,7 +184,7 @@ func TestDeviceWithTooFewQueues(t *testing.T) {
 		fabric := memfabric.New(1)
 		a := newLanedHost(t, fabric, 1, false)
 		a.up()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "the device has 1 queues for each queue pair, the interface needs 2") {
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 1, the interface needs 2") {
 			t.Errorf("state %s, detail %q", s.State, s.Detail)
 		}
 		a.stop()

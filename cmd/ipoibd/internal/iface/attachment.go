@@ -132,6 +132,10 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		r.accuse(err)
 		return
 	}
+	if err == nil && r.moved(a) { // ib0 went down meanwhile, or the port changed
+		r.stop("not wanted any more")
+		return
+	}
 	r.fab.coming = nil
 	if err != nil {
 		a.session.Release(r.cfg.Name)

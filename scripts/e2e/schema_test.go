@@ -41,8 +41,8 @@ func TestStatusFollowsItsSchema(t *testing.T) {
 	}
 	hs := newHosts(t, 2)
 	a := hs[0]
-	a.start("--peer", nstest.IPv4(2), "--allow-faults")
-	hs[1].start("--peer", nstest.IPv4(1))
+	a.start("--peer", nstest.IPv4(1), "--allow-faults")
+	hs[1].start("--peer", nstest.IPv4(0))
 	seen := map[string]bool{}
 	check := func(what, state, device string) {
 		t.Helper()
@@ -56,6 +56,7 @@ func TestStatusFollowsItsSchema(t *testing.T) {
 	check("down", "down", "open")
 	for _, h := range hs {
 		h.Run("ip", "link", "set", ifName, "up")
+		h.addAddrs(ifName)
 	}
 	check("up", "up", "open")
 	a.waitCarrier()

@@ -292,11 +292,9 @@ func (o *owner) show() {
 	s.NextTry, _ = m.NextTry()
 	s.GivesUp, _ = m.GivesUp()
 	o.status.Store(s)
-	switch closed := s.State == qprecovery.DeviceSuspended; {
-	case closed && last.State != s.State:
-		o.log.Info("device suspended: it is closed, and stays so until it is resumed")
-	case s.Suspended && !closed && !last.Suspended:
-		o.log.Info("suspending the device: waiting until its users have released it")
+	switch {
+	case s.State == qprecovery.DeviceSuspended && last.State != s.State:
+		o.log.Info("device suspended: it is closed until it is resumed")
 	case !s.Suspended && last.Suspended:
 		o.log.Info("device resumed")
 	}

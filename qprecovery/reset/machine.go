@@ -301,6 +301,7 @@ func (m *Machine) endOrphan() {
 	case m.deadline.IsZero():
 		m.deadline = m.now.Add(orphanPolls * m.conf.poll)
 	case m.due():
+		m.deadline = time.Time{}
 		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
 	}
 }

@@ -105,14 +105,17 @@ func TestTextRoundTrip(t *testing.T) {
 	roundTrip(t, hca.QPReset, hca.QPRTS, hca.QPErr)
 	roundTrip(t, hca.GUID{}, hca.GUID{0x02, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55})
 	roundTrip(t, gids...)
+	roundTrip(t, hca.QPN(0), 0x123456)
+	roundTrip(t, hca.PKey(1), hca.PKeyDefault)
+	roundTrip(t, hca.QKey(0x0b1b), 0xffffffff)
 }
 
 func TestTextRefuses(t *testing.T) {
 	for _, v := range []encoding.TextUnmarshaler{
 		new(hca.PortState), new(hca.LinkLayer), new(hca.GIDType), new(hca.Transport), new(hca.QPState),
-		new(hca.GUID), new(hca.GID),
+		new(hca.GUID), new(hca.GID), new(hca.QPN), new(hca.PKey), new(hca.QKey),
 	} {
-		for _, s := range []string{"", "no such", "UNKNOWN_9", "00:11", "zz"} {
+		for _, s := range []string{"", "no such", "UNKNOWN_9", "00:11", "zz", "0x100000000"} {
 			if err := v.UnmarshalText([]byte(s)); err == nil {
 				t.Errorf("%T takes %q as %v", v, s, v)
 			}

@@ -8,13 +8,10 @@ import (
 
 // PostSend implements [hca.QP].
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
-	if q.dev.busy.Load() {
-		q.dev.applyPending(len(wrs))
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
 	}
-	switch {
-	case q.dev.gone.Load():
-		return 0, hca.ErrIO
-	case q.dev.busy.Load():
+	if q.dev.busy.Load() {
 		return q.postMarked(wrs)
 	}
 	return q.QP.PostSend(wrs)
@@ -22,16 +19,47 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 
 // PostRecv implements [hca.QP].
 func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if q.dev.busy.Load() {
-		q.dev.applyPending(len(wrs))
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
 	}
-	switch {
-	case q.dev.gone.Load():
-		return 0, hca.ErrIO
-	case q.dev.busy.Load():
+	if q.dev.busy.Load() {
 		return q.postSpoiled(wrs)
 	}
 	return q.QP.PostRecv(wrs)
+}
+
+// queue is a further queue of a QP. The faults of single requests fire in the first queue
+// only; all others concern every queue.
+type queue struct {
+	hca.Queue
+	dev *Device
+}
+
+// PostSend implements [hca.Queue].
+func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostSend(wrs)
+}
+
+// PostRecv implements [hca.Queue].
+func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostRecv(wrs)
+}
+
+// occasion fires the instant faults for a post of n requests.
+func (d *Device) occasion(n int) error {
+	if d.busy.Load() {
+		d.applyPending(n)
+	}
+	if d.gone.Load() {
+		return hca.ErrIO
+	}
+	return nil
 }
 
 // postSpoiled posts receives and fires RecvBadKey for some of them. A fault whose receive is

@@ -44,8 +44,8 @@ const (
 var counterNames = [numCounter]string{
 	"tx_packets", "tx_bytes", "tx_looped", "rx_packets", "rx_bytes", "rx_delivered",
 	"icrc_id_low", "icrc_id_solved", "nat_suspected", "cq_overrun", "events_lost",
-	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "own_source", "unknown_peer", "no_qp", "gsi",
-	"not_attached", "group_qpn", "peer_family", "no_room", "transport",
+	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_own_source", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi",
+	"rx_drop_not_attached", "rx_drop_group_qpn", "tx_drop_peer_family", "tx_drop_no_room", "tx_drop_transport",
 }
 
 // counters are the device's own and the engine's reasons.

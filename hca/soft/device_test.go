@@ -65,7 +65,7 @@ func TestSendOnPortDown(t *testing.T) {
 		if n, err := r.send.Poll(wc); n != 3 || err != nil || wc[2].Status != hca.WCSuccess {
 			t.Errorf("%d completions, %v: %+v", n, err, wc[:n])
 		}
-		r.wantCounts(map[string]uint64{"port_down": 3, "tx_packets": 0})
+		r.wantCounts(map[string]uint64{"tx_drop_port_down": 3, "tx_packets": 0})
 		_ = ah.Close()
 	})
 }
@@ -185,7 +185,7 @@ func TestSourceGone(t *testing.T) {
 		r.port.AddAddr(testV4)
 		synctest.Wait()
 		r.sendOn(ah, 5)
-		r.wantCounts(map[string]uint64{"no_source": 1, "tx_packets": 1})
+		r.wantCounts(map[string]uint64{"tx_drop_no_source": 1, "tx_packets": 1})
 		_ = ah.Close()
 	})
 }

@@ -12,7 +12,7 @@
 //
 //	underlay              | what the device does
 //	up, down              | PORT_ACTIVE, PORT_ERR; sends on a port that is down
-//	                      | complete with success and are dropped ("port_down")
+//	                      | complete with success and are dropped ("tx_drop_port_down")
 //	addresses change      | GID_CHANGE
 //	MTU changes           | PORT_ACTIVE again: real HCAs have no event for it, and
 //	                      | whoever hears PORT_ACTIVE queries the port again
@@ -51,13 +51,13 @@
 //
 // A send that finds the transport full waits until the transport makes room. When the
 // transport has made none for 5 ms, the waiting sends that it does not take are
-// dropped, as UD may do: they are counted ("no_room") and complete with success. So no
+// dropped, as UD may do: they are counted ("tx_drop_no_room") and complete with success. So no
 // send waits longer, however many there are, unless the transport makes room now and
 // then. WireBlocked counts how often the transport was full, so that the delay is not
 // taken for a fault of the device.
 //
 // A message for a QP without a posted receive waits 5 ms at most for one, and later
-// messages wait behind it, in the transport's buffer. Then it is dropped ("no_recv"),
+// messages wait behind it, in the transport's buffer. Then it is dropped ("rx_drop_no_recv"),
 // and that QP is not waited for again until its owner posts. All waits for one QP take
 // 25 ms in a burst and a twentieth of the time on average, so that a slow owner does not
 // hold up the other QPs. Messages of this port to itself do not wait.
@@ -65,7 +65,7 @@
 // # Forged and damaged datagrams
 //
 // A datagram from the wire whose source is an address of this port is forged and
-// dropped ("own_source"): messages of this port to itself never reach the wire.
+// dropped ("rx_own_source"): messages of this port to itself never reach the wire.
 //
 // The ICRC covers the IPv4 identification, which a socket does not show, so the
 // receiver finds it by the ICRC. If a source has sent only identifications of 0 to 63,

@@ -153,9 +153,9 @@ func TestExtend(t *testing.T) {
 
 func TestDropFor(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{
-		unix.ENETUNREACH: "no_route", unix.EHOSTUNREACH: "no_route", unix.EMSGSIZE: "too_long",
-		unix.ENETDOWN: "link_down", unix.ENODEV: "no_device", unix.EPERM: "forbidden",
-		unix.ENOBUFS: "no_buffers", unix.ECONNREFUSED: "refused", unix.EINVAL: "send_rejected",
+		unix.ENETUNREACH: "tx_drop_no_route", unix.EHOSTUNREACH: "tx_drop_no_route", unix.EMSGSIZE: "tx_drop_too_long",
+		unix.ENETDOWN: "tx_drop_link_down", unix.ENODEV: "tx_drop_no_device", unix.EPERM: "tx_drop_forbidden",
+		unix.ENOBUFS: "tx_drop_no_buffers", unix.ECONNREFUSED: "tx_drop_refused", unix.EINVAL: "tx_drop_rejected",
 	} {
 		if got := dropNames[dropFor(errno)]; got != want {
 			t.Errorf("the drop for %v is called %q, want %q", errno, got, want)

@@ -70,7 +70,7 @@
 //
 // A full queue on the way out and a full neighbour table drop packets without telling
 // a plain UDP socket. The sending socket has IP_RECVERR and IPV6_RECVERR, so the send
-// fails and the packet is counted ("no_buffers"). In return, an ICMP error, which
+// fails and the packet is counted ("tx_drop_no_buffers"). In return, an ICMP error, which
 // anyone can forge, fails the next send, whatever its destination. That send is
 // repeated, and the queue of errors is emptied, within bounds. Packets that the kernel
 // drops later, such as those kept for a neighbour that never answers, count as sent.

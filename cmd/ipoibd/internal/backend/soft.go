@@ -69,13 +69,15 @@ func (h *softHCA) Run(ctx context.Context) {
 	defer wg.Wait()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for w := (watch{log: h.log}); ; {
+	w := watch{log: h.log, duplicates: duplicates{fd: -1}}
+	defer func() { w.duplicates.close() }()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
 			if e := h.engine.Load(); e != nil {
-				text := w.look(now, e)
+				text := w.look(now, e, h.cfg.Underlay)
 				h.notice.Store(&text)
 			}
 		}

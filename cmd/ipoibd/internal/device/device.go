@@ -115,7 +115,7 @@ func New(cfg Config) *Device {
 		locks: openLocks, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
-	d.status.Store(&Status{})
+	d.status.Store(&Status{Since: time.Now()})
 	return d
 }
 

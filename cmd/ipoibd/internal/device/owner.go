@@ -288,7 +288,17 @@ func (o *owner) note(text string) {
 // show publishes the present state and view, and logs a suspension.
 func (o *owner) show() {
 	m, last := o.machine, o.status.Load()
-	s := &Status{State: m.State(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(), History: m.History(), Counts: m.Counts()}
+	s := &Status{
+		State: m.State(), Since: time.Now(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(),
+		History: m.History(), Counts: m.Counts(), Attr: last.Attr, LastError: o.cause,
+	}
+	if s.State == last.State {
+		s.Since = last.Since
+	}
+	if o.session != nil {
+		attr := o.session.Attr()
+		s.Attr = &attr
+	}
 	s.NextTry, _ = m.NextTry()
 	s.GivesUp, _ = m.GivesUp()
 	o.status.Store(s)

@@ -397,26 +397,6 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	}
 }
 
-// refresh queries the queue pair for the status, and then closes answered. It does not wait
-// for other jobs of the worker.
-func (r *recovery) refresh(answered chan<- struct{}) {
-	a := r.fab.att
-	if a == nil || r.worker.busy > 0 {
-		close(answered)
-		return
-	}
-	r.worker.do(func() func() {
-		attr, err := a.ep.QP.Query()
-		return func() {
-			if err == nil {
-				a.attr = attr
-			}
-			r.accuse(err)
-			close(answered)
-		}
-	})
-}
-
 // ErrNothing says that there is nothing to be reset.
 var ErrNothing = errors.New("the interface has no queue pair at the moment")
 

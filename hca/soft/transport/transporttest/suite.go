@@ -122,7 +122,7 @@ func testMixedFamilies(t *testing.T, a, b Host) {
 	if want := []string{"one", "three", "two"}; !slices.Equal(got, want) {
 		t.Errorf("received %q, want %q in any order", got, want)
 	}
-	if n := a.counter(t, "send_invalid"); n != 3 {
+	if n := a.counter(t, "tx_drop_invalid"); n != 3 {
 		t.Errorf("send_invalid = %d, want 3", n)
 	}
 }
@@ -151,12 +151,12 @@ func testSizes(t *testing.T, a, b Host) {
 // is not.
 func testTooLong(t *testing.T, a, b Host) {
 	bothFamilies(b, func(dst netip.Addr) {
-		before := a.counter(t, "too_long")
+		before := a.counter(t, "tx_drop_too_long")
 		a.sendAll(t, a.packet(dst, strings.Repeat("x", maxData(MTU, dst)+1)), a.packet(dst, "marker"))
 		if got := b.recvN(t, 1)[0]; string(got.Data) != "marker" {
 			t.Errorf("received %d bytes, want the marker", len(got.Data))
 		}
-		if n := a.counter(t, "too_long") - before; n != 1 {
+		if n := a.counter(t, "tx_drop_too_long") - before; n != 1 {
 			t.Errorf("to %v: too_long grew by %d, want 1", dst, n)
 		}
 	})
@@ -172,10 +172,10 @@ func testRefused(t *testing.T, a, b Host) {
 	if got := b.recvN(t, 1)[0]; string(got.Data) != "marker" {
 		t.Errorf("received %q, want the marker", got.Data)
 	}
-	if n := a.counter(t, "bad_source"); n != 1 {
+	if n := a.counter(t, "tx_drop_bad_source"); n != 1 {
 		t.Errorf("bad_source = %d, want 1", n)
 	}
-	if n := a.counter(t, "send_invalid"); n != 2 {
+	if n := a.counter(t, "tx_drop_invalid"); n != 2 {
 		t.Errorf("send_invalid = %d, want 2", n)
 	}
 }

@@ -76,7 +76,7 @@ func testMTUCut(t *testing.T, a, b Host) {
 	if got := b.recvN(t, 1)[0]; len(got.Data) != len(fits) {
 		t.Errorf("received %d bytes, want %d", len(got.Data), len(fits))
 	}
-	if n := a.counter(t, "too_long"); n != 1 {
+	if n := a.counter(t, "tx_drop_too_long"); n != 1 {
 		t.Errorf("too_long = %d, want 1", n)
 	}
 }

@@ -2,7 +2,6 @@ package reset
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -176,7 +175,7 @@ func (w *world) goOn(i int) error {
 // step returns false before the second new system call.
 func (k *replay) step(m *Machine) (out []Action, over bool) {
 	defer func() {
-		if r := recover(); r != nil && r != errNextCall {
+		if r := recover(); r != nil && r != any(nextCall) {
 			panic(r)
 		}
 	}()
@@ -195,7 +194,8 @@ type replay struct {
 	err     error
 }
 
-var errNextCall = errors.New("the next system call")
+// nextCall ends a Step before a system call.
+const nextCall = "the next system call"
 
 // call returns the answer of a system call that was made, or makes it. One that other
 // processes neither notice nor influence is no move of its own.
@@ -206,7 +206,7 @@ func (k *replay) call(alone bool, do func() answer) answer {
 		return a
 	}
 	if !alone && k.made {
-		panic(errNextCall)
+		panic(nextCall)
 	}
 	k.made = k.made || !alone
 	a := do()

@@ -143,7 +143,7 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
-	s, err := o.Device.locks(conf)
+	s, err := o.locks(conf)
 	if err != nil {
 		return err
 	}

@@ -306,7 +306,7 @@ func (r *recovery) flow() {
 	}
 }
 
-// beginStale plans to drop the host's frames, because there is no carrier: the kernel sends
+// beginStale plans to drop the host's frames, because there is no carrier (R27): the kernel sends
 // no new ones, and those that it has sent become stale in the TAP's queue.
 func (r *recovery) beginStale(now time.Time) {
 	if r.stale.IsZero() && !r.lanes[0].stale.running {

@@ -31,7 +31,7 @@ export FUZZTIME
 # The version comes by -ldflags; Go's own stamp needs a checkout that git trusts.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LINT    := go tool -modfile=tools/go.mod golangci-lint
 TESTSUM := go tool -modfile=tools/go.mod gotestsum --format=pkgname-and-test-fails --raw-command --ignore-non-json-output-lines
 
@@ -61,7 +61,7 @@ IS_VM   := $$1 == "$(VM)"
 
 .PHONY: build
 build:
-	go build -ldflags '-X main.version=$(VERSION)' -o bin/ ./cmd/ipoibd
+	go build -ldflags '-X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
 .PHONY: deps deps-vm
 deps:

@@ -69,6 +69,7 @@ type DeviceAttr struct {
 	MaxQPWR      int       `json:"max_qp_wr"` // entries of one send or receive queue
 	MaxSGE       int       `json:"max_sge"`   // entries of one scatter/gather list, at least 2
 	MaxCQE       int       `json:"max_cqe"`   // entries of one CQ
+	MaxQueues    int       `json:"-"`         // queues of one QP, at least 1; see QPSpec.Queues
 	IPCsum       bool      `json:"ip_csum"`   // IBV_DEVICE_UD_IP_CSUM
 }
 
@@ -129,8 +130,9 @@ type PD interface {
 	// second while the neighbour is resolved. If the neighbour does not answer,
 	// it returns ErrTimeout, which is not a failure of the device.
 	CreateAH(spec AHSpec) (AH, error)
-	// CreateQP creates a UD queue pair in RESET. The CQs must belong to the same
-	// device. May block.
+	// CreateQP creates a UD queue pair with one queue, in RESET. The CQs must belong to
+	// the same device. A spec with more than one queue is refused with ErrInvalid: it
+	// needs [CreateQueues]. May block.
 	CreateQP(spec QPSpec, sendCQ, recvCQ CQ) (QP, error)
 	// Close frees the domain. It returns ErrBusy while the domain has children.
 	// Idempotent. May block.
@@ -215,23 +217,17 @@ type CQ interface {
 	Close() error
 }
 
-// QP is a UD queue pair. PostSend is called by one goroutine at a time, and so is
-// PostRecv. The two may run concurrently with each other and with every other
-// method.
-type QP interface {
-	// ID identifies the QP in events.
-	ID() ObjectID
-	// Num is the number that peers send to.
+// CQPair is the pair of CQs on which the requests of one queue complete.
+type CQPair struct{ Send, Recv CQ }
+
+// Queue is a send queue and a receive queue of a QP. PostSend is called by one goroutine at
+// a time, and so is PostRecv. The two may run concurrently with each other, with the posts
+// to other queues, and with every other method of the QP.
+type Queue interface {
+	// Num is the number that peers send to. All queues of a QP have the same.
 	Num() QPN
 	// Spec returns the data that the QP was created from.
 	Spec() QPSpec
-	// Modify changes state and attributes as [UDTransition] allows. It returns
-	// ErrInvalid for a transition or an attribute set that is not in the table.
-	// Moving to ERR flushes both queues. Moving to RESET drops their requests
-	// without completions; their buffers belong to the caller again. May block.
-	Modify(attr QPAttr, mask QPAttrMask) error
-	// Query returns the current state and attributes. May block.
-	Query() (QPAttr, error)
 	// PostSend posts a list of UD sends in order and returns how many were
 	// accepted. If that is fewer than len(wrs), the error says why the next one
 	// was refused: ErrQueueFull, ErrInvalid (state, list too long) or ErrIO. Work
@@ -240,6 +236,20 @@ type QP interface {
 	PostSend(wrs []SendWR) (int, error)
 	// PostRecv posts receive buffers. It returns the same errors as PostSend.
 	PostRecv(wrs []RecvWR) (int, error)
+}
+
+// QP is a UD queue pair: its state, and its first queue.
+type QP interface {
+	Queue
+	// ID identifies the QP in events.
+	ID() ObjectID
+	// Modify changes state and attributes as [UDTransition] allows. It returns
+	// ErrInvalid for a transition or an attribute set that is not in the table.
+	// Moving to ERR flushes every queue. Moving to RESET drops their requests
+	// without completions; their buffers belong to the caller again. May block.
+	Modify(attr QPAttr, mask QPAttrMask) error
+	// Query returns the current state and attributes. May block.
+	Query() (QPAttr, error)
 	// AttachMulticast makes the QP receive the packets of a group. It returns
 	// ErrInvalid if the QP is already attached. May block.
 	AttachMulticast(g MulticastGroup) error
@@ -253,6 +263,11 @@ type QP interface {
 
 // QPSpec is the data of a UD queue pair (struct ibv_qp_init_attr).
 type QPSpec struct {
+	// Queues is the number of the QP's queues, from 1 to DeviceAttr.MaxQueues; 0 means 1. A
+	// queue is a send queue and a receive queue, each of the depth below, with a pair of
+	// CQs. Number, state, groups and errors belong to the QP as a whole. Any other number
+	// is refused with ErrInvalid.
+	Queues    int
 	SendWRs   int  // depth of the send queue, 1 to DeviceAttr.MaxQPWR
 	RecvWRs   int  // depth of the receive queue, 1 to DeviceAttr.MaxQPWR
 	SendSGEs  int  // 1 to DeviceAttr.MaxSGE

@@ -13,7 +13,7 @@ import (
 func TestVerbError(t *testing.T) {
 	var err error = &hca.VerbError{Verb: "modify_qp", On: "0x000011", Err: hca.ErrInvalid}
 	if !errors.Is(err, hca.ErrInvalid) || errors.Is(err, hca.ErrIO) {
-		t.Errorf("%v does not wrap its sentinel", err)
+		t.Errorf("the error %v does not wrap its sentinel", err)
 	}
 	if got, want := err.Error(), "modify_qp 0x000011: invalid argument or state"; got != want {
 		t.Errorf("%q, want %q", got, want)

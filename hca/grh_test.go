@@ -77,8 +77,8 @@ func TestParseGRHOfKnownNetwork(t *testing.T) {
 		{"IPv4", unhex(t, areaIPv4), hca.NetworkIPv4, gid("10.9.0.2"), gid("10.9.0.1"), nil},
 		{"IPv4 after arbitrary bytes, without checksum", unhex(t, "6"+areaLoop[1:]), hca.NetworkIPv4, gid("192.0.2.1"), gid("192.0.2.1"), nil},
 		{"IPv6", unhex(t, areaIPv6), hca.NetworkIPv6, gid("2001:db8::1"), gid("ff12:401b:ffff::1"), nil},
-		{"IPv4 said to be IPv6", unhex(t, areaIPv4), hca.NetworkIPv6, hca.GID{}, hca.GID{}, hca.ErrGRH},
-		{"IPv6 said to be IPv4", unhex(t, areaIPv6), hca.NetworkIPv4, hca.GID{}, hca.GID{}, hca.ErrGRH},
+		{"IPv4 parsed as IPv6", unhex(t, areaIPv4), hca.NetworkIPv6, hca.GID{}, hca.GID{}, hca.ErrGRH},
+		{"IPv6 parsed as IPv4", unhex(t, areaIPv6), hca.NetworkIPv4, hca.GID{}, hca.GID{}, hca.ErrGRH},
 	} {
 		sgid, dgid, err := hca.ParseGRH(tt.area, tt.network)
 		if !errors.Is(err, tt.err) || sgid != tt.sgid || dgid != tt.dgid {

@@ -49,7 +49,7 @@ func TestNamesAreTotal(t *testing.T) {
 	}
 }
 
-// The values are those of infiniband/verbs.h.
+// The values are equal to those of infiniband/verbs.h.
 func TestValuesAreThoseOfVerbs(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

@@ -1,5 +1,7 @@
 package hca
 
+import "fmt"
+
 // The interfaces in this file are optional capabilities of a backend. A wrapper of a
 // backend, such as package guard, implements all of them: it asks the backend through
 // the function next to the interface, which returns zero if the backend lacks the
@@ -57,4 +59,35 @@ func StraysOf(dev Device) (s Strays, ok bool) {
 		return r.Strays()
 	}
 	return Strays{}, false
+}
+
+// QueueCreator is a [PD] that creates QPs with more than one queue, so that goroutines can
+// send and receive side by side through one QPN.
+type QueueCreator interface {
+	// CreateQueues creates a UD queue pair in RESET with spec.Queues queues, and returns it
+	// with them; the QP itself is the first one. The requests of queue i complete on cqs[i];
+	// all CQs are different and belong to the same device. Sends of one queue are ordered
+	// among each other only. The device chooses the queue that receives a message, always
+	// the same one for the messages of one sender. But it delivers a message that the QP
+	// sends to itself to the queue that it was sent from, so that each queue can be probed.
+	// A copy of a multicast is received by one queue. Errors: those of PD.CreateQP. May
+	// block.
+	CreateQueues(spec QPSpec, cqs []CQPair) (QP, []Queue, error)
+}
+
+// CreateQueues creates a QP with one queue for each pair of CQs, which must be spec.Queues.
+// More than one are refused with ErrInvalid if pd is not a [QueueCreator].
+func CreateQueues(pd PD, spec QPSpec, cqs []CQPair) (QP, []Queue, error) {
+	creator, ok := pd.(QueueCreator)
+	switch n := len(cqs); {
+	case n != max(1, spec.Queues) || n > 1 && !ok:
+		return nil, nil, &VerbError{Verb: "create_qp", On: fmt.Sprintf("with %d queues and %d pairs of CQs", spec.Queues, n), Err: ErrInvalid}
+	case n > 1:
+		return creator.CreateQueues(spec, cqs)
+	}
+	qp, err := pd.CreateQP(spec, cqs[0].Send, cqs[0].Recv)
+	if err != nil {
+		return nil, nil, err
+	}
+	return qp, []Queue{qp}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -81,15 +80,5 @@ func (t *tally) snapshot() Counters {
 			WriteNoMem:   t.writeNoMem.Load(),
 			WriteOther:   t.writeOther.Load(),
 		},
-	}
-}
-
-func kernelCounters(s *netlink.LinkStatistics) KernelCounters {
-	if s == nil {
-		return KernelCounters{}
-	}
-	return KernelCounters{
-		RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
-		TxPackets: s.TxPackets, TxBytes: s.TxBytes, TxDropped: s.TxDropped, TxErrors: s.TxErrors,
 	}
 }

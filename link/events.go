@@ -81,20 +81,15 @@ func (e *events) drain(concerns func(event) bool) (yes bool, err error) {
 				return n > 0
 			case err != nil: // ENOBUFS: some were lost
 				yes = true
-			case fromKernel(from):
-				yes = yes || concerns(parseEvent(e.buf[:size]))
+			default: // only the kernel has port ID 0 (netlink(7))
+				if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == 0 {
+					yes = yes || concerns(parseEvent(e.buf[:size]))
+				}
 			}
 		}
 		return true
 	})
 	return yes, err
-}
-
-// fromKernel reports whether a message has the kernel's port ID, which no other
-// sender can have (netlink(7)).
-func fromKernel(from unix.Sockaddr) bool {
-	sender, ok := from.(*unix.SockaddrNetlink)
-	return ok && sender.Pid == 0
 }
 
 // parseEvent reads a struct nlmsghdr (linux/netlink.h) and the interface index after

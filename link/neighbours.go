@@ -42,7 +42,12 @@ func (t *TAP) Unresolved() (out []netip.Addr, err error) {
 // eachNeighbour calls f for each entry that is in one of the states.
 func (t *TAP) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) error {
 	err := t.visit(func(r *rtnl, l netlink.Link) error {
-		list, err := r.neighbours(l)
+		list, err := r.neighbours(l.Attrs().Index)
+		if master := l.Attrs().MasterIndex; err == nil && master != 0 {
+			var above []netlink.Neigh
+			above, err = r.neighbours(master)
+			list = append(list, above...)
+		}
 		for i := range list {
 			ip, ok := netip.AddrFromSlice(list[i].IP)
 			if ok && list[i].State&states != 0 {
@@ -57,16 +62,8 @@ func (t *TAP) eachNeighbour(states int, f func(netip.Addr, *netlink.Neigh)) erro
 	return nil
 }
 
-func (r *rtnl) neighbours(l netlink.Link) ([]netlink.Neigh, error) {
-	out, err := r.neighboursOf(l.Attrs().Index)
-	if master := l.Attrs().MasterIndex; err == nil && master != 0 {
-		above, err := r.neighboursOf(master)
-		return append(out, above...), err
-	}
-	return out, err
-}
-
-func (r *rtnl) neighboursOf(index int) (list []netlink.Neigh, err error) {
+// neighbours returns the neighbour table of an interface.
+func (r *rtnl) neighbours(index int) (list []netlink.Neigh, err error) {
 	begin := func() { list = nil }
 	err = r.dump(unix.RTM_GETNEIGH, unix.RTM_NEWNEIGH, begin, func(m []byte) bool {
 		n, err := netlink.NeighDeserialize(m)

@@ -150,7 +150,10 @@ func (c *claim) takePossession(t *TAP) error {
 		if t.mac, err = queueMAC(fd); err != nil {
 			return err
 		}
-		return errors.Join(setOwner(fd), setUpDevice(fd), setCarrier(fd, false))
+		// These properties belong to the device, not to the queue, so any other queue can
+		// have changed them. Setting one to the value that it has does nothing and, but for
+		// the owner, sends no netlink message (drivers/net/tun.c).
+		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd), setHeaderLen(fd), setCarrier(fd, false))
 	})
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))

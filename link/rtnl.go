@@ -31,23 +31,19 @@ func openRtnl() (*rtnl, error) {
 	}
 	err = os.NewSyscallError("connect", unix.Connect(s.GetFd(), &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
 	if err == nil {
-		err = setStrict(s.GetFd())
+		// The kernel then lists only what a request asks for (netlink(7)). Before Linux 4.20
+		// it lists everything.
+		err = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			err = nil
+		}
+		err = os.NewSyscallError("NETLINK_GET_STRICT_CHK", err)
 	}
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	return &rtnl{socket: nl.SocketHandle{Socket: s}}, nil
-}
-
-// setStrict makes the kernel list only what a request asks for (netlink(7),
-// NETLINK_GET_STRICT_CHK). Before Linux 4.20 it lists everything.
-func setStrict(fd int) error {
-	err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		return nil
-	}
-	return os.NewSyscallError("NETLINK_GET_STRICT_CHK", err)
 }
 
 func (r *rtnl) close() {

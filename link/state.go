@@ -27,7 +27,12 @@ func (t *TAP) State() (s State, err error) {
 func (t *TAP) Counters() (Counters, error) {
 	c := t.count.snapshot()
 	err := t.visit(func(_ *rtnl, l netlink.Link) error {
-		c.Kernel = kernelCounters(l.Attrs().Statistics)
+		if s := l.Attrs().Statistics; s != nil {
+			c.Kernel = KernelCounters{
+				RxPackets: s.RxPackets, RxBytes: s.RxBytes, RxDropped: s.RxDropped, RxErrors: s.RxErrors,
+				TxPackets: s.TxPackets, TxBytes: s.TxBytes, TxDropped: s.TxDropped, TxErrors: s.TxErrors,
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -38,19 +43,8 @@ func (t *TAP) Counters() (Counters, error) {
 
 // state returns the state of an interface, with its addresses.
 func (r *rtnl) state(l netlink.Link) (s State, err error) {
-	s = stateOf(l)
-	if s.Addrs, err = r.addrs(s.Index); err != nil {
-		return State{}, err
-	}
-	if s.Master != 0 {
-		s.Above, err = r.addrs(s.Master)
-	}
-	return s, err
-}
-
-func stateOf(l netlink.Link) State {
 	a := l.Attrs()
-	s := State{
+	s = State{
 		Index:   a.Index,
 		Name:    a.Name,
 		Present: true,
@@ -62,5 +56,23 @@ func stateOf(l netlink.Link) State {
 		Foreign: foreign(l),
 	}
 	copy(s.MAC[:], a.HardwareAddr)
-	return s
+	if s.Addrs, err = r.addrs(s.Index); err != nil {
+		return State{}, err
+	}
+	if s.Master != 0 {
+		s.Above, err = r.addrs(s.Master)
+	}
+	return s, err
+}
+
+// SetMTU sets the interface's MTU, in bytes of payload of an Ethernet frame. May
+// block.
+func (t *TAP) SetMTU(mtu int) error {
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
+		return r.setLink(l.Attrs().Index, uint32Attr(unix.IFLA_MTU, uint32(mtu)))
+	})
+	if err != nil {
+		return fmt.Errorf("set the MTU of %s to %d: %w", t.name, mtu, err)
+	}
+	return nil
 }

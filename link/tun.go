@@ -54,19 +54,6 @@ func attachQueue(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), tunPath), nil
 }
 
-// setUpDevice sets the properties that belong to the device, not to the queue, and that
-// any other queue can therefore change, including the filters. Setting a property to
-// the value that it has does nothing and sends no netlink message (drivers/net/tun.c).
-func setUpDevice(fd int) error {
-	if err := setPersistent(fd); err != nil {
-		return err
-	}
-	if err := setUnreported(fd); err != nil {
-		return err
-	}
-	return setHeaderLen(fd)
-}
-
 // setUnreported sets the properties that the kernel does not report to a queue. It does not
 // set those that restoreQueue checks: that would undo a change without reporting it.
 func setUnreported(fd int) error {

@@ -143,24 +143,15 @@ func (t *TAP) netlinkIn(ns *os.File) (r *rtnl, leave func(), err error) {
 	if os.SameFile(id, t.home) {
 		return t.nl, func() {}, nil
 	}
-	if err := t.nl.identify(ns); err != nil {
+	err = t.nl.set(unix.RTM_NEWNSID, nl.NewRtGenMsg(), // rtnetlink(7)
+		uint32Attr(netlink.NETNSA_FD, uint32(ns.Fd())), uint32Attr(netlink.NETNSA_NSID, assignAny))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, nil, fmt.Errorf("give the network namespace an ID: %w", err)
 	}
 	if r, err = openRtnlIn(ns); err != nil {
 		return nil, nil, fmt.Errorf("enter the network namespace: %w", err)
 	}
 	return r, r.close, nil
-}
-
-// identify assigns an ID in this namespace to another one (rtnetlink(7), RTM_NEWNSID),
-// unless it has one.
-func (r *rtnl) identify(ns *os.File) error {
-	err := r.set(unix.RTM_NEWNSID, nl.NewRtGenMsg(),
-		uint32Attr(netlink.NETNSA_FD, uint32(ns.Fd())), uint32Attr(netlink.NETNSA_NSID, assignAny))
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	return err
 }
 
 // openRtnlIn opens a netlink socket in another namespace. If the thread cannot return from

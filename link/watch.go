@@ -64,7 +64,10 @@ func (w *watcher) run(ctx context.Context) {
 	for changed := true; ctx.Err() == nil; {
 		start := time.Now()
 		if changed {
-			w.update(ctx)
+			s, ok := w.read(ctx)
+			if ok && !(w.begun && reflect.DeepEqual(s, w.last)) {
+				w.put(s)
+			}
 		}
 		sleep(ctx, untilNext(time.Since(start)))
 		changed, _ = w.events.drain(w.concerns) // an error means that ctx has ended
@@ -90,15 +93,6 @@ func (w *watcher) concerns(ev event) bool {
 		ev.index != 0 && (ev.index == w.last.Index || ev.index == w.last.Master)
 }
 
-// update publishes the state if it is the first or differs from the last.
-func (w *watcher) update(ctx context.Context) {
-	s, ok := w.read(ctx)
-	known := w.begun && reflect.DeepEqual(s, w.last)
-	if ok && !known {
-		w.put(s)
-	}
-}
-
 // read reads the state, until it succeeds or ctx ends.
 func (w *watcher) read(ctx context.Context) (State, bool) {
 	for ctx.Err() == nil {
@@ -114,7 +108,7 @@ func (w *watcher) read(ctx context.Context) (State, bool) {
 	return State{}, false
 }
 
-// put replaces a state that was not yet received. There is no other sender, so put does not
+// put publishes a state. It replaces a state that was not yet received. There is no other sender, so put does not
 // block.
 func (w *watcher) put(s State) {
 	w.last, w.begun = s, true

@@ -47,8 +47,8 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-// bench runs a table under test: it keeps the time and the published snapshot,
-// and checks the table's invariants after each step.
+// bench runs a table under test. It keeps the time and the published snapshot, and checks
+// the table's invariants after each step.
 type bench struct {
 	tb    failer
 	table *Table
@@ -171,7 +171,7 @@ func (t *Table) check() error {
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
 		return fmt.Errorf("bounds: %+v", s)
 	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
-		return fmt.Errorf("%d noticed, %d asked for", len(t.notices.last), len(t.notices.asked))
+		return fmt.Errorf("%d senders noticed, %d handles requested", len(t.notices.last), len(t.notices.asked))
 	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
 		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
 	}

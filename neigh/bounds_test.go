@@ -108,7 +108,7 @@ func TestBusyPeersStay(t *testing.T) {
 	talk(6)
 	for i, want := range []bool{true, false, true} {
 		if got := b.table.peers.byEndpoint[numbered(i)] != nil; got != want {
-			t.Errorf("peer %d is there: %v", i, got)
+			t.Errorf("peer %d exists: %v", i, got)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func TestPeersPerGID(t *testing.T) {
 	}
 	for i, want := range map[int]bool{0: false, 2*maxPeersPerGID - 1: false, 2 * maxPeersPerGID: true, 3*maxPeersPerGID - 1: true} {
 		if got := b.table.peers.byEndpoint[endpoint{peerC.gid, hca.QPN(0x1000 + i)}] != nil; got != want {
-			t.Errorf("peer %d of the GID is there: %v", i, got)
+			t.Errorf("peer %d of the GID exists: %v", i, got)
 		}
 	}
 	if b.table.peers.byEndpoint[peerB] == nil {

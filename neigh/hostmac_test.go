@@ -9,8 +9,8 @@ import (
 
 var firstMAC, secondMAC = ipoib.MAC{2, 0xbb}, ipoib.MAC{2, 0xcc}
 
-// TestLearntMACHoldsWhileActive: the learnt MAC stays while its frames pass
-// through the table or the data path; meanwhile a second MAC is refused.
+// TestLearntMACHoldsWhileActive: the learnt MAC stays while its frames pass through the
+// table or the data path, and a second MAC is refused.
 func TestLearntMACHoldsWhileActive(t *testing.T) {
 	frame := func(b *bench, src ipoib.MAC) { b.step(hostIP(src, ipoib.Broadcast, ip(ipA), ip("224.0.0.1"))) }
 	for name, speak := range map[string]func(*bench){
@@ -43,7 +43,7 @@ func TestMarkJustBeforeTheSecondMAC(t *testing.T) {
 	now = now.Add(foreignMACSilence)
 	mark(h.learnt.sent)
 	if ok, _ := h.admit(secondMAC, now); ok {
-		t.Error("the second MAC took over")
+		t.Error("the second MAC replaced the first")
 	}
 }
 

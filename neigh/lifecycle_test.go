@@ -14,12 +14,12 @@ func TestReasonNames(t *testing.T) {
 	seen := map[string]bool{}
 	for r := range NumReason {
 		if seen[r.String()] || r.String() == "" {
-			t.Errorf("reason %d is called %q", r, r)
+			t.Errorf("reason %d is called %q, want a unique name", r, r)
 		}
 		seen[r.String()] = true
 	}
 	if NumReason.String() != "unknown" {
-		t.Error("a reason out of range")
+		t.Error("a reason out of range has a name")
 	}
 }
 
@@ -29,7 +29,7 @@ func TestCountersNameEverything(t *testing.T) {
 	got := map[string]uint64{}
 	for _, c := range s.Counters() {
 		if _, twice := got[c.Name]; twice {
-			t.Errorf("%q twice", c.Name)
+			t.Errorf("two counters are called %q", c.Name)
 		}
 		got[c.Name] = c.Value
 	}
@@ -67,7 +67,7 @@ func TestHandleTable(t *testing.T) {
 		{"final failure", []func(*bench){send, final}, handleRefused},
 		{"message when refused", []func(*bench){send, final, send}, handleRefused},
 		{"held off", []func(*bench){send, final, wait(ahHoldoff)}, handleNone},
-		{"detached when asked", []func(*bench){send, detach}, handleNone},
+		{"detached while requested", []func(*bench){send, detach}, handleNone},
 		{"detached when ready", []func(*bench){send, ready, detach}, handleNone},
 		{"detached when waiting", []func(*bench){send, timeout, detach, wait(ahBackoff)}, handleNone},
 		{"detached when refused", []func(*bench){send, final, detach}, handleNone},
@@ -83,8 +83,8 @@ func TestHandleTable(t *testing.T) {
 	}
 }
 
-// TestHandlesGoBackOnce: despite eviction, detaching and late answers, each
-// handle is returned exactly once, after the last snapshot that contains it.
+// TestHandlesGoBackOnce: each handle is returned exactly once, after the last snapshot
+// that contains it, in spite of evictions, detaches and late answers.
 func TestHandlesGoBackOnce(t *testing.T) {
 	b := attachedBench(t, Config{MaxPeers: 6, MaxHeard: 2})
 	held, lastSeen := map[hca.AH]bool{}, map[hca.AH]uint64{}
@@ -126,7 +126,7 @@ func TestAddressChangeWhileAttached(t *testing.T) {
 	b := knownBench(t)
 	out := b.step(attachedAt(peerB))
 	if b.table.peers.byEndpoint[peerB] != nil || !b.snap.Self(peerB.gid, peerB.qpn) {
-		t.Error("our own address is a peer's")
+		t.Error("a peer has our own address")
 	}
 	if sent := len(out) - 2; sent != 2 { // the other two are DestroyAH and Publish
 		t.Errorf("%d announcements for two addresses: %v", sent, out)
@@ -152,8 +152,8 @@ func TestAnnouncementCutShort(t *testing.T) {
 	}
 }
 
-// TestNewHostAddressIsAnnounced: a new address is announced, but not a known
-// one, nor one that no node can have.
+// TestNewHostAddressIsAnnounced: a new address is announced, unless it is known already
+// or no node can have it.
 func TestNewHostAddressIsAnnounced(t *testing.T) {
 	b := attachedBench(t, Config{})
 	count := func(addrs ...netip.Addr) int { return len(b.step(HostAddrs{Addrs: addrs})) }
@@ -162,7 +162,7 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 		t.Errorf("%d actions for known addresses", n)
 	}
 	if n := count(append(known, ip("127.0.0.1"), ip("ff02::1"), ip("::"), netip.Addr{})...); n != 0 {
-		t.Errorf("%d actions for addresses of no node", n)
+		t.Errorf("%d actions for addresses that no node can have", n)
 	}
 	if n := count(append(known, ip("fe80::1%ib0"), ip("::ffff:10.0.0.9"))...); n != 4 {
 		t.Errorf("%d actions for two new addresses", n)
@@ -172,12 +172,11 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestSourceOfQuestions: the source address of requests for an unknown
-// neighbour.
-func TestSourceOfQuestions(t *testing.T) {
+// TestSourceOfRequests: requests for an unknown neighbour have the right source address.
+func TestSourceOfRequests(t *testing.T) {
 	h := hostIPs{given: []netip.Addr{ip("10.0.0.1"), ip("fe80::a"), ip("2001:db8::1")}, learnt: []netip.Addr{ip("10.0.0.9")}}
 	for _, c := range []struct{ target, wish, want string }{
-		{"10.0.0.2", "10.0.0.9", "10.0.0.9"},           // the host has it
+		{"10.0.0.2", "10.0.0.9", "10.0.0.9"},           // an address of the host
 		{"10.0.0.2", "198.51.100.1", "10.0.0.1"},       // routed
 		{"10.0.0.2", "2001:db8::1", "10.0.0.1"},        // a hint of the other family
 		{"fe80::b", "2001:db8::1", "2001:db8::1"},      // a global source for a link-local target
@@ -185,12 +184,12 @@ func TestSourceOfQuestions(t *testing.T) {
 		{"2001:db8::2", "2001:db8::99", "2001:db8::1"}, // routed
 	} {
 		if got := h.source(ip(c.target), ip(c.wish)); got != ip(c.want) {
-			t.Errorf("asking for %s, the packet from %s: %v, want %s", c.target, c.wish, got, c.want)
+			t.Errorf("request for %s because of a packet from %s: source %v, want %s", c.target, c.wish, got, c.want)
 		}
 	}
 	var none hostIPs
 	if none.source(ip(ipB), ip("198.51.100.1")) != ip("0.0.0.0") || none.source(ip(llB), ip(llA)) != ip("::") {
-		t.Error("a host without addresses did not probe")
+		t.Error("a request of a host without addresses is not a probe")
 	}
 }
 

@@ -14,7 +14,7 @@ func TestPlainMAC(t *testing.T) {
 	if got, want := plainMAC(gidOf("192.0.2.2")), (ipoib.MAC{0x7a, 0x60, 0xb6, 0x62, 0x0d, 0x75}); got != want {
 		t.Errorf("plain MAC %v, want %v", got, want)
 	}
-	// The same with 00000022 00000001 behind it.
+	// The same with 00000022 00000001 appended.
 	if got, want := rehashedMAC(gidOf("192.0.2.2"), 0x22, 1), (ipoib.MAC{0x12, 0x41, 0xbf, 0x0c, 0x76, 0x27}); got != want {
 		t.Errorf("rehashed MAC %v, want %v", got, want)
 	}
@@ -53,6 +53,6 @@ func TestCollisionOfPlainMACs(t *testing.T) {
 	}
 	b.advance(latePause)
 	if got := b.snap.PeerMAC(peerB.gid, peerB.qpn); got != b.macOf(peerB) {
-		t.Errorf("the data path says %v, the table %v", got, b.macOf(peerB))
+		t.Errorf("MAC %v in the data path, %v in the table", got, b.macOf(peerB))
 	}
 }

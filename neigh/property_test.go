@@ -17,7 +17,7 @@ import (
 // behaviour.
 type world struct {
 	*bench
-	asked []uint64        // CreateAH that are not answered yet
+	asked []uint64        // unanswered CreateAH actions
 	held  map[hca.AH]bool // handles created and not yet returned
 }
 
@@ -85,9 +85,9 @@ func pickIP(t *rapid.T, name string) netip.Addr {
 }
 
 // do applies an event and tracks the handles.
-func (w *world) do(ev Event) { w.follow(w.step(ev)) }
+func (w *world) do(ev Event) { w.trackHandles(w.step(ev)) }
 
-func (w *world) follow(actions []Action) {
+func (w *world) trackHandles(actions []Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case CreateAH:
@@ -196,23 +196,23 @@ func (w *world) answer(t *rapid.T) {
 
 func (w *world) wait(t *rapid.T) {
 	d := pick(t, "how long", []time.Duration{0, time.Millisecond, time.Second, 20 * time.Second, 400 * time.Second})
-	w.follow(w.advance(d))
+	w.trackHandles(w.advance(d))
 }
 
 // end waits until the table is at rest and checks it.
 func (w *world) end(t *rapid.T) {
-	w.follow(w.advance(resolveTries * resolveInterval))
+	w.trackHandles(w.advance(resolveTries * resolveInterval))
 	s := w.table.Stats()
 	if s.Resolutions != 0 || s.AHs != len(w.held) {
 		t.Fatalf("at rest: %+v, %d handles held", s, len(w.held))
 	}
 	for e, p := range w.table.peers.byEndpoint {
 		if got := w.snap.PeerMAC(e.gid, e.qpn); got != p.mac {
-			t.Fatalf("the data path says that %v is %v, the table %v", e, got, p.mac)
+			t.Fatalf("the data path gives %v the MAC %v, the table %v", e, got, p.mac)
 		}
 		d, ok := w.snap.Unicast(p.mac)
 		if ready := p.handle.state == handleReady; ok != ready || ready && d != w.table.dest(p) {
-			t.Fatalf("the data path sends for %v to %v, %v", e, d, ok)
+			t.Fatalf("the data path sends packets for %v to %v, %v", e, d, ok)
 		}
 	}
 	w.do(Detached{})

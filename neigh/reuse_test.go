@@ -35,7 +35,7 @@ func forgottenBench(t *testing.T) (*bench, ipoib.MAC) {
 	b.ready(b.step(hostIP(ownMAC, mac, ip(ipA), ip(ipB))))
 	b.advance(usedIdle + sweepInterval)
 	if len(b.table.peers.byEndpoint) != 0 {
-		t.Fatal("B is still there")
+		t.Fatal("B was not removed")
 	}
 	return b, mac
 }
@@ -52,7 +52,7 @@ func TestForgottenPeerGetsItsMACBack(t *testing.T) {
 		{"at the same queue pair", peerB, []string{ipB}},
 		{"at the same queue pair with another address", peerB, []string{ipC}},
 		{"restarted", restarted, []string{ipB}},
-		{"restarted, and it probes first", restarted, []string{"0.0.0.0", ipB}},
+		{"after a restart, with a probe first", restarted, []string{"0.0.0.0", ipB}},
 	} {
 		b, mac := forgottenBench(t)
 		b.meet(endpoint{peerB.gid, 0x24}, "10.0.0.4")
@@ -81,14 +81,14 @@ func TestForgottenPeerGetsItsRehashedMACBack(t *testing.T) {
 
 // A packet for a network behind a removed router is not lost: the table resolves the
 // router's address.
-func TestFrameToAForgottenRouterAsksForTheRouter(t *testing.T) {
+func TestFrameToAForgottenRouterResolvesTheRouter(t *testing.T) {
 	b, mac := forgottenBench(t)
 	out := b.step(hostIP(ownMAC, mac, ip(ipA), ip("198.51.100.9")))
 	if len(out) != 1 {
 		t.Fatalf("actions %v", out)
 	}
 	if arp, err := ipoib.ParseARP(out[0].(SendFabric).Msg[ipoib.HeaderLen:]); err != nil || arp.TPA != ip(ipB) {
-		t.Errorf("asked for %v, %v; want %s", arp.TPA, err, ipB)
+		t.Errorf("request for %v, %v; want %s", arp.TPA, err, ipB)
 	}
 	restarted := endpoint{peerB.gid, 0x23}
 	sent := b.ready(b.step(fabricARP(restarted, ipoib.ARPReply, ipB, ipA, false)))
@@ -114,7 +114,7 @@ func TestMACOfAPeerThatWasOnlyAnsweredGoesToNoOther(t *testing.T) {
 // Invented peers, at the GID of a removed peer and elsewhere, do not get its MAC and
 // do not displace it from memory. The number of remembered peers stays within the
 // bounds of the table; the bench checks that.
-func TestFloodLeavesWhatIsRememberedOfUsedPeers(t *testing.T) {
+func TestFloodDoesNotDisplaceRememberedUsedPeers(t *testing.T) {
 	b, mac := forgottenBench(t)
 	for i := range 3 * DefaultMaxHeard {
 		e := numbered(i)

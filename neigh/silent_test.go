@@ -51,14 +51,14 @@ func TestSilentPeerIsAskedForInTime(t *testing.T) {
 		for b.table.Stats().Silences == 0 {
 			b.pass(10*time.Millisecond, 10*time.Millisecond, func() { b.snap.Unicast(mac) })
 			if b.now.Sub(silent) > 10*time.Second {
-				t.Fatal("never asked for")
+				t.Fatal("the silent peer was never requested")
 			}
 		}
 		earliest, latest = min(earliest, b.now.Sub(silent)), max(latest, b.now.Sub(silent))
 	}
-	t.Logf("asked for after %v to %v", earliest, latest)
+	t.Logf("requested after %v to %v", earliest, latest)
 	if earliest < silenceLimit || latest > 2*silenceLimit {
-		t.Errorf("asked for after %v to %v, want 1 s to 2 s", earliest, latest)
+		t.Errorf("requested after %v to %v, want 1 s to 2 s", earliest, latest)
 	}
 }
 
@@ -100,14 +100,14 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d peers asked for by %d messages within %v", len(asked), len(times), b.now.Sub(start))
+	t.Logf("%d peers requested by %d messages within %v", len(asked), len(times), b.now.Sub(start))
 	for i := maxAskRate; i < len(times); i++ {
 		if d := times[i].Sub(times[i-maxAskRate]); d < 900*time.Millisecond {
 			t.Fatalf("%d messages within %v", maxAskRate+1, d)
 		}
 	}
 	if took := b.now.Sub(start); len(asked) < peers || took > 10*time.Second {
-		t.Errorf("%d of %d asked for within %v", len(asked), peers, took)
+		t.Errorf("%d of %d peers requested within %v", len(asked), peers, took)
 	}
 }
 
@@ -125,13 +125,13 @@ func TestFewAddressesOfASilentPeerAreAskedFor(t *testing.T) {
 		got = append(got, arp.TPA)
 	}
 	if want := "[10.8.0.15 10.8.0.14 10.8.0.13 10.8.0.12]"; fmt.Sprint(got) != want {
-		t.Errorf("asked for %v, want %v", got, want)
+		t.Errorf("requests for %v, want %v", got, want)
 	}
 }
 
-// TestNoQuestionWithoutASource: a host without an address sends no request. A peer
+// TestNoRequestWithoutASource: a host without an address sends no request. A peer
 // would take it for duplicate address detection and might give up its own address.
-func TestNoQuestionWithoutASource(t *testing.T) {
+func TestNoRequestWithoutASource(t *testing.T) {
 	b := talkingBench(t, 1)
 	b.step(HostAddrs{})
 	b.snap.Unicast(b.macOf(numbered(0)))
@@ -184,9 +184,9 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkLook measures the cost of reading the marks of 4,096 busy peers, and its
+// BenchmarkReadMarks measures the cost of reading the marks of 4,096 busy peers, and its
 // share of a processor.
-func BenchmarkLook(b *testing.B) {
+func BenchmarkReadMarks(b *testing.B) {
 	bench := crowdedBench(b)
 	for b.Loop() {
 		for _, p := range bench.table.peers.byEndpoint {

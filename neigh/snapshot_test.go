@@ -30,10 +30,10 @@ func TestSnapshotLookups(t *testing.T) {
 		t.Errorf("Group: %v, %v", d, ok)
 	}
 	if !s.Self(selfEnd.gid, selfEnd.qpn) || s.Self(selfEnd.gid, selfEnd.qpn+1) || s.Self(peerB.gid, peerB.qpn) {
-		t.Error("Self")
+		t.Error("Self is wrong")
 	}
 	if !s.FromHost(ownMAC) || s.FromHost(ipoib.MAC{}) || s.FromHost(b.macOf(peerB)) || s.HostMAC() != ownMAC {
-		t.Error("FromHost or HostMAC")
+		t.Error("FromHost or HostMAC is wrong")
 	}
 }
 
@@ -46,7 +46,7 @@ func TestZeroSnapshot(t *testing.T) {
 		t.Error("the zero snapshot contains a peer")
 	}
 	if s.PeerMAC(peerB.gid, peerB.qpn) != plainMAC(peerB.gid) {
-		t.Error("PeerMAC")
+		t.Error("the zero snapshot's PeerMAC is not the plain MAC")
 	}
 }
 
@@ -102,9 +102,8 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPublishRate: changes that the slow path can bridge are published as often
-// as publishPause allows, however many there are: at once with few peers,
-// seldom with many.
+// TestPublishRate: changes that the slow path can bridge are published as often as
+// publishPause allows: at once with few peers, rarely with many.
 func TestPublishRate(t *testing.T) {
 	const peers, each = 1000, 100 * time.Microsecond
 	b := knownBench(t)

@@ -31,11 +31,11 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 //	ah ready N | ah failed N timeout|invalid
 //	advance DURATION
 //	flood N                    ARP requests of invented peers for 10.0.0.1
-//	stray NAME                 a datagram of NAME for a QPN that is gone
+//	stray NAME                 a datagram from NAME for a QPN that no longer exists
 //	busy MAC                   the data path sends to MAC
 //	data NAME                  the data path receives from NAME
-//	flow MAC DURATION          the data path sends to MAC all the time
-//	talk NAME DURATION         the data path sends to NAME and receives from it all the time
+//	flow MAC DURATION          the data path keeps sending to MAC
+//	talk NAME DURATION         the data path keeps sending to NAME and receiving from it
 //	collide NAME | stats | peers
 //
 // WHAT is one of
@@ -44,8 +44,8 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 //	rs|ra|ns|na|redirect IP > IP [target IP] [link MAC or NAME]
 //	ip IP > IP
 //
-// MACs are written out, or own, broadcast, or @NAME for the one that the table
-// has given a peer.
+// A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
+// assigned to a peer.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -172,8 +172,8 @@ func (p *player) describe(actions []Action) (out []string) {
 
 func (p *player) advanceBy(arg string) (out []string) { return p.flow(ipoib.MAC{}, nil, arg) }
 
-// flow advances the time. Meanwhile the data path keeps sending to a MAC, unless it is
-// zero, and keeps receiving from a peer, unless it is nil.
+// flow advances the time while the data path keeps sending to a MAC, unless it is zero,
+// and keeps receiving from a peer, unless it is nil.
 func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	d, err := time.ParseDuration(arg)
 	if err != nil {
@@ -199,8 +199,8 @@ func (p *player) flow(to ipoib.MAC, from *endpoint, arg string) (out []string) {
 	return out
 }
 
-// flood makes n peers, each with its own GID, resolve the host's address, and
-// the host answer each.
+// flood makes n peers, each with its own GID, resolve the host's address, and makes the
+// host answer each of them.
 func (p *player) flood(n int) []string {
 	before := p.table.Stats()
 	for i := range n {

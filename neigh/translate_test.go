@@ -62,8 +62,8 @@ func TestARPBytes(t *testing.T) {
 	}
 }
 
-// TestRARP: RFC 903; the sender of a request may not know its address, so the
-// table learns none.
+// TestRARP: the sender of a RARP request (RFC 903) may not know its address, so the table
+// learns none.
 func TestRARP(t *testing.T) {
 	b := attachedBench(t, Config{})
 	arp := ipoib.ARP{Op: 3, SHA: peerB.addr(), SPA: ip(ipB), THA: peerB.addr(), TPA: ip("0.0.0.0")}
@@ -75,7 +75,7 @@ func TestRARP(t *testing.T) {
 		t.Errorf("frame %+v, %+v, %v", f, got, err)
 	}
 	if len(b.table.peers.byIP) != 0 {
-		t.Error("a RARP request has claimed an address")
+		t.Error("the table learnt an address from a RARP request")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// asks returns the addresses that actions request by ARP, in order.
+// asks returns the targets of the ARP requests in actions, in order.
 func asks(actions []Action) (targets []netip.Addr) {
 	for _, a := range actions {
 		s, ok := a.(SendFabric)
@@ -28,10 +28,10 @@ func asks(actions []Action) (targets []netip.Addr) {
 	return targets
 }
 
-// TestUnaskedPeerIsNotLeftAlone: while the host has no address, it cannot send
-// requests for a silent peer, and counts none. It does so within 2 s of getting an
-// address.
-func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
+// TestRequestsStartOnceTheHostHasAnAddress: while the host has no address, the table can
+// send no requests for a silent peer, and counts none. It sends them within 2 s of the
+// host's first address.
+func TestRequestsStartOnceTheHostHasAnAddress(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
 	b.step(HostAddrs{})
@@ -40,17 +40,17 @@ func TestUnaskedPeerIsNotLeftAlone(t *testing.T) {
 		t.Fatalf("actions %v", out)
 	}
 	if n := b.table.Stats().Silences; n != 0 {
-		t.Errorf("%d silences without a question", n)
+		t.Errorf("%d silences counted without a request", n)
 	}
 	b.step(HostAddrs{Addrs: []netip.Addr{ip(ipA)}})
 	if got := asks(b.pass(2*silenceLimit, 100*time.Millisecond, send)); fmt.Sprint(got) != "[10.9.0.0]" {
-		t.Errorf("asked for %v within 2 s of the new address, want [10.9.0.0]", got)
+		t.Errorf("requests for %v within 2 s of the new address, want [10.9.0.0]", got)
 	}
 }
 
-// TestUnaskableAddressesLeaveRoomForOthers: addresses for which the host has no source
-// do not use up the requests for a peer.
-func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
+// TestAddressesWithoutASourceLeaveRoomForOthers: addresses for which the host has no
+// source do not use up the requests for a peer.
+func TestAddressesWithoutASourceLeaveRoomForOthers(t *testing.T) {
 	b := talkingBench(t, 1)
 	for i := range maxAskedIPs {
 		m := nd(ipoib.NDNeighborAdvert, ip(llB), ip("ff02::1"), ip(fmt.Sprintf("2001:db8::%d", i+1)), ipoibLink(2, numbered(0)))
@@ -58,7 +58,7 @@ func TestUnaskableAddressesLeaveRoomForOthers(t *testing.T) {
 	}
 	b.snap.Unicast(b.macOf(numbered(0)))
 	if got := asks(b.advance(2 * silenceLimit)); fmt.Sprint(got) != "[10.9.0.0]" {
-		t.Errorf("asked for %v, want [10.9.0.0]", got)
+		t.Errorf("requests for %v, want [10.9.0.0]", got)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestLatestClaimIsAskedForFirst(t *testing.T) {
 		b.table.silent.rate.allow(b.now, maxAskRate)
 	}
 	if got := asks(b.advance(silenceLimit / 2)); fmt.Sprint(got) != "[10.8.0.1]" {
-		t.Errorf("asked for %v with one request left, want [10.8.0.1], the latest claim", got)
+		t.Errorf("requests for %v with one request left, want [10.8.0.1], the latest claim", got)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 		t.Fatal("a rate is not exhausted, so the test proves nothing")
 	}
 	if got := asks(b.step(hostIP(ownMAC, ipoib.MAC{2, 7}, ip(ipA), ip("10.0.0.9")))); fmt.Sprint(got) != "[10.0.0.9]" {
-		t.Errorf("asked for %v, want [10.0.0.9]", got)
+		t.Errorf("requests for %v, want [10.0.0.9]", got)
 	}
 	if out := b.step(Stray{}); len(out) != 0 {
 		t.Errorf("actions %v", out)
@@ -125,18 +125,18 @@ func TestPeersThatAnswerAreNotAskedAfterRecovery(t *testing.T) {
 			b.snap.PeerMAC(e.gid, e.qpn)
 			b.advance(3 * silenceLimit)
 			if n := b.table.Stats().Silences; n != 0 {
-				t.Errorf("self %v, handle after %v: asked for %d times", self, late, n)
+				t.Errorf("self %v, handle after %v: %d silences counted, want none", self, late, n)
 			}
 			got := asks(b.pass(2*silenceLimit, 100*time.Millisecond, func() { b.snap.Unicast(mac) }))
 			if fmt.Sprint(got) != "[10.9.0.0]" {
-				t.Errorf("self %v, handle after %v: asked for %v after a silence", self, late, got)
+				t.Errorf("self %v, handle after %v: requests for %v after a silence", self, late, got)
 			}
 		}
 	}
 }
 
-// TestPeerHeardByARPAloneIsNotAsked: a peer that sends no data, like some receivers, is
-// not verified as long as its ARP arrives within a second of each message to it.
+// TestPeerHeardByARPAloneIsNotAsked: a peer that sends no data, such as a mere receiver,
+// is not verified as long as its ARP arrives within a second of each message to it.
 func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 	b := talkingBench(t, 1)
 	mac := b.macOf(numbered(0))
@@ -145,7 +145,7 @@ func TestPeerHeardByARPAloneIsNotAsked(t *testing.T) {
 		b.step(fabricARP(numbered(0), ipoib.ARPRequest, "10.9.0.0", ipA, true))
 	}
 	if n := b.table.Stats().Silences; n != 0 {
-		t.Errorf("asked for %d times", n)
+		t.Errorf("%d silences counted, want none", n)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestBridgeThatAnswersIsNotAsked(t *testing.T) {
 		b.snap.PeerMAC(e.gid, e.qpn)                                                // from one
 	}
 	if n := b.table.Stats().Silences; n != 0 {
-		t.Errorf("asked for %d times", n)
+		t.Errorf("%d silences counted, want none", n)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestNoticesWaitForFewHandles(t *testing.T) {
 		b.now = b.now.Add(100 * time.Millisecond)
 	}
 	if asked != maxAnswerAHs {
-		t.Errorf("%d handles asked for, want %d", asked, maxAnswerAHs)
+		t.Errorf("%d handles requested, want %d", asked, maxAnswerAHs)
 	}
 	if n := b.table.Stats().StraysLimited; n != 1000-maxAnswerAHs {
 		t.Errorf("%d strays refused, want %d", n, 1000-maxAnswerAHs)
@@ -284,10 +284,10 @@ func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 		p.quickStep(nil)
 		if asked := b.table.peers.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
 			if after := markInterval * time.Duration(i-20); after > 3*silenceLimit {
-				t.Errorf("asked for after %v", after)
+				t.Errorf("requested after %v", after)
 			}
 			return
 		}
 	}
-	t.Error("not asked for within a minute")
+	t.Error("no request within a minute")
 }

@@ -25,9 +25,9 @@ func (l *Ladder) becomeHealthy(now time.Time, from State) {
 	if from.Rung() != RungNone {
 		l.doubt.asked = time.Time{} // a flush after a rung is another incident (R4)
 	}
-	l.history.end(now, false)
 	l.budget.healthy(now)
 	l.out = l.traffic.release(l.out)
+	l.endRecord(now, false)
 	early := l.doubt.early
 	l.doubt.early = Fault{}
 	switch {
@@ -41,12 +41,19 @@ func (l *Ladder) becomeHealthy(now time.Time, from State) {
 
 // becomeIdle leaves everything to the shell.
 func (l *Ladder) becomeIdle(now time.Time) {
-	l.history.end(now, true)
+	l.endRecord(now, true)
 	l.budget.ill(now)
 	l.traffic.reset()
 	l.doubt = doubt{}
 	if l.device == deviceDown {
 		l.emit(Ready{})
+	}
+}
+
+// endRecord ends the record of the current recovery and reports it.
+func (l *Ladder) endRecord(now time.Time, stopped bool) {
+	if record, ok := l.history.end(now, stopped); ok {
+		l.emit(Ended{record})
 	}
 }
 
@@ -58,6 +65,7 @@ func (l *Ladder) becomeIll(now time.Time, from State) {
 	l.out = l.traffic.hold(now, l.out)
 	if from.Rung() != l.state.Rung() || l.state == Asking && from != Asking {
 		l.history.step(now, l.state.Rung(), l.why)
+		l.emit(Entered{l.state.Rung(), l.why})
 	}
 	if limit := states[l.state].limit; limit > 0 {
 		l.op.id++

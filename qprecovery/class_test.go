@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca"
 )
 
-// TestR05Completions checks every status. Errors that a peer may contribute to
-// never have a class of the CQ or the device.
+// TestR05Completions checks every status. An error that a peer may cause never has a class
+// of the CQ or the device.
 func TestR05Completions(t *testing.T) {
 	want := map[hca.WCStatus]Class{
 		hca.WCSuccess: ClassSuccess, hca.WCWRFlushErr: ClassFlushed,
@@ -48,8 +48,7 @@ func TestR05Events(t *testing.T) {
 	}
 }
 
-// The errnos are Linux's, so that a backend can pass on the values that it
-// gets.
+// The errnos are Linux's, so that a backend can pass them on unchanged.
 func TestR05ErrnoValues(t *testing.T) {
 	for got, want := range map[Errno]syscall.Errno{
 		eNOENT: syscall.ENOENT, eINTR: syscall.EINTR, eIO: syscall.EIO, eNXIO: syscall.ENXIO, eBADF: syscall.EBADF,
@@ -62,7 +61,7 @@ func TestR05ErrnoValues(t *testing.T) {
 		eDQUOT: syscall.EDQUOT, ErrnoStuck - 1: syscall.Errno(133), // EHWPOISON
 	} {
 		if got != Errno(want) {
-			t.Errorf("%v is %d, not %d", want, want, got)
+			t.Errorf("%v is %d, want %d", want, want, got)
 		}
 	}
 }
@@ -75,7 +74,7 @@ var everywhere = map[Errno]Class{
 	eNETDOWN: ClassPort, eNETUNREACH: ClassPort,
 }
 
-// byVerb holds those that do, by the verb's name or a prefix of it.
+// byVerb holds the classes that depend on the verb, by the verb's name or a prefix of it.
 var byVerb = map[string]map[Errno]Class{
 	"":             {eNOMEM: ClassNoResource, eTIMEDOUT: ClassStuck, ErrnoStuck: ClassStuck, eADDRNOTAVAIL: ClassPort},
 	"open_device":  {eNOENT: ClassDeviceGone},
@@ -105,8 +104,7 @@ func expected(v Verb, e Errno) Class {
 	return class
 }
 
-// TestR05Errnos checks every pair of verb and errno, and some that do not
-// exist.
+// TestR05Errnos checks every pair of verb and errno, including some undefined ones.
 func TestR05Errnos(t *testing.T) {
 	for v := range NumVerb {
 		for e := range NumErrno {
@@ -116,12 +114,11 @@ func TestR05Errnos(t *testing.T) {
 		}
 	}
 	if OfErrno(NumVerb, 0) != ClassRefused || OfErrno(VerbPostSend, NumErrno) != ClassRefused {
-		t.Error("a verb or an errno out of range")
+		t.Error("the class of a verb or an errno out of range is not refused")
 	}
 }
 
-// Every rule has an effect: one that a later rule hides completely is a
-// mistake.
+// Every rule has an effect: no later rules hide it completely.
 func TestR05RulesCount(t *testing.T) {
 	for i, r := range errnoRules {
 		for _, e := range r.errnos {
@@ -197,8 +194,8 @@ func TestR05VerbErrors(t *testing.T) {
 	}
 }
 
-// Some firmware refuses RESET -> RESET and RESET -> ERR although the QP is
-// already in that state.
+// Some firmware refuses RESET -> RESET and RESET -> ERR. If the QP is already in the wanted
+// state, that is not an error.
 func TestR05AlreadyThere(t *testing.T) {
 	for c := range NumClass {
 		for asked := range hca.NumQPState {

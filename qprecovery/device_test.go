@@ -9,38 +9,39 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestR21DeviceTotality: no two rows for one state and cause; each state hears what may
-// happen in it; a verdict always leads on, and a rung is never left downwards but by
-// health or by a suspension.
+// TestR21DeviceTotality: each pair of state and cause has at most one row; each state has
+// rows for all causes that may occur in it; a verdict always leads to another state; and
+// only health or a suspension leads to a lower rung.
 func TestR21DeviceTotality(t *testing.T) {
 	seen := map[[2]int]bool{}
 	for _, r := range deviceRows {
 		key := [2]int{int(r.from), int(r.on)}
 		if seen[key] {
-			t.Errorf("%v on %d: a second row", r.from, r.on)
+			t.Errorf("%v on %d has two rows", r.from, r.on)
 		}
 		seen[key] = true
 		if closes := slices.Contains(r.do, doClose); closes != (r.to == DeviceDropping) {
-			t.Errorf("%v on %d: drops and closes: %v", r.from, r.on, closes)
+			t.Errorf("%v on %d: closes the session %v, want it exactly when the next state is dropping", r.from, r.on, closes)
 		}
 		if r.to == DeviceHealthy && r.on != deviceCauseOpened {
-			t.Errorf("%v on %d leads to health", r.from, r.on)
+			t.Errorf("%v on %d leads to health, want that only after an opening", r.from, r.on)
 		}
 		if slices.Contains(r.do, doRequest) && r.on != deviceCauseFault && r.on != deviceCauseHeld {
-			t.Errorf("%v on %d asks for a reset", r.from, r.on)
+			t.Errorf("%v on %d requests a reset, want that only after a fault or if the device is held", r.from, r.on)
 		}
 	}
 	for s := range numDeviceState {
 		for on := range numDeviceCause {
-			if hears := deviceTransitions[s][on] != nil; hears != deviceMustHear(s, on) {
-				t.Errorf("%v on %d: %v", s, on, hears)
+			if handles := deviceTransitions[s][on] != nil; handles != deviceMustHandle(s, on) {
+				t.Errorf("%v on %d: has a row %v, want %v", s, on, handles, !handles)
 			}
 		}
 	}
 }
 
-// deviceMustHear says which causes a state has rows for, in other words than the table.
-func deviceMustHear(s DeviceState, on deviceCause) bool {
+// deviceMustHandle reports whether a state must have a row for a cause. It expresses the
+// rules independently of the table.
+func deviceMustHandle(s DeviceState, on deviceCause) bool {
 	opens := s == DeviceStarting || s == DeviceOpening
 	rests := s == DeviceDropping || s == DevicePausing || s == DeviceWaiting || s == DeviceGivenUp || s == DeviceSuspended
 	switch on {
@@ -49,7 +50,7 @@ func deviceMustHear(s DeviceState, on deviceCause) bool {
 	case deviceCauseFault:
 		return s == DeviceHealthy
 	case deviceCauseRemoved:
-		return s == DeviceHealthy || s == DeviceOpening // at first no list says so
+		return s == DeviceHealthy || s == DeviceOpening // while starting, no list has shown the device yet
 	case deviceCauseSuspend:
 		return s == DeviceHealthy || opens
 	case deviceCauseGiveUp:
@@ -60,23 +61,23 @@ func deviceMustHear(s DeviceState, on deviceCause) bool {
 		return s == DeviceSuspended
 	case deviceCauseAbsent, deviceCauseHeld, deviceCauseFree:
 		return rests
-	case deviceCauseSpent: // a pause has been paid, and an order pays it
+	case deviceCauseSpent: // a pause has served its purpose, and a command replaces it
 		return s == DeviceDropping || s == DeviceWaiting
 	default:
 		return false
 	}
 }
 
-// deviceWatcher drives a machine and checks what must hold always. Its shell answers in
-// any order, with anything, and late.
+// deviceWatcher drives a machine and checks its invariants. Its shell answers in any order,
+// with any result, and late.
 type deviceWatcher struct {
 	d       *DeviceLadder
 	now     time.Time
-	open    bool   // a session is
-	opening uint64 // the Open that is unanswered
+	open    bool   // a session is open
+	opening uint64 // the unanswered Open, or 0
 	closing bool   // a Close is unanswered
 	gen     uint32
-	clean   bool // nothing of ours is on the hardware
+	clean   bool // this process holds no objects of the hardware
 	refresh uint64
 	answers map[uint64]int
 	cmd     uint64
@@ -113,21 +114,21 @@ func (w *deviceWatcher) do(ev DeviceEvent) error {
 		w.answers[ev.ID] = 0
 	}
 	for _, a := range w.d.Step(w.now, ev, nil) {
-		if err := w.see(a); err != nil {
+		if err := w.checkAction(a); err != nil {
 			return fmt.Errorf("%v on %#v: %w", before, ev, err)
 		}
 	}
-	if err := w.settled(before); err != nil {
+	if err := w.checkState(before); err != nil {
 		return fmt.Errorf("%v on %#v: %w", before, ev, err)
 	}
 	return nil
 }
 
-func (w *deviceWatcher) see(a DeviceAction) error {
+func (w *deviceWatcher) checkAction(a DeviceAction) error {
 	switch a := a.(type) {
 	case Open:
 		if w.open || w.opening != 0 || w.d.reset.pending != 0 {
-			return fmt.Errorf("opened although something is open, or a reset is pending")
+			return fmt.Errorf("opens the device while a session is open or a reset is pending")
 		}
 		w.opening, w.gen = a.Op, a.Gen
 	case Close:
@@ -136,24 +137,24 @@ func (w *deviceWatcher) see(a DeviceAction) error {
 		}
 	case Abandon:
 		if !w.closing || a.Gen != w.gen {
-			return fmt.Errorf("abandons session %d, which does not close", a.Gen)
+			return fmt.Errorf("abandons the users of session %d, which is not being closed", a.Gen)
 		}
 	case Released:
 		if w.open || w.opening != 0 || a.ID != w.d.reset.pending {
-			return fmt.Errorf("says that nothing is held")
+			return fmt.Errorf("reports that it has released the device, but has not")
 		}
 	case Refresh:
 		if w.refresh != 0 {
-			return fmt.Errorf("two lists at once")
+			return fmt.Errorf("requests a list while another request is unanswered")
 		}
 		w.refresh = a.Op
 	case Answer:
 		if w.answers[a.ID]++; w.answers[a.ID] > 1 {
-			return fmt.Errorf("answers %d again", a.ID)
+			return fmt.Errorf("answers command %d twice", a.ID)
 		}
 	case Entered:
 		if a.Rung == w.rung {
-			return fmt.Errorf("enters %v again", a.Rung)
+			return fmt.Errorf("enters %v, which it has entered already", a.Rung)
 		}
 		w.rung = a.Rung
 	case Ended:
@@ -164,13 +165,13 @@ func (w *deviceWatcher) see(a DeviceAction) error {
 		}
 	case ReportForeign:
 		if same.Same(a.Identity) {
-			return fmt.Errorf("the same device is foreign")
+			return fmt.Errorf("reports the same device as foreign")
 		}
 	}
 	return nil
 }
 
-func (w *deviceWatcher) settled(before DeviceState) error {
+func (w *deviceWatcher) checkState(before DeviceState) error {
 	s := w.d.state
 	if s == DeviceWaiting && (w.waits.IsZero() || before == DeviceGivenUp || before == DeviceSuspended) || s == DeviceHealthy {
 		w.waits = w.now
@@ -184,17 +185,17 @@ func (w *deviceWatcher) settled(before DeviceState) error {
 	waits := w.opening != 0 || w.d.reset.pending != 0 || w.open && s == DeviceHealthy
 	switch {
 	case ok && !at.After(w.now):
-		return fmt.Errorf("%v: a deadline is left over", s)
+		return fmt.Errorf("%v: a deadline is in the past", s)
 	case !ok && !waits && s != DeviceSuspended && s != DeviceGivenUp && (s != DeviceStarting || !w.d.cfg.Lists):
-		return fmt.Errorf("%v: nothing will happen", s)
+		return fmt.Errorf("%v: waits without a deadline or a pending answer", s)
 	case (s == DeviceHealthy) != (w.open && !w.closing):
-		return fmt.Errorf("%v, open %v, closing %v", s, w.open, w.closing)
+		return fmt.Errorf("%v with open %v, closing %v", s, w.open, w.closing)
 	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
-		return fmt.Errorf("%v: on %v, reported %v", s, w.d.rung, w.rung)
+		return fmt.Errorf("%v: on the rung %v, but reported %v", s, w.d.rung, w.rung)
 	case s == DeviceSuspended && (!w.d.suspended || ok):
-		return fmt.Errorf("suspended, but wanted or waited for")
+		return fmt.Errorf("suspended, but the device is wanted or a deadline is set")
 	case !w.clean && w.d.hold != holdHeld && !w.open:
-		return fmt.Errorf("%v: a zombie is forgotten", s)
+		return fmt.Errorf("%v: a zombie's objects may be left, but the device does not count as held", s)
 	}
 	return nil
 }
@@ -245,8 +246,8 @@ func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {
 	}).Draw(t, "event")
 }
 
-// heal answers whatever is asked with success until the device is healthy.
-func (w *deviceWatcher) heal() error {
+// driveToHealth answers every request with success until the device is healthy.
+func (w *deviceWatcher) driveToHealth() error {
 	var ev DeviceEvent
 	for range 40 {
 		w.cmd++
@@ -278,10 +279,10 @@ func (w *deviceWatcher) heal() error {
 			return err
 		}
 	}
-	return fmt.Errorf("not healthy: %v on %#v", w.d.state, ev)
+	return fmt.Errorf("not healthy after 40 answers: %v on %#v", w.d.state, ev)
 }
 
-// device is the machine's device.
+// device returns the machine's device.
 func (w *deviceWatcher) device() Identity {
 	if id, ok := w.d.Identity(); ok {
 		return id
@@ -289,15 +290,16 @@ func (w *deviceWatcher) device() Identity {
 	return same
 }
 
-// TestR21DeviceInvariants: days of random events. Never two sessions at once, nothing is
-// opened while a reset is pending, "released" is true, no zombie is forgotten, each
-// command has one answer, each state but the two that rest has a deadline, and the way
-// back is always there.
+// TestR21DeviceInvariants applies days of random events. There are never two sessions at
+// once; nothing is opened while a reset is pending; Released is emitted only if nothing is
+// held; a zombie's objects keep the device held; each command gets one answer; each state,
+// except suspended and given up, has a deadline or waits for an answer; and the device can
+// always become healthy again.
 func TestR21DeviceInvariants(t *testing.T) { rapid.Check(t, deviceInvariants) }
 
-// FuzzR21Invariants is the same, guided by coverage.
+// FuzzR21Invariants is TestR21DeviceInvariants, guided by coverage.
 func FuzzR21Invariants(f *testing.F) {
-	f.Add(make([]byte, 1<<16)) // as much as any world draws
+	f.Add(make([]byte, 1<<16)) // more than any run draws
 	f.Fuzz(rapid.MakeFuzz(deviceInvariants))
 }
 
@@ -309,7 +311,7 @@ func deviceInvariants(t *rapid.T) {
 		check(t, w.do(w.anyEvent(t)))
 		check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
 	}
-	check(t, w.heal())
+	check(t, w.driveToHealth())
 	for id, n := range w.answers {
 		if n != 1 {
 			t.Fatalf("command %d has %d answers", id, n)
@@ -317,8 +319,8 @@ func deviceInvariants(t *rapid.T) {
 	}
 }
 
-// TestR21DeviceBackOff: whatever the reset does to the instance and however it ends, a
-// device that fails as soon as it is open is opened ever more rarely.
+// TestR21DeviceBackOff: a device that fails as soon as it is open is opened with growing
+// pauses, whatever a reset does to the instance and however it ends.
 func TestR21DeviceBackOff(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newDeviceWatcher(DeviceConfig{Lists: true})
@@ -340,19 +342,19 @@ func TestR21DeviceBackOff(t *testing.T) {
 			case d.state == DeviceDropping:
 				outcome := rapid.SampledFrom([]ResetOutcome{ResetDone, ResetDone, ResetHeld, ResetFailed}).Draw(t, "outcome")
 				when := rapid.IntRange(0, 3).Draw(t, "replaced")
-				if outcome == ResetHeld { // nothing was done to it
+				if outcome == ResetHeld { // the device was not reset
 					when = 0
 				}
-				if when == 1 { // before the end
+				if when == 1 { // the list shows the change before the end
 					id.Index++
 					check(t, w.do(Listed{}))
 					check(t, w.do(Listed{Devices: []Identity{id}}))
 				}
-				if when == 2 { // unheard
+				if when == 2 { // no event reports the change
 					id.Index++
 				}
 				check(t, w.do(ResetEnded{d.reset.pending, outcome}))
-				if when == 3 { // late
+				if when == 3 { // the list shows it late
 					id.Index++
 					check(t, w.do(Listed{}))
 					check(t, w.do(Listed{Devices: []Identity{id}}))
@@ -360,19 +362,20 @@ func TestR21DeviceBackOff(t *testing.T) {
 			default:
 				at, ok := d.NextDeadline()
 				if !ok {
-					t.Fatalf("%v: nothing is due", d.state)
+					t.Fatalf("%v has no deadline", d.state)
 				}
 				check(t, w.advance(at.Sub(w.now)))
 			}
 		}
-		if opens > 40 { // 3, then pauses of 10, 20, ... 300 s, and a second opening for each instance that came late
-			t.Fatalf("opened %d times in an hour", opens)
+		if opens > 40 { // 3, then pauses of 10, 20, ... 300 s, and a second opening for each instance that is listed late
+			t.Fatalf("opened %d times in an hour, want at most 40", opens)
 		}
 	})
 }
 
-// TestR22ChoosesItsInstance: the list may hold other devices, and an earlier instance of
-// the same one. What is opened need not know its index.
+// TestR22ChoosesItsInstance: the ladder chooses its own device from a list that also has
+// other devices, and an earlier instance of the same device. The result of an opening need
+// not contain an index.
 func TestR22ChoosesItsInstance(t *testing.T) {
 	w := newDeviceWatcher(DeviceConfig{Lists: true})
 	old, unknown := same, same

@@ -97,7 +97,7 @@ func (Command) deviceEvent()      {}
 func (Tick) deviceEvent()         {}
 
 // DeviceAction is an output of [DeviceLadder.Step], to be done in the order given:
-// [RequestReset] and those below.
+// [RequestReset], [Entered], [Ended] and those below.
 type DeviceAction interface{ deviceAction() }
 
 // Open opens the device; what is opened is of generation Gen.
@@ -140,15 +140,6 @@ type Released struct{ ID uint64 }
 
 // Paused reports that a device whose resets do not last stays closed for a while.
 type Paused struct{ For time.Duration }
-
-// Entered reports that a recovery entered a rung.
-type Entered struct {
-	Rung   Rung
-	Reason Reason
-}
-
-// Ended reports that a recovery ended in health.
-type Ended struct{ Record }
 
 // Answer is the answer to a [Command].
 type Answer struct {

@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// devicePlayer plays the lines of a transcript about an [DeviceLadder]:
+// devicePlayer plays the lines of a transcript about a [DeviceLadder]:
 //
-//	device [foreign] [no-list] [grace D]   opened, with the list [same 7]
-//	device new [no-list]                   never opened
-//	list [same|other INDEX]...          what the list of devices says from now on
-//	listed [old]                        answers a Refresh, with that list; old: an earlier one
-//	opened | closed                     what was asked for succeeds
-//	stale                               the result of an earlier opening
-//	failed [CLASS]                      an opening
-//	grace-over                          the coordinator goes on without the users
-//	pending N | ended OUTCOME           of a reset
-//	done | over OUTCOME                 whatever is asked for succeeds; a reset, with this outcome
+//	device [foreign] [no-list] [grace D]   an open device, with the list [same 7]
+//	device new [no-list]                   a device that was never open
+//	list [same|other INDEX]...          the list of devices from now on
+//	listed                              answers a Refresh with the current list
+//	opened | closed                     the opening or closing succeeds
+//	stale                               the result of an earlier opening arrives
+//	failed [CLASS]                      the opening fails
+//	grace-over                          the coordinator continues without the users
+//	pending N | ended OUTCOME           a reset is announced, or has ended
+//	done | over OUTCOME                 all requests succeed; resets have this outcome
 //	fault CLASS [gen N] [since D] | event TYPE [gen N] | checked [as CLASS] [gen N]
 //	asked REASON [gen N]
 //	reset | recover | suspend | resume  commands
 //
-// A list is answered at once where it is asked for, unless the line "hold lists" came.
+// Each Refresh is answered at once, except after the line "hold lists".
 type devicePlayer struct {
 	*DeviceLadder
 	p       *player
 	open    Open
 	refresh uint64
 	list    []Identity
-	held    bool // lists are not answered at once
+	held    bool // Refresh actions are not answered at once
 	cmd     uint64
-	last    uint64 // reset
+	last    uint64 // the last reset announced
 }
 
 func newDevicePlayer(p *player, w []string) *devicePlayer {
@@ -52,7 +52,7 @@ func newDevicePlayer(p *player, w []string) *devicePlayer {
 
 func (h *devicePlayer) state() string { return h.State().String() }
 
-// step also answers what lists are asked for.
+// step also answers Refresh actions.
 func (h *devicePlayer) step(now time.Time, ev any) (out []any, ok bool) {
 	e, ok := ev.(DeviceEvent)
 	if !ok {
@@ -130,7 +130,7 @@ func (h *devicePlayer) play(w []string) []string {
 	return nil
 }
 
-// done answers what is asked for until that is over.
+// done answers requests until there are none.
 func (h *devicePlayer) done(o ResetOutcome) (out []string) {
 	before := h.DeviceLadder.state
 	if h.session.state == sessionOpening {
@@ -184,7 +184,11 @@ func describeDevice(a any) string {
 	case Entered:
 		return fmt.Sprintf("rung %v: %v", a.Rung, a.Reason)
 	case Ended:
-		return fmt.Sprintf("recovered from %v: %v, lasted %v, outage %v", a.Worst(), a.Reason, a.Duration(), a.Outage())
+		verb := "recovered from"
+		if a.Stopped {
+			verb = "stopped in"
+		}
+		return fmt.Sprintf("%s %v: %v, lasted %v, outage %v", verb, a.Worst(), a.Reason, a.Duration(), a.Outage())
 	case Answer:
 		return fmt.Sprintf("answer %d: %s", a.ID, resultNames[a.Result])
 	}

@@ -48,8 +48,8 @@
 // brings another one; that belongs to the reset, and so does what the list shows within
 // two seconds after it. A reset that finds no device means that it was removed.
 //
-// A device may be suspended, also before it was open once. [Entered] and [Ended] report
-// rungs and ends of recoveries as they happen, [Answer] what became of a [Command].
+// A device may be suspended, also before it was open once. [Answer] says what became of a
+// [Command].
 //
 // # Freezes
 //
@@ -105,6 +105,11 @@
 //
 // Frames are held from the first suspicion until health. The carrier goes down
 // after [DefaultCarrierBound], or at once on giving up.
+//
+// # Reports
+//
+// [Entered] reports each rung that a recovery enters, and [Ended] its end with the whole
+// record, so that a shell need not compare histories.
 //
 // # Limits
 //

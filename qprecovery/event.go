@@ -121,6 +121,16 @@ type CarrierDown struct{}
 // CarrierUp brings the carrier up; it precedes ReleaseTraffic.
 type CarrierUp struct{}
 
+// Entered reports that a recovery entered a rung, and why. Its action follows.
+type Entered struct {
+	Rung   Rung
+	Reason Reason
+}
+
+// Ended reports that a recovery has ended, in health or because the shell stopped it. The
+// record has its steps, its duration and the outage.
+type Ended struct{ Record }
+
 func (Query) action()          {}
 func (Prove) action()          {}
 func (Run) action()            {}
@@ -131,3 +141,5 @@ func (HoldTraffic) action()    {}
 func (ReleaseTraffic) action() {}
 func (CarrierDown) action()    {}
 func (CarrierUp) action()      {}
+func (Entered) action()        {}
+func (Ended) action()          {}

@@ -64,11 +64,12 @@ func (r Record) Worst() (worst Rung) {
 
 // Counts are counters since the start.
 type Counts struct {
-	Rungs    [NumRung]uint64   // times that a rung was entered
-	Reasons  [NumReason]uint64 // times that a rung was entered, or skipped as spent, for a reason
-	FoundRTS uint64            // queries that found a suspected QP in RTS
-	Absorbed uint64            // causes that the current recovery covers, or that have no effect
-	Stale    uint64            // events of an earlier generation or operation
+	Rungs     [NumRung]uint64   // times that a rung was entered
+	Reasons   [NumReason]uint64 // times that a rung was entered, or skipped as spent, for a reason
+	Recovered uint64            // recoveries by a rung that ended in health
+	FoundRTS  uint64            // queries that found a suspected QP in RTS
+	Absorbed  uint64            // causes that the current recovery covers, or that have no effect
+	Stale     uint64            // events of an earlier generation or operation
 }
 
 // history keeps the latest MaxRecords recoveries, including the current one.
@@ -128,6 +129,9 @@ func (h *history) end(now time.Time, stopped bool) (ended Record, ok bool) {
 	last := len(h.records) - 1
 	if r := &h.records[last]; len(r.Steps) > 0 || r.Request != nil {
 		r.End, r.Stopped = now, stopped
+		if !stopped && r.Worst() > RungSuspend {
+			h.counts.Recovered++
+		}
 		ended = *r
 		ended.Steps = slices.Clone(r.Steps)
 		return ended, true

@@ -19,23 +19,23 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 // epoch is the start time of each transcript.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTranscripts plays testdata/*.txt, each the story of the requirements in its
-// name. A line is a comment (#), an input, or, indented, an expected output of
-// the input above it. With -rewrite the outputs are replaced.
+// TestTranscripts plays testdata/*.txt. Each file shows the requirement in its name. A
+// line is a comment (#), an input, or, indented, an expected output of the input above
+// it. With -rewrite the outputs are replaced.
 //
-//	interface                            the story is about an interface; about a device
-//	                                     see devicePlayer
+//	interface                            starts with a new interface; for devices, see
+//	                                     devicePlayer
 //	attached [gen N] | stopped | down | up | gave-up
 //	fault CLASS [gen N] [since D] [request]
 //	wc STATUS [gen N] | event TYPE [gen N]
 //	suspect [gen N] [since D] | checked [as CLASS] [gen N]
 //	done [found STATE] [frozen] | failed [CLASS] | stale | order RUNG
-//	advance D                            stops at each deadline
-//	stall D                              sleeps past them
-//	repeat N : INPUT ; INPUT...          prints the last round alone
+//	advance D                            time passes, with a Tick at each deadline
+//	stall D                              time passes without a Tick
+//	repeat N : INPUT ; INPUT...          prints only the last round
 //	history | counts
 //
-// A gen not given is that of the objects in use; since D means so long ago.
+// The default of gen is the generation of the objects in use; since D means D ago.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -198,7 +198,7 @@ func (p *player) advance(d time.Duration) (out []string) {
 		p.now = at
 		lines := p.input(Tick{})
 		if next, ok := p.m.NextDeadline(); ok && !next.After(at) {
-			p.t.Fatalf("%s: a deadline is left over", p.m.state())
+			p.t.Fatalf("%s: a deadline has passed without effect", p.m.state())
 		}
 		for _, o := range lines {
 			out = append(out, fmt.Sprintf("+%v %s", at.Sub(start), o))
@@ -347,7 +347,7 @@ func (p *player) moreEvents(w []string) any {
 	case "stale":
 		return Done{Op: p.op - 1, State: hca.QPRTS}
 	}
-	p.t.Fatalf("what is %q?", w)
+	p.t.Fatalf("unknown input %q", w)
 	return nil
 }
 

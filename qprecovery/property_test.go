@@ -2,6 +2,7 @@ package qprecovery
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ type watcher struct {
 	rung    Rung      // last rung run in this recovery
 	traffic trafficState
 	asked   int // device resets requested
+	entered [NumRung]uint64
+	ended   int
 }
 
 func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
@@ -40,13 +43,13 @@ func (w *watcher) do(ev Event) error {
 		}
 	}
 	if d, ok := ev.(Done); ok && answered && d.Class != ClassSuccess && !escalated(before, w.l.State()) {
-		return fmt.Errorf("%v fails and leads to %v", before, w.l.State())
+		return fmt.Errorf("a failure leads from %v to %v, want a higher rung", before, w.l.State())
 	}
 	return w.checkState()
 }
 
-// escalated reports whether a failure has led to a higher rung. Objects that
-// cannot be released are abandoned.
+// escalated reports whether a failure has led to a higher rung, or to the abandonment of
+// objects that cannot be released.
 func escalated(from, to State) bool {
 	switch from {
 	case Querying:
@@ -78,6 +81,14 @@ func (w *watcher) checkAction(a Action) error {
 	case RequestReset:
 		w.asked++
 		return w.checkRung(RungDevice, a.Reason)
+	case Entered:
+		w.entered[a.Rung]++
+	case Ended:
+		w.ended++
+		h := w.l.History()
+		if i := slices.IndexFunc(h, func(r Record) bool { return reflect.DeepEqual(r, a.Record) }); i < 0 || a.End.IsZero() {
+			return fmt.Errorf("reports %+v, but the history is %+v", a.Record, h)
+		}
 	}
 	return w.checkTraffic(a)
 }
@@ -104,11 +115,11 @@ func (w *watcher) checkRung(to Rung, why Reason) error {
 	case ReasonRepeated:
 		for r := from + 1; r < to; r++ {
 			if from != RungNone && !w.l.budget.spent(w.now, r) {
-				return fmt.Errorf("%v was skipped", r)
+				return fmt.Errorf("rung %v was skipped", r)
 			}
 		}
 		if to > RungRebuildCQ {
-			return fmt.Errorf("repetition leads to %v", to)
+			return fmt.Errorf("repetition leads to %v, want the CQ rung at most", to)
 		}
 	default:
 	}
@@ -133,7 +144,7 @@ func (w *watcher) checkTraffic(a Action) error {
 		return nil
 	}
 	if !slices.Contains(from, was) {
-		return fmt.Errorf("%T with traffic %d", a, was)
+		return fmt.Errorf("%T in traffic state %d", a, was)
 	}
 	return nil
 }
@@ -145,10 +156,13 @@ func (w *watcher) checkState() error {
 		w.rung = RungNone
 	}
 	if flows := s == Idle || s == Healthy; flows != (w.traffic == flowing) {
-		return fmt.Errorf("%v with traffic %d", s, w.traffic)
+		return fmt.Errorf("%v in traffic state %d", s, w.traffic)
 	}
 	if at, ok := w.l.NextDeadline(); ok && !at.After(w.now) {
-		return fmt.Errorf("%v: a deadline is left over", s)
+		return fmt.Errorf("%v: a deadline is in the past", s)
+	}
+	if c := w.l.Counts(); c.Rungs != w.entered {
+		return fmt.Errorf("%v: reported rungs %v, counted %v", s, w.entered, c.Rungs)
 	}
 	if open := s != Idle && s != Healthy; w.l.history.open != open {
 		return fmt.Errorf("%v: record open %v", s, !open)
@@ -171,8 +185,8 @@ func (w *watcher) advance(d time.Duration) error {
 	}
 }
 
-// heal answers every operation with success until the ladder is healthy.
-func (w *watcher) heal() error {
+// driveToHealth answers every operation with success until the ladder is healthy.
+func (w *watcher) driveToHealth() error {
 	for range 20 {
 		var ev Event = Tick{}
 		switch s := w.l.State(); {
@@ -243,10 +257,10 @@ func (w *watcher) success(t *rapid.T) Done {
 	}
 }
 
-// harmless draws an event that must not lead to a reset of the device: any completion,
-// any event that is not fatal, any failure outside the ladder that does not accuse the
-// device, a suspected freeze, a proof that fails without accusing the device, or another
-// operation that succeeds, with any resulting state.
+// harmless draws an event that must not lead to a reset of the device: any completion, any
+// event that is not fatal, any failure outside the ladder that is not attributed to the
+// device, a suspected freeze, a proof that fails for another reason than the device, or
+// another operation that succeeds, with any resulting state.
 func (w *watcher) harmless(t *rapid.T) Event {
 	gen := genOf(t, w.l.gens.last)
 	switch rapid.IntRange(0, 5).Draw(t, "event") {
@@ -269,7 +283,7 @@ func (w *watcher) harmless(t *rapid.T) Event {
 	}
 }
 
-// notOfDevice lists the classes that do not accuse the device.
+// notOfDevice lists the classes that are not attributed to the device.
 var notOfDevice = []Class{
 	ClassSuccess, ClassFlushed, ClassRequestError, ClassQPError, ClassCQError, ClassQueueFull, ClassSilentPeer,
 	ClassTransient, ClassNoResource, ClassRefused, ClassPort, ClassIgnored, NumClass,
@@ -281,9 +295,9 @@ func check(t *rapid.T, err error) {
 	}
 }
 
-// TestR06Invariants: days of random events. No rung is skipped, a failure always
-// escalates, there are never two operations at once, frames flow only in health,
-// and after a minute of health every recovery starts again at the lowest rung.
+// TestR06Invariants applies days of random events. No rung is skipped, a failure always
+// escalates, there are never two operations at once, frames flow only in health, and after a
+// minute of health every recovery starts again at the lowest rung.
 func TestR06Invariants(t *testing.T) { rapid.Check(t, invariants) }
 
 // FuzzR06Invariants is TestR06Invariants, guided by coverage.
@@ -298,7 +312,7 @@ func invariants(t *rapid.T) {
 		check(t, w.do(w.anyEvent(t)))
 		check(t, w.advance(rapid.SampledFrom(delays).Draw(t, "delay")))
 	}
-	check(t, w.heal())
+	check(t, w.driveToHealth())
 	check(t, w.advance(time.Minute))
 	for r := range NumRung {
 		if r != RungDevice && w.l.budget.spent(w.now, r) {
@@ -307,9 +321,31 @@ func invariants(t *rapid.T) {
 	}
 }
 
+// TestR29EachRungAndEndIsReported: the reported rungs are those that were counted, and each
+// record of the history that has ended was reported once. The history has room for all.
+func TestR29EachRungAndEndIsReported(t *testing.T) {
+	all := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWatcher()
+		check(t, w.do(Attached{1}))
+		for range rapid.IntRange(1, MaxRecords).Draw(t, "events") {
+			check(t, w.do(w.anyEvent(t)))
+		}
+		ended := w.l.History()
+		ended = slices.DeleteFunc(ended, func(r Record) bool { return r.End.IsZero() })
+		if len(ended) != w.ended {
+			t.Fatalf("%d ends were reported, the history has %d", w.ended, len(ended))
+		}
+		all += w.ended
+	})
+	if t.Logf("%d recoveries ended", all); all == 0 {
+		t.Error("no recovery ended")
+	}
+}
+
 // TestR07NothingHarmlessResetsTheDevice: only a fatal event, a proven freeze, a failed or
-// timed-out verb or the operator leads to the device rung. Other events never do, in any
-// order and number.
+// timed-out verb or the operator's command leads to the device rung. Other events never do,
+// in any order and number.
 func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	pace := []time.Duration{0, 0, 0, time.Millisecond, time.Second, time.Minute}
 	rapid.Check(t, func(t *rapid.T) {
@@ -329,8 +365,8 @@ func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 	})
 }
 
-// TestR07EveryHarmlessSequence checks the same exhaustively: it runs every sequence of
-// six inputs on a ladder with one use left in each budget.
+// TestR07EveryHarmlessSequence checks exhaustively that nothing harmless resets the device:
+// it runs every sequence of six inputs on a ladder with one use left in each budget.
 func TestR07EveryHarmlessSequence(t *testing.T) {
 	inputs := []func(l *Ladder) Event{
 		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassRequestError} },
@@ -403,8 +439,8 @@ func (w *watcher) advanceAnswering(d time.Duration) error {
 	}
 }
 
-// TestR07RepetitionWithBackOff: for a day, work requests fail at once after each
-// recovery. The ladder stays at the CQ rung and tries it once a minute.
+// TestR07RepetitionWithBackOff: for a day, work requests fail immediately after each
+// recovery. The ladder stays at the CQ rung and runs it once a minute.
 func TestR07RepetitionWithBackOff(t *testing.T) {
 	w := newWatcher()
 	var err error

@@ -20,15 +20,15 @@ func TestTableHasNoTwoRows(t *testing.T) {
 	}
 }
 
-// TestR06Totality: an operation can succeed, fail and time out; every other state
-// except Healthy can end; each cause of a larger scope has a transition in every
-// state of a smaller one; the results of a rung lead to health or to the next
-// rung, and repetition no further than the CQ rung.
+// TestR06Totality: each operation can succeed, fail and time out; every other state except
+// Healthy can end; each cause of a larger scope has a transition in every state of a smaller
+// one; the results of a rung lead to health or to the next rung, and repetition leads no
+// further than the CQ rung.
 func TestR06Totality(t *testing.T) {
 	for s := Healthy; s < numState; s++ {
 		for on := range numCause {
 			r := transitions[s][on]
-			if must := mustHear(s, on); must && r == nil {
+			if must := mustHandle(s, on); must && r == nil {
 				t.Errorf("%v has no transition for cause %d", s, on)
 			}
 		}
@@ -43,7 +43,7 @@ func TestR06Totality(t *testing.T) {
 	}
 }
 
-func mustHear(s State, on cause) bool {
+func mustHandle(s State, on cause) bool {
 	switch on {
 	case causeDone, causeFailed, causeTimeout:
 		return s.operating()
@@ -72,9 +72,8 @@ func mustHear(s State, on cause) bool {
 	}
 }
 
-// TestR06Windows: a rung is spent after exactly its allowance, and again
-// available after exactly a window of health; uses do not expire during
-// recovery.
+// TestR06Windows: a rung is spent after exactly its allowance, and available again after
+// exactly a window of health. Uses do not expire during recovery.
 func TestR06Windows(t *testing.T) {
 	for r := range NumRung {
 		a := allowances[r]
@@ -87,7 +86,7 @@ func TestR06Windows(t *testing.T) {
 			b.healthy(now)
 			for i := range a.uses {
 				if b.spent(now, r) {
-					t.Errorf("spent after %d of %d", i, a.uses)
+					t.Errorf("spent after %d of %d uses", i, a.uses)
 				}
 				b.use(now, r)
 			}
@@ -95,10 +94,10 @@ func TestR06Windows(t *testing.T) {
 			now = now.Add(time.Hour)
 			b.healthy(now)
 			if now = now.Add(a.window - 1); !b.spent(now, r) {
-				t.Error("uses expired too early")
+				t.Error("a use expired before the end of its window")
 			}
 			if b.spent(now.Add(1), r) {
-				t.Error("not forgiven")
+				t.Error("a use did not expire after its window")
 			}
 		})
 	}
@@ -141,7 +140,7 @@ func TestR29Bounds(t *testing.T) {
 	}
 	list[0].Steps[0].Rung = RungGiveUp
 	if h.list()[0].Worst() != RungRebuildCQ || h.counts.Rungs[RungRebuildCQ] != (MaxRecords+10)*(MaxSteps+5) {
-		t.Error("the history was modified through a copy, or counted wrongly")
+		t.Error("the caller modified the history through a copy, or omitted steps were counted wrongly")
 	}
 }
 
@@ -158,7 +157,7 @@ func TestR03Request(t *testing.T) {
 	}
 }
 
-// TestR22Same: the fields that identify a device, and those that do not.
+// TestR22Same: Same compares the fields that identify a device, and ignores the others.
 func TestR22Same(t *testing.T) {
 	for name, change := range map[string]func(*Identity){
 		"node":   func(i *Identity) { i.NodeGUID[0]++ },
@@ -169,25 +168,25 @@ func TestR22Same(t *testing.T) {
 	} {
 		id := same
 		if change(&id); same.Same(id) {
-			t.Errorf("another %s is the same device", name)
+			t.Errorf("a device with another %s counts as the same", name)
 		}
 	}
 	id := same
 	if id.Index, id.Name = 99, "mlx5_9"; !same.Same(id) {
-		t.Error("another index and name make another device")
+		t.Error("the device with another index and name counts as another device")
 	}
 }
 
-// TestR22ReportsAreBounded: invented devices do not fill the memory.
+// TestR22ReportsAreBounded: the ladder remembers a bounded number of reported devices.
 func TestR22ReportsAreBounded(t *testing.T) {
 	var f foreigners
 	for i := range uint32(1000) {
 		if !f.add(Identity{Index: i}) || f.add(Identity{Index: i}) {
-			t.Fatalf("device %d is not reported once", i)
+			t.Fatalf("device %d was not reported exactly once", i)
 		}
 	}
 	if len(f) != maxForeign {
-		t.Errorf("%d remembered", len(f))
+		t.Errorf("%d devices remembered", len(f))
 	}
 }
 
@@ -205,7 +204,7 @@ func TestR09CarrierBound(t *testing.T) {
 	}
 }
 
-// TestR23Configured: the grace and the wait can be configured.
+// TestR23Configured: the grace period and the wait can be configured.
 func TestR23Configured(t *testing.T) {
 	d := NewDeviceLadder(epoch, DeviceConfig{Grace: time.Second, GiveUpAfter: time.Hour, Lists: true})
 	for _, ev := range []DeviceEvent{Listed{Devices: []Identity{same}}, Opened{Op: 1, Identity: same}, Listed{}} {

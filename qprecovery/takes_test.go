@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Takes returns true exactly when the ladder does not absorb the order, in every state
-// that random events lead to.
-func TestR29InterfaceTakesOrders(t *testing.T) {
+// Takes returns true exactly if the ladder does not absorb the order, in every state that
+// random events lead to.
+func TestR29TakesPredictsTheEffectOfAnOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWatcher()
 		for range rapid.IntRange(1, 50).Draw(t, "events") {
@@ -19,14 +19,14 @@ func TestR29InterfaceTakesOrders(t *testing.T) {
 			takes, state, before := w.l.Takes(order), w.l.State(), w.l.Counts().Absorbed
 			check(t, w.do(order))
 			if absorbed := w.l.Counts().Absorbed > before; absorbed == takes {
-				t.Fatalf("order of %v in %v: taken %v, absorbed %v", order.Rung, state, takes, absorbed)
+				t.Fatalf("order of %v in %v: Takes returned %v, absorbed %v", order.Rung, state, takes, absorbed)
 			}
 		}
 	})
 }
 
-// A device answers each order in each of its states.
-func TestR29DeviceAnswersOrders(t *testing.T) {
+// A device answers each command in each of its states.
+func TestR29DeviceAnswersCommands(t *testing.T) {
 	want := map[DeviceState][2]Result{ // of DoReset and DoRecover
 		DeviceStarting:  {ResultNotOpen, ResultDone},
 		DeviceHealthy:   {ResultDone, ResultOpen},

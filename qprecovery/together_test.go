@@ -9,9 +9,8 @@ import (
 	"ipoibd/hca"
 )
 
-// host is a device with two interfaces, and a shell that passes events between
-// the ladders and does their actions: after a millisecond, with a result
-// determined by fault.
+// host is a device with two interfaces, and a shell that passes events between the ladders
+// and executes their actions after a millisecond, with a result determined by fault.
 type host struct {
 	t      *rapid.T
 	now    time.Time
@@ -66,12 +65,12 @@ func (h *host) device(ev DeviceEvent) {
 	if before == DeviceHealthy && after != before {
 		h.applyAll(DeviceDown{})
 	}
-	h.report(before, after)
+	h.reportDevice(before, after)
 }
 
-// serve gives the device's ladder one answer that it waits for; it returns false if
-// there is none.
-func (h *host) serve() bool {
+// answerDevice gives the device's ladder one answer that it waits for. It returns false if
+// the ladder waits for none.
+func (h *host) answerDevice() bool {
 	d, reset := h.dev.d, &h.dev.d.reset
 	switch {
 	case h.dev.opening != 0:
@@ -95,8 +94,8 @@ func (h *host) serve() bool {
 	return true
 }
 
-// report reports to the interfaces that the device is back or was given up.
-func (h *host) report(before, after DeviceState) {
+// reportDevice reports to the interfaces that the device is back or was given up.
+func (h *host) reportDevice(before, after DeviceState) {
 	switch {
 	case before == after:
 	case after == DeviceHealthy:
@@ -131,7 +130,7 @@ func (h *host) tick() {
 	for _, answer := range todo {
 		answer()
 	}
-	if !h.serve() && len(h.todo) == 0 && len(todo) == 0 {
+	if !h.answerDevice() && len(h.todo) == 0 && len(todo) == 0 {
 		h.now = h.nextDeadline()
 	}
 	h.applyAll(Tick{})
@@ -159,8 +158,8 @@ func (h *host) healthy() bool {
 	return ok
 }
 
-// harm applies a random fault to an interface or to the device.
-func (h *host) harm() {
+// injectFault applies a random fault to an interface or to the device.
+func (h *host) injectFault() {
 	w := rapid.SampledFrom(h.ifs).Draw(h.t, "interface")
 	switch rapid.IntRange(0, 5).Draw(h.t, "harm") {
 	case 0, 1:
@@ -178,15 +177,15 @@ func (h *host) harm() {
 	}
 }
 
-// TestR06Together: a device with two interfaces under random faults and
-// randomly failing verbs. Once these end, all become healthy: within the
-// longest pauses or, after a give-up, on an order.
+// TestR06Together: a device and its two interfaces suffer random faults and randomly failing
+// verbs. Once these end, all become healthy: within the longest pauses or, after a give-up,
+// by a command.
 func TestR06Together(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bad := true
 		h := newHost(t, func() bool { return bad && rapid.IntRange(0, 3).Draw(t, "fails") == 0 })
 		for range rapid.IntRange(1, 60).Draw(t, "faults") {
-			h.harm()
+			h.injectFault()
 			for range rapid.IntRange(0, 6).Draw(t, "ticks") {
 				h.tick()
 			}

@@ -23,33 +23,38 @@ const (
 	shells   = "cmd/ipoibd/internal/"
 )
 
-// embedded is the software HCA, which on the in-memory fabric serves tests as
-// the device that a test needs.
+// embedded is the software HCA. Any test may use it, on the in-memory fabric, where it
+// needs a device.
 var embedded = []string{"hca/soft", "hca/soft/udp"}
 
-// impure are imports, with all below them, that a pure package has no use for: it
-// gets time, chance, input and output from its caller. Exempt are addresses, and
-// the pointer by which a snapshot is published whole.
-var (
-	impure = []string{"context", "crypto/rand", "golang.org/x/sys", "log", "math/rand", "net", "os", "sync", "syscall"}
-	exempt = []string{"net/netip", "sync/atomic"}
-	// clock are the names in package time that a pure package does not use.
-	clock = []string{"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until"}
-)
+// computing are the only packages of the standard library that a pure package imports.
+// They only compute; the atomic pointer publishes a snapshot as a whole.
+var computing = []string{
+	"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/binary", "encoding/hex", "errors", "fmt",
+	"hash/crc32", "iter", "maps", "math", "math/bits", "net/netip", "slices", "strconv", "strings", "sync/atomic", "time", "unicode",
+}
 
-// row is what the tables say of one package.
+// impureNames are the names of those packages that a pure package must not use: they read
+// the clock, wait, or print.
+var impureNames = map[string][]string{
+	"time": {"After", "AfterFunc", "NewTicker", "NewTimer", "Now", "Since", "Sleep", "Tick", "Until"},
+	"fmt":  {"Print", "Printf", "Println"},
+}
+
+// row is the rule of one package, from the tables.
 type row struct {
-	imports, inTests []string // of ours
-	double           bool     // a test double, for test files only
+	imports, inTests []string // of ours, by their names in the tables
+	double           bool     // a test double: only test files may import it
 	pure             bool
-	except           []string // impure imports that it may have
+	except           []string // packages of the standard library that this pure one may also import
+	order            int      // the number of the row, from the top
 }
 
 var code = regexp.MustCompile("`([^`]+)`")
 
 // readTables reads the rows of the document's tables of imports,
-// | `package` | what | imports of ours |. Where the first column is headed shell,
-// names without a path are those of shells.
+// | `package` | what | imports of ours |. In the table of shells, whose first column is
+// headed "shell", names without a path are those of shells.
 func readTables(t *testing.T) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile(tableDoc)
@@ -67,25 +72,21 @@ func readTables(t *testing.T) map[string]row {
 			ofShells = name == "shell" || ofShells && strings.HasPrefix(name, "---")
 			continue
 		}
+		pkg := names(name)[0]
+		if ofShells && !strings.HasPrefix(pkg, "cmd/") {
+			pkg = shells + pkg
+		}
 		imports, inTests, _ := strings.Cut(cells[3], "in tests")
-		r := row{imports: names(imports), inTests: names(inTests), pure: strings.Contains(cells[2], "pure"), except: names(cells[2])}
-		for _, pkg := range names(name) {
-			if ofShells && !strings.HasPrefix(pkg, "cmd/") {
-				pkg = shells + pkg
-			}
-			r.double = strings.Contains(cells[2], "test double") || strings.HasSuffix(pkg, "test")
-			rows[pkg] = r
-			// A package that the second cell names, below this one, has the same rules.
-			for _, below := range names(cells[2]) {
-				if strings.HasPrefix(below, pkg+"/") {
-					rows[below] = r
-				}
-			}
+		rows[pkg] = row{
+			imports: names(imports), inTests: names(inTests), order: len(rows),
+			double: strings.Contains(cells[2], "test double") || strings.HasSuffix(pkg, "test"),
+			pure:   strings.Contains(cells[2], ": pure"), except: names(cells[2]),
 		}
 	}
 	return rows
 }
 
+// names returns the names in a cell.
 func names(cell string) (out []string) {
 	for _, m := range code.FindAllStringSubmatch(cell, -1) {
 		out = append(out, m[1])
@@ -93,7 +94,7 @@ func names(cell string) (out []string) {
 	return out
 }
 
-// inModule is an import path within the module, or else "".
+// inModule returns an import path within the module, or "" for a package of others.
 func inModule(importPath string) string {
 	if rest, ok := strings.CutPrefix(importPath, module+"/"); ok {
 		return rest
@@ -101,10 +102,16 @@ func inModule(importPath string) string {
 	return ""
 }
 
-// readPackages reads the tree's packages in this process, so that go test knows
-// what a cached result depends on. Dir is the path within the module.
+// short returns a package's name in the tables.
+func short(pkg string) string { return strings.TrimPrefix(pkg, shells) }
+
+// readPackages reads all packages of the tree, with the files of all platforms and build
+// tags. It runs no go list, so that go test knows which files a cached result depends on.
+// Dir is the path within the module.
 func readPackages(t *testing.T) (out []build.Package) {
 	t.Helper()
+	everything := build.Default
+	everything.UseAllFiles = true
 	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
@@ -112,7 +119,7 @@ func readPackages(t *testing.T) (out []build.Package) {
 		if dir != root && (strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata") {
 			return filepath.SkipDir
 		}
-		p, err := build.ImportDir(dir, 0)
+		p, err := everything.ImportDir(dir, 0)
 		var empty *build.NoGoError
 		if errors.As(err, &empty) {
 			return nil
@@ -133,7 +140,7 @@ func TestImports(t *testing.T) {
 	rows := readTables(t)
 	packages := readPackages(t)
 	if len(packages) < len(rows)/2 {
-		t.Errorf("found %d packages only", len(packages))
+		t.Errorf("found only %d packages", len(packages))
 	}
 	found := map[string]bool{}
 	for _, p := range packages {
@@ -142,7 +149,7 @@ func TestImports(t *testing.T) {
 		if !ok {
 			t.Errorf("%s has no row in the tables of %s", p.Dir, tableDoc)
 		}
-		for _, complaint := range complaints(p, r, rows) {
+		for _, complaint := range slices.Concat(complaints(p, r, rows), unused(p, r)) {
 			t.Error(complaint)
 		}
 		for _, file := range p.GoFiles {
@@ -150,9 +157,9 @@ func TestImports(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.pure {
-				for _, what := range impurities(t, string(text)) {
-					t.Errorf("%s is pure: %s %s", p.Dir, file, what)
+			for _, what := range impurities(t, string(text)) {
+				if r.pure {
+					t.Errorf("%s is pure, but %s %s", p.Dir, file, what)
 				}
 			}
 		}
@@ -164,15 +171,31 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// Packages form levels: each imports only packages above it in the tables. So there are
+// no circles, and no shell imports one that is built on it.
+func TestImportsPointUp(t *testing.T) {
+	rows := readTables(t)
+	for pkg, r := range rows {
+		for _, name := range r.imports {
+			imported, ok := rows[shells+name]
+			if !ok {
+				imported, ok = rows[name]
+			}
+			if !ok || imported.order >= r.order {
+				t.Errorf("%s may import %s, which has no row above it in the tables of %s", pkg, name, tableDoc)
+			}
+		}
+	}
+}
+
 // complaints lists the imports of a package that its row does not allow.
 func complaints(p build.Package, r row, rows map[string]row) (out []string) {
-	short := func(pkg string) string { return strings.TrimPrefix(pkg, shells) }
 	for _, imported := range p.Imports {
-		if ours := inModule(imported); ours != "" && !slices.Contains(r.imports, short(ours)) {
+		ours := inModule(imported)
+		if ours != "" && !slices.Contains(r.imports, short(ours)) {
 			out = append(out, p.Dir+" must not import "+ours)
 		}
-		below := func(pkg string) bool { return imported == pkg || strings.HasPrefix(imported, pkg+"/") }
-		if r.pure && slices.ContainsFunc(impure, below) && !slices.Contains(exempt, imported) && !slices.Contains(r.except, imported) {
+		if r.pure && ours == "" && !slices.Contains(computing, imported) && !slices.Contains(r.except, imported) {
 			out = append(out, p.Dir+" is pure and must not import "+imported)
 		}
 	}
@@ -186,7 +209,21 @@ func complaints(p build.Package, r row, rows map[string]row) (out []string) {
 	return out
 }
 
-// impurities lists what a file has and a file of a pure package must not have.
+// unused lists the imports that a row allows although the package does not have them.
+func unused(p build.Package, r row) (out []string) {
+	list := func(whose string, allowed, imports []string) {
+		for _, name := range allowed {
+			if !slices.ContainsFunc(imports, func(imported string) bool { return short(inModule(imported)) == name }) {
+				out = append(out, whose+p.Dir+" may import "+name+", but need not")
+			}
+		}
+	}
+	list("", r.imports, p.Imports)
+	list("tests of ", r.inTests, slices.Concat(p.TestImports, p.XTestImports))
+	return out
+}
+
+// impurities lists the goroutines, channels and uses of impureNames in a file.
 func impurities(t *testing.T, text string) (out []string) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -202,12 +239,12 @@ func impurities(t *testing.T, text string) (out []string) {
 		case *ast.ChanType:
 			what = "has a channel"
 		case *ast.ImportSpec:
-			if n.Path.Value == `"time"` && n.Name != nil {
-				what = "renames time"
+			if name := strings.Trim(n.Path.Value, `"`); n.Name != nil && impureNames[name] != nil {
+				what = "renames " + name
 			}
 		case *ast.SelectorExpr:
-			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clock, n.Sel.Name) {
-				what = "uses time." + n.Sel.Name
+			if x, ok := n.X.(*ast.Ident); ok && slices.Contains(impureNames[x.Name], n.Sel.Name) {
+				what = "uses " + x.Name + "." + n.Sel.Name
 			}
 		}
 		if what != "" {
@@ -218,27 +255,25 @@ func impurities(t *testing.T, text string) (out []string) {
 	return out
 }
 
-// The tables are read as people read them: a change of their form must not leave
-// the check without rules.
+// The test reads the tables by their form. If the form changes, rows must not lose their
+// rules unnoticed.
 func TestTablesAreUnderstood(t *testing.T) {
 	rows := readTables(t)
-	for _, pkg := range []string{"hca", "hca/roce", "hca/soft", "ud", "neigh", "link", "cmd/ipoibd", shells + "iface", "scripts/e2e"} {
-		if _, ok := rows[pkg]; !ok {
-			t.Errorf("no row for %s", pkg)
+	if r := rows["hca/roce"]; !r.pure || r.double || !slices.Equal(r.imports, []string{"hca"}) {
+		t.Errorf("hca/roce: %+v", r)
+	}
+	if r := rows["hca"]; !r.pure || !slices.Equal(r.except, []string{"context", "syscall"}) {
+		t.Errorf("hca: %+v", r)
+	}
+	if r := rows["ud"]; r.pure {
+		t.Errorf("ud: %+v", r)
+	}
+	for _, pkg := range []string{"hca/soft/memfabric", "link/linktest/nstest", shells + "process/processtest"} {
+		if !rows[pkg].double {
+			t.Errorf("%s is not a test double: %+v", pkg, rows[pkg])
 		}
 	}
-	for _, pkg := range []string{"hca", "hca/roce", "hca/softqp", "ud/ipoib", "ud/port", "ud/vnet", "neigh", "qprecovery", "qprecovery/freeze"} {
-		if !rows[pkg].pure {
-			t.Errorf("%s is not pure", pkg)
-		}
-	}
-	if rows["ud"].pure || !slices.Equal(rows["hca/roce"].imports, []string{"hca"}) {
-		t.Errorf("ud: %+v, hca/roce: %+v", rows["ud"], rows["hca/roce"])
-	}
-	if !rows["hca/soft/memfabric"].double || !rows["link/linktest/nstest"].double || !rows[shells+"memlock/memlocktest"].double || rows["link"].double {
-		t.Error("test doubles are not recognised")
-	}
-	if r := rows[shells+"iface"]; !slices.Contains(r.imports, "device") || slices.Contains(r.imports, "logline") || !slices.Contains(r.inTests, "logline") {
+	if r := rows[shells+"iface"]; !slices.Contains(r.imports, "device") || slices.Contains(r.imports, "process") || !slices.Contains(r.inTests, "process") {
 		t.Errorf("iface: %+v", r)
 	}
 }
@@ -255,10 +290,10 @@ func TestComplaints(t *testing.T) {
 			[]string{"link must not import hca"},
 		},
 		{
-			build.Package{Dir: "neigh", Imports: []string{"sync", "sync/atomic", "log/slog", "net", "net/netip", "os/exec", "golang.org/x/sys/unix", "ipoibd/hca"}},
+			build.Package{Dir: "neigh", Imports: []string{"sync", "sync/atomic", "net", "net/netip", "golang.org/x/time/rate", "C", "ipoibd/hca"}},
 			[]string{
-				"neigh is pure and must not import sync", "neigh is pure and must not import log/slog", "neigh is pure and must not import net",
-				"neigh is pure and must not import os/exec", "neigh is pure and must not import golang.org/x/sys/unix",
+				"neigh is pure and must not import sync", "neigh is pure and must not import net",
+				"neigh is pure and must not import golang.org/x/time/rate", "neigh is pure and must not import C",
 			},
 		},
 		{build.Package{Dir: "hca", Imports: []string{"context", "syscall", "os"}}, []string{"hca is pure and must not import os"}},
@@ -267,8 +302,8 @@ func TestComplaints(t *testing.T) {
 			[]string{iface + " must not import link/linktest", iface + " must not import " + shells + "daemon"},
 		},
 		{
-			build.Package{Dir: iface, Imports: []string{ours + "logline"}, TestImports: []string{ours + "logline"}},
-			[]string{iface + " must not import " + shells + "logline"},
+			build.Package{Dir: iface, Imports: []string{ours + "process"}, TestImports: []string{ours + "process"}},
+			[]string{iface + " must not import " + shells + "process"},
 		},
 		{build.Package{Dir: power, Imports: []string{"ipoibd/hca"}}, []string{power + " must not import hca"}},
 		{
@@ -284,11 +319,21 @@ func TestComplaints(t *testing.T) {
 	}
 }
 
+func TestUnused(t *testing.T) {
+	r := row{imports: []string{"hca", "device"}, inTests: []string{"link", "ud"}}
+	p := build.Package{Dir: "x", Imports: []string{"ipoibd/" + shells + "device", "ipoibd/ud"}, XTestImports: []string{"ipoibd/link"}}
+	if got, want := unused(p, r), []string{"x may import hca, but need not", "tests of x may import ud, but need not"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestImpurities(t *testing.T) {
 	const text = `package p
 
 import (
 	clock "time"
+	. "fmt"
+	"fmt"
 	"time"
 )
 
@@ -296,10 +341,14 @@ var c chan int
 
 func f(now time.Time) time.Duration {
 	go f(now)
+	fmt.Println(now)
 	return time.Since(now)
 }
 `
-	want := []string{"renames time in line 4", "has a channel in line 8", "starts a goroutine in line 11", "uses time.Since in line 12"}
+	want := []string{
+		"renames time in line 4", "renames fmt in line 5", "has a channel in line 10", "starts a goroutine in line 13",
+		"uses fmt.Println in line 14", "uses time.Since in line 15",
+	}
 	if got := impurities(t, text); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -56,7 +56,7 @@ var requirements = [...]struct {
 	26: {"Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows.", []string{"qprecovery/R26/suspend", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}},
 	27: {"A device that vanishes crashes nothing: requests wait within a bound or fail, and service resumes when it returns.", []string{"qprecovery/R27/suspend", "cmd/ipoibd/internal/device/TestR27Vanishes", "cmd/ipoibd/internal/iface/TestR09R27StaleFramesAreDropped"}},
 	28: {"Nothing assumes a single device: what belongs to one never meets another.", []string{"hca/guard/TestR20R28InstancesDoNotMix", "scripts/e2e/TestR28TwoDevicesAreApart"}},
-	29: {"The operator sees rung, cause, counts, outages and the last recoveries.", []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "cmd/ipoibd/internal/journal/TestR29JournalAgreesWithTheCounts"}},
+	29: {"The operator sees rung, cause, counts, outages and the last recoveries.", []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "qprecovery/TestR29EachRungAndEndIsReported"}},
 }
 
 const requirementsPreface = `<!-- Written by make requirements from scripts/requirements_test.go. -->

@@ -24,17 +24,17 @@ func (r *repeater) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	return n, nil
 }
 
-// nobody is a slow path that discards everything.
-type nobody struct{ full bool }
+// discarder is a slow path that discards everything.
+type discarder struct{ full bool }
 
-func (n nobody) FromHost([]byte) bool           { return !n.full }
-func (n nobody) FromFabric([]byte, Sender) bool { return !n.full }
+func (n discarder) FromHost([]byte) bool           { return !n.full }
+func (n discarder) FromFabric([]byte, Sender) bool { return !n.full }
 
 // newTxLoop returns a Tx whose Pump carries n frames to a QP that completes
 // sends at once.
 func newTxLoop(t testing.TB, f []byte, n int) *txBench {
 	b := newTxBench(t, 1024)
-	b.cfg.Source, b.cfg.SlowPath = &repeater{f, n}, nobody{}
+	b.cfg.Source, b.cfg.SlowPath = &repeater{f, n}, discarder{}
 	b.qp.auto = true
 	return b
 }
@@ -67,7 +67,7 @@ func (q *loopQP) pop() uint64 {
 func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	b := newRxBench(t, 1024)
 	b.Detach()
-	b.cfg.SlowPath = nobody{}
+	b.cfg.SlowPath = discarder{}
 	b.sink.discard = true
 	q := &loopQP{}
 	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {

@@ -83,17 +83,17 @@ func TestReasonsAreNamedAndCounted(t *testing.T) {
 	}
 	for r := range numReason {
 		if other, ok := names[r.String()]; ok || r.String() == "" {
-			t.Errorf("reason %d has the name %q of %d", r, r, other)
+			t.Errorf("reason %d has the name %q, as has reason %d", r, r, other)
 		}
 		names[r.String()] = r
 		if drop := strings.HasPrefix(r.String(), "drop_"); drop != (r >= Truncated) {
-			t.Errorf("%v: named as a drop: %v", r, drop)
+			t.Errorf("%v: counted as a drop: %v", r, drop)
 		}
 		if !counted[r] {
 			t.Errorf("%v is counted in no direction", r)
 		}
 	}
 	if got := numReason.String(); got != "unknown" {
-		t.Errorf("name of no reason: %q", got)
+		t.Errorf("name of a reason out of range: %q", got)
 	}
 }

@@ -37,17 +37,17 @@ func TestClassify(t *testing.T) {
 
 		{"subnet broadcast", frame(ipoib.Broadcast, macA, v4, ipv4("10.0.0.255", 60)), destAll, Sent},
 		{"limited broadcast", frame(ipoib.Broadcast, macA, v4, ipv4("255.255.255.255", 60)), destAll, Sent},
-		{"group in a broadcast frame", frame(ipoib.Broadcast, macA, v4, ipv4("239.1.2.3", 60)), destAll, Sent},
+		{"group address in a broadcast frame", frame(ipoib.Broadcast, macA, v4, ipv4("239.1.2.3", 60)), destAll, Sent},
 		{"IPv4 group", frame(mdns4, macA, v4, ipv4("239.1.2.3", 60)), destGrp, Sent},
 		{"IPv6 group", frame(mdns6, macA, v6, udp6("ff02::fb")), destGrp, Sent},
 		{"unicast IP in a group frame", frame(mdns4, macA, v4, ipv4("10.0.0.2", 60)), destAll, Sent},
-		{"no IP in a group frame", frame(mdns4, macA, v4, ipv4("10.0.0.2", 60)[:19]), destAll, Sent},
+		{"truncated IP header in a group frame", frame(mdns4, macA, v4, ipv4("10.0.0.2", 60)[:19]), destAll, Sent},
 		{"group not in the snapshot", frame(mdns4, macA, v4, ipv4("239.9.9.9", 60)), hca.UDDest{}, SlowPathed},
 
 		{"unknown destination", frame(macX, macA, v4, ipv4("10.0.0.3", 60)), hca.UDDest{}, SlowPathed},
 		{"unknown source", frame(macB, macX, v4, ipv4("10.0.0.2", 60)), hca.UDDest{}, SlowPathed},
 		{"ARP", frame(macB, macA, arp, make([]byte, 28)), hca.UDDest{}, SlowPathed},
-		{"ARP of no length", frame(macB, macA, arp, nil), hca.UDDest{}, SlowPathed},
+		{"empty ARP body", frame(macB, macA, arp, nil), hca.UDDest{}, SlowPathed},
 		{"RARP", frame(ipoib.Broadcast, macA, rarp, make([]byte, 28)), hca.UDDest{}, SlowPathed},
 		{"ND", frame(mdns6, macA, v6, ns6("ff02::1:ff00:2")), hca.UDDest{}, SlowPathed},
 		{"other ICMPv6", frame(macB, macA, v6, ipv6("fe80::2", 58, 128, 255, 60)), destB, Sent},
@@ -71,8 +71,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// A frame starts with every fault and loses them one by one, which shows the
-// order of the checks.
+// The frame first has every fault. The faults are then corrected one by one, which shows
+// the order of the checks.
 func TestClassifyOrder(t *testing.T) {
 	f := frame(macX, macX, 0x1234, make([]byte, testMTU+1))
 	vnet.Header{Flags: vnet.NeedsCsum}.Put(f)

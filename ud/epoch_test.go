@@ -12,15 +12,15 @@ import (
 func TestEpochFollowsSnapshotWhenIdle(t *testing.T) {
 	b := newTxBench(t, 128)
 	if got := b.Epoch(); got != 1 {
-		t.Errorf("at first: %d", got)
+		t.Errorf("initially: %d", got)
 	}
 	b.snap.Publish(newPeers(5))
 	if got := b.Epoch(); got != 1 {
-		t.Errorf("before a Pump that saw it: %d", got)
+		t.Errorf("before a Pump has used the snapshot: %d", got)
 	}
 	b.pump(t)
 	if got := b.Epoch(); got != 5 {
-		t.Errorf("after it: %d", got)
+		t.Errorf("after that Pump: %d", got)
 	}
 }
 
@@ -74,17 +74,17 @@ func TestEpochKeepsInjected(t *testing.T) {
 	for range 3 {
 		b.pump(t)
 		if got := b.Epoch(); got != 1 {
-			t.Errorf("with the message under way: %d", got)
+			t.Errorf("with the message in flight: %d", got)
 		}
 	}
 	b.qp.completeSends(1, hca.WCSuccess)
 	b.pump(t)
 	if got := b.Epoch(); got != 2 {
-		t.Errorf("in the end: %d", got)
+		t.Errorf("at the end: %d", got)
 	}
 }
 
-// The same for more messages than one Pump takes.
+// The same for more messages than one Pump sends.
 func TestEpochKeepsEveryInjected(t *testing.T) {
 	b := newTxBench(t, 256)
 	for range 3 * hca.Batch {
@@ -100,11 +100,11 @@ func TestEpochKeepsEveryInjected(t *testing.T) {
 	}
 	b.pump(t)
 	if got := b.Epoch(); got != 2 {
-		t.Errorf("in the end: %d", got)
+		t.Errorf("at the end: %d", got)
 	}
 }
 
-// Sends that a full send queue leaves described keep their snapshot too.
+// Sends that are described but do not fit into the send queue also keep their snapshot.
 func TestEpochKeepsDescribed(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 0
@@ -120,7 +120,7 @@ func TestEpochKeepsDescribed(t *testing.T) {
 	b.pump(t)
 	b.pump(t)
 	if got := b.Epoch(); got != 2 {
-		t.Errorf("in the end: %d", got)
+		t.Errorf("at the end: %d", got)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestEpochIsSafe(t *testing.T) {
 			m.pump(t)
 		}
 		if got := b.Epoch(); got != m.epoch {
-			rt.Fatalf("quiet at epoch %d, in force is %d", got, m.epoch)
+			rt.Fatalf("idle at epoch %d, want the current one, %d", got, m.epoch)
 		}
 		b.Detach()
 	})

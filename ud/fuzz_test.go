@@ -81,7 +81,7 @@ func FuzzRx(f *testing.F) {
 		copy(b.qp.mr.at(b.qp.recvs[0].sge), data)
 		wc := hca.WC{Status: hca.WCStatus(status), ByteLen: n, Flags: hca.WCFlags(flags), SrcQPN: hca.QPN(src)}
 		b.qp.completeRecv(wc)
-		b.qp.completeID(id, wc) // and of another receive, or an unknown one
+		b.qp.completeID(id, wc) // and another, or unknown, receive
 		if err := b.Pump(time.Time{}); err != nil {
 			t.Fatal(err)
 		}

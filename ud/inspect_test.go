@@ -56,7 +56,7 @@ func TestInspectReasons(t *testing.T) {
 		{"reserved bits set", []byte("\x08\x00\xff\xff" + string(ipv4("10.0.0.1", 20))), nil, Delivered},
 		{"our GID, another QPN", fromB(60), func(buf []byte, _ *hca.WC) { putGRH(buf, gidA, gidA) }, Delivered},
 		{"ARP", msg(arp, make([]byte, 56)), nil, SlowPathed},
-		{"ARP of no length", msg(arp, nil), nil, SlowPathed},
+		{"empty ARP body", msg(arp, nil), nil, SlowPathed},
 		{"RARP", msg(ipoib.EtherTypeRARP, make([]byte, 56)), nil, SlowPathed},
 		{"ND", msg(v6, ns6("ff02::1:ff00:1")), nil, SlowPathed},
 
@@ -87,8 +87,8 @@ func TestInspectReasons(t *testing.T) {
 	}
 }
 
-// A message starts with every fault and loses them one by one, which shows the
-// order of the checks.
+// The message first has every fault. The faults are then corrected one by one, which
+// shows the order of the checks.
 func TestInspectOrder(t *testing.T) {
 	buf, wc := received(gidA, gidA, msg(0x1234, make([]byte, testMTU+1)))
 	clear(buf[:hca.GRHLen])

@@ -8,10 +8,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// linuxTakesForND reports whether any version of Linux, in any configuration, passes an
+// linuxTreatsAsND reports whether any version of Linux, in any configuration, passes an
 // IPv6 packet to neighbour discovery, at once or after later fragments. Each case follows
 // the kernel function that handles the header.
-func linuxTakesForND(p []byte) bool {
+func linuxTreatsAsND(p []byte) bool {
 	// ip6_rcv_core; ndisc_rcv for the hop limit, which a reassembled packet takes
 	// from its first fragment.
 	if len(p) < 40 || p[0]>>4 != 6 || p[7] != 255 {
@@ -139,7 +139,7 @@ func FuzzLinuxND(f *testing.F) {
 	jumbo[4], jumbo[5] = 0, 0 // no payload length
 	f.Add(jumbo)
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		if len(packet) > testMTU || !linuxTakesForND(packet) {
+		if len(packet) > testMTU || !linuxTreatsAsND(packet) {
 			return
 		}
 		want := HiddenND

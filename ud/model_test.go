@@ -149,7 +149,7 @@ func TestR10RxAccounts(t *testing.T) {
 		b.Detach()
 		b.attach(t, gen+1)
 		if b.Outstanding() != 64 {
-			rt.Fatalf("%d of 64 buffers in the end", b.Outstanding())
+			rt.Fatalf("%d of 64 buffers posted at the end", b.Outstanding())
 		}
 	})
 }

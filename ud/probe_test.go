@@ -7,7 +7,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-func TestR08ProbeIsOurOwnAlone(t *testing.T) {
+func TestR08OnlyOurOwnMessageIsAProbe(t *testing.T) {
 	probe, group := ProbeMessage(7), hca.GID{0xff, 0x12}
 	for _, c := range []struct {
 		name       string
@@ -22,7 +22,7 @@ func TestR08ProbeIsOurOwnAlone(t *testing.T) {
 		{"to a group", gidA, group, qpnA, probe, EtherType},
 		{"too short", gidA, gidA, qpnA, probe[:len(probe)-1], EtherType},
 		{"too long", gidA, gidA, qpnA, append(ProbeMessage(7), 0), EtherType},
-		{"our own data come back", gidA, group, qpnA, msg(ipoib.EtherTypeIPv4, ipv4("10.0.0.1", 60)), OwnMulticast},
+		{"our own data looped back", gidA, group, qpnA, msg(ipoib.EtherTypeIPv4, ipv4("10.0.0.1", 60)), OwnMulticast},
 	} {
 		buf, wc := received(c.sgid, c.dgid, c.msg)
 		wc.SrcQPN = c.qpn
@@ -33,7 +33,7 @@ func TestR08ProbeIsOurOwnAlone(t *testing.T) {
 	}
 }
 
-func TestR08ProbeThatCameBackIsCounted(t *testing.T) {
+func TestR08ReturnedProbeIsCounted(t *testing.T) {
 	b := newRxBench(t, 64)
 	for _, n := range []uint64{1, 1 << 63} {
 		buf := b.qp.mr.at(b.qp.recvs[0].sge)

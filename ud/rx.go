@@ -35,7 +35,7 @@ type Rx struct {
 	cfg  RxConfig
 	mtu  atomic.Int32
 	ring *ring
-	qp   hca.QP
+	qp   hca.Queue
 	cq   hca.CQ
 
 	sge     []hca.SGE // by slot
@@ -73,14 +73,14 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 // dropped and counted; the host would drop them silently.
 func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 
-// Attach makes Rx receive from qp and posts all receive buffers to it, so the QP
-// must be in INIT or a later state. recvCQ is the QP's receive CQ. mr holds the
+// Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
+// QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
 // buffers; it has at least Slots * RxStride(PortMTU) bytes and is writable by the
 // device (hca.AccessLocalWrite). The generation must differ from that of every
 // earlier Attach whose completions may still arrive. Errors: hca.ErrInvalid if a
 // QP is already attached or if mr or the QP's receive queue is too small; or the
 // error of a post, after which Rx is detached.
-func (r *Rx) Attach(qp hca.QP, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
+func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
 	}

@@ -76,7 +76,7 @@ func TestRxPadsToEthernetMinimum(t *testing.T) {
 	}
 }
 
-func TestRxSaysWhatTheDeviceVerified(t *testing.T) {
+func TestRxReportsVerifiedChecksums(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	m := fromB(100)
 	b.qp.receiveWC(m, gidA, hca.WC{Flags: hca.WCFlagGRH | hca.WCFlagIPCsumOK, SrcQPN: qpnB, ByteLen: uint32(40 + len(m))})
@@ -94,7 +94,7 @@ func TestRxHandsMessageToSlowPath(t *testing.T) {
 	b.qp.receive(ns, gidA)
 	b.pump(t)
 	if len(b.slow.msgs) != 2 || !bytes.Equal(b.slow.msgs[0], arp) || !bytes.Equal(b.slow.msgs[1], ns) {
-		t.Fatalf("slow path has %x", b.slow.msgs)
+		t.Fatalf("slow path received %x", b.slow.msgs)
 	}
 	if b.slow.from[0] != (Sender{gidB, qpnB, true}) || b.slow.from[1] != (Sender{gidB, qpnB, false}) {
 		t.Errorf("from %+v", b.slow.from)
@@ -107,7 +107,7 @@ func TestRxHandsMessageToSlowPath(t *testing.T) {
 	}))
 }
 
-func TestRxCountsWhatTheSinkRefuses(t *testing.T) {
+func TestRxCountsFramesThatTheSinkRefuses(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	for range 5 {
 		b.qp.receive(fromB(100), gidA)
@@ -150,7 +150,7 @@ func TestRxRepostsFailedReceives(t *testing.T) {
 	}
 }
 
-func TestRxPostsLaterWhatAFullQueueLeft(t *testing.T) {
+func TestRxRetriesPostsAfterAFullQueue(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	for range 10 {
 		b.qp.receive(fromB(100), gidA)
@@ -164,7 +164,7 @@ func TestRxPostsLaterWhatAFullQueueLeft(t *testing.T) {
 	b.qp.refuse = nil
 	b.pump(t)
 	if b.Outstanding() != rxSlots {
-		t.Errorf("%d posted in the end", b.Outstanding())
+		t.Errorf("%d posted at the end", b.Outstanding())
 	}
 	b.checkRing(t)
 }
@@ -182,12 +182,12 @@ func TestRxReturnsErrorOfPostAndPostsLater(t *testing.T) {
 	b.qp.refuse = nil
 	b.pump(t)
 	if b.Outstanding() != rxSlots {
-		t.Errorf("%d posted in the end", b.Outstanding())
+		t.Errorf("%d posted at the end", b.Outstanding())
 	}
 }
 
 // A QP in ERR flushes posted buffers, so posting them again would loop forever.
-func TestRxKeepsFlushedBuffersBack(t *testing.T) {
+func TestRxDoesNotRepostFlushedBuffers(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	b.qp.completeRecv(hca.WC{Status: hca.WCLocLenErr})
 	for len(b.qp.recvs) > 0 {
@@ -210,7 +210,7 @@ func TestRxKeepsFlushedBuffersBack(t *testing.T) {
 	}
 }
 
-func TestR20RxIgnoresCompletionsThatAreNotIts(t *testing.T) {
+func TestR20RxIgnoresForeignCompletions(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	wc := hca.WC{Flags: hca.WCFlagGRH, ByteLen: 100}
 	for _, id := range []uint64{5, 2<<32 | 5, 1<<32 | rxSlots, 1<<32 | 0xffffffff} {
@@ -236,7 +236,7 @@ func TestR20RxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 
 // When a batch of completions arrives twice, the slots of the second batch are
 // no longer posted.
-func TestRxIgnoresCompletionsThatComeTwice(t *testing.T) {
+func TestRxIgnoresDuplicateCompletions(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	b.qp.receive(fromB(100), gidA)
 	b.qp.recvCQ.add(b.qp.recvCQ.wcs...)
@@ -247,7 +247,7 @@ func TestRxIgnoresCompletionsThatComeTwice(t *testing.T) {
 	b.checkRing(t)
 }
 
-func TestRxWaitsAsTheContractSays(t *testing.T) {
+func TestRxFollowsTheContractOfWait(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	until := time.Now().Add(time.Hour)
 	b.qp.recvCQ.onWait = func(got time.Time) {
@@ -285,7 +285,7 @@ func TestRxReturnsErrorOfCQ(t *testing.T) {
 	}
 }
 
-func TestRxTakesBatchesInOrder(t *testing.T) {
+func TestRxDeliversBatchesInOrder(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	for i := range rxSlots {
 		b.qp.receive(fromB(100+i), gidA)

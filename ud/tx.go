@@ -50,7 +50,7 @@ type Tx struct {
 	cfg  TxConfig
 	mtu  atomic.Int32
 	ring *ring
-	qp   hca.QP
+	qp   hca.Queue
 	cq   hca.CQ
 
 	order  fifo         // posted slots
@@ -106,12 +106,12 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 // TxConfig.MaxMTU.
 func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
 
-// Attach makes Tx send through qp. sendCQ is the QP's send CQ. mr holds the
+// Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. mr holds the
 // slots and has at least Slots * TxStride(MaxMTU) bytes. The generation must
 // differ from that of every earlier Attach whose completions may still arrive.
 // Errors: hca.ErrInvalid if a QP is already attached or if mr or the QP's send
 // queue is too small.
-func (t *Tx) Attach(qp hca.QP, sendCQ hca.CQ, mr hca.MR, generation uint32) error {
+func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().SendWRs; t.qp != nil || depth < t.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d sends deep, to %d slots: %w", qp.Num(), depth, t.cfg.Slots, hca.ErrInvalid)
 	}

@@ -70,7 +70,7 @@ func TestTxLosesNothingToFullQueues(t *testing.T) {
 	for name, depth := range map[string]int{"ring": 128, "send queue": 100} {
 		t.Run(name, func(t *testing.T) {
 			b := newTxBench(t, 128)
-			b.qp.depth = depth // smaller than it reported at Attach
+			b.qp.depth = depth // smaller than the value reported at Attach
 			var got [][]byte
 			b.qp.sendCQ.onWait = func(until time.Time) {
 				if d := time.Until(until); d > stallWait {
@@ -174,7 +174,7 @@ func TestTxCountsUnknownStatus(t *testing.T) {
 	}
 }
 
-func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
+func TestTxIgnoresForeignCompletions(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.src.add(toB(100), toB(100))
 	b.pump(t)
@@ -182,7 +182,7 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 		hca.WC{ID: 0},                  // an earlier generation
 		hca.WC{ID: 2 << 32},            // a later one
 		hca.WC{ID: 1<<32 | 100},        // not posted
-		hca.WC{ID: 1<<32 | 128},        // no slot
+		hca.WC{ID: 1<<32 | 128},        // not a slot
 		hca.WC{ID: 1<<32 | 0xffffffff}, // no slot
 	)
 	b.pump(t)
@@ -193,7 +193,7 @@ func TestTxIgnoresCompletionsThatAreNotIts(t *testing.T) {
 	b.qp.sendCQ.add(b.qp.sendCQ.wcs...) // the same completion again
 	b.pump(t)
 	if c := counts(b.Counters()); c["tx_sent"] != 2 || c["tx_foreign_completions"] != 4 {
-		t.Errorf("after a completion that came twice: %v", c)
+		t.Errorf("after a duplicate completion: %v", c)
 	}
 	b.checkRing(t)
 }
@@ -248,7 +248,7 @@ func TestTxReturnsErrorsOfCQAndSource(t *testing.T) {
 		t.Errorf("source's error: %v", err)
 	}
 	if len(b.qp.sends) != 1 {
-		t.Errorf("%d sends of the frame read beside the error", len(b.qp.sends))
+		t.Errorf("%d sends of a frame that was read together with an error", len(b.qp.sends))
 	}
 	b.qp.sendCQ.err = hca.ErrCQ
 	if err := b.Pump(); !errors.Is(err, hca.ErrCQ) {
@@ -376,7 +376,7 @@ func TestTxInject(t *testing.T) {
 	})
 }
 
-func TestTxInjectedGoBeforeFramesInOrder(t *testing.T) {
+func TestTxSendsInjectedMessagesFirst(t *testing.T) {
 	b := newTxBench(t, 128)
 	b.src.add(toB(100))
 	long := msg(ipoib.EtherTypeIPv4, ipv4("10.0.0.9", testMTU))
@@ -426,7 +426,7 @@ func TestTxInjectsFromManyGoroutines(t *testing.T) {
 	checkAccounts(t, b.Counters())
 	c := counts(b.Counters())
 	if c["tx_injected"] != senders*each || c["tx_sent"] != uint64(taken.Load()) || taken.Load() == 0 {
-		t.Errorf("%d taken, counters %v", taken.Load(), c)
+		t.Errorf("%d messages accepted, counters %v", taken.Load(), c)
 	}
 }
 
@@ -436,7 +436,7 @@ func TestTxHandsEthernetFrameToSlowPath(t *testing.T) {
 	b.src.add(f)
 	b.pump(t)
 	if len(b.slow.frames) != 1 || !bytes.Equal(b.slow.frames[0], f[vnet.HeaderLen:]) {
-		t.Errorf("slow path has %x", b.slow.frames)
+		t.Errorf("slow path received %x", b.slow.frames)
 	}
 	b.slow.full = true
 	b.src.add(f)
@@ -479,10 +479,10 @@ func TestTxDrain(t *testing.T) {
 			b.qp.completeSends(min(10, len(b.qp.sends)), hca.WCWRFlushErr)
 		}
 		if err := b.Drain(time.Now().Add(5500 * time.Millisecond)); err != nil || b.Outstanding() != 40 {
-			t.Errorf("after 5 s: %v, %d outstanding", err, b.Outstanding())
+			t.Errorf("Drain within 5 s: %v, %d outstanding", err, b.Outstanding())
 		}
 		if err := b.Drain(time.Now().Add(time.Hour)); err != nil || b.Outstanding() != 0 {
-			t.Errorf("in the end: %v, %d outstanding", err, b.Outstanding())
+			t.Errorf("Drain after the completions: %v, %d outstanding", err, b.Outstanding())
 		}
 		checkAccounts(t, b.Counters())
 		b.Detach()

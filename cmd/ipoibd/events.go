@@ -15,7 +15,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
-// eventsFlags are the flags of events.
 type eventsFlags struct {
 	control, iface, device string
 	follow, json           bool
@@ -25,18 +24,17 @@ func eventsCommand() *cobra.Command {
 	var f eventsFlags
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what recovery did: rungs, reasons, durations, outages",
+		Short: "Show the history of recoveries: steps, reasons, durations, outages",
 		Long: "Show the rungs that recoveries entered and why, and how each recovery ended: its\n" +
 			"highest rung, its first reason, the time from detection to the end, and the\n" +
 			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries.",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	bindControl(cmd, &f.control)
-	cmd.Flags().BoolVar(&f.follow, "follow", false, "go on with new entries until the daemon ends")
-	cmd.Flags().BoolVar(&f.json, "json", false, "as JSON, one object a line; durations in seconds")
-	cmd.Flags().StringVar(&f.iface, "interface", "", "show only this interface")
-	cmd.Flags().StringVar(&f.device, "device", "", "show only this device")
+	cmd.Flags().BoolVar(&f.follow, "follow", false, "keep printing new entries until the daemon ends")
+	cmd.Flags().BoolVar(&f.json, "json", false, "output as JSON, one object a line; durations in seconds")
+	bindName(cmd, &f.iface, &f.control, "interface", "show only entries of this interface")
+	bindName(cmd, &f.device, &f.control, "device", "show only entries of this device")
 	return cmd
 }
 
@@ -54,10 +52,10 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 			terminal.Fprintf(cmd.ErrOrStderr(), "%d entries were missed\n", e.Seq-last-1)
 		}
 		last = e.Seq
-		if !f.wants(e.Scope) {
-			return nil
+		if f.iface == "" && f.device == "" || e.Scope == f.iface || e.Scope == f.device {
+			return show(cmd.OutOrStdout(), e)
 		}
-		return show(cmd.OutOrStdout(), e)
+		return nil
 	})
 	if err == nil && f.follow {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has ended")
@@ -65,8 +63,8 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 	return err
 }
 
-// check asks whether what is named exists: of a name that is mistaken there would
-// be no entries, and no word.
+// check fails if there is no interface or device of the given names. (Without it, a
+// mistaken name would show no entries and no error.)
 func (f *eventsFlags) check(ctx context.Context) error {
 	if f.iface == "" && f.device == "" {
 		return nil
@@ -83,23 +81,21 @@ func (f *eventsFlags) check(ctx context.Context) error {
 	return nil
 }
 
-// wants reports whether entries of a scope are to be shown.
-func (f *eventsFlags) wants(scope string) bool {
-	return f.iface == "" && f.device == "" || scope == f.iface || scope == f.device
-}
+// timeFormat has the zone, so that entries of hosts in several zones can be compared.
+const timeFormat = "2006-01-02 15:04:05.000Z07:00"
 
-// printEntry writes an entry as a line of columns. Their widths are those of the
-// longest names, since a follower cannot wait for the longest that comes.
+// printEntry writes an entry as a line of columns. The columns are as wide as the longest
+// names, since a later entry may be longer than those before.
 func printEntry(out io.Writer, e journal.Entry) error {
 	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
-		e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Scope, e.Kind, e.Rung, entryText(e))
+		e.Time.Local().Format(timeFormat), e.Scope, e.Kind, e.Rung, entryText(e))
 	return err
 }
 
 func entryText(e journal.Entry) string {
 	text := e.Reason
 	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
-		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(e.Duration), short(e.Outage))
+		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(time.Duration(e.Duration)), short(time.Duration(e.Outage)))
 	}
 	if text != "" && e.Text != "" {
 		text += "; "
@@ -107,7 +103,7 @@ func entryText(e journal.Entry) string {
 	return text + e.Text
 }
 
-// short rounds a duration to what a person wants to know.
+// short rounds a duration for people.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d >= time.Minute:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -23,60 +22,53 @@ func faultCommand() *cobra.Command {
 		Long: "Inject a fault into a device, software or real, of a daemon that was started\n" +
 			"with --allow-faults. Without --after it strikes at its next occasion: a send that\n" +
 			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'.",
-		Args:              func(_ *cobra.Command, args []string) error { return oneKind(args, list) },
-		ValidArgsFunction: completeKind,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if list {
-				return listKinds(cmd.OutOrStdout())
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
+			for _, k := range control.FaultKinds() {
+				if len(args) == 0 {
+					out = append(out, cobra.CompletionWithDesc(k.Name, k.Text))
+				}
 			}
-			if q.After < 0 || q.Count < 1 && cmd.Flags().Changed("count") {
-				return errors.New("--after takes 0 or more, --count 1 or more")
-			}
-			q.Kind = args[0]
-			done, err := control.PostFault(cmd.Context(), path, q)
-			if err == nil {
-				terminal.Fprintf(cmd.OutOrStdout(), "%s is set on device %s\n", done.Kind, done.Device)
-			}
-			return err
+			return out, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch {
+		case list && len(args) > 0:
+			return errors.New("--list takes no kind")
+		case !list && len(args) != 1:
+			return errors.New("fault takes one kind; 'ipoibd fault --list' lists them")
+		case q.After < 0 || q.Count < 1 && cmd.Flags().Changed("count"):
+			return errors.New("--after takes 0 or more, --count 1 or more")
+		}
+		return nil
+	}
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		out := cmd.OutOrStdout()
+		if list {
+			w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+			for _, k := range control.FaultKinds() {
+				terminal.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
+			}
+			return w.Flush()
+		}
+		q.Kind = args[0]
+		done, err := control.PostFault(cmd.Context(), path, q)
+		switch {
+		case err != nil:
+			return err
+		case done.Kind == control.FaultClear:
+			terminal.Fprintf(out, "pending faults of device %s are cancelled\n", done.Device)
+		default:
+			terminal.Fprintf(out, "fault %s is set on device %s\n", done.Kind, done.Device)
+		}
+		return nil
+	}
 	bindControl(cmd, &path)
-	bindFault(cmd, &q)
+	cmd.Flags().IntVar(&q.After, "after", 0, "number of occasions to let pass before it strikes")
+	cmd.Flags().IntVar(&q.Count, "count", 0, "number of occasions at which it strikes (default 1)")
+	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb that hangs, for verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
+	completeFlag(cmd, "verb", cobra.FixedCompletions(faults.Verbs(), cobra.ShellCompDirectiveNoFileComp))
+	bindName(cmd, &q.Device, &path, "device", "the device (default: the only one)")
 	cmd.Flags().BoolVar(&list, "list", false, "list the kinds")
 	return cmd
-}
-
-func bindFault(cmd *cobra.Command, q *control.FaultRequest) {
-	cmd.Flags().IntVar(&q.After, "after", 0, "occasions that pass before it strikes")
-	cmd.Flags().IntVar(&q.Count, "count", 0, "occasions that it strikes (default 1)")
-	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb that hangs, for verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
-	cmd.Flags().StringVar(&q.Device, "device", "", "the device (default: the only one)")
-}
-
-func oneKind(args []string, list bool) error {
-	switch {
-	case list && len(args) > 0:
-		return errors.New("--list takes no kind")
-	case !list && len(args) != 1:
-		return errors.New("fault takes one kind; 'ipoibd fault --list' has them")
-	}
-	return nil
-}
-
-func completeKind(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var out []cobra.Completion
-	for _, k := range control.FaultKinds() {
-		if len(args) == 0 {
-			out = append(out, cobra.CompletionWithDesc(k.Name, k.Text))
-		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
-}
-
-func listKinds(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	for _, k := range control.FaultKinds() {
-		terminal.Fprintf(w, "%s\t%s\n", k.Name, k.Text)
-	}
-	return w.Flush()
 }

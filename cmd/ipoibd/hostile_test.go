@@ -16,7 +16,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
@@ -75,7 +75,7 @@ func outputs(text string) map[string]func(out io.Writer) error {
 			if err != nil {
 				return err
 			}
-			log := slog.New(logline.Limit(handler(out)))
+			log := slog.New(process.LimitLog(handler(out)))
 			log.With("interface", text).Warn(text, "err", fmt.Errorf("taken by %s", text), "names", []string{text}, text, 1)
 			return nil
 		}

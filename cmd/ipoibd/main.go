@@ -3,26 +3,72 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/terminal"
+	"ipoibd/hca/verbs"
+	"ipoibd/link"
 )
 
-// version is set by the linker.
-var version = "devel"
+// release is the version. The linker sets commit.
+const release = "0.9.0"
+
+var commit = "unknown"
+
+// openHCA opens an RDMA device of the kernel by its name.
+var openHCA = verbs.Open
 
 func main() {
 	root := rootCommand()
 	root.SetOut(terminal.Writer{W: os.Stdout})
 	root.SetErr(terminal.Writer{W: os.Stderr})
-	if err := root.Execute(); err != nil {
+	code, err := execute(context.Background(), root)
+	if err != nil {
 		report(os.Stderr, err)
-		os.Exit(1)
 	}
+	os.Exit(code)
+}
+
+// Exit codes.
+const (
+	exitFailure  = 1
+	exitUsage    = 2 // the command line or the configuration file is wrong
+	exitNoDaemon = 3 // no daemon answers
+)
+
+// execute runs a command. An error that occurs before its RunE is one of usage.
+func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
+	started := false
+	for _, cmd := range root.Commands() {
+		run := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			started = true
+			return run(cmd, args)
+		}
+	}
+	err = root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0, nil
+	case !started:
+		return exitUsage, err
+	case errors.Is(err, control.ErrNotRunning):
+		return exitNoDaemon, err
+	}
+	return exitFailure, err
 }
 
 // report prints the error with which the program ends.
@@ -32,27 +78,134 @@ func report(out io.Writer, err error) {
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "ipoibd",
-		Short:         "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one",
+		Use:   "ipoibd",
+		Short: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one",
+		Long: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one.\n\n" +
+			"Exit codes: 0 success; 1 failure; 2 a mistake in the command line or in the\n" +
+			"configuration file; 3 no daemon answers on the control socket.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       version,
+		Version:       version(),
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
-	})
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(flagMistake)
 	root.AddCommand(
 		runCommand(), statusCommand(), devicesCommand(), eventsCommand(), deleteCommand(), versionCommand(),
 		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(),
 	)
+	for _, cmd := range root.Commands() {
+		if !strings.Contains(cmd.Use, " ") {
+			cmd.Args = noArgs
+		}
+	}
 	return root
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no argument: %q; see '%s --help'", cmd.Name(), args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// flagMistake describes a mistake in the flags in the words of a user. (Without it, errors
+// of strconv would be shown.)
+func flagMistake(cmd *cobra.Command, err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		wanted := map[string]string{
+			"int": "a whole number", "uint8": "a whole number from 0 to 255", "bool": "true or false", "duration": "a duration, such as 30s or 10m",
+		}[bad.GetFlag().Value.Type()]
+		if err = bad.Unwrap(); wanted != "" {
+			err = fmt.Errorf("%q is not %s", bad.GetValue(), wanted)
+		}
+		err = fmt.Errorf("--%s: %w", bad.GetFlag().Name, err)
+	}
+	return fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())
+}
+
+// version returns, say, "ipoibd 0.9.0 (539e721, go1.26.0, cgo: verbs)".
+func version() string {
+	backends := "no cgo: software HCA only"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "CGO_ENABLED" && s.Value == "1" {
+				backends = "cgo: verbs"
+			}
+		}
+	}
+	return fmt.Sprintf("ipoibd %s (%s, %s, %s)", release, commit, runtime.Version(), backends)
 }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
+		Short: "Print the version, the commit, and how the program was built",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), cmd.Root().Version)
+			return err
+		},
 	}
+}
+
+func deleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Delete an interface that a daemon left behind",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("delete takes the name of one interface, as in 'ipoibd delete ib0'")
+			}
+			return nil
+		},
+		ValidArgsFunction: completeNetdev,
+		RunE: func(_ *cobra.Command, args []string) error {
+			err := link.Delete(args[0])
+			if errors.Is(err, link.ErrOwned) {
+				return fmt.Errorf("%w: stop it first", err)
+			}
+			return err
+		},
+	}
+}
+
+// bindControl adds the flag of a command that talks to a running daemon.
+func bindControl(cmd *cobra.Command, path *string) {
+	cmd.Flags().StringVar(path, "control", config.DefaultControl, "path of the control socket")
+}
+
+// bindName adds the flag "interface" or "device", whose values are the names that the
+// daemon knows.
+func bindName(cmd *cobra.Command, into, path *string, flag, usage string) {
+	cmd.Flags().StringVar(into, flag, "", usage)
+	completeFlag(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		s, err := control.GetStatus(cmd.Context(), *path)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for i := range s.Interfaces {
+			if flag == "interface" {
+				names = append(names, s.Interfaces[i].Name)
+			}
+		}
+		for i := range s.Devices {
+			if flag == "device" {
+				names = append(names, s.Devices[i].Name)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+func completeNetdev(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+	netdevs, _ := net.Interfaces()
+	for _, n := range netdevs {
+		names = append(names, n.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -1,107 +1,176 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/terminal"
+	"ipoibd/qprecovery"
 )
 
 func resetCommand() *cobra.Command {
-	var path string
 	var q control.ResetRequest
+	scopes := []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice}
 	cmd := &cobra.Command{
 		Use:   "reset qp|cq|device",
 		Short: "Reset a queue pair, its completion queues, or a device",
 		Long: "Reset the queue pair of an interface in place (qp), rebuild its completion queues\n" +
 			"and its queue pair (cq), or reset a device for all of its interfaces (device).\n" +
-			"ib0, its addresses and its routes stay. 'ipoibd events' shows how it ended.",
-		Args:      oneScope,
-		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			q.Scope = args[0]
-			done, err := control.PostReset(cmd.Context(), path, q)
-			if err == nil {
-				terminal.Fprintf(cmd.OutOrStdout(), "resetting %s\n", resetTarget(done))
+			"ib0, its addresses and its routes stay.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("reset takes what to reset: qp, cq or device")
 			}
-			return err
+			if !slices.Contains(scopes, args[0]) {
+				return fmt.Errorf("cannot reset %q: use qp, cq or device", args[0])
+			}
+			return nil
 		},
+		ValidArgs: scopes,
 	}
-	bindControl(cmd, &path)
-	cmd.Flags().StringVar(&q.Interface, "interface", "", "interface to reset, for qp and cq (default: the only one)")
-	cmd.Flags().StringVar(&q.Device, "device", "", "device to reset, for device (default: the only one)")
+	path := order(cmd, func(ctx context.Context, path string, args []string) (text, on string, err error) {
+		q.Scope = args[0]
+		done, err := control.PostReset(ctx, path, q)
+		text = map[string]string{
+			control.ScopeQP: "resetting the queue pair of ", control.ScopeCQ: "rebuilding the completion queues and the queue pair of ", control.ScopeDevice: "resetting device ",
+		}[q.Scope]
+		return text + done.Interface + done.Device, done.Interface + done.Device, err
+	})
+	bindName(cmd, &q.Interface, path, "interface", "interface to reset, for qp and cq (default: the only one)")
+	bindName(cmd, &q.Device, path, "device", "device to reset, for device (default: the only one)")
 	return cmd
 }
 
-func oneScope(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return errors.New("reset takes what to reset: qp, cq or device")
-	}
-	if !slices.Contains(cmd.ValidArgs, args[0]) {
-		return fmt.Errorf("there is no reset of %q: qp, cq or device", args[0])
-	}
-	return nil
-}
-
-func resetTarget(q control.ResetRequest) string {
-	switch q.Scope {
-	case control.ScopeQP:
-		return "the queue pair of " + q.Interface
-	case control.ScopeCQ:
-		return "the completion queues and the queue pair of " + q.Interface
-	}
-	return "device " + q.Device
-}
-
 func recoverCommand() *cobra.Command {
-	var path string
 	var q control.RecoverRequest
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Retry a device that was given up",
-		Long: "Retry a device that was given up. If the daemon waits for the device, or pauses\n" +
-			"because it failed too often, the device is tried at once. The command fails if the\n" +
-			"device is open; use 'ipoibd reset device' to reset it.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			done, err := control.PostRecover(cmd.Context(), path, q)
-			if err == nil {
-				terminal.Fprintf(cmd.OutOrStdout(), "device %s is being tried again\n", done.Device)
-			}
-			return err
-		},
+		Short: "Retry a device that ipoibd has given up on",
+		Long: "Retry a device that ipoibd has given up on. If the daemon waits for the device, or\n" +
+			"pauses because the device failed too often, it tries the device at once. The command\n" +
+			"fails if the device is open; use 'ipoibd reset device' to reset it.",
 	}
-	bindControl(cmd, &path)
-	cmd.Flags().StringVar(&q.Device, "device", "", "the device (default: the only one)")
+	path := order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
+		done, err := control.PostRecover(ctx, path, q)
+		return "retrying device " + done.Device, done.Device, err
+	})
+	bindName(cmd, &q.Device, path, "device", "device to retry (default: the only one)")
 	return cmd
 }
 
 func suspendCommand() *cobra.Command {
-	return plainOrder("suspend", "Close all devices, until resume; the interfaces stay, without carrier", "all devices are closed", control.PostSuspend)
+	cmd := &cobra.Command{Use: "suspend", Short: "Close all devices until 'ipoibd resume'; interfaces stay but lose carrier"}
+	order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
+		return "all devices are closed", "", control.PostSuspend(ctx, path)
+	})
+	return cmd
 }
 
 func resumeCommand() *cobra.Command {
-	return plainOrder("resume", "Open all devices again after suspend", "all devices are being opened", control.PostResume)
+	cmd := &cobra.Command{Use: "resume", Short: "Open all devices again after 'ipoibd suspend'"}
+	order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
+		return "opening all devices", "", control.PostResume(ctx, path)
+	})
+	return cmd
 }
 
-// plainOrder is a command that is all said by its name.
-func plainOrder(name, short, done string, post func(context.Context, string) error) *cobra.Command {
-	var path string
-	cmd := &cobra.Command{
-		Use: name, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			err := post(cmd.Context(), path)
-			if err == nil {
-				fmt.Fprintln(cmd.OutOrStdout(), done)
-			}
-			return err
-		},
+// defaultWait is how long --wait waits if it is given without a value.
+const defaultWait = time.Minute
+
+// order makes cmd a command that gives the daemon an order. The function post gives it, and
+// returns what to print and which device or interface it is for ("": all devices). The
+// result is the path of the control socket, once flags are parsed.
+func order(cmd *cobra.Command, post func(ctx context.Context, path string, args []string) (text, on string, err error)) (path *string) {
+	path = new(string)
+	var wait time.Duration
+	bindControl(cmd, path)
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the order is carried out, for at most this long")
+	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
+	cmd.Long = cmp.Or(cmd.Long, cmd.Short+".") + "\n\n" +
+		"With --wait the command returns once the devices and interfaces concerned work\n" +
+		"again (suspend: are closed), and fails if they do not in time: a minute, or the\n" +
+		"DURATION of --wait=DURATION. Without it, use 'ipoibd events' to see the outcome."
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		if wait > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, wait)
+			defer cancel()
+		}
+		text, on, err := post(ctx, *path, args)
+		if err == nil {
+			terminal.Fprintf(cmd.OutOrStdout(), "%s\n", text)
+		}
+		if err == nil && wait > 0 {
+			err = await(ctx, *path, on)
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("not done within %s, the daemon continues: %w", wait, err)
+		}
+		return err
 	}
-	bindControl(cmd, &path)
-	return cmd
+	return path
+}
+
+// pollEvery is how often a command that waits asks for the status. The daemon may show an
+// order in its status a moment after it has accepted the order.
+const pollEvery = 50 * time.Millisecond
+
+// await returns once no recovery of a device or an interface is under way, or ctx ends.
+func await(ctx context.Context, path, on string) error {
+	last := errors.New("no answer yet")
+	for {
+		select {
+		case <-ctx.Done():
+			return last
+		case <-time.After(pollEvery):
+		}
+		s, err := control.GetStatus(ctx, path)
+		switch {
+		case ctx.Err() != nil:
+			continue
+		case err != nil:
+			return err
+		}
+		text, gaveUp := recovering(s, on)
+		if text == "" {
+			return nil
+		}
+		if last = errors.New(text); gaveUp {
+			return last
+		}
+	}
+}
+
+// recovering describes a recovery under way on a device, its interfaces or an interface
+// ("": on any), and reports whether the daemon has given up. A suspension is no recovery.
+func recovering(s *control.Status, on string) (text string, gaveUp bool) {
+	describe := func(name string, r *control.Recovery) {
+		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
+	}
+	suspended := map[string]bool{}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if r := d.Recovery; r == nil || r.Since.IsZero() || on != "" && on != d.Name {
+			continue
+		} else if r.State == qprecovery.DeviceSuspended.String() {
+			suspended[d.Name] = true
+		} else if describe(d.Name, r); r.State == qprecovery.DeviceGivenUp.String() {
+			return text, true
+		}
+	}
+	for i := range s.Interfaces {
+		f := &s.Interfaces[i]
+		if r := f.Recovery; r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+			describe(f.Name, r)
+		}
+	}
+	return text, false
 }

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
 )
@@ -16,16 +17,17 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 	path, _ := serve(t, f)
 	for _, c := range []struct{ args, order, out string }{
 		{"reset qp", "reset {Scope:qp Interface:ib0 Device:}", "resetting the queue pair of ib0"},
-		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "resetting the completion queues and the queue pair of ib0"},
+		{"reset cq --interface ib0", "reset {Scope:cq Interface:ib0 Device:}", "rebuilding the completion queues and the queue pair of ib0"},
 		{"reset device", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
 		{"reset device --device soft", "reset {Scope:device Interface: Device:soft}", "resetting device soft"},
-		{"recover", "recover {Device:soft}", "device soft is being tried again"},
+		{"recover", "recover {Device:soft}", "retrying device soft"},
 		{"suspend", "suspend ", "all devices are closed"},
-		{"resume", "resume ", "all devices are being opened"},
-		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "unplug is set on device soft"},
+		{"resume", "resume ", "opening all devices"},
+		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug is set on device soft"},
+		{"fault clear", "fault {Kind:clear After:0 Count:0 Verb: Device:soft}", "pending faults of device soft are cancelled"},
 		{
 			"fault verb_hangs --after 3 --count 2 --verb query_qp --device soft",
-			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "verb_hangs is set on device soft",
+			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "fault verb_hangs is set on device soft",
 		},
 	} {
 		out, _, err := ipoibd(t, append(strings.Fields(c.args), "--control", path)...)
@@ -45,15 +47,16 @@ func TestMistakesInOrders(t *testing.T) {
 	for args, want := range map[string]string{
 		"reset":                        "reset takes what to reset: qp, cq or device",
 		"reset qp cq":                  "reset takes what to reset",
-		"reset world":                  `there is no reset of "world": qp, cq or device`,
+		"reset world":                  `cannot reset "world": use qp, cq or device`,
 		"reset qp":                     "name one by --interface: ib0, ib1",
 		"reset qp --interface ib7":     `no interface "ib7"`,
 		"reset qp --device soft":       "not of a device",
 		"reset device --interface ib0": "of all its interfaces",
 		"recover --device hard":        `no device "hard"`,
-		"recover now":                  "unknown command",
-		"suspend now":                  "unknown command",
-		"fault":                        "fault takes one kind; 'ipoibd fault --list' has them",
+		"recover now":                  "recover takes no argument",
+		"suspend now":                  "suspend takes no argument",
+		"suspend --wait=long":          `--wait: "long" is not a duration`,
+		"fault":                        "fault takes one kind; 'ipoibd fault --list' lists them",
 		"fault unplug replug":          "fault takes one kind",
 		"fault earthquake":             `no fault "earthquake"; 'ipoibd fault --list' has them`,
 		"fault --list unplug":          "--list takes no kind",
@@ -103,6 +106,65 @@ func TestFaultListNeedsNoDaemon(t *testing.T) {
 	for i, k := range kinds {
 		if f := strings.Fields(lines[i]); f[0] != k.Name || strings.Join(f[1:], " ") != k.Text {
 			t.Errorf("%q, want %s, %s", lines[i], k.Name, k.Text)
+		}
+	}
+}
+
+// With --wait an order returns once what it is for works again.
+func TestWait(t *testing.T) {
+	since := time.Now()
+	ib0, ib1 := control.NewInterface("ib0", "soft"), control.NewInterface("ib1", "other")
+	ib0.Recovery = &control.Recovery{State: "resetting", Rung: "reset_qp", Reason: "operator", Since: since}
+	ib1.Recovery = &control.Recovery{State: "healthy", Rung: "none"}
+	device := func(name, state, rung string, since time.Time) control.Device {
+		return control.Device{Name: name, Recovery: &control.Recovery{State: state, Rung: rung, Reason: "removed", Since: since}}
+	}
+	healthy := device("soft", "healthy", "none", time.Time{})
+	for _, c := range []struct {
+		name, args string
+		status     control.Status
+		want       string // beginning of the error; "": none
+	}{
+		{"healthy", "reset qp --wait", control.Status{Devices: []control.Device{healthy}, Interfaces: []control.Interface{ib1}}, ""},
+		{"interface recovers", "reset qp --wait=200ms", control.Status{Interfaces: []control.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=200ms", control.Status{Interfaces: []control.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0"},
+		{"another device waits", "recover --wait=5s", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
+		{"any device waits", "resume --wait=200ms", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms, the daemon continues: other: wait_for_device"},
+		{"given up", "recover --wait=5s", control.Status{Devices: []control.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
+		{"suspended", "suspend --wait=5s", control.Status{Devices: []control.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []control.Interface{ib0}}, ""},
+		{"without --wait", "reset qp", control.Status{Interfaces: []control.Interface{ib0}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake()
+			f.status = c.status
+			path, _ := serve(t, f)
+			_, _, err := ipoibd(t, append(strings.Fields(c.args), "--control", path)...)
+			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", c.args, err, c.want)
+			}
+		})
+	}
+}
+
+// The shell completes the names that the daemon knows, and the values of flags.
+func TestCompletionOfValues(t *testing.T) {
+	f := newFake()
+	f.status = named()
+	path, _ := serve(t, f)
+	for args, want := range map[string]string{
+		"events --control " + path + " --interface": "ib0\n",
+		"reset --control " + path + " --device":     "soft\n",
+		"run --reset":                               "none\nlink\ndriver\npci\n",
+		"run --log-level":                           "debug\ninfo\nwarn\nerror\n",
+		"run --device":                              "soft\n",
+		"run --underlay":                            "lo\n",
+		"devices --underlay":                        "lo\n",
+		"delete":                                    "lo\n",
+		"fault --verb":                              "query_qp\n",
+	} {
+		out, _, err := ipoibd(t, append(append([]string{"__complete"}, strings.Fields(args)...), "")...)
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %q, %v, want %q", args, out, err, want)
 		}
 	}
 }

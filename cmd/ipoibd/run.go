@@ -18,13 +18,14 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
+	"ipoibd/hca/rdma"
 	"ipoibd/link"
 )
 
 // runFlags are the flags of run, before they become a configuration.
 type runFlags struct {
-	file, control, pkey string
+	file, control       string
 	logLevel, logFormat string
 	remove, allowFaults bool
 	device              config.Device
@@ -33,16 +34,38 @@ type runFlags struct {
 
 func runCommand() *cobra.Command {
 	f := runFlags{device: config.NewDevice(), iface: config.NewInterface()}
+	var cfg *config.Config
+	var format func(io.Writer) slog.Handler
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the daemon in the foreground",
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
-			"The interface is made down: 'ip link set ib0 up' opens the queue pair. It is\n" +
-			"kept, with its addresses, when the daemon ends; the next start adopts it.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+			"The interface is created down: 'ip link set ib0 up' opens the queue pair. When the\n" +
+			"daemon ends, the interface stays, with its addresses and without carrier; the next\n" +
+			"start adopts it. The daemon stops within 8 seconds; a second signal ends it at once,\n" +
+			"without --remove, and without leaving multicast groups or releasing a real HCA in order.",
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if format, err = logFormat(f.logLevel, f.logFormat); err == nil {
+				cfg, err = f.configuration(cmd.Flags())
+			}
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lines := process.NewLogWriter(cmd.ErrOrStderr(), format)
+			defer lines.Close()
+			limited := process.LimitLog(format(lines))
+			defer limited.Flush()
+			log := slog.New(limited)
+			slog.SetDefault(log) // for libraries
+			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop) // a second signal kills the process
+			return advise(daemon.Run(ctx, cfg, daemon.Options{
+				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenHCA: openHCA, Log: log,
+			}))
+		},
 	}
-	f.bind(cmd.Flags())
+	f.bind(cmd)
 	return cmd
 }
 
@@ -51,8 +74,9 @@ var oneInterface = []string{
 	"name", "device", "reset", "underlay", "port", "pkey", "gid", "gid-index", "mtu", "peer", "known-peers-only", "standard-mtu",
 }
 
-func (f *runFlags) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&f.file, "config", "", "YAML file, for any number of interfaces")
+func (f *runFlags) bind(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.file, "config", "", "configuration `file` (YAML); needed for more than one interface")
 	fs.StringVar(&f.control, "control", config.DefaultControl, "path of the control socket")
 	fs.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
@@ -63,55 +87,51 @@ func (f *runFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
 	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device, from 1 to 255")
-	fs.StringVar(&f.pkey, "pkey", "0xffff", "P_Key of the interface")
+	fs.Func("pkey", "P_Key of the interface (default 0xffff)", func(s string) (err error) {
+		f.iface.PKey, err = config.ParsePKey(s)
+		return err
+	})
 	fs.StringVar(&f.iface.GID, "gid", "", "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
-	fs.Func("gid-index", "`index` of the GID to use in the port's table (default: as for --gid)", f.setGIDIndex)
+	fs.Func("gid-index", "`index` of the GID to use in the port's table (default: as for --gid)", func(s string) error {
+		i, err := strconv.Atoi(s)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number from 0 to 255", s)
+		}
+		f.iface.GIDIndex = &i
+		return nil
+	})
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
-	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer: multicast is replicated to the peers (repeatable)")
-	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop what comes from any address but the peers'")
-	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "keep to the MTU steps of InfiniBand, as real HCAs need it")
-}
-
-func (f *runFlags) setGIDIndex(s string) error {
-	i, err := strconv.Atoi(s)
-	if err != nil {
-		return errors.New("must be a whole number from 0 to 255")
-	}
-	f.iface.GIDIndex = &i
-	return nil
-}
-
-func (f *runFlags) run(cmd *cobra.Command) error {
-	format, err := logFormat(f.logLevel, f.logFormat)
-	if err != nil {
-		return err
-	}
-	lines := logline.New(cmd.ErrOrStderr(), format)
-	defer lines.Close()
-	limited := logline.Limit(format(lines))
-	defer limited.Flush()
-	log := slog.New(limited)
-	slog.SetDefault(log) // for what libraries have to say
-	cfg, err := f.configuration(cmd.Flags())
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends what hangs
-	return advise(daemon.Run(ctx, cfg, daemon.Options{
-		Version: version, Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenHCA: openHCA, Log: log,
-	}))
-}
-
-// advise adds what to do about another process that has what this one needs.
-func advise(err error) error {
-	for taken, advice := range map[error]string{
-		control.ErrRunning: "stop it, or choose another path with --control",
-		link.ErrOwned:      "stop it, or choose another name",
+	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
+	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
+	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only the MTUs of InfiniBand, to reach real HCAs")
+	for flag, values := range map[string][]string{
+		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "reset": {"none", "link", "driver", "pci"},
 	} {
-		if errors.Is(err, taken) {
-			return fmt.Errorf("%w: %s", err, advice)
+		completeFlag(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+	completeFlag(cmd, "underlay", completeNetdev)
+	completeFlag(cmd, "device", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		names, devices := []string{config.SoftHCA}, []rdma.Device(nil)
+		devices, _ = rdma.List()
+		for i := range devices {
+			names = append(names, devices[i].Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// advise adds what to do if another process has what the daemon needs, or if the control
+// socket cannot be made.
+func advise(err error) error {
+	for _, a := range []struct {
+		cause  error
+		advice string
+	}{
+		{control.ErrRunning, "stop it, or choose another path with --control"},
+		{link.ErrOwned, "stop it, or choose another name"},
+	} {
+		if errors.Is(err, a.cause) {
+			return fmt.Errorf("%w: %s", err, a.advice)
 		}
 	}
 	return err
@@ -119,8 +139,12 @@ func advise(err error) error {
 
 // configuration comes from the file, or from the flags of one interface.
 func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
+	if path, err := filepath.Abs(f.control); err == nil && f.control != "" {
+		f.control = path
+	}
 	if f.file == "" {
-		return f.fromFlags()
+		cfg := config.Single(f.control, f.device, f.iface)
+		return cfg, byFlag(cfg.Validate(), fs)
 	}
 	for _, name := range oneInterface {
 		if fs.Changed(name) {
@@ -131,52 +155,29 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	if err != nil || !fs.Changed("control") {
 		return cfg, err
 	}
-	cfg.Control = f.controlPath()
+	cfg.Control = f.control
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%s with --control %s: %w", f.file, f.control, err)
 	}
 	return cfg, nil
 }
 
-// controlPath makes what the flag says absolute: on a command line a path is
-// relative to where one is.
-func (f *runFlags) controlPath() string {
-	if path, err := filepath.Abs(f.control); err == nil && f.control != "" {
-		return path
+// byFlag names the flag that each mistake comes from, instead of the field.
+func byFlag(err error, fs *pflag.FlagSet) error {
+	mistakes, _ := errors.AsType[config.Mistakes](err)
+	for _, m := range mistakes {
+		name := strings.ReplaceAll(m.Field[strings.LastIndex(m.Field, ".")+1:], "_", "-")
+		if name == "peers" {
+			name = "peer"
+		}
+		if fs.Lookup(name) != nil {
+			m.Field = "--" + name
+		}
 	}
-	return f.control
+	return err
 }
 
-func (f *runFlags) fromFlags() (*config.Config, error) {
-	pkey, err := config.ParsePKey(f.pkey)
-	if err != nil {
-		return nil, fmt.Errorf("--pkey: %w", err)
-	}
-	f.iface.PKey = pkey
-	cfg := config.Single(f.controlPath(), f.device, f.iface)
-	if err := cfg.Validate(); err != nil {
-		return nil, errors.New(flagOfField.Replace(err.Error()))
-	}
-	return cfg, nil
-}
-
-// flagOfField says in a mistake's text which flag it came by.
-var flagOfField = strings.NewReplacer(
-	"interfaces[0].name: ", "--name: ",
-	"interfaces[0].port: ", "--port: ",
-	"interfaces[0].gid: ", "--gid: ",
-	"interfaces[0].gid_index: ", "--gid-index: ",
-	"interfaces[0].mtu: ", "--mtu: ",
-	"devices[0].device: ", "--device: ",
-	"devices[0].reset: ", "--reset: ",
-	"devices[0].underlay: ", "--underlay: ",
-	"devices[0].standard_mtu: ", "--standard-mtu: ",
-	"devices[0].peers: ", "--peer: ",
-	"devices[0].known_peers_only: ", "--known-peers-only: ",
-	"control: ", "--control: ",
-)
-
-// logFormat returns what makes the log's handler.
+// logFormat returns a function that creates the log's handler.
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -189,5 +190,5 @@ func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	case "json":
 		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, opts) }, nil
 	}
-	return nil, errors.New("--log-format: must be text or json")
+	return nil, fmt.Errorf("--log-format: %q is not one of text, json", format)
 }

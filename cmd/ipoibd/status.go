@@ -22,7 +22,6 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show interfaces, devices, peers, groups and counters",
-		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), path)
 			if err != nil {

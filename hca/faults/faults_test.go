@@ -225,7 +225,7 @@ func TestCompletionsStop(t *testing.T) {
 	})
 }
 
-// A deaf QP sends, but its receives do not complete until it is reset.
+// With DeafReceive a QP sends, but its receives do not complete until it is reset.
 func TestDeafReceive(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.DeafReceive, After: 1})
@@ -370,7 +370,7 @@ func TestR27Unplug(t *testing.T) {
 	})
 }
 
-// wantGone checks that a device that is gone refuses all posts and verbs but releases.
+// wantGone checks that an unplugged device refuses all posts, and all verbs except releases.
 func (r *rig) wantGone() {
 	r.Helper()
 	_, err := r.qp.PostSend(r.sends(1))

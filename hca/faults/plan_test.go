@@ -54,7 +54,7 @@ func TestPlansAreBounded(t *testing.T) {
 			r.inject(fault)
 		}
 		r.wantErr(r.dev.Inject(fault), hca.ErrInvalid, "one more")
-		r.wantErr(r.dev.Inject(faults.Fault{Kind: faults.PortUp}), hca.ErrInvalid, "an instant one")
+		r.wantErr(r.dev.Inject(faults.Fault{Kind: faults.PortUp}), hca.ErrInvalid, "inject an instant fault")
 		r.dev.Clear()
 		r.inject(faults.Fault{Kind: faults.PortUp})
 	})
@@ -93,7 +93,7 @@ func TestAfterAndCount(outer *testing.T) {
 	})
 }
 
-// A fault does not fire for a refused send; it fires for the next one.
+// A fault does not fire for a refused send; it fires for the next accepted one.
 func TestRefusedSendIsNotStruck(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.inject(faults.Fault{Kind: faults.SwallowedSend})

@@ -10,7 +10,8 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Faults may be injected while the data path runs; a reset then ends those that it can end.
+// Faults may be injected while the data path runs; a reset then ends those that a reset can
+// end.
 func TestInjectUnderLoad(t *testing.T) {
 	r := newRig(t)
 	var wg sync.WaitGroup

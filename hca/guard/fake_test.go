@@ -11,12 +11,12 @@ import (
 // fake is a backend under the control of a test: verbs hang on command, and the test supplies
 // completions and events.
 type fake struct {
-	mu     sync.Mutex
-	hangs  map[string]chan struct{}
-	errs   map[string]error
-	closed []string // objects, in the order of their release
-	events chan hca.AsyncEvent
-	deaf   bool // NextEvent ignores its context
+	mu          sync.Mutex
+	hangs       map[string]chan struct{}
+	errs        map[string]error
+	closed      []string // objects, in the order of their release
+	events      chan hca.AsyncEvent
+	stuckEvents bool // NextEvent ignores its context
 }
 
 func newFake() *fake {
@@ -102,7 +102,7 @@ func (f *fake) CreateCQ(hca.CQSpec) (hca.CQ, error) {
 
 func (f *fake) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	done := ctx.Done()
-	if f.deaf {
+	if f.stuckEvents {
 		done = nil
 	}
 	select {

@@ -289,7 +289,7 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 			case 1: // a release hangs
 				releases = append(releases, r.fake.stick("destroy_cq"))
 			case 2: // the wait for events hangs
-				r.fake.deaf = true
+				r.fake.stuckEvents = true
 				go func() { _, _ = r.dev.NextEvent(t.Context()) }()
 				releases = append(releases, func() { r.fake.events <- hca.AsyncEvent{} })
 			}
@@ -320,14 +320,14 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 // event.
 func TestR19LastEvent(t *testing.T) {
 	for name, f := range map[string]func(*rig){
-		"owner":   func(r *rig) { r.dev.Fail(errBoom) },
-		"backend": func(r *rig) { r.fake.events <- hca.AsyncEvent{Type: hca.EventDeviceFatal} },
-		"deaf":    func(r *rig) { r.dev.Fail(errBoom) },
+		"owner":        func(r *rig) { r.dev.Fail(errBoom) },
+		"backend":      func(r *rig) { r.fake.events <- hca.AsyncEvent{Type: hca.EventDeviceFatal} },
+		"stuck events": func(r *rig) { r.dev.Fail(errBoom) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, guard.Options{}, func(r *rig) {
 				ctx := context.Background()
-				r.fake.deaf = name == "deaf"
+				r.fake.stuckEvents = name == "stuck events"
 				time.AfterFunc(time.Minute, func() { f(r) })
 				start := time.Now()
 				if ev, err := r.dev.NextEvent(ctx); err != nil || ev.Type != hca.EventDeviceFatal {
@@ -338,7 +338,7 @@ func TestR19LastEvent(t *testing.T) {
 				}
 				_, err := r.dev.NextEvent(ctx)
 				r.wantErr(err, hca.ErrIO, "next event")
-				if r.fake.deaf {
+				if r.fake.stuckEvents {
 					r.fake.events <- hca.AsyncEvent{} // late; dropped
 				}
 				r.close()
@@ -352,7 +352,7 @@ func TestR19LastEvent(t *testing.T) {
 // A NextEvent of the backend that ignores its context is abandoned.
 func TestR19StuckEvents(t *testing.T) {
 	bubble(t, guard.Options{VerbTimeout: time.Second}, func(r *rig) {
-		r.fake.deaf = true
+		r.fake.stuckEvents = true
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

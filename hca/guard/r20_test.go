@@ -52,7 +52,7 @@ func (r *rig) wantEventOn(want hca.ObjectID) {
 	}
 }
 
-// Objects of one instance of the device cannot be used with another instance.
+// Objects of one instance of a device cannot be used with another instance.
 func TestR20R28InstancesDoNotMix(t *testing.T) {
 	bubble(t, guard.Options{}, func(r *rig) {
 		old := newRig(r.TB, guard.Options{})

@@ -40,7 +40,7 @@ func have[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// tap records the CQs and QPs that the backend creates.
+// tap records the CQs and QPs that a backend creates.
 type tap struct {
 	*fake
 	cqs []*fakeCQ

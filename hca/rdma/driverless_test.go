@@ -8,7 +8,7 @@ import (
 )
 
 func TestDriverless(t *testing.T) {
-	root := fakeSysfs(t) // its function has a driver
+	root := fakeSysfs(t) // the function in it has a driver
 	classes := map[string]string{
 		function: "0x020000", "0000:05:00.0": "0x020700", "0000:05:00.1": "0x0c0600", "0000:06:00.0": "0x030000", "0000:07:00.0": "",
 	}

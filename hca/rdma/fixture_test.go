@@ -9,16 +9,16 @@ import (
 	"testing/fstest"
 )
 
-// harmless: a link that leads from a class to a device, as those of sysfs, or one
-// of a process's descriptors. fstest.MapFS does not come back from loops.
+// harmless reports whether a link cannot form a loop, which fstest.MapFS would follow
+// forever: a link from a class to a device, as in sysfs, or from a process's descriptor.
 func harmless(name, target string) bool {
 	inside, device := strings.CutPrefix(target, "../../devices/")
 	class := strings.HasPrefix(name, "class/") && strings.Count(name, "/") == 2
 	return class && device && fs.ValidPath(inside) || strings.Contains(name, "/fd/") && strings.HasPrefix(target, "/")
 }
 
-// load makes a tree of a fixture's text: lines of "FILE = TEXT" and
-// "LINK -> TARGET"; others are comments.
+// load returns the tree that a fixture describes in lines of "FILE = TEXT" and
+// "LINK -> TARGET"; other lines are comments.
 func load(text string) fstest.MapFS {
 	tree := fstest.MapFS{}
 	for line := range strings.Lines(text) {

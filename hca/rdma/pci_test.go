@@ -13,7 +13,7 @@ import (
 
 const function = "0000:04:00.1"
 
-// fakeSysfs makes the folders of a function with a driver and netdevs.
+// fakeSysfs creates the folders of a function with a driver and netdevs.
 func fakeSysfs(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -62,7 +62,7 @@ func TestFunctionIsReboundAndReset(t *testing.T) {
 	}
 }
 
-// A function that cannot be reset after all has its driver back.
+// If the reset of a function fails, its driver is bound again.
 func TestFunctionThatFailsHasItsDriver(t *testing.T) {
 	root := fakeSysfs(t)
 	f := open(t, root)
@@ -81,18 +81,18 @@ func TestFunctionRefusals(t *testing.T) {
 	root := fakeSysfs(t)
 	f := open(t, root)
 	if !f.CanReset() {
-		t.Error("it cannot be reset")
+		t.Error("CanReset of a function with a reset method is false")
 	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "reset")))
 	if f.CanReset() {
-		t.Error("it can be reset without the means")
+		t.Error("the function can be reset without a reset method")
 	}
 	if err := f.Reset(); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("no means of reset: %v", err)
+		t.Errorf("without a reset method: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDrivers, "mlx5_core/bind")))
 	if err := f.Rebind(); err == nil || !strings.HasSuffix(err.Error(), "to bind it: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
-		t.Errorf("half way: %v", err)
+		t.Errorf("error after a failed bind: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
 	if err := f.Rebind(); !errors.Is(err, hca.ErrInvalid) {

@@ -15,7 +15,7 @@ import (
 	"ipoibd/hca"
 )
 
-// describeAll is describe with the GIDs.
+// describeAll describes the devices including their GIDs.
 func describeAll(tree fs.FS, links ...indexed) []Device {
 	out, err := describe(tree, links)
 	if err != nil {
@@ -47,7 +47,7 @@ func TestSoftRoCE(t *testing.T) {
 	}
 }
 
-// mixed are the devices of the fixture of hardware.
+// mixed returns the devices of the fixture of hardware.
 func mixed(t *testing.T) map[string]Device {
 	t.Helper()
 	out := map[string]Device{}
@@ -103,21 +103,21 @@ func TestHardware(t *testing.T) {
 		t.Errorf("port 1: %+v", p)
 	}
 	if _, ok := d.Port(3); ok {
-		t.Error("it has a port 3")
+		t.Error("the device has a port 3, want 2 ports")
 	}
 	if d = mixed(t)["roce0"]; d.Ports[0].GIDs[0].Type != hca.GIDTypeRoCEv1 || d.Ports[0].GUID != d.NodeGUID {
 		t.Errorf("%+v", d)
 	}
 }
 
-// A part that vanishes while it is read, or makes no sense: the device is left
-// out, or the part.
+// If a part of a device disappears during the reading, or is invalid, the list omits
+// that part, or the device.
 func TestDamagedTree(t *testing.T) {
 	const dir = "devices/virtual/infiniband/rxe0/"
 	for _, c := range []struct {
 		name   string
 		change func(fstest.MapFS)
-		want   string // the device as text; empty: none
+		want   string // the device as text; empty: not in the list
 	}{
 		{"no GUID", func(m fstest.MapFS) { delete(m, dir+"node_guid") }, ""},
 		{"odd GUID", func(m fstest.MapFS) { m[dir+"sys_image_guid"].Data = []byte("5054") }, ""},
@@ -144,7 +144,8 @@ func TestDamagedTree(t *testing.T) {
 	}
 }
 
-// Without sysfs it is not known what there is: nothing may be taken for gone.
+// Without sysfs the devices are unknown, so List fails instead of reporting that there
+// are none.
 func TestNoSysfs(t *testing.T) {
 	if got, err := describe(fstest.MapFS{}, []indexed{{1, "rxe0"}}); err == nil || errors.Is(err, hca.ErrNoDevice) {
 		t.Errorf("%v, %v", got, err)
@@ -199,7 +200,7 @@ func TestR24UnreadableIsNotRemoved(t *testing.T) {
 		}
 	}
 	if got, err := describe(brokenFS{load(fixture(t, "rxe.sysfs")), dir + "/node_guid", unix.ENODEV}, links); err != nil || len(got) > 0 {
-		t.Errorf("a device that goes while it is read: %+v, %v", got, err)
+		t.Errorf("a device that disappears during the reading: %+v, %v", got, err)
 	}
 }
 
@@ -217,8 +218,8 @@ func TestFindNamesWhatIsThere(t *testing.T) {
 	}
 }
 
-// Whatever the tree holds: the list has no more than was named, in order, and its
-// numbers are in their ranges.
+// FuzzTree checks, for any content of the tree, that the list contains only the named
+// devices, in order, with numbers in their ranges.
 func FuzzTree(f *testing.F) {
 	f.Add(fixture(f, "rxe.sysfs"))
 	f.Add(fixture(f, "mixed.sysfs"))

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// message joins the lines of an event as the kernel does.
+// message returns an event's lines in the kernel's encoding.
 func message(lines ...string) []byte { return []byte(strings.Join(lines, "\x00") + "\x00") }
 
-// removal is what the kernel sends first when a device goes.
+// removal is the kernel's first event about the removal of a device.
 var removal = message("remove@/devices/virtual/infiniband_verbs/uverbs0", "ACTION=remove",
 	"DEVPATH=/devices/virtual/infiniband_verbs/uverbs0", "SUBSYSTEM=infiniband_verbs", "MAJOR=231", "MINOR=192",
 	"DEVNAME=infiniband/uverbs0", "DEVMODE=0666", "SEQNUM=1203")

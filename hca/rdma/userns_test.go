@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// inUserNamespace marks the test's own process.
+// inUserNamespace marks the test's child process.
 const inUserNamespace = "IPOIBD_RDMA_USERNS"
 
 // In a user namespace the sockets open but no events arrive, so Watch returns

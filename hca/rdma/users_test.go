@@ -35,7 +35,7 @@ self/fd/5 -> /dev/infiniband/uverbs0
 	}
 }
 
-// table makes an attribute that holds others.
+// table returns an attribute that contains others.
 func table(typ uint16, inner ...*nl.RtAttr) *nl.RtAttr {
 	a := nl.NewRtAttr(int(typ|nl.NLA_F_NESTED), nil)
 	for _, i := range inner {

@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// These tests run in a guest, as root, with Soft-RoCE at hand. IPOIBD_RDMA_NETDEV
-// names a netdev with an address and without an RDMA device.
+// netdev returns the netdev that IPOIBD_RDMA_NETDEV names, which has an address and no
+// RDMA device. These tests run in a guest, as root, with the Soft-RoCE driver available.
 func netdev(t *testing.T) string {
 	t.Helper()
 	name := os.Getenv("IPOIBD_RDMA_NETDEV")
@@ -25,7 +25,7 @@ func netdev(t *testing.T) string {
 
 const softDevice = "rxetest"
 
-// add makes a device, and deletes it at the end if it is there still.
+// add creates a device, and deletes it at the end if it still exists.
 func add(t *testing.T) Device {
 	t.Helper()
 	must(t, AddLink(softDevice, netdev(t)))
@@ -37,7 +37,7 @@ func add(t *testing.T) Device {
 	return waitUsable(t)
 }
 
-// waitUsable waits until the device has nothing to complain of: a new one has its
+// waitUsable waits until the device reports no trouble, because a new device gets its
 // GIDs a moment later.
 func waitUsable(t *testing.T) (d Device) {
 	t.Helper()
@@ -49,7 +49,7 @@ func waitUsable(t *testing.T) (d Device) {
 			return d
 		}
 	}
-	t.Fatalf("not usable within %s: %+v", limit, d)
+	t.Fatalf("the device is not usable within %s: %+v", limit, d)
 	return d
 }
 
@@ -81,20 +81,20 @@ func TestVMList(t *testing.T) {
 func TestVMUsers(t *testing.T) {
 	d := add(t)
 	if users, err := Users(d); err != nil || len(users) != 0 {
-		t.Errorf("nobody: %v, %v", users, err)
+		t.Errorf("users of an unused device: %v, %v", users, err)
 	}
 	f := hold(t, d)
 	users, err := Users(d)
 	must(t, err)
 	if len(users) != 1 || users[0].PID != os.Getpid() {
-		t.Errorf("this process: %v", users)
+		t.Errorf("users while this process holds the device: %v", users)
 	}
 	must(t, f.Close())
 }
 
-// A device that is held leaves the list at once and is told of; it is deleted
-// when it is let go.
-func TestVMRemovalIsToldBeforeItEnds(t *testing.T) {
+// The removal of a device in use causes a hint, and the device disappears from the list
+// at once. The removal ends when the device is closed.
+func TestVMRemovalCausesAHintBeforeItEnds(t *testing.T) {
 	d := add(t)
 	f := hold(t, d)
 	changed, err := Watch(t.Context())
@@ -105,13 +105,13 @@ func TestVMRemovalIsToldBeforeItEnds(t *testing.T) {
 	go func() { deleted <- DelLink(softDevice) }()
 	for listed := true; listed; _, err = Find(softDevice) {
 		if listed = err == nil; listed && !hinted(t, changed, limit) {
-			t.Fatal("nothing was heard of the removal")
+			t.Fatal("the removal caused no hint")
 		}
 	}
-	t.Logf("gone from the list after %s", time.Since(begin))
+	t.Logf("disappeared from the list after %s", time.Since(begin))
 	select {
 	case err := <-deleted:
-		t.Fatalf("deleted while it is held: %v", err)
+		t.Fatalf("the removal ended while the device was open: %v", err)
 	case <-time.After(quiet):
 	}
 	must(t, f.Close())
@@ -119,11 +119,11 @@ func TestVMRemovalIsToldBeforeItEnds(t *testing.T) {
 	case err := <-deleted:
 		must(t, err)
 	case <-time.After(limit):
-		t.Fatal("not deleted although nobody holds it")
+		t.Fatal("the removal did not end although the device was closed")
 	}
 }
 
-func TestVMReturnIsToldAndTellsInstancesApart(t *testing.T) {
+func TestVMReturnCausesAHintAndIsAnotherInstance(t *testing.T) {
 	first := add(t)
 	changed, err := Watch(t.Context())
 	must(t, err)
@@ -132,7 +132,7 @@ func TestVMReturnIsToldAndTellsInstancesApart(t *testing.T) {
 	}
 	must(t, AddLink(softDevice, netdev(t)))
 	if !hinted(t, changed, limit) {
-		t.Error("nothing was heard of its return")
+		t.Error("the return of the device caused no hint")
 	}
 	second := waitUsable(t)
 	if second.Index == first.Index || second.NodeGUID != first.NodeGUID {
@@ -140,11 +140,11 @@ func TestVMReturnIsToldAndTellsInstancesApart(t *testing.T) {
 	}
 }
 
-// The function under the netdev loses its driver, and with it netdev and device;
-// both can be made again.
+// Unbinding the driver of the netdev's function removes netdev and device; both can be
+// created again.
 func TestVMRebind(t *testing.T) { testFunction(t, (*Function).Rebind) }
 
-// Likewise, with a reset of the function in between.
+// The same, with a reset of the function in between.
 func TestVMFunctionReset(t *testing.T) { testFunction(t, (*Function).Reset) }
 
 func testFunction(t *testing.T, reset func(*Function) error) {
@@ -157,7 +157,7 @@ func testFunction(t *testing.T, reset func(*Function) error) {
 	}
 	must(t, reset(f))
 	if _, err := Find(softDevice); err == nil {
-		t.Error("the device is there still")
+		t.Error("the device still exists")
 	}
 	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
 		t.Fatalf("netdevs %v", got)
@@ -171,7 +171,7 @@ func testFunction(t *testing.T, reset func(*Function) error) {
 	}
 }
 
-// A netdev that goes down takes the port and its GIDs with it.
+// When the netdev goes down, the port goes down and loses its GIDs.
 func TestVMPortFollowsTheNetdev(t *testing.T) {
 	d := add(t)
 	link, err := netlink.LinkByName(d.Parent)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/nlgroup"
+	"ipoibd/hca/nlgroup"
 )
 
 // Multicast groups of netlink.

@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/link/linktest/nstest"
-	"ipoibd/nlgroup"
 )
 
-// limit bounds what is to happen, quiet is how long what must not happen is
-// waited for.
+// limit is how long a test waits for an expected event, quiet how long it waits to see
+// that an event does not happen.
 const (
 	limit = 10 * time.Second
 	quiet = 200 * time.Millisecond
 )
 
-// watching runs a watcher of a subsystem until the test's end, which shows that
-// it ends.
+// watching runs a watcher of a subsystem until the end of the test, and checks that it
+// ends.
 func watching(t *testing.T, subsystem string) *watcher {
 	t.Helper()
 	w, err := newWatcher([]string{subsystem})
@@ -34,14 +34,14 @@ func watching(t *testing.T, subsystem string) *watcher {
 	return w
 }
 
-// run runs a watcher until the test's end.
+// run runs a watcher until the end of the test.
 func run(t *testing.T, w *watcher) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	go w.run(ctx)
 	t.Cleanup(func() {
 		cancel()
-		for range w.changed { //nolint:revive // a hint may be left
+		for range w.changed { //nolint:revive // a hint may be pending
 		}
 	})
 }
@@ -59,9 +59,10 @@ func hinted(t *testing.T, changed <-chan struct{}, wait time.Duration) bool {
 	}
 }
 
-// The kernel's events of a class are told, those of others are not. Netdevs stand
-// in for RDMA devices: their events are sent in the same way.
-func TestWatchHearsTheKernel(t *testing.T) {
+// The kernel's events of a subsystem cause hints; those of other subsystems do not. The
+// test uses netdevs instead of RDMA devices, because their events are sent in the same
+// way.
+func TestKernelEventsCauseHints(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -69,20 +70,20 @@ func TestWatchHearsTheKernel(t *testing.T) {
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
 	must(t, netlink.LinkAdd(pair))
 	if !hinted(t, net.changed, limit) {
-		t.Fatal("nothing was heard of a new netdev")
+		t.Fatal("a new netdev caused no hint")
 	}
-	for hinted(t, net.changed, quiet) { //nolint:revive // its queues have events as well
+	for hinted(t, net.changed, quiet) { //nolint:revive // its queues cause events as well
 	}
 	must(t, netlink.LinkDel(pair))
 	if !hinted(t, net.changed, limit) {
-		t.Fatal("nothing was heard of a netdev's removal")
+		t.Fatal("the removal of a netdev caused no hint")
 	}
 	if hinted(t, other.changed, quiet) {
-		t.Error("an event of another class was told")
+		t.Error("an event of another subsystem caused a hint")
 	}
 }
 
-// What a process sends, with the very text of the kernel, is refused.
+// Events from a process are refused, even if their text is exactly the kernel's.
 func TestWatchRefusesForgeries(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -91,7 +92,7 @@ func TestWatchRefusesForgeries(t *testing.T) {
 	forger, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
 	must(t, err)
 	defer unix.Close(forger)
-	request := nl.NewNetlinkRequest(unix.NLMSG_MIN_TYPE, 0) // which the kernel passes on as if it were its own
+	request := nl.NewNetlinkRequest(unix.NLMSG_MIN_TYPE, 0) // which the kernel forwards as if it were its own
 	request.AddRawData(removal)
 	for _, c := range []struct {
 		name string
@@ -205,15 +206,16 @@ func TestForgedFloodHidesNothing(t *testing.T) {
 	}
 }
 
-// What was lost because nobody read may have been of any class.
-func TestWatchTellsOfWhatWasLost(t *testing.T) {
+// If events were lost because the queue was full, they may have been of this subsystem,
+// so they cause a hint.
+func TestLostEventsCauseAHint(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	w, err := newWatcher([]string{"infiniband"})
 	must(t, err)
 	control(t, w.sources[0], func(fd int) {
-		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)) // the least that there is
+		must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0)) // the minimum
 	})
 	for range 10 {
 		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
@@ -222,7 +224,7 @@ func TestWatchTellsOfWhatWasLost(t *testing.T) {
 	}
 	run(t, w)
 	if !hinted(t, w.changed, limit) {
-		t.Error("nothing was told")
+		t.Error("lost events caused no hint")
 	}
 }
 
@@ -243,8 +245,8 @@ func control(t *testing.T, f syscall.Conn, do func(fd int)) {
 	must(t, conn.Control(func(fd uintptr) { do(int(fd)) }))
 }
 
-// A source that fails ends the others: who hears half of what there is would wait
-// for the rest for ever.
+// A source that fails ends the watcher, because with the others alone it would miss
+// events without notice.
 func TestWatchEndsWithAnySource(t *testing.T) {
 	w, err := newWatcher(subsystems)
 	must(t, err)
@@ -280,7 +282,8 @@ func TestWatchBeginsAndEnds(t *testing.T) {
 	}
 }
 
-// A kernel without RDMA is told from one without a device, and from an error.
+// A kernel without RDMA is distinguished from a kernel without devices, and from an
+// error.
 func TestKernelWithoutRDMA(t *testing.T) {
 	for _, errno := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
 		if err := linkError("list", errno); !errors.Is(err, ErrNoSubsystem) || !errors.Is(err, hca.ErrNoDevice) {

@@ -72,7 +72,7 @@ func (y *toll) inClusters(t *testing.T) {
 	}
 }
 
-// none fails the test if any damage passed.
+// none fails the test if any damaged datagram passed.
 func (y *toll) none(t *testing.T) {
 	t.Helper()
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {

@@ -18,8 +18,8 @@ import (
 	"ipoibd/hca/roce"
 )
 
-// Independent programs that must produce the same result. They are Debian packages;
-// python is named by its path because scapy is installed for that interpreter.
+// Witnesses are independent programs that must produce the same result. They are Debian
+// packages; python is named by its path because scapy is installed for that interpreter.
 const (
 	tshark  = "/usr/bin/tshark"  // package tshark
 	python  = "/usr/bin/python3" // packages python3, python3-scapy

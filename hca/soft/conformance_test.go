@@ -21,7 +21,7 @@ var (
 	group6 = netip.MustParseAddr("ff12:401b:ffff::ffff:ffff")
 )
 
-// underlay is one kind of network that the suite runs over.
+// underlay is a kind of network that the suite runs over.
 type underlay struct {
 	name       string
 	a, b       netip.Addr
@@ -41,8 +41,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Replicated multicast is another's address in the GRH, and reaches every QP
-// attached to any group; all else is the same.
+// With replicated multicast the GRH has the destination's unicast address, and every QP
+// that is attached to any group receives the message. The rest of the contract holds.
 func TestConformanceReplicated(t *testing.T) {
 	u := underlay{a: addrA4, b: addrB4, group: group4, mtu: 1500, replicated: true}
 	hcatest.Run(t, u.harness())

@@ -13,8 +13,9 @@ import (
 
 // What a device declares (struct ibv_device_attr).
 const (
-	maxQPWR = 1 << 14 // requests of 100-odd bytes: some MB per queue
-	maxCQE  = 1 << 16 // four full queues
+	maxQueues = 1       // of one QP
+	maxQPWR   = 1 << 14 // requests of 100-odd bytes: some MB per queue
+	maxCQE    = 1 << 16 // four full queues
 )
 
 // Device is an open software HCA.
@@ -88,7 +89,7 @@ func deviceAttr(name string, g hca.GUID) hca.DeviceAttr {
 	return hca.DeviceAttr{
 		Name: name, NodeGUID: g, SysImageGUID: g, Ports: 1,
 		Transport: hca.TransportSoftware,
-		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE,
+		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE, MaxQueues: maxQueues,
 	}
 }
 

@@ -22,7 +22,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Faults of the underlay and the events that they give, in order.
+// Faults of the underlay cause the right events, in order.
 func TestUnderlayEvents(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		for _, c := range []struct {
@@ -46,13 +46,13 @@ func TestUnderlayEvents(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			if ev, err := r.dev.NextEvent(ctx); err == nil {
-				t.Errorf("one more event: %v", ev.Type)
+				t.Errorf("unexpected further event: %v", ev.Type)
 			}
 		}
 	})
 }
 
-// Sends on a port that is down complete, and are counted.
+// Sends on a port that is down complete, and are counted as dropped.
 func TestSendOnPortDown(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -70,8 +70,8 @@ func TestSendOnPortDown(t *testing.T) {
 	})
 }
 
-// A netdev that goes while sends wait for it does not leave them hanging in a
-// loop, and everything closes.
+// If the netdev is removed while sends wait for it, the sends complete and everything
+// can be closed.
 func TestRemovedWhileStalled(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -96,13 +96,13 @@ func TestEventQueueBound(t *testing.T) {
 		r.wantCounts(map[string]uint64{"events_lost": 5})
 		for i := range maxEvents {
 			if ev := r.event(); ev.On.Num != uint32(i) {
-				t.Fatalf("event %d is about %d", i, ev.On.Num)
+				t.Fatalf("event %d is about QP %d", i, ev.On.Num)
 			}
 		}
 	})
 }
 
-// QP numbers are unique, and none of those with a meaning.
+// QP numbers are unique and not reserved.
 func TestQPNumbers(t *testing.T) {
 	narrow := func(c *Config) { c.Rand = rand.New(narrowSource{rand.NewPCG(1, 2)}) }
 	bubble(t, narrow, func(r *rig) {
@@ -124,8 +124,8 @@ func TestQPNumbers(t *testing.T) {
 	})
 }
 
-// narrowSource draws numbers from 0 to 15 and the largest, whatever bits of a
-// word are looked at.
+// narrowSource draws numbers from 0 to 15 and the largest one, no matter which bits of
+// a word its user takes.
 type narrowSource struct{ rand.Source }
 
 func (s narrowSource) Uint64() uint64 {
@@ -151,7 +151,7 @@ func TestForeignAH(t *testing.T) {
 	})
 }
 
-// What RoCEv2 or the port cannot address is refused.
+// An address that RoCEv2 or the port does not support is refused.
 func TestAHRefusals(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		good := hca.AHSpec{Port: 1, Global: true, DGID: hca.GIDFromAddr(rigPeer)}
@@ -174,7 +174,8 @@ func TestAHRefusals(t *testing.T) {
 	})
 }
 
-// A GID whose address went stops sending, and says so; the QP lives on.
+// Sends from a GID whose address was removed are dropped and counted. Once the address is
+// back, the QP sends again.
 func TestSourceGone(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
@@ -189,7 +190,7 @@ func TestSourceGone(t *testing.T) {
 	})
 }
 
-// What goes out is what a capture of the network shows.
+// A capture of the network shows the datagrams that a device sends.
 func TestCapture(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		var dst []netip.Addr

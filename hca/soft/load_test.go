@@ -10,13 +10,13 @@ import (
 	"ipoibd/hca/soft/memfabric"
 )
 
-// pairOn makes two devices on one fabric.
+// pairOn opens two devices on one fabric.
 func pairOn(t testing.TB) (a, b *rig) {
 	f := memfabric.New(1)
 	return newRigOn(t, f, "a", nil, testV4), newRigOn(t, f, "b", nil, testV4b)
 }
 
-// flow sends batches from one QP to the other and takes the completions.
+// flow sends batches from one QP to the other and polls the completions.
 type flow struct {
 	from, to *rig
 	sends    []hca.SendWR
@@ -36,7 +36,7 @@ func newFlow(from, to *rig, ah hca.AH, batch, size int) *flow {
 	return f
 }
 
-// round moves one batch from end to end.
+// round carries one batch from end to end.
 func (f *flow) round(t testing.TB) {
 	if _, err := f.to.qp.PostRecv(f.recvs); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func (f *flow) round(t testing.TB) {
 	f.drain(t, f.to.recv)
 }
 
-// drain takes a whole batch of completions.
+// drain polls the completions of a whole batch.
 func (f *flow) drain(t testing.TB, cq hca.CQ) {
 	for got := 0; got < len(f.sends); {
 		if err := cq.Arm(); err != nil {
@@ -66,13 +66,13 @@ func (f *flow) drain(t testing.TB, cq hca.CQ) {
 	}
 }
 
-// A message costs no allocation from post to completion, both ends together.
+// Carrying a message from post to completion allocates nothing at either end.
 func TestNoAllocations(t *testing.T) {
 	a, b := pairOn(t)
 	ah := a.ah(testV4b)
 	f := newFlow(a, b, ah, 32, 1448)
 	for range 20 {
-		f.round(t) // until every free list has grown
+		f.round(t) // until all free lists are long enough
 	}
 	if n := testing.AllocsPerRun(200, func() { f.round(t) }); n != 0 {
 		t.Errorf("%v allocations per batch of %d", n, len(f.sends))
@@ -82,7 +82,7 @@ func TestNoAllocations(t *testing.T) {
 	b.close()
 }
 
-// A message to the own port costs no allocation either.
+// A message to the sender's own port causes no allocation either.
 func TestNoAllocationsLooped(t *testing.T) {
 	a, b := pairOn(t)
 	ah := a.ah(testV4)
@@ -110,9 +110,9 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// Two QPs send to each other and to themselves on one port, while others
-// change states, close memory and query: nothing waits for ever, and every post
-// is answered or taken back.
+// Two QPs on one port send to each other and to themselves, while other goroutines
+// change states, close memory and query. Nothing hangs, and every post completes or is
+// dropped by a reset.
 func TestConcurrentUse(t *testing.T) {
 	a, b := pairOn(t)
 	second := *a
@@ -144,7 +144,7 @@ func TestConcurrentUse(t *testing.T) {
 	b.close()
 }
 
-// churn is how often each goroutine of the test below does its thing.
+// churn is how often each goroutine of TestConcurrentUse repeats its operation.
 const churn = 1000
 
 func (r *rig) churnSends(ah hca.AH, to hca.QPN) {
@@ -154,7 +154,7 @@ func (r *rig) churnSends(ah hca.AH, to hca.QPN) {
 	}
 }
 
-// churnRecvs posts good receives and, now and then, one that is too short.
+// churnRecvs posts receives, and occasionally one that is too short.
 func (r *rig) churnRecvs() {
 	for i := range churn {
 		size := rigSlot
@@ -165,7 +165,7 @@ func (r *rig) churnRecvs() {
 	}
 }
 
-// churnStates brings the QP up again and again, whatever happened to it.
+// churnStates brings the QP up repeatedly, whatever its state.
 func (r *rig) churnStates() {
 	for range churn / 10 {
 		if err := r.qp.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState); err != nil {
@@ -173,7 +173,7 @@ func (r *rig) churnStates() {
 		}
 		for s := hca.QPReset; s < hca.QPRTS; s++ {
 			_ = r.qp.Modify(hca.QPAttr{State: s + 1, Port: 1, QKey: rigQKey},
-				hca.AttrState|hca.UDTransition(s, s+1).Required) // refused after an error in between
+				hca.AttrState|hca.UDTransition(s, s+1).Required) // refused if the QP failed in between
 		}
 		_ = have(r.qp.Query())(r)
 	}
@@ -191,7 +191,7 @@ func (r *rig) churnMemory() {
 	}
 }
 
-// drainCQ polls, so that the others do not overrun the CQ.
+// drainCQ polls, so that the other goroutines do not overrun the CQ.
 func drainCQ(stop chan struct{}, cq hca.CQ) {
 	wc := make([]hca.WC, 256)
 	for {

@@ -20,8 +20,8 @@ func upState(mtu int, addrs ...netip.Addr) *transport.State {
 	return &transport.State{Present: true, Up: true, MTU: mtu, Addrs: addrs}
 }
 
-// What an underlay's MTU leaves: 52 bytes of overhead over IPv4, 72 over IPv6,
-// and the payload is padded to four bytes.
+// The port's MTU is the underlay's without 52 bytes of overhead over IPv4, or 72 over
+// IPv6; the payload is padded to four bytes.
 func TestMTU(t *testing.T) {
 	for _, c := range []struct {
 		mtu, v4, v6 int
@@ -57,7 +57,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// A GID stays where it is while its address lives, and empty places are filled.
+// A GID keeps its index as long as its address exists, and new GIDs fill free indices.
 func TestGIDsKeepTheirPlaces(t *testing.T) {
 	var p port
 	table := func() (out []string) {
@@ -90,7 +90,7 @@ func TestGIDsKeepTheirPlaces(t *testing.T) {
 	}
 }
 
-// Snapshots that are out do not change.
+// A snapshot that was returned earlier does not change.
 func TestGIDSnapshotsStay(t *testing.T) {
 	var p port
 	p.become(upState(1500, testV4), false)
@@ -113,7 +113,7 @@ func TestPortChanges(t *testing.T) {
 		{&down, changedState},
 		{&down, 0},
 		{upState(1500, testV4), changedState},
-		{upState(1501, testV4), 0}, // rounded away
+		{upState(1501, testV4), 0}, // no change after rounding
 		{upState(1504, testV4), changedMTU},
 		{upState(9000, testV4), changedMTU},
 		{upState(9001, testV4), 0},

@@ -13,7 +13,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// Every drop in front of a QP and inside of it, by name.
+// Each reason for a drop, in front of a QP and inside it, is counted by name.
 func TestDropsAreCounted(t *testing.T) {
 	group := netip.MustParseAddr("239.9.9.9")
 	type fields = func(*roce.BTH, *roce.DETH, *roce.Path)
@@ -27,7 +27,7 @@ func TestDropsAreCounted(t *testing.T) {
 		{"short", nil, func(b []byte) []byte { return nil }},
 		{"pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
 		{"pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
-		// Any receive is too short for this, which must not cost the QP.
+		// No receive is long enough for this, but it must not move the QP to ERR.
 		{"too_long", nil, func(b []byte) []byte { return append(b, make([]byte, hca.MaxMTU)...) }},
 		{"version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
 		{"opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
@@ -56,8 +56,8 @@ func TestDropsAreCounted(t *testing.T) {
 	}
 }
 
-// rxEnds and rxReasons are the counters in one of which every packet ends that
-// is not a group's.
+// Every received unicast packet is counted in exactly one of the counters in rxEnds and
+// rxReasons.
 var (
 	rxEnds = []counter{
 		rxDelivered, dropShort, dropVersion, dropOpcode, dropImmediate, dropPad, dropTooLong, dropICRC, dropOwnSource, dropUnknownPeer,
@@ -69,7 +69,7 @@ var (
 	}
 )
 
-// wantAccounted checks that every packet received ended in one counter.
+// wantAccounted checks that every packet received was counted once.
 func (r *rig) wantAccounted() {
 	r.Helper()
 	var sum uint64
@@ -80,7 +80,7 @@ func (r *rig) wantAccounted() {
 		sum += r.dev.counts.reason[end].Load()
 	}
 	if got := r.dev.counts.own[rxPackets].Load(); got != sum {
-		r.Errorf("%d packets, but %d ends", got, sum)
+		r.Errorf("%d packets received, but %d counted as delivered or dropped", got, sum)
 	}
 }
 
@@ -147,7 +147,8 @@ func TestQPWithoutReceivesHoldsOthersUpOnce(t *testing.T) {
 	})
 }
 
-// An identification that was not seen is guessed, and that is counted.
+// If the transport does not know a packet's identification, it is solved for, which is
+// counted.
 func TestUnseenIdentification(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(8)
@@ -157,16 +158,16 @@ func TestUnseenIdentification(t *testing.T) {
 			r.port.Inject(p)
 		}
 		wrong := r.message(nil)
-		wrong.ID = 1 // seen, and not the sender's
+		wrong.ID = 1 // known, but not the sender's
 		r.port.Inject(wrong)
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"icrc_id_low": 2, "icrc_id_solved": 2, "rx_delivered": 4, "icrc": 1})
 	})
 }
 
-// A datagram whose ICRC is only right with a high identification counts as damaged when
-// its source has sent low ones so far, because random damage can produce that too. When
-// the source really starts to use high ones, that costs it one datagram.
+// If the ICRC of a datagram is right only with a high identification, and its source has
+// used low ones so far, the datagram counts as damaged, because random damage can have
+// the same effect. A source that really starts to use high ones loses one datagram.
 func TestUnusualIdentificationIsDamage(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(16)
@@ -188,8 +189,8 @@ func TestUnusualIdentificationIsDamage(t *testing.T) {
 	})
 }
 
-// A damaged or forged datagram in the name of a stranger does not erase the habit of a
-// source in the same slot.
+// A damaged or forged datagram in the name of an unknown source does not erase the
+// recorded habit of another source in the same slot.
 func TestStrangersDoNotEraseAHabit(t *testing.T) {
 	honest, stranger := netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("10.9.9.3")
 	var ids idHabits
@@ -197,19 +198,19 @@ func TestStrangersDoNotEraseAHabit(t *testing.T) {
 		ids.low(honest)
 	}
 	if ids.intact(stranger) || ids.unusual(stranger) {
-		t.Error("a stranger has the habit of another source")
+		t.Error("an unknown source has the habit of another source")
 	}
 	if !ids.intact(honest) || !ids.unusual(honest) {
-		t.Error("the habit is gone")
+		t.Error("the habit was erased")
 	}
 	ids.low(stranger)
 	if !ids.intact(stranger) || ids.intact(honest) {
-		t.Error("a stranger with a low identification did not take the slot")
+		t.Error("an unknown source with a low identification did not get the slot")
 	}
 }
 
-// Two datagrams that would be right from one other address mean a NAT; any
-// number of damaged ones do not.
+// Two datagrams that would be right if they came from one other address indicate a NAT;
+// damaged ones, however many, do not.
 func TestNATSuspect(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		rnd := rand.New(rand.NewPCG(1, 1))
@@ -221,7 +222,7 @@ func TestNATSuspect(t *testing.T) {
 		}
 		synctest.Wait()
 		if _, _, ok := r.dev.NATSuspect(); ok || r.counted("icrc") != 100 {
-			t.Fatalf("damage looks like NAT: %v, %d wrong ICRCs", ok, r.counted("icrc"))
+			t.Fatalf("damaged datagrams caused a NAT suspicion: %v, %d wrong ICRCs", ok, r.counted("icrc"))
 		}
 		inside := netip.MustParseAddr("192.168.7.7")
 		translated := func(psn uint32) {
@@ -230,25 +231,25 @@ func TestNATSuspect(t *testing.T) {
 			r.port.Inject(p)
 		}
 		for range 5 {
-			translated(0) // the same one again proves nothing
+			translated(0) // the same datagram again proves nothing
 		}
 		synctest.Wait()
 		if _, _, ok := r.dev.NATSuspect(); ok {
-			t.Error("a repetition looks like NAT")
+			t.Error("a repeated datagram caused a NAT suspicion")
 		}
 		translated(1)
 		translated(2)
 		synctest.Wait()
 		if seen, sender, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || sender != inside {
-			t.Errorf("suspect %v, in truth %v, %v", seen, sender, ok)
+			t.Errorf("suspected sender %v, true sender %v, reported %v", seen, sender, ok)
 		}
 		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 107})
 	})
 }
 
-// A datagram from the wire whose source is an address of the port itself is dropped,
-// whatever its destination, before anything else looks at it. Once the port has lost
-// the address, such a datagram is accepted.
+// A datagram from the wire with a source address of the port itself is dropped before
+// any other check, whatever its destination. Once the port has lost the address, such a
+// datagram is accepted.
 func TestOwnSourceIsDropped(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(4)
@@ -299,13 +300,14 @@ func TestForgedNATOfAPeer(t *testing.T) {
 		}
 		synctest.Wait()
 		if seen, sender, ok := r.dev.NATSuspect(); ok {
-			t.Errorf("suspect %v, in truth %v", seen, sender)
+			t.Errorf("suspected sender %v, true sender %v", seen, sender)
 		}
 		r.wantCounts(map[string]uint64{"nat_suspected": 0, "icrc": 10, "rx_delivered": 1})
 	})
 }
 
-// Frames of strangers are dropped, and the list may change at any time.
+// Frames from addresses that are not in the list of peers are dropped, and the list may
+// change at any time.
 func TestKnownPeersOnly(t *testing.T) {
 	var peers []netip.Addr
 	only := func(c *Config) {
@@ -322,8 +324,8 @@ func TestKnownPeersOnly(t *testing.T) {
 	})
 }
 
-// Replicated multicast: a copy to every peer, each received by every QP that is
-// attached to a group, and none where no list of peers is.
+// Replicated multicast goes to every peer, where each QP that is attached to a group
+// receives it. Without a list of peers no copy is sent.
 func TestReplicatedMulticast(t *testing.T) {
 	peers := []netip.Addr{testV4, testV4b, rigPeer}
 	replicate := func(c *Config) { c.Peers = func() []netip.Addr { return peers } }
@@ -365,7 +367,8 @@ func (r *rig) sendOn(ah hca.AH, to hca.QPN) {
 	}
 }
 
-// The receive path takes whatever comes: it neither crashes nor loses count.
+// FuzzReceive checks that the receive path accepts any input without a crash, and
+// accounts for every packet.
 func FuzzReceive(f *testing.F) {
 	seed := newRig(f, nil)
 	for _, change := range []func(*roce.BTH, *roce.DETH, *roce.Path){
@@ -398,7 +401,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// restore posts a receive for one that completed, in a QP that works.
+// restore brings the QP back up if needed, and replaces a completed receive.
 func (r *rig) restore(s hca.WCStatus) {
 	r.Helper()
 	if s != hca.WCSuccess {

@@ -34,7 +34,7 @@ const (
 
 var rigPeer = netip.MustParseAddr("10.0.0.99")
 
-// newRig opens a device at testV4 and testV6. change may change its
+// newRig opens a device at testV4 and testV6. change, if not nil, changes its
 // configuration.
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
@@ -101,8 +101,8 @@ func (r *rig) postRecv(n int) {
 	}
 }
 
-// ah makes a handle without closing it: close reports a busy PD, so callers
-// close it themselves.
+// ah creates a handle. The caller must close it, or close fails because the PD is
+// busy.
 func (r *rig) ah(to netip.Addr) hca.AH {
 	r.Helper()
 	spec := hca.AHSpec{Port: 1, Global: true, DGID: hca.GIDFromAddr(to)}
@@ -112,7 +112,7 @@ func (r *rig) ah(to netip.Addr) hca.AH {
 	return have(r.pd.CreateAH(spec))(r)
 }
 
-// counted is a counter's value.
+// counted returns the value of a counter.
 func (r *rig) counted(name string) uint64 {
 	r.Helper()
 	for _, c := range r.dev.Counters() {
@@ -124,7 +124,7 @@ func (r *rig) counted(name string) uint64 {
 	return 0
 }
 
-// wantCounts checks counters, after all that is under way came to rest.
+// wantCounts waits until all goroutines are idle, then checks counters.
 func (r *rig) wantCounts(want map[string]uint64) {
 	r.Helper()
 	for name, n := range want {
@@ -134,8 +134,8 @@ func (r *rig) wantCounts(want map[string]uint64) {
 	}
 }
 
-// message is a datagram for the rig's QP; change may spoil it before its ICRC
-// is made.
+// message returns a datagram for the rig's QP. change, if not nil, changes it before its
+// ICRC is computed.
 func (r *rig) message(change func(*roce.BTH, *roce.DETH, *roce.Path)) transport.Packet {
 	bth := roce.BTH{Opcode: roce.OpcodeUDSendOnly, Pad: 3, PKey: hca.PKeyDefault, DestQPN: r.qp.Num()}
 	deth := roce.DETH{QKey: rigQKey, SrcQPN: 0x99}

@@ -7,8 +7,8 @@ import (
 	"ipoibd/hca"
 )
 
-// A QP whose owner takes 64 messages each 4 ms, as that of a container whose host
-// stack is slow, and that is sent more, does not hold up the messages for another QP.
+// A QP gets more messages than its owner polls, 64 every 4 ms, as with a container whose
+// host stack is slow. It does not delay the messages for another QP.
 func TestQPWithASlowOwnerHoldsUpNoOther(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		slow := *r
@@ -19,7 +19,7 @@ func TestQPWithASlowOwnerHoldsUpNoOther(t *testing.T) {
 		r.postRecv(rigDepth)
 		const (
 			milliseconds = 1000
-			forSlow      = 100 // messages each millisecond
+			forSlow      = 100 // messages per millisecond
 			forOther     = 10
 			batch        = 64
 		)
@@ -46,9 +46,9 @@ func TestQPWithASlowOwnerHoldsUpNoOther(t *testing.T) {
 		sent := milliseconds * forOther
 		late = sent - got
 		if late > sent/100 {
-			t.Errorf("after %d ms %d of %d messages for the other QP have not come; the slow one took %d", milliseconds, late, sent, taken)
+			t.Errorf("after %d ms %d of %d messages for the other QP have not arrived; the slow QP's owner polled %d", milliseconds, late, sent, taken)
 		}
-		time.Sleep(10 * time.Minute) // what is queued
+		time.Sleep(10 * time.Minute) // until the queue is empty
 		if err := slow.qp.Close(); err != nil {
 			t.Error(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The suite over UDP sockets: two namespaces joined by a veth pair, anew for
-// each test.
+// Runs the suite over UDP sockets. Each test gets two new namespaces joined by a veth
+// pair.
 func TestConformanceOverSockets(t *testing.T) {
 	for _, u := range []struct {
 		name  string
@@ -57,7 +57,7 @@ func socketHost(t *testing.T, ns *nstest.Namespace, addr string) hcatest.Host {
 		AddGID:    func() { admin(t, ns, func(l netlink.Link) error { return netlink.AddrAdd(l, newAddr(t)) }) },
 		RemoveDev: func() { admin(t, ns, netlink.LinkDel) },
 	}
-	if netip.MustParseAddr(addr).Is4() { // a link that goes down loses its IPv6 addresses
+	if netip.MustParseAddr(addr).Is4() { // setting a link down removes its IPv6 addresses
 		h.SetLink = func(up bool) { setLink(t, ns, up) }
 	}
 	return h

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca"
 )
 
-// One QP from RESET through send and receive errors and back to RESET.
+// Takes one QP from RESET through send and receive errors and back to RESET.
 func TestStory(t *testing.T) {
 	r := newRig(t, defaultSpec())
 	r.up(hca.QPInit)

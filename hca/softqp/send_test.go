@@ -192,7 +192,7 @@ func TestReplicationOverAChangingList(t *testing.T) {
 
 // Every request starts its copies with the first peer, even if the request before it was
 // flushed or dropped half-way.
-func TestReplicationStartsAnew(t *testing.T) {
+func TestReplicationStartsWithTheFirstPeer(t *testing.T) {
 	list := []netip.Addr{peer4, netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")}
 	for name, between := range map[string]func(*rig){
 		"done":  func(r *rig) { r.Finish(r.fill(list...), 3) },
@@ -210,7 +210,7 @@ func TestReplicationStartsAnew(t *testing.T) {
 	}
 }
 
-// Sends that do not end as a datagram.
+// How sends end that do not become a datagram.
 func TestTails(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(*rig)

@@ -23,7 +23,7 @@ func deviceAttr(name string, a *cDeviceAttr) hca.DeviceAttr {
 	return hca.DeviceAttr{
 		Name: name, NodeGUID: guid(uint64(a.node_guid)), SysImageGUID: guid(uint64(a.sys_image_guid)),
 		Ports: uint8(a.phys_port_cnt), Transport: hca.TransportHardware,
-		MaxQPWR: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQE: int(a.max_cqe),
+		MaxQPWR: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQE: int(a.max_cqe), MaxQueues: maxQueues,
 		IPCsum: a.device_cap_flags&C.IBV_DEVICE_UD_IP_CSUM != 0,
 	}
 }

@@ -24,13 +24,13 @@ func TestDeviceAttr(t *testing.T) {
 	c := cDeviceAttr{max_qp_wr: 100, max_sge: 30, max_cqe: 400, phys_port_cnt: 2, device_cap_flags: 1 << 18}
 	got := deviceAttr("mlx5_0", &c)
 	want := hca.DeviceAttr{
-		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, IPCsum: true,
+		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, MaxQueues: 1, IPCsum: true,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if c.device_cap_flags = ^c.device_cap_flags; deviceAttr("", &c).IPCsum {
-		t.Error("another capability was taken for checksums")
+		t.Error("a device without the checksum capability claims it")
 	}
 }
 
@@ -43,8 +43,8 @@ func TestPortState(t *testing.T) {
 	}
 }
 
-// Entries stand at their indices, those of other ports and beyond the table are
-// left out.
+// The table has each entry at its index, without entries of other ports or beyond
+// the table's end.
 func TestGIDTable(t *testing.T) {
 	got := gidTable([]cGIDEntry{
 		{port_num: 1, gid_index: 3, gid_type: 2, gid: [16]byte{15: 4}},
@@ -77,10 +77,10 @@ func TestPortGUID(t *testing.T) {
 	}
 }
 
-// rawGID is a GID of libibverbs.
+// rawGID returns a GID as libibverbs represents it.
 func rawGID(a string) [16]byte { return hca.GIDFromAddr(netip.MustParseAddr(a)) }
 
-// hereAre are addresses of an interface.
+// hereAre returns the addresses of an interface.
 func hereAre(index int, addrs ...string) map[address]bool {
 	out := map[address]bool{}
 	for _, a := range addrs {
@@ -89,8 +89,8 @@ func hereAre(index int, addrs ...string) map[address]bool {
 	return out
 }
 
-// What joins a group is the netdev behind the GID that is named, such as that of a
-// VLAN among others, if that is in this network namespace.
+// The netdev of the given GID joins a group, for example that of a VLAN, provided that
+// it is in this network namespace.
 func TestNetdev(t *testing.T) {
 	v4, v6 := rawGID("192.0.2.1"), rawGID("fe80::1")
 	entries := []cGIDEntry{
@@ -99,7 +99,7 @@ func TestNetdev(t *testing.T) {
 		{port_num: 1, gid_index: 1, gid_type: 2, ndev_ifindex: 5, gid: v4},
 		{port_num: 1, gid_index: 3, gid_type: 2, ndev_ifindex: 6, gid: v4},
 		{port_num: 1, gid_index: 4, gid_type: 2, ndev_ifindex: 9, gid: rawGID("192.0.2.77")}, // of a container
-		{port_num: 1, gid_index: 5, gid_type: 2, ndev_ifindex: 5, gid: rawGID("192.0.2.78")}, // likewise, by an index that is another's here
+		{port_num: 1, gid_index: 5, gid_type: 2, ndev_ifindex: 5, gid: rawGID("192.0.2.78")}, // of a container, by an index that another netdev has here
 	}
 	here := hereAre(5, "192.0.2.1", "fe80::1")
 	maps.Copy(here, hereAre(6, "192.0.2.1"))
@@ -125,8 +125,8 @@ func TestNetdev(t *testing.T) {
 	}
 }
 
-// The GIDs of other network namespaces leave the table, but for link-local ones,
-// and those of no netdev, as on InfiniBand.
+// The table omits the GIDs of other network namespaces, except link-local ones and
+// those without a netdev, as on InfiniBand.
 func TestUsableHere(t *testing.T) {
 	own, link, subnet := rawGID("192.0.2.1"), rawGID("fe80::9"), rawGID("fd00::7")
 	got := usableHere([]cGIDEntry{
@@ -141,7 +141,7 @@ func TestUsableHere(t *testing.T) {
 		left = append(left, int(e.gid_index))
 	}
 	if want := []int{0, 1, 4}; !slices.Equal(left, want) {
-		t.Errorf("left are %v, want %v", left, want)
+		t.Errorf("usable GIDs %v, want %v", left, want)
 	}
 }
 

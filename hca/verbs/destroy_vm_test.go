@@ -14,9 +14,9 @@ import (
 	"ipoibd/hca/verbs/verbstest"
 )
 
-// What is in use all the while is destroyed, again and again: every user hears
-// that it is closed, and nothing hangs, crashes or is used afterwards.
-func TestDestroyWhatIsInUse(t *testing.T) {
+// Objects are destroyed while goroutines keep using them, many times. Every user gets
+// ErrClosed, and nothing hangs, crashes or is used afterwards.
+func TestDestroyObjectsInUse(t *testing.T) {
 	const rounds, each = 20, 50 * time.Millisecond
 	for range rounds {
 		t.Run("round", func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestDestroyWhatIsInUse(t *testing.T) {
 	}
 }
 
-// uses are what goroutines do with the objects of a station, side by side.
+// uses returns functions that use the objects of a station, to be run concurrently.
 func uses(ctx context.Context, s *station.Station) []func() error {
 	sends, recvs := s.Towards(s, 8, 100), s.Receives(8)
 	return []func() error{
@@ -54,8 +54,8 @@ func uses(ctx context.Context, s *station.Station) []func() error {
 	}
 }
 
-// modify leaves a QP in RTS as it is. One whose completions found no room, since
-// nothing here waits for them, is in ERR and refuses.
+// modify moves a QP from RTS to RTS. It ignores the error if the QP is in ERR because
+// its CQ overran, which may happen as nothing here waits for completions.
 func modify(q hca.QP) error {
 	err := q.Modify(hca.QPAttr{State: hca.QPRTS}, hca.AttrState)
 	if errors.Is(err, hca.ErrInvalid) {
@@ -64,7 +64,7 @@ func modify(q hca.QP) error {
 	return err
 }
 
-// consume does what the one goroutine of a CQ does.
+// consume uses a CQ as the one goroutine that owns it does.
 func consume(c hca.CQ) error {
 	if err := c.Arm(); err != nil {
 		return err
@@ -90,7 +90,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// untilClosed goes on until what is used is closed. A queue may be full meanwhile.
+// untilClosed calls use until it returns ErrClosed. It ignores full queues.
 func untilClosed(s *station.Station, use func() error) {
 	for {
 		switch err := use(); {

@@ -33,9 +33,9 @@ func TestSentinelOf(t *testing.T) {
 		{verbPostSend, syscall.EIO, hca.ErrIO},
 		{verbCreateAH, syscall.ETIMEDOUT, hca.ErrTimeout},
 		{verbCreateAH, syscall.EHOSTUNREACH, hca.ErrTimeout},
-		{verbCreateAH, syscall.ENETUNREACH, hca.ErrInvalid}, // of the port, no failure of the device
+		{verbCreateAH, syscall.ENETUNREACH, hca.ErrInvalid}, // an error of the port, not of the device
 		{verbCreateAH, syscall.ENODATA, hca.ErrInvalid},
-		{verbCreateAH, syscall.ENODEV, hca.ErrInvalid}, // of the GID; what the port says counts
+		{verbCreateAH, syscall.ENODEV, hca.ErrInvalid}, // an error of the GID; the port decides whether the device is gone
 		{verbCreateAH, syscall.EIO, hca.ErrIO},
 		{any, syscall.EHOSTUNREACH, hca.ErrInvalid},
 		{verbOpen, syscall.ENODEV, hca.ErrNoDevice},
@@ -44,16 +44,16 @@ func TestSentinelOf(t *testing.T) {
 		{verbOpen, syscall.EIO, hca.ErrIO},
 		{any, syscall.ENOENT, hca.ErrInvalid},
 	} {
-		if got := sentinelOf(tt.verb, tt.errno); got != tt.want { //nolint:errorlint // the very one
+		if got := sentinelOf(tt.verb, tt.errno); got != tt.want { //nolint:errorlint // identity is wanted
 			t.Errorf("%s, %v: %v, want %v", tt.verb, tt.errno, got, tt.want)
 		}
 	}
 }
 
-// An error tells the verb, the sentinel and the errno.
+// The text of an error contains the verb, the sentinel and the errno.
 func TestFailed(t *testing.T) {
 	if err := failed(verbOpen, "rxe0", 0); err != nil {
-		t.Errorf("of success: %v", err)
+		t.Errorf("error for success: %v", err)
 	}
 	err := failed(verbPostSend, "0x000011", syscall.ENOMEM)
 	var named *hca.VerbError

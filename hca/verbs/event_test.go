@@ -20,8 +20,8 @@ func TestAsyncEvent(t *testing.T) {
 	}
 }
 
-// Events about objects that are never created, and those of later kernels, are
-// none of the contract's.
+// Events about objects that the backend never creates, and events added by later
+// kernels, are ignored.
 func TestAsyncEventUnknown(t *testing.T) {
 	for _, n := range []uint32{
 		uint32(hca.EventSRQErr), uint32(hca.EventSRQLimitReached), uint32(hca.EventWQFatal), uint32(hca.NumEventType), 256, 1<<32 - 1,

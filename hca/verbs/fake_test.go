@@ -14,9 +14,9 @@ import (
 	"ipoibd/hca"
 )
 
-// order is what the queue pair of testdata/fake.c is told by the wr_id of a
-// batch's first request: what to return and to leave in errno, and which request
-// to name as the bad one, counted from 1; 0 names none.
+// order tells the queue pair of testdata/fake.c, in the wr_id of a batch's first
+// request, what to return and to store in errno, and which request to report as the
+// bad one, counted from 1; 0 means none.
 type order struct {
 	result int32
 	errno  syscall.Errno
@@ -25,7 +25,8 @@ type order struct {
 
 func (o order) id() uint64 { return uint64(uint32(o.result)) | uint64(o.errno)<<32 | uint64(o.bad)<<48 }
 
-// However the user wants it, libibverbs keeps what events name.
+// libibverbs keeps the objects that events refer to, even if the user's environment
+// asks it to free them.
 func TestKeepsObjectsOfLostDevices(t *testing.T) {
 	if os.Getenv(fakeEnv) == "" {
 		withFake(t)
@@ -34,7 +35,7 @@ func TestKeepsObjectsOfLostDevices(t *testing.T) {
 	fakeQP(t)
 }
 
-// However a provider says that it did not take a batch, it is heard.
+// Posting handles every way in which a provider may refuse a batch.
 func TestPostRefused(t *testing.T) {
 	if os.Getenv(fakeEnv) == "" {
 		withFake(t)
@@ -48,26 +49,26 @@ func TestPostRefused(t *testing.T) {
 		want  error
 	}{
 		{"all taken", order{}, 3, nil},
-		{"all taken, an errno is left from before", order{errno: syscall.EAGAIN}, 3, nil},
+		{"all accepted, errno set by an earlier call", order{errno: syscall.EAGAIN}, 3, nil},
 		{"errno returned", order{int32(syscall.ENOMEM), 0, 1}, 0, hca.ErrQueueFull},
 		{"errno returned, two taken", order{int32(syscall.ENOMEM), 0, 3}, 2, hca.ErrQueueFull},
-		{"none is named", order{int32(syscall.EIO), 0, 0}, 0, hca.ErrIO},
+		{"no bad request reported", order{int32(syscall.EIO), 0, 0}, 0, hca.ErrIO},
 		{"errno negated", order{-int32(syscall.ENOMEM), 0, 2}, 1, hca.ErrQueueFull},
-		{"errno negated, another is left from before", order{-int32(syscall.EINVAL), syscall.EAGAIN, 1}, 0, hca.ErrInvalid},
+		{"negated errno as the result, errno set by an earlier call", order{-int32(syscall.EINVAL), syscall.EAGAIN, 1}, 0, hca.ErrInvalid},
 		{"errno set", order{-1, syscall.EIO, 1}, 0, hca.ErrIO},
-		{"no errno at all", order{-1, 0, 2}, 1, hca.ErrQueueFull},
+		{"no errno", order{-1, 0, 2}, 1, hca.ErrQueueFull},
 	} {
 		sends := []hca.SendWR{sendTo(tt.order.id(), liveAH(q.pd)), sendTo(2, liveAH(q.pd)), sendTo(3, liveAH(q.pd))}
 		if n, err := q.PostSend(sends); n != tt.taken || !errors.Is(err, tt.want) {
-			t.Errorf("sends, %s: %d taken, %v", tt.name, n, err)
+			t.Errorf("sends, %s: %d accepted, %v, want %d, %v", tt.name, n, err, tt.taken, tt.want)
 		}
 		if n, err := q.PostRecv([]hca.RecvWR{{ID: tt.order.id()}, {ID: 2}, {ID: 3}}); n != tt.taken || !errors.Is(err, tt.want) {
-			t.Errorf("receives, %s: %d taken, %v", tt.name, n, err)
+			t.Errorf("receives, %s: %d accepted, %v, want %d, %v", tt.name, n, err, tt.taken, tt.want)
 		}
 	}
 }
 
-// fakeQP opens the device of testdata/fake.c and makes a queue pair that takes
+// fakeQP opens the device of testdata/fake.c and creates a queue pair that accepts
 // requests.
 func fakeQP(t *testing.T) *QP {
 	t.Helper()
@@ -97,10 +98,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// fakeEnv marks the process of a test that has the library of testdata/fake.c.
+// fakeEnv marks a test's child process, which uses the library of testdata/fake.c.
 const fakeEnv = "IPOIBD_VERBS_FAKE"
 
-// withFake runs the calling test in a process that finds that library first.
+// withFake runs the calling test in a child process that finds this library first.
 func withFake(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

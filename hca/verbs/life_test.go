@@ -32,7 +32,7 @@ func TestLifeChildrenFirst(t *testing.T) {
 	}
 }
 
-// An object is destroyed once, and counted out once.
+// An object is destroyed once, and its parent's count decreases once.
 func TestLifeCloseTwice(t *testing.T) {
 	var parent, child life
 	parent.adopt()
@@ -47,8 +47,7 @@ func TestLifeCloseTwice(t *testing.T) {
 	}
 }
 
-// A destroy that fails leaves the object alive, but for that of a device that
-// is gone.
+// An object whose destroy fails stays alive, unless the device is gone.
 func TestLifeDestroyFails(t *testing.T) {
 	for _, tt := range []struct{ destroy, close, enter error }{
 		{hca.ErrBusy, hca.ErrBusy, nil},
@@ -69,7 +68,7 @@ func TestLifeDestroyFails(t *testing.T) {
 	}
 }
 
-// Nothing is destroyed while a call uses it, and none begins once it is to be.
+// Close waits until no call uses the object, and refuses new calls from its start on.
 func TestLifeCloseWaits(t *testing.T) {
 	var l life
 	if err := l.enter(); err != nil {
@@ -78,12 +77,12 @@ func TestLifeCloseWaits(t *testing.T) {
 	done := make(chan error)
 	var destroyed atomic.Bool
 	go func() { done <- l.close(func() error { destroyed.Store(true); return nil }) }()
-	for l.enter() == nil { // until close waits for us
+	for l.enter() == nil { // until close waits for this call
 		l.leave()
 		runtime.Gosched()
 	}
 	if destroyed.Load() {
-		t.Error("destroyed under a call")
+		t.Error("the object was destroyed during a call")
 	}
 	l.leave()
 	if err := <-done; err != nil || !destroyed.Load() {
@@ -91,7 +90,8 @@ func TestLifeCloseWaits(t *testing.T) {
 	}
 }
 
-// A destroy that hangs holds up nobody else, and one that fails lets calls in again.
+// A destroy that hangs does not block other callers, and after a failed destroy the
+// object accepts calls again.
 func TestLifeDestroyHangs(t *testing.T) {
 	var l life
 	hangs, end := make(chan struct{}), make(chan error)
@@ -101,7 +101,7 @@ func TestLifeDestroyHangs(t *testing.T) {
 	}()
 	<-hangs
 	if err := l.enter(); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("enter meanwhile: %v", err)
+		t.Errorf("enter while destroy hangs: %v", err)
 	}
 	end <- hca.ErrBusy
 	if err := <-done; !errors.Is(err, hca.ErrBusy) {

@@ -20,8 +20,8 @@ import (
 	"ipoibd/hca/verbs/verbstest"
 )
 
-// A process that may lock too little hears how much it needs, and is none the
-// worse for it.
+// If a process may not lock enough memory, the error says how much it needs, and the
+// process can continue.
 func TestMemoryLockTooSmall(t *testing.T) {
 	const limit, fits, tooMuch = 1 << 20, 64 << 10, 4 << 20
 	if os.Getenv(aloneEnv) == "" {
@@ -42,8 +42,8 @@ func TestMemoryLockTooSmall(t *testing.T) {
 	s.Made(mr, err, "MR after the refusal")
 }
 
-// unprivileged runs the calling test again without any capability, with a limit
-// of locked memory.
+// unprivileged runs the calling test again without capabilities and with a limit of
+// locked memory.
 func unprivileged(t *testing.T, limit uint64) {
 	t.Helper()
 	var old unix.Rlimit
@@ -62,8 +62,8 @@ func unprivileged(t *testing.T, limit uint64) {
 	}
 }
 
-// A device whose netdev is taken away says so, and closes; only then is the
-// netdev gone for the kernel.
+// A device whose netdev is removed reports that, and can be closed. The kernel
+// finishes the removal of the netdev only after that.
 func TestRemovedDeviceCloses(t *testing.T) {
 	const netdev, device = "verbsgone", "rxegone"
 	must := func(err error, what string) {
@@ -79,19 +79,19 @@ func TestRemovedDeviceCloses(t *testing.T) {
 	dev, err := verbs.Open(device)
 	must(err, "open")
 	removed := make(chan error, 1)
-	t.Run("use", func(t *testing.T) { // closes everything, which lets the removal end
+	t.Run("use", func(t *testing.T) { // closes everything, so that the removal can finish
 		s := station.New(t, dev, 0)
 		go func() { removed <- netlink.LinkDel(veth) }()
 		awaitGone(s)
 	})
 	must(<-removed, "delete veth")
 	if _, err := verbs.Open(device); !errors.Is(err, hca.ErrNoDevice) {
-		t.Errorf("open once it is gone: %v", err)
+		t.Errorf("open after the removal: %v", err)
 	}
 }
 
-// A device that gets another name, as udev gives it one a moment after it came,
-// goes on to answer, and is opened again by its new name alone.
+// A device that is renamed, as udev does soon after its arrival, continues to work,
+// and can be opened again by its new name only.
 func TestRenamedDevice(t *testing.T) {
 	const netdev, before, after = "verbsname", "rxebefore", "rxeafter"
 	must := func(err error, what string) {
@@ -115,10 +115,10 @@ func TestRenamedDevice(t *testing.T) {
 	dev := opened(before)
 	must(netlink.RdmaLinkSetName(link, after), "rename")
 	if port, err := dev.QueryPort(1); err != nil || len(port.PKeys) == 0 {
-		t.Errorf("query port once it is renamed: %+v, %v", port, err)
+		t.Errorf("query port after the renaming: %+v, %v", port, err)
 	}
 	if n := len(dev.Counters()); n < 2 {
-		t.Errorf("%d counters once it is renamed", n)
+		t.Errorf("%d counters after the renaming", n)
 	}
 	must(dev.Close(), "close")
 	if _, err := opened(after).QueryPort(1); err != nil {
@@ -129,7 +129,7 @@ func TestRenamedDevice(t *testing.T) {
 	}
 }
 
-// awaitGone waits until the device says that it is gone.
+// awaitGone waits until the device reports that it is gone.
 func awaitGone(s *station.Station) {
 	s.Helper()
 	for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
@@ -137,5 +137,5 @@ func awaitGone(s *station.Station) {
 			return
 		}
 	}
-	s.Error("the device does not say that it is gone")
+	s.Error("the device does not report that it is gone")
 }

@@ -16,13 +16,13 @@ import (
 	"ipoibd/hca"
 )
 
-// testGroups are groups that nobody else is a member of.
+// testGroups are groups without other members.
 var testGroups = []netip.Addr{
 	netip.MustParseAddr("239.255.201.47"), netip.MustParseAddr("ff15:401b:ffff::4791"),
 }
 
-// isMember looks for a group in the kernel's lists, which have an IPv4 group as
-// a number of this machine's byte order.
+// isMember reports whether the kernel's lists contain a group. They show IPv4 groups
+// as numbers in the machine's byte order.
 func isMember(t *testing.T, group netip.Addr) bool {
 	t.Helper()
 	file, name := "/proc/self/net/igmp6", hex.EncodeToString(group.AsSlice())
@@ -45,7 +45,8 @@ func loopback(t *testing.T) int {
 	return lo.Index
 }
 
-// Two queue pairs may be in one group; it is left with the last of them.
+// Two queue pairs may be in one group; when the last of them detaches, the netdev
+// leaves the group.
 func TestMembership(t *testing.T) {
 	for _, group := range testGroups {
 		var members []*membership
@@ -58,15 +59,15 @@ func TestMembership(t *testing.T) {
 		}
 		members[0].leave()
 		if !isMember(t, group) {
-			t.Errorf("%v left with the first", group)
+			t.Errorf("left %v when the first queue pair detached", group)
 		}
 		if members[1].leave(); isMember(t, group) {
-			t.Errorf("%v not left", group)
+			t.Errorf("did not leave %v when the last queue pair detached", group)
 		}
 	}
 }
 
-// More groups than one socket may have (net.ipv4.igmp_max_memberships is 20).
+// Joins more groups than one socket may join (net.ipv4.igmp_max_memberships is 20).
 func TestMembershipMany(t *testing.T) {
 	group := netip.MustParseAddr("239.255.202.1")
 	for range 50 {
@@ -79,7 +80,7 @@ func TestMembershipMany(t *testing.T) {
 	}
 }
 
-// An interface that is not there is no failure of the device.
+// Joining on a missing interface is not an error of the device.
 func TestMembershipRefused(t *testing.T) {
 	for _, group := range testGroups {
 		_, err := joinGroup(group, 1<<30)

@@ -15,10 +15,10 @@ import (
 	"ipoibd/hca/verbs"
 )
 
-// aloneEnv marks the test's own process, which looks for libraries elsewhere.
+// aloneEnv marks a test's child process, which looks for libraries elsewhere.
 const aloneEnv = "IPOIBD_VERBS_ALONE"
 
-// library is what the dynamic linker finds first.
+// library is the name of the library that the dynamic linker looks for first.
 const library = "libibverbs.so.1"
 
 func TestOpenUnknown(t *testing.T) {
@@ -29,7 +29,7 @@ func TestOpenUnknown(t *testing.T) {
 	}
 }
 
-// Where the library cannot be loaded, the error names the packages.
+// If the library cannot be loaded, the error names the packages to install.
 func TestOpenWithoutLibrary(t *testing.T) {
 	if os.Getenv(aloneEnv) != "" {
 		reportOpen(t)
@@ -42,7 +42,7 @@ func TestOpenWithoutLibrary(t *testing.T) {
 	wantInChild(t, dir, "libibverbs1 and ibverbs-providers")
 }
 
-// A library that lacks a function is refused as a whole.
+// A library that lacks a function is not used at all.
 func TestOpenWithOldLibrary(t *testing.T) {
 	if os.Getenv(aloneEnv) != "" {
 		reportOpen(t)
@@ -55,7 +55,7 @@ func TestOpenWithOldLibrary(t *testing.T) {
 	wantInChild(t, dir, "missing symbol ibv_get_device_list")
 }
 
-// libc is the path of a library that has none of the functions.
+// libc returns the path of a library without any of the functions.
 func libc(t *testing.T) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -74,8 +74,8 @@ func reportOpen(t *testing.T) {
 	t.Logf("no device: %v; %v", errors.Is(err, hca.ErrNoDevice), err)
 }
 
-// wantInChild runs the calling test in a process that looks for libraries in dir
-// first, and wants its Open to fail with a text.
+// wantInChild runs the calling test in a child process that looks for libraries in dir
+// first. Its Open must fail with a text.
 func wantInChild(t *testing.T, dir, text string) {
 	t.Helper()
 	child := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")

@@ -33,8 +33,15 @@ type QP struct {
 
 var _ hca.QP = (*QP)(nil)
 
+// maxQueues is the number of queues of one QP: libibverbs has no UD queue pair that spreads
+// over several CQs and keeps one number.
+const maxQueues = 1
+
 // CreateQP implements [hca.PD].
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if spec.Queues < 0 || spec.Queues > maxQueues {
+		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrInvalid)
+	}
 	if !inRange(&spec, &p.dev.attr) {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrRange)
 	}

@@ -11,14 +11,14 @@ import (
 	"ipoibd/hca"
 )
 
-// liveAH is a handle that no library made.
+// liveAH returns a handle that the library did not create.
 func liveAH(pd *PD) *AH {
 	a := &AH{pd: pd}
 	store(&a.ah)
 	return a
 }
 
-// store stores a pointer that C may keep, for good.
+// store stores a pointer to memory that is never freed, so that C may keep it.
 func store[T any](p *atomic.Pointer[T]) { p.Store(&array[T](1)[0]) }
 
 func sendTo(id uint64, ah hca.AH, list ...hca.SGE) hca.SendWR {
@@ -30,7 +30,7 @@ var (
 	sge2 = hca.SGE{Addr: 2 << 40, Length: 200, LKey: 8}
 )
 
-// listOf reads a list back as C sees it.
+// listOf returns a list as C sees it.
 func listOf[S any](at *S, n int) []hca.SGE {
 	return unsafe.Slice((*hca.SGE)(unsafe.Pointer(at)), n)
 }
@@ -61,7 +61,7 @@ func TestSendFill(t *testing.T) {
 	}
 }
 
-// A controlled Q_Key is the QP's own, whatever else it says.
+// A controlled Q_Key selects the QP's own Q_Key, whatever its other bits are.
 func TestSendFillControlledQKey(t *testing.T) {
 	q := &QP{pd: &PD{}}
 	q.qkey.Store(0x1234)
@@ -72,7 +72,7 @@ func TestSendFillControlledQKey(t *testing.T) {
 	}
 }
 
-// What stands before a request that must not be posted is filled in.
+// The requests before one that must not be posted are filled in.
 func TestSendFillRefuses(t *testing.T) {
 	q := &QP{pd: &PD{}}
 	s := newSendScratch(4, 2)
@@ -92,7 +92,7 @@ func TestSendFillRefuses(t *testing.T) {
 	}
 }
 
-func TestFillNoMoreThanThereIsRoomFor(t *testing.T) {
+func TestFillStopsAtTheRoomThatIsLeft(t *testing.T) {
 	q := &QP{pd: &PD{}}
 	send, recv := newSendScratch(3, 1), newRecvScratch(3, 1)
 	defer send.free()
@@ -121,7 +121,7 @@ func TestRecvFill(t *testing.T) {
 	}
 }
 
-// The state's gate: posts are refused, and nothing of the batch is taken.
+// A queue that refuses posts in its state accepts nothing of the batch.
 func TestSideGate(t *testing.T) {
 	s := side[hca.RecvWR]{verb: verbPostRecv}
 	for b, open := range map[hca.QueueBehaviour]bool{

@@ -12,7 +12,7 @@ import (
 	"ipoibd/hca"
 )
 
-// tree makes files with a text each.
+// tree returns a file system with files of these texts.
 func tree(files map[string]string) fstest.MapFS {
 	m := fstest.MapFS{}
 	for name, text := range files {
@@ -52,7 +52,7 @@ func TestReadPKeys(t *testing.T) {
 	}
 }
 
-// It is the name of now that counts.
+// The current name of the device is used.
 func TestVerbsOf(t *testing.T) {
 	dir := t.TempDir()
 	for verbs, name := range map[string]string{"uverbs0": "mlx5_1\n", "uverbs1": "mlx5_0\n"} {

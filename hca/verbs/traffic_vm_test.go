@@ -9,14 +9,14 @@ import (
 	"ipoibd/hca/verbs/verbstest"
 )
 
-// newStation returns a station on the device that a variable names.
+// newStation returns a station on the device named by an environment variable.
 func newStation(t testing.TB, env string) *station.Station {
 	t.Helper()
 	host := verbstest.IPv6.Host(t, env)
 	return station.New(t, host.Dev, host.SGIDIndex)
 }
 
-// A batch costs no allocation on its way through any of the verbs of the data path.
+// No verb of the data path allocates for a batch.
 func TestDataPathDoesNotAllocate(t *testing.T) {
 	a, b := newStation(t, verbstest.EnvA), newStation(t, verbstest.EnvB)
 	sends, recvs := a.Towards(b, 8, 100), b.Receives(8)

@@ -21,7 +21,7 @@ func TestUnopened(t *testing.T) {
 		}
 	}
 	for _, err := range []error{hca.ErrNoMemory, hca.ErrNoDevice} {
-		if got := unopened(err, dir, ""); got != err { //nolint:errorlint // nothing is to be added
+		if got := unopened(err, dir, ""); got != err { //nolint:errorlint // nothing may be added
 			t.Errorf("%v, want %v alone", got, err)
 		}
 	}

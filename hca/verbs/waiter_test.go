@@ -10,10 +10,10 @@ import (
 	"ipoibd/hca"
 )
 
-// limit is for what must come; it comes in microseconds.
+// limit bounds waits that end within microseconds.
 const limit = 10 * time.Second
 
-// pipe is a waiter for the reading end of a pipe, which stays the test's.
+// pipe returns a waiter for the reading end of a pipe. The test owns that end.
 func pipe(t *testing.T) (w *waiter, write func()) {
 	t.Helper()
 	var fds [2]int
@@ -40,8 +40,8 @@ func pipe(t *testing.T) (w *waiter, write func()) {
 	}
 }
 
-// takeByte reads one byte, and counts.
-func takeByte(n *int) func(uintptr) bool {
+// readByte returns a function that reads one byte and counts it.
+func readByte(n *int) func(uintptr) bool {
 	b := make([]byte, 1)
 	return func(fd uintptr) bool {
 		_, err := unix.Read(int(fd), b)
@@ -52,18 +52,18 @@ func takeByte(n *int) func(uintptr) bool {
 	}
 }
 
-func TestWaiterTakes(t *testing.T) {
+func TestWaiterReads(t *testing.T) {
 	w, write := pipe(t)
 	n := 0
 	write()
-	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 1 {
-		t.Errorf("what is there: %v, %d taken", err, n)
+	if err := w.wait(time.Time{}, readByte(&n)); err != nil || n != 1 {
+		t.Errorf("wait for a byte that is there: %v, %d read", err, n)
 	}
 	done := make(chan error)
-	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	go func() { done <- w.wait(time.Time{}, readByte(&n)) }()
 	write()
 	if err := <-done; err != nil || n != 2 {
-		t.Errorf("what comes: %v, %d taken", err, n)
+		t.Errorf("wait for a byte that arrives later: %v, %d read", err, n)
 	}
 }
 
@@ -72,34 +72,34 @@ func TestWaiterUntil(t *testing.T) {
 	n := 0
 	const pause = 20 * time.Millisecond
 	for _, until := range []time.Time{time.Now().Add(pause), time.Now().Add(-time.Hour)} {
-		if err := w.wait(until, takeByte(&n)); err != nil || n != 0 || time.Now().Before(until) {
+		if err := w.wait(until, readByte(&n)); err != nil || n != 0 || time.Now().Before(until) {
 			t.Errorf("until %v: %v at %v", until, err, time.Now())
 		}
 	}
-	write() // an earlier deadline does not count any more
-	if err := w.wait(time.Now().Add(limit), takeByte(&n)); err != nil || n != 1 {
+	write() // the earlier deadline no longer applies
+	if err := w.wait(time.Now().Add(limit), readByte(&n)); err != nil || n != 1 {
 		t.Errorf("%v, %d taken", err, n)
 	}
 }
 
-// A wake ends one wait, whether it comes before or during.
+// A wake ends one wait, whether it comes before the wait or during it.
 func TestWaiterWake(t *testing.T) {
 	w, write := pipe(t)
 	n := 0
 	w.wake()
 	w.wake()
-	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 0 {
-		t.Errorf("woken before: %v", err)
+	if err := w.wait(time.Time{}, readByte(&n)); err != nil || n != 0 {
+		t.Errorf("wait after a wake: %v", err)
 	}
 	write()
-	if err := w.wait(time.Time{}, takeByte(&n)); err != nil || n != 1 {
-		t.Errorf("the one after: %v, %d taken", err, n)
+	if err := w.wait(time.Time{}, readByte(&n)); err != nil || n != 1 {
+		t.Errorf("the wait after that: %v, %d read", err, n)
 	}
 	done := make(chan error)
-	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	go func() { done <- w.wait(time.Time{}, readByte(&n)) }()
 	w.wake()
 	if err := <-done; err != nil || n != 1 {
-		t.Errorf("woken during: %v, %d taken", err, n)
+		t.Errorf("wait during a wake: %v, %d read", err, n)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestWaiterClose(t *testing.T) {
 	w, _ := pipe(t)
 	n := 0
 	done := make(chan error)
-	go func() { done <- w.wait(time.Time{}, takeByte(&n)) }()
+	go func() { done <- w.wait(time.Time{}, readByte(&n)) }()
 	if err := w.close(); err != nil {
 		t.Error(err)
 	}
@@ -115,19 +115,19 @@ func TestWaiterClose(t *testing.T) {
 		t.Errorf("wait during: %v", err)
 	}
 	w.wake()
-	for range 2 { // a wake ends one wait at most
-		if err := w.wait(time.Now().Add(limit), takeByte(&n)); err != nil && !errors.Is(err, hca.ErrClosed) {
+	for range 2 { // a wake ends at most one wait
+		if err := w.wait(time.Now().Add(limit), readByte(&n)); err != nil && !errors.Is(err, hca.ErrClosed) {
 			t.Errorf("wait after: %v", err)
 		}
 	}
-	if err := w.wait(time.Time{}, takeByte(&n)); !errors.Is(err, hca.ErrClosed) {
+	if err := w.wait(time.Time{}, readByte(&n)); !errors.Is(err, hca.ErrClosed) {
 		t.Errorf("wait after: %v", err)
 	}
 }
 
-// A descriptor of which poll says EPOLLERR and nothing else, as the kernel does
-// of a device that was removed, is in error and not closed: here the full end of a
-// pipe that nobody will read.
+// If poll reports only EPOLLERR for a descriptor, as it does for a removed device, the
+// waiter returns an error other than ErrClosed. Here the descriptor is the writing end
+// of a full pipe without a reader.
 func TestWaiterDeviceRemoved(t *testing.T) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -163,7 +163,7 @@ func TestWaiterDeviceRemoved(t *testing.T) {
 	}
 }
 
-// What no poller can wait for is refused, not waited for.
+// A file that does not support polling is refused.
 func TestWaiterRefusesFiles(t *testing.T) {
 	fd, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -172,7 +172,7 @@ func TestWaiterRefusesFiles(t *testing.T) {
 	defer unix.Close(fd)
 	if w, err := newWaiter(fd, "file"); err == nil {
 		_ = w.close()
-		t.Error("a plain file was taken")
+		t.Error("a plain file was accepted")
 	}
 	if _, err := newWaiter(-1, "nothing"); !errors.Is(err, unix.EBADF) {
 		t.Errorf("no file: %v", err)
@@ -182,7 +182,7 @@ func TestWaiterRefusesFiles(t *testing.T) {
 func TestWaiterDoesNotAllocate(t *testing.T) {
 	w, write := pipe(t)
 	n := 0
-	take := takeByte(&n)
+	take := readByte(&n)
 	if got := testing.AllocsPerRun(100, func() {
 		write()
 		_ = w.wait(time.Time{}, take)

@@ -41,13 +41,13 @@ func TestR08Suspected(t *testing.T) {
 				continue // nothing uses the send queue
 			}
 			got, took := v.run(d, step, 10*time.Second, Suspect)
-			t.Logf("%s, sending %v, hearing %v: after %v", c.name, v.traffic, v.peers, took)
+			t.Logf("%s, sending %v, receiving %v: suspected after %v", c.name, v.traffic, v.peers, took)
 			since := v.now.Sub(got.Since)
 			if got.Kind != Suspect || got.Deaf != c.deaf || took > (Config{}).Bound() || since > took+step+DefaultQuiet || since <= 0 {
 				t.Errorf("%s: %+v, %v ago, after %v; want it within %v", c.name, got, since, took, (Config{}).Bound())
 			}
 			if again, _ := v.run(d, step, 5*time.Second, Suspect); again.Kind == Suspect {
-				t.Errorf("%s: reported twice", c.name)
+				t.Errorf("%s: suspected twice, want once", c.name)
 			}
 		}
 	}
@@ -76,8 +76,8 @@ func TestR08NotSuspected(t *testing.T) {
 	}
 }
 
-// A long queue on a slow link delays every send, including probes: 512 sends at 600
-// completions a second, and down to 8 a second, where each waits for a minute.
+// A long queue on a slow link delays every send, including probes: 512 sends at 600 down to
+// 8 completions a second. At 8 each send waits for a minute.
 func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 	for _, rate := range []float64{600, 60, 8} {
 		for _, peers := range []bool{false, true} {
@@ -92,7 +92,7 @@ func TestR07SlowLinkIsNotSuspected(t *testing.T) {
 
 // A receive queue that gets nothing is suspected even behind a busy send queue, once
 // the probe has passed through that queue.
-func TestR08DeafBehindALongQueue(t *testing.T) {
+func TestR08NoReceivesBehindALongQueue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.backlog, v.rate, v.deaf = 512, 1000, true
 	queue := 512 * time.Second / 1000
@@ -102,8 +102,8 @@ func TestR08DeafBehindALongQueue(t *testing.T) {
 	}
 }
 
-// Times when the wire accepts nothing raise no suspicion: neither twice 1.2 s, nor
-// ten times 3 s, nor an hour. A fault afterwards is suspected within the bound.
+// Periods in which the wire accepts nothing raise no suspicion: neither twice 1.2 s, nor
+// ten times 3 s, nor an hour. A later fault is suspected within the bound.
 func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 	for _, c := range []struct {
 		times       int
@@ -147,13 +147,13 @@ func TestR08Probes(t *testing.T) {
 	}
 }
 
-// After the daemon was stopped for 10 s, the detector polls and then suspects
-// nothing, although sends were old at the first sample.
+// After the daemon was stopped for 10 s, the detector first requests a poll, and then
+// suspects nothing, although the sends were old at the first sample.
 func TestR08Stall(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.traffic = true
 	v.run(d, step, time.Second, Nothing)
-	v.stopped = true // completions were not polled
+	v.stopped = true // completions are not polled
 	v.tick(10 * time.Second)
 	if got := d.Step(v.now, v.sample()); got.Kind != Poll {
 		t.Fatalf("%+v, want a poll", got)
@@ -183,7 +183,7 @@ func TestR08PortComesBack(t *testing.T) {
 }
 
 // Sends that do not complete are detected even while messages keep arriving.
-func TestR08MuteButHearing(t *testing.T) {
+func TestR08SendsStopButReceivesContinue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.peers, v.traffic, v.stopped = true, true, true
 	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Deaf || took > (Config{}).Bound()+step {
@@ -191,13 +191,13 @@ func TestR08MuteButHearing(t *testing.T) {
 	}
 }
 
-// A rebuilt queue pair is judged from the start, and an old probe is not mistaken
-// for a new one.
+// The detector starts from scratch for a rebuilt queue pair, and does not mistake an old
+// probe for a new one.
 func TestR08Restart(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.deaf = true
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect {
-		t.Fatal("not found")
+		t.Fatal("the first fault was not suspected")
 	}
 	number := d.probe.number
 	d.Restart()
@@ -227,7 +227,7 @@ func TestR08Property(t *testing.T) {
 			length := time.Duration(rapid.IntRange(1, 5000).Draw(t, "ms")) * time.Millisecond
 			every := rapid.SampledFrom([]time.Duration{step, step / 2, 3 * step, time.Second}).Draw(t, "step")
 			if got, _ := v.run(d, every, length, Suspect); got.Kind == Suspect {
-				t.Fatalf("a healthy device: %+v", got)
+				t.Fatalf("a healthy device is suspected: %+v", got)
 			}
 			v.stopped = false
 		}

@@ -8,8 +8,8 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// device is an HCA in virtual time: sends complete in order in the next
-// interval, and probes come back, unless it has a fault.
+// device is an HCA in virtual time. Unless it has a fault, sends complete in order in the
+// next interval, and probes return.
 type device struct {
 	now       time.Time
 	port      hca.PortState
@@ -27,8 +27,8 @@ type device struct {
 	rate      float64 // completions per second; 0 means unlimited
 	credit    float64
 
-	// Faults. With full, the queue takes no sends and has none outstanding, so nothing
-	// completes. With refuses, it drops every send.
+	// Faults. With full, the queue accepts no sends and has none outstanding, so nothing
+	// completes. With refuses, it refuses every send.
 	stopped, deaf, loseProbe, full, refuses bool
 	blocked                                 bool // the wire accepts nothing
 }

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// TestR11R15R16Explore runs machines over a model of the kernel's locks through
-// every interleaving of their system calls that the budgets allow, breadth first
-// over canonical states; each process may die or stop between any two calls, and has
-// a clock of its own. It checks that
-//   - no reset begins while another process has the device open, or resets it;
+// TestR11R15R16Explore runs machines over a model of the kernel's locks, through every
+// interleaving of their system calls that the budgets allow, breadth first over canonical
+// states. Each process may die or stop between any two calls and has its own clock. The
+// test checks that
+//   - no reset begins while another process has the device open or resets it;
 //   - no process opens the device while another one resets it;
-//   - a process abandons its users, or gives up on others, after the grace period only;
-//   - the user is told by turns to release and that the reset ended;
-//   - no state is without a way to rest without further mishap, rest being: every
-//     process that runs uses the device, no reset is pending, and none is cut short
-//     that one of them can complete; or it waits for a leader that is stopped.
+//   - a process abandons its users, or gives up on others, only after the grace period;
+//   - the user alternately gets Release and Ended;
+//   - every state leads to rest without further mishaps. At rest every running process
+//     uses the device, no reset is pending, and none that a running process could
+//     complete is cut short; or the processes wait for a stopped leader.
 func TestR11R15R16Explore(t *testing.T) {
 	for _, c := range []struct {
 		name, procs string
@@ -46,9 +46,9 @@ func TestR11R15R16Explore(t *testing.T) {
 	}
 }
 
-// TestExploreSees makes sure that the exploration can fail: it finds each of these
+// TestExploreFindsMistakes makes sure that the exploration can fail: it finds each of these
 // mistakes in the table.
-func TestExploreSees(t *testing.T) {
+func TestExploreFindsMistakes(t *testing.T) {
 	for _, c := range []struct {
 		mistake string
 		state   State
@@ -59,10 +59,10 @@ func TestExploreSees(t *testing.T) {
 		want    string
 	}{
 		{"resets without the exclusive lock", StateGathering, kindTaken, func(m *Machine, _ Event) { m.begin() }, "EE", budget{wants: 1}, "has the device open"},
-		{"leaves its users behind at once", StateUsing, kindClaimed, func(m *Machine, ev Event) { m.wantClaimed(ev); m.abandon = true; m.gather() }, "E", budget{wants: 1}, "abandons its users"},
-		{"does not complete what was cut short", StateWaiting, kindClaimed, disclaim, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
-		{"does not look again", StateWaiting, kindTick, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
-		{"does not hear of requests", StateUsing, kindSeen, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"abandons its users at once", StateUsing, kindClaimed, func(m *Machine, ev Event) { m.wantClaimed(ev); m.abandon = true; m.gather() }, "E", budget{wants: 1}, "abandons its users"},
+		{"does not complete a reset that was cut short", StateWaiting, kindClaimed, disclaim, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not read the intent again", StateWaiting, kindTick, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
+		{"does not notice requests", StateUsing, kindSeen, ignore, "EE", budget{wants: 1, deaths: 1}, "never comes to rest"},
 		{"opens the device before the reset has ended", StateWaiting, kindSeen, func(m *Machine, _ Event) { m.letIn() }, "EE", budget{wants: 1}, "opens the device while"},
 	} {
 		t.Run(c.mistake, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestTotality(t *testing.T) {
 	}
 }
 
-// graph has the states; back has the moves that are no mishaps, backwards.
+// graph holds the states; back holds the moves other than mishaps, backwards.
 type graph struct {
 	number map[string]int
 	parent []int
@@ -117,7 +117,7 @@ func (g *graph) add(w *world, parent int, by move) (int, bool) {
 	return n, true
 }
 
-// path says how a state came about.
+// path returns the moves that led to a state.
 func (g *graph) path(n int) (out string) {
 	for ; n > 0; n = g.parent[n] {
 		out = "\n  " + g.by[n].String() + out
@@ -130,7 +130,7 @@ type pending struct {
 	n int
 }
 
-// maxStates bounds an exploration that a mistake makes endless.
+// maxStates bounds an exploration that would be endless because of a mistake.
 const maxStates = 500_000
 
 func explore(t *testing.T, start *world) error {
@@ -162,7 +162,7 @@ func explore(t *testing.T, start *world) error {
 	return g.checkNoDeadlock()
 }
 
-// checkNoDeadlock walks backwards from rest: a state that it does not reach is stuck.
+// checkNoDeadlock walks backwards from rest: states that it does not reach are stuck.
 func (g *graph) checkNoDeadlock() error {
 	reaches := make([]bool, len(g.parent))
 	for todo := g.rest; len(todo) > 0; {

@@ -7,10 +7,10 @@ import (
 
 type moveKind uint8
 
-// Moves. From mWant on they are mishaps: rest must be in reach without them.
+// Moves. Those from mWant on are mishaps: every state must lead to rest without them.
 const (
 	mAct     moveKind = iota // a process does its next system call
-	mNotice                  // it is told that the file has changed
+	mNotice                  // it learns that the file has changed
 	mRelease                 // its user has released the device
 	mDone                    // its reset succeeds
 	mTick                    // its next deadline comes
@@ -36,7 +36,7 @@ func (m move) String() string { return fmt.Sprintf("%s %d", moveNames[m.kind], m
 
 func (m move) mishap() bool { return m.kind >= mWant }
 
-// moves lists what can happen next.
+// moves lists the possible next moves.
 func (w *world) moves() (out []move) {
 	for k := range numMove {
 		for i := range w.procs {
@@ -61,7 +61,7 @@ func (w *world) possible(k moveKind, i int) bool {
 		return p.alive && p.stopped
 	case mAct:
 		return p.alive && !p.stopped && len(p.queue) > 0
-	default: // events, which wait for the system calls before them
+	default: // events, which wait for the earlier system calls
 		if !p.alive || p.stopped || p.leaves || len(p.queue) > 0 {
 			return false
 		}
@@ -151,7 +151,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// die releases what the kernel releases.
+// die releases the locks that the kernel releases when a process dies.
 func (w *world) die(i int) {
 	if w.intent == i {
 		w.intent = -1

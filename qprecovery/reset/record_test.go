@@ -18,34 +18,34 @@ func TestRecordBytes(t *testing.T) {
 	b := sample.Encode()
 	want := "IPRL\x01\x02\x04\x01" + "\x01\x02\x03\x04\x05\x06\x07\x08" + "\x0a\x0b\x0c\x0d" + "\x02\x00\x00\xff\xfe\x00\x00\x01" + "0000:03:00.1\x00"
 	if got := string(b[:len(want)]); got != want || len(b) != RecordSize {
-		t.Errorf("%d bytes: %q, want %q", len(b), got, want)
+		t.Errorf("encoded %d bytes: %q, want %q", len(b), got, want)
 	}
 	got, err := Decode(b)
 	if err != nil || got != sample {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if r, err := Decode(nil); err != nil || r != (Record{}) {
-		t.Errorf("an empty file: %+v, %v", r, err)
+		t.Errorf("decode an empty file: %+v, %v", r, err)
 	}
 }
 
-// No part of a record, and none with a bit that is wrong, is a record.
-func TestR16RecordThatIsDamaged(t *testing.T) {
+// A truncated record, or one with a wrong bit, is refused.
+func TestR16DamagedRecordIsRefused(t *testing.T) {
 	b := sample.Encode()
 	for n := 1; n < len(b); n++ {
 		if _, err := Decode(b[:n]); err == nil {
-			t.Fatalf("%d bytes are a record", n)
+			t.Fatalf("a record truncated to %d bytes was accepted", n)
 		}
 	}
 	for bit := range 8 * len(b) {
 		b[bit/8] ^= 1 << (bit % 8)
 		if _, err := Decode(b); err == nil {
-			t.Fatalf("with bit %d changed it is a record", bit)
+			t.Fatalf("a record with bit %d changed was accepted", bit)
 		}
 		b[bit/8] ^= 1 << (bit % 8)
 	}
 	if _, err := Decode(append(b, 0)); err == nil {
-		t.Error("with another byte it is a record")
+		t.Error("a record with an additional byte was accepted")
 	}
 }
 
@@ -58,8 +58,8 @@ func TestRecordTextsAreCutAndCleaned(t *testing.T) {
 	}
 }
 
-// The key names what stays the same when a device is added again (R16), and no other
-// device: a bridge and its port share the GUID.
+// The key consists of properties that stay the same when a device is added again (R16), and
+// that differ between devices: a bridge and its port have the same GUID.
 func TestR16Key(t *testing.T) {
 	guid := [8]byte{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 	for _, c := range []struct {
@@ -84,13 +84,13 @@ func FuzzDecode(f *testing.F) {
 	f.Add(Record{}.Encode())
 	f.Add(sample.Encode()[:RecordSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		summed := make([]byte, RecordSize) // the sum is no obstacle to who writes the file
+		summed := make([]byte, RecordSize) // an attacker who writes the file can compute the checksum
 		copy(summed, b)
 		binary.BigEndian.PutUint32(summed[atCRC:], crc32.ChecksumIEEE(summed[:atCRC]))
 		for _, b := range [][]byte{b, summed} {
 			r, err := Decode(b)
 			if err == nil && len(b) > 0 && !bytes.Equal(r.Encode(), b) {
-				t.Errorf("%+v is not %x", r, b)
+				t.Errorf("%+v does not encode to %x", r, b)
 			}
 		}
 	})

@@ -12,9 +12,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
-// TestTranscripts replays the stories in testdata. A line that begins with ">" is an
-// event or a change of what the other processes do; the lines below it are the
-// system calls with their answers, and what the user is told. Lines that repeat are
+// TestTranscripts replays the transcripts in testdata. A line that begins with ">" is an
+// event or a change of the other processes' state. The lines below it are the resulting
+// system calls with their answers, and the actions for the user. Repeated lines are
 // counted.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -55,7 +55,7 @@ func TestTranscripts(t *testing.T) {
 
 var storyDevice = Device{Parent: "eth0", Name: "rxe0", Means: "link"}
 
-// story is a machine with the kernel as the other processes leave it.
+// story is a machine with a kernel in which other processes hold locks.
 type story struct {
 	m    *Machine
 	now  time.Time
@@ -153,7 +153,7 @@ func (s *story) do(t *testing.T, command string) {
 	}
 }
 
-// step gives the machine an event, and the answers to what it does.
+// step gives the machine an event, and then the answers to its actions.
 func (s *story) step(ev Event) {
 	for queue := s.m.Step(s.now, ev, nil); len(queue) > 0; queue = queue[1:] {
 		answer := s.act(queue[0])

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Times of the machines in an exploration. The grace has room for two tries; each
-// process has a clock of its own, so that any of them may be arbitrarily slow.
+// Times of the machines in an exploration. The grace period allows two tries. Each process
+// has its own clock, so any of them may be arbitrarily slow.
 const (
 	worldTry   = 10 * time.Millisecond
 	worldPoll  = 20 * time.Millisecond
@@ -23,15 +23,15 @@ type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 
 // proc is a process with its machine and its user.
 type proc struct {
 	alive, stopped bool
-	leaves         bool // it ends once its queue is done
-	exclusive      bool // its resets concern the others
+	leaves         bool // it ends once its queue is empty
+	exclusive      bool // its resets involve the other processes
 	m              *Machine
 	now            time.Time
-	queue          []Action  // not yet done
+	queue          []Action  // not yet executed
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
-	in             bool      // the user was let in once
-	asked          ID        // the user was told to release for this; 0: no
+	in             bool      // the user has got Open once
+	asked          ID        // the reset for which the user got Release; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
 }
@@ -42,15 +42,15 @@ type world struct {
 	intent int    // who holds it; -1: no process
 	excl   int    // who holds use exclusively; -1: no process
 	shared uint8  // bit i: process i holds use shared
-	file   Record // what is in it
+	file   Record // the content of the intent file
 	half   bool   // the device is half reset
 	have   budget
 }
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// newWorld starts a process for each letter: e has exclusive resets, a resets alone.
-// That of a capital uses the device already.
+// newWorld starts a process for each letter: e for one with exclusive resets, a for one that
+// resets alone. A capital letter means that the process already uses the device.
 func newWorld(kinds string, have budget) *world {
 	w := &world{intent: -1, excl: -1, have: have}
 	for i, kind := range kinds {
@@ -83,8 +83,8 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// key is the state without what has no bearing on the future: absolute times, the
-// numbers of resets, texts, and the vigil.
+// key returns the state without everything that does not affect the future: absolute times,
+// the numbers of resets, texts, and the vigil.
 func (w *world) key() string {
 	var k []byte
 	num := func(vs ...int) {
@@ -117,7 +117,7 @@ func (w *world) key() string {
 			flags(m.alone, m.abandon, m.complete, m.begun)
 			num(int(min(p.now.Sub(p.led), worldGrace)))
 		}
-		if m.state > StateReleasing || len(p.queue) > 0 { // else it is read before it is used
+		if m.state > StateReleasing || len(p.queue) > 0 { // otherwise it is read before it is used
 			record(&m.rec)
 		}
 		for _, at := range []time.Time{m.graceAt, m.limitAt, m.tryAt, m.pollAt, m.orphanAt} {
@@ -141,7 +141,7 @@ func (w *world) key() string {
 	return string(k)
 }
 
-// step gives a machine an event and does what concerns no other process.
+// step gives a machine an event and executes the actions that involve no other process.
 func (w *world) step(i int, ev Event) error {
 	p := &w.procs[i]
 	answers := p.m.Step(p.now, ev, nil)
@@ -149,14 +149,14 @@ func (w *world) step(i int, ev Event) error {
 	return w.local(i)
 }
 
-// local does the actions at the head of a queue that no other process can notice.
+// local executes the actions at the head of a queue that no other process can notice.
 func (w *world) local(i int) error {
 	p := &w.procs[i]
 	for len(p.queue) > 0 {
 		switch a := p.queue[0].(type) {
 		case Open:
 			if p.in {
-				return fmt.Errorf("process %d was let in twice", i)
+				return fmt.Errorf("process %d got Open twice", i)
 			}
 			p.in = true
 			if err := w.letIn(i); err != nil {
@@ -164,7 +164,7 @@ func (w *world) local(i int) error {
 			}
 		case Release:
 			if p.asked != 0 || !p.in {
-				return fmt.Errorf("process %d was told twice to release", i)
+				return fmt.Errorf("process %d got Release twice", i)
 			}
 			p.asked = a.Reset
 		case Ended:
@@ -186,7 +186,7 @@ func (w *world) local(i int) error {
 	return nil
 }
 
-// letIn: no process opens the device while another process resets it.
+// letIn opens the device, and checks that no other process resets it.
 func (w *world) letIn(i int) error {
 	w.procs[i].open = true
 	for j := range w.procs {
@@ -202,11 +202,11 @@ func (w *world) checkReset(i int, a Reset) error {
 		switch q := &w.procs[j]; {
 		case !q.alive || w.procs[i].m.alone && j != i:
 		case q.hook:
-			return fmt.Errorf("process %d resets while process %d does", i, j)
+			return fmt.Errorf("process %d resets the device while process %d does", i, j)
 		case j != i && q.open:
-			return fmt.Errorf("process %d resets while process %d has the device open", i, j)
+			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
-			return fmt.Errorf("process %d resets and has the device open itself", i)
+			return fmt.Errorf("process %d resets the device and has it open itself", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}
@@ -215,11 +215,11 @@ func (w *world) checkReset(i int, a Reset) error {
 		return fmt.Errorf("process %d does not know that the device is half reset", i)
 	}
 	w.half = w.half || !w.procs[i].m.alone
-	w.procs[i].open = false // a user that is left behind has a zombie
+	w.procs[i].open = false // an abandoned user has a zombie
 	return nil
 }
 
-// act does the next action of a process, one system call.
+// act executes the next action of a process, one system call.
 func (w *world) act(i int) error {
 	p := &w.procs[i]
 	a := p.queue[0]
@@ -248,7 +248,7 @@ func (w *world) act(i int) error {
 		return w.step(i, Taken{})
 	case Exclude:
 		if w.intent != i {
-			return fmt.Errorf("process %d tries for the exclusive lock without the intent", i)
+			return fmt.Errorf("process %d tries to take the exclusive lock without the intent lock", i)
 		}
 		w.shared &^= bit
 		if w.shared == 0 {
@@ -280,7 +280,7 @@ func (w *world) write(i int, r Record) error {
 	}
 	if r.Outcome != OutcomeHeld || r.Phase != PhaseIdle {
 		if w.file.Begun && !r.Begun && w.half {
-			return fmt.Errorf("process %d forgets that the device is half reset", i)
+			return fmt.Errorf("process %d clears the mark that the device is half reset", i)
 		}
 	}
 	w.file = r
@@ -290,8 +290,8 @@ func (w *world) write(i int, r Record) error {
 	return w.local(i)
 }
 
-// atRest reports whether every process that runs goes about its business, or waits
-// for one that is stopped in the lead.
+// atRest reports whether every running process uses the device, or waits for a stopped
+// leader.
 func (w *world) atRest() bool {
 	blocked, able, runs := false, false, false
 	for i := range w.procs {

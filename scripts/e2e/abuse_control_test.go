@@ -125,7 +125,7 @@ func (s *siege) requireAnswers(when string) {
 	start := time.Now()
 	s.a.daemon.status()
 	if took := time.Since(start); took > answerLimit {
-		s.t.Errorf("%s: a status takes %v", when, took)
+		s.t.Errorf("%s: the status request took %v", when, took)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestAbuseControlByAnotherUser(t *testing.T) {
 	chmod(t, h.daemon.control, 0o666)
 	conn, err := dialAs(stranger, h.daemon.control)
 	if err != nil {
-		t.Fatalf("connect to a socket that is open to everybody: %v", err)
+		t.Fatalf("connect to a socket of mode 0666: %v", err)
 	}
 	defer conn.Close()
 	requireForbidden(t, conn)

@@ -17,9 +17,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Frames that a host's stack would not send, from a packet socket on ib0. ib0
-// is the port of a bridge, so the one MAC behind it is the bridge's, and any
-// other is foreign.
+// A packet socket on ib0 sends frames that a host's stack would not send. ib0 is
+// a bridge port, so the only MAC behind it is the bridge's, and any other is
+// foreign.
 func TestR07AbuseFromHost(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -43,7 +43,7 @@ func TestR07AbuseFromHost(t *testing.T) {
 	s.end(1)
 }
 
-// wrongFrame is a frame with the reason for which it is dropped.
+// wrongFrame is a frame and the reason for dropping it.
 type wrongFrame struct {
 	name, reason string
 	frame        []byte
@@ -52,29 +52,29 @@ type wrongFrame struct {
 func (s *siege) wrongFrames() []wrongFrame {
 	s.t.Helper()
 	own, peer := mac(bridgeMAC), mac(s.a.iface().Peers[0].MAC)
-	nobody := mac("02:00:00:00:55:01")
+	unknown := mac("02:00:00:00:55:01")
 	ip := ipv4(s.a.ip4(), s.b.ip4())
 	arp := ipoib.EtherARP{Op: ipoib.ARPRequest, SHA: own, SPA: addr(s.a.ip4()), TPA: addr(s.b.ip4())}
 	forged := arp
-	forged.SHA = nobody
+	forged.SHA = unknown
 	fabricNS := ipoib.AppendNS(nil, addr(s.a.ip6()), addr(s.b.ip6()), ipoib.Addr{})
 	return []wrongFrame{
 		{"VLAN tag", "tx_drop_ethertype", ether(peer, own, 0x8100, make([]byte, 60))},
 		{"LLDP", "tx_drop_ethertype", ether(ipoib.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, own, 0x88cc, make([]byte, 60))},
-		{"802.3 length", "tx_drop_ethertype", ether(ipoib.Broadcast, nobody, 60, make([]byte, 60))},
-		{"from nobody", "neigh_drop_bad_source", ether(peer, ipoib.MAC{}, ipoib.EtherTypeIPv4, ip)},
+		{"802.3 length", "tx_drop_ethertype", ether(ipoib.Broadcast, unknown, 60, make([]byte, 60))},
+		{"from the zero MAC", "neigh_drop_bad_source", ether(peer, ipoib.MAC{}, ipoib.EtherTypeIPv4, ip)},
 		{"from a group", "neigh_drop_bad_source", ether(peer, ipoib.Broadcast, ipoib.EtherTypeIPv4, ip)},
-		{"from a foreign MAC", "neigh_drop_foreign_mac", ether(peer, nobody, ipoib.EtherTypeIPv4, ip)},
-		{"ARP from a foreign MAC", "neigh_drop_foreign_mac", ether(ipoib.Broadcast, nobody, ipoib.EtherTypeARP, forged.Append(nil))},
+		{"from a foreign MAC", "neigh_drop_foreign_mac", ether(peer, unknown, ipoib.EtherTypeIPv4, ip)},
+		{"ARP from a foreign MAC", "neigh_drop_foreign_mac", ether(ipoib.Broadcast, unknown, ipoib.EtherTypeARP, forged.Append(nil))},
 		{"from a peer's MAC", "neigh_drop_looped_mac", ether(ipoib.Broadcast, peer, ipoib.EtherTypeIPv4, ip)},
 		{"to itself", "neigh_drop_to_self", ether(own, own, ipoib.EtherTypeIPv4, ip)},
-		{"no IP header", "neigh_drop_runt", ether(nobody, own, ipoib.EtherTypeIPv4, ip[:19])},
-		{"no IP header at all", "neigh_drop_runt", ether(nobody, own, ipoib.EtherTypeIPv6, nil)},
-		{"to a group at the MAC of nobody", "neigh_drop_unresolvable", ether(nobody, own, ipoib.EtherTypeIPv4, ipv4(s.b.ip4(), "224.0.0.1"))},
+		{"no IP header", "neigh_drop_runt", ether(unknown, own, ipoib.EtherTypeIPv4, ip[:19])},
+		{"no IP header at all", "neigh_drop_runt", ether(unknown, own, ipoib.EtherTypeIPv6, nil)},
+		{"to a group at an unknown MAC", "neigh_drop_unresolvable", ether(unknown, own, ipoib.EtherTypeIPv4, ipv4(s.b.ip4(), "224.0.0.1"))},
 		{"ARP cut", "neigh_drop_bad_arp", ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, arp.Append(nil)[:27])},
 		{"ARP in another's name", "neigh_drop_bad_arp", ether(ipoib.Broadcast, own, ipoib.EtherTypeARP, forged.Append(nil))},
 		{"ND in the fabric's form", "neigh_drop_bad_nd", ether(peer, own, ipoib.EtherTypeIPv6, fabricNS)},
-		{"ND in another's name", "neigh_drop_unmapped_link_address", ether(peer, own, ipoib.EtherTypeIPv6, s.solicitation(nobody))},
+		{"ND in another's name", "neigh_drop_unmapped_link_address", ether(peer, own, ipoib.EtherTypeIPv6, s.solicitation(unknown))},
 	}
 }
 
@@ -87,14 +87,14 @@ func (s *siege) solicitation(at ipoib.MAC) []byte {
 		SrcIP: addr(s.a.ip6()).AsSlice(), DstIP: addr(s.b.ip6()).AsSlice(),
 	}
 	icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeNeighborSolicitation, 0)}
-	_ = icmp.SetNetworkLayerForChecksum(ip) // an IPv6 layer is one
+	_ = icmp.SetNetworkLayerForChecksum(ip) // cannot fail for an IPv6 layer
 	ns := &layers.ICMPv6NeighborSolicitation{
 		TargetAddress: ip.DstIP,
 		Options:       layers.ICMPv6Options{{Type: layers.ICMPv6OptSourceAddress, Data: at[:]}},
 	}
 	b := gopacket.NewSerializeBuffer()
 	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, icmp, ns); err != nil {
-		s.t.Fatalf("make a solicitation: %v", err)
+		s.t.Fatalf("encode the neighbour solicitation: %v", err)
 	}
 	return b.Bytes()
 }
@@ -118,8 +118,8 @@ func (s *siege) randomFrames(port *packetSocket) {
 	})
 }
 
-// What the table keeps while it resolves an address (its limits.go), and for
-// how long.
+// The limits of the neighbour table (limits.go of neigh) while it resolves
+// addresses, and how long it tries.
 const (
 	keptForOne  = 64
 	resolutions = 256
@@ -127,8 +127,8 @@ const (
 	volleyPause = 100 * time.Millisecond
 )
 
-// neverResolved sends to addresses that no host has: first many frames to one
-// address, then one frame to each of many.
+// neverResolved sends to unused addresses: first many frames to one address,
+// then one frame to each of many addresses.
 func (s *siege) neverResolved(port *packetSocket) {
 	s.t.Helper()
 	const one, many = 100, 1000
@@ -168,7 +168,7 @@ func (s *siege) lengths(port *packetSocket) {
 		ether(ipoib.Broadcast, own, ipoib.EtherTypeIPv4, make([]byte, mtu+1)),
 	} {
 		if err := port.try(b); !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EMSGSIZE) {
-			s.t.Errorf("the kernel accepts a frame of %d bytes, MTU %d: %v", len(b), mtu, err)
+			s.t.Errorf("sending a frame of %d bytes with MTU %d: %v, want EINVAL or EMSGSIZE", len(b), mtu, err)
 		}
 	}
 	const vlanTag = 4

@@ -92,7 +92,7 @@ func (m *mallory) path(dst netip.Addr) roce.Path {
 	return roce.Path{Src: m.addr, Dst: dst, SrcPort: m.srcPort}
 }
 
-// packet is a UD SEND of which any part may be wrong.
+// packet is a UD SEND; any part of it may be wrong.
 type packet struct {
 	roce.BTH
 	roce.DETH

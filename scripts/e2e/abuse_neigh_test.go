@@ -64,8 +64,8 @@ func (s *siege) forgeries() (msgs [][]byte) {
 	return msgs
 }
 
-// forgedARP returns requests, replies and announcements, for each host's
-// address and one that no host has.
+// forgedARP returns requests, replies and announcements for each host's address
+// and for an unused one.
 func (s *siege) forgedARP(link ipoib.Addr) (msgs [][]byte) {
 	for _, spa := range []string{s.a.ip4(), s.b.ip4(), "10.44.0.99", "0.0.0.0"} {
 		for _, tpa := range []string{s.a.ip4(), s.b.ip4(), spa} {
@@ -78,7 +78,7 @@ func (s *siege) forgedARP(link ipoib.Addr) (msgs [][]byte) {
 	return msgs
 }
 
-// forgedND returns such solicitations and advertisements.
+// forgedND returns solicitations and advertisements for the same addresses.
 func (s *siege) forgedND(link ipoib.Addr) (msgs [][]byte) {
 	for _, src := range []string{s.a.ip6(), s.b.ip6(), "fd44::99"} {
 		msgs = append(msgs,
@@ -101,7 +101,7 @@ func (s *siege) beliefs() (all []string) {
 		}
 		for _, p := range h.iface().Peers {
 			slices.Sort(p.IPs)
-			// A link-local address is announced once DAD is over, sooner or later.
+			// The kernel announces a link-local address after DAD, at an unpredictable time.
 			ips := slices.DeleteFunc(p.IPs, func(ip string) bool { return strings.HasPrefix(ip, "fe80:") })
 			all = append(all, fmt.Sprintf("host %d: daemon: %s %s %#x %s", h.number, p.MAC, p.GID, p.QPN, ips))
 		}

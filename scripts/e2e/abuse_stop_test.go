@@ -31,10 +31,10 @@ func TestR08AbuseStopped(t *testing.T) {
 	for _, blast := range [][2]*host{{s.a, s.b}, {s.b, s.a}} {
 		blasts.Go(blast[0].blast(blast[1], stop))
 	}
-	s.a.tell(syscall.SIGSTOP)
+	s.a.signalOnly(syscall.SIGSTOP)
 	time.Sleep(stopped)
 	t.Logf("stopped: resident memory %d KiB", s.a.memory("VmRSS"))
-	s.a.tell(syscall.SIGCONT)
+	s.a.signalOnly(syscall.SIGCONT)
 	t.Logf("reached again %v after it was continued", s.b.waitReaches(s.a))
 	t.Logf("reaches again %v later", s.a.waitReaches(s.b))
 	close(stop)
@@ -50,8 +50,8 @@ func TestR08AbuseStopped(t *testing.T) {
 	s.end(100) // a stopped daemon answers nothing
 }
 
-// tell sends a signal that does not end the daemon.
-func (h *host) tell(sig syscall.Signal) {
+// signalOnly sends the daemon a signal and does not wait for its end.
+func (h *host) signalOnly(sig syscall.Signal) {
 	h.tb.Helper()
 	if err := h.daemon.cmd.Process.Signal(sig); err != nil {
 		h.tb.Fatalf("%v: %v", sig, err)

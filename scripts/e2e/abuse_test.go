@@ -76,7 +76,7 @@ func (h *host) condition() condition {
 func (h *host) requireUnharmed(before condition) {
 	h.tb.Helper()
 	if now := h.generation(); now != before.generation {
-		h.tb.Errorf("host %d: queue pair of generation %d, was %d: it was rebuilt", h.number, now, before.generation)
+		h.tb.Errorf("host %d: the queue pair was rebuilt: generation %d, was %d", h.number, now, before.generation)
 	}
 	now, peak := h.memory("VmRSS"), h.memory("VmHWM")
 	h.tb.Logf("host %d: resident memory %d -> %d KiB, at its peak %d KiB", h.number, before.memory, now, peak)
@@ -86,8 +86,8 @@ func (h *host) requireUnharmed(before condition) {
 }
 
 // requireAccounts checks that every frame since the start of the daemon is
-// counted once. Counters are not read atomically, so a frame in transit may
-// briefly be counted twice or not at all.
+// counted once. It retries, because counters are not read atomically: a frame in
+// transit may briefly be counted twice or not at all.
 func (h *host) requireAccounts() {
 	h.tb.Helper()
 	var k book
@@ -175,7 +175,7 @@ func (h *host) talkTo(other *host) *talk {
 
 var talkEnd = regexp.MustCompile(`(\d+) packets transmitted, (\d+) received`)
 
-// calm is how long the last answers may take after an attack.
+// calm is how long the last answers may take to arrive after an attack.
 const calm = 200 * time.Millisecond
 
 // end ends the talk. At most limit per cent may be lost.

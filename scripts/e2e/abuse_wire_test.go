@@ -196,9 +196,9 @@ func TestR07AbuseWrongMessages(t *testing.T) {
 	} {
 		s.volley(tt.reason, s.a.underlay(), rightPacket(s.a.qp().QPN, tt.msg))
 	}
-	nobody := rightPacket(s.a.qp().QPN, arp)
-	nobody.SrcQPN = hca.QPNGSI // reserved QPN
-	s.volley("neigh_drop_bad_source", s.a.underlay(), nobody)
+	fromGSI := rightPacket(s.a.qp().QPN, arp)
+	fromGSI.SrcQPN = hca.QPNGSI // reserved QPN
+	s.volley("neigh_drop_bad_source", s.a.underlay(), fromGSI)
 	// Fragments of a datagram that is too long for any queue pair.
 	s.volley("hca_wire_rx_too_long", s.a.underlay(), rightPacket(s.a.qp().QPN, make([]byte, 60000)))
 	s.end(1)

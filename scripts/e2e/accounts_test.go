@@ -53,7 +53,7 @@ func (b book) of(names ...string) (sum uint64) {
 	for _, n := range names {
 		v, ok := b.values[n]
 		if !ok {
-			b.tb.Fatalf("there is no counter %s", n)
+			b.tb.Fatalf("no counter is called %s", n)
 		}
 		sum += v
 	}
@@ -70,9 +70,9 @@ func (b book) all(prefix string) (sum uint64) {
 	return sum
 }
 
-// stillness is how long no counter changes at rest. The kernel's own traffic,
-// such as repeated multicast reports and neighbour probes, comes at shorter
-// intervals after a change.
+// stillness is how long counters must stay unchanged to count as at rest. The
+// kernel's own traffic, such as repeated multicast reports and neighbour probes,
+// comes at shorter intervals after a change.
 const stillness = 3 * time.Second
 
 // rest waits until no host has sent or received a frame for a while, and
@@ -114,7 +114,7 @@ func (k book) traffic() map[string]uint64 {
 }
 
 // wireDrops and rxDrops are the device's reasons to drop a message or a
-// datagram; none of them is computed by subtraction.
+// datagram. Each counter is incremented at the drop, not computed by subtraction.
 var (
 	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_no_room", "hca_transport"}
 	wireDrops = []string{
@@ -127,8 +127,8 @@ var (
 	}
 )
 
-// After traffic rests, every frame is accounted for, from the host's stack to
-// the underlay and back, by counters that were each counted where it happened.
+// Once traffic has stopped, the counters account for every frame, from the host's
+// stack to the underlay and back.
 func TestAccounts(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -147,7 +147,7 @@ func TestAccounts(t *testing.T) {
 		a.Run("ping", "-n", "-q", "-f", "-c", "3000", "-s", "1200", dst)
 	}
 	b.Run("ping", "-n", "-q", "-f", "-c", "1000", "-s", "40", a.ip4())
-	// Packets to an address that no host has.
+	// Packets to an unused address.
 	_ = a.Command("ping", "-n", "-c", "2", "-W", "1", "10.44.0.77").Run()
 	after := rest(t, a, b)
 	witness.Stop()
@@ -165,7 +165,7 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 		h.tb.Helper()
 		h.tb.Logf("host %d: %-46s %7d = %d", h.number, what, got, want)
 		if got != want {
-			h.tb.Errorf("host %d: %s: %d is not %d", h.number, what, got, want)
+			h.tb.Errorf("host %d: %s: %d, want %d", h.number, what, got, want)
 		}
 	}
 	equal("ib0 sent = TAP read", k.of("kernel_tx_packets"), k.of("tap_read", "tap_drop_read_too_long"))

@@ -34,7 +34,7 @@ func TestDownUpUnderTraffic(t *testing.T) {
 		a.Run("ip", "link", "set", ifName, "up")
 		a.waitCarrier()
 	}
-	t.Logf("%d times down and up in %v", flaps, time.Since(start).Round(time.Millisecond))
+	t.Logf("ib0 went down and up %d times in %v", flaps, time.Since(start).Round(time.Millisecond))
 	stop()
 
 	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
@@ -43,7 +43,7 @@ func TestDownUpUnderTraffic(t *testing.T) {
 	requireNoLeak(t, before, a.daemon)
 }
 
-// The daemon stops and starts under traffic; the other one leaks nothing and
+// One daemon stops and starts under traffic; the other daemon leaks nothing and
 // loses no buffers.
 func TestStopStartUnderTraffic(t *testing.T) {
 	if nstest.Enter(t) {
@@ -92,10 +92,10 @@ func requireNoLeak(t *testing.T, before status, d *daemon) {
 	after := d.status()
 	t.Logf("goroutines %d -> %d, descriptors %d -> %d", before.Goroutines, after.Goroutines, before.FDs, after.FDs)
 	if after.Goroutines > before.Goroutines+slack {
-		t.Errorf("goroutines leak: %d, were %d", after.Goroutines, before.Goroutines)
+		t.Errorf("goroutines leaked: %d, were %d", after.Goroutines, before.Goroutines)
 	}
 	if after.FDs > before.FDs+slack {
-		t.Errorf("descriptors leak: %d, were %d", after.FDs, before.FDs)
+		t.Errorf("descriptors leaked: %d, were %d", after.FDs, before.FDs)
 	}
 	requireBuffers(t, d)
 }

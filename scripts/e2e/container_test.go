@@ -29,7 +29,7 @@ func TestContainer(t *testing.T) {
 	before := a.iface()
 
 	in := &host{Namespace: nstest.New(t), tb: t, number: a.number, daemon: a.daemon}
-	a.give(in, nstest.Dev)
+	a.moveTo(in, nstest.Dev)
 	t.Logf("the container reaches the other host %v after its carrier", in.waitReaches(b))
 	pingAll(in, b)
 	if now := a.iface(); now.MAC != before.MAC || now.MTU != before.MTU || now.HostMAC != now.MAC {
@@ -47,10 +47,10 @@ func TestContainer(t *testing.T) {
 	start := time.Now()
 	in.Close()
 	a.daemon.requireEnd("or its container ended; restart the daemon to make it again")
-	t.Logf("the daemon has ended %v after the container", time.Since(start).Round(time.Millisecond))
+	t.Logf("the daemon exited %v after the container ended", time.Since(start).Round(time.Millisecond))
 	a.join()
 	if a.iface().Adopted {
-		t.Error("adopted an interface that was gone")
+		t.Error("the daemon adopted an interface that had been deleted")
 	}
 	b.waitReaches(a)
 	pingAll(a, b)
@@ -68,7 +68,7 @@ func TestContainerAdopts(t *testing.T) {
 	a.join()
 	b.join()
 	in.daemon = a.daemon
-	a.give(in, ifName)
+	a.moveTo(in, ifName)
 	in.waitReaches(b)
 
 	out, err := in.ipoibd("delete", ifName).CombinedOutput()
@@ -89,9 +89,9 @@ func TestContainerAdopts(t *testing.T) {
 	pingAll(in, b)
 }
 
-// give moves ib0 to a container and renames it, sets it up with the container's
+// moveTo moves ib0 to a container, renames it, sets it up with the container's
 // addresses and waits for its carrier.
-func (h *host) give(in *host, name string) {
+func (h *host) moveTo(in *host, name string) {
 	h.tb.Helper()
 	h.Run("ip", "link", "set", ifName, "netns", in.Path(), "name", name)
 	in.Run("ip", "link", "set", name, "up")

@@ -79,7 +79,7 @@ func TestOtherUsersMayNotAttach(t *testing.T) {
 			cmd.Env = append(os.Environ(), intruderEnv+"=1")
 			out, err := cmd.CombinedOutput()
 			if want := unix.EPERM.Error() + "\n"; err != nil || string(out) != want {
-				t.Errorf("%s: the user says %q, %v; want %q", when, out, err, want)
+				t.Errorf("%s: the user's process printed %q, %v; want %q", when, out, err, want)
 			}
 		}
 	}
@@ -87,7 +87,7 @@ func TestOtherUsersMayNotAttach(t *testing.T) {
 	refused("running")
 	talk.end(0)
 	if n := strings.Count(a.daemon.log.String(), "another process"); n != 0 {
-		t.Errorf("%d log lines about another process\n%s", n, a.daemon.log)
+		t.Errorf("%d log lines about another process, want none\n%s", n, a.daemon.log)
 	}
 	a.daemon.stop()
 	refused("stopped")
@@ -184,7 +184,7 @@ func TestForeignQueue(t *testing.T) {
 	}
 	a.daemon.stop()
 	if !a.exists() {
-		t.Errorf("%s went away with the daemon", ifName)
+		t.Errorf("%s was deleted when the daemon stopped", ifName)
 	}
 }
 

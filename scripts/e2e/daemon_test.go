@@ -90,7 +90,7 @@ func (d *daemon) stop() {
 	d.tb.Helper()
 	d.signal(syscall.SIGTERM)
 	if d.err != nil {
-		d.tb.Fatalf("the daemon ended badly: %v\n%s", d.err, d.log)
+		d.tb.Fatalf("the daemon failed: %v\n%s", d.err, d.log)
 	}
 }
 
@@ -132,7 +132,7 @@ func (d *daemon) cleanUp() {
 	}
 }
 
-// logBuffer keeps the last bytes written to it, and counts all lines.
+// logBuffer keeps the end of what is written to it, and counts all lines.
 type logBuffer struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer

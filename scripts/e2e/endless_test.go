@@ -26,8 +26,8 @@ func TestR06EndlessRequestErrors(t *testing.T) {
 	a.join("--allow-faults")
 	b.join()
 	pingAll(a, b)
-	said := a.daemon.follow()
-	a.daemon.inject(faultOrder{Kind: "send_error_err", Count: 1_000_000})
+	said := a.daemon.followEvents()
+	a.daemon.inject(faultRequest{Kind: "send_error_err", Count: 1_000_000})
 	ping := a.Command("ping", "-n", "-q", "-i", "0.01", "-w", "15", b.ip4())
 	_ = ping.Run() // gets no answers
 	rungs := map[string]int{}
@@ -38,18 +38,18 @@ func TestR06EndlessRequestErrors(t *testing.T) {
 	}
 	t.Logf("within %v: %v", endless, rungs)
 	if rungs[resetQP] == 0 || rungs[recreateQP] == 0 || rungs[rebuildCQ] == 0 {
-		t.Errorf("rungs %v: not all up to the CQ's", rungs)
+		t.Errorf("rungs %v: want reset_qp, recreate_qp and rebuild_cq", rungs)
 	}
 	if rungs[rebuildCQ] > 10 {
-		t.Errorf("%d rebuilds: no pauses in between", rungs[rebuildCQ])
+		t.Errorf("%d CQ rebuilds, want at most 10: the pauses did not grow", rungs[rebuildCQ])
 	}
 	if rungs[resetDevice]+rungs[waitDevice]+rungs[giveUp] > 0 {
-		t.Errorf("rungs %v: the device was reset for work requests", rungs)
+		t.Errorf("rungs %v: failed work requests must not reset the device", rungs)
 	}
 	if !a.exists() || len(a.addrs()) == 0 {
 		t.Error("ib0 has lost its addresses")
 	}
-	a.daemon.inject(faultOrder{Kind: "clear"})
+	a.daemon.inject(faultRequest{Kind: "clear"})
 	start := time.Now()
 	eventually(t, curedLimit, "the fault is gone, and host 1 is reached", func() bool { return a.reaches(b) })
 	t.Logf("reached %v after the fault was gone", time.Since(start).Round(time.Millisecond))

@@ -22,15 +22,15 @@ type event struct {
 	Rung     string    `json:"rung"`
 	Reason   string    `json:"reason"`
 	Text     string    `json:"text"`
-	Duration float64   `json:"duration"` // seconds, from detection to the end
-	Outage   float64   `json:"outage"`   // seconds without service
+	Duration float64   `json:"duration_seconds"` // seconds, from detection to the end
+	Outage   float64   `json:"outage_seconds"`   // seconds without service
 }
 
 // entered is the kind of the event that a rung was entered.
 const entered = "rung"
 
-// ends reports whether the event ends a recovery: in health, or because the
-// port is not usable.
+// ends reports whether the event ends a recovery: because the interface is
+// healthy, or because the port is unusable.
 func (e event) ends() bool { return e.Kind == "recovered" || e.Kind == "stopped" }
 
 func (e event) duration() time.Duration { return seconds(e.Duration) }
@@ -41,8 +41,8 @@ func (e event) detected() time.Time { return e.Time.Add(-e.duration()) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// client returns an HTTP client of the daemon. Starting a program instead would
-// make the time of an order less exact.
+// client returns an HTTP client of the daemon. Starting a program for each
+// command would make its time less exact.
 func (d *daemon) client() *http.Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", d.control)
@@ -50,9 +50,9 @@ func (d *daemon) client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
-// post sends an order.
-func (d *daemon) post(path string, order any) error {
-	body, err := json.Marshal(order)
+// post sends a request.
+func (d *daemon) post(path string, request any) error {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ type journal struct {
 	added  chan struct{} // signals new events
 }
 
-// follow reads the daemon's events until it ends or the test does.
-func (d *daemon) follow() *journal {
+// followEvents reads the daemon's events until the daemon or the test ends.
+func (d *daemon) followEvents() *journal {
 	d.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://ipoibd/v1/events?follow=true", http.NoBody)
@@ -128,13 +128,13 @@ func (j *journal) wait(tb testing.TB, n int, limit time.Duration, what string, w
 		select {
 		case <-j.added:
 		case <-late:
-			tb.Fatalf("%s: not within %v; the daemon said %+v", what, limit, j.since(n))
+			tb.Fatalf("%s: no such event within %v; events: %+v", what, limit, j.since(n))
 		}
 	}
 }
 
-// faultOrder is the body of POST /v1/fault.
-type faultOrder struct {
+// faultRequest is the body of POST /v1/fault.
+type faultRequest struct {
 	Kind   string `json:"kind"`
 	Device string `json:"device,omitempty"`
 	After  int    `json:"after,omitempty"`
@@ -142,20 +142,20 @@ type faultOrder struct {
 	Verb   string `json:"verb,omitempty"`
 }
 
-// inject orders faults.
-func (d *daemon) inject(orders ...faultOrder) {
+// inject requests faults.
+func (d *daemon) inject(requests ...faultRequest) {
 	d.tb.Helper()
-	for _, o := range orders {
+	for _, o := range requests {
 		if err := d.post("/v1/fault", o); err != nil {
 			d.tb.Fatalf("inject %s: %v\n%s", o.Kind, err, d.log)
 		}
 	}
 }
 
-// order sends an order and fails the test if it is refused.
-func (d *daemon) order(path string, body map[string]string) {
+// requirePost sends a request and fails the test if it is refused.
+func (d *daemon) requirePost(path string, body map[string]string) {
 	d.tb.Helper()
 	if err := d.post(path, body); err != nil {
-		d.tb.Fatalf("order: %v\n%s", err, d.log)
+		d.tb.Fatalf("refused: %v\n%s", err, d.log)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// deaths are faults whose recoveries cover every rung. A daemon is killed in
-// each at random times up to the spread, which is about the duration of that
+// deaths are faults whose recoveries cover every rung. In each recovery a daemon
+// is killed at random times up to spread, which is about the duration of that
 // recovery.
 var deaths = []struct {
 	name   string
@@ -40,19 +40,19 @@ func TestKilledInAnyRung(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			p := newFaultyPair(t)
 			for n := range 2 * times {
-				at := p.die(t, d.inject, d.rung, rand.N(d.spread), n%2 == 0)
+				at := p.killDuring(t, d.inject, d.rung, rand.N(d.spread), n%2 == 0)
 				if d.mend != nil {
 					d.mend(t, p)
 				}
-				say("%s, %d/%d: %v after the fault; well again %v after the next start", d.name, n+1, 2*times, at, p.rise(t))
+				say("%s, %d/%d: %v after the fault; well again %v after the next start", d.name, n+1, 2*times, at, p.restartKilled(t))
 			}
 		})
 	}
 }
 
-// die kills the daemon some time after a fault, or once it has reported the
-// rung. It returns the time from the fault to the kill.
-func (p *pair) die(t *testing.T, inject func(*testing.T, *pair), rung string, after time.Duration, said bool) time.Duration {
+// killDuring kills the daemon some time after a fault, or once it has reported
+// the rung. It returns the time from the fault to the kill.
+func (p *pair) killDuring(t *testing.T, inject func(*testing.T, *pair), rung string, after time.Duration, said bool) time.Duration {
 	t.Helper()
 	n := p.journal.len()
 	start := time.Now()
@@ -67,8 +67,8 @@ func (p *pair) die(t *testing.T, inject func(*testing.T, *pair), rung string, af
 	return at
 }
 
-// rise starts the next daemon and checks that nothing was lost.
-func (p *pair) rise(t *testing.T) time.Duration {
+// restartKilled starts the next daemon and checks that nothing was lost.
+func (p *pair) restartKilled(t *testing.T) time.Duration {
 	t.Helper()
 	start := time.Now()
 	p.resume()

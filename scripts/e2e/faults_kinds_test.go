@@ -69,8 +69,8 @@ var faultKinds = []fault{
 	{name: "R01/cq_overrun", inject: strike("cq_overrun"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_error", inject: strike("cq_error"), rung: rebuildCQ, perDaemon: 3},
 	{name: "R01/cq_small", inject: smallCQ, rung: rebuildCQ, perDaemon: 1},
-	// A send queue completes in order, so the next completion accounts for this send
-	// too.
+	// A send queue completes in order, so the next completion also acknowledges this
+	// send.
 	{name: "R08/swallowed_send", inject: strike("swallowed_send")},
 	{name: "R08/completions_stop", inject: strike("completions_stop"), rung: rebuildCQ, partly: true, perDaemon: 1},
 	{name: "R08/deaf_receive", inject: strike("deaf_receive"), rung: rebuildCQ, perDaemon: 1},
@@ -85,7 +85,7 @@ var faultKinds = []fault{
 	{name: "R14/client_dead", inject: strike("client_dead", "device_fatal"), rung: resetDevice, waits: true, perDaemon: 1},
 	{name: "R21/unplug and replug", inject: strike("unplug"), mend: strike("replug"), hold: lasting, rung: waitDevice, perDaemon: 3},
 	{name: "R22/another device, then the right one", inject: plugOther, mend: strike("replug"), rung: waitDevice, perDaemon: 3},
-	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: order("/v1/recover"), rung: giveUp, perDaemon: 1},
+	{name: "R23/give up, then recover", inject: giveUpWaiting, mend: post("/v1/recover"), rung: giveUp, perDaemon: 1},
 	{name: "R25/port down and up", inject: strike("port_down"), mend: strike("port_up"), hold: lasting},
 	{name: "R25/port down and up, twice within a second", inject: flap, mend: strike("port_up"), hold: lasting},
 	{name: "R25/GID goes and comes back", inject: strike("gid_change"), mend: strike("gid_change"), hold: lasting},
@@ -96,12 +96,12 @@ var faultKinds = []fault{
 	// The reset itself removes the old instance.
 	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: resetDevice, perDaemon: 3},
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
-	{name: "R26/suspend and resume", inject: order("/v1/suspend"), mend: order("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
+	{name: "R26/suspend and resume", inject: post("/v1/suspend"), mend: post("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 
 	{name: "R07/underlay takes nothing", inject: fillUnderlay, mend: emptyUnderlay, hold: blocking, or: resumeQP},
 	{name: "R25/ip link down, up", inject: underlay("set", "down"), mend: linkUp, hold: lasting},
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
-	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // of a frame that was posted just before
+	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // for a frame posted just before the cut
 	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
 	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, waits: true, perDaemon: 3},
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
@@ -111,13 +111,13 @@ var faultKinds = []fault{
 func strike(kinds ...string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
 		for _, k := range kinds {
-			p.faulty.daemon.inject(faultOrder{Kind: k})
+			p.faulty.daemon.inject(faultRequest{Kind: k})
 		}
 	}
 }
 
-// smallCQ has the CQs rebuilt, one of them too small, and waits until it has
-// overrun.
+// smallCQ makes the daemon rebuild its CQs, one of them too small, and waits
+// until that one has overrun.
 func smallCQ(t *testing.T, p *pair) {
 	n := p.journal.len()
 	strike("cq_small")(t, p)
@@ -125,13 +125,13 @@ func smallCQ(t *testing.T, p *pair) {
 	p.journal.wait(t, n, recoveryLimit, "overrun", func(e event) bool { return e.ends() && e.Reason == "cq_error" })
 }
 
-// deadDataPath makes queue pairs or CQs fail while verbs still answer. The count covers
-// those in use, those of the rebuild and those of the proof. deadDataPath waits until the
-// device has been reset.
+// deadDataPath makes queue pairs or CQs stop working while verbs still return. The count
+// covers those in use, those created by the rebuild and those of the proof. deadDataPath
+// waits until the device has been reset.
 func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	return func(t *testing.T, p *pair) {
 		n := p.journal.len()
-		p.faulty.daemon.inject(faultOrder{Kind: kind, Count: count})
+		p.faulty.daemon.inject(faultRequest{Kind: kind, Count: count})
 		p.journal.wait(t, n, recoveryLimit, "a reset for a proven freeze", func(e event) bool {
 			return e.Scope == ifName && e.Rung == resetDevice && e.Kind == entered && e.Reason == "freeze_persists"
 		})
@@ -139,17 +139,17 @@ func deadDataPath(kind string, count int) func(*testing.T, *pair) {
 	}
 }
 
-// hangingDevice makes the verb hang that checks each device. No interface calls that
-// verb.
+// hangingDevice makes the verb hang that checks the device as a whole. Interfaces do not
+// call it.
 func hangingDevice(_ *testing.T, p *pair) {
-	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "query_port"})
+	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "query_port"})
 }
 
-// blocking is how long the underlay accepts nothing, which is longer than it takes to
-// suspect a freeze.
+// blocking is how long the underlay accepts no packets: longer than the freeze detector
+// needs to suspect a freeze.
 const blocking = 1200 * time.Millisecond
 
-// fillUnderlay makes the netdev of the faulty host hold packets back: it sends a byte a
+// fillUnderlay makes the netdev of the faulty host hold packets: it sends one byte per
 // second, and its queue is longer than the buffer of any socket.
 func fillUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "replace", "dev", nstest.Dev, "root", "tbf", "rate", "8", "burst", "2000", "limit", "1000000000")
@@ -159,8 +159,8 @@ func emptyUnderlay(_ *testing.T, p *pair) {
 	p.faulty.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 }
 
-// flap takes the port down a second time, long before the next regular check of
-// the carrier, which is made once a second.
+// flap takes the port down a second time, long before the next regular carrier
+// check. Checks are one second apart.
 func flap(t *testing.T, p *pair) {
 	strike("port_down")(t, p)
 	time.Sleep(lasting)
@@ -172,13 +172,13 @@ func flap(t *testing.T, p *pair) {
 // hang makes a verb hang that recovery from a fault needs.
 func hang(verb, kind string) func(*testing.T, *pair) {
 	return func(_ *testing.T, p *pair) {
-		p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: verb}, faultOrder{Kind: kind})
+		p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: verb}, faultRequest{Kind: kind})
 	}
 }
 
 // hangInInstances makes a verb hang forever in this instance and in the next one.
 func hangInInstances(_ *testing.T, p *pair) {
-	p.faulty.daemon.inject(faultOrder{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultOrder{Kind: "cq_error"})
+	p.faulty.daemon.inject(faultRequest{Kind: "verb_hangs_forever", Verb: "create_cq", Count: 2}, faultRequest{Kind: "cq_error"})
 }
 
 // fatalThenPullOut removes the netdev during a reset of the device, which a slow client
@@ -188,7 +188,7 @@ func fatalThenPullOut(t *testing.T, p *pair) {
 	p.faulty.unplug()
 }
 
-// exhaust resets the device while the daemon cannot open any descriptor. The order uses a
+// exhaust resets the device while the daemon cannot open any descriptor. The request uses a
 // connection that the daemon has accepted before.
 func exhaust(t *testing.T, p *pair) {
 	d := p.faulty.daemon
@@ -202,14 +202,14 @@ func exhaust(t *testing.T, p *pair) {
 	const body = `{"scope":"device"}`
 	fmt.Fprintf(conn, "POST /v1/reset HTTP/1.1\r\nHost: ipoibd\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(answer, " 200 ") {
-		t.Fatalf("order a reset: %q, %v", answer, err)
+		t.Fatalf("request a reset: answer %q, error %v", answer, err)
 	}
 }
 
-// relieve lifts the limit and orders the recovery that the daemon would only try later.
+// relieve lifts the limit and requests a retry, which the daemon would only start later.
 func relieve(t *testing.T, p *pair) {
 	p.faulty.daemon.limitDescriptors(t, func(l *unix.Rlimit) { l.Cur = l.Max })
-	order("/v1/recover")(t, p)
+	post("/v1/recover")(t, p)
 }
 
 func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
@@ -225,12 +225,14 @@ func (d *daemon) limitDescriptors(t *testing.T, change func(*unix.Rlimit)) {
 	}
 }
 
-func order(path string) func(*testing.T, *pair) {
-	return func(_ *testing.T, p *pair) { p.faulty.daemon.order(path, map[string]string{}) }
+func post(path string) func(*testing.T, *pair) {
+	return func(_ *testing.T, p *pair) { p.faulty.daemon.requirePost(path, map[string]string{}) }
 }
 
 func resetScope(scope string) func(*testing.T, *pair) {
-	return func(_ *testing.T, p *pair) { p.faulty.daemon.order("/v1/reset", map[string]string{"scope": scope}) }
+	return func(_ *testing.T, p *pair) {
+		p.faulty.daemon.requirePost("/v1/reset", map[string]string{"scope": scope})
+	}
 }
 
 // plugOther unplugs the device and plugs in another one.
@@ -245,7 +247,7 @@ func (p *pair) requireLeftAlone(t *testing.T) {
 	t.Helper()
 	time.Sleep(lasting)
 	if s := p.faulty.iface(); s.QP != nil {
-		t.Errorf("the device is used:\n%s", p.faulty.describe())
+		t.Errorf("the daemon uses the device, want it ignored:\n%s", p.faulty.describe())
 	}
 }
 

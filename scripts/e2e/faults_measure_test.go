@@ -15,9 +15,9 @@ const (
 	recoveryLimit = 30 * time.Second
 	// carrierBound is how long frames are held before the carrier goes down.
 	carrierBound = 500 * time.Millisecond
-	// agreement is the tolerated difference between the outage that the daemon
-	// counts and the one that the probe sees, in addition to a tenth of it: ten
-	// times the noise of a probe on a busy machine.
+	// agreement is the tolerated difference between the outages measured by the
+	// daemon and by the probe, in addition to a tenth of the outage: ten times
+	// the noise of a probe on a busy machine.
 	agreement = 100 * time.Millisecond
 	// mendLimit is how long after the end of a lasting fault a ping may remain
 	// unanswered: ten times the time seen on a busy machine.
@@ -104,7 +104,7 @@ func (p *pair) requireWell(t *testing.T) {
 	}
 }
 
-// mend ends a lasting fault after its time, and returns when it did so.
+// mend ends a lasting fault after its time, and returns the time of its end.
 func (p *pair) mend(t *testing.T, f fault) time.Time {
 	t.Helper()
 	if f.mend == nil {
@@ -116,8 +116,8 @@ func (p *pair) mend(t *testing.T, f fault) time.Time {
 	return mended
 }
 
-// waitWell waits until all recoveries have ended, and for at least one if the
-// fault must have one.
+// waitWell waits until all recoveries have ended. If the fault must cause one, it
+// waits for at least one.
 func (j *journal) waitWell(t *testing.T, n int, f fault) {
 	t.Helper()
 	if f.rung == noRung {
@@ -152,13 +152,13 @@ func (s sample) check(t *testing.T, f fault) {
 		t.Errorf("rung %q, want %q", s.rung, f.rung)
 	}
 	if goal := goals[f.rung]; goal > 0 && !f.waits && s.repair > 10*goal {
-		t.Errorf("repaired in %v, goal %v", s.repair, goal)
+		t.Errorf("repaired in %v, want at most ten times the goal of %v", s.repair, goal)
 	}
 	if f.mend != nil && s.repair > mendLimit {
-		t.Errorf("answered %v after the end of the fault", s.repair)
+		t.Errorf("first answer %v after the end of the fault, want at most %v", s.repair, mendLimit)
 	}
 	if !s.agrees(f) {
-		t.Errorf("an outage of %v by the daemon, of %v by the probe", s.outage, s.silence)
+		t.Errorf("the daemon measured an outage of %v, the probe %v", s.outage, s.silence)
 	}
 	if s.outage > 0 && s.outage < carrierBound/2 && s.carrier > 0 {
 		t.Errorf("the carrier changed %d times within %v", s.carrier, s.outage)

@@ -38,12 +38,12 @@ func (h *host) monitor() *monitor {
 	seen, ended := make(chan struct{}), make(chan struct{})
 	go func() { defer close(ended); m.read(out, sync.OnceFunc(func() { close(seen) })) }()
 	h.tb.Cleanup(func() { end(h.tb, cmd); <-ended })
-	h.awaken(seen)
+	h.changeUntilSeen(seen)
 	return m
 }
 
-// awaken makes changes until the monitor reports one.
-func (h *host) awaken(seen <-chan struct{}) {
+// changeUntilSeen makes changes until the monitor reports one.
+func (h *host) changeUntilSeen(seen <-chan struct{}) {
 	h.tb.Helper()
 	eventually(h.tb, startLimit, "ip monitor listens", func() bool {
 		h.Run("ip", "link", "set", "lo", "alias", "seen")

@@ -109,7 +109,7 @@ func (p *pair) join() {
 	}
 	p.outside.waitReaches(p.faulty)
 	p.kept = p.faulty.keeps()
-	p.journal = p.faulty.daemon.follow()
+	p.journal = p.faulty.daemon.followEvents()
 }
 
 // startConfigured starts the daemon with a configuration file.
@@ -134,7 +134,7 @@ func (p *pair) resume() {
 	p.faulty.tb.Helper()
 	p.faulty.startConfigured()
 	p.faulty.waitCarrier()
-	p.journal = p.faulty.daemon.follow()
+	p.journal = p.faulty.daemon.followEvents()
 }
 
 // keeps reads the properties in kept.

@@ -102,7 +102,7 @@ func (s *stream) waitMoves(limit time.Duration) (time.Duration, error) {
 	before, err := s.acked()
 	for now := before; err == nil && now == before; now, err = s.acked() {
 		if time.Since(start) > limit {
-			return limit, fmt.Errorf("the connection from port %s has stood still for %v", s.port, limit)
+			return limit, fmt.Errorf("the connection from port %s has carried no data for %v", s.port, limit)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -7,7 +7,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The observers that the tests of faults rely on detect what they must detect.
+// The observers of the fault tests notice an outage and lost addresses.
 func TestFaultWitnesses(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -16,7 +16,7 @@ func TestFaultWitnesses(t *testing.T) {
 	monitor, stream, probe := a.monitor(), a.stream(b), b.probe(a)
 	probe.waitAnswered(t, repairLimit)
 	if _, err := stream.waitMoves(streamLimit); err != nil || len(monitor.lost()) > 0 {
-		t.Errorf("before anything happened: %v, %q", err, monitor.lost())
+		t.Errorf("before any fault: %v, %q", err, monitor.lost())
 	}
 
 	cut, changes := time.Now(), a.carrierChanges()

@@ -34,7 +34,7 @@ const (
 	goalCPU    = 20.0
 	failCPU    = 4 * goalCPU
 
-	// The limits of package logline: the lines of one message that pass at once, and
+	// The limits of package process: the lines of one message that pass at once, and
 	// those that pass per second afterwards.
 	lineBurst, lineRate = 10, 2
 )
@@ -122,7 +122,7 @@ func (f *floods) measureAlone(what string, step func()) {
 	}
 }
 
-// distinct matches the attributes by which package logline distinguishes messages.
+// distinct matches the attributes by which package process distinguishes messages.
 var distinct = regexp.MustCompile(` (?:level|msg|interface|device|type|state|reason|property)=(?:"(?:[^"\\]|\\.)*"|\S+)`)
 
 // mostFrequent returns the message with the most lines in a log.
@@ -238,7 +238,7 @@ func (h *host) netlinkPorts() (ports []unix.SockaddrNetlink) {
 		}
 	}
 	if len(ports) == 0 {
-		h.tb.Fatal("the daemon has no rtnetlink socket")
+		h.tb.Fatal("the daemon has no rtnetlink socket, so the flood would not reach it")
 	}
 	return ports
 }

@@ -21,9 +21,9 @@ const deadPeers = 99
 // deadLoss is the loss between live hosts, in per cent, that dead neighbours may cause.
 const deadLoss = 1
 
-// A host sends 150 multicasts a second to each of 100 peers, 99 of which are dead. The
-// kernel queues packets for each dead neighbour, and only these packets are lost
-// (R07).
+// A host sends 150 multicasts a second to each of 100 peers, and 99 of these peers are
+// dead. The kernel queues packets for each dead neighbour, and only these packets are
+// lost (R07).
 func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -55,12 +55,12 @@ func TestR07DeadPeersCostOnlyTheirOwnFrames(t *testing.T) {
 		t.Errorf("%.0f multicasts a second, want %.0f at least", perSecond, least)
 	}
 	if sent := k.of("hca_tx_packets"); sent < deadPeers*multicasts {
-		t.Errorf("%d datagrams for %d multicasts: some dead neighbours got none", sent, multicasts)
+		t.Errorf("%d datagrams for %d multicasts: the host did not send to every dead neighbour", sent, multicasts)
 	}
 }
 
-// An attacker makes a host answer 99 addresses that no host on the underlay has,
-// 8,000 times a second in bursts of 4 s. The host keeps answering other hosts (R07).
+// An attacker makes a host answer 99 unused underlay addresses, 8,000 times a second in
+// bursts of 4 s. The host keeps answering other hosts (R07).
 func TestR07SpoofedSourcesCostOnlyTheirOwnFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -108,8 +108,8 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 		}
 		a.Run("tc", "qdisc", "del", "dev", nstest.Dev, "root")
 		took := b.waitReaches(a)
-		talk.end(100) // nothing passed for a while
-		t.Logf("reached again %v after the underlay sends again", took)
+		talk.end(100) // the underlay passed no packets for a while
+		t.Logf("reached again %v after the underlay resumed", took)
 		requireOnlyRungs(t, []string{resumeQP}, a, b)
 		if a.logSends(before).of("hca_no_room", "hca_wire_no_buffers") == 0 {
 			t.Error("the wire was not full, so the test proves nothing")

@@ -33,7 +33,7 @@ func TestThreeHosts(t *testing.T) {
 		t.Logf("host %d reaches the restarted one %v after its carrier", h.number, h.waitReaches(c))
 	}
 	if now := c.qp(); now.QPN == old.QPN {
-		t.Fatalf("QPN %#x again: the restart proves nothing", now.QPN)
+		t.Fatalf("the restarted host has the same QPN %#x, so the test proves nothing", now.QPN)
 	}
 	pingAll(a, b, c)
 	requireNoStale(t, hosts)
@@ -113,23 +113,23 @@ func TestRemove(t *testing.T) {
 	h.join("--remove")
 	h.daemon.stop()
 	if h.exists() {
-		t.Errorf("%s is there after a stop with --remove", ifName)
+		t.Errorf("%s still exists after a stop with --remove", ifName)
 	}
 	h.join()
 	h.daemon.stop()
 	if !h.exists() {
-		t.Fatalf("%s went away with the daemon", ifName)
+		t.Fatalf("%s was deleted when the daemon stopped", ifName)
 	}
 	if out, err := h.ipoibd("delete", ifName).CombinedOutput(); err != nil {
 		t.Errorf("ipoibd delete: %v\n%s", err, out)
 	}
 	if h.exists() {
-		t.Errorf("%s is there after ipoibd delete", ifName)
+		t.Errorf("%s still exists after ipoibd delete", ifName)
 	}
 }
 
-// Without multicast on the underlay, groups are replicated to the configured
-// peers; with --known-peers-only all other senders are ignored.
+// Without multicast on the underlay, the daemon replicates group messages to the
+// configured peers; with --known-peers-only it ignores all other senders.
 func TestPeers(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -142,19 +142,19 @@ func TestPeers(t *testing.T) {
 	stranger.join("--peer", nstest.IPv4(0))
 	pingAll(a, b)
 	if stranger.reaches(a) {
-		t.Error("a host that is not a peer is answered")
+		t.Error("a host that is not a configured peer got an answer")
 	}
 	for _, h := range []*host{a, b} {
 		if n := len(h.iface().Peers); n != 1 {
-			t.Errorf("host %d has %d peers, want the other one alone", h.number, n)
+			t.Errorf("host %d has %d peers, want only the other host", h.number, n)
 		}
 	}
 	if n, ok := value(a.daemon.status().Devices[0].Counters, "unknown_peer"); !ok || n == 0 {
-		t.Errorf("counter unknown_peer: %d, %v", n, ok)
+		t.Errorf("counter unknown_peer: %d, exists %v; want it above 0", n, ok)
 	}
 	capture.Stop()
 	if seen := capture.datagrams(t); len(seen) != 3 {
-		t.Errorf("datagrams from %v, want them from all three hosts", seen)
+		t.Errorf("datagrams from %v, want all three hosts", seen)
 	}
 	if got := lines(t, tshark, "-n", "-r", capture.Path, "-Y", "eth.dst.ig == 1"); got[0] != "" {
 		t.Errorf("multicast on the underlay:\n%s", strings.Join(got, "\n"))

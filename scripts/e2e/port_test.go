@@ -101,10 +101,10 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 		scheduling = 20 * time.Millisecond // the delay that the user's thread may cause on a busy machine
 	)
 	a, b := twoJoined(t)
-	events := a.daemon.follow()
+	events := a.daemon.followEvents()
 	reset := func() (outage time.Duration) {
 		n := events.len()
-		a.daemon.order("/v1/reset", map[string]string{"scope": "device"})
+		a.daemon.requirePost("/v1/reset", map[string]string{"scope": "device"})
 		var end event
 		events.wait(t, n, recoveryLimit, "reset", func(e event) bool {
 			end = e
@@ -119,7 +119,7 @@ func TestPortStaysOursAcrossResets(t *testing.T) {
 
 	var stop atomic.Bool
 	var tries int
-	wrong := map[string]int{} // outcomes that were not expected
+	wrong := map[string]int{} // unexpected outcomes
 	try := func(i int, port uint16, want error) {
 		fd, err := tryBinding(i, port)
 		if !errors.Is(err, want) {
@@ -191,7 +191,7 @@ func TestStartWaitsForThePort(t *testing.T) {
 	})
 	time.Sleep(2 * time.Second) // two more tries, which are not logged
 	if n := strings.Count(a.daemon.log.String(), "cannot open device"); n != 1 {
-		t.Errorf("%d log lines say that the device cannot be opened, want 1:\n%s", n, a.daemon.log)
+		t.Errorf("%d log lines report that the device cannot be opened, want 1:\n%s", n, a.daemon.log)
 	}
 	close(release)
 	wait()

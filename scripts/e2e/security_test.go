@@ -230,10 +230,10 @@ func TestReadmeWireGuard(t *testing.T) {
 	tunnelled := lines(t, tshark, "-n", "-r", all.Path, "-Y", "udp.port == 51820")
 	t.Logf("%d packets of WireGuard on the wire, %d bytes in all", len(tunnelled), len(wire))
 	if len(tunnelled) < 2*2*5 {
-		t.Errorf("%d packets of WireGuard: the pings went elsewhere", len(tunnelled))
+		t.Errorf("only %d WireGuard packets: the pings did not use the tunnel", len(tunnelled))
 	}
 	if other := lines(t, tshark, "-n", "-r", all.Path, "-Y", "ip && udp.port != 51820 && !icmp && !igmp"); other[0] != "" {
-		t.Errorf("besides WireGuard on the wire:\n%s", strings.Join(other, "\n"))
+		t.Errorf("packets on the wire other than WireGuard's:\n%s", strings.Join(other, "\n"))
 	}
 }
 

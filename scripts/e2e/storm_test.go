@@ -15,9 +15,9 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Flags of the storm; `make faults` runs a long one.
+// Flags of the storm; `make faults` runs a long storm.
 var (
-	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's orders and their times; 0: a random one")
+	stormSeed   = flag.Uint64("storm.seed", 0, "seed of the storm's commands and their times; 0 selects a random seed")
 	stormLength = flag.Duration("storm.length", 10*time.Second, "how long the storm lasts")
 )
 
@@ -28,12 +28,12 @@ const (
 )
 
 const (
-	// stormEvery is the mean time between two orders.
+	// stormEvery is the mean time between two commands.
 	stormEvery = 100 * time.Millisecond
-	// lull is the longest time before an order is undone.
+	// lull is the longest time before a command is undone.
 	lull = time.Second
 	// calmLimit is twice the longest pause of an interface's ladder; the test
-	// ends the pauses of a device by an order.
+	// ends the pauses of a device by a command.
 	calmLimit = 2 * time.Minute
 	// forgetLimit is longer than an idle peer without an address is kept (heardIdle
 	// of package neigh, and its sweep).
@@ -43,7 +43,7 @@ const (
 	stormMemory = 64 << 10
 )
 
-// command is an order to a host's daemon in a storm.
+// command is a request to a host's daemon in a storm.
 type command struct {
 	at   time.Duration // from the storm's start
 	host int           // 0: the faulty one, 1: the outside one
@@ -51,7 +51,7 @@ type command struct {
 	body any
 }
 
-// Two daemons under traffic get random orders and faults, many at the same time. Afterwards they
+// Two daemons under traffic get random commands and faults, many at the same time. Afterwards they
 // are healthy, the TCP connection still works, every frame is accounted for, and nothing leaks.
 func TestR10StormUnderTraffic(t *testing.T) {
 	if enterStorm(t) {
@@ -64,8 +64,8 @@ func TestR10StormUnderTraffic(t *testing.T) {
 	for _, h := range hosts {
 		before = append(before, h.condition())
 	}
-	outside := p.outside.daemon.follow()
-	t.Run("R09/TCP lives on", func(t *testing.T) { p.weather(t, storm, p.journal, outside) })
+	outside := p.outside.daemon.followEvents()
+	t.Run("R09/TCP lives on", func(t *testing.T) { p.run(t, storm, p.journal, outside) })
 	for i, h := range hosts {
 		requireNoLeak(t, before[i].status, h.daemon)
 		h.requireAccounts()
@@ -80,7 +80,7 @@ func TestR10StormUnderTraffic(t *testing.T) {
 			t.Log(wrongPeers(hosts, everyPeer))
 		}
 	}()
-	eventually(t, forgetLimit, "peers that only probed, by a QPN that they lost at once, are forgotten", func() bool {
+	eventually(t, forgetLimit, "peers known only by the QPN of a probe are forgotten", func() bool {
 		return len(wrongPeers(hosts, everyPeer)) == 0
 	})
 }
@@ -112,13 +112,13 @@ func drawn(t *testing.T) []command {
 
 func (p *pair) hosts() []*host { return []*host{p.faulty, p.outside} }
 
-// weather gives the orders under traffic and waits until everything is healthy.
-func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
+// run gives the commands under traffic and waits until everything is healthy.
+func (p *pair) run(t *testing.T, storm []command, said ...*journal) {
 	p.talk(t)
-	p.strike(t, storm)
+	p.giveCommands(t, storm)
 	calm := time.Now()
 	for _, h := range p.hosts() {
-		h.calm()
+		h.undoFaults()
 	}
 	for _, h := range p.hosts() {
 		h.waitWell(t)
@@ -140,28 +140,28 @@ func (p *pair) weather(t *testing.T, storm []command, said ...*journal) {
 	p.requireKept(t)
 }
 
-// strike gives each order at its time, regardless of the results of the others.
-func (p *pair) strike(t *testing.T, storm []command) {
+// giveCommands gives each command at its time, regardless of the results of the others.
+func (p *pair) giveCommands(t *testing.T, storm []command) {
 	t.Helper()
 	start := time.Now()
-	var orders sync.WaitGroup
+	var commands sync.WaitGroup
 	var mu sync.Mutex
 	answers := map[string]int{}
 	for _, c := range storm {
 		time.Sleep(time.Until(start.Add(c.at)))
-		orders.Go(func() {
+		commands.Go(func() {
 			answer := p.hosts()[c.host].daemon.post(c.path, c.body)
 			mu.Lock()
 			defer mu.Unlock()
 			answers[verdict(t, answer)]++
 		})
 	}
-	orders.Wait()
-	t.Logf("%d orders in %v: %v", len(storm), time.Since(start).Round(time.Millisecond), answers)
+	commands.Wait()
+	t.Logf("%d commands in %v: %v", len(storm), time.Since(start).Round(time.Millisecond), answers)
 }
 
-// verdict classifies answers. An order that cannot be done now is not a failure;
-// any other error is.
+// verdict classifies answers. A command that cannot be executed at the moment is not
+// a failure; any other error is.
 func verdict(t *testing.T, answer error) string {
 	switch {
 	case answer == nil:
@@ -169,41 +169,41 @@ func verdict(t *testing.T, answer error) string {
 	case strings.Contains(answer.Error(), " 409 "):
 		return "refused for now"
 	}
-	t.Errorf("order: %v", answer)
+	t.Errorf("command failed: %v", answer)
 	return "failed"
 }
 
-// calm undoes lasting faults and suspensions.
-func (h *host) calm() {
+// undoFaults undoes lasting faults and suspensions.
+func (h *host) undoFaults() {
 	h.tb.Helper()
-	h.daemon.inject(faultOrder{Kind: "clear"})
-	_ = h.daemon.post("/v1/fault", faultOrder{Kind: "replug"}) // refused if nothing is unplugged
-	_ = h.daemon.post("/v1/resume", nothing)                   // refused if nothing is suspended
+	h.daemon.inject(faultRequest{Kind: "clear"})
+	_ = h.daemon.post("/v1/fault", faultRequest{Kind: "replug"}) // refused if nothing is unplugged
+	_ = h.daemon.post("/v1/resume", nothing)                     // refused if nothing is suspended
 }
 
-// waitWell waits until the daemon is healthy. Like an operator, it orders a
+// waitWell waits until the daemon is healthy. Like an operator, it requests a
 // retry while the daemon waits for a device.
 func (h *host) waitWell(t *testing.T) {
 	t.Helper()
 	eventually(t, calmLimit, "all is well", func() bool {
-		if h.straight() && h.iface().State == "up" {
+		if h.undoPortFaults() && h.iface().State == "up" {
 			return true
 		}
-		_ = h.daemon.post("/v1/fault", faultOrder{Kind: "port_up"}) // refused while the device is away
-		_ = h.daemon.post("/v1/recover", nothing)                   // refused during a recovery
+		_ = h.daemon.post("/v1/fault", faultRequest{Kind: "port_up"}) // refused while the device is away
+		_ = h.daemon.post("/v1/recover", nothing)                     // refused during a recovery
 		time.Sleep(time.Second)
 		return false
 	})
 }
 
-// straight undoes the port's faults, which a second fault of the same kind
-// undoes. It returns true if there were none.
-func (h *host) straight() bool {
+// undoPortFaults undoes the port's faults, each by a second fault of the same
+// kind. It returns true if there were none.
+func (h *host) undoPortFaults() bool {
 	straight := true
 	for _, kind := range []string{"gid_change", "pkey_change"} {
 		if n, _ := value(h.daemon.status().Devices[0].Counters, "fault_"+kind); n%2 == 1 {
 			straight = false
-			_ = h.daemon.post("/v1/fault", faultOrder{Kind: kind}) // refused while the device is away
+			_ = h.daemon.post("/v1/fault", faultRequest{Kind: kind}) // refused while the device is away
 		}
 	}
 	return straight
@@ -230,7 +230,7 @@ func (h *host) requireMemory(before condition) {
 	}
 }
 
-// squall is a kind of order with its weight, and the order that undoes it, if
+// squall is a kind of command with its weight, and the command that undoes it, if
 // undo is not empty.
 type squall struct {
 	weight int
@@ -240,7 +240,7 @@ type squall struct {
 	with   any    // body
 }
 
-// nothing is the empty body of an order.
+// nothing is the empty body of a request.
 var nothing = map[string]string{}
 
 // strikes are the kinds of fault that are triggered by frames.
@@ -250,17 +250,17 @@ var strikes = []string{
 }
 
 var squalls = []squall{
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "reset_fails"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "create_qp_fails"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "verb_hangs"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "device_fatal"}},
-	{weight: 2, path: "/v1/fault", body: faultOrder{Kind: "client_slow"}},
-	{weight: 1, path: "/v1/fault", body: faultOrder{Kind: "client_dead"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "unplug"}, undo: "/v1/fault", with: faultOrder{Kind: "replug"}},
-	{weight: 1, path: "/v1/fault", body: faultOrder{Kind: "replug_other"}, undo: "/v1/fault", with: faultOrder{Kind: "replug"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "port_down"}, undo: "/v1/fault", with: faultOrder{Kind: "port_up"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "gid_change"}, undo: "/v1/fault", with: faultOrder{Kind: "gid_change"}},
-	{weight: 3, path: "/v1/fault", body: faultOrder{Kind: "pkey_change"}, undo: "/v1/fault", with: faultOrder{Kind: "pkey_change"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "reset_fails"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "create_qp_fails"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "verb_hangs"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "device_fatal"}},
+	{weight: 2, path: "/v1/fault", body: faultRequest{Kind: "client_slow"}},
+	{weight: 1, path: "/v1/fault", body: faultRequest{Kind: "client_dead"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "unplug"}, undo: "/v1/fault", with: faultRequest{Kind: "replug"}},
+	{weight: 1, path: "/v1/fault", body: faultRequest{Kind: "replug_other"}, undo: "/v1/fault", with: faultRequest{Kind: "replug"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "port_down"}, undo: "/v1/fault", with: faultRequest{Kind: "port_up"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "gid_change"}, undo: "/v1/fault", with: faultRequest{Kind: "gid_change"}},
+	{weight: 3, path: "/v1/fault", body: faultRequest{Kind: "pkey_change"}, undo: "/v1/fault", with: faultRequest{Kind: "pkey_change"}},
 	{weight: 2, path: "/v1/suspend", body: nothing, undo: "/v1/resume", with: nothing},
 	{weight: 3, path: "/v1/reset", body: map[string]string{"scope": "qp"}},
 	{weight: 3, path: "/v1/reset", body: map[string]string{"scope": "cq"}},
@@ -268,7 +268,7 @@ var squalls = []squall{
 	{weight: 20, path: "/v1/recover", body: nothing},
 }
 
-// newStorm draws the orders and those that undo them, sorted by time.
+// newStorm draws the commands, adds those that undo them, and sorts all by time.
 func newStorm(seed uint64, length time.Duration) (storm []command) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	var bag []squall
@@ -278,7 +278,7 @@ func newStorm(seed uint64, length time.Duration) (storm []command) {
 	for range length / stormEvery {
 		c := command{at: time.Duration(rnd.Int64N(int64(length))), host: rnd.IntN(2)}
 		undo := c
-		c.path, c.body = "/v1/fault", faultOrder{Kind: strikes[rnd.IntN(len(strikes))], After: rnd.IntN(100), Count: 1 + rnd.IntN(3)/2}
+		c.path, c.body = "/v1/fault", faultRequest{Kind: strikes[rnd.IntN(len(strikes))], After: rnd.IntN(100), Count: 1 + rnd.IntN(3)/2}
 		if q := bag[rnd.IntN(len(bag))]; rnd.IntN(2) == 0 {
 			c.path, c.body = q.path, q.body
 			undo.path, undo.body = q.undo, q.with

@@ -39,7 +39,7 @@ func TestFlappingLinkDoesNotFloodTheLog(t *testing.T) {
 		t.Errorf("%d lines, want at most %d", lines, most)
 	}
 	if flaps < 30 {
-		t.Errorf("%d flaps, want 30 at least for a flood", flaps)
+		t.Errorf("%d flaps, want at least 30 for a flood", flaps)
 	}
 }
 
@@ -73,11 +73,11 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 			t.Errorf("ipoibd %q prints %q", args, out)
 		}
 		if !strings.Contains(out, `[31mx`) {
-			t.Errorf("ipoibd %q does not name the process or the netdev:\n%s", args, out)
+			t.Errorf("ipoibd %q names neither the process nor the netdev:\n%s", args, out)
 		}
 		for line := range strings.Lines(out) {
 			if strings.HasPrefix(line, "ipoibd (pid") {
-				t.Errorf("ipoibd %q prints a line that a name has started:\n%s", args, out)
+				t.Errorf("ipoibd %q prints a line that begins with text from a process name:\n%s", args, out)
 			}
 		}
 	}

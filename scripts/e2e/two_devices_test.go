@@ -30,7 +30,7 @@ interfaces:
 `
 
 // apartLimit is ten times the longest delay of an echo through the other device
-// on a busy machine; a recovery would also be in the journal.
+// on a busy machine. A recovery would also appear in the journal.
 const apartLimit = 500 * time.Millisecond
 
 // A daemon has two HCAs, and one of them fails in every way: traffic through
@@ -52,16 +52,16 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 	b.waitReaches(a)
 	c.waitReaches(&other)
 
-	said, before, mark := a.daemon.follow(), a.second(), time.Now()
+	said, before, mark := a.daemon.followEvents(), a.second(), time.Now()
 	probe := c.probe(&other)
 	for _, f := range []struct {
 		what string
 		do   func()
 	}{
-		{"order", func() { a.daemon.order("/v1/reset", map[string]string{"scope": "device", "device": "soft0"}) }},
-		{"fatal event", func() { a.daemon.inject(faultOrder{Kind: "device_fatal", Device: "soft0"}) }},
+		{"operator's reset", func() { a.daemon.requirePost("/v1/reset", map[string]string{"scope": "device", "device": "soft0"}) }},
+		{"fatal event", func() { a.daemon.inject(faultRequest{Kind: "device_fatal", Device: "soft0"}) }},
 		{"hanging verb", func() {
-			a.daemon.inject(faultOrder{Kind: "verb_hangs", Verb: "modify_qp", Device: "soft0"}, faultOrder{Kind: "send_error_err", Device: "soft0"})
+			a.daemon.inject(faultRequest{Kind: "verb_hangs", Verb: "modify_qp", Device: "soft0"}, faultRequest{Kind: "send_error_err", Device: "soft0"})
 			a.reaches(b)
 		}},
 		{"netdev away and back", func() {
@@ -82,7 +82,7 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 	for _, e := range said.since(0) {
 		switch {
 		case e.Scope == otherIf || e.Scope == "soft1":
-			t.Errorf("of the other device: %+v", e)
+			t.Errorf("the other device had a recovery: %+v", e)
 		case e.Scope == "soft0" && e.Rung == resetDevice && e.Kind == entered:
 			resets++
 		}

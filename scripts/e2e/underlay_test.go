@@ -8,9 +8,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// During all changes of the underlay that an administrator can make with ip, ib0
-// keeps its addresses, its carrier is correct, and traffic resumes with the
-// underlay.
+// Whatever an administrator changes on the underlay with ip, ib0 keeps its
+// addresses, its carrier is correct, and traffic resumes when the underlay does.
 func TestUnderlayFaults(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -25,7 +24,7 @@ func TestUnderlayFaults(t *testing.T) {
 	for _, fault := range []struct {
 		name        string
 		make, mend  func()
-		state, says string // while it lasts
+		state, says string // expected during the fault
 	}{
 		{
 			"link down", func() { a.Run("ip", "link", "set", nstest.Dev, "down") },
@@ -54,15 +53,15 @@ func TestUnderlayFaults(t *testing.T) {
 		fault.make()
 		eventually(t, repairLimit, fault.name+": noticed", func() bool { return a.iface().State == fault.state && !a.carrier() })
 		if s := a.iface(); !strings.Contains(s.Reason, fault.says) && !strings.Contains(s.Reason, "wait") {
-			t.Errorf("%s: the reason given is %q, want a word of %q", fault.name, s.Reason, fault.says)
+			t.Errorf("%s: reason %q, want it to contain %q or wait", fault.name, s.Reason, fault.says)
 		}
 		if got := a.iface().QP; got != nil {
-			t.Errorf("%s: still a queue pair: %+v", fault.name, got)
+			t.Errorf("%s: the queue pair still exists: %+v", fault.name, got)
 		}
 		fault.mend()
 		took := a.waitReaches(b)
 		b.waitReaches(a)
-		t.Logf("%-18s reached again %v after the underlay's return", fault.name, took)
+		t.Logf("%-18s reached again %v after the underlay was restored", fault.name, took)
 		if now := fmt.Sprint(a.addrs()); !strings.Contains(now, a.ip4()) || fault.name == "addresses removed" && now != addrs {
 			t.Errorf("%s: %s had addresses %s, has %s", fault.name, ifName, addrs, now)
 		}

@@ -26,7 +26,7 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"unknown underlay", nil, []string{"--underlay", "nope0"}, `nope0`},
 		{"name taken by another interface", takeName, nil, `ib0.*(exists|taken|not ours)`},
-		{"P_Key that is none", nil, []string{"--pkey", "0x8000"}, `"0x8000" is not a P_Key`},
+		{"invalid P_Key", nil, []string{"--pkey", "0x8000"}, `"0x8000" is not a P_Key`},
 		{"unknown log level", nil, []string{"--log-level", "loud"}, `--log-level: "loud" is not one of debug`},
 		{"name too long", nil, []string{"--name", "interface0123456"}, `not an interface's name`},
 		{"argument too many", nil, []string{"ib0"}, `unknown command|accepts 0 arg|no argument`},
@@ -78,8 +78,8 @@ func TestNoCapability(t *testing.T) {
 	requireMistake(t, cmd, `CAP_NET_ADMIN`)
 }
 
-// The daemon waits for conditions that may resolve by themselves, and the
-// status names them.
+// The daemon waits until conditions that may resolve by themselves have done so,
+// and the status names them.
 func TestWaits(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -112,8 +112,8 @@ func (h *host) waitReason(want string) {
 	})
 }
 
-// A second daemon with the same interface or control socket is refused, and
-// the first one goes on.
+// A second daemon with the same interface or control socket is refused, and the
+// first daemon continues.
 func TestTwoDaemons(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -165,7 +165,7 @@ func requireMistake(t *testing.T, cmd *exec.Cmd, want string) {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	last := lines[len(lines)-1]
 	if !regexp.MustCompile("^ipoibd: .*(?:" + want + ")").MatchString(last) {
-		t.Errorf("said %q, want it to match %q; all of it:\n%s", last, want, out)
+		t.Errorf("last line %q, want it to match %q; full output:\n%s", last, want, out)
 	}
 	t.Log(last)
 }

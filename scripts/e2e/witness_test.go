@@ -11,8 +11,8 @@ import (
 )
 
 // The witnesses are independent programs that must decode the underlay's frames
-// as the daemon means them. Python has a full path, because scapy is installed
-// for that one.
+// as the daemon intended them. Python has a full path, because scapy is installed
+// for that interpreter.
 const (
 	tshark = "/usr/bin/tshark"                 // Debian package tshark
 	python = "/usr/bin/python3"                // python3-scapy
@@ -22,9 +22,9 @@ const (
 	fields = "infiniband.bth.opcode infiniband.deth.srcqp infiniband.bth.destqp infiniband.invariant.crc _ws.malformed _ws.expert"
 )
 
-// Everything on the underlay, of either family, is a UD SEND between the QPNs
-// of the status or to a group, without a malformed mark, and has the ICRC that
-// scapy computes.
+// Every frame on the underlay, IPv4 or IPv6, is a well-formed UD SEND between the
+// QPNs that the status reports, or to a group, and has the ICRC that scapy
+// computes.
 func TestWitnesses(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -57,11 +57,11 @@ func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 	var unicast, multicast int
 	for i, f := range frames {
 		if f.icrc != "0x"+icrcs[i] {
-			t.Errorf("frame %d: ICRC %s, scapy has 0x%s", i, f.icrc, icrcs[i])
+			t.Errorf("frame %d: ICRC %s, scapy computes 0x%s", i, f.icrc, icrcs[i])
 		}
 		switch {
 		case f.opcode != udSend || f.src != a && f.src != b || f.src == f.dst || f.complaint != "":
-			t.Errorf("frame %d: %+v is no UD SEND of QP %#x or %#x", i, f, a, b)
+			t.Errorf("frame %d: %+v is not a UD SEND of QP %#x or %#x", i, f, a, b)
 		case f.dst == group:
 			multicast++
 		case f.dst == a || f.dst == b:
@@ -72,7 +72,7 @@ func (c *capture) requireWitnessed(t *testing.T, a, b uint32) {
 	}
 	t.Logf("%d UD SENDs between QP %#x and %#x, %d to a group", unicast, a, b, multicast)
 	if unicast == 0 || multicast == 0 {
-		t.Error("one kind was not seen at all")
+		t.Error("the capture lacks unicast or multicast")
 	}
 }
 
@@ -92,7 +92,7 @@ func (c *capture) decode(t *testing.T) (frames []decoded) {
 	for _, line := range lines(t, tshark, args...) {
 		f := strings.SplitN(line, "\t", 5)
 		if len(f) != 5 {
-			t.Fatalf("tshark says %q", line)
+			t.Fatalf("cannot parse tshark's line %q", line)
 		}
 		frames = append(frames, decoded{
 			opcode: number(t, f[0]), src: number(t, f[1]), dst: number(t, f[2]),

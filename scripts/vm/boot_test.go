@@ -50,7 +50,7 @@ func requireNoCX16(t *testing.T, g *guest.Guest) {
 	t.Helper()
 	flags := strings.Fields(g.Run("cat", "/proc/cpuinfo"))
 	if !slices.Contains(flags, "cx8") || slices.Contains(flags, "cx16") {
-		t.Errorf("the CPU has %v: want cx8, but not cx16", flags)
+		t.Errorf("the CPU has %v, want cx8 and not cx16", flags)
 	}
 }
 
@@ -68,7 +68,7 @@ func requireKill(t *testing.T, g *guest.Guest) {
 	p := g.Start("sleep", "1000")
 	p.Signal(syscall.SIGKILL)
 	if result := p.Wait(endLimit); result.Signal != syscall.SIGKILL {
-		t.Errorf("after SIGKILL: %v", result)
+		t.Errorf("after SIGKILL: %v, want the signal", result)
 	}
 }
 

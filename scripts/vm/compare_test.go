@@ -19,8 +19,8 @@ import (
 // duration.
 const compareLimit = 5 * time.Minute
 
-// The backends and perftest in one guest; the results are ratios to those of
-// perftest on rxe.
+// Runs the backends' benchmarks and perftest in one guest, and logs each result as
+// a ratio to that of perftest on rxe.
 func TestCompare(t *testing.T) {
 	binary := compiled(t, "ipoibd/scripts/vm/compare", "-tags=vm")
 	if guest.Enter(t) {
@@ -47,8 +47,9 @@ func TestCompare(t *testing.T) {
 // perftestPort is the port on which perftest's servers exchange parameters.
 const perftestPort = ":18515"
 
-// perftest runs a pair of a program for UD and returns the figure of its row:
-// millions of messages per second, or the typical time one way in microseconds.
+// perftest runs both sides of a perftest program for UD and returns the result in
+// its row: millions of messages per second, or the typical one-way time in
+// microseconds.
 func perftest(t *testing.T, g *guest.Guest, program string, size int, further ...string) float64 {
 	t.Helper()
 	args := append([]string{"-c", "UD", "-F", "-s", fmt.Sprint(size), "-x", "1"}, further...)
@@ -75,7 +76,7 @@ type measured struct {
 
 var benchLine = regexp.MustCompile(`(?m)^Benchmark(\S+)\s.*?([\d.e+]+) (msgs/s|us/oneway)`)
 
-// benchmarks runs those of a test binary in a guest.
+// benchmarks runs the benchmarks of a test binary in a guest.
 func benchmarks(t *testing.T, g *guest.Guest, binary string) (all []measured) {
 	t.Helper()
 	const path = "/run/compare.test"
@@ -87,7 +88,7 @@ func benchmarks(t *testing.T, g *guest.Guest, binary string) (all []measured) {
 		all = append(all, measured{m[1], number(t, m[2]), m[3]})
 	}
 	if !result.OK() || len(all) == 0 {
-		t.Fatalf("the benchmarks: %v\n%s%s", result, p.Stdout(), p.Stderr())
+		t.Fatalf("the benchmarks failed: %v\n%s%s", result, p.Stdout(), p.Stderr())
 	}
 	return all
 }

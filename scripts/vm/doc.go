@@ -27,5 +27,6 @@
 // # Time
 //
 // A guest is about twenty times slower than this machine, and two guests keep two
-// processors busy. Only ratios are measured; limits only end what hangs.
+// processors busy. So the tests assert only ratios; time limits only end programs
+// that hang.
 package vm

@@ -10,7 +10,7 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// blow is a failure of the real device under a daemon and its connection.
+// blow is a failure of the real device while a daemon and a connection use it.
 type blow struct {
 	name   string
 	strike func(real, soft *endpoint)
@@ -64,7 +64,7 @@ func (b blow) requireRepair(t *testing.T, e *endpoint, s *stream) {
 		})
 	}
 	if b.sameQP && after.QP.QPN != before.QP.QPN {
-		t.Errorf("%s: the QP is another one", b.name)
+		t.Errorf("%s: QPN %#x, want the same as before, %#x", b.name, after.QP.QPN, before.QP.QPN)
 	}
 }
 
@@ -75,14 +75,14 @@ func (e *endpoint) ipoibd(args ...string) {
 
 func badSend(e, _ *endpoint) { e.ipoibd("fault", "send_error_err") }
 
-// badReceive damages the next receive that is posted, which is used once all
-// earlier ones have been.
+// badReceive damages the next receive to be posted, and sends until it is used,
+// after all earlier ones.
 func badReceive(e, soft *endpoint) {
 	e.ipoibd("fault", "recv_bad_key")
 	soft.Run("ping", "-n", "-q", "-f", "-c", "3000", e.ip4())
 }
 
-// overrun has the CQs rebuilt, one of them too small.
+// overrun makes the daemon rebuild its CQs, one of them too small.
 func overrun(e, _ *endpoint) {
 	e.ipoibd("fault", "cq_small")
 	e.ipoibd("reset", "cq")

@@ -11,11 +11,11 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// binaryEnv, with the name of a package, hands its compiled tests on to tests
-// re-executed in their own namespaces.
+// binaryEnv, with the name of a package, passes the path of its compiled tests to
+// tests re-executed in their own namespaces.
 const binaryEnv = "IPOIBD_VM_TESTS_"
 
-// compiled has the tests of a package compiled, once, by the parent.
+// compiled compiles the tests of a package once, in the parent process.
 func compiled(t *testing.T, pkg string, flags ...string) string {
 	t.Helper()
 	env := binaryEnv + path.Base(pkg)
@@ -34,8 +34,8 @@ const verbsLimit = 5 * time.Minute
 // rdmaLimit bounds the tests of hca/rdma in the same way.
 const rdmaLimit = 5 * time.Minute
 
-// What is known and done of the kernel's devices without libibverbs is as the
-// kernel has it.
+// The tests of hca/rdma, which manages the kernel's devices without libibverbs, pass
+// with a real kernel.
 func TestRDMA(t *testing.T) {
 	binary := compiled(t, "ipoibd/hca/rdma", "-tags=vm")
 	if guest.Enter(t) {
@@ -48,8 +48,8 @@ func TestRDMA(t *testing.T) {
 	})
 }
 
-// The backend for real HCAs passes its tests on two rxe devices; guarded, as the
-// daemon has it, it keeps the contract still, and under the race detector.
+// The backend for real HCAs passes its tests on two rxe devices. It also fulfils the
+// contract when guarded, as in the daemon, and with the race detector.
 func TestVerbs(t *testing.T) {
 	bare, guarded := compiled(t, "ipoibd/hca/verbs", "-tags=vm"), compiled(t, "ipoibd/hca/guard", "-tags=vm", "-race")
 	if guest.Enter(t) {

@@ -9,9 +9,8 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// A daemon that is killed holds nothing: its rxe device can be deleted, and its
-// next start, whether on the same device or on one added again, brings the traffic
-// back, through the ib0 that was left.
+// A killed daemon leaves nothing open: its rxe device can be deleted. The next
+// daemon, on the same device or on one added again, adopts ib0, and traffic resumes.
 func TestKilledOnRxe(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -36,14 +35,14 @@ func TestKilledOnRxe(t *testing.T) {
 	})
 }
 
-// kill ends the daemon without a chance to close anything.
+// kill kills the daemon, so it cannot close anything.
 func (e *endpoint) kill() {
 	e.tb.Helper()
 	e.daemon.Signal(syscall.SIGKILL)
 	awaitExit(e.tb, e.daemon)
 }
 
-// requireReplug deletes rxe0, which nobody holds any more, and adds it again.
+// requireReplug deletes rxe0, which no process uses any more, and adds it again.
 func requireReplug(t *testing.T, m machine) {
 	t.Helper()
 	start := time.Now()

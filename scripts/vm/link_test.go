@@ -9,8 +9,8 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// Two guests on one segment reach each other; what iperf3 says of them is the
-// yardstick for interfaces on the same link: what that loses by itself.
+// Two guests on one segment reach each other. The losses that iperf3 reports here
+// are those of the link itself, for comparison with ib0 on the same link.
 func TestSegment(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -28,14 +28,14 @@ func TestSegment(t *testing.T) {
 				l := iperf(t, a, b, nstest.IPv4(1), args...)
 				t.Logf("MTU %d: %v", mtu, l)
 				if l.Mbps == 0 || l.Lost == l.All && l.All > 0 {
-					t.Errorf("MTU %d: nothing came through: %v", mtu, l)
+					t.Errorf("MTU %d: no traffic got through: %v", mtu, l)
 				}
 			}
 		}
 	})
 }
 
-// twoGuests are hosts 0 and 1 of a segment.
+// twoGuests boots hosts 0 and 1 of a segment.
 func twoGuests(t *testing.T, series kernel.Series, segment *nstest.Segment) (a, b inGuest) {
 	t.Helper()
 	var specs []guest.Spec

@@ -12,8 +12,8 @@ import (
 	"ipoibd/scripts/vm/guest"
 )
 
-// machine is where a scenario runs programs: a guest, or a namespace of this
-// machine. What fails there fails the test.
+// machine runs the programs of a scenario: a guest, or a namespace of this machine.
+// Its failures fail the test.
 type machine interface {
 	runner
 	// Try reports whether a program exits with 0.
@@ -24,15 +24,15 @@ type machine interface {
 	runDir() string
 }
 
-// runner is a machine, or a guest as it is.
+// runner is the common part of a machine and a guest.
 type runner interface {
 	// Run runs a program and returns its standard output; it must exit with 0.
 	Run(name string, args ...string) string
 }
 
-// process is a program under way.
+// process is a running program.
 type process interface {
-	// Stdout and Stderr are what it has written so far.
+	// Stdout and Stderr return its output so far.
 	Stdout() string
 	Stderr() string
 	Signal(s syscall.Signal)
@@ -45,16 +45,16 @@ type inGuest struct{ *guest.Guest }
 func (m inGuest) start(name string, args ...string) process { return m.Start(name, args...) }
 func (m inGuest) runDir() string                            { return "/run" }
 
-// inNamespace is a namespace of this machine as one. Programs of this tree are
-// those of the guests.
+// inNamespace is a namespace of this machine as a machine. Its programs of this tree
+// are the binaries that the guests use.
 type inNamespace struct {
 	ns  *nstest.Namespace
 	tb  testing.TB
 	dir string
 }
 
-// newHost makes a namespace on a segment, as host 1 beside guest 0, whose frames on
-// the segment are as a wire has them: segmented, with checksums.
+// newHost creates a namespace on a segment, as host 1 beside guest 0. Its frames on
+// the segment look as on a wire: segmented and with checksums.
 func newHost(tb testing.TB, segment *nstest.Segment) inNamespace {
 	tb.Helper()
 	ns := segment.Host(1)
@@ -145,7 +145,7 @@ func awaitExit(tb testing.TB, p process) {
 	select {
 	case <-p.Exited():
 	case <-time.After(patience):
-		tb.Fatalf("the process has not ended within %v\n%s%s", patience, p.Stdout(), p.Stderr())
+		tb.Fatalf("the process did not exit within %v\n%s%s", patience, p.Stdout(), p.Stderr())
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Network namespaces share the RDMA devices: a container's macvlan on the netdev
-// adds GIDs to the port's table. A daemon neither uses these nor stumbles over
-// them, and one that is in another namespace than the netdev says so.
+// adds GIDs to the port's table. A daemon works and does not use these GIDs. A daemon
+// in another namespace than the netdev reports that.
 func TestGIDsOfOtherNamespaces(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -50,7 +50,7 @@ func requireElsewhere(t *testing.T, m machine) {
 	inside := []string{"netns", "exec", "elsewhere"}
 	m.start("ip", append(inside, "ipoibd", "run", "--device", rxe0, "--name", "ib7", "--control", control)...)
 	eventually(t, "ib7 is there", func() bool { return m.Try("ip", "-n", "elsewhere", "link", "set", "ib7", "up") })
-	eventually(t, "the daemon says why ib7 has to wait", func() bool {
+	eventually(t, "the daemon reports why ib7 has to wait", func() bool {
 		return strings.Contains(m.Run("ipoibd", "status", "--control", control), "in this network namespace")
 	})
 }

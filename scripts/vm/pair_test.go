@@ -8,8 +8,8 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// Two daemons on rxe, each in a guest, reach each other by IPv4 and IPv6 and lose
-// no more than the link under them does with the same load.
+// Two daemons on rxe, each in a guest, reach each other by IPv4 and IPv6 and lose no
+// more packets than the link under them loses with the same load.
 func TestTwoRxe(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -26,7 +26,7 @@ func TestTwoRxe(t *testing.T) {
 	})
 }
 
-// rxePair are two guests with a daemon on rxe each, at an IB MTU of 4096.
+// rxePair returns two guests, each with a daemon on rxe, with an IB MTU of 4096.
 func rxePair(t *testing.T, series kernel.Series) (a, b *endpoint) {
 	t.Helper()
 	x, y := twoGuests(t, series, nstest.NewSegment(t, 4200))
@@ -42,16 +42,17 @@ func rxePair(t *testing.T, series kernel.Series) (a, b *endpoint) {
 	return ends[0], ends[1]
 }
 
-// socketBuffer, in bytes, lets a receiver wait for its processor without a loss
-// that is nobody's on the way: two seconds of what is sent here.
+// socketBuffer, in bytes, is enough for two seconds of the traffic here, so that a
+// receiver that waits for its processor does not lose packets that the path under
+// test delivered.
 const socketBuffer = "8388608"
 
-// gentle is a load that a guest sends and receives without loss on a link that
-// loses nothing: 250 datagrams a second.
+// gentle is a load that guests carry without loss on a lossless link: 250 datagrams
+// a second.
 var gentle = []string{"--udp", "--bitrate", "2M", "--length", "1000", "--time", "2"}
 
-// requireNoWorse compares the loss over ib0 with that over eth0, and shows what
-// TCP makes of both.
+// requireNoWorse compares the loss over ib0 with that over eth0, and logs the speed
+// of TCP over both.
 func requireNoWorse(t *testing.T, from, to *endpoint, ib, eth string) {
 	t.Helper()
 	before := from.books() + to.books()
@@ -60,14 +61,14 @@ func requireNoWorse(t *testing.T, from, to *endpoint, ib, eth string) {
 	base := iperf(t, from, to, eth, gentle...)
 	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)
 	if own.All == 0 || own.Lost > base.Lost {
-		t.Errorf("over ib0 %d of %d datagrams are lost, over eth0 %d of %d", own.Lost, own.All, base.Lost, base.All)
+		t.Errorf("lost %d of %d datagrams over ib0, %d of %d over eth0", own.Lost, own.All, base.Lost, base.All)
 		t.Logf("sender and receiver before:\n%s\nafter:\n%s", before, after)
 	}
 	own, base = iperf(t, from, to, ib, "--time", "1"), iperf(t, from, to, eth, "--time", "1")
 	t.Logf("to %s: %v; to %s: %v", ib, own, eth, base)
 }
 
-// books are the counters along the way of a datagram through an endpoint: of its
+// books returns the counters on a datagram's way through an endpoint: those of its
 // sockets, its interfaces, its daemon and its device.
 func (e *endpoint) books() string {
 	e.tb.Helper()

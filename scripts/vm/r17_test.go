@@ -12,8 +12,8 @@ import (
 // machine.
 const r17Limit = 3 * time.Minute
 
-// A real device is reset, by opening it anew and by deleting and adding it,
-// without a file of a disk.
+// Resetting a real device, by reopening it and by deleting and adding it, needs no
+// file on a disk.
 func TestR17RealDeviceReset(t *testing.T) {
 	binary := compiled(t, "ipoibd/cmd/ipoibd/internal/daemon", "-tags=vm")
 	if guest.Enter(t) {

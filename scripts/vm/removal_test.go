@@ -16,19 +16,19 @@ import (
 const (
 	// delLimit is how long the removal of a device may wait for the daemon.
 	delLimit = 2 * time.Second
-	// cycles of removal and return under a connection: of the device, and of its
-	// netdev's driver.
+	// How often the device, and the driver of its netdev, are removed and restored
+	// under a connection.
 	cycles = 100
-	// underMTU leaves ib0 4092, enough for IPv6.
+	// underMTU gives ib0 an MTU of 4092, enough for IPv6.
 	underMTU = 4200
 
 	ifIndex = "/sys/class/net/" + ifName + "/ifindex"
 )
 
-// The device goes and comes under a daemon in a guest, a hundred times, while a
-// TCP connection over ib0 goes on: its removal never waits for the daemon longer
-// than two seconds, ib0 stays, without carrier, and what comes back is taken if it
-// is the same device. The same when the netdev's driver is taken away.
+// The device of a daemon in a guest is removed and added a hundred times while a
+// TCP connection uses ib0. The removal never waits for the daemon longer than two
+// seconds, ib0 stays, without carrier, and the daemon uses the returned device only
+// if it is the same one. The same holds when the netdev's driver is unbound.
 func TestR22R24Removal(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -50,14 +50,14 @@ func TestR22R24Removal(t *testing.T) {
 		requireOtherLeftAlone(t, real, s)
 		requireRebinds(t, real, s)
 		if now := real.Run("cat", ifIndex); now != index {
-			t.Errorf("%s is another interface: index %s, was %s", ifName, now, index)
+			t.Errorf("%s was created again: index %s, was %s", ifName, now, index)
 		}
 	})
 }
 
-// newRealPair is a daemon with Soft-RoCE in a guest, with further arguments, and
-// one with the software HCA in a namespace of this machine, which reach each
-// other.
+// newRealPair returns two endpoints that reach each other: a daemon with Soft-RoCE
+// in a guest, started with further arguments, and a daemon with the software HCA in
+// a namespace of this machine.
 func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft *endpoint) {
 	t.Helper()
 	segment := nstest.NewSegment(t, underMTU)
@@ -70,7 +70,7 @@ func newRealPair(t *testing.T, series kernel.Series, args ...string) (real, soft
 	return real, soft
 }
 
-// removeRxe deletes the device, sees ib0 without its carrier, and returns how
+// removeRxe deletes the device, waits until ib0 loses its carrier, and returns how
 // long the deletion took.
 func removeRxe(e *endpoint) time.Duration {
 	e.tb.Helper()
@@ -82,8 +82,8 @@ func removeRxe(e *endpoint) time.Duration {
 	return took
 }
 
-// A device with other GUIDs, those of its netdev's new MAC, is not taken in the
-// place of the one that is gone, which is when it is back.
+// The daemon ignores a device with other GUIDs, which come from a new MAC of its
+// netdev, and uses the right device once it is back.
 func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
 	t.Helper()
 	mac := strings.TrimSpace(e.Run("cat", "/sys/class/net/eth0/address"))
@@ -93,14 +93,14 @@ func requireOtherLeftAlone(t *testing.T, e *endpoint, s *stream) {
 	addRxe(e.machine, rxe0, "eth0")
 	eventually(t, "the other device is refused", func() bool { return e.says("another device") })
 	if d, _ := e.status(); d.State == "open" || d.Opens != before.Opens || e.carrier() {
-		t.Errorf("with another device: %+v", d)
+		t.Errorf("the daemon uses another device: %+v", d)
 	}
 	e.Run("rdma", "link", "del", rxe0)
 	setMAC(e, mac)
 	addRxe(e.machine, rxe0, "eth0")
 	s.waitMoves()
 	if d, _ := e.status(); d.Attr.NodeGUID != before.Attr.NodeGUID {
-		t.Errorf("the device has GUID %s, and had %s", d.Attr.NodeGUID, before.Attr.NodeGUID)
+		t.Errorf("the device has GUID %s, had %s", d.Attr.NodeGUID, before.Attr.NodeGUID)
 	}
 }
 
@@ -110,8 +110,8 @@ func setMAC(m machine, mac string) {
 	m.Run("ip", "link", "set", "eth0", "up")
 }
 
-// requireRebinds takes the netdev's driver away, and the device with it; both are
-// made again by hand.
+// requireRebinds unbinds the netdev's driver, which removes the device, too, and
+// restores both as an operator would.
 func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 	t.Helper()
 	n := netdev{e, filepath.Base(strings.TrimSpace(e.Run("readlink", "/sys/class/net/eth0/device")))}
@@ -124,8 +124,8 @@ func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 		s.waitMoves()
 		backs = append(backs, time.Since(start))
 	}
-	requireQuick(t, "driver taken away", unbinds)
-	t.Logf("traffic after the return of the driver: %s", spread(backs))
+	requireQuick(t, "unbinding the driver", unbinds)
+	t.Logf("traffic after binding the driver: %s", spread(backs))
 }
 
 // netdev is eth0 of an endpoint's guest.
@@ -134,8 +134,8 @@ type netdev struct {
 	device string // on the virtio bus
 }
 
-// unbind takes the driver away, sees ib0 without its carrier, and returns how long
-// the driver took.
+// unbind unbinds the driver, waits until ib0 loses its carrier, and returns how
+// long the driver took.
 func (n netdev) unbind() time.Duration {
 	n.tb.Helper()
 	start := time.Now()
@@ -146,7 +146,7 @@ func (n netdev) unbind() time.Duration {
 	return took
 }
 
-// bind gives the driver back, and the netdev all that it had.
+// bind binds the driver and restores the netdev's settings.
 func (n netdev) bind() {
 	n.tb.Helper()
 	n.driver("bind")
@@ -155,7 +155,7 @@ func (n netdev) bind() {
 	addRxe(n.machine, rxe0, "eth0")
 }
 
-// driver has virtio_net bind or unbind the netdev's device.
+// driver makes virtio_net bind or unbind the netdev's device.
 func (n netdev) driver(verb string) {
 	n.tb.Helper()
 	n.write("/sys/bus/virtio/drivers/virtio_net/"+verb, n.device)
@@ -166,12 +166,13 @@ func (n netdev) write(file, value string) {
 	n.Run("sh", "-c", fmt.Sprintf("echo %s > %s", value, file))
 }
 
-// sendsAtOnce has the driver free a frame when it is in the ring, and not some
-// frames later, from its next start on, which is now, with nothing in the ring.
-// Otherwise a frame that it holds is freed only after its netdev, which the device
-// holds, whose QP rxe does not destroy before its last frame is freed; after 50 s
-// it gives up (RXE_POOL_TIMEOUT, drivers/infiniband/sw/rxe/rxe_pool.c; napi_tx and
-// virtnet_remove, drivers/net/virtio_net.c).
+// sendsAtOnce makes the driver release a frame's sender as soon as the frame is in
+// the ring, and not some frames later (napi_tx=N). The driver reads this setting when
+// it binds, so sendsAtOnce binds it again while the ring is empty. With the default
+// the removal deadlocks: rxe does not destroy a QP before its last frame is released,
+// the driver releases its frames only after the netdev is gone, and the device holds
+// the netdev. rxe gives up after 50 s (RXE_POOL_TIMEOUT,
+// drivers/infiniband/sw/rxe/rxe_pool.c; virtnet_remove, drivers/net/virtio_net.c).
 func (n netdev) sendsAtOnce(s *stream) {
 	n.tb.Helper()
 	n.write("/sys/module/virtio_net/parameters/napi_tx", "N")
@@ -182,15 +183,15 @@ func (n netdev) sendsAtOnce(s *stream) {
 	s.waitMoves()
 }
 
-// requireQuick judges by the median, as a busy machine makes single ones slow.
+// requireQuick checks the median, because a busy machine delays single removals.
 func requireQuick(t *testing.T, what string, sample []time.Duration) {
 	t.Helper()
 	t.Logf("%s: %s", what, spread(sample))
 	if d := median(sample); d > delLimit {
-		t.Errorf("%s within %v, want %v", what, d, delLimit)
+		t.Errorf("%s took %v (median), want at most %v", what, d, delLimit)
 	}
 	if d := slices.Max(sample); d > 10*delLimit {
-		t.Errorf("%s only after %v", what, d)
+		t.Errorf("%s took %v at worst, want at most %v", what, d, 10*delLimit)
 	}
 }
 
@@ -198,7 +199,7 @@ func median(sample []time.Duration) time.Duration {
 	return slices.Sorted(slices.Values(sample))[len(sample)/2]
 }
 
-// spread is a sample in words.
+// spread describes a sample.
 func spread(sample []time.Duration) string {
 	const ms = time.Millisecond
 	return fmt.Sprintf("%v to %v, median %v, of %d", slices.Min(sample).Round(ms), slices.Max(sample).Round(ms), median(sample).Round(ms), len(sample))

@@ -11,9 +11,9 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// A daemon resets the PCI function under its device, by each means that there is:
-// it says before who else uses the device, whom the driver waits for, and makes it
-// anew; once somebody has set the new netdev up, the traffic is back.
+// A daemon resets the PCI function under its device by each available means. It
+// first logs the other users of the device, because the driver waits for them, then
+// creates the device again. Once the new netdev is configured, traffic resumes.
 func TestR16R25FunctionReset(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -32,7 +32,7 @@ func requireFunctionReset(t *testing.T, e, soft *endpoint) {
 	t.Helper()
 	index, before := kernelIndex(e), e.Run("cat", ifIndex)
 	user := e.start("sh", "-c", "exec 3<>$(echo /dev/infiniband/uverbs*); echo holds it; exec sleep 1000")
-	waitSays(t, user, "holds it")
+	waitPrints(t, user, "holds it")
 	start := time.Now()
 	e.ipoibd("reset", "device")
 	eventually(t, "the other user is named", func() bool { return e.says(`used_by_others="sleep (pid `) })
@@ -42,15 +42,14 @@ func requireFunctionReset(t *testing.T, e, soft *endpoint) {
 	})
 	made := time.Since(start)
 	eventually(t, "traffic over the new netdev", func() bool { return e.setsUpAndReaches(soft) })
-	t.Logf("device made anew after %v, traffic after %v", made.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+	t.Logf("device created again after %v, traffic after %v", made.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
 	if now := e.Run("cat", ifIndex); now != before {
-		t.Errorf("%s is another interface: index %s, was %s", ifName, now, before)
+		t.Errorf("%s was created again: index %s, was %s", ifName, now, before)
 	}
 }
 
-// setsUpAndReaches does what a manager of networks does with each netdev that comes,
-// which is down and has no address, and reports whether an echo request is answered
-// then.
+// setsUpAndReaches configures the new netdev, which is down and has no address, as a
+// network manager would, and reports whether an echo request is answered then.
 func (e *endpoint) setsUpAndReaches(other *endpoint) bool {
 	return e.Try("sh", "-c", fmt.Sprintf("ip link set eth0 mtu %d up && ip addr replace %s/24 dev eth0 && ping -n -c 1 -W 1 %s",
 		underMTU, nstest.IPv4(e.number), other.ip4()))

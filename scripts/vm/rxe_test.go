@@ -10,15 +10,15 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// The two ends of a cable within a guest, and their MTU, which leaves room for
-// an IB MTU of 4096.
+// The two ends of a cable within a guest, and their MTU, which allows an IB MTU of
+// 4096.
 const (
 	cableA, cableB = "ea", "eb"
 	cableMTU       = 4200
 )
 
-// newRxeGuest boots a guest that is host 0 of a segment, with an rxe device there,
-// on a function that can be reset.
+// newRxeGuest boots a guest as host 0 of a segment, with an rxe device on a PCI
+// function that can be reset.
 func newRxeGuest(t *testing.T, series kernel.Series, segment *nstest.Segment) inGuest {
 	t.Helper()
 	g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0, Bridged: true}}})}
@@ -31,10 +31,10 @@ func addRxe(m runner, name, netdev string) {
 	m.Run("rdma", "link", "add", name, "type", "rxe", "netdev", netdev)
 }
 
-// cable makes a veth pair in the guest's only namespace (rxe knows no other) with
-// the addresses of hosts 0 and 1, whose packets to each other go over it: the
-// table of local addresses, which would lead them over the loopback, is asked
-// after one for each end.
+// cable creates a veth pair with the addresses of hosts 0 and 1 in the guest's only
+// namespace (rxe supports no other), and routes packets between the two addresses
+// over the pair. Its rules precede the table of local addresses, which would route
+// these packets over the loopback.
 func cable(g *guest.Guest) {
 	g.Run("ip", "link", "add", cableA, "mtu", fmt.Sprint(cableMTU), "type", "veth", "peer", "name", cableB, "mtu", fmt.Sprint(cableMTU))
 	for _, end := range []string{cableA, cableB} {

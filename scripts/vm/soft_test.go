@@ -12,9 +12,9 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// A daemon with the software HCA in a guest and one in a namespace of this
-// machine, on one segment, lose nothing of each other's messages, and every frame
-// between them has the ICRC that its header asks for.
+// A daemon with the software HCA in a guest and one in a namespace of this machine
+// exchange messages over one segment without loss, and every frame between them has
+// the right ICRC.
 func TestSoftwareHCA(t *testing.T) {
 	if guest.Enter(t) {
 		return
@@ -24,7 +24,7 @@ func TestSoftwareHCA(t *testing.T) {
 		g := inGuest{guest.Boot(t, guest.Spec{Series: series, NICs: []guest.NIC{{Segment: segment, Host: 0}}})}
 		host := newHost(t, segment)
 		c := segment.Capture(roceFilter, filepath.Join(t.TempDir(), "wire.pcap"))
-		g.Run("rmmod", "rdma_rxe") // it has the port of RoCEv2 as long as it is loaded
+		g.Run("rmmod", "rdma_rxe") // it holds the RoCEv2 port while it is loaded
 		a := newEndpoint(t, g, 0, "--underlay", "eth0")
 		b := newEndpoint(t, host, 1, "--underlay", nstest.Dev)
 		a.join()
@@ -42,22 +42,23 @@ func TestSoftwareHCA(t *testing.T) {
 		t.Logf("frames on the wire by sender: %v", seen)
 		for i := range 2 {
 			if n := seen[netip.MustParseAddr(nstest.IPv4(i))]; n < 4*messages {
-				t.Errorf("host %d sent %d frames, fewer than its messages", i, n)
+				t.Errorf("host %d sent %d frames, want at least one per message", i, n)
 			}
 		}
 	})
 }
 
-// messages are how many go on each flow of requireComplete, one in each interval:
-// all flows together are an eighth of what a guest can take.
+// requireComplete sends this many messages on each flow, one per interval. All flows
+// together are an eighth of the load that a guest can carry.
 const (
 	messages = 200
 	interval = 20 * time.Millisecond
 )
 
-// requireComplete sends messages that fill ib0's MTU between two endpoints, both
-// ways, to every kind of address: all must come. The kernels know each other's
-// addresses by then: of what waits for a neighbour they keep little.
+// requireComplete sends messages that fill ib0's MTU between two endpoints, in both
+// directions, to every kind of address. All must arrive. The kernels must have
+// resolved each other's addresses before, because they queue only a few packets for
+// an unresolved neighbour.
 func requireComplete(t *testing.T, a, b *endpoint) {
 	t.Helper()
 	a.waitReaches(b)
@@ -77,7 +78,7 @@ func requireComplete(t *testing.T, a, b *endpoint) {
 	}
 }
 
-// flowsTo are one to each kind of address that an endpoint has.
+// flowsTo returns a flow to each kind of address of an endpoint.
 func flowsTo(from, to *endpoint) []flow {
 	flows := []flow{
 		{from, to, to.ip4(), ""},

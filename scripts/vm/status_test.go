@@ -39,7 +39,7 @@ type counter struct {
 	Value int    `json:"value"`
 }
 
-// value is that of a counter, 0 where there is none.
+// value returns the value of a counter, or 0 if there is none.
 func value(counters []counter, name string) int {
 	for _, c := range counters {
 		if c.Name == name {
@@ -51,7 +51,7 @@ func value(counters []counter, name string) int {
 
 func (s *ifaceStatus) count(name string) int { return value(s.Counters, name) }
 
-// statuses are the errors that completions had so far, by their counters.
+// statuses returns the error statuses of all completions so far, with their counts.
 func (s *ifaceStatus) statuses() map[string]int {
 	all := map[string]int{}
 	for _, c := range s.Counters {
@@ -62,13 +62,13 @@ func (s *ifaceStatus) statuses() map[string]int {
 	return all
 }
 
-// recovery counts the rungs that were entered, and why.
+// recovery counts the rungs that were entered, and the reasons.
 type recovery struct {
 	Rungs   map[string]int `json:"rungs"`
 	Reasons map[string]int `json:"reasons"`
 }
 
-// status is the daemon's view of its device and of ib0.
+// status returns the daemon's view of its device and of ib0.
 func (e *endpoint) status() (deviceStatus, ifaceStatus) {
 	e.tb.Helper()
 	out := e.Run("ipoibd", "status", "--json", "--control", e.control)
@@ -79,7 +79,7 @@ func (e *endpoint) status() (deviceStatus, ifaceStatus) {
 	return s.Devices[0], s.Interfaces[0]
 }
 
-// waitDevice waits until the daemon's device is as ok wants it.
+// waitDevice waits until ok returns true for the daemon's device.
 func (e *endpoint) waitDevice(what string, ok func(deviceStatus) bool) {
 	e.tb.Helper()
 	eventually(e.tb, what, func() bool {

@@ -13,12 +13,12 @@ import (
 const (
 	// streamRate leaves a guest the time for everything else.
 	streamRate = "4M"
-	// streamLife is the longest that iperf3 grants, in seconds.
+	// streamLife is the longest duration that iperf3 accepts, in seconds.
 	streamLife = "86400"
-	// streamBegun is what the connection for data has carried, and never that for
-	// control, in bytes.
+	// streamBegun distinguishes the data connection: it has carried this many bytes,
+	// which the control connection never does.
 	streamBegun = 256 << 10
-	// streamRests is how long a connection brings nothing that has nothing more.
+	// streamRests is how long a connection must deliver nothing to count as idle.
 	streamRests = 300 * time.Millisecond
 )
 
@@ -27,13 +27,13 @@ type stream struct {
 	tb     testing.TB
 	to     *endpoint
 	sender process
-	port   string // of the sender: what tells the connection from another one
+	port   string // of the sender; identifies the connection
 }
 
-// startStream begins to send from one endpoint to another.
+// startStream starts to send from one endpoint to another.
 func startStream(tb testing.TB, from, to *endpoint) *stream {
 	tb.Helper()
-	waitSays(tb, to.start("iperf3", "--server", "--forceflush"), "Server listening")
+	waitPrints(tb, to.start("iperf3", "--server", "--forceflush"), "Server listening")
 	sender := from.start("iperf3", "--client", to.ip4(), "--time", streamLife, "--bitrate", streamRate, "--interval", "0")
 	s := &stream{tb: tb, to: to, sender: sender}
 	eventually(tb, "iperf3 sends", func() bool {
@@ -49,7 +49,7 @@ func startStream(tb testing.TB, from, to *endpoint) *stream {
 
 var tcpReceived = regexp.MustCompile(`^ESTAB\s+\d+\s+\d+\s+\S+:5201\s+\S+:(\d+)\s.*\sbytes_received:(\d+)`)
 
-// received is what each connection of iperf3 has brought, in bytes, by the
+// received returns how many bytes each connection of iperf3 has delivered, by the
 // sender's port.
 func (s *stream) received() map[string]uint64 {
 	s.tb.Helper()
@@ -66,12 +66,12 @@ func (s *stream) received() map[string]uint64 {
 	return all
 }
 
-// pause stops the sender, and waits until what it has sent is there.
+// pause stops the sender, and waits until all that it sent has arrived.
 func (s *stream) pause() {
 	s.tb.Helper()
 	s.sender.Signal(syscall.SIGSTOP)
 	before := uint64(0)
-	eventually(s.tb, "the connection rests", func() bool {
+	eventually(s.tb, "the connection is idle", func() bool {
 		time.Sleep(streamRests)
 		now := s.received()[s.port]
 		rests := now == before
@@ -85,8 +85,8 @@ func (s *stream) resume() {
 	s.sender.Signal(syscall.SIGCONT)
 }
 
-// waitMoves waits until the same connection brings more than now, and returns how
-// long that took.
+// waitMoves waits until the same connection delivers more data, and returns how long
+// that took.
 func (s *stream) waitMoves() time.Duration {
 	s.tb.Helper()
 	start, before := time.Now(), s.received()[s.port]

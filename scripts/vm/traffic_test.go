@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// ping sends echo requests of a payload's size in bytes that may not be
-// fragmented; a lost one fails the test. The kernel counts the replies, since ping
-// takes for lost what comes 100 ms after the last request, as it may from a guest
-// that waits for a processor.
+// ping sends echo requests with a payload of size bytes that may not be fragmented;
+// a lost one fails the test. The kernel's counter of replies decides, because ping
+// gives up 100 ms after the last request, and a guest that waits for a processor may
+// answer later.
 func ping(tb testing.TB, from machine, to string, count, size int) {
 	tb.Helper()
 	before := echoReplies(from)
@@ -23,7 +23,7 @@ func ping(tb testing.TB, from machine, to string, count, size int) {
 	})
 }
 
-// echoReplies is how many a machine has received.
+// echoReplies returns how many echo replies a machine has received.
 func echoReplies(m machine) (n int) {
 	const sum = "/^Icmp: InMsgs/ { for (i = 1; $i != \"InEchoReps\"; i++); getline; n += $i } /^Icmp6InEchoReplies/ { n += $2 } END { print n }"
 	_, _ = fmt.Sscan(m.Run("awk", sum, "/proc/net/snmp", "/proc/net/snmp6"), &n)
@@ -41,7 +41,7 @@ func (l load) String() string {
 	if l.All > 0 {
 		return fmt.Sprintf("UDP %.1f Mbit/s, %d of %d datagrams lost", l.Mbps, l.Lost, l.All)
 	}
-	return fmt.Sprintf("TCP %.1f Mbit/s, %d segments sent again", l.Mbps, l.Resent)
+	return fmt.Sprintf("TCP %.1f Mbit/s, %d segments retransmitted", l.Mbps, l.Resent)
 }
 
 // loadTime is how long iperf3 sends.
@@ -52,7 +52,7 @@ const loadTime = 3 * time.Second
 func iperf(tb testing.TB, from, to machine, address string, args ...string) load {
 	tb.Helper()
 	server := to.start("iperf3", "--server", "--one-off", "--forceflush")
-	waitSays(tb, server, "Server listening")
+	waitPrints(tb, server, "Server listening")
 	args = append([]string{"--client", address, "--json", "--time", fmt.Sprint(loadTime.Seconds())}, args...)
 	out := from.Run("iperf3", args...)
 	awaitExit(tb, server)
@@ -76,7 +76,7 @@ func parseLoad(tb testing.TB, report string) load {
 		} `json:"end"`
 	}
 	if err := json.Unmarshal([]byte(report), &r); err != nil {
-		tb.Fatalf("iperf3 says %q: %v", report, err)
+		tb.Fatalf("parse iperf3's report %q: %v", report, err)
 	}
 	received := max(r.End.Sum.BitsPerSecond, r.End.SumReceived.BitsPerSecond)
 	return load{received / 1e6, r.End.SumSent.Retransmits, r.End.Sum.LostPackets, r.End.Sum.Packets}
@@ -97,21 +97,21 @@ func (c tally) complete() bool {
 	return c.Distinct == c.Sent && c.Again == 0 && c.Damaged == 0
 }
 
-// firstPort is that of the first of some flows, each of which has its own.
+// firstPort is the port of the first flow; each flow has its own port.
 const firstPort = 5300
 
-// lastMessage is how long a message that comes twice is awaited; one that is missing
-// is awaited longer, by the program.
+// lastMessage is how long count waits for duplicates; the program itself waits longer
+// for missing messages.
 const lastMessage = time.Second
 
-// flow is where numbered messages go, from one machine to an address of another;
-// device is where that joins a group, or empty.
+// flow sends numbered messages from one machine to an address of another. If the
+// address is a group, the receiver joins it on device; otherwise device is empty.
 type flow struct {
 	from, to        machine
 	address, device string
 }
 
-// burst says how many messages of how many bytes go, one each interval.
+// burst is a number of messages of a size in bytes, sent one per interval.
 type burst struct {
 	messages, size int
 	interval       time.Duration
@@ -125,14 +125,14 @@ func count(tb testing.TB, flows []flow, b burst) []tally {
 		receivers[i] = f.receive(i, b.messages)
 	}
 	for _, r := range receivers {
-		waitSays(tb, r, "listening")
+		waitPrints(tb, r, "listening")
 	}
 	senders := make([]process, len(flows))
 	for i, f := range flows {
 		senders[i] = f.send(i, b)
 	}
 	for _, s := range senders {
-		waitSays(tb, s, "ready")
+		waitPrints(tb, s, "ready")
 	}
 	for _, s := range senders {
 		s.Signal(syscall.SIGUSR1)
@@ -140,7 +140,7 @@ func count(tb testing.TB, flows []flow, b burst) []tally {
 	for _, s := range senders {
 		awaitExit(tb, s)
 		if s.Stderr() != "" {
-			tb.Errorf("a sender says %q", s.Stderr())
+			tb.Errorf("a sender failed: %q", s.Stderr())
 		}
 	}
 	time.Sleep(lastMessage)
@@ -152,7 +152,7 @@ func count(tb testing.TB, flows []flow, b burst) []tally {
 	return tallies
 }
 
-// at is the address and port of the flow with a number.
+// at returns the address and port of the flow with a number.
 func (f flow) at(number int) string {
 	return net.JoinHostPort(f.address, fmt.Sprint(firstPort+number))
 }
@@ -177,12 +177,12 @@ func (c *tally) read(tb testing.TB, receiver process) {
 	awaitExit(tb, receiver)
 	_, report, _ := strings.Cut(receiver.Stdout(), "\n")
 	if err := json.Unmarshal([]byte(report), c); err != nil {
-		tb.Fatalf("the receiver says %q: %v\n%s", receiver.Stdout(), err, receiver.Stderr())
+		tb.Fatalf("parse the receiver's report %q: %v\n%s", receiver.Stdout(), err, receiver.Stderr())
 	}
 }
 
-// waitSays waits until a process has written a text to its standard output.
-func waitSays(tb testing.TB, p process, text string) {
+// waitPrints waits until a process has written a text to its standard output.
+func waitPrints(tb testing.TB, p process, text string) {
 	tb.Helper()
 	eventually(tb, fmt.Sprintf("it says %q", text), func() bool {
 		return strings.Contains(p.Stdout(), text)

@@ -15,14 +15,14 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// roceFilter lets RoCEv2 through, whole or in fragments' first part.
+// roceFilter selects RoCEv2: whole packets and first fragments.
 const roceFilter = "udp and dst port 4791"
 
-// wire is what a capture has of RoCEv2, by sender.
+// wire counts the RoCEv2 frames of a capture by sender.
 type wire map[netip.Addr]int
 
 // verifyWire checks that every frame of a capture is a UD SEND whose ICRC matches
-// with the identification that its IP header has, and counts them.
+// with the identification in its IP header, and counts the frames.
 func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 	tb.Helper()
 	file, err := os.Open(c.Path)
@@ -54,13 +54,13 @@ func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 	}
 }
 
-// dissect takes a frame of RoCEv2 apart.
+// dissect splits a RoCEv2 frame into its path and its payload.
 func dissect(tb testing.TB, data []byte) (roce.Path, []byte) {
 	tb.Helper()
 	packet := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
 	udp, ok := packet.Layer(layers.LayerTypeUDP).(*layers.UDP)
 	if !ok || packet.ErrorLayer() != nil {
-		tb.Fatalf("no UDP datagram: %v", packet)
+		tb.Fatalf("not a UDP datagram: %v", packet)
 	}
 	path := roce.Path{SrcPort: uint16(udp.SrcPort)}
 	if ip, ok := packet.NetworkLayer().(*layers.IPv4); ok {

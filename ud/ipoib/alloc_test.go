@@ -57,6 +57,6 @@ func mustParse(t *testing.T, msg []byte, want bool) {
 func must(t *testing.T, ok bool) {
 	t.Helper()
 	if !ok {
-		t.Fatal("the call measured does not do its work")
+		t.Fatal("the measured call failed")
 	}
 }

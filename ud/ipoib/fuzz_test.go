@@ -90,7 +90,7 @@ func FuzzParseND(f *testing.F) {
 			return
 		}
 		if !IsND(packet) {
-			t.Fatal("parsed, but not recognised")
+			t.Fatal("IsND is false for a packet that parses")
 		}
 		_, isMAC := nd.Link.MAC()
 		_, isAddr := nd.Link.IPoIB()
@@ -129,7 +129,7 @@ func FuzzTranslateND(f *testing.F) {
 		if len(there) > int(limit) {
 			t.Fatalf("%d bytes, limit %d", len(there), limit)
 		}
-		checkSaysTheSame(t, packet, form, there)
+		checkSameContents(t, packet, form, there)
 		back := translate(t, there, form.other())
 		if form == FormEther && !isCut(packet, there) {
 			requireEqual(t, back, canonical(t, packet))
@@ -138,9 +138,9 @@ func FuzzTranslateND(f *testing.F) {
 	})
 }
 
-// checkSaysTheSame compares the contents of two packets, except for link-layer
+// checkSameContents compares the contents of two packets, except for link-layer
 // addresses.
-func checkSaysTheSame(t *testing.T, packet []byte, form Form, there []byte) {
+func checkSameContents(t *testing.T, packet []byte, form Form, there []byte) {
 	t.Helper()
 	a, err := ParseND(packet, form)
 	if err != nil {

@@ -38,10 +38,9 @@ func TestBroadcastMGIDIsThatOfLimitedBroadcast(t *testing.T) {
 	})
 }
 
-// TestGroupMGIDTellsGroupsApart checks that two different IPv4 groups never
-// share an MGID, nor two IPv6 groups with equal flags and scope whose low 80
-// bits differ.
-func TestGroupMGIDTellsGroupsApart(t *testing.T) {
+// TestGroupMGIDIsUnique checks that two different IPv4 groups never share an MGID, nor
+// two IPv6 groups with equal flags and scope whose low 80 bits differ.
+func TestGroupMGIDIsUnique(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.Uint32Max(1<<28-1).Draw(t, "a")
 		b := rapid.Uint32Max(1<<28-1).Draw(t, "b")

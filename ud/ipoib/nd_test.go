@@ -122,7 +122,7 @@ func TestParseNDTruncated(t *testing.T) {
 			}
 			_, err := ParseND(mended(packet[:n]), form)
 			if (err == nil) != slices.Contains(bounds, n) {
-				t.Errorf("%d bytes, mended: got %v, options start at %d", n, err, bounds)
+				t.Errorf("%d bytes, length and checksum corrected: got %v, options start at %d", n, err, bounds)
 			}
 		}
 	})
@@ -181,9 +181,9 @@ func TestParseNDRefuses(t *testing.T) {
 		{"option of Ethernet length", "ns", set(65, 1), ErrOption},
 		{"half an option header", "ns", add(0x0e), ErrOption},
 		{"option without its content", "ns", add(0x0e, 1), ErrOption},
-		{"a second address that counts", "ns", add(appendLinkOption(nil, OptionSourceLink, addrB)...), ErrOption},
-		{"the other option of Ethernet length", "ns", add(2, 1, 2, 0, 0, 0, 0, 0x0b), ErrOption},
-		{"RS from nobody with an address", "rs", fill(ipv6Source, 16, 0), ErrInvalid},
+		{"a second source link-layer address", "ns", add(appendLinkOption(nil, OptionSourceLink, addrB)...), ErrOption},
+		{"an ignored option of Ethernet length", "ns", add(2, 1, 2, 0, 0, 0, 0, 0x0b), ErrOption},
+		{"RS from the unspecified address with an option", "rs", fill(ipv6Source, 16, 0), ErrInvalid},
 		{"RA from afar", "ra", fill(ipv6Source, 1, 0x20), ErrInvalid},
 		{"RA from a group", "ra", fill(ipv6Source, 1, 0xff), ErrInvalid},
 		{"NS for a group", "ns", fill(ndTarget, 1, 0xff), ErrInvalid},
@@ -192,9 +192,9 @@ func TestParseNDRefuses(t *testing.T) {
 		{"probe to all nodes", "dad", fill(ipv6Dest+11, 5, 1), ErrInvalid},
 		{"NA for a group", "na", fill(ndTarget, 1, 0xff), ErrInvalid},
 		{"solicited NA to a group", "na-all", set(ndFlags, 0x60), ErrInvalid},
-		{"Redirect from afar", "redirect", fill(ipv6Source, 1, 0x20), ErrInvalid},
+		{"Redirect from a global address", "redirect", fill(ipv6Source, 1, 0x20), ErrInvalid},
 		{"Redirect for a group", "redirect", fill(ndRedirectDest, 1, 0xff), ErrInvalid},
-		{"Redirect to afar", "redirect", fill(ndTarget, 1, 0x20), ErrInvalid},
+		{"Redirect to a global target", "redirect", fill(ndTarget, 1, 0x20), ErrInvalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			packet := mended(c.edit(golden(t, c.from, FormIPoIB)))
@@ -223,15 +223,15 @@ func add(b ...byte) func([]byte) []byte {
 	return func(p []byte) []byte { return append(p, b...) }
 }
 
-// TestParseNDTakes covers unusual but valid messages.
-func TestParseNDTakes(t *testing.T) {
+// TestParseNDAccepts covers unusual but valid messages.
+func TestParseNDAccepts(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		from string // a packet in the IPoIB form
 		edit func(p []byte) []byte
 	}{
-		{"the option that does not count", "ns", add(appendLinkOption(nil, OptionTargetLink, addrB)...)},
-		{"an option of the future", "na", add(200, 1, 1, 2, 3, 4, 5, 6)},
+		{"an option that receivers ignore", "ns", add(appendLinkOption(nil, OptionTargetLink, addrB)...)},
+		{"an unknown option", "na", add(200, 1, 1, 2, 3, 4, 5, 6)},
 		{"solicitation to a unicast address", "ns", func(p []byte) []byte {
 			copy(p[ipv6Dest:], p[ndTarget:ndTarget+16])
 			return p

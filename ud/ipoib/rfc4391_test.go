@@ -8,8 +8,7 @@ import (
 	"ipoibd/hca"
 )
 
-// The tests in this file are RFC 4391's requirements of an encoding, by
-// section.
+// The tests in this file show RFC 4391's requirements for the encoding, by section.
 
 // Section 4: an MGID starts with ff, the flags 0001 (transient) and the scope.
 func TestRFC4391Section4FlagsAndScope(t *testing.T) {
@@ -119,8 +118,8 @@ func TestRFC4391Section6ReservedIgnored(t *testing.T) {
 	}
 }
 
-// Section 7: the header is part of the IB payload, so the MTU is that of IB
-// minus four bytes, and a packet of that length fills the payload.
+// Section 7: the header is part of the IB payload, so the MTU is the IB MTU minus four
+// bytes, and a packet of that length fills the payload.
 func TestRFC4391Section7MTU(t *testing.T) {
 	for ib, mtu := range map[hca.MTU]int{256: 252, 512: 508, 1024: 1020, 2048: 2044, 4096: 4092} {
 		msg := message(EtherTypeIPv6, make([]byte, mtu))
@@ -199,8 +198,8 @@ func TestRFC4391Section93EveryMessage(t *testing.T) {
 	}
 }
 
-// Section 10: multicast goes to the group that section 4 maps the address to; the
-// groups that every node is in, by their known values.
+// Section 10: multicast goes to the group that section 4 maps the address to. The
+// expected values are those of the groups that every node joins.
 func TestRFC4391Section10WellKnownGroups(t *testing.T) {
 	for group, want := range map[string]string{
 		"224.0.0.1":         "ff12 401b ffff 000000000000 00000001", // all hosts

@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca"
 )
 
-// The witnesses are independent programs, so that a mistake shared by our
-// encoder and decoder does not go unnoticed.
+// The witnesses are independent programs. They reveal mistakes that our encoder and
+// decoder have in common.
 
 // TestScapyMakesTheSamePackets checks that scapy produces testdata/nd.txt.
 func TestScapyMakesTheSamePackets(t *testing.T) {

@@ -27,7 +27,7 @@ func TestMakePlanChoosesGID(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		gids []hca.GIDEntry
-		want string // the wish
+		want string // the configured GID
 		gid  string
 		err  error
 	}{
@@ -36,9 +36,9 @@ func TestMakePlanChoosesGID(t *testing.T) {
 		{"then link-local", []hca.GIDEntry{{}, local}, "", "fe80::1", nil},
 		{"first of two", []hca.GIDEntry{v4, entry("10.0.0.2", 1448)}, "", "10.0.0.1", nil},
 		{"a wish", []hca.GIDEntry{local, v6, v4}, "fd00::1", "fd00::1", nil},
-		{"a wish not there", []hca.GIDEntry{local, v4}, "fd00::9", "", ErrNoGID},
+		{"a configured GID that is missing", []hca.GIDEntry{local, v4}, "fd00::9", "", ErrNoGID},
 		{"none", []hca.GIDEntry{{}}, "", "", ErrNoGID},
-		{"a wish for an empty entry", []hca.GIDEntry{{}, v4}, "::", "", ErrNoGID},
+		{"a configured GID that is an empty entry", []hca.GIDEntry{{}, v4}, "::", "", ErrNoGID},
 		{"too small", []hca.GIDEntry{entry("10.0.0.1", 579)}, "", "", ErrNoMTU},
 		{"just large enough", []hca.GIDEntry{entry("10.0.0.1", 580)}, "", "10.0.0.1", nil},
 	} {
@@ -58,7 +58,7 @@ func TestMakePlanChoosesGID(t *testing.T) {
 				t.Errorf("GID %s, want %s", p.GID, c.gid)
 			}
 			if c.gids[p.GIDIndex].GID != p.GID || p.MTU() != p.MaxPayload-4 {
-				t.Errorf("plan does not hang together: %+v", p)
+				t.Errorf("the plan is inconsistent: %+v", p)
 			}
 		})
 	}
@@ -69,9 +69,10 @@ func ofType(e hca.GIDEntry, typ hca.GIDType) hca.GIDEntry {
 	return e
 }
 
-// Only RoCE v2 is spoken: an entry of another type is never chosen, by whatever
-// means, and the error says so. A driver lists each address once for each type.
-func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
+// Only RoCE v2 is supported: a plan never uses an entry of another type, whether
+// configured or not, and the error says so. A driver lists each address once for each
+// type.
+func TestMakePlanUsesOnlyRoCEv2(t *testing.T) {
 	v4, v6 := entry("10.0.0.1", 1448), entry("fd00::1", 1428)
 	old4 := ofType(v4, hca.GIDTypeRoCEv1)
 	both := []hca.GIDEntry{ofType(v6, hca.GIDTypeRoCEv1), v6, old4, v4, {}}
@@ -87,17 +88,17 @@ func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
 		{"by rule, IPv4 is v1", both[:3], Want{}, 1, nil},
 		{"in use before", both, Want{InUse: v4.GID}, 3, nil},
 		{"v1 alone", []hca.GIDEntry{{}, old4}, Want{}, 0, ErrGIDType},
-		{"v1 alone is no GID", []hca.GIDEntry{old4}, Want{}, 0, ErrNoGID},
+		{"only v1 entries", []hca.GIDEntry{old4}, Want{}, 0, ErrNoGID},
 		{"IB alone", []hca.GIDEntry{ofType(v6, hca.GIDTypeIB)}, Want{}, 0, ErrGIDType},
 		{"by address", both, Want{GID: v6.GID.Addr()}, 1, nil},
 		{"by address of v1", both[:3], Want{GID: v4.GID.Addr()}, 0, ErrGIDType},
 		{"by index", both, Want{GIDIndex: at(1)}, 1, nil},
 		{"by index of v1", both, Want{GIDIndex: at(0)}, 0, ErrGIDType},
 		{"by index of an empty one", both, Want{GIDIndex: at(4)}, 0, ErrNoGID},
-		{"by index outside", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
-		{"by rule the last", append(make([]hca.GIDEntry, 255), v4), Want{}, 255, nil},
-		{"by rule beyond the last", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
-		{"by index below", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
+		{"by index outside the table", both, Want{GIDIndex: at(5)}, 0, ErrNoGID},
+		{"by default, the last index", append(make([]hca.GIDEntry, 255), v4), Want{}, 255, nil},
+		{"by default, beyond the last index", append(make([]hca.GIDEntry, 256), v4), Want{}, 0, ErrNoGID},
+		{"by negative index", both, Want{GIDIndex: at(-1)}, 0, ErrNoGID},
 	} {
 		c.want.Port, c.want.PKey = 1, 0xffff
 		p, err := MakePlan(attr(c.gids...), c.want)
@@ -107,7 +108,7 @@ func TestMakePlanTakesRoCEv2Alone(t *testing.T) {
 	}
 }
 
-// What is wrong about a GID is said of the one that was asked for.
+// The error explains why the requested GID cannot be used.
 func TestNoGIDSaysWhy(t *testing.T) {
 	outside := 9
 	for want, w := range map[string]Want{
@@ -135,7 +136,7 @@ func TestInfiniBandIsRefused(t *testing.T) {
 	}
 }
 
-// A GID in use is kept when an equal one appears before it, and left for a
+// A GID in use is kept when an equally good one appears before it, and replaced by a
 // better one.
 func TestMakePlanKeepsGIDInUse(t *testing.T) {
 	v4, other, v6 := entry("10.0.0.2", 1448), entry("10.0.0.1", 1448), entry("fd00::1", 1428)
@@ -144,8 +145,8 @@ func TestMakePlanKeepsGIDInUse(t *testing.T) {
 		gids       []hca.GIDEntry
 		inUse, gid hca.GID
 	}{
-		{"an equal one before", []hca.GIDEntry{other, v4}, v4.GID, v4.GID},
-		{"an equal one behind", []hca.GIDEntry{v4, other}, v4.GID, v4.GID},
+		{"an equally good one before", []hca.GIDEntry{other, v4}, v4.GID, v4.GID},
+		{"an equally good one after", []hca.GIDEntry{v4, other}, v4.GID, v4.GID},
 		{"a better one", []hca.GIDEntry{v6, v4}, v6.GID, v4.GID},
 		{"gone", []hca.GIDEntry{other, v6}, v4.GID, other.GID},
 	} {
@@ -156,8 +157,8 @@ func TestMakePlanKeepsGIDInUse(t *testing.T) {
 	}
 }
 
-// What the text asks for is enough, also for a port that knows only the MTUs
-// of the standard.
+// The MTU that the error demands is sufficient, also for a port that has only the
+// standard MTUs.
 func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
 	for payload, want := range map[int]string{
 		0: "1024 are needed; raise the underlay's MTU by 1024", 512: "1024 are needed; raise the underlay's MTU by 512",
@@ -165,12 +166,12 @@ func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
 	} {
 		_, err := MakePlan(attr(entry("10.0.0.1", payload)), Want{Port: 1, PKey: 0xffff})
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%d bytes: %v, want ...%s", payload, err, want)
+			t.Errorf("%d bytes: %v, want an error that ends with %s", payload, err, want)
 		}
 	}
 }
 
-// Every field counts for Equal, and all but the MTUs count for SameQP.
+// Equal compares every field, SameQP all except the MTUs.
 func TestSameQP(t *testing.T) {
 	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
 	if err != nil {
@@ -214,11 +215,11 @@ func TestSameQP(t *testing.T) {
 	} {
 		q := p
 		if change(&q); p.SameQP(q) || q.SameQP(p) {
-			t.Errorf("%s: the queue pair is the same", name)
+			t.Errorf("%s: SameQP is true", name)
 		}
 	}
 	if q := p; !p.SameQP(q) || !p.Equal(q) {
-		t.Error("a plan differs from itself")
+		t.Error("a plan is not equal to itself")
 	}
 }
 
@@ -228,7 +229,7 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 		t.Errorf("P_Key index %d, %v; want 1", p.PKeyIndex, err)
 	}
 	if _, err := MakePlan(a, Want{Port: 1, PKey: 0x8002}); !errors.Is(err, ErrNoPKey) {
-		t.Errorf("P_Key that is not there: %v", err)
+		t.Errorf("a P_Key that the port lacks: %v", err)
 	}
 	a.State = hca.PortDown
 	if _, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); !errors.Is(err, ErrDown) {
@@ -257,8 +258,8 @@ func TestMakePlanPrefersFullMembership(t *testing.T) {
 	}
 }
 
-// The constants that stand in for a subnet manager are part of the wire: all
-// members must agree on them.
+// The constants that replace a subnet manager's values are visible on the wire: all
+// members must use the same ones.
 func TestBroadcastGroup(t *testing.T) {
 	for _, c := range []struct{ gid, mgid, attach string }{
 		{"10.0.0.1", "ff12:401b:ffff::ffff:ffff", "239.192.18.183"},

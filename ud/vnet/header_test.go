@@ -30,7 +30,7 @@ func TestPutExactBytes(t *testing.T) {
 		t.Errorf("got % x, want % x", got[:HeaderLen], tcpBytes())
 	}
 	if got[10] != 0xee || got[11] != 0xee {
-		t.Error("Put wrote behind the header")
+		t.Error("Put wrote past the header")
 	}
 }
 

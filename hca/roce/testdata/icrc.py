@@ -1,7 +1,7 @@
 """Prints the ICRC of each frame of a pcap, in hexadecimal as on the wire.
 
-IPv4 frames go through scapy.contrib.roce, IPv6 ones, which it does not know,
-through zlib: IBA 1.4, annex A17.3.3, written down a second time.
+scapy.contrib.roce computes that of IPv4 frames. It does not support IPv6, so for
+IPv6 this is an independent implementation of IBA 1.4, annex A17.3.3, with zlib.
 """
 
 import struct
@@ -16,14 +16,14 @@ ETHERNET, IPV6, UDP, ICRC = 14, 40, 8, 4
 
 
 def by_scapy(packet):
-    """Lets scapy build the frame again without its ICRC, and fill it in."""
+    """Builds the frame with scapy, which computes the ICRC."""
     ip = IP(packet)
     ip[BTH].icrc = None
     return bytes(ip)[-ICRC:]
 
 
 def by_zlib(packet):
-    """Masks what routers change and sums up the rest."""
+    """Masks the fields that routers change and computes the CRC of the rest."""
     masked = bytearray(packet[:-ICRC])
     masked[0:4] = b"\x6f\xff\xff\xff"  # traffic class, flow label
     masked[7] = 0xFF  # hop limit

@@ -22,7 +22,7 @@ var (
 	group = netip.MustParseAddr("239.1.2.3")
 )
 
-// packet makes a datagram to dst.
+// packet returns a datagram to dst.
 func packet(src, dst netip.Addr, payload string) transport.Packet {
 	return transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(payload)}}
 }
@@ -52,8 +52,8 @@ func drain(p *memfabric.Port) (got []string) {
 	}
 }
 
-// cross sends n datagrams over a fabric with conditions; it returns what
-// arrived, and b, closed.
+// cross sends n datagrams over a fabric with conditions. It returns the datagrams that
+// arrived, and the receiving port b, closed.
 func cross(t *testing.T, seed uint64, c memfabric.Conditions, n int) (got []string, b *memfabric.Port) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,17 +94,17 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// TestSeed: a run repeats itself with the same seed, and not with another.
+// Two runs with the same seed are equal; runs with different seeds differ.
 func TestSeed(t *testing.T) {
 	c := memfabric.Conditions{Loss: 0.2, Duplicate: 0.2, Reorder: 0.2, Jitter: time.Millisecond}
 	first, _ := cross(t, 1, c, 200)
 	again, _ := cross(t, 1, c, 200)
 	other, _ := cross(t, 2, c, 200)
 	if !slices.Equal(first, again) {
-		t.Error("two runs of one seed differ")
+		t.Error("two runs with one seed differ")
 	}
 	if slices.Equal(first, other) {
-		t.Error("two seeds give the same run")
+		t.Error("runs with two different seeds are equal")
 	}
 }
 
@@ -116,7 +116,7 @@ func TestLoss(t *testing.T) {
 		t.Errorf("%d arrived and %d were lost of %d at 10 %%", len(got), lost, n)
 	}
 	if !slices.IsSorted(got) {
-		t.Error("loss reorders")
+		t.Error("loss changed the order of datagrams")
 	}
 	if got, _ := cross(t, 1, memfabric.Conditions{Loss: 1}, 10); len(got) != 0 {
 		t.Errorf("%d arrived at 100 %% loss", len(got))
@@ -133,15 +133,15 @@ func TestDuplicate(t *testing.T) {
 func TestReorder(t *testing.T) {
 	got, _ := cross(t, 1, memfabric.Conditions{Reorder: 0.3}, 100)
 	if slices.IsSorted(got) {
-		t.Error("nothing was overtaken")
+		t.Error("no datagram overtook another")
 	}
 	if slices.Sort(got); len(got) != 100 || len(slices.Compact(got)) != 100 {
-		t.Errorf("%d arrived of 100, or some twice", len(got))
+		t.Errorf("%d of 100 datagrams arrived, or some arrived twice", len(got))
 	}
 }
 
-// TestAccounted: whatever the conditions, each datagram sent is received,
-// or dropped with a reason; duplicates come on top.
+// Under all conditions each datagram sent is received, or dropped for a counted reason;
+// duplicates are counted in addition.
 func TestAccounted(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := rapid.Float64Range(0, 1)
@@ -184,7 +184,7 @@ func TestPartition(t *testing.T) {
 			t.Errorf("c received %q, want one", got)
 		}
 		if got := drain(b); len(got) != 1 {
-			t.Errorf("b received %q, want the one after healing", got)
+			t.Errorf("b received %q, want the datagram sent after the partition", got)
 		}
 	})
 }
@@ -204,7 +204,7 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestUnderlayDrops: each thing that a link cannot do has its reason.
+// A datagram that a link cannot carry is dropped for the right reason.
 func TestUnderlayDrops(t *testing.T) {
 	long := string(make([]byte, 1473))
 	tests := []struct {
@@ -246,8 +246,8 @@ func TestUnderlayDrops(t *testing.T) {
 func sender(a, _ *memfabric.Port) *memfabric.Port   { return a }
 func receiver(_, b *memfabric.Port) *memfabric.Port { return b }
 
-// TestLinkDownLosesWhatIsUnderWay: and counts it.
-func TestLinkDownLosesWhatIsUnderWay(t *testing.T) {
+// When a link goes down, datagrams in flight are dropped and counted.
+func TestLinkDownDropsDatagramsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := memfabric.New(1, memfabric.WithConditions(memfabric.Conditions{Delay: time.Second}))
 		defer f.Close()
@@ -331,7 +331,7 @@ func TestReattach(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("one name was attached twice")
+				t.Error("a name that is in use was attached again")
 			}
 		}()
 		f.Attach("a", 1500)
@@ -358,8 +358,8 @@ func TestAllocs(t *testing.T) {
 			t.Fatalf("Recv = %d, %v", n, err)
 		}
 	}
-	// A Recv takes back what the one before lent, so two rounds fill the free
-	// list; AllocsPerRun itself runs another before it counts.
+	// Recv takes back the buffers that the previous Recv lent, so two rounds fill
+	// the free list. AllocsPerRun runs one more round before it counts.
 	round()
 	if allocs := testing.AllocsPerRun(100, round); allocs != 0 {
 		t.Errorf("%v allocations per batch of %d", allocs, len(out))

@@ -10,8 +10,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// BenchmarkStream carries datagrams in batches over a veth pair, sending and
-// receiving by turns.
+// BenchmarkStream carries datagrams in batches over a veth pair, sending and receiving
+// alternately.
 func BenchmarkStream(bench *testing.B) {
 	for _, size := range []int{64, 2048, 4096} {
 		bench.Run(fmt.Sprint(size), func(bench *testing.B) {
@@ -50,7 +50,7 @@ func batch(a, b transporttest.Host, size int) []transport.Packet {
 	return pkts
 }
 
-// TestAllocs: exactly none, for each family and a batch both ways.
+// Sending and receiving a batch allocates nothing, in both families.
 func TestAllocs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -74,14 +74,14 @@ func TestAllocs(t *testing.T) {
 			got += n
 		}
 	}
-	// AllocsPerRun rounds down, so over many rounds a reading of the underlay's state, which
-	// allocates, does not count.
+	// AllocsPerRun rounds down, so an occasional reading of the underlay's state, which
+	// allocates, does not count over many rounds.
 	if allocs := testing.AllocsPerRun(2000, round); allocs != 0 {
 		t.Errorf("%v allocations per batch of %d", allocs, len(send))
 	}
 }
 
-// BenchmarkPingPong is a round trip of one datagram.
+// BenchmarkPingPong measures the round trip of one datagram.
 func BenchmarkPingPong(bench *testing.B) {
 	a, b := openPair(bench, transporttest.MTU)
 	there := transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 64)}}

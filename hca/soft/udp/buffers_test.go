@@ -14,7 +14,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// TestReceiveTooLong: a datagram above MaxDatagram is dropped and counted.
+// A datagram longer than MaxDatagram is dropped and counted.
 func TestReceiveTooLong(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -40,8 +40,8 @@ func counterOf(t *testing.T, h transporttest.Host, name string) uint64 {
 	return h.Counters()[i].Value
 }
 
-// TestOverflow: what a small receive buffer cannot take is counted, to the
-// datagram, also after Close.
+// Every datagram that does not fit into a small receive buffer is counted, and the count
+// is still available after Close.
 func TestOverflow(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -56,7 +56,7 @@ func TestOverflow(t *testing.T) {
 	if sent, err := a.Send(pkts); sent != n || err != nil {
 		t.Fatalf("Send = %d, %v", sent, err)
 	}
-	lost := await(t, "overflow to rest", func() (uint64, bool) {
+	lost := await(t, "the overflow to end", func() (uint64, bool) {
 		before := counterOf(t, b, "socket_drops")
 		time.Sleep(20 * time.Millisecond)
 		after := counterOf(t, b, "socket_drops")
@@ -83,11 +83,12 @@ func await(t *testing.T, what string, ok func() (uint64, bool)) uint64 {
 			return v
 		}
 	}
-	t.Fatalf("waited in vain for %s", what)
+	t.Fatalf("%s did not happen in time", what)
 	return 0
 }
 
-// TestFull fills the send buffer against a slow queue.
+// If a slow queue fills the send buffer, Send accepts fewer packets, and no accepted
+// packet is lost or reordered.
 func TestFull(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -113,16 +114,16 @@ func TestFull(t *testing.T) {
 		}
 	}
 	if waits == 0 {
-		t.Error("Send was never short")
+		t.Error("Send always accepted all packets, so the test proves nothing")
 	}
 	for i := range pkts {
 		if got := recvOne(t, b); got.Data[0] != byte(i) {
-			t.Fatalf("datagram %d is number %d", i, got.Data[0])
+			t.Fatalf("received datagram number %[2]d, want %[1]d", i, got.Data[0])
 		}
 	}
 }
 
-// TestWaitWritableEnds: on a full socket it ends with its context and by Close.
+// WaitWritable on a full socket returns when its context ends or on Close.
 func TestWaitWritableEnds(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -135,7 +136,7 @@ func TestWaitWritableEnds(t *testing.T) {
 		pkts[i] = transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{make([]byte, 1000)}}
 	}
 	if n, err := a.Send(pkts); n == len(pkts) || err != nil {
-		t.Fatalf("Send = %d, %v, want a short one", n, err)
+		t.Fatalf("Send = %d, %v, want fewer packets than given", n, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()

@@ -23,15 +23,15 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// openPair makes two hosts joined by a veth pair, a transport on each.
+// openPair creates two hosts joined by a veth pair, with a transport on each.
 func openPair(t testing.TB, mtu int) (a, b transporttest.Host) {
 	t.Helper()
 	nsA, nsB := nstest.Pair(t, mtu)
 	return openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 }
 
-// openHost opens a transport on host i and waits until its link is up: before,
-// the kernel drops what is sent, and says nothing. It is closed with the test.
+// openHost opens a transport on host i and waits until its link is up, because before
+// that the kernel drops packets silently. The transport is closed at the end of the test.
 func openHost(t testing.TB, ns *nstest.Namespace, i int, cfg udp.Config) transporttest.Host {
 	t.Helper()
 	cfg.Netdev = nstest.Dev

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control4Bytes are the control messages of a received IPv4 datagram, those of
-// a little-endian 64-bit machine.
+// control4Bytes are the control messages of a received IPv4 datagram on a little-endian
+// 64-bit machine.
 var control4Bytes = []byte{
 	28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, // IP_PKTINFO
 	3, 0, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 0, 0, 0,
@@ -20,7 +20,7 @@ var control4Bytes = []byte{
 	0x68, 0, 0, 0, 0, 0, 0, 0,
 }
 
-// aligned copies b to where a control buffer may lie.
+// aligned returns a copy of b that is aligned as a control buffer must be.
 func aligned(b []byte) []byte {
 	words := make([]uint64, len(b)/8+1)
 	out := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(b))
@@ -36,7 +36,7 @@ func TestParseControl4(t *testing.T) {
 	}
 }
 
-// TestParseControlTruncated: what is cut off is not seen, nothing else changes.
+// parseControl ignores truncated messages, and parses the complete ones before them.
 func TestParseControlTruncated(t *testing.T) {
 	whole := parseControl(aligned(control4Bytes))
 	for n := range control4Bytes {
@@ -56,7 +56,7 @@ func TestParseControlTruncated(t *testing.T) {
 	}
 }
 
-// TestControl6 reads what init laid out for sending.
+// parseControl reads the control messages that init lays out for sending.
 func TestControl6(t *testing.T) {
 	var c control6
 	c.init(3)
@@ -158,13 +158,13 @@ func TestDropFor(t *testing.T) {
 		unix.ENOBUFS: "no_buffers", unix.ECONNREFUSED: "refused", unix.EINVAL: "send_rejected",
 	} {
 		if got := dropNames[dropFor(errno)]; got != want {
-			t.Errorf("%v is %q, want %q", errno, got, want)
+			t.Errorf("the drop for %v is called %q, want %q", errno, got, want)
 		}
 	}
 	named := make(map[string]bool)
 	for d, name := range dropNames {
 		if name == "" || named[name] {
-			t.Errorf("drop %d is named %q, which is empty or taken", d, name)
+			t.Errorf("drop %d is called %q, want a unique, non-empty name", d, name)
 		}
 		named[name] = true
 	}
@@ -181,6 +181,6 @@ func TestSourceFor(t *testing.T) {
 		used[p]++
 	}
 	if len(used) < 900 {
-		t.Errorf("1000 MACs share %d source ports", len(used))
+		t.Errorf("1000 MACs use only %d source ports", len(used))
 	}
 }

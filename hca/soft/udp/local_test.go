@@ -61,7 +61,7 @@ func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 					t.Errorf("received %q from this host's own %s", got.Data, got.Src)
 				}
 				if n := counterOf(t, a, "socket_drops") - before; n != 1 {
-					t.Errorf("%d datagrams from %s to %s were refused, want 1", n, x.src, x.dst)
+					t.Errorf("%d datagrams from %s to %s were dropped as the host's own, want 1", n, x.src, x.dst)
 				}
 			}
 		})

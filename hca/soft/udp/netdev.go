@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/nlgroup"
 )
 
 // DefaultNetdev chooses the netdev if the configuration names none: that of the default

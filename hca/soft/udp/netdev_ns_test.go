@@ -16,7 +16,7 @@ func TestDefaultNetdev(t *testing.T) {
 		return
 	}
 	if _, err := udp.DefaultNetdev(); !errors.Is(err, hca.ErrNoDevice) {
-		t.Errorf("DefaultNetdev of an empty namespace: %v, want hca.ErrNoDevice", err)
+		t.Errorf("DefaultNetdev in an empty namespace: %v, want hca.ErrNoDevice", err)
 	}
 	a, b := nstest.New(t), nstest.New(t)
 	nstest.Veth(t, a, "one", b, "one", 1500)
@@ -41,7 +41,8 @@ func checkDefault(t *testing.T, ns *nstest.Namespace, want string) {
 	})
 }
 
-// A netdev that is deleted and made again is another one, and both are told.
+// A netdev that is deleted and created again has a new index, and the watcher reports
+// both changes.
 func TestWatchNetdevs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -80,6 +81,6 @@ func TestWatchNetdevs(t *testing.T) {
 		t.Errorf("%+v, then %+v", first, again)
 	}
 	cancel()
-	for range changed { // until it is closed
+	for range changed { // until the channel is closed
 	}
 }

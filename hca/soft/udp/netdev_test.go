@@ -43,7 +43,7 @@ func TestChooseNetdev(t *testing.T) {
 		name   string
 		links  []netlink.Link
 		routes []netlink.Route
-		want   string // empty: an error that has text in it
+		want   string // empty: an error that contains text
 		text   string
 	}{
 		{"default route", two, []netlink.Route{route(v4, 3, 0, "0.0.0.0/0")}, "eth1", ""},

@@ -100,7 +100,7 @@ func TestReserveKeepsThePort(t *testing.T) {
 	}
 	for _, port := range []uint16{udp.Port, source} {
 		if !canBind(t, nsA, "", [4]byte{}, port) {
-			t.Errorf("port %d is taken after the end", port)
+			t.Errorf("port %d is still taken after Close", port)
 		}
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPortTaken says that somebody else receives on UDP port 4791.
+// ErrPortTaken says that another process or the kernel receives on UDP port 4791.
 var ErrPortTaken = errors.New("port taken")
 
-// PortTakenError says by whom; it wraps ErrPortTaken.
+// PortTakenError names the holders of the port; it wraps ErrPortTaken.
 type PortTakenError struct {
 	Port    uint16
 	Holders []string // "name (pid 123)"; empty when no process was found
@@ -21,7 +21,7 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("UDP port %d: %v by %s; end that, or run in another network namespace", e.Port, ErrPortTaken, e.by())
+	return fmt.Sprintf("UDP port %d: %v by %s; stop it, or run in another network namespace", e.Port, ErrPortTaken, e.by())
 }
 
 func (e *PortTakenError) by() string {
@@ -51,17 +51,6 @@ func takenBy(proc string) *PortTakenError {
 		e.Kernel = "rdma_rxe"
 	}
 	return e
-}
-
-// Taken says who receives on UDP port 4791 in the calling thread's network
-// namespace, on whatever netdev; nil where nobody does.
-func Taken() *PortTakenError { return takenIn("/proc") }
-
-func takenIn(proc string) *PortTakenError {
-	if len(sockets(proc, Port)) == 0 {
-		return nil
-	}
-	return takenBy(proc)
 }
 
 // portHolders names the processes that have a UDP socket on port 4791 of

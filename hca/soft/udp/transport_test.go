@@ -36,7 +36,8 @@ func TestNoNetdev(t *testing.T) {
 	}
 }
 
-// TestPortTaken: this process has the port already, on this netdev only.
+// If this process holds the port on a netdev already, Open fails there and names the
+// process, and succeeds on another netdev.
 func TestPortTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -60,7 +61,7 @@ func TestPortTaken(t *testing.T) {
 	})
 }
 
-// TestSourcePortTaken: the next one is used.
+// If the source port is taken, the transport uses the next one.
 func TestSourcePortTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -71,7 +72,7 @@ func TestSourcePortTaken(t *testing.T) {
 	_ = first.Close()
 	again := openIn(t, ns, udp.Config{Netdev: nstest.Dev})
 	if again.SrcPort() != port {
-		t.Errorf("source port %d, then %d, of the same MAC", port, again.SrcPort())
+		t.Errorf("source port %d, then %d for the same MAC", port, again.SrcPort())
 	}
 	_ = again.Close()
 	ns.Do(func() {
@@ -121,8 +122,8 @@ func TestAllSourcePortsTaken(t *testing.T) {
 	}
 }
 
-// TestTwoNetdevs: one host has two netdevs, with a transport on each; each
-// hears its own peer.
+// One host has a transport on each of two netdevs; each transport receives from its own
+// peer.
 func TestTwoNetdevs(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -165,7 +166,7 @@ func addr(t *testing.T, ns *nstest.Namespace, name, cidr string) {
 	})
 }
 
-// TestMovedAway: a netdev that moves to another namespace is gone from here.
+// A netdev that moves to another namespace counts as removed.
 func TestMovedAway(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -175,7 +176,7 @@ func TestMovedAway(t *testing.T) {
 	nsA.Run("ip", "link", "set", nstest.Dev, "name", "eth9")
 	waitState(t, tr, "the new name", func(s transport.State) bool { return s.Name == "eth9" })
 	nsA.Run("ip", "link", "set", "eth9", "netns", fmt.Sprint(os.Getpid()))
-	waitState(t, tr, "the netdev to go", func(s transport.State) bool { return !s.Present })
+	waitState(t, tr, "the netdev to be removed", func(s transport.State) bool { return !s.Present })
 }
 
 func waitState(t testing.TB, tr *udp.Transport, what string, ok func(transport.State) bool) {
@@ -190,7 +191,8 @@ func waitState(t testing.TB, tr *udp.Transport, what string, ok func(transport.S
 	}
 }
 
-// TestNoLeak opens and closes a hundred times; descriptors and goroutines stay.
+// Opening and closing a transport a hundred times leaks neither descriptors nor
+// goroutines.
 func TestNoLeak(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -118,7 +118,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestSame changes one field after the other.
+// same reports a change of any single field.
 func TestSame(t *testing.T) {
 	base := func() transport.State {
 		return stateOf(linkAttrs(func(*netlink.LinkAttrs) {}), []netlink.Addr{listed("fe80::1/64", 0)})
@@ -137,7 +137,7 @@ func TestSame(t *testing.T) {
 	} {
 		s := base()
 		if edit(&s); same(s, base()) {
-			t.Errorf("edit %d goes unseen", i)
+			t.Errorf("same does not report edit %d", i)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
-	"ipoibd/nlgroup"
 )
 
 // watcher follows one netdev. Its goroutine ends with Close.

@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca/nlgroup"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/link/linktest/nstest"
-	"ipoibd/nlgroup"
 )
 
 // watched returns a watcher of a netdev in a new namespace.
@@ -43,7 +43,7 @@ func junk(index int) []byte {
 	return b
 }
 
-// A message from another process to the group of links does not count, whatever it says.
+// Any message from another process to the group of links is ignored.
 func TestMessagesOfOtherProcessesAreIgnored(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -176,7 +176,7 @@ func TestReadingsAreCoalesced(t *testing.T) {
 }
 
 // A flood of messages from another process to every netlink port of the namespace does
-// not blind the watcher.
+// prevent the watcher from noticing changes.
 func TestJunkToItsPortsDoesNotBlindTheWatcher(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -188,7 +188,7 @@ func TestJunkToItsPortsDoesNotBlindTheWatcher(t *testing.T) {
 		for range 100 {
 			for _, port := range routePorts(t) {
 				err := unix.Sendto(fd, junk(w.index), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
-				if err != nil && !errors.Is(err, unix.ECONNREFUSED) { // a port that refuses them is as good
+				if err != nil && !errors.Is(err, unix.ECONNREFUSED) { // a port that refuses the message is fine
 					t.Fatalf("send to port %d: %v", port, err)
 				}
 				sent++

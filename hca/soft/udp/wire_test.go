@@ -51,7 +51,7 @@ func captureUDP(t *testing.T, fd, ipLen int) []byte {
 	}
 }
 
-// TestOnTheWire looks at what leaves, field by field.
+// Every field of the sent packets has the right value on the wire.
 func TestOnTheWire(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -61,7 +61,7 @@ func TestOnTheWire(t *testing.T) {
 	fd4 := packetSocket(t, nsB, b.State().Index, unix.ETH_P_IP)
 	fd6 := packetSocket(t, nsB, b.State().Index, unix.ETH_P_IPV6)
 	payload := []byte("0123456789")
-	// Several, since an identification that counts up may start at zero.
+	// Several packets, because an identification that is a counter may start at zero.
 	for range 5 {
 		sendOne(t, a, transport.Packet{Src: a.IPv4, Dst: b.IPv4, TOS: 0x68, TTL: 9, Vec: [][]byte{payload}})
 		checkIPv4(t, captureUDP(t, fd4, 20), a)
@@ -98,12 +98,12 @@ func checkIPv6(t *testing.T, p []byte, a transporttest.Host) {
 		t.Errorf("traffic class %#x, next header %d, hop limit %d, want 0x68, 17, 9", class, p[6], p[7])
 	}
 	if port, sum := be.Uint16(p[40:]), be.Uint16(p[46:]); port != a.SrcPort() || sum == 0 {
-		t.Errorf("source port %d, checksum %#x, want %d and one", port, sum, a.SrcPort())
+		t.Errorf("source port %d, checksum %#x, want %d and a non-zero checksum", port, sum, a.SrcPort())
 	}
 }
 
-// TestDefaultTTL: a packet that asks for no TTL gets the system's for unicast,
-// MulticastTTL for multicast.
+// A packet without a TTL gets the system's default for unicast, and MulticastTTL for
+// multicast.
 func TestDefaultTTL(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -131,7 +131,7 @@ func TestDefaultTTL(t *testing.T) {
 	}
 }
 
-// recvOne receives a datagram; its data is valid until the next.
+// recvOne receives a datagram. Its data is valid until the next call.
 func recvOne(t *testing.T, h transporttest.Host) transport.Packet {
 	t.Helper()
 	defer time.AfterFunc(transporttest.Patience, func() { _ = h.Close() }).Stop()
@@ -142,17 +142,17 @@ func recvOne(t *testing.T, h transporttest.Host) transport.Packet {
 	return pkts[0]
 }
 
-// TestNoChecksum6 receives an IPv6 datagram without a UDP checksum, as the
-// Linux Soft-RoCE driver sends them.
+// An IPv6 datagram without a UDP checksum is received, because the Linux Soft-RoCE
+// driver sends them.
 func TestNoChecksum6(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	nsA, nsB := nstest.Pair(t, 1500)
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
-	// The kernel installs the route of a new IPv6 address a moment after it
-	// lists the address; an ordinary datagram waits for that, by neighbour
-	// discovery, and a raw one would be lost.
+	// The kernel installs the route of a new IPv6 address shortly after it lists the
+	// address. An ordinary datagram waits for neighbour discovery and thus for the
+	// route; a raw one sent now would be lost.
 	sendOne(t, a, transport.Packet{Src: a.IPv6, Dst: b.IPv6, Vec: [][]byte{[]byte("first")}})
 	recvOne(t, b)
 	p := make([]byte, 40, 60)

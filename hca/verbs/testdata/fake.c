@@ -1,5 +1,5 @@
-// A libibverbs with one device, for tests: its queue pair does what the wr_id of
-// the first request of a batch says.
+// A libibverbs with one device, for tests. The wr_id of the first request of a batch
+// determines the outcome of the batch.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static enum ibv_qp_state state;
 struct order {
 	int32_t result;
 	uint16_t err;
-	uint16_t bad; // counted from 1; 0: none is named
+	uint16_t bad; // counted from 1; 0: no bad request
 };
 
 static int carry_out(uint64_t wr_id, int *bad)
@@ -58,7 +58,7 @@ static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *wc) { return 0; }
 struct ibv_device **ibv_get_device_list(int *n)
 {
 	if (getenv("RDMAV_ALLOW_DISASSOC_DESTROY") || getenv("MLX4_DEVICE_FATAL_CLEANUP")) {
-		errno = EPERM; // libibverbs would free what an event names
+		errno = EPERM; // libibverbs would free the objects that events refer to
 		return NULL;
 	}
 	struct ibv_device **list = calloc(2, sizeof(*list));

@@ -13,8 +13,8 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// mounts besides /dev. The root is in memory, so /tmp and /run are plain
-// directories.
+// mounts are the file systems other than /dev. The root is in memory, so /tmp and
+// /run are plain directories.
 var mounts = []struct{ kind, path string }{
 	{"proc", "/proc"},
 	{"sysfs", "/sys"},

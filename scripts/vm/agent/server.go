@@ -19,7 +19,7 @@ import (
 const outputDelay = time.Second
 
 // errNoProcess means that there is no process for a signal.
-var errNoProcess = errors.New("no such process, or it has ended")
+var errNoProcess = errors.New("no such process, or it has exited")
 
 // server executes requests. One goroutine reads them; another one waits for
 // each process.
@@ -56,14 +56,14 @@ func (s *server) handle(r protocol.Request) {
 	case r.Put != nil:
 		s.done(r.ID, protocol.Done{}, put(r.Put))
 	default:
-		s.done(r.ID, protocol.Done{}, errors.New("an empty request"))
+		s.done(r.ID, protocol.Done{}, errors.New("the request is empty"))
 	}
 }
 
 // start starts a process; [server.wait] reports its end.
 func (s *server) start(id uint32, r *protocol.Start) error {
 	if len(r.Args) == 0 {
-		return errors.New("no program is named")
+		return errors.New("the request names no program")
 	}
 	cmd := exec.Command(r.Args[0], r.Args[1:]...)
 	cmd.Env = append(os.Environ(), r.Env...)

@@ -40,8 +40,7 @@ func (c *client) send(r protocol.Request) {
 	}
 }
 
-// end reads replies until a request is done, and returns what was written
-// meanwhile.
+// end reads replies until a request is done, and returns the output of its process.
 func (c *client) end(id uint32) (out, errOut string, done protocol.Done) {
 	c.t.Helper()
 	for {
@@ -50,7 +49,7 @@ func (c *client) end(id uint32) (out, errOut string, done protocol.Done) {
 			c.t.Fatal(err)
 		}
 		if r.ID != id {
-			c.t.Fatalf("a reply to %d, not to %d", r.ID, id)
+			c.t.Fatalf("a reply to request %d, want one to %d", r.ID, id)
 		}
 		out, errOut = out+string(r.Out), errOut+string(r.Err)
 		if r.Done != nil {
@@ -69,7 +68,7 @@ func TestStart(t *testing.T) {
 		{[]string{"sh", "-c", "echo $X; echo oh >&2; exit 3"}, "y\n", "oh\n", protocol.Done{Code: 3}},
 		{[]string{"true"}, "", "", protocol.Done{}},
 		{[]string{"sh", "-c", "kill -TERM $$"}, "", "", protocol.Done{Code: -1, Signal: int(syscall.SIGTERM)}},
-		{[]string{"sh", "-c", "sleep 1000 & echo $!"}, "", "", protocol.Done{}}, // does not wait for what is left
+		{[]string{"sh", "-c", "sleep 1000 & echo $!"}, "", "", protocol.Done{}}, // does not wait for the background process
 	} {
 		id := uint32(i + 1)
 		c.send(protocol.Request{ID: id, Start: &protocol.Start{Args: tt.args, Env: []string{"X=y"}}})
@@ -84,7 +83,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// end ends a process that was left, by its number.
+// end ends a process that outlived its request, by its PID.
 func end(t *testing.T, pid string) {
 	t.Helper()
 	c := serving(t)

@@ -1,7 +1,7 @@
-// Fetch brings the kernels for the guests of tests into the cache and says on
-// its standard error what it does, which go test would keep to itself. Where
-// they cannot be had it says why and exits with 0: the tests decide what that
-// means.
+// Fetch downloads the kernels for the guests of tests into the cache and reports its
+// progress on standard error, which go test would hide. If a kernel is not
+// available, it prints the reason and exits with 0: the tests decide whether that is
+// a failure.
 package main
 
 import (

@@ -7,10 +7,10 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// errGone says that the guest has ended.
+// errGone means that the guest has ended.
 var errGone = errors.New("the guest has ended")
 
-// request sends a request and returns what follows its replies.
+// request sends a request and returns a Process that collects its replies.
 func (g *Guest) request(args []string, r protocol.Request) (*Process, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -24,7 +24,7 @@ func (g *Guest) request(args []string, r protocol.Request) (*Process, error) {
 	return p, protocol.Write(g.end, r)
 }
 
-// read hands replies on until the channel ends, and then ends all requests.
+// read dispatches replies until the channel ends, and then ends all requests.
 func (g *Guest) read() {
 	defer close(g.gone)
 	in := protocol.NewReader(g.end)

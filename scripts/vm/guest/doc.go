@@ -44,7 +44,7 @@
 // bridges go with their descriptors and namespaces. There is no orderly shutdown,
 // because nothing in a guest is kept.
 //
-// # Where there are none
+// # If guests are not available
 //
 // If QEMU, a program or a kernel is not available, [Enter] skips the test and
 // reports what is missing; with CI=true in the environment the test fails.

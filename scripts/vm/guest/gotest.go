@@ -13,7 +13,8 @@ import (
 )
 
 // TestBinary compiles the tests of a package, for one or more guests, and returns
-// its path. It is called before Enter, where there is the network that go may need.
+// its path. It must be called before Enter, while the network that go may need is
+// available.
 func TestBinary(tb testing.TB, pkg string, flags ...string) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "go.test")
@@ -25,8 +26,9 @@ func TestBinary(tb testing.TB, pkg string, flags ...string) string {
 	return path
 }
 
-// RunTests runs a test binary of this machine in a guest, as root, and makes each of its tests and subtests a subtest of t, with its
-// output. A skipped one fails: the guest is there to have all that tests need.
+// RunTests runs a test binary of this machine in a guest, as root, and reports each of
+// its tests and subtests as a subtest of t, with its output. A skipped test fails,
+// because the guest must have everything that tests need.
 func (g *Guest) RunTests(t *testing.T, binary string, limit time.Duration, env []string, args ...string) {
 	t.Helper()
 	const path = "/run/go.test"
@@ -37,22 +39,22 @@ func (g *Guest) RunTests(t *testing.T, binary string, limit time.Duration, env [
 	result := p.Wait(limit + runLimit)
 	failed := reportTests(t, parseTests(t, p.Stdout()))
 	if !result.OK() && !failed {
-		t.Errorf("the tests in the guest: %v\n%s\n%s", result, tail([]byte(p.Stdout())), p.Stderr())
+		t.Errorf("the test binary in the guest failed: %v\n%s\n%s", result, tail([]byte(p.Stdout())), p.Stderr())
 	} else if !result.OK() {
-		t.Logf("the tests in the guest: %v\n%s", result, p.Stderr()) // of one that crashed
+		t.Logf("the test binary in the guest ended: %v\n%s", result, p.Stderr()) // the standard error shows a crash
 	}
 	t.Logf("the tests in the guest took %v", time.Since(start).Round(time.Millisecond))
 }
 
-// outcome is what became of a test in the guest.
+// outcome is the outcome of a test in the guest.
 type outcome struct {
 	name   string
-	action string // pass, fail or skip; empty where it never ended
+	action string // pass, fail or skip; empty if it never ended
 	output strings.Builder
 }
 
-// parseTests lets the go command read the output of a test binary, and returns
-// the tests in the order of their beginning.
+// parseTests parses the output of a test binary with go tool test2json, and returns
+// the tests in the order of their start.
 func parseTests(t *testing.T, output string) (tests []*outcome) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "tool", "test2json")
@@ -84,7 +86,7 @@ type event struct {
 func parseEvent(t *testing.T, line []byte) (e event) {
 	t.Helper()
 	if err := json.Unmarshal(line, &e); err != nil {
-		t.Fatalf("go tool test2json says %q: %v", line, err)
+		t.Fatalf("parse %q of go tool test2json: %v", line, err)
 	}
 	return e
 }
@@ -98,7 +100,8 @@ func (o *outcome) step(e event) {
 	}
 }
 
-// reportTests makes subtests of them, and reports whether one failed.
+// reportTests runs a subtest for each test in the guest, and returns true if one
+// failed.
 func reportTests(t *testing.T, tests []*outcome) (failed bool) {
 	t.Helper()
 	if len(tests) == 0 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// mark begins each line of -test.v=test2json that is about a test (go doc
+// mark begins each line of -test.v=test2json that reports on a test (go doc
 // test2json).
 const mark = "\x16"
 

@@ -15,11 +15,11 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// bootLimit is far more than the four seconds that a boot takes on an idle
-// machine: each guest needs a processor.
+// bootLimit is far more than the four seconds that a boot takes on an idle machine,
+// because each guest needs a processor.
 const bootLimit = 2 * time.Minute
 
-// defaultMemory of a guest in MiB; its root file system is in it.
+// defaultMemory is a guest's memory in MiB, including its root file system.
 const defaultMemory = 384
 
 // Spec describes a guest.
@@ -32,12 +32,12 @@ type Spec struct {
 
 // NIC is a network interface of a guest.
 type NIC struct {
-	Segment *nstest.Segment // gives it its MTU, too
-	// Host gives the NIC the addresses nstest.IPv4 and nstest.IPv6 of this host;
-	// with Bare it has none and is down.
+	Segment *nstest.Segment // also determines its MTU
+	// Host selects the NIC's addresses nstest.IPv4 and nstest.IPv6. With Bare the NIC
+	// has no addresses and is down.
 	Host int
 	Bare bool
-	// Bridged puts the NIC behind a PCI bridge of its own, by which the kernel can
+	// Bridged puts the NIC behind its own PCI bridge, through which the kernel can
 	// reset it.
 	Bridged bool
 }
@@ -52,15 +52,15 @@ type Guest struct {
 	end     *net.UnixConn   // the test's end of the channel
 	booted  chan struct{}   // closed when the agent is ready
 	gone    chan struct{}   // closed when the channel has ended
-	ended   chan struct{}   // closed when QEMU has, after gone
+	ended   chan struct{}   // closed when QEMU has ended, after gone
 
-	mu     sync.Mutex // over what follows, and writing to end
+	mu     sync.Mutex // guards the fields below, and writes to end
 	lastID uint32
-	open   map[uint32]*Process // requests that are not done
+	open   map[uint32]*Process // unfinished requests
 }
 
 // Boot starts a guest, waits until its agent answers and sets its network up. The
-// guest ends with the test at the latest.
+// guest ends no later than the test.
 func Boot(tb testing.TB, spec Spec) *Guest {
 	tb.Helper()
 	return BootAll(tb, spec)[0]
@@ -76,7 +76,7 @@ func BootAll(tb testing.TB, specs ...Spec) []*Guest {
 	}
 	for i, g := range guests {
 		g.waitBooted()
-		tb.Logf("guest %d with kernel %s answers after %v", i, specs[i].Series, time.Since(start).Round(time.Millisecond))
+		tb.Logf("guest %d with kernel %s booted in %v", i, specs[i].Series, time.Since(start).Round(time.Millisecond))
 		g.addNICs(specs[i].NICs)
 	}
 	return guests
@@ -103,14 +103,14 @@ func (g *Guest) waitBooted() {
 	select {
 	case <-g.booted:
 	case <-g.gone:
-		g.tb.Fatal("the guest ended while it booted")
+		g.tb.Fatal("the guest ended during its boot")
 	case <-time.After(bootLimit):
-		g.tb.Fatalf("the guest has not booted within %v", bootLimit)
+		g.tb.Fatalf("the guest did not boot within %v", bootLimit)
 	}
 }
 
-// addNICs sets the NICs up as the spec has them, by one program, as each takes
-// its time in a guest.
+// addNICs sets the NICs up as the spec requires. It uses a single program, because
+// starting one is slow in a guest.
 func (g *Guest) addNICs(nics []NIC) {
 	g.tb.Helper()
 	var batch strings.Builder

@@ -18,11 +18,11 @@ import (
 // emulator runs the guests.
 const emulator = "qemu-system-x86_64"
 
-// programs of this machine that every guest has, besides the applets of busybox,
-// and the Debian packages that they are from.
+// programs are those of this machine that every guest has, in addition to the
+// applets of busybox, and their Debian packages.
 var programs = []struct{ name, pkg string }{
-	{"sh", "dash"},            // that of busybox prefers applets to programs,
-	{"nsenter", "util-linux"}, // and so does its nsenter
+	{"sh", "dash"},            // busybox's sh prefers applets to programs,
+	{"nsenter", "util-linux"}, // so does its nsenter
 	{"ip", "iproute2"},
 	{"rdma", "iproute2"},
 	{"ss", "iproute2"},
@@ -36,7 +36,7 @@ var programs = []struct{ name, pkg string }{
 	{"ib_send_lat", "perftest"},
 }
 
-// Programs of this tree, which are in a kit too.
+// Programs of this tree in a kit.
 const (
 	agentPkg    = "ipoibd/scripts/vm/agent"
 	ipoibdPkg   = "ipoibd/cmd/ipoibd"
@@ -53,9 +53,9 @@ const (
 	releaseName = "release"
 )
 
-// makeKit fills a folder with what guests boot from: a folder for each series of
-// kernels with vmlinux, initramfs and release. Errors that wrap kernel.ErrMissing say
-// what this machine lacks.
+// makeKit fills a folder with the files that guests boot from: a folder for each
+// series of kernels with vmlinux, initramfs and release. Errors that wrap
+// kernel.ErrMissing name what this machine lacks.
 func makeKit(ctx context.Context, dir string) error {
 	if err := check(); err != nil {
 		return err
@@ -77,15 +77,16 @@ func makeKit(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Program is the path, on this machine, of a program of this tree that guests
+// Program returns the path, on this machine, of a program of this tree that guests
 // have in /usr/bin: ipoibd or numbered.
 func Program(name string) string { return filepath.Join(os.Getenv(kitEnv), name) }
 
-// check looks for what guests need besides kernels, all at once.
+// check checks for everything that guests need except kernels, and reports all that
+// is missing.
 func check() error {
 	var errs []error
 	if runtime.GOARCH != "amd64" {
-		errs = append(errs, errors.New("guests are amd64, as this machine is not"))
+		errs = append(errs, errors.New("guests need an amd64 machine"))
 	}
 	lacks := func(name, pkg string) {
 		if _, err := exec.LookPath(name); err != nil {
@@ -116,7 +117,7 @@ func compile(ctx context.Context, dir, pkg, env string) error {
 	return nil
 }
 
-// addKernel makes the folder of a series.
+// addKernel creates the folder of a series.
 func addKernel(into, built string, k kernel.Kernel) error {
 	if err := os.Mkdir(into, 0o755); err != nil {
 		return err
@@ -130,7 +131,7 @@ func addKernel(into, built string, k kernel.Kernel) error {
 	return writeImage(filepath.Join(into, imageName), built, k)
 }
 
-// writeImage makes the image for a kernel, with our programs from a folder.
+// writeImage writes the image for a kernel, with our programs from a folder.
 func writeImage(into, built string, k kernel.Kernel) error {
 	f, err := os.Create(into)
 	if err != nil {
@@ -157,8 +158,7 @@ func writeImage(into, built string, k kernel.Kernel) error {
 	return f.Close()
 }
 
-// addPrograms adds the programs of this machine, and busybox where they leave
-// names.
+// addPrograms adds the programs of this machine, and busybox for all other names.
 func addPrograms(b *image.Builder) error {
 	b.File("/etc/passwd", 0o644, []byte("root:x:0:0:root:/root:/bin/sh\n"))
 	b.File("/etc/hosts", 0o644, []byte("127.0.0.1 localhost\n::1 localhost\n"))

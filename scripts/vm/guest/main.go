@@ -11,14 +11,14 @@ import (
 	"ipoibd/scripts/vm/kernel"
 )
 
-// Environment handed on to tests re-executed in their own namespaces: the kit's
-// folder, or why there is none.
+// Environment variables for tests re-executed in their own namespaces: the kit's
+// folder, or the reason why there is none.
 const (
 	kitEnv     = "IPOIBD_VM_KIT"
 	missingEnv = "IPOIBD_VM_MISSING"
 )
 
-// Main makes the kit, runs the tests and returns their exit status.
+// Main creates the kit, runs the tests and returns their exit status.
 func Main(m *testing.M) int {
 	if os.Getenv(kitEnv) != "" {
 		return m.Run()
@@ -36,7 +36,8 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// offerKit makes the kit and tells the tests of it, or of what is missing.
+// offerKit creates the kit and passes its location, or the reason why it is missing,
+// to the tests.
 func offerKit(dir string) error {
 	err := makeKit(context.Background(), dir)
 	if errors.Is(err, kernel.ErrMissing) {
@@ -63,8 +64,8 @@ func Enter(t *testing.T) bool {
 	return nstest.Enter(t)
 }
 
-// EachKernel runs a test as a subtest for each series of kernels, side by side, as
-// a guest waits most of the time.
+// EachKernel runs a test as a subtest for each series of kernels, in parallel,
+// because a guest waits most of the time.
 func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
 	KernelsInTurn(t, func(t *testing.T, series kernel.Series) {
@@ -73,8 +74,8 @@ func EachKernel(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	})
 }
 
-// KernelsInTurn is EachKernel for what is measured, or takes two guests: one after
-// the other.
+// KernelsInTurn is EachKernel for tests that measure, or need two guests: it runs
+// the subtests one after the other.
 func KernelsInTurn(t *testing.T, test func(t *testing.T, series kernel.Series)) {
 	t.Helper()
 	for _, series := range kernel.AllSeries {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kitPrefix begins the names of folders with kits, among the temporary files.
+// kitPrefix is the prefix of the names of folders with kits in the directory for
+// temporary files.
 const kitPrefix = "ipoibd-vm-"
 
 // newKitDir creates a directory for a kit, and removes those of killed runs: a
@@ -18,7 +19,7 @@ func newKitDir() (dir string, release func(), err error) {
 	sweepKits()
 	made, err := os.MkdirTemp("", "new-"+kitPrefix)
 	if err != nil {
-		return "", nil, fmt.Errorf("make a folder for the guests: %w", err)
+		return "", nil, fmt.Errorf("create a folder for the guests: %w", err)
 	}
 	held, free := tryLock(made)
 	if !free {
@@ -26,7 +27,7 @@ func newKitDir() (dir string, release func(), err error) {
 	}
 	dir = filepath.Join(os.TempDir(), filepath.Base(made)[len("new-"):])
 	if err := os.Rename(made, dir); err != nil {
-		return "", nil, fmt.Errorf("make a folder for the guests: %w", err)
+		return "", nil, fmt.Errorf("create a folder for the guests: %w", err)
 	}
 	return dir, func() {
 		_ = os.RemoveAll(dir)

@@ -29,6 +29,6 @@ func TestKitDirs(t *testing.T) {
 	release()
 	releaseSecond()
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) != 0 {
-		t.Errorf("left: %v, %v", left, err)
+		t.Errorf("directories after the sweep: %v, %v", left, err)
 	}
 }

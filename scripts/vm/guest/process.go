@@ -11,10 +11,10 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// runLimit bounds what Run waits for.
+// runLimit bounds the programs of Run.
 const runLimit = 2 * time.Minute
 
-// Process is a program that runs in a guest, or ran.
+// Process is a program that runs, or has run, in a guest.
 type Process struct {
 	g      *Guest
 	id     uint32
@@ -29,7 +29,7 @@ type Process struct {
 
 // Result is how a process ended.
 type Result struct {
-	Code   int            // exit status, -1 where a signal ended it
+	Code   int            // exit status, -1 if a signal ended it
 	Signal syscall.Signal // that ended it, or 0
 }
 
@@ -49,7 +49,7 @@ func (g *Guest) Start(name string, args ...string) *Process {
 	return g.StartEnv(nil, name, args...)
 }
 
-// StartEnv starts a program with variables ("NAME=value") besides PATH.
+// StartEnv starts a program with variables ("NAME=value") in addition to PATH.
 func (g *Guest) StartEnv(env []string, name string, args ...string) *Process {
 	g.tb.Helper()
 	args = append([]string{name}, args...)
@@ -102,7 +102,7 @@ func (g *Guest) PutFile(path, from string) {
 	g.Put(path, info.Mode(), data)
 }
 
-// call sends a request that ends by itself, and waits for that.
+// call sends a request that ends by itself, and waits for its end.
 func (g *Guest) call(what string, r protocol.Request) {
 	g.tb.Helper()
 	p, err := g.request([]string{what}, r)
@@ -112,7 +112,7 @@ func (g *Guest) call(what string, r protocol.Request) {
 	p.Wait(runLimit)
 }
 
-// Signal sends a signal; the process may have ended already, which fails the test.
+// Signal sends a signal. If the process has already ended, the test fails.
 func (p *Process) Signal(s syscall.Signal) {
 	p.g.tb.Helper()
 	p.g.call(fmt.Sprintf("signal %q", p.args), protocol.Request{Signal: &protocol.Signal{ID: p.id, Number: int(s)}})
@@ -121,14 +121,14 @@ func (p *Process) Signal(s syscall.Signal) {
 // Exited is closed at the end of the process, or of the guest.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Wait waits for the end of the process; after limit, and where there was no
-// process or the guest has ended, the test fails.
+// Wait waits for the end of the process. The test fails after limit, if the process
+// could not be started, or if the guest has ended.
 func (p *Process) Wait(limit time.Duration) Result {
 	p.g.tb.Helper()
 	select {
 	case <-p.exited:
 	case <-time.After(limit):
-		p.g.tb.Fatalf("%q in the guest has not ended within %v\n%s%s", p.args, limit, p.Stdout(), p.Stderr())
+		p.g.tb.Fatalf("%q in the guest did not exit within %v\n%s%s", p.args, limit, p.Stdout(), p.Stderr())
 	}
 	if p.err != nil {
 		p.g.tb.Fatalf("%q in the guest: %v\n%s%s", p.args, p.err, p.Stdout(), p.Stderr())
@@ -136,14 +136,14 @@ func (p *Process) Wait(limit time.Duration) Result {
 	return p.result
 }
 
-// Stdout is what the process has written to its standard output so far.
+// Stdout returns the process's standard output so far.
 func (p *Process) Stdout() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.String()
 }
 
-// Stderr is the same of its standard error.
+// Stderr returns its standard error so far.
 func (p *Process) Stderr() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,17 +15,18 @@ import (
 	"ipoibd/scripts/vm/protocol"
 )
 
-// commandLine is the kernel's: quick to boot, and a panic ends the machine. It keeps
-// watch over its TSC, whose frequency is measured wrongly, by five times, where the
-// machine below is busy: time runs by the HPET then.
+// commandLine is the kernel's command line, for a quick boot; a panic ends the
+// machine. The watchdog of the TSC stays on: on a busy machine the kernel may measure
+// a TSC frequency that is wrong by a factor of five, and then must use the HPET.
 const commandLine = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on nokaslr no_timer_check"
 
-// cpu is all that QEMU emulates but CMPXCHG16B: QEMU 7.2 then leaves what an
-// earlier instruction compared in EFLAGS, and the kernel, whose SLUB allocator uses it
-// wherever the CPU has it, dies of a double fault at the next interrupt.
+// cpu has every feature that QEMU emulates except CMPXCHG16B, after which QEMU 7.2
+// leaves the result of an earlier comparison in EFLAGS. The kernel's SLUB allocator
+// uses this instruction if the CPU has it, and the kernel then dies of a double fault
+// at the next interrupt.
 const cpu = "max,-cx16"
 
-// firstFD is the number of the first of exec.Cmd's ExtraFiles in the child.
+// firstFD is the child's number of the first descriptor in exec.Cmd's ExtraFiles.
 const firstFD = 3
 
 // start starts QEMU, with the channel and the TAPs as descriptors, and the
@@ -106,14 +107,14 @@ func orDefault(n, otherwise int) int {
 
 var nics atomic.Uint32
 
-// newMAC is an address that no other NIC of this process's guests has: locally
+// newMAC returns an address that is unique among the guests of this process: locally
 // administered, with QEMU's prefix.
 func newMAC() string {
 	n := nics.Add(1)
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", n>>16&0xff, n>>8&0xff, n&0xff)
 }
 
-// socketPair makes a channel: our end, and QEMU's.
+// socketPair creates a channel and returns our end and QEMU's.
 func socketPair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -124,12 +125,12 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		_ = theirs.Close()
-		return nil, nil, fmt.Errorf("make the channel: %w", err)
+		return nil, nil, fmt.Errorf("create the channel: %w", err)
 	}
 	return conn.(*net.UnixConn), theirs, nil
 }
 
-// Release is what uname says in guests of the spec's series.
+// Release returns what uname prints in guests of the spec's series.
 func (s Spec) Release() (string, error) {
 	text, err := os.ReadFile(filepath.Join(os.Getenv(kitEnv), string(s.Series), releaseName))
 	return strings.TrimSpace(string(text)), err

@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// merged are the folders that lead into /usr.
+// merged are the folders that are symbolic links into /usr.
 var merged = []string{"bin", "sbin", "lib", "lib64"}
 
-// Builder writes an image. The first error stays and makes every later call do
-// nothing; Close returns it.
+// Builder writes an image. After the first error all calls do nothing; Close
+// returns that error.
 type Builder struct {
 	w    *bufio.Writer
 	have map[string]bool // paths without the leading slash
 	err  error
 }
 
-// New begins an image on w, which stays the caller's.
+// New begins an image on w, which the caller closes.
 func New(w io.Writer) *Builder {
 	b := &Builder{w: bufio.NewWriter(w), have: map[string]bool{}}
 	for _, name := range merged {
@@ -43,10 +43,10 @@ func (b *Builder) Close() error {
 	return b.err
 }
 
-// Has reports whether something is at a path.
+// Has reports whether the image has a file at a path.
 func (b *Builder) Has(path string) bool { return b.have[inside(path)] }
 
-// Dir makes a folder and those above it, unless they are there.
+// Dir creates a folder and its parents, unless they exist.
 func (b *Builder) Dir(dir string) { b.dir(inside(dir)) }
 
 func (b *Builder) dir(name string) {
@@ -57,8 +57,7 @@ func (b *Builder) dir(name string) {
 	b.entry(name, kindDir|0o755, nil)
 }
 
-// File adds a file with the permissions of mode; where there is one it is an
-// error.
+// File adds a file with the permissions of mode. It is an error if the path exists.
 func (b *Builder) File(path string, mode os.FileMode, data []byte) {
 	b.add(path, kindFile|uint32(mode.Perm()), data)
 }
@@ -69,7 +68,7 @@ func (b *Builder) Symlink(path, target string) { b.add(path, kindSymlink|0o777, 
 func (b *Builder) add(name string, mode uint32, data []byte) {
 	name = inside(name)
 	if b.have[name] && b.err == nil {
-		b.err = fmt.Errorf("image: %s is there already", name)
+		b.err = fmt.Errorf("image: %s exists already", name)
 	}
 	b.dir(path.Dir(name))
 	b.entry(name, mode, data)
@@ -93,8 +92,8 @@ func (b *Builder) Copy(path, from string) {
 	}
 }
 
-// Program adds a program or shared object of this machine at another path, and
-// the shared libraries that it needs where they are on this machine.
+// Program adds a program or shared object of this machine at another path, and the
+// shared libraries that it needs at their paths on this machine.
 func (b *Builder) Program(path, from string) {
 	b.Copy(path, from)
 	libs, err := libraries(from)
@@ -112,7 +111,7 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-// inside is the path of a file in the archive.
+// inside returns the path of a file in the archive.
 func inside(name string) string {
 	name = strings.TrimPrefix(path.Clean("/"+name), "/")
 	top, _, _ := strings.Cut(name, "/")
@@ -131,8 +130,8 @@ func inside(name string) string {
 // or "/lib64/ld-linux-x86-64.so.2 (0x7f...)".
 var library = regexp.MustCompile(`(?m)^\s*(?:\S+ => )?(/\S+) \(0x`)
 
-// libraries lists what a program is linked with, recursively; nothing where it is
-// static.
+// libraries lists the libraries of a program, recursively; a static program has
+// none.
 func libraries(file string) ([]string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
@@ -147,7 +146,7 @@ func libraries(file string) ([]string, error) {
 		return nil, fmt.Errorf("ldd %s: %w\n%s", file, err, out)
 	}
 	if strings.Contains(string(out), "not found") {
-		return nil, fmt.Errorf("%s needs what is not here:\n%s", file, out)
+		return nil, fmt.Errorf("%s needs libraries that this machine lacks:\n%s", file, out)
 	}
 	var paths []string
 	for _, m := range library.FindAllStringSubmatch(string(out), -1) {

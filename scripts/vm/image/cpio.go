@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// Kinds of files, beside their permissions (sys/stat.h).
+// Types of files (sys/stat.h).
 const (
 	kindFile    = 0o100000
 	kindDir     = 0o040000
@@ -15,11 +15,11 @@ const (
 // trailer is the name of the last entry of an archive.
 const trailer = "TRAILER!!!"
 
-// align is that of names (with their header) and of data, in bytes.
+// align is the alignment of names (with their header) and of data, in bytes.
 const align = 4
 
-// writeEntry writes one entry. All belong to root and have one link, so that inode
-// numbers mean nothing, and no time.
+// writeEntry writes one entry. All files belong to root and have one link, so inode
+// numbers have no meaning, and the time 0.
 func writeEntry(w io.Writer, name string, mode uint32, data []byte) error {
 	header := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0, name)

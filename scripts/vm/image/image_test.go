@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The witness of the archive is cpio itself, of busybox.
+// cpio unpacks the archive to the same files.
 func TestImageUnpacks(t *testing.T) {
 	var archive bytes.Buffer
 	b := New(&archive)
@@ -36,7 +36,7 @@ func TestImageUnpacks(t *testing.T) {
 	}
 }
 
-// unpack lets cpio unpack an archive.
+// unpack unpacks an archive with cpio.
 func unpack(t *testing.T, archive []byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -48,7 +48,8 @@ func unpack(t *testing.T, archive []byte) (dir string) {
 	return dir
 }
 
-// A program brings its libraries along, each once, and runs with these alone.
+// An image with a program has its libraries, each once, and the program runs with
+// these alone.
 func TestProgram(t *testing.T) {
 	var archive bytes.Buffer
 	b := New(&archive)
@@ -73,11 +74,11 @@ func TestProgram(t *testing.T) {
 	}
 	out, err := exec.CommandContext(t.Context(), loader[0], "--inhibit-cache", "--library-path", libs[0], "--list", filepath.Join(dir, "usr/bin/ip")).CombinedOutput()
 	if err != nil {
-		t.Fatalf("the loader: %v\n%s", err, out)
+		t.Fatalf("run the program by its loader: %v\n%s", err, out)
 	}
 	for line := range strings.Lines(string(out)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "lib"); ok && !strings.Contains(path, dir) {
-			t.Errorf("a library from elsewhere: %s", line)
+			t.Errorf("a library from outside the image: %s", line)
 		}
 	}
 }
@@ -102,7 +103,7 @@ func TestInside(t *testing.T) {
 		"/": ".", "/etc/x": "etc/x", "/bin/x": "usr/bin/x", "/lib64": "usr/lib64", "/library/x": "library/x", "/../etc//x/": "etc/x",
 	} {
 		if got := inside(path); got != want {
-			t.Errorf("%s is %s, want %s", path, got, want)
+			t.Errorf("inside(%s) = %s, want %s", path, got, want)
 		}
 	}
 }

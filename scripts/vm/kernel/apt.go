@@ -22,21 +22,21 @@ const (
 	flavour = "-amd64"
 )
 
-// version is what stands between them in a name that we want; meta packages have
-// two numbers only.
+// version matches the part between them in the names of packages with a kernel; the
+// names of meta packages have only two numbers.
 var version = regexp.MustCompile(`^\d+\.\d+\.\d+(-\d+)?(\+deb\d+)?$`)
 
-// errNone means that apt knows no kernel of a series.
-var errNone = errors.New("apt offers no kernel of this series (are its package lists there?)")
+// errNone means that apt offers no kernel of a series.
+var errNone = errors.New("apt offers no kernel of this series (are its package lists downloaded?)")
 
-// download brings the newest kernel that apt offers into the cache, unless it is
-// there, and returns its folder.
+// download puts the newest kernel that apt offers into the cache, unless it is
+// there already, and returns its folder.
 func download(ctx context.Context, series Series, root string, progress io.Writer) (string, error) {
 	dir, err := tryDownload(ctx, series, root, progress)
 	if err == nil || ctx.Err() != nil {
 		return dir, err
 	}
-	fmt.Fprintf(progress, "kernel %s: renewing the package lists\n", series)
+	fmt.Fprintf(progress, "kernel %s: updating the package lists\n", series)
 	if _, renewErr := command(ctx, "", "apt-get", "-qq", "update"); renewErr != nil {
 		return "", errors.Join(err, renewErr)
 	}
@@ -73,7 +73,7 @@ type debian struct{ name, version string }
 
 func (p debian) String() string { return p.name + "=" + p.version }
 
-// folder names what the cache has of it.
+// folder returns the name of its folder in the cache.
 func (p debian) folder() string { return p.name + "_" + p.version + "_" + wantedHash() }
 
 // choose finds the newest kernel of a series that apt offers.
@@ -95,7 +95,7 @@ func choose(ctx context.Context, series Series) (debian, error) {
 			return debian{name, strings.TrimSpace(v)}, nil
 		}
 	}
-	return debian{}, fmt.Errorf("apt names no version of %s", name)
+	return debian{}, fmt.Errorf("apt lists no version of %s", name)
 }
 
 // newestOf picks a package from lines of "name - description".
@@ -114,7 +114,7 @@ func newestOf(series Series, search string) (string, bool) {
 	return prefix + best + flavour, best != ""
 }
 
-// numbers are those in a version, which order it.
+// numbers returns the numbers in a version, by which versions are ordered.
 func numbers(version string) (list []int) {
 	for _, digits := range regexp.MustCompile(`\d+`).FindAllString(version, -1) {
 		n, _ := strconv.Atoi(digits)
@@ -130,13 +130,13 @@ func fetch(ctx context.Context, pkg debian, dir string) error {
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(found) != 1 {
-		return fmt.Errorf("apt-get download left %q in place of one package", found)
+		return fmt.Errorf("apt-get download left %q, want one package", found)
 	}
 	return os.Rename(found[0], filepath.Join(dir, "kernel.deb"))
 }
 
-// command runs a program in dir and returns its standard output; the error has
-// what it said.
+// command runs a program in dir and returns its standard output; an error includes
+// its standard error.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

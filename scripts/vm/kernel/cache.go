@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPoll is how often a lock that another run holds is tried.
+// lockPoll is the interval between attempts to take a lock that another run holds.
 const lockPoll = 100 * time.Millisecond
 
-// cacheDir makes the folder for kernels: $XDG_CACHE_HOME/ipoibd/vm.
+// cacheDir creates the folder for kernels: $XDG_CACHE_HOME/ipoibd/vm.
 func cacheDir() (string, error) {
 	base, err := os.UserCacheDir()
 	if err != nil {
@@ -22,13 +22,13 @@ func cacheDir() (string, error) {
 	}
 	dir := filepath.Join(base, "ipoibd", "vm")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache: %w", err)
+		return "", fmt.Errorf("create the cache: %w", err)
 	}
 	return dir, nil
 }
 
-// lock takes a lock on a file, which it makes; it ends with the process at the
-// latest. It blocks until it has it or ctx is done.
+// lock creates a file and takes a lock on it, which ends with the process at the
+// latest. It blocks until it holds the lock or ctx is done.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -53,7 +53,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// modified is when a folder was made; the zero time where there is none.
+// modified returns when a folder was created, or the zero time if it does not exist.
 func modified(dir string) time.Time {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -62,20 +62,20 @@ func modified(dir string) time.Time {
 	return info.ModTime()
 }
 
-// workDir makes the folder in which one holder of the lock works, empty, whatever
-// a killed one has left in it.
+// workDir creates the folder in which the holder of the lock works, and removes
+// what a killed process has left in it.
 func workDir(root string) (string, error) {
 	dir := filepath.Join(root, "making")
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("clean the cache: %w", err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make a folder: %w", err)
+		return "", fmt.Errorf("create a folder: %w", err)
 	}
 	return dir, nil
 }
 
-// publish gives a finished folder its name and takes away the older ones of its
+// publish gives a finished folder its name and removes the older folders of its
 // series.
 func publish(work, dir, root string, series Series) error {
 	older := inCache(root, series)

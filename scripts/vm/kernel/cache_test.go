@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// folder makes one of the cache with two modules.
+// folder creates a folder of the cache with two modules.
 func folder(t *testing.T, root, name string, made time.Time) string {
 	t.Helper()
 	dir := filepath.Join(root, name)
@@ -27,7 +27,7 @@ func folder(t *testing.T, root, name string, made time.Time) string {
 	return dir
 }
 
-// Another series' kernels stay, older ones of the series go.
+// Publishing a kernel removes older ones of its series, and keeps other series.
 func TestPublish(t *testing.T) {
 	root := t.TempDir()
 	other := folder(t, root, "linux-image-6.12.3+deb12-amd64_6.12.3-1_00", time.Now())
@@ -39,7 +39,7 @@ func TestPublish(t *testing.T) {
 	}
 	for path, want := range map[string]bool{other: true, old: false, work: false, dir: true} {
 		if got := !modified(path).IsZero(); got != want {
-			t.Errorf("%s is there: %v, want %v", filepath.Base(path), got, want)
+			t.Errorf("%s exists: %v, want %v", filepath.Base(path), got, want)
 		}
 	}
 }
@@ -71,17 +71,17 @@ func TestLock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*lockPoll)
 	defer cancel()
 	if _, err := lock(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a second lock: %v", err)
+		t.Errorf("locking a second time: %v", err)
 	}
 	unlock()
 	unlock, err = lock(t.Context(), path)
 	if err != nil {
-		t.Fatalf("after the first was given up: %v", err)
+		t.Fatalf("locking after the first lock was released: %v", err)
 	}
 	unlock()
 }
 
-// Leftovers of a killed run do no harm.
+// workDir removes the leftovers of a killed run.
 func TestWorkDir(t *testing.T) {
 	root := t.TempDir()
 	folder(t, root, "making", time.Now())

@@ -1,20 +1,20 @@
-// Package kernel gets Debian's kernels for the guests of tests: nothing is
-// installed, and nothing of this machine's own kernel is used.
+// Package kernel gets Debian's kernels for the guests of tests. It installs
+// nothing, and does not use this machine's own kernel.
 //
-// [Get] takes the newest generic kernel of a [Series] that apt offers (neither
-// cloud, which has no rxe, nor rt nor unsigned), downloads its package, unpacks
-// it and keeps two things of it in the cache:
+// [Get] downloads the package of the newest generic kernel of a [Series] that apt
+// offers (not cloud, which lacks rxe, nor rt nor unsigned), unpacks it and caches
+// two parts of it:
 //
 //   - vmlinux, the ELF file within the bzImage (Documentation/arch/x86/boot.rst:
-//     payload_offset, payload_length). QEMU boots that one by its PVH entry,
-//     without firmware, in half the time;
-//   - the modules that guests need, unpacked, in the order in which they load.
+//     payload_offset, payload_length). QEMU boots it by its PVH entry, without
+//     firmware, in half the time;
+//   - the modules that guests need, unpacked, in loading order.
 //
-// The archive drops old versions, so none is named here. Where the download
-// fails the package lists are renewed once; where that fails too, the newest
-// kernel of the series in the cache serves.
+// The archive drops old versions, so this package names no version. If the download
+// fails, it updates the package lists once and retries; if that fails too, it uses
+// the newest kernel of the series in the cache.
 //
-// A folder of the cache is named after package, version and list of modules,
-// and appears whole (by rename); older ones of the series then go. A lock keeps
-// two test runs from downloading the same.
+// A folder of the cache is named after package, version and list of modules. It is
+// complete when it appears (by rename); older folders of the series are then
+// removed. A lock prevents two test runs from downloading the same kernel.
 package kernel

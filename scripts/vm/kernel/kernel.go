@@ -11,26 +11,25 @@ import (
 	"strings"
 )
 
-// Series names kernels that differ in stable fixes only: "6.1", "6.12".
+// Series names kernels that differ only in stable fixes: "6.1", "6.12".
 type Series string
 
-// AllSeries are those that the driver is tested on: Debian 12's own, and the
-// newer one that its security archive has.
+// AllSeries are the kernels that the driver is tested on: Debian 12's own, and the
+// newer one in its security archive.
 var AllSeries = []Series{"6.1", "6.12"}
 
-// ErrMissing is wrapped by errors that say what this machine lacks: there can be
-// no guests here.
-var ErrMissing = errors.New("virtual machines cannot be had here")
+// ErrMissing is wrapped by errors that name what this machine lacks to run guests.
+var ErrMissing = errors.New("this machine cannot run virtual machines")
 
-// Kernel is one in the cache.
+// Kernel is a kernel in the cache.
 type Kernel struct {
 	Series  Series
 	Vmlinux string   // path of the ELF file
-	Modules []string // paths of the modules, each after those that it needs
+	Modules []string // paths of the modules, each after the ones it needs
 }
 
-// Get returns the kernel of a series, after downloading it where the cache has
-// none of the newest version, which takes a line on progress and a minute or so.
+// Get returns the newest kernel of a series. If the cache lacks it, Get downloads
+// it, which takes about a minute and prints a line on progress.
 func Get(ctx context.Context, series Series, progress io.Writer) (Kernel, error) {
 	root, err := cacheDir()
 	if err != nil {
@@ -48,7 +47,7 @@ func Get(ctx context.Context, series Series, progress io.Writer) (Kernel, error)
 	return open(series, dir)
 }
 
-// newest is the folder of the newest kernel that can be had.
+// newest returns the folder of the newest available kernel.
 func newest(ctx context.Context, series Series, root string, progress io.Writer) (string, error) {
 	dir, err := download(ctx, series, root, progress)
 	if err == nil {
@@ -58,7 +57,7 @@ func newest(ctx context.Context, series Series, root string, progress io.Writer)
 	if len(cached) == 0 {
 		return "", fmt.Errorf("%w: kernel %s: %w", ErrMissing, series, err)
 	}
-	fmt.Fprintf(progress, "kernel %s: %v; %s is in the cache\n", series, err, filepath.Base(cached[0]))
+	fmt.Fprintf(progress, "kernel %s: %v; using %s from the cache\n", series, err, filepath.Base(cached[0]))
 	return cached[0], nil
 }
 
@@ -69,19 +68,19 @@ func open(series Series, dir string) (Kernel, error) {
 	if err != nil {
 		return Kernel{}, fmt.Errorf("read the kernel in the cache: %w", err)
 	}
-	for _, e := range entries { // sorted, as their names begin with numbers
+	for _, e := range entries { // sorted, because the names begin with numbers
 		k.Modules = append(k.Modules, filepath.Join(dir, "modules", e.Name()))
 	}
 	return k, nil
 }
 
-// Release is the version as uname has it, from the folder's name.
+// Release returns the version that uname prints, from the folder's name.
 func (k Kernel) Release() string {
 	name, _, _ := strings.Cut(filepath.Base(filepath.Dir(k.Vmlinux)), "_")
 	return strings.TrimPrefix(name, prefix)
 }
 
-// inCache lists the folders of a series, that made last first.
+// inCache lists the folders of a series, newest first.
 func inCache(root string, series Series) []string {
 	dirs, _ := filepath.Glob(filepath.Join(root, prefix+string(series)+".*_*"))
 	slices.SortFunc(dirs, func(a, b string) int { return modified(b).Compare(modified(a)) })

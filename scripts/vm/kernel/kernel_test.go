@@ -98,7 +98,7 @@ kernel/d/d.ko.xz: kernel/d/c.ko.xz kernel/d/a-b.ko.xz
 		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 	if got, err := loadOrder([]string{"c", "f"}, modules, builtin); err == nil {
-		t.Errorf("a module that is not there: %q", got)
+		t.Errorf("a missing module: %q, want an error", got)
 	}
 	if got := modules["a_b"].path; got != "kernel/d/a-b.ko.xz" {
 		t.Errorf("a-b is not a_b: %q", got)

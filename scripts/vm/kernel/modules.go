@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// wanted are the modules that guests load, besides those which these need. Where
-// a series has one built in, its name is passed over.
+// wanted are the modules that guests load, in addition to those that these need.
+// Modules that a series has built in are skipped.
 var wanted = []string{
 	"virtio_pci", "virtio_net", // the NICs
 	"virtio_console", // the channel to the agent
-	"crc32_generic",  // rdma_rxe asks for crc32 by that name, and depmod cannot know
+	"crc32_generic",  // rdma_rxe requests "crc32" by name, which depmod cannot see
 	"ib_uverbs", "ib_umad", "rdma_rxe",
 	"tun", "veth", "macvlan", "dummy", "bridge",
 	"sch_netem", "sch_tbf",
 	"tcp_diag", "udp_diag", // ss
 }
 
-// wantedHash tells lists of modules apart.
+// wantedHash distinguishes lists of modules.
 func wantedHash() string {
 	sum := sha256.Sum256([]byte(strings.Join(wanted, " ")))
 	return fmt.Sprintf("%x", sum[:4])
 }
 
-// extractModules writes the wanted modules of an unpacked package into a folder,
-// as 00-name.ko and so on in the order of loading.
+// extractModules writes the wanted modules of an unpacked package into a folder, as
+// 00-name.ko and so on, in loading order.
 func extractModules(ctx context.Context, tree, release, into string) error {
 	if _, err := command(ctx, "", "depmod", "--basedir", tree, release); err != nil {
 		return err
@@ -59,10 +59,10 @@ func extractModules(ctx context.Context, tree, release, into string) error {
 	return nil
 }
 
-// module is what modules.dep says of one.
+// module is an entry of modules.dep.
 type module struct {
 	path  string
-	needs []string // paths of others, each before those that it needs itself
+	needs []string // paths of other modules, each before those that it needs itself
 }
 
 // parseDeps reads modules.dep (modules.dep(5)): "path: path path...".
@@ -84,7 +84,7 @@ func parseBuiltin(text string) map[string]bool {
 	return names
 }
 
-// loadOrder lists the paths of modules, by name, and of what they need.
+// loadOrder returns the paths of the named modules and of those that they need.
 func loadOrder(names []string, modules map[string]module, builtin map[string]bool) (order []string, err error) {
 	for _, name := range names {
 		m, ok := modules[name]
@@ -98,9 +98,9 @@ func loadOrder(names []string, modules map[string]module, builtin map[string]boo
 	return order, nil
 }
 
-// appendModule appends a module after those that it needs, each once.
+// appendModule appends the modules that a module needs, then the module, each once.
 func appendModule(order []string, m module) []string {
-	paths := append([]string{m.path}, m.needs...) // each before what it needs
+	paths := append([]string{m.path}, m.needs...) // each before those that it needs
 	for _, path := range slices.Backward(paths) {
 		if !slices.Contains(order, path) {
 			order = append(order, path)
@@ -109,7 +109,7 @@ func appendModule(order []string, m module) []string {
 	return order
 }
 
-// moduleName is the name as the kernel has it: crypto/a-b.ko.xz is a_b.
+// moduleName returns the kernel's name of a module: a_b for crypto/a-b.ko.xz.
 func moduleName(path string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".ko")
 	return strings.ReplaceAll(name, "-", "_")

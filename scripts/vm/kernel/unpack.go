@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// unpack makes work/kernel, a folder of the cache, from work/kernel.deb.
+// unpack creates work/kernel, a folder for the cache, from work/kernel.deb.
 func unpack(ctx context.Context, work string) error {
 	tree := filepath.Join(work, "tree")
 	if _, err := command(ctx, work, "dpkg-deb", "--extract", "kernel.deb", tree); err != nil {
@@ -35,11 +35,11 @@ func unpack(ctx context.Context, work string) error {
 	return extractVmlinux(ctx, image, filepath.Join(into, "vmlinux"))
 }
 
-// only is the one path that matches.
+// only returns the only path that matches.
 func only(pattern string) (string, error) {
 	found, err := filepath.Glob(pattern)
 	if err != nil || len(found) != 1 {
-		return "", fmt.Errorf("the package has %q where %s was to be one", found, filepath.Base(pattern))
+		return "", fmt.Errorf("the package has %q, want exactly one %s", found, filepath.Base(pattern))
 	}
 	return found[0], nil
 }
@@ -70,7 +70,7 @@ const (
 // errNoImage means that a file is not a bzImage.
 var errNoImage = errors.New("not a bzImage")
 
-// payload is the compressed kernel within a bzImage.
+// payload returns the compressed kernel within a bzImage.
 func payload(image []byte) ([]byte, error) {
 	if len(image) < headerLen || string(image[offMagic:offMagic+4]) != "HdrS" {
 		return nil, errNoImage
@@ -96,7 +96,7 @@ var formats = []struct {
 	{"\x7fELF", "cat"}, // none
 }
 
-// decompress writes what data holds to a file.
+// decompress writes the decompressed data to a file.
 func decompress(ctx context.Context, data []byte, into string) error {
 	for _, f := range formats {
 		if bytes.HasPrefix(data, []byte(f.magic)) {

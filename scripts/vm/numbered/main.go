@@ -1,16 +1,16 @@
-// Numbered sends numbered UDP messages, or counts those that arrive: what a
-// device drops silently shows as a number that is missing.
+// Numbered sends numbered UDP messages, or counts those that arrive. A missing
+// number reveals a message that a device dropped silently.
 //
 //	numbered receive ADDRESS:PORT COUNT [INTERFACE]
 //	numbered send ADDRESS:PORT COUNT SIZE INTERVAL
 //
-// The receiver says "listening", then counts until SIGTERM, waits for what is late
-// of COUNT messages, and prints a report as JSON. With an interface it joins the
-// group that the address is. The sender says "ready", waits for SIGUSR1, and sends
-// COUNT messages of SIZE bytes (at least 8), one in each INTERVAL, such as 1ms, with
-// numbers from 0.
+// The receiver prints "listening", counts messages until SIGTERM, waits for late
+// messages while it has fewer than COUNT, and prints a report as JSON. If INTERFACE
+// is given, ADDRESS is a group, which the receiver joins there. The sender prints
+// "ready", waits for SIGUSR1, and sends COUNT messages of SIZE bytes (at least 8),
+// one per INTERVAL, such as 1ms, with numbers from 0.
 //
-// A message is its number, 8 bytes, big-endian, and bytes of value 0xa5.
+// A message consists of its number, 8 bytes, big-endian, and bytes of value 0xa5.
 package main
 
 import (
@@ -45,7 +45,7 @@ func run(args []string) error {
 	return errUsage
 }
 
-// notify has a value after a signal.
+// notify returns a channel that gets a value after a signal.
 func notify(sig os.Signal) <-chan os.Signal {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, sig)

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 )
 
-// numberLen is the length of a message's number, which is its least size.
+// numberLen is the length of a message's number, and the minimum size of a message.
 const numberLen = 8
 
-// filler fills a message behind its number.
+// filler is the value of all bytes after the number.
 const filler = 0xa5
 
 func encode(number uint64, size int) []byte {
@@ -17,7 +17,7 @@ func encode(number uint64, size int) []byte {
 	return m
 }
 
-// decode returns false for what is no message, or a damaged one.
+// decode returns false for a damaged message, or for anything else.
 func decode(m []byte) (number uint64, ok bool) {
 	if len(m) < numberLen || bytes.Count(m[numberLen:], []byte{filler}) != len(m)-numberLen {
 		return 0, false
@@ -25,12 +25,12 @@ func decode(m []byte) (number uint64, ok bool) {
 	return binary.BigEndian.Uint64(m), true
 }
 
-// Report is what a receiver has to say.
+// Report is the result of a receiver.
 type Report struct {
-	Distinct  int `json:"distinct"`  // numbers that came
-	Again     int `json:"again"`     // messages with a number that had come
-	Reordered int `json:"reordered"` // messages after one with a higher number
-	Damaged   int `json:"damaged"`   // no messages
+	Distinct  int `json:"distinct"`  // distinct numbers received
+	Again     int `json:"again"`     // messages whose number had been received before
+	Reordered int `json:"reordered"` // messages received after one with a higher number
+	Damaged   int `json:"damaged"`   // datagrams that are not valid messages
 }
 
 // tally counts messages. Its zero value is ready for use.

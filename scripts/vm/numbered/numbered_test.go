@@ -41,7 +41,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// What is sent is counted, until the signal and while some of it is missing.
+// The receiver counts messages until the signal, and afterwards while messages are
+// missing.
 func TestSendAndReceive(t *testing.T) {
 	address := freeAddress(t)
 	stop, done := make(chan os.Signal, 1), make(chan error)
@@ -55,7 +56,7 @@ func TestSendAndReceive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // loopback hands over at once
+	time.Sleep(100 * time.Millisecond) // far longer than loopback needs
 	stop <- syscall.SIGTERM
 	sendLate(t, address)
 	if err := <-done; err != nil {
@@ -83,7 +84,7 @@ func sendLate(t *testing.T, address string) {
 	}
 }
 
-// freeAddress is one of the loopback that nobody listens on.
+// freeAddress returns an unused address of the loopback.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -94,7 +95,7 @@ func freeAddress(t *testing.T) string {
 	return conn.LocalAddr().String()
 }
 
-// listening takes the receiver's output apart.
+// listening separates the receiver's greeting from its report.
 type listening struct {
 	begun  chan struct{}
 	report bytes.Buffer

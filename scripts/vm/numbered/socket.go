@@ -14,20 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer is asked of the socket, in bytes, so that the receiver itself
-// loses nothing: the second for which it may wait for its processor brings many
-// times what a kernel grants who may not ask for more.
+// receiveBuffer is the size of the socket's buffer, in bytes. It prevents losses in
+// the receiver itself: it may wait a second for its processor, and the messages of
+// a second need many times the size that the kernel grants without CAP_NET_ADMIN.
 const receiveBuffer = 8 << 20
 
 // maxMessage is the longest UDP message, in bytes.
 const maxMessage = 65507
 
-// lastWait is how long a receiver waits for missing messages after it was
-// signalled to end: messages that are delayed by a busy processor are not lost.
+// lastWait is how long a receiver waits for missing messages after the signal to
+// end, because messages delayed by a busy processor are not lost.
 const lastWait = 5 * time.Second
 
-// receive counts what arrives at an address until a signal, then goes on while
-// there are fewer than count messages and some still come, and writes the report.
+// receive counts the messages that arrive at an address until a signal. Then it
+// continues while it has fewer than count messages and more arrive, and writes the
+// report.
 func receive(address string, count int, device []string, stop <-chan os.Signal, out io.Writer) error {
 	conn, err := listen(address, device)
 	if err != nil {
@@ -55,7 +56,7 @@ func receive(address string, count int, device []string, stop <-chan os.Signal, 
 	return json.NewEncoder(out).Encode(t.report)
 }
 
-// collect adds what comes until the socket's deadline, or until that is enough.
+// collect counts messages until the socket's deadline, or until it has enough.
 func (t *tally) collect(conn net.Conn, enough int) error {
 	buf := make([]byte, maxMessage)
 	for t.report.Distinct < enough {
@@ -71,8 +72,8 @@ func (t *tally) collect(conn net.Conn, enough int) error {
 	return nil
 }
 
-// enlarge sets the buffer of a socket, past the limit net.core.rmem_max where it may
-// (CAP_NET_ADMIN).
+// enlarge sets the size of a socket's buffer, beyond the limit net.core.rmem_max if
+// the process has CAP_NET_ADMIN.
 func enlarge(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -103,7 +104,7 @@ func listen(address string, device []string) (*net.UDPConn, error) {
 	return net.ListenMulticastUDP("udp", dev, addr)
 }
 
-// send sends messages once it is signalled to; args are count, size and interval.
+// send sends messages after a signal; args are count, size and interval.
 func send(address string, args []string, begin <-chan os.Signal, out io.Writer) error {
 	count, err := strconv.ParseUint(args[0], 10, 64)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // Port is the name of the virtio serial port.
 const Port = "ipoibd.agent"
 
-// MaxChunk bounds the data in one message, in bytes: what a pipe holds.
+// MaxChunk bounds the data in one message, in bytes: the capacity of a pipe.
 const MaxChunk = 64 << 10
 
 // maxLine bounds a line that is read, in bytes: a chunk in base64 and room for
@@ -89,7 +89,7 @@ func (r *Reader) Read(v any) error {
 	return json.Unmarshal(r.lines.Bytes(), v)
 }
 
-// Write sends a value as a line, in one write.
+// Write writes a value as a line, in one call.
 func Write(w io.Writer, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestRoundTrip(t *testing.T) {
 	for _, want := range sent {
 		var got protocol.Request
 		if err := in.Read(&got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("request %d: %v, or not the same", want.ID, err)
+			t.Errorf("request %d: %v, or it changed on the way", want.ID, err)
 		}
 	}
 	if err := in.Read(new(protocol.Request)); !errors.Is(err, io.EOF) {

@@ -13,7 +13,7 @@ ADDRS = {  # flags, QPN, GID
 
 
 def link(form, kind, who):
-    """The link-layer address option: kind 1 is the source's, 2 the target's."""
+    """Returns a link-layer address option: kind 1 is the source's, 2 the target's."""
     if form == "ipoib":
         return ICMPv6NDOptUnknown(type=kind, len=3, data=bytes(2) + ADDRS[who])
     return (ICMPv6NDOptSrcLLAddr, ICMPv6NDOptDstLLAddr)[kind - 1](lladdr=MACS[who])

@@ -39,11 +39,12 @@ type System struct {
 	Open    func(name string) (hca.Device, error)
 	Netdev  func() (string, error) // of the software HCA
 	Look    func(netdev string) (transport.State, error)
-	Taken   func() *udp.PortTakenError
+	Bind    func(netdev string) error // binds the UDP port for a moment
 }
 
-// Local returns the system that the program runs on; open opens an RDMA device.
-func Local(open func(string) (hca.Device, error)) System {
+// Local returns the system that the program runs on; open opens an RDMA device. The software
+// HCA is on the netdev underlay, or if that is empty, on the default netdev.
+func Local(open func(string) (hca.Device, error), underlay string) System {
 	devices := func() ([]rdma.Device, error) {
 		devices, err := rdma.List()
 		for i := range devices {
@@ -51,7 +52,21 @@ func Local(open func(string) (hca.Device, error)) System {
 		}
 		return devices, err
 	}
-	return System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, udp.Taken}
+	bind := func(netdev string) error {
+		if err := checkUnderlay(netdev); err != nil {
+			return err
+		}
+		t, err := udp.Open(udp.Config{Netdev: netdev})
+		if err == nil {
+			err = t.Close()
+		}
+		return err
+	}
+	s := System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, bind}
+	if underlay != "" {
+		s.Netdev = func() (string, error) { return underlay, nil }
+	}
+	return s
 }
 
 // Take returns the software HCA first, then those of the kernel. It is not an error if the
@@ -70,12 +85,6 @@ func (s System) Take() ([]Entry, error) {
 
 func (s System) software() Entry {
 	e := Entry{Name: config.SoftHCA, Kind: KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
-	if taken := s.Taken(); taken != nil {
-		e.Users = append(e.Users, taken.Holders...)
-		if len(e.Users) == 0 {
-			e.Trouble = append(e.Trouble, taken.Error())
-		}
-	}
 	netdev, err := s.Netdev()
 	if err != nil {
 		e.Trouble = append(e.Trouble, err.Error())
@@ -88,6 +97,12 @@ func (s System) software() Entry {
 		return e
 	}
 	e.Ports = append(e.Ports, softPort(state))
+	if err := s.Bind(netdev); err != nil {
+		e.Trouble = append(e.Trouble, err.Error())
+		if taken, ok := errors.AsType[*udp.PortTakenError](err); ok {
+			e.Users = append(e.Users, taken.Holders...)
+		}
+	}
 	return e
 }
 

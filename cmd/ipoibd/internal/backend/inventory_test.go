@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 	"ipoibd/hca/soft"
@@ -37,7 +39,7 @@ func system(t *testing.T, devices ...rdma.Device) System {
 			}
 			return dev, err
 		},
-		Taken:  func() *udp.PortTakenError { return nil },
+		Bind:   func(string) error { return nil },
 		Netdev: func() (string, error) { return "eth0", nil },
 		Look: func(name string) (transport.State, error) {
 			return transport.State{Name: name, Present: true, Up: true, Addrs: []netip.Addr{addr}}, nil
@@ -121,7 +123,7 @@ func TestTroubles(t *testing.T) {
 			s.Netdev = func() (string, error) { return "", hca.ErrNoDevice }
 		}, 0, "no such device"},
 		{"the kernel has the UDP port", func(_ *rdma.Device, s *System) {
-			s.Taken = func() *udp.PortTakenError { return &udp.PortTakenError{Port: 4791, Kernel: "rdma_rxe"} }
+			s.Bind = func(string) error { return &udp.PortTakenError{Port: 4791, Kernel: "rdma_rxe"} }
 		}, 0, "UDP port 4791: port taken by the kernel module rdma_rxe"},
 		{"netdev gone", func(_ *rdma.Device, s *System) {
 			s.Look = func(string) (transport.State, error) { return transport.State{}, hca.ErrNoDevice }
@@ -146,11 +148,14 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// The process that has the UDP port may use it on another netdev.
-func TestSoftwareInUse(t *testing.T) {
+// If another process has the UDP port, the software HCA cannot be used, and is in use by that
+// process.
+func TestPortTaken(t *testing.T) {
 	s := system(t)
-	s.Taken = func() *udp.PortTakenError { return &udp.PortTakenError{Holders: []string{"ipoibd (pid 7)"}} }
-	if e := take(t, s)[0]; !slices.Equal(e.Users, []string{"ipoibd (pid 7)"}) || len(e.Trouble) != 0 {
+	s.Bind = func(string) error {
+		return fmt.Errorf("open: %w", &udp.PortTakenError{Port: 4791, Holders: []string{"ipoibd (pid 7)"}})
+	}
+	if e := take(t, s)[0]; !slices.Equal(e.Users, []string{"ipoibd (pid 7)"}) || len(e.Trouble) != 1 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -173,5 +178,18 @@ func TestNoNulls(t *testing.T) {
 	text, err := json.Marshal(take(t, s))
 	if err != nil || strings.Contains(string(text), "null") {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// The loopback leads to no other host.
+func TestLoopbackIsNoUnderlay(t *testing.T) {
+	const want = "lo is a loopback, which leads to no other host; choose another netdev as the underlay"
+	if _, err := newSoftHCA(config.Device{HCA: config.SoftHCA, Soft: config.Soft{Underlay: "lo"}}, slog.New(slog.DiscardHandler)); err == nil || err.Error() != want {
+		t.Errorf("run: %v, want %s", err, want)
+	}
+	s := Local(nil, "lo")
+	s.Devices = system(t).Devices
+	if got := troubles(take(t, s)[0]); !slices.Contains(got, want) {
+		t.Errorf("devices: %q, want %s", got, want)
 	}
 }

@@ -43,8 +43,9 @@ type peerList struct {
 	subnets  func() []netip.Prefix // of the underlay
 
 	addrs   atomic.Pointer[[]netip.Addr]
-	refused atomic.Uint64 // addresses that no peer can have
-	excess  atomic.Uint64 // addresses beyond the bounds
+	unknown atomic.Pointer[string] // names that cannot be looked up, and why
+	refused atomic.Uint64          // addresses that no peer can have
+	excess  atomic.Uint64          // addresses beyond the bounds
 
 	// Owned by Run:
 	known      map[string][]netip.Addr // addresses of each name, from its last successful look-up
@@ -79,6 +80,14 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 // changed.
 func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
 
+// notice returns the names that cannot be looked up, or "".
+func (l *peerList) notice() string {
+	if text := l.unknown.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
 // Run looks the names up periodically until ctx ends. A name that cannot be looked up keeps
 // its last addresses.
 func (l *peerList) Run(ctx context.Context) {
@@ -95,6 +104,7 @@ func (l *peerList) Run(ctx context.Context) {
 }
 
 func (l *peerList) refresh(ctx context.Context) {
+	var failed []string
 	for _, n := range l.names {
 		if _, err := netip.ParseAddr(n); err == nil {
 			continue
@@ -103,18 +113,23 @@ func (l *peerList) refresh(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("cannot resolve peer %s: %v", n, err))
+		}
 		l.report(n, err)
 		l.publish()
 	}
+	text := strings.Join(failed, "; ")
+	l.unknown.Store(&text)
 }
 
 // report logs when the look-ups of a name begin to fail, and when they succeed again.
 func (l *peerList) report(name string, err error) {
 	switch lost := l.lost[name]; {
 	case err != nil && !lost:
-		l.log.Warn("cannot look up peer; keeping its last addresses", "name", name, "err", err)
+		l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", name, "err", err)
 	case err == nil && lost:
-		l.log.Info("peer can be looked up again", "name", name)
+		l.log.Info("peer can be resolved again", "name", name)
 	}
 	l.lost[name] = err != nil
 }

@@ -85,11 +85,17 @@ func TestPeersFollowNames(t *testing.T) {
 		dns.set()
 		time.Sleep(time.Hour)
 		want("lost", "10.0.0.1", "10.0.0.4")
+		if got := l.notice(); !strings.HasPrefix(got, "cannot resolve peer ") {
+			t.Errorf("notice %q", got)
+		}
 		dns.set("10.0.0.5")
 		want("found again", "10.0.0.1", "10.0.0.5")
+		if got := l.notice(); got != "" {
+			t.Errorf("notice %q of names that resolve", got)
+		}
 		cancel()
 		<-ended
-		if n := strings.Count(text.String(), "cannot look up peer"); n != 1 {
+		if n := strings.Count(text.String(), "cannot resolve peer"); n != 1 {
 			t.Errorf("said %d times, want once:\n%s", n, text.String())
 		}
 		if !strings.Contains(text.String(), "again") {

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,8 @@ type softHCA struct {
 	peers  *peerList
 	engine atomic.Pointer[engine] // opened last
 	port   udp.Reserve            // keeps the UDP ports bound across resets
+	notice atomic.Pointer[string] // by Run; nil: none yet
 	log    *slog.Logger
-	warned sync.Once // about a small send buffer
 }
 
 // engine is an open software HCA.
@@ -43,67 +44,42 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 		}
 		cfg.Underlay = netdev
 	}
+	if err := checkUnderlay(cfg.Underlay); err != nil {
+		return nil, err
+	}
 	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
+}
+
+// checkUnderlay refuses the loopback. It accepts a netdev that does not exist, because the
+// device waits for it or its opening fails.
+func checkUnderlay(netdev string) error {
+	if dev, err := net.InterfaceByName(netdev); err == nil && dev.Flags&net.FlagLoopback != 0 {
+		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay", netdev)
+	}
+	return nil
 }
 
 // Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
 
-// Run implements HCA. It keeps the list of peers current and logs signs of a NAT.
+// Run implements HCA. It keeps the list of peers current, and the notice to the operator.
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
-	h.notice(ctx)
-	wg.Wait()
-}
-
-// noticeEvery is the interval at which notice polls the device.
-const noticeEvery = time.Second
-
-// notice logs each new pair of addresses that suggests a NAT. The message is constant:
-// the addresses may be forged, and the log limits each message, not its attributes.
-func (h *softHCA) notice(ctx context.Context) {
-	tick := time.NewTicker(noticeEvery)
+	defer wg.Wait()
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	var last [2]netip.Addr
-	for {
+	for w := (watch{log: h.log}); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-		}
-		e := h.engine.Load()
-		if e == nil {
-			continue
-		}
-		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
-			last = [2]netip.Addr{seen, sender}
-			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+		case now := <-tick.C:
+			if e := h.engine.Load(); e != nil {
+				text := w.look(now, e)
+				h.notice.Store(&text)
+			}
 		}
 	}
-}
-
-// warnSendBuf warns, once, if the system limits the send buffer.
-func (h *softHCA) warnSendBuf(transport *udp.Transport) {
-	size, asked, err := transport.SendBuf()
-	if err != nil || size >= asked {
-		return
-	}
-	h.warned.Do(func() {
-		h.log.Warn("the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
-	})
-}
-
-// notices returns the warnings about an open device, for its status.
-func (e *engine) notices() string {
-	var out []string
-	if seen, sender, ok := e.NATSuspect(); ok {
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
-	}
-	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
-		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
-	}
-	return strings.Join(out, "; ")
 }
 
 // Open implements HCA. It first closes the transport of the previous instance, which a
@@ -127,7 +103,6 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
-	h.warnSendBuf(transport)
 	h.engine.Store(&engine{dev, transport})
 	return dev, nil
 }
@@ -161,8 +136,10 @@ func (h *softHCA) Info() Info {
 	if len(h.cfg.Peers) > 0 {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
-	if e := h.engine.Load(); e != nil {
-		i.Notice = e.notices()
+	notices := []string{h.peers.notice()}
+	if text := h.notice.Load(); text != nil {
+		notices = append(notices, *text)
 	}
+	i.Notice = strings.Join(slices.DeleteFunc(notices, func(s string) bool { return s == "" }), "; ")
 	return i
 }

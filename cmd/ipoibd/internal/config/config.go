@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"time"
 
 	"ipoibd/hca"
@@ -11,7 +10,7 @@ import (
 // Limits and defaults.
 const (
 	DefaultControl = "/run/ipoibd/control.sock"
-	// DefaultCoordinator is not that of the software HCA, which no other process uses.
+	// DefaultCoordinator serves real HCAs: no other process uses a software HCA.
 	DefaultCoordinator = "/run/ipoibd/reset"
 	DefaultDevice      = SoftHCA
 	DefaultName        = "ib0"
@@ -41,54 +40,52 @@ type Config struct {
 	Interfaces []Interface `yaml:"interfaces"`
 }
 
-// SoftHCA is what Device.HCA is for the software HCA.
+// SoftHCA is the value of Device.HCA for the software HCA.
 const SoftHCA = "soft"
 
-// Device is an HCA: the software HCA on a netdev, or one that the kernel has.
+// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel.
 type Device struct {
-	Name string `yaml:"name"`   // for people and for Interface.Device
+	Name string `yaml:"name"`   // in logs, in commands and in Interface.Device
 	HCA  string `yaml:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
-	Soft        // settings of the software HCA alone
+	Soft        // settings for the software HCA only
 	// Reset is how a real HCA is reset.
 	Reset Reset `yaml:"reset"`
-	// Coordinator is the directory of the locks by which daemons share the device; empty:
-	// no other process uses it.
+	// Coordinator is the directory of the locks by which daemons share the device; if it
+	// is empty, no other process uses the device.
 	Coordinator string        `yaml:"coordinator"`
-	Grace       time.Duration `yaml:"grace"`         // that a reset of the device leaves to its users
-	GiveUpAfter time.Duration `yaml:"give_up_after"` // of waiting for a device that is gone
-	// AllowOtherDevice takes another device for the one that is gone.
+	Grace       time.Duration `yaml:"grace"`         // how long a reset waits for the users of the device
+	GiveUpAfter time.Duration `yaml:"give_up_after"` // how long to wait for a device that is gone
+	// AllowOtherDevice accepts another device in place of the one that is gone.
 	AllowOtherDevice bool `yaml:"allow_other_device"`
 }
 
-// Soft are the settings of a software HCA. Real ones have netdev, P_Keys and MTU
-// of their own, and multicast.
+// Soft has the settings for a software HCA. A real one has its own netdev, P_Keys, MTU
+// and multicast.
 type Soft struct {
-	Underlay string     `yaml:"underlay"` // netdev; empty: the one of the default route
-	PKeys    []hca.PKey `yaml:"pkeys"`    // nil: the default one
-	// StandardMTU keeps to the MTU steps of InfiniBand, as real HCAs need it.
+	Underlay string     `yaml:"underlay"` // netdev; empty: that of the default route
+	PKeys    []hca.PKey `yaml:"pkeys"`    // nil: the default P_Key
+	// StandardMTU allows only the MTUs of InfiniBand, which real HCAs need.
 	StandardMTU bool `yaml:"standard_mtu"`
-	// Peers, addresses or DNS names, take multicast by replication; empty: IP
-	// multicast.
+	// Peers are addresses or DNS names. Multicast is replicated to them; if there are
+	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
-	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop what comes from any other address
+	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
 }
-
-// IsSoft reports whether the device is the software HCA.
-func (d *Device) IsSoft() bool { return d.HCA == SoftHCA }
 
 // Reset is how a real HCA is reset.
 type Reset string
 
-// Means of reset, each with what it does to others that use the device or, of the
-// last two, its netdevs: all of it is gone for a moment, or for good.
+// Ways to reset a real HCA. All but ResetNone interrupt other users of the device; the
+// last two remove and recreate its netdevs as well.
 const (
-	ResetNone   Reset = "none"   // open it anew, no more
+	ResetNone   Reset = "none"   // only close and open it
 	ResetLink   Reset = "link"   // delete a Soft-RoCE device and add it again
-	ResetDriver Reset = "driver" // take the PCI function from its driver and give it back
-	ResetPCI    Reset = "pci"    // likewise, and reset the function meanwhile
+	ResetDriver Reset = "driver" // unbind the PCI function from its driver and bind it again
+	ResetPCI    Reset = "pci"    // as ResetDriver, and reset the function in between
 )
 
-var resets = []Reset{ResetNone, ResetLink, ResetDriver, ResetPCI}
+// Resets lists the ways to reset a real HCA.
+var Resets = []Reset{ResetNone, ResetLink, ResetDriver, ResetPCI}
 
 // Interface is one ib0.
 type Interface struct {
@@ -96,8 +93,8 @@ type Interface struct {
 	Device string   `yaml:"device"`
 	Port   uint8    `yaml:"port"`
 	PKey   hca.PKey `yaml:"pkey"`
-	// GID and GIDIndex name the GID to use, by its address or by its place in the
-	// port's table; without either (empty, nil) it is chosen by rule.
+	// GID and GIDIndex select the GID, by address or by its index in the port's table;
+	// without either (empty, nil) the daemon selects it.
 	GID      string `yaml:"gid"`
 	GIDIndex *int   `yaml:"gid_index"`
 	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
@@ -121,28 +118,12 @@ func NewInterface() Interface {
 	}
 }
 
-// Single returns the configuration of one interface on one device, which has the name of
-// its HCA. The software HCA has the interface's P_Key in its table, and no other.
+// Single returns the configuration of one interface on one device. The device has the
+// name of its HCA. The P_Key table of a software HCA contains only the interface's P_Key.
 func Single(control string, d Device, f Interface) *Config {
 	d.Name, f.Device = d.HCA, d.HCA
-	if d.IsSoft() {
+	if d.HCA == SoftHCA {
 		d.PKeys = []hca.PKey{f.PKey}
 	}
 	return &Config{Control: control, Devices: []Device{d}, Interfaces: []Interface{f}}
-}
-
-// complete fills in what follows from the rest: a device without a name has that
-// of its HCA, an interface without a device is on the only one.
-func (c *Config) complete() {
-	for i := range c.Devices {
-		d := &c.Devices[i]
-		d.Name = cmp.Or(d.Name, d.HCA)
-	}
-	only := DefaultDevice
-	if len(c.Devices) == 1 {
-		only = c.Devices[0].Name
-	}
-	for i := range c.Interfaces {
-		c.Interfaces[i].Device = cmp.Or(c.Interfaces[i].Device, only)
-	}
 }

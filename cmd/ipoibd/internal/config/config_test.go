@@ -62,7 +62,7 @@ func TestParseExample(t *testing.T) {
 	}
 }
 
-// A real HCA: its name is the device's, and the only device is the interface's.
+// A device without a name has that of its HCA. An interface without a device uses the only one.
 func TestParseRealHCA(t *testing.T) {
 	c, err := Parse("x.yaml", []byte("interfaces:\n  - {name: ib0, port: 2, gid_index: 3}\ndevices:\n  - {device: mlx5_0, reset: pci}\n"))
 	if err != nil {
@@ -70,7 +70,7 @@ func TestParseRealHCA(t *testing.T) {
 	}
 	want := NewDevice()
 	want.Name, want.HCA, want.Reset = "mlx5_0", "mlx5_0", ResetPCI
-	if d := c.Devices[0]; !reflect.DeepEqual(d, want) || d.IsSoft() {
+	if d := c.Devices[0]; !reflect.DeepEqual(d, want) {
 		t.Errorf("got  %+v\nwant %+v", d, want)
 	}
 	if f := c.Interfaces[0]; f.Device != "mlx5_0" || f.Port != 2 || f.GIDIndex == nil || *f.GIDIndex != 3 {
@@ -84,8 +84,10 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"syntax", "a: [", "x.yaml: "},
 		{"empty", "", "x.yaml: the file is empty"},
 		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
-		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; known are control, devices, interfaces"},
-		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field"},
+		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; did you mean control?"},
+		{"unknown", head + "    mut: 5\n", "x.yaml:7: interfaces[0].mut: unknown field; did you mean mtu?"},
+		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, send_wrs, recv_wrs"},
+		{"dashes for underscores", "devices:\n  - known-peers-only: true\n", "x.yaml:2: devices[0].known-peers-only: unknown field; did you mean known_peers_only?"},
 		{"two documents", head + "---\ndevices: []\n", "x.yaml: a second document begins on line 7"},
 		{"broken second document", head + "---\na: [", "x.yaml: "},
 		{"number", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: must be a whole number"},
@@ -101,14 +103,14 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},
 		{"twice", head + "    mtu: 1500\n    mtu: 1400\n", "x.yaml:7: interfaces[0].mtu: is set twice, again on line 8"},
-		{"itself", head + "  - name: eth0\n    device: d\n", `x.yaml:7: interfaces[1].name: device "d" has it as its underlay`},
+		{"itself", head + "  - name: eth0\n    device: d\n", `x.yaml:3: devices[0].underlay: eth0 is an interface of this daemon`},
 		{"foreign pkey", head + "    pkey: 0x8002\n", `x.yaml:7: interfaces[0].pkey: 0x8002 is not among the pkeys of device "d"`},
 		{"port", head + "    port: 0\n", "x.yaml:7: interfaces[0].port: ports are numbered from 1"},
-		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not an address of one host`},
+		{"gid", head + "    gid: here\n", `x.yaml:7: interfaces[0].gid: "here" is not the IPv4 or IPv6 address of a host`},
 		{"receive queue", head + "    recv_wrs: 63\n", "x.yaml:7: interfaces[0].recv_wrs: 63 is outside of 64 to 16384"},
 		{"send queue", head + "    send_wrs: 127\n", "x.yaml:7: interfaces[0].send_wrs: 127 is outside of 128 to 16384"},
 		{"name", head + "  - name: a/b\n    device: d\n", `x.yaml:7: interfaces[1].name: "a/b" is not`},
-		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: interface "ib0" is named twice`},
+		{"same name", head + "  - name: ib0\n    device: d\n", `x.yaml:7: interfaces[1].name: another interface is named "ib0"`},
 		{"no device", head + "  - name: ib1\n    device: e\n", `x.yaml:8: interfaces[1].device: no device "e" is configured`},
 		{"no interface", "devices: []", "x.yaml:1: interfaces: none"},
 		{"list", "devices: 5", "x.yaml:1: devices: must be a list"},
@@ -121,7 +123,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"HCA no text", "devices:\n  - {name: a, device: !!binary /w==}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].device: "\xff" is neither soft nor`},
 		{"HCA shared", "devices:\n  - {name: a, device: rxe0}\n  - {name: b, device: rxe0}\ninterfaces: [{name: ib0, device: a}]", `x.yaml:3: devices[1].device: device "a" uses this HCA already`},
 		{"reset", "devices:\n  - {device: rxe0, reset: hard}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].reset: "hard" is not one of none`},
-		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: is for real HCAs"},
+		{"reset of soft", "devices:\n  - {name: soft, reset: link}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].reset: applies only to real HCAs"},
 		{"underlay of real", "devices:\n  - {device: rxe0, underlay: eth0}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].underlay: applies only to the software HCA"},
 		{"peer that is a group", "devices:\n  - name: soft\n    peers: [10.0.0.2, 239.1.1.1]\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: 239.1.1.1 cannot be a peer: it is a multicast address`},
 		{"peer on any link", "devices:\n  - name: soft\n    peers: ['fe80::1']\ninterfaces: [{name: ib0}]", `x.yaml:3: devices[0].peers: fe80::1 cannot be a peer: it is a link-local address without a zone`},
@@ -130,13 +132,13 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"no pkeys", "devices:\n  - {name: soft, pkeys: []}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].pkeys: needs 1 to 128"},
 		{"port of soft", head + "    port: 2\n", `x.yaml:7: interfaces[0].port: device "d" is the software HCA`},
 		{"GID index", head + "    gid_index: -1\n", "x.yaml:7: interfaces[0].gid_index: -1 is outside"},
-		{"GID of a zone", head + "    gid: fe80::1%eth0\n", `x.yaml:7: interfaces[0].gid: "fe80::1%eth0" is not an address of one host`},
-		{"GID of a group", head + "    gid: 239.1.2.3\n", `x.yaml:7: interfaces[0].gid: "239.1.2.3" is not an address of one host`},
-		{"GID of nobody", head + "    gid: '::'\n", `x.yaml:7: interfaces[0].gid: "::" is not an address of one host`},
+		{"GID of a zone", head + "    gid: fe80::1%eth0\n", `x.yaml:7: interfaces[0].gid: "fe80::1%eth0" is not the IPv4 or IPv6 address of a host`},
+		{"GID of a group", head + "    gid: 239.1.2.3\n", `x.yaml:7: interfaces[0].gid: "239.1.2.3" is not the IPv4 or IPv6 address of a host`},
+		{"GID of nobody", head + "    gid: '::'\n", `x.yaml:7: interfaces[0].gid: "::" is not the IPv4 or IPv6 address of a host`},
 		{"GID index text", head + "    gid_index: one\n", "x.yaml:7: interfaces[0].gid_index: must be a whole number"},
-		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: excludes gid"},
-		{"duration", "devices:\n  - grace: 30\n", `x.yaml:2: devices[0].grace: "30" is not a duration, such as 30s or 10m`},
-		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a string"},
+		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: cannot be combined with gid"},
+		{"duration", "devices:\n  - grace: 30\n", "x.yaml:2: devices[0].grace: must be a duration, such as 30s or 10m"},
+		{"no duration", "devices:\n  - grace: [1s]\n", "x.yaml:2: devices[0].grace: must be a duration, such as 30s or 10m"},
 		{"short grace", "devices:\n  - {name: soft, grace: 10ms}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].grace: 10ms is outside of 100ms to 1h0m0s"},
 		{"long wait", "devices:\n  - {name: soft, give_up_after: 10000h}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].give_up_after: 10000h0m0s is outside of 1s to 720h0m0s"},
 		{"coordinator", "devices:\n  - {name: soft, coordinator: '@a'}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "@a" is not the absolute path of a directory`},
@@ -153,7 +155,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 	}
 }
 
-// Aliases stand for what they name, wherever they are.
+// An alias can stand for any value.
 func TestAliases(t *testing.T) {
 	const text = `
 devices:
@@ -210,16 +212,16 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A field of which the value is nothing keeps its default.
-func TestNothingIsTheDefault(t *testing.T) {
-	c, err := Parse("x.yaml", []byte("devices:\n  - {grace: null, give_up_after: , coordinator: ~, allow_other_device: null}\ninterfaces: [{mtu: ~, gid_index: ~}]"))
+// A field that is null keeps its default.
+func TestNullIsTheDefault(t *testing.T) {
+	c, err := Parse("x.yaml", []byte("devices:\n  - {grace: null, give_up_after: , coordinator: ~, allow_other_device: null}\ninterfaces: [{mtu: ~, pkey: ~, gid_index: ~}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := NewDevice(); !reflect.DeepEqual(c.Devices[0], want) {
 		t.Errorf("got %+v, want %+v", c.Devices[0], want)
 	}
-	if f := c.Interfaces[0]; f.MTU != 0 || f.GIDIndex != nil {
+	if f := c.Interfaces[0]; f.MTU != 0 || f.GIDIndex != nil || f.PKey != hca.PKeyDefault {
 		t.Errorf("got %+v", f)
 	}
 }

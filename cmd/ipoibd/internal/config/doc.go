@@ -1,4 +1,4 @@
-// Package config is what an operator may set, as plain data: from flags or from
-// a YAML file, checked in one place. A mistake in a file is reported with its
-// line and its field; all mistakes are reported at once.
+// Package config holds the settings of an operator as plain data, from flags or from a
+// YAML file, and checks them in one place. All mistakes are reported at once, as data:
+// file, line, field and text.
 package config

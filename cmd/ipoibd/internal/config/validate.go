@@ -1,7 +1,7 @@
 package config
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -16,86 +16,157 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// problem is one mistake: where, and what is wrong.
-type problem struct{ field, text string }
+// Mistake is one mistake in a configuration.
+type Mistake struct {
+	File  string // empty if the configuration does not come from a file
+	Line  int
+	Field string // such as interfaces[0].mtu; empty: the file as a whole
+	Text  string
+}
 
-// Validate reports every mistake in c, joined.
+func (m *Mistake) Error() string {
+	where := m.Field
+	if m.File != "" {
+		where = strings.TrimSuffix(fmt.Sprintf("%s:%d: %s", m.File, m.Line, m.Field), ": ")
+	}
+	return where + ": " + m.Text
+}
+
+// Mistakes are all mistakes in a configuration.
+type Mistakes []*Mistake
+
+func (ms Mistakes) Error() string {
+	var lines []string
+	for _, m := range ms {
+		lines = append(lines, m.Error())
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (ms *Mistakes) add(field, format string, args ...any) {
+	*ms = append(*ms, &Mistake{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// within requires a value of a field to be from least to most.
+func within[T cmp.Ordered](ms *Mistakes, field string, value, least, most T) {
+	if value < least || value > most {
+		ms.add(field, "%v is outside of %v to %v", value, least, most)
+	}
+}
+
+// Validate returns the [Mistakes] in c.
 func (c *Config) Validate() error {
-	var errs []error
-	for _, p := range c.problems() {
-		errs = append(errs, fmt.Errorf("%s: %s", p.field, p.text))
+	if ms := c.mistakes(); len(ms) > 0 {
+		return ms
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-func (c *Config) problems() (ps []problem) {
-	if !validSocket(c.Control) {
-		ps = append(ps, problem{"control", fmt.Sprintf("%q is not an absolute path of at most %d bytes", c.Control, maxControl)})
+func (c *Config) mistakes() (ms Mistakes) {
+	if !filepath.IsAbs(c.Control) || len(c.Control) > maxControl || strings.Contains(c.Control, "\x00") {
+		ms.add("control", "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
 	}
-	ps = append(ps, c.deviceProblems()...)
-	return append(ps, c.interfaceProblems()...)
-}
-
-func (c *Config) deviceProblems() (ps []problem) {
-	names, used := map[string]bool{}, map[string]string{}
+	names, underlays, hcas := map[string]bool{}, map[string]string{}, map[string]string{}
 	for i := range c.Devices {
 		d, at := &c.Devices[i], fmt.Sprintf("devices[%d]", i)
-		ps = append(ps, d.problems(at)...)
+		d.check(at, &ms)
 		if names[d.Name] {
-			ps = append(ps, problem{at + ".name", fmt.Sprintf("device %q is named twice", d.Name)})
+			ms.add(at+".name", "another device is named %q", d.Name)
 		}
-		field, value, why := d.exclusive()
-		key := field + " " + value
-		if other, taken := used[key]; taken {
-			ps = append(ps, problem{at + "." + field, fmt.Sprintf("device %q %s", other, why)})
-		}
+		names[d.Name] = true
 		if d.Coordinator != "" && filepath.Clean(d.Coordinator) == filepath.Clean(c.Control) {
-			ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is the control socket", d.Coordinator)})
+			ms.add(at+".coordinator", "%q is the control socket", d.Coordinator)
 		}
-		names[d.Name], used[key] = true, d.Name
+		if d.HCA != SoftHCA {
+			if other, taken := hcas[d.HCA]; taken {
+				ms.add(at+".device", "device %q uses this HCA already; put its interfaces on that device", other)
+			}
+			hcas[d.HCA] = d.Name
+			continue
+		}
+		if other, taken := underlays[d.Underlay]; taken {
+			ms.add(at+".underlay", "device %q uses this netdev already, and UDP port 4791 can be bound only once on it", other)
+		}
+		underlays[d.Underlay] = d.Name
+		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, func(f Interface) bool { return f.Name == d.Underlay }) {
+			ms.add(at+".underlay", "%s is an interface of this daemon, which cannot use itself as its underlay; name the netdev that leads to the other hosts", d.Underlay)
+		}
 	}
-	return ps
-}
-
-func (c *Config) interfaceProblems() (ps []problem) {
 	if len(c.Interfaces) == 0 {
-		ps = append(ps, problem{"interfaces", "none: name at least one"})
+		ms.add("interfaces", "none: configure at least one")
 	}
-	names := map[string]bool{}
+	clear(names)
 	for i := range c.Interfaces {
 		f, at := &c.Interfaces[i], fmt.Sprintf("interfaces[%d]", i)
-		ps = append(ps, f.problems(at)...)
+		f.check(at, c.Devices, &ms)
 		if names[f.Name] {
-			ps = append(ps, problem{at + ".name", fmt.Sprintf("interface %q is named twice", f.Name)})
+			ms.add(at+".name", "another interface is named %q", f.Name)
 		}
-		ps = append(ps, c.fitProblems(f, at)...)
 		names[f.Name] = true
 	}
-	return ps
+	return ms
 }
 
-// fitProblems are those of an interface with the devices.
-func (c *Config) fitProblems(f *Interface, at string) (ps []problem) {
-	for i := range c.Devices {
-		if d := &c.Devices[i]; d.IsSoft() && d.Underlay == f.Name {
-			ps = append(ps, problem{at + ".name", fmt.Sprintf("device %q has it as its underlay: the interface would carry itself", d.Name)})
+func (d *Device) check(at string, ms *Mistakes) {
+	if !validHCA(d.HCA) {
+		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)
+	}
+	if !slices.Contains(Resets, d.Reset) {
+		ms.add(at+".reset", "%q is not one of %s", d.Reset, strings.Trim(fmt.Sprint(Resets), "[]"))
+	}
+	if d.HCA == SoftHCA {
+		if d.Reset != ResetNone {
+			ms.add(at+".reset", "applies only to real HCAs")
+		}
+		d.Soft.check(at, ms)
+	} else {
+		for _, f := range []struct {
+			field string
+			set   bool
+		}{
+			{"underlay", d.Underlay != ""},
+			{"pkeys", d.PKeys != nil},
+			{"standard_mtu", d.StandardMTU},
+			{"peers", d.Peers != nil},
+			{"known_peers_only", d.KnownPeersOnly},
+		} {
+			if f.set {
+				ms.add(at+"."+f.field, "applies only to the software HCA")
+			}
 		}
 	}
-	i := slices.IndexFunc(c.Devices, func(d Device) bool { return d.Name == f.Device })
-	if i < 0 {
-		return append(ps, problem{at + ".device", fmt.Sprintf("no device %q is configured", f.Device)})
+	if d.Coordinator != "" && (!filepath.IsAbs(d.Coordinator) || strings.Contains(d.Coordinator, "\x00")) {
+		ms.add(at+".coordinator", "%q is not the absolute path of a directory", d.Coordinator)
 	}
-	d := &c.Devices[i]
-	if d.IsSoft() && !slices.ContainsFunc(d.table(), f.PKey.Match) {
-		ps = append(ps, problem{at + ".pkey", fmt.Sprintf("0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)})
-	}
-	if d.IsSoft() && f.Port > 1 {
-		ps = append(ps, problem{at + ".port", fmt.Sprintf("device %q is the software HCA, which has port 1 alone", d.Name)})
-	}
-	return ps
+	within(ms, at+".grace", d.Grace, minGrace, maxGrace)
+	within(ms, at+".give_up_after", d.GiveUpAfter, minGiveUp, maxGiveUp)
 }
 
-// table is the P_Key table.
+func (s *Soft) check(at string, ms *Mistakes) {
+	if s.Underlay != "" && !validNetdev(s.Underlay) {
+		ms.add(at+".underlay", "%q is not a netdev's name (1 to %d characters, no slash, colon or space)", s.Underlay, maxNameLen)
+	}
+	if n := len(s.table()); n == 0 || n > maxPKeys {
+		ms.add(at+".pkeys", "needs 1 to %d P_Keys", maxPKeys)
+	}
+	if len(s.Peers) > maxPeers {
+		ms.add(at+".peers", "at most %d", maxPeers)
+	}
+	for _, p := range s.Peers {
+		if addr, err := netip.ParseAddr(p); err != nil && !validHost(p) {
+			ms.add(at+".peers", "%q is neither an address nor a DNS name", p)
+		} else if err == nil {
+			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
+				ms.add(at+".peers", "%s cannot be a peer: %v", p, err)
+			}
+		}
+	}
+	if s.KnownPeersOnly && len(s.Peers) == 0 {
+		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")
+	}
+}
+
+// table returns the P_Key table.
 func (s *Soft) table() []hca.PKey {
 	if s.PKeys == nil {
 		return []hca.PKey{hca.PKeyDefault}
@@ -103,143 +174,54 @@ func (s *Soft) table() []hca.PKey {
 	return s.PKeys
 }
 
-// exclusive is the field whose value no other device may have, and why.
-func (d *Device) exclusive() (field, value, why string) {
-	if d.IsSoft() {
-		return "underlay", d.Underlay, "uses this netdev already: UDP port 4791 can be bound once on it"
-	}
-	return "device", d.HCA, "uses this HCA already: its interfaces can be on that one"
-}
-
-func (d *Device) problems(at string) (ps []problem) {
-	if !validHCA(d.HCA) {
-		ps = append(ps, problem{at + ".device", fmt.Sprintf("%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)})
-	}
-	if !slices.Contains(resets, d.Reset) {
-		ps = append(ps, problem{at + ".reset", fmt.Sprintf("%q is not one of none, link, driver, pci", d.Reset)})
-	}
-	if d.IsSoft() {
-		ps = append(ps, d.Soft.problems(at)...)
-		if d.Reset != ResetNone {
-			ps = append(ps, problem{at + ".reset", "is for real HCAs: the software HCA is reset by itself"})
-		}
-	} else {
-		ps = append(ps, d.strays(at)...)
-	}
-	return append(ps, d.recoveryProblems(at)...)
-}
-
-func (s *Soft) problems(at string) (ps []problem) {
-	if s.Underlay != "" && !validNetdev(s.Underlay) {
-		ps = append(ps, problem{at + ".underlay", fmt.Sprintf("%q is not a netdev's name (1 to %d characters, no slash, colon or space)", s.Underlay, maxNameLen)})
-	}
-	if n := len(s.table()); n == 0 || n > maxPKeys {
-		ps = append(ps, problem{at + ".pkeys", fmt.Sprintf("needs 1 to %d P_Keys", maxPKeys)})
-	}
-	if len(s.Peers) > maxPeers {
-		ps = append(ps, problem{at + ".peers", fmt.Sprintf("at most %d", maxPeers)})
-	}
-	for _, p := range s.Peers {
-		switch addr, err := netip.ParseAddr(p); {
-		case err == nil:
-			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
-				ps = append(ps, problem{at + ".peers", fmt.Sprintf("%s cannot be a peer: %v", p, err)})
-			}
-		case !validHost(p):
-			ps = append(ps, problem{at + ".peers", fmt.Sprintf("%q is neither an address nor a DNS name", p)})
-		}
-	}
-	if s.KnownPeersOnly && len(s.Peers) == 0 {
-		ps = append(ps, problem{at + ".known_peers_only", "needs peers: without any, everything would be dropped"})
-	}
-	return ps
-}
-
-// strays are the settings of a software HCA that a real one was given.
-func (s *Soft) strays(at string) (ps []problem) {
-	for _, f := range []struct {
-		field string
-		set   bool
-	}{
-		{"underlay", s.Underlay != ""},
-		{"pkeys", s.PKeys != nil},
-		{"standard_mtu", s.StandardMTU},
-		{"peers", s.Peers != nil},
-		{"known_peers_only", s.KnownPeersOnly},
-	} {
-		if f.set {
-			ps = append(ps, problem{at + "." + f.field, "applies only to the software HCA"})
-		}
-	}
-	return ps
-}
-
-func (f *Interface) problems(at string) (ps []problem) {
-	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel takes it for a template
-		ps = append(ps, problem{at + ".name", fmt.Sprintf("%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)})
+func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
+	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel replaces %d by a number
+		ms.add(at+".name", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)
 	}
 	if f.Port == 0 {
-		ps = append(ps, problem{at + ".port", "ports are numbered from 1"})
+		ms.add(at+".port", "ports are numbered from 1")
 	}
 	if f.PKey&^hca.PKeyMembership == 0 {
-		ps = append(ps, problem{at + ".pkey", fmt.Sprintf("0x%04x is not a P_Key (its lower 15 bits must not be zero)", uint16(f.PKey))})
+		ms.add(at+".pkey", "0x%04x is not a P_Key (its lower 15 bits must not be zero)", uint16(f.PKey))
 	}
-	if f.GID != "" && !validGID(f.GID) {
-		ps = append(ps, problem{at + ".gid", fmt.Sprintf("%q is not an address of one host, IPv4 or IPv6, without length or zone", f.GID)})
+	if a, err := netip.ParseAddr(f.GID); f.GID != "" && (err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified()) {
+		ms.add(at+".gid", "%q is not the IPv4 or IPv6 address of a host, without prefix length and zone", f.GID)
 	}
-	if i := f.GIDIndex; i != nil && (*i < 0 || *i > maxGIDIndex) {
-		ps = append(ps, problem{at + ".gid_index", fmt.Sprintf("%d is outside of 0 to %d", *i, maxGIDIndex)})
-	}
-	if f.GIDIndex != nil && f.GID != "" {
-		ps = append(ps, problem{at + ".gid_index", "excludes gid: both name the GID"})
-	}
-	if f.MTU != 0 && (f.MTU < minMTU || f.MTU > ipoib.MaxMTU) {
-		ps = append(ps, problem{at + ".mtu", fmt.Sprintf("%d is outside of %d to %d", f.MTU, minMTU, ipoib.MaxMTU)})
-	}
-	for _, q := range []struct {
-		field    string
-		n, least int
-	}{{"send_wrs", f.SendWRs, ud.MinTxSlots}, {"recv_wrs", f.RecvWRs, ud.MinRxSlots}} {
-		if q.n < q.least || q.n > maxQueueWRs {
-			ps = append(ps, problem{at + "." + q.field, fmt.Sprintf("%d is outside of %d to %d", q.n, q.least, maxQueueWRs)})
+	if f.GIDIndex != nil {
+		within(ms, at+".gid_index", *f.GIDIndex, 0, maxGIDIndex)
+		if f.GID != "" {
+			ms.add(at+".gid_index", "cannot be combined with gid")
 		}
 	}
-	return ps
-}
+	if f.MTU != 0 {
+		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
+	}
+	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
+	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
 
-func (d *Device) recoveryProblems(at string) (ps []problem) {
-	if d.Coordinator != "" && (!filepath.IsAbs(d.Coordinator) || strings.Contains(d.Coordinator, "\x00")) {
-		ps = append(ps, problem{at + ".coordinator", fmt.Sprintf("%q is not the absolute path of a directory", d.Coordinator)})
+	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
+	if i < 0 {
+		ms.add(at+".device", "no device %q is configured", f.Device)
+		return
 	}
-	if d.Grace < minGrace || d.Grace > maxGrace {
-		ps = append(ps, problem{at + ".grace", fmt.Sprintf("%s is outside of %s to %s", d.Grace, minGrace, maxGrace)})
+	if d := &devices[i]; d.HCA == SoftHCA {
+		if !slices.ContainsFunc(d.table(), f.PKey.Match) {
+			ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
+		}
+		if f.Port > 1 {
+			ms.add(at+".port", "device %q is the software HCA, which has only port 1", d.Name)
+		}
 	}
-	if d.GiveUpAfter < minGiveUp || d.GiveUpAfter > maxGiveUp {
-		ps = append(ps, problem{at + ".give_up_after", fmt.Sprintf("%s is outside of %s to %s", d.GiveUpAfter, minGiveUp, maxGiveUp)})
-	}
-	return ps
-}
-
-// validSocket: a path that the kernel takes, and that is the same wherever the
-// daemon was started.
-func validSocket(s string) bool {
-	return filepath.IsAbs(s) && len(s) <= maxControl && !strings.Contains(s, "\x00")
 }
 
 // TakesHCA reports whether Device.HCA can be the name of this RDMA device.
 func TakesHCA(name string) bool { return name != SoftHCA && validHCA(name) }
 
-// validHCA: what a folder of sysfs can be called.
+// validHCA reports whether s can be the name of a directory of sysfs.
 func validHCA(s string) bool {
 	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
-}
-
-// validGID: an address that a port may have; the zone is the port's.
-func validGID(s string) bool {
-	a, err := netip.ParseAddr(s)
-	return err == nil && a.Zone() == "" && !a.IsMulticast() && !a.IsUnspecified()
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).
@@ -249,9 +231,7 @@ func validNetdev(s string) bool {
 
 // validHost reports whether s can be a DNS name.
 func validHost(s string) bool {
-	ok := s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != ""
-	for _, r := range s {
-		ok = ok && (r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
-	}
-	return ok
+	return s != "" && len(s) <= 253 && strings.Trim(s, "0123456789.") != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '-' && r != '.' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
 }

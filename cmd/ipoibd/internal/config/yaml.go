@@ -2,10 +2,10 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -21,56 +21,64 @@ import (
 // maxFile bounds a configuration file: thousands of interfaces fit.
 const maxFile = 1 << 20
 
-// Load reads and checks a YAML file.
+// Load reads and checks a YAML file. It returns [Mistakes] if the file can be read as
+// YAML but is wrong.
 func Load(path string) (*Config, error) {
-	text, err := read(path)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	return Parse(path, text)
-}
-
-func read(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(text) > maxFile {
 		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
 	}
-	return text, err
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return Parse(path, text)
 }
 
-// Parse reads and checks a configuration's text; name stands for it in errors.
+// Parse reads and checks a configuration's text. Errors call it by the given name.
 func Parse(name string, text []byte) (*Config, error) {
 	root, err := document(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	d := decoder{lines: map[string]int{}}
-	c := Config{Control: DefaultControl}
-	if err := d.value("", root, &c); err != nil {
-		d.fail("", "%s", err)
+	d, c := decoder{lines: map[string]int{}}, Config{Control: DefaultControl}
+	d.mapping("", root, reflect.ValueOf(&c).Elem())
+	for i := range c.Devices {
+		c.Devices[i].Name = cmp.Or(c.Devices[i].Name, c.Devices[i].HCA)
 	}
-	c.complete()
-	if len(d.problems) == 0 {
-		d.problems = c.problems()
+	only := DefaultDevice
+	if len(c.Devices) == 1 {
+		only = c.Devices[0].Name
 	}
-	return &c, d.err(name)
+	for i := range c.Interfaces {
+		c.Interfaces[i].Device = cmp.Or(c.Interfaces[i].Device, only)
+	}
+	if len(d.mistakes) == 0 {
+		d.mistakes = c.mistakes()
+	}
+	if len(d.mistakes) == 0 {
+		return &c, nil
+	}
+	for _, m := range d.mistakes {
+		m.File, m.Line = name, d.lineOf(m.Field)
+	}
+	slices.SortStableFunc(d.mistakes, func(a, b *Mistake) int { return cmp.Compare(a.Line, b.Line) })
+	return &c, d.mistakes
 }
 
-// document returns the root of the one document that a text has.
+// document returns the root of the only document in a text.
 func document(text []byte) (*yaml.Node, error) {
 	docs := yaml.NewDecoder(bytes.NewReader(text))
-	var doc yaml.Node
+	var doc, more yaml.Node
 	if err := docs.Decode(&doc); errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
 		return nil, errors.New("the file is empty")
 	} else if err != nil {
 		return nil, err
 	}
-	var more yaml.Node
 	if err := docs.Decode(&more); err == nil {
 		return nil, fmt.Errorf("a second document begins on line %d; put everything into one", more.Line)
 	} else if !errors.Is(err, io.EOF) {
@@ -87,25 +95,15 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decoder collects mistakes and the line of each field seen.
+// decoder decodes nodes into variables. It collects mistakes, and the line of each field.
+// (The decoder of the YAML package reports neither the field of a mistake nor the known
+// fields.)
 type decoder struct {
 	lines    map[string]int
-	problems []problem
+	mistakes Mistakes
 }
 
-func (d *decoder) err(file string) error {
-	var errs []error
-	for _, p := range d.problems {
-		where := fmt.Sprintf("%s:%d", file, d.lineOf(p.field))
-		if p.field != "" {
-			where += ": " + p.field
-		}
-		errs = append(errs, fmt.Errorf("%s: %s", where, p.text))
-	}
-	return errors.Join(errs...)
-}
-
-// lineOf is the line of a field, or of the nearest thing around it.
+// lineOf is the line of a field, or of the innermost one around it that is in the file.
 func (d *decoder) lineOf(field string) int {
 	for ; field != ""; field = field[:max(strings.LastIndexAny(field, ".["), 0)] {
 		if l, ok := d.lines[field]; ok {
@@ -115,104 +113,123 @@ func (d *decoder) lineOf(field string) int {
 	return 1
 }
 
-func (d *decoder) fail(field, format string, args ...any) {
-	d.problems = append(d.problems, problem{field, fmt.Sprintf(format, args...)})
-}
-
 // mapping decodes n into the struct into, by the tags of its fields.
 func (d *decoder) mapping(at string, n *yaml.Node, into reflect.Value) {
 	d.lines[at] = n.Line
 	if n.Kind != yaml.MappingNode {
-		d.fail(at, "must be a mapping of fields")
+		d.mistakes.add(at, "must be a mapping of fields")
 		return
 	}
-	known := map[string]reflect.Value{}
+	known, names := map[string]reflect.Value{}, []string(nil)
 	for _, f := range reflect.VisibleFields(into.Type()) {
 		if tag := f.Tag.Get("yaml"); tag != "" {
-			known[tag] = into.FieldByIndex(f.Index)
+			known[tag], names = into.FieldByIndex(f.Index), append(names, tag)
 		}
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], target(n.Content[i+1])
 		field := strings.TrimPrefix(at+"."+key.Value, ".")
 		v, ok := known[key.Value]
-		switch _, twice := d.lines[field]; {
+		_, twice := d.lines[field]
+		if !twice {
+			d.lines[field] = key.Line
+		}
+		switch near := nearest(key.Value, names); {
+		case !ok && near != "":
+			d.mistakes.add(field, "unknown field; did you mean %s?", near)
 		case !ok:
-			d.lines[field] = key.Line
-			d.fail(field, "unknown field; known are %s", strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			d.mistakes.add(field, "unknown field; known are %s", strings.Join(names, ", "))
 		case twice:
-			d.fail(field, "is set twice, again on line %d", key.Line)
+			d.mistakes.add(field, "is set twice, again on line %d", key.Line)
 		default:
-			d.lines[field] = key.Line
-			if err := d.value(field, value, v.Addr().Interface()); err != nil {
-				d.fail(field, "%s", err)
-			}
+			d.value(field, value, v)
 		}
 	}
 }
 
-// value decodes n into the variable that into points to; an error is the text of
-// the mistake. Nothing (null) stands for the default.
-func (d *decoder) value(at string, n *yaml.Node, into any) error {
-	switch into := into.(type) {
-	case *Config, *Device, *Interface:
+// value decodes n into a variable. Null leaves the variable's default.
+func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
+	if n.ShortTag() == "!!null" {
+		return
+	}
+	wanted := "a string"
+	switch into := into.Addr().Interface().(type) {
+	case *Device, *Interface:
 		d.mapping(at, n, reflect.ValueOf(into).Elem())
-		return nil
+		return
 	case *[]Device:
 		unnamed := NewDevice()
 		unnamed.Name = ""
-		return list(d, at, n, into, unnamed)
+		list(d, at, n, into, unnamed)
+		return
 	case *[]Interface:
 		unplaced := NewInterface()
 		unplaced.Device = ""
-		return list(d, at, n, into, unplaced)
+		list(d, at, n, into, unplaced)
+		return
 	case *[]hca.PKey:
-		return list(d, at, n, into, 0)
+		list(d, at, n, into, 0)
+		return
 	case *hca.PKey:
-		k, err := ParsePKey(n.Value)
-		*into = k
-		return err
+		var err error
+		if *into, err = ParsePKey(n.Value); err != nil {
+			d.mistakes.add(at, "%v", err)
+		}
+		return
 	case *time.Duration:
-		text := into.String()
-		if err := d.value(at, n, &text); err != nil {
-			return err
-		}
-		v, err := time.ParseDuration(text)
-		if err != nil {
-			return fmt.Errorf("%q is not a duration, such as 30s or 10m", text)
-		}
-		*into = v
-		return nil
-	}
-	if n.Load(into) == nil {
-		return nil
-	}
-	switch into.(type) {
+		wanted = "a duration, such as 30s or 10m"
 	case *int, **int:
-		return errors.New("must be a whole number")
+		wanted = "a whole number"
 	case *uint8:
-		return errors.New("must be a whole number from 0 to 255")
+		wanted = "a whole number from 0 to 255"
 	case *bool:
-		return errors.New("must be true or false")
+		wanted = "true or false"
 	case *[]string:
-		return errors.New("must be a list of strings")
+		wanted = "a list of strings"
 	}
-	return errors.New("must be a string")
+	if err := n.Load(into.Addr().Interface()); err != nil {
+		d.mistakes.add(at, "must be %s", wanted)
+	}
 }
 
 // list decodes the elements of n, each of which starts as fresh.
-func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T) error {
+func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T) {
 	if n.Kind != yaml.SequenceNode {
-		return errors.New("must be a list")
+		d.mistakes.add(at, "must be a list")
+		return
 	}
 	*into = make([]T, len(n.Content))
 	for i, e := range n.Content {
 		(*into)[i] = fresh
-		if err := d.value(fmt.Sprintf("%s[%d]", at, i), target(e), &(*into)[i]); err != nil {
-			return err
+		d.value(fmt.Sprintf("%s[%d]", at, i), target(e), reflect.ValueOf(&(*into)[i]).Elem())
+	}
+}
+
+// nearest returns the name that a word was probably meant to be: that with the fewest
+// letters to insert, delete or replace (at most 2, and fewer than the word has), or "".
+func nearest(word string, names []string) (near string) {
+	best := min(3, len(word))
+	for _, name := range names {
+		row := make([]int, len(name)+1) // row[j] is the distance from word[:i] to name[:j]
+		for j := range row {
+			row[j] = j
+		}
+		for i := range len(word) {
+			diagonal := row[0]
+			row[0] = i + 1
+			for j := range len(name) {
+				replaced := diagonal
+				if word[i] != name[j] {
+					replaced++
+				}
+				diagonal, row[j+1] = row[j+1], min(replaced, row[j]+1, row[j+1]+1)
+			}
+		}
+		if row[len(name)] < best {
+			best, near = row[len(name)], name
 		}
 	}
-	return nil
+	return near
 }
 
 // ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is

@@ -132,3 +132,22 @@ func TestPeerWithoutCredentialsIsRefused(t *testing.T) {
 		t.Errorf("another user: status %d", w.Code)
 	}
 }
+
+// If the socket cannot be made, the error says what to do.
+func TestListenErrorsSuggestControl(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel lets no one make a directory in /proc, as in a file system that is full or
+	// read-only.
+	for _, path := range []string{filepath.Join(file, "c.sock"), file, "/proc/ipoibd/c.sock"} {
+		s, err := Listen(path, newFake())
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.HasSuffix(err.Error(), "choose another path with --control") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

@@ -47,7 +47,7 @@ func TestR29EventsKeepTheirDurations(t *testing.T) {
 	path := serve(t, f)
 	want := journal.Entry{
 		Seq: 1, Time: time.Unix(1e9, 5).UTC(), Scope: "soft", Kind: journal.KindRecovered, Rung: "reset_device",
-		Reason: "device_error", Text: "x", Duration: 123456789, Outage: 3 * time.Second,
+		Reason: "device_error", Text: "x", Duration: 123456789, Outage: journal.Seconds(3 * time.Second),
 	}
 	f.log.Add(want)
 	err := GetEvents(t.Context(), path, 0, false, func(got journal.Entry) error {

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Limits of a client: what it sends is small, and it does not hold us up.
@@ -39,11 +41,14 @@ type Server struct {
 // replaced; ErrRunning where somebody does.
 func Listen(path string, d Daemon) (*Server, error) {
 	l, err := listen(path)
-	if errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 		return nil, fmt.Errorf("make control socket: %w: run as root, or choose another path with --control", err)
 	}
+	if err != nil && !errors.Is(err, ErrRunning) {
+		return nil, fmt.Errorf("make control socket: %w: choose another path with --control", err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("make control socket: %w", err)
+		return nil, err
 	}
 	ctx, end := context.WithCancel(context.Background())
 	return newServer(ctx, newBounded(l, maxConns), d, end), nil

@@ -14,8 +14,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/memlock"
 	"ipoibd/cmd/ipoibd/internal/power"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/hca"
 )
 
@@ -65,7 +65,7 @@ func (d *daemon) lockMemory() {
 	if !d.opts.LockMemory {
 		return
 	}
-	if err := memlock.Lock(); err != nil {
+	if err := process.LockMemory(); err != nil {
 		d.opts.Log.Warn("memory is not locked", "err", err)
 	}
 }
@@ -181,11 +181,7 @@ func (d *daemon) watchPower(p *parts) (end func()) {
 		close(p.shutdown)
 		<-p.stopped
 	}}
-	watcher.Go(func() {
-		if err := power.New(hooks, d.opts.Log).Run(ctx); err != nil {
-			d.opts.Log.Error("power", "err", err)
-		}
-	})
+	watcher.Go(func() { power.Watch(ctx, hooks, d.opts.Log) })
 	return func() {
 		cancel()
 		watcher.Wait()

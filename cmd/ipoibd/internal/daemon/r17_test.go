@@ -18,8 +18,8 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/memlock"
-	"ipoibd/cmd/ipoibd/internal/memlock/memlocktest"
+	"ipoibd/cmd/ipoibd/internal/process"
+	"ipoibd/cmd/ipoibd/internal/process/processtest"
 	"ipoibd/link/linktest/nstest"
 	"ipoibd/qprecovery/reset"
 )
@@ -69,10 +69,10 @@ func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 	recovered := r.follow("ib0")
 
 	locked := isLocked(t)
-	if err := memlocktest.DropCaches(); err != nil {
+	if err := processtest.DropCaches(); err != nil {
 		t.Logf("the caches are as they were: %v", err)
 	}
-	guard, err := memlocktest.DenyFiles()
+	guard, err := processtest.DenyFiles()
 	must(t, err)
 	before := majorFaults(t)
 	for i, order := range []func() error{r.orderReset, r.orderFatal, r.orderReset} {
@@ -124,9 +124,9 @@ func (r *running) follow(scope string) <-chan journal.Entry {
 // it may.
 func isLocked(t *testing.T) bool {
 	t.Helper()
-	u, err := memlocktest.ReadUsage()
+	u, err := processtest.ReadUsage()
 	must(t, err)
-	if u.Locked == 0 && memlock.Lock() == nil {
+	if u.Locked == 0 && process.LockMemory() == nil {
 		t.Fatal("the daemon has not locked its memory, and might have")
 	}
 	return u.Locked > 0
@@ -134,7 +134,7 @@ func isLocked(t *testing.T) bool {
 
 func majorFaults(t *testing.T) int64 {
 	t.Helper()
-	n, err := memlocktest.MajorFaults()
+	n, err := processtest.MajorFaults()
 	must(t, err)
 	return n
 }

@@ -16,8 +16,9 @@ import (
 // EndpointSpec is what an interface needs of a session.
 type EndpointSpec struct {
 	Plan       port.Plan
-	SendWRs    int
-	RecvWRs    int
+	Queues     int // of the queue pair; 0 means 1
+	SendWRs    int // of each queue
+	RecvWRs    int // of each queue
 	SendStride int // bytes of one send slot
 	RecvStride int // bytes of one receive slot
 	// OnEvent is told the events of the queue pair and its CQs, with the
@@ -35,11 +36,10 @@ type EndpointSpec struct {
 //
 // One goroutine at a time owns it; its address handles are made by workers.
 type Endpoint struct {
-	Spec           EndpointSpec
-	QP             hca.QP // nil between Stop and Start
-	SendCQ, RecvCQ hca.CQ
-	SendMR, RecvMR hca.MR
-	AHs            *AHWorkers
+	Spec   EndpointSpec
+	QP     hca.QP // nil between Stop and Start
+	Queues []Queue
+	AHs    *AHWorkers
 
 	session         *Session
 	gen             atomic.Uint32 // of the queue pair
@@ -48,6 +48,13 @@ type Endpoint struct {
 
 	domain, handles, cqs, qp closers
 	proof                    closers // objects that a proof could not release yet
+}
+
+// Queue is a queue of an endpoint's queue pair, with its CQs and the memory of its slots.
+type Queue struct {
+	hca.Queue
+	SendCQ, RecvCQ hca.CQ
+	SendMR, RecvMR hca.MR
 }
 
 // closers undo what was done, in order of creation.
@@ -99,15 +106,20 @@ func (e *Endpoint) allocPD() (err error) {
 	return err
 }
 
-func (e *Endpoint) allocMRs() (err error) {
-	if e.SendMR, err = e.pd.AllocMR(e.Spec.SendWRs*e.Spec.SendStride, 0); err != nil {
-		return err
+func (e *Endpoint) allocMRs() error {
+	e.Queues = make([]Queue, max(1, e.Spec.Queues))
+	for i := range e.Queues {
+		q := &e.Queues[i]
+		var err error
+		if q.SendMR, err = e.pd.AllocMR(e.Spec.SendWRs*e.Spec.SendStride, 0); err != nil {
+			return err
+		}
+		e.domain.add(q.SendMR.Close)
+		if q.RecvMR, err = e.pd.AllocMR(e.Spec.RecvWRs*e.Spec.RecvStride, hca.AccessLocalWrite); err != nil {
+			return err
+		}
+		e.domain.add(q.RecvMR.Close)
 	}
-	e.domain.add(e.SendMR.Close)
-	if e.RecvMR, err = e.pd.AllocMR(e.Spec.RecvWRs*e.Spec.RecvStride, hca.AccessLocalWrite); err != nil {
-		return err
-	}
-	e.domain.add(e.RecvMR.Close)
 	return nil
 }
 
@@ -204,14 +216,19 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	return e.join()
 }
 
-// createCQs gives each queue its own CQ, one entry per request, so that none
+// createCQs gives each queue its own pair of CQs, with one entry per request, so that none
 // can overrun.
 func (e *Endpoint) createCQs(gen uint32) (err error) {
-	if e.SendCQ, err = e.createCQ(e.Spec.SendWRs, gen); err != nil {
-		return err
+	for i := range e.Queues {
+		q := &e.Queues[i]
+		if q.SendCQ, err = e.createCQ(e.Spec.SendWRs, gen); err != nil {
+			return err
+		}
+		if q.RecvCQ, err = e.createCQ(e.Spec.RecvWRs, gen); err != nil {
+			return err
+		}
 	}
-	e.RecvCQ, err = e.createCQ(e.Spec.RecvWRs, gen)
-	return err
+	return nil
 }
 
 func (e *Endpoint) createCQ(entries int, gen uint32) (hca.CQ, error) {
@@ -223,13 +240,20 @@ func (e *Endpoint) createCQ(entries int, gen uint32) (hca.CQ, error) {
 	return cq, err
 }
 
-func (e *Endpoint) createQP() (err error) {
-	spec := hca.QPSpec{SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1}
-	qp, err := e.pd.CreateQP(spec, e.SendCQ, e.RecvCQ)
+func (e *Endpoint) createQP() error {
+	spec := hca.QPSpec{Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1}
+	var cqs []hca.CQPair
+	for _, q := range e.Queues {
+		cqs = append(cqs, hca.CQPair{Send: q.SendCQ, Recv: q.RecvCQ})
+	}
+	qp, queues, err := hca.CreateQueues(e.pd, spec, cqs)
 	if err != nil {
 		return err
 	}
 	e.QP = qp
+	for i, q := range queues {
+		e.Queues[i].Queue = q
+	}
 	e.qp.add(qp.Close)
 	e.watch(&e.qp, qp.ID(), e.gen.Load)
 	return nil
@@ -293,12 +317,14 @@ func (e *Endpoint) join() error {
 	return nil
 }
 
-// State asks for the state of the queue pair; first whether both CQs are in
-// order. It may block.
+// State returns the state of the queue pair, or the error of a CQ that is in error. It may
+// block.
 func (e *Endpoint) State() (hca.QPState, error) {
-	for _, cq := range []hca.CQ{e.SendCQ, e.RecvCQ} {
-		if _, err := cq.Poll(nil); err != nil {
-			return 0, err
+	for _, q := range e.Queues {
+		for _, cq := range []hca.CQ{q.SendCQ, q.RecvCQ} {
+			if _, err := cq.Poll(nil); err != nil {
+				return 0, err
+			}
 		}
 	}
 	attr, err := e.QP.Query()

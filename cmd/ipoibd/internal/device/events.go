@@ -37,11 +37,15 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 	}
 }
 
-// eventLevel keeps from people what repeats itself: rxe has a CQ_ERR for every
-// completion that is lost, thousands of them (rxe_cq_post, drivers/infiniband/sw/rxe/rxe_cq.c).
+// eventLevel returns the level of an event's log message. Repetitions of CQ_ERR are only for
+// debugging: rxe has one for every completion that is lost, thousands of them (rxe_cq_post,
+// drivers/infiniband/sw/rxe/rxe_cq.c).
 func eventLevel(ev, last hca.AsyncEvent) slog.Level {
-	if ev == last && ev.Type == hca.EventCQErr {
+	switch {
+	case ev == last && ev.Type == hca.EventCQErr:
 		return slog.LevelDebug
+	case ev.Type == hca.EventPortErr: // the link of the underlay is down
+		return slog.LevelWarn
 	}
 	return slog.LevelInfo
 }

@@ -7,7 +7,8 @@ import (
 	"ipoibd/hca"
 )
 
-// A CQ in error is told of once, other events as often as they come.
+// The repetition of a CQ's error is logged for debugging only, other events each time; the
+// loss of a link is a warning.
 func TestEventsThatRepeatThemselves(t *testing.T) {
 	cq := func(num uint32) hca.AsyncEvent {
 		return hca.AsyncEvent{Type: hca.EventCQErr, On: hca.ObjectID{Kind: hca.KindCQ, Num: num}}
@@ -21,6 +22,7 @@ func TestEventsThatRepeatThemselves(t *testing.T) {
 		{cq(1), cq(1), slog.LevelDebug},
 		{cq(2), cq(1), slog.LevelInfo},
 		{port, port, slog.LevelInfo},
+		{hca.AsyncEvent{Type: hca.EventPortErr}, port, slog.LevelWarn},
 	} {
 		if got := eventLevel(c.ev, c.last); got != c.want {
 			t.Errorf("%v after %v: %s, want %s", c.ev, c.last, got, c.want)

@@ -174,9 +174,9 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Check:
 		o.check(a.Gen)
 	case qprecovery.Entered:
-		o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindRung, Rung: a.Rung.String(), Reason: a.Reason.String()})
+		o.cfg.Journal.Add(journal.Entered(o.cfg.Name, a))
 	case qprecovery.Ended:
-		o.cfg.Journal.Add(journal.End(o.cfg.Name, a.Record))
+		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
 		o.note(fmt.Sprintf("its resets do not last; pausing %s before it is opened again", a.For.Round(time.Second)))
 	case qprecovery.GiveUp:

@@ -54,7 +54,7 @@ func TestR06RungsMakeAnewWhatTheySay(t *testing.T) {
 		{qprecovery.RungRebuildCQ, []string{"group", "QP", "CQ", "CQ"}},
 	} {
 		rec.closed = nil
-		qp, cqs, ahs := e.QP, []hca.CQ{e.SendCQ, e.RecvCQ}, e.AHs
+		qp, cqs, ahs := e.QP, []hca.CQ{e.Queues[0].SendCQ, e.Queues[0].RecvCQ}, e.AHs
 		if err := e.Stop(c.rung); err != nil {
 			t.Fatalf("%v: %v", c.rung, err)
 		}
@@ -67,7 +67,7 @@ func TestR06RungsMakeAnewWhatTheySay(t *testing.T) {
 		if same := e.QP == qp; same != (c.rung == qprecovery.RungResetQP) {
 			t.Errorf("%v: same queue pair: %v", c.rung, same)
 		}
-		if same := e.SendCQ == cqs[0] && e.RecvCQ == cqs[1]; same != (c.rung < qprecovery.RungRebuildCQ) {
+		if same := e.Queues[0].SendCQ == cqs[0] && e.Queues[0].RecvCQ == cqs[1]; same != (c.rung < qprecovery.RungRebuildCQ) {
 			t.Errorf("%v: same CQs: %v", c.rung, same)
 		}
 		if e.AHs != ahs || e.Self().QPN != e.QP.Num() {
@@ -84,12 +84,12 @@ func TestR02ResumeFromSQE(t *testing.T) {
 	if err := faulty.Inject(faults.Fault{Kind: faults.SendErrorSQE}); err != nil {
 		t.Fatal(err)
 	}
-	sge := e.SendMR.SGE(0, 100)
+	sge := e.Queues[0].SendMR.SGE(0, 100)
 	if _, err := e.QP.PostSend([]hca.SendWR{{ID: 1, SGList: []hca.SGE{sge}, UD: e.Self(), Flags: hca.SendSignaled}}); err != nil {
 		t.Fatal(err)
 	}
 	var wc [1]hca.WC
-	if n, err := e.SendCQ.Poll(wc[:]); err != nil || n != 1 || wc[0].Status == hca.WCSuccess {
+	if n, err := e.Queues[0].SendCQ.Poll(wc[:]); err != nil || n != 1 || wc[0].Status == hca.WCSuccess {
 		t.Fatalf("%d completions, %+v, %v", n, wc, err)
 	}
 	if state, err := e.State(); err != nil || state != hca.QPSQE {

@@ -1,205 +1,283 @@
 package iface
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
-	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
-// attachment is the interface's use of one session: the endpoint and the pumps.
-// A nil one has channels that never deliver. While an operation is under way
-// the endpoint is the worker's, but for its address handles.
+// attachment is the interface's use of one session. Its endpoint belongs to the worker;
+// Run has only the copies in links.
 type attachment struct {
 	session *device.Session
 	plan    port.Plan
+	gen     uint32 // of the queue pair
 	ep      *device.Endpoint
-	gen     uint32  // of the queue pair
-	qpn     hca.QPN // of the queue pair last attached
-
-	tx, rx pump
-	ended  chan struct{} // has a value after a pump ended with an error
-	closed bool          // the endpoint was closed
+	links
 }
 
-func (f *Iface) newAttachment(s *device.Session, plan port.Plan, gen uint32) *attachment {
-	a := &attachment{session: s, plan: plan, gen: gen, ended: make(chan struct{}, 1)}
-	a.makePumps(&f.path)
-	f.fab.used = s.Instance
-	return a
+// links are what Run may use of an endpoint while the worker has it.
+type links struct {
+	self, broadcast hca.UDDest
+	ahs             *device.AHWorkers
+	queues          []device.Queue
+	attr            hca.QPAttr // when the queue pair was last queried
 }
 
-func (a *attachment) pumpsEnded() <-chan struct{} {
-	if a == nil {
-		return nil
+// linksOf returns the links of an endpoint whose queue pair is in RTS.
+func linksOf(ep *device.Endpoint) links {
+	return links{
+		self: ep.Self(), broadcast: ep.Broadcast(), ahs: ep.AHs, queues: slices.Clone(ep.Queues),
+		attr: hca.QPAttr{State: hca.QPRTS, QKey: ep.Spec.Plan.Broadcast().QKey},
 	}
-	return a.ended
-}
-
-func (a *attachment) ahResults() <-chan device.AHResult {
-	if a == nil || a.closed {
-		return nil
-	}
-	return a.ep.AHs.Results()
 }
 
 // address is the interface's link-layer address.
-func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.qpn, a.plan.GID) }
+func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.self.QPN, a.plan.GID) }
 
-// attached describes it to the peer table.
-func (a *attachment) attached() neigh.Attached {
-	return neigh.Attached{
-		Self: a.address(), Broadcast: a.ep.Broadcast(), PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
-	}
-}
-
-// open opens the endpoint and attaches the data path to it. The session is held
-// meanwhile. On an error nothing is left behind.
-func (f *Iface) open(a *attachment) (err error) {
-	a.ep, err = device.OpenEndpoint(a.session, device.EndpointSpec{
-		Plan: a.plan, SendWRs: f.cfg.SendWRs, RecvWRs: f.cfg.RecvWRs,
-		SendStride: ud.TxStride(ipoib.MaxMTU), RecvStride: ud.RxStride(hca.MaxMTU),
-		OnEvent: f.onEvent,
-	}, a.gen)
-	if err != nil {
-		return err
-	}
-	if err := f.attachPath(a.ep, a.gen); err != nil {
-		return errors.Join(err, f.close(a))
-	}
-	return nil
-}
-
-// attachPath gives the data path the queue pair, or leaves it without.
-func (f *Iface) attachPath(ep *device.Endpoint, gen uint32) error {
-	err := f.path.tx.Attach(ep.QP, ep.SendCQ, ep.SendMR, gen)
-	if err == nil {
-		err = f.path.rx.Attach(ep.QP, ep.RecvCQ, ep.RecvMR, gen)
-	}
-	if err != nil {
-		f.path.detach()
-	}
-	return err
-}
-
-// detach takes back what is posted, counted as dropped.
-func (p *dataPath) detach() {
-	p.tx.Detach()
-	p.rx.Detach()
-}
-
-// close closes the endpoint, from which the pumps were halted.
-func (f *Iface) close(a *attachment) error {
-	err := a.ep.Close()
-	f.path.detach()
-	return err
-}
-
-// adopt makes an attachment that is open the interface's own.
-func (f *Iface) adopt(a *attachment) {
-	f.fab.att, f.fab.err = a, nil
-	f.renew(a, a.ep.QP.Num())
-	f.nbrs.strays.follow(a.session, time.Now())
-	f.hostNeighbours()
-}
-
-// renew tells the peers of the queue pair that an attachment has now.
-func (f *Iface) renew(a *attachment, qpn hca.QPN) {
-	a.qpn = qpn
-	f.step(a.attached())
-}
-
-// attach opens an endpoint and starts the pumps; then the carrier comes on.
-func (f *Iface) attach(s *device.Session, plan port.Plan) error {
-	if !s.Acquire(f.cfg.Name) {
-		return hca.ErrClosed
-	}
-	a := f.newAttachment(s, plan, f.rec.ladder.NextGen())
-	if err := f.open(a); err != nil {
-		s.Release(f.cfg.Name)
-		return err
-	}
-	f.adopt(a)
-	f.heal(qprecovery.Attached{Gen: a.gen})
-	f.flow()
-	if err := f.setCarrier(true); err != nil {
-		f.stop("no carrier")
-		return err
-	}
-	f.log.Info("up", "qpn", a.qpn.String(), "gid", plan.GID.String(), "mtu", f.host.now.MTU, "largest_mtu", plan.MTU())
-	return nil
-}
-
-// flow lets frames go both ways.
-func (f *Iface) flow() {
-	a := f.fab.att
+// ahResults delivers the handles that were made; that of a nil attachment never does.
+func (a *attachment) ahResults() <-chan device.AHResult {
 	if a == nil {
-		return
-	}
-	f.rec.stale.end()
-	for _, p := range []*pump{&a.rx, &a.tx} {
-		p.halt()
-		p.start(a.gen)
-	}
-	f.rec.pumps.succeed(time.Now())
-	f.rec.watch.restart()
-}
-
-// halt stops both pumps.
-func (a *attachment) halt() {
-	a.tx.halt()
-	a.rx.halt()
-}
-
-// retire stops an attachment's use: no frames, no peers, no handles to be closed
-// one by one.
-func (f *Iface) retire(a *attachment) {
-	a.halt()
-	f.step(neigh.Detached{})
-	f.nbrs.forgetHandles()
-	f.nbrs.strays.stop()
-}
-
-// detach takes the carrier down and lets go of the device. Nothing is under way.
-// Harmless when there is no attachment.
-func (f *Iface) detach(why string) {
-	if err := f.setCarrier(false); err != nil && f.host.now.Present {
-		f.log.Error("cannot take the carrier down", "err", err)
-	}
-	a := f.fab.att
-	if a == nil {
-		return
-	}
-	f.log.Info("closing queue pair", "qpn", a.qpn.String(), "reason", why)
-	f.accuse(f.letGo(a))
-	a.session.Release(f.cfg.Name)
-	f.rec.stale.begin(time.Now())
-}
-
-// letGo closes what an attachment holds of the device, as far as that was not
-// done; the session is its caller's to release.
-func (f *Iface) letGo(a *attachment) error {
-	f.fab.att = nil
-	if a.closed {
 		return nil
 	}
-	f.retire(a)
-	err := f.close(a)
-	if err != nil {
-		f.log.Error("close queue pair", "err", err)
+	return a.ahs.Results()
+}
+
+// open opens the endpoint and attaches the lanes to it, on the worker. On an error nothing
+// is left behind but the use of the session.
+func (a *attachment) open(spec device.EndpointSpec, ls lanes) (err error) {
+	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
+		return err
+	}
+	if err := ls.attach(a.ep, a.gen); err != nil {
+		return errors.Join(err, a.close(ls))
+	}
+	return nil
+}
+
+// close closes the endpoint, if there is one, on the worker. The lanes' pumps are halted.
+func (a *attachment) close(ls lanes) error {
+	if a.ep == nil {
+		return nil
+	}
+	err := a.ep.Close()
+	a.ep = nil
+	ls.detach()
+	return err
+}
+
+// replace stops the layers that a rung rebuilds, takes back what was posted to them, and
+// starts new ones, on the worker (R10: each frame in flight is counted by how its request
+// ended, or as dropped by the reset).
+func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
+	if run.Rung < qprecovery.RungRebuildCQ {
+		if err := a.drain(ls); err != nil {
+			return err
+		}
+	}
+	err := a.ep.Stop(run.Rung)
+	ls.detach()
+	if err == nil {
+		err = a.ep.Start(run.Rung, run.Gen)
+	}
+	if err == nil {
+		err = ls.attach(a.ep, run.Gen)
 	}
 	return err
 }
 
-// accuse has the device reset where a verb hangs that no rung called (R8).
-func (f *Iface) accuse(err error) {
-	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
-		f.fab.dev.Ask(f.fab.used, qprecovery.ReasonVerbStuck)
+// drain makes what is posted complete, each request with its own status. It fails only if
+// the device does: a queue pair that refuses to move has been flushed already, or is as
+// useless as one that does not exist.
+func (a *attachment) drain(ls lanes) error {
+	if err := a.ep.Fail(); errors.Is(err, hca.ErrIO) {
+		return err
+	}
+	until := time.Now().Add(drainLimit)
+	for _, l := range ls {
+		// What does not complete in time is taken back.
+		_, _ = l.tx.Drain(until), l.rx.Drain(until)
+	}
+	return nil
+}
+
+// drainLimit bounds the wait for the completions of a queue pair that was moved
+// to ERR. They come within microseconds.
+const drainLimit = 5 * time.Millisecond
+
+// come opens an attachment, on the worker; came continues. It is the only way up: the first
+// start has no operation (op 0), and the ladder's RungDevice is the same on a device that
+// is back.
+func (r *recovery) come(to target, gen uint32, op uint64) error {
+	if !to.session.Acquire(r.cfg.Name) {
+		return hca.ErrClosed
+	}
+	r.host.fitMTU(to.plan)
+	a := &attachment{session: to.session, plan: to.plan, gen: gen}
+	r.fab.coming, r.fab.used = a, to.session.Instance
+	spec := device.EndpointSpec{
+		Plan: to.plan, Queues: len(r.lanes), SendWRs: r.cfg.SendWRs, RecvWRs: r.cfg.RecvWRs,
+		SendStride: ud.TxStride(ipoib.MaxMTU), RecvStride: ud.RxStride(hca.MaxMTU),
+		OnEvent: r.onEvent,
+	}
+	r.worker.do(func() func() {
+		err := a.open(spec, r.lanes)
+		if err == nil {
+			a.links = linksOf(a.ep)
+		}
+		return func() { r.came(a, op, err) }
+	})
+	return nil
+}
+
+// came continues with an attachment that was opened, or could not be. One that is not
+// wanted any more is closed by the job behind.
+func (r *recovery) came(a *attachment, op uint64, err error) {
+	if r.fab.coming != a {
+		r.accuse(err)
+		return
+	}
+	r.fab.coming = nil
+	if err != nil {
+		a.session.Release(r.cfg.Name)
+		r.cannotCome(a, op, fmt.Errorf("cannot open queue pair: %w", err))
+		return
+	}
+	r.fab.att, r.fab.err = a, nil
+	r.nbrs.use(a)
+	if op != 0 {
+		r.heal(qprecovery.Done{Op: op})
+	} else {
+		r.heal(qprecovery.Attached{Gen: a.gen})
+		r.flow()
+		if err := r.host.setCarrier(true); err != nil {
+			r.noCarrier(err)
+		}
+	}
+	if r.fab.att != a || r.ladder.State() != qprecovery.Healthy {
+		return
+	}
+	r.fab.retry.succeed(time.Now())
+	r.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.host.now.MTU, "largest_mtu", a.plan.MTU())
+}
+
+// cannotCome decides about an attempt that failed. On a device that is back only an error of
+// the device leads to its reset.
+func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
+	class := device.Classify(qprecovery.VerbModifyRTS, err)
+	if op != 0 {
+		r.failed(err)
+	}
+	switch {
+	case op != 0 && r.moved(a):
+		r.accuse(err)
+		r.stop("the port has changed")
+	case op != 0 && class.OfDevice():
+		r.heal(qprecovery.Done{Op: op, Class: class})
+	default:
+		r.accuse(err)
+		r.stop("cannot start")
+		r.retry(err)
 	}
 }
+
+// moved reports whether the port is no longer the one that an attachment was made for. Then
+// a verb that was refused says nothing about the device.
+func (r *recovery) moved(a *attachment) bool {
+	to, err := r.fab.target(r.fab.dev.View(), r.host.now)
+	return to.session == a.session && (err != nil || !a.plan.SameQP(to.plan))
+}
+
+// retry plans another attempt.
+func (r *recovery) retry(err error) {
+	r.fab.retry.fail(time.Now())
+	r.fab.err, r.fab.lastErr = err, err
+	r.log.Error("not up", "err", err, "retry_in", r.fab.retry.pause)
+}
+
+// adapt follows a change of the port that does not concern the queue pair.
+func (r *recovery) adapt(plan port.Plan) {
+	if a := r.fab.att; !a.plan.Equal(plan) {
+		a.plan = plan
+		r.host.fitMTU(plan)
+		r.nbrs.announce()
+	}
+}
+
+// stop ends the recovery and the use of the device, whose verbs the worker calls. The ladder
+// is idle afterwards: actions of the ladder do not call stop, they queue it. Idempotent.
+func (r *recovery) stop(why string) {
+	if r.ladder.State() == qprecovery.Idle && r.fab.held() == nil {
+		return
+	}
+	r.heal(qprecovery.Stopped{})
+	if err := r.host.setCarrier(false); err != nil && r.host.now.Present {
+		r.log.Error("cannot take the carrier down", "err", err)
+	}
+	if a := r.fab.att; a != nil {
+		r.log.Info("closing queue pair", "qpn", a.self.QPN.String(), "reason", why)
+		r.beginStale(time.Now())
+	}
+	r.letGo(func(s *device.Session) { s.Release(r.cfg.Name) }, func(err error) {
+		if err != nil {
+			r.log.Error("close queue pair", "err", err)
+		}
+		r.accuse(err)
+	})
+}
+
+// letGo ends the use of what is held of the device, which the worker closes once the jobs
+// before it have ended. Then the session is released, and then is called. It returns false
+// if nothing is held.
+func (r *recovery) letGo(release func(*device.Session), then func(error)) bool {
+	a := r.fab.held()
+	if a == nil {
+		return false
+	}
+	if a == r.fab.att {
+		r.lanes.halt()
+		r.nbrs.leave()
+	}
+	r.fab.att, r.fab.coming = nil, nil
+	r.worker.do(func() func() {
+		err := a.close(r.lanes)
+		return func() {
+			release(a.session)
+			then(err)
+		}
+	})
+	return true
+}
+
+// accuse requests a reset of the device if a verb hangs outside of a rung (R8).
+func (r *recovery) accuse(err error) {
+	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
+		r.fab.dev.Ask(r.fab.used, qprecovery.ReasonVerbStuck)
+	}
+}
+
+// fabric is the device's side.
+type fabric struct {
+	dev     *device.Device
+	want    port.Want
+	att     *attachment // in use; nil: none
+	coming  *attachment // being opened; nil: none
+	used    uint64      // instance of the session that was used last
+	aim     target      // of retry
+	retry   backoff
+	err     error // why not up
+	lastErr error // the last failure, whether or not it is over
+}
+
+// held returns what is held of the device; nil: nothing, though the worker may be closing
+// something.
+func (f *fabric) held() *attachment { return cmp.Or(f.att, f.coming) }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/cmd/ipoibd/internal/logline"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/link/linktest"
@@ -30,7 +30,7 @@ func inspected(t *testing.T, log slog.Handler) (*Iface, *scripted) {
 	t.Helper()
 	f := newIface(t, &tap{Fake: linktest.NewFake("ib0")}, device.New(device.Config{Name: "soft", Log: quiet}), testConfig())
 	s := &scripted{tap: f.host.tap.(*tap)}
-	f.host.tap, f.log = s, slog.New(log)
+	f.host.tap, f.host.log = s, slog.New(log)
 	return f, s
 }
 
@@ -40,7 +40,8 @@ func TestRestoredChangesOfAFailedInspectionAreLogged(t *testing.T) {
 	f, s := inspected(t, slog.NewTextHandler(&log, nil))
 	s.found.Restored = []link.Change{{What: link.PropertyPersistence, Found: "off"}}
 	s.err = hca.ErrInvalid
-	f.inspect(time.Now())
+	found, err := s.Inspect()
+	f.host.inspected(found, err, time.Now())
 	if n := strings.Count(log.String(), "property=persistence found=off"); n != 1 {
 		t.Errorf("the restored persistence is logged %d times, want once:\n%s", n, &log)
 	}
@@ -65,7 +66,8 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 		{link.ErrGone, 3}, // Run ends with it
 	} {
 		s.err = step.err
-		f.inspect(time.Now())
+		found, err := s.Inspect()
+		f.host.inspected(found, err, time.Now())
 		if n := strings.Count(log.String(), "level=WARN"); n != step.warnings {
 			t.Errorf("step %d: %d warnings, want %d:\n%s", i, n, step.warnings, &log)
 		}
@@ -81,13 +83,14 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 func TestOnePropertyDoesNotHideAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		f, s := inspected(t, logline.Limit(slog.NewTextHandler(&log, nil)))
+		f, s := inspected(t, process.LimitLog(slog.NewTextHandler(&log, nil)))
 		for i := range 100 {
 			s.found.Restored = []link.Change{{What: link.PropertyCarrier, Found: "off"}}
 			if i == 50 {
 				s.found.Restored = append(s.found.Restored, link.Change{What: link.PropertyMAC, Found: "02:00:00:00:66:66"})
 			}
-			f.inspect(time.Now())
+			found, err := s.Inspect()
+			f.host.inspected(found, err, time.Now())
 		}
 		if n := strings.Count(log.String(), "property=carrier"); n == 0 || n >= 100 {
 			t.Fatalf("%d of 100 changes of the carrier are logged, so the test shows nothing:\n%s", n, &log)

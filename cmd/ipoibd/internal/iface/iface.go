@@ -6,26 +6,30 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
+	"ipoibd/ud/vnet"
 )
 
-// Why an interface ends for good.
+// Errors that end an interface.
 var (
-	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon to make it again")
+	ErrDeleted = errors.New("another process deleted the interface, or its container ended; restart the daemon to create it again")
 	ErrMoved   = errors.New("the interface was moved to another network namespace, where this daemon may not follow it: " +
 		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
-// Iface is one interface. Run's goroutine owns everything but the two pumps'
-// halves of the data path.
+// Iface is one interface. Run's goroutine owns everything but what the pumps and the workers
+// do.
 type Iface struct {
 	cfg  config.Interface
 	log  *slog.Logger
@@ -41,40 +45,9 @@ type Iface struct {
 	closed  atomic.Bool
 }
 
-// TAP is what an interface asks of its TAP.
-type TAP interface {
-	link.Device
-	SetMTU(mtu int) error
-	Neighbours() ([]link.Neighbour, error)
-	Unresolved() ([]netip.Addr, error)
-	Remove() error
-}
-
-// host is the TAP's side.
-type host struct {
-	tap     TAP
-	adopted bool
-	now     link.State
-	mtu     mtuState
-	custody custody
-}
-
-// fabric is the device's side.
-type fabric struct {
-	dev     *device.Device
-	want    port.Want
-	att     *attachment // nil while nothing is held of the device
-	used    uint64      // instance of the session that was used last
-	aim     target      // that retry is about
-	retry   backoff
-	err     error // why not up
-	lastErr error // the last failure, over or not
-}
-
 // dataPath is what the pumps run.
 type dataPath struct {
-	tx       *ud.Tx
-	rx       *ud.Rx
+	lanes    lanes
 	slow     slowPath
 	snapshot *ud.Snapshot
 }
@@ -86,8 +59,8 @@ type Env struct {
 	Log     *slog.Logger
 }
 
-// Open makes or adopts the interface, down and without carrier, and prepares
-// its data path. portGUID is for the stable MAC.
+// Open creates or adopts the interface, down and without carrier, and prepares its data
+// path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	tap, adopted, err := link.Open(link.Spec{Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU})
 	if err != nil {
@@ -101,18 +74,18 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	return f, nil
 }
 
-// initialMTU is what a new interface has until its port is known.
+// initialMTU is the MTU of a new interface until its port is known.
 const initialMTU = 1500
 
 // New returns an interface on a TAP that the caller opened.
 func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
+	log := env.Log.With("interface", cfg.Name)
 	f := &Iface{
 		cfg:     cfg,
-		log:     env.Log.With("interface", cfg.Name),
-		host:    host{tap: tap},
+		log:     log,
+		host:    host{log: log, tap: tap, worker: newWorker()},
 		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errStarting},
-		nbrs:    newNeighbours(),
-		rec:     newRecovery(env.Journal, cfg.Name),
+		path:    dataPath{slow: newSlowPath(), snapshot: &ud.Snapshot{}},
 		queries: make(chan func()),
 		done:    make(chan struct{}),
 	}
@@ -123,31 +96,35 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		}
 		f.fab.want.GID = gid
 	}
-	if err := f.makePath(); err != nil {
+	r := &f.rec
+	*r = recovery{
+		cfg: &f.cfg, log: log, host: &f.host, fab: &f.fab, nbrs: &f.nbrs,
+		ladder:    qprecovery.NewLadder(qprecovery.Config{}),
+		journal:   env.Journal,
+		worker:    newWorker(),
+		badClient: badClient{name: cfg.Name},
+		faults:    make(chan qprecovery.Fault, maxFaults),
+		flushes:   make(chan qprecovery.Fault, 1),
+		ended:     make(chan struct{}, 1),
+	}
+	lane, err := newLane(&f.cfg, tap, &f.path, r.onFailure, r.ended)
+	if err != nil {
 		return nil, err
 	}
-	f.rec.badClient.name = cfg.Name
-	f.rec.stale.pump = pump{once: f.path.tx.Discard, wake: f.path.tx.Wake}
-	return f, nil
-}
-
-var errStarting = errors.New("starting")
-
-func (f *Iface) makePath() (err error) {
-	p := &f.path
-	p.slow, p.snapshot = newSlowPath(), &ud.Snapshot{}
-	p.tx, err = ud.NewTx(ud.TxConfig{
-		Slots: f.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
-		Source: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCSend),
-	})
-	if err != nil {
-		return err
+	f.path.lanes = lanes{lane}
+	r.lanes, f.host.lanes = f.path.lanes, f.path.lanes
+	f.nbrs = neighbours{
+		log: log, tap: tap, lanes: f.path.lanes, snapshot: f.path.snapshot, worker: &r.worker,
+		table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
+		failed: func(err error) {
+			if err != nil {
+				log.Error("close address handle", "err", err)
+			}
+			r.accuse(err)
+		},
 	}
-	p.rx, err = ud.NewRx(ud.RxConfig{
-		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
-		Sink: f.host.tap, SlowPath: p.slow, Peers: p.snapshot, OnFailure: f.onFailure(hca.WCRecv),
-	})
-	return err
+	f.host.raised = func(on bool) { f.nbrs.asks.follow(on, time.Now()) }
+	return f, nil
 }
 
 // Name returns the configured name.
@@ -156,11 +133,11 @@ func (f *Iface) Name() string { return f.cfg.Name }
 // DeviceName returns the name of its device.
 func (f *Iface) DeviceName() string { return f.cfg.Device }
 
-// Adopted reports whether ib0 was there before.
+// Adopted reports whether ib0 existed before.
 func (f *Iface) Adopted() bool { return f.host.adopted }
 
-// Close gives the TAP up; ib0 stays, without carrier. Run has ended or was
-// never called. Harmless when repeated.
+// Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
+// called. Idempotent.
 func (f *Iface) Close() error {
 	if f.closed.Swap(true) {
 		return nil
@@ -168,8 +145,8 @@ func (f *Iface) Close() error {
 	return f.host.tap.Close()
 }
 
-// Delete is Close, and takes ib0 away, under whatever name and in whatever
-// network namespace it is now. One that is gone already is no error.
+// Delete is Close, and removes ib0, whatever its name and network namespace are now. It
+// succeeds if ib0 is already gone.
 func (f *Iface) Delete() error {
 	if f.closed.Swap(true) {
 		return nil

@@ -144,7 +144,7 @@ func TestR09NoCarrierWithoutADevice(t *testing.T) {
 		a.unplug()
 		synctest.Wait()
 		done := make(chan struct{})
-		a.iface.queries <- func() { a.iface.heal(qprecovery.DeviceUp{}); close(done) }
+		a.iface.queries <- func() { a.iface.rec.heal(qprecovery.DeviceUp{}); close(done) }
 		<-done
 		if s := a.status(); s.State != StateWaiting || s.Recovery.State != "idle" || s.Carrier {
 			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)

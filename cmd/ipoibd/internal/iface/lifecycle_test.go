@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/ud/ipoib"
@@ -279,9 +278,8 @@ func TestAttachToEndedSession(t *testing.T) {
 		old := a.iface.fab.att.session
 		a.unplug()
 		synctest.Wait()
-		f := &Iface{fab: fabric{dev: device.New(device.Config{Name: "x", Log: quiet})}}
-		if err := f.attach(old, a.iface.fab.aim.plan); !errors.Is(err, hca.ErrClosed) {
-			t.Errorf("attach: %v", err)
+		if err := a.iface.rec.come(target{session: old}, 0, 0); !errors.Is(err, hca.ErrClosed) {
+			t.Errorf("come: %v", err)
 		}
 		a.plug()
 		a.waitUp()

@@ -1,6 +1,9 @@
 package iface
 
-import "testing"
+import (
+	"cmp"
+	"testing"
+)
 
 // The steps of a test: what happens to the interface, and the MTU that follows.
 type mtuStep struct {
@@ -38,10 +41,41 @@ func TestMTUState(t *testing.T) {
 				if step.host != 0 {
 					s.changed(step.host)
 				}
-				if got := s.fit(step.largest); got != step.want {
+				if got, _ := s.fit(step.largest); got != step.want {
 					t.Fatalf("step %d, %+v: got %d", i, step, got)
 				}
 				s.set = step.want
+			}
+		})
+	}
+}
+
+// A request that does not fit is reported once, and again after it was changed or has fitted.
+// The MTU of an interface that is adopted is no new request.
+func TestMTUTooLarge(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		configured, adopted int
+		steps               []mtuStep // want is the request that is reported
+	}{
+		{"configured", 1444, 0, []mtuStep{{0, 944, 1444}, {0, 944, 0}, {0, 900, 0}, {0, 1444, 0}, {0, 944, 1444}}},
+		{"configured and adopted", 1444, 944, []mtuStep{{0, 944, 1444}, {0, 944, 0}}},
+		{"set", 0, 0, []mtuStep{{0, 1444, 0}, {4000, 1444, 4000}, {0, 1444, 0}, {4000, 1444, 4000}}},
+		{"set to the largest", 0, 0, []mtuStep{{1444, 1444, 0}, {0, 944, 0}}},
+		{"adopted", 0, 4092, []mtuStep{{0, 1444, 0}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s mtuState
+			s.found(cmp.Or(c.adopted, 1500), c.configured, c.adopted != 0)
+			for i, step := range c.steps {
+				if step.host != 0 {
+					s.changed(step.host)
+				}
+				mtu, got := s.fit(step.largest)
+				if got != step.want {
+					t.Errorf("step %d, %+v: reported %d", i, step, got)
+				}
+				s.set = mtu
 			}
 		})
 	}

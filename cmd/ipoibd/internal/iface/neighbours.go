@@ -1,147 +1,270 @@
 package iface
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/neigh"
-	"ipoibd/ud/ipoib"
+	"ipoibd/ud"
 	"ipoibd/ud/vnet"
 )
 
-// collectEvery is how often handles that wait for their last use are looked at.
-const collectEvery = 50 * time.Millisecond
+const (
+	// collectEvery is how often handles that wait for their last use are examined.
+	collectEvery = 50 * time.Millisecond
+	// strayInterval is how often the device is asked for stray datagrams. Their sender
+	// loses its frames until it is answered.
+	strayInterval = 50 * time.Millisecond
+)
 
 // neighbours is the peer table with what its actions need.
 type neighbours struct {
-	table   *neigh.Table
-	actions []neigh.Action
-	refused []uint64          // requests for handles that nobody could take
-	grave   []neigh.DestroyAH // handles that a posted request may still use
-	frame   []byte            // one frame for the host, with its virtio header
-	asks    asks
-	strays  strays
+	log      *slog.Logger
+	tap      TAP
+	lanes    lanes // the first one sends what the table sends to the fabric
+	snapshot *ud.Snapshot
+	worker   *worker      // closes handles
+	failed   func(error)  // is called when a handle could not be closed
+	att      *attachment  // in use; nil: none
+	table    *neigh.Table // the rest is Run's
+	actions  []neigh.Action
+	refused  []uint64          // requests for handles that could not be queued
+	retired  []neigh.DestroyAH // handles that a posted request may still use
+	frame    []byte            // one frame for the host, with its virtio header
+	asks     asks
+	strays   strays
 }
 
-func newNeighbours() neighbours {
-	return neighbours{table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU)}
+// use begins to use an attachment, and announces its address.
+func (n *neighbours) use(a *attachment) {
+	n.att = a
+	n.announce()
+	n.strays.follow(a.session, time.Now())
+	list, err := n.tap.Neighbours() // after a restart the host knows peers that the table does not
+	if err != nil {
+		n.log.Warn("cannot read the host's neighbours", "err", err)
+		return
+	}
+	entries := make([]neigh.Neighbour, 0, len(list))
+	for _, e := range list {
+		entries = append(entries, neigh.Neighbour{IP: e.IP, MAC: e.MAC})
+	}
+	n.step(neigh.HostNeighbours{Entries: entries})
 }
 
-// deadline returns when to look at the table, the handles, the host's neighbours or
-// stray datagrams next; zero: never.
+// announce gives the table the address and the limits of the queue pair.
+func (n *neighbours) announce() {
+	a := n.att
+	n.step(neigh.Attached{
+		Self: a.address(), Broadcast: a.broadcast, PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
+	})
+}
+
+// leave ends the use of the attachment, whose handles are closed with it.
+func (n *neighbours) leave() {
+	n.att = nil
+	n.step(neigh.Detached{})
+	n.retired = n.retired[:0]
+	n.strays.stop()
+}
+
+// hostChanged reports to the table what is new about ib0.
+func (n *neighbours) hostChanged(old, st link.State) {
+	if st.MAC != old.MAC {
+		n.step(neigh.HostMAC{MAC: st.MAC})
+	}
+	if st.Master != old.Master || st.Up != old.Up || alone(st) != alone(old) {
+		n.step(neigh.HostPortChanged{Alone: alone(st)})
+	}
+	n.step(neigh.HostAddrs{Addrs: slices.Collect(st.SelfAddrs())})
+}
+
+// deadline returns when to call expire; zero: never.
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
-	if len(n.grave) > 0 {
+	if len(n.retired) > 0 {
 		at = sooner(at, time.Now().Add(collectEvery))
 	}
 	return sooner(sooner(at, n.asks.at), n.strays.at)
 }
 
-// forgetHandles drops the book of handles that were closed with the endpoint.
-func (n *neighbours) forgetHandles() { n.grave = n.grave[:0] }
-
-// step runs the table and carries its actions out. Handles that cannot even be
-// asked for are reported to the table as failed; it pauses before it asks again.
-func (f *Iface) step(ev neigh.Event) {
-	f.stepOnce(ev)
-	for len(f.nbrs.refused) > 0 {
-		id := f.nbrs.refused[0]
-		f.nbrs.refused = f.nbrs.refused[1:]
-		f.stepOnce(neigh.AHFailed{ID: id, Err: hca.ErrBusy})
+// expire does what is due.
+func (n *neighbours) expire(now time.Time) {
+	if n.asks.due(now) {
+		targets, err := n.tap.Unresolved()
+		if err != nil {
+			n.log.Warn("cannot read the host's unresolved neighbours", "err", err)
+		}
+		if len(targets) > 0 {
+			n.step(neigh.HostAsks{Targets: targets})
+		}
 	}
-	f.collect()
+	if at := n.strays.at; !at.IsZero() && !now.Before(at) {
+		n.readStrays(now)
+	}
+	n.step(neigh.Tick{})
 }
 
-func (f *Iface) stepOnce(ev neigh.Event) {
-	n := &f.nbrs
+// step runs the table and its actions. Requests for handles that could not be queued are
+// reported to the table as failed; it pauses before it repeats them.
+func (n *neighbours) step(ev neigh.Event) {
+	for n.stepOnce(ev); len(n.refused) > 0; {
+		id := n.refused[0]
+		n.refused = n.refused[1:]
+		n.stepOnce(neigh.AHFailed{ID: id, Err: hca.ErrBusy})
+	}
+	if len(n.retired) > 0 && n.att != nil {
+		n.collect()
+	}
+}
+
+func (n *neighbours) stepOnce(ev neigh.Event) {
 	n.actions = n.table.Step(time.Now(), ev, n.actions[:0])
 	for _, a := range n.actions {
-		f.act(a)
+		switch a := a.(type) {
+		case neigh.SendFabric:
+			n.lanes[0].tx.Inject(a.Dest, a.Msg)
+		case neigh.SendHost:
+			n.sendHost(a.Frame)
+		case neigh.CreateAH:
+			if n.att == nil || !n.att.ahs.Create(a.ID, n.att.plan.PeerAH(a.DGID)) {
+				n.refused = append(n.refused, a.ID)
+			}
+		case neigh.DestroyAH:
+			n.retired = append(n.retired, a)
+		case neigh.Publish:
+			n.snapshot.Publish(a.Snapshot)
+		}
 	}
 	clear(n.actions)
 }
 
-func (f *Iface) act(a neigh.Action) {
-	switch a := a.(type) {
-	case neigh.SendFabric:
-		f.path.tx.Inject(a.Dest, a.Msg)
-	case neigh.SendHost:
-		f.sendHost(a.Frame)
-	case neigh.CreateAH:
-		f.createAH(a)
-	case neigh.DestroyAH:
-		f.nbrs.grave = append(f.nbrs.grave, a)
-	case neigh.Publish:
-		f.path.snapshot.Publish(a.Snapshot)
-	}
-}
-
 // sendHost writes a frame of the slow path to the TAP, which counts what the
 // kernel refuses.
-func (f *Iface) sendHost(frame []byte) {
-	b := append(f.nbrs.frame[:0], make([]byte, vnet.HeaderLen)...)
-	f.nbrs.frame = append(b, frame...)
-	if _, err := f.host.tap.WriteBatch([][]byte{f.nbrs.frame}); err != nil {
-		f.log.Debug("write frame to the host", "err", err)
+func (n *neighbours) sendHost(frame []byte) {
+	b := append(n.frame[:0], make([]byte, vnet.HeaderLen)...)
+	n.frame = append(b, frame...)
+	if _, err := n.tap.WriteBatch([][]byte{n.frame}); err != nil {
+		n.log.Debug("write frame to the host", "err", err)
 	}
 }
 
-func (f *Iface) createAH(a neigh.CreateAH) {
-	att := f.fab.att
-	if att != nil && att.ep.AHs.Create(a.ID, att.plan.PeerAH(a.DGID)) {
-		return
-	}
-	f.nbrs.refused = append(f.nbrs.refused, a.ID)
-}
-
-func (f *Iface) ahResult(r device.AHResult) {
+// created handles the result of a request for a handle.
+func (n *neighbours) created(r device.AHResult) {
 	if r.Err != nil {
-		f.log.Debug("address handle failed", "err", r.Err)
-		f.step(neigh.AHFailed{ID: r.ID, Err: r.Err})
+		n.log.Debug("cannot create address handle", "err", r.Err)
+		n.step(neigh.AHFailed{ID: r.ID, Err: r.Err})
 		return
 	}
-	f.step(neigh.AHReady{ID: r.ID, AH: r.AH})
+	n.step(neigh.AHReady{ID: r.ID, AH: r.AH})
 }
 
-// collect closes the handles that nothing under way can use any more.
-func (f *Iface) collect() {
-	if len(f.nbrs.grave) == 0 || f.fab.att == nil {
-		return
-	}
-	safe := f.path.tx.Epoch()
-	f.nbrs.grave = slices.DeleteFunc(f.nbrs.grave, func(d neigh.DestroyAH) bool {
+// collect closes the handles that no posted request can use any more, on the worker.
+func (n *neighbours) collect() {
+	safe, ahs := n.lanes.epoch(), n.att.ahs
+	var unused []hca.AH
+	n.retired = slices.DeleteFunc(n.retired, func(d neigh.DestroyAH) bool {
 		if d.LastEpoch >= safe {
 			return false
 		}
-		if err := f.fab.att.ep.AHs.Destroy(d.AH); err != nil {
-			f.log.Error("close address handle", "err", err)
-			f.accuse(err)
-		}
+		unused = append(unused, d.AH)
 		return true
 	})
-	if len(f.nbrs.grave) > 0 {
-		f.path.tx.Wake()
+	if len(unused) > 0 {
+		n.worker.do(func() func() {
+			var errs []error
+			for _, ah := range unused {
+				errs = append(errs, ahs.Destroy(ah))
+			}
+			return func() { n.failed(errors.Join(errs...)) }
+		})
+	}
+	if len(n.retired) > 0 {
+		n.lanes.wake()
 	}
 }
 
-// hostAddrs tells the table which addresses the host answers for.
-func (f *Iface) hostAddrs() {
-	f.step(neigh.HostAddrs{Addrs: slices.Collect(f.host.now.SelfAddrs())})
+// askTimes are the times, after the carrier was raised, at which the interface asks for the
+// neighbours that the host waits for: at once, and soon again, since the kernel takes a
+// moment to act on the carrier and loses what it asks until then, and since a switch may
+// forward frames later than this host. Within a second the kernel asks again by itself.
+var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond}
+
+// asks says when to ask for the host's neighbours on its behalf. The kernel forgot them
+// when the carrier went down, and its requests since then were lost. Its next try may be a
+// second away, which prolongs the outage; a TCP that sends in the meantime waits for much
+// longer.
+type asks struct {
+	start time.Time
+	at    time.Time // when to ask; zero: never
+	round int       // the next one
 }
 
-// hostNeighbours tells the table what the host's own cache says: after a
-// restart it knows peers that the table does not.
-func (f *Iface) hostNeighbours() {
-	list, err := f.host.tap.Neighbours()
-	if err != nil {
-		f.log.Warn("cannot read the host's neighbours", "err", err)
+// follow begins when the carrier is raised, and ends when it is taken down.
+func (a *asks) follow(carrier bool, now time.Time) {
+	*a = asks{}
+	if carrier {
+		a.start, a.at = now, now.Add(askTimes[0])
+	}
+}
+
+// due reports whether it is time to ask, and counts that as done.
+func (a *asks) due(now time.Time) bool {
+	if a.at.IsZero() || now.Before(a.at) {
+		return false
+	}
+	a.at = time.Time{}
+	if a.round++; a.round < len(askTimes) {
+		a.at = a.start.Add(askTimes[a.round])
+	}
+	return true
+}
+
+// strays reads the senders of stray datagrams from the device in use.
+type strays struct {
+	device hca.StrayReporter // in use last
+	seen   uint64            // the latest number read
+	at     time.Time         // when to ask the device next; zero: never
+}
+
+// follow starts to read the strays of a device that is in use now. Earlier strays count
+// as well: they came after the device was opened, for an earlier queue pair.
+func (s *strays) follow(dev hca.StrayReporter, now time.Time) {
+	if dev != s.device {
+		*s = strays{device: dev}
+	}
+	s.at = now
+}
+
+// stop ends the reading; the same device may be followed again.
+func (s *strays) stop() { s.at = time.Time{} }
+
+// readStrays reports the senders of stray datagrams since the last reading to the peer
+// table. It leaves senders with another P_Key to the interface of that P_Key, and ignores
+// those without the group's Q_Key, which are not members. It does not ask a device again
+// that never reports any.
+func (n *neighbours) readStrays(now time.Time) {
+	s := &n.strays
+	senders, ok := s.device.Strays()
+	if !ok {
+		s.stop()
 		return
 	}
-	entries := make([]neigh.Neighbour, 0, len(list))
-	for _, n := range list {
-		entries = append(entries, neigh.Neighbour{IP: n.IP, MAC: n.MAC})
+	s.at = now.Add(strayInterval)
+	plan, seen := n.att.plan, s.seen
+	for i := range senders {
+		from := &senders[i]
+		if from.Number <= seen {
+			continue
+		}
+		s.seen = max(s.seen, from.Number)
+		if from.PKey&^hca.PKeyMembership == plan.PKey&^hca.PKeyMembership && from.QKey == plan.Broadcast().QKey {
+			n.step(neigh.Stray{GID: from.SGID, QPN: from.SrcQPN})
+		}
 	}
-	f.step(neigh.HostNeighbours{Entries: entries})
 }

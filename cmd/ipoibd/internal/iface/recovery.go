@@ -4,36 +4,55 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
 )
 
-// maxFaults bounds the faults that wait for Run: one is as good as many.
-const maxFaults = 64
+const (
+	// maxFaults bounds the faults that wait for Run. Those of one incident are alike, so
+	// the rest can be dropped.
+	maxFaults = 64
+	// staleAfter is how long the host's frames wait for a carrier that went down. Until
+	// then they are worth sending: a TCP whose retransmissions are among them continues at
+	// once. Older ones do harm: a TCP takes the time that the acknowledgement took for the
+	// round-trip time, and waits three times as long if anything is lost then. After
+	// outages of 3 s whose frames had all waited, one connection in three stood still for
+	// 5-10 s more.
+	staleAfter = 500 * time.Millisecond
+)
 
-// recovery is the interface's ladder and what carries its actions out.
+// recovery is the shell of the interface's ladder. It opens and closes attachments, because
+// that is also how the ladder's last rung starts again.
 type recovery struct {
-	ladder  ladder
-	tracker *journal.Tracker
-	actions []qprecovery.Action
-	queue   []qprecovery.Event // to be taken, in order
-	healing bool               // heal is under way
-	carrier error              // why the carrier cannot be raised, until heal ends
-	stale   stale
-	told    deviceState // what the ladder was told of the device
+	cfg   *config.Interface
+	log   *slog.Logger
+	host  *host
+	fab   *fabric
+	nbrs  *neighbours
+	lanes lanes
 
-	worker    worker
-	watch     watch
-	pumps     backoff // of starting pumps that ended for a reason that is no fault
+	ladder  ladder
+	journal *journal.Journal
+	actions []qprecovery.Action
+	later   []func()    // work that actions caused, to be done once all actions of their step are done
+	stale   time.Time   // when to begin to drop the host's frames; zero: never, or it has begun
+	told    deviceState // what the ladder knows of the device
+
+	worker    worker  // calls the verbs
+	pumps     backoff // of restarting pumps that ended for a reason that is no fault
 	badClient badClient
-	faults    chan qprecovery.Fault // of the data path and of async events
-	flushes   chan qprecovery.Fault // the same, of flushed work requests alone
+	faults    chan qprecovery.Fault // of the data path and of asynchronous events
+	flushes   chan qprecovery.Fault // the same, of flushed work requests only
+	ended     chan struct{}         // has a value after a pump has failed
 }
 
 // ladder is a [qprecovery.Ladder].
@@ -48,7 +67,7 @@ type ladder interface {
 	Counts() qprecovery.Counts
 }
 
-// deviceState is what the ladder may be told of the device.
+// deviceState is what the ladder may know of the device.
 type deviceState uint8
 
 const (
@@ -57,314 +76,376 @@ const (
 	deviceGaveUp
 )
 
-func newRecovery(j *journal.Journal, scope string) recovery {
-	return recovery{
-		ladder:  qprecovery.NewLadder(qprecovery.Config{}),
-		tracker: journal.NewTracker(j, scope),
-		worker:  newWorker(),
-		watch:   newWatch(),
-		faults:  make(chan qprecovery.Fault, maxFaults),
-		flushes: make(chan qprecovery.Fault, 1),
-	}
-}
-
-// deadline is when the ladder, the freeze detector, the pumps or a bad client want
-// to be looked at.
-func (f *Iface) healDeadline(now time.Time) time.Time {
-	at, _ := f.rec.ladder.NextDeadline()
-	for _, other := range []time.Time{f.rec.pumps.at, f.rec.badClient.at, f.rec.stale.at} {
+// deadline returns when to call expire.
+func (r *recovery) deadline(now time.Time) time.Time {
+	at, _ := r.ladder.NextDeadline()
+	for _, other := range []time.Time{r.fab.retry.at, r.pumps.at, r.badClient.at, r.stale} {
 		at = sooner(at, other)
 	}
-	if f.fab.att != nil {
-		at = sooner(at, f.rec.watch.deadline(now))
+	if r.fab.att != nil {
+		for _, l := range r.lanes {
+			at = sooner(at, l.deadline(now))
+		}
 	}
 	return at
 }
 
-// sooner returns the earlier of two times, of which the zero one is never.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
+// expire does what is due.
+func (r *recovery) expire(now time.Time) {
+	r.badClient.expire(now)
+	if !r.stale.IsZero() && !now.Before(r.stale) {
+		r.stale = time.Time{}
+		r.lanes.discard(true)
 	}
-	return a
+	healthy := func() bool { return r.fab.att != nil && r.ladder.State() == qprecovery.Healthy }
+	if r.pumps.due(now) && healthy() {
+		for _, l := range r.lanes {
+			for _, p := range []*pump{&l.in, &l.out} {
+				if !p.running {
+					p.start(r.fab.att.gen)
+				}
+			}
+		}
+		r.pumps.succeed(now)
+	}
+	for _, l := range r.lanes {
+		if r.fab.att != nil && !now.Before(l.deadline(now)) {
+			r.sample(l, now)
+		}
+	}
+	r.heal(qprecovery.Tick{})
 }
 
-// onFailure is called by a pump for each work request that failed.
-func (f *Iface) onFailure(op hca.WCOpcode) func(ud.Failure) {
+// onFailure returns the function that a pump calls for each work request that failed.
+func (r *recovery) onFailure(op hca.WCOpcode) func(ud.Failure) {
 	return func(x ud.Failure) {
-		class := qprecovery.OfCompletion(x.WC.Status)
-		fault := qprecovery.Fault{Gen: uint32(x.WC.ID >> 32), Class: class}
-		to := f.rec.flushes
-		if class != qprecovery.ClassFlushed { // what is flushed is a consequence of another one
-			to = f.rec.faults
-			fault.Request = request(op, &x)
+		fault := qprecovery.Fault{Gen: uint32(x.WC.ID >> 32), Class: qprecovery.OfCompletion(x.WC.Status)}
+		to := r.flushes
+		if fault.Class != qprecovery.ClassFlushed { // flushed requests are a consequence of another one
+			to = r.faults
+			fault.Request = &qprecovery.Request{ // R3
+				Status: x.WC.Status, Opcode: op, VendorErr: x.WC.VendorErr, WRID: x.WC.ID,
+				SGList: []hca.SGE{x.SGE}, DestQPN: x.Dest.QPN,
+			}
 		}
 		select {
 		case to <- fault:
-		default: // Run has enough to think about
+		default: // enough faults wait already
 		}
 	}
 }
 
-// request describes a work request that failed (R3).
-func request(op hca.WCOpcode, x *ud.Failure) *qprecovery.Request {
-	return &qprecovery.Request{
-		Status: x.WC.Status, Opcode: op, VendorErr: x.WC.VendorErr, WRID: x.WC.ID,
-		SGList: []hca.SGE{x.SGE}, DestQPN: x.Dest.QPN,
-	}
-}
-
-// onEvent is called with each asynchronous event of the queue pair or its CQs.
-func (f *Iface) onEvent(gen uint32, ev hca.AsyncEvent) {
+// onEvent is called for each asynchronous event of the queue pair or its CQs.
+func (r *recovery) onEvent(gen uint32, ev hca.AsyncEvent) {
 	select {
-	case f.rec.faults <- qprecovery.Fault{Gen: gen, Class: qprecovery.OfEvent(ev.Type)}:
-	default: // Run has enough to think about
+	case r.faults <- qprecovery.Fault{Gen: gen, Class: qprecovery.OfEvent(ev.Type)}:
+	default: // enough faults wait already
 	}
 }
 
-// fault tells the ladder of a fault, and the log of a request that failed.
-func (f *Iface) fault(ev qprecovery.Fault) {
-	if r := ev.Request; r != nil {
-		f.log.Warn("work request failed", "status", r.Status.String(), "opcode", r.Opcode.String(),
-			"bytes", r.SGList[0].Length, "lkey", r.SGList[0].LKey, "to", r.DestQPN.String(), "vendor_err", r.VendorErr)
+// fault reports a fault to the ladder, and logs a request that failed.
+func (r *recovery) fault(ev qprecovery.Fault) {
+	if q := ev.Request; q != nil {
+		r.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
+			"bytes", q.SGList[0].Length, "lkey", q.SGList[0].LKey, "to", q.DestQPN.String(), "vendor_err", q.VendorErr)
 	}
-	f.heal(ev)
+	r.heal(ev)
 }
 
-// heal runs the ladder and carries its actions out. What an action brings about
-// is taken once all of them are done.
-func (f *Iface) heal(ev qprecovery.Event) {
-	r := &f.rec
-	r.queue = append(r.queue, ev)
-	if r.healing {
-		return
-	}
-	r.healing = true
-	for len(r.queue) > 0 {
-		ev := r.queue[0]
-		r.queue = r.queue[1:]
-		f.healOnce(ev)
-	}
-	r.healing = false
-	f.checkCarrier()
-}
-
-// checkCarrier starts over where recovery ended without a carrier.
-func (f *Iface) checkCarrier() {
-	if err := f.rec.carrier; err != nil {
-		f.rec.carrier = nil
-		f.stop("no carrier")
-		f.fail(err)
-	}
-}
-
-func (f *Iface) healOnce(ev qprecovery.Event) {
-	r := &f.rec
+// heal gives the ladder an event and carries out what it decides, then the work that this
+// caused, in order. Actions never call heal; they append to later.
+func (r *recovery) heal(ev qprecovery.Event) {
 	was := r.ladder.State()
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
 	now := r.ladder.State()
-	if now != was {
-		f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
-	}
-	if now != was || len(r.actions) > 0 { // else nothing has happened
-		r.tracker.Update(r.ladder.History())
+	service := func(s qprecovery.State) bool { return s == qprecovery.Idle || s == qprecovery.Healthy }
+	if now != was && !(service(now) && service(was)) { // going up and down is no recovery
+		r.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
 	for _, a := range r.actions {
-		f.carryOut(a)
+		r.carryOut(a)
 	}
 	clear(r.actions)
+	for len(r.later) > 0 {
+		next := r.later[0]
+		r.later = r.later[1:]
+		next()
+	}
 }
 
-func (f *Iface) carryOut(a qprecovery.Action) {
+func (r *recovery) carryOut(a qprecovery.Action) {
 	switch a := a.(type) {
 	case qprecovery.Query:
-		f.query(a.Op)
+		r.operate(a.Op, qprecovery.VerbQueryQP, func(att *attachment) (done qprecovery.Done, err error) {
+			done.State, err = att.ep.State()
+			return done, err
+		}, nil)
 	case qprecovery.Prove:
-		f.prove(a.Op)
+		r.operate(a.Op, qprecovery.VerbCreateQP, r.prove, nil)
 	case qprecovery.Run:
-		f.runRung(a)
+		r.run(a)
 	case qprecovery.Release:
-		f.release(a.Op)
-	case qprecovery.Ready:
-		f.ready()
+		done := func(err error) {
+			r.failed(err)
+			r.heal(qprecovery.Done{Op: a.Op, Class: device.Classify(qprecovery.VerbDestroyQP, err)})
+		}
+		if !r.letGo(r.badClient.release, done) {
+			r.later = append(r.later, func() { done(nil) })
+		}
+	case qprecovery.Ready: // errors do not matter, because the device is being reset
+		r.letGo(r.badClient.release, func(error) {})
 	case qprecovery.RequestReset:
-		f.fab.dev.Ask(f.fab.used, a.Reason)
-	case qprecovery.HoldTraffic:
-		f.hold()
+		r.fab.dev.Ask(r.fab.used, a.Reason)
+	case qprecovery.HoldTraffic: // messages from the fabric are still delivered
+		r.lanes.hold()
 	case qprecovery.ReleaseTraffic:
-		f.flow()
+		r.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
-		f.moveCarrier(a == qprecovery.Action(qprecovery.CarrierUp{}))
+		on := a == qprecovery.Action(qprecovery.CarrierUp{})
+		r.log.Info("carrier", "on", on)
+		err := r.host.setCarrier(on)
+		switch {
+		case !on:
+			if err != nil {
+				r.log.Error("cannot take the carrier down", "err", err)
+			}
+			r.beginStale(time.Now())
+		case err != nil:
+			r.later = append(r.later, func() { r.noCarrier(err) })
+		}
+	case qprecovery.Entered:
+		r.journal.Add(journal.Entered(r.cfg.Name, a))
+	case qprecovery.Ended:
+		r.journal.Add(journal.Ended(r.cfg.Name, a))
 	}
 }
 
-// ready ends the use of the session; nothing of the device is held afterwards.
-func (f *Iface) ready() {
-	_ = f.rec.worker.settle()
-	if a := f.fab.att; a != nil {
-		_ = f.letGo(a) // whatever hangs, the device is being reset
-		f.rec.badClient.release(a.session)
-	}
-}
-
-// hold leaves the host's frames in the TAP's queue; what comes from the fabric is
-// taken still.
-func (f *Iface) hold() {
-	if a := f.fab.att; a != nil {
-		a.tx.halt()
-	}
-}
-
-func (f *Iface) moveCarrier(on bool) {
-	f.log.Info("carrier", "on", on)
-	err := f.setCarrier(on)
-	if err != nil {
-		f.log.Error("cannot change the carrier", "err", err)
-	}
-	if on {
-		f.rec.carrier = err
-		return
-	}
-	f.rec.stale.begin(time.Now())
-}
-
-// stop ends a recovery and the use of the device; the ladder is idle afterwards.
-// Harmless when it is already.
-func (f *Iface) stop(why string) {
-	if f.rec.ladder.State() == qprecovery.Idle && f.fab.att == nil {
-		return
-	}
-	f.heal(qprecovery.Stopped{})
-	f.accuse(f.rec.worker.settle())
-	f.detach(why)
-}
-
-// finished takes the result of an operation.
-func (f *Iface) finished(r result) {
-	f.rec.worker.took(r)
-	if r.err != nil {
-		f.fab.lastErr = r.err
-		f.log.Warn("recovery failed", "state", f.rec.ladder.State().String(), "err", r.err)
-	}
-	switch {
-	case r.err != nil && f.moved(r.of):
-		f.accuse(r.err)
-		f.stop("the port has changed")
-	case r.err != nil && r.fresh && !r.class.OfDevice():
-		f.stop("cannot start")
-		f.fail(r.err)
+// run runs a rung.
+func (r *recovery) run(run qprecovery.Run) {
+	switch run.Rung {
+	case qprecovery.RungDevice:
+		to, err := r.fab.target(r.fab.dev.View(), r.host.now)
+		if err == nil {
+			err = r.come(to, run.Gen, run.Op)
+		}
+		if err != nil { // recovery does not wait for a port that cannot be used
+			r.later = append(r.later, func() { r.stop(err.Error()) })
+		}
+	case qprecovery.RungResumeQP:
+		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
+			return qprecovery.Done{}, a.ep.Resume()
+		}, nil)
 	default:
-		f.heal(qprecovery.Done{Op: r.op, Class: r.class, State: r.state, Frozen: r.frozen})
+		r.lanes.halt()
+		var now links
+		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
+			err := a.replace(r.lanes, run)
+			if err == nil { // the next job may already change the endpoint when the result arrives
+				now = linksOf(a.ep)
+			}
+			return qprecovery.Done{}, err
+		}, func() {
+			r.fab.att.gen, r.fab.att.links = run.Gen, now
+			r.nbrs.announce()
+		})
 	}
-	f.reconcile()
 }
 
-// moved reports whether the port is not any more what an attachment was made
-// for: then a verb that was refused says nothing about the device.
-func (f *Iface) moved(a *attachment) bool {
-	to, err := f.target(f.fab.dev.View())
-	return a != nil && to.session == a.session && (err != nil || !a.plan.SameQP(to.plan))
-}
-
-// pumpsEnded looks at both pumps; an error says that ib0 is gone.
-func (f *Iface) pumpsEnded() error {
-	a := f.fab.att
-	return errors.Join(f.pumpEnded(&a.tx), f.pumpEnded(&a.rx))
-}
-
-// pumpEnded looks at what a pump ended with. A reason that is nobody's fault has
-// it started again, after a pause.
-func (f *Iface) pumpEnded(p *pump) error {
-	err := p.failure()
+// prove sends probes through a fresh queue pair that carries nothing else.
+func (r *recovery) prove(a *attachment) (done qprecovery.Done, err error) {
+	done.Frozen, err = a.ep.Prove()
 	switch {
+	case done.Frozen:
+		r.log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
 	case err == nil:
-		return nil
-	case errors.Is(err, link.ErrGone):
-		return err
+		r.log.Warn("freeze not proven: the device answers on a fresh queue pair, or its wire is full, or its port is down")
 	}
-	f.fab.lastErr = err
-	f.log.Warn("pump ended", "err", err)
-	f.heal(qprecovery.Fault{Gen: p.gen, Class: device.Classify(p.verb, err)})
-	if f.rec.ladder.State() == qprecovery.Healthy && !p.running {
-		f.rec.pumps.fail(time.Now())
+	return done, err
+}
+
+// operate runs an operation of the ladder on the worker, and then reports its result. verb
+// is that of an error that does not name one; succeeded follows a success, and may be nil.
+func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment) (qprecovery.Done, error), succeeded func()) {
+	a := r.fab.att
+	r.worker.do(func() func() {
+		done, err := do(a)
+		done.Op, done.Class = op, device.Classify(verb, err)
+		return func() {
+			switch {
+			case r.fab.att != a: // stop came first
+				r.accuse(err)
+				return
+			case err == nil && succeeded != nil:
+				succeeded()
+			case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a):
+				r.failed(err)
+				r.accuse(err)
+				r.stop("the port has changed")
+				return
+			}
+			r.failed(err)
+			r.heal(done)
+		}
+	})
+}
+
+// failed records an error of an operation.
+func (r *recovery) failed(err error) {
+	if err != nil {
+		r.fab.lastErr = err
+		r.log.Warn("recovery failed", "state", r.ladder.State().String(), "err", err)
+	}
+}
+
+// flow lets frames pass both ways.
+func (r *recovery) flow() {
+	if r.fab.att != nil {
+		r.stale = time.Time{}
+		r.lanes.start(r.fab.att.gen)
+		r.pumps.succeed(time.Now())
+	}
+}
+
+// beginStale plans to drop the host's frames, because there is no carrier: the kernel sends
+// no new ones, and those that it has sent become stale in the TAP's queue.
+func (r *recovery) beginStale(now time.Time) {
+	if r.stale.IsZero() && !r.lanes[0].stale.running {
+		r.stale = now.Add(staleAfter)
+	}
+}
+
+// noCarrier starts over, because the carrier could not be raised.
+func (r *recovery) noCarrier(err error) {
+	r.stop("no carrier")
+	r.retry(err)
+}
+
+// pumpsEnded handles pumps that have failed. An error means that ib0 is gone.
+func (r *recovery) pumpsEnded() error {
+	for _, l := range r.lanes {
+		for _, p := range []*pump{&l.out, &l.in} {
+			err := p.failure()
+			switch {
+			case err == nil:
+				continue
+			case errors.Is(err, link.ErrGone):
+				return err
+			}
+			r.fab.lastErr = err
+			r.log.Warn("pump ended", "err", err)
+			r.heal(qprecovery.Fault{Gen: p.gen, Class: device.Classify(p.verb, err)})
+			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
+				r.pumps.fail(time.Now())
+			}
+		}
 	}
 	return nil
 }
 
-// revive starts the pumps that ended, when that is due.
-func (f *Iface) revive(now time.Time) {
-	a := f.fab.att
-	if !f.rec.pumps.due(now) || a == nil || f.rec.ladder.State() != qprecovery.Healthy {
-		return
-	}
-	for _, p := range []*pump{&a.rx, &a.tx} {
-		if !p.running {
-			p.start(a.gen)
+// follow reports to the ladder what became of the device. It returns the view that the
+// ladder knows of; no one may act upon a later one before that.
+func (r *recovery) follow() device.View {
+	for {
+		v, held := r.fab.dev.View(), r.fab.held()
+		switch {
+		case r.told == deviceUp && (v.Session == nil || held != nil && held.session != v.Session):
+			r.told = deviceDown
+			r.heal(qprecovery.DeviceDown{})
+		case r.told != deviceUp && v.Session != nil && held == nil && r.worker.busy == 0:
+			r.told = deviceUp
+			if _, err := r.fab.target(v, r.host.now); err != nil { // recovery does not wait for a port that cannot be used
+				r.stop(err.Error())
+			}
+			r.heal(qprecovery.DeviceUp{})
+		case r.told == deviceDown && v.GaveUp:
+			r.told = deviceGaveUp
+			r.heal(qprecovery.DeviceGaveUp{})
+		default:
+			return v
 		}
 	}
-	f.rec.pumps.succeed(now)
 }
 
-// followDevice tells the ladder what became of the device. It returns the view
-// that the ladder knows of: a later one is not to be acted upon before that.
-func (f *Iface) followDevice() device.View {
-	v, r := f.fab.dev.View(), &f.rec
-	a := f.fab.att
-	switch {
-	case r.told == deviceUp && (v.Session == nil || a != nil && a.session != v.Session):
-		r.told = deviceDown
-		f.heal(qprecovery.DeviceDown{})
-	case r.told != deviceUp && v.Session != nil && a == nil && r.worker.busy == 0:
-		r.told = deviceUp
-		f.deviceBack(v)
-	case r.told == deviceDown && v.GaveUp:
-		r.told = deviceGaveUp
-		f.heal(qprecovery.DeviceGaveUp{})
-	default:
-		return v
+// sample takes a sample of a lane, and does what its freeze detector decides. Without health
+// it decides nothing (R8).
+func (r *recovery) sample(l *lane, now time.Time) {
+	s := l.sample()
+	s.Wire, s.Port = r.fab.att.session.WireBlocked(), hca.PortNop
+	if ports := r.fab.dev.View().Ports; int(r.cfg.Port) <= len(ports) {
+		s.Port = ports[r.cfg.Port-1].State
 	}
-	return f.followDevice()
+	s.Recovering = s.Recovering || r.ladder.State() != qprecovery.Healthy
+	d := l.detector.Step(now, &s)
+	if r.ladder.State() != qprecovery.Healthy {
+		return
+	}
+	switch d.Kind {
+	case freeze.Poll:
+		l.out.wake()
+		l.in.wake()
+	case freeze.SendProbe:
+		l.probes++
+		l.tx.Inject(r.fab.att.self, ud.ProbeMessage(d.Probe))
+	case freeze.Suspect:
+		reason := "sends do not complete"
+		if d.Deaf {
+			reason = "nothing is received"
+		}
+		r.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
+		r.heal(qprecovery.Suspected{Gen: r.fab.att.gen, Since: d.Since})
+	case freeze.Nothing:
+	}
 }
 
-// deviceBack tells that the device is there. A port that cannot be used yet is no
-// matter of recovery.
-func (f *Iface) deviceBack(v device.View) {
-	if _, err := f.target(v); err != nil {
-		f.stop(err.Error())
+// refresh queries the queue pair for the status, and then closes answered. It does not wait
+// for other jobs of the worker.
+func (r *recovery) refresh(answered chan<- struct{}) {
+	a := r.fab.att
+	if a == nil || r.worker.busy > 0 {
+		close(answered)
+		return
 	}
-	f.heal(qprecovery.DeviceUp{})
+	r.worker.do(func() func() {
+		attr, err := a.ep.QP.Query()
+		return func() {
+			if err == nil {
+				a.attr = attr
+			}
+			r.accuse(err)
+			close(answered)
+		}
+	})
 }
 
 // ErrNothing says that there is nothing to be reset.
-var ErrNothing = errors.New("interface holds no queue pair now")
+var ErrNothing = errors.New("the interface has no queue pair at the moment")
 
-// ErrUnderWay says that the recovery under way already does what was ordered, or more.
+// ErrUnderWay says that the current recovery already does what was ordered, or more.
 var ErrUnderWay = errors.New("a recovery of the interface is already under way; 'ipoibd events' shows how it ends")
 
-// Reset runs a rung by the operator's word: RungResetQP or RungRebuildCQ. It
-// returns once the rung is taken up. Any goroutine may call it. Errors:
-// ErrNothing, ErrUnderWay, that of ctx, why the interface has ended.
+// Reset runs a rung on an operator's command: RungResetQP or RungRebuildCQ. It returns once
+// the rung has begun. Any goroutine may call it. Errors: ErrNothing, ErrUnderWay, the error
+// of ctx, or why the interface has ended.
 func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	out := make(chan error, 1)
-	select {
-	case f.queries <- func() { out <- f.order(rung) }:
-		return <-out
-	case <-f.done:
+	order := func() {
+		ev := qprecovery.Order{Rung: rung}
+		switch taken := f.rec.ladder.Takes(ev); {
+		case f.fab.att == nil:
+			out <- ErrNothing
+		case !taken:
+			f.rec.heal(ev)
+			out <- ErrUnderWay
+		default:
+			f.rec.heal(ev)
+			out <- nil
+		}
+	}
+	switch err := f.ask(ctx, order); {
+	case errors.Is(err, errEnded):
 		return cmp.Or(f.end, ErrNothing)
-	case <-ctx.Done():
-		return ctx.Err()
+	case err != nil:
+		return err
 	}
-}
-
-func (f *Iface) order(rung qprecovery.Rung) error {
-	if f.fab.att == nil {
-		return ErrNothing
-	}
-	order := qprecovery.Order{Rung: rung}
-	taken := f.rec.ladder.Takes(order)
-	f.heal(order)
-	if !taken {
-		return ErrUnderWay
-	}
-	return nil
+	return <-out
 }

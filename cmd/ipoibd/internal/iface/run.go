@@ -9,7 +9,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/link"
 	"ipoibd/neigh"
-	"ipoibd/qprecovery"
 )
 
 // Run works until ctx ends (nil) or the interface cannot go on. It is called
@@ -23,14 +22,16 @@ func (f *Iface) Run(ctx context.Context) error {
 func (f *Iface) run(ctx context.Context) error {
 	links, err := f.host.tap.Watch(ctx)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.cfg.Name, err)
+		return err
 	}
 	views, unsubscribe := f.fab.dev.Subscribe()
 	defer unsubscribe()
 	f.rec.worker.start()
+	f.host.worker.start()
 	defer f.wind()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	slow := &f.path.slow
 	for {
 		due := f.setTimer(timer)
 		var now turn
@@ -43,42 +44,45 @@ func (f *Iface) run(ctx context.Context) error {
 			}
 			f.hostChanged(st)
 			f.reconcile()
-		case r := <-listen(&now, f.rec.worker.results):
-			f.finished(r)
+		case then := <-listen(&now, f.host.worker.results):
+			f.host.worker.took(then)
+		case then := <-listen(&now, f.rec.worker.results):
+			f.rec.worker.took(then)
+			f.reconcile()
 		case ev := <-listen(&now, f.rec.faults):
-			f.fault(ev)
-		case <-listen(&now, f.fab.att.pumpsEnded()):
-			if f.pumpsEnded() != nil {
+			f.rec.fault(ev)
+		case <-listen(&now, f.rec.ended):
+			if f.rec.pumpsEnded() != nil {
 				return f.lost(ctx)
 			}
 		case <-listen(&now, views):
 			f.reconcile()
 		case <-now.alarm(timer, due):
-			f.expire()
+			f.expire(time.Now())
 		case r := <-last(&now, f.fab.att.ahResults()):
-			f.ahResult(r)
+			f.nbrs.created(r)
 		case q := <-last(&now, f.queries):
 			q()
 		case ev := <-last(&now, f.rec.flushes):
-			f.fault(ev)
-		case it := <-last(&now, f.path.slow.host.ready):
-			f.step(neigh.FromHost{Frame: it.data})
-			f.path.slow.host.done(it)
-		case it := <-last(&now, f.path.slow.fabric.ready):
-			f.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
-			f.path.slow.fabric.done(it)
+			f.rec.fault(ev)
+		case it := <-last(&now, slow.host.ready):
+			f.nbrs.step(neigh.FromHost{Frame: it.data})
+			slow.host.done(it)
+		case it := <-last(&now, slow.fabric.ready):
+			f.nbrs.step(neigh.FromFabric{Msg: it.data, SrcGID: it.from.GID, SrcQPN: it.from.QPN, Multicast: it.from.Multicast})
+			slow.fabric.done(it)
 		}
 	}
 }
 
-// lost says what became of an interface that is out of sight: its TAP still
-// works where it was only moved to a network namespace that may not be entered.
+// lost returns what became of an interface that netlink no longer shows: its TAP still
+// works if it was only moved to a network namespace that this process may not enter.
 func (f *Iface) lost(ctx context.Context) error {
 	f.host.now = link.State{}
 	if ctx.Err() != nil {
 		return nil
 	}
-	f.stop("the interface is gone")
+	f.rec.stop("the interface is gone")
 	err := f.host.tap.SetCarrier(false)
 	switch {
 	case err == nil:
@@ -89,53 +93,72 @@ func (f *Iface) lost(ctx context.Context) error {
 	return fmt.Errorf("%s: %w", f.cfg.Name, err)
 }
 
-// wind ends everything: nothing of the device is held afterwards.
+// wind ends everything. Nothing is held of the device afterwards.
 func (f *Iface) wind() {
-	f.stop("stopping")
-	f.rec.stale.end()
-	f.rec.badClient.end()
+	f.rec.stop("stopping")
 	f.rec.worker.close()
+	f.host.worker.close()
+	f.rec.lanes.discard(false)
+	f.rec.badClient.end()
 }
 
-// setTimer arms the timer for the next thing to do, and reports whether that is
-// due already.
+// setTimer sets the timer to the next deadline, and reports whether that is due already.
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.fab.retry.at, f.healDeadline(now), f.host.custody.at} {
+	for _, at := range []time.Time{f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at} {
 		next = sooner(at, next)
 	}
 	t.Reset(next.Sub(now))
 	return !next.After(now)
 }
 
-func (f *Iface) expire() {
-	now := time.Now()
+// expire does what is due.
+func (f *Iface) expire(now time.Time) {
 	if f.fab.retry.due(now) {
 		f.reconcile()
 	}
-	if at := f.host.custody.at; !at.IsZero() && !now.Before(at) {
-		f.inspect(now)
-	}
-	f.rec.badClient.expire(now)
-	f.rec.stale.expire(now)
-	f.revive(now)
-	f.look(now)
-	f.heal(qprecovery.Tick{})
-	f.askForHost(now)
-	f.lookForStrays(now)
-	f.step(neigh.Tick{})
+	f.host.expire(now)
+	f.rec.expire(now)
+	f.nbrs.expire(now)
 }
 
-// Status asks Run's goroutine for the state. After its end it says why.
+// statusPatience bounds how long a status waits for the device. A query takes some
+// microseconds; when it hangs, the status shows what was found last.
+const statusPatience = 50 * time.Millisecond
+
+// Status returns the state of the interface. Any goroutine may call it.
 func (f *Iface) Status(ctx context.Context) (control.Interface, error) {
-	out := make(chan control.Interface, 1)
-	select {
-	case f.queries <- func() { out <- f.status() }:
-		return <-out, nil
-	case <-f.done:
+	fresh, out := make(chan struct{}), make(chan control.Interface, 1)
+	err := f.ask(ctx, func() { f.rec.refresh(fresh) })
+	if err == nil {
+		select {
+		case <-fresh:
+		case <-time.After(statusPatience):
+		case <-ctx.Done():
+		}
+		err = f.ask(ctx, func() { out <- f.status() })
+	}
+	switch {
+	case errors.Is(err, errEnded):
 		return f.lastStatus(), nil
+	case err != nil:
+		return control.Interface{}, err
+	}
+	return <-out, nil
+}
+
+// errEnded means that Run has ended.
+var errEnded = errors.New("the interface has ended")
+
+// ask has Run's goroutine call q.
+func (f *Iface) ask(ctx context.Context, q func()) error {
+	select {
+	case f.queries <- q:
+		return nil
+	case <-f.done:
+		return errEnded
 	case <-ctx.Done():
-		return control.Interface{}, ctx.Err()
+		return ctx.Err()
 	}
 }

@@ -30,7 +30,7 @@ func (f *Iface) status() control.Interface {
 	s.QP, s.Peers = f.qpStatus(), f.peerStatus()
 	s.Recovery = f.recoveryStatus()
 	s.Counters, s.Kernel = f.counters(), f.kernelCounters()
-	if err := cmp.Or(f.fab.err, f.foreignError(), f.host.custody.err); err != nil {
+	if err := cmp.Or(f.fab.err, f.host.foreignError(), f.host.custody.err); err != nil {
 		s.Reason = err.Error()
 	}
 	if f.fab.lastErr != nil {
@@ -79,25 +79,18 @@ func (f *Iface) hostMAC() ipoib.MAC {
 	return f.host.now.MAC
 }
 
-// qpStatus describes the queue pair; while recovery works on it only what it was.
+// qpStatus describes the queue pair as it was found last.
 func (f *Iface) qpStatus() *control.QP {
 	a := f.fab.att
 	if a == nil {
 		return nil
 	}
 	s := &control.QP{
-		QPN: a.qpn, Generation: a.gen, Address: a.address().String(),
+		QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(),
 		GID: a.plan.GID, GIDIndex: a.plan.GIDIndex, PKey: a.plan.PKey, MaxPayload: a.plan.MaxPayload,
 	}
-	if f.rec.worker.busy > 0 || a.ep.QP == nil {
-		return s
-	}
-	s.SendCQ, s.RecvCQ = cqState(a.ep.SendCQ), cqState(a.ep.RecvCQ)
-	attr, err := a.ep.QP.Query()
-	if err == nil {
-		s.State, s.QKey = attr.State, attr.QKey
-	}
-	f.accuse(err)
+	s.State, s.QKey = a.attr.State, a.attr.QKey
+	s.SendCQ, s.RecvCQ = cqState(a.queues[0].SendCQ), cqState(a.queues[0].RecvCQ)
 	return s
 }
 
@@ -127,11 +120,11 @@ func peerEntry(p neigh.PeerInfo) control.Peer {
 
 // counters are those of the data path and of the peer table.
 func (f *Iface) counters() []hca.Counter {
-	out := append(f.path.tx.Counters(), f.path.rx.Counters()...)
+	out := f.path.lanes.counters()
 	for _, c := range f.nbrs.table.Stats().Counters() {
 		out = append(out, hca.Counter{Name: "neigh_" + c.Name, Value: c.Value})
 	}
-	return append(out, hca.Counter{Name: "freeze_probes", Value: f.rec.watch.probes})
+	return append(out, hca.Counter{Name: "freeze_probes", Value: f.path.lanes.probes()})
 }
 
 // kernelCounters are those of the TAP, the kernel's side and ours.

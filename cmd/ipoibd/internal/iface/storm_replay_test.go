@@ -53,4 +53,4 @@ func (r *recorder) replay(t *testing.T) {
 	t.Logf("%d steps decided alike", len(r.steps))
 }
 
-func equal(a, b qprecovery.Action) bool { return a == b }
+func equal(a, b qprecovery.Action) bool { return reflect.DeepEqual(a, b) }

@@ -14,7 +14,7 @@ import (
 func TestR29RungsAreToldAtOnce(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		j := journal.New()
-		a.iface.rec.tracker = journal.NewTracker(j, "ib0") // Run is at rest
+		a.iface.rec.journal = j // Run is at rest
 		a.unplug()
 		time.Sleep(qprecovery.DefaultGiveUpAfter)
 		synctest.Wait()

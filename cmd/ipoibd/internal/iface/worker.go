@@ -1,78 +1,57 @@
 package iface
 
-import (
-	"errors"
-	"sync"
+import "sync"
 
-	"ipoibd/hca"
-	"ipoibd/qprecovery"
-)
+// job runs on a worker. It returns what the worker's owner does with the result, or nil.
+type job func() (then func())
 
-// maxJobs bounds what waits for the worker: one operation of each rung, of which
-// the ladder gave up all but the last.
-const maxJobs = 16
-
-// worker runs operations one after the other on a goroutine of its own, since
-// verbs may block. Whoever has an operation under way leaves the endpoint to it.
+// worker runs jobs one after the other on a goroutine of its own, because verbs and
+// netlink may block. Its owner calls every method but run.
 type worker struct {
-	jobs    chan func() result
-	results chan result
-	busy    int // operations without a result yet; owned by Run
+	jobs    chan job
+	results chan func()
+	waiting []job // for the current job to end
+	busy    int   // jobs whose result was not taken yet
 	ended   sync.WaitGroup
 }
 
-// result is what became of an operation.
-type result struct {
-	op     uint64
-	err    error
-	class  qprecovery.Class // of err
-	state  hca.QPState      // of a query
-	frozen bool             // of a proof
-	of     *attachment      // that it changed; nil for a query
-	fresh  bool             // it opened an attachment: a device just back that refuses is not reset for that
-	after  func()           // for Run, before the ladder hears of it; may be nil
+// newWorker returns a worker whose channels never block either side: only one job is under
+// way at a time.
+func newWorker() worker { return worker{jobs: make(chan job, 1), results: make(chan func(), 1)} }
+
+func (w *worker) start() {
+	w.ended.Go(func() {
+		for j := range w.jobs {
+			w.results <- j()
+		}
+	})
 }
 
-func newWorker() worker {
-	return worker{jobs: make(chan func() result, maxJobs), results: make(chan result, maxJobs)}
+// do runs a job once the jobs before it have ended.
+func (w *worker) do(j job) {
+	if w.busy++; w.busy > 1 {
+		w.waiting = append(w.waiting, j)
+		return
+	}
+	w.jobs <- j
 }
 
-// run works until close.
-func (w *worker) run() {
-	for job := range w.jobs {
-		w.results <- job()
+// took handles a result and starts the next job.
+func (w *worker) took(then func()) {
+	if w.busy--; len(w.waiting) > 0 {
+		w.jobs <- w.waiting[0]
+		w.waiting = w.waiting[1:]
+	}
+	if then != nil {
+		then()
 	}
 }
 
-func (w *worker) start() { w.ended.Go(w.run) }
-
-func (w *worker) do(job func() result) {
-	w.busy++
-	w.jobs <- job
-}
-
-// took notes that a result was received.
-func (w *worker) took(r result) {
-	w.busy--
-	if r.after != nil {
-		r.after()
-	}
-}
-
-// settle waits until nothing is under way, of which the ladder does not hear any
-// more. It returns what failed.
-func (w *worker) settle() error {
-	var errs []error
-	for w.busy > 0 {
-		r := <-w.results
-		errs = append(errs, r.err)
-		w.took(r)
-	}
-	return errors.Join(errs...)
-}
-
-// close ends the worker; nothing is under way.
+// close waits until no job is left, and ends the worker.
 func (w *worker) close() {
+	for w.busy > 0 {
+		w.took(<-w.results)
+	}
 	close(w.jobs)
 	w.ended.Wait()
 }

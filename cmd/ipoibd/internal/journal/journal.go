@@ -1,3 +1,9 @@
+// Package journal keeps the latest events that an operator may want to read afterwards:
+// the rungs that recoveries entered and why, and how each recovery ended.
+//
+// A [Journal] is a ring of the last [Size] entries. Each entry has a sequence number, which
+// counts from 1 without gaps. By it a reader continues where it stopped ([Journal.Since],
+// [Journal.Wait]) and notices the entries that it missed.
 package journal
 
 import (
@@ -9,7 +15,7 @@ import (
 // Size of the ring: some hundred recoveries, well below a megabyte.
 const Size = 1024
 
-// Journal is a ring of entries, safe for any goroutine.
+// Journal is a ring of entries. Any goroutine may call its methods.
 type Journal struct {
 	mu    sync.Mutex
 	ring  [Size]Entry // number n at n%Size
@@ -20,10 +26,10 @@ type Journal struct {
 // New returns an empty journal.
 func New() *Journal { return &Journal{added: make(chan struct{})} }
 
-// Add gives an entry its number, and the present time where it has none. Two
-// ladders may report a moment's events in another order than they happened: one
-// that comes late is given the time of the entry before it, so that times follow
-// the numbers. Add pushes the oldest out and never waits for a reader.
+// Add numbers an entry and replaces the oldest one by it. It never waits for a reader. An
+// entry without a time gets the present time. Ladders may report events of the same moment
+// in another order than they happened: an entry that is older than the previous one gets
+// the time of that, so that times never decrease.
 func (j *Journal) Add(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -40,13 +46,13 @@ func (j *Journal) Add(e Entry) {
 	j.added = make(chan struct{})
 }
 
-// Since returns the entries kept whose number is above seq, oldest first.
+// Since returns the entries that are kept and whose number is above seq, oldest first.
 func (j *Journal) Since(seq uint64) []Entry {
 	entries, _ := j.since(seq)
 	return entries
 }
 
-// Wait returns the same as soon as there is one, or the error of ctx.
+// Wait returns the same as soon as there is such an entry, or the error of ctx.
 func (j *Journal) Wait(ctx context.Context, seq uint64) ([]Entry, error) {
 	for {
 		entries, added := j.since(seq)
@@ -61,7 +67,7 @@ func (j *Journal) Wait(ctx context.Context, seq uint64) ([]Entry, error) {
 	}
 }
 
-// since also returns what is closed when there is more.
+// since also returns the channel that the next Add closes.
 func (j *Journal) since(seq uint64) ([]Entry, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

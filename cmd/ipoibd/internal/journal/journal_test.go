@@ -140,11 +140,11 @@ func TestR29TimesFollowTheNumbers(t *testing.T) {
 }
 
 func TestDurationsAreSecondsInJSON(t *testing.T) {
-	text, err := json.Marshal(Entry{Seq: 1, Scope: "ib0", Kind: KindRecovered, Duration: 1500 * time.Microsecond, Outage: 2 * time.Second})
+	text, err := json.Marshal(Entry{Seq: 1, Scope: "ib0", Kind: KindRecovered, Duration: Seconds(1500 * time.Microsecond), Outage: Seconds(2 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"duration":0.0015`, `"outage":2`, `"scope":"ib0"`, `"seq":1`} {
+	for _, want := range []string{`"duration_seconds":0.0015`, `"outage_seconds":2`, `"scope":"ib0"`, `"seq":1`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in %s", want, text)
 		}
@@ -162,7 +162,7 @@ func TestEntryRoundTrip(t *testing.T) {
 			Seq: rapid.Uint64().Draw(t, "seq"), Time: time.Unix(0, age.Draw(t, "time")).UTC(),
 			Scope: word.Draw(t, "scope"), Kind: word.Draw(t, "kind"), Rung: word.Draw(t, "rung"),
 			Reason: word.Draw(t, "reason"), Text: rapid.String().Draw(t, "text"),
-			Duration: time.Duration(age.Draw(t, "duration")), Outage: time.Duration(age.Draw(t, "outage")),
+			Duration: Seconds(age.Draw(t, "duration")), Outage: Seconds(age.Draw(t, "outage")),
 		}
 		text, err := json.Marshal(in)
 		if err != nil {
@@ -176,7 +176,7 @@ func TestEntryRoundTrip(t *testing.T) {
 }
 
 func TestNoDurationsInJSON(t *testing.T) {
-	for _, text := range []string{`{"duration":"1s"}`, `{"outage":[]}`, `[]`} {
+	for _, text := range []string{`{"duration_seconds":"1s"}`, `{"outage_seconds":[]}`, `[]`} {
 		var e Entry
 		if err := json.Unmarshal([]byte(text), &e); err == nil {
 			t.Errorf("%s is taken for %+v", text, e)

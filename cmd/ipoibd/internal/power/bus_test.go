@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// ample bounds every wait of a test: ten times what is seen.
+// ample bounds every wait of a test. The measured times are ten times shorter.
 const ample = 20 * time.Second
 
-// daemonConfig is a bus on which everybody may do everything.
+// daemonConfig allows every user everything.
 const daemonConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -38,7 +38,7 @@ const daemonConfig = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus 
 </busconfig>
 `
 
-// busDaemon is a dbus-daemon of the test's own, and its socket.
+// busDaemon is a dbus-daemon for one test, and its socket.
 type busDaemon struct {
 	t      *testing.T
 	socket string
@@ -47,8 +47,8 @@ type busDaemon struct {
 	out    bytes.Buffer
 }
 
-// newBus names a bus to the watcher, without starting it. The test must not run
-// in parallel with others.
+// newBus chooses the address of a bus and passes it to the watcher, but does not start the
+// bus. The test must not run in parallel with others.
 func newBus(t *testing.T) *busDaemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bus-") //nolint:usetesting // a socket's path must be short
@@ -56,7 +56,7 @@ func newBus(t *testing.T) *busDaemon {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &busDaemon{t: t, socket: filepath.Join(dir, "bus"), config: filepath.Join(dir, "config")}
 	must(t, os.WriteFile(b.config, fmt.Appendf(nil, daemonConfig, b.socket), 0o600))
-	t.Setenv(addressEnv, "unix:path="+b.socket)
+	t.Setenv(addressEnv, "unix:path="+b.socket+",guid=6c0f3ec8a63ab3f3a1cd1e24652f5a5c")
 	return b
 }
 
@@ -65,7 +65,7 @@ func (b *busDaemon) start() {
 	b.t.Helper()
 	b.cmd = exec.Command("dbus-daemon", "--config-file="+b.config, "--nofork", "--nopidfile", "--nosyslog")
 	b.cmd.Stdout, b.cmd.Stderr = &b.out, &b.out
-	runtime.LockOSThread() // Pdeathsig means the thread, and the test's lives on
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends, not the process
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(b.t, b.cmd.Start())
 	runtime.UnlockOSThread()
@@ -109,7 +109,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// usage is what a leak would raise.
+// usage counts resources that may leak.
 type usage struct{ goroutines, descriptors int }
 
 func inUse(t *testing.T) usage {
@@ -119,7 +119,7 @@ func inUse(t *testing.T) usage {
 	return usage{runtime.NumGoroutine(), len(list)}
 }
 
-// check waits until no more is in use than before.
+// check waits until no more is in use than in u.
 func (u usage) check(t *testing.T) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("no more in use than %+v", u), func() bool {

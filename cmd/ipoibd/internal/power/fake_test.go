@@ -11,8 +11,8 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// fakeLogind owns logind's name on a bus: it hands out inhibitors, sees them
-// come back, answers for its properties and sends its signals.
+// fakeLogind owns logind's name on a bus. It grants inhibitors, notices their release,
+// returns properties and sends signals.
 type fakeLogind struct {
 	t      *testing.T
 	conn   *dbus.Conn
@@ -23,10 +23,10 @@ type fakeLogind struct {
 	locks  atomic.Int32 // held by others
 	taken  atomic.Int32 // ever
 	limit  time.Duration
-	sleeps atomic.Bool // what it is preparing
+	sleeps atomic.Bool // what it prepares for
 	downs  atomic.Bool
 	mute   atomic.Bool // Inhibit is not answered
-	deaf   atomic.Bool // no call is
+	deaf   atomic.Bool // no call is answered
 }
 
 // startLogind returns once the name is owned.
@@ -42,7 +42,7 @@ func startLogind(t *testing.T, limit time.Duration) *fakeLogind {
 	return f
 }
 
-// own claims the name, with its own message: replies go to serve.
+// own claims the name. It does not wait for the reply, which goes to serve.
 func (f *fakeLogind) own() {
 	f.t.Helper()
 	f.conn.BusObject().Go(busName+".RequestName", dbus.FlagNoReplyExpected, nil, login, uint32(dbus.NameFlagDoNotQueue))
@@ -54,9 +54,8 @@ func (f *fakeLogind) own() {
 	})
 }
 
-// stop leaves the bus; inhibitors handed out stay with their holders. The library
-// would send to a channel that its Close has closed, so the channel is taken away
-// first.
+// stop leaves the bus; the holders keep their inhibitors. The library might send to the
+// channel after Close has closed it, so stop removes the channel first.
 func (f *fakeLogind) stop() {
 	f.once.Do(func() {
 		f.conn.Eavesdrop(nil)
@@ -89,28 +88,20 @@ func (f *fakeLogind) answer(msg *dbus.Message) {
 	switch member := msg.Headers[dbus.FieldMember].Value(); member {
 	case "Inhibit":
 		f.inhibit(msg)
-	case "Get":
-		f.reply(msg, f.property(msg.Body[1].(string)))
+	case "GetAll":
+		f.reply(msg, map[string]dbus.Variant{
+			"InhibitDelayMaxUSec":  dbus.MakeVariant(uint64(f.limit / time.Microsecond)),
+			"PreparingForSleep":    dbus.MakeVariant(f.sleeps.Load()),
+			"PreparingForShutdown": dbus.MakeVariant(f.downs.Load()),
+			"Docked":               dbus.MakeVariant(false),
+		})
 	default:
-		f.t.Errorf("logind was asked for %v", member)
+		f.t.Errorf("unexpected call of %v", member)
 	}
 }
 
-func (f *fakeLogind) property(name string) dbus.Variant {
-	switch name {
-	case "InhibitDelayMaxUSec":
-		return dbus.MakeVariant(uint64(f.limit / time.Microsecond))
-	case "PreparingForSleep":
-		return dbus.MakeVariant(f.sleeps.Load())
-	case "PreparingForShutdown":
-		return dbus.MakeVariant(f.downs.Load())
-	}
-	f.t.Errorf("logind was asked for property %q", name)
-	return dbus.MakeVariant("")
-}
-
-// inhibit hands out the end of a pipe and waits at the other one, as logind
-// does; it refuses while it is preparing.
+// inhibit grants an inhibitor as logind does: it returns one end of a pipe and reads from
+// the other. It refuses while it prepares for sleep or shutdown.
 func (f *fakeLogind) inhibit(msg *dbus.Message) {
 	for i, want := range []string{inhibitWhat, inhibitWho, inhibitWhy, inhibitMode} {
 		if msg.Body[i] != want {
@@ -163,13 +154,13 @@ func (f *fakeLogind) refuse(msg *dbus.Message) {
 	}, nil)
 }
 
-// sleep says that the system goes to sleep, or is awake again.
+// sleep announces that the system goes to sleep, or is awake again.
 func (f *fakeLogind) sleep(begins bool) {
 	f.sleeps.Store(begins)
 	f.emit(prepareForSleep, begins)
 }
 
-// shutdown says that the system shuts down.
+// shutdown announces that the system shuts down.
 func (f *fakeLogind) shutdown() {
 	f.downs.Store(true)
 	f.emit(prepareForShutdown, true)
@@ -180,8 +171,8 @@ func (f *fakeLogind) emit(member string, begins bool) {
 	must(f.t, f.conn.Emit(loginPath, manager+"."+member, begins))
 }
 
-// waitLocks waits until so many inhibitors are held.
+// waitLocks waits until n inhibitors are held.
 func (f *fakeLogind) waitLocks(n int32) {
 	f.t.Helper()
-	eventually(f.t, "inhibitors are taken or given back", func() bool { return f.locks.Load() == n })
+	eventually(f.t, "inhibitors are taken or released", func() bool { return f.locks.Load() == n })
 }

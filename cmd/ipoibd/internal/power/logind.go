@@ -13,7 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Names of the D-Bus specification, and of org.freedesktop.login1(5).
+// Names of the D-Bus specification and of org.freedesktop.login1(5).
 const (
 	busName            = "org.freedesktop.DBus"
 	nameOwnerChanged   = "NameOwnerChanged"
@@ -24,13 +24,15 @@ const (
 	prepareForShutdown = "PrepareForShutdown"
 )
 
-const addressEnv = "DBUS_SYSTEM_BUS_ADDRESS"
+const (
+	addressEnv = "DBUS_SYSTEM_BUS_ADDRESS" // as in every D-Bus library
+	pathPrefix = "unix:path="
+)
 
-// address returns the address of the bus: from the environment, as in every D-Bus
-// library, else that of the specification.
-func address() string { return cmp.Or(os.Getenv(addressEnv), "unix:path=/run/dbus/system_bus_socket") }
+// address returns the address of the bus, from the environment or the specification.
+func address() string { return cmp.Or(os.Getenv(addressEnv), pathPrefix+"/run/dbus/system_bus_socket") }
 
-// What the inhibitor is for, as `systemd-inhibit --list` shows it.
+// The arguments of Inhibit, as `systemd-inhibit --list` shows them.
 const (
 	inhibitWhat = "sleep:shutdown"
 	inhibitWho  = "ipoibd"
@@ -39,29 +41,31 @@ const (
 )
 
 const (
-	// callTimeout bounds connecting, and each call.
+	// callTimeout bounds each exchange with the bus.
 	callTimeout = 5 * time.Second
-	// defaultLimit is logind's own default of InhibitDelayMaxSec=, for one that
-	// does not say.
-	defaultLimit = 5 * time.Second
-	// maxLimit bounds what a sleep waits for this daemon, whatever logind grants.
+	// maxLimit bounds how long the system waits for this daemon, whatever logind grants.
 	maxLimit = 30 * time.Second
-	// signalQueue is the length of the channel; the library queues what exceeds it.
+	// signalQueue is the length of the channel; the library queues further signals.
 	signalQueue = 16
 )
 
-// logind is a connection on which logind's signals arrive. It belongs to one
-// goroutine.
+// logind is a connection on which logind's signals arrive.
 type logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal // closed with the connection
-	owner   string            // logind's unique name; empty while it is not there
+	owner   string            // logind's unique name; empty: there is no logind
+	found   found             // its answer, if there is one
 }
 
-// listen connects and subscribes. The connection delivers signals in order; it
-// is made of a plain socket, to which the bus sends no descriptors.
+// listen connects to the bus, subscribes to signals, and asks logind. The connection uses a
+// plain socket, to which the bus sends no descriptors, and delivers signals in order.
 func listen(ctx context.Context) (*logind, error) {
-	socket, err := dial(ctx)
+	path, ok := strings.CutPrefix(address(), pathPrefix)
+	if !ok {
+		return nil, fmt.Errorf("bus address %q: only %s... is supported", address(), pathPrefix)
+	}
+	path, _, _ = strings.Cut(path, ",") // the GUID of the bus
+	socket, err := (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err
 	}
@@ -71,52 +75,22 @@ func listen(ctx context.Context) (*logind, error) {
 		return nil, err
 	}
 	late := time.AfterFunc(callTimeout, func() { conn.Close() })
-	defer late.Stop()
 	l := &logind{conn: conn, signals: make(chan *dbus.Signal, signalQueue)}
 	conn.Signal(l.signals)
-	if err := l.subscribe(); err != nil {
+	if err = l.subscribe(); err == nil && l.owner != "" {
+		err = l.ask()
+	}
+	if !late.Stop() {
+		err = fmt.Errorf("no answer within %s", callTimeout)
+	}
+	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("subscribe to logind: %w", err)
+		return nil, fmt.Errorf("listen to logind: %w", err)
 	}
 	return l, nil
 }
 
-// dial connects to the system bus. It tries the addresses in order and returns the
-// error of the last.
-func dial(ctx context.Context) (conn net.Conn, err error) {
-	for one := range strings.SplitSeq(address(), ";") {
-		var name string
-		if name, err = socketName(one); err != nil {
-			continue
-		}
-		if conn, err = (&net.Dialer{Timeout: callTimeout}).DialContext(ctx, "unix", name); err == nil {
-			return conn, nil
-		}
-	}
-	return nil, err
-}
-
-// socketName is the name of the socket that an address such as
-// unix:path=/run/dbus/system_bus_socket,guid=... means.
-func socketName(address string) (string, error) {
-	pairs, _ := strings.CutPrefix(address, "unix:")
-	for pair := range strings.SplitSeq(pairs, ",") {
-		key, value, _ := strings.Cut(pair, "=")
-		value, err := dbus.UnescapeBusAddressValue(value)
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("bus address %q: %w", address, err)
-		case key == "path":
-			return value, nil
-		case key == "abstract":
-			return "@" + value, nil
-		}
-	}
-	return "", fmt.Errorf("bus address %q: only unix:path= and unix:abstract= are understood", address)
-}
-
-// subscribe gets a name on the bus, then asks for the signals, and for the owner
-// last, so that it misses no change.
+// subscribe asks for the owner of logind's name last, so that it misses no change.
 func (l *logind) subscribe() error {
 	if err := l.conn.Auth(nil); err != nil {
 		return err
@@ -141,56 +115,53 @@ func (l *logind) subscribe() error {
 	return err
 }
 
-// property reads a property of logind. A logind or a bus that does not answer in
-// time serves for nothing else either: the connection ends, and another is made.
-func (l *logind) property(name string, into any) error {
-	late := time.AfterFunc(callTimeout, func() { l.conn.Close() })
-	defer late.Stop()
-	object := l.conn.Object(l.owner, loginPath)
-	return object.Call("org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, manager, name).Store(into)
-}
-
-// ask returns how long logind waits for an inhibitor, at most maxLimit, and what
-// the system is about to do.
-func (l *logind) ask() (limit time.Duration, s system, err error) {
-	us := uint64(defaultLimit / time.Microsecond)
-	_ = l.property("InhibitDelayMaxUSec", &us) // else the default
-	limit = time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
-	var down, sleep bool
-	err = errors.Join(l.property("PreparingForShutdown", &down), l.property("PreparingForSleep", &sleep))
+// ask reads how long logind waits for an inhibitor, and what the system is about to do.
+func (l *logind) ask() error {
+	var all map[string]dbus.Variant
+	call := l.conn.Object(l.owner, loginPath).Call("org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, manager)
+	if err := call.Store(&all); err != nil {
+		return err
+	}
+	var us uint64
+	var sleep, shutdown bool
+	for name, into := range map[string]any{"InhibitDelayMaxUSec": &us, "PreparingForSleep": &sleep, "PreparingForShutdown": &shutdown} {
+		if err := all[name].Store(into); err != nil {
+			return fmt.Errorf("property %s: %w", name, err)
+		}
+	}
+	l.found.limit = time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
 	switch {
-	case down:
-		s = shuttingDown
+	case shutdown:
+		l.found.system = shuttingDown
 	case sleep:
-		s = sleeping
+		l.found.system = sleeping
 	}
-	return limit, s, err
+	return nil
 }
 
-// announced is what the system is about to do when logind sends this with true.
-var announced = map[string]system{manager + "." + prepareForSleep: sleeping, manager + "." + prepareForShutdown: shuttingDown}
-
-// read reads a signal: the bus reports a new owner of logind's name, or logind
-// what the system is about to do. It ignores the signals of others.
-func (l *logind) read(s *dbus.Signal) (moved bool, prepares event) {
-	var name, before string
-	var begins bool
+// read reads a signal. It returns told if logind announces something, lost if logind has
+// ended or restarted, and nil for the signals of others.
+func (l *logind) read(s *dbus.Signal) event {
 	if s.Sender == busName && s.Name == busName+"."+nameOwnerChanged {
-		moved = dbus.Store(s.Body, &name, &before, &l.owner) == nil
-		return moved, nil
+		var name, before string
+		if dbus.Store(s.Body, &name, &before, &l.owner) != nil {
+			return nil
+		}
+		return lost{}
 	}
-	state, known := announced[s.Name]
+	state, known := map[string]system{manager + "." + prepareForSleep: sleeping, manager + "." + prepareForShutdown: shuttingDown}[s.Name]
+	var begins bool
 	if !known || s.Sender != l.owner || dbus.Store(s.Body, &begins) != nil {
-		return false, nil
+		return nil
 	}
 	if !begins {
 		state = awake
 	}
-	return false, told{state}
+	return told{state}
 }
 
-// inhibit takes an inhibitor. It lasts until the file is closed, and longer than
-// the connection that fetched it, which can receive descriptors.
+// inhibit takes an inhibitor, which lasts until the file is closed. It uses a connection of
+// its own, which can receive descriptors.
 func inhibit(ctx context.Context) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

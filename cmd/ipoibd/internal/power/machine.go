@@ -2,7 +2,7 @@ package power
 
 import "time"
 
-// system is what the system is about to do, as logind says.
+// system is what the system is about to do, as reported by logind.
 type system uint8
 
 const (
@@ -11,20 +11,19 @@ const (
 	shuttingDown
 )
 
-// patience is how long a daemon stays suspended while nothing can report the
-// wake-up.
-const patience = 30 * time.Second
-
 // event is an input of machine.step, one of these.
 type event any
 
 type (
-	found    struct{ limit time.Duration } // logind is there, and waits so long for an inhibitor
-	lost     struct{}                      // logind, or the bus, is gone
-	denied   struct{}                      // logind granted no inhibitor, or did not answer
-	told     struct{ system system }       // logind reports, or answers, what the system is about to do
-	returned struct{}                      // the hook under way has returned
-	tick     struct{}                      // time has passed
+	found struct { // logind is there
+		limit  time.Duration // how long it waits for an inhibitor
+		system system
+	}
+	lost     struct{}                // logind, or the bus, is gone
+	denied   struct{}                // logind granted no inhibitor, or did not answer
+	told     struct{ system system } // logind announces what the system is about to do
+	returned struct{}                // the running hook has returned
+	tick     struct{}                // time has passed
 )
 
 // action is an output of machine.step.
@@ -36,100 +35,78 @@ const (
 	callSuspend
 	callResume
 	callStop
-	cancelHook // the one under way
+	cancelHook // the one that runs
 )
 
 func (a action) String() string {
 	return [...]string{"take lock", "release lock", "suspend", "resume", "stop", "cancel hook"}[a]
 }
 
-// hooks are those that prepare the daemon for what the system does.
-var hooks = [...]action{awake: callResume, sleeping: callSuspend, shuttingDown: callStop}
-
-// machine decides. Its zero value serves, and knows of no logind.
+// machine decides when to call hooks and when to hold an inhibitor. It is ready to use; no
+// logind is known at first.
 type machine struct {
 	system  system
-	ready   system // what the last hook prepares, or has prepared, the daemon for
+	ready   system // the state for which the last hook prepares, or has prepared, the daemon
 	running bool   // that hook has not returned
 	there   bool   // logind
 	locked  bool
-	denied  bool          // ask for no other inhibitor until things change
 	limit   time.Duration // how long logind waits
 
 	hookBy time.Time // when the hook should have returned
-	lockBy time.Time // when the inhibitor goes at the latest
-	wakeBy time.Time // when a deaf daemon assumes that the system is awake
+	lockBy time.Time // when the inhibitor is released at the latest
 }
 
-// step takes one event and appends what is to be done, in order.
+// step handles one event and appends the actions to take, in order.
 func (m *machine) step(now time.Time, ev event, out []action) []action {
+	system, take := m.system, false // take an inhibitor only when the answer may have changed
 	switch ev := ev.(type) {
 	case found:
-		m.there, m.denied, m.limit = true, false, ev.limit
+		m.there, m.limit, system, take = true, ev.limit, ev.system, true
 	case lost:
-		if m.there {
-			m.wakeBy = now.Add(patience)
-		}
-		m.there = false
+		m.there, system = false, awake
 	case denied:
-		m.locked, m.denied = false, true
+		m.locked = false
 	case told:
-		if ev.system == m.system {
-			break // a repetition moves no deadline
-		}
-		m.system, m.denied = ev.system, false
-		m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
-		if m.system != awake && m.running && m.ready == awake {
-			out = append(out, cancelHook)
-		}
+		system = ev.system
 	case returned:
 		m.running = false
-	case tick:
 	}
-	if m.deaf() && !now.Before(m.wakeBy) {
-		m.system = awake
+	if system != m.system { // a repetition moves no deadline
+		m.system, take = system, true
+		m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
+		if system != awake && m.running && m.ready == awake {
+			out = append(out, cancelHook)
+		}
 	}
 	call := !m.running && m.ready != m.system && m.ready != shuttingDown
 	if call {
 		m.ready, m.running = m.system, true
 	}
-	// While the system prepares for something logind grants no inhibitor.
 	switch holds := m.holds(now); {
 	case m.locked && !holds:
 		m.locked = false
 		out = append(out, releaseLock)
-	case !m.locked && !m.denied && m.system == awake && holds:
+	case !m.locked && holds && take && m.system == awake:
 		m.locked = true
 		out = append(out, takeLock)
 	}
 	if call {
-		out = append(out, hooks[m.ready])
+		out = append(out, [...]action{awake: callResume, sleeping: callSuspend, shuttingDown: callStop}[m.ready])
 	}
 	return out
 }
 
 // holds reports whether the system has to wait for the daemon.
 func (m *machine) holds(now time.Time) bool {
-	switch prepared := !m.running && m.ready == m.system; {
+	switch {
 	case !m.there, m.ready == shuttingDown && !m.running:
 		return false
 	case m.system == awake:
 		return true
-	default:
-		return !prepared && now.Before(m.lockBy)
 	}
+	prepared := !m.running && m.ready == m.system
+	return !prepared && now.Before(m.lockBy)
 }
 
-// deaf reports whether the daemon would miss the end of a sleep.
-func (m *machine) deaf() bool { return !m.there && m.system == sleeping }
-
-// deadline is when a tick is due, if nothing happens before.
-func (m *machine) deadline() (time.Time, bool) {
-	switch {
-	case m.locked && m.system != awake:
-		return m.lockBy, true
-	case m.deaf():
-		return m.wakeBy, true
-	}
-	return time.Time{}, false
-}
+// deadline returns when a tick is due if nothing happens before.
+func (m *machine) deadline() (time.Time, bool) { return m.lockBy, m.locked && m.system != awake }

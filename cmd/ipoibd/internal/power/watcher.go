@@ -10,203 +10,186 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Pauses between two tries to reach the bus.
+// Pauses between two attempts to reach the bus.
 const (
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 )
 
-var (
-	errNoLogind = errors.New("systemd-logind is not on the system bus")
-	errBusLost  = errors.New("the connection to the system bus has ended")
-)
+var errNoLogind = errors.New("systemd-logind is not on the system bus")
 
-// Hooks are what the watcher calls, one at a time, on a goroutine of its own. All
-// of them must be there.
+// Hooks are called one at a time, on a goroutine of their own. None may be nil.
 type Hooks struct {
-	// Suspend ends the use of the fabric and returns when it has ended. Its
-	// context ends while the system still waits.
+	// Suspend ends the use of the fabric before it returns. Its context ends while the
+	// system still waits.
 	Suspend func(context.Context) error
-	// Resume takes the fabric up again. Its context ends when the system goes
-	// to sleep again.
+	// Resume starts the use of the fabric again. Its context ends when the system goes to
+	// sleep again.
 	Resume func(context.Context) error
-	// Stop ends the use of the fabric for good and returns when it has ended.
+	// Stop ends the use of the fabric for good before it returns.
 	Stop func()
 }
 
-// Watcher listens to logind.
-type Watcher struct {
-	hooks Hooks
-	log   *slog.Logger
-}
-
-// New returns a watcher that does nothing before Run.
-func New(hooks Hooks, log *slog.Logger) *Watcher { return &Watcher{hooks: hooks, log: log} }
-
-// run is the state of one Run, which its goroutine owns.
-type run struct {
-	*Watcher
+// watcher is one Watch; its goroutine owns it.
+type watcher struct {
+	hooks   Hooks
+	log     *slog.Logger
 	machine machine
-	logind  *logind             // nil while there is no bus
-	signals <-chan *dbus.Signal // logind's
-	lock    *os.File            // nil while there is none, or none was granted
+	logind  *logind            // nil: no connection to the bus
+	lock    *os.File           // the inhibitor; nil: none
+	cancel  context.CancelFunc // of the running hook; nil: none runs
 
-	cancel   context.CancelFunc // of the hook under way; nil: none is
-	returned chan error         // the error of the hook
-	retry    time.Time          // earliest time of the next try to reach the bus
-	pause    time.Duration
-	quiet    bool // the log says already that logind is missing
+	returned chan error       // from a hook
+	retry    <-chan time.Time // when to connect again
+	pause    time.Duration    // before that
+	quiet    bool             // the log has already reported that logind is missing
 }
 
-// Run listens until ctx ends, waits for a hook under way (whose context has
-// ended too), gives the inhibitor back and returns nil. A daemon that is to be
-// waited for until it has stopped ends ctx last.
-func (w *Watcher) Run(ctx context.Context) error {
-	r := &run{Watcher: w, returned: make(chan error, 1)}
+// Watch listens to logind until ctx ends. It then waits for a running hook, whose context
+// has ended too, releases the inhibitor and returns. To make the system wait until the
+// daemon has stopped, end ctx after everything else.
+func Watch(ctx context.Context, hooks Hooks, log *slog.Logger) {
+	w := &watcher{hooks: hooks, log: log, returned: make(chan error, 1)}
+	w.connect(ctx)
 	for ctx.Err() == nil {
-		if r.logind == nil && !time.Now().Before(r.retry) {
-			r.connect(ctx)
-		}
-		r.step(ctx, tick{})
-		r.wait(ctx)
+		w.wait(ctx)
 	}
-	if r.cancel != nil {
-		r.conclude(<-r.returned)
+	if w.cancel != nil {
+		w.conclude(<-w.returned)
 	}
-	r.release()
-	if r.logind != nil {
-		r.logind.conn.Close()
-	}
-	return nil
-}
-
-func (r *run) connect(ctx context.Context) {
-	l, err := listen(ctx)
-	switch {
-	case err == nil:
-		r.logind, r.signals = l, l.signals
-		r.meet(ctx)
-	case ctx.Err() == nil:
-		r.miss(err)
+	w.release()
+	if w.logind != nil {
+		w.logind.conn.Close()
 	}
 }
 
-// meet handles a new owner of logind's name, or none.
-func (r *run) meet(ctx context.Context) {
-	r.step(ctx, lost{})
-	r.pause = 0
-	if r.logind.owner == "" {
-		r.miss(errNoLogind)
+// connect connects to the bus and finds out whether logind is there.
+func (w *watcher) connect(ctx context.Context) {
+	if w.logind != nil {
+		w.logind.conn.Close()
+	}
+	var err error
+	if w.logind, err = listen(ctx); err != nil {
+		w.miss(ctx, err)
 		return
 	}
-	r.quiet = false
-	limit, system, err := r.logind.ask()
-	r.log.Info("the system's sleep and shutdown wait for this daemon", "limit", limit)
-	r.step(ctx, found{limit})
-	if err == nil {
-		r.step(ctx, told{system})
+	w.pause = 0
+	if w.logind.owner == "" {
+		w.miss(ctx, errNoLogind)
+		return
+	}
+	w.quiet = false
+	w.step(ctx, w.logind.found)
+	if w.lock != nil {
+		w.log.Info("the system waits for this daemon before it sleeps or shuts down", "limit", w.machine.limit)
 	}
 }
 
-// miss logs once that logind is missing, and sets the time of the next try.
-func (r *run) miss(err error) {
-	r.pause = min(max(2*r.pause, firstRetry), lastRetry)
-	r.retry = time.Now().Add(r.pause)
-	if !r.quiet {
-		r.quiet = true
-		r.log.Info("this daemon does not hear when the system goes to sleep or shuts down; order 'ipoibd suspend' before and 'ipoibd resume' after", "reason", err)
+// miss logs once that logind is missing. Without a connection it sets the time of the next
+// attempt.
+func (w *watcher) miss(ctx context.Context, err error) {
+	if w.logind == nil {
+		w.pause = min(max(2*w.pause, firstRetry), lastRetry)
+		w.retry = time.After(w.pause)
+	}
+	if !w.quiet && ctx.Err() == nil {
+		w.quiet = true
+		w.log.Info("no notice of sleep and shutdown: run 'ipoibd suspend' before the system sleeps, and 'ipoibd resume' afterwards", "reason", err)
 	}
 }
 
 // wait waits for one thing to happen and handles it.
-func (r *run) wait(ctx context.Context) {
-	at, wanted := r.machine.deadline()
-	if r.logind == nil && (!wanted || r.retry.Before(at)) {
-		at, wanted = r.retry, true
-	}
+func (w *watcher) wait(ctx context.Context) {
 	var timer <-chan time.Time
-	if wanted {
+	if at, wanted := w.machine.deadline(); wanted {
 		timer = time.After(time.Until(at))
+	}
+	var signals <-chan *dbus.Signal
+	if w.logind != nil {
+		signals = w.logind.signals
 	}
 	select {
 	case <-ctx.Done():
 	case <-timer:
-	case err := <-r.returned:
-		r.conclude(err)
-		r.step(ctx, returned{})
-	case s, ok := <-r.signals:
+		w.step(ctx, tick{})
+	case <-w.retry:
+		w.connect(ctx)
+	case err := <-w.returned:
+		w.conclude(err)
+		w.step(ctx, returned{})
+	case s, ok := <-signals:
 		if !ok {
-			r.logind, r.signals = nil, nil
-			r.step(ctx, lost{})
-			r.miss(errBusLost)
+			w.logind = nil
+			w.step(ctx, lost{})
+			w.miss(ctx, errors.New("the connection to the system bus has ended"))
 			return
 		}
-		moved, prepares := r.logind.read(s)
-		if moved {
-			r.meet(ctx)
-		} else if prepares != nil {
-			r.step(ctx, prepares)
+		switch ev := w.logind.read(s).(type) {
+		case told:
+			w.step(ctx, ev)
+		case lost:
+			w.step(ctx, ev)
+			if w.logind.owner == "" {
+				w.miss(ctx, errNoLogind)
+			} else {
+				w.connect(ctx)
+			}
 		}
 	}
 }
 
-// step lets the machine decide and does what it says.
-func (r *run) step(ctx context.Context, ev event) {
+// step passes an event to the machine and carries out its actions.
+func (w *watcher) step(ctx context.Context, ev event) {
 	var err error
-	for _, a := range r.machine.step(time.Now(), ev, nil) {
+	for _, a := range w.machine.step(time.Now(), ev, nil) {
 		switch a {
 		case takeLock:
-			r.lock, err = inhibit(ctx)
+			w.lock, err = inhibit(ctx)
 		case releaseLock:
-			r.release()
+			w.release()
 		case cancelHook:
-			r.cancel()
+			w.cancel()
 		case callSuspend, callResume, callStop:
-			r.call(ctx, a)
+			w.call(ctx, a)
 		}
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			r.log.Warn("the system's sleep and shutdown do not wait for this daemon", "err", err)
+			w.log.Warn("the system does not wait for this daemon before it sleeps or shuts down", "err", err)
 		}
-		r.step(ctx, denied{})
+		w.step(ctx, denied{})
 	}
 }
 
-func (r *run) release() {
-	if r.lock != nil {
-		r.lock.Close()
-		r.lock = nil
+func (w *watcher) release() {
+	if w.lock != nil {
+		w.lock.Close()
+		w.lock = nil
 	}
 }
 
 // call calls a hook on its own goroutine.
-func (r *run) call(ctx context.Context, hook action) {
-	r.log.Info("the system changes its power state", "hook", hook)
+func (w *watcher) call(ctx context.Context, hook action) {
+	var f func(context.Context) error
 	if hook == callSuspend {
-		ctx, r.cancel = context.WithDeadline(ctx, r.machine.hookBy)
+		w.log.Info("the system is about to sleep; suspending")
+		ctx, w.cancel = context.WithDeadline(ctx, w.machine.hookBy)
+		f = w.hooks.Suspend
+	} else if ctx, w.cancel = context.WithCancel(ctx); hook == callResume {
+		w.log.Info("the system is awake; resuming")
+		f = w.hooks.Resume
 	} else {
-		ctx, r.cancel = context.WithCancel(ctx)
+		w.log.Info("the system is about to shut down; stopping")
+		f = func(context.Context) error { w.hooks.Stop(); return nil }
 	}
-	go func() {
-		var err error
-		switch hook {
-		case callSuspend:
-			err = r.hooks.Suspend(ctx)
-		case callResume:
-			err = r.hooks.Resume(ctx)
-		default:
-			r.hooks.Stop()
-		}
-		r.returned <- err
-	}()
+	go func() { w.returned <- f(ctx) }()
 }
 
 // conclude ends a hook that has returned.
-func (r *run) conclude(err error) {
-	r.cancel()
-	r.cancel = nil
+func (w *watcher) conclude(err error) {
+	w.cancel()
+	w.cancel = nil
 	if err != nil && !errors.Is(err, context.Canceled) {
-		r.log.Error("the system changes its power state, and this daemon cannot follow", "err", err)
+		w.log.Error("cannot follow the system's sleep", "err", err)
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// watched is a watcher that runs, with hooks that say when they are called and
-// return when they are let.
+// watched is a running watcher. Its hooks report their calls, and return when the test lets
+// them.
 type watched struct {
 	t      *testing.T
 	called chan string
 	let    chan error
 	log    lockedBuffer
 	cancel context.CancelFunc
-	ended  chan error
+	ended  chan struct{}
 }
 
 type lockedBuffer struct {
@@ -46,9 +46,11 @@ func watch(t *testing.T) *watched {
 	t.Helper()
 	before := inUse(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watched{t: t, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan error, 1)}
-	watcher := New(w.hooks(), slog.New(slog.NewTextHandler(&w.log, nil)))
-	go func() { w.ended <- watcher.Run(ctx) }()
+	w := &watched{t: t, called: make(chan string, 8), let: make(chan error), cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		Watch(ctx, w.hooks(), slog.New(slog.NewTextHandler(&w.log, nil)))
+		close(w.ended)
+	}()
 	t.Cleanup(func() {
 		w.stop()
 		before.check(t)
@@ -76,17 +78,11 @@ func (w *watched) hooks() Hooks {
 	}
 }
 
-// stop ends Run, again and again with no harm.
+// stop ends Watch. It is idempotent.
 func (w *watched) stop() {
 	w.cancel()
 	select {
-	case err, ok := <-w.ended:
-		if err != nil {
-			w.t.Errorf("ended with %v", err)
-		}
-		if ok {
-			close(w.ended)
-		}
+	case <-w.ended:
 	case <-time.After(ample):
 		w.t.Errorf("did not end within %s", ample)
 	}
@@ -105,7 +101,7 @@ func (w *watched) expect(name string) {
 	}
 }
 
-// finish lets the hook under way return.
+// finish lets the running hook return.
 func (w *watched) finish(err error) {
 	w.t.Helper()
 	select {
@@ -115,7 +111,7 @@ func (w *watched) finish(err error) {
 	}
 }
 
-// none makes sure that no hook is called for a while.
+// none fails the test if a hook is called within 200 ms.
 func (w *watched) none() {
 	w.t.Helper()
 	select {
@@ -125,8 +121,8 @@ func (w *watched) none() {
 	}
 }
 
-// onBus starts a bus, a logind that waits a minute, and a watcher that has its
-// inhibitor.
+// onBus starts a bus, a logind that waits a minute, and a watcher, and waits until the
+// watcher holds an inhibitor.
 func onBus(t *testing.T) (*busDaemon, *fakeLogind, *watched) {
 	t.Helper()
 	b := newBus(t)
@@ -137,8 +133,8 @@ func onBus(t *testing.T) (*busDaemon, *fakeLogind, *watched) {
 	return b, f, w
 }
 
-// The inhibitor is held while Suspend runs, and not longer; on wake-up it is
-// there again before Resume is called. Over and over, nothing is lost.
+// The inhibitor is held while Suspend runs and released afterwards. On wake-up another one
+// is taken before Resume is called. This also holds when it is repeated.
 func TestR26SleepWaitsForSuspend(t *testing.T) {
 	_, f, w := onBus(t)
 	for range 5 {
@@ -147,7 +143,7 @@ func TestR26SleepWaitsForSuspend(t *testing.T) {
 		if n := f.locks.Load(); n != 1 {
 			t.Fatalf("%d inhibitors are held while Suspend runs, want 1", n)
 		}
-		w.finish(errors.New("the device is stubborn")) // it sleeps nevertheless
+		w.finish(errors.New("the device is stubborn")) // it sleeps anyway
 		f.waitLocks(0)
 		f.sleep(false)
 		w.expect("resume")
@@ -162,7 +158,7 @@ func TestR26SleepWaitsForSuspend(t *testing.T) {
 	}
 }
 
-// A Suspend that hangs is told to end, and the system sleeps in time.
+// The context of a Suspend that hangs ends, and the system sleeps in time.
 func TestR26SleepDoesNotWaitForEver(t *testing.T) {
 	newBus(t).start()
 	const limit = time.Second
@@ -171,18 +167,21 @@ func TestR26SleepDoesNotWaitForEver(t *testing.T) {
 	suspended, resumed := make(chan time.Duration, 1), make(chan struct{})
 	before := inUse(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	watcher := New(Hooks{
+	ended := make(chan struct{})
+	hooks := Hooks{
 		Suspend: func(ctx context.Context) error {
 			at, _ := ctx.Deadline()
 			suspended <- time.Until(at)
-			<-hang // and does not care
+			<-hang // ignoring its context
 			return ctx.Err()
 		},
 		Resume: func(context.Context) error { close(resumed); return nil },
 		Stop:   func() {},
-	}, slog.New(slog.DiscardHandler))
-	go func() { ended <- watcher.Run(ctx) }()
+	}
+	go func() {
+		Watch(ctx, hooks, slog.New(slog.DiscardHandler))
+		close(ended)
+	}()
 	f.waitLocks(1)
 
 	start := time.Now()
@@ -192,21 +191,21 @@ func TestR26SleepDoesNotWaitForEver(t *testing.T) {
 	}
 	f.waitLocks(0)
 	took := time.Since(start)
-	t.Logf("logind grants %s, the inhibitor was given back after %s", limit, took)
+	t.Logf("logind grants %s, the inhibitor was released after %s", limit, took)
 	if took < limit*8/10 {
-		t.Errorf("given back after %s, before Suspend's time was over", took)
+		t.Errorf("released after %s, before the end of Suspend's time", took)
 	}
 	f.sleep(false)
 	f.waitLocks(1) // at once, though Suspend still hangs
 	select {
 	case <-resumed:
-		t.Error("Resume was called beside Suspend")
+		t.Error("Resume was called while Suspend runs")
 	default:
 	}
 	close(hang)
 	<-resumed
 	cancel()
-	must(t, <-ended)
+	<-ended
 	f.waitLocks(0)
 	before.check(t)
 }
@@ -223,8 +222,8 @@ func TestR26ShutdownWaitsForStop(t *testing.T) {
 	w.none()
 }
 
-// The end of the daemon: a hook under way is cancelled and waited for, and the
-// inhibitor does not outlive Run.
+// At the end of the daemon, Watch cancels the running hook, waits for it, and releases the
+// inhibitor.
 func TestR26EndWhileAHookRuns(t *testing.T) {
 	_, f, w := onBus(t)
 	f.sleep(true)
@@ -247,16 +246,16 @@ func TestR26LogindRestarts(t *testing.T) {
 	w.finish(nil)
 	f.waitLocks(0)
 	f.stop()
-	f = startLogind(t, time.Minute) // it knows of no sleep
+	f = startLogind(t, time.Minute) // which does not know of the sleep
 	w.expect("resume")
 	f.waitLocks(1)
 	w.finish(nil)
-	if n := w.log.count("does not hear"); n != 2 {
+	if n := w.log.count("no notice of sleep"); n != 2 {
 		t.Errorf("the loss is in the log %d times, want 2", n)
 	}
 }
 
-// A daemon that starts when the system already prepares for sleep lets go, too.
+// A daemon that starts while the system prepares for sleep suspends too.
 func TestR26StartsWhileTheSystemPrepares(t *testing.T) {
 	newBus(t).start()
 	f := startLogind(t, time.Minute)
@@ -270,13 +269,13 @@ func TestR26StartsWhileTheSystemPrepares(t *testing.T) {
 	w.finish(nil)
 }
 
-// A logind that answers everything but Inhibit is listened to without one.
+// If logind answers everything but Inhibit, the watcher still follows its signals.
 func TestR26InhibitIsNotAnswered(t *testing.T) {
 	newBus(t).start()
 	f := startLogind(t, time.Minute)
 	f.mute.Store(true)
 	w := watch(t)
-	eventually(t, "the call is given up", func() bool { return w.log.count("do not wait for this daemon") == 1 })
+	eventually(t, "the watcher gives up the call", func() bool { return w.log.count("does not wait for this daemon") == 1 })
 	f.sleep(true)
 	w.expect("suspend")
 	w.finish(nil)
@@ -287,20 +286,20 @@ func TestR26InhibitIsNotAnswered(t *testing.T) {
 	w.finish(nil)
 }
 
-// A logind that answers nothing for a while is asked again when it has recovered.
+// The watcher asks a logind that does not answer again, until it has recovered.
 func TestR27LogindStalls(t *testing.T) {
 	newBus(t).start()
 	f := startLogind(t, time.Minute)
 	f.deaf.Store(true)
 	w := watch(t)
-	eventually(t, "the inhibitor is given up", func() bool { return w.log.count("do not wait for this daemon") == 1 })
+	eventually(t, "the watcher gives up the call", func() bool { return w.log.count("no answer within 5s") == 1 })
 	f.deaf.Store(false)
 	f.waitLocks(1)
 	w.none()
 }
 
-// Anybody may send signals straight to a client of the bus, with descriptors in
-// them: they are not logind's, and the descriptors do not arrive.
+// Any user may send signals directly to a client of the bus, with descriptors in them. The
+// watcher ignores these signals, and receives no descriptors.
 func TestR26SignalsOfOthers(t *testing.T) {
 	_, f, w := onBus(t)
 	stranger, err := dbus.ConnectSystemBus()
@@ -321,7 +320,7 @@ func TestR26SignalsOfOthers(t *testing.T) {
 	}
 	w.none()
 	before.check(t)
-	f.sleep(true) // logind itself is heard
+	f.sleep(true) // a signal of logind itself
 	w.expect("suspend")
 }
 
@@ -343,8 +342,8 @@ func forge(conn *dbus.Conn, dest, member string, body ...any) {
 	}, nil)
 }
 
-// The bus dies while the system sleeps, and the wake-up is never announced: when
-// the bus is back, so is the service.
+// The bus dies while the system sleeps, so the wake-up is never announced. The daemon resumes
+// its service, and takes an inhibitor when the bus is back.
 func TestR27BusDiesInSleep(t *testing.T) {
 	b, f, w := onBus(t)
 	f.sleep(true)
@@ -352,16 +351,15 @@ func TestR27BusDiesInSleep(t *testing.T) {
 	w.finish(nil)
 	f.waitLocks(0)
 	b.stop()
+	w.expect("resume")
 	f.stop()
 	b.start()
-	f = startLogind(t, time.Minute)
-	w.expect("resume")
-	f.waitLocks(1)
+	startLogind(t, time.Minute).waitLocks(1)
 	w.finish(nil)
 }
 
-// The bus dies while the system is awake: no inhibitor is held that nobody could
-// ask for.
+// When the bus dies while the system is awake, the watcher releases its inhibitor, and takes
+// another when the bus is back.
 func TestR27BusDies(t *testing.T) {
 	b, f, w := onBus(t)
 	b.stop()
@@ -372,12 +370,12 @@ func TestR27BusDies(t *testing.T) {
 	w.none()
 }
 
-// No bus, then a bus without logind, then logind: one line says what is missing,
-// and it is found when it comes.
+// No bus, then a bus without logind, then logind: one line reports that it is missing, and one
+// that it was found.
 func TestR27NoBus(t *testing.T) {
 	b := newBus(t)
 	w := watch(t)
-	eventually(t, "the log says so", func() bool { return w.log.count("does not hear") == 1 })
+	eventually(t, "the loss is logged", func() bool { return w.log.count("no notice of sleep") == 1 })
 	time.Sleep(firstRetry * 3 / 2)
 	b.start()
 	time.Sleep(2 * firstRetry)
@@ -385,33 +383,13 @@ func TestR27NoBus(t *testing.T) {
 	f.waitLocks(1)
 	w.none()
 	if n := w.log.count("\n"); n != 2 {
-		t.Errorf("%d lines in the log, want one of the loss and one of the find:\n%s", n, w.log.buf.String())
+		t.Errorf("%d lines in the log, want one for the loss and one for the find:\n%s", n, w.log.buf.String())
 	}
 }
 
-func TestSocketName(t *testing.T) {
-	for _, c := range []struct{ address, want string }{
-		{"unix:path=/run/dbus/system_bus_socket", "/run/dbus/system_bus_socket"},
-		{"unix:guid=1234,path=/a%20b", "/a b"},
-		{"unix:abstract=bus,guid=1234", "@bus"},
-		{"unix:path=/a%2", ""},
-		{"unix:runtime=yes", ""},
-		{"tcp:host=127.0.0.1", ""},
-		{"", ""},
-	} {
-		got, err := socketName(c.address)
-		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%q: %q, %v; want %q", c.address, got, err, c.want)
-		}
-	}
-}
-
-// Of several addresses the first that answers is taken.
-func TestSeveralAddresses(t *testing.T) {
-	b := newBus(t)
-	b.start()
-	t.Setenv(addressEnv, "tcp:host=127.0.0.1;unix:path=/nowhere;unix:path="+b.socket)
-	conn, err := dial(t.Context())
-	must(t, err)
-	must(t, conn.Close())
+// Other addresses of the bus are refused with an error that names them.
+func TestUnsupportedAddress(t *testing.T) {
+	t.Setenv(addressEnv, "tcp:host=127.0.0.1")
+	w := watch(t)
+	eventually(t, "the address is logged", func() bool { return w.log.count("tcp:host=127.0.0.1") == 1 })
 }

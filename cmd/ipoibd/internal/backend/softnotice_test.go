@@ -1,0 +1,71 @@
+package backend
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft"
+	"ipoibd/hca/soft/udp"
+	"ipoibd/link/linktest/nstest"
+)
+
+// A send buffer that is too small is logged once, with the sysctl that limits it, no
+// matter how often the device is opened. The kernel grants 1 GiB at most. The device has
+// the counters that symptoms are derived from.
+func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, _ := nstest.Pair(t, 1500)
+	var log strings.Builder
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil))}
+	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
+		var e engine
+		var err error
+		a.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
+		must(t, err)
+		e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
+		must(t, err)
+		notice := w.look(time.Now(), &e)
+		for _, name := range []string{counterSent, counterHeard, counterRefused} {
+			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
+				t.Errorf("the device has no counter %s", name)
+			}
+		}
+		must(t, e.Close())
+		small := buffer > 1<<30
+		if n := strings.Count(log.String(), "net.core.wmem_max"); (n == 1) != small || strings.Contains(notice, "net.core.wmem_max") != small {
+			t.Errorf("with %d bytes requested: logged %d times, notice %q:\n%s", buffer, n, notice, log.String())
+		}
+	}
+}
+
+// A device that sends and never hears a peer is silent. One whose firewall refuses what it
+// sends is refused, until the firewall lets it pass.
+func TestSymptoms(t *testing.T) {
+	type look struct {
+		after                time.Duration
+		sent, heard, refused uint64
+		want                 symptoms
+	}
+	for name, looks := range map[string][]look{
+		"nothing sent":         {{0, 0, 0, 0, symptoms{}}, {time.Hour, 0, 0, 0, symptoms{}}},
+		"no peer":              {{time.Hour, 4, 0, 0, symptoms{}}, {silentAfter - 1, 9, 0, 0, symptoms{}}, {1, 9, 0, 0, symptoms{silent: true}}, {1, 9, 1, 0, symptoms{}}},
+		"a peer that has left": {{0, 4, 1, 0, symptoms{}}, {time.Hour, 9, 1, 0, symptoms{}}},
+		"firewall":             {{0, 1, 1, 0, symptoms{}}, {1, 1, 1, 2, symptoms{refused: true}}, {refusedFor - 1, 1, 1, 2, symptoms{refused: true}}, {1, 1, 1, 2, symptoms{}}, {1, 1, 1, 3, symptoms{refused: true}}},
+		"firewall, no peer":    {{0, 0, 0, 1, symptoms{refused: true}}, {silentAfter, 0, 0, 2, symptoms{silent: true, refused: true}}},
+	} {
+		var tr traffic
+		now := time.Now()
+		for i, l := range looks {
+			now = now.Add(l.after)
+			if got := tr.look(now, []hca.Counter{{Name: counterSent, Value: l.sent}, {Name: counterHeard, Value: l.heard}, {Name: counterRefused, Value: l.refused}}); got != l.want {
+				t.Errorf("%s, look %d: %+v, want %+v", name, i, got, l.want)
+			}
+		}
+	}
+}

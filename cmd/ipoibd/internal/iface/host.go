@@ -1,0 +1,270 @@
+package iface
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"time"
+
+	"ipoibd/link"
+	"ipoibd/ud/port"
+)
+
+const (
+	// inspectEvery is how often ib0 is inspected even without an event: the kernel
+	// does not report some changes.
+	inspectEvery = time.Second
+	// foreignGrace is how long another process may have a queue of ib0 before the
+	// carrier is taken down. A starting daemon attaches one for about 100 us, sees
+	// that ib0 is in use, and detaches.
+	foreignGrace = 100 * time.Millisecond
+)
+
+// TAP is what an interface needs of its TAP.
+type TAP interface {
+	link.Device
+	SetMTU(mtu int) error
+	Neighbours() ([]link.Neighbour, error)
+	Unresolved() ([]netip.Addr, error)
+	Remove() error
+}
+
+// host is the side of the TAP: the state of ib0, its MTU and its carrier, kept as the daemon
+// has set them up.
+type host struct {
+	log     *slog.Logger
+	tap     TAP
+	lanes   lanes
+	adopted bool
+	now     link.State
+	mtu     mtuState
+	custody custody
+	worker  worker        // inspects the TAP
+	raised  func(on bool) // is called when the carrier was set
+}
+
+// changed records a state of ib0 that the kernel has reported.
+func (h *host) changed(st link.State, configuredMTU int) {
+	old := h.now
+	if old.Present {
+		st.MAC = old.MAC // an inspection restores it
+	}
+	h.now = st
+	h.inspect()
+	switch {
+	case !old.Present:
+		h.mtu.found(st.MTU, configuredMTU, h.adopted)
+	case st.MTU != h.mtu.set:
+		// The state may have been read before the daemon set the MTU, so read it again.
+		if again, err := h.tap.State(); err == nil && again.Present {
+			h.now.MTU = again.MTU
+		}
+		h.mtu.changed(h.now.MTU)
+	}
+}
+
+// alone reports whether only the host itself lives on the interface, so that no other MAC
+// is to be expected behind it: a port of a bridge has a master, and the interface below a
+// macvlan or a guest has no address.
+func alone(st link.State) bool {
+	own := func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() }
+	return st.Master == 0 && slices.ContainsFunc(st.Addrs, own)
+}
+
+// setCarrier raises or drops the carrier. It stays off as long as another process
+// has a queue.
+func (h *host) setCarrier(on bool) error {
+	h.custody.wantCarrier = on
+	on = on && !h.custody.foreign
+	err := h.tap.SetCarrier(on)
+	if err == nil {
+		h.carrierIs(on)
+	}
+	return err
+}
+
+// carrierIs records a carrier that was just set, before netlink reports it.
+func (h *host) carrierIs(on bool) {
+	h.now.Carrier = on && h.now.Up
+	h.raised(on)
+}
+
+// fitMTU gives the interface the MTU that the plan and the operator allow.
+func (h *host) fitMTU(plan port.Plan) {
+	largest := plan.MTU()
+	mtu, tooLarge := h.mtu.fit(largest)
+	if tooLarge > 0 {
+		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
+	}
+	h.lanes.setMTU(mtu, largest)
+	if mtu == h.now.MTU {
+		return
+	}
+	if err := h.tap.SetMTU(mtu); err != nil {
+		h.log.Error("cannot set MTU", "mtu", mtu, "err", err)
+		return
+	}
+	h.log.Info("MTU set", "mtu", mtu, "was", h.now.MTU, "largest", largest)
+	if mtu < minIPv6MTU {
+		h.log.Warn("MTU below 1280: the kernel has removed all IPv6 addresses of the interface", "mtu", mtu)
+	}
+	h.now.MTU, h.mtu.set = mtu, mtu
+}
+
+const minIPv6MTU = 1280 // RFC 8200, section 5
+
+// mtuState decides the interface's MTU. What the operator has asked for is kept while the
+// underlay is too small for it.
+type mtuState struct {
+	set   int  // what the daemon has set, 0: nothing yet
+	wish  int  // what was asked for, 0: the largest that fits
+	fresh bool // wish was found on the interface and not compared yet with what fits
+	cut   int  // the request that was reported as too large, 0: none
+}
+
+// found records the MTU of the interface at the start. No one has asked for that of a new
+// interface; that of an adopted one is the operator's, unless another one is configured
+// (0: none).
+func (s *mtuState) found(mtu, configured int, adopted bool) {
+	*s = mtuState{set: mtu, wish: configured}
+	if adopted && configured == 0 {
+		s.wish, s.fresh, s.cut = mtu, true, mtu
+	}
+}
+
+// changed records a new MTU of the interface. If the daemon has not set it, the operator
+// asks for it.
+func (s *mtuState) changed(mtu int) {
+	if mtu != s.set {
+		s.set, s.wish, s.fresh = mtu, mtu, true
+	}
+}
+
+// fit returns the MTU that the interface should have, and once a request that is too large.
+// An operator who has asked for the largest or for more gets the largest, also after it has
+// changed.
+func (s *mtuState) fit(largest int) (mtu, tooLarge int) {
+	if s.wish <= largest {
+		s.cut = 0
+	} else if s.wish != s.cut {
+		s.cut, tooLarge = s.wish, s.wish
+	}
+	if s.fresh && s.wish >= largest {
+		s.wish = 0
+	}
+	s.fresh = false
+	if s.wish == 0 {
+		return largest, tooLarge
+	}
+	return min(s.wish, largest), tooLarge
+}
+
+// custody keeps ib0 as this daemon has set it up, despite what other processes do to it.
+type custody struct {
+	at          time.Time // of the next inspection; zero: one is under way
+	again       bool      // inspect again after the one under way
+	since       time.Time // when another process was first seen with a queue; zero: none has one
+	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
+	wantCarrier bool      // the carrier is on unless foreign
+	err         error     // of the last inspection; nil: it succeeded
+	running     bool      // an inspection is under way
+}
+
+// saw records how many foreign queues an inspection has found, plans the next
+// inspection, and reports whether foreign has changed.
+func (c *custody) saw(queues int, now time.Time) (changed bool) {
+	c.at = now.Add(inspectEvery)
+	was := c.foreign
+	switch {
+	case queues == 0:
+		c.since, c.foreign = time.Time{}, false
+	case c.since.IsZero():
+		c.since, c.at = now, now.Add(foreignGrace)
+	case now.Sub(c.since) < foreignGrace:
+		c.at = c.since.Add(foreignGrace)
+	default:
+		c.foreign = true
+	}
+	return c.foreign != was
+}
+
+// expire starts an inspection that is due.
+func (h *host) expire(now time.Time) {
+	if at := h.custody.at; !at.IsZero() && !now.Before(at) {
+		h.inspect()
+	}
+}
+
+// inspect starts an inspection, because netlink may block for as long as another process
+// holds the kernel's lock of all interfaces.
+func (h *host) inspect() {
+	c := &h.custody
+	if c.running {
+		c.again = true
+		return
+	}
+	c.running, c.again, c.at = true, false, time.Time{}
+	h.worker.do(func() func() {
+		found, err := h.tap.Inspect()
+		return func() {
+			c.running = false
+			h.inspected(found, err, time.Now())
+			if c.again {
+				h.inspect()
+			}
+		}
+	})
+}
+
+// inspected handles the findings of an inspection, which has restored what other processes
+// have changed. While one of them has a queue, the carrier is down.
+func (h *host) inspected(found link.Findings, err error, now time.Time) {
+	c := &h.custody
+	for _, change := range found.Restored {
+		h.log.Warn("another process has changed the interface; restored", "property", string(change.What), "found", change.Found)
+		if change.What == link.PropertyCarrier {
+			h.carrierIs(c.wantCarrier && !c.foreign)
+		}
+	}
+	// The status shows the error. It is logged if it differs from the previous one. Run
+	// reports an interface that is gone.
+	was := c.err
+	if c.err = nil; err != nil && !errors.Is(err, link.ErrGone) && !errors.Is(err, link.ErrClosed) {
+		c.err = fmt.Errorf("changes by other processes may remain: %w", err)
+		if was == nil || was.Error() != c.err.Error() {
+			h.log.Warn("cannot inspect the interface; trying again every second", "err", c.err)
+		}
+	}
+	if err != nil {
+		c.at = now.Add(inspectEvery)
+		return
+	}
+	if !c.saw(found.Foreign, now) {
+		return
+	}
+	if c.foreign {
+		h.log.Error("carrier down", "queues", found.Foreign, "err", h.foreignError())
+	} else {
+		h.log.Info("the other process has detached from the interface", "carrier", c.wantCarrier)
+	}
+	if err := h.setCarrier(c.wantCarrier); err != nil {
+		h.log.Error("cannot change the carrier", "err", err)
+	}
+}
+
+// foreignError explains why ib0 has no carrier while another process has a queue;
+// otherwise it returns nil. The kernel does not report whose queue it is, but /proc does.
+func (h *host) foreignError() error {
+	if !h.custody.foreign {
+		return nil
+	}
+	// A container may have renamed ib0: the name must mean nothing to a shell, and match
+	// itself as a regular expression.
+	name := regexp.MustCompile(`\W`).ReplaceAllLiteralString(h.now.Name, ".")
+	return fmt.Errorf("another process has attached to the interface and receives some of its frames: stop it "+
+		"(`grep -lsx iff:.%s /proc/[0-9]*/fdinfo/*` lists it, and this daemon, process %d)", name, os.Getpid())
+}

@@ -1,0 +1,270 @@
+package iface
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/freeze"
+	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
+)
+
+// lane is what exists once per queue: a queue of the TAP and a queue of the queue pair, the
+// rings between them with their CQs, the pumps, and the freeze detector. The queue pair, its
+// number and its generation belong to the interface, because an IPoIB address contains one
+// QPN. So an error of one lane's CQ rebuilds the queue pair, with the CQs of all lanes (R1).
+//
+// A lane lives as long as the interface: its counters run on over all queue pairs. Run owns
+// the pumps and the detector. While the pumps are halted, the worker attaches and detaches
+// the rings.
+type lane struct {
+	tx       *ud.Tx
+	rx       *ud.Rx
+	queue    device.Queue // attached to the rings
+	out, in  pump         // host to fabric, and back
+	stale    pump         // drops the host's frames; never runs beside out
+	detector *freeze.Detector
+	probes   uint64 // sent by the detector
+}
+
+// TAPQueue is one queue of a TAP.
+type TAPQueue interface {
+	ud.Source
+	ud.Sink
+}
+
+// newLane returns the lane of a queue of the TAP. The pumps report to ended that they have
+// ended.
+func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func(hca.WCOpcode) func(ud.Failure), ended chan<- struct{}) (*lane, error) {
+	tx, err := ud.NewTx(ud.TxConfig{
+		Slots: cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: cfg.PKey,
+		Source: tap, SlowPath: path.slow, Peers: path.snapshot, OnFailure: onFailure(hca.WCSend),
+	})
+	if err != nil {
+		return nil, err
+	}
+	rx, err := ud.NewRx(ud.RxConfig{
+		Slots: cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
+		Sink: tap, SlowPath: path.slow, Peers: path.snapshot, OnFailure: onFailure(hca.WCRecv),
+	})
+	if err != nil {
+		return nil, err
+	}
+	l := &lane{tx: tx, rx: rx, detector: freeze.New(freeze.Config{})}
+	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: ended, wake: func() {
+		tx.Wake()
+		l.queue.SendCQ.Wake()
+	}}
+	// The receive pump starts with the buffers that came back flushed before the queue pair
+	// turned out to work.
+	l.in = pump{
+		verb: qprecovery.VerbPostRecv, first: rx.Refill, ended: ended,
+		once: func() error { return rx.Pump(time.Time{}) },
+		wake: func() { l.queue.RecvCQ.Wake() },
+	}
+	l.stale = pump{once: tx.Discard, wake: tx.Wake}
+	return l, nil
+}
+
+// attach gives the rings a queue, or leaves them without one.
+func (l *lane) attach(q device.Queue, gen uint32) error {
+	l.queue = q
+	err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
+	if err == nil {
+		err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
+	}
+	return err
+}
+
+// deadline returns when the next sample is due.
+func (l *lane) deadline(now time.Time) time.Time {
+	at, ok := l.detector.NextDeadline()
+	if !ok {
+		return now
+	}
+	return at
+}
+
+// sample describes the lane to its detector, except what its interface knows. While a pump
+// has ended and is not running again yet, the lane is not expected to work.
+func (l *lane) sample() freeze.Sample {
+	tx := l.tx.Progress()
+	return freeze.Sample{
+		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
+		Received: l.rx.Completed(), Recovering: !l.out.running || !l.in.running,
+	}
+}
+
+// lanes are all lanes of an interface; there is at least one.
+type lanes []*lane
+
+// attach gives each lane its queue of the endpoint, or leaves all without one.
+func (ls lanes) attach(ep *device.Endpoint, gen uint32) error {
+	for i, l := range ls {
+		if err := l.attach(ep.Queues[i], gen); err != nil {
+			ls.detach()
+			return err
+		}
+	}
+	return nil
+}
+
+// detach takes back everything that is posted, counted as dropped.
+func (ls lanes) detach() {
+	for _, l := range ls {
+		l.tx.Detach()
+		l.rx.Detach()
+	}
+}
+
+// start lets frames flow both ways, on the queue pair of generation gen.
+func (ls lanes) start(gen uint32) {
+	for _, l := range ls {
+		l.stale.halt()
+		for _, p := range []*pump{&l.in, &l.out} {
+			p.halt()
+			p.start(gen)
+		}
+		l.detector.Restart()
+	}
+}
+
+// hold leaves the host's frames in the TAP; messages from the fabric are still delivered.
+func (ls lanes) hold() {
+	for _, l := range ls {
+		l.out.halt()
+	}
+}
+
+func (ls lanes) halt() {
+	ls.hold()
+	for _, l := range ls {
+		l.in.halt()
+	}
+}
+
+// discard drops the host's frames, or stops doing so.
+func (ls lanes) discard(on bool) {
+	for _, l := range ls {
+		if l.stale.halt(); on {
+			l.stale.start(0)
+		}
+	}
+}
+
+// setMTU sets the interface's MTU, and the largest that peers may use.
+func (ls lanes) setMTU(mtu, largest int) {
+	for _, l := range ls {
+		l.tx.SetMTU(mtu)
+		l.rx.SetMTU(largest)
+	}
+}
+
+// epoch returns the oldest snapshot that a frame of any lane may have been routed by.
+func (ls lanes) epoch() uint64 {
+	oldest := ls[0].tx.Epoch()
+	for _, l := range ls[1:] {
+		oldest = min(oldest, l.tx.Epoch())
+	}
+	return oldest
+}
+
+func (ls lanes) wake() {
+	for _, l := range ls {
+		l.tx.Wake()
+	}
+}
+
+// counters returns the sums over all lanes.
+func (ls lanes) counters() []hca.Counter {
+	var sums []hca.Counter
+	for i, l := range ls {
+		own := append(l.tx.Counters(), l.rx.Counters()...)
+		if i == 0 {
+			sums = own
+			continue
+		}
+		for n := range own { // every lane has the same counters, in the same order
+			sums[n].Value += own[n].Value
+		}
+	}
+	return sums
+}
+
+// probes returns how many probes the detectors have sent.
+func (ls lanes) probes() (n uint64) {
+	for _, l := range ls {
+		n += l.probes
+	}
+	return n
+}
+
+// pump is a goroutine that moves frames one way until it is halted or fails. Run owns it.
+type pump struct {
+	verb  qprecovery.Verb // the verb of an error that does not name one
+	first func() error    // runs before the first round; may be nil
+	once  func() error    // a round
+	wake  func()          // makes a round return soon
+	ended chan<- struct{} // gets a value when the pump has failed; may be nil
+
+	running bool // started, and neither halted nor found failed since
+	gen     uint32
+	stop    atomic.Bool
+	err     atomic.Pointer[error] // why it failed; nil while it runs
+	wg      sync.WaitGroup
+}
+
+// start runs the pump on the queue pair of generation gen. The pump must not be running.
+func (p *pump) start(gen uint32) {
+	p.running, p.gen = true, gen
+	p.stop.Store(false)
+	p.err.Store(nil)
+	p.wg.Go(p.run)
+}
+
+func (p *pump) run() {
+	var err error
+	if p.first != nil {
+		err = p.first()
+	}
+	for err == nil && !p.stop.Load() {
+		err = p.once()
+	}
+	if err == nil {
+		return
+	}
+	p.err.Store(&err)
+	select {
+	case p.ended <- struct{}{}:
+	default: // Run has not handled the previous one yet
+	}
+}
+
+// halt stops the pump, and clears the error that it may have failed with. Idempotent.
+func (p *pump) halt() {
+	if !p.running {
+		return
+	}
+	p.stop.Store(true)
+	p.wake()
+	p.wg.Wait()
+	p.running = false
+	p.err.Store(nil)
+}
+
+// failure returns the error of a pump that has failed, once.
+func (p *pump) failure() error {
+	err := p.err.Swap(nil)
+	if err == nil {
+		return nil
+	}
+	p.wg.Wait()
+	p.running = false
+	return *err
+}

@@ -98,7 +98,11 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.dev.newQP(inner, s), nil
+	q := &QP{QP: inner, dev: p.dev, sendCQ: s}
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	p.dev.qps[inner.Num()] = q
+	return q, nil
 }
 
 // own returns cq if it belongs to this device, else nil.

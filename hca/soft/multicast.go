@@ -1,9 +1,12 @@
 package soft
 
-import "ipoibd/hca"
+import (
+	"slices"
 
-// AttachMulticast implements [hca.QP]. There is one netdev, so it does not matter by
-// which GID.
+	"ipoibd/hca"
+)
+
+// AttachMulticast implements [hca.QP]. It ignores the GID, because all GIDs are on one netdev.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
 	d.mu.Lock()
@@ -20,7 +23,7 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	if err != nil {
 		return verb("attach_mcast", g.MGID.String(), err)
 	}
-	d.routes.Store(r.withMember(group, q))
+	d.routes.Store(r.withMembers(group, append(slices.Clip(r.groups[group]), q)))
 	return nil
 }
 
@@ -33,7 +36,8 @@ func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	if !r.isMember(group, q) {
 		return verb("detach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
-	d.routes.Store(r.withoutMember(group, q))
+	others := slices.DeleteFunc(slices.Clone(r.groups[group]), func(m *QP) bool { return m == q })
+	d.routes.Store(r.withMembers(group, others))
 	if d.cfg.Peers != nil || d.lost.Load() {
 		return nil
 	}

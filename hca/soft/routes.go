@@ -8,14 +8,14 @@ import (
 	"ipoibd/hca"
 )
 
-// routes is an immutable snapshot of who receives what.
+// routes is an immutable snapshot of the receivers.
 type routes struct {
 	qps      map[hca.QPN]*QP
 	groups   map[netip.Addr][]*QP
 	attached []*QP // to any group, each once
 }
 
-// withQP returns routes that have q besides.
+// withQP returns routes to which q is added.
 func (r *routes) withQP(q *QP) *routes {
 	next := *r
 	next.qps = map[hca.QPN]*QP{q.num: q}
@@ -23,7 +23,7 @@ func (r *routes) withQP(q *QP) *routes {
 	return &next
 }
 
-// withoutQP returns routes that lack q, which is attached to no group.
+// withoutQP returns routes without q, which must not be attached to a group.
 func (r *routes) withoutQP(q *QP) *routes {
 	next := *r
 	next.qps = maps.Clone(r.qps)
@@ -31,17 +31,7 @@ func (r *routes) withoutQP(q *QP) *routes {
 	return &next
 }
 
-// withMember returns routes in which q is in the group.
-func (r *routes) withMember(group netip.Addr, q *QP) *routes {
-	return r.withMembers(group, append(slices.Clip(r.groups[group]), q))
-}
-
-// withoutMember returns routes in which q is not in the group.
-func (r *routes) withoutMember(group netip.Addr, q *QP) *routes {
-	isQ := func(m *QP) bool { return m == q }
-	return r.withMembers(group, slices.DeleteFunc(slices.Clone(r.groups[group]), isQ))
-}
-
+// withMembers returns routes in which a group has these members.
 func (r *routes) withMembers(group netip.Addr, members []*QP) *routes {
 	next := *r
 	next.groups = make(map[netip.Addr][]*QP, len(r.groups)+1)

@@ -14,7 +14,7 @@ const (
 	DropBadSource   Drop = "bad_source"   // the source address is not the port's
 	DropLinkDown    Drop = "link_down"    // the port's own link is down
 	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
-	DropUnreachable Drop = "unreachable"  // nobody has the address or the group
+	DropUnreachable Drop = "unreachable"  // no port has the address or the group
 	DropInvalid     Drop = "send_invalid" // families differ, or the gather list is too long
 )
 
@@ -39,14 +39,6 @@ type counters struct {
 	rxPackets, rxBytes uint64 // given out by Recv
 	blocked            uint64 // calls of Send that found the port not writable
 	drops              map[Drop]uint64
-}
-
-func newCounters() counters {
-	c := counters{drops: make(map[Drop]uint64, len(drops))}
-	for _, d := range drops {
-		c.drops[d] = 0
-	}
-	return c
 }
 
 func (c *counters) list() []hca.Counter {

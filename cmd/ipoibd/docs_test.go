@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -15,12 +16,14 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 )
 
-// manuals are the pages for users.
-var manuals = []string{"../../README.md", "../../docs/recovery.md"}
+// manuals are the pages for users, with the least number of commands that each shows.
+var manuals = map[string]int{
+	"README.md": 8, "docs/recovery.md": 8, "docs/hardware.md": 4, "docs/config.md": 4, "docs/security.md": 1, "docs/interface.md": 0, "docs/counters.md": 2,
+}
 
-func readManual(t *testing.T, path string) string {
+func readManual(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile("../../" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +33,7 @@ func readManual(t *testing.T, path string) string {
 // commands returns the calls of ipoibd in a page, in command lines and in code spans.
 // A call ends at a comment or at the next command.
 func commands(page string) (calls [][]string) {
-	for _, m := range regexp.MustCompile("(?m)(?:^    (?:.*&& )?|^|`|')ipoibd ([a-z][^`'&#\n]*)").FindAllStringSubmatch(page, -1) {
+	for _, m := range regexp.MustCompile("(?m)(?:^ {4,}(?:.*&& )?|^|`|')ipoibd ([a-z][^`'&#|\n]*)").FindAllStringSubmatch(page, -1) {
 		calls = append(calls, strings.Fields(m[1]))
 	}
 	return calls
@@ -38,15 +41,15 @@ func commands(page string) (calls [][]string) {
 
 // Every command in the manuals exists and accepts the flags and arguments shown there.
 func TestManualsShowCommandsThatExist(t *testing.T) {
-	for _, path := range manuals {
-		calls := commands(readManual(t, path))
+	for page, least := range manuals {
+		calls := commands(readManual(t, page))
 		for _, call := range calls {
 			if err := accepts(call); err != nil {
-				t.Errorf("%s: ipoibd %s: %v", path, strings.Join(call, " "), err)
+				t.Errorf("%s: ipoibd %s: %v", page, strings.Join(call, " "), err)
 			}
 		}
-		if t.Logf("%s: %d commands", path, len(calls)); len(calls) < 8 {
-			t.Errorf("%s: found %d commands, want 8 at least: does the expression still match?", path, len(calls))
+		if t.Logf("%s: %d commands", page, len(calls)); len(calls) < least {
+			t.Errorf("%s: found %d commands, want %d at least: does the expression still match?", page, len(calls), least)
 		}
 	}
 }
@@ -54,7 +57,10 @@ func TestManualsShowCommandsThatExist(t *testing.T) {
 // accepts checks a call without running it. It ignores an ellipsis.
 func accepts(call []string) error {
 	call = slices.DeleteFunc(slices.Clone(call), func(s string) bool { return s == "..." })
-	cmd, args, err := rootCommand().Find(call)
+	root := rootCommand()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	cmd, args, err := root.Find(call)
 	if err != nil {
 		return err
 	}
@@ -78,24 +84,24 @@ func TestManualsNameFlagsThatExist(t *testing.T) {
 		}
 	}
 	visit(rootCommand())
-	for _, path := range manuals {
-		named := regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(readManual(t, path), -1)
-		if t.Logf("%s: %d flags", path, len(named)); len(named) == 0 {
-			t.Errorf("%s: found no flag: does the expression still match?", path)
-		}
-		for _, m := range named {
-			if !known[m[1]] {
-				t.Errorf("%s: there is no flag %s", path, m[1])
+	found := 0
+	for page := range manuals {
+		for _, m := range regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(readManual(t, page), -1) {
+			if found++; !known[m[1]] {
+				t.Errorf("%s: there is no flag %s", page, m[1])
 			}
 		}
+	}
+	if t.Logf("%d flags", found); found < 40 {
+		t.Error("found less than 40 flags: does the expression still match?")
 	}
 	var faults []string
 	for _, k := range control.FaultKinds() {
 		faults = append(faults, k.Name)
 	}
-	named := regexp.MustCompile(`ipoibd fault ([a-z_]+)`).FindAllStringSubmatch(readManual(t, manuals[1]), -1)
-	if t.Logf("%s: %d faults", manuals[1], len(named)); len(named) == 0 {
-		t.Errorf("%s: found no fault: does the expression still match?", manuals[1])
+	named := regexp.MustCompile(`ipoibd fault ([a-z_]+)`).FindAllStringSubmatch(readManual(t, "docs/recovery.md"), -1)
+	if t.Logf("%d faults", len(named)); len(named) == 0 {
+		t.Error("found no fault: does the expression still match?")
 	}
 	for _, m := range named {
 		if !slices.Contains(faults, m[1]) {
@@ -107,7 +113,7 @@ func TestManualsNameFlagsThatExist(t *testing.T) {
 // The example configurations are valid.
 func TestManualsShowValidConfigurations(t *testing.T) {
 	found := 0
-	for _, path := range manuals {
+	for path := range manuals {
 		for _, m := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readManual(t, path), -1) {
 			found++
 			if _, err := config.Parse(path, []byte(m[1])); err != nil {
@@ -115,14 +121,14 @@ func TestManualsShowValidConfigurations(t *testing.T) {
 			}
 		}
 	}
-	if found != 3 {
-		t.Errorf("found %d examples, want 3", found)
+	if found != 4 {
+		t.Errorf("found %d examples, want 4", found)
 	}
 }
 
 // The device settings in docs/recovery.md are the defaults, as the page says.
 func TestManualShowsDefaults(t *testing.T) {
-	_, text, _ := strings.Cut(readManual(t, manuals[1]), "```yaml\n")
+	_, text, _ := strings.Cut(readManual(t, "docs/recovery.md"), "```yaml\n")
 	text, rest, _ := strings.Cut(text, "```")
 	if !strings.Contains(rest, "These are the defaults.") {
 		t.Error("the page no longer says that these are the defaults")
@@ -136,6 +142,51 @@ func TestManualShowsDefaults(t *testing.T) {
 		want.Name, want.HCA, want.Underlay = hca, hca, got.Underlay
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("the page shows %+v, the default is %+v", got, want)
+		}
+	}
+}
+
+// docs/config.md has every flag of run and every field of a file, with its default.
+func TestReferenceIsComplete(t *testing.T) {
+	flags, fields, _ := strings.Cut(readManual(t, "docs/config.md"), "## Fields of a file")
+	rows := func(text string) map[string]string { // defaults by name; of the last section that has the name
+		out := map[string]string{}
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]*) ?\\|").FindAllStringSubmatch(text, -1) {
+			out[m[1]] = strings.Trim(m[2], "` ")
+		}
+		return out
+	}
+	check := func(where string, got map[string]string, name, want string) {
+		if doc, ok := got[name]; !ok {
+			t.Errorf("%s: no row for %s", where, name)
+		} else if want != "" && want != doc {
+			t.Errorf("%s: the default of %s is %q, the page shows %q", where, name, want, doc)
+		}
+	}
+	documented := rows(flags)
+	runCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		want := f.DefValue
+		if want == "0" || want == "[]" { // chosen by the daemon
+			want = ""
+		}
+		check("flags", documented, "--"+f.Name, want)
+	})
+	top, devices, _ := strings.Cut(fields, "Each of `devices`")
+	devices, interfaces, _ := strings.Cut(devices, "Each of `interfaces`")
+	for where, value := range map[string]any{top: config.Config{Control: config.DefaultControl}, devices: config.NewDevice(), interfaces: config.NewInterface()} {
+		documented, v := rows(where), reflect.ValueOf(value)
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			tag := f.Tag.Get("yaml")
+			want := fmt.Sprint(v.FieldByIndex(f.Index))
+			switch field := v.FieldByIndex(f.Index); {
+			case tag == "":
+				continue
+			case field.IsZero() && field.Kind() != reflect.Bool, tag == "name" && strings.Contains(where, "`peers`"), tag == "device" && strings.Contains(where, "`mtu`"):
+				want = "" // follows from the rest
+			case tag == "pkey":
+				want = fmt.Sprintf("0x%04x", field.Uint())
+			}
+			check(f.Name, documented, tag, want)
 		}
 	}
 }

@@ -173,8 +173,8 @@ func TestExitCodes(t *testing.T) {
 		"run --mtu 9000":                          exitUsage,
 		"run --log-format xml":                    exitUsage,
 		"run --config " + file:                    exitUsage,
-		"status --control " + path + "x":          exitNoDaemon,
-		"reset qp --wait --control " + path + "x": exitNoDaemon,
+		"status --control " + path + "x":          exitNotReady,
+		"reset qp --wait --control " + path + "x": exitNotReady,
 	} {
 		root := rootCommand()
 		root.SetOut(io.Discard)

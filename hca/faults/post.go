@@ -28,6 +28,40 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return q.QP.PostRecv(wrs)
 }
 
+// queue is a further queue of a QP. The faults of single requests fire in the first queue
+// only; all others concern every queue.
+type queue struct {
+	hca.Queue
+	dev *Device
+}
+
+// PostSend implements [hca.Queue].
+func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostSend(wrs)
+}
+
+// PostRecv implements [hca.Queue].
+func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostRecv(wrs)
+}
+
+// occasion fires the instant faults for a post of n requests.
+func (d *Device) occasion(n int) error {
+	if d.busy.Load() {
+		d.applyPending(n)
+	}
+	if d.gone.Load() {
+		return hca.ErrIO
+	}
+	return nil
+}
+
 // postSpoiled posts receives and fires RecvBadKey for some of them. A fault whose receive is
 // not posted fires again later.
 func (q *QP) postSpoiled(wrs []hca.RecvWR) (int, error) {

@@ -18,7 +18,7 @@ type CQ struct {
 	ring   softqp.CQ
 	closed bool
 
-	armed chan struct{} // a completion came after Arm
+	armed chan struct{} // a completion arrived after Arm
 	wake  chan struct{} // Wake was called
 	down  chan struct{} // closed, or in error
 	timer *time.Timer   // of the one goroutine that waits

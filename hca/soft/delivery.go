@@ -78,10 +78,10 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	}
 }
 
-// awaitRecv waits up to a limit for the owner of q, which has no receive, to post some.
-// Meanwhile all datagrams stay in the transport's buffer, those for other QPs too. So
-// after a wait in vain q is not waited for again until its owner posts. q is held before
-// and after, but not in between.
+// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some.
+// During the wait all datagrams stay in the transport's buffer, including those for other
+// QPs. So after a timeout it does not wait for q again until its owner posts. q is held
+// before and after, but not in between.
 func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
@@ -95,7 +95,7 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	x.hold(q)
 	q.awaited = false
 	q.waits.balance -= time.Since(start)
-	select { // the token may have come after the timer
+	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:
 	}
@@ -115,7 +115,7 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long it may wait now, backPressure at most.
+// left returns how long the loop may wait now, backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits

@@ -27,8 +27,8 @@ func (r *drain) add(q *QP) {
 	notify(r.wake)
 }
 
-// take empties the list.
-func (r *drain) take() []*QP {
+// removeAll empties the list and returns its QPs.
+func (r *drain) removeAll() []*QP {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	qps := r.qps
@@ -52,7 +52,7 @@ func (d *Device) drainLoop(ctx context.Context) {
 		wait, cancel := context.WithTimeout(ctx, backPressure)
 		err := d.wire.WaitWritable(wait)
 		cancel()
-		for _, q := range d.drain.take() {
+		for _, q := range d.drain.removeAll() {
 			q.sendMu.Lock()
 			q.blocked = false
 			q.pump(err != nil)

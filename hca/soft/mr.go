@@ -26,7 +26,7 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 	if size <= 0 {
 		return nil, verb("reg_mr", fmt.Sprint(size), hca.ErrInvalid)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("reg_mr", fmt.Sprint(size), err)
 	}
 	defer p.dev.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"ipoibd/hca"
 )
 
-// AttachMulticast implements [hca.QP]. It ignores the GID, because all GIDs are on one netdev.
+// AttachMulticast implements [hca.QP]. It ignores the GID, because there is only one
+// netdev.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
 	d.mu.Lock()

@@ -10,14 +10,14 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// Bytes that an IP packet of the underlay spends besides the UD payload.
+// Overhead of an IP packet of the underlay over the UD payload, in bytes.
 const (
 	overheadIPv4 = 20 + overheadUDP
 	overheadIPv6 = 40 + overheadUDP
 	overheadUDP  = 8 + roce.HeaderLen + roce.ICRCLen
 )
 
-// payloadUnit is what a payload is padded to (IBA 9.2.4).
+// payloadUnit is the unit to which a payload is padded, in bytes (IBA 9.2.4).
 const payloadUnit = 4
 
 // change is the set of differences between two states of a port.

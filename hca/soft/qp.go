@@ -25,24 +25,21 @@ type QP struct {
 	blocked bool // the transport is full; the drain resumes it
 
 	recvMu   sync.Mutex
-	starving bool          // a message has waited for a receive in vain since the last post
+	starving bool          // a message was dropped after waiting for a receive since the last post
 	awaited  bool          // the receive loop waits for refilled
-	waits    waits         // how long it may
-	refilled chan struct{} // has a token when receives were posted meanwhile
+	waits    waits         // the budget of these waits
+	refilled chan struct{} // gets a token when receives are posted during the wait
 }
 
 var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	if spec.Queues < 0 || spec.Queues > maxQueues {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
-	}
 	in := func(n, limit int) bool { return n >= 1 && n <= limit }
 	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("create_qp", p.dev.cfg.Name, err)
 	}
 	defer p.dev.mu.Unlock()
@@ -148,7 +145,7 @@ func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return nil
 }
 
-// purge takes the QP's completions out of its CQs. Both sides are held.
+// purge removes the QP's completions from its CQs. Both sides must be held.
 func (q *QP) purge() {
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)

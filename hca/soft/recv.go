@@ -32,7 +32,7 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// receiver is what the receive loop owns.
+// receiver holds the state that the receive loop owns.
 type receiver struct {
 	dev     *Device
 	to      delivery
@@ -60,7 +60,7 @@ func (d *Device) recvLoop() {
 }
 
 func (r *receiver) batch(pkts []transport.Packet) {
-	r.known.follow(&r.dev.cfg)
+	r.known.update(&r.dev.cfg)
 	for i := range pkts {
 		r.one(&pkts[i])
 	}
@@ -68,7 +68,7 @@ func (r *receiver) batch(pkts []transport.Packet) {
 	r.dev.settle()
 }
 
-// one takes a datagram through every check in front of the QPs.
+// one applies all checks before the QPs to a datagram, and dispatches it.
 func (r *receiver) one(p *transport.Packet) {
 	c := &r.dev.counts
 	c.add(rxPackets, 1)
@@ -94,8 +94,8 @@ func (r *receiver) one(p *transport.Packet) {
 		c.add(parseDrop(err), 1)
 		return
 	}
-	// What no port may send consumes no receive: one that is too short for it
-	// would fail with its QP, and no peer may cause that.
+	// A message that no port may send must not consume a receive: if the receive is
+	// too short, its QP fails, and no peer may cause that.
 	if len(u.Payload) > int(hca.MaxMTU) {
 		c.add(dropTooLong, 1)
 		return
@@ -139,7 +139,7 @@ func (r *receiver) deliver(path *roce.Path, p *transport.Packet, u *roce.UDSend)
 	r.to.dispatch(&r.in)
 }
 
-// parseDrop names the reason of a parse error.
+// parseDrop returns the counter for a parse error.
 func parseDrop(err error) counter {
 	switch {
 	case errors.Is(err, roce.ErrShort):
@@ -157,13 +157,13 @@ func parseDrop(err error) counter {
 
 // knownPeers is the list of peers as a set. The zero value contains every address.
 type knownPeers struct {
-	list []netip.Addr // that the set was made from
+	list []netip.Addr // from which the set was built
 	set  map[netip.Addr]struct{}
 }
 
-// follow builds the set again if the list has changed. A list does not change once it is
+// update builds the set again if the list has changed. A list does not change once it is
 // published, so its address identifies it.
-func (k *knownPeers) follow(cfg *Config) {
+func (k *knownPeers) update(cfg *Config) {
 	if !cfg.KnownPeersOnly {
 		return
 	}

@@ -8,14 +8,14 @@ import (
 	"ipoibd/hca"
 )
 
-// routes is an immutable snapshot of the receivers.
+// routes is an immutable snapshot of the QPs by number and by group.
 type routes struct {
 	qps      map[hca.QPN]*QP
 	groups   map[netip.Addr][]*QP
 	attached []*QP // to any group, each once
 }
 
-// withQP returns routes to which q is added.
+// withQP returns routes that also contain q.
 func (r *routes) withQP(q *QP) *routes {
 	next := *r
 	next.qps = map[hca.QPN]*QP{q.num: q}

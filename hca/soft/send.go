@@ -9,7 +9,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// A datagram of the engine fits a packet of the transport.
+// A datagram of the engine must fit into a packet of the transport.
 var _ [transport.MaxVec - softqp.MaxVec]struct{}
 
 // sender is the transport's one sender at a time.
@@ -45,9 +45,9 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pump sends what the queue holds, until it is empty or the transport is full,
-// and delivers the completions. If giveUp, sends that the transport does not take are
-// dropped instead. sendMu is held.
+// pump sends from the queue until it is empty or the transport is full, and delivers the
+// completions. If giveUp, sends that the transport does not accept are dropped instead.
+// sendMu must be held.
 func (q *QP) pump(giveUp bool) {
 	for !q.blocked && q.pumpBatch(giveUp) {
 	}

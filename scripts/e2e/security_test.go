@@ -22,30 +22,28 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// recipes returns the code blocks of a language in README's Security section.
+// recipes returns the code blocks of a language in docs/security.md.
 func recipes(t *testing.T, language string) (blocks []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Security\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for {
-		_, after, found := strings.Cut(section, "\n```"+language+"\n")
+	for rest := string(text); ; {
+		_, after, found := strings.Cut(rest, "\n```"+language+"\n")
 		if !found {
 			return blocks
 		}
 		var block string
-		block, section, _ = strings.Cut(after, "\n```\n")
+		block, rest, _ = strings.Cut(after, "\n```\n")
 		blocks = append(blocks, block)
 	}
 }
 
-// An ordinary user on a known peer can inject packets into ib0 of another host. README's
-// rules prevent that over IPv4 and IPv6, and drop packets from outside of the hosts'
+// An ordinary user on a known peer can inject packets into ib0 of another host. The rules
+// in docs/security.md prevent that over IPv4 and IPv6, and drop packets from outside of the hosts'
 // network. The traffic of the daemons passes.
-func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
+func TestSecurityRulesLetOnlyTheDaemonSend(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -71,7 +69,7 @@ func TestReadmeRulesLetOnlyTheDaemonSend(t *testing.T) {
 
 	rules := recipes(t, "nft")
 	if len(rules) != 1 {
-		t.Fatalf("README has %d sets of rules", len(rules))
+		t.Fatalf("docs/security.md has %d sets of rules", len(rules))
 	}
 	for _, h := range []*host{a, b} {
 		nft := h.Command("nft", "-f", "-")
@@ -168,15 +166,15 @@ func (v victim) heard() bool {
 	return err == nil
 }
 
-// README's recipe for WireGuard works unchanged: ib0 has the MTU given there, packets of
+// The recipe for WireGuard in docs/security.md works unchanged: ib0 has the MTU given there, packets of
 // that size pass, and no packet is on the wire in the clear.
-func TestReadmeWireGuard(t *testing.T) {
+func TestSecurityWireGuard(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	blocks := recipes(t, "sh")
 	if len(blocks) != 2 {
-		t.Fatalf("README has %d blocks of commands for WireGuard, want those of the keys and those of the tunnel", len(blocks))
+		t.Fatalf("docs/security.md has %d blocks of commands for WireGuard, want those of the keys and those of the tunnel", len(blocks))
 	}
 	_, makeKeys, _ := strings.Cut(blocks[0], "\n") // the first line installs the packages, as scripts/deps does
 	hosts := newHosts(t, 2)
@@ -204,7 +202,7 @@ func TestReadmeWireGuard(t *testing.T) {
 	const mtu = 1364
 	for _, h := range hosts {
 		if got := h.iface().MTU; got != mtu || !strings.Contains(h.Run("ip", "link", "show", ifName), "mtu "+strconv.Itoa(mtu)+" ") {
-			t.Errorf("MTU of %s: %d, README says %d", ifName, got, mtu)
+			t.Errorf("MTU of %s: %d, docs/security.md says %d", ifName, got, mtu)
 		}
 	}
 	pingAll(a, b)

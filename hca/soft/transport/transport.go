@@ -1,6 +1,6 @@
-// Package transport is the contract between the software HCA and what carries its
-// datagrams: UDP sockets on a netdev ([ipoibd/hca/soft/udp]) or an in-memory
-// fabric ([ipoibd/hca/soft/memfabric]).
+// Package transport is the contract between the software HCA and the carrier of its
+// datagrams: UDP sockets on a netdev ([ipoibd/hca/soft/udp]) or an in-memory fabric
+// ([ipoibd/hca/soft/memfabric]).
 package transport
 
 import (
@@ -21,8 +21,8 @@ type Packet struct {
 	// Src and Dst are the IP addresses, IPv4 ones in their 4-byte form. Src is
 	// one of State.Addrs on send; Dst may be a multicast address.
 	Src, Dst netip.Addr
-	// SrcPort is the UDP source port: of the sender on receive; on send the
-	// transport's own, see Transport.SrcPort.
+	// SrcPort is the UDP source port: the sender's on receive, the transport's own
+	// on send; see Transport.SrcPort.
 	SrcPort uint16
 	// TOS and TTL are the IPv4 fields, or traffic class and hop limit. On send
 	// they are those of the AH (TTL 0: the system's default); on receive those
@@ -66,8 +66,8 @@ func SortAddrs(addrs []netip.Addr) {
 // Transport carries datagrams. Send is called by one goroutine at a time, so
 // is Recv; every other method may be called from any goroutine.
 type Transport interface {
-	// SrcPort is the UDP source port of everything sent; it is covered by the
-	// ICRC and does not change while the transport is open.
+	// SrcPort returns the UDP source port of all packets sent. The ICRC covers it,
+	// so it does not change while the transport is open.
 	SrcPort() uint16
 	// Send sends packets in order without blocking and returns how many were
 	// sent, or dropped and counted by reason in Counters (no route, too long,
@@ -82,7 +82,7 @@ type Transport interface {
 	// than it was given, or dropped one because a lower layer had no room.
 	Blocked() uint64
 	// Recv blocks until there is at least one datagram and returns up to
-	// len(pkts). hca.ErrClosed after Close.
+	// len(pkts) of them. It returns hca.ErrClosed after Close.
 	Recv(pkts []Packet) (int, error)
 	// Join and Leave an IP multicast group. Each Join needs a Leave. The
 	// transport does not receive its own multicast packets.
@@ -93,7 +93,7 @@ type Transport interface {
 	// WaitChange blocks until the state may differ from the one that State or
 	// WaitChange returned last. Errors: that of ctx, or hca.ErrClosed.
 	WaitChange(ctx context.Context) (State, error)
-	// Counters returns counts of packets and of drops by reason.
+	// Counters returns the counts of packets, and of drops by reason.
 	Counters() []hca.Counter
 	// Close closes the transport; blocked calls return hca.ErrClosed. Idempotent.
 	Close() error

@@ -43,7 +43,7 @@ func (n *namespace) do(f func() error) error {
 	}
 	err = f()
 	if back.enter() == nil {
-		runtime.UnlockOSThread() // else the thread ends with its goroutine
+		runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
 	}
 	return err
 }

@@ -56,7 +56,7 @@ func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) 
 	}
 	switch len(candidates) {
 	case 0:
-		return "", fmt.Errorf("choose a netdev: none is up besides loopback and TAPs: %w", hca.ErrNoDevice)
+		return "", fmt.Errorf("choose a netdev: only loopback and TAPs are up: %w", hca.ErrNoDevice)
 	case 1:
 		return candidates[0].Attrs().Name, nil
 	}

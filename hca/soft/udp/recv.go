@@ -11,21 +11,21 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxDatagram is the longest datagram that is received, in bytes: a jumbo
-// frame's. A RoCEv2 UD packet is 4192 at most.
+// MaxDatagram is the maximum length of a received datagram, in bytes: that of a jumbo
+// frame. A RoCEv2 UD packet has at most 4192.
 const MaxDatagram = 9216
 
 // receiver owns the socket that receives. Everything but counts is owned by the goroutine that
 // calls recv.
 type receiver struct {
 	sock    *socket
-	reserve *Reserve // that sock belongs to
+	reserve *Reserve // to which sock belongs
 	counts  rxCounts
 
 	slots [hca.Batch]recvSlot
 	msgs  [hca.Batch]unix.Mmsghdr
 
-	call func(fd uintptr) bool // recvmmsg for msgs[:want]; made once
+	call func(fd uintptr) bool // recvmmsg for msgs[:want]; created once
 	want int
 	got  int
 	err  unix.Errno
@@ -134,10 +134,10 @@ func (r *receiver) counters() []hca.Counter {
 	return []hca.Counter{
 		{Name: "rx_packets", Value: c.packets.Load()},
 		{Name: "rx_bytes", Value: c.bytes.Load()},
-		{Name: "rx_too_long", Value: c.tooLong.Load()},
-		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not supply the addresses
-		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
-		{Name: "socket_drops", Value: r.overflow()},        // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
+		{Name: "rx_drop_too_long", Value: c.tooLong.Load()},
+		{Name: "rx_drop_no_address", Value: c.noAddress.Load()}, // the kernel did not supply the addresses
+		{Name: "rx_error", Value: c.errors.Load()},              // errors of the socket; no datagram lost
+		{Name: "socket_drops", Value: r.overflow()},             // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
 }
 

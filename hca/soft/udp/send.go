@@ -23,13 +23,13 @@ type sender struct {
 	slots [hca.Batch]sendSlot
 	msgs  [hca.Batch]unix.Mmsghdr
 
-	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; made once
+	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; created once
 	from int
 	to   int
 	sent int
 	err  unix.Errno
 
-	callErrors func(fd uintptr) bool   // recvErrors; made once
+	callErrors func(fd uintptr) bool   // recvErrors; created once
 	noMsgs     [hca.Batch]unix.Mmsghdr // messages without buffers, for callErrors
 	taken      int                     // errors that the last callErrors removed
 }
@@ -174,7 +174,7 @@ func (s *sender) takeErrors() (found bool) {
 // queue: the default receive buffer of 208 KiB holds about 280 errors.
 const maxErrorCalls = 8
 
-// recvErrors removes up to hca.Batch errors. It does not read them, since ICMP messages
+// recvErrors removes up to hca.Batch errors. It does not read them, because ICMP messages
 // are not authenticated. It never blocks; see recvmmsg.
 func (s *sender) recvErrors(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,

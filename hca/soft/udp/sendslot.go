@@ -8,12 +8,12 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// controlRoom is enough for the control messages of a packet, in bytes: at most
-// 120 come with a received IPv4 packet, whose destination is told twice.
+// controlRoom is enough for the control messages of a packet, in bytes. The maximum is 120,
+// of a received IPv4 packet, whose destination the kernel reports twice.
 const controlRoom = 192
 
-// sendSlot is the memory of one message to send, laid out once: only addresses,
-// TTL and TOS change. It must not move.
+// sendSlot is the memory of one message to send. It is laid out once; only addresses, TTL
+// and TOS change. It must not move.
 type sendSlot struct {
 	index int // of the netdev
 	name  sockaddr
@@ -22,8 +22,8 @@ type sendSlot struct {
 	v6    control6
 }
 
-// control4 are the control messages of an IPv4 packet. The TTL is the last, so
-// that a packet that takes the default is sent without it.
+// control4 holds the control messages of an IPv4 packet. The TTL is the last one, so that a
+// packet with the default TTL is sent without it.
 type control4 struct {
 	buf  [controlRoom]byte // first: it must be aligned as a pointer is
 	all  int               // length with the TTL
@@ -33,7 +33,7 @@ type control4 struct {
 	ttl  *int32
 }
 
-// control6 is the same for IPv6.
+// control6 holds those of an IPv6 packet.
 type control6 struct {
 	buf    [controlRoom]byte
 	all    int

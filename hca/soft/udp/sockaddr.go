@@ -30,7 +30,7 @@ func setAddr6(sa *sockaddr, a netip.Addr, port uint16, index int) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// getAddr reads an address of either family, a mapped one as IPv4.
+// getAddr reads an address of either family. It returns a mapped one as IPv4.
 func getAddr(sa *sockaddr) (netip.Addr, uint16) {
 	switch sa.Family {
 	case unix.AF_INET:

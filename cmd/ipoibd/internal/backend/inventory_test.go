@@ -148,7 +148,7 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// If another process has the UDP port, the software HCA cannot be used, and is in use by that
+// A software HCA whose UDP port another process has cannot be used, and is in use by that
 // process.
 func TestPortTaken(t *testing.T) {
 	s := system(t)

@@ -80,7 +80,7 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 // changed.
 func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
 
-// notice returns the names that cannot be looked up, or "".
+// notice returns the names that cannot be resolved, with the reasons, or "".
 func (l *peerList) notice() string {
 	if text := l.unknown.Load(); text != nil {
 		return *text

@@ -62,20 +62,23 @@ func checkUnderlay(netdev string) error {
 // Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
 
-// Run implements HCA. It keeps the list of peers current, and the notice to the operator.
+// Run implements HCA. It keeps the list of peers current, and looks for conditions that an
+// operator should know.
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
 	defer wg.Wait()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for w := (watch{log: h.log}); ; {
+	w := watch{log: h.log, duplicates: duplicates{fd: -1}}
+	defer func() { w.duplicates.close() }()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
 			if e := h.engine.Load(); e != nil {
-				text := w.look(now, e)
+				text := w.look(now, e, h.cfg.Underlay)
 				h.notice.Store(&text)
 			}
 		}

@@ -28,12 +28,14 @@ type watch struct {
 	engine        *engine // that traffic and was describe
 	traffic       traffic
 	was           symptoms
-	nat           [2]netip.Addr // addresses that were logged last
+	duplicates    duplicates
+	duplicate     string        // what was logged last
+	nat           [2]netip.Addr // the addresses that were logged last
 	sendBufLogged bool          // a small send buffer was logged
 }
 
-// look returns the notices about the open instance.
-func (w *watch) look(now time.Time, e *engine) string {
+// look returns the notices about the open instance, which is on a netdev.
+func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if w.engine != e {
 		w.engine, w.traffic, w.was = e, traffic{}, symptoms{}
 	}
@@ -52,6 +54,15 @@ func (w *watch) look(now time.Time, e *engine) string {
 		}
 		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
+	w.duplicates.open(netdev)
+	text := w.duplicates.look(now, e.addrs())
+	if text != "" {
+		out = append(out, text+"; give each host its own")
+	}
+	if text != "" && text != w.duplicate {
+		w.log.Warn("another host has the same underlay address; give each host its own", "what", text)
+	}
+	w.duplicate = text
 	is := w.traffic.look(now, e.Counters())
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
@@ -69,6 +80,16 @@ func (w *watch) look(now time.Time, e *engine) string {
 	}
 	w.was = is
 	return strings.Join(out, "; ")
+}
+
+// addrs returns the addresses of the underlay.
+func (e *engine) addrs() (out []netip.Addr) {
+	if port, err := e.QueryPort(1); err == nil {
+		for _, g := range port.GIDs {
+			out = append(out, g.GID.Addr().Unmap())
+		}
+	}
+	return out
 }
 
 // symptoms are what the counters of a device show.

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +23,8 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	}
 	a, _ := nstest.Pair(t, 1500)
 	var log strings.Builder
-	w := watch{log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}}
+	defer w.duplicates.close()
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
 		var e engine
 		var err error
@@ -30,7 +32,7 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 		must(t, err)
 		e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
 		must(t, err)
-		notice := w.look(time.Now(), &e)
+		notice := w.look(time.Now(), &e, nstest.Dev)
 		for _, name := range []string{counterSent, counterHeard, counterRefused} {
 			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
@@ -66,6 +68,46 @@ func TestSymptoms(t *testing.T) {
 			if got := tr.look(now, []hca.Counter{{Name: counterSent, Value: l.sent}, {Name: counterHeard, Value: l.heard}, {Name: counterRefused, Value: l.refused}}); got != l.want {
 				t.Errorf("%s, look %d: %+v, want %+v", name, i, got, l.want)
 			}
+		}
+	}
+}
+
+// Another host with an IPv4 address of the underlay is named once it sends ARP with it, and for
+// a while. The host's own ARP, and that of a host with another address, is no conflict.
+func TestDuplicateAddress(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := nstest.Pair(t, 1500)
+	d := duplicates{fd: -1}
+	defer d.close()
+	a.Do(func() { d.open(nstest.Dev) })
+	ours := []netip.Addr{netip.MustParseAddr(nstest.IPv4(0))}
+	look := func(now time.Time) (text string) {
+		a.Do(func() { text = d.look(now, ours) })
+		return text
+	}
+	absent := 70 // of another host each time, for which the kernel asks at once
+	arp := func(ns *nstest.Namespace, from string) {
+		absent++
+		_ = ns.Command("ping", "-c", "1", "-W", "0.3", "-I", from, nstest.IPv4(absent)).Run()
+	}
+	now := time.Now()
+	arp(a, nstest.IPv4(0))
+	arp(b, nstest.IPv4(1))
+	if text := look(now); text != "" {
+		t.Errorf("without a conflict: %s", text)
+	}
+	b.Run("ip", "addr", "add", nstest.IPv4(0)+"/24", "dev", nstest.Dev)
+	arp(b, nstest.IPv4(0))
+	mac := strings.Fields(b.Run("ip", "-br", "link", "show", nstest.Dev))[2]
+	want := mac + " has the underlay address " + nstest.IPv4(0) + " as well"
+	for _, c := range []struct {
+		after time.Duration
+		want  string
+	}{{0, want}, {duplicateFor - 1, want}, {duplicateFor, ""}} {
+		if text := look(now.Add(c.after)); text != c.want {
+			t.Errorf("%s after: %q, want %q", c.after, text, c.want)
 		}
 	}
 }

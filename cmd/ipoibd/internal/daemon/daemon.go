@@ -55,19 +55,21 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	if err := d.construct(cfg); err != nil {
 		return errors.Join(err, d.discard())
 	}
-	d.lockMemory()
+	if opts.LockMemory { // after construct, so that a mistake is reported at once and alone
+		if err := process.LockMemory(); err != nil {
+			opts.Log.Log(ctx, memoryLevel(cfg), "cannot lock memory", "err", err)
+		}
+	}
 	return d.serve(ctx)
 }
 
-// lockMemory comes after construct, so that a mistake in the configuration is
-// told at once and alone.
-func (d *daemon) lockMemory() {
-	if !d.opts.LockMemory {
-		return
+// memoryLevel is the level of the message that memory cannot be locked: a warning only with
+// a real HCA, since a disk is hardly ever reached through a software HCA.
+func memoryLevel(cfg *config.Config) slog.Level {
+	if slices.ContainsFunc(cfg.Devices, func(c config.Device) bool { return c.HCA != config.SoftHCA }) {
+		return slog.LevelWarn
 	}
-	if err := process.LockMemory(); err != nil {
-		d.opts.Log.Warn("memory is not locked", "err", err)
-	}
+	return slog.LevelDebug
 }
 
 func (d *daemon) construct(cfg *config.Config) (err error) {

@@ -12,10 +12,8 @@ import (
 )
 
 // ErrMayNotLock says what is at risk, and how to allow the lock.
-var ErrMayNotLock = errors.New("memory cannot be locked: while the device is reset, the kernel may have to read this program from a disk " +
-	"that is reached through the device itself, and the reset would wait for ever; to allow it grant CAP_IPC_LOCK " +
-	"(systemd: AmbientCapabilities=CAP_IPC_LOCK; containers: --cap-add IPC_LOCK) " +
-	"or lift the limit (systemd: LimitMEMLOCK=infinity; containers: --ulimit memlock=-1)")
+var ErrMayNotLock = errors.New("a device reset could wait for ever if the kernel reads this program from a disk that is reached through the device; " +
+	"grant CAP_IPC_LOCK (containers: --cap-add IPC_LOCK) or LimitMEMLOCK=infinity (containers: --ulimit memlock=-1)")
 
 // LockMemory locks the memory of the process, present and future, and reads the files
 // that are mapped. Where the kernel does not allow all of it to be locked, it locks

@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// noticeLimit is how soon the status names a condition: the daemon looks every second.
+const noticeLimit = 10 * time.Second
+
+// The status names what keeps a host from its peers, and stops when that is over: a firewall
+// of its own, a peer's name that does not resolve, another host with its underlay address.
+func TestStatusNamesWhatKeepsPeersAway(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	a.join("--peer", b.underlay().String(), "--peer", "nowhere.invalid")
+	b.join("--peer", a.underlay().String())
+	b.waitReaches(a)
+	shows := func(text string) func() bool {
+		return func() bool {
+			out, err := a.daemon.command("status").CombinedOutput()
+			return err == nil && strings.Contains(string(out), text)
+		}
+	}
+	eventually(t, noticeLimit, "a name that does not resolve", shows("cannot resolve peer nowhere.invalid: "))
+
+	const firewall = "a firewall of this host refuses datagrams to UDP port 4791"
+	if shows(firewall)() {
+		t.Error("the firewall is blamed before there is one")
+	}
+	nft := a.Command("nft", "-f", "-")
+	nft.Stdin = strings.NewReader("table inet test {\n chain output {\n type filter hook output priority 0\n udp dport 4791 drop\n }\n}\n")
+	if out, err := nft.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
+	}
+	eventually(t, noticeLimit, "a firewall", func() bool { a.reaches(b); return shows(firewall)() })
+	a.Run("nft", "delete", "table", "inet", "test")
+
+	b.Run("ip", "addr", "add", a.underlay().String()+"/24", "dev", nstest.Dev)
+	_ = b.Command("ping", "-c", "1", "-W", "0.3", "-I", a.underlay().String(), nstest.IPv4(77)).Run() // asks by ARP
+	eventually(t, noticeLimit, "another host with the same address", shows(" has the underlay address "+a.underlay().String()+" as well"))
+	eventually(t, 3*noticeLimit, "the firewall is forgotten", func() bool { return !shows(firewall)() })
+}

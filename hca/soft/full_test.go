@@ -32,7 +32,7 @@ func (r *rig) completed() (n int) {
 	n = have(r.send.Poll(wc))(r)
 	for _, c := range wc[:n] {
 		if c.Status != hca.WCSuccess {
-			r.Errorf("completion %+v", c)
+			r.Errorf("completion %+v, want success", c)
 		}
 	}
 	return n

@@ -275,7 +275,7 @@ func TestOwnSourceIsDropped(t *testing.T) {
 		r.wantCounts(map[string]uint64{"rx_own_source": 4, "rx_delivered": 2})
 		r.wantAccounted()
 		if s, _ := r.dev.Strays(); s != (hca.Strays{}) {
-			t.Errorf("strays %+v", s)
+			t.Errorf("strays %+v, want none", s)
 		}
 		if err := r.qp.DetachMulticast(hca.MulticastGroup{MGID: hca.GIDFromAddr(group)}); err != nil {
 			t.Fatal(err)

@@ -23,7 +23,7 @@ func TestRecordBytes(t *testing.T) {
 	}
 	got, err := Decode(b)
 	if err != nil || got != sample {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("decoded %+v, %v, want %+v", got, err, sample)
 	}
 	if r, err := Decode(nil); err != nil || r != (Record{}) {
 		t.Errorf("decode an empty file: %+v, %v", r, err)
@@ -77,7 +77,7 @@ func TestRecordTextsAreCutAndCleaned(t *testing.T) {
 	r.Leader, r.Detail = "a\nb\x1b[31m\u00e9", strings.Repeat("x", 2*textSize)
 	got, err := Decode(r.Encode())
 	if err != nil || got.Leader != "a?b?[31m?" || got.Detail != r.Detail[:textSize] {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("decoded %+v, %v, want a clean leader and a shortened detail", got, err)
 	}
 }
 

@@ -147,12 +147,12 @@ func (h *host) memory(field string) int {
 		if f := strings.Fields(line); len(f) == 3 && f[0] == field+":" {
 			n, err := strconv.Atoi(f[1])
 			if err != nil {
-				h.tb.Fatalf("%s: %v", line, err)
+				h.tb.Fatalf("parse %s: %v", line, err)
 			}
 			return n
 		}
 	}
-	h.tb.Fatalf("no %s in\n%s", field, text)
+	h.tb.Fatalf("no field %s in\n%s", field, text)
 	return 0
 }
 

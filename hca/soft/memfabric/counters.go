@@ -14,7 +14,7 @@ const (
 	DropBadSource   Drop = "tx_drop_bad_source"  // the source address is not the port's
 	DropLinkDown    Drop = "tx_drop_link_down"   // the port's own link is down
 	DropTooLong     Drop = "tx_drop_too_long"    // longer than the port's MTU, or than UDP
-	DropUnreachable Drop = "tx_drop_unreachable" // nobody has the address or the group
+	DropUnreachable Drop = "tx_drop_unreachable" // no port has the address or has joined the group
 	DropInvalid     Drop = "tx_drop_invalid"     // families differ, or the gather list is too long
 )
 

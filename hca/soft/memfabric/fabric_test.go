@@ -302,7 +302,7 @@ func TestInject(t *testing.T) {
 	}
 	got := pkts[0]
 	if !bytes.Equal(got.Data, []byte("forged")) || got.Src != addrC || got.SrcPort != 1 || got.ID != 77 || !got.IDKnown {
-		t.Errorf("received %+v", got)
+		t.Errorf("received %+v, want the injected packet", got)
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 var dropNames = [numDrop]string{
 	dropNoRoute:   "tx_drop_no_route",   // no route to the destination
 	dropTooLong:   "tx_drop_too_long",   // longer than the netdev's MTU, or than UDP
-	dropBadSource: "tx_drop_bad_source", // the source address is not the netdev's (any more)
+	dropBadSource: "tx_drop_bad_source", // the source address is not the netdev's (or no longer)
 	dropLinkDown:  "tx_drop_link_down",  // the netdev is down
 	dropNoDevice:  "tx_drop_no_device",  // the netdev is gone
 	dropForbidden: "tx_drop_forbidden",  // by a firewall

@@ -30,7 +30,7 @@ type softHCA struct {
 	log    *slog.Logger
 }
 
-// engine is a software HCA beneath what wraps it.
+// engine is an open software HCA.
 type engine struct {
 	*soft.Device
 	transport *udp.Transport
@@ -40,7 +40,7 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if cfg.Underlay == "" {
 		netdev, err := udp.DefaultNetdev()
 		if err != nil {
-			return nil, fmt.Errorf("%w; name one with --underlay, or with underlay in the file", err)
+			return nil, fmt.Errorf("%w; name one with --underlay, or with underlay in the configuration file", err)
 		}
 		cfg.Underlay = netdev
 	}
@@ -59,10 +59,11 @@ func checkUnderlay(netdev string) error {
 	return nil
 }
 
-// Close implements HCA: it releases the UDP port.
+// Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
 
-// Run implements HCA. It keeps the list of peers, and notices what an operator should know.
+// Run implements HCA. It keeps the list of peers current, and looks for conditions that an
+// operator should know.
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
@@ -85,7 +86,7 @@ func (h *softHCA) Run(ctx context.Context) {
 }
 
 // Open implements HCA. It first closes the transport of the previous instance, which a
-// zombie may still hold.
+// zombie may still use.
 func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
@@ -94,7 +95,14 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := soft.Open(h.config(id, transport))
+	cfg := soft.Config{
+		Name: h.cfg.Name, Transport: transport, PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
+		StandardMTU: h.cfg.StandardMTU, KnownPeersOnly: h.cfg.KnownPeersOnly,
+	}
+	if len(h.cfg.Peers) > 0 {
+		cfg.Peers = h.peers.Addrs
+	}
+	dev, err := soft.Open(cfg)
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
@@ -102,23 +110,8 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-func (h *softHCA) config(id qprecovery.Identity, transport *udp.Transport) soft.Config {
-	cfg := soft.Config{
-		Name:           h.cfg.Name,
-		Transport:      transport,
-		PKeys:          h.cfg.PKeys,
-		GUID:           id.NodeGUID,
-		StandardMTU:    h.cfg.StandardMTU,
-		KnownPeersOnly: h.cfg.KnownPeersOnly,
-	}
-	if len(h.cfg.Peers) > 0 {
-		cfg.Peers = h.peers.Addrs
-	}
-	return cfg
-}
-
-// Reset implements HCA. It closes the transport even if the device is still in use, so
-// that calls that hang in it return. The UDP port stays reserved.
+// Reset implements HCA. It closes the transport even if the device is still in use, so that
+// calls that hang in it return. The UDP port stays reserved.
 func (h *softHCA) Reset(context.Context) error { return h.free() }
 
 // Complete implements HCA. No other process resets a software HCA.

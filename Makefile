@@ -1,13 +1,12 @@
-# The two commands: `make demo` shows two hosts talking over ib0, `make test`
+# The two main commands: `make demo` shows two hosts that talk over ib0, and `make test`
 # runs every test. Both install the Debian packages that they need.
 
 SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-# Budgets: how long each ring of tests may take, including its compilation; 80
-# minutes in all. On a machine that has not run the linters yet, they are compiled
-# first.
+# Budgets: how long each ring of tests may take, including its compilation; 79
+# minutes together. The first run on a machine also compiles the linters.
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
 FUZZ_BUDGET  ?= 4m
@@ -17,8 +16,8 @@ E2E_BUDGET   ?= 13m
 VM_BUDGET    ?= 33m
 SOAK_BUDGET  ?= 3h
 
-# FUZZTIME: executions of each fuzz target. (A time, such as 5m, sometimes fails
-# with "context deadline exceeded", go.dev/issue/75804.) DEMO_MTUS: the underlay
+# FUZZTIME: how often each fuzz target is executed. (A duration, such as 5m, sometimes
+# fails with "context deadline exceeded", go.dev/issue/75804.) DEMO_MTUS: the underlay
 # MTUs of the demo. FAULTS_EACH: how often `make faults` injects each fault.
 FUZZTIME    ?= 1000000x
 DEMO_MTUS   ?= 1500 9000
@@ -28,7 +27,7 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ipoibd
 export GOCACHE             := $(CACHE)/go-build
 export GOLANGCI_LINT_CACHE := $(CACHE)/golangci-lint
 export FUZZTIME
-# The version comes by -ldflags; Go's own stamp needs a checkout that git trusts.
+# The version is set by -ldflags: Go's own stamp requires a checkout that git trusts.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -39,19 +38,19 @@ TESTSUM := go tool -modfile=tools/go.mod gotestsum --format=pkgname-and-test-fai
 COUNTS := sh -c "[ \$$TESTS_TOTAL -gt 0 ] || { echo no test ran; exit 1; }$(if $(filter true,$(CI)),; \
 	[ \$$TESTS_SKIPPED -eq 0 ] || { echo \$$TESTS_SKIPPED tests were skipped; exit 1; })"
 
-# SIGQUIT makes a Go program print where each of its goroutines hangs.
+# SIGQUIT makes a Go program print the stack of each goroutine, and so where it hangs.
 LIMIT := timeout --signal=QUIT --kill-after=10s
 
 # ring runs the tests of packages as JSON: $(call ring,packages,budget,flags).
 # The budget bounds each test binary and the ring as a whole.
 ring = $(LIMIT) $(2) go test -json -timeout=$(2) $(3) $(1)
 
-# check runs a command as if it were the tests of a package, so that its failure
-# counts, with its output: $(call check,name,budget,command).
+# check runs a command as if it were the tests of a package, so that its output is shown
+# and its failure counted: $(call check,name,budget,command).
 check = go tool test2json -t -p $(1) $(LIMIT) $(2) $(3)
 
-# A package belongs to the namespace ring by importing nstest, so that there is
-# no list to keep.
+# The namespace ring consists of the packages whose tests import nstest, so there is no
+# list to maintain.
 packages = $$(go list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '$(1) {print $$1}')
 E2E     := ipoibd/scripts/e2e
 IS_NS   := /linktest\/nstest/
@@ -67,10 +66,10 @@ build:
 deps:
 	@scripts/deps
 deps-vm: deps
-	@scripts/deps vm || echo "the tests with guests will say what is missing" >&2
+	@scripts/deps vm || echo "the tests with guests will report what is missing" >&2
 
-# Every ring runs, also after a failure, and gotestsum counts all together; some
-# of them: make test RINGS="test-unit test-netns".
+# All rings run, even after a failure, and gotestsum counts them together. To run only
+# some: make test RINGS="test-unit test-netns".
 RINGS ?= test-tidy test-lint test-unit test-fuzz test-netns test-e2e test-vm
 .PHONY: test
 test: deps-vm
@@ -89,13 +88,13 @@ test-netns:
 	$(call ring,$(call packages,$(IS_NS) && !($(IS_E2E)) && !($(IS_VM))),$(NETNS_BUDGET),-race -count=1)
 test-e2e:
 	$(call ring,$(E2E),$(E2E_BUDGET),-count=1)
-# Guests with Debian's kernels, which come first: fetch prints its progress, which
-# go test would hide. The tests name what is missing.
+# Guests with Debian's kernels. The kernels are fetched first, because go test would hide
+# the progress of the download.
 test-vm: deps-vm
 	@go run ./scripts/vm/fetch 2>&1
 	$(call ring,$(VM),$(VM_BUDGET),-count=1)
 
-# The backends beside perftest's programs, in a guest.
+# Compares the backends with perftest's programs, in a guest.
 .PHONY: bench-vm
 bench-vm: deps-vm
 	@go run ./scripts/vm/fetch
@@ -113,13 +112,13 @@ bench:
 demo: deps build
 	@scripts/demo $(DEMO_MTUS)
 
-# Run in its folder, go test shows what it says at once.
+# go test shows its output at once only when it runs in the folder of the package.
 .PHONY: faults
 faults: deps
 	@cd scripts/e2e && go test -count=1 -timeout=1h -run='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$' -faults.each=$(FAULTS_EACH) -storm.length=40s
 
 # The long forms: fuzzing, every fault, and minutes of attacks and traffic. Each part
-# runs even if another one fails, and prints its progress.
+# runs even if another fails, and prints its progress.
 .PHONY: soak
 soak:
 	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e
@@ -128,7 +127,7 @@ soak:
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10StormUnderTraffic)$$'
 
-# The patches of one requirement: go run ./scripts/mutants -run R06.
+# To run only the patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants
 mutants: deps
 	@go run ./scripts/mutants
@@ -139,7 +138,7 @@ lint:
 fmt:
 	$(LINT) fmt ./...
 
-# The page is compared with the tree by a test.
+# Rewrites qprecovery/README.md, which a test compares with the tree.
 .PHONY: requirements
 requirements:
 	go test ./scripts -count=1 -run=^TestRequirements$$ -update

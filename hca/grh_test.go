@@ -38,7 +38,7 @@ func TestParseGRH(t *testing.T) {
 	} {
 		sgid, dgid, err := hca.ParseGRH(unhex(t, tt.area), hca.NetworkUnknown)
 		if err != nil || sgid != gid(tt.sgid) || dgid != gid(tt.dgid) {
-			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
+			t.Errorf("%s: %v -> %v, %v, want %s -> %s", tt.name, sgid, dgid, err, tt.sgid, tt.dgid)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestParseGRHOfKnownNetwork(t *testing.T) {
 	} {
 		sgid, dgid, err := hca.ParseGRH(tt.area, tt.network)
 		if !errors.Is(err, tt.err) || sgid != tt.sgid || dgid != tt.dgid {
-			t.Errorf("%s: %v -> %v, %v", tt.name, sgid, dgid, err)
+			t.Errorf("%s: %v -> %v, %v, want %v -> %v, %v", tt.name, sgid, dgid, err, tt.sgid, tt.dgid, tt.err)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestParseGRHRefuses(t *testing.T) {
 		change(area)
 		sgid, dgid, err := hca.ParseGRH(area, hca.NetworkUnknown)
 		if !errors.Is(err, hca.ErrGRH) || !errors.Is(err, hca.ErrInvalid) || !sgid.IsZero() || !dgid.IsZero() {
-			t.Errorf("%s: %v -> %v, %v", name, sgid, dgid, err)
+			t.Errorf("%s: %v -> %v, %v, want ErrGRH and no GIDs", name, sgid, dgid, err)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestParseGRHTruncated(t *testing.T) {
 	for _, area := range []string{areaIPv4, areaIPv6} {
 		for n := range hca.GRHLen {
 			if _, _, err := hca.ParseGRH(unhex(t, area)[:n:n], hca.NetworkUnknown); !errors.Is(err, hca.ErrGRH) {
-				t.Errorf("%d bytes: %v", n, err)
+				t.Errorf("%d bytes: %v, want ErrGRH", n, err)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func TestParseGRHDoesNotAllocate(t *testing.T) {
 		_, _, _ = hca.ParseGRH(v6, hca.NetworkUnknown)
 		_, _, _ = hca.ParseGRH(bad, hca.NetworkUnknown)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 
@@ -153,14 +153,14 @@ func FuzzParseGRH(f *testing.F) {
 			switch {
 			case err != nil:
 				if !sgid.IsZero() || !dgid.IsZero() {
-					t.Fatalf("%v with %v -> %v", err, sgid, dgid)
+					t.Fatalf("the error %v comes with the GIDs %v -> %v", err, sgid, dgid)
 				}
 			case network != hca.NetworkIPv6 && sgid.Addr().Is4() && dgid.Addr().Is4() && area[20] == 0x45:
 				if string(sgid[12:])+string(dgid[12:]) != string(area[32:40]) {
-					t.Fatalf("% x: %v -> %v", area, sgid, dgid)
+					t.Fatalf("area % x parses as IPv4 %v -> %v", area, sgid, dgid)
 				}
 			case network == hca.NetworkIPv4 || area[0]>>4 != 6 || string(sgid[:])+string(dgid[:]) != string(area[8:40]):
-				t.Fatalf("% x: %v -> %v", area, sgid, dgid)
+				t.Fatalf("area % x parses as IPv6 %v -> %v", area, sgid, dgid)
 			}
 		}
 	})

@@ -44,6 +44,24 @@ func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 // MarshalText writes an IP address or the colon form.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
+// MarshalText writes six hexadecimal digits.
+func (q QPN) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
+
+// MarshalText writes four hexadecimal digits.
+func (p PKey) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "0x%04x", uint16(p)), nil }
+
+// MarshalText writes eight hexadecimal digits.
+func (q QKey) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "0x%08x", uint32(q)), nil }
+
+// UnmarshalText reads a number, hexadecimal with 0x in front.
+func (q *QPN) UnmarshalText(b []byte) error { return number(q, b, 24) }
+
+// UnmarshalText reads a number, hexadecimal with 0x in front.
+func (p *PKey) UnmarshalText(b []byte) error { return number(p, b, 16) }
+
+// UnmarshalText reads a number, hexadecimal with 0x in front.
+func (q *QKey) UnmarshalText(b []byte) error { return number(q, b, 32) }
+
 // UnmarshalText reads the state's name.
 func (s *PortState) UnmarshalText(b []byte) error { return byName(s, portStateNames, b) }
 
@@ -76,6 +94,15 @@ func (g *GID) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is not a GID", b)
 	}
 	*g = GIDFromAddr(a)
+	return nil
+}
+
+func number[T ~uint16 | ~uint32](into *T, b []byte, bits int) error {
+	n, err := strconv.ParseUint(string(b), 0, bits)
+	if err != nil {
+		return fmt.Errorf("%q must be a number of at most %d bits", b, bits)
+	}
+	*into = T(n)
 	return nil
 }
 

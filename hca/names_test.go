@@ -34,13 +34,13 @@ func TestNamesAreTotal(t *testing.T) {
 		for i := range e.count {
 			s := e.of(i).String()
 			if s == "" || seen[s] || strings.HasPrefix(s, "UNKNOWN") {
-				t.Errorf("%s %d is named %q", e.name, i, s)
+				t.Errorf("%s %d is named %q, want a unique name", e.name, i, s)
 			}
 			seen[s] = true
 		}
 		for _, i := range []int{e.count, 255} {
 			if s := e.of(i).String(); s != fmt.Sprintf("UNKNOWN_%d", i) {
-				t.Errorf("%s %d is named %q", e.name, i, s)
+				t.Errorf("%s %d is named %q, want UNKNOWN_%d", e.name, i, s, i)
 			}
 		}
 		if first, last := e.of(0).String(), e.of(e.count-1).String(); first != e.first || last != e.last {
@@ -105,16 +105,19 @@ func TestTextRoundTrip(t *testing.T) {
 	roundTrip(t, hca.QPReset, hca.QPRTS, hca.QPErr)
 	roundTrip(t, hca.GUID{}, hca.GUID{0x02, 0x11, 0x22, 0xff, 0xfe, 0x33, 0x44, 0x55})
 	roundTrip(t, gids...)
+	roundTrip(t, hca.QPN(0), 0x123456)
+	roundTrip(t, hca.PKey(1), hca.PKeyDefault)
+	roundTrip(t, hca.QKey(0x0b1b), 0xffffffff)
 }
 
 func TestTextRefuses(t *testing.T) {
 	for _, v := range []encoding.TextUnmarshaler{
 		new(hca.PortState), new(hca.LinkLayer), new(hca.GIDType), new(hca.Transport), new(hca.QPState),
-		new(hca.GUID), new(hca.GID),
+		new(hca.GUID), new(hca.GID), new(hca.QPN), new(hca.PKey), new(hca.QKey),
 	} {
-		for _, s := range []string{"", "no such", "UNKNOWN_9", "00:11", "zz"} {
+		for _, s := range []string{"", "no such", "UNKNOWN_9", "00:11", "zz", "0x100000000"} {
 			if err := v.UnmarshalText([]byte(s)); err == nil {
-				t.Errorf("%T takes %q as %v", v, s, v)
+				t.Errorf("%T takes %q as %v, want an error", v, s, v)
 			}
 		}
 	}

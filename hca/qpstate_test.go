@@ -71,10 +71,10 @@ func TestUDTransitions(t *testing.T) {
 func TestUDTransitionOutOfRange(t *testing.T) {
 	for _, s := range []hca.QPState{hca.NumQPState, 255} {
 		if r := hca.UDTransition(s, hca.QPReset); r.Allowed {
-			t.Errorf("from %d: %+v", s, r)
+			t.Errorf("transition from %d: %+v, want it forbidden", s, r)
 		}
 		if r := hca.UDTransition(hca.QPReset, s); r.Allowed {
-			t.Errorf("to %d: %+v", s, r)
+			t.Errorf("transition to %d: %+v, want it forbidden", s, r)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestUDEveryStateIsReachedAndLeft(t *testing.T) {
 	}
 	for s := range hca.NumQPState {
 		if !reached[s] || !hca.UDTransition(s, hca.QPReset).Allowed || !hca.UDTransition(s, hca.QPErr).Allowed {
-			t.Errorf("%v: reached %v", s, reached[s])
+			t.Errorf("%v: reached %v, or it cannot be left to RESET and ERR", s, reached[s])
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestRuleCheck(t *testing.T) {
 		{"no such transition", hca.UDTransition(hca.QPErr, hca.QPRTS), hca.AttrSQPSN, false},
 	} {
 		if got := tt.rule.Check(tt.mask); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
@@ -139,13 +139,13 @@ func TestRuleCheckProperty(t *testing.T) {
 		bit := hca.QPAttrMask(1) << rapid.IntRange(1, 20).Draw(t, "bit")
 		known := mask & (r.Required | r.Optional)
 		if r.Check(known|r.Required) != r.Allowed {
-			t.Fatalf("%+v and %#x", r, known|r.Required)
+			t.Fatalf("%+v and %#x: Check disagrees with Allowed", r, known|r.Required)
 		}
 		if bit&r.Required != 0 && r.Check((known|r.Required)&^bit) {
-			t.Fatalf("%+v without %#x", r, bit)
+			t.Fatalf("%+v without %#x: Check accepts the mask", r, bit)
 		}
 		if bit&(r.Required|r.Optional) == 0 && r.Check(known|r.Required|bit) {
-			t.Fatalf("%+v with %#x", r, bit)
+			t.Fatalf("%+v with %#x: Check accepts the mask", r, bit)
 		}
 	})
 }

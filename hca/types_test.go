@@ -34,10 +34,10 @@ func TestGIDText(t *testing.T) {
 func TestGIDFromAddr(t *testing.T) {
 	want := hca.GID{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1}
 	if got := gid("192.0.2.1"); got != want {
-		t.Errorf("% x", got[:])
+		t.Errorf("GID of 192.0.2.1: % x, want % x", got[:], want)
 	}
 	if got := gid("fe80::1%eth0"); got != (hca.GID{0: 0xfe, 1: 0x80, 15: 1}) {
-		t.Errorf("% x", got[:])
+		t.Errorf("GID of fe80::1%%eth0: % x, want it without the zone", got[:])
 	}
 }
 
@@ -68,7 +68,7 @@ func TestGIDKinds(t *testing.T) {
 		{"240.0.0.0", false, false},
 	} {
 		if g := gid(tt.addr); g.IsZero() != tt.zero || g.IsMulticast() != tt.multicast {
-			t.Errorf("%s: zero %v, multicast %v", tt.addr, g.IsZero(), g.IsMulticast())
+			t.Errorf("%s: zero %v, multicast %v, want %v, %v", tt.addr, g.IsZero(), g.IsMulticast(), tt.zero, tt.multicast)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestPKeyMatch(t *testing.T) {
 		{0xffff, 0xfffe, false},
 	} {
 		if got := tt.table.Match(tt.packet); got != tt.want {
-			t.Errorf("%#04x and %#04x: %v", tt.table, tt.packet, got)
+			t.Errorf("%#04x and %#04x: %v, want %v", tt.table, tt.packet, got, tt.want)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestPKeyMatchIsSymmetric(t *testing.T) {
 		p := hca.PKey(rapid.Uint16().Draw(t, "p"))
 		q := p ^ rapid.SampledFrom([]hca.PKey{0, 1, 0x8000, 0x8001}).Draw(t, "difference")
 		if p.Match(q) != q.Match(p) {
-			t.Fatalf("%#04x and %#04x", p, q)
+			t.Fatalf("Match of %#04x and %#04x is not symmetric", p, q)
 		}
 	})
 }
@@ -155,7 +155,7 @@ func TestMTUValid(t *testing.T) {
 	valid := map[hca.MTU]bool{256: true, 512: true, 1024: true, 2048: true, 4096: true}
 	for m := hca.MTU(-1); m <= 8192; m++ {
 		if m.Valid() != valid[m] {
-			t.Errorf("%d: %v", m, m.Valid())
+			t.Errorf("MTU %d: %v is valid, want %v", m, m.Valid(), valid[m])
 		}
 	}
 }

@@ -51,12 +51,18 @@ type ethtoolReq struct {
 // ethtoolValue is a struct ethtool_value (linux/ethtool.h).
 type ethtoolValue struct{ cmd, data uint32 }
 
-// sendsPartialChecksums reports whether an interface has transmit checksum offload. fd is
-// any socket in the network namespace of the interface.
-func sendsPartialChecksums(fd int, name string) (bool, error) {
+// offloads reports whether an interface has any offload that TUNSETOFFLOAD can turn on: each
+// of them requires transmit checksum offload.
+func (r *rtnl) offloads(name string) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.socket.Socket == nil {
+		return false, ErrClosed
+	}
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
 	req := ethtoolReq{data: &value}
 	copy(req.name[:unix.IFNAMSIZ-1], name)
+	fd := r.socket.Socket.GetFd() // any socket in the network namespace of the interface
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
 	if errno != 0 {
 		return false, os.NewSyscallError("ETHTOOL_GTXCSUM", errno)

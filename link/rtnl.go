@@ -101,17 +101,6 @@ func (r *rtnl) byName(name string) (l netlink.Link, err error) {
 	return l, errors.Join(sendErr, err)
 }
 
-// offloads reports whether an interface has any offload that TUNSETOFFLOAD can turn
-// on: each of them needs checksum offload.
-func (r *rtnl) offloads(name string) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.socket.Socket == nil {
-		return false, ErrClosed
-	}
-	return sendsPartialChecksums(r.socket.Socket.GetFd(), name)
-}
-
 // setLink changes attributes of an interface (linux/if_link.h).
 func (r *rtnl) setLink(index int, attrs ...nl.NetlinkRequestData) error {
 	return r.set(unix.RTM_SETLINK, append([]nl.NetlinkRequestData{linkMessage(index)}, attrs...)...)

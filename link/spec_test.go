@@ -16,7 +16,7 @@ func TestSpecValidate(t *testing.T) {
 		change func(*link.Spec)
 		ok     bool
 	}{
-		{"as it is", func(*link.Spec) {}, true},
+		{"unchanged", func(*link.Spec) {}, true},
 		{"15 bytes", func(s *link.Spec) { s.Name = "abcdefghijklmno" }, true},
 		{"16 bytes", func(s *link.Spec) { s.Name = "abcdefghijklmnop" }, false},
 		{"no name", func(s *link.Spec) { s.Name = "" }, false},

@@ -65,7 +65,7 @@ func (w *watcher) run(ctx context.Context) {
 		start := time.Now()
 		if changed {
 			s, ok := w.read(ctx)
-			if ok && !(w.begun && reflect.DeepEqual(s, w.last)) {
+			if ok && (!w.begun || !reflect.DeepEqual(s, w.last)) {
 				w.put(s)
 			}
 		}

@@ -125,7 +125,7 @@ func (b *bench) macOf(e endpoint) ipoib.MAC {
 	b.tb.Helper()
 	p := b.table.peers.byEndpoint[e]
 	if p == nil {
-		b.tb.Fatalf("no peer %v", e)
+		b.tb.Fatalf("the table has no peer %v", e)
 	}
 	return p.mac
 }
@@ -169,11 +169,11 @@ func (t *Table) check() error {
 	case s.Heard > t.conf.MaxHeard || s.Used > t.conf.MaxPeers-t.conf.MaxHeard:
 		return fmt.Errorf("%d heard, %d used of %+v", s.Heard, s.Used, t.conf)
 	case s.KeptBytes > maxKeptBytes || s.Resolutions > maxResolutions:
-		return fmt.Errorf("bounds: %+v", s)
+		return fmt.Errorf("resolver exceeds its bounds: %+v", s)
 	case len(t.notices.last) > maxNoticed || len(t.notices.asked) > maxAnswerAHs || !t.link.up && len(t.notices.asked) > 0:
 		return fmt.Errorf("%d senders noticed, %d handles requested", len(t.notices.last), len(t.notices.asked))
 	case len(t.hosts.learnt) > maxLearntIPs || len(t.hosts.given) > maxHostAddrs:
-		return fmt.Errorf("%d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
+		return fmt.Errorf("host addresses exceed their bounds: %d learnt, %d given", len(t.hosts.learnt), len(t.hosts.given))
 	}
 	if err := t.checkKept(); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (t *Table) checkKept() error {
 	}
 	for ip, r := range t.resolver.byIP {
 		if r.ip != ip || r.alarm.pos == 0 || t.peers.byIP[ip] != nil {
-			return fmt.Errorf("resolution of %v: %+v", ip, r)
+			return fmt.Errorf("inconsistent resolution of %v: %+v", ip, r)
 		}
 		add(r.kept)
 	}
@@ -217,7 +217,7 @@ func (t *Table) checkPast() error {
 		ips += len(p.ips)
 		if p.endpoint != e || s.byMAC[p.mac] != p || t.peers.byMAC[p.mac] != nil || p.handle.state != handleNone ||
 			len(p.kept.frames) > 0 || p.silence.alarm.pos > 0 {
-			return fmt.Errorf("remembered peer %v: %+v", e, p)
+			return fmt.Errorf("inconsistent remembered peer %v: %+v", e, p)
 		}
 		for _, ip := range p.ips {
 			if s.byIP[ip] != p {
@@ -266,7 +266,7 @@ func (t *Table) checkPeers() error {
 			p.mac[0]&3 != 2 || len(p.ips) > maxIPsUsed || e == t.link.self ||
 			len(p.kept.frames) > 0 && p.handle.state != handleAsked && p.handle.state != handleWaiting
 		if bad {
-			return fmt.Errorf("peer %v: %+v", e, p)
+			return fmt.Errorf("inconsistent peer %v: %+v", e, p)
 		}
 		for _, ip := range p.ips {
 			if t.peers.byIP[ip] != p {

@@ -100,7 +100,7 @@ func TestBusyPeersStay(t *testing.T) {
 		talk(i)
 	}
 	if s := b.table.Stats(); s.Used != 4 || s.Heard != 2 {
-		t.Fatalf("%d used, %d heard", s.Used, s.Heard)
+		t.Fatalf("%d used, %d heard, want 4 and 2", s.Used, s.Heard)
 	}
 	b.advance(pressureIdle / 2)
 	b.snap.Unicast(b.macOf(numbered(0)))
@@ -108,7 +108,7 @@ func TestBusyPeersStay(t *testing.T) {
 	talk(6)
 	for i, want := range []bool{true, false, true} {
 		if got := b.table.peers.byEndpoint[numbered(i)] != nil; got != want {
-			t.Errorf("peer %d exists: %v", i, got)
+			t.Errorf("peer %d exists: %v, want %v", i, got, want)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestFloodLeavesMarkedPeers(t *testing.T) {
 		b.meet(numbered(i), ipC)
 	}
 	if p := b.table.peers.byEndpoint[peerB]; p == nil || !p.used {
-		t.Errorf("peer B: %+v", p)
+		t.Errorf("entry of peer B: %+v, want a used peer", p)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestHeardPeersGoSooner(t *testing.T) {
 	b.meet(peerB, ipB)
 	b.advance(heardIdle + sweepInterval)
 	if s := b.table.Stats(); s.Heard != 0 || s.Evicted != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("statistics %+v, want no peers, and none evicted", s)
 	}
 	if at, ok := b.table.NextDeadline(); ok {
 		t.Errorf("an empty table has the deadline %v", at)
@@ -203,7 +203,7 @@ func TestHintsBounded(t *testing.T) {
 	}
 	b.step(ev)
 	if n := len(b.table.hints); n != maxHints {
-		t.Errorf("%d hints", n)
+		t.Errorf("%d hints, want %d", n, maxHints)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestConfigRange(t *testing.T) {
 	for _, c := range []Config{{}, {1, 1}, {2, 9}, {-1, -1}, {100, 0}, {0, 5000}} {
 		got := c.normal()
 		if got.MaxHeard < 1 || got.MaxPeers-got.MaxHeard < 1 {
-			t.Errorf("%+v becomes %+v", c, got)
+			t.Errorf("%+v becomes %+v, want room for both classes", c, got)
 		}
 	}
 	if (Config{}).normal() != (Config{DefaultMaxPeers, DefaultMaxHeard}) {

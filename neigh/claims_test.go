@@ -23,7 +23,7 @@ func crowdedBench(tb testing.TB) *bench {
 		}
 	}
 	if s := b.table.Stats(); s.Heard+s.Used != DefaultMaxPeers {
-		tb.Fatalf("%d heard, %d used", s.Heard, s.Used)
+		tb.Fatalf("%d heard, %d used, want %d together", s.Heard, s.Used, DefaultMaxPeers)
 	}
 	return b
 }

@@ -39,11 +39,11 @@ func FuzzFromHost(f *testing.F) {
 func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
 	typ, body, err := ipoib.ParseHeader(msg)
 	if err != nil || !typ.Carried() || len(body) > b.table.link.mtu {
-		t.Fatalf("message %x: %v", msg, err)
+		t.Fatalf("invalid message %x: %v", msg, err)
 	}
 	if typ == ipoib.EtherTypeARP || typ == ipoib.EtherTypeRARP {
 		if arp, err := ipoib.ParseARP(body); err != nil || arp.SHA != selfEnd.addr() {
-			t.Fatalf("ARP %+v, %v", arp, err)
+			t.Fatalf("ARP %+v, %v, want our own address as the sender's", arp, err)
 		}
 	}
 	if typ != ipoib.EtherTypeIPv6 || !ipoib.IsND(body) {
@@ -51,7 +51,7 @@ func checkSpeaksForUs(t *testing.T, b *bench, msg []byte) {
 	}
 	nd, err := ipoib.ParseND(body, ipoib.FormIPoIB)
 	if err != nil {
-		t.Fatalf("ND %x: %v", body, err)
+		t.Fatalf("invalid ND %x: %v", body, err)
 	}
 	if link, ok := nd.Link.IPoIB(); ok && nd.Type != ipoib.NDRedirect && link != selfEnd.addr() {
 		t.Fatalf("ND %+v speaks for %v", nd, link)
@@ -89,19 +89,19 @@ func FuzzFromFabric(f *testing.F) {
 func checkBearsMAC(t *testing.T, b *bench, e endpoint, raw []byte) {
 	f, ok := parseFrame(raw)
 	if !ok || len(raw) < minEtherFrame || f.src != b.macOf(e) || !f.typ.Carried() {
-		t.Fatalf("frame %x of %v", raw, e)
+		t.Fatalf("frame %x to the host, want the MAC of the peer %v", raw, e)
 	}
 	if f.isARP() {
 		if arp, err := ipoib.ParseEtherARP(f.body()); err != nil || arp.SHA != f.src {
-			t.Fatalf("ARP %+v, %v", arp, err)
+			t.Fatalf("ARP %+v, %v, want the MAC of the frame", arp, err)
 		}
 		return
 	}
 	nd, err := ipoib.ParseND(f.body(), ipoib.FormEther)
 	if err != nil {
-		t.Fatalf("ND %x: %v", f.body(), err)
+		t.Fatalf("invalid ND %x: %v", f.body(), err)
 	}
 	if link, ok := nd.Link.MAC(); ok && nd.Type != ipoib.NDRedirect && link != f.src {
-		t.Fatalf("ND %+v bears %v", nd, link)
+		t.Fatalf("ND %+v has the link-layer address %v, want the MAC of the frame", nd, link)
 	}
 }

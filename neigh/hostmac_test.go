@@ -71,6 +71,6 @@ func TestNewOwnMAC(t *testing.T) {
 	b.step(HostMAC{ipoib.Broadcast})
 	b.step(hostIP(secondMAC, ipoib.Broadcast, ip(ipA), ip("224.0.0.1")))
 	if s := b.snap; !s.FromHost(firstMAC) || !s.FromHost(secondMAC) || s.FromHost(ownMAC) {
-		t.Errorf("own %v, learnt %v", s.own, s.learnt)
+		t.Errorf("own %v, learnt %v, want only the learnt ones as the host's", s.own, s.learnt)
 	}
 }

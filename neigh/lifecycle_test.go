@@ -34,7 +34,7 @@ func TestCountersNameEverything(t *testing.T) {
 		got[c.Name] = c.Value
 	}
 	if got["from_host"] != 1 || got["kept_sent"] != 2 || got["drop_forged_link_address"] != 3 {
-		t.Errorf("counters %v", got)
+		t.Errorf("counters %v, want from_host 1, kept_sent 2 and drop_forged_link_address 3", got)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestAnnouncementCutShort(t *testing.T) {
 	b.step(attachedAt(selfEnd))
 	b.advance(time.Minute)
 	if n := b.table.Stats().Announcements; n != 2 { // missed rounds count as one
-		t.Errorf("%d announcements", n)
+		t.Errorf("%d announcements, want 2", n)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestNewHostAddressIsAnnounced(t *testing.T) {
 		t.Errorf("%d actions for two new addresses", n)
 	}
 	if !b.table.hosts.has(ip("fe80::1")) || !b.table.hosts.has(ip("10.0.0.9")) {
-		t.Errorf("addresses %v", b.table.hosts.given)
+		t.Errorf("addresses %v, want fe80::1 and 10.0.0.9", b.table.hosts.given)
 	}
 }
 

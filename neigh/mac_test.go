@@ -25,7 +25,7 @@ func TestMACIsLocalUnicast(t *testing.T) {
 		gid := hca.GID{15: byte(i), 14: byte(i >> 8)}
 		for _, m := range []ipoib.MAC{plainMAC(gid), rehashedMAC(gid, 7, 1)} {
 			if m[0]&3 != 2 {
-				t.Fatalf("MAC %v of %v", m, gid)
+				t.Fatalf("MAC %v of %v is not a local unicast address", m, gid)
 			}
 		}
 	}

@@ -85,7 +85,7 @@ func TestFrameToAForgottenRouterResolvesTheRouter(t *testing.T) {
 	b, mac := forgottenBench(t)
 	out := b.step(hostIP(ownMAC, mac, ip(ipA), ip("198.51.100.9")))
 	if len(out) != 1 {
-		t.Fatalf("actions %v", out)
+		t.Fatalf("actions %v, want one", out)
 	}
 	if arp, err := ipoib.ParseARP(out[0].(SendFabric).Msg[ipoib.HeaderLen:]); err != nil || arp.TPA != ip(ipB) {
 		t.Errorf("request for %v, %v; want %s", arp.TPA, err, ipB)

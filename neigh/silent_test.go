@@ -75,7 +75,7 @@ func TestPeersThatAnswerAreNotAsked(t *testing.T) {
 			b.advance(rand.N(3 * silenceLimit))
 		}
 		if s := b.table.Stats(); s.Silences != 0 || s.Requests != 0 {
-			t.Fatalf("%d silences, %d requests", s.Silences, s.Requests)
+			t.Fatalf("%d silences, %d requests, want none", s.Silences, s.Requests)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestSilentPeersAreAskedForInTurn(t *testing.T) {
 	t.Logf("%d peers requested by %d messages within %v", len(asked), len(times), b.now.Sub(start))
 	for i := maxAskRate; i < len(times); i++ {
 		if d := times[i].Sub(times[i-maxAskRate]); d < 900*time.Millisecond {
-			t.Fatalf("%d messages within %v", maxAskRate+1, d)
+			t.Fatalf("%d requests within %v, want them spread over 900 ms at least", maxAskRate+1, d)
 		}
 	}
 	if took := b.now.Sub(start); len(asked) < peers || took > 10*time.Second {
@@ -136,7 +136,7 @@ func TestNoRequestWithoutASource(t *testing.T) {
 	b.step(HostAddrs{})
 	b.snap.Unicast(b.macOf(numbered(0)))
 	if out := b.advance(3 * silenceLimit); len(out) != 0 {
-		t.Errorf("actions %v", out)
+		t.Errorf("actions %v, want none", out)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 	for _, a := range out[:maxNoticeIPs] {
 		if s, ok := a.(SendFabric); !ok || s.Dest.QPN != peerB.qpn {
-			t.Errorf("action %v", a)
+			t.Errorf("action %v, want only messages to B", a)
 		}
 	}
 }

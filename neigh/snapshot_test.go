@@ -21,13 +21,13 @@ func TestSnapshotLookups(t *testing.T) {
 	b := knownBench(t)
 	s := b.snap
 	if d, ok := s.Unicast(b.macOf(peerB)); !ok || d != (hca.UDDest{AH: d.AH, QPN: peerB.qpn, QKey: 0x0b1b}) || d.AH.(*fakeAH).name != "ah1" {
-		t.Errorf("Unicast: %v, %v", d, ok)
+		t.Errorf("Unicast: %v, %v, want B with its handle", d, ok)
 	}
 	if _, ok := s.Unicast(ipoib.MAC{2, 9, 9, 9, 9, 9}); ok {
 		t.Error("Unicast of an unknown MAC")
 	}
 	if d, ok := s.Group(ipoib.GroupMGID(2, 0xffff, ip("224.0.0.251"))); !ok || d != broadcast {
-		t.Errorf("Group: %v, %v", d, ok)
+		t.Errorf("Group: %v, %v, want the broadcast destination", d, ok)
 	}
 	if !s.Self(selfEnd.gid, selfEnd.qpn) || s.Self(selfEnd.gid, selfEnd.qpn+1) || s.Self(peerB.gid, peerB.qpn) {
 		t.Error("Self is wrong")
@@ -98,7 +98,7 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 		s.FromHost(ownMAC)
 		s.Self(stranger, 5)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 

@@ -103,7 +103,11 @@ func (s Stats) Counters() []hca.Counter {
 		{Name: "ah_errors", Value: s.AHFailed},
 	}
 	for r, n := range s.Drops {
-		out = append(out, hca.Counter{Name: "drop_" + Reason(r).String(), Value: n})
+		name := "drop_" + Reason(r).String()
+		if Reason(r) == DropOwn { // not a loss
+			name = Reason(r).String()
+		}
+		out = append(out, hca.Counter{Name: name, Value: n})
 	}
 	return out
 }

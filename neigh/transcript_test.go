@@ -49,7 +49,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("transcripts: %v, %v", files, err)
+		t.Fatalf("transcripts: %v, %v, want at least one", files, err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })

@@ -29,7 +29,7 @@ func only[A Action](t *testing.T, actions []Action) A {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("%d of %T in %v", len(found), *new(A), actions)
+		t.Fatalf("%d actions of type %T in %v, want one", len(found), *new(A), actions)
 	}
 	return found[0]
 }
@@ -72,7 +72,7 @@ func TestRARP(t *testing.T) {
 	got, err := ipoib.ParseEtherARP(f.body())
 	mac := b.macOf(peerB)
 	if err != nil || f.typ != ipoib.EtherTypeRARP || !f.dst.IsBroadcast() || got.SHA != mac || got.THA != mac {
-		t.Errorf("frame %+v, %+v, %v", f, got, err)
+		t.Errorf("frame %+v, %+v, %v, want a broadcast RARP frame with the peer's MAC", f, got, err)
 	}
 	if len(b.table.peers.byIP) != 0 {
 		t.Error("the table learnt an address from a RARP request")
@@ -149,7 +149,7 @@ func TestForgedNDTeachesNothing(t *testing.T) {
 	b.step(fabricND(peerB, ns))
 	wantDrops(t, b, DropUnmapped, 1)
 	if len(b.table.peers.byEndpoint) != 1 || b.table.peers.byEndpoint[peerC] != nil {
-		t.Errorf("peers: %v", b.table.Peers())
+		t.Errorf("peers: %v, want only the sender of the valid messages", b.table.Peers())
 	}
 }
 
@@ -161,7 +161,7 @@ func TestRouterFlag(t *testing.T) {
 		setRouterFlag(packet)
 		got, err := ipoib.ParseND(packet, ipoib.FormIPoIB)
 		if err != nil || got.Flags != ipoib.NAFlagRouter|ipoib.NAFlagOverride {
-			t.Errorf("%s: flags %#x, %v", src, got.Flags, err)
+			t.Errorf("%s: flags %#x, %v, want router and override", src, got.Flags, err)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestRefusedFrames(t *testing.T) {
 	} {
 		b := attachedBench(t, Config{})
 		if out := b.step(c.ev); len(out) != 0 {
-			t.Errorf("%v: actions %v", c.why, out)
+			t.Errorf("%v: actions %v, want none", c.why, out)
 		}
 		wantDrops(t, b, c.why, 1)
 	}
@@ -221,7 +221,7 @@ func TestTruncations(t *testing.T) {
 			part := whole
 			part.Msg = whole.Msg[:n]
 			if out := b.step(part); len(out) != 0 {
-				t.Fatalf("%d bytes: %v", n, out)
+				t.Fatalf("a message of %d bytes: actions %v, want none", n, out)
 			}
 		}
 		if out := b.step(whole); len(out) != 1 {

@@ -37,7 +37,7 @@ func TestRequestsStartOnceTheHostHasAnAddress(t *testing.T) {
 	b.step(HostAddrs{})
 	send := func() { b.snap.Unicast(mac) }
 	if out := b.pass(time.Minute, 100*time.Millisecond, send); len(out) != 0 {
-		t.Fatalf("actions %v", out)
+		t.Fatalf("actions %v, want none", out)
 	}
 	if n := b.table.Stats().Silences; n != 0 {
 		t.Errorf("%d silences counted without a request", n)
@@ -96,7 +96,7 @@ func TestSilentPeersAndStraysDoNotDelayResolutions(t *testing.T) {
 		t.Errorf("requests for %v, want [10.0.0.9]", got)
 	}
 	if out := b.step(Stray{}); len(out) != 0 {
-		t.Errorf("actions %v", out)
+		t.Errorf("actions %v, want none", out)
 	}
 	b.meet(peerB, ipB)
 	if out := b.step(hostIP(ownMAC, b.macOf(peerB), ip(ipA), ip(ipB))); len(out) != 1 {
@@ -216,7 +216,7 @@ func TestNoticesYieldToPeers(t *testing.T) {
 		b.step(hostIP(ownMAC, b.macOf(numbered(i)), ip(ipA), addr))
 	}
 	if out := b.step(Stray{peerB.gid, peerB.qpn}); len(out) != 0 {
-		t.Errorf("actions %v", out)
+		t.Errorf("actions %v, want none", out)
 	}
 	if n := b.table.Stats().StraysLimited; n != 1 {
 		t.Errorf("%d strays refused, want 1", n)
@@ -284,7 +284,7 @@ func TestInventedPeersDoNotDelayAsks(t *testing.T) {
 		p.quickStep(nil)
 		if asked := b.table.peers.byEndpoint[numbered(0)].silence.asked; !asked.IsZero() {
 			if after := markInterval * time.Duration(i-20); after > 3*silenceLimit {
-				t.Errorf("requested after %v", after)
+				t.Errorf("requested after %v, want at most %v", after, 3*silenceLimit)
 			}
 			return
 		}

@@ -60,7 +60,7 @@ func (l *Ladder) endRecord(now time.Time, stopped bool) {
 // becomeIll emits HoldTraffic before the state's own action, so that the data
 // path stops first.
 func (l *Ladder) becomeIll(now time.Time, from State) {
-	l.history.begin(now, now, l.why)
+	l.history.beginRecord(now, now, l.why)
 	l.budget.ill(now)
 	l.out = l.traffic.hold(now, l.out)
 	if from.Rung() != l.state.Rung() || l.state == Asking && from != Asking {

@@ -74,7 +74,7 @@ var classes = [NumClass]meaning{
 	ClassIgnored:      {"ignored", causeNone, ReasonNone},
 }
 
-// OfDevice reports whether a class accuses the device.
+// OfDevice reports whether a class attributes the error to the device.
 func (c Class) OfDevice() bool { return c < NumClass && classes[c].cause == causeDevice }
 
 func (c Class) String() string {
@@ -88,7 +88,7 @@ func (c Class) String() string {
 // makes no distinction between sends and receives: on UD both fail for local
 // reasons only, such as a receive buffer that is too short. A status that only
 // RC, RD, XRC or tag matching can produce (remote, RNR, EEC, TM) means on UD that
-// the QP is broken. No status accuses the device: only an event does.
+// the QP is broken. No status is an error of the device: only an event reports one.
 var completions = [hca.NumWCStatus]Class{
 	hca.WCSuccess:          ClassSuccess,
 	hca.WCLocLenErr:        ClassRequestError,

@@ -190,7 +190,7 @@ func TestR05VerbErrors(t *testing.T) {
 		}
 	}
 	if got := OfVerbError(VerbPostRecv, hca.ErrQueueFull); got != ClassQueueFull {
-		t.Errorf("without a name: %v", got)
+		t.Errorf("error without a verb's name: %v, want %v", got, ClassQueueFull)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestR05AlreadyThere(t *testing.T) {
 					want = ClassSuccess
 				}
 				if got := AlreadyThere(c, asked, found); got != want {
-					t.Errorf("%v, %v, %v: %v", c, asked, found, got)
+					t.Errorf("%v, %v, %v: %v, want %v", c, asked, found, got, want)
 				}
 			}
 		}
@@ -215,12 +215,12 @@ func TestR05AlreadyThere(t *testing.T) {
 func TestVerbNames(t *testing.T) {
 	for v := range NumVerb {
 		if got, ok := VerbNamed(v.String()); !ok || got != v {
-			t.Errorf("%v is %v", v, got)
+			t.Errorf("verb named %v is %v", v, got)
 		}
 	}
 	for s := range hca.NumQPState {
 		if got, want := (VerbModifyReset + Verb(s)).String(), "modify_qp_"+strings.ToLower(s.String()); got != want {
-			t.Errorf("%v: %s", s, got)
+			t.Errorf("%v: %s, want %s", s, got, want)
 		}
 	}
 }
@@ -244,12 +244,12 @@ func distinct[T interface {
 	for v := range n {
 		name := v.String()
 		if name == "" || name == "unknown" || seen[name] {
-			t.Errorf("%T %d is called %q", n, v, name)
+			t.Errorf("%T %d is called %q, want a unique name", n, v, name)
 		}
 		seen[name] = true
 		if m, ok := any(v).(interface{ MarshalText() ([]byte, error) }); ok {
 			if b, err := m.MarshalText(); err != nil || string(b) != name {
-				t.Errorf("%s is written %q, %v", name, b, err)
+				t.Errorf("%s is marshalled as %q, %v", name, b, err)
 			}
 		}
 	}

@@ -91,7 +91,7 @@ func (l *Ladder) suspected(now time.Time, ev Suspected) {
 // openRecord opens the record of a recovery that starts in health.
 func (l *Ladder) openRecord(now, since time.Time, why Reason) {
 	if l.state == Healthy {
-		l.history.begin(now, since, why)
+		l.history.beginRecord(now, since, why)
 	}
 }
 

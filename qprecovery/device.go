@@ -249,7 +249,7 @@ func (d *DeviceLadder) fault(ev Fault) {
 		d.early = c.reason
 	default:
 		if d.state == DeviceHealthy {
-			d.history.begin(d.now, ev.Since, c.reason)
+			d.history.beginRecord(d.now, ev.Since, c.reason)
 		}
 		d.apply(deviceCauseFault, c.reason)
 	}

@@ -390,6 +390,6 @@ func TestR22ChoosesItsInstance(t *testing.T) {
 		}
 	}
 	if id, _ := w.d.Identity(); id != same || w.d.State() != DeviceHealthy {
-		t.Errorf("%+v, %v", id, w.d.State())
+		t.Errorf("%+v, %v, want the same device, healthy", id, w.d.State())
 	}
 }

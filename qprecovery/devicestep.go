@@ -129,7 +129,7 @@ func (d *DeviceLadder) become(r *deviceRow, why Reason) {
 
 // climb enters a rung, unless the recovery is on it.
 func (d *DeviceLadder) climb(to Rung, why Reason) {
-	d.history.begin(d.now, d.now, why)
+	d.history.beginRecord(d.now, d.now, why)
 	d.budget.ill(d.now)
 	if d.rung != to {
 		d.rung = to

@@ -7,8 +7,8 @@
 // an errno has exactly one [Class] ([OfCompletion], [OfEvent], [OfErrno]); the
 // errors of the hca contract correspond to errnos ([OfError]). A class determines
 // the scope of the error, if there is one: ENOMEM from a post is a full queue,
-// and ETIMEDOUT from create_ah a silent peer. A completion status never accuses
-// more than its QP.
+// and ETIMEDOUT from create_ah a silent peer. A completion status never has a
+// larger scope than its QP.
 //
 // # Rungs
 //
@@ -21,9 +21,9 @@
 //	                |                               | hangs, a proven freeze, a failure at the
 //	                |                               | CQ rung
 //	wait_for_device | the same, once it is back     | removal, a failed reset
-//	give_up         | the same, on an order         | ten minutes of waiting
+//	give_up         | the same, on a command        | ten minutes of waiting
 //
-// The operator may order reset_qp, rebuild_cq and reset_device.
+// The operator may request reset_qp, rebuild_cq and reset_device.
 //
 // A suspicion is a failed work request, an error event of the QP, or a flush on a QP that
 // nothing moved to ERR. The QP is queried first. If it is in RTS, it works; if that
@@ -35,20 +35,21 @@
 //
 // # The device
 //
-// [DeviceState] says what each state may do, and the table in devicetable.go where it
-// leads. While a device is closed, facts change by events, and one verdict at the end says
-// where to go: whether it is wanted, whether it is in the list, whether a pause is due, and
-// whether this process may still hold the hardware. That is one value of three: held (it
-// has to be reset before it is opened), free, or fresh (it was reset, or came as another
-// instance, since it was open).
+// [DeviceState] says what each state may do, and the table in devicetable.go which states
+// follow. While a device is being closed, events only change facts. Once it is closed, a
+// single verdict selects the next state, by these facts: whether the device is wanted,
+// whether it is in the list, whether a pause is due, and whether this process may still hold
+// the hardware. The last one has three values: held (the device must be reset before it is
+// opened), free, or fresh (it was reset, or has returned as another instance, since it was
+// open).
 //
 // A reset is coordinated: [RequestReset] asks for one, [ResetPending] announces it, [Released]
-// answers that nothing of this process is open, [ResetEnded] tells the outcome. After a
-// reset the list of devices is read, since the reset of hardware removes the instance and
-// brings another one; that belongs to the reset, and so does what the list shows within
-// two seconds after it. A reset that finds no device means that it was removed.
+// answers that this process has nothing open, [ResetEnded] reports the outcome. After a
+// reset the list of devices is read, because the reset of hardware removes the instance and
+// adds another one. That is part of the reset, as are all changes of the list within two
+// seconds after it. If a reset finds no device, the device was removed.
 //
-// A device may be suspended, also before it was open once. [Answer] says what became of a
+// A device may be suspended, even before it was ever open. [Answer] reports the result of a
 // [Command].
 //
 // # Freezes
@@ -59,8 +60,8 @@
 // through a fresh QP and CQ without other traffic. If none is answered, although the
 // port is active and the wire is not full, the device is reset (freeze_persists).
 // Otherwise the ladder stays at the CQ rung, with its budget and its pauses. It also
-// stays there if the proof fails for a reason that does not accuse the device, such as
-// a lack of memory.
+// stays there if the proof fails for another reason than the device, such as a lack of
+// memory.
 //
 // The device is also monitored as a whole, whether or not an interface uses it: while
 // it is healthy, the shell calls a cheap verb two seconds after the previous one has
@@ -90,8 +91,8 @@
 // than 100 ms late is extended once, because the daemon itself was stopped and
 // the result may already be queued.
 //
-// A suspended device stays closed until it is resumed, and no wait runs
-// meanwhile. Like the operator's orders, a suspension does not count as a use.
+// A suspended device stays closed until it is resumed, and no wait runs in the
+// meantime. Like the operator's commands, a suspension does not count as a use.
 //
 // # Generations
 //

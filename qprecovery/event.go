@@ -57,7 +57,7 @@ type DeviceUp struct{}
 // DeviceGaveUp reports that the wait for the device has ended.
 type DeviceGaveUp struct{}
 
-// Order is an order of the operator: RungResetQP, RungRebuildCQ or RungDevice.
+// Order is a command of the operator: RungResetQP, RungRebuildCQ or RungDevice.
 // Budgets do not limit it, it ends a back-off, and it does not count as a use
 // of the rung. Other rungs are ignored.
 type Order struct{ Rung Rung }
@@ -76,7 +76,7 @@ func (DeviceGaveUp) event() {}
 func (Order) event()        {}
 func (Tick) event()         {}
 
-// Action is an output of [Ladder.Step]. Actions must be done in the order given.
+// Action is an output of [Ladder.Step]. Actions must be executed in the given sequence.
 // Those with an Op are operations: each is answered by one [Done], however late.
 // A new one starts only after the previous one was answered or has timed out.
 type Action interface{ action() }

@@ -79,8 +79,8 @@ type history struct {
 	counts  Counts
 }
 
-// begin opens a record unless one is open.
-func (h *history) begin(now, since time.Time, why Reason) {
+// beginRecord opens a record unless one is open.
+func (h *history) beginRecord(now, since time.Time, why Reason) {
 	if h.open {
 		return
 	}

@@ -131,7 +131,7 @@ func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 // Step applies an event at the time now, which must not decrease, and appends
 // the resulting actions to out. It applies the event before the deadlines that
-// are due, so that a result that was queued meanwhile is not too late.
+// are due, so that a result that was queued in the meantime is not too late.
 func (l *Ladder) Step(now time.Time, ev Event, out []Action) []Action {
 	l.out = out
 	l.dispatch(now, ev)
@@ -197,7 +197,7 @@ var orders = map[Rung]cause{
 	RungResetQP: causeOrderQP, RungRebuildCQ: causeOrderCQ, RungDevice: causeDevice,
 }
 
-// Takes reports whether an order would have an effect now. If not, the current
+// Takes reports whether a command would have an effect now. If not, the current
 // recovery already does as much, or there is nothing to recover.
 func (l *Ladder) Takes(ev Order) bool { return l.transition(orders[ev.Rung]) != nil }
 

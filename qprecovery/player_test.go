@@ -39,7 +39,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("transcripts: %v, %v", files, err)
+		t.Fatalf("transcripts: %v, %v, want at least one", files, err)
 	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
@@ -372,7 +372,7 @@ func named[T interface {
 			return v
 		}
 	}
-	t.Fatalf("%T has no %q", n, name)
+	t.Fatalf("%T has no value %q", n, name)
 	return 0
 }
 

@@ -165,7 +165,7 @@ func (w *watcher) checkState() error {
 		return fmt.Errorf("%v: reported rungs %v, counted %v", s, w.entered, c.Rungs)
 	}
 	if open := s != Idle && s != Healthy; w.l.history.open != open {
-		return fmt.Errorf("%v: record open %v", s, !open)
+		return fmt.Errorf("%v: the record is open %v", s, !open)
 	}
 	return nil
 }
@@ -359,7 +359,7 @@ func TestR07NothingHarmlessResetsTheDevice(t *testing.T) {
 			}
 			check(t, w.advanceAnswering(d))
 			if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
-				t.Fatalf("%v, %d resets", w.l.State(), w.asked)
+				t.Fatalf("state %v, %d resets, want the CQ rung at most, and no reset", w.l.State(), w.asked)
 			}
 		}
 	})
@@ -412,7 +412,7 @@ func TestR07EveryHarmlessSequence(t *testing.T) {
 			}
 			rest /= len(inputs)
 			if w.asked > 0 || w.l.State().Rung() > RungRebuildCQ {
-				t.Fatalf("sequence %d: %v, %d resets", n, w.l.State(), w.asked)
+				t.Fatalf("sequence %d: %v, %d resets, want the CQ rung at most, and no reset", n, w.l.State(), w.asked)
 			}
 		}
 	}
@@ -456,6 +456,6 @@ func TestR07RepetitionWithBackOff(t *testing.T) {
 	}
 	c := w.l.Counts()
 	if err != nil || w.asked != 0 || c.Rungs[RungRebuildCQ] < 1440 || c.Rungs[RungRebuildCQ] > 1450 {
-		t.Errorf("%v; %d resets, %d rebuilds", err, w.asked, c.Rungs[RungRebuildCQ])
+		t.Errorf("%v; %d resets, %d rebuilds, want no reset and 1440 to 1450 rebuilds", err, w.asked, c.Rungs[RungRebuildCQ])
 	}
 }

@@ -33,7 +33,7 @@ const (
 	ReasonGaveUp      // the wait for the device is over
 	ReasonSuspended   // for system sleep, or by the operator
 	ReasonResumed     // resumed after a suspension
-	ReasonOperator    // ordered by the operator
+	ReasonOperator    // requested by the operator
 	// NumReason is the number of reasons.
 	NumReason
 )
@@ -68,7 +68,7 @@ const (
 	RungRebuildCQ              // new CQs, and a new QP
 	RungDevice                 // the device is released, reset and reopened
 	RungWait                   // waiting for the device
-	RungGiveUp                 // no further tries unless the operator orders one
+	RungGiveUp                 // no further tries unless the operator requests one
 	// NumRung is the number of rungs.
 	NumRung
 )

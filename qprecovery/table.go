@@ -44,12 +44,12 @@ const (
 	causeSuspect        // the QP may not be in RTS any more
 	causeCQ             // the CQ is in error, or a freeze is suspected
 	causeFreeze         // a freeze is suspected again
-	causeDevice         // the device is in error, a verb hangs, or the operator orders a device reset
+	causeDevice         // the device is in error, a verb hangs, or the operator requests a device reset
 	causeDown           // the device must be released
 	causeUp             // the device is available
 	causeGaveUp         // the wait for the device has ended
-	causeOrderQP        // the operator orders a reset of the QP
-	causeOrderCQ        // the operator orders a rebuild of the CQs
+	causeOrderQP        // the operator requests a reset of the QP
+	causeOrderCQ        // the operator requests a rebuild of the CQs
 	causeDone           // the operation succeeded; of a query: found RTS; of a proof: not frozen
 	causeFoundSQE       // the query found SQE
 	causeFoundBad       // the query found ERR or another unexpected state
@@ -128,9 +128,9 @@ type row struct {
 }
 
 // rows are all transitions. An error enters at the rung of its own scope (R1, R2), and
-// a failed rung leads to the next one (R6). If a proof fails for a reason that does not
-// accuse the device, such as a lack of memory, the freeze is not proven (R7). A failure
-// that accuses the device is applied as causeDevice first. Two kinds of transition are
+// a failed rung leads to the next one (R6). If a proof fails for another reason than the
+// device, such as a lack of memory, the freeze is not proven (R7). An error of the device
+// during a proof is first applied as causeDevice. Two kinds of transition are
 // not listed: Stopped leads from every state to Idle, and a state without a row for a
 // cause absorbs it. An external cause during an operation is kept until the operation
 // has ended if it leads to a higher state, and is absorbed otherwise: there are never

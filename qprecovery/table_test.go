@@ -124,7 +124,7 @@ func TestBackOff(t *testing.T) {
 func TestR29Bounds(t *testing.T) {
 	var h history
 	for i := range MaxRecords + 10 {
-		h.begin(epoch.Add(time.Duration(i)), epoch.Add(time.Hour), ReasonCQError)
+		h.beginRecord(epoch.Add(time.Duration(i)), epoch.Add(time.Hour), ReasonCQError)
 		for range MaxSteps + 5 {
 			h.step(epoch, RungRebuildCQ, ReasonCQError)
 		}
@@ -136,7 +136,7 @@ func TestR29Bounds(t *testing.T) {
 		t.Errorf("%d records, %d steps, %d omitted", len(list), len(first.Steps), first.Omitted)
 	}
 	if first.Start != epoch.Add(10) || first.Outage() != 1 || first.Duration() != 1 || first.Worst() != RungRebuildCQ {
-		t.Errorf("the first: %+v", first)
+		t.Errorf("first record: %+v, want the first step's time and rung", first)
 	}
 	list[0].Steps[0].Rung = RungGiveUp
 	if h.list()[0].Worst() != RungRebuildCQ || h.counts.Rungs[RungRebuildCQ] != (MaxRecords+10)*(MaxSteps+5) {
@@ -153,7 +153,7 @@ func TestR03Request(t *testing.T) {
 	req.SGList[0].LKey = 99
 	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
 	if got := l.History()[0].Request.SGList[0].LKey; got != 2 {
-		t.Errorf("lkey %d", got)
+		t.Errorf("LKey of the kept request: %d, want 2", got)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestR22ReportsAreBounded(t *testing.T) {
 		}
 	}
 	if len(f) != maxForeign {
-		t.Errorf("%d devices remembered", len(f))
+		t.Errorf("%d devices remembered, want %d", len(f), maxForeign)
 	}
 }
 
@@ -200,7 +200,7 @@ func TestR09CarrierBound(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if l.Reason() != ReasonOperator || l.State() != Asking {
-		t.Errorf("%v, %v", l.State(), l.Reason())
+		t.Errorf("%v, %v, want %v, %v", l.State(), l.Reason(), Asking, ReasonOperator)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestR23Configured(t *testing.T) {
 	}
 	late := epoch.Add(time.Second + dropMargin)
 	if d.Step(late, Tick{}, nil); d.State() != DeviceWaiting || d.Reason() != ReasonVerbTimeout {
-		t.Errorf("%v, %v", d.State(), d.Reason())
+		t.Errorf("%v, %v, want %v, %v", d.State(), d.Reason(), DeviceWaiting, ReasonVerbTimeout)
 	}
 	end := late.Add(time.Hour)
 	for at, ok := d.NextDeadline(); ok && at.Before(end); at, ok = d.NextDeadline() {
@@ -222,6 +222,6 @@ func TestR23Configured(t *testing.T) {
 		t.Error("gave up too early")
 	}
 	if d.Step(end, Tick{}, nil); d.State() != DeviceGivenUp || d.Gen() != 1 {
-		t.Errorf("%v, generation %d", d.State(), d.Gen())
+		t.Errorf("%v, generation %d, want %v, generation 1", d.State(), d.Gen(), DeviceGivenUp)
 	}
 }

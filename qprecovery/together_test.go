@@ -199,7 +199,7 @@ func TestR06Together(t *testing.T) {
 			h.tick()
 		}
 		if !h.healthy() {
-			t.Fatalf("%v, %v, %v", h.dev.d.State(), h.ifs[0].l.State(), h.ifs[1].l.State())
+			t.Fatalf("device %v, interfaces %v and %v, want all healthy", h.dev.d.State(), h.ifs[0].l.State(), h.ifs[1].l.State())
 		}
 	})
 }

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// Bounds of a committed corpus, which every go test runs.
+// Bounds of a committed corpus, since every go test runs it.
 const (
 	maxInputs    = 20
 	maxInputSize = 4 << 10 // bytes
 )
 
 // Every fuzz target has a small corpus of small inputs under testdata/fuzz, and every
-// corpus has a target. To make one, run the target for a few minutes and copy some inputs
+// corpus has a target. To create a corpus, run the target for a few minutes and copy inputs
 // of different kinds from $(go env GOCACHE)/fuzz.
 func TestEveryFuzzTargetHasACorpus(t *testing.T) {
 	targets, corpora := map[string]bool{}, map[string]int{}
@@ -51,7 +51,7 @@ func TestEveryFuzzTargetHasACorpus(t *testing.T) {
 	}
 	for corpus := range corpora {
 		if !targets[corpus] {
-			t.Errorf("%s belongs to no fuzz target", corpus)
+			t.Errorf("%s has no fuzz target", corpus)
 		}
 	}
 	if t.Logf("%d targets", len(targets)); len(targets) == 0 {

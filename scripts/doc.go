@@ -1,5 +1,4 @@
-// Package scripts has the checks of the source tree as a whole, as tests: which
-// package imports which, by the table of docs/architecture.md, what pure packages
-// may not import, the corpora of the fuzz targets, the tests of each requirement of
-// recovery, and what `make test` reports.
+// Package scripts checks the source tree as a whole, in tests: the imports and the purity of
+// each package against the tables of docs/architecture.md, the corpora of the fuzz targets,
+// the page of requirements, and the verdict and report of `make test`.
 package scripts

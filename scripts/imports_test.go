@@ -30,7 +30,7 @@ var embedded = []string{"hca/soft", "hca/soft/udp"}
 // computing are the only packages of the standard library that a pure package imports.
 // They only compute; the atomic pointer publishes a snapshot as a whole.
 var computing = []string{
-	"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/binary", "encoding/hex", "errors", "fmt",
+	"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/binary", "encoding/hex", "encoding/json", "errors", "fmt",
 	"hash/crc32", "iter", "maps", "math", "math/bits", "net/netip", "slices", "strconv", "strings", "sync/atomic", "time", "unicode",
 }
 

@@ -21,59 +21,54 @@ var update = flag.Bool("update", false, "rewrite "+requirementsPage)
 
 const requirementsPage = "qprecovery/README.md"
 
-// requirements says in a sentence what recovery must do, and names the tests that
+// requirements states in a sentence what recovery must do, and names the tests that
 // show it best, most readable first: the folder and the name of a test, of a
-// subtest R01/x, or of a transcript testdata/R01-x.txt. R1 is at index 1.
+// subtest R01/x, or of a transcript testdata/R01-x.txt. R1 is at index 1. A requirement
+// with a chapter begins one.
 var requirements = [...]struct {
-	says string
-	best []string
+	says    string
+	best    []string
+	chapter string
 }{
-	1:  {"A CQ error rebuilds the CQ and every QP on it; no smaller step is tried.", []string{"qprecovery/R01/cq-error", "scripts/vm/TestR01R02R25Failures"}},
-	2:  {"A failed work request concerns only the QP, which is queried, resumed from SQE, reset from ERR, and recreated if the error soon repeats.", []string{"qprecovery/R02/request-error", "qprecovery/R02/again-soon", "scripts/e2e/R02/send_error_err"}},
-	3:  {"A work-request error is local: it never leads above the CQ rung, and is logged with its request.", []string{"qprecovery/R03/descriptor", "cmd/ipoibd/internal/iface/TestR03RequestIsDescribed"}},
-	4:  {"Flushed completions return buffers and escalate nothing; a flush without a cause has the QP queried, once per incident.", []string{"qprecovery/R04/flush", "scripts/e2e/R04/send_flush_err"}},
-	5:  {"Every completion status, event and errno of a verb has exactly one class.", []string{"qprecovery/TestR05Completions", "qprecovery/TestR05Events", "qprecovery/TestR05Errnos"}},
-	6:  {"Rungs are climbed one by one, by failure or by budget, each for a named reason; repetition stops at the CQ rung.", []string{"qprecovery/R06/ladder", "qprecovery/R06/budget", "scripts/e2e/TestR06EndlessRequestErrors"}},
-	7:  {"The device is reset for a fatal event, a proven freeze, a failed CQ rung or the operator, never for what a peer or the network does.", []string{"qprecovery/TestR07EveryHarmlessSequence", "scripts/e2e/R07/underlay_takes_nothing", "scripts/e2e/TestR07AbuseWrongDatagrams"}},
-	8:  {"A freeze is suspected within a stated bound and proven on a fresh QP and CQ. An idle link, a port that is down, a slow create-AH, a full wire and a stall of the daemon are not freezes. Each device is also checked as a whole.", []string{"qprecovery/R08/freeze", "qprecovery/freeze/TestR08Bound", "scripts/e2e/R08/completions_stop_on_every_CQ"}},
-	9:  {"Frames are held for a bounded time, then the carrier goes down; ib0, its addresses, routes and TCP connections survive.", []string{"qprecovery/R09/traffic", "cmd/ipoibd/internal/iface/TestR09FramesAreHeld", "scripts/e2e/R09/TCP_lives_on"}},
-	10: {"Frames in flight are sent again or counted as dropped, once, and no buffer leaks.", []string{"ud/TestR10TxAccounts", "cmd/ipoibd/internal/iface/TestR10InFlight", "scripts/e2e/TestR10StormUnderTraffic"}},
-	11: {"Any client may request a reset; the device is reset when every client has reported ready, and each learns when the reset is pending and when it has ended.", []string{"qprecovery/reset/TestR11R15R16Explore", "cmd/ipoibd/internal/resetlock/TestR11R13R16DaemonsShareADevice"}},
-	12: {"Clients release what they own in the order of dependency, and start in the reverse order.", []string{"cmd/ipoibd/internal/device/TestR12ReleaseInOrderOfDependence"}},
-	13: {"Every client is notified: also an idle one, and at once one that registers during a reset.", []string{"cmd/ipoibd/internal/device/TestR13EveryUserIsTold", "cmd/ipoibd/internal/resetlock/TestR13NewcomerDuringAReset"}},
-	14: {"A silent client delays a reset no longer than a configurable grace period; then its handle becomes a zombie.", []string{"cmd/ipoibd/internal/device/TestR14ResetWithoutSilentUser", "scripts/e2e/R14/client_dead"}},
-	15: {"Requests during a reset are one reset, and a client that dies does not block it.", []string{"cmd/ipoibd/internal/device/TestR15RequestsAreOne", "cmd/ipoibd/internal/resetlock/TestR15ParticipantIsKilledAtEachStep", "cmd/ipoibd/internal/resetlock/TestR15R16LeaderIsKilledAtEachStep"}},
-	16: {"The daemons that share a device coordinate its resets; a device that another process still holds is not reset, and that process is named.", []string{"cmd/ipoibd/internal/resetlock/TestR14R16HeldByAnotherProcess", "cmd/ipoibd/internal/resetlock/TestR16R21CutShort", "scripts/vm/TestR16Sharing"}},
-	17: {"A reset needs no disk: memory is locked, no file is opened, no program is started.", []string{"cmd/ipoibd/internal/daemon/TestR17DeviceReset", "scripts/vm/TestR17RealDeviceReset"}},
-	18: {"From a fatal event on, requests are flushed in software, posts fail at once, releasing succeeds and other verbs fail.", []string{"ud/TestR18FailedDeviceFlushesSends", "hca/guard/TestR18NewWorkFailsAtOnce", "hca/guard/TestR18ReleasingSucceeds"}},
-	19: {"A zombie returns one error from every call and may be closed twice; the caller of a verb that hangs gets the same error.", []string{"hca/guard/TestR19EveryCallAnswersTheSame", "hca/guard/TestR19StuckVerbIsBounded", "scripts/e2e/R19/verb_hangs_for_good_in_two_instances"}},
-	20: {"Late completions, events and handles of an earlier generation are recognised and dropped.", []string{"qprecovery/R20/generations", "ud/TestR10R20TxTakesEverythingBack", "hca/guard/TestR20R28InstancesDoNotMix"}},
-	21: {"Reset, unplug, driver removal and PCI errors take one path: drop everything, start from scratch.", []string{"qprecovery/R21/one-path", "scripts/e2e/R21/unplug_and_replug", "scripts/e2e/R21/killed_between_unbind_and_bind"}},
-	22: {"Service restarts by itself only on the same device, identified by its GUIDs and its PCI address or parent netdev.", []string{"qprecovery/R22/identity", "scripts/e2e/R22/another_device,_then_the_right_one", "scripts/vm/TestR22R24Removal"}},
-	23: {"The wait for a device ends after a configurable time, 10 minutes by default; the operator can still restart.", []string{"qprecovery/R23/give-up", "scripts/e2e/R23/give_up,_then_recover"}},
-	24: {"Arrival and removal are noticed by events; the device list is read again after each, and one that cannot be read is not a removal.", []string{"cmd/ipoibd/internal/device/TestR24List", "hca/rdma/TestR24UnreadableIsNotRemoved", "scripts/vm/TestR22R24Removal"}},
-	25: {"Each trigger is handled: fatal events, PCI errors, silence, isolation, unplug, driver removal, port errors, the operator.", []string{"qprecovery/R25/triggers", "cmd/ipoibd/internal/device/TestR25Triggers", "scripts/vm/TestR16R25FunctionReset"}},
-	26: {"Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows.", []string{"qprecovery/R26/suspend", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}},
-	27: {"A device that vanishes crashes nothing: requests wait within a bound or fail, and service resumes when it returns.", []string{"qprecovery/R27/suspend", "cmd/ipoibd/internal/device/TestR27Vanishes", "cmd/ipoibd/internal/iface/TestR09R27StaleFramesAreDropped"}},
-	28: {"Nothing assumes a single device: what belongs to one never meets another.", []string{"hca/guard/TestR20R28InstancesDoNotMix", "scripts/e2e/TestR28TwoDevicesAreApart"}},
-	29: {"The operator sees rung, cause, counts, outages and the last recoveries.", []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "qprecovery/TestR29EachRungAndEndIsReported"}},
+	1:  {says: "A CQ error rebuilds the CQ and every QP on it; no smaller step is tried.", best: []string{"qprecovery/R01/cq-error", "scripts/vm/TestR01R02R25Failures"}, chapter: "What failed determines what is rebuilt"},
+	2:  {says: "A failed work request concerns only the QP. The QP is queried; from SQE it is resumed, from ERR it is reset, and if the error soon repeats it is recreated.", best: []string{"qprecovery/R02/request-error", "qprecovery/R02/again-soon", "scripts/e2e/R02/send_error_err"}},
+	3:  {says: "A work-request error is local. It never leads above the CQ rung, and is logged with its request.", best: []string{"qprecovery/R03/descriptor", "cmd/ipoibd/internal/iface/TestR03RequestIsDescribed"}},
+	4:  {says: "Flushed completions return buffers and escalate nothing. After a flush without a cause the QP is queried, once per incident.", best: []string{"qprecovery/R04/flush", "scripts/e2e/R04/send_flush_err"}},
+	5:  {says: "Every completion status, event and errno of a verb has exactly one class.", best: []string{"qprecovery/TestR05Completions", "qprecovery/TestR05Events", "qprecovery/TestR05Errnos"}},
+	6:  {says: "Rungs are climbed one by one, by failure or by budget, each for a named reason; repetition stops at the CQ rung.", best: []string{"qprecovery/R06/ladder", "qprecovery/R06/budget", "scripts/e2e/TestR06EndlessRequestErrors"}, chapter: "Moderate remedies first"},
+	7:  {says: "The device is reset for a fatal event, a proven freeze, a failed CQ rung or the operator, never for what a peer or the network does.", best: []string{"qprecovery/TestR07EveryHarmlessSequence", "scripts/e2e/R07/underlay_takes_nothing", "scripts/e2e/TestR07AbuseWrongDatagrams"}},
+	8:  {says: "A freeze is suspected within a stated bound and proven on a fresh QP and CQ. An idle link, a port that is down, a slow create-AH, a full wire and a stall of the daemon are not freezes. Each device is also checked as a whole.", best: []string{"qprecovery/R08/freeze", "qprecovery/freeze/TestR08Bound", "scripts/e2e/R08/completions_stop_on_every_CQ"}},
+	9:  {says: "Frames are held for a bounded time, then the carrier goes down; ib0, its addresses, routes and TCP connections survive.", best: []string{"qprecovery/R09/traffic", "cmd/ipoibd/internal/iface/TestR09FramesAreHeld", "scripts/e2e/R09/TCP_lives_on"}},
+	10: {says: "Frames in flight are sent again or counted as dropped, once, and no buffer leaks.", best: []string{"ud/TestR10TxAccounts", "cmd/ipoibd/internal/iface/TestR10InFlight", "scripts/e2e/TestR10StormUnderTraffic"}},
+	11: {says: "Any client may request a reset; the device is reset when every client has reported ready, and each learns when the reset is pending and when it has ended.", best: []string{"qprecovery/reset/TestR11R15R16Explore", "cmd/ipoibd/internal/resetlock/TestR11R13R16DaemonsShareADevice"}, chapter: "Resetting a device that others use"},
+	12: {says: "Clients release their resources in the order of dependency, and create them in the reverse order.", best: []string{"cmd/ipoibd/internal/device/TestR12ReleaseInOrderOfDependence"}},
+	13: {says: "Every client is notified, including an idle one. One that registers during a reset is notified at once.", best: []string{"cmd/ipoibd/internal/device/TestR13EveryUserIsTold", "cmd/ipoibd/internal/resetlock/TestR13NewcomerDuringAReset"}},
+	14: {says: "A silent client delays a reset no longer than a configurable grace period; then its handle becomes a zombie.", best: []string{"cmd/ipoibd/internal/device/TestR14ResetWithoutSilentUser", "scripts/e2e/R14/client_dead"}},
+	15: {says: "Several requests during a reset cause one reset, and a client that dies does not block it.", best: []string{"cmd/ipoibd/internal/device/TestR15RequestsAreOne", "cmd/ipoibd/internal/resetlock/TestR15ParticipantIsKilledAtEachStep", "cmd/ipoibd/internal/resetlock/TestR15R16LeaderIsKilledAtEachStep"}},
+	16: {says: "Daemons that share a device coordinate its resets. A device that another process still holds is not reset, and the log names that process.", best: []string{"cmd/ipoibd/internal/resetlock/TestR14R16HeldByAnotherProcess", "cmd/ipoibd/internal/resetlock/TestR16R21CutShort", "scripts/vm/TestR16Sharing"}},
+	17: {says: "A reset needs no disk: memory is locked, and the daemon opens no file and starts no program.", best: []string{"cmd/ipoibd/internal/daemon/TestR17DeviceReset", "scripts/vm/TestR17RealDeviceReset"}},
+	18: {says: "After a fatal event, requests are flushed in software, posts fail at once, verbs that release succeed and other verbs fail.", best: []string{"ud/TestR18FailedDeviceFlushesSends", "hca/guard/TestR18NewWorkFailsAtOnce", "hca/guard/TestR18ReleasingSucceeds"}, chapter: "Error state, zombies, generations"},
+	19: {says: "A zombie, the handle of a dead device, returns the same error from every call and may be closed twice. The caller of a verb that hangs gets that error too.", best: []string{"hca/guard/TestR19EveryCallAnswersTheSame", "hca/guard/TestR19StuckVerbIsBounded", "scripts/e2e/R19/verb_hangs_for_good_in_two_instances"}},
+	20: {says: "Late completions, events and handles of an earlier generation are recognised and dropped.", best: []string{"qprecovery/R20/generations", "ud/TestR10R20TxTakesEverythingBack", "hca/guard/TestR20R28InstancesDoNotMix"}},
+	21: {says: "Reset, unplug, driver removal and PCI errors take one path: drop everything, start from scratch.", best: []string{"qprecovery/R21/one-path", "scripts/e2e/R21/unplug_and_replug", "scripts/e2e/R21/killed_between_unbind_and_bind"}, chapter: "Reset, unplug and replug take one path"},
+	22: {says: "Service restarts by itself only on the same device, identified by its GUIDs and its PCI address or parent netdev.", best: []string{"qprecovery/R22/identity", "scripts/e2e/R22/another_device,_then_the_right_one", "scripts/vm/TestR22R24Removal"}},
+	23: {says: "The wait for a device ends after a configurable time, 10 minutes by default; the operator can still restart.", best: []string{"qprecovery/R23/give-up", "scripts/e2e/R23/give_up,_then_recover"}},
+	24: {says: "Events report arrival and removal. The list of devices is read after each of them; a list that cannot be read is not a removal.", best: []string{"cmd/ipoibd/internal/device/TestR24List", "hca/rdma/TestR24UnreadableIsNotRemoved", "scripts/vm/TestR22R24Removal"}},
+	25: {says: "Each trigger is handled: fatal events, PCI errors, an unresponsive device, isolation by an administrator, unplug, driver removal, port errors, commands of the operator.", best: []string{"qprecovery/R25/triggers", "cmd/ipoibd/internal/device/TestR25Triggers", "scripts/vm/TestR16R25FunctionReset"}},
+	26: {says: "Interfaces stop before their port and start after it; the daemon delays sleep and shutdown no longer than the system allows.", best: []string{"qprecovery/R26/suspend", "cmd/ipoibd/internal/power/TestR26SleepWaitsForSuspend", "scripts/e2e/R26/suspend_and_resume"}, chapter: "Power, several devices, what the operator sees"},
+	27: {says: "A device that vanishes crashes nothing: requests wait within a bound or fail, and service resumes when it returns.", best: []string{"qprecovery/R27/suspend", "cmd/ipoibd/internal/device/TestR27Vanishes", "cmd/ipoibd/internal/iface/TestR09R27StaleFramesAreDropped"}},
+	28: {says: "Nothing assumes a single device. Memory regions, keys and AHs of one device are never used with another.", best: []string{"hca/guard/TestR20R28InstancesDoNotMix", "scripts/e2e/TestR28TwoDevicesAreApart"}},
+	29: {says: "The operator sees the current rung, its cause, counts, outages and the last recoveries.", best: []string{"qprecovery/R29/history", "cmd/ipoibd/TestR29StatusTellsRungCauseOutageAndTheLastRecovery", "qprecovery/TestR29EachRungAndEndIsReported"}},
 }
 
 const requirementsPreface = `<!-- Written by make requirements from scripts/requirements_test.go. -->
 
-# What recovery must do, and what shows it
+# What recovery must do
 
-[doc.go](doc.go) explains how the ladders work. Each line names the packages that deal with a requirement, the rings of tests
-that show it (pure libraries, shells on an in-memory fabric, whole daemons, guests with a real RDMA stack), and the tests to read first.
-
-| | requirement | packages | shown in | tests |
-|---|---|---|---|---|
+Each requirement has a number, which comments and tests cite: ` + "`TestR05Events`" + ` shows R5. The tests named here are those to read
+first; ` + "`grep -rn 'R0\\?5' --include='*.go' .`" + ` finds all that concerns R5. Most of the linked text files are transcripts: the events
+that the pure machines of this package get, and the actions they return. [doc.go](doc.go) explains the terms, such as rung and suspicion.
 `
-
-// rings of tests, by folder.
-var rings = []struct{ prefix, name string }{
-	{"scripts/vm/", "guests"}, {"scripts/e2e/", "daemons"}, {"cmd/", "shells"}, {"", "libraries"},
-}
 
 var (
 	testFunc   = regexp.MustCompile(`(?m)((?:^//.*\n)*)^func (Test((?:R\d+)*)\w*)\(`)
@@ -81,24 +76,24 @@ var (
 	transcript = regexp.MustCompile(`/testdata/(R\d+)-(.+)\.txt$`)
 	comment    = regexp.MustCompile(`//.*`)
 	mention    = regexp.MustCompile(`\bR(\d{1,3})(?:[-–]R(\d+))?\b`)
-	// ofRecovery are the packages whose comments name requirements.
+	// ofRecovery are the packages whose comments cite requirements.
 	ofRecovery = regexp.MustCompile(`^(cmd/|hca/(faults|guard)/|link/|neigh/|qprecovery/|ud/).*\.go$`)
 )
 
-// evidence is what the tree has on one requirement.
+// evidence lists what the tree contains on one requirement.
 type evidence struct {
-	packages, rings map[string]bool
-	tests           map[string]string // by folder and name: the file
+	packages map[string]bool
+	tests    map[string]string // by folder and name: the file
 }
 
-// readEvidence finds the requirements that are named in comments of code, in names
-// and comments of tests, in names of subtests and of transcripts.
+// readEvidence finds the requirements that are cited in comments of code, in names and
+// comments of tests, and in names of subtests and transcripts.
 func readEvidence(tree fs.FS) (*[len(requirements)]evidence, error) {
 	var all [len(requirements)]evidence
 	for i := range all {
-		all[i] = evidence{map[string]bool{}, map[string]bool{}, map[string]string{}}
+		all[i] = evidence{map[string]bool{}, map[string]string{}}
 	}
-	// note calls add for each requirement, and each of a range, that text names.
+	// note calls add for each requirement, and each of a range, that text cites.
 	note := func(file, text string, add func(*evidence)) error {
 		for _, m := range mention.FindAllStringSubmatch(text, -1) {
 			from, _ := strconv.Atoi(m[1])
@@ -113,17 +108,14 @@ func readEvidence(tree fs.FS) (*[len(requirements)]evidence, error) {
 		return nil
 	}
 	noteTest := func(file, folder, name, text string) error {
-		return note(file, text, func(e *evidence) {
-			e.tests[folder+"/"+strings.ReplaceAll(name, " ", "_")] = file
-			e.rings[rings[slices.IndexFunc(rings, func(r struct{ prefix, name string }) bool { return strings.HasPrefix(file, r.prefix) })].name] = true
-		})
+		return note(file, text, func(e *evidence) { e.tests[folder+"/"+strings.ReplaceAll(name, " ", "_")] = file })
 	}
 	return &all, fs.WalkDir(tree, ".", func(file string, d fs.DirEntry, err error) error {
 		switch m := transcript.FindStringSubmatch(file); {
 		case err != nil:
 			return err
 		case file == "scripts/mutants" || file == ".git":
-			return fs.SkipDir // tests of patches
+			return fs.SkipDir // the tests there are patches
 		case m != nil:
 			return noteTest(file, path.Dir(path.Dir(file)), m[1]+"/"+m[2], m[1])
 		case path.Ext(file) != ".go" || strings.Contains(file, "/testdata/") || file == "scripts/requirements_test.go":
@@ -147,43 +139,46 @@ func readEvidence(tree fs.FS) (*[len(requirements)]evidence, error) {
 	})
 }
 
-// requirementsText is the page; its errors name the best tests that do not exist
-// or do not name their requirement.
+// requirementsText returns the page. Its errors name requirements without packages, and best
+// tests that do not exist or do not cite their requirement.
 func requirementsText(all *[len(requirements)]evidence) (string, error) {
 	var err error
 	text := requirementsPreface
-	for n := 1; n < len(requirements); n++ {
-		var places, shown, tests []string
+	for n, r := range requirements[:] {
+		if n == 0 {
+			continue
+		}
+		if r.chapter != "" {
+			text += fmt.Sprintf("\n## %s\n\n| | requirement | packages | tests |\n|---|---|---|---|\n", r.chapter)
+		}
+		link := func(name, file string) string {
+			return fmt.Sprintf("[`%s`](%s)", name, strings.TrimPrefix("../"+file, "../qprecovery/"))
+		}
+		var places, tests []string
 		for _, folder := range slices.Sorted(maps.Keys(all[n].packages)) {
-			places = append(places, "`"+strings.TrimPrefix(folder, "cmd/ipoibd/internal/")+"`")
+			places = append(places, link(strings.TrimPrefix(folder, "cmd/ipoibd/internal/"), folder))
 		}
-		for _, r := range slices.Backward(rings) {
-			if all[n].rings[r.name] {
-				shown = append(shown, r.name)
-			}
-		}
-		for _, name := range requirements[n].best {
+		for _, name := range r.best {
 			file, ok := all[n].tests[name]
 			if !ok {
-				err = errors.Join(err, fmt.Errorf("R%d: no test %s names it", n, name))
+				err = errors.Join(err, fmt.Errorf("R%d: no test %s cites it", n, name))
 			}
 			short := path.Base(name)
 			if subtest := fmt.Sprintf("/R%02d/", n); strings.Contains(name, subtest) {
 				_, short, _ = strings.Cut(name, subtest)
 			}
-			tests = append(tests, fmt.Sprintf("[`%s`](%s)", short, strings.TrimPrefix("../"+file, "../qprecovery/")))
+			tests = append(tests, link(strings.ReplaceAll(short, "_", " "), file))
 		}
-		if len(tests) == 0 || len(tests) > 3 {
-			err = errors.Join(err, fmt.Errorf("R%d: %d tests, want 1 to 3", n, len(tests)))
+		if len(places) == 0 || len(tests) == 0 || len(tests) > 3 {
+			err = errors.Join(err, fmt.Errorf("R%d: %d packages and %d tests, want at least one, and 1 to 3", n, len(places), len(tests)))
 		}
-		text += fmt.Sprintf("| R%d | %s | %s | %s | %s |\n", n, requirements[n].says,
-			strings.Join(places, ", "), strings.Join(shown, ", "), strings.Join(tests, ", "))
+		text += fmt.Sprintf("| R%d | %s | %s | %s |\n", n, r.says, strings.Join(places, ", "), strings.Join(tests, ", "))
 	}
 	return text, err
 }
 
-// The page is what the table and the tree say: each requirement has tests, they
-// exist and name it. make requirements rewrites the page.
+// The page agrees with the table and the tree: for each requirement there are packages and
+// tests that cite it. make requirements rewrites the page.
 func TestRequirements(t *testing.T) {
 	all, err := readEvidence(os.DirFS(root))
 	if err != nil {
@@ -199,7 +194,7 @@ func TestRequirements(t *testing.T) {
 		}
 	}
 	if have, err := os.ReadFile(root + "/" + requirementsPage); err != nil || string(have) != want {
-		t.Errorf("%s is not what the tests and comments say; run make requirements (%v)", requirementsPage, err)
+		t.Errorf("%s is out of date; run make requirements (%v)", requirementsPage, err)
 	}
 }
 
@@ -217,18 +212,16 @@ func TestRequirementsAreFound(t *testing.T) {
 	})
 	var got []string
 	for n, e := range all {
-		for _, what := range []map[string]bool{e.packages, e.rings} {
-			for name := range what {
-				got = append(got, fmt.Sprintf("R%d %s", n, name))
-			}
+		for name := range e.packages {
+			got = append(got, fmt.Sprintf("R%d %s", n, name))
 		}
 		for name := range e.tests {
 			got = append(got, fmt.Sprintf("R%d %s", n, name))
 		}
 	}
 	slices.Sort(got)
-	want := strings.Split("R1 ud,R18 ud,R19 ud,R20 ud,R3 libraries,R3 ud/TestIt,R4 libraries,R4 ud/TestR04R05Both,R5 libraries,R5 ud/TestR04R05Both,"+
-		"R6 libraries,R6 ud/R06/a_b,R7 guests,R7 scripts/vm/TestR07,R8 libraries,R8 ud/R08/x", ",")
+	want := strings.Split("R1 ud,R18 ud,R19 ud,R20 ud,R3 ud/TestIt,R4 ud/TestR04R05Both,R5 ud/TestR04R05Both,"+
+		"R6 ud/R06/a_b,R7 scripts/vm/TestR07,R8 ud/R08/x", ",")
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v\n%q, want\n%q", err, got, want)
 	}

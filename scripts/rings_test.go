@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// ringsMakefile has rings for `make test` to run instead of its own: each runs the
-// tests of one package, or a command.
+// ringsMakefile defines rings that `make test` runs instead of its own. Each runs the tests
+// of one package, or a command.
 const ringsMakefile = `
 ring-%:
 	cd $(DIR) && $(call ring,./$*,$(BUDGET))
@@ -33,10 +33,10 @@ var packages = map[string]string{
 	"build": `func Test(t *testing.T) { undefined() }`,
 }
 
-// `make test` fails where a test, a check or a build fails, hangs or, in CI, is
-// skipped; it says why, runs the other rings as well, and counts all together.
+// `make test` fails if a test, a check or a build fails or hangs, or if CI skips a test. It
+// says why, still runs the other rings, and counts all tests together.
 func TestMakeTestReportsEveryFailure(t *testing.T) {
-	// A cached result depends on these files.
+	// Reading these files makes cached results depend on them.
 	for _, file := range []string{"/Makefile", "/tools/go.mod"} {
 		if _, err := os.Stat(root + file); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestMakeTestReportsEveryFailure(t *testing.T) {
 			t.Parallel()
 			cmd := exec.Command("make", "--old-file=deps-vm", "test", "RINGS="+c.rings)
 			cmd.Dir = root
-			// Not the flags of a `make test` that runs this test.
+			// Do not inherit the flags of a `make test` that runs this test.
 			cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=", "MAKEFILES="+dir+"/rings.mk", "CI="+c.ci)
 			output, err := cmd.CombinedOutput()
 			if (err != nil) != c.fails {

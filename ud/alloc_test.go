@@ -117,7 +117,7 @@ func TestTxAllocatesNothingForFailures(t *testing.T) {
 		b.qp.completeSends(len(b.qp.sends), hca.WCWRFlushErr)
 	})
 	if got != 0 {
-		t.Errorf("%v allocations", got)
+		t.Errorf("%v allocations, want none", got)
 	}
 }
 

@@ -29,7 +29,7 @@ func checkAccounts(t fataler, cs []hca.Counter) {
 		}
 	}
 	in := m["read"] + m["injected"] + m["received"]
-	out := m["sent"] + m["delivered"] + m["slow_path"] + m["probe"] + drops + m["queued"]
+	out := m["sent"] + m["delivered"] + m["slow_path"] + m["probe"] + m["own_multicast"] + drops + m["queued"]
 	if strings.HasPrefix(cs[0].Name, "tx_") {
 		out += m["outstanding"]
 	}

@@ -42,7 +42,13 @@ func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
 	if !r.peers.FromHost(ipoib.MAC(ether[etherSrc:])) || carriesLinkAddr(typ, payload) {
 		return hca.UDDest{}, SlowPathed
 	}
-	to, ok := r.route(ipoib.MAC(ether), typ, payload)
+	var to hca.UDDest
+	var ok bool
+	if dst := ipoib.MAC(ether); dst.IsMulticast() {
+		to, ok = r.peers.Group(r.mgid(dst, typ, payload))
+	} else {
+		to, ok = r.peers.Unicast(dst)
+	}
 	if !ok {
 		return hca.UDDest{}, SlowPathed
 	}
@@ -66,14 +72,6 @@ func (r *txRules) check(frame []byte) Reason {
 		return NoPeers
 	}
 	return Sent
-}
-
-// route looks up the destination.
-func (r *txRules) route(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) (hca.UDDest, bool) {
-	if dst.IsMulticast() {
-		return r.peers.Group(r.mgid(dst, typ, payload))
-	}
-	return r.peers.Unicast(dst)
 }
 
 // mgid returns the MGID of a multicast frame. It is derived from the IP

@@ -97,7 +97,7 @@ func TestClassifyOrder(t *testing.T) {
 		c.cure()
 	}
 	if _, got := rules.classify(f[:23]); got != Runt {
-		t.Errorf("short frame: %v", got)
+		t.Errorf("short frame: %v, want %v", got, Runt)
 	}
 }
 

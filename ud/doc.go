@@ -59,7 +59,7 @@
 //
 //	tx_read + tx_injected = tx_sent + tx_slow_path + sum(tx_drop_*) + sum(tx_wc_*)
 //	                        + tx_outstanding + tx_queued
-//	rx_received           = rx_delivered + rx_slow_path + rx_probe + sum(rx_drop_*)
+//	rx_received           = rx_delivered + rx_slow_path + rx_probe + rx_own_multicast + sum(rx_drop_*)
 //	*_posts               = *_completions + *_taken_back + *_outstanding
 //
 // A failed completion counts in *_wc_<status>; a failed receive holds no message.

@@ -12,7 +12,7 @@ import (
 func TestEpochFollowsSnapshotWhenIdle(t *testing.T) {
 	b := newTxBench(t, 128)
 	if got := b.Epoch(); got != 1 {
-		t.Errorf("initially: %d", got)
+		t.Errorf("epoch initially: %d, want 1", got)
 	}
 	b.snap.Publish(newPeers(5))
 	if got := b.Epoch(); got != 1 {
@@ -44,7 +44,7 @@ func TestEpochWaitsForCompletion(t *testing.T) {
 	b.qp.completeSends(1, hca.WCSuccess)
 	b.pump(t)
 	if got := b.Epoch(); got != 3 {
-		t.Errorf("idle: %d", got)
+		t.Errorf("epoch of an idle Tx: %d, want 3", got)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestEpochOfBlockedRead(t *testing.T) {
 	b.src.add(toB(100))
 	b.pump(t)
 	if got := b.Epoch(); got > 2 {
-		t.Errorf("epoch %d", got)
+		t.Errorf("epoch %d, want 2 at most", got)
 	}
 }
 
@@ -131,16 +131,16 @@ func TestEpochWhileDetached(t *testing.T) {
 	b.Detach()
 	b.snap.Publish(newPeers(7))
 	if got := b.Epoch(); got != 7 {
-		t.Errorf("detached: %d", got)
+		t.Errorf("epoch while detached: %d, want 7", got)
 	}
 	b.attach(t, 2)
 	b.snap.Publish(newPeers(8))
 	if got := b.Epoch(); got != 7 {
-		t.Errorf("attached again: %d", got)
+		t.Errorf("epoch when attached again: %d, want 7", got)
 	}
 	b.pump(t)
 	if got := b.Epoch(); got != 8 {
-		t.Errorf("after a Pump: %d", got)
+		t.Errorf("epoch after a Pump: %d, want 8", got)
 	}
 }
 

@@ -27,7 +27,7 @@ func FuzzTx(f *testing.F) {
 		b.pump(t)
 		for _, m := range b.sent() {
 			if len(m) < 4 || len(m) > testMTU+4 || excess == 0 && !bytes.Equal(m[4:], frame[24:]) {
-				t.Errorf("sent %x", m)
+				t.Errorf("sent %x, want only the frame's payload", m)
 			}
 		}
 		b.qp.completeSends(len(b.qp.sends), hca.WCSuccess)
@@ -87,11 +87,11 @@ func FuzzRx(f *testing.F) {
 		}
 		for _, out := range b.sink.frames {
 			if len(out) < 70 || len(out) > 24+testMTU || !bytes.Equal(out[16:22], macB[:]) {
-				t.Errorf("frame %x", out)
+				t.Errorf("invalid frame %x for the host", out)
 			}
 		}
 		if err := b.Refill(); err != nil || b.Outstanding() != 64 {
-			t.Errorf("refill: %v, %d of 64", err, b.Outstanding())
+			t.Errorf("refill: %v, %d of 64, want all", err, b.Outstanding())
 		}
 		checkAccounts(t, b.Counters())
 		b.checkRing(t)

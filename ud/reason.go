@@ -7,13 +7,14 @@ type Reason uint8
 
 // Reasons. Those before [Truncated] are not drops.
 const (
-	Read       Reason = iota // TX: read from the source
-	Injected                 // TX: from the slow path
-	Received                 // RX: receive completed successfully
-	Sent                     // TX: send completed successfully
-	Delivered                // RX: written to the sink
-	SlowPathed               // handed to the slow path
-	Probed                   // RX: our own probe
+	Read         Reason = iota // TX: read from the source
+	Injected                   // TX: from the slow path
+	Received                   // RX: receive completed successfully
+	Sent                       // TX: send completed successfully
+	Delivered                  // RX: written to the sink
+	SlowPathed                 // handed to the slow path
+	Probed                     // RX: our own probe
+	OwnMulticast               // RX: our own message, looped back
 
 	Truncated    // longer than its slot
 	Runt         // shorter than its headers
@@ -30,7 +31,6 @@ const (
 	Held         // discarded during a long outage
 	NoGRH        // completion without the GRH flag: no source address
 	BadGRH       // GRH area is neither IPv4 nor IPv6
-	OwnMulticast // our own message, looped back
 	Malformed    // no IP header behind an IP ethertype
 	SinkRefused  // the host did not accept it
 
@@ -39,13 +39,12 @@ const (
 
 var reasonNames = [numReason]string{
 	Read: "read", Injected: "injected", Received: "received", Sent: "sent", Delivered: "delivered",
-	SlowPathed: "slow_path", Probed: "probe",
+	SlowPathed: "slow_path", Probed: "probe", OwnMulticast: "own_multicast",
 
 	Truncated: "drop_truncated", Runt: "drop_runt", Offload: "drop_offload", EtherType: "drop_ethertype",
 	TooLong: "drop_too_long", HiddenND: "drop_hidden_nd", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
 	InjectFull: "drop_inject_full", NoQP: "drop_no_qp", PostRefused: "drop_post_refused", Reset: "drop_reset", Held: "drop_held",
-	NoGRH: "drop_no_grh", BadGRH: "drop_bad_grh", OwnMulticast: "drop_own_multicast",
-	Malformed: "drop_malformed", SinkRefused: "drop_sink_refused",
+	NoGRH: "drop_no_grh", BadGRH: "drop_bad_grh", Malformed: "drop_malformed", SinkRefused: "drop_sink_refused",
 }
 
 func (r Reason) String() string {

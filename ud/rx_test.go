@@ -71,7 +71,7 @@ func TestRxPadsToEthernetMinimum(t *testing.T) {
 	for i, n := range []int{60, 60, 60, 61} {
 		f := b.sink.frames[i][10:]
 		if len(f) != n || bytes.IndexByte(f, 0xee) >= 0 {
-			t.Errorf("frame %d: %x", i, f)
+			t.Errorf("frame %d: %x, want it padded with zeros", i, f)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestRxHandsMessageToSlowPath(t *testing.T) {
 		t.Fatalf("slow path received %x", b.slow.msgs)
 	}
 	if b.slow.from[0] != (Sender{gidB, qpnB, true}) || b.slow.from[1] != (Sender{gidB, qpnB, false}) {
-		t.Errorf("from %+v", b.slow.from)
+		t.Errorf("senders %+v, want B by multicast, then by unicast", b.slow.from)
 	}
 	b.slow.full = true
 	b.qp.receive(arp, group)
@@ -114,7 +114,7 @@ func TestRxCountsFramesThatTheSinkRefuses(t *testing.T) {
 	}
 	b.sink.accept, b.sink.err = 3, hca.ErrClosed
 	if err := b.Pump(time.Time{}); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want ErrClosed", err)
 	}
 	checkCounts(t, b.Counters(), idle(5, map[string]uint64{
 		"rx_received": 5, "rx_delivered": 3, "rx_drop_sink_refused": 2,
@@ -124,12 +124,12 @@ func TestRxCountsFramesThatTheSinkRefuses(t *testing.T) {
 func TestRxPostsEveryBufferAtOnce(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	if len(b.qp.recvs) != rxSlots || b.Outstanding() != rxSlots {
-		t.Fatalf("%d receives posted", len(b.qp.recvs))
+		t.Fatalf("%d receives posted, want all", len(b.qp.recvs))
 	}
 	seen := map[uint64]bool{}
 	for i, r := range b.qp.recvs {
 		if r.sge.Length < 40+4+4096 || seen[r.sge.Addr] || r.id != 1<<32|uint64(i) {
-			t.Fatalf("receive %d: %+v", i, r)
+			t.Fatalf("invalid receive %d: %+v", i, r)
 		}
 		seen[r.sge.Addr] = true
 	}
@@ -146,7 +146,7 @@ func TestRxRepostsFailedReceives(t *testing.T) {
 		"rx_received": 1, "rx_delivered": 1, "rx_wc_loc_len_err": 1,
 	}))
 	if len(b.fails) != 1 || b.fails[0].SGE != failed.sge || b.fails[0].WC.ID != failed.id {
-		t.Errorf("failures %+v", b.fails)
+		t.Errorf("failures %+v, want one, of the failed receive", b.fails)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestRxRetriesPostsAfterAFullQueue(t *testing.T) {
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrQueueFull, 3
 	b.pump(t)
 	if b.Outstanding() != rxSlots-7 {
-		t.Errorf("%d posted", b.Outstanding())
+		t.Errorf("%d posted, want %d", b.Outstanding(), rxSlots-7)
 	}
 	b.checkRing(t)
 	b.qp.refuse = nil
@@ -174,7 +174,7 @@ func TestRxReturnsErrorOfPostAndPostsLater(t *testing.T) {
 	b.qp.receive(fromB(100), gidA)
 	b.qp.refuse = hca.ErrIO
 	if err := b.Pump(time.Time{}); !errors.Is(err, hca.ErrIO) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want ErrIO", err)
 	}
 	if len(b.sink.frames) != 1 {
 		t.Error("the frame was lost")
@@ -194,14 +194,14 @@ func TestRxDoesNotRepostFlushedBuffers(t *testing.T) {
 		b.qp.completeRecv(hca.WC{Status: hca.WCWRFlushErr})
 	}
 	if err := b.Drain(time.Now().Add(time.Second)); err != nil || b.Outstanding() != 0 {
-		t.Fatalf("drain: %v, %d posted", err, b.Outstanding())
+		t.Fatalf("drain: %v, %d posted, want none", err, b.Outstanding())
 	}
 	b.checkRing(t)
 	checkCounts(t, b.Counters(), map[string]uint64{
 		"rx_posts": rxSlots, "rx_completions": rxSlots, "rx_wc_loc_len_err": 1, "rx_wc_wr_flush_err": rxSlots - 1,
 	})
 	if err := b.Refill(); err != nil || len(b.qp.recvs) != rxSlots {
-		t.Errorf("refill: %v, %d posted", err, len(b.qp.recvs))
+		t.Errorf("refill: %v, %d posted, want all", err, len(b.qp.recvs))
 	}
 	b.qp.receive(fromB(100), gidA)
 	b.pump(t)
@@ -229,7 +229,7 @@ func TestR20RxIgnoresForeignCompletions(t *testing.T) {
 	b.qp.recvCQ.add(wc)
 	b.pump(t)
 	if c := counts(b.Counters()); c["rx_stale_completions"] != 3 || c["rx_received"] != 0 || c["rx_taken_back"] != rxSlots {
-		t.Errorf("counters %v", c)
+		t.Errorf("counters %v, want 3 stale completions, none received, all taken back", c)
 	}
 	b.checkRing(t)
 }
@@ -281,7 +281,7 @@ func TestRxReturnsErrorOfCQ(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	b.qp.recvCQ.err = hca.ErrCQ
 	if err := b.Pump(time.Time{}); !errors.Is(err, hca.ErrCQ) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want ErrCQ", err)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestRxDeliversBatchesInOrder(t *testing.T) {
 func TestRxAttachChecks(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("attach twice: %v", err)
+		t.Errorf("attach twice: %v, want ErrInvalid", err)
 	}
 	if n := b.Detach(); n != rxSlots {
 		t.Errorf("detach took back %d", n)
@@ -352,7 +352,7 @@ func TestRxConfigChecks(t *testing.T) {
 		cfg := good
 		change(&cfg)
 		if _, err := NewRx(cfg); !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
 }

@@ -160,19 +160,14 @@ func (r *Rx) repost() error {
 		for range n {
 			r.ring.post(r.ring.take())
 		}
-		if err != nil || n < len(wrs) {
-			return recvError(err)
+		switch {
+		case errors.Is(err, hca.ErrQueueFull) || err == nil && n < len(wrs):
+			return nil
+		case err != nil:
+			return fmt.Errorf("post receives: %w", err)
 		}
 	}
 	return nil
-}
-
-// recvError wraps the error of a post; a full queue is not an error.
-func recvError(err error) error {
-	if err == nil || errors.Is(err, hca.ErrQueueFull) {
-		return nil
-	}
-	return fmt.Errorf("post receives: %w", err)
 }
 
 // virtioOf returns the virtio header of a received frame. It reports to the

@@ -126,8 +126,8 @@ func (h *host) close() {
 	}
 }
 
-// knows publishes a snapshot with one peer and returns its AH.
-func (h *host) knows(peer *host) hca.AH {
+// publishPeer publishes a snapshot with one peer and returns its AH.
+func (h *host) publishPeer(peer *host) hca.AH {
 	ah, err := h.pd.CreateAH(hca.AHSpec{Port: 1, Global: true, DGID: peer.gid, HopLimit: 64})
 	check(h.t, err)
 	h.snap.Publish(&onePeer{h, peer, hca.UDDest{AH: ah, QPN: peer.qp.Num(), QKey: qkey}})
@@ -246,7 +246,7 @@ func TestTwoHostsOnSoftwareHCA(t *testing.T) {
 		fabric := memfabric.New(1)
 		a := newHost(t, fabric, "a", netip.MustParseAddr("192.0.2.1"))
 		b := newHost(t, fabric, "b", netip.MustParseAddr("192.0.2.2"))
-		ahs := []hca.AH{a.knows(b), b.knows(a)}
+		ahs := []hca.AH{a.publishPeer(b), b.publishPeer(a)}
 		const rounds, burst = 20, 200
 		for round := range rounds {
 			a.up()
@@ -272,7 +272,7 @@ func TestTwoHostsOnSoftwareHCA(t *testing.T) {
 		for _, h := range []*host{a, b} {
 			tx, rx := h.tx.Counters(), h.rx.Counters()
 			if value(tx, "tx_sent") != rounds*burst || value(rx, "rx_delivered") != rounds*burst || len(h.tap.written()) != rounds*burst {
-				t.Errorf("%s: %v %v", h.gid, tx, rx)
+				t.Errorf("%s: %v %v, want %d frames both ways", h.gid, tx, rx, rounds*burst)
 			}
 			if err := h.tx.Pump(); !errors.Is(err, ud.ErrDetached) {
 				t.Errorf("pump when down: %v", err)

@@ -24,14 +24,14 @@ func TestTxSendsMessageInPlace(t *testing.T) {
 	b.pump(t)
 
 	if len(b.qp.sends) != 1 {
-		t.Fatalf("%d sends", len(b.qp.sends))
+		t.Fatalf("%d sends, want 1", len(b.qp.sends))
 	}
 	s := b.qp.sends[0]
 	if want := append([]byte{0x08, 0x00, 0x00, 0x00}, payload...); !bytes.Equal(b.qp.mr.at(s.sge), want) {
 		t.Errorf("message\n%x, want\n%x", b.qp.mr.at(s.sge), want)
 	}
 	if s.to != destB || !s.signaled || s.id != 1<<32 || s.sge.Addr != 20 || s.sge.Length != 88 {
-		t.Errorf("send %+v", s)
+		t.Errorf("wrong send %+v", s)
 	}
 	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 1, "tx_posts": 1, "tx_outstanding": 1})
 
@@ -74,7 +74,7 @@ func TestTxLosesNothingToFullQueues(t *testing.T) {
 			var got [][]byte
 			b.qp.sendCQ.onWait = func(until time.Time) {
 				if d := time.Until(until); d > stallWait {
-					t.Errorf("waits %v", d)
+					t.Errorf("waits %v, want %v at most", d, stallWait)
 				}
 				for _, m := range b.sent() {
 					got = append(got, slices.Clone(m))
@@ -101,7 +101,7 @@ func TestTxLosesNothingToFullQueues(t *testing.T) {
 				}
 			}
 			if c := counts(b.Counters()); c["tx_sent"] != frames || c["tx_stalls"] == 0 {
-				t.Errorf("counters %v", c)
+				t.Errorf("counters %v, want all %d frames sent, after stalls", c, frames)
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func TestTxStalledReadsNothingAndReturns(t *testing.T) {
 	}
 	c := counts(b.Counters())
 	if c["tx_read"] != 128 || c["tx_stalls"] != 8 || b.qp.sendCQ.waits != 8 || b.qp.sendCQ.armed != 8 {
-		t.Errorf("%v, %d waits, %d arms", c, b.qp.sendCQ.waits, b.qp.sendCQ.armed)
+		t.Errorf("counters %v, %d waits, %d arms, want 128 frames read and 8 of the others", c, b.qp.sendCQ.waits, b.qp.sendCQ.armed)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestTxPollsOnceMoreAfterArming(t *testing.T) {
 		b.pump(t)
 	}
 	if c := counts(b.Counters()); c["tx_read"] != 200 || b.qp.sendCQ.waits != 0 {
-		t.Errorf("%v, %d waits", c, b.qp.sendCQ.waits)
+		t.Errorf("counters %v, %d waits, want 200 frames read without a wait", c, b.qp.sendCQ.waits)
 	}
 }
 
@@ -156,10 +156,10 @@ func TestTxCountsFailedSendsByStatus(t *testing.T) {
 	})
 	b.checkRing(t)
 	if len(b.fails) != 7 {
-		t.Fatalf("%d failures reported", len(b.fails))
+		t.Fatalf("%d failures reported, want 7", len(b.fails))
 	}
 	if f := b.fails[0]; f.WC.ID != failed.id || f.SGE != failed.sge || f.Dest != destB || f.WC.Status != hca.WCLocProtErr {
-		t.Errorf("failure %+v of %+v", f, failed)
+		t.Errorf("failure %+v, want that of %+v", f, failed)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestTxCountsUnknownStatus(t *testing.T) {
 	b.qp.completeSends(1, 200)
 	b.pump(t)
 	if c := counts(b.Counters()); c["tx_wc_unknown_24"] != 1 {
-		t.Errorf("counters %v", c)
+		t.Errorf("counters %v, want tx_wc_unknown_24 1", c)
 	}
 }
 
@@ -210,14 +210,14 @@ func TestTxDropsARefusedRequestAlone(t *testing.T) {
 			return slices.Contains(refused, int(w.SGList[0].Length)-ipoib.HeaderLen-100)
 		}
 		if err := b.Pump(); err != nil {
-			t.Fatalf("%v: %v", refused, err)
+			t.Fatalf("refused %v: %v", refused, err)
 		}
 		n := uint64(len(refused))
 		checkCounts(t, b.Counters(), map[string]uint64{
 			"tx_read": 10, "tx_posts": 10 - n, "tx_outstanding": 10 - n, "tx_drop_post_refused": n,
 		})
 		if p := b.Progress(); p.Refused != n || p.Waiting != int(10-n) {
-			t.Errorf("%v: %+v", refused, p)
+			t.Errorf("refused %v: %+v, want %d refused and the rest waiting", refused, p, n)
 		}
 		b.checkRing(t)
 	}
@@ -232,7 +232,7 @@ func TestTxEndsWithTheDevice(t *testing.T) {
 	}
 	b.qp.refuse, b.qp.refuseAfter = &hca.VerbError{Verb: "post_send", Err: hca.ErrIO}, 4
 	if err := b.Pump(); !errors.Is(err, hca.ErrIO) {
-		t.Fatalf("error %v", err)
+		t.Fatalf("error %v, want ErrIO", err)
 	}
 	checkCounts(t, b.Counters(), map[string]uint64{
 		"tx_read": 10, "tx_posts": 4, "tx_outstanding": 4, "tx_drop_post_refused": 6,
@@ -245,14 +245,14 @@ func TestTxReturnsErrorsOfCQAndSource(t *testing.T) {
 	b.src.err = hca.ErrClosed
 	b.src.add(toB(100))
 	if err := b.Pump(); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("source's error: %v", err)
+		t.Errorf("source's error: %v, want ErrClosed", err)
 	}
 	if len(b.qp.sends) != 1 {
 		t.Errorf("%d sends of a frame that was read together with an error", len(b.qp.sends))
 	}
 	b.qp.sendCQ.err = hca.ErrCQ
 	if err := b.Pump(); !errors.Is(err, hca.ErrCQ) {
-		t.Errorf("CQ's error: %v", err)
+		t.Errorf("CQ's error: %v, want ErrCQ", err)
 	}
 	if err := b.Drain(time.Now().Add(time.Hour)); !errors.Is(err, hca.ErrCQ) {
 		t.Errorf("CQ's error while draining: %v", err)
@@ -274,7 +274,7 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 	})
 	late := b.qp.sends[5]
 	if n := b.Detach(); n != 11 {
-		t.Errorf("detach dropped %d", n)
+		t.Errorf("detach dropped %d, want 11", n)
 	}
 	if n := b.Detach(); n != 0 {
 		t.Errorf("the second detach dropped %d", n)
@@ -303,7 +303,7 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 	b.pump(t)
 	c := counts(b.Counters())
 	if c["tx_stale_completions"] != 1 || c["tx_outstanding"] != 10 || c["tx_wc_wr_flush_err"] != 0 || c["tx_drop_no_qp"] != 1 {
-		t.Errorf("counters %v", c)
+		t.Errorf("counters %v, want one stale completion and 10 sends outstanding", c)
 	}
 	checkAccounts(t, b.Counters())
 }
@@ -311,7 +311,7 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 func TestTxAttachChecks(t *testing.T) {
 	b := newTxBench(t, 128)
 	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("attach twice: %v", err)
+		t.Errorf("attach twice: %v, want ErrInvalid", err)
 	}
 	b.Detach()
 	small := &fakeMR{b.qp.mr.mem[1:]}
@@ -345,7 +345,7 @@ func TestTxConfigChecks(t *testing.T) {
 		cfg := good
 		change(&cfg)
 		if _, err := NewTx(cfg); !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
 }
@@ -361,7 +361,7 @@ func TestTxInject(t *testing.T) {
 		}
 	}
 	if b.src.wakes.Load() != injectSlots {
-		t.Errorf("%d wake-ups", b.src.wakes.Load())
+		t.Errorf("%d wake-ups, want %d", b.src.wakes.Load(), injectSlots)
 	}
 	if b.Inject(destAll, arp) || b.Inject(destAll, arp[:3]) || b.Inject(destAll, make([]byte, testMTU+5)) {
 		t.Error("Inject accepted a message beyond a full queue, a runt or too long a message")
@@ -385,7 +385,7 @@ func TestTxSendsInjectedMessagesFirst(t *testing.T) {
 	b.pump(t)
 	got := b.sent()
 	if len(got) != 3 || len(got[0]) != 60 || !bytes.Equal(got[1], long) || len(got[2]) != 104 {
-		t.Fatalf("%d messages", len(got))
+		t.Fatalf("%d messages, want the injected one, the long one and a frame", len(got))
 	}
 	if b.qp.sends[0].to != destAll || b.qp.sends[1].to != destB {
 		t.Error("wrong destinations")
@@ -525,6 +525,6 @@ func TestR27TxDiscards(t *testing.T) {
 	checkCounts(t, b.Counters(), map[string]uint64{"tx_read": 4, "tx_drop_held": 4})
 	b.src.err = hca.ErrClosed
 	if err := b.Discard(); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("source's error: %v", err)
+		t.Errorf("source's error: %v, want ErrClosed", err)
 	}
 }

@@ -58,7 +58,12 @@ func (t *Tx) forward() error {
 	k := min(hca.Batch, len(t.ring.free))
 	n, epoch, empty := t.inject.take(t.scratch.msgs[:k], t.cfg.Peers)
 	for i := range n {
-		t.describeMessage(&t.scratch.msgs[i])
+		m := &t.scratch.msgs[i]
+		slot := t.ring.take()
+		size := copy(t.ring.bytes(slot)[txMessage:], m.msg)
+		t.probe.track(slot, m.msg)
+		t.describe(slot, size, m.to)
+		*m = injected{}
 	}
 	if err := t.post(); err != nil {
 		return err
@@ -76,15 +81,6 @@ func (t *Tx) observe(epoch uint64) {
 
 // blocked reports whether Tx cannot read frames now.
 func (t *Tx) blocked() bool { return len(t.wrs) > 0 || len(t.ring.free) == 0 }
-
-// describeMessage copies an injected message into a slot and describes it.
-func (t *Tx) describeMessage(m *injected) {
-	slot := t.ring.take()
-	n := copy(t.ring.bytes(slot)[txMessage:], m.msg)
-	t.probe.track(slot, m.msg)
-	t.describe(slot, n, m.to)
-	*m = injected{}
-}
 
 // read reads a batch of frames into free slots and posts those to be sent.
 func (t *Tx) read() error {

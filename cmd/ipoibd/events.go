@@ -12,6 +12,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
@@ -73,9 +74,9 @@ func (f *eventsFlags) check(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case f.iface != "" && !slices.ContainsFunc(s.Interfaces, func(i control.Interface) bool { return i.Name == f.iface }):
+	case f.iface != "" && !slices.ContainsFunc(s.Interfaces, func(i report.Interface) bool { return i.Name == f.iface }):
 		return fmt.Errorf("there is no interface %q", f.iface)
-	case f.device != "" && !slices.ContainsFunc(s.Devices, func(d control.Device) bool { return d.Name == f.device }):
+	case f.device != "" && !slices.ContainsFunc(s.Devices, func(d report.Device) bool { return d.Name == f.device }):
 		return fmt.Errorf("there is no device %q", f.device)
 	}
 	return nil

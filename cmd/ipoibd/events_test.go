@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // story is a recovery of ib0, one of its device and a note.
@@ -80,8 +80,8 @@ func TestEventsOfWhatThereIsNot(t *testing.T) {
 }
 
 // named has one device and one interface.
-func named() control.Status {
-	return control.Status{Devices: []control.Device{{Name: "soft"}}, Interfaces: []control.Interface{control.NewInterface("ib0", "soft")}}
+func named() report.Status {
+	return report.Status{Devices: []report.Device{{Name: "soft"}}, Interfaces: []report.Interface{{Name: "ib0"}}}
 }
 
 func TestR29EventsAsJSON(t *testing.T) {

@@ -10,13 +10,14 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // fake is a daemon that notes its orders.
 type fake struct {
 	names  control.Names
 	log    *journal.Journal
-	status control.Status
+	status report.Status
 	err    error // answer to every order
 
 	mu     sync.Mutex
@@ -28,7 +29,7 @@ func newFake() *fake {
 }
 
 func (f *fake) Names() control.Names      { return f.names }
-func (f *fake) Status() control.Status    { return f.status }
+func (f *fake) Status() report.Status     { return f.status }
 func (f *fake) Journal() *journal.Journal { return f.log }
 
 func (f *fake) Fault(q control.FaultRequest) error { return f.take("fault", q) }

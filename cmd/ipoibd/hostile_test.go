@@ -14,9 +14,9 @@ import (
 	"unicode/utf8"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/process"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
@@ -80,15 +80,16 @@ func outputs(text string) map[string]func(out io.Writer) error {
 			return nil
 		}
 	}
-	status, entry := filled[control.Status](text), filled[journal.Entry](text)
-	status.Devices[0].State = control.StateOpen // so that everything is shown
-	closed := filled[control.Status](text)
+	status, entry := filled[report.Status](text), filled[journal.Entry](text)
+	status.Devices[0].State = report.DeviceOpen // so that everything is shown
+	closed := filled[report.Status](text)
 	ended := entry
 	ended.Kind = journal.KindRecovered
 	entries := filled[[]backend.Entry](text)
 	return map[string]func(io.Writer) error{
-		"status":                func(out io.Writer) error { return printStatus(out, &status, time.Now()) },
-		"status, closed":        func(out io.Writer) error { return printStatus(out, &closed, time.Now()) },
+		"status -v":             func(out io.Writer) error { return printStatus(out, &status, true) },
+		"status":                func(out io.Writer) error { return printStatus(out, &status, false) },
+		"status, closed":        func(out io.Writer) error { return printStatus(out, &closed, true) },
 		"status --json":         func(out io.Writer) error { return json.NewEncoder(out).Encode(status) },
 		"events":                func(out io.Writer) error { return printEntry(out, entry) },
 		"events, ended":         func(out io.Writer) error { return printEntry(out, ended) },
@@ -98,7 +99,7 @@ func outputs(text string) map[string]func(out io.Writer) error {
 		"log":                   logTo("text"),
 		"log --log-format json": logTo("json"),
 		"error": func(out io.Writer) error {
-			report(out, fmt.Errorf("port taken by %s", text))
+			printError(out, fmt.Errorf("port taken by %s", text))
 			return nil
 		},
 	}

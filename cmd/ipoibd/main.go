@@ -37,7 +37,7 @@ func main() {
 	root.SetErr(terminal.Writer{W: os.Stderr})
 	code, err := execute(context.Background(), root)
 	if err != nil {
-		report(os.Stderr, err)
+		printError(os.Stderr, err)
 	}
 	os.Exit(code)
 }
@@ -46,7 +46,7 @@ func main() {
 const (
 	exitFailure  = 1
 	exitUsage    = 2 // the command line or the configuration file is wrong
-	exitNoDaemon = 3 // no daemon answers
+	exitNotReady = 3 // no daemon answers, or status --check found an interface that is not up
 )
 
 // execute runs a command. An error that occurs before its RunE is one of usage.
@@ -65,14 +65,14 @@ func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 		return 0, nil
 	case !started:
 		return exitUsage, err
-	case errors.Is(err, control.ErrNotRunning):
-		return exitNoDaemon, err
+	case errors.Is(err, control.ErrNotRunning), errors.Is(err, errUnhealthy):
+		return exitNotReady, err
 	}
 	return exitFailure, err
 }
 
-// report prints the error with which the program ends.
-func report(out io.Writer, err error) {
+// printError prints the error with which the program ends.
+func printError(out io.Writer, err error) {
 	fmt.Fprintln(out, "ipoibd:", terminal.Lines(err.Error()))
 }
 
@@ -82,7 +82,8 @@ func rootCommand() *cobra.Command {
 		Short: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one",
 		Long: "IPoIB network interfaces in user space, over RoCEv2: a software HCA or a real one.\n\n" +
 			"Exit codes: 0 success; 1 failure; 2 a mistake in the command line or in the\n" +
-			"configuration file; 3 no daemon answers on the control socket.",
+			"configuration file; 3 no daemon answers on the control socket, or an interface is\n" +
+			"not up (status --check).",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),

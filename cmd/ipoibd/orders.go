@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 	"ipoibd/qprecovery"
 )
@@ -151,8 +152,8 @@ func await(ctx context.Context, path, on string) error {
 
 // recovering describes a recovery under way on a device, its interfaces or an interface
 // ("": on any), and reports whether the daemon has given up. A suspension is no recovery.
-func recovering(s *control.Status, on string) (text string, gaveUp bool) {
-	describe := func(name string, r *control.Recovery) {
+func recovering(s *report.Status, on string) (text string, gaveUp bool) {
+	describe := func(name string, r *report.Recovery) {
 		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
 	}
 	suspended := map[string]bool{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // Each command gives the daemon one order and says what it did.
@@ -113,26 +114,26 @@ func TestFaultListNeedsNoDaemon(t *testing.T) {
 // With --wait an order returns once what it is for works again.
 func TestWait(t *testing.T) {
 	since := time.Now()
-	ib0, ib1 := control.NewInterface("ib0", "soft"), control.NewInterface("ib1", "other")
-	ib0.Recovery = &control.Recovery{State: "resetting", Rung: "reset_qp", Reason: "operator", Since: since}
-	ib1.Recovery = &control.Recovery{State: "healthy", Rung: "none"}
-	device := func(name, state, rung string, since time.Time) control.Device {
-		return control.Device{Name: name, Recovery: &control.Recovery{State: state, Rung: rung, Reason: "removed", Since: since}}
+	ib0, ib1 := report.Interface{Name: "ib0", Device: "soft"}, report.Interface{Name: "ib1", Device: "other"}
+	ib0.Recovery = &report.Recovery{State: "resetting", Rung: "reset_qp", Reason: "operator", Since: since}
+	ib1.Recovery = &report.Recovery{State: "healthy", Rung: "none"}
+	device := func(name, state, rung string, since time.Time) report.Device {
+		return report.Device{Name: name, Recovery: &report.Recovery{State: state, Rung: rung, Reason: "removed", Since: since}}
 	}
 	healthy := device("soft", "healthy", "none", time.Time{})
 	for _, c := range []struct {
 		name, args string
-		status     control.Status
+		status     report.Status
 		want       string // beginning of the error; "": none
 	}{
-		{"healthy", "reset qp --wait", control.Status{Devices: []control.Device{healthy}, Interfaces: []control.Interface{ib1}}, ""},
-		{"interface recovers", "reset qp --wait=200ms", control.Status{Interfaces: []control.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0: reset_qp (resetting) because of operator"},
-		{"interface of the device recovers", "reset device --wait=200ms", control.Status{Interfaces: []control.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0"},
-		{"another device waits", "recover --wait=5s", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
-		{"any device waits", "resume --wait=200ms", control.Status{Devices: []control.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms, the daemon continues: other: wait_for_device"},
-		{"given up", "recover --wait=5s", control.Status{Devices: []control.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
-		{"suspended", "suspend --wait=5s", control.Status{Devices: []control.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []control.Interface{ib0}}, ""},
-		{"without --wait", "reset qp", control.Status{Interfaces: []control.Interface{ib0}}, ""},
+		{"healthy", "reset qp --wait", report.Status{Devices: []report.Device{healthy}, Interfaces: []report.Interface{ib1}}, ""},
+		{"interface recovers", "reset qp --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0"},
+		{"another device waits", "recover --wait=5s", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
+		{"any device waits", "resume --wait=200ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms, the daemon continues: other: wait_for_device"},
+		{"given up", "recover --wait=5s", report.Status{Devices: []report.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
+		{"suspended", "suspend --wait=5s", report.Status{Devices: []report.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []report.Interface{ib0}}, ""},
+		{"without --wait", "reset qp", report.Status{Interfaces: []report.Interface{ib0}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFake()

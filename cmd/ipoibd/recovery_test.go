@@ -7,82 +7,63 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/qprecovery"
 )
 
 // ill is a daemon whose device was given up, while one interface waits for it
 // and another was never touched.
-func ill(now time.Time) control.Status {
+func ill() report.Status {
 	const ms = journal.Seconds(time.Millisecond)
-	past := control.RecoveryRecord{
+	now := epoch
+	past := report.RecoveryRecord{
 		Rung: "rebuild_cq", Reason: "cq_error", Start: now.Add(-time.Hour), End: now.Add(-time.Hour),
-		Duration: 4 * ms, Outage: 1005 * ms, Steps: []control.RecoveryStep{},
+		Duration: 4 * ms, Outage: 1005 * ms, Steps: []report.RecoveryStep{},
 	}
 	stopped := past
 	stopped.Rung, stopped.Reason, stopped.Stopped = "reset_qp", "request_error", true
-	open := control.RecoveryRecord{Rung: "reset_device", Reason: "device_reset", Start: now.Add(-time.Minute)}
-	waiting := control.NewInterface("ib0", "soft")
-	waiting.Recovery = &control.Recovery{
-		State: "detached", Rung: "reset_device", Reason: "device_reset", Since: open.Start, Outage: journal.Seconds(61 * time.Second),
+	open := report.RecoveryRecord{Rung: "reset_device", Reason: "device_reset", Start: now.Add(-time.Minute)}
+	waiting, well, last := idle("ib0"), idle("ib1"), idle("ib2")
+	waiting.State, waiting.Reason = "waiting", "device"
+	waiting.Recovery = &report.Recovery{
+		State: "detached", Rung: "reset_device", Reason: "device_reset", Since: open.Start, Outage: journal.Seconds(61 * time.Second), Recovered: 2,
 		Rungs:   map[string]uint64{"reset_device": 1, "rebuild_cq": 2},
 		Reasons: map[string]uint64{"device_reset": 1, "cq_error": 2},
-		History: []control.RecoveryRecord{stopped, past, open},
+		History: []report.RecoveryRecord{stopped, past, open},
 	}
-	well := control.NewInterface("ib1", "soft")
-	well.Recovery = &control.Recovery{State: "healthy", Rung: "none", Reason: "none"}
-	last := control.NewInterface("ib2", "soft")
-	last.Recovery = &control.Recovery{
+	last.Recovery = &report.Recovery{
 		State: "healthy", Rung: "none", Reason: "none", Rungs: map[string]uint64{"reset_qp": 1},
-		Reasons: map[string]uint64{"request_error": 1}, History: []control.RecoveryRecord{stopped},
+		Reasons: map[string]uint64{"request_error": 1}, History: []report.RecoveryRecord{stopped},
 	}
-	return control.Status{
-		Devices: []control.Device{{
-			Name: "soft", State: "given up",
-			Recovery: &control.Recovery{
-				State: "given_up", Rung: "give_up", Reason: "gave_up", Since: now.Add(-time.Minute), Outage: journal.Seconds(time.Minute),
-				Rungs: map[string]uint64{"wait_for_device": 1, "give_up": 1}, Reasons: map[string]uint64{"removed": 1, "gave_up": 1},
-			},
-			Coordinator: &control.Coordinator{Phase: "idle", Members: []string{"ipoibd 7", "ipoibd 8"}},
-		}},
-		Interfaces: []control.Interface{waiting, well, last},
+	soft := healthy("soft")
+	soft.State, soft.Reason = "given_up", "gave_up"
+	soft.Recovery = &report.Recovery{
+		State: "given_up", Rung: "give_up", Reason: "gave_up", Since: now.Add(-time.Minute), Outage: journal.Seconds(time.Minute),
+		Rungs: map[string]uint64{"wait_for_device": 1, "give_up": 1}, Reasons: map[string]uint64{"removed": 1, "gave_up": 1},
 	}
+	soft.Coordinator = &report.Coordinator{Phase: "idle", Members: []string{"ipoibd 7", "ipoibd 8"}}
+	return report.Status{Time: now, Started: now, Devices: []report.Device{soft}, Interfaces: []report.Interface{waiting, well, last}}
 }
 
 func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	s := ill(now)
-	var out strings.Builder
-	if err := printStatus(&out, &s, now); err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{
-		"device soft given up recovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s; 'ipoibd recover' starts again",
-		"rungs wait_for_device 1, give_up 1 reasons removed 1, gave_up 1 coordinator reset idle; shared with ipoibd 7, ipoibd 8",
-		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s",
-		"rungs rebuild_cq 2, reset_device 1 reasons cq_error 2, device_reset 1 last recovery healed 1h0m0s ago by rebuild_cq because of cq_error, took 4ms, outage 1.01s",
-		"rungs reset_qp 1 reasons request_error 1 last recovery stopped 1h0m0s ago by reset_qp because of request_error",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q", want)
+	text := printed(t, ill(), true)
+	contains(t, text,
+		"reason gave_up\nhint 'ipoibd recover' tries it again\nrecovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s\ncoordinator reset idle; shared with ipoibd 7, ipoibd 8\n",
+		"rungs wait_for_device 1, give_up 1\nreasons removed 1, gave_up 1\n",
+		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s\n",
+		"recoveries 2\nlast outage 1.01s, recovered 1h0m0s ago by rebuild_cq because of cq_error, which took 4ms\nrungs rebuild_cq 2, reset_device 1\nreasons cq_error 2, device_reset 1\n",
+		"recoveries 0\nlast outage 1.01s, stopped 1h0m0s ago by reset_qp because of request_error, which took 4ms\nrungs reset_qp 1\nreasons request_error 1\n")
+	for what, want := range map[string]int{"\nrecovery ": 2, "\nlast outage ": 2, "\nrungs ": 3, "\nrecoveries ": 4} {
+		if got := strings.Count(text, what); got != want {
+			t.Errorf("%d times %q, want %d", got, what, want)
 		}
-	}
-	if got := strings.Count(text, "recovery "); got != 4 {
-		t.Errorf("%d recoveries under way or over, want 2 and 2", got)
-	}
-	if got := strings.Count(text, "rungs "); got != 3 {
-		t.Errorf("%d lines of rungs, want 3", got)
-	}
-	if t.Failed() {
-		t.Log(out.String())
 	}
 }
 
-// A suspension is no reset, and nothing was healed.
+// A suspension is not a recovery, and caused no outage.
 func TestR29SuspensionHasItsOwnWord(t *testing.T) {
-	now := time.Unix(1e9, 0)
+	now := epoch.Add(-time.Minute - time.Second)
 	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
 	d.Step(now, qprecovery.Tick{}, nil)
 	d.Step(now, qprecovery.Opened{Op: 1}, nil)
@@ -91,54 +72,46 @@ func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now = now.Add(time.Minute)
 	d.Step(now, qprecovery.Command{ID: 2, Do: qprecovery.DoResume}, nil)
 	d.Step(now, qprecovery.Opened{Op: 2}, nil)
-	r := control.NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
-	var out strings.Builder
-	printRecovery(&out, r, now.Add(time.Second))
-	want := "rungs suspend 1 reasons suspended 1 last recovery resumed 1s ago, was suspended for 1m0s"
-	if got := strings.Join(strings.Fields(out.String()), " "); got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	soft := healthy("soft")
+	soft.Recovery = report.NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
+	contains(t, printed(t, report.Status{Time: epoch, Devices: []report.Device{soft}}, false),
+		"recoveries 0\nlast outage none; resumed 1s ago, was suspended for 1m0s\n")
 }
 
-// What is waited for is told with its times, and an outage is never shorter than
-// the recovery that it belongs to.
+// The next try and the end of the wait are shown, and an outage is never shorter than the
+// recovery that it belongs to.
 func TestR29StatusTellsWhatARecoveryWaitsFor(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	r := &control.Recovery{
-		State: "waiting", Rung: "wait_for_device", Reason: "removed", Since: now.Add(-time.Second),
-		Outage: journal.Seconds(990 * time.Millisecond), NextTry: now.Add(9 * time.Second), GivesUp: now.Add(10 * time.Minute),
+	soft := healthy("soft")
+	soft.Recovery = &report.Recovery{
+		State: "waiting", Rung: "wait_for_device", Reason: "removed", Since: epoch.Add(-time.Second),
+		Outage: journal.Seconds(990 * time.Millisecond), NextTry: epoch.Add(9 * time.Second), GivesUp: epoch.Add(10 * time.Minute),
 	}
-	want := "wait_for_device (waiting) because of removed, for 1s, outage 1s; next try in 9s; gives up in 10m0s"
-	if got := underWay(r, now); got != want {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	r.State, r.GivesUp, r.NextTry = "pausing", time.Time{}, now.Add(-time.Millisecond)
-	if got := underWay(r, now); !strings.HasSuffix(got, "outage 1s; next try in 0s") {
-		t.Errorf("overdue: %q", got)
-	}
+	s := report.Status{Time: epoch, Devices: []report.Device{soft}}
+	contains(t, printed(t, s, false), "recovery wait_for_device (waiting) because of removed, for 1s, outage 1s; next try in 9s; gives up in 10m0s\n")
+	soft.Recovery.State, soft.Recovery.GivesUp, soft.Recovery.NextTry = "pausing", time.Time{}, epoch.Add(-time.Millisecond)
+	contains(t, printed(t, s, false), "outage 1s; next try in 0s\n")
 }
 
-func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
-	now := time.Unix(1e9, 0)
+func TestStatusShowsACoordinatorThatIsShared(t *testing.T) {
 	for _, c := range []struct {
-		coordinator *control.Coordinator
+		coordinator *report.Coordinator
 		want        string // "": no line
 	}{
 		{nil, ""},
-		{&control.Coordinator{Phase: "idle"}, ""},
-		{&control.Coordinator{Phase: "idle", Members: []string{"a", "b"}}, "reset idle; shared with a, b"},
-		{&control.Coordinator{Phase: "pending", Leading: true, Members: []string{"a"}}, "reset pending, led by this daemon; shared with a"},
-		{&control.Coordinator{Phase: "resetting", Leader: "process 7"}, "reset resetting, led by process 7"},
-		{&control.Coordinator{Phase: "idle", Trouble: "removed"}, "does not reach other daemons: removed"},
+		{&report.Coordinator{Phase: "idle"}, ""},
+		{&report.Coordinator{Phase: "idle", Members: []string{"a", "b"}}, "reset idle; shared with a, b"},
+		{&report.Coordinator{Phase: "pending", Leading: true, Members: []string{"a"}}, "reset pending, led by this daemon; shared with a"},
+		{&report.Coordinator{Phase: "resetting", Leader: &report.Leader{PID: 7, Name: "ib0"}}, "reset resetting, led by process 7 ib0"},
+		{&report.Coordinator{Phase: "idle", Trouble: "removed"}, "does not reach other daemons: removed"},
 		{
-			&control.Coordinator{Phase: "pending", Leader: "process 7", Silent: now.Add(-time.Minute)},
-			"process 7, has not gone on since " + now.Add(-time.Minute).Format(time.TimeOnly) + " (1m0s); the device is not reset without it",
+			&report.Coordinator{Phase: "pending", Leader: &report.Leader{PID: 7, SilentSince: epoch.Add(-time.Minute)}},
+			"reset pending, led by process 7, which has not continued since " + epoch.Add(-time.Minute).Local().Format(time.DateTime) + " (1m0s); the device is not reset without it",
 		},
 	} {
-		var out strings.Builder
-		printDevice(&out, &control.Device{Name: "soft", Coordinator: c.coordinator}, now)
-		_, got, _ := strings.Cut(out.String(), "coordinator\t")
-		if strings.TrimSpace(got) != c.want {
+		soft := healthy("soft")
+		soft.Coordinator = c.coordinator
+		_, got, _ := strings.Cut(printed(t, report.Status{Time: epoch, Devices: []report.Device{soft}}, false), "coordinator ")
+		if got, _, _ = strings.Cut(got, "\n"); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.coordinator, got, c.want)
 		}
 	}
@@ -146,20 +119,20 @@ func TestStatusTellsOfACoordinatorThatIsShared(t *testing.T) {
 
 func TestR29StatusAsJSONHasAll(t *testing.T) {
 	f := newFake()
-	f.status = ill(time.Unix(1e9, 0).UTC())
+	f.status = ill()
 	path, _ := serve(t, f)
 	out, _, err := ipoibd(t, "status", "--json", "--control", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got control.Status
+	var got report.Status
 	if err := json.Unmarshal([]byte(out), &got); err != nil || !reflect.DeepEqual(got, f.status) {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if !strings.Contains(out, `"outage": 1.005`) {
+	if !strings.Contains(out, `"outage_seconds": 1.005`) {
 		t.Error("no outage in seconds")
 	}
-	if out, _, err := ipoibd(t, "status", "--control", path); err != nil || !strings.Contains(out, "'ipoibd recover' starts again") {
+	if out, _, err := ipoibd(t, "status", "--control", path); err != nil || !strings.Contains(out, "'ipoibd recover' tries it again") {
 		t.Errorf("for people: %v\n%s", err, out)
 	}
 }

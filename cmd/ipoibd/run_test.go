@@ -160,21 +160,21 @@ func TestExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]int{
-		"version":                        0,
-		"status --control " + path:       0,
-		"recover --control " + path:      exitFailure,
-		"delete nope0":                   exitFailure,
-		"fly":                            exitUsage,
-		"status extra":                   exitUsage,
-		"status --fast":                  exitUsage,
-		"reset world":                    exitUsage,
-		"fault unplug --after -1":        exitUsage,
-		"run --mtu abc":                  exitUsage,
-		"run --mtu 9000":                 exitUsage,
-		"run --log-format xml":           exitUsage,
-		"run --config " + file:           exitUsage,
-		"status --control " + path + "x": exitNoDaemon,
-		"reset qp --wait --control " + path + "x": exitNoDaemon,
+		"version":                                 0,
+		"status --control " + path:                0,
+		"recover --control " + path:               exitFailure,
+		"delete nope0":                            exitFailure,
+		"fly":                                     exitUsage,
+		"status extra":                            exitUsage,
+		"status --fast":                           exitUsage,
+		"reset world":                             exitUsage,
+		"fault unplug --after -1":                 exitUsage,
+		"run --mtu abc":                           exitUsage,
+		"run --mtu 9000":                          exitUsage,
+		"run --log-format xml":                    exitUsage,
+		"run --config " + file:                    exitUsage,
+		"status --control " + path + "x":          exitNotReady,
+		"reset qp --wait --control " + path + "x": exitNotReady,
 	} {
 		root := rootCommand()
 		root.SetOut(io.Discard)

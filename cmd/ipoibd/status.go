@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,117 +15,230 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
-	"ipoibd/hca"
+	"ipoibd/qprecovery"
 )
 
 func statusCommand() *cobra.Command {
 	var path string
-	var asJSON bool
+	var asJSON, verbose, check bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show interfaces, devices, peers, groups and counters",
+		Short: "Show the state of interfaces and devices",
+		Long: "Show the state of interfaces and devices. With --json, the output has the schema\n" +
+			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
+			"all interfaces are up; otherwise it prints why not, and exits with 3.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := control.GetStatus(cmd.Context(), path)
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
-			}
-			if asJSON {
+			case check:
+				return unhealthy(s)
+			case asJSON:
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(s)
 			}
-			return printStatus(cmd.OutOrStdout(), s, time.Now())
+			return printStatus(cmd.OutOrStdout(), s, verbose)
 		},
 	}
 	bindControl(cmd, &path)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and the counters that are not zero")
+	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up")
 	return cmd
 }
 
-// printStatus writes the status for people; counters that are zero are left
-// out, and ages are those at the time now.
-func printStatus(out io.Writer, s *control.Status, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	terminal.Fprintf(w, "ipoibd %s\tpid %d, up %s\n", s.Version, s.PID, now.Sub(s.Started).Round(time.Second))
-	for i := range s.Devices {
-		printDevice(w, &s.Devices[i], now)
-	}
+// errUnhealthy means that an interface is not up.
+var errUnhealthy = errors.New("not up")
+
+// unhealthy returns why an interface is not up, or nil if all are.
+func unhealthy(s *report.Status) error {
+	var errs []error
 	for i := range s.Interfaces {
-		printInterface(w, &s.Interfaces[i], now)
+		switch f := &s.Interfaces[i]; {
+		case stale(s, f) != "":
+			errs = append(errs, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, stale(s, f)))
+		case f.State != "up" || !f.Carrier:
+			errs = append(errs, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, because(f)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stale describes a snapshot that is older than that of a working interface can be.
+func stale(s *report.Status, f *report.Interface) string {
+	if age := s.Time.Sub(f.Time); age > 10*time.Second && f.State != "failed" && f.State != "stopped" {
+		return fmt.Sprintf("it has not reported for %s; a system call or a verb hangs", short(age))
+	}
+	return ""
+}
+
+// because returns why an interface is not up: the text for people, or the name of the reason.
+func because(f *report.Interface) string {
+	switch {
+	case f.Detail != "":
+		return f.Detail
+	case f.Reason != "none":
+		return f.Reason
+	case !f.Carrier && f.State == "up":
+		return "no carrier"
+	}
+	return ""
+}
+
+// printer prints a status in columns.
+type printer struct {
+	io.Writer
+	*report.Status
+	verbose bool
+}
+
+// printStatus prints the status for people. Without verbose it prints what an operator
+// looks at first.
+func printStatus(out io.Writer, s *report.Status, verbose bool) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	p := printer{w, s, verbose}
+	p.line("%s\tpid %d, up %s", s.Version, s.PID, s.Time.Sub(s.Started).Round(time.Second))
+	for i := range s.Interfaces {
+		p.printInterface(&s.Interfaces[i])
+	}
+	for i := range s.Devices {
+		p.printDevice(&s.Devices[i])
 	}
 	return w.Flush()
 }
 
-func printDevice(w io.Writer, d *control.Device, now time.Time) {
-	terminal.Fprintf(w, "\n%s\t%s\n", deviceTitle(d), deviceState(d))
-	printRecovery(w, d.Recovery, now)
-	if c := d.Coordinator; c != nil && (len(c.Members) > 0 || c.Leader != "" || c.Trouble != "") {
-		terminal.Fprintf(w, "  coordinator\t%s\n", coordinatorText(c, now))
+func (p *printer) line(format string, args ...any) { terminal.Fprintf(p, format+"\n", args...) }
+
+// since returns a time with its distance from now.
+func (p *printer) since(t time.Time) string {
+	return fmt.Sprintf("since %s (%s)", t.Local().Format(time.DateTime), short(p.Time.Sub(t)))
+}
+
+func (p *printer) printInterface(f *report.Interface) {
+	p.line("\ninterface %s\t%s %s", f.Name, f.State, p.since(f.Since))
+	if why := because(f); why != "" {
+		p.line("  reason\t%s", why)
 	}
-	if d.State != control.StateOpen {
+	if why := stale(p.Status, f); why != "" {
+		p.line("  out of date\t%s", why)
+	}
+	p.current(f.Recovery)
+	carrier := "off"
+	if f.Carrier {
+		carrier = "on"
+	}
+	k := f.Kernel
+	p.line("  device\t%s, port %d", f.Device, f.Port)
+	p.line("  carrier\t%s", carrier)
+	p.line("  MTU\t%d", f.MTU)
+	p.line("  peers\t%d", len(f.Peers))
+	p.line("  RX\t%d packets, %d bytes", k["kernel_rx_packets"], k["kernel_rx_bytes"])
+	p.line("  TX\t%d packets, %d bytes", k["kernel_tx_packets"], k["kernel_tx_bytes"])
+	p.line("  drops\t%d", f.Counters.Drops()+k.Drops())
+	p.line("  kernel drops\t%d", k["kernel_rx_dropped"]+k["kernel_rx_errors"]+k["kernel_tx_dropped"]+k["kernel_tx_errors"])
+	p.past(f.Recovery)
+	if !p.verbose {
 		return
 	}
-	terminal.Fprintf(w, "  %s\t%s\n", d.Kind, hcaText(d))
-	for i := range d.Ports {
-		printPort(w, i+1, &d.Ports[i])
+	if f.LastError != "" && f.LastError != f.Detail {
+		p.line("  last error\t%s", f.LastError)
 	}
-	if d.Peers != nil {
-		terminal.Fprintf(w, "  peers\t%s\n", peersText(d))
+	p.line("  MAC\t%s, of the host behind it %s", f.MAC, f.HostMAC)
+	if q := f.QP; q != nil {
+		p.line("  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s", q.QPN, strings.TrimSpace(q.State+" generation "+fmt.Sprint(q.Generation)), uint16(q.PKey), uint32(q.QKey), q.GID)
 	}
-	if d.Notice != "" {
-		terminal.Fprintf(w, "  notice\t%s\n", d.Notice)
+	for _, g := range f.Groups {
+		p.line("  group\t%s by %s", g.MGID, g.Attach)
 	}
-	printCounters(w, d.Counters)
+	for _, peer := range f.Peers {
+		p.line("  peer %s\t%s, QP %s, AH %s, %s", peer.MAC, peer.GID, peer.QPN, peer.Handle, strings.Join(peer.IPs, " "))
+	}
+	p.counters(f.Counters)
+	p.counters(f.Kernel)
 }
 
-// hcaText names what is open.
-func hcaText(d *control.Device) string {
-	text := "node GUID " + d.Attr.NodeGUID.String()
-	if d.HCA != config.SoftHCA {
-		text = d.Attr.Name + ", " + text + ", reset " + d.Reset
-	}
-	if d.Attr.PCIAddr != "" {
-		text += ", PCI " + d.Attr.PCIAddr
-	}
-	return text
+// hints say what leads out of a state of a device.
+var hints = map[string]string{
+	qprecovery.DeviceGivenUp.String():   "'ipoibd recover' tries it again",
+	qprecovery.DeviceSuspended.String(): "'ipoibd resume' opens it",
 }
 
-func printPort(w io.Writer, num int, p *hca.PortAttr) {
-	terminal.Fprintf(w, "  port %d\t%s, MTU %d, %s\n", num, p.State, p.ActiveMTU, p.LinkLayer)
-	for i, g := range p.GIDs {
-		if !g.GID.IsZero() {
-			terminal.Fprintf(w, "  GID %d\t%s, %s, up to %d bytes\n", i, g.GID, g.Type, g.MaxPayload)
+func (p *printer) printDevice(d *report.Device) {
+	title := "device " + d.Name
+	if d.Underlay != "" {
+		title += " on " + d.Underlay
+	}
+	p.line("\n%s\t%s %s", title, d.State, p.since(d.Since))
+	if d.State != report.DeviceOpen {
+		p.line("  reason\t%s", strings.TrimSuffix(d.Reason+": "+d.LastError, ": "))
+		if hint := hints[d.State]; hint != "" {
+			p.line("  hint\t%s", hint)
 		}
 	}
+	p.current(d.Recovery)
+	if c := d.Coordinator; c != nil && (len(c.Members) > 0 || c.Leader != nil || c.Trouble != "") {
+		p.line("  coordinator\t%s", p.coordinator(c))
+	}
+	if d.Notice != "" {
+		p.line("  notice\t%s", d.Notice)
+	}
+	p.line("  drops\t%d", d.Counters.Drops())
+	p.past(d.Recovery)
+	if !p.verbose {
+		return
+	}
+	if a := d.Attr; a != nil {
+		text := "node GUID " + a.NodeGUID.String()
+		if d.HCA != config.SoftHCA {
+			text = a.Name + ", " + text + ", reset " + d.Reset
+		}
+		if a.PCIAddr != "" {
+			text += ", PCI " + a.PCIAddr
+		}
+		p.line("  %s\t%s", d.Kind, text)
+	}
+	for _, port := range d.Ports {
+		p.line("  port %d\t%s, MTU %d, %s", port.Num, port.State, port.ActiveMTU, port.LinkLayer)
+		for i, g := range port.GIDs {
+			if !g.GID.IsZero() {
+				p.line("  GID %d\t%s, %s, up to %d bytes", i, g.GID, g.Type, g.MaxPayload)
+			}
+		}
+	}
+	if d.Replicates {
+		names := make([]string, 0, len(d.Peers))
+		for _, a := range d.Peers {
+			names = append(names, a.String())
+		}
+		others := ""
+		if d.KnownPeersOnly {
+			others = "; datagrams of others are dropped"
+		}
+		p.line("  peers\tmulticast is replicated to %s%s", strings.Join(names, ", "), others)
+	}
+	p.counters(d.Counters)
 }
 
-// peersText lists those who get what goes to a group.
-func peersText(d *control.Device) string {
-	var names []string
-	for _, a := range d.Peers {
-		names = append(names, a.String())
-	}
-	text := "multicast is replicated to " + strings.Join(names, ", ")
-	if d.KnownPeersOnly {
-		text += "; others are dropped"
-	}
-	return text
-}
-
-// coordinatorText names the processes that share the device, and the one that resets it.
-func coordinatorText(c *control.Coordinator, now time.Time) string {
+// coordinator names the processes that share the device, and the one that resets it.
+func (p *printer) coordinator(c *report.Coordinator) string {
 	text := "reset " + c.Phase
+	leader := ""
+	if c.Leader != nil {
+		leader = "process " + strings.TrimSpace(fmt.Sprintf("%d %s", c.Leader.PID, c.Leader.Name))
+	}
 	switch {
 	case c.Trouble != "":
 		text = "does not reach other daemons: " + c.Trouble
-	case !c.Silent.IsZero():
-		text = fmt.Sprintf("%s, has not gone on since %s (%s); the device is not reset without it",
-			c.Leader, c.Silent.Local().Format(time.TimeOnly), short(now.Sub(c.Silent)))
+	case c.Leader != nil && !c.Leader.SilentSince.IsZero():
+		text += fmt.Sprintf(", led by %s, which has not continued %s; the device is not reset without it", leader, p.since(c.Leader.SilentSince))
 	case c.Leading:
 		text += ", led by this daemon"
-	case c.Leader != "":
-		text += ", led by " + c.Leader
+	case c.Leader != nil:
+		text += ", led by " + leader
 	}
 	if len(c.Members) > 0 {
 		text += "; shared with " + strings.Join(c.Members, ", ")
@@ -130,62 +246,69 @@ func coordinatorText(c *control.Coordinator, now time.Time) string {
 	return text
 }
 
-// deviceTitle names a device, and the netdev under one that is no hardware.
-func deviceTitle(d *control.Device) string {
-	if d.Underlay == "" {
-		return "device " + d.Name
+// current prints the current recovery, if any.
+func (p *printer) current(r *report.Recovery) {
+	if r.Since.IsZero() {
+		return
 	}
-	return "device " + d.Name + " on " + d.Underlay
+	lasts := p.Time.Sub(r.Since)
+	text := fmt.Sprintf("%s (%s) because of %s, for %s, outage %s",
+		r.Rung, r.State, r.Reason, short(lasts), short(max(lasts, time.Duration(r.Outage))))
+	if !r.NextTry.IsZero() {
+		text += "; next try in " + short(max(r.NextTry.Sub(p.Time), 0)).String()
+	}
+	if !r.GivesUp.IsZero() {
+		text += "; gives up in " + short(max(r.GivesUp.Sub(p.Time), 0)).String()
+	}
+	p.line("  recovery\t%s", text)
 }
 
-// deviceState tells the state of a device that was named before.
-func deviceState(d *control.Device) string {
-	for _, subject := range []string{"device " + d.Name + " is ", "device is "} {
-		if rest, ok := strings.CutPrefix(d.State, subject); ok {
-			return rest
+// past prints the number of recoveries and the last one that has ended. A suspension is not
+// a recovery.
+func (p *printer) past(r *report.Recovery) {
+	p.line("  recoveries\t%d", r.Recovered)
+	for _, l := range slices.Backward(r.History) {
+		if l.End.IsZero() {
+			continue
+		}
+		ago := short(p.Time.Sub(l.End))
+		if l.Rung == qprecovery.RungSuspend.String() {
+			p.line("  last outage\tnone; resumed %s ago, was suspended for %s", ago, short(time.Duration(l.Duration)))
+			break
+		}
+		verb := "recovered"
+		if l.Stopped {
+			verb = "stopped"
+		}
+		p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s",
+			short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, short(time.Duration(l.Duration)))
+		break
+	}
+	if p.verbose && len(r.Rungs) > 0 {
+		p.line("  rungs\t%s", counted(r.Rungs, qprecovery.NumRung))
+		p.line("  reasons\t%s", counted(r.Reasons, qprecovery.NumReason))
+	}
+}
+
+// counted lists counts in the order of the enumeration that ends at bound.
+func counted[E interface {
+	~uint8
+	fmt.Stringer
+}](counts map[string]uint64, bound E) string {
+	var parts []string
+	for e := range bound {
+		if n := counts[e.String()]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", e, n))
 		}
 	}
-	return d.State
+	return strings.Join(parts, ", ")
 }
 
-func printInterface(w io.Writer, f *control.Interface, now time.Time) {
-	terminal.Fprintf(w, "\ninterface %s\t%s\n", f.Name, strings.TrimSuffix(f.State+": "+f.Reason, ": "))
-	printRecovery(w, f.Recovery, now)
-	if f.LastError != "" && f.LastError != f.Reason {
-		terminal.Fprintf(w, "  last error\t%s\n", f.LastError)
-	}
-	if f.MAC == "" {
-		return // it has ended, or does not answer
-	}
-	terminal.Fprintf(w, "  link\tMAC %s, MTU %d, carrier %s, on port %d of %s\n", f.MAC, f.MTU, onOff(f.Carrier), f.Port, f.Device)
-	if f.HostMAC != f.MAC {
-		terminal.Fprintf(w, "  behind it\tMAC %s\n", f.HostMAC)
-	}
-	if q := f.QP; q != nil {
-		terminal.Fprintf(w, "  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s\n", q.QPN, q.State, uint16(q.PKey), uint32(q.QKey), q.GID)
-		terminal.Fprintf(w, "  CQs\tsend %s, receive %s\n", q.SendCQ, q.RecvCQ)
-	}
-	for _, g := range f.Groups {
-		terminal.Fprintf(w, "  group\t%s by %s\n", g.MGID, g.Attach)
-	}
-	for _, p := range f.Peers {
-		terminal.Fprintf(w, "  peer %s\t%s, QP %s, AH %s, %s\n", p.MAC, p.GID, p.QPN, p.Handle, strings.Join(p.IPs, " "))
-	}
-	printCounters(w, f.Counters)
-	printCounters(w, f.Kernel)
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
-}
-
-func printCounters(w io.Writer, cs []hca.Counter) {
-	for _, c := range cs {
-		if c.Value != 0 {
-			terminal.Fprintf(w, "  %s\t%d\n", c.Name, c.Value)
+// counters prints those that are not zero, with their meanings.
+func (p *printer) counters(c report.Counters) {
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		if c[name] > 0 {
+			p.line("  %s\t%d", name, c[name])
 		}
 	}
 }

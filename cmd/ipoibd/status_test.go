@@ -6,63 +6,144 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
-	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 )
 
-func TestPrintStatus(t *testing.T) {
-	up := control.NewInterface("ib0", "soft")
-	up.Port, up.State, up.LastError = 1, "up", "queue pair has failed: it is in SQE"
-	up.MAC, up.HostMAC, up.MTU, up.Carrier = "02:00:00:00:00:01", "02:00:00:00:00:02", 1444, true
-	up.QP = &control.QP{QPN: 0x11, State: hca.QPRTS, PKey: 0xffff, QKey: 0x0b1b, SendCQ: "ok", RecvCQ: "error"}
-	up.Groups = []control.Group{{MGID: hca.GID{0xff, 0x12}, Attach: hca.GID{10: 0xff, 11: 0xff, 12: 239, 15: 1}}}
-	up.Peers = []control.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}}
-	up.Counters = []hca.Counter{{Name: "tx_sent", Value: 5}, {Name: "tx_zero"}}
-	up.Kernel = []hca.Counter{{Name: "kernel_tx_packets", Value: 6}}
-	failed := control.NewInterface("ib1", "soft")
-	failed.State, failed.Reason = "failed", "it was deleted"
-	s := &control.Status{
-		Version: "v1", PID: 7, Started: time.Now(),
-		Devices: []control.Device{
-			{
-				Name: "soft", HCA: "soft", Kind: backend.KindSoftware, State: control.StateOpen, Notice: "a NAT",
-				Ports: []hca.PortAttr{{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}}},
-			},
-			{
-				Name: "storage", HCA: "mlx5_0", Kind: backend.KindHardware, Reset: "pci", State: control.StateOpen,
-				Attr: hca.DeviceAttr{Name: "mlx5_1", PCIAddr: "0000:03:00.0"}, Ports: []hca.PortAttr{{}, {State: hca.PortDown}},
-			},
-			{Name: "other", Underlay: "eth7", State: "device is lost"},
-		},
-		Interfaces: []control.Interface{up, failed},
+var epoch = time.Unix(1e9, 0).UTC()
+
+// idle returns the report of an interface that is up and had no traffic.
+func idle(name string) report.Interface {
+	return report.Interface{
+		Name: name, Device: "soft", Port: 1, Time: epoch, Since: epoch.Add(-time.Minute), State: "up", Reason: "none", Carrier: true, MTU: 1444,
+		Recovery: &report.Recovery{State: "healthy", Rung: "none", Reason: "none"},
 	}
+}
+
+// healthy returns the report of a device that is open.
+func healthy(name string) report.Device {
+	return report.Device{Name: name, HCA: "soft", Kind: backend.KindSoftware, State: report.DeviceOpen, Reason: "none", Since: epoch, Recovery: &report.Recovery{}}
+}
+
+// printed returns a status as it is printed, with single spaces.
+func printed(t *testing.T, s report.Status, verbose bool) string {
+	t.Helper()
 	var out strings.Builder
-	if err := printStatus(&out, s, s.Started); err != nil {
+	if err := printStatus(&out, &s, verbose); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{
-		"ipoibd v1 pid 7, up 0s",
-		"device soft open", "software HCA node GUID", "device storage open",
-		"hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0", "port 2 DOWN,", "port 1 ACTIVE, MTU 2048", "GID 1 fe80:", "up to 1448 bytes", "notice a NAT",
-		"device other on eth7 lost",
-		"interface ib0 up", "last error queue pair has failed: it is in SQE",
-		"link MAC 02:00:00:00:00:01, MTU 1444, carrier on, on port 1 of soft", "behind it MAC 02:00:00:00:00:02",
-		"QP 0x000011 RTS, P_Key 0xffff, Q_Key 0x00000b1b", "CQs send ok, receive error",
-		"group ff12:0000:", "by 239.0.0.1",
-		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2 fe80::2", "tx_sent 5", "kernel_tx_packets 6",
-		"interface ib1 failed: it was deleted",
+	t.Log(out.String())
+	lines := strings.Split(out.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.Join(strings.Fields(lines[i]), " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// contains fails unless the text has each of these, and none of those after "not".
+func contains(t *testing.T, text string, wanted ...string) {
+	t.Helper()
+	not := false
+	for _, w := range wanted {
+		if w == "not" {
+			not = true
+		} else if strings.Contains(text, w) == not {
+			t.Errorf("%q: printed %t", w, !not)
+		}
+	}
+}
+
+func sample() report.Status {
+	up := idle("ib0")
+	up.LastError, up.MAC, up.HostMAC = "queue pair has failed: it is in SQE", "02:00:00:00:00:01", "02:00:00:00:00:02"
+	up.QP = &report.QP{QPN: 0x11, State: "RTS", Generation: 3, PKey: 0xffff, QKey: 0x0b1b}
+	up.Groups = []report.Group{{MGID: hca.GID{0xff, 0x12}, Attach: hca.GID{10: 0xff, 11: 0xff, 12: 239, 15: 1}}}
+	up.Peers = []report.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}}
+	up.Counters = report.Counters{"tx_sent": 5, "tx_zero": 0, "rx_own_multicast": 100, "rx_drop_runt": 2, "tx_wc_flush_err": 1}
+	up.Kernel = report.Counters{
+		"kernel_tx_packets": 6, "kernel_tx_bytes": 600, "kernel_tx_dropped": 7, "kernel_rx_packets": 8, "kernel_rx_bytes": 800, "tap_drop_write_down": 4,
+	}
+	failed := idle("ib1")
+	failed.State, failed.Reason, failed.Detail = "failed", "lost", "it was deleted"
+	soft, storage, other := healthy("soft"), healthy("storage"), healthy("other")
+	soft.Notice = "a NAT"
+	soft.Ports = []report.Port{{Num: 1, PortAttr: hca.PortAttr{State: hca.PortActive, ActiveMTU: 2048, GIDs: []hca.GIDEntry{{}, {GID: hca.GID{0xfe, 0x80}, MaxPayload: 1448}}}}}
+	soft.Attr = &hca.DeviceAttr{}
+	storage.HCA, storage.Kind, storage.Reset = "mlx5_0", backend.KindHardware, "pci"
+	storage.Attr = &hca.DeviceAttr{Name: "mlx5_1", PCIAddr: "0000:03:00.0"}
+	storage.Ports = []report.Port{{Num: 1}, {Num: 2, PortAttr: hca.PortAttr{State: hca.PortDown}}}
+	other.Underlay, other.State, other.Reason, other.LastError = "eth7", "waiting", "removed", "no device"
+	return report.Status{
+		Version: "ipoibd v1", PID: 7, Started: epoch.Add(-time.Hour), Time: epoch,
+		Interfaces: []report.Interface{up, failed}, Devices: []report.Device{soft, storage, other},
+	}
+}
+
+// The default view has what an operator looks at first.
+func TestStatusShowsTheFactsThatMatter(t *testing.T) {
+	since := epoch.Local().Format(time.DateTime)
+	contains(t, printed(t, sample(), false),
+		"ipoibd v1 pid 7, up 1h0m0s\n", "interface ib0 up since "+epoch.Add(-time.Minute).Local().Format(time.DateTime)+" (1m0s)\n",
+		"device soft, port 1\n", "carrier on\n", "MTU 1444\n", "peers 1\n", "RX 8 packets, 800 bytes\n", "TX 6 packets, 600 bytes\n",
+		"drops 7\n", "kernel drops 7\n", "recoveries 0\n",
+		"interface ib1 failed since", "reason it was deleted\n",
+		"device soft open since "+since+" (0s)\n", "notice a NAT\n",
+		"device other on eth7 waiting since "+since+" (0s)\nreason removed: no device\n",
+		"not", "own_multicast", "GID", "QP", "tx_sent", "02:00:00", "out of date")
+}
+
+func TestStatusVerboseShowsTheRest(t *testing.T) {
+	contains(t, printed(t, sample(), true),
+		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01, of the host behind it 02:00:00:00:00:02\n",
+		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12:0000:", "by 239.0.0.1\n",
+		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2 fe80::2\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
+		"software HCA node GUID 0000:0000:0000:0000\n", "hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0\n",
+		"port 1 ACTIVE, MTU 2048", "port 2 DOWN,", "GID 1 fe80:", "up to 1448 bytes\n",
+		"not", "tx_zero", "GID 0 ")
+}
+
+// A snapshot that is too old means that the daemon hangs.
+func TestStatusNamesAnInterfaceThatHangs(t *testing.T) {
+	s := sample()
+	s.Time = epoch.Add(time.Minute)
+	contains(t, printed(t, s, false), "out of date it has not reported for 1m0s; a system call or a verb hangs\n")
+	if err := unhealthy(&s); err == nil || !strings.Contains(err.Error(), "ib0 is not up: it has not reported for 1m0s") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestStatusCheck(t *testing.T) {
+	f := newFake()
+	path, _ := serve(t, f)
+	down, noCarrier := idle("ib1"), idle("ib2")
+	down.State, down.Reason, down.Detail = "down", "admin_down", "interface is down"
+	noCarrier.Carrier = false
+	for _, c := range []struct {
+		name       string
+		interfaces []report.Interface
+		want       string // "": healthy
+	}{
+		{"up", []report.Interface{idle("ib0")}, ""},
+		{"one is down", []report.Interface{idle("ib0"), down}, "interface ib1 is not up: interface is down"},
+		{"no carrier", []report.Interface{noCarrier}, "interface ib2 is not up: no carrier"},
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q", want)
-		}
-	}
-	for _, unwanted := range []string{"tx_zero", "GID 0 ", "MAC ,"} {
-		if strings.Contains(text, unwanted) {
-			t.Errorf("%q is printed", unwanted)
-		}
-	}
-	if t.Failed() {
-		t.Log(out.String())
+		t.Run(c.name, func(t *testing.T) {
+			f.status = report.Status{Time: epoch, Interfaces: c.interfaces}
+			var out strings.Builder
+			root := rootCommand()
+			root.SetOut(&out)
+			root.SetArgs([]string{"status", "--check", "--control", path})
+			code, err := execute(t.Context(), root)
+			got, wantCode := "", 0
+			if err != nil {
+				got = err.Error()
+			}
+			if c.want != "" {
+				wantCode = exitNotReady
+			}
+			if out.Len() > 0 || code != wantCode || got != c.want {
+				t.Errorf("%q, exit code %d, %q; want exit code %d, %q", &out, code, got, wantCode, c.want)
+			}
+		})
 	}
 }

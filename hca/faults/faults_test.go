@@ -76,7 +76,7 @@ func (r *rig) wantHealthy() {
 	r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
 	r.wantStatuses(r.recv, 100, []hca.WCStatus{ok, ok})
 	if p := r.dev.Planned(); len(p) > 0 {
-		r.Errorf("pending: %+v", p)
+		r.Errorf("pending: %+v, want no pending fault", p)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestResetFails(t *testing.T) {
 		for i, want := range []error{nil, hca.ErrInvalid, hca.ErrInvalid, nil} {
 			r.wantErr(r.modify(r.state(), hca.QPReset), want, "reset")
 			if want != nil && r.state() != hca.QPReset {
-				r.Errorf("reset %d: state %v", i, r.state())
+				r.Errorf("reset %d: state %v, want RESET", i, r.state())
 			}
 		}
 	})
@@ -131,7 +131,7 @@ func TestCQOverrun(t *testing.T) {
 		r.wantErr(r.send.Wait(time.Time{}), hca.ErrCQ, "wait")
 		r.wantEvent(hca.EventCQErr, r.send.ID())
 		if got := r.poll(r.recv); len(got) != 0 {
-			r.Errorf("receive CQ: %v", got)
+			r.Errorf("receive CQ: %v, want no completions", got)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestSmallCQOverruns(t *testing.T) {
 		r.up()
 		r.postSend(1)
 		if got := r.poll(small); len(got) != 0 {
-			r.Errorf("polled %v", got)
+			r.Errorf("polled %v, want no completions", got)
 		}
 		r.postSend(1)
 		_, err := small.Poll(make([]hca.WC, 1))
@@ -173,7 +173,7 @@ func TestBadKeyWaitsForAPost(t *testing.T) {
 		_, err := r.qp.PostRecv([]hca.RecvWR{wr})
 		r.wantErr(err, hca.ErrQueueFull, "post")
 		if p := r.dev.Planned(); len(p) != 1 || r.counted("fault_recv_bad_key") != 0 {
-			r.Errorf("pending: %+v", p)
+			r.Errorf("pending: %+v, want the fault to be pending still", p)
 		}
 		r.reset()
 		r.postRecv(1)
@@ -216,7 +216,7 @@ func TestCompletionsStop(t *testing.T) {
 		start := time.Now()
 		r.wantErr(r.send.Wait(start.Add(time.Second)), nil, "wait")
 		if waited := time.Since(start); waited != time.Second {
-			r.Errorf("woken after %v", waited)
+			r.Errorf("woken after %v, want 1 s", waited)
 		}
 		r.wantStatuses(r.send, 0, nil)
 		r.reset()
@@ -255,7 +255,7 @@ func TestVerbHangs(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-done:
-			r.Errorf("returned: %v", err)
+			r.Errorf("the verb returned before the reset: %v", err)
 		default:
 		}
 		r.dev.Release()
@@ -321,7 +321,7 @@ func TestEveryVerbHangs(t *testing.T) {
 			"close_device": func() { _ = r.dev.Close() },
 		}
 		if len(calls) != len(faults.Verbs()) {
-			r.Errorf("%d verbs", len(faults.Verbs()))
+			r.Errorf("%d verbs can hang, want %d", len(faults.Verbs()), len(calls))
 		}
 		for verb, call := range calls {
 			r.inject(faults.Fault{Kind: faults.VerbHangs, Verb: verb})
@@ -359,13 +359,13 @@ func TestR27Unplug(t *testing.T) {
 		r.wantStatuses(r.send, 0, []hca.WCStatus{ok, ok})
 		r.wantNoEvent()
 		if n, err := r.qp.PostSend(r.sends(1)); n != 0 || !errors.Is(err, hca.ErrIO) {
-			r.Errorf("posted %d: %v", n, err)
+			r.Errorf("posted %d: %v, want 0 and %v", n, err, hca.ErrIO)
 		}
 		r.wantEvent(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})
 		r.wantGone()
 		r.wantErr(r.send.Arm(), nil, "arm")
 		if r.unplugged != 1 {
-			r.Errorf("unplugged %d times", r.unplugged)
+			r.Errorf("unplugged %d times, want once", r.unplugged)
 		}
 	})
 }
@@ -417,13 +417,13 @@ func TestPortFaults(t *testing.T) {
 			r.wantEvent(c.event, port)
 			a := have(r.dev.QueryPort(1))(r)
 			if down := a.State == hca.PortDown; down != c.down {
-				r.Errorf("%v: port %v", c.kind, a.State)
+				r.Errorf("%v: port %v, want down %v", c.kind, a.State, c.down)
 			}
 			if (a.GIDs[0] == before.GIDs[0]) != c.gid || (a.PKeys[0] == before.PKeys[0]) != c.pkey {
-				r.Errorf("%v: GID %v, P_Key %#x", c.kind, a.GIDs[0].GID, a.PKeys[0])
+				r.Errorf("%v: GID %v, P_Key %#x, want the GID kept %v and the P_Key kept %v", c.kind, a.GIDs[0].GID, a.PKeys[0], c.gid, c.pkey)
 			}
 			if a.PKeys[1] != before.PKeys[1] {
-				r.Errorf("%v: second P_Key %#x", c.kind, a.PKeys[1])
+				r.Errorf("%v: second P_Key %#x, want it unchanged", c.kind, a.PKeys[1])
 			}
 		}
 		r.wantNoEvent()

@@ -16,16 +16,16 @@ func TestKinds(t *testing.T) {
 	for i, k := range faults.Kinds() {
 		back, err := faults.ParseKind(k.String())
 		if err != nil || back != k || int(k) != i || seen[k.String()] || k.String() == "" {
-			t.Errorf("kind %d: %q, %v, %v", i, k, back, err)
+			t.Errorf("kind %d is called %q and parses as %v, %v", i, k, back, err)
 		}
 		seen[k.String()] = true
 	}
 	if len(seen) != int(faults.NumKind) {
-		t.Errorf("%d kinds", len(seen))
+		t.Errorf("%d kinds, want %d", len(seen), faults.NumKind)
 	}
 	for _, bad := range []string{"", "no_such", "SEND_ERROR_SQE", faults.NumKind.String()} {
 		if k, err := faults.ParseKind(bad); err == nil || !strings.Contains(err.Error(), bad) {
-			t.Errorf("%q: %v, %v", bad, k, err)
+			t.Errorf("parse %q: %v, %v, want an error with that name", bad, k, err)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestClearWithdraws(t *testing.T) {
 		r.inject(faults.Fault{Kind: faults.SendErrorSQE, After: 2, Count: 3})
 		r.postSend(1)
 		if p := r.dev.Planned(); len(p) != 1 || p[0] != (faults.Fault{Kind: faults.SendErrorSQE, After: 1, Count: 3}) {
-			r.Errorf("pending: %+v", p)
+			r.Errorf("pending: %+v, want only the send error", p)
 		}
 		r.dev.Clear()
 		r.poll(r.send)
@@ -83,11 +83,11 @@ func TestAfterAndCount(outer *testing.T) {
 		for i := range after + count + 3 {
 			fired := r.modify(hca.QPRTS, hca.QPReset) != nil
 			if want := i >= after && i < after+count; fired != want {
-				t.Fatalf("occasion %d: fired %v", i, fired)
+				t.Fatalf("occasion %d: fired %v, want %v", i, fired, want)
 			}
 		}
 		if got := r.counted("fault_reset_fails"); got != uint64(count) {
-			t.Fatalf("counted %d", got)
+			t.Fatalf("counted %d, want %d", got, count)
 		}
 		r.close()
 	})
@@ -100,13 +100,13 @@ func TestRefusedSendIsNotStruck(t *testing.T) {
 		bad := r.sends(1)
 		bad[0].UD.AH = nil
 		if n, err := r.qp.PostSend(bad); n != 0 || err == nil {
-			r.Errorf("posted %d: %v", n, err)
+			r.Errorf("posted %d: %v, want 0 and an error", n, err)
 		}
 		r.inject(faults.Fault{Kind: faults.SwallowedSend, After: 1 << 30})
 		r.postSend(2)
 		r.wantStatuses(r.send, 1, []hca.WCStatus{ok})
 		if got := r.counted("fault_swallowed_send"); got != 1 {
-			r.Errorf("fired %d times", got)
+			r.Errorf("fired %d times, want once", got)
 		}
 	})
 }
@@ -126,6 +126,6 @@ func TestNoAllocations(t *testing.T) {
 		}
 	})
 	if got != 0 {
-		t.Errorf("%v allocations", got)
+		t.Errorf("%v allocations, want none", got)
 	}
 }

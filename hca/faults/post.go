@@ -8,13 +8,10 @@ import (
 
 // PostSend implements [hca.QP].
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
-	if q.dev.busy.Load() {
-		q.dev.applyPending(len(wrs))
-	}
-	switch {
-	case q.dev.gone.Load():
-		return 0, hca.ErrIO
-	case q.dev.busy.Load():
+	switch busy, err := q.dev.applyPending(len(wrs)); {
+	case err != nil:
+		return 0, err
+	case busy:
 		return q.postMarked(wrs)
 	}
 	return q.QP.PostSend(wrs)
@@ -22,16 +19,47 @@ func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 
 // PostRecv implements [hca.QP].
 func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if q.dev.busy.Load() {
-		q.dev.applyPending(len(wrs))
-	}
-	switch {
-	case q.dev.gone.Load():
-		return 0, hca.ErrIO
-	case q.dev.busy.Load():
+	switch busy, err := q.dev.applyPending(len(wrs)); {
+	case err != nil:
+		return 0, err
+	case busy:
 		return q.postSpoiled(wrs)
 	}
 	return q.QP.PostRecv(wrs)
+}
+
+// queue is a further queue of a QP. The faults of single requests fire in the first queue
+// only; all others concern every queue.
+type queue struct {
+	hca.Queue
+	dev *Device
+}
+
+// PostSend implements [hca.Queue].
+func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostSend(wrs)
+}
+
+// PostRecv implements [hca.Queue].
+func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.dev.occasion(len(wrs)); err != nil {
+		return 0, err
+	}
+	return q.Queue.PostRecv(wrs)
+}
+
+// occasion fires the instant faults for a post of n requests.
+func (d *Device) occasion(n int) error {
+	if d.busy.Load() {
+		d.applyPending(n)
+	}
+	if d.gone.Load() {
+		return hca.ErrIO
+	}
+	return nil
 }
 
 // postSpoiled posts receives and fires RecvBadKey for some of them. A fault whose receive is
@@ -70,8 +98,13 @@ func (q *QP) spoilRecvs(wrs []hca.RecvWR) (out []hca.RecvWR, fired []int) {
 	return out, fired
 }
 
-// applyPending fires the pending instant faults, for which each of n posted requests is an occasion.
-func (d *Device) applyPending(n int) {
+// applyPending fires the pending instant faults, for which each of n posted requests is an
+// occasion. It reports whether other faults are pending, and returns hca.ErrIO if the device
+// is unplugged.
+func (d *Device) applyPending(n int) (busy bool, err error) {
+	if !d.busy.Load() { // before everything else: it is the case without faults
+		n = 0
+	}
 	for range n {
 		for k := range NumKind {
 			if k.instant() && d.fireOne(k) {
@@ -79,6 +112,10 @@ func (d *Device) applyPending(n int) {
 			}
 		}
 	}
+	if d.gone.Load() {
+		return false, hca.ErrIO
+	}
+	return d.busy.Load(), nil
 }
 
 // postMarked posts sends and fires faults for some of them.

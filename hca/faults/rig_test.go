@@ -199,7 +199,7 @@ func (r *rig) wantNoEvent() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if ev, err := r.dev.NextEvent(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		r.Errorf("event %+v, %v", ev, err)
+		r.Errorf("event %+v, %v, want none", ev, err)
 	}
 }
 

@@ -52,7 +52,10 @@ type PD struct {
 	dev *Device
 }
 
-var _ hca.PD = (*PD)(nil)
+var (
+	_ hca.PD           = (*PD)(nil)
+	_ hca.QueueCreator = (*PD)(nil)
+)
 
 // AllocPD implements [hca.Device].
 func (d *Device) AllocPD() (hca.PD, error) {
@@ -84,21 +87,36 @@ func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 
 // CreateQP implements [hca.PD].
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	qp, _, err := p.CreateQueues(spec, []hca.CQPair{{Send: sendCQ, Recv: recvCQ}})
+	return qp, err
+}
+
+// CreateQueues implements [hca.QueueCreator].
+func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queue, error) {
 	if err := p.dev.enter("create_qp"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s, r := p.dev.own(sendCQ), p.dev.own(recvCQ)
-	switch {
-	case s == nil || r == nil:
-		return nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
-	case p.dev.busy.Load() && p.dev.fireOne(CreateQPFails):
-		return nil, wrap("create_qp", hca.ErrNoMemory)
+	var pairs []hca.CQPair // the backend's
+	for _, pair := range cqs {
+		s, r := p.dev.own(pair.Send), p.dev.own(pair.Recv)
+		if s == nil || r == nil {
+			return nil, nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
+		}
+		pairs = append(pairs, hca.CQPair{Send: s.CQ, Recv: r.CQ})
 	}
-	inner, err := p.PD.CreateQP(spec, s.CQ, r.CQ)
+	if p.dev.busy.Load() && p.dev.fireOne(CreateQPFails) {
+		return nil, nil, wrap("create_qp", hca.ErrNoMemory)
+	}
+	inner, queues, err := hca.CreateQueues(p.PD, spec, pairs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p.dev.newQP(inner, s), nil
+	q := p.dev.newQP(inner, p.dev.own(cqs[0].Send))
+	for i := range queues {
+		queues[i] = &queue{queues[i], p.dev}
+	}
+	queues[0] = q
+	return q, queues, nil
 }
 
 // own returns cq if it belongs to this device, else nil.

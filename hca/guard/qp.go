@@ -8,32 +8,57 @@ import (
 	"ipoibd/hca"
 )
 
-// QP is a guarded [hca.QP].
-type QP struct {
-	object
-	inner  hca.QP
-	id     hca.ObjectID
-	groups groups
+// Queue is a guarded [hca.Queue].
+type Queue struct {
+	device *Device
+	inner  hca.Queue
 	out    []hca.SendWR // requests of the current PostSend, with the backend's handles
 }
 
-var _ hca.QP = (*QP)(nil)
+// QP is a guarded [hca.QP].
+type QP struct {
+	object
+	*Queue
+	inner  hca.QP
+	queues []hca.Queue
+	id     hca.ObjectID
+	groups groups
+}
+
+var (
+	_ hca.QP           = (*QP)(nil)
+	_ hca.QueueCreator = (*PD)(nil)
+)
 
 // CreateQP implements [hca.PD].
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	d := p.dev
-	s, okS := sendCQ.(*CQ)
-	r, okR := recvCQ.(*CQ)
-	if !okS || !okR || s.dev != d || r.dev != d {
-		return nil, d.wrap("create_qp", hca.ErrInvalid)
+	qp, _, err := p.CreateQueues(spec, []hca.CQPair{{Send: sendCQ, Recv: recvCQ}})
+	return qp, err
+}
+
+// CreateQueues implements [hca.QueueCreator].
+func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queue, error) {
+	d, parents := p.dev, []*object{&p.object}
+	var pairs []hca.CQPair // the backend's
+	for _, pair := range cqs {
+		s, okS := pair.Send.(*CQ)
+		r, okR := pair.Recv.(*CQ)
+		if !okS || !okR || s.dev != d || r.dev != d {
+			return nil, nil, d.wrap("create_qp", hca.ErrInvalid)
+		}
+		parents = append(parents, &s.object, &r.object)
+		pairs = append(pairs, hca.CQPair{Send: s.inner, Recv: r.inner})
 	}
-	parents := []*object{&p.object, &s.object, &r.object}
-	return create[hca.QP](d, verb{name: "create_qp", on: parents}, func() (hca.QP, error) {
-		inner, err := p.inner.CreateQP(spec, s.inner, r.inner)
+	q, err := create[*QP](d, verb{name: "create_qp", on: parents}, func() (*QP, error) {
+		inner, queues, err := hca.CreateQueues(p.inner, spec, pairs)
 		if err != nil {
 			return nil, err
 		}
-		q := &QP{inner: inner, id: newID(inner.ID()), out: make([]hca.SendWR, hca.Batch)}
+		q := &QP{inner: inner, id: newID(inner.ID())}
+		for _, x := range queues {
+			q.queues = append(q.queues, &Queue{device: d, inner: x, out: make([]hca.SendWR, hca.Batch)})
+		}
+		q.Queue, q.queues[0] = q.queues[0].(*Queue), q
 		q.object = object{
 			dev: d, verb: "destroy_qp", close: q.closeInner, parents: parents,
 			onGone: func() { delete(d.ids, inner.ID()) },
@@ -44,16 +69,20 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 		hold(parents)
 		return q, nil
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return q, q.queues, nil
 }
 
 // ID implements [hca.QP].
 func (q *QP) ID() hca.ObjectID { return q.id }
 
-// Num implements [hca.QP].
-func (q *QP) Num() hca.QPN { return q.inner.Num() }
+// Num implements [hca.Queue].
+func (q *Queue) Num() hca.QPN { return q.inner.Num() }
 
-// Spec implements [hca.QP].
-func (q *QP) Spec() hca.QPSpec { return q.inner.Spec() }
+// Spec implements [hca.Queue].
+func (q *Queue) Spec() hca.QPSpec { return q.inner.Spec() }
 
 // Close implements [hca.QP].
 func (q *QP) Close() error { return q.release() }
@@ -67,10 +96,10 @@ func (q *QP) closeInner() error {
 	return q.inner.Close()
 }
 
-// PostSend implements [hca.QP].
-func (q *QP) PostSend(wrs []hca.SendWR) (posted int, err error) {
+// PostSend implements [hca.Queue].
+func (q *Queue) PostSend(wrs []hca.SendWR) (posted int, err error) {
 	for {
-		if err := q.dev.Err(); err != nil {
+		if err := q.device.Err(); err != nil {
 			return posted, err
 		}
 		// Copy what fits into out, up to the first handle of another device.
@@ -78,7 +107,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (posted int, err error) {
 		k, foreign := 0, false
 		for ; k < len(part); k++ {
 			ah, ok := part[k].UD.AH.(*AH)
-			if foreign = !ok || ah.dev != q.dev; foreign {
+			if foreign = !ok || ah.dev != q.device; foreign {
 				break
 			}
 			q.out[k] = part[k]
@@ -88,7 +117,7 @@ func (q *QP) PostSend(wrs []hca.SendWR) (posted int, err error) {
 		posted += n
 		switch {
 		case err != nil:
-			return posted, q.dev.outcome(err)
+			return posted, q.device.outcome(err)
 		case foreign:
 			return posted, hca.ErrInvalid
 		case posted == len(wrs):
@@ -97,13 +126,13 @@ func (q *QP) PostSend(wrs []hca.SendWR) (posted int, err error) {
 	}
 }
 
-// PostRecv implements [hca.QP].
-func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if err := q.dev.Err(); err != nil {
+// PostRecv implements [hca.Queue].
+func (q *Queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.device.Err(); err != nil {
 		return 0, err
 	}
 	n, err := q.inner.PostRecv(wrs)
-	return n, q.dev.outcome(err)
+	return n, q.device.outcome(err)
 }
 
 // Modify implements [hca.QP].

@@ -29,7 +29,7 @@ func TestR18PollAfterTheFailure(t *testing.T) {
 			n, err := r.recv.Poll(make([]hca.WC, 4))
 			r.wantErr(err, hca.ErrIO, "poll")
 			if n != 0 {
-				r.Errorf("%d completions", n)
+				r.Errorf("%d completions, want none", n)
 			}
 			r.wantErr(r.recv.Arm(), hca.ErrIO, "arm")
 			r.wantErr(r.recv.Wait(time.Time{}), hca.ErrIO, "wait")
@@ -110,7 +110,7 @@ func TestR18NewWorkFailsAtOnce(t *testing.T) {
 			r.wantErr(err, hca.ErrIO, what)
 		}
 		if d := time.Since(start); d != 0 {
-			r.Errorf("took %v", d)
+			r.Errorf("took %v, want no time", d)
 		}
 	})
 }
@@ -149,7 +149,7 @@ func (r *rig) wantReleased() {
 	got := r.fake.released()
 	at := func(name string) int { return slices.Index(got, name) }
 	if len(got) != 7 || at("QP") > at("CQ") || at("device") != 6 || at("PD") < max(at("AH"), at("MR"), at("QP")) {
-		r.Errorf("released %v", got)
+		r.Errorf("released %v, want all seven, children first", got)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestR18ReleasingDoesNotNeedTheBackend(t *testing.T) {
 		start := time.Now()
 		r.close()
 		if d := time.Since(start); d != time.Second { // Close of the device waits
-			t.Errorf("took %v", d)
+			t.Errorf("took %v, want 1 s", d)
 		}
 		release()
 		synctest.Wait()

@@ -25,7 +25,7 @@ func TestR19EveryCallAnswersTheSame(t *testing.T) {
 			for what, err := range errs {
 				var f *guard.Failure
 				if !errors.As(err, &f) || !errors.Is(f.Cause, errBoom) || !errors.Is(err, hca.ErrIO) || errors.Is(err, errBoom) {
-					t.Errorf("%s: %v", what, err)
+					t.Errorf("%s: %v, want one that wraps ErrIO and names the cause", what, err)
 				}
 			}
 		}
@@ -81,7 +81,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			start := time.Now()
 			err := c.call()
 			if d := time.Since(start); d != c.bound || !errors.Is(err, guard.ErrStuck) || errors.Is(err, hca.ErrTimeout) {
-				r.Errorf("%s: %v after %v", verb, err, d)
+				r.Errorf("%s: %v after %v, want ErrStuck after %v", verb, err, d, c.bound)
 			}
 			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 1})
 			release()
@@ -143,7 +143,7 @@ func TestR19LateResultIsReleased(t *testing.T) {
 				r.dev.Fail(errBoom)
 				r.close()
 				if got := r.fake.released(); len(got) != 3 { // AH, QP and MR: the verb holds PD and CQs
-					t.Errorf("released %v", got)
+					t.Errorf("released %v, want only AH, QP and MR", got)
 				}
 			}
 			release()
@@ -153,7 +153,7 @@ func TestR19LateResultIsReleased(t *testing.T) {
 			}
 			got := r.fake.released()
 			if n := len(got); n != 8 || got[n-1] != "device" {
-				t.Errorf("released %v", got)
+				t.Errorf("released %v, want all eight, the device last", got)
 			}
 		})
 	}
@@ -213,7 +213,7 @@ func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 		synctest.Wait()
 		before := time.Now()
 		if _, err := r.qp.Query(); err != nil || time.Since(before) > 0 {
-			r.Errorf("query: %v after %v", err, time.Since(before))
+			r.Errorf("query: %v after %v, want success at once", err, time.Since(before))
 		}
 		making.Wait()
 		release()
@@ -331,10 +331,10 @@ func TestR19LastEvent(t *testing.T) {
 				time.AfterFunc(time.Minute, func() { f(r) })
 				start := time.Now()
 				if ev, err := r.dev.NextEvent(ctx); err != nil || ev.Type != hca.EventDeviceFatal {
-					r.Errorf("event %+v, %v", ev, err)
+					r.Errorf("event %+v, %v, want DEVICE_FATAL", ev, err)
 				}
 				if d := time.Since(start); d != time.Minute {
-					r.Errorf("after %v", d)
+					r.Errorf("DEVICE_FATAL after %v, want it after a minute", d)
 				}
 				_, err := r.dev.NextEvent(ctx)
 				r.wantErr(err, hca.ErrIO, "next event")
@@ -358,7 +358,7 @@ func TestR19StuckEvents(t *testing.T) {
 		defer cancel()
 		_, err := r.dev.NextEvent(ctx)
 		if d := time.Since(start); d != time.Minute+time.Second || !errors.Is(err, context.DeadlineExceeded) {
-			r.Errorf("%v after %v", err, d)
+			r.Errorf("NextEvent: %v after %v, want the context's error after a minute and a second", err, d)
 		}
 		r.fake.events <- hca.AsyncEvent{}
 		synctest.Wait()

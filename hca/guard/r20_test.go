@@ -18,7 +18,7 @@ func TestR20IDOfARecreatedQP(t *testing.T) {
 		}
 		r.qp = have(r.pd.CreateQP(rigSpec, r.send, r.recv))(r)
 		if r.qp.ID() == old || r.qp.ID().Num != old.Num {
-			r.Errorf("ID %+v after %+v", r.qp.ID(), old)
+			r.Errorf("ID %+v after %+v, want a new ID with the same number", r.qp.ID(), old)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestR20R28InstancesDoNotMix(t *testing.T) {
 		ok, stale := hca.SendWR{ID: 1, UD: hca.UDDest{AH: r.ah}}, hca.SendWR{ID: 2, UD: hca.UDDest{AH: old.ah}}
 		n, err := r.qp.PostSend([]hca.SendWR{ok, stale, ok})
 		if n != 1 || !errors.Is(err, hca.ErrInvalid) {
-			r.Errorf("posted %d: %v", n, err)
+			r.Errorf("posted %d: %v, want 1 and %v", n, err, hca.ErrInvalid)
 		}
 		if err := r.dev.Err(); err != nil {
 			r.Errorf("the new device: %v", err)

@@ -162,6 +162,6 @@ func (r *rig) wantCounts(want map[string]uint64) {
 		delete(want, c.Name)
 	}
 	if len(want) > 0 {
-		r.Errorf("no counters %v", want)
+		r.Errorf("counters %v do not exist", want)
 	}
 }

@@ -21,6 +21,6 @@ func TestDriverless(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	if got := driverless(os.DirFS(t.TempDir())); got != nil {
-		t.Errorf("without PCI: %v", got)
+		t.Errorf("without PCI: %v, want none", got)
 	}
 }

@@ -73,7 +73,7 @@ func TestFunctionThatFailsHasItsDriver(t *testing.T) {
 		t.Error("no error")
 	}
 	if got, err := os.ReadFile(filepath.Join(root, pciDrivers, "mlx5_core/bind")); err != nil || string(got) != function {
-		t.Errorf("bind: %q, %v", got, err)
+		t.Errorf("bind: %q, %v, want %q", got, err, function)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestFunctionRefusals(t *testing.T) {
 	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
 	if err := f.Rebind(); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("no driver: %v", err)
+		t.Errorf("no driver: %v, want %v", err, hca.ErrInvalid)
 	}
 	for _, c := range []struct {
 		addr string
@@ -118,6 +118,6 @@ func TestR21FunctionIsProbed(t *testing.T) {
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
 	must(t, f.Probe())
 	if got, err := os.ReadFile(filepath.Join(root, pciProbe)); err != nil || string(got) != function {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("drivers_probe: %q, %v, want %q", got, err, function)
 	}
 }

@@ -75,7 +75,7 @@ func TestTroubles(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.device)
 		}
 		if len(d.Ports) != len(c.ports) {
-			t.Fatalf("%s has %d ports", c.name, len(d.Ports))
+			t.Fatalf("%s has %d ports, want %d", c.name, len(d.Ports), len(c.ports))
 		}
 		for i, p := range d.Ports {
 			if got := p.Troubles(); !slices.Equal(got, c.ports[i]) {
@@ -84,29 +84,29 @@ func TestTroubles(t *testing.T) {
 		}
 	}
 	if len(devices) != 4 {
-		t.Errorf("%d devices", len(devices))
+		t.Errorf("%d devices, want 4", len(devices))
 	}
 	if got := describeAll(load(fixture(t, "rxe.sysfs")), indexed{1, "rxe0"})[0]; got.Troubles() != nil || got.Ports[0].Troubles() != nil {
-		t.Errorf("Soft-RoCE: %v, %v", got.Troubles(), got.Ports[0].Troubles())
+		t.Errorf("troubles of Soft-RoCE: %v, %v, want none", got.Troubles(), got.Ports[0].Troubles())
 	}
 }
 
 func TestHardware(t *testing.T) {
 	d := mixed(t)["ib0"]
 	if d.PCIAddr != "0000:03:00.0" || d.Verbs != "uverbs3" || d.Parent != "" {
-		t.Errorf("%+v", d)
+		t.Errorf("ib0: %+v, want 0000:03:00.0, uverbs3 and no parent", d)
 	}
 	if got, want := d.Ports[0].GUID.String(), "0002:c903:0010:1001"; got != want {
 		t.Errorf("port GUID %s, want %s", got, want)
 	}
 	if p, ok := d.Port(1); !ok || p.LID != 0x1f || p.SMLID != 1 || p.GIDs[0].Type != hca.GIDTypeIB {
-		t.Errorf("port 1: %+v", p)
+		t.Errorf("port 1: %+v, want its LID, SM LID and GID type", p)
 	}
 	if _, ok := d.Port(3); ok {
 		t.Error("the device has a port 3, want 2 ports")
 	}
 	if d = mixed(t)["roce0"]; d.Ports[0].GIDs[0].Type != hca.GIDTypeRoCEv1 || d.Ports[0].GUID != d.NodeGUID {
-		t.Errorf("%+v", d)
+		t.Errorf("roce0: %+v, want a RoCE v1 GID and the node GUID as the port's", d)
 	}
 }
 
@@ -148,10 +148,10 @@ func TestDamagedTree(t *testing.T) {
 // are none.
 func TestNoSysfs(t *testing.T) {
 	if got, err := describe(fstest.MapFS{}, []indexed{{1, "rxe0"}}); err == nil || errors.Is(err, hca.ErrNoDevice) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("without sysfs: %v, %v, want an error other than ErrNoDevice", got, err)
 	}
 	if got, err := describe(fstest.MapFS{}, nil); err != nil || len(got) > 0 {
-		t.Errorf("no device: %v, %v", got, err)
+		t.Errorf("no device: %v, %v, want an empty list", got, err)
 	}
 }
 
@@ -195,7 +195,7 @@ func TestR24UnreadableIsNotRemoved(t *testing.T) {
 		for _, err := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
 			got, err := describe(brokenFS{load(fixture(t, "rxe.sysfs")), name, err}, links)
 			if !errors.Is(err, hca.ErrNoMemory) || strings.Contains(err.Error(), "\n") || errors.Is(err, hca.ErrNoDevice) || got != nil {
-				t.Errorf("%s: %+v, %v", name, got, err)
+				t.Errorf("%s: %+v, %v, want ErrNoMemory in one line, and no list", name, got, err)
 			}
 		}
 	}
@@ -207,7 +207,7 @@ func TestR24UnreadableIsNotRemoved(t *testing.T) {
 func TestFindNamesWhatIsThere(t *testing.T) {
 	devices := []Device{{Name: "mlx5_0"}, {Name: "rxe0"}}
 	if d, err := find(devices, "rxe0"); err != nil || d.Name != "rxe0" {
-		t.Errorf("%+v, %v", d, err)
+		t.Errorf("find rxe0: %+v, %v", d, err)
 	}
 	_, err := find(devices, "rxe1")
 	if !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "available: mlx5_0, rxe0") {
@@ -232,18 +232,18 @@ func FuzzTree(f *testing.F) {
 		}
 		got := describeAll(tree, links...)
 		if len(got) > len(links) {
-			t.Fatalf("%d devices of %d", len(got), len(links))
+			t.Fatalf("%d devices of %d names", len(got), len(links))
 		}
 		for _, d := range got {
 			d.Troubles()
 			for _, p := range d.Ports {
 				if p.Num == 0 || p.State > hca.PortActiveDefer || len(p.GIDs) > maxGIDs {
-					t.Fatalf("%+v", p)
+					t.Fatalf("invalid port %+v", p)
 				}
 				p.Troubles()
 			}
 			if d.PCIAddr != "" && !pciPattern.MatchString(d.PCIAddr) {
-				t.Fatalf("PCI address %q", d.PCIAddr)
+				t.Fatalf("invalid PCI address %q", d.PCIAddr)
 			}
 		}
 	})

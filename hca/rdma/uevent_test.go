@@ -31,7 +31,7 @@ func TestParseUevent(t *testing.T) {
 		{"too long", make([]byte, maxUevent+1), uevent{}, false},
 	} {
 		if ev, ok := parseUevent(c.msg); ev != c.want || ok != c.ok {
-			t.Errorf("%s: %+v, %t", c.name, ev, ok)
+			t.Errorf("%s: %+v, %t, want %+v, %t", c.name, ev, ok, c.want, c.ok)
 		}
 	}
 }
@@ -39,7 +39,7 @@ func TestParseUevent(t *testing.T) {
 func TestUeventsThatCount(t *testing.T) {
 	for subsystem, want := range map[string]bool{"infiniband": true, "infiniband_verbs": true, "infiniband_mad": false, "net": false, "": false} {
 		if got := (uevent{subsystem: subsystem}).of(subsystems); got != want {
-			t.Errorf("%q: %t", subsystem, got)
+			t.Errorf("%q: %t, want %t", subsystem, got, want)
 		}
 	}
 }
@@ -50,10 +50,10 @@ func FuzzParseUevent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		ev, ok := parseUevent(msg)
 		if !ok && ev != (uevent{}) {
-			t.Fatalf("refused, but %+v", ev)
+			t.Fatalf("a refused message returns %+v", ev)
 		}
 		if ok && (ev.action == "" || !strings.HasPrefix(ev.devpath, "/") || len(msg) > maxUevent || strings.Contains(ev.subsystem, "\x00")) {
-			t.Fatalf("accepted: %+v", ev)
+			t.Fatalf("accepted the invalid event %+v", ev)
 		}
 	})
 }

@@ -60,7 +60,7 @@ func TestKernelNames(t *testing.T) {
 	}
 	for n := range msg {
 		if got := kernelNames(msg[:n]); len(got) > 2 {
-			t.Errorf("%d bytes: %q", n, got)
+			t.Errorf("%d bytes: %q, want 2 names at most", n, got)
 		}
 	}
 }

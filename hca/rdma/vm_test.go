@@ -64,7 +64,7 @@ func hold(t *testing.T, d Device) *os.File {
 func TestVMList(t *testing.T) {
 	d := add(t)
 	if d.Parent != netdev(t) || d.NodeType != nodeCA || d.PCIAddr == "" {
-		t.Errorf("%+v", d)
+		t.Errorf("%+v, want the netdev as its parent, and a PCI address", d)
 	}
 	if i := slices.IndexFunc(d.Ports[0].GIDs, func(g GID) bool { return g.GID.Addr().Is4() }); i < 0 || d.Ports[0].GIDs[i].Netdev != netdev(t) {
 		t.Errorf("no IPv4 GID: %+v", d.Ports[0])
@@ -153,21 +153,21 @@ func testFunction(t *testing.T, reset func(*Function) error) {
 	must(t, err)
 	defer f.Close()
 	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
-		t.Errorf("netdevs %v", got)
+		t.Errorf("netdevs %v, want %v", got, d.Parent)
 	}
 	must(t, reset(f))
 	if _, err := Find(softDevice); err == nil {
 		t.Error("the device still exists")
 	}
 	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
-		t.Fatalf("netdevs %v", got)
+		t.Fatalf("netdevs %v, want %v", got, d.Parent)
 	}
 	link, err := netlink.LinkByName(d.Parent)
 	must(t, err)
 	must(t, netlink.LinkSetUp(link))
 	must(t, AddLink(softDevice, d.Parent))
 	if again := waitUsable(t); again.NodeGUID != d.NodeGUID {
-		t.Errorf("%+v, was %+v", again, d)
+		t.Errorf("the device is %+v, was %+v: another node GUID", again, d)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestVMPortFollowsTheNetdev(t *testing.T) {
 	down, err := Find(softDevice)
 	must(t, err)
 	if got := down.Ports[0].Troubles(); !slices.Contains(got, PortDown) {
-		t.Errorf("down: %v", got)
+		t.Errorf("troubles of a port that is down: %v, want PortDown", got)
 	}
 	must(t, netlink.LinkSetUp(link))
 	waitUsable(t)

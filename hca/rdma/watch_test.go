@@ -287,7 +287,7 @@ func TestWatchBeginsAndEnds(t *testing.T) {
 func TestKernelWithoutRDMA(t *testing.T) {
 	for _, errno := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
 		if err := linkError("list", errno); !errors.Is(err, ErrNoSubsystem) || !errors.Is(err, hca.ErrNoDevice) {
-			t.Errorf("%v: %v", errno, err)
+			t.Errorf("%v: %v, want ErrNoSubsystem", errno, err)
 		}
 	}
 	if err := linkError("list", unix.EPERM); !errors.Is(err, unix.EPERM) || errors.Is(err, hca.ErrNoDevice) {

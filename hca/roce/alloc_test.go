@@ -38,7 +38,7 @@ func TestAllocations(t *testing.T) {
 			},
 		} {
 			if n := testing.AllocsPerRun(100, f); n != 0 {
-				t.Errorf("%s over %v: %v allocations", name, path.Src, n)
+				t.Errorf("%s over %v: %v allocations, want none", name, path.Src, n)
 			}
 		}
 	}

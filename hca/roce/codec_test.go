@@ -58,7 +58,7 @@ func TestBTHBytes(t *testing.T) {
 				t.Errorf("put % x, want % x", got, want)
 			}
 			if bth, err := roce.ParseBTH(want); err != nil || bth != tt.bth {
-				t.Errorf("parsed %+v, %v", bth, err)
+				t.Errorf("parsed %+v, %v, want %+v", bth, err, tt.bth)
 			}
 		})
 	}
@@ -68,14 +68,14 @@ func TestBTHCutsWideValues(t *testing.T) {
 	got := make([]byte, roce.BTHLen)
 	roce.BTH{Pad: 4, Version: 16, DestQPN: 1 << 24, PSN: 1 << 24}.Put(got)
 	if !bytes.Equal(got, make([]byte, roce.BTHLen)) {
-		t.Errorf("% x", got)
+		t.Errorf("values wider than their fields were put as % x, want zeros", got)
 	}
 }
 
 func TestBTHIgnoresReserved(t *testing.T) {
 	src := unhex(t, "00 00 0000 3f 000000 7f 000000")
 	if bth, err := roce.ParseBTH(src); err != nil || bth != (roce.BTH{}) {
-		t.Errorf("%+v, %v", bth, err)
+		t.Errorf("parsed %+v, %v, want a zero BTH", bth, err)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestDETHBytes(t *testing.T) {
 	}
 	want[4] = 0xff // reserved
 	if got, err := roce.ParseDETH(want); err != nil || got != deth {
-		t.Errorf("parsed %+v, %v", got, err)
+		t.Errorf("parsed %+v, %v, want %+v", got, err, deth)
 	}
 	roce.DETH{SrcQPN: 0xff000001}.Put(got)
 	if !bytes.Equal(got, unhex(t, "00000000 00 000001")) {
@@ -152,10 +152,10 @@ func TestParseUDSendPayload(t *testing.T) {
 		d := append(append(sendHeader(tt.pad), tt.body...), 1, 2, 3, 4)
 		p, err := roce.ParseUDSend(d)
 		if err != nil || string(p.Payload) != tt.want {
-			t.Errorf("pad %d of %q: %q, %v", tt.pad, tt.body, p.Payload, err)
+			t.Errorf("pad %d of %q: %q, %v, want %q", tt.pad, tt.body, p.Payload, err, tt.want)
 		}
 		if p.DestQPN != 0x11 || p.SrcQPN != 0x12 || p.QKey != 0x0b1b || p.PKey != hca.PKeyDefault || p.PSN != 1 {
-			t.Errorf("%+v", p)
+			t.Errorf("wrong fields: %+v", p)
 		}
 		if cap(p.Payload) != len(p.Payload) {
 			t.Errorf("capacity %d over %d bytes", cap(p.Payload), len(p.Payload))
@@ -198,7 +198,7 @@ func TestParseUDSendOpcodes(t *testing.T) {
 		d[0] = byte(op)
 		_, err := roce.ParseUDSend(d)
 		if (err == nil) != (op == roce.OpcodeUDSendOnly) {
-			t.Errorf("opcode %#x: %v", op, err)
+			t.Errorf("opcode %#x: %v, want an error unless it is UD SEND only", op, err)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestParseRealFrames(t *testing.T) {
 			t.Errorf("frame %d: header % x, put back % x", i, f.datagram[:roce.HeaderLen], header)
 		}
 		if p.QKey != 0x11111111 || p.PKey != hca.PKeyDefault || len(p.Payload)%64 != 0 {
-			t.Errorf("frame %d: %+v", i, p)
+			t.Errorf("wrong fields of frame %d: %+v", i, p)
 		}
 	}
 }
@@ -274,7 +274,7 @@ func TestRoundTrip(t *testing.T) {
 
 		p, err := roce.ParseUDSend(d)
 		if err != nil || p.BTH != bth || p.DETH != deth || !bytes.Equal(p.Payload, payload) {
-			t.Fatalf("%+v, %v", p, err)
+			t.Fatalf("parsed %+v, %v, want what was put", p, err)
 		}
 		if m, _ := roce.Verify(&path, true, d); m != roce.MatchKnownID {
 			t.Fatal(m)

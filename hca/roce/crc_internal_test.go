@@ -49,7 +49,7 @@ func TestRewind(t *testing.T) {
 	a, b := uint32(diff), uint32(0)
 	for n := range 1 << 16 {
 		if got := rewind(a^b, n); got != diff {
-			t.Fatalf("%d bytes: %#08x", n, got)
+			t.Fatalf("%d bytes: %#08x, want %#08x", n, got, diff)
 		}
 		a, b = updateState(a, zero), updateState(b, zero)
 	}

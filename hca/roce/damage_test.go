@@ -77,7 +77,7 @@ func (y *toll) none(t *testing.T) {
 	t.Helper()
 	for m := roce.MatchKnownID; m < roce.NumMatch; m++ {
 		if y.passed[m] != 0 {
-			t.Errorf("%d pass as %v", y.passed[m], m)
+			t.Errorf("%d pass as %v, want none", y.passed[m], m)
 		}
 	}
 }

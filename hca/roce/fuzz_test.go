@@ -29,12 +29,12 @@ func FuzzParseUDSend(f *testing.F) {
 		p, err := roce.ParseUDSend(d)
 		if err != nil {
 			if p.Payload != nil {
-				t.Fatalf("%v with a payload", err)
+				t.Fatalf("the error %v comes with a payload", err)
 			}
 			return
 		}
 		if want := roce.HeaderLen + len(p.Payload) + int(p.Pad) + roce.ICRCLen; len(d) != want {
-			t.Fatalf("%d bytes of %d", want, len(d))
+			t.Fatalf("the parts have %d bytes, the datagram %d", want, len(d))
 		}
 		header := make([]byte, roce.HeaderLen)
 		p.BTH.Put(header)
@@ -74,7 +74,7 @@ func FuzzVerify(f *testing.F) {
 			}
 		}
 		if m, _ := roce.Verify(&path6, false, d); m > roce.MatchKnownID {
-			t.Fatalf("IPv6 gives %v", m)
+			t.Fatalf("IPv6 gives %v without a known identification", m)
 		}
 	})
 }

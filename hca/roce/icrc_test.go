@@ -44,12 +44,12 @@ func TestICRCOfRealFrame(t *testing.T) {
 	end := len(f.datagram) - roce.ICRCLen
 	icrc := roce.ICRC(&f.path, f.datagram[:end])
 	if icrc != 0x0c6f524f { // 4f 52 6f 0c on the wire
-		t.Errorf("%#08x", icrc)
+		t.Errorf("ICRC %#08x, want 0x0c6f524f", icrc)
 	}
 	got := make([]byte, roce.ICRCLen)
 	roce.PutICRC(got, icrc)
 	if string(got) != "\x4f\x52\x6f\x0c" {
-		t.Errorf("put as % x", got)
+		t.Errorf("put as % x, want 4f 52 6f 0c", got)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestVerifyLengths(t *testing.T) {
 	for _, p := range []*roce.Path{&path4, &path6} {
 		for _, n := range []int{0, 1, 4, 15, 65508, 70000} {
 			if m, _ := roce.Verify(p, false, make([]byte, n)); m != roce.NoMatch {
-				t.Errorf("%d bytes from %v: %v", n, p.Src, m)
+				t.Errorf("%d bytes from %v: %v, want no match", n, p.Src, m)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func TestVerifyEnds(t *testing.T) {
 		end := n - roce.ICRCLen
 		roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
 		if m, id := roce.Verify(&path4, false, d); m != roce.MatchSolved || id != path.ID {
-			t.Errorf("%d bytes: %v, id %#x", n, m, id)
+			t.Errorf("%d bytes: %v, id %#x, want solved and %#x", n, m, id, path.ID)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestVerifyIgnoresWhatRoutersChange(t *testing.T) {
 	for v := range 256 {
 		f.datagram[4] = byte(v) // FECN, BECN, resv8a
 		if m, _ := roce.Verify(&f.path, true, f.datagram); m != roce.MatchKnownID {
-			t.Fatalf("resv8a %#x: %v", v, m)
+			t.Fatalf("resv8a %#x: %v, want a match", v, m)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestVerifyCoversPath(t *testing.T) {
 	f := synthetic(newRand(3), path4, 100)
 	f.path.ID++
 	if m, _ := roce.Verify(&f.path, true, f.datagram); m != roce.NoMatch {
-		t.Errorf("another id: %v", m)
+		t.Errorf("another id: %v, want no match", m)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestVerifyTotal(t *testing.T) {
 	mixed := roce.Path{Src: path4.Src, Dst: path6.Dst}
 	for _, p := range []*roce.Path{{}, &mixed} {
 		if m, _ := roce.Verify(p, false, make([]byte, 64)); m != roce.NoMatch {
-			t.Errorf("%v: %v", p, m)
+			t.Errorf("%v: %v, want no match", p, m)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestSourceBehindNATNeedsTwo(t *testing.T) {
 		}
 		got, ok := roce.SourceBehindNAT(&f.path, f.datagram)
 		if !ok || seen[got] {
-			t.Fatalf("%v %v, %d seen before", got, ok, len(seen))
+			t.Fatalf("source %v, %v, after %d others; want a new one each time", got, ok, len(seen))
 		}
 		seen[got] = true
 	}
@@ -175,13 +175,13 @@ func TestSourceBehindNATRefuses(t *testing.T) {
 	f := synthetic(newRand(6), path6, 64)
 	flipICRC(f.datagram, 1)
 	if a, ok := roce.SourceBehindNAT(&f.path, f.datagram); ok {
-		t.Errorf("IPv6: %v", a)
+		t.Errorf("IPv6: %v, want no source", a)
 	}
 	if a, ok := roce.SourceBehindNAT(&path4, make([]byte, 15)); ok {
-		t.Errorf("15 bytes: %v", a)
+		t.Errorf("15 bytes: %v, want no source", a)
 	}
 	if a, ok := roce.SourceBehindNAT(&path4, make([]byte, 65508)); ok {
-		t.Errorf("65508 bytes: %v", a)
+		t.Errorf("65508 bytes: %v, want no source", a)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestMatchNames(t *testing.T) {
 	seen := map[string]bool{}
 	for m := roce.Match(0); m < roce.NumMatch; m++ {
 		if s := m.String(); s == "" || s == "unknown" || seen[s] {
-			t.Errorf("%d is named %q", m, s)
+			t.Errorf("match %d is named %q, want a unique name", m, s)
 		} else {
 			seen[s] = true
 		}

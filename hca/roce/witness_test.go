@@ -139,7 +139,7 @@ func TestWitnessICRC(t *testing.T) {
 			}
 			for i, f := range c.frames {
 				if got := wireICRC(f.datagram); got != lines[i] {
-					t.Errorf("frame %d: %s, witness %s", i, got, lines[i])
+					t.Errorf("frame %d: %s, witness %s: the ICRCs differ", i, got, lines[i])
 				}
 			}
 		})
@@ -192,7 +192,7 @@ func TestWitnessTshark(t *testing.T) {
 	for i, f := range frames {
 		protocols, rest, _ := strings.Cut(lines[i], "\t")
 		if !strings.Contains(protocols, ":udp:infiniband") {
-			t.Errorf("frame %d: protocols %s", i, protocols)
+			t.Errorf("frame %d: protocols %s, want infiniband over UDP", i, protocols)
 		}
 		if got, want := normal(rest), f.fields(t); got != want {
 			t.Errorf("frame %d: tshark prints\n%s, want\n%s", i, got, want)

@@ -16,9 +16,9 @@ type AH struct {
 var _ hca.AH = (*AH)(nil)
 
 // CreateAH implements [hca.PD]. It resolves nothing and does not block: the
-// kernel finds the neighbour when the first packet goes out.
+// kernel resolves the neighbour when the first packet is sent.
 func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("create_ah", spec.DGID.String(), err)
 	}
 	defer p.dev.mu.Unlock()
@@ -29,7 +29,7 @@ func (p *PD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
 	return &AH{pd: p, spec: spec}, nil
 }
 
-// checkAH refuses what RoCEv2 or this port cannot address.
+// checkAH refuses an address that RoCEv2 or this port does not support.
 func (p *port) checkAH(s *hca.AHSpec) error {
 	const maxFlowLabel = 1<<20 - 1
 	switch {

@@ -9,26 +9,26 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Config is what a device is opened with.
+// Config configures a device.
 type Config struct {
 	Name      string              // of the device
-	Transport transport.Transport // the device's own from Open on: Close closes it
-	PKeys     []hca.PKey          // the P_Key table; nil: the default key alone
+	Transport transport.Transport // owned by the device from Open on: Close closes it
+	PKeys     []hca.PKey          // the P_Key table; nil: only the default key
 
-	// GUID is the node's and the port's; zero: made from the underlay's MAC, as
-	// rxe does. An underlay without a MAC needs one.
+	// GUID is that of node and port; zero: derived from the underlay's MAC, as
+	// rxe does. It is required for an underlay without a MAC.
 	GUID hca.GUID
 
-	// StandardMTU declares the largest MTU of the standard that the underlay
-	// carries in full, which hardware peers need.
+	// StandardMTU declares the largest standard MTU that the underlay carries in
+	// full, which hardware peers need.
 	StandardMTU bool
 
-	// Peers is the list that multicast is replicated to; nil: IP multicast. It
-	// is called on the data path and must neither block nor allocate; nobody
-	// changes a list that it returned. Addresses are IPv4 in the 4-byte form
+	// Peers returns the list that multicast is replicated to; nil: IP multicast.
+	// It is called on the data path and must neither block nor allocate. A list
+	// that it has returned must not change. Addresses are IPv4 in the 4-byte form
 	// or IPv6 without a zone; the port's own may be among them.
 	Peers func() []netip.Addr
-	// KnownPeersOnly drops what comes from an address not in Peers.
+	// KnownPeersOnly drops datagrams from addresses that are not in Peers.
 	KnownPeersOnly bool
 
 	// Rand chooses QP numbers; nil: seeded by the system.
@@ -38,14 +38,14 @@ type Config struct {
 func (c *Config) check() error {
 	switch {
 	case c.Transport == nil:
-		return fmt.Errorf("%w: no transport", hca.ErrInvalid)
+		return fmt.Errorf("%w: a transport is required", hca.ErrInvalid)
 	case c.KnownPeersOnly && c.Peers == nil:
-		return fmt.Errorf("%w: known peers only, but no list of peers", hca.ErrInvalid)
+		return fmt.Errorf("%w: known peers only needs a list of peers", hca.ErrInvalid)
 	}
 	return nil
 }
 
-// withDefaults fills in what was left out.
+// withDefaults fills in the defaults.
 func (c Config) withDefaults() Config {
 	if c.PKeys == nil {
 		c.PKeys = []hca.PKey{hca.PKeyDefault}

@@ -18,7 +18,7 @@ type CQ struct {
 	ring   softqp.CQ
 	closed bool
 
-	armed chan struct{} // a completion came after Arm
+	armed chan struct{} // a completion arrived after Arm
 	wake  chan struct{} // Wake was called
 	down  chan struct{} // closed, or in error
 	timer *time.Timer   // of the one goroutine that waits
@@ -26,8 +26,8 @@ type CQ struct {
 
 var _ hca.CQ = (*CQ)(nil)
 
-// CreateCQ implements [hca.Device]; it does not block. The number of entries is
-// kept as it is.
+// CreateCQ implements [hca.Device]. It does not block, and does not round up the number of
+// entries.
 func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	if spec.Entries < 1 || spec.Entries > maxCQE {
 		return nil, verb("create_cq", d.cfg.Name, hca.ErrRange)
@@ -70,7 +70,7 @@ func (c *CQ) push(wcs []hca.WC) {
 	}
 }
 
-// markDown ends waiting for good. c.mu is held.
+// markDown makes every Wait return from now on. c.mu is held.
 func (c *CQ) markDown() {
 	select {
 	case <-c.down:
@@ -79,7 +79,7 @@ func (c *CQ) markDown() {
 	}
 }
 
-// purge takes out what a QP left.
+// purge removes the completions of a QP.
 func (c *CQ) purge(n hca.QPN) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,12 @@ func (c *CQ) Wait(until time.Time) error {
 	case <-c.armed:
 	case <-c.wake:
 	case <-c.down:
-		return c.whyDown()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed {
+			return hca.ErrClosed
+		}
+		return hca.ErrCQ
 	case <-c.alarm(until):
 	}
 	return nil
@@ -133,15 +138,6 @@ func (c *CQ) alarm(until time.Time) <-chan time.Time {
 		c.timer.Reset(time.Until(until))
 	}
 	return c.timer.C
-}
-
-func (c *CQ) whyDown() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return hca.ErrClosed
-	}
-	return hca.ErrCQ
 }
 
 // Wake implements [hca.CQ].

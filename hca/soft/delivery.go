@@ -32,17 +32,13 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 	case in.DestQPN == hca.QPNGSI:
 		x.dev.counts.add(dropGSI, 1)
 	default:
-		x.unicast(r.qps[in.DestQPN], in)
-	}
-}
-
-func (x *delivery) unicast(q *QP, in *softqp.Inbound) {
-	if q == nil {
+		if q := r.qps[in.DestQPN]; q != nil {
+			x.give(q, in)
+			return
+		}
 		x.dev.counts.add(dropNoQP, 1)
 		x.dev.strays.note(in)
-		return
 	}
-	x.give(q, in)
 }
 
 // multicast delivers to every member; a group's packet has the multicast QPN
@@ -82,10 +78,10 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 	}
 }
 
-// awaitRecv waits up to a limit for the owner of q, which has no receive, to post some.
-// Meanwhile all datagrams stay in the transport's buffer, those for other QPs too. So
-// after a wait in vain q is not waited for again until its owner posts. q is held before
-// and after, but not in between.
+// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some.
+// During the wait all datagrams stay in the transport's buffer, including those for other
+// QPs. So after a timeout it does not wait for q again until its owner posts. q is held
+// before and after, but not in between.
 func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
@@ -99,7 +95,7 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 	x.hold(q)
 	q.awaited = false
 	q.waits.balance -= time.Since(start)
-	select { // the token may have come after the timer
+	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:
 	}
@@ -108,8 +104,8 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 const (
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
-	// waitShare is the part of the time, one in so many, that one QP is waited for at
-	// most: the owner of a QP who is slow all the time must not hold up the others.
+	// waitShare bounds the share of time that the receive loop waits for one QP to
+	// 1/waitShare, so that an owner that is always slow does not delay the other QPs.
 	waitShare = 20
 )
 
@@ -119,7 +115,7 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long it may wait now, backPressure at most.
+// left returns how long the loop may wait now, backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits
@@ -130,7 +126,7 @@ func (w *waits) left(now time.Time) time.Duration {
 	return min(backPressure, w.balance)
 }
 
-// hold makes q the QP of the run. The snapshot is taken under the lock: see
+// hold makes q the QP of the run. It loads the snapshot under the lock; see
 // Device.deregister.
 func (x *delivery) hold(q *QP) {
 	if x.qp == q {
@@ -141,7 +137,7 @@ func (x *delivery) hold(q *QP) {
 	x.qp, x.env = q, x.dev.env.Load()
 }
 
-// release gives out the completions of the run and unlocks its QP.
+// release delivers the completions of the run and unlocks its QP.
 func (x *delivery) release() {
 	if x.qp == nil {
 		return
@@ -151,7 +147,7 @@ func (x *delivery) release() {
 	x.qp = nil
 }
 
-// settle carries receive errors over to their QPs' send sides. No lock is held.
+// settle applies receive errors to the send sides of their QPs. No lock is held.
 func (d *Device) settle() {
 	if !d.failing.Load() || !d.failing.Swap(false) {
 		return
@@ -167,7 +163,7 @@ func (q *QP) settle() {
 	q.settleLocked()
 }
 
-// settleLocked gives out what the engine held back. Both sides are held.
+// settleLocked delivers the completions that the engine has held back. Both sides are held.
 func (q *QP) settleLocked() {
 	q.core.Settle()
 	q.sendCQ.push(q.core.SendDone())

@@ -11,7 +11,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// What a device declares (struct ibv_device_attr).
+// Attributes of a device (struct ibv_device_attr).
 const (
 	maxQueues = 1       // of one QP
 	maxQPWR   = 1 << 14 // requests of 100-odd bytes: some MB per queue
@@ -49,7 +49,7 @@ var (
 	_ hca.StrayReporter = (*Device)(nil)
 )
 
-// slow is what Device.mu guards.
+// slow holds the fields that Device.mu guards.
 type slow struct {
 	closed   bool
 	children int    // PDs and CQs
@@ -57,7 +57,7 @@ type slow struct {
 	port     port
 }
 
-// Open opens a device over a transport, which is the device's own from then on.
+// Open opens a device over a transport, which the device owns from then on.
 func Open(cfg Config) (*Device, error) {
 	if err := cfg.check(); err != nil {
 		return nil, verb("open_device", cfg.Name, err)
@@ -109,7 +109,8 @@ func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
 	return d.slow.port.attr(d.attr.NodeGUID, d.cfg.PKeys), nil
 }
 
-// usable says why a verb that needs the device must fail. d.mu is held.
+// usable returns the reason why a verb that needs the device must fail, or nil. d.mu must
+// be held.
 func (d *Device) usable() error {
 	switch {
 	case d.slow.closed:
@@ -120,7 +121,7 @@ func (d *Device) usable() error {
 	return nil
 }
 
-// newID numbers an object. d.mu is held.
+// newID returns the number of a new object. d.mu must be held.
 func (d *Device) newID() uint32 {
 	d.slow.lastID++
 	return d.slow.lastID
@@ -169,7 +170,7 @@ func (d *Device) markClosed() (bool, error) {
 	return true, nil
 }
 
-// lose notes that the underlay is gone for good.
+// lose notes that the underlay is gone permanently.
 func (d *Device) lose() {
 	if !d.lost.Swap(true) {
 		d.emit(hca.EventDeviceFatal, hca.ObjectID{Kind: hca.KindDevice})

@@ -14,7 +14,7 @@ import (
 
 func TestOpenRefuses(t *testing.T) {
 	if _, err := Open(Config{}); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("without a transport: %v", err)
+		t.Errorf("open without a transport: %v, want %v", err, hca.ErrInvalid)
 	}
 	port := memfabric.New(1).Attach("a", 1500)
 	if _, err := Open(Config{Transport: port, KnownPeersOnly: true}); !errors.Is(err, hca.ErrInvalid) {
@@ -63,9 +63,9 @@ func TestSendOnPortDown(t *testing.T) {
 		}
 		wc := make([]hca.WC, 8)
 		if n, err := r.send.Poll(wc); n != 3 || err != nil || wc[2].Status != hca.WCSuccess {
-			t.Errorf("%d completions, %v: %+v", n, err, wc[:n])
+			t.Errorf("%d completions, %v: %+v, want 3 successful ones", n, err, wc[:n])
 		}
-		r.wantCounts(map[string]uint64{"port_down": 3, "tx_packets": 0})
+		r.wantCounts(map[string]uint64{"tx_drop_port_down": 3, "tx_packets": 0})
 		_ = ah.Close()
 	})
 }
@@ -80,7 +80,7 @@ func TestRemovedWhileStalled(t *testing.T) {
 		r.port.Remove()
 		synctest.Wait()
 		if ev := r.event(); ev.Type != hca.EventDeviceFatal {
-			t.Errorf("event %v", ev.Type)
+			t.Errorf("event %v, want DEVICE_FATAL", ev.Type)
 		}
 		_ = ah.Close()
 	})
@@ -111,7 +111,7 @@ func TestQPNumbers(t *testing.T) {
 		for range 12 {
 			q := have(r.pd.CreateQP(r.qp.Spec(), r.send, r.recv))(t)
 			if seen[q.Num()] {
-				t.Errorf("number %v", q.Num())
+				t.Errorf("QP number %v was used already", q.Num())
 			}
 			seen[q.Num()] = true
 			qps = append(qps, q)
@@ -144,7 +144,7 @@ func TestForeignAH(t *testing.T) {
 		for _, bad := range []hca.AH{ah, nil} {
 			n, err := r.qp.PostSend([]hca.SendWR{{UD: hca.UDDest{AH: bad}}})
 			if n != 0 || !errors.Is(err, hca.ErrInvalid) {
-				t.Errorf("posted %d: %v", n, err)
+				t.Errorf("posted %d: %v, want 0 and %v", n, err, hca.ErrInvalid)
 			}
 		}
 		_, _ = ah.Close(), pd.Close()
@@ -168,7 +168,7 @@ func TestAHRefusals(t *testing.T) {
 			s := good
 			change(&s)
 			if _, err := r.pd.CreateAH(s); !errors.Is(err, hca.ErrInvalid) {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v, want %v", name, err, hca.ErrInvalid)
 			}
 		}
 	})
@@ -185,7 +185,7 @@ func TestSourceGone(t *testing.T) {
 		r.port.AddAddr(testV4)
 		synctest.Wait()
 		r.sendOn(ah, 5)
-		r.wantCounts(map[string]uint64{"no_source": 1, "tx_packets": 1})
+		r.wantCounts(map[string]uint64{"tx_drop_no_source": 1, "tx_packets": 1})
 		_ = ah.Close()
 	})
 }

@@ -1,37 +1,36 @@
-// Package soft is the software HCA: an [hca.Device] that speaks RoCEv2 over a
-// [transport.Transport]. The queue pairs' engine is package softqp, pure; here are
-// its locks, its goroutines and its tables.
+// Package soft is the software HCA: an [hca.Device] that implements RoCEv2 over a
+// [transport.Transport]. The pure engine of the queue pairs is package softqp; this
+// package adds its locks, its goroutines and its tables.
 //
-// # What it is to the outside
+// # Behaviour
 //
-// One port. Its GIDs are the underlay's addresses, its state the underlay's;
-// its node, system image and port GUID are the EUI-64 of the underlay's MAC as
-// it was on opening, as the Linux Soft-RoCE driver has it. A GID keeps its
-// index while its address lives; the index of one that went is given to the
-// next new one.
+// A device has one port. Its GIDs are the underlay's addresses, and its state is the
+// underlay's. Its node, system image and port GUIDs are the EUI-64 of the MAC that the
+// underlay had on opening, like those of the Linux Soft-RoCE driver. A GID keeps its
+// index as long as its address exists; the next new GID gets a free index.
 //
 //	underlay              | what the device does
 //	up, down              | PORT_ACTIVE, PORT_ERR; sends on a port that is down
-//	                      | complete with success and are dropped ("port_down")
+//	                      | complete with success and are dropped ("tx_drop_port_down")
 //	addresses change      | GID_CHANGE
 //	MTU changes           | PORT_ACTIVE again: real HCAs have no event for it, and
-//	                      | whoever hears PORT_ACTIVE queries the port again
+//	                      | the user queries the port again after PORT_ACTIVE
 //	netdev gone           | DEVICE_FATAL, once; posts and verbs that allocate or
 //	                      | change fail with ErrIO, those that release succeed
 //
-// MaxPayload of a GID is what the underlay's MTU leaves, so a GID of an IPv4
-// address on an underlay of 1500 carries 1448 bytes and the port declares the
-// next MTU of the standard, 2048. With StandardMTU both are the largest standard
-// MTU that fits, as hardware needs it.
+// MaxPayload of a GID is the underlay's MTU less the headers. So a GID of an IPv4
+// address on an underlay with MTU 1500 carries 1448 bytes, and the port declares the
+// next larger standard MTU, 2048. With StandardMTU both are the largest standard MTU
+// that fits, which hardware needs.
 //
 // # Goroutines and locks
 //
 // A device has three goroutines, all ended by Close: the receive loop, the
 // watcher of the underlay, and the drain, which resumes the send queues that
-// found the transport full. Everything else happens in the caller's: a
+// found the transport full. Everything else runs in the caller's goroutine: a
 // post builds its datagrams and sends them.
 //
-// Locks are taken in this order, and several of one kind never at once:
+// Locks are taken in this order, and never two of one kind at once:
 //
 //	Device.mu     tables and life times; never on the data path
 //	QP.sendMu     the engine's send side
@@ -40,43 +39,43 @@
 //	CQ.mu         the ring
 //
 // Device.tx.mu (the transport has one sender at a time) is taken inside sendMu.
-// A receive error would need the send side of its own QP, which comes earlier in
-// the order: so it sets Device.failing, and whoever caused it settles the QP
-// when it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
+// A receive error would need the send side of its own QP, which precedes the receive
+// side. So it sets Device.failing, and the goroutine that caused it settles the QP
+// once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
 // memory from snapshots ([softqp.Env] and routes) that the slow path replaces.
 // A snapshot of memory is only used under the QP's lock, so closing an MR waits
 // for its last use by taking each lock once.
 //
 // # Back pressure
 //
-// A send that finds the transport full waits until the transport makes room. When the
-// transport has made none for 5 ms, the waiting sends that it does not take are
-// dropped, as UD may do: they are counted ("no_room") and complete with success. So no
-// send waits longer, however many there are, unless the transport makes room now and
-// then. WireBlocked counts how often the transport was full, so that the delay is not
-// taken for a fault of the device.
+// A send that finds the transport full waits until the transport makes room. If the
+// transport has made none for 5 ms, the waiting sends that it does not accept are
+// dropped, as UD permits: they are counted ("tx_drop_no_room") and complete with success. So no
+// send waits longer, however many there are, unless the transport makes room
+// occasionally. WireBlocked counts how often the transport was full, so that the delay is
+// not mistaken for a fault of the device.
 //
-// A message for a QP without a posted receive waits 5 ms at most for one, and later
-// messages wait behind it, in the transport's buffer. Then it is dropped ("no_recv"),
-// and that QP is not waited for again until its owner posts. All waits for one QP take
-// 25 ms in a burst and a twentieth of the time on average, so that a slow owner does not
-// hold up the other QPs. Messages of this port to itself do not wait.
+// A message for a QP without a posted receive waits for one for at most 5 ms, and later
+// messages wait behind it, in the transport's buffer. Then it is dropped ("rx_drop_no_recv"),
+// and messages do not wait for that QP again until its owner posts. All waits for one QP take
+// at most 25 ms in a burst, and a twentieth of the time on average, so that a slow owner
+// does not delay the other QPs. Messages of this port to itself do not wait.
 //
 // # Forged and damaged datagrams
 //
 // A datagram from the wire whose source is an address of this port is forged and
-// dropped ("own_source"): messages of this port to itself never reach the wire.
+// dropped ("rx_own_source"): messages of this port to itself never reach the wire.
 //
-// The ICRC covers the IPv4 identification, which a socket does not show, so the
-// receiver finds it by the ICRC. If a source has sent only identifications of 0 to 63,
-// as this program does, a datagram that matches only with another identification counts
-// as damaged.
+// The ICRC covers the IPv4 identification, which a socket does not report, so the
+// receiver derives it from the ICRC. If a source has sent only identifications of 0 to
+// 63, as this program does, a datagram that matches only with another identification
+// counts as damaged.
 //
 // # Multicast
 //
 // Without Peers a group is an IP multicast group of the underlay, joined for as
 // long as a QP is attached to it. With Peers a copy goes to each peer's unicast
-// address, with the multicast QPN, and a QP attached to any group receives what
-// so arrives; hardware drops such packets. Own multicast comes back to the QPs
-// attached here, the sender included, as hardware does it.
+// address, with the multicast QPN, and every QP that is attached to any group receives
+// it; hardware drops such packets. A device's own multicast is looped back to its
+// attached QPs, including the sender, as in hardware.
 package soft

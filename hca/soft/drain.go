@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// backPressure is how long sends wait for a transport that takes nothing, and how
-// long messages that arrived wait for a receive. A busy link or a busy owner makes
-// room for some frames in far less time, and a caller takes a device for stopped only
-// after far more.
+// backPressure is how long sends wait for a transport that is full, and how long messages
+// that arrived wait for a receive. A busy link or a busy owner makes room for some frames in
+// far less time, and a caller considers a device stopped only after far more.
 const backPressure = 5 * time.Millisecond
 
 // drain is the list of QPs whose send queues found the transport full.
@@ -28,8 +27,8 @@ func (r *drain) add(q *QP) {
 	notify(r.wake)
 }
 
-// take empties the list.
-func (r *drain) take() []*QP {
+// removeAll empties the list and returns its QPs.
+func (r *drain) removeAll() []*QP {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	qps := r.qps
@@ -54,19 +53,13 @@ func (d *Device) drainLoop(ctx context.Context) {
 		err := d.wire.WaitWritable(wait)
 		cancel()
 		for _, q := range d.drain.take() {
-			q.resume(err != nil)
+			q.sendMu.Lock()
+			q.blocked = false
+			q.pump(err != nil)
+			q.sendMu.Unlock()
+			d.settle()
 		}
 	}
-}
-
-// resume continues where the transport was full. If giveUp, sends that the
-// transport does not take now are dropped.
-func (q *QP) resume(giveUp bool) {
-	q.sendMu.Lock()
-	q.blocked = false
-	q.pump(giveUp)
-	q.sendMu.Unlock()
-	q.dev.settle()
 }
 
 // WireBlocked implements [hca.WireReporter].

@@ -8,15 +8,15 @@ import (
 	"ipoibd/hca"
 )
 
-// maxEvents bounds the events that wait: with merging, more than there are
-// kinds of event on the objects of any sensible number.
+// maxEvents bounds the queue. Equal events are merged, so it has room for every kind of
+// event on any reasonable number of objects.
 const maxEvents = 256
 
 // events is the queue of asynchronous events.
 type events struct {
 	mu     sync.Mutex
 	queue  []hca.AsyncEvent
-	signal chan struct{} // an event may be there
+	signal chan struct{} // the queue may have an event
 	closed chan struct{}
 }
 
@@ -25,8 +25,8 @@ func (e *events) init() {
 	e.closed = make(chan struct{})
 }
 
-// put queues an event; when the queue is full, an equal one stands for it, else
-// it is lost and put returns false.
+// put queues an event. If the queue is full and has no equal event, the event is lost and
+// put returns false.
 func (e *events) put(ev hca.AsyncEvent) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -38,7 +38,7 @@ func (e *events) put(ev hca.AsyncEvent) bool {
 	return true
 }
 
-func (e *events) take() (hca.AsyncEvent, bool) {
+func (e *events) pop() (hca.AsyncEvent, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) == 0 {
@@ -51,7 +51,7 @@ func (e *events) take() (hca.AsyncEvent, bool) {
 
 func (e *events) next(ctx context.Context) (hca.AsyncEvent, error) {
 	for {
-		if ev, ok := e.take(); ok {
+		if ev, ok := e.pop(); ok {
 			return ev, nil
 		}
 		select {
@@ -66,7 +66,7 @@ func (e *events) next(ctx context.Context) (hca.AsyncEvent, error) {
 
 func (e *events) close() { close(e.closed) }
 
-// notify leaves a token in a channel of capacity 1.
+// notify puts a token into a channel of capacity 1, unless it has one.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -32,7 +32,7 @@ func (r *rig) completed() (n int) {
 	n = have(r.send.Poll(wc))(r)
 	for _, c := range wc[:n] {
 		if c.Status != hca.WCSuccess {
-			r.Errorf("completion %+v", c)
+			r.Errorf("completion %+v, want success", c)
 		}
 	}
 	return n
@@ -61,7 +61,7 @@ func TestR08WireThatStaysFullDrops(t *testing.T) {
 		if took > 2*backPressure {
 			t.Errorf("a full wire held the sends for %v", took)
 		}
-		r.wantCounts(map[string]uint64{"no_room": rigDepth, "tx_packets": 0})
+		r.wantCounts(map[string]uint64{"tx_drop_no_room": rigDepth, "tx_packets": 0})
 		_ = ah.Close()
 	})
 }
@@ -87,7 +87,7 @@ func TestWireThatStaysFullBoundsTheWait(t *testing.T) {
 			}
 		}
 		t.Logf("%d sends in %v", sent, time.Since(start))
-		r.wantCounts(map[string]uint64{"no_room": uint64(sent)})
+		r.wantCounts(map[string]uint64{"tx_drop_no_room": uint64(sent)})
 		_ = ah.Close()
 	})
 }
@@ -104,7 +104,7 @@ func TestWireThatIsFullForAMomentLosesNothing(t *testing.T) {
 		if n := r.completed(); n != rigDepth {
 			t.Errorf("%d of %d sends completed", n, rigDepth)
 		}
-		r.wantCounts(map[string]uint64{"no_room": 0, "tx_packets": rigDepth})
+		r.wantCounts(map[string]uint64{"tx_drop_no_room": 0, "tx_packets": rigDepth})
 		_ = ah.Close()
 	})
 }
@@ -169,7 +169,7 @@ func TestSkippedPeersAreCountedOnce(t *testing.T) {
 		ah := r.ah(netip.MustParseAddr("239.9.9.9"))
 		r.sendOn(ah, hca.QPNMulticast)
 		time.Sleep(time.Second)
-		r.wantCounts(map[string]uint64{"tx_packets": 3, "tx_looped": 1, "peer_family": 4})
+		r.wantCounts(map[string]uint64{"tx_packets": 3, "tx_looped": 1, "tx_drop_peer_family": 4})
 		_ = ah.Close()
 	})
 }

@@ -14,9 +14,9 @@ type idHabit struct {
 	low uint8 // datagrams with low identifications in a row
 }
 
-// idSources bounds the sources remembered, one for each value of the address's last
-// byte. Another source with that value takes the place over, and is trusted until it
-// has shown its own habit.
+// idSources bounds the remembered sources: one for each value of the address's last
+// byte. Another source with the same value replaces it, and is trusted until it has
+// shown its own habit.
 const idSources = 256
 
 // idHabitual is how many low identifications in a row make a habit. A source that

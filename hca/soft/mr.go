@@ -26,39 +26,30 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 	if size <= 0 {
 		return nil, verb("reg_mr", fmt.Sprint(size), hca.ErrInvalid)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("reg_mr", fmt.Sprint(size), err)
 	}
 	defer p.dev.mu.Unlock()
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, verb("reg_mr", fmt.Sprintf("%d bytes", size), mapError(err))
+		kind := hca.ErrIO
+		if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
+			kind = hca.ErrNoMemory
+		}
+		return nil, verb("reg_mr", fmt.Sprintf("%d bytes", size), fmt.Errorf("%w: mmap: %w", kind, err))
 	}
 	m := &MR{pd: p, mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))}
-	m.lkey = p.dev.register(softqp.Region{
+	env := *p.dev.env.Load()
+	env.Memory, m.lkey = env.Memory.With(softqp.Region{
 		PD: p.id, Base: m.base, Mem: mem, Write: access&hca.AccessLocalWrite != 0,
 	})
+	p.dev.env.Store(&env)
 	p.children++
 	return m, nil
 }
 
-func mapError(err error) error {
-	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN) {
-		return fmt.Errorf("%w: mmap: %w", hca.ErrNoMemory, err)
-	}
-	return fmt.Errorf("%w: mmap: %w", hca.ErrIO, err)
-}
-
-// register publishes memory to the data path. d.mu is held.
-func (d *Device) register(r softqp.Region) (lkey uint32) {
-	env := *d.env.Load()
-	env.Memory, lkey = env.Memory.With(r)
-	d.env.Store(&env)
-	return lkey
-}
-
-// deregister takes memory from the data path and waits until nothing uses it.
-// d.mu is held.
+// deregister withdraws memory from the data path and waits until nothing uses it. d.mu is
+// held.
 func (d *Device) deregister(lkey uint32) {
 	env := *d.env.Load()
 	env.Memory = env.Memory.Without(lkey)

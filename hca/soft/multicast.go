@@ -2,8 +2,8 @@ package soft
 
 import "ipoibd/hca"
 
-// AttachMulticast implements [hca.QP]. There is one netdev, so it does not matter by
-// which GID.
+// AttachMulticast implements [hca.QP]. It ignores the GID, because there is only one
+// netdev.
 func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	d, group := q.dev, g.MGID.Addr()
 	d.mu.Lock()

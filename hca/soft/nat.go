@@ -10,11 +10,11 @@ import (
 // natSuspects bounds the sources that are remembered between two wrong ICRCs.
 const natSuspects = 16
 
-// natPair is a source address as seen, and the one that its ICRC tells of.
+// natPair is a source address as seen, and the one that the ICRC implies.
 type natPair struct{ seen, sender netip.Addr }
 
-// natTrace is what one datagram says. Its ICRC tells it from a repetition, which
-// says nothing new.
+// natTrace is the evidence of one datagram. The ICRC distinguishes it from a repetition of
+// the same datagram, which is no further evidence.
 type natTrace struct {
 	natPair
 	icrc [roce.ICRCLen]byte
@@ -33,8 +33,8 @@ type natWatch struct {
 	found natPair
 }
 
-// suspectNAT looks at a datagram with a wrong ICRC; the path's identification
-// is 0 where it was not seen.
+// suspectNAT examines a datagram with a wrong ICRC. The path's identification is 0 if it is
+// unknown.
 func (d *Device) suspectNAT(path *roce.Path, datagram []byte) {
 	sender, ok := roce.SourceBehindNAT(path, datagram)
 	if !ok {
@@ -47,23 +47,22 @@ func (d *Device) suspectNAT(path *roce.Path, datagram []byte) {
 	}
 }
 
-// note remembers a trace; true when another one agrees with it.
+// note remembers a trace. It returns true if the trace of another datagram agrees with it.
 func (w *natWatch) note(t natTrace) bool {
 	for i := range w.recent {
 		if w.recent[i].natPair == t.natPair {
-			return w.recent[i].icrc != t.icrc && w.report(t.natPair)
+			if w.recent[i].icrc == t.icrc {
+				return false
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.found = t.natPair
+			return true
 		}
 	}
 	w.recent[w.next] = t
 	w.next = (w.next + 1) % natSuspects
 	return false
-}
-
-func (w *natWatch) report(p natPair) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.found = p
-	return true
 }
 
 // NATSuspect returns the last source address that seems to be translated on the

@@ -16,9 +16,9 @@ type PD struct {
 
 var _ hca.PD = (*PD)(nil)
 
-// begin locks the device for a verb that allocates under p; on success the
-// caller unlocks.
-func (p *PD) begin() error {
+// lockUsable locks the device for a verb that allocates under p. On success the caller
+// must unlock it.
+func (p *PD) lockUsable() error {
 	p.dev.mu.Lock()
 	err := p.dev.usable()
 	if p.closed {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Why an address cannot be that of a peer.
+// Reasons why an address cannot be a peer's.
 var (
 	errUnspecified = errors.New("it is the unspecified address")
 	errMulticast   = errors.New("it is a multicast address")
@@ -16,7 +16,7 @@ var (
 
 // CheckPeer reports why an address cannot be one of [Config.Peers] on an underlay. A
 // peer is a single host, possibly this one. An IPv6 link-local address needs a zone,
-// since without one it names a host on every link.
+// because without one it means a host on every link.
 func CheckPeer(addr netip.Addr, underlay string) error {
 	a := addr.Unmap()
 	switch {

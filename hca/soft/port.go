@@ -10,17 +10,17 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// Bytes that an IP packet of the underlay spends besides the UD payload.
+// Overhead of an IP packet of the underlay over the UD payload, in bytes.
 const (
 	overheadIPv4 = 20 + overheadUDP
 	overheadIPv6 = 40 + overheadUDP
 	overheadUDP  = 8 + roce.HeaderLen + roce.ICRCLen
 )
 
-// payloadUnit is what a payload is padded to (IBA 9.2.4).
+// payloadUnit is the unit to which a payload is padded, in bytes (IBA 9.2.4).
 const payloadUnit = 4
 
-// change says what of a port differs from before.
+// change is the set of differences between two states of a port.
 type change uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 	changedMTU
 )
 
-// port is what the underlay's state means for the HCA.
+// port is the HCA's port, derived from the underlay's state.
 type port struct {
 	up     bool
 	mtu    int  // of the underlay
@@ -38,7 +38,7 @@ type port struct {
 	active hca.MTU
 }
 
-// become takes over a state of the underlay and returns what changed by it.
+// become adopts a state of the underlay and returns what has changed.
 func (p *port) become(s *transport.State, strict bool) (c change) {
 	was, payloads := *p, slices.Clone(p.gids)
 	p.up, p.mtu, p.strict = s.Present && s.Up, s.MTU, strict
@@ -55,14 +55,14 @@ func (p *port) become(s *transport.State, strict bool) (c change) {
 	return c
 }
 
-// placeAddrs empties the entries of addresses that went and puts new ones into
-// empty entries, or at the end.
+// placeAddrs clears the entries of addresses that were removed, and puts new addresses into
+// empty entries or at the end.
 func (p *port) placeAddrs(addrs []netip.Addr) (changed bool) {
 	addrs = slices.Clone(addrs)
 	for i := range addrs {
 		addrs[i] = addrs[i].Unmap().WithZone("")
 	}
-	gids := slices.Clone(p.gids) // others hold the old ones
+	gids := slices.Clone(p.gids) // snapshots share the old table
 	for i := range gids {
 		if gids[i].Addr.IsValid() && !slices.Contains(addrs, gids[i].Addr) {
 			gids[i] = softqp.GID{}
@@ -71,7 +71,11 @@ func (p *port) placeAddrs(addrs []netip.Addr) (changed bool) {
 	}
 	for _, a := range addrs {
 		if !slices.ContainsFunc(gids, func(g softqp.GID) bool { return g.Addr == a }) {
-			gids = placeAddr(gids, a)
+			i := slices.IndexFunc(gids, func(g softqp.GID) bool { return !g.Addr.IsValid() })
+			if i < 0 {
+				i, gids = len(gids), append(gids, softqp.GID{})
+			}
+			gids[i].Addr = a
 			changed = true
 		}
 	}
@@ -79,16 +83,8 @@ func (p *port) placeAddrs(addrs []netip.Addr) (changed bool) {
 	return changed
 }
 
-func placeAddr(gids []softqp.GID, a netip.Addr) []softqp.GID {
-	i := slices.IndexFunc(gids, func(g softqp.GID) bool { return !g.Addr.IsValid() })
-	if i < 0 {
-		return append(gids, softqp.GID{Addr: a})
-	}
-	gids[i].Addr = a
-	return gids
-}
-
-// setPayloads derives each GID's MaxPayload and the port's MTU.
+// setPayloads sets each GID's MaxPayload, and the port's MTU: the smallest standard MTU that
+// is not less than the largest of them.
 func (p *port) setPayloads() {
 	longest := 0
 	for i := range p.gids {
@@ -99,10 +95,12 @@ func (p *port) setPayloads() {
 		}
 		longest = max(longest, g.MaxPayload)
 	}
-	p.active = stepFor(longest)
+	for p.active = 256; int(p.active) < longest; {
+		p.active *= 2
+	}
 }
 
-// payload returns what the underlay leaves for a UD message.
+// payload returns the longest UD message that the underlay can carry, in bytes.
 func (p *port) payload(a netip.Addr) int {
 	overhead := overheadIPv4
 	if a.Is6() {
@@ -115,16 +113,7 @@ func (p *port) payload(a netip.Addr) int {
 	return min(int(hca.MaxMTU), room/payloadUnit*payloadUnit)
 }
 
-// stepFor returns the smallest standard MTU that is no less than n.
-func stepFor(n int) hca.MTU {
-	m := hca.MTU(256)
-	for int(m) < n {
-		m *= 2
-	}
-	return m
-}
-
-// engineGIDs returns the table for a snapshot, which nobody changes.
+// engineGIDs returns an immutable copy of the table, for a snapshot.
 func (p *port) engineGIDs() []softqp.GID { return slices.Clone(p.gids) }
 
 func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
@@ -145,8 +134,8 @@ func (p *port) attr(g hca.GUID, pkeys []hca.PKey) hca.PortAttr {
 	return a
 }
 
-// GUIDOf is the GUID of a device whose underlay has a MAC: its EUI-64 (RFC 4291,
-// appendix A), as rxe has it.
+// GUIDOf returns the GUID of a device whose underlay has a MAC: the EUI-64 of the MAC (RFC
+// 4291, appendix A), as in rxe.
 func GUIDOf(m [6]byte) hca.GUID {
 	return hca.GUID{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}
 }

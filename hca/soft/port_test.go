@@ -63,7 +63,7 @@ func TestGIDsKeepTheirPlaces(t *testing.T) {
 	table := func() (out []string) {
 		for _, g := range p.attr(hca.GUID{}, nil).GIDs {
 			if g.Type != hca.GIDTypeRoCEv2 || g.GID.IsZero() != (g.MaxPayload == 0) {
-				t.Errorf("entry %+v", g)
+				t.Errorf("invalid entry %+v", g)
 			}
 			out = append(out, g.GID.Addr().String())
 		}
@@ -97,7 +97,7 @@ func TestGIDSnapshotsStay(t *testing.T) {
 	before := p.engineGIDs()
 	p.become(upState(9000, testV6), false)
 	if before[0].Addr != testV4 || before[0].MaxPayload != 1448 {
-		t.Errorf("snapshot became %+v", before)
+		t.Errorf("the snapshot changed to %+v", before)
 	}
 }
 
@@ -127,6 +127,6 @@ func TestPortChanges(t *testing.T) {
 
 func TestGUID(t *testing.T) {
 	if got := GUIDOf([6]byte{0x52, 0x54, 0, 1, 2, 3}).String(); got != "5054:00ff:fe01:0203" {
-		t.Errorf("GUID %s", got)
+		t.Errorf("GUID %s, want 5054:00ff:fe01:0203", got)
 	}
 }

@@ -25,23 +25,21 @@ type QP struct {
 	blocked bool // the transport is full; the drain resumes it
 
 	recvMu   sync.Mutex
-	starving bool          // a message has waited for a receive in vain since the last post
+	starving bool          // a message was dropped after waiting for a receive since the last post
 	awaited  bool          // the receive loop waits for refilled
-	waits    waits         // how long it may
-	refilled chan struct{} // has a token when receives were posted meanwhile
+	waits    waits         // the budget of these waits
+	refilled chan struct{} // gets a token when receives are posted during the wait
 }
 
 var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	if spec.Queues < 0 || spec.Queues > maxQueues {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
-	}
-	if !inRange(&spec) {
+	in := func(n, limit int) bool { return n >= 1 && n <= limit }
+	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
 	}
-	if err := p.begin(); err != nil {
+	if err := p.lockUsable(); err != nil {
 		return nil, verb("create_qp", p.dev.cfg.Name, err)
 	}
 	defer p.dev.mu.Unlock()
@@ -49,18 +47,19 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	if s == nil || r == nil {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
 	}
-	q := p.newQP(spec, s, r)
+	num := p.dev.newQPN()
+	q := &QP{
+		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
+		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
+		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
+		batch:    new(softqp.Batch),
+		refilled: make(chan struct{}, 1),
+	}
 	s.users++
 	r.users++
 	p.children++
 	p.dev.routes.Store(p.dev.routes.Load().withQP(q))
 	return q, nil
-}
-
-func inRange(s *hca.QPSpec) bool {
-	in := func(n, limit int) bool { return n >= 1 && n <= limit }
-	return in(s.SendWRs, maxQPWR) && in(s.RecvWRs, maxQPWR) &&
-		in(s.SendSGEs, softqp.MaxSGE) && in(s.RecvSGEs, softqp.MaxSGE)
 }
 
 // ownCQ returns an open CQ of this device, else nil. d.mu is held.
@@ -77,19 +76,7 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	return c
 }
 
-func (p *PD) newQP(spec hca.QPSpec, s, r *CQ) *QP {
-	num := p.dev.newQPN()
-	return &QP{
-		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
-		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
-		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
-		batch:    new(softqp.Batch),
-		refilled: make(chan struct{}, 1),
-	}
-}
-
-// newQPN draws a number that is free and has no meaning of its own. d.mu is
-// held.
+// newQPN draws a free number without a special meaning. d.mu is held.
 func (d *Device) newQPN() hca.QPN {
 	for {
 		n := hca.QPN(d.cfg.Rand.Uint32()) & hca.QPNMask
@@ -111,7 +98,7 @@ func (q *QP) unlock() {
 	q.sendMu.Unlock()
 }
 
-// usable says why a verb on q must fail.
+// usable returns the error of verbs on q, or nil if they are possible.
 func (q *QP) usable() error {
 	switch {
 	case q.closed.Load():
@@ -131,7 +118,7 @@ func (q *QP) Num() hca.QPN { return q.num }
 // Spec implements [hca.QP].
 func (q *QP) Spec() hca.QPSpec { return q.core.Config().Spec }
 
-// Modify implements [hca.QP]. Going on from SQD sends what waited.
+// Modify implements [hca.QP]. Leaving SQD for RTS sends the waiting requests.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	if err := q.usable(); err != nil {
 		return verb("modify_qp", q.num.String(), err)
@@ -158,7 +145,7 @@ func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return nil
 }
 
-// purge takes the QP's completions out of its CQs. Both sides are held.
+// purge removes the QP's completions from its CQs. Both sides must be held.
 func (q *QP) purge() {
 	q.sendCQ.purge(q.num)
 	q.recvCQ.purge(q.num)
@@ -188,17 +175,12 @@ func (q *QP) Close() error {
 		return nil
 	}
 	d.routes.Store(r.withoutQP(q))
-	q.retire()
+	q.lock() // nothing reaches the QP any more
+	q.core.Reset()
+	q.purge()
+	q.unlock()
 	q.sendCQ.users--
 	q.recvCQ.users--
 	q.pd.children--
 	return nil
-}
-
-// retire resets the QP: nothing reaches it any more, and nothing is left of it.
-func (q *QP) retire() {
-	q.lock()
-	defer q.unlock()
-	q.core.Reset()
-	q.purge()
 }

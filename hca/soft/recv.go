@@ -32,7 +32,7 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// receiver is what the receive loop owns.
+// receiver holds the state that the receive loop owns.
 type receiver struct {
 	dev     *Device
 	to      delivery
@@ -50,21 +50,17 @@ func (d *Device) recvLoop() {
 	for {
 		n, err := d.wire.Recv(r.pkts[:])
 		if err != nil {
-			d.recvEnded(err)
+			if !errors.Is(err, hca.ErrClosed) {
+				d.lose()
+			}
 			return
 		}
 		r.batch(r.pkts[:n])
 	}
 }
 
-func (d *Device) recvEnded(err error) {
-	if !errors.Is(err, hca.ErrClosed) {
-		d.lose()
-	}
-}
-
 func (r *receiver) batch(pkts []transport.Packet) {
-	r.known.follow(&r.dev.cfg)
+	r.known.update(&r.dev.cfg)
 	for i := range pkts {
 		r.one(&pkts[i])
 	}
@@ -72,7 +68,7 @@ func (r *receiver) batch(pkts []transport.Packet) {
 	r.dev.settle()
 }
 
-// one takes a datagram through every check in front of the QPs.
+// one applies all checks before the QPs to a datagram, and dispatches it.
 func (r *receiver) one(p *transport.Packet) {
 	c := &r.dev.counts
 	c.add(rxPackets, 1)
@@ -98,8 +94,8 @@ func (r *receiver) one(p *transport.Packet) {
 		c.add(parseDrop(err), 1)
 		return
 	}
-	// What no port may send consumes no receive: one that is too short for it
-	// would fail with its QP, and no peer may cause that.
+	// A message that no port may send must not consume a receive: if the receive is
+	// too short, its QP fails, and no peer may cause that.
 	if len(u.Payload) > int(hca.MaxMTU) {
 		c.add(dropTooLong, 1)
 		return
@@ -143,7 +139,7 @@ func (r *receiver) deliver(path *roce.Path, p *transport.Packet, u *roce.UDSend)
 	r.to.dispatch(&r.in)
 }
 
-// parseDrop names the reason of a parse error.
+// parseDrop returns the counter for a parse error.
 func parseDrop(err error) counter {
 	switch {
 	case errors.Is(err, roce.ErrShort):
@@ -159,29 +155,26 @@ func parseDrop(err error) counter {
 	}
 }
 
-// knownPeers is the list of peers as a set. The zero value knows everybody.
+// knownPeers is the list of peers as a set. The zero value contains every address.
 type knownPeers struct {
-	list []netip.Addr // that the set was made from
+	list []netip.Addr // from which the set was built
 	set  map[netip.Addr]struct{}
 }
 
-// follow makes the set anew where there is another list.
+// follow builds the set again if the list has changed. A list does not change once it is
+// published, so its address identifies it.
 func (k *knownPeers) follow(cfg *Config) {
 	if !cfg.KnownPeersOnly {
 		return
 	}
 	list := cfg.Peers()
-	if k.set != nil && sameList(k.list, list) {
+	if k.set != nil && len(k.list) == len(list) && (len(list) == 0 || &k.list[0] == &list[0]) {
 		return
 	}
 	k.list, k.set = list, make(map[netip.Addr]struct{}, len(list))
 	for _, a := range list {
 		k.set[a] = struct{}{}
 	}
-}
-
-func sameList(a, b []netip.Addr) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 func (k *knownPeers) has(a netip.Addr) bool {

@@ -23,24 +23,24 @@ func TestDropsAreCounted(t *testing.T) {
 		cut     func([]byte) []byte
 	}{
 		{"rx_delivered", nil, nil},
-		{"short", nil, func(b []byte) []byte { return b[:roce.HeaderLen+roce.ICRCLen-1] }},
-		{"short", nil, func(b []byte) []byte { return nil }},
-		{"pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
-		{"pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
+		{"rx_drop_short", nil, func(b []byte) []byte { return b[:roce.HeaderLen+roce.ICRCLen-1] }},
+		{"rx_drop_short", nil, func(b []byte) []byte { return nil }},
+		{"rx_drop_pad", nil, func(b []byte) []byte { return b[:len(b)-1] }},
+		{"rx_drop_pad", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Pad = 3 }, func(b []byte) []byte { return b[:24] }},
 		// No receive is long enough for this, but it must not move the QP to ERR.
-		{"too_long", nil, func(b []byte) []byte { return append(b, make([]byte, hca.MaxMTU)...) }},
-		{"version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
-		{"opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
-		{"immediate", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 0x65 }, nil},
-		{"icrc", nil, func(b []byte) []byte { b[21] ^= 1; return b }},
-		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN ^= 1 << 20 }, nil},
-		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = 0 }, nil},
-		{"no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNMulticast }, nil},
-		{"gsi", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNGSI }, nil},
-		{"pkey", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.PKey = 0x8001 }, nil},
-		{"qkey", func(_ *roce.BTH, d *roce.DETH, _ *roce.Path) { d.QKey++ }, nil},
-		{"not_attached", func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { h.DestQPN, p.Dst = hca.QPNMulticast, group }, nil},
-		{"group_qpn", func(_ *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Dst = group }, nil},
+		{"rx_drop_too_long", nil, func(b []byte) []byte { return append(b, make([]byte, hca.MaxMTU)...) }},
+		{"rx_drop_version", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Version = 1 }, nil},
+		{"rx_drop_opcode", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 4 }, nil},
+		{"rx_drop_immediate", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.Opcode = 0x65 }, nil},
+		{"rx_drop_icrc", nil, func(b []byte) []byte { b[21] ^= 1; return b }},
+		{"rx_drop_no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN ^= 1 << 20 }, nil},
+		{"rx_drop_no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = 0 }, nil},
+		{"rx_drop_no_qp", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNMulticast }, nil},
+		{"rx_drop_gsi", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.DestQPN = hca.QPNGSI }, nil},
+		{"rx_drop_pkey", func(h *roce.BTH, _ *roce.DETH, _ *roce.Path) { h.PKey = 0x8001 }, nil},
+		{"rx_drop_qkey", func(_ *roce.BTH, d *roce.DETH, _ *roce.Path) { d.QKey++ }, nil},
+		{"rx_drop_not_attached", func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { h.DestQPN, p.Dst = hca.QPNMulticast, group }, nil},
+		{"rx_drop_group_qpn", func(_ *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Dst = group }, nil},
 	} {
 		bubble(t, nil, func(r *rig) {
 			r.postRecv(1)
@@ -88,7 +88,7 @@ func TestNoReceivePosted(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.port.Inject(r.message(nil))
 		time.Sleep(2 * backPressure)
-		r.wantCounts(map[string]uint64{"no_recv": 1, "rx_delivered": 0})
+		r.wantCounts(map[string]uint64{"rx_drop_no_recv": 1, "rx_delivered": 0})
 	})
 }
 
@@ -106,7 +106,7 @@ func TestReceivesPostedInTimeLoseNothing(t *testing.T) {
 			time.Sleep(backPressure / 2)
 			r.postRecv(have(r.recv.Poll(wc))(t))
 		}
-		r.wantCounts(map[string]uint64{"rx_delivered": burst, "no_recv": 0})
+		r.wantCounts(map[string]uint64{"rx_delivered": burst, "rx_drop_no_recv": 0})
 		r.wantAccounted()
 	})
 }
@@ -132,14 +132,14 @@ func TestQPWithoutReceivesHoldsOthersUpOnce(t *testing.T) {
 		if took := time.Since(start); took > 2*backPressure {
 			t.Errorf("another QP's messages took %v", took)
 		}
-		r.wantCounts(map[string]uint64{"rx_delivered": n, "no_recv": n})
+		r.wantCounts(map[string]uint64{"rx_delivered": n, "rx_drop_no_recv": n})
 		second.postRecv(1)
 		r.port.Inject(second.message(nil))
 		r.port.Inject(second.message(nil))
 		time.Sleep(backPressure / 2)
 		second.postRecv(1)
 		time.Sleep(backPressure)
-		r.wantCounts(map[string]uint64{"rx_delivered": n + 2, "no_recv": n})
+		r.wantCounts(map[string]uint64{"rx_delivered": n + 2, "rx_drop_no_recv": n})
 		r.wantAccounted()
 		if err := idle.Close(); err != nil {
 			t.Error(err)
@@ -161,7 +161,7 @@ func TestUnseenIdentification(t *testing.T) {
 		wrong.ID = 1 // known, but not the sender's
 		r.port.Inject(wrong)
 		synctest.Wait()
-		r.wantCounts(map[string]uint64{"icrc_id_low": 2, "icrc_id_solved": 2, "rx_delivered": 4, "icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": 2, "icrc_id_solved": 2, "rx_delivered": 4, "rx_drop_icrc": 1})
 	})
 }
 
@@ -180,11 +180,11 @@ func TestUnusualIdentificationIsDamage(t *testing.T) {
 			synctest.Wait()
 		}
 		send(rigPeer, 0, 0, 3, 0, 7, 77)
-		r.wantCounts(map[string]uint64{"icrc_id_low": 5, "icrc_id_solved": 0, "rx_delivered": 5, "icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": 5, "icrc_id_solved": 0, "rx_delivered": 5, "rx_drop_icrc": 1})
 		send(rigPeer, 99, 100, 0, 101)
-		r.wantCounts(map[string]uint64{"icrc_id_low": 6, "icrc_id_solved": 3, "rx_delivered": 9, "icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": 6, "icrc_id_solved": 3, "rx_delivered": 9, "rx_drop_icrc": 1})
 		send(testV4b, 1000, 0, 2000) // uses random identifications from the start
-		r.wantCounts(map[string]uint64{"icrc_id_low": 7, "icrc_id_solved": 5, "rx_delivered": 12, "icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": 7, "icrc_id_solved": 5, "rx_delivered": 12, "rx_drop_icrc": 1})
 		r.wantAccounted()
 	})
 }
@@ -221,8 +221,8 @@ func TestNATSuspect(t *testing.T) {
 			r.port.Inject(p)
 		}
 		synctest.Wait()
-		if _, _, ok := r.dev.NATSuspect(); ok || r.counted("icrc") != 100 {
-			t.Fatalf("damaged datagrams caused a NAT suspicion: %v, %d wrong ICRCs", ok, r.counted("icrc"))
+		if _, _, ok := r.dev.NATSuspect(); ok || r.counted("rx_drop_icrc") != 100 {
+			t.Fatalf("damaged datagrams caused a NAT suspicion: %v, %d wrong ICRCs", ok, r.counted("rx_drop_icrc"))
 		}
 		inside := netip.MustParseAddr("192.168.7.7")
 		translated := func(psn uint32) {
@@ -243,7 +243,7 @@ func TestNATSuspect(t *testing.T) {
 		if seen, sender, ok := r.dev.NATSuspect(); !ok || seen != rigPeer || sender != inside {
 			t.Errorf("suspected sender %v, true sender %v, reported %v", seen, sender, ok)
 		}
-		r.wantCounts(map[string]uint64{"nat_suspected": 2, "icrc": 107})
+		r.wantCounts(map[string]uint64{"nat_suspected": 2, "rx_drop_icrc": 107})
 	})
 }
 
@@ -267,15 +267,15 @@ func TestOwnSourceIsDropped(t *testing.T) {
 		forge(testV4, testV4, r.qp.Num())
 		forge(testV6, testV6, r.qp.Num())
 		forge(testV4, testV4, r.qp.Num()^1<<20)
-		r.wantCounts(map[string]uint64{"own_source": 4, "rx_delivered": 0})
+		r.wantCounts(map[string]uint64{"rx_own_source": 4, "rx_delivered": 0})
 		r.port.DelAddr(testV6)
 		synctest.Wait()
 		forge(testV6, testV6, r.qp.Num())
 		forge(rigPeer, testV4, r.qp.Num())
-		r.wantCounts(map[string]uint64{"own_source": 4, "rx_delivered": 2})
+		r.wantCounts(map[string]uint64{"rx_own_source": 4, "rx_delivered": 2})
 		r.wantAccounted()
 		if s, _ := r.dev.Strays(); s != (hca.Strays{}) {
-			t.Errorf("strays %+v", s)
+			t.Errorf("strays %+v, want none", s)
 		}
 		if err := r.qp.DetachMulticast(hca.MulticastGroup{MGID: hca.GIDFromAddr(group)}); err != nil {
 			t.Fatal(err)
@@ -302,7 +302,7 @@ func TestForgedNATOfAPeer(t *testing.T) {
 		if seen, sender, ok := r.dev.NATSuspect(); ok {
 			t.Errorf("suspected sender %v, true sender %v", seen, sender)
 		}
-		r.wantCounts(map[string]uint64{"nat_suspected": 0, "icrc": 10, "rx_delivered": 1})
+		r.wantCounts(map[string]uint64{"nat_suspected": 0, "rx_drop_icrc": 10, "rx_delivered": 1})
 	})
 }
 
@@ -320,7 +320,7 @@ func TestKnownPeersOnly(t *testing.T) {
 			r.port.Inject(r.message(nil))
 			synctest.Wait()
 		}
-		r.wantCounts(map[string]uint64{"unknown_peer": 2, "rx_delivered": 1})
+		r.wantCounts(map[string]uint64{"rx_drop_unknown_peer": 2, "rx_delivered": 1})
 	})
 }
 
@@ -346,7 +346,7 @@ func TestReplicatedMulticast(t *testing.T) {
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"tx_packets": 2, "tx_looped": 1, "rx_delivered": 1})
 		other.wantCounts(map[string]uint64{"rx_delivered": 1, "wire_rx_packets": 1})
-		plain.wantCounts(map[string]uint64{"rx_delivered": 0, "no_qp": 1})
+		plain.wantCounts(map[string]uint64{"rx_delivered": 0, "rx_drop_no_qp": 1})
 		for _, e := range []*rig{r, other} {
 			if err := e.qp.DetachMulticast(hca.MulticastGroup{MGID: group}); err != nil {
 				t.Fatal(err)

@@ -8,14 +8,14 @@ import (
 	"ipoibd/hca"
 )
 
-// routes is an immutable snapshot of who receives what.
+// routes is an immutable snapshot of the QPs by number and by group.
 type routes struct {
 	qps      map[hca.QPN]*QP
 	groups   map[netip.Addr][]*QP
 	attached []*QP // to any group, each once
 }
 
-// withQP returns routes that have q besides.
+// withQP returns routes that also contain q.
 func (r *routes) withQP(q *QP) *routes {
 	next := *r
 	next.qps = map[hca.QPN]*QP{q.num: q}
@@ -23,7 +23,7 @@ func (r *routes) withQP(q *QP) *routes {
 	return &next
 }
 
-// withoutQP returns routes that lack q, which is attached to no group.
+// withoutQP returns routes without q, which must not be attached to a group.
 func (r *routes) withoutQP(q *QP) *routes {
 	next := *r
 	next.qps = maps.Clone(r.qps)

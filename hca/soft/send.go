@@ -9,7 +9,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// A datagram of the engine fits a packet of the transport.
+// A datagram of the engine must fit into a packet of the transport.
 var _ [transport.MaxVec - softqp.MaxVec]struct{}
 
 // sender is the transport's one sender at a time.
@@ -18,8 +18,8 @@ type sender struct {
 	pkts [hca.Batch]transport.Packet
 }
 
-// PostSend implements [hca.QP]. It sends all that the transport takes; the drain
-// does the rest.
+// PostSend implements [hca.QP]. It sends as much as the transport takes; the drain sends the
+// rest.
 func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, err
@@ -45,19 +45,23 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pump sends what the queue holds, until it is empty or the transport is full,
-// and delivers the completions. If giveUp, sends that the transport does not take are
-// dropped instead. sendMu is held.
+// pump sends from the queue until it is empty or the transport is full, and delivers the
+// completions. If giveUp, sends that the transport does not accept are dropped instead.
+// sendMu must be held.
 func (q *QP) pump(giveUp bool) {
 	for !q.blocked && q.pumpBatch(giveUp) {
 	}
 	q.sendCQ.push(q.core.SendDone())
 }
 
-// pumpBatch sends one batch; it returns false when there was nothing to do.
+// pumpBatch sends one batch. It returns false if the queue was empty.
 func (q *QP) pumpBatch(giveUp bool) bool {
 	d, b := q.dev, q.batch
-	q.core.Fill(d.env.Load(), d.peers(), b)
+	var peers []netip.Addr // that multicast is replicated to
+	if d.cfg.Peers != nil {
+		peers = d.cfg.Peers()
+	}
+	q.core.Fill(d.env.Load(), peers, b)
 	ds := b.Datagrams()
 	if len(ds) == 0 && b.Tail == softqp.TailNone {
 		return false
@@ -78,7 +82,7 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 	return true
 }
 
-// finishTail counts and loops back what a batch ended with.
+// finishTail counts the last send of a batch, or delivers it to this device.
 func (d *Device) finishTail(b *softqp.Batch) {
 	switch b.Tail {
 	case softqp.TailDrop, softqp.TailFail:
@@ -92,15 +96,7 @@ func (d *Device) finishTail(b *softqp.Batch) {
 	}
 }
 
-// peers is the list that multicast is replicated to.
-func (d *Device) peers() []netip.Addr {
-	if d.cfg.Peers == nil {
-		return nil
-	}
-	return d.cfg.Peers()
-}
-
-// transmit hands datagrams to the transport and returns how many are done with.
+// transmit passes datagrams to the transport and returns how many were sent or dropped.
 func (d *Device) transmit(ds []softqp.Datagram) int {
 	if len(ds) == 0 {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// strays are the senders of intact datagrams to QPNs that no QP has.
+// strays holds the senders of intact datagrams to QPNs without a QP.
 type strays struct {
 	mu      sync.Mutex
 	count   uint64 // of their datagrams

@@ -17,12 +17,12 @@ func (d *Device) watchLoop(ctx context.Context) {
 		case err != nil:
 			d.lose()
 		default:
-			d.follow(&s)
+			d.applyState(&s)
 		}
 	}
 }
 
-// follow takes over a new state of the underlay.
+// follow adopts a new state of the underlay.
 func (d *Device) follow(s *transport.State) {
 	c := d.publishPort(s)
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}

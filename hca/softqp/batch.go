@@ -69,10 +69,6 @@ func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
 
 func (b *Batch) full() bool { return b.n == hca.Batch }
 
-func (b *Batch) reset() {
-	b.Tail, b.Reason, b.Skipped, b.skipped, b.n, b.peers = TailNone, Passed, 0, 0, 0, nil
-}
-
 func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
@@ -85,26 +81,17 @@ func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
 	m.bth.Put(d.header[:])
 	m.deth.Put(d.header[roce.BTHLen:])
 	b.n++
-	d.gather(m)
-	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
-	d.seal(roce.ICRC(&path, d.Vec()...))
-}
-
-// gather lists header, payload and padding.
-func (d *Datagram) gather(m *message) {
+	// The gather list has header, payload and padding, to which the ICRC over all of them
+	// is appended.
 	d.vec[0] = d.header[:]
-	n := 1 + copy(d.vec[1:], m.payload.list())
+	last := 1 + copy(d.vec[1:], m.payload.list())
+	d.n = last + 1
 	clear(d.trailer[:roce.MaxPad])
-	d.vec[n] = d.trailer[:m.bth.Pad]
-	d.n = n + 1
-}
-
-// seal appends the ICRC to the padding.
-func (d *Datagram) seal(icrc uint32) {
-	last := &d.vec[d.n-1]
-	pad := len(*last)
-	*last = d.trailer[:pad+roce.ICRCLen]
-	roce.PutICRC((*last)[pad:], icrc)
+	d.vec[last] = d.trailer[:m.bth.Pad]
+	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
+	icrc := roce.ICRC(&path, d.Vec()...)
+	d.vec[last] = d.trailer[:m.bth.Pad+roce.ICRCLen]
+	roce.PutICRC(d.vec[last][m.bth.Pad:], icrc)
 }
 
 // message is a request whose memory and addresses are resolved.

@@ -30,20 +30,12 @@ func (c *CQ) Push(wcs []hca.WC) Signal {
 	}
 	for i := range wcs {
 		if c.queue.full() {
-			c.becomeFailed()
+			c.failed = true
+			c.queue.clear()
 			return SignalOverrun
 		}
 		*c.queue.push() = wcs[i]
 	}
-	return c.fire()
-}
-
-func (c *CQ) becomeFailed() {
-	c.failed = true
-	c.queue.clear()
-}
-
-func (c *CQ) fire() Signal {
 	if !c.armed {
 		return SignalNone
 	}

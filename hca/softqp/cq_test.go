@@ -40,10 +40,10 @@ func TestCQ(t *testing.T) {
 		t.Errorf("push of nothing: %v", s)
 	}
 	if s := c.Push(wcs(4)); s != SignalArmed {
-		t.Errorf("push, armed: %v", s)
+		t.Errorf("push to an armed CQ: %v, want %v", s, SignalArmed)
 	}
 	if ids := polled(t, &c, 3); !slices.Equal(ids, []uint64{1, 2, 3}) {
-		t.Errorf("polled %v", ids)
+		t.Errorf("polled %v, want [1 2 3]", ids)
 	}
 	if s := c.Push(wcs(5, 6, 7)); s != SignalNone {
 		t.Errorf("push, signal spent: %v", s)
@@ -61,16 +61,16 @@ func TestCQOverrun(t *testing.T) {
 		t.Fatal("failed too early")
 	}
 	if s := c.Push(wcs(2, 3)); s != SignalOverrun || !c.failed {
-		t.Fatalf("overrun: %v", s)
+		t.Fatalf("overrun: %v, want %v", s, SignalOverrun)
 	}
 	if s := c.Push(wcs(4)); s != SignalNone {
 		t.Errorf("push after the overrun: %v", s)
 	}
 	if n, err := c.Poll(make([]hca.WC, 3)); n != 0 || !errors.Is(err, hca.ErrCQ) {
-		t.Errorf("poll: %d, %v", n, err)
+		t.Errorf("poll: %d, %v, want ErrCQ", n, err)
 	}
 	if err := c.Arm(); !errors.Is(err, hca.ErrCQ) {
-		t.Errorf("arm: %v", err)
+		t.Errorf("arm: %v, want ErrCQ", err)
 	}
 	c.Remove(1)
 }

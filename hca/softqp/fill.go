@@ -17,7 +17,7 @@ const loopTTL = 64
 // TailNone, there is nothing to send in this state. The caller must call Finish after
 // every Fill, before any other method of the send side. Send side.
 func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
-	b.reset()
+	b.Tail, b.Reason, b.Skipped, b.skipped, b.n, b.peers = TailNone, Passed, 0, 0, 0, nil
 	if q.send.state.SendQueue() != hca.QueueRuns {
 		return
 	}

@@ -41,15 +41,11 @@ func (m *Memory) With(r Region) (*Memory, uint32) {
 		i = len(next.slots)
 		next.slots = append(next.slots, slot{lkey: uint32(i) << lkeyBits})
 	}
-	lkey := nextKey(next.slots[i].lkey)
+	const count = 1<<lkeyBits - 1 // the low part, which is never 0
+	lkey := next.slots[i].lkey
+	lkey = lkey&^count | (lkey&count)%count + 1
 	next.slots[i] = slot{lkey: lkey, used: true, Region: r}
 	return next, lkey
-}
-
-// nextKey increments the low part of an L_Key, which is never 0.
-func nextKey(lkey uint32) uint32 {
-	const mask = 1<<lkeyBits - 1
-	return lkey&^mask | (lkey&mask)%mask + 1
 }
 
 // Without returns a copy of the table without the region of lkey.

@@ -54,7 +54,7 @@ func TestMemory(t *testing.T) {
 	} {
 		got, ok := m.bytes(c.pd, &c.sge, c.write)
 		if ok != c.ok || ok && len(got) != int(c.sge.Length) {
-			t.Errorf("%s: %d bytes, %v", name, len(got), ok)
+			t.Errorf("%s: %d bytes, %v, want %d, %v", name, len(got), ok, c.sge.Length, c.ok)
 		}
 	}
 }

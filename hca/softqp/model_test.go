@@ -169,7 +169,7 @@ func (c *machine) Move(t *rapid.T) {
 	to := hca.QPState(rapid.IntRange(0, int(hca.NumQPState)-1).Draw(t, "state"))
 	err := c.step(c.m.state, to)
 	if allowed := hca.UDTransition(c.m.state, to).Allowed; allowed != (err == nil) {
-		t.Fatalf("%v to %v: %v", c.m.state, to, err)
+		t.Fatalf("%v to %v: %v, want it allowed %v", c.m.state, to, err, allowed)
 	}
 	if err == nil {
 		c.m.become(to)

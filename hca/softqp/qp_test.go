@@ -13,13 +13,13 @@ func TestStory(t *testing.T) {
 	r.up(hca.QPInit)
 	r.recv(1, 100) // held
 	if got := r.Deliver(r.env, inbound("early")); got != DropQPState {
-		t.Fatalf("in INIT: %v", got)
+		t.Fatalf("deliver in INIT: %v, want %v", got, DropQPState)
 	}
 	if err := errors.Join(r.step(hca.QPInit, hca.QPRTR), r.step(hca.QPRTR, hca.QPRTS)); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.Deliver(r.env, inbound("in time")); got != Passed {
-		t.Fatalf("in RTS: %v", got)
+		t.Fatalf("deliver in RTS: %v, want %v", got, Passed)
 	}
 	r.wantReceived(outcome{1, hca.WCSuccess})
 
@@ -38,7 +38,7 @@ func TestStory(t *testing.T) {
 	// The QP still receives in SQE; a later send is flushed immediately.
 	r.recv(2, 100)
 	if got := r.Deliver(r.env, inbound("in SQE")); got != Passed {
-		t.Fatalf("in SQE: %v", got)
+		t.Fatalf("deliver in SQE: %v, want %v", got, Passed)
 	}
 	r.wantReceived(outcome{2, hca.WCSuccess})
 	r.send(13, peer4, 8)
@@ -53,7 +53,7 @@ func TestStory(t *testing.T) {
 	r.recv(3, hca.GRHLen+3)
 	r.recv(4, 100)
 	if got := r.Deliver(r.env, inbound("four")); got != FailRecvLength {
-		t.Fatalf("too short: %v", got)
+		t.Fatalf("a receive that is too short: %v, want %v", got, FailRecvLength)
 	}
 	r.wantState(hca.QPErr)
 	r.wantReceived()
@@ -71,7 +71,7 @@ func TestStory(t *testing.T) {
 	r.wantSent()
 	r.wantReceived()
 	if got := r.Query(); got != (hca.QPAttr{}) {
-		t.Fatalf("after RESET: %+v", got)
+		t.Fatalf("attributes after RESET: %+v, want none", got)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestModifyRefusesValues(t *testing.T) {
 		r := newRig(t, defaultSpec())
 		r.become(c.at)
 		if err := r.Modify(c.attr, c.mask, r.env); !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want %v", name, err, hca.ErrInvalid)
 		}
 		r.wantState(c.at)
 	}
@@ -197,18 +197,18 @@ func TestPostRefusesRequests(t *testing.T) {
 		"QPN":      {UD: hca.UDDest{QPN: 1 << 24}},
 	} {
 		if err := r.PostSend(&wr, ahTo(peer4)); !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want %v", name, err, hca.ErrInvalid)
 		}
 	}
 	if err := r.PostRecv(&hca.RecvWR{SGList: two}); !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("receive list: %v", err)
+		t.Errorf("receive with a list that is too long: %v, want %v", err, hca.ErrInvalid)
 	}
 	r.send(1, peer4, 1)
 	r.recv(1, 100)
 	if err := r.PostSend(&hca.SendWR{}, ahTo(peer4)); !errors.Is(err, hca.ErrQueueFull) {
-		t.Errorf("second send: %v", err)
+		t.Errorf("second send: %v, want %v", err, hca.ErrQueueFull)
 	}
 	if err := r.PostRecv(&hca.RecvWR{}); !errors.Is(err, hca.ErrQueueFull) {
-		t.Errorf("second receive: %v", err)
+		t.Errorf("second receive: %v, want %v", err, hca.ErrQueueFull)
 	}
 }

@@ -22,8 +22,8 @@ const (
 )
 
 var reasonNames = [NumReason]string{
-	"passed", "qp_state", "pkey", "qkey", "no_recv", "recv_length", "recv_access",
-	"port_down", "no_source", "send_length", "send_access",
+	"passed", "rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
+	"tx_drop_port_down", "tx_drop_no_source", "tx_drop_send_length", "tx_drop_send_access",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

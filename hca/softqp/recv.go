@@ -40,7 +40,9 @@ func (q *QP) becomeRecv(s hca.QPState) {
 	q.recv.unsettled = false
 	switch s.RecvQueue() {
 	case hca.QueueFlushes:
-		q.flushRecv()
+		for ; q.recv.queue.len() > 0; q.recv.queue.pop() {
+			q.completeRecv(hca.WC{ID: q.recv.queue.at(0).id, Status: hca.WCWRFlushErr})
+		}
 	case hca.QueueRefuses:
 		q.recv.queue.clear()
 		q.recv.done = q.recv.done[:0]
@@ -89,19 +91,15 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 		q.recv.unsettled = true
 		return reason
 	}
+	network := hca.NetworkIPv6 // the header that place has written to the GRH area
+	if in.Path.Dst.Is4() {
+		network = hca.NetworkIPv4
+	}
 	q.completeRecv(hca.WC{
 		ID: r.id, Flags: hca.WCFlagGRH, ByteLen: uint32(hca.GRHLen + in.Len),
-		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex, Network: in.network(),
+		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex, Network: network,
 	})
 	return Passed
-}
-
-// network returns the type of the header that place writes to the GRH area.
-func (in *Inbound) network() hca.NetworkType {
-	if in.Path.Dst.Is4() {
-		return hca.NetworkIPv4
-	}
-	return hca.NetworkIPv6
 }
 
 // place writes the GRH area and the payload to the memory of r.
@@ -126,12 +124,6 @@ func (q *QP) completeRecv(wc hca.WC) {
 	wc.Opcode = hca.WCRecv
 	wc.QPN = q.cfg.Num
 	q.recv.done = append(q.recv.done, wc)
-}
-
-func (q *QP) flushRecv() {
-	for ; q.recv.queue.len() > 0; q.recv.queue.pop() {
-		q.completeRecv(hca.WC{ID: q.recv.queue.at(0).id, Status: hca.WCWRFlushErr})
-	}
 }
 
 // RecvDone returns and removes the receive completions. The slice is valid until the next

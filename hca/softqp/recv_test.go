@@ -31,7 +31,7 @@ func TestDeliverRefusals(t *testing.T) {
 		}
 	}
 	if got := rtsRig(t).Deliver(rtsRig(t).env, inbound("x")); got != DropNoRecv {
-		t.Errorf("no receive posted: %v", got)
+		t.Errorf("no receive posted: %v, want %v", got, DropNoRecv)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestDeliverPlaces(t *testing.T) {
 		in := inbound("")
 		in.Payload, in.Len = [][]byte{[]byte("pay"), nil, []byte("load")}, 7
 		if got := r.Deliver(r.env, in); got != Passed {
-			t.Fatalf("%v: %v", list, got)
+			t.Fatalf("%v: %v, want %v", list, got, Passed)
 		}
 		r.checkPlaced(list, in)
 	}
@@ -82,7 +82,7 @@ func (r *rig) checkPlaced(list [][2]int, in *Inbound) {
 	var grh [hca.GRHLen]byte
 	roce.PutGRH(grh[:], &in.Path, in.TOS, in.TTL, in.UDPLen)
 	if !bytes.Equal(got[:47], append(grh[:], "payload"...)) {
-		r.Errorf("%v: placed %x", list, got[:47])
+		r.Errorf("%v: placed %x, want the GRH and the payload", list, got[:47])
 	}
 	if bytes.Count(r.rx, []byte{0})+len(bytes.ReplaceAll(got[:47], []byte{0}, nil)) != len(r.rx) {
 		r.Errorf("%v: bytes outside the receive were written", list)
@@ -108,7 +108,7 @@ func TestDeliverProtection(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := r.Deliver(r.env, inbound("x")); got != FailRecvAccess {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: %v, want %v", name, got, FailRecvAccess)
 		}
 		r.Settle()
 		r.wantReceived(outcome{1, hca.WCLocProtErr})

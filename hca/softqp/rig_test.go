@@ -169,7 +169,7 @@ func parse(t testing.TB, env *Env, d *Datagram) roce.UDSend {
 	b := bytes.Join(d.Vec(), nil)
 	p := roce.Path{Src: d.Src, Dst: d.Dst, SrcPort: env.SrcPort}
 	if m, _ := roce.Verify(&p, true, b); m != roce.MatchKnownID {
-		t.Fatalf("ICRC of %x: %v", b, m)
+		t.Fatalf("ICRC of %x: %v, want a match", b, m)
 	}
 	u, err := roce.ParseUDSend(b)
 	if err != nil || len(b) != d.Len() {

@@ -36,7 +36,10 @@ func (q *QP) becomeSend(s hca.QPState) {
 	q.send.state = s
 	switch s.SendQueue() {
 	case hca.QueueFlushes:
-		q.flushSend()
+		for q.send.queue.len() > 0 {
+			q.completeSend(q.send.queue.at(0).id, hca.WCWRFlushErr)
+			q.dropHead()
+		}
 	case hca.QueueRefuses:
 		q.send.queue.clear()
 		q.send.fan = fan{}
@@ -117,13 +120,6 @@ func (q *QP) fail(status hca.WCStatus) {
 func (q *QP) dropHead() {
 	q.send.queue.pop()
 	q.send.fan = fan{}
-}
-
-func (q *QP) flushSend() {
-	for q.send.queue.len() > 0 {
-		q.completeSend(q.send.queue.at(0).id, hca.WCWRFlushErr)
-		q.dropHead()
-	}
 }
 
 func (q *QP) completeSend(id uint64, status hca.WCStatus) {

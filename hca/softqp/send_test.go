@@ -99,11 +99,11 @@ func TestPartialSends(t *testing.T) {
 	}
 	for i, o := range done {
 		if o != (outcome{uint64(i), hca.WCSuccess}) {
-			t.Errorf("completion %d: %v", i, o)
+			t.Errorf("completion %d: %v, want success, in order", i, o)
 		}
 	}
 	if got := r.Query().SQPSN; got != 5 {
-		t.Errorf("next PSN %d", got)
+		t.Errorf("next PSN %d, want 5", got)
 	}
 }
 
@@ -301,7 +301,7 @@ func TestOnlyRTSSends(t *testing.T) {
 		r.becomeSend(s)
 		b := r.fill()
 		if sent := len(b.Datagrams()) > 0; sent != (s == hca.QPRTS) || b.Tail != TailNone {
-			t.Errorf("%v: sent %v, tail %v", s, sent, b.Tail)
+			t.Errorf("%v: sent %v, tail %v, want sends only in RTS", s, sent, b.Tail)
 		}
 	}
 }

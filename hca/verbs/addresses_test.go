@@ -12,6 +12,6 @@ func TestAddresses(t *testing.T) {
 	}
 	home := netip.MustParseAddr("127.0.0.1")
 	if !here[address{loopback(t), home}] || here[address{loopback(t) + 1, home}] {
-		t.Errorf("%v", here)
+		t.Errorf("%v, want %v on the loopback only", here, home)
 	}
 }

@@ -39,7 +39,7 @@ func TestPortState(t *testing.T) {
 	got := portState(&c)
 	if got.State != hca.PortActive || got.MaxMTU != 4096 || got.ActiveMTU != 1024 || got.LID != 7 || got.SMLID != 1 ||
 		got.LinkLayer != hca.LinkLayerEthernet {
-		t.Errorf("%+v", got)
+		t.Errorf("port attributes %+v differ from the library's", got)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestGIDTable(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if none := gidTable(nil, 1, 1024, 8); len(none) != 0 {
-		t.Errorf("of nothing: %+v", none)
+		t.Errorf("table without entries: %+v, want none", none)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestPortGUID(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	if got := portGUID(nil); got != (hca.GUID{}) {
-		t.Errorf("without a GID: %v", got)
+		t.Errorf("without a GID: %v, want none", got)
 	}
 }
 
@@ -158,6 +158,6 @@ func TestCompletion(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := completion(&cWC{}); got != (hca.WC{}) {
-		t.Errorf("a send: %+v", got)
+		t.Errorf("completion of a send: %+v, want a zero one", got)
 	}
 }

@@ -97,7 +97,7 @@ func untilClosed(s *station.Station, use func() error) {
 		case errors.Is(err, hca.ErrClosed) || errors.Is(err, context.Canceled):
 			return
 		case err != nil && !errors.Is(err, hca.ErrQueueFull):
-			s.Errorf("%v", err)
+			s.Errorf("%v, want ErrClosed in the end", err)
 			return
 		}
 	}

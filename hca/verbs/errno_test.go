@@ -58,7 +58,7 @@ func TestFailed(t *testing.T) {
 	err := failed(verbPostSend, "0x000011", syscall.ENOMEM)
 	var named *hca.VerbError
 	if !errors.Is(err, hca.ErrQueueFull) || !errors.Is(err, syscall.ENOMEM) || !errors.As(err, &named) {
-		t.Errorf("%v", err)
+		t.Errorf("error %v does not wrap the sentinel, the errno and a VerbError", err)
 	}
 	if got, want := err.Error(), "post_send 0x000011: work queue full: cannot allocate memory"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -27,7 +27,7 @@ func TestAsyncEventUnknown(t *testing.T) {
 		uint32(hca.EventSRQErr), uint32(hca.EventSRQLimitReached), uint32(hca.EventWQFatal), uint32(hca.NumEventType), 256, 1<<32 - 1,
 	} {
 		if ev, ok := asyncEvent(n, 1, 1); ok {
-			t.Errorf("%d: %+v", n, ev)
+			t.Errorf("event %d: %+v, want it ignored", n, ev)
 		}
 	}
 	if len(kinds)+3 != int(hca.NumEventType) {

@@ -29,15 +29,11 @@ import (
 // without it.
 var load = sync.OnceValue(func() error {
 	if why := C.shim_load(); why != nil {
-		return noLibrary(C.GoString(why))
+		return fmt.Errorf("%w: cannot use libibverbs.so.1 (%s): install Debian's packages libibverbs1 and ibverbs-providers",
+			hca.ErrNoDevice, C.GoString(why))
 	}
 	return nil
 })
-
-func noLibrary(why string) error {
-	return fmt.Errorf("%w: cannot use libibverbs.so.1 (%s): install Debian's packages libibverbs1 and ibverbs-providers",
-		hca.ErrNoDevice, why)
-}
 
 // errno converts a return value of the shim.
 func errno(code C.int) syscall.Errno { return syscall.Errno(code) }

@@ -86,7 +86,7 @@ func TestLifeCloseWaits(t *testing.T) {
 	}
 	l.leave()
 	if err := <-done; err != nil || !destroyed.Load() {
-		t.Errorf("close: %v, destroyed %v", err, destroyed.Load())
+		t.Errorf("close: %v, destroyed %v, want true after a successful close", err, destroyed.Load())
 	}
 }
 
@@ -105,9 +105,9 @@ func TestLifeDestroyHangs(t *testing.T) {
 	}
 	end <- hca.ErrBusy
 	if err := <-done; !errors.Is(err, hca.ErrBusy) {
-		t.Errorf("close: %v", err)
+		t.Errorf("close: %v, want the error of destroy, ErrBusy", err)
 	}
 	if err := l.enter(); err != nil {
-		t.Errorf("enter after: %v", err)
+		t.Errorf("enter after a failed destroy: %v, want success", err)
 	}
 }

@@ -36,7 +36,7 @@ func TestMemoryLockTooSmall(t *testing.T) {
 	s.Made(mr, err, "MR within the limit")
 	_, err = pd.AllocMR(tooMuch, 0)
 	if !errors.Is(err, hca.ErrNoMemory) || !strings.Contains(err.Error(), "4259840 bytes") || !strings.Contains(err.Error(), "1048576") {
-		t.Errorf("%v", err)
+		t.Errorf("error %v, want ErrNoMemory with the size and the limit", err)
 	}
 	mr, err = pd.AllocMR(fits, 0)
 	s.Made(mr, err, "MR after the refusal")

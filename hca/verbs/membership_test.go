@@ -73,7 +73,7 @@ func TestMembershipMany(t *testing.T) {
 	for range 50 {
 		m, err := joinGroup(group, loopback(t))
 		if err != nil {
-			t.Fatalf("%v: %v", group, err)
+			t.Fatalf("join %v: %v", group, err)
 		}
 		defer m.leave()
 		group = group.Next()
@@ -85,7 +85,7 @@ func TestMembershipRefused(t *testing.T) {
 	for _, group := range testGroups {
 		_, err := joinGroup(group, 1<<30)
 		if !errors.Is(err, hca.ErrInvalid) || !errors.Is(err, unix.ENODEV) || errors.Is(err, hca.ErrIO) {
-			t.Errorf("%v: %v", group, err)
+			t.Errorf("join %v: %v, want ErrInvalid and ENODEV", group, err)
 		}
 	}
 	var none *membership

@@ -34,7 +34,7 @@ func TestLimitText(t *testing.T) {
 	got := limitText(1<<20, 65536)
 	for _, want := range []string{"1048576 bytes", "65536", "CAP_IPC_LOCK", "ulimit -l", "LimitMEMLOCK=", "--ulimit memlock=-1"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("%q lacks %q", got, want)
+			t.Errorf("the text %q lacks %q", got, want)
 		}
 	}
 }

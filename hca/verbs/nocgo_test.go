@@ -14,6 +14,6 @@ import (
 func TestOpenWithoutCgo(t *testing.T) {
 	_, err := verbs.Open("rxe0")
 	if !errors.Is(err, hca.ErrNoDevice) || !strings.Contains(err.Error(), "without cgo") {
-		t.Errorf("%v", err)
+		t.Errorf("error %v, want ErrNoDevice that names cgo", err)
 	}
 }

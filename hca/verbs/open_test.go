@@ -25,7 +25,7 @@ func TestOpenUnknown(t *testing.T) {
 	_, err := verbs.Open("no-such-device")
 	var named *hca.VerbError
 	if !errors.Is(err, hca.ErrNoDevice) || !errors.As(err, &named) || named.Verb != "open_device" {
-		t.Errorf("%v", err)
+		t.Errorf("error %v, want ErrNoDevice from open_device", err)
 	}
 }
 
@@ -86,7 +86,7 @@ func wantInChild(t *testing.T, dir, text string) {
 	}
 	for _, want := range []string{"no device: true", text} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("%q lacks %q", out, want)
+			t.Errorf("the output %q lacks %q", out, want)
 		}
 	}
 }

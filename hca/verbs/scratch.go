@@ -36,8 +36,6 @@ type lists struct {
 	each int       // entries of one list
 }
 
-func newLists(n, each int) lists { return lists{sges: array[hca.SGE](n * each), each: each} }
-
 // put copies a list to place i and returns its address. It returns false if the list is too
 // long.
 func (l *lists) put(i int, list []hca.SGE) (*C.struct_ibv_sge, bool) {
@@ -56,7 +54,7 @@ type scratch[W any] struct {
 }
 
 func newScratch[W any](n, sges int) scratch[W] {
-	return scratch[W]{wrs: array[W](n), lists: newLists(n, sges)}
+	return scratch[W]{wrs: array[W](n), lists: lists{sges: array[hca.SGE](n * sges), each: sges}}
 }
 
 func (s *scratch[W]) free() {

@@ -44,20 +44,20 @@ func TestSendFill(t *testing.T) {
 	second.Flags = hca.SendSignaled | hca.SendSolicited | hca.SendIPCsum
 	n, err := s.fill([]hca.SendWR{sendTo(1, ah), second}, q)
 	if n != 2 || err != nil {
-		t.Fatalf("%d filled, %v", n, err)
+		t.Fatalf("%d filled, %v, want 2", n, err)
 	}
 	if wr := s.wrs[0]; wr.wr_id != 1 || wr.num_sge != 0 || wr.opcode != 2 || wr.send_flags != 0 {
-		t.Errorf("first %+v", wr)
+		t.Errorf("first request is wrong: %+v", wr)
 	}
 	if wr := s.wrs[1]; wr.wr_id != 1<<63 || wr.num_sge != 2 || wr.opcode != 2 || wr.send_flags != 1<<1|1<<2|1<<4 {
-		t.Errorf("second %+v", wr)
+		t.Errorf("second request is wrong: %+v", wr)
 	}
 	if got := listOf(s.wrs[1].sg_list, 2); got[0] != sge1 || got[1] != sge2 {
-		t.Errorf("list %+v", got)
+		t.Errorf("list %+v, want both pieces", got)
 	}
 	ud := (*cUD)(unsafe.Pointer(&s.wrs[1].wr))
 	if ud.ah != ah.ah.Load() || ud.remote_qpn != 0x22 || ud.remote_qkey != 0xb1b {
-		t.Errorf("destination %+v", ud)
+		t.Errorf("destination is wrong: %+v", ud)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestSendFillRefuses(t *testing.T) {
 	} {
 		n, err := s.fill([]hca.SendWR{sendTo(1, ah), bad, sendTo(3, ah)}, q)
 		if n != 1 || !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%s: %d filled, %v", what, n, err)
+			t.Errorf("%s: %d filled, %v, want 1 and %v", what, n, err, hca.ErrInvalid)
 		}
 	}
 }
@@ -99,10 +99,10 @@ func TestFillStopsAtTheRoomThatIsLeft(t *testing.T) {
 	defer recv.free()
 	ah := liveAH(q.pd)
 	if n, err := send.fill([]hca.SendWR{sendTo(1, ah), sendTo(2, ah), sendTo(3, ah), sendTo(4, nil)}, q); n != 3 || err != nil {
-		t.Errorf("%d sends, %v", n, err)
+		t.Errorf("%d sends, %v, want 3", n, err)
 	}
 	if n, err := recv.fill(make([]hca.RecvWR, 4)); n != 3 || err != nil {
-		t.Errorf("%d receives, %v", n, err)
+		t.Errorf("%d receives, %v, want 3", n, err)
 	}
 	if n, err := recv.fill(nil); n != 0 || err != nil {
 		t.Errorf("%d of no receives, %v", n, err)
@@ -114,10 +114,10 @@ func TestRecvFill(t *testing.T) {
 	defer s.free()
 	n, err := s.fill([]hca.RecvWR{{ID: 5, SGList: []hca.SGE{sge2}}, {ID: 6, SGList: []hca.SGE{sge1, sge2, sge1}}})
 	if n != 1 || !errors.Is(err, hca.ErrInvalid) {
-		t.Errorf("%d filled, %v", n, err)
+		t.Errorf("%d filled, %v, want 1 and %v", n, err, hca.ErrInvalid)
 	}
 	if wr := s.wrs[0]; wr.wr_id != 5 || wr.num_sge != 1 || listOf(wr.sg_list, 1)[0] != sge2 {
-		t.Errorf("%+v", wr)
+		t.Errorf("request is wrong: %+v", wr)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestSideGate(t *testing.T) {
 	} {
 		s.gate(b)
 		if n, err := s.postAll(nil, 1); n != 0 || (err == nil) != open || !open && !errors.Is(err, hca.ErrInvalid) {
-			t.Errorf("%v: %d, %v", b, n, err)
+			t.Errorf("%v: %d, %v, want it open %v", b, n, err, open)
 		}
 	}
 }
@@ -146,6 +146,6 @@ func TestFillDoesNotAllocate(t *testing.T) {
 		_, _ = send.fill(sends, q)
 		_, _ = recv.fill(recvs)
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

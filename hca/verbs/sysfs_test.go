@@ -114,12 +114,12 @@ func withoutDescriptors(t *testing.T, f func()) {
 
 func TestOpenSysfsOfNothing(t *testing.T) {
 	if _, err := openSysfs("no-such-device"); !errors.Is(err, hca.ErrNoDevice) {
-		t.Errorf("%v", err)
+		t.Errorf("sysfs of a missing device: %v, want ErrNoDevice", err)
 	}
 }
 
 func TestPCIAddrOfNothing(t *testing.T) {
 	if got := pciAddr("no-such-device"); got != "" {
-		t.Errorf("%q", got)
+		t.Errorf("PCI address of a missing device: %q, want none", got)
 	}
 }

@@ -21,6 +21,6 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 	a, b := newStation(t, verbstest.EnvA), newStation(t, verbstest.EnvB)
 	sends, recvs := a.Towards(b, 8, 100), b.Receives(8)
 	if n := testing.AllocsPerRun(50, func() { a.Carry(b, sends, recvs) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

@@ -73,12 +73,12 @@ func TestWaiterUntil(t *testing.T) {
 	const pause = 20 * time.Millisecond
 	for _, until := range []time.Time{time.Now().Add(pause), time.Now().Add(-time.Hour)} {
 		if err := w.wait(until, readByte(&n)); err != nil || n != 0 || time.Now().Before(until) {
-			t.Errorf("until %v: %v at %v", until, err, time.Now())
+			t.Errorf("wait until %v: %v at %v, want nil not before the deadline", until, err, time.Now())
 		}
 	}
 	write() // the earlier deadline no longer applies
 	if err := w.wait(time.Now().Add(limit), readByte(&n)); err != nil || n != 1 {
-		t.Errorf("%v, %d taken", err, n)
+		t.Errorf("wait with a later deadline: %v, %d read, want 1", err, n)
 	}
 }
 
@@ -112,16 +112,16 @@ func TestWaiterClose(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-done; !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("wait during: %v", err)
+		t.Errorf("wait during close: %v, want ErrClosed", err)
 	}
 	w.wake()
 	for range 2 { // a wake ends at most one wait
 		if err := w.wait(time.Now().Add(limit), readByte(&n)); err != nil && !errors.Is(err, hca.ErrClosed) {
-			t.Errorf("wait after: %v", err)
+			t.Errorf("wait after close: %v, want nil or ErrClosed", err)
 		}
 	}
 	if err := w.wait(time.Time{}, readByte(&n)); !errors.Is(err, hca.ErrClosed) {
-		t.Errorf("wait after: %v", err)
+		t.Errorf("wait after close: %v, want ErrClosed", err)
 	}
 }
 
@@ -150,10 +150,10 @@ func TestWaiterDeviceRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; !errors.Is(err, hca.ErrIO) || errors.Is(err, hca.ErrClosed) {
-		t.Errorf("wait during: %v", err)
+		t.Errorf("wait during the removal: %v, want ErrIO", err)
 	}
 	if err := w.wait(time.Now().Add(limit), never); !errors.Is(err, hca.ErrIO) {
-		t.Errorf("wait after: %v", err)
+		t.Errorf("wait after the removal: %v, want ErrIO", err)
 	}
 	if err := w.close(); err != nil {
 		t.Error(err)
@@ -175,7 +175,7 @@ func TestWaiterRefusesFiles(t *testing.T) {
 		t.Error("a plain file was accepted")
 	}
 	if _, err := newWaiter(-1, "nothing"); !errors.Is(err, unix.EBADF) {
-		t.Errorf("no file: %v", err)
+		t.Errorf("waiter of an invalid descriptor: %v, want EBADF", err)
 	}
 }
 
@@ -187,6 +187,6 @@ func TestWaiterDoesNotAllocate(t *testing.T) {
 		write()
 		_ = w.wait(time.Time{}, take)
 	}); got != 0 {
-		t.Errorf("%v allocations", got)
+		t.Errorf("%v allocations, want none", got)
 	}
 }

@@ -252,7 +252,7 @@ func watchEnds(t *testing.T, r *rig) {
 	r.awaitOn(b, "up, on the other watch", func(s link.State) bool { return s.Up })
 }
 
-func deletionIsTold(t *testing.T, r *rig) {
+func deletionIsReported(t *testing.T, r *rig) {
 	ch, err := r.dev.Watch(t.Context())
 	r.ok(err)
 	done := make(chan error)

@@ -43,7 +43,7 @@ func Run(t *testing.T, factory Factory) {
 		{"WatchTellsChanges", watchTells},
 		{"WatchKeepsTheLatest", watchKeepsLatest},
 		{"WatchEnds", watchEnds},
-		{"DeletionIsTold", deletionIsTold},
+		{"DeletionIsReported", deletionIsReported},
 		{"InspectRestoresWhatOthersChange", inspectRestores},
 		{"InspectCountsForeignQueues", inspectCounts},
 		{"NoAllocationPerFrame", noAllocation},

@@ -13,7 +13,7 @@ const step = DefaultInterval
 
 func TestR08Bound(t *testing.T) {
 	if got := (Config{}).Bound(); got >= time.Second || got != 900*time.Millisecond {
-		t.Errorf("%v", got)
+		t.Errorf("bound %v, want 900 ms", got)
 	}
 	if got, want := (Config{Probes: 3, Interval: 10 * time.Millisecond}).Bound(), 920*time.Millisecond; got != want {
 		t.Errorf("%v, want %v", got, want)
@@ -71,7 +71,7 @@ func TestR08NotSuspected(t *testing.T) {
 		v, d := newDevice(), New(Config{})
 		c.setup(v)
 		if got, at := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
-			t.Errorf("%s: %+v after %v", c.name, got, at)
+			t.Errorf("%s: suspected %+v after %v", c.name, got, at)
 		}
 	}
 }
@@ -122,12 +122,12 @@ func TestR07BlockedWireIsNotSuspected(t *testing.T) {
 				v.blocked = false
 				after, _ := v.run(d, step, c.rest, Suspect)
 				if got.Kind == Suspect || after.Kind == Suspect {
-					t.Fatalf("%v, load %d: %+v, then %+v", c.block, load, got, after)
+					t.Fatalf("%v, load %d: suspected %+v, then %+v", c.block, load, got, after)
 				}
 			}
 			v.stopped, v.traffic = true, true
 			if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
-				t.Errorf("%+v after %v", got, took)
+				t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func TestR08Stall(t *testing.T) {
 	}
 	v.stopped = false
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
-		t.Errorf("%+v", got)
+		t.Errorf("suspected %+v", got)
 	}
 	if v.tick(DefaultMaxGap); d.Step(v.now, v.sample()).Kind == Poll {
 		t.Error("a sample that is late by less than the bound counts as a stall")
@@ -174,11 +174,11 @@ func TestR08PortComesBack(t *testing.T) {
 	v.run(d, step, time.Minute, Nothing)
 	v.port, v.stopped = hca.PortActive, false
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect {
-		t.Fatalf("%+v", got)
+		t.Fatalf("suspected %+v", got)
 	}
 	v.stopped = true
 	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Deaf || took > (Config{}).Bound() {
-		t.Errorf("%+v after %v", got, took)
+		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound())
 	}
 }
 
@@ -187,7 +187,7 @@ func TestR08SendsStopButReceivesContinue(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	v.peers, v.traffic, v.stopped = true, true, true
 	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || got.Deaf || took > (Config{}).Bound()+step {
-		t.Errorf("%+v after %v", got, took)
+		t.Errorf("%+v after %v, want a suspicion of the send queue within %v", got, took, (Config{}).Bound()+step)
 	}
 }
 
@@ -203,11 +203,11 @@ func TestR08Restart(t *testing.T) {
 	d.Restart()
 	v.deaf = false
 	if got, _ := v.run(d, step, time.Minute, Suspect); got.Kind == Suspect || d.probe.number <= number {
-		t.Errorf("%+v, probe %d after %d", got, d.probe.number, number)
+		t.Errorf("%+v, probe %d after %d, want no suspicion, and a new probe", got, d.probe.number, number)
 	}
 	v.deaf = true
 	if got, _ := v.run(d, step, time.Minute, Suspect); !got.Deaf {
-		t.Errorf("%+v", got)
+		t.Errorf("%+v, want a suspicion of the receive queue", got)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestR08Property(t *testing.T) {
 		fault := rapid.SampledFrom([]*bool{&v.stopped, &v.deaf, &v.full, &v.refuses}).Draw(t, "fault")
 		*fault = true
 		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
-			t.Fatalf("%+v after %v", got, took)
+			t.Fatalf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
 		}
 	})
 }
@@ -246,6 +246,6 @@ func TestStepAllocs(t *testing.T) {
 	v, d := newDevice(), New(Config{})
 	s := v.sample()
 	if n := testing.AllocsPerRun(100, func() { v.now = v.now.Add(step); d.Step(v.now, s) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

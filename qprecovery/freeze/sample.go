@@ -33,8 +33,8 @@ const (
 	Suspect        // the queue pair seems to have frozen; reported once
 )
 
-// Decision tells the caller what to do. Each field except Kind belongs to one
-// kind.
+// Decision is the action that the caller must take. Each field except Kind belongs to
+// one kind.
 type Decision struct {
 	Kind  Kind
 	Probe uint64    // SendProbe: its number

@@ -10,19 +10,19 @@ const (
 	DefaultGrace = 60 * time.Second // R14
 	DefaultLimit = 30 * time.Second // a reset that takes 300 times its 100 ms is stuck
 
-	tryEvery    = 10 * time.Millisecond // a tenth of what a reset may take
-	pollEvery   = time.Second           // finds a lost event, or a leader that died
-	orphanPolls = 3
+	tryEvery     = 10 * time.Millisecond // a tenth of what a reset may take
+	pollEvery    = time.Second           // finds a lost event, or a leader that died
+	orphanPolls  = 3
+	silentMargin = time.Second // what a leader may take besides grace and limit
 )
 
 // Config configures a [Machine]. Zero durations are the defaults.
 type Config struct {
 	Device Device
 	Name   string        // of this process, for messages
-	PID    uint32        // likewise
-	Grace  time.Duration // that a reset leaves to who holds the device
-	Limit  time.Duration // that the reset itself may take
-	// Shared says that there are files, by which other processes take part.
+	Grace  time.Duration // how long a reset waits for those who hold the device
+	Limit  time.Duration // how long the reset itself may take
+	// Shared says that other processes may use the device.
 	Shared bool
 	// Exclusive says that a reset by this process breaks what other processes have
 	// open.
@@ -31,140 +31,173 @@ type Config struct {
 	try, poll time.Duration // zero, but in an exploration
 }
 
+// Kernel makes the system calls of a [Machine], which must not block.
+type Kernel interface {
+	// Read returns the intent: the zero record if it cannot be read.
+	Read() Record
+	// Write writes the intent.
+	Write(r Record)
+	// Claim tries to lock the intent.
+	Claim() bool
+	// Disclaim unlocks the intent.
+	Disclaim()
+	// Share tries to lock use shared, also instead of exclusively.
+	Share() bool
+	// Exclude tries to lock use exclusively. If it fails, the shared lock is gone, too.
+	Exclude() bool
+	// Drop unlocks use.
+	Drop()
+	// Holders names the processes that have the device open.
+	Holders() string
+}
+
+// Event is an input of a [Machine].
+type Event struct {
+	Kind    Kind
+	ID      ID      // of Released
+	Outcome Outcome // of Done
+	Detail  string  // of Done
+}
+
+// Kind is the kind of an [Event].
+type Kind uint8
+
+// Kinds of event.
+const (
+	Look     Kind = iota // the intent file may have changed, or a deadline has passed
+	Want                 // the user asks for a reset
+	Released             // the user holds nothing of the device
+	Done                 // the reset returned; OutcomeDenied: nothing was done, since this process may not
+	Close                // this process ends; the user holds nothing, and no reset is under way
+	numKind
+)
+
+// ID numbers the resets that a machine reports to its user, from 1.
+type ID uint64
+
+// Action is a message to the user.
+type Action interface{ action() }
+
+type (
+	// Release has the user release the device, and then report [Released].
+	Release struct{ ID ID }
+	// Ended says that a reset ended. The user may open the device again.
+	Ended struct {
+		ID      ID
+		Outcome Outcome
+		Detail  string
+	}
+	// Reset resets the device. The answer is [Done].
+	Reset struct {
+		// Abandon says that users in this process have not released the device within
+		// the grace period, and are not waited for.
+		Abandon bool
+		// Complete says that an earlier reset was cut short: the device may be gone, and
+		// this reset has to bring it back.
+		Complete bool
+	}
+	// Silent says that the process that leads a reset has not gone on since a time.
+	Silent struct{ Since time.Time }
+	// Answers ends Silent.
+	Answers struct{}
+)
+
+func (Release) action() {}
+func (Ended) action()   {}
+func (Reset) action()   {}
+func (Silent) action()  {}
+func (Answers) action() {}
+
 // State is the state of a [Machine]; doc.go has the table of transitions.
 type State uint8
 
 // States.
 const (
-	StateWaiting State = iota
+	StateReleasing State = iota
+	StateWaiting
 	StateUsing
-	StateReleasing
 	StateLeading
 	StateGathering
 	StateResetting
 	StateStuck
-	StateClosed
 	numState
 )
 
-var stateNames = [numState]string{"waiting", "using", "releasing", "leading", "gathering", "resetting", "stuck", "closed"}
+var stateNames = [numState]string{"releasing", "waiting", "using", "leading", "gathering", "resetting", "stuck"}
 
 func (s State) String() string { return stateNames[s] }
 
-// Leads reports whether this process leads a reset that concerns others.
-func (s State) Leads() bool { return s >= StateLeading && s <= StateStuck }
+// Leads reports whether this process leads a reset.
+func (s State) Leads() bool { return s >= StateLeading }
 
-// table says what is done with each event in each state. A handler that a cell
-// does not name is an event that means nothing there.
+// table has a handler for each event that means something in a state.
 var table = [numState][numKind]func(*Machine, Event){
-	StateWaiting: {
-		kindWant: ignore, kindReleased: ignore, kindSeen: (*Machine).waitingSeen, kindClaimed: (*Machine).orphanClaimed,
-		kindTaken: (*Machine).waitingShared, kindResetDone: ignore, kindTick: (*Machine).poll, kindClose: (*Machine).close,
-	},
-	StateUsing: {
-		kindWant: (*Machine).want, kindReleased: ignore, kindSeen: (*Machine).usingSeen, kindClaimed: (*Machine).wantClaimed,
-		kindTaken: ignore, kindResetDone: ignore, kindTick: (*Machine).poll, kindClose: (*Machine).close,
-	},
-	StateReleasing: {
-		kindWant: ignore, kindReleased: (*Machine).released, kindSeen: (*Machine).releasingSeen, kindClaimed: (*Machine).orphanClaimed,
-		kindTaken: ignore, kindResetDone: ignore, kindTick: (*Machine).poll, kindClose: (*Machine).close,
-	},
-	StateLeading: {
-		kindWant: ignore, kindReleased: (*Machine).ready, kindSeen: ignore, kindClaimed: ignore,
-		kindTaken: ignore, kindResetDone: ignore, kindTick: (*Machine).leadingTick, kindClose: (*Machine).quit,
-	},
-	StateGathering: {
-		kindWant: ignore, kindReleased: ignore, kindSeen: ignore, kindClaimed: ignore,
-		kindTaken: (*Machine).excluded, kindResetDone: ignore, kindTick: (*Machine).gatheringTick, kindClose: (*Machine).quit,
-	},
-	StateResetting: {
-		kindWant: ignore, kindReleased: ignore, kindSeen: ignore, kindClaimed: ignore,
-		kindTaken: ignore, kindResetDone: (*Machine).resetDone, kindTick: (*Machine).resettingTick, kindClose: (*Machine).close,
-	},
-	StateStuck: {
-		kindWant: (*Machine).stuckWant, kindReleased: ignore, kindSeen: ignore, kindClaimed: ignore,
-		kindTaken: ignore, kindResetDone: (*Machine).stuckDone, kindTick: ignore, kindClose: (*Machine).close,
-	},
-	StateClosed: {
-		kindWant: ignore, kindReleased: ignore, kindSeen: ignore, kindClaimed: ignore,
-		kindTaken: ignore, kindResetDone: ignore, kindTick: ignore, kindClose: ignore,
-	},
+	StateReleasing: {Look: (*Machine).follow, Released: (*Machine).leave},
+	StateWaiting:   {Look: (*Machine).follow},
+	StateUsing:     {Look: (*Machine).look, Want: (*Machine).want},
+	StateLeading:   {Look: (*Machine).release, Released: (*Machine).release, Close: (*Machine).quit},
+	StateGathering: {Look: (*Machine).gather, Close: (*Machine).quit},
+	StateResetting: {Look: (*Machine).timeOut, Done: (*Machine).done},
+	StateStuck:     {Want: (*Machine).refuse, Done: (*Machine).done},
 }
-
-func ignore(*Machine, Event) {}
 
 // Machine is one process's share in the resets of a device. It is passive: one
 // goroutine calls it. Make one with [New].
 type Machine struct {
-	conf   Config
-	able   bool // this process can reset the device, as far as is known
-	state  State
-	rec    Record // the intent as seen last; while we lead, as written last
-	serial ID     // of the last reset that was reported to the user
-	told   bool   // its end was not reported yet
-	wants  bool   // asked for a reset, and waits for the intent lock
+	conf  Config
+	able  bool // to reset the device, as far as is known
+	state State
+	rec   Record // as read or written last
+	id    ID     // of the last reset that was reported to the user
+	told  bool   // its end was not reported yet
+	used  bool   // the user might open the device once
+	wants bool   // the user asked for a reset, which no process leads yet
 
 	// Of the reset that this process leads.
-	alone    bool // it concerns no other process
 	abandon  bool
 	complete bool
 	begun    bool // it was cut short before
 
-	graceAt, limitAt, tryAt, pollAt, orphanAt time.Time // zero: not set
-	vigil                                     vigil
+	deadline time.Time // of the state; zero: none
+	lookAt   time.Time // zero: not before the deadline
 
-	now time.Time // of the Step under way
-	out []Action  // of the Step under way
+	looked time.Time     // when this process looked last whether the leader goes on
+	waited time.Duration // that it has not, while this process itself was running
+	silent bool          // Silent was reported
+
+	// Of the Step under way.
+	now time.Time
+	k   Kernel
+	out []Action
 }
 
-// New returns a machine that wants to let its user in, from its first Step.
-func New(now time.Time, conf Config) *Machine {
+// New returns a machine whose user holds nothing of the device, and may open it after
+// the first Step with [Look] unless that returns [Release].
+func New(conf Config) *Machine {
 	conf.Grace, conf.Limit = cmp.Or(conf.Grace, DefaultGrace), cmp.Or(conf.Limit, DefaultLimit)
 	conf.try, conf.poll = cmp.Or(conf.try, tryEvery), cmp.Or(conf.poll, pollEvery)
-	m := &Machine{conf: conf, able: conf.Shared && conf.Exclusive, pollAt: now}
-	if !conf.Shared {
-		m.pollAt, m.tryAt = time.Time{}, now
-	}
-	return m
+	return &Machine{conf: conf, able: conf.Exclusive}
 }
 
-// Step applies an event at time now and appends what is to be done, in order, to
-// out. Time must not run backwards from call to call.
-func (m *Machine) Step(now time.Time, ev Event, out []Action) []Action {
-	m.now, m.out = now, out
-	switch ev := ev.(type) {
-	case Seen:
-		if !m.state.Leads() { // else the record is ours
-			m.see(ev.Record)
-		}
-	case Claimed:
-		if ev.Held {
-			m.see(ev.Record)
-		}
+// Step applies an event at time now, makes the system calls that follow, and appends the
+// messages to the user to out. Time must not run backwards from call to call.
+func (m *Machine) Step(now time.Time, k Kernel, ev Event, out []Action) []Action {
+	m.now, m.k, m.out = now, k, out
+	if handle := table[m.state][ev.Kind]; handle != nil {
+		handle(m, ev)
 	}
-	table[m.state][ev.kind()](m, ev)
-	m.watch()
-	out, m.out = m.out, nil
+	out, m.k, m.out = m.out, nil, nil
 	return out
 }
 
-// NextDeadline returns when Step must be called with [Tick] at the latest; false:
-// not before the next event.
+// NextDeadline returns when Step must be called with [Look] at the latest; false: not
+// before the next event.
 func (m *Machine) NextDeadline() (at time.Time, ok bool) {
-	if at, ok = m.deadline(); !ok || !m.vigil.due.IsZero() && m.vigil.due.Before(at) {
-		at = m.vigil.due
+	at = m.lookAt
+	if at.IsZero() || !m.deadline.IsZero() && m.deadline.Before(at) {
+		at = m.deadline
 	}
 	return at, !at.IsZero()
-}
-
-// deadline is NextDeadline but for the vigil.
-func (m *Machine) deadline() (first time.Time, ok bool) {
-	for _, at := range [...]time.Time{m.graceAt, m.limitAt, m.tryAt, m.pollAt} {
-		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
-			first = at
-		}
-	}
-	return first, !first.IsZero()
 }
 
 // State returns the state.
@@ -173,343 +206,249 @@ func (m *Machine) State() State { return m.state }
 // Intent returns the record as this process knows it.
 func (m *Machine) Intent() Record { return m.rec }
 
-func (m *Machine) emit(actions ...Action) { m.out = append(m.out, actions...) }
+func (m *Machine) emit(a Action) { m.out = append(m.out, a) }
 
-// see takes a record that was read. One of another device is none.
-func (m *Machine) see(r Record) {
-	if r.Phase == PhaseIdle && r.Number == 0 {
-		r.Device = m.conf.Device // an empty file
-	}
-	if r.Device.Key() != m.conf.Device.Key() {
-		r = Record{Phase: PhaseBad}
-	}
-	m.rec = r
-}
-
-// Under reports whether the record says that a reset is under way.
-func (r Record) Under() bool { return r.Phase == PhaseWanted || r.Phase == PhaseResetting }
-
-// open reports whether there is something to lead: a reset under way or, for who
-// can complete it, one that was cut short long ago.
-func (m *Machine) open() bool { return m.rec.Under() || m.able && m.rec.Begun }
+func (m *Machine) due() bool { return !m.deadline.IsZero() && !m.now.Before(m.deadline) }
 
 // become is the only writer of the state.
-func (m *Machine) become(s State) {
-	m.state = s
-	m.limitAt, m.tryAt = time.Time{}, time.Time{}
-	if s != StateGathering {
-		m.graceAt = time.Time{}
-	}
-	m.pollAt = time.Time{}
-	if m.conf.Shared && s <= StateReleasing {
-		m.pollAt = m.now.Add(m.conf.poll)
+func (m *Machine) become(s State, deadline time.Time) {
+	m.state, m.deadline, m.lookAt = s, deadline, time.Time{}
+	m.goesOn()
+	m.lookAgain()
+}
+
+// lookAgain plans the next look at the intent, in the states in which others write it.
+func (m *Machine) lookAgain() {
+	if m.conf.Shared && !m.state.Leads() {
+		m.lookAt = m.now.Add(m.conf.poll)
 	}
 }
 
-func (m *Machine) due(at time.Time) bool { return !at.IsZero() && !m.now.Before(at) }
-
-// poll looks at the intent, or tries again for its lock if the user wants a reset:
-// one of the two, since the answer to the first may change what is to be done.
-func (m *Machine) poll(Event) {
-	switch {
-	case !m.conf.Shared:
-		m.letIn()
-	case m.due(m.pollAt):
-		m.pollAt = m.now.Add(m.conf.poll)
-		m.emit(Look{})
-	case m.due(m.tryAt):
-		m.tryAt = time.Time{}
-		m.emit(Claim{})
+// read reads the intent. A record of another device counts as none.
+func (m *Machine) read() {
+	r := m.k.Read()
+	if r.Device.NodeGUID != m.conf.Device.NodeGUID || r.Device.place() != m.conf.Device.place() {
+		r = Record{}
+	}
+	if r != m.rec {
+		m.rec = r
+		m.goesOn()
 	}
 }
 
-// letIn lets the user open the device, which it was told to release or never had.
-func (m *Machine) letIn() {
-	if m.state == StateUsing {
-		return
-	}
-	m.become(StateUsing)
-	if !m.told {
-		m.emit(Open{})
-		return
-	}
-	m.end(m.rec.Outcome, m.rec.Detail)
-}
-
-// tell tells the user to release the device.
-func (m *Machine) tell() {
-	m.serial, m.told, m.wants = m.serial+1, true, false
-	m.emit(Release{m.serial})
-}
-
-// end tells the user how the reset ended.
-func (m *Machine) end(o Outcome, detail string) {
-	m.told = false
-	m.emit(Ended{Reset: m.serial, Outcome: max(o, OutcomeDone), Detail: detail})
-}
-
-func (m *Machine) waitingSeen(Event) {
-	if m.open() || m.rec.Phase == PhaseBad {
-		m.emit(Claim{})
-		return
-	}
-	m.emit(Share{})
-}
-
-func (m *Machine) waitingShared(ev Event) {
-	if ev.(Taken).Held {
-		m.letIn()
-		m.emit(Look{}) // rule 2
-	}
-}
-
-// orphanClaimed takes the lock of a reset that we do not lead: if it is free, the
-// leader has died, or asks another process to go on.
-func (m *Machine) orphanClaimed(ev Event) {
-	if !ev.(Claimed).Held {
-		m.orphanAt = time.Time{}
-		return
-	}
-	switch {
-	case m.open() && m.able:
-		m.orphanAt = time.Time{}
-		m.lead(m.rec.Number)
-		return
-	case m.open() && !m.due(m.orphanAt):
-		if m.orphanAt.IsZero() {
-			m.orphanAt = m.now.Add(orphanPolls * m.conf.poll)
-		}
-		m.emit(Disclaim{})
-		return
-	case m.open():
-		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
-	case m.rec.Phase == PhaseBad:
-		m.write(PhaseIdle, OutcomeFailed, false, "the record of it was not readable")
-	}
-	m.orphanAt = time.Time{}
-	m.emit(Disclaim{})
-	if m.state == StateReleasing {
-		m.letIn()
-		return
-	}
-	m.emit(Share{})
-}
-
-// lead begins or goes on with a reset, whose intent lock is ours.
-func (m *Machine) lead(number uint64) {
-	m.alone, m.abandon = false, false
-	m.begun = m.rec.Begun
-	m.complete = m.begun && m.rec.Device == m.conf.Device
-	m.rec.Number = max(number, 1)
-	m.write(PhaseWanted, OutcomeNone, m.begun, "")
-	waiting := m.state == StateWaiting
-	if m.state == StateUsing {
-		m.tell()
-	}
-	m.become(StateLeading)
-	m.graceAt = m.now.Add(m.conf.Grace)
-	if waiting {
-		m.gather()
-	}
-}
-
-// write writes the intent of the reset under way.
+// write writes the intent of the reset that this process leads or ends.
 func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
-	m.rec = Record{
-		Phase: p, Outcome: o, Begun: begun, Number: m.rec.Number,
-		PID: m.conf.PID, Device: m.conf.Device, Leader: m.conf.Name, Detail: detail,
+	if m.conf.Exclusive || m.state <= StateWaiting {
+		m.rec = Record{Phase: p, Outcome: o, Begun: begun, Number: m.rec.Number, Device: m.conf.Device, Leader: m.conf.Name, Detail: detail}
+		m.k.Write(m.rec)
 	}
-	m.emit(Write{m.rec})
 }
 
-// usingSeen takes part in a reset of another process. One that was cut short, and
-// could not be completed since the device was held, is tried again from time to time.
-func (m *Machine) usingSeen(Event) {
-	switch {
-	case m.rec.Under():
-		m.become(StateReleasing)
-		m.tell()
-		if m.able {
-			m.emit(Claim{})
+// tell has the user release the device.
+func (m *Machine) tell() {
+	m.id, m.told, m.wants = m.id+1, true, false
+	m.emit(Release{m.id})
+}
+
+// end reports to the user how the reset ended.
+func (m *Machine) end(o Outcome, detail string) {
+	if m.told {
+		m.told = false
+		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail})
+	}
+}
+
+// open reports whether the record asks for something: a reset is under way or, for a
+// process that starts and can complete it, was cut short long ago.
+func (m *Machine) open() bool {
+	return m.rec.Phase != PhaseIdle || m.rec.Begun && m.able && !m.used
+}
+
+// follow waits for the end of another process's reset. If the lock is free, its leader
+// has died, or hands the reset over.
+func (m *Machine) follow(Event) {
+	m.lookAgain()
+	m.read()
+	if m.open() {
+		if !m.k.Claim() {
+			m.deadline = time.Time{}
+		} else if m.read(); m.open() && m.able {
+			m.lead()
+			return
+		} else {
+			m.endOrphan()
+			m.k.Disclaim()
 		}
+	}
+	if !m.open() && m.k.Share() {
+		m.used = true
+		m.become(StateUsing, time.Time{})
+		m.end(m.rec.Outcome, m.rec.Detail)
+		m.look(Event{}) // rule 2
+		return
+	}
+	if !m.told {
+		m.tell()
+	}
+	m.checkLeader()
+}
+
+// endOrphan ends a reset without a leader that this process cannot reset itself, once
+// the others have had time to take it over.
+func (m *Machine) endOrphan() {
+	switch {
 	case !m.open():
-		m.orphanAt = time.Time{}
-	case m.orphanAt.IsZero():
-		m.orphanAt = m.now.Add(m.conf.Grace)
-	case m.due(m.orphanAt):
-		m.orphanAt = time.Time{}
-		m.want(nil)
+	case m.deadline.IsZero():
+		m.deadline = m.now.Add(orphanPolls * m.conf.poll)
+	case m.due():
+		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
 	}
 }
 
+// look takes part in the reset of another process. A reset that was cut short, and could
+// not be completed since the device was held, is tried again from time to time.
+func (m *Machine) look(ev Event) {
+	m.lookAgain()
+	m.read()
+	switch {
+	case m.rec.Phase != PhaseIdle:
+		m.become(StateReleasing, time.Time{})
+		m.tell()
+	case m.wants, m.rec.Begun && m.due():
+		m.want(ev)
+	case !m.rec.Begun || !m.able:
+		m.deadline = time.Time{}
+	case m.deadline.IsZero():
+		m.deadline = m.now.Add(m.conf.Grace)
+	}
+}
+
+// want leads a reset, once the lock on the intent is free. A reset that concerns this
+// process alone needs no lock.
 func (m *Machine) want(Event) {
 	switch {
-	case m.wants:
-	case m.conf.Shared && m.conf.Exclusive:
-		m.wants = true
-		m.emit(Claim{})
+	case !m.conf.Exclusive:
+		m.become(StateLeading, m.now.Add(m.conf.Grace))
+		m.tell()
+	case m.k.Claim():
+		m.read()
+		m.lead()
 	default:
-		m.alone, m.abandon, m.complete = true, false, false
-		m.become(StateLeading)
-		m.graceAt = m.now.Add(m.conf.Grace)
+		m.wants, m.deadline = true, time.Time{}
+		m.lookAgain()
+		m.checkLeader()
+	}
+}
+
+// lead begins or takes over a reset. The lock on the intent is ours.
+func (m *Machine) lead() {
+	if m.rec.Phase == PhaseIdle {
+		m.rec.Number++
+	}
+	m.begun = m.rec.Begun
+	m.complete = m.begun && m.rec.Device == m.conf.Device
+	released := m.state == StateWaiting
+	m.become(StateLeading, m.now.Add(m.conf.Grace))
+	m.write(PhaseWanted, "", m.begun, "")
+	switch {
+	case released:
+		m.release(Event{Kind: Released, ID: m.id})
+	case !m.told:
 		m.tell()
 	}
 }
 
-func (m *Machine) wantClaimed(ev Event) {
-	if !ev.(Claimed).Held {
-		m.tryAt = m.now.Add(m.conf.try)
-		return
-	}
-	number := m.rec.Number
-	if !m.open() {
-		number++
-	}
-	if m.able {
-		m.lead(number)
-		return
-	}
-	m.rec.Number = max(number, 1)
-	m.write(PhaseWanted, OutcomeNone, m.rec.Begun, "")
-	m.emit(Disclaim{})
-	m.usingSeen(nil)
-	m.orphanAt = m.now.Add(orphanPolls * m.conf.poll)
-}
-
-func (m *Machine) releasingSeen(Event) {
-	switch m.rec.Phase {
-	case PhaseIdle:
-		m.letIn()
-	case PhaseWanted, PhaseResetting, PhaseBad:
-		m.emit(Claim{})
+func (m *Machine) leave(ev Event) {
+	if ev.ID == m.id {
+		m.k.Drop()
+		m.become(StateWaiting, time.Time{})
+		m.follow(ev)
 	}
 }
 
-func (m *Machine) released(ev Event) {
-	if ev.(Released).Reset == m.serial {
-		m.emit(Drop{})
-		m.become(StateWaiting)
-		m.emit(Look{})
+// release ends the release of the device by the users of this process. After the grace
+// period it leaves those behind that have not released it.
+func (m *Machine) release(ev Event) {
+	m.abandon = ev.Kind != Released
+	if m.abandon && m.due() || !m.abandon && ev.ID == m.id {
+		m.become(StateGathering, m.deadline)
+		m.gather(ev)
 	}
 }
 
-func (m *Machine) ready(ev Event) {
-	if ev.(Released).Reset == m.serial {
-		m.gather()
-	}
-}
-
-func (m *Machine) leadingTick(Event) {
-	if m.due(m.graceAt) {
-		m.abandon = true
-		m.gather()
-	}
-}
-
-// gather waits for the other processes to release the device.
-func (m *Machine) gather() {
-	if m.alone {
-		m.begin()
-		return
-	}
-	m.emit(Drop{})
-	m.become(StateGathering)
-	m.emit(Exclude{Name: m.due(m.graceAt)})
-}
-
-func (m *Machine) gatheringTick(Event) {
-	if m.due(m.tryAt) || m.due(m.graceAt) {
-		m.tryAt = time.Time{}
-		m.emit(Exclude{Name: m.due(m.graceAt)})
-	}
-}
-
-func (m *Machine) excluded(ev Event) {
-	switch taken := ev.(Taken); {
-	case taken.Held:
-		m.begin()
-	case m.due(m.graceAt):
-		m.finish(OutcomeHeld, m.begun, taken.By)
+// gather resets the device once the other processes have released it.
+func (m *Machine) gather(Event) {
+	switch {
+	case !m.conf.Exclusive || m.k.Exclude():
+		m.become(StateResetting, m.now.Add(m.conf.Limit))
+		m.write(PhaseResetting, "", true, "")
+		m.emit(Reset{Abandon: m.abandon, Complete: m.complete})
+	case m.due():
+		m.finish(OutcomeHeld, m.begun, m.k.Holders())
 	default:
-		m.tryAt = m.now.Add(m.conf.try)
+		m.lookAt = m.now.Add(m.conf.try)
 	}
 }
 
-// begin resets the device.
-func (m *Machine) begin() {
-	m.become(StateResetting)
-	m.limitAt = m.now.Add(m.conf.Limit)
-	if !m.alone {
-		m.write(PhaseResetting, OutcomeNone, true, "")
-	}
-	m.emit(Reset{Abandon: m.abandon, Complete: m.complete})
-}
-
-func (m *Machine) resetDone(ev Event) {
-	done := ev.(ResetDone)
-	if m.alone || done.Outcome != OutcomeDenied {
-		m.finish(done.Outcome, false, done.Detail)
+// done ends a reset that has returned. One that this process may not make is handed over.
+func (m *Machine) done(ev Event) {
+	denied := ev.Outcome == OutcomeDenied
+	m.able = m.able && !denied
+	if denied && m.conf.Exclusive && m.state == StateResetting {
+		m.write(PhaseWanted, "", m.begun, "")
+		m.k.Drop()
+		m.k.Disclaim()
+		m.become(StateWaiting, m.now.Add(orphanPolls*m.conf.poll))
 		return
 	}
-	m.able = false
-	m.write(PhaseWanted, OutcomeNone, m.begun, "")
-	m.emit(Drop{}, Disclaim{})
-	m.become(StateWaiting)
-	m.orphanAt = m.now.Add(orphanPolls * m.conf.poll)
+	m.finish(ev.Outcome, denied && m.begun, ev.Detail)
 }
 
-// finish ends the reset that we lead. It takes the shared lock before it writes that
-// the reset is over, and releases the intent lock last (rule 1).
+// finish ends the reset that this process leads. It takes the shared lock before it
+// writes that the reset is over, and unlocks the intent last (rule 1).
 func (m *Machine) finish(o Outcome, begun bool, detail string) {
-	if m.alone {
-		m.become(StateUsing)
-		m.end(o, detail)
-		return
-	}
-	m.emit(Share{})
+	m.k.Share()
 	m.write(PhaseIdle, o, begun, detail)
-	m.emit(Disclaim{})
-	m.letIn()
+	m.k.Disclaim()
+	m.used = true
+	m.become(StateUsing, time.Time{})
+	m.end(o, detail)
+	m.look(Event{})
 }
 
-func (m *Machine) resettingTick(Event) {
-	if !m.due(m.limitAt) {
-		return
-	}
-	if !m.alone {
-		m.write(PhaseIdle, OutcomeTimeout, true, "")
-	}
-	m.become(StateStuck)
-	if m.told {
+// timeOut reports a reset that does not return to the user of this process. The other
+// processes wait until it has, and name this one meanwhile.
+func (m *Machine) timeOut(Event) {
+	if m.due() {
+		m.become(StateStuck, time.Time{})
 		m.end(OutcomeTimeout, "")
-		return
 	}
-	m.emit(Open{})
 }
 
-func (m *Machine) stuckWant(Event) {
+func (m *Machine) refuse(Event) {
+	m.tell()
 	m.end(OutcomeTimeout, "an earlier reset of the device has not returned")
 }
 
-func (m *Machine) stuckDone(ev Event) {
-	done := ev.(ResetDone)
-	m.become(StateUsing)
-	if m.alone {
-		return
-	}
-	denied := done.Outcome == OutcomeDenied
-	m.able = m.able && !denied
-	m.emit(Share{})
-	m.write(PhaseIdle, done.Outcome, denied && m.begun, done.Detail)
-	m.emit(Disclaim{})
+// quit ends a reset that has not begun, so that no process has to complete it.
+func (m *Machine) quit(Event) {
+	m.write(PhaseIdle, OutcomeFailed, m.begun, "its leader ended before it began")
 }
 
-// quit ends a reset that has not begun, so that none is left to complete.
-func (m *Machine) quit(ev Event) {
-	if !m.alone {
-		m.write(PhaseIdle, OutcomeFailed, m.begun, "its leader ended before it began")
+// checkLeader reports a leader that has not gone on for longer than a reset may take.
+// Time in which this process did not run itself does not count.
+func (m *Machine) checkLeader() {
+	m.waited += min(m.now.Sub(m.looked), m.conf.poll)
+	m.looked = m.now
+	if !m.silent && m.waited >= m.conf.Grace+m.conf.Limit+silentMargin {
+		m.silent = true
+		m.emit(Silent{m.now.Add(-m.waited)})
 	}
-	m.close(ev)
 }
 
-func (m *Machine) close(Event) { m.become(StateClosed); m.pollAt = time.Time{} }
+func (m *Machine) goesOn() {
+	if m.silent {
+		m.emit(Answers{})
+	}
+	m.looked, m.waited, m.silent = m.now, 0, false
+}

@@ -9,8 +9,8 @@ type moveKind uint8
 
 // Moves. Those from mWant on are mishaps: every state must lead to rest without them.
 const (
-	mAct     moveKind = iota // a process does its next system call
-	mNotice                  // it learns that the file has changed
+	mAct     moveKind = iota // a process makes its next system call
+	mNotice                  // it hears that the file has changed
 	mRelease                 // its user has released the device
 	mDone                    // its reset succeeds
 	mTick                    // its next deadline comes
@@ -60,9 +60,9 @@ func (w *world) possible(k moveKind, i int) bool {
 	case mContinue:
 		return p.alive && p.stopped
 	case mAct:
-		return p.alive && !p.stopped && len(p.queue) > 0
+		return p.alive && !p.stopped && p.busy
 	default: // events, which wait for the earlier system calls
-		if !p.alive || p.stopped || p.leaves || len(p.queue) > 0 {
+		if !p.alive || p.stopped || p.leaves || p.busy {
 			return false
 		}
 	}
@@ -78,11 +78,11 @@ func (w *world) possible(k moveKind, i int) bool {
 	case mFail:
 		return p.hook && w.have.fails > 0
 	case mDeny:
-		return p.hook && w.have.denials > 0 && !p.m.alone
+		return p.hook && w.have.denials > 0 && p.exclusive
 	case mWant:
 		return w.have.wants > 0 && p.in && p.asked == 0 && p.m.state == StateUsing && !p.m.wants
 	default: // mTick
-		_, ok := p.m.deadline()
+		_, ok := p.m.NextDeadline()
 		return ok
 	}
 }
@@ -91,33 +91,29 @@ func (w *world) do(m move) error {
 	p := &w.procs[m.proc]
 	switch m.kind {
 	case mAct:
-		err := w.act(m.proc)
-		if p.leaves && len(p.queue) == 0 {
-			w.die(m.proc)
-		}
-		return err
+		return w.goOn(m.proc)
 	case mNotice:
 		p.notice = false
-		return w.step(m.proc, Seen{w.file})
+		return w.step(m.proc, Event{Kind: Look})
 	case mRelease:
 		id := p.asked
 		p.asked, p.open = 0, false
-		return w.step(m.proc, Released{id})
+		return w.step(m.proc, Event{Kind: Released, ID: id})
 	case mDone, mFail:
 		if m.kind == mFail {
 			w.have.fails--
 		}
 		p.hook = false
-		w.half = w.half && p.m.alone
-		return w.step(m.proc, ResetDone{Outcome: map[bool]Outcome{true: OutcomeFailed, false: OutcomeDone}[m.kind == mFail]})
+		w.half = w.half && !p.exclusive
+		return w.step(m.proc, Event{Kind: Done, Outcome: map[bool]Outcome{true: OutcomeFailed, false: OutcomeDone}[m.kind == mFail]})
 	case mDeny:
 		w.have.denials--
 		p.hook = false
 		w.half = p.m.begun
-		return w.step(m.proc, ResetDone{Outcome: OutcomeDenied})
+		return w.step(m.proc, Event{Kind: Done, Outcome: OutcomeDenied})
 	case mWant:
 		w.have.wants--
-		return w.step(m.proc, Want{})
+		return w.step(m.proc, Event{Kind: Want})
 	case mStop:
 		w.have.stops--
 		p.stopped = true
@@ -129,17 +125,14 @@ func (w *world) do(m move) error {
 	case mLeave:
 		w.have.leaves--
 		p.leaves, p.open = true, false
-		if err := w.step(m.proc, Close{}); err != nil || len(p.queue) > 0 {
-			return err
-		}
-		w.die(m.proc)
+		return w.step(m.proc, Event{Kind: Close})
 	case mRestart:
 		w.have.restarts--
 		*p = newProc(p.exclusive)
 	default: // mTick
-		at, _ := p.m.deadline()
+		at, _ := p.m.NextDeadline()
 		p.now = later(p.now, at)
-		return w.step(m.proc, Tick{})
+		return w.step(m.proc, Event{Kind: Look})
 	}
 	return nil
 }

@@ -1,16 +1,15 @@
 package reset
 
 import (
-	"bytes"
-	"encoding/binary"
+	"cmp"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
-	"hash/crc32"
+	"slices"
 	"strings"
 )
 
-// Device says what a record is about, and what a reset that was cut short needs in
-// order to be completed.
+// Device identifies a device, and says what completing a reset of it needs.
 type Device struct {
 	NodeGUID [8]byte
 	PCIAddr  string // empty for a software RDMA device
@@ -19,63 +18,49 @@ type Device struct {
 	Means    string // how it is reset, such as link
 }
 
-// Key is the name of a device's files: of what stays the same when the device is
-// added again. A device with neither PCI address nor parent is known by its name.
+// Key is the name of a device's files. It is made of what stays the same when the device
+// is added again. A device with neither PCI address nor parent is known by its name.
 func (d Device) Key() string {
-	where := d.Parent
-	for _, other := range []string{d.PCIAddr, d.Name} {
-		if where == "" {
-			where = other
-		}
-	}
 	safe := func(r rune) rune {
 		if r == '/' || r <= ' ' || r > '~' {
 			return '_'
 		}
 		return r
 	}
-	return hex.EncodeToString(d.NodeGUID[:]) + "-" + strings.Map(safe, where)
+	return hex.EncodeToString(d.NodeGUID[:]) + "-" + strings.Map(safe, d.place())
 }
 
-// Phase is what a record says of the reset.
-type Phase uint8
+func (d Device) place() string { return cmp.Or(d.Parent, d.PCIAddr, d.Name) }
+
+// Phase says how far a reset has come.
+type Phase string
 
 // Phases.
 const (
-	PhaseIdle      Phase = iota // no reset, or the last one has ended
-	PhaseWanted                 // processes release the device
-	PhaseResetting              // it is being reset
-	PhaseBad                    // not a record of this device; never written
+	PhaseIdle      Phase = ""          // no reset, or the last one has ended
+	PhaseWanted    Phase = "pending"   // processes release the device
+	PhaseResetting Phase = "resetting" // it is being reset
 )
 
-var phaseNames = [...]string{"idle", "pending", "resetting", "unreadable"}
+func (p Phase) String() string { return cmp.Or(string(p), "idle") }
 
-func (p Phase) String() string { return phaseNames[min(p, PhaseBad)] }
-
-// Outcome says how a reset ended; its String is the reason in log, metric and
-// history.
-type Outcome uint8
+// Outcome says how a reset ended. It is the reason in log, metric and history.
+type Outcome string
 
 // Outcomes.
 const (
-	OutcomeNone    Outcome = iota
-	OutcomeDone            // the device was reset
-	OutcomeFailed          // the reset failed, or its leader ended before it began
-	OutcomeTimeout         // the reset did not end within its limit
-	OutcomeHeld            // another process held the device beyond the grace period
-	OutcomeDenied          // no process has the privilege to reset
-	OutcomeAbsent          // there is no device to reset
-	numOutcome
+	OutcomeDone    Outcome = "done"            // the device was reset
+	OutcomeFailed  Outcome = "reset_failed"    // the reset failed, or its leader ended before it began
+	OutcomeTimeout Outcome = "reset_timeout"   // the reset did not end within its limit
+	OutcomeHeld    Outcome = "held_by_process" // another process held the device beyond the grace period
+	OutcomeDenied  Outcome = "not_permitted"   // no process has the privilege to reset
+	OutcomeAbsent  Outcome = "no_device"       // there is no device to reset
 )
 
-var outcomeNames = [numOutcome]string{"none", "done", "reset_failed", "reset_timeout", "held_by_process", "not_permitted", "no_device"}
-
-func (o Outcome) String() string {
-	if o < numOutcome {
-		return outcomeNames[o]
-	}
-	return "unknown"
-}
+var (
+	phases   = []Phase{PhaseIdle, PhaseWanted, PhaseResetting}
+	outcomes = []Outcome{"", OutcomeDone, OutcomeFailed, OutcomeTimeout, OutcomeHeld, OutcomeDenied, OutcomeAbsent}
+)
 
 // Record is the content of an intent file.
 type Record struct {
@@ -84,55 +69,36 @@ type Record struct {
 	// Begun says that the device may be half reset: a reset began and did not return.
 	Begun  bool
 	Number uint64 // of the reset, for messages; it only grows
-	PID    uint32 // of the writer, in its PID namespace; for messages only
 	Device Device
-	Leader string // the writer's name; for messages only
-	Detail string // why the reset failed; for messages only
+	Leader string // the writer's name, for messages
+	Detail string // why the reset failed, for messages
 }
 
-// Layout of a record: fixed fields, then texts padded with zeros, then a CRC-32
-// (IEEE) of all before it, against a read in the middle of a write.
 const (
-	magic   = "IPRL"
-	version = 1
-
-	atPhase  = 5
-	atNumber = 8
-	atPID    = 16
-	atGUID   = 20
-	atTexts  = 28
-	textSize = 96 // of each text; names of netdevs have 16, of RDMA devices 64
-	atCRC    = atTexts + numText*textSize
-
-	// RecordSize is the size of a record in its file.
-	RecordSize = atCRC + 4
+	// RecordSize is the size of a record in its file: a line of JSON, filled up with
+	// spaces.
+	RecordSize = 1024
+	textSize   = 96 // of each text; names of netdevs have 16 bytes, of RDMA devices 64
 )
 
-const numText = 6
-
-func (r *Record) texts() [numText]*string {
-	return [...]*string{&r.Device.PCIAddr, &r.Device.Parent, &r.Device.Name, &r.Device.Means, &r.Leader, &r.Detail}
-}
-
-// ErrRecord says that the content of a file is no record.
+// ErrRecord says that the content of a file is not a record.
 var ErrRecord = errors.New("not a record of a reset")
 
-// Encode returns the bytes of a record. Texts are cut and cleaned.
+func (r *Record) texts() []*string {
+	return []*string{&r.Device.PCIAddr, &r.Device.Parent, &r.Device.Name, &r.Device.Means, &r.Leader, &r.Detail}
+}
+
+// Encode returns the bytes of a record. Long texts are cut, and characters other than
+// printable ASCII, and those that JSON would escape, replaced.
 func (r Record) Encode() []byte {
-	b := make([]byte, RecordSize)
-	copy(b, magic)
-	b[4], b[atPhase], b[atPhase+1] = version, byte(r.Phase), byte(r.Outcome)
-	if r.Begun {
-		b[atPhase+2] = 1
+	for _, text := range r.texts() {
+		*text = clean(*text)
 	}
-	binary.BigEndian.PutUint64(b[atNumber:], r.Number)
-	binary.BigEndian.PutUint32(b[atPID:], r.PID)
-	copy(b[atGUID:], r.Device.NodeGUID[:])
-	for i, text := range r.texts() {
-		copy(b[atTexts+i*textSize:][:textSize], clean(*text))
+	b, err := json.Marshal(r)
+	if err != nil || len(b) >= RecordSize {
+		panic("a record of a reset does not fit: " + string(b)) // its fields are bounded
 	}
-	binary.BigEndian.PutUint32(b[atCRC:], crc32.ChecksumIEEE(b[:atCRC]))
-	return b
+	return append(b, strings.Repeat(" ", RecordSize-1-len(b))+"\n"...)
 }
 
 // Decode returns the record of a file's content. An empty file is an idle record.
@@ -140,23 +106,13 @@ func Decode(b []byte) (r Record, err error) {
 	if len(b) == 0 {
 		return r, nil
 	}
-	if len(b) != RecordSize || string(b[:4]) != magic || b[4] != version ||
-		binary.BigEndian.Uint32(b[atCRC:]) != crc32.ChecksumIEEE(b[:atCRC]) {
-		return r, ErrRecord
+	if len(b) != RecordSize || json.Unmarshal(b, &r) != nil || !slices.Contains(phases, r.Phase) || !slices.Contains(outcomes, r.Outcome) {
+		return Record{}, ErrRecord
 	}
-	r.Phase, r.Outcome, r.Begun = Phase(b[atPhase]), Outcome(b[atPhase+1]), b[atPhase+2] == 1
-	r.Number = binary.BigEndian.Uint64(b[atNumber:])
-	r.PID = binary.BigEndian.Uint32(b[atPID:])
-	copy(r.Device.NodeGUID[:], b[atGUID:])
-	for i, text := range r.texts() {
-		field := b[atTexts+i*textSize:][:textSize]
-		*text = string(bytes.TrimRight(field, "\x00"))
+	for _, text := range r.texts() {
 		if clean(*text) != *text {
 			return Record{}, ErrRecord
 		}
-	}
-	if r.Phase >= PhaseBad || r.Outcome >= numOutcome || b[atPhase+2] > 1 {
-		return Record{}, ErrRecord
 	}
 	return r, nil
 }
@@ -164,7 +120,7 @@ func Decode(b []byte) (r Record, err error) {
 // clean makes a text printable ASCII of at most textSize bytes.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
+		if r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) {
 			return '?'
 		}
 		return r

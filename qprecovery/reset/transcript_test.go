@@ -90,7 +90,7 @@ func (s *story) do(t *testing.T, command string) {
 	word, arg, _ := strings.Cut(command, " ")
 	switch word {
 	case "start":
-		conf := Config{Shared: true, Exclusive: true, Grace: 3 * time.Second, Limit: 2 * time.Second, Name: "we", PID: 1, Device: storyDevice}
+		conf := Config{Shared: true, Exclusive: true, Grace: 3 * time.Second, Limit: 2 * time.Second, Name: "we", Device: storyDevice}
 		switch arg {
 		case "alone":
 			conf.Shared = false
@@ -98,15 +98,15 @@ func (s *story) do(t *testing.T, command string) {
 			conf.Exclusive = false
 		}
 		s.now, s.busy = worldStart, map[string]bool{}
-		s.m = New(s.now, conf)
-		s.step(Tick{})
+		s.m = New(conf)
+		s.step(Event{Kind: Look})
 	case "others":
 		s.busy = map[string]bool{}
 		for _, what := range strings.Fields(arg) {
 			s.busy[what] = true
 		}
 	case "file":
-		s.file = Record{Device: storyDevice, Number: s.file.Number, PID: 2, Leader: "other"}
+		s.file = Record{Device: storyDevice, Number: s.file.Number, Leader: "other"}
 		for _, what := range strings.Fields(arg) {
 			switch what {
 			case "wanted":
@@ -116,27 +116,29 @@ func (s *story) do(t *testing.T, command string) {
 			case "begun":
 				s.file.Begun = true
 			case "unreadable":
-				s.file.Phase = PhaseBad
+				s.file = Record{}
+			case "idle":
 			default:
-				for o := range numOutcome {
-					if o.String() == what {
-						s.file.Outcome = o
-					}
-				}
+				s.file.Outcome = Outcome(what)
 			}
 		}
 		if s.m != nil {
-			s.step(Seen{s.file})
+			s.step(Event{Kind: Look})
 		}
 	case "want":
-		s.step(Want{})
+		s.step(Event{Kind: Want})
 	case "released":
-		s.step(Released{s.m.serial})
-	case "done", "failed", "denied", "absent":
-		outcomes := map[string]Outcome{"done": OutcomeDone, "failed": OutcomeFailed, "denied": OutcomeDenied, "absent": OutcomeAbsent}
-		s.step(ResetDone{Outcome: outcomes[word]})
+		s.step(Event{Kind: Released, ID: s.m.id})
+	case "done", "reset_failed", "not_permitted", "no_device":
+		s.step(Event{Kind: Done, Outcome: Outcome(word)})
 	case "close":
-		s.step(Close{})
+		s.step(Event{Kind: Close})
+	case "asleep":
+		d, err := time.ParseDuration(arg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.now = s.now.Add(d)
 	case "advance":
 		d, err := time.ParseDuration(arg)
 		if err != nil {
@@ -145,7 +147,7 @@ func (s *story) do(t *testing.T, command string) {
 		end := s.now.Add(d)
 		for at, ok := s.m.NextDeadline(); ok && !at.After(end); at, ok = s.m.NextDeadline() {
 			s.now = later(s.now, at)
-			s.step(Tick{})
+			s.step(Event{Kind: Look})
 		}
 		s.now = end
 	default:
@@ -153,53 +155,61 @@ func (s *story) do(t *testing.T, command string) {
 	}
 }
 
-// step gives the machine an event, and then the answers to its actions.
 func (s *story) step(ev Event) {
-	for queue := s.m.Step(s.now, ev, nil); len(queue) > 0; queue = queue[1:] {
-		answer := s.act(queue[0])
-		if answer != nil {
-			queue = s.m.Step(s.now, answer, queue)
+	before := s.m.told || s.m.state == StateUsing
+	for _, a := range s.m.Step(s.now, (*storyKernel)(s), ev, nil) {
+		switch a := a.(type) {
+		case Ended:
+			s.say("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
+		case Reset:
+			s.say("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
+		default:
+			s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
 		}
+	}
+	if !before && s.m.state == StateUsing {
+		s.say("user: may open the device")
 	}
 }
 
-func (s *story) act(a Action) Event {
-	held := map[bool]string{true: "ours", false: "busy"}
-	switch a := a.(type) {
-	case Look:
-		s.say("look: %s", recordText(s.file))
-		return Seen{s.file}
-	case Claim:
-		s.say("lock intent: %s", held[!s.busy["intent"]])
-		return Claimed{!s.busy["intent"], s.file}
-	case Share:
-		s.say("lock use shared: %s", held[!s.busy["use!"]])
-		return Taken{Held: !s.busy["use!"]}
-	case Exclude:
-		free := !s.busy["use"] && !s.busy["use!"]
-		s.say("lock use exclusively: %s", held[free])
-		return Taken{Held: free, By: map[bool]string{true: "other (pid 2)"}[a.Name]}
-	case Disclaim:
-		s.say("unlock intent")
-	case Drop:
-		s.say("unlock use")
-	case Write:
-		s.file = a.Record
-		s.say("write %s", recordText(a.Record))
-	case Ended:
-		s.say("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
-	case Open, Release, Silent, Answers:
-		s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
-	case Reset:
-		s.say("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
+// storyKernel is the kernel of a story.
+type storyKernel story
+
+func (k *storyKernel) say(format string, args ...any) { (*story)(k).say(format, args...) }
+
+func (k *storyKernel) try(what string, others ...string) bool {
+	for _, o := range others {
+		if k.busy[o] {
+			k.say("lock %s: busy", what)
+			return false
+		}
 	}
-	return nil
+	k.say("lock %s: ours", what)
+	return true
+}
+
+func (k *storyKernel) Claim() bool   { return k.try("intent", "intent") }
+func (k *storyKernel) Share() bool   { return k.try("use shared", "use!") }
+func (k *storyKernel) Exclude() bool { return k.try("use exclusively", "use", "use!") }
+func (k *storyKernel) Disclaim()     { k.say("unlock intent") }
+func (k *storyKernel) Drop()         { k.say("unlock use") }
+
+func (k *storyKernel) Holders() string { return "other (pid 2)" }
+
+func (k *storyKernel) Read() Record {
+	k.say("look: %s", recordText(k.file))
+	return k.file
+}
+
+func (k *storyKernel) Write(r Record) {
+	k.file = r
+	k.say("write %s", recordText(r))
 }
 
 func recordText(r Record) string {
 	text := fmt.Sprintf("%s %d", r.Phase, r.Number)
-	if r.Outcome != OutcomeNone {
-		text += " " + r.Outcome.String()
+	if r.Outcome != "" {
+		text += " " + string(r.Outcome)
 	}
 	if r.Begun {
 		text += " begun"

@@ -2,6 +2,7 @@ package reset
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,20 +21,29 @@ const (
 // budget bounds the mishaps of an exploration.
 type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 }
 
-// proc is a process with its machine and its user.
+// proc is a process with its machine and its user. While a Step of the machine is under
+// way, m is the machine before it, and answers are those of the system calls made so far.
 type proc struct {
 	alive, stopped bool
-	leaves         bool // it ends once its queue is empty
-	exclusive      bool // its resets involve the other processes
+	leaves         bool // it ends once the Step is over
+	exclusive      bool // its resets concern the others
 	m              *Machine
 	now            time.Time
-	queue          []Action  // not yet executed
+	busy           bool // a Step is under way
+	ev             Event
+	answers        []answer
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
-	in             bool      // the user has got Open once
-	asked          ID        // the reset for which the user got Release; 0: none
+	in             bool      // the user might open it once
+	asked          ID        // the user was told to release for this; 0: no
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
+}
+
+// answer is that of a system call.
+type answer struct {
+	ok  bool
+	rec Record
 }
 
 // world is the kernel's locks, the file, and the device.
@@ -55,12 +65,8 @@ func newWorld(kinds string, have budget) *world {
 	w := &world{intent: -1, excl: -1, have: have}
 	for i, kind := range kinds {
 		w.procs = append(w.procs, newProc(kind == 'e' || kind == 'E'))
-		for p := &w.procs[i]; kind < 'a' && p.m.state != StateUsing; {
-			m := move{mTick, i}
-			if len(p.queue) > 0 {
-				m.kind = mAct
-			}
-			if err := w.do(m); err != nil {
+		for p := &w.procs[i]; kind < 'a' && (p.m.state != StateUsing || p.busy); {
+			if err := w.do(move{mAct, i}); err != nil {
 				panic(err)
 			}
 		}
@@ -68,23 +74,20 @@ func newWorld(kinds string, have budget) *world {
 	return w
 }
 
+// newProc is a process that is about to make its first system call.
 func newProc(exclusive bool) proc {
 	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive, try: worldTry, poll: worldPoll}
-	return proc{alive: true, exclusive: exclusive, m: New(worldStart, conf), now: worldStart}
+	return proc{alive: true, exclusive: exclusive, m: New(conf), now: worldStart, busy: true}
 }
 
 func (w *world) clone() *world {
 	c := *w
 	c.procs = slices.Clone(w.procs)
-	for i := range c.procs {
-		m := *c.procs[i].m
-		c.procs[i].m, c.procs[i].queue = &m, slices.Clone(c.procs[i].queue)
-	}
 	return &c
 }
 
-// key returns the state without everything that does not affect the future: absolute times,
-// the numbers of resets, texts, and the vigil.
+// key is the state without what has no bearing on the future: absolute times, the
+// numbers of resets, texts, and the watch over the leader.
 func (w *world) key() string {
 	var k []byte
 	num := func(vs ...int) {
@@ -97,7 +100,10 @@ func (w *world) key() string {
 			k = strconv.AppendBool(k, v)[:len(k)+1]
 		}
 	}
-	record := func(r *Record) { num(int(r.Phase), int(r.Outcome)); flags(r.Begun) }
+	record := func(r *Record) {
+		num(slices.Index(phases, r.Phase), slices.Index(outcomes, r.Outcome))
+		flags(r.Begun)
+	}
 	h := w.have
 	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves))
 	num(w.intent, w.excl, int(w.shared))
@@ -110,30 +116,27 @@ func (w *world) key() string {
 			continue
 		}
 		m := p.m
-		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.serial, p.hook)
-		flags(m.able, m.told, m.wants)
+		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
+		flags(m.able, m.told, m.wants, m.used)
 		num(int(m.state))
-		if m.state > StateReleasing {
-			flags(m.alone, m.abandon, m.complete, m.begun)
+		if m.state.Leads() {
+			flags(m.abandon, m.complete, m.begun)
 			num(int(min(p.now.Sub(p.led), worldGrace)))
+			record(&m.rec) // in the other states it is read before it is used
 		}
-		if m.state > StateReleasing || len(p.queue) > 0 { // otherwise it is read before it is used
-			record(&m.rec)
-		}
-		for _, at := range []time.Time{m.graceAt, m.limitAt, m.tryAt, m.pollAt, m.orphanAt} {
+		for _, at := range []time.Time{m.deadline, m.lookAt} {
 			if at.IsZero() {
 				num(-1)
 				continue
 			}
 			num(int(max(at.Sub(p.now), 0)))
 		}
-		for _, a := range p.queue {
-			k = fmt.Appendf(k, "%T", a)
-			switch a := a.(type) {
-			case Write:
-				record(&a.Record)
-			case Exclude:
-				flags(a.Name)
+		if p.busy {
+			num(int(p.ev.Kind), slices.Index(outcomes, p.ev.Outcome))
+			flags(p.ev.ID == m.id)
+			for _, a := range p.answers {
+				flags(a.ok)
+				record(&a.rec)
 			}
 		}
 		k = append(k, 0)
@@ -141,56 +144,200 @@ func (w *world) key() string {
 	return string(k)
 }
 
-// step gives a machine an event and executes the actions that involve no other process.
+// step begins a Step of a machine, which makes a system call at each move, the first one
+// at this.
 func (w *world) step(i int, ev Event) error {
 	p := &w.procs[i]
-	answers := p.m.Step(p.now, ev, nil)
-	p.queue = append(p.queue, answers...)
-	return w.local(i)
+	p.busy, p.ev, p.answers = true, ev, nil
+	return w.goOn(i)
 }
 
-// local executes the actions at the head of a queue that no other process can notice.
-func (w *world) local(i int) error {
+// goOn makes the next system call of a Step, and ends the Step if that was the last one:
+// it runs the Step again with the answers so far.
+func (w *world) goOn(i int) error {
 	p := &w.procs[i]
-	for len(p.queue) > 0 {
-		switch a := p.queue[0].(type) {
-		case Open:
-			if p.in {
-				return fmt.Errorf("process %d got Open twice", i)
-			}
-			p.in = true
-			if err := w.letIn(i); err != nil {
-				return err
-			}
+	m, k := *p.m, &replay{w: w, proc: i, answers: p.answers}
+	out, over := k.step(&m)
+	switch {
+	case k.err != nil:
+		return k.err
+	case !over:
+		p.answers = k.all
+		return nil
+	}
+	p.m, p.busy, p.ev, p.answers = &m, false, Event{}, nil
+	if p.leaves {
+		w.die(i)
+		return nil
+	}
+	return w.user(i, out)
+}
+
+// step returns false before the second new system call.
+func (k *replay) step(m *Machine) (out []Action, over bool) {
+	defer func() {
+		if r := recover(); r != nil && r != errNextCall {
+			panic(r)
+		}
+	}()
+	p := &k.w.procs[k.proc]
+	k.all = slices.Clip(k.answers)
+	return m.Step(p.now, k, p.ev, nil), true
+}
+
+// replay is the Kernel of a Step that is run again.
+type replay struct {
+	w       *world
+	proc    int
+	answers []answer // still to be given
+	made    bool     // a call that other processes can notice
+	all     []answer // that were given
+	err     error
+}
+
+var errNextCall = errors.New("the next system call")
+
+// call returns the answer of a system call that was made, or makes it. One that other
+// processes neither notice nor influence is no move of its own.
+func (k *replay) call(alone bool, do func() answer) answer {
+	if len(k.answers) > 0 {
+		a := k.answers[0]
+		k.answers = k.answers[1:]
+		return a
+	}
+	if !alone && k.made {
+		panic(errNextCall)
+	}
+	k.made = k.made || !alone
+	a := do()
+	k.all = append(k.all, a)
+	return a
+}
+
+func (k *replay) fail(format string, args ...any) {
+	if k.err == nil {
+		k.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (k *replay) Read() Record {
+	return k.call(k.ours(), func() answer {
+		k.w.procs[k.proc].notice = false
+		return answer{rec: k.w.file}
+	}).rec
+}
+
+// ours reports whether this process holds the intent, which no other one writes then.
+func (k *replay) ours() bool { return k.w.intent == k.proc }
+
+func (k *replay) Claim() bool {
+	return k.call(k.ours(), func() answer {
+		if k.w.intent >= 0 && k.w.intent != k.proc {
+			return answer{}
+		}
+		k.w.intent = k.proc
+		return answer{ok: true}
+	}).ok
+}
+
+func (k *replay) Disclaim() {
+	k.call(!k.ours(), func() answer {
+		if k.w.intent == k.proc {
+			k.w.intent = -1
+		}
+		return answer{}
+	})
+}
+
+// Share: flock drops the lock before it tries for the other one.
+func (k *replay) Share() bool {
+	return k.call(k.w.shared&(1<<k.proc) != 0, func() answer {
+		w := k.w
+		if w.excl == k.proc {
+			w.excl = -1
+		}
+		if w.excl >= 0 {
+			return answer{}
+		}
+		w.shared |= 1 << k.proc
+		return answer{ok: true}
+	}).ok
+}
+
+func (k *replay) Exclude() bool {
+	return k.call(false, func() answer {
+		w := k.w
+		if w.intent != k.proc {
+			k.fail("process %d tries to take the exclusive lock without the intent lock", k.proc)
+		}
+		w.shared &^= 1 << k.proc
+		if w.shared != 0 {
+			return answer{}
+		}
+		w.excl = k.proc
+		return answer{ok: true}
+	}).ok
+}
+
+func (k *replay) Drop() {
+	k.call(false, func() answer {
+		k.w.shared &^= 1 << k.proc
+		if k.w.excl == k.proc {
+			k.w.excl = -1
+		}
+		return answer{}
+	})
+}
+
+func (k *replay) Holders() string { return "another" }
+
+func (k *replay) Write(r Record) {
+	k.call(false, func() answer {
+		w, p := k.w, &k.w.procs[k.proc]
+		if w.intent != k.proc {
+			k.fail("process %d writes without the intent lock", k.proc)
+		}
+		if r.Phase == PhaseWanted {
+			p.led = p.now
+		}
+		if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
+			k.fail("process %d gives up after %s", k.proc, p.now.Sub(p.led))
+		}
+		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && w.file.Begun && !r.Begun && w.half {
+			k.fail("process %d clears the mark that the device is half reset", k.proc)
+		}
+		w.file = r
+		for j := range w.procs {
+			w.procs[j].notice = w.procs[j].notice || j != k.proc && w.procs[j].alive
+		}
+		return answer{}
+	})
+}
+
+// user does what a machine has its user do.
+func (w *world) user(i int, out []Action) error {
+	p := &w.procs[i]
+	if !p.in && p.m.state == StateUsing && !p.m.told {
+		p.in, p.open = true, true
+	}
+	for _, a := range out {
+		switch a := a.(type) {
 		case Release:
-			if p.asked != 0 || !p.in {
+			if p.asked != 0 {
 				return fmt.Errorf("process %d got Release twice", i)
 			}
-			p.asked = a.Reset
+			p.asked = a.ID
 		case Ended:
-			p.asked = 0
-			if err := w.letIn(i); err != nil {
-				return err
-			}
+			p.asked, p.in, p.open = 0, true, true
 		case Reset:
 			if err := w.checkReset(i, a); err != nil {
 				return err
 			}
 			p.hook = true
-		case Silent, Answers:
-		default:
-			return nil
 		}
-		p.queue = p.queue[1:]
 	}
-	return nil
-}
-
-// letIn opens the device, and checks that no other process resets it.
-func (w *world) letIn(i int) error {
-	w.procs[i].open = true
 	for j := range w.procs {
-		if q := &w.procs[j]; j != i && q.alive && q.hook && !q.m.alone {
+		if q := &w.procs[j]; j != i && p.open && q.alive && q.hook && q.exclusive {
 			return fmt.Errorf("process %d opens the device while process %d resets it", i, j)
 		}
 	}
@@ -200,7 +347,7 @@ func (w *world) letIn(i int) error {
 func (w *world) checkReset(i int, a Reset) error {
 	for j := range w.procs {
 		switch q := &w.procs[j]; {
-		case !q.alive || w.procs[i].m.alone && j != i:
+		case !q.alive || !w.procs[i].exclusive && j != i:
 		case q.hook:
 			return fmt.Errorf("process %d resets the device while process %d does", i, j)
 		case j != i && q.open:
@@ -211,83 +358,12 @@ func (w *world) checkReset(i int, a Reset) error {
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}
 	}
-	if w.half && !a.Complete && !w.procs[i].m.alone {
+	if w.half && !a.Complete && w.procs[i].exclusive {
 		return fmt.Errorf("process %d does not know that the device is half reset", i)
 	}
-	w.half = w.half || !w.procs[i].m.alone
+	w.half = w.half || w.procs[i].exclusive
 	w.procs[i].open = false // an abandoned user has a zombie
 	return nil
-}
-
-// act executes the next action of a process, one system call.
-func (w *world) act(i int) error {
-	p := &w.procs[i]
-	a := p.queue[0]
-	p.queue = p.queue[1:]
-	bit := uint8(1) << i
-	switch a := a.(type) {
-	case Look:
-		p.notice = false
-		return w.step(i, Seen{w.file})
-	case Claim:
-		free := w.intent < 0 || w.intent == i
-		if free {
-			w.intent, p.notice = i, false
-		}
-		return w.step(i, Claimed{free, w.file})
-	case Disclaim:
-		w.intent = -1
-	case Share: // flock drops the lock before it tries for the other one
-		if w.excl == i {
-			w.excl = -1
-		}
-		if held := w.excl < 0; held {
-			w.shared |= bit
-			return w.step(i, Taken{Held: true})
-		}
-		return w.step(i, Taken{})
-	case Exclude:
-		if w.intent != i {
-			return fmt.Errorf("process %d tries to take the exclusive lock without the intent lock", i)
-		}
-		w.shared &^= bit
-		if w.shared == 0 {
-			w.excl = i
-			return w.step(i, Taken{Held: true})
-		}
-		return w.step(i, Taken{By: "another"})
-	case Drop:
-		w.shared &^= bit
-		if w.excl == i {
-			w.excl = -1
-		}
-	case Write:
-		return w.write(i, a.Record)
-	}
-	return w.local(i)
-}
-
-func (w *world) write(i int, r Record) error {
-	p := &w.procs[i]
-	if w.intent != i {
-		return fmt.Errorf("process %d writes without the intent lock", i)
-	}
-	if r.Phase == PhaseWanted && p.m.able {
-		p.led = p.now
-	}
-	if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
-		return fmt.Errorf("process %d gives up after %s", i, p.now.Sub(p.led))
-	}
-	if r.Outcome != OutcomeHeld || r.Phase != PhaseIdle {
-		if w.file.Begun && !r.Begun && w.half {
-			return fmt.Errorf("process %d clears the mark that the device is half reset", i)
-		}
-	}
-	w.file = r
-	for j := range w.procs {
-		w.procs[j].notice = w.procs[j].notice || j != i && w.procs[j].alive
-	}
-	return w.local(i)
 }
 
 // atRest reports whether every running process uses the device, or waits for a stopped
@@ -304,13 +380,13 @@ func (w *world) atRest() bool {
 		p := &w.procs[i]
 		switch {
 		case !p.alive || p.stopped:
-		case len(p.queue) > 0 || p.notice || p.hook:
+		case p.busy || p.notice || p.hook:
 			return false
 		case blocked:
 		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open:
 			return false
 		}
 	}
-	unfinished := w.file.Under() || able && (w.half || w.file.Begun)
+	unfinished := w.file.Phase != PhaseIdle || able && (w.half || w.file.Begun)
 	return blocked || !runs || !unfinished
 }

@@ -217,7 +217,7 @@ func requireForbidden(t *testing.T, conn *net.UnixConn) {
 	}
 	answer, err := io.ReadAll(conn)
 	if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 403 ")) || bytes.Contains(answer, []byte(ifName)) {
-		t.Errorf("a stranger gets %v:\n%s", err, answer)
+		t.Errorf("answer to another user: %v, want status 403 without %s:\n%s", err, ifName, answer)
 	}
 	t.Logf("%s", answer[max(0, len(answer)-100):])
 }

@@ -94,7 +94,7 @@ func TestR07AbuseHiddenNeighbourDiscovery(t *testing.T) {
 	if neighbours := s.a.Run("ip", "-6", "neigh", "show", "dev", ifName); strings.Contains(neighbours, "ff:ff:ff:ff:ff:ff") {
 		t.Errorf("a host has a broadcast MAC in its neighbour table:\n%s", neighbours)
 	}
-	group := rightPacket(uint32(hca.QPNMulticast), message(ipoib.EtherTypeIPv6, packets[len(packets)-1]))
+	group := rightPacket(hca.QPNMulticast, message(ipoib.EtherTypeIPv6, packets[len(packets)-1]))
 	s.a.expect("hidden, to the group", map[string]uint64{"rx_drop_hidden_nd": volley}, func() {
 		s.b.expect("hidden, to the group", map[string]uint64{"rx_drop_hidden_nd": volley}, func() {
 			for range volley {

@@ -101,9 +101,9 @@ type packet struct {
 }
 
 // rightPacket returns a packet that a queue pair accepts.
-func rightPacket(to uint32, msg []byte) packet {
+func rightPacket(to hca.QPN, msg []byte) packet {
 	return packet{
-		BTH:  roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPN(to)},
+		BTH:  roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: to},
 		DETH: roce.DETH{QKey: qkey, SrcQPN: malloryQPN},
 		msg:  msg,
 	}

@@ -25,7 +25,7 @@ func TestAbuseForgedAddresses(t *testing.T) {
 	before := s.beliefs()
 	forged := s.forgeries()
 	want := map[string]uint64{"neigh_drop_forged_link_address": uint64(len(forged))}
-	send := func(dst netip.Addr, qpn uint32) func() {
+	send := func(dst netip.Addr, qpn hca.QPN) func() {
 		return func() {
 			for _, msg := range forged {
 				s.mallory.send(dst, rightPacket(qpn, msg))
@@ -36,7 +36,7 @@ func TestAbuseForgedAddresses(t *testing.T) {
 		h.expect("forged, to this host", want, send(h.underlay(), h.qp().QPN))
 	}
 	s.a.expect("forged, to the group", want, func() {
-		s.b.expect("forged, to the group", want, send(groupAddr, uint32(hca.QPNMulticast)))
+		s.b.expect("forged, to the group", want, send(groupAddr, hca.QPNMulticast))
 	})
 	if now := s.beliefs(); !slices.Equal(now, before) {
 		t.Errorf("the hosts' entries are\n%s\nbut were\n%s", strings.Join(now, "\n"), strings.Join(before, "\n"))
@@ -51,10 +51,10 @@ func (s *siege) forgeries() (msgs [][]byte) {
 	a, b, none := s.a.qp().QPN, s.b.qp().QPN, hca.QPN(0x123456)
 	for _, link := range []ipoib.Addr{
 		{},
-		endpoint(hca.QPN(a), s.a.underlay()),
-		endpoint(hca.QPN(b), s.b.underlay()),
+		endpoint(a, s.a.underlay()),
+		endpoint(b, s.b.underlay()),
 		endpoint(malloryQPN, s.b.underlay()),
-		endpoint(hca.QPN(b), s.mallory.addr),
+		endpoint(b, s.mallory.addr),
 		endpoint(none, s.mallory.addr),
 		endpoint(malloryQPN, addr("198.51.100.1")),
 	} {
@@ -157,7 +157,7 @@ func (s *siege) inventPeers() {
 	}
 	sent := time.Since(start).Round(time.Millisecond)
 
-	ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_no_recv", "hca_wire_socket_drops"}
+	ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_rx_drop_no_recv", "hca_wire_socket_drops"}
 	var now book
 	eventually(s.t, 10*countLimit, "every request is accounted for", func() bool {
 		now = s.a.book().since(before)
@@ -176,7 +176,7 @@ func (s *siege) inventPeers() {
 type spoofer struct {
 	*siege
 	fd  int
-	qpn uint32
+	qpn hca.QPN
 	dst netip.Addr
 }
 

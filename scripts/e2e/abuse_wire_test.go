@@ -30,17 +30,17 @@ func TestR07AbuseWrongDatagrams(t *testing.T) {
 		reason string
 		spoil  func(*packet)
 	}{
-		{"hca_version", func(p *packet) { p.Version = 1 }},
-		{"hca_opcode", func(p *packet) { p.Opcode = 0x04 }}, // RC SEND only
-		{"hca_immediate", func(p *packet) { p.Opcode = 0x65 }},
-		{"hca_icrc", func(p *packet) { p.damage = 1 << 31 }},
-		{"hca_pkey", func(p *packet) { p.PKey = 0x8001 }},
-		{"hca_pkey", func(p *packet) { p.PKey = 0 }},
-		{"hca_qkey", func(p *packet) { p.QKey++ }},
-		{"hca_no_qp", func(p *packet) { p.DestQPN ^= 1 << 20 }},
-		{"hca_no_qp", func(p *packet) { p.DestQPN = 0 }},
-		{"hca_no_qp", func(p *packet) { p.DestQPN = hca.QPNMulticast }},
-		{"hca_gsi", func(p *packet) { p.DestQPN = hca.QPNGSI }},
+		{"hca_rx_drop_version", func(p *packet) { p.Version = 1 }},
+		{"hca_rx_drop_opcode", func(p *packet) { p.Opcode = 0x04 }}, // RC SEND only
+		{"hca_rx_drop_immediate", func(p *packet) { p.Opcode = 0x65 }},
+		{"hca_rx_drop_icrc", func(p *packet) { p.damage = 1 << 31 }},
+		{"hca_rx_drop_pkey", func(p *packet) { p.PKey = 0x8001 }},
+		{"hca_rx_drop_pkey", func(p *packet) { p.PKey = 0 }},
+		{"hca_rx_drop_qkey", func(p *packet) { p.QKey++ }},
+		{"hca_rx_drop_no_qp", func(p *packet) { p.DestQPN ^= 1 << 20 }},
+		{"hca_rx_drop_no_qp", func(p *packet) { p.DestQPN = 0 }},
+		{"hca_rx_drop_no_qp", func(p *packet) { p.DestQPN = hca.QPNMulticast }},
+		{"hca_rx_drop_gsi", func(p *packet) { p.DestQPN = hca.QPNGSI }},
 	} {
 		p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
 		tt.spoil(&p)
@@ -48,11 +48,11 @@ func TestR07AbuseWrongDatagrams(t *testing.T) {
 	}
 	// Longer than a port may send, in fragments.
 	tooLong := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 4096)))
-	s.volley("hca_too_long", s.a.underlay(), tooLong)
+	s.volley("hca_rx_drop_too_long", s.a.underlay(), tooLong)
 	// All hosts listen on the group's address, but none has a queue pair with
 	// another number.
 	p := rightPacket(s.a.qp().QPN, message(ipoib.EtherTypeIPv4, make([]byte, 64)))
-	s.volley("hca_group_qpn", groupAddr, p)
+	s.volley("hca_rx_drop_group_qpn", groupAddr, p)
 	s.end(1)
 }
 
@@ -86,11 +86,11 @@ func (s *siege) truncate() {
 	for n := range maxCut + 1 {
 		switch {
 		case n < roce.HeaderLen+roce.ICRCLen:
-			want["hca_short"]++
+			want["hca_rx_drop_short"]++
 		case n%4 != 0:
-			want["hca_pad"]++
+			want["hca_rx_drop_pad"]++
 		default:
-			want["hca_icrc"]++
+			want["hca_rx_drop_icrc"]++
 		}
 	}
 	s.a.expect("truncated", want, func() {
@@ -148,17 +148,17 @@ func (s *siege) randomPayloads() {
 func reasonOf(b []byte) string {
 	switch {
 	case len(b) < 12+8+4:
-		return "hca_short"
+		return "hca_rx_drop_short"
 	case b[1]&0x0f != 0:
-		return "hca_version"
+		return "hca_rx_drop_version"
 	case b[0] == 0x65:
-		return "hca_immediate"
+		return "hca_rx_drop_immediate"
 	case b[0] != 0x64:
-		return "hca_opcode"
+		return "hca_rx_drop_opcode"
 	case len(b)%4 != 0 || int(b[1]>>4&3) > len(b)-24:
-		return "hca_pad"
+		return "hca_rx_drop_pad"
 	}
-	return "hca_icrc"
+	return "hca_rx_drop_icrc"
 }
 
 // Invalid messages in valid packets are dropped at the interface.
@@ -200,7 +200,7 @@ func TestR07AbuseWrongMessages(t *testing.T) {
 	fromGSI.SrcQPN = hca.QPNGSI // reserved QPN
 	s.volley("neigh_drop_bad_source", s.a.underlay(), fromGSI)
 	// Fragments of a datagram that is too long for any queue pair.
-	s.volley("hca_wire_rx_too_long", s.a.underlay(), rightPacket(s.a.qp().QPN, make([]byte, 60000)))
+	s.volley("hca_wire_rx_drop_too_long", s.a.underlay(), rightPacket(s.a.qp().QPN, make([]byte, 60000)))
 	s.end(1)
 }
 

@@ -27,14 +27,14 @@ func (h *host) book() book {
 	return b
 }
 
-func (b book) add(prefix string, list []counter) {
+func (b book) add(prefix string, list map[string]uint64) {
 	b.tb.Helper()
-	for _, c := range list {
-		name := prefix + c.Name
+	for name, n := range list {
+		name = prefix + name
 		if _, twice := b.values[name]; twice {
 			b.tb.Fatalf("two counters are called %s", name)
 		}
-		b.values[name] = c.Value
+		b.values[name] = n
 	}
 }
 
@@ -116,14 +116,14 @@ func (k book) traffic() map[string]uint64 {
 // wireDrops and rxDrops are the device's reasons to drop a message or a
 // datagram. Each counter is incremented at the drop, not computed by subtraction.
 var (
-	sendDrops = []string{"hca_port_down", "hca_no_source", "hca_peer_family", "hca_no_room", "hca_transport"}
+	sendDrops = []string{"hca_tx_drop_port_down", "hca_tx_drop_no_source", "hca_tx_drop_peer_family", "hca_tx_drop_no_room", "hca_tx_drop_transport"}
 	wireDrops = []string{
-		"hca_wire_no_route", "hca_wire_too_long", "hca_wire_bad_source", "hca_wire_link_down", "hca_wire_no_device", "hca_wire_forbidden",
-		"hca_wire_no_buffers", "hca_wire_refused", "hca_wire_send_invalid", "hca_wire_send_rejected",
+		"hca_wire_tx_drop_no_route", "hca_wire_tx_drop_too_long", "hca_wire_tx_drop_bad_source", "hca_wire_tx_drop_link_down", "hca_wire_tx_drop_no_device", "hca_wire_tx_drop_forbidden",
+		"hca_wire_tx_drop_no_buffers", "hca_wire_tx_drop_refused", "hca_wire_tx_drop_invalid", "hca_wire_tx_drop_rejected",
 	}
 	recvDrops = []string{
-		"hca_short", "hca_version", "hca_opcode", "hca_immediate", "hca_pad", "hca_too_long", "hca_icrc", "hca_own_source", "hca_unknown_peer", "hca_no_qp", "hca_gsi", "hca_not_attached", "hca_group_qpn",
-		"hca_qp_state", "hca_pkey", "hca_qkey", "hca_no_recv", "hca_recv_length", "hca_recv_access",
+		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn",
+		"hca_rx_drop_qp_state", "hca_rx_drop_pkey", "hca_rx_drop_qkey", "hca_rx_drop_no_recv", "hca_rx_drop_recv_length", "hca_rx_drop_recv_access",
 	}
 )
 
@@ -175,7 +175,7 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	equal("sends posted = completed", k.of("tx_posts"), k.of("tx_completions", "tx_taken_back", "tx_outstanding"))
 	equal("slow path in = neighbour table in", k.of("tx_slow_path", "rx_slow_path"), k.of("neigh_from_host", "neigh_from_fabric"))
 	equal("neighbour table in = out", k.of("neigh_from_host", "neigh_from_fabric"),
-		k.of("neigh_to_fabric", "neigh_to_host", "neigh_kept_sent", "neigh_kept")+k.all("neigh_drop_"))
+		k.of("neigh_to_fabric", "neigh_to_host", "neigh_kept_sent", "neigh_kept", "neigh_own_multicast")+k.all("neigh_drop_"))
 	equal("neighbour table out = injected", k.of("tx_injected"),
 		k.of("neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements", "freeze_probes"))
 	equal("sent = device's datagrams, own probes", k.of("tx_sent"), k.of("hca_tx_packets", "rx_probe")+k.of(sendDrops...))
@@ -192,7 +192,7 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	equal("transport received = device received", k.of("hca_wire_rx_packets"), k.of("hca_rx_packets"))
 	equal("device received + looped = delivered, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered")+k.of(recvDrops...))
 	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))
-	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path", "rx_probe")+k.all("rx_drop_"))
+	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path", "rx_probe", "rx_own_multicast")+k.all("rx_drop_"))
 	equal("receives posted = completed", k.of("rx_posts"), k.of("rx_completions", "rx_taken_back", "rx_outstanding"))
 	equal("engine + table to host = TAP written", k.of("rx_delivered", "neigh_to_host", "neigh_corrections"), k.of("tap_written")+k.all("tap_drop_write_"))
 	equal("TAP written = ib0 received", k.of("tap_written"), k.of("kernel_rx_packets", "kernel_rx_dropped", "kernel_rx_errors"))

@@ -58,7 +58,7 @@ func TestStrayMAC(t *testing.T) {
 func (h *host) counts(name string) {
 	h.tb.Helper()
 	eventually(h.tb, repairLimit, name+" is counted", func() bool {
-		n, ok := value(h.iface().Counters, name)
+		n, ok := h.iface().Counters[name]
 		if !ok {
 			h.tb.Fatalf("no counter %s in %+v", name, h.iface().Counters)
 		}

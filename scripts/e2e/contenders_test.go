@@ -41,7 +41,7 @@ func TestContendersForTheInterface(t *testing.T) {
 	a.daemon.kill()
 	tap, err := a.open()
 	if err != nil {
-		t.Fatalf("after a crash: %v", err)
+		t.Fatalf("opening ib0 after a crash: %v", err)
 	}
 	requireMistake(t, a.runDaemon("--control", a.dir+"/second.sock"), fmt.Sprintf(`ib0: another process holds the interface \(process %d\)`, unix.Getpid()))
 	if err := tap.Close(); err != nil {

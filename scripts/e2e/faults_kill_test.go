@@ -75,7 +75,7 @@ func (p *pair) restartKilled(t *testing.T) time.Duration {
 	p.outside.waitReaches(p.faulty)
 	took := time.Since(start)
 	if i := p.faulty.iface(); !i.Adopted || i.State != "up" {
-		t.Errorf("%s: adopted %t, state %s: %s", ifName, i.Adopted, i.State, i.Reason)
+		t.Errorf("%s: adopted %t, state %s: %s, want it adopted and up", ifName, i.Adopted, i.State, i.Reason)
 	}
 	p.requireKept(t)
 	if _, err := p.stream.waitMoves(streamLimit); err != nil {

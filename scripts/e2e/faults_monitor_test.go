@@ -79,7 +79,7 @@ func (m *monitor) lost() []string {
 func (m *monitor) requireKept(tb testing.TB) {
 	tb.Helper()
 	for _, line := range m.lost() {
-		tb.Errorf("host %d: %s", m.h.number, line)
+		tb.Errorf("host %d lost: %s", m.h.number, line)
 	}
 }
 

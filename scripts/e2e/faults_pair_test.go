@@ -151,7 +151,7 @@ func (p *pair) requireKept(t *testing.T) {
 	t.Helper()
 	now := p.faulty.keeps()
 	if now.ifindex != p.kept.ifindex || !slices.Equal(now.addrs, p.kept.addrs) || now.routes != p.kept.routes {
-		t.Errorf("%s was %+v, is %+v", ifName, p.kept, now)
+		t.Errorf("%s has changed from %+v to %+v", ifName, p.kept, now)
 	}
 	p.monitor.requireKept(t)
 }

@@ -111,7 +111,7 @@ func TestR08BlockedUnderlayResetsNothing(t *testing.T) {
 		talk.end(100) // the underlay passed no packets for a while
 		t.Logf("reached again %v after the underlay resumed", took)
 		requireOnlyRungs(t, []string{resumeQP}, a, b)
-		if a.logSends(before).of("hca_no_room", "hca_wire_no_buffers") == 0 {
+		if a.logSends(before).of("hca_tx_drop_no_room", "hca_wire_tx_drop_no_buffers") == 0 {
 			t.Error("the wire was not full, so the test proves nothing")
 		}
 	}
@@ -208,7 +208,7 @@ func (p *spoofer) introduce(i int) {
 	for _, op := range []uint16{ipoib.ARPRequest, ipoib.ARPReply} {
 		claim := p.claim(qpn, src)
 		claim.Op, claim.SPA, claim.TPA = op, inner, addr(p.a.ip4())
-		claim.THA = endpoint(hca.QPN(p.qpn), p.dst)
+		claim.THA = endpoint(p.qpn, p.dst)
 		p.spoof(src, qpn, message(ipoib.EtherTypeARP, claim.Append(nil)))
 	}
 }

@@ -217,7 +217,7 @@ func (k *talk) longest() time.Duration {
 	k.tb.Helper()
 	m := longestAnswer.FindStringSubmatch(k.out.String())
 	if m == nil {
-		k.tb.Fatalf("no answer\n%s", k.out.String())
+		k.tb.Fatalf("ping got no answer:\n%s", k.out.String())
 	}
 	ms, err := strconv.ParseFloat(m[1], 64)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestLocalSocketInjectsNothing(t *testing.T) {
 		local := newMalloryAt(s.a, from)
 		s.a.expect("by a local socket at "+from.String(), map[string]uint64{"hca_wire_socket_drops": volley}, func() {
 			for range volley {
-				local.send(groupAddr, rightPacket(uint32(hca.QPNMulticast), msg))
+				local.send(groupAddr, rightPacket(hca.QPNMulticast, msg))
 			}
 		})
 	}

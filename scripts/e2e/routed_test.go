@@ -28,6 +28,6 @@ func TestPeersAcrossARouter(t *testing.T) {
 	}
 	pingAll(a, b)
 	if n := a.book().of("hca_wire_icmp_errors"); n != 0 {
-		t.Errorf("%d ICMP errors", n)
+		t.Errorf("%d ICMP errors, want none", n)
 	}
 }

@@ -70,7 +70,7 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 		cmd := h.ipoibd(args...)
 		out := endsWithin(t, cmd)
 		if strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
-			t.Errorf("ipoibd %q prints %q", args, out)
+			t.Errorf("ipoibd %q prints %q, want no control characters", args, out)
 		}
 		if !strings.Contains(out, `[31mx`) {
 			t.Errorf("ipoibd %q names neither the process nor the netdev:\n%s", args, out)

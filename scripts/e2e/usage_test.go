@@ -160,7 +160,7 @@ func requireMistake(t *testing.T, cmd *exec.Cmd, want string) {
 		t.Fatalf("%q did not end\n%s", cmd.Args, out)
 	}
 	if err == nil {
-		t.Fatalf("%q succeeded\n%s", cmd.Args, out)
+		t.Fatalf("%q succeeded, want an error\n%s", cmd.Args, out)
 	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	last := lines[len(lines)-1]

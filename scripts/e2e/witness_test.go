@@ -41,7 +41,7 @@ func TestWitnesses(t *testing.T) {
 			b.join("--gid", gid(1))
 			pingAll(a, b)
 			c.Stop()
-			c.requireWitnessed(t, a.qp().QPN, b.qp().QPN)
+			c.requireWitnessed(t, uint32(a.qp().QPN), uint32(b.qp().QPN))
 		})
 	}
 }

@@ -59,7 +59,7 @@ func requireEndings(t *testing.T, g *guest.Guest) {
 	p := g.Start("sh", "-c", "echo out; echo err >&2; exit 7")
 	result := p.Wait(endLimit)
 	if result.Code != 7 || p.Stdout() != "out\n" || p.Stderr() != "err\n" {
-		t.Errorf("%v, stdout %q, stderr %q", result, p.Stdout(), p.Stderr())
+		t.Errorf("%v, stdout %q, stderr %q, want exit status 7, out and err", result, p.Stdout(), p.Stderr())
 	}
 }
 

@@ -58,7 +58,7 @@ func requireAccounted(t *testing.T, real, soft *endpoint, s *stream) {
 // only counts the messages that found a receive (RXE_CNT_RDMA_RECV,
 // drivers/infiniband/sw/rxe/rxe_resp.c).
 func (d *deviceStatus) unposted() int {
-	return value(d.Counters, "port1_rcvd_pkts") - value(d.Counters, "port1_rdma_recvs")
+	return d.Counters["port1_rcvd_pkts"] - d.Counters["port1_rdma_recvs"]
 }
 
 // socketFull returns how many datagrams a machine dropped because their socket was

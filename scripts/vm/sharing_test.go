@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"syscall"
@@ -47,6 +48,73 @@ func TestR16Sharing(t *testing.T) {
 	})
 }
 
+// A daemon is killed between the deletion of the device and its addition, in a reset by
+// link. The daemon that shares the device completes the reset; if there is none, the next
+// one that starts does.
+func TestR21ResetCutShort(t *testing.T) {
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		segment := nstest.NewSegment(t, underMTU)
+		g := newRxeGuest(t, series, segment)
+		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
+		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
+		peer.join()
+		leader, other := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
+		leader.killInReset(func() bool {
+			other.waitReachesPeer()
+			return strings.Contains(other.daemon.Stderr(), "completes_a_reset_cut_short=true")
+		})
+		other.stop()
+		leader.runAgain()
+		leader.killInReset(func() bool { return !g.Try("test", "-e", rxePath) })
+		start := time.Now()
+		leader.runAgain()
+		t.Logf("the next daemon reaches the peer after %v", time.Since(start).Round(time.Millisecond))
+		if log := leader.daemon.Stderr(); !strings.Contains(log, "completing a reset of the device that was cut short") {
+			t.Errorf("the daemon does not say that it completes the reset:\n%s", log)
+		}
+	})
+}
+
+const rxePath = "/sys/class/infiniband/" + rxe0
+
+// killInReset has the daemon reset the device, and kills it when the device vanishes. Until
+// the kernel has freed the device, some milliseconds later, the daemon does not run: it
+// dies before it adds the device again. If the guest was too slow for that, hit returns
+// false, and the daemon is run for another try.
+func (s *sharer) killInReset(hit func() bool) {
+	s.tb.Helper()
+	const tries = 10
+	for n := range tries {
+		var daemon struct{ PID int }
+		if err := json.Unmarshal([]byte(s.Run("ipoibd", "status", "--json", "--control", s.control)), &daemon); err != nil || daemon.PID == 0 {
+			s.tb.Fatalf("status of the daemon: %+v, %v", daemon, err)
+		}
+		killer := s.start("sh", "-c", fmt.Sprintf("echo ready; while [ -e %s ]; do :; done; kill -9 %d", rxePath, daemon.PID))
+		eventually(s.tb, "the killer runs", func() bool { return killer.Stdout() != "" })
+		s.Try("ipoibd", "reset", "device", "--control", s.control) // the daemon may die before it answers
+		awaitExit(s.tb, s.daemon)
+		if hit() {
+			s.tb.Logf("daemon %d was killed at the right moment by try %d", s.number, n+1)
+			return
+		}
+		s.runAgain()
+	}
+	s.tb.Fatalf("the daemon was not killed at the right moment in %d tries", tries)
+}
+
+// runAgain starts the daemon again, and waits until its interface reaches the peer.
+func (s *sharer) runAgain() {
+	s.tb.Helper()
+	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
+	s.waitReachesPeer()
+}
+
+// file is the configuration of the daemon.
+func (s *sharer) file() string { return fmt.Sprintf("/run/ib%d.yaml", s.number) }
+
 // sharer is a daemon that shares the device of its guest, with an interface of
 // its own.
 type sharer struct {
@@ -59,9 +127,8 @@ func newSharer(t *testing.T, g inGuest, peer *endpoint, number int) *sharer {
 	t.Helper()
 	name := fmt.Sprintf("ib%d", number)
 	s := &sharer{&endpoint{machine: g, tb: t, number: number, control: "/run/" + name + ".sock"}, peer}
-	file := "/run/" + name + ".yaml"
-	g.Put(file, 0o600, fmt.Appendf(nil, shareConfig, s.control, shareGrace, name))
-	s.runDaemon("run", "--config", file, "--log-level", "debug")
+	g.Put(s.file(), 0o600, fmt.Appendf(nil, shareConfig, s.control, shareGrace, name))
+	s.runDaemon("run", "--config", s.file(), "--log-level", "debug")
 	t.Cleanup(s.showLog)
 	s.waitDevice("the device is open", func(d deviceStatus) bool { return d.State == "open" })
 	g.Run("ip", "link", "set", name, "up")

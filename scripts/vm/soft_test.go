@@ -68,7 +68,7 @@ func requireComplete(t *testing.T, a, b *endpoint) {
 	lost := false
 	for i, c := range count(t, flows, burst{messages, a.mtu() - 40 - 8, interval}) { // IPv6 and UDP headers
 		if !c.complete() {
-			t.Errorf("to %s: %+v", flows[i].address, c)
+			t.Errorf("to %s: %+v, want every message once", flows[i].address, c)
 			lost = true
 		}
 	}

@@ -22,41 +22,26 @@ type deviceStatus struct {
 		Phase   string   `json:"phase"`
 		Members []string `json:"members"`
 	} `json:"coordinator"`
-	Counters []counter `json:"counters"`
+	Counters map[string]int `json:"counters"`
 }
 
 type ifaceStatus struct {
 	QP *struct {
-		QPN uint32 `json:"qpn"`
+		QPN string `json:"qpn"`
 		GID string `json:"gid"`
 	} `json:"qp"`
-	Counters []counter `json:"counters"`
-	Recovery recovery  `json:"recovery"`
+	Counters map[string]int `json:"counters"`
+	Recovery recovery       `json:"recovery"`
 }
 
-type counter struct {
-	Name  string `json:"name"`
-	Value int    `json:"value"`
-}
-
-// value returns the value of a counter, or 0 if there is none.
-func value(counters []counter, name string) int {
-	for _, c := range counters {
-		if c.Name == name {
-			return c.Value
-		}
-	}
-	return 0
-}
-
-func (s *ifaceStatus) count(name string) int { return value(s.Counters, name) }
+func (s *ifaceStatus) count(name string) int { return s.Counters[name] }
 
 // statuses returns the error statuses of all completions so far, with their counts.
 func (s *ifaceStatus) statuses() map[string]int {
 	all := map[string]int{}
-	for _, c := range s.Counters {
-		if strings.Contains(c.Name, "_wc_") && c.Value > 0 {
-			all[c.Name] = c.Value
+	for name, n := range s.Counters {
+		if strings.Contains(name, "_wc_") && n > 0 {
+			all[name] = n
 		}
 	}
 	return all

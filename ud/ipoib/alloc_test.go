@@ -44,7 +44,7 @@ func TestNoAllocation(t *testing.T) {
 		},
 	} {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
+			t.Errorf("%s: %v allocations, want none", name, n)
 		}
 	}
 }

@@ -40,10 +40,10 @@ func TestEtherARPExactBytes(t *testing.T) {
 func TestARPIgnoresPadding(t *testing.T) {
 	padded := append(bytes.Clone(etherARPBytes), make([]byte, 18)...) // to 46 bytes, the minimum of Ethernet
 	if got, err := ParseEtherARP(padded); err != nil || got != etherARPQuery {
-		t.Errorf("Ethernet: got %+v, %v", got, err)
+		t.Errorf("Ethernet: got %+v, %v, want the padding ignored", got, err)
 	}
 	if got, err := ParseARP(append(bytes.Clone(arpBytes), 1, 2, 3)); err != nil || got != arpReply {
-		t.Errorf("IPoIB: got %+v, %v", got, err)
+		t.Errorf("IPoIB: got %+v, %v, want the padding ignored", got, err)
 	}
 }
 

@@ -15,18 +15,18 @@ func FuzzParseHeader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		typ, payload, err := ParseHeader(msg)
 		if (err != nil) != (len(msg) < HeaderLen) {
-			t.Fatalf("%d bytes: %v", len(msg), err)
+			t.Fatalf("%d bytes: %v, want an error only if shorter than %d", len(msg), err, HeaderLen)
 		}
 		if err != nil {
 			return
 		}
 		back := message(typ, payload)
 		if !bytes.Equal(back[:2], msg[:2]) || !bytes.Equal(back[HeaderLen:], msg[HeaderLen:]) {
-			t.Fatalf("got % x of % x", back, msg)
+			t.Fatalf("% x of % x encodes differently", back, msg)
 		}
 		SourceIP(typ, payload)
 		if dst, ok := DestIP(typ, payload); ok && dst.Is4() != (typ == EtherTypeIPv4) {
-			t.Fatalf("%v: destination %v", typ, dst)
+			t.Fatalf("%v: destination %v, want one of its own version", typ, dst)
 		}
 	})
 }
@@ -39,7 +39,7 @@ func FuzzParseARP(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		a, err := ParseARP(body)
 		if err == nil && !bytes.Equal(a.Append(nil), body[:56]) {
-			t.Fatalf("%+v of % x", a, body)
+			t.Fatalf("%+v of % x encodes differently", a, body)
 		}
 	})
 }
@@ -52,7 +52,7 @@ func FuzzParseEtherARP(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		a, err := ParseEtherARP(body)
 		if err == nil && !bytes.Equal(a.Append(nil), body[:28]) {
-			t.Fatalf("%+v of % x", a, body)
+			t.Fatalf("%+v of % x encodes differently", a, body)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func FuzzParseND(f *testing.F) {
 		_, isAddr := nd.Link.IPoIB()
 		there := nd.Link.Type != OptionNone
 		if isMAC != (there && form == FormEther) || isAddr != (there && form == FormIPoIB) {
-			t.Fatalf("form %d: %+v", form, nd)
+			t.Fatalf("form %d: %+v, want an address of this form", form, nd)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func FuzzTranslateND(f *testing.F) {
 			return
 		}
 		if len(there) > int(limit) {
-			t.Fatalf("%d bytes, limit %d", len(there), limit)
+			t.Fatalf("a translation of %d bytes exceeds the limit %d", len(there), limit)
 		}
 		checkSameContents(t, packet, form, there)
 		back := translate(t, there, form.other())
@@ -151,11 +151,11 @@ func checkSameContents(t *testing.T, packet []byte, form Form, there []byte) {
 		t.Fatalf("the translation does not parse: %v", err)
 	}
 	if a.Link.Type != b.Link.Type {
-		t.Fatalf("option %d became %d", a.Link.Type, b.Link.Type)
+		t.Fatalf("the translation changes option %d into %d", a.Link.Type, b.Link.Type)
 	}
 	a.Link, b.Link = LinkOption{}, LinkOption{}
 	if a.Type != b.Type || a.Flags != b.Flags || a.Src != b.Src || a.Dst != b.Dst || a.Target != b.Target || a.links != b.links {
-		t.Fatalf("%+v became %+v", a, b)
+		t.Fatalf("the translation changes %+v into %+v", a, b)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestParseHeader(t *testing.T) {
 	msg := unhex("86dd 0000 0102")
 	typ, payload, err := ParseHeader(msg)
 	if err != nil || typ != EtherTypeIPv6 || !bytes.Equal(payload, []byte{1, 2}) {
-		t.Fatalf("got %v, % x, %v", typ, payload, err)
+		t.Fatalf("got %v, % x, %v, want IPv6 with 01 02", typ, payload, err)
 	}
 	if &payload[0] != &msg[HeaderLen] {
 		t.Error("the payload does not alias the message")
@@ -51,13 +51,13 @@ func TestEtherTypeCarried(t *testing.T) {
 	carried := map[EtherType]bool{0x0800: true, 0x0806: true, 0x8035: true, 0x86dd: true}
 	for typ := range 0x10000 {
 		if got := EtherType(typ).Carried(); got != carried[EtherType(typ)] {
-			t.Errorf("0x%04x: carried %t", typ, got)
+			t.Errorf("0x%04x: carried %t, want %t", typ, got, carried[EtherType(typ)])
 		}
 	}
 }
 
 func TestEtherTypeString(t *testing.T) {
 	if got := EtherTypeRARP.String(); got != "0x8035" {
-		t.Errorf("got %q", got)
+		t.Errorf("got %q, want 0x8035", got)
 	}
 }

@@ -33,7 +33,7 @@ func TestBroadcastMGIDIsThatOfLimitedBroadcast(t *testing.T) {
 		scope, pkey := rapid.Byte().Draw(t, "scope"), hca.PKey(rapid.Uint16().Draw(t, "pkey"))
 		got := BroadcastMGID(scope, pkey)
 		if got != GroupMGID(scope, pkey, ip("255.255.255.255")) || !got.IsMulticast() {
-			t.Fatalf("got %v", got)
+			t.Fatalf("got %v, want the MGID of 255.255.255.255", got)
 		}
 	})
 }
@@ -57,7 +57,7 @@ func TestGroupMGIDIsUnique(t *testing.T) {
 func TestSolicitedNode(t *testing.T) {
 	got := SolicitedNode(ip("2001:db8:1:2:3:4:5612:3456"))
 	if got != ip("ff02::1:ff12:3456") {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want ff02::1:ff12:3456", got)
 	}
 	if again := SolicitedNode(got); again != got {
 		t.Errorf("the group's own group is %v", again)

@@ -102,7 +102,7 @@ func TestIsNDTypes(t *testing.T) {
 	for typ := range 256 {
 		packet[ndType] = byte(typ)
 		if got, want := IsND(packet), typ >= 133 && typ <= 137; got != want {
-			t.Errorf("type %d: got %t", typ, got)
+			t.Errorf("type %d: got %t, want %t", typ, got, want)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestParseNDAccepts(t *testing.T) {
 		{"a traffic class", "rs", set(0, 0x6e)},
 	} {
 		if _, err := ParseND(mended(c.edit(golden(t, c.from, FormIPoIB))), FormIPoIB); err != nil {
-			t.Errorf("%s: %v", c.name, err)
+			t.Errorf("%s: %v, want no error", c.name, err)
 		}
 	}
 }

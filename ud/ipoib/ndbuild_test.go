@@ -26,6 +26,6 @@ func TestAppendNSExactBytes(t *testing.T) {
 func TestAppendNSProbe(t *testing.T) {
 	nd, err := ParseND(AppendNS(nil, ip("::"), ip("2001:db8::b"), addrA), FormIPoIB)
 	if err != nil || nd.Link.Type != OptionNone || nd.Dst != ip("ff02::1:ff00:b") {
-		t.Errorf("got %+v, %v", nd, err)
+		t.Errorf("got %+v, %v, want a probe without an option", nd, err)
 	}
 }

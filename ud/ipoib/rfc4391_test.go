@@ -17,7 +17,7 @@ func TestRFC4391Section4FlagsAndScope(t *testing.T) {
 	} {
 		for _, g := range everyMGID(scope, hca.PKeyDefault) {
 			if g[0] != 0xff || g[1] != want {
-				t.Errorf("scope %x: got %v", scope, g)
+				t.Errorf("scope %x: got %v, want it to begin with ff%02x", scope, g, want)
 			}
 		}
 	}
@@ -36,7 +36,7 @@ func everyMGID(scope uint8, pkey hca.PKey) []hca.GID {
 func TestRFC4391Section4ScopeIsFourBits(t *testing.T) {
 	for _, g := range everyMGID(0xf2, hca.PKeyDefault) {
 		if g[1] != 0x12 {
-			t.Errorf("got %v", g)
+			t.Errorf("got %v, want the flags and scope 12", g)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestRFC4391Section6Header(t *testing.T) {
 		dst := []byte{0xff, 0xff, 0xff, 0xff}
 		PutHeader(dst, typ)
 		if got := binary.BigEndian.Uint32(dst); got != want || !typ.Carried() {
-			t.Errorf("%v: got %08x, carried %t", typ, got, typ.Carried())
+			t.Errorf("%v: got %08x, carried %t, want %08x, carried", typ, got, typ.Carried(), want)
 		}
 	}
 }
@@ -189,11 +189,11 @@ func TestRFC4391Section93EveryMessage(t *testing.T) {
 		option[2], option[3] = 0xff, 0xff
 		nd, err := ParseND(mended(packet), FormIPoIB)
 		if err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want the option parsed", name, err)
 			continue
 		}
 		if addr, ok := nd.Link.IPoIB(); !ok || addr != ndWant[name].addr {
-			t.Errorf("%s: got %v, %t", name, addr, ok)
+			t.Errorf("%s: got %v, %t, want %v", name, addr, ok, ndWant[name].addr)
 		}
 	}
 }

@@ -215,7 +215,7 @@ func TestTsharkComplains(t *testing.T) {
 	na[ndChecksum] ^= 1
 	got := tshark(t, [][]byte{message(EtherTypeIPv6, na), message(EtherTypeARP, arpBytes[:30])})
 	if len(got) != 2 || !strings.Contains(got[0], "icmpv6.checksum.status=0") || !strings.Contains(got[0], "_ws.expert.severity=") {
-		t.Errorf("wrong checksum: %q", got)
+		t.Errorf("tshark does not report a wrong checksum: %q", got)
 	}
 	if len(got) != 2 || !strings.Contains(got[1], "_ws.malformed=") {
 		t.Errorf("ARP cut short: %q", got)

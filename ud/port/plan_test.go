@@ -233,7 +233,7 @@ func TestMakePlanNeedsPortAndPKey(t *testing.T) {
 	}
 	a.State = hca.PortDown
 	if _, err := MakePlan(a, Want{Port: 1, PKey: 0xffff}); !errors.Is(err, ErrDown) {
-		t.Errorf("port down: %v", err)
+		t.Errorf("port down: %v, want %v", err, ErrDown)
 	}
 }
 
@@ -271,11 +271,11 @@ func TestBroadcastGroup(t *testing.T) {
 		}
 		g := p.Broadcast()
 		if g.MGID.Addr() != netip.MustParseAddr(c.mgid) || g.Attach.Addr() != netip.MustParseAddr(c.attach) || g.QKey != 0x0b1b {
-			t.Errorf("%s: %+v", c.gid, g)
+			t.Errorf("%s: %+v, want %s attached as %s", c.gid, g, c.mgid, c.attach)
 		}
 		ah := p.GroupAH(g)
 		if ah.DGID != g.Attach || !ah.Global || ah.SGIDIndex != p.GIDIndex || ah.HopLimit != 1 {
-			t.Errorf("%s: AH %+v", c.gid, ah)
+			t.Errorf("%s: AH %+v, want one to the attached group", c.gid, ah)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src []byte) {
 		h, err := Parse(src)
 		if (err != nil) != (len(src) < HeaderLen) {
-			t.Fatalf("%d bytes: %v", len(src), err)
+			t.Fatalf("%d bytes: %v, want an error only if shorter than %d", len(src), err, HeaderLen)
 		}
 		var dst [HeaderLen]byte
 		if h.Put(dst[:]); err == nil && string(dst[:]) != string(src[:HeaderLen]) {

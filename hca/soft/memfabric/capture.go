@@ -2,17 +2,17 @@ package memfabric
 
 import "ipoibd/hca/soft/transport"
 
-// Capture is one datagram as a hook sees it: once for each receiver that it
-// crosses to, or once with To empty where it did not leave.
+// Capture is one datagram, as passed to a hook: once for each receiver, or once with an
+// empty To if the port did not send it.
 type Capture struct {
 	From, To string           // port names
 	Packet   transport.Packet // Data is a copy; Vec is nil
-	Drop     Drop             // why it was not delivered, empty when it was queued
+	Drop     Drop             // why it was not delivered; empty if it was queued
 }
 
-// Capture calls hook for each datagram from now on, nil ends it. The hook runs
-// inside of Send with the fabric locked: it may keep what it is given, and must
-// not call the fabric or a port.
+// Capture calls hook for each datagram from now on; nil ends that. The hook runs inside
+// Send with the fabric locked: it may keep its argument, but must not call the fabric or
+// a port.
 func (f *Fabric) Capture(hook func(Capture)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -28,7 +28,8 @@ func (f *Fabric) show(from, to string, pkt *transport.Packet, why Drop) {
 	f.capture(c)
 }
 
-// gather appends the bytes of a packet, that of its Vec or else its Data.
+// gather appends the bytes of a packet: those of its Vec, or of its Data if there is no
+// Vec.
 func gather(b []byte, pkt *transport.Packet) []byte {
 	if pkt.Vec == nil {
 		return append(b, pkt.Data...)
@@ -39,7 +40,7 @@ func gather(b []byte, pkt *transport.Packet) []byte {
 	return b
 }
 
-// size is the number of bytes of a packet to send.
+// size returns the length of a packet to send, in bytes.
 func size(pkt *transport.Packet) (n int) {
 	for _, v := range pkt.Vec {
 		n += len(v)

@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// defaultReorderBy makes a reordered datagram late by more than a batch takes.
+// defaultReorderBy delays a reordered datagram by more than the duration of a batch.
 const defaultReorderBy = time.Millisecond
 
-// Conditions impair every direction of a fabric. The zero value is a perfect
-// network without delay. Probabilities are 0 to 1, each per datagram and
-// receiver.
+// Conditions impair every direction of a fabric. The zero value is a perfect network
+// without delay. Probabilities are 0 to 1, and apply to each datagram and receiver.
 type Conditions struct {
 	Loss      float64
 	Duplicate float64
-	Reorder   float64       // of being late by ReorderBy, so that later ones overtake
+	Reorder   float64       // of a delay by ReorderBy, so that later datagrams overtake it
 	ReorderBy time.Duration // 1 ms when zero
 	Delay     time.Duration // of every datagram
-	Jitter    time.Duration // up to this much more, evenly spread
+	Jitter    time.Duration // an additional delay up to this, evenly distributed
 }
 
-// lateness draws how much later than its sending a datagram is due.
+// lateness draws the delay of a datagram.
 func (c *Conditions) lateness(d *dice) time.Duration {
 	late := c.Delay
 	if c.Jitter > 0 {
@@ -49,5 +48,5 @@ func newDice(seed uint64, dir pair) *dice {
 	return &dice{rand.New(rand.NewPCG(seed, h.Sum64()))}
 }
 
-// hit draws an event of probability p; certain outcomes draw nothing.
+// hit draws an event of probability p. It draws nothing if the outcome is certain.
 func (d *dice) hit(p float64) bool { return p > 0 && (p >= 1 || d.rnd.Float64() < p) }

@@ -11,21 +11,21 @@ type Drop string
 
 // Reasons for a drop, counted at the sender.
 const (
-	DropBadSource   Drop = "bad_source"   // the source address is not the port's
-	DropLinkDown    Drop = "link_down"    // the port's own link is down
-	DropTooLong     Drop = "too_long"     // longer than the port's MTU, or than UDP
-	DropUnreachable Drop = "unreachable"  // nobody has the address or the group
-	DropInvalid     Drop = "send_invalid" // families differ, or the gather list is too long
+	DropBadSource   Drop = "tx_drop_bad_source"  // the source address is not the port's
+	DropLinkDown    Drop = "tx_drop_link_down"   // the port's own link is down
+	DropTooLong     Drop = "tx_drop_too_long"    // longer than the port's MTU, or than UDP
+	DropUnreachable Drop = "tx_drop_unreachable" // no port has the address or has joined the group
+	DropInvalid     Drop = "tx_drop_invalid"     // families differ, or the gather list is too long
 )
 
 // Reasons for a drop, counted at the receiver.
 const (
-	DropPartition  Drop = "partition"       // the two ports are partitioned
-	DropLoss       Drop = "loss"            // by Conditions.Loss
-	DropOverflow   Drop = "rcvbuf_overflow" // the receive queue is full
-	DropPeerDown   Drop = "rx_link_down"    // the receiver's link is down
-	DropRxTooLong  Drop = "rx_too_long"     // longer than the receiver's MTU
-	DropUnreadable Drop = "rx_closed"       // purged by Close or Remove
+	DropPartition  Drop = "rx_drop_partition"       // the two ports are partitioned
+	DropLoss       Drop = "rx_drop_loss"            // by Conditions.Loss
+	DropOverflow   Drop = "rx_drop_rcvbuf_overflow" // the receive queue is full
+	DropPeerDown   Drop = "rx_drop_link_down"       // the receiver's link is down
+	DropRxTooLong  Drop = "rx_drop_too_long"        // longer than the receiver's MTU
+	DropUnreadable Drop = "rx_drop_closed"          // purged by Close or Remove
 )
 
 var drops = []Drop{

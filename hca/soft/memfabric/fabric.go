@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// DefaultQueue bounds a port's receive queue, in datagrams, unless WithQueue
-// says otherwise: a few milliseconds at full speed.
+// DefaultQueue bounds a port's receive queue, in datagrams, unless WithQueue sets another
+// bound: a few milliseconds at full speed.
 const DefaultQueue = 4096
 
 // firstPort is the UDP source port of the first port attached (RoCEv2 uses
@@ -24,10 +24,10 @@ type Fabric struct {
 	seed  uint64
 	queue int // of each port, datagrams
 
-	mu       sync.Mutex // guards what follows, and the state of all ports
+	mu       sync.Mutex // guards the fields below, and the state of all ports
 	attached int        // ports ever attached
 	ports    map[string]*Port
-	routes   map[netip.Addr][]*Port // who has an address, who joined a group
+	routes   map[netip.Addr][]*Port // ports by address and by joined group
 	cuts     map[pair]bool
 	cond     Conditions
 	dice     map[pair]*dice
@@ -39,16 +39,16 @@ type Fabric struct {
 // pair is a direction between two ports.
 type pair struct{ from, to string }
 
-// Option sets something of a new fabric.
+// Option configures a new fabric.
 type Option func(*Fabric)
 
-// WithConditions is [Fabric.SetConditions] from the start.
+// WithConditions sets the initial conditions, like [Fabric.SetConditions].
 func WithConditions(c Conditions) Option { return func(f *Fabric) { f.cond = c } }
 
 // WithQueue bounds each port's receive queue to n datagrams, at least 1.
 func WithQueue(n int) Option { return func(f *Fabric) { f.queue = max(n, 1) } }
 
-// New makes an empty fabric; seed is that of everything random in it.
+// New returns an empty fabric; seed determines all its random choices.
 func New(seed uint64, opts ...Option) *Fabric {
 	f := &Fabric{
 		seed:   seed,
@@ -64,9 +64,9 @@ func New(seed uint64, opts ...Option) *Fabric {
 	return f
 }
 
-// Attach plugs in a port that is up, with a netdev of that name and MTU (bytes
-// of IP packet) and those addresses. It panics when the name is attached
-// already. Two ports may have the same address: both then get its packets.
+// Attach attaches a port that is up, with a netdev of this name, MTU (bytes of an IP
+// packet) and addresses. It panics if the name is attached already. If two ports have the
+// same address, both get its packets.
 func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +82,7 @@ func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
 	return p
 }
 
-// SetConditions replaces the impairments; datagrams under way keep theirs.
+// SetConditions replaces the impairments; datagrams in flight keep theirs.
 func (f *Fabric) SetConditions(c Conditions) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (f *Fabric) snapshot() []*Port {
 	return ports
 }
 
-// forward carries one checked packet of p to everyone whom it names.
+// forward carries one checked packet of p to all its receivers.
 func (f *Fabric) forward(p *Port, pkt *transport.Packet, now time.Time) {
 	var reached bool
 	for _, to := range f.routes[pkt.Dst] {
@@ -136,7 +136,7 @@ func (f *Fabric) forward(p *Port, pkt *transport.Packet, now time.Time) {
 	}
 }
 
-// cross carries a packet over one direction, with its impairments.
+// cross carries a packet in one direction, with its impairments.
 func (f *Fabric) cross(from, to *Port, pkt *transport.Packet, now time.Time) {
 	dir := pair{from.name, to.name}
 	if f.cuts[dir] {
@@ -163,7 +163,7 @@ func (f *Fabric) diceOf(dir pair) *dice {
 	return d
 }
 
-// route and unroute keep the table of addresses and groups.
+// route and unroute update the table of addresses and groups.
 func (f *Fabric) route(a netip.Addr, p *Port) { f.routes[a] = append(f.routes[a], p) }
 
 func (f *Fabric) unroute(a netip.Addr, p *Port) {

@@ -281,8 +281,8 @@ func TestCapture(t *testing.T) {
 	send(t, a, addrA, addrB, 1)
 	want := []string{
 		`a>b 10.0.0.1>239.1.2.3:0xc000 "0000" `,
-		`a>c 10.0.0.1>239.1.2.3:0xc000 "0000" partition`,
-		`a> 10.0.0.1>10.0.0.9:0xc000 "0000" unreachable`,
+		`a>c 10.0.0.1>239.1.2.3:0xc000 "0000" rx_drop_partition`,
+		`a> 10.0.0.1>10.0.0.9:0xc000 "0000" tx_drop_unreachable`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("captured\n%q, want\n%q", got, want)
@@ -302,7 +302,7 @@ func TestInject(t *testing.T) {
 	}
 	got := pkts[0]
 	if !bytes.Equal(got.Data, []byte("forged")) || got.Src != addrC || got.SrcPort != 1 || got.ID != 77 || !got.IDKnown {
-		t.Errorf("received %+v", got)
+		t.Errorf("received %+v, want the injected packet", got)
 	}
 }
 

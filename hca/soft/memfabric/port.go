@@ -9,11 +9,11 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Port is one attachment to a fabric: a [transport.Transport], and the underlay
-// that it would have. Everything in it is guarded by the fabric's mutex.
+// Port is one attachment to a fabric: a [transport.Transport] and its simulated underlay.
+// The fabric's mutex guards all its fields.
 type Port struct {
 	fabric  *Fabric
-	name    string // on the fabric; unchanging
+	name    string // on the fabric; constant
 	srcPort uint16
 
 	state   transport.State
@@ -27,9 +27,9 @@ type Port struct {
 	members map[netip.Addr]int // joins of each group
 
 	queue   queue
-	lent    []*datagram   // given out by the last Recv
-	arrived chan struct{} // holds a token after an arrival
-	timer   *time.Timer   // of Recv, which waits for the first due
+	lent    []*datagram   // returned by the last Recv
+	arrived chan struct{} // gets a token after an arrival
+	timer   *time.Timer   // of Recv, which waits until the first datagram is due
 
 	closed chan struct{}
 	count  counters
@@ -56,8 +56,8 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 // SrcPort implements transport.Transport.
 func (p *Port) SrcPort() uint16 { return p.srcPort }
 
-// Join implements transport.Transport: hca.ErrInvalid for what is no group,
-// hca.ErrIO once the netdev is gone.
+// Join implements transport.Transport. It returns hca.ErrInvalid for an address that is
+// not a group, and hca.ErrIO once the netdev is gone.
 func (p *Port) Join(group netip.Addr) error {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -75,7 +75,8 @@ func (p *Port) Join(group netip.Addr) error {
 	return nil
 }
 
-// Leave implements transport.Transport: hca.ErrInvalid for a group not joined.
+// Leave implements transport.Transport. It returns hca.ErrInvalid for a group that was not
+// joined.
 func (p *Port) Leave(group netip.Addr) error {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -122,8 +123,8 @@ func (p *Port) isClosed() bool {
 	}
 }
 
-// unplug takes the port's addresses and groups off the fabric, and drops what
-// was under way to it.
+// unplug removes the port's addresses and groups from the fabric, and drops the datagrams
+// in flight to it.
 func (p *Port) unplug() {
 	for _, a := range p.state.Addrs {
 		p.fabric.unroute(a, p)

@@ -10,13 +10,13 @@ import (
 // datagram is a packet in a receive queue; its Data is buf's.
 type datagram struct {
 	pkt transport.Packet
-	buf []byte // kept for the next use
+	buf []byte // reused
 	due time.Time
-	seq uint64 // of the fabric: order among equals
+	seq uint64 // number within the fabric; sorts datagrams that are due at the same time
 }
 
-// take returns a datagram from the free list, filled with a copy of pkt.
-func (f *Fabric) take(pkt *transport.Packet, due time.Time) *datagram {
+// newDatagram returns a datagram from the free list, filled with a copy of pkt.
+func (f *Fabric) newDatagram(pkt *transport.Packet, due time.Time) *datagram {
 	d := f.reuse()
 	f.seq++
 	d.buf = gather(d.buf[:0], pkt)

@@ -7,7 +7,7 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// accept queues a copy of a packet that is due at due, or drops it.
+// accept queues a copy of a packet until it is due, or drops the packet.
 func (p *Port) accept(from *Port, pkt *transport.Packet, due time.Time) {
 	f := p.fabric
 	if why := p.unwelcome(pkt); why != "" {
@@ -18,7 +18,7 @@ func (p *Port) accept(from *Port, pkt *transport.Packet, due time.Time) {
 	p.enqueue(pkt, due)
 }
 
-// unwelcome says why a packet cannot enter the receive queue.
+// unwelcome returns the reason why a packet cannot enter the receive queue, or "".
 func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 	switch {
 	case !p.state.Up:
@@ -32,15 +32,15 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 }
 
 func (p *Port) enqueue(pkt *transport.Packet, due time.Time) {
-	p.queue.push(p.fabric.take(pkt, due))
+	p.queue.push(p.fabric.newDatagram(pkt, due))
 	select {
 	case p.arrived <- struct{}{}:
 	default:
 	}
 }
 
-// Inject puts a received datagram into the port's queue as it is: Data and
-// every field, whatever its sender could not have said. Data is copied.
+// Inject puts a received datagram into the port's queue unchanged, even if no sender could
+// have sent it. It copies Data.
 func (p *Port) Inject(pkt transport.Packet) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -66,7 +66,8 @@ func (p *Port) Recv(pkts []transport.Packet) (int, error) {
 	}
 }
 
-// recvDue gives out what is due, or sets the timer to when something will be.
+// recvDue returns the datagrams that are due, or sets the timer to the time when the first
+// one is due.
 func (p *Port) recvDue(pkts []transport.Packet, now time.Time) (int, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -101,7 +102,7 @@ func (p *Port) takeBack() {
 	p.lent = p.lent[:0]
 }
 
-// purge drops what is queued.
+// purge drops all queued datagrams.
 func (p *Port) purge(why Drop) {
 	for _, d := range p.queue {
 		p.fabric.drop(p, "", p.name, &d.pkt, why)

@@ -17,10 +17,10 @@ const (
 	maxPayload = 65535 - ipv4Len - udpLen
 )
 
-// defaultTTL is what a packet with TTL 0 is seen with.
+// defaultTTL is the TTL with which a packet of TTL 0 arrives.
 const defaultTTL = 64
 
-// Send implements transport.Transport. hca.ErrIO once the netdev is gone.
+// Send implements transport.Transport. It returns hca.ErrIO once the netdev is gone.
 func (p *Port) Send(pkts []transport.Packet) (int, error) {
 	now := time.Now()
 	p.fabric.mu.Lock()
@@ -55,7 +55,7 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 	p.fabric.forward(p, &out, now)
 }
 
-// refusal says why the port itself cannot send pkt, empty when it can.
+// refusal returns the reason why the port itself cannot send pkt, or "".
 func (p *Port) refusal(pkt *transport.Packet) Drop {
 	switch {
 	case len(pkt.Vec) > transport.MaxVec || pkt.Src.Is4() != pkt.Dst.Is4() || !pkt.Dst.IsValid():
@@ -70,7 +70,7 @@ func (p *Port) refusal(pkt *transport.Packet) Drop {
 	return ""
 }
 
-// ipLen is the length of the IP packet that carries n bytes.
+// ipLen returns the length of the IP packet that carries n bytes.
 func ipLen(pkt *transport.Packet, n int) int {
 	if pkt.Dst.Is4() {
 		return ipv4Len + udpLen + n
@@ -93,9 +93,9 @@ func (p *Port) Blocked() uint64 {
 	return p.count.blocked
 }
 
-// SetWritable makes the wire take packets again, or makes it full if on is false. While
-// it is full, Send takes nothing, WaitWritable blocks and Blocked grows with each Send,
-// as on a socket whose buffer is full.
+// SetWritable makes the wire accept packets again, or makes it full if on is false. While
+// it is full, Send accepts nothing, WaitWritable blocks and Blocked grows with each Send,
+// as with a socket whose buffer is full.
 func (p *Port) SetWritable(on bool) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

@@ -1,7 +1,6 @@
 package memfabric
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -13,11 +12,11 @@ import (
 func (p *Port) State() transport.State {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	return p.look()
+	return p.readState()
 }
 
-// WaitChange implements transport.Transport. A change undone before the call looks
-// like one.
+// WaitChange implements transport.Transport. A change that was undone before the call also
+// counts.
 func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -30,18 +29,18 @@ func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 			return transport.State{}, err
 		}
 	}
-	return p.look(), nil
+	return p.readState(), nil
 }
 
-// look returns the state as the caller's own and notes that it was seen.
-func (p *Port) look() transport.State {
+// readState returns a copy of the state, and notes that it was read.
+func (p *Port) readState() transport.State {
 	p.seen = p.version
 	s := p.state
 	s.Addrs = slices.Clone(s.Addrs)
 	return s
 }
 
-// change runs edit on a port that is there and tells who waits.
+// change runs edit on a port that is present and wakes the callers of WaitChange.
 func (p *Port) change(edit func()) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -54,8 +53,7 @@ func (p *Port) change(edit func()) {
 	p.changed = make(chan struct{})
 }
 
-// SetUp sets the link up or down. A link that goes down loses what is under
-// way to it.
+// SetUp sets the link up or down. Setting it down drops the datagrams in flight to it.
 func (p *Port) SetUp(on bool) {
 	p.change(func() {
 		if p.state.Up = on; !on {
@@ -64,13 +62,13 @@ func (p *Port) SetUp(on bool) {
 	})
 }
 
-// SetMTU changes the MTU, bytes of IP packet, of both directions.
+// SetMTU changes the MTU of both directions, in bytes of an IP packet.
 func (p *Port) SetMTU(mtu int) { p.change(func() { p.state.MTU = mtu }) }
 
-// AddAddr gives the port an address, in its place in the order.
+// AddAddr adds an address, at its place in the sorted list.
 func (p *Port) AddAddr(a netip.Addr) { p.change(func() { p.addAddr(a) }) }
 
-// DelAddr takes an address away.
+// DelAddr removes an address.
 func (p *Port) DelAddr(a netip.Addr) {
 	p.change(func() {
 		if i := slices.Index(p.state.Addrs, a); i >= 0 {
@@ -80,7 +78,7 @@ func (p *Port) DelAddr(a netip.Addr) {
 	})
 }
 
-// Remove takes the netdev away for good: Send fails, Recv blocks until Close.
+// Remove removes the netdev permanently: Send fails, and Recv blocks until Close.
 func (p *Port) Remove() {
 	p.change(func() {
 		p.unplug()
@@ -93,17 +91,6 @@ func (p *Port) addAddr(a netip.Addr) {
 		return
 	}
 	p.state.Addrs = append(p.state.Addrs, a)
-	slices.SortStableFunc(p.state.Addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
+	transport.SortAddrs(p.state.Addrs)
 	p.fabric.route(a, p)
-}
-
-// rank orders addresses as transport.State.Addrs has them.
-func rank(a netip.Addr) int {
-	switch {
-	case a.Is4():
-		return 1
-	case a.IsLinkLocalUnicast():
-		return 0
-	}
-	return 2
 }

@@ -26,8 +26,8 @@ func TestReceiveTooLong(t *testing.T) {
 	if got := recvOne(t, b); len(got.Data) != udp.MaxDatagram {
 		t.Errorf("received %d bytes, want %d", len(got.Data), udp.MaxDatagram)
 	}
-	if n := counterOf(t, b, "rx_too_long"); n != 1 {
-		t.Errorf("rx_too_long = %d, want 1", n)
+	if n := counterOf(t, b, "rx_drop_too_long"); n != 1 {
+		t.Errorf("rx_drop_too_long = %d, want 1", n)
 	}
 }
 

@@ -7,11 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Control messages are laid out as cmsg(3) says, in host byte order.
+// Control messages are laid out as in cmsg(3), in host byte order.
 
-// appendControl appends a control message with room for a value of type T and
-// returns it with a pointer to the value inside of b, which must not grow
-// afterwards.
+// appendControl appends a control message with room for a value of type T. It returns
+// the slice and a pointer to the value in it, so the slice must not grow afterwards.
 func appendControl[T any](b []byte, level, kind int32) ([]byte, *T) {
 	var value T
 	size := int(unsafe.Sizeof(value))
@@ -23,8 +22,8 @@ func appendControl[T any](b []byte, level, kind int32) ([]byte, *T) {
 	return b, (*T)(unsafe.Pointer(&b[at+unix.CmsgLen(0)]))
 }
 
-// cutControl splits the first control message off b; ok is false when there is
-// no whole one.
+// cutControl splits the first control message off b; ok is false if b has no complete
+// one.
 func cutControl(b []byte) (hdr unix.Cmsghdr, data, rest []byte, ok bool) {
 	if len(b) < unix.CmsgLen(0) {
 		return hdr, nil, nil, false
@@ -37,14 +36,14 @@ func cutControl(b []byte) (hdr unix.Cmsghdr, data, rest []byte, ok bool) {
 	return hdr, data, b[min(unix.CmsgSpace(len(data)), len(b)):], true
 }
 
-// seen is what the control messages of a received datagram tell.
+// seen holds the values in the control messages of a received datagram.
 type seen struct {
 	dst      netip.Addr
 	tos, ttl uint8
 }
 
-// parseControl reads the control messages of a received datagram, those of
-// either family. What is malformed or unknown is passed over.
+// parseControl reads the control messages of a received datagram of either family. It
+// skips malformed and unknown ones.
 func parseControl(b []byte) (s seen) {
 	for len(b) > 0 {
 		hdr, data, rest, ok := cutControl(b)
@@ -72,7 +71,7 @@ func (s *seen) note(level, kind int32, data []byte) {
 	}
 }
 
-// lowByte is the low byte of an int, 0 when there is none.
+// lowByte returns the low byte of an int, or 0 if b is too short.
 func lowByte(data []byte) uint8 {
 	if len(data) < int(unsafe.Sizeof(int32(0))) {
 		return 0

@@ -115,13 +115,13 @@ func TestSockaddr(t *testing.T) {
 		t.Errorf("sockaddr_in %v, want %v", raw[:8], want)
 	}
 	if a, p := getAddr(&sa); a != addr4 || p != Port {
-		t.Errorf("read back %v %d", a, p)
+		t.Errorf("read back %v %d, want %v %d", a, p, addr4, Port)
 	}
 	if n := setAddr6(&sa, addr6, Port, 5); n != 28 || sa.Scope_id != 5 || sa.Flowinfo != 0 {
 		t.Errorf("IPv6 length %d, scope %d, flow %d, want 28, 5, 0", n, sa.Scope_id, sa.Flowinfo)
 	}
 	if a, p := getAddr(&sa); a != addr6 || p != Port {
-		t.Errorf("read back %v %d", a, p)
+		t.Errorf("read back %v %d, want %v %d", a, p, addr6, Port)
 	}
 	setAddr6(&sa, netip.AddrFrom16(addr4.As16()), Port, 0)
 	if a, _ := getAddr(&sa); a != addr4 {
@@ -153,9 +153,9 @@ func TestExtend(t *testing.T) {
 
 func TestDropFor(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{
-		unix.ENETUNREACH: "no_route", unix.EHOSTUNREACH: "no_route", unix.EMSGSIZE: "too_long",
-		unix.ENETDOWN: "link_down", unix.ENODEV: "no_device", unix.EPERM: "forbidden",
-		unix.ENOBUFS: "no_buffers", unix.ECONNREFUSED: "refused", unix.EINVAL: "send_rejected",
+		unix.ENETUNREACH: "tx_drop_no_route", unix.EHOSTUNREACH: "tx_drop_no_route", unix.EMSGSIZE: "tx_drop_too_long",
+		unix.ENETDOWN: "tx_drop_link_down", unix.ENODEV: "tx_drop_no_device", unix.EPERM: "tx_drop_forbidden",
+		unix.ENOBUFS: "tx_drop_no_buffers", unix.ECONNREFUSED: "tx_drop_refused", unix.EINVAL: "tx_drop_rejected",
 	} {
 		if got := dropNames[dropFor(errno)]; got != want {
 			t.Errorf("the drop for %v is called %q, want %q", errno, got, want)

@@ -1,5 +1,5 @@
-// Package udp carries the software HCA's datagrams over UDP sockets on one
-// netdev: a [transport.Transport] whose underlay is followed by netlink.
+// Package udp carries the software HCA's datagrams over UDP sockets on one netdev. It
+// implements [transport.Transport] and monitors the underlay by netlink.
 //
 // # Sockets
 //
@@ -19,7 +19,7 @@
 // index: until the new socket is bound, another process may bind its own to the new
 // netdev, and then the opening fails and names that process.
 //
-// # What leaves
+// # Sent packets
 //
 // The ICRC covers the IPv4 identification and the DF bit, so both must be
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
@@ -30,7 +30,7 @@
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
-// # What other sockets of this host send
+// # Packets from other sockets of this host
 //
 // A datagram to an IPv4 address of this host does not arrive: it comes in over the
 // loopback, to which the sockets are not bound. One to an IPv6 address comes in over
@@ -68,36 +68,36 @@
 // can hold 1200 even by default. Package soft bounds the wait of sends that find the
 // buffer full: after a few milliseconds they are dropped.
 //
-// A full queue on the way out and a full neighbour table drop packets without telling
-// a plain UDP socket. The sending socket has IP_RECVERR and IPV6_RECVERR, so the send
-// fails and the packet is counted ("no_buffers"). In return, an ICMP error, which
-// anyone can forge, fails the next send, whatever its destination. That send is
+// A full output queue and a full neighbour table drop packets without an error to a plain
+// UDP socket. The sending socket has IP_RECVERR and IPV6_RECVERR, so the send fails and
+// the packet is counted ("tx_drop_no_buffers"). As a side effect, an ICMP error, which any
+// attacker can forge, makes the next send fail, whatever its destination. That send is
 // repeated, and the queue of errors is emptied, within bounds. Packets that the kernel
 // drops later, such as those kept for a neighbour that never answers, count as sent.
 //
 // # Group membership
 //
-// The kernel limits the groups of one socket (20 for IPv4), so memberships are
-// held by sockets of their own, as many as it takes; the receiving socket gets
-// what the netdev is a member of.
+// The kernel limits the groups of one socket (20 for IPv4), so separate sockets hold the
+// memberships, as many as needed. The receiving socket gets the datagrams to all groups
+// of which the netdev is a member.
 //
 // # Underlay
 //
 // One goroutine reads the kernel's netlink notifications of links and addresses, and
 // drops those that other processes send. When one concerns the netdev, or was lost, it
 // lists the netdev's state again; after a burst, at most 20 times a second. So the state
-// that it publishes does not depend on the history. It repeats a list that failed. Each
+// that it publishes does not depend on the history. It repeats a failed list. Each
 // list uses a new socket, so messages that other processes send to netlink ports can
 // only delay it.
 //
-// A netdev that is gone is gone for good, even if another one of that name is created:
-// [WatchNetdevs] reports that one, and a new Open uses it. Until Close, Send returns
+// A deleted netdev stays gone, even if another one with its name is created:
+// [WatchNetdevs] reports the new one, and a new Open uses it. Until Close, Send returns
 // hca.ErrIO and Recv blocks.
 //
 // # Close
 //
-// Descriptors are owned by os.File, whose Close first makes blocked calls
-// return and then waits until no call uses the descriptor, so none is reused
-// under a call's feet. The order is: sockets, memberships, netlink, and last
-// the goroutine's end.
+// Descriptors are owned by os.File, whose Close first makes blocked calls return and then
+// waits until no call uses the descriptor, so no descriptor is reused during a call. Close
+// closes the sockets first, then the memberships and netlink, and then waits for the
+// goroutine.
 package udp

@@ -27,16 +27,16 @@ const (
 
 // dropNames are the names of the counters.
 var dropNames = [numDrop]string{
-	dropNoRoute:   "no_route",      // no route to the destination
-	dropTooLong:   "too_long",      // longer than the netdev's MTU, or than UDP
-	dropBadSource: "bad_source",    // the source address is not the netdev's (any more)
-	dropLinkDown:  "link_down",     // the netdev is down
-	dropNoDevice:  "no_device",     // the netdev is gone
-	dropForbidden: "forbidden",     // by a firewall
-	dropNoBuffers: "no_buffers",    // lost on output: a queue or the neighbour table is full, or memory is short
-	dropRefused:   "refused",       // ICMP errors about other packets prevented the send
-	dropInvalid:   "send_invalid",  // families differ, or the gather list is too long
-	dropOther:     "send_rejected", // any other error of the kernel
+	dropNoRoute:   "tx_drop_no_route",   // no route to the destination
+	dropTooLong:   "tx_drop_too_long",   // longer than the netdev's MTU, or than UDP
+	dropBadSource: "tx_drop_bad_source", // the source address is not the netdev's (or no longer)
+	dropLinkDown:  "tx_drop_link_down",  // the netdev is down
+	dropNoDevice:  "tx_drop_no_device",  // the netdev is gone
+	dropForbidden: "tx_drop_forbidden",  // by a firewall
+	dropNoBuffers: "tx_drop_no_buffers", // lost on output: a queue or the neighbour table is full, or memory is short
+	dropRefused:   "tx_drop_refused",    // ICMP errors about other packets prevented the send
+	dropInvalid:   "tx_drop_invalid",    // families differ, or the gather list is too long
+	dropOther:     "tx_drop_rejected",   // any other error of the kernel
 }
 
 // dropFor names the reason behind an error of sendmmsg.

@@ -11,7 +11,7 @@ import (
 	"ipoibd/hca"
 )
 
-// memberships are the groups that the netdev is a member of by us.
+// memberships are the groups that this process has joined on the netdev.
 type memberships struct {
 	index int
 	ns    *namespace
@@ -20,7 +20,7 @@ type memberships struct {
 	closed  bool
 	count   map[netip.Addr]int
 	holder  map[netip.Addr]int // the socket that holds a group
-	sockets []int              // descriptors, in the order in which they filled up
+	sockets []int              // descriptors, sorted by the time at which they became full
 }
 
 func newMemberships(index int) (*memberships, error) {
@@ -34,8 +34,9 @@ func newMemberships(index int) (*memberships, error) {
 	}, nil
 }
 
-// Join implements transport.Transport: hca.ErrInvalid for what is no group, hca.ErrIO
-// once the netdev is gone, hca.ErrNoMemory where the kernel takes no more.
+// Join implements transport.Transport. It returns hca.ErrInvalid for an address that is
+// not a group, hca.ErrIO once the netdev is gone, and hca.ErrNoMemory if the kernel
+// accepts no more groups.
 func (t *Transport) Join(group netip.Addr) error {
 	if !group.IsMulticast() || group.Is4In6() || group.Zone() != "" {
 		return fmt.Errorf("join %v: not a group: %w", group, hca.ErrInvalid)
@@ -46,7 +47,8 @@ func (t *Transport) Join(group netip.Addr) error {
 	return nil
 }
 
-// Leave implements transport.Transport: hca.ErrInvalid for a group not joined.
+// Leave implements transport.Transport. It returns hca.ErrInvalid for a group that was not
+// joined.
 func (t *Transport) Leave(group netip.Addr) error {
 	if err := t.groups.leave(group); err != nil {
 		return fmt.Errorf("leave %v: %w", group, err)
@@ -86,12 +88,12 @@ func (m *memberships) leave(group netip.Addr) error {
 	fd := m.holder[group]
 	delete(m.count, group)
 	delete(m.holder, group)
-	// An error means that the membership went before us, with its netdev.
+	// An error means that the membership has ended already, with its netdev.
 	_ = m.set(fd, group, unix.IP_DROP_MEMBERSHIP, unix.IPV6_LEAVE_GROUP)
 	return nil
 }
 
-// add joins on the first socket that takes the group, else on a new one.
+// add joins on the first socket that accepts the group, or on a new one.
 func (m *memberships) add(group netip.Addr) (fd int, err error) {
 	for _, fd := range m.sockets {
 		if err := m.tryAdd(fd, group); !errors.Is(err, hca.ErrNoMemory) {

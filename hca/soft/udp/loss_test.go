@@ -42,11 +42,11 @@ func TestLossOnOutputIsCounted(t *testing.T) {
 		for i := range pkts {
 			pkts[i] = p
 		}
-		sent, lost, blocked := counterOf(t, a, "tx_packets"), counterOf(t, a, "no_buffers"), a.Blocked()
+		sent, lost, blocked := counterOf(t, a, "tx_packets"), counterOf(t, a, "tx_drop_no_buffers"), a.Blocked()
 		if done, err := a.Send(pkts); done != n || err != nil {
 			t.Fatalf("Send = %d, %v", done, err)
 		}
-		sent, lost = counterOf(t, a, "tx_packets")-sent, counterOf(t, a, "no_buffers")-lost
+		sent, lost = counterOf(t, a, "tx_packets")-sent, counterOf(t, a, "tx_drop_no_buffers")-lost
 		t.Logf("to %v: %d counted as sent, %d as lost", p.Dst, sent, lost)
 		if sent != 0 || lost != n {
 			t.Errorf("to %v: %d counted as sent, %d as lost, want 0 and %d", p.Dst, sent, lost, n)
@@ -95,7 +95,7 @@ func TestICMPErrorsDisturbNoOtherPacket(t *testing.T) {
 	if errs == 0 {
 		t.Error("no ICMP error came, so the test shows nothing")
 	}
-	for _, drop := range []string{"refused", "no_route", "no_buffers", "send_rejected"} {
+	for _, drop := range []string{"tx_drop_refused", "tx_drop_no_route", "tx_drop_no_buffers", "tx_drop_rejected"} {
 		if n := counterOf(t, a, drop); n != 0 {
 			t.Errorf("%s = %d, want 0", drop, n)
 		}

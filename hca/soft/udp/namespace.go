@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace, kept so that a socket made later lies in
-// the one that Open was called in, whatever thread the goroutine is on then. In
-// a daemon there is but one; threads differ in tests.
+// namespace is the network namespace in which Open was called. Sockets that are made later
+// belong to it too, no matter on which thread. A daemon uses only one namespace; in tests
+// threads differ.
 type namespace struct{ file *os.File }
 
 func currentNamespace() (*namespace, error) {
@@ -21,8 +21,8 @@ func currentNamespace() (*namespace, error) {
 	return &namespace{file}, nil
 }
 
-// do runs f with its thread in the namespace. Only where the thread is in
-// another one does it need CAP_SYS_ADMIN.
+// do runs f on a thread in the namespace. It needs CAP_SYS_ADMIN only if the thread is in
+// another namespace.
 func (n *namespace) do(f func() error) error {
 	runtime.LockOSThread()
 	back, err := currentNamespace()
@@ -31,7 +31,9 @@ func (n *namespace) do(f func() error) error {
 		return err
 	}
 	defer back.file.Close()
-	if n.equal(back) {
+	want, errWant := n.file.Stat()
+	have, errHave := back.file.Stat()
+	if errWant == nil && errHave == nil && os.SameFile(want, have) {
 		defer runtime.UnlockOSThread()
 		return f()
 	}
@@ -41,17 +43,11 @@ func (n *namespace) do(f func() error) error {
 	}
 	err = f()
 	if back.enter() == nil {
-		runtime.UnlockOSThread() // else the thread ends with its goroutine
+		runtime.UnlockOSThread() // otherwise the thread ends with its goroutine
 	}
 	return err
 }
 
 func (n *namespace) enter() error {
 	return os.NewSyscallError("setns", unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET))
-}
-
-func (n *namespace) equal(m *namespace) bool {
-	a, errA := n.file.Stat()
-	b, errB := m.file.Stat()
-	return errA == nil && errB == nil && os.SameFile(a, b)
 }

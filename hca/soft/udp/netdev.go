@@ -16,10 +16,10 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// DefaultNetdev chooses the netdev for a configuration that names none: that of
-// the default route, IPv4 before IPv6, else the only one that is up and neither
-// loopback nor a TAP. Where there is no or no single one, the error names the
-// candidates and wraps hca.ErrNoDevice.
+// DefaultNetdev chooses the netdev if the configuration names none: that of the default
+// route, IPv4 before IPv6, or else the only netdev that is up and is neither the loopback nor
+// a TAP. If there is no such netdev or more than one, the error names the candidates and wraps
+// hca.ErrNoDevice.
 func DefaultNetdev() (string, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -37,7 +37,7 @@ func DefaultNetdev() (string, error) {
 	return chooseNetdev(links, routes)
 }
 
-// listRoutes lists those of IPv4, then those of IPv6.
+// listRoutes returns the routes of IPv4, then those of IPv6.
 func listRoutes(handle *netlink.Handle) (routes []netlink.Route, err error) {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		r, err := handle.RouteList(nil, family)
@@ -56,15 +56,15 @@ func chooseNetdev(links []netlink.Link, routes []netlink.Route) (string, error) 
 	}
 	switch len(candidates) {
 	case 0:
-		return "", fmt.Errorf("choose a netdev: none is up besides loopback and TAPs: %w", hca.ErrNoDevice)
+		return "", fmt.Errorf("choose a netdev: only loopback and TAPs are up: %w", hca.ErrNoDevice)
 	case 1:
 		return candidates[0].Attrs().Name, nil
 	}
 	return "", fmt.Errorf("choose a netdev: no default route, and several are up: %s: %w", names(candidates), hca.ErrNoDevice)
 }
 
-// unsuitable: what cannot be an underlay. TAPs are what this project makes
-// itself, and never what it runs on by default.
+// unsuitable reports whether a netdev cannot be the default underlay. A TAP cannot, because
+// this program creates TAPs itself.
 func unsuitable(link netlink.Link) bool {
 	if tun, ok := link.(*netlink.Tuntap); ok && tun.Mode == netlink.TUNTAP_MODE_TAP {
 		return true
@@ -73,14 +73,18 @@ func unsuitable(link netlink.Link) bool {
 	return flags&net.FlagUp == 0 || flags&net.FlagLoopback != 0
 }
 
-// routed returns the candidate that the best default route leads to, nil when
-// none does.
+// routed returns the candidate that the best default route leads to, or nil if no default
+// route leads to one.
 func routed(candidates []netlink.Link, routes []netlink.Route) netlink.Link {
 	defaults := slices.DeleteFunc(slices.Clone(routes), func(r netlink.Route) bool { return !isDefault(r) })
-	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
-	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { return cmp.Compare(family(a), family(b)) })
+	slices.SortStableFunc(defaults, func(a, b netlink.Route) int { // IPv4 first: AF_INET < AF_INET6
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Priority, b.Priority))
+	})
 	for _, r := range defaults {
-		i := slices.IndexFunc(candidates, func(l netlink.Link) bool { return leadsTo(r, l.Attrs().Index) })
+		i := slices.IndexFunc(candidates, func(l netlink.Link) bool {
+			leads := func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == l.Attrs().Index }
+			return r.LinkIndex == l.Attrs().Index || slices.ContainsFunc(r.MultiPath, leads)
+		})
 		if i >= 0 {
 			return candidates[i]
 		}
@@ -99,15 +103,6 @@ func isDefault(r netlink.Route) bool {
 	return ones == 0 && r.Dst.IP.IsUnspecified()
 }
 
-// family orders routes: unix.AF_INET is less than unix.AF_INET6.
-func family(r netlink.Route) int { return r.Family }
-
-// leadsTo looks at the hops of a multipath route too.
-func leadsTo(r netlink.Route, index int) bool {
-	return r.LinkIndex == index ||
-		slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == index })
-}
-
 func names(links []netlink.Link) string {
 	var out []string
 	for _, l := range links {
@@ -116,14 +111,14 @@ func names(links []netlink.Link) string {
 	return strings.Join(out, ", ")
 }
 
-// Netdev is what tells a netdev from another of its name.
+// Netdev identifies a netdev; another netdev with the same name differs.
 type Netdev struct {
 	Index int
-	MAC   [6]byte // zero where it has none
+	MAC   [6]byte // zero if it has none
 }
 
-// FindNetdev looks a netdev up by its name: hca.ErrNoDevice when there is none in
-// the calling thread's network namespace.
+// FindNetdev looks a netdev up by its name. It returns hca.ErrNoDevice if there is none in the
+// calling thread's network namespace.
 func FindNetdev(name string) (Netdev, error) {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -139,9 +134,9 @@ func FindNetdev(name string) (Netdev, error) {
 	return n, nil
 }
 
-// WatchNetdevs returns a channel that has a value whenever a netdev of the calling
-// thread's network namespace may have come, gone or changed since the last
-// receive, and one at the start. It is closed when ctx has ended.
+// WatchNetdevs returns a channel that delivers a value at the start, and whenever a netdev of
+// the calling thread's network namespace may have appeared, disappeared or changed since the
+// last receive. It is closed when ctx ends.
 func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	events, err := nlgroup.Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -162,8 +157,8 @@ func WatchNetdevs(ctx context.Context) (<-chan struct{}, error) {
 	return changed, nil
 }
 
-// Look returns what a netdev has now: hca.ErrNoDevice when there is none of the
-// name in the calling thread's network namespace.
+// Look returns the current state of a netdev. It returns hca.ErrNoDevice if there is none of
+// that name in the calling thread's network namespace.
 func Look(netdev string) (transport.State, error) {
 	w, err := newWatcher(netdev)
 	if err != nil {

@@ -78,7 +78,7 @@ func TestWatchNetdevs(t *testing.T) {
 	await("deleted", absent)
 	ns.Run("ip", "link", "add", "eth7", "address", "02:00:00:00:00:07", "type", "bridge")
 	if again := await("made again", there); again.Index == first.Index || again.MAC != first.MAC || first.MAC != [6]byte{2, 0, 0, 0, 0, 7} {
-		t.Errorf("%+v, then %+v", first, again)
+		t.Errorf("netdev %+v, after its deletion and creation %+v: want another index and the same MAC", first, again)
 	}
 	cancel()
 	for range changed { // until the channel is closed

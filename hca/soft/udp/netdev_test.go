@@ -56,7 +56,7 @@ func TestChooseNetdev(t *testing.T) {
 		{"other routes", two, []netlink.Route{route(v4, 2, 0, "10.0.0.0/8"), blackhole}, "", "eth0, eth1"},
 		{"the only one", []netlink.Link{lo, eth1, idle, ib0}, nil, "eth1", ""},
 		{"several", two, nil, "", "eth0, eth1"},
-		{"none", []netlink.Link{lo, idle, ib0}, nil, "", "none is up"},
+		{"none", []netlink.Link{lo, idle, ib0}, nil, "", "only loopback and TAPs are up"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

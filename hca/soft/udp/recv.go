@@ -11,21 +11,21 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxDatagram is the longest datagram that is received, in bytes: a jumbo
-// frame's. A RoCEv2 UD packet is 4192 at most.
+// MaxDatagram is the maximum length of a received datagram, in bytes: that of a jumbo
+// frame. A RoCEv2 UD packet has at most 4192.
 const MaxDatagram = 9216
 
-// receiver owns the socket that receives. All but counts belongs to the one
-// goroutine in recv.
+// receiver owns the socket that receives. Everything but counts is owned by the goroutine that
+// calls recv.
 type receiver struct {
 	sock    *socket
-	reserve *Reserve // that sock belongs to
+	reserve *Reserve // to which sock belongs
 	counts  rxCounts
 
 	slots [hca.Batch]recvSlot
 	msgs  [hca.Batch]unix.Mmsghdr
 
-	call func(fd uintptr) bool // recvmmsg for msgs[:want]; made once
+	call func(fd uintptr) bool // recvmmsg for msgs[:want]; created once
 	want int
 	got  int
 	err  unix.Errno
@@ -55,7 +55,7 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 	return r
 }
 
-// recv blocks until a datagram is there that can be given out.
+// recv blocks until it can return a datagram.
 func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	for {
 		r.want = min(len(pkts), hca.Batch)
@@ -63,7 +63,7 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 			return 0, hca.ErrClosed
 		}
 		if r.err != 0 {
-			r.counts.errors.Add(1) // of an earlier packet; the socket lives on
+			r.counts.errors.Add(1) // of an earlier packet; the socket still works
 			continue
 		}
 		if n := r.give(pkts); n > 0 || r.want == 0 {
@@ -72,9 +72,9 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	}
 }
 
-// recvmmsg asks to wait, by false, when there is nothing. It never blocks, so
-// Go's scheduler is not told of it: to take the processor away from a call that
-// lasts a little longer costs more than the call.
+// recvmmsg returns false, which makes the poller wait, if there is no datagram. It never
+// blocks, so it does not involve Go's scheduler: handing the processor over during a call
+// that takes a little longer would cost more than the call.
 func (r *receiver) recvmmsg(fd uintptr) bool {
 	for i := range r.msgs[:r.want] {
 		r.msgs[i].Hdr.Namelen = unix.SizeofSockaddrInet6
@@ -86,7 +86,7 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 	return errno != unix.EAGAIN
 }
 
-// give hands out the messages that recvmmsg brought.
+// give converts the messages that recvmmsg has received.
 func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
 	for i := range r.msgs[:r.got] {
@@ -100,7 +100,7 @@ func (r *receiver) give(pkts []transport.Packet) (n int) {
 	return n
 }
 
-// read makes a packet of message i, or counts why not.
+// read converts message i to a packet, or counts the reason why it cannot.
 func (r *receiver) read(pkt *transport.Packet, i int) bool {
 	slot, msg := &r.slots[i], &r.msgs[i]
 	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {
@@ -135,7 +135,7 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_packets", Value: c.packets.Load()},
 		{Name: "rx_bytes", Value: c.bytes.Load()},
 		{Name: "rx_too_long", Value: c.tooLong.Load()},
-		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not tell addresses
+		{Name: "rx_no_address", Value: c.noAddress.Load()}, // the kernel did not supply the addresses
 		{Name: "rx_error", Value: c.errors.Load()},         // errors of the socket; no datagram lost
 		{Name: "socket_drops", Value: r.overflow()},        // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
@@ -155,7 +155,7 @@ func (r *receiver) overflow() uint64 {
 	return r.counts.overflow - uint64(r.sock.dropped)
 }
 
-// extend makes 64 bits of a 32-bit counter that was seen as last.
+// extend extends a 32-bit counter to 64 bits; last is its previous extended value.
 func extend(last uint64, now uint32) uint64 { return last + uint64(now-uint32(last)) }
 
 // SK_MEMINFO_DROPS and SK_MEMINFO_VARS of linux/sock_diag.h.
@@ -172,7 +172,7 @@ func socketDrops(fd uintptr) (uint32, bool) {
 	return info[memInfoDrops], errno == 0
 }
 
-// close reads the last of the kernel's counter, then ends a recv under way.
+// close reads the kernel's counter for the last time, then ends the current recv.
 func (r *receiver) close(errs *[]error) {
 	r.overflow()
 	*errs = append(*errs, r.reserve.giveBack(r.sock), r.sock.file.Close())

@@ -13,10 +13,10 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Reserve keeps the two sockets of a netdev bound between one transport and the
-// next, so that no other process can bind their ports meanwhile. While no transport
-// uses the receiving socket, a filter refuses every datagram. The zero value reserves
-// nothing yet. A Reserve serves one network namespace, and one transport at a time.
+// Reserve keeps the two sockets of a netdev bound between one transport and the next, so
+// that no other process can bind their ports in between. While no transport uses the
+// receiving socket, a filter refuses every datagram. The zero value reserves nothing yet.
+// A Reserve serves one network namespace, and one transport at a time.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
@@ -24,8 +24,8 @@ type Reserve struct {
 	taken bool // by a transport
 }
 
-// pair is the two sockets of a netdev. They are not in the runtime's poller, which
-// each datagram would wake.
+// pair holds the two sockets of a netdev. They are not in the runtime's poller, because
+// each datagram would wake it.
 type pair struct{ recv, send bound }
 
 func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
@@ -49,14 +49,14 @@ func (p *pair) close() error {
 	return errors.Join(unix.Close(p.recv.fd), unix.Close(p.send.fd))
 }
 
-// take returns descriptors of the reserved sockets. If there are none yet, or the
-// netdev is another one, it binds new sockets first; those of the previous netdev stay
-// bound until the new ones are.
-func (r *Reserve) take(cfg *Config, netdev *transport.State) (recv, send *socket, err error) {
+// acquire returns descriptors of the reserved sockets. If there are none yet, or the netdev
+// is another one, it first binds new sockets; those of the previous netdev stay bound
+// until the new ones are.
+func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken {
-		return nil, nil, fmt.Errorf("another transport of this process has UDP port %d: %w", Port, hca.ErrBusy)
+		return nil, nil, fmt.Errorf("another transport of this process uses UDP port %d: %w", Port, hca.ErrBusy)
 	}
 	if r.bound == nil || r.index != netdev.Index {
 		next, err := openPair(cfg, netdev)
@@ -77,8 +77,8 @@ func (r *Reserve) take(cfg *Config, netdev *transport.State) (recv, send *socket
 	return recv, send, nil
 }
 
-// giveBack ends a transport's use of the sockets. The transport must not have closed
-// its descriptor of the receiving socket yet.
+// giveBack ends a transport's use of the sockets. The transport must call it before it
+// closes its descriptor of the receiving socket.
 func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +100,8 @@ func (r *Reserve) Close() error {
 	return err
 }
 
-// lend duplicates the descriptor and lets the socket receive. It drops the datagrams in
-// the queue, which came before this transport.
+// lend duplicates the descriptor and makes the socket receive. It drops the datagrams in
+// the queue, which arrived before this transport was opened.
 func (b bound) lend() (*socket, error) {
 	if err := empty(b.fd); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// sender owns the socket that sends. All but counts belongs to the one
-// goroutine in send.
+// sender owns the socket that sends. Everything but counts is owned by the goroutine that
+// calls send.
 type sender struct {
 	sock   *socket
 	netdev netdev
@@ -23,21 +23,21 @@ type sender struct {
 	slots [hca.Batch]sendSlot
 	msgs  [hca.Batch]unix.Mmsghdr
 
-	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; made once
+	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; created once
 	from int
 	to   int
 	sent int
 	err  unix.Errno
 
-	callErrors func(fd uintptr) bool   // recvErrors; made once
+	callErrors func(fd uintptr) bool   // recvErrors; created once
 	noMsgs     [hca.Batch]unix.Mmsghdr // messages without buffers, for callErrors
 	taken      int                     // errors that the last callErrors removed
 }
 
-// netdev is what a sender wants to know of it.
+// netdev is the netdev below a sender.
 type netdev interface {
-	Present() bool             // it is still there
-	HasAddr(a netip.Addr) bool // a may be sent from
+	Present() bool             // it has not been removed
+	HasAddr(a netip.Addr) bool // a is a usable source address
 }
 
 func newSender(sock *socket, index int, dev netdev) *sender {
@@ -49,7 +49,7 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 	return s
 }
 
-// send sends in bursts until all are done with or the socket is full.
+// send sends in bursts until all packets were sent or dropped, or the socket is full.
 func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	for done < len(pkts) && err == nil {
 		burst := pkts[done:min(done+hca.Batch, len(pkts))]
@@ -62,8 +62,8 @@ func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	return done, err
 }
 
-// burst sends up to hca.Batch packets. The messages lie in msgs in the order of
-// the packets, those refused without a destination: they are passed over.
+// burst sends up to hca.Batch packets. It builds the messages in msgs, in the order of the
+// packets, and skips those that slot.fill has refused, which have no destination.
 func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	if !s.netdev.Present() {
 		return 0, s.gone()
@@ -77,7 +77,11 @@ func (s *sender) burst(pkts []transport.Packet) (int, error) {
 			i++
 			continue
 		}
-		n, full, err := s.run(pkts, i, s.runEnd(i, len(pkts)))
+		end := i + 1
+		for end < len(pkts) && s.msgs[end].Hdr.Name != nil {
+			end++
+		}
+		n, full, err := s.run(pkts, i, end)
 		if i += n; full || err != nil {
 			return i, err
 		}
@@ -85,7 +89,7 @@ func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	return len(pkts), nil
 }
 
-// gone says why nothing can be sent any more.
+// gone returns the reason why no packet can be sent any more.
 func (s *sender) gone() error {
 	if s.sock.raw.Control(func(uintptr) {}) != nil {
 		return hca.ErrClosed
@@ -93,16 +97,8 @@ func (s *sender) gone() error {
 	return hca.ErrIO
 }
 
-// runEnd is the end of the messages from i on that have a destination.
-func (s *sender) runEnd(i, end int) int {
-	for i < end && s.msgs[i].Hdr.Name != nil {
-		i++
-	}
-	return i
-}
-
-// run sends msgs[from:to] by one call and returns how many are done with: those
-// sent, or the first one, dropped. An ICMP error about an earlier packet fails the
+// run sends msgs[from:to] with one call. It returns how many were sent, or 1 if it dropped the
+// first. An ICMP error about an earlier packet fails the
 // next call, whatever it sends. So run repeats a failed call once, and again as long as
 // ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
 // that was lost on output.
@@ -114,7 +110,12 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 		}
 		switch s.err {
 		case 0:
-			s.countSent()
+			var bytes uint64
+			for i := range s.msgs[from : from+s.sent] {
+				bytes += uint64(s.msgs[from+i].Len)
+			}
+			s.counts.packets.Add(uint64(s.sent))
+			s.counts.bytes.Add(bytes)
 			return s.sent, false, nil
 		case unix.EAGAIN:
 			s.counts.full.Add(1)
@@ -136,8 +137,8 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 // further try fails only if an error arrives between two calls.
 const sendTries = 4
 
-// reason names why the kernel refused pkt. Of a source address that is not
-// ours it says, by version and family, EINVAL or that there is no route.
+// reason returns why the kernel refused pkt. For a source address that is not ours, the kernel
+// returns EINVAL or the error of a missing route, depending on its version and the family.
 func (s *sender) reason(pkt *transport.Packet) drop {
 	d := dropFor(s.err)
 	if (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src) {
@@ -146,21 +147,12 @@ func (s *sender) reason(pkt *transport.Packet) drop {
 	return d
 }
 
-// sendmmsg never asks to wait, nor does it tell the scheduler; see recvmmsg.
+// sendmmsg never waits, so it does not involve the scheduler; see recvmmsg.
 func (s *sender) sendmmsg(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd,
 		uintptr(unsafe.Pointer(&s.msgs[s.from])), uintptr(s.to-s.from), unix.MSG_DONTWAIT, 0, 0)
 	s.sent, s.err = int(n), errno
 	return true
-}
-
-func (s *sender) countSent() {
-	var bytes uint64
-	for i := range s.msgs[s.from : s.from+s.sent] {
-		bytes += uint64(s.msgs[s.from+i].Len)
-	}
-	s.counts.packets.Add(uint64(s.sent))
-	s.counts.bytes.Add(bytes)
 }
 
 func (s *sender) counters() []hca.Counter { return s.counts.list() }
@@ -182,7 +174,7 @@ func (s *sender) takeErrors() (found bool) {
 // queue: the default receive buffer of 208 KiB holds about 280 errors.
 const maxErrorCalls = 8
 
-// recvErrors removes up to hca.Batch errors. It does not read them, since ICMP messages
+// recvErrors removes up to hca.Batch errors. It does not read them, because ICMP messages
 // are not authenticated. It never blocks; see recvmmsg.
 func (s *sender) recvErrors(fd uintptr) bool {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
@@ -194,9 +186,9 @@ func (s *sender) recvErrors(fd uintptr) bool {
 	return true
 }
 
-// pollEvery bounds how late waitWritable notices that ctx or the transport
-// ended. Waiting is rare and short (a device drains its queue), so it is kept
-// off the runtime's poller, whose wait would lock Send out.
+// pollEvery bounds the delay with which waitWritable notices the end of ctx or of the
+// transport. Waiting is rare and short, because a device drains its queue. It does not use the
+// runtime's poller, because a wait there would lock out Send.
 const pollEvery = 10 * time.Millisecond
 
 func (s *sender) waitWritable(ctx context.Context) error {

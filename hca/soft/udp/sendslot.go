@@ -1,17 +1,19 @@
 package udp
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca/soft/transport"
 )
 
-// controlRoom is enough for the control messages of a packet, in bytes: at most
-// 120 come with a received IPv4 packet, whose destination is told twice.
+// controlRoom is enough for the control messages of a packet, in bytes. The maximum is 120,
+// of a received IPv4 packet, whose destination the kernel reports twice.
 const controlRoom = 192
 
-// sendSlot is the memory of one message to send, laid out once: only addresses,
-// TTL and TOS change. It must not move.
+// sendSlot is the memory of one message to send. It is laid out once; only addresses, TTL
+// and TOS change. It must not move.
 type sendSlot struct {
 	index int // of the netdev
 	name  sockaddr
@@ -20,8 +22,8 @@ type sendSlot struct {
 	v6    control6
 }
 
-// control4 are the control messages of an IPv4 packet. The TTL is the last, so
-// that a packet that takes the default is sent without it.
+// control4 holds the control messages of an IPv4 packet. The TTL is the last one, so that a
+// packet with the default TTL is sent without it.
 type control4 struct {
 	buf  [controlRoom]byte // first: it must be aligned as a pointer is
 	all  int               // length with the TTL
@@ -31,7 +33,7 @@ type control4 struct {
 	ttl  *int32
 }
 
-// control6 is the same for IPv6.
+// control6 holds those of an IPv6 packet.
 type control6 struct {
 	buf    [controlRoom]byte
 	all    int
@@ -67,20 +69,30 @@ func (c *control6) init(index int) {
 	c.info.Ifindex = uint32(index)
 }
 
-// fill makes msg send pkt; its name stays nil for a packet that cannot be sent.
+// fill makes msg send pkt. It leaves the name nil if pkt cannot be sent.
 func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, ipv6 bool) {
 	*msg = unix.Mmsghdr{}
 	v4 := pkt.Dst.Is4()
 	if v4 != pkt.Src.Is4() || !pkt.Dst.IsValid() || !v4 && !ipv6 || len(pkt.Vec) > transport.MaxVec {
 		return
 	}
-	msg.Hdr.Name = s.nameBytes()
+	msg.Hdr.Name = (*byte)(unsafe.Pointer(&s.name))
 	if v4 {
 		s.fill4(&msg.Hdr, pkt)
 	} else {
 		s.fill6(&msg.Hdr, pkt)
 	}
-	s.fillVec(&msg.Hdr, pkt.Vec)
+	n := 0
+	for _, v := range pkt.Vec {
+		if len(v) == 0 {
+			continue
+		}
+		s.iov[n].Base = &v[0]
+		s.iov[n].SetLen(len(v))
+		n++
+	}
+	msg.Hdr.Iov = &s.iov[0]
+	msg.Hdr.SetIovlen(n)
 }
 
 func (s *sendSlot) fill4(hdr *unix.Msghdr, pkt *transport.Packet) {
@@ -97,21 +109,6 @@ func (s *sendSlot) fill6(hdr *unix.Msghdr, pkt *transport.Packet) {
 	c.info.Addr, *c.tclass, *c.hops = pkt.Src.As16(), int32(pkt.TOS), int32(pkt.TTL)
 	hdr.Control = &c.buf[0]
 	hdr.SetControllen(pick(pkt.TTL == 0, c.rest, c.all))
-}
-
-// fillVec hands over the pieces that are not empty.
-func (s *sendSlot) fillVec(hdr *unix.Msghdr, vec [][]byte) {
-	n := 0
-	for _, v := range vec {
-		if len(v) == 0 {
-			continue
-		}
-		s.iov[n].Base = &v[0]
-		s.iov[n].SetLen(len(v))
-		n++
-	}
-	hdr.Iov = &s.iov[0]
-	hdr.SetIovlen(n)
 }
 
 func pick(first bool, a, b int) int {

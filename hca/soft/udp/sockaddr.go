@@ -11,7 +11,7 @@ import (
 // sockaddr has room for the address of either family.
 type sockaddr = unix.RawSockaddrInet6
 
-// bigEndian is a port as the kernel wants it.
+// bigEndian converts a port to or from the kernel's byte order.
 func bigEndian(port uint16) uint16 {
 	return binary.NativeEndian.Uint16([]byte{byte(port >> 8), byte(port)})
 }
@@ -30,7 +30,7 @@ func setAddr6(sa *sockaddr, a netip.Addr, port uint16, index int) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// getAddr reads an address of either family, a mapped one as IPv4.
+// getAddr reads an address of either family. It returns a mapped one as IPv4.
 func getAddr(sa *sockaddr) (netip.Addr, uint16) {
 	switch sa.Family {
 	case unix.AF_INET:
@@ -41,6 +41,3 @@ func getAddr(sa *sockaddr) (netip.Addr, uint16) {
 	}
 	return netip.Addr{}, 0
 }
-
-// nameBytes is where a message's destination lies.
-func (s *sendSlot) nameBytes() *byte { return (*byte)(unsafe.Pointer(&s.name)) }

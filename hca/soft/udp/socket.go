@@ -13,34 +13,33 @@ import (
 // Port is the UDP destination port of RoCEv2 (IANA; RoCEv2 annex A17.3.1).
 const Port = 4791
 
-// MulticastTTL is the TTL and hop limit of multicast packets that ask for
-// none: they stay on the link, as those of an IPoIB subnet do that no multicast
-// router joins to others.
+// MulticastTTL is the default TTL and hop limit of multicast packets. They stay on the
+// link, like those of an IPoIB subnet without a multicast router.
 const MulticastTTL = 1
 
 // defaultRecvBuf is the size of the receive buffer in bytes: several milliseconds
 // of traffic at 10 Gb/s.
 const defaultRecvBuf = 8 << 20
 
-// defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it for
-// its overhead. It exceeds what the kernel keeps for the neighbours of one family that
-// do not answer: by default 208 KiB for each (unres_qlen_bytes), overhead included, for
-// at most 1024 (gc_thresh3). So they cannot fill the buffer, and packets to others find
-// room. Memory is taken only while it is needed. A larger buffer would let a blocked
-// underlay with a long queue take more.
+// defaultSendBuf is the size of the send buffer in bytes; the kernel doubles it for its
+// overhead. It is larger than the packets that the kernel keeps for neighbours of one
+// family that do not answer: by default 208 KiB for each (unres_qlen_bytes), including
+// overhead, for at most 1024 (gc_thresh3). So they cannot fill the buffer, and there is
+// always room for packets to others. Memory is used only while it is needed. A larger
+// buffer would let a blocked underlay with a long queue use more.
 const defaultSendBuf = 128 << 20
 
-// socket is a non-blocking UDP socket, owned by its file. The methods of raw
-// fail in one case only, after the file was closed.
+// socket is a non-blocking UDP socket, owned by its file. The methods of raw fail only after
+// the file was closed.
 type socket struct {
 	file    *os.File
 	raw     syscall.RawConn
-	ipv6    bool   // carries both families; else IPv4 only
-	port    uint16 // that it is bound to
+	ipv6    bool   // carries both families; otherwise only IPv4
+	port    uint16 // to which it is bound
 	dropped uint32 // the kernel's count of drops at the socket when this use of it began
 }
 
-// bound is the descriptor of a socket that is bound to a port and that no file owns.
+// bound is the descriptor of a socket that is bound to a port, and not owned by a file.
 type bound struct {
 	fd   int
 	ipv6 bool
@@ -69,7 +68,7 @@ var sendOptions4 = []option{
 	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
 	{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0},
 	{unix.SOL_IP, unix.IP_MULTICAST_TTL, MulticastTTL},
-	{unix.SOL_IP, unix.IP_RECVERR, 1}, // else a packet lost on output counts as sent
+	{unix.SOL_IP, unix.IP_RECVERR, 1}, // otherwise a packet lost on output would count as sent
 }
 
 var sendOptions6 = []option{
@@ -79,8 +78,8 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver makes the socket that receives. It returns ErrPortTaken if another
-// process has the port.
+// openReceiver creates the receiving socket. It returns ErrPortTaken if another process
+// uses the port.
 func openReceiver(index, buffer int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
@@ -97,7 +96,7 @@ func openReceiver(index, buffer int) (bound, error) {
 	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender makes the socket that sends.
+// openSender creates the sending socket.
 func openSender(index, buffer int, first uint16) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
@@ -115,7 +114,7 @@ func openSender(index, buffer int, first uint16) (bound, error) {
 	return bound{fd, ipv6, port}, nil
 }
 
-// newSocket makes a UDP socket on the netdev, for both families if it can.
+// newSocket creates a UDP socket on the netdev, for both families if possible.
 func newSocket(index int, options4, options6 []option) (fd int, ipv6 bool, err error) {
 	if fd, ipv6, err = dualSocket(); err != nil {
 		return -1, false, os.NewSyscallError("socket", err)
@@ -164,8 +163,8 @@ const (
 	numSource   = 0x4000
 )
 
-// sourceFor selects where to start looking for a source port: 14 bits of a
-// hash (FNV-1a) of the MAC, so that it stays the same over restarts.
+// sourceFor returns the first source port to try: 14 bits of a hash (FNV-1a) of the MAC, so
+// that it is the same after a restart.
 func sourceFor(mac [6]byte) uint16 {
 	h := uint32(2166136261)
 	for _, b := range mac {
@@ -174,9 +173,9 @@ func sourceFor(mac [6]byte) uint16 {
 	return firstSource + uint16((h^h>>14)%numSource)
 }
 
-// bindSource binds to first or to the next free source port after it. If other
-// processes have them all, it uses a port that the kernel selects: RoCEv2 only
-// recommends the range, and any port will do that stays the same.
+// bindSource binds to first or to the next free source port after it. If other processes use
+// all of them, the kernel selects a port: RoCEv2 only recommends the range, and requires
+// only that the port stays the same.
 func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	port := first
 	for range numSource {
@@ -199,8 +198,8 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// prepareSender directs multicast to the netdev, and refuses whatever is sent
-// to the source port.
+// prepareSender directs multicast to the netdev, and makes the kernel drop all datagrams to
+// the source port.
 func prepareSender(fd int, ipv6 bool, index int) error {
 	if err := refuseAll(fd); err != nil {
 		return err
@@ -215,15 +214,15 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 	return setOptions(fd, []option{{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}})
 }
 
-// setBuffer sets a buffer size, beyond the system's limit if that is permitted. With a
-// smaller buffer more is dropped.
+// setBuffer sets a buffer size, beyond the system's limit if permitted. With a smaller
+// buffer more packets are dropped.
 func setBuffer(fd, force, plain, size int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, plain, size)
 	}
 }
 
-// own gives the descriptor to a file, which the runtime's poller watches.
+// own transfers the descriptor to a file, which the runtime's poller watches.
 func own(fd int, ipv6 bool, port uint16) (*socket, error) {
 	file := os.NewFile(uintptr(fd), "udp")
 	raw, err := file.SyscallConn()

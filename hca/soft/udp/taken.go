@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrPortTaken says that another process or the kernel receives on UDP port 4791.
+// ErrPortTaken means that another process, or the kernel, receives on UDP port 4791.
 var ErrPortTaken = errors.New("port taken")
 
 // PortTakenError names the holders of the port; it wraps ErrPortTaken.
 type PortTakenError struct {
 	Port    uint16
-	Holders []string // "name (pid 123)"; empty when no process was found
-	Kernel  string   // the kernel module that has it, as far as one can tell
+	Holders []string // "name (pid 123)"; empty if no process was found
+	Kernel  string   // the kernel module that probably uses it
 }
 
 func (e *PortTakenError) Error() string {
@@ -37,7 +37,7 @@ func (e *PortTakenError) by() string {
 // Unwrap makes errors.Is find ErrPortTaken.
 func (e *PortTakenError) Unwrap() error { return ErrPortTaken }
 
-// bindError explains why the receiving socket could not be bound.
+// bindError adds the holders of the port to an error of binding the receiving socket.
 func bindError(err error) error {
 	if !errors.Is(err, unix.EADDRINUSE) {
 		return os.NewSyscallError("bind", err)
@@ -53,13 +53,13 @@ func takenBy(proc string) *PortTakenError {
 	return e
 }
 
-// portHolders names the processes that have a UDP socket on port 4791 of
-// the calling thread's network namespace, as far as they may be looked at.
+// portHolders names the processes with a UDP socket on port 4791 of the calling thread's
+// network namespace, as far as this process may inspect them.
 func portHolders(proc string) []string {
 	return socketHolders(proc, sockets(proc, Port))
 }
 
-// sockets are those on a local port, as descriptors name them.
+// sockets returns the sockets on a local port, in the form of links in /proc/PID/fd.
 func sockets(proc string, port uint16) map[string]bool {
 	found := make(map[string]bool)
 	for _, name := range []string{"udp", "udp6"} {
@@ -74,9 +74,8 @@ func sockets(proc string, port uint16) map[string]bool {
 	return found
 }
 
-// portInodes returns the inodes of the sockets on a local port, from a table
-// as /proc/net/udp has it (Documentation/networking/proc_net_tcp.rst). Lines
-// that do not look like it are passed over.
+// portInodes returns the inodes of the sockets on a local port, from a table in the format
+// of /proc/net/udp (Documentation/networking/proc_net_tcp.rst). It skips malformed lines.
 func portInodes(table string, port uint16) (inodes []string) {
 	const localAddr, inode = 1, 9
 	suffix := fmt.Sprintf(":%04X", port)
@@ -90,7 +89,7 @@ func portInodes(table string, port uint16) (inodes []string) {
 }
 
 // socketHolders names the processes with a descriptor of one of the sockets. It names
-// this process only if there is no other one: this process may have the port on another
+// this process only if there is no other one: this process may use the port on another
 // netdev.
 func socketHolders(proc string, sockets map[string]bool) (names []string) {
 	if len(sockets) == 0 {
@@ -119,7 +118,7 @@ func holdsAny(dir string, sockets map[string]bool) bool {
 	return false
 }
 
-// processName is "name (pid 123)" of a directory of /proc.
+// processName returns "name (pid 123)" for a directory of /proc.
 func processName(dir string) string {
 	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
 	if err != nil {

@@ -77,7 +77,7 @@ func TestPortHolders(t *testing.T) {
 		t.Errorf("holders %q, want %q", got, want)
 	}
 	if e := takenBy(proc); !slices.Equal(e.Holders, want) {
-		t.Errorf("taken: %v", e)
+		t.Errorf("error %v, want the holders %q", e, want)
 	}
 	process(90, "this process", "socket:[33421]")
 	if err := os.Symlink("90", filepath.Join(proc, "self")); err != nil {

@@ -14,32 +14,32 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// Config says where to open a transport.
+// Config configures a transport.
 type Config struct {
-	Netdev string // of the calling thread's network namespace
+	Netdev string // in the calling thread's network namespace
 	// Reserve keeps the ports bound after the transport is closed; nil: Close frees
 	// them.
 	Reserve *Reserve
-	RecvBuf int // receive buffer of the socket, bytes; 8 MiB when zero
-	SendBuf int // send buffer of the socket, bytes; 128 MiB when zero
+	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
+	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
 }
 
 // Transport is a [transport.Transport] on a netdev.
 type Transport struct {
-	sendBuf int // asked for, bytes
+	sendBuf int // requested, in bytes
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
 	watch   *watcher
 	closing sync.Once
-	closed  error // of closing
+	closed  error // the error of Close
 }
 
 var _ transport.Transport = (*Transport)(nil)
 
-// Open opens a transport on a netdev, which may be down or without address.
-// Errors: hca.ErrNoDevice for a netdev that is not there, a *PortTakenError for
-// a port in use, what the system says otherwise.
+// Open opens a transport on a netdev, which may be down or without an address. It returns
+// hca.ErrNoDevice for a missing netdev, a *PortTakenError for a port in use, and the
+// system's errors.
 func Open(cfg Config) (*Transport, error) {
 	t := new(Transport)
 	if err := t.open(cfg); err != nil {
@@ -49,7 +49,7 @@ func Open(cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// open leaves what it made so far to Close where it fails.
+// open leaves it to Close to undo a partial success.
 func (t *Transport) open(cfg Config) (err error) {
 	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (t *Transport) open(cfg Config) (err error) {
 		reserve = new(Reserve)
 		defer reserve.Close()
 	}
-	recv, send, err := reserve.take(&cfg, &now)
+	recv, send, err := reserve.acquire(&cfg, &now)
 	if err != nil {
 		return err
 	}
@@ -87,9 +87,8 @@ func (t *Transport) Blocked() uint64 {
 	return t.tx.counts.full.Load() + t.tx.counts.drops[dropNoBuffers].Load()
 }
 
-// SendBuf returns the size of the send buffer in bytes, and the size that was asked
-// for. The system limits the size for a process without CAP_NET_ADMIN in the initial
-// user namespace.
+// SendBuf returns the size of the send buffer in bytes, and the requested size. The system
+// limits the size for a process without CAP_NET_ADMIN in the initial user namespace.
 func (t *Transport) SendBuf() (size, asked int, err error) {
 	cerr := t.tx.sock.raw.Control(func(fd uintptr) {
 		size, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)

@@ -140,7 +140,7 @@ func TestTwoNetdevs(t *testing.T) {
 		src, dst := netip.AddrFrom4([4]byte{10, 0, byte(i), 2}), netip.AddrFrom4([4]byte{10, 0, byte(i), 1})
 		sendOne(t, there, transport.Packet{Src: src, Dst: dst, Vec: [][]byte{[]byte(name)}})
 		if got := recvOne(t, here); string(got.Data) != name {
-			t.Errorf("%s received %q", name, got.Data)
+			t.Errorf("%s received %q, want its own name", name, got.Data)
 		}
 		sendOne(t, here, transport.Packet{Src: dst, Dst: src, Vec: [][]byte{[]byte(name)}})
 		if got := recvOne(t, there); string(got.Data) != name {

@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,40 +11,37 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// stateOf makes a state of what netlink lists about a netdev.
+// stateOf returns the state of a netdev that netlink has listed.
 func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
-	s := transport.State{Name: link.Name, Index: link.Index, Present: true, Up: isUp(link), MTU: link.MTU}
+	// Up means administratively up and with carrier (RFC 2863 operational state). A netdev
+	// that does not report an operational state has OperUnknown.
+	carrier := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
+	s := transport.State{
+		Name: link.Name, Index: link.Index, Present: true, Up: link.Flags&net.FlagUp != 0 && carrier, MTU: link.MTU,
+	}
 	copy(s.MAC[:], link.HardwareAddr)
 	for i := range addrs {
 		if a, ok := usable(&addrs[i]); ok {
 			s.Addrs = append(s.Addrs, a)
 		}
 	}
-	slices.SortStableFunc(s.Addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
+	transport.SortAddrs(s.Addrs)
 	return s
 }
 
-// gone is the state after the netdev was deleted, or moved to another network
-// namespace.
+// gone returns the state after the netdev was deleted, or moved to another network namespace.
 func gone(s transport.State) transport.State {
 	s.Present, s.Up, s.Addrs = false, false, nil
 	return s
 }
 
-// same reports whether nothing differs.
+// same reports whether two states are equal.
 func same(a, b transport.State) bool {
 	return a.Name == b.Name && a.Index == b.Index && a.Present == b.Present && a.Up == b.Up &&
 		a.MTU == b.MTU && a.MAC == b.MAC && slices.Equal(a.Addrs, b.Addrs)
 }
 
-// isUp: administratively up and with carrier (RFC 2863 operational state; a
-// netdev that does not report one says unknown).
-func isUp(link *netlink.LinkAttrs) bool {
-	carrier := link.OperState == netlink.OperUp || link.OperState == netlink.OperUnknown
-	return link.Flags&net.FlagUp != 0 && carrier
-}
-
-// usable returns an address that may be sent from: not one whose uniqueness is
+// usable returns an address if packets may be sent from it. They may not if its uniqueness is
 // still being tested or was refuted (RFC 4862, 5.4).
 func usable(addr *netlink.Addr) (netip.Addr, bool) {
 	if addr.IPNet == nil || addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
@@ -53,16 +49,4 @@ func usable(addr *netlink.Addr) (netip.Addr, bool) {
 	}
 	a, ok := netip.AddrFromSlice(addr.IP)
 	return a.Unmap(), ok
-}
-
-// rank orders addresses as transport.State.Addrs has them; equal ones stay in the
-// kernel's order.
-func rank(a netip.Addr) int {
-	switch {
-	case a.Is4():
-		return 1
-	case a.IsLinkLocalUnicast():
-		return 0
-	}
-	return 2
 }

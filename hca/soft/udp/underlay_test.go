@@ -111,7 +111,7 @@ func TestGone(t *testing.T) {
 	s := stateOf(linkAttrs(func(*netlink.LinkAttrs) {}), []netlink.Addr{listed("fe80::1/64", 0)})
 	g := gone(s)
 	if g.Present || g.Up || g.Addrs != nil || g.Name != "eth0" || g.Index != 7 {
-		t.Errorf("gone = %+v", g)
+		t.Errorf("gone = %+v, want only name and index", g)
 	}
 	if len(s.Addrs) != 1 {
 		t.Error("gone changed its argument")

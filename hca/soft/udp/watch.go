@@ -19,17 +19,17 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// watcher follows one netdev. Its goroutine ends with Close.
+// watcher monitors one netdev. Its goroutine ends with Close.
 type watcher struct {
 	index  int
-	ns     *namespace // that the netdev was found in
-	list   lister     // used by the goroutine only, once it runs
+	ns     *namespace // in which the netdev was found
+	list   lister     // used only by the goroutine, once it runs
 	events *nlgroup.Socket
 	ended  chan struct{} // closed when the goroutine has ended
 	closed chan struct{} // closed by Close
 	here   atomic.Bool   // state.Present, for Send
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	state   transport.State
 	version uint64        // of state
 	seen    uint64        // version returned last
@@ -40,7 +40,7 @@ type watcher struct {
 // calling thread is in the netdev's namespace.
 type lister func(index int) (transport.State, error)
 
-// newWatcher finds a netdev by name: hca.ErrNoDevice when there is none.
+// newWatcher returns a watcher of a netdev, or hca.ErrNoDevice if it does not exist.
 func newWatcher(netdev string) (*watcher, error) {
 	link, err := netlink.LinkByName(netdev)
 	if err != nil {
@@ -49,7 +49,7 @@ func newWatcher(netdev string) (*watcher, error) {
 	return startWatcher(link.Attrs().Index, listState)
 }
 
-// startWatcher subscribes before it lists, so that no change falls between.
+// startWatcher subscribes before it lists, so that it misses no change.
 func startWatcher(index int, list lister) (*watcher, error) {
 	ns, err := currentNamespace()
 	if err != nil {
@@ -73,7 +73,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	return w, nil
 }
 
-// linkError makes hca.ErrNoDevice of a failed look-up's "not found".
+// linkError returns hca.ErrNoDevice for a look-up that found no netdev.
 func linkError(err error) error {
 	if err == nil {
 		return nil
@@ -126,7 +126,7 @@ func (w *watcher) concerns(msg []byte) bool {
 	return false
 }
 
-// listTries bounds how often a list is taken that changes while it is read.
+// listTries bounds how often a list is repeated because it changed while it was read.
 const listTries = 5
 
 // relist publishes the current state. If the list fails, the state stays as it was.
@@ -163,14 +163,14 @@ func listState(index int) (transport.State, error) {
 	return stateOf(link.Attrs(), addrs), nil
 }
 
-// current returns the state with the watcher's own slice, which nobody writes.
+// current returns the state with the watcher's own slice, which must not be changed.
 func (w *watcher) current() transport.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state
 }
 
-// publish makes s the state, if it differs.
+// publish replaces the state by s if they differ.
 func (w *watcher) publish(s transport.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,17 +184,17 @@ func (w *watcher) publish(s transport.State) {
 	w.changed = make(chan struct{})
 }
 
-// Present reports whether the netdev is still there.
+// Present reports whether the netdev still exists.
 func (w *watcher) Present() bool { return w.here.Load() }
 
 // HasAddr reports whether the netdev has a usable address.
 func (w *watcher) HasAddr(a netip.Addr) bool { return slices.Contains(w.current().Addrs, a) }
 
-// State returns the present state.
+// State returns the current state.
 func (w *watcher) State() transport.State {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.look()
+	return w.readState()
 }
 
 // WaitChange blocks until the state differs from the one returned last.
@@ -210,7 +210,7 @@ func (w *watcher) WaitChange(ctx context.Context) (transport.State, error) {
 			return transport.State{}, err
 		}
 	}
-	return w.look(), nil
+	return w.readState(), nil
 }
 
 func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) error {
@@ -224,15 +224,15 @@ func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) error {
 	}
 }
 
-// look returns the state as the caller's own and notes that it was seen.
-func (w *watcher) look() transport.State {
+// readState returns a copy of the state, and notes that it was read.
+func (w *watcher) readState() transport.State {
 	w.seen = w.version
 	s := w.state
 	s.Addrs = slices.Clone(s.Addrs)
 	return s
 }
 
-// Close ends the goroutine, then what it used. It is called once.
+// Close ends the goroutine, then closes what it used. It must be called once.
 func (w *watcher) Close() {
 	close(w.closed)
 	w.events.Close()

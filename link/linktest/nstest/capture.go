@@ -13,15 +13,14 @@ import (
 const (
 	// captureLimit bounds how long dumpcap takes to start.
 	captureLimit = 10 * time.Second
-	// captureFlush is how long the kernel may keep what it has for dumpcap.
+	// captureFlush is how long the kernel may hold packets back from dumpcap.
 	captureFlush = time.Second
-	// capturePoll is how often is looked whether dumpcap listens.
+	// capturePoll is the interval at which Capture checks whether dumpcap has started.
 	capturePoll = 10 * time.Millisecond
 )
 
-// Capture is a dumpcap on an interface: a witness that knows nothing of the
-// program under test. (tcpdump would drop privileges that a user namespace does
-// not have.)
+// Capture is a dumpcap on an interface, a witness that is independent of the program
+// under test. (tcpdump fails to drop its privileges in a user namespace.)
 type Capture struct {
 	Path string // of a pcap file, complete after Stop
 
@@ -30,8 +29,8 @@ type Capture struct {
 	log *captureLog
 }
 
-// Capture records what a filter (pcap-filter(7)) lets through on an interface of
-// the namespace, in either direction, into the file path until Stop.
+// Capture records the packets that match a filter (pcap-filter(7)) on an interface of the
+// namespace, in either direction, into the file path until Stop.
 func (ns *Namespace) Capture(dev, filter, path string) *Capture {
 	ns.tb.Helper()
 	c := &Capture{Path: path, tb: ns.tb, log: &captureLog{}}
@@ -42,16 +41,16 @@ func (ns *Namespace) Capture(dev, filter, path string) *Capture {
 	}
 	for end := time.Now().Add(captureLimit); !strings.Contains(c.log.String(), "File: "); time.Sleep(capturePoll) {
 		if time.Now().After(end) {
-			ns.tb.Fatalf("dumpcap does not listen within %v\n%s", captureLimit, c.log)
+			ns.tb.Fatalf("dumpcap did not start within %v\n%s", captureLimit, c.log)
 		}
 	}
 	return c
 }
 
-// complete is what dumpcap says of a capture that lost nothing.
+// complete matches dumpcap's report of a capture without losses.
 var complete = regexp.MustCompile(`Packets received/dropped .*: \d+/0 `)
 
-// Stop ends the capture; one that lost a packet is no witness and fails the test.
+// Stop ends the capture. It fails the test if the capture lost a packet.
 func (c *Capture) Stop() {
 	c.tb.Helper()
 	time.Sleep(captureFlush)
@@ -62,11 +61,11 @@ func (c *Capture) Stop() {
 		c.tb.Fatalf("dumpcap: %v\n%s", err, c.log)
 	}
 	if !complete.MatchString(c.log.String()) {
-		c.tb.Fatalf("the capture is not complete:\n%s", c.log)
+		c.tb.Fatalf("the capture is incomplete:\n%s", c.log)
 	}
 }
 
-// captureLog is what dumpcap has to say, which is little.
+// captureLog is the output of dumpcap.
 type captureLog struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -1,13 +1,12 @@
-// Package nstest runs tests in network namespaces of their own, so that tests
-// of real interfaces need no root and leave nothing behind.
+// Package nstest runs tests in their own network namespaces, so that tests of real
+// interfaces need no root and leave nothing behind.
 //
 // # Entering
 //
-// [Enter] re-executes the test binary for the one running test in a new
-// network and mount namespace, and in a new user namespace when the caller
-// lacks CAP_SYS_ADMIN. The parent waits, repeats the child's output and takes
-// its result over; the child has its loopback up and a /sys that shows its own
-// devices:
+// [Enter] re-executes the test binary for the running test in a new network and mount
+// namespace, and in a new user namespace if the caller lacks CAP_SYS_ADMIN. The parent
+// waits, repeats the child's output and adopts its result. In the child, the loopback
+// interface is up and /sys shows the devices of the new namespace:
 //
 //	func TestTAP(t *testing.T) {
 //		if nstest.Enter(t) {
@@ -16,23 +15,21 @@
 //		... // root in an empty network
 //	}
 //
-// The kernel takes the namespaces away with the child, whatever it left in
-// them. Nothing is skipped: where namespaces cannot be made, the test fails
-// and says what is missing.
+// When the child ends, the kernel removes the namespaces with everything in them. No test
+// is skipped: if the namespaces cannot be created, the test fails and says what is missing.
 //
 // # More namespaces
 //
-// Inside, [New] makes further namespaces, [Veth] joins two of them, [Pair] and
-// [Switch] make the usual small networks; a [Segment] also takes network
-// interfaces of virtual machines. A [Namespace] has no name that `ip
-// netns` would know: it is a descriptor, closed by the test's clean-up.
-// [Namespace.Do] and [Namespace.Command] run code and programs in it. As root
-// these also work without Enter, which benchmarks use.
+// Inside, [New] creates further namespaces, [Veth] connects two of them, and [Pair] and
+// [Switch] create the usual small networks. A [Segment] also accepts network interfaces
+// of virtual machines. A [Namespace] has no name for `ip netns`: it is a descriptor, which
+// the test's clean-up closes. [Namespace.Do] and [Namespace.Command] run code and programs
+// in it. As root these also work without Enter, which benchmarks use.
 //
 // # Limits
 //
-// A process that the child leaves behind would keep its namespaces alive;
-// those started by [Namespace.Command] die with the child. In a user namespace
-// device nodes keep their owner: the tests of the TAP need a /dev/net/tun that
-// everybody may open (mode 0666, as udev has it).
+// A process that outlives the child would keep its namespaces alive; those started by
+// [Namespace.Command] are killed with the child. In a user namespace device nodes keep
+// their owner, so the tests of the TAP require a /dev/net/tun that any user may open (mode
+// 0666, the default of udev).
 package nstest

@@ -29,9 +29,9 @@ const waitDelay = 5 * time.Second
 var setUp = sync.OnceValue(setUpChild)
 
 // Enter runs the calling test again in a child process with its own
-// namespaces. In the parent it blocks until the child ended, takes over its
+// namespaces. In the parent it blocks until the child has ended, adopts its
 // result and returns true; the caller then returns at once. In the child it
-// returns false. Subtests of a test that has entered stay in its namespaces.
+// returns false. Subtests of a test that has entered run in the same namespaces.
 func Enter(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(childEnv) != "" {
@@ -46,45 +46,34 @@ func Enter(t *testing.T) bool {
 
 func runChild(t *testing.T) {
 	t.Helper()
-	cmd := exec.Command(executable(t), childArgs(t)...)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatalf("find the test binary: %v", err)
+	}
+	cmd := exec.Command(exe, childArgs(t)...)
 	cmd.Env = append(os.Environ(), childEnv+"="+t.Name())
 	cmd.SysProcAttr = cloneAttr()
 	cmd.WaitDelay = waitDelay
-	runtime.LockOSThread() // Pdeathsig means the thread, not the process
+	runtime.LockOSThread() // Pdeathsig is sent when this thread ends, not the process
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
-	report(t, out, err)
-}
-
-// report fails the parent's test unless the child ran the test and passed.
-func report(t *testing.T, out []byte, err error) {
-	t.Helper()
 	passed := bytes.Contains(out, []byte("--- PASS: "+t.Name()+" "))
 	if err != nil || !passed || testing.Verbose() {
 		t.Logf("in its own namespaces:\n%s", indent(out))
 	}
 	switch {
 	case err != nil:
-		t.Fatalf("run in new namespaces (they need unprivileged user namespaces, or root): %v", err)
+		t.Fatalf("run in new namespaces (this requires root, or unprivileged user namespaces): %v", err)
 	case !passed:
 		t.Fatal("the child did not run the test to its end")
 	}
 }
 
-// indent marks the child's lines, so that no reader of test output takes them
+// indent marks the child's lines, so that tools which read test output do not take them
 // for lines of the parent.
 func indent(out []byte) string {
 	text := strings.TrimRight(strings.ReplaceAll(string(out), "\x16", ""), "\n")
 	return "  | " + strings.ReplaceAll(text, "\n", "\n  | ")
-}
-
-func executable(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatalf("find the test binary: %v", err)
-	}
-	return path
 }
 
 // childArgs selects exactly the calling test and passes on the flags of the run: the
@@ -104,7 +93,7 @@ func childArgs(t *testing.T) []string {
 	return args
 }
 
-// pattern is the -test.run expression that matches one test or subtest only.
+// pattern returns the -test.run expression that matches only one test or subtest.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
@@ -113,8 +102,8 @@ func pattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// cloneAttr asks for the namespaces. A user namespace, with the caller as its
-// root, is made only where the others need it.
+// cloneAttr requests the namespaces. It requests a user namespace, with the caller as
+// root, only if the others require it.
 func cloneAttr() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,

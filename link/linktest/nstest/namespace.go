@@ -17,13 +17,13 @@ type Namespace struct {
 	file *os.File
 }
 
-// New makes an empty network namespace with its loopback up. It goes with the
-// test, unless a process or socket still lives in it.
+// New creates an empty network namespace in which the loopback interface is up. It
+// disappears with the test, unless it still has a process or socket.
 func New(tb testing.TB) *Namespace {
 	tb.Helper()
 	ns, err := newNamespace(tb)
 	if err != nil {
-		tb.Fatalf("make a network namespace: %v", err)
+		tb.Fatalf("create a network namespace: %v", err)
 	}
 	tb.Cleanup(func() { _ = ns.file.Close() })
 	return ns
@@ -45,9 +45,9 @@ func newNamespace(tb testing.TB) (*Namespace, error) {
 	return &Namespace{tb: tb, file: file}, err
 }
 
-// Do runs f with its thread in the namespace, and comes back also when f ends
-// the goroutine (t.FailNow). Sockets that f opens belong to the namespace for
-// good; goroutines that f starts do not run in it.
+// Do runs f with its thread in the namespace, and returns from there even if f ends the
+// goroutine (t.FailNow). Sockets that f opens stay in the namespace. Goroutines that f
+// starts do not run in it.
 func (ns *Namespace) Do(f func()) {
 	ns.tb.Helper()
 	back, err := stay()
@@ -61,8 +61,8 @@ func (ns *Namespace) Do(f func()) {
 	f()
 }
 
-// Close gives the namespace up before the test ends: the kernel takes it away,
-// with what is in it, unless a process or socket still lives there.
+// Close releases the namespace before the test ends. The kernel then removes it with
+// everything in it, unless it still has a process or socket.
 func (ns *Namespace) Close() {
 	ns.tb.Helper()
 	if err := ns.file.Close(); err != nil {
@@ -70,14 +70,14 @@ func (ns *Namespace) Close() {
 	}
 }
 
-// Path names the namespace for other programs, such as nsenter, as long as the
-// test lives.
+// Path returns a path of the namespace for other programs, such as nsenter. It is valid
+// while the test runs.
 func (ns *Namespace) Path() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd())
 }
 
-// Command prepares a program that runs in the namespace; its process ID is the
-// program's own. It is killed when the test ends.
+// Command prepares a program that runs in the namespace. The process ID is that of the
+// program, not of nsenter. It is killed when the test ends.
 func (ns *Namespace) Command(name string, args ...string) *exec.Cmd {
 	args = append([]string{"--net=" + ns.Path(), "--", name}, args...)
 	cmd := exec.CommandContext(ns.tb.Context(), "nsenter", args...)
@@ -86,8 +86,8 @@ func (ns *Namespace) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a program in the namespace, returns what it wrote to both outputs,
-// and fails the test unless it exits with 0.
+// Run runs a program in the namespace and returns its standard output and error. It fails
+// the test unless the program exits with 0.
 func (ns *Namespace) Run(name string, args ...string) string {
 	ns.tb.Helper()
 	out, err := ns.Command(name, args...).CombinedOutput()
@@ -97,8 +97,8 @@ func (ns *Namespace) Run(name string, args ...string) string {
 	return string(out)
 }
 
-// stay locks the goroutine to its thread; back returns the thread to the
-// namespace that it is in now and unlocks it.
+// stay locks the goroutine to its thread. back returns the thread to its present
+// namespace and unlocks it.
 func stay() (back func(), err error) {
 	runtime.LockOSThread()
 	here, err := openCurrent()
@@ -109,7 +109,7 @@ func stay() (back func(), err error) {
 	return func() {
 		defer here.Close()
 		if err := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); err != nil {
-			panic(fmt.Sprintf("nstest: return to the namespace before: %v", err))
+			panic(fmt.Sprintf("nstest: return to the previous namespace: %v", err))
 		}
 		runtime.UnlockOSThread()
 	}, nil

@@ -19,8 +19,8 @@ func IPv4(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
 // IPv6 returns the IPv6 address of host i (RFC 3849).
 func IPv6(i int) string { return fmt.Sprintf("2001:db8::%x", i+1) }
 
-// Veth joins two namespaces by a veth pair, both ends up, MTU in bytes. It
-// returns when both let frames out.
+// Veth connects two namespaces by a veth pair, with both ends up. The MTU is in bytes. It
+// returns when both ends send frames.
 func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string, mtu int) {
 	tb.Helper()
 	a.Do(func() {
@@ -38,12 +38,12 @@ func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string,
 }
 
 const (
-	operationalLimit = 10 * time.Second // carrier -> operational: at once, on a machine that has time
+	operationalLimit = 10 * time.Second // from carrier to operational; immediate on an idle machine
 	operationalPoll  = time.Millisecond
 )
 
-// waitOperational waits for the kernel to make an interface with carrier
-// operational, a little later; until then it drops what is sent (linkwatch_do_dev,
+// waitOperational waits until an interface with carrier is operational. The kernel makes it
+// so a little later, and drops frames until then (linkwatch_do_dev,
 // net/core/link_watch.c).
 func (ns *Namespace) waitOperational(name string) {
 	ns.tb.Helper()
@@ -61,8 +61,8 @@ func (ns *Namespace) waitOperational(name string) {
 	})
 }
 
-// Pair makes two namespaces joined by a veth pair of the given MTU: [Dev] in
-// each has the addresses [IPv4] and [IPv6] of host 0 and 1, usable at once.
+// Pair creates two namespaces connected by a veth pair with the given MTU. [Dev] in
+// each has the addresses [IPv4] and [IPv6] of host 0 or 1, usable at once.
 func Pair(tb testing.TB, mtu int) (a, b *Namespace) {
 	tb.Helper()
 	a, b = New(tb), New(tb)
@@ -72,8 +72,8 @@ func Pair(tb testing.TB, mtu int) (a, b *Namespace) {
 	return a, b
 }
 
-// Switch makes n namespaces on one [Segment] of the given MTU, with addresses as
-// [Pair] has them. At most 250.
+// Switch creates n namespaces, at most 250, on one [Segment] with the given MTU. Their
+// addresses are those of hosts 0 to n-1.
 func Switch(tb testing.TB, n, mtu int) []*Namespace {
 	tb.Helper()
 	segment := NewSegment(tb, mtu)
@@ -93,8 +93,8 @@ func (ns *Namespace) setUp(name string) {
 	})
 }
 
-// addAddrs gives Dev its addresses, without duplicate address detection, which
-// would keep the IPv6 one unusable for a second.
+// addAddrs adds the addresses of host i to Dev, without duplicate address detection, which
+// would make the IPv6 address unusable for a second.
 func (ns *Namespace) addAddrs(i int) {
 	ns.tb.Helper()
 	ns.Do(func() {

@@ -9,10 +9,10 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// outcomeEnv says how TestOutcome ends in its child.
+// outcomeEnv selects how TestOutcome ends in its child.
 const outcomeEnv = "IPOIBD_NSTEST_OUTCOME"
 
-// TestOutcome is run by TestParentTakesOverTheResult; by itself it passes.
+// TestParentTakesOverTheResult runs TestOutcome. Without outcomeEnv it passes.
 func TestOutcome(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -23,7 +23,7 @@ func TestOutcome(t *testing.T) {
 	case "panic":
 		panic("a panic of the child")
 	case "exit":
-		os.Exit(0) // without having run the test to its end
+		os.Exit(0) // before the end of the test
 	}
 }
 
@@ -46,7 +46,7 @@ func TestParentTakesOverTheResult(t *testing.T) {
 	}
 }
 
-// A namespace is left again, also by a function that ends its goroutine.
+// Do returns the thread to its namespace.
 func TestDoComesBack(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -72,7 +72,7 @@ func namespace(t *testing.T) string {
 	return name
 }
 
-// A command that is left running ends with its test.
+// A command that still runs at the end of its test is killed.
 func TestCommandEndsWithTheTest(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -11,15 +11,15 @@ import (
 // bridge is the name of a segment's bridge in its own namespace.
 const bridge = "br0"
 
-// Segment is an Ethernet segment: a bridge without multicast snooping in a
-// namespace of its own. One goroutine at a time may add to it.
+// Segment is an Ethernet segment: a bridge without multicast snooping in its own
+// namespace. Only one goroutine at a time may add hosts and TAPs.
 type Segment struct {
 	*Namespace
 	mtu   int // of every port, in bytes
-	ports int // made so far
+	ports int // created so far
 }
 
-// NewSegment makes a segment of the given MTU that nobody is on yet.
+// NewSegment creates an empty segment with the given MTU.
 func NewSegment(tb testing.TB, mtu int) *Segment {
 	tb.Helper()
 	s := &Segment{Namespace: New(tb), mtu: mtu}
@@ -28,11 +28,11 @@ func NewSegment(tb testing.TB, mtu int) *Segment {
 	return s
 }
 
-// MTU is that of the segment, in bytes.
+// MTU returns the MTU of the segment, in bytes.
 func (s *Segment) MTU() int { return s.mtu }
 
-// Host makes a namespace whose [Dev] is on the segment, with the addresses of
-// host i, usable at once.
+// Host creates a namespace whose [Dev] is on the segment and has the addresses of host i,
+// usable at once.
 func (s *Segment) Host(i int) *Namespace {
 	s.tb.Helper()
 	host, port := New(s.tb), s.nextPort()
@@ -42,10 +42,9 @@ func (s *Segment) Host(i int) *Namespace {
 	return host
 }
 
-// Tap makes a TAP on the segment and returns its queue, which somebody else's
-// network interface (a virtual machine's) reads and writes: Ethernet frames with
-// a virtio header. The TAP goes with the file's last descriptor; the file is the
-// caller's to close.
+// Tap creates a TAP on the segment and returns its queue, for example for the network
+// interface of a virtual machine. The queue carries Ethernet frames with a virtio header.
+// The caller closes the file. The TAP disappears with its last descriptor.
 func (s *Segment) Tap() *os.File {
 	s.tb.Helper()
 	port := s.nextPort()
@@ -53,7 +52,7 @@ func (s *Segment) Tap() *os.File {
 	s.Do(func() {
 		var err error
 		file, err = openTap(port)
-		must(s.tb, "make a TAP", err)
+		must(s.tb, "create a TAP", err)
 	})
 	s.Run("ip", "link", "set", port, "mtu", fmt.Sprint(s.mtu))
 	s.plug(port)
@@ -61,7 +60,7 @@ func (s *Segment) Tap() *os.File {
 	return file
 }
 
-// Capture is [Namespace.Capture] of every frame that crosses the segment.
+// Capture is [Namespace.Capture] for every frame that crosses the segment.
 func (s *Segment) Capture(filter, path string) *Capture {
 	s.tb.Helper()
 	return s.Namespace.Capture(bridge, filter, path)
@@ -78,7 +77,7 @@ func (s *Segment) plug(port string) {
 	s.Run("ip", "link", "set", port, "master", bridge)
 }
 
-// openTap makes a TAP in the thread's network namespace (linux/if_tun.h).
+// openTap creates a TAP in the thread's network namespace (linux/if_tun.h).
 func openTap(name string) (*os.File, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUpChild prepares the namespaces that the process was started in.
+// setUpChild prepares the new namespaces of this process.
 func setUpChild() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -19,9 +19,9 @@ func setUpChild() error {
 	return loopbackUp()
 }
 
-// mountSys mounts a /sys of the new network namespace. In a user namespace the
-// kernel allows it only with the restrictions of the /sys that is there, so a
-// read-only one is tried second.
+// mountSys mounts a /sys for the new network namespace. In a user namespace the kernel
+// allows this only with the restrictions of the existing /sys, so if it refuses, mountSys
+// tries a read-only mount.
 func mountSys() error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	err := unix.Mount("sysfs", "/sys", "sysfs", flags, "")
@@ -34,7 +34,7 @@ func mountSys() error {
 	return nil
 }
 
-// loopbackUp brings lo up in the thread's network namespace.
+// loopbackUp sets lo up in the thread's network namespace.
 func loopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -78,7 +78,7 @@ func TestStart(t *testing.T) {
 			out = ""
 		}
 		if out != tt.out || errOut != tt.errOut || done != tt.done {
-			t.Errorf("%q: stdout %q, stderr %q, %+v", tt.args, out, errOut, done)
+			t.Errorf("%q: stdout %q, stderr %q, %+v, want %q, %q, %+v", tt.args, out, errOut, done, tt.out, tt.errOut, tt.done)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestLongOutput(t *testing.T) {
 	c := serving(t)
 	c.send(protocol.Request{ID: 1, Start: &protocol.Start{Args: []string{"head", "-c", "1000000", "/dev/zero"}}})
 	if out, _, _ := c.end(1); len(out) != 1000000 {
-		t.Errorf("%d bytes", len(out))
+		t.Errorf("%d bytes, want 1000000", len(out))
 	}
 }
 
@@ -109,12 +109,12 @@ func TestSignal(t *testing.T) {
 	for range 2 { // in either order
 		var r protocol.Reply
 		if err := c.in.Read(&r); err != nil || r.Done == nil {
-			t.Fatalf("%+v, %v", r, err)
+			t.Fatalf("reply %+v, %v, want the end of a process", r, err)
 		}
 		ended[r.ID] = *r.Done
 	}
 	if ended[1].Signal != int(syscall.SIGKILL) || ended[2] != (protocol.Done{}) {
-		t.Errorf("%+v", ended)
+		t.Errorf("ends %+v, want one by SIGKILL and one without an error", ended)
 	}
 }
 
@@ -129,14 +129,14 @@ func TestPut(t *testing.T) {
 		id := uint32(i + 1)
 		c.send(protocol.Request{ID: id, Put: &put})
 		if _, _, done := c.end(id); done != (protocol.Done{}) {
-			t.Fatalf("%+v", done)
+			t.Fatalf("end of a put: %+v, want success", done)
 		}
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "one two" {
-		t.Errorf("%q, %v", text, err)
+		t.Errorf("%q, %v, want one two", text, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("%v, %v, want mode 0700", info, err)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 		r.ID = uint32(i + 1)
 		c.send(r)
 		if _, _, done := c.end(r.ID); done.Error == "" {
-			t.Errorf("%+v: no error", r)
+			t.Errorf("request %+v: no error", r)
 		}
 	}
 }

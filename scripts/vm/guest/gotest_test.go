@@ -40,6 +40,6 @@ panic: test timed out
 
 func TestParseNoTests(t *testing.T) {
 	if tests := parseTests(t, "/run/go.test: error while loading shared libraries\n"); len(tests) != 0 {
-		t.Errorf("%d tests", len(tests))
+		t.Errorf("%d tests in the output of a failed start, want none", len(tests))
 	}
 }

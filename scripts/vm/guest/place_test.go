@@ -23,7 +23,7 @@ func TestKitDirs(t *testing.T) {
 	}
 	for dir, want := range map[string]bool{killed: false, first: true, second: true} {
 		if _, err := os.Stat(dir); (err == nil) != want {
-			t.Errorf("%s: %v", filepath.Base(dir), err)
+			t.Errorf("%s: %v, want it to exist %v", filepath.Base(dir), err, want)
 		}
 	}
 	release()

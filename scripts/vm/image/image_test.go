@@ -22,7 +22,7 @@ func TestImageUnpacks(t *testing.T) {
 	}
 	dir := unpack(t, archive.Bytes())
 	if got, err := os.ReadFile(filepath.Join(dir, "etc/deep/file")); err != nil || string(got) != "text" {
-		t.Errorf("file: %q, %v", got, err)
+		t.Errorf("file: %q, %v, want text", got, err)
 	}
 	for name, want := range map[string]os.FileMode{
 		"etc/deep/file": 0o640, "empty": 0o755, "etc": os.ModeDir | 0o755, "bin": os.ModeSymlink | 0o777,
@@ -32,7 +32,7 @@ func TestImageUnpacks(t *testing.T) {
 		}
 	}
 	if got, err := os.Readlink(filepath.Join(dir, "usr/bin/link")); err != nil || got != "target" {
-		t.Errorf("link: %q, %v", got, err)
+		t.Errorf("link: %q, %v, want target", got, err)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestProgram(t *testing.T) {
 	dir := unpack(t, archive.Bytes())
 	loader, err := filepath.Glob(filepath.Join(dir, "lib*", "ld-linux*"))
 	if err != nil || len(loader) != 1 {
-		t.Fatalf("loaders: %q, %v", loader, err)
+		t.Fatalf("loaders: %q, %v, want one", loader, err)
 	}
 	libs, err := filepath.Glob(filepath.Join(dir, "lib", "*-linux-gnu"))
 	if err != nil || len(libs) != 1 {
@@ -93,7 +93,7 @@ func TestErrorsStay(t *testing.T) {
 		misuse(b)
 		b.File("/later", 0o644, nil)
 		if err := b.Close(); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: no error, want one", name)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k.Release() != "6.1.0-2-amd64" || len(k.Modules) != 2 || filepath.Base(k.Modules[0]) != "00-a.ko" {
-		t.Errorf("%+v, release %s", k, k.Release())
+		t.Errorf("%+v, release %s, want 6.1.0-2-amd64 with modules 00-a.ko and another", k, k.Release())
 	}
 }
 
@@ -90,6 +90,6 @@ func TestWorkDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-		t.Errorf("%v, %v", entries, err)
+		t.Errorf("work directory has %v, %v, want nothing", entries, err)
 	}
 }

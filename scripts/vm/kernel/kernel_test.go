@@ -33,7 +33,7 @@ linux-image-
 		}
 	}
 	if got, ok := newestOf("5.10", search); ok {
-		t.Errorf("5.10: %s", got)
+		t.Errorf("kernel of 5.10: %s, want none", got)
 	}
 }
 
@@ -51,7 +51,7 @@ func bzImage(payload string) []byte {
 func TestPayload(t *testing.T) {
 	image := bzImage("the kernel")
 	if got, err := payload(image); err != nil || string(got) != "the kernel" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("payload %q, %v, want the kernel", got, err)
 	}
 	long := bytes.Clone(image)
 	binary.LittleEndian.PutUint32(long[offPayloadLength:], 1<<20)
@@ -62,7 +62,7 @@ func TestPayload(t *testing.T) {
 		"no magic": make([]byte, 4096), "payload too long": long, "payload too far": huge,
 	} {
 		if _, err := payload(image); !errors.Is(err, errNoImage) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want %v", name, err, errNoImage)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestDecompress(t *testing.T) {
 	}
 	for _, bad := range []string{"", "BZh9", xz[:30]} {
 		if err := decompress(t.Context(), []byte(bad), into); err == nil {
-			t.Errorf("%q: no error", bad)
+			t.Errorf("decompress %q: no error, want one", bad)
 		}
 	}
 }
@@ -101,6 +101,6 @@ kernel/d/d.ko.xz: kernel/d/c.ko.xz kernel/d/a-b.ko.xz
 		t.Errorf("a missing module: %q, want an error", got)
 	}
 	if got := modules["a_b"].path; got != "kernel/d/a-b.ko.xz" {
-		t.Errorf("a-b is not a_b: %q", got)
+		t.Errorf("path of module a_b: %q, want that of a-b.ko.xz", got)
 	}
 }

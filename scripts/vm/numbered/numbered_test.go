@@ -37,7 +37,7 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	if err := run(nil); !errors.Is(err, errUsage) {
-		t.Errorf("no arguments: %v", err)
+		t.Errorf("no arguments: %v, want %v", err, errUsage)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestSendAndReceive(t *testing.T) {
 	}
 	var got Report
 	if err := json.Unmarshal(out.report.Bytes(), &got); err != nil || got != (Report{Distinct: 40, Again: 20}) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("report %+v, %v, want 40 distinct numbers and 20 again", got, err)
 	}
 }
 

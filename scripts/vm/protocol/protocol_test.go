@@ -38,7 +38,7 @@ func TestRoundTrip(t *testing.T) {
 func TestReadRefuses(t *testing.T) {
 	for name, wire := range map[string]string{"no JSON": "hello\n", "too long": strings.Repeat("x", 1<<20)} {
 		if err := protocol.NewReader(strings.NewReader(wire)).Read(new(protocol.Reply)); err == nil || errors.Is(err, io.EOF) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want an error other than EOF", name, err)
 		}
 	}
 }

@@ -10,49 +10,49 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// HCA is what a software HCA and a real one each do in their own way. Find, Watch and
-// Info are called by several goroutines, the others by one at a time.
+// HCA is a software HCA or a real one. Any goroutine may call Find, Watch and Info; the other
+// methods are called by one goroutine at a time.
 type HCA interface {
-	// Find returns the HCA that is there: hca.ErrNoDevice if there is none. Any other
-	// error leaves open whether there is one.
+	// Find returns the present HCA, or hca.ErrNoDevice if there is none. After any other
+	// error it is unknown whether there is one.
 	Find() (qprecovery.Identity, error)
-	// Watch returns a channel that has a value whenever Find may return something else,
-	// until ctx ends.
+	// Watch returns a channel that delivers a value whenever the result of Find may have
+	// changed, until ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Open opens the HCA that Find returned.
 	Open(id qprecovery.Identity) (hca.Device, error)
-	// Reset resets the HCA itself, even if it is still in use. It ends with ctx.
+	// Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 	Reset(ctx context.Context) error
-	// Complete completes a reset that another process began, after which the HCA may be
-	// gone. Like Reset, it ends with ctx.
+	// Complete completes a reset that another process began, which may have removed the
+	// HCA. It returns when ctx ends.
 	Complete(ctx context.Context) error
-	// Sharing says how processes that share the HCA coordinate its resets.
+	// Sharing returns how the processes that share the HCA coordinate its resets.
 	Sharing() Sharing
 	// Run does everything else that the HCA needs, until ctx ends.
 	Run(ctx context.Context)
 	// Info describes the HCA, open or not.
 	Info() Info
-	// Close releases resources that outlive an opening. It is called once the HCA
-	// has been closed for good.
+	// Close releases the resources that an opening leaves behind. It is called after the
+	// last opened device was closed.
 	Close() error
 }
 
 // Sharing is how processes that share an HCA coordinate its resets.
 type Sharing struct {
 	Dir   string // of the locks (package resetlock); "": the HCA is not shared
-	Means string // what resets it, and breaks what others have open; "": nothing does
-	// Holders names the other processes that have the HCA open, as far as they can be
-	// seen; nil: none can.
+	Means string // of resetting it, which breaks the openings of all processes; "": none
+	// Holders returns the names of the other processes that have the HCA open and that
+	// this process can see; nil: it can see none.
 	Holders func() []string
 }
 
 // Info describes an HCA for its status.
 type Info struct {
-	HCA      string       // as it is configured
-	Kind     string       // one of those below
-	Underlay string       // the netdev of an HCA that is no hardware
+	HCA      string       // as configured
+	Kind     string       // one of the kinds below
+	Underlay string       // the netdev of an HCA that is not hardware
 	Reset    config.Reset // of a real HCA
-	Notice   string       // what an operator should know; empty: nothing
+	Notice   string       // a warning to the operator; empty: none
 	// Peers are the addresses that multicast is replicated to; nil: IP multicast.
 	Peers          []netip.Addr
 	KnownPeersOnly bool
@@ -66,28 +66,27 @@ const (
 	KindHardware = "hardware"
 )
 
-// Options are what is not configuration.
+// Options are the parameters of New that are not configuration.
 type Options struct {
 	AllowFaults bool
-	// OpenHCA opens an RDMA device of the kernel by its name. Errors:
-	// hca.ErrNoDevice, also where there is no way to open one.
+	// OpenHCA opens an RDMA device of the kernel by its name. It returns
+	// hca.ErrNoDevice if there is none, or if this program cannot open any.
 	OpenHCA func(name string) (hca.Device, error)
 	Log     *slog.Logger
 }
 
-// New returns the slot of the HCA that is configured.
+// New returns the slot of the configured HCA.
 func New(cfg config.Device, opts Options) (*Slot, error) {
 	log := opts.Log.With("device", cfg.Name)
-	h, err := newHCA(cfg, opts.OpenHCA, log)
+	var h HCA
+	var err error
+	if cfg.IsSoft() {
+		h, err = newSoftHCA(cfg, log)
+	} else {
+		h, err = newRealHCA(cfg, opts.OpenHCA, theKernel, log)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return NewSlot(h, opts.AllowFaults, log), nil
-}
-
-func newHCA(cfg config.Device, open func(string) (hca.Device, error), log *slog.Logger) (HCA, error) {
-	if cfg.HCA == config.SoftHCA {
-		return newSoftHCA(cfg, log)
-	}
-	return newRealHCA(cfg, open, theKernel, log)
 }

@@ -17,9 +17,9 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// lockDir returns the directory of the locks by which daemons share a device. A daemon
-// that may not write to the default one acts alone. What is wrong with one that is
-// configured is the error of the first opening.
+// lockDir returns the directory of the locks by which daemons share a device. A daemon that
+// may not write to the default directory acts alone. An error of a configured directory is
+// reported by the first opening.
 func lockDir(cfg config.Device, log *slog.Logger) string {
 	dir := cfg.Coordinator
 	if dir == "" {
@@ -30,7 +30,7 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 		err = unix.Access(dir, unix.W_OK)
 	}
 	if err != nil && dir == config.DefaultCoordinator {
-		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this one may write, or to an empty text", "directory", dir, "err", err)
+		log.Warn("resets of the device are not coordinated with other daemons; set coordinator to a directory that this daemon may write, or to \"\"", "directory", dir, "err", err)
 		return ""
 	}
 	if resetlock.OnDisk(dir) {
@@ -39,37 +39,26 @@ func lockDir(cfg config.Device, log *slog.Logger) string {
 	return dir
 }
 
-// completeLimit is how long the start waits for a reset that was cut short.
+// completeLimit is how long the start waits for other processes before it completes a
+// reset that was cut short.
 const completeLimit = time.Minute
 
-// completeCutShort completes the reset of a device that is not there, if a daemon was
-// killed while it reset it (R21). The record of that is untrusted: name and means have
-// to be those that are configured.
+// completeCutShort completes the reset of a device that is absent because a daemon was
+// killed while it reset it (R21). The record of the reset is untrusted: its name and means
+// must be those that are configured.
 func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	dir := lockDir(cfg, log)
 	if dir == "" || cfg.Reset == config.ResetNone {
 		return nil
 	}
-	id, ok := resetlock.CutShort(dir, func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) })
-	if !ok {
-		return nil
-	}
-	log.Warn("completing a reset of the device that was cut short", "name", id.Name, "netdev", id.Parent, "pci", id.PCIAddr)
-	ctx, cancel := context.WithTimeout(context.Background(), completeLimit)
-	defer cancel()
-	c, err := resetlock.Join(ctx, resetlock.Config{
-		Device: cfg.Name, Dir: dir, Identity: id, Exclusive: true, Grace: cfg.Grace, Log: log,
-		Reset: func(context.Context, reset.Reset) error {
-			return k.complete(cfg.Reset, rdma.Device{Name: id.Name, Parent: id.Parent, PCIAddr: id.PCIAddr})
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return c.Close()
+	configured := func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) }
+	return resetlock.Complete(dir, completeLimit, configured, func(d reset.Device) error {
+		log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
+		return k.complete(cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr})
+	}, log)
 }
 
-// Complete implements HCA: it resets the device, or brings it back.
+// Complete implements HCA: it brings the device back if it is gone, and resets it if not.
 func (h *realHCA) Complete(ctx context.Context) error {
 	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
 		return h.Reset(ctx)
@@ -77,7 +66,7 @@ func (h *realHCA) Complete(ctx context.Context) error {
 	return h.kernel.complete(h.cfg.Reset, h.found())
 }
 
-// completeReset brings a device back that a reset has removed.
+// completeReset brings a device back that an unfinished reset has removed.
 func completeReset(how config.Reset, d rdma.Device) error {
 	if how == config.ResetLink {
 		return addAgain(d, d.Parent)
@@ -87,28 +76,17 @@ func completeReset(how config.Reset, d rdma.Device) error {
 		return err
 	}
 	defer f.Close()
-	return completeFunction(d, f)
+	return bringBack(f.Probe, d, f)
 }
 
-func completeFunction(d rdma.Device, f function) error {
-	if err := f.Probe(); err != nil || d.Parent == "" {
-		return err
-	}
-	netdev, err := onlyNetdev(d, f)
-	if err != nil {
-		return err
-	}
-	return addAgain(d, netdev)
-}
-
-// cutShort says, where a device is not there, what to do by hand if a daemon was killed
-// while it reset it, and left no record. A function without a driver may be meant to
-// have none.
+// cutShort adds to the error of an absent device what an operator can do if a daemon was
+// killed during a reset and left no record. It only suggests, since a PCI function may have
+// no driver on purpose.
 func cutShort(err error, cfg config.Device, driverless func() []string) error {
 	if !errors.Is(err, hca.ErrNoDevice) {
 		return err
 	}
-	switch cfg.Reset { //nolint:exhaustive // of the others nothing is left behind
+	switch cfg.Reset { //nolint:exhaustive // the others leave nothing half done
 	case config.ResetLink:
 		return fmt.Errorf("%w; if a reset was cut short: rdma link add %s type rxe netdev NETDEV", err, cfg.HCA)
 	case config.ResetDriver, config.ResetPCI:

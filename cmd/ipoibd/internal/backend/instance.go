@@ -14,9 +14,9 @@ import (
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
-// derived, and checks that the given ports can serve at all. If another process has the
-// UDP port, Probe succeeds without that check: the port may become free, and the device
-// tries again.
+// derived, and checks that interfaces can use the given ports. If another process has the
+// UDP port, Probe skips that check and succeeds, because the port may become free and the
+// device tries again.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	return id.PortGUID, errors.Join(err, dev.Close())
 }
 
-// checkPort finds what waiting does not help against.
+// checkPort returns an error if no interface can ever use the port.
 func checkPort(dev hca.Device, num uint8) error {
 	if n := dev.Attr().Ports; num > n {
 		return fmt.Errorf("there is no port %d, the device has %d: %w", num, n, hca.ErrInvalid)
@@ -47,7 +47,8 @@ func checkPort(dev hca.Device, num uint8) error {
 	return err
 }
 
-// Open opens the HCA. Verbs of the instance before that a fault made hang return first.
+// Open opens the HCA. It first makes the verbs return that a fault has caused to hang in the
+// previous instance.
 func (s *Slot) Open(context.Context) (hca.Device, error) {
 	s.plans.retire()
 	id, err := s.look()
@@ -65,12 +66,15 @@ func (s *Slot) Open(context.Context) (hca.Device, error) {
 	return wrapped, nil
 }
 
-// Reset resets the HCA itself, even if it is still in use. It ends with ctx.
+// Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 func (s *Slot) Reset(ctx context.Context) error {
 	s.plans.retire()
 	err := s.hca.Reset(ctx)
-	if err == nil && s.reindexes.Swap(false) {
-		s.reindex()
+	if err == nil && s.reindexes.Swap(false) { // as if the HCA had been removed and added
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.shift++
+		s.hint()
 	}
 	return err
 }
@@ -81,11 +85,11 @@ func (s *Slot) Complete(ctx context.Context) error {
 	return s.hca.Complete(ctx)
 }
 
-// Sharing says how processes that share the HCA coordinate its resets.
+// Sharing returns how the processes that share the HCA coordinate its resets.
 func (s *Slot) Sharing() Sharing { return s.hca.Sharing() }
 
-// Run runs use, which opens and closes the HCA until ctx ends, and what the HCA needs
-// besides. Then it releases everything.
+// Run calls use, which opens and closes the HCA until ctx ends, and meanwhile runs the
+// background work of the HCA. Then it releases everything.
 func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.hca.Run(ctx) })
@@ -93,23 +97,23 @@ func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
 	s.plans.retire()
 	wg.Wait()
 	if err := s.Close(); err != nil {
-		s.log.Error("cannot release the device's resources", "err", err)
+		s.log.Error("cannot release the resources of the device", "err", err)
 	}
 }
 
-// Close releases what outlives an opening. A slot that runs closes itself.
+// Close releases the resources that an opening leaves behind. Run does so too.
 func (s *Slot) Close() error { return s.hca.Close() }
 
 // Info describes the HCA, open or not.
 func (s *Slot) Info() Info { return s.hca.Info() }
 
-// Inject plans a fault for the instance that is open. Errors: ErrNotOpen, hca.ErrInvalid.
+// Inject plans a fault for the open instance. Errors: ErrNotOpen, hca.ErrInvalid.
 func (s *Slot) Inject(f faults.Fault) error { return s.plans.inject(f) }
 
 // Reindex makes the next reset change the index of the HCA in the list.
 func (s *Slot) Reindex() { s.reindexes.Store(true) }
 
-// ClearFaults withdraws the faults that have not struck.
+// ClearFaults withdraws the faults that have not fired.
 func (s *Slot) ClearFaults() {
 	s.reindexes.Store(false)
 	s.plans.clear()

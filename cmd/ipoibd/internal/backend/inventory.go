@@ -17,9 +17,9 @@ type Entry struct {
 	Kind     string    `json:"kind"` // KindSoftware, KindSoftRoCE or KindHardware
 	NodeGUID *hca.GUID `json:"node_guid,omitempty"`
 	PCIAddr  string    `json:"pci_addr,omitempty"`
-	Netdev   string    `json:"netdev,omitempty"` // under what is no hardware
+	Netdev   string    `json:"netdev,omitempty"` // below an HCA that is not hardware
 	Ports    []Port    `json:"ports"`
-	Users    []string  `json:"users"`   // who has it open
+	Users    []string  `json:"users"`   // processes that have it open
 	Trouble  []string  `json:"trouble"` // why it cannot be used; empty: it can
 }
 
@@ -29,10 +29,10 @@ type Port struct {
 	State     hca.PortState `json:"state"`
 	LinkLayer hca.LinkLayer `json:"link_layer"`
 	GIDs      []rdma.GID    `json:"gids"`
-	Trouble   []string      `json:"trouble"` // as of Entry
+	Trouble   []string      `json:"trouble"` // like that of Entry
 }
 
-// System is where an inventory is taken.
+// System provides the data of an inventory.
 type System struct {
 	Devices func() ([]rdma.Device, error)
 	Users   func(rdma.Device) ([]rdma.User, error)
@@ -42,37 +42,20 @@ type System struct {
 	Bind    func(netdev string) error // binds the UDP port for a moment
 }
 
-// Local is the system that the program runs on; open opens an RDMA device. The software
-// HCA is on the netdev underlay; if that is empty, on the one that it chooses.
-func Local(open func(string) (hca.Device, error), underlay string) System {
-	s := System{listAll, rdma.Users, open, udp.DefaultNetdev, udp.Look, bind}
-	if underlay != "" {
-		s.Netdev = func() (string, error) { return underlay, nil }
+// Local returns the system that the program runs on; open opens an RDMA device.
+func Local(open func(string) (hca.Device, error)) System {
+	devices := func() ([]rdma.Device, error) {
+		devices, err := rdma.List()
+		for i := range devices {
+			err = errors.Join(err, devices[i].ReadGIDs())
+		}
+		return devices, err
 	}
-	return s
+	return System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, udp.Taken}
 }
 
-func bind(netdev string) error {
-	if err := checkUnderlay(netdev); err != nil {
-		return err
-	}
-	t, err := udp.Open(udp.Config{Netdev: netdev})
-	if err == nil {
-		err = t.Close()
-	}
-	return err
-}
-
-func listAll() ([]rdma.Device, error) {
-	devices, err := rdma.List()
-	for i := range devices {
-		err = errors.Join(err, devices[i].ReadGIDs())
-	}
-	return devices, err
-}
-
-// Take returns the software HCA first, then those of the kernel. A kernel without
-// RDMA has none, which is no error.
+// Take returns the software HCA first, then those of the kernel. It is not an error if the
+// kernel does not support RDMA.
 func (s System) Take() ([]Entry, error) {
 	out := []Entry{s.software()}
 	devices, err := s.Devices()
@@ -108,7 +91,7 @@ func (s System) software() Entry {
 	return e
 }
 
-// softPort is the port that a netdev gives the software HCA.
+// softPort returns the port of the software HCA on a netdev.
 func softPort(s transport.State) Port {
 	p := Port{Num: 1, State: hca.PortDown, LinkLayer: hca.LinkLayerEthernet, GIDs: []rdma.GID{}, Trouble: []string{}}
 	if s.Up {
@@ -134,31 +117,25 @@ func (s System) real(d *rdma.Device) Entry {
 		e.Kind = KindSoftRoCE
 	}
 	if !config.TakesHCA(d.Name) {
-		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name: rdma dev set %q name NAME", d.Name))
+		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name; to rename it: rdma dev set %q name NAME", d.Name))
 	}
 	for _, p := range d.Ports {
 		e.Ports = append(e.Ports, Port{p.Num, p.State, p.LinkLayer, p.GIDs, texts(p.Troubles())})
 	}
-	users, _ := s.Users(*d) // what cannot be seen is left out
+	users, _ := s.Users(*d) // without those that this process cannot see
 	for _, u := range users {
 		e.Users = append(e.Users, u.String())
 	}
 	if len(e.Trouble) == 0 {
-		e.Trouble = append(e.Trouble, s.try(d.Name)...)
+		dev, err := s.Open(d.Name)
+		if err == nil {
+			err = dev.Close()
+		}
+		if err != nil {
+			e.Trouble = append(e.Trouble, err.Error())
+		}
 	}
 	return e
-}
-
-// try opens a device for a moment.
-func (s System) try(name string) []string {
-	dev, err := s.Open(name)
-	if err == nil {
-		err = dev.Close()
-	}
-	if err != nil {
-		return []string{err.Error()}
-	}
-	return nil
 }
 
 func texts(troubles []rdma.Trouble) []string {

@@ -21,7 +21,8 @@ import (
 
 var addr = netip.MustParseAddr("10.0.0.1")
 
-// system has a software HCA on eth0 and the devices given, which open.
+// system returns a system with a software HCA on eth0 and the given devices, which can be
+// opened.
 func system(t *testing.T, devices ...rdma.Device) System {
 	fabric := memfabric.New(1)
 	return System{
@@ -46,7 +47,7 @@ func system(t *testing.T, devices ...rdma.Device) System {
 	}
 }
 
-// roceDevice is a RoCE device without a fault.
+// roceDevice returns a RoCE device without troubles.
 func roceDevice(name string) rdma.Device {
 	gid := rdma.GID{Index: 1, GID: hca.GIDFromAddr(addr), Type: hca.GIDTypeRoCEv2, Netdev: "eth1", Here: true}
 	return rdma.Device{
@@ -64,7 +65,7 @@ func take(t *testing.T, s System) []Entry {
 	return entries
 }
 
-// troubles are all of an entry's, those of ports after their numbers.
+// troubles returns all troubles of an entry, those of a port with its number.
 func troubles(e Entry) (out []string) {
 	out = slices.Clone(e.Trouble)
 	for _, p := range e.Ports {
@@ -113,8 +114,8 @@ func TestTroubles(t *testing.T) {
 		{"SM LID 0", func(d *rdma.Device, _ *System) { d.Ports[0].LinkLayer = hca.LinkLayerInfiniBand }, 1, "1: SM LID is 0"},
 		{"GUID 0", func(d *rdma.Device, _ *System) { d.NodeGUID = hca.GUID{} }, 1, "its node GUID is 0"},
 		{"no verbs", func(d *rdma.Device, _ *System) { d.Verbs = "" }, 1, "it has no verbs interface"},
-		{"name of the software HCA", func(d *rdma.Device, _ *System) { d.Name = "soft" }, 1, "--device does not take its name: rdma dev set \"soft\" name"},
-		{"name with a space", func(d *rdma.Device, _ *System) { d.Name = "a b" }, 1, "--device does not take its name: rdma dev set \"a b\" name"},
+		{"name of the software HCA", func(d *rdma.Device, _ *System) { d.Name = "soft" }, 1, "--device does not take its name; to rename it: rdma dev set \"soft\" name"},
+		{"name with a space", func(d *rdma.Device, _ *System) { d.Name = "a b" }, 1, "--device does not take its name; to rename it: rdma dev set \"a b\" name"},
 		{"no library", func(_ *rdma.Device, s *System) {
 			s.Open = func(string) (hca.Device, error) { return nil, errors.New("libibverbs is missing") }
 		}, 1, "libibverbs is missing"},
@@ -147,9 +148,8 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// A software HCA whose UDP port another process has cannot be used, and is in use by that
-// process.
-func TestPortTaken(t *testing.T) {
+// The process that has the UDP port may use it on another netdev.
+func TestSoftwareInUse(t *testing.T) {
 	s := system(t)
 	s.Bind = func(string) error {
 		return fmt.Errorf("open: %w", &udp.PortTakenError{Port: 4791, Holders: []string{"ipoibd (pid 7)"}})
@@ -171,7 +171,7 @@ func TestKernelWithoutRDMA(t *testing.T) {
 	}
 }
 
-// In JSON lists are lists, also where they are empty.
+// In JSON an empty list is a list, not null.
 func TestNoNulls(t *testing.T) {
 	s := system(t, rdma.Device{Name: "odd"})
 	text, err := json.Marshal(take(t, s))

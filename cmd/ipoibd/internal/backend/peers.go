@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// refreshPeers is how often names are looked up again: a pod that joined a
-	// headless service is reached within it.
+	// refreshPeers is how often names are looked up again. A pod that joins a headless
+	// service is reached within this time.
 	refreshPeers = 10 * time.Second
 	lookupLimit  = 5 * time.Second
 	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs those of all
-	// names: every multicast frame is sent once to each. A headless service has
-	// fewer.
+	// names, because every multicast frame is sent to each of them. A headless service
+	// has fewer.
 	maxNameAddrs  = 512
 	maxNamedAddrs = 1024
 	// complainEvery is the least time between two log messages about the addresses
@@ -33,8 +33,8 @@ const (
 	maxComplaints = 3
 )
 
-// peerList is a list of addresses and DNS names, and the addresses that they stand
-// for now. Run keeps it; any goroutine may call Addrs and Counters.
+// peerList is a list of addresses and DNS names, with the current addresses of the names. Run
+// keeps it current; any goroutine may call Addrs and Counters.
 type peerList struct {
 	names    []string
 	underlay string
@@ -48,7 +48,7 @@ type peerList struct {
 	excess  atomic.Uint64          // addresses beyond the bounds
 
 	// Owned by Run:
-	known      map[string][]netip.Addr // last good answer of each name
+	known      map[string][]netip.Addr // addresses of each name, from its last successful look-up
 	lost       map[string]bool         // names whose last look-up failed
 	complaints map[string]complaint
 }
@@ -80,16 +80,8 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 // changed.
 func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
 
-// notice reports the names that cannot be looked up, or "".
-func (l *peerList) notice() string {
-	if text := l.unknown.Load(); text != nil {
-		return *text
-	}
-	return ""
-}
-
-// Run looks the names up from time to time until ctx ends. A name that cannot
-// be looked up keeps its last addresses.
+// Run looks the names up periodically until ctx ends. A name that cannot be looked up keeps
+// its last addresses.
 func (l *peerList) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshPeers)
 	defer tick.Stop()
@@ -123,11 +115,11 @@ func (l *peerList) refresh(ctx context.Context) {
 	l.unknown.Store(&text)
 }
 
-// report logs that a name cannot be looked up, once, and the end of that.
+// report logs when the look-ups of a name begin to fail, and when they succeed again.
 func (l *peerList) report(name string, err error) {
 	switch lost := l.lost[name]; {
 	case err != nil && !lost:
-		l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", name, "err", err)
+		l.log.Warn("cannot look up peer; keeping its last addresses", "name", name, "err", err)
 	case err == nil && lost:
 		l.log.Info("peer can be resolved again", "name", name)
 	}
@@ -165,7 +157,13 @@ func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 	}
 	slices.SortFunc(good, netip.Addr.Compare)
 	good = slices.Compact(good)
-	room := min(maxNameAddrs, maxNamedAddrs-l.named(name))
+	room := maxNamedAddrs
+	for other, addrs := range l.known {
+		if _, err := netip.ParseAddr(other); err != nil && other != name {
+			room -= len(addrs)
+		}
+	}
+	room = min(maxNameAddrs, room)
 	excess := max(0, len(good)-room)
 	l.refused.Add(uint64(len(bad)))
 	l.excess.Add(uint64(excess))
@@ -175,18 +173,8 @@ func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 
 var errSubnetBroadcast = errors.New("it is the broadcast address of a subnet of the underlay")
 
-// named counts the addresses of all other names.
-func (l *peerList) named(name string) (n int) {
-	for other, addrs := range l.known {
-		if _, err := netip.ParseAddr(other); err != nil && other != name {
-			n += len(addrs)
-		}
-	}
-	return n
-}
-
-// complain logs which addresses of an answer are not used, if they have changed, and
-// at most once per complainEvery.
+// complain logs which addresses of an answer are not used. It does so only if they have
+// changed, and at most once per complainEvery.
 func (l *peerList) complain(name string, bad []string, excess int) {
 	text := ""
 	if len(bad) > 0 || excess > 0 {
@@ -199,14 +187,14 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 	}
 	l.complaints[name] = complaint{text, time.Now()}
 	if text == "" {
-		l.log.Info("all addresses of a peer's name are used again", "name", name)
+		l.log.Info("all addresses of the peer are used again", "name", name)
 		return
 	}
-	l.log.Warn("addresses of a peer's name are not used; correct its DNS records", "name", name, "addresses", text,
+	l.log.Warn("some addresses of the peer are not used; correct its DNS records", "name", name, "addresses", text,
 		"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
 }
 
-// Counters counts the addresses that look-ups returned and that are not used.
+// Counters returns how many addresses in the answers of look-ups were not used.
 func (l *peerList) Counters() []hca.Counter {
 	return []hca.Counter{
 		{Name: "peer_addrs_refused", Value: l.refused.Load()},
@@ -237,8 +225,8 @@ func isBroadcast(a netip.Addr, subnets []netip.Prefix) bool {
 	})
 }
 
-// plain is an address as the software HCA compares it: IPv4 in its 4-byte form,
-// IPv6 without a zone, since the netdev is known.
+// plain returns an address in the form that the software HCA compares: IPv4 as 4 bytes, IPv6
+// without a zone, because the netdev is known.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 func (l *peerList) publish() {
@@ -249,6 +237,6 @@ func (l *peerList) publish() {
 	slices.SortFunc(all, netip.Addr.Compare)
 	all = slices.Compact(all)
 	if now := l.addrs.Load(); now == nil || !slices.Equal(*now, all) {
-		l.addrs.Store(&all) // whoever keeps the old one knows it by its pointer
+		l.addrs.Store(&all) // readers recognize a change by the new slice
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"ipoibd/hca"
 )
 
-// server is a name server whose answer to any name a test changes.
+// server is a name server. The test sets its answer, which is the same for all names.
 type server struct {
 	mu     sync.Mutex
 	answer []netip.Addr // nil: no such name
@@ -54,8 +54,8 @@ func TestLiteralPeersAreThereAtOnce(t *testing.T) {
 	}
 }
 
-// A name is followed as its answers change; while it has none the last ones
-// stay, and that is said once.
+// The addresses of a name follow its answers. If a look-up fails, the last addresses stay,
+// and one message is logged.
 func TestPeersFollowNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
@@ -177,7 +177,7 @@ func TestComplaintsOfPeersAreBounded(t *testing.T) {
 	})
 }
 
-// Run ends with its context also while a name server keeps silent.
+// Run ends with its context even if the name server does not answer.
 func TestPeersEndDuringLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPeerList([]string{"pods"}, "", slog.New(slog.DiscardHandler))

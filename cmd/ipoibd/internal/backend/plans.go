@@ -8,16 +8,16 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// plans keeps what is planned from one instance of the device to the next: what
-// an operator ordered to strike so many times does so, whatever is reset meanwhile.
-// What has struck ends with its instance.
+// plans carries planned faults from one instance of the device to the next: a fault that is
+// to fire n times does so, even if the device is reset in between. The effects of faults
+// that have fired end with their instance.
 type plans struct {
 	mu    sync.Mutex
-	now   *faults.Device // the present instance; nil: none
-	later []faults.Fault // for the next one
+	now   *faults.Device // the current instance; nil: none
+	later []faults.Fault // for the next instance
 }
 
-// wrap makes the next instance; the one before is retired.
+// wrap makes the next instance. The previous one must be retired.
 func (p *plans) wrap(dev hca.Device, opts faults.Options) (*faults.Device, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,8 +31,8 @@ func (p *plans) wrap(dev hca.Device, opts faults.Options) (*faults.Device, error
 	return p.now, nil
 }
 
-// retire ends the present instance: what hangs in it returns. Harmless where
-// there are no plans.
+// retire ends the current instance and makes the verbs return that hang in it. It does
+// nothing if p is nil.
 func (p *plans) retire() {
 	if p == nil {
 		return
@@ -48,10 +48,10 @@ func (p *plans) retire() {
 	p.now = nil
 }
 
-// ErrNotOpen: no fault can be injected.
+// ErrNotOpen means that there is no instance to inject a fault into.
 var ErrNotOpen = errors.New("the device is not open")
 
-// clear withdraws what has not struck.
+// clear withdraws the faults that have not fired.
 func (p *plans) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,5 +68,5 @@ func (p *plans) inject(f faults.Fault) error {
 	if dev == nil {
 		return ErrNotOpen
 	}
-	return dev.Inject(f) // outside of the lock: it may unplug
+	return dev.Inject(f) // without the lock, because it may unplug the device
 }

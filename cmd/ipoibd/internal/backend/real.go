@@ -13,21 +13,21 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// kernel is what the kernel has and does of RDMA devices.
+// kernel is the kernel's part of an HCA. Tests replace it.
 type kernel struct {
 	list     func() ([]rdma.Device, error)
 	find     func(name string) (rdma.Device, error)
 	watch    func(context.Context) (<-chan struct{}, error)
 	users    func(rdma.Device) ([]rdma.User, error)
 	reset    func(config.Reset, rdma.Device) error
-	complete func(config.Reset, rdma.Device) error // a reset that was cut short
+	complete func(config.Reset, rdma.Device) error // completes a reset that was cut short
 	function func(addr string) (function, error)   // of PCI
 }
 
 var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, completeReset, openFunction}
 
-// realHCA is an HCA that the kernel has. Once it was open it is known by its GUIDs,
-// whatever it is called.
+// realHCA is an HCA of the kernel. Once it has been opened, it is identified by its GUIDs, not
+// by its name.
 type realHCA struct {
 	cfg     config.Device
 	kernel  kernel
@@ -35,9 +35,9 @@ type realHCA struct {
 	log     *slog.Logger
 	busy    chan struct{} // full while the kernel resets the device
 
-	mu    sync.Mutex // guards what follows
-	known qprecovery.Identity
-	last  rdma.Device // the one that is known, found last
+	mu    sync.Mutex          // guards what follows
+	known qprecovery.Identity // of the device; zero: it has not been opened
+	last  rdma.Device         // the device, as Find has last seen it
 }
 
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
@@ -56,7 +56,8 @@ func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kern
 	return h, k.check(cfg.Reset, d)
 }
 
-// Find implements HCA. It prefers the device that is known to the one that has its name now.
+// Find implements HCA. If another device has the name of the known one, Find prefers the
+// known one.
 func (h *realHCA) Find() (qprecovery.Identity, error) {
 	devices, err := h.kernel.list()
 	if err != nil {
@@ -75,18 +76,18 @@ func (h *realHCA) Find() (qprecovery.Identity, error) {
 	return id, nil
 }
 
-// own finds the device that is known. Another one may have its name now.
+// own returns the known device, or an error if only another device has its name.
 func (h *realHCA) own() (rdma.Device, error) {
 	id, err := h.Find()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err == nil && !id.Same(h.known) {
-		err = fmt.Errorf("RDMA device %s is another one now: %w", id.Name, hca.ErrNoDevice)
+		err = fmt.Errorf("RDMA device %s has been replaced by another device: %w", id.Name, hca.ErrNoDevice)
 	}
 	return h.last, err
 }
 
-// choose prefers the known device to another one of the configured name. h.mu is held.
+// choose returns the known device, or else the one with the configured name. h.mu is held.
 func (h *realHCA) choose(devices []rdma.Device) (chosen rdma.Device, ok bool) {
 	for _, d := range devices {
 		same := h.known != qprecovery.Identity{} && h.identity(d).Same(h.known)
@@ -100,11 +101,11 @@ func (h *realHCA) choose(devices []rdma.Device) (chosen rdma.Device, ok bool) {
 	return chosen, ok
 }
 
-// identity returns the identity of a device. The netdev of the known device may have
-// been renamed since; it keeps its first name here. A device is on that netdev if it has
-// the index of the instance found last, because the kernel does not reuse an index, or
-// its netdev's name, because a reset adds the device again on the netdev of that name.
-// h.mu is held.
+// identity returns the identity of a device. If the netdev of the known device was renamed,
+// its first name stays part of the identity. A device is on that netdev if it has the index
+// of the instance found last, because the kernel does not reuse an index, or if its netdev
+// has the same name, because a reset adds the device again on the netdev of that name. h.mu
+// is held.
 func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
 	id := identityOf(d)
 	known := h.known != qprecovery.Identity{}
@@ -114,9 +115,9 @@ func (h *realHCA) identity(d rdma.Device) qprecovery.Identity {
 	return id
 }
 
-// identityOf is the identity of a device. The kernel counts from 0, which is not
-// known to qprecovery. A Soft-RoCE device belongs to its netdev, not to the PCI
-// function below that.
+// identityOf returns the identity of a device. The kernel's indices start at 0, which means
+// unknown to qprecovery, so they are increased by 1. A Soft-RoCE device is identified by its
+// netdev, not by the PCI function below it.
 func identityOf(d rdma.Device) qprecovery.Identity {
 	id := qprecovery.Identity{
 		NodeGUID: d.NodeGUID, SysImageGUID: d.SysImageGUID, PCIAddr: d.PCIAddr, Parent: d.Parent, Index: d.Index + 1, Name: d.Name,
@@ -133,8 +134,8 @@ func identityOf(d rdma.Device) qprecovery.Identity {
 // Watch implements HCA.
 func (h *realHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return h.kernel.watch(ctx) }
 
-// Open implements HCA. It opens the device by its name, and makes sure that the name was the same
-// device's all the while.
+// Open implements HCA. It opens the device by its name and then checks that no other device
+// has taken the name in the meantime.
 func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	dev, err := h.openHCA(id.Name)
 	if err != nil {
@@ -142,7 +143,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	}
 	now, err := h.kernel.find(id.Name)
 	if err == nil && now.Index+1 != id.Index {
-		err = fmt.Errorf("RDMA device %s was replaced while it was opened: %w", id.Name, hca.ErrIO)
+		err = fmt.Errorf("RDMA device %s was replaced while it was being opened: %w", id.Name, hca.ErrIO)
 	}
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
@@ -155,7 +156,7 @@ func (h *realHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return &identified{dev, id}, nil
 }
 
-// Close implements HCA. It does nothing: no resource outlives an opening.
+// Close implements HCA. An opening leaves no resources behind.
 func (h *realHCA) Close() error { return nil }
 
 // Info implements HCA.
@@ -167,8 +168,8 @@ func (h *realHCA) Info() Info {
 	return i
 }
 
-// identified is an HCA that is called what the list calls it: a driver may know
-// other GUIDs of it, or none.
+// identified is an HCA with the identity that the list gives it. Its driver may report other
+// GUIDs, or none.
 type identified struct {
 	hca.Device
 	id qprecovery.Identity

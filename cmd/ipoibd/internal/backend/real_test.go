@@ -24,21 +24,20 @@ import (
 	"ipoibd/ud/port"
 )
 
-// fakeKernel has RDMA devices as a test wants them, which are software HCAs when
-// they are opened.
+// fakeKernel has the RDMA devices that a test gives it. An opened device is a software HCA.
 type fakeKernel struct {
 	t      *testing.T
 	fabric *memfabric.Fabric
 	hints  chan struct{}
 
 	function fakeFunction
-	freed    chan struct{} // a reset of the kernel's waits for it
+	freed    chan struct{} // a reset blocks until it is closed
 
 	mu        sync.Mutex // guards what follows
 	devices   []rdma.Device
 	users     []rdma.User
-	unseen    error // of usersOf
-	err       error // of list
+	unseen    error // that usersOf returns
+	err       error // that list returns
 	opened    []string
 	open      int // contexts
 	resets    []rdma.Device
@@ -50,19 +49,19 @@ type fakeKernel struct {
 	lists     int
 }
 
-// Write takes the log.
+// Write stores the log.
 func (k *fakeKernel) Write(p []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.log.Write(p)
 }
 
-// maxLists is more often than any test has the list asked for.
+// maxLists is more than any test reads the list.
 const maxLists = 10000
 
 var rxeGUID = hca.GUID{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 
-// rxe is a Soft-RoCE device.
+// rxe returns a Soft-RoCE device.
 func rxe(name string, index uint32, guid hca.GUID) rdma.Device {
 	return rdma.Device{
 		Name: name, Index: index, NodeGUID: guid, SysImageGUID: guid, Parent: "eth0", PCIAddr: "0000:00:02.0", Verbs: "uverbs0",
@@ -102,7 +101,7 @@ func (k *fakeKernel) list() ([]rdma.Device, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lists++; k.lists > maxLists {
-		panic("the list is asked for without a pause")
+		panic("the list is read without a pause")
 	}
 	return k.devices, k.err
 }
@@ -123,7 +122,7 @@ func (k *fakeKernel) logged() string {
 	return k.log.String()
 }
 
-// become changes what there is, and tells.
+// become replaces the devices and sends a notification.
 func (k *fakeKernel) become(devices ...rdma.Device) {
 	k.mu.Lock()
 	k.devices, k.err = devices, nil
@@ -143,7 +142,7 @@ func (k *fakeKernel) did() int {
 	return len(k.resets)
 }
 
-// reset does not return before the device is let go, as the kernel.
+// reset returns when the device is released, like the kernel.
 func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	k.mu.Lock()
 	k.resets = append(k.resets, d)
@@ -153,7 +152,7 @@ func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
 	return nil
 }
 
-// complete brings the device back that is given, as the kernel does.
+// complete adds the device again, like the kernel.
 func (k *fakeKernel) complete(how config.Reset, d rdma.Device) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -205,21 +204,21 @@ func (d *fakeHCA) QueryPort(num uint8) (hca.PortAttr, error) {
 	return a, err
 }
 
-// realConfig is that of the device rxe0.
+// realConfig returns the configuration of the device rxe0.
 func realConfig() config.Device {
 	cfg := config.NewDevice()
 	cfg.Name, cfg.HCA, cfg.Grace, cfg.Coordinator = "rxe0", "rxe0", time.Second, ""
 	return cfg
 }
 
-// real is a device of the fake kernel's in its slot.
+// real is a device of the fake kernel in its slot.
 type real struct {
 	*device.Device
 	slot     *Slot
 	portGUID hca.GUID
 }
 
-// newReal makes a device of the fake kernel's, of which interfaces use ports.
+// newReal makes a device of the fake kernel. Interfaces use the given ports.
 func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	log := slog.New(slog.NewTextHandler(k, nil))
 	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), log)
@@ -234,8 +233,8 @@ func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	})}, err
 }
 
-// bubble runs a test in a bubble with a device that is open; nothing is open at the
-// end.
+// bubble runs a test in a synctest bubble with an open device, and checks that nothing is
+// open at the end.
 func bubble(t *testing.T, cfg config.Device, test func(k *fakeKernel, d *real)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +265,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// await waits for a view, in the time of the bubble, and returns it.
+// await waits for a view and returns it.
 func await(t *testing.T, d *real, ok func(device.View) bool) device.View {
 	t.Helper()
 	views, unsubscribe := d.Subscribe()
@@ -284,10 +283,9 @@ func await(t *testing.T, d *real, ok func(device.View) bool) device.View {
 	}
 }
 
-// A device that leaves the list is let go within 2 s, since the kernel waits for
-// that; it is taken again when it returns, under whatever name, and another one is
-// not.
-func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
+// A device that leaves the list is released within 2 s, because the kernel waits for that.
+// When it returns it is opened again, whatever its name is; another device is not.
+func TestR24RealDeviceIsReleasedAndOpenedAgain(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		for i, c := range []struct {
 			name string
@@ -304,17 +302,17 @@ func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
 			await(t, d, isGone)
 			time.Sleep(2 * time.Second)
 			if n := k.contexts(); n != 0 {
-				t.Fatalf("%d: %d contexts are open still", i, n)
+				t.Fatalf("%d: %d contexts are still open", i, n)
 			}
 			back := rxe(c.name, uint32(i+1), c.guid)
-			back.PCIAddr = fmt.Sprintf("0000:00:1%d.0", i) // the netdev may be another one
+			back.PCIAddr = fmt.Sprintf("0000:00:1%d.0", i) // the netdev may be on another function
 			k.become(back)
 			time.Sleep(time.Second)
 			if v := d.View(); (v.Session != nil) != c.took {
 				t.Fatalf("%d: %s with GUID %s: taken %t", i, c.name, c.guid, v.Session != nil)
 			}
 			if !c.took {
-				must(t, d.Recover(context.Background())) // it is looked at, and known for another one
+				must(t, d.Recover(context.Background())) // it is recognized as another device
 				time.Sleep(time.Second)
 				continue
 			}
@@ -325,7 +323,7 @@ func TestR24RealDeviceIsLetGoAndTakenAgain(t *testing.T) {
 	})
 }
 
-// Where another device is allowed, it is the one that is known from then on.
+// If another device is allowed, it becomes the known one.
 func TestR22AllowedDeviceIsKnown(t *testing.T) {
 	cfg, other := realConfig(), hca.GUID{7: 1}
 	cfg.AllowOtherDevice = true
@@ -342,36 +340,56 @@ func TestR22AllowedDeviceIsKnown(t *testing.T) {
 	})
 }
 
-// Hardware is the same in the same PCI function alone.
+// Even if a caller asks for it, a device that has only the name of the known one is not
+// reset.
+func TestR22OnlyTheNameIsTheSame(t *testing.T) {
+	k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+	cfg := realConfig()
+	cfg.Reset = config.ResetLink
+	h, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.DiscardHandler))
+	must(t, err)
+	id, err := h.Find()
+	must(t, err)
+	dev, err := h.Open(id)
+	must(t, err)
+	must(t, dev.Close())
+	k.devices = []rdma.Device{rxe("rxe0", 1, hca.GUID{7: 1})}
+	close(k.freed)
+	if err := h.Reset(t.Context()); !errors.Is(err, hca.ErrNoDevice) || k.did() != 0 {
+		t.Errorf("reset: %v, %d resets", err, k.did())
+	}
+}
+
+// Hardware is the same device only in the same PCI function.
 func TestR22HardwareIsWhereItWas(t *testing.T) {
 	here := rxe("mlx5_0", 0, rxeGUID)
 	here.Parent = ""
 	there := here
 	there.PCIAddr = "0000:00:03.0"
 	if identityOf(here).Same(identityOf(there)) {
-		t.Error("a card with the GUIDs of another one is the same")
+		t.Error("two cards with the same GUIDs count as one")
 	}
 }
 
-// When nobody tells any more of what changes, it is looked for.
+// When notifications end, the list is polled.
 func TestR24RealDeviceWithoutHints(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		close(k.hints)
 		time.Sleep(time.Minute)
 		if d.View().Session == nil {
-			t.Error("it was let go")
+			t.Error("the device was released")
 		}
 		k.mu.Lock()
 		k.devices = nil
 		k.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		if n := k.contexts(); n != 0 {
-			t.Errorf("%d contexts are open still", n)
+			t.Errorf("%d contexts are still open", n)
 		}
 	})
 }
 
-// A list that cannot be read says nothing on the device.
+// If the list cannot be read, the device stays open.
 func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		k.mu.Lock()
@@ -380,13 +398,13 @@ func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 		k.hints <- struct{}{}
 		time.Sleep(time.Second)
 		if d.View().Session == nil {
-			t.Error("it was let go")
+			t.Error("the device was released")
 		}
 		k.become(rxe("rxe0", 0, rxeGUID))
 	})
 }
 
-// A removal is noticed although the list could not be read when it was told of.
+// A removal is noticed even if the list could not be read at its notification.
 func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
 		k.mu.Lock()
@@ -399,14 +417,14 @@ func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
 		k.mu.Unlock()
 		time.Sleep(2 * time.Second)
 		if n := k.contexts(); n != 0 {
-			t.Errorf("%d contexts are open still", n)
+			t.Errorf("%d contexts are still open", n)
 		}
 	})
 }
 
-// Of a device that went and came between two looks of who watches, the list that
-// was asked for meanwhile may have shown nothing: it is told what there is.
-func TestR24ListIsToldAgain(t *testing.T) {
+// If a device goes and returns between two lists of Watch, a List in between may have been
+// empty. Watch therefore sends the list again.
+func TestR24ListIsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
@@ -425,15 +443,15 @@ func TestR24ListIsToldAgain(t *testing.T) {
 		select {
 		case ids := <-lists:
 			if len(ids) != 1 {
-				t.Errorf("told of %v", ids)
+				t.Errorf("list %v", ids)
 			}
 		case <-time.After(time.Minute):
-			t.Error("nothing is told")
+			t.Error("no list was sent")
 		}
 	})
 }
 
-// An unplug by a fault, and what comes in its place.
+// A fault unplugs the device, then plugs in another one, then the device itself.
 func TestRealDeviceUnplugByFault(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
 		must(t, d.slot.Inject(faults.Fault{Kind: faults.Unplug}))
@@ -441,14 +459,14 @@ func TestRealDeviceUnplugByFault(t *testing.T) {
 		must(t, d.slot.Plug(PluggedOther))
 		time.Sleep(time.Second)
 		if d.View().Session != nil {
-			t.Error("another device was taken")
+			t.Error("another device was opened")
 		}
 		must(t, d.slot.Plug(PluggedIn))
 		await(t, d, isOpen)
 	})
 }
 
-// What is planned strikes after a reset as well; what has struck is over.
+// Planned faults outlive a reset; the effects of faults that have fired do not.
 func TestFaultsOutliveReset(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
 		want := []faults.Fault{{Kind: faults.CreateQPFails, After: 2, Count: 3}, {Kind: faults.VerbHangs, Verb: "create_ah", Count: 1}}
@@ -468,7 +486,7 @@ func TestFaultsOutliveReset(t *testing.T) {
 	})
 }
 
-// What waiting does not help against is told at the start, with nothing left open.
+// An error that waiting cannot cure is reported at the start, and nothing is left open.
 func TestRealDeviceRefusals(t *testing.T) {
 	hardware := rxe("rxe0", 0, rxeGUID)
 	hardware.Parent = ""
@@ -554,7 +572,7 @@ func TestChoose(t *testing.T) {
 
 func TestRealInfo(t *testing.T) {
 	bubble(t, realConfig(), func(_ *fakeKernel, d *real) {
-		if d.portGUID != rxeGUID { // of which MACs are made
+		if d.portGUID != rxeGUID { // MACs are derived from it
 			t.Errorf("port GUID %s", d.portGUID)
 		}
 		i, ports := d.slot.Info(), d.View().Ports

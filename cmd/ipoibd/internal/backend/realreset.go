@@ -14,13 +14,13 @@ import (
 	"ipoibd/hca/rdma"
 )
 
-// check finds a means of reset that a device has not.
+// check returns an error if a device does not have the means of reset.
 func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
 		return nil
 	case how == config.ResetLink:
-		return fmt.Errorf("reset %s is for Soft-RoCE, and %s is none: %w", how, d.Name, hca.ErrInvalid)
+		return fmt.Errorf("reset %s is for Soft-RoCE devices, and %s is not one: %w", how, d.Name, hca.ErrInvalid)
 	case d.PCIAddr == "":
 		return fmt.Errorf("reset %s needs a PCI function, and %s has none: %w", how, d.Name, hca.ErrInvalid)
 	}
@@ -32,15 +32,15 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 	return checkFunction(how, d, f)
 }
 
-// Reset implements HCA. It does what is configured. The kernel may not return before
-// every process has closed the device. Once the reset has begun, Reset waits for its end
-// even if ctx ends, so that no process opens the device meanwhile (R16).
+// Reset implements HCA. It resets the device by the configured means. The kernel may not
+// return before every process has closed the device. Once the reset has begun, Reset waits
+// for its end even if ctx ends, so that no process opens the device meanwhile (R16).
 func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
 	}
 	d := h.found()
-	h.log.Warn("resetting the device", "means", h.cfg.Reset, "used_by_others", h.others(d))
+	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.others(d))
 	if err := h.awaitRelease(ctx, d); err != nil {
 		return h.overdue(d, err)
 	}
@@ -49,35 +49,21 @@ func (h *realHCA) Reset(ctx context.Context) error {
 	case <-ctx.Done():
 		return h.overdue(d, ctx.Err())
 	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() { <-h.busy }()
-		done <- h.resetOwn()
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	_ = h.overdue(d, ctx.Err()) // the log says it
-	return <-done
-}
-
-// resetOwn resets what is known, however long it took to get here, and nothing else.
-func (h *realHCA) resetOwn() error {
-	d, err := h.own()
+	defer func() { <-h.busy }()
+	defer context.AfterFunc(ctx, func() { _ = h.overdue(d, ctx.Err()) })() // the log says it
+	own, err := h.own()                                                    // another device may have taken its place while we waited
 	if err != nil {
 		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
 	}
-	return h.kernel.reset(h.cfg.Reset, d)
+	return h.kernel.reset(h.cfg.Reset, own)
 }
 
-// releaseEvery is how often it is looked whether this process has let go.
+// releaseEvery is the time between two checks whether this process has closed the device.
 const releaseEvery = 50 * time.Millisecond
 
-// awaitRelease waits until this process has closed a Soft-RoCE device, whose driver
-// would wait for that: with a verb that hangs for ever, and if this process ended
-// meanwhile, nobody would finish the reset. Drivers of hardware do not wait.
+// awaitRelease waits until this process has closed a Soft-RoCE device. Its driver would
+// wait for that: for ever, if a verb hangs, and if this process ended meanwhile, the reset
+// would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
 		select {
@@ -88,8 +74,8 @@ func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	return ctx.Err()
 }
 
-// holds reports whether this process has the device open, or may have it open because
-// /proc could not be read completely. Other errors concern only the kernel's users.
+// holds reports whether this process has the device open, or may have it open since /proc
+// could not be read completely. Other errors concern only the kernel's users.
 func (h *realHCA) holds(d rdma.Device) bool {
 	users, err := h.kernel.users(d)
 	return errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
@@ -97,22 +83,23 @@ func (h *realHCA) holds(d rdma.Device) bool {
 
 func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
 
-// Run implements HCA. It waits at the end for a reset under way: half of one may leave a function
-// without its driver.
+// Run implements HCA. At the end it waits for a reset under way: if that were cut short, a
+// function might be left without its driver.
 func (h *realHCA) Run(ctx context.Context) {
 	<-ctx.Done()
 	h.busy <- struct{}{}
 	<-h.busy
 }
 
-// found is the device that is known, as it was found last.
+// found returns the known device, as it was found last.
 func (h *realHCA) found() rdma.Device {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.last
 }
 
-// overdue is why a reset has not ended: those who have the device open.
+// overdue returns and logs why a reset has not ended: the processes that have the device
+// open.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
 	holders := h.others(d)
 	if h.holds(d) {
@@ -135,7 +122,7 @@ func (h *realHCA) Sharing() Sharing {
 	return s
 }
 
-// users names the other processes that use the device, as far as they can be seen.
+// users names the other users of the device, as far as they can be seen.
 func (h *realHCA) users(d rdma.Device) (names []string, err error) {
 	users, err := h.kernel.users(d)
 	for _, u := range slices.DeleteFunc(users, isSelf) {
@@ -144,19 +131,19 @@ func (h *realHCA) users(d rdma.Device) (names []string, err error) {
 	return names, err
 }
 
-// others is users in words.
+// others returns users as text.
 func (h *realHCA) others(d rdma.Device) string {
 	names, err := h.users(d)
 	switch {
 	case len(names) > 0:
 		return strings.Join(names, ", ")
 	case err != nil:
-		return "it is not known whom: " + err.Error()
+		return "unknown users: " + err.Error()
 	}
-	return "nobody that can be seen from here"
+	return "no other process that can be seen from here"
 }
 
-// resetDevice resets a device. One of Soft-RoCE does not come back by itself.
+// resetDevice resets a device. Soft-RoCE devices do not come back by themselves.
 func resetDevice(how config.Reset, d rdma.Device) error {
 	if how == config.ResetLink {
 		if err := rdma.DelLink(d.Name); err != nil {
@@ -184,7 +171,7 @@ type function interface {
 
 func openFunction(addr string) (function, error) { return rdma.OpenFunction(addr) }
 
-// checkFunction finds what a function cannot do, while nothing is lost yet.
+// checkFunction returns an error if a function cannot be reset, before anything is lost.
 func checkFunction(how config.Reset, d rdma.Device, f function) error {
 	if how == config.ResetPCI && !f.CanReset() {
 		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
@@ -196,16 +183,19 @@ func checkFunction(how config.Reset, d rdma.Device, f function) error {
 	return err
 }
 
-// resetFunction makes a Soft-RoCE device anew on the netdev that came in the place
-// of the one before.
 func resetFunction(how config.Reset, d rdma.Device, f function) error {
 	if err := checkFunction(how, d, f); err != nil {
 		return err
 	}
-	act := f.Rebind
 	if how == config.ResetPCI {
-		act = f.Reset
+		return bringBack(f.Reset, d, f)
 	}
+	return bringBack(f.Rebind, d, f)
+}
+
+// bringBack does something to a function after which a Soft-RoCE device on it is gone, and
+// adds that again on the netdev that came in the place of the one before.
+func bringBack(act func() error, d rdma.Device, f function) error {
 	if err := act(); err != nil || d.Parent == "" {
 		return err
 	}
@@ -216,18 +206,17 @@ func resetFunction(how config.Reset, d rdma.Device, f function) error {
 	return addAgain(d, netdev)
 }
 
-// onlyNetdev is the netdev of a function: of several it is not known which one a
-// device was on, once it is gone.
+// onlyNetdev returns the netdev of a function. If there are several, it is unknown which of
+// them a device was on, once it is gone.
 func onlyNetdev(d rdma.Device, f function) (string, error) {
 	netdevs := f.Netdevs()
 	if len(netdevs) != 1 {
-		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs, and not one: %w", d.Name, len(netdevs), hca.ErrInvalid)
+		return "", fmt.Errorf("%s could not be added again: its PCI function has %d netdevs instead of one: %w", d.Name, len(netdevs), hca.ErrInvalid)
 	}
 	return netdevs[0], nil
 }
 
-// addAgain adds a Soft-RoCE device that was deleted. An error says how to go on by
-// hand.
+// addAgain adds a Soft-RoCE device that was deleted. An error says how to add it by hand.
 func addAgain(d rdma.Device, netdev string) error {
 	if err := rdma.AddLink(d.Name, netdev); err != nil {
 		return fmt.Errorf("%w; it is gone now: rdma link add %s type rxe netdev %s", err, d.Name, netdev)

@@ -14,8 +14,9 @@ import (
 	"ipoibd/hca/rdma"
 )
 
-// What a user that never let go of a device held is freed by a reset of that
-// device, once it is back, and of no other that has its name meanwhile.
+// The objects of a user that never released a device are freed by a reset of that device
+// once it is back. Another device that has its name meanwhile is not reset, not even if it
+// took the place when the reset was ordered already.
 func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 	cfg := realConfig()
 	cfg.Reset = config.ResetLink
@@ -33,6 +34,9 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 		time.Sleep(time.Second)
 		must(t, d.Recover(context.Background()))
 		time.Sleep(time.Minute)
+		if err := d.slot.hca.Reset(context.Background()); !errors.Is(err, hca.ErrNoDevice) {
+			t.Errorf("the reset ended with %v, want that the device is gone", err)
+		}
 		if k.did() != 0 || d.View().Session != nil {
 			t.Fatalf("the other device was reset: %v", k.resets)
 		}
@@ -73,8 +77,8 @@ func TestR22SoftRoCESiblingIsAnotherDevice(t *testing.T) {
 	})
 }
 
-// A reset that the kernel does not end in time is logged with the names of those who
-// hold the device. It is waited for, and there is one at most.
+// A reset that the kernel does not end in time is logged with the names of the processes
+// that hold the device. It is waited for, and there is at most one.
 func TestR16RealResetIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
@@ -116,7 +120,7 @@ func TestR16RealResetIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Who else uses the device is told before it is reset.
+// The other users of the device are named in the log before it is reset.
 func TestR16UsersAreNamedBeforeTheReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
@@ -154,9 +158,8 @@ func (f *fakeFunction) do(what string) error {
 
 func (f *fakeFunction) Netdevs() []string { return f.before }
 
-// The function is reset as it is configured, but not under a Soft-RoCE device that
-// could not be made again. One that was not made again after all is told of, with
-// what to do.
+// The function is reset as configured, but not below a Soft-RoCE device that could not be
+// added again. If adding it fails after all, the error says what to do.
 func TestResetFunction(t *testing.T) {
 	soft, hardware := rxe("rxe0", 0, rxeGUID), rxe("mlx5_0", 0, rxeGUID)
 	hardware.Parent = ""
@@ -211,13 +214,13 @@ func TestRealResetWaitsForOurselves(t *testing.T) {
 			if k.did() != c.resets || (err == nil) != (c.resets == 1) {
 				t.Errorf("%s: %d resets, %v", c.how, k.did(), err)
 			}
-			const why = "held by this process, in which a verb hangs, and nobody that can be seen from here"
+			const why = "held by this process, in which a verb hangs, and no other process that can be seen from here"
 			if err != nil && !strings.HasSuffix(err.Error(), why) {
 				t.Errorf("%s: %v", c.how, err)
 			}
 			must(t, zombie.Close())
 			if must(t, d.slot.hca.Reset(t.Context())); k.did() != c.resets+1 {
-				t.Errorf("%s: %d resets after it was let go", c.how, k.did())
+				t.Errorf("%s: %d resets after the device was closed", c.how, k.did())
 			}
 		})
 	}

@@ -14,26 +14,34 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// softSource has the software HCA while its netdev is there.
+// softSource finds the software HCA, which is present as long as its netdev.
 type softSource struct {
 	netdev string
 
 	mu       sync.Mutex // guards what follows
-	index    int        // of the netdev that guid is of
+	index    int        // of the netdev that guid belongs to
 	guid     hca.GUID   // of the HCA
-	fallback hca.GUID   // of one on a netdev without a MAC
+	fallback hca.GUID   // of an HCA on a netdev without a MAC
 }
 
-// Find implements HCA.
+// Find implements HCA. The GUID stays the same as long as the netdev exists, even if its MAC
+// changes.
 func (s *softSource) Find() (qprecovery.Identity, error) {
 	n, err := udp.FindNetdev(s.netdev)
 	if err != nil {
 		return qprecovery.Identity{}, err
 	}
-	guid, err := s.guidOf(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.index != n.Index {
+		if s.guid, err = s.newGUID(n.MAC); err != nil {
+			return qprecovery.Identity{}, err
+		}
+		s.index = n.Index
+	}
 	return qprecovery.Identity{
-		NodeGUID: guid, PortGUID: guid, SysImageGUID: guid, Index: uint32(n.Index), Name: s.netdev,
-	}, err
+		NodeGUID: s.guid, PortGUID: s.guid, SysImageGUID: s.guid, Index: uint32(n.Index), Name: s.netdev,
+	}, nil
 }
 
 // Watch implements HCA.
@@ -41,52 +49,32 @@ func (s *softSource) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return udp.WatchNetdevs(ctx)
 }
 
-// guidOf keeps the GUID for as long as the netdev lives, also when its MAC
-// changes.
-func (s *softSource) guidOf(n udp.Netdev) (guid hca.GUID, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.index != n.Index {
-		if s.guid, err = s.newGUID(n); err != nil {
-			return guid, err
-		}
-		s.index = n.Index
+func (s *softSource) newGUID(mac [6]byte) (_ hca.GUID, err error) {
+	if mac != [6]byte{} {
+		return soft.GUIDOf(mac), nil
 	}
-	return s.guid, nil
-}
-
-func (s *softSource) newGUID(n udp.Netdev) (_ hca.GUID, err error) {
-	if n.MAC != [6]byte{} {
-		return soft.GUIDOf(n.MAC), nil
-	}
-	if s.fallback == (hca.GUID{}) { // once: a reset opens no file
+	if s.fallback == (hca.GUID{}) { // only once, because a reset must not open files
 		s.fallback, err = hostGUID(s.netdev)
 	}
 	return s.fallback, err
 }
 
-// hostGUID is the GUID of a device on a netdev without a MAC, a tunnel say: that
-// of this machine and netdev, stable and unlike any other's.
+// hostGUID returns the GUID of an HCA on a netdev without a MAC, such as a tunnel. It is
+// derived from the machine and the netdev, so it is stable and unique. The machine is
+// identified by machine-id(5), or by the host's name if there is none.
 func hostGUID(netdev string) (hca.GUID, error) {
-	id, err := machineID()
-	if err != nil {
-		return hca.GUID{}, fmt.Errorf("%s has no MAC to make a GUID from: %w", netdev, err)
-	}
-	return guidOf(id, netdev), nil
-}
-
-// machineID is what machine-id(5) has, the host's name where there is none.
-func machineID() (string, error) {
-	if text, err := os.ReadFile("/etc/machine-id"); err == nil {
-		if id := strings.TrimSpace(string(text)); id != "" {
-			return id, nil
+	text, err := os.ReadFile("/etc/machine-id")
+	machine := strings.TrimSpace(string(text))
+	if err != nil || machine == "" {
+		if machine, err = os.Hostname(); err != nil {
+			return hca.GUID{}, fmt.Errorf("make a GUID for %s, which has no MAC: %w", netdev, err)
 		}
 	}
-	return os.Hostname()
+	return guidOf(machine, netdev), nil
 }
 
-// guidOf hashes an EUI-64 that is locally administered (its second bit clear in
-// the modified form) and of one interface.
+// guidOf returns a hash as an EUI-64 of a single interface that is locally administered, which
+// means that the second bit is clear in the modified form.
 func guidOf(machine, netdev string) hca.GUID {
 	sum := sha256.Sum256([]byte("ipoibd\x00" + machine + "\x00" + netdev))
 	g := hca.GUID(sum[:8])

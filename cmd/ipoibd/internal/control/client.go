@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // ErrNotRunning says that no daemon answers on the socket.
@@ -26,10 +27,10 @@ const (
 )
 
 // GetStatus asks the daemon behind the socket.
-func GetStatus(ctx context.Context, path string) (*Status, error) {
+func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var s Status
+	var s report.Status
 	if err := ask(ctx, path, http.MethodGet, "/v1/status", http.NoBody, &s); err != nil {
 		return nil, err
 	}

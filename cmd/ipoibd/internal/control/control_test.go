@@ -15,18 +15,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 )
 
-func sample() Status {
-	return Status{
+func sample() report.Status {
+	gid := hca.GIDEntry{GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2}
+	return report.Status{
 		Version: "v", PID: 7, Started: time.Unix(1e9, 0).UTC(),
-		Devices: []Device{{
-			Name: "soft", State: StateOpen, Attr: hca.DeviceAttr{NodeGUID: hca.GUID{1, 2}, Transport: hca.TransportSoftware},
-			Ports:    []hca.PortAttr{{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{{GID: hca.GID{10: 0xff, 11: 0xff, 12: 10, 15: 1}, Type: hca.GIDTypeRoCEv2}}}},
-			Counters: []hca.Counter{{Name: "c", Value: 1}},
+		Devices: []report.Device{{
+			Name: "soft", State: report.DeviceOpen, Attr: &hca.DeviceAttr{NodeGUID: hca.GUID{1, 2}, Transport: hca.TransportSoftware},
+			Ports:    []report.Port{{Num: 1, PortAttr: hca.PortAttr{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{gid}}}},
+			Counters: report.Counters{"c": 1},
 		}},
-		Interfaces: []Interface{{Name: "ib0", QP: &QP{QPN: 0x123456, State: hca.QPRTS, GID: hca.GID{0xfe, 0x80, 15: 1}}}},
+		Interfaces: []report.Interface{{Name: "ib0", QP: &report.QP{QPN: 0x123456, PKey: 0x8001, QKey: 0xb1b, State: "RTS", GID: hca.GID{0xfe, 0x80, 15: 1}}}},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // Daemon is what the control socket speaks for. Its methods are called from any
@@ -13,7 +14,7 @@ import (
 // are those of [Daemon.Names]; none is empty.
 type Daemon interface {
 	Names() Names
-	Status() Status
+	Status() report.Status
 	Journal() *journal.Journal
 	Fault(FaultRequest) error
 	Reset(context.Context, ResetRequest) error

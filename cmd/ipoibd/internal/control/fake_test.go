@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 )
 
 // limit bounds every wait in real time; it is ten times what is seen.
@@ -33,7 +34,7 @@ func newFake() *fake {
 }
 
 func (f *fake) Names() Names              { return f.names }
-func (*fake) Status() Status              { return sample() }
+func (*fake) Status() report.Status       { return sample() }
 func (f *fake) Journal() *journal.Journal { return f.log }
 
 func (f *fake) Fault(q FaultRequest) error { return f.take(context.Background(), "fault", q) }

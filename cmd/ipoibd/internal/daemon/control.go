@@ -25,9 +25,6 @@ func (d *daemon) Names() (n control.Names) {
 	return n
 }
 
-// Status implements control.Daemon.
-func (d *daemon) Status() control.Status { return d.status() }
-
 // Journal implements control.Daemon.
 func (d *daemon) Journal() *journal.Journal { return d.journal }
 

@@ -19,6 +19,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/link/linktest/nstest"
@@ -117,16 +118,16 @@ func (r *running) eventually(what string, ok func() bool) {
 	}
 }
 
-func (r *running) iface(i int) control.Interface {
+func (r *running) iface(i int) report.Interface {
 	r.t.Helper()
 	s, err := control.GetStatus(r.t.Context(), r.cfg.Control)
 	must(r.t, err)
 	return s.Interfaces[i]
 }
 
-func (r *running) waitState(i int, state string) control.Interface {
+func (r *running) waitState(i int, state string) report.Interface {
 	r.t.Helper()
-	var s control.Interface
+	var s report.Interface
 	r.eventually(r.cfg.Interfaces[i].Name+" is "+state, func() bool {
 		s = r.iface(i)
 		return s.State == state
@@ -158,7 +159,7 @@ func (r *running) stop() {
 // usage counts what could be lost; a moment is granted to what ends late.
 type usage struct{ goroutines, fds int }
 
-func use() usage { return usage{runtime.NumGoroutine(), openFDs()} }
+func use() usage { return usage{runtime.NumGoroutine(), report.NewStatus("", time.Now()).FDs} }
 
 func (u usage) check(t *testing.T) {
 	t.Helper()
@@ -289,8 +290,8 @@ func TestInterfacesTakenAway(t *testing.T) {
 		r.waitState(i, iface.StateUp)
 	}
 	must(t, netlink.LinkDel(find(t, "ib0")))
-	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Reason, "another process deleted the interface") {
-		t.Errorf("deleted: %q", s.Reason)
+	if s := r.waitState(0, iface.StateFailed); !strings.Contains(s.Detail, "another process deleted the interface") {
+		t.Errorf("deleted: %q", s.Detail)
 	}
 	container := nstest.New(t)
 	move(t, "ib1", container)
@@ -298,10 +299,10 @@ func TestInterfacesTakenAway(t *testing.T) {
 	container.Run("ip", "link", "set", "ib1", "up")
 	r.waitState(1, iface.StateUp)
 	container.Close()
-	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Reason, "its container ended") {
-		t.Errorf("container destroyed: %q", s.Reason)
+	if s := r.waitState(1, iface.StateFailed); !strings.Contains(s.Detail, "its container ended") {
+		t.Errorf("container destroyed: %q", s.Detail)
 	}
-	if s := r.iface(2); s.State != iface.StateUp || s.QP.State != hca.QPRTS {
+	if s := r.iface(2); s.State != iface.StateUp || s.QP.State != "RTS" {
 		t.Errorf("the third: %+v", s)
 	}
 	r.eventually("the name is free", func() bool { return errors.Is(link.Delete("ib0"), link.ErrNotFound) })
@@ -334,7 +335,7 @@ func TestNetdevReturns(t *testing.T) {
 	first := r.waitState(0, iface.StateUp)
 	for i, n := range []int{1, 9, 1} {
 		must(t, netlink.LinkDel(find(t, "under0")))
-		if s := r.waitState(0, iface.StateWaiting); !strings.Contains(s.Reason, "device") {
+		if s := r.waitState(0, iface.StateWaiting); !strings.Contains(s.Detail, "device") {
 			t.Errorf("gone: %+v", s)
 		}
 		r.eventually("the carrier goes", func() bool { return !r.waitState(0, iface.StateWaiting).Carrier })
@@ -345,7 +346,7 @@ func TestNetdevReturns(t *testing.T) {
 	}
 	s, err := control.GetStatus(t.Context(), r.cfg.Control)
 	must(t, err)
-	if d := s.Devices[0]; d.State != control.StateOpen || d.Opens != 4 || d.Ports[0].State != hca.PortActive {
+	if d := s.Devices[0]; d.State != report.DeviceOpen || d.Opens != 4 || d.Ports[0].State != hca.PortActive {
 		t.Errorf("device: %+v", d)
 	}
 	r.stop()
@@ -372,8 +373,8 @@ func TestSeveralDevices(t *testing.T) {
 		}
 	}
 	must(t, netlink.LinkSetDown(find(t, "under1")))
-	if s := r.waitState(2, iface.StateWaiting); !strings.Contains(s.Reason, "port 1 is DOWN") {
-		t.Errorf("under1 is down: %q", s.Reason)
+	if s := r.waitState(2, iface.StateWaiting); !strings.Contains(s.Detail, "port 1 is DOWN") {
+		t.Errorf("under1 is down: %q", s.Detail)
 	}
 	if s := r.iface(0); s.State != iface.StateUp {
 		t.Errorf("under1 is down, and ib0 is %s", s.State)
@@ -401,8 +402,8 @@ func TestStatusWhileStopping(t *testing.T) {
 						return
 					}
 					for _, f := range s.Interfaces {
-						if f.State == iface.StateFailed || f.State == control.StateBusy {
-							t.Errorf("%s is %s: %s", f.Name, f.State, f.Reason)
+						if f.State == iface.StateFailed {
+							t.Errorf("%s is %s: %s", f.Name, f.State, f.Detail)
 						}
 					}
 				}

@@ -1,108 +1,70 @@
 package daemon
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"runtime"
-	"runtime/metrics"
-	"sync"
+	"net/netip"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
+	"ipoibd/qprecovery"
 )
 
-// statusLimit bounds how long an interface may take to tell its state.
-const statusLimit = 5 * time.Second
-
-// status is called by the control socket's goroutines.
-func (d *daemon) status() control.Status {
-	s := control.Status{
-		Version:    d.opts.Version,
-		PID:        os.Getpid(),
-		Started:    d.started,
-		Goroutines: runtime.NumGoroutine(),
-		FDs:        openFDs(),
-		HeapBytes:  heapBytes(),
-		Devices:    []control.Device{},
-		Interfaces: d.interfaces(),
-	}
+// Status implements control.Daemon. It reads what devices and interfaces have published.
+func (d *daemon) Status() report.Status {
+	s := report.NewStatus(d.opts.Version, d.started)
 	for _, dev := range d.devices {
-		s.Devices = append(s.Devices, dev.status())
+		s.Devices = append(s.Devices, dev.report(s.Time))
+	}
+	for _, f := range d.ifaces {
+		s.Interfaces = append(s.Interfaces, f.Status())
 	}
 	return s
 }
 
-// interfaces asks all interfaces at the same time, so that one that is busy
-// holds up no other's answer.
-func (d *daemon) interfaces() []control.Interface {
-	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
-	defer cancel()
-	out := make([]control.Interface, len(d.ifaces))
-	var asked sync.WaitGroup
-	for i, f := range d.ifaces {
-		asked.Go(func() {
-			var err error
-			if out[i], err = f.Status(ctx); err != nil {
-				out[i] = control.NewInterface(f.Name(), f.DeviceName())
-				out[i].State, out[i].Reason = control.StateBusy, fmt.Sprintf("no answer within %s", statusLimit)
-			}
-		})
-	}
-	asked.Wait()
-	return out
-}
-
-func (d *managed) status() control.Device {
-	view, info := d.View(), d.slot.Info()
-	s := control.Device{
+func (d *managed) report(now time.Time) report.Device {
+	view, status, info := d.View(), d.Status(), d.slot.Info()
+	r := report.Device{
 		Name: d.name, HCA: info.HCA, Kind: info.Kind, Underlay: info.Underlay, Reset: string(info.Reset),
-		Opens: d.Opens(), Ports: []hca.PortAttr{}, Notice: info.Notice,
-		Peers: info.Peers, KnownPeersOnly: info.KnownPeersOnly, Counters: append([]hca.Counter{}, info.Counters...),
+		State: status.State.String(), Reason: status.Reason.String(), Since: status.Since,
+		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{}, Counters: report.Counters{},
+		Replicates: info.Peers != nil, Peers: append([]netip.Addr{}, info.Peers...), KnownPeersOnly: info.KnownPeersOnly,
+		Recovery:    report.NewRecovery(status.State, status.Rung, status.Reason, status.Counts, status.History, now),
+		Coordinator: coordinator(status),
 	}
-	s.Recovery, s.Coordinator = recoveryOf(d.Status())
-	if view.Session == nil {
-		s.State, s.Notice = view.Err.Error(), ""
-		return s
+	r.Recovery.NextTry, r.Recovery.GivesUp = status.NextTry, status.GivesUp
+	if status.State == qprecovery.DeviceHealthy {
+		r.State, r.Reason = report.DeviceOpen, qprecovery.ReasonNone.String()
 	}
-	s.State, s.Attr = control.StateOpen, view.Session.Attr()
-	s.Counters = append(view.Session.Counters(), s.Counters...)
-	s.Ports = append(s.Ports, view.Ports...)
-	return s
+	if status.LastError != nil {
+		r.LastError = status.LastError.Error()
+	}
+	if view.Session != nil {
+		r.Notice = info.Notice
+		r.Counters.Add("", view.Session.Counters())
+	}
+	r.Counters.Add("", info.Counters)
+	for i, p := range view.Ports {
+		p.GIDs, p.PKeys = append([]hca.GIDEntry{}, p.GIDs...), append([]hca.PKey{}, p.PKeys...)
+		r.Ports = append(r.Ports, report.Port{Num: i + 1, PortAttr: p})
+	}
+	return r
 }
 
-func recoveryOf(s device.Status) (*control.Recovery, *control.Coordinator) {
-	recovery := control.NewRecovery(s.State, s.Rung, s.Reason, s.Counts, s.History, time.Now())
-	recovery.NextTry, recovery.GivesUp = s.NextTry, s.GivesUp
+// coordinator returns nil for a device that no other process uses.
+func coordinator(s device.Status) *report.Coordinator {
 	if !s.Coordinator.Shared {
-		return recovery, nil
+		return nil
 	}
-	c := &control.Coordinator{
-		Phase: s.Coordinator.Intent.Phase.String(), Leading: s.Coordinator.State.Leads(),
-		Members: append([]string{}, s.Sharers...), Silent: s.Coordinator.Leader.Since,
+	c := &report.Coordinator{
+		Phase: s.Coordinator.Intent.Phase.String(), Leading: s.Coordinator.State.Leads(), Members: append([]string{}, s.Sharers...),
 	}
-	if s.Coordinator.Leader != (resetlock.Process{}) {
-		c.Leader = s.Coordinator.Leader.String()
+	if l := s.Coordinator.Leader; l != (resetlock.Process{}) {
+		c.Leader = &report.Leader{PID: l.PID, Name: l.Name, SilentSince: l.Since}
 	}
 	if s.Coordinator.Err != nil {
 		c.Trouble = s.Coordinator.Err.Error()
 	}
-	return recovery, c
-}
-
-func openFDs() int {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return -1
-	}
-	return len(entries) - 1 // the folder itself was open
-}
-
-func heapBytes() uint64 {
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+	return c
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/qprecovery/reset"
 )
@@ -16,20 +16,20 @@ import (
 // are not reached.
 func TestR16StatusNamesAllWhoShareADevice(t *testing.T) {
 	silent := time.Unix(1e9, 0)
-	_, got := recoveryOf(device.Status{
+	got := coordinator(device.Status{
 		Coordinator: resetlock.Status{
 			Shared: true, State: reset.StateWaiting, Intent: reset.Record{Phase: reset.PhaseResetting},
 			Leader: resetlock.Process{PID: 7, Name: "ib0", Since: silent}, Err: errors.New("removed"),
 		},
 		Sharers: []string{"ipoibd (pid 7)"},
 	})
-	want := &control.Coordinator{
-		Phase: "resetting", Leader: "the daemon that resets the device, process 7 (ib0)", Members: []string{"ipoibd (pid 7)"}, Silent: silent, Trouble: "removed",
+	want := &report.Coordinator{
+		Phase: "resetting", Leader: &report.Leader{PID: 7, Name: "ib0", SilentSince: silent}, Members: []string{"ipoibd (pid 7)"}, Trouble: "removed",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if _, got := recoveryOf(device.Status{}); got != nil {
+	if got := coordinator(device.Status{}); got != nil {
 		t.Errorf("not shared: %+v", got)
 	}
 }

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// ahWorkers make address handles side by side: on RoCE each may block for
-	// a second on a silent peer, and the others must not wait for it.
+	// ahWorkers make address handles in parallel: on RoCE each may block for a second on
+	// a silent peer, and the others must not wait for it.
 	ahWorkers = 4
-	// maxAHRequests bounds what waits for a worker.
+	// maxAHRequests bounds the requests that wait for a worker.
 	maxAHRequests = 256
 )
 
@@ -22,8 +22,8 @@ type AHResult struct {
 	Err error
 }
 
-// AHWorkers make address handles off the data path and keep them, so that
-// teardown can close them all.
+// AHWorkers make address handles off the data path, and keep them, so that teardown can
+// close them all.
 type AHWorkers struct {
 	pd       hca.PD
 	requests chan ahRequest
@@ -55,7 +55,7 @@ func newAHWorkers(pd hca.PD) *AHWorkers {
 	return w
 }
 
-// Create asks for a handle; false when too many are waiting.
+// Create requests a handle; false: too many requests are waiting.
 func (w *AHWorkers) Create(id uint64, spec hca.AHSpec) bool {
 	select {
 	case w.requests <- ahRequest{id, spec}:
@@ -65,7 +65,7 @@ func (w *AHWorkers) Create(id uint64, spec hca.AHSpec) bool {
 	}
 }
 
-// Results delivers the answers.
+// Results returns the channel of the answers.
 func (w *AHWorkers) Results() <-chan AHResult { return w.results }
 
 // Destroy closes a handle that no posted request uses.
@@ -77,40 +77,32 @@ func (w *AHWorkers) Destroy(ah hca.AH) error {
 }
 
 func (w *AHWorkers) run() {
-	for !w.stopped() {
+	for {
+		select {
+		case <-w.stop: // rather than another request
+			return
+		default:
+		}
 		select {
 		case <-w.stop:
 		case r := <-w.requests:
-			w.make(r)
+			ah, err := w.pd.CreateAH(r.spec)
+			if err == nil {
+				w.mu.Lock()
+				w.live[ah] = struct{}{}
+				w.mu.Unlock()
+			}
+			select {
+			case <-w.stop:
+			case w.results <- AHResult{r.id, ah, err}:
+			}
 		}
 	}
 }
 
-func (w *AHWorkers) stopped() bool {
-	select {
-	case <-w.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-func (w *AHWorkers) make(r ahRequest) {
-	ah, err := w.pd.CreateAH(r.spec)
-	if err == nil {
-		w.mu.Lock()
-		w.live[ah] = struct{}{}
-		w.mu.Unlock()
-	}
-	select {
-	case <-w.stop:
-	case w.results <- AHResult{r.id, ah, err}:
-	}
-}
-
-// Close ends the workers, once each has made the handle that it is at, and closes
-// every handle left. It does not wait for anybody to take results. What could not
-// be closed is tried again when it is repeated.
+// Close ends the workers, once each has made its present handle, and closes all handles. No
+// one has to receive the results meanwhile. Handles that could not be closed are tried again
+// when Close is repeated.
 func (w *AHWorkers) Close() error {
 	w.ending.Do(func() { close(w.stop) })
 	w.wg.Wait()

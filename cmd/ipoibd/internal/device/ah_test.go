@@ -8,8 +8,7 @@ import (
 	"ipoibd/hca"
 )
 
-// slowPD makes each address handle in a second, as hardware does whose peer is
-// silent.
+// slowPD takes a second for each address handle, like hardware whose peer is silent.
 type slowPD struct {
 	hca.PD
 	made, closed chan struct{}
@@ -35,10 +34,10 @@ func (a *slowAH) Close() error {
 	return nil
 }
 
-// Requests are bounded, and the end waits for those under way alone, whether or
-// not anybody takes results; every handle made is closed.
+// Requests are bounded. Close waits only for those under way, whether or not the results are
+// received. Every handle is closed.
 func TestAHWorkersEndInTime(t *testing.T) {
-	for name, take := range map[string]int{"nobody takes results": 0, "some are taken": 10} {
+	for name, take := range map[string]int{"no results are received": 0, "some are received": 10} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				pd := newSlowPD()

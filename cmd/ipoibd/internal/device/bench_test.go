@@ -41,10 +41,10 @@ type slot struct {
 	mu      sync.Mutex
 	guid    hca.GUID // of what is plugged in; zero: nothing is
 	index   uint32
-	changed chan struct{}   // closed and made anew by each change
+	changed chan struct{}   // closed and replaced by each change
 	slow    time.Duration   // that opening takes
-	mute    bool            // changes are not told
-	late    time.Duration   // that a list takes to be handed over
+	mute    bool            // changes are not announced
+	late    time.Duration   // how long a list takes
 	stiff   error           // what resets fail with
 	forever chan struct{}   // a verb that hangs forever returns once it is closed
 	port    *memfabric.Port // opened last
@@ -52,7 +52,7 @@ type slot struct {
 	done    done
 }
 
-// done is how often something was done.
+// done counts openings and resets.
 type done struct{ opens, resets int }
 
 func (s *slot) did() done {
@@ -61,7 +61,7 @@ func (s *slot) did() done {
 	return s.done
 }
 
-// set changes a slot without a word.
+// set changes a slot without announcing it.
 func (s *slot) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *slot) open(context.Context) (hca.Device, error) {
 	return s.faults, nil
 }
 
-// reset is what resetting the software HCA is.
+// reset resets the software HCA.
 func (s *slot) reset(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *slot) unplug() {
 	s.become(hca.GUID{})
 }
 
-// isolate takes the HCA off the list; what is open works still.
+// isolate takes the HCA off the list; an open instance still works.
 func (s *slot) isolate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +230,7 @@ func (b *bench) run() {
 	synctest.Wait()
 }
 
-// abandonAll lets Run end although a test that failed holds a session still.
+// abandonAll lets Run end although a test that failed still holds a session.
 func (b *bench) abandonAll() {
 	_ = b.ask(context.Background(), func(o *owner, done chan<- error) {
 		o.abandon()
@@ -260,8 +260,7 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// user uses the session, and lets go as soon as the view has another one, after a
-// time that it takes for it.
+// user uses the session, and releases it some time after the view shows another one.
 type user struct {
 	held  *Session
 	takes time.Duration
@@ -360,7 +359,7 @@ func rung(r qprecovery.Rung, why qprecovery.Reason) qprecovery.Step {
 	return qprecovery.Step{Rung: r, Reason: why}
 }
 
-// notes are the words to the operator.
+// notes returns the notes to the operator.
 func (b *bench) notes() (texts []string) {
 	for _, e := range b.cfg.Journal.Since(0) {
 		if e.Kind == journal.KindNote {

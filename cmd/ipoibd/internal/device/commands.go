@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/resetlock"
+	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
@@ -89,23 +90,30 @@ func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) e
 	}
 }
 
-// Status is what an operator may want to know of a device.
+// Status is the state of a device, for an operator.
 type Status struct {
 	State       qprecovery.DeviceState
-	Rung        qprecovery.Rung     // of the recovery under way; RungNone: there is none
 	Reason      qprecovery.Reason   // why the state was entered
-	NextTry     time.Time           // when a pause ends, or the device is looked for again; zero: no such thing
+	Since       time.Time           // when it was entered
+	Rung        qprecovery.Rung     // of the current recovery, or RungNone
+	NextTry     time.Time           // when a pause ends, or the next try; zero: none is planned
 	GivesUp     time.Time           // when the wait for the device ends; zero: it is not waited for
 	Suspended   bool                // between Suspend and Resume
-	History     []qprecovery.Record // oldest first, the one under way last; read-only
+	History     []qprecovery.Record // oldest first, the current one last; read-only
 	Counts      qprecovery.Counts
+	Attr        *hca.DeviceAttr // of the last opening; nil before the first one; read-only
+	LastError   error           // why the last opening failed, or what the first one waits for; nil: it succeeded
 	Coordinator resetlock.Status
 	Sharers     []string // other processes that have the device open
 }
 
-// Status returns the state of recovery; any goroutine may ask.
+// Status returns the state that Run has published. Any goroutine may call it; it does not
+// wait for Run.
 func (d *Device) Status() Status {
 	s := *d.status.Load()
+	if err := d.View().Err; s.State == qprecovery.DeviceStarting && s.LastError == nil && !errors.Is(err, ErrNotOpen) {
+		s.LastError = err
+	}
 	if c := d.shared.Load(); c != nil {
 		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
 	}

@@ -16,77 +16,88 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// Opener opens the HCA, or says why not. It ends with ctx.
+// Opener opens the HCA, or returns why it cannot. It ends with ctx.
 type Opener func(ctx context.Context) (hca.Device, error)
+
+// Lister lists the HCAs that are there: all of them, among which the device may be, or
+// the present instances of the device alone. A list does not change once it was handed
+// out.
+type Lister interface {
+	// Watch sends the list, at once and after each change, even one that was undone
+	// since. If lists are not received in time, only the last one is kept. The channel is
+	// closed when ctx ends.
+	Watch(ctx context.Context) <-chan []qprecovery.Identity
+	// List returns the present list. It may block, until ctx ends.
+	List(ctx context.Context) []qprecovery.Identity
+}
 
 // Config of a device.
 type Config struct {
 	Name string // for people
 	Open Opener
-	// List tells which devices there are. Where it is nil nobody does, and a
-	// device that does not open is tried from time to time.
+	// List may be nil. Then a device that does not open is tried from time to time.
 	List Lister
-	// Reset resets the HCA itself, once every process has released it: what hangs in it
-	// returns, and it can be opened again whatever a zombie holds. nil: there is nothing
-	// to do.
+	// Underlay is the netdev below an HCA that is not hardware, for the log.
+	Underlay string
+	// Reset resets the HCA itself, once every process has released it: verbs that hang in
+	// it return, and it can be opened again whatever a zombie holds. nil: nothing has to
+	// be done.
 	Reset func(ctx context.Context) error
-	// Complete completes a reset that was cut short, after which the HCA may be gone.
-	// nil: Reset does.
+	// Complete completes a reset that another process began, after which the HCA may be
+	// gone. It may be nil where no other process uses the HCA.
 	Complete func(ctx context.Context) error
 	// Means names how Reset resets what other processes have open; "": it does not.
 	Means string
 	// Holders names the processes that have the HCA open, as far as they can be seen.
 	Holders func() []string
-	// Coordinator is the directory of the locks by which processes share the HCA, whose
-	// identity in the list names them; "": no other process uses it.
+	// Coordinator is the directory of the locks by which processes share the HCA; "": no
+	// other process uses it.
 	Coordinator string
-	Users       string        // what this process is called there; "": by the device's name
-	Grace       time.Duration // for users to let go; 0: qprecovery.DefaultGrace
+	Users       string        // the name of this process there; "": the device's name
+	Grace       time.Duration // that users have to release the HCA; 0: qprecovery.DefaultGrace
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
-	// AllowForeign takes another HCA for the one that went.
+	// AllowForeign uses another HCA if it comes in place of the known one.
 	AllowForeign bool
-	Journal      *journal.Journal // nil: one that nobody reads
+	Journal      *journal.Journal // nil: one that no one reads
 	Log          *slog.Logger
 }
 
-// View is what a device looks like now.
+// View is the state of a device that its users need.
 type View struct {
-	Session *Session       // nil while the HCA is not open or is being let go
+	Session *Session       // nil while the HCA is not open or is being released
 	Ports   []hca.PortAttr // port n at index n-1
 	Err     error          // why there is no session
 	GaveUp  bool           // the device is not waited for any more, until Recover
 }
 
 // sharer coordinates the resets of the HCA with the other processes that use it; see
-// [resetlock.Coordinator].
+// [resetlock.Locks].
 type sharer interface {
-	Events() <-chan resetlock.Event
-	Request()
-	Released(id reset.ID)
+	Step(ev reset.Event) []reset.Action
+	NextDeadline() (time.Time, bool)
+	Changes() <-chan struct{}
 	Status() resetlock.Status
 	Sharers() []string
-	Close() error
+	Close()
 }
 
-func join(ctx context.Context, cfg resetlock.Config) (sharer, error) {
-	return resetlock.Join(ctx, cfg)
-}
+func openLocks(cfg resetlock.Config) (sharer, error) { return resetlock.Open(cfg) }
 
-// Device keeps one HCA open. Run owns its state; the rest reads what it
+// Device keeps one HCA open. Run owns its state; other goroutines read what it
 // publishes.
 type Device struct {
 	cfg    Config
 	log    *slog.Logger
-	calls  chan func(*owner) // what Run is to do
+	calls  chan func(*owner) // Run calls them
 	asked  chan qprecovery.Asked
 	ended  chan struct{} // closed when Run has ended
 	view   atomic.Pointer[View]
 	status atomic.Pointer[Status]
 	shared atomic.Pointer[sharer]
-	join   func(context.Context, resetlock.Config) (sharer, error)
+	locks  func(resetlock.Config) (sharer, error)
 	opens  atomic.Uint64
 
-	zombies guard.Zombies // of this device alone, so that one HCA that hangs does not stop the recovery of others
+	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
 	mu   sync.Mutex // guards subs
 	subs map[chan struct{}]struct{}
@@ -101,10 +112,10 @@ func New(cfg Config) *Device {
 	d := &Device{
 		cfg: cfg, log: cfg.Log.With("device", cfg.Name),
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
-		join: join, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
+		locks: openLocks, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
 	d.view.Store(&View{Err: ErrNotOpen})
-	d.status.Store(&Status{})
+	d.status.Store(&Status{Since: time.Now()})
 	return d
 }
 
@@ -114,10 +125,10 @@ func (d *Device) View() View { return *d.view.Load() }
 // Opens returns how many sessions there have been.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
 
-// Ask has the device reset, because an interface cannot help itself; it never blocks.
-// Instance is that of the session that the interface uses: if that is not the one that
-// is open, the request is too late and resets nothing. What is asked for while a reset is
-// under way is that reset.
+// Ask requests a reset of the device, for an interface that cannot recover by itself. It
+// never blocks. Instance is that of the session that the interface uses: if another one is
+// open, the request is too late and resets nothing. A request during a reset is that same
+// reset.
 func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 	select {
 	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
@@ -125,8 +136,8 @@ func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 	}
 }
 
-// Subscribe returns a channel that has a value whenever the view may have
-// changed since the last receive, and what ends the subscription.
+// Subscribe returns a channel that has a value whenever the view may have changed since
+// the last receive, and a function that ends the subscription.
 func (d *Device) Subscribe() (<-chan struct{}, func()) {
 	ch := make(chan struct{}, 1)
 	ch <- struct{}{}

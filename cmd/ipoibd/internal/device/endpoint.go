@@ -21,20 +21,20 @@ type EndpointSpec struct {
 	RecvWRs    int // of each queue
 	SendStride int // bytes of one send slot
 	RecvStride int // bytes of one receive slot
-	// OnEvent is told the events of the queue pair and its CQs, with the
-	// generation of the object. It does not block. May be nil.
+	// OnEvent is called with each event of the queue pair and its CQs, and the generation
+	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
 }
 
-// Endpoint is a queue pair with everything that it needs, in layers, the inner
-// ones of which can be made anew without the outer ones (R1, R2):
+// Endpoint is a queue pair with everything that it needs, in layers. The inner layers can
+// be made again without the outer ones (R1, R2):
 //
-//	domain  | PD, MRs                    | for as long as the session
-//	handles | address handles            | likewise
-//	CQs     | send and receive CQ        | until a CQ fails
+//	domain  | PD, MRs                    | as long as the session
+//	handles | address handles            | as long as the session
+//	CQs     | send and receive CQs       | until a CQ fails
 //	QP      | the queue pair, its groups | until it cannot be reset
 //
-// One goroutine at a time owns it; its address handles are made by workers.
+// One goroutine at a time owns it. Workers make the address handles of peers.
 type Endpoint struct {
 	Spec   EndpointSpec
 	QP     hca.QP // nil between Stop and Start
@@ -62,8 +62,8 @@ type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }
 
-// close undoes in reverse order, goes on after a failure and reports all
-// of them. What is busy is kept: it can be closed once its users are gone.
+// close undoes in reverse order, continues after a failure, and reports all failures. An
+// object that is busy is kept: it can be closed once its users are gone.
 func (c *closers) close() error {
 	var errs []error
 	var busy closers
@@ -79,9 +79,8 @@ func (c *closers) close() error {
 	return errors.Join(errs...)
 }
 
-// OpenEndpoint builds an endpoint of generation gen; the caller keeps the
-// session meanwhile and until Close. On an error nothing is left behind. It
-// blocks as verbs do.
+// OpenEndpoint builds an endpoint of generation gen. The caller holds the session meanwhile
+// and until Close. After an error nothing is left behind. It blocks as long as its verbs.
 func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
 	e := &Endpoint{Spec: spec, session: s}
 	if err := e.build(gen); err != nil {
@@ -90,27 +89,14 @@ func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) 
 	return e, nil
 }
 
-func (e *Endpoint) build(gen uint32) error {
-	for _, step := range []func() error{e.allocPD, e.allocMRs, e.makeAHs} {
-		if err := step(); err != nil {
-			return err
-		}
+func (e *Endpoint) build(gen uint32) (err error) {
+	if e.pd, err = e.session.AllocPD(); err != nil {
+		return err
 	}
-	return e.Start(qprecovery.RungRebuildCQ, gen)
-}
-
-func (e *Endpoint) allocPD() (err error) {
-	if e.pd, err = e.session.AllocPD(); err == nil {
-		e.domain.add(e.pd.Close)
-	}
-	return err
-}
-
-func (e *Endpoint) allocMRs() error {
+	e.domain.add(e.pd.Close)
 	e.Queues = make([]Queue, max(1, e.Spec.Queues))
 	for i := range e.Queues {
 		q := &e.Queues[i]
-		var err error
 		if q.SendMR, err = e.pd.AllocMR(e.Spec.SendWRs*e.Spec.SendStride, 0); err != nil {
 			return err
 		}
@@ -120,55 +106,39 @@ func (e *Endpoint) allocMRs() error {
 		}
 		e.domain.add(q.RecvMR.Close)
 	}
-	return nil
-}
-
-// makeAHs makes the handles of the broadcast group and of the port itself, and
-// the workers for those of peers.
-func (e *Endpoint) makeAHs() (err error) {
 	p := e.Spec.Plan
-	if e.broadcast, err = e.makeAH(p.GroupAH(p.Broadcast())); err != nil {
+	if e.broadcast, err = e.pd.CreateAH(p.GroupAH(p.Broadcast())); err != nil {
 		return fmt.Errorf("make address handle of the broadcast group: %w", err)
 	}
-	if e.self, err = e.makeAH(p.PeerAH(p.GID)); err != nil {
+	e.handles.add(e.broadcast.Close)
+	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
 		return fmt.Errorf("make address handle of the port itself: %w", err)
 	}
+	e.handles.add(e.self.Close)
 	e.AHs = newAHWorkers(e.pd)
 	e.handles.add(e.AHs.Close)
-	return nil
+	return e.Start(qprecovery.RungRebuildCQ, gen)
 }
 
-func (e *Endpoint) makeAH(spec hca.AHSpec) (hca.AH, error) {
-	ah, err := e.pd.CreateAH(spec)
-	if err == nil {
-		e.handles.add(ah.Close)
-	}
-	return ah, err
-}
-
-// Broadcast is where messages to the broadcast group go.
+// Broadcast returns the destination of messages to the broadcast group.
 func (e *Endpoint) Broadcast() hca.UDDest {
 	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
-// Self is the queue pair's own address.
+// Self returns the queue pair's own address.
 func (e *Endpoint) Self() hca.UDDest {
 	return hca.UDDest{AH: e.self, QPN: e.QP.Num(), QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
-// Resume moves a queue pair in SQE to RTS: what is posted stays.
-func (e *Endpoint) Resume() error {
-	return e.modify(hca.QPRTS)
-}
+// Resume moves a queue pair from SQE to RTS. Posted requests stay.
+func (e *Endpoint) Resume() error { return e.modify(hca.QPRTS) }
 
-// Fail moves the queue pair to ERR, so that what is posted completes as flushed.
-func (e *Endpoint) Fail() error {
-	return e.modify(hca.QPErr)
-}
+// Fail moves the queue pair to ERR, so that posted requests complete as flushed.
+func (e *Endpoint) Fail() error { return e.modify(hca.QPErr) }
 
-// Stop undoes what a rung is to make anew, its first half: up to
-// RungResetQP the queue pair is in RESET afterwards, then it is destroyed
-// (RungRecreateQP), then its CQs are as well. It goes on after a failure.
+// Stop is the first half of a rung: up to RungResetQP it moves the queue pair to RESET, from
+// RungRecreateQP on it destroys it, and from RungRebuildCQ on its CQs as well. It continues
+// after a failure.
 func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 	if rung <= qprecovery.RungResetQP {
 		return e.reset()
@@ -181,7 +151,7 @@ func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 	return err
 }
 
-// reset moves the queue pair to RESET; one that is there already may be refused.
+// reset moves the queue pair to RESET. A queue pair that is there already may refuse.
 func (e *Endpoint) reset() error {
 	err := e.modify(hca.QPReset)
 	if err == nil || e.QP == nil {
@@ -195,8 +165,8 @@ func (e *Endpoint) reset() error {
 	return errors.Join(err, qerr)
 }
 
-// Start is the second half: the queue pair is in RTS afterwards, with its groups.
-// What is new is of generation gen. After an error a higher rung is needed.
+// Start is the second half of a rung: afterwards the queue pair is in RTS, with its groups,
+// and new objects have generation gen. After an error a higher rung is needed.
 func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if rung >= qprecovery.RungRebuildCQ {
 		if err := e.createCQs(gen); err != nil {
@@ -204,13 +174,15 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 		}
 	}
 	e.gen.Store(gen)
-	if rung <= qprecovery.RungResetQP {
-		return e.activate()
+	if rung >= qprecovery.RungRecreateQP {
+		if err := e.createQP(); err != nil {
+			return err
+		}
 	}
-	if err := e.createQP(); err != nil {
-		return err
+	if e.QP == nil {
+		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	if err := e.activate(); err != nil {
+	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || rung <= qprecovery.RungResetQP {
 		return err
 	}
 	return e.join()
@@ -218,26 +190,23 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 
 // createCQs gives each queue its own pair of CQs, with one entry per request, so that none
 // can overrun.
-func (e *Endpoint) createCQs(gen uint32) (err error) {
+func (e *Endpoint) createCQs(gen uint32) error {
 	for i := range e.Queues {
 		q := &e.Queues[i]
-		if q.SendCQ, err = e.createCQ(e.Spec.SendWRs, gen); err != nil {
-			return err
-		}
-		if q.RecvCQ, err = e.createCQ(e.Spec.RecvWRs, gen); err != nil {
-			return err
+		for _, c := range []struct {
+			cq      *hca.CQ
+			entries int
+		}{{&q.SendCQ, e.Spec.SendWRs}, {&q.RecvCQ, e.Spec.RecvWRs}} {
+			cq, err := e.session.CreateCQ(hca.CQSpec{Entries: c.entries})
+			if err != nil {
+				return err
+			}
+			*c.cq = cq
+			e.cqs.add(cq.Close)
+			e.watch(&e.cqs, cq.ID(), func() uint32 { return gen })
 		}
 	}
 	return nil
-}
-
-func (e *Endpoint) createCQ(entries int, gen uint32) (hca.CQ, error) {
-	cq, err := e.session.CreateCQ(hca.CQSpec{Entries: entries})
-	if err == nil {
-		e.cqs.add(cq.Close)
-		e.watch(&e.cqs, cq.ID(), func() uint32 { return gen })
-	}
-	return cq, err
 }
 
 func (e *Endpoint) createQP() error {
@@ -259,8 +228,8 @@ func (e *Endpoint) createQP() error {
 	return nil
 }
 
-// watch hands an object's events on until it is closed. A queue pair that was
-// reset is of another generation than before.
+// watch passes an object's events on until it is closed. The generation of a queue pair
+// changes when it is reset.
 func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 	if e.Spec.OnEvent == nil {
 		return
@@ -269,14 +238,7 @@ func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 	until.add(func() error { stop(); return nil })
 }
 
-// activate walks the queue pair from RESET to RTS.
-func (e *Endpoint) activate() error {
-	if e.QP == nil {
-		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
-	}
-	return activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey)
-}
-
+// activate moves a queue pair from RESET to RTS.
 func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 	for _, step := range []struct {
 		attr hca.QPAttr
@@ -293,7 +255,6 @@ func activate(qp hca.QP, p port.Plan, key hca.QKey) error {
 	return nil
 }
 
-// modify changes the state of the queue pair.
 func (e *Endpoint) modify(to hca.QPState) error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to %s: it does not exist: %w", to, hca.ErrInvalid)
@@ -304,7 +265,7 @@ func (e *Endpoint) modify(to hca.QPState) error {
 	return nil
 }
 
-// join attaches to the groups.
+// join attaches the queue pair to its groups.
 func (e *Endpoint) join() error {
 	qp := e.QP
 	for _, group := range e.Spec.Plan.Groups {
@@ -331,11 +292,11 @@ func (e *Endpoint) State() (hca.QPState, error) {
 	return attr.State, err
 }
 
-// Close takes everything down, goes on after a failure and reports all of them.
-// The order is that of dependence (R12): address handles, groups, queue pair,
-// CQs, MRs, PD. What is posted is dropped first, so that nothing uses the handles
-// any more; a device that is gone cannot be told, and uses nothing. What a verb
-// that hangs keeps busy is closed in error state, in which that cannot fail.
+// Close takes everything down, continues after a failure, and reports all failures. The
+// order is that of dependence (R12): address handles, groups, queue pair, CQs, MRs, PD. The
+// posted requests are dropped first, so that nothing uses the handles any more; a device
+// that is gone uses none. Objects that a hanging verb keeps busy are closed in error state,
+// in which closing cannot fail.
 func (e *Endpoint) Close() error {
 	err := e.takeDown()
 	if errors.Is(err, hca.ErrBusy) {

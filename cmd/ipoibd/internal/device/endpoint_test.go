@@ -14,8 +14,8 @@ import (
 	"ipoibd/ud/port"
 )
 
-// An endpoint says so when it has failed, and closes without an error when its
-// device is gone.
+// An endpoint reports that it has failed, and closes without an error when its device is
+// gone.
 func TestEndpointHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := startBench(t)

@@ -1,43 +1,56 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
-	"ipoibd/qprecovery/reset"
 )
 
-// verbTimeout is how long a verb may take: one that is stuck is found within a second.
-const verbTimeout = 800 * time.Millisecond
+const (
+	// verbTimeout is how long a verb may take: one that is stuck is found within a second.
+	verbTimeout = 800 * time.Millisecond
+	// closePatience is how long the closing of an HCA in error state is waited for: a verb
+	// that hangs in it returns only when it is reset.
+	closePatience = 20 * time.Millisecond
+)
 
-var errForeign = errors.New("it is another device")
+var (
+	errForeign    = errors.New("it is another device")
+	errAbandoned  = errors.New("not released within the grace period")
+	errLocksFirst = errors.New("the locks for its resets were opened just now; the device is next")
+)
 
-// opened is what an opening brought.
+// opened is the result of an opening.
 type opened struct {
-	shared  *sharer // where it was the first one; nil: no other
 	session *Session
 	ports   []hca.PortAttr
 	id      qprecovery.Identity
 }
 
-// open begins an opening. There is one at a time: the machine does not ask for another
-// one before this is answered.
+// open begins an opening. The machine does not ask for another one before this one is
+// answered.
 func (o *owner) open(a qprecovery.Open) {
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.cancel = cancel
+	if o.sharer == nil { // the list came, and the locks could not be opened then
+		err := cmp.Or(o.share(o.machine.Devices()), errLocksFirst)
+		o.do(func() { o.opened(a.Op, false, opened{}, err) })
+		return
+	}
 	want, known := o.machine.Identity()
 	if o.cfg.AllowForeign || !known {
 		want = qprecovery.Identity{}
 	}
-	listed := o.machine.Devices()
 	o.work.Go(func() {
-		got, err := o.joinAndOpen(ctx, a.Gen, want, listed)
+		got, err := o.openSession(ctx, a.Gen, want)
 		if o.tell(func(o *owner) { o.opened(a.Op, ctx.Err() != nil, got, err); cancel() }) {
 			return
 		}
@@ -45,43 +58,11 @@ func (o *owner) open(a qprecovery.Open) {
 		if err == nil {
 			o.closeHCA(got.session)
 		}
-		if got.shared != nil {
-			_ = (*got.shared).Close() // it has nothing to fail with
-		}
 	})
 }
 
-// joinAndOpen takes the locks by which processes share the device, unless it did before,
-// and opens the device. The identity of the device names the locks, so the device has to
-// be in the list.
-func (d *Device) joinAndOpen(ctx context.Context, gen uint32, want qprecovery.Identity, listed []qprecovery.Identity) (got opened, err error) {
-	if d.shared.Load() != nil {
-		return d.openSession(ctx, gen, want)
-	}
-	conf := resetlock.Config{
-		Device: d.cfg.Name, Name: d.cfg.Users, Dir: d.cfg.Coordinator, Exclusive: d.cfg.Means != "", Grace: d.cfg.Grace,
-		Reset: d.reset, Holders: d.cfg.Holders, Waiting: d.waiting, Log: d.cfg.Log,
-	}
-	if conf.Dir != "" {
-		if len(listed) == 0 {
-			return opened{}, fmt.Errorf("device %s: %w", d.cfg.Name, hca.ErrNoDevice)
-		}
-		id := listed[0]
-		conf.Identity = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: d.cfg.Means}
-	}
-	shared, err := d.join(ctx, conf)
-	if err != nil {
-		return opened{}, err
-	}
-	if got, err = d.openSession(ctx, gen, want); err != nil {
-		return opened{}, errors.Join(err, shared.Close())
-	}
-	got.shared = &shared
-	return got, nil
-}
-
-// openSession opens the HCA as a generation and asks for its ports. Another device than
-// want is closed again (R22); the zero identity is any.
+// openSession opens the HCA as a generation and queries its ports. A device other than
+// want is closed again (R22); the zero identity means any.
 func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
 	if err := d.zombies.Room(); err != nil {
 		return opened{}, err
@@ -96,7 +77,11 @@ func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Id
 		s.Fail(err) // a failed session can always be closed
 		return opened{}, errors.Join(err, s.Close())
 	}
-	id := identify(s, ports)
+	a := s.Attr() // the list knows the index
+	id := qprecovery.Identity{NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, PCIAddr: a.PCIAddr, Parent: a.Parent, Name: a.Name}
+	if len(ports) > 0 {
+		id.PortGUID = ports[0].GUID
+	}
 	if want != (qprecovery.Identity{}) && !want.Same(id) {
 		d.closeHCA(s)
 		return opened{}, fmt.Errorf("%w: node GUID %s", errForeign, id.NodeGUID)
@@ -104,50 +89,116 @@ func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Id
 	return opened{session: s, ports: ports, id: id}, nil
 }
 
-// identify names an HCA that is open. The list knows its index.
-func identify(s *Session, ports []hca.PortAttr) qprecovery.Identity {
-	a := s.Attr()
-	id := qprecovery.Identity{NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, PCIAddr: a.PCIAddr, Parent: a.Parent, Name: a.Name}
-	if len(ports) > 0 {
-		id.PortGUID = ports[0].GUID
+func queryPorts(s *Session) ([]hca.PortAttr, error) {
+	ports := make([]hca.PortAttr, s.Attr().Ports)
+	for i := range ports {
+		var err error
+		if ports[i], err = s.QueryPort(uint8(i + 1)); err != nil {
+			return nil, err
+		}
 	}
-	return id
+	return ports, nil
 }
 
-// opened takes the result of an opening.
+// opened handles the result of an opening.
 func (o *owner) opened(op uint64, cancelled bool, got opened, err error) {
-	o.cancel = nil
-	o.cause = err
+	o.cancel, o.cause = nil, err
 	if err == nil {
-		o.take(got)
+		o.session, o.ports = got.session, got.ports
+		o.opens.Add(1)
+		o.logOpen()
+		o.startEvents(o.session)
 	}
 	o.step(qprecovery.Opened{Op: op, Class: Classify(qprecovery.VerbOpenDevice, err), Identity: got.id})
-	if err != nil && o.machine.State() == qprecovery.DeviceStarting && !cancelled {
-		o.notOpen(err)
+	o.do(func() {
+		if err != nil && !cancelled && o.machine.State() == qprecovery.DeviceStarting && o.View().Err.Error() != err.Error() {
+			o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)
+			o.publish(View{Err: err})
+		}
+	})
+}
+
+func (o *owner) logOpen() {
+	a, gids := o.session.Attr(), []string{}
+	for _, port := range o.ports {
+		for _, gid := range port.GIDs {
+			gids = append(gids, gid.GID.String())
+		}
+	}
+	log := o.log.With("hca", a.Name)
+	if o.cfg.Underlay != "" {
+		log = log.With("underlay", o.cfg.Underlay)
+	}
+	log.Info("device open", "node_guid", a.NodeGUID, "gids", strings.Join(gids, ","), "instance", o.session.Instance)
+}
+
+// close ends the use of the session. It is repeated where a device that does not work is
+// not released.
+func (o *owner) close(a qprecovery.Close) {
+	level := slog.LevelInfo
+	if a.Fail {
+		level = slog.LevelWarn
+	}
+	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
+	for _, s := range []*Session{o.session, o.closing} {
+		if a.Fail && s != nil {
+			s.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
+		}
+	}
+	if o.session != nil {
+		o.retire()
 	}
 }
 
-// take makes a session the one that is open.
-func (o *owner) take(got opened) {
-	if got.shared != nil {
-		o.shared.Store(got.shared)
-	}
-	o.session, o.ports = got.session, got.ports
-	o.opens.Add(1)
-	a := o.session.Attr()
-	o.log.Info("device open", "name", a.Name, "node_guid", a.NodeGUID, "instance", o.session.Instance)
-	o.startEvents(o.session)
+// retire ends the session, and closes it once its users have released it.
+func (o *owner) retire() {
+	s := o.session
+	o.session, o.ports, o.closing = nil, nil, s
+	s.retire()
+	o.work.Go(func() {
+		select {
+		case <-s.idle:
+		case <-s.abandoned:
+		}
+		s.stopEvents()
+		done := make(chan struct{})
+		o.work.Go(func() { defer close(done); o.closeHCA(s) })
+		var enough <-chan time.Time
+		if s.guard.Err() != nil {
+			enough = time.After(closePatience)
+		}
+		select {
+		case <-done:
+		case <-enough:
+		}
+		o.tell(func(o *owner) {
+			o.closing = nil
+			o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
+		})
+	})
 }
 
-// waiting shows what the joining waits for.
-func (d *Device) waiting(why error) {
-	d.publish(View{Err: fmt.Errorf("device %s is shared: %w", d.cfg.Name, why)})
+// closeHCA closes the context. If that fails, because it is busy or does not answer, it is
+// closed in error state, in which closing cannot fail.
+func (d *Device) closeHCA(s *Session) {
+	if err := s.Close(); err != nil {
+		d.log.Error("cannot close the device; closing it in error state", "err", err)
+		s.Fail(err)
+		_ = s.Close() // it is in error state
+	}
 }
 
-// notOpen reports a reason that is new.
-func (o *owner) notOpen(err error) {
-	if last := o.View().Err; last.Error() != err.Error() {
-		o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)
-		o.publish(View{Err: err})
+// abandon closes the session without the users that have not released it: their handles
+// become zombies.
+func (o *owner) abandon() {
+	s := o.closing
+	if s == nil {
+		return
 	}
+	text := "closing it takes too long; going on without waiting for it"
+	if users := s.usedBy(); len(users) > 0 {
+		text = fmt.Sprintf("not released in time by %s; going on without it", strings.Join(users, ", "))
+	}
+	o.note(text)
+	s.abandon()
 }

@@ -1,7 +1,9 @@
 package device
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,14 +15,17 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// owner is what Run's goroutine owns. It decides nothing: it carries out the actions of
-// the machine and reports what comes of them. What takes time runs on a goroutine of its
-// own, counted in work, and answers by tell.
+// owner is the state of Run's goroutine. It decides nothing: it carries out the actions of
+// two machines, the device's and that of the locks, and reports the results to them. Work
+// that takes time runs on a goroutine of its own, is counted in work, and answers by tell.
 type owner struct {
 	*Device
 	ctx     context.Context // of Run
 	machine *qprecovery.DeviceLadder
+	sharer  sharer   // nil: the files are not open yet
+	queue   []func() // events for the machines
 	work    sync.WaitGroup
+	results chan reset.Event // of the reset of the HCA that is under way
 
 	session *Session           // that is open and used; nil: none
 	ports   []hca.PortAttr     // of session
@@ -33,11 +38,14 @@ type owner struct {
 	answers  map[uint64]chan<- error      // of commands that are not answered
 }
 
+// noDeadline is far enough away to be none.
+const noDeadline = time.Hour
+
 // Run keeps the HCA open until ctx ends; the users must have released it by then, or Run
 // waits for them. It is called once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{Device: d, ctx: ctx, answers: map[uint64]chan<- error{}}
+	o := &owner{Device: d, ctx: ctx, answers: map[uint64]chan<- error{}, results: make(chan reset.Event, 1)}
 	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign, Lists: d.cfg.List != nil,
@@ -45,40 +53,53 @@ func (d *Device) Run(ctx context.Context) {
 	if d.cfg.List != nil {
 		o.lists = d.cfg.List.Watch(ctx)
 	}
+	if d.cfg.Coordinator == "" {
+		_ = o.share(nil) // without files it cannot fail
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		next := time.Hour // far enough away to be none
+		var changes <-chan struct{}
+		next := noDeadline
 		if at, ok := o.machine.NextDeadline(); ok {
-			next = min(next, time.Until(at))
+			next = time.Until(at)
+		}
+		if o.sharer != nil {
+			changes = o.sharer.Changes()
+			if at, ok := o.sharer.NextDeadline(); ok {
+				next = min(next, time.Until(at))
+			}
 		}
 		timer.Reset(next)
-		o.await(timer.C)
+		select {
+		case <-ctx.Done():
+		case f := <-o.calls:
+			f(o)
+		case a := <-o.asked:
+			o.step(a)
+		case ids, ok := <-o.lists:
+			if !ok {
+				o.lists = nil
+				break
+			}
+			if o.sharer == nil {
+				_ = o.share(ids) // an opening tries it again, and reports the error
+			}
+			o.step(qprecovery.Listed{Devices: ids})
+		case ev := <-o.results:
+			o.stepLocks(ev)
+		case <-changes:
+			o.stepLocks(reset.Event{Kind: reset.Look})
+		case <-timer.C:
+			o.step(qprecovery.Tick{})
+			if o.sharer != nil {
+				if at, ok := o.sharer.NextDeadline(); ok && !time.Now().Before(at) {
+					o.stepLocks(reset.Event{Kind: reset.Look})
+				}
+			}
+		}
 	}
 	o.end()
-}
-
-// await takes one thing that happened.
-func (o *owner) await(timer <-chan time.Time) {
-	var resets <-chan resetlock.Event
-	if c := o.shared.Load(); c != nil {
-		resets = (*c).Events()
-	}
-	select {
-	case <-o.ctx.Done():
-	case f := <-o.calls:
-		f(o)
-	case a := <-o.asked:
-		o.step(a)
-	case ids, ok := <-o.lists:
-		if ok {
-			o.step(qprecovery.Listed{Devices: ids})
-		}
-	case ev := <-resets:
-		o.hear(ev)
-	case <-timer:
-		o.step(qprecovery.Tick{})
-	}
 }
 
 // tell hands the result of another goroutine to Run's; false: that has ended.
@@ -91,68 +112,67 @@ func (o *owner) tell(f func(*owner)) bool {
 	}
 }
 
-// end closes what is open once its users have released it, then the coordinator.
+// end closes the session once its users have released it, and then releases the locks.
 func (o *owner) end() {
 	if o.session != nil {
 		o.retire()
 	}
 	o.publish(View{Err: ErrEnded})
 	o.work.Wait()
-	if c := o.shared.Load(); c != nil {
-		_ = (*c).Close() // it has nothing to fail with
+	if o.sharer == nil {
+		return
 	}
+	select {
+	case ev := <-o.results:
+		o.sharer.Step(ev)
+	default: // no reset was under way
+	}
+	o.sharer.Close()
 }
 
-// hear takes an event of the coordinator.
-func (o *owner) hear(ev resetlock.Event) {
-	switch ev := ev.(type) {
-	case resetlock.Pending:
-		o.step(qprecovery.ResetPending{ID: uint64(ev.ID)})
-	case resetlock.Ended:
-		if ev.Outcome != reset.OutcomeDone {
-			o.note(describe(ev.Ended))
-		}
-		o.step(qprecovery.ResetEnded{ID: uint64(ev.Reset), Outcome: outcomes[ev.Outcome]})
-	case resetlock.Silent:
-		o.record(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
-			ev.Leader, ev.Leader.Since.Format(time.TimeOnly)))
-	case resetlock.Answers:
-		o.record(fmt.Sprintf("%s, goes on again", ev.Leader))
+// share takes part in the resets of the device. Its identity names the files of the locks,
+// so the device has to be in the list, unless no other process uses it.
+func (o *owner) share(listed []qprecovery.Identity) error {
+	conf := resetlock.Config{
+		Dir: o.cfg.Coordinator, Holders: o.cfg.Holders, Log: o.log,
+		Config: reset.Config{Name: cmp.Or(o.cfg.Users, o.cfg.Name), Exclusive: o.cfg.Means != "", Grace: o.cfg.Grace},
 	}
-}
-
-var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
-	reset.OutcomeDone:    qprecovery.ResetDone,
-	reset.OutcomeFailed:  qprecovery.ResetFailed,
-	reset.OutcomeTimeout: qprecovery.ResetTimedOut,
-	reset.OutcomeHeld:    qprecovery.ResetHeld,
-	reset.OutcomeDenied:  qprecovery.ResetFailed,
-	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
-}
-
-// reset is what the coordinator calls once every other process has released the device.
-func (d *Device) reset(ctx context.Context, how reset.Reset) error {
-	if how.Abandon {
-		err := d.ask(ctx, func(o *owner, done chan<- error) { o.step(qprecovery.GraceOver{}); done <- nil })
-		if err != nil {
-			return err
-		}
+	if len(listed) > 0 {
+		id := listed[0]
+		conf.Device = reset.Device{NodeGUID: id.NodeGUID, PCIAddr: id.PCIAddr, Parent: id.Parent, Name: id.Name, Means: o.cfg.Means}
+	} else if conf.Dir != "" {
+		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
-	switch {
-	case how.Complete && d.cfg.Complete != nil:
-		return d.cfg.Complete(ctx)
-	case d.cfg.Reset != nil:
-		return d.cfg.Reset(ctx)
+	s, err := o.Device.locks(conf)
+	if err != nil {
+		return err
 	}
+	o.sharer = s
+	o.shared.Store(&s)
+	o.stepLocks(reset.Event{Kind: reset.Look})
 	return nil
 }
 
-// step gives the machine an event, carries out its actions and shows the result.
-func (o *owner) step(ev qprecovery.DeviceEvent) {
-	for _, a := range o.machine.Step(time.Now(), ev, nil) {
-		o.act(a)
+// do calls f, after the functions that were queued before it: an action of one machine is
+// an event of the other.
+func (o *owner) do(f func()) {
+	o.queue = append(o.queue, f)
+	if len(o.queue) > 1 {
+		return // the call under way calls it
+	}
+	for ; len(o.queue) > 0; o.queue = o.queue[1:] {
+		o.queue[0]()
 	}
 	o.show()
+}
+
+// step gives the machine of the device an event, and carries out its actions.
+func (o *owner) step(ev qprecovery.DeviceEvent) {
+	o.do(func() {
+		for _, a := range o.machine.Step(time.Now(), ev, nil) {
+			o.act(a)
+		}
+	})
 }
 
 func (o *owner) act(a qprecovery.DeviceAction) {
@@ -166,11 +186,14 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Abandon:
 		o.abandon()
 	case qprecovery.RequestReset:
-		(*o.shared.Load()).Request()
+		o.stepLocks(reset.Event{Kind: reset.Want})
 	case qprecovery.Released:
-		(*o.shared.Load()).Released(reset.ID(a.ID))
+		o.stepLocks(reset.Event{Kind: reset.Released, ID: reset.ID(a.ID)})
 	case qprecovery.Refresh:
-		o.refresh(a.Op)
+		o.work.Go(func() {
+			ids := o.cfg.List.List(o.ctx)
+			o.tell(func(o *owner) { o.step(qprecovery.Listed{Op: a.Op, Devices: ids}) })
+		})
 	case qprecovery.Check:
 		o.check(a.Gen)
 	case qprecovery.Entered:
@@ -182,9 +205,145 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.GiveUp:
 		o.note("not waited for any more; order `ipoibd recover` once it is back")
 	case qprecovery.ReportForeign:
-		o.note(fmt.Sprintf("another device came and is left alone: node GUID %s, index %d; allow_other_device would take it", a.Identity.NodeGUID, a.Identity.Index))
+		o.note(fmt.Sprintf("another device came and is left alone: node GUID %s, index %d; allow_other_device would use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
 		o.answers[a.ID] <- results[a.Result]
 		delete(o.answers, a.ID)
 	}
+}
+
+var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
+	reset.OutcomeDone:    qprecovery.ResetDone,
+	reset.OutcomeFailed:  qprecovery.ResetFailed,
+	reset.OutcomeTimeout: qprecovery.ResetTimedOut,
+	reset.OutcomeHeld:    qprecovery.ResetHeld,
+	reset.OutcomeDenied:  qprecovery.ResetFailed,
+	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
+}
+
+// stepLocks gives the machine of the locks an event, and carries out its actions.
+func (o *owner) stepLocks(ev reset.Event) {
+	o.do(func() {
+		for _, a := range o.sharer.Step(ev) {
+			o.actLocks(a)
+		}
+	})
+}
+
+func (o *owner) actLocks(a reset.Action) {
+	status := o.sharer.Status()
+	switch a := a.(type) {
+	case reset.Release:
+		if status.Shared {
+			o.log.Info("a reset of the shared device is pending", "reset", status.Intent.Number, "requested_by", status.Intent.Leader)
+		}
+		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
+	case reset.Ended:
+		switch {
+		case a.Outcome == reset.OutcomeDone:
+			o.log.Info("the device was reset")
+		case a.Detail == "":
+			o.note("not reset: " + string(a.Outcome))
+		default: // such as the processes that hold it (R16)
+			o.note("not reset: " + string(a.Outcome) + ": " + a.Detail)
+		}
+		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})
+	case reset.Reset:
+		if a.Abandon {
+			o.step(qprecovery.GraceOver{})
+		}
+		o.do(func() { o.reset(a) })
+	case reset.Silent:
+		o.note(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
+			status.Leader, a.Since.Format(time.TimeOnly)))
+	case reset.Answers:
+		o.note("the daemon that resets the device goes on again")
+	}
+}
+
+// reset resets the HCA, which every other process has released.
+func (o *owner) reset(how reset.Reset) {
+	act := o.cfg.Reset
+	if how.Complete {
+		act = o.cfg.Complete
+	}
+	o.log.Info("resetting the device", "users_left_behind", how.Abandon, "completes_a_reset_cut_short", how.Complete)
+	ctx, cancel := context.WithTimeout(o.ctx, reset.DefaultLimit)
+	o.work.Go(func() {
+		defer cancel()
+		var err error
+		if act != nil {
+			err = act(ctx)
+		}
+		o.results <- resetlock.Done(err)
+	})
+}
+
+// note reports something to the operator, in log and journal.
+func (o *owner) note(text string) {
+	o.log.Warn("device: " + text)
+	o.cfg.Journal.Add(journal.Entry{Scope: o.cfg.Name, Kind: journal.KindNote, Text: text})
+}
+
+// show publishes the present state and view, and logs a suspension.
+func (o *owner) show() {
+	m, last := o.machine, o.status.Load()
+	s := &Status{
+		State: m.State(), Since: time.Now(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(),
+		History: m.History(), Counts: m.Counts(), Attr: last.Attr, LastError: o.cause,
+	}
+	if s.State == last.State {
+		s.Since = last.Since
+	}
+	if o.session != nil {
+		attr := o.session.Attr()
+		s.Attr = &attr
+	}
+	s.NextTry, _ = m.NextTry()
+	s.GivesUp, _ = m.GivesUp()
+	o.status.Store(s)
+	switch closed := s.State == qprecovery.DeviceSuspended; {
+	case closed && last.State != s.State:
+		o.log.Info("device suspended: it is closed, and stays so until it is resumed")
+	case s.Suspended && !closed && !last.Suspended:
+		o.log.Info("suspending the device: waiting until its users have released it")
+	case !s.Suspended && last.Suspended:
+		o.log.Info("device resumed")
+	}
+	next, view := o.look(), o.View()
+	if next.Session != view.Session || next.GaveUp != view.GaveUp || fmt.Sprint(next.Err) != fmt.Sprint(view.Err) {
+		o.publish(next)
+	}
+}
+
+// look returns the view for the present state. A device that was never open keeps the
+// reason of the last try.
+func (o *owner) look() View {
+	state, rung, name := o.machine.State(), o.machine.Rung(), o.cfg.Name
+	switch {
+	case state == qprecovery.DeviceHealthy:
+		return View{Session: o.session, Ports: o.ports}
+	case state == qprecovery.DeviceGivenUp:
+		return View{Err: fmt.Errorf("device %s is not waited for any more; order `ipoibd recover` once it is back", name), GaveUp: true}
+	case state == qprecovery.DeviceSuspended,
+		state == qprecovery.DeviceDropping && rung == qprecovery.RungSuspend,
+		state == qprecovery.DeviceStarting && o.machine.Suspended():
+		return View{Err: ErrSuspended}
+	case state == qprecovery.DeviceStarting && o.sharer != nil && o.sharer.Status().Shared && o.sharer.Status().State <= reset.StateWaiting:
+		return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, o.sharer.Status().Leader)}
+	case state == qprecovery.DeviceStarting && errors.Is(o.View().Err, ErrSuspended):
+		return View{Err: ErrNotOpen}
+	case state == qprecovery.DeviceStarting:
+		return o.View()
+	case rung != qprecovery.RungWait:
+		return View{Err: fmt.Errorf("device %s is being reset: %s", name, o.machine.Reason())}
+	}
+	text := "is lost; waiting for its return"
+	if o.machine.Listed() {
+		text = fmt.Sprintf("cannot be opened (%s); trying again", o.machine.Reason())
+	}
+	if o.cause == nil {
+		return View{Err: fmt.Errorf("device %s %s", name, text)}
+	}
+	return View{Err: fmt.Errorf("device %s %s: %w", name, text, o.cause)}
 }

@@ -13,11 +13,10 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// soon is in virtual time: at once, but for closePatience.
+// soon, in virtual time, is longer than closePatience.
 const soon = 2 * closePatience
 
-// A device that fails again and again is paused, which is told with how long it
-// takes, and when it ends.
+// A device that fails again and again is paused. The note and the status say for how long.
 func TestR29PauseIsTold(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		for b.Status().State == qprecovery.DeviceHealthy {
@@ -38,8 +37,7 @@ func TestR29PauseIsTold(t *testing.T) {
 	})
 }
 
-// Of what leads to a device reset each is named in the history, and one recovery
-// is all that it takes; what does not, does nothing to the device.
+// Each trigger of a device reset is named in the history, and leads to one recovery.
 func TestR25Triggers(t *testing.T) {
 	device := func(why qprecovery.Reason) []qprecovery.Step {
 		return []qprecovery.Step{rung(qprecovery.RungDevice, why)}
@@ -77,8 +75,10 @@ func TestR25Triggers(t *testing.T) {
 			device(qprecovery.ReasonOperator),
 		},
 		"removal of the driver": {
-			func(b *bench) {
-				b.slot.unplug()
+			func(b *bench) { // which is known before the error of the device
+				b.slot.isolate()
+				synctest.Wait()
+				b.slot.port.Remove()
 				synctest.Wait()
 				b.slot.plug(guidSame)
 			},
@@ -106,8 +106,7 @@ func TestR25Triggers(t *testing.T) {
 	}
 }
 
-// Errors of ports, queue pairs and CQs are told to whom they concern, and reset
-// nothing.
+// Errors of ports, queue pairs and CQs reach their users, and reset nothing.
 func TestR07SmallerErrorsResetNothing(t *testing.T) {
 	for _, k := range []faults.Kind{faults.PortDown, faults.PortUp, faults.GIDChange, faults.PKeyChange} {
 		t.Run(k.String(), func(t *testing.T) {
@@ -123,7 +122,7 @@ func TestR07SmallerErrorsResetNothing(t *testing.T) {
 	}
 }
 
-// The port is told down and up, while the device stays open.
+// The view shows the port down and up, while the device stays open.
 func TestR25PortError(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
@@ -137,7 +136,7 @@ func TestR25PortError(t *testing.T) {
 	})
 }
 
-// Events of a CQ reach those who watch it, until they stop.
+// Events of a CQ reach its watchers, until they stop.
 func TestWatch(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
@@ -150,19 +149,19 @@ func TestWatch(t *testing.T) {
 		stop := s.Watch(cq.ID(), func(ev hca.AsyncEvent) { got = append(got, ev.Type) })
 		other := s.Watch(hca.ObjectID{Kind: hca.KindCQ, Num: 99}, func(hca.AsyncEvent) { t.Error("an event of another CQ") })
 		defer other()
-		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		stop()
 		stop()
-		s.watchers.tell(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		if len(got) != 1 || got[0] != hca.EventCQErr {
 			t.Errorf("got %v", got)
 		}
 	})
 }
 
-// A reset ends the session at once for those who look, but the HCA is closed only
-// when its users have let go: an idle one is told as the others are, and a
-// newcomer finds no session.
+// A reset removes the session from the view at once, but the HCA is closed only when all
+// users have released it. An idle user is notified like the others, and a newcomer finds no
+// session.
 func TestR13EveryUserIsTold(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		idle := b.newUser(0)
@@ -178,7 +177,7 @@ func TestR13EveryUserIsTold(t *testing.T) {
 		}
 		time.Sleep(qprecovery.DefaultGrace - time.Second)
 		if b.slot.did().opens != 1 {
-			t.Error("opened anew while the old session is in use")
+			t.Error("opened again while the old session is in use")
 		}
 		s.Release("user")
 		next := b.healthy(soon)
@@ -189,8 +188,8 @@ func TestR13EveryUserIsTold(t *testing.T) {
 	})
 }
 
-// A user that never lets go holds the reset up for the grace period; then its
-// session is a zombie, and its late release is harmless.
+// A user that never releases the session delays the reset by the grace period. Then its
+// session is a zombie, and its late release has no effect.
 func TestR14ResetWithoutSilentUser(t *testing.T) {
 	for name, grace := range map[string]time.Duration{"default": 0, "configured": 5 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +202,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Fatal(err)
 				}
 				begin := time.Now()
-				if err := b.Reset(b.t.Context()); err != nil { // gentle: nobody fails the device before
+				if err := b.Reset(b.t.Context()); err != nil { // which does not fail the device first
 					t.Fatal(err)
 				}
 				next := b.healthy(2 * qprecovery.DefaultGrace)
@@ -211,7 +210,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Errorf("reset after %s", took)
 				}
 				synctest.Wait()
-				if want := []string{"not let go in time by ib7; going on without"}; !slices.Equal(b.notes(), want) {
+				if want := []string{"not released in time by ib7; going on without it"}; !slices.Equal(b.notes(), want) {
 					t.Errorf("notes %q, want %q", b.notes(), want)
 				}
 				if good.held != next {
@@ -235,8 +234,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 	}
 }
 
-// A user that takes its time, but less than the grace period, is waited for, and
-// is no zombie.
+// A slow user that needs less than the grace period is waited for, and gets no zombie.
 func TestR14SlowUserIsWaitedFor(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		slow := b.newUser(2 * time.Second)
@@ -252,7 +250,7 @@ func TestR14SlowUserIsWaitedFor(t *testing.T) {
 	})
 }
 
-// An order without effect returns an error that names the reason.
+// A command without effect returns an error that names the reason.
 func TestR29OrdersWithoutEffectSaySo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -307,7 +305,7 @@ func TestR15RequestsAreOne(t *testing.T) {
 	})
 }
 
-// From the fatal event on the session is in error state, before its users let go.
+// From the fatal event on the session is in error state, before its users release it.
 func TestR18FatalFailsTheSession(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
@@ -325,7 +323,7 @@ func TestR18FatalFailsTheSession(t *testing.T) {
 	})
 }
 
-// What hangs in the device does not hold its reset up, and returns by it.
+// A verb that hangs in the device does not delay the reset, and returns because of it.
 func TestR19HungVerbReturnsByReset(t *testing.T) {
 	for _, verb := range []string{"query_port", "alloc_pd", "close_device"} {
 		t.Run(verb, func(t *testing.T) {
@@ -356,8 +354,8 @@ func TestR19HungVerbReturnsByReset(t *testing.T) {
 	}
 }
 
-// An earlier instance's session gives nothing to the next one: neither its late
-// faults nor its ports nor its users.
+// The session of an earlier instance does not affect the next one, neither by late faults nor
+// by its ports or users.
 func TestR20EarlierInstance(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		old := b.View().Session
@@ -381,7 +379,7 @@ func TestR20EarlierInstance(t *testing.T) {
 	})
 }
 
-// Two devices have nothing to do with each other.
+// Two devices do not affect each other.
 func TestR28DevicesAreApart(t *testing.T) {
 	bubble(t, nil, func(a *bench) {
 		b := newBench(t, nil)
@@ -396,8 +394,8 @@ func TestR28DevicesAreApart(t *testing.T) {
 	})
 }
 
-// A device that works goes on as it is where the reset that was ordered fails, and
-// the operator reads that it was not reset.
+// If a reset that was ordered fails, a device that works continues as it is, and a note says
+// that it was not reset.
 func TestR06OrderedResetFails(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.newUser(time.Second)
@@ -416,7 +414,7 @@ func TestR06OrderedResetFails(t *testing.T) {
 	})
 }
 
-// Who waits for the device reads whether that is there.
+// The reason in the view says whether the device that is waited for is there.
 func TestR29WaitTellsWhatFor(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.newUser(0)

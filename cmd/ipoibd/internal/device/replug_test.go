@@ -11,9 +11,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Reset and replug are one path: the users are told, nothing is asked of the
-// device any more, and what comes back is begun from scratch. A device that is gone
-// is not reset.
+// Reset and replug are one path: the users are notified, no verb of the device is called any
+// more, and a device that comes back is started from scratch. A device that is gone is not
+// reset.
 func TestR21OnePath(t *testing.T) {
 	for name, c := range map[string]struct {
 		down, up func(*bench)
@@ -41,7 +41,7 @@ func TestR21OnePath(t *testing.T) {
 				c.up(b)
 				time.Sleep(time.Second)
 				if b.slot.did().opens != 1 {
-					t.Error("opened before everybody let go")
+					t.Error("opened before all users released it")
 				}
 				s.Release("user")
 				next := b.healthy(soon)
@@ -54,8 +54,8 @@ func TestR21OnePath(t *testing.T) {
 	}
 }
 
-// Service returns by itself with the same device only, whatever its index; another
-// one is reported once and left alone, unless the configuration allows it.
+// Service returns by itself only with the same device, whatever its index. Another device is
+// reported once and not used, unless the configuration allows it.
 func TestR22Identity(t *testing.T) {
 	for name, c := range map[string]struct {
 		allow, comes bool
@@ -82,8 +82,7 @@ func TestR22Identity(t *testing.T) {
 	}
 }
 
-// A device of which nobody told that it is another one is found out when it is
-// open, and closed again.
+// A device that turns out to be another one only when it is open is closed again.
 func TestR22OpenedAnother(t *testing.T) {
 	bubble(t, func(c *Config) { c.List = nil }, func(b *bench) {
 		b.slot.set(func() { b.slot.guid = guidOther })
@@ -97,8 +96,8 @@ func TestR22OpenedAnother(t *testing.T) {
 	})
 }
 
-// The wait ends once, after its time, with a word to the operator, who can start
-// again by hand.
+// The wait ends once, after its time, with a note to the operator, who can start again by
+// hand.
 func TestR23GiveUp(t *testing.T) {
 	for name, after := range map[string]time.Duration{"default": 0, "configured": time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -129,13 +128,13 @@ func TestR23GiveUp(t *testing.T) {
 	}
 }
 
-// Comings and goings are noticed at once, where they are told; where they are not,
-// the list is read anew while the device is waited for.
+// Arrivals and removals are noticed at once where they are announced. Where they are not, the
+// list is read again while the device is waited for.
 func TestR24List(t *testing.T) {
 	for name, c := range map[string]struct {
 		mute   bool
 		within time.Duration
-	}{"told": {false, soon}, "not told": {true, 11 * time.Second}} {
+	}{"announced": {false, soon}, "not announced": {true, 11 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, nil, func(b *bench) {
 				b.slot.unplug()
@@ -148,8 +147,8 @@ func TestR24List(t *testing.T) {
 	}
 }
 
-// A list that was asked for before something was told says nothing on what was
-// told: the device that came back meanwhile stays, and its removal is noticed.
+// A list that was requested before a change was announced is not used against that change: a
+// device that came back meanwhile stays, and its removal is noticed.
 func TestR24LateList(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.slot.set(func() { b.slot.late = time.Second })
@@ -159,7 +158,7 @@ func TestR24LateList(t *testing.T) {
 		back := b.healthy(soon)
 		time.Sleep(5 * time.Second)
 		if now := b.healthy(soon); now.Instance != back.Instance {
-			t.Errorf("instance %d after %d: it was let go", now.Instance, back.Instance)
+			t.Errorf("instance %d after %d: it was closed", now.Instance, back.Instance)
 		}
 		b.slot.unplug()
 		time.Sleep(time.Second)
@@ -170,8 +169,8 @@ func TestR24LateList(t *testing.T) {
 	})
 }
 
-// An opening that takes too long fails; what it brings late is closed, and never
-// are two open at once (the fabric would not allow it).
+// An opening that takes too long fails. A device that it returns late is closed, and two are
+// never open at once (the fabric would not allow it).
 func TestR21LateOpening(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.slot.set(func() { b.slot.slow = 15 * time.Second })
@@ -188,7 +187,7 @@ func TestR21LateOpening(t *testing.T) {
 	})
 }
 
-// A device that fails as soon as it is open is reset ever more rarely.
+// A device that fails as soon as it is open is reset less and less often.
 func TestR06FailingDeviceDoesNotSpin(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		stop := make(chan struct{})

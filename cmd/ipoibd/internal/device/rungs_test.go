@@ -14,8 +14,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// openRecorded opens an endpoint of generation 1 on a software HCA that notes what
-// is closed, with faults on command.
+// openRecorded opens an endpoint of generation 1 on a software HCA that records which
+// objects are closed, with faults on command.
 func openRecorded(t *testing.T) (*Endpoint, *recorder, *faults.Device) {
 	t.Helper()
 	fabric := memfabric.New(1)
@@ -42,7 +42,8 @@ func openRecorded(t *testing.T) (*Endpoint, *recorder, *faults.Device) {
 	return e, rec, faulty
 }
 
-// Each rung makes anew what it is named after and leaves the rest as it was.
+// Each rung creates again the object that it is named after, and leaves the others as they
+// were.
 func TestR06RungsMakeAnewWhatTheySay(t *testing.T) {
 	e, rec, _ := openRecorded(t)
 	for _, c := range []struct {
@@ -103,7 +104,7 @@ func TestR02ResumeFromSQE(t *testing.T) {
 	}
 }
 
-// A rung that failed half way leaves something that the next one can use.
+// A rung that failed half way leaves objects that the next one can use.
 func TestR06FailedRungIsFollowedByTheNext(t *testing.T) {
 	e, _, faulty := openRecorded(t)
 	for _, c := range []struct {
@@ -151,7 +152,7 @@ func TestR12ReleaseInOrderOfDependence(t *testing.T) {
 	}
 }
 
-// recorder is a device that notes what is closed, in order.
+// recorder is a device that records which objects are closed, in order.
 type recorder struct {
 	hca.Device
 	closed []string
@@ -253,8 +254,8 @@ func (q *recordedQP) PostSend(wrs []hca.SendWR) (int, error) {
 	return q.QP.PostSend(wrs)
 }
 
-// A verb that hangs while an endpoint is closed keeps others from being closed;
-// nothing of it is left all the same, once the device lets the verb return.
+// A verb that hangs while an endpoint is closed keeps other objects from being closed. Once
+// the verb returns, nothing of the endpoint is left.
 func TestR12CloseWithAVerbThatHangs(t *testing.T) {
 	for _, verb := range []string{"modify_qp", "destroy_qp", "destroy_cq", "dealloc_pd"} {
 		t.Run(verb, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// Two that share an HCA by a directory, as two daemons do: what one asks for is a
-// reset of both, the HCA itself is reset once, by the one that asks, and both go on.
+// Two devices share an HCA by a directory, as in two daemons: a request by one resets both, the
+// HCA itself is reset once, by the one that asks, and both continue.
 func TestR16SharedByDirectory(t *testing.T) {
 	const limit = 20 * time.Second
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -42,27 +42,25 @@ func TestR16SharedByDirectory(t *testing.T) {
 func TestR29ViewShowsTheResetThatIsWaitedFor(t *testing.T) {
 	const limit = 20 * time.Second
 	dir := filepath.Join(t.TempDir(), "locks")
-	other, finish := otherProcess(t, dir)
-	other.Request()
-	<-other.Events()
-	other.Released(1)
+	other := otherProcess(t, dir)
+	other.Step(reset.Event{Kind: reset.Want})
+	other.Step(reset.Event{Kind: reset.Released, ID: 1})
 	b := newShared(t, dir, 0)
 	defer b.stop()
 	b.await(limit, func(v View) bool {
 		return v.Err != nil && strings.Contains(v.Err.Error(), "is shared: waiting for the daemon that resets the device") && strings.Contains(v.Err.Error(), "(other)")
 	})
-	close(finish)
+	other.Step(reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone})
 	b.await(limit, func(v View) bool { return v.Session != nil })
 }
 
-// Another process that does not release the device within the grace period is named,
-// and the reset fails; no handle of it becomes a zombie. This process goes on with the
-// device as it is.
+// Another process that does not release the device within the grace period is named, and the
+// reset fails. Its handles do not become zombies. This process continues with the device as
+// it is.
 func TestR16HeldByAnotherProcess(t *testing.T) {
 	const limit, grace = 20 * time.Second, 300 * time.Millisecond
 	dir := filepath.Join(t.TempDir(), "locks")
-	_, finish := otherProcess(t, dir)
-	defer close(finish)
+	otherProcess(t, dir)
 	b := newShared(t, dir, grace)
 	defer b.stop()
 	b.await(limit, func(v View) bool { return v.Session != nil })
@@ -77,20 +75,19 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	}
 }
 
-// otherProcess takes part by the directory, as another process does: it has the
-// device open until it is told to release it. Its reset ends when finish is closed.
-func otherProcess(t *testing.T, dir string) (*resetlock.Coordinator, chan struct{}) {
+// otherProcess takes part by the directory, as another process does that has the device
+// open.
+func otherProcess(t *testing.T, dir string) *resetlock.Locks {
 	t.Helper()
-	finish := make(chan struct{})
-	c, err := resetlock.Join(t.Context(), resetlock.Config{
-		Device: "soft", Name: "other", Dir: dir, Identity: reset.Device{NodeGUID: guidSame, Name: "soft", Means: "link"},
-		Exclusive: true, Reset: func(context.Context, reset.Reset) error { <-finish; return nil }, Log: quiet,
-	})
+	l, err := resetlock.Open(resetlock.Config{Dir: dir, Log: quiet, Config: reset.Config{
+		Name: "other", Device: reset.Device{NodeGUID: guidSame, Name: "soft", Means: "link"}, Exclusive: true,
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c, finish
+	t.Cleanup(l.Close)
+	l.Step(reset.Event{Kind: reset.Look})
+	return l
 }
 
 // awaitNote waits for a note that begins with text.

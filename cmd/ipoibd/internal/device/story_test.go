@@ -26,9 +26,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the stories again from what the device does")
 
-// TestStories plays testdata/*.txt: what a device does in virtual time. A line is a
-// comment (#), an input, or, indented, an output of the input above it, with the time
-// since that input. With -rewrite the outputs are replaced.
+// TestStories plays testdata/*.txt, the behaviour of a device in virtual time. A line is a
 //
 //	device [absent] [scripted] [foreign] [grace D] [give-up D]
 //	order reset|recover|suspend|resume      its answer is an output
@@ -97,7 +95,7 @@ type teller struct {
 	takes  takes
 }
 
-// takes is what the story says of openings and resets.
+// takes has the times and results of openings and resets, as the story sets them.
 type takes struct {
 	opening, reset time.Duration
 	fails          bool   // an opening does
@@ -165,8 +163,8 @@ func newTeller(t *testing.T, w []string) *teller {
 		case "absent":
 			p.slot.guid = hca.GUID{}
 		case "scripted":
-			p.script = &script{teller: p, events: make(chan resetlock.Event)}
-			p.join = func(context.Context, resetlock.Config) (sharer, error) { return p.script, nil }
+			p.script = &script{p}
+			p.locks = func(resetlock.Config) (sharer, error) { return p.script, nil }
 		}
 	}
 	p.run()
@@ -205,7 +203,7 @@ func (p *teller) input(line string) {
 	p.settle()
 }
 
-// settle waits until nothing happens any more at this moment.
+// settle waits until nothing more happens at this moment.
 func (p *teller) settle() {
 	synctest.Wait()
 	p.journalled()
@@ -225,7 +223,7 @@ func (p *teller) settle() {
 	}
 }
 
-// journalled copies what is new in the journal.
+// journalled copies new entries of the journal.
 func (p *teller) journalled() {
 	for _, e := range p.cfg.Journal.Since(p.seq) {
 		p.seq = e.Seq
@@ -309,9 +307,9 @@ func (p *teller) do(w []string) {
 	case "open":
 		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", p.duration(arg[2]) })
 	case "request":
-		(*p.shared.Load()).Request()
+		p.calls <- func(o *owner) { o.stepLocks(reset.Event{Kind: reset.Want}) }
 	case "pending":
-		p.script.events <- resetlock.Pending{ID: reset.ID(p.number(arg[1]))}
+		p.script.does(reset.Release{ID: reset.ID(p.number(arg[1]))})
 	case "ended":
 		p.script.end(arg)
 	case "advance":
@@ -361,7 +359,7 @@ func (p *teller) history() {
 	}
 }
 
-// open and reset are those of the slot, with what the story says of them.
+// open and reset are those of the slot, with times and results as the story sets them.
 func (p *teller) open(ctx context.Context, open Opener) (hca.Device, error) {
 	p.say("open")
 	t := p.get()
@@ -430,7 +428,7 @@ func (p *teller) WithGroup(string) slog.Handler            { return p }
 func (p *teller) Handle(_ context.Context, r slog.Record) error {
 	line := "log: " + r.Message
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key != "node_guid" && a.Key != "name" {
+		if a.Key != "node_guid" && a.Key != "gids" {
 			line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
 		}
 		return true
@@ -442,7 +440,7 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// storyUser uses what the view shows.
+// storyUser uses the session that the view shows.
 type storyUser struct {
 	*teller
 	name   string
@@ -496,32 +494,37 @@ func (u *storyUser) release() {
 	}
 }
 
-// script is a coordinator that the story plays.
-type script struct {
-	*teller
-	events chan resetlock.Event
+// script plays the locks and the other processes.
+type script struct{ *teller }
+
+func (s *script) Status() resetlock.Status        { return resetlock.Status{} }
+func (s *script) Sharers() []string               { return nil }
+func (s *script) Changes() <-chan struct{}        { return nil }
+func (s *script) NextDeadline() (time.Time, bool) { return time.Time{}, false }
+func (s *script) Close()                          {}
+
+func (s *script) Step(ev reset.Event) []reset.Action {
+	switch ev.Kind { //nolint:exhaustive // the others are not of the user
+	case reset.Want:
+		s.say("request a reset")
+	case reset.Released:
+		s.say("ready for reset %d", ev.ID)
+	}
+	return nil
 }
 
-func (s *script) Events() <-chan resetlock.Event { return s.events }
-func (s *script) Status() resetlock.Status       { return resetlock.Status{} }
-func (s *script) Sharers() []string              { return nil }
-func (s *script) Request()                       { s.say("request a reset") }
-func (s *script) Released(id reset.ID)           { s.say("ready for reset %d", id) }
-func (s *script) Close() error                   { return nil }
+func (s *script) does(a reset.Action) {
+	s.calls <- func(o *owner) { o.do(func() { o.actLocks(a) }) }
+}
 
-// end says that a reset ended; one that is done was done to the slot.
+// end reports that a reset ended. If it is done, the slot was reset.
 func (s *script) end(w []string) {
-	end := reset.Ended{Reset: reset.ID(s.number(w[1]))}
-	for o := reset.OutcomeDone; o.String() != "unknown"; o++ {
-		if o.String() == w[2] {
-			end.Outcome = o
-		}
-	}
+	end := reset.Ended{ID: reset.ID(s.number(w[1])), Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {
 		_ = s.slot.port.Close()
 	}
 	if w[3] != "" {
 		end.Detail = w[3] + " (pid 7)"
 	}
-	s.events <- resetlock.Ended{Ended: end}
+	s.does(end)
 }

@@ -18,8 +18,8 @@ func stillWorks(s *Session) bool {
 	return err == nil
 }
 
-// The users end their use of a device that works, then it is closed, and only then
-// Suspend returns. Nothing is due while it rests; resumed, it is open at once.
+// The users end their use of a device that works, then it is closed, and only then Suspend
+// returns. No timer runs while it is suspended. When it is resumed, it is opened at once.
 func TestR26Suspend(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		b.newUser(time.Second)
@@ -63,8 +63,8 @@ func TestR26Suspend(t *testing.T) {
 	})
 }
 
-// Suspend is bounded by its context, and by the grace period where a user does not
-// let go: such a device is closed by force, and reset before it is opened again.
+// Suspend is bounded by its context, and by the grace period if a user does not release the
+// session: such a device is closed by force, and reset before it is opened again.
 func TestR26SilentUser(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		s := b.View().Session
@@ -102,8 +102,8 @@ func TestR26SilentUser(t *testing.T) {
 	})
 }
 
-// Resumed before it is closed, the device is opened anew all the same, and who
-// waits in Suspend is told.
+// A device that is resumed before it is closed is closed and opened again all the same, and
+// Suspend returns an error.
 func TestR26ResumedMeanwhile(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		u := b.newUser(time.Second)
@@ -124,7 +124,7 @@ func TestR26ResumedMeanwhile(t *testing.T) {
 	})
 }
 
-// A device that goes while the system sleeps is waited for after it.
+// A device that is removed while the system sleeps is waited for afterwards.
 func TestR27GoneDuringSleep(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		u := b.newUser(0)
@@ -149,8 +149,8 @@ func TestR27GoneDuringSleep(t *testing.T) {
 	})
 }
 
-// A device that vanishes without warning fails everything that is asked of it, and
-// service resumes when it returns.
+// After a device has vanished without warning all its verbs fail, and service resumes when it
+// returns.
 func TestR27Vanishes(t *testing.T) {
 	bubble(t, nil, func(b *bench) {
 		u := b.newUser(0)
@@ -171,8 +171,8 @@ func TestR27Vanishes(t *testing.T) {
 	})
 }
 
-// Before the device was open once, orders are answered at once: nothing is there to
-// reset, and a suspended device is not tried, not even when it comes.
+// Before the device was open once, commands are answered at once: there is nothing to reset,
+// and a suspended device is not tried, not even when it arrives.
 func TestR26SuspendedBeforeItOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -206,8 +206,8 @@ func TestR26SuspendedBeforeItOpens(t *testing.T) {
 	})
 }
 
-// Suspended while it is opened for the first time, the device is closed before
-// Suspend returns, whatever the opening brings.
+// A device that is suspended during its first opening is closed before Suspend returns,
+// whatever the result of the opening.
 func TestR26SuspendedWhileItOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
@@ -255,8 +255,8 @@ func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 	})
 }
 
-// Resumed while an opening ends for a suspension, the device is tried again at once;
-// that it was ended is no reason to tell.
+// A device that is resumed while its opening is being cancelled for a suspension is tried
+// again at once. The cancelling is not reported as a reason.
 func TestR26ResumedWhileTheFirstOpeningEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var begins []time.Time

@@ -30,15 +30,11 @@ type links struct {
 	self, broadcast hca.UDDest
 	ahs             *device.AHWorkers
 	queues          []device.Queue
-	attr            hca.QPAttr // when the queue pair was last queried
 }
 
-// linksOf returns the links of an endpoint whose queue pair is in RTS.
+// linksOf returns the links of an endpoint.
 func linksOf(ep *device.Endpoint) links {
-	return links{
-		self: ep.Self(), broadcast: ep.Broadcast(), ahs: ep.AHs, queues: slices.Clone(ep.Queues),
-		attr: hca.QPAttr{State: hca.QPRTS, QKey: ep.Spec.Plan.Broadcast().QKey},
-	}
+	return links{self: ep.Self(), broadcast: ep.Broadcast(), ahs: ep.AHs, queues: slices.Clone(ep.Queues)}
 }
 
 // address is the interface's link-layer address.

@@ -63,8 +63,8 @@ func TestR23GivenUpAndRecovered(t *testing.T) {
 				a.unplug()
 				time.Sleep(qprecovery.DefaultGiveUpAfter + time.Minute)
 				s := a.status()
-				if s.State != StateWaiting || s.Carrier || s.Reason == "" || s.Recovery.State != "given_up" {
-					t.Errorf("%s, carrier %v, %s: %s", s.State, s.Carrier, s.Recovery.State, s.Reason)
+				if s.State != StateWaiting || s.Carrier || s.Detail == "" || s.Recovery.State != "given_up" {
+					t.Errorf("%s, carrier %v, %s: %s", s.State, s.Carrier, s.Recovery.State, s.Detail)
 				}
 				if flap {
 					a.tap.SetUp(false)

@@ -72,7 +72,8 @@ func TestFailedInspectionsAreReported(t *testing.T) {
 			t.Errorf("step %d: %d warnings, want %d:\n%s", i, n, step.warnings, &log)
 		}
 		want := step.err != nil && !errors.Is(step.err, link.ErrGone)
-		if got := f.status().Reason; strings.Contains(got, "set MAC") != want {
+		f.show(time.Now())
+		if got := f.Status().Detail; strings.Contains(got, "set MAC") != want {
 			t.Errorf("step %d: the status has reason %q", i, got)
 		}
 	}

@@ -38,14 +38,14 @@ func TestForeignQueueTakesTheCarrierDown(t *testing.T) {
 			time.Sleep(after)
 			synctest.Wait()
 			s := a.status()
-			if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "another process has attached") {
-				t.Errorf("%v later: state %s, carrier %t, reason %q", after, s.State, s.Carrier, s.Reason)
+			if s.State != StateWaiting || s.Carrier || !strings.Contains(s.Detail, "another process has attached") {
+				t.Errorf("%v later: state %s, carrier %t, reason %q", after, s.State, s.Carrier, s.Detail)
 			}
 		}
 		q.Detach()
 		synctest.Wait()
-		if s := a.status(); s.State != StateUp || !s.Carrier || s.Reason != "" {
-			t.Errorf("queue gone: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Reason)
+		if s := a.status(); s.State != StateUp || !s.Carrier || s.Detail != "" {
+			t.Errorf("queue gone: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Detail)
 		}
 		if got := a.tap.forget(); !slices.Equal(got, []bool{false, true}) {
 			t.Errorf("carrier went %v, want off and on once", got)
@@ -69,7 +69,7 @@ func TestForeignQueueDuringAnOutage(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if s := a.status(); s.State != StateUp || !s.Carrier {
-			t.Errorf("device back: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Reason)
+			t.Errorf("device back: state %s, carrier %t, reason %q", s.State, s.Carrier, s.Detail)
 		}
 	})
 }

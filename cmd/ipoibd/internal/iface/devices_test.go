@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
@@ -34,7 +34,7 @@ func TestR28DevicesAreApart(t *testing.T) {
 					h.up()
 				}
 				reachAll(t, hosts...)
-				before := []control.Interface{two.status(), hosts[3].status()}
+				before := []report.Interface{two.status(), hosts[3].status()}
 				two.tap.forget()
 				c(one)
 				for range 30 {

@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
 // rungsAbove returns how often a recovery entered a rung above least.
-func rungsAbove(r *control.Recovery, least qprecovery.Rung) (n uint64) {
+func rungsAbove(r *report.Recovery, least qprecovery.Rung) (n uint64) {
 	for rung := least + 1; rung < qprecovery.NumRung; rung++ {
 		n += r.Rungs[rung.String()]
 	}
@@ -118,7 +118,7 @@ func TestR07UnprovenFreezeStaysAtTheCQRung(t *testing.T) {
 		for range 20 {
 			a.inject(faults.Fault{Kind: faults.CompletionsStop})
 			before := a.status().Recovery.Rungs["rebuild_cq"]
-			healed := func(r *control.Recovery) bool { return r.Rungs["rebuild_cq"] > before && r.State == "healthy" }
+			healed := func(r *report.Recovery) bool { return r.Rungs["rebuild_cq"] > before && r.State == "healthy" }
 			for start := time.Now(); !healed(a.status().Recovery) && time.Since(start) < 2*time.Minute; {
 				time.Sleep(100 * time.Millisecond)
 			}

@@ -13,11 +13,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft"
@@ -331,12 +332,14 @@ func (h *testHost) mac() ipoib.MAC {
 	return st.MAC
 }
 
-func (h *testHost) status() control.Interface {
-	s, err := h.iface.Status(h.t.Context())
-	if err != nil {
-		h.t.Fatal(err)
+func (h *testHost) status() report.Interface {
+	shown := make(chan struct{})
+	select {
+	case h.iface.queries <- func() { h.iface.show(time.Now()); close(shown) }:
+		<-shown
+	case <-h.iface.done:
 	}
-	return s
+	return h.iface.Status()
 }
 
 // stack answers ARP and keeps IPv4 packets.

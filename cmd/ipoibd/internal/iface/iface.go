@@ -39,6 +39,7 @@ type Iface struct {
 	nbrs neighbours
 
 	rec     recovery
+	shown   shown
 	queries chan func()
 	done    chan struct{} // closed when Run has ended
 	end     error         // of Run, once done is closed
@@ -124,6 +125,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		},
 	}
 	f.host.raised = func(on bool) { f.nbrs.asks.follow(on, time.Now()) }
+	f.show(time.Now())
 	return f, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/hca"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link"
 	"ipoibd/qprecovery"
@@ -59,7 +58,7 @@ func TestTwoHostsReachEachOther(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
 		s := a.status()
-		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != hca.QPRTS || s.MTU != 1444 || s.Reason != "" {
+		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" || s.MTU != 1444 || s.Detail != "" {
 			t.Errorf("status: %+v", s)
 		}
 		if len(s.Peers) != 1 || s.Peers[0].QPN != b.status().QP.QPN || s.Peers[0].Handle != "ready" {
@@ -98,7 +97,7 @@ func TestPortFlap(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.port.SetUp(false)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || s.Carrier || !strings.Contains(s.Reason, "not active") {
+		if s := a.status(); s.State != StateWaiting || s.Carrier || !strings.Contains(s.Detail, "not active") {
 			t.Errorf("port down: %+v", s)
 		}
 		a.port.SetUp(true)
@@ -161,8 +160,8 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		}
 		a.port.SetMTU(600)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, "raise the underlay's MTU by") {
-			t.Errorf("underlay 600: %s, %s", s.State, s.Reason)
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "raise the underlay's MTU by") {
+			t.Errorf("underlay 600: %s, %s", s.State, s.Detail)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
@@ -73,10 +73,10 @@ func fatal(h *testHost) error {
 }
 
 // count adds up the counters that begin with one of the prefixes.
-func count(s control.Interface, prefixes ...string) (n uint64) {
-	for _, c := range s.Counters {
-		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.Name, p) }) {
-			n += c.Value
+func count(s report.Interface, prefixes ...string) (n uint64) {
+	for name, value := range s.Counters {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			n += value
 		}
 	}
 	return n

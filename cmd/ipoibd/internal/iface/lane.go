@@ -181,22 +181,6 @@ func (ls lanes) wake() {
 	}
 }
 
-// counters returns the sums over all lanes.
-func (ls lanes) counters() []hca.Counter {
-	var sums []hca.Counter
-	for i, l := range ls {
-		own := append(l.tx.Counters(), l.rx.Counters()...)
-		if i == 0 {
-			sums = own
-			continue
-		}
-		for n := range own { // every lane has the same counters, in the same order
-			sums[n].Value += own[n].Value
-		}
-	}
-	return sums
-}
-
 // probes returns how many probes the detectors have sent.
 func (ls lanes) probes() (n uint64) {
 	for _, l := range ls {

@@ -97,8 +97,8 @@ func TestR09CarrierThatIsStuck(t *testing.T) {
 	})
 }
 
-// A verb that hangs outside of any recovery has the device reset, too: where
-// ib0 goes up or down, a handle is closed, or somebody asks how it is.
+// A verb that hangs outside of any recovery also causes a reset of the device: when ib0 goes
+// up or down, or a handle is closed.
 func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 	goUp := func(h *testHost) { h.tap.SetUp(true) }
 	goDown := func(h *testHost) { h.tap.SetUp(false) }
@@ -112,7 +112,6 @@ func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 		{"create_cq", nil, goDown, goUp},
 		{"modify_qp", nil, nil, goDown},
 		{"query_qp", []faults.Fault{{Kind: faults.ResetFails}}, nil, goDown},
-		{"query_qp", nil, nil, func(h *testHost) { h.status() }},
 		{"destroy_qp", nil, nil, goDown},
 		{"dealloc_pd", nil, nil, goDown},
 	} {

@@ -66,8 +66,8 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		synctest.Wait()
 		a.tap.SetUp(true)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, errStuck.Error()) {
-			t.Errorf("stuck: %s, %q", s.State, s.Reason)
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, errStuck.Error()) {
+			t.Errorf("stuck: %s, %q", s.State, s.Detail)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -82,7 +82,7 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		a.tap.SetUp(true)
 		synctest.Wait()
 		if s := a.status(); s.State != StateUp {
-			t.Errorf("down and up: %s, %q", s.State, s.Reason)
+			t.Errorf("down and up: %s, %q", s.State, s.Detail)
 		}
 	})
 }
@@ -99,7 +99,7 @@ func TestBackoffForgets(t *testing.T) {
 			time.Sleep(firstRetry)
 			synctest.Wait()
 			if s := a.status(); s.State != StateUp {
-				t.Fatalf("%s: %s", s.State, s.Reason)
+				t.Fatalf("%s: %s", s.State, s.Detail)
 			}
 			time.Sleep(time.Minute)
 		}
@@ -122,8 +122,8 @@ func TestLostInterfaceEnds(t *testing.T) {
 			a.end = c.end
 			c.lose(a.tap)
 			synctest.Wait()
-			if s := a.status(); s.State != StateFailed || !strings.Contains(s.Reason, c.says) {
-				t.Errorf("%s: %q, want %q", s.State, s.Reason, c.says)
+			if s := a.status(); s.State != StateFailed || !strings.Contains(s.Detail, c.says) {
+				t.Errorf("%s: %q, want %q", s.State, s.Detail, c.says)
 			}
 		})
 	}
@@ -133,7 +133,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 func TestStatusAfterStop(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.stopInterface()
-		if s := a.status(); s.State != StateStopped || s.Reason != "" || s.Peers == nil {
+		if s := a.status(); s.State != StateStopped || s.Detail != "" || s.Peers == nil {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -265,8 +265,8 @@ func TestAddressesOfUnderlay(t *testing.T) {
 		a.port.DelAddr(other)
 		a.port.DelAddr(a.under)
 		synctest.Wait()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Reason, "no usable GID") {
-			t.Errorf("no address: %s, %q", s.State, s.Reason)
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "no usable GID") {
+			t.Errorf("no address: %s, %q", s.State, s.Detail)
 		}
 	})
 }

@@ -118,7 +118,7 @@ func TestR06WhateverHappensMeanwhile(t *testing.T) {
 						}
 						time.Sleep(12 * time.Second)
 						if s := a.status(); s.State != StateUp || !s.Carrier || s.Recovery.State != "healthy" {
-							t.Fatalf("%s, carrier %v, %s, device %v: %s", s.State, s.Carrier, s.Recovery.State, a.dev.Status().State, s.Reason)
+							t.Fatalf("%s, carrier %v, %s, device %v: %s", s.State, s.Carrier, s.Recovery.State, a.dev.Status().State, s.Detail)
 						}
 						drainInbox(a, b)
 						a.resolve(b.ip)

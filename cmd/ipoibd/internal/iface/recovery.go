@@ -306,7 +306,7 @@ func (r *recovery) flow() {
 	}
 }
 
-// beginStale plans to drop the host's frames, because there is no carrier: the kernel sends
+// beginStale plans to drop the host's frames, because there is no carrier (R27): the kernel sends
 // no new ones, and those that it has sent become stale in the TAP's queue.
 func (r *recovery) beginStale(now time.Time) {
 	if r.stale.IsZero() && !r.lanes[0].stale.running {
@@ -395,26 +395,6 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		r.heal(qprecovery.Suspected{Gen: r.fab.att.gen, Since: d.Since})
 	case freeze.Nothing:
 	}
-}
-
-// refresh queries the queue pair for the status, and then closes answered. It does not wait
-// for other jobs of the worker.
-func (r *recovery) refresh(answered chan<- struct{}) {
-	a := r.fab.att
-	if a == nil || r.worker.busy > 0 {
-		close(answered)
-		return
-	}
-	r.worker.do(func() func() {
-		attr, err := a.ep.QP.Query()
-		return func() {
-			if err == nil {
-				a.attr = attr
-			}
-			r.accuse(err)
-			close(answered)
-		}
-	})
 }
 
 // ErrNothing says that there is nothing to be reset.

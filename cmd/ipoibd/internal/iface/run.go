@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/link"
 	"ipoibd/neigh"
 )
@@ -16,6 +15,8 @@ import (
 func (f *Iface) Run(ctx context.Context) error {
 	defer close(f.done)
 	f.end = f.run(ctx)
+	f.shown.ended = true
+	f.show(time.Now())
 	return f.end
 }
 
@@ -33,6 +34,7 @@ func (f *Iface) run(ctx context.Context) error {
 	defer timer.Stop()
 	slow := &f.path.slow
 	for {
+		f.publish(time.Now())
 		due := f.setTimer(timer)
 		var now turn
 		select { // the channels are named in the order in which they are asked for
@@ -106,7 +108,7 @@ func (f *Iface) wind() {
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at} {
+	for _, at := range []time.Time{f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.shown.at} {
 		next = sooner(at, next)
 	}
 	t.Reset(next.Sub(now))
@@ -121,31 +123,6 @@ func (f *Iface) expire(now time.Time) {
 	f.host.expire(now)
 	f.rec.expire(now)
 	f.nbrs.expire(now)
-}
-
-// statusPatience bounds how long a status waits for the device. A query takes some
-// microseconds; when it hangs, the status shows what was found last.
-const statusPatience = 50 * time.Millisecond
-
-// Status returns the state of the interface. Any goroutine may call it.
-func (f *Iface) Status(ctx context.Context) (control.Interface, error) {
-	fresh, out := make(chan struct{}), make(chan control.Interface, 1)
-	err := f.ask(ctx, func() { f.rec.refresh(fresh) })
-	if err == nil {
-		select {
-		case <-fresh:
-		case <-time.After(statusPatience):
-		case <-ctx.Done():
-		}
-		err = f.ask(ctx, func() { out <- f.status() })
-	}
-	switch {
-	case errors.Is(err, errEnded):
-		return f.lastStatus(), nil
-	case err != nil:
-		return control.Interface{}, err
-	}
-	return <-out, nil
 }
 
 // errEnded means that Run has ended.

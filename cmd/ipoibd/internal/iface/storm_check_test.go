@@ -3,11 +3,10 @@ package iface
 import (
 	"errors"
 	"runtime"
-	"slices"
 	"testing"
 
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
@@ -79,25 +78,26 @@ func (s *storm) checkInstances(h *stormHost) {
 }
 
 // counters adds up those of all instances of a host's device.
-func (h *stormHost) counters() (s control.Interface) {
+func (h *stormHost) counters() (s report.Interface) {
+	s.Counters = report.Counters{}
 	for _, i := range h.hca.Instances() {
-		s.Counters = append(s.Counters, i.Counters()...)
+		for _, c := range i.Counters() {
+			s.Counters[c.Name] += c.Value
+		}
 	}
 	return s
 }
 
 // rxDrops are the device's reasons to drop what was received.
 var rxDrops = []string{
-	"short", "version", "opcode", "immediate", "pad", "too_long", "icrc", "unknown_peer", "no_qp", "gsi", "not_attached", "group_qpn",
-	"qp_state", "pkey", "qkey", "no_recv", "recv_length", "recv_access",
+	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn",
+	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 }
 
 // named adds up the counters of these names.
-func named(s control.Interface, names []string) (n uint64) {
-	for _, c := range s.Counters {
-		if slices.Contains(names, c.Name) {
-			n += c.Value
-		}
+func named(s report.Interface, names []string) (n uint64) {
+	for _, name := range names {
+		n += s.Counters[name]
 	}
 	return n
 }
@@ -120,7 +120,7 @@ func (s *storm) checkFrames(from int) {
 		{"fabric to device", l.queued[b.name] - l.purged[b.name], rx},
 		{"device to queue pair", rx + count(db, "tx_looped"), count(db, "rx_delivered") + named(db, rxDrops)},
 		{"daemon to slow path", count(ib, "rx_slow_path"), count(ib, "neigh_from_fabric")},
-		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_drop_")},
+		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_own_multicast", "neigh_drop_")},
 	} {
 		if e.in != e.out {
 			s.Errorf("%s, %s: %d in, %d out", a.name, e.what, e.in, e.out)
@@ -130,9 +130,9 @@ func (s *storm) checkFrames(from int) {
 }
 
 // checkLost fails unless what did not arrive is within what was counted as lost.
-func (s *storm) checkLost(sum sums, tx, rx, from, to control.Interface) {
+func (s *storm) checkLost(sum sums, tx, rx, from, to report.Interface) {
 	s.Logf("%+v", sum)
-	if lost, counted := sum.given-sum.left, count(tx, "tx_drop_", "tx_wc_", "neigh_drop_")+count(from, "no_room"); lost > counted {
+	if lost, counted := sum.given-sum.left, count(tx, "tx_drop_", "tx_wc_", "neigh_drop_")+count(from, "tx_drop_no_room"); lost > counted {
 		s.Errorf("%d frames did not leave, %d are counted", lost, counted)
 	}
 	received, taken := count(rx, "rx_received"), count(rx, "rx_wc_", "rx_taken_back")

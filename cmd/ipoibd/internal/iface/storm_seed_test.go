@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -121,13 +122,17 @@ func entryLine(e journal.Entry) string {
 	return fmt.Sprintf("%+v", e)
 }
 
-// tell writes what the ladder decided: steps that it took without changing
-// anything are left out.
+// tell writes what the ladder decided, without the steps that changed nothing, and without
+// its reports, which are in the journal.
 func (r *recorder) tell(name string) {
 	was := qprecovery.Idle
 	for _, s := range r.steps {
 		if len(s.actions) > 0 || s.to != was {
-			fmt.Println(name, s.at.UnixNano(), eventLine(s.event), s.to, s.actions)
+			actions := slices.DeleteFunc(slices.Clone(s.actions), func(a qprecovery.Action) bool {
+				_, ended := a.(qprecovery.Ended)
+				return ended
+			})
+			fmt.Println(name, s.at.UnixNano(), eventLine(s.event), s.to, actions)
 		}
 		was = s.to
 	}

@@ -60,7 +60,7 @@ func newBus(t *testing.T) *busDaemon {
 	return b
 }
 
-// start starts the daemon, which dies with the test.
+// start starts the daemon. It ends with the test.
 func (b *busDaemon) start() {
 	b.t.Helper()
 	b.cmd = exec.Command("dbus-daemon", "--config-file="+b.config, "--nofork", "--nopidfile", "--nosyslog")

@@ -26,7 +26,7 @@ type fakeLogind struct {
 	sleeps atomic.Bool // what it prepares for
 	downs  atomic.Bool
 	mute   atomic.Bool // Inhibit is not answered
-	deaf   atomic.Bool // no call is answered
+	silent atomic.Bool // no call is answered
 }
 
 // startLogind returns once the name is owned.
@@ -82,7 +82,7 @@ func (f *fakeLogind) serve() {
 }
 
 func (f *fakeLogind) answer(msg *dbus.Message) {
-	if msg.Type != dbus.TypeMethodCall || f.deaf.Load() {
+	if msg.Type != dbus.TypeMethodCall || f.silent.Load() {
 		return
 	}
 	switch member := msg.Headers[dbus.FieldMember].Value(); member {

@@ -139,7 +139,7 @@ func (l *logind) ask() error {
 	return nil
 }
 
-// read reads a signal. It returns told if logind announces something, lost if logind has
+// read reads a signal. It returns announced if logind announces something, lost if logind has
 // ended or restarted, and nil for the signals of others.
 func (l *logind) read(s *dbus.Signal) event {
 	if s.Sender == busName && s.Name == busName+"."+nameOwnerChanged {
@@ -157,7 +157,7 @@ func (l *logind) read(s *dbus.Signal) event {
 	if !begins {
 		state = awake
 	}
-	return told{state}
+	return announced{state}
 }
 
 // inhibit takes an inhibitor, which lasts until the file is closed. It uses a connection of

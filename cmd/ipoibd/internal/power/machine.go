@@ -19,11 +19,11 @@ type (
 		limit  time.Duration // how long it waits for an inhibitor
 		system system
 	}
-	lost     struct{}                // logind, or the bus, is gone
-	denied   struct{}                // logind granted no inhibitor, or did not answer
-	told     struct{ system system } // logind announces what the system is about to do
-	returned struct{}                // the running hook has returned
-	tick     struct{}                // time has passed
+	lost      struct{}                // logind, or the bus, is gone
+	denied    struct{}                // logind granted no inhibitor, or did not answer
+	announced struct{ system system } // logind announces what the system is about to do
+	returned  struct{}                // the running hook has returned
+	tick      struct{}                // time has passed
 )
 
 // action is an output of machine.step.
@@ -66,7 +66,7 @@ func (m *machine) step(now time.Time, ev event, out []action) []action {
 		m.there, system = false, awake
 	case denied:
 		m.locked = false
-	case told:
+	case announced:
 		system = ev.system
 	case returned:
 		m.running = false

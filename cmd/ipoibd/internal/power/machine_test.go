@@ -27,79 +27,79 @@ var stories = []struct {
 }{
 	{"R26/sleep and wake-up: suspend before the release, lock before the resume", []line{
 		{0, granted, "take lock"},
-		{0, told{awake}, ""},
-		{100 * time.Second, told{sleeping}, "suspend"},
+		{0, announced{awake}, ""},
+		{100 * time.Second, announced{sleeping}, "suspend"},
 		{101 * time.Second, returned{}, "release lock"},
 		{110 * time.Second, tick{}, ""},
-		{200 * time.Second, told{awake}, "take lock, resume"},
+		{200 * time.Second, announced{awake}, "take lock, resume"},
 		{201 * time.Second, returned{}, ""},
 	}},
 	{"R26/a hook that hangs delays the sleep no longer than allowed", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{8999 * time.Millisecond, tick{}, ""},
 		{9 * time.Second, tick{}, "release lock"},
-		{200 * time.Second, told{awake}, "take lock"},
+		{200 * time.Second, announced{awake}, "take lock"},
 		{201 * time.Second, returned{}, "resume"},
 		{202 * time.Second, returned{}, ""},
 	}},
 	{"R26/the sleep is called off while Suspend runs", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
-		{time.Second, told{awake}, ""},
+		{0, announced{sleeping}, "suspend"},
+		{time.Second, announced{awake}, ""},
 		{2 * time.Second, returned{}, "resume"},
 		{3 * time.Second, returned{}, ""},
 	}},
 	{"R26/asleep again while Resume runs", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{time.Second, returned{}, "release lock"},
-		{5 * time.Second, told{awake}, "take lock, resume"},
-		{6 * time.Second, told{sleeping}, "cancel hook"},
+		{5 * time.Second, announced{awake}, "take lock, resume"},
+		{6 * time.Second, announced{sleeping}, "cancel hook"},
 		{7 * time.Second, returned{}, "suspend"},
 		{8 * time.Second, returned{}, "release lock"},
 	}},
 	{"R26/shutdown", []line{
 		{0, granted, "take lock"},
-		{time.Second, told{shuttingDown}, "stop"},
+		{time.Second, announced{shuttingDown}, "stop"},
 		{2 * time.Second, returned{}, "release lock"},
-		{3 * time.Second, told{awake}, ""},
+		{3 * time.Second, announced{awake}, ""},
 		{4 * time.Second, lost{}, ""},
 		{5 * time.Second, granted, ""},
 	}},
 	{"R26/shutdown while Suspend runs, and while suspended", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
-		{time.Second, told{shuttingDown}, ""},
+		{0, announced{sleeping}, "suspend"},
+		{time.Second, announced{shuttingDown}, ""},
 		{2 * time.Second, returned{}, "stop"},
 		{10 * time.Second, tick{}, "release lock"},
 		{11 * time.Second, returned{}, ""},
 	}},
 	{"R26/a repeated signal moves no deadline", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
-		{8 * time.Second, told{sleeping}, ""},
+		{0, announced{sleeping}, "suspend"},
+		{8 * time.Second, announced{sleeping}, ""},
 		{9 * time.Second, tick{}, "release lock"},
 	}},
 	{"R26/started while the system prepares: too late for a lock of any use", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{time.Second, lost{}, "release lock"},
 		{time.Second, found{10 * time.Second, sleeping}, ""},
 		{2 * time.Second, returned{}, ""},
-		{5 * time.Second, told{awake}, "take lock, resume"},
+		{5 * time.Second, announced{awake}, "take lock, resume"},
 	}},
 	{"R26/denied while the system prepares, asked for again on wake-up", []line{
 		{0, granted, "take lock"},
 		{0, denied{}, ""},
-		{0, told{sleeping}, "suspend"},
-		{time.Second, told{awake}, "take lock"}, // before Suspend has returned
+		{0, announced{sleeping}, "suspend"},
+		{time.Second, announced{awake}, "take lock"}, // before Suspend has returned
 		{2 * time.Second, returned{}, "resume"},
 	}},
 	{"R26/denied: an inhibitor is not requested again until something changes", []line{
 		{0, granted, "take lock"},
 		{0, denied{}, ""},
-		{time.Second, told{awake}, ""},
+		{time.Second, announced{awake}, ""},
 		{2 * time.Second, tick{}, ""},
 		{3 * time.Second, lost{}, ""},
 		{4 * time.Second, granted, "take lock"},
@@ -108,11 +108,11 @@ var stories = []struct {
 		{0, granted, "take lock"},
 		{time.Second, lost{}, "release lock"},
 		{2 * time.Second, granted, "take lock"},
-		{2 * time.Second, told{awake}, ""},
+		{2 * time.Second, announced{awake}, ""},
 	}},
 	{"R27/logind is lost in sleep, so the wake-up may be missed: resume", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{time.Second, returned{}, "release lock"},
 		{2 * time.Second, lost{}, "resume"},
 		{20 * time.Second, lost{}, ""}, // the bus was back for a moment
@@ -121,17 +121,17 @@ var stories = []struct {
 	}},
 	{"R27/the same, but the new logind still prepares for the sleep", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{time.Second, returned{}, "release lock"},
 		{2 * time.Second, lost{}, "resume"},
 		{3 * time.Second, found{10 * time.Second, sleeping}, "cancel hook"},
 		{4 * time.Second, returned{}, "suspend"},
 		{5 * time.Second, returned{}, ""},
-		{6 * time.Second, told{awake}, "take lock, resume"},
+		{6 * time.Second, announced{awake}, "take lock, resume"},
 	}},
 	{"R27/logind is lost before Suspend has returned", []line{
 		{0, granted, "take lock"},
-		{0, told{sleeping}, "suspend"},
+		{0, announced{sleeping}, "suspend"},
 		{time.Second, lost{}, "release lock"},
 		{32 * time.Second, returned{}, "resume"},
 	}},
@@ -202,7 +202,7 @@ func (m *model) say(s system) {
 	if s != m.said {
 		m.said, m.since = s, m.now
 	}
-	m.step(told{s})
+	m.step(announced{s})
 }
 
 var systems = rapid.SampledFrom([]system{awake, sleeping, shuttingDown})

@@ -26,7 +26,7 @@ type Hooks struct {
 	// Resume starts the use of the fabric again. Its context ends when the system goes to
 	// sleep again.
 	Resume func(context.Context) error
-	// Stop ends the use of the fabric for good before it returns.
+	// Stop permanently ends the use of the fabric before it returns.
 	Stop func()
 }
 
@@ -125,7 +125,7 @@ func (w *watcher) wait(ctx context.Context) {
 			return
 		}
 		switch ev := w.logind.read(s).(type) {
-		case told:
+		case announced:
 			w.step(ctx, ev)
 		case lost:
 			w.step(ctx, ev)
@@ -170,19 +170,26 @@ func (w *watcher) release() {
 
 // call calls a hook on its own goroutine.
 func (w *watcher) call(ctx context.Context, hook action) {
-	var f func(context.Context) error
 	if hook == callSuspend {
-		w.log.Info("the system is about to sleep; suspending")
 		ctx, w.cancel = context.WithDeadline(ctx, w.machine.hookBy)
-		f = w.hooks.Suspend
-	} else if ctx, w.cancel = context.WithCancel(ctx); hook == callResume {
-		w.log.Info("the system is awake; resuming")
-		f = w.hooks.Resume
 	} else {
-		w.log.Info("the system is about to shut down; stopping")
-		f = func(context.Context) error { w.hooks.Stop(); return nil }
+		ctx, w.cancel = context.WithCancel(ctx)
 	}
-	go func() { w.returned <- f(ctx) }()
+	go func() {
+		var err error
+		switch hook {
+		case callSuspend:
+			w.log.Info("the system is about to sleep; suspending")
+			err = w.hooks.Suspend(ctx)
+		case callResume:
+			w.log.Info("the system is awake; resuming")
+			err = w.hooks.Resume(ctx)
+		default:
+			w.log.Info("the system is about to shut down; stopping")
+			w.hooks.Stop()
+		}
+		w.returned <- err
+	}()
 }
 
 // conclude ends a hook that has returned.

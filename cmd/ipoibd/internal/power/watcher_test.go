@@ -290,10 +290,10 @@ func TestR26InhibitIsNotAnswered(t *testing.T) {
 func TestR27LogindStalls(t *testing.T) {
 	newBus(t).start()
 	f := startLogind(t, time.Minute)
-	f.deaf.Store(true)
+	f.silent.Store(true)
 	w := watch(t)
 	eventually(t, "the watcher gives up the call", func() bool { return w.log.count("no answer within 5s") == 1 })
-	f.deaf.Store(false)
+	f.silent.Store(false)
 	f.waitLocks(1)
 	w.none()
 }

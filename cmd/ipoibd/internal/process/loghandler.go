@@ -51,7 +51,7 @@ func (h *LogHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
-// cause joins the attributes that tell different events of one text apart, so that a
+// cause joins the attributes that distinguish events with the same text, so that a
 // rare event is not suppressed along with frequent ones. maxMessages bounds the number
 // of such events, whatever the values.
 func cause(r *slog.Record) (text string) {

@@ -2,6 +2,7 @@ package resetlock
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -121,7 +122,6 @@ func childMain(text string) int {
 	orders := make(chan string, 10)
 	go c.readOrders(orders)
 	before := inUse()
-	afterAction = c.acted
 	if err := c.run(orders); err != nil {
 		c.say("wrong: %v", err)
 		return 1
@@ -135,13 +135,13 @@ func childMain(text string) int {
 
 // acted stops the coordinator after the action that was asked for, until it is
 // ordered to go on: there it can be killed or stopped.
-func (c *child) acted(a reset.Action) {
+func (c *child) acted(what string) {
 	c.mu.Lock()
 	armed := c.arm
 	c.arm = max(armed-1, 0)
 	c.mu.Unlock()
 	if armed == 1 {
-		c.say("after %s", strings.TrimPrefix(fmt.Sprintf("%T%+v", a, a), "locks."))
+		c.say("after %s", strings.TrimPrefix(what, "reset."))
 		<-c.goOn
 	}
 }
@@ -159,15 +159,112 @@ func (c *child) readOrders(orders chan<- string) {
 	orders <- "leave"
 }
 
+// stepper is the kernel of a child that can be stopped after each call.
+type stepper struct {
+	reset.Kernel
+	c *child
+}
+
+func (k stepper) then(what string, held bool) bool {
+	k.c.acted(fmt.Sprint(what, " ", held))
+	return held
+}
+
+func (k stepper) Claim() bool          { return k.then("claim", k.Kernel.Claim()) }
+func (k stepper) Share() bool          { return k.then("share", k.Kernel.Share()) }
+func (k stepper) Exclude() bool        { return k.then("exclude", k.Kernel.Exclude()) }
+func (k stepper) Disclaim()            { k.Kernel.Disclaim(); k.then("disclaim", true) }
+func (k stepper) Drop()                { k.Kernel.Drop(); k.then("drop", true) }
+func (k stepper) Write(r reset.Record) { k.Kernel.Write(r); k.then("write "+r.Phase.String(), true) }
+
+// share steps the locks until events is closed.
+type share struct {
+	*Locks
+	c      *child
+	events chan reset.Event
+	out    chan reset.Action // for the user
+	joined chan struct{}     // closed when the user may open the device
+	hook   sync.WaitGroup
+}
+
+func (c *child) share(l *Locks) *share {
+	l.kernel = stepper{l.kernel, c}
+	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), joined: make(chan struct{})}
+	go s.run()
+	return s
+}
+
+func (s *share) run() {
+	defer close(s.out)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	in := false
+	pending := s.step(reset.Event{Kind: reset.Look})
+	for {
+		for _, a := range pending {
+			switch a := a.(type) {
+			case reset.Reset:
+				s.hook.Go(func() {
+					ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.c.conf.Limit, reset.DefaultLimit))
+					defer cancel()
+					s.events <- Done(s.c.reset(ctx, a))
+				})
+			case reset.Release:
+				if !in {
+					s.events <- reset.Event{Kind: reset.Released, ID: a.ID}
+					continue
+				}
+				s.out <- a
+			default:
+				if in {
+					s.out <- a
+				}
+			}
+		}
+		if state := s.Status().State; !in && state == reset.StateUsing {
+			in = true
+			close(s.joined)
+		}
+		wait := time.Hour
+		if at, ok := s.NextDeadline(); ok {
+			wait = time.Until(at)
+		}
+		select {
+		case ev, ok := <-s.events:
+			if !ok {
+				cancel()
+				return
+			}
+			pending = s.step(ev)
+		case <-s.Changes():
+			pending = s.step(reset.Event{Kind: reset.Look})
+		case <-time.After(wait):
+			pending = s.step(reset.Event{Kind: reset.Look})
+		}
+	}
+}
+
+func (s *share) step(ev reset.Event) []reset.Action {
+	actions := s.Step(ev)
+	for _, a := range actions {
+		s.c.acted(fmt.Sprintf("%T%+v", a, a))
+	}
+	return actions
+}
+
 func (c *child) run(orders <-chan string) error {
-	co, err := Join(context.Background(), Config{
-		Device: "stub", Name: c.conf.Name, Dir: c.conf.Dir,
-		Identity:  reset.Device{NodeGUID: [8]byte{7: c.conf.GUID}, Name: "stub", Means: "link"},
-		Exclusive: !c.conf.Alone, Grace: c.conf.Grace, Limit: c.conf.Limit, Reset: c.reset, Log: slog.Default(),
+	l, err := Open(Config{
+		Dir: c.conf.Dir, Log: slog.Default(),
+		Config: reset.Config{
+			Name: c.conf.Name, Device: reset.Device{NodeGUID: [8]byte{7: c.conf.GUID}, Name: "stub", Means: "link"},
+			Exclusive: !c.conf.Alone, Grace: c.conf.Grace, Limit: c.conf.Limit,
+		},
 	})
 	if err != nil {
 		return err
 	}
+	s := c.share(l)
+	<-s.joined
 	c.say("joined")
 	if c.dev.user, err = os.OpenFile(c.conf.Device, os.O_RDWR, 0o600); err != nil {
 		return err
@@ -176,19 +273,24 @@ func (c *child) run(orders <-chan string) error {
 	c.try("open", c.dev.open())
 	for {
 		select {
-		case ev := <-co.Events():
-			c.handle(co, ev)
+		case a := <-s.out:
+			c.handle(s, a)
 		case order := <-orders:
 			if order == "leave" {
 				c.try("close", c.dev.close())
-				return co.Close()
+				s.hook.Wait()
+				close(s.events)
+				for range s.out { //nolint:revive // until it has ended
+				}
+				l.Close()
+				return nil
 			}
-			c.obey(co, order)
+			c.obey(s, order)
 		}
 	}
 }
 
-func (c *child) obey(co *Coordinator, order string) {
+func (c *child) obey(s *share, order string) {
 	word, arg, _ := strings.Cut(order, " ")
 	switch word {
 	case "arm":
@@ -199,10 +301,10 @@ func (c *child) obey(co *Coordinator, order string) {
 		c.say("armed")
 	case "request":
 		c.say("request")
-		co.Request()
+		s.events <- reset.Event{Kind: reset.Want}
 	case "status":
-		s := co.Status()
-		c.say("status %s %s sharers=%v err=%v", s.State, s.Intent.Phase, co.Sharers(), s.Err)
+		st := s.Status()
+		c.say("status %s %s sharers=%v err=%v", st.State, st.Intent.Phase, s.Sharers(), st.Err)
 	case "seal":
 		c.try("sealed", seal())
 	case "open":
@@ -211,24 +313,25 @@ func (c *child) obey(co *Coordinator, order string) {
 	}
 }
 
-func (c *child) handle(co *Coordinator, ev Event) {
-	switch ev := ev.(type) {
-	case Pending:
+func (c *child) handle(s *share, a reset.Action) {
+	switch a := a.(type) {
+	case reset.Release:
 		c.say("pending")
 		if c.conf.Dead {
 			return
 		}
 		time.Sleep(c.conf.Slow)
 		c.try("close", c.dev.close())
-		co.Released(ev.ID)
-	case Ended:
-		c.say("ended %s %s", ev.Outcome, ev.Detail)
-		if ev.Outcome != reset.OutcomeTimeout { // then it cannot be opened
+		s.events <- reset.Event{Kind: reset.Released, ID: a.ID}
+	case reset.Ended:
+		c.say("ended %s %s", a.Outcome, a.Detail)
+		if a.Outcome != reset.OutcomeTimeout { // then it cannot be opened
 			c.try("open", c.dev.open())
 		}
-	case Silent:
-		c.say("silent %s %d", ev.Leader.Name, ev.Leader.PID)
-	case Answers:
+	case reset.Silent:
+		leader := s.Status().Leader
+		c.say("silent %s %d", leader.Name, leader.PID)
+	case reset.Answers:
 		c.say("answers")
 	}
 }

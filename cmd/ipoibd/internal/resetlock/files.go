@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,16 +17,21 @@ import (
 )
 
 // ErrUnsafe says that others could have written the directory or a file in it.
-var ErrUnsafe = errors.New("not private: it must be a directory or file of root or the daemon's user, that no one else may write, and no symbolic link")
+var ErrUnsafe = errors.New("not private: it must be a directory or file of root or the daemon's user, not writable by others, and not a symbolic link")
 
 var errRemoved = errors.New("the file was removed; restart all daemons that share the device")
 
-// files are the two files of a device, and what else a reset needs to have open.
+// files is the [reset.Kernel] of a device. Where no other process uses the device there
+// are no files, and every lock is free.
 type files struct {
+	conf        Config
 	use, intent *os.File
 	changes     *os.File // inotify of intent
 	procLocks   *os.File // nil: there is no /proc
 	buf         [reset.RecordSize + 1]byte
+	alone       reset.Record // without files
+	err         error        // of the last system call
+	logged      string       // the error that was logged last
 }
 
 // MakeDir makes a directory for the files, unless it exists.
@@ -39,92 +46,56 @@ func MakeDir(dir string) error {
 	return err
 }
 
-// openFiles makes the directory and the files of a device, where they do not exist.
-func openFiles(dir, key string) (_ *files, err error) {
+// open opens the files of a device, and makes the directory and them where they do not
+// exist.
+func (f *files) open(dir, key string) (err error) {
 	if err := MakeDir(dir); err != nil {
-		return nil, err
+		return err
 	}
-	dirFD, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		err = ErrUnsafe
-	}
-	if err != nil {
-		return nil, fmt.Errorf("directory %s: %w", dir, err)
-	}
-	defer unix.Close(dirFD)
-	if err := private(dirFD, unix.S_IFDIR, 0o022); err != nil {
-		return nil, fmt.Errorf("directory %s: %w", dir, err)
-	}
-	f := &files{}
 	defer func() {
 		if err != nil {
 			f.close()
 		}
 	}()
+	dirFile, err := openPrivate(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.S_IFDIR, 0o022)
+	if err != nil {
+		return err
+	}
+	defer dirFile.Close()
 	for suffix, file := range map[string]**os.File{".use": &f.use, ".intent": &f.intent} {
-		fd, err := unix.Openat(dirFD, key+suffix, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
-		if errors.Is(err, unix.ELOOP) {
-			err = ErrUnsafe
-		}
-		name := filepath.Join(dir, key+suffix)
-		if err == nil {
-			*file = os.NewFile(uintptr(fd), name)
-			err = private(fd, unix.S_IFREG, 0o077)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+		if *file, err = openPrivate(int(dirFile.Fd()), key+suffix, unix.O_RDWR|unix.O_CREAT|unix.O_NONBLOCK, unix.S_IFREG, 0o077); err != nil {
+			return fmt.Errorf("directory %s: %w", dir, err)
 		}
 	}
 	_ = unix.Fallocate(int(f.intent.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reset.RecordSize) // a reset needs no space then
-	if f.changes, err = watch(f.intent.Name()); err != nil {
-		return nil, fmt.Errorf("watch %s: %w", f.intent.Name(), err)
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err == nil {
+		f.changes = os.NewFile(uintptr(watch), "inotify")
+		_, err = unix.InotifyAddWatch(watch, filepath.Join(dir, key+".intent"), unix.IN_MODIFY)
 	}
 	f.procLocks, _ = os.Open("/proc/locks")
-	return f, nil
+	return err
 }
 
-// CutShort returns the device of a reset in dir that was cut short, or is under way, and
-// that a process is configured for. It is for devices that are gone, so that their
-// name in the directory is not known.
-func CutShort(dir string, configured func(reset.Device) bool) (reset.Device, bool) {
-	names, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
-	for _, name := range names {
-		key := strings.TrimSuffix(filepath.Base(name), ".intent")
-		f, err := openFiles(dir, key)
-		if err != nil {
-			continue
-		}
-		r := f.read()
-		f.close()
-		if r.Begun && r.Device.Key() == key && configured(r.Device) {
-			return r.Device, true
-		}
+// openPrivate opens a file, and refuses one that others could have written.
+func openPrivate(dirFD int, name string, how int, kind, denied uint32) (*os.File, error) {
+	fd, err := unix.Openat(dirFD, name, how|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		err = ErrUnsafe
 	}
-	return reset.Device{}, false
-}
-
-// private refuses what others could have written.
-func private(fd int, kind, denied uint32) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != kind || st.Mode&denied != 0 || st.Uid != 0 && st.Uid != uint32(os.Geteuid()) {
-		return ErrUnsafe
-	}
-	return nil
-}
-
-func watch(path string) (*os.File, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_MODIFY); err != nil {
-		unix.Close(fd)
-		return nil, err
+	file := os.NewFile(uintptr(fd), name)
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Mode&unix.S_IFMT != kind || st.Mode&denied != 0 || st.Uid != 0 && st.Uid != uint32(os.Geteuid())) {
+		err = ErrUnsafe
 	}
-	return os.NewFile(uintptr(fd), "inotify"), nil
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	return file, nil
 }
 
 func (f *files) close() {
@@ -142,53 +113,130 @@ func OnDisk(dir string) bool {
 	return err == nil && st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC
 }
 
-// flock tries for a lock, or releases it. It never blocks.
-func flock(f *os.File, how int) (held bool, err error) {
-	for {
-		switch err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.EWOULDBLOCK):
-			return false, nil
-		default:
-			return false, fmt.Errorf("flock %s: %w", f.Name(), err)
+// cutShort opens the files of a device whose reset was cut short, and that this process
+// is configured for; nil: there is none. The device is gone, so its key is not known
+// otherwise.
+func cutShort(dir string, configured func(reset.Device) bool, log *slog.Logger) (*files, reset.Device) {
+	names, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
+	for _, name := range names {
+		f, key := &files{conf: Config{Log: log}}, strings.TrimSuffix(filepath.Base(name), ".intent")
+		if f.open(dir, key) != nil {
+			continue
 		}
+		if r := f.Read(); r.Begun && r.Device.Key() == key && configured(r.Device) {
+			return f, r.Device
+		}
+		f.close()
 	}
+	return nil, reset.Device{}
 }
 
-// read returns the intent. One that cannot be read is reset.PhaseBad.
-func (f *files) read() reset.Record {
-	n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
-	r, err := reset.Decode(f.buf[:n])
-	if err != nil {
-		r = reset.Record{Phase: reset.PhaseBad}
+// readTries is how often a record is read that may have been written at the same moment.
+const readTries = 3
+
+// Read implements reset.Kernel.
+func (f *files) Read() (r reset.Record) {
+	if f.intent == nil {
+		return f.alone
+	}
+	for range readTries {
+		n, err := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
+		if r, err = reset.Decode(f.buf[:n]); err == nil {
+			break
+		}
 	}
 	return r
 }
 
-func (f *files) write(r reset.Record) error {
-	b := r.Encode()
-	if _, err := f.intent.WriteAt(b, 0); err != nil {
-		return err
+// Write implements reset.Kernel.
+func (f *files) Write(r reset.Record) {
+	if f.intent == nil {
+		f.alone = r
+		return
 	}
-	return f.intent.Truncate(int64(len(b))) // what others have appended
+	_, err := f.intent.WriteAt(r.Encode(), 0)
+	f.note(errors.Join(err, f.intent.Truncate(reset.RecordSize))) // cuts what others have appended
 }
 
-// removed says whether other processes can still meet this one.
-func (f *files) removed() error {
+// Claim implements reset.Kernel. A file that was removed does not reach the others any
+// more, and is not locked.
+func (f *files) Claim() bool {
 	for _, file := range []*os.File{f.use, f.intent} {
 		var st unix.Stat_t
-		if err := unix.Fstat(int(file.Fd()), &st); err == nil && st.Nlink == 0 {
-			return fmt.Errorf("%s: %w", file.Name(), errRemoved)
+		if file != nil && unix.Fstat(int(file.Fd()), &st) == nil && st.Nlink == 0 {
+			f.note(fmt.Errorf("%s: %w", file.Name(), errRemoved))
+			return false
 		}
 	}
-	return nil
+	return f.flock(f.intent, unix.LOCK_EX)
 }
 
-// holders are the processes that have a lock on a file, other than this one, as far
-// as they are of this PID namespace or of one below it (/proc/locks, proc(5)).
-func (f *files) holders(file *os.File) (pids []int) {
+// Disclaim implements reset.Kernel.
+func (f *files) Disclaim() { f.flock(f.intent, unix.LOCK_UN) }
+
+// Share implements reset.Kernel.
+func (f *files) Share() bool { return f.flock(f.use, unix.LOCK_SH) }
+
+// Exclude implements reset.Kernel.
+func (f *files) Exclude() bool { return f.flock(f.use, unix.LOCK_EX) }
+
+// Drop implements reset.Kernel.
+func (f *files) Drop() { f.flock(f.use, unix.LOCK_UN) }
+
+// flock tries for a lock, or releases it. It never blocks.
+func (f *files) flock(file *os.File, how int) bool {
+	if file == nil {
+		return true
+	}
+	err := unix.EINTR
+	for errors.Is(err, unix.EINTR) {
+		err, _ = unix.Flock(int(file.Fd()), how|unix.LOCK_NB).(unix.Errno)
+	}
+	if err != 0 && !errors.Is(err, unix.EWOULDBLOCK) {
+		f.note(fmt.Errorf("flock %s: %w", file.Name(), err))
+		return false
+	}
+	f.note(nil)
+	return err == 0
+}
+
+// note keeps the error of a system call for the status, and logs one that is new.
+func (f *files) note(err error) {
+	if err != nil && err.Error() != f.logged {
+		f.logged = err.Error()
+		f.conf.Log.Error("cannot coordinate resets of the device with other processes", "err", err)
+	}
+	f.err = err
+}
+
+// Holders implements reset.Kernel.
+func (f *files) Holders() string {
+	names := f.sharers()
+	if f.conf.Holders != nil {
+		names = append(names, f.conf.Holders()...)
+	}
+	slices.Sort(names)
+	if names = slices.Compact(names); len(names) == 0 {
+		return "a process that cannot be seen from here, such as one of another PID namespace"
+	}
+	return strings.Join(names, ", ")
+}
+
+// sharers names the other processes that have a lock on use.
+func (f *files) sharers() (names []string) {
+	for _, pid := range f.lockers(f.use) {
+		name := "a process"
+		if comm, err := fs.ReadFile(os.DirFS("/proc"), strconv.Itoa(pid)+"/comm"); err == nil {
+			name = strings.TrimSpace(string(comm))
+		}
+		names = append(names, fmt.Sprintf("%s (pid %d)", name, pid))
+	}
+	return names
+}
+
+// lockers returns the other processes that have a lock on a file, as far as they are of
+// this PID namespace or of one below it (/proc/locks, proc(5)).
+func (f *files) lockers(file *os.File) (pids []int) {
 	var st unix.Stat_t
 	if f.procLocks == nil || unix.Fstat(int(file.Fd()), &st) != nil {
 		return nil
@@ -206,13 +254,4 @@ func (f *files) holders(file *os.File) (pids []int) {
 		}
 	}
 	return pids
-}
-
-// processName names a process for people.
-func processName(pid int) string {
-	name := "a process"
-	if comm, err := fs.ReadFile(os.DirFS("/proc"), strconv.Itoa(pid)+"/comm"); err == nil {
-		name = strings.TrimSpace(string(comm))
-	}
-	return fmt.Sprintf("%s (pid %d)", name, pid)
 }

@@ -41,8 +41,8 @@ func TestR16PrivateFilesOnly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := openFiles(dir, "k")
-			if f != nil || !errors.Is(err, ErrUnsafe) {
+			f := &files{}
+			if err := f.open(dir, "k"); !errors.Is(err, ErrUnsafe) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -55,8 +55,8 @@ func TestR16FilesArePrivate(t *testing.T) {
 	checkLeaks(t)
 	defer unix.Umask(unix.Umask(0))
 	dir := filepath.Join(t.TempDir(), "a", "locks")
-	f, err := openFiles(dir, "k")
-	if err != nil {
+	f := &files{}
+	if err := f.open(dir, "k"); err != nil {
 		t.Fatal(err)
 	}
 	defer f.close()
@@ -68,14 +68,14 @@ func TestR16FilesArePrivate(t *testing.T) {
 	if _, err := f.intent.WriteAt([]byte("garbage"), reset.RecordSize); err != nil {
 		t.Fatal(err)
 	}
-	if r := f.read(); r.Phase != reset.PhaseBad {
+	if r := f.Read(); r != (reset.Record{}) {
 		t.Errorf("%+v", r)
 	}
 	want := reset.Record{Phase: reset.PhaseWanted, Number: 7}
-	if err := f.write(want); err != nil {
-		t.Fatal(err)
+	if f.Write(want); f.err != nil {
+		t.Fatal(f.err)
 	}
-	if r := f.read(); r != want {
+	if r := f.Read(); r != want {
 		t.Errorf("%+v, want %+v", r, want)
 	}
 }

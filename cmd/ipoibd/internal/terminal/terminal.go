@@ -4,8 +4,8 @@
 //
 // There are two lines of defence. Fprintf escapes its arguments, newlines included, so
 // that a name cannot end its line or its column. Writer wraps the program's outputs: it
-// escapes what any other way of printing lets through, but keeps newlines and tabs,
-// which it cannot tell from the program's own.
+// escapes what reaches it by any other way of printing, but keeps newlines and tabs, which
+// it cannot distinguish from the program's own.
 package terminal
 
 import (
@@ -30,8 +30,8 @@ func Lines(s string) string {
 	return strings.ReplaceAll(escape(s, "\n"), "\n", "\n  ")
 }
 
-// Fprintf is fmt.Fprintf with each argument escaped once it is formatted. The
-// format itself is written as it is.
+// Fprintf is fmt.Fprintf, but escapes each argument after formatting it. It does not escape
+// the format itself.
 func Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	escaped := make([]any, len(args))
 	for i, a := range args {
@@ -40,7 +40,7 @@ func Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	return fmt.Fprintf(w, format, escaped...)
 }
 
-// argument escapes its value once it is formatted.
+// argument escapes its value after formatting it.
 type argument struct{ value any }
 
 func (a argument) Format(f fmt.State, verb rune) {

@@ -8,9 +8,9 @@ import (
 	"ipoibd/hca"
 )
 
-// hear sends "group" to the group, then "marker" to b, and reports whether b
+// receivesGroup sends "group" to the group, then "marker" to b, and reports whether b
 // received the first.
-func hear(t *testing.T, a, b Host, group netip.Addr) bool {
+func receivesGroup(t *testing.T, a, b Host, group netip.Addr) bool {
 	t.Helper()
 	a.sendAll(t, a.packet(group, "group"), a.packet(b.addr(group), "marker"))
 	first := b.recvN(t, 1)[0]
@@ -18,32 +18,32 @@ func hear(t *testing.T, a, b Host, group netip.Addr) bool {
 		return false
 	}
 	if string(first.Data) != "group" || first.Dst != group || first.Src != a.addr(group) {
-		t.Errorf("received %q from %v to %v, want the group's", first.Data, first.Src, first.Dst)
+		t.Errorf("received %q from %v to %v, want the datagram to the group", first.Data, first.Src, first.Dst)
 	}
 	if marker := b.recvN(t, 1)[0]; string(marker.Data) != "marker" {
-		t.Errorf("received %q, want the marker: the group's packet came twice", marker.Data)
+		t.Errorf("received %q, want the marker: the datagram to the group arrived twice", marker.Data)
 	}
 	return true
 }
 
-// testMulticast: only members hear a group, never the sender itself.
+// testMulticast: only members receive datagrams to a group, and never the sender itself.
 func testMulticast(t *testing.T, a, b Host) {
 	for _, group := range []netip.Addr{group4, group6} {
-		if hear(t, a, b, group) {
-			t.Errorf("%v heard without Join", group)
+		if receivesGroup(t, a, b, group) {
+			t.Errorf("received a datagram to %v without Join", group)
 		}
 		join(t, a, group)
 		join(t, b, group)
-		if !hear(t, a, b, group) {
-			t.Errorf("%v not heard by a member", group)
+		if !receivesGroup(t, a, b, group) {
+			t.Errorf("a member of %v did not receive a datagram", group)
 		}
 		b.sendAll(t, b.packet(a.addr(group), "marker"))
 		if got := a.recvN(t, 1)[0]; string(got.Data) != "marker" {
-			t.Errorf("own multicast to %v came back: %q", group, got.Data)
+			t.Errorf("the sender received its own multicast to %v: %q", group, got.Data)
 		}
 		leave(t, b, group)
-		if hear(t, a, b, group) {
-			t.Errorf("%v heard after Leave", group)
+		if receivesGroup(t, a, b, group) {
+			t.Errorf("received a datagram to %v after Leave", group)
 		}
 	}
 }
@@ -53,8 +53,8 @@ func testMembershipCounts(t *testing.T, a, b Host) {
 		join(t, b, group)
 		join(t, b, group)
 		leave(t, b, group)
-		if !hear(t, a, b, group) {
-			t.Errorf("%v: one of two Joins undone, and not heard any more", group)
+		if !receivesGroup(t, a, b, group) {
+			t.Errorf("%v: no datagram received after one Leave for two Joins", group)
 		}
 		leave(t, b, group)
 		if err := b.Leave(group); !errors.Is(err, hca.ErrInvalid) {
@@ -63,15 +63,15 @@ func testMembershipCounts(t *testing.T, a, b Host) {
 	}
 }
 
-// testManyGroups joins more groups than Linux lets one socket join (20).
+// testManyGroups joins more groups than Linux permits for one socket (20).
 func testManyGroups(t *testing.T, a, b Host) {
 	const n = 100
 	for i := range n {
 		join(t, b, netip.AddrFrom4([4]byte{239, 192, 7, byte(i)}))
 	}
 	for _, i := range []byte{0, 20, 50, n - 1} {
-		if group := netip.AddrFrom4([4]byte{239, 192, 7, i}); !hear(t, a, b, group) {
-			t.Errorf("%v, of %d groups, not heard", group, n)
+		if group := netip.AddrFrom4([4]byte{239, 192, 7, i}); !receivesGroup(t, a, b, group) {
+			t.Errorf("joined %[2]d groups, but received no datagram to %[1]v", group, n)
 		}
 	}
 	for i := range n {

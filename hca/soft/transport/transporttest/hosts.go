@@ -16,7 +16,7 @@ const Patience = 20 * time.Second
 // MTU is the MTU in bytes that the hosts' link must have.
 const MTU = 9000
 
-// Underlay is what an administrator does to a host's netdev.
+// Underlay has the changes that an administrator may make to a host's netdev.
 type Underlay interface {
 	SetUp(on bool)
 	SetMTU(mtu int)
@@ -25,16 +25,16 @@ type Underlay interface {
 	Remove()
 }
 
-// Host is one of the two hosts of a test. Its transport is open; the test may
-// close it, and whoever made it does so too.
+// Host is one of the two hosts of a test. Its transport is open. The test may close it,
+// and the creator of the host closes it in any case.
 type Host struct {
 	transport.Transport
 	Underlay Underlay
 	IPv4     netip.Addr // an address of the netdev
-	IPv6     netip.Addr // likewise, global
+	IPv6     netip.Addr // a global address of the netdev
 }
 
-// addr is the host's address of the family of like.
+// addr returns the host's address of the same family as like.
 func (h Host) addr(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return h.IPv4
@@ -42,15 +42,15 @@ func (h Host) addr(like netip.Addr) netip.Addr {
 	return h.IPv6
 }
 
-// Each runs every test of the suite as a subtest: run makes two hosts on one
-// link with MTU, calls test with them and cleans up.
+// Each runs every test of the suite as a subtest: run creates two hosts on one link with
+// MTU, calls test with them and cleans up.
 func Each(t *testing.T, run func(t *testing.T, test func(t *testing.T, a, b Host))) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { run(t, tt.run) })
 	}
 }
 
-// packet makes a datagram to dst from the host's address of that family.
+// packet returns a datagram to dst from the host's address of the same family.
 func (h Host) packet(dst netip.Addr, pieces ...string) transport.Packet {
 	pkt := transport.Packet{Src: h.addr(dst), Dst: dst}
 	for _, p := range pieces {
@@ -59,7 +59,7 @@ func (h Host) packet(dst netip.Addr, pieces ...string) transport.Packet {
 	return pkt
 }
 
-// sendAll sends packets, waiting where the socket is full.
+// sendAll sends packets, and waits while the socket is full.
 func (h Host) sendAll(t *testing.T, pkts ...transport.Packet) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -78,8 +78,7 @@ func (h Host) sendAll(t *testing.T, pkts ...transport.Packet) {
 	}
 }
 
-// recvN receives n datagrams, with data of their own. Patience running out
-// closes the transport.
+// recvN receives n datagrams and returns copies. After Patience it closes the transport.
 func (h Host) recvN(t *testing.T, n int) []transport.Packet {
 	t.Helper()
 	defer time.AfterFunc(Patience, func() { _ = h.Close() }).Stop()
@@ -98,7 +97,7 @@ func (h Host) recvN(t *testing.T, n int) []transport.Packet {
 	return got
 }
 
-// await waits until the state satisfies ok.
+// await waits until ok returns true for the state.
 func (h Host) await(t *testing.T, what string, ok func(transport.State) bool) transport.State {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)

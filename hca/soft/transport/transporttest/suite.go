@@ -41,13 +41,13 @@ var tests = []struct {
 	{"NoAllocs", testNoAllocs},
 }
 
-// Groups that nobody else joins (RFC 2365; RFC 4291, 2.7: transient, link-local).
+// Groups without other members (RFC 2365; RFC 4291, 2.7: transient, link-local).
 var (
 	group4 = netip.MustParseAddr("239.192.1.2")
 	group6 = netip.MustParseAddr("ff12::1:2")
 )
 
-// bothFamilies runs a subtest with b's address of each.
+// bothFamilies runs a subtest with b's address of each family.
 func bothFamilies(b Host, f func(dst netip.Addr)) {
 	f(b.IPv4)
 	f(b.IPv6)
@@ -88,7 +88,7 @@ func checkPacket(t *testing.T, got, want transport.Packet, data string) {
 	}
 }
 
-// testOrder sends more than a batch at once: all arrive, in order.
+// testOrder: more datagrams than a batch arrive in order.
 func testOrder(t *testing.T, a, b Host) {
 	const n = 200
 	var pkts []transport.Packet
@@ -109,8 +109,7 @@ func testOrder(t *testing.T, a, b Host) {
 	}
 }
 
-// testMixedFamilies sends both families, and packets that cannot be sent
-// between them, by one call.
+// testMixedFamilies: one call may send packets of both families, mixed with invalid ones.
 func testMixedFamilies(t *testing.T, a, b Host) {
 	mixed := transport.Packet{Src: a.IPv4, Dst: b.IPv6, Vec: [][]byte{[]byte("mixed")}}
 	a.sendAll(t, mixed, a.packet(b.IPv4, "one"), a.packet(b.IPv6, "two"), mixed, a.packet(b.IPv4, "three"), mixed)
@@ -122,12 +121,12 @@ func testMixedFamilies(t *testing.T, a, b Host) {
 	if want := []string{"one", "three", "two"}; !slices.Equal(got, want) {
 		t.Errorf("received %q, want %q in any order", got, want)
 	}
-	if n := a.counter(t, "send_invalid"); n != 3 {
+	if n := a.counter(t, "tx_drop_invalid"); n != 3 {
 		t.Errorf("send_invalid = %d, want 3", n)
 	}
 }
 
-// maxData is the longest datagram that the MTU allows towards dst.
+// maxData returns the length of the longest datagram to dst that the MTU permits.
 func maxData(mtu int, dst netip.Addr) int {
 	if dst.Is4() {
 		return mtu - 20 - 8
@@ -147,23 +146,23 @@ func testSizes(t *testing.T, a, b Host) {
 	})
 }
 
-// testTooLong: one byte more than the MTU is dropped and counted, what follows
-// is not.
+// testTooLong: a datagram one byte longer than the MTU permits is dropped and counted,
+// and the next one is sent.
 func testTooLong(t *testing.T, a, b Host) {
 	bothFamilies(b, func(dst netip.Addr) {
-		before := a.counter(t, "too_long")
+		before := a.counter(t, "tx_drop_too_long")
 		a.sendAll(t, a.packet(dst, strings.Repeat("x", maxData(MTU, dst)+1)), a.packet(dst, "marker"))
 		if got := b.recvN(t, 1)[0]; string(got.Data) != "marker" {
 			t.Errorf("received %d bytes, want the marker", len(got.Data))
 		}
-		if n := a.counter(t, "too_long") - before; n != 1 {
+		if n := a.counter(t, "tx_drop_too_long") - before; n != 1 {
 			t.Errorf("to %v: too_long grew by %d, want 1", dst, n)
 		}
 	})
 }
 
-// testRefused: packets that contradict themselves or the host are dropped and
-// counted, and hold nothing up.
+// testRefused: packets that are inconsistent, or do not fit the host, are dropped and
+// counted, and do not delay others.
 func testRefused(t *testing.T, a, b Host) {
 	foreign := a.packet(b.IPv4, "x")
 	foreign.Src = netip.MustParseAddr("198.51.100.7")
@@ -172,10 +171,10 @@ func testRefused(t *testing.T, a, b Host) {
 	if got := b.recvN(t, 1)[0]; string(got.Data) != "marker" {
 		t.Errorf("received %q, want the marker", got.Data)
 	}
-	if n := a.counter(t, "bad_source"); n != 1 {
+	if n := a.counter(t, "tx_drop_bad_source"); n != 1 {
 		t.Errorf("bad_source = %d, want 1", n)
 	}
-	if n := a.counter(t, "send_invalid"); n != 2 {
+	if n := a.counter(t, "tx_drop_invalid"); n != 2 {
 		t.Errorf("send_invalid = %d, want 2", n)
 	}
 }
@@ -197,7 +196,7 @@ func testRecvBatch(t *testing.T, a, b Host) {
 	}
 }
 
-// testWaitWritable: with room to send it returns at once, also when ctx goes on.
+// testWaitWritable: if there is room to send, it returns at once.
 func testWaitWritable(t *testing.T, a, _ Host) {
 	if err := a.WaitWritable(t.Context()); err != nil {
 		t.Errorf("WaitWritable: %v", err)
@@ -224,8 +223,8 @@ func testClose(t *testing.T, a, b Host) {
 			t.Errorf("Close: %v", err)
 		}
 	}
-	checkClosed(t, "Recv under way", <-recv)
-	checkClosed(t, "WaitChange under way", <-change)
+	checkClosed(t, "blocked Recv", <-recv)
+	checkClosed(t, "blocked WaitChange", <-change)
 	_, err := a.Recv(make([]transport.Packet, 1))
 	checkClosed(t, "Recv", err)
 	_, err = a.Send([]transport.Packet{a.packet(b.IPv4, "x")})
@@ -245,7 +244,7 @@ func checkClosed(t *testing.T, what string, err error) {
 	}
 }
 
-// testNoAllocs sends and receives batches, after one to warm up.
+// testNoAllocs: sending and receiving a batch does not allocate per datagram.
 func testNoAllocs(t *testing.T, a, b Host) {
 	const n = 64
 	send, recv := make([]transport.Packet, n), make([]transport.Packet, n)
@@ -263,7 +262,7 @@ func testNoAllocs(t *testing.T, a, b Host) {
 		}
 	}
 	round()
-	// What sendAll itself allocates, its context, does not grow with the batch.
+	// The allocations of sendAll itself, for its context, do not grow with the batch.
 	if allocs := testing.AllocsPerRun(50, round); allocs >= n/4 {
 		t.Errorf("%v allocations for %d datagrams, want none per datagram", allocs, n)
 	}

@@ -30,11 +30,11 @@ func testState(t *testing.T, a, b Host) {
 	}
 	s.Addrs[0] = netip.Addr{}
 	if again := a.State(); again.Addrs[0] == s.Addrs[0] {
-		t.Error("State handed out its own slice")
+		t.Error("State returned the transport's own slice")
 	}
 }
 
-// testLinkDown: while the link is down nothing passes, afterwards it does.
+// testLinkDown: no datagram passes while the link is down; afterwards they do.
 func testLinkDown(t *testing.T, a, b Host) {
 	a.await(t, "the link to be up", isUp)
 	a.Underlay.SetUp(false)
@@ -42,7 +42,7 @@ func testLinkDown(t *testing.T, a, b Host) {
 	sent := a.counter(t, "tx_packets")
 	a.sendAll(t, a.packet(b.IPv4, "lost"))
 	if n := a.counter(t, "tx_packets"); n != sent {
-		t.Errorf("a packet counts as sent on a link that is down")
+		t.Errorf("a packet was counted as sent while the link is down")
 	}
 	a.Underlay.SetUp(true)
 	a.await(t, "the link to be up again", isUp)
@@ -67,7 +67,7 @@ func testAddresses(t *testing.T, a, _ Host) {
 	}
 }
 
-// testMTUCut: what passed before is too long afterwards.
+// testMTUCut: a datagram that was sent before is too long after a cut of the MTU.
 func testMTUCut(t *testing.T, a, b Host) {
 	a.Underlay.SetMTU(1500)
 	a.await(t, "MTU 1500", func(s transport.State) bool { return s.MTU == 1500 })
@@ -76,12 +76,12 @@ func testMTUCut(t *testing.T, a, b Host) {
 	if got := b.recvN(t, 1)[0]; len(got.Data) != len(fits) {
 		t.Errorf("received %d bytes, want %d", len(got.Data), len(fits))
 	}
-	if n := a.counter(t, "too_long"); n != 1 {
+	if n := a.counter(t, "tx_drop_too_long"); n != 1 {
 		t.Errorf("too_long = %d, want 1", n)
 	}
 }
 
-// testRemoved: the netdev's end is the end of sending; Recv blocks until Close.
+// testRemoved: once the netdev is removed, Send fails, and Recv blocks until Close.
 func testRemoved(t *testing.T, a, b Host) {
 	recv := make(chan error, 1)
 	go func() {
@@ -89,7 +89,7 @@ func testRemoved(t *testing.T, a, b Host) {
 		recv <- err
 	}()
 	a.Underlay.Remove()
-	s := a.await(t, "the netdev to go", func(s transport.State) bool { return !s.Present })
+	s := a.await(t, "the netdev to be removed", func(s transport.State) bool { return !s.Present })
 	if s.Up || len(s.Addrs) != 0 {
 		t.Errorf("state %+v of a netdev that is gone", s)
 	}
@@ -101,7 +101,7 @@ func testRemoved(t *testing.T, a, b Host) {
 	}
 	select {
 	case err := <-recv:
-		t.Errorf("Recv returned with the netdev: %v", err)
+		t.Errorf("Recv returned when the netdev was removed: %v", err)
 	default:
 	}
 	if err := a.Close(); err != nil {

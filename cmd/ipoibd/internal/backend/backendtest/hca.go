@@ -1,5 +1,5 @@
-// Package backendtest has an HCA for tests: the software HCA on the in-memory fabric. The
-// test decides which HCA is there, and sees every instance that was opened.
+// Package backendtest provides an HCA for tests: the software HCA on the in-memory fabric. The
+// test decides which HCA is present, and has access to every instance that was opened.
 package backendtest
 
 import (
@@ -21,9 +21,9 @@ import (
 type Config struct {
 	Fabric *memfabric.Fabric
 	Netdev string     // its name on the fabric
-	MTU    int        // of a netdev that was attached just now
+	MTU    int        // of the netdev
 	Addr   netip.Addr // of the netdev
-	GUID   hca.GUID   // of the HCA that is there first
+	GUID   hca.GUID   // of the first HCA
 	Rand   *rand.Rand // of queue pair numbers; nil: see soft.Config
 }
 
@@ -33,7 +33,7 @@ type HCA struct {
 	changed chan struct{} // has a value when guid or index changed
 
 	mu        sync.Mutex // guards what follows
-	guid      hca.GUID   // of the HCA that is there; zero: there is none
+	guid      hca.GUID   // of the present HCA; zero: none
 	index     uint32     // of the netdev
 	instances []Instance
 }
@@ -44,13 +44,13 @@ type Instance struct {
 	*soft.Device
 }
 
-// New returns an HCA that is there.
+// New returns a present HCA.
 func New(cfg Config) *HCA {
 	return &HCA{cfg: cfg, guid: cfg.GUID, index: 1, changed: make(chan struct{}, 1)}
 }
 
-// Plug makes the HCA of this GUID the one that is there, with a new index, unless it is
-// there already.
+// Plug makes the HCA with this GUID present, with a new index. It does nothing if that HCA is
+// present already.
 func (h *HCA) Plug(guid hca.GUID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *HCA) Plug(guid hca.GUID) {
 	}
 }
 
-// Unplug takes away the HCA with its netdev. It is idempotent.
+// Unplug removes the HCA and its netdev. Idempotent.
 func (h *HCA) Unplug() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,7 +75,7 @@ func (h *HCA) Unplug() {
 func (h *HCA) hint() {
 	select {
 	case h.changed <- struct{}{}:
-	default: // the last change was not looked at yet
+	default: // the last hint has not been received yet
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *HCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-// Reset implements backend.HCA: calls that hang in the HCA return.
+// Reset implements backend.HCA. Calls that hang in the HCA return.
 func (h *HCA) Reset(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,4 +1,4 @@
-package control
+package report
 
 import (
 	"encoding/json"

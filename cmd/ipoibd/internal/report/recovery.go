@@ -1,0 +1,100 @@
+package report
+
+import (
+	"fmt"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/qprecovery"
+)
+
+// Recovery is the history of the ladder of an interface or a device. Rungs and reasons have
+// the names of qprecovery.
+type Recovery struct {
+	State     string            `json:"state"`
+	Rung      string            `json:"rung"`
+	Reason    string            `json:"reason"`
+	Since     time.Time         `json:"since,omitzero"`
+	Outage    journal.Seconds   `json:"outage_seconds,omitzero"`
+	NextTry   time.Time         `json:"next_try,omitzero"`
+	GivesUp   time.Time         `json:"gives_up,omitzero"`
+	Recovered uint64            `json:"recovered"`
+	Rungs     map[string]uint64 `json:"rungs"`
+	Reasons   map[string]uint64 `json:"reasons"`
+	FoundRTS  uint64            `json:"found_in_rts"`
+	Absorbed  uint64            `json:"absorbed"`
+	Stale     uint64            `json:"stale"`
+	History   []RecoveryRecord  `json:"history"`
+}
+
+// RecoveryRecord is one recovery. The current one has no end, and its durations are those
+// until now.
+type RecoveryRecord struct {
+	Rung     string          `json:"rung"`
+	Reason   string          `json:"reason"`
+	Start    time.Time       `json:"start"`
+	End      time.Time       `json:"end,omitzero"`
+	Duration journal.Seconds `json:"duration_seconds"`
+	Outage   journal.Seconds `json:"outage_seconds"`
+	Stopped  bool            `json:"stopped"`
+	Request  string          `json:"request,omitempty"`
+	Steps    []RecoveryStep  `json:"steps"`
+	Omitted  int             `json:"omitted,omitempty"`
+}
+
+// RecoveryStep is a rung that was entered.
+type RecoveryStep struct {
+	Rung   string    `json:"rung"`
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
+}
+
+// NewRecovery describes a ladder at the time now. While a recovery runs, rung and reason are
+// those of its last step rather than those of the state, whose reason is that of the latest
+// failed try.
+func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Reason, counts qprecovery.Counts, history []qprecovery.Record, now time.Time) *Recovery {
+	r := &Recovery{
+		State: state.String(), Rung: rung.String(), Reason: reason.String(), Recovered: counts.Recovered,
+		Rungs: map[string]uint64{}, Reasons: map[string]uint64{},
+		FoundRTS: counts.FoundRTS, Absorbed: counts.Absorbed, Stale: counts.Stale,
+		History: make([]RecoveryRecord, 0, len(history)),
+	}
+	for rung, n := range counts.Rungs {
+		if n > 0 {
+			r.Rungs[qprecovery.Rung(rung).String()] = n
+		}
+	}
+	for why, n := range counts.Reasons {
+		if n > 0 {
+			r.Reasons[qprecovery.Reason(why).String()] = n
+		}
+	}
+	for _, record := range history {
+		end := record.End
+		if end.IsZero() {
+			record.End = now
+			r.Since, r.Outage = record.Start, journal.Seconds(record.Outage())
+			if n := len(record.Steps); n > 0 && record.Omitted == 0 {
+				last := record.Steps[n-1]
+				r.Rung, r.Reason = last.Rung.String(), last.Reason.String()
+			}
+		}
+		r.History = append(r.History, newRecord(record, end))
+	}
+	return r
+}
+
+func newRecord(r qprecovery.Record, end time.Time) RecoveryRecord {
+	out := RecoveryRecord{
+		Rung: r.Worst().String(), Reason: r.Reason.String(), Start: r.Start, End: end,
+		Duration: journal.Seconds(r.Duration()), Outage: journal.Seconds(r.Outage()),
+		Stopped: r.Stopped, Omitted: r.Omitted, Steps: make([]RecoveryStep, len(r.Steps)),
+	}
+	if r.Request != nil {
+		out.Request = journal.Blame(*r.Request)
+	}
+	for i, s := range r.Steps {
+		out.Steps[i] = RecoveryStep{s.Rung.String(), s.Reason.String(), s.At}
+	}
+	return out
+}

@@ -1,0 +1,176 @@
+// Package report has the plain data that the daemon shows about itself: what a device or an
+// interface publishes, and what `ipoibd status --json` prints. It decides nothing and holds
+// no handles, so that packages that publish it need not know who reads it.
+//
+// docs/status.schema.json documents each field and each counter. The names of the fields
+// follow four rules: a state is an enumeration with a reason beside it, and prose is only
+// for people; a duration has its unit in its name; lists are empty and never null; a key or
+// a queue pair number is a hexadecimal string.
+package report
+
+import (
+	"net/netip"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"strings"
+	"time"
+
+	"ipoibd/hca"
+)
+
+// SchemaVersion is the version of the schema. It increases when a field changes its meaning
+// or disappears; new fields and counters do not change it.
+const SchemaVersion = 1
+
+// Status is the state of the daemon.
+type Status struct {
+	SchemaVersion int         `json:"schema_version"`
+	Time          time.Time   `json:"time"`
+	Version       string      `json:"version"`
+	PID           int         `json:"pid"`
+	Started       time.Time   `json:"started"`
+	Goroutines    int         `json:"goroutines"`
+	FDs           int         `json:"fds"` // -1: not known
+	HeapBytes     uint64      `json:"heap_bytes"`
+	Devices       []Device    `json:"devices"`
+	Interfaces    []Interface `json:"interfaces"`
+}
+
+// NewStatus returns the status of this process, without devices and interfaces.
+func NewStatus(version string, started time.Time) Status {
+	s := Status{
+		SchemaVersion: SchemaVersion, Time: time.Now(), Version: version, PID: os.Getpid(), Started: started,
+		Goroutines: runtime.NumGoroutine(), FDs: -1, Devices: []Device{}, Interfaces: []Interface{},
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
+		s.FDs = len(fds) - 1 // the directory itself was open
+	}
+	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(heap)
+	s.HeapBytes = heap[0].Value.Uint64()
+	return s
+}
+
+// Counters are counts by name.
+type Counters map[string]uint64
+
+// Add adds counters, with a prefix before each name, to those of the same name.
+func (c Counters) Add(prefix string, more []hca.Counter) {
+	for _, m := range more {
+		c[prefix+m.Name] += m.Value
+	}
+}
+
+// Drops returns the number of lost frames: the sum of the counters of drops, and of sends
+// and receives that failed.
+func (c Counters) Drops() (sum uint64) {
+	for name, n := range c {
+		if strings.Contains(name, "_drop_") || strings.Contains(name, "_wc_") {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// DeviceOpen is the state of a device that works. The other states are those of its ladder.
+const DeviceOpen = "open"
+
+// Device is the state of one HCA.
+type Device struct {
+	Name           string          `json:"name"`
+	HCA            string          `json:"hca"`
+	Kind           string          `json:"kind"`
+	Underlay       string          `json:"underlay,omitempty"`
+	Reset          string          `json:"reset,omitempty"`
+	State          string          `json:"state"`
+	Reason         string          `json:"reason"`
+	Since          time.Time       `json:"since"`
+	LastError      string          `json:"last_error,omitempty"`
+	Notice         string          `json:"notice,omitempty"`
+	Opens          uint64          `json:"opens"`
+	Attr           *hca.DeviceAttr `json:"attr"`
+	Ports          []Port          `json:"ports"`
+	Replicates     bool            `json:"replicates"`
+	Peers          []netip.Addr    `json:"peers"`
+	KnownPeersOnly bool            `json:"known_peers_only"`
+	Counters       Counters        `json:"counters"`
+	Recovery       *Recovery       `json:"recovery"`
+	Coordinator    *Coordinator    `json:"coordinator"`
+}
+
+// Port is a port of a device.
+type Port struct {
+	Num int `json:"num"`
+	hca.PortAttr
+}
+
+// Coordinator is what this daemon knows about the resets of a device that processes share.
+type Coordinator struct {
+	Phase   string   `json:"phase"`
+	Leading bool     `json:"leading"`
+	Leader  *Leader  `json:"leader"`
+	Members []string `json:"members"`
+	Trouble string   `json:"trouble,omitempty"`
+}
+
+// Leader is another process that resets the device.
+type Leader struct {
+	PID         int       `json:"pid"` // 0: not known, or of another PID namespace
+	Name        string    `json:"name"`
+	SilentSince time.Time `json:"silent_since,omitzero"`
+}
+
+// Interface is the state of one ib0. Time is when it was published; its counters are of the
+// moment when they are read.
+type Interface struct {
+	Name      string    `json:"name"`
+	Device    string    `json:"device"`
+	Port      uint8     `json:"port"`
+	Time      time.Time `json:"time"`
+	State     string    `json:"state"`
+	Reason    string    `json:"reason"`
+	Detail    string    `json:"detail,omitempty"`
+	Since     time.Time `json:"since"`
+	MAC       string    `json:"mac"`
+	HostMAC   string    `json:"host_mac"`
+	MTU       int       `json:"mtu"`
+	Carrier   bool      `json:"carrier"`
+	Adopted   bool      `json:"adopted"`
+	LastError string    `json:"last_error,omitempty"`
+	QP        *QP       `json:"qp"`
+	Groups    []Group   `json:"groups"`
+	Peers     []Peer    `json:"peers"`
+	Counters  Counters  `json:"counters"`
+	Kernel    Counters  `json:"kernel"`
+	Recovery  *Recovery `json:"recovery"`
+}
+
+// QP is the queue pair of an interface.
+type QP struct {
+	QPN        hca.QPN  `json:"qpn"`
+	State      string   `json:"state,omitempty"`
+	Generation uint32   `json:"generation"`
+	Address    string   `json:"address"`
+	GID        hca.GID  `json:"gid"`
+	GIDIndex   int      `json:"gid_index"`
+	PKey       hca.PKey `json:"pkey"`
+	QKey       hca.QKey `json:"qkey"`
+	MaxPayload int      `json:"max_payload"`
+}
+
+// Group is a multicast group to which the QP is attached.
+type Group struct {
+	MGID   hca.GID `json:"mgid"`
+	Attach hca.GID `json:"attach"`
+}
+
+// Peer is one entry of the peer table.
+type Peer struct {
+	MAC    string   `json:"mac"`
+	GID    hca.GID  `json:"gid"`
+	QPN    hca.QPN  `json:"qpn"`
+	IPs    []string `json:"ips"`
+	Used   bool     `json:"used"`
+	Handle string   `json:"handle"`
+}

@@ -1,0 +1,170 @@
+package hcatest
+
+import (
+	"fmt"
+
+	"ipoibd/hca"
+)
+
+var queueChecks = []check{
+	{name: "queues/refused", run: queuesRefused},
+	{name: "queues/own_completions", run: queuesOwnCompletions, needs: manyQueues},
+	{name: "queues/flush", run: queuesFlush, needs: manyQueues},
+	{name: "queues/reset", run: queuesReset, needs: manyQueues},
+	{name: "queues/busy", run: queuesBusy, needs: manyQueues},
+}
+
+func manyQueues(_ Features, h Host) bool { return h.Dev.Attr().MaxQueues > 1 }
+
+// A number of queues outside of 0 to DeviceAttr.MaxQueues is refused, and so is a number
+// that differs from that of the pairs of CQs.
+func queuesRefused(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	most := b.a.Dev.Attr().MaxQueues
+	if most < 1 {
+		b.Errorf("%d queues at most", most)
+	}
+	for _, n := range []int{-1, 2, most + 1} { // CreateQP has the CQs of one queue
+		s := defaultSpec().qp
+		s.Queues = n
+		_, err := e.pd.CreateQP(s, e.send, e.recv)
+		b.wantErr(err, hca.ErrInvalid, fmt.Sprintf("create QP with %d queues", n))
+	}
+	for _, c := range []struct{ queues, pairs int }{{0, 0}, {1, 2}, {2, 1}, {most + 1, most + 1}} {
+		s := defaultSpec().qp
+		s.Queues = c.queues
+		var cqs []hca.CQPair
+		for range c.pairs {
+			cqs = append(cqs, hca.CQPair{Send: b.cq(b.a, depth), Recv: b.cq(b.a, depth)})
+		}
+		_, _, err := hca.CreateQueues(e.pd, s, cqs)
+		b.wantErr(err, hca.ErrInvalid, fmt.Sprintf("create QP with %d queues and %d pairs of CQs", c.queues, c.pairs))
+	}
+	for _, n := range []int{0, 1} {
+		s := defaultSpec().qp
+		s.Queues = n
+		qp, queues, err := hca.CreateQueues(e.pd, s, []hca.CQPair{{Send: e.send, Recv: e.recv}})
+		must(b, err, "create QP with one queue")
+		b.closeLater(qp, "QP with one queue")
+		if len(queues) != 1 || queues[0] != hca.Queue(qp) {
+			b.Errorf("queues %v of %v", queues, qp)
+		}
+	}
+}
+
+// newQueues returns ends of one QP with as many queues as possible, one end for each.
+func (b *bench) newQueues(to hca.QPState) []*end {
+	b.Helper()
+	first := b.newEnd(b.a, defaultSpec())
+	var ends []*end
+	var cqs []hca.CQPair
+	for range b.a.Dev.Attr().MaxQueues {
+		e := *first
+		e.send, e.recv = b.cq(b.a, depth), b.cq(b.a, depth)
+		e.tx, e.rx = e.memory(depth*slotSize, 0), e.memory(depth*slotSize, hca.AccessLocalWrite)
+		ends = append(ends, &e)
+		cqs = append(cqs, hca.CQPair{Send: e.send, Recv: e.recv})
+	}
+	s := defaultSpec().qp
+	s.Queues = len(ends)
+	qp, queues, err := hca.CreateQueues(first.pd, s, cqs)
+	must(b, err, "create QP with all queues")
+	b.closeLater(qp, "QP with all queues")
+	for i, e := range ends {
+		if queues[i].Num() != qp.Num() || queues[i].Spec() != s {
+			b.Errorf("queue %d has number %v and spec %+v", i, queues[i].Num(), queues[i].Spec())
+		}
+		e.qp = queueQP{qp, queues[i]}
+	}
+	ends[0].to(to)
+	return ends
+}
+
+// queueQP is a QP whose posts go to one of its queues.
+type queueQP struct {
+	hca.QP
+	queue hca.Queue
+}
+
+func (q queueQP) PostSend(wrs []hca.SendWR) (int, error) { return q.queue.PostSend(wrs) }
+func (q queueQP) PostRecv(wrs []hca.RecvWR) (int, error) { return q.queue.PostRecv(wrs) }
+
+// Every queue sends and receives, through one number, and completes on its own CQs. What
+// the QP sends to itself arrives at the queue that it was sent from.
+func queuesOwnCompletions(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	for i, e := range ends {
+		e.postRecv(2)
+		e.postSend(e.wr(uint64(70+i), e, e.message(0, []byte{byte(i)})))
+		e.wantStatus(e.next(e.send, 1), hca.WCSuccess, uint64(70+i))
+		wc := e.next(e.recv, 1)[0]
+		if wc.SrcQPN != e.qp.Num() || wc.QPN != e.qp.Num() || e.rx.Bytes()[hca.GRHLen] != byte(i) {
+			b.Errorf("queue %d: %+v", i, wc)
+		}
+	}
+	peer := b.newEnd(b.b, defaultSpec())
+	peer.to(hca.QPRTS)
+	peer.postRecv(len(ends))
+	for i, e := range ends {
+		e.postSend(e.wr(uint64(i), peer, e.message(0, []byte("x"))))
+		e.next(e.send, 1)
+		if wc := peer.next(peer.recv, 1)[0]; wc.SrcQPN != e.qp.Num() {
+			b.Errorf("queue %d: its message comes from %v, want %v", i, wc.SrcQPN, e.qp.Num())
+		}
+	}
+	for i, e := range ends {
+		e.wantNone(e.send)
+		if _, err := e.recv.Poll(nil); err != nil {
+			b.Errorf("queue %d: %v", i, err)
+		}
+	}
+}
+
+// A move to ERR flushes every queue, to its own CQs.
+func queuesFlush(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	for i, e := range ends {
+		e.postRecv(i + 1)
+	}
+	must(b, ends[0].step(hca.QPRTS, hca.QPErr), "to ERR")
+	for i, e := range ends {
+		for _, wc := range e.next(e.recv, i+1) {
+			if wc.Status != hca.WCWRFlushErr {
+				b.Errorf("queue %d: %+v", i, wc)
+			}
+		}
+		e.wantNone(e.recv)
+	}
+}
+
+// A reset drops the requests of every queue, and leaves no completion.
+func queuesReset(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	for _, e := range ends {
+		e.postRecv(3)
+	}
+	must(b, ends[0].step(hca.QPRTS, hca.QPReset), "to RESET")
+	for _, e := range ends {
+		e.wantNone(e.recv)
+	}
+	ends[0].to(hca.QPRTS)
+	for _, e := range ends {
+		e.postRecv(depth) // all of the queue is free
+		e.postSend(e.wr(1, e, e.message(0, []byte("again"))))
+		e.next(e.recv, 1)
+	}
+}
+
+// The CQs of every queue are in use until the QP is closed.
+func queuesBusy(b *bench) {
+	ends := b.newQueues(hca.QPInit)
+	for _, e := range ends {
+		b.wantErr(e.send.Close(), hca.ErrBusy, "close send CQ")
+		b.wantErr(e.recv.Close(), hca.ErrBusy, "close receive CQ")
+	}
+	must(b, ends[0].qp.Close(), "close QP")
+	for _, e := range ends {
+		must(b, e.send.Close(), "close send CQ")
+		must(b, e.recv.Close(), "close receive CQ")
+	}
+}

@@ -52,7 +52,7 @@ func (d *Device) drainLoop(ctx context.Context) {
 		wait, cancel := context.WithTimeout(ctx, backPressure)
 		err := d.wire.WaitWritable(wait)
 		cancel()
-		for _, q := range d.drain.take() {
+		for _, q := range d.drain.removeAll() {
 			q.sendMu.Lock()
 			q.blocked = false
 			q.pump(err != nil)

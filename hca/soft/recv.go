@@ -161,9 +161,9 @@ type knownPeers struct {
 	set  map[netip.Addr]struct{}
 }
 
-// follow builds the set again if the list has changed. A list does not change once it is
+// update builds the set again if the list has changed. A list does not change once it is
 // published, so its address identifies it.
-func (k *knownPeers) follow(cfg *Config) {
+func (k *knownPeers) update(cfg *Config) {
 	if !cfg.KnownPeersOnly {
 		return
 	}

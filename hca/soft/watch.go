@@ -22,8 +22,8 @@ func (d *Device) watchLoop(ctx context.Context) {
 	}
 }
 
-// follow adopts a new state of the underlay.
-func (d *Device) follow(s *transport.State) {
+// applyState applies a new state of the underlay.
+func (d *Device) applyState(s *transport.State) {
 	c := d.publishPort(s)
 	on := hca.ObjectID{Kind: hca.KindPort, Num: 1}
 	if !s.Present {

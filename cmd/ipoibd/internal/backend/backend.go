@@ -80,7 +80,7 @@ func New(cfg config.Device, opts Options) (*Slot, error) {
 	log := opts.Log.With("device", cfg.Name)
 	var h HCA
 	var err error
-	if cfg.IsSoft() {
+	if cfg.HCA == config.SoftHCA {
 		h, err = newSoftHCA(cfg, log)
 	} else {
 		h, err = newRealHCA(cfg, opts.OpenHCA, theKernel, log)

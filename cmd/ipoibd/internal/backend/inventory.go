@@ -42,8 +42,9 @@ type System struct {
 	Bind    func(netdev string) error // binds the UDP port for a moment
 }
 
-// Local returns the system that the program runs on; open opens an RDMA device.
-func Local(open func(string) (hca.Device, error)) System {
+// Local returns the system that the program runs on; open opens an RDMA device. The software
+// HCA is on the netdev underlay; if that is empty, on the one that it chooses.
+func Local(open func(string) (hca.Device, error), underlay string) System {
 	devices := func() ([]rdma.Device, error) {
 		devices, err := rdma.List()
 		for i := range devices {
@@ -51,7 +52,22 @@ func Local(open func(string) (hca.Device, error)) System {
 		}
 		return devices, err
 	}
-	return System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, udp.Taken}
+	s := System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, bind}
+	if underlay != "" {
+		s.Netdev = func() (string, error) { return underlay, nil }
+	}
+	return s
+}
+
+func bind(netdev string) error {
+	if err := checkUnderlay(netdev); err != nil {
+		return err
+	}
+	t, err := udp.Open(udp.Config{Netdev: netdev})
+	if err == nil {
+		err = t.Close()
+	}
+	return err
 }
 
 // Take returns the software HCA first, then those of the kernel. It is not an error if the

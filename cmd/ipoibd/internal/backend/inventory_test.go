@@ -148,8 +148,9 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-// The process that has the UDP port may use it on another netdev.
-func TestSoftwareInUse(t *testing.T) {
+// A software HCA whose UDP port another process has cannot be used, and is in use by that
+// process.
+func TestPortTaken(t *testing.T) {
 	s := system(t)
 	s.Bind = func(string) error {
 		return fmt.Errorf("open: %w", &udp.PortTakenError{Port: 4791, Holders: []string{"ipoibd (pid 7)"}})

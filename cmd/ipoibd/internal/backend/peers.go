@@ -80,6 +80,14 @@ func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 // changed.
 func (l *peerList) Addrs() []netip.Addr { return *l.addrs.Load() }
 
+// notice returns the names that cannot be resolved, with the reasons, or "".
+func (l *peerList) notice() string {
+	if text := l.unknown.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
 // Run looks the names up periodically until ctx ends. A name that cannot be looked up keeps
 // its last addresses.
 func (l *peerList) Run(ctx context.Context) {
@@ -119,7 +127,7 @@ func (l *peerList) refresh(ctx context.Context) {
 func (l *peerList) report(name string, err error) {
 	switch lost := l.lost[name]; {
 	case err != nil && !lost:
-		l.log.Warn("cannot look up peer; keeping its last addresses", "name", name, "err", err)
+		l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", name, "err", err)
 	case err == nil && lost:
 		l.log.Info("peer can be resolved again", "name", name)
 	}

@@ -50,24 +50,25 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
 
+// checkUnderlay refuses the loopback. A netdev that is not there is accepted: the device
+// waits for it, or its opening fails.
+func checkUnderlay(netdev string) error {
+	if dev, err := net.InterfaceByName(netdev); err == nil && dev.Flags&net.FlagLoopback != 0 {
+		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay", netdev)
+	}
+	return nil
+}
+
 // Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
 
-// Run implements HCA. It keeps the list of peers current and logs signs of a NAT.
+// Run implements HCA. It keeps the list of peers current, and looks for conditions that an
+// operator should know.
 func (h *softHCA) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { h.peers.Run(ctx) })
-	h.notice(ctx)
-	wg.Wait()
-}
-
-// noticeEvery is the interval at which notice polls the device.
-const noticeEvery = time.Second
-
-// notice logs each new pair of addresses that suggests a NAT. The message is constant:
-// the addresses may be forged, and the log limits each message, not its attributes.
-func (h *softHCA) notice(ctx context.Context) {
-	tick := time.NewTicker(noticeEvery)
+	defer wg.Wait()
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	w := watch{log: h.log, duplicates: duplicates{fd: -1}}
 	defer func() { w.duplicates.close() }()
@@ -75,40 +76,13 @@ func (h *softHCA) notice(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-		}
-		e := h.engine.Load()
-		if e == nil {
-			continue
-		}
-		if seen, sender, ok := e.NATSuspect(); ok && last != [2]netip.Addr{seen, sender} {
-			last = [2]netip.Addr{seen, sender}
-			h.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+		case now := <-tick.C:
+			if e := h.engine.Load(); e != nil {
+				text := w.look(now, e, h.cfg.Underlay)
+				h.notice.Store(&text)
+			}
 		}
 	}
-}
-
-// warnSendBuf warns, once, if the system limits the send buffer.
-func (h *softHCA) warnSendBuf(transport *udp.Transport) {
-	size, asked, err := transport.SendBuf()
-	if err != nil || size >= asked {
-		return
-	}
-	h.warned.Do(func() {
-		h.log.Warn("the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
-	})
-}
-
-// notices returns the warnings about an open device, for its status.
-func (e *engine) notices() string {
-	var out []string
-	if seen, sender, ok := e.NATSuspect(); ok {
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
-	}
-	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
-		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
-	}
-	return strings.Join(out, "; ")
 }
 
 // Open implements HCA. It first closes the transport of the previous instance, which a

@@ -109,7 +109,7 @@ type traffic struct {
 const (
 	counterSent    = "tx_packets"
 	counterHeard   = "rx_packets"
-	counterRefused = "wire_forbidden"
+	counterRefused = "wire_tx_drop_forbidden"
 )
 
 func (t *traffic) look(now time.Time, counters []hca.Counter) symptoms {

@@ -37,7 +37,7 @@ type queue struct {
 
 // PostSend implements [hca.Queue].
 func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
-	if err := q.dev.occasion(len(wrs)); err != nil {
+	if _, err := q.dev.applyPending(len(wrs)); err != nil {
 		return 0, err
 	}
 	return q.Queue.PostSend(wrs)
@@ -45,21 +45,10 @@ func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
 
 // PostRecv implements [hca.Queue].
 func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if err := q.dev.occasion(len(wrs)); err != nil {
+	if _, err := q.dev.applyPending(len(wrs)); err != nil {
 		return 0, err
 	}
 	return q.Queue.PostRecv(wrs)
-}
-
-// occasion fires the instant faults for a post of n requests.
-func (d *Device) occasion(n int) error {
-	if d.busy.Load() {
-		d.applyPending(n)
-	}
-	if d.gone.Load() {
-		return hca.ErrIO
-	}
-	return nil
 }
 
 // postSpoiled posts receives and fires RecvBadKey for some of them. A fault whose receive is

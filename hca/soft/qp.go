@@ -35,6 +35,9 @@ var _ hca.QP = (*QP)(nil)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
+	if spec.Queues < 0 || spec.Queues > maxQueues {
+		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
+	}
 	in := func(n, limit int) bool { return n >= 1 && n <= limit }
 	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
 		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)

@@ -30,6 +30,6 @@
 // [System.Take] lists the HCAs that an interface can use, with the reasons why one cannot be
 // used. It reads what the kernel and the netdevs report. If they report no trouble, it opens
 // the device for a moment, which reveals a missing library, a missing provider or missing
-// permissions. It changes nothing and binds the UDP port only if it is free, so it does not disturb a daemon that
-// uses the device.
+// permissions. It binds the UDP port only if that is free, and changes nothing, so it does
+// not disturb a daemon that uses the device.
 package backend

@@ -34,10 +34,15 @@ type watch struct {
 	sendBufLogged bool          // a small send buffer was logged
 }
 
-// look returns the notices about the open instance, which is on a netdev.
+// look returns the notices about the instance that was opened last, on a netdev.
 func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if w.engine != e {
 		w.engine, w.traffic, w.was = e, traffic{}, symptoms{}
+		w.duplicates.open(netdev)
+	}
+	port, err := e.QueryPort(1)
+	if err != nil {
+		return "" // it is closed, or has failed
 	}
 	var out []string
 	if seen, sender, ok := e.NATSuspect(); ok {
@@ -54,8 +59,11 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 		}
 		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
-	w.duplicates.open(netdev)
-	text := w.duplicates.look(now, e.addrs())
+	var addrs []netip.Addr
+	for _, g := range port.GIDs {
+		addrs = append(addrs, g.GID.Addr().Unmap())
+	}
+	text := w.duplicates.look(now, addrs)
 	if text != "" {
 		out = append(out, text+"; give each host its own")
 	}
@@ -80,16 +88,6 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	}
 	w.was = is
 	return strings.Join(out, "; ")
-}
-
-// addrs returns the addresses of the underlay.
-func (e *engine) addrs() (out []netip.Addr) {
-	if port, err := e.QueryPort(1); err == nil {
-		for _, g := range port.GIDs {
-			out = append(out, g.GID.Addr().Unmap())
-		}
-	}
-	return out
 }
 
 // symptoms are what the counters of a device show.

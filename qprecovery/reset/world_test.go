@@ -33,8 +33,8 @@ type proc struct {
 	answers        []answer
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
-	in             bool      // the user has been allowed to open it once
-	asked          ID        // the reset for which the user got Release; 0: none
+	in             bool      // the user might open it once
+	asked          ID        // the reset for which the user was asked to release the device; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
 }
@@ -116,7 +116,7 @@ func (w *world) key() string {
 		}
 		m := p.m
 		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.told, m.wants, m.used)
+		flags(m.able, m.pending, m.wants, m.used)
 		num(int(m.state))
 		if m.state.Leads() {
 			flags(m.abandon, m.complete, m.begun)
@@ -175,7 +175,7 @@ func (w *world) continueStep(i int) error {
 // step runs a Step. It returns false if the Step needs a second new system call.
 func (k *replay) step(m *Machine) (out []Action, over bool) {
 	defer func() {
-		if r := recover(); r != nil && r != (nextCall{}) {
+		if r := recover(); r != nil && r != any(nextCall) {
 			panic(r)
 		}
 	}()
@@ -194,8 +194,8 @@ type replay struct {
 	err     error
 }
 
-// nextCall is the value of the panic that ends a run before its second new system call.
-type nextCall struct{}
+// nextCall ends a Step before a system call.
+const nextCall = "the next system call"
 
 // call returns the answer of a system call that was made before, or makes the call. A call
 // that other processes neither notice nor influence is not a separate move.
@@ -206,7 +206,7 @@ func (k *replay) call(alone bool, do func() answer) answer {
 		return a
 	}
 	if !alone && k.made {
-		panic(nextCall{})
+		panic(nextCall)
 	}
 	k.made = k.made || !alone
 	a := do()
@@ -318,14 +318,14 @@ func (k *replay) Write(r Record) {
 // user executes the actions for a machine's user.
 func (w *world) user(i int, out []Action) error {
 	p := &w.procs[i]
-	if !p.in && p.m.state == StateUsing && !p.m.told {
+	if !p.in && p.m.state == StateUsing && !p.m.pending {
 		p.in, p.open = true, true
 	}
 	for _, a := range out {
 		switch a := a.(type) {
 		case Release:
 			if p.asked != 0 {
-				return fmt.Errorf("process %d got Release twice", i)
+				return fmt.Errorf("process %d was asked twice to release the device", i)
 			}
 			p.asked = a.ID
 		case Ended:

@@ -42,8 +42,7 @@ func runCommand() *cobra.Command {
 		Long: "Run the daemon in the foreground until SIGINT or SIGTERM.\n\n" +
 			"The interface is created down: 'ip link set ib0 up' opens the queue pair. When the\n" +
 			"daemon ends, the interface stays, with its addresses and without carrier; the next\n" +
-			"start adopts it. The daemon stops within 8 seconds; a second signal ends it at once,\n" +
-			"without --remove, and without leaving multicast groups or releasing a real HCA in order.",
+			"start adopts it. The daemon stops within 8 seconds. A second signal ends it at once.",
 		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if format, err = logFormat(f.logLevel, f.logFormat); err == nil {
 				cfg, err = f.configuration(cmd.Flags())
@@ -111,8 +110,8 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	}
 	completeFlag(cmd, "underlay", completeNetdev)
 	completeFlag(cmd, "device", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, devices := []string{config.SoftHCA}, []rdma.Device(nil)
-		devices, _ = rdma.List()
+		names := []string{config.SoftHCA}
+		devices, _ := rdma.List()
 		for i := range devices {
 			names = append(names, devices[i].Name)
 		}
@@ -120,19 +119,13 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	})
 }
 
-// advise adds what to do if another process has what the daemon needs, or if the control
-// socket cannot be made.
+// advise adds what to do if another process has what the daemon needs.
 func advise(err error) error {
-	for _, a := range []struct {
-		cause  error
-		advice string
-	}{
-		{control.ErrRunning, "stop it, or choose another path with --control"},
-		{link.ErrOwned, "stop it, or choose another name"},
-	} {
-		if errors.Is(err, a.cause) {
-			return fmt.Errorf("%w: %s", err, a.advice)
-		}
+	switch {
+	case errors.Is(err, control.ErrRunning):
+		return fmt.Errorf("%w: stop it, or choose another path with --control", err)
+	case errors.Is(err, link.ErrOwned):
+		return fmt.Errorf("%w: stop it, or choose another name", err)
 	}
 	return err
 }

@@ -1,17 +1,21 @@
 package e2e
 
 import (
+	"bytes"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
 )
 
-// docs/counters.md describes each counter that a daemon on the software HCA shows, and no
-// counter that there is not. A name with an asterisk stands for counters that exist only once
-// they have counted.
+// docs/counters.md describes all counters of a daemon on the software HCA, and no others. A
+// name with an asterisk stands for counters that exist only after their first event.
 func TestCountersAreDocumented(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -41,8 +45,73 @@ func TestCountersAreDocumented(t *testing.T) {
 	}
 	for name := range documented {
 		if !shown[name] && !strings.HasSuffix(name, "*") {
-			t.Errorf("docs/counters.md describes %s, which there is not", name)
+			t.Errorf("docs/counters.md describes %s, which does not exist", name)
 		}
 	}
 	t.Logf("%d counters", len(shown))
+}
+
+// The commands in README's section Use, in their order, connect two hosts, one of which then
+// gives ib0 to a container.
+func TestReadmeUse(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Use\n")
+	section, _, _ = strings.Cut(section, "\n```yaml\n")
+	lines := regexp.MustCompile(`(?m)^    (\S[^#\n]*)`).FindAllStringSubmatch(section, -1)
+	hosts := newHosts(t, 2)
+	a, b := hosts[0], hosts[1]
+	container := exec.CommandContext(t.Context(), "unshare", "--net", "sleep", "infinity")
+	if err := container.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = container.Process.Kill(); _ = container.Wait() })
+	pid := strconv.Itoa(container.Process.Pid)
+	reaches := func(prefix ...string) func() bool {
+		ping := slices.Concat(prefix, strings.Fields("ping -n -c 1 -W 0.2 10.0.0.2"))
+		return func() bool { return a.Command(ping[0], ping[1:]...).Run() == nil }
+	}
+	for _, m := range lines {
+		line := strings.NewReplacer("POD", pid, "/PID/", "/"+pid+"/").Replace(strings.TrimSpace(m[1]))
+		words := strings.Fields(line)
+		t.Log(line)
+		switch {
+		case strings.HasPrefix(line, "ipoibd run "):
+			for _, h := range hosts {
+				if h.daemon != nil {
+					h.daemon.stop()
+				}
+				args := strings.Fields(strings.ReplaceAll(line, h.underlay().String(), hosts[1-h.number].underlay().String()))[1:]
+				control := filepath.Join(h.dir, "control.sock")
+				h.daemon = launch(t, h.Namespace, control, append(args, "--control", control)...)
+			}
+		case line == "ipoibd devices":
+			a.Run(os.Getenv(daemonEnv), words[1:]...)
+		case words[0] == "ipoibd": // events --follow does not end
+			out, err := a.Command("timeout", slices.Concat([]string{"1", os.Getenv(daemonEnv)}, words[1:], []string{"--control", a.daemon.control})...).CombinedOutput()
+			if err != nil && !slices.Contains(words, "--follow") || bytes.Contains(out, []byte("ipoibd: ")) {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+		case strings.HasPrefix(line, "ip link set ib0 netns"):
+			eventually(t, carrierLimit, "the hosts with --peer reach each other", reaches())
+			a.Run("sh", "-c", line)
+		case words[0] == "nsenter":
+			a.Run("sh", "-c", line)
+		default:
+			a.Run("sh", "-c", line)
+			b.Run("sh", "-c", strings.ReplaceAll(line, "10.0.0.1", "10.0.0.2"))
+		}
+		if line == "ip link set ib0 up" {
+			eventually(t, carrierLimit, "the hosts reach each other", reaches())
+		}
+	}
+	eventually(t, carrierLimit, "the container reaches the other host", reaches("nsenter", "--net=/proc/"+pid+"/ns/net"))
+	if len(lines) < 9 {
+		t.Errorf("found %d commands, want 9 at least: does the expression still match?", len(lines))
+	}
 }

@@ -39,6 +39,9 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 			}
 		}
 		must(t, e.Close())
+		if text := w.look(time.Now(), &e, nstest.Dev); text != "" {
+			t.Errorf("a device that is closed: %s", text)
+		}
 		small := buffer > 1<<30
 		if n := strings.Count(log.String(), "net.core.wmem_max"); (n == 1) != small || strings.Contains(notice, "net.core.wmem_max") != small {
 			t.Errorf("with %d bytes requested: logged %d times, notice %q:\n%s", buffer, n, notice, log.String())

@@ -147,61 +147,46 @@ func (d *decoder) mapping(at string, n *yaml.Node, into reflect.Value) {
 	}
 }
 
-// value decodes n into a variable. Null leaves the variable's default.
-func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
-	if n.ShortTag() == "!!null" {
-		return
-	}
-	wanted := "a string"
-	switch into := into.Addr().Interface().(type) {
-	case *Device, *Interface:
-		d.mapping(at, n, reflect.ValueOf(into).Elem())
-		return
-	case *[]Device:
-		unnamed := NewDevice()
-		unnamed.Name = ""
-		list(d, at, n, into, unnamed)
-		return
-	case *[]Interface:
-		unplaced := NewInterface()
-		unplaced.Device = ""
-		list(d, at, n, into, unplaced)
-		return
-	case *[]hca.PKey:
-		list(d, at, n, into, 0)
-		return
-	case *hca.PKey:
-		var err error
-		if *into, err = ParsePKey(n.Value); err != nil {
-			d.mistakes.add(at, "%v", err)
-		}
-		return
-	case *time.Duration:
-		wanted = "a duration, such as 30s or 10m"
-	case *int, **int:
-		wanted = "a whole number"
-	case *uint8:
-		wanted = "a whole number from 0 to 255"
-	case *bool:
-		wanted = "true or false"
-	case *[]string:
-		wanted = "a list of strings"
-	}
-	if err := n.Load(into.Addr().Interface()); err != nil {
-		d.mistakes.add(at, "must be %s", wanted)
-	}
+// wanted describes the values of a type; those of all others are strings.
+var wanted = map[reflect.Type]string{
+	reflect.TypeFor[time.Duration](): "a duration, such as 30s or 10m",
+	reflect.TypeFor[int]():           "a whole number",
+	reflect.TypeFor[*int]():          "a whole number",
+	reflect.TypeFor[uint8]():         "a whole number from 0 to 255",
+	reflect.TypeFor[bool]():          "true or false",
+	reflect.TypeFor[[]string]():      "a list of strings",
 }
 
-// list decodes the elements of n, each of which starts as fresh.
-func list[T any](d *decoder, at string, n *yaml.Node, into *[]T, fresh T) {
-	if n.Kind != yaml.SequenceNode {
-		d.mistakes.add(at, "must be a list")
-		return
-	}
-	*into = make([]T, len(n.Content))
-	for i, e := range n.Content {
-		(*into)[i] = fresh
-		d.value(fmt.Sprintf("%s[%d]", at, i), target(e), reflect.ValueOf(&(*into)[i]).Elem())
+// value decodes n into a variable. Null leaves the variable's default.
+func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
+	switch key, ok := into.Addr().Interface().(*hca.PKey); {
+	case n.ShortTag() == "!!null":
+	case ok:
+		var err error
+		if *key, err = ParsePKey(n.Value); err != nil {
+			d.mistakes.add(at, "%v", err)
+		}
+	case into.Kind() == reflect.Struct:
+		d.mapping(at, n, into)
+	case into.Kind() == reflect.Slice && into.Type().Elem().Kind() != reflect.String:
+		if n.Kind != yaml.SequenceNode {
+			d.mistakes.add(at, "must be a list")
+			return
+		}
+		into.Set(reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content)))
+		for i, e := range n.Content {
+			switch element := into.Index(i).Addr().Interface().(type) {
+			case *Device:
+				*element = NewDevice()
+				element.Name = "" // follows from its HCA
+			case *Interface:
+				*element = NewInterface()
+				element.Device = "" // the only one
+			}
+			d.value(fmt.Sprintf("%s[%d]", at, i), target(e), into.Index(i))
+		}
+	case n.Load(into.Addr().Interface()) != nil:
+		d.mistakes.add(at, "must be %s", cmp.Or(wanted[into.Type()], "a string"))
 	}
 }
 

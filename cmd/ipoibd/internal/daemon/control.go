@@ -58,6 +58,7 @@ func (d *daemon) Resume(ctx context.Context) error {
 
 // sleep suspends all devices at the same time, each after its interfaces (R26).
 func (d *daemon) sleep(ctx context.Context) error {
+	d.opts.Log.Info("suspending all devices")
 	return d.each(func(dev *managed) error { return dev.Suspend(ctx) })
 }
 
@@ -66,6 +67,7 @@ func (d *daemon) wake(ctx context.Context) error {
 	if d.resting.Load() {
 		return nil
 	}
+	d.opts.Log.Info("resuming all devices")
 	return d.each(func(dev *managed) error { return dev.Resume(ctx) })
 }
 

@@ -31,6 +31,13 @@
 // has the size of its own work queue, so it cannot overrun while the number of
 // posted requests is accounted for correctly.
 //
+// # Queues
+//
+// A QP may have several queues ([QPSpec].Queues, [CreateQueues]), each a send queue and a
+// receive queue with a pair of CQs of its own, so that goroutines can send and receive side
+// by side through one number. State, number and groups belong to the QP: a CQ error of any
+// queue costs all of them.
+//
 // # Waiting
 //
 // No method returns a file descriptor. [CQ.Wait] blocks until a completion

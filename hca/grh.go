@@ -42,29 +42,21 @@ func ParseGRH(src []byte, network NetworkType) (sgid, dgid GID, err error) {
 	}
 	src = src[:GRHLen]
 	ip, isIPv6 := src[grhIPv4:], src[0]>>4 == 6
-	isIPv4 := isIPv4UDP(ip) && (IPv4Checksum(ip) == 0 || unsummed(ip) && (!isIPv6 || network == NetworkIPv4))
+	isIPv4 := ip[0] == ipv4VerIHL && ip[ipv4Proto] == ipv4UDP // without options
+	if isIPv4 && IPv4Checksum(ip) != 0 {
+		unsummed := ip[ipv4Sum] == 0 && ip[ipv4Sum+1] == 0
+		isIPv4 = unsummed && (!isIPv6 || network == NetworkIPv4)
+	}
 	switch {
 	case isIPv4 && network != NetworkIPv6:
-		sgid, dgid = grhIPv4GIDs(ip)
+		sgid = GIDFromAddr(netip.AddrFrom4([4]byte(ip[ipv4SrcAddr:])))
+		dgid = GIDFromAddr(netip.AddrFrom4([4]byte(ip[ipv4DstAddr:])))
 	case isIPv6 && network != NetworkIPv4:
 		sgid, dgid = GID(src[grhSGID:grhDGID]), GID(src[grhDGID:])
 	default:
 		return GID{}, GID{}, ErrGRH
 	}
 	return sgid, dgid, nil
-}
-
-// isIPv4UDP reports whether b, of 20 bytes, is an IPv4 header without options
-// and with protocol UDP.
-func isIPv4UDP(b []byte) bool { return b[0] == ipv4VerIHL && b[ipv4Proto] == ipv4UDP }
-
-// unsummed reports whether an IPv4 header has no checksum yet.
-func unsummed(ip []byte) bool { return ip[ipv4Sum] == 0 && ip[ipv4Sum+1] == 0 }
-
-func grhIPv4GIDs(ip []byte) (sgid, dgid GID) {
-	src := netip.AddrFrom4([4]byte(ip[ipv4SrcAddr:ipv4DstAddr]))
-	dst := netip.AddrFrom4([4]byte(ip[ipv4DstAddr:]))
-	return GIDFromAddr(src), GIDFromAddr(dst)
 }
 
 // IPv4Checksum returns the Internet checksum (RFC 1071) of an IPv4 header. If the

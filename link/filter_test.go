@@ -50,10 +50,7 @@ func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	tap, _ := openTAP(t, spec("ib0"))
-	h := newHost(t)
-	h.SetUp(true)
-	must(t, tap.SetCarrier(true))
+	tap, h := openUp(t)
 	frame := make([]byte, 60)
 	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
 	arrives := func() bool {

@@ -42,6 +42,16 @@ func openTAP(tb testing.TB, s link.Spec) (tap *link.TAP, adopted bool) {
 	return tap, adopted
 }
 
+// openUp opens ib0, up and with carrier.
+func openUp(t *testing.T) (*link.TAP, *host) {
+	t.Helper()
+	tap, _ := openTAP(t, spec("ib0"))
+	h := newHost(t)
+	h.SetUp(true)
+	must(t, tap.SetCarrier(true))
+	return tap, h
+}
+
 // host is the real host behind ib0: rtnetlink and a packet socket.
 type host struct {
 	tb   testing.TB

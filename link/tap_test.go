@@ -105,10 +105,7 @@ func TestFramesOfEveryMTU(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	tap, _ := openTAP(t, spec("ib0"))
-	h := newHost(t)
-	h.SetUp(true)
-	must(t, tap.SetCarrier(true))
+	tap, h := openUp(t)
 	bufs, sizes := [][]byte{make([]byte, link.HeaderLen+14+9000)}, make([]int, 1)
 	for _, mtu := range []int{68, 1280, 1500, 2044, 4092, 9000} {
 		h.SetMTU(mtu)
@@ -336,10 +333,7 @@ func TestNoAllocationPerFrame(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	tap, _ := openTAP(t, spec("ib0"))
-	h := newHost(t)
-	h.SetUp(true)
-	must(t, tap.SetCarrier(true))
+	tap, h := openUp(t)
 	frame := make([]byte, 600)
 	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
 	const rounds = 100

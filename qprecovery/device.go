@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Defaults and timers of a device's ladder, as the field has them.
+// Defaults and timers of a device's machine, as is usual in the field.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
-	DefaultGrace       = time.Minute      // R14: for clients to become ready
+	DefaultGrace       = time.Minute      // R14: for users to release the device
 	// DefaultResetLimit bounds the reset of a device, from the moment at which every
 	// user is ready.
 	DefaultResetLimit = 30 * time.Second
@@ -208,9 +208,9 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	}
 }
 
-// advance does what facts allow that have changed: it ends a drop, takes part in a
-// reset that others asked for, tells the coordinator that nothing is held, begins an
-// opening, and answers those who wait for a suspension.
+// advance does what the changed facts allow: it ends a drop, takes part in a reset that
+// others requested, reports to the coordinator that nothing is held, begins an opening, and
+// answers the commands that wait for a suspension.
 func (d *DeviceLadder) advance() {
 	if why, over := d.dropped(); over {
 		d.endDrop(why)

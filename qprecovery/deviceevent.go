@@ -135,7 +135,7 @@ type Close struct {
 // zombies (R19).
 type Abandon struct{ Gen uint32 }
 
-// Released tells the coordinator that this process holds nothing of the device.
+// Released reports to the coordinator that this process holds nothing of the device.
 type Released struct{ ID uint64 }
 
 // Paused reports that a device whose resets do not last stays closed for a while.

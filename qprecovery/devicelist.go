@@ -131,12 +131,13 @@ func (d *DeviceLadder) replaced(ours bool) {
 	}
 }
 
-// refresh has the list read. One that is being read may be older than what anew asks for.
-func (d *DeviceLadder) refresh(anew bool) {
+// refresh has the list read. With again it is read once more after a reading that is under
+// way, since that may be too old.
+func (d *DeviceLadder) refresh(again bool) {
 	switch {
 	case !d.cfg.Lists:
 	case d.list.op != 0:
-		d.list.again = d.list.again || anew
+		d.list.again = d.list.again || again
 	default:
 		d.list.last++
 		d.list.op = d.list.last

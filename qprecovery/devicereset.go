@@ -2,10 +2,10 @@ package qprecovery
 
 import "time"
 
-// coordination is what the coordinator said and was asked.
+// coordination is the state of the exchange with the coordinator.
 type coordination struct {
 	pending  uint64 // the reset that is pending; 0: none
-	released bool   // it was told that nothing of ours is open
+	released bool   // the coordinator knows that nothing of ours is open
 	wanted   bool   // the drop under way wants a reset
 	outcome  ResetOutcome
 	reading  bool      // the list is read after the reset

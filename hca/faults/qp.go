@@ -26,24 +26,8 @@ type victim struct {
 	kind Kind
 }
 
-func (d *Device) newQP(inner hca.QP, sendCQ *CQ) *QP {
-	q := &QP{QP: inner, dev: d, sendCQ: sendCQ}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.qps[inner.Num()] = q
-	return q
-}
-
 // affected reports whether a fault affects completions of q. Device.mu is held.
 func (q *QP) affected() bool { return q.deaf || q.broken || len(q.victims) > 0 }
-
-// endFaults ends the faults that end with a reset.
-func (q *QP) endFaults() {
-	q.dev.mu.Lock()
-	defer q.dev.mu.Unlock()
-	q.victims, q.deaf, q.broken = nil, false, false
-	q.dev.recount()
-}
 
 // Modify implements [hca.QP].
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
@@ -55,8 +39,11 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 		return wrap("modify_qp", hca.ErrInvalid)
 	}
 	err := q.QP.Modify(attr, mask)
-	if err == nil && reset {
-		q.endFaults()
+	if err == nil && reset { // which ends these faults
+		q.dev.mu.Lock()
+		defer q.dev.mu.Unlock()
+		q.victims, q.deaf, q.broken = nil, false, false
+		q.dev.recount()
 	}
 	return err
 }

@@ -111,7 +111,10 @@ func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queu
 	if err != nil {
 		return nil, nil, err
 	}
-	q := p.dev.newQP(inner, p.dev.own(cqs[0].Send))
+	q := &QP{QP: inner, dev: p.dev, sendCQ: p.dev.own(cqs[0].Send)}
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	p.dev.qps[inner.Num()] = q
 	for i := range queues {
 		queues[i] = &queue{queues[i], p.dev}
 	}

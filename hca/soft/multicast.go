@@ -1,6 +1,10 @@
 package soft
 
-import "ipoibd/hca"
+import (
+	"slices"
+
+	"ipoibd/hca"
+)
 
 // AttachMulticast implements [hca.QP]. It ignores the GID, because there is only one
 // netdev.
@@ -20,7 +24,7 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	if err != nil {
 		return verb("attach_mcast", g.MGID.String(), err)
 	}
-	d.routes.Store(r.withMember(group, q))
+	d.routes.Store(r.withMembers(group, append(slices.Clip(r.groups[group]), q)))
 	return nil
 }
 
@@ -33,7 +37,8 @@ func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	if !r.isMember(group, q) {
 		return verb("detach_mcast", g.MGID.String(), hca.ErrInvalid)
 	}
-	d.routes.Store(r.withoutMember(group, q))
+	others := slices.DeleteFunc(slices.Clone(r.groups[group]), func(m *QP) bool { return m == q })
+	d.routes.Store(r.withMembers(group, others))
 	if d.cfg.Peers != nil || d.lost.Load() {
 		return nil
 	}

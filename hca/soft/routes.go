@@ -31,17 +31,7 @@ func (r *routes) withoutQP(q *QP) *routes {
 	return &next
 }
 
-// withMember returns routes in which q is in the group.
-func (r *routes) withMember(group netip.Addr, q *QP) *routes {
-	return r.withMembers(group, append(slices.Clip(r.groups[group]), q))
-}
-
-// withoutMember returns routes in which q is not in the group.
-func (r *routes) withoutMember(group netip.Addr, q *QP) *routes {
-	isQ := func(m *QP) bool { return m == q }
-	return r.withMembers(group, slices.DeleteFunc(slices.Clone(r.groups[group]), isQ))
-}
-
+// withMembers returns routes in which a group has these members.
 func (r *routes) withMembers(group netip.Addr, members []*QP) *routes {
 	next := *r
 	next.groups = make(map[netip.Addr][]*QP, len(r.groups)+1)

@@ -68,6 +68,25 @@ func TestPostRefused(t *testing.T) {
 	}
 }
 
+// A queue pair has one queue.
+func TestQueuesAreRefused(t *testing.T) {
+	if os.Getenv(fakeEnv) == "" {
+		withFake(t)
+		return
+	}
+	q := fakeQP(t)
+	for _, n := range []int{-1, 2} {
+		spec := q.Spec()
+		spec.Queues = n
+		if _, err := q.pd.CreateQP(spec, q.sendCQ, q.recvCQ); !errors.Is(err, hca.ErrInvalid) {
+			t.Errorf("%d queues: %v", n, err)
+		}
+	}
+	if n := q.pd.dev.Attr().MaxQueues; n != 1 {
+		t.Errorf("%d queues at most, want 1", n)
+	}
+}
+
 // fakeQP opens the device of testdata/fake.c and creates a queue pair that accepts
 // requests.
 func fakeQP(t *testing.T) *QP {

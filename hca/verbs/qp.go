@@ -42,7 +42,8 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	if spec.Queues < 0 || spec.Queues > maxQueues {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrInvalid)
 	}
-	if !inRange(&spec, &p.dev.attr) {
+	in, a := func(n, limit int) bool { return n >= 1 && n <= limit }, &p.dev.attr
+	if !in(spec.SendWRs, a.MaxQPWR) || !in(spec.RecvWRs, a.MaxQPWR) || !in(spec.SendSGEs, a.MaxSGE) || !in(spec.RecvSGEs, a.MaxSGE) {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrRange)
 	}
 	q := &QP{pd: p, spec: spec}
@@ -59,11 +60,6 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	}
 	defer p.leave()
 	return q.create()
-}
-
-func inRange(s *hca.QPSpec, a *hca.DeviceAttr) bool {
-	in := func(n, limit int) bool { return n >= 1 && n <= limit }
-	return in(s.SendWRs, a.MaxQPWR) && in(s.RecvWRs, a.MaxQPWR) && in(s.SendSGEs, a.MaxSGE) && in(s.RecvSGEs, a.MaxSGE)
 }
 
 // create creates the QP. The caller has entered its PD and CQs.

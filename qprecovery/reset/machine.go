@@ -144,14 +144,14 @@ var table = [numState][numKind]func(*Machine, Event){
 // Machine is one process's share in the resets of a device. It is passive: one
 // goroutine calls it. Make one with [New].
 type Machine struct {
-	conf  Config
-	able  bool // to reset the device, as far as is known
-	state State
-	rec   Record // as read or written last
-	id    ID     // of the last reset that was reported to the user
-	told  bool   // its end was not reported yet
-	used  bool   // the user might open the device once
-	wants bool   // the user asked for a reset, which no process leads yet
+	conf    Config
+	able    bool // to reset the device, as far as is known
+	state   State
+	rec     Record // as read or written last
+	id      ID     // of the last reset that was reported to the user
+	pending bool   // its end was not reported yet
+	used    bool   // the user might open the device once
+	wants   bool   // the user asked for a reset, which no process leads yet
 
 	// Of the reset that this process leads.
 	abandon  bool
@@ -244,16 +244,16 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 	}
 }
 
-// tell has the user release the device.
-func (m *Machine) tell() {
-	m.id, m.told, m.wants = m.id+1, true, false
+// askRelease has the user release the device.
+func (m *Machine) askRelease() {
+	m.id, m.pending, m.wants = m.id+1, true, false
 	m.emit(Release{m.id})
 }
 
 // end reports to the user how the reset ended.
 func (m *Machine) end(o Outcome, detail string) {
-	if m.told {
-		m.told = false
+	if m.pending {
+		m.pending = false
 		m.emit(Ended{m.id, cmp.Or(o, OutcomeFailed), detail})
 	}
 }
@@ -287,8 +287,8 @@ func (m *Machine) follow(Event) {
 		m.look(Event{}) // rule 2
 		return
 	}
-	if !m.told {
-		m.tell()
+	if !m.pending {
+		m.askRelease()
 	}
 	m.checkLeader()
 }
@@ -301,6 +301,7 @@ func (m *Machine) endOrphan() {
 	case m.deadline.IsZero():
 		m.deadline = m.now.Add(orphanPolls * m.conf.poll)
 	case m.due():
+		m.deadline = time.Time{}
 		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
 	}
 }
@@ -313,7 +314,7 @@ func (m *Machine) look(ev Event) {
 	switch {
 	case m.rec.Phase != PhaseIdle:
 		m.become(StateReleasing, time.Time{})
-		m.tell()
+		m.askRelease()
 	case m.wants, m.rec.Begun && m.due():
 		m.want(ev)
 	case !m.rec.Begun || !m.able:
@@ -329,7 +330,7 @@ func (m *Machine) want(Event) {
 	switch {
 	case !m.conf.Exclusive:
 		m.become(StateLeading, m.now.Add(m.conf.Grace))
-		m.tell()
+		m.askRelease()
 	case m.k.Claim():
 		m.read()
 		m.lead()
@@ -353,8 +354,8 @@ func (m *Machine) lead() {
 	switch {
 	case released:
 		m.release(Event{Kind: Released, ID: m.id})
-	case !m.told:
-		m.tell()
+	case !m.pending:
+		m.askRelease()
 	}
 }
 
@@ -426,7 +427,7 @@ func (m *Machine) timeOut(Event) {
 }
 
 func (m *Machine) refuse(Event) {
-	m.tell()
+	m.askRelease()
 	m.end(OutcomeTimeout, "an earlier reset of the device has not returned")
 }
 

@@ -3,6 +3,7 @@ package reset
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -108,7 +109,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(Record{}.Encode())
 	f.Add(sample.Encode()[:RecordSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		filled := append(b, bytes.Repeat([]byte{' '}, max(0, RecordSize-len(b)))...)
+		filled := slices.Concat(b, bytes.Repeat([]byte{' '}, max(0, RecordSize-len(b))))
 		for _, b := range [][]byte{b, filled} {
 			r, err := Decode(b)
 			if err != nil {

@@ -156,7 +156,7 @@ func (s *story) do(t *testing.T, command string) {
 }
 
 func (s *story) step(ev Event) {
-	before := s.m.told || s.m.state == StateUsing
+	before := s.m.pending || s.m.state == StateUsing
 	for _, a := range s.m.Step(s.now, (*storyKernel)(s), ev, nil) {
 		switch a := a.(type) {
 		case Ended:

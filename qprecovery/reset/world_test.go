@@ -2,7 +2,6 @@ package reset
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -35,7 +34,7 @@ type proc struct {
 	notice         bool      // the intent file has changed since it was read
 	open           bool      // the user may have the device open
 	in             bool      // the user might open it once
-	asked          ID        // the user was told to release for this; 0: no
+	asked          ID        // the reset for which the user was asked to release the device; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
 }
@@ -117,7 +116,7 @@ func (w *world) key() string {
 		}
 		m := p.m
 		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.told, m.wants, m.used)
+		flags(m.able, m.pending, m.wants, m.used)
 		num(int(m.state))
 		if m.state.Leads() {
 			flags(m.abandon, m.complete, m.begun)
@@ -176,7 +175,7 @@ func (w *world) goOn(i int) error {
 // step returns false before the second new system call.
 func (k *replay) step(m *Machine) (out []Action, over bool) {
 	defer func() {
-		if r := recover(); r != nil && r != errNextCall {
+		if r := recover(); r != nil && r != any(nextCall) {
 			panic(r)
 		}
 	}()
@@ -195,7 +194,8 @@ type replay struct {
 	err     error
 }
 
-var errNextCall = errors.New("the next system call")
+// nextCall ends a Step before a system call.
+const nextCall = "the next system call"
 
 // call returns the answer of a system call that was made, or makes it. One that other
 // processes neither notice nor influence is no move of its own.
@@ -206,7 +206,7 @@ func (k *replay) call(alone bool, do func() answer) answer {
 		return a
 	}
 	if !alone && k.made {
-		panic(errNextCall)
+		panic(nextCall)
 	}
 	k.made = k.made || !alone
 	a := do()
@@ -317,14 +317,14 @@ func (k *replay) Write(r Record) {
 // user does what a machine has its user do.
 func (w *world) user(i int, out []Action) error {
 	p := &w.procs[i]
-	if !p.in && p.m.state == StateUsing && !p.m.told {
+	if !p.in && p.m.state == StateUsing && !p.m.pending {
 		p.in, p.open = true, true
 	}
 	for _, a := range out {
 		switch a := a.(type) {
 		case Release:
 			if p.asked != 0 {
-				return fmt.Errorf("process %d got Release twice", i)
+				return fmt.Errorf("process %d was asked twice to release the device", i)
 			}
 			p.asked = a.ID
 		case Ended:

@@ -46,7 +46,7 @@ func TestContainer(t *testing.T) {
 
 	start := time.Now()
 	in.Close()
-	a.daemon.requireEnd("or its container ended; restart the daemon to make it again")
+	a.daemon.requireEnd("or its container ended; restart the daemon to create it again")
 	t.Logf("the daemon exited %v after the container ended", time.Since(start).Round(time.Millisecond))
 	a.join()
 	if a.iface().Adopted {

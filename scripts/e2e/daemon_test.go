@@ -71,12 +71,15 @@ func (d *daemon) command(args ...string) *exec.Cmd {
 	return d.ns.Command(os.Getenv(daemonEnv), append(args, "--control", d.control)...)
 }
 
-// status requests the daemon's status.
+// status requests the daemon's status, which must follow its schema.
 func (d *daemon) status() status {
 	d.tb.Helper()
 	out, err := d.command("status", "--json").Output()
 	if err != nil {
 		d.tb.Fatalf("ipoibd status: %v\n%s", err, d.log)
+	}
+	if err := followsSchema(out); err != nil {
+		d.tb.Errorf("%v\n%s", err, out)
 	}
 	var s status
 	if err := json.Unmarshal(out, &s); err != nil {

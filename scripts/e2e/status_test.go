@@ -12,12 +12,14 @@ type status struct {
 
 type device struct {
 	Name     string            `json:"name"`
+	State    string            `json:"state"`
 	Counters map[string]uint64 `json:"counters"`
 }
 
 type iface struct {
 	Name     string            `json:"name"`
 	State    string            `json:"state"`
+	Why      string            `json:"reason"`
 	Reason   string            `json:"detail"` // for people
 	MAC      string            `json:"mac"`
 	HostMAC  string            `json:"host_mac"`

@@ -26,10 +26,3 @@ func sum16(b []byte) (sum uint32) {
 	}
 	return sum
 }
-
-// putICMP6Checksum fills in the checksum of the message in packet.
-func putICMP6Checksum(packet []byte) {
-	field := packet[ndChecksum : ndChecksum+2]
-	binary.BigEndian.PutUint16(field, 0)
-	binary.BigEndian.PutUint16(field, icmp6Checksum(packet))
-}

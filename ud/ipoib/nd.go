@@ -100,7 +100,10 @@ func parseND(packet []byte, form Form) (ND, []byte, error) {
 	if err := nd.scanOptions(ndOptions(packet), form); err != nil {
 		return ND{}, nil, err
 	}
-	return nd, packet, nd.validate(packet)
+	if !nd.valid(packet) {
+		return nd, packet, ErrInvalid
+	}
+	return nd, packet, nil
 }
 
 // trimND checks everything before the options, and the checksum, and returns

@@ -35,7 +35,8 @@ func TranslateND(dst, packet []byte, from, to Form, limit int, m Mapper) ([]byte
 		return dst, fmt.Errorf("translate ND: %w", err)
 	}
 	limit = min(limit, maxIPv6Len)
-	out, err := relink{from, to, m}.append(dst, packet, nd.translatedLen(packet, from, to)-limit)
+	translated := len(packet) + nd.links*(to.optionLen()-from.optionLen()) // with nothing cut
+	out, err := relink{from, to, m}.append(dst, packet, translated-limit)
 	if err != nil {
 		return dst, fmt.Errorf("translate ND: %w", err)
 	}
@@ -46,15 +47,12 @@ func TranslateND(dst, packet []byte, from, to Form, limit int, m Mapper) ([]byte
 	return out, nil
 }
 
-// translatedLen returns the length of the translated packet with nothing cut.
-func (nd ND) translatedLen(packet []byte, from, to Form) int {
-	return len(packet) + nd.links*(to.optionLen()-from.optionLen())
-}
-
 // finishND fills in the length and checksum of an otherwise complete message.
 func finishND(packet []byte) {
 	binary.BigEndian.PutUint16(packet[ipv6PayloadLen:], uint16(len(packet)-ipv6HeaderLen))
-	putICMP6Checksum(packet)
+	checksum := packet[ndChecksum : ndChecksum+2]
+	clear(checksum)
+	binary.BigEndian.PutUint16(checksum, icmp6Checksum(packet))
 }
 
 // relink converts link-layer address options to another form.

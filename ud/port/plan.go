@@ -10,8 +10,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Reasons why a port cannot be used now. They are states to wait in, not
-// failures.
+// Reasons why a port cannot be used now. They are not failures: the reason may disappear.
 var (
 	ErrLinkLayer = errors.New("link layer InfiniBand is not supported yet: groups have to be joined at the subnet manager; " +
 		"only ports with link layer Ethernet (RoCE v2) can be used")
@@ -22,16 +21,16 @@ var (
 	ErrNoMTU   = errors.New("underlay MTU too small")
 )
 
-// Want is what an interface asks of its port.
+// Want holds the requirements of an interface.
 type Want struct {
 	Port uint8
 	PKey hca.PKey
-	// GID and GIDIndex name the GID to use by its address, or by its place in the
-	// table. Without either (invalid, nil) it is chosen by rule.
+	// GID and GIDIndex select the GID by its address or by its index in the table.
+	// Without either (invalid, nil) it is chosen by the default rule.
 	GID      netip.Addr
 	GIDIndex *int
-	// InUse is the GID that a queue pair has now, zero without one. Among GIDs
-	// that the rule holds equal it is kept.
+	// InUse is the GID of the current queue pair, or zero if there is none. Among
+	// GIDs of equal rank it is preferred.
 	InUse hca.GID
 }
 
@@ -43,32 +42,31 @@ type Plan struct {
 	GIDIndex   int
 	GID        hca.GID
 	MaxPayload int     // longest UD payload in bytes, IPoIB header included
-	PortMTU    hca.MTU // the largest that the port may come to have
-	// Groups are those that the queue pair attaches to. The first one is the broadcast
-	// group. The slice is not changed once the plan is made.
+	PortMTU    hca.MTU // the largest MTU that the port supports
+	// Groups are the groups to which the queue pair attaches, first the broadcast
+	// group. The slice does not change once the plan is made.
 	Groups []Group
 }
 
 // Broadcast returns the broadcast group, whose Q_Key is that of the queue pair.
 func (p Plan) Broadcast() Group { return p.Groups[0] }
 
-// MTU is the largest MTU of an interface under the plan, in bytes of IP packet.
+// MTU returns the largest possible MTU of the interface, in bytes of IP packet.
 func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
-// SameQP reports whether a queue pair made for p, with its groups, serves q as
-// well: no queue pair depends on the MTUs.
+// SameQP reports whether a queue pair made for p, with its groups, also serves q. Queue pairs
+// do not depend on the MTUs.
 func (p Plan) SameQP(q Plan) bool {
 	return p.Port == q.Port && p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey &&
 		p.GIDIndex == q.GIDIndex && p.GID == q.GID && slices.Equal(p.Groups, q.Groups)
 }
 
-// Equal reports whether two plans are the same.
+// Equal reports whether two plans are equal.
 func (p Plan) Equal(q Plan) bool {
 	return p.SameQP(q) && p.MaxPayload == q.MaxPayload && p.PortMTU == q.PortMTU
 }
 
-// MakePlan chooses table entries and groups; the error wraps one of the
-// reasons above.
+// MakePlan chooses table entries and groups. Its error wraps one of the reasons above.
 func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	if attr.LinkLayer == hca.LinkLayerInfiniBand {
 		return Plan{}, fmt.Errorf("port %d: %w", w.Port, ErrLinkLayer)
@@ -84,35 +82,34 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	gid := attr.GIDs[index]
-	if need := leastPayload(gid.MaxPayload); need > gid.MaxPayload {
+	gid, need := attr.GIDs[index], MinPayload
+	if have := gid.MaxPayload; have < MinPayload && (have == 0 || hca.MTU(have).Valid()) {
+		need = 1024 // the next payload after 512 of a GID with the standard's MTUs only
+	}
+	if need > gid.MaxPayload {
 		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload and %d are needed; raise the underlay's MTU by %d",
 			ErrNoMTU, gid.GID, gid.MaxPayload, need, need-gid.MaxPayload)
+	}
+	mgid := ipoib.BroadcastMGID(ScopeLocal, w.PKey)
+	attach := mgid
+	if gid.GID.Addr().Is4() {
+		attach = hca.GIDFromAddr(groupIPv4)
 	}
 	return Plan{
 		Port: w.Port, PKeyIndex: uint16(pkey), PKey: w.PKey,
 		GIDIndex: index, GID: gid.GID, MaxPayload: gid.MaxPayload,
 		PortMTU: attr.MaxMTU,
-		Groups:  []Group{broadcastGroup(gid.GID, w)},
+		Groups:  []Group{{MGID: mgid, Attach: attach, MLID: NoMulticastL, QKey: QKey}},
 	}, nil
 }
 
-// MinPayload is the least UD payload worth an interface: an IPv4 packet of 576
-// bytes, which every host must accept (RFC 791), and the IPoIB header.
+// MinPayload is the smallest UD payload with which an interface is useful: an IPv4 packet of
+// 576 bytes, which every host must accept (RFC 791), and the IPoIB header.
 const MinPayload = 576 + ipoib.HeaderLen
 
-// leastPayload is what a GID must carry that carries have bytes now. One that
-// keeps to the standard's MTUs gets from 512 to 1024 and nowhere in between.
-func leastPayload(have int) int {
-	if have < MinPayload && (have == 0 || hca.MTU(have).Valid()) {
-		return 1024
-	}
-	return MinPayload
-}
-
-// findPKey finds the entry of a full member, else that of a limited one of the same
-// partition, which other limited members neither hear nor are heard by (as
-// ib_find_pkey, drivers/infiniband/core/device.c).
+// findPKey returns the index of the wanted P_Key, or else of the other kind of membership in
+// the same partition, like ib_find_pkey of drivers/infiniband/core/device.c. Two limited
+// members cannot communicate.
 func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	i := slices.Index(table, want)
 	if i < 0 {
@@ -124,7 +121,7 @@ func findPKey(table []hca.PKey, want hca.PKey) (int, error) {
 	return i, nil
 }
 
-// maxGIDs bounds a table by what an address handle can name: sgid_index of struct
+// maxGIDs is how many GIDs an address handle can refer to: sgid_index of struct
 // ibv_global_route has 8 bits (infiniband/verbs.h).
 const maxGIDs = 256
 
@@ -146,25 +143,20 @@ func findGID(table []hca.GIDEntry, w Want) (int, error) {
 			best, rank = i, r
 		}
 	}
-	if best < 0 {
-		return 0, noGID(table)
+	if best >= 0 {
+		return best, nil
 	}
-	return best, nil
+	if i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return !e.GID.IsZero() }); i >= 0 {
+		return 0, fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s", ErrNoGID, ErrGIDType, i, table[i].Type)
+	}
+	return 0, fmt.Errorf("%w: the netdev below it needs an IP address", ErrNoGID)
 }
 
-// usable: what is not empty, and carried as we send it.
+// usable reports whether an interface can use a GID.
 func usable(e hca.GIDEntry) bool { return !e.GID.IsZero() && e.Type == hca.GIDTypeRoCEv2 }
 
-// noGID is why nothing of a table can be used.
-func noGID(table []hca.GIDEntry) error {
-	i := slices.IndexFunc(table, func(e hca.GIDEntry) bool { return !e.GID.IsZero() })
-	if i < 0 {
-		return fmt.Errorf("%w: the netdev under it needs an IP address", ErrNoGID)
-	}
-	return fmt.Errorf("%w: %w, and the port has none; GID %d is of type %s", ErrNoGID, ErrGIDType, i, table[i].Type)
-}
-
-// findAddr finds the entry of an address: it has one for each type.
+// findAddr returns the index of the usable entry of an address, which has an entry for each
+// type.
 func findAddr(table []hca.GIDEntry, a netip.Addr) (int, error) {
 	want, other := hca.GIDFromAddr(a), -1
 	for i, e := range table {
@@ -198,8 +190,8 @@ func typeError(i int, e hca.GIDEntry) error {
 	return fmt.Errorf("%w: GID %d is of type %s", ErrGIDType, i, e.Type)
 }
 
-// gidRank orders GIDs by the default rule; IPv4 is first because multicast
-// with hardware works over it alone.
+// gidRank orders GIDs by the default rule. IPv4 is first, because with hardware multicast
+// works only over IPv4.
 func gidRank(a netip.Addr) int {
 	switch {
 	case a.Is4():

@@ -114,7 +114,7 @@ func TestNoGIDSaysWhy(t *testing.T) {
 	for want, w := range map[string]Want{
 		"port has no usable GID: none is 10.9.0.2; 'ipoibd devices' lists them": {GID: netip.MustParseAddr("10.9.0.2")},
 		"port has no usable GID: there is no index 9, the table has 1 entries":  {GIDIndex: &outside},
-		"port has no usable GID: the netdev under it needs an IP address":       {},
+		"port has no usable GID: the netdev below it needs an IP address":       {},
 	} {
 		a := attr(entry("10.0.0.1", 1448))
 		if w == (Want{}) {

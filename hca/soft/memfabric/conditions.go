@@ -1,7 +1,7 @@
 package memfabric
 
 import (
-	"hash/fnv"
+	"cmp"
 	"math/rand/v2"
 	"time"
 )
@@ -27,26 +27,13 @@ func (c *Conditions) lateness(d *dice) time.Duration {
 		late += time.Duration(d.rnd.Int64N(int64(c.Jitter) + 1))
 	}
 	if d.hit(c.Reorder) {
-		late += c.reorderBy()
+		late += cmp.Or(c.ReorderBy, defaultReorderBy)
 	}
 	return late
 }
 
-func (c *Conditions) reorderBy() time.Duration {
-	if c.ReorderBy > 0 {
-		return c.ReorderBy
-	}
-	return defaultReorderBy
-}
-
 // dice is the random sequence of one direction.
 type dice struct{ rnd *rand.Rand }
-
-func newDice(seed uint64, dir pair) *dice {
-	h := fnv.New64a()
-	h.Write([]byte(dir.from + "\x00" + dir.to))
-	return &dice{rand.New(rand.NewPCG(seed, h.Sum64()))}
-}
 
 // hit draws an event of probability p. It draws nothing if the outcome is certain.
 func (d *dice) hit(p float64) bool { return p > 0 && (p >= 1 || d.rnd.Float64() < p) }

@@ -41,14 +41,6 @@ type counters struct {
 	drops              map[Drop]uint64
 }
 
-func newCounters() counters {
-	c := counters{drops: make(map[Drop]uint64, len(drops))}
-	for _, d := range drops {
-		c.drops[d] = 0
-	}
-	return c
-}
-
 func (c *counters) list() []hca.Counter {
 	out := []hca.Counter{
 		{Name: "tx_packets", Value: c.txPackets},

@@ -2,6 +2,8 @@ package memfabric
 
 import (
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -157,7 +159,9 @@ func (f *Fabric) cross(from, to *Port, pkt *transport.Packet, now time.Time) {
 func (f *Fabric) diceOf(dir pair) *dice {
 	d := f.dice[dir]
 	if d == nil {
-		d = newDice(f.seed, dir)
+		h := fnv.New64a()
+		h.Write([]byte(dir.from + "\x00" + dir.to))
+		d = &dice{rand.New(rand.NewPCG(f.seed, h.Sum64()))}
 		f.dice[dir] = d
 	}
 	return d

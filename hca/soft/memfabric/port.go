@@ -44,7 +44,7 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 		writable: true, mayWrite: make(chan struct{}),
 		members: make(map[netip.Addr]int),
 		arrived: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
-		closed: make(chan struct{}), count: newCounters(),
+		closed: make(chan struct{}), count: counters{drops: make(map[Drop]uint64, len(drops))},
 	}
 	p.timer.Stop()
 	close(p.mayWrite)

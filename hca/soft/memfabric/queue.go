@@ -1,7 +1,6 @@
 package memfabric
 
 import (
-	"container/heap"
 	"time"
 
 	"ipoibd/hca/soft/transport"
@@ -49,32 +48,14 @@ func (q queue) Less(i, j int) bool {
 
 func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
-// Push implements heap.Interface; use push.
+// Push implements heap.Interface.
 func (q *queue) Push(x any) { *q = append(*q, x.(*datagram)) }
 
-// Pop implements heap.Interface; use popDue.
+// Pop implements heap.Interface.
 func (q *queue) Pop() any {
 	n := len(*q) - 1
 	d := (*q)[n]
 	(*q)[n] = nil
 	*q = (*q)[:n]
 	return d
-}
-
-func (q *queue) push(d *datagram) { heap.Push(q, d) }
-
-// popDue removes and returns the first datagram if it is due at now.
-func (q *queue) popDue(now time.Time) (*datagram, bool) {
-	if len(*q) == 0 || (*q)[0].due.After(now) {
-		return nil, false
-	}
-	return heap.Pop(q).(*datagram), true
-}
-
-// next returns when the first datagram is due.
-func (q queue) next() (time.Time, bool) {
-	if len(q) == 0 {
-		return time.Time{}, false
-	}
-	return q[0].due, true
 }

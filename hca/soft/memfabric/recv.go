@@ -1,6 +1,7 @@
 package memfabric
 
 import (
+	"container/heap"
 	"time"
 
 	"ipoibd/hca"
@@ -32,7 +33,7 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 }
 
 func (p *Port) enqueue(pkt *transport.Packet, due time.Time) {
-	p.queue.push(p.fabric.newDatagram(pkt, due))
+	heap.Push(&p.queue, p.fabric.newDatagram(pkt, due))
 	select {
 	case p.arrived <- struct{}{}:
 	default:
@@ -71,35 +72,23 @@ func (p *Port) Recv(pkts []transport.Packet) (int, error) {
 func (p *Port) recvDue(pkts []transport.Packet, now time.Time) (int, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	p.takeBack()
+	p.fabric.free = append(p.fabric.free, p.lent...) // of the last Recv
+	clear(p.lent)
+	p.lent = p.lent[:0]
 	if p.isClosed() {
 		return 0, hca.ErrClosed
 	}
-	for len(p.lent) < len(pkts) {
-		d, ok := p.queue.popDue(now)
-		if !ok {
-			break
-		}
-		p.lend(&pkts[len(p.lent)], d)
+	for len(p.lent) < len(pkts) && len(p.queue) > 0 && !p.queue[0].due.After(now) {
+		d := heap.Pop(&p.queue).(*datagram)
+		pkts[len(p.lent)] = d.pkt
+		p.lent = append(p.lent, d)
+		p.count.rxPackets++
+		p.count.rxBytes += uint64(len(d.pkt.Data))
 	}
-	if at, ok := p.queue.next(); ok && len(p.lent) == 0 {
-		p.timer.Reset(at.Sub(now))
+	if len(p.queue) > 0 && len(p.lent) == 0 {
+		p.timer.Reset(p.queue[0].due.Sub(now))
 	}
 	return len(p.lent), nil
-}
-
-func (p *Port) lend(pkt *transport.Packet, d *datagram) {
-	*pkt = d.pkt
-	p.lent = append(p.lent, d)
-	p.count.rxPackets++
-	p.count.rxBytes += uint64(len(d.pkt.Data))
-}
-
-// takeBack returns the datagrams of the last Recv to the free list.
-func (p *Port) takeBack() {
-	p.fabric.free = append(p.fabric.free, p.lent...)
-	clear(p.lent)
-	p.lent = p.lent[:0]
 }
 
 // purge drops all queued datagrams.

@@ -43,7 +43,7 @@ type System struct {
 }
 
 // Local returns the system that the program runs on; open opens an RDMA device. The software
-// HCA is on the netdev underlay; if that is empty, on the one that it chooses.
+// HCA is on the netdev underlay, or if that is empty, on the default netdev.
 func Local(open func(string) (hca.Device, error), underlay string) System {
 	devices := func() ([]rdma.Device, error) {
 		devices, err := rdma.List()
@@ -52,22 +52,21 @@ func Local(open func(string) (hca.Device, error), underlay string) System {
 		}
 		return devices, err
 	}
+	bind := func(netdev string) error {
+		if err := checkUnderlay(netdev); err != nil {
+			return err
+		}
+		t, err := udp.Open(udp.Config{Netdev: netdev})
+		if err == nil {
+			err = t.Close()
+		}
+		return err
+	}
 	s := System{devices, rdma.Users, open, udp.DefaultNetdev, udp.Look, bind}
 	if underlay != "" {
 		s.Netdev = func() (string, error) { return underlay, nil }
 	}
 	return s
-}
-
-func bind(netdev string) error {
-	if err := checkUnderlay(netdev); err != nil {
-		return err
-	}
-	t, err := udp.Open(udp.Config{Netdev: netdev})
-	if err == nil {
-		err = t.Close()
-	}
-	return err
 }
 
 // Take returns the software HCA first, then those of the kernel. It is not an error if the

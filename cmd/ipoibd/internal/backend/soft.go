@@ -26,7 +26,7 @@ type softHCA struct {
 	peers  *peerList
 	engine atomic.Pointer[engine] // opened last
 	port   udp.Reserve            // keeps the UDP ports bound across resets
-	notice atomic.Pointer[string] // what Run noticed last
+	notice atomic.Pointer[string] // by Run; nil: none yet
 	log    *slog.Logger
 }
 
@@ -50,8 +50,8 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
 }
 
-// checkUnderlay refuses the loopback. A netdev that is not there is accepted: the device
-// waits for it, or its opening fails.
+// checkUnderlay refuses the loopback. It accepts a netdev that does not exist, because the
+// device waits for it or its opening fails.
 func checkUnderlay(netdev string) error {
 	if dev, err := net.InterfaceByName(netdev); err == nil && dev.Flags&net.FlagLoopback != 0 {
 		return fmt.Errorf("%s is a loopback, which leads to no other host; choose another netdev as the underlay", netdev)

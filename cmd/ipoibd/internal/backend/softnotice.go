@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// lookEvery is how often a software HCA is asked for what an operator should know.
+	// lookEvery is the interval at which the counters and reports of a software HCA are read.
 	lookEvery = time.Second
 	// silentAfter is how long a device sends without an answer until that is reported. Each
 	// host sends to the groups of ib0 when it comes up.
 	silentAfter = 30 * time.Second
-	// refusedFor is how long a notice stays after the firewall refused the last datagram.
+	// refusedFor is how long a notice stays after the firewall has refused the last datagram.
 	refusedFor = 10 * time.Second
 )
 
@@ -25,7 +25,7 @@ const (
 // limits each message, not its attributes.
 type watch struct {
 	log           *slog.Logger
-	engine        *engine // that traffic and was are about
+	engine        *engine // that traffic and was describe
 	traffic       traffic
 	was           symptoms
 	duplicates    duplicates
@@ -34,7 +34,7 @@ type watch struct {
 	sendBufLogged bool          // a small send buffer was logged
 }
 
-// look returns the notices about the instance that was opened last, on a netdev.
+// look returns the notices about the instance that was opened last, which is on a netdev.
 func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if w.engine != e {
 		w.engine, w.traffic, w.was = e, traffic{}, symptoms{}
@@ -48,16 +48,16 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if seen, sender, ok := e.NATSuspect(); ok {
 		if w.nat != [2]netip.Addr{seen, sender} {
 			w.nat = [2]netip.Addr{seen, sender}
-			w.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT translates it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+			w.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
 		}
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT translates it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
+		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
 	}
 	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
 		if !w.sendBufLogged {
 			w.sendBufLogged = true
-			w.log.Warn("the send buffer is small: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+			w.log.Warn("the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
 		}
-		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if peers that do not answer fill it, frames to all others are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
+		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {

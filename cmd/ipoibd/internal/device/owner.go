@@ -143,7 +143,7 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	} else if conf.Dir != "" {
 		return fmt.Errorf("device %s: %w", o.cfg.Name, hca.ErrNoDevice)
 	}
-	s, err := o.Device.locks(conf)
+	s, err := o.locks(conf)
 	if err != nil {
 		return err
 	}
@@ -302,11 +302,9 @@ func (o *owner) show() {
 	s.NextTry, _ = m.NextTry()
 	s.GivesUp, _ = m.GivesUp()
 	o.status.Store(s)
-	switch closed := s.State == qprecovery.DeviceSuspended; {
-	case closed && last.State != s.State:
-		o.log.Info("device suspended: it is closed, and stays so until it is resumed")
-	case s.Suspended && !closed && !last.Suspended:
-		o.log.Info("suspending the device: waiting until its users have released it")
+	switch {
+	case s.State == qprecovery.DeviceSuspended && last.State != s.State:
+		o.log.Info("device suspended: it is closed until it is resumed")
 	case !s.Suspended && last.Suspended:
 		o.log.Info("device resumed")
 	}

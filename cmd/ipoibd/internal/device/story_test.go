@@ -434,7 +434,8 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	switch r.Message { // what other goroutines log comes in any order
-	case "releasing the device", "device open", "cannot open device; trying again until it opens", "the periodic query of the device failed":
+	case "releasing the device", "device open", "device resumed", "device suspended: it is closed until it is resumed",
+		"cannot open device; trying again until it opens", "the periodic query of the device failed":
 		p.say("%s", line)
 	}
 	return nil

@@ -42,8 +42,8 @@ func TestR19StuckInstancesLeaveOtherDevicesAlone(t *testing.T) {
 // hangClosing resets the device and makes its instance hang in the driver.
 func (b *bench) hangClosing() {
 	b.t.Helper()
-	err := b.slot.faults.Inject(faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
-	if err := errors.Join(err, b.Reset(context.Background())); err != nil {
+	b.slot.inject(b.t, faults.Fault{Kind: faults.VerbHangsForever, Verb: "close_device"})
+	if err := b.Reset(context.Background()); err != nil {
 		b.t.Fatal(err)
 	}
 	time.Sleep(time.Minute)

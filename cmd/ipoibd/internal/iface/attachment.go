@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
@@ -15,26 +14,14 @@ import (
 	"ipoibd/ud/port"
 )
 
-// attachment is the interface's use of one session. Its endpoint belongs to the worker;
-// Run has only the copies in links.
+// attachment is the interface's use of one session.
 type attachment struct {
-	session *device.Session
-	plan    port.Plan
-	gen     uint32 // of the queue pair
-	ep      *device.Endpoint
-	links
-}
-
-// links are what Run may use of an endpoint while the worker has it.
-type links struct {
+	session         *device.Session
+	plan            port.Plan
+	gen             uint32           // of the queue pair
+	ep              *device.Endpoint // belongs to the worker; Run has only the following
 	self, broadcast hca.UDDest
 	ahs             *device.AHWorkers
-	queues          []device.Queue
-}
-
-// linksOf returns the links of an endpoint.
-func linksOf(ep *device.Endpoint) links {
-	return links{self: ep.Self(), broadcast: ep.Broadcast(), ahs: ep.AHs, queues: slices.Clone(ep.Queues)}
 }
 
 // address is the interface's link-layer address.
@@ -114,6 +101,9 @@ const drainLimit = 5 * time.Millisecond
 // start has no operation (op 0), and the ladder's RungDevice is the same on a device that
 // is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
+	if most, need := to.session.Attr().MaxQueues, len(r.lanes); most < need {
+		return fmt.Errorf("queues per queue pair: the device has %d, the interface needs %d: %w", most, need, hca.ErrInvalid)
+	}
 	if !to.session.Acquire(r.cfg.Name) {
 		return hca.ErrClosed
 	}
@@ -128,7 +118,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.worker.do(func() func() {
 		err := a.open(spec, r.lanes)
 		if err == nil {
-			a.links = linksOf(a.ep)
+			a.self, a.broadcast, a.ahs = a.ep.Self(), a.ep.Broadcast(), a.ep.AHs
 		}
 		return func() { r.came(a, op, err) }
 	})
@@ -140,6 +130,10 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 func (r *recovery) came(a *attachment, op uint64, err error) {
 	if r.fab.coming != a {
 		r.accuse(err)
+		return
+	}
+	if err == nil && r.moved(a) { // ib0 went down meanwhile, or the port changed
+		r.stop("not wanted any more")
 		return
 	}
 	r.fab.coming = nil
@@ -198,15 +192,6 @@ func (r *recovery) retry(err error) {
 	r.fab.retry.fail(time.Now())
 	r.fab.err, r.fab.lastErr = err, err
 	r.log.Error("not up", "err", err, "retry_in", r.fab.retry.pause)
-}
-
-// adapt follows a change of the port that does not concern the queue pair.
-func (r *recovery) adapt(plan port.Plan) {
-	if a := r.fab.att; !a.plan.Equal(plan) {
-		a.plan = plan
-		r.host.fitMTU(plan)
-		r.nbrs.announce()
-	}
 }
 
 // stop ends the recovery and the use of the device, whose verbs the worker calls. The ladder

@@ -7,26 +7,26 @@ import (
 	"ipoibd/cmd/ipoibd/internal/device"
 )
 
-// slowRelease is how long a slow client keeps a device that is to be reset.
+// slowRelease is how long a slow client keeps a device that is about to be reset.
 const slowRelease = 2 * time.Second
 
-// Misbehaviour of an interface as a client of a device reset, injected once.
+// Misbehaviour is a fault of an interface as a client of a device reset. It fires once.
 type Misbehaviour int32
 
 // Misbehaviours.
 const (
-	Obliging Misbehaviour = iota // none
-	Slow                         // it releases the device late
-	Dead                         // it never releases the device
+	Obliging Misbehaviour = iota // no fault
+	Slow                         // releases the device late
+	Dead                         // never releases the device
 )
 
-// badClient releases sessions, unless a fault makes it misbehave.
+// badClient releases sessions, late or never if a fault says so.
 type badClient struct {
 	name string       // of the interface
 	next atomic.Int32 // Misbehaviour
 
-	at   time.Time       // when it releases held; zero: at Run's end
-	held *device.Session // kept back; nil: none
+	at   time.Time       // when to release held; zero: when Run ends
+	held *device.Session // withheld; nil: none
 }
 
 // Misbehave makes the interface a bad client of the next device reset.
@@ -44,14 +44,14 @@ func (c *badClient) release(s *device.Session) {
 	}
 }
 
-// expire releases what was held back, when that is due.
+// expire releases the withheld session when that is due.
 func (c *badClient) expire(now time.Time) {
 	if !c.at.IsZero() && !now.Before(c.at) {
 		c.end()
 	}
 }
 
-// end releases at once what was held back. It is idempotent.
+// end releases the withheld session at once. Idempotent.
 func (c *badClient) end() {
 	if c.held != nil {
 		c.held.Release(c.name)

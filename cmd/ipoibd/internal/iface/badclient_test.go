@@ -11,9 +11,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// An interface that keeps its session holds the device's reset up for two seconds,
-// or for the grace period; its sibling waits for that and for nothing else, and
-// both work afterwards.
+// An interface that keeps its session delays the reset of the device by two seconds or by
+// the grace period. Its sibling waits no longer than that, and both work afterwards.
 func TestR14SlowAndDeadInterfaces(t *testing.T) {
 	for name, c := range map[string]struct {
 		how   Misbehaviour
@@ -54,8 +53,8 @@ func TestR14SlowAndDeadInterfaces(t *testing.T) {
 	}
 }
 
-// A device that is not waited for any more takes the carrier, not the answers; ib0
-// may go down and up meanwhile.
+// When the wait for a device has ended, ib0 has no carrier but Run still answers. ib0 may go
+// down and up in the meantime.
 func TestR23GivenUpAndRecovered(t *testing.T) {
 	for name, flap := range map[string]bool{"left alone": false, "ib0 flaps": true} {
 		t.Run(name, func(t *testing.T) {

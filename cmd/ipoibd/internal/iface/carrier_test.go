@@ -9,9 +9,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// The kernel forgets its neighbours with the carrier. Each time that it is back,
-// those whom the host waits for are asked for in its name, at once; after an
-// outage that the carrier outlasts nobody is.
+// The kernel forgets its neighbours with the carrier. Each time that the carrier is back, the
+// interface asks at once for the neighbours that the host waits for. It does not ask after an
+// outage that kept the carrier.
 func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -47,7 +47,7 @@ func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 	}
 }
 
-// Those who do not answer are asked for as often as there are times for it.
+// Neighbours that do not answer are asked for once at each planned time.
 func TestR09HostIsAskedForAgain(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.waitFor(netip.MustParseAddr("10.0.0.99"))
@@ -69,7 +69,7 @@ func TestR09HostIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// waitFor has the host's stack wait for answers about ips.
+// waitFor makes the host's stack wait for answers about ips.
 func (h *testHost) waitFor(ips ...netip.Addr) {
 	h.tap.mu.Lock()
 	defer h.tap.mu.Unlock()

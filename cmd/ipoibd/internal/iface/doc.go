@@ -1,84 +1,118 @@
 // Package iface is one interface: its TAP, its peers, its data path and its
 // recovery.
 //
-// One goroutine, Run, owns the state. It is level-triggered: whenever the host's
-// side (ib0 up or down, its MTU), the device's view or the attachment changes,
-// reconcile compares what is with what should be and moves one step:
+// One goroutine, Run, owns the state. It is level-triggered: whenever the host's side (ib0
+// up or down, its MTU), the device's view or the attachment changes, reconcile compares the
+// present state with the wanted one and moves one step:
 //
 //	state      | means                                  | leaves when
 //	down       | ib0 is administratively down, no QP    | ib0 up
-//	waiting    | ib0 is up, but the device, the port or | the reason is gone; a failed try is
-//	           | the QP is not there, or another process| repeated after 1, 2, 4, 8, 16 s
+//	waiting    | ib0 is up, but the device, the port or | the reason is gone; a failed attempt
+//	           | the QP is missing, or another process  | is repeated after 1, 2, 4, 8, 16 s
 //	           | has attached to ib0                    |
 //	up         | QP in RTS, broadcast group joined,     | ib0 down, another GID, P_Key or group,
 //	           | carrier on                             | a fault
-//	recovering | the QP is in doubt, or being made anew | health, or the device's loss
+//	recovering | the QP is suspected or being rebuilt   | health, or loss of the device
 //	failed     | Run has ended: ib0 was deleted, or     | never
-//	           | moved where it may not be followed     |
-//	stopped    | Run was ended; ib0 stays, no carrier   | never
+//	           | moved to a namespace out of reach      |
+//	stopped    | Run was stopped; ib0 stays, no carrier | never
 //
-// What lies waiting at one moment is taken in a fixed order, causes before their
-// consequences: what became of ib0, results of operations, faults, pumps that
-// ended, the device's view, deadlines; last, and side by side, what may come in
-// floods: address handles, queries, flushed requests, frames for the slow path.
-// So no flood keeps anything waiting, and the same inputs lead to the same
-// decisions. What comes before the floods cannot keep them waiting for long: each
-// operation has one result, each pump ends once, of views and states only the
-// latest is there, and a fault of a QP or CQ is followed by its recovery.
+// # Order
 //
-// ib0 may be moved to another network namespace, a container's. The move sets it
-// down, without addresses; there it is set up again, under whatever name.
+// Run handles what waits at one moment in a fixed order, causes before consequences: the
+// state of ib0, results of the workers, faults, pumps that failed, the device's view,
+// deadlines; last, and side by side, the inputs that may come in floods: address handles,
+// queries, flushed requests, frames for the slow path. So no flood delays the others, and
+// the same inputs lead to the same decisions. The inputs before the floods cannot delay them
+// for long: each job has one result, each pump fails once, only the latest view and state are
+// kept, and a fault of a QP or CQ is followed by its recovery.
 //
-// # Other processes
+// # Parts
 //
-// Each second, and whenever netlink reports a change, Run inspects ib0. If another
-// process has changed the MAC, the carrier, the header length, the persistence, the
-// owner, the offloads or the link type, Run restores and logs that. Only the process that attached a
-// queue can close it. Meanwhile the kernel gives that queue some of the frames, so the
-// carrier is down and the status says why. A queue that is gone within 100 ms belonged
-// to a starting daemon that gave way. An inspection that fails is logged once for each
-// error, and the status shows the error until an inspection succeeds.
+//	type       | file                      | what
+//	Iface      | iface.go, run.go          | Run; compares host and device
+//	host       | host.go                   | TAP, carrier, MTU
+//	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
+//	recovery   | recovery.go,              | shell of the ladder; opens and closes the
+//	           | attachment.go             | queue pair
+//	neighbours | neighbours.go             | peer table
+//	worker     | worker.go                 | runs what may block
+//
+// No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and
+// the freeze detectors get their samples, while a device hangs. There are two workers, which
+// run their jobs one after the other: that of recovery calls the verbs and owns the
+// endpoint, that of host calls netlink. A job returns a function, which Run then calls.
+//
+// # Up and down
+//
+// There is one way up. A job opens an endpoint and attaches the lanes to it; then Run starts
+// the pumps and raises the carrier. This happens when ib0 goes up, and by order of the ladder
+// when the device is back. There is one way down as well: Run halts the pumps, detaches
+// the peer table and queues a job that closes the endpoint. Since the jobs run in order, an
+// endpoint that is still being opened is closed as soon as it is open.
+//
+// # Lanes
+//
+// A lane belongs to one queue of the queue pair and to one queue of the TAP. The queue pair
+// itself, its number and its generation belong to the interface, because an IPoIB address
+// contains one QPN: an error of any lane leads to a rung for all. The peer table
+// sends through the first lane. The number of lanes is that of the TAP's queues; a device
+// with fewer queues for each queue pair is refused. Today each has one.
+//
+// # Network namespaces and other processes
+//
+// ib0 may be moved to another network namespace, such as a container's. The move sets it
+// down and removes its addresses; it is set up again there, under any name.
+//
+// Each second, and whenever netlink reports a change, Run has ib0 inspected. If another
+// process has changed the MAC, the carrier, the header length, the persistence, the owner,
+// the offloads or the link type, the inspection restores it, and Run logs that. Only the process that
+// attached a queue can close it. In the meantime the kernel gives that queue some of the
+// frames, so the carrier is down and the status says why. A queue that is gone within 100 ms
+// belonged to a starting daemon that found ib0 in use. An inspection that fails is logged
+// once for each error, and the status shows the error until an inspection succeeds.
 //
 // # Recovery
 //
 // The ladder of qprecovery decides what to do about a fault, and Run carries out its
-// actions. Faults come from the pumps (a failed work request, an error of a verb),
-// from asynchronous events, from the freeze detector, and from the device's view: a
-// session that is over must be released, a new one used. The detector gets a sample
-// every 50 ms and has the queue pair send probes to itself; if it suspects a freeze
-// again, the worker proves it on a fresh queue pair. Verbs run on the worker, one
-// operation after the other, so that Run always answers. During an operation the
-// endpoint belongs to the worker.
+// actions. Faults come from the pumps (a failed work request, an error of a verb), from
+// asynchronous events, from the freeze detectors, and from the device's view: a session that
+// has ended must be released, a new one used. A detector gets a sample every 50 ms and has
+// its lane send probes to the queue pair itself. If a freeze is suspected again, the worker
+// proves it on a fresh queue pair.
 //
-//	fault -> ladder -> hold the host's frames (the transmit pump stops,
-//	                   the TAP's queue takes them)
+//	fault -> ladder -> hold the host's frames (the transmit pumps stop,
+//	                   the TAP's queues absorb them)
 //	                -> query, rung ... on the worker, the pumps halted
 //	                -> carrier down if it lasts longer than 500 ms
-//	                -> health: peers are told of a new QPN, frames flow
+//	                -> health: peers learn the new QPN, frames flow
 //
-// The kernel forgets its neighbours with the carrier, and what it asks with until
-// it has noticed that the carrier is back is lost. So those whom it waits for then
-// are asked for in its name.
+// The actions of one step are carried out together. What they cause in turn, such as a stop
+// because the carrier cannot be raised, waits in a queue until they are done. So stop may
+// promise that the ladder is idle afterwards.
 //
-// The layers of an endpoint are made anew from the inside: a queue pair that was
-// reset keeps its number, so no peer has to learn anything; address handles and
-// memory survive everything but the loss of the device. Frames in flight are
-// counted by how their work request ended, or as taken back (tx_drop_reset).
+// The kernel forgets its neighbours with the carrier, and loses what it asks until it has
+// noticed that the carrier is back. So the interface asks for the neighbours that the host
+// waits for, on its behalf.
 //
-// The ladder is idle while the interface is taken down or made anew for a reason
-// that is no fault: ib0 down, another plan of the port, an inactive port.
+// The layers of an endpoint are rebuilt from the inside: a queue pair that was reset keeps
+// its number, so no peer has to learn anything; address handles and memory survive everything
+// but the loss of the device. Frames in flight are counted by how their work request ended,
+// or as taken back (tx_drop_reset).
+//
+// The ladder is idle while the interface is taken down or started again for a reason that is
+// no fault: ib0 down, another plan of the port, an inactive port.
 //
 // # MTU
 //
-// A change of the port's MTU alone costs neither the QP nor the carrier. The MTU
-// of ib0 is the largest that the port allows, unless the configuration or the
-// operator asked for a smaller one; that is kept over a time in which it did not
-// fit. An adopted ib0 keeps the MTU that it was left with, unless one is
-// configured; one that was left with the largest follows the port.
+// A change of the port's MTU alone costs neither the QP nor the carrier. The MTU of ib0 is
+// the largest that the port allows, unless the configuration or the operator asked for a
+// smaller one, which is remembered while it does not fit. An adopted ib0 keeps its MTU,
+// unless one is configured; if that was the largest, it follows the port.
 //
 // # Frames
 //
-// While up, two goroutines pump frames: "tx" from the TAP to the queue pair, and
-// "rx" back. They look addresses up in the snapshot that the peer table
-// published, and hand what they cannot decide to Run by two bounded queues.
+// While up, each lane has two goroutines that move frames: from the TAP to the queue pair,
+// and back. They look addresses up in the snapshot that the peer table has published, and
+// pass frames that they cannot decide about to Run through two bounded queues.
 package iface

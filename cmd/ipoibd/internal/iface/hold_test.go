@@ -10,9 +10,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// From the first suspicion until health the host's frames stay in the TAP's
-// queue, and go on behind it; the carrier goes down only where that lasts longer
-// than its bound, and comes back. What got stale meanwhile is dropped.
+// From the first suspicion until health, the host's frames stay in the TAP's queue and are
+// sent afterwards. The carrier goes down only if that lasts longer than its bound, and comes
+// back. Frames that have become stale are dropped.
 func TestR09FramesAreHeld(t *testing.T) {
 	const frames = 5
 	for _, c := range []struct {
@@ -56,14 +56,14 @@ func TestR09FramesAreHeld(t *testing.T) {
 	}
 }
 
-// The host's frames of a long outage are dropped and counted, those of its end go.
+// The host's frames of a long outage are dropped and counted; those sent at its end arrive.
 func TestR09R27StaleFramesAreDropped(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		const early, late = 7, 3
 		reach(t, a, b)
 		time.Sleep(time.Second)
 		mac, _ := a.neighbour(b.ip)
-		a.unplug() // without a word before, under traffic
+		a.unplug() // without an event before, under traffic
 		synctest.Wait()
 		for i := range byte(early) {
 			a.sendIP(mac, b.ip, 100, i)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"ipoibd/link"
+	"ipoibd/ud"
 	"ipoibd/ud/port"
 )
 
@@ -31,6 +32,19 @@ type TAP interface {
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
 	Remove() error
+}
+
+// TAPQueue is one queue of a TAP.
+type TAPQueue interface {
+	ud.Source
+	ud.Sink
+}
+
+// MultiQueue is a [TAP] with several queues, each of which gets a lane.
+type MultiQueue interface {
+	// Queues returns all queues, at least one; their number does not change. The kernel
+	// spreads the host's frames over them.
+	Queues() []TAPQueue
 }
 
 // host is the side of the TAP: the state of ib0, its MTU and its carrier, kept as the daemon
@@ -171,7 +185,6 @@ type custody struct {
 	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
 	wantCarrier bool      // the carrier is on unless foreign
 	err         error     // of the last inspection; nil: it succeeded
-	running     bool      // an inspection is under way
 }
 
 // saw records how many foreign queues an inspection has found, plans the next
@@ -203,15 +216,13 @@ func (h *host) expire(now time.Time) {
 // holds the kernel's lock of all interfaces.
 func (h *host) inspect() {
 	c := &h.custody
-	if c.running {
-		c.again = true
+	if c.again = h.worker.busy > 0; c.again {
 		return
 	}
-	c.running, c.again, c.at = true, false, time.Time{}
+	c.at = time.Time{}
 	h.worker.do(func() func() {
 		found, err := h.tap.Inspect()
 		return func() {
-			c.running = false
 			h.inspected(found, err, time.Now())
 			if c.again {
 				h.inspect()

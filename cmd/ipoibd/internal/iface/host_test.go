@@ -34,13 +34,15 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 type tap struct {
 	*linktest.Fake
 	neighbours []link.Neighbour
+	more       []TAPQueue // further queues
 
 	mu         sync.Mutex
-	unresolved []netip.Addr // whom the host waits for
-	carriers   []bool       // what SetCarrier was called with, repetitions left out
-	stuck      bool         // the carrier cannot be raised
-	unreadable bool         // reads fail
-	failed     int          // reads
+	unresolved []netip.Addr  // what the host waits for
+	carriers   []bool        // what SetCarrier was called with, repetitions left out
+	stuck      bool          // the carrier cannot be raised
+	unreadable bool          // reads fail
+	failed     int           // reads
+	blocked    chan struct{} // inspections block until it is closed; nil: they do not
 }
 
 var errStuck = errors.New("carrier is stuck")
@@ -90,7 +92,7 @@ func (t *tap) failedReads() int {
 	return t.failed
 }
 
-// forget returns what was noted, and notes anew.
+// forget returns the notes and clears them.
 func (t *tap) forget() []bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,6 +106,19 @@ func (t *tap) jam(stuck bool) {
 	defer t.mu.Unlock()
 	t.stuck = stuck
 }
+
+func (t *tap) Inspect() (link.Findings, error) {
+	t.mu.Lock()
+	blocked := t.blocked
+	t.mu.Unlock()
+	if blocked != nil {
+		<-blocked
+	}
+	return t.Fake.Inspect()
+}
+
+// Queues implements MultiQueue.
+func (t *tap) Queues() []TAPQueue { return append([]TAPQueue{t}, t.more...) }
 
 func (t *tap) Remove() error {
 	t.Delete()
@@ -150,6 +165,7 @@ type testHost struct {
 	refuses bool           // no queue pair can be made
 	mute    atomic.Bool    // its multicast is lost
 	plain   bool           // its device has no optional reports
+	multi   bool           // its device has two queues for each queue pair
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -170,7 +186,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
 	return newHostOf(t, fabric, n, nil)
 }
 
-// newHostOf is newHost on a device whose verbs take orders.
+// newHostOf is newHost on a device whose verbs the test controls.
 func newHostOf(t *testing.T, fabric *memfabric.Fabric, n byte, v *verbs) *testHost {
 	t.Helper()
 	h := &testHost{
@@ -215,6 +231,9 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	dev, err := h.openSoft(soft.Config{Name: "soft", Transport: muted{h.port, &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
 	if err != nil {
 		return nil, err
+	}
+	if h.multi {
+		dev = twoQueues(dev)
 	}
 	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{})
 	if h.refuses {
@@ -374,9 +393,13 @@ func (h *testHost) onARP(body []byte) {
 }
 
 func (h *testHost) send(dst ipoib.MAC, t ipoib.EtherType, body []byte) {
+	h.tap.Send(h.frame(dst, t, body))
+}
+
+func (h *testHost) frame(dst ipoib.MAC, t ipoib.EtherType, body []byte) []byte {
 	src := h.mac()
 	frame := append(append(dst[:len(dst):len(dst)], src[:]...), byte(t>>8), byte(t))
-	h.tap.Send(append(frame, body...))
+	return append(frame, body...)
 }
 
 // resolve asks for an address as a host's stack would, once.
@@ -394,6 +417,10 @@ func (h *testHost) neighbour(ip netip.Addr) (ipoib.MAC, bool) {
 
 // sendIP sends an IPv4 packet of size bytes to a MAC.
 func (h *testHost) sendIP(mac ipoib.MAC, to netip.Addr, size int, mark byte) {
+	h.send(mac, ipoib.EtherTypeIPv4, h.packet(to, size, mark))
+}
+
+func (h *testHost) packet(to netip.Addr, size int, mark byte) []byte {
 	p := make([]byte, size)
 	p[0], p[8], p[9] = 0x45, 64, 253
 	binary.BigEndian.PutUint16(p[2:], uint16(size))
@@ -403,10 +430,10 @@ func (h *testHost) sendIP(mac ipoib.MAC, to netip.Addr, size int, mark byte) {
 	for i := 20; i < size; i++ {
 		p[i] = mark
 	}
-	h.send(mac, ipoib.EtherTypeIPv4, p)
+	return p
 }
 
-// takeIP returns the next IPv4 frame, nil when there is none.
+// takeIP returns the next IPv4 frame, or nil.
 func (h *testHost) takeIP() []byte {
 	synctest.Wait()
 	select {

@@ -85,7 +85,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		cfg:     cfg,
 		log:     log,
 		host:    host{log: log, tap: tap, worker: newWorker()},
-		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errStarting},
+		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errors.New("starting")},
 		path:    dataPath{slow: newSlowPath(), snapshot: &ud.Snapshot{}},
 		queries: make(chan func()),
 		done:    make(chan struct{}),
@@ -108,11 +108,17 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 		flushes:   make(chan qprecovery.Fault, 1),
 		ended:     make(chan struct{}, 1),
 	}
-	lane, err := newLane(&f.cfg, tap, &f.path, r.onFailure, r.ended)
-	if err != nil {
-		return nil, err
+	queues := []TAPQueue{tap}
+	if m, ok := tap.(MultiQueue); ok {
+		queues = m.Queues()
 	}
-	f.path.lanes = lanes{lane}
+	for _, q := range queues {
+		lane, err := newLane(&f.cfg, q, &f.path, r.onFailure, r.ended)
+		if err != nil {
+			return nil, err
+		}
+		f.path.lanes = append(f.path.lanes, lane)
+	}
 	r.lanes, f.host.lanes = f.path.lanes, f.path.lanes
 	f.nbrs = neighbours{
 		log: log, tap: tap, lanes: f.path.lanes, snapshot: f.path.snapshot, worker: &r.worker,

@@ -106,8 +106,8 @@ func TestPortFlap(t *testing.T) {
 	})
 }
 
-// The netdev goes and comes back: ib0 stays, and peers that were told of the new
-// queue pair reach it without asking.
+// The netdev goes and comes back: ib0 stays, and peers learn the new queue pair without
+// asking.
 func TestDeviceGoneAndBack(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		before := b.status().QP.QPN

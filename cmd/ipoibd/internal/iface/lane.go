@@ -33,12 +33,6 @@ type lane struct {
 	probes   uint64 // sent by the detector
 }
 
-// TAPQueue is one queue of a TAP.
-type TAPQueue interface {
-	ud.Source
-	ud.Sink
-}
-
 // newLane returns the lane of a queue of the TAP. The pumps report to ended that they have
 // ended.
 func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func(hca.WCOpcode) func(ud.Failure), ended chan<- struct{}) (*lane, error) {
@@ -72,16 +66,6 @@ func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func
 	return l, nil
 }
 
-// attach gives the rings a queue, or leaves them without one.
-func (l *lane) attach(q device.Queue, gen uint32) error {
-	l.queue = q
-	err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
-	if err == nil {
-		err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
-	}
-	return err
-}
-
 // deadline returns when the next sample is due.
 func (l *lane) deadline(now time.Time) time.Time {
 	at, ok := l.detector.NextDeadline()
@@ -91,23 +75,19 @@ func (l *lane) deadline(now time.Time) time.Time {
 	return at
 }
 
-// sample describes the lane to its detector, except what its interface knows. While a pump
-// has ended and is not running again yet, the lane is not expected to work.
-func (l *lane) sample() freeze.Sample {
-	tx := l.tx.Progress()
-	return freeze.Sample{
-		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
-		Received: l.rx.Completed(), Recovering: !l.out.running || !l.in.running,
-	}
-}
-
 // lanes are all lanes of an interface; there is at least one.
 type lanes []*lane
 
 // attach gives each lane its queue of the endpoint, or leaves all without one.
 func (ls lanes) attach(ep *device.Endpoint, gen uint32) error {
 	for i, l := range ls {
-		if err := l.attach(ep.Queues[i], gen); err != nil {
+		q := ep.Queues[i]
+		l.queue = q
+		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
+		if err == nil {
+			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
+		}
+		if err != nil {
 			ls.detach()
 			return err
 		}
@@ -173,12 +153,6 @@ func (ls lanes) epoch() uint64 {
 		oldest = min(oldest, l.tx.Epoch())
 	}
 	return oldest
-}
-
-func (ls lanes) wake() {
-	for _, l := range ls {
-		l.tx.Wake()
-	}
 }
 
 // probes returns how many probes the detectors have sent.
@@ -252,3 +226,51 @@ func (p *pump) failure() error {
 	p.running = false
 	return *err
 }
+
+// slowItems bounds what waits for the slow path in one direction. Each direction has its own
+// queue, so that a flood from the fabric does not keep out the host's frames.
+const slowItems = 512
+
+// slowItem is a copy of a frame from the host or of a message from the fabric.
+type slowItem struct {
+	data []byte
+	from ud.Sender // only of a message
+}
+
+// slowQueue is bounded and reuses its buffers. The data path calls put; the owner receives
+// from ready and calls done.
+type slowQueue struct {
+	free, ready chan *slowItem
+}
+
+func newSlowQueue() slowQueue {
+	q := slowQueue{free: make(chan *slowItem, slowItems), ready: make(chan *slowItem, slowItems)}
+	for range slowItems {
+		q.free <- new(slowItem)
+	}
+	return q
+}
+
+func (q slowQueue) put(data []byte, from ud.Sender) bool {
+	select {
+	case it := <-q.free:
+		it.data, it.from = append(it.data[:0], data...), from
+		q.ready <- it // never blocks, because there are as many places as items
+		return true
+	default:
+		return false
+	}
+}
+
+func (q slowQueue) done(it *slowItem) { q.free <- it }
+
+// slowPath is the pair of queues, as the data path uses it.
+type slowPath struct{ host, fabric slowQueue }
+
+func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue()} }
+
+// FromHost implements ud.SlowPath.
+func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }
+
+// FromFabric implements ud.SlowPath.
+func (s slowPath) FromFabric(msg []byte, from ud.Sender) bool { return s.fabric.put(msg, from) }

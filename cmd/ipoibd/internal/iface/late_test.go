@@ -11,8 +11,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// slowHosts runs a test with two hosts, verbs of the first one being slow on
-// command.
+// slowHosts runs a test with two hosts; the test can slow down the verbs of the first one.
 func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
@@ -32,8 +31,8 @@ func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
 	})
 }
 
-// A queue pair is looked at when it tells of an error, also after it was reset
-// in place.
+// An error event of a queue pair causes a query, also after the queue pair was reset in
+// place.
 func TestR02EventAfterAReset(t *testing.T) {
 	slowHosts(t, func(t *testing.T, a, b *testHost) {
 		for i := range 3 {
@@ -63,7 +62,7 @@ func TestR06RungThatEndsLate(t *testing.T) {
 		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2350 * time.Millisecond) // the queue pair is made anew, too late
+		time.Sleep(2350 * time.Millisecond) // the queue pair is recreated, too late
 		for _, verb := range []string{"create_qp", "destroy_qp", "modify_qp"} {
 			a.verbs.slow(verb, 0)
 		}
@@ -137,13 +136,20 @@ func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 	}
 }
 
-// The device is lost again just when it is to be used: ib0 has no carrier.
+// The device is lost again just before it is used: ib0 has no carrier.
 func TestR09NoCarrierWithoutADevice(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.unplug()
 		synctest.Wait()
 		done := make(chan struct{})
-		a.iface.queries <- func() { a.iface.rec.heal(qprecovery.DeviceUp{}); close(done) }
+		a.iface.queries <- func() {
+			defer close(done)
+			r := &a.iface.rec
+			r.heal(qprecovery.DeviceUp{}) // its action finds no device and has the recovery stopped
+			if r.ladder.State() != qprecovery.Idle || len(r.later) > 0 || r.fab.held() != nil {
+				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.fab.held())
+			}
+		}
 		<-done
 		if s := a.status(); s.State != StateWaiting || s.Recovery.State != "idle" || s.Carrier {
 			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)

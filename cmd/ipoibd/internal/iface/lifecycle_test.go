@@ -56,6 +56,31 @@ func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 	})
 }
 
+// An interface that goes down while its queue pair is being opened does not come up for a
+// moment first.
+func TestDownWhileOpening(t *testing.T) {
+	slowHosts(t, func(t *testing.T, a, b *testHost) {
+		a.tap.SetUp(false)
+		synctest.Wait()
+		a.tap.forget()
+		a.verbs.slow("create_qp", 300*time.Millisecond)
+		a.tap.SetUp(true)
+		time.Sleep(100 * time.Millisecond)
+		a.tap.SetUp(false)
+		time.Sleep(time.Second)
+		if got := a.tap.forget(); slices.Contains(got, true) {
+			t.Errorf("carrier went %v", got)
+		}
+		if s := a.status(); s.State != StateDown || s.QP != nil || s.Carrier {
+			t.Errorf("%s, carrier %t, %+v", s.State, s.Carrier, s.QP)
+		}
+		a.verbs.slow("create_qp", 0)
+		a.tap.SetUp(true)
+		a.waitUp()
+		reach(t, a, b)
+	})
+}
+
 // What fails at once is tried after growing pauses, also when each try seems to
 // succeed, and at once after the operator took ib0 down and up.
 func TestFailuresDoNotSpin(t *testing.T) {
@@ -129,7 +154,7 @@ func TestLostInterfaceEnds(t *testing.T) {
 	}
 }
 
-// Stopped: the state says that it is nobody's fault.
+// After a stop the state reports no fault.
 func TestStatusAfterStop(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.stopInterface()
@@ -198,7 +223,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			a.underlay().SetMTU(1500)
 			a.tap.Fake.SetMTU(1444)
 			a.waitUp()
-			for b.takeIP() != nil { // what was kept for it meanwhile
+			for b.takeIP() != nil { // frames that were kept for it
 			}
 			a.resolve(b.ip)
 			reach(t, a, b)

@@ -42,8 +42,8 @@ var operations = []struct {
 	}},
 }
 
-// happenings are what comes between. until is how they are undone, nil for what
-// needs nothing; off says that ib0 has neither carrier nor queue pair before.
+// happenings are events during an operation. until undoes one; nil: it needs nothing. off
+// says that ib0 has neither carrier nor queue pair until then.
 var happenings = []struct {
 	name  string
 	start func(a *testHost)
@@ -91,9 +91,8 @@ func (h *testHost) resume() {
 	}
 }
 
-// Whatever happens while an operation of recovery is under way, and whenever:
-// ib0 is off where it must be, and works again afterwards; no frame is lost
-// without a count.
+// Whatever happens during an operation of recovery, at any time: ib0 is off where it must be,
+// and works again afterwards; every lost frame is counted.
 func TestR06WhateverHappensMeanwhile(t *testing.T) {
 	for _, op := range operations {
 		for _, h := range happenings {

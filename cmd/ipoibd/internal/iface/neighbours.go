@@ -44,7 +44,10 @@ type neighbours struct {
 func (n *neighbours) use(a *attachment) {
 	n.att = a
 	n.announce()
-	n.strays.follow(a.session, time.Now())
+	if n.strays.device != a.session {
+		n.strays = strays{device: a.session}
+	}
+	n.strays.at = time.Now()        // earlier strays count as well: they were sent to an earlier queue pair
 	list, err := n.tap.Neighbours() // after a restart the host knows peers that the table does not
 	if err != nil {
 		n.log.Warn("cannot read the host's neighbours", "err", err)
@@ -70,7 +73,7 @@ func (n *neighbours) leave() {
 	n.att = nil
 	n.step(neigh.Detached{})
 	n.retired = n.retired[:0]
-	n.strays.stop()
+	n.strays.at = time.Time{}
 }
 
 // hostChanged reports to the table what is new about ib0.
@@ -90,12 +93,13 @@ func (n *neighbours) deadline() time.Time {
 	if len(n.retired) > 0 {
 		at = sooner(at, time.Now().Add(collectEvery))
 	}
-	return sooner(sooner(at, n.asks.at), n.strays.at)
+	return sooner(sooner(at, n.asks.next()), n.strays.at)
 }
 
 // expire does what is due.
 func (n *neighbours) expire(now time.Time) {
-	if n.asks.due(now) {
+	if at := n.asks.next(); !at.IsZero() && !now.Before(at) {
+		n.asks = n.asks[1:]
 		targets, err := n.tap.Unresolved()
 		if err != nil {
 			n.log.Warn("cannot read the host's unresolved neighbours", "err", err)
@@ -184,8 +188,10 @@ func (n *neighbours) collect() {
 			return func() { n.failed(errors.Join(errs...)) }
 		})
 	}
-	if len(n.retired) > 0 {
-		n.lanes.wake()
+	for _, l := range n.lanes {
+		if len(n.retired) > 0 {
+			l.tx.Wake() // its epoch advances only in its pump
+		}
 	}
 }
 
@@ -195,34 +201,28 @@ func (n *neighbours) collect() {
 // forward frames later than this host. Within a second the kernel asks again by itself.
 var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond}
 
-// asks says when to ask for the host's neighbours on its behalf. The kernel forgot them
-// when the carrier went down, and its requests since then were lost. Its next try may be a
-// second away, which prolongs the outage; a TCP that sends in the meantime waits for much
-// longer.
-type asks struct {
-	start time.Time
-	at    time.Time // when to ask; zero: never
-	round int       // the next one
-}
+// asks are the times at which to ask for the host's neighbours on its behalf. The kernel
+// forgot them when the carrier went down, and its requests since then were lost. Its next
+// try may be a second away, which prolongs the outage; a TCP that sends in the meantime
+// waits for much longer.
+type asks []time.Time
 
 // follow begins when the carrier is raised, and ends when it is taken down.
 func (a *asks) follow(carrier bool, now time.Time) {
-	*a = asks{}
-	if carrier {
-		a.start, a.at = now, now.Add(askTimes[0])
+	*a = nil
+	for _, after := range askTimes {
+		if carrier {
+			*a = append(*a, now.Add(after))
+		}
 	}
 }
 
-// due reports whether it is time to ask, and counts that as done.
-func (a *asks) due(now time.Time) bool {
-	if a.at.IsZero() || now.Before(a.at) {
-		return false
+// next returns the next time; zero: never.
+func (a asks) next() time.Time {
+	if len(a) == 0 {
+		return time.Time{}
 	}
-	a.at = time.Time{}
-	if a.round++; a.round < len(askTimes) {
-		a.at = a.start.Add(askTimes[a.round])
-	}
-	return true
+	return a[0]
 }
 
 // strays reads the senders of stray datagrams from the device in use.
@@ -232,18 +232,6 @@ type strays struct {
 	at     time.Time         // when to ask the device next; zero: never
 }
 
-// follow starts to read the strays of a device that is in use now. Earlier strays count
-// as well: they came after the device was opened, for an earlier queue pair.
-func (s *strays) follow(dev hca.StrayReporter, now time.Time) {
-	if dev != s.device {
-		*s = strays{device: dev}
-	}
-	s.at = now
-}
-
-// stop ends the reading; the same device may be followed again.
-func (s *strays) stop() { s.at = time.Time{} }
-
 // readStrays reports the senders of stray datagrams since the last reading to the peer
 // table. It leaves senders with another P_Key to the interface of that P_Key, and ignores
 // those without the group's Q_Key, which are not members. It does not ask a device again
@@ -252,7 +240,7 @@ func (n *neighbours) readStrays(now time.Time) {
 	s := &n.strays
 	senders, ok := s.device.Strays()
 	if !ok {
-		s.stop()
+		s.at = time.Time{}
 		return
 	}
 	s.at = now.Add(strayInterval)

@@ -44,7 +44,7 @@ func (h *testHost) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	return lists
 }
 
-// replugged has Watch look anew. h.mu is held.
+// replugged makes Watch read the list again. h.mu is held.
 func (h *testHost) replugged() {
 	select {
 	case h.plugged <- struct{}{}:
@@ -52,14 +52,14 @@ func (h *testHost) replugged() {
 	}
 }
 
-// reset lets what hangs return, and frees the netdev of what a zombie holds.
+// reset lets verbs that hang return, and frees the netdev that a zombie holds.
 func (h *testHost) reset(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.free()
 }
 
-// free ends what is left of the device that was opened last. h.mu is held.
+// free releases the rest of the device that was opened last. h.mu is held.
 func (h *testHost) free() error {
 	if h.faults == nil {
 		return nil

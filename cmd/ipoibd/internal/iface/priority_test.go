@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What is found first is taken first; what follows is not even listened to.
+// The first channel that has something is served; those after it are not even listened to.
 func TestTurnLeavesAloneWhatFollows(t *testing.T) {
 	full, empty := make(chan int, 1), make(chan int, 1)
 	full <- 1
@@ -58,7 +58,7 @@ func TestTurnKnowsWhatIsDue(t *testing.T) {
 	var busy turn
 	listen(&busy, full)
 	if busy.alarm(timer, true) != nil {
-		t.Error("a deadline that has passed comes before what lies waiting")
+		t.Error("a deadline that has passed comes before waiting input")
 	}
 }
 
@@ -74,6 +74,6 @@ func TestTurnLetsNoFloodKeepAnotherWaiting(t *testing.T) {
 	var busy turn
 	listen(&busy, one)
 	if last(&busy, other) != nil {
-		t.Error("a flood comes beside what lies waiting")
+		t.Error("a flood comes beside waiting input")
 	}
 }

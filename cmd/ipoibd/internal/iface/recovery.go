@@ -237,15 +237,15 @@ func (r *recovery) run(run qprecovery.Run) {
 		}, nil)
 	default:
 		r.lanes.halt()
-		var now links
+		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
 			err := a.replace(r.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
-				now = linksOf(a.ep)
+				self = a.ep.Self()
 			}
 			return qprecovery.Done{}, err
 		}, func() {
-			r.fab.att.gen, r.fab.att.links = run.Gen, now
+			r.fab.att.gen, r.fab.att.self = run.Gen, self
 			r.nbrs.announce()
 		})
 	}
@@ -369,12 +369,16 @@ func (r *recovery) follow() device.View {
 // sample takes a sample of a lane, and does what its freeze detector decides. Without health
 // it decides nothing (R8).
 func (r *recovery) sample(l *lane, now time.Time) {
-	s := l.sample()
-	s.Wire, s.Port = r.fab.att.session.WireBlocked(), hca.PortNop
+	tx := l.tx.Progress()
+	s := freeze.Sample{
+		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
+		Received: l.rx.Completed(), Wire: r.fab.att.session.WireBlocked(), Port: hca.PortNop,
+		// The lane is not expected to work while one of its pumps waits to be restarted.
+		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
+	}
 	if ports := r.fab.dev.View().Ports; int(r.cfg.Port) <= len(ports) {
 		s.Port = ports[r.cfg.Port-1].State
 	}
-	s.Recovering = s.Recovering || r.ladder.State() != qprecovery.Healthy
 	d := l.detector.Step(now, &s)
 	if r.ladder.State() != qprecovery.Healthy {
 		return
@@ -421,11 +425,12 @@ func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 			out <- nil
 		}
 	}
-	switch err := f.ask(ctx, order); {
-	case errors.Is(err, errEnded):
+	select {
+	case f.queries <- order:
+		return <-out
+	case <-f.done:
 		return cmp.Or(f.end, ErrNothing)
-	case err != nil:
-		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return <-out
 }

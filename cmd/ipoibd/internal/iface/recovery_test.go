@@ -12,7 +12,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// healing is a fault and what it is to lead to.
+// healing is a fault and its expected consequences.
 type healing struct {
 	name   string
 	faults []faults.Fault

@@ -11,7 +11,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// The work request that failed is told with all that may explain it.
+// The report of a failed work request has everything that may explain the failure.
 func TestR03RequestIsDescribed(t *testing.T) {
 	const size = 100
 	twoHosts(t, func(t *testing.T, a, b *testHost) {

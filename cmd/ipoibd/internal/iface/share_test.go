@@ -47,8 +47,7 @@ func reachAll(t *testing.T, hosts ...*testHost) {
 	}
 }
 
-// Interfaces of different partitions hear nothing of each other, on one device
-// as between two.
+// Interfaces of different partitions do not hear each other, on one device and on two.
 func TestPartitionsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)
@@ -77,8 +76,8 @@ func TestPartitionsAreApart(t *testing.T) {
 	})
 }
 
-// The device goes and comes back under both interfaces: it is closed only when
-// both have let go, and both are up again.
+// The device goes and comes back under both interfaces: it is closed only after both have
+// released it, and both are up again.
 func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := memfabric.New(1)

@@ -25,8 +25,8 @@ func (n *rungs) check(t *testing.T) {
 	}
 }
 
-// follow takes what the journal tells since the last call, and counts the rungs
-// that were entered.
+// follow reads the entries of the journal since the last call, and counts the rungs that were
+// entered.
 func (s *storm) follow() {
 	for _, e := range s.journal.Since(s.seen) {
 		s.seen, s.told = e.Seq, append(s.told, e)
@@ -41,7 +41,7 @@ func (s *storm) follow() {
 // checkEnd looks at two hosts that are in health.
 func (s *storm) checkEnd(goroutines int) {
 	// The runtime makes a few of its own when they are first needed; what the storm
-	// leaves behind would be tens, and ends the bubble with a panic besides.
+	// leaves behind would be tens, and would also end the bubble with a panic.
 	const slack = 2
 	if now := runtime.NumGoroutine(); now > goroutines+slack {
 		s.Errorf("%d goroutines, were %d", now, goroutines)
@@ -102,9 +102,9 @@ func named(s report.Interface, names []string) (n uint64) {
 	return n
 }
 
-// checkFrames follows the frames of a host to the other one, from link to link.
-// Where something counts both ends they are equal. What a device that broke took
-// with it nobody counted but who posted it: as failed, or as taken back.
+// checkFrames follows the frames of a host to the other one, from link to link. Where both
+// ends are counted, they are equal. Requests lost with a broken device are counted only by
+// the one who posted them: as failed, or as taken back.
 func (s *storm) checkFrames(from int) {
 	a, b := s.hosts[from], s.hosts[1-from]
 	ia, ib, da, db, l := a.status(), b.status(), a.counters(), b.counters(), &s.ledger

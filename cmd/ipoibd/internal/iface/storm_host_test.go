@@ -22,7 +22,7 @@ import (
 // giveUpAfter is short, so that devices are given up.
 const giveUpAfter = time.Minute
 
-// stormHost is a host that blows befall.
+// stormHost is a host that suffers the blows.
 type stormHost struct {
 	*testHost
 	hca    *backendtest.HCA

@@ -13,7 +13,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// blow is one thing that befalls a host.
+// blow is one event that hits a host.
 type blow struct {
 	at   time.Duration // from the start of the storm
 	host int

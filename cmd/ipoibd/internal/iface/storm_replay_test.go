@@ -9,7 +9,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// recorder is a ladder that keeps what it is told and what it answers.
+// recorder is a ladder that records its inputs and outputs.
 type recorder struct {
 	*qprecovery.Ladder
 	steps []step
@@ -36,8 +36,8 @@ func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Act
 	return out
 }
 
-// replay tells a fresh ladder the same, and fails unless it decides the same: what
-// is decided is a matter of what a ladder is told, and when, alone.
+// replay gives a fresh ladder the same events, and fails unless it decides the same:
+// decisions depend only on the events and their times.
 func (r *recorder) replay(t *testing.T) {
 	t.Helper()
 	fresh := qprecovery.NewLadder(qprecovery.Config{})

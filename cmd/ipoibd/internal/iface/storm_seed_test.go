@@ -16,7 +16,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// seedEnv marks a process that is to rage a storm of that seed and to tell what
+// seedEnv marks a process that runs a storm of that seed and prints what
 // the ladders decided.
 const seedEnv = "IPOIBD_STORM_SEED"
 
@@ -69,7 +69,7 @@ func reproduce(t *testing.T, bin string, seed uint64) []byte {
 	return nil
 }
 
-// runStorm returns what another process tells of a storm. It has one processor,
+// runStorm returns what another process prints about a storm. It has one processor,
 // and nothing takes that away at random: neither signals nor the collector.
 func runStorm(t *testing.T, bin string, seed uint64) []byte {
 	t.Helper()
@@ -138,7 +138,7 @@ func (r *recorder) tell(name string) {
 	}
 }
 
-// eventLine leaves out which request failed, too: besides, it lies somewhere else
+// eventLine also leaves out which request failed: its address differs
 // in memory in each process.
 func eventLine(ev qprecovery.Event) string {
 	if f, ok := ev.(qprecovery.Fault); ok {

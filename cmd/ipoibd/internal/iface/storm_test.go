@@ -45,9 +45,9 @@ type storm struct {
 	rungs   *rungs
 }
 
-// Whatever befalls two hosts, in any order and at once: when it is over both are
+// Whatever happens to two hosts, in any order and at once: when it is over, both are
 // in health, nothing is left behind, and every frame is accounted for. What the
-// ladders decided, they decide again when they are told the same.
+// ladders decided, they decide again when they get the same events.
 func TestR10Storm(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, rand.Uint64()}
 	var entered rungs
@@ -171,7 +171,7 @@ func (s *storm) healthy() bool {
 	return true
 }
 
-// sick tells of hosts that do not come back to health, and ends the test.
+// sick reports hosts that do not return to health, and ends the test.
 func (s *storm) sick() {
 	for _, h := range s.hosts {
 		d := h.dev.Status()

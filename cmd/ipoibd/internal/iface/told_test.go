@@ -10,7 +10,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Each rung is told when it is entered, also one in which nothing is to be done.
+// Each rung is reported when it is entered, also one in which there is nothing to do.
 func TestR29RungsAreToldAtOnce(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		j := journal.New()
@@ -20,7 +20,7 @@ func TestR29RungsAreToldAtOnce(t *testing.T) {
 		synctest.Wait()
 		for _, want := range []string{"reset_device", "give_up"} {
 			if got := j.Since(0); !slices.ContainsFunc(got, func(e journal.Entry) bool { return e.Rung == want }) {
-				t.Errorf("nothing is told of %s: %+v", want, got)
+				t.Errorf("no report of %s: %+v", want, got)
 			}
 		}
 	})

@@ -2,18 +2,19 @@ package iface
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"ipoibd/hca"
 )
 
-// verbs makes a device slow, and has it tell of events that the software HCA
-// never tells of.
+// verbs makes a device slow, and makes it report events that the software HCA never
+// reports.
 type verbs struct {
 	mu     sync.Mutex
 	delays map[string]time.Duration // by the verb's name
-	calls  map[string]int           // likewise
+	calls  map[string]int           // by the verb's name
 	qp     hca.QP                   // created last
 	broken *slowQP                  // its sends fail with the error below; nil: none
 	sends  error
@@ -45,7 +46,7 @@ func (v *verbs) breakSends(err error) {
 	v.broken, v.sends = v.last, err
 }
 
-// qpEvent tells of an event of the queue pair that was created last.
+// qpEvent reports an event of the queue pair that was created last.
 func (v *verbs) qpEvent(t hca.EventType) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -127,6 +128,24 @@ func (p *slowPD) CreateQP(spec hca.QPSpec, send, recv hca.CQ) (hca.QP, error) {
 	return p.verbs.last, nil
 }
 
+func (p *slowPD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
+	ah, err := p.PD.CreateAH(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &slowAH{ah, p.verbs}, nil
+}
+
+type slowAH struct {
+	hca.AH
+	verbs *verbs
+}
+
+func (a *slowAH) Close() error {
+	a.verbs.pass("destroy_ah")
+	return a.AH.Close()
+}
+
 type slowQP struct {
 	hca.QP
 	verbs *verbs
@@ -138,6 +157,12 @@ func (q *slowQP) PostSend(wrs []hca.SendWR) (int, error) {
 	q.verbs.mu.Unlock()
 	if broken {
 		return 0, err
+	}
+	wrs = slices.Clone(wrs)
+	for i := range wrs {
+		if ah, ok := wrs[i].UD.AH.(*slowAH); ok {
+			wrs[i].UD.AH = ah.AH
+		}
 	}
 	return q.QP.PostSend(wrs)
 }

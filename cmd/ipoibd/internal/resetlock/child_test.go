@@ -48,13 +48,13 @@ type childConfig struct {
 	GUID         byte          // tells devices apart
 }
 
-// stub is a device on which the kernel watches over who uses it: who has it open
-// holds a shared lock on its file, who resets it an exclusive one, which it takes
-// only if no process has it open.
+// stub is a device whose use the kernel checks: a process that has it open holds a shared
+// lock on its file, and a process that resets it an exclusive one, which it gets only if no
+// process has it open.
 type stub struct{ user, resetter *os.File }
 
-// newStub opens what resets the device. What uses it is opened after Join, as a device
-// is: the kernel closes the files of a process that dies from the last one on.
+// newStub opens the file for resets. The one for use is opened later, like a device: the
+// kernel closes the files of a process that dies beginning with the last one.
 func newStub(path string) (s stub, err error) {
 	s.resetter, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	return s, err
@@ -75,8 +75,8 @@ func (s stub) reset(ctx context.Context, d time.Duration) error {
 	return errors.Join(ctx.Err(), unix.Flock(int(s.resetter.Fd()), unix.LOCK_UN))
 }
 
-// child is the daemon in its own process. It writes what happens, each line with
-// the time of a clock that all processes share.
+// child is the daemon in its own process. It writes a line for each event, with the time of a
+// clock that all processes share.
 type child struct {
 	conf childConfig
 	dev  stub
@@ -133,8 +133,8 @@ func childMain(text string) int {
 	return 0
 }
 
-// acted stops the coordinator after the action that was asked for, until it is
-// ordered to go on: there it can be killed or stopped.
+// acted stops the daemon after the call or action that was armed, until the order to go on.
+// There it can be killed or stopped.
 func (c *child) acted(what string) {
 	c.mu.Lock()
 	armed := c.arm
@@ -146,7 +146,7 @@ func (c *child) acted(what string) {
 	}
 }
 
-// readOrders reads what the test wants, a line each, and then that it leaves.
+// readOrders reads the orders of the test, one a line. At the end the daemon leaves.
 func (c *child) readOrders(orders chan<- string) {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {

@@ -140,7 +140,8 @@ func (f *files) Read() (r reset.Record) {
 		return f.alone
 	}
 	for range readTries {
-		n, err := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
+		n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
+		var err error
 		if r, err = reset.Decode(f.buf[:n]); err == nil {
 			break
 		}
@@ -188,16 +189,17 @@ func (f *files) flock(file *os.File, how int) bool {
 	if file == nil {
 		return true
 	}
-	err := unix.EINTR
+	err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 	for errors.Is(err, unix.EINTR) {
-		err, _ = unix.Flock(int(file.Fd()), how|unix.LOCK_NB).(unix.Errno)
+		err = unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 	}
-	if err != 0 && !errors.Is(err, unix.EWOULDBLOCK) {
+	switch {
+	case err == nil, errors.Is(err, unix.EWOULDBLOCK):
+		f.note(nil)
+	default:
 		f.note(fmt.Errorf("flock %s: %w", file.Name(), err))
-		return false
 	}
-	f.note(nil)
-	return err == 0
+	return err == nil
 }
 
 // note keeps the error of a system call for the status, and logs one that is new.

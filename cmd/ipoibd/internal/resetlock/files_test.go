@@ -2,9 +2,12 @@ package resetlock
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -77,5 +80,43 @@ func TestR16FilesArePrivate(t *testing.T) {
 	}
 	if r := f.Read(); r != want {
 		t.Errorf("%+v, want %+v", r, want)
+	}
+}
+
+// H6: a reset that was cut short and left its device absent is completed only when no other
+// process holds the device, only once, and only for the configured device.
+func TestR21CompleteWaitsForHolders(t *testing.T) {
+	checkLeaks(t)
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	r := reset.Record{Phase: reset.PhaseResetting, Begun: true, Number: 3, Device: reset.Device{Parent: "eth0", Name: "rxe0", Means: "link"}}
+	holder := &files{}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.open(dir, r.Device.Key()); err != nil {
+		t.Fatal(err)
+	}
+	defer holder.close()
+	holder.Write(r)
+	holder.Share()
+	var completed []string
+	complete := func(name string) error {
+		return Complete(dir, 50*time.Millisecond, func(d reset.Device) bool { return d.Name == name },
+			func(d reset.Device) error { completed = append(completed, d.Name); return nil }, log)
+	}
+	if err := complete("rxe1"); err != nil || len(completed) > 0 {
+		t.Errorf("another device: %v, completed %q", err, completed)
+	}
+	if err := complete("rxe0"); err == nil || len(completed) > 0 {
+		t.Errorf("while the device is held: %v, completed %q", err, completed)
+	}
+	holder.Drop()
+	for range 2 {
+		if err := complete("rxe0"); err != nil || !slices.Equal(completed, []string{"rxe0"}) {
+			t.Errorf("after it was released: %v, completed %q", err, completed)
+		}
+	}
+	if got := holder.Read(); got.Begun || got.Phase != reset.PhaseIdle || got.Outcome != reset.OutcomeDone {
+		t.Errorf("the record is %+v", got)
 	}
 }

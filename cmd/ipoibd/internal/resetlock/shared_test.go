@@ -23,7 +23,8 @@ func slow(d time.Duration) func(*childConfig, *syscall.SysProcAttr) {
 func dead(c *childConfig, _ *syscall.SysProcAttr)   { c.Dead = true }
 func denied(c *childConfig, _ *syscall.SysProcAttr) { c.Denied = true }
 
-// One asks, all release, the device is reset once, all go on: also one that is idle.
+// One daemon requests a reset, all release the device, it is reset once, and all continue,
+// idle ones included.
 func TestR11R13R16DaemonsShareADevice(t *testing.T) {
 	for n := 2; n <= 3; n++ {
 		t.Run(fmt.Sprintf("%d daemons", n), func(t *testing.T) {
@@ -37,7 +38,7 @@ func TestR11R13R16DaemonsShareADevice(t *testing.T) {
 			for _, d := range all {
 				d.await(wantsDone)
 			}
-			t.Logf("all told of the end %v after the request", all[n-1].last(wantsDone)-asked)
+			t.Logf("all continue %v after the request", all[n-1].last(wantsDone)-asked)
 			for _, d := range all {
 				d.leave()
 				if d.count("pending") != 1 || d.count("ended") != 1 {
@@ -51,7 +52,7 @@ func TestR11R13R16DaemonsShareADevice(t *testing.T) {
 	}
 }
 
-// A newcomer waits until the reset under way is over, and delays no one.
+// A newcomer waits until the current reset is over, and does not delay it.
 func TestR13NewcomerDuringAReset(t *testing.T) {
 	s := newShared(t)
 	s.conf.Verb = 500 * time.Millisecond
@@ -65,12 +66,12 @@ func TestR13NewcomerDuringAReset(t *testing.T) {
 	}
 	newcomer.leave()
 	if newcomer.count("pending")+newcomer.count("ended") > 0 {
-		t.Error("it was told of a reset before it had anything")
+		t.Error("it had to release the device before it had it")
 	}
 }
 
-// H5: a reset waits for who is slow, however short the grace is beside that; one that
-// does not release within the grace is named, and the reset fails.
+// H5: a reset waits for a slow daemon. One that does not release the device within the grace
+// period is named, and the reset fails.
 func TestR14R16HeldByAnotherProcess(t *testing.T) {
 	s := newShared(t)
 	s.conf.Grace = 3 * time.Second
@@ -94,7 +95,7 @@ func TestR14R16HeldByAnotherProcess(t *testing.T) {
 	holder.await("ended held_by_process")
 }
 
-// A leader that is stopped is named, once; the reset goes on with it.
+// A leader that is stopped is named, once. The reset continues when it does.
 func TestR14R16StoppedLeaderIsNamed(t *testing.T) {
 	s := newShared(t)
 	s.conf.Grace, s.conf.Limit, s.conf.Verb = time.Second, time.Second, 800*time.Millisecond
@@ -111,8 +112,8 @@ func TestR14R16StoppedLeaderIsNamed(t *testing.T) {
 	other.await("ended")
 }
 
-// H6: a process is killed in its reset and none other is there. The next one
-// completes it before it opens the device.
+// H6: a process is killed in its reset, and there is no other one. The next one completes the
+// reset before it opens the device.
 func TestR16R21CutShort(t *testing.T) {
 	s := newShared(t)
 	s.conf.Verb = time.Second
@@ -127,7 +128,7 @@ func TestR16R21CutShort(t *testing.T) {
 	}
 }
 
-// M11: daemons of two HCAs that share a directory by mistake reset their own ones.
+// M11: daemons of two HCAs that share a directory by mistake reset only their own HCAs.
 func TestR16DirectoryOfTwoDevices(t *testing.T) {
 	s := newShared(t)
 	one := s.join("ib0")
@@ -149,7 +150,7 @@ func TestR16DeviceThatIsGone(t *testing.T) {
 	other.await("ended no_device")
 }
 
-// A process that may not reset hands the reset over; where no other may it fails.
+// A process that may not reset hands the reset over. If no other one may, the reset fails.
 func TestR16HandOver(t *testing.T) {
 	s := newShared(t)
 	asks := s.join("ib0", denied)
@@ -161,7 +162,7 @@ func TestR16HandOver(t *testing.T) {
 	asks.await(wantsDone)
 }
 
-// A process whose resets are its own does not disturb the others with them, and takes
+// A process whose resets affect only itself does not disturb the others with them, and takes
 // part in theirs.
 func TestR16ResetsAlone(t *testing.T) {
 	s := newShared(t)
@@ -170,14 +171,14 @@ func TestR16ResetsAlone(t *testing.T) {
 	alone.order("request")
 	alone.await(wantsDone)
 	if other.count("pending") > 0 {
-		t.Error("the other one was told")
+		t.Error("the other daemon had to release the device")
 	}
 	other.order("request")
 	alone.await(wantsDone)
 	other.await(wantsDone)
 }
 
-// A user that does not release is left behind in its own process.
+// A user that does not release the device is abandoned by its own process.
 func TestR14OwnUserIsLeftBehind(t *testing.T) {
 	s := newShared(t)
 	s.conf.Grace = 300 * time.Millisecond
@@ -203,8 +204,8 @@ func TestR06ResetThatHangs(t *testing.T) {
 	}
 }
 
-// A reset opens no file and starts no program, also when it takes over from a process
-// that died: the kernel kills who does.
+// A reset opens no file and starts no program, not even one that takes over from a process
+// that died: the kernel would kill the process.
 func TestR17ResetOpensNoFile(t *testing.T) {
 	s := newShared(t)
 	s.conf.Verb = 500 * time.Millisecond
@@ -228,7 +229,7 @@ func TestR17ResetOpensNoFile(t *testing.T) {
 	}
 }
 
-// Files that are removed under a daemon no longer reach the others: it resets nothing.
+// A daemon whose files were removed cannot reach the others, and resets nothing.
 func TestR16FilesAreRemoved(t *testing.T) {
 	s := newShared(t)
 	d := s.join("ib0")

@@ -15,12 +15,12 @@ func container(_ *childConfig, attr *syscall.SysProcAttr) {
 	attr.GidMappings = []syscall.SysProcIDMap{{HostID: syscall.Getegid(), Size: 1}}
 }
 
-// stepGrace is short, since the tests wait for it at each step; to release takes some
+// stepGrace is short, because the tests wait for it at each step. A release takes some
 // milliseconds.
 const stepGrace = 400 * time.Millisecond
 
-// eachStep runs a test with three daemons, each in namespaces of its own, once for
-// each action of the first one: as the leader of a reset, or as one that takes part.
+// eachStep runs a test with three daemons, each in its own namespaces, once for each system
+// call and action of the first one, which leads a reset or takes part in one.
 func eachStep(t *testing.T, leads bool, grace time.Duration, least int, strike func(s *shared, victim, asks, other *daemon)) {
 	for n := 1; ; n++ {
 		over := false
@@ -57,7 +57,7 @@ func eachStep(t *testing.T, leads bool, grace time.Duration, least int, strike f
 	}
 }
 
-// retry asks for a reset until it is done: the one that is under way may fail.
+// retry requests resets until one is done: the current one may fail.
 func (d *daemon) retry(tries int) {
 	d.Helper()
 	for range tries {
@@ -69,9 +69,9 @@ func (d *daemon) retry(tries int) {
 	d.Errorf("no reset is done:\n%s", d.story())
 }
 
-// A leader is killed after each of its system calls: the reset is completed by
-// another, or was not begun; the next one is done, and nothing is reset while a
-// process has the device open, which the stub checks.
+// A leader is killed after each of its system calls. Another process completes the reset, or
+// it had not begun. The next reset is done. The stub checks that nothing is reset while a
+// process has the device open.
 func TestR15R16LeaderIsKilledAtEachStep(t *testing.T) {
 	eachStep(t, true, ample, 8, func(_ *shared, victim, asks, _ *daemon) {
 		killed := time.Duration(monotonic())
@@ -82,8 +82,8 @@ func TestR15R16LeaderIsKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// A leader is stopped after each of its system calls, for longer than the grace. No
-// process resets the device meanwhile, and all is well once it goes on.
+// A leader is stopped after each of its system calls, for longer than the grace period. No
+// process resets the device meanwhile. Once the leader continues, a reset succeeds.
 func TestR14R16LeaderIsStoppedAtEachStep(t *testing.T) {
 	eachStep(t, true, stepGrace, 8, func(s *shared, victim, asks, _ *daemon) {
 		victim.stop()
@@ -99,8 +99,7 @@ func TestR14R16LeaderIsStoppedAtEachStep(t *testing.T) {
 	})
 }
 
-// A process that takes part is killed after each of its system calls, and holds up
-// nothing.
+// A process that takes part is killed after each of its system calls, and delays nothing.
 func TestR15ParticipantIsKilledAtEachStep(t *testing.T) {
 	eachStep(t, false, ample, 4, func(_ *shared, victim, asks, _ *daemon) {
 		killed := time.Duration(monotonic())
@@ -109,9 +108,9 @@ func TestR15ParticipantIsKilledAtEachStep(t *testing.T) {
 	})
 }
 
-// A process that takes part is stopped after each of its system calls: while it holds
-// the device the reset fails after the grace, and names it; else it is done. The next
-// one is done once it goes on.
+// A process that takes part is stopped after each of its system calls. If it holds the device,
+// the reset fails after the grace period and names it; otherwise the reset is done. The next
+// one is done once the process continues.
 func TestR14R16ParticipantIsStoppedAtEachStep(t *testing.T) {
 	eachStep(t, false, stepGrace, 4, func(_ *shared, victim, asks, _ *daemon) {
 		victim.stop()

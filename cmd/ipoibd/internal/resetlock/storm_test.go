@@ -52,8 +52,8 @@ func (s *storm) remove(d *daemon) {
 	s.join()
 }
 
-// Daemons ask, stop, die and leave at random, leaders among them. The device is
-// never reset while a process has it open, and in the end all is well.
+// Daemons, leaders among them, request resets, stop, die and leave at random. The device is
+// never reset while a process has it open, and in the end a reset succeeds.
 func TestR11R15R16Storm(t *testing.T) {
 	const daemons, strikes = 4, 60
 	seed := uint64(time.Now().UnixNano())

@@ -1,0 +1,306 @@
+package iface
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/cmd/ipoibd/internal/device"
+	"ipoibd/cmd/ipoibd/internal/report"
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/hca/hcatest"
+	"ipoibd/hca/soft/memfabric"
+	"ipoibd/link/linktest"
+	"ipoibd/qprecovery"
+	"ipoibd/ud/ipoib"
+)
+
+// markInMessage is where sendIP's mark is in an IPoIB message: behind its header and that of
+// IPv4.
+const markInMessage = ipoib.HeaderLen + 20
+
+// twoQueues gives a device two queues for each queue pair. The mark of a packet chooses the
+// queue that receives it, and the first queue receives everything else.
+func twoQueues(dev hca.Device) hca.Device {
+	m := hcatest.NewMulti(dev, 2)
+	m.Steer = func(msg []byte) int {
+		if len(msg) <= markInMessage || ipoib.EtherType(msg[0])<<8|ipoib.EtherType(msg[1]) != ipoib.EtherTypeIPv4 {
+			return 0
+		}
+		return int(msg[markInMessage])
+	}
+	return m
+}
+
+// lanedHost is a host whose interface has two lanes.
+type lanedHost struct {
+	*testHost
+	second *linktest.Fake // the second queue of its TAP
+}
+
+// newLanedHost starts host n of a fabric. multi says whether its device has two queues for
+// each queue pair.
+func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte, multi bool) lanedHost {
+	t.Helper()
+	second := linktest.NewFake("ib0")
+	second.SetUp(true)
+	if err := second.SetCarrier(true); err != nil {
+		t.Fatal(err)
+	}
+	h := &testHost{
+		t: t, name: string('a' + rune(n) - 1), fabric: fabric, multi: multi,
+		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
+		tap: &tap{Fake: linktest.NewFake("ib0"), more: []TAPQueue{second}}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
+		plugged: make(chan struct{}, 1), index: 1,
+	}
+	h.dev = device.New(h.device())
+	h.iface = newIface(t, h.tap, h.dev, testConfig())
+	h.start()
+	return lanedHost{h, second}
+}
+
+// twoLanes runs a test with a host of two lanes and one of one lane that know each other.
+func twoLanes(t *testing.T, test func(t *testing.T, a lanedHost, b *testHost)) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a, b := newLanedHost(t, fabric, 1, true), newHost(t, fabric, 2)
+		a.up()
+		b.up()
+		a.resolve(b.ip)
+		defer func() {
+			a.stop()
+			b.stop()
+			if err := fabric.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(t, a, b)
+	})
+}
+
+// sendOn has the host send a marked packet through a queue of its TAP.
+func (a lanedHost) sendOn(lane int, to *testHost, mark byte) {
+	a.t.Helper()
+	mac, ok := a.neighbour(to.ip)
+	if !ok {
+		a.t.Fatalf("%s does not know %s", a.name, to.name)
+	}
+	tap := []*linktest.Fake{a.tap.Fake, a.second}[lane]
+	tap.Send(a.frame(mac, ipoib.EtherTypeIPv4, a.packet(to.ip, 100, mark)))
+}
+
+// takeOn returns the mark of the next packet that arrived through a queue of the TAP.
+func (a lanedHost) takeOn(lane int) (mark byte, ok bool) {
+	if lane == 0 {
+		f := a.takeIP()
+		if f == nil {
+			return 0, false
+		}
+		return f[14+20], true
+	}
+	synctest.Wait()
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Nanosecond)
+	defer cancel()
+	f, err := a.second.Recv(ctx)
+	if err != nil {
+		return 0, false
+	}
+	return f[14+20], true
+}
+
+// checkLanes fails unless frames pass both ways through both lanes.
+func (a lanedHost) checkLanes(t *testing.T, b *testHost) {
+	t.Helper()
+	a.resolve(b.ip)
+	drainInbox(a.testHost, b)
+	for _, ok := a.takeOn(1); ok; _, ok = a.takeOn(1) {
+	}
+	back, ok := b.neighbour(a.ip)
+	if !ok {
+		t.Fatal("b does not know a")
+	}
+	for lane := range 2 {
+		l := a.iface.path.lanes[lane]
+		sent, received := l.tx.Progress().Completed, l.rx.Completed()
+		a.sendOn(lane, b, byte(lane))
+		if f := b.takeIP(); f == nil || f[14+20] != byte(lane) {
+			t.Errorf("lane %d: b got %x", lane, f)
+		}
+		b.sendIP(back, a.ip, 100, byte(lane))
+		if mark, ok := a.takeOn(lane); !ok || mark != byte(lane) {
+			t.Errorf("lane %d: a got nothing, or another packet (%d)", lane, mark)
+		}
+		time.Sleep(20 * time.Millisecond) // the completion of a last send is polled late
+		synctest.Wait()
+		if l.tx.Progress().Completed == sent || l.rx.Completed() == received {
+			t.Errorf("lane %d did not send and receive", lane)
+		}
+	}
+}
+
+// checkLaneAccounts fails unless every frame of each lane has one end, and every buffer is
+// posted.
+func (a lanedHost) checkLaneAccounts(t *testing.T) {
+	t.Helper()
+	for _, l := range a.iface.path.lanes {
+		s := report.Interface{Counters: report.Counters{}}
+		s.Counters.Add("", l.tx.Counters())
+		s.Counters.Add("", l.rx.Counters())
+		checkAccounts(t, s)
+	}
+}
+
+// An interface with two lanes is up on a device with two queues, and sends and receives on
+// both; its peer sees one queue pair.
+func TestTwoLanes(t *testing.T) {
+	twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+		s := a.status()
+		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" {
+			t.Errorf("status %+v", s)
+		}
+		a.checkLanes(t, b)
+		if peers := b.status().Peers; len(peers) != 1 || peers[0].QPN != s.QP.QPN {
+			t.Errorf("b knows %+v, want only %v", peers, s.QP.QPN)
+		}
+		if lanes := a.iface.path.lanes; lanes[0].queue.SendCQ == lanes[1].queue.SendCQ || lanes[0].queue.Num() != lanes[1].queue.Num() {
+			t.Error("the lanes share a CQ, or have different QPNs")
+		}
+		time.Sleep(time.Minute)
+		if r := a.status().Recovery; rungsAbove(r, qprecovery.RungNone) != 0 {
+			t.Errorf("rungs %v by %v in a minute of silence", r.Rungs, r.Reasons)
+		}
+		a.checkLaneAccounts(t)
+	})
+}
+
+// An interface that needs more queues than the device has is not up, and says why.
+func TestDeviceWithTooFewQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fabric := memfabric.New(1)
+		a := newLanedHost(t, fabric, 1, false)
+		a.up()
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 1, the interface needs 2") {
+			t.Errorf("state %s, detail %q", s.State, s.Detail)
+		}
+		a.stop()
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An error of one lane's CQ rebuilds the queue pair, to which the CQs of all lanes are
+// attached.
+func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
+	for _, kind := range []faults.Kind{faults.CQError, faults.CQOverrun} {
+		for lane := range 2 {
+			t.Run(kind.String()+", lane "+string('0'+rune(lane)), func(t *testing.T) {
+				twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+					a.checkLanes(t, b)
+					time.Sleep(time.Second)
+					qpn := a.status().QP.QPN
+					var ids []hca.ObjectID
+					for _, l := range a.iface.path.lanes {
+						ids = append(ids, l.queue.SendCQ.ID(), l.queue.RecvCQ.ID())
+					}
+					back, _ := b.neighbour(a.ip)
+					a.inject(faults.Fault{Kind: kind})
+					b.sendIP(back, a.ip, 100, byte(lane)) // the next completion is that lane's
+					time.Sleep(20 * time.Millisecond)
+					s := a.status()
+					if s.State != StateUp || s.QP.QPN == qpn || s.Recovery.Rungs["rebuild_cq"] != 1 || s.Recovery.Reasons["cq_error"] != 1 {
+						t.Errorf("%s, QPN %v, was %v, rungs %v by %v", s.State, s.QP.QPN, qpn, s.Recovery.Rungs, s.Recovery.Reasons)
+					}
+					for i, l := range a.iface.path.lanes {
+						for _, cq := range []hca.CQ{l.queue.SendCQ, l.queue.RecvCQ} {
+							if slices.Contains(ids, cq.ID()) {
+								t.Errorf("lane %d still has CQ %+v", i, cq.ID())
+							}
+						}
+					}
+					a.checkLanes(t, b)
+					a.checkLaneAccounts(t)
+				})
+			})
+		}
+	}
+}
+
+// A lane that freezes is detected within a second although the other one carries frames both
+// ways, and the probes are its own.
+func TestR08FreezeOfOneLane(t *testing.T) {
+	for lane := range 2 {
+		t.Run("lane "+string('0'+rune(lane)), func(t *testing.T) {
+			twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+				a.checkLanes(t, b)
+				time.Sleep(time.Second)
+				back, _ := b.neighbour(a.ip)
+				a.inject(faults.Fault{Kind: faults.CompletionsStop})
+				b.sendIP(back, a.ip, 100, byte(lane)) // the next completion is that lane's
+				synctest.Wait()
+				lanes := a.iface.path.lanes
+				frozen, other := lanes[lane].probes, lanes[1-lane].probes
+				start := time.Now()
+				for a.status().Recovery.Rungs["rebuild_cq"] == 0 && time.Since(start) < 10*time.Second {
+					a.sendOn(1-lane, b, byte(1-lane))
+					b.sendIP(back, a.ip, 100, byte(1-lane))
+					time.Sleep(10 * time.Millisecond)
+					drainInbox(a.testHost, b)
+					a.takeOn(1)
+				}
+				took := time.Since(start)
+				t.Logf("detected after %v, by %d probes; the other lane sent %d", took, lanes[lane].probes-frozen, lanes[1-lane].probes-other)
+				if took > time.Second || lanes[lane].probes == frozen || lanes[1-lane].probes != other {
+					t.Errorf("detected after %v, by %d probes; the other lane sent %d", took, lanes[lane].probes-frozen, lanes[1-lane].probes-other)
+				}
+				time.Sleep(100 * time.Millisecond)
+				a.checkLanes(t, b)
+				a.checkLaneAccounts(t)
+			})
+		})
+	}
+}
+
+// Whatever rung runs, both lanes work afterwards, and every frame of each is accounted for.
+func TestR10EveryFrameOfEachLaneIsAccountedFor(t *testing.T) {
+	for name, begin := range map[string]func(*testHost) error{
+		"send error": func(h *testHost) error { h.inject(faults.Fault{Kind: faults.SendErrorErr}); return nil },
+		"recreate": func(h *testHost) error {
+			h.inject(faults.Fault{Kind: faults.ResetFails})
+			return ordered(qprecovery.RungResetQP)(h)
+		},
+		"QP reset":     ordered(qprecovery.RungResetQP),
+		"CQ rebuild":   ordered(qprecovery.RungRebuildCQ),
+		"device reset": fatal,
+		"replug":       func(h *testHost) error { h.unplug(); synctest.Wait(); h.plug(); return nil },
+		"ib0 flaps":    func(h *testHost) error { h.tap.SetUp(false); synctest.Wait(); h.tap.SetUp(true); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+				a.checkLanes(t, b)
+				a.underlay().SetWritable(false)
+				for i := range byte(20) {
+					a.sendOn(int(i%2), b, i)
+				}
+				synctest.Wait()
+				if err := begin(a.testHost); err != nil {
+					t.Fatal(err)
+				}
+				for i := range byte(20) {
+					a.sendOn(int(i%2), b, i)
+				}
+				time.Sleep(100 * time.Millisecond)
+				a.underlay().SetWritable(true)
+				time.Sleep(time.Second)
+				a.waitUp()
+				a.checkLanes(t, b)
+				a.checkLaneAccounts(t)
+			})
+		})
+	}
+}

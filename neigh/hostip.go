@@ -63,10 +63,10 @@ func (h *hostIPs) all(f func(netip.Addr)) {
 	}
 }
 
-// source returns the source address of a request for target: wish, if the host
-// has it (the source of a routed packet would mislead the receiver); else
-// another address of that family; else the unspecified one, which makes the
-// request a probe.
+// source returns the source address of a request for target: wish, if it is an
+// address of the host (the source of a routed packet would mislead the receiver);
+// otherwise another address of that family; otherwise the unspecified one, which
+// makes the request a probe.
 func (h *hostIPs) source(target, wish netip.Addr) netip.Addr {
 	if wish.Is4() == target.Is4() && h.has(wish) {
 		return wish

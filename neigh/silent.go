@@ -21,7 +21,7 @@ import (
 type silence struct {
 	alarm alarm[*peer]
 	asked time.Time     // time of the last requests for the peer
-	pause time.Duration // from then on; 0 if there were none since it last sent data
+	pause time.Duration // from then on; 0 if it was not requested since it last sent data
 }
 
 // silent holds the alarms of peers that may be silent. Anyone can invent peers by

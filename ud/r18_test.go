@@ -12,9 +12,9 @@ import (
 // errFailed is the error of every call on a failed device.
 var errFailed = &hca.VerbError{Verb: "poll_cq", Err: hca.ErrIO}
 
-// On a failed device every posted send completes once, in order, with WR_FLUSH_ERR: also an
-// unsignaled one, and one whose completion was not polled before the failure. Frames that the
-// device has refused are not among them.
+// On a failed device every posted send completes once, in order, with WR_FLUSH_ERR, including
+// unsignaled ones and those whose completion was not polled before the failure. Frames that the
+// device has refused do not complete.
 func TestR18FailedDeviceFlushesSends(t *testing.T) {
 	b := newTxBench(t, 128)
 	for range 10 {
@@ -92,7 +92,7 @@ func TestR18FailedDeviceFlushesReceives(t *testing.T) {
 		seen[f.WC.ID] = f.WC.Status == hca.WCWRFlushErr && f.WC.QPN == qpnA
 	}
 	if len(seen) != rxSlots || !seen[late.ID] {
-		t.Errorf("flushed: %v", seen)
+		t.Errorf("flushed receives %v, want each once", seen)
 	}
 	want := map[string]uint64{
 		"rx_posts": rxSlots + 1, "rx_completions": rxSlots + 1, "rx_received": 1, "rx_delivered": 1, "rx_wc_wr_flush_err": rxSlots,

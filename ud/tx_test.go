@@ -59,7 +59,7 @@ func TestTxSignalsEverySixteenthAndTheLast(t *testing.T) {
 	b.qp.completeSends(20, hca.WCSuccess) // produces one completion, for the 16th
 	b.pump(t)
 	if got := counts(b.Counters()); got["tx_sent"] != 16 || got["tx_outstanding"] != 24 {
-		t.Errorf("after 20 of 40, of which the 16th was signaled: %v", got)
+		t.Errorf("after 20 of 40 sends completed, the 16th signaled: %v", got)
 	}
 	b.qp.completeSends(20, hca.WCSuccess)
 	b.pump(t)
@@ -512,7 +512,7 @@ func TestTxWakesReadToReap(t *testing.T) {
 	})
 }
 
-// Discard drops what it reads, with or without a queue pair.
+// Discard drops the frames that it reads, with or without a queue pair.
 func TestR27TxDiscards(t *testing.T) {
 	b := newTxBench(t, 128)
 	for range 2 {

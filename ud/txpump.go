@@ -9,10 +9,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Pump does one round: it takes completions, posts injected messages, then
+// Pump does one round: it polls completions, posts injected messages, then
 // reads a batch of frames, which blocks until there is one or until Wake, and
 // posts it. Without a free slot it reads nothing and waits for completions for
-// up to 10 ms; meanwhile frames queue up in the source.
+// up to 10 ms, while frames queue up in the source.
 //
 // It returns ErrDetached at once while no QP is attached, so a short recovery leaves
 // the host's frames in the source. Any other error wraps that of the source, the CQ

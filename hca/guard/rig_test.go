@@ -124,10 +124,10 @@ func (r *rig) postRecv(ids ...uint64) {
 	}
 }
 
-// done returns completions.
-func done(op hca.WCOpcode, status hca.WCStatus, ids ...uint64) (wcs []hca.WC) {
+// done returns successful completions.
+func done(op hca.WCOpcode, ids ...uint64) (wcs []hca.WC) {
 	for _, id := range ids {
-		wcs = append(wcs, hca.WC{ID: id, Status: status, Opcode: op, QPN: fakeQPN})
+		wcs = append(wcs, hca.WC{ID: id, Status: hca.WCSuccess, Opcode: op, QPN: fakeQPN})
 	}
 	return wcs
 }

@@ -10,10 +10,10 @@ import (
 	"ipoibd/hca"
 )
 
-// Multi gives the QPs of any device several queues: a test double of a device that can do
-// that itself. One QP of the device carries all queues of one QP of Multi. What it receives
-// lands in buffers of Multi, which copies it to a receive of the queue that [Multi.Steer]
-// chooses. A QP with one queue is the device's own.
+// Multi gives the QPs of any device several queues. It is a test double of a device that
+// supports them itself. One QP of the device carries all queues of one QP of Multi. It
+// receives messages into buffers of Multi, which copies each to a receive of the queue that
+// [Multi.Steer] chooses. A QP with one queue is the device's own.
 type Multi struct {
 	hca.Device
 	// Steer returns the queue that receives a message, by its payload. Set it before the
@@ -65,7 +65,7 @@ func (d *Multi) AllocPD() (hca.PD, error) {
 	return &multiPD{PD: pd, dev: d}, nil
 }
 
-// multiCQ is a CQ of the device, to which the completions of queues are added.
+// multiCQ is a CQ of the device, plus the completions of queues.
 type multiCQ struct {
 	hca.CQ
 	dev *Multi
@@ -96,7 +96,7 @@ func (c *multiCQ) Close() error {
 	return c.CQ.Close()
 }
 
-// change changes the fields, and wakes the one who waits.
+// change runs f under the lock, and wakes the caller of Wait.
 func (c *multiCQ) change(f func()) {
 	c.mu.Lock()
 	f()
@@ -108,7 +108,7 @@ func (c *multiCQ) purge(num hca.QPN) {
 	c.wcs = slices.DeleteFunc(c.wcs, func(wc hca.WC) bool { return wc.QPN == num })
 }
 
-// multiPD is a PD of the device that knows where its memory is.
+// multiPD is a PD of the device that knows the addresses of its memory.
 type multiPD struct {
 	hca.PD
 	dev *Multi
@@ -215,7 +215,7 @@ type multiQP struct {
 	serving    sync.WaitGroup
 	closed     atomic.Bool
 
-	mu    sync.Mutex // guards what follows, and the queues
+	mu    sync.Mutex // guards the fields below, and the queues
 	epoch uint32     // counts resets
 	last  uint64     // ID of a send
 	sends map[uint64]multiSend
@@ -250,13 +250,13 @@ func (q *multiQP) create() (err error) {
 	if q.bounce, err = q.pd.PD.AllocMR(spec.RecvWRs*bounceSize, hca.AccessLocalWrite); err != nil {
 		return err
 	}
-	q.forget()
+	q.dropPosted()
 	q.QP, err = q.pd.PD.CreateQP(spec, q.send, q.recv)
 	return err
 }
 
-// forget drops everything that is posted.
-func (q *multiQP) forget() {
+// dropPosted drops all posted requests.
+func (q *multiQP) dropPosted() {
 	q.epoch++
 	clear(q.sends)
 	q.self, q.free = nil, q.free[:0]
@@ -288,11 +288,11 @@ func (q *multiQP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return err
 }
 
-// purge drops what is posted, and its completions.
+// purge drops all posted requests, and their completions.
 func (q *multiQP) purge() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.forget()
+	q.dropPosted()
 	for _, x := range q.queues {
 		for _, c := range []*multiCQ{x.sendCQ, x.recvCQ} {
 			c.change(func() { c.purge(q.Num()) })
@@ -388,8 +388,8 @@ func (q *multiQP) received(wc hca.WC) {
 	x.recvCQ.change(func() { x.recvCQ.wcs = append(x.recvCQ.wcs, wc) })
 }
 
-// receiver returns the queue that a completion belongs to. One in error belongs to any queue
-// that has a receive.
+// receiver returns the queue for a completion. A completion with an error goes to any queue
+// with a receive.
 func (q *multiQP) receiver(wc *hca.WC, msg []byte) *multiQueue {
 	i := 0
 	switch {

@@ -16,8 +16,8 @@ var queueChecks = []check{
 
 func manyQueues(_ Features, h Host) bool { return h.Dev.Attr().MaxQueues > 1 }
 
-// A number of queues outside of 0 to DeviceAttr.MaxQueues is refused, and so is a number
-// that differs from that of the pairs of CQs.
+// A number of queues outside 0 to DeviceAttr.MaxQueues is refused, as is one that differs
+// from the number of pairs of CQs.
 func queuesRefused(b *bench) {
 	e := b.newEnd(b.a, defaultSpec())
 	most := b.a.Dev.Attr().MaxQueues
@@ -89,8 +89,8 @@ type queueQP struct {
 func (q queueQP) PostSend(wrs []hca.SendWR) (int, error) { return q.queue.PostSend(wrs) }
 func (q queueQP) PostRecv(wrs []hca.RecvWR) (int, error) { return q.queue.PostRecv(wrs) }
 
-// Every queue sends and receives, through one number, and completes on its own CQs. What
-// the QP sends to itself arrives at the queue that it was sent from.
+// All queues send and receive through one QPN, and each completes on its own CQs. A message
+// that the QP sends to itself arrives at the queue from which it was sent.
 func queuesOwnCompletions(b *bench) {
 	ends := b.newQueues(hca.QPRTS)
 	for i, e := range ends {
@@ -120,7 +120,7 @@ func queuesOwnCompletions(b *bench) {
 	}
 }
 
-// A move to ERR flushes every queue, to its own CQs.
+// Moving to ERR flushes each queue to its own CQs.
 func queuesFlush(b *bench) {
 	ends := b.newQueues(hca.QPRTS)
 	for i, e := range ends {

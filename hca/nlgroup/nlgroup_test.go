@@ -10,7 +10,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Only the kernel has neither a port nor a process, and says so.
+// Only the kernel sends messages with credentials, without a port and without a process.
 func TestFromKernel(t *testing.T) {
 	kernel, other := unix.UnixCredentials(&unix.Ucred{}), unix.UnixCredentials(&unix.Ucred{Pid: 1})
 	for _, c := range []struct {
@@ -33,8 +33,8 @@ func TestFromKernel(t *testing.T) {
 	}
 }
 
-// A message of another process to the group does not count, whatever it says. One of the
-// kernel does, even if only its beginning fits into the buffer, and so does a loss.
+// Drain ignores all messages of other processes to the group. It reports a message of the
+// kernel, even if only its beginning fits into the buffer, and it reports a loss.
 func TestDrain(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -66,7 +66,7 @@ func TestDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if drain() {
-		t.Errorf("a message of a process counts: %v", heard)
+		t.Errorf("a message of another process was reported: %v", heard)
 	}
 	change := func() {
 		t.Helper()
@@ -81,11 +81,11 @@ func TestDrain(t *testing.T) {
 	for _, s.buf = range [][]byte{make([]byte, maxMessage), make([]byte, 24)} {
 		change()
 		if !drain() || heard[0] != (Interface{unix.RTM_NEWLINK, 1}) {
-			t.Errorf("a message of the kernel: %v", heard)
+			t.Errorf("a message of the kernel: %v, want it reported", heard)
 		}
 	}
 	if err := s.conn.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the least that there is
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the minimum
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestDrain(t *testing.T) {
 func TestListenAndClose(t *testing.T) {
 	if s, err := Listen(unix.NETLINK_ROUTE, 1000); err == nil {
 		_ = s.Close()
-		t.Error("joined group 1000")
+		t.Error("joining group 1000 succeeded, want an error")
 	}
 	s, err := Listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -119,6 +119,6 @@ func TestListenAndClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
-		t.Error("Drain ended without an error")
+		t.Error("Drain returned nil after Close, want an error")
 	}
 }

@@ -93,11 +93,11 @@ func TestExploreFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestEveryStateMoves: each state has a way out, by an event from outside or by time.
+// TestEveryStateMoves: each state can be left, by an external event or by time.
 func TestEveryStateMoves(t *testing.T) {
 	for s := range numState {
 		if !slices.ContainsFunc(table[s][:], func(h func(*Machine, Event)) bool { return h != nil }) {
-			t.Errorf("%s: no event means anything", s)
+			t.Errorf("%s handles no event", s)
 		}
 	}
 }

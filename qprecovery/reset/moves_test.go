@@ -10,7 +10,7 @@ type moveKind uint8
 // Moves. Those from mWant on are mishaps: every state must lead to rest without them.
 const (
 	mAct     moveKind = iota // a process makes its next system call
-	mNotice                  // it hears that the file has changed
+	mNotice                  // it learns that the file has changed
 	mRelease                 // its user has released the device
 	mDone                    // its reset succeeds
 	mTick                    // its next deadline comes
@@ -91,7 +91,7 @@ func (w *world) do(m move) error {
 	p := &w.procs[m.proc]
 	switch m.kind {
 	case mAct:
-		return w.goOn(m.proc)
+		return w.continueStep(m.proc)
 	case mNotice:
 		p.notice = false
 		return w.step(m.proc, Event{Kind: Look})

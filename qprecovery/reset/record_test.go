@@ -31,7 +31,7 @@ func TestRecordBytes(t *testing.T) {
 	}
 }
 
-// The largest record fits, whatever its texts are.
+// The largest record fits, whatever its texts contain.
 func TestRecordFits(t *testing.T) {
 	r := Record{Phase: PhaseResetting, Outcome: OutcomeHeld, Begun: true, Number: math.MaxUint64}
 	r.Device.NodeGUID = [8]byte{255, 255, 255, 255, 255, 255, 255, 255}
@@ -43,8 +43,7 @@ func TestRecordFits(t *testing.T) {
 	}
 }
 
-// Text that is not a record is refused, and so is what no record may hold: a record is
-// untrusted (R16).
+// A record is untrusted (R16): text that is not a record is refused, as are invalid values.
 func TestR16DamagedRecordIsRefused(t *testing.T) {
 	b := sample.Encode()
 	for n := 1; n < len(b); n++ {
@@ -68,7 +67,7 @@ func TestR16DamagedRecordIsRefused(t *testing.T) {
 		text := strings.Replace(strings.TrimRight(string(sample.Encode()), " \n"), change[0], change[1], 1)
 		text += strings.Repeat(" ", RecordSize-len(text))
 		if r, err := Decode([]byte(text)); err == nil {
-			t.Errorf("%s instead of %s: %+v", change[1], change[0], r)
+			t.Errorf("%s instead of %s was accepted as %+v", change[1], change[0], r)
 		}
 	}
 }
@@ -102,7 +101,7 @@ func TestR16Key(t *testing.T) {
 	}
 }
 
-// What is decoded can be encoded again, and is the same record then.
+// FuzzDecode checks that a decoded record can be encoded, and decodes to itself again.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(sample.Encode())
@@ -116,7 +115,7 @@ func FuzzDecode(f *testing.F) {
 				continue
 			}
 			if again, err := Decode(r.Encode()); err != nil || again != r {
-				t.Errorf("%q is %+v, and then %+v, %v", b, r, again, err)
+				t.Errorf("%q decodes to %+v, and after encoding to %+v, %v", b, r, again, err)
 			}
 		}
 	})

@@ -66,7 +66,7 @@ type story struct {
 	n    int
 }
 
-func (s *story) say(format string, args ...any) {
+func (s *story) printf(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	if line != s.last {
 		s.flush()
@@ -160,50 +160,50 @@ func (s *story) step(ev Event) {
 	for _, a := range s.m.Step(s.now, (*storyKernel)(s), ev, nil) {
 		switch a := a.(type) {
 		case Ended:
-			s.say("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
+			s.printf("user: %s", strings.TrimSuffix(fmt.Sprintf("ended, %s: %s", a.Outcome, a.Detail), ": "))
 		case Reset:
-			s.say("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
+			s.printf("user: reset, users left behind: %t, complete: %t", a.Abandon, a.Complete)
 		default:
-			s.say("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
+			s.printf("user: %s", strings.TrimPrefix(fmt.Sprintf("%T", a), "reset."))
 		}
 	}
 	if !before && s.m.state == StateUsing {
-		s.say("user: may open the device")
+		s.printf("user: may open the device")
 	}
 }
 
-// storyKernel is the kernel of a story.
+// storyKernel implements Kernel for a story.
 type storyKernel story
 
-func (k *storyKernel) say(format string, args ...any) { (*story)(k).say(format, args...) }
+func (k *storyKernel) printf(format string, args ...any) { (*story)(k).printf(format, args...) }
 
 func (k *storyKernel) try(what string, others ...string) bool {
 	for _, o := range others {
 		if k.busy[o] {
-			k.say("lock %s: busy", what)
+			k.printf("lock %s: busy", what)
 			return false
 		}
 	}
-	k.say("lock %s: ours", what)
+	k.printf("lock %s: ours", what)
 	return true
 }
 
 func (k *storyKernel) Claim() bool   { return k.try("intent", "intent") }
 func (k *storyKernel) Share() bool   { return k.try("use shared", "use!") }
 func (k *storyKernel) Exclude() bool { return k.try("use exclusively", "use", "use!") }
-func (k *storyKernel) Disclaim()     { k.say("unlock intent") }
-func (k *storyKernel) Drop()         { k.say("unlock use") }
+func (k *storyKernel) Disclaim()     { k.printf("unlock intent") }
+func (k *storyKernel) Drop()         { k.printf("unlock use") }
 
 func (k *storyKernel) Holders() string { return "other (pid 2)" }
 
 func (k *storyKernel) Read() Record {
-	k.say("look: %s", recordText(k.file))
+	k.printf("look: %s", recordText(k.file))
 	return k.file
 }
 
 func (k *storyKernel) Write(r Record) {
 	k.file = r
-	k.say("write %s", recordText(r))
+	k.printf("write %s", recordText(r))
 }
 
 func recordText(r Record) string {

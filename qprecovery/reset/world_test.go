@@ -20,15 +20,15 @@ const (
 // budget bounds the mishaps of an exploration.
 type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 }
 
-// proc is a process with its machine and its user. While a Step of the machine is under
-// way, m is the machine before it, and answers are those of the system calls made so far.
+// proc is a process with its machine and its user. During a Step of the machine, m is the
+// machine before the Step, and answers holds the answers of the system calls so far.
 type proc struct {
 	alive, stopped bool
 	leaves         bool // it ends once the Step is over
-	exclusive      bool // its resets concern the others
+	exclusive      bool // its resets involve the other processes
 	m              *Machine
 	now            time.Time
-	busy           bool // a Step is under way
+	busy           bool // a Step is running
 	ev             Event
 	answers        []answer
 	notice         bool      // the intent file has changed since it was read
@@ -39,7 +39,7 @@ type proc struct {
 	led            time.Time // when it began to lead
 }
 
-// answer is that of a system call.
+// answer is the answer of a system call.
 type answer struct {
 	ok  bool
 	rec Record
@@ -73,7 +73,7 @@ func newWorld(kinds string, have budget) *world {
 	return w
 }
 
-// newProc is a process that is about to make its first system call.
+// newProc returns a process that is about to make its first system call.
 func newProc(exclusive bool) proc {
 	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive, try: worldTry, poll: worldPoll}
 	return proc{alive: true, exclusive: exclusive, m: New(conf), now: worldStart, busy: true}
@@ -85,8 +85,8 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// key is the state without what has no bearing on the future: absolute times, the
-// numbers of resets, texts, and the watch over the leader.
+// key returns the state without everything that does not affect the future: absolute times,
+// the numbers of resets, texts, and the watch over the leader.
 func (w *world) key() string {
 	var k []byte
 	num := func(vs ...int) {
@@ -143,17 +143,17 @@ func (w *world) key() string {
 	return string(k)
 }
 
-// step begins a Step of a machine, which makes a system call at each move, the first one
-// at this.
+// step begins a Step of a machine, which makes one system call at each move, starting with
+// this one.
 func (w *world) step(i int, ev Event) error {
 	p := &w.procs[i]
 	p.busy, p.ev, p.answers = true, ev, nil
-	return w.goOn(i)
+	return w.continueStep(i)
 }
 
-// goOn makes the next system call of a Step, and ends the Step if that was the last one:
-// it runs the Step again with the answers so far.
-func (w *world) goOn(i int) error {
+// continueStep makes the next system call of a Step, and ends the Step if that was the last
+// one. To do so, it runs the Step again with the answers so far.
+func (w *world) continueStep(i int) error {
 	p := &w.procs[i]
 	m, k := *p.m, &replay{w: w, proc: i, answers: p.answers}
 	out, over := k.step(&m)
@@ -172,7 +172,7 @@ func (w *world) goOn(i int) error {
 	return w.user(i, out)
 }
 
-// step returns false before the second new system call.
+// step runs a Step. It returns false if the Step needs a second new system call.
 func (k *replay) step(m *Machine) (out []Action, over bool) {
 	defer func() {
 		if r := recover(); r != nil && r != any(nextCall) {
@@ -184,21 +184,21 @@ func (k *replay) step(m *Machine) (out []Action, over bool) {
 	return m.Step(p.now, k, p.ev, nil), true
 }
 
-// replay is the Kernel of a Step that is run again.
+// replay implements Kernel for a Step that is run again.
 type replay struct {
 	w       *world
 	proc    int
-	answers []answer // still to be given
-	made    bool     // a call that other processes can notice
-	all     []answer // that were given
+	answers []answer // not yet replayed
+	made    bool     // a new call that other processes can notice was made
+	all     []answer // of all calls of this run
 	err     error
 }
 
 // nextCall ends a Step before a system call.
 const nextCall = "the next system call"
 
-// call returns the answer of a system call that was made, or makes it. One that other
-// processes neither notice nor influence is no move of its own.
+// call returns the answer of a system call that was made before, or makes the call. A call
+// that other processes neither notice nor influence is not a separate move.
 func (k *replay) call(alone bool, do func() answer) answer {
 	if len(k.answers) > 0 {
 		a := k.answers[0]
@@ -227,7 +227,8 @@ func (k *replay) Read() Record {
 	}).rec
 }
 
-// ours reports whether this process holds the intent, which no other one writes then.
+// ours reports whether this process holds the intent lock, so no other process writes the
+// intent.
 func (k *replay) ours() bool { return k.w.intent == k.proc }
 
 func (k *replay) Claim() bool {
@@ -249,7 +250,7 @@ func (k *replay) Disclaim() {
 	})
 }
 
-// Share: flock drops the lock before it tries for the other one.
+// Share releases the lock before it tries to take the other one, as flock does.
 func (k *replay) Share() bool {
 	return k.call(k.w.shared&(1<<k.proc) != 0, func() answer {
 		w := k.w
@@ -314,7 +315,7 @@ func (k *replay) Write(r Record) {
 	})
 }
 
-// user does what a machine has its user do.
+// user executes the actions for a machine's user.
 func (w *world) user(i int, out []Action) error {
 	p := &w.procs[i]
 	if !p.in && p.m.state == StateUsing && !p.m.pending {
@@ -353,7 +354,7 @@ func (w *world) checkReset(i int, a Reset) error {
 		case j != i && q.open:
 			return fmt.Errorf("process %d resets the device while process %d has the device open", i, j)
 		case j == i && q.open && !a.Abandon:
-			return fmt.Errorf("process %d resets the device and has it open itself", i)
+			return fmt.Errorf("process %d resets the device while it has the device open itself", i)
 		case j == i && a.Abandon && q.now.Sub(q.led) < worldGrace:
 			return fmt.Errorf("process %d abandons its users after %s", i, q.now.Sub(q.led))
 		}

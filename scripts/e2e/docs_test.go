@@ -14,9 +14,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// docs/counters.md describes each counter that a daemon on the software HCA shows, and no
-// counter that there is not. A name with an asterisk stands for counters that exist only once
-// they have counted.
+// docs/counters.md describes all counters of a daemon on the software HCA, and no others. A
+// name with an asterisk stands for counters that exist only after their first event.
 func TestCountersAreDocumented(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -46,7 +45,7 @@ func TestCountersAreDocumented(t *testing.T) {
 	}
 	for name := range documented {
 		if !shown[name] && !strings.HasSuffix(name, "*") {
-			t.Errorf("docs/counters.md describes %s, which there is not", name)
+			t.Errorf("docs/counters.md describes %s, which does not exist", name)
 		}
 	}
 	t.Logf("%d counters", len(shown))

@@ -8,11 +8,12 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// noticeLimit is how soon the status names a condition: the daemon looks every second.
+// noticeLimit bounds the time until the status names a condition. The daemon checks every
+// second.
 const noticeLimit = 10 * time.Second
 
-// The status names what keeps a host from its peers, and stops when that is over: a firewall
-// of its own, a peer's name that does not resolve, another host with its underlay address.
+// The status names the reasons why a host cannot reach its peers, as long as they last: its
+// own firewall, a peer's name that does not resolve, another host with its underlay address.
 func TestStatusNamesWhatKeepsPeersAway(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -32,7 +33,7 @@ func TestStatusNamesWhatKeepsPeersAway(t *testing.T) {
 
 	const firewall = "a firewall of this host refuses datagrams to UDP port 4791"
 	if shows(firewall)() {
-		t.Error("the firewall is blamed before there is one")
+		t.Error("the status names a firewall although there is none")
 	}
 	nft := a.Command("nft", "-f", "-")
 	nft.Stdin = strings.NewReader("table inet test {\n chain output {\n type filter hook output priority 0\n udp dport 4791 drop\n }\n}\n")
@@ -43,7 +44,7 @@ func TestStatusNamesWhatKeepsPeersAway(t *testing.T) {
 	a.Run("nft", "delete", "table", "inet", "test")
 
 	b.Run("ip", "addr", "add", a.underlay().String()+"/24", "dev", nstest.Dev)
-	_ = b.Command("ping", "-c", "1", "-W", "0.3", "-I", a.underlay().String(), nstest.IPv4(77)).Run() // asks by ARP
+	_ = b.Command("ping", "-c", "1", "-W", "0.3", "-I", a.underlay().String(), nstest.IPv4(77)).Run() // sends an ARP request
 	eventually(t, noticeLimit, "another host with the same address", shows(" has the underlay address "+a.underlay().String()+" as well"))
-	eventually(t, 3*noticeLimit, "the firewall is forgotten", func() bool { return !shows(firewall)() })
+	eventually(t, 3*noticeLimit, "the status no longer names the firewall", func() bool { return !shows(firewall)() })
 }

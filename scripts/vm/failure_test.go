@@ -15,7 +15,7 @@ type blow struct {
 	name   string
 	strike func(real, soft *endpoint)
 	rung   string   // expected rung; empty if none
-	times  int      // how often it is entered, including by the operator's order
+	times  int      // how often it is entered, including by the operator's command
 	sameQP bool     // the QP keeps its number
 	events []string // events that the driver must report
 }

@@ -1,6 +1,5 @@
-// Package station has a UD queue pair with all that it needs to send and receive,
-// on any backend, for tests and benchmarks of the data path: no message of it costs
-// an allocation of its own.
+// Package station provides a UD queue pair on any backend, ready to send and receive, for
+// tests and benchmarks of the data path. Its messages do not allocate.
 package station
 
 import (
@@ -17,7 +16,7 @@ const (
 	qkey    = hca.QKey(0xb1b)
 )
 
-// Station is a queue pair in RTS with all that it needs to send and receive.
+// Station is a queue pair in RTS with its CQs, memory and PD.
 type Station struct {
 	testing.TB
 	Dev        hca.Device
@@ -29,8 +28,8 @@ type Station struct {
 	wcs        []hca.WC
 }
 
-// New makes a station on a device, with the GID of an index. It is closed with the
-// test, and the device, too.
+// New creates a station on a device, with the GID at an index. Station and device are
+// closed at the end of the test.
 func New(t testing.TB, dev hca.Device, index int) *Station {
 	t.Helper()
 	s := &Station{TB: t, Dev: dev, index: index, wcs: make([]hca.WC, Depth)}
@@ -58,7 +57,7 @@ func (s *Station) Must(err error, what string) {
 	}
 }
 
-// Made checks that an object was made, and closes it with the test.
+// Made checks that an object was created, and closes it at the end of the test.
 func (s *Station) Made(c interface{ Close() error }, err error, what string) {
 	s.Helper()
 	s.Must(err, what)
@@ -75,7 +74,7 @@ func (s *Station) up() {
 	}
 }
 
-// Towards makes n sends of a payload to another station.
+// Towards returns n sends of a payload to another station.
 func (s *Station) Towards(to *Station, n, size int) []hca.SendWR {
 	s.Helper()
 	port, err := to.Dev.QueryPort(1)
@@ -94,7 +93,7 @@ func (s *Station) Towards(to *Station, n, size int) []hca.SendWR {
 	return wrs
 }
 
-// Receives names the first n slots.
+// Receives returns receives into the first n slots.
 func (s *Station) Receives(n int) []hca.RecvWR {
 	wrs := make([]hca.RecvWR, n)
 	for i := range wrs {
@@ -103,25 +102,25 @@ func (s *Station) Receives(n int) []hca.RecvWR {
 	return wrs
 }
 
-// PostSend posts all.
+// PostSend posts all sends.
 func (s *Station) PostSend(wrs []hca.SendWR) {
 	if n, err := s.QP.PostSend(wrs); n != len(wrs) || err != nil {
 		s.Fatalf("posted %d of %d sends: %v", n, len(wrs), err)
 	}
 }
 
-// PostRecv posts all.
+// PostRecv posts all receives.
 func (s *Station) PostRecv(wrs []hca.RecvWR) {
 	if n, err := s.QP.PostRecv(wrs); n != len(wrs) || err != nil {
 		s.Fatalf("posted %d of %d receives: %v", n, len(wrs), err)
 	}
 }
 
-// awaitLimit is how long completions are awaited: those of a message that was lost
-// never come.
+// awaitLimit bounds the wait for completions, because those of a lost message never
+// arrive.
 const awaitLimit = 10 * time.Second
 
-// Await takes n completions, all of them successes.
+// Await waits for n completions, which must all be successes.
 func (s *Station) Await(cq hca.CQ, n int) {
 	for end := time.Now().Add(awaitLimit); n > 0; {
 		got := s.Poll(cq, n)
@@ -139,8 +138,7 @@ func (s *Station) Await(cq hca.CQ, n int) {
 	}
 }
 
-// Poll takes completions that are there, at most limit of them, all of them
-// successes.
+// Poll polls the available completions, at most limit, which must all be successes.
 func (s *Station) Poll(cq hca.CQ, limit int) int {
 	n, err := cq.Poll(s.wcs[:limit])
 	s.Must(err, "poll")
@@ -152,8 +150,7 @@ func (s *Station) Poll(cq hca.CQ, limit int) int {
 	return n
 }
 
-// Carry brings a batch to another station, which receives it, and takes all its
-// completions.
+// Carry sends a batch to another station, which receives it, and polls all completions.
 func (s *Station) Carry(to *Station, sends []hca.SendWR, recvs []hca.RecvWR) {
 	to.PostRecv(recvs)
 	s.PostSend(sends)

@@ -98,8 +98,8 @@ func (f *Fabric) Partition(a, b string) {
 	f.cuts[pair{a, b}], f.cuts[pair{b, a}] = true, true
 }
 
-// Heal undoes Partition.
-func (f *Fabric) Heal(a, b string) {
+// Unpartition undoes Partition.
+func (f *Fabric) Unpartition(a, b string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.cuts, pair{a, b})

@@ -172,7 +172,7 @@ func TestPartition(t *testing.T) {
 		send(t, a, addrA, addrB, 2)
 		send(t, b, addrB, addrA, 1)
 		send(t, a, addrA, addrC, 1)
-		f.Heal("b", "a")
+		f.Unpartition("b", "a")
 		send(t, a, addrA, addrB, 1)
 		if n := drops(b, memfabric.DropPartition); n != 2 {
 			t.Errorf("%d dropped towards b, want 2", n)
@@ -214,7 +214,7 @@ func TestUnderlayDrops(t *testing.T) {
 		at    func(a, b *memfabric.Port) *memfabric.Port
 		want  memfabric.Drop
 	}{
-		{"nobody there", nil, packet(addrA, addrC, "x"), sender, memfabric.DropUnreachable},
+		{"no port with the address", nil, packet(addrA, addrC, "x"), sender, memfabric.DropUnreachable},
 		{"own address", nil, packet(addrA, addrA, "x"), sender, memfabric.DropUnreachable},
 		{"no member", nil, packet(addrA, group, "x"), sender, memfabric.DropUnreachable},
 		{"foreign source", nil, packet(addrC, addrB, "x"), sender, memfabric.DropBadSource},

@@ -105,7 +105,7 @@ func TestReserveKeepsThePort(t *testing.T) {
 	}
 }
 
-// A netdev that is deleted and created again has another index. Meanwhile the socket of
+// A netdev that is deleted and created again has another index. In between, the socket of
 // the old netdev still keeps others from binding the port without a netdev.
 func TestReserveFollowsTheNetdev(t *testing.T) {
 	if nstest.Enter(t) {

@@ -1,6 +1,5 @@
-// Package verbstest gives tests two devices of the kernel, opened by package
-// verbs, that reach each other and that nobody else uses: two Soft-RoCE devices in
-// a guest, whose names [EnvA] and [EnvB] hold. An [Underlay] is what the
-// conformance suite (package hcatest) runs over, on these devices bare or wrapped.
-// Where there is no such device the test fails.
+// Package verbstest opens two devices of the kernel by package verbs, for tests: two
+// Soft-RoCE devices in a guest, which reach each other and have no other users. [EnvA] and
+// [EnvB] hold their names; without them the test fails. The conformance suite (package
+// hcatest) runs over each [Underlay], on these devices, bare or wrapped.
 package verbstest

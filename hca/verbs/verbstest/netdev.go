@@ -6,7 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// netdev is the interface behind a device.
+// netdev is the netdev of a device.
 type netdev struct {
 	t    testing.TB
 	name string

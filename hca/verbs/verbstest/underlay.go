@@ -14,13 +14,13 @@ import (
 	"ipoibd/hca/verbs"
 )
 
-// The variables that name the two devices.
+// The environment variables that name the two devices.
 const (
 	EnvA = "IPOIBD_VERBS_A"
 	EnvB = "IPOIBD_VERBS_B"
 )
 
-// Underlay is an IP version, and a group of it.
+// Underlay is an IP version, with a multicast group.
 type Underlay struct {
 	Name  string
 	v4    bool
@@ -29,13 +29,14 @@ type Underlay struct {
 
 func gid(s string) hca.GID { return hca.GIDFromAddr(netip.MustParseAddr(s)) }
 
-// The underlays that RoCE v2 has.
+// The underlays of RoCE v2.
 var (
 	IPv6 = Underlay{"IPv6", false, gid("ff12:401b:ffff::ffff:ffff")}
 	IPv4 = Underlay{"IPv4", true, gid("239.1.2.3")}
 )
 
-// Harness is for the conformance suite of the devices, each wrapped by wrap.
+// Harness returns the harness for the conformance suite on the devices, each wrapped by
+// wrap.
 func (u Underlay) Harness(t testing.TB, wrap func(hca.Device) hca.Device) hcatest.Harness {
 	t.Helper()
 	open := func(t *testing.T, env string) hcatest.Host {
@@ -50,7 +51,7 @@ func (u Underlay) Harness(t testing.TB, wrap func(hca.Device) hca.Device) hcates
 	}
 }
 
-// features are those of rxe, as it was seen on Linux 6.1 and 6.12.
+// features are those observed of rxe on Linux 6.1 and 6.12.
 func features(t testing.TB, group hca.GID) hcatest.Features {
 	old := strings.HasPrefix(kernel(t), "6.1.")
 	return hcatest.Features{
@@ -67,7 +68,7 @@ func kernel(t testing.TB) string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// Host opens the device that a variable names; the caller closes it.
+// Host opens the device that a variable names. The caller must close it.
 func (u Underlay) Host(t testing.TB, env string) hcatest.Host {
 	t.Helper()
 	dev := Open(t, env)
@@ -79,7 +80,7 @@ func (u Underlay) Host(t testing.TB, env string) hcatest.Host {
 	return hcatest.Host{Dev: dev, Port: 1, SGIDIndex: u.index(t, port.GIDs), SetLink: n.setUp, AddGID: n.addAddr}
 }
 
-// Open opens the device that a variable names; the caller closes it.
+// Open opens the device that a variable names. The caller must close it.
 func Open(t testing.TB, env string) hca.Device {
 	t.Helper()
 	if os.Getenv(env) == "" {
@@ -92,7 +93,7 @@ func Open(t testing.TB, env string) hca.Device {
 	return dev
 }
 
-// index finds the first GID that serves an underlay.
+// index returns the index of the first GID of an underlay.
 func (u Underlay) index(t testing.TB, gids []hca.GIDEntry) int {
 	t.Helper()
 	for i, g := range gids {
@@ -104,7 +105,7 @@ func (u Underlay) index(t testing.TB, gids []hca.GIDEntry) int {
 	return 0
 }
 
-// netdevOf names the interface behind a device.
+// netdevOf returns the name of a device's netdev.
 func netdevOf(t testing.TB, device string) string {
 	t.Helper()
 	text, err := os.ReadFile(path.Join("/sys/class/infiniband", device, "ports/1/gid_attrs/ndevs/0"))

@@ -174,6 +174,7 @@ func TestExitCodes(t *testing.T) {
 		"run --log-format xml":           exitUsage,
 		"run --config " + file:           exitUsage,
 		"status --control " + path + "x": exitNotReady,
+
 		"reset qp --wait --control " + path + "x": exitNotReady,
 	} {
 		root := rootCommand()

@@ -43,6 +43,38 @@ func TestR06Totality(t *testing.T) {
 	}
 }
 
+// TestR06EachRungRuns: the tables of rungs and states agree; a state that runs its rung emits
+// Run for it; and each operation is one action.
+func TestR06EachRungRuns(t *testing.T) {
+	for r, x := range rungs {
+		if runs := x.limit > 0; runs != x.state.runs() || runs && (x.state.Rung() != Rung(r) || states[x.state].limit != x.limit) {
+			t.Errorf("%v has the limit %v, but its state %v has the rung %v and the limit %v", Rung(r), x.limit, x.state, x.state.Rung(), states[x.state].limit)
+		}
+	}
+	for s := range numState {
+		l := NewLadder(Config{})
+		if s == Detached {
+			l.device = deviceDown // else it continues at once
+		}
+		l.become(epoch, s, ReasonCQError)
+		var operations []Action
+		for _, a := range l.out {
+			switch a.(type) {
+			case Query, Prove, Run, Release:
+				operations = append(operations, a)
+			}
+		}
+		switch {
+		case len(operations) > 1 || s.operating() != (len(operations) == 1):
+			t.Errorf("%v: emits %v, want one operation exactly if it has a limit", s, operations)
+		case s.runs():
+			if run, ok := operations[0].(Run); !ok || run.Rung != s.Rung() {
+				t.Errorf("%v: emits %#v, want %v", s, operations[0], s.Rung())
+			}
+		}
+	}
+}
+
 func mustHandle(s State, on cause) bool {
 	switch on {
 	case causeDone, causeFailed, causeTimeout:
@@ -76,7 +108,7 @@ func mustHandle(s State, on cause) bool {
 // exactly a window of health. Uses do not expire during recovery.
 func TestR06Windows(t *testing.T) {
 	for r := range NumRung {
-		a := allowances[r]
+		a := rungs[r].allowance
 		if a.uses == 0 {
 			continue
 		}

@@ -23,13 +23,6 @@ const (
 	stallBound = 100 * time.Millisecond
 )
 
-// Config of an interface's ladder. The zero value is the default.
-type Config struct {
-	// CarrierBound is how long frames are held before the carrier goes down;
-	// 0 is [DefaultCarrierBound].
-	CarrierBound time.Duration
-}
-
 // Ladder is the ladder of one interface. It must be used by one goroutine.
 type Ladder struct {
 	state   State
@@ -95,12 +88,7 @@ type doubt struct {
 
 // NewLadder returns the ladder of an interface, in state Idle and with its
 // device up.
-func NewLadder(cfg Config) *Ladder {
-	if cfg.CarrierBound <= 0 {
-		cfg.CarrierBound = DefaultCarrierBound
-	}
-	return &Ladder{traffic: traffic{bound: cfg.CarrierBound}}
-}
+func NewLadder() *Ladder { return &Ladder{} }
 
 // State returns the current state.
 func (l *Ladder) State() State { return l.state }

@@ -50,7 +50,7 @@ var rungs = [NumRung]struct {
 	state State         // of the interface that runs the rung; Idle if there is none
 	limit time.Duration // of running it: far above the target (5-10 ms)
 	scope Scope         // of what the rung replaces
-	order cause         // of the operator's command; causeNone if there is none
+	order cause         // of the operator's command to the interface; causeNone if there is none
 	allowance
 }{
 	// The allowance is that of queries that find RTS.
@@ -67,7 +67,7 @@ var rungs = [NumRung]struct {
 	RungRebuildCQ: {"rebuild_cq", Rebuilding, 3 * time.Second, ScopeCQs, causeOrderCQ, allowance{3, time.Minute}},
 	// PD and MRs as well, and RTR may be refused for a while. The device's ladder counts the
 	// uses: three resets in a row, as is usual in the field.
-	RungDevice: {"reset_device", Starting, 10 * time.Second, ScopeDevice, causeDevice, allowance{3, 10 * time.Minute}},
+	RungDevice: {"reset_device", Starting, 10 * time.Second, ScopeDevice, causeNone, allowance{3, 10 * time.Minute}},
 	RungWait:   {name: "wait_for_device"},
 	RungGiveUp: {name: "give_up"},
 }

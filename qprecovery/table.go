@@ -59,7 +59,6 @@ const (
 	causeDue                   // the pause is over
 	causeRepeated              // the rung's budget is spent; of a query: the budget of finding RTS
 	causeAttached              // the shell created the objects itself
-	causeStopped               // the shell took the interface down
 	numCause
 )
 
@@ -139,8 +138,8 @@ type row struct {
 // rows are all transitions. An error enters at the rung of its own scope (R1, R2), and
 // a failed rung leads to the next one (R6). If a proof fails for another reason than the
 // device, such as a lack of memory, the freeze is not proven (R7). An error of the device
-// during a proof is first applied as causeDevice. Two kinds of transition are
-// not listed: Stopped leads from every state to Idle, and a state without a row for a
+// during a proof is first applied as causeDevice. Stopped
+// leads from every state to Idle, and is not in the table. A state without a row for a
 // cause absorbs it. An external cause during an operation is kept until the operation
 // has ended if its state outranks the one that is kept, and is absorbed otherwise: there
 // are never two operations on one scope.
@@ -243,9 +242,6 @@ func buildTransitions() (t [numState][numCause]*row) {
 	for i := range rows {
 		r := &rows[i]
 		t[r.from][r.on] = r
-	}
-	for s := range numState {
-		t[s][causeStopped] = &row{s, causeStopped, Idle}
 	}
 	return t
 }

@@ -169,7 +169,7 @@ func recovering(s *report.Status, on string) (text string, gaveUp bool) {
 	}
 	for i := range s.Interfaces {
 		f := &s.Interfaces[i]
-		if r := f.Recovery; r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+		if r := f.Recovery; text == "" && r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
 			describe(f.Name, r)
 		}
 	}

@@ -153,7 +153,7 @@ func TestAdviceOnWhatIsTaken(t *testing.T) {
 // Scripts can tell a mistake of their own from a daemon that does not run.
 func TestExitCodes(t *testing.T) {
 	f := newFake()
-	f.err = control.ErrConflict
+	f.err = errors.New("device is open")
 	path, _ := serve(t, f)
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("interfaces: []"), 0o600); err != nil {
@@ -174,6 +174,7 @@ func TestExitCodes(t *testing.T) {
 		"run --log-format xml":           exitUsage,
 		"run --config " + file:           exitUsage,
 		"status --control " + path + "x": exitNotReady,
+
 		"reset qp --wait --control " + path + "x": exitNotReady,
 	} {
 		root := rootCommand()

@@ -51,10 +51,11 @@ func TestUnderlayFaults(t *testing.T) {
 		},
 	} {
 		fault.make()
-		eventually(t, repairLimit, fault.name+": noticed", func() bool { return a.iface().State == fault.state && !a.carrier() })
-		if s := a.iface(); !strings.Contains(s.Reason, fault.says) && !strings.Contains(s.Reason, "wait") {
-			t.Errorf("%s: reason %q, want it to contain %q or wait", fault.name, s.Reason, fault.says)
-		}
+		// The device may first be closed because of the error itself, with another reason.
+		eventually(t, repairLimit, fault.name+": noticed, with its reason", func() bool {
+			s := a.iface()
+			return s.State == fault.state && !a.carrier() && (strings.Contains(s.Reason, fault.says) || strings.Contains(s.Reason, "wait"))
+		})
 		if got := a.iface().QP; got != nil {
 			t.Errorf("%s: the queue pair still exists: %+v", fault.name, got)
 		}

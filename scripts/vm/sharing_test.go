@@ -82,8 +82,8 @@ const rxePath = "/sys/class/infiniband/" + rxe0
 
 // killInReset has the daemon reset the device, and kills it when the device vanishes. Until
 // the kernel has freed the device, some milliseconds later, the daemon does not run: it
-// dies before it adds the device again. If the guest was too slow for that, hit returns
-// false, and the daemon is run for another try.
+// dies before it adds the device again. The guest may be too slow for that: the daemon
+// lives, or hit returns false for the one that was killed. Then another try is made.
 func (s *sharer) killInReset(hit func() bool) {
 	s.tb.Helper()
 	const tries = 10
@@ -92,18 +92,36 @@ func (s *sharer) killInReset(hit func() bool) {
 		if err := json.Unmarshal([]byte(s.Run("ipoibd", "status", "--json", "--control", s.control)), &daemon); err != nil || daemon.PID == 0 {
 			s.tb.Fatalf("status of the daemon: %+v, %v", daemon, err)
 		}
+		resets := s.resets()
 		killer := s.start("sh", "-c", fmt.Sprintf("echo ready; while [ -e %s ]; do :; done; kill -9 %d", rxePath, daemon.PID))
 		eventually(s.tb, "the killer runs", func() bool { return killer.Stdout() != "" })
 		s.Try("ipoibd", "reset", "device", "--control", s.control) // the daemon may die before it answers
-		awaitExit(s.tb, s.daemon)
-		if hit() {
+		eventually(s.tb, "the daemon is killed, or has reset the device", func() bool { return s.killed() || s.resets() > resets })
+		switch {
+		case !s.killed():
+			killer.Signal(syscall.SIGKILL)
+			s.waitReachesPeer()
+		case hit():
 			s.tb.Logf("daemon %d was killed at the right moment by try %d", s.number, n+1)
 			return
+		default:
+			s.runAgain()
 		}
-		s.runAgain()
 	}
 	s.tb.Fatalf("the daemon was not killed at the right moment in %d tries", tries)
 }
+
+func (s *sharer) killed() bool {
+	select {
+	case <-s.daemon.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// resets returns how often the daemon has logged the end of a reset.
+func (s *sharer) resets() int { return strings.Count(s.daemon.Stderr(), "the device was reset") }
 
 // runAgain starts the daemon again, and waits until its interface reaches the peer.
 func (s *sharer) runAgain() {

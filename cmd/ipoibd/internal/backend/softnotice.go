@@ -34,7 +34,7 @@ type watch struct {
 	sendBufLogged bool          // a small send buffer was logged
 }
 
-// look returns the notices about the instance that was opened last, on a netdev.
+// look returns the notices about the instance that was opened last, which is on a netdev.
 func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if w.engine != e {
 		w.engine, w.traffic, w.was = e, traffic{}, symptoms{}

@@ -26,11 +26,11 @@ type Daemon interface {
 // Names of what there is, from the configuration.
 type Names struct{ Devices, Interfaces []string }
 
-// Refusals, each with the status of its answer; any other error is a 500.
+// Refusals, with the HTTP statuses of their answers. Any other error means that the order does
+// not fit the present state, and is a 409.
 var (
 	ErrInvalid     = errors.New("bad request")           // 400
 	ErrNotAllowed  = errors.New("not allowed")           // 403
 	ErrNotFound    = errors.New("not found")             // 404
-	ErrConflict    = errors.New("not in this state")     // 409
 	ErrUnavailable = errors.New("not available for now") // 503
 )

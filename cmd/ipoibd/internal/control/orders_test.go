@@ -157,8 +157,8 @@ func TestSeveralHaveToBeNamed(t *testing.T) {
 // What the daemon refuses comes with a fitting status, and in its own words.
 func TestRefusalsOfTheDaemon(t *testing.T) {
 	for err, code := range map[error]int{
-		ErrInvalid: 400, hca.ErrInvalid: 400, ErrNotAllowed: 403, ErrNotFound: 404, ErrConflict: 409,
-		ErrUnavailable: 503, context.Canceled: 503, errors.New("the disk is on fire"): 500,
+		ErrInvalid: 400, hca.ErrInvalid: 400, ErrNotAllowed: 403, ErrNotFound: 404,
+		ErrUnavailable: 503, context.Canceled: 503, context.DeadlineExceeded: 503, errors.New("the device is suspended"): 409,
 	} {
 		t.Run(err.Error(), func(t *testing.T) {
 			f := newFake()

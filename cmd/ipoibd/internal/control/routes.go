@@ -136,9 +136,9 @@ var statuses = []struct {
 	{hca.ErrInvalid, http.StatusBadRequest},
 	{ErrNotAllowed, http.StatusForbidden},
 	{ErrNotFound, http.StatusNotFound},
-	{ErrConflict, http.StatusConflict},
 	{ErrUnavailable, http.StatusServiceUnavailable},
 	{context.Canceled, http.StatusServiceUnavailable},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable},
 }
 
 // statusOf looks first for the limit of a body, which comes wrapped in ErrInvalid.
@@ -151,5 +151,5 @@ func statusOf(err error) int {
 			return s.code
 		}
 	}
-	return http.StatusInternalServerError
+	return http.StatusConflict
 }

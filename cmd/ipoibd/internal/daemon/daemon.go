@@ -1,3 +1,10 @@
+// Package daemon constructs devices, interfaces and the control socket from a configuration,
+// and stops them in order within 8 s: interfaces before devices (children before their
+// ports), the control socket last.
+//
+// A start that fails removes what it created, and keeps what existed before. A running daemon
+// continues as long as one interface works. An interface that was deleted, or moved out of
+// reach, is shown as failed, with the reason.
 package daemon
 
 import (
@@ -6,12 +13,15 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/power"
@@ -19,25 +29,23 @@ import (
 	"ipoibd/hca"
 )
 
-// stopLimit bounds an orderly end; what has not ended by then is left to the
-// kernel. Container runtimes kill after 10 s.
+// stopLimit bounds an orderly stop. The kernel cleans up what has not ended by then. Container
+// runtimes kill after 10 s.
 const stopLimit = 8 * time.Second
 
-// Options are what is not configuration.
+// Options come from the command line alone.
 type Options struct {
-	Version string
-	Remove  bool // delete the interfaces at the end
-	// AllowFaults lets the control socket inject faults.
-	AllowFaults bool
-	// LockMemory keeps the whole process in memory (R17).
-	LockMemory bool
-	// OpenHCA opens an RDMA device of the kernel by its name. Errors:
-	// hca.ErrNoDevice, also where there is no way to.
+	Version     string
+	Remove      bool // delete the interfaces when the daemon stops
+	AllowFaults bool // the control socket may inject faults
+	LockMemory  bool // keep the whole process in memory (R17)
+	// OpenHCA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
+	// there is none, or no way to open it.
 	OpenHCA func(name string) (hca.Device, error)
 	Log     *slog.Logger
 }
 
-// daemon is what runs.
+// daemon is a running daemon.
 type daemon struct {
 	opts    Options
 	started time.Time
@@ -48,8 +56,16 @@ type daemon struct {
 	resting atomic.Bool // suspended by the operator
 }
 
-// Run runs until ctx ends or the last interface has failed. It returns an error
-// for what cannot be started, has failed, or cannot be ended in time.
+// managed is a device with its HCA.
+type managed struct {
+	*device.Device
+	name     string
+	slot     *backend.Slot
+	portGUID hca.GUID
+}
+
+// Run runs until ctx ends, the system shuts down, or the last interface has failed. It returns
+// what could not be started, has failed, or could not be stopped in time.
 func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
 	if err := d.construct(cfg); err != nil {
@@ -76,17 +92,16 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	if d.control, err = control.Listen(cfg.Control, d); err != nil {
 		return err
 	}
-	byName := map[string]*managed{}
 	for _, c := range cfg.Devices {
-		dev, err := d.newDevice(c, on(cfg, c.Name))
+		on := slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != c.Name })
+		dev, err := d.newDevice(c, on)
 		if err != nil {
 			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
-		byName[c.Name] = dev
 		d.devices = append(d.devices, dev)
 	}
 	for _, c := range cfg.Interfaces {
-		dev := byName[c.Device]
+		dev := d.device(c.Device)
 		f, err := iface.Open(c, dev.portGUID, iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log})
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", c.Name, err)
@@ -96,145 +111,122 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	return nil
 }
 
-// on returns the interfaces of a device.
-func on(cfg *config.Config, device string) []config.Interface {
-	return slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != device })
+// newDevice opens the HCA for a moment, so that a mistake is reported at once.
+func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
+	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenHCA: d.opts.OpenHCA, Log: d.opts.Log})
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	var ports []uint8
+	for _, f := range interfaces {
+		users, ports = append(users, f.Name), append(ports, f.Port)
+	}
+	guid, err := slot.Probe(ports...)
+	if err != nil {
+		return nil, errors.Join(err, slot.Close())
+	}
+	sharing := slot.Sharing()
+	return &managed{name: c.Name, slot: slot, portGUID: guid, Device: device.New(device.Config{
+		Name: c.Name, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
+		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
+		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
+		Journal: d.journal, Log: d.opts.Log,
+	})}, nil
 }
 
-// discard undoes what construct did before it failed: interfaces that were not
-// there before go again.
+// discard undoes what construct did before it failed. Only interfaces that existed before
+// remain.
 func (d *daemon) discard() error {
-	var errs []error
-	for _, f := range d.ifaces {
-		if f.Adopted() {
-			errs = append(errs, f.Close())
-		} else {
-			errs = append(errs, f.Delete())
-		}
-	}
+	err := d.release((*iface.Iface).Adopted)
 	for _, dev := range d.devices {
-		errs = append(errs, dev.slot.Close())
+		err = errors.Join(err, dev.slot.Close())
 	}
 	if d.control != nil {
-		errs = append(errs, d.control.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// parts are the goroutines of a daemon that serves.
-type parts struct {
-	ifaces, devices sync.WaitGroup
-	ended           chan error    // what an interface ended with, nil too
-	broken          chan error    // the control socket's error
-	shutdown        chan struct{} // closed when the system shuts down
-	stopped         chan struct{} // closed when the fabric is not used any more
-}
-
-// serve runs everything until ctx ends, then stops it in order.
-func (d *daemon) serve(ctx context.Context) error {
-	p := parts{
-		ended: make(chan error, len(d.ifaces)), broken: make(chan error, 1),
-		shutdown: make(chan struct{}), stopped: make(chan struct{}),
-	}
-	defer d.watchPower(&p)()
-	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
-	devCtx, stopDevices := context.WithCancel(context.Background())
-	defer stopIfaces()
-	defer stopDevices()
-	d.start(&p, ifaceCtx, devCtx)
-	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
-	err := d.waitEnd(ctx, &p)
-	d.opts.Log.Info("stopping")
-	defer close(p.stopped)
-	return errors.Join(err, d.stop(
-		func() { stopIfaces(); p.ifaces.Wait() },
-		func() { stopDevices(); p.devices.Wait() },
-	), d.control.Close())
-}
-
-func (d *daemon) start(p *parts, ifaces, devices context.Context) {
-	go func() { p.broken <- d.control.Serve() }()
-	for _, dev := range d.devices {
-		p.devices.Go(func() { dev.slot.Run(devices, dev.Run) })
-	}
-	for _, f := range d.ifaces {
-		p.ifaces.Go(func() { p.ended <- d.runInterface(ifaces, f) })
-	}
-}
-
-// runInterface gives the TAP of an interface that has failed up at once, so that
-// its name is free while others go on.
-func (d *daemon) runInterface(ctx context.Context, f *iface.Iface) error {
-	err := f.Run(ctx)
-	if err != nil {
-		d.opts.Log.Error("interface has failed", "interface", f.Name(), "err", err)
-		err = errors.Join(err, f.Close())
+		err = errors.Join(err, d.control.Close())
 	}
 	return err
 }
 
-// watchPower follows the system's sleep and shutdown (R26) until what it returns
-// is called, which is after the fabric is not used any more: the system waits
-// for that.
-func (d *daemon) watchPower(p *parts) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var watcher sync.WaitGroup
-	hooks := power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func() {
-		close(p.shutdown)
-		<-p.stopped
-	}}
-	watcher.Go(func() { power.Watch(ctx, hooks, d.opts.Log) })
-	return func() {
-		cancel()
-		watcher.Wait()
+// release closes the interfaces to keep, and deletes the others.
+func (d *daemon) release(keep func(*iface.Iface) bool) (err error) {
+	for _, f := range d.ifaces {
+		if keep(f) {
+			err = errors.Join(err, f.Close())
+		} else {
+			err = errors.Join(err, f.Delete())
+		}
 	}
+	return err
 }
 
-// waitEnd waits until ctx, the system or the control socket ends, or no interface
-// is left.
-func (d *daemon) waitEnd(ctx context.Context, p *parts) error {
-	var errs []error
+// serve runs everything until ctx ends, then stops it in order. The system may sleep or shut
+// down once the fabric is no longer used (R26).
+func (d *daemon) serve(ctx context.Context) error {
+	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
+	devCtx, stopDevices := context.WithCancel(context.Background())
+	powerCtx, stopPower := context.WithCancel(context.Background())
+	defer stopIfaces()
+	defer stopDevices()
+	var ifaces, devices, watcher sync.WaitGroup
+	shutdown, stopped := make(chan struct{}), make(chan struct{})
+	watcher.Go(func() {
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func() { close(shutdown); <-stopped }}, d.opts.Log)
+	})
+	defer watcher.Wait()
+	defer stopPower()
+	defer close(stopped)
+
+	broken, ended := make(chan error, 1), make(chan error, len(d.ifaces))
+	go func() { broken <- d.control.Serve() }()
+	for _, dev := range d.devices {
+		devices.Go(func() { dev.slot.Run(devCtx, dev.Run) })
+	}
+	for _, f := range d.ifaces {
+		ifaces.Go(func() {
+			err := f.Run(ifaceCtx)
+			if err != nil {
+				d.opts.Log.Error("interface has failed", "interface", f.Name(), "err", err)
+				err = errors.Join(err, f.Close()) // at once, so that its name is free while others continue
+			}
+			ended <- err
+		})
+	}
+	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
+	err := d.wait(ctx, shutdown, broken, ended)
+	d.opts.Log.Info("stopping")
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stopIfaces()
+		ifaces.Wait()
+		stopDevices()
+		devices.Wait()
+	}()
+	select {
+	case <-done:
+		err = errors.Join(err, d.release(func(*iface.Iface) bool { return !d.opts.Remove }))
+	case <-time.After(stopLimit):
+		err = errors.Join(err, fmt.Errorf("could not stop within %s", stopLimit))
+	}
+	return errors.Join(err, d.control.Close())
+}
+
+// wait waits until ctx ends, the system shuts down, the control socket breaks, or every
+// interface has ended.
+func (d *daemon) wait(ctx context.Context, shutdown <-chan struct{}, broken, ended <-chan error) (failed error) {
 	for range d.ifaces {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.shutdown:
+		case <-shutdown:
 			return nil
-		case err := <-p.broken:
+		case err := <-broken:
 			return fmt.Errorf("control socket: %w", err)
-		case err := <-p.ended:
-			errs = append(errs, err)
+		case err := <-ended:
+			failed = errors.Join(failed, err)
 		}
 	}
-	return errors.Join(errs...)
-}
-
-// stop runs the phases in order, all within stopLimit.
-func (d *daemon) stop(phases ...func()) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for _, phase := range phases {
-			phase()
-		}
-	}()
-	select {
-	case <-done:
-		return d.release()
-	case <-time.After(stopLimit):
-		return fmt.Errorf("could not stop within %s", stopLimit)
-	}
-}
-
-// release gives the interfaces up, or takes them away where that is wanted.
-func (d *daemon) release() error {
-	var errs []error
-	for _, f := range d.ifaces {
-		if d.opts.Remove {
-			errs = append(errs, f.Delete())
-		} else {
-			errs = append(errs, f.Close())
-		}
-	}
-	return errors.Join(errs...)
+	return failed
 }

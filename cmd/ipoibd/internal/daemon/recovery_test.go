@@ -13,7 +13,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
@@ -82,7 +81,7 @@ func TestR24NetdevIsNoticed(t *testing.T) {
 	underlay(t, "under0", 1)
 	d := runSoft(t, nil)
 	for _, p := range []backend.Plugged{backend.PluggedIn, backend.PluggedOther} {
-		if err := refusal(d.slot.Plug(p)); !errors.Is(err, control.ErrConflict) {
+		if err := d.slot.Plug(p); !errors.Is(err, backend.ErrNotPulledOut) {
 			t.Errorf("replug of what was not pulled out: %v", err)
 		}
 	}
@@ -144,7 +143,7 @@ func TestR21UnplugAndReplug(t *testing.T) {
 		for d.Status().State != qprecovery.DeviceWaiting {
 			time.Sleep(time.Millisecond)
 		}
-		if err := refusal(d.inject(faults.Fault{Kind: faults.PortDown})); !errors.Is(err, control.ErrConflict) {
+		if err := d.inject(faults.Fault{Kind: faults.PortDown}); !errors.Is(err, backend.ErrNotOpen) {
 			t.Errorf("a fault of a device that is gone: %v", err)
 		}
 		must(t, d.slot.Plug(backend.PluggedOther))

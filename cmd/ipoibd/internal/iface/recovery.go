@@ -158,8 +158,8 @@ func (r *recovery) heal(ev qprecovery.Event) {
 	was := r.ladder.State()
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
 	now := r.ladder.State()
-	service := func(s qprecovery.State) bool { return s == qprecovery.Idle || s == qprecovery.Healthy }
-	if now != was && !(service(now) && service(was)) { // going up and down is no recovery
+	ill := func(s qprecovery.State) bool { return s != qprecovery.Idle && s != qprecovery.Healthy }
+	if now != was && (ill(now) || ill(was)) { // going up and down is no recovery
 		r.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
 	for _, a := range r.actions {

@@ -1,4 +1,4 @@
-package daemon
+package device
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/qprecovery/reset"
@@ -16,7 +15,7 @@ import (
 // are not reached.
 func TestR16StatusNamesAllWhoShareADevice(t *testing.T) {
 	silent := time.Unix(1e9, 0)
-	got := coordinator(device.Status{
+	got := coordinator(Status{
 		Coordinator: resetlock.Status{
 			Shared: true, State: reset.StateWaiting, Intent: reset.Record{Phase: reset.PhaseResetting},
 			Leader: resetlock.Process{PID: 7, Name: "ib0", Since: silent}, Err: errors.New("removed"),
@@ -29,7 +28,7 @@ func TestR16StatusNamesAllWhoShareADevice(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if got := coordinator(device.Status{}); got != nil {
+	if got := coordinator(Status{}); got != nil {
 		t.Errorf("not shared: %+v", got)
 	}
 }

@@ -1,35 +1,21 @@
-package daemon
+package device
 
 import (
-	"net/netip"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
 )
 
-// Status implements control.Daemon. It reads what devices and interfaces have published.
-func (d *daemon) Status() report.Status {
-	s := report.NewStatus(d.opts.Version, d.started)
-	for _, dev := range d.devices {
-		s.Devices = append(s.Devices, dev.report(s.Time))
-	}
-	for _, f := range d.ifaces {
-		s.Interfaces = append(s.Interfaces, f.Status())
-	}
-	return s
-}
-
-func (d *managed) report(now time.Time) report.Device {
-	view, status, info := d.View(), d.Status(), d.slot.Info()
+// Report describes the device at the time now, except what only its HCA knows. Any goroutine
+// may call it; it reads what Run has published, and atomic counters.
+func (d *Device) Report(now time.Time) report.Device {
+	view, status := d.View(), d.Status()
 	r := report.Device{
-		Name: d.name, HCA: info.HCA, Kind: info.Kind, Underlay: info.Underlay, Reset: string(info.Reset),
-		State: status.State.String(), Reason: status.Reason.String(), Since: status.Since,
+		Name: d.cfg.Name, State: status.State.String(), Reason: status.Reason.String(), Since: status.Since,
 		Opens: d.Opens(), Attr: status.Attr, Ports: []report.Port{}, Counters: report.Counters{},
-		Replicates: info.Peers != nil, Peers: append([]netip.Addr{}, info.Peers...), KnownPeersOnly: info.KnownPeersOnly,
 		Recovery:    report.NewRecovery(status.State, status.Rung, status.Reason, status.Counts, status.History, now),
 		Coordinator: coordinator(status),
 	}
@@ -41,19 +27,17 @@ func (d *managed) report(now time.Time) report.Device {
 		r.LastError = status.LastError.Error()
 	}
 	if view.Session != nil {
-		r.Notice = info.Notice
 		r.Counters.Add("", view.Session.Counters())
 	}
-	r.Counters.Add("", info.Counters)
 	for i, p := range view.Ports {
-		p.GIDs, p.PKeys = append([]hca.GIDEntry{}, p.GIDs...), append([]hca.PKey{}, p.PKeys...)
+		p.GIDs, p.PKeys = append([]hca.GIDEntry{}, p.GIDs...), append([]hca.PKey{}, p.PKeys...) // never null
 		r.Ports = append(r.Ports, report.Port{Num: i + 1, PortAttr: p})
 	}
 	return r
 }
 
 // coordinator returns nil for a device that no other process uses.
-func coordinator(s device.Status) *report.Coordinator {
+func coordinator(s Status) *report.Coordinator {
 	if !s.Coordinator.Shared {
 		return nil
 	}

@@ -279,3 +279,29 @@ func TestBroadcastGroup(t *testing.T) {
 		}
 	}
 }
+
+// A queue pair can be kept if only groups other than the broadcast group differ.
+func TestSameExceptGroups(t *testing.T) {
+	p, err := MakePlan(attr(entry("10.0.0.1", 1448)), Want{Port: 1, PKey: 0xffff})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*Plan)
+		same   bool
+	}{
+		"nothing":             {func(*Plan) {}, true},
+		"another group":       {func(q *Plan) { q.Groups = append(slices.Clone(q.Groups), Group{QKey: QKey}) }, true},
+		"the MTU":             {func(q *Plan) { q.MaxPayload = 4096 }, true},
+		"the broadcast group": {func(q *Plan) { q.Groups = []Group{{QKey: QKey + 1}} }, false},
+		"no group":            {func(q *Plan) { q.Groups = nil }, false},
+		"the GID":             {func(q *Plan) { q.GID[15]++ }, false},
+		"the P_Key":           {func(q *Plan) { q.PKey-- }, false},
+	} {
+		q := p
+		c.change(&q)
+		if p.SameExceptGroups(q) != c.same || q.SameExceptGroups(p) != c.same {
+			t.Errorf("%s: want %t", name, c.same)
+		}
+	}
+}

@@ -133,7 +133,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		r.accuse(err)
 		return
 	}
-	if err == nil && r.moved(a) { // ib0 went down meanwhile, or the port changed
+	if err == nil && r.moved(a, port.Plan.SameExceptGroups) { // ib0 went down meanwhile, or the port changed
 		r.stop("not wanted any more")
 		return
 	}
@@ -169,7 +169,7 @@ func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 		r.failed(err)
 	}
 	switch {
-	case op != 0 && r.moved(a):
+	case op != 0 && r.moved(a, port.Plan.SameQP):
 		r.accuse(err)
 		r.stop("the port has changed")
 	case op != 0 && class.OfDevice():
@@ -181,11 +181,37 @@ func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 	}
 }
 
-// moved reports whether the port is no longer the one that an attachment was made for. Then
-// a verb that was refused says nothing about the device.
-func (r *recovery) moved(a *attachment) bool {
+// moved reports whether the port is no longer the one that an attachment was made for, by a
+// comparison of the plans. If it differs even in its groups, a verb that was refused says
+// nothing about the device.
+func (r *recovery) moved(a *attachment, same func(was, is port.Plan) bool) bool {
 	to, err := r.fab.target(r.fab.dev.View(), r.host.now)
-	return to.session == a.session && (err != nil || !a.plan.SameQP(to.plan))
+	return to.session == a.session && (err != nil || !same(a.plan, to.plan))
+}
+
+// regroup attaches the queue pair to the groups of another plan, on the worker. If a verb
+// fails, the interface starts again with a new queue pair.
+func (r *recovery) regroup(to port.Plan) {
+	a := r.fab.att
+	r.worker.do(func() func() {
+		err := a.ep.Regroup(to)
+		groups := a.ep.Groups()
+		return func() {
+			switch {
+			case r.fab.att != a: // stop came first
+				r.accuse(err)
+			case err != nil:
+				r.accuse(err)
+				r.stop("cannot change its groups")
+				r.retry(err)
+			default:
+				r.log.Info("groups attached", "count", len(groups))
+				a.plan, a.groups = to, groups
+				r.host.fitMTU(to)
+				r.nbrs.announce()
+			}
+		}
+	})
 }
 
 // retry plans another attempt.
@@ -251,6 +277,7 @@ func (r *recovery) accuse(err error) {
 type fabric struct {
 	dev     *device.Device
 	want    port.Want
+	joined  []port.Group // at a subnet administrator, which is not implemented yet: none
 	att     *attachment // in use; nil: none
 	coming  *attachment // being opened; nil: none
 	used    uint64      // instance of the session that was used last

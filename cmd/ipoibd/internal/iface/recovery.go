@@ -15,6 +15,7 @@ import (
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/freeze"
 	"ipoibd/ud"
+	"ipoibd/ud/port"
 )
 
 const (
@@ -279,7 +280,7 @@ func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment)
 				return
 			case err == nil && succeeded != nil:
 				succeeded()
-			case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a):
+			case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a, port.Plan.SameQP):
 				r.failed(err)
 				r.accuse(err)
 				r.stop("the port has changed")

@@ -102,7 +102,9 @@ func (f *fabric) target(view device.View, host link.State) (to target, err error
 		if a := f.att; a != nil {
 			want.InUse = a.plan.GID
 		}
-		to.plan, err = port.MakePlan(view.Ports[n-1], want)
+		if to.plan, err = port.MakePlan(view.Ports[n-1], want); err == nil {
+			to.plan.Groups = append(to.plan.Groups, f.joined...)
+		}
 	}
 	return to, err
 }
@@ -139,8 +141,12 @@ func (f *Iface) reconcile() {
 			}
 		}
 	case a.session != to.session: // recovery releases it
-	case !a.plan.SameQP(to.plan):
+	case !a.plan.SameExceptGroups(to.plan):
 		f.rec.stop("the port has changed")
+	case !a.plan.SameQP(to.plan):
+		if f.rec.ladder.State() == qprecovery.Healthy { // else once it is
+			f.rec.regroup(to.plan)
+		}
 	case !a.plan.Equal(to.plan): // the queue pair stays
 		a.plan = to.plan
 		f.host.fitMTU(a.plan)

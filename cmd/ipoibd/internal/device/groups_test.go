@@ -1,0 +1,80 @@
+package device
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
+)
+
+// groupOf returns an IPoIB group that an underlay address carries.
+func groupOf(ip, attach string) port.Group {
+	return port.Group{
+		MGID:   ipoib.GroupMGID(port.ScopeLocal, hca.PKeyDefault, netip.MustParseAddr(ip)),
+		Attach: hca.GIDFromAddr(netip.MustParseAddr(attach)), QKey: port.QKey,
+	}
+}
+
+// wantGroups checks the destinations of messages to the groups, and how many groups the
+// queue pair is attached to.
+func wantGroups(t *testing.T, e *Endpoint, attached int, groups ...port.Group) {
+	t.Helper()
+	dests := e.Groups()
+	if len(dests) != len(groups) || len(e.groupAHs) != len(groups) || len(e.attached.list) != attached {
+		t.Errorf("%d destinations, %d handles, attached to %v; want %d groups", len(dests), len(e.groupAHs), e.attached.list, len(groups))
+	}
+	for _, g := range groups {
+		if to := dests[g.MGID]; to.AH == nil || to.AH.Spec() != e.Spec.Plan.GroupAH(g) || to.QPN != hca.QPNMulticast || to.QKey != g.QKey {
+			t.Errorf("group %s: %+v", g.MGID, to)
+		}
+	}
+}
+
+// The groups of a plan can change while the queue pair is in use. It is attached to each
+// underlay address once, and keeps what does not change. A new queue pair is attached to the
+// groups of the latest plan.
+func TestEndpointFollowsTheGroupsOfThePlan(t *testing.T) {
+	e, rec, _ := openRecorded(t)
+	all, one, two := e.Spec.Plan.Broadcast(), groupOf("224.0.0.251", "239.1.2.3"), groupOf("224.0.0.252", "239.1.2.4")
+	shared := groupOf("224.0.0.1", all.Attach.Addr().String())
+	qp, broadcast := e.QP, e.Groups()[all.MGID]
+	wantGroups(t, e, 1, all)
+	for _, c := range []struct {
+		groups   []port.Group
+		attached int
+		closed   []string
+	}{
+		{[]port.Group{all, one, two}, 3, nil},
+		{[]port.Group{all, two, shared}, 2, []string{"group"}},
+		{[]port.Group{all, two}, 2, nil},
+	} {
+		rec.closed = nil
+		p := e.Spec.Plan
+		p.Groups = c.groups
+		if err := e.Regroup(p); err != nil {
+			t.Fatal(err)
+		}
+		wantGroups(t, e, c.attached, c.groups...)
+		if e.QP != qp || e.Groups()[all.MGID] != broadcast || !slices.Equal(rec.closed, c.closed) {
+			t.Errorf("groups %v: closed %v, want %v", c.groups, rec.closed, c.closed)
+		}
+	}
+	rec.closed = nil
+	if err := errors.Join(e.Stop(qprecovery.RungRecreateQP), e.Start(qprecovery.RungRecreateQP, 2)); err != nil {
+		t.Fatal(err)
+	}
+	wantGroups(t, e, 2, all, two)
+	if want := []string{"group", "group", "QP"}; !slices.Equal(rec.closed, want) {
+		t.Errorf("a new queue pair: closed %v, want %v", rec.closed, want)
+	}
+	p := e.Spec.Plan
+	p.Groups = []port.Group{all, groupOf("224.0.0.9", addr1.String())}
+	if err := e.Regroup(p); !errors.Is(err, hca.ErrInvalid) {
+		t.Errorf("a group by a unicast address: %v", err)
+	}
+}

@@ -1,0 +1,110 @@
+package iface
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/hca/faults"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/port"
+)
+
+var mdns = netip.MustParseAddr("224.0.0.251")
+
+// mdnsGroup is the group of mdns, carried by an underlay address of its own.
+func mdnsGroup() port.Group {
+	return port.Group{
+		MGID:   ipoib.GroupMGID(port.ScopeLocal, hca.PKeyDefault, mdns),
+		Attach: hca.GIDFromAddr(netip.MustParseAddr("239.1.2.3")), QKey: port.QKey,
+	}
+}
+
+// join makes groups those that the interface has joined besides the broadcast group.
+func (h *testHost) join(groups ...port.Group) {
+	h.iface.queries <- func() {
+		h.iface.fab.joined = groups
+		h.iface.reconcile()
+	}
+	time.Sleep(time.Second) // the handle of a group that was left waits for its last use
+	synctest.Wait()
+}
+
+// hears reports how often a packet of a to mdns arrives at b.
+func hears(t *testing.T, a, b *testHost) (n int) {
+	t.Helper()
+	a.sendIP(ipoib.GroupMAC(mdns), mdns, 100, 7)
+	for f := b.takeIP(); f != nil; f = b.takeIP() {
+		if ipoib.MAC(f[:6]) != ipoib.GroupMAC(mdns) {
+			t.Errorf("a frame for %s", ipoib.MAC(f[:6]))
+		}
+		n++
+	}
+	return n
+}
+
+// A group that is joined or left while the interface is up changes nothing but the group:
+// the queue pair and the carrier stay. Messages to the group reach those that are attached to
+// it; without it they go to the broadcast group.
+func TestGroupsChangeOnALiveQueuePair(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		reach(t, a, b)
+		before := a.status()
+		a.tap.forget()
+		if n := hears(t, a, b); n != 1 {
+			t.Errorf("by the broadcast group: %d", n)
+		}
+		a.join(mdnsGroup())
+		if n := hears(t, a, b); n != 0 {
+			t.Errorf("not attached, but received %d", n)
+		}
+		b.join(mdnsGroup())
+		if n := hears(t, a, b); n != 1 {
+			t.Errorf("attached, received %d", n)
+		}
+		if g := a.status().Groups; len(g) != 2 || g[1].MGID != mdnsGroup().MGID {
+			t.Errorf("groups: %v", g)
+		}
+		a.inject(faults.Fault{Kind: faults.CQError}) // a new queue pair attaches to the group again
+		b.inject(faults.Fault{Kind: faults.CQError})
+		pingPong(t, a, b)
+		time.Sleep(time.Second)
+		drainInbox(a, b)
+		if n := hears(t, a, b); n != 1 {
+			t.Errorf("after a recovery, received %d", n)
+		}
+		healed := a.status()
+		a.join()
+		if n := hears(t, a, b); n != 1 {
+			t.Errorf("by the broadcast group again: %d", n)
+		}
+		after := a.status()
+		if healed.QP.Generation == before.QP.Generation || after.QP.QPN != healed.QP.QPN || len(after.Groups) != 1 || after.State != StateUp {
+			t.Errorf("queue pair %+v, was %+v; groups %v", after.QP, healed.QP, after.Groups)
+		}
+		if got := a.tap.forget(); len(got) > 0 {
+			t.Errorf("carrier went %v", got)
+		}
+		reach(t, a, b)
+		checkAccounts(t, a.status())
+	})
+}
+
+// A group that is refused ends the use of the queue pair. The next attempt succeeds once the
+// group is not wanted any more.
+func TestRefusedGroup(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		bad := mdnsGroup()
+		bad.Attach = hca.GIDFromAddr(b.under)
+		a.join(bad)
+		if s := a.status(); s.State == StateUp || s.LastError == "" {
+			t.Errorf("state %s, %q", s.State, s.LastError)
+		}
+		a.join()
+		if s := a.status(); s.State != StateUp || len(s.Groups) != 1 {
+			t.Errorf("state %s, %s, groups %v", s.State, s.Detail, s.Groups)
+		}
+	})
+}

@@ -1,7 +1,7 @@
 // Package port decides how an interface uses an HCA port: which entries of the GID and P_Key
 // tables, and which groups. The package is pure: [MakePlan] makes a [Plan] from
-// [hca.PortAttr] and the requirements of the interface. The broadcast group is the only group
-// of a plan; groups that are joined at a subnet administrator would follow it.
+// [hca.PortAttr] and the requirements of the interface. It puts only the broadcast group into
+// a plan; groups that are joined at a subnet administrator follow it.
 //
 // # Without a subnet manager
 //
@@ -24,4 +24,20 @@
 //
 // One IP group for all IPoIB groups suffices, because the host drops the multicast that it
 // has not asked for.
+//
+// # Adding groups
+//
+// An interface follows its plan: it attaches the queue pair to the plan's groups, also while
+// the queue pair is in use (device/groups.go), finds the destination of a message by its MGID
+// and sends messages to all other groups to the broadcast group (neigh/snapshot.go), and
+// reports the groups in its status. Only another broadcast group needs a new queue pair. So
+// joins at a subnet administrator need a package for the joins and their messages, and these
+// changes:
+//
+//	ud/port/group.go                           what a join returns: MLID, Q_Key, SL, hop limit
+//	ud/port/plan.go                            the broadcast group as joined; InfiniBand accepted
+//	cmd/ipoibd/internal/iface/groups.go (new)  the interface's joins, which set fabric.joined
+//	cmd/ipoibd/internal/iface/run.go           the result of a join: an event, then reconcile
+//
+// Which groups the host wants, and the paths to peers on InfiniBand, are separate tasks.
 package port

@@ -278,10 +278,10 @@ type fabric struct {
 	dev     *device.Device
 	want    port.Want
 	joined  []port.Group // at a subnet administrator, which is not implemented yet: none
-	att     *attachment // in use; nil: none
-	coming  *attachment // being opened; nil: none
-	used    uint64      // instance of the session that was used last
-	aim     target      // of retry
+	att     *attachment  // in use; nil: none
+	coming  *attachment  // being opened; nil: none
+	used    uint64       // instance of the session that was used last
+	aim     target       // of retry
 	retry   backoff
 	err     error // why not up
 	lastErr error // the last failure, whether or not it is over

@@ -136,16 +136,15 @@ func (e *Endpoint) Resume() error { return e.modify(hca.QPRTS) }
 // Fail moves the queue pair to ERR, so that posted requests complete as flushed.
 func (e *Endpoint) Fail() error { return e.modify(hca.QPErr) }
 
-// Stop is the first half of a rung: up to RungResetQP it moves the queue pair to RESET, from
-// RungRecreateQP on it destroys it, and from RungRebuildCQ on its CQs as well. It continues
-// after a failure.
+// Stop is the first half of a rung: it destroys the QP and the CQs if the rung replaces
+// them, else it moves the QP to RESET. It continues after a failure.
 func (e *Endpoint) Stop(rung qprecovery.Rung) error {
-	if rung <= qprecovery.RungResetQP {
+	if !rung.Replaces(qprecovery.ScopeQP) {
 		return e.reset()
 	}
 	err := e.qp.close()
 	e.QP = nil
-	if rung >= qprecovery.RungRebuildCQ {
+	if rung.Replaces(qprecovery.ScopeCQs) {
 		err = errors.Join(err, e.cqs.close())
 	}
 	return err
@@ -168,13 +167,13 @@ func (e *Endpoint) reset() error {
 // Start is the second half of a rung: afterwards the queue pair is in RTS, with its groups,
 // and new objects have generation gen. After an error a higher rung is needed.
 func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
-	if rung >= qprecovery.RungRebuildCQ {
+	if rung.Replaces(qprecovery.ScopeCQs) {
 		if err := e.createCQs(gen); err != nil {
 			return err
 		}
 	}
 	e.gen.Store(gen)
-	if rung >= qprecovery.RungRecreateQP {
+	if rung.Replaces(qprecovery.ScopeQP) {
 		if err := e.createQP(); err != nil {
 			return err
 		}
@@ -182,7 +181,7 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || rung <= qprecovery.RungResetQP {
+	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || !rung.Replaces(qprecovery.ScopeQP) {
 		return err
 	}
 	return e.join()

@@ -62,7 +62,7 @@ func (a *attachment) close(ls lanes) error {
 // starts new ones, on the worker (R10: each frame in flight is counted by how its request
 // ended, or as dropped by the reset).
 func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
-	if run.Rung < qprecovery.RungRebuildCQ {
+	if !run.Rung.Replaces(qprecovery.ScopeCQs) {
 		if err := a.drain(ls); err != nil {
 			return err
 		}

@@ -235,7 +235,7 @@ func (r *recovery) run(run qprecovery.Run) {
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
 			return qprecovery.Done{}, a.ep.Resume()
 		}, nil)
-	default:
+	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.lanes.halt()
 		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
@@ -248,6 +248,8 @@ func (r *recovery) run(run qprecovery.Run) {
 			r.fab.att.gen, r.fab.att.self = run.Gen, self
 			r.nbrs.announce()
 		})
+	case qprecovery.RungNone, qprecovery.RungSuspend, qprecovery.RungWait, qprecovery.RungGiveUp, qprecovery.NumRung:
+		// The ladder runs none of these.
 	}
 }
 

@@ -87,7 +87,7 @@ func (l *Ladder) act(now time.Time) {
 	case Proving:
 		l.emit(Prove{l.op.id})
 	case Pausing:
-		l.pause = backOff(l.pause, pauseFirst, pauseMost)
+		l.pause = BackOff(l.pause, pauseFirst, pauseMost)
 		l.op.due = now.Add(l.pause)
 	case Asking:
 		l.op.due = now.Add(askLimit)

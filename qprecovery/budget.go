@@ -51,7 +51,7 @@ func (b *budget) expire(now time.Time, r Rung) {
 // forgive drops all uses of a rung.
 func (b *budget) forgive(r Rung) { b.marks[r] = nil }
 
-// backOff returns the next pause of a sequence that doubles from first to most.
-func backOff(last, first, most time.Duration) time.Duration {
+// BackOff returns the next pause of a sequence that doubles from first to most.
+func BackOff(last, first, most time.Duration) time.Duration {
 	return min(max(first, 2*last), most)
 }

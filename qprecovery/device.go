@@ -156,11 +156,11 @@ func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
 	switch d.state { //nolint:exhaustive // the others have no second timer
 	case DeviceHealthy:
-		at = earlier(at, d.check)
+		at = Earlier(at, d.check)
 	case DeviceDropping:
-		at = earlier(at, d.patience)
+		at = Earlier(at, d.patience)
 	case DeviceWaiting:
-		at = earlier(at, d.wait.until)
+		at = Earlier(at, d.wait.until)
 	}
 	return at, !at.IsZero()
 }

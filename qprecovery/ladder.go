@@ -110,15 +110,15 @@ func (l *Ladder) Counts() Counts { return l.history.counts }
 // earlier event.
 func (l *Ladder) NextDeadline() (at time.Time, ok bool) {
 	at = l.op.due
-	at = earlier(at, l.traffic.deadline())
+	at = Earlier(at, l.traffic.deadline())
 	if l.state == Healthy && l.doubt.flushed {
-		at = earlier(at, l.doubt.asked.Add(flushQuiet))
+		at = Earlier(at, l.doubt.asked.Add(flushQuiet))
 	}
 	return at, !at.IsZero()
 }
 
-// earlier returns the earlier of two times; zero means never.
-func earlier(a, b time.Time) time.Time {
+// Earlier returns the earlier of two times; zero means never.
+func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

@@ -142,7 +142,7 @@ func TestR06Windows(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	var d time.Duration
 	for _, want := range []time.Duration{1, 2, 4, 5, 5} {
-		if d = backOff(d, 1, 5); d != want {
+		if d = BackOff(d, 1, 5); d != want {
 			t.Errorf("%d, want %d", d, want)
 		}
 	}

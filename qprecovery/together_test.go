@@ -141,10 +141,10 @@ func (h *host) nextDeadline() time.Time {
 	var next time.Time
 	for _, w := range h.ifs {
 		at, _ := w.l.NextDeadline()
-		next = earlier(next, at)
+		next = Earlier(next, at)
 	}
 	at, _ := h.dev.d.NextDeadline()
-	if next = earlier(next, at); next.IsZero() || next.Before(h.now) {
+	if next = Earlier(next, at); next.IsZero() || next.Before(h.now) {
 		return h.now
 	}
 	return next

@@ -10,6 +10,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/vnet"
 )
@@ -92,9 +93,9 @@ func (n *neighbours) hostChanged(old, st link.State) {
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
 	if len(n.retired) > 0 {
-		at = sooner(at, time.Now().Add(collectEvery))
+		at = qprecovery.Earlier(at, time.Now().Add(collectEvery))
 	}
-	return sooner(sooner(at, n.asks.next()), n.strays.at)
+	return qprecovery.Earlier(qprecovery.Earlier(at, n.asks.next()), n.strays.at)
 }
 
 // expire does what is due.

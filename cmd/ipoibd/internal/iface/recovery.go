@@ -81,11 +81,11 @@ const (
 func (r *recovery) deadline(now time.Time) time.Time {
 	at, _ := r.ladder.NextDeadline()
 	for _, other := range []time.Time{r.fab.retry.at, r.pumps.at, r.badClient.at, r.stale} {
-		at = sooner(at, other)
+		at = qprecovery.Earlier(at, other)
 	}
 	if r.fab.att != nil {
 		for _, l := range r.lanes {
-			at = sooner(at, l.deadline(now))
+			at = qprecovery.Earlier(at, l.deadline(now))
 		}
 	}
 	return at

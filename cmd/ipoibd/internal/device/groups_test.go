@@ -8,16 +8,12 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
-	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
 // groupOf returns an IPoIB group that an underlay address carries.
-func groupOf(ip, attach string) port.Group {
-	return port.Group{
-		MGID:   ipoib.GroupMGID(port.ScopeLocal, hca.PKeyDefault, netip.MustParseAddr(ip)),
-		Attach: hca.GIDFromAddr(netip.MustParseAddr(attach)), QKey: port.QKey,
-	}
+func groupOf(mgid, attach string) port.Group {
+	return port.Group{MGID: hca.GIDFromAddr(netip.MustParseAddr(mgid)), Attach: hca.GIDFromAddr(netip.MustParseAddr(attach)), QKey: port.QKey}
 }
 
 // wantGroups checks the destinations of messages to the groups, and how many groups the
@@ -40,8 +36,8 @@ func wantGroups(t *testing.T, e *Endpoint, attached int, groups ...port.Group) {
 // groups of the latest plan.
 func TestEndpointFollowsTheGroupsOfThePlan(t *testing.T) {
 	e, rec, _ := openRecorded(t)
-	all, one, two := e.Spec.Plan.Broadcast(), groupOf("224.0.0.251", "239.1.2.3"), groupOf("224.0.0.252", "239.1.2.4")
-	shared := groupOf("224.0.0.1", all.Attach.Addr().String())
+	all, one, two := e.Spec.Plan.Broadcast(), groupOf("ff12:401b:ffff::fb", "239.1.2.3"), groupOf("ff12:401b:ffff::fc", "239.1.2.4")
+	shared := groupOf("ff12:401b:ffff::1", all.Attach.Addr().String())
 	qp, broadcast := e.QP, e.Groups()[all.MGID]
 	wantGroups(t, e, 1, all)
 	for _, c := range []struct {
@@ -73,7 +69,7 @@ func TestEndpointFollowsTheGroupsOfThePlan(t *testing.T) {
 		t.Errorf("a new queue pair: closed %v, want %v", rec.closed, want)
 	}
 	p := e.Spec.Plan
-	p.Groups = []port.Group{all, groupOf("224.0.0.9", addr1.String())}
+	p.Groups = []port.Group{all, groupOf("ff12:401b:ffff::9", addr1.String())}
 	if err := e.Regroup(p); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("a group by a unicast address: %v", err)
 	}

@@ -76,16 +76,18 @@ func (l *Ladder) becomeIll(now time.Time, from State) {
 
 // act emits the action of the state.
 func (l *Ladder) act(now time.Time) {
-	switch l.state {
+	if l.state.runs() {
+		l.run(now)
+		return
+	}
+	switch l.state { //nolint:exhaustive // the others run a rung, or become handles them
 	case Querying:
 		l.doubt.asked, l.doubt.flushed = now, false
 		l.emit(Query{l.op.id})
 	case Proving:
 		l.emit(Prove{l.op.id})
-	case Resuming, Resetting, Recreating, Rebuilding, Starting:
-		l.run(now)
 	case Pausing:
-		l.pause = backOff(l.pause, pauseFirst, pauseMost)
+		l.pause = BackOff(l.pause, pauseFirst, pauseMost)
 		l.op.due = now.Add(l.pause)
 	case Asking:
 		l.op.due = now.Add(askLimit)
@@ -96,41 +98,28 @@ func (l *Ladder) act(now time.Time) {
 		l.detached(now)
 	case GivenUp:
 		l.out = l.traffic.cut(l.out)
-	case Idle, Healthy, numState:
 	}
 }
 
-// run starts the state's rung.
+// run starts the state's rung. The objects that it creates get a new generation; a resumed
+// QP keeps its work requests, and therefore its generation. The device's ladder counts the
+// resets of the device.
 func (l *Ladder) run(now time.Time) {
 	rung := l.state.Rung()
-	if l.why != ReasonOperator && l.state != Starting {
+	if l.why != ReasonOperator && !rung.Replaces(ScopeDevice) {
 		l.budget.use(now, rung)
 	}
 	if l.state == Rebuilding && l.why != ReasonBackOff && l.why != ReasonOperator {
 		l.pause = 0
 	}
-	l.renew(rung)
+	if rung.Replaces(ScopeQueues) {
+		l.gens.renew(l.gens.last+1, rungs[rung].scope)
+	}
 	l.doubt.flushed, l.doubt.early = false, Fault{}
-	if rung == RungDevice {
+	if rung.Replaces(ScopeDevice) {
 		l.doubt.frozen = false // the suspicion was about the device before its reset
 	}
 	l.emit(Run{Op: l.op.id, Gen: l.gens.last, Rung: rung, Reason: l.why})
-}
-
-// renew assigns a new generation to the objects that the rung creates. A
-// resumed QP keeps its work requests, and therefore its generation.
-func (l *Ladder) renew(rung Rung) {
-	if rung == RungResumeQP {
-		return
-	}
-	l.gens.last++
-	l.gens.qp = l.gens.last
-	if rung >= RungRebuildCQ {
-		l.gens.cq = l.gens.last
-	}
-	if rung >= RungDevice {
-		l.gens.device = l.gens.last
-	}
 }
 
 // detached reports that the interface is ready, then applies what the device's

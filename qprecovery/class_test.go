@@ -214,7 +214,7 @@ func TestR05AlreadyThere(t *testing.T) {
 
 func TestVerbNames(t *testing.T) {
 	for v := range NumVerb {
-		if got, ok := VerbNamed(v.String()); !ok || got != v {
+		if got, ok := verbNamed(v.String()); !ok || got != v {
 			t.Errorf("verb named %v is %v", v, got)
 		}
 	}

@@ -7,7 +7,7 @@ import "time"
 func (l *Ladder) fault(now time.Time, ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
-	case l.state == Idle || ev.Gen > l.gens.last || ev.Gen < l.oldest(c.cause):
+	case l.state == Idle || ev.Gen > l.gens.last || ev.Gen < l.gens.oldest[scopes[c.cause]]:
 		l.history.counts.Stale++
 	case c.cause == causeNone:
 		l.history.counts.Absorbed++
@@ -22,32 +22,16 @@ func (l *Ladder) fault(now time.Time, ev Fault) {
 	}
 }
 
-// oldest returns the oldest valid generation of a fault with this cause: a CQ
-// outlives its QP, and a device both.
-func (l *Ladder) oldest(on cause) uint32 {
-	switch on {
-	case causeCQ:
-		return l.gens.cq
-	case causeDevice:
-		return l.gens.device
-	default:
-		return l.gens.qp
-	}
-}
-
 // isEarly reports whether a fault is about the objects that the current
-// operation creates and needs no higher rung. Such a fault is handled once the
-// operation has ended.
+// operation creates, and reaches no further than they do. Such a fault is
+// handled once the operation has ended.
 func (l *Ladder) isEarly(ev Fault, on cause) bool {
-	making := l.state == Resetting || l.state == Recreating || l.state == Rebuilding || l.state == Starting
-	r := transitions[Healthy][on]
-	return making && ev.Gen == l.gens.last && r.to.Rung() <= l.state.Rung()
+	return l.state.runs() && ev.Gen == l.gens.last && l.state.Rung().Replaces(scopes[on])
 }
 
-// larger returns the fault that leads to the higher rung; the zero Fault leads
-// to none.
+// larger returns the fault with the larger scope; the zero Fault has none.
 func larger(a, b Fault) Fault {
-	if classes[b.Class].cause > classes[a.Class].cause {
+	if scopes[classes[b.Class].cause] > scopes[classes[a.Class].cause] {
 		return b
 	}
 	return a
@@ -110,10 +94,10 @@ func (l *Ladder) apply(now time.Time, on cause, why Reason) {
 
 // transition returns the transition that an external cause makes, at once or after the
 // current operation, or nil if the cause is absorbed. Of the causes that wait for an
-// operation to end, only the one with the highest state is kept.
+// operation to end, only the one whose state outranks the others is kept.
 func (l *Ladder) transition(on cause) *row {
 	r := transitions[l.state][on]
-	if r != nil && l.state.operating() && l.next.set && r.to <= l.next.to {
+	if r != nil && l.state.operating() && l.next.set && !r.to.outranks(l.next.to) {
 		return nil
 	}
 	return r
@@ -123,7 +107,7 @@ func (l *Ladder) transition(on cause) *row {
 // to, or the pending state if that has a higher rung.
 func (l *Ladder) result(now time.Time, on cause) {
 	to, why := transitions[l.state][on].to, l.reasonOf(on)
-	if l.next.set && (l.next.to.Rung() > to.Rung() || l.next.to == Releasing) {
+	if l.next.set && l.next.to.outranks(to) {
 		to, why = l.next.to, l.next.why
 	}
 	l.enter(now, to, why)
@@ -153,7 +137,7 @@ func (l *Ladder) reasonOf(on cause) Reason {
 // proofs, nor a rebuild after a back-off, nor the operator.
 func (l *Ladder) enter(now time.Time, to State, why Reason) {
 	free := why == ReasonOperator || why == ReasonBackOff
-	for !free && to.operating() && to.Rung() != RungNone && l.budget.spent(now, to.Rung()) {
+	for !free && to.runs() && l.budget.spent(now, to.Rung()) {
 		l.history.counts.Reasons[why]++
 		to, why = transitions[to][causeRepeated].to, ReasonRepeated
 	}

@@ -9,12 +9,12 @@ import (
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
 	DefaultGrace       = time.Minute      // R14: for users to release the device
-	// DefaultResetLimit bounds the reset of a device, from the moment at which every
+	// defaultResetLimit bounds the reset of a device, from the moment at which every
 	// user is ready.
-	DefaultResetLimit = 30 * time.Second
-	// StartPause is the first pause between two tries to open a device that was never
+	defaultResetLimit = 30 * time.Second
+	// startPause is the first pause between two tries to open a device that was never
 	// open, and StartPauseMost the longest.
-	StartPause     = time.Second
+	startPause     = time.Second
 	StartPauseMost = 8 * time.Second
 	// resetSettle is how long after a reset the list of devices may show the removal and
 	// the return of the instance that the reset brought about.
@@ -37,7 +37,7 @@ const (
 type DeviceConfig struct {
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace
-	ResetLimit   time.Duration // of the coordinator; 0: DefaultResetLimit
+	ResetLimit   time.Duration // of the coordinator; 0: defaultResetLimit
 	AllowForeign bool          // use another device when it comes
 	Lists        bool          // lists come, and a Refresh is answered; else the device counts as listed
 }
@@ -104,7 +104,7 @@ type DeviceLadder struct {
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
-	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, DefaultResetLimit)
+	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, defaultResetLimit)
 	d := &DeviceLadder{cfg: cfg, gen: 1, hold: holdFree}
 	if !cfg.Lists {
 		d.op.due = now
@@ -126,10 +126,6 @@ func (d *DeviceLadder) Suspended() bool { return d.suspended }
 
 // Listed reports whether the device is in the list, as far as that is known.
 func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
-
-// Gen returns the generation of the session that is open, was open last, or is being
-// opened.
-func (d *DeviceLadder) Gen() uint32 { return d.gen }
 
 // Devices returns the list of devices as it came last. It is read-only.
 func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
@@ -160,11 +156,11 @@ func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
 	switch d.state { //nolint:exhaustive // the others have no second timer
 	case DeviceHealthy:
-		at = earlier(at, d.check)
+		at = Earlier(at, d.check)
 	case DeviceDropping:
-		at = earlier(at, d.patience)
+		at = Earlier(at, d.patience)
 	case DeviceWaiting:
-		at = earlier(at, d.wait.until)
+		at = Earlier(at, d.wait.until)
 	}
 	return at, !at.IsZero()
 }

@@ -85,7 +85,7 @@ func (d *DeviceLadder) notOpened(why Reason) {
 		d.openFirst()
 	default:
 		if d.state == DeviceStarting {
-			d.wait.pause = backOff(d.wait.pause, StartPause, StartPauseMost)
+			d.wait.pause = BackOff(d.wait.pause, startPause, StartPauseMost)
 		}
 		d.apply(deviceCauseFailed, why)
 	}

@@ -100,7 +100,7 @@ func (d *DeviceLadder) use(why Reason) {
 		d.owed = 0
 		return
 	case d.budget.spent(d.now, RungDevice):
-		d.wait.pause = backOff(d.wait.pause, resetPauseFirst, resetPauseMost)
+		d.wait.pause = BackOff(d.wait.pause, resetPauseFirst, resetPauseMost)
 	default:
 		d.wait.pause = 0
 	}

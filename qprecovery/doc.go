@@ -105,7 +105,7 @@
 // # Traffic
 //
 // Frames are held from the first suspicion until health. The carrier goes down
-// after [DefaultCarrierBound], or at once on giving up.
+// after [CarrierBound], or at once on giving up.
 //
 // # Reports
 //

@@ -177,7 +177,7 @@ func OfError(v Verb, err error) Class {
 func OfVerbError(otherwise Verb, err error) Class {
 	var named *hca.VerbError
 	if errors.As(err, &named) {
-		if v, ok := VerbNamed(named.Verb); ok {
+		if v, ok := verbNamed(named.Verb); ok {
 			return OfError(v, err)
 		}
 	}

@@ -57,9 +57,9 @@ type DeviceUp struct{}
 // DeviceGaveUp reports that the wait for the device has ended.
 type DeviceGaveUp struct{}
 
-// Order is a command of the operator: RungResetQP, RungRebuildCQ or RungDevice.
-// Budgets do not limit it, it ends a back-off, and it does not count as a use
-// of the rung. Other rungs are ignored.
+// Order is a command of the operator: RungResetQP or RungRebuildCQ. Budgets do
+// not limit it, it ends a back-off, and it does not count as a use of the rung.
+// Other rungs are ignored; a command to reset the device is for its own ladder.
 type Order struct{ Rung Rung }
 
 // Tick has no effect but the passing of time; see NextDeadline.

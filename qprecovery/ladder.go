@@ -23,13 +23,6 @@ const (
 	stallBound = 100 * time.Millisecond
 )
 
-// Config of an interface's ladder. The zero value is the default.
-type Config struct {
-	// CarrierBound is how long frames are held before the carrier goes down;
-	// 0 is [DefaultCarrierBound].
-	CarrierBound time.Duration
-}
-
 // Ladder is the ladder of one interface. It must be used by one goroutine.
 type Ladder struct {
 	state   State
@@ -60,9 +53,20 @@ type pending struct {
 	why Reason
 }
 
-// generations: last is the latest generation; the others are the oldest valid
-// ones in a fault of the QP, the CQ or the device.
-type generations struct{ last, qp, cq, device uint32 }
+// generations: last is the latest generation; oldest holds the oldest valid one in an
+// error, by its scope. A CQ outlives its QP, and a device both.
+type generations struct {
+	last   uint32
+	oldest [numScope]uint32
+}
+
+// renew records that the objects in a scope were replaced.
+func (g *generations) renew(gen uint32, replaced Scope) {
+	g.last = gen
+	for s := range replaced + 1 {
+		g.oldest[s] = gen
+	}
+}
 
 // deviceView is the last report of the device's ladder.
 type deviceView uint8
@@ -84,12 +88,7 @@ type doubt struct {
 
 // NewLadder returns the ladder of an interface, in state Idle and with its
 // device up.
-func NewLadder(cfg Config) *Ladder {
-	if cfg.CarrierBound <= 0 {
-		cfg.CarrierBound = DefaultCarrierBound
-	}
-	return &Ladder{traffic: traffic{bound: cfg.CarrierBound}}
-}
+func NewLadder() *Ladder { return &Ladder{} }
 
 // State returns the current state.
 func (l *Ladder) State() State { return l.state }
@@ -111,15 +110,15 @@ func (l *Ladder) Counts() Counts { return l.history.counts }
 // earlier event.
 func (l *Ladder) NextDeadline() (at time.Time, ok bool) {
 	at = l.op.due
-	at = earlier(at, l.traffic.deadline())
+	at = Earlier(at, l.traffic.deadline())
 	if l.state == Healthy && l.doubt.flushed {
-		at = earlier(at, l.doubt.asked.Add(flushQuiet))
+		at = Earlier(at, l.doubt.asked.Add(flushQuiet))
 	}
 	return at, !at.IsZero()
 }
 
-// earlier returns the earlier of two times; zero means never.
-func earlier(a, b time.Time) time.Time {
+// Earlier returns the earlier of two times; zero means never.
+func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
@@ -178,7 +177,7 @@ func (l *Ladder) attached(now time.Time, ev Attached) {
 		l.history.counts.Absorbed++
 		return
 	}
-	l.gens = generations{ev.Gen, ev.Gen, ev.Gen, ev.Gen}
+	l.gens.renew(ev.Gen, ScopeDevice)
 	l.apply(now, causeAttached, ReasonNone)
 }
 
@@ -193,16 +192,12 @@ func (l *Ladder) deviceDown(now time.Time) {
 	l.apply(now, causeDown, ReasonDeviceReset)
 }
 
-var orders = map[Rung]cause{
-	RungResetQP: causeOrderQP, RungRebuildCQ: causeOrderCQ, RungDevice: causeDevice,
-}
-
 // Takes reports whether a command would have an effect now. If not, the current
 // recovery already does as much, or there is nothing to recover.
-func (l *Ladder) Takes(ev Order) bool { return l.transition(orders[ev.Rung]) != nil }
+func (l *Ladder) Takes(ev Order) bool { return l.transition(rungs[ev.Rung].order) != nil }
 
 func (l *Ladder) order(now time.Time, ev Order) {
-	if on, ok := orders[ev.Rung]; ok {
+	if on := rungs[ev.Rung].order; on != causeNone {
 		l.openRecord(now, now, ReasonOperator)
 		l.apply(now, on, ReasonOperator)
 	}
@@ -222,9 +217,9 @@ func (l *Ladder) done(now time.Time, ev Done) {
 }
 
 // failed ends the operation. An error of the CQ or the device, or a stuck verb
-// (R8), is also applied as a cause of its own, because its scope is larger.
+// (R8), is also applied as a cause of its own, because it reaches further than the QP.
 func (l *Ladder) failed(now time.Time, c meaning) {
-	if c.cause == causeCQ || c.cause == causeDevice {
+	if scopes[c.cause] > ScopeQP {
 		l.apply(now, c.cause, c.reason)
 	}
 	l.result(now, causeFailed)

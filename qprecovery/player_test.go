@@ -132,7 +132,7 @@ func (p *player) line(line string) []string {
 	w := strings.Fields(line)
 	switch w[0] {
 	case "interface":
-		p.m = interfaceMachine{NewLadder(Config{})}
+		p.m = interfaceMachine{NewLadder()}
 		return nil
 	case "device":
 		p.m, p.gen = newDevicePlayer(p, w[1:]), 1

@@ -26,7 +26,7 @@ type watcher struct {
 	ended   int
 }
 
-func newWatcher() *watcher { return &watcher{l: NewLadder(Config{}), now: epoch} }
+func newWatcher() *watcher { return &watcher{l: NewLadder(), now: epoch} }
 
 // do applies an event and returns an error if the step violates an invariant.
 func (w *watcher) do(ev Event) error {
@@ -371,7 +371,7 @@ func TestR07EveryHarmlessSequence(t *testing.T) {
 	inputs := []func(l *Ladder) Event{
 		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassRequestError} },
 		func(l *Ladder) Event { return Fault{Gen: l.gens.last, Class: ClassFlushed} },
-		func(l *Ladder) Event { return Fault{Gen: l.gens.cq, Class: ClassCQError} },
+		func(l *Ladder) Event { return Fault{Gen: l.gens.oldest[ScopeCQs], Class: ClassCQError} },
 		func(l *Ladder) Event { return Suspected{Gen: l.gens.last} },
 		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPRTS} },
 		func(l *Ladder) Event { return Done{Op: l.op.id, State: hca.QPSQE} },
@@ -394,7 +394,7 @@ func TestR07EveryHarmlessSequence(t *testing.T) {
 			t.Fatal(err)
 		}
 		for r := RungNone; r <= RungRebuildCQ; r++ {
-			for range allowances[r].uses - 1 {
+			for range rungs[r].uses - 1 {
 				w.l.budget.use(w.now, r)
 			}
 		}

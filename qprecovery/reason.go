@@ -1,6 +1,6 @@
 package qprecovery
 
-// Reason is the reason for which a rung was entered. Logs, metrics, history and
+// Reason is the reason for which a rung was entered. Logs, status, history and
 // tests use the same name.
 type Reason uint8
 
@@ -54,35 +54,3 @@ func (r Reason) String() string {
 
 // MarshalText writes the name.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// Rung is a step of the ladder, in ascending order of severity.
-type Rung uint8
-
-// Rungs.
-const (
-	RungNone       Rung = iota // healthy, or querying the QP's state
-	RungSuspend                // not a repair: the device is closed while it is not wanted
-	RungResumeQP               // SQE -> RTS; posted requests stay
-	RungResetQP                // RESET -> INIT -> RTR -> RTS: same QPN, receives reposted
-	RungRecreateQP             // a new QP on the same CQs
-	RungRebuildCQ              // new CQs, and a new QP
-	RungDevice                 // the device is released, reset and reopened
-	RungWait                   // waiting for the device
-	RungGiveUp                 // no further tries unless the operator requests one
-	// NumRung is the number of rungs.
-	NumRung
-)
-
-var rungNames = [NumRung]string{
-	"none", "suspend", "resume_qp", "reset_qp", "recreate_qp", "rebuild_cq", "reset_device", "wait_for_device", "give_up",
-}
-
-func (r Rung) String() string {
-	if r >= NumRung {
-		return "unknown"
-	}
-	return rungNames[r]
-}
-
-// MarshalText writes the name.
-func (r Rung) MarshalText() ([]byte, error) { return []byte(r.String()), nil }

@@ -40,39 +40,37 @@ const (
 type cause uint8
 
 const (
-	causeNone     cause = iota
-	causeSuspect        // the QP may not be in RTS any more
-	causeCQ             // the CQ is in error, or a freeze is suspected
-	causeFreeze         // a freeze is suspected again
-	causeDevice         // the device is in error, a verb hangs, or the operator requests a device reset
-	causeDown           // the device must be released
-	causeUp             // the device is available
-	causeGaveUp         // the wait for the device has ended
-	causeOrderQP        // the operator requests a reset of the QP
-	causeOrderCQ        // the operator requests a rebuild of the CQs
-	causeDone           // the operation succeeded; of a query: found RTS; of a proof: not frozen
-	causeFoundSQE       // the query found SQE
-	causeFoundBad       // the query found ERR or another unexpected state
-	causeProven         // the proof found the device frozen
-	causeFailed         // the operation failed
-	causeTimeout        // the operation did not end in time
-	causeDue            // the pause is over
-	causeRepeated       // the rung's budget is spent; of a query: the budget of finding RTS
-	causeAttached       // the shell created the objects itself
-	causeStopped        // the shell took the interface down
+	causeNone     cause = iota // no input: an error without effect
+	causeSuspect               // the QP may not be in RTS any more
+	causeCQ                    // the CQ is in error, or a freeze is suspected
+	causeFreeze                // a freeze is suspected again
+	causeDevice                // the device is in error, a verb hangs, or the operator requests a device reset
+	causeDown                  // the device must be released
+	causeUp                    // the device is available
+	causeGaveUp                // the wait for the device has ended
+	causeOrderQP               // the operator requests a reset of the QP
+	causeOrderCQ               // the operator requests a rebuild of the CQs
+	causeDone                  // the operation succeeded; of a query: found RTS; of a proof: not frozen
+	causeFoundSQE              // the query found SQE
+	causeFoundBad              // the query found ERR or another unexpected state
+	causeProven                // the proof found the device frozen
+	causeFailed                // the operation failed
+	causeTimeout               // the operation did not end in time
+	causeDue                   // the pause is over
+	causeRepeated              // the rung's budget is spent; of a query: the budget of finding RTS
+	causeAttached              // the shell created the objects itself
 	numCause
 )
 
-// Time limits of the states. A rung's limit is far above its target (5-10 ms).
+// scopes are the scopes of errors by their causes.
+var scopes = [numCause]Scope{causeSuspect: ScopeQueues, causeCQ: ScopeCQs, causeDevice: ScopeDevice}
+
+// Time limits of the states that run no rung; those of rungs are in rung.go.
 const (
-	queryLimit    = time.Second      // one verb
-	proveLimit    = 18 * time.Second // see below
-	resetLimit    = time.Second      // modify_qp to RESET, INIT, RTR and RTS, and posting the receives
-	recreateLimit = 2 * time.Second  // also destroys and creates the QP
-	rebuildLimit  = 3 * time.Second  // also destroys and creates two CQs
-	askLimit      = 10 * time.Second // then the reset is requested again
-	releaseLimit  = 5 * time.Second  // time for draining, as is usual in the field
-	startLimit    = 10 * time.Second // PD and MRs as well, and RTR may be refused for a while
+	queryLimit   = time.Second      // one verb
+	proveLimit   = 18 * time.Second // see below
+	askLimit     = 10 * time.Second // then the reset is requested again
+	releaseLimit = 5 * time.Second  // time for draining, as is usual in the field
 )
 
 // proveLimit is above 17.15 s, the longest duration of a proof without a stuck verb: 5 s
@@ -92,15 +90,15 @@ var states = [numState]struct {
 	Healthy:    {"healthy", RungNone, 0},
 	Querying:   {"querying", RungNone, queryLimit},
 	Proving:    {"proving", RungNone, proveLimit},
-	Resuming:   {"resuming", RungResumeQP, queryLimit},
-	Resetting:  {"resetting", RungResetQP, resetLimit},
-	Recreating: {"recreating", RungRecreateQP, recreateLimit},
-	Rebuilding: {"rebuilding", RungRebuildCQ, rebuildLimit},
+	Resuming:   {"resuming", RungResumeQP, rungs[RungResumeQP].limit},
+	Resetting:  {"resetting", RungResetQP, rungs[RungResetQP].limit},
+	Recreating: {"recreating", RungRecreateQP, rungs[RungRecreateQP].limit},
+	Rebuilding: {"rebuilding", RungRebuildCQ, rungs[RungRebuildCQ].limit},
 	Pausing:    {"pausing", RungRebuildCQ, 0},
 	Asking:     {"asking", RungDevice, 0},
 	Releasing:  {"releasing", RungDevice, releaseLimit},
 	Detached:   {"detached", RungDevice, 0},
-	Starting:   {"starting", RungDevice, startLimit},
+	Starting:   {"starting", RungDevice, rungs[RungDevice].limit},
 	GivenUp:    {"given_up", RungGiveUp, 0},
 }
 
@@ -120,6 +118,16 @@ func (s State) Rung() Rung { return states[s].rung }
 // operating reports whether an operation runs in the state.
 func (s State) operating() bool { return states[s].limit > 0 }
 
+// runs reports whether the operation of the state is its rung.
+func (s State) runs() bool { return s.operating() && rungs[s.Rung()].state == s }
+
+// outranks reports whether a transition to the state replaces one to another state that is
+// kept until the current operation has ended: that with the higher rung, and the release of
+// a device that has to be given back before anything else can be done.
+func (s State) outranks(other State) bool {
+	return s.Rung() > other.Rung() || s == Releasing && other != Releasing
+}
+
 // row is one transition. Its action is that of entering the state to.
 type row struct {
 	from State
@@ -130,11 +138,11 @@ type row struct {
 // rows are all transitions. An error enters at the rung of its own scope (R1, R2), and
 // a failed rung leads to the next one (R6). If a proof fails for another reason than the
 // device, such as a lack of memory, the freeze is not proven (R7). An error of the device
-// during a proof is first applied as causeDevice. Two kinds of transition are
-// not listed: Stopped leads from every state to Idle, and a state without a row for a
+// during a proof is first applied as causeDevice. Stopped
+// leads from every state to Idle, and is not in the table. A state without a row for a
 // cause absorbs it. An external cause during an operation is kept until the operation
-// has ended if it leads to a higher state, and is absorbed otherwise: there are never
-// two operations on one scope.
+// has ended if its state outranks the one that is kept, and is absorbed otherwise: there
+// are never two operations on one scope.
 var rows = []row{
 	{Idle, causeAttached, Healthy},
 
@@ -234,9 +242,6 @@ func buildTransitions() (t [numState][numCause]*row) {
 	for i := range rows {
 		r := &rows[i]
 		t[r.from][r.on] = r
-	}
-	for s := range numState {
-		t[s][causeStopped] = &row{s, causeStopped, Idle}
 	}
 	return t
 }

@@ -1,7 +1,6 @@
 package qprecovery
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,7 +12,7 @@ func TestTableHasNoTwoRows(t *testing.T) {
 	seen := map[[2]int]bool{}
 	for _, r := range rows {
 		key := [2]int{int(r.from), int(r.on)}
-		if seen[key] || r.on == causeNone || r.on == causeStopped {
+		if seen[key] || r.on == causeNone {
 			t.Errorf("%v on %d: duplicate or missing row", r.from, r.on)
 		}
 		seen[key] = true
@@ -43,6 +42,38 @@ func TestR06Totality(t *testing.T) {
 	}
 }
 
+// TestR06EachRungRuns: the tables of rungs and states agree; a state that runs its rung emits
+// Run for it; and each operation is one action.
+func TestR06EachRungRuns(t *testing.T) {
+	for r, x := range rungs {
+		if runs := x.limit > 0; runs != x.state.runs() || runs && (x.state.Rung() != Rung(r) || states[x.state].limit != x.limit) {
+			t.Errorf("%v has the limit %v, but its state %v has the rung %v and the limit %v", Rung(r), x.limit, x.state, x.state.Rung(), states[x.state].limit)
+		}
+	}
+	for s := range numState {
+		l := NewLadder()
+		if s == Detached {
+			l.device = deviceDown // else it continues at once
+		}
+		l.become(epoch, s, ReasonCQError)
+		var operations []Action
+		for _, a := range l.out {
+			switch a.(type) {
+			case Query, Prove, Run, Release:
+				operations = append(operations, a)
+			}
+		}
+		switch {
+		case len(operations) > 1 || s.operating() != (len(operations) == 1):
+			t.Errorf("%v: emits %v, want one operation exactly if it has a limit", s, operations)
+		case s.runs():
+			if run, ok := operations[0].(Run); !ok || run.Rung != s.Rung() {
+				t.Errorf("%v: emits %#v, want %v", s, operations[0], s.Rung())
+			}
+		}
+	}
+}
+
 func mustHandle(s State, on cause) bool {
 	switch on {
 	case causeDone, causeFailed, causeTimeout:
@@ -65,8 +96,6 @@ func mustHandle(s State, on cause) bool {
 		return s < Releasing || s == Starting
 	case causeUp:
 		return s == Detached || s == GivenUp
-	case causeStopped:
-		return true
 	default:
 		return false
 	}
@@ -76,7 +105,7 @@ func mustHandle(s State, on cause) bool {
 // exactly a window of health. Uses do not expire during recovery.
 func TestR06Windows(t *testing.T) {
 	for r := range NumRung {
-		a := allowances[r]
+		a := rungs[r].allowance
 		if a.uses == 0 {
 			continue
 		}
@@ -113,7 +142,7 @@ func TestR06Windows(t *testing.T) {
 func TestBackOff(t *testing.T) {
 	var d time.Duration
 	for _, want := range []time.Duration{1, 2, 4, 5, 5} {
-		if d = backOff(d, 1, 5); d != want {
+		if d = BackOff(d, 1, 5); d != want {
 			t.Errorf("%d, want %d", d, want)
 		}
 	}
@@ -146,7 +175,7 @@ func TestR29Bounds(t *testing.T) {
 
 // TestR03Request: the first failed request of a recovery is kept, as a copy.
 func TestR03Request(t *testing.T) {
-	l := NewLadder(Config{})
+	l := NewLadder()
 	l.Step(epoch, Attached{1}, nil)
 	req := &Request{SGList: []hca.SGE{{Length: 1, LKey: 2}}}
 	l.Step(epoch, Fault{Gen: 1, Class: ClassRequestError, Request: req}, nil)
@@ -190,17 +219,17 @@ func TestR22ReportsAreBounded(t *testing.T) {
 	}
 }
 
-// TestR09CarrierBound: the carrier bound can be configured.
+// TestR09CarrierBound: the carrier goes down exactly after the bound.
 func TestR09CarrierBound(t *testing.T) {
-	l := NewLadder(Config{CarrierBound: time.Hour})
+	l := NewLadder()
 	l.Step(epoch, Attached{1}, nil)
-	l.Step(epoch, Order{RungDevice}, nil)
-	got := fmt.Sprint(l.Step(epoch.Add(time.Hour-1), Tick{}, nil), l.Step(epoch.Add(time.Hour), Tick{}, nil))
-	if want := "[{operator}] [{}]"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	l.Step(epoch, Fault{Gen: 1, Class: ClassDeviceError}, nil)
+	early, late := l.Step(epoch.Add(CarrierBound-1), Tick{}, nil), l.Step(epoch.Add(CarrierBound), Tick{}, nil)
+	if len(early) != 0 || len(late) != 1 || late[0] != Action(CarrierDown{}) {
+		t.Errorf("%v, then %v, want nothing, then CarrierDown", early, late)
 	}
-	if l.Reason() != ReasonOperator || l.State() != Asking {
-		t.Errorf("%v, %v, want %v, %v", l.State(), l.Reason(), Asking, ReasonOperator)
+	if l.Reason() != ReasonDeviceError || l.State() != Asking {
+		t.Errorf("%v, %v, want %v, %v", l.State(), l.Reason(), Asking, ReasonDeviceError)
 	}
 }
 
@@ -221,7 +250,7 @@ func TestR23Configured(t *testing.T) {
 	if d.Step(end.Add(-1), Tick{}, nil); d.State() != DeviceWaiting {
 		t.Error("gave up too early")
 	}
-	if d.Step(end, Tick{}, nil); d.State() != DeviceGivenUp || d.Gen() != 1 {
-		t.Errorf("%v, generation %d, want %v, generation 1", d.State(), d.Gen(), DeviceGivenUp)
+	if d.Step(end, Tick{}, nil); d.State() != DeviceGivenUp || d.gen != 1 {
+		t.Errorf("%v, generation %d, want %v, generation 1", d.State(), d.gen, DeviceGivenUp)
 	}
 }

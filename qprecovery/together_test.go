@@ -51,7 +51,7 @@ func (h *host) apply(w *watcher, ev Event) {
 		h.todo = append(h.todo, func() { h.apply(w, d) })
 	}
 	if w.asked != asked {
-		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason(), h.dev.d.Gen()}) })
+		h.todo = append(h.todo, func() { h.device(Asked{w.l.Reason(), h.dev.d.gen}) })
 	}
 }
 
@@ -141,10 +141,10 @@ func (h *host) nextDeadline() time.Time {
 	var next time.Time
 	for _, w := range h.ifs {
 		at, _ := w.l.NextDeadline()
-		next = earlier(next, at)
+		next = Earlier(next, at)
 	}
 	at, _ := h.dev.d.NextDeadline()
-	if next = earlier(next, at); next.IsZero() || next.Before(h.now) {
+	if next = Earlier(next, at); next.IsZero() || next.Before(h.now) {
 		return h.now
 	}
 	return next
@@ -167,7 +167,7 @@ func (h *host) injectFault() {
 	case 2:
 		h.apply(w, Suspected{Gen: w.l.gens.last})
 	case 3:
-		h.device(Fault{Gen: h.dev.d.Gen(), Class: ClassDeviceError})
+		h.device(Fault{Gen: h.dev.d.gen, Class: ClassDeviceError})
 	case 4:
 		h.list = nil
 		h.device(Listed{})

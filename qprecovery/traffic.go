@@ -2,16 +2,15 @@ package qprecovery
 
 import "time"
 
-// DefaultCarrierBound is how long the host's frames are held before the carrier
+// CarrierBound is how long the host's frames are held before the carrier
 // goes down. It is far above the duration of a rung (5-100 ms), so that the
 // host's stack does not notice a short recovery, and below TCP's second
 // retransmission (200 ms, then 400 ms), so that stale frames do not pile up
 // during a long one.
-const DefaultCarrierBound = 500 * time.Millisecond
+const CarrierBound = 500 * time.Millisecond
 
 // traffic controls the flow of the host's frames (R9).
 type traffic struct {
-	bound time.Duration
 	state trafficState
 	since time.Time // when frames were first held
 }
@@ -60,7 +59,7 @@ func (t *traffic) deadline() time.Time {
 	if t.state != held {
 		return time.Time{}
 	}
-	return t.since.Add(t.bound)
+	return t.since.Add(CarrierBound)
 }
 
 func (t *traffic) expire(now time.Time, out []Action) []Action {

@@ -52,10 +52,10 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// VerbNamed returns the verb with the name in [hca.VerbError.Verb]. The name
-// "modify_qp" does not include the target, so VerbNamed returns
+// verbNamed returns the verb with the name in [hca.VerbError.Verb]. The name
+// "modify_qp" does not include the target, so verbNamed returns
 // [VerbModifyRTS]; all targets have the same classes.
-func VerbNamed(name string) (Verb, bool) {
+func verbNamed(name string) (Verb, bool) {
 	if name == "modify_qp" {
 		return VerbModifyRTS, true
 	}

@@ -23,13 +23,6 @@ type Config struct {
 	Probes     int           // consecutive probes without an answer
 }
 
-// Bound returns the maximum time before a freeze is suspected, if samples are
-// at most Interval apart.
-func (c Config) Bound() time.Duration {
-	c = c.normal()
-	return c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+2*c.Interval)
-}
-
 func (c Config) normal() Config {
 	c.Interval = cmp.Or(c.Interval, DefaultInterval)
 	c.MaxGap = cmp.Or(c.MaxGap, DefaultMaxGap)

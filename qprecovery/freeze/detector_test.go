@@ -9,6 +9,13 @@ import (
 	"ipoibd/hca"
 )
 
+// Bound returns the maximum time before a freeze is suspected, if samples are
+// at most Interval apart (see the package documentation).
+func (c Config) Bound() time.Duration {
+	c = c.normal()
+	return c.Quiet + c.Interval + time.Duration(c.Probes)*(c.ProbeLimit+2*c.Interval)
+}
+
 const step = DefaultInterval
 
 func TestR08Bound(t *testing.T) {

@@ -32,7 +32,7 @@
 //
 // # Detection time
 //
-// With samples at most Interval apart, a freeze is suspected within [Config.Bound]:
+// With samples at most Interval apart, a freeze is suspected within
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
@@ -45,7 +45,7 @@
 // A freeze is not detected if the daemon is throttled so much that every gap is a
 // stall, or if the wire is always full. The software HCA cannot distinguish a full
 // neighbour table of the underlay from a full queue (both fail with ENOBUFS), so one
-// send per Bound that the table refuses hides a freeze. The loss of a single send's
+// send in that time that the table refuses hides a freeze. The loss of a single send's
 // completion is not a freeze: the completion of the next send, perhaps of a probe,
 // accounts for it. A verb that does not return is detected where it was called
 // (hca/guard).

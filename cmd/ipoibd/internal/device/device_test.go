@@ -43,7 +43,7 @@ func TestFirstOpening(t *testing.T) {
 		changed, unsubscribe := b.Subscribe()
 		defer unsubscribe()
 		<-changed
-		time.Sleep(7*qprecovery.StartPause + 2*qprecovery.StartPauseMost + qprecovery.StartPause/2)
+		time.Sleep(7*time.Second + 2*qprecovery.StartPauseMost + time.Second/2)
 		if b.slot.did().opens != 6 || !errors.Is(b.View().Err, errAbsent) {
 			t.Errorf("opened %d times: %v", b.slot.did().opens, b.View().Err)
 		}

@@ -41,10 +41,12 @@ type Endpoint struct {
 	Queues []Queue
 	AHs    *AHWorkers
 
-	session         *Session
-	gen             atomic.Uint32 // of the queue pair
-	pd              hca.PD
-	broadcast, self hca.AH
+	session  *Session
+	gen      atomic.Uint32 // of the queue pair
+	pd       hca.PD
+	self     hca.AH
+	groupAHs map[port.Group]hca.AH // of the plan's groups; belong to AHs
+	attached *attached             // of the queue pair
 
 	domain, handles, cqs, qp closers
 	proof                    closers // objects that a proof could not release yet
@@ -82,7 +84,7 @@ func (c *closers) close() error {
 // OpenEndpoint builds an endpoint of generation gen. The caller holds the session meanwhile
 // and until Close. After an error nothing is left behind. It blocks as long as its verbs.
 func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
-	e := &Endpoint{Spec: spec, session: s}
+	e := &Endpoint{Spec: spec, session: s, groupAHs: map[port.Group]hca.AH{}}
 	if err := e.build(gen); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -107,10 +109,6 @@ func (e *Endpoint) build(gen uint32) (err error) {
 		e.domain.add(q.RecvMR.Close)
 	}
 	p := e.Spec.Plan
-	if e.broadcast, err = e.pd.CreateAH(p.GroupAH(p.Broadcast())); err != nil {
-		return fmt.Errorf("make address handle of the broadcast group: %w", err)
-	}
-	e.handles.add(e.broadcast.Close)
 	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
 		return fmt.Errorf("make address handle of the port itself: %w", err)
 	}
@@ -118,11 +116,6 @@ func (e *Endpoint) build(gen uint32) (err error) {
 	e.AHs = newAHWorkers(e.pd)
 	e.handles.add(e.AHs.Close)
 	return e.Start(qprecovery.RungRebuildCQ, gen)
-}
-
-// Broadcast returns the destination of messages to the broadcast group.
-func (e *Endpoint) Broadcast() hca.UDDest {
-	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
 // Self returns the queue pair's own address.
@@ -136,16 +129,15 @@ func (e *Endpoint) Resume() error { return e.modify(hca.QPRTS) }
 // Fail moves the queue pair to ERR, so that posted requests complete as flushed.
 func (e *Endpoint) Fail() error { return e.modify(hca.QPErr) }
 
-// Stop is the first half of a rung: up to RungResetQP it moves the queue pair to RESET, from
-// RungRecreateQP on it destroys it, and from RungRebuildCQ on its CQs as well. It continues
-// after a failure.
+// Stop is the first half of a rung: it destroys the QP and the CQs if the rung replaces
+// them, else it moves the QP to RESET. It continues after a failure.
 func (e *Endpoint) Stop(rung qprecovery.Rung) error {
-	if rung <= qprecovery.RungResetQP {
+	if !rung.Replaces(qprecovery.ScopeQP) {
 		return e.reset()
 	}
 	err := e.qp.close()
 	e.QP = nil
-	if rung >= qprecovery.RungRebuildCQ {
+	if rung.Replaces(qprecovery.ScopeCQs) {
 		err = errors.Join(err, e.cqs.close())
 	}
 	return err
@@ -165,16 +157,16 @@ func (e *Endpoint) reset() error {
 	return errors.Join(err, qerr)
 }
 
-// Start is the second half of a rung: afterwards the queue pair is in RTS, with its groups,
+// Start is the second half of a rung: afterwards the queue pair is in RTS, attached to its groups,
 // and new objects have generation gen. After an error a higher rung is needed.
 func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
-	if rung >= qprecovery.RungRebuildCQ {
+	if rung.Replaces(qprecovery.ScopeCQs) {
 		if err := e.createCQs(gen); err != nil {
 			return err
 		}
 	}
 	e.gen.Store(gen)
-	if rung >= qprecovery.RungRecreateQP {
+	if rung.Replaces(qprecovery.ScopeQP) {
 		if err := e.createQP(); err != nil {
 			return err
 		}
@@ -182,10 +174,10 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if e.QP == nil {
 		return fmt.Errorf("move queue pair to INIT: it does not exist: %w", hca.ErrInvalid)
 	}
-	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || rung <= qprecovery.RungResetQP {
+	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || !rung.Replaces(qprecovery.ScopeQP) {
 		return err
 	}
-	return e.join()
+	return e.attachGroups()
 }
 
 // createCQs gives each queue its own pair of CQs, with one entry per request, so that none
@@ -225,6 +217,9 @@ func (e *Endpoint) createQP() error {
 	}
 	e.qp.add(qp.Close)
 	e.watch(&e.qp, qp.ID(), e.gen.Load)
+	a := &attached{qp: qp}
+	e.attached = a
+	e.qp.add(func() error { return a.keep(nil) })
 	return nil
 }
 
@@ -261,19 +256,6 @@ func (e *Endpoint) modify(to hca.QPState) error {
 	}
 	if err := e.QP.Modify(hca.QPAttr{State: to}, hca.AttrState); err != nil {
 		return fmt.Errorf("move queue pair to %s: %w", to, err)
-	}
-	return nil
-}
-
-// join attaches the queue pair to its groups.
-func (e *Endpoint) join() error {
-	qp := e.QP
-	for _, group := range e.Spec.Plan.Groups {
-		g := e.Spec.Plan.Membership(group)
-		if err := qp.AttachMulticast(g); err != nil {
-			return fmt.Errorf("join group %s: %w", group.MGID, err)
-		}
-		e.qp.add(func() error { return qp.DetachMulticast(g) })
 	}
 	return nil
 }

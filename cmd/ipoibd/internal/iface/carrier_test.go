@@ -18,9 +18,9 @@ func TestR09HostIsAnsweredOnceItsCarrierIsBack(t *testing.T) {
 		outages []time.Duration // with a moment of service between them
 		asked   uint64
 	}{
-		{"carrier outlasts it", []time.Duration{qprecovery.DefaultCarrierBound / 2}, 0},
-		{"carrier down", []time.Duration{qprecovery.DefaultCarrierBound * 2}, 1},
-		{"carrier down twice", []time.Duration{qprecovery.DefaultCarrierBound * 5 / 4, qprecovery.DefaultCarrierBound * 5 / 4}, 2},
+		{"carrier outlasts it", []time.Duration{qprecovery.CarrierBound / 2}, 0},
+		{"carrier down", []time.Duration{qprecovery.CarrierBound * 2}, 1},
+		{"carrier down twice", []time.Duration{qprecovery.CarrierBound * 5 / 4, qprecovery.CarrierBound * 5 / 4}, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			twoHosts(t, func(t *testing.T, a, b *testHost) {

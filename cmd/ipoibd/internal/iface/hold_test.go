@@ -20,8 +20,8 @@ func TestR09FramesAreHeld(t *testing.T) {
 		lasts    time.Duration
 		carriers []bool
 	}{
-		{"short", qprecovery.DefaultCarrierBound / 2, nil},
-		{"long", qprecovery.DefaultCarrierBound * 5 / 4, []bool{false, true}},
+		{"short", qprecovery.CarrierBound / 2, nil},
+		{"long", qprecovery.CarrierBound * 5 / 4, []bool{false, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			twoHosts(t, func(t *testing.T, a, b *testHost) {
@@ -68,7 +68,7 @@ func TestR09R27StaleFramesAreDropped(t *testing.T) {
 		for i := range byte(early) {
 			a.sendIP(mac, b.ip, 100, i)
 		}
-		time.Sleep(qprecovery.DefaultCarrierBound + staleAfter/2)
+		time.Sleep(qprecovery.CarrierBound + staleAfter/2)
 		if n := count(a.status(), "tx_drop_held"); n != 0 {
 			t.Errorf("%d frames dropped too early", n)
 		}

@@ -100,7 +100,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	r := &f.rec
 	*r = recovery{
 		cfg: &f.cfg, log: log, host: &f.host, fab: &f.fab, nbrs: &f.nbrs,
-		ladder:    qprecovery.NewLadder(qprecovery.Config{}),
+		ladder:    qprecovery.NewLadder(),
 		journal:   env.Journal,
 		worker:    newWorker(),
 		badClient: badClient{name: cfg.Name},

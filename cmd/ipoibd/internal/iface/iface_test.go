@@ -112,7 +112,7 @@ func TestDeviceGoneAndBack(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		before := b.status().QP.QPN
 		b.unplug()
-		time.Sleep(qprecovery.DefaultCarrierBound)
+		time.Sleep(qprecovery.CarrierBound)
 		synctest.Wait()
 		if s := b.status(); s.State != StateWaiting || s.Carrier || s.QP != nil {
 			t.Errorf("device gone: %+v", s)

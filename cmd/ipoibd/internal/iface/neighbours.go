@@ -10,6 +10,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
+	"ipoibd/qprecovery"
 	"ipoibd/ud"
 	"ipoibd/ud/vnet"
 )
@@ -64,7 +65,8 @@ func (n *neighbours) use(a *attachment) {
 func (n *neighbours) announce() {
 	a := n.att
 	n.step(neigh.Attached{
-		Self: a.address(), Broadcast: a.broadcast, PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
+		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
+		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
 	})
 }
 
@@ -91,9 +93,9 @@ func (n *neighbours) hostChanged(old, st link.State) {
 func (n *neighbours) deadline() time.Time {
 	at, _ := n.table.NextDeadline()
 	if len(n.retired) > 0 {
-		at = sooner(at, time.Now().Add(collectEvery))
+		at = qprecovery.Earlier(at, time.Now().Add(collectEvery))
 	}
-	return sooner(sooner(at, n.asks.next()), n.strays.at)
+	return qprecovery.Earlier(qprecovery.Earlier(at, n.asks.next()), n.strays.at)
 }
 
 // expire does what is due.

@@ -80,11 +80,11 @@ const (
 func (r *recovery) deadline(now time.Time) time.Time {
 	at, _ := r.ladder.NextDeadline()
 	for _, other := range []time.Time{r.fab.retry.at, r.pumps.at, r.badClient.at, r.stale} {
-		at = sooner(at, other)
+		at = qprecovery.Earlier(at, other)
 	}
 	if r.fab.att != nil {
 		for _, l := range r.lanes {
-			at = sooner(at, l.deadline(now))
+			at = qprecovery.Earlier(at, l.deadline(now))
 		}
 	}
 	return at
@@ -235,7 +235,7 @@ func (r *recovery) run(run qprecovery.Run) {
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
 			return qprecovery.Done{}, a.ep.Resume()
 		}, nil)
-	default:
+	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
 		r.lanes.halt()
 		var self hca.UDDest
 		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
@@ -248,6 +248,8 @@ func (r *recovery) run(run qprecovery.Run) {
 			r.fab.att.gen, r.fab.att.self = run.Gen, self
 			r.nbrs.announce()
 		})
+	case qprecovery.RungNone, qprecovery.RungSuspend, qprecovery.RungWait, qprecovery.RungGiveUp, qprecovery.NumRung:
+		// The ladder runs none of these.
 	}
 }
 

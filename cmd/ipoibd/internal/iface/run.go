@@ -190,7 +190,7 @@ func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
 	for _, at := range []time.Time{f.nbrs.deadline(), f.rec.deadline(now), f.host.custody.at, f.shown.at} {
-		next = sooner(at, next)
+		next = qprecovery.Earlier(at, next)
 	}
 	t.Reset(next.Sub(now))
 	return !next.After(now)

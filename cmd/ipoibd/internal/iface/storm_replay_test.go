@@ -24,7 +24,7 @@ type step struct {
 
 // record has an interface that does not run yet use a recorder.
 func record(f *Iface) *recorder {
-	r := &recorder{Ladder: qprecovery.NewLadder(qprecovery.Config{})}
+	r := &recorder{Ladder: qprecovery.NewLadder()}
 	f.rec.ladder = r
 	return r
 }
@@ -40,7 +40,7 @@ func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Act
 // decisions depend only on the events and their times.
 func (r *recorder) replay(t *testing.T) {
 	t.Helper()
-	fresh := qprecovery.NewLadder(qprecovery.Config{})
+	fresh := qprecovery.NewLadder()
 	for i, s := range r.steps {
 		if got := fresh.Step(s.at, s.event, nil); !slices.EqualFunc(got, s.actions, equal) {
 			t.Errorf("step %d, %T %+v: %+v, was %+v", i, s.event, s.event, got, s.actions)

@@ -1,6 +1,10 @@
 package iface
 
-import "time"
+import (
+	"time"
+
+	"ipoibd/qprecovery"
+)
 
 // Pauses before the next attempt to open the queue pair, as long as those of kernel IPoIB
 // before it joins a group again: doubling from 1 s to 16 s.
@@ -23,7 +27,7 @@ func (b *backoff) fail(now time.Time) {
 	if !b.since.IsZero() && now.Sub(b.since) >= lastRetry {
 		b.pause = 0
 	}
-	b.pause = min(max(2*b.pause, firstRetry), lastRetry)
+	b.pause = qprecovery.BackOff(b.pause, firstRetry, lastRetry)
 	b.at, b.since = now.Add(b.pause), time.Time{}
 }
 
@@ -43,14 +47,6 @@ func (b *backoff) due(now time.Time) bool {
 	}
 	b.at = time.Time{}
 	return true
-}
-
-// sooner returns the earlier of two times; the zero time means never.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // turn gives the channels of Run's select a priority: it examines them one by one, in the

@@ -19,7 +19,7 @@ type ladder struct {
 }
 
 func newLadder() *ladder {
-	l := &ladder{qprecovery.NewLadder(qprecovery.Config{}), time.Unix(1e9, 0).UTC()}
+	l := &ladder{qprecovery.NewLadder(), time.Unix(1e9, 0).UTC()}
 	l.step(0, qprecovery.Attached{Gen: 1})
 	return l
 }
@@ -142,7 +142,7 @@ func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := openDevice(now)
 	d.Step(now, qprecovery.Listed{}, nil)
-	d.Step(now, qprecovery.Closed{Gen: d.Gen()}, nil)
+	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
 	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
 	d.Step(now, qprecovery.Opened{Op: 2, Class: qprecovery.ClassRefused}, nil)
 	if d.State() != qprecovery.DeviceWaiting || d.Reason() != qprecovery.ReasonVerbFailed {

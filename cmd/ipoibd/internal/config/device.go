@@ -27,8 +27,8 @@ const (
 	KindRDMA Kind = "rdma" // an RDMA device of the kernel
 )
 
-// kinds says what the configuration of each kind is. An HCA is of the first kind that takes its
-// name.
+// kinds has what the configuration of each kind differs in. An HCA is of the first kind that
+// takes its name; the last one takes almost any.
 var kinds = []kind{
 	{
 		kind: KindSoft, text: "the software HCA",
@@ -43,7 +43,6 @@ var kinds = []kind{
 		takes: validHCA, names: fmt.Sprintf("the name of an RDMA device (1 to %d characters, no slash or space)", maxHCALen),
 		claim: func(d *Device) (field, value string) { return "device", d.HCA },
 		clash: "device %q uses this HCA already; put its interfaces on that device",
-		check: func(*Device, string, *Mistakes) {},
 	},
 }
 
@@ -55,7 +54,7 @@ type kind struct {
 	names string                                   // in words, the values of Device.HCA
 	claim func(d *Device) (field, value string)    // what only one device can use
 	clash string                                   // the mistake if two devices do
-	check func(d *Device, at string, ms *Mistakes) // checks the settings that only this kind has
+	check func(d *Device, at string, ms *Mistakes) // checks the settings that only this kind has; nil: nothing to check
 	ports uint8                                    // how many ports it has; 0: only the open HCA reports that
 	pkeys bool                                     // Device.PKeys is its P_Key table
 }
@@ -148,7 +147,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
 	} {
-		if f.set && k.kind != "" && k.kind != f.only {
+		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
 			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.only })
 			ms.add(at+"."+f.field, "applies only to %s", kinds[i].text)
 		}

@@ -14,22 +14,20 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// Every kind of HCA that a configuration may name has a complete backend, and each backend is
-// that of some name. A disk may be behind any but the software HCA.
-func TestEveryKindHasABackend(t *testing.T) {
-	names := map[config.Kind]string{config.KindSoft: config.SoftHCA, config.KindRDMA: "mlx5_0"}
+// Each backend is complete, and found by the name of an HCA. A disk may be behind any HCA but
+// the software HCA.
+func TestBackends(t *testing.T) {
+	seen := map[config.Kind]bool{}
 	for _, b := range backends {
-		name, known := names[b.kind]
-		delete(names, b.kind)
-		if !known || find(name).kind != b.kind || b.open == nil || b.list == nil || b.names == nil {
-			t.Errorf("backend %q is not complete, or not the only one of the HCA %q", b.kind, name)
+		if seen[b.kind] || b.open == nil || b.list == nil || b.names == nil {
+			t.Errorf("the backend of kind %q is not complete, or there are two", b.kind)
 		}
-		if got, want := CarriesStorage(config.Device{HCA: name}), name != config.SoftHCA; got != want {
-			t.Errorf("%s carries storage: %t, want %t", name, got, want)
-		}
+		seen[b.kind] = true
 	}
-	if len(names) > 0 {
-		t.Errorf("no backend for %v", names)
+	for name, storage := range map[string]bool{config.SoftHCA: false, "mlx5_0": true} {
+		if find(name).kind != config.KindOf(name) || CarriesStorage(config.Device{HCA: name}) != storage {
+			t.Errorf("%s: %+v, want the kind %q, storage %t", name, find(name), config.KindOf(name), storage)
+		}
 	}
 	if got := Names(); !slices.Contains(got, config.SoftHCA) {
 		t.Errorf("names %q, without %s", got, config.SoftHCA)

@@ -34,13 +34,14 @@
 // A backend for another kind of HCA needs these files:
 //
 //	config/device.go        | the kind, and its row of the table kinds: names, settings
-//	backend/backend.go      | its row of the table backends; how a status calls it
+//	backend/backend.go      | its row of the table backends; its name in a status
 //	backend/<kind>.go       | the implementation of HCA, and the entries of the inventory
-//	docs/status.schema.json | the same name
+//	docs/status.schema.json | that name
 //	docs/architecture.md    | what package backend imports for it
 //
-// All other code asks the tables instead of comparing names. A setting that only the new kind
-// has is a field of config.Device, with a row in its method check. It is documented in
+// All other code asks the tables instead of comparing names. The inventory lists HCAs of the new
+// kind only on a host that has some, after those of the other kinds. A setting that only the new
+// kind has is a field of config.Device, with a row in its method check. It is documented in
 // docs/config.md, and cmd/ipoibd/run.go adds a flag if a single interface needs one.
 //
 // # Inventory

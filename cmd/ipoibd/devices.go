@@ -25,7 +25,7 @@ func devicesCommand() *cobra.Command {
 			"their ports, the GIDs that --gid and --gid-index accept (index=address), and the\n" +
 			"reasons why any cannot be used. Each device is opened for a moment.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			entries, err := backend.Local(openHCA, underlay).Take()
+			entries, err := backend.Local(openRDMA, underlay).Take()
 			if err != nil {
 				return err
 			}

@@ -28,8 +28,8 @@ const release = "0.9.0"
 
 var commit = "unknown"
 
-// openHCA opens an RDMA device of the kernel by its name.
-var openHCA = verbs.Open
+// openRDMA opens an RDMA device of the kernel by its name.
+var openRDMA = verbs.Open
 
 func main() {
 	root := rootCommand()

@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
 	"ipoibd/cmd/ipoibd/internal/process"
-	"ipoibd/hca/rdma"
 	"ipoibd/link"
 )
 
@@ -60,7 +60,7 @@ func runCommand() *cobra.Command {
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
 			return advise(daemon.Run(ctx, cfg, daemon.Options{
-				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenHCA: openHCA, Log: log,
+				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenRDMA: openRDMA, Log: log,
 			}))
 		},
 	}
@@ -82,7 +82,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
 	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
-	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or an RDMA device of the kernel; 'ipoibd devices' lists them")
+	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
 	fs.StringVar(&f.device.Underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
 	fs.Uint8Var(&f.iface.Port, "port", f.iface.Port, "port of the device, from 1 to 255")
@@ -110,12 +110,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	}
 	completeFlag(cmd, "underlay", completeNetdev)
 	completeFlag(cmd, "device", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names := []string{config.SoftHCA}
-		devices, _ := rdma.List()
-		for i := range devices {
-			names = append(names, devices[i].Name)
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return backend.Names(), cobra.ShellCompDirectiveNoFileComp
 	})
 }
 

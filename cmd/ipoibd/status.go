@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
@@ -194,7 +193,7 @@ func (p *printer) printDevice(d *report.Device) {
 	}
 	if a := d.Attr; a != nil {
 		text := "node GUID " + a.NodeGUID.String()
-		if d.HCA != config.SoftHCA {
+		if d.Reset != "" { // a device of the kernel, with a name of its own
 			text = a.Name + ", " + text + ", reset " + d.Reset
 		}
 		if a.PCIAddr != "" {

@@ -2,8 +2,11 @@ package backend
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/hca"
@@ -19,7 +22,8 @@ type HCA interface {
 	// Watch returns a channel that delivers a value whenever the result of Find may have
 	// changed, until ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
-	// Open opens the HCA that Find returned.
+	// Open opens the HCA that Find returned. It returns ErrBusy if that may succeed once
+	// another process releases something.
 	Open(id qprecovery.Identity) (hca.Device, error)
 	// Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 	Reset(ctx context.Context) error
@@ -48,10 +52,10 @@ type Sharing struct {
 
 // Info describes an HCA for its status.
 type Info struct {
-	HCA      string       // as configured
+	HCA      string       // its name, as configured (config.Device.HCA)
 	Kind     string       // one of the kinds below
 	Underlay string       // the netdev of an HCA that is not hardware
-	Reset    config.Reset // of a real HCA
+	Reset    config.Reset // how it is reset; empty: there is no choice
 	Notice   string       // a warning to the operator; empty: none
 	// Peers are the addresses that multicast is replicated to; nil: IP multicast.
 	Peers          []netip.Addr
@@ -59,34 +63,84 @@ type Info struct {
 	Counters       []hca.Counter
 }
 
-// Kinds of HCA.
+// Kinds of HCA that a status shows (docs/status.schema.json). The backend of config.KindRDMA
+// has two of them.
 const (
 	KindSoftware = "software HCA"
 	KindSoftRoCE = "Soft-RoCE"
 	KindHardware = "hardware"
 )
 
+// ErrBusy means that an HCA cannot be opened at present because another process has what it
+// needs, which may become free.
+var ErrBusy = errors.New("in use by another process")
+
 // Options are the parameters of New that are not configuration.
 type Options struct {
 	AllowFaults bool
-	// OpenHCA opens an RDMA device of the kernel by its name. It returns
-	// hca.ErrNoDevice if there is none, or if this program cannot open any.
-	OpenHCA func(name string) (hca.Device, error)
-	Log     *slog.Logger
+	// OpenRDMA opens an RDMA device of the kernel by its name; only config.KindRDMA uses it.
+	// It returns hca.ErrNoDevice if there is none, or if this program cannot open any.
+	OpenRDMA func(name string) (hca.Device, error)
+	Log      *slog.Logger
+}
+
+// backends has the backend of each config.Kind, in the order in which HCAs are listed.
+var backends = []backend{
+	{
+		kind:  config.KindSoft,
+		open:  func(cfg config.Device, _ Options, log *slog.Logger) (HCA, error) { return newSoftHCA(cfg, log) },
+		list:  func(s System) ([]Entry, error) { return []Entry{s.software()}, nil },
+		names: func() []string { return []string{config.SoftHCA} },
+	},
+	{
+		kind: config.KindRDMA,
+		open: func(cfg config.Device, opts Options, log *slog.Logger) (HCA, error) {
+			return newRealHCA(cfg, opts.OpenRDMA, theKernel, log)
+		},
+		list: System.real, names: realNames, storage: true,
+	},
+}
+
+// backend is a row of backends.
+type backend struct {
+	kind    config.Kind
+	open    func(cfg config.Device, opts Options, log *slog.Logger) (HCA, error)
+	list    func(System) ([]Entry, error) // with whatever keeps an HCA from being used
+	names   func() []string               // of the present HCAs, without opening any
+	storage bool                          // a disk of this host may be reached through it
+}
+
+// find returns the backend of an HCA with this name, or the zero backend.
+func find(name string) backend {
+	kind := config.KindOf(name)
+	if i := slices.IndexFunc(backends, func(b backend) bool { return b.kind == kind }); i >= 0 {
+		return backends[i]
+	}
+	return backend{}
 }
 
 // New returns the slot of the configured HCA.
 func New(cfg config.Device, opts Options) (*Slot, error) {
 	log := opts.Log.With("device", cfg.Name)
-	var h HCA
-	var err error
-	if cfg.HCA == config.SoftHCA {
-		h, err = newSoftHCA(cfg, log)
-	} else {
-		h, err = newRealHCA(cfg, opts.OpenHCA, theKernel, log)
+	b := find(cfg.HCA)
+	if b.open == nil {
+		return nil, fmt.Errorf("no backend opens an HCA named %q: %w", cfg.HCA, hca.ErrInvalid)
 	}
+	h, err := b.open(cfg, opts, log)
 	if err != nil {
 		return nil, err
 	}
 	return NewSlot(h, opts.AllowFaults, log), nil
 }
+
+// Names returns what config.Device.HCA can be on this host.
+func Names() (names []string) {
+	for _, b := range backends {
+		names = append(names, b.names()...)
+	}
+	return names
+}
+
+// CarriesStorage reports whether a disk of this host may be reached through the configured
+// HCA. If so, a daemon that is not locked in memory may wait for a disk that waits for it.
+func CarriesStorage(cfg config.Device) bool { return find(cfg.HCA).storage }

@@ -6,16 +6,20 @@
 // outlive the instance that they were made for, and the HCA can be pulled out and replaced
 // by another one.
 //
-//	file           | what
-//	backend.go     | the interface, New
-//	slot.go        | which HCA is present, as faults have changed that
-//	instance.go    | probe, open, reset, run, close
-//	plans.go       | faults planned for this instance and the next one
-//	soft*.go       | the software HCA on a netdev, and its identity
-//	peers.go       | the addresses of its configured peers, by DNS
-//	real*.go       | an HCA of the kernel, and the means to reset it
-//	cutshort.go    | what to do about a reset that was cut short
-//	inventory.go   | the list of HCAs that `ipoibd devices` prints
+//	file            | what
+//	backend.go      | the interface, the table of backends, New
+//	slot.go         | which HCA is present, as faults have changed that
+//	instance.go     | probe, open, reset, run, close
+//	plans.go        | faults planned for this instance and the next one
+//	soft.go         | the software HCA on a netdev
+//	softidentity.go | its identity
+//	softnotice.go   | what keeps it from reaching its peers
+//	duplicate.go    | other hosts that use its address
+//	peers.go        | the addresses of its configured peers, by DNS
+//	real.go         | an HCA of the kernel
+//	realreset.go    | the means to reset it
+//	cutshort.go     | what to do about a reset that was cut short
+//	inventory.go    | the list of HCAs that `ipoibd devices` prints
 //
 // # Identity
 //
@@ -24,6 +28,21 @@
 // been opened, it is identified by its GUIDs and its PCI function, or by its netdev in the
 // case of Soft-RoCE, not by its name. Another HCA with the same name is another device, which
 // is neither opened nor reset.
+//
+// # Adding a backend
+//
+// A backend for another kind of HCA needs these files:
+//
+//	config/device.go        | the kind, and its row of the table kinds: names, settings
+//	backend/backend.go      | its row of the table backends; its name in a status
+//	backend/<kind>.go       | the implementation of HCA, and the entries of the inventory
+//	docs/status.schema.json | that name
+//	docs/architecture.md    | what package backend imports for it
+//
+// All other code asks the tables instead of comparing names. The inventory lists HCAs of the new
+// kind only on a host that has some, after those of the other kinds. A setting that only the new
+// kind has is a field of config.Device, with a row in its method check. It is documented in
+// docs/config.md, and cmd/ipoibd/run.go adds a flag if a single interface needs one.
 //
 // # Inventory
 //

@@ -8,22 +8,20 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/soft/udp"
 	"ipoibd/ud/port"
 )
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
-// derived, and checks that interfaces can use the given ports. If another process has the
-// UDP port, Probe skips that check and succeeds, because the port may become free and the
-// device tries again.
+// derived, and checks that interfaces can use the given ports. After ErrBusy, Probe skips that
+// check and succeeds, because the device tries again.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {
 		return hca.GUID{}, err
 	}
 	dev, err := s.hca.Open(id)
-	if errors.Is(err, udp.ErrPortTaken) {
+	if errors.Is(err, ErrBusy) {
 		return id.PortGUID, nil
 	}
 	if err != nil {

@@ -69,18 +69,17 @@ func Local(open func(string) (hca.Device, error), underlay string) System {
 	return s
 }
 
-// Take returns the software HCA first, then those of the kernel. It is not an error if the
-// kernel does not support RDMA.
+// Take returns the HCAs of all kinds, the software HCA first.
 func (s System) Take() ([]Entry, error) {
-	out := []Entry{s.software()}
-	devices, err := s.Devices()
-	if errors.Is(err, rdma.ErrNoSubsystem) {
-		return out, nil
+	var out []Entry
+	for _, b := range backends {
+		entries, err := b.list(s)
+		out = append(out, entries...)
+		if err != nil {
+			return out, err
+		}
 	}
-	for i := range devices {
-		out = append(out, s.real(&devices[i]))
-	}
-	return out, err
+	return out, nil
 }
 
 func (s System) software() Entry {
@@ -123,7 +122,28 @@ func softPort(s transport.State) Port {
 	return p
 }
 
-func (s System) real(d *rdma.Device) Entry {
+// real returns the HCAs of the kernel. It is not an error if the kernel does not support RDMA.
+func (s System) real() (out []Entry, _ error) {
+	devices, err := s.Devices()
+	if errors.Is(err, rdma.ErrNoSubsystem) {
+		return nil, nil
+	}
+	for i := range devices {
+		out = append(out, s.realEntry(&devices[i]))
+	}
+	return out, err
+}
+
+// realNames returns the names of the kernel's RDMA devices, as far as it reports them.
+func realNames() (names []string) {
+	devices, _ := rdma.List()
+	for i := range devices {
+		names = append(names, devices[i].Name)
+	}
+	return names
+}
+
+func (s System) realEntry(d *rdma.Device) Entry {
 	e := Entry{
 		Name: d.Name, Kind: KindHardware, NodeGUID: &d.NodeGUID, PCIAddr: d.PCIAddr, Netdev: d.Parent,
 		Ports: []Port{}, Users: []string{}, Trouble: texts(d.Troubles()),
@@ -131,7 +151,7 @@ func (s System) real(d *rdma.Device) Entry {
 	if d.Parent != "" {
 		e.Kind = KindSoftRoCE
 	}
-	if !config.TakesHCA(d.Name) {
+	if config.KindOf(d.Name) != config.KindRDMA {
 		e.Trouble = append(e.Trouble, fmt.Sprintf("--device does not take its name; to rename it: rdma dev set %q name NAME", d.Name))
 	}
 	for _, p := range d.Ports {

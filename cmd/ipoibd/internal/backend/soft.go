@@ -92,6 +92,9 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		return nil, err
 	}
 	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port})
+	if errors.Is(err, udp.ErrPortTaken) {
+		return nil, &busyError{err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +112,12 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	h.engine.Store(&engine{dev, transport})
 	return dev, nil
 }
+
+// busyError is an error that is ErrBusy as well.
+type busyError struct{ error }
+
+// Unwrap makes errors.Is find both.
+func (e *busyError) Unwrap() []error { return []error{ErrBusy, e.error} }
 
 // Reset implements HCA. It closes the transport even if the device is still in use, so that
 // calls that hang in it return. The UDP port stays reserved.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/qprecovery"
 )
 
 // Limits and defaults.
@@ -40,53 +39,6 @@ type Config struct {
 	Interfaces []Interface `yaml:"interfaces"`
 }
 
-// SoftHCA is the value of Device.HCA for the software HCA.
-const SoftHCA = "soft"
-
-// Device is an HCA: the software HCA on a netdev, or an RDMA device of the kernel.
-type Device struct {
-	Name string `yaml:"name"`   // in logs, in commands and in Interface.Device
-	HCA  string `yaml:"device"` // SoftHCA, or the name of an RDMA device, such as mlx5_0
-	Soft        // settings for the software HCA only
-	// Reset is how a real HCA is reset.
-	Reset Reset `yaml:"reset"`
-	// Coordinator is the directory of the locks by which daemons share the device; if it
-	// is empty, no other process uses the device.
-	Coordinator string        `yaml:"coordinator"`
-	Grace       time.Duration `yaml:"grace"`         // how long a reset waits for the users of the device
-	GiveUpAfter time.Duration `yaml:"give_up_after"` // how long to wait for a device that is gone
-	// AllowOtherDevice accepts another device in place of the one that is gone.
-	AllowOtherDevice bool `yaml:"allow_other_device"`
-}
-
-// Soft has the settings for a software HCA. A real one has its own netdev, P_Keys, MTU
-// and multicast.
-type Soft struct {
-	Underlay string     `yaml:"underlay"` // netdev; empty: that of the default route
-	PKeys    []hca.PKey `yaml:"pkeys"`    // nil: the default P_Key
-	// StandardMTU allows only the MTUs of InfiniBand, which real HCAs need.
-	StandardMTU bool `yaml:"standard_mtu"`
-	// Peers are addresses or DNS names. Multicast is replicated to them; if there are
-	// none, it travels by IP multicast.
-	Peers          []string `yaml:"peers"`
-	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
-}
-
-// Reset is how a real HCA is reset.
-type Reset string
-
-// Ways to reset a real HCA. All but ResetNone interrupt other users of the device; the
-// last two remove and recreate its netdevs as well.
-const (
-	ResetNone   Reset = "none"   // only close and open it
-	ResetLink   Reset = "link"   // delete a Soft-RoCE device and add it again
-	ResetDriver Reset = "driver" // unbind the PCI function from its driver and bind it again
-	ResetPCI    Reset = "pci"    // as ResetDriver, and reset the function in between
-)
-
-// Resets lists the ways to reset a real HCA.
-var Resets = []Reset{ResetNone, ResetLink, ResetDriver, ResetPCI}
-
 // Interface is one ib0.
 type Interface struct {
 	Name   string   `yaml:"name"`
@@ -102,14 +54,6 @@ type Interface struct {
 	RecvWRs  int    `yaml:"recv_wrs"`
 }
 
-// NewDevice returns a device with its defaults.
-func NewDevice() Device {
-	return Device{
-		Name: DefaultDevice, HCA: SoftHCA, Reset: ResetNone, Coordinator: DefaultCoordinator,
-		Grace: qprecovery.DefaultGrace, GiveUpAfter: qprecovery.DefaultGiveUpAfter,
-	}
-}
-
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
 	return Interface{
@@ -119,10 +63,11 @@ func NewInterface() Interface {
 }
 
 // Single returns the configuration of one interface on one device. The device has the
-// name of its HCA. The P_Key table of a software HCA contains only the interface's P_Key.
+// name of its HCA. If its P_Key table is configured, it contains only the
+// interface's P_Key.
 func Single(control string, d Device, f Interface) *Config {
 	d.Name, f.Device = d.HCA, d.HCA
-	if d.HCA == SoftHCA {
+	if lookUp(d.HCA).pkeys {
 		d.PKeys = []hca.PKey{f.PKey}
 	}
 	return &Config{Control: control, Devices: []Device{d}, Interfaces: []Interface{f}}

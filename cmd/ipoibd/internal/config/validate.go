@@ -7,11 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 )
@@ -66,7 +63,7 @@ func (c *Config) mistakes() (ms Mistakes) {
 	if !filepath.IsAbs(c.Control) || len(c.Control) > maxControl || strings.Contains(c.Control, "\x00") {
 		ms.add("control", "%q is not an absolute path of at most %d bytes", c.Control, maxControl)
 	}
-	names, underlays, hcas := map[string]bool{}, map[string]string{}, map[string]string{}
+	names, claims := map[string]bool{}, map[[2]string]string{}
 	for i := range c.Devices {
 		d, at := &c.Devices[i], fmt.Sprintf("devices[%d]", i)
 		d.check(at, &ms)
@@ -77,17 +74,13 @@ func (c *Config) mistakes() (ms Mistakes) {
 		if d.Coordinator != "" && filepath.Clean(d.Coordinator) == filepath.Clean(c.Control) {
 			ms.add(at+".coordinator", "%q is the control socket", d.Coordinator)
 		}
-		if d.HCA != SoftHCA {
-			if other, taken := hcas[d.HCA]; taken {
-				ms.add(at+".device", "device %q uses this HCA already; put its interfaces on that device", other)
+		if k := lookUp(d.HCA); k.claim != nil {
+			field, value := k.claim(d)
+			if other, taken := claims[[2]string{field, value}]; taken {
+				ms.add(at+"."+field, k.clash, other)
 			}
-			hcas[d.HCA] = d.Name
-			continue
+			claims[[2]string{field, value}] = d.Name
 		}
-		if other, taken := underlays[d.Underlay]; taken {
-			ms.add(at+".underlay", "device %q uses this netdev already, and UDP port 4791 can be bound only once on it", other)
-		}
-		underlays[d.Underlay] = d.Name
 		if d.Underlay != "" && slices.ContainsFunc(c.Interfaces, func(f Interface) bool { return f.Name == d.Underlay }) {
 			ms.add(at+".underlay", "%s is an interface of this daemon, which cannot use itself as its underlay; name the netdev that leads to the other hosts", d.Underlay)
 		}
@@ -105,73 +98,6 @@ func (c *Config) mistakes() (ms Mistakes) {
 		names[f.Name] = true
 	}
 	return ms
-}
-
-func (d *Device) check(at string, ms *Mistakes) {
-	if !validHCA(d.HCA) {
-		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)
-	}
-	if !slices.Contains(Resets, d.Reset) {
-		ms.add(at+".reset", "%q is not one of %s", d.Reset, strings.Trim(fmt.Sprint(Resets), "[]"))
-	}
-	if d.HCA == SoftHCA {
-		if d.Reset != ResetNone {
-			ms.add(at+".reset", "applies only to real HCAs")
-		}
-		d.Soft.check(at, ms)
-	} else {
-		for _, f := range []struct {
-			field string
-			set   bool
-		}{
-			{"underlay", d.Underlay != ""},
-			{"pkeys", d.PKeys != nil},
-			{"standard_mtu", d.StandardMTU},
-			{"peers", d.Peers != nil},
-			{"known_peers_only", d.KnownPeersOnly},
-		} {
-			if f.set {
-				ms.add(at+"."+f.field, "applies only to the software HCA")
-			}
-		}
-	}
-	if d.Coordinator != "" && (!filepath.IsAbs(d.Coordinator) || strings.Contains(d.Coordinator, "\x00")) {
-		ms.add(at+".coordinator", "%q is not the absolute path of a directory", d.Coordinator)
-	}
-	within(ms, at+".grace", d.Grace, minGrace, maxGrace)
-	within(ms, at+".give_up_after", d.GiveUpAfter, minGiveUp, maxGiveUp)
-}
-
-func (s *Soft) check(at string, ms *Mistakes) {
-	if s.Underlay != "" && !validNetdev(s.Underlay) {
-		ms.add(at+".underlay", "%q is not a netdev's name (1 to %d characters, no slash, colon or space)", s.Underlay, maxNameLen)
-	}
-	if n := len(s.table()); n == 0 || n > maxPKeys {
-		ms.add(at+".pkeys", "needs 1 to %d P_Keys", maxPKeys)
-	}
-	if len(s.Peers) > maxPeers {
-		ms.add(at+".peers", "at most %d", maxPeers)
-	}
-	for _, p := range s.Peers {
-		if addr, err := netip.ParseAddr(p); err != nil && !validHost(p) {
-			ms.add(at+".peers", "%q is neither an address nor a DNS name", p)
-		} else if err == nil {
-			if err := soft.CheckPeer(addr, s.Underlay); err != nil {
-				ms.add(at+".peers", "%s cannot be a peer: %v", p, err)
-			}
-		}
-	}
-	if s.KnownPeersOnly && len(s.Peers) == 0 {
-		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")
-	}
-}
-
-// table returns the P_Key table.
-func (s *Soft) table() []hca.PKey {
-	if s.PKeys == nil {
-		return []hca.PKey{hca.PKeyDefault}
-	}
-	return s.PKeys
 }
 
 func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
@@ -204,24 +130,14 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 		ms.add(at+".device", "no device %q is configured", f.Device)
 		return
 	}
-	if d := &devices[i]; d.HCA == SoftHCA {
-		if !slices.ContainsFunc(d.table(), f.PKey.Match) {
-			ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
-		}
-		if f.Port > 1 {
-			ms.add(at+".port", "device %q is the software HCA, which has only port 1", d.Name)
-		}
+	d := &devices[i]
+	k := lookUp(d.HCA)
+	if k.pkeys && !slices.ContainsFunc(d.table(), f.PKey.Match) {
+		ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
 	}
-}
-
-// TakesHCA reports whether Device.HCA can be the name of this RDMA device.
-func TakesHCA(name string) bool { return name != SoftHCA && validHCA(name) }
-
-// validHCA reports whether s can be the name of a directory of sysfs.
-func validHCA(s string) bool {
-	return s != "" && len(s) <= maxHCALen && s != "." && s != ".." && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
-	})
+	if k.ports != 0 && f.Port > k.ports {
+		ms.add(at+".port", "device %q is %s, which has only port %d", d.Name, k.text, k.ports)
+	}
 }
 
 // validNetdev follows dev_valid_name of the kernel (net/core/dev.c).

@@ -39,10 +39,10 @@ type Options struct {
 	Remove      bool // delete the interfaces when the daemon stops
 	AllowFaults bool // the control socket may inject faults
 	LockMemory  bool // keep the whole process in memory (R17)
-	// OpenHCA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
+	// OpenRDMA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
 	// there is none, or no way to open it.
-	OpenHCA func(name string) (hca.Device, error)
-	Log     *slog.Logger
+	OpenRDMA func(name string) (hca.Device, error)
+	Log      *slog.Logger
 }
 
 // daemon is a running daemon.
@@ -79,10 +79,10 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	return d.serve(ctx)
 }
 
-// memoryLevel is the level of the message that memory cannot be locked: a warning only with
-// a real HCA, since a disk is hardly ever reached through a software HCA.
+// memoryLevel is the level of the message that memory cannot be locked: a warning only if a
+// disk may be reached through one of the HCAs.
 func memoryLevel(cfg *config.Config) slog.Level {
-	if slices.ContainsFunc(cfg.Devices, func(c config.Device) bool { return c.HCA != config.SoftHCA }) {
+	if slices.ContainsFunc(cfg.Devices, backend.CarriesStorage) {
 		return slog.LevelWarn
 	}
 	return slog.LevelDebug
@@ -113,7 +113,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 
 // newDevice opens the HCA for a moment, so that a mistake is reported at once.
 func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
-	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenHCA: d.opts.OpenHCA, Log: d.opts.Log})
+	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenRDMA: d.opts.OpenRDMA, Log: d.opts.Log})
 	if err != nil {
 		return nil, err
 	}

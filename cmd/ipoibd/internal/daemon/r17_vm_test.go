@@ -45,7 +45,7 @@ func resetReal(t *testing.T, how config.Reset) {
 	dev.HCA, dev.Reset, dev.Soft = name, how, config.Soft{}
 	must(t, cfg.Validate())
 	opts := options()
-	opts.OpenHCA, opts.Remove = verbs.Open, true
+	opts.OpenRDMA, opts.Remove = verbs.Open, true
 	resetWithoutDisk(t, cfg, opts)
 	for _, library := range []string{"/libibverbs.so", "/librxe-"} {
 		wholeInMemory(t, library)

@@ -1,7 +1,10 @@
 package neigh
 
 import (
+	"bytes"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/hca"
@@ -13,6 +16,7 @@ type attachment struct {
 	up        bool
 	self      endpoint // kept when the QP is gone
 	broadcast hca.UDDest
+	groups    map[hca.GID]hca.UDDest // snapshots share it: it is replaced, never changed
 	qkey      hca.QKey
 	mtu       int // in bytes of IP packet
 
@@ -44,8 +48,15 @@ func (t *Table) attach(ev Attached) {
 			t.removePeer(p)
 		}
 	}
+	// In a fixed order, so that the same events cause the same actions.
+	for _, mgid := range slices.SortedFunc(maps.Keys(t.link.groups), func(a, b hca.GID) int { return bytes.Compare(a[:], b[:]) }) {
+		if old := t.link.groups[mgid].AH; ev.Groups[mgid].AH != old {
+			t.returnAH(old)
+		}
+	}
 	t.link.up = true
-	t.link.broadcast, t.link.qkey, t.link.mtu = ev.Broadcast, ev.QKey, ev.MTU
+	t.link.broadcast, t.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
+	t.link.qkey, t.link.mtu = ev.QKey, ev.MTU
 	t.pub.urgent()
 	t.announceDue()
 }
@@ -54,7 +65,7 @@ func (t *Table) attach(ev Attached) {
 // address is remembered: if the same one is attached again, there is nothing to
 // announce, except the rest of an interrupted announcement.
 func (t *Table) detach() {
-	t.link.up = false
+	t.link.up, t.link.groups = false, nil
 	for _, class := range t.peers.classes() {
 		all(class, func(p *peer) {
 			t.dropKept(&p.kept, DropDetached)

@@ -103,7 +103,7 @@
 // all that the table keeps. At most 16 requests a second are sent for silent peers: if
 // thousands fall silent together, it takes minutes to cover them all. A one-way flow
 // costs one request a minute; if its receiver restarts and the announcements are lost,
-// the flow is interrupted for up to a minute. Without a subnet manager all groups are
-// the broadcast group. DHCP is not translated. Only one other MAC is supported behind
-// ib0.
+// the flow is interrupted for up to a minute. The table's own messages and those that it
+// forwards to a group are sent to the broadcast group. DHCP is not translated. Only one
+// other MAC is supported behind ib0.
 package neigh

@@ -29,10 +29,15 @@ type FromFabric struct {
 // have changed. The table announces a new Self to the fabric.
 type Attached struct {
 	Self      ipoib.Addr
-	Broadcast hca.UDDest // the broadcast group, which is used for every group
-	PKey      hca.PKey
-	QKey      hca.QKey
-	MTU       int // largest IP packet in bytes
+	Broadcast hca.UDDest // the broadcast group
+	// Groups are the groups to which the QP is attached, by MGID; the table copies the
+	// map. Messages to any other group go to the broadcast group. While the QP stays
+	// attached, the table returns the handle of a group that is missing from the next
+	// Attached, with [DestroyAH].
+	Groups map[hca.GID]hca.UDDest
+	PKey   hca.PKey
+	QKey   hca.QKey
+	MTU    int // largest IP packet in bytes
 }
 
 // Detached reports that the QP is gone and its handles are void. The table

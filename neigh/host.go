@@ -81,8 +81,7 @@ func (t *Table) forward(f frame, o outgoing) {
 	t.resolve(f)
 }
 
-// sendGroup sends a message to the broadcast group, which is used for every
-// group.
+// sendGroup sends a message to the broadcast group, to which every member is attached.
 func (t *core) sendGroup(msg []byte) { t.emit(SendFabric{t.link.broadcast, msg}) }
 
 // hostClaims notes an address that the host has claimed by ARP or ND.

@@ -17,6 +17,7 @@ type Snapshot struct {
 	up        bool
 	self      endpoint
 	broadcast hca.UDDest
+	groups    map[hca.GID]hca.UDDest
 	own       station
 	learnt    station
 	hostMAC   ipoib.MAC
@@ -47,7 +48,7 @@ func keyOf(m ipoib.MAC) macKey {
 // snapshot returns a snapshot of the table. It costs O(peers).
 func (t *roster) snapshot() *Snapshot {
 	s := &Snapshot{
-		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast,
+		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast, groups: t.link.groups,
 		own: t.mac.own, learnt: t.mac.learnt, hostMAC: t.mac.dest(),
 		routes:  make(map[macKey]route, t.handles.ready),
 		sources: make(map[endpoint]source, t.handles.ready),
@@ -78,9 +79,14 @@ func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
 	return r.dest, ok
 }
 
-// Group returns the destination of messages for a group, or false while there
-// is no QP. Without a subnet manager every group is the broadcast group.
-func (s *Snapshot) Group(hca.GID) (hca.UDDest, bool) { return s.broadcast, s.up }
+// Group returns the destination of messages to a group, or false while there is no QP.
+// For a group to which the QP is not attached, it returns the broadcast group.
+func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
+	if to, ok := s.groups[mgid]; ok {
+		return to, s.up
+	}
+	return s.broadcast, s.up
+}
 
 // PeerMAC returns the source MAC of frames for the host, which is the MAC of the peer,
 // and marks the peer as heard. For a sender that is not in the snapshot, it returns the

@@ -37,7 +37,9 @@ type Sink interface {
 type Peers interface {
 	// Unicast returns the destination of frames for the Ethernet address dst.
 	Unicast(dst ipoib.MAC) (hca.UDDest, bool)
-	// Group returns the destination of messages to a multicast group.
+	// Group returns the destination of messages to a multicast group. For a group that
+	// is not in the port's plan, it returns the broadcast group: all members of the
+	// link receive such messages, and their hosts drop what they have not asked for.
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that represents a peer towards the
 	// host. It is total: it returns one for an unknown peer as well. Rx calls it

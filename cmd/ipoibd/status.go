@@ -17,6 +17,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
+	"ipoibd/docs"
 	"ipoibd/qprecovery"
 )
 
@@ -157,8 +158,8 @@ func (p *printer) printInterface(f *report.Interface) {
 	for _, peer := range f.Peers {
 		p.line("  peer %s\t%s, QP %s, AH %s, %s", peer.MAC, peer.GID, peer.QPN, peer.Handle, strings.Join(peer.IPs, " "))
 	}
-	p.counters(f.Counters)
-	p.counters(f.Kernel)
+	p.counters(f.Counters, docs.InterfaceCounter)
+	p.counters(f.Kernel, docs.InterfaceCounter)
 }
 
 // hints say what leads out of a state of a device.
@@ -220,7 +221,7 @@ func (p *printer) printDevice(d *report.Device) {
 		}
 		p.line("  peers\tmulticast is replicated to %s%s", strings.Join(names, ", "), others)
 	}
-	p.counters(d.Counters)
+	p.counters(d.Counters, docs.DeviceCounter)
 }
 
 // coordinator names the processes that share the device, and the one that resets it.
@@ -305,10 +306,10 @@ func counted[E interface {
 }
 
 // counters prints those that are not zero, with their meanings.
-func (p *printer) counters(c report.Counters) {
+func (p *printer) counters(c report.Counters, meaning func(name string) string) {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		if c[name] > 0 {
-			p.line("  %s\t%d", name, c[name])
+			p.line("  %s\t%d\t%s", name, c[name], meaning(name))
 		}
 	}
 }

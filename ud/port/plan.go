@@ -56,9 +56,14 @@ func (p Plan) MTU() int { return p.MaxPayload - ipoib.HeaderLen }
 
 // SameQP reports whether a queue pair made for p, with its groups, also serves q. Queue pairs
 // do not depend on the MTUs.
-func (p Plan) SameQP(q Plan) bool {
-	return p.Port == q.Port && p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey &&
-		p.GIDIndex == q.GIDIndex && p.GID == q.GID && slices.Equal(p.Groups, q.Groups)
+func (p Plan) SameQP(q Plan) bool { return p.SameExceptGroups(q) && slices.Equal(p.Groups, q.Groups) }
+
+// SameExceptGroups reports whether a queue pair made for p serves q once it is attached to
+// the groups of q. The broadcast group must be the same, because its Q_Key is an attribute of
+// the queue pair.
+func (p Plan) SameExceptGroups(q Plan) bool {
+	return p.Port == q.Port && p.PKeyIndex == q.PKeyIndex && p.PKey == q.PKey && p.GIDIndex == q.GIDIndex && p.GID == q.GID &&
+		slices.Equal(p.Groups[:min(1, len(p.Groups))], q.Groups[:min(1, len(q.Groups))])
 }
 
 // Equal reports whether two plans are equal.

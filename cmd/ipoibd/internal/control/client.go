@@ -21,7 +21,7 @@ import (
 var ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 
 const (
-	askTimeout   = 10 * time.Second // above what the daemon grants its interfaces
+	askTimeout   = 10 * time.Second // a status is answered at once
 	orderTimeout = 2 * time.Minute  // above the grace of a reset
 	maxReply     = 64 << 20         // bytes
 )
@@ -37,9 +37,8 @@ func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 	return &s, nil
 }
 
-// GetEvents calls each with the journal's entries after number since; with
-// follow until ctx ends, an error of each, which it returns, or nil when the
-// daemon ends.
+// GetEvents calls each for the journal's entries after number since. With follow it continues
+// until ctx ends or the daemon does (nil), or until each returns an error, which it returns.
 func GetEvents(ctx context.Context, path string, since uint64, follow bool, each func(journal.Entry) error) error {
 	url := fmt.Sprintf("/v1/events?since=%d&follow=%t", since, follow)
 	resp, err := do(ctx, path, http.MethodGet, url, http.NoBody)
@@ -60,25 +59,25 @@ func GetEvents(ctx context.Context, path string, since uint64, follow bool, each
 	}
 }
 
-// PostFault orders a fault; it returns the order with its names filled in.
+// PostFault orders a fault, and returns the order with the names that it left out.
 func PostFault(ctx context.Context, path string, q FaultRequest) (FaultRequest, error) {
 	err := post(ctx, path, "/v1/fault", &q)
 	return q, err
 }
 
-// PostReset orders a reset, as PostFault.
+// PostReset orders a reset, like PostFault.
 func PostReset(ctx context.Context, path string, q ResetRequest) (ResetRequest, error) {
 	err := post(ctx, path, "/v1/reset", &q)
 	return q, err
 }
 
-// PostRecover orders a new start after a give-up, as PostFault.
+// PostRecover orders another try of a device that was given up, like PostFault.
 func PostRecover(ctx context.Context, path string, q RecoverRequest) (RecoverRequest, error) {
 	err := post(ctx, path, "/v1/recover", &q)
 	return q, err
 }
 
-// PostSuspend returns when all interfaces have let go and the devices are closed.
+// PostSuspend returns when all interfaces have released their devices and these are closed.
 func PostSuspend(ctx context.Context, path string) error {
 	return post(ctx, path, "/v1/suspend", &bare{})
 }
@@ -108,7 +107,7 @@ func ask(ctx context.Context, path, method, url string, body io.Reader, into any
 	return json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into)
 }
 
-// do returns an answer that is no refusal; the caller closes its body.
+// do returns an answer that is not a refusal. The caller closes its body.
 func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
 	if err != nil {
@@ -131,7 +130,7 @@ func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Re
 	return resp, nil
 }
 
-// refused is what the daemon says instead of an answer.
+// refused returns the daemon's reason for a refusal.
 func refused(resp *http.Response) error {
 	var r refusal
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&r); err != nil || r.Error == "" {

@@ -8,10 +8,9 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// Daemon is what the control socket speaks for. Its methods are called from any
-// goroutine, several at once. An order returns once it is taken up, a suspension
-// when it is done, both at the latest when ctx ends. The names in a request
-// are those of [Daemon.Names]; none is empty.
+// Daemon does what the control socket is asked for. Several goroutines call its methods at
+// the same time. An order returns once it has been accepted, a suspension when it is complete,
+// both at the latest when ctx ends. The names in a request are from [Daemon.Names].
 type Daemon interface {
 	Names() Names
 	Status() report.Status
@@ -23,7 +22,7 @@ type Daemon interface {
 	Resume(context.Context) error
 }
 
-// Names of what there is, from the configuration.
+// Names are the configured names.
 type Names struct{ Devices, Interfaces []string }
 
 // Refusals, with the HTTP statuses of their answers. Any other error means that the order does

@@ -13,10 +13,10 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
-// events answers with the journal's entries after number since, one JSON object
-// a line; with follow it goes on with new ones until the client or the daemon
-// ends, or the client does not read for writeTimeout. What leaves the journal
-// before a follower read it is lost to it, and seen by its numbers.
+// events answers with the journal's entries after number since, one JSON object per line.
+// With follow it continues with new entries until the client or the daemon ends, or the client
+// does not read for writeTimeout. A follower that is too slow misses entries, and notices this
+// by their numbers.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	since, follow, err := eventsQuery(r.URL.Query())
 	if err == nil && follow {
@@ -29,7 +29,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := stream{w: w, at: http.NewResponseController(w)}
 	if !follow {
-		_ = out.send(s.daemon.Journal().Since(since)) // the client went away: nobody is left to tell
+		_ = out.send(s.daemon.Journal().Since(since)) // the client is gone
 		return
 	}
 	defer func() { <-s.followers }()
@@ -60,7 +60,7 @@ type stream struct {
 	at *http.ResponseController
 }
 
-// follow starts with an empty batch, so that the client knows that it is served.
+// follow starts with an empty batch, so that the client gets the header at once.
 func (s stream) follow(ctx context.Context, j *journal.Journal, seq uint64) {
 	var entries []journal.Entry
 	for err := s.send(nil); err == nil; err = s.send(entries) {

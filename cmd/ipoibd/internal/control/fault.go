@@ -6,7 +6,7 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Kinds of fault that the daemon's shell injects, besides those of hca/faults.
+// Kinds of fault that the daemon itself injects; the others are those of hca/faults.
 const (
 	FaultReplug      = "replug"
 	FaultReplugOther = "replug_other"
@@ -19,8 +19,8 @@ const (
 // FaultKind is a kind of fault that can be ordered.
 type FaultKind struct {
 	Name  string
-	Text  string // what it does, for people
-	Shell bool   // of the daemon's shell: it strikes at once, and once
+	Text  string // its effect, for people
+	Shell bool   // injected by the daemon itself: it strikes once, immediately
 }
 
 // faultTexts say what the kinds of hca/faults do.

@@ -26,15 +26,14 @@ func listen(path string) (*net.UnixListener, error) {
 	return listenPrivate(path)
 }
 
-// listenPrivate makes the socket with mode 0600 from its first moment on.
+// listenPrivate creates the socket with mode 0600.
 func listenPrivate(path string) (*net.UnixListener, error) {
 	old := unix.Umask(0o177)
 	defer unix.Umask(old)
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
-// removeStale removes the socket of a daemon that was killed: nobody listens on
-// it any more.
+// removeStale removes the socket of a daemon that was killed, on which no process listens.
 func removeStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,9 +56,8 @@ func removeStale(path string) error {
 	return err
 }
 
-// bounded has no more than a number of connections: one more is accepted, and the
-// oldest that may go is closed. So nobody who connects is kept out by those who
-// connected before and say nothing, or take no answer.
+// bounded limits the number of connections. It accepts another one and closes the oldest that
+// may be closed, so that clients that send nothing, or read nothing, do not keep others out.
 type bounded struct {
 	*net.UnixListener
 	most int
@@ -101,15 +99,15 @@ func (b *bounded) remove(c *boundedConn) {
 	b.conns = slices.DeleteFunc(b.conns, func(x *boundedConn) bool { return x == c })
 }
 
-// boundedConn leaves its place when it is closed.
+// boundedConn gives up its place when it is closed.
 type boundedConn struct {
 	*net.UnixConn
 	of   *bounded
 	kept atomic.Bool // it is not closed for a newer one
 }
 
-// keep has the connection of a request stay: that of a follower, of which there
-// are few, or of an order that is being carried out.
+// keep protects the connection of a request from being closed for a newer one. It belongs to a
+// follower or to a current order, whose numbers are limited.
 func keep(r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		c.kept.Store(true)

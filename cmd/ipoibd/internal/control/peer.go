@@ -16,7 +16,7 @@ type (
 	connKey struct{}
 )
 
-// withConn notes the connection, and who is at its other end.
+// withConn stores the connection and the credentials of the process at its other end.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	ctx = context.WithValue(ctx, connKey{}, c)
 	cred, err := peerOf(c)
@@ -45,7 +45,7 @@ func peerOf(c net.Conn) (*unix.Ucred, error) {
 	return cred, credErr
 }
 
-// guard lets root and the daemon's own user in.
+// guard refuses all users but root and the daemon's own.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cred, ok := r.Context().Value(peerKey{}).(*unix.Ucred)

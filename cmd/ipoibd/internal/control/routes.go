@@ -12,7 +12,7 @@ import (
 	"ipoibd/hca"
 )
 
-// route is what a path answers to.
+// route is the handler of a path, for one method.
 type route struct {
 	method string
 	handle http.HandlerFunc
@@ -48,14 +48,14 @@ func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestOf is the body of an order, by pointer. Its resolve checks it and fills
-// in the names that it leaves out.
+// requestOf is a pointer to the body of an order. Its resolve checks the body and adds the
+// names that it leaves out.
 type requestOf[Q any] interface {
 	*Q
 	resolve(Names) error
 }
 
-// order answers with the order itself, its names filled in, once it is done.
+// order carries out an order and answers with it, including the names that it left out.
 func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q Q
@@ -74,7 +74,7 @@ func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) 
 	}
 }
 
-// carryOut does an order, if there is a place for one more.
+// carryOut carries out an order unless there are too many.
 func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error {
 	if err := admit(s.orders, "orders"); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error
 	return do(r.Context())
 }
 
-// admit takes a place of those, if one is free.
+// admit takes a place if one is free.
 func admit(places chan struct{}, who string) error {
 	select {
 	case places <- struct{}{}:
@@ -94,8 +94,8 @@ func admit(places chan struct{}, who string) error {
 	}
 }
 
-// decodeRequest reads one JSON object, and no field that it does not know;
-// nothing at all is an empty object.
+// decodeRequest reads one JSON object without unknown fields. An empty body is an empty
+// object.
 func decodeRequest(body io.Reader, into any) error {
 	dec := json.NewDecoder(body)
 	dec.DisallowUnknownFields()
@@ -111,14 +111,14 @@ func decodeRequest(body io.Reader, into any) error {
 	return fmt.Errorf("%w: more than one JSON value", ErrInvalid)
 }
 
-// reply grants the client writeTimeout from now on.
+// reply gives the client writeTimeout to read the answer.
 func reply(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.WriteHeader(code)
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) // the client went away: nobody is left to tell
+	_ = enc.Encode(v) // the client is gone
 }
 
 type refusal struct {

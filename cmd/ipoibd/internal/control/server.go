@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of a client: what it sends is small, and it does not hold us up.
+// Limits of a client, which sends little and must not delay the daemon.
 const (
 	readTimeout  = 5 * time.Second // of a whole request
-	writeTimeout = 5 * time.Second // of an answer, or of what a follower is sent at a time
+	writeTimeout = 5 * time.Second // of an answer, or of a batch for a follower
 	maxHeader    = 16 << 10        // bytes
 	maxBody      = 64 << 10        // bytes
-	maxConns     = 128             // one more has the oldest closed
+	maxConns     = 128             // another one closes the oldest
 	maxFollowers = 16              // of them
-	maxOrders    = 64              // likewise, under way at a time; places are left for other requests
+	maxOrders    = 64              // of them, current orders; the other places are for other requests
 	closeTimeout = time.Second     // for answers under way when the daemon ends
 )
 
@@ -32,13 +32,13 @@ type Server struct {
 	daemon    Daemon
 	http      *http.Server
 	listener  net.Listener
-	followers chan struct{} // one value for each
-	orders    chan struct{} // likewise, for those under way
+	followers chan struct{} // one value per follower
+	orders    chan struct{} // one value per current order
 	end       context.CancelFunc
 }
 
-// Listen makes the socket and its folder. A socket that nobody answers on is
-// replaced; ErrRunning where somebody does.
+// Listen creates the socket and its directory. It replaces a socket on which no process
+// listens, and returns ErrRunning if one does.
 func Listen(path string, d Daemon) (*Server, error) {
 	l, err := listen(path)
 	if errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
@@ -54,7 +54,7 @@ func Listen(path string, d Daemon) (*Server, error) {
 	return newServer(ctx, newBounded(l, maxConns), d, end), nil
 }
 
-// newServer returns a server of which the requests end with ctx, which end ends.
+// newServer returns a server whose requests end with ctx; end cancels ctx.
 func newServer(ctx context.Context, l net.Listener, d Daemon, end context.CancelFunc) *Server {
 	s := &Server{
 		daemon: d, listener: l, end: end,
@@ -64,7 +64,7 @@ func newServer(ctx context.Context, l net.Listener, d Daemon, end context.Cancel
 	return s
 }
 
-// newHTTP takes one request from each connection. Requests end with ctx.
+// newHTTP accepts one request per connection. Requests end with ctx.
 func (s *Server) newHTTP(ctx context.Context) *http.Server {
 	h := &http.Server{
 		Handler:        guard(s.routes()),
@@ -87,8 +87,8 @@ func (s *Server) Serve() error {
 	return err
 }
 
-// Close ends Serve and removes the socket. Followers are told that it is over;
-// other requests are cancelled, and cut off when they go on for a second.
+// Close ends Serve and removes the socket. It ends the streams of followers and cancels other
+// requests, whose connections it closes after a second.
 func (s *Server) Close() error {
 	s.end()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -138,24 +138,24 @@ func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*man
 // discard undoes what construct did before it failed. Only interfaces that existed before
 // remain.
 func (d *daemon) discard() error {
-	err := d.release((*iface.Iface).Adopted)
+	errs := []error{d.release((*iface.Iface).Adopted)}
 	for _, dev := range d.devices {
-		err = errors.Join(err, dev.slot.Close())
+		errs = append(errs, dev.slot.Close())
 	}
 	if d.control != nil {
-		err = errors.Join(err, d.control.Close())
+		errs = append(errs, d.control.Close())
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // release closes the interfaces to keep, and deletes the others.
 func (d *daemon) release(keep func(*iface.Iface) bool) (err error) {
 	for _, f := range d.ifaces {
+		end := f.Delete
 		if keep(f) {
-			err = errors.Join(err, f.Close())
-		} else {
-			err = errors.Join(err, f.Delete())
+			end = f.Close
 		}
+		err = errors.Join(err, end())
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
@@ -53,16 +54,9 @@ func (d *daemon) Reset(ctx context.Context, q control.ResetRequest) error {
 	if q.Scope == control.ScopeDevice {
 		return d.device(q.Device).Reset(ctx)
 	}
-	rung := qprecovery.RungResetQP
-	if q.Scope == control.ScopeCQ {
-		rung = qprecovery.RungRebuildCQ
-	}
-	for _, f := range d.ifaces {
-		if f.Name() == q.Interface {
-			return f.Reset(ctx, rung)
-		}
-	}
-	panic(fmt.Sprintf("no interface %q", q.Interface))
+	rung := map[string]qprecovery.Rung{control.ScopeQP: qprecovery.RungResetQP, control.ScopeCQ: qprecovery.RungRebuildCQ}[q.Scope]
+	i := slices.IndexFunc(d.ifaces, func(f *iface.Iface) bool { return f.Name() == q.Interface })
+	return d.ifaces[i].Reset(ctx, rung)
 }
 
 func (d *daemon) Recover(ctx context.Context, q control.RecoverRequest) error {
@@ -164,10 +158,5 @@ func (d *managed) inject(f faults.Fault) error {
 }
 
 func (d *daemon) device(name string) *managed {
-	for _, dev := range d.devices {
-		if dev.name == name {
-			return dev
-		}
-	}
-	panic(fmt.Sprintf("no device %q", name))
+	return d.devices[slices.IndexFunc(d.devices, func(dev *managed) bool { return dev.name == name })]
 }

@@ -86,18 +86,24 @@ func (w *AHWorkers) run() {
 		select {
 		case <-w.stop:
 		case r := <-w.requests:
-			ah, err := w.pd.CreateAH(r.spec)
-			if err == nil {
-				w.mu.Lock()
-				w.live[ah] = struct{}{}
-				w.mu.Unlock()
-			}
+			ah, err := w.create(r.spec)
 			select {
 			case <-w.stop:
 			case w.results <- AHResult{r.id, ah, err}:
 			}
 		}
 	}
+}
+
+// create makes a handle and keeps it.
+func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
+	ah, err := w.pd.CreateAH(spec)
+	if err == nil {
+		w.mu.Lock()
+		w.live[ah] = struct{}{}
+		w.mu.Unlock()
+	}
+	return ah, err
 }
 
 // Close ends the workers, once each has made its present handle, and closes all handles. No

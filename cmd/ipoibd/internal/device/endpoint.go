@@ -40,10 +40,12 @@ type Endpoint struct {
 	Queues []Queue
 	AHs    *AHWorkers
 
-	session         *Session
-	gen             atomic.Uint32 // of the queue pair
-	pd              hca.PD
-	broadcast, self hca.AH
+	session  *Session
+	gen      atomic.Uint32 // of the queue pair
+	pd       hca.PD
+	self     hca.AH
+	groupAHs map[port.Group]hca.AH // of the plan's groups; belong to AHs
+	attached *attached             // of the queue pair
 
 	domain, handles, cqs, qp closers
 	proof                    closers // objects that a proof could not release yet
@@ -81,7 +83,7 @@ func (c *closers) close() error {
 // OpenEndpoint builds an endpoint of generation gen. The caller holds the session meanwhile
 // and until Close. After an error nothing is left behind. It blocks as long as its verbs.
 func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
-	e := &Endpoint{Spec: spec, session: s}
+	e := &Endpoint{Spec: spec, session: s, groupAHs: map[port.Group]hca.AH{}}
 	if err := e.build(gen); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -106,10 +108,6 @@ func (e *Endpoint) build(gen uint32) (err error) {
 		e.domain.add(q.RecvMR.Close)
 	}
 	p := e.Spec.Plan
-	if e.broadcast, err = e.pd.CreateAH(p.GroupAH(p.Broadcast())); err != nil {
-		return fmt.Errorf("make address handle of the broadcast group: %w", err)
-	}
-	e.handles.add(e.broadcast.Close)
 	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
 		return fmt.Errorf("make address handle of the port itself: %w", err)
 	}
@@ -117,11 +115,6 @@ func (e *Endpoint) build(gen uint32) (err error) {
 	e.AHs = newAHWorkers(e.pd)
 	e.handles.add(e.AHs.Close)
 	return e.Start(qprecovery.RungRebuildCQ, gen)
-}
-
-// Broadcast returns the destination of messages to the broadcast group.
-func (e *Endpoint) Broadcast() hca.UDDest {
-	return hca.UDDest{AH: e.broadcast, QPN: hca.QPNMulticast, QKey: e.Spec.Plan.Broadcast().QKey}
 }
 
 // Self returns the queue pair's own address.
@@ -163,7 +156,7 @@ func (e *Endpoint) reset() error {
 	return errors.Join(err, qerr)
 }
 
-// Start is the second half of a rung: afterwards the queue pair is in RTS, with its groups,
+// Start is the second half of a rung: afterwards the queue pair is in RTS, attached to its groups,
 // and new objects have generation gen. After an error a higher rung is needed.
 func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if rung.Replaces(qprecovery.ScopeCQs) {
@@ -183,7 +176,7 @@ func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if err := activate(e.QP, e.Spec.Plan, e.Spec.Plan.Broadcast().QKey); err != nil || !rung.Replaces(qprecovery.ScopeQP) {
 		return err
 	}
-	return e.join()
+	return e.attachGroups()
 }
 
 // createCQs gives each queue its own pair of CQs, with one entry per request, so that none
@@ -223,6 +216,9 @@ func (e *Endpoint) createQP() error {
 	}
 	e.qp.add(qp.Close)
 	e.watch(&e.qp, qp.ID(), e.gen.Load)
+	a := &attached{qp: qp}
+	e.attached = a
+	e.qp.add(func() error { return a.keep(nil) })
 	return nil
 }
 
@@ -259,19 +255,6 @@ func (e *Endpoint) modify(to hca.QPState) error {
 	}
 	if err := e.QP.Modify(hca.QPAttr{State: to}, hca.AttrState); err != nil {
 		return fmt.Errorf("move queue pair to %s: %w", to, err)
-	}
-	return nil
-}
-
-// join attaches the queue pair to its groups.
-func (e *Endpoint) join() error {
-	qp := e.QP
-	for _, group := range e.Spec.Plan.Groups {
-		g := e.Spec.Plan.Membership(group)
-		if err := qp.AttachMulticast(g); err != nil {
-			return fmt.Errorf("join group %s: %w", group.MGID, err)
-		}
-		e.qp.add(func() error { return qp.DetachMulticast(g) })
 	}
 	return nil
 }

@@ -16,12 +16,13 @@ import (
 
 // attachment is the interface's use of one session.
 type attachment struct {
-	session         *device.Session
-	plan            port.Plan
-	gen             uint32           // of the queue pair
-	ep              *device.Endpoint // belongs to the worker; Run has only the following
-	self, broadcast hca.UDDest
-	ahs             *device.AHWorkers
+	session *device.Session
+	plan    port.Plan
+	gen     uint32           // of the queue pair
+	ep      *device.Endpoint // belongs to the worker; Run has only the following
+	self    hca.UDDest
+	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
+	ahs     *device.AHWorkers
 }
 
 // address is the interface's link-layer address.
@@ -118,7 +119,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.worker.do(func() func() {
 		err := a.open(spec, r.lanes)
 		if err == nil {
-			a.self, a.broadcast, a.ahs = a.ep.Self(), a.ep.Broadcast(), a.ep.AHs
+			a.self, a.groups, a.ahs = a.ep.Self(), a.ep.Groups(), a.ep.AHs
 		}
 		return func() { r.came(a, op, err) }
 	})

@@ -10,7 +10,7 @@
 //	waiting    | ib0 is up, but the device, the port or | the reason is gone; a failed attempt
 //	           | the QP is missing, or another process  | is repeated after 1, 2, 4, 8, 16 s
 //	           | has attached to ib0                    |
-//	up         | QP in RTS, broadcast group joined,     | ib0 down, another GID, P_Key or group,
+//	up         | QP in RTS, attached to its groups,     | ib0 down, another GID or P_Key,
 //	           | carrier on                             | a fault
 //	recovering | the QP is suspected or being rebuilt   | health, or loss of the device
 //	failed     | Run has ended: ib0 was deleted, or     | never

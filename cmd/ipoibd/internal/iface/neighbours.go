@@ -65,7 +65,8 @@ func (n *neighbours) use(a *attachment) {
 func (n *neighbours) announce() {
 	a := n.att
 	n.step(neigh.Attached{
-		Self: a.address(), Broadcast: a.broadcast, PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
+		Self: a.address(), Broadcast: a.groups[a.plan.Broadcast().MGID], Groups: a.groups,
+		PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MTU: a.plan.MTU(),
 	})
 }
 

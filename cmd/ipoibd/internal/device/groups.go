@@ -1,0 +1,78 @@
+package device
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"ipoibd/hca"
+	"ipoibd/ud/port"
+)
+
+// attached are the groups to which a queue pair is attached.
+type attached struct {
+	qp   hca.QP
+	list []hca.MulticastGroup
+}
+
+// keep detaches the queue pair from the groups that are not wanted, and continues after a
+// failure. It can be repeated for the groups that were busy.
+func (a *attached) keep(wanted []hca.MulticastGroup) error {
+	var errs []error
+	a.list = slices.DeleteFunc(a.list, func(m hca.MulticastGroup) bool {
+		if slices.Contains(wanted, m) {
+			return false
+		}
+		err := a.qp.DetachMulticast(m)
+		errs = append(errs, err)
+		return !errors.Is(err, hca.ErrBusy)
+	})
+	return errors.Join(errs...)
+}
+
+// Regroup attaches the queue pair, which is in use, to the groups of another plan for which
+// it can be kept ([port.Plan.SameExceptGroups]), and detaches it from all others. After an
+// error the caller closes the endpoint.
+func (e *Endpoint) Regroup(p port.Plan) error {
+	e.Spec.Plan = p
+	return e.attachGroups()
+}
+
+// attachGroups attaches the queue pair to the plan's groups, detaches it from all others,
+// and creates the missing address handles. Without a subnet manager several groups may have
+// the same Attach, to which the queue pair attaches only once. The handle of a group that is
+// not in the plan any more is not closed here, because posted requests may use it: the peer
+// table returns it, to [AHWorkers.Destroy].
+func (e *Endpoint) attachGroups() error {
+	p := e.Spec.Plan
+	var wanted []hca.MulticastGroup
+	for _, g := range p.Groups {
+		if e.groupAHs[g] == nil {
+			ah, err := e.AHs.create(p.GroupAH(g))
+			if err != nil {
+				return fmt.Errorf("make address handle of group %s: %w", g.MGID, err)
+			}
+			e.groupAHs[g] = ah
+		}
+		m := p.Membership(g)
+		if wanted = append(wanted, m); slices.Contains(e.attached.list, m) {
+			continue
+		}
+		if err := e.QP.AttachMulticast(m); err != nil {
+			return fmt.Errorf("attach to group %s: %w", g.MGID, err)
+		}
+		e.attached.list = append(e.attached.list, m)
+	}
+	maps.DeleteFunc(e.groupAHs, func(g port.Group, _ hca.AH) bool { return !slices.Contains(p.Groups, g) })
+	return e.attached.keep(wanted)
+}
+
+// Groups returns the destinations of messages to the groups, by MGID.
+func (e *Endpoint) Groups() map[hca.GID]hca.UDDest {
+	dests := make(map[hca.GID]hca.UDDest, len(e.Spec.Plan.Groups))
+	for _, g := range e.Spec.Plan.Groups {
+		dests[g.MGID] = hca.UDDest{AH: e.groupAHs[g], QPN: hca.QPNMulticast, QKey: g.QKey}
+	}
+	return dests
+}

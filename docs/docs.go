@@ -1,0 +1,47 @@
+// Package docs gives programs the parts of these pages that they show.
+package docs
+
+import (
+	_ "embed"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+//go:embed counters.md
+var counters string
+
+var (
+	row  = regexp.MustCompile("(?m)^\\| (`[a-z_0-9*]+`(?:, `[a-z_0-9*]+`)*) \\| (.*) \\|$")
+	name = regexp.MustCompile("`([^`]+)`")
+)
+
+// meanings are the rows of counters.md, of interfaces and of devices. If a row has as many
+// parts, separated by semicolons, as names, each name has its own part.
+var meanings = sync.OnceValue(func() (of [2]map[string]string) {
+	_, tables, _ := strings.Cut(counters, "## Counters of an interface")
+	ofInterface, ofDevice, _ := strings.Cut(tables, "## Counters of a software HCA")
+	for kind, text := range []string{ofInterface, ofDevice} {
+		of[kind] = map[string]string{}
+		for _, r := range row.FindAllStringSubmatch(text, -1) {
+			names, parts := name.FindAllStringSubmatch(r[1], -1), strings.Split(r[2], "; ")
+			for i, n := range names {
+				if of[kind][n[1]] = strings.ReplaceAll(r[2], "`", ""); len(parts) == len(names) {
+					of[kind][n[1]] = strings.ReplaceAll(parts[i], "`", "")
+				}
+			}
+		}
+	}
+	return of
+})
+
+// InterfaceCounter returns the meaning of a counter of an interface.
+func InterfaceCounter(name string) string {
+	if i := strings.Index(name, "_wc_"); i >= 0 {
+		name = name[:i] + "_wc_*"
+	}
+	return meanings()[0][name]
+}
+
+// DeviceCounter returns the meaning of a counter of a device, or "" for one of a driver.
+func DeviceCounter(name string) string { return meanings()[1][name] }

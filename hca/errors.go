@@ -22,6 +22,10 @@ var (
 	ErrRange     = errors.New("exceeds the device limits") // a spec above DeviceAttr
 )
 
+// ErrStuck means that a verb did not return in time; its goroutine is abandoned. It does not
+// wrap [ErrTimeout], which means that a peer does not answer.
+var ErrStuck = fmt.Errorf("%w: verb did not return", ErrIO)
+
 // VerbError says which verb failed, and on which object. It wraps a sentinel.
 type VerbError struct {
 	Verb string // as in libibverbs, without the prefix: "modify_qp"

@@ -35,7 +35,7 @@
 // # Verbs that hang
 //
 // A verb that may block according to the contract runs on its own goroutine. Its caller
-// gets [ErrStuck] after Options.VerbTimeout, or after AHTimeout or HostTimeout if the
+// gets [hca.ErrStuck] after Options.VerbTimeout, or after AHTimeout or HostTimeout if the
 // verb waits for more than the device. If the device fails first, the caller gets the
 // Failure. The goroutine is abandoned and counted, and an object that it creates late is
 // closed again.

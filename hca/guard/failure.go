@@ -9,10 +9,6 @@ import (
 	"ipoibd/hca"
 )
 
-// ErrStuck means that a verb did not return in time; its goroutine is abandoned. It does not
-// wrap [hca.ErrTimeout], which means that a peer does not answer.
-var ErrStuck = fmt.Errorf("%w: verb did not return", hca.ErrIO)
-
 // Failure is the error that all calls return in the failed state (R19). It wraps only
 // [hca.ErrIO].
 type Failure struct {

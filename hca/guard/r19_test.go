@@ -80,7 +80,7 @@ func TestR19StuckVerbIsBounded(t *testing.T) {
 			release := r.fake.stick(verb)
 			start := time.Now()
 			err := c.call()
-			if d := time.Since(start); d != c.bound || !errors.Is(err, guard.ErrStuck) || errors.Is(err, hca.ErrTimeout) {
+			if d := time.Since(start); d != c.bound || !errors.Is(err, hca.ErrStuck) || errors.Is(err, hca.ErrTimeout) {
 				r.Errorf("%s: %v after %v, want ErrStuck after %v", verb, err, d, c.bound)
 			}
 			r.wantCounts(map[string]uint64{"guard_verbs_stuck": 1})
@@ -138,7 +138,7 @@ func TestR19LateResultIsReleased(t *testing.T) {
 			r := newRig(t, guard.Options{})
 			release := r.fake.stick("create_qp")
 			_, err := r.pd.CreateQP(rigSpec, r.send, r.recv)
-			r.wantErr(err, guard.ErrStuck, "create QP")
+			r.wantErr(err, hca.ErrStuck, "create QP")
 			if fail {
 				r.dev.Fail(errBoom)
 				r.close()
@@ -164,7 +164,7 @@ func TestR19StuckRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, guard.Options{})
 		release := r.fake.stick("destroy_qp")
-		r.wantErr(r.qp.Close(), guard.ErrStuck, "close QP")
+		r.wantErr(r.qp.Close(), hca.ErrStuck, "close QP")
 		r.wantErr(r.qp.Close(), nil, "close QP again")
 		r.dev.Fail(errBoom)
 		r.close()
@@ -205,7 +205,7 @@ func TestR07SlowPeersLeaveTheDeviceAlone(t *testing.T) {
 		var making sync.WaitGroup
 		for range 10 * guard.DefaultMaxStuck {
 			making.Go(func() {
-				if _, err := r.pd.CreateAH(hca.AHSpec{}); !errors.Is(err, guard.ErrStuck) && !errors.Is(err, hca.ErrBusy) {
+				if _, err := r.pd.CreateAH(hca.AHSpec{}); !errors.Is(err, hca.ErrStuck) && !errors.Is(err, hca.ErrBusy) {
 					r.Error(err)
 				}
 			})
@@ -285,7 +285,7 @@ func TestR19ZombiesAreBounded(t *testing.T) {
 			case 0: // a verb hangs
 				releases = append(releases, r.fake.stick("query_qp"))
 				_, err := r.qp.Query()
-				r.wantErr(err, guard.ErrStuck, "query QP")
+				r.wantErr(err, hca.ErrStuck, "query QP")
 			case 1: // a release hangs
 				releases = append(releases, r.fake.stick("destroy_cq"))
 			case 2: // the wait for events hangs

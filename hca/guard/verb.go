@@ -100,7 +100,7 @@ func (d *Device) admit(p *patience, v verb) error {
 			case v.peer:
 				return hca.ErrBusy
 			default:
-				d.Fail(ErrStuck)
+				d.Fail(hca.ErrStuck)
 			}
 		}
 	}
@@ -153,7 +153,7 @@ func (c *flight[T]) wait(d *Device, name string, p *patience) answer[T] {
 			return c.abandon(d, name, d.Err())
 		case <-p.timer.C:
 			if p.spent() {
-				return c.abandon(d, name, ErrStuck)
+				return c.abandon(d, name, hca.ErrStuck)
 			}
 		}
 	}

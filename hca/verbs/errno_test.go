@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery"
 )
 
 func TestSentinelOf(t *testing.T) {
@@ -46,6 +47,46 @@ func TestSentinelOf(t *testing.T) {
 	} {
 		if got := sentinelOf(tt.verb, tt.errno); got != tt.want { //nolint:errorlint // identity is wanted
 			t.Errorf("%s, %v: %v, want %v", tt.verb, tt.errno, got, tt.want)
+		}
+	}
+}
+
+// TestR05Errnos checks the class of every pair of a verb and an errno. Only these errnos are
+// errors of the device.
+func TestR05Errnos(t *testing.T) {
+	ofDevice := []syscall.Errno{syscall.EIO, syscall.ENODEV, syscall.ENXIO, syscall.ESHUTDOWN, syscall.ETIMEDOUT}
+	for v := range qprecovery.NumVerb {
+		want := map[syscall.Errno]bool{}
+		for _, e := range ofDevice {
+			// create_ah waits for a peer, and ENODEV from it is an error of the GID.
+			want[e] = v != qprecovery.VerbCreateAH || e != syscall.ETIMEDOUT && e != syscall.ENODEV
+		}
+		if v == qprecovery.VerbOpenDevice {
+			want[syscall.ENOENT], want[syscall.ENOSYS] = true, true
+		}
+		for errno := syscall.Errno(0); errno < 4096; errno++ {
+			class := qprecovery.OfVerbError(v, failed(v.String(), "rxe0", errno))
+			if class.OfDevice() != want[errno] {
+				t.Errorf("%v, %v (%d): %v, want an error of the device: %v", v, errno, errno, class, want[errno])
+			}
+		}
+	}
+	for _, tt := range []struct {
+		verb  qprecovery.Verb
+		errno syscall.Errno
+		want  qprecovery.Class
+	}{
+		{qprecovery.VerbPostSend, 0, qprecovery.ClassSuccess},
+		{qprecovery.VerbPostSend, syscall.ENOMEM, qprecovery.ClassQueueFull},
+		{qprecovery.VerbPostSend, syscall.EINVAL, qprecovery.ClassQPError},
+		{qprecovery.VerbCreateAH, syscall.ETIMEDOUT, qprecovery.ClassSilentPeer},
+		{qprecovery.VerbCreateAH, syscall.EHOSTUNREACH, qprecovery.ClassSilentPeer},
+		{qprecovery.VerbCreateQP, syscall.ETIMEDOUT, qprecovery.ClassStuck},
+		{qprecovery.VerbCreateCQ, syscall.EMFILE, qprecovery.ClassNoResource},
+		{qprecovery.VerbDetachMcast, syscall.EINVAL, qprecovery.ClassSuccess},
+	} {
+		if got := qprecovery.OfVerbError(tt.verb, failed(tt.verb.String(), "rxe0", tt.errno)); got != tt.want {
+			t.Errorf("%v, %v: %v, want %v", tt.verb, tt.errno, got, tt.want)
 		}
 	}
 }

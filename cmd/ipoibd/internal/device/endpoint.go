@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"ipoibd/hca"
-	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/port"
 )
@@ -150,7 +149,7 @@ func (e *Endpoint) reset() error {
 		return err
 	}
 	attr, qerr := e.QP.Query()
-	class := Classify(qprecovery.VerbModifyReset, err)
+	class := qprecovery.OfVerbError(qprecovery.VerbModifyReset, err)
 	if qerr == nil && qprecovery.AlreadyThere(class, hca.QPReset, attr.State) == qprecovery.ClassSuccess {
 		return nil
 	}
@@ -291,7 +290,7 @@ func (e *Endpoint) Close() error {
 func (e *Endpoint) takeDown() error {
 	var err error
 	if e.QP != nil {
-		if err = e.Stop(qprecovery.RungResetQP); errors.Is(err, hca.ErrIO) && !errors.Is(err, guard.ErrStuck) {
+		if err = e.Stop(qprecovery.RungResetQP); errors.Is(err, hca.ErrIO) && !errors.Is(err, hca.ErrStuck) {
 			err = nil
 		}
 	}

@@ -109,7 +109,7 @@ func (o *owner) opened(op uint64, cancelled bool, got opened, err error) {
 		o.logOpen()
 		o.startEvents(o.session)
 	}
-	o.step(qprecovery.Opened{Op: op, Class: Classify(qprecovery.VerbOpenDevice, err), Identity: got.id})
+	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
 	o.do(func() {
 		if err != nil && !cancelled && o.machine.State() == qprecovery.DeviceStarting && o.View().Err.Error() != err.Error() {
 			o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)

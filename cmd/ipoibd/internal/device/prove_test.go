@@ -97,7 +97,7 @@ func TestR08ProofThatIsStuckLeavesNothing(t *testing.T) {
 		if err := faulty.Inject(faults.Fault{Kind: faults.VerbHangs, Verb: "destroy_qp"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := e.Prove(); !errors.Is(err, guard.ErrStuck) {
+		if _, err := e.Prove(); !errors.Is(err, hca.ErrStuck) {
 			t.Errorf("prove: %v", err)
 		}
 		err := errors.Join(e.Close(), e.session.Close())

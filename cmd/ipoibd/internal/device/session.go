@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -138,15 +137,6 @@ func (w *watchers) call(ev hca.AsyncEvent) {
 	}
 }
 
-// Classify is [qprecovery.OfVerbError] for a guarded device, on which a verb that hangs
-// is an error of its own.
-func Classify(otherwise qprecovery.Verb, err error) qprecovery.Class {
-	if errors.Is(err, guard.ErrStuck) {
-		return qprecovery.ClassStuck
-	}
-	return qprecovery.OfVerbError(otherwise, err)
-}
-
 // startEvents reads the async events of a session until its stopEvents is called.
 func (o *owner) startEvents(s *Session) {
 	ctx, stop := context.WithCancel(context.Background())
@@ -169,7 +159,7 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 			return
 		}
 		if err != nil { // a device without events is as good as lost, whatever the reason
-			class := Classify(qprecovery.VerbGetAsyncEvent, err)
+			class := qprecovery.OfVerbError(qprecovery.VerbGetAsyncEvent, err)
 			if !class.OfDevice() {
 				class = qprecovery.ClassDeviceError
 			}
@@ -183,7 +173,7 @@ func (o *owner) readEvents(ctx context.Context, s *Session) {
 		case qprecovery.ClassPort:
 			ports, err := queryPorts(s)
 			if err != nil {
-				fault(Classify(qprecovery.VerbQueryPort, err))
+				fault(qprecovery.OfVerbError(qprecovery.VerbQueryPort, err))
 				continue
 			}
 			o.tell(func(o *owner) { o.portsChanged(s, ports) })
@@ -220,7 +210,7 @@ func (o *owner) check(gen uint32) {
 	s := o.session
 	o.work.Go(func() {
 		_, err := s.QueryPort(1)
-		class := Classify(qprecovery.VerbQueryPort, err)
+		class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
 		if class.OfDevice() {
 			o.log.Error("the periodic query of the device failed", "err", err)
 		}

@@ -164,7 +164,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 // cannotCome decides about an attempt that failed. On a device that is back only an error of
 // the device leads to its reset.
 func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
-	class := device.Classify(qprecovery.VerbModifyRTS, err)
+	class := qprecovery.OfVerbError(qprecovery.VerbModifyRTS, err)
 	if op != 0 {
 		r.failed(err)
 	}
@@ -268,7 +268,7 @@ func (r *recovery) letGo(release func(*device.Session), then func(error)) bool {
 
 // accuse requests a reset of the device if a verb hangs outside of a rung (R8).
 func (r *recovery) accuse(err error) {
-	if device.Classify(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
+	if qprecovery.OfVerbError(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
 		r.fab.dev.Ask(r.fab.used, qprecovery.ReasonVerbStuck)
 	}
 }

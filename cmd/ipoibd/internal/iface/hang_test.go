@@ -86,6 +86,28 @@ func TestR08HangingHandleDoesNotStallRun(t *testing.T) {
 	})
 }
 
+// An address handle that is not made in time, while ib0 goes up, does not lead to a reset of
+// the device, because a peer may be the cause (R7). ib0 is tried again.
+func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, b *testHost) {
+		a.tap.SetUp(false)
+		synctest.Wait()
+		opens := a.dev.Opens()
+		a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "create_ah"})
+		a.tap.SetUp(true)
+		time.Sleep(4 * time.Second)
+		if s := a.iface.rec.ladder.State(); s != qprecovery.Idle {
+			t.Fatalf("the interface is %v, want it to wait for create_ah", s)
+		}
+		time.Sleep(30 * time.Second)
+		if n := a.dev.Opens(); n != opens {
+			t.Errorf("opened %d times, was %d", n, opens)
+		}
+		reach(t, a, b)
+		a.faults.Release()
+	})
+}
+
 // An inspection of ib0 that blocks, because another process holds the kernel's lock of all
 // interfaces, stalls neither Run nor recovery.
 func TestBlockedInspectionDoesNotStallRun(t *testing.T) {

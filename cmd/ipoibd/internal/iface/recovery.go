@@ -188,7 +188,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 	case qprecovery.Release:
 		done := func(err error) {
 			r.failed(err)
-			r.heal(qprecovery.Done{Op: a.Op, Class: device.Classify(qprecovery.VerbDestroyQP, err)})
+			r.heal(qprecovery.Done{Op: a.Op, Class: qprecovery.OfVerbError(qprecovery.VerbDestroyQP, err)})
 		}
 		if !r.letGo(r.badClient.release, done) {
 			r.later = append(r.later, func() { done(nil) })
@@ -272,7 +272,7 @@ func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment)
 	a := r.fab.att
 	r.worker.do(func() func() {
 		done, err := do(a)
-		done.Op, done.Class = op, device.Classify(verb, err)
+		done.Op, done.Class = op, qprecovery.OfVerbError(verb, err)
 		return func() {
 			switch {
 			case r.fab.att != a: // stop came first
@@ -336,7 +336,7 @@ func (r *recovery) pumpsEnded() error {
 			}
 			r.fab.lastErr = err
 			r.log.Warn("pump ended", "err", err)
-			r.heal(qprecovery.Fault{Gen: p.gen, Class: device.Classify(p.verb, err)})
+			r.heal(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
 			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
 				r.pumps.fail(time.Now())
 			}

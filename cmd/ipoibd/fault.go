@@ -21,7 +21,8 @@ func faultCommand() *cobra.Command {
 		Short: "Inject a fault into a device, for tests",
 		Long: "Inject a fault into a device, software or real, of a daemon that was started\n" +
 			"with --allow-faults. Without --after it strikes at its next occasion: a send that\n" +
-			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'.",
+			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'. The kind 'clear'\n" +
+			"cancels all faults that have not struck yet.",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
 			for _, k := range control.FaultKinds() {
 				if len(args) == 0 {

@@ -94,10 +94,14 @@ func order(cmd *cobra.Command, post func(ctx context.Context, path string, args 
 	bindControl(cmd, path)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the order is carried out, for at most this long")
 	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
+	until := "the devices and interfaces concerned work again"
+	if cmd.Name() == "suspend" {
+		until = "all devices are closed"
+	}
 	cmd.Long = cmp.Or(cmd.Long, cmd.Short+".") + "\n\n" +
-		"With --wait the command returns once the devices and interfaces concerned work\n" +
-		"again (suspend: are closed), and fails if they do not in time: a minute, or the\n" +
-		"DURATION of --wait=DURATION. Without it, use 'ipoibd events' to see the outcome."
+		"With --wait the command returns once " + until + ",\n" +
+		"and fails if that takes longer than a minute, or than the DURATION of --wait=DURATION\n" +
+		"(with '='). Without it, use 'ipoibd events' to see the outcome."
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		if wait > 0 {

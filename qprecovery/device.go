@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// Defaults and timers of a device's machine, as is usual in the field.
+// Defaults and timers of a device's machine, typical of other RDMA software.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
 	DefaultGrace       = time.Minute      // R14: for users to release the device
 	// defaultResetLimit bounds the reset of a device, from the moment at which every
 	// user is ready.
 	defaultResetLimit = 30 * time.Second
-	// startPause is the first pause between two tries to open a device that was never
+	// startPause is the first pause between two attempts to open a device that was never
 	// open, and StartPauseMost the longest.
 	startPause     = time.Second
 	StartPauseMost = 8 * time.Second
-	// resetSettle is how long after a reset the list of devices may show the removal and
-	// the return of the instance that the reset brought about.
+	// resetSettle is how long after a reset the list of devices may still show that the
+	// reset removed the instance and added it again.
 	resetSettle = 2 * time.Second
-	// dropMargin is how long closing may take besides the grace period and the reset.
+	// dropMargin is how long closing may take in addition to the grace period and the reset.
 	dropMargin = 10 * time.Second
 	// openLimit bounds opening: a context, a PD and the tables of the ports.
 	openLimit = 10 * time.Second
-	// retryEvery is the time between two tries, or two readings of the list.
+	// retryEvery is the time between two attempts, or two readings of the list.
 	retryEvery = 10 * time.Second
 	// resetPauseFirst and resetPauseMost bound the back-off of a device that
-	// fails again and again although each reset succeeds.
+	// keeps failing although each reset succeeds.
 	resetPauseFirst = 10 * time.Second
 	resetPauseMost  = 5 * time.Minute
 	// checkEvery is the time between the answer to a Check and the next one (R8).
@@ -38,40 +38,42 @@ type DeviceConfig struct {
 	GiveUpAfter  time.Duration // 0: DefaultGiveUpAfter
 	Grace        time.Duration // 0: DefaultGrace
 	ResetLimit   time.Duration // of the coordinator; 0: defaultResetLimit
-	AllowForeign bool          // use another device when it comes
-	Lists        bool          // lists come, and a Refresh is answered; else the device counts as listed
+	AllowForeign bool          // use another device if it appears
+	Lists        bool          // the shell sends lists and answers Refresh; otherwise the device counts as listed
 }
 
-// hold says what this process holds of the device. It is the one fact that decides
-// whether the device may be opened.
+// hold is what this process may still hold of the device. This alone decides whether the
+// device may be opened.
 type hold uint8
 
 const (
-	// holdHeld: a context of ours may be open on the hardware, a zombie's included, or
-	// the device failed and its reset failed as well. It is reset before it is opened.
+	// holdHeld: this process may have a context open on the hardware, even if only a
+	// zombie, or the device failed and so did its reset. It must be reset before it is
+	// opened.
 	holdHeld hold = iota
-	// holdFree: nothing of ours is open.
+	// holdFree: this process has nothing open.
 	holdFree
-	// holdFresh: and since something was, the device was reset or came as another instance.
+	// holdFresh: as holdFree, and the device was reset, or came as another instance, since
+	// something was last open.
 	holdFresh
 )
 
-// wait is the time of the wait rung, and the last pause before an opening.
+// wait is the state of the wait rung, and the last pause before an opening.
 type wait struct {
 	until    time.Time
-	since    time.Time // the device is not tried
-	extended bool      // this process was stopped when it ended
+	since    time.Time // the device has not been tried
+	extended bool      // this process was stopped when the wait ended
 	pause    time.Duration
 }
 
-// DeviceLadder is the machine of one device: it decides when it is opened, closed, reset,
-// waited for and given up. It belongs to one goroutine. [DeviceState] says what each state
-// may do, deviceRows is its table.
+// DeviceLadder is the machine of one device: it decides when to open, close, reset, wait
+// for and give up the device. It must be used by one goroutine. [DeviceState] explains what
+// each state may do; deviceRows is the transition table.
 type DeviceLadder struct {
 	cfg  DeviceConfig
-	now  time.Time // of the Step under way
+	now  time.Time // of the current Step
 	out  []DeviceAction
-	born bool // it was open once
+	born bool // it has been open
 
 	state DeviceState
 	rung  Rung
@@ -92,15 +94,15 @@ type DeviceLadder struct {
 	list    listing
 
 	suspended bool
-	suspends  []uint64 // DoSuspend commands that are not answered yet
-	cancelled bool     // the first opening was, for a suspension
+	suspends  []uint64 // unanswered DoSuspend commands
+	cancelled bool     // the first opening was cancelled by a suspension
 
 	budget  budget
 	history history
 }
 
-// NewDeviceLadder returns the machine of a device that was never open. It is opened when
-// the first list comes; without lists at the first Step.
+// NewDeviceLadder returns the machine of a device that was never open. It opens the device
+// when the first list comes, or without lists at the first Step.
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
@@ -115,28 +117,28 @@ func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 // State returns the state.
 func (d *DeviceLadder) State() DeviceState { return d.state }
 
-// Rung returns the rung of the recovery under way; RungNone: there is none.
+// Rung returns the rung of the current recovery, or RungNone.
 func (d *DeviceLadder) Rung() Rung { return d.rung }
 
 // Reason returns why the state was entered.
 func (d *DeviceLadder) Reason() Reason { return d.why }
 
-// Suspended reports whether the device is to be closed, between DoSuspend and DoResume.
+// Suspended reports whether the device was suspended and not resumed since.
 func (d *DeviceLadder) Suspended() bool { return d.suspended }
 
 // Listed reports whether the device is in the list, as far as that is known.
 func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
 
-// Devices returns the list of devices as it came last. It is read-only.
+// Devices returns the latest list of devices. It is read-only.
 func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
 
-// Identity returns that of the device; false before it was open once.
+// Identity returns the identity of the device, or false if the device was never open.
 func (d *DeviceLadder) Identity() (id Identity, ok bool) { return d.id, d.born }
 
-// History returns the last recoveries, oldest first, the one under way last.
+// History returns the latest recoveries, oldest first, including the current one.
 func (d *DeviceLadder) History() []Record { return d.history.list() }
 
-// Counts returns what happened since the start.
+// Counts returns the counters since the start.
 func (d *DeviceLadder) Counts() Counts { return d.history.counts }
 
 // NextTry returns when a pause ends, or the device is tried again; false in any other
@@ -148,10 +150,10 @@ func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
 	return d.op.due, true
 }
 
-// GivesUp returns when the wait for the device ends; false while it is not waited for.
+// GivesUp returns when the wait for the device ends, or false outside a wait.
 func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
 
-// NextDeadline returns when Step wants to be called without an event.
+// NextDeadline returns when Step must be called with a Tick if there is no earlier event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	at = d.op.due
 	switch d.state { //nolint:exhaustive // the others have no second timer
@@ -165,8 +167,8 @@ func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
-// Step takes an event at the time now, which does not run backwards, and appends the
-// actions that it leads to to out. The event comes before the deadlines that are due.
+// Step applies an event at the time now, which must not decrease, and appends the resulting
+// actions to out. It applies the event before the deadlines that are due.
 func (d *DeviceLadder) Step(now time.Time, ev DeviceEvent, out []DeviceAction) []DeviceAction {
 	d.now, d.out = now, out
 	d.take(ev)
@@ -204,9 +206,9 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	}
 }
 
-// advance does what the changed facts allow: it ends a drop, takes part in a reset that
-// others requested, reports to the coordinator that nothing is held, begins an opening, and
-// answers the commands that wait for a suspension.
+// advance acts on the changed facts: it ends a drop, joins a reset that others requested,
+// reports to the coordinator that nothing is held, begins an opening, and answers commands
+// that wait for a suspension.
 func (d *DeviceLadder) advance() {
 	if why, over := d.dropped(); over {
 		d.endDrop(why)
@@ -232,8 +234,8 @@ func (d *DeviceLadder) advance() {
 	}
 }
 
-// fault takes a classified error. One that is not the device's is absorbed; one of a
-// device that is being opened waits until it is open.
+// fault handles a classified error. It absorbs errors that are not the device's. An error
+// during an opening is kept until the device is open.
 func (d *DeviceLadder) fault(ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {
@@ -251,8 +253,8 @@ func (d *DeviceLadder) fault(ev Fault) {
 	}
 }
 
-// checked takes the result of a Check, and plans the next one while the device is
-// healthy. An error that is not the device's changes nothing.
+// checked handles the result of a Check, and plans the next one while the device is
+// healthy. It ignores errors that are not the device's.
 func (d *DeviceLadder) checked(ev Checked) {
 	switch {
 	case ev.Gen != d.gen:
@@ -272,7 +274,7 @@ func (d *DeviceLadder) asked(ev Asked) {
 	d.apply(deviceCauseFault, ev.Reason)
 }
 
-// verdict says what a device that is closed allows next.
+// verdict returns the cause that decides what follows once the device is closed.
 func (d *DeviceLadder) verdict() deviceCause {
 	switch {
 	case d.suspended:

@@ -2,8 +2,8 @@ package qprecovery
 
 import "time"
 
-// DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and those below. The
-// triggers of R25 come as Fault, Checked, Asked, Listed and Command.
+// DeviceEvent is an input of [DeviceLadder.Step]: [Fault], [Tick] and the types below. The
+// triggers of R25 arrive as Fault, Checked, Asked, Listed and Command.
 type DeviceEvent interface{ deviceEvent() }
 
 // Checked is the result of a [Check] of the device of generation Gen.
@@ -12,40 +12,40 @@ type Checked struct {
 	Class Class // of the verb's error, else ClassSuccess
 }
 
-// Asked is the request of an interface for a reset of the device ([RequestReset]). Gen is
-// that of the session that it used: a request about an earlier one is too late.
+// Asked reports that an interface requests a reset of the device ([RequestReset]). Gen is
+// the generation of its session: a request about an earlier session is ignored.
 type Asked struct {
 	Reason Reason
 	Gen    uint32
 }
 
-// Listed is the list of devices, read after each change or by a [Refresh]: the answer to
-// that names its Op, and a list that came by itself has 0. The machine keeps Devices.
+// Listed is the list of devices, sent after each change and in answer to a [Refresh]. Op is
+// that of the Refresh, or 0. The machine keeps a reference to Devices.
 type Listed struct {
 	Op      uint64
 	Devices []Identity
 }
 
-// Opened is the result of an [Open], however late it comes. With ClassSuccess a session
-// is open, which is the machine's to close.
+// Opened is the result of an [Open], however late. With ClassSuccess a session is open,
+// and the machine is responsible for closing it.
 type Opened struct {
 	Op       uint64
 	Class    Class
-	Identity Identity // of what was opened; its index need not be known
+	Identity Identity // of the opened device; its index may be unknown
 }
 
-// Closed says that the session of generation Gen is closed, as [Close] wants it.
+// Closed reports that the session of generation Gen is closed, in answer to [Close].
 type Closed struct{ Gen uint32 }
 
-// GraceOver says that the coordinator resets the device without the users of this
-// process that have not released it yet (R14).
+// GraceOver reports that the coordinator no longer waits for the users in this process
+// that have not released the device (R14).
 type GraceOver struct{}
 
-// ResetPending says that a reset of the device is pending: it is to be closed, and not
-// to be opened before [ResetEnded]. It is answered by [Released].
+// ResetPending reports that a reset of the device is pending: the device must be closed,
+// and not be opened before [ResetEnded]. The answer is [Released].
 type ResetPending struct{ ID uint64 }
 
-// ResetEnded says that a reset has ended, and how.
+// ResetEnded reports that a reset has ended, and its outcome.
 type ResetEnded struct {
 	ID      uint64
 	Outcome ResetOutcome
@@ -65,20 +65,20 @@ const (
 	numResetOutcome
 )
 
-// Command is an order of the operator, or of the system that goes to sleep. Each is
+// Command is a request of the operator, or of the system before and after sleep. Each is
 // answered by one [Answer] with its ID.
 type Command struct {
 	ID uint64
 	Do Do
 }
 
-// Do is what a [Command] orders.
+// Do is the kind of a [Command].
 type Do uint8
 
 // Commands.
 const (
-	DoReset   Do = iota // reset the device, or try at once where it is waited for
-	DoRecover           // wait again for a device that was given up, with a try at once
+	DoReset   Do = iota // reset the device, or retry at once while waiting for it
+	DoRecover           // retry a device that was given up, at once and then while waiting
 	DoSuspend           // close the device (R26); answered when it is closed
 	DoResume            // undo DoSuspend
 	numDo
@@ -96,49 +96,48 @@ func (ResetEnded) deviceEvent()   {}
 func (Command) deviceEvent()      {}
 func (Tick) deviceEvent()         {}
 
-// DeviceAction is an output of [DeviceLadder.Step], to be done in the order given:
-// [RequestReset], [Entered], [Ended] and those below.
+// DeviceAction is an output of [DeviceLadder.Step]: [RequestReset], [Entered], [Ended] and
+// the types below. Actions must be executed in the given sequence.
 type DeviceAction interface{ deviceAction() }
 
-// Open opens the device; what is opened is of generation Gen.
+// Open opens the device. The session has generation Gen.
 type Open struct {
 	Op  uint64
 	Gen uint32
 }
 
-// Refresh reads the list of devices again, to be answered by [Listed] with this Op (R24).
+// Refresh reads the list of devices again. The answer is [Listed] with this Op (R24).
 type Refresh struct{ Op uint64 }
 
-// Check calls a cheap verb of the device of generation Gen, to be answered by
-// [Checked].
+// Check calls a cheap verb on the session of generation Gen. The answer is [Checked].
 type Check struct{ Gen uint32 }
 
-// GiveUp reports that the device is not waited for any more.
+// GiveUp reports that the wait for the device has ended without success.
 type GiveUp struct{ Reason Reason }
 
-// ReportForeign reports that another device came, which is not used.
+// ReportForeign reports that another device appeared and is not used.
 type ReportForeign struct{ Identity Identity }
 
-// CancelOpen ends an [Open] early; it is answered all the same.
+// CancelOpen cancels an [Open], which is still answered.
 type CancelOpen struct{ Op uint64 }
 
-// Close ends the use of the session of generation Gen: no one acquires it any more, and
-// when its users have released it, it is closed and [Closed] reports that. It comes
-// again with another reason, and also where nothing is open any more.
+// Close ends the use of the session of generation Gen: it accepts no new users, is closed
+// once its users have released it, and then [Closed] reports that. The action may be
+// repeated with another reason, even when nothing is open any more.
 type Close struct {
 	Gen    uint32
 	Reason Reason
 	Fail   bool // the device does not work: fail the session first, so that no user waits for it
 }
 
-// Abandon closes the session of generation Gen without its users, whose handles become
-// zombies (R19).
+// Abandon closes the session of generation Gen although its users have not released it;
+// their handles become zombies (R19).
 type Abandon struct{ Gen uint32 }
 
 // Released reports to the coordinator that this process holds nothing of the device.
 type Released struct{ ID uint64 }
 
-// Paused reports that a device whose resets do not last stays closed for a while.
+// Paused reports that a device that keeps failing after its resets stays closed for a while.
 type Paused struct{ For time.Duration }
 
 // Answer is the answer to a [Command].
@@ -152,14 +151,14 @@ type Result uint8
 
 // Results.
 const (
-	ResultDone         Result = iota // taken up; of DoSuspend: the device is closed
-	ResultNotOpen                    // it was never open; it is tried at once
-	ResultOpen                       // it is open, so that there is nothing to recover
-	ResultUnderWay                   // a recovery is under way, to which the order adds nothing
-	ResultSuspended                  // not while it is suspended
+	ResultDone         Result = iota // accepted; for DoSuspend: the device is closed
+	ResultNotOpen                    // it was never open; it is retried at once
+	ResultOpen                       // it is open, so there is nothing to recover
+	ResultUnderWay                   // a recovery is under way and already does what was requested
+	ResultSuspended                  // it is suspended
 	ResultNotSuspended               // it is not suspended
 	ResultResumed                    // it was resumed before it was closed
-	ResultGivenUp                    // it was given up, so that there is nothing to suspend
+	ResultGivenUp                    // it was given up, so there is nothing to suspend
 	numResult
 )
 

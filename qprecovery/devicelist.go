@@ -2,19 +2,19 @@ package qprecovery
 
 import "slices"
 
-// listing is what the list of devices says.
+// listing is what is known from the list of devices.
 type listing struct {
 	devices []Identity
-	absent  bool   // the device is not among them
+	absent  bool   // the device is not in the list
 	ours    bool   // its removal was the work of a reset
-	last    uint64 // the Refresh given out last
+	last    uint64 // the latest Refresh
 	op      uint64 // the one that is unanswered; 0: none
-	again   bool   // its answer is too old, and another one is needed
+	again   bool   // its answer will be too old, so another Refresh must follow
 	foreign foreigners
 }
 
-// listed takes a list. An answer to a Refresh that a later list has overtaken is asked
-// for again.
+// listed handles a list. If a later list has overtaken the answer to a Refresh, it requests
+// another Refresh.
 func (d *DeviceLadder) listed(ev Listed) {
 	switch {
 	case ev.Op == 0:
@@ -40,8 +40,8 @@ func (d *DeviceLadder) listed(ev Listed) {
 	}
 }
 
-// compare looks for the device in the list: whether it has gone, come, or been replaced
-// by another instance.
+// compare finds out whether the device was removed, has appeared, or was replaced by another
+// instance.
 func (d *DeviceLadder) compare() {
 	i := slices.IndexFunc(d.list.devices, d.id.Same)
 	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
@@ -69,8 +69,8 @@ func (d *DeviceLadder) compare() {
 	}
 }
 
-// foreigner returns the place of another device that is to be used, or -1; each that is
-// not is reported once.
+// foreigner returns the index of another device to use instead, or -1. It reports each
+// device that is not used once.
 func (d *DeviceLadder) foreigner() int {
 	if d.state == DeviceHealthy {
 		return -1
@@ -86,15 +86,15 @@ func (d *DeviceLadder) foreigner() int {
 	return -1
 }
 
-// ours reports whether a change of instance is the work of a reset: one that may have begun,
-// since nothing of ours was open any more, or that ended just now.
+// ours reports whether a reset may have caused a change of instance: a reset that may have
+// begun, because this process had nothing open any more, or one that ended just now.
 func (d *DeviceLadder) ours() bool {
 	begun := d.state == DeviceDropping && d.reset.wanted && d.reset.pending != 0 && d.reset.released
 	return begun || d.now.Before(d.reset.settled)
 }
 
-// gone takes the removal of the device. A pause goes on where that is the work of the
-// reset that the pause is for.
+// gone handles the removal of the device. A pause continues if the removal is an effect of
+// the reset that led to the pause.
 func (d *DeviceLadder) gone() {
 	d.list.ours = d.ours()
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
@@ -110,9 +110,9 @@ func (d *DeviceLadder) gone() {
 	}
 }
 
-// replaced takes another instance of the device. It is fresh, unless a zombie of ours may
-// still hold something of the one before; and unless a reset made it, the resets of that
-// one say nothing about it.
+// replaced handles another instance of the device. The new instance is fresh, unless a
+// zombie may still hold something of the previous one. Unless a reset created it, the resets
+// of the previous one no longer count.
 func (d *DeviceLadder) replaced(ours bool) {
 	if !ours {
 		d.budget.forgive(RungDevice)
@@ -131,8 +131,8 @@ func (d *DeviceLadder) replaced(ours bool) {
 	}
 }
 
-// refresh has the list read. With again it is read once more after a reading that is under
-// way, since that may be too old.
+// refresh requests the list. If a reading is already under way, again requests another one
+// after it, because its result may be too old.
 func (d *DeviceLadder) refresh(again bool) {
 	switch {
 	case !d.cfg.Lists:

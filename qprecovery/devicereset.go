@@ -5,16 +5,16 @@ import "time"
 // coordination is the state of the exchange with the coordinator.
 type coordination struct {
 	pending  uint64 // the reset that is pending; 0: none
-	released bool   // the coordinator knows that nothing of ours is open
-	wanted   bool   // the drop under way wants a reset
+	released bool   // the coordinator knows that this process has nothing open
+	wanted   bool   // the current drop needs a reset
 	outcome  ResetOutcome
-	reading  bool      // the list is read after the reset
+	reading  bool      // the list is being read after the reset
 	unplug   bool      // the device was removed during the drop, and not by the reset
-	settled  time.Time // until then a change of instance is the work of the reset
+	settled  time.Time // until then a change of instance is an effect of the reset
 }
 
-// resetEnded takes the outcome of a reset. The list is read after one that is done, since
-// it may have replaced the instance.
+// resetEnded handles the outcome of a reset. After a success it has the list read, because
+// the reset may have replaced the instance.
 func (d *DeviceLadder) resetEnded(ev ResetEnded) {
 	if d.reset.pending == 0 || ev.ID != d.reset.pending {
 		d.history.counts.Stale++
@@ -64,15 +64,15 @@ func (d *DeviceLadder) dropped() (bad Reason, over bool) {
 		return ReasonDeviceGone, true
 	case d.reset.outcome == ResetFailed:
 		if d.why != ReasonOperator && d.hold == holdFree {
-			d.hold = holdHeld // it has to be reset, while one that worked goes on as it is
+			d.hold = holdHeld // it must be reset; a device that worked need not be
 		}
 		return ReasonVerbFailed, true
 	}
 	return ReasonNone, true
 }
 
-// endDrop goes where the verdict leads. A device that was to be reset and was not, or that
-// was unplugged meanwhile, leaves the rung of resets.
+// endDrop follows the verdict. A device that needed a reset and got none, or that was
+// unplugged in the meantime, leaves the reset rung.
 func (d *DeviceLadder) endDrop(bad Reason) {
 	why := d.why
 	switch {

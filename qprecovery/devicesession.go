@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// session is the one session that there may be, from the moment of its Open.
+// session is the only session, if there is one. It exists from its Open on.
 type session struct {
 	state     sessionState
 	gen       uint32
 	op        uint64 // of its Open
-	index     uint32 // of the instance that it is on
+	index     uint32 // of its instance
 	abandoned bool
 }
 
@@ -23,7 +23,7 @@ const (
 	sessionClosing // a Close is unanswered
 )
 
-// open begins the opening that the state is for, unless it has begun.
+// open begins the opening that the state calls for, unless it has begun already.
 func (d *DeviceLadder) open() {
 	if d.session.op == d.op.id {
 		return
@@ -41,7 +41,7 @@ func (d *DeviceLadder) openFirst() {
 	}
 }
 
-// opened takes the result of an Open. What comes too late is closed.
+// opened handles the result of an Open. A session that comes too late is closed.
 func (d *DeviceLadder) opened(ev Opened) {
 	if d.session.state != sessionOpening || ev.Op != d.session.op {
 		d.history.counts.Stale++
@@ -91,8 +91,8 @@ func (d *DeviceLadder) notOpened(why Reason) {
 	}
 }
 
-// close has the users release the session, if there is one. One of a device that does
-// not work is failed first, so that no user waits for it.
+// close asks the users to release the session, if there is one. If the device does not
+// work, the session is failed first, so that no user waits for it.
 func (d *DeviceLadder) close(why Reason, fail bool) {
 	if d.session.state == sessionOpen {
 		d.session.state = sessionClosing
@@ -120,7 +120,7 @@ func (d *DeviceLadder) closed(ev Closed) {
 	}
 }
 
-// abandon goes on without the users that have not released the session.
+// abandon stops waiting for users that have not released the session.
 func (d *DeviceLadder) abandon() {
 	d.patience = time.Time{}
 	if d.session.state == sessionClosing && !d.session.abandoned {

@@ -2,7 +2,7 @@ package qprecovery
 
 import "time"
 
-// command takes an order.
+// command handles a command.
 func (d *DeviceLadder) command(ev Command) {
 	answer := ResultDone
 	switch {
@@ -34,7 +34,7 @@ func (d *DeviceLadder) command(ev Command) {
 	case d.state == DeviceWaiting, d.state == DevicePausing, d.state == DeviceGivenUp:
 		d.owed = 0
 		d.proceed(ReasonOperator)
-	case ev.Do == DoRecover: // a reset that is ordered during one is the same one (R15)
+	case ev.Do == DoRecover: // a reset requested during a reset is merged into it (R15)
 		answer = ResultUnderWay
 		d.history.counts.Absorbed++
 	default:
@@ -43,8 +43,8 @@ func (d *DeviceLadder) command(ev Command) {
 	d.emit(Answer{ev.ID, answer})
 }
 
-// suspend closes the device; one that is being closed or opened, after that. One that
-// was given up stays so.
+// suspend closes the device, if necessary after an opening or closing has ended. A device
+// that was given up stays given up.
 func (d *DeviceLadder) suspend() {
 	d.suspended = d.state != DeviceGivenUp
 	switch d.state { //nolint:exhaustive // the others wait for an answer, or rest
@@ -69,7 +69,7 @@ func (d *DeviceLadder) answerSuspends(r Result) {
 	d.suspends = nil
 }
 
-// proceed goes where the verdict leads.
+// proceed follows the verdict.
 func (d *DeviceLadder) proceed(why Reason) {
 	on := d.verdict()
 	if on == deviceCauseSpent {
@@ -78,7 +78,7 @@ func (d *DeviceLadder) proceed(why Reason) {
 	d.apply(on, why)
 }
 
-// apply looks a cause up in the table, and follows its row or absorbs it.
+// apply follows the row of a cause in the table, or absorbs a cause without one.
 func (d *DeviceLadder) apply(on deviceCause, why Reason) {
 	r := deviceTransitions[d.state][on]
 	if r == nil {
@@ -91,9 +91,9 @@ func (d *DeviceLadder) apply(on deviceCause, why Reason) {
 	d.become(r, why)
 }
 
-// use counts a failure of a device that was open, whatever becomes of its reset. Where
-// there were too many, a pause is due before it is opened again. The operator's order is
-// not counted.
+// use counts a failure of an open device, regardless of the outcome of its reset. After too
+// many failures a pause is due before the device is opened again. Commands of the operator
+// do not count.
 func (d *DeviceLadder) use(why Reason) {
 	switch {
 	case why == ReasonOperator:
@@ -108,7 +108,8 @@ func (d *DeviceLadder) use(why Reason) {
 	d.budget.use(d.now, RungDevice)
 }
 
-// become is the only writer of the state. It does what belongs to entering it.
+// become is the only function that sets the state. It does everything that entering the
+// state requires.
 func (d *DeviceLadder) become(r *deviceRow, why Reason) {
 	d.state = r.to
 	d.op.due, d.op.extended, d.patience = time.Time{}, false, time.Time{}
@@ -152,8 +153,7 @@ func (d *DeviceLadder) healthy() {
 	}
 }
 
-// start sets the timers of a state that was entered, and forgets what belongs to an
-// earlier one.
+// start sets the timers of the new state, and clears what belongs to an earlier one.
 func (d *DeviceLadder) start() {
 	switch d.state {
 	case DeviceStarting:
@@ -198,7 +198,7 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	switch what {
 	case doClose:
 		d.close(why, why != ReasonOperator && why != ReasonSuspended)
-	case doRequest: // and in a reset the coordinator says when users are abandoned
+	case doRequest: // in a reset, the coordinator decides when to abandon users
 		d.reset.wanted, d.patience = true, time.Time{}
 		d.op.due = d.now.Add(d.limit())
 		if d.reset.pending == 0 {
@@ -215,7 +215,7 @@ func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	}
 }
 
-// expire does what is due.
+// expire handles the deadlines that are due.
 func (d *DeviceLadder) expire() {
 	d.endWait()
 	if d.state == DeviceHealthy && due(d.now, d.check) {
@@ -230,9 +230,9 @@ func (d *DeviceLadder) expire() {
 	}
 }
 
-// endWait gives the device up: the wait may end while a try runs, and is over once that
-// has failed. Where it ended otherwise, and this process itself was stopped then (see
-// stallBound), the news of a return may lie waiting, and is waited for.
+// endWait gives the device up. If the wait ends during an attempt to open the device, it
+// waits for that attempt to fail. If this process was stopped when the wait ended (see
+// stallBound), the wait is extended, because the event of a return may still be queued.
 func (d *DeviceLadder) endWait() {
 	stalled := d.wait.until.After(d.wait.since) && d.now.Sub(d.wait.until) > stallBound
 	switch {
@@ -244,7 +244,7 @@ func (d *DeviceLadder) endWait() {
 	}
 }
 
-// overdue takes the deadline of the state.
+// overdue handles the deadline of the state.
 func (d *DeviceLadder) overdue() {
 	switch d.state {
 	case DeviceStarting:
@@ -269,8 +269,8 @@ func (d *DeviceLadder) overdue() {
 	}
 }
 
-// retry tries again, or has the list read again. A device that did not return from its
-// reset is waited for from then on.
+// retry tries again, or reads the list again. If a device did not return after its reset,
+// the wait for it begins here.
 func (d *DeviceLadder) retry() {
 	why := ReasonRetry
 	switch {

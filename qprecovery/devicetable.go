@@ -3,34 +3,35 @@ package qprecovery
 // DeviceState is a state of a [DeviceLadder].
 type DeviceState uint8
 
-// States, with what each may do and its timers. A rung goes with each
-// ([DeviceLadder.Rung]): closing a device for a reset and closing one that was removed
-// are one state.
+// States, with what each may do and its timers. A separate rung says why
+// ([DeviceLadder.Rung]): for example, a device is closed in the same state for a reset and
+// after a removal.
 const (
-	// DeviceStarting: it was never open. It is opened; a failure is tried again after a
-	// pause of 1 s, doubled to 8 s, and when the list of devices changes. There is no
-	// limit and no history.
+	// DeviceStarting: it was never open and is being opened. After a failure it is tried
+	// again when the list of devices changes, and after a pause that doubles from 1 s to
+	// 8 s. There is no limit and no history.
 	DeviceStarting DeviceState = iota
 	// DeviceHealthy: it is open and used, and checked every two seconds. In no other state
 	// may anyone use it.
 	DeviceHealthy
-	// DeviceDropping: its users release it, it is closed, and, where it is to be reset, the
-	// coordinator resets it. The removal and the return of an instance belong to this
-	// reset. Nothing is opened. Users are abandoned after the grace period; in a reset
-	// the coordinator says so. It counts as failed ten seconds after the grace period,
-	// with a reset ten seconds after both limits.
+	// DeviceDropping: its users release it, it is closed, and the coordinator resets it if
+	// necessary. The removal and the return of an instance belong to this reset. Nothing is
+	// opened. Users are abandoned after the grace period; in a reset the coordinator decides
+	// when. The drop has failed ten seconds after the grace period, or with a reset ten
+	// seconds after the sum of both limits.
 	DeviceDropping
-	// DevicePausing: it failed too often and stays closed, for 10 s, doubled to 5 min.
+	// DevicePausing: it failed too often and stays closed for a pause that doubles from 10 s
+	// to 5 min.
 	DevicePausing
-	// DeviceOpening: it is opened, once no reset of others is pending and nothing of ours
-	// is open. It counts as failed after ten seconds.
+	// DeviceOpening: it is opened as soon as no reset by others is pending and this process
+	// has nothing open. The opening has failed after ten seconds.
 	DeviceOpening
 	// DeviceWaiting: it is closed and absent, or could not be reset or opened. It is tried
-	// when it comes, and every ten seconds, until the wait is over.
+	// when it appears and every ten seconds, until the wait ends.
 	DeviceWaiting
-	// DeviceGivenUp: the wait is over. Only the operator leads out.
+	// DeviceGivenUp: the wait is over. Only a command of the operator leaves this state.
 	DeviceGivenUp
-	// DeviceSuspended: it is closed and not wanted. Nothing is due; only Resume leads out.
+	// DeviceSuspended: it is closed on request. No timer runs; only Resume leaves this state.
 	DeviceSuspended
 	numDeviceState
 )
@@ -49,14 +50,14 @@ func (s DeviceState) String() string {
 // MarshalText writes the name.
 func (s DeviceState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// deviceCause moves the table. The first ones are events, the last ones are what a device
-// that is closed allows next; see [DeviceLadder.verdict].
+// deviceCause is an input of the table. The first causes are events; the others are verdicts
+// about a closed device (see [DeviceLadder.verdict]).
 type deviceCause uint8
 
 const (
-	deviceCauseFault   deviceCause = iota // an error, a request or an order that a reset answers
-	deviceCauseRemoved                    // the instance that is open left the list
-	deviceCauseSuspend                    // the instance that is open is not wanted
+	deviceCauseFault   deviceCause = iota // an error, a request or a command that leads to a reset
+	deviceCauseRemoved                    // the open instance has left the list
+	deviceCauseSuspend                    // the open device is to be suspended
 	deviceCauseOpened                     // the opening succeeded
 	deviceCauseFailed                     // it failed, or took too long
 	deviceCauseGiveUp                     // the wait is over
@@ -64,7 +65,7 @@ const (
 	deviceCauseUnwanted // it is suspended
 	deviceCauseUnborn   // it was never open
 	deviceCauseAbsent   // it is not in the list
-	deviceCauseHeld     // it has to be reset first
+	deviceCauseHeld     // it must be reset first
 	deviceCauseSpent    // too many resets: a pause is due
 	deviceCauseFree     // it may be opened
 	numDeviceCause
@@ -81,8 +82,8 @@ const (
 	doGiveUp                  // report the end of the wait
 )
 
-// deviceRow is one transition: in a state, a cause leads to a state and a rung, and has
-// these actions. RungNone keeps the rung; Starting and Healthy have none.
+// deviceRow is one transition: in a state, a cause leads to another state and rung, with
+// these actions. RungNone keeps the rung; Starting and Healthy have no rung.
 type deviceRow struct {
 	from DeviceState
 	on   deviceCause
@@ -93,8 +94,8 @@ type deviceRow struct {
 
 // deviceRows are all transitions. A reset, an unplug, a removal of the driver and a PCI
 // error take one path: close, then start from scratch (R21). A cause without a row is
-// absorbed. What comes from outside while the device is closed or opened changes the
-// facts, and the verdict at the end of that goes by them.
+// absorbed. Events that arrive while the device is being closed or opened only change the
+// facts, on which the verdict at the end is based.
 var deviceRows = []deviceRow{
 	{DeviceStarting, deviceCauseOpened, DeviceHealthy, RungNone, nil},
 	{DeviceStarting, deviceCauseFailed, DeviceStarting, RungNone, nil},

@@ -22,7 +22,7 @@ func story() []journal.Entry {
 			Duration: journal.Seconds(3*time.Millisecond + 4321), Outage: journal.Seconds(2*time.Second + 123456789), Text: "WR_FLUSH_ERR of a send",
 		},
 		{Time: at(7), Scope: "soft", Kind: journal.KindRung, Rung: "wait_for_device", Reason: "removed"},
-		{Time: at(8), Scope: "soft", Kind: journal.KindNote, Text: "another device came and is left alone"},
+		{Time: at(8), Scope: "soft", Kind: journal.KindNote, Text: "another device appeared and is not used"},
 		{
 			Time: at(9), Scope: "ib0", Kind: journal.KindStopped, Rung: "reset_device", Reason: "device_reset",
 			Duration: journal.Seconds(time.Hour + 400*time.Millisecond), Outage: journal.Seconds(time.Hour),
@@ -36,7 +36,7 @@ var zone = time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local).Format("Z07:00")
 var table = strings.ReplaceAll(`2026-01-02 03:04:05.001Z  ib0       rung       reset_qp         flush_without_cause
 2026-01-02 03:04:05.004Z  ib0       recovered  reset_qp         flush_without_cause  took 3ms, outage 2.12s; WR_FLUSH_ERR of a send
 2026-01-02 03:04:05.007Z  soft      rung       wait_for_device  removed
-2026-01-02 03:04:05.008Z  soft      note                        another device came and is left alone
+2026-01-02 03:04:05.008Z  soft      note                        another device appeared and is not used
 2026-01-02 03:04:05.009Z  ib0       stopped    reset_device     device_reset         took 1h0m0s, outage 1h0m0s
 `, "Z  ", zone+"  ")
 

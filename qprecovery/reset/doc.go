@@ -8,7 +8,7 @@
 // Each device has two files in a directory on tmpfs. Their name consists of the node GUID
 // and the PCI address or, for a software RDMA device, its parent netdev ([Device.Key]). The
 // kernel's index is not part of it, since it changes whenever a device is added again. So
-// processes of different HCAs do not meet, even if they share a directory.
+// processes that use different HCAs do not interfere, even if they share a directory.
 //
 //	<key>.use     empty; flock only. Shared: this process may have the device open.
 //	              Exclusive: this process resets it.
@@ -38,11 +38,11 @@
 //
 //	state     | intent | use    | the user of this process
 //	releasing | -      | shared | releases the device for another process's reset; at the
-//	          |        |        | start this process has no lock, and the user nothing
+//	          |        |        | start there is no lock, and nothing to release
 //	waiting   | -      | -      | holds nothing, and waits for the end of the reset
 //	using     | -      | shared | may have the device open
 //	leading   | held   | shared | releases the device for our reset
-//	gathering | held   | -      | has released it, or was left behind (R14)
+//	gathering | held   | -      | has released it, or was abandoned (R14)
 //	resetting | held   | excl.  | the same; the device is being reset
 //	stuck     | held   | excl.  | got reset_timeout; the reset has not returned
 //
@@ -65,28 +65,28 @@
 //	stuck     | using     | Done                                  | write the outcome
 //
 // A process whose reset affects no other process (the software HCA, or a device with
-// `reset: none`) takes the same way without the intent and the exclusive lock
-// ([Config.Exclusive]). It still releases the device for the resets of others.
+// `reset: none`) takes the same steps without the intent and the exclusive lock
+// ([Config.Exclusive]). It still releases the device for resets by others.
 //
-// # What the record is worth
+// # Trust in the record
 //
-// Its content is untrusted: it is decoded within bounds, and names in it are only for
-// messages. A record of another device counts as none. A reset that was cut short is
+// The content of a record is untrusted: it is decoded within bounds, and names in it are
+// only for messages. A record of another device is ignored. A reset that was cut short is
 // completed (what was deleted is added again) only if the device, its name and the means of
-// reset in the record are those of our own configuration; otherwise the device is just
-// reset. A process that can write the file can block or request a reset: sharing the
-// directory grants that power.
+// reset in the record match our own configuration; otherwise the device is just reset. A
+// process that can write the file can block or request a reset: sharing the directory grants
+// that power.
 //
 // # Limits
 //
-// A leader that is stopped blocks the others until it goes on or ends; they report it
-// ([Silent]). A process that is stopped while it holds the device makes the resets of the
-// others fail. The locks do not show processes that do not take part. If no process can
-// reset, a reset that had begun ends for those that wait, and the next process that can
-// completes it ([Record.Begun]).
+// A leader that is stopped blocks the others until it continues or ends; they report it
+// ([Silent]). A process that is stopped while it holds the device makes the resets of others
+// fail. The locks do not protect processes that do not use them. If no process has the
+// privilege to reset, a reset that had begun ends for the processes that wait, and the next
+// process that has it completes the reset ([Record.Begun]).
 //
 // The kernel closes the descriptors of a process that dies one after the other, today those
 // with the highest numbers first. The locks are opened before the device, so they are
-// mostly released after it; where a device got a lower number, its lock is free some
-// moments before the device is.
+// usually released after it; if the device has a lower number, its lock is released a
+// moment before the device is.
 package reset

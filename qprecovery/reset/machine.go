@@ -10,25 +10,25 @@ const (
 	DefaultGrace = 60 * time.Second // R14
 	DefaultLimit = 30 * time.Second // a reset that takes 300 times its 100 ms is stuck
 
-	tryEvery     = 10 * time.Millisecond // a tenth of what a reset may take
+	tryEvery     = 10 * time.Millisecond // a tenth of the time a reset usually takes
 	pollEvery    = time.Second           // finds a lost event, or a leader that died
 	orphanPolls  = 3
-	silentMargin = time.Second // what a leader may take besides grace and limit
+	silentMargin = time.Second // time that a leader may take in addition to grace and limit
 )
 
 // Config configures a [Machine]. Zero durations are the defaults.
 type Config struct {
 	Device Device
 	Name   string        // of this process, for messages
-	Grace  time.Duration // how long a reset waits for those who hold the device
+	Grace  time.Duration // how long a reset waits for the holders of the device
 	Limit  time.Duration // how long the reset itself may take
 	// Shared says that other processes may use the device.
 	Shared bool
-	// Exclusive says that a reset by this process breaks what other processes have
-	// open.
+	// Exclusive says that a reset by this process affects the other processes that have
+	// the device open.
 	Exclusive bool
 
-	try, poll time.Duration // zero, but in an exploration
+	try, poll time.Duration // zero except in the exploration test
 }
 
 // Kernel makes the system calls of a [Machine], which must not block.
@@ -41,9 +41,9 @@ type Kernel interface {
 	Claim() bool
 	// Disclaim unlocks the intent.
 	Disclaim()
-	// Share tries to lock use shared, also instead of exclusively.
+	// Share tries to lock use shared. It may convert an exclusive lock.
 	Share() bool
-	// Exclude tries to lock use exclusively. If it fails, the shared lock is gone, too.
+	// Exclude tries to lock use exclusively. If it fails, the shared lock is lost as well.
 	Exclude() bool
 	// Drop unlocks use.
 	Drop()
@@ -65,21 +65,21 @@ type Kind uint8
 // Kinds of event.
 const (
 	Look     Kind = iota // the intent file may have changed, or a deadline has passed
-	Want                 // the user asks for a reset
+	Want                 // the user requests a reset
 	Released             // the user holds nothing of the device
-	Done                 // the reset returned; OutcomeDenied: nothing was done, since this process may not
+	Done                 // the reset returned; OutcomeDenied: nothing was done, for lack of permission
 	Close                // this process ends; the user holds nothing, and no reset is under way
 	numKind
 )
 
-// ID numbers the resets that a machine reports to its user, from 1.
+// ID identifies a reset that a machine reports to its user. IDs count from 1.
 type ID uint64
 
 // Action is a message to the user.
 type Action interface{ action() }
 
 type (
-	// Release has the user release the device, and then report [Released].
+	// Release asks the user to release the device, and then to report [Released].
 	Release struct{ ID ID }
 	// Ended says that a reset ended. The user may open the device again.
 	Ended struct {
@@ -90,13 +90,13 @@ type (
 	// Reset resets the device. The answer is [Done].
 	Reset struct {
 		// Abandon says that users in this process have not released the device within
-		// the grace period, and are not waited for.
+		// the grace period, and that the reset does not wait for them.
 		Abandon bool
 		// Complete says that an earlier reset was cut short: the device may be gone, and
 		// this reset has to bring it back.
 		Complete bool
 	}
-	// Silent says that the process that leads a reset has not gone on since a time.
+	// Silent says since when the process that leads a reset has made no progress.
 	Silent struct{ Since time.Time }
 	// Answers ends Silent.
 	Answers struct{}
@@ -141,16 +141,16 @@ var table = [numState][numKind]func(*Machine, Event){
 	StateStuck:     {Want: (*Machine).refuse, Done: (*Machine).done},
 }
 
-// Machine is one process's share in the resets of a device. It is passive: one
-// goroutine calls it. Make one with [New].
+// Machine coordinates the resets of a device for one process. It is passive and must be
+// used by one goroutine. Create it with [New].
 type Machine struct {
 	conf    Config
-	able    bool // to reset the device, as far as is known
+	able    bool // to reset the device, as far as this process knows
 	state   State
-	rec     Record // as read or written last
+	rec     Record // as last read or written
 	id      ID     // of the last reset that was reported to the user
 	pending bool   // its end was not reported yet
-	used    bool   // the user might open the device once
+	used    bool   // the user has been allowed to open the device
 	wants   bool   // the user asked for a reset, which no process leads yet
 
 	// Of the reset that this process leads.
@@ -161,26 +161,26 @@ type Machine struct {
 	deadline time.Time // of the state; zero: none
 	lookAt   time.Time // zero: not before the deadline
 
-	looked time.Time     // when this process looked last whether the leader goes on
-	waited time.Duration // that it has not, while this process itself was running
+	looked time.Time     // when this process last checked whether the leader makes progress
+	waited time.Duration // without progress, while this process itself was running
 	silent bool          // Silent was reported
 
-	// Of the Step under way.
+	// Of the current Step.
 	now time.Time
 	k   Kernel
 	out []Action
 }
 
-// New returns a machine whose user holds nothing of the device, and may open it after
-// the first Step with [Look] unless that returns [Release].
+// New returns a machine whose user holds nothing of the device. The user may open the
+// device after the first Step with [Look], unless that returns [Release].
 func New(conf Config) *Machine {
 	conf.Grace, conf.Limit = cmp.Or(conf.Grace, DefaultGrace), cmp.Or(conf.Limit, DefaultLimit)
 	conf.try, conf.poll = cmp.Or(conf.try, tryEvery), cmp.Or(conf.poll, pollEvery)
 	return &Machine{conf: conf, able: conf.Exclusive}
 }
 
-// Step applies an event at time now, makes the system calls that follow, and appends the
-// messages to the user to out. Time must not run backwards from call to call.
+// Step applies an event at the time now, which must not decrease, makes the resulting system
+// calls, and appends the messages for the user to out.
 func (m *Machine) Step(now time.Time, k Kernel, ev Event, out []Action) []Action {
 	m.now, m.k, m.out = now, k, out
 	if handle := table[m.state][ev.Kind]; handle != nil {
@@ -190,8 +190,8 @@ func (m *Machine) Step(now time.Time, k Kernel, ev Event, out []Action) []Action
 	return out
 }
 
-// NextDeadline returns when Step must be called with [Look] at the latest; false: not
-// before the next event.
+// NextDeadline returns when Step must be called with [Look] if there is no earlier event,
+// or false if there is no deadline.
 func (m *Machine) NextDeadline() (at time.Time, ok bool) {
 	at = m.lookAt
 	if at.IsZero() || !m.deadline.IsZero() && m.deadline.Before(at) {
@@ -217,14 +217,14 @@ func (m *Machine) become(s State, deadline time.Time) {
 	m.lookAgain()
 }
 
-// lookAgain plans the next look at the intent, in the states in which others write it.
+// lookAgain schedules the next look at the intent in states in which others may write it.
 func (m *Machine) lookAgain() {
 	if m.conf.Shared && !m.state.Leads() {
 		m.lookAt = m.now.Add(m.conf.poll)
 	}
 }
 
-// read reads the intent. A record of another device counts as none.
+// read reads the intent. It ignores a record of another device.
 func (m *Machine) read() {
 	r := m.k.Read()
 	if r.Device.NodeGUID != m.conf.Device.NodeGUID || r.Device.place() != m.conf.Device.place() {
@@ -244,7 +244,7 @@ func (m *Machine) write(p Phase, o Outcome, begun bool, detail string) {
 	}
 }
 
-// askRelease has the user release the device.
+// askRelease asks the user to release the device.
 func (m *Machine) askRelease() {
 	m.id, m.pending, m.wants = m.id+1, true, false
 	m.emit(Release{m.id})
@@ -258,14 +258,14 @@ func (m *Machine) end(o Outcome, detail string) {
 	}
 }
 
-// open reports whether the record asks for something: a reset is under way or, for a
-// process that starts and can complete it, was cut short long ago.
+// open reports whether the record calls for action: a reset is under way, or an earlier one
+// was cut short and this process, which is starting, can complete it.
 func (m *Machine) open() bool {
 	return m.rec.Phase != PhaseIdle || m.rec.Begun && m.able && !m.used
 }
 
-// follow waits for the end of another process's reset. If the lock is free, its leader
-// has died, or hands the reset over.
+// follow waits for the end of another process's reset. If the lock is free, the leader has
+// died or is handing the reset over.
 func (m *Machine) follow(Event) {
 	m.lookAgain()
 	m.read()
@@ -306,8 +306,8 @@ func (m *Machine) endOrphan() {
 	}
 }
 
-// look takes part in the reset of another process. A reset that was cut short, and could
-// not be completed since the device was held, is tried again from time to time.
+// look joins the reset of another process. It periodically retries a reset that was cut
+// short and could not be completed because the device was held.
 func (m *Machine) look(ev Event) {
 	m.lookAgain()
 	m.read()
@@ -324,8 +324,8 @@ func (m *Machine) look(ev Event) {
 	}
 }
 
-// want leads a reset, once the lock on the intent is free. A reset that concerns this
-// process alone needs no lock.
+// want leads a reset once the lock on the intent is free. A reset that affects only this
+// process needs no lock.
 func (m *Machine) want(Event) {
 	switch {
 	case !m.conf.Exclusive:
@@ -341,7 +341,7 @@ func (m *Machine) want(Event) {
 	}
 }
 
-// lead begins or takes over a reset. The lock on the intent is ours.
+// lead begins or takes over a reset. This process holds the lock on the intent.
 func (m *Machine) lead() {
 	if m.rec.Phase == PhaseIdle {
 		m.rec.Number++
@@ -367,8 +367,8 @@ func (m *Machine) leave(ev Event) {
 	}
 }
 
-// release ends the release of the device by the users of this process. After the grace
-// period it leaves those behind that have not released it.
+// release proceeds once the users in this process have released the device. After the grace
+// period it abandons those that have not.
 func (m *Machine) release(ev Event) {
 	m.abandon = ev.Kind != Released
 	if m.abandon && m.due() || !m.abandon && ev.ID == m.id {
@@ -391,7 +391,8 @@ func (m *Machine) gather(Event) {
 	}
 }
 
-// done ends a reset that has returned. One that this process may not make is handed over.
+// done ends a reset that has returned. If this process lacks permission, it hands the reset
+// over.
 func (m *Machine) done(ev Event) {
 	denied := ev.Outcome == OutcomeDenied
 	m.able = m.able && !denied
@@ -417,8 +418,8 @@ func (m *Machine) finish(o Outcome, begun bool, detail string) {
 	m.look(Event{})
 }
 
-// timeOut reports a reset that does not return to the user of this process. The other
-// processes wait until it has, and name this one meanwhile.
+// timeOut tells the user that its reset does not return. The other processes keep waiting
+// for it, and report this process as the leader in the meantime.
 func (m *Machine) timeOut(Event) {
 	if m.due() {
 		m.become(StateStuck, time.Time{})
@@ -436,8 +437,8 @@ func (m *Machine) quit(Event) {
 	m.write(PhaseIdle, OutcomeFailed, m.begun, "its leader ended before it began")
 }
 
-// checkLeader reports a leader that has not gone on for longer than a reset may take.
-// Time in which this process did not run itself does not count.
+// checkLeader reports a leader that has made no progress for longer than a reset may take.
+// Time in which this process itself did not run does not count.
 func (m *Machine) checkLeader() {
 	m.waited += min(m.now.Sub(m.looked), m.conf.poll)
 	m.looked = m.now

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Device identifies a device, and says what completing a reset of it needs.
+// Device identifies a device, and contains what is needed to complete a reset of it.
 type Device struct {
 	NodeGUID [8]byte
 	PCIAddr  string // empty for a software RDMA device
@@ -18,8 +18,9 @@ type Device struct {
 	Means    string // how it is reset, such as link
 }
 
-// Key is the name of a device's files. It is made of what stays the same when the device
-// is added again. A device with neither PCI address nor parent is known by its name.
+// Key is the base name of a device's files. It consists of properties that stay the same
+// when the device is added again. A device with neither PCI address nor parent is
+// identified by its name.
 func (d Device) Key() string {
 	safe := func(r rune) rune {
 		if r == '/' || r <= ' ' || r > '~' {
@@ -32,19 +33,19 @@ func (d Device) Key() string {
 
 func (d Device) place() string { return cmp.Or(d.Parent, d.PCIAddr, d.Name) }
 
-// Phase says how far a reset has come.
+// Phase is the progress of a reset.
 type Phase string
 
 // Phases.
 const (
 	PhaseIdle      Phase = ""          // no reset, or the last one has ended
-	PhaseWanted    Phase = "pending"   // processes release the device
+	PhaseWanted    Phase = "pending"   // processes are releasing the device
 	PhaseResetting Phase = "resetting" // it is being reset
 )
 
 func (p Phase) String() string { return cmp.Or(string(p), "idle") }
 
-// Outcome says how a reset ended. It is the reason in log, metric and history.
+// Outcome is the result of a reset, and the reason shown in log, metrics and history.
 type Outcome string
 
 // Outcomes.
@@ -66,7 +67,7 @@ var (
 type Record struct {
 	Phase   Phase
 	Outcome Outcome // of the reset Number, once the phase is idle
-	// Begun says that the device may be half reset: a reset began and did not return.
+	// Begun says that the device may be partly reset: a reset began and did not return.
 	Begun  bool
 	Number uint64 // of the reset, for messages; it only grows
 	Device Device
@@ -81,15 +82,15 @@ const (
 	textSize   = 96 // of each text; names of netdevs have 16 bytes, of RDMA devices 64
 )
 
-// ErrRecord says that the content of a file is not a record.
+// ErrRecord reports that the content of a file is not a record.
 var ErrRecord = errors.New("not a record of a reset")
 
 func (r *Record) texts() []*string {
 	return []*string{&r.Device.PCIAddr, &r.Device.Parent, &r.Device.Name, &r.Device.Means, &r.Leader, &r.Detail}
 }
 
-// Encode returns the bytes of a record. Long texts are cut, and characters other than
-// printable ASCII, and those that JSON would escape, replaced.
+// Encode returns the bytes of a record. It truncates long texts, and replaces characters
+// that are not printable ASCII or that JSON would escape.
 func (r Record) Encode() []byte {
 	for _, text := range r.texts() {
 		*text = clean(*text)
@@ -101,7 +102,7 @@ func (r Record) Encode() []byte {
 	return append(b, strings.Repeat(" ", RecordSize-1-len(b))+"\n"...)
 }
 
-// Decode returns the record of a file's content. An empty file is an idle record.
+// Decode returns the record in a file's content. An empty file is an idle record.
 func Decode(b []byte) (r Record, err error) {
 	if len(b) == 0 {
 		return r, nil

@@ -17,16 +17,16 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// ErrNotRunning says that no daemon answers on the socket.
+// ErrNotRunning reports that no daemon answers on the socket.
 var ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
 
 const (
-	askTimeout   = 10 * time.Second // a status is answered at once
-	orderTimeout = 2 * time.Minute  // above the grace of a reset
+	askTimeout   = 10 * time.Second // the daemon answers status requests at once
+	orderTimeout = 2 * time.Minute  // longer than the grace period of a reset
 	maxReply     = 64 << 20         // bytes
 )
 
-// GetStatus asks the daemon behind the socket.
+// GetStatus returns the status of the daemon that serves the socket.
 func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -59,19 +59,19 @@ func GetEvents(ctx context.Context, path string, since uint64, follow bool, each
 	}
 }
 
-// PostFault orders a fault, and returns the order with the names that it left out.
+// PostFault requests a fault, and returns the request with omitted names filled in.
 func PostFault(ctx context.Context, path string, q FaultRequest) (FaultRequest, error) {
 	err := post(ctx, path, "/v1/fault", &q)
 	return q, err
 }
 
-// PostReset orders a reset, like PostFault.
+// PostReset requests a reset, like PostFault.
 func PostReset(ctx context.Context, path string, q ResetRequest) (ResetRequest, error) {
 	err := post(ctx, path, "/v1/reset", &q)
 	return q, err
 }
 
-// PostRecover orders another try of a device that was given up, like PostFault.
+// PostRecover requests a retry of a device that was given up, like PostFault.
 func PostRecover(ctx context.Context, path string, q RecoverRequest) (RecoverRequest, error) {
 	err := post(ctx, path, "/v1/recover", &q)
 	return q, err
@@ -107,7 +107,8 @@ func ask(ctx context.Context, path, method, url string, body io.Reader, into any
 	return json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into)
 }
 
-// do returns an answer that is not a refusal. The caller closes its body.
+// do sends a request and returns the response, or an error if the daemon refuses. The
+// caller closes the response body.
 func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
 	if err != nil {

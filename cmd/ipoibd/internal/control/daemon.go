@@ -8,9 +8,10 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// Daemon does what the control socket is asked for. Several goroutines call its methods at
-// the same time. An order returns once it has been accepted, a suspension when it is complete,
-// both at the latest when ctx ends. The names in a request are from [Daemon.Names].
+// Daemon carries out the requests of the control socket. Several goroutines may call its
+// methods at the same time. A method returns once the request has been accepted (Suspend:
+// once it is complete), and at the latest when ctx ends. The names in a request are always
+// among those of [Daemon.Names].
 type Daemon interface {
 	Names() Names
 	Status() report.Status
@@ -25,8 +26,8 @@ type Daemon interface {
 // Names are the configured names.
 type Names struct{ Devices, Interfaces []string }
 
-// Refusals, with the HTTP statuses of their answers. Any other error means that the order does
-// not fit the present state, and is a 409.
+// Refusals, with the HTTP statuses of their answers. Any other error means that the request
+// conflicts with the current state, and is a 409.
 var (
 	ErrInvalid     = errors.New("bad request")           // 400
 	ErrNotAllowed  = errors.New("not allowed")           // 403

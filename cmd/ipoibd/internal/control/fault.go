@@ -16,14 +16,14 @@ const (
 	FaultClear       = "clear"
 )
 
-// FaultKind is a kind of fault that can be ordered.
+// FaultKind is a kind of fault that can be requested.
 type FaultKind struct {
 	Name  string
-	Text  string // its effect, for people
+	Text  string // its effect, for the operator
 	Shell bool   // injected by the daemon itself: it strikes once, immediately
 }
 
-// faultTexts say what the kinds of hca/faults do.
+// faultTexts describes the kinds of hca/faults.
 var faultTexts = [faults.NumKind]string{
 	faults.SendErrorSQE:     "a send fails, and the queue pair goes to SQE",
 	faults.SendFlushSQE:     "as send_error_sqe, but the failed send is reported only as flushed",
@@ -54,8 +54,8 @@ var shellKinds = []FaultKind{
 	{FaultReplug, "the unplugged device comes back", true},
 	{FaultReplugOther, "another device appears in its place", true},
 	{FaultReindex, "the next reset changes the device's index, as if the device had been removed and added", true},
-	{FaultClientSlow, "an interface is ready for a reset 2 s late", true},
-	{FaultClientDead, "an interface is never ready for a reset", true},
+	{FaultClientSlow, "an interface becomes ready for a reset 2 s late", true},
+	{FaultClientDead, "an interface never becomes ready for a reset", true},
 	{FaultClear, "cancel all faults that have not struck yet", true},
 }
 

@@ -56,8 +56,8 @@ func removeStale(path string) error {
 	return err
 }
 
-// bounded limits the number of connections. It accepts another one and closes the oldest that
-// may be closed, so that clients that send nothing, or read nothing, do not keep others out.
+// bounded limits the number of connections. At the limit it accepts a new one and closes the
+// oldest that may be closed, so that idle clients do not lock others out.
 type bounded struct {
 	*net.UnixListener
 	most int
@@ -103,11 +103,11 @@ func (b *bounded) remove(c *boundedConn) {
 type boundedConn struct {
 	*net.UnixConn
 	of   *bounded
-	kept atomic.Bool // it is not closed for a newer one
+	kept atomic.Bool // not closed in favour of a newer one
 }
 
-// keep protects the connection of a request from being closed for a newer one. It belongs to a
-// follower or to a current order, whose numbers are limited.
+// keep protects the connection of a request from being closed in favour of a newer one. Only
+// followers and orders in progress call it; the number of both is limited.
 func keep(r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*boundedConn); ok {
 		c.kept.Store(true)

@@ -120,10 +120,10 @@ func TestRefusalsOfRequests(t *testing.T) {
 		{"POST", "/v1/fault", `{"kind":"unplug","device":"hard"}`, 404, `no device "hard"`},
 		{"POST", "/v1/fault", `{"kind":"` + strings.Repeat("x", maxBody) + `"}`, 413, "too large"},
 		{"POST", "/v1/fault", `{"kind":"unplug"}` + strings.Repeat(" ", maxBody), 413, "too large"},
-		{"POST", "/v1/reset", "{}", 400, `no scope ""`},
-		{"POST", "/v1/reset", `{"scope":"world"}`, 400, `no scope "world"`},
-		{"POST", "/v1/reset", `{"scope":"qp","device":"soft"}`, 400, "not of a device"},
-		{"POST", "/v1/reset", `{"scope":"device","interface":"ib0"}`, 400, "of all its interfaces"},
+		{"POST", "/v1/reset", "{}", 400, `unknown scope ""`},
+		{"POST", "/v1/reset", `{"scope":"world"}`, 400, `unknown scope "world"`},
+		{"POST", "/v1/reset", `{"scope":"qp","device":"soft"}`, 400, "not a device"},
+		{"POST", "/v1/reset", `{"scope":"device","interface":"ib0"}`, 400, "all interfaces of the device"},
 		{"POST", "/v1/reset", `{"scope":"cq","interface":"ib9"}`, 404, `no interface "ib9"`},
 		{"POST", "/v1/recover", `{"device":"hard"}`, 404, `no device "hard"`},
 		{"POST", "/v1/suspend", `{"now":true}`, 400, "unknown field"},
@@ -143,7 +143,7 @@ func TestSeveralHaveToBeNamed(t *testing.T) {
 	f := newFake()
 	f.names = Names{Devices: []string{"a", "b"}, Interfaces: []string{}}
 	path := serve(t, f)
-	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "name one by --device: a, b") {
+	if code, text := raw(t, path, "POST", "/v1/recover", ""); code != 400 || !strings.Contains(text, "choose one with --device: a, b") {
 		t.Errorf("%d %q", code, text)
 	}
 	if code, text := raw(t, path, "POST", "/v1/reset", `{"scope":"qp"}`); code != 404 || !strings.Contains(text, "there is no interface") {

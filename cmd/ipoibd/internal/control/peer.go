@@ -45,7 +45,7 @@ func peerOf(c net.Conn) (*unix.Ucred, error) {
 	return cred, credErr
 }
 
-// guard refuses all users but root and the daemon's own.
+// guard refuses every user except root and the daemon's own.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cred, ok := r.Context().Value(peerKey{}).(*unix.Ucred)

@@ -48,14 +48,14 @@ func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestOf is a pointer to the body of an order. Its resolve checks the body and adds the
-// names that it leaves out.
+// requestOf is a pointer to the body of a request. Its resolve method checks the body and
+// fills in omitted names.
 type requestOf[Q any] interface {
 	*Q
 	resolve(Names) error
 }
 
-// order carries out an order and answers with it, including the names that it left out.
+// order carries out a request and answers with it, with omitted names filled in.
 func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var q Q
@@ -74,7 +74,7 @@ func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) 
 	}
 }
 
-// carryOut carries out an order unless there are too many.
+// carryOut carries out a request unless too many are in progress.
 func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error {
 	if err := admit(s.orders, "orders"); err != nil {
 		return err
@@ -84,13 +84,13 @@ func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error
 	return do(r.Context())
 }
 
-// admit takes a place if one is free.
+// admit takes a place if one is free, and refuses otherwise.
 func admit(places chan struct{}, who string) error {
 	select {
 	case places <- struct{}{}:
 		return nil
 	default:
-		return fmt.Errorf("%w: %d %s are there already", ErrUnavailable, cap(places), who)
+		return fmt.Errorf("%w: too many %s; the limit is %d", ErrUnavailable, who, cap(places))
 	}
 }
 
@@ -127,7 +127,7 @@ type refusal struct {
 
 func refuse(w http.ResponseWriter, err error) { reply(w, statusOf(err), refusal{err.Error()}) }
 
-// statuses of refusals.
+// statuses maps refusals to HTTP statuses.
 var statuses = []struct {
 	err  error
 	code int
@@ -141,7 +141,7 @@ var statuses = []struct {
 	{context.DeadlineExceeded, http.StatusServiceUnavailable},
 }
 
-// statusOf looks first for the limit of a body, which comes wrapped in ErrInvalid.
+// statusOf checks first for the size limit of a body, whose error is wrapped in ErrInvalid.
 func statusOf(err error) int {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge

@@ -18,22 +18,22 @@ const (
 	writeTimeout = 5 * time.Second // of an answer, or of a batch for a follower
 	maxHeader    = 16 << 10        // bytes
 	maxBody      = 64 << 10        // bytes
-	maxConns     = 128             // another one closes the oldest
+	maxConns     = 128             // a further one closes the oldest
 	maxFollowers = 16              // of them
-	maxOrders    = 64              // of them, current orders; the other places are for other requests
+	maxOrders    = 64              // of them, orders in progress; the rest is left for other requests
 	closeTimeout = time.Second     // for answers under way when the daemon ends
 )
 
-// ErrRunning says that another daemon answers on the socket.
+// ErrRunning reports that another daemon serves the socket.
 var ErrRunning = errors.New("another daemon answers on this control socket")
 
-// Server answers on the control socket.
+// Server serves the control socket.
 type Server struct {
 	daemon    Daemon
 	http      *http.Server
 	listener  net.Listener
 	followers chan struct{} // one value per follower
-	orders    chan struct{} // one value per current order
+	orders    chan struct{} // one value per order in progress
 	end       context.CancelFunc
 }
 
@@ -78,7 +78,7 @@ func (s *Server) newHTTP(ctx context.Context) *http.Server {
 	return h
 }
 
-// Serve answers until Close.
+// Serve serves requests until Close.
 func (s *Server) Serve() error {
 	err := s.http.Serve(s.listener)
 	if errors.Is(err, http.ErrServerClosed) {

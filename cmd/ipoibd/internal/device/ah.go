@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// ahWorkers make address handles in parallel: on RoCE each may block for a second on
-	// a silent peer, and the others must not wait for it.
+	// ahWorkers is how many address handles are made in parallel: on RoCE one may block
+	// for a second on a silent peer, and the others must not wait for it.
 	ahWorkers = 4
-	// maxAHRequests bounds the requests that wait for a worker.
+	// maxAHRequests bounds the requests waiting for a worker.
 	maxAHRequests = 256
 )
 
@@ -55,7 +55,7 @@ func newAHWorkers(pd hca.PD) *AHWorkers {
 	return w
 }
 
-// Create requests a handle; false: too many requests are waiting.
+// Create requests a handle. It returns false if too many requests are waiting.
 func (w *AHWorkers) Create(id uint64, spec hca.AHSpec) bool {
 	select {
 	case w.requests <- ahRequest{id, spec}:
@@ -106,9 +106,9 @@ func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
 	return ah, err
 }
 
-// Close ends the workers, once each has made its present handle, and closes all handles. No
-// one has to receive the results meanwhile. Handles that could not be closed are tried again
-// when Close is repeated.
+// Close waits for each worker to finish its current handle, ends the workers and closes all
+// handles. The results need not be received meanwhile. Calling Close again retries the
+// handles that could not be closed.
 func (w *AHWorkers) Close() error {
 	w.ending.Do(func() { close(w.stop) })
 	w.wg.Wait()

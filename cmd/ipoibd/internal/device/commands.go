@@ -12,18 +12,18 @@ import (
 
 // Why an operator's command is refused, or not carried out.
 var (
-	// ErrNotOpen: there is nothing to reset before the device was open once.
+	// ErrNotOpen: the device was never open, so there is nothing to reset.
 	ErrNotOpen = errors.New("device is not open yet")
-	// ErrSuspended: not while the device is suspended. It is also why there is no
-	// session meanwhile.
+	// ErrSuspended: the device is suspended. While it is, views report this error as the
+	// reason why there is no session.
 	ErrSuspended = errors.New("device is suspended; 'ipoibd resume' opens it again")
 	// ErrResumed: the device was resumed before it was closed.
-	ErrResumed = errors.New("device was resumed meanwhile")
+	ErrResumed = errors.New("device was resumed before it could be closed")
 	// ErrOpen: there is nothing to recover.
 	ErrOpen = errors.New("device is open, so there is nothing to recover; 'ipoibd reset device' resets it")
-	// ErrUnderWay: the recovery under way already does what was ordered.
+	// ErrUnderWay: a recovery is under way and already does what was requested.
 	ErrUnderWay = errors.New("a recovery of the device is already under way; 'ipoibd events' shows how it ends")
-	// ErrGivenUp: a device that was given up is closed already.
+	// ErrGivenUp: the device was given up, so it is closed already.
 	ErrGivenUp = errors.New("device was given up, so there is nothing to suspend")
 	// ErrNotSuspended: the device was not suspended.
 	ErrNotSuspended = errors.New("device is not suspended")
@@ -31,25 +31,27 @@ var (
 	ErrEnded = errors.New("device has ended")
 )
 
-// Reset orders a reset of the device, or a try at once where it is waited for; it
-// returns once that is taken up. Several orders during a reset are one (R15). Errors:
-// [ErrNotOpen], after which it is tried at once; [ErrSuspended], [ErrEnded], that of ctx.
+// Reset requests a reset of the device, or an immediate retry while Run waits for the
+// device. It returns once the request is accepted. Requests during a reset are merged into
+// it (R15). Errors: [ErrNotOpen], after which the device is retried at once; [ErrSuspended],
+// [ErrEnded], the error of ctx.
 func (d *Device) Reset(ctx context.Context) error { return d.command(ctx, qprecovery.DoReset) }
 
-// Recover has a device that was given up waited for again, with a try at once. Errors:
-// [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], that of ctx.
+// Recover retries a device that was given up, at once and then for as long as Run usually
+// waits for a device. Errors: [ErrOpen], [ErrUnderWay], [ErrSuspended], [ErrEnded], the
+// error of ctx.
 func (d *Device) Recover(ctx context.Context) error { return d.command(ctx, qprecovery.DoRecover) }
 
 // Suspend closes the device once its users have released it, and returns when it is
-// closed (R26). It is idempotent. Errors: [ErrGivenUp]; [ErrResumed], [ErrEnded], that
-// of ctx, after which the device is closed later.
+// closed (R26). It is idempotent. Errors: [ErrGivenUp], [ErrResumed], [ErrEnded], or the
+// error of ctx, after which the device is still closed as soon as possible.
 func (d *Device) Suspend(ctx context.Context) error { return d.command(ctx, qprecovery.DoSuspend) }
 
-// Resume undoes Suspend, and returns once the opening or the wait for the device
-// is taken up. Errors: [ErrNotSuspended], [ErrEnded], that of ctx.
+// Resume undoes Suspend. It returns once Run has begun to open the device or to wait for
+// it. Errors: [ErrNotSuspended], [ErrEnded], the error of ctx.
 func (d *Device) Resume(ctx context.Context) error { return d.command(ctx, qprecovery.DoResume) }
 
-// results are the answers of the machine.
+// results maps the answers of the machine to errors.
 var results = map[qprecovery.Result]error{
 	qprecovery.ResultDone:         nil,
 	qprecovery.ResultNotOpen:      ErrNotOpen,
@@ -61,7 +63,7 @@ var results = map[qprecovery.Result]error{
 	qprecovery.ResultGivenUp:      ErrGivenUp,
 }
 
-// command gives the machine an operator's command, and returns its answer.
+// command passes an operator's command to the machine and returns its answer.
 func (d *Device) command(ctx context.Context, do qprecovery.Do) error {
 	return d.ask(ctx, func(o *owner, done chan<- error) {
 		o.commands++
@@ -90,19 +92,19 @@ func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) e
 	}
 }
 
-// Status is the state of a device, for an operator.
+// Status is the state of a device as shown to an operator.
 type Status struct {
 	State       qprecovery.DeviceState
 	Reason      qprecovery.Reason   // why the state was entered
 	Since       time.Time           // when it was entered
 	Rung        qprecovery.Rung     // of the current recovery, or RungNone
 	NextTry     time.Time           // when a pause ends, or the next try; zero: none is planned
-	GivesUp     time.Time           // when the wait for the device ends; zero: it is not waited for
+	GivesUp     time.Time           // when the wait for the device ends; zero: not waiting
 	Suspended   bool                // between Suspend and Resume
 	History     []qprecovery.Record // oldest first, the current one last; read-only
 	Counts      qprecovery.Counts
 	Attr        *hca.DeviceAttr // of the last opening; nil before the first one; read-only
-	LastError   error           // why the last opening failed, or what the first one waits for; nil: it succeeded
+	LastError   error           // why the last opening failed, or what the first one waits for; nil if it succeeded
 	Coordinator resetlock.Status
 	Sharers     []string // other processes that have the device open
 }

@@ -16,49 +16,49 @@ import (
 	"ipoibd/qprecovery/reset"
 )
 
-// Opener opens the HCA, or returns why it cannot. It ends with ctx.
+// Opener opens the HCA, or returns why it cannot. It returns early if ctx ends.
 type Opener func(ctx context.Context) (hca.Device, error)
 
-// Lister lists the HCAs that are there: all of them, among which the device may be, or
-// the present instances of the device alone. A list does not change once it was handed
-// out.
+// Lister lists the HCAs that are present: either all of them, or only the present
+// instances of the device. A list is read-only once it was returned.
 type Lister interface {
-	// Watch sends the list, at once and after each change, even one that was undone
-	// since. If lists are not received in time, only the last one is kept. The channel is
-	// closed when ctx ends.
+	// Watch sends the list at once and after each change, even if the change was undone
+	// in the meantime. If lists are not received in time, only the last one is kept. The
+	// channel is closed when ctx ends.
 	Watch(ctx context.Context) <-chan []qprecovery.Identity
-	// List returns the present list. It may block, until ctx ends.
+	// List returns the current list. It may block until ctx ends.
 	List(ctx context.Context) []qprecovery.Identity
 }
 
 // Config of a device.
 type Config struct {
-	Name string // for people
+	Name string // for logs and errors
 	Open Opener
-	// List may be nil. Then a device that does not open is tried from time to time.
+	// List may be nil. Then a device that does not open is retried periodically.
 	List Lister
 	// Underlay is the netdev below an HCA that is not hardware, for the log.
 	Underlay string
-	// Reset resets the HCA itself, once every process has released it: verbs that hang in
-	// it return, and it can be opened again whatever a zombie holds. nil: nothing has to
-	// be done.
+	// Reset resets the HCA itself, once every process has released it. Verbs that hang in
+	// it then return, and it can be opened again whatever a zombie holds. nil means that
+	// the HCA needs no reset of its own.
 	Reset func(ctx context.Context) error
-	// Complete completes a reset that another process began, after which the HCA may be
-	// gone. It may be nil where no other process uses the HCA.
+	// Complete finishes a reset that another process began but did not finish, which may
+	// have removed the HCA. It may be nil if no other process uses the HCA.
 	Complete func(ctx context.Context) error
-	// Means names how Reset resets what other processes have open; "": it does not.
+	// Means names the kind of reset if Reset affects what other processes have open; else
+	// it is "".
 	Means string
-	// Holders names the processes that have the HCA open, as far as they can be seen.
+	// Holders names the processes that have the HCA open, as far as this process can see.
 	Holders func() []string
-	// Coordinator is the directory of the locks by which processes share the HCA; "": no
-	// other process uses it.
+	// Coordinator is the directory of the locks that coordinate the processes sharing the
+	// HCA; "" if no other process uses it.
 	Coordinator string
 	Users       string        // the name of this process there; "": the device's name
-	Grace       time.Duration // that users have to release the HCA; 0: qprecovery.DefaultGrace
+	Grace       time.Duration // for users to release the HCA; 0: qprecovery.DefaultGrace
 	GiveUpAfter time.Duration // of waiting; 0: qprecovery.DefaultGiveUpAfter
-	// AllowForeign uses another HCA if it comes in place of the known one.
+	// AllowForeign accepts another HCA that appears in place of the known one.
 	AllowForeign bool
-	Journal      *journal.Journal // nil: one that no one reads
+	Journal      *journal.Journal // nil: entries are discarded
 	Log          *slog.Logger
 }
 
@@ -67,7 +67,7 @@ type View struct {
 	Session *Session       // nil while the HCA is not open or is being released
 	Ports   []hca.PortAttr // port n at index n-1
 	Err     error          // why there is no session
-	GaveUp  bool           // the device is not waited for any more, until Recover
+	GaveUp  bool           // Run has stopped waiting for the device, until Recover
 }
 
 // sharer coordinates the resets of the HCA with the other processes that use it; see
@@ -122,17 +122,17 @@ func New(cfg Config) *Device {
 // View returns the present view.
 func (d *Device) View() View { return *d.view.Load() }
 
-// Opens returns how many sessions there have been.
+// Opens returns how many sessions have been opened.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
 
 // Ask requests a reset of the device, for an interface that cannot recover by itself. It
-// never blocks. Instance is that of the session that the interface uses: if another one is
-// open, the request is too late and resets nothing. A request during a reset is that same
-// reset.
+// never blocks. Instance is that of the session that the interface uses: if a later one is
+// open, the request is outdated and resets nothing. A request during a reset is merged into
+// that reset.
 func (d *Device) Ask(instance uint64, reason qprecovery.Reason) {
 	select {
 	case d.asked <- qprecovery.Asked{Reason: reason, Gen: uint32(instance)}:
-	default: // one is asked for already
+	default: // a reset is already requested
 	}
 }
 

@@ -13,8 +13,8 @@
 //
 // The states are the machine's; qprecovery.DeviceState says what each allows. The view has
 // a session only in the healthy state. While a device is dropped, waited for or opened,
-// the rung says why: it is reset (reset_device), it is gone or could not be reset
-// (wait_for_device), or it is not wanted (suspend).
+// the rung says why: it is being reset (reset_device), it is gone or could not be reset
+// (wait_for_device), or it is suspended (suspend).
 //
 //	action of the machine  | what Run does                         | result
 //	Open, CancelOpen       | opens the HCA                         | Opened
@@ -31,8 +31,8 @@
 //	Answer                 | returns from Reset, Recover, Suspend, |
 //	                       | Resume                                |
 //
-// The files of the locks are opened with the first list that has the device, because its
-// identity names them, and before the device is opened.
+// The lock files are named after the identity of the device. So they are opened when the
+// device first appears in a list, before the device itself is opened.
 //
 // # Health
 //
@@ -42,17 +42,17 @@
 //
 // # Closing
 //
-// The session of a device that does not work is failed first, so that no user waits for
-// hardware. The view loses its session, a reset is requested where one is wanted, and once
-// the users have released the session the context is closed. Then the process is ready for
-// the reset: the users of one process are one client. In error state Run waits only 20 ms
-// for the closing: a verb that hangs in the device returns when that is reset, and not
-// before.
+// If the device does not work, its session is failed first, so that no user waits for
+// hardware. The view loses its session, a reset is requested if one is needed, and the
+// context is closed once the users have released the session. Then the process is ready for
+// the reset; all users in one process count as one client. In error state Run waits only
+// 20 ms for the context to close: a verb that hangs in the device does not return before
+// the device is reset.
 //
-// Users that have not released the session when the grace period is over are abandoned with
-// a zombie. In a reset the machine of the locks decides that, in the process that leads. If
-// another process holds the device, the rung fails with its name, and is tried again. A
-// zombie is freed by a reset before the device is opened again.
+// Users that have not released the session when the grace period ends are abandoned: their
+// handles become zombies. During a reset, the leading process decides this, in the machine
+// of the locks. If another process still holds the device, the rung fails, names that
+// process, and is retried. A reset frees zombies before the device is opened again.
 //
 // # Goroutines
 //
@@ -65,8 +65,8 @@
 //	list      | at most 1          | the answer of the Lister
 //	check     | 1 per session      | the port's answer, or after 5 s
 //
-// They answer by messages to Run's. While an Opener is stuck, no other one is started; an
-// HCA that it returns too late is closed, and so is an HCA other than the known one.
+// They report to Run by messages. While one call of the Opener is stuck, no other is started.
+// An HCA that it returns too late is closed, and so is an HCA other than the known one.
 //
 // # Endpoints
 //

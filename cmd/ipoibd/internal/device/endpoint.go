@@ -26,7 +26,7 @@ type EndpointSpec struct {
 }
 
 // Endpoint is a queue pair with everything that it needs, in layers. The inner layers can
-// be made again without the outer ones (R1, R2):
+// be rebuilt while the outer ones stay (R1, R2):
 //
 //	domain  | PD, MRs                    | as long as the session
 //	handles | address handles            | as long as the session
@@ -58,7 +58,7 @@ type Queue struct {
 	SendMR, RecvMR hca.MR
 }
 
-// closers undo what was done, in order of creation.
+// closers are functions that undo what was done, in order of creation.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }
@@ -80,8 +80,9 @@ func (c *closers) close() error {
 	return errors.Join(errs...)
 }
 
-// OpenEndpoint builds an endpoint of generation gen. The caller holds the session meanwhile
-// and until Close. After an error nothing is left behind. It blocks as long as its verbs.
+// OpenEndpoint builds an endpoint of generation gen. The caller must hold the session from
+// before the call until Close. On error nothing is left behind. It blocks as long as its
+// verbs.
 func OpenEndpoint(s *Session, spec EndpointSpec, gen uint32) (*Endpoint, error) {
 	e := &Endpoint{Spec: spec, session: s, groupAHs: map[port.Group]hca.AH{}}
 	if err := e.build(gen); err != nil {
@@ -109,7 +110,7 @@ func (e *Endpoint) build(gen uint32) (err error) {
 	}
 	p := e.Spec.Plan
 	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
-		return fmt.Errorf("make address handle of the port itself: %w", err)
+		return fmt.Errorf("make address handle of this port: %w", err)
 	}
 	e.handles.add(e.self.Close)
 	e.AHs = newAHWorkers(e.pd)
@@ -128,8 +129,8 @@ func (e *Endpoint) Resume() error { return e.modify(hca.QPRTS) }
 // Fail moves the queue pair to ERR, so that posted requests complete as flushed.
 func (e *Endpoint) Fail() error { return e.modify(hca.QPErr) }
 
-// Stop is the first half of a rung: it destroys the QP and the CQs if the rung replaces
-// them, else it moves the QP to RESET. It continues after a failure.
+// Stop is the first half of a rung: it destroys the QP and the CQs that the rung replaces;
+// a QP that stays is moved to RESET. It continues after a failure.
 func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 	if !rung.Replaces(qprecovery.ScopeQP) {
 		return e.reset()
@@ -142,7 +143,7 @@ func (e *Endpoint) Stop(rung qprecovery.Rung) error {
 	return err
 }
 
-// reset moves the queue pair to RESET. A queue pair that is there already may refuse.
+// reset moves the queue pair to RESET. A queue pair already in RESET may refuse.
 func (e *Endpoint) reset() error {
 	err := e.modify(hca.QPReset)
 	if err == nil || e.QP == nil {
@@ -156,8 +157,8 @@ func (e *Endpoint) reset() error {
 	return errors.Join(err, qerr)
 }
 
-// Start is the second half of a rung: afterwards the queue pair is in RTS, attached to its groups,
-// and new objects have generation gen. After an error a higher rung is needed.
+// Start is the second half of a rung. It leaves the queue pair in RTS and attached to its
+// groups; new objects get generation gen. On error a higher rung is needed.
 func (e *Endpoint) Start(rung qprecovery.Rung, gen uint32) error {
 	if rung.Replaces(qprecovery.ScopeCQs) {
 		if err := e.createCQs(gen); err != nil {
@@ -222,8 +223,8 @@ func (e *Endpoint) createQP() error {
 	return nil
 }
 
-// watch passes an object's events on until it is closed. The generation of a queue pair
-// changes when it is reset.
+// watch forwards an object's events until the object is closed. A reset changes the
+// generation of a queue pair.
 func (e *Endpoint) watch(until *closers, id hca.ObjectID, gen func() uint32) {
 	if e.Spec.OnEvent == nil {
 		return
@@ -273,11 +274,11 @@ func (e *Endpoint) State() (hca.QPState, error) {
 	return attr.State, err
 }
 
-// Close takes everything down, continues after a failure, and reports all failures. The
-// order is that of dependence (R12): address handles, groups, queue pair, CQs, MRs, PD. The
-// posted requests are dropped first, so that nothing uses the handles any more; a device
-// that is gone uses none. Objects that a hanging verb keeps busy are closed in error state,
-// in which closing cannot fail.
+// Close closes everything, continues after a failure, and reports all failures. Objects are
+// closed before those that they depend on (R12): address handles, groups, queue pair, CQs,
+// MRs, PD. Posted requests are dropped before that, so that nothing uses the handles any
+// more; a device that is gone uses none. Objects that a hanging verb keeps busy are closed
+// in error state, where closing cannot fail.
 func (e *Endpoint) Close() error {
 	err := e.takeDown()
 	if errors.Is(err, hca.ErrBusy) {

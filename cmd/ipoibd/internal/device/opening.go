@@ -17,15 +17,15 @@ import (
 const (
 	// verbTimeout is how long a verb may take: one that is stuck is found within a second.
 	verbTimeout = 800 * time.Millisecond
-	// closePatience is how long the closing of an HCA in error state is waited for: a verb
-	// that hangs in it returns only when it is reset.
+	// closePatience is how long to wait for an HCA in error state to close: a verb that
+	// hangs in it returns only when it is reset.
 	closePatience = 20 * time.Millisecond
 )
 
 var (
-	errForeign    = errors.New("it is another device")
+	errForeign    = errors.New("a different device was found")
 	errAbandoned  = errors.New("not released within the grace period")
-	errLocksFirst = errors.New("the locks for its resets were opened just now; the device is next")
+	errLocksFirst = errors.New("the reset locks are open; opening the device next")
 )
 
 // opened is the result of an opening.
@@ -35,12 +35,11 @@ type opened struct {
 	id      qprecovery.Identity
 }
 
-// open begins an opening. The machine does not ask for another one before this one is
-// answered.
+// open begins an opening. The machine requests no other before it has the result.
 func (o *owner) open(a qprecovery.Open) {
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.cancel = cancel
-	if o.sharer == nil { // the list came, and the locks could not be opened then
+	if o.sharer == nil { // the locks could not be opened when the list came
 		err := cmp.Or(o.share(o.machine.Devices()), errLocksFirst)
 		o.do(func() { o.opened(a.Op, false, opened{}, err) })
 		return
@@ -61,8 +60,8 @@ func (o *owner) open(a qprecovery.Open) {
 	})
 }
 
-// openSession opens the HCA as a generation and queries its ports. A device other than
-// want is closed again (R22); the zero identity means any.
+// openSession opens the HCA as a new generation and queries its ports. It closes any device
+// other than want again (R22); the zero identity accepts any device.
 func (d *Device) openSession(ctx context.Context, gen uint32, want qprecovery.Identity) (opened, error) {
 	if err := d.zombies.Room(); err != nil {
 		return opened{}, err
@@ -132,8 +131,8 @@ func (o *owner) logOpen() {
 	log.Info("device open", "node_guid", a.NodeGUID, "gids", strings.Join(gids, ","), "instance", o.session.Instance)
 }
 
-// close ends the use of the session. It is repeated where a device that does not work is
-// not released.
+// close ends the use of the session. It is called again if a device that does not work has
+// not been released.
 func (o *owner) close(a qprecovery.Close) {
 	level := slog.LevelInfo
 	if a.Fail {
@@ -178,8 +177,8 @@ func (o *owner) retire() {
 	})
 }
 
-// closeHCA closes the context. If that fails, because it is busy or does not answer, it is
-// closed in error state, in which closing cannot fail.
+// closeHCA closes the context. If that fails, because the context is busy or does not
+// answer, closeHCA closes it in error state, where closing cannot fail.
 func (d *Device) closeHCA(s *Session) {
 	if err := s.Close(); err != nil {
 		d.log.Error("cannot close the device; closing it in error state", "err", err)
@@ -195,9 +194,9 @@ func (o *owner) abandon() {
 	if s == nil {
 		return
 	}
-	text := "closing it takes too long; going on without waiting for it"
+	text := "closing it takes too long; continuing without waiting"
 	if users := s.usedBy(); len(users) > 0 {
-		text = fmt.Sprintf("not released in time by %s; going on without it", strings.Join(users, ", "))
+		text = fmt.Sprintf("not released in time by %s; continuing without waiting", strings.Join(users, ", "))
 	}
 	o.note(text)
 	s.abandon()

@@ -16,8 +16,8 @@ import (
 )
 
 // owner is the state of Run's goroutine. It decides nothing: it carries out the actions of
-// two machines, the device's and that of the locks, and reports the results to them. Work
-// that takes time runs on a goroutine of its own, is counted in work, and answers by tell.
+// two machines, the device's and that of the locks, and reports the results to them. Slow
+// work runs on its own goroutine, is counted in work, and reports its result by tell.
 type owner struct {
 	*Device
 	ctx     context.Context // of Run
@@ -38,11 +38,11 @@ type owner struct {
 	answers  map[uint64]chan<- error      // of commands that are not answered
 }
 
-// noDeadline is far enough away to be none.
+// noDeadline is so far away that it never comes.
 const noDeadline = time.Hour
 
-// Run keeps the HCA open until ctx ends; the users must have released it by then, or Run
-// waits for them. It is called once.
+// Run keeps the HCA open until ctx ends, then waits until its users have released it. It
+// must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
 	o := &owner{Device: d, ctx: ctx, answers: map[uint64]chan<- error{}, results: make(chan reset.Event, 1)}
@@ -83,7 +83,7 @@ func (d *Device) Run(ctx context.Context) {
 				break
 			}
 			if o.sharer == nil {
-				_ = o.share(ids) // an opening tries it again, and reports the error
+				_ = o.share(ids) // an opening retries it and reports the error
 			}
 			o.step(qprecovery.Listed{Devices: ids})
 		case ev := <-o.results:
@@ -102,7 +102,7 @@ func (d *Device) Run(ctx context.Context) {
 	o.end()
 }
 
-// tell hands the result of another goroutine to Run's; false: that has ended.
+// tell passes the result of another goroutine to Run. It returns false if Run has ended.
 func (o *owner) tell(f func(*owner)) bool {
 	select {
 	case o.calls <- f:
@@ -130,8 +130,8 @@ func (o *owner) end() {
 	o.sharer.Close()
 }
 
-// share takes part in the resets of the device. Its identity names the files of the locks,
-// so the device has to be in the list, unless no other process uses it.
+// share joins the coordination of resets. The lock files are named after the identity of the
+// device, so the device must be in the list, unless no other process uses it.
 func (o *owner) share(listed []qprecovery.Identity) error {
 	conf := resetlock.Config{
 		Dir: o.cfg.Coordinator, Holders: o.cfg.Holders, Log: o.log,
@@ -153,12 +153,12 @@ func (o *owner) share(listed []qprecovery.Identity) error {
 	return nil
 }
 
-// do calls f, after the functions that were queued before it: an action of one machine is
-// an event of the other.
+// do calls f after the functions queued before it: an action of one machine may be an event
+// for the other.
 func (o *owner) do(f func()) {
 	o.queue = append(o.queue, f)
 	if len(o.queue) > 1 {
-		return // the call under way calls it
+		return // the outer call of do calls it
 	}
 	for ; len(o.queue) > 0; o.queue = o.queue[1:] {
 		o.queue[0]()
@@ -166,7 +166,7 @@ func (o *owner) do(f func()) {
 	o.show()
 }
 
-// step gives the machine of the device an event, and carries out its actions.
+// step passes an event to the machine of the device, and carries out its actions.
 func (o *owner) step(ev qprecovery.DeviceEvent) {
 	o.do(func() {
 		for _, a := range o.machine.Step(time.Now(), ev, nil) {
@@ -201,11 +201,11 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Ended:
 		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
-		o.note(fmt.Sprintf("its resets do not last; pausing %s before it is opened again", a.For.Round(time.Second)))
+		o.note(fmt.Sprintf("it fails again after each reset; pausing for %s before reopening it", a.For.Round(time.Second)))
 	case qprecovery.GiveUp:
-		o.note("not waited for any more; order `ipoibd recover` once it is back")
+		o.note("ipoibd has stopped waiting for it; run 'ipoibd recover' when it is back")
 	case qprecovery.ReportForeign:
-		o.note(fmt.Sprintf("another device came and is left alone: node GUID %s, index %d; allow_other_device would use it", a.Identity.NodeGUID, a.Identity.Index))
+		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
 		o.answers[a.ID] <- results[a.Result]
 		delete(o.answers, a.ID)
@@ -221,7 +221,7 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 	reset.OutcomeAbsent:  qprecovery.ResetNoDevice,
 }
 
-// stepLocks gives the machine of the locks an event, and carries out its actions.
+// stepLocks passes an event to the machine of the locks, and carries out its actions.
 func (o *owner) stepLocks(ev reset.Event) {
 	o.do(func() {
 		for _, a := range o.sharer.Step(ev) {
@@ -254,10 +254,10 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.do(func() { o.reset(a) })
 	case reset.Silent:
-		o.note(fmt.Sprintf("%s, has not gone on since %s; the device is not reset without it: let that process continue, or end it",
+		o.note(fmt.Sprintf("%s, has made no progress since %s; the device cannot be reset without it: resume that process, or kill it",
 			status.Leader, a.Since.Format(time.TimeOnly)))
 	case reset.Answers:
-		o.note("the daemon that resets the device goes on again")
+		o.note("the daemon that resets the device has resumed")
 	}
 }
 
@@ -304,7 +304,7 @@ func (o *owner) show() {
 	o.status.Store(s)
 	switch {
 	case s.State == qprecovery.DeviceSuspended && last.State != s.State:
-		o.log.Info("device suspended: it is closed until it is resumed")
+		o.log.Info("device suspended; it stays closed until 'ipoibd resume'")
 	case !s.Suspended && last.Suspended:
 		o.log.Info("device resumed")
 	}
@@ -314,15 +314,15 @@ func (o *owner) show() {
 	}
 }
 
-// look returns the view for the present state. A device that was never open keeps the
-// reason of the last try.
+// look returns the view of the current state. A device that was never open keeps the reason
+// why the last attempt failed.
 func (o *owner) look() View {
 	state, rung, name := o.machine.State(), o.machine.Rung(), o.cfg.Name
 	switch {
 	case state == qprecovery.DeviceHealthy:
 		return View{Session: o.session, Ports: o.ports}
 	case state == qprecovery.DeviceGivenUp:
-		return View{Err: fmt.Errorf("device %s is not waited for any more; order `ipoibd recover` once it is back", name), GaveUp: true}
+		return View{Err: fmt.Errorf("ipoibd has stopped waiting for device %s; run 'ipoibd recover' when it is back", name), GaveUp: true}
 	case state == qprecovery.DeviceSuspended,
 		state == qprecovery.DeviceDropping && rung == qprecovery.RungSuspend,
 		state == qprecovery.DeviceStarting && o.machine.Suspended():
@@ -336,7 +336,7 @@ func (o *owner) look() View {
 	case rung != qprecovery.RungWait:
 		return View{Err: fmt.Errorf("device %s is being reset: %s", name, o.machine.Reason())}
 	}
-	text := "is lost; waiting for its return"
+	text := "is lost; waiting for it to come back"
 	if o.machine.Listed() {
 		text = fmt.Sprintf("cannot be opened (%s); trying again", o.machine.Reason())
 	}

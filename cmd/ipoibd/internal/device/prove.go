@@ -34,8 +34,8 @@ type proof struct {
 }
 
 // Prove reports whether the device has frozen: whether all probes through a fresh
-// queue pair and CQ stay unanswered, although the port is active and the wire was not
-// full meanwhile (R8). It does not touch the endpoint's own queue pair. It stops at the
+// queue pair and CQ stay unanswered, although the port is active and the wire was never
+// full (R8). It does not touch the endpoint's own queue pair. It stops at the
 // first verb that fails and returns its error. Unless the device has frozen, errors of
 // releasing the proof's objects count as well; those that stay busy are released with
 // the endpoint. Prove blocks as long as its verbs, and proofLimit for each unanswered
@@ -96,7 +96,7 @@ func (p *proof) sge(i, off, n int) hca.SGE {
 }
 
 // probe sends probe i and waits for an answer to any probe. It polls once more before
-// it gives up, in case this process was stopped meanwhile.
+// it gives up, in case this process was stopped in the meantime.
 func (p *proof) probe(i int) (answered bool, err error) {
 	wr := hca.SendWR{ID: proofProbes + uint64(i), SGList: []hca.SGE{p.sge(i, hca.GRHLen, proofBytes)}, UD: p.to, Flags: hca.SendSignaled}
 	if _, err := p.qp.PostSend([]hca.SendWR{wr}); err != nil {

@@ -27,7 +27,7 @@ func TestR29PauseIsTold(t *testing.T) {
 		if left := time.Until(s.NextTry).Round(time.Second); s.State != qprecovery.DevicePausing || left != 10*time.Second {
 			t.Errorf("%v, next try in %v", s.State, left)
 		}
-		if want := []string{"its resets do not last; pausing 10s before it is opened again"}; !slices.Equal(b.notes(), want) {
+		if want := []string{"it fails again after each reset; pausing for 10s before reopening it"}; !slices.Equal(b.notes(), want) {
 			t.Errorf("notes %q, want %q", b.notes(), want)
 		}
 		time.Sleep(time.Until(s.NextTry) + soon)
@@ -210,7 +210,7 @@ func TestR14ResetWithoutSilentUser(t *testing.T) {
 					t.Errorf("reset after %s", took)
 				}
 				synctest.Wait()
-				if want := []string{"not released in time by ib7; going on without it"}; !slices.Equal(b.notes(), want) {
+				if want := []string{"not released in time by ib7; continuing without waiting"}; !slices.Equal(b.notes(), want) {
 					t.Errorf("notes %q, want %q", b.notes(), want)
 				}
 				if good.held != next {
@@ -426,7 +426,7 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 		}
 		b.slot.isolate()
 		time.Sleep(soon)
-		if err := b.View().Err; err == nil || err.Error() != "device soft is lost; waiting for its return" {
+		if err := b.View().Err; err == nil || err.Error() != "device soft is lost; waiting for it to come back" {
 			t.Errorf("unplugged: %v", err)
 		}
 	})

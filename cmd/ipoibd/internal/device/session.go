@@ -21,7 +21,7 @@ type Session struct {
 	stopEvents func() // ends the goroutine that reads the events, and waits for it
 
 	abandonOnce sync.Once
-	abandoned   chan struct{} // closed when the users are not waited for any more
+	abandoned   chan struct{} // closed when the session stops waiting for its users
 
 	mu      sync.Mutex // guards what follows
 	users   []string   // by name, in order of arrival
@@ -33,8 +33,8 @@ func newSession(dev *guard.Device, instance uint64) *Session {
 	return &Session{Device: dev, Instance: instance, guard: dev, idle: make(chan struct{}), abandoned: make(chan struct{})}
 }
 
-// Watch calls f with each event of a QP or CQ until stop was called; after stop has
-// returned, f is not called any more. f must not block, nor call Watch or stop itself.
+// Watch calls f for each event of a QP or CQ until stop is called; f is never called after
+// stop has returned. f must not block, nor call Watch or stop.
 // Any goroutine may call Watch and stop.
 func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
 	return s.watchers.add(id, f)
@@ -50,7 +50,7 @@ func (s *Session) WireBlocked() uint64 { return s.guard.WireBlocked() }
 // Strays implements [hca.StrayReporter].
 func (s *Session) Strays() (hca.Strays, bool) { return s.guard.Strays() }
 
-// Acquire adds a user, by a name for people. It returns false if the session has ended.
+// Acquire adds a user, whose name appears in logs. It returns false if the session has ended.
 func (s *Session) Acquire(who string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -434,7 +434,7 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	switch r.Message { // what other goroutines log comes in any order
-	case "releasing the device", "device open", "device resumed", "device suspended: it is closed until it is resumed",
+	case "releasing the device", "device open", "device resumed", "device suspended; it stays closed until 'ipoibd resume'",
 		"cannot open device; trying again until it opens", "the periodic query of the device failed":
 		p.say("%s", line)
 	}

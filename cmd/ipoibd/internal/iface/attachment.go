@@ -28,7 +28,7 @@ type attachment struct {
 // address is the interface's link-layer address.
 func (a *attachment) address() ipoib.Addr { return ipoib.NewAddr(a.self.QPN, a.plan.GID) }
 
-// ahResults delivers the handles that were made; that of a nil attachment never does.
+// ahResults delivers the handles that were made. On a nil attachment it never delivers.
 func (a *attachment) ahResults() <-chan device.AHResult {
 	if a == nil {
 		return nil
@@ -36,8 +36,8 @@ func (a *attachment) ahResults() <-chan device.AHResult {
 	return a.ahs.Results()
 }
 
-// open opens the endpoint and attaches the lanes to it, on the worker. On an error nothing
-// is left behind but the use of the session.
+// open opens the endpoint and attaches the lanes to it, on the worker. On error nothing is
+// left behind except the use of the session.
 func (a *attachment) open(spec device.EndpointSpec, ls lanes) (err error) {
 	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
 		return err
@@ -79,16 +79,16 @@ func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
 	return err
 }
 
-// drain makes what is posted complete, each request with its own status. It fails only if
-// the device does: a queue pair that refuses to move has been flushed already, or is as
-// useless as one that does not exist.
+// drain completes the posted requests, each with its own status. It fails only if the
+// device fails: a queue pair that refuses to move has been flushed already, or is as good as
+// nonexistent.
 func (a *attachment) drain(ls lanes) error {
 	if err := a.ep.Fail(); errors.Is(err, hca.ErrIO) {
 		return err
 	}
 	until := time.Now().Add(drainLimit)
 	for _, l := range ls {
-		// What does not complete in time is taken back.
+		// Requests that do not complete in time are taken back.
 		_, _ = l.tx.Drain(until), l.rx.Drain(until)
 	}
 	return nil
@@ -98,9 +98,9 @@ func (a *attachment) drain(ls lanes) error {
 // to ERR. They come within microseconds.
 const drainLimit = 5 * time.Millisecond
 
-// come opens an attachment, on the worker; came continues. It is the only way up: the first
-// start has no operation (op 0), and the ladder's RungDevice is the same on a device that
-// is back.
+// come opens an attachment, on the worker; came continues. It is the only way up: a first
+// start uses it without an operation (op 0), and RungDevice of the ladder uses it when the
+// device is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	if most, need := to.session.Attr().MaxQueues, len(r.lanes); most < need {
 		return fmt.Errorf("queues per queue pair: the device has %d, the interface needs %d: %w", most, need, hca.ErrInvalid)
@@ -126,15 +126,15 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	return nil
 }
 
-// came continues with an attachment that was opened, or could not be. One that is not
-// wanted any more is closed by the job behind.
+// came continues once an attachment was opened, or could not be. If it is no longer wanted,
+// stop queues the job that closes it.
 func (r *recovery) came(a *attachment, op uint64, err error) {
 	if r.fab.coming != a {
 		r.accuse(err)
 		return
 	}
 	if err == nil && r.moved(a, port.Plan.SameExceptGroups) { // ib0 went down meanwhile, or the port changed
-		r.stop("not wanted any more")
+		r.stop("no longer wanted")
 		return
 	}
 	r.fab.coming = nil
@@ -161,8 +161,8 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 	r.log.Info("up", "qpn", a.self.QPN.String(), "gid", a.plan.GID.String(), "mtu", r.host.now.MTU, "largest_mtu", a.plan.MTU())
 }
 
-// cannotCome decides about an attempt that failed. On a device that is back only an error of
-// the device leads to its reset.
+// cannotCome decides what to do about a failed attempt. On a device that is back, only an
+// error of the device leads to another reset.
 func (r *recovery) cannotCome(a *attachment, op uint64, err error) {
 	class := qprecovery.OfVerbError(qprecovery.VerbModifyRTS, err)
 	if op != 0 {
@@ -221,7 +221,7 @@ func (r *recovery) retry(err error) {
 	r.log.Error("not up", "err", err, "retry_in", r.fab.retry.pause)
 }
 
-// stop ends the recovery and the use of the device, whose verbs the worker calls. The ladder
+// stop ends the recovery and the use of the device; the worker calls the verbs. The ladder
 // is idle afterwards: actions of the ladder do not call stop, they queue it. Idempotent.
 func (r *recovery) stop(why string) {
 	if r.ladder.State() == qprecovery.Idle && r.fab.held() == nil {
@@ -243,9 +243,9 @@ func (r *recovery) stop(why string) {
 	})
 }
 
-// letGo ends the use of what is held of the device, which the worker closes once the jobs
-// before it have ended. Then the session is released, and then is called. It returns false
-// if nothing is held.
+// letGo ends the use of the device's objects. The worker closes them after the jobs queued
+// before, releases the session, and then calls the function then. letGo returns false if
+// there is nothing to release.
 func (r *recovery) letGo(release func(*device.Session), then func(error)) bool {
 	a := r.fab.held()
 	if a == nil {
@@ -284,9 +284,9 @@ type fabric struct {
 	aim     target       // of retry
 	retry   backoff
 	err     error // why not up
-	lastErr error // the last failure, whether or not it is over
+	lastErr error // the last failure, even if it is over
 }
 
-// held returns what is held of the device; nil: nothing, though the worker may be closing
-// something.
+// held returns the attachment in use or being opened, or nil. Even then the worker may still
+// be closing one.
 func (f *fabric) held() *attachment { return cmp.Or(f.att, f.coming) }

@@ -20,7 +20,7 @@ const (
 	Dead                         // never releases the device
 )
 
-// badClient releases sessions, late or never if a fault says so.
+// badClient releases sessions; an injected fault makes it do so late or never.
 type badClient struct {
 	name string       // of the interface
 	next atomic.Int32 // Misbehaviour
@@ -44,7 +44,7 @@ func (c *badClient) release(s *device.Session) {
 	}
 }
 
-// expire releases the withheld session when that is due.
+// expire releases the withheld session when its time has come.
 func (c *badClient) expire(now time.Time) {
 	if !c.at.IsZero() && !now.Before(c.at) {
 		c.end()

@@ -19,9 +19,9 @@
 //
 // # Order
 //
-// Run handles what waits at one moment in a fixed order, causes before consequences: the
+// Run handles pending inputs in a fixed order, causes before consequences: the
 // state of ib0, results of the workers, faults, pumps that failed, the device's view,
-// deadlines; last, and side by side, the inputs that may come in floods: address handles,
+// deadlines; last, with equal priority, the inputs that may come in floods: address handles,
 // queries, flushed requests, frames for the slow path. So no flood delays the others, and
 // the same inputs lead to the same decisions. The inputs before the floods cannot delay them
 // for long: each job has one result, each pump fails once, only the latest view and state are
@@ -29,27 +29,27 @@
 //
 // # Parts
 //
-//	type       | file                      | what
+//	type       | file                      | purpose
 //	Iface      | iface.go, run.go          | Run; compares host and device
 //	host       | host.go                   | TAP, carrier, MTU
 //	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
 //	recovery   | recovery.go,              | shell of the ladder; opens and closes the
 //	           | attachment.go             | queue pair
 //	neighbours | neighbours.go             | peer table
-//	worker     | worker.go                 | runs what may block
+//	worker     | worker.go                 | runs calls that may block
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and
 // the freeze detectors get their samples, while a device hangs. There are two workers, which
-// run their jobs one after the other: that of recovery calls the verbs and owns the
-// endpoint, that of host calls netlink. A job returns a function, which Run then calls.
+// run their jobs one after the other: the worker of recovery calls the verbs and owns the
+// endpoint, the worker of host calls netlink. A job returns a function, which Run then calls.
 //
 // # Up and down
 //
 // There is one way up. A job opens an endpoint and attaches the lanes to it; then Run starts
-// the pumps and raises the carrier. This happens when ib0 goes up, and by order of the ladder
-// when the device is back. There is one way down as well: Run halts the pumps, detaches
-// the peer table and queues a job that closes the endpoint. Since the jobs run in order, an
-// endpoint that is still being opened is closed as soon as it is open.
+// the pumps and raises the carrier. This happens when ib0 goes up, and when the ladder
+// requests it because the device is back. There is one way down as well: Run halts the
+// pumps, detaches the peer table and queues a job that closes the endpoint. Since the jobs
+// run in order, an endpoint that is still being opened is closed as soon as it is open.
 //
 // # Lanes
 //
@@ -91,17 +91,17 @@
 // because the carrier cannot be raised, waits in a queue until they are done. So stop may
 // promise that the ladder is idle afterwards.
 //
-// The kernel forgets its neighbours with the carrier, and loses what it asks until it has
-// noticed that the carrier is back. So the interface asks for the neighbours that the host
-// waits for, on its behalf.
+// When the carrier goes down, the kernel forgets its neighbours, and until it has noticed
+// that the carrier is back, it drops its own requests. So the interface sends requests for
+// the neighbours that the host waits for, on its behalf.
 //
-// The layers of an endpoint are rebuilt from the inside: a queue pair that was reset keeps
-// its number, so no peer has to learn anything; address handles and memory survive everything
-// but the loss of the device. Frames in flight are counted by how their work request ended,
-// or as taken back (tx_drop_reset).
+// The layers of an endpoint are rebuilt from the inside out: a queue pair that is reset keeps
+// its number, so peers need not learn a new one; address handles and memory survive
+// everything except the loss of the device. Frames in flight are counted by how their work
+// request ended, or as taken back (tx_drop_reset).
 //
-// The ladder is idle while the interface is taken down or started again for a reason that is
-// no fault: ib0 down, another plan of the port, an inactive port.
+// The ladder is idle while the interface goes down or starts again for a reason other than a
+// fault: ib0 down, a changed plan of the port, an inactive port.
 //
 // # MTU
 //

@@ -47,8 +47,8 @@ type MultiQueue interface {
 	Queues() []TAPQueue
 }
 
-// host is the side of the TAP: the state of ib0, its MTU and its carrier, kept as the daemon
-// has set them up.
+// host is the TAP side of the interface. It keeps the state of ib0, its MTU and its carrier
+// as the daemon has set them.
 type host struct {
 	log     *slog.Logger
 	tap     TAP
@@ -58,7 +58,7 @@ type host struct {
 	mtu     mtuState
 	custody custody
 	worker  worker        // inspects the TAP
-	raised  func(on bool) // is called when the carrier was set
+	raised  func(on bool) // called after the carrier was set
 }
 
 // changed records a state of ib0 that the kernel has reported.
@@ -81,9 +81,9 @@ func (h *host) changed(st link.State, configuredMTU int) {
 	}
 }
 
-// alone reports whether only the host itself lives on the interface, so that no other MAC
-// is to be expected behind it: a port of a bridge has a master, and the interface below a
-// macvlan or a guest has no address.
+// alone reports whether only the host itself uses the interface, so that no other MAC is
+// expected behind it: a bridge port has a master, and the interface below a macvlan or a
+// guest has no address.
 func alone(st link.State) bool {
 	own := func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() }
 	return st.Master == 0 && slices.ContainsFunc(st.Addrs, own)
@@ -135,14 +135,13 @@ const minIPv6MTU = 1280 // RFC 8200, section 5
 // underlay is too small for it.
 type mtuState struct {
 	set   int  // what the daemon has set, 0: nothing yet
-	wish  int  // what was asked for, 0: the largest that fits
+	wish  int  // what was requested, 0: the largest that fits
 	fresh bool // wish was found on the interface and not compared yet with what fits
 	cut   int  // the request that was reported as too large, 0: none
 }
 
-// found records the MTU of the interface at the start. No one has asked for that of a new
-// interface; that of an adopted one is the operator's, unless another one is configured
-// (0: none).
+// found records the MTU of the interface at the start. The MTU of a new interface is no
+// one's wish; that of an adopted one is the operator's, unless one is configured (0: none).
 func (s *mtuState) found(mtu, configured int, adopted bool) {
 	*s = mtuState{set: mtu, wish: configured}
 	if adopted && configured == 0 {
@@ -158,9 +157,9 @@ func (s *mtuState) changed(mtu int) {
 	}
 }
 
-// fit returns the MTU that the interface should have, and once a request that is too large.
-// An operator who has asked for the largest or for more gets the largest, also after it has
-// changed.
+// fit returns the MTU that the interface should have, and, once per request, a request that
+// is too large. An operator who has asked for the largest MTU or more gets the largest, even
+// after it changes.
 func (s *mtuState) fit(largest int) (mtu, tooLarge int) {
 	if s.wish <= largest {
 		s.cut = 0

@@ -28,8 +28,8 @@ var (
 		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
-// Iface is one interface. Run's goroutine owns everything but what the pumps and the workers
-// do.
+// Iface is one interface. Run's goroutine owns everything except what the pumps and the
+// workers use.
 type Iface struct {
 	cfg  config.Interface
 	log  *slog.Logger
@@ -53,7 +53,7 @@ type dataPath struct {
 	snapshot *ud.Snapshot
 }
 
-// Env is what an interface shares with others.
+// Env holds what interfaces share.
 type Env struct {
 	Device  *device.Device
 	Journal *journal.Journal

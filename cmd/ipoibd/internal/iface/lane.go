@@ -20,7 +20,7 @@ import (
 // number and its generation belong to the interface, because an IPoIB address contains one
 // QPN. So an error of one lane's CQ rebuilds the queue pair, with the CQs of all lanes (R1).
 //
-// A lane lives as long as the interface: its counters run on over all queue pairs. Run owns
+// A lane lives as long as the interface: its counters continue across queue pairs. Run owns
 // the pumps and the detector. While the pumps are halted, the worker attaches and detaches
 // the rings.
 type lane struct {
@@ -33,8 +33,7 @@ type lane struct {
 	probes   uint64 // sent by the detector
 }
 
-// newLane returns the lane of a queue of the TAP. The pumps report to ended that they have
-// ended.
+// newLane returns the lane of a queue of the TAP. A pump that has failed sends to ended.
 func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func(hca.WCOpcode) func(ud.Failure), ended chan<- struct{}) (*lane, error) {
 	tx, err := ud.NewTx(ud.TxConfig{
 		Slots: cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: cfg.PKey,
@@ -95,7 +94,7 @@ func (ls lanes) attach(ep *device.Endpoint, gen uint32) error {
 	return nil
 }
 
-// detach takes back everything that is posted, counted as dropped.
+// detach takes back all posted requests and counts them as dropped.
 func (ls lanes) detach() {
 	for _, l := range ls {
 		l.tx.Detach()
@@ -204,7 +203,7 @@ func (p *pump) run() {
 	}
 }
 
-// halt stops the pump, and clears the error that it may have failed with. Idempotent.
+// halt stops the pump and clears its error, if any. Idempotent.
 func (p *pump) halt() {
 	if !p.running {
 		return
@@ -227,8 +226,8 @@ func (p *pump) failure() error {
 	return *err
 }
 
-// slowItems bounds what waits for the slow path in one direction. Each direction has its own
-// queue, so that a flood from the fabric does not keep out the host's frames.
+// slowItems bounds the items waiting for the slow path in one direction. Each direction has
+// its own queue, so that a flood from the fabric does not crowd out the host's frames.
 const slowItems = 512
 
 // slowItem is a copy of a frame from the host or of a message from the fabric.

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// collectEvery is how often handles that wait for their last use are examined.
+	// collectEvery is how often to examine handles that posted requests may still use.
 	collectEvery = 50 * time.Millisecond
 	// strayInterval is how often the device is asked for stray datagrams. Their sender
 	// loses its frames until it is answered.
 	strayInterval = 50 * time.Millisecond
 )
 
-// neighbours is the peer table with what its actions need.
+// neighbours is the peer table and everything its actions need.
 type neighbours struct {
 	log      *slog.Logger
 	tap      TAP
 	lanes    lanes // the first one sends what the table sends to the fabric
 	snapshot *ud.Snapshot
 	worker   *worker      // closes handles
-	failed   func(error)  // is called when a handle could not be closed
+	failed   func(error)  // called when a handle could not be closed
 	att      *attachment  // in use; nil: none
 	table    *neigh.Table // the rest is Run's
 	actions  []neigh.Action
@@ -41,7 +41,7 @@ type neighbours struct {
 	strays   strays
 }
 
-// use begins to use an attachment, and announces its address.
+// use starts using an attachment and announces its address.
 func (n *neighbours) use(a *attachment) {
 	n.att = a
 	n.announce()
@@ -78,7 +78,7 @@ func (n *neighbours) leave() {
 	n.strays.at = time.Time{}
 }
 
-// hostChanged reports to the table what is new about ib0.
+// hostChanged reports changes of ib0 to the table.
 func (n *neighbours) hostChanged(old, st link.State) {
 	if st.MAC != old.MAC {
 		n.step(neigh.HostMAC{MAC: st.MAC})
@@ -198,15 +198,15 @@ func (n *neighbours) collect() {
 }
 
 // askTimes are the times, after the carrier was raised, at which the interface asks for the
-// neighbours that the host waits for: at once, and soon again, since the kernel takes a
-// moment to act on the carrier and loses what it asks until then, and since a switch may
-// forward frames later than this host. Within a second the kernel asks again by itself.
+// neighbours that the host waits for: at once and several times soon after, since the kernel
+// takes a moment to notice the carrier and drops its own requests until then, and since a
+// switch may start forwarding later than this host. Within a second the kernel itself asks again.
 var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond}
 
 // asks are the times at which to ask for the host's neighbours on its behalf. The kernel
 // forgot them when the carrier went down, and its requests since then were lost. Its next
-// try may be a second away, which prolongs the outage; a TCP that sends in the meantime
-// waits for much longer.
+// request may be a second away, which prolongs the outage; a TCP connection that sends in the
+// meantime waits much longer.
 type asks []time.Time
 
 // follow begins when the carrier is raised, and ends when it is taken down.
@@ -227,7 +227,7 @@ func (a asks) next() time.Time {
 	return a[0]
 }
 
-// strays reads the senders of stray datagrams from the device in use.
+// strays records how far the stray datagrams of a device were read.
 type strays struct {
 	device hca.StrayReporter // in use last
 	seen   uint64            // the latest number read

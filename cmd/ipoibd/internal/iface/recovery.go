@@ -23,11 +23,11 @@ const (
 	// the rest can be dropped.
 	maxFaults = 64
 	// staleAfter is how long the host's frames wait for a carrier that went down. Until
-	// then they are worth sending: a TCP whose retransmissions are among them continues at
-	// once. Older ones do harm: a TCP takes the time that the acknowledgement took for the
-	// round-trip time, and waits three times as long if anything is lost then. After
-	// outages of 3 s whose frames had all waited, one connection in three stood still for
-	// 5-10 s more.
+	// then they are worth sending: a TCP connection whose retransmissions are among them
+	// continues at once. Older ones do harm: TCP mistakes the late acknowledgement for the
+	// round-trip time, and waits three times as long if another packet is lost. After
+	// outages of 3 s in which all frames were kept, one connection in three stalled for
+	// another 5-10 s.
 	staleAfter = 500 * time.Millisecond
 )
 
@@ -44,15 +44,15 @@ type recovery struct {
 	ladder  ladder
 	journal *journal.Journal
 	actions []qprecovery.Action
-	later   []func()    // work that actions caused, to be done once all actions of their step are done
+	later   []func()    // work caused by actions, for after all actions of their step
 	stale   time.Time   // when to begin to drop the host's frames; zero: never, or it has begun
-	told    deviceState // what the ladder knows of the device
+	told    deviceState // what the ladder knows about the device
 
 	worker    worker  // calls the verbs
-	pumps     backoff // of restarting pumps that ended for a reason that is no fault
+	pumps     backoff // before restarting pumps that ended without a fault
 	badClient badClient
 	faults    chan qprecovery.Fault // of the data path and of asynchronous events
-	flushes   chan qprecovery.Fault // the same, of flushed work requests only
+	flushes   chan qprecovery.Fault // the same, for flushed work requests only
 	ended     chan struct{}         // has a value after a pump has failed
 }
 
@@ -122,7 +122,7 @@ func (r *recovery) onFailure(op hca.WCOpcode) func(ud.Failure) {
 	return func(x ud.Failure) {
 		fault := qprecovery.Fault{Gen: uint32(x.WC.ID >> 32), Class: qprecovery.OfCompletion(x.WC.Status)}
 		to := r.flushes
-		if fault.Class != qprecovery.ClassFlushed { // flushed requests are a consequence of another one
+		if fault.Class != qprecovery.ClassFlushed { // flushed requests are a consequence of another failure
 			to = r.faults
 			fault.Request = &qprecovery.Request{ // R3
 				Status: x.WC.Status, Opcode: op, VendorErr: x.WC.VendorErr, WRID: x.WC.ID,
@@ -131,7 +131,7 @@ func (r *recovery) onFailure(op hca.WCOpcode) func(ud.Failure) {
 		}
 		select {
 		case to <- fault:
-		default: // enough faults wait already
+		default: // enough faults are queued already
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (r *recovery) fault(ev qprecovery.Fault) {
 	r.heal(ev)
 }
 
-// heal gives the ladder an event and carries out what it decides, then the work that this
-// caused, in order. Actions never call heal; they append to later.
+// heal passes an event to the ladder, carries out the resulting actions, and then the work
+// that they caused, in order. Actions never call heal; they append to later.
 func (r *recovery) heal(ev qprecovery.Event) {
 	was := r.ladder.State()
 	r.actions = r.ladder.Step(time.Now(), ev, r.actions[:0])
@@ -345,8 +345,8 @@ func (r *recovery) pumpsEnded() error {
 	return nil
 }
 
-// follow reports to the ladder what became of the device. It returns the view that the
-// ladder knows of; no one may act upon a later one before that.
+// follow reports changes of the device to the ladder. It returns the view that the ladder
+// knows; nothing may act on a later view before the ladder knows it.
 func (r *recovery) follow() device.View {
 	for {
 		v, held := r.fab.dev.View(), r.fab.held()
@@ -369,8 +369,8 @@ func (r *recovery) follow() device.View {
 	}
 }
 
-// sample takes a sample of a lane, and does what its freeze detector decides. Without health
-// it decides nothing (R8).
+// sample takes a sample of a lane and carries out the decision of its freeze detector, which
+// judges nothing while the ladder is not healthy (R8).
 func (r *recovery) sample(l *lane, now time.Time) {
 	tx := l.tx.Progress()
 	s := freeze.Sample{
@@ -404,10 +404,10 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	}
 }
 
-// ErrNothing says that there is nothing to be reset.
+// ErrNothing reports that there is nothing to reset.
 var ErrNothing = errors.New("the interface has no queue pair at the moment")
 
-// ErrUnderWay says that the current recovery already does what was ordered, or more.
+// ErrUnderWay reports that the current recovery already does what was requested, or more.
 var ErrUnderWay = errors.New("a recovery of the interface is already under way; 'ipoibd events' shows how it ends")
 
 // Reset runs a rung on an operator's command: RungResetQP or RungRebuildCQ. It returns once

@@ -41,7 +41,7 @@ func (f *Iface) run(ctx context.Context) error {
 		f.publish(time.Now())
 		due := f.setTimer(timer)
 		var now turn
-		select { // the channels are named in the order in which they are asked for
+		select { // the channels are listed in order of priority
 		case <-ctx.Done():
 			return nil
 		case st, ok := <-listen(&now, links):
@@ -81,13 +81,13 @@ func (f *Iface) run(ctx context.Context) error {
 	}
 }
 
-// target is one way of being up. Failures are counted for each target separately.
+// target is a session, and the plan of the port to use on it. Failures are counted per target.
 type target struct {
 	session *device.Session
 	plan    port.Plan
 }
 
-// target returns how to be up on the device of a view, or an error that says why not.
+// target returns the target on the device of a view, or an error that says why there is none.
 func (f *fabric) target(view device.View, host link.State) (to target, err error) {
 	to.session = view.Session
 	switch n := int(f.want.Port); {
@@ -109,9 +109,9 @@ func (f *fabric) target(view device.View, host link.State) (to target, err error
 	return to, err
 }
 
-// reconcile makes the attachment what the host's side and the device's view ask
-// for, if the host's side is known yet and no operation is under way: after one
-// it is called again. Only recovery handles the loss and the return of the device.
+// reconcile adapts the attachment to the host's side and the device's view. It does nothing
+// while the host's side is unknown or an operation is under way, after which it is called
+// again. Only recovery handles the loss and the return of the device.
 func (f *Iface) reconcile() {
 	view := f.rec.follow()
 	if !f.host.now.Present || f.rec.worker.busy > 0 {
@@ -182,7 +182,7 @@ func (f *Iface) lost(ctx context.Context) error {
 	return fmt.Errorf("%s: %w", f.cfg.Name, err)
 }
 
-// wind ends everything. Nothing is held of the device afterwards.
+// wind ends everything, and leaves no object of the device in use.
 func (f *Iface) wind() {
 	f.rec.stop("stopping")
 	f.rec.worker.close()
@@ -191,7 +191,7 @@ func (f *Iface) wind() {
 	f.rec.badClient.end()
 }
 
-// setTimer sets the timer to the next deadline, and reports whether that is due already.
+// setTimer sets the timer to the next deadline, and reports whether it is already due.
 func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	now := time.Now()
 	next := now.Add(time.Hour)
@@ -202,7 +202,7 @@ func (f *Iface) setTimer(t *time.Timer) (due bool) {
 	return !next.After(now)
 }
 
-// expire does what is due.
+// expire handles the deadlines that are due.
 func (f *Iface) expire(now time.Time) {
 	if f.fab.retry.due(now) {
 		f.reconcile()

@@ -36,10 +36,10 @@ const (
 )
 
 // publishEvery is the minimum interval between two snapshots of an interface whose state
-// does not change: what the peers do is published that late.
+// does not change, so changes of peers may be published that late.
 const publishEvery = 100 * time.Millisecond
 
-// shown is the snapshot that others read, with what Run's goroutine knows about it.
+// shown is the snapshot that others read, with the bookkeeping of Run's goroutine.
 type shown struct {
 	snapshot atomic.Pointer[report.Interface] // read-only; without the counters that others read themselves
 	of       moment
@@ -47,7 +47,7 @@ type shown struct {
 	ended    bool      // Run has ended, with f.end
 }
 
-// moment is what is published as soon as it changes.
+// moment is the part of the state that is published as soon as it changes.
 type moment struct {
 	state, reason string
 	carrier       bool
@@ -154,7 +154,7 @@ func (f *Iface) show(now time.Time) {
 	f.shown.at = time.Time{}
 }
 
-// state returns the state and the reason of it.
+// state returns the state and its reason.
 func (f *Iface) state() (state, reason string) {
 	ladder := f.rec.ladder.State()
 	switch {

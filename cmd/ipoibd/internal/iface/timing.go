@@ -54,7 +54,7 @@ func (b *backoff) due(now time.Time) bool {
 // that follow until the next turn.
 type turn struct{ found bool }
 
-// listen returns the channel to receive from in this turn, or nil if one before it has
+// listen returns the channel to receive from in this turn, or nil if an earlier one has
 // something.
 func listen[T any](t *turn, ch <-chan T) <-chan T {
 	if t.found {
@@ -73,8 +73,8 @@ func last[T any](t *turn, ch <-chan T) <-chan T {
 	return ch
 }
 
-// alarm is listen for a timer. If it is due, it has something even though the timer may not
-// have fired yet.
+// alarm is listen for a timer. If the deadline is due, alarm delivers even if the timer has
+// not fired yet.
 func (t *turn) alarm(timer *time.Timer, due bool) <-chan time.Time {
 	switch {
 	case t.found:

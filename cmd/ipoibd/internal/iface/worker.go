@@ -6,7 +6,7 @@ import "sync"
 type job func() (then func())
 
 // worker runs jobs one after the other on a goroutine of its own, because verbs and
-// netlink may block. Its owner calls every method but run.
+// netlink may block. Only its owner calls its methods.
 type worker struct {
 	jobs    chan job
 	results chan func()

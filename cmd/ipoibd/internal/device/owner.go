@@ -169,7 +169,12 @@ func (o *owner) do(f func()) {
 // step passes an event to the machine of the device, and carries out its actions.
 func (o *owner) step(ev qprecovery.DeviceEvent) {
 	o.do(func() {
-		for _, a := range o.machine.Step(time.Now(), ev, nil) {
+		suspended := o.machine.Suspended()
+		actions := o.machine.Step(time.Now(), ev, nil)
+		if suspended && !o.machine.Suspended() {
+			o.log.Info("device resumed")
+		}
+		for _, a := range actions {
 			o.act(a)
 		}
 	})
@@ -302,11 +307,8 @@ func (o *owner) show() {
 	s.NextTry, _ = m.NextTry()
 	s.GivesUp, _ = m.GivesUp()
 	o.status.Store(s)
-	switch {
-	case s.State == qprecovery.DeviceSuspended && last.State != s.State:
+	if s.State == qprecovery.DeviceSuspended && last.State != s.State {
 		o.log.Info("device suspended; it stays closed until 'ipoibd resume'")
-	case !s.Suspended && last.Suspended:
-		o.log.Info("device resumed")
 	}
 	next, view := o.look(), o.View()
 	if next.Session != view.Session || next.GaveUp != view.GaveUp || fmt.Sprint(next.Err) != fmt.Sprint(view.Err) {

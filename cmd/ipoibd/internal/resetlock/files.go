@@ -1,8 +1,10 @@
 package resetlock
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -266,6 +268,10 @@ func (f *files) sharers() (names []string) {
 	return names
 }
 
+// maxLocks bounds how many bytes of /proc/locks are read: some 20,000 locks. Any user can
+// hold many, and the latest come first.
+const maxLocks = 1 << 20
+
 // lockers returns the other processes that have a lock on a file, as far as they are of
 // this PID namespace or of one below it (/proc/locks, proc(5)).
 func (f *files) lockers(file *os.File) (pids []int) {
@@ -273,12 +279,10 @@ func (f *files) lockers(file *os.File) (pids []int) {
 	if f.procLocks == nil || unix.Fstat(int(file.Fd()), &st) != nil {
 		return nil
 	}
-	text := make([]byte, 1<<16)
-	n, _ := f.procLocks.ReadAt(text, 0)
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for line := range strings.Lines(string(text[:n])) { // 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
-		fields := strings.Fields(line)
-		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != inode {
+	for lines := bufio.NewScanner(io.NewSectionReader(f.procLocks, 0, maxLocks)); lines.Scan(); { // 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 8 || fields[1] != "FLOCK" || fields[5] != inode {
 			continue
 		}
 		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && pid != os.Getpid() {

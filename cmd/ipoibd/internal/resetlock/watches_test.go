@@ -4,7 +4,10 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,5 +81,40 @@ func TestR16EndThatCannotBeWritten(t *testing.T) {
 	}
 	if got := l.files.Read(); got != other {
 		t.Errorf("after another process wrote: %+v", got)
+	}
+}
+
+// The process that holds a lock is named although another one holds thousands of locks.
+func TestR16LockersAmongMany(t *testing.T) {
+	f := &files{conf: Config{Log: slog.New(slog.DiscardHandler)}}
+	dir := t.TempDir() + "/locks"
+	if err := f.open(dir, "k"); err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	child := exec.Command("flock", "--shared", "--no-fork", dir+"/k.use", "sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Skip(err)
+	}
+	defer child.Wait()
+	defer child.Process.Kill()
+	for end := time.Now().Add(5 * time.Second); len(f.lockers(f.use)) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Skip("/proc/locks does not show locks here")
+		}
+	}
+	name := t.TempDir() + "/many"
+	for range 3000 {
+		file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err == nil {
+			defer file.Close()
+			err = unix.Flock(int(file.Fd()), unix.LOCK_SH)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pids := f.lockers(f.use); !slices.Equal(pids, []int{child.Process.Pid}) {
+		t.Errorf("the lock is held by %v, want %d", pids, child.Process.Pid)
 	}
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // duplicates finds other hosts that use an IPv4 address of the underlay: those that send ARP
-// with it as their own (RFC 5227, section 2.4). The kernel neither reports that, nor delivers
+// with it as their own (RFC 5227, section 2.4). ARP from another netdev of this host is no
+// conflict: by default Linux sends it with any address of the host. The kernel neither reports that, nor delivers
 // datagrams from such a host. (For IPv6, the kernel itself withdraws the address.)
 type duplicates struct {
 	fd    int // packet socket, -1: none
@@ -51,16 +52,22 @@ func (d *duplicates) open(netdev string) {
 // look reads what has arrived, and describes another host with one of our addresses.
 func (d *duplicates) look(now time.Time, ours []netip.Addr) string {
 	var b [arpLen]byte
+	var netdevs []net.Interface // of this host; read once, since each reading lists them all
 	for range maxARPs {
-		n, _, err := unix.Recvfrom(d.fd, b[:], 0)
+		n, from, err := unix.Recvfrom(d.fd, b[:], 0)
 		if err != nil {
 			break
 		}
 		sender, addr := net.HardwareAddr(b[8:14]), netip.AddrFrom4([4]byte(b[14:18]))
-		if n < arpLen || !slices.Contains(ours, addr) {
+		if n < arpLen || !slices.Contains(ours, addr) || isForOthers(from) {
 			continue
 		}
-		if dev, err := net.InterfaceByIndex(d.index); err == nil && !slices.Equal(dev.HardwareAddr, sender) {
+		if netdevs == nil {
+			if netdevs, err = net.Interfaces(); err != nil {
+				break
+			}
+		}
+		if !slices.ContainsFunc(netdevs, func(dev net.Interface) bool { return slices.Equal(dev.HardwareAddr, sender) }) {
 			d.found, d.at = fmt.Sprintf("%s has the underlay address %s as well", sender, addr), now
 		}
 	}
@@ -68,6 +75,13 @@ func (d *duplicates) look(now time.Time, ours []netip.Addr) string {
 		return ""
 	}
 	return d.found
+}
+
+// isForOthers reports whether the kernel does not process a packet, because it is addressed
+// to another host, or belongs to a VLAN that this host is not in.
+func isForOthers(from unix.Sockaddr) bool {
+	addr, ok := from.(*unix.SockaddrLinklayer)
+	return ok && addr.Pkttype == unix.PACKET_OTHERHOST
 }
 
 func (d *duplicates) close() {

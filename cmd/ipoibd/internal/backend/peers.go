@@ -27,7 +27,7 @@ const (
 	maxNameAddrs  = 512
 	maxNamedAddrs = 1024
 	// complainEvery is the least time between two log messages about the addresses
-	// of one name.
+	// of one name, or about duplicate addresses.
 	complainEvery = time.Minute
 	// maxComplaints bounds the refused addresses that one log message names.
 	maxComplaints = 3

@@ -22,7 +22,8 @@ const (
 
 // watch notices what keeps an open software HCA from reaching its peers. It logs each
 // condition when it begins. The messages are constant: addresses may be forged, and the log
-// limits each message, not its attributes.
+// limits each message, not its attributes. A duplicate address is logged at most once per
+// complainEvery.
 type watch struct {
 	log           *slog.Logger
 	engine        *engine // that traffic and was describe
@@ -30,6 +31,7 @@ type watch struct {
 	was           symptoms
 	duplicates    duplicates
 	duplicate     string        // what was logged last
+	duplicateAt   time.Time     // when that was logged
 	nat           [2]netip.Addr // the addresses that were logged last
 	sendBufLogged bool          // a small send buffer was logged
 }
@@ -67,10 +69,13 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if text != "" {
 		out = append(out, text+"; give each host its own")
 	}
-	if text != "" && text != w.duplicate {
+	if text != "" && text != w.duplicate && now.Sub(w.duplicateAt) >= complainEvery {
+		w.duplicate, w.duplicateAt = text, now
 		w.log.Warn("another host has the same underlay address; give each host its own", "what", text)
 	}
-	w.duplicate = text
+	if text == "" {
+		w.duplicate = ""
+	}
 	is := w.traffic.look(now, e.Counters())
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"

@@ -1,8 +1,10 @@
 package resetlock
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -26,13 +28,19 @@ var errRemoved = errors.New("the file was removed; restart all daemons that shar
 type files struct {
 	conf        Config
 	use, intent *os.File
-	changes     *os.File // inotify of intent
+	changes     *os.File // inotify of intent; nil: it is not watched
 	procLocks   *os.File // nil: there is no /proc
 	buf         [reset.RecordSize + 1]byte
 	alone       reset.Record // without files
+	unwritten   *unwritten   // nil: the last record was written
 	err         error        // of the last system call
 	logged      string       // the error that was logged last
 }
+
+// unwritten is a record that could not be written, such as to a file system that has become
+// read-only. It counts instead of what the file holds until another process changes that:
+// otherwise the leader of a reset would find its own intent again, and reset without end.
+type unwritten struct{ record, inFile reset.Record }
 
 // MakeDir makes a directory for the files, unless it exists.
 func MakeDir(dir string) error {
@@ -68,13 +76,20 @@ func (f *files) open(dir, key string) (err error) {
 		}
 	}
 	_ = unix.Fallocate(int(f.intent.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reset.RecordSize) // a reset needs no space then
-	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err == nil {
-		f.changes = os.NewFile(uintptr(watch), "inotify")
-		_, err = unix.InotifyAddWatch(watch, filepath.Join(dir, key+".intent"), unix.IN_MODIFY)
-	}
 	f.procLocks, _ = os.Open("/proc/locks")
-	return err
+	return nil
+}
+
+// watch reports the changes of intent as reads of changes. It fails where other processes of
+// the user have used up what the system allows him.
+func (f *files) watch() error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	f.changes = os.NewFile(uintptr(fd), "inotify")
+	_, err = unix.InotifyAddWatch(fd, filepath.Join(f.conf.Dir, f.intent.Name()), unix.IN_MODIFY)
+	return os.NewSyscallError("inotify_add_watch", err)
 }
 
 // openPrivate opens a file, and refuses one that others could have written.
@@ -139,6 +154,16 @@ func (f *files) Read() (r reset.Record) {
 	if f.intent == nil {
 		return f.alone
 	}
+	r = f.content()
+	if f.unwritten != nil && f.unwritten.inFile == r {
+		return f.unwritten.record
+	}
+	f.unwritten = nil
+	return r
+}
+
+// content returns the record in the file.
+func (f *files) content() (r reset.Record) {
 	for range readTries {
 		n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
 		var err error
@@ -156,6 +181,10 @@ func (f *files) Write(r reset.Record) {
 		return
 	}
 	_, err := f.intent.WriteAt(r.Encode(), 0)
+	f.unwritten = nil
+	if err != nil {
+		f.unwritten = &unwritten{record: r, inFile: f.content()}
+	}
 	f.note(errors.Join(err, f.intent.Truncate(reset.RecordSize))) // cuts what others have appended
 }
 
@@ -204,6 +233,9 @@ func (f *files) flock(file *os.File, how int) bool {
 
 // note keeps the error of a system call for the status, and logs one that is new.
 func (f *files) note(err error) {
+	if err == nil && f.unwritten != nil {
+		return // its error still holds
+	}
 	if err != nil && err.Error() != f.logged {
 		f.logged = err.Error()
 		f.conf.Log.Error("cannot coordinate resets of the device with other processes", "err", err)
@@ -236,6 +268,10 @@ func (f *files) sharers() (names []string) {
 	return names
 }
 
+// maxLocks bounds how many bytes of /proc/locks are read: some 20,000 locks. Any user can
+// hold many, and the latest come first.
+const maxLocks = 1 << 20
+
 // lockers returns the other processes that have a lock on a file, as far as they are of
 // this PID namespace or of one below it (/proc/locks, proc(5)).
 func (f *files) lockers(file *os.File) (pids []int) {
@@ -243,12 +279,10 @@ func (f *files) lockers(file *os.File) (pids []int) {
 	if f.procLocks == nil || unix.Fstat(int(file.Fd()), &st) != nil {
 		return nil
 	}
-	text := make([]byte, 1<<16)
-	n, _ := f.procLocks.ReadAt(text, 0)
 	inode := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
-	for line := range strings.Lines(string(text[:n])) { // 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
-		fields := strings.Fields(line)
-		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != inode {
+	for lines := bufio.NewScanner(io.NewSectionReader(f.procLocks, 0, maxLocks)); lines.Scan(); { // 1: FLOCK ADVISORY READ 7 00:1a:5 0 EOF
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 8 || fields[1] != "FLOCK" || fields[5] != inode {
 			continue
 		}
 		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && pid != os.Getpid() {

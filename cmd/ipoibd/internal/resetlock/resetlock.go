@@ -76,7 +76,12 @@ func Open(conf Config) (*Locks, error) {
 	if err := l.files.open(conf.Dir, conf.Device.Key()); err != nil {
 		return nil, fmt.Errorf("share the device with other processes: %w", err)
 	}
-	go l.follow()
+	if err := l.files.watch(); err != nil {
+		conf.Log.Warn("cannot watch for resets by other processes; looking once a second", "err", err)
+	}
+	if l.files.changes != nil {
+		go l.follow()
+	}
 	return l, nil
 }
 

@@ -2,9 +2,9 @@
 // and stops them in order within 8 s: interfaces before devices (children before their
 // ports), the control socket last.
 //
-// A start that fails removes what it created, and keeps what existed before. A running daemon
-// continues as long as one interface works. An interface that was deleted, or moved out of
-// reach, is shown as failed, with the reason.
+// If a start fails, interfaces that it created are removed, and those that existed before are
+// kept. A running daemon continues as long as one interface works. The status shows an
+// interface that was deleted or moved out of reach as failed, with the reason.
 package daemon
 
 import (
@@ -29,18 +29,18 @@ import (
 	"ipoibd/hca"
 )
 
-// stopLimit bounds an orderly stop. The kernel cleans up what has not ended by then. Container
-// runtimes kill after 10 s.
+// stopLimit bounds an orderly stop; the kernel cleans up the rest. Container runtimes kill
+// after 10 s.
 const stopLimit = 8 * time.Second
 
-// Options come from the command line alone.
+// Options are the settings that only the command line has.
 type Options struct {
 	Version     string
 	Remove      bool // delete the interfaces when the daemon stops
 	AllowFaults bool // the control socket may inject faults
 	LockMemory  bool // keep the whole process in memory (R17)
 	// OpenHCA opens an RDMA device of the kernel by its name. It returns hca.ErrNoDevice if
-	// there is none, or no way to open it.
+	// there is no such device, or if this build cannot open any.
 	OpenHCA func(name string) (hca.Device, error)
 	Log     *slog.Logger
 }
@@ -64,8 +64,8 @@ type managed struct {
 	portGUID hca.GUID
 }
 
-// Run runs until ctx ends, the system shuts down, or the last interface has failed. It returns
-// what could not be started, has failed, or could not be stopped in time.
+// Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
+// joins the failures to start, failures while running, and failures to stop in time.
 func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
 	if err := d.construct(cfg); err != nil {
@@ -79,8 +79,8 @@ func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	return d.serve(ctx)
 }
 
-// memoryLevel is the level of the message that memory cannot be locked: a warning only with
-// a real HCA, since a disk is hardly ever reached through a software HCA.
+// memoryLevel is the log level of a failure to lock memory: a warning only with a real HCA,
+// since disks are hardly ever reached through a software HCA.
 func memoryLevel(cfg *config.Config) slog.Level {
 	if slices.ContainsFunc(cfg.Devices, func(c config.Device) bool { return c.HCA != config.SoftHCA }) {
 		return slog.LevelWarn
@@ -208,7 +208,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	case <-done:
 		err = errors.Join(err, d.release(func(*iface.Iface) bool { return !d.opts.Remove }))
 	case <-time.After(stopLimit):
-		err = errors.Join(err, fmt.Errorf("could not stop within %s", stopLimit))
+		err = errors.Join(err, fmt.Errorf("did not stop within %s", stopLimit))
 	}
 	return errors.Join(err, d.control.Close())
 }

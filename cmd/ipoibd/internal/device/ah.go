@@ -101,7 +101,7 @@ func (w *AHWorkers) run() {
 }
 
 // Close waits for each worker to finish its current handle, ends the workers and closes all
-// handles. The results need not be received meanwhile. Calling Close again retries the
+// handles. The results need not be received. Calling Close again retries the
 // handles that could not be closed.
 func (w *AHWorkers) Close() error {
 	w.ending.Do(func() { close(w.stop) })

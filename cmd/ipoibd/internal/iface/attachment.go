@@ -132,7 +132,7 @@ func (r *recovery) came(a *attachment, op uint64, err error) {
 		r.accuse(err)
 		return
 	}
-	if err == nil && r.moved(a) { // ib0 went down meanwhile, or the port changed
+	if err == nil && r.moved(a) { // ib0 went down in the meantime, or the port changed
 		r.stop("no longer wanted")
 		return
 	}

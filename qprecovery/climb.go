@@ -2,8 +2,8 @@ package qprecovery
 
 import "time"
 
-// fault handles a classified error. An error of former objects is stale; one
-// without a cause is absorbed.
+// fault handles a classified error. It counts an error of former objects as stale, and
+// absorbs an error without a cause.
 func (l *Ladder) fault(now time.Time, ev Fault) {
 	c := classes[min(ev.Class, ClassIgnored)]
 	switch {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Defaults and timers of a device's machine, typical of other RDMA software.
+// Defaults and timers of a device's machine; the values are common practice.
 const (
 	DefaultGiveUpAfter = 10 * time.Minute // R23
 	DefaultGrace       = time.Minute      // R14: for users to release the device

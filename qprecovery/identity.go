@@ -9,7 +9,7 @@ import (
 // Identity identifies a device (R22).
 type Identity struct {
 	NodeGUID     hca.GUID
-	PortGUID     hca.GUID // of the port that is used
+	PortGUID     hca.GUID // of the port in use
 	SysImageGUID hca.GUID
 	PCIAddr      string // "" for a software device, or one without a PCI address
 	Parent       string // netdev of a software device; "" of hardware

@@ -21,7 +21,7 @@ const (
 	NumRung
 )
 
-// Scope says how far an error or a repair reaches. Each scope includes those before it.
+// Scope is the extent of an error or a repair. Each scope includes those before it.
 type Scope uint8
 
 // Scopes.
@@ -53,7 +53,7 @@ var rungs = [NumRung]struct {
 	order cause         // of the operator's command to the interface; causeNone if there is none
 	allowance
 }{
-	// The allowance is that of queries that find RTS.
+	// The allowance is for queries that find RTS.
 	RungNone:    {name: "none", allowance: allowance{5, 10 * time.Second}},
 	RungSuspend: {name: "suspend"},
 	// One verb.
@@ -65,8 +65,8 @@ var rungs = [NumRung]struct {
 	RungRecreateQP: {"recreate_qp", Recreating, 2 * time.Second, ScopeQP, causeNone, allowance{3, time.Minute}},
 	// Also destroys and creates the CQs. Then with back-off.
 	RungRebuildCQ: {"rebuild_cq", Rebuilding, 3 * time.Second, ScopeCQs, causeOrderCQ, allowance{3, time.Minute}},
-	// PD and MRs as well, and RTR may be refused for a while. The device's ladder counts the
-	// uses: three resets in a row, as is usual in the field.
+	// Also rebuilds PD and MRs, and RTR may be refused for a while. The device's ladder counts
+	// the uses: three resets in a row, as is common practice.
 	RungDevice: {"reset_device", Starting, 10 * time.Second, ScopeDevice, causeNone, allowance{3, 10 * time.Minute}},
 	RungWait:   {name: "wait_for_device"},
 	RungGiveUp: {name: "give_up"},

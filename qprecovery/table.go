@@ -70,7 +70,7 @@ const (
 	queryLimit   = time.Second      // one verb
 	proveLimit   = 18 * time.Second // see below
 	askLimit     = 10 * time.Second // then the reset is requested again
-	releaseLimit = 5 * time.Second  // time for draining, as is usual in the field
+	releaseLimit = 5 * time.Second  // time for draining, as is common practice
 )
 
 // proveLimit is above 17.15 s, the longest duration of a proof without a stuck verb: 5 s
@@ -121,9 +121,9 @@ func (s State) operating() bool { return states[s].limit > 0 }
 // runs reports whether the operation of the state is its rung.
 func (s State) runs() bool { return s.operating() && rungs[s.Rung()].state == s }
 
-// outranks reports whether a transition to the state replaces one to another state that is
-// kept until the current operation has ended: that with the higher rung, and the release of
-// a device that has to be given back before anything else can be done.
+// outranks reports whether a transition to the state replaces a kept transition to another
+// state. A higher rung outranks a lower one, and so does releasing a device, which must be
+// given back before anything else can be done.
 func (s State) outranks(other State) bool {
 	return s.Rung() > other.Rung() || s == Releasing && other != Releasing
 }

@@ -21,9 +21,9 @@ func devicesCommand() *cobra.Command {
 		Use:   "devices",
 		Short: "List the HCAs, and why any cannot be used",
 		Long: "List what --device of 'ipoibd run' accepts: the software HCA, on the netdev that it\n" +
-			"would choose or that --underlay names, and the RDMA devices of the kernel; with\n" +
-			"their ports, the GIDs that --gid and --gid-index accept (index=address), and the\n" +
-			"reasons why any cannot be used. Each device is opened for a moment.",
+			"would choose or that --underlay names, and the kernel's RDMA devices. It shows their\n" +
+			"ports, the GIDs that --gid and --gid-index accept (index=address), and why any of\n" +
+			"them cannot be used. Each device is opened briefly.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := backend.Local(openRDMA, underlay).Take()
 			if err != nil {
@@ -43,7 +43,7 @@ func devicesCommand() *cobra.Command {
 	return cmd
 }
 
-// printEntries writes a line for each port, and below them what prevents its use.
+// printEntries writes a line for each port, and below the table why any cannot be used.
 func printEntries(out io.Writer, entries []backend.Entry) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "DEVICE\tKIND\tPORT\tSTATE\tLINK LAYER\tON\tGIDS\tUSABLE")

@@ -59,13 +59,13 @@ func (f *eventsFlags) run(cmd *cobra.Command) error {
 		return nil
 	})
 	if err == nil && f.follow {
-		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has ended")
+		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")
 	}
 	return err
 }
 
-// check fails if there is no interface or device of the given names. (Without it, a
-// mistaken name would show no entries and no error.)
+// check fails if there is no interface or device of the given name. (Without it, a mistyped
+// name would show neither entries nor an error.)
 func (f *eventsFlags) check(ctx context.Context) error {
 	if f.iface == "" && f.device == "" {
 		return nil
@@ -82,11 +82,11 @@ func (f *eventsFlags) check(ctx context.Context) error {
 	return nil
 }
 
-// timeFormat has the zone, so that entries of hosts in several zones can be compared.
+// timeFormat includes the zone, so that entries from hosts in different zones can be compared.
 const timeFormat = "2006-01-02 15:04:05.000Z07:00"
 
-// printEntry writes an entry as a line of columns. The columns are as wide as the longest
-// names, since a later entry may be longer than those before.
+// printEntry writes an entry as a line of columns. Each column is as wide as the longest
+// possible name, since later entries are not known yet.
 func printEntry(out io.Writer, e journal.Entry) error {
 	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
 		e.Time.Local().Format(timeFormat), e.Scope, e.Kind, e.Rung, entryText(e))
@@ -104,7 +104,7 @@ func entryText(e journal.Entry) string {
 	return text + e.Text
 }
 
-// short rounds a duration for people.
+// short rounds a duration for display.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d >= time.Minute:

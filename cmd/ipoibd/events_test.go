@@ -138,7 +138,7 @@ func TestR29EventsFollow(t *testing.T) {
 	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 || got.String() != table {
 		t.Errorf("%s%s, %v", &got, rest, err)
 	}
-	if err := <-ended; err != nil || errOut.String() != "the daemon has ended\n" {
+	if err := <-ended; err != nil || errOut.String() != "the daemon has exited\n" {
 		t.Errorf("%q, %v", errOut.String(), err)
 	}
 }

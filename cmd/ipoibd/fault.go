@@ -20,9 +20,9 @@ func faultCommand() *cobra.Command {
 		Use:   "fault KIND",
 		Short: "Inject a fault into a device, for tests",
 		Long: "Inject a fault into a device, software or real, of a daemon that was started\n" +
-			"with --allow-faults. Without --after it strikes at its next occasion: a send that\n" +
-			"fails needs a frame to send, a verb that hangs needs 'ipoibd reset'. The kind 'clear'\n" +
-			"cancels all faults that have not struck yet.",
+			"with --allow-faults. Without --after it strikes at the next opportunity: a failing\n" +
+			"send needs a frame to send; a hanging verb needs a call, such as in 'ipoibd reset'.\n" +
+			"The kind 'clear' cancels all faults that have not struck yet.",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (out []string, _ cobra.ShellCompDirective) {
 			for _, k := range control.FaultKinds() {
 				if len(args) == 0 {
@@ -58,15 +58,15 @@ func faultCommand() *cobra.Command {
 		case err != nil:
 			return err
 		case done.Kind == control.FaultClear:
-			terminal.Fprintf(out, "pending faults of device %s are cancelled\n", done.Device)
+			terminal.Fprintf(out, "pending faults of device %s cancelled\n", done.Device)
 		default:
 			terminal.Fprintf(out, "fault %s is set on device %s\n", done.Kind, done.Device)
 		}
 		return nil
 	}
 	bindControl(cmd, &path)
-	cmd.Flags().IntVar(&q.After, "after", 0, "number of occasions to let pass before it strikes")
-	cmd.Flags().IntVar(&q.Count, "count", 0, "number of occasions at which it strikes (default 1)")
+	cmd.Flags().IntVar(&q.After, "after", 0, "number of opportunities to skip before it strikes")
+	cmd.Flags().IntVar(&q.Count, "count", 0, "number of times it strikes (default 1)")
 	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb that hangs, for verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
 	completeFlag(cmd, "verb", cobra.FixedCompletions(faults.Verbs(), cobra.ShellCompDirectiveNoFileComp))
 	bindName(cmd, &q.Device, &path, "device", "the device (default: the only one)")

@@ -49,7 +49,7 @@ const (
 	exitNotReady = 3 // no daemon answers, or status --check found an interface that is not up
 )
 
-// execute runs a command. An error that occurs before its RunE is one of usage.
+// execute runs a command. An error before its RunE counts as a usage error.
 func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 	started := false
 	for _, cmd := range root.Commands() {
@@ -71,7 +71,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 	return exitFailure, err
 }
 
-// printError prints the error with which the program ends.
+// printError prints the error that ends the program.
 func printError(out io.Writer, err error) {
 	fmt.Fprintln(out, "ipoibd:", terminal.Lines(err.Error()))
 }
@@ -109,8 +109,8 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// flagMistake describes a mistake in the flags in the words of a user. (Without it, errors
-// of strconv would be shown.)
+// flagMistake describes a mistake in the flags in plain words. (Without it, errors of strconv
+// would be shown.)
 func flagMistake(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		wanted := map[string]string{

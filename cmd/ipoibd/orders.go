@@ -27,7 +27,7 @@ func resetCommand() *cobra.Command {
 			"ib0, its addresses and its routes stay.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("reset takes what to reset: qp, cq or device")
+				return errors.New("specify what to reset: qp, cq or device")
 			}
 			if !slices.Contains(scopes, args[0]) {
 				return fmt.Errorf("cannot reset %q: use qp, cq or device", args[0])
@@ -85,14 +85,14 @@ func resumeCommand() *cobra.Command {
 // defaultWait is how long --wait waits if it is given without a value.
 const defaultWait = time.Minute
 
-// order makes cmd a command that gives the daemon an order. The function post gives it, and
-// returns what to print and which device or interface it is for ("": all devices). The
-// result is the path of the control socket, once flags are parsed.
+// order makes cmd send a request to the daemon. The function post sends it, and returns what
+// to print and which device or interface the request concerns ("": all devices). The result
+// points to the path of the control socket, which is set once flags are parsed.
 func order(cmd *cobra.Command, post func(ctx context.Context, path string, args []string) (text, on string, err error)) (path *string) {
 	path = new(string)
 	var wait time.Duration
 	bindControl(cmd, path)
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the order is carried out, for at most this long")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the command has taken effect, for at most this long")
 	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
 	until := "the devices and interfaces concerned work again"
 	if cmd.Name() == "suspend" {
@@ -117,15 +117,15 @@ func order(cmd *cobra.Command, post func(ctx context.Context, path string, args 
 			err = await(ctx, *path, on)
 		}
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return fmt.Errorf("not done within %s, the daemon continues: %w", wait, err)
+			return fmt.Errorf("not done within %s; the daemon continues: %w", wait, err)
 		}
 		return err
 	}
 	return path
 }
 
-// pollEvery is how often a command that waits asks for the status. The daemon may show an
-// order in its status a moment after it has accepted the order.
+// pollEvery is how often a waiting command requests the status. A request may appear in the
+// status a moment after the daemon has accepted it.
 const pollEvery = 50 * time.Millisecond
 
 // await returns once no recovery of a device or an interface is under way, or ctx ends.
@@ -155,7 +155,7 @@ func await(ctx context.Context, path, on string) error {
 }
 
 // recovering describes a recovery under way on a device, its interfaces or an interface
-// ("": on any), and reports whether the daemon has given up. A suspension is no recovery.
+// ("": on any), and reports whether the daemon has given up. A suspension does not count.
 func recovering(s *report.Status, on string) (text string, gaveUp bool) {
 	describe := func(name string, r *report.Recovery) {
 		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)

@@ -25,7 +25,7 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "opening all devices"},
 		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug is set on device soft"},
-		{"fault clear", "fault {Kind:clear After:0 Count:0 Verb: Device:soft}", "pending faults of device soft are cancelled"},
+		{"fault clear", "fault {Kind:clear After:0 Count:0 Verb: Device:soft}", "pending faults of device soft cancelled"},
 		{
 			"fault verb_hangs --after 3 --count 2 --verb query_qp --device soft",
 			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "fault verb_hangs is set on device soft",
@@ -46,8 +46,8 @@ func TestMistakesInOrders(t *testing.T) {
 	f.names.Interfaces = []string{"ib0", "ib1"}
 	path, _ := serve(t, f)
 	for args, want := range map[string]string{
-		"reset":                        "reset takes what to reset: qp, cq or device",
-		"reset qp cq":                  "reset takes what to reset",
+		"reset":                        "specify what to reset: qp, cq or device",
+		"reset qp cq":                  "specify what to reset",
 		"reset world":                  `cannot reset "world": use qp, cq or device`,
 		"reset qp":                     "choose one with --interface: ib0, ib1",
 		"reset qp --interface ib7":     `no interface "ib7"`,
@@ -127,10 +127,10 @@ func TestWait(t *testing.T) {
 		want       string // beginning of the error; "": none
 	}{
 		{"healthy", "reset qp --wait", report.Status{Devices: []report.Device{healthy}, Interfaces: []report.Interface{ib1}}, ""},
-		{"interface recovers", "reset qp --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0: reset_qp (resetting) because of operator"},
-		{"interface of the device recovers", "reset device --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms, the daemon continues: ib0"},
+		{"interface recovers", "reset qp --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0"},
 		{"another device waits", "recover --wait=5s", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
-		{"any device waits", "resume --wait=200ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms, the daemon continues: other: wait_for_device"},
+		{"any device waits", "resume --wait=200ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms; the daemon continues: other: wait_for_device"},
 		{"given up", "recover --wait=5s", report.Status{Devices: []report.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
 		{"suspended", "suspend --wait=5s", report.Status{Devices: []report.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []report.Interface{ib0}}, ""},
 		{"without --wait", "reset qp", report.Status{Interfaces: []report.Interface{ib0}}, ""},

@@ -49,7 +49,7 @@ func ill() report.Status {
 func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 	text := printed(t, ill(), true)
 	contains(t, text,
-		"reason gave_up\nhint 'ipoibd recover' tries it again\nrecovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s\ncoordinator reset idle; shared with ipoibd 7, ipoibd 8\n",
+		"reason gave_up\nhint 'ipoibd recover' retries it\nrecovery give_up (given_up) because of gave_up, for 1m0s, outage 1m0s\ncoordinator reset idle; shared with ipoibd 7, ipoibd 8\n",
 		"rungs wait_for_device 1, give_up 1\nreasons removed 1, gave_up 1\n",
 		"recovery reset_device (detached) because of device_reset, for 1m0s, outage 1m1s\n",
 		"recoveries 2\nlast outage 1.01s, recovered 1h0m0s ago by rebuild_cq because of cq_error, which took 4ms\nrungs rebuild_cq 2, reset_device 1\nreasons cq_error 2, device_reset 1\n",
@@ -102,10 +102,10 @@ func TestStatusShowsACoordinatorThatIsShared(t *testing.T) {
 		{&report.Coordinator{Phase: "idle", Members: []string{"a", "b"}}, "reset idle; shared with a, b"},
 		{&report.Coordinator{Phase: "pending", Leading: true, Members: []string{"a"}}, "reset pending, led by this daemon; shared with a"},
 		{&report.Coordinator{Phase: "resetting", Leader: &report.Leader{PID: 7, Name: "ib0"}}, "reset resetting, led by process 7 ib0"},
-		{&report.Coordinator{Phase: "idle", Trouble: "removed"}, "does not reach other daemons: removed"},
+		{&report.Coordinator{Phase: "idle", Trouble: "removed"}, "cannot reach other daemons: removed"},
 		{
 			&report.Coordinator{Phase: "pending", Leader: &report.Leader{PID: 7, SilentSince: epoch.Add(-time.Minute)}},
-			"reset pending, led by process 7, which has not continued since " + epoch.Add(-time.Minute).Local().Format(time.DateTime) + " (1m0s); the device is not reset without it",
+			"reset pending, led by process 7, which has made no progress since " + epoch.Add(-time.Minute).Local().Format(time.DateTime) + " (1m0s); the device cannot be reset without it",
 		},
 	} {
 		soft := healthy("soft")
@@ -132,7 +132,7 @@ func TestR29StatusAsJSONHasAll(t *testing.T) {
 	if !strings.Contains(out, `"outage_seconds": 1.005`) {
 		t.Error("no outage in seconds")
 	}
-	if out, _, err := ipoibd(t, "status", "--control", path); err != nil || !strings.Contains(out, "'ipoibd recover' tries it again") {
+	if out, _, err := ipoibd(t, "status", "--control", path); err != nil || !strings.Contains(out, "'ipoibd recover' retries it") {
 		t.Errorf("for people: %v\n%s", err, out)
 	}
 }

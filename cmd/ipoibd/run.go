@@ -102,7 +102,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
-	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only the MTUs of InfiniBand, to reach real HCAs")
+	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 	for flag, values := range map[string][]string{
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "reset": {"none", "link", "driver", "pci"},
 	} {
@@ -114,7 +114,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	})
 }
 
-// advise adds what to do if another process has what the daemon needs.
+// advise adds what to do if another process uses what the daemon needs.
 func advise(err error) error {
 	switch {
 	case errors.Is(err, control.ErrRunning):
@@ -136,7 +136,7 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	}
 	for _, name := range oneInterface {
 		if fs.Changed(name) {
-			return nil, fmt.Errorf("--%s and --config exclude each other: set it in the file", name)
+			return nil, fmt.Errorf("--%s and --config cannot be combined: set it in the file", name)
 		}
 	}
 	cfg, err := config.Load(f.file)
@@ -150,7 +150,7 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 	return cfg, nil
 }
 
-// byFlag names the flag that each mistake comes from, instead of the field.
+// byFlag names the flag of each mistake instead of the field.
 func byFlag(err error, fs *pflag.FlagSet) error {
 	mistakes, _ := errors.AsType[config.Mistakes](err)
 	for _, m := range mistakes {

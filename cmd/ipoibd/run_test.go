@@ -68,7 +68,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--port: \"256\" is not a whole number from 0 to 255": {"--port", "256"},
 		"--remove: \"maybe\" is not true or false":            {"--remove=maybe"},
 		"--underlay: ib0 is an interface of this daemon":      {"--underlay", "ib0"},
-		"--name and --config exclude":                         {"--name", "ib1", "--config", file},
+		"--name and --config cannot be combined":              {"--name", "ib1", "--config", file},
 		"--name: \"a b\" is not":                              {"--name", "a b"},
 		"--mtu: 9000 is outside":                              {"--mtu", "9000"},
 		"--known-peers-only: needs":                           {"--known-peers-only"},
@@ -87,7 +87,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--port: device \"soft\" is the":                      {"--port", "2"},
 		"--gid-index: cannot be combined with gid":            {"--gid-index", "1", "--gid", "10.0.0.1"},
 		"--gid-index: \"one\" is not a whole number":          {"--gid-index", "one"},
-		"--device and --config exclude":                       {"--device", "rxe0", "--config", file},
+		"--device and --config cannot be combined":            {"--device", "rxe0", "--config", file},
 
 		"--peer: 239.1.1.1 cannot be a peer: it is a multicast": {"--peer", "239.1.1.1"},
 		"--peer: fe80::1 cannot be a peer: it is a link-local":  {"--peer", "fe80::1"},

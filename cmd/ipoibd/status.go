@@ -45,8 +45,8 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	bindControl(cmd, &path)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and the counters that are not zero")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
 	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up")
 	return cmd
 }
@@ -68,7 +68,7 @@ func unhealthy(s *report.Status) error {
 	return errors.Join(errs...)
 }
 
-// stale describes a snapshot that is older than that of a working interface can be.
+// stale describes a snapshot that is too old for a working interface.
 func stale(s *report.Status, f *report.Interface) string {
 	if age := s.Time.Sub(f.Time); age > 10*time.Second && f.State != "failed" && f.State != "stopped" {
 		return fmt.Sprintf("it has not reported for %s; a system call or a verb hangs", short(age))
@@ -76,7 +76,7 @@ func stale(s *report.Status, f *report.Interface) string {
 	return ""
 }
 
-// because returns why an interface is not up: the text for people, or the name of the reason.
+// because returns why an interface is not up: the detailed text, or else the reason's name.
 func because(f *report.Interface) string {
 	switch {
 	case f.Detail != "":
@@ -96,7 +96,7 @@ type printer struct {
 	verbose bool
 }
 
-// printStatus prints the status for people. Without verbose it prints what an operator
+// printStatus prints the status as text. Without verbose it prints only what an operator
 // looks at first.
 func printStatus(out io.Writer, s *report.Status, verbose bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
@@ -113,7 +113,7 @@ func printStatus(out io.Writer, s *report.Status, verbose bool) error {
 
 func (p *printer) line(format string, args ...any) { terminal.Fprintf(p, format+"\n", args...) }
 
-// since returns a time with its distance from now.
+// since returns a time and how long ago it was.
 func (p *printer) since(t time.Time) string {
 	return fmt.Sprintf("since %s (%s)", t.Local().Format(time.DateTime), short(p.Time.Sub(t)))
 }
@@ -161,9 +161,9 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.counters(f.Kernel, docs.InterfaceCounter)
 }
 
-// hints say what leads out of a state of a device.
+// hints maps states of a device to the command that leaves them.
 var hints = map[string]string{
-	qprecovery.DeviceGivenUp.String():   "'ipoibd recover' tries it again",
+	qprecovery.DeviceGivenUp.String():   "'ipoibd recover' retries it",
 	qprecovery.DeviceSuspended.String(): "'ipoibd resume' opens it",
 }
 
@@ -216,7 +216,7 @@ func (p *printer) printDevice(d *report.Device) {
 		}
 		others := ""
 		if d.KnownPeersOnly {
-			others = "; datagrams of others are dropped"
+			others = "; datagrams from other senders are dropped"
 		}
 		p.line("  peers\tmulticast is replicated to %s%s", strings.Join(names, ", "), others)
 	}
@@ -232,9 +232,9 @@ func (p *printer) coordinator(c *report.Coordinator) string {
 	}
 	switch {
 	case c.Trouble != "":
-		text = "does not reach other daemons: " + c.Trouble
+		text = "cannot reach other daemons: " + c.Trouble
 	case c.Leader != nil && !c.Leader.SilentSince.IsZero():
-		text += fmt.Sprintf(", led by %s, which has not continued %s; the device is not reset without it", leader, p.since(c.Leader.SilentSince))
+		text += fmt.Sprintf(", led by %s, which has made no progress %s; the device cannot be reset without it", leader, p.since(c.Leader.SilentSince))
 	case c.Leading:
 		text += ", led by this daemon"
 	case c.Leader != nil:
@@ -304,7 +304,7 @@ func counted[E interface {
 	return strings.Join(parts, ", ")
 }
 
-// counters prints those that are not zero, with their meanings.
+// counters prints nonzero counters with their meanings.
 func (p *printer) counters(c report.Counters, meaning func(name string) string) {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		if c[name] > 0 {

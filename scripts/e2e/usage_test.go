@@ -55,7 +55,7 @@ func TestMistakeInFile(t *testing.T) {
 	}
 	requireMistake(t, h.ipoibd("run", "--config", file), `ipoibd\.yaml:6: .*mtu`)
 	requireMistake(t, h.ipoibd("run", "--config", file+".old"), `ipoibd\.yaml\.old: no such file`)
-	requireMistake(t, h.ipoibd("run", "--config", file, "--name", ifName), `--name and --config exclude each other`)
+	requireMistake(t, h.ipoibd("run", "--config", file, "--name", ifName), `--name and --config cannot be combined`)
 }
 
 // The device node and the capability are named when they are missing.

@@ -34,7 +34,7 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
 // return before every process has closed the device. Once the reset has begun, Reset waits
-// for its end even if ctx ends, so that no process opens the device meanwhile (R16).
+// for its end even if ctx ends, so that no process opens the device before that (R16).
 func (h *realHCA) Reset(ctx context.Context) error {
 	if h.cfg.Reset == config.ResetNone {
 		return nil
@@ -61,9 +61,9 @@ func (h *realHCA) Reset(ctx context.Context) error {
 // releaseEvery is the time between two checks whether this process has closed the device.
 const releaseEvery = 50 * time.Millisecond
 
-// awaitRelease waits until this process has closed a Soft-RoCE device. Its driver would
-// wait for that: for ever, if a verb hangs, and if this process ended meanwhile, the reset
-// would be cut short. Drivers of hardware do not wait.
+// awaitRelease waits until this process has closed a Soft-RoCE device. Otherwise its driver
+// would wait for that: forever if a verb hangs, and if this process ended during the wait, the
+// reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
 		select {

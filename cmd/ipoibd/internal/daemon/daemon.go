@@ -2,9 +2,9 @@
 // and stops them in order within 8 s: interfaces before devices (children before their
 // ports), the control socket last.
 //
-// A start that fails removes what it created, and keeps what existed before. A running daemon
-// continues as long as one interface works. An interface that was deleted, or moved out of
-// reach, is shown as failed, with the reason.
+// If a start fails, interfaces that it created are removed, and those that existed before are
+// kept. A running daemon continues as long as one interface works. The status shows an
+// interface that was deleted or moved out of reach as failed, with the reason.
 package daemon
 
 import (
@@ -29,11 +29,11 @@ import (
 	"ipoibd/hca"
 )
 
-// stopLimit bounds an orderly stop. The kernel cleans up what has not ended by then. Container
-// runtimes kill after 10 s.
+// stopLimit bounds an orderly stop; the kernel cleans up the rest. Container runtimes kill
+// after 10 s.
 const stopLimit = 8 * time.Second
 
-// Options come from the command line alone.
+// Options are the settings that only the command line has.
 type Options struct {
 	Version     string
 	Remove      bool // delete the interfaces when the daemon stops
@@ -64,8 +64,8 @@ type managed struct {
 	portGUID hca.GUID
 }
 
-// Run runs until ctx ends, the system shuts down, or the last interface has failed. It returns
-// what could not be started, has failed, or could not be stopped in time.
+// Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
+// joins the failures to start, failures while running, and failures to stop in time.
 func Run(ctx context.Context, cfg *config.Config, opts Options) error {
 	d := &daemon{opts: opts, started: time.Now(), journal: journal.New()}
 	if err := d.construct(cfg); err != nil {
@@ -208,7 +208,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	case <-done:
 		err = errors.Join(err, d.release(func(*iface.Iface) bool { return !d.opts.Remove }))
 	case <-time.After(stopLimit):
-		err = errors.Join(err, fmt.Errorf("could not stop within %s", stopLimit))
+		err = errors.Join(err, fmt.Errorf("did not stop within %s", stopLimit))
 	}
 	return errors.Join(err, d.control.Close())
 }

@@ -17,8 +17,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Names implements control.Daemon, and so do the methods below. The names that they are
-// called with are known.
+// Names implements control.Daemon, as do the methods below. These are only called with names
+// that Names returns.
 func (d *daemon) Names() (n control.Names) {
 	for _, dev := range d.devices {
 		n.Devices = append(n.Devices, dev.name)
@@ -29,7 +29,7 @@ func (d *daemon) Names() (n control.Names) {
 	return n
 }
 
-// Status reads what devices and interfaces have published.
+// Status assembles what devices and interfaces have published.
 func (d *daemon) Status() report.Status {
 	s := report.NewStatus(d.opts.Version, d.started)
 	for _, dev := range d.devices {
@@ -113,7 +113,7 @@ func (d *daemon) Fault(q control.FaultRequest) error {
 	return nil
 }
 
-// misbehaviours are those of the first interface of a device.
+// misbehaviours maps kinds of fault to misbehaviours of the first interface of a device.
 var misbehaviours = map[string]iface.Misbehaviour{
 	control.FaultClientSlow: iface.Slow, control.FaultClientDead: iface.Dead, control.FaultClear: iface.Obliging,
 }

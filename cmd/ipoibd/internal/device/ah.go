@@ -107,7 +107,7 @@ func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
 }
 
 // Close waits for each worker to finish its current handle, ends the workers and closes all
-// handles. The results need not be received meanwhile. Calling Close again retries the
+// handles. The results need not be received. Calling Close again retries the
 // handles that could not be closed.
 func (w *AHWorkers) Close() error {
 	w.ending.Do(func() { close(w.stop) })

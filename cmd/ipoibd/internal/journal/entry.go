@@ -14,7 +14,7 @@ import (
 // Kinds of entry.
 const (
 	KindRung      = "rung"      // a recovery entered a rung
-	KindRecovered = "recovered" // a recovery ended in health
+	KindRecovered = "recovered" // a recovery ended with the device or interface healthy
 	KindStopped   = "stopped"   // a recovery ended because its interface was stopped
 	KindFault     = "fault"     // a fault was injected; Text has its kind
 	KindNote      = "note"      // anything else that an operator should know, in Text
@@ -53,13 +53,13 @@ func (s *Seconds) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Entered returns the entry of a rung that the recovery of scope has entered.
+// Entered returns the entry for a rung that the recovery of scope has entered.
 func Entered(scope string, a qprecovery.Entered) Entry {
 	return Entry{Scope: scope, Kind: KindRung, Rung: a.Rung.String(), Reason: a.Reason.String()}
 }
 
-// Ended returns the entry of the end of a recovery of scope. Its text names the failed
-// request that caused the recovery, and the number of steps that were not kept.
+// Ended returns the entry for the end of a recovery of scope. Its text names the failed
+// request that caused the recovery, and the number of further steps that were not recorded.
 func Ended(scope string, r qprecovery.Ended) Entry {
 	e := Entry{
 		Time: r.End, Scope: scope, Kind: KindRecovered, Rung: r.Worst().String(), Reason: r.Reason.String(),
@@ -79,7 +79,7 @@ func Ended(scope string, r qprecovery.Ended) Entry {
 	return e
 }
 
-// Blame describes a failed work request in a line (R3).
+// Blame describes a failed work request in one line (R3).
 func Blame(q qprecovery.Request) string {
 	opcode := "send"
 	if q.Opcode == hca.WCRecv {

@@ -1,9 +1,9 @@
-// Package journal keeps the latest events that an operator may want to read afterwards:
-// the rungs that recoveries entered and why, and how each recovery ended.
+// Package journal keeps the latest events that an operator may want to read later: the rungs
+// that recoveries entered and why, and how each recovery ended.
 //
-// A [Journal] is a ring of the last [Size] entries. Each entry has a sequence number, which
-// counts from 1 without gaps. By it a reader continues where it stopped ([Journal.Since],
-// [Journal.Wait]) and notices the entries that it missed.
+// A [Journal] is a ring of the last [Size] entries. Entries are numbered from 1 without gaps.
+// The number lets a reader continue where it stopped ([Journal.Since], [Journal.Wait]) and
+// notice entries that it missed.
 package journal
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Size of the ring: some hundred recoveries, well below a megabyte.
+// Size of the ring: enough for some hundred recoveries, well below a megabyte.
 const Size = 1024
 
 // Journal is a ring of entries. Any goroutine may call its methods.
@@ -26,10 +26,10 @@ type Journal struct {
 // New returns an empty journal.
 func New() *Journal { return &Journal{added: make(chan struct{})} }
 
-// Add numbers an entry and replaces the oldest one by it. It never waits for a reader. An
-// entry without a time gets the present time. Ladders may report events of the same moment
-// in another order than they happened: an entry that is older than the previous one gets
-// the time of that, so that times never decrease.
+// Add numbers an entry and replaces the oldest one with it. It never waits for a reader. An
+// entry without a time gets the current time. Ladders may report simultaneous events out of
+// order: an entry that is older than the previous one gets the time of that one, so that
+// times never decrease.
 func (j *Journal) Add(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -46,13 +46,13 @@ func (j *Journal) Add(e Entry) {
 	j.added = make(chan struct{})
 }
 
-// Since returns the entries that are kept and whose number is above seq, oldest first.
+// Since returns the entries in the ring whose number is above seq, oldest first.
 func (j *Journal) Since(seq uint64) []Entry {
 	entries, _ := j.since(seq)
 	return entries
 }
 
-// Wait returns the same as soon as there is such an entry, or the error of ctx.
+// Wait is like Since, but blocks until there is such an entry or ctx ends.
 func (j *Journal) Wait(ctx context.Context, seq uint64) ([]Entry, error) {
 	for {
 		entries, added := j.since(seq)
@@ -67,7 +67,7 @@ func (j *Journal) Wait(ctx context.Context, seq uint64) ([]Entry, error) {
 	}
 }
 
-// since also returns the channel that the next Add closes.
+// since is Since, and also returns the channel that the next Add closes.
 func (j *Journal) since(seq uint64) ([]Entry, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Recovery is the history of the ladder of an interface or a device. Rungs and reasons have
-// the names of qprecovery.
+// Recovery is the history of the ladder of an interface or a device. Rungs and reasons are
+// named as in qprecovery.
 type Recovery struct {
 	State     string            `json:"state"`
 	Rung      string            `json:"rung"`
@@ -27,7 +27,7 @@ type Recovery struct {
 	History   []RecoveryRecord  `json:"history"`
 }
 
-// RecoveryRecord is one recovery. The current one has no end, and its durations are those
+// RecoveryRecord is one recovery. The current one has no end, and its durations are measured
 // until now.
 type RecoveryRecord struct {
 	Rung     string          `json:"rung"`
@@ -49,9 +49,9 @@ type RecoveryStep struct {
 	At     time.Time `json:"at"`
 }
 
-// NewRecovery describes a ladder at the time now. While a recovery runs, rung and reason are
-// those of its last step rather than those of the state, whose reason is that of the latest
-// failed try.
+// NewRecovery describes a ladder at the time now. While a recovery runs, rung and reason come
+// from its last step rather than from the state, which only tells why the latest attempt
+// failed.
 func NewRecovery(state fmt.Stringer, rung qprecovery.Rung, reason qprecovery.Reason, counts qprecovery.Counts, history []qprecovery.Record, now time.Time) *Recovery {
 	r := &Recovery{
 		State: state.String(), Rung: rung.String(), Reason: reason.String(), Recovered: counts.Recovered,

@@ -1,11 +1,11 @@
-// Package report has the plain data that the daemon shows about itself: what a device or an
-// interface publishes, and what `ipoibd status --json` prints. It decides nothing and holds
-// no handles, so that packages that publish it need not know who reads it.
+// Package report contains the plain data that the daemon shows about itself: what a device or
+// an interface publishes, and what `ipoibd status --json` prints. It decides nothing and
+// holds no handles, so packages that publish it need not know its readers.
 //
-// docs/status.schema.json documents each field and each counter. The names of the fields
-// follow four rules: a state is an enumeration with a reason beside it, and prose is only
-// for people; a duration has its unit in its name; lists are empty and never null; a key or
-// a queue pair number is a hexadecimal string.
+// docs/status.schema.json documents each field and each counter. The fields follow four
+// rules: a state is an enumeration with a reason beside it, and prose is only for people; a
+// duration has its unit in its name; lists may be empty but are never null; a key or a queue
+// pair number is a hexadecimal string.
 package report
 
 import (
@@ -44,7 +44,7 @@ func NewStatus(version string, started time.Time) Status {
 		Goroutines: runtime.NumGoroutine(), FDs: -1, Devices: []Device{}, Interfaces: []Interface{},
 	}
 	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
-		s.FDs = len(fds) - 1 // the directory itself was open
+		s.FDs = len(fds) - 1 // not the open directory itself
 	}
 	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(heap)
@@ -55,7 +55,7 @@ func NewStatus(version string, started time.Time) Status {
 // Counters are counts by name.
 type Counters map[string]uint64
 
-// Add adds counters, with a prefix before each name, to those of the same name.
+// Add adds other counters, under their names with a prefix.
 func (c Counters) Add(prefix string, more []hca.Counter) {
 	for _, m := range more {
 		c[prefix+m.Name] += m.Value
@@ -73,7 +73,7 @@ func (c Counters) Drops() (sum uint64) {
 	return sum
 }
 
-// DeviceOpen is the state of a device that works. The other states are those of its ladder.
+// DeviceOpen is the state of a working device. The other states are those of its ladder.
 const DeviceOpen = "open"
 
 // Device is the state of one HCA.
@@ -105,7 +105,7 @@ type Port struct {
 	hca.PortAttr
 }
 
-// Coordinator is what this daemon knows about the resets of a device that processes share.
+// Coordinator is what this daemon knows about the resets of a shared device.
 type Coordinator struct {
 	Phase   string   `json:"phase"`
 	Leading bool     `json:"leading"`
@@ -116,13 +116,13 @@ type Coordinator struct {
 
 // Leader is another process that resets the device.
 type Leader struct {
-	PID         int       `json:"pid"` // 0: not known, or of another PID namespace
+	PID         int       `json:"pid"` // 0: unknown, or in another PID namespace
 	Name        string    `json:"name"`
 	SilentSince time.Time `json:"silent_since,omitzero"`
 }
 
-// Interface is the state of one ib0. Time is when it was published; its counters are of the
-// moment when they are read.
+// Interface is the state of one ib0, published at Time; counters are those at the moment of
+// reading.
 type Interface struct {
 	Name      string    `json:"name"`
 	Device    string    `json:"device"`

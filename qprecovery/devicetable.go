@@ -107,7 +107,7 @@ var deviceRows = []deviceRow{
 	{DeviceHealthy, deviceCauseSuspend, DeviceDropping, RungSuspend, []deviceDo{doClose}},
 
 	{DeviceDropping, deviceCauseUnwanted, DeviceSuspended, RungSuspend, nil},
-	{DeviceDropping, deviceCauseAbsent, DeviceWaiting, RungNone, []deviceDo{doRefresh}},
+	{DeviceDropping, deviceCauseAbsent, DeviceWaiting, RungWait, []deviceDo{doRefresh}},
 	{DeviceDropping, deviceCauseHeld, DeviceWaiting, RungWait, nil},
 	{DeviceDropping, deviceCauseSpent, DevicePausing, RungNone, []deviceDo{doPause}},
 	{DeviceDropping, deviceCauseFree, DeviceOpening, RungNone, nil},

@@ -94,7 +94,7 @@ var faultKinds = []fault{
 	{name: "R25/operator rebuilds the CQ", inject: resetScope("cq"), rung: rebuildCQ},
 	{name: "R25/operator resets the device", inject: resetScope("device"), rung: resetDevice},
 	// The reset itself removes the old instance.
-	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: resetDevice, perDaemon: 3},
+	{name: "R21/a reset changes the index", inject: strike("reset_changes_index", "device_fatal"), rung: resetDevice, or: waitDevice, perDaemon: 3},
 	{name: "R05/no descriptors left in a reset", inject: exhaust, mend: relieve, hold: lasting, rung: waitDevice, perDaemon: 1},
 	{name: "R26/suspend and resume", inject: post("/v1/suspend"), mend: post("/v1/resume"), hold: lasting, rung: resetDevice, waits: true},
 

@@ -103,7 +103,8 @@ var faultKinds = []fault{
 	{name: "R25/ip addr removed, given back", inject: flush, mend: readdress, hold: lasting},
 	{name: "R25/ip link mtu cut, restored", inject: underlay("set", "mtu", "1400"), mend: underlay("set", "mtu", "1500"), hold: lasting, or: resumeQP}, // for a frame posted just before the cut
 	{name: "R24/netdev deleted, made again", inject: pullOut, mend: putBack, hold: lasting, rung: waitDevice, perDaemon: 3},
-	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, waits: true, perDaemon: 3},
+	// The netdev that is back before the reset has ended belongs to the reset (R21).
+	{name: "R21/fatal, then the netdev deleted, made again", inject: fatalThenPullOut, mend: putBack, hold: lasting, rung: waitDevice, or: resetDevice, waits: true, perDaemon: 3},
 	{name: "R22/netdev of another MAC, then the right one", inject: putOther, mend: putBack, rung: waitDevice, perDaemon: 3},
 }
 

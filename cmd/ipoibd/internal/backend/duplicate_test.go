@@ -17,7 +17,7 @@ import (
 )
 
 // sendARP broadcasts an ARP request of a sender, also with the tag of a VLAN.
-func sendARP(t *testing.T, ns *nstest.Namespace, netdev string, sender net.HardwareAddr, addr netip.Addr, vlan uint16, times int) {
+func sendARP(t *testing.T, ns *nstest.Namespace, sender net.HardwareAddr, addr netip.Addr, vlan uint16, times int) {
 	t.Helper()
 	frame := []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	frame = append(frame, sender...)
@@ -30,7 +30,7 @@ func sendARP(t *testing.T, ns *nstest.Namespace, netdev string, sender net.Hardw
 	ns.Do(func() {
 		var dev *net.Interface
 		var fd int
-		if dev, err = net.InterfaceByName(netdev); err != nil {
+		if dev, err = net.InterfaceByName(nstest.Dev); err != nil {
 			return
 		}
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0); err != nil {
@@ -60,16 +60,16 @@ func TestNoDuplicateAddress(t *testing.T) {
 		return text
 	}
 	foreign := net.HardwareAddr{2, 0, 0, 0, 0, 9}
-	sendARP(t, b, nstest.Dev, foreign, ours, 7, 1)
+	sendARP(t, b, foreign, ours, 7, 1)
 	if text := look(); text != "" {
 		t.Errorf("ARP of VLAN 7: %s", text)
 	}
 	a.Run("ip", "link", "add", "second", "address", "02:00:00:00:00:05", "type", "veth")
-	sendARP(t, b, nstest.Dev, net.HardwareAddr{2, 0, 0, 0, 0, 5}, ours, 0, 1)
+	sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 0, 5}, ours, 0, 1)
 	if text := look(); text != "" {
 		t.Errorf("ARP of another netdev of this host: %s", text)
 	}
-	sendARP(t, b, nstest.Dev, foreign, ours, 0, 1)
+	sendARP(t, b, foreign, ours, 0, 1)
 	if text := look(); text == "" {
 		t.Error("another host was not found")
 	}
@@ -88,7 +88,7 @@ func TestDuplicateAddressFlood(t *testing.T) {
 	d := duplicates{fd: -1}
 	defer d.close()
 	a.Do(func() { d.open(nstest.Dev) })
-	sendARP(t, b, nstest.Dev, net.HardwareAddr{2, 0, 0, 0, 0, 9}, ours, 0, 2000)
+	sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 0, 9}, ours, 0, 2000)
 	began := time.Now()
 	a.Do(func() { d.look(began, []netip.Addr{ours}) })
 	if took := time.Since(began); took > 100*time.Millisecond {
@@ -115,7 +115,7 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	now := time.Now()
 	for i := range byte(90) {
 		a.Do(func() { w.look(now, &e, nstest.Dev) })
-		sendARP(t, b, nstest.Dev, net.HardwareAddr{2, 0, 0, 0, 9, i}, netip.MustParseAddr(nstest.IPv4(0)), 0, 1)
+		sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 9, i}, netip.MustParseAddr(nstest.IPv4(0)), 0, 1)
 		now = now.Add(time.Second)
 	}
 	if n := strings.Count(log.String(), "the same underlay address"); n != 2 {

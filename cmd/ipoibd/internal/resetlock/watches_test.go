@@ -94,10 +94,12 @@ func TestR16LockersAmongMany(t *testing.T) {
 	defer f.close()
 	child := exec.Command("flock", "--shared", "--no-fork", dir+"/k.use", "sleep", "60")
 	if err := child.Start(); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
-	defer child.Wait()
-	defer child.Process.Kill()
+	defer func() {
+		_ = child.Process.Kill()
+		_ = child.Wait() // killed
+	}()
 	for end := time.Now().Add(5 * time.Second); len(f.lockers(f.use)) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Skip("/proc/locks does not show locks here")

@@ -12,9 +12,10 @@ import (
 )
 
 // duplicates finds other hosts that use an IPv4 address of the underlay: those that send ARP
-// with it as their own (RFC 5227, section 2.4). ARP from another netdev of this host is no
-// conflict: by default Linux sends it with any address of the host. The kernel neither reports that, nor delivers
-// datagrams from such a host. (For IPv6, the kernel itself withdraws the address.)
+// with it as their own (RFC 5227, section 2.4). The kernel neither reports such a host nor
+// delivers its datagrams. ARP from another netdev of this host is no conflict: by default
+// Linux sends it with any address of the host. (For IPv6, the kernel itself withdraws the
+// address.)
 type duplicates struct {
 	fd    int // packet socket, -1: none
 	index int // of the netdev that it is bound to

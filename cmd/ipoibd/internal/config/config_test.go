@@ -134,7 +134,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"GID index", head + "    gid_index: -1\n", "x.yaml:7: interfaces[0].gid_index: -1 is outside"},
 		{"GID of a zone", head + "    gid: fe80::1%eth0\n", `x.yaml:7: interfaces[0].gid: "fe80::1%eth0" is not the IPv4 or IPv6 address of a host`},
 		{"GID of a group", head + "    gid: 239.1.2.3\n", `x.yaml:7: interfaces[0].gid: "239.1.2.3" is not the IPv4 or IPv6 address of a host`},
-		{"GID of nobody", head + "    gid: '::'\n", `x.yaml:7: interfaces[0].gid: "::" is not the IPv4 or IPv6 address of a host`},
+		{"unspecified GID", head + "    gid: '::'\n", `x.yaml:7: interfaces[0].gid: "::" is not the IPv4 or IPv6 address of a host`},
 		{"GID index text", head + "    gid_index: one\n", "x.yaml:7: interfaces[0].gid_index: must be a whole number"},
 		{"GID twice", head + "    gid: fd00::1\n    gid_index: 1\n", "x.yaml:8: interfaces[0].gid_index: cannot be combined with gid"},
 		{"duration", "devices:\n  - grace: 30\n", "x.yaml:2: devices[0].grace: must be a duration, such as 30s or 10m"},

@@ -19,6 +19,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/iface"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
@@ -159,7 +160,7 @@ func (r *running) stop() {
 // usage counts what could be lost; a moment is granted to what ends late.
 type usage struct{ goroutines, fds int }
 
-func use() usage { return usage{runtime.NumGoroutine(), report.NewStatus("", time.Now()).FDs} }
+func use() usage { u := process.ReadUsage(); return usage{u.Goroutines, u.FDs} }
 
 func (u usage) check(t *testing.T) {
 	t.Helper()

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/iface"
 	"ipoibd/cmd/ipoibd/internal/journal"
+	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
@@ -31,7 +34,9 @@ func (d *daemon) Names() (n control.Names) {
 
 // Status assembles what devices and interfaces have published.
 func (d *daemon) Status() report.Status {
-	s := report.NewStatus(d.opts.Version, d.started)
+	s := report.Status{SchemaVersion: report.SchemaVersion, Time: time.Now(), Version: d.opts.Version, PID: os.Getpid(), Started: d.started}
+	u := process.ReadUsage()
+	s.Goroutines, s.FDs, s.HeapBytes, s.Devices, s.Interfaces = u.Goroutines, u.FDs, u.HeapBytes, []report.Device{}, []report.Interface{}
 	for _, dev := range d.devices {
 		r, info := dev.Report(s.Time), dev.slot.Info()
 		r.HCA, r.Kind, r.Underlay, r.Reset = info.HCA, info.Kind, info.Underlay, string(info.Reset)

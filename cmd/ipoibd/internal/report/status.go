@@ -10,9 +10,6 @@ package report
 
 import (
 	"net/netip"
-	"os"
-	"runtime"
-	"runtime/metrics"
 	"strings"
 	"time"
 
@@ -35,21 +32,6 @@ type Status struct {
 	HeapBytes     uint64      `json:"heap_bytes"`
 	Devices       []Device    `json:"devices"`
 	Interfaces    []Interface `json:"interfaces"`
-}
-
-// NewStatus returns the status of this process, without devices and interfaces.
-func NewStatus(version string, started time.Time) Status {
-	s := Status{
-		SchemaVersion: SchemaVersion, Time: time.Now(), Version: version, PID: os.Getpid(), Started: started,
-		Goroutines: runtime.NumGoroutine(), FDs: -1, Devices: []Device{}, Interfaces: []Interface{},
-	}
-	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
-		s.FDs = len(fds) - 1 // not the open directory itself
-	}
-	heap := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	metrics.Read(heap)
-	s.HeapBytes = heap[0].Value.Uint64()
-	return s
 }
 
 // Counters are counts by name.

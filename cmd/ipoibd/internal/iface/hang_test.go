@@ -96,7 +96,7 @@ func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {
 		a.inject(faults.Fault{Kind: faults.VerbHangs, Verb: "create_ah"})
 		a.tap.SetUp(true)
 		time.Sleep(4 * time.Second)
-		if s := a.iface.rec.ladder.State(); s != qprecovery.Idle {
+		if s := a.status().Recovery.State; s != qprecovery.Idle.String() {
 			t.Fatalf("the interface is %v, want it to wait for create_ah", s)
 		}
 		time.Sleep(30 * time.Second)

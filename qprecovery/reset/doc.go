@@ -1,7 +1,10 @@
 // Package reset coordinates the reset of an HCA that several processes of one host use, by
 // two kernel file locks and one small file (R11-R17). A [Machine] has no goroutine, clock
 // or file: its caller passes in the time, the events and a [Kernel] that makes the system
-// calls.
+// calls. Unlike the messages to the user, they are not actions, because the answer to each
+// call decides about the next one: as data, each try for a lock would need an event and a
+// handler of its own, and what is one function now would be two or three. No call blocks,
+// and the exploration test runs the other processes between any two calls.
 //
 // # The files
 //
@@ -43,8 +46,8 @@
 //	using     | -      | shared | may have the device open
 //	leading   | held   | shared | releases the device for our reset
 //	gathering | held   | -      | has released it, or was abandoned (R14)
-//	resetting | held   | excl.  | the same; the device is being reset
-//	stuck     | held   | excl.  | got reset_timeout; the reset has not returned
+//	resetting | held   | excl.  | the same; the device is being reset. After the limit it
+//	          |        |        | got reset_timeout, and the reset has not returned yet
 //
 //	from      | to        | cause                                 | effect
 //	releasing | waiting   | Released                              | release the shared lock
@@ -59,10 +62,11 @@
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
 //	gathering | resetting | the exclusive lock is ours            | write resetting, Reset
 //	gathering | using     | the grace period is over              | write held_by_process, Ended
+//	using     | using     | Want, or gathering: the lock can      | Ended with reset_failed
+//	gathering |           | never be ours                         |
 //	resetting | using     | Done                                  | write the outcome, Ended
 //	resetting | waiting   | Done: not permitted                   | write wanted, release both locks
-//	resetting | stuck     | the limit is over                     | Ended
-//	stuck     | using     | Done                                  | write the outcome
+//	resetting | resetting | the limit is over                     | Ended
 //
 // A process whose reset affects no other process (the software HCA, or a device with
 // `reset: none`) takes the same steps without the intent and the exclusive lock

@@ -27,8 +27,6 @@ type Config struct {
 	// Exclusive says that a reset by this process affects the other processes that have
 	// the device open.
 	Exclusive bool
-
-	try, poll time.Duration // zero except in the exploration test
 }
 
 // Kernel makes the system calls of a [Machine], which must not block.
@@ -37,14 +35,15 @@ type Kernel interface {
 	Read() Record
 	// Write writes the intent.
 	Write(r Record)
-	// Claim tries to lock the intent.
-	Claim() bool
+	// Claim tries to lock the intent. An error says why it can never be ours.
+	Claim() (ours bool, err error)
 	// Disclaim unlocks the intent.
 	Disclaim()
 	// Share tries to lock use shared. It may convert an exclusive lock.
 	Share() bool
 	// Exclude tries to lock use exclusively. If it fails, the shared lock is lost as well.
-	Exclude() bool
+	// An error says why it can never be ours.
+	Exclude() (ours bool, err error)
 	// Drop unlocks use.
 	Drop()
 	// Holders names the processes that have the device open.
@@ -119,11 +118,10 @@ const (
 	StateLeading
 	StateGathering
 	StateResetting
-	StateStuck
 	numState
 )
 
-var stateNames = [numState]string{"releasing", "waiting", "using", "leading", "gathering", "resetting", "stuck"}
+var stateNames = [numState]string{"releasing", "waiting", "using", "leading", "gathering", "resetting"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -137,8 +135,7 @@ var table = [numState][numKind]func(*Machine, Event){
 	StateUsing:     {Look: (*Machine).look, Want: (*Machine).want},
 	StateLeading:   {Look: (*Machine).release, Released: (*Machine).release, Close: (*Machine).quit},
 	StateGathering: {Look: (*Machine).gather, Close: (*Machine).quit},
-	StateResetting: {Look: (*Machine).timeOut, Done: (*Machine).done},
-	StateStuck:     {Want: (*Machine).refuse, Done: (*Machine).done},
+	StateResetting: {Look: (*Machine).timeOut, Want: (*Machine).refuse, Done: (*Machine).done},
 }
 
 // Machine coordinates the resets of a device for one process. It is passive and must be
@@ -163,7 +160,7 @@ type Machine struct {
 
 	looked time.Time     // when this process last checked whether the leader makes progress
 	waited time.Duration // without progress, while this process itself was running
-	silent bool          // Silent was reported
+	silent time.Time     // since when, if Silent was reported
 
 	// Of the current Step.
 	now time.Time
@@ -175,7 +172,6 @@ type Machine struct {
 // device after the first Step with [Look], unless that returns [Release].
 func New(conf Config) *Machine {
 	conf.Grace, conf.Limit = cmp.Or(conf.Grace, DefaultGrace), cmp.Or(conf.Limit, DefaultLimit)
-	conf.try, conf.poll = cmp.Or(conf.try, tryEvery), cmp.Or(conf.poll, pollEvery)
 	return &Machine{conf: conf, able: conf.Exclusive}
 }
 
@@ -206,6 +202,10 @@ func (m *Machine) State() State { return m.state }
 // Intent returns the record as this process knows it.
 func (m *Machine) Intent() Record { return m.rec }
 
+// SilentSince returns since when the leader of a reset has made no progress, once [Silent]
+// was reported; else zero.
+func (m *Machine) SilentSince() time.Time { return m.silent }
+
 func (m *Machine) emit(a Action) { m.out = append(m.out, a) }
 
 func (m *Machine) due() bool { return !m.deadline.IsZero() && !m.now.Before(m.deadline) }
@@ -220,7 +220,7 @@ func (m *Machine) become(s State, deadline time.Time) {
 // lookAgain schedules the next look at the intent in states in which others may write it.
 func (m *Machine) lookAgain() {
 	if m.conf.Shared && !m.state.Leads() {
-		m.lookAt = m.now.Add(m.conf.poll)
+		m.lookAt = m.now.Add(pollEvery)
 	}
 }
 
@@ -270,7 +270,7 @@ func (m *Machine) follow(Event) {
 	m.lookAgain()
 	m.read()
 	if m.open() {
-		if !m.k.Claim() {
+		if ours, _ := m.k.Claim(); !ours {
 			m.deadline = time.Time{}
 		} else if m.read(); m.open() && m.able {
 			m.lead()
@@ -299,7 +299,7 @@ func (m *Machine) endOrphan() {
 	switch {
 	case !m.open():
 	case m.deadline.IsZero():
-		m.deadline = m.now.Add(orphanPolls * m.conf.poll)
+		m.deadline = m.now.Add(orphanPolls * pollEvery)
 	case m.due():
 		m.deadline = time.Time{}
 		m.write(PhaseIdle, OutcomeDenied, m.rec.Begun, "no process that shares the device has the privilege to reset it")
@@ -326,16 +326,22 @@ func (m *Machine) look(ev Event) {
 
 // want leads a reset once the lock on the intent is free. A reset that affects only this
 // process needs no lock.
-func (m *Machine) want(Event) {
-	switch {
-	case !m.conf.Exclusive:
+func (m *Machine) want(ev Event) {
+	if !m.conf.Exclusive {
 		m.become(StateLeading, m.now.Add(m.conf.Grace))
 		m.askRelease()
-	case m.k.Claim():
+		return
+	}
+	m.wants = m.wants || ev.Kind == Want
+	switch ours, err := m.k.Claim(); {
+	case ours:
 		m.read()
 		m.lead()
+	case err != nil && m.wants:
+		m.askRelease()
+		m.end(OutcomeFailed, err.Error())
 	default:
-		m.wants, m.deadline = true, time.Time{}
+		m.deadline = time.Time{}
 		m.lookAgain()
 		m.checkLeader()
 	}
@@ -379,28 +385,34 @@ func (m *Machine) release(ev Event) {
 
 // gather resets the device once the other processes have released it.
 func (m *Machine) gather(Event) {
+	ours, err := !m.conf.Exclusive, error(nil)
+	if !ours {
+		ours, err = m.k.Exclude()
+	}
 	switch {
-	case !m.conf.Exclusive || m.k.Exclude():
+	case ours:
 		m.become(StateResetting, m.now.Add(m.conf.Limit))
 		m.write(PhaseResetting, "", true, "")
 		m.emit(Reset{Abandon: m.abandon, Complete: m.complete})
+	case err != nil:
+		m.finish(OutcomeFailed, m.begun, err.Error())
 	case m.due():
 		m.finish(OutcomeHeld, m.begun, m.k.Holders())
 	default:
-		m.lookAt = m.now.Add(m.conf.try)
+		m.lookAt = m.now.Add(tryEvery)
 	}
 }
 
 // done ends a reset that has returned. If this process lacks permission, it hands the reset
-// over.
+// over, unless that has timed out.
 func (m *Machine) done(ev Event) {
 	denied := ev.Outcome == OutcomeDenied
 	m.able = m.able && !denied
-	if denied && m.conf.Exclusive && m.state == StateResetting {
+	if denied && m.conf.Exclusive && m.pending {
 		m.write(PhaseWanted, "", m.begun, "")
 		m.k.Drop()
 		m.k.Disclaim()
-		m.become(StateWaiting, m.now.Add(orphanPolls*m.conf.poll))
+		m.become(StateWaiting, m.now.Add(orphanPolls*pollEvery))
 		return
 	}
 	m.finish(ev.Outcome, denied && m.begun, ev.Detail)
@@ -418,18 +430,21 @@ func (m *Machine) finish(o Outcome, begun bool, detail string) {
 	m.look(Event{})
 }
 
-// timeOut tells the user that its reset does not return. The other processes keep waiting
-// for it, and report this process as the leader in the meantime.
+// timeOut ends a reset that does not return for the user of this process. The other
+// processes keep waiting for it, and report this process as the leader in the meantime.
 func (m *Machine) timeOut(Event) {
 	if m.due() {
-		m.become(StateStuck, time.Time{})
+		m.deadline = time.Time{}
 		m.end(OutcomeTimeout, "")
 	}
 }
 
+// refuse answers a request after the limit of a reset that has not returned.
 func (m *Machine) refuse(Event) {
-	m.askRelease()
-	m.end(OutcomeTimeout, "an earlier reset of the device has not returned")
+	if !m.pending {
+		m.askRelease()
+		m.end(OutcomeTimeout, "an earlier reset of the device has not returned")
+	}
 }
 
 // quit ends a reset that has not begun, so that no process has to complete it.
@@ -440,17 +455,17 @@ func (m *Machine) quit(Event) {
 // checkLeader reports a leader that has made no progress for longer than a reset may take.
 // Time in which this process itself did not run does not count.
 func (m *Machine) checkLeader() {
-	m.waited += min(m.now.Sub(m.looked), m.conf.poll)
+	m.waited += min(m.now.Sub(m.looked), pollEvery)
 	m.looked = m.now
-	if !m.silent && m.waited >= m.conf.Grace+m.conf.Limit+silentMargin {
-		m.silent = true
-		m.emit(Silent{m.now.Add(-m.waited)})
+	if m.silent.IsZero() && m.waited >= m.conf.Grace+m.conf.Limit+silentMargin {
+		m.silent = m.now.Add(-m.waited)
+		m.emit(Silent{m.silent})
 	}
 }
 
 func (m *Machine) goesOn() {
-	if m.silent {
+	if !m.silent.IsZero() {
 		m.emit(Answers{})
 	}
-	m.looked, m.waited, m.silent = m.now, 0, false
+	m.looked, m.waited, m.silent = m.now, 0, time.Time{}
 }

@@ -1,6 +1,7 @@
 package reset
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -60,7 +61,7 @@ type story struct {
 	m    *Machine
 	now  time.Time
 	file Record
-	busy map[string]bool // intent, use (held shared by another), use! (held exclusively)
+	busy map[string]bool // intent, use (held shared by another), use! (held exclusively), removed (the files)
 	out  strings.Builder
 	last string
 	n    int
@@ -188,11 +189,20 @@ func (k *storyKernel) try(what string, others ...string) bool {
 	return true
 }
 
-func (k *storyKernel) Claim() bool   { return k.try("intent", "intent") }
-func (k *storyKernel) Share() bool   { return k.try("use shared", "use!") }
-func (k *storyKernel) Exclude() bool { return k.try("use exclusively", "use", "use!") }
-func (k *storyKernel) Disclaim()     { k.printf("unlock intent") }
-func (k *storyKernel) Drop()         { k.printf("unlock use") }
+func (k *storyKernel) Claim() (bool, error)   { return k.lock("intent", "intent") }
+func (k *storyKernel) Share() bool            { return k.try("use shared", "use!") }
+func (k *storyKernel) Exclude() (bool, error) { return k.lock("use exclusively", "use", "use!") }
+func (k *storyKernel) Disclaim()              { k.printf("unlock intent") }
+func (k *storyKernel) Drop()                  { k.printf("unlock use") }
+
+// lock fails for good after the command "removed".
+func (k *storyKernel) lock(what string, others ...string) (ours bool, err error) {
+	if k.busy["removed"] {
+		k.printf("lock %s: removed", what)
+		return false, errors.New("the files were removed")
+	}
+	return k.try(what, others...), nil
+}
 
 func (k *storyKernel) Holders() string { return "other (pid 2)" }
 

@@ -11,8 +11,6 @@ import (
 // Times of the machines in an exploration. The grace period allows two tries. Each process
 // has its own clock, so any of them may be arbitrarily slow.
 const (
-	worldTry   = 10 * time.Millisecond
-	worldPoll  = 20 * time.Millisecond
 	worldGrace = 15 * time.Millisecond
 	worldLimit = 10 * time.Millisecond
 )
@@ -75,7 +73,7 @@ func newWorld(kinds string, have budget) *world {
 
 // newProc returns a process that is about to make its first system call.
 func newProc(exclusive bool) proc {
-	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive, try: worldTry, poll: worldPoll}
+	conf := Config{Grace: worldGrace, Limit: worldLimit, Shared: true, Exclusive: exclusive}
 	return proc{alive: true, exclusive: exclusive, m: New(conf), now: worldStart, busy: true}
 }
 
@@ -231,14 +229,14 @@ func (k *replay) Read() Record {
 // intent.
 func (k *replay) ours() bool { return k.w.intent == k.proc }
 
-func (k *replay) Claim() bool {
+func (k *replay) Claim() (ours bool, err error) {
 	return k.call(k.ours(), func() answer {
 		if k.w.intent >= 0 && k.w.intent != k.proc {
 			return answer{}
 		}
 		k.w.intent = k.proc
 		return answer{ok: true}
-	}).ok
+	}).ok, nil
 }
 
 func (k *replay) Disclaim() {
@@ -265,7 +263,7 @@ func (k *replay) Share() bool {
 	}).ok
 }
 
-func (k *replay) Exclude() bool {
+func (k *replay) Exclude() (ours bool, err error) {
 	return k.call(false, func() answer {
 		w := k.w
 		if w.intent != k.proc {
@@ -277,7 +275,7 @@ func (k *replay) Exclude() bool {
 		}
 		w.excl = k.proc
 		return answer{ok: true}
-	}).ok
+	}).ok, nil
 }
 
 func (k *replay) Drop() {

@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -72,6 +73,40 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 	b.wantSteps(rung(qprecovery.RungDevice, qprecovery.ReasonOperator), rung(qprecovery.RungWait, qprecovery.ReasonHeld))
 	if n := b.slot.did().resets; n != 0 {
 		t.Errorf("%d resets", n)
+	}
+}
+
+// A device is reset at once although its lock files were removed. If they cannot be created
+// again, a note says so, and the device is reset when they can.
+func TestR16LockFilesAreRemoved(t *testing.T) {
+	const limit, attempts = 60 * time.Second, 2
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "locks")
+	b := newShared(t, dir, 300*time.Millisecond)
+	defer b.stop()
+	opened := func(n uint64) func(View) bool {
+		return func(v View) bool { return v.Session != nil && v.Session.Instance >= n }
+	}
+	b.await(limit, opened(1))
+	must(os.RemoveAll(dir))
+	start := time.Now()
+	b.Ask(qprecovery.ReasonVerbFailed)
+	b.await(limit, opened(2))
+	t.Logf("open again after %v", time.Since(start))
+	must(os.RemoveAll(dir))
+	must(os.WriteFile(dir, nil, 0o600))
+	b.Ask(qprecovery.ReasonVerbFailed)
+	b.awaitNote("not reset: reset_failed: the lock files of the device were removed and cannot be created again", limit)
+	must(os.Remove(dir))
+	must(b.Reset(t.Context()))
+	b.await(limit, opened(3))
+	if n := b.slot.did().resets; n != attempts {
+		t.Errorf("%d resets, want %d", n, attempts)
 	}
 }
 

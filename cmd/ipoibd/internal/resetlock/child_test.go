@@ -170,9 +170,17 @@ func (k stepper) then(what string, held bool) bool {
 	return held
 }
 
-func (k stepper) Claim() bool          { return k.then("claim", k.Kernel.Claim()) }
+func (k stepper) Claim() (bool, error) {
+	ours, err := k.Kernel.Claim()
+	return k.then("claim", ours), err
+}
+
+func (k stepper) Exclude() (bool, error) {
+	ours, err := k.Kernel.Exclude()
+	return k.then("exclude", ours), err
+}
+
 func (k stepper) Share() bool          { return k.then("share", k.Kernel.Share()) }
-func (k stepper) Exclude() bool        { return k.then("exclude", k.Kernel.Exclude()) }
 func (k stepper) Disclaim()            { k.Kernel.Disclaim(); k.then("disclaim", true) }
 func (k stepper) Drop()                { k.Kernel.Drop(); k.then("drop", true) }
 func (k stepper) Write(r reset.Record) { k.Kernel.Write(r); k.then("write "+r.Phase.String(), true) }

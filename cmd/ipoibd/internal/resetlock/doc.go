@@ -15,9 +15,25 @@
 // [Open] opens all descriptors; a reset opens no file (R17). Only after a reset has failed
 // is /proc read, to name the processes that hold the device.
 //
+// # Files that were removed
+//
+// Before each step, except while it leads a reset, a process checks whether its files were
+// removed. If so, it opens those of that name, or creates them, and takes its shared lock
+// there before it releases the former one. The locks still exclude each other:
+//
+//   - A process replaces its files only if no other one leads a reset with them.
+//   - A leader whose files are removed before the reset begins ends the attempt.
+//   - A process that has replaced its files excludes also the holders of the former lock on
+//     use, such as a process that was stopped meanwhile.
+//   - The record is copied, so that a reset that was cut short is completed.
+//
+// If the files cannot be created again, resets fail with that reason until they can.
+//
 // # Limits
 //
-// Files that are removed under a daemon do not reach the others any more: the daemon reports
-// that, and resets nothing until it is restarted. A device that takes the place of another
-// one (allow_other_device) keeps the locks of the first until then.
+// A process that starts after a removal cannot see the locks of one that has not replaced its
+// files yet, because it is stopped or resets the device at that moment. The same holds for
+// files that were removed twice meanwhile, or moved away instead. A device that takes the
+// place of another one (allow_other_device) keeps the locks of the first one until the daemon
+// is restarted.
 package resetlock

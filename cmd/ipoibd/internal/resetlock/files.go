@@ -21,18 +21,20 @@ import (
 // ErrUnsafe says that others could have written the directory or a file in it.
 var ErrUnsafe = errors.New("not private: it must be a directory or file of root or the daemon's user, not writable by others, and not a symbolic link")
 
-var errRemoved = errors.New("the file was removed; restart all daemons that share the device")
+var errRemoved = errors.New("the lock files of the device were removed")
 
 // files is the [reset.Kernel] of a device. Where no other process uses the device there
 // are no files, and every lock is free.
 type files struct {
 	conf        Config
 	use, intent *os.File
+	former      *os.File // use, before it was removed; nil: it was not
 	changes     *os.File // inotify of intent; nil: it is not watched
 	procLocks   *os.File // nil: there is no /proc
 	buf         [reset.RecordSize + 1]byte
 	alone       reset.Record // without files
 	unwritten   *unwritten   // nil: the last record was written
+	lost        error        // why files that were removed cannot be replaced; nil: they were not, or they can
 	err         error        // of the last system call
 	logged      string       // the error that was logged last
 }
@@ -55,41 +57,91 @@ func MakeDir(dir string) error {
 }
 
 // open opens the files of a device, and makes the directory and them where they do not
-// exist.
-func (f *files) open(dir, key string) (err error) {
+// exist. It opens either both or none.
+func (f *files) open(dir, key string) error {
 	if err := MakeDir(dir); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			f.close()
-		}
-	}()
 	dirFile, err := openPrivate(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY, unix.S_IFDIR, 0o022)
 	if err != nil {
 		return err
 	}
 	defer dirFile.Close()
-	for suffix, file := range map[string]**os.File{".use": &f.use, ".intent": &f.intent} {
-		if *file, err = openPrivate(int(dirFile.Fd()), key+suffix, unix.O_RDWR|unix.O_CREAT|unix.O_NONBLOCK, unix.S_IFREG, 0o077); err != nil {
+	var opened [2]*os.File
+	for i, suffix := range []string{".use", ".intent"} {
+		if opened[i], err = openPrivate(int(dirFile.Fd()), key+suffix, unix.O_RDWR|unix.O_CREAT|unix.O_NONBLOCK, unix.S_IFREG, 0o077); err != nil {
+			opened[0].Close()
 			return fmt.Errorf("directory %s: %w", dir, err)
 		}
 	}
+	f.use, f.intent = opened[0], opened[1]
+	if f.procLocks == nil {
+		f.procLocks, _ = os.Open("/proc/locks")
+	}
 	_ = unix.Fallocate(int(f.intent.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reset.RecordSize) // a reset needs no space then
-	f.procLocks, _ = os.Open("/proc/locks")
 	return nil
+}
+
+// removed reports whether a file was removed, so that it does not reach processes that
+// start later.
+func (f *files) removed() bool {
+	for _, file := range []*os.File{f.use, f.intent} {
+		var st unix.Stat_t
+		if unix.Fstat(int(file.Fd()), &st) == nil && st.Nlink == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// renew replaces files that were removed, unless another process leads a reset with them;
+// doc.go says why that is safe. shares says that this process holds the shared lock.
+func (f *files) renew(shares bool) {
+	if !f.removed() || !f.flock(f.intent, unix.LOCK_SH) {
+		return
+	}
+	old, record := *f, f.Read()
+	if err := f.open(f.conf.Dir, f.conf.Device.Key()); err != nil {
+		f.Disclaim()
+		f.lost = fmt.Errorf("%w and cannot be created again: %w", errRemoved, err)
+		f.note(f.lost)
+		return
+	}
+	f.lost, f.unwritten, f.former = nil, nil, old.use
+	if shares {
+		f.Share()
+	}
+	if f.flock(f.intent, unix.LOCK_EX) {
+		if f.Read() == (reset.Record{}) && record != (reset.Record{}) {
+			f.Write(record) // it may be of a reset that was cut short
+		}
+		f.Disclaim()
+	}
+	if f.changes != nil {
+		f.watch()
+	}
+	f.flock(f.former, unix.LOCK_UN)
+	old.former.Close()
+	old.intent.Close()
+	f.conf.Log.Warn("the lock files of the device were removed; using new ones", "directory", f.conf.Dir)
 }
 
 // watch reports the changes of intent as reads of changes. It fails where other processes of
 // the user have used up what the system allows him.
-func (f *files) watch() error {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return os.NewSyscallError("inotify_init1", err)
+func (f *files) watch() {
+	var err error
+	if f.changes == nil {
+		var fd int
+		if fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err == nil {
+			f.changes = os.NewFile(uintptr(fd), "inotify")
+		}
 	}
-	f.changes = os.NewFile(uintptr(fd), "inotify")
-	_, err = unix.InotifyAddWatch(fd, filepath.Join(f.conf.Dir, f.intent.Name()), unix.IN_MODIFY)
-	return os.NewSyscallError("inotify_add_watch", err)
+	if err == nil { // a removal changes the number of links
+		_, err = unix.InotifyAddWatch(int(f.changes.Fd()), filepath.Join(f.conf.Dir, f.intent.Name()), unix.IN_MODIFY|unix.IN_ATTRIB)
+	}
+	if err != nil {
+		f.conf.Log.Warn("cannot watch for resets by other processes; looking once a second", "err", err)
+	}
 }
 
 // openPrivate opens a file, and refuses one that others could have written.
@@ -114,10 +166,8 @@ func openPrivate(dirFD int, name string, how int, kind, denied uint32) (*os.File
 }
 
 func (f *files) close() {
-	for _, file := range []*os.File{f.use, f.intent, f.changes, f.procLocks} {
-		if file != nil {
-			file.Close()
-		}
+	for _, file := range []*os.File{f.use, f.intent, f.former, f.changes, f.procLocks} {
+		file.Close() // it may be nil
 	}
 }
 
@@ -188,32 +238,44 @@ func (f *files) Write(r reset.Record) {
 	f.note(errors.Join(err, f.intent.Truncate(reset.RecordSize))) // cuts what others have appended
 }
 
-// Claim implements reset.Kernel. A file that was removed does not reach the others any
-// more, and is not locked.
-func (f *files) Claim() bool {
-	for _, file := range []*os.File{f.use, f.intent} {
-		var st unix.Stat_t
-		if file != nil && unix.Fstat(int(file.Fd()), &st) == nil && st.Nlink == 0 {
-			f.note(fmt.Errorf("%s: %w", file.Name(), errRemoved))
-			return false
-		}
+// Claim implements reset.Kernel.
+func (f *files) Claim() (ours bool, err error) {
+	if !f.flock(f.intent, unix.LOCK_EX) {
+		return false, nil
 	}
-	return f.flock(f.intent, unix.LOCK_EX)
+	if f.removed() {
+		f.Disclaim()
+		return false, f.lost
+	}
+	return true, nil
 }
 
 // Disclaim implements reset.Kernel.
 func (f *files) Disclaim() { f.flock(f.intent, unix.LOCK_UN) }
 
 // Share implements reset.Kernel.
-func (f *files) Share() bool { return f.flock(f.use, unix.LOCK_SH) }
+func (f *files) Share() bool {
+	f.flock(f.former, unix.LOCK_UN)
+	return f.flock(f.use, unix.LOCK_SH)
+}
 
-// Exclude implements reset.Kernel.
-func (f *files) Exclude() bool { return f.flock(f.use, unix.LOCK_EX) }
+// Exclude implements reset.Kernel. Processes that have not replaced the removed files yet
+// hold the lock on the former one.
+func (f *files) Exclude() (ours bool, err error) {
+	if f.removed() {
+		return false, errRemoved
+	}
+	return f.flock(f.former, unix.LOCK_EX) && f.flock(f.use, unix.LOCK_EX), nil
+}
 
 // Drop implements reset.Kernel.
-func (f *files) Drop() { f.flock(f.use, unix.LOCK_UN) }
+func (f *files) Drop() {
+	f.flock(f.former, unix.LOCK_UN)
+	f.flock(f.use, unix.LOCK_UN)
+}
 
-// flock tries for a lock, or releases it. It never blocks.
+// flock tries for a lock, or releases it. It never blocks. The lock of a file that is nil
+// is free.
 func (f *files) flock(file *os.File, how int) bool {
 	if file == nil {
 		return true
@@ -233,7 +295,7 @@ func (f *files) flock(file *os.File, how int) bool {
 
 // note keeps the error of a system call for the status, and logs one that is new.
 func (f *files) note(err error) {
-	if err == nil && f.unwritten != nil {
+	if err == nil && (f.unwritten != nil || f.lost != nil) {
 		return // its error still holds
 	}
 	if err != nil && err.Error() != f.logged {
@@ -258,7 +320,7 @@ func (f *files) Holders() string {
 
 // sharers names the other processes that have a lock on use.
 func (f *files) sharers() (names []string) {
-	for _, pid := range f.lockers(f.use) {
+	for _, pid := range append(f.lockers(f.use), f.lockers(f.former)...) {
 		name := "a process"
 		if comm, err := fs.ReadFile(os.DirFS("/proc"), strconv.Itoa(pid)+"/comm"); err == nil {
 			name = strings.TrimSpace(string(comm))

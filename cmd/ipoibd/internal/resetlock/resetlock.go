@@ -59,7 +59,6 @@ type Locks struct {
 	kernel  reset.Kernel // files, or what a test puts before them
 	machine *reset.Machine
 	changes chan struct{}
-	silent  time.Time // when the leader stopped going on
 	status  atomic.Pointer[Status]
 }
 
@@ -76,9 +75,7 @@ func Open(conf Config) (*Locks, error) {
 	if err := l.files.open(conf.Dir, conf.Device.Key()); err != nil {
 		return nil, fmt.Errorf("share the device with other processes: %w", err)
 	}
-	if err := l.files.watch(); err != nil {
-		conf.Log.Warn("cannot watch for resets by other processes; looking once a second", "err", err)
-	}
+	l.files.watch()
 	if l.files.changes != nil {
 		go l.follow()
 	}
@@ -107,18 +104,14 @@ func (l *Locks) NextDeadline() (time.Time, bool) { return l.machine.NextDeadline
 
 // Step gives the machine an event. The actions are the caller's to carry out.
 func (l *Locks) Step(ev reset.Event) []reset.Action {
-	actions := l.machine.Step(time.Now(), l.kernel, ev, nil)
-	for _, a := range actions {
-		switch a := a.(type) {
-		case reset.Silent:
-			l.silent = a.Since
-		case reset.Answers:
-			l.silent = time.Time{}
-		}
+	if state := l.machine.State(); !state.Leads() {
+		l.files.renew(state != reset.StateWaiting)
 	}
+	actions := l.machine.Step(time.Now(), l.kernel, ev, nil)
 	s := &Status{Shared: l.files.conf.Shared, State: l.machine.State(), Intent: l.machine.Intent(), Err: l.files.err}
-	if s.Shared && !s.State.Leads() && (s.Intent.Phase != reset.PhaseIdle || !l.silent.IsZero()) {
-		s.Leader = Process{Name: s.Intent.Leader, Since: l.silent}
+	silent := l.machine.SilentSince()
+	if s.Shared && !s.State.Leads() && (s.Intent.Phase != reset.PhaseIdle || !silent.IsZero()) {
+		s.Leader = Process{Name: s.Intent.Leader, Since: silent}
 		if pids := l.files.lockers(l.files.intent); len(pids) > 0 {
 			s.Leader.PID = pids[0]
 		}
@@ -171,7 +164,7 @@ func Complete(dir string, timeout time.Duration, configured func(reset.Device) b
 		return nil
 	}
 	defer f.close()
-	for end := time.Now().Add(timeout); !f.Claim() || !f.Exclude(); time.Sleep(completeEvery) {
+	for end := time.Now().Add(timeout); !f.flock(f.intent, unix.LOCK_EX) || !f.flock(f.use, unix.LOCK_EX); time.Sleep(completeEvery) {
 		if time.Now().After(end) {
 			return fmt.Errorf("complete the reset of %s that was cut short: another process holds it: %s", d.Name, f.Holders())
 		}

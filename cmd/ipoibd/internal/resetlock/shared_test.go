@@ -2,7 +2,6 @@ package resetlock
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -226,21 +225,5 @@ func TestR17ResetOpensNoFile(t *testing.T) {
 	b.awaitEnd()
 	if status := b.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGSYS {
 		t.Errorf("opening a file ended with %v: the seal does not hold", status.Signal())
-	}
-}
-
-// A daemon whose files were removed cannot reach the others, and resets nothing.
-func TestR16FilesAreRemoved(t *testing.T) {
-	s := newShared(t)
-	d := s.join("ib0")
-	if err := os.RemoveAll(s.conf.Dir); err != nil {
-		t.Fatal(err)
-	}
-	d.order("request")
-	d.await("request")
-	time.Sleep(300 * time.Millisecond)
-	d.order("status")
-	if got := d.await("status").text; !strings.Contains(got, "the file was removed") || d.count("reset begins") > 0 {
-		t.Errorf("%q:\n%s", got, d.story())
 	}
 }

@@ -58,6 +58,7 @@ func leaveNote(index int) *os.File {
 	if !trusted() {
 		return nil
 	}
+	removeOld()
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil
@@ -76,6 +77,26 @@ func leaveNote(index int) *os.File {
 	return f
 }
 
+// removeOld removes the files of processes that were killed, which are not locked any more. A
+// file that another process creates at this very moment is not locked yet. If that is removed,
+// the PID of its process is unknown.
+func removeOld() {
+	files, _ := os.ReadDir(notesDir)
+	for _, file := range files {
+		path := filepath.Join(notesDir, file.Name())
+		if f, err := openOld(path); err == nil {
+			if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+				_ = os.Remove(path)
+			}
+			f.Close()
+		}
+	}
+}
+
+func openOld(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+}
+
 // removeNote removes the file that leaveNote wrote. f may be nil.
 func removeNote(f *os.File) {
 	if f != nil {
@@ -91,7 +112,7 @@ func holder(index int) int {
 	if err != nil || !trusted() {
 		return 0
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := openOld(path)
 	if err != nil {
 		return 0
 	}

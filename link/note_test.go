@@ -62,6 +62,25 @@ func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 	}
 }
 
+// The file of a process that was killed is removed by the next process that writes one. The
+// file of a process that runs stays.
+func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
+	killed, running := leaveNote(7), leaveNote(8)
+	must(t, killed.Close()) // as the kernel does; only the path is left
+	defer leaveNote(9).Close()
+	if _, err := os.Stat(killed.Name()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of the killed process: %v, want none", err)
+	}
+	if pid := holder(8); pid != os.Getpid() {
+		t.Errorf("the holder is process %d, want %d", pid, os.Getpid())
+	}
+	removeNote(running)
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

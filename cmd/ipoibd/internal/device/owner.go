@@ -32,6 +32,7 @@ type owner struct {
 	closing *Session           // that its users have to release; nil: none
 	cancel  context.CancelFunc // ends the opening under way; nil: there is none
 	cause   error              // why the last opening failed
+	failure string             // of the reset that was noted last in this recovery; "": none was
 
 	lists    <-chan []qprecovery.Identity // nil: none come
 	commands uint64                       // so far; numbers them
@@ -204,6 +205,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Entered:
 		o.cfg.Journal.Add(journal.Entered(o.cfg.Name, a))
 	case qprecovery.Ended:
+		o.failure = ""
 		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
 		o.note(fmt.Sprintf("it fails again after each reset; pausing for %s before reopening it", a.For.Round(time.Second)))
@@ -212,6 +214,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.ReportForeign:
 		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
+		o.failure = "" // an operator's reset is answered again
 		o.answers[a.ID] <- results[a.Result]
 		delete(o.answers, a.ID)
 	}
@@ -228,8 +231,9 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 
 // stepLocks passes an event to the machine of the locks, and carries out its actions.
 func (o *owner) stepLocks(ev reset.Event) {
+	actions := o.sharer.Step(ev)
 	o.do(func() {
-		for _, a := range o.sharer.Step(ev) {
+		for _, a := range actions {
 			o.actLocks(a)
 		}
 	})
@@ -239,18 +243,22 @@ func (o *owner) actLocks(a reset.Action) {
 	status := o.sharer.Status()
 	switch a := a.(type) {
 	case reset.Release:
-		if status.Shared {
+		if status.Shared && status.Intent.Phase != reset.PhaseIdle && status.State != reset.StateResetting { // else the request fails at once
 			o.log.Info("a reset of the shared device is pending", "reset", status.Intent.Number, "requested_by", status.Intent.Leader)
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
+		text := "not reset: " + string(a.Outcome)
+		if a.Detail != "" { // such as the processes that hold it (R16)
+			text += ": " + a.Detail
+		}
 		switch {
 		case a.Outcome == reset.OutcomeDone:
+			o.failure = ""
 			o.log.Info("the device was reset")
-		case a.Detail == "":
-			o.note("not reset: " + string(a.Outcome))
-		default: // such as the processes that hold it (R16)
-			o.note("not reset: " + string(a.Outcome) + ": " + a.Detail)
+		case text != o.failure: // the same failure may repeat every few seconds
+			o.failure = text
+			o.note(text)
 		}
 		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})
 	case reset.Reset:

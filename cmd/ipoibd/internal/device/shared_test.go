@@ -1,7 +1,10 @@
 package device
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,36 +80,81 @@ func TestR16HeldByAnotherProcess(t *testing.T) {
 }
 
 // A device is reset at once although its lock files were removed. If they cannot be created
-// again, a note says so, and the device is reset when they can.
+// again, a note says so once in a recovery, and the device is reset when they can.
 func TestR16LockFilesAreRemoved(t *testing.T) {
-	const limit, attempts = 60 * time.Second, 2
+	const limit = 60 * time.Second
+	dir := filepath.Join(t.TempDir(), "locks")
+	b := newShared(t, dir, 300*time.Millisecond)
+	defer b.stop()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	dir := filepath.Join(t.TempDir(), "locks")
-	b := newShared(t, dir, 300*time.Millisecond)
-	defer b.stop()
-	opened := func(n uint64) func(View) bool {
-		return func(v View) bool { return v.Session != nil && v.Session.Instance >= n }
+	resets := func(n uint64) {
+		t.Helper()
+		b.await(limit, func(v View) bool { return v.Session != nil && v.Session.Instance == n+1 })
+		if got := b.slot.did().resets; got != int(n) {
+			t.Errorf("%d resets, want %d", got, n)
+		}
 	}
-	b.await(limit, opened(1))
-	must(os.RemoveAll(dir))
+	resets(0)
+	must(os.Rename(dir, dir+".removed"))
+	must(os.RemoveAll(dir + ".removed"))
 	start := time.Now()
 	b.Ask(qprecovery.ReasonVerbFailed)
-	b.await(limit, opened(2))
+	resets(1)
 	t.Logf("open again after %v", time.Since(start))
-	must(os.RemoveAll(dir))
+	must(os.Rename(dir, dir+".removed"))
 	must(os.WriteFile(dir, nil, 0o600))
+	must(os.RemoveAll(dir + ".removed"))
 	b.Ask(qprecovery.ReasonVerbFailed)
 	b.awaitNote("not reset: reset_failed: the lock files of the device were removed and cannot be created again", limit)
 	must(os.Remove(dir))
 	must(b.Reset(t.Context()))
-	b.await(limit, opened(3))
-	if n := b.slot.did().resets; n != attempts {
-		t.Errorf("%d resets, want %d", n, attempts)
+	resets(2)
+}
+
+// A failed reset that is retried every few seconds is noted once in a recovery, and again
+// after an operator has requested a reset.
+func TestR29FailureOfAResetIsNotedOnce(t *testing.T) {
+	bubble(t, nil, func(b *bench) {
+		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
+		b.Ask(qprecovery.ReasonVerbFailed)
+		time.Sleep(time.Minute)
+		if n := b.slot.did().resets; n < 3 || !slices.Equal(b.notes(), []string{"not reset: reset_failed: stiff"}) {
+			t.Errorf("%d resets, notes %q", n, b.notes())
+		}
+		if err := b.Reset(b.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if n := len(b.notes()); n != 2 {
+			t.Errorf("%d notes after a request by an operator, want 2: %q", n, b.notes())
+		}
+	})
+}
+
+// If the lock files can be opened later only, the device is opened in that moment, and only
+// the reason why they could not be opened is an error.
+func TestR16LocksThatCannotBeOpenedAtFirst(t *testing.T) {
+	const limit = 20 * time.Second
+	dir := filepath.Join(t.TempDir(), "locks")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	b := newShared(t, dir, 0, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	defer b.stop()
+	b.await(limit, func(v View) bool { return errors.Is(v.Err, resetlock.ErrUnsafe) })
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	b.await(limit, func(v View) bool { return v.Session != nil })
+	b.stop()
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors in the log:\n%s", n, log.String())
 	}
 }
 
@@ -137,8 +185,11 @@ func (b *bench) awaitNote(text string, limit time.Duration) {
 }
 
 // newShared runs a device in real time, which is shared by a directory.
-func newShared(t *testing.T, dir string, grace time.Duration) *bench {
+func newShared(t *testing.T, dir string, grace time.Duration, change ...func(*Config)) *bench {
 	b := newBench(t, func(c *Config) {
+		for _, f := range change {
+			f(c)
+		}
 		c.Coordinator, c.Grace, c.Means = dir, grace, "link"
 		c.Holders = func() []string { return []string{"a program (pid 7)"} }
 	})

@@ -232,12 +232,7 @@ func (b *bench) run() {
 
 // abandonAll lets Run end although a test that failed still holds a session.
 func (b *bench) abandonAll() {
-	b.onRun(func(o *owner) {
-		o.abandon()
-		if o.session != nil {
-			o.session.abandon()
-		}
-	})
+	b.onRun((*owner).abandon)
 }
 
 // onRun has Run call f, and waits for it, unless Run has ended.

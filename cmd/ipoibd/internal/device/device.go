@@ -82,9 +82,9 @@ func (v View) Plan(want port.Want) (port.Plan, error) {
 	switch {
 	case v.Underlay == "":
 	case errors.Is(err, port.ErrDown):
-		err = fmt.Errorf("%w: %s below it is down, or has no carrier; 'ip link set %s up' brings it up", err, v.Underlay, v.Underlay)
+		err = fmt.Errorf("%w: %s is down, or has no carrier; 'ip link set %s up' brings it up", err, v.Underlay, v.Underlay)
 	case errors.Is(err, port.ErrNoGID), errors.Is(err, port.ErrNoMTU):
-		err = fmt.Errorf("%w (the netdev below it is %s)", err, v.Underlay)
+		err = fmt.Errorf("netdev %s: %w", v.Underlay, err)
 	}
 	return plan, err
 }

@@ -105,8 +105,8 @@ func (o *owner) setPorts(ports []hca.PortAttr) {
 		}
 		o.families[i] = is
 		if was != "" && was != is {
-			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; if that is not intended, give %s an %s address again",
-				i+1, was, is, plan.GID.Addr(), is, cmp.Or(o.cfg.Underlay, "the netdev of the port"), was))
+			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; if that is not intended, change the IP addresses of %s",
+				i+1, was, is, plan.GID.Addr(), is, cmp.Or(o.cfg.Underlay, "its netdev")))
 		}
 	}
 }

@@ -137,21 +137,18 @@ func (o *owner) close(a qprecovery.Close) {
 		level = slog.LevelWarn
 	}
 	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
-	for _, s := range []*Session{o.session, o.closing} {
-		if a.Fail && s != nil {
-			s.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
-		}
+	if a.Fail && o.session != nil {
+		o.session.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
 	}
-	if o.session != nil {
-		o.retire()
-	}
+	o.retire()
 }
 
-// retire ends the session, and closes it once its users have released it.
+// retire ends the session, if there is one, and closes it once its users have released it.
 func (o *owner) retire() {
 	s := o.session
-	o.session, o.ports, o.closing = nil, nil, s
-	s.retire()
+	if s == nil || !s.retire() {
+		return
+	}
 	o.work.Go(func() {
 		select {
 		case <-s.idle:
@@ -169,7 +166,7 @@ func (o *owner) retire() {
 		case <-enough:
 		}
 		o.tell(func(o *owner) {
-			o.closing = nil
+			o.session = nil
 			o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
 		})
 	})
@@ -188,7 +185,7 @@ func (d *Device) closeHCA(s *Session) {
 // abandon closes the session without the users that have not released it: their handles
 // become zombies.
 func (o *owner) abandon() {
-	s := o.closing
+	s := o.session
 	if s == nil {
 		return
 	}

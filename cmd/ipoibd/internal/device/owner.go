@@ -25,13 +25,12 @@ type owner struct {
 	sharer  sharer   // nil: the files are not open yet
 	queue   []func() // events for the machines
 	work    sync.WaitGroup
-	results chan reset.Event // of the reset of the HCA that is under way
+	late    reset.Event // the result of a reset that came after the end of ctx
 
-	session  *Session           // that is open and used; nil: none
+	session  *Session           // that is open, or that its users have to release; nil: none
 	ports    []hca.PortAttr     // of session
 	families map[int]string     // of the GID that each port had last, by its index
 	attr     *hca.DeviceAttr    // of the last session
-	closing  *Session           // that its users have to release; nil: none
 	cancel   context.CancelFunc // ends the opening under way; nil: there is none
 	cause    error              // why the last opening or reset failed; nil: it succeeded
 
@@ -46,7 +45,7 @@ const noDeadline = time.Hour
 // must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}, results: make(chan reset.Event, 1)}
+	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
 	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
 		AllowForeign: d.cfg.AllowForeign,
@@ -86,8 +85,6 @@ func (d *Device) Run(ctx context.Context) {
 				_ = o.share(ids) // an opening retries it and reports the error
 			}
 			o.step(qprecovery.Listed{Devices: ids})
-		case ev := <-o.results:
-			o.stepLocks(ev)
 		case <-changes:
 			o.stepLocks(reset.Event{Kind: reset.Look})
 		case <-timer.C:
@@ -112,18 +109,14 @@ func (o *owner) tell(f func(*owner)) bool {
 
 // end closes the session once its users have released it, and then releases the locks.
 func (o *owner) end() {
-	if o.session != nil {
-		o.retire()
-	}
+	o.retire()
 	o.publish(published{view: View{Err: ErrEnded}, status: o.published.Load().status})
 	o.work.Wait()
 	if o.sharer == nil {
 		return
 	}
-	select {
-	case ev := <-o.results:
-		o.sharer.Step(ev)
-	default: // no reset was under way
+	if o.late.Kind == reset.Done {
+		o.sharer.Step(o.late)
 	}
 	o.sharer.Close()
 }
@@ -277,7 +270,10 @@ func (o *owner) reset(how reset.Reset) {
 	ctx, cancel := context.WithTimeout(o.ctx, reset.DefaultLimit)
 	o.work.Go(func() {
 		defer cancel()
-		o.results <- resetlock.Done(act(ctx))
+		done := resetlock.Done(act(ctx))
+		if !o.tell(func(o *owner) { o.stepLocks(done) }) {
+			o.late = done
+		}
 	})
 }
 

@@ -55,12 +55,16 @@ func (s *Session) Release(who string) {
 }
 
 // retire ends the session: it accepts no new users, and idle is closed once the last
-// user has released it.
-func (s *Session) retire() {
+// user has released it. Further calls return false.
+func (s *Session) retire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.retired {
+		return false
+	}
 	s.retired = true
 	s.checkIdle()
+	return true
 }
 
 func (s *Session) checkIdle() {

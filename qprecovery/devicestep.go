@@ -225,8 +225,7 @@ func (d *DeviceLadder) endWait() {
 	d.apply(deviceCauseGiveUp, ReasonGaveUp)
 }
 
-// overdue handles the deadline of the state. If a device did not return after its reset, the
-// wait for it begins here.
+// overdue handles the deadline of the state.
 func (d *DeviceLadder) overdue() {
 	switch d.state {
 	case DeviceStarting:
@@ -234,14 +233,11 @@ func (d *DeviceLadder) overdue() {
 	case DevicePausing:
 		d.proceed(ReasonBackOff)
 	case DeviceWaiting:
-		switch {
-		case !d.list.absent:
-			d.proceed(ReasonRetry)
-		case d.rung == RungWait:
-			d.proceed(d.why)
-		default:
-			d.proceed(ReasonRemoved)
+		why := ReasonRetry
+		if d.list.absent {
+			why = d.why
 		}
+		d.proceed(why)
 	case DeviceDropping:
 		if d.op.extend(d.now) {
 			return

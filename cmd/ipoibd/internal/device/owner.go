@@ -316,7 +316,7 @@ func (o *owner) look(s qprecovery.DeviceStatus) View {
 		}
 		return View{Err: cmp.Or(o.cause, ErrNotOpen)}
 	case s.State == qprecovery.DevicePausing:
-		return View{Err: fmt.Errorf("device %s fails again after each reset; pausing before it is opened again, 'ipoibd reset device' opens it now", name)}
+		return View{Err: fmt.Errorf("device %s fails again after each reset; pausing before it is opened again; 'ipoibd recover' opens it now", name)}
 	case s.Rung != qprecovery.RungWait:
 		return View{Err: fmt.Errorf("device %s is being reset: %s", name, s.Reason)}
 	case !s.Listed && o.cfg.Underlay != "":

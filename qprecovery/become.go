@@ -8,7 +8,7 @@ func (l *Ladder) become(now time.Time, to State, why Reason) {
 	from := l.state
 	l.state, l.why = to, why
 	l.next = pending{}
-	l.op.due, l.op.extended = time.Time{}, false
+	l.op.deadline = deadline{}
 	switch to {
 	case Healthy:
 		l.becomeHealthy(now, from)
@@ -31,7 +31,7 @@ func (l *Ladder) becomeHealthy(now time.Time, from State) {
 	early := l.doubt.early
 	l.doubt.early = Fault{}
 	switch {
-	case l.device == deviceDown:
+	case l.device == ViewDown:
 		l.openRecord(now, now, ReasonDeviceReset)
 		l.apply(now, causeDown, ReasonDeviceReset)
 	case early.Class != ClassSuccess:
@@ -45,7 +45,7 @@ func (l *Ladder) becomeIdle(now time.Time) {
 	l.budget.ill(now)
 	l.traffic.reset()
 	l.doubt = doubt{}
-	if l.device == deviceDown {
+	if l.device == ViewDown {
 		l.emit(Ready{})
 	}
 }
@@ -69,7 +69,7 @@ func (l *Ladder) becomeIll(now time.Time, from State) {
 	}
 	if limit := states[l.state].limit; limit > 0 {
 		l.op.id++
-		l.op.due = now.Add(limit)
+		l.op.set(now, limit)
 	}
 	l.act(now)
 }
@@ -127,10 +127,10 @@ func (l *Ladder) run(now time.Time) {
 func (l *Ladder) detached(now time.Time) {
 	l.emit(Ready{})
 	switch l.device {
-	case deviceUp:
+	case ViewUp:
 		l.apply(now, causeUp, ReasonDeviceBack)
-	case deviceGivenUp:
+	case ViewGivenUp:
 		l.apply(now, causeGaveUp, ReasonGaveUp)
-	case deviceDown:
+	case ViewDown:
 	}
 }

@@ -48,8 +48,32 @@ func (b *budget) expire(now time.Time, r Rung) {
 	}
 }
 
-// forgive drops all uses of a rung.
-func (b *budget) forgive(r Rung) { b.marks[r] = nil }
+// resetBudget limits how often a device that keeps failing is opened again.
+type resetBudget struct {
+	budget
+	pause time.Duration // the last one before an opening
+	owed  time.Duration // the pause that is due before the next opening
+}
+
+// failed counts a failure of an open device, regardless of the outcome of its reset. After
+// too many failures a pause is due before the device is opened again. Commands of the
+// operator do not count.
+func (b *resetBudget) failed(now time.Time, why Reason) {
+	if why == ReasonOperator {
+		b.owed = 0
+		return
+	}
+	last := b.pause
+	b.pause = 0
+	if b.spent(now, RungDevice) {
+		b.pause = BackOff(last, resetPauseFirst, resetPauseMost)
+	}
+	b.owed = b.pause
+	b.use(now, RungDevice)
+}
+
+// forgive drops all uses: another instance is there.
+func (b *resetBudget) forgive() { b.marks[RungDevice], b.owed = nil, 0 }
 
 // BackOff returns the next pause of a sequence that doubles from first to most.
 func BackOff(last, first, most time.Duration) time.Duration {

@@ -39,31 +39,6 @@ type DeviceConfig struct {
 	Grace        time.Duration // 0: DefaultGrace
 	ResetLimit   time.Duration // of the coordinator; 0: defaultResetLimit
 	AllowForeign bool          // use another device if it appears
-	Lists        bool          // the shell sends lists and answers Refresh; otherwise the device counts as listed
-}
-
-// hold is what this process may still hold of the device. This alone decides whether the
-// device may be opened.
-type hold uint8
-
-const (
-	// holdHeld: this process may have a context open on the hardware, even if only a
-	// zombie, or the device failed and so did its reset. It must be reset before it is
-	// opened.
-	holdHeld hold = iota
-	// holdFree: this process has nothing open.
-	holdFree
-	// holdFresh: as holdFree, and the device was reset, or came as another instance, since
-	// something was last open.
-	holdFresh
-)
-
-// wait is the state of the wait rung, and the last pause before an opening.
-type wait struct {
-	until    time.Time
-	since    time.Time // the device has not been tried
-	extended bool      // this process was stopped when the wait ended
-	pause    time.Duration
 }
 
 // DeviceLadder is the machine of one device: it decides when to open, close, reset, wait
@@ -73,85 +48,80 @@ type DeviceLadder struct {
 	cfg  DeviceConfig
 	now  time.Time // of the current Step
 	out  []DeviceAction
-	born bool // it has been open
+	born bool     // it has been open
+	id   Identity // since then
 
 	state DeviceState
+	why   Reason    // why the state was entered
+	since time.Time // when
 	rung  Rung
-	why   Reason // why the state was entered
 
-	op       operation
-	gen      uint32    // of the session opened last, or being opened
-	check    time.Time // when a healthy device is checked next; zero: a Check is unanswered
-	patience time.Time // when the users of a session that closes are abandoned
-	early    Reason    // of a fault of the device that is being opened
-	wait     wait
-	owed     time.Duration // the pause that is due before the next opening
+	op    operation
+	gen   uint32    // of the session opened last, or being opened
+	check time.Time // when a healthy device is checked next; zero: a Check is unanswered
+	early Reason    // of a fault of the device that is being opened
+	wait  wait
 
-	id      Identity
-	hold    hold
-	session session
-	reset   coordination
-	list    listing
+	session    session
+	reset      coordination
+	list       listing
+	suspension suspension
+	budget     resetBudget
+	history    history
+}
 
-	suspended bool
-	suspends  []uint64 // unanswered DoSuspend commands
-	cancelled bool     // the first opening was cancelled by a suspension
-
-	budget  budget
-	history history
+// wait is the state of the wait rung. It is extended once if this process was stopped when
+// it ended, because the event of a return may still be queued.
+type wait struct {
+	deadline
+	since time.Time // the device has not been tried
 }
 
 // NewDeviceLadder returns the machine of a device that was never open. It opens the device
-// when the first list comes, or without lists at the first Step.
+// when the first list comes.
 func NewDeviceLadder(now time.Time, cfg DeviceConfig) *DeviceLadder {
 	cfg.GiveUpAfter = cmp.Or(cfg.GiveUpAfter, DefaultGiveUpAfter)
 	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
 	cfg.ResetLimit = cmp.Or(cfg.ResetLimit, defaultResetLimit)
-	d := &DeviceLadder{cfg: cfg, gen: 1, hold: holdFree}
-	if !cfg.Lists {
-		d.op.due = now
-	}
-	return d
+	return &DeviceLadder{cfg: cfg, since: now, gen: 1, session: session{hold: holdFree}}
 }
 
 // State returns the state.
 func (d *DeviceLadder) State() DeviceState { return d.state }
 
-// Rung returns the rung of the current recovery, or RungNone.
-func (d *DeviceLadder) Rung() Rung { return d.rung }
-
-// Reason returns why the state was entered.
-func (d *DeviceLadder) Reason() Reason { return d.why }
-
 // Suspended reports whether the device was suspended and not resumed since.
-func (d *DeviceLadder) Suspended() bool { return d.suspended }
-
-// Listed reports whether the device is in the list, as far as that is known.
-func (d *DeviceLadder) Listed() bool { return d.born && d.cfg.Lists && !d.list.absent }
+func (d *DeviceLadder) Suspended() bool { return d.suspension.on }
 
 // Devices returns the latest list of devices. It is read-only.
 func (d *DeviceLadder) Devices() []Identity { return d.list.devices }
 
-// Identity returns the identity of the device, or false if the device was never open.
-func (d *DeviceLadder) Identity() (id Identity, ok bool) { return d.id, d.born }
-
-// History returns the latest recoveries, oldest first, including the current one.
-func (d *DeviceLadder) History() []Record { return d.history.list() }
-
-// Counts returns the counters since the start.
-func (d *DeviceLadder) Counts() Counts { return d.history.counts }
-
-// NextTry returns when a pause ends, or the device is tried again; false in any other
-// state.
-func (d *DeviceLadder) NextTry() (at time.Time, ok bool) {
-	if d.state != DevicePausing && d.state != DeviceWaiting {
-		return time.Time{}, false
-	}
-	return d.op.due, true
+// DeviceStatus is the state of a [DeviceLadder] as shown to an operator.
+type DeviceStatus struct {
+	State     DeviceState
+	Reason    Reason    // why the state was entered
+	Since     time.Time // when it was entered
+	Rung      Rung      // of the current recovery, or RungNone
+	Identity  Identity  // zero: it was never open
+	Listed    bool      // the device is in the list; false if it was never open
+	Suspended bool      // suspended and not resumed since
+	NextTry   time.Time // when a pause ends, or the device is tried again; zero: none is planned
+	GivesUp   time.Time // when the wait for the device ends; zero: not waiting
+	History   []Record  // the latest recoveries, oldest first, the current one last; read-only
+	Counts    Counts    // since the start
 }
 
-// GivesUp returns when the wait for the device ends, or false outside a wait.
-func (d *DeviceLadder) GivesUp() (at time.Time, ok bool) { return d.wait.until, !d.wait.until.IsZero() }
+// Status returns the current status.
+func (d *DeviceLadder) Status() DeviceStatus {
+	s := DeviceStatus{
+		State: d.state, Reason: d.why, Since: d.since, Rung: d.rung, Identity: d.id,
+		Listed: d.born && !d.list.absent, Suspended: d.suspension.on, GivesUp: d.wait.due,
+		History: d.history.list(), Counts: d.history.counts,
+	}
+	if d.state == DevicePausing || d.state == DeviceWaiting {
+		s.NextTry = d.op.due
+	}
+	return s
+}
 
 // NextDeadline returns when Step must be called with a Tick if there is no earlier event.
 func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
@@ -160,9 +130,9 @@ func (d *DeviceLadder) NextDeadline() (at time.Time, ok bool) {
 	case DeviceHealthy:
 		at = Earlier(at, d.check)
 	case DeviceDropping:
-		at = Earlier(at, d.patience)
+		at = Earlier(at, d.session.patience)
 	case DeviceWaiting:
-		at = Earlier(at, d.wait.until)
+		at = Earlier(at, d.wait.due)
 	}
 	return at, !at.IsZero()
 }
@@ -188,7 +158,11 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	case Checked:
 		d.checked(ev)
 	case Asked:
-		d.asked(ev)
+		if ev.Gen != d.gen {
+			d.history.counts.Stale++
+			break
+		}
+		d.apply(deviceCauseFault, ev.Reason)
 	case Listed:
 		d.listed(ev)
 	case Opened:
@@ -196,7 +170,7 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 	case Closed:
 		d.closed(ev)
 	case GraceOver:
-		d.abandon()
+		d.out = d.session.abandon(d.out)
 	case ResetPending:
 		d.reset.pending, d.reset.released = ev.ID, false
 	case ResetEnded:
@@ -210,27 +184,36 @@ func (d *DeviceLadder) take(ev DeviceEvent) {
 // reports to the coordinator that nothing is held, begins an opening, and answers commands
 // that wait for a suspension.
 func (d *DeviceLadder) advance() {
-	if why, over := d.dropped(); over {
-		d.endDrop(why)
+	if d.state == DeviceDropping {
+		if bad, over := d.reset.over(&d.session, d.list.op != 0, d.why); over {
+			d.endDrop(bad)
+		}
 	}
 	if d.state == DeviceHealthy && d.reset.pending != 0 {
 		d.apply(deviceCauseFault, ReasonDeviceReset)
 	}
-	idle := d.session.state == sessionNone
-	if d.reset.pending != 0 && !d.reset.released && idle {
-		d.reset.released = true
-		d.emit(Released{d.reset.pending})
-	}
-	if (d.state == DeviceOpening || d.state == DeviceStarting) && idle && d.reset.pending == 0 {
-		d.open()
+	if d.session.state == sessionNone {
+		if d.reset.pending != 0 && !d.reset.released {
+			d.reset.released = true
+			d.emit(Released{d.reset.pending})
+		}
+		opens := d.state == DeviceOpening || d.state == DeviceStarting
+		if opens && d.reset.pending == 0 && d.session.op != d.op.id {
+			d.session.begin(d.op.id, d.gen, d.id.Index)
+			open := Open{Op: d.op.id, Gen: d.gen}
+			if !d.cfg.AllowForeign {
+				open.Want = d.id
+			}
+			d.emit(open)
+		}
 	}
 	switch {
 	case d.state == DeviceGivenUp:
-		d.answerSuspends(ResultGivenUp)
-	case !d.suspended:
-		d.answerSuspends(ResultResumed)
+		d.out = d.suspension.answer(ResultGivenUp, d.out)
+	case !d.suspension.on:
+		d.out = d.suspension.answer(ResultResumed, d.out)
 	case d.state == DeviceSuspended:
-		d.answerSuspends(ResultDone)
+		d.out = d.suspension.answer(ResultDone, d.out)
 	}
 }
 
@@ -266,26 +249,18 @@ func (d *DeviceLadder) checked(ev Checked) {
 	}
 }
 
-func (d *DeviceLadder) asked(ev Asked) {
-	if ev.Gen != d.gen {
-		d.history.counts.Stale++
-		return
-	}
-	d.apply(deviceCauseFault, ev.Reason)
-}
-
 // verdict returns the cause that decides what follows once the device is closed.
 func (d *DeviceLadder) verdict() deviceCause {
 	switch {
-	case d.suspended:
+	case d.suspension.on:
 		return deviceCauseUnwanted
 	case !d.born:
 		return deviceCauseUnborn
 	case d.list.absent:
 		return deviceCauseAbsent
-	case d.hold == holdHeld:
+	case d.session.hold == holdHeld:
 		return deviceCauseHeld
-	case d.owed > 0:
+	case d.budget.owed > 0:
 		return deviceCauseSpent
 	default:
 		return deviceCauseFree

@@ -186,15 +186,15 @@ func (w *deviceWatcher) checkState(before DeviceState) error {
 	switch {
 	case ok && !at.After(w.now):
 		return fmt.Errorf("%v: a deadline is in the past", s)
-	case !ok && !waits && s != DeviceSuspended && s != DeviceGivenUp && (s != DeviceStarting || !w.d.cfg.Lists):
+	case !ok && !waits && s != DeviceSuspended && s != DeviceGivenUp && s != DeviceStarting:
 		return fmt.Errorf("%v: waits without a deadline or a pending answer", s)
 	case (s == DeviceHealthy) != (w.open && !w.closing):
 		return fmt.Errorf("%v with open %v, closing %v", s, w.open, w.closing)
 	case w.rung != w.d.rung || w.rung == RungNone && w.d.history.open:
 		return fmt.Errorf("%v: on the rung %v, but reported %v", s, w.d.rung, w.rung)
-	case s == DeviceSuspended && (!w.d.suspended || ok):
+	case s == DeviceSuspended && (!w.d.suspension.on || ok):
 		return fmt.Errorf("suspended, but the device is wanted or a deadline is set")
-	case !w.clean && w.d.hold != holdHeld && !w.open:
+	case !w.clean && w.d.session.hold != holdHeld && !w.open:
 		return fmt.Errorf("%v: a zombie's objects may be left, but the device does not count as held", s)
 	}
 	return nil
@@ -253,18 +253,14 @@ func (w *deviceWatcher) driveToHealth() error {
 		w.cmd++
 		switch d := w.d; {
 		case w.opening != 0:
-			id, ok := d.Identity()
-			if !ok {
-				id = same
-			}
-			ev = Opened{Op: w.opening, Identity: id}
+			ev = Opened{Op: w.opening, Identity: w.device()}
 		case w.closing:
 			ev = Closed{w.gen}
 		case d.reset.pending != 0:
 			ev = ResetEnded{d.reset.pending, ResetDone}
 		case w.refresh != 0:
 			ev = Listed{Op: w.refresh, Devices: []Identity{w.device()}}
-		case d.suspended:
+		case d.suspension.on:
 			ev = Command{w.cmd, DoResume}
 		case d.state == DeviceHealthy:
 			return nil
@@ -284,8 +280,8 @@ func (w *deviceWatcher) driveToHealth() error {
 
 // device returns the machine's device.
 func (w *deviceWatcher) device() Identity {
-	if id, ok := w.d.Identity(); ok {
-		return id
+	if w.d.born {
+		return w.d.id
 	}
 	return same
 }
@@ -305,7 +301,7 @@ func FuzzR21Invariants(f *testing.F) {
 
 func deviceInvariants(t *rapid.T) {
 	w := newDeviceWatcher(DeviceConfig{
-		AllowForeign: rapid.Bool().Draw(t, "foreign"), Lists: rapid.Bool().Draw(t, "lists"),
+		AllowForeign: rapid.Bool().Draw(t, "foreign"),
 	})
 	for range rapid.IntRange(1, 150).Draw(t, "events") {
 		check(t, w.do(w.anyEvent(t)))
@@ -323,7 +319,7 @@ func deviceInvariants(t *rapid.T) {
 // pauses, whatever a reset does to the instance and however it ends.
 func TestR21DeviceBackOff(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newDeviceWatcher(DeviceConfig{Lists: true})
+		w := newDeviceWatcher(DeviceConfig{})
 		id, opens := same, 0
 		check(t, w.do(Listed{Devices: []Identity{id}}))
 		for end := epoch.Add(time.Hour); w.now.Before(end); {
@@ -377,7 +373,7 @@ func TestR21DeviceBackOff(t *testing.T) {
 // other devices, and an earlier instance of the same device. The result of an opening need
 // not contain an index.
 func TestR22ChoosesItsInstance(t *testing.T) {
-	w := newDeviceWatcher(DeviceConfig{Lists: true})
+	w := newDeviceWatcher(DeviceConfig{})
 	old, unknown := same, same
 	old.Index, unknown.Index = 3, 0
 	for _, ev := range []DeviceEvent{
@@ -389,7 +385,7 @@ func TestR22ChoosesItsInstance(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if id, _ := w.d.Identity(); id != same || w.d.State() != DeviceHealthy {
+	if id := w.d.id; id != same || w.d.State() != DeviceHealthy {
 		t.Errorf("%+v, %v, want the same device, healthy", id, w.d.State())
 	}
 }

@@ -100,10 +100,12 @@ func (Tick) deviceEvent()         {}
 // the types below. Actions must be executed in the given sequence.
 type DeviceAction interface{ deviceAction() }
 
-// Open opens the device. The session has generation Gen.
+// Open opens the device. The session has generation Gen. If the device that opens is not
+// Want, it is closed again (R22); the zero identity accepts any device.
 type Open struct {
-	Op  uint64
-	Gen uint32
+	Op   uint64
+	Gen  uint32
+	Want Identity
 }
 
 // Refresh reads the list of devices again. The answer is [Listed] with this Op (R24).

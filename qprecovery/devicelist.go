@@ -13,6 +13,32 @@ type listing struct {
 	foreign foreigners
 }
 
+// refresh requests the list. If a reading is already under way, again requests another one
+// after it, because its result may be too old.
+func (l *listing) refresh(again bool, out []DeviceAction) []DeviceAction {
+	if l.op != 0 {
+		l.again = l.again || again
+		return out
+	}
+	l.last++
+	l.op = l.last
+	return append(out, Refresh{l.op})
+}
+
+// foreigner returns the index of another device to use instead, or -1. It reports each
+// device that is not used once.
+func (l *listing) foreigner(allowed bool, out []DeviceAction) (int, []DeviceAction) {
+	for i, id := range l.devices {
+		if allowed {
+			return i, out
+		}
+		if l.foreign.add(id) {
+			out = append(out, ReportForeign{id})
+		}
+	}
+	return -1, out
+}
+
 // listed handles a list. If a later list has overtaken the answer to a Refresh, it requests
 // another Refresh.
 func (d *DeviceLadder) listed(ev Listed) {
@@ -26,10 +52,9 @@ func (d *DeviceLadder) listed(ev Listed) {
 		d.list.op = 0
 		if d.list.again {
 			d.list.again = false
-			d.refresh(true)
+			d.out = d.list.refresh(true, d.out)
 			return
 		}
-		d.reset.reading = false
 	}
 	d.list.devices = ev.Devices
 	switch {
@@ -47,12 +72,12 @@ func (d *DeviceLadder) compare() {
 	if exact := slices.Index(d.list.devices, d.id); exact >= 0 {
 		i = exact
 	}
-	was, ours := d.list.absent, d.ours()
+	was, ours := d.list.absent, d.reset.ours(d.now, d.state)
 	if d.list.absent = i < 0; d.list.absent {
 		if !was {
 			d.gone()
 		}
-		if i = d.foreigner(); i < 0 {
+		if i, d.out = d.list.foreigner(d.cfg.AllowForeign, d.out); i < 0 {
 			return
 		}
 		d.list.absent = false
@@ -69,34 +94,10 @@ func (d *DeviceLadder) compare() {
 	}
 }
 
-// foreigner returns the index of another device to use instead, or -1. It reports each
-// device that is not used once.
-func (d *DeviceLadder) foreigner() int {
-	if d.state == DeviceHealthy {
-		return -1
-	}
-	for i, id := range d.list.devices {
-		if d.cfg.AllowForeign {
-			return i
-		}
-		if d.list.foreign.add(id) {
-			d.emit(ReportForeign{id})
-		}
-	}
-	return -1
-}
-
-// ours reports whether a reset may have caused a change of instance: a reset that may have
-// begun, because this process had nothing open any more, or one that ended just now.
-func (d *DeviceLadder) ours() bool {
-	begun := d.state == DeviceDropping && d.reset.wanted && d.reset.pending != 0 && d.reset.released
-	return begun || d.now.Before(d.reset.settled)
-}
-
 // gone handles the removal of the device. A pause continues if the removal is an effect of
 // the reset that led to the pause.
 func (d *DeviceLadder) gone() {
-	d.list.ours = d.ours()
+	d.list.ours = d.reset.ours(d.now, d.state)
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
 		d.apply(deviceCauseRemoved, ReasonRemoved)
@@ -104,7 +105,7 @@ func (d *DeviceLadder) gone() {
 		d.reset.unplug = d.reset.wanted && !d.list.ours
 	case DevicePausing:
 		if d.list.ours {
-			d.owed = d.op.due.Sub(d.now)
+			d.budget.owed = d.op.due.Sub(d.now)
 		}
 		d.apply(deviceCauseAbsent, ReasonRemoved)
 	}
@@ -115,11 +116,10 @@ func (d *DeviceLadder) gone() {
 // of the previous one no longer count.
 func (d *DeviceLadder) replaced(ours bool) {
 	if !ours {
-		d.budget.forgive(RungDevice)
-		d.owed = 0
+		d.budget.forgive()
 	}
 	if d.session.state == sessionNone && !d.session.abandoned {
-		d.hold = holdFresh
+		d.session.hold = holdFresh
 	}
 	switch d.state { //nolint:exhaustive // elsewhere the verdict takes it into account
 	case DeviceHealthy:
@@ -128,19 +128,5 @@ func (d *DeviceLadder) replaced(ours bool) {
 		d.reset.unplug = d.reset.wanted && !ours
 	case DeviceWaiting:
 		d.proceed(ReasonDeviceBack)
-	}
-}
-
-// refresh requests the list. If a reading is already under way, again requests another one
-// after it, because its result may be too old.
-func (d *DeviceLadder) refresh(again bool) {
-	switch {
-	case !d.cfg.Lists:
-	case d.list.op != 0:
-		d.list.again = d.list.again || again
-	default:
-		d.list.last++
-		d.list.op = d.list.last
-		d.emit(Refresh{d.list.op})
 	}
 }

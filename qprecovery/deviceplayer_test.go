@@ -9,8 +9,8 @@ import (
 
 // devicePlayer plays the lines of a transcript about a [DeviceLadder]:
 //
-//	device [foreign] [no-list] [grace D]   an open device, with the list [same 7]
-//	device new [no-list]                   a device that was never open
+//	device [foreign] [grace D]          an open device, with the list [same 7]
+//	device new                          a device that was never open
 //	list [same|other INDEX]...          the list of devices from now on
 //	listed                              answers a Refresh with the current list
 //	opened | closed                     the opening or closing succeeds
@@ -37,7 +37,7 @@ type devicePlayer struct {
 
 func newDevicePlayer(p *player, w []string) *devicePlayer {
 	h := &devicePlayer{p: p, list: []Identity{same}}
-	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign"), Lists: !slices.Contains(w, "no-list")}
+	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign")}
 	if i := slices.Index(w, "grace"); i >= 0 {
 		cfg.Grace = duration(p.t, w[i+1])
 	}
@@ -50,7 +50,9 @@ func newDevicePlayer(p *player, w []string) *devicePlayer {
 	return h
 }
 
-func (h *devicePlayer) state() string { return h.State().String() }
+func (h *devicePlayer) state() string     { return h.State().String() }
+func (h *devicePlayer) History() []Record { return h.history.list() }
+func (h *devicePlayer) Counts() Counts    { return h.history.counts }
 
 // step also answers Refresh actions.
 func (h *devicePlayer) step(now time.Time, ev any) (out []any, ok bool) {

@@ -6,11 +6,54 @@ import "time"
 type coordination struct {
 	pending  uint64 // the reset that is pending; 0: none
 	released bool   // the coordinator knows that this process has nothing open
-	wanted   bool   // the current drop needs a reset
-	outcome  ResetOutcome
-	reading  bool      // the list is being read after the reset
-	unplug   bool      // the device was removed during the drop, and not by the reset
-	settled  time.Time // until then a change of instance is an effect of the reset
+	drop
+	settled time.Time // until then a change of instance is an effect of the reset
+}
+
+// drop is the part of a reset that belongs to one drop.
+type drop struct {
+	wanted  bool // the drop needs a reset
+	outcome ResetOutcome
+	unplug  bool // the device was removed during the drop, and not by the reset
+}
+
+// ours reports whether a reset may have caused a change of instance: a reset that may have
+// begun, because this process had nothing open any more, or one that ended just now.
+func (c *coordination) ours(now time.Time, s DeviceState) bool {
+	begun := s == DeviceDropping && c.wanted && c.pending != 0 && c.released
+	return begun || now.Before(c.settled)
+}
+
+// over reports whether a drop for the reason why is over, and what went wrong. A failed reset
+// changes what the session counts as holding. After a reset the list must have been read.
+func (c *coordination) over(s *session, reading bool, why Reason) (bad Reason, over bool) {
+	closing := s.state == sessionClosing
+	switch {
+	case !c.wanted:
+		if s.abandoned && s.hold == holdHeld {
+			bad = ReasonVerbTimeout
+		}
+		return bad, !closing
+	case c.outcome == ResetTimedOut:
+		s.hold = holdHeld
+		return ReasonVerbTimeout, true
+	case c.outcome == ResetUnknown, c.outcome == ResetDone && (closing || reading):
+		return ReasonNone, false
+	case closing:
+		return ReasonVerbFailed, true
+	case c.outcome == ResetHeld:
+		s.hold = max(s.hold, holdFree)
+		return ReasonHeld, true
+	case c.outcome == ResetNoDevice:
+		s.hold = max(s.hold, holdFree)
+		return ReasonDeviceGone, true
+	case c.outcome == ResetFailed:
+		if why != ReasonOperator && s.hold == holdFree {
+			s.hold = holdHeld // it must be reset; a device that worked need not be
+		}
+		return ReasonVerbFailed, true
+	}
+	return ReasonNone, true
 }
 
 // resetEnded handles the outcome of a reset. After a success it has the list read, because
@@ -27,48 +70,14 @@ func (d *DeviceLadder) resetEnded(ev ResetEnded) {
 	case ResetDone:
 		d.reset.settled = d.now.Add(resetSettle)
 		if d.session.state == sessionNone {
-			d.hold = holdFresh
+			d.session.hold = holdFresh
 		}
 		if d.state == DeviceDropping {
-			d.reset.reading = d.cfg.Lists
-			d.refresh(true)
+			d.out = d.list.refresh(true, d.out)
 		}
 	case ResetNoDevice:
-		d.list.absent, d.list.ours = d.cfg.Lists, false
+		d.list.absent, d.list.ours = true, false
 	}
-}
-
-// dropped reports whether a drop is over, and what went wrong.
-func (d *DeviceLadder) dropped() (bad Reason, over bool) {
-	closing := d.session.state == sessionClosing
-	switch {
-	case d.state != DeviceDropping:
-		return ReasonNone, false
-	case !d.reset.wanted:
-		if d.session.abandoned && d.hold == holdHeld {
-			bad = ReasonVerbTimeout
-		}
-		return bad, !closing
-	case d.reset.outcome == ResetTimedOut:
-		d.hold = holdHeld
-		return ReasonVerbTimeout, true
-	case d.reset.outcome == ResetUnknown, d.reset.outcome == ResetDone && (closing || d.reset.reading):
-		return ReasonNone, false
-	case closing:
-		return ReasonVerbFailed, true
-	case d.reset.outcome == ResetHeld:
-		d.hold = max(d.hold, holdFree)
-		return ReasonHeld, true
-	case d.reset.outcome == ResetNoDevice:
-		d.hold = max(d.hold, holdFree)
-		return ReasonDeviceGone, true
-	case d.reset.outcome == ResetFailed:
-		if d.why != ReasonOperator && d.hold == holdFree {
-			d.hold = holdHeld // it must be reset; a device that worked need not be
-		}
-		return ReasonVerbFailed, true
-	}
-	return ReasonNone, true
 }
 
 // endDrop follows the verdict. A device that needed a reset and got none, or that was
@@ -76,7 +85,7 @@ func (d *DeviceLadder) dropped() (bad Reason, over bool) {
 func (d *DeviceLadder) endDrop(bad Reason) {
 	why := d.why
 	switch {
-	case d.suspended:
+	case d.suspension.on:
 		why = ReasonSuspended
 	case bad != ReasonNone:
 		why = bad
@@ -85,7 +94,7 @@ func (d *DeviceLadder) endDrop(bad Reason) {
 	case d.rung == RungSuspend:
 		why = ReasonResumed
 	}
-	if !d.suspended && d.rung == RungDevice && (d.hold != holdFresh || d.reset.unplug) {
+	if !d.suspension.on && d.rung == RungDevice && (d.session.hold != holdFresh || d.reset.unplug) {
 		d.climb(RungWait, why)
 	}
 	d.proceed(why)

@@ -5,13 +5,16 @@ import (
 	"time"
 )
 
-// session is the only session, if there is one. It exists from its Open on.
+// session is the only session, if there is one, and what it has left behind. It exists from
+// its Open on.
 type session struct {
 	state     sessionState
 	gen       uint32
-	op        uint64 // of its Open
-	index     uint32 // of its instance
+	op        uint64    // of its Open
+	index     uint32    // of its instance
+	patience  time.Time // when the users of a session that closes are abandoned
 	abandoned bool
+	hold      hold
 }
 
 type sessionState uint8
@@ -23,21 +26,72 @@ const (
 	sessionClosing // a Close is unanswered
 )
 
-// open begins the opening that the state calls for, unless it has begun already.
-func (d *DeviceLadder) open() {
-	if d.session.op == d.op.id {
+// hold is what this process may still hold of the device. This alone decides whether the
+// device may be opened.
+type hold uint8
+
+const (
+	// holdHeld: this process may have a context open on the hardware, even if only a
+	// zombie, or the device failed and so did its reset. It must be reset before it is
+	// opened.
+	holdHeld hold = iota
+	// holdFree: this process has nothing open.
+	holdFree
+	// holdFresh: as holdFree, and the device was reset, or came as another instance, since
+	// something was last open.
+	holdFresh
+)
+
+// begin begins the opening of the next session.
+func (s *session) begin(op uint64, gen, index uint32) {
+	*s = session{state: sessionOpening, gen: gen, op: op, index: index, hold: s.hold}
+}
+
+// close asks the users to release the session, if there is one. If the device does not
+// work, the session is failed first, so that no user waits for it.
+func (s *session) close(why Reason, fail bool, out []DeviceAction) []DeviceAction {
+	if s.state == sessionOpen {
+		s.state = sessionClosing
+	}
+	return append(out, Close{Gen: s.gen, Reason: why, Fail: fail})
+}
+
+// abandon stops waiting for users that have not released the session.
+func (s *session) abandon(out []DeviceAction) []DeviceAction {
+	s.patience = time.Time{}
+	if s.state != sessionClosing || s.abandoned {
+		return out
+	}
+	s.abandoned = true
+	return append(out, Abandon{s.gen})
+}
+
+func (d *DeviceLadder) closed(ev Closed) {
+	s := &d.session
+	if s.state != sessionClosing || ev.Gen != s.gen {
+		d.history.counts.Stale++
 		return
 	}
-	d.session = session{state: sessionOpening, gen: d.gen, op: d.op.id, index: d.id.Index}
-	d.emit(Open{d.op.id, d.gen})
+	s.state = sessionNone
+	switch {
+	case d.reset.outcome == ResetDone:
+		s.hold = holdFresh
+	case s.abandoned:
+		s.hold = holdHeld
+	case otherInstance(s.index, d.id.Index):
+		s.hold = holdFresh
+	case d.state != DeviceDropping && d.reset.wanted: // the drop has failed
+		s.hold = holdHeld
+	default:
+		s.hold = holdFree
+	}
 }
 
 // openFirst tries to open a device that was never open, unless that is under way.
 func (d *DeviceLadder) openFirst() {
 	if d.session.state == sessionNone {
-		d.op.id++
-		d.op.due = time.Time{}
-		d.cancelled = false
+		d.op = operation{id: d.op.id + 1}
+		d.suspension.cancelled = false
 	}
 }
 
@@ -55,7 +109,7 @@ func (d *DeviceLadder) opened(ev Opened) {
 		}
 		return
 	}
-	d.session.state, d.hold = sessionOpen, holdHeld
+	d.session.state, d.session.hold = sessionOpen, holdHeld
 	d.reset.wanted, d.reset.outcome = false, ResetUnknown
 	if !d.born {
 		d.born, d.id, d.list.absent = true, ev.Identity, false
@@ -66,8 +120,8 @@ func (d *DeviceLadder) opened(ev Opened) {
 	}
 	switch {
 	case !wanted:
-		d.close(ReasonVerbTimeout, false)
-	case d.suspended:
+		d.out = d.session.close(ReasonVerbTimeout, false, d.out)
+	case d.suspension.on:
 		d.apply(deviceCauseSuspend, ReasonSuspended)
 	case d.list.absent || otherInstance(d.session.index, d.id.Index):
 		d.apply(deviceCauseRemoved, ReasonRemoved)
@@ -79,52 +133,14 @@ func (d *DeviceLadder) opened(ev Opened) {
 // notOpened ends an opening that failed.
 func (d *DeviceLadder) notOpened(why Reason) {
 	switch {
-	case d.suspended:
+	case d.suspension.on:
 		d.apply(deviceCauseUnwanted, ReasonSuspended)
-	case d.state == DeviceStarting && d.cancelled: // and resumed since
+	case d.state == DeviceStarting && d.suspension.cancelled: // and resumed since
 		d.openFirst()
 	default:
 		if d.state == DeviceStarting {
-			d.wait.pause = BackOff(d.wait.pause, startPause, StartPauseMost)
+			d.budget.pause = BackOff(d.budget.pause, startPause, StartPauseMost)
 		}
 		d.apply(deviceCauseFailed, why)
-	}
-}
-
-// close asks the users to release the session, if there is one. If the device does not
-// work, the session is failed first, so that no user waits for it.
-func (d *DeviceLadder) close(why Reason, fail bool) {
-	if d.session.state == sessionOpen {
-		d.session.state = sessionClosing
-	}
-	d.emit(Close{Gen: d.session.gen, Reason: why, Fail: fail})
-}
-
-func (d *DeviceLadder) closed(ev Closed) {
-	if d.session.state != sessionClosing || ev.Gen != d.session.gen {
-		d.history.counts.Stale++
-		return
-	}
-	d.session.state = sessionNone
-	switch {
-	case d.reset.outcome == ResetDone:
-		d.hold = holdFresh
-	case d.session.abandoned:
-		d.hold = holdHeld
-	case otherInstance(d.session.index, d.id.Index):
-		d.hold = holdFresh
-	case d.state != DeviceDropping && d.reset.wanted: // the drop has failed
-		d.hold = holdHeld
-	default:
-		d.hold = holdFree
-	}
-}
-
-// abandon stops waiting for users that have not released the session.
-func (d *DeviceLadder) abandon() {
-	d.patience = time.Time{}
-	if d.session.state == sessionClosing && !d.session.abandoned {
-		d.session.abandoned = true
-		d.emit(Abandon{d.session.gen})
 	}
 }

@@ -2,25 +2,41 @@ package qprecovery
 
 import "time"
 
+// suspension is whether the device is suspended, and who waits for that.
+type suspension struct {
+	on         bool
+	cancelled  bool     // the first opening was cancelled by a suspension
+	unanswered []uint64 // DoSuspend commands
+}
+
+// answer answers the commands that wait.
+func (s *suspension) answer(r Result, out []DeviceAction) []DeviceAction {
+	for _, id := range s.unanswered {
+		out = append(out, Answer{id, r})
+	}
+	s.unanswered = nil
+	return out
+}
+
 // command handles a command.
 func (d *DeviceLadder) command(ev Command) {
 	answer := ResultDone
 	switch {
 	case ev.Do == DoSuspend:
-		d.suspends = append(d.suspends, ev.ID)
+		d.suspension.unanswered = append(d.suspension.unanswered, ev.ID)
 		d.suspend()
 		return
-	case ev.Do == DoResume && !d.suspended:
+	case ev.Do == DoResume && !d.suspension.on:
 		answer = ResultNotSuspended
 	case ev.Do == DoResume:
-		d.suspended, d.owed = false, 0
+		d.suspension.on, d.budget.owed = false, 0
 		if d.state == DeviceSuspended {
 			d.proceed(ReasonResumed)
 		}
 		if d.state == DeviceStarting {
 			d.openFirst()
 		}
-	case d.suspended:
+	case d.suspension.on:
 		answer = ResultSuspended
 	case d.state == DeviceStarting:
 		d.openFirst()
@@ -32,7 +48,7 @@ func (d *DeviceLadder) command(ev Command) {
 	case d.state == DeviceHealthy:
 		answer = ResultOpen
 	case d.state == DeviceWaiting, d.state == DevicePausing, d.state == DeviceGivenUp:
-		d.owed = 0
+		d.budget.owed = 0
 		d.proceed(ReasonOperator)
 	case ev.Do == DoRecover: // a reset requested during a reset is merged into it (R15)
 		answer = ResultUnderWay
@@ -46,7 +62,7 @@ func (d *DeviceLadder) command(ev Command) {
 // suspend closes the device, if necessary after an opening or closing has ended. A device
 // that was given up stays given up.
 func (d *DeviceLadder) suspend() {
-	d.suspended = d.state != DeviceGivenUp
+	d.suspension.on = d.state != DeviceGivenUp
 	switch d.state { //nolint:exhaustive // the others wait for an answer, or rest
 	case DeviceHealthy:
 		d.apply(deviceCauseSuspend, ReasonSuspended)
@@ -55,18 +71,11 @@ func (d *DeviceLadder) suspend() {
 	case DeviceStarting:
 		if d.session.state == sessionNone {
 			d.proceed(ReasonSuspended)
-		} else if !d.cancelled {
-			d.cancelled = true
+		} else if !d.suspension.cancelled {
+			d.suspension.cancelled = true
 			d.emit(CancelOpen{d.session.op})
 		}
 	}
-}
-
-func (d *DeviceLadder) answerSuspends(r Result) {
-	for _, id := range d.suspends {
-		d.emit(Answer{id, r})
-	}
-	d.suspends = nil
 }
 
 // proceed follows the verdict.
@@ -86,33 +95,19 @@ func (d *DeviceLadder) apply(on deviceCause, why Reason) {
 		return
 	}
 	if r.from == DeviceHealthy && r.rung == RungDevice {
-		d.use(why)
+		d.budget.failed(d.now, why)
 	}
 	d.become(r, why)
-}
-
-// use counts a failure of an open device, regardless of the outcome of its reset. After too
-// many failures a pause is due before the device is opened again. Commands of the operator
-// do not count.
-func (d *DeviceLadder) use(why Reason) {
-	switch {
-	case why == ReasonOperator:
-		d.owed = 0
-		return
-	case d.budget.spent(d.now, RungDevice):
-		d.wait.pause = BackOff(d.wait.pause, resetPauseFirst, resetPauseMost)
-	default:
-		d.wait.pause = 0
-	}
-	d.owed = d.wait.pause
-	d.budget.use(d.now, RungDevice)
 }
 
 // become is the only function that sets the state. It does everything that entering the
 // state requires.
 func (d *DeviceLadder) become(r *deviceRow, why Reason) {
+	if d.state != r.to {
+		d.since = d.now
+	}
 	d.state = r.to
-	d.op.due, d.op.extended, d.patience = time.Time{}, false, time.Time{}
+	d.op.deadline, d.session.patience = deadline{}, time.Time{}
 	switch {
 	case r.to == DeviceHealthy:
 		d.why = why
@@ -145,7 +140,7 @@ func (d *DeviceLadder) healthy() {
 	}
 	d.rung = RungNone
 	d.budget.healthy(d.now)
-	d.wait.until, d.list.foreign = time.Time{}, nil
+	d.wait.deadline, d.list.foreign = deadline{}, nil
 	d.check = d.now.Add(checkEvery)
 	if early := d.early; early != ReasonNone {
 		d.early = ReasonNone
@@ -157,56 +152,44 @@ func (d *DeviceLadder) healthy() {
 func (d *DeviceLadder) start() {
 	switch d.state {
 	case DeviceStarting:
-		d.op.due = d.now.Add(d.wait.pause)
+		d.op.set(d.now, d.budget.pause)
 	case DeviceDropping:
-		d.reset.wanted, d.reset.reading, d.reset.unplug, d.reset.outcome = false, false, false, ResetUnknown
-		d.op.due = d.now.Add(d.limit())
-		d.patience = d.now.Add(d.cfg.Grace)
+		d.reset.drop = drop{}
+		d.op.set(d.now, d.cfg.Grace+dropMargin)
+		d.session.patience = d.now.Add(d.cfg.Grace)
 	case DevicePausing:
-		d.op.due = d.now.Add(d.owed)
-		d.owed = 0
+		d.op.set(d.now, d.budget.owed)
+		d.budget.owed = 0
 	case DeviceOpening:
 		d.op.id++
 		d.gen++
 		d.early = ReasonNone
-		d.op.due = d.now.Add(openLimit)
+		d.op.set(d.now, openLimit)
 	case DeviceWaiting:
-		if d.wait.until.IsZero() {
-			d.wait.until = d.now.Add(d.cfg.GiveUpAfter)
-			d.wait.extended = false
+		if d.wait.due.IsZero() {
+			d.wait.deadline = deadline{d.now.Add(d.cfg.GiveUpAfter), retryEvery}
 		}
-		d.wait.since, d.op.due = d.now, d.now.Add(retryEvery)
+		d.wait.since = d.now
+		d.op.set(d.now, retryEvery)
 	case DeviceGivenUp, DeviceSuspended:
-		d.wait.until = time.Time{}
+		d.wait.deadline = deadline{}
 	case DeviceHealthy, numDeviceState:
-	}
-}
-
-// limit bounds a drop, or an opening.
-func (d *DeviceLadder) limit() time.Duration {
-	switch {
-	case d.state == DeviceOpening:
-		return openLimit
-	case d.reset.wanted:
-		return d.cfg.Grace + d.cfg.ResetLimit + dropMargin
-	default:
-		return d.cfg.Grace + dropMargin
 	}
 }
 
 func (d *DeviceLadder) do(what deviceDo, why Reason) {
 	switch what {
 	case doClose:
-		d.close(why, why != ReasonOperator && why != ReasonSuspended)
+		d.out = d.session.close(why, why != ReasonOperator && why != ReasonSuspended, d.out)
 	case doRequest: // in a reset, the coordinator decides when to abandon users
-		d.reset.wanted, d.patience = true, time.Time{}
-		d.op.due = d.now.Add(d.limit())
+		d.reset.wanted, d.session.patience = true, time.Time{}
+		d.op.set(d.now, d.cfg.Grace+d.cfg.ResetLimit+dropMargin)
 		if d.reset.pending == 0 {
 			d.emit(RequestReset{why})
 		}
 	case doRefresh:
 		if d.list.absent {
-			d.refresh(false)
+			d.out = d.list.refresh(false, d.out)
 		}
 	case doPause:
 		d.emit(Paused{d.op.due.Sub(d.now)})
@@ -222,8 +205,8 @@ func (d *DeviceLadder) expire() {
 		d.check = time.Time{}
 		d.emit(Check{d.gen})
 	}
-	if due(d.now, d.patience) {
-		d.abandon()
+	if due(d.now, d.session.patience) {
+		d.out = d.session.abandon(d.out)
 	}
 	if due(d.now, d.op.due) {
 		d.overdue()
@@ -231,17 +214,15 @@ func (d *DeviceLadder) expire() {
 }
 
 // endWait gives the device up. If the wait ends during an attempt to open the device, it
-// waits for that attempt to fail. If this process was stopped when the wait ended (see
-// stallBound), the wait is extended, because the event of a return may still be queued.
+// waits for that attempt to fail.
 func (d *DeviceLadder) endWait() {
-	stalled := d.wait.until.After(d.wait.since) && d.now.Sub(d.wait.until) > stallBound
-	switch {
-	case d.state != DeviceWaiting || !due(d.now, d.wait.until):
-	case stalled && !d.wait.extended:
-		d.wait.until, d.wait.extended = d.now.Add(retryEvery), true
-	default:
-		d.apply(deviceCauseGiveUp, ReasonGaveUp)
+	if d.state != DeviceWaiting || !due(d.now, d.wait.due) {
+		return
 	}
+	if d.wait.due.After(d.wait.since) && d.wait.extend(d.now) {
+		return
+	}
+	d.apply(deviceCauseGiveUp, ReasonGaveUp)
 }
 
 // overdue handles the deadline of the state.
@@ -252,32 +233,23 @@ func (d *DeviceLadder) overdue() {
 	case DevicePausing:
 		d.proceed(ReasonBackOff)
 	case DeviceWaiting:
-		d.retry()
-	case DeviceDropping, DeviceOpening:
-		switch late := d.now.Sub(d.op.due) > stallBound; {
-		case late && !d.op.extended:
-			d.op.due, d.op.extended = d.now.Add(d.limit()), true
-		case d.state == DeviceOpening:
+		why := ReasonRetry
+		if d.list.absent {
+			why = d.why
+		}
+		d.proceed(why)
+	case DeviceDropping:
+		if d.op.extend(d.now) {
+			return
+		}
+		if d.session.hold != holdFresh {
+			d.session.hold = holdHeld
+		}
+		d.endDrop(ReasonVerbTimeout)
+	case DeviceOpening:
+		if !d.op.extend(d.now) {
 			d.notOpened(ReasonVerbTimeout)
-		default:
-			if d.hold != holdFresh {
-				d.hold = holdHeld
-			}
-			d.endDrop(ReasonVerbTimeout)
 		}
 	case DeviceHealthy, DeviceGivenUp, DeviceSuspended, numDeviceState:
 	}
-}
-
-// retry tries again, or reads the list again. If a device did not return after its reset,
-// the wait for it begins here.
-func (d *DeviceLadder) retry() {
-	why := ReasonRetry
-	switch {
-	case d.list.absent && d.rung == RungWait:
-		why = d.why
-	case d.list.absent:
-		why = ReasonRemoved
-	}
-	d.proceed(why)
 }

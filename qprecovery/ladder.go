@@ -30,7 +30,7 @@ type Ladder struct {
 	op      operation
 	next    pending
 	gens    generations
-	device  deviceView
+	device  DeviceView
 	doubt   doubt
 	pause   time.Duration // the last back-off; 0 if the last rebuild needed none
 	traffic traffic
@@ -41,9 +41,27 @@ type Ladder struct {
 
 // operation is the current operation; due is also the end of a pause.
 type operation struct {
-	id       uint64
-	due      time.Time
-	extended bool // due was extended once because this process was stalled
+	id uint64
+	deadline
+}
+
+// deadline is when something is due; zero means never.
+type deadline struct {
+	due  time.Time
+	more time.Duration // by which it can be extended once; 0: it cannot
+}
+
+// set makes it due after a limit, by which it can be extended once.
+func (d *deadline) set(now time.Time, limit time.Duration) { *d = deadline{now.Add(limit), limit} }
+
+// extend extends a deadline that is handled more than stallBound too late, but only once: this
+// process was stopped, and the event that it waits for may still be queued.
+func (d *deadline) extend(now time.Time) bool {
+	if d.more == 0 || now.Sub(d.due) <= stallBound {
+		return false
+	}
+	*d = deadline{due: now.Add(d.more)}
+	return true
 }
 
 // pending is the state to enter once the current operation has ended.
@@ -68,13 +86,14 @@ func (g *generations) renew(gen uint32, replaced Scope) {
 	}
 }
 
-// deviceView is the last report of the device's ladder.
-type deviceView uint8
+// DeviceView is the state of the device that was last reported to a [Ladder].
+type DeviceView uint8
 
+// Views of a device, reported by [DeviceUp], [DeviceDown] and [DeviceGaveUp].
 const (
-	deviceUp deviceView = iota
-	deviceDown
-	deviceGivenUp
+	ViewUp DeviceView = iota
+	ViewDown
+	ViewGivenUp
 )
 
 // doubt holds suspicions that are examined later.
@@ -95,6 +114,9 @@ func (l *Ladder) State() State { return l.state }
 
 // Reason returns the reason for which the current state was entered.
 func (l *Ladder) Reason() Reason { return l.why }
+
+// Device returns the state of the device that was last reported.
+func (l *Ladder) Device() DeviceView { return l.device }
 
 // NextGen returns an unused generation, for [Attached].
 func (l *Ladder) NextGen() uint32 { return l.gens.last + 1 }
@@ -156,10 +178,10 @@ func (l *Ladder) dispatch(now time.Time, ev Event) {
 	case DeviceDown:
 		l.deviceDown(now)
 	case DeviceUp:
-		l.device = deviceUp
+		l.device = ViewUp
 		l.apply(now, causeUp, ReasonDeviceBack)
 	case DeviceGaveUp:
-		l.device = deviceGivenUp
+		l.device = ViewGivenUp
 		l.apply(now, causeGaveUp, ReasonGaveUp)
 	case Order:
 		l.order(now, ev)
@@ -184,7 +206,7 @@ func (l *Ladder) attached(now time.Time, ev Attached) {
 // deviceDown starts the release of all objects; an interface without any is
 // ready at once.
 func (l *Ladder) deviceDown(now time.Time) {
-	l.device = deviceDown
+	l.device = ViewDown
 	if l.state == Idle || l.state == Detached || l.state == GivenUp {
 		l.emit(Ready{})
 		return
@@ -213,13 +235,9 @@ func (l *Ladder) done(now time.Time, ev Done) {
 		l.result(now, l.found(now, ev))
 		return
 	}
-	l.failed(now, classes[min(ev.Class, ClassIgnored)])
-}
-
-// failed ends the operation. An error of the CQ or the device, or a stuck verb
-// (R8), is also applied as a cause of its own, because it reaches further than the QP.
-func (l *Ladder) failed(now time.Time, c meaning) {
-	if scopes[c.cause] > ScopeQP {
+	// An error of the CQ or the device, or a stuck verb (R8), is also applied as a cause of
+	// its own, because it reaches further than the QP.
+	if c := classes[min(ev.Class, ClassIgnored)]; scopes[c.cause] > ScopeQP {
 		l.apply(now, c.cause, c.reason)
 	}
 	l.result(now, causeFailed)
@@ -251,24 +269,15 @@ func (l *Ladder) found(now time.Time, ev Done) cause {
 func (l *Ladder) expire(now time.Time) {
 	switch {
 	case !due(now, l.op.due):
-	case !l.state.operating():
-		l.dueNow(now)
-	case now.Sub(l.op.due) > stallBound && !l.op.extended:
-		l.op.due, l.op.extended = now.Add(states[l.state].limit), true
-	default:
+	case l.state == Asking: // the reset is requested again
+		l.apply(now, causeDue, l.why)
+	case !l.state.operating(): // a pause is over
+		l.apply(now, causeDue, ReasonBackOff)
+	case !l.op.extend(now):
 		l.result(now, causeTimeout)
 	}
 	if l.state == Healthy && l.doubt.flushed && due(now, l.doubt.asked.Add(flushQuiet)) {
 		l.suspect(now, Fault{Class: ClassFlushed})
 	}
 	l.out = l.traffic.expire(now, l.out)
-}
-
-// dueNow ends a pause, or requests the reset again.
-func (l *Ladder) dueNow(now time.Time) {
-	why := ReasonBackOff
-	if l.state == Asking {
-		why = l.why
-	}
-	l.apply(now, causeDue, why)
 }

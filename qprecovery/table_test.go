@@ -53,7 +53,7 @@ func TestR06EachRungRuns(t *testing.T) {
 	for s := range numState {
 		l := NewLadder()
 		if s == Detached {
-			l.device = deviceDown // else it continues at once
+			l.device = ViewDown // else it continues at once
 		}
 		l.become(epoch, s, ReasonCQError)
 		var operations []Action
@@ -235,13 +235,13 @@ func TestR09CarrierBound(t *testing.T) {
 
 // TestR23Configured: the grace period and the wait can be configured.
 func TestR23Configured(t *testing.T) {
-	d := NewDeviceLadder(epoch, DeviceConfig{Grace: time.Second, GiveUpAfter: time.Hour, Lists: true})
+	d := NewDeviceLadder(epoch, DeviceConfig{Grace: time.Second, GiveUpAfter: time.Hour})
 	for _, ev := range []DeviceEvent{Listed{Devices: []Identity{same}}, Opened{Op: 1, Identity: same}, Listed{}} {
 		d.Step(epoch, ev, nil)
 	}
 	late := epoch.Add(time.Second + dropMargin)
-	if d.Step(late, Tick{}, nil); d.State() != DeviceWaiting || d.Reason() != ReasonVerbTimeout {
-		t.Errorf("%v, %v, want %v, %v", d.State(), d.Reason(), DeviceWaiting, ReasonVerbTimeout)
+	if d.Step(late, Tick{}, nil); d.State() != DeviceWaiting || d.why != ReasonVerbTimeout {
+		t.Errorf("%v, %v, want %v, %v", d.State(), d.why, DeviceWaiting, ReasonVerbTimeout)
 	}
 	end := late.Add(time.Hour)
 	for at, ok := d.NextDeadline(); ok && at.Before(end); at, ok = d.NextDeadline() {

@@ -40,7 +40,7 @@ func TestR29DeviceAnswersCommands(t *testing.T) {
 	for s := range numDeviceState {
 		for _, do := range []Do{DoReset, DoRecover} {
 			d := NewDeviceLadder(epoch, DeviceConfig{})
-			d.born, d.suspended = s != DeviceStarting, s == DeviceSuspended
+			d.born, d.suspension.on = s != DeviceStarting, s == DeviceSuspended
 			d.become(&deviceRow{to: s, rung: RungDevice}, ReasonNone)
 			out := d.Step(epoch, Command{7, do}, nil)
 			if !slices.Contains(out, DeviceAction(Answer{7, want[s][do]})) {

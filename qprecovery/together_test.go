@@ -23,7 +23,7 @@ type host struct {
 }
 
 func newHost(t *rapid.T, fault func() bool) *host {
-	h := &host{t: t, now: epoch, dev: newDeviceWatcher(DeviceConfig{Lists: true}), fault: fault, list: []Identity{same}}
+	h := &host{t: t, now: epoch, dev: newDeviceWatcher(DeviceConfig{}), fault: fault, list: []Identity{same}}
 	h.device(Listed{Devices: h.list})
 	h.device(Opened{Op: h.dev.opening, Identity: same})
 	for range 2 {

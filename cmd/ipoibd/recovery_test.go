@@ -65,7 +65,7 @@ func TestR29StatusTellsRungCauseOutageAndTheLastRecovery(t *testing.T) {
 func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	now := epoch.Add(-time.Minute - time.Second)
 	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
-	d.Step(now, qprecovery.Tick{}, nil)
+	d.Step(now, qprecovery.Listed{}, nil)
 	d.Step(now, qprecovery.Opened{Op: 1}, nil)
 	d.Step(now, qprecovery.Command{ID: 1, Do: qprecovery.DoSuspend}, nil)
 	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
@@ -73,7 +73,8 @@ func TestR29SuspensionHasItsOwnWord(t *testing.T) {
 	d.Step(now, qprecovery.Command{ID: 2, Do: qprecovery.DoResume}, nil)
 	d.Step(now, qprecovery.Opened{Op: 2}, nil)
 	soft := healthy("soft")
-	soft.Recovery = report.NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
+	s := d.Status()
+	soft.Recovery = report.NewRecovery(s.State, s.Rung, s.Reason, s.Counts, s.History, now)
 	contains(t, printed(t, report.Status{Time: epoch, Devices: []report.Device{soft}}, false),
 		"recoveries 0\nlast outage none; resumed 1s ago, was suspended for 1m0s\n")
 }

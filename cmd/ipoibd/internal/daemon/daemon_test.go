@@ -374,7 +374,7 @@ func TestSeveralDevices(t *testing.T) {
 		}
 	}
 	must(t, netlink.LinkSetDown(find(t, "under1")))
-	if s := r.waitState(2, iface.StateWaiting); !strings.Contains(s.Detail, "port 1 is DOWN") {
+	if s := r.waitState(2, iface.StateWaiting); s.Detail != "port 1 is DOWN: port is not active: under1 is down, or has no carrier; 'ip link set under1 up' brings it up" {
 		t.Errorf("under1 is down: %q", s.Detail)
 	}
 	if s := r.iface(0); s.State != iface.StateUp {

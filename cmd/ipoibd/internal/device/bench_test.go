@@ -193,7 +193,7 @@ func newSlot(fabric *memfabric.Fabric) *slot {
 func newBench(t *testing.T, change func(*Config)) *bench {
 	b := &bench{t: t, fabric: memfabric.New(1)}
 	b.slot = newSlot(b.fabric)
-	cfg := Config{Name: "soft", Open: b.slot.open, List: b.slot, Reset: b.slot.reset, Journal: journal.New(), Log: quiet}
+	cfg := Config{Name: "soft", Open: b.slot.open, List: b.slot, Reset: b.slot.reset, Complete: b.slot.reset, Journal: journal.New(), Log: quiet}
 	if change != nil {
 		change(&cfg)
 	}
@@ -232,13 +232,17 @@ func (b *bench) run() {
 
 // abandonAll lets Run end although a test that failed still holds a session.
 func (b *bench) abandonAll() {
-	_ = b.ask(context.Background(), func(o *owner, done chan<- error) {
-		o.abandon()
-		if o.session != nil {
-			o.session.abandon()
-		}
-		done <- nil
-	})
+	b.onRun((*owner).abandon)
+}
+
+// onRun has Run call f, and waits for it, unless Run has ended.
+func (b *bench) onRun(f func(*owner)) {
+	done := make(chan struct{})
+	select {
+	case b.calls <- func(o *owner) { f(o); close(done) }:
+		<-done
+	case <-b.ended:
+	}
 }
 
 // bubble runs a test in synctest, on a device that is open; its end shows that no

@@ -3,7 +3,6 @@ package device
 import (
 	"context"
 	"errors"
-	"time"
 
 	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
@@ -65,46 +64,31 @@ var results = map[qprecovery.Result]error{
 
 // command passes an operator's command to the machine and returns its answer.
 func (d *Device) command(ctx context.Context, do qprecovery.Do) error {
-	return d.ask(ctx, func(o *owner, done chan<- error) {
+	done := make(chan error, 1)
+	order := func(o *owner) {
 		o.commands++
 		o.answers[o.commands] = done
 		o.step(qprecovery.Command{ID: o.commands, Do: do})
-	})
-}
-
-// ask has Run call f, and waits for the answer, which f may leave to a later step.
-func (d *Device) ask(ctx context.Context, f func(o *owner, done chan<- error)) error {
-	done := make(chan error, 1)
-	select {
-	case d.calls <- func(o *owner) { f(o, done) }:
-	case <-d.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return ctx.Err()
 	}
-	select {
-	case err := <-done:
-		return err
-	case <-d.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return ctx.Err()
+	for calls := d.calls; ; {
+		select {
+		case calls <- order:
+			calls = nil // once
+		case err := <-done:
+			return err
+		case <-d.ended:
+			return ErrEnded
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
 // Status is the state of a device as shown to an operator.
 type Status struct {
-	State       qprecovery.DeviceState
-	Reason      qprecovery.Reason   // why the state was entered
-	Since       time.Time           // when it was entered
-	Rung        qprecovery.Rung     // of the current recovery, or RungNone
-	NextTry     time.Time           // when a pause ends, or the next try; zero: none is planned
-	GivesUp     time.Time           // when the wait for the device ends; zero: not waiting
-	Suspended   bool                // between Suspend and Resume
-	History     []qprecovery.Record // oldest first, the current one last; read-only
-	Counts      qprecovery.Counts
+	qprecovery.DeviceStatus
 	Attr        *hca.DeviceAttr // of the last opening; nil before the first one; read-only
-	LastError   error           // why the last opening failed, or what the first one waits for; nil if it succeeded
+	LastError   error           // why the last opening or reset failed, or what the first opening waits for
 	Coordinator resetlock.Status
 	Sharers     []string // other processes that have the device open
 }
@@ -112,10 +96,7 @@ type Status struct {
 // Status returns the state that Run has published. Any goroutine may call it; it does not
 // wait for Run.
 func (d *Device) Status() Status {
-	s := *d.status.Load()
-	if err := d.View().Err; s.State == qprecovery.DeviceStarting && s.LastError == nil && !errors.Is(err, ErrNotOpen) {
-		s.LastError = err
-	}
+	s := d.published.Load().status
 	if c := d.shared.Load(); c != nil {
 		s.Coordinator, s.Sharers = (*c).Status(), (*c).Sharers()
 	}

@@ -3,7 +3,10 @@ package device
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
+	"ipoibd/ud/port"
 )
 
 // Opener opens the HCA, or returns why it cannot. It returns early if ctx ends.
@@ -33,17 +37,15 @@ type Lister interface {
 // Config of a device.
 type Config struct {
 	Name string // for logs and errors
-	Open Opener
-	// List may be nil. Then a device that does not open is retried periodically.
-	List Lister
-	// Underlay is the netdev below an HCA that is not hardware, for the log.
+	// Underlay is the netdev below the HCA, for logs and errors; "": the HCA is hardware.
 	Underlay string
+	Open     Opener
+	List     Lister
 	// Reset resets the HCA itself, once every process has released it. Verbs that hang in
-	// it then return, and it can be opened again whatever a zombie holds. nil means that
-	// the HCA needs no reset of its own.
+	// it then return, and it can be opened again whatever a zombie holds.
 	Reset func(ctx context.Context) error
 	// Complete finishes a reset that another process began but did not finish, which may
-	// have removed the HCA. It may be nil if no other process uses the HCA.
+	// have removed the HCA. It is not called if no other process uses the HCA.
 	Complete func(ctx context.Context) error
 	// Means names the kind of reset if Reset affects what other processes have open; else
 	// it is "".
@@ -64,10 +66,27 @@ type Config struct {
 
 // View is the state of a device that its users need.
 type View struct {
-	Session *Session       // nil while the HCA is not open or is being released
-	Ports   []hca.PortAttr // port n at index n-1
-	Err     error          // why there is no session
-	GaveUp  bool           // Run has stopped waiting for the device, until Recover
+	Session  *Session       // nil while the HCA is not open or is being released
+	Ports    []hca.PortAttr // port n at index n-1
+	Underlay string         // Config.Underlay
+	Err      error          // why there is no session
+	GaveUp   bool           // Run has stopped waiting for the device, until Recover
+}
+
+// Plan returns the plan of a port of the session, or why an interface cannot use the port.
+func (v View) Plan(want port.Want) (port.Plan, error) {
+	if int(want.Port) > len(v.Ports) {
+		return port.Plan{}, fmt.Errorf("device has no port %d: %w", want.Port, hca.ErrInvalid)
+	}
+	plan, err := port.MakePlan(v.Ports[want.Port-1], want)
+	switch {
+	case v.Underlay == "":
+	case errors.Is(err, port.ErrDown):
+		err = fmt.Errorf("%w: %s is down, or has no carrier; 'ip link set %s up' brings it up", err, v.Underlay, v.Underlay)
+	case errors.Is(err, port.ErrNoGID), errors.Is(err, port.ErrNoMTU):
+		err = fmt.Errorf("netdev %s: %w", v.Underlay, err)
+	}
+	return plan, err
 }
 
 // sharer coordinates the resets of the HCA with the other processes that use it; see
@@ -86,21 +105,26 @@ func openLocks(cfg resetlock.Config) (sharer, error) { return resetlock.Open(cfg
 // Device keeps one HCA open. Run owns its state; other goroutines read what it
 // publishes.
 type Device struct {
-	cfg    Config
-	log    *slog.Logger
-	calls  chan func(*owner) // Run calls them
-	asked  chan qprecovery.Asked
-	ended  chan struct{} // closed when Run has ended
-	view   atomic.Pointer[View]
-	status atomic.Pointer[Status]
-	shared atomic.Pointer[sharer]
-	locks  func(resetlock.Config) (sharer, error)
-	opens  atomic.Uint64
+	cfg       Config
+	log       *slog.Logger
+	calls     chan func(*owner) // Run calls them
+	asked     chan qprecovery.Asked
+	ended     chan struct{} // closed when Run has ended
+	published atomic.Pointer[published]
+	shared    atomic.Pointer[sharer]
+	locks     func(resetlock.Config) (sharer, error)
+	opens     atomic.Uint64
 
 	zombies guard.Zombies // of this device, so that an HCA that hangs does not stop the recovery of others
 
 	mu   sync.Mutex // guards subs
 	subs map[chan struct{}]struct{}
+}
+
+// published is the state of a device as other goroutines see it.
+type published struct {
+	view   View
+	status Status // without the coordination
 }
 
 // New returns a device that Run will open.
@@ -114,13 +138,14 @@ func New(cfg Config) *Device {
 		calls: make(chan func(*owner)), asked: make(chan qprecovery.Asked, 1),
 		locks: openLocks, ended: make(chan struct{}), subs: map[chan struct{}]struct{}{},
 	}
-	d.view.Store(&View{Err: ErrNotOpen})
-	d.status.Store(&Status{Since: time.Now()})
+	d.published.Store(&published{
+		view: View{Err: ErrNotOpen}, status: Status{DeviceStatus: qprecovery.DeviceStatus{Since: time.Now()}},
+	})
 	return d
 }
 
 // View returns the present view.
-func (d *Device) View() View { return *d.view.Load() }
+func (d *Device) View() View { return d.published.Load().view }
 
 // Opens returns how many sessions have been opened.
 func (d *Device) Opens() uint64 { return d.opens.Load() }
@@ -151,8 +176,13 @@ func (d *Device) Subscribe() (<-chan struct{}, func()) {
 	}
 }
 
-func (d *Device) publish(v View) {
-	d.view.Store(&v)
+// publish replaces what is published, and notifies the subscribers if the view has changed.
+func (d *Device) publish(p published) {
+	last := d.published.Swap(&p).view
+	if p.view.Session == last.Session && p.view.GaveUp == last.GaveUp &&
+		fmt.Sprint(p.view.Err) == fmt.Sprint(last.Err) && reflect.DeepEqual(p.view.Ports, last.Ports) {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for ch := range d.subs {

@@ -3,12 +3,15 @@ package device
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
+	"ipoibd/ud/port"
 )
 
 func TestViewFollowsPort(t *testing.T) {
@@ -54,6 +57,59 @@ func TestFirstOpening(t *testing.T) {
 		}
 		b.slot.plug(guidSame)
 		b.healthy(time.Millisecond)
+	})
+}
+
+// Why a device or its port cannot be used names the netdev below it, and what to do.
+func TestR29ReasonsNameTheNetdev(t *testing.T) {
+	bubble(t, func(c *Config) { c.Underlay = "eth0" }, func(b *bench) {
+		want := func(err error, text string) {
+			t.Helper()
+			if err == nil || err.Error() != text {
+				t.Errorf("got  %v\nwant %s", err, text)
+			}
+		}
+		plan := func() error {
+			synctest.Wait()
+			_, err := b.View().Plan(port.Want{Port: 1, PKey: hca.PKeyDefault})
+			return err
+		}
+		if err := plan(); err != nil {
+			t.Error(err)
+		}
+		b.slot.port.SetUp(false)
+		want(plan(), "port 1 is DOWN: port is not active: eth0 is down, or has no carrier; 'ip link set eth0 up' brings it up")
+		b.slot.port.SetUp(true)
+		b.slot.port.DelAddr(addr1)
+		want(plan(), "netdev eth0: port has no usable GID: the netdev below it needs an IP address")
+		b.slot.unplug()
+		synctest.Wait()
+		want(b.View().Err, "device soft is lost; waiting for it to come back on eth0")
+	})
+}
+
+// The operator learns that the GID of a port has another IP family, when the address of its
+// netdev changes or when the device is opened again. A change within a family is not reported.
+func TestR29NoteOfAnotherFamilyOfGIDs(t *testing.T) {
+	bubble(t, func(c *Config) { c.Underlay = "eth0" }, func(b *bench) {
+		six, four := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.7")
+		for _, change := range []func(){
+			func() { b.slot.port.AddAddr(four) },
+			func() { b.slot.port.DelAddr(addr1) },
+			func() { b.slot.port.DelAddr(four) },
+			func() { b.slot.port.AddAddr(six) },
+			func() { b.Ask(qprecovery.ReasonVerbFailed) }, // the next instance has addr1 alone
+		} {
+			change()
+			time.Sleep(soon)
+		}
+		want := []string{
+			"the GID of port 1 was IPv4 and is now IPv6 (fd00::1): only hosts with IPv6 GIDs can be reached; if that is not intended, change the IP addresses of eth0",
+			"the GID of port 1 was IPv6 and is now IPv4 (10.0.0.1): only hosts with IPv4 GIDs can be reached; if that is not intended, change the IP addresses of eth0",
+		}
+		if got := b.notes(); !slices.Equal(got, want) {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
 	})
 }
 

@@ -30,33 +30,28 @@ var (
 
 // opened is the result of an opening.
 type opened struct {
-	session *Session
-	ports   []hca.PortAttr
-	id      qprecovery.Identity
+	session   *Session
+	ports     []hca.PortAttr
+	id        qprecovery.Identity
+	cancelled bool
 }
 
 // open begins an opening. The machine requests no other before it has the result.
 func (o *owner) open(a qprecovery.Open) {
-	ctx, cancel := context.WithCancel(o.ctx)
-	o.cancel = cancel
 	if o.sharer == nil { // the locks could not be opened when the list came
 		err := o.share(o.machine.Devices())
 		if err != nil || o.sharer.Status().State != reset.StateUsing { // another process resets the device
-			o.do(func() { o.opened(a.Op, err == nil, opened{}, cmp.Or(err, context.Canceled)) })
+			o.do(func() { o.opened(a.Op, opened{cancelled: err == nil}, cmp.Or(err, context.Canceled)) })
 			return
 		}
 	}
-	want, known := o.machine.Identity()
-	if o.cfg.AllowForeign || !known {
-		want = qprecovery.Identity{}
-	}
+	ctx, cancel := context.WithCancel(o.ctx)
+	o.cancel = cancel
 	o.work.Go(func() {
-		got, err := o.openSession(ctx, a.Gen, want)
-		if o.tell(func(o *owner) { o.opened(a.Op, ctx.Err() != nil, got, err); cancel() }) {
-			return
-		}
-		cancel()
-		if err == nil {
+		defer cancel()
+		got, err := o.openSession(ctx, a.Gen, a.Want)
+		got.cancelled = ctx.Err() != nil
+		if !o.tell(func(o *owner) { o.opened(a.Op, got, err) }) && err == nil {
 			o.closeHCA(got.session)
 		}
 	})
@@ -102,21 +97,24 @@ func queryPorts(s *Session) ([]hca.PortAttr, error) {
 }
 
 // opened handles the result of an opening.
-func (o *owner) opened(op uint64, cancelled bool, got opened, err error) {
-	o.cancel, o.cause = nil, err
+func (o *owner) opened(op uint64, got opened, err error) {
+	last := o.cause
+	o.cause = err
+	if got.cancelled {
+		o.cause = nil
+	}
 	if err == nil {
-		o.session, o.ports = got.session, got.ports
+		attr := got.session.Attr()
+		o.session, o.attr = got.session, &attr
 		o.opens.Add(1)
+		o.setPorts(got.ports)
 		o.logOpen()
 		o.startEvents(o.session)
 	}
 	o.step(qprecovery.Opened{Op: op, Class: qprecovery.OfVerbError(qprecovery.VerbOpenDevice, err), Identity: got.id})
-	o.do(func() {
-		if err != nil && !cancelled && o.machine.State() == qprecovery.DeviceStarting && o.View().Err.Error() != err.Error() {
-			o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)
-			o.publish(View{Err: err})
-		}
-	})
+	if o.cause != nil && o.machine.State() == qprecovery.DeviceStarting && fmt.Sprint(last) != o.cause.Error() {
+		o.log.Error("cannot open device; trying again until it opens", "err", err, "at_least_every", qprecovery.StartPauseMost)
+	}
 }
 
 func (o *owner) logOpen() {
@@ -141,31 +139,28 @@ func (o *owner) close(a qprecovery.Close) {
 		level = slog.LevelWarn
 	}
 	o.log.Log(o.ctx, level, "releasing the device", "reason", a.Reason.String())
-	for _, s := range []*Session{o.session, o.closing} {
-		if a.Fail && s != nil {
-			s.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
-		}
+	if a.Fail && o.session != nil {
+		o.session.Fail(fmt.Errorf("%w: %s", hca.ErrIO, a.Reason))
 	}
-	if o.session != nil {
-		o.retire()
-	}
+	o.retire()
 }
 
-// retire ends the session, and closes it once its users have released it.
+// retire ends the session, if there is one, and closes it once its users have released it.
 func (o *owner) retire() {
 	s := o.session
-	o.session, o.ports, o.closing = nil, nil, s
-	s.retire()
+	if s == nil || !s.retire() {
+		return
+	}
 	o.work.Go(func() {
 		select {
 		case <-s.idle:
-		case <-s.abandoned:
+		case <-s.waits.Done():
 		}
 		s.stopEvents()
 		done := make(chan struct{})
 		o.work.Go(func() { defer close(done); o.closeHCA(s) })
 		var enough <-chan time.Time
-		if s.guard.Err() != nil {
+		if s.Err() != nil {
 			enough = time.After(closePatience)
 		}
 		select {
@@ -173,7 +168,7 @@ func (o *owner) retire() {
 		case <-enough:
 		}
 		o.tell(func(o *owner) {
-			o.closing = nil
+			o.session = nil
 			o.step(qprecovery.Closed{Gen: uint32(s.Instance)})
 		})
 	})
@@ -192,7 +187,7 @@ func (d *Device) closeHCA(s *Session) {
 // abandon closes the session without the users that have not released it: their handles
 // become zombies.
 func (o *owner) abandon() {
-	s := o.closing
+	s := o.session
 	if s == nil {
 		return
 	}

@@ -25,18 +25,18 @@ type owner struct {
 	sharer  sharer   // nil: the files are not open yet
 	queue   []func() // events for the machines
 	work    sync.WaitGroup
-	results chan reset.Event // of the reset of the HCA that is under way
+	late    reset.Event // the result of a reset that came after the end of ctx
 
-	session *Session           // that is open and used; nil: none
-	ports   []hca.PortAttr     // of session
-	closing *Session           // that its users have to release; nil: none
-	cancel  context.CancelFunc // ends the opening under way; nil: there is none
-	cause   error              // why the last opening failed
-	failure string             // of the reset that was noted last in this recovery; "": none was
+	session  *Session           // that is open, or that its users have to release; nil: none
+	ports    []hca.PortAttr     // of session
+	families map[int]string     // of the GID that each port had last, by its index
+	attr     *hca.DeviceAttr    // of the last session
+	cancel   context.CancelFunc // ends the opening under way; nil: there is none
+	cause    error              // why the last opening or reset failed; nil: it succeeded
+	failure  string             // of the reset that was noted last in this recovery; "": none was
 
-	lists    <-chan []qprecovery.Identity // nil: none come
-	commands uint64                       // so far; numbers them
-	answers  map[uint64]chan<- error      // of commands that are not answered
+	commands uint64                  // so far; numbers them
+	answers  map[uint64]chan<- error // of commands that are not answered
 }
 
 // noDeadline is so far away that it never comes.
@@ -46,14 +46,12 @@ const noDeadline = time.Hour
 // must be called only once.
 func (d *Device) Run(ctx context.Context) {
 	defer close(d.ended)
-	o := &owner{Device: d, ctx: ctx, answers: map[uint64]chan<- error{}, results: make(chan reset.Event, 1)}
+	o := &owner{Device: d, ctx: ctx, families: map[int]string{}, answers: map[uint64]chan<- error{}}
 	o.machine = qprecovery.NewDeviceLadder(time.Now(), qprecovery.DeviceConfig{
 		GiveUpAfter: d.cfg.GiveUpAfter, Grace: d.cfg.Grace, ResetLimit: reset.DefaultLimit,
-		AllowForeign: d.cfg.AllowForeign, Lists: d.cfg.List != nil,
+		AllowForeign: d.cfg.AllowForeign,
 	})
-	if d.cfg.List != nil {
-		o.lists = d.cfg.List.Watch(ctx)
-	}
+	lists := d.cfg.List.Watch(ctx)
 	if d.cfg.Coordinator == "" {
 		_ = o.share(nil) // without files it cannot fail
 	}
@@ -61,42 +59,39 @@ func (d *Device) Run(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		var changes <-chan struct{}
-		next := noDeadline
-		if at, ok := o.machine.NextDeadline(); ok {
-			next = time.Until(at)
-		}
+		var look time.Time // when the locks are due
+		next, _ := o.machine.NextDeadline()
 		if o.sharer != nil {
 			changes = o.sharer.Changes()
-			if at, ok := o.sharer.NextDeadline(); ok {
-				next = min(next, time.Until(at))
-			}
+			look, _ = o.sharer.NextDeadline()
+			next = qprecovery.Earlier(next, look)
 		}
-		timer.Reset(next)
+		wait := noDeadline
+		if !next.IsZero() {
+			wait = time.Until(next)
+		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 		case f := <-o.calls:
 			f(o)
 		case a := <-o.asked:
 			o.step(a)
-		case ids, ok := <-o.lists:
-			if !ok {
-				o.lists = nil
+		case ids, ok := <-lists:
+			if !ok { // ctx has ended
+				lists = nil
 				break
 			}
 			if o.sharer == nil {
 				_ = o.share(ids) // an opening retries it and reports the error
 			}
 			o.step(qprecovery.Listed{Devices: ids})
-		case ev := <-o.results:
-			o.stepLocks(ev)
 		case <-changes:
 			o.stepLocks(reset.Event{Kind: reset.Look})
 		case <-timer.C:
 			o.step(qprecovery.Tick{})
-			if o.sharer != nil {
-				if at, ok := o.sharer.NextDeadline(); ok && !time.Now().Before(at) {
-					o.stepLocks(reset.Event{Kind: reset.Look})
-				}
+			if !look.IsZero() && !time.Now().Before(look) {
+				o.stepLocks(reset.Event{Kind: reset.Look})
 			}
 		}
 	}
@@ -115,18 +110,14 @@ func (o *owner) tell(f func(*owner)) bool {
 
 // end closes the session once its users have released it, and then releases the locks.
 func (o *owner) end() {
-	if o.session != nil {
-		o.retire()
-	}
-	o.publish(View{Err: ErrEnded})
+	o.retire()
+	o.publish(published{view: View{Err: ErrEnded}, status: o.published.Load().status})
 	o.work.Wait()
 	if o.sharer == nil {
 		return
 	}
-	select {
-	case ev := <-o.results:
-		o.sharer.Step(ev)
-	default: // no reset was under way
+	if o.late.Kind == reset.Done {
+		o.sharer.Step(o.late)
 	}
 	o.sharer.Close()
 }
@@ -174,6 +165,7 @@ func (o *owner) step(ev qprecovery.DeviceEvent) {
 		actions := o.machine.Step(time.Now(), ev, nil)
 		if suspended && !o.machine.Suspended() {
 			o.log.Info("device resumed")
+			o.cause = nil // it was before the suspension
 		}
 		for _, a := range actions {
 			o.act(a)
@@ -248,17 +240,19 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
-		text := "not reset: " + string(a.Outcome)
-		if a.Detail != "" { // such as the processes that hold it (R16)
-			text += ": " + a.Detail
-		}
-		switch {
-		case a.Outcome == reset.OutcomeDone:
+		if a.Outcome == reset.OutcomeDone {
 			o.failure = ""
 			o.log.Info("the device was reset")
-		case text != o.failure: // the same failure may repeat every few seconds
+		} else {
+			text := "not reset: " + string(a.Outcome)
+			if a.Detail != "" { // such as the processes that hold it (R16)
+				text += ": " + a.Detail
+			}
+			o.cause = errors.New(text)
+			if text != o.failure { // the same failure may repeat every few seconds
+				o.note(text)
+			}
 			o.failure = text
-			o.note(text)
 		}
 		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})
 	case reset.Reset:
@@ -284,11 +278,10 @@ func (o *owner) reset(how reset.Reset) {
 	ctx, cancel := context.WithTimeout(o.ctx, reset.DefaultLimit)
 	o.work.Go(func() {
 		defer cancel()
-		var err error
-		if act != nil {
-			err = act(ctx)
+		done := resetlock.Done(act(ctx))
+		if !o.tell(func(o *owner) { o.stepLocks(done) }) {
+			o.late = done
 		}
-		o.results <- resetlock.Done(err)
 	})
 }
 
@@ -300,58 +293,46 @@ func (o *owner) note(text string) {
 
 // show publishes the present state and view, and logs a suspension.
 func (o *owner) show() {
-	m, last := o.machine, o.status.Load()
-	s := &Status{
-		State: m.State(), Since: time.Now(), Rung: m.Rung(), Reason: m.Reason(), Suspended: m.Suspended(),
-		History: m.History(), Counts: m.Counts(), Attr: last.Attr, LastError: o.cause,
-	}
-	if s.State == last.State {
-		s.Since = last.Since
-	}
-	if o.session != nil {
-		attr := o.session.Attr()
-		s.Attr = &attr
-	}
-	s.NextTry, _ = m.NextTry()
-	s.GivesUp, _ = m.GivesUp()
-	o.status.Store(s)
-	if s.State == qprecovery.DeviceSuspended && last.State != s.State {
+	s := Status{DeviceStatus: o.machine.Status(), Attr: o.attr, LastError: o.cause}
+	if s.State == qprecovery.DeviceSuspended && o.published.Load().status.State != s.State {
 		o.log.Info("device suspended; it stays closed until 'ipoibd resume'")
 	}
-	next, view := o.look(), o.View()
-	if next.Session != view.Session || next.GaveUp != view.GaveUp || fmt.Sprint(next.Err) != fmt.Sprint(view.Err) {
-		o.publish(next)
+	v := o.look(s.DeviceStatus)
+	if s.State == qprecovery.DeviceStarting && !errors.Is(v.Err, ErrNotOpen) {
+		s.LastError = v.Err
 	}
+	o.publish(published{v, s})
 }
 
-// look returns the view of the current state. A device that was never open keeps the reason
-// why the last attempt failed.
-func (o *owner) look() View {
-	state, rung, name := o.machine.State(), o.machine.Rung(), o.cfg.Name
+// look returns the view of a state.
+func (o *owner) look(s qprecovery.DeviceStatus) View {
+	name := o.cfg.Name
 	switch {
-	case state == qprecovery.DeviceHealthy:
-		return View{Session: o.session, Ports: o.ports}
-	case state == qprecovery.DeviceGivenUp:
+	case s.State == qprecovery.DeviceHealthy:
+		return View{Session: o.session, Ports: o.ports, Underlay: o.cfg.Underlay}
+	case s.State == qprecovery.DeviceGivenUp:
 		return View{Err: fmt.Errorf("ipoibd has stopped waiting for device %s; run 'ipoibd recover' when it is back", name), GaveUp: true}
-	case state == qprecovery.DeviceSuspended,
-		state == qprecovery.DeviceDropping && rung == qprecovery.RungSuspend,
-		state == qprecovery.DeviceStarting && o.machine.Suspended():
+	case s.State == qprecovery.DeviceSuspended,
+		s.State == qprecovery.DeviceDropping && s.Rung == qprecovery.RungSuspend,
+		s.State == qprecovery.DeviceStarting && s.Suspended:
 		return View{Err: ErrSuspended}
-	case state == qprecovery.DeviceStarting && o.sharer != nil && o.sharer.Status().Shared && o.sharer.Status().State <= reset.StateWaiting:
-		return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, o.sharer.Status().Leader)}
-	case state == qprecovery.DeviceStarting && errors.Is(o.View().Err, ErrSuspended):
-		return View{Err: ErrNotOpen}
-	case state == qprecovery.DeviceStarting:
-		return o.View()
-	case rung != qprecovery.RungWait:
-		return View{Err: fmt.Errorf("device %s is being reset: %s", name, o.machine.Reason())}
+	case s.State == qprecovery.DeviceStarting:
+		if o.sharer != nil {
+			if l := o.sharer.Status(); l.Shared && l.State <= reset.StateWaiting {
+				return View{Err: fmt.Errorf("device %s is shared: waiting for %s", name, l.Leader)}
+			}
+		}
+		return View{Err: cmp.Or(o.cause, ErrNotOpen)}
+	case s.State == qprecovery.DevicePausing:
+		return View{Err: fmt.Errorf("device %s fails again after each reset; pausing before it is opened again; 'ipoibd recover' opens it now", name)}
+	case s.Rung != qprecovery.RungWait:
+		return View{Err: fmt.Errorf("device %s is being reset: %s", name, s.Reason)}
+	case !s.Listed && o.cfg.Underlay != "":
+		return View{Err: fmt.Errorf("device %s is lost; waiting for it to come back on %s", name, o.cfg.Underlay)}
+	case !s.Listed:
+		return View{Err: fmt.Errorf("device %s is lost; waiting for it to come back", name)}
+	case o.cause == nil:
+		return View{Err: fmt.Errorf("device %s cannot be opened (%s); trying again", name, s.Reason)}
 	}
-	text := "is lost; waiting for it to come back"
-	if o.machine.Listed() {
-		text = fmt.Sprintf("cannot be opened (%s); trying again", o.machine.Reason())
-	}
-	if o.cause == nil {
-		return View{Err: fmt.Errorf("device %s %s", name, text)}
-	}
-	return View{Err: fmt.Errorf("device %s %s: %w", name, text, o.cause)}
+	return View{Err: fmt.Errorf("device %s cannot be opened (%s): %w; trying again", name, s.Reason, o.cause)}
 }

@@ -149,10 +149,10 @@ func TestWatch(t *testing.T) {
 		stop := s.Watch(cq.ID(), func(ev hca.AsyncEvent) { got = append(got, ev.Type) })
 		other := s.Watch(hca.ObjectID{Kind: hca.KindCQ, Num: 99}, func(hca.AsyncEvent) { t.Error("an event of another CQ") })
 		defer other()
-		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.deliver(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		stop()
 		stop()
-		s.watchers.call(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
+		s.deliver(hca.AsyncEvent{Type: hca.EventCQErr, On: cq.ID()})
 		if len(got) != 1 || got[0] != hca.EventCQErr {
 			t.Errorf("got %v", got)
 		}
@@ -362,14 +362,10 @@ func TestR20EarlierInstance(t *testing.T) {
 		b.Ask(qprecovery.ReasonVerbFailed)
 		next := b.healthy(soon)
 		stale := b.Status().Counts.Stale
-		err := b.ask(b.t.Context(), func(o *owner, done chan<- error) {
+		b.onRun(func(o *owner) {
 			o.step(qprecovery.Fault{Gen: uint32(old.Instance), Class: qprecovery.ClassDeviceError})
 			o.portsChanged(old, nil)
-			done <- nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if v := b.View(); v.Session != next || len(v.Ports) != 1 || old.Acquire("user") {
 			t.Errorf("%+v", v)
 		}
@@ -421,7 +417,7 @@ func TestR29WaitTellsWhatFor(t *testing.T) {
 		b.slot.set(func() { b.slot.stiff = errors.New("stiff") })
 		b.Ask(qprecovery.ReasonVerbFailed)
 		time.Sleep(soon)
-		if err := b.View().Err; err == nil || err.Error() != "device soft cannot be opened (verb_failed); trying again" {
+		if err := b.View().Err; err == nil || err.Error() != "device soft cannot be opened (verb_failed): not reset: reset_failed: stiff; trying again" {
 			t.Errorf("with a reset that fails: %v", err)
 		}
 		b.slot.isolate()

@@ -179,7 +179,7 @@ func (p *teller) end() {
 		u.release()
 	}
 	p.set(func() { p.takes = takes{} })
-	_ = p.ask(context.Background(), func(o *owner, done chan<- error) { o.abandon(); done <- nil })
+	p.onRun((*owner).abandon)
 	p.stop()
 	p.running.Wait()
 	if p.slot.faults != nil {

@@ -44,9 +44,8 @@ type recovery struct {
 	ladder  ladder
 	journal *journal.Journal
 	actions []qprecovery.Action
-	later   []func()    // work caused by actions, for after all actions of their step
-	stale   time.Time   // when to begin to drop the host's frames; zero: never, or it has begun
-	told    deviceState // what the ladder knows about the device
+	later   []func()  // work caused by actions, for after all actions of their step
+	stale   time.Time // when to begin to drop the host's frames; zero: never, or it has begun
 
 	worker    worker  // calls the verbs
 	pumps     backoff // before restarting pumps that ended without a fault
@@ -63,19 +62,11 @@ type ladder interface {
 	NextGen() uint32
 	Takes(ev qprecovery.Order) bool
 	State() qprecovery.State
+	Device() qprecovery.DeviceView
 	Reason() qprecovery.Reason
 	History() []qprecovery.Record
 	Counts() qprecovery.Counts
 }
-
-// deviceState is what the ladder may know of the device.
-type deviceState uint8
-
-const (
-	deviceUp deviceState = iota
-	deviceDown
-	deviceGaveUp
-)
 
 // deadline returns when to call expire.
 func (r *recovery) deadline(now time.Time) time.Time {
@@ -349,19 +340,16 @@ func (r *recovery) pumpsEnded() error {
 // knows; nothing may act on a later view before the ladder knows it.
 func (r *recovery) follow() device.View {
 	for {
-		v, held := r.fab.dev.View(), r.fab.held()
+		v, held, knows := r.fab.dev.View(), r.fab.held(), r.ladder.Device()
 		switch {
-		case r.told == deviceUp && (v.Session == nil || held != nil && held.session != v.Session):
-			r.told = deviceDown
+		case knows == qprecovery.ViewUp && (v.Session == nil || held != nil && held.session != v.Session):
 			r.heal(qprecovery.DeviceDown{})
-		case r.told != deviceUp && v.Session != nil && held == nil && r.worker.busy == 0:
-			r.told = deviceUp
+		case knows != qprecovery.ViewUp && v.Session != nil && held == nil && r.worker.busy == 0:
 			if _, err := r.fab.target(v, r.host.now); err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
 			r.heal(qprecovery.DeviceUp{})
-		case r.told == deviceDown && v.GaveUp:
-			r.told = deviceGaveUp
+		case knows == qprecovery.ViewDown && v.GaveUp:
 			r.heal(qprecovery.DeviceGaveUp{})
 		default:
 			return v

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/device"
-	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/neigh"
 	"ipoibd/qprecovery"
@@ -90,19 +89,17 @@ type target struct {
 // target returns the target on the device of a view, or an error that says why there is none.
 func (f *fabric) target(view device.View, host link.State) (to target, err error) {
 	to.session = view.Session
-	switch n := int(f.want.Port); {
+	switch {
 	case !host.Up:
 		err = fmt.Errorf("interface is down; bring it up with 'ip link set %s up'", host.Name)
 	case view.Session == nil:
 		err = view.Err
-	case n > len(view.Ports):
-		err = fmt.Errorf("device has no port %d: %w", n, hca.ErrInvalid)
 	default:
 		want := f.want
 		if a := f.att; a != nil {
 			want.InUse = a.plan.GID
 		}
-		if to.plan, err = port.MakePlan(view.Ports[n-1], want); err == nil {
+		if to.plan, err = view.Plan(want); err == nil {
 			to.plan.Groups = append(to.plan.Groups, f.joined...)
 		}
 	}

@@ -120,10 +120,15 @@ func TestR29RecoveryCountsWhatAskedForNothing(t *testing.T) {
 
 // openDevice returns the ladder of a device that is open.
 func openDevice(now time.Time) *qprecovery.DeviceLadder {
-	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{Lists: true})
+	d := qprecovery.NewDeviceLadder(now, qprecovery.DeviceConfig{})
 	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
 	d.Step(now, qprecovery.Opened{Op: 1, Identity: qprecovery.Identity{Name: "mlx5_0"}}, nil)
 	return d
+}
+
+func ofDevice(d *qprecovery.DeviceLadder, now time.Time) *Recovery {
+	s := d.Status()
+	return NewRecovery(s.State, s.Rung, s.Reason, s.Counts, s.History, now)
 }
 
 // Both ladders fit.
@@ -131,7 +136,7 @@ func TestR29RecoveryOfADevice(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := openDevice(now)
 	d.Step(now, qprecovery.Listed{}, nil)
-	got := NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now.Add(time.Second))
+	got := ofDevice(d, now.Add(time.Second))
 	if got.State != "dropping" || got.Rung != "wait_for_device" || got.Reason != "removed" || got.Outage != journal.Seconds(time.Second) {
 		t.Errorf("%+v", got)
 	}
@@ -145,10 +150,10 @@ func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	d.Step(now, qprecovery.Closed{Gen: 1}, nil)
 	d.Step(now, qprecovery.Listed{Devices: []qprecovery.Identity{{Name: "mlx5_0"}}}, nil)
 	d.Step(now, qprecovery.Opened{Op: 2, Class: qprecovery.ClassRefused}, nil)
-	if d.State() != qprecovery.DeviceWaiting || d.Reason() != qprecovery.ReasonVerbFailed {
-		t.Fatalf("%v because of %v", d.State(), d.Reason())
+	if s := d.Status(); s.State != qprecovery.DeviceWaiting || s.Reason != qprecovery.ReasonVerbFailed {
+		t.Fatalf("%v because of %v", s.State, s.Reason)
 	}
-	got := NewRecovery(d.State(), d.Rung(), d.Reason(), d.Counts(), d.History(), now)
+	got := ofDevice(d, now)
 	if got.Rung != "wait_for_device" || got.Reason != "removed" {
 		t.Errorf("%s because of %s", got.Rung, got.Reason)
 	}

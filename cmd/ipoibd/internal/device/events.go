@@ -1,0 +1,139 @@
+package device
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+
+	"ipoibd/hca"
+	"ipoibd/qprecovery"
+	"ipoibd/ud/port"
+)
+
+// Watch calls f for each event of a QP or CQ until stop is called; f is never called after
+// stop has returned. An object has one watcher. f must not block, nor call Watch or stop.
+// Any goroutine may call Watch and stop.
+func (s *Session) Watch(id hca.ObjectID, f func(hca.AsyncEvent)) (stop func()) {
+	s.watching.Lock()
+	defer s.watching.Unlock()
+	s.watchers[id] = f
+	return func() {
+		s.watching.Lock()
+		defer s.watching.Unlock()
+		delete(s.watchers, id)
+	}
+}
+
+// deliver calls the watcher of the object that an event concerns.
+func (s *Session) deliver(ev hca.AsyncEvent) {
+	s.watching.Lock()
+	defer s.watching.Unlock()
+	if f := s.watchers[ev.On]; f != nil {
+		f(ev)
+	}
+}
+
+// startEvents reads the async events of a session until its stopEvents is called.
+func (o *owner) startEvents(s *Session) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	s.stopEvents = func() { stop(); <-ended }
+	go func() {
+		defer close(ended)
+		o.readEvents(ctx, s)
+	}()
+}
+
+func (o *owner) readEvents(ctx context.Context, s *Session) {
+	var last hca.AsyncEvent
+	for {
+		ev, err := s.NextEvent(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil { // a device without events is as good as lost, whatever the reason
+			class := qprecovery.OfVerbError(qprecovery.VerbGetAsyncEvent, err)
+			if !class.OfDevice() {
+				class = qprecovery.ClassDeviceError
+			}
+			o.fault(s, class)
+			return
+		}
+		o.log.Log(ctx, eventLevel(ev, last), "async event", "type", ev.Type.String(), "num", ev.On.Num)
+		last = ev
+		s.deliver(ev)
+		switch class := qprecovery.OfEvent(ev.Type); class { //nolint:exhaustive // the users of queue pairs and CQs handle the events of those
+		case qprecovery.ClassPort:
+			ports, err := queryPorts(s)
+			if err != nil {
+				o.fault(s, qprecovery.OfVerbError(qprecovery.VerbQueryPort, err))
+				continue
+			}
+			o.tell(func(o *owner) { o.portsChanged(s, ports) })
+		case qprecovery.ClassDeviceError:
+			o.fault(s, class)
+		}
+	}
+}
+
+// fault reports an error of a session to the machine.
+func (o *owner) fault(s *Session, class qprecovery.Class) {
+	o.tell(func(o *owner) { o.step(qprecovery.Fault{Gen: uint32(s.Instance), Class: class}) })
+}
+
+// portsChanged publishes the ports of the session, unless another one is open by now.
+func (o *owner) portsChanged(s *Session, ports []hca.PortAttr) {
+	if o.session == s {
+		o.setPorts(ports)
+		o.show()
+	}
+}
+
+// setPorts sets the ports of the session. It reports to the operator that the GID of a port
+// has another IP family: hosts whose GIDs are of the former one cannot be reached.
+func (o *owner) setPorts(ports []hca.PortAttr) {
+	o.ports = ports
+	for i, attr := range ports {
+		plan, err := port.MakePlan(attr, port.Want{Port: uint8(i + 1), PKey: hca.PKeyDefault})
+		if err != nil {
+			continue // it has no GID now
+		}
+		is, was := "IPv6", o.families[i]
+		if plan.GID.Addr().Is4() {
+			is = "IPv4"
+		}
+		o.families[i] = is
+		if was != "" && was != is {
+			o.note(fmt.Sprintf("the GID of port %d was %s and is now %s (%s): only hosts with %s GIDs can be reached; if that is not intended, change the IP addresses of %s",
+				i+1, was, is, plan.GID.Addr(), is, cmp.Or(o.cfg.Underlay, "its netdev")))
+		}
+	}
+}
+
+// eventLevel returns the level of an event's log message. Repetitions of CQ_ERR are only for
+// debugging: rxe reports one for every completion that is lost, thousands of them
+// (rxe_cq_post, drivers/infiniband/sw/rxe/rxe_cq.c).
+func eventLevel(ev, last hca.AsyncEvent) slog.Level {
+	switch {
+	case ev == last && ev.Type == hca.EventCQErr:
+		return slog.LevelDebug
+	case ev.Type == hca.EventPortErr: // the link of the underlay is down
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+// check queries port 1 through the open session, whether or not it has users (R8). The
+// query may take 5 s, since it may wait for a lock of the host (guard.Options).
+func (o *owner) check(gen uint32) {
+	s := o.session
+	o.work.Go(func() {
+		_, err := s.QueryPort(1)
+		class := qprecovery.OfVerbError(qprecovery.VerbQueryPort, err)
+		if class.OfDevice() {
+			o.log.Error("the periodic query of the device failed", "err", err)
+		}
+		o.tell(func(o *owner) { o.step(qprecovery.Checked{Gen: gen, Class: class}) })
+	})
+}

@@ -54,7 +54,7 @@ func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
 	configured := func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) }
 	return resetlock.Complete(dir, completeLimit, configured, func(d reset.Device) error {
 		log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
-		return k.complete(cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr})
+		return k.reset(cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true)
 	}, log)
 }
 
@@ -63,20 +63,7 @@ func (h *realHCA) Complete(ctx context.Context) error {
 	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
 		return h.Reset(ctx)
 	}
-	return h.kernel.complete(h.cfg.Reset, h.found())
-}
-
-// completeReset brings a device back that an unfinished reset has removed.
-func completeReset(how config.Reset, d rdma.Device) error {
-	if how == config.ResetLink {
-		return addAgain(d, d.Parent)
-	}
-	f, err := openFunction(d.PCIAddr)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return bringBack(f.Probe, d, f)
+	return h.kernel.reset(h.cfg.Reset, h.found(), true)
 }
 
 // cutShort adds to the error of an absent device what an operator can do if a daemon was

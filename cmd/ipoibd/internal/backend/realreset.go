@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
 
-// check returns an error if a device does not have the means of reset.
+// check returns an error if a device does not have the means of reset, before anything is lost.
 func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
@@ -29,7 +30,13 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 		return err
 	}
 	defer f.Close()
-	return checkFunction(how, d, f)
+	if how == config.ResetPCI && !f.CanReset() {
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+	}
+	if d.Parent != "" {
+		_, err = onlyNetdev(d, f)
+	}
+	return err
 }
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
@@ -55,7 +62,7 @@ func (h *realHCA) Reset(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
 	}
-	return h.kernel.reset(h.cfg.Reset, own)
+	return h.kernel.reset(h.cfg.Reset, own, false)
 }
 
 // releaseEvery is the time between two checks whether this process has closed the device.
@@ -143,22 +150,6 @@ func (h *realHCA) others(d rdma.Device) string {
 	return "no other process that can be seen from here"
 }
 
-// resetDevice resets a device. Soft-RoCE devices do not come back by themselves.
-func resetDevice(how config.Reset, d rdma.Device) error {
-	if how == config.ResetLink {
-		if err := rdma.DelLink(d.Name); err != nil {
-			return err
-		}
-		return addAgain(d, d.Parent)
-	}
-	f, err := openFunction(d.PCIAddr)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return resetFunction(how, d, f)
-}
-
 // function is what a reset needs of an rdma.Function.
 type function interface {
 	CanReset() bool
@@ -169,41 +160,46 @@ type function interface {
 	Close() error
 }
 
-func openFunction(addr string) (function, error) { return rdma.OpenFunction(addr) }
-
-// checkFunction returns an error if a function cannot be reset, before anything is lost.
-func checkFunction(how config.Reset, d rdma.Device, f function) error {
-	if how == config.ResetPCI && !f.CanReset() {
-		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+// reset resets a device. If an earlier reset has removed the device and was cut short, reset
+// only brings it back. Errors: resetlock.ErrUnfinished.
+func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
+	if !gone {
+		if err := k.check(how, d); err != nil {
+			return err
+		}
 	}
-	if d.Parent == "" {
-		return nil
+	if how == config.ResetLink {
+		if !gone {
+			if err := k.delLink(d.Name); err != nil {
+				return err
+			}
+		}
+		return k.addAgain(d, d.Parent)
 	}
-	_, err := onlyNetdev(d, f)
-	return err
-}
-
-func resetFunction(how config.Reset, d rdma.Device, f function) error {
-	if err := checkFunction(how, d, f); err != nil {
-		return err
-	}
-	if how == config.ResetPCI {
-		return bringBack(f.Reset, d, f)
-	}
-	return bringBack(f.Rebind, d, f)
-}
-
-// bringBack does something to a function after which a Soft-RoCE device on it is gone, and
-// adds that again on the netdev that came in the place of the one before.
-func bringBack(act func() error, d rdma.Device, f function) error {
-	if err := act(); err != nil || d.Parent == "" {
-		return err
-	}
-	netdev, err := onlyNetdev(d, f)
+	f, err := k.function(d.PCIAddr)
 	if err != nil {
 		return err
 	}
-	return addAgain(d, netdev)
+	defer f.Close()
+	act := f.Rebind
+	switch {
+	case gone:
+		act = f.Probe
+	case how == config.ResetPCI:
+		act = f.Reset
+	}
+	err = act()
+	if errors.Is(err, rdma.ErrUnbound) {
+		err = fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
+	}
+	if err != nil || d.Parent == "" {
+		return err
+	}
+	netdev, err := onlyNetdev(d, f) // that came in the place of the one before
+	if err != nil {
+		return fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
+	}
+	return k.addAgain(d, netdev)
 }
 
 // onlyNetdev returns the netdev of a function. If there are several, it is unknown which of
@@ -216,10 +212,11 @@ func onlyNetdev(d rdma.Device, f function) (string, error) {
 	return netdevs[0], nil
 }
 
-// addAgain adds a Soft-RoCE device that was deleted. An error says how to add it by hand.
-func addAgain(d rdma.Device, netdev string) error {
-	if err := rdma.AddLink(d.Name, netdev); err != nil {
-		return fmt.Errorf("%w; it is gone now: rdma link add %s type rxe netdev %s", err, d.Name, netdev)
+// addAgain adds a Soft-RoCE device that was deleted. Its error is resetlock.ErrUnfinished, and
+// says how to add the device by hand.
+func (k kernel) addAgain(d rdma.Device, netdev string) error {
+	if err := k.addLink(d.Name, netdev); err != nil {
+		return fmt.Errorf("%w; %w: rdma link add %s type rxe netdev %s", err, resetlock.ErrUnfinished, d.Name, netdev)
 	}
 	return nil
 }

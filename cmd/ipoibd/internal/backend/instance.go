@@ -13,17 +13,14 @@ import (
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
-// derived, and checks that interfaces can use the given ports. After ErrBusy, Probe skips that
-// check and succeeds, because the device tries again.
+// derived, and checks that interfaces can use the given ports. It returns the GUID also with
+// ErrBusy, after which the device tries again to open the HCA.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {
 		return hca.GUID{}, err
 	}
 	dev, err := s.hca.Open(id)
-	if errors.Is(err, ErrBusy) {
-		return id.PortGUID, nil
-	}
 	if err != nil {
 		return id.PortGUID, err
 	}

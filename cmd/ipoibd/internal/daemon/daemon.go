@@ -184,7 +184,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	var ifaces, devices, watcher sync.WaitGroup
 	shutdown, stopped := make(chan struct{}), make(chan struct{})
 	watcher.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func() { close(shutdown); <-stopped }}, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { close(shutdown); <-stopped; return nil }}, d.opts.Log)
 	})
 	defer watcher.Wait()
 	defer stopPower()

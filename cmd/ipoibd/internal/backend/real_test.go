@@ -33,22 +33,22 @@ type fakeKernel struct {
 	function fakeFunction
 	freed    chan struct{} // a reset blocks until it is closed
 
-	mu        sync.Mutex // guards what follows
-	devices   []rdma.Device
-	users     []rdma.User
-	unseen    error // that usersOf returns
-	err       error // that list returns
-	opened    []string
-	open      int // contexts
-	resets    []string // names of devices, or what was done to a PCI function
-	deleted   []rdma.Device
-	added     []string // "name netdev"
-	addErr    error    // that addLink returns
-	layer     hca.LinkLayer // of the ports
-	during    func()        // called while a device is opened
-	log       strings.Builder
-	warned    string // the log at the last reset
-	lists     int
+	mu      sync.Mutex // guards what follows
+	devices []rdma.Device
+	users   []rdma.User
+	unseen  error // that usersOf returns
+	err     error // that list returns
+	opened  []string
+	open    int      // contexts
+	resets  []string // names of devices, or what was done to a PCI function
+	deleted []rdma.Device
+	added   []string      // "name netdev"
+	addErr  error         // that addLink returns
+	layer   hca.LinkLayer // of the ports
+	during  func()        // called while a device is opened
+	log     strings.Builder
+	warned  string // the log at the last reset
+	lists   int
 }
 
 // Write stores the log.
@@ -492,7 +492,7 @@ func TestFaultsOutliveReset(t *testing.T) {
 		if v.Ports[0].State != hca.PortActive {
 			t.Errorf("port is %s", v.Ports[0].State)
 		}
-		if got := d.slot.plans.now.Planned(); !slices.Equal(got, want) {
+		if got := d.slot.open.Planned(); !slices.Equal(got, want) {
 			t.Errorf("planned %+v, want %+v", got, want)
 		}
 	})

@@ -43,6 +43,7 @@ type realHCA struct {
 	kernel  kernel
 	openHCA func(name string) (hca.Device, error)
 	log     *slog.Logger
+	lockDir string        // of the locks by which processes share the device; "": it is not shared
 	busy    chan struct{} // full while the kernel resets the device
 
 	mu    sync.Mutex          // guards what follows
@@ -51,11 +52,11 @@ type realHCA struct {
 }
 
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
-		if done := completeCutShort(cfg, k, log); done != nil {
-			err = errors.Join(err, done)
+		if failed := h.completeCutShort(); failed != nil {
+			err = errors.Join(err, failed)
 		} else {
 			d, err = k.find(cfg.HCA)
 		}

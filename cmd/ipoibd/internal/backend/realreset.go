@@ -47,7 +47,8 @@ func (h *realHCA) Reset(ctx context.Context) error {
 		return nil
 	}
 	d := h.found()
-	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.others(d))
+	others, _ := h.holders(d)
+	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", others)
 	if err := h.awaitRelease(ctx, d); err != nil {
 		return h.overdue(d, err)
 	}
@@ -72,7 +73,10 @@ const releaseEvery = 50 * time.Millisecond
 // would wait for that: forever if a verb hangs, and if this process ended during the wait, the
 // reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
-	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
+	for d.Parent != "" && ctx.Err() == nil {
+		if _, ours := h.holders(d); !ours {
+			break
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(releaseEvery):
@@ -80,15 +84,6 @@ func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	}
 	return ctx.Err()
 }
-
-// holds reports whether this process has the device open, or may have it open since /proc
-// could not be read completely. Other errors concern only the kernel's users.
-func (h *realHCA) holds(d rdma.Device) bool {
-	users, err := h.kernel.users(d)
-	return errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
-}
-
-func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
 
 // Run implements HCA. At the end it waits for a reset under way: if that were cut short, a
 // function might be left without its driver.
@@ -108,11 +103,11 @@ func (h *realHCA) found() rdma.Device {
 // overdue returns and logs why a reset has not ended: the processes that have the device
 // open.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
-	holders := h.others(d)
-	if h.holds(d) {
-		holders = "this process, in which a verb hangs, and " + holders
+	text, ours := h.holders(d)
+	if ours {
+		text = "this process, in which a verb hangs, and " + text
 	}
-	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, holders)
+	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, text)
 	h.log.Error("the kernel has not reset the device yet", "err", err)
 	return err
 }
@@ -120,8 +115,8 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
 	s := Sharing{
-		Dir:     lockDir(h.cfg, h.log),
-		Holders: func() []string { names, _ := h.users(h.found()); return names },
+		Dir:     h.lockDir,
+		Holders: func() []string { users, _ := h.kernel.users(h.found()); return othersOf(users) },
 	}
 	if h.cfg.Reset != config.ResetNone {
 		s.Means = string(h.cfg.Reset)
@@ -129,25 +124,29 @@ func (h *realHCA) Sharing() Sharing {
 	return s
 }
 
-// users names the other users of the device, as far as they can be seen.
-func (h *realHCA) users(d rdma.Device) (names []string, err error) {
+// holders describes the other users of a device, as far as they can be seen. It also reports
+// whether this process has the device open, or may have it open since /proc could not be read
+// completely. Other errors concern only the kernel's users.
+func (h *realHCA) holders(d rdma.Device) (others string, ours bool) {
 	users, err := h.kernel.users(d)
+	ours = errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
+	switch names := othersOf(users); {
+	case len(names) > 0:
+		return strings.Join(names, ", "), ours
+	case err != nil:
+		return "unknown users: " + err.Error(), ours
+	}
+	return "no other process that can be seen from here", ours
+}
+
+func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
+
+// othersOf names the users that are not this process.
+func othersOf(users []rdma.User) (names []string) {
 	for _, u := range slices.DeleteFunc(users, isSelf) {
 		names = append(names, u.String())
 	}
-	return names, err
-}
-
-// others returns users as text.
-func (h *realHCA) others(d rdma.Device) string {
-	names, err := h.users(d)
-	switch {
-	case len(names) > 0:
-		return strings.Join(names, ", ")
-	case err != nil:
-		return "unknown users: " + err.Error()
-	}
-	return "no other process that can be seen from here"
+	return names
 }
 
 // function is what a reset needs of an rdma.Function.

@@ -93,18 +93,9 @@ func linkError(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Find returns the device with a name. Errors: those of [List], and hca.ErrNoDevice with the
-// names of the existing devices.
-func Find(name string) (Device, error) {
-	devices, err := List()
-	if err != nil {
-		return Device{}, err
-	}
-	return find(devices, name)
-}
-
-// find returns the device with a name from a list.
-func find(devices []Device, name string) (Device, error) {
+// Find returns the device with a name from a list, or hca.ErrNoDevice with the names of the
+// devices in it.
+func Find(devices []Device, name string) (Device, error) {
 	var names []string
 	for _, d := range devices {
 		if d.Name == name {

@@ -44,20 +44,27 @@ func openFunction(sysfs, addr string) (*Function, error) {
 // Close releases the function. Idempotent.
 func (f *Function) Close() error { return f.sys.Close() }
 
+// ErrUnbound means that a function has no driver, and so no device.
+var ErrUnbound = errors.New("the function has no driver now")
+
 // Rebind unbinds the function from its driver and binds it again, so that the driver
 // initializes it. It blocks as long as the driver does; some drivers wait until every user
-// has closed the device. If it fails half-way, the error says how to continue manually.
+// has closed the device. If it fails half-way, the error is [ErrUnbound], and says how to
+// continue manually.
 func (f *Function) Rebind() error {
 	return f.withoutDriver(func() error { return nil })
 }
 
 // Probe binds a function without a driver to the driver that matches it. A Rebind or
-// Reset that was cut short leaves a function without a driver.
+// Reset that was cut short leaves a function without a driver. Errors: [ErrUnbound].
 func (f *Function) Probe() error {
 	if _, err := f.sys.Readlink(path.Join(pciDevices, f.addr, "driver")); err == nil {
 		return nil
 	}
-	return f.write(pciProbe, f.addr)
+	if err := f.write(pciProbe, f.addr); err != nil {
+		return fmt.Errorf("%w; %w", err, ErrUnbound)
+	}
+	return nil
 }
 
 // CanReset reports whether the kernel has a method to reset this function alone.
@@ -91,7 +98,7 @@ func (f *Function) withoutDriver(do func() error) error {
 	}
 	done := do()
 	if err := f.write(path.Join(driver, "bind"), f.addr); err != nil {
-		return errors.Join(done, fmt.Errorf("%w; the function has no driver now; to bind it: echo %s > /sys/%s/bind", err, f.addr, driver))
+		return errors.Join(done, fmt.Errorf("%w; %w; to bind it: echo %s > /sys/%s/bind", err, ErrUnbound, f.addr, driver))
 	}
 	return done
 }

@@ -91,7 +91,7 @@ func TestFunctionRefusals(t *testing.T) {
 		t.Errorf("without a reset method: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDrivers, "mlx5_core/bind")))
-	if err := f.Rebind(); err == nil || !strings.HasSuffix(err.Error(), "to bind it: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
+	if err := f.Rebind(); !errors.Is(err, ErrUnbound) || !strings.HasSuffix(err.Error(), "to bind it: echo 0000:04:00.1 > /sys/bus/pci/drivers/mlx5_core/bind") {
 		t.Errorf("error after a failed bind: %v", err)
 	}
 	must(t, os.Remove(filepath.Join(root, pciDevices, function, "driver")))
@@ -119,5 +119,9 @@ func TestR21FunctionIsProbed(t *testing.T) {
 	must(t, f.Probe())
 	if got, err := os.ReadFile(filepath.Join(root, pciProbe)); err != nil || string(got) != function {
 		t.Errorf("drivers_probe: %q, %v, want %q", got, err, function)
+	}
+	must(t, os.Remove(filepath.Join(root, pciProbe)))
+	if err := f.Probe(); !errors.Is(err, ErrUnbound) {
+		t.Errorf("a probe that fails: %v, want %v", err, ErrUnbound)
 	}
 }

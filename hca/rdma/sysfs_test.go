@@ -206,14 +206,14 @@ func TestR24UnreadableIsNotRemoved(t *testing.T) {
 
 func TestFindNamesWhatIsThere(t *testing.T) {
 	devices := []Device{{Name: "mlx5_0"}, {Name: "rxe0"}}
-	if d, err := find(devices, "rxe0"); err != nil || d.Name != "rxe0" {
+	if d, err := Find(devices, "rxe0"); err != nil || d.Name != "rxe0" {
 		t.Errorf("find rxe0: %+v, %v", d, err)
 	}
-	_, err := find(devices, "rxe1")
+	_, err := Find(devices, "rxe1")
 	if !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "available: mlx5_0, rxe0") {
 		t.Error(err)
 	}
-	if _, err := find(nil, "rxe1"); !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "the kernel has none") {
+	if _, err := Find(nil, "rxe1"); !errors.Is(err, hca.ErrNoDevice) || !strings.HasSuffix(err.Error(), "the kernel has none") {
 		t.Error(err)
 	}
 }

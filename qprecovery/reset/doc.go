@@ -58,7 +58,8 @@
 //	using     | releasing | the intent says wanted or resetting   | Release
 //	using     | leading   | Want, and the intent lock is ours; or | write wanted, Release
 //	          |           | one grace period after a reset that   |
-//	          |           | was cut short could not be completed  |
+//	          |           | was cut short, or that removed the    |
+//	          |           | device, could not be completed        |
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
 //	gathering | resetting | the exclusive lock is ours            | write resetting, Reset
 //	gathering | using     | the grace period is over              | write held_by_process, Ended

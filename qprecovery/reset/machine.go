@@ -56,6 +56,8 @@ type Event struct {
 	ID      ID      // of Released
 	Outcome Outcome // of Done
 	Detail  string  // of Done
+	// Unfinished says of Done that the device is gone and has to be brought back.
+	Unfinished bool
 }
 
 // Kind is the kind of an [Event].
@@ -415,7 +417,7 @@ func (m *Machine) done(ev Event) {
 		m.become(StateWaiting, m.now.Add(orphanPolls*pollEvery))
 		return
 	}
-	m.finish(ev.Outcome, denied && m.begun, ev.Detail)
+	m.finish(ev.Outcome, ev.Unfinished || denied && m.begun, ev.Detail)
 }
 
 // finish ends the reset that this process leads. It takes the shared lock before it

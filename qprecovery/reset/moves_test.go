@@ -99,13 +99,14 @@ func (w *world) do(m move) error {
 		id := p.asked
 		p.asked, p.open = 0, false
 		return w.step(m.proc, Event{Kind: Released, ID: id})
-	case mDone, mFail:
-		if m.kind == mFail {
-			w.have.fails--
-		}
+	case mDone:
 		p.hook = false
 		w.half = w.half && !p.exclusive
-		return w.step(m.proc, Event{Kind: Done, Outcome: map[bool]Outcome{true: OutcomeFailed, false: OutcomeDone}[m.kind == mFail]})
+		return w.step(m.proc, Event{Kind: Done, Outcome: OutcomeDone})
+	case mFail: // an exclusive reset has removed the device
+		w.have.fails--
+		p.hook = false
+		return w.step(m.proc, Event{Kind: Done, Outcome: OutcomeFailed, Unfinished: p.exclusive})
 	case mDeny:
 		w.have.denials--
 		p.hook = false

@@ -67,7 +67,8 @@ var (
 type Record struct {
 	Phase   Phase
 	Outcome Outcome // of the reset Number, once the phase is idle
-	// Begun says that the device may be partly reset: a reset began and did not return.
+	// Begun says that the device may be partly reset: a reset began and did not return, or it
+	// removed the device and did not bring it back.
 	Begun  bool
 	Number uint64 // of the reset, for messages; it only grows
 	Device Device

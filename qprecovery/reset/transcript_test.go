@@ -132,6 +132,8 @@ func (s *story) do(t *testing.T, command string) {
 		s.step(Event{Kind: Released, ID: s.m.id})
 	case "done", "reset_failed", "not_permitted", "no_device":
 		s.step(Event{Kind: Done, Outcome: Outcome(word)})
+	case "unfinished":
+		s.step(Event{Kind: Done, Outcome: OutcomeFailed, Unfinished: true})
 	case "close":
 		s.step(Event{Kind: Close})
 	case "asleep":

@@ -46,8 +46,8 @@ func TestNoBackend(t *testing.T) {
 	}
 }
 
-// While another process has the UDP port, the software HCA is busy: Probe succeeds, Open says
-// who has the port. Once the port is free, Open succeeds.
+// While another process has the UDP port, the software HCA is busy: Probe returns the GUID,
+// Open says who has the port. Once the port is free, Open succeeds.
 func TestSoftHCAIsBusyWhileItsPortIsTaken(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -58,8 +58,8 @@ func TestSoftHCAIsBusyWhileItsPortIsTaken(t *testing.T) {
 		must(t, err)
 		s, err := New(config.Device{Name: "soft", HCA: config.SoftHCA, Soft: config.Soft{Underlay: nstest.Dev}}, Options{Log: slog.New(slog.DiscardHandler)})
 		must(t, err)
-		if guid, err := s.Probe(1); err != nil || guid == (hca.GUID{}) {
-			t.Errorf("Probe: %v, %v, want a GUID", guid, err)
+		if guid, err := s.Probe(1); !errors.Is(err, ErrBusy) || guid == (hca.GUID{}) {
+			t.Errorf("Probe: %v, %v, want a GUID and ErrBusy", guid, err)
 		}
 		_, err = s.Open(context.Background())
 		if !errors.Is(err, ErrBusy) || !errors.Is(err, udp.ErrPortTaken) || !strings.Contains(err.Error(), ": UDP port 4791: port taken by ") {

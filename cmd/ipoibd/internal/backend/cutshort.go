@@ -46,16 +46,15 @@ const completeLimit = time.Minute
 // completeCutShort completes the reset of a device that is absent because a daemon was
 // killed while it reset it (R21). The record of the reset is untrusted: its name and means
 // must be those that are configured.
-func completeCutShort(cfg config.Device, k kernel, log *slog.Logger) error {
-	dir := lockDir(cfg, log)
-	if dir == "" || cfg.Reset == config.ResetNone {
+func (h *realHCA) completeCutShort() error {
+	if h.lockDir == "" || h.cfg.Reset == config.ResetNone {
 		return nil
 	}
-	configured := func(d reset.Device) bool { return d.Name == cfg.HCA && d.Means == string(cfg.Reset) }
-	return resetlock.Complete(dir, completeLimit, configured, func(d reset.Device) error {
-		log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
-		return k.complete(cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr})
-	}, log)
+	configured := func(d reset.Device) bool { return d.Name == h.cfg.HCA && d.Means == string(h.cfg.Reset) }
+	return resetlock.Complete(h.lockDir, completeLimit, configured, func(d reset.Device) error {
+		h.log.Warn("completing a reset of the device that was cut short", "name", d.Name, "netdev", d.Parent, "pci", d.PCIAddr)
+		return h.kernel.reset(h.cfg.Reset, rdma.Device{Name: d.Name, Parent: d.Parent, PCIAddr: d.PCIAddr}, true)
+	}, h.log)
 }
 
 // Complete implements HCA: it brings the device back if it is gone, and resets it if not.
@@ -63,20 +62,7 @@ func (h *realHCA) Complete(ctx context.Context) error {
 	if _, err := h.own(); !errors.Is(err, hca.ErrNoDevice) {
 		return h.Reset(ctx)
 	}
-	return h.kernel.complete(h.cfg.Reset, h.found())
-}
-
-// completeReset brings a device back that an unfinished reset has removed.
-func completeReset(how config.Reset, d rdma.Device) error {
-	if how == config.ResetLink {
-		return addAgain(d, d.Parent)
-	}
-	f, err := openFunction(d.PCIAddr)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return bringBack(f.Probe, d, f)
+	return h.kernel.reset(h.cfg.Reset, h.found(), true)
 }
 
 // cutShort adds to the error of an absent device what an operator can do if a daemon was

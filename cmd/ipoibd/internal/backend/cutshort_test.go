@@ -10,8 +10,10 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/qprecovery/reset"
 )
@@ -63,8 +65,8 @@ func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
 			cfg := realConfig()
 			cfg.Reset, cfg.Coordinator = config.ResetLink, dir
 			_, err := newRealHCA(cfg, k.openHCA, k.kernel(), slog.New(slog.NewTextHandler(k, nil)))
-			if (err == nil) != c.complete || (len(k.completed) == 1) != c.complete || c.complete && k.completed[0] != "link rxe0 eth0" {
-				t.Errorf("%v; completed %v", err, k.completed)
+			if (err == nil) != c.complete || (len(k.added) == 1) != c.complete || c.complete && k.added[0] != "rxe0 eth0" || k.did() != 0 {
+				t.Errorf("%v; added %v", err, k.added)
 			}
 			b, err := os.ReadFile(file)
 			must(t, err)
@@ -93,14 +95,63 @@ func TestR21ResetOfAnotherProcessIsCompleted(t *testing.T) {
 		k.become()
 		await(t, d, isGone)
 		must(t, h.Complete(t.Context()))
-		if k.did() != 0 || len(k.completed) != 1 || k.completed[0] != "link rxe0 eth0" {
-			t.Errorf("%d resets, completed %v", k.did(), k.completed)
+		if k.did() != 0 || len(k.added) != 1 || k.added[0] != "rxe0 eth0" {
+			t.Errorf("%d resets, added %v", k.did(), k.added)
 		}
 		cancel()
 		run.Wait()
 		must(t, h.Complete(t.Context()))
-		if k.did() != 1 || len(k.completed) != 1 {
-			t.Errorf("%d resets, completed %v", k.did(), k.completed)
+		if k.did() != 1 || len(k.added) != 2 {
+			t.Errorf("%d resets, added %v", k.did(), k.added)
 		}
 	})
+}
+
+// A reset that has deleted the device and cannot add it again is tried again after the grace
+// period: only this process knows that the device is missing.
+func TestR21DeviceThatCouldNotBeAddedAgainIsAddedLater(t *testing.T) {
+	cfg := realConfig()
+	cfg.Reset = config.ResetLink
+	bubble(t, cfg, func(k *fakeKernel, d *real) {
+		close(k.freed)
+		k.addErr = hca.ErrNoMemory
+		must(t, d.Reset(context.Background()))
+		await(t, d, isGone)
+		time.Sleep(cfg.Grace / 2)
+		if k.did() != 1 || len(k.added) != 0 {
+			t.Fatalf("%d resets, added %v; want a reset that could not add the device", k.did(), k.added)
+		}
+		k.mu.Lock()
+		k.addErr = nil
+		k.mu.Unlock()
+		await(t, d, isOpen)
+		if k.did() != 1 || len(k.added) != 1 {
+			t.Errorf("%d resets, added %v; want the device added without another reset", k.did(), k.added)
+		}
+	})
+}
+
+// The same, but the process ends before it can try again: the next start adds the device.
+func TestR21DeviceThatCouldNotBeAddedAgainIsAddedByTheNextStart(t *testing.T) {
+	k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))
+	close(k.freed)
+	cfg := realConfig()
+	cfg.Reset, cfg.Coordinator, cfg.Grace = config.ResetLink, filepath.Join(t.TempDir(), "locks"), time.Minute
+	d, err := k.newReal(cfg, 1)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() { d.slot.Run(ctx, d.Run) })
+	await(t, d, isOpen)
+	k.mu.Lock()
+	k.addErr = hca.ErrNoMemory
+	k.mu.Unlock()
+	must(t, d.Reset(context.Background()))
+	await(t, d, func(v device.View) bool { return isGone(v) && k.did() == 1 })
+	cancel()
+	run.Wait()
+	k.addErr = nil
+	if _, err = k.newReal(cfg, 1); err != nil || k.did() != 1 || len(k.added) != 1 {
+		t.Errorf("the next start: %v; %d resets, added %v", err, k.did(), k.added)
+	}
 }

@@ -9,10 +9,8 @@
 //	file            | what
 //	backend.go      | the interface, the table of backends, New
 //	slot.go         | which HCA is present, as faults have changed that
-//	instance.go     | probe, open, reset, run, close
-//	plans.go        | faults planned for this instance and the next one
+//	instance.go     | probe, open, reset, run, close; faults in the open instance
 //	soft.go         | the software HCA on a netdev
-//	softidentity.go | its identity
 //	softnotice.go   | what keeps it from reaching its peers
 //	duplicate.go    | other hosts that use its address
 //	peers.go        | the addresses of its configured peers, by DNS

@@ -103,7 +103,7 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	}
 	a, b := nstest.Pair(t, 1500)
 	var log strings.Builder
-	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}}
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer w.duplicates.close()
 	var e engine
 	var err error

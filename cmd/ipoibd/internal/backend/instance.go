@@ -13,17 +13,14 @@ import (
 
 // Probe opens the HCA for a moment, so that a mistake in the configuration is reported at
 // the start. It returns the GUID of port 1, from which the stable MAC of an interface is
-// derived, and checks that interfaces can use the given ports. After ErrBusy, Probe skips that
-// check and succeeds, because the device tries again.
+// derived, and checks that interfaces can use the given ports. It returns the GUID also with
+// ErrBusy, after which the device tries again to open the HCA.
 func (s *Slot) Probe(ports ...uint8) (hca.GUID, error) {
 	id, err := s.look()
 	if err != nil {
 		return hca.GUID{}, err
 	}
 	dev, err := s.hca.Open(id)
-	if errors.Is(err, ErrBusy) {
-		return id.PortGUID, nil
-	}
 	if err != nil {
 		return id.PortGUID, err
 	}
@@ -48,29 +45,48 @@ func checkPort(dev hca.Device, num uint8) error {
 // Open opens the HCA. It first makes the verbs return that a fault has caused to hang in the
 // previous instance.
 func (s *Slot) Open(context.Context) (hca.Device, error) {
-	s.plans.retire()
+	s.retire()
 	id, err := s.look()
 	if err != nil {
 		return nil, err
 	}
 	dev, err := s.hca.Open(id)
-	if err != nil || s.plans == nil {
+	if err != nil || !s.allowFaults {
 		return dev, err
 	}
-	wrapped, err := s.plans.wrap(dev, faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
-	if err != nil {
-		return nil, errors.Join(err, dev.Close())
+	open := faults.Wrap(dev, faults.Options{OnUnplug: func() { _ = s.Plug(PluggedOut) }})
+	s.mu.Lock()
+	later := s.later
+	s.open, s.later = open, nil
+	s.mu.Unlock()
+	for _, f := range later { // without the lock, because it may unplug the device
+		if err := open.Inject(f); err != nil {
+			return nil, errors.Join(err, dev.Close())
+		}
 	}
-	return wrapped, nil
+	return open, nil
+}
+
+// retire ends the open instance, and makes the verbs return that hang in it.
+func (s *Slot) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open != nil {
+		s.later = append(s.later, s.open.Planned()...)
+		s.open.Clear()
+		s.open.Release()
+		s.open = nil
+	}
 }
 
 // Reset resets the HCA itself, even if it is still in use. It returns when ctx ends.
 func (s *Slot) Reset(ctx context.Context) error {
-	s.plans.retire()
+	s.retire()
 	err := s.hca.Reset(ctx)
-	if err == nil && s.reindexes.Swap(false) { // as if the HCA had been removed and added
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && s.reindexes { // as if the HCA had been removed and added
+		s.reindexes = false
 		s.shift++
 		s.hint()
 	}
@@ -79,7 +95,7 @@ func (s *Slot) Reset(ctx context.Context) error {
 
 // Complete completes a reset of the HCA that another process began.
 func (s *Slot) Complete(ctx context.Context) error {
-	s.plans.retire()
+	s.retire()
 	return s.hca.Complete(ctx)
 }
 
@@ -92,7 +108,7 @@ func (s *Slot) Run(ctx context.Context, use func(context.Context)) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.hca.Run(ctx) })
 	use(ctx)
-	s.plans.retire()
+	s.retire()
 	wg.Wait()
 	if err := s.Close(); err != nil {
 		s.log.Error("cannot release the resources of the device", "err", err)
@@ -105,14 +121,33 @@ func (s *Slot) Close() error { return s.hca.Close() }
 // Info describes the HCA, open or not.
 func (s *Slot) Info() Info { return s.hca.Info() }
 
+// ErrNotOpen means that there is no instance to inject a fault into.
+var ErrNotOpen = errors.New("the device is not open")
+
 // Inject plans a fault for the open instance. Errors: ErrNotOpen, hca.ErrInvalid.
-func (s *Slot) Inject(f faults.Fault) error { return s.plans.inject(f) }
+func (s *Slot) Inject(f faults.Fault) error {
+	s.mu.Lock()
+	open := s.open
+	s.mu.Unlock()
+	if open == nil {
+		return ErrNotOpen
+	}
+	return open.Inject(f) // without the lock, like Open
+}
 
 // Reindex makes the next reset change the index of the HCA in the list.
-func (s *Slot) Reindex() { s.reindexes.Store(true) }
+func (s *Slot) Reindex() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reindexes = true
+}
 
 // ClearFaults withdraws the faults that have not fired.
 func (s *Slot) ClearFaults() {
-	s.reindexes.Store(false)
-	s.plans.clear()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reindexes, s.later = false, nil
+	if s.open != nil {
+		s.open.Clear()
+	}
 }

@@ -26,17 +26,17 @@ const (
 	// has fewer.
 	maxNameAddrs  = 512
 	maxNamedAddrs = 1024
-	// complainEvery is the least time between two log messages about the addresses
-	// of one name, or about duplicate addresses.
-	complainEvery = time.Minute
 	// maxComplaints bounds the refused addresses that one log message names.
 	maxComplaints = 3
 )
 
+// literals is the name under which the configured addresses are known.
+const literals = ""
+
 // peerList is a list of addresses and DNS names, with the current addresses of the names. Run
 // keeps it current; any goroutine may call Addrs and Counters.
 type peerList struct {
-	names    []string
+	names    []string // of DNS
 	underlay string
 	log      *slog.Logger
 	resolve  func(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -50,26 +50,22 @@ type peerList struct {
 	// Owned by Run:
 	known      map[string][]netip.Addr // addresses of each name, from its last successful look-up
 	lost       map[string]bool         // names whose last look-up failed
-	complaints map[string]complaint
-}
-
-// complaint is the last log message about the addresses of a name.
-type complaint struct {
-	text string
-	at   time.Time
+	complaints complaints              // by name
 }
 
 // newPeerList returns the list of an HCA on an underlay. It contains the literal
 // addresses at once.
 func newPeerList(names []string, underlay string, log *slog.Logger) *peerList {
 	l := &peerList{
-		names: names, underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
+		underlay: underlay, log: log, resolve: net.DefaultResolver.LookupNetIP,
 		subnets: func() []netip.Prefix { return subnetsOf(underlay) },
-		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: map[string]complaint{},
+		known:   map[string][]netip.Addr{}, lost: map[string]bool{}, complaints: complaints{},
 	}
 	for _, n := range names {
 		if a, err := netip.ParseAddr(n); err == nil {
-			l.known[n] = []netip.Addr{plain(a)}
+			l.known[literals] = append(l.known[literals], plain(a))
+		} else {
+			l.names = append(l.names, n)
 		}
 	}
 	l.publish()
@@ -106,43 +102,27 @@ func (l *peerList) Run(ctx context.Context) {
 func (l *peerList) refresh(ctx context.Context) {
 	var failed []string
 	for _, n := range l.names {
-		if _, err := netip.ParseAddr(n); err == nil {
-			continue
-		}
-		err := l.lookup(ctx, n)
+		limited, cancel := context.WithTimeout(ctx, lookupLimit)
+		addrs, err := l.resolve(limited, "ip", n)
+		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
-			failed = append(failed, fmt.Sprintf("cannot resolve peer %s: %v", n, err))
+		switch lost := l.lost[n]; {
+		case err != nil && !lost:
+			l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", n, "err", err)
+		case err == nil && lost:
+			l.log.Info("peer can be resolved again", "name", n)
 		}
-		l.report(n, err)
+		if l.lost[n] = err != nil; err != nil {
+			failed = append(failed, fmt.Sprintf("cannot resolve peer %s: %v", n, err))
+			continue
+		}
+		l.known[n] = l.accept(n, addrs)
 		l.publish()
 	}
 	text := strings.Join(failed, "; ")
 	l.unknown.Store(&text)
-}
-
-// report logs when the look-ups of a name begin to fail, and when they succeed again.
-func (l *peerList) report(name string, err error) {
-	switch lost := l.lost[name]; {
-	case err != nil && !lost:
-		l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", name, "err", err)
-	case err == nil && lost:
-		l.log.Info("peer can be resolved again", "name", name)
-	}
-	l.lost[name] = err != nil
-}
-
-func (l *peerList) lookup(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
-	defer cancel()
-	addrs, err := l.resolve(ctx, "ip", name)
-	if err != nil {
-		return err
-	}
-	l.known[name] = l.accept(name, addrs)
-	return nil
 }
 
 // accept returns the addresses in an answer that a peer can have. If there are too
@@ -167,7 +147,7 @@ func (l *peerList) accept(name string, answer []netip.Addr) []netip.Addr {
 	good = slices.Compact(good)
 	room := maxNamedAddrs
 	for other, addrs := range l.known {
-		if _, err := netip.ParseAddr(other); err != nil && other != name {
+		if other != literals && other != name {
 			room -= len(addrs)
 		}
 	}
@@ -189,17 +169,14 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 		slices.Sort(bad)
 		text = fmt.Sprintf("%d refused (%s), %d too many", len(bad), strings.Join(bad[:min(len(bad), maxComplaints)], "; "), excess)
 	}
-	last := l.complaints[name]
-	if text == last.text || time.Since(last.at) < complainEvery {
-		return
-	}
-	l.complaints[name] = complaint{text, time.Now()}
-	if text == "" {
+	switch {
+	case !l.complaints.due(time.Now(), name, text, complainEvery):
+	case text == "":
 		l.log.Info("all addresses of the peer are used again", "name", name)
-		return
+	default:
+		l.log.Warn("some addresses of the peer are not used; correct its DNS records", "name", name, "addresses", text,
+			"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
 	}
-	l.log.Warn("some addresses of the peer are not used; correct its DNS records", "name", name, "addresses", text,
-		"most_of_a_name", maxNameAddrs, "most_of_all_names", maxNamedAddrs)
 }
 
 // Counters returns how many addresses in the answers of look-ups were not used.

@@ -16,15 +16,25 @@ import (
 // kernel is the kernel's part of an HCA. Tests replace it.
 type kernel struct {
 	list     func() ([]rdma.Device, error)
-	find     func(name string) (rdma.Device, error)
 	watch    func(context.Context) (<-chan struct{}, error)
 	users    func(rdma.Device) ([]rdma.User, error)
-	reset    func(config.Reset, rdma.Device) error
-	complete func(config.Reset, rdma.Device) error // completes a reset that was cut short
-	function func(addr string) (function, error)   // of PCI
+	addLink  func(name, netdev string) error
+	delLink  func(name string) error
+	function func(addr string) (function, error) // of PCI
 }
 
-var theKernel = kernel{rdma.List, rdma.Find, rdma.Watch, rdma.Users, resetDevice, completeReset, openFunction}
+var theKernel = kernel{
+	rdma.List, rdma.Watch, rdma.Users, rdma.AddLink, rdma.DelLink,
+	func(addr string) (function, error) { return rdma.OpenFunction(addr) },
+}
+
+func (k kernel) find(name string) (rdma.Device, error) {
+	devices, err := k.list()
+	if err != nil {
+		return rdma.Device{}, err
+	}
+	return rdma.Find(devices, name)
+}
 
 // realHCA is an HCA of the kernel. Once it has been opened, it is identified by its GUIDs, not
 // by its name.
@@ -33,6 +43,7 @@ type realHCA struct {
 	kernel  kernel
 	openHCA func(name string) (hca.Device, error)
 	log     *slog.Logger
+	lockDir string        // of the locks by which processes share the device; "": it is not shared
 	busy    chan struct{} // full while the kernel resets the device
 
 	mu    sync.Mutex          // guards what follows
@@ -41,11 +52,11 @@ type realHCA struct {
 }
 
 func newRealHCA(cfg config.Device, open func(string) (hca.Device, error), k kernel, log *slog.Logger) (*realHCA, error) {
-	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, busy: make(chan struct{}, 1)}
+	h := &realHCA{cfg: cfg, kernel: k, openHCA: open, log: log, lockDir: lockDir(cfg, log), busy: make(chan struct{}, 1)}
 	d, err := k.find(cfg.HCA)
 	if errors.Is(err, hca.ErrNoDevice) {
-		if done := completeCutShort(cfg, k, log); done != nil {
-			err = errors.Join(err, done)
+		if failed := h.completeCutShort(); failed != nil {
+			err = errors.Join(err, failed)
 		} else {
 			d, err = k.find(cfg.HCA)
 		}

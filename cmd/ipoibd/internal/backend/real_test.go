@@ -33,20 +33,22 @@ type fakeKernel struct {
 	function fakeFunction
 	freed    chan struct{} // a reset blocks until it is closed
 
-	mu        sync.Mutex // guards what follows
-	devices   []rdma.Device
-	users     []rdma.User
-	unseen    error // that usersOf returns
-	err       error // that list returns
-	opened    []string
-	open      int // contexts
-	resets    []rdma.Device
-	completed []string
-	layer     hca.LinkLayer // of the ports
-	during    func()        // called while a device is opened
-	log       strings.Builder
-	warned    string // the log at the last reset
-	lists     int
+	mu      sync.Mutex // guards what follows
+	devices []rdma.Device
+	users   []rdma.User
+	unseen  error // that usersOf returns
+	err     error // that list returns
+	opened  []string
+	open    int      // contexts
+	resets  []string // names of devices, or what was done to a PCI function
+	deleted []rdma.Device
+	added   []string      // "name netdev"
+	addErr  error         // that addLink returns
+	layer   hca.LinkLayer // of the ports
+	during  func()        // called while a device is opened
+	log     strings.Builder
+	warned  string // the log at the last reset
+	lists   int
 }
 
 // Write stores the log.
@@ -73,26 +75,18 @@ func newFakeKernel(t *testing.T, devices ...rdma.Device) *fakeKernel {
 	return &fakeKernel{
 		t: t, fabric: memfabric.New(1), hints: make(chan struct{}, 1), freed: make(chan struct{}),
 		devices: devices, layer: hca.LinkLayerEthernet,
-		function: fakeFunction{before: []string{"eth0"}},
+		function: fakeFunction{before: []string{"eth0"}, after: []string{"eth0"}},
 	}
 }
 
 func (k *fakeKernel) kernel() kernel {
+	k.function.resets = k.noteReset
 	return kernel{
-		list: k.list,
-		find: func(name string) (rdma.Device, error) {
-			devices, err := k.list()
-			for _, d := range devices {
-				if d.Name == name {
-					return d, nil
-				}
-			}
-			return rdma.Device{}, errors.Join(err, hca.ErrNoDevice)
-		},
+		list:     k.list,
 		watch:    func(context.Context) (<-chan struct{}, error) { return k.hints, nil },
 		users:    k.usersOf,
-		reset:    k.reset,
-		complete: k.complete,
+		addLink:  k.addLink,
+		delLink:  k.delLink,
 		function: func(string) (function, error) { return &k.function, nil },
 	}
 }
@@ -142,22 +136,38 @@ func (k *fakeKernel) did() int {
 	return len(k.resets)
 }
 
-// reset returns when the device is released, like the kernel.
-func (k *fakeKernel) reset(_ config.Reset, d rdma.Device) error {
+func (k *fakeKernel) noteReset(what string) {
 	k.mu.Lock()
-	k.resets = append(k.resets, d)
+	defer k.mu.Unlock()
+	k.resets = append(k.resets, what)
 	k.warned = k.log.String()
-	k.mu.Unlock()
+}
+
+// delLink returns when the device is released, like the kernel.
+func (k *fakeKernel) delLink(name string) error {
+	k.noteReset(name)
 	<-k.freed
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := slices.IndexFunc(k.devices, func(d rdma.Device) bool { return d.Name == name }); i >= 0 {
+		k.deleted = append(k.deleted, k.devices[i])
+		k.devices = slices.Delete(slices.Clone(k.devices), i, i+1)
+	}
 	return nil
 }
 
-// complete adds the device again, like the kernel.
-func (k *fakeKernel) complete(how config.Reset, d rdma.Device) error {
+// addLink adds a device again that was deleted, or by another process.
+func (k *fakeKernel) addLink(name, netdev string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.completed = append(k.completed, fmt.Sprintf("%s %s %s", how, d.Name, d.Parent))
-	k.devices = append(k.devices, rxe(d.Name, 9, rxeGUID))
+	if k.addErr != nil {
+		return k.addErr
+	}
+	d := rxe(name, 9, rxeGUID)
+	if i := slices.IndexFunc(k.deleted, func(d rdma.Device) bool { return d.Name == name }); i >= 0 {
+		d = k.deleted[i]
+	}
+	k.devices, k.added = append(slices.Clone(k.devices), d), append(k.added, name+" "+netdev)
 	return nil
 }
 
@@ -227,8 +237,10 @@ func (k *fakeKernel) newReal(cfg config.Device, ports ...uint8) (*real, error) {
 	}
 	s := NewSlot(h, true, log)
 	guid, err := s.Probe(ports...)
+	sharing := s.Sharing()
 	return &real{slot: s, portGUID: guid, Device: device.New(device.Config{
-		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset,
+		Name: cfg.Name, Open: s.Open, List: s, Reset: s.Reset, Complete: s.Complete,
+		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
 		Grace: cfg.Grace, GiveUpAfter: cfg.GiveUpAfter, AllowForeign: cfg.AllowOtherDevice, Log: log,
 	})}, err
 }
@@ -480,7 +492,7 @@ func TestFaultsOutliveReset(t *testing.T) {
 		if v.Ports[0].State != hca.PortActive {
 			t.Errorf("port is %s", v.Ports[0].State)
 		}
-		if got := d.slot.plans.now.Planned(); !slices.Equal(got, want) {
+		if got := d.slot.open.Planned(); !slices.Equal(got, want) {
 			t.Errorf("planned %+v, want %+v", got, want)
 		}
 	})

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
 
-// check returns an error if a device does not have the means of reset.
+// check returns an error if a device does not have the means of reset, before anything is lost.
 func (k kernel) check(how config.Reset, d rdma.Device) error {
 	switch {
 	case how == config.ResetNone, how == config.ResetLink && d.Parent != "":
@@ -29,7 +30,13 @@ func (k kernel) check(how config.Reset, d rdma.Device) error {
 		return err
 	}
 	defer f.Close()
-	return checkFunction(how, d, f)
+	if how == config.ResetPCI && !f.CanReset() {
+		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+	}
+	if d.Parent != "" {
+		_, err = onlyNetdev(d, f)
+	}
+	return err
 }
 
 // Reset implements HCA. It resets the device by the configured means. The kernel may not
@@ -40,7 +47,8 @@ func (h *realHCA) Reset(ctx context.Context) error {
 		return nil
 	}
 	d := h.found()
-	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", h.others(d))
+	others, _ := h.holders(d)
+	h.log.Warn("resetting the device in the kernel", "means", h.cfg.Reset, "used_by_others", others)
 	if err := h.awaitRelease(ctx, d); err != nil {
 		return h.overdue(d, err)
 	}
@@ -55,7 +63,7 @@ func (h *realHCA) Reset(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reset %s: %w", h.cfg.Reset, err)
 	}
-	return h.kernel.reset(h.cfg.Reset, own)
+	return h.kernel.reset(h.cfg.Reset, own, false)
 }
 
 // releaseEvery is the time between two checks whether this process has closed the device.
@@ -65,7 +73,10 @@ const releaseEvery = 50 * time.Millisecond
 // would wait for that: forever if a verb hangs, and if this process ended during the wait, the
 // reset would be cut short. Drivers of hardware do not wait.
 func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
-	for d.Parent != "" && h.holds(d) && ctx.Err() == nil {
+	for d.Parent != "" && ctx.Err() == nil {
+		if _, ours := h.holders(d); !ours {
+			break
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(releaseEvery):
@@ -73,15 +84,6 @@ func (h *realHCA) awaitRelease(ctx context.Context, d rdma.Device) error {
 	}
 	return ctx.Err()
 }
-
-// holds reports whether this process has the device open, or may have it open since /proc
-// could not be read completely. Other errors concern only the kernel's users.
-func (h *realHCA) holds(d rdma.Device) bool {
-	users, err := h.kernel.users(d)
-	return errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
-}
-
-func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
 
 // Run implements HCA. At the end it waits for a reset under way: if that were cut short, a
 // function might be left without its driver.
@@ -101,11 +103,11 @@ func (h *realHCA) found() rdma.Device {
 // overdue returns and logs why a reset has not ended: the processes that have the device
 // open.
 func (h *realHCA) overdue(d rdma.Device, err error) error {
-	holders := h.others(d)
-	if h.holds(d) {
-		holders = "this process, in which a verb hangs, and " + holders
+	text, ours := h.holders(d)
+	if ours {
+		text = "this process, in which a verb hangs, and " + text
 	}
-	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, holders)
+	err = fmt.Errorf("reset %s: %w; the device is held by %s", h.cfg.Reset, err, text)
 	h.log.Error("the kernel has not reset the device yet", "err", err)
 	return err
 }
@@ -113,8 +115,8 @@ func (h *realHCA) overdue(d rdma.Device, err error) error {
 // Sharing implements HCA.
 func (h *realHCA) Sharing() Sharing {
 	s := Sharing{
-		Dir:     lockDir(h.cfg, h.log),
-		Holders: func() []string { names, _ := h.users(h.found()); return names },
+		Dir:     h.lockDir,
+		Holders: func() []string { users, _ := h.kernel.users(h.found()); return othersOf(users) },
 	}
 	if h.cfg.Reset != config.ResetNone {
 		s.Means = string(h.cfg.Reset)
@@ -122,41 +124,29 @@ func (h *realHCA) Sharing() Sharing {
 	return s
 }
 
-// users names the other users of the device, as far as they can be seen.
-func (h *realHCA) users(d rdma.Device) (names []string, err error) {
+// holders describes the other users of a device, as far as they can be seen. It also reports
+// whether this process has the device open, or may have it open since /proc could not be read
+// completely. Other errors concern only the kernel's users.
+func (h *realHCA) holders(d rdma.Device) (others string, ours bool) {
 	users, err := h.kernel.users(d)
+	ours = errors.Is(err, hca.ErrNoMemory) || slices.ContainsFunc(users, isSelf)
+	switch names := othersOf(users); {
+	case len(names) > 0:
+		return strings.Join(names, ", "), ours
+	case err != nil:
+		return "unknown users: " + err.Error(), ours
+	}
+	return "no other process that can be seen from here", ours
+}
+
+func isSelf(u rdma.User) bool { return u.PID == os.Getpid() }
+
+// othersOf names the users that are not this process.
+func othersOf(users []rdma.User) (names []string) {
 	for _, u := range slices.DeleteFunc(users, isSelf) {
 		names = append(names, u.String())
 	}
-	return names, err
-}
-
-// others returns users as text.
-func (h *realHCA) others(d rdma.Device) string {
-	names, err := h.users(d)
-	switch {
-	case len(names) > 0:
-		return strings.Join(names, ", ")
-	case err != nil:
-		return "unknown users: " + err.Error()
-	}
-	return "no other process that can be seen from here"
-}
-
-// resetDevice resets a device. Soft-RoCE devices do not come back by themselves.
-func resetDevice(how config.Reset, d rdma.Device) error {
-	if how == config.ResetLink {
-		if err := rdma.DelLink(d.Name); err != nil {
-			return err
-		}
-		return addAgain(d, d.Parent)
-	}
-	f, err := openFunction(d.PCIAddr)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return resetFunction(how, d, f)
+	return names
 }
 
 // function is what a reset needs of an rdma.Function.
@@ -169,41 +159,46 @@ type function interface {
 	Close() error
 }
 
-func openFunction(addr string) (function, error) { return rdma.OpenFunction(addr) }
-
-// checkFunction returns an error if a function cannot be reset, before anything is lost.
-func checkFunction(how config.Reset, d rdma.Device, f function) error {
-	if how == config.ResetPCI && !f.CanReset() {
-		return fmt.Errorf("reset %s: PCI function %s of %s cannot be reset alone: %w", how, d.PCIAddr, d.Name, hca.ErrInvalid)
+// reset resets a device. If an earlier reset has removed the device and was cut short, reset
+// only brings it back. Errors: resetlock.ErrUnfinished.
+func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
+	if !gone {
+		if err := k.check(how, d); err != nil {
+			return err
+		}
 	}
-	if d.Parent == "" {
-		return nil
+	if how == config.ResetLink {
+		if !gone {
+			if err := k.delLink(d.Name); err != nil {
+				return err
+			}
+		}
+		return k.addAgain(d, d.Parent)
 	}
-	_, err := onlyNetdev(d, f)
-	return err
-}
-
-func resetFunction(how config.Reset, d rdma.Device, f function) error {
-	if err := checkFunction(how, d, f); err != nil {
-		return err
-	}
-	if how == config.ResetPCI {
-		return bringBack(f.Reset, d, f)
-	}
-	return bringBack(f.Rebind, d, f)
-}
-
-// bringBack does something to a function after which a Soft-RoCE device on it is gone, and
-// adds that again on the netdev that came in the place of the one before.
-func bringBack(act func() error, d rdma.Device, f function) error {
-	if err := act(); err != nil || d.Parent == "" {
-		return err
-	}
-	netdev, err := onlyNetdev(d, f)
+	f, err := k.function(d.PCIAddr)
 	if err != nil {
 		return err
 	}
-	return addAgain(d, netdev)
+	defer f.Close()
+	act := f.Rebind
+	switch {
+	case gone:
+		act = f.Probe
+	case how == config.ResetPCI:
+		act = f.Reset
+	}
+	err = act()
+	if errors.Is(err, rdma.ErrUnbound) {
+		err = fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
+	}
+	if err != nil || d.Parent == "" {
+		return err
+	}
+	netdev, err := onlyNetdev(d, f) // that came in the place of the one before
+	if err != nil {
+		return fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
+	}
+	return k.addAgain(d, netdev)
 }
 
 // onlyNetdev returns the netdev of a function. If there are several, it is unknown which of
@@ -216,10 +211,11 @@ func onlyNetdev(d rdma.Device, f function) (string, error) {
 	return netdevs[0], nil
 }
 
-// addAgain adds a Soft-RoCE device that was deleted. An error says how to add it by hand.
-func addAgain(d rdma.Device, netdev string) error {
-	if err := rdma.AddLink(d.Name, netdev); err != nil {
-		return fmt.Errorf("%w; it is gone now: rdma link add %s type rxe netdev %s", err, d.Name, netdev)
+// addAgain adds a Soft-RoCE device that was deleted. Its error is resetlock.ErrUnfinished, and
+// says how to add the device by hand.
+func (k kernel) addAgain(d rdma.Device, netdev string) error {
+	if err := k.addLink(d.Name, netdev); err != nil {
+		return fmt.Errorf("%w; %w: rdma link add %s type rxe netdev %s", err, resetlock.ErrUnfinished, d.Name, netdev)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
+	"ipoibd/cmd/ipoibd/internal/resetlock"
 	"ipoibd/hca"
 	"ipoibd/hca/rdma"
 )
@@ -42,7 +43,7 @@ func TestR22ForeignDeviceIsNotReset(t *testing.T) {
 		}
 		k.become(rxe("rxe7", 2, rxeGUID))
 		await(t, d, isOpen)
-		if k.did() != 1 || k.resets[0].Name != "rxe7" {
+		if k.did() != 1 || k.resets[0] != "rxe7" {
 			t.Errorf("reset: %v, want rxe7 alone", k.resets)
 		}
 	})
@@ -142,6 +143,8 @@ type fakeFunction struct {
 	before, after []string
 	fixed         bool // it cannot be reset
 	did           string
+	err           error             // that Probe, Rebind and Reset return
+	resets        func(what string) // called before a reset; nil: nothing
 }
 
 func (f *fakeFunction) CanReset() bool { return !f.fixed }
@@ -152,8 +155,11 @@ func (f *fakeFunction) Rebind() error { return f.do("rebind") }
 func (f *fakeFunction) Reset() error  { return f.do("reset") }
 
 func (f *fakeFunction) do(what string) error {
+	if f.resets != nil && what != "probe" {
+		f.resets(what)
+	}
 	f.before, f.did = f.after, f.did+what
-	return nil
+	return f.err
 }
 
 func (f *fakeFunction) Netdevs() []string { return f.before }
@@ -163,7 +169,7 @@ func (f *fakeFunction) Netdevs() []string { return f.before }
 func TestResetFunction(t *testing.T) {
 	soft, hardware := rxe("rxe0", 0, rxeGUID), rxe("mlx5_0", 0, rxeGUID)
 	hardware.Parent = ""
-	const byHand = "it is gone now: rdma link add rxe0 type rxe netdev no-such-netdev"
+	const byHand = "the device is gone until the reset is completed: rdma link add rxe0 type rxe netdev no-such-netdev"
 	one, two := []string{"no-such-netdev"}, []string{"eth0", "eth1"}
 	for _, c := range []struct {
 		name   string
@@ -172,18 +178,25 @@ func TestResetFunction(t *testing.T) {
 		f      fakeFunction
 		did    string
 		text   string // of the error
+		gone   bool   // the reset is unfinished
 	}{
-		{"driver of hardware", config.ResetDriver, hardware, fakeFunction{before: two}, "rebind", ""},
-		{"hardware", config.ResetPCI, hardware, fakeFunction{before: two}, "reset", ""},
-		{"hardware without reset", config.ResetPCI, hardware, fakeFunction{fixed: true}, "", "cannot be reset alone"},
-		{"driver alone", config.ResetDriver, hardware, fakeFunction{fixed: true}, "rebind", ""},
-		{"two netdevs", config.ResetDriver, soft, fakeFunction{before: two}, "", "has 2 netdevs"},
-		{"no netdev", config.ResetPCI, soft, fakeFunction{}, "", "has 0 netdevs"},
-		{"no netdev afterwards", config.ResetPCI, soft, fakeFunction{before: one}, "reset", "has 0 netdevs"},
-		{"netdev gone again", config.ResetDriver, soft, fakeFunction{before: one, after: one}, "rebind", byHand},
+		{"driver of hardware", config.ResetDriver, hardware, fakeFunction{before: two}, "rebind", "<nil>", false},
+		{"hardware", config.ResetPCI, hardware, fakeFunction{before: two}, "reset", "<nil>", false},
+		{"hardware without reset", config.ResetPCI, hardware, fakeFunction{fixed: true}, "", "cannot be reset alone", false},
+		{"driver alone", config.ResetDriver, hardware, fakeFunction{fixed: true}, "rebind", "<nil>", false},
+		{"two netdevs", config.ResetDriver, soft, fakeFunction{before: two}, "", "has 2 netdevs", false},
+		{"no netdev", config.ResetPCI, soft, fakeFunction{}, "", "has 0 netdevs", false},
+		{"no netdev afterwards", config.ResetPCI, soft, fakeFunction{before: one}, "reset", "has 0 netdevs", true},
+		{"netdev gone again", config.ResetDriver, soft, fakeFunction{before: one, after: one}, "rebind", byHand, true},
+		{"driver does not come back", config.ResetDriver, hardware, fakeFunction{err: fmt.Errorf("bind: %w", rdma.ErrUnbound)}, "rebind", "no driver now", true},
+		{"driver does not go", config.ResetDriver, hardware, fakeFunction{err: hca.ErrIO}, "rebind", hca.ErrIO.Error(), false},
 	} {
-		err := resetFunction(c.how, c.device, &c.f)
-		if c.f.did != c.did || (err == nil) != (c.text == "") || err != nil && !strings.Contains(err.Error(), c.text) {
+		k := kernel{
+			function: func(string) (function, error) { return &c.f, nil },
+			addLink:  func(string, string) error { return hca.ErrNoMemory },
+		}
+		err := k.reset(c.how, c.device, false)
+		if c.f.did != c.did || !strings.Contains(fmt.Sprint(err), c.text) || errors.Is(err, resetlock.ErrUnfinished) != c.gone {
 			t.Errorf("%s: did %q, %v; want %q, %q", c.name, c.f.did, err, c.did, c.text)
 		}
 	}

@@ -6,28 +6,32 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 )
 
 // Slot holds an HCA, unless a fault has pulled it out. For package device it lists the HCA
 // (List, Watch), opens it and resets it.
 type Slot struct {
-	hca     HCA
-	log     *slog.Logger
-	changed chan struct{} // has a value if the list may have changed by a fault
-	plans   *plans        // nil: faults are not allowed
+	hca         HCA
+	log         *slog.Logger
+	allowFaults bool
+	changed     chan struct{} // has a value if the list may have changed by a fault
 
-	reindexes atomic.Bool // set by a fault: the next reset changes the index
+	mu        sync.Mutex // guards what follows
+	plugged   Plugged
+	shift     uint32                // that faults add to the index
+	reindexes bool                  // the next reset increases shift
+	last      []qprecovery.Identity // result of List
+	unknown   bool                  // the last List failed
 
-	mu      sync.Mutex // guards what follows
-	plugged Plugged
-	shift   uint32                // that faults add to the index
-	last    []qprecovery.Identity // result of List
-	unknown bool                  // the last List failed
+	// A planned fault that is to fire n times does so, even if the device is reset in between.
+	// The effects of faults that have fired end with their instance.
+	open  *faults.Device // the instance that is open; nil: none
+	later []faults.Fault // planned for the next instance
 }
 
 // Plugged is the content of a slot, which faults change.
@@ -42,11 +46,7 @@ const (
 
 // NewSlot returns the slot of an HCA.
 func NewSlot(h HCA, allowFaults bool, log *slog.Logger) *Slot {
-	s := &Slot{hca: h, log: log, changed: make(chan struct{}, 1)}
-	if allowFaults {
-		s.plans = &plans{}
-	}
-	return s
+	return &Slot{hca: h, allowFaults: allowFaults, log: log, changed: make(chan struct{}, 1)}
 }
 
 // Plug changes the content of the slot. It never blocks. It returns ErrNotPulledOut if an HCA

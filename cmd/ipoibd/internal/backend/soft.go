@@ -2,10 +2,12 @@ package backend
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,15 +21,19 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// softHCA is the software HCA on a netdev.
+// softHCA is the software HCA on a netdev. It is present as long as the netdev.
 type softHCA struct {
-	softSource
-	cfg    config.Device
-	peers  *peerList
-	engine atomic.Pointer[engine] // opened last
-	port   udp.Reserve            // keeps the UDP ports bound across resets
-	notice atomic.Pointer[string] // by Run; nil: none yet
-	log    *slog.Logger
+	cfg      config.Device
+	peers    *peerList
+	engine   atomic.Pointer[engine]   // opened last
+	port     udp.Reserve              // keeps the UDP ports bound across resets
+	notice   atomic.Pointer[string]   // by Run; nil: none yet
+	hostGUID func() (hca.GUID, error) // computed once, because a reset must not open files
+	log      *slog.Logger
+
+	mu    sync.Mutex // guards what follows
+	index int        // of the netdev that guid belongs to
+	guid  hca.GUID   // of the HCA
 }
 
 // engine is an open software HCA.
@@ -47,7 +53,10 @@ func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
 	if err := checkUnderlay(cfg.Underlay); err != nil {
 		return nil, err
 	}
-	return &softHCA{softSource: softSource{netdev: cfg.Underlay}, cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log}, nil
+	return &softHCA{
+		cfg: cfg, peers: newPeerList(cfg.Peers, cfg.Underlay, log), log: log,
+		hostGUID: sync.OnceValues(func() (hca.GUID, error) { return hostGUID(cfg.Underlay) }),
+	}, nil
 }
 
 // checkUnderlay refuses the loopback. It accepts a netdev that does not exist, because the
@@ -58,6 +67,55 @@ func checkUnderlay(netdev string) error {
 	}
 	return nil
 }
+
+// Find implements HCA. The GUID stays the same as long as the netdev exists, even if its MAC
+// changes.
+func (h *softHCA) Find() (qprecovery.Identity, error) {
+	n, err := udp.FindNetdev(h.cfg.Underlay)
+	if err != nil {
+		return qprecovery.Identity{}, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.index != n.Index {
+		guid := soft.GUIDOf(n.MAC)
+		if n.MAC == [6]byte{} {
+			if guid, err = h.hostGUID(); err != nil {
+				return qprecovery.Identity{}, err
+			}
+		}
+		h.guid, h.index = guid, n.Index
+	}
+	return qprecovery.Identity{
+		NodeGUID: h.guid, PortGUID: h.guid, SysImageGUID: h.guid, Index: uint32(n.Index), Name: h.cfg.Underlay,
+	}, nil
+}
+
+// hostGUID returns the GUID of an HCA on a netdev without a MAC, such as a tunnel. It is
+// derived from the machine and the netdev, so it is stable and unique. The machine is
+// identified by machine-id(5), or by the host's name if there is none.
+func hostGUID(netdev string) (hca.GUID, error) {
+	text, err := os.ReadFile("/etc/machine-id")
+	machine := strings.TrimSpace(string(text))
+	if err != nil || machine == "" {
+		if machine, err = os.Hostname(); err != nil {
+			return hca.GUID{}, fmt.Errorf("make a GUID for %s, which has no MAC: %w", netdev, err)
+		}
+	}
+	return guidOf(machine, netdev), nil
+}
+
+// guidOf returns a hash as an EUI-64 of a single interface that is locally administered, which
+// means that the second bit is clear in the modified form.
+func guidOf(machine, netdev string) hca.GUID {
+	sum := sha256.Sum256([]byte("ipoibd\x00" + machine + "\x00" + netdev))
+	g := hca.GUID(sum[:8])
+	g[0] &^= 3
+	return g
+}
+
+// Watch implements HCA.
+func (h *softHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return udp.WatchNetdevs(ctx) }
 
 // Close implements HCA. It releases the UDP port.
 func (h *softHCA) Close() error { return h.port.Close() }
@@ -70,7 +128,7 @@ func (h *softHCA) Run(ctx context.Context) {
 	defer wg.Wait()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	w := watch{log: h.log, duplicates: duplicates{fd: -1}}
+	w := watch{log: h.log, duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer func() { w.duplicates.close() }()
 	for {
 		select {

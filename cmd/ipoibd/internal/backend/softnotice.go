@@ -16,30 +16,28 @@ const (
 	// silentAfter is how long a device sends without an answer until that is reported. Each
 	// host sends to the groups of ib0 when it comes up.
 	silentAfter = 30 * time.Second
+	// complainEvery is the least time between two log messages about the addresses
+	// of one name, or about duplicate addresses.
+	complainEvery = time.Minute
 	// refusedFor is how long a notice stays after the firewall has refused the last datagram.
 	refusedFor = 10 * time.Second
 )
 
 // watch notices what keeps an open software HCA from reaching its peers. It logs each
-// condition when it begins. The messages are constant: addresses may be forged, and the log
-// limits each message, not its attributes. A duplicate address is logged at most once per
-// complainEvery.
+// condition when it begins or changes. The messages are constant: addresses may be forged, and
+// the log limits each message, not its attributes.
 type watch struct {
-	log           *slog.Logger
-	engine        *engine // that traffic and was describe
-	traffic       traffic
-	was           symptoms
-	duplicates    duplicates
-	duplicate     string        // what was logged last
-	duplicateAt   time.Time     // when that was logged
-	nat           [2]netip.Addr // the addresses that were logged last
-	sendBufLogged bool          // a small send buffer was logged
+	log        *slog.Logger
+	engine     *engine // that traffic describes
+	traffic    traffic
+	duplicates duplicates
+	said       complaints // by message
 }
 
 // look returns the notices about the instance that was opened last, which is on a netdev.
 func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if w.engine != e {
-		w.engine, w.traffic, w.was = e, traffic{}, symptoms{}
+		w.engine, w.traffic = e, traffic{}
 		w.duplicates.open(netdev)
 	}
 	port, err := e.QueryPort(1)
@@ -47,52 +45,56 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 		return "" // it is closed, or has failed
 	}
 	var out []string
-	if seen, sender, ok := e.NATSuspect(); ok {
-		if w.nat != [2]netip.Addr{seen, sender} {
-			w.nat = [2]netip.Addr{seen, sender}
-			w.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+	note := func(is bool, every time.Duration, notice, message string, args ...any) {
+		if is {
+			out = append(out, notice)
+		} else {
+			notice = ""
 		}
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
-	}
-	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
-		if !w.sendBufLogged {
-			w.sendBufLogged = true
-			w.log.Warn("the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+		if w.said.due(now, message, notice, every) && is {
+			w.log.Warn(message, args...)
 		}
-		out = append(out, fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked))
 	}
+	seen, sender, nat := e.NATSuspect()
+	note(nat, 0,
+		fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender),
+		"dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+	size, asked, err := e.transport.SendBuf()
+	note(err == nil && size < asked, 0,
+		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
+		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
 	}
-	text := w.duplicates.look(now, addrs)
-	if text != "" {
-		out = append(out, text+"; give each host its own")
-	}
-	if text != "" && text != w.duplicate && now.Sub(w.duplicateAt) >= complainEvery {
-		w.duplicate, w.duplicateAt = text, now
-		w.log.Warn("another host has the same underlay address; give each host its own", "what", text)
-	}
-	if text == "" {
-		w.duplicate = ""
-	}
-	is := w.traffic.look(now, e.Counters())
+	what := w.duplicates.look(now, addrs)
+	note(what != "", complainEvery, what+"; give each host its own", "another host has the same underlay address; give each host its own", "what", what)
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
-	if is.silent {
-		out = append(out, silent)
-	}
-	if is.refused {
-		out = append(out, refused)
-	}
-	if is.silent && !w.was.silent {
-		w.log.Warn(silent)
-	}
-	if is.refused && !w.was.refused {
-		w.log.Warn(refused)
-	}
-	w.was = is
+	is := w.traffic.look(now, e.Counters())
+	note(is.silent, 0, silent, silent)
+	note(is.refused, 0, refused, refused)
 	return strings.Join(out, "; ")
+}
+
+// complaints has the last log message about each subject, which addresses in it may change at
+// the will of others.
+type complaints map[string]complaint
+
+type complaint struct {
+	text string
+	at   time.Time
+}
+
+// due reports whether a text about a subject is to be logged: it differs from the last one,
+// and that one is old enough.
+func (c complaints) due(now time.Time, subject, text string, every time.Duration) bool {
+	last := c[subject]
+	if text == last.text || now.Sub(last.at) < every {
+		return false
+	}
+	c[subject] = complaint{text, now}
+	return true
 }
 
 // symptoms are what the counters of a device show.

@@ -23,7 +23,7 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	}
 	a, _ := nstest.Pair(t, 1500)
 	var log strings.Builder
-	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}}
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer w.duplicates.close()
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
 		var e engine

@@ -3,8 +3,10 @@
 // ports), the control socket last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
-// kept. A running daemon continues as long as one interface works. The status shows an
-// interface that was deleted or moved out of reach as failed, with the reason.
+// kept. The same holds when a daemon stops that could not open an HCA, because another process
+// has used it (or its UDP port) all the time. A running daemon continues as long as one
+// interface works. The status shows an interface that was deleted or moved out of reach as
+// failed, with the reason.
 package daemon
 
 import (
@@ -62,6 +64,7 @@ type managed struct {
 	name     string
 	slot     *backend.Slot
 	portGUID hca.GUID
+	busy     bool // another process had what the HCA needs when the daemon started
 }
 
 // Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
@@ -93,8 +96,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 		return err
 	}
 	for _, c := range cfg.Devices {
-		on := slices.DeleteFunc(slices.Clone(cfg.Interfaces), func(f config.Interface) bool { return f.Device != c.Name })
-		dev, err := d.newDevice(c, on)
+		dev, err := d.newDevice(c, cfg.Interfaces)
 		if err != nil {
 			return fmt.Errorf("device %s: %w", c.Name, err)
 		}
@@ -111,7 +113,8 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	return nil
 }
 
-// newDevice opens the HCA for a moment, so that a mistake is reported at once.
+// newDevice opens the HCA for a moment, so that a mistake, also in its interfaces, is reported
+// at once.
 func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*managed, error) {
 	slot, err := backend.New(c, backend.Options{AllowFaults: d.opts.AllowFaults, OpenRDMA: d.opts.OpenRDMA, Log: d.opts.Log})
 	if err != nil {
@@ -120,14 +123,17 @@ func (d *daemon) newDevice(c config.Device, interfaces []config.Interface) (*man
 	var users []string
 	var ports []uint8
 	for _, f := range interfaces {
-		users, ports = append(users, f.Name), append(ports, f.Port)
+		if f.Device == c.Name {
+			users, ports = append(users, f.Name), append(ports, f.Port)
+		}
 	}
 	guid, err := slot.Probe(ports...)
-	if err != nil {
+	busy := errors.Is(err, backend.ErrBusy) // the device tries again
+	if err != nil && !busy {
 		return nil, errors.Join(err, slot.Close())
 	}
 	sharing := slot.Sharing()
-	return &managed{name: c.Name, slot: slot, portGUID: guid, Device: device.New(device.Config{
+	return &managed{name: c.Name, slot: slot, portGUID: guid, busy: busy, Device: device.New(device.Config{
 		Name: c.Name, Underlay: slot.Info().Underlay, Open: slot.Open, List: slot, Reset: slot.Reset, Complete: slot.Complete,
 		Coordinator: sharing.Dir, Means: sharing.Means, Holders: sharing.Holders,
 		Users: strings.Join(users, ","), Grace: c.Grace, GiveUpAfter: c.GiveUpAfter, AllowForeign: c.AllowOtherDevice,
@@ -146,6 +152,13 @@ func (d *daemon) discard() error {
 		errs = append(errs, d.control.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// keeps reports whether an interface stays when the daemon stops. One that it created for an
+// HCA that another process has used all the time was never of use.
+func (d *daemon) keeps(f *iface.Iface) bool {
+	dev := d.device(f.DeviceName())
+	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0)
 }
 
 // release closes the interfaces to keep, and deletes the others.
@@ -171,7 +184,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	var ifaces, devices, watcher sync.WaitGroup
 	shutdown, stopped := make(chan struct{}), make(chan struct{})
 	watcher.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func() { close(shutdown); <-stopped }}, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { close(shutdown); <-stopped; return nil }}, d.opts.Log)
 	})
 	defer watcher.Wait()
 	defer stopPower()
@@ -206,7 +219,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	}()
 	select {
 	case <-done:
-		err = errors.Join(err, d.release(func(*iface.Iface) bool { return !d.opts.Remove }))
+		err = errors.Join(err, d.release(d.keeps))
 	case <-time.After(stopLimit):
 		err = errors.Join(err, fmt.Errorf("did not stop within %s", stopLimit))
 	}

@@ -259,6 +259,42 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	}
 }
 
+// A daemon that waits for the UDP port of another one until it is stopped leaves no interface
+// behind. One that has got the port keeps its interface, as does one that adopted it.
+func TestStopWhileThePortIsTakenLeavesNothing(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	underlay(t, "under0", 1)
+	first := start(t, configure(t, "ib0"), options())
+	open := func(r *running) bool {
+		s, err := control.GetStatus(t.Context(), r.cfg.Control)
+		must(t, err)
+		return s.Devices[0].State == report.DeviceOpen
+	}
+	first.eventually("the first has the port", func() bool { return open(first) })
+	second := start(t, configure(t, "ib1"), options())
+	must(t, netlink.LinkSetUp(find(t, "ib1")))
+	if s := second.waitState(0, iface.StateWaiting); !strings.Contains(s.Detail, "4791") {
+		t.Errorf("the second: %+v", s)
+	}
+	second.stop()
+	if exists("ib1") {
+		t.Error("ib1 is left behind by a daemon that never had the port")
+	}
+	second = start(t, configure(t, "ib1"), options())
+	first.stop()
+	second.eventually("the second has the port", func() bool { return open(second) })
+	second.stop()
+	first = start(t, configure(t, "ib0"), options())
+	first.eventually("the first has the port again", func() bool { return open(first) })
+	start(t, configure(t, "ib1"), options()).stop()
+	first.stop()
+	if !exists("ib0") || !exists("ib1") {
+		t.Errorf("ib0 is there: %t, ib1: %t; want both", exists("ib0"), exists("ib1"))
+	}
+}
+
 // Stopped before it has begun: nothing hangs, nothing is lost.
 func TestStopAtOnce(t *testing.T) {
 	if nstest.Enter(t) {

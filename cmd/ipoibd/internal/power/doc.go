@@ -7,10 +7,10 @@
 // logind announces sleep and shutdown (PrepareForSleep, PrepareForShutdown). It then
 // waits until every holder of a delay inhibitor has released it, at most
 // InhibitDelayMaxUSec. The inhibitor is a descriptor, released when its holder closes it
-// or dies. [Watch] holds one while the system is awake. The hook gets 8/10 of the
-// time that logind grants. The inhibitor is released as soon as the hook has returned,
-// and in any case after 9/10 of that time, and after 30 s. logind grants no inhibitor
-// while it prepares for sleep, so Watch takes the next one on wake-up.
+// or dies. [Watch] holds one while the system is awake, and releases it as soon as the hook
+// has returned. The context of Suspend ends after 8/10 of the time that logind grants. For a
+// hook that does not return, logind itself stops waiting at the end of that time. It grants
+// no inhibitor while it prepares for sleep, so Watch takes the next one on wake-up.
 //
 // # The machine
 //
@@ -30,10 +30,9 @@
 //
 // logind may start late, restart, or not exist; so may the bus. While either is missing,
 // Watch holds no inhibitor and assumes that the system is awake, because it may have missed
-// the wake-up. One line in the log reports the loss. Watch tries again to reach the bus,
-// after pauses that double from 1 s to 1 min. For each new connection and each new logind
-// it starts from scratch: it asks logind what the system prepares for, and takes an
-// inhibitor if that is nothing.
+// the wake-up. One line in the log reports the loss. Watch looks for logind again every second,
+// each time on a new connection. When it finds logind, it starts from scratch: it asks logind
+// what the system prepares for, and takes an inhibitor if that is nothing.
 //
 // # Trust
 //

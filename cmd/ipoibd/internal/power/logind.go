@@ -3,7 +3,6 @@ package power
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -43,7 +42,7 @@ const (
 const (
 	// callTimeout bounds each exchange with the bus.
 	callTimeout = 5 * time.Second
-	// maxLimit bounds how long the system waits for this daemon, whatever logind grants.
+	// maxLimit bounds the time for Suspend, however long the system would wait.
 	maxLimit = 30 * time.Second
 	// signalQueue is the length of the channel; the library queues further signals.
 	signalQueue = 16
@@ -53,8 +52,9 @@ const (
 type logind struct {
 	conn    *dbus.Conn
 	signals chan *dbus.Signal // closed with the connection
-	owner   string            // logind's unique name; empty: there is no logind
-	found   found             // its answer, if there is one
+	owner   string            // logind's unique name
+	limit   time.Duration     // how long the system waits for an inhibitor
+	system  system            // what it was about to do at first
 }
 
 // listen connects to the bus, subscribes to signals, and asks logind. The connection uses a
@@ -77,21 +77,21 @@ func listen(ctx context.Context) (*logind, error) {
 	late := time.AfterFunc(callTimeout, func() { conn.Close() })
 	l := &logind{conn: conn, signals: make(chan *dbus.Signal, signalQueue)}
 	conn.Signal(l.signals)
-	if err = l.subscribe(); err == nil && l.owner != "" {
-		err = l.ask()
-	}
+	err = l.ask()
 	if !late.Stop() {
 		err = fmt.Errorf("no answer within %s", callTimeout)
 	}
 	if err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("listen to logind: %w", err)
+		return nil, fmt.Errorf("listen to systemd-logind: %w", err)
 	}
 	return l, nil
 }
 
-// subscribe asks for the owner of logind's name last, so that it misses no change.
-func (l *logind) subscribe() error {
+// ask subscribes to signals, and then, so that it misses no change, asks for the owner of
+// logind's name, and asks that how long it waits for an inhibitor, and what the system is
+// about to do.
+func (l *logind) ask() error {
 	if err := l.conn.Auth(nil); err != nil {
 		return err
 	}
@@ -107,16 +107,9 @@ func (l *logind) subscribe() error {
 			return err
 		}
 	}
-	err := l.conn.BusObject().Call(busName+".GetNameOwner", 0, login).Store(&l.owner)
-	var refusal dbus.Error
-	if errors.As(err, &refusal) && refusal.Name == busName+".Error.NameHasNoOwner" {
-		return nil
+	if err := l.conn.BusObject().Call(busName+".GetNameOwner", 0, login).Store(&l.owner); err != nil {
+		return err
 	}
-	return err
-}
-
-// ask reads how long logind waits for an inhibitor, and what the system is about to do.
-func (l *logind) ask() error {
 	var all map[string]dbus.Variant
 	call := l.conn.Object(l.owner, loginPath).Call("org.freedesktop.DBus.Properties.GetAll", dbus.FlagNoAutoStart, manager)
 	if err := call.Store(&all); err != nil {
@@ -129,12 +122,12 @@ func (l *logind) ask() error {
 			return fmt.Errorf("property %s: %w", name, err)
 		}
 	}
-	l.found.limit = time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
+	l.limit = time.Duration(min(us, uint64(maxLimit/time.Microsecond))) * time.Microsecond
 	switch {
 	case shutdown:
-		l.found.system = shuttingDown
+		l.system = shuttingDown
 	case sleep:
-		l.found.system = sleeping
+		l.system = sleeping
 	}
 	return nil
 }
@@ -143,10 +136,6 @@ func (l *logind) ask() error {
 // ended or restarted, and nil for the signals of others.
 func (l *logind) read(s *dbus.Signal) event {
 	if s.Sender == busName && s.Name == busName+"."+nameOwnerChanged {
-		var name, before string
-		if dbus.Store(s.Body, &name, &before, &l.owner) != nil {
-			return nil
-		}
 		return lost{}
 	}
 	state, known := map[string]system{manager + "." + prepareForSleep: sleeping, manager + "." + prepareForShutdown: shuttingDown}[s.Name]

@@ -1,12 +1,10 @@
 package power
 
-import "time"
-
 // system is what the system is about to do, as reported by logind.
 type system uint8
 
 const (
-	awake system = iota
+	awake system = iota // also without logind
 	sleeping
 	shuttingDown
 )
@@ -15,66 +13,53 @@ const (
 type event any
 
 type (
-	found struct { // logind is there
-		limit  time.Duration // how long it waits for an inhibitor
-		system system
-	}
+	found     struct{ system system } // logind is there
 	lost      struct{}                // logind, or the bus, is gone
 	denied    struct{}                // logind granted no inhibitor, or did not answer
 	announced struct{ system system } // logind announces what the system is about to do
 	returned  struct{}                // the running hook has returned
-	tick      struct{}                // time has passed
 )
 
 // action is an output of machine.step.
-type action uint8
+type action string
 
 const (
-	takeLock action = iota
-	releaseLock
-	callSuspend
-	callResume
-	callStop
-	cancelHook // the one that runs
+	takeLock    action = "take lock"
+	releaseLock action = "release lock"
+	callSuspend action = "suspend"
+	callResume  action = "resume"
+	callStop    action = "stop"
+	cancelHook  action = "cancel hook" // the one that runs
 )
-
-func (a action) String() string {
-	return [...]string{"take lock", "release lock", "suspend", "resume", "stop", "cancel hook"}[a]
-}
 
 // machine decides when to call hooks and when to hold an inhibitor. It is ready to use; no
 // logind is known at first.
 type machine struct {
+	there   bool // logind
 	system  system
 	ready   system // the state for which the last hook prepares, or has prepared, the daemon
 	running bool   // that hook has not returned
-	there   bool   // logind
 	locked  bool
-	limit   time.Duration // how long logind waits
-
-	hookBy time.Time // when the hook should have returned
-	lockBy time.Time // when the inhibitor is released at the latest
 }
 
-// step handles one event and appends the actions to take, in order.
-func (m *machine) step(now time.Time, ev event, out []action) []action {
-	system, take := m.system, false // take an inhibitor only when the answer may have changed
+// step handles one event and returns the actions to take, in order.
+func (m *machine) step(ev event) (out []action) {
+	was, take := m.system, false // take an inhibitor only when the answer may have changed
 	switch ev := ev.(type) {
 	case found:
-		m.there, m.limit, system, take = true, ev.limit, ev.system, true
+		m.there, m.system, take = true, ev.system, true
 	case lost:
-		m.there, system = false, awake
+		m.there, m.system = false, awake
 	case denied:
 		m.locked = false
 	case announced:
-		system = ev.system
+		m.system = ev.system
 	case returned:
 		m.running = false
 	}
-	if system != m.system { // a repetition moves no deadline
-		m.system, take = system, true
-		m.hookBy, m.lockBy = now.Add(m.limit*8/10), now.Add(m.limit*9/10)
-		if system != awake && m.running && m.ready == awake {
+	if m.system != was {
+		take = true
+		if m.system != awake && m.running && m.ready == awake {
 			out = append(out, cancelHook)
 		}
 	}
@@ -82,7 +67,7 @@ func (m *machine) step(now time.Time, ev event, out []action) []action {
 	if call {
 		m.ready, m.running = m.system, true
 	}
-	switch holds := m.holds(now); {
+	switch holds := m.there && (m.running || m.system == awake && m.ready != shuttingDown); {
 	case m.locked && !holds:
 		m.locked = false
 		out = append(out, releaseLock)
@@ -95,18 +80,3 @@ func (m *machine) step(now time.Time, ev event, out []action) []action {
 	}
 	return out
 }
-
-// holds reports whether the system has to wait for the daemon.
-func (m *machine) holds(now time.Time) bool {
-	switch {
-	case !m.there, m.ready == shuttingDown && !m.running:
-		return false
-	case m.system == awake:
-		return true
-	}
-	prepared := !m.running && m.ready == m.system
-	return !prepared && now.Before(m.lockBy)
-}
-
-// deadline returns when a tick is due if nothing happens before.
-func (m *machine) deadline() (time.Time, bool) { return m.lockBy, m.locked && m.system != awake }

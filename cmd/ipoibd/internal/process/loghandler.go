@@ -4,34 +4,72 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// LogHandler passes records on to another handler, within the limits of the log. A
-// record that had to wait keeps its own time, so it may be written after later ones;
-// its attribute "suppressed" counts the records of its message that were dropped while
-// it waited.
+// Limits of the log. A message is a level, a text and a cause from one logger, so the
+// same text from two interfaces is two messages.
+const (
+	// messageBurst lines of one message pass at once, further ones at intervals of
+	// messageEvery. A recovery writes ten at most; two a second show that something
+	// continues, and its latest state.
+	messageBurst = 10
+	messageEvery = 500 * time.Millisecond
+	// totalBurst lines pass at once, further ones at intervals of totalEvery. So the
+	// lines of a few dozen starting interfaces pass, and the log does not fill a disk
+	// within hours.
+	totalBurst = 200
+	totalEvery = 20 * time.Millisecond
+	// maxMessages bounds the messages that are counted separately, and thereby the
+	// held lines. Further messages share one entry per level.
+	maxMessages = 256
+)
+
+// LogHandler passes records on to another handler, within the limits of the log. A record
+// that comes too early is held until its message may pass again, or until a later record of
+// the message replaces it, so the last one of a burst always appears. It keeps its own time,
+// so it may be written after later ones; its attribute "suppressed" counts the records that
+// were replaced.
 type LogHandler struct {
-	next   slog.Handler
-	logger string // attributes and groups; loggers that differ in them do not share messages
-	gate   *gate
+	next    slog.Handler
+	logger  string // attributes and groups; loggers that differ in them do not share messages
+	limiter *limiter
 }
 
-// gate is what a LogHandler shares with those derived from it.
-type gate struct {
-	mu    sync.Mutex
-	lines limiter
-	timer *time.Timer // fires when a held line may pass
+// limiter is what a LogHandler shares with those derived from it.
+type limiter struct {
+	mu       sync.Mutex // guards what follows, and the messages
+	total    *rate.Limiter
+	messages map[key]*message
+}
+
+// key names a message.
+type key struct {
+	level  slog.Level
+	logger string // its attributes and groups
+	text   string
+	cause  string // type, state, reason and property
+}
+
+// message is what the limiter keeps of one message.
+type message struct {
+	rate       *rate.Limiter
+	held       *slog.Record // that has to wait; nil: none
+	to         slog.Handler // that formats it
+	suppressed uint64       // records that it and its predecessors have replaced
 }
 
 // LimitLog returns a handler that passes records on to next, which must not block.
 // The caller calls Flush at the end.
 func LimitLog(next slog.Handler) *LogHandler {
-	g := &gate{lines: newLimiter()}
-	g.timer = time.AfterFunc(time.Hour, func() { g.pass(false) })
-	g.timer.Stop()
-	return &LogHandler{next: next, gate: g}
+	return &LogHandler{next: next, limiter: &limiter{
+		total: rate.NewLimiter(rate.Every(totalEvery), totalBurst), messages: map[key]*message{},
+	}}
 }
 
 // Enabled reports what the next handler reports.
@@ -39,16 +77,28 @@ func (h *LogHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
-// Handle passes a record on, or holds it.
+// Handle passes a record on, or holds it. A held record has reserved its place in both rates.
 func (h *LogHandler) Handle(ctx context.Context, r slog.Record) error {
-	g := h.gate
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if now := time.Now(); !g.lines.add(now, key{r.Level, h.logger, r.Message, cause(&r)}, line{r.Clone(), h.next}) {
-		g.arm(now)
-		return nil
+	l, now := h.limiter, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.message(now, key{r.Level, h.logger, r.Message, cause(&r)})
+	if m.held != nil {
+		m.suppressed++
+	} else {
+		wait := max(m.rate.ReserveN(now, 1).DelayFrom(now), l.total.ReserveN(now, 1).DelayFrom(now))
+		if wait == 0 {
+			return h.next.Handle(ctx, r)
+		}
+		time.AfterFunc(wait, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			m.pass()
+		})
 	}
-	return h.next.Handle(ctx, r)
+	r = r.Clone()
+	m.held, m.to = &r, h.next
+	return nil
 }
 
 // cause joins the attributes that distinguish events with the same text, so that a
@@ -67,34 +117,54 @@ func cause(r *slog.Record) (text string) {
 
 // WithAttrs returns the handler of a logger with attributes.
 func (h *LogHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &LogHandler{next: h.next.WithAttrs(attrs), logger: fmt.Sprint(h.logger, attrs), gate: h.gate}
+	return &LogHandler{next: h.next.WithAttrs(attrs), logger: fmt.Sprint(h.logger, attrs), limiter: h.limiter}
 }
 
 // WithGroup returns the handler of a logger with a group.
 func (h *LogHandler) WithGroup(name string) slog.Handler {
-	return &LogHandler{next: h.next.WithGroup(name), logger: h.logger + name + ".", gate: h.gate}
+	return &LogHandler{next: h.next.WithGroup(name), logger: h.logger + name + ".", limiter: h.limiter}
 }
 
-// Flush passes on all held records.
-func (h *LogHandler) Flush() { h.gate.pass(true) }
-
-// pass passes on the held lines that are due, or all of them.
-func (g *gate) pass(all bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	g.lines.due(now, all, func(ln line, suppressed uint64) {
-		if suppressed > 0 {
-			ln.record.Add("suppressed", suppressed)
-		}
-		_ = ln.to.Handle(context.Background(), ln.record) // the log is where an error would be reported
-	})
-	g.arm(now)
-}
-
-// arm sets the timer to when the next held line may pass.
-func (g *gate) arm(now time.Time) {
-	if at, ok := g.lines.next(); ok {
-		g.timer.Reset(at.Sub(now))
+// Flush passes on all held records, in the order of their times.
+func (h *LogHandler) Flush() {
+	h.limiter.mu.Lock()
+	defer h.limiter.mu.Unlock()
+	held := slices.DeleteFunc(slices.Collect(maps.Values(h.limiter.messages)), func(m *message) bool { return m.held == nil })
+	slices.SortFunc(held, func(a, b *message) int { return a.held.Time.Compare(b.held.Time) })
+	for _, m := range held {
+		m.pass()
 	}
+}
+
+// pass passes the held record on, if there is one.
+func (m *message) pass() {
+	if m.held == nil {
+		return
+	}
+	if m.suppressed > 0 {
+		m.held.Add("suppressed", m.suppressed)
+	}
+	_ = m.to.Handle(context.Background(), *m.held) // the log is where an error would be reported
+	m.held, m.suppressed = nil, 0
+}
+
+// message returns the entry of k, a new one if needed. When there is no room, it
+// forgets the messages whose whole burst is available again. If that makes no room, it
+// returns the entry that all further messages of the level share.
+func (l *limiter) message(now time.Time, k key) *message {
+	if m := l.messages[k]; m != nil {
+		return m
+	}
+	if len(l.messages) >= maxMessages {
+		maps.DeleteFunc(l.messages, func(_ key, m *message) bool { return m.held == nil && m.rate.TokensAt(now) >= messageBurst })
+	}
+	if len(l.messages) >= maxMessages {
+		k = key{level: k.level}
+	}
+	m := l.messages[k]
+	if m == nil {
+		m = &message{rate: rate.NewLimiter(rate.Every(messageEvery), messageBurst)}
+		l.messages[k] = m
+	}
+	return m
 }

@@ -3,6 +3,7 @@ package process
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -179,43 +180,46 @@ func heap() int64 {
 
 // The table of messages is bounded even while every entry holds a line.
 func TestTableOfMessagesIsBounded(t *testing.T) {
-	now := time.Unix(0, 0)
-	l := newLimiter()
-	for i := range 10 * maxMessages {
-		for range messageBurst + 1 {
-			l.add(now, key{level: slog.LevelInfo, text: fmt.Sprint(i)}, line{})
+	synctest.Test(t, func(t *testing.T) {
+		h := LimitLog(text(io.Discard))
+		log := slog.New(h)
+		for i := range 10 * maxMessages {
+			for range messageBurst + 1 {
+				log.Info(fmt.Sprint(i))
+			}
 		}
-	}
-	if n := len(l.messages); n != maxMessages+1 {
-		t.Errorf("%d messages while all are held, want %d and the shared one", n, maxMessages)
-	}
-	if n := len(l.waiting); n != maxMessages+1 {
-		t.Errorf("%d held lines", n)
-	}
-	l.due(now, true, func(line, uint64) {})
-	l.add(now.Add(time.Hour), key{text: "later"}, line{})
-	if n := len(l.messages); n != 1 {
-		t.Errorf("%d messages after an hour of silence, want 1", n)
-	}
+		if n := len(h.limiter.messages); n != maxMessages+1 {
+			t.Errorf("%d messages while all are held, want %d and the shared one", n, maxMessages)
+		}
+		for k, m := range h.limiter.messages {
+			if m.held == nil {
+				t.Errorf("message %s holds no line", k.text)
+			}
+		}
+		h.Flush()
+		time.Sleep(time.Hour)
+		log.Info("later")
+		if n := len(h.limiter.messages); n != 1 {
+			t.Errorf("%d messages after an hour of silence, want 1", n)
+		}
+	})
 }
 
 // When the total limit applies, messages of equal rates get equal shares.
 func TestTotalLimitIsShared(t *testing.T) {
-	now, got := time.Unix(0, 0), map[string]int{}
-	l := newLimiter()
-	for range 4 * 1000 {
-		for i := range 100 {
-			k := key{text: fmt.Sprint(i)}
-			if l.add(now, k, line{record: slog.Record{Message: k.text}}) {
-				got[k.text]++
+	synctest.Test(t, func(t *testing.T) {
+		var out output
+		log := slog.New(LimitLog(text(&out)))
+		for range 4 * 1000 {
+			for i := range 100 {
+				log.Info(fmt.Sprintf("<%d>", i))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		for i := range 100 { // 4 s of 50 lines, and the burst
+			if n := strings.Count(out.String(), fmt.Sprintf("<%d>", i)); n < 3 || n > 5 {
+				t.Errorf("message %d: %d lines, want about 4", i, n)
 			}
 		}
-		l.due(now, false, func(ln line, _ uint64) { got[ln.record.Message]++ })
-		now = now.Add(time.Millisecond)
-	}
-	for i := range 100 { // 4 s of 50 lines, and the burst
-		if n := got[fmt.Sprint(i)]; n < 3 || n > 5 {
-			t.Errorf("message %d: %d lines, want about 4", i, n)
-		}
-	}
+	})
 }

@@ -134,13 +134,17 @@ func (l *Locks) Close() {
 	l.files.close()
 }
 
+// ErrUnfinished says that a reset has removed the device and has not brought it back. The
+// processes that share the device try again to bring it back.
+var ErrUnfinished = errors.New("the device is gone until the reset is completed")
+
 // Done is the event for a reset that has returned. An error that is fs.ErrPermission, or
 // EROFS (a sysfs that is mounted read-only), says that nothing was done, and that another
 // process may be able to reset the device.
 func Done(err error) reset.Event {
 	ev := reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone}
 	if err != nil {
-		ev.Outcome, ev.Detail = reset.OutcomeFailed, err.Error()
+		ev.Outcome, ev.Detail, ev.Unfinished = reset.OutcomeFailed, err.Error(), errors.Is(err, ErrUnfinished)
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):

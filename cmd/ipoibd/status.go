@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +20,6 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var path string
 	var asJSON, verbose, check bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -30,21 +28,19 @@ func statusCommand() *cobra.Command {
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
 			"all interfaces are up; otherwise it prints why not, and exits with 3.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := control.GetStatus(cmd.Context(), path)
+			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			switch {
 			case err != nil:
 				return err
 			case check:
 				return unhealthy(s)
 			case asJSON:
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(s)
+				return printJSON(cmd.OutOrStdout(), s)
 			}
 			return printStatus(cmd.OutOrStdout(), s, verbose)
 		},
 	}
-	bindControl(cmd, &path)
+	bindControl(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
 	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up")

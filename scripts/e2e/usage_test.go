@@ -122,9 +122,9 @@ func TestTwoDaemons(t *testing.T) {
 	a, b := hosts[0], hosts[1]
 	a.join()
 	b.join()
-	requireMistake(t, a.runDaemon(), `another daemon`)
+	requireMistake(t, a.runDaemon(), `another daemon .*stop it, or choose another path with --control`)
 	other := filepath.Join(a.dir, "other.sock")
-	requireMistake(t, a.runDaemon("--control", other), `another process holds the interface \(process \d+\)`)
+	requireMistake(t, a.runDaemon("--control", other), `another process holds the interface \(process \d+\): stop it, or choose another name`)
 	pingAll(a, b)
 }
 

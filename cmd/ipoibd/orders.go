@@ -120,17 +120,18 @@ func order(cmd *cobra.Command, q control.Request, done func() (text, on string))
 const pollEvery = 50 * time.Millisecond
 
 // await returns once no recovery of a device or an interface is under way, or ctx ends.
-func await(ctx context.Context, path, on string) (last error) {
+func await(ctx context.Context, path, on string) error {
+	last := errors.New("no answer yet")
 	for {
 		select {
 		case <-ctx.Done():
-			return cmp.Or(last, errors.New("no answer yet"))
+			return last
 		case <-time.After(pollEvery):
 		}
 		s, err := control.GetStatus(ctx, path)
 		switch {
-		case err != nil && ctx.Err() != nil:
-			return cmp.Or(last, err)
+		case ctx.Err() != nil:
+			continue
 		case err != nil:
 			return err
 		}
@@ -147,24 +148,27 @@ func await(ctx context.Context, path, on string) (last error) {
 // recovering describes a recovery under way on a device, its interfaces or an interface
 // ("": on any), and reports whether the daemon has given up. A suspension does not count.
 func recovering(s *report.Status, on string) (text string, gaveUp bool) {
-	describe := func(name string, r *report.Recovery) {
-		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
+	describe := func(name string, r *report.Recovery) string {
+		return fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
 	}
 	suspended := map[string]bool{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		if r := d.Recovery; r == nil || r.Since.IsZero() || on != "" && on != d.Name {
-			continue
-		} else if r.State == qprecovery.DeviceSuspended.String() {
+		r := d.Recovery
+		switch {
+		case r.Since.IsZero() || on != "" && on != d.Name:
+		case r.State == qprecovery.DeviceSuspended.String():
 			suspended[d.Name] = true
-		} else if describe(d.Name, r); r.State == qprecovery.DeviceGivenUp.String() {
-			return text, true
+		case r.State == qprecovery.DeviceGivenUp.String():
+			return describe(d.Name, r), true
+		default:
+			text = describe(d.Name, r)
 		}
 	}
 	for i := range s.Interfaces {
 		f := &s.Interfaces[i]
-		if r := f.Recovery; text == "" && r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
-			describe(f.Name, r)
+		if text == "" && !f.Recovery.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+			text = describe(f.Name, f.Recovery)
 		}
 	}
 	return text, false

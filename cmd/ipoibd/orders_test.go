@@ -130,10 +130,10 @@ func TestWait(t *testing.T) {
 		want       string // beginning of the error; "": none
 	}{
 		{"healthy", "reset qp --wait", report.Status{Devices: []report.Device{healthy}, Interfaces: []report.Interface{ib1}}, ""},
-		{"interface recovers", "reset qp --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
-		{"interface of the device recovers", "reset device --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0"},
+		{"interface recovers", "reset qp --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0"},
 		{"another device waits", "recover --wait=5s", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
-		{"any device waits", "resume --wait=200ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms; the daemon continues: other: wait_for_device"},
+		{"any device waits", "resume --wait=500ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 500ms; the daemon continues: other: wait_for_device"},
 		{"given up", "recover --wait=5s", report.Status{Devices: []report.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
 		{"suspended", "suspend --wait=5s", report.Status{Devices: []report.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []report.Interface{ib0}}, ""},
 		{"without --wait", "reset qp", report.Status{Interfaces: []report.Interface{ib0}}, ""},

@@ -150,7 +150,7 @@ func (p *printer) printInterface(f *report.Interface) {
 		p.line("  group\t%s by %s", g.MGID, g.Attach)
 	}
 	for _, peer := range f.Peers {
-		p.line("  peer %s\t%s, QP %s, AH %s, %s", peer.MAC, peer.GID, peer.QPN, peer.Handle, strings.Join(peer.IPs, " "))
+		p.line("  peer %s\t%s, QP %s, AH %s", peer.MAC, peer.GID, peer.QPN, strings.Join(append([]string{peer.Handle}, peer.IPs...), ", "))
 	}
 	p.counters(f.Counters, docs.InterfaceCounter)
 	p.counters(f.Kernel, docs.InterfaceCounter)

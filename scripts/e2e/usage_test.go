@@ -90,6 +90,9 @@ func TestWaits(t *testing.T) {
 	a.start()
 	a.Run("ip", "link", "set", ifName, "up")
 	a.waitReason(`underlay MTU too small.*raise .* by \d+`)
+	if want := `msg="device open" device=soft hca=soft underlay=` + nstest.Dev; !strings.Contains(a.daemon.log.String(), want) {
+		t.Errorf("the log does not name the underlay of the device; want %s", want)
+	}
 
 	a.Run("ip", "link", "set", nstest.Dev, "mtu", "1500", "down")
 	a.waitReason(`port 1 is DOWN`)

@@ -59,7 +59,7 @@ func faultCommand() *cobra.Command {
 			terminal.Fprintf(out, "pending faults of device %s cancelled\n", q.Device)
 			return nil
 		}
-		terminal.Fprintf(out, "fault %s is set on device %s\n", q.Kind, q.Device)
+		terminal.Fprintf(out, "fault %s armed on device %s\n", q.Kind, q.Device)
 		return nil
 	}
 	bindControl(cmd)

@@ -127,7 +127,7 @@ func TestTwoDaemons(t *testing.T) {
 	b.join()
 	requireMistake(t, a.runDaemon(), `another daemon .*stop it, or choose another path with --control`)
 	other := filepath.Join(a.dir, "other.sock")
-	requireMistake(t, a.runDaemon("--control", other), `another process holds the interface \(process \d+\): stop it, or choose another name`)
+	requireMistake(t, a.runDaemon("--control", other), `the interface is in use by another process \(process \d+\): stop it, or choose another name`)
 	pingAll(a, b)
 }
 

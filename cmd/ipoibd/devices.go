@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -30,16 +29,14 @@ func devicesCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(entries)
+				return printJSON(cmd.OutOrStdout(), entries)
 			}
 			return printEntries(cmd.OutOrStdout(), entries)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
 	cmd.Flags().StringVar(&underlay, "underlay", "", "netdev of the software HCA (default: that of the default route)")
-	completeFlag(cmd, "underlay", completeNetdev)
+	completeFlag(cmd, "underlay", netdevs)
 	return cmd
 }
 

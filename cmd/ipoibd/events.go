@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,74 +11,57 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/cmd/ipoibd/internal/terminal"
 )
 
-type eventsFlags struct {
-	control, iface, device string
-	follow, json           bool
-}
-
 func eventsCommand() *cobra.Command {
-	var f eventsFlags
+	var iface, device string
+	var follow, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show the history of recoveries: steps, reasons, durations, outages",
 		Long: "Show the rungs that recoveries entered and why, and how each recovery ended: its\n" +
 			"highest rung, its first reason, the time from detection to the end, and the\n" +
 			"outage. The daemon keeps the last " + fmt.Sprint(journal.Size) + " entries.",
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// A mistyped name would show neither entries nor an error.
+			for _, c := range []struct{ what, name string }{{"interface", iface}, {"device", device}} {
+				if c.name == "" {
+					continue
+				}
+				if names, err := known(cmd, c.what); err != nil {
+					return err
+				} else if !slices.Contains(names, c.name) {
+					return fmt.Errorf("there is no %s %q", c.what, c.name)
+				}
+			}
+			show := printEntry
+			if asJSON {
+				show = func(out io.Writer, e journal.Entry) error { return json.NewEncoder(out).Encode(e) }
+			}
+			var last uint64
+			err := control.GetEvents(cmd.Context(), socket(cmd), 0, follow, func(e journal.Entry) error {
+				if last != 0 && e.Seq > last+1 {
+					terminal.Fprintf(cmd.ErrOrStderr(), "%d entries were missed\n", e.Seq-last-1)
+				}
+				last = e.Seq
+				if iface == "" && device == "" || e.Scope == iface || e.Scope == device {
+					return show(cmd.OutOrStdout(), e)
+				}
+				return nil
+			})
+			if err == nil && follow {
+				fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")
+			}
+			return err
+		},
 	}
-	bindControl(cmd, &f.control)
-	cmd.Flags().BoolVar(&f.follow, "follow", false, "keep printing new entries until the daemon ends")
-	cmd.Flags().BoolVar(&f.json, "json", false, "output as JSON, one object a line; durations in seconds")
-	bindName(cmd, &f.iface, &f.control, "interface", "show only entries of this interface")
-	bindName(cmd, &f.device, &f.control, "device", "show only entries of this device")
+	bindControl(cmd)
+	cmd.Flags().BoolVar(&follow, "follow", false, "keep printing new entries until the daemon ends")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON, one object a line; durations in seconds")
+	bindName(cmd, &iface, "interface", "show only entries of this interface")
+	bindName(cmd, &device, "device", "show only entries of this device")
 	return cmd
-}
-
-func (f *eventsFlags) run(cmd *cobra.Command) error {
-	show := printEntry
-	if f.json {
-		show = func(out io.Writer, e journal.Entry) error { return json.NewEncoder(out).Encode(e) }
-	}
-	if err := f.check(cmd.Context()); err != nil {
-		return err
-	}
-	var last uint64
-	err := control.GetEvents(cmd.Context(), f.control, 0, f.follow, func(e journal.Entry) error {
-		if last != 0 && e.Seq > last+1 {
-			terminal.Fprintf(cmd.ErrOrStderr(), "%d entries were missed\n", e.Seq-last-1)
-		}
-		last = e.Seq
-		if f.iface == "" && f.device == "" || e.Scope == f.iface || e.Scope == f.device {
-			return show(cmd.OutOrStdout(), e)
-		}
-		return nil
-	})
-	if err == nil && f.follow {
-		fmt.Fprintln(cmd.ErrOrStderr(), "the daemon has exited")
-	}
-	return err
-}
-
-// check fails if there is no interface or device of the given name. (Without it, a mistyped
-// name would show neither entries nor an error.)
-func (f *eventsFlags) check(ctx context.Context) error {
-	if f.iface == "" && f.device == "" {
-		return nil
-	}
-	s, err := control.GetStatus(ctx, f.control)
-	switch {
-	case err != nil:
-		return err
-	case f.iface != "" && !slices.ContainsFunc(s.Interfaces, func(i report.Interface) bool { return i.Name == f.iface }):
-		return fmt.Errorf("there is no interface %q", f.iface)
-	case f.device != "" && !slices.ContainsFunc(s.Devices, func(d report.Device) bool { return d.Name == f.device }):
-		return fmt.Errorf("there is no device %q", f.device)
-	}
-	return nil
 }
 
 // timeFormat includes the zone, so that entries from hosts in different zones can be compared.
@@ -88,12 +70,6 @@ const timeFormat = "2006-01-02 15:04:05.000Z07:00"
 // printEntry writes an entry as a line of columns. Each column is as wide as the longest
 // possible name, since later entries are not known yet.
 func printEntry(out io.Writer, e journal.Entry) error {
-	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
-		e.Time.Local().Format(timeFormat), e.Scope, e.Kind, e.Rung, entryText(e))
-	return err
-}
-
-func entryText(e journal.Entry) string {
 	text := e.Reason
 	if e.Kind == journal.KindRecovered || e.Kind == journal.KindStopped {
 		text = fmt.Sprintf("%-19s  took %s, outage %s", e.Reason, short(time.Duration(e.Duration)), short(time.Duration(e.Outage)))
@@ -101,7 +77,9 @@ func entryText(e journal.Entry) string {
 	if text != "" && e.Text != "" {
 		text += "; "
 	}
-	return text + e.Text
+	_, err := terminal.Fprintf(out, "%s  %-8s  %-9s  %-15s  %s\n",
+		e.Time.Local().Format(timeFormat), e.Scope, e.Kind, e.Rung, text+e.Text)
+	return err
 }
 
 // short rounds a duration for display.

@@ -13,7 +13,6 @@ import (
 )
 
 func faultCommand() *cobra.Command {
-	var path string
 	var list bool
 	var q control.FaultRequest
 	cmd := &cobra.Command{
@@ -53,23 +52,22 @@ func faultCommand() *cobra.Command {
 			return w.Flush()
 		}
 		q.Kind = args[0]
-		done, err := control.PostFault(cmd.Context(), path, q)
-		switch {
-		case err != nil:
+		if err := control.Post(cmd.Context(), socket(cmd), &q); err != nil {
 			return err
-		case done.Kind == control.FaultClear:
-			terminal.Fprintf(out, "pending faults of device %s cancelled\n", done.Device)
-		default:
-			terminal.Fprintf(out, "fault %s is set on device %s\n", done.Kind, done.Device)
 		}
+		if q.Kind == control.FaultClear {
+			terminal.Fprintf(out, "pending faults of device %s cancelled\n", q.Device)
+			return nil
+		}
+		terminal.Fprintf(out, "fault %s armed on device %s\n", q.Kind, q.Device)
 		return nil
 	}
-	bindControl(cmd, &path)
+	bindControl(cmd)
 	cmd.Flags().IntVar(&q.After, "after", 0, "number of opportunities to skip before it strikes")
 	cmd.Flags().IntVar(&q.Count, "count", 0, "number of times it strikes (default 1)")
 	cmd.Flags().StringVar(&q.Verb, "verb", "", "the verb that hangs, for verb_hangs and verb_hangs_forever: "+strings.Join(faults.Verbs(), ", ")+" (default: any)")
-	completeFlag(cmd, "verb", cobra.FixedCompletions(faults.Verbs(), cobra.ShellCompDirectiveNoFileComp))
-	bindName(cmd, &q.Device, &path, "device", "the device (default: the only one)")
+	completeFlag(cmd, "verb", faults.Verbs)
+	bindName(cmd, &q.Device, "device", "the device (default: the only one)")
 	cmd.Flags().BoolVar(&list, "list", false, "list the kinds")
 	return cmd
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -65,7 +65,7 @@ func execute(ctx context.Context, root *cobra.Command) (code int, err error) {
 		return 0, nil
 	case !started:
 		return exitUsage, err
-	case errors.Is(err, control.ErrNotRunning), errors.Is(err, errUnhealthy):
+	case errors.Is(err, control.ErrNotRunning), errors.Is(err, control.ErrHangs), errors.Is(err, errUnhealthy):
 		return exitNotReady, err
 	}
 	return exitFailure, err
@@ -95,7 +95,7 @@ func rootCommand() *cobra.Command {
 		resetCommand(), recoverCommand(), suspendCommand(), resumeCommand(), faultCommand(),
 	)
 	for _, cmd := range root.Commands() {
-		if !strings.Contains(cmd.Use, " ") {
+		if cmd.Args == nil {
 			cmd.Args = noArgs
 		}
 	}
@@ -158,7 +158,7 @@ func deleteCommand() *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: completeNetdev,
+		ValidArgsFunction: completion(netdevs),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := link.Delete(args[0])
 			if errors.Is(err, link.ErrOwned) {
@@ -170,43 +170,66 @@ func deleteCommand() *cobra.Command {
 }
 
 // bindControl adds the flag of a command that talks to a running daemon.
-func bindControl(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "control", config.DefaultControl, "path of the control socket")
+func bindControl(cmd *cobra.Command) {
+	cmd.Flags().String("control", config.DefaultControl, "path of the control socket")
 }
+
+// socket returns the value of the flag that bindControl added.
+func socket(cmd *cobra.Command) string { return cmd.Flag("control").Value.String() }
 
 // bindName adds the flag "interface" or "device", whose values are the names that the
 // daemon knows.
-func bindName(cmd *cobra.Command, into, path *string, flag, usage string) {
+func bindName(cmd *cobra.Command, into *string, flag, usage string) {
 	cmd.Flags().StringVar(into, flag, "", usage)
-	completeFlag(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-		s, err := control.GetStatus(cmd.Context(), *path)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		for i := range s.Interfaces {
-			if flag == "interface" {
-				names = append(names, s.Interfaces[i].Name)
-			}
-		}
-		for i := range s.Devices {
-			if flag == "device" {
-				names = append(names, s.Devices[i].Name)
-			}
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+	completeFlag(cmd, flag, func() []string {
+		names, _ := known(cmd, flag) // without a daemon, no name is completed
+		return names
 	})
 }
 
-func completeFlag(cmd *cobra.Command, flag string, values cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, values); err != nil {
+// known returns the names of the daemon's interfaces ("interface") or devices ("device").
+func known(cmd *cobra.Command, what string) (names []string, err error) {
+	s, err := control.GetStatus(cmd.Context(), socket(cmd))
+	if err != nil {
+		return nil, err
+	}
+	for i := range s.Interfaces {
+		if what == "interface" {
+			names = append(names, s.Interfaces[i].Name)
+		}
+	}
+	for i := range s.Devices {
+		if what == "device" {
+			names = append(names, s.Devices[i].Name)
+		}
+	}
+	return names, nil
+}
+
+// completeFlag has the shell complete a flag by the given values.
+func completeFlag(cmd *cobra.Command, flag string, values func() []string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, completion(values)); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-func completeNetdev(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-	netdevs, _ := net.Interfaces()
-	for _, n := range netdevs {
+func completion(values func() []string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return values(), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func netdevs() (names []string) {
+	list, _ := net.Interfaces()
+	for _, n := range list {
 		names = append(names, n.Name)
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return names
+}
+
+// printJSON prints what --json asks for.
+func printJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

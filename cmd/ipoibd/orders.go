@@ -18,7 +18,9 @@ import (
 
 func resetCommand() *cobra.Command {
 	var q control.ResetRequest
-	scopes := []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice}
+	verbs := map[string]string{
+		control.ScopeQP: "resetting the queue pair of ", control.ScopeCQ: "rebuilding the completion queues and the queue pair of ", control.ScopeDevice: "resetting device ",
+	}
 	cmd := &cobra.Command{
 		Use:   "reset qp|cq|device",
 		Short: "Reset a queue pair, its completion queues, or a device",
@@ -29,24 +31,19 @@ func resetCommand() *cobra.Command {
 			if len(args) != 1 {
 				return errors.New("specify what to reset: qp, cq or device")
 			}
-			if !slices.Contains(scopes, args[0]) {
-				return fmt.Errorf("cannot reset %q: use qp, cq or device", args[0])
+			if q.Scope = args[0]; verbs[q.Scope] == "" {
+				return fmt.Errorf("cannot reset %q: use qp, cq or device", q.Scope)
 			}
 			return nil
 		},
-		ValidArgs: scopes,
+		ValidArgs: []string{control.ScopeQP, control.ScopeCQ, control.ScopeDevice},
 	}
-	path := order(cmd, func(ctx context.Context, path string, args []string) (text, on string, err error) {
-		q.Scope = args[0]
-		done, err := control.PostReset(ctx, path, q)
-		text = map[string]string{
-			control.ScopeQP: "resetting the queue pair of ", control.ScopeCQ: "rebuilding the completion queues and the queue pair of ", control.ScopeDevice: "resetting device ",
-		}[q.Scope]
-		return text + done.Interface + done.Device, done.Interface + done.Device, err
+	bindName(cmd, &q.Interface, "interface", "interface to reset, for qp and cq (default: the only one)")
+	bindName(cmd, &q.Device, "device", "device to reset, for device (default: the only one)")
+	return order(cmd, &q, func() (text, on string) {
+		on = q.Interface + q.Device
+		return verbs[q.Scope] + on, on
 	})
-	bindName(cmd, &q.Interface, path, "interface", "interface to reset, for qp and cq (default: the only one)")
-	bindName(cmd, &q.Device, path, "device", "device to reset, for device (default: the only one)")
-	return cmd
 }
 
 func recoverCommand() *cobra.Command {
@@ -57,43 +54,29 @@ func recoverCommand() *cobra.Command {
 		Long: "Retry a device that ipoibd has given up on. If the daemon waits for the device, or\n" +
 			"pauses because the device failed too often, it tries the device at once. The command\n" +
 			"fails if the device is open; use 'ipoibd reset device' to reset it.",
+		Args: noArgs,
 	}
-	path := order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
-		done, err := control.PostRecover(ctx, path, q)
-		return "retrying device " + done.Device, done.Device, err
-	})
-	bindName(cmd, &q.Device, path, "device", "device to retry (default: the only one)")
-	return cmd
+	bindName(cmd, &q.Device, "device", "device to retry (default: the only one)")
+	return order(cmd, &q, func() (text, on string) { return "retrying device " + q.Device, q.Device })
 }
 
 func suspendCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "suspend", Short: "Close all devices until 'ipoibd resume'; interfaces stay but lose carrier"}
-	order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
-		return "all devices are closed", "", control.PostSuspend(ctx, path)
-	})
-	return cmd
+	cmd := &cobra.Command{Use: "suspend", Short: "Close all devices until 'ipoibd resume'; interfaces stay but lose carrier", Args: noArgs}
+	return order(cmd, &control.SuspendRequest{}, func() (text, on string) { return "all devices are closed", "" })
 }
 
 func resumeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "resume", Short: "Open all devices again after 'ipoibd suspend'"}
-	order(cmd, func(ctx context.Context, path string, _ []string) (text, on string, err error) {
-		return "opening all devices", "", control.PostResume(ctx, path)
-	})
-	return cmd
+	cmd := &cobra.Command{Use: "resume", Short: "Open all devices again after 'ipoibd suspend'", Args: noArgs}
+	return order(cmd, &control.ResumeRequest{}, func() (text, on string) { return "opening all devices", "" })
 }
 
-// defaultWait is how long --wait waits if it is given without a value.
-const defaultWait = time.Minute
-
-// order makes cmd send a request to the daemon. The function post sends it, and returns what
-// to print and which device or interface the request concerns ("": all devices). The result
-// points to the path of the control socket, which is set once flags are parsed.
-func order(cmd *cobra.Command, post func(ctx context.Context, path string, args []string) (text, on string, err error)) (path *string) {
-	path = new(string)
+// order makes cmd send a request to the daemon. After that, the function done returns what to
+// print and which device or interface the request concerned ("": all devices).
+func order(cmd *cobra.Command, q control.Request, done func() (text, on string)) *cobra.Command {
 	var wait time.Duration
-	bindControl(cmd, path)
+	bindControl(cmd)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until the command has taken effect, for at most this long")
-	cmd.Flags().Lookup("wait").NoOptDefVal = defaultWait.String()
+	cmd.Flags().Lookup("wait").NoOptDefVal = time.Minute.String()
 	until := "the devices and interfaces concerned work again"
 	if cmd.Name() == "suspend" {
 		until = "all devices are closed"
@@ -102,26 +85,34 @@ func order(cmd *cobra.Command, post func(ctx context.Context, path string, args 
 		"With --wait the command returns once " + until + ",\n" +
 		"and fails if that takes longer than a minute, or than the DURATION of --wait=DURATION\n" +
 		"(with '='). Without it, use 'ipoibd events' to see the outcome."
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.Args = cobra.MatchAll(func(_ *cobra.Command, args []string) error {
+		i := slices.IndexFunc(args, func(s string) bool { _, err := time.ParseDuration(s); return err == nil })
+		if wait > 0 && i >= 0 {
+			return fmt.Errorf("--wait takes its duration after '=': --wait=%s", args[i])
+		}
+		return nil
+	}, cmd.Args)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		if wait > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, wait)
 			defer cancel()
 		}
-		text, on, err := post(ctx, *path, args)
+		err := control.Post(ctx, socket(cmd), q)
 		if err == nil {
+			text, on := done()
 			terminal.Fprintf(cmd.OutOrStdout(), "%s\n", text)
+			if wait > 0 {
+				err = await(ctx, socket(cmd), on)
+			}
 		}
-		if err == nil && wait > 0 {
-			err = await(ctx, *path, on)
-		}
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if err != nil && ctx.Err() != nil && cmd.Context().Err() == nil && !errors.Is(err, control.ErrHangs) {
 			return fmt.Errorf("not done within %s; the daemon continues: %w", wait, err)
 		}
 		return err
 	}
-	return path
+	return cmd
 }
 
 // pollEvery is how often a waiting command requests the status. A request may appear in the
@@ -157,24 +148,27 @@ func await(ctx context.Context, path, on string) error {
 // recovering describes a recovery under way on a device, its interfaces or an interface
 // ("": on any), and reports whether the daemon has given up. A suspension does not count.
 func recovering(s *report.Status, on string) (text string, gaveUp bool) {
-	describe := func(name string, r *report.Recovery) {
-		text = fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
+	describe := func(name string, r *report.Recovery) string {
+		return fmt.Sprintf("%s: %s (%s) because of %s", name, r.Rung, r.State, r.Reason)
 	}
 	suspended := map[string]bool{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
-		if r := d.Recovery; r == nil || r.Since.IsZero() || on != "" && on != d.Name {
-			continue
-		} else if r.State == qprecovery.DeviceSuspended.String() {
+		r := d.Recovery
+		switch {
+		case r.Since.IsZero() || on != "" && on != d.Name:
+		case r.State == qprecovery.DeviceSuspended.String():
 			suspended[d.Name] = true
-		} else if describe(d.Name, r); r.State == qprecovery.DeviceGivenUp.String() {
-			return text, true
+		case r.State == qprecovery.DeviceGivenUp.String():
+			return describe(d.Name, r), true
+		default:
+			text = describe(d.Name, r)
 		}
 	}
 	for i := range s.Interfaces {
 		f := &s.Interfaces[i]
-		if r := f.Recovery; text == "" && r != nil && !r.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
-			describe(f.Name, r)
+		if text == "" && !f.Recovery.Since.IsZero() && !suspended[f.Device] && (on == "" || on == f.Name || on == f.Device) {
+			text = describe(f.Name, f.Recovery)
 		}
 	}
 	return text, false

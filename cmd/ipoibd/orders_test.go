@@ -24,11 +24,11 @@ func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 		{"recover", "recover {Device:soft}", "retrying device soft"},
 		{"suspend", "suspend ", "all devices are closed"},
 		{"resume", "resume ", "opening all devices"},
-		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug is set on device soft"},
+		{"fault unplug", "fault {Kind:unplug After:0 Count:0 Verb: Device:soft}", "fault unplug armed on device soft"},
 		{"fault clear", "fault {Kind:clear After:0 Count:0 Verb: Device:soft}", "pending faults of device soft cancelled"},
 		{
 			"fault verb_hangs --after 3 --count 2 --verb query_qp --device soft",
-			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "fault verb_hangs is set on device soft",
+			"fault {Kind:verb_hangs After:3 Count:2 Verb:query_qp Device:soft}", "fault verb_hangs armed on device soft",
 		},
 	} {
 		out, _, err := ipoibd(t, append(strings.Fields(c.args), "--control", path)...)
@@ -57,6 +57,9 @@ func TestMistakesInOrders(t *testing.T) {
 		"recover now":                  "recover takes no argument",
 		"suspend now":                  "suspend takes no argument",
 		"suspend --wait=long":          `--wait: "long" is not a duration`,
+		"suspend --wait 5s":            "--wait takes its duration after '=': --wait=5s",
+		"reset qp --wait 1m":           "--wait takes its duration after '=': --wait=1m",
+		"suspend 5s":                   "suspend takes no argument",
 		"fault":                        "fault takes one kind; 'ipoibd fault --list' lists them",
 		"fault unplug replug":          "fault takes one kind",
 		"fault earthquake":             `no fault "earthquake"; 'ipoibd fault --list' lists them`,
@@ -127,10 +130,10 @@ func TestWait(t *testing.T) {
 		want       string // beginning of the error; "": none
 	}{
 		{"healthy", "reset qp --wait", report.Status{Devices: []report.Device{healthy}, Interfaces: []report.Interface{ib1}}, ""},
-		{"interface recovers", "reset qp --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
-		{"interface of the device recovers", "reset device --wait=200ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 200ms; the daemon continues: ib0"},
+		{"interface recovers", "reset qp --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0: reset_qp (resetting) because of operator"},
+		{"interface of the device recovers", "reset device --wait=500ms", report.Status{Interfaces: []report.Interface{ib0}}, "not done within 500ms; the daemon continues: ib0"},
 		{"another device waits", "recover --wait=5s", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, ""},
-		{"any device waits", "resume --wait=200ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 200ms; the daemon continues: other: wait_for_device"},
+		{"any device waits", "resume --wait=500ms", report.Status{Devices: []report.Device{healthy, device("other", "waiting", "wait_for_device", since)}}, "not done within 500ms; the daemon continues: other: wait_for_device"},
 		{"given up", "recover --wait=5s", report.Status{Devices: []report.Device{device("soft", "given_up", "give_up", since)}}, "soft: give_up (given_up) because of removed"},
 		{"suspended", "suspend --wait=5s", report.Status{Devices: []report.Device{device("soft", "suspended", "suspend", since)}, Interfaces: []report.Interface{ib0}}, ""},
 		{"without --wait", "reset qp", report.Status{Interfaces: []report.Interface{ib0}}, ""},

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/backend"
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
 	"ipoibd/cmd/ipoibd/internal/daemon"
 	"ipoibd/cmd/ipoibd/internal/process"
 	"ipoibd/link"
@@ -28,8 +26,10 @@ type runFlags struct {
 	file, control       string
 	logLevel, logFormat string
 	remove, allowFaults bool
+	one                 pflag.FlagSet // flags of one interface, which a configuration file replaces
 	device              config.Device
 	iface               config.Interface
+	gidIndex            int
 }
 
 func runCommand() *cobra.Command {
@@ -59,18 +59,17 @@ func runCommand() *cobra.Command {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 			defer stop()
 			context.AfterFunc(ctx, stop) // a second signal kills the process
-			return advise(daemon.Run(ctx, cfg, daemon.Options{
+			err := daemon.Run(ctx, cfg, daemon.Options{
 				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenRDMA: openRDMA, Log: log,
-			}))
+			})
+			if errors.Is(err, link.ErrOwned) {
+				return fmt.Errorf("%w: stop it, or choose another name", err)
+			}
+			return err
 		},
 	}
 	f.bind(cmd)
 	return cmd
-}
-
-// oneInterface are the flags that a configuration file replaces.
-var oneInterface = []string{
-	"name", "device", "reset", "underlay", "port", "pkey", "gid", "gid-index", "mtu", "peer", "known-peers-only", "standard-mtu",
 }
 
 func (f *runFlags) bind(cmd *cobra.Command) {
@@ -81,6 +80,8 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fs.BoolVar(&f.remove, "remove", false, "delete the interfaces when the daemon ends")
 	fs.BoolVar(&f.allowFaults, "allow-faults", false, "let 'ipoibd fault' inject faults, for tests")
+
+	fs = &f.one
 	fs.StringVar(&f.iface.Name, "name", f.iface.Name, "name of the interface")
 	fs.StringVar(&f.device.HCA, "device", f.device.HCA, "soft, or another HCA that 'ipoibd devices' lists")
 	fs.StringVar((*string)(&f.device.Reset), "reset", string(f.device.Reset), "how a real HCA is reset: none, link, driver or pci")
@@ -91,38 +92,20 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 		return err
 	})
 	fs.StringVar(&f.iface.GID, "gid", "", "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
-	fs.Func("gid-index", "`index` of the GID to use in the port's table (default: as for --gid)", func(s string) error {
-		i, err := strconv.Atoi(s)
-		if err != nil {
-			return fmt.Errorf("%q is not a whole number from 0 to 255", s)
-		}
-		f.iface.GIDIndex = &i
-		return nil
-	})
+	fs.IntVar(&f.gidIndex, "gid-index", 0, "`index` of the GID to use in the port's table (default: as for --gid)")
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
+	cmd.Flags().AddFlagSet(fs)
+
 	for flag, values := range map[string][]string{
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "reset": {"none", "link", "driver", "pci"},
 	} {
-		completeFlag(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+		completeFlag(cmd, flag, func() []string { return values })
 	}
-	completeFlag(cmd, "underlay", completeNetdev)
-	completeFlag(cmd, "device", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return backend.Names(), cobra.ShellCompDirectiveNoFileComp
-	})
-}
-
-// advise adds what to do if another process uses what the daemon needs.
-func advise(err error) error {
-	switch {
-	case errors.Is(err, control.ErrRunning):
-		return fmt.Errorf("%w: stop it, or choose another path with --control", err)
-	case errors.Is(err, link.ErrOwned):
-		return fmt.Errorf("%w: stop it, or choose another name", err)
-	}
-	return err
+	completeFlag(cmd, "underlay", netdevs)
+	completeFlag(cmd, "device", backend.Names)
 }
 
 // configuration comes from the file, or from the flags of one interface.
@@ -131,13 +114,20 @@ func (f *runFlags) configuration(fs *pflag.FlagSet) (*config.Config, error) {
 		f.control = path
 	}
 	if f.file == "" {
+		if fs.Changed("gid-index") {
+			f.iface.GIDIndex = &f.gidIndex
+		}
 		cfg := config.Single(f.control, f.device, f.iface)
 		return cfg, byFlag(cfg.Validate(), fs)
 	}
-	for _, name := range oneInterface {
-		if fs.Changed(name) {
-			return nil, fmt.Errorf("--%s and --config cannot be combined: set it in the file", name)
+	var err error
+	f.one.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			err = fmt.Errorf("--%s and --config cannot be combined: set it in the file", flag.Name)
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	cfg, err := config.Load(f.file)
 	if err != nil || !fs.Changed("control") {

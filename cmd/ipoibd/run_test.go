@@ -2,18 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
-	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
-	"ipoibd/cmd/ipoibd/internal/control"
-	"ipoibd/link"
 )
 
 // configure parses flags of run and returns the configuration that they make.
@@ -135,26 +135,18 @@ func TestVersionAndUnknownCommand(t *testing.T) {
 	}
 }
 
-func TestAdviceOnWhatIsTaken(t *testing.T) {
-	for want, err := range map[string]error{
-		"socket: stop it, or choose another path with --control": control.ErrRunning,
-		"interface: stop it, or choose another name":             link.ErrOwned,
-	} {
-		got := advise(fmt.Errorf("start: %w", err))
-		if !errors.Is(got, err) || !strings.HasSuffix(got.Error(), want) {
-			t.Errorf("%v, want ...%q", got, want)
-		}
-	}
-	if other := errors.New("other"); advise(other) != other || advise(nil) != nil { //nolint:errorlint // must be the very same
-		t.Error("advice without need")
-	}
-}
-
-// Scripts can tell a mistake of their own from a daemon that does not run.
+// Scripts can distinguish a mistake of their own from a daemon that does not run or does not
+// answer.
 func TestExitCodes(t *testing.T) {
 	f := newFake()
 	f.err = errors.New("device is open")
 	path, _ := serve(t, f)
+	hung := filepath.Join(t.TempDir(), "hung.sock")
+	l, err := net.Listen("unix", hung) // the kernel accepts connections for a process that is stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("interfaces: []"), 0o600); err != nil {
 		t.Fatal(err)
@@ -176,12 +168,20 @@ func TestExitCodes(t *testing.T) {
 		"status --control " + path + "x": exitNotReady,
 
 		"reset qp --wait --control " + path + "x": exitNotReady,
+		"recover --wait=100ms --control " + hung:  exitNotReady,
+		"status --control " + hung:                exitNotReady,
+		"events --follow --control " + hung:       exitNotReady,
 	} {
 		root := rootCommand()
 		root.SetOut(io.Discard)
 		root.SetArgs(strings.Fields(args))
-		if got, err := execute(t.Context(), root); got != want {
+		ctx, cancel := t.Context(), func() {}
+		if strings.HasSuffix(args, hung) {
+			ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond)
+		}
+		if got, err := execute(ctx, root); got != want {
 			t.Errorf("%s: exit code %d, %v; want %d", args, got, err, want)
 		}
+		cancel()
 	}
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +21,6 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var path string
 	var asJSON, verbose, check bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -30,21 +29,19 @@ func statusCommand() *cobra.Command {
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
 			"all interfaces are up; otherwise it prints why not, and exits with 3.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := control.GetStatus(cmd.Context(), path)
+			s, err := control.GetStatus(cmd.Context(), socket(cmd))
 			switch {
 			case err != nil:
 				return err
 			case check:
 				return unhealthy(s)
 			case asJSON:
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(s)
+				return printJSON(cmd.OutOrStdout(), s)
 			}
 			return printStatus(cmd.OutOrStdout(), s, verbose)
 		},
 	}
-	bindControl(cmd, &path)
+	bindControl(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "output as JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also show addresses, peers, groups, and nonzero counters")
 	cmd.Flags().BoolVar(&check, "check", false, "exit with 3 unless all interfaces are up")
@@ -55,17 +52,16 @@ func statusCommand() *cobra.Command {
 var errUnhealthy = errors.New("not up")
 
 // unhealthy returns why an interface is not up, or nil if all are.
-func unhealthy(s *report.Status) error {
-	var errs []error
+func unhealthy(s *report.Status) (err error) {
 	for i := range s.Interfaces {
-		switch f := &s.Interfaces[i]; {
-		case stale(s, f) != "":
-			errs = append(errs, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, stale(s, f)))
-		case f.State != "up" || !f.Carrier:
-			errs = append(errs, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, because(f)))
+		f := &s.Interfaces[i]
+		why := stale(s, f)
+		if why == "" && f.State == "up" && f.Carrier {
+			continue
 		}
+		err = errors.Join(err, fmt.Errorf("interface %s is %w: %s", f.Name, errUnhealthy, cmp.Or(why, because(f))))
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // stale describes a snapshot that is too old for a working interface.
@@ -113,6 +109,13 @@ func printStatus(out io.Writer, s *report.Status, verbose bool) error {
 
 func (p *printer) line(format string, args ...any) { terminal.Fprintf(p, format+"\n", args...) }
 
+// optional prints a line unless its text is empty.
+func (p *printer) optional(label, text string) {
+	if text != "" {
+		p.line("  %s\t%s", label, text)
+	}
+}
+
 // since returns a time and how long ago it was.
 func (p *printer) since(t time.Time) string {
 	return fmt.Sprintf("since %s (%s)", t.Local().Format(time.DateTime), short(p.Time.Sub(t)))
@@ -120,20 +123,12 @@ func (p *printer) since(t time.Time) string {
 
 func (p *printer) printInterface(f *report.Interface) {
 	p.line("\ninterface %s\t%s %s", f.Name, f.State, p.since(f.Since))
-	if why := because(f); why != "" {
-		p.line("  reason\t%s", why)
-	}
-	if why := stale(p.Status, f); why != "" {
-		p.line("  out of date\t%s", why)
-	}
+	p.optional("reason", because(f))
+	p.optional("out of date", stale(p.Status, f))
 	p.current(f.Recovery)
-	carrier := "off"
-	if f.Carrier {
-		carrier = "on"
-	}
 	k := f.Kernel
 	p.line("  device\t%s, port %d", f.Device, f.Port)
-	p.line("  carrier\t%s", carrier)
+	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
 	p.line("  MTU\t%d", f.MTU)
 	p.line("  peers\t%d", len(f.Peers))
 	p.line("  RX\t%d packets, %d bytes", k["kernel_rx_packets"], k["kernel_rx_bytes"])
@@ -155,7 +150,7 @@ func (p *printer) printInterface(f *report.Interface) {
 		p.line("  group\t%s by %s", g.MGID, g.Attach)
 	}
 	for _, peer := range f.Peers {
-		p.line("  peer %s\t%s, QP %s, AH %s, %s", peer.MAC, peer.GID, peer.QPN, peer.Handle, strings.Join(peer.IPs, " "))
+		p.line("  peer %s\t%s, QP %s, AH %s", peer.MAC, peer.GID, peer.QPN, strings.Join(append([]string{peer.Handle}, peer.IPs...), ", "))
 	}
 	p.counters(f.Counters, docs.InterfaceCounter)
 	p.counters(f.Kernel, docs.InterfaceCounter)
@@ -174,18 +169,14 @@ func (p *printer) printDevice(d *report.Device) {
 	}
 	p.line("\n%s\t%s %s", title, d.State, p.since(d.Since))
 	if d.State != report.DeviceOpen {
-		p.line("  reason\t%s", strings.TrimSuffix(d.Reason+": "+d.LastError, ": "))
-		if hint := hints[d.State]; hint != "" {
-			p.line("  hint\t%s", hint)
-		}
+		p.optional("reason", strings.TrimSuffix(d.Reason+": "+d.LastError, ": "))
+		p.optional("hint", hints[d.State])
 	}
 	p.current(d.Recovery)
 	if c := d.Coordinator; c != nil && (len(c.Members) > 0 || c.Leader != nil || c.Trouble != "") {
 		p.line("  coordinator\t%s", p.coordinator(c))
 	}
-	if d.Notice != "" {
-		p.line("  notice\t%s", d.Notice)
-	}
+	p.optional("notice", d.Notice)
 	p.line("  drops\t%d", d.Counters.Drops())
 	p.past(d.Recovery)
 	if !p.verbose {
@@ -226,19 +217,16 @@ func (p *printer) printDevice(d *report.Device) {
 // coordinator names the processes that share the device, and the one that resets it.
 func (p *printer) coordinator(c *report.Coordinator) string {
 	text := "reset " + c.Phase
-	leader := ""
-	if c.Leader != nil {
-		leader = "process " + strings.TrimSpace(fmt.Sprintf("%d %s", c.Leader.PID, c.Leader.Name))
-	}
-	switch {
+	switch l := c.Leader; {
 	case c.Trouble != "":
 		text = "cannot reach other daemons: " + c.Trouble
-	case c.Leader != nil && !c.Leader.SilentSince.IsZero():
-		text += fmt.Sprintf(", led by %s, which has made no progress %s; the device cannot be reset without it", leader, p.since(c.Leader.SilentSince))
 	case c.Leading:
 		text += ", led by this daemon"
-	case c.Leader != nil:
-		text += ", led by " + leader
+	case l != nil:
+		text += ", led by process " + strings.TrimSpace(fmt.Sprintf("%d %s", l.PID, l.Name))
+		if !l.SilentSince.IsZero() {
+			text += ", which has made no progress " + p.since(l.SilentSince) + "; the device cannot be reset without it"
+		}
 	}
 	if len(c.Members) > 0 {
 		text += "; shared with " + strings.Join(c.Members, ", ")
@@ -267,22 +255,16 @@ func (p *printer) current(r *report.Recovery) {
 // a recovery.
 func (p *printer) past(r *report.Recovery) {
 	p.line("  recoveries\t%d", r.Recovered)
-	for _, l := range slices.Backward(r.History) {
-		if l.End.IsZero() {
-			continue
-		}
-		ago := short(p.Time.Sub(l.End))
+	ended := slices.DeleteFunc(slices.Clone(r.History), func(l report.RecoveryRecord) bool { return l.End.IsZero() })
+	if len(ended) > 0 {
+		l := ended[len(ended)-1]
+		took, ago := short(time.Duration(l.Duration)), short(p.Time.Sub(l.End))
+		verb := map[bool]string{true: "stopped", false: "recovered"}[l.Stopped]
 		if l.Rung == qprecovery.RungSuspend.String() {
-			p.line("  last outage\tnone; resumed %s ago, was suspended for %s", ago, short(time.Duration(l.Duration)))
-			break
+			p.line("  last outage\tnone; resumed %s ago, was suspended for %s", ago, took)
+		} else {
+			p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s", short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, took)
 		}
-		verb := "recovered"
-		if l.Stopped {
-			verb = "stopped"
-		}
-		p.line("  last outage\t%s, %s %s ago by %s because of %s, which took %s",
-			short(time.Duration(l.Outage)), verb, ago, l.Rung, l.Reason, short(time.Duration(l.Duration)))
-		break
 	}
 	if p.verbose && len(r.Rungs) > 0 {
 		p.line("  rungs\t%s", counted(r.Rungs, qprecovery.NumRung))

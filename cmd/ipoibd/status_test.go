@@ -58,7 +58,7 @@ func sample() report.Status {
 	up.LastError, up.MAC, up.HostMAC = "queue pair has failed: it is in SQE", "02:00:00:00:00:01", "02:00:00:00:00:02"
 	up.QP = &report.QP{QPN: 0x11, State: "RTS", Generation: 3, PKey: 0xffff, QKey: 0x0b1b}
 	up.Groups = []report.Group{{MGID: hca.GID{0xff, 0x12}, Attach: hca.GID{10: 0xff, 11: 0xff, 12: 239, 15: 1}}}
-	up.Peers = []report.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}}
+	up.Peers = []report.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}, {MAC: "02:00:00:00:00:04", Handle: "none"}}
 	up.Counters = report.Counters{"tx_sent": 5, "tx_zero": 0, "rx_own_multicast": 100, "rx_drop_runt": 2, "tx_wc_flush_err": 1}
 	up.Kernel = report.Counters{
 		"kernel_tx_packets": 6, "kernel_tx_bytes": 600, "kernel_tx_dropped": 7, "kernel_rx_packets": 8, "kernel_rx_bytes": 800, "tap_drop_write_down": 4,
@@ -84,7 +84,7 @@ func TestStatusShowsTheFactsThatMatter(t *testing.T) {
 	since := epoch.Local().Format(time.DateTime)
 	contains(t, printed(t, sample(), false),
 		"ipoibd v1 pid 7, up 1h0m0s\n", "interface ib0 up since "+epoch.Add(-time.Minute).Local().Format(time.DateTime)+" (1m0s)\n",
-		"device soft, port 1\n", "carrier on\n", "MTU 1444\n", "peers 1\n", "RX 8 packets, 800 bytes\n", "TX 6 packets, 600 bytes\n",
+		"device soft, port 1\n", "carrier on\n", "MTU 1444\n", "peers 2\n", "RX 8 packets, 800 bytes\n", "TX 6 packets, 600 bytes\n",
 		"drops 7\n", "kernel drops 7\n", "recoveries 0\n",
 		"interface ib1 failed since", "reason it was deleted\n",
 		"device soft open since "+since+" (0s)\n", "notice a NAT\n",
@@ -96,7 +96,7 @@ func TestStatusVerboseShowsTheRest(t *testing.T) {
 	contains(t, printed(t, sample(), true),
 		"last error queue pair has failed: it is in SQE\n", "MAC 02:00:00:00:00:01, of the host behind it 02:00:00:00:00:02\n",
 		"QP 0x000011 RTS generation 3, P_Key 0xffff, Q_Key 0x00000b1b", "group ff12:0000:", "by 239.0.0.1\n",
-		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2 fe80::2\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
+		"peer 02:00:00:00:00:03", "QP 0x000022, AH ready, 10.0.0.2, fe80::2\n", "AH none\n", "tx_sent 5", "kernel_tx_packets 6", "rx_own_multicast 100",
 		"software HCA node GUID 0000:0000:0000:0000\n", "hardware mlx5_1, node GUID 0000:0000:0000:0000, reset pci, PCI 0000:03:00.0\n",
 		"port 1 ACTIVE, MTU 2048", "port 2 DOWN,", "GID 1 fe80:", "up to 1448 bytes\n",
 		"not", "tx_zero", "GID 0 ")

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"net"
 	"sync"
 	"syscall"
@@ -19,7 +20,7 @@ const (
 
 // A daemon that is stopped (SIGSTOP) under traffic from the fabric and from its
 // host continues with the same queue pair; the kernel drops what arrives in the
-// meantime.
+// meantime. Commands report that the daemon is stopped, with exit code 3.
 func TestR08AbuseStopped(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -32,7 +33,15 @@ func TestR08AbuseStopped(t *testing.T) {
 		blasts.Go(blast[0].blast(blast[1], stop))
 	}
 	s.a.signalOnly(syscall.SIGSTOP)
-	time.Sleep(stopped)
+	began := time.Now()
+	for _, args := range [][]string{{"status", "--check"}, {"recover", "--wait=1s"}} {
+		cmd := s.a.daemon.command(args...)
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 3 || !bytes.Contains(out, []byte("the daemon has not answered within ")) {
+			t.Errorf("%q while the daemon is stopped: %v\n%s", args, err, out)
+		}
+	}
+	time.Sleep(time.Until(began.Add(stopped)))
 	t.Logf("stopped: resident memory %d KiB", s.a.memory("VmRSS"))
 	s.a.signalOnly(syscall.SIGCONT)
 	t.Logf("reached again %v after it was continued", s.b.waitReaches(s.a))

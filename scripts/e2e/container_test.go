@@ -72,7 +72,7 @@ func TestContainerAdopts(t *testing.T) {
 	in.waitReaches(b)
 
 	out, err := in.ipoibd("delete", ifName).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "another process holds the interface") {
+	if err == nil || !strings.Contains(string(out), "the interface is in use by another process") {
 		t.Errorf("delete in the container while the daemon runs outside: %v\n%s", err, out)
 	}
 	addrs := in.addrs()

@@ -43,7 +43,7 @@ func TestContendersForTheInterface(t *testing.T) {
 	if err != nil {
 		t.Fatalf("opening ib0 after a crash: %v", err)
 	}
-	requireMistake(t, a.runDaemon("--control", a.dir+"/second.sock"), fmt.Sprintf(`ib0: another process holds the interface \(process %d\)`, unix.Getpid()))
+	requireMistake(t, a.runDaemon("--control", a.dir+"/second.sock"), fmt.Sprintf(`ib0: the interface is in use by another process \(process %d\)`, unix.Getpid()))
 	if err := tap.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -90,6 +90,9 @@ func TestWaits(t *testing.T) {
 	a.start()
 	a.Run("ip", "link", "set", ifName, "up")
 	a.waitReason(`underlay MTU too small.*raise .* by \d+`)
+	if want := `msg="device open" device=soft hca=soft underlay=` + nstest.Dev; !strings.Contains(a.daemon.log.String(), want) {
+		t.Errorf("the log does not name the underlay of the device; want %s", want)
+	}
 
 	a.Run("ip", "link", "set", nstest.Dev, "mtu", "1500", "down")
 	a.waitReason(`port 1 is DOWN`)
@@ -122,9 +125,9 @@ func TestTwoDaemons(t *testing.T) {
 	a, b := hosts[0], hosts[1]
 	a.join()
 	b.join()
-	requireMistake(t, a.runDaemon(), `another daemon`)
+	requireMistake(t, a.runDaemon(), `another daemon .*stop it, or choose another path with --control`)
 	other := filepath.Join(a.dir, "other.sock")
-	requireMistake(t, a.runDaemon("--control", other), `another process holds the interface \(process \d+\)`)
+	requireMistake(t, a.runDaemon("--control", other), `the interface is in use by another process \(process \d+\): stop it, or choose another name`)
 	pingAll(a, b)
 }
 

@@ -92,7 +92,7 @@ func MakePlan(attr hca.PortAttr, w Want) (Plan, error) {
 		need = 1024 // the next payload after 512 of a GID with the standard's MTUs only
 	}
 	if need > gid.MaxPayload {
-		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload and %d are needed; raise the underlay's MTU by %d",
+		return Plan{}, fmt.Errorf("%w: GID %s carries %d bytes of payload, but %d are required: raise the underlay's MTU by %d",
 			ErrNoMTU, gid.GID, gid.MaxPayload, need, need-gid.MaxPayload)
 	}
 	mgid := ipoib.BroadcastMGID(ScopeLocal, w.PKey)

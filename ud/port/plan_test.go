@@ -161,8 +161,8 @@ func TestMakePlanKeepsGIDInUse(t *testing.T) {
 // standard MTUs.
 func TestTooSmallSaysWhatIsNeeded(t *testing.T) {
 	for payload, want := range map[int]string{
-		0: "1024 are needed; raise the underlay's MTU by 1024", 512: "1024 are needed; raise the underlay's MTU by 512",
-		248: "580 are needed; raise the underlay's MTU by 332", 576: "580 are needed; raise the underlay's MTU by 4",
+		0: "1024 are required: raise the underlay's MTU by 1024", 512: "1024 are required: raise the underlay's MTU by 512",
+		248: "580 are required: raise the underlay's MTU by 332", 576: "580 are required: raise the underlay's MTU by 4",
 	} {
 		_, err := MakePlan(attr(entry("10.0.0.1", payload)), Want{Port: 1, PKey: 0xffff})
 		if err == nil || !strings.HasSuffix(err.Error(), want) {

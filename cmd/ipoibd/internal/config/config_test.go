@@ -81,7 +81,12 @@ func TestParseRealHCA(t *testing.T) {
 func TestMistakesHaveLineAndField(t *testing.T) {
 	const head = "devices:\n  - name: d\n    underlay: eth0\ninterfaces:\n  - name: ib0\n    device: d\n"
 	for _, c := range []struct{ name, text, want string }{
-		{"syntax", "a: [", "x.yaml: "},
+		{"syntax", "a: [", "x.yaml:2: did not find expected node content"},
+		{"tab", head + "\tmtu: 5\n", "x.yaml:7: the line is indented by a tab; use spaces"},
+		{"tab after spaces", head + "  \t  mtu: 5\n", "x.yaml:7: the line is indented by a tab; use spaces"},
+		{"tab before a list", "interfaces:\n\t- name: ib0\n", "x.yaml:2: the line is indented by a tab; use spaces"},
+		{"tab in a list", "interfaces:\n-\tname: ib0\n", "x.yaml:2: the line is indented by a tab; use spaces"},
+		{"tab in a value", head + "    gid: \"a\tb\"\n", `x.yaml:7: interfaces[0].gid: "a\tb" is not`},
 		{"empty", "", "x.yaml: the file is empty"},
 		{"not a mapping", "- a", "x.yaml:1: must be a mapping"},
 		{"unknown top", head + "controll: x\n", "x.yaml:7: controll: unknown field; did you mean control?"},
@@ -89,7 +94,7 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"unknown and unlike any", head + "    colour: red\n", "x.yaml:7: interfaces[0].colour: unknown field; known are name, device, port, pkey, gid, gid_index, mtu, send_wrs, recv_wrs"},
 		{"dashes for underscores", "devices:\n  - known-peers-only: true\n", "x.yaml:2: devices[0].known-peers-only: unknown field; did you mean known_peers_only?"},
 		{"two documents", head + "---\ndevices: []\n", "x.yaml: a second document begins on line 7"},
-		{"broken second document", head + "---\na: [", "x.yaml: "},
+		{"broken second document", head + "---\na: [", "x.yaml:9: did not find expected node content"},
 		{"number", head + "    mtu: many\n", "x.yaml:7: interfaces[0].mtu: must be a whole number"},
 		{"small number", head + "    port: 256\n", "x.yaml:7: interfaces[0].port: must be a whole number from 0 to 255"},
 		{"text", head + "    gid: [a]\n", "x.yaml:7: interfaces[0].gid: must be a string"},

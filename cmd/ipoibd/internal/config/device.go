@@ -32,7 +32,7 @@ const (
 var kinds = []kind{
 	{
 		kind: KindSoft, text: "the software HCA",
-		takes: func(name string) bool { return name == SoftHCA }, names: SoftHCA,
+		takes: func(name string) bool { return name == SoftHCA },
 		claim: func(d *Device) (field, value string) { return "underlay", d.Underlay },
 		clash: "device %q uses this netdev already, and UDP port 4791 can be bound only once on it",
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
@@ -40,7 +40,7 @@ var kinds = []kind{
 	},
 	{
 		kind: KindRDMA, text: "real HCAs",
-		takes: validHCA, names: fmt.Sprintf("the name of an RDMA device (1 to %d characters, no slash or space)", maxHCALen),
+		takes: validHCA,
 		claim: func(d *Device) (field, value string) { return "device", d.HCA },
 		clash: "device %q uses this HCA already; put its interfaces on that device",
 	},
@@ -51,7 +51,6 @@ type kind struct {
 	kind  Kind
 	text  string                                   // the kind in messages
 	takes func(name string) bool                   // reports whether Device.HCA can have this value
-	names string                                   // in words, the values of Device.HCA
 	claim func(d *Device) (field, value string)    // what only one device can use
 	clash string                                   // the mistake if two devices do
 	check func(d *Device, at string, ms *Mistakes) // checks the settings that only this kind has; nil: nothing to check
@@ -126,11 +125,7 @@ func NewDevice() Device {
 func (d *Device) check(at string, ms *Mistakes) {
 	k := lookUp(d.HCA)
 	if k.kind == "" {
-		var names []string
-		for _, k := range kinds {
-			names = append(names, k.names)
-		}
-		ms.add(at+".device", "%q is neither %s", d.HCA, strings.Join(names, " nor "))
+		ms.add(at+".device", "%q is neither %s nor the name of an RDMA device (1 to %d characters, no slash or space)", d.HCA, SoftHCA, maxHCALen)
 	}
 	if !slices.Contains(Resets, d.Reset) {
 		ms.add(at+".reset", "%q is not one of %s", d.Reset, strings.Trim(fmt.Sprint(Resets), "[]"))

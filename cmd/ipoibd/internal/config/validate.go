@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"ipoibd/hca"
 	"ipoibd/ud"
 	"ipoibd/ud/ipoib"
 )
@@ -106,9 +105,6 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	if f.Port == 0 {
 		ms.add(at+".port", "ports are numbered from 1")
-	}
-	if f.PKey&^hca.PKeyMembership == 0 {
-		ms.add(at+".pkey", "0x%04x is not a P_Key (its lower 15 bits must not be zero)", uint16(f.PKey))
 	}
 	if a, err := netip.ParseAddr(f.GID); f.GID != "" && (err != nil || a.Zone() != "" || a.IsMulticast() || a.IsUnspecified()) {
 		ms.add(at+".gid", "%q is not the IPv4 or IPv6 address of a host, without prefix length and zone", f.GID)

@@ -1,13 +1,13 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,8 +21,8 @@ import (
 // maxFile bounds a configuration file: thousands of interfaces fit.
 const maxFile = 1 << 20
 
-// Load reads and checks a YAML file. It returns [Mistakes] if the file can be read as
-// YAML but is wrong.
+// Load reads and checks a YAML file. It returns [Mistakes] if the file can be read but is
+// wrong.
 func Load(path string) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -41,12 +41,21 @@ func Load(path string) (*Config, error) {
 
 // Parse reads and checks a configuration's text. Errors call it by the given name.
 func Parse(name string, text []byte) (*Config, error) {
-	root, err := document(text)
-	if err != nil {
+	var docs []yaml.Node
+	err := yaml.Load(text, &docs, yaml.WithAllDocuments())
+	bad, ok := errors.AsType[*yaml.LoadError](err)
+	switch {
+	case ok:
+		return nil, Mistakes{syntaxMistake(name, text, bad)}
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", name, err)
+	case len(docs) == 0 || len(docs[0].Content) == 0:
+		return nil, fmt.Errorf("%s: the file is empty", name)
+	case len(docs) > 1:
+		return nil, fmt.Errorf("%s: a second document begins on line %d; put everything into one", name, docs[1].Line)
 	}
 	d, c := decoder{lines: map[string]int{}}, Config{Control: DefaultControl}
-	d.mapping("", root, reflect.ValueOf(&c).Elem())
+	d.mapping("", target(docs[0].Content[0]), reflect.ValueOf(&c).Elem())
 	for i := range c.Devices {
 		c.Devices[i].Name = cmp.Or(c.Devices[i].Name, c.Devices[i].HCA)
 	}
@@ -70,21 +79,16 @@ func Parse(name string, text []byte) (*Config, error) {
 	return &c, d.mistakes
 }
 
-// document returns the root of the only document in a text.
-func document(text []byte) (*yaml.Node, error) {
-	docs := yaml.NewDecoder(bytes.NewReader(text))
-	var doc, more yaml.Node
-	if err := docs.Decode(&doc); errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0 {
-		return nil, errors.New("the file is empty")
-	} else if err != nil {
-		return nil, err
+var tabIndent = regexp.MustCompile(`^[ -]*\t`)
+
+// syntaxMistake describes text that is not YAML.
+func syntaxMistake(name string, text []byte, bad *yaml.LoadError) *Mistake {
+	m := &Mistake{File: name, Line: bad.Mark.Line, Text: bad.Message}
+	lines := strings.Split(string(text), "\n")
+	if m.Line >= 1 && m.Line <= len(lines) && tabIndent.MatchString(lines[m.Line-1]) {
+		m.Text = "the line is indented by a tab; use spaces"
 	}
-	if err := docs.Decode(&more); err == nil {
-		return nil, fmt.Errorf("a second document begins on line %d; put everything into one", more.Line)
-	} else if !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return target(doc.Content[0]), nil
+	return m
 }
 
 // target is the node that an alias stands for.
@@ -190,31 +194,26 @@ func (d *decoder) value(at string, n *yaml.Node, into reflect.Value) {
 	}
 }
 
-// nearest returns the name that a word was probably meant to be: that with the fewest
-// letters to insert, delete or replace (at most 2, and fewer than the word has), or "".
-func nearest(word string, names []string) (near string) {
-	best := min(3, len(word))
-	for _, name := range names {
-		row := make([]int, len(name)+1) // row[j] is the distance from word[:i] to name[:j]
-		for j := range row {
-			row[j] = j
-		}
-		for i := range len(word) {
-			diagonal := row[0]
-			row[0] = i + 1
-			for j := range len(name) {
-				replaced := diagonal
-				if word[i] != name[j] {
-					replaced++
-				}
-				diagonal, row[j+1] = row[j+1], min(replaced, row[j]+1, row[j+1]+1)
-			}
-		}
-		if row[len(name)] < best {
-			best, near = row[len(name)], name
+// nearest returns the name that a word was probably meant to be: the first that differs by the
+// fewest letters (at most 2, and fewer than the word has), or "".
+func nearest(word string, names []string) string {
+	for n := range min(3, len(word)) {
+		if i := slices.IndexFunc(names, func(name string) bool { return differ(word, name, n) }); i >= 0 {
+			return names[i]
 		}
 	}
-	return near
+	return ""
+}
+
+// differ reports whether a becomes b if at most n letters are inserted, deleted or replaced.
+func differ(a, b string, n int) bool {
+	switch {
+	case a == "" || b == "":
+		return len(a)+len(b) <= n
+	case a[0] == b[0] && differ(a[1:], b[1:], n):
+		return true
+	}
+	return n > 0 && (differ(a[1:], b, n-1) || differ(a, b[1:], n-1) || differ(a[1:], b[1:], n-1))
 }
 
 // ParsePKey reads a P_Key, hexadecimal with 0x or decimal; full membership is

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"syscall"
@@ -17,21 +18,24 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// ErrNotRunning reports that no daemon answers on the socket.
-var ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
+var (
+	// ErrNotRunning reports that no process listens on the socket.
+	ErrNotRunning = errors.New("no daemon answers; is 'ipoibd run' running, with the same --control?")
+	// ErrHangs reports that the process that listens on the socket does not answer.
+	ErrHangs = errors.New("it is stopped, or it hangs")
+	errSlow  = errors.New("it is still carrying out the request")
+)
 
 const (
-	askTimeout   = 10 * time.Second // the daemon answers status requests at once
-	orderTimeout = 2 * time.Minute  // longer than the grace period of a reset
-	maxReply     = 64 << 20         // bytes
+	viewTimeout  = 5 * time.Second // the daemon answers these requests at once
+	orderTimeout = 2 * time.Minute // longer than the grace period of a reset
+	maxReply     = 64 << 20        // bytes
 )
 
 // GetStatus returns the status of the daemon that serves the socket.
 func GetStatus(ctx context.Context, path string) (*report.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
 	var s report.Status
-	if err := ask(ctx, path, http.MethodGet, "/v1/status", http.NoBody, &s); err != nil {
+	if err := ask(ctx, viewTimeout, path, http.MethodGet, "/v1/status", http.NoBody, &s); err != nil {
 		return nil, err
 	}
 	return &s, nil
@@ -41,7 +45,7 @@ func GetStatus(ctx context.Context, path string) (*report.Status, error) {
 // until ctx ends or the daemon does (nil), or until each returns an error, which it returns.
 func GetEvents(ctx context.Context, path string, since uint64, follow bool, each func(journal.Entry) error) error {
 	url := fmt.Sprintf("/v1/events?since=%d&follow=%t", since, follow)
-	resp, err := do(ctx, path, http.MethodGet, url, http.NoBody)
+	resp, err := do(ctx, viewTimeout, path, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -59,47 +63,24 @@ func GetEvents(ctx context.Context, path string, since uint64, follow bool, each
 	}
 }
 
-// PostFault requests a fault, and returns the request with omitted names filled in.
-func PostFault(ctx context.Context, path string, q FaultRequest) (FaultRequest, error) {
-	err := post(ctx, path, "/v1/fault", &q)
-	return q, err
-}
-
-// PostReset requests a reset, like PostFault.
-func PostReset(ctx context.Context, path string, q ResetRequest) (ResetRequest, error) {
-	err := post(ctx, path, "/v1/reset", &q)
-	return q, err
-}
-
-// PostRecover requests a retry of a device that was given up, like PostFault.
-func PostRecover(ctx context.Context, path string, q RecoverRequest) (RecoverRequest, error) {
-	err := post(ctx, path, "/v1/recover", &q)
-	return q, err
-}
-
-// PostSuspend returns when all interfaces have released their devices and these are closed.
-func PostSuspend(ctx context.Context, path string) error {
-	return post(ctx, path, "/v1/suspend", &bare{})
-}
-
-// PostResume undoes PostSuspend.
-func PostResume(ctx context.Context, path string) error {
-	return post(ctx, path, "/v1/resume", &bare{})
-}
-
-// post sends q and reads the answer into it.
-func post(ctx context.Context, path, url string, q any) error {
-	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
-	defer cancel()
+// Post sends a request, and fills in the names that it omits. A daemon may need minutes for a
+// request, so Post first makes sure that it answers at all.
+func Post(ctx context.Context, path string, q Request) error {
+	if err := GetEvents(ctx, path, math.MaxUint64, false, nil); err != nil {
+		return err
+	}
 	body, err := json.Marshal(q)
 	if err != nil {
 		return err
 	}
-	return ask(ctx, path, http.MethodPost, url, bytes.NewReader(body), q)
+	return ask(ctx, orderTimeout, path, http.MethodPost, q.url(), bytes.NewReader(body), q)
 }
 
-func ask(ctx context.Context, path, method, url string, body io.Reader, into any) error {
-	resp, err := do(ctx, path, method, url, body)
+// ask sends a request and decodes the answer.
+func ask(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit) // bounds the body of the answer as well
+	defer cancel()
+	resp, err := do(ctx, limit, path, method, url, body)
 	if err != nil {
 		return err
 	}
@@ -107,9 +88,9 @@ func ask(ctx context.Context, path, method, url string, body io.Reader, into any
 	return json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into)
 }
 
-// do sends a request and returns the response, or an error if the daemon refuses. The
-// caller closes the response body.
-func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Response, error) {
+// do sends a request and returns the response, whose header must arrive within limit. It
+// returns an error if the daemon refuses. The caller closes the response body.
+func do(ctx context.Context, limit time.Duration, path, method, url string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://ipoibd"+url, body)
 	if err != nil {
 		return nil, err
@@ -118,34 +99,28 @@ func do(ctx context.Context, path, method, url string, body io.Reader) (*http.Re
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		},
-		DisableKeepAlives: true,
+		ResponseHeaderTimeout: limit,
+		DisableKeepAlives:     true,
 	}}
+	began := time.Now()
 	resp, err := client.Do(req)
-	if err != nil {
-		return nil, dialError(path, err)
+	slow := map[string]error{http.MethodGet: ErrHangs, http.MethodPost: errSlow}[method]
+	switch failed, _ := errors.AsType[net.Error](err); {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s: only root and the user the daemon runs as may use this socket", path)
+	case failed != nil && failed.Timeout():
+		return nil, fmt.Errorf("%s: the daemon has not answered within %s: %w", path, time.Since(began).Round(100*time.Millisecond), slow)
+	case err != nil:
+		return nil, err
+	case resp.StatusCode == http.StatusOK:
+		return resp, nil
 	}
-	if resp.StatusCode != http.StatusOK {
-		defer resp.Body.Close()
-		return nil, refused(resp)
-	}
-	return resp, nil
-}
-
-// refused returns the daemon's reason for a refusal.
-func refused(resp *http.Response) error {
+	defer resp.Body.Close()
 	var r refusal
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&r); err != nil || r.Error == "" {
-		return fmt.Errorf("control socket: %s", resp.Status)
+		return nil, fmt.Errorf("control socket: %s", resp.Status)
 	}
-	return errors.New(r.Error)
-}
-
-func dialError(path string, err error) error {
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s: %w", path, ErrNotRunning)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s: only root and the user the daemon runs as may use this socket", path)
-	}
-	return err
+	return nil, errors.New(r.Error)
 }

@@ -9,12 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 )
@@ -52,7 +52,7 @@ func TestSocketIsPrivateAndExclusive(t *testing.T) {
 	if st.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600", st.Mode().Perm())
 	}
-	if _, err := Listen(path, newFake()); !errors.Is(err, ErrRunning) {
+	if _, err := Listen(path, newFake()); !errors.Is(err, ErrRunning) || !strings.HasSuffix(err.Error(), "socket: stop it, or choose another path with --control") {
 		t.Errorf("second daemon: %v", err)
 	}
 }
@@ -88,11 +88,37 @@ func TestClientSaysWhatIsWrong(t *testing.T) {
 	if _, err := GetStatus(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("no socket: %v", err)
 	}
+	path := filepath.Join(dir, "c.sock")
+	l, err := net.Listen("unix", path) // the kernel accepts connections for a process that is stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	want := regexp.MustCompile(`c\.sock: the daemon has not answered within [\d.]+m?s: it is stopped, or it hangs$`)
+	nothing := func(journal.Entry) error { return nil }
+	for name, request := range map[string]func(context.Context) error{
+		"status":           func(ctx context.Context) error { _, err := GetStatus(ctx, path); return err },
+		"events":           func(ctx context.Context) error { return GetEvents(ctx, path, 0, false, nothing) },
+		"events, followed": func(ctx context.Context) error { return GetEvents(ctx, path, 0, true, nothing) },
+		"an order":         func(ctx context.Context) error { return Post(ctx, path, &RecoverRequest{}) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if err := request(ctx); !errors.Is(err, ErrHangs) || !want.MatchString(err.Error()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+	if resp, err := do(t.Context(), 100*time.Millisecond, path, http.MethodGet, "/v1/events?follow=true", http.NoBody); !errors.Is(err, ErrHangs) {
+		if err == nil {
+			resp.Body.Close()
+		}
+		t.Errorf("the header of an answer without an end: %v", err)
+	}
 }
 
 func TestAllowed(t *testing.T) {
 	for _, c := range []struct {
-		peer, self uint32
+		peer, self int
 		want       bool
 	}{{0, 0, true}, {0, 1000, true}, {1000, 1000, true}, {1001, 1000, false}, {1000, 0, false}} {
 		if got := allowed(c.peer, c.self); got != c.want {
@@ -118,20 +144,20 @@ func TestGarbageIsSurvived(t *testing.T) {
 	}
 }
 
-// Who cannot be told is not let in.
-func TestPeerWithoutCredentialsIsRefused(t *testing.T) {
+// Another user is refused, and so is one that the kernel does not name.
+func TestOtherUsersAreRefused(t *testing.T) {
 	f := newFake()
-	s := &Server{daemon: f}
-	w := httptest.NewRecorder()
-	guard(s.routes()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/suspend", http.NoBody))
-	if w.Code != http.StatusForbidden || f.taken() != nil {
-		t.Errorf("status %d", w.Code)
-	}
-	ctx := context.WithValue(t.Context(), peerKey{}, &unix.Ucred{Uid: uint32(os.Geteuid()) + 1})
-	w = httptest.NewRecorder()
-	guard(s.routes()).ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/suspend", http.NoBody))
-	if w.Code != http.StatusForbidden || f.taken() != nil {
-		t.Errorf("another user: status %d", w.Code)
+	h := guard((&Server{daemon: f}).routes())
+	for _, ctx := range []context.Context{
+		t.Context(),
+		withClient(t.Context(), &net.TCPConn{}), // without credentials
+		context.WithValue(t.Context(), clientKey{}, client{uid: os.Geteuid() + 1}),
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/suspend", http.NoBody))
+		if w.Code != http.StatusForbidden || f.taken() != nil {
+			t.Errorf("%v: status %d", ctx, w.Code)
+		}
 	}
 }
 

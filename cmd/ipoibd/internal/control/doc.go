@@ -7,8 +7,8 @@
 //	POST /v1/fault                      inject a fault: [FaultRequest]
 //	POST /v1/reset                      reset a queue pair, its CQs or a device: [ResetRequest]
 //	POST /v1/recover                    retry a device that was given up: [RecoverRequest]
-//	POST /v1/suspend                    close all devices until /v1/resume
-//	POST /v1/resume                     open them again
+//	POST /v1/suspend                    close all devices until /v1/resume: [SuspendRequest]
+//	POST /v1/resume                     open them again: [ResumeRequest]
 //
 // The answer to a POST is the request itself, with omitted names filled in. A refusal is
 // {"error": "..."} with a status of 400 or above. Durations are in seconds, times in RFC 3339.
@@ -16,8 +16,8 @@
 // # Limits
 //
 // A connection carries one request, which must arrive within 5 s. A body is limited to 64 KiB
-// and to known fields. There are at most 128 connections. A further one closes the oldest that
-// neither follows events (at most 16 may) nor waits for a POST (at most 64 may). A client has
+// and to known fields. At most 16 clients may follow events, and at most 64 may wait for a POST.
+// There are at most 128 other connections: a further one closes the oldest of them. A client has
 // 5 s to read an answer, or a batch of events, before its connection is closed. So a slow
 // client delays only itself.
 //

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,14 +26,20 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := stream{w: w, at: http.NewResponseController(w)}
+	log := s.daemon.Journal()
 	if !follow {
-		_ = out.send(s.daemon.Journal().Since(since)) // the client is gone
+		_ = sendEntries(w, log.Since(since)) // the client is gone
 		return
 	}
 	defer func() { <-s.followers }()
-	keep(r)
-	out.follow(r.Context(), s.daemon.Journal(), since)
+	s.keep(r)
+	var entries []journal.Entry // the first batch is empty, so that the client gets the header at once
+	for sendEntries(w, entries) == nil {
+		if entries, err = log.Wait(r.Context(), since); err != nil {
+			return
+		}
+		since = entries[len(entries)-1].Seq
+	}
 }
 
 func eventsQuery(q url.Values) (since uint64, follow bool, err error) {
@@ -54,32 +59,17 @@ func eventsQuery(q url.Values) (since uint64, follow bool, err error) {
 	return since, follow, nil
 }
 
-// stream sends entries, each batch within writeTimeout.
-type stream struct {
-	w  http.ResponseWriter
-	at *http.ResponseController
-}
-
-// follow starts with an empty batch, so that the client gets the header at once.
-func (s stream) follow(ctx context.Context, j *journal.Journal, seq uint64) {
-	var entries []journal.Entry
-	for err := s.send(nil); err == nil; err = s.send(entries) {
-		if entries, err = j.Wait(ctx, seq); err != nil {
-			return
-		}
-		seq = entries[len(entries)-1].Seq
-	}
-}
-
-func (s stream) send(entries []journal.Entry) error {
-	if err := s.at.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+// sendEntries gives the client writeTimeout to read the entries.
+func sendEntries(w http.ResponseWriter, entries []journal.Entry) error {
+	out := http.NewResponseController(w)
+	if err := out.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
-	enc := json.NewEncoder(s.w)
+	enc := json.NewEncoder(w)
 	for _, e := range entries {
 		if err := enc.Encode(e); err != nil {
 			return err
 		}
 	}
-	return s.at.Flush()
+	return out.Flush()
 }

@@ -119,7 +119,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	path := serve(t, newFake())
 	var there []*http.Response
 	for range maxFollowers {
-		resp, err := do(t.Context(), path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
+		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,12 +128,12 @@ func TestFollowersAreBounded(t *testing.T) {
 	if code, text := raw(t, path, "GET", "/v1/events?follow=true", ""); code != http.StatusServiceUnavailable {
 		t.Errorf("one more: %d %q", code, text)
 	}
-	if err := PostResume(t.Context(), path); err != nil {
+	if err := Post(t.Context(), path, &ResumeRequest{}); err != nil {
 		t.Errorf("an order beside them: %v", err)
 	}
 	there[0].Body.Close()
 	eventually(t, "a place is free", func() bool {
-		resp, err := do(t.Context(), path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
+		resp, err := do(t.Context(), limit, path, http.MethodGet, "/v1/events?follow=true", http.NoBody)
 		if err == nil {
 			there = append(there, resp)
 		}

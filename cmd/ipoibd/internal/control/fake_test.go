@@ -43,9 +43,9 @@ func (f *fake) Reset(ctx context.Context, q ResetRequest) error { return f.take(
 
 func (f *fake) Recover(ctx context.Context, q RecoverRequest) error { return f.take(ctx, "recover", q) }
 
-func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", bare{}) }
+func (f *fake) Suspend(ctx context.Context) error { return f.take(ctx, "suspend", SuspendRequest{}) }
 
-func (f *fake) Resume(ctx context.Context) error { return f.take(ctx, "resume", bare{}) }
+func (f *fake) Resume(ctx context.Context) error { return f.take(ctx, "resume", ResumeRequest{}) }
 
 func (f *fake) take(ctx context.Context, name string, q any) error {
 	f.mu.Lock()

@@ -1,10 +1,6 @@
 package control
 
-import (
-	"slices"
-
-	"ipoibd/hca/faults"
-)
+import "ipoibd/hca/faults"
 
 // Kinds of fault that the daemon itself injects; the others are those of hca/faults.
 const (
@@ -66,13 +62,4 @@ func FaultKinds() []FaultKind {
 		kinds = append(kinds, FaultKind{Name: k.String(), Text: faultTexts[k]})
 	}
 	return append(kinds, shellKinds...)
-}
-
-func findKind(name string) (FaultKind, bool) {
-	kinds := FaultKinds()
-	i := slices.IndexFunc(kinds, func(k FaultKind) bool { return k.Name == name })
-	if i < 0 {
-		return FaultKind{}, false
-	}
-	return kinds[i], true
 }

@@ -22,40 +22,33 @@ func TestOrdersReachTheDaemon(t *testing.T) {
 	f := newFake()
 	path, ctx := serve(t, f), t.Context()
 	for _, c := range []struct {
-		want string
-		post func() (any, error)
-		back any
+		want    string
+		q, back Request
 	}{
-		{"fault {Kind:verb_hangs After:2 Count:3 Verb:query_qp Device:soft}", func() (any, error) {
-			return PostFault(ctx, path, FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp"})
-		}, FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp", Device: "soft"}},
-		{"fault {Kind:replug After:0 Count:0 Verb: Device:soft}", func() (any, error) {
-			return PostFault(ctx, path, FaultRequest{Kind: FaultReplug, Device: "soft"})
-		}, FaultRequest{Kind: FaultReplug, Device: "soft"}},
-		{"reset {Scope:qp Interface:ib0 Device:}", func() (any, error) {
-			return PostReset(ctx, path, ResetRequest{Scope: ScopeQP})
-		}, ResetRequest{Scope: ScopeQP, Interface: "ib0"}},
-		{"reset {Scope:cq Interface:ib0 Device:}", func() (any, error) {
-			return PostReset(ctx, path, ResetRequest{Scope: ScopeCQ, Interface: "ib0"})
-		}, ResetRequest{Scope: ScopeCQ, Interface: "ib0"}},
-		{"reset {Scope:device Interface: Device:soft}", func() (any, error) {
-			return PostReset(ctx, path, ResetRequest{Scope: ScopeDevice})
-		}, ResetRequest{Scope: ScopeDevice, Device: "soft"}},
-		{"recover {Device:soft}", func() (any, error) {
-			return PostRecover(ctx, path, RecoverRequest{})
-		}, RecoverRequest{Device: "soft"}},
-		{"suspend {}", func() (any, error) { return nil, PostSuspend(ctx, path) }, nil},
-		{"resume {}", func() (any, error) { return nil, PostResume(ctx, path) }, nil},
+		{
+			"fault {Kind:verb_hangs After:2 Count:3 Verb:query_qp Device:soft}",
+			&FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp"},
+			&FaultRequest{Kind: "verb_hangs", After: 2, Count: 3, Verb: "query_qp", Device: "soft"},
+		},
+		{
+			"fault {Kind:replug After:0 Count:0 Verb: Device:soft}",
+			&FaultRequest{Kind: FaultReplug, Device: "soft"}, &FaultRequest{Kind: FaultReplug, Device: "soft"},
+		},
+		{"reset {Scope:qp Interface:ib0 Device:}", &ResetRequest{Scope: ScopeQP}, &ResetRequest{Scope: ScopeQP, Interface: "ib0"}},
+		{"reset {Scope:cq Interface:ib0 Device:}", &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}, &ResetRequest{Scope: ScopeCQ, Interface: "ib0"}},
+		{"reset {Scope:device Interface: Device:soft}", &ResetRequest{Scope: ScopeDevice}, &ResetRequest{Scope: ScopeDevice, Device: "soft"}},
+		{"recover {Device:soft}", &RecoverRequest{}, &RecoverRequest{Device: "soft"}},
+		{"suspend {}", &SuspendRequest{}, &SuspendRequest{}},
+		{"resume {}", &ResumeRequest{}, &ResumeRequest{}},
 	} {
-		back, err := c.post()
-		if err != nil {
+		if err := Post(ctx, path, c.q); err != nil {
 			t.Errorf("%s: %v", c.want, err)
 		}
 		if got := f.taken(); !reflect.DeepEqual(got, []string{c.want}) {
 			t.Errorf("daemon was ordered %q, want %q", got, c.want)
 		}
-		if !reflect.DeepEqual(back, c.back) {
-			t.Errorf("%s came back as %+v", c.want, back)
+		if !reflect.DeepEqual(c.q, c.back) {
+			t.Errorf("%s came back as %+v", c.want, c.q)
 		}
 	}
 }
@@ -168,7 +161,7 @@ func TestRefusalsOfTheDaemon(t *testing.T) {
 				t.Errorf("%d %q, want %d", got, text, code)
 			}
 			want := "because: " + err.Error()
-			if err := PostSuspend(t.Context(), path); err == nil || err.Error() != want {
+			if err := Post(t.Context(), path, &SuspendRequest{}); err == nil || err.Error() != want {
 				t.Errorf("client: %v, want %s", err, want)
 			}
 		})

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,14 +9,25 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Scopes of a reset.
-const (
-	ScopeQP     = "qp"     // an interface's queue pair, in place
-	ScopeCQ     = "cq"     // an interface's completion queues and queue pair
-	ScopeDevice = "device" // the HCA, for all of its interfaces
-)
+// Request is the body of a POST. A daemon answers with the request itself, with omitted names
+// filled in.
+type Request interface {
+	url() string
+	// resolve checks the request and fills in omitted names. Errors: ErrInvalid, ErrNotFound.
+	resolve(Names) error
+	carryOut(context.Context, Daemon) error
+}
 
-// FaultRequest requests a fault (POST /v1/fault).
+// requests has a function for each kind of request that returns an empty one.
+var requests = []func() Request{
+	func() Request { return new(FaultRequest) },
+	func() Request { return new(ResetRequest) },
+	func() Request { return new(RecoverRequest) },
+	func() Request { return new(SuspendRequest) },
+	func() Request { return new(ResumeRequest) },
+}
+
+// FaultRequest injects a fault.
 type FaultRequest struct {
 	Kind   string `json:"kind"`             // one of [FaultKinds]
 	After  int    `json:"after,omitempty"`  // opportunities to skip before it strikes
@@ -24,30 +36,17 @@ type FaultRequest struct {
 	Device string `json:"device,omitempty"` // empty: the only one
 }
 
-// ResetRequest requests a reset (POST /v1/reset).
-type ResetRequest struct {
-	Scope     string `json:"scope"`               // qp, cq or device
-	Interface string `json:"interface,omitempty"` // for qp and cq; empty: the only one
-	Device    string `json:"device,omitempty"`    // for device; empty: the only one
-}
-
-// RecoverRequest requests a retry of a device that was given up (POST /v1/recover).
-type RecoverRequest struct {
-	Device string `json:"device,omitempty"` // empty: the only one
-}
-
-// bare is the body of a request without parameters.
-type bare struct{}
-
-func (*bare) resolve(Names) error { return nil }
+func (*FaultRequest) url() string                                  { return "/v1/fault" }
+func (q *FaultRequest) carryOut(_ context.Context, d Daemon) error { return d.Fault(*q) }
 
 func (q *FaultRequest) resolve(n Names) (err error) {
-	kind, ok := findKind(q.Kind)
+	kinds := FaultKinds()
+	i := slices.IndexFunc(kinds, func(k FaultKind) bool { return k.Name == q.Kind })
 	ofDevice, unknown := faults.ParseKind(q.Kind)
 	switch {
-	case !ok:
+	case i < 0:
 		return fmt.Errorf("%w: no fault %q; 'ipoibd fault --list' lists them", ErrInvalid, q.Kind)
-	case kind.Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
+	case kinds[i].Shell && (q.After != 0 || q.Count != 0 || q.Verb != ""):
 		return fmt.Errorf("%w: %s takes no after, count or verb", ErrInvalid, q.Kind)
 	case q.Verb != "" && (unknown != nil || !ofDevice.OfVerb()):
 		return fmt.Errorf("%w: %s takes no verb", ErrInvalid, q.Kind)
@@ -55,6 +54,23 @@ func (q *FaultRequest) resolve(n Names) (err error) {
 	q.Device, err = pick("device", q.Device, n.Devices)
 	return err
 }
+
+// Scopes of a reset.
+const (
+	ScopeQP     = "qp"     // an interface's queue pair, in place
+	ScopeCQ     = "cq"     // an interface's completion queues and queue pair
+	ScopeDevice = "device" // the HCA, for all of its interfaces
+)
+
+// ResetRequest resets a queue pair, its completion queues or a device.
+type ResetRequest struct {
+	Scope     string `json:"scope"`
+	Interface string `json:"interface,omitempty"` // for qp and cq; empty: the only one
+	Device    string `json:"device,omitempty"`    // for device; empty: the only one
+}
+
+func (*ResetRequest) url() string                                    { return "/v1/reset" }
+func (q *ResetRequest) carryOut(ctx context.Context, d Daemon) error { return d.Reset(ctx, *q) }
 
 func (q *ResetRequest) resolve(n Names) (err error) {
 	switch q.Scope {
@@ -74,10 +90,33 @@ func (q *ResetRequest) resolve(n Names) (err error) {
 	return err
 }
 
+// RecoverRequest retries a device that was given up.
+type RecoverRequest struct {
+	Device string `json:"device,omitempty"` // empty: the only one
+}
+
+func (*RecoverRequest) url() string                                    { return "/v1/recover" }
+func (q *RecoverRequest) carryOut(ctx context.Context, d Daemon) error { return d.Recover(ctx, *q) }
+
 func (q *RecoverRequest) resolve(n Names) (err error) {
 	q.Device, err = pick("device", q.Device, n.Devices)
 	return err
 }
+
+// SuspendRequest closes all devices. The answer comes when all interfaces have released their
+// devices and these are closed.
+type SuspendRequest struct{}
+
+func (*SuspendRequest) url() string                                  { return "/v1/suspend" }
+func (*SuspendRequest) resolve(Names) error                          { return nil }
+func (*SuspendRequest) carryOut(ctx context.Context, d Daemon) error { return d.Suspend(ctx) }
+
+// ResumeRequest opens all devices again.
+type ResumeRequest struct{}
+
+func (*ResumeRequest) url() string                                  { return "/v1/resume" }
+func (*ResumeRequest) resolve(Names) error                          { return nil }
+func (*ResumeRequest) carryOut(ctx context.Context, d Daemon) error { return d.Resume(ctx) }
 
 // pick returns the name if it exists, or the only name if none is given.
 func pick(what, name string, have []string) (string, error) {

@@ -21,16 +21,14 @@ type route struct {
 type routes map[string]route
 
 func (s *Server) routes() routes {
-	d := s.daemon
-	return routes{
-		"/v1/status":  {http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) }},
-		"/v1/events":  {http.MethodGet, s.events},
-		"/v1/fault":   {http.MethodPost, order(s, func(_ context.Context, q FaultRequest) error { return d.Fault(q) })},
-		"/v1/reset":   {http.MethodPost, order(s, d.Reset)},
-		"/v1/recover": {http.MethodPost, order(s, d.Recover)},
-		"/v1/suspend": {http.MethodPost, order(s, func(ctx context.Context, _ bare) error { return d.Suspend(ctx) })},
-		"/v1/resume":  {http.MethodPost, order(s, func(ctx context.Context, _ bare) error { return d.Resume(ctx) })},
+	rs := routes{
+		"/v1/status": {http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.daemon.Status()) }},
+		"/v1/events": {http.MethodGet, s.events},
 	}
+	for _, newRequest := range requests {
+		rs[newRequest().url()] = route{http.MethodPost, func(w http.ResponseWriter, r *http.Request) { s.order(w, r, newRequest()) }}
+	}
+	return rs
 }
 
 func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -48,40 +46,26 @@ func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// requestOf is a pointer to the body of a request. Its resolve method checks the body and
-// fills in omitted names.
-type requestOf[Q any] interface {
-	*Q
-	resolve(Names) error
-}
-
-// order carries out a request and answers with it, with omitted names filled in.
-func order[Q any, P requestOf[Q]](s *Server, do func(context.Context, Q) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var q Q
-		err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), &q)
-		if err == nil {
-			err = P(&q).resolve(s.daemon.Names())
-		}
-		if err == nil {
-			err = s.carryOut(r, func(ctx context.Context) error { return do(ctx, q) })
-		}
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, http.StatusOK, q)
+// order reads a request into q and carries it out, unless too many are in progress.
+func (s *Server) order(w http.ResponseWriter, r *http.Request, q Request) {
+	err := decodeRequest(http.MaxBytesReader(w, r.Body, maxBody), q)
+	if err == nil {
+		err = q.resolve(s.daemon.Names())
 	}
-}
-
-// carryOut carries out a request unless too many are in progress.
-func (s *Server) carryOut(r *http.Request, do func(context.Context) error) error {
-	if err := admit(s.orders, "orders"); err != nil {
-		return err
+	if err == nil {
+		err = admit(s.orders, "orders")
+	}
+	if err != nil {
+		refuse(w, err)
+		return
 	}
 	defer func() { <-s.orders }()
-	keep(r)
-	return do(r.Context())
+	s.keep(r)
+	if err := q.carryOut(r.Context(), s.daemon); err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, http.StatusOK, q)
 }
 
 // admit takes a place if one is free, and refuses otherwise.

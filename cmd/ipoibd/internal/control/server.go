@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +20,14 @@ const (
 	writeTimeout = 5 * time.Second // of an answer, or of a batch for a follower
 	maxHeader    = 16 << 10        // bytes
 	maxBody      = 64 << 10        // bytes
-	maxConns     = 128             // a further one closes the oldest
-	maxFollowers = 16              // of them
-	maxOrders    = 64              // of them, orders in progress; the rest is left for other requests
-	closeTimeout = time.Second     // for answers under way when the daemon ends
+	maxFollowers = 16
+	maxOrders    = 64          // orders in progress
+	maxIdle      = 128         // other connections
+	closeTimeout = time.Second // for answers under way when the daemon ends
 )
 
 // ErrRunning reports that another daemon serves the socket.
-var ErrRunning = errors.New("another daemon answers on this control socket")
+var ErrRunning = errors.New("another daemon answers on this control socket: stop it, or choose another path with --control")
 
 // Server serves the control socket.
 type Server struct {
@@ -34,48 +36,79 @@ type Server struct {
 	listener  net.Listener
 	followers chan struct{} // one value per follower
 	orders    chan struct{} // one value per order in progress
-	end       context.CancelFunc
+	idle
+	end context.CancelFunc
 }
 
 // Listen creates the socket and its directory. It replaces a socket on which no process
 // listens, and returns ErrRunning if one does.
 func Listen(path string, d Daemon) (*Server, error) {
 	l, err := listen(path)
-	if errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
+	switch {
+	case err == nil:
+		return newServer(l, d), nil
+	case errors.Is(err, ErrRunning):
+		return nil, err
+	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS):
 		return nil, fmt.Errorf("make control socket: %w: run as root, or choose another path with --control", err)
 	}
-	if err != nil && !errors.Is(err, ErrRunning) {
-		return nil, fmt.Errorf("make control socket: %w: choose another path with --control", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	ctx, end := context.WithCancel(context.Background())
-	return newServer(ctx, newBounded(l, maxConns), d, end), nil
+	return nil, fmt.Errorf("make control socket: %w: choose another path with --control", err)
 }
 
-// newServer returns a server whose requests end with ctx; end cancels ctx.
-func newServer(ctx context.Context, l net.Listener, d Daemon, end context.CancelFunc) *Server {
+// listen creates the socket with mode 0600.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	old := unix.Umask(0o177)
+	defer unix.Umask(old)
+	return net.Listen("unix", path)
+}
+
+// removeStale removes the socket of a daemon that was killed, on which no process listens.
+func removeStale(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s exists and is not a socket", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		c.Close()
+		return fmt.Errorf("%s: %w", path, ErrRunning)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return os.Remove(path)
+	}
+	return err
+}
+
+// newServer returns a server that accepts one request per connection.
+func newServer(l net.Listener, d Daemon) *Server {
+	ctx, end := context.WithCancel(context.Background())
 	s := &Server{
 		daemon: d, listener: l, end: end,
 		followers: make(chan struct{}, maxFollowers), orders: make(chan struct{}, maxOrders),
 	}
-	s.http = s.newHTTP(ctx)
-	return s
-}
-
-// newHTTP accepts one request per connection. Requests end with ctx.
-func (s *Server) newHTTP(ctx context.Context) *http.Server {
-	h := &http.Server{
+	s.http = &http.Server{
 		Handler:        guard(s.routes()),
 		ReadTimeout:    readTimeout,
 		WriteTimeout:   writeTimeout,
 		MaxHeaderBytes: maxHeader,
 		BaseContext:    func(net.Listener) context.Context { return ctx },
-		ConnContext:    withConn,
+		ConnContext:    withClient,
+		ConnState:      s.track,
 	}
-	h.SetKeepAlivesEnabled(false)
-	return h
+	s.http.SetKeepAlivesEnabled(false)
+	return s
 }
 
 // Serve serves requests until Close.
@@ -97,13 +130,8 @@ func (s *Server) Close() error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = s.http.Close()
 	}
-	return errors.Join(ignoreClosed(err), ignoreClosed(s.listener.Close()))
-}
-
-// ignoreClosed drops the error of closing what Serve has closed already.
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
+	if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) { // Serve has closed it, if it was called
+		err = errors.Join(err, closeErr)
 	}
 	return err
 }

@@ -52,8 +52,7 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f := newFake()
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-		ctx, end := context.WithCancel(context.Background())
-		s := newServer(ctx, p, f, end)
+		s := newServer(p, f)
 		s.http.Handler = s.routes()
 		var served sync.WaitGroup
 		served.Go(func() {
@@ -244,7 +243,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	path := serve(t, f)
 	follower := followConn(t, path)
 	var idle []net.Conn
-	for range 2 * maxConns {
+	for range 2 * maxIdle {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +256,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("beside %d connections: %v", len(idle), err)
 	}
 	t.Logf("answered beside %d connections in %s", len(idle), time.Since(began))
-	for i, c := range idle[:maxConns] {
+	for i, c := range idle[:maxIdle] {
 		if err := c.SetReadDeadline(time.Now().Add(readTimeout / 2)); err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +293,7 @@ func TestOrdersAreBounded(t *testing.T) {
 		taken += len(f.taken())
 		return taken == maxOrders
 	})
-	for range 2 * maxConns {
+	for range 2 * maxIdle {
 		orderConn(t, path)
 	}
 	if code, text := raw(t, path, "POST", "/v1/resume", "{}"); code != http.StatusServiceUnavailable {

@@ -94,13 +94,11 @@ func resetWithoutDisk(t *testing.T, cfg *config.Config, opts Options) {
 }
 
 func (r *running) orderReset() error {
-	_, err := control.PostReset(r.t.Context(), r.cfg.Control, control.ResetRequest{Scope: control.ScopeDevice})
-	return err
+	return control.Post(r.t.Context(), r.cfg.Control, &control.ResetRequest{Scope: control.ScopeDevice})
 }
 
 func (r *running) orderFatal() error {
-	_, err := control.PostFault(r.t.Context(), r.cfg.Control, control.FaultRequest{Kind: "device_fatal"})
-	return err
+	return control.Post(r.t.Context(), r.cfg.Control, &control.FaultRequest{Kind: "device_fatal"})
 }
 
 // follow returns the ends of recoveries of an interface from now on.

@@ -205,8 +205,8 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 // Counters returns how many addresses in the answers of look-ups were not used.
 func (l *peerList) Counters() []hca.Counter {
 	return []hca.Counter{
-		{Name: "peer_addrs_refused", Value: l.refused.Load()},
-		{Name: "peer_addrs_excess", Value: l.excess.Load()},
+		{Name: "peer_addrs_refused", Kind: hca.CountError, Value: l.refused.Load()},
+		{Name: "peer_addrs_excess", Kind: hca.CountError, Value: l.excess.Load()},
 	}
 }
 

@@ -166,9 +166,7 @@ func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
 		if n := s.Recovery.Rungs["rebuild_cq"]; n > 100 {
 			t.Errorf("%d rebuilds in 10 minutes: no back-off", n)
 		}
-		a.mu.Lock()
-		a.faults.Clear()
-		a.mu.Unlock()
+		a.heal()
 		time.Sleep(2 * time.Minute)
 		drainInbox(b)
 		if s := a.status(); s.State != StateUp || s.Recovery.State != "healthy" {

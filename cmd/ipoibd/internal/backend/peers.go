@@ -126,6 +126,8 @@ func (l *peerList) refresh(ctx context.Context) {
 // report logs when the look-ups of a name begin to fail, and when they succeed again.
 func (l *peerList) report(name string, err error) {
 	switch lost := l.lost[name]; {
+	case err != nil && !lost && len(l.known[name]) == 0:
+		l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; trying again every 10 s", "name", name, "err", err)
 	case err != nil && !lost:
 		l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", name, "err", err)
 	case err == nil && lost:

@@ -18,12 +18,14 @@ const (
 	silentAfter = 30 * time.Second
 	// refusedFor is how long a notice stays after the firewall has refused the last datagram.
 	refusedFor = 10 * time.Second
+	// natFor is how long a notice stays after the last sign of a NAT.
+	natFor = time.Minute
 )
 
 // watch notices what keeps an open software HCA from reaching its peers. It logs each
 // condition when it begins. The messages are constant: addresses may be forged, and the log
-// limits each message, not its attributes. A duplicate address is logged at most once per
-// complainEvery.
+// limits each message, not its attributes. Anyone can forge the evidence of a duplicate address
+// or of a NAT, so each of these is logged at most once per complainEvery.
 type watch struct {
 	log           *slog.Logger
 	engine        *engine // that traffic and was describe
@@ -33,6 +35,7 @@ type watch struct {
 	duplicate     string        // what was logged last
 	duplicateAt   time.Time     // when that was logged
 	nat           [2]netip.Addr // the addresses that were logged last
+	natAt         time.Time     // when they were logged
 	sendBufLogged bool          // a small send buffer was logged
 }
 
@@ -47,12 +50,9 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 		return "" // it is closed, or has failed
 	}
 	var out []string
-	if seen, sender, ok := e.NATSuspect(); ok {
-		if w.nat != [2]netip.Addr{seen, sender} {
-			w.nat = [2]netip.Addr{seen, sender}
-			w.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
-		}
-		out = append(out, fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender))
+	is := w.traffic.look(now, e.Counters())
+	if seen, sender, ok := e.NATSuspect(); ok && is.nat {
+		out = append(out, w.suspectNAT(now, seen, sender))
 	}
 	if size, asked, err := e.transport.SendBuf(); err == nil && size < asked {
 		if !w.sendBufLogged {
@@ -76,7 +76,6 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if text == "" {
 		w.duplicate = ""
 	}
-	is := w.traffic.look(now, e.Counters())
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
 	if is.silent {
@@ -95,10 +94,20 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	return strings.Join(out, "; ")
 }
 
+// suspectNAT returns the notice of a NAT, and logs it.
+func (w *watch) suspectNAT(now time.Time, seen, sender netip.Addr) string {
+	if pair := [2]netip.Addr{seen, sender}; pair != w.nat && now.Sub(w.natAt) >= complainEvery {
+		w.nat, w.natAt = pair, now
+		w.log.Warn("dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+	}
+	return fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender)
+}
+
 // symptoms are what the counters of a device show.
 type symptoms struct {
 	silent  bool // it sends, and has never received anything
 	refused bool // a firewall of this host refuses what it sends
+	nat     bool // a NAT seems to translate what it receives
 }
 
 // traffic derives symptoms from the counters of one instance of a device.
@@ -106,6 +115,8 @@ type traffic struct {
 	began     time.Time // first look at which it had sent, zero: there was none
 	refused   uint64    // datagrams, at the last look
 	refusedAt time.Time // when that number last grew
+	nat       uint64    // signs of a NAT, at the last look
+	natAt     time.Time // when that number last grew
 }
 
 // Names of counters of the software HCA.
@@ -113,6 +124,7 @@ const (
 	counterSent    = "tx_packets"
 	counterHeard   = "rx_packets"
 	counterRefused = "wire_tx_drop_forbidden"
+	counterNAT     = "nat_suspected"
 )
 
 func (t *traffic) look(now time.Time, counters []hca.Counter) symptoms {
@@ -126,8 +138,12 @@ func (t *traffic) look(now time.Time, counters []hca.Counter) symptoms {
 	if n := count[counterRefused]; n > t.refused {
 		t.refused, t.refusedAt = n, now
 	}
+	if n := count[counterNAT]; n > t.nat {
+		t.nat, t.natAt = n, now
+	}
 	return symptoms{
 		silent:  count[counterHeard] == 0 && !t.began.IsZero() && now.Sub(t.began) >= silentAfter,
 		refused: !t.refusedAt.IsZero() && now.Sub(t.refusedAt) < refusedFor,
+		nat:     !t.natAt.IsZero() && now.Sub(t.natAt) < natFor,
 	}
 }

@@ -11,25 +11,16 @@ import (
 //go:embed counters.md
 var counters string
 
-var (
-	row  = regexp.MustCompile("(?m)^\\| (`[a-z_0-9*]+`(?:, `[a-z_0-9*]+`)*) \\| (.*) \\|$")
-	name = regexp.MustCompile("`([^`]+)`")
-)
+var row = regexp.MustCompile("(?m)^\\| `([a-z_0-9*]+)` \\| (.*) \\|$")
 
-// meanings are the rows of counters.md, of interfaces and of devices. If a row has as many
-// parts, separated by semicolons, as names, each name has its own part.
+// meanings are the rows of counters.md, of interfaces and of devices.
 var meanings = sync.OnceValue(func() (of [2]map[string]string) {
 	_, tables, _ := strings.Cut(counters, "## Counters of an interface")
 	ofInterface, ofDevice, _ := strings.Cut(tables, "## Counters of a software HCA")
 	for kind, text := range []string{ofInterface, ofDevice} {
 		of[kind] = map[string]string{}
 		for _, r := range row.FindAllStringSubmatch(text, -1) {
-			names, parts := name.FindAllStringSubmatch(r[1], -1), strings.Split(r[2], "; ")
-			for i, n := range names {
-				if of[kind][n[1]] = strings.ReplaceAll(r[2], "`", ""); len(parts) == len(names) {
-					of[kind][n[1]] = strings.ReplaceAll(parts[i], "`", "")
-				}
-			}
+			of[kind][r[1]] = strings.ReplaceAll(r[2], "`", "")
 		}
 	}
 	return of

@@ -7,7 +7,7 @@ func TestMeaningsOfCounters(t *testing.T) {
 		{InterfaceCounter("tx_read"), "frames read from ib0"},
 		{InterfaceCounter("rx_drop_too_long"), "longer than the group's MTU"},
 		{InterfaceCounter("tx_wc_loc_prot_err"), "the send failed, by the status of its completion, such as tx_wc_wr_flush_err"},
-		{InterfaceCounter("neigh_drop_unresolved"), "no answer"},
+		{InterfaceCounter("neigh_drop_unresolved"), "the destination did not answer"},
 		{DeviceCounter("rx_drop_no_qp"), "no queue pair has that number"},
 		{DeviceCounter("wire_tx_drop_no_device"), "the underlay is gone"},
 		{DeviceCounter("port1_counter_of_some_driver"), ""},

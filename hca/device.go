@@ -34,9 +34,23 @@ type Device interface {
 
 // Counter is one named count of a device, a queue or a port.
 type Counter struct {
-	Name  string `json:"name"`
-	Value uint64 `json:"value"`
+	Name  string
+	Kind  CounterKind
+	Value uint64
 }
+
+// CounterKind is what a count is of.
+type CounterKind uint8
+
+// Kinds of counter. [CountUnknown] is for those that a driver defines, and corresponds to the
+// OpenMetrics type unknown, [CountGauge] to gauge, the others to counter.
+const (
+	CountUnknown CounterKind = iota
+	CountTotal               // events that lose nothing
+	CountDrop                // lost frames or datagrams; one that is lost adds 1 to one counter of this kind
+	CountError               // failures, and signs of one, other than the loss of a frame
+	CountGauge               // a present number, which can fall
+)
 
 // LinkLayer is a port's link layer.
 type LinkLayer uint8

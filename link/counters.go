@@ -2,7 +2,6 @@ package link
 
 import (
 	"errors"
-	"iter"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -34,19 +33,6 @@ type Drops struct {
 	WriteDown    uint64 // EIO: the interface is down
 	WriteNoMem   uint64 // ENOBUFS, ENOMEM, EAGAIN
 	WriteOther   uint64 // any other error
-}
-
-// All yields the process's own counts by name.
-func (c Counters) All() iter.Seq2[string, uint64] {
-	return func(yield func(string, uint64) bool) {
-		_ = yield("tap_read", c.Read) &&
-			yield("tap_written", c.Written) &&
-			yield("tap_drop_read_too_long", c.Drops.ReadTooLong) &&
-			yield("tap_drop_write_invalid", c.Drops.WriteInvalid) &&
-			yield("tap_drop_write_down", c.Drops.WriteDown) &&
-			yield("tap_drop_write_no_memory", c.Drops.WriteNoMem) &&
-			yield("tap_drop_write_other", c.Drops.WriteOther)
-	}
 }
 
 // tally holds the process's own counts while they change.

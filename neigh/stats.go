@@ -85,29 +85,29 @@ type Stats struct {
 // Counters returns the counters by name. It allocates.
 func (s Stats) Counters() []hca.Counter {
 	out := []hca.Counter{
-		{Name: "from_host", Value: s.FromHost},
-		{Name: "from_fabric", Value: s.FromFabric},
-		{Name: "to_fabric", Value: s.ToFabric},
-		{Name: "to_host", Value: s.ToHost},
-		{Name: "kept_sent", Value: s.KeptSent},
-		{Name: "kept", Value: uint64(s.Kept)},
-		{Name: "requests", Value: s.Requests},
-		{Name: "announcements", Value: s.Announcements},
-		{Name: "corrections", Value: s.Corrections},
-		{Name: "silences", Value: s.Silences},
-		{Name: "stray_notices", Value: s.Notices},
-		{Name: "stray_paused", Value: s.StraysPaused},
-		{Name: "stray_limited", Value: s.StraysLimited},
-		{Name: "stray_unanswerable", Value: s.StraysUnanswerable},
-		{Name: "peers_evicted", Value: s.Evicted},
-		{Name: "ah_errors", Value: s.AHFailed},
+		{Name: "from_host", Kind: hca.CountTotal, Value: s.FromHost},
+		{Name: "from_fabric", Kind: hca.CountTotal, Value: s.FromFabric},
+		{Name: "to_fabric", Kind: hca.CountTotal, Value: s.ToFabric},
+		{Name: "to_host", Kind: hca.CountTotal, Value: s.ToHost},
+		{Name: "kept_sent", Kind: hca.CountTotal, Value: s.KeptSent},
+		{Name: "kept", Kind: hca.CountGauge, Value: uint64(s.Kept)},
+		{Name: "requests", Kind: hca.CountTotal, Value: s.Requests},
+		{Name: "announcements", Kind: hca.CountTotal, Value: s.Announcements},
+		{Name: "corrections", Kind: hca.CountTotal, Value: s.Corrections},
+		{Name: "silences", Kind: hca.CountTotal, Value: s.Silences},
+		{Name: "stray_notices", Kind: hca.CountTotal, Value: s.Notices},
+		{Name: "stray_paused", Kind: hca.CountTotal, Value: s.StraysPaused},
+		{Name: "stray_limited", Kind: hca.CountError, Value: s.StraysLimited},
+		{Name: "stray_unanswerable", Kind: hca.CountError, Value: s.StraysUnanswerable},
+		{Name: "peers_evicted", Kind: hca.CountTotal, Value: s.Evicted},
+		{Name: "ah_errors", Kind: hca.CountError, Value: s.AHFailed},
 	}
 	for r, n := range s.Drops {
-		name := "drop_" + Reason(r).String()
+		c := hca.Counter{Name: "drop_" + Reason(r).String(), Kind: hca.CountDrop, Value: n}
 		if Reason(r) == DropOwn { // not a loss
-			name = Reason(r).String()
+			c.Name, c.Kind = Reason(r).String(), hca.CountTotal
 		}
-		out = append(out, hca.Counter{Name: name, Value: n})
+		out = append(out, c)
 	}
 	return out
 }

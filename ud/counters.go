@@ -3,21 +3,21 @@ package ud
 import "ipoibd/hca"
 
 // appendTo appends the counters of reasons, in that order.
-func (t *tally) appendTo(out []hca.Counter, prefix string, reasons []Reason) []hca.Counter {
-	for _, r := range reasons {
-		out = append(out, hca.Counter{Name: prefix + r.String(), Value: t[r].Load()})
+func (t *tally) appendTo(out []hca.Counter, prefix string, of []Reason) []hca.Counter {
+	for _, r := range of {
+		out = append(out, hca.Counter{Name: prefix + r.String(), Kind: reasons[r].Kind, Value: t[r].Load()})
 	}
 	return out
 }
 
 func (s *ringStats) appendTo(out []hca.Counter, prefix string) []hca.Counter {
 	return append(out,
-		hca.Counter{Name: prefix + "posts", Value: s.posts.Load()},
-		hca.Counter{Name: prefix + "completions", Value: s.completions.Load()},
-		hca.Counter{Name: prefix + "taken_back", Value: s.reset.Load()},
-		hca.Counter{Name: prefix + "outstanding", Value: uint64(s.outstanding.Load())},
-		hca.Counter{Name: prefix + "stale_completions", Value: s.stale.Load()},
-		hca.Counter{Name: prefix + "foreign_completions", Value: s.foreign.Load()},
+		hca.Counter{Name: prefix + "posts", Kind: hca.CountTotal, Value: s.posts.Load()},
+		hca.Counter{Name: prefix + "completions", Kind: hca.CountTotal, Value: s.completions.Load()},
+		hca.Counter{Name: prefix + "taken_back", Kind: hca.CountTotal, Value: s.reset.Load()},
+		hca.Counter{Name: prefix + "outstanding", Kind: hca.CountGauge, Value: uint64(s.outstanding.Load())},
+		hca.Counter{Name: prefix + "stale_completions", Kind: hca.CountTotal, Value: s.stale.Load()},
+		hca.Counter{Name: prefix + "foreign_completions", Kind: hca.CountError, Value: s.foreign.Load()},
 	)
 }
 
@@ -27,11 +27,11 @@ func (s *ringStats) appendTo(out []hca.Counter, prefix string) []hca.Counter {
 func (t *Tx) Counters() []hca.Counter {
 	const prefix = "tx_"
 	out := t.tally.appendTo(nil, prefix, txReasons)
-	out = t.failed.appendTo(out, prefix)
+	out = t.failed.appendTo(out, prefix, hca.CountDrop)
 	out = t.ring.stats.appendTo(out, prefix)
 	return append(out,
-		hca.Counter{Name: prefix + "queued", Value: uint64(t.queued())},
-		hca.Counter{Name: prefix + "stalls", Value: t.stalls.Load()},
+		hca.Counter{Name: prefix + "queued", Kind: hca.CountGauge, Value: uint64(t.queued())},
+		hca.Counter{Name: prefix + "stalls", Kind: hca.CountTotal, Value: t.stalls.Load()},
 	)
 }
 
@@ -40,6 +40,6 @@ func (t *Tx) Counters() []hca.Counter {
 func (r *Rx) Counters() []hca.Counter {
 	const prefix = "rx_"
 	out := r.tally.appendTo(nil, prefix, rxReasons)
-	out = r.failed.appendTo(out, prefix)
+	out = r.failed.appendTo(out, prefix, hca.CountTotal)
 	return r.ring.stats.appendTo(out, prefix)
 }

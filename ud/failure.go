@@ -20,12 +20,16 @@ type statuses [hca.NumWCStatus + 1]atomic.Uint64
 
 func (s *statuses) add(status hca.WCStatus) { s[min(status, hca.NumWCStatus)].Add(1) }
 
-// appendTo appends the counters that are not zero.
-func (s *statuses) appendTo(out []hca.Counter, prefix string) []hca.Counter {
+// appendTo appends the counters that are not zero. A failed request loses a frame, but for a
+// receive that was flushed, which held none; flushed is the kind of flushed requests.
+func (s *statuses) appendTo(out []hca.Counter, prefix string, flushed hca.CounterKind) []hca.Counter {
 	for i := range s {
 		if v := s[i].Load(); v > 0 {
-			name := prefix + "wc_" + strings.ToLower(hca.WCStatus(i).String())
-			out = append(out, hca.Counter{Name: name, Value: v})
+			c := hca.Counter{Name: prefix + "wc_" + strings.ToLower(hca.WCStatus(i).String()), Kind: hca.CountDrop, Value: v}
+			if hca.WCStatus(i) == hca.WCWRFlushErr {
+				c.Kind = flushed
+			}
+			out = append(out, c)
 		}
 	}
 	return out

@@ -1,6 +1,10 @@
 package ud
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"ipoibd/hca"
+)
 
 // Reason is where a frame entered or how it ended.
 type Reason uint8
@@ -37,19 +41,39 @@ const (
 	numReason
 )
 
-var reasonNames = [numReason]string{
-	Read: "read", Injected: "injected", Received: "received", Sent: "sent", Delivered: "delivered",
-	SlowPathed: "slow_path", Probed: "probe", OwnMulticast: "own_multicast",
+// reasons are the counters by reason, without the prefix of a direction.
+var reasons = [numReason]hca.Counter{
+	Read:         {Name: "read", Kind: hca.CountTotal},
+	Injected:     {Name: "injected", Kind: hca.CountTotal},
+	Received:     {Name: "received", Kind: hca.CountTotal},
+	Sent:         {Name: "sent", Kind: hca.CountTotal},
+	Delivered:    {Name: "delivered", Kind: hca.CountTotal},
+	SlowPathed:   {Name: "slow_path", Kind: hca.CountTotal},
+	Probed:       {Name: "probe", Kind: hca.CountTotal},
+	OwnMulticast: {Name: "own_multicast", Kind: hca.CountTotal},
 
-	Truncated: "drop_truncated", Runt: "drop_runt", Offload: "drop_offload", EtherType: "drop_ethertype",
-	TooLong: "drop_too_long", HiddenND: "drop_hidden_nd", NoPeers: "drop_no_peers", SlowPathFull: "drop_slow_path_full",
-	InjectFull: "drop_inject_full", NoQP: "drop_no_qp", PostRefused: "drop_post_refused", Reset: "drop_reset", Held: "drop_held",
-	NoGRH: "drop_no_grh", BadGRH: "drop_bad_grh", Malformed: "drop_malformed", SinkRefused: "drop_sink_refused",
+	Truncated:    {Name: "drop_truncated", Kind: hca.CountDrop},
+	Runt:         {Name: "drop_runt", Kind: hca.CountDrop},
+	Offload:      {Name: "drop_offload", Kind: hca.CountDrop},
+	EtherType:    {Name: "drop_ethertype", Kind: hca.CountDrop},
+	TooLong:      {Name: "drop_too_long", Kind: hca.CountDrop},
+	HiddenND:     {Name: "drop_hidden_nd", Kind: hca.CountDrop},
+	NoPeers:      {Name: "drop_no_peers", Kind: hca.CountDrop},
+	SlowPathFull: {Name: "drop_slow_path_full", Kind: hca.CountDrop},
+	InjectFull:   {Name: "drop_inject_full", Kind: hca.CountDrop},
+	NoQP:         {Name: "drop_no_qp", Kind: hca.CountDrop},
+	PostRefused:  {Name: "drop_post_refused", Kind: hca.CountDrop},
+	Reset:        {Name: "drop_reset", Kind: hca.CountDrop},
+	Held:         {Name: "drop_held", Kind: hca.CountDrop},
+	NoGRH:        {Name: "drop_no_grh", Kind: hca.CountDrop},
+	BadGRH:       {Name: "drop_bad_grh", Kind: hca.CountDrop},
+	Malformed:    {Name: "drop_malformed", Kind: hca.CountDrop},
+	SinkRefused:  {Name: "drop_sink_refused", Kind: hca.CountDrop},
 }
 
 func (r Reason) String() string {
 	if r < numReason {
-		return reasonNames[r]
+		return reasons[r].Name
 	}
 	return "unknown"
 }

@@ -126,15 +126,15 @@ func (p *printer) printInterface(f *report.Interface) {
 	p.optional("reason", because(f))
 	p.optional("out of date", stale(p.Status, f))
 	p.current(f.Recovery)
-	k := f.Kernel
+	kernel := func(name string) uint64 { return f.Kernel["kernel_"+name].Value }
 	p.line("  device\t%s, port %d", f.Device, f.Port)
 	p.line("  carrier\t%s", map[bool]string{true: "on", false: "off"}[f.Carrier])
 	p.line("  MTU\t%d", f.MTU)
 	p.line("  peers\t%d", len(f.Peers))
-	p.line("  RX\t%d packets, %d bytes", k["kernel_rx_packets"], k["kernel_rx_bytes"])
-	p.line("  TX\t%d packets, %d bytes", k["kernel_tx_packets"], k["kernel_tx_bytes"])
-	p.line("  drops\t%d", f.Counters.Drops()+k.Drops())
-	p.line("  kernel drops\t%d", k["kernel_rx_dropped"]+k["kernel_rx_errors"]+k["kernel_tx_dropped"]+k["kernel_tx_errors"])
+	p.line("  RX\t%d packets, %d bytes", kernel("rx_packets"), kernel("rx_bytes"))
+	p.line("  TX\t%d packets, %d bytes", kernel("tx_packets"), kernel("tx_bytes"))
+	p.line("  drops\t%d", f.Drops)
+	p.line("  kernel drops\t%d", kernel("rx_dropped")+kernel("rx_errors")+kernel("tx_dropped")+kernel("tx_errors"))
 	p.past(f.Recovery)
 	if !p.verbose {
 		return
@@ -177,7 +177,7 @@ func (p *printer) printDevice(d *report.Device) {
 		p.line("  coordinator\t%s", p.coordinator(c))
 	}
 	p.optional("notice", d.Notice)
-	p.line("  drops\t%d", d.Counters.Drops())
+	p.line("  drops\t%d", d.Drops)
 	p.past(d.Recovery)
 	if !p.verbose {
 		return
@@ -289,8 +289,8 @@ func counted[E interface {
 // counters prints nonzero counters with their meanings.
 func (p *printer) counters(c report.Counters, meaning func(name string) string) {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
-		if c[name] > 0 {
-			p.line("  %s\t%d\t%s", name, c[name], meaning(name))
+		if n := c[name].Value; n > 0 {
+			p.line("  %s\t%d\t%s", name, n, meaning(name))
 		}
 	}
 }

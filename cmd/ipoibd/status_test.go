@@ -53,16 +53,26 @@ func contains(t *testing.T, text string, wanted ...string) {
 	}
 }
 
+// counters are counters as a client reads them, without their kinds.
+func counters(values map[string]uint64) report.Counters {
+	c := report.Counters{}
+	for name, n := range values {
+		c[name] = report.Count{Value: n}
+	}
+	return c
+}
+
 func sample() report.Status {
 	up := idle("ib0")
 	up.LastError, up.MAC, up.HostMAC = "queue pair has failed: it is in SQE", "02:00:00:00:00:01", "02:00:00:00:00:02"
 	up.QP = &report.QP{QPN: 0x11, State: "RTS", Generation: 3, PKey: 0xffff, QKey: 0x0b1b}
 	up.Groups = []report.Group{{MGID: hca.GID{0xff, 0x12}, Attach: hca.GID{10: 0xff, 11: 0xff, 12: 239, 15: 1}}}
 	up.Peers = []report.Peer{{MAC: "02:00:00:00:00:03", QPN: 0x22, Handle: "ready", IPs: []string{"10.0.0.2", "fe80::2"}}, {MAC: "02:00:00:00:00:04", Handle: "none"}}
-	up.Counters = report.Counters{"tx_sent": 5, "tx_zero": 0, "rx_own_multicast": 100, "rx_drop_runt": 2, "tx_wc_flush_err": 1}
-	up.Kernel = report.Counters{
+	up.Counters = counters(map[string]uint64{"tx_sent": 5, "tx_zero": 0, "rx_own_multicast": 100, "rx_drop_runt": 2, "tx_wc_flush_err": 1})
+	up.Drops = 7
+	up.Kernel = counters(map[string]uint64{
 		"kernel_tx_packets": 6, "kernel_tx_bytes": 600, "kernel_tx_dropped": 7, "kernel_rx_packets": 8, "kernel_rx_bytes": 800, "tap_drop_write_down": 4,
-	}
+	})
 	failed := idle("ib1")
 	failed.State, failed.Reason, failed.Detail = "failed", "lost", "it was deleted"
 	soft, storage, other := healthy("soft"), healthy("storage"), healthy("other")

@@ -176,7 +176,7 @@ func (d *Device) Counters() []hca.Counter {
 	defer d.mu.Unlock()
 	for k, n := range d.plan.fired {
 		if n > 0 {
-			out = append(out, hca.Counter{Name: "fault_" + names[k], Value: n})
+			out = append(out, hca.Counter{Name: "fault_" + names[k], Kind: hca.CountTotal, Value: n})
 		}
 	}
 	return out

@@ -161,11 +161,11 @@ func (d *Device) Close() error {
 func (d *Device) Counters() []hca.Counter {
 	c := &d.counts
 	return append(d.inner.Counters(),
-		hca.Counter{Name: "guard_stale_events", Value: c.staleEvents.Load()},
-		hca.Counter{Name: "guard_verbs_abandoned", Value: c.abandoned.Load()},
-		hca.Counter{Name: "guard_verbs_stuck", Value: uint64(c.stuck.Load())},
-		hca.Counter{Name: "guard_late_answers", Value: c.late.Load()},
-		hca.Counter{Name: "guard_releases_failed", Value: c.releasesFailed.Load()},
-		hca.Counter{Name: "guard_zombies", Value: uint64(d.opts.Zombies.n.Load())},
+		hca.Counter{Name: "guard_stale_events", Kind: hca.CountTotal, Value: c.staleEvents.Load()},
+		hca.Counter{Name: "guard_verbs_abandoned", Kind: hca.CountError, Value: c.abandoned.Load()},
+		hca.Counter{Name: "guard_verbs_stuck", Kind: hca.CountGauge, Value: uint64(c.stuck.Load())},
+		hca.Counter{Name: "guard_late_answers", Kind: hca.CountTotal, Value: c.late.Load()},
+		hca.Counter{Name: "guard_releases_failed", Kind: hca.CountError, Value: c.releasesFailed.Load()},
+		hca.Counter{Name: "guard_zombies", Kind: hca.CountGauge, Value: uint64(d.opts.Zombies.n.Load())},
 	)
 }

@@ -17,6 +17,7 @@ const (
 	rxPackets                // datagrams received by the transport
 	rxBytes
 	rxDelivered     // messages placed in a receive, one for each QP of a group
+	rxOtherPKey     // messages to a group, with a P_Key that no attached QP has
 	icrcIDLow       // ICRC right with an unknown identification of 0-63
 	icrcIDSolved    // ICRC right with another unknown identification
 	natSuspected    // two datagrams of a source agreed on another address
@@ -41,11 +42,35 @@ const (
 	numCounter
 )
 
-var counterNames = [numCounter]string{
-	"tx_packets", "tx_bytes", "tx_looped", "rx_packets", "rx_bytes", "rx_delivered",
-	"icrc_id_low", "icrc_id_solved", "nat_suspected", "cq_overrun", "events_lost",
-	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_own_source", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi",
-	"rx_drop_not_attached", "rx_drop_group_qpn", "tx_drop_peer_family", "tx_drop_no_room", "tx_drop_transport",
+var counterTable = [numCounter]hca.Counter{
+	txPackets:       {Name: "tx_packets", Kind: hca.CountTotal},
+	txBytes:         {Name: "tx_bytes", Kind: hca.CountTotal},
+	txLooped:        {Name: "tx_looped", Kind: hca.CountTotal},
+	rxPackets:       {Name: "rx_packets", Kind: hca.CountTotal},
+	rxBytes:         {Name: "rx_bytes", Kind: hca.CountTotal},
+	rxDelivered:     {Name: "rx_delivered", Kind: hca.CountTotal},
+	rxOtherPKey:     {Name: "rx_other_pkey", Kind: hca.CountTotal},
+	icrcIDLow:       {Name: "icrc_id_low", Kind: hca.CountTotal},
+	icrcIDSolved:    {Name: "icrc_id_solved", Kind: hca.CountTotal},
+	natSuspected:    {Name: "nat_suspected", Kind: hca.CountError},
+	cqOverrun:       {Name: "cq_overrun", Kind: hca.CountError},
+	eventsLost:      {Name: "events_lost", Kind: hca.CountError},
+	dropShort:       {Name: "rx_drop_short", Kind: hca.CountDrop},
+	dropVersion:     {Name: "rx_drop_version", Kind: hca.CountDrop},
+	dropOpcode:      {Name: "rx_drop_opcode", Kind: hca.CountDrop},
+	dropImmediate:   {Name: "rx_drop_immediate", Kind: hca.CountDrop},
+	dropPad:         {Name: "rx_drop_pad", Kind: hca.CountDrop},
+	dropTooLong:     {Name: "rx_drop_too_long", Kind: hca.CountDrop},
+	dropICRC:        {Name: "rx_drop_icrc", Kind: hca.CountDrop},
+	dropOwnSource:   {Name: "rx_own_source", Kind: hca.CountError},
+	dropUnknownPeer: {Name: "rx_drop_unknown_peer", Kind: hca.CountDrop},
+	dropNoQP:        {Name: "rx_drop_no_qp", Kind: hca.CountDrop},
+	dropGSI:         {Name: "rx_drop_gsi", Kind: hca.CountDrop},
+	dropNotAttached: {Name: "rx_drop_not_attached", Kind: hca.CountDrop},
+	dropGroupQPN:    {Name: "rx_drop_group_qpn", Kind: hca.CountDrop},
+	dropPeerFamily:  {Name: "tx_drop_peer_family", Kind: hca.CountDrop},
+	dropNoRoom:      {Name: "tx_drop_no_room", Kind: hca.CountDrop},
+	dropTransport:   {Name: "tx_drop_transport", Kind: hca.CountDrop},
 }
 
 // counters are the device's own and the engine's reasons.
@@ -62,14 +87,16 @@ func (c *counters) engine(r softqp.Reason) { c.reason[r].Add(1) }
 // prefixed by "wire_".
 func (d *Device) Counters() []hca.Counter {
 	var out []hca.Counter
-	for i := range d.counts.own {
-		out = append(out, hca.Counter{Name: counterNames[i], Value: d.counts.own[i].Load()})
+	for i, c := range counterTable {
+		c.Value = d.counts.own[i].Load()
+		out = append(out, c)
 	}
 	for r := softqp.Passed + 1; r < softqp.NumReason; r++ {
-		out = append(out, hca.Counter{Name: r.String(), Value: d.counts.reason[r].Load()})
+		out = append(out, hca.Counter{Name: r.String(), Kind: hca.CountDrop, Value: d.counts.reason[r].Load()})
 	}
 	for _, c := range d.wire.Counters() {
-		out = append(out, hca.Counter{Name: "wire_" + c.Name, Value: c.Value})
+		c.Name = "wire_" + c.Name
+		out = append(out, c)
 	}
 	return out
 }

@@ -33,7 +33,7 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 		x.dev.counts.add(dropGSI, 1)
 	default:
 		if q := r.qps[in.DestQPN]; q != nil {
-			x.give(q, in)
+			x.count(x.give(q, in))
 			return
 		}
 		x.dev.counts.add(dropNoQP, 1)
@@ -42,7 +42,9 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 }
 
 // multicast delivers to every member; a group's packet has the multicast QPN
-// (IBA 9.6.1.2).
+// (IBA 9.6.1.2). The groups of all partitions share the addresses of the underlay, so a
+// message for another partition is not lost here. It is counted once if no member has its
+// P_Key.
 func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 	switch {
 	case in.DestQPN != hca.QPNMulticast:
@@ -50,14 +52,22 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 		return
 	case len(members) == 0:
 		x.dev.counts.add(dropNotAttached, 1)
+		return
 	}
+	ours := false
 	for _, q := range members {
-		x.give(q, in)
+		if reason := x.give(q, in); reason != softqp.DropPKey {
+			x.count(reason)
+			ours = true
+		}
+	}
+	if !ours {
+		x.dev.counts.add(rxOtherPKey, 1)
 	}
 }
 
 // give delivers to one QP.
-func (x *delivery) give(q *QP, in *softqp.Inbound) {
+func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
 	if reason == softqp.DropNoRecv && x.patience != nil && !q.starving {
@@ -67,13 +77,17 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) {
 			q.starving = reason == softqp.DropNoRecv
 		}
 	}
-	switch reason {
-	case softqp.Passed:
-		x.dev.counts.add(rxDelivered, 1)
-	case softqp.FailRecvLength, softqp.FailRecvAccess:
+	if reason == softqp.FailRecvLength || reason == softqp.FailRecvAccess {
 		x.dev.failing.Store(true)
-		x.dev.counts.engine(reason)
-	default:
+	}
+	return reason
+}
+
+// count counts how a delivery ended.
+func (x *delivery) count(reason softqp.Reason) {
+	if reason == softqp.Passed {
+		x.dev.counts.add(rxDelivered, 1)
+	} else {
 		x.dev.counts.engine(reason)
 	}
 }

@@ -43,13 +43,13 @@ type counters struct {
 
 func (c *counters) list() []hca.Counter {
 	out := []hca.Counter{
-		{Name: "tx_packets", Value: c.txPackets},
-		{Name: "tx_bytes", Value: c.txBytes},
-		{Name: "rx_packets", Value: c.rxPackets},
-		{Name: "rx_bytes", Value: c.rxBytes},
+		{Name: "tx_packets", Kind: hca.CountTotal, Value: c.txPackets},
+		{Name: "tx_bytes", Kind: hca.CountTotal, Value: c.txBytes},
+		{Name: "rx_packets", Kind: hca.CountTotal, Value: c.rxPackets},
+		{Name: "rx_bytes", Kind: hca.CountTotal, Value: c.rxBytes},
 	}
 	for _, d := range drops {
-		out = append(out, hca.Counter{Name: string(d), Value: c.drops[d]})
+		out = append(out, hca.Counter{Name: string(d), Kind: hca.CountDrop, Value: c.drops[d]})
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,11 @@ func TestReceiveTooLong(t *testing.T) {
 	}
 	if n := counterOf(t, b, "rx_drop_too_long"); n != 1 {
 		t.Errorf("rx_drop_too_long = %d, want 1", n)
+	}
+	for _, c := range b.Counters() {
+		if loss := strings.Contains(c.Name, "_drop"); c.Kind == hca.CountUnknown || (c.Kind == hca.CountDrop) != loss {
+			t.Errorf("%s has kind %d", c.Name, c.Kind)
+		}
 	}
 }
 

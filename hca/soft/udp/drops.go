@@ -69,9 +69,12 @@ type txCounts struct {
 }
 
 func (c *txCounts) list() []hca.Counter {
-	out := []hca.Counter{{Name: "tx_packets", Value: c.packets.Load()}, {Name: "tx_bytes", Value: c.bytes.Load()}}
-	for d := range c.drops {
-		out = append(out, hca.Counter{Name: dropNames[d], Value: c.drops[d].Load()})
+	out := []hca.Counter{
+		{Name: "tx_packets", Kind: hca.CountTotal, Value: c.packets.Load()},
+		{Name: "tx_bytes", Kind: hca.CountTotal, Value: c.bytes.Load()},
 	}
-	return append(out, hca.Counter{Name: "icmp_errors", Value: c.icmpErrors.Load()})
+	for d := range c.drops {
+		out = append(out, hca.Counter{Name: dropNames[d], Kind: hca.CountDrop, Value: c.drops[d].Load()})
+	}
+	return append(out, hca.Counter{Name: "icmp_errors", Kind: hca.CountError, Value: c.icmpErrors.Load()})
 }

@@ -132,12 +132,12 @@ type rxCounts struct {
 func (r *receiver) counters() []hca.Counter {
 	c := &r.counts
 	return []hca.Counter{
-		{Name: "rx_packets", Value: c.packets.Load()},
-		{Name: "rx_bytes", Value: c.bytes.Load()},
-		{Name: "rx_drop_too_long", Value: c.tooLong.Load()},
-		{Name: "rx_drop_no_address", Value: c.noAddress.Load()}, // the kernel did not supply the addresses
-		{Name: "rx_error", Value: c.errors.Load()},              // errors of the socket; no datagram lost
-		{Name: "socket_drops", Value: r.overflow()},             // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
+		{Name: "rx_packets", Kind: hca.CountTotal, Value: c.packets.Load()},
+		{Name: "rx_bytes", Kind: hca.CountTotal, Value: c.bytes.Load()},
+		{Name: "rx_drop_too_long", Kind: hca.CountDrop, Value: c.tooLong.Load()},
+		{Name: "rx_drop_no_address", Kind: hca.CountDrop, Value: c.noAddress.Load()}, // the kernel did not supply the addresses
+		{Name: "rx_error", Kind: hca.CountError, Value: c.errors.Load()},             // errors of the socket; no datagram lost
+		{Name: "socket_drops", Kind: hca.CountDrop, Value: r.overflow()},             // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host
 	}
 }
 

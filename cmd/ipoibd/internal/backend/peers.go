@@ -109,6 +109,8 @@ func (l *peerList) refresh(ctx context.Context) {
 			return
 		}
 		switch lost := l.lost[n]; {
+		case err != nil && !lost && len(l.known[n]) == 0:
+			l.log.Warn("cannot resolve peer, so it gets no multicast; correct its name or its DNS records; trying again every 10 s", "name", n, "err", err)
 		case err != nil && !lost:
 			l.log.Warn("cannot resolve peer; keeping its last known addresses", "name", n, "err", err)
 		case err == nil && lost:
@@ -182,8 +184,8 @@ func (l *peerList) complain(name string, bad []string, excess int) {
 // Counters returns how many addresses in the answers of look-ups were not used.
 func (l *peerList) Counters() []hca.Counter {
 	return []hca.Counter{
-		{Name: "peer_addrs_refused", Value: l.refused.Load()},
-		{Name: "peer_addrs_excess", Value: l.excess.Load()},
+		{Name: "peer_addrs_refused", Kind: hca.CountError, Value: l.refused.Load()},
+		{Name: "peer_addrs_excess", Kind: hca.CountError, Value: l.excess.Load()},
 	}
 }
 

@@ -104,6 +104,26 @@ func TestPeersFollowNames(t *testing.T) {
 	})
 }
 
+// The log claims to keep the addresses of a name only if there are some.
+func TestPeerThatWasNeverResolved(t *testing.T) {
+	for _, c := range []struct {
+		known []netip.Addr
+		want  string
+	}{
+		{nil, "cannot resolve peer, so it gets no multicast"},
+		{addrs("10.0.0.1"), "cannot resolve peer; keeping its last known addresses"},
+	} {
+		var text bytes.Buffer
+		l := newPeerList([]string{"pods"}, "", slog.New(slog.NewTextHandler(&text, nil)))
+		l.known["pods"] = c.known
+		l.resolve = func(context.Context, string, string) ([]netip.Addr, error) { return nil, errNoName }
+		l.refresh(t.Context())
+		if !strings.Contains(text.String(), c.want) {
+			t.Errorf("%d known addresses: %s", len(c.known), &text)
+		}
+	}
+}
+
 // Only addresses of single hosts are used, up to a limit, and the same ones each time.
 // The others are counted and logged once.
 func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
@@ -148,7 +168,7 @@ func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
 		cancel()
 		<-ended
 		const rounds = 1 + uint64(time.Hour/refreshPeers)
-		counters := []hca.Counter{{Name: "peer_addrs_refused", Value: 9 * rounds}, {Name: "peer_addrs_excess", Value: (3*4000 - 1021) * rounds}}
+		counters := []hca.Counter{{Name: "peer_addrs_refused", Kind: hca.CountError, Value: 9 * rounds}, {Name: "peer_addrs_excess", Kind: hca.CountError, Value: (3*4000 - 1021) * rounds}}
 		if got := l.Counters(); !slices.Equal(got, counters) {
 			t.Errorf("counters %v, want %v", got, counters)
 		}

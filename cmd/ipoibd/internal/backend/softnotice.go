@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,15 +18,18 @@ const (
 	// host sends to the groups of ib0 when it comes up.
 	silentAfter = 30 * time.Second
 	// complainEvery is the least time between two log messages about the addresses
-	// of one name, or about duplicate addresses.
+	// of one name, about duplicate addresses, or about a NAT.
 	complainEvery = time.Minute
 	// refusedFor is how long a notice stays after the firewall has refused the last datagram.
 	refusedFor = 10 * time.Second
+	// natFor is how long a notice stays after the last sign of a NAT.
+	natFor = time.Minute
 )
 
 // watch notices what keeps an open software HCA from reaching its peers. It logs each
 // condition when it begins or changes. The messages are constant: addresses may be forged, and
-// the log limits each message, not its attributes.
+// the log limits each message, not its attributes. Anyone can forge the evidence of a duplicate
+// address or of a NAT, so each of these is logged at most once per complainEvery.
 type watch struct {
 	log        *slog.Logger
 	engine     *engine // that traffic describes
@@ -44,37 +48,43 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	if err != nil {
 		return "" // it is closed, or has failed
 	}
-	var out []string
-	note := func(is bool, every time.Duration, notice, message string, args ...any) {
-		if is {
-			out = append(out, notice)
-		} else {
-			notice = ""
-		}
-		if w.said.due(now, message, notice, every) && is {
-			w.log.Warn(message, args...)
-		}
-	}
+	is := w.traffic.look(now, e.Counters())
 	seen, sender, nat := e.NATSuspect()
-	note(nat, 0,
-		fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender),
-		"dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+	out := []string{w.suspectNAT(now, nat && is.nat, seen, sender)}
 	size, asked, err := e.transport.SendBuf()
-	note(err == nil && size < asked, 0,
+	out = append(out, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
-		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked)
+		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
 	}
 	what := w.duplicates.look(now, addrs)
-	note(what != "", complainEvery, what+"; give each host its own", "another host has the same underlay address; give each host its own", "what", what)
+	out = append(out, w.note(now, what != "", complainEvery, what+"; give each host its own",
+		"another host has the same underlay address; give each host its own", "what", what))
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
-	is := w.traffic.look(now, e.Counters())
-	note(is.silent, 0, silent, silent)
-	note(is.refused, 0, refused, refused)
-	return strings.Join(out, "; ")
+	out = append(out, w.note(now, is.silent, 0, silent, silent), w.note(now, is.refused, 0, refused, refused))
+	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
+}
+
+// suspectNAT returns the notice of a NAT if there are signs of one, else "".
+func (w *watch) suspectNAT(now time.Time, is bool, seen, sender netip.Addr) string {
+	return w.note(now, is, complainEvery,
+		fmt.Sprintf("datagrams from %s are dropped: their ICRC matches source address %s, so a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", seen, sender),
+		"dropping datagrams whose ICRC matches another source address: a NAT has translated it, or they are forged; RoCEv2 does not work through NAT", "from", seen.String(), "icrc_of", sender.String())
+}
+
+// note returns a notice if its condition holds, else "". It logs a message when the condition
+// begins or the notice changes, at most once in a time.
+func (w *watch) note(now time.Time, is bool, every time.Duration, notice, message string, args ...any) string {
+	if !is {
+		notice = ""
+	}
+	if w.said.due(now, message, notice, every) && is {
+		w.log.Warn(message, args...)
+	}
+	return notice
 }
 
 // complaints has the last log message about each subject, which addresses in it may change at
@@ -101,6 +111,7 @@ func (c complaints) due(now time.Time, subject, text string, every time.Duration
 type symptoms struct {
 	silent  bool // it sends, and has never received anything
 	refused bool // a firewall of this host refuses what it sends
+	nat     bool // a NAT seems to translate what it receives
 }
 
 // traffic derives symptoms from the counters of one instance of a device.
@@ -108,6 +119,8 @@ type traffic struct {
 	began     time.Time // first look at which it had sent, zero: there was none
 	refused   uint64    // datagrams, at the last look
 	refusedAt time.Time // when that number last grew
+	nat       uint64    // signs of a NAT, at the last look
+	natAt     time.Time // when that number last grew
 }
 
 // Names of counters of the software HCA.
@@ -115,6 +128,7 @@ const (
 	counterSent    = "tx_packets"
 	counterHeard   = "rx_packets"
 	counterRefused = "wire_tx_drop_forbidden"
+	counterNAT     = "nat_suspected"
 )
 
 func (t *traffic) look(now time.Time, counters []hca.Counter) symptoms {
@@ -128,8 +142,12 @@ func (t *traffic) look(now time.Time, counters []hca.Counter) symptoms {
 	if n := count[counterRefused]; n > t.refused {
 		t.refused, t.refusedAt = n, now
 	}
+	if n := count[counterNAT]; n > t.nat {
+		t.nat, t.natAt = n, now
+	}
 	return symptoms{
 		silent:  count[counterHeard] == 0 && !t.began.IsZero() && now.Sub(t.began) >= silentAfter,
 		refused: !t.refusedAt.IsZero() && now.Sub(t.refusedAt) < refusedFor,
+		nat:     !t.natAt.IsZero() && now.Sub(t.natAt) < natFor,
 	}
 }

@@ -33,7 +33,7 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 		e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
 		must(t, err)
 		notice := w.look(time.Now(), &e, nstest.Dev)
-		for _, name := range []string{counterSent, counterHeard, counterRefused} {
+		for _, name := range []string{counterSent, counterHeard, counterRefused, counterNAT} {
 			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
 			}
@@ -72,6 +72,29 @@ func TestSymptoms(t *testing.T) {
 				t.Errorf("%s, look %d: %+v, want %+v", name, i, got, l.want)
 			}
 		}
+	}
+}
+
+// A stranger who forges the signs of a NAT, with other addresses each second, gets one log
+// message a minute. The notice ends soon after the last of them.
+func TestForgedSignsOfNATAreBounded(t *testing.T) {
+	var log strings.Builder
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), said: complaints{}}
+	now, sender := time.Now(), netip.MustParseAddr("10.1.1.1")
+	for i := range uint64(180) {
+		if !w.traffic.look(now, []hca.Counter{{Name: counterNAT, Value: i + 1}}).nat {
+			t.Fatalf("no sign of a NAT after %d seconds", i)
+		}
+		if text := w.suspectNAT(now, true, netip.MustParseAddr("192.0.2.2"), sender); !strings.Contains(text, sender.String()) || !strings.Contains(text, "or they are forged") {
+			t.Errorf("notice %q", text)
+		}
+		now, sender = now.Add(time.Second), sender.Next()
+	}
+	if n := strings.Count(log.String(), "or they are forged"); n != 3 {
+		t.Errorf("logged %d times in 3 minutes, want 3:\n%s", n, log.String())
+	}
+	if w.traffic.look(now.Add(natFor), []hca.Counter{{Name: counterNAT, Value: 180}}).nat {
+		t.Error("the notice does not end")
 	}
 }
 

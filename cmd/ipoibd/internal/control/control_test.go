@@ -26,7 +26,7 @@ func sample() report.Status {
 		Devices: []report.Device{{
 			Name: "soft", State: report.DeviceOpen, Attr: &hca.DeviceAttr{NodeGUID: hca.GUID{1, 2}, Transport: hca.TransportSoftware},
 			Ports:    []report.Port{{Num: 1, PortAttr: hca.PortAttr{State: hca.PortActive, LinkLayer: hca.LinkLayerEthernet, GIDs: []hca.GIDEntry{gid}}}},
-			Counters: report.Counters{"c": 1},
+			Counters: report.Counters{"c": {Value: 1}},
 		}},
 		Interfaces: []report.Interface{{Name: "ib0", QP: &report.QP{QPN: 0x123456, PKey: 0x8001, QKey: 0xb1b, State: "RTS", GID: hca.GID{0xfe, 0x80, 15: 1}}}},
 	}

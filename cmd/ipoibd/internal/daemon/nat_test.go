@@ -35,8 +35,8 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// Frames whose source address was translated on the way are dropped, and both
-// status and log say by what.
+// Frames whose source address was translated on the way are dropped, and the status says by
+// what. So does the log, at most once a minute.
 func TestNATIsNamed(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -66,16 +66,9 @@ func TestNATIsNamed(t *testing.T) {
 		return strings.HasPrefix(s.Devices[0].Notice, strings.Replace(want, "1.7", "1.8", 1))
 	})
 	time.Sleep(2 * time.Second)
-	messages := map[string]bool{}
-	for _, sender := range []string{"10.1.1.7", "10.1.1.8"} {
-		logged := regexp.MustCompile(`msg="([^"]*NAT[^"]*)".*from=192\.0\.2\.2 icrc_of=`+sender).FindAllStringSubmatch(log.String(), -1)
-		if len(logged) != 1 {
-			t.Fatalf("%s was logged %d times, want once:\n%s", sender, len(logged), log.String())
-		}
-		messages[logged[0][1]] = true
-	}
-	if len(messages) != 1 {
-		t.Errorf("the log limiter sees %d messages, want one: %v", len(messages), messages)
+	logged := regexp.MustCompile(`msg="[^"]*NAT[^"]*".*`).FindAllString(log.String(), -1)
+	if len(logged) != 1 || !strings.Contains(logged[0], "from=192.0.2.2 icrc_of=10.1.1.7") {
+		t.Errorf("logged %q, want the first one only: anyone can forge another one each second", logged)
 	}
 	r.stop()
 }

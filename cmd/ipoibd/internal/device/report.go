@@ -28,6 +28,7 @@ func (d *Device) Report(now time.Time) report.Device {
 	}
 	if view.Session != nil {
 		r.Counters.Add("", view.Session.Counters())
+		r.Drops = r.Counters.Drops()
 	}
 	for i, p := range view.Ports {
 		p.GIDs, p.PKeys = append([]hca.GIDEntry{}, p.GIDs...), append([]hca.PKey{}, p.PKeys...) // never null

@@ -15,16 +15,16 @@ func TestBackoff(t *testing.T) {
 			if b.pause != w {
 				t.Fatalf("pause %s, want %s", b.pause, w)
 			}
-			if !b.waiting(now) || b.due(now) || !b.waiting(now.Add(w-1)) {
+			if due(&b.at, now) || due(&b.at, now.Add(w-1)) {
 				t.Fatalf("tried again before %s", w)
 			}
 			now = now.Add(w)
-			if b.waiting(now) || !b.due(now) || b.due(now) {
+			if !due(&b.at, now) || due(&b.at, now) {
 				t.Fatalf("not due once after %s", w)
 			}
 		}
 	}
-	if b.waiting(now) || b.due(now) {
+	if due(&b.at, now) {
 		t.Error("the zero value waits")
 	}
 	fails(1*time.Second, 2*time.Second, 4*time.Second, 8*time.Second, 16*time.Second, 16*time.Second)
@@ -34,6 +34,6 @@ func TestBackoff(t *testing.T) {
 	b.succeed(now)
 	now = now.Add(lastRetry)
 	fails(1*time.Second, 2*time.Second)
-	b.reset()
+	b = backoff{}
 	fails(1 * time.Second)
 }

@@ -44,13 +44,6 @@ func (c *badClient) release(s *device.Session) {
 	}
 }
 
-// expire releases the withheld session when its time has come.
-func (c *badClient) expire(now time.Time) {
-	if !c.at.IsZero() && !now.Before(c.at) {
-		c.end()
-	}
-}
-
 // end releases the withheld session at once. Idempotent.
 func (c *badClient) end() {
 	if c.held != nil {

@@ -52,7 +52,7 @@ func TestRestoredChangesOfAFailedInspectionAreLogged(t *testing.T) {
 func TestFailedInspectionsAreReported(t *testing.T) {
 	var log bytes.Buffer
 	f, s := inspected(t, slog.NewTextHandler(&log, nil))
-	f.fab.err = nil // nothing else is wrong
+	f.rec.err = nil // nothing else is wrong
 	for i, step := range []struct {
 		err      error
 		warnings int // so far

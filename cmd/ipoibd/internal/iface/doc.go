@@ -30,11 +30,11 @@
 // # Parts
 //
 //	type       | file                      | purpose
-//	Iface      | iface.go, run.go          | Run; compares host and device
+//	Iface      | iface.go, run.go          | Run
 //	host       | host.go                   | TAP, carrier, MTU
 //	lane       | lane.go                   | rings, CQs, pumps, freeze detector of one queue
-//	recovery   | recovery.go,              | shell of the ladder; opens and closes the
-//	           | attachment.go             | queue pair
+//	recovery   | recovery.go, fabric.go,   | shell of the ladder; compares host and device;
+//	           | attachment.go             | opens and closes the queue pair
 //	neighbours | neighbours.go             | peer table
 //	worker     | worker.go                 | runs calls that may block
 //

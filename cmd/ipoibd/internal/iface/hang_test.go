@@ -35,7 +35,7 @@ func TestR08HangingVerbDoesNotStallRun(t *testing.T) {
 				c.call(a)
 				synctest.Wait()
 				checkRunAnswers(t, a, 300*time.Millisecond)
-				a.faults.Release()
+				a.release()
 			})
 		})
 	}
@@ -48,14 +48,11 @@ func checkRunAnswers(t *testing.T, h *testHost, period time.Duration) {
 	var longest, overdue time.Duration
 	for start := time.Now(); time.Since(start) < period; {
 		asked := time.Now()
-		answered := make(chan struct{})
-		h.iface.queries <- func() {
-			if f := h.iface; f.fab.att != nil {
-				overdue = max(overdue, time.Since(f.path.lanes[0].deadline(time.Now())))
+		h.onRun(func(f *Iface) {
+			if f.rec.att != nil {
+				overdue = max(overdue, time.Since(f.lanes[0].deadline(time.Now())))
 			}
-			close(answered)
-		}
-		<-answered
+		})
 		longest = max(longest, time.Since(asked))
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -104,7 +101,7 @@ func TestR08HandleThatIsNotMadeIsNoFreeze(t *testing.T) {
 			t.Errorf("opened %d times, was %d", n, opens)
 		}
 		reach(t, a, b)
-		a.faults.Release()
+		a.release()
 	})
 }
 

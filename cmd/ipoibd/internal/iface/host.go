@@ -57,8 +57,8 @@ type host struct {
 	now     link.State
 	mtu     mtuState
 	custody custody
-	worker  worker        // inspects the TAP
-	raised  func(on bool) // called after the carrier was set
+	worker  worker      // inspects the TAP
+	asks    []time.Time // when to ask for the host's neighbours on its behalf
 }
 
 // changed records a state of ib0 that the kernel has reported.
@@ -101,10 +101,26 @@ func (h *host) setCarrier(on bool) error {
 	return err
 }
 
+// askTimes are the times, after the carrier was raised, at which the interface asks for the
+// neighbours that the host waits for: at once and several times soon after, since the kernel
+// takes a moment to notice the carrier and drops its own requests until then, and since a
+// switch may start forwarding later than this host. Within a second the kernel itself asks
+// again.
+//
+// The kernel forgot its neighbours when the carrier went down, and its requests since then
+// were lost. Its next request may be a second away, which prolongs the outage; a TCP
+// connection that sends in the meantime waits much longer.
+var askTimes = [...]time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond}
+
 // carrierIs records a carrier that was just set, before netlink reports it.
 func (h *host) carrierIs(on bool) {
 	h.now.Carrier = on && h.now.Up
-	h.raised(on)
+	h.asks = nil
+	for _, after := range askTimes {
+		if on {
+			h.asks = append(h.asks, time.Now().Add(after))
+		}
+	}
 }
 
 // fitMTU gives the interface the MTU that the plan and the operator allow.
@@ -179,7 +195,6 @@ func (s *mtuState) fit(largest int) (mtu, tooLarge int) {
 // custody keeps ib0 as this daemon has set it up, despite what other processes do to it.
 type custody struct {
 	at          time.Time // of the next inspection; zero: one is under way
-	again       bool      // inspect again after the one under way
 	since       time.Time // when another process was first seen with a queue; zero: none has one
 	foreign     bool      // another process has had a queue for foreignGrace; the carrier is down
 	wantCarrier bool      // the carrier is on unless foreign
@@ -204,29 +219,17 @@ func (c *custody) saw(queues int, now time.Time) (changed bool) {
 	return c.foreign != was
 }
 
-// expire starts an inspection that is due.
-func (h *host) expire(now time.Time) {
-	if at := h.custody.at; !at.IsZero() && !now.Before(at) {
-		h.inspect()
-	}
-}
-
-// inspect starts an inspection, because netlink may block for as long as another process
-// holds the kernel's lock of all interfaces.
+// inspect has the worker inspect ib0, because netlink may block for as long as another
+// process holds the kernel's lock of all interfaces. An inspection that waits for another one
+// finds later changes too.
 func (h *host) inspect() {
-	c := &h.custody
-	if c.again = h.worker.busy > 0; c.again {
+	if h.worker.busy > 1 {
 		return
 	}
-	c.at = time.Time{}
+	h.custody.at = time.Time{}
 	h.worker.do(func() func() {
 		found, err := h.tap.Inspect()
-		return func() {
-			h.inspected(found, err, time.Now())
-			if c.again {
-				h.inspect()
-			}
-		}
+		return func() { h.inspected(found, err, time.Now()) }
 	})
 }
 

@@ -242,6 +242,13 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	return h.faults, err
 }
 
+// heal ends the faults of the present device.
+func (h *testHost) heal() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults.Clear()
+}
+
 // refuse has devices that are opened from now on, or the present one not any more,
 // make no queue pair.
 func (h *testHost) refuse(on bool) {
@@ -251,6 +258,13 @@ func (h *testHost) refuse(on bool) {
 	if !on {
 		h.faults.Clear()
 	}
+}
+
+// release lets the verbs of the present device that hang return.
+func (h *testHost) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.faults.Release()
 }
 
 // inject plans faults of the present device.
@@ -351,13 +365,19 @@ func (h *testHost) mac() ipoib.MAC {
 	return st.MAC
 }
 
-func (h *testHost) status() report.Interface {
-	shown := make(chan struct{})
+// onRun calls do on Run's goroutine, which owns the fields of the interface, and waits for
+// it. After the end of Run it does nothing.
+func (h *testHost) onRun(do func(f *Iface)) {
+	done := make(chan struct{})
 	select {
-	case h.iface.queries <- func() { h.iface.show(time.Now()); close(shown) }:
-		<-shown
+	case h.iface.queries <- func() { do(h.iface); close(done) }:
+		<-done
 	case <-h.iface.done:
 	}
+}
+
+func (h *testHost) status() report.Interface {
+	h.onRun(func(f *Iface) { f.show(time.Now()) })
 	return h.iface.Status()
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -34,23 +33,17 @@ type Iface struct {
 	cfg  config.Interface
 	log  *slog.Logger
 	host host
-	fab  fabric
-	path dataPath
+	rec  recovery
 	nbrs neighbours
 
-	rec     recovery
+	lanes    lanes
+	slow     slowPath
+	snapshot *ud.Snapshot
+
 	shown   shown
 	queries chan func()
 	done    chan struct{} // closed when Run has ended
 	end     error         // of Run, once done is closed
-	closed  atomic.Bool
-}
-
-// dataPath is what the pumps run.
-type dataPath struct {
-	lanes    lanes
-	slow     slowPath
-	snapshot *ud.Snapshot
 }
 
 // Env holds what interfaces share.
@@ -80,57 +73,41 @@ const initialMTU = 1500
 
 // New returns an interface on a TAP that the caller opened.
 func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
-	log := env.Log.With("interface", cfg.Name)
-	f := &Iface{
-		cfg:     cfg,
-		log:     log,
-		host:    host{log: log, tap: tap, worker: newWorker()},
-		fab:     fabric{dev: env.Device, want: port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}, err: errors.New("starting")},
-		path:    dataPath{slow: newSlowPath(), snapshot: &ud.Snapshot{}},
-		queries: make(chan func()),
-		done:    make(chan struct{}),
-	}
+	want := port.Want{Port: cfg.Port, PKey: cfg.PKey, GIDIndex: cfg.GIDIndex}
 	if cfg.GID != "" {
 		gid, err := netip.ParseAddr(cfg.GID)
 		if err != nil {
 			return nil, fmt.Errorf("GID: %w", err)
 		}
-		f.fab.want.GID = gid
+		want.GID = gid
 	}
-	r := &f.rec
-	*r = recovery{
-		cfg: &f.cfg, log: log, host: &f.host, fab: &f.fab, nbrs: &f.nbrs,
-		ladder:    qprecovery.NewLadder(),
-		journal:   env.Journal,
-		worker:    newWorker(),
-		badClient: badClient{name: cfg.Name},
-		faults:    make(chan qprecovery.Fault, maxFaults),
-		flushes:   make(chan qprecovery.Fault, 1),
-		ended:     make(chan struct{}, 1),
+	f := &Iface{
+		cfg: cfg, log: env.Log.With("interface", cfg.Name),
+		slow: newSlowPath(), snapshot: &ud.Snapshot{},
+		queries: make(chan func()), done: make(chan struct{}),
 	}
+	f.host = host{log: f.log, tap: tap, worker: newWorker()}
+	f.rec = recovery{
+		f: f, fabric: fabric{dev: env.Device, want: want, err: errors.New("starting")},
+		ladder: qprecovery.NewLadder(), journal: env.Journal,
+		worker: newWorker(), badClient: badClient{name: cfg.Name},
+		faults:  make(chan qprecovery.Fault, maxFaults),
+		flushes: make(chan qprecovery.Fault, 1),
+		ended:   make(chan struct{}, 1),
+	}
+	f.nbrs = neighbours{f: f, table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU)}
 	queues := []TAPQueue{tap}
 	if m, ok := tap.(MultiQueue); ok {
 		queues = m.Queues()
 	}
 	for _, q := range queues {
-		lane, err := newLane(&f.cfg, q, &f.path, r.onFailure, r.ended)
+		lane, err := newLane(f, q)
 		if err != nil {
 			return nil, err
 		}
-		f.path.lanes = append(f.path.lanes, lane)
+		f.lanes = append(f.lanes, lane)
 	}
-	r.lanes, f.host.lanes = f.path.lanes, f.path.lanes
-	f.nbrs = neighbours{
-		log: log, tap: tap, lanes: f.path.lanes, snapshot: f.path.snapshot, worker: &r.worker,
-		table: neigh.New(neigh.Config{}), frame: make([]byte, 0, vnet.HeaderLen+ipoib.MaxMTU),
-		failed: func(err error) {
-			if err != nil {
-				log.Error("close address handle", "err", err)
-			}
-			r.accuse(err)
-		},
-	}
-	f.host.raised = func(on bool) { f.nbrs.asks.follow(on, time.Now()) }
+	f.host.lanes = f.lanes
 	f.show(time.Now())
 	return f, nil
 }
@@ -146,18 +123,8 @@ func (f *Iface) Adopted() bool { return f.host.adopted }
 
 // Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
 // called. Idempotent.
-func (f *Iface) Close() error {
-	if f.closed.Swap(true) {
-		return nil
-	}
-	return f.host.tap.Close()
-}
+func (f *Iface) Close() error { return f.host.tap.Close() }
 
-// Delete is Close, and removes ib0, whatever its name and network namespace are now. It
-// succeeds if ib0 is already gone.
-func (f *Iface) Delete() error {
-	if f.closed.Swap(true) {
-		return nil
-	}
-	return f.host.tap.Remove()
-}
+// Delete is called instead of Close, and removes ib0, whatever its name and network namespace
+// are now. It succeeds if ib0 is already gone.
+func (f *Iface) Delete() error { return f.host.tap.Remove() }

@@ -95,12 +95,12 @@ func TestDownSilences(t *testing.T) {
 
 func TestPortFlap(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
-		a.port.SetUp(false)
+		a.underlay().SetUp(false)
 		synctest.Wait()
 		if s := a.status(); s.State != StateWaiting || s.Carrier || !strings.Contains(s.Detail, "not active") {
 			t.Errorf("port down: %+v", s)
 		}
-		a.port.SetUp(true)
+		a.underlay().SetUp(true)
 		synctest.Wait()
 		reach(t, a, b)
 	})
@@ -137,7 +137,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		qpn := a.status().QP.QPN
 		a.tap.forget()
 		for _, c := range []struct{ under, want int }{{9000, 4092}, {1500, 1444}, {1400, 1344}} {
-			a.port.SetMTU(c.under)
+			a.underlay().SetMTU(c.under)
 			synctest.Wait()
 			if s := a.status(); s.MTU != c.want || s.State != StateUp || s.QP.QPN != qpn {
 				t.Errorf("underlay %d: MTU %d, %s, QP %s; want %d, QP %s", c.under, s.MTU, s.State, s.QP.QPN, c.want, qpn)
@@ -148,7 +148,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		}
 		a.tap.Fake.SetMTU(1300)
 		synctest.Wait()
-		a.port.SetMTU(9000)
+		a.underlay().SetMTU(9000)
 		synctest.Wait()
 		if s := a.status(); s.MTU != 1300 {
 			t.Errorf("the operator's 1300 became %d", s.MTU)
@@ -158,7 +158,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 		if s := a.status(); s.MTU != 4092 {
 			t.Errorf("9000 became %d, want 4092", s.MTU)
 		}
-		a.port.SetMTU(600)
+		a.underlay().SetMTU(600)
 		synctest.Wait()
 		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "raise the underlay's MTU by") {
 			t.Errorf("underlay 600: %s, %s", s.State, s.Detail)

@@ -76,7 +76,7 @@ func fatal(h *testHost) error {
 func count(s report.Interface, prefixes ...string) (n uint64) {
 	for name, value := range s.Counters {
 		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
-			n += value
+			n += value.Value
 		}
 	}
 	return n

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/qprecovery"
@@ -33,31 +32,31 @@ type lane struct {
 	probes   uint64 // sent by the detector
 }
 
-// newLane returns the lane of a queue of the TAP. A pump that has failed sends to ended.
-func newLane(cfg *config.Interface, tap TAPQueue, path *dataPath, onFailure func(hca.WCOpcode) func(ud.Failure), ended chan<- struct{}) (*lane, error) {
+// newLane returns the lane of a queue of the TAP.
+func newLane(f *Iface, tap TAPQueue) (*lane, error) {
 	tx, err := ud.NewTx(ud.TxConfig{
-		Slots: cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: cfg.PKey,
-		Source: tap, SlowPath: path.slow, Peers: path.snapshot, OnFailure: onFailure(hca.WCSend),
+		Slots: f.cfg.SendWRs, MaxMTU: ipoib.MaxMTU, MTU: initialMTU, Scope: port.ScopeLocal, PKey: f.cfg.PKey,
+		Source: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCSend),
 	})
 	if err != nil {
 		return nil, err
 	}
 	rx, err := ud.NewRx(ud.RxConfig{
-		Slots: cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
-		Sink: tap, SlowPath: path.slow, Peers: path.snapshot, OnFailure: onFailure(hca.WCRecv),
+		Slots: f.cfg.RecvWRs, PortMTU: hca.MaxMTU, MTU: initialMTU,
+		Sink: tap, SlowPath: f.slow, Peers: f.snapshot, OnFailure: f.rec.onFailure(hca.WCRecv),
 	})
 	if err != nil {
 		return nil, err
 	}
 	l := &lane{tx: tx, rx: rx, detector: freeze.New(freeze.Config{})}
-	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: ended, wake: func() {
+	l.out = pump{verb: qprecovery.VerbPostSend, once: tx.Pump, ended: f.rec.ended, wake: func() {
 		tx.Wake()
 		l.queue.SendCQ.Wake()
 	}}
 	// The receive pump starts with the buffers that came back flushed before the queue pair
 	// turned out to work.
 	l.in = pump{
-		verb: qprecovery.VerbPostRecv, first: rx.Refill, ended: ended,
+		verb: qprecovery.VerbPostRecv, first: rx.Refill, ended: f.rec.ended,
 		once: func() error { return rx.Pump(time.Time{}) },
 		wake: func() { l.queue.RecvCQ.Wake() },
 	}
@@ -152,14 +151,6 @@ func (ls lanes) epoch() uint64 {
 		oldest = min(oldest, l.tx.Epoch())
 	}
 	return oldest
-}
-
-// probes returns how many probes the detectors have sent.
-func (ls lanes) probes() (n uint64) {
-	for _, l := range ls {
-		n += l.probes
-	}
-	return n
 }
 
 // pump is a goroutine that moves frames one way until it is halted or fails. Run owns it.

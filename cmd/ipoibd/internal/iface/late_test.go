@@ -141,16 +141,13 @@ func TestR09NoCarrierWithoutADevice(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.unplug()
 		synctest.Wait()
-		done := make(chan struct{})
-		a.iface.queries <- func() {
-			defer close(done)
-			r := &a.iface.rec
+		a.onRun(func(f *Iface) {
+			r := &f.rec
 			r.heal(qprecovery.DeviceUp{}) // its action finds no device and has the recovery stopped
-			if r.ladder.State() != qprecovery.Idle || len(r.later) > 0 || r.fab.held() != nil {
-				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.fab.held())
+			if r.ladder.State() != qprecovery.Idle || len(r.later) > 0 || r.held() != nil {
+				t.Errorf("%v, %d pieces of work left, %v held", r.ladder.State(), len(r.later), r.held())
 			}
-		}
-		<-done
+		})
 		if s := a.status(); s.State != StateWaiting || s.Recovery.State != "idle" || s.Carrier {
 			t.Errorf("%s, %s, carrier %v", s.State, s.Recovery.State, s.Carrier)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/ud/ipoib"
@@ -96,7 +97,8 @@ func TestFailuresDoNotSpin(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		tries := a.iface.rec.ladder.NextGen() - start
+		tries := -start
+		a.onRun(func(f *Iface) { tries += f.rec.ladder.NextGen() })
 		t.Logf("%d tries in an hour", tries)
 		if tries < 200 || tries > 240 {
 			t.Errorf("%d tries in an hour, want one every 16 s", tries)
@@ -116,10 +118,11 @@ func TestFailuresDoNotSpin(t *testing.T) {
 func TestBackoffForgets(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		for range 5 {
-			qp := a.iface.fab.att.ep.QP
-			if err := qp.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
-				t.Fatal(err)
-			}
+			a.onRun(func(f *Iface) { // the worker, which owns the endpoint, has nothing to do
+				if err := f.rec.att.ep.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState); err != nil {
+					t.Error(err)
+				}
+			})
 			synctest.Wait()
 			time.Sleep(firstRetry)
 			synctest.Wait()
@@ -172,7 +175,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 		"up":             (*testHost).up,
 		"device gone":    func(h *testHost) { h.up(); h.unplug(); synctest.Wait() },
 		"just unplugged": func(h *testHost) { h.up(); h.unplug() },
-		"port down":      func(h *testHost) { h.up(); h.port.SetUp(false); synctest.Wait() },
+		"port down":      func(h *testHost) { h.up(); h.underlay().SetUp(false); synctest.Wait() },
 		"just up":        func(h *testHost) { h.tap.SetUp(true) },
 		"just down":      func(h *testHost) { h.up(); h.tap.SetUp(false) },
 		"backing off":    func(h *testHost) { h.tap.jam(true); h.up() },
@@ -269,12 +272,12 @@ func TestAddressesOfUnderlay(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		qpn := a.status().QP.QPN
 		other := netip.MustParseAddr("192.0.2.101")
-		a.port.AddAddr(other)
+		a.underlay().AddAddr(other)
 		synctest.Wait()
 		if s := a.status(); s.QP.QPN != qpn {
 			t.Error("another address cost the queue pair")
 		}
-		a.port.DelAddr(a.under)
+		a.underlay().DelAddr(a.under)
 		synctest.Wait()
 		s := a.status()
 		if s.State != StateUp || s.QP.GID != hca.GIDFromAddr(other) {
@@ -282,13 +285,13 @@ func TestAddressesOfUnderlay(t *testing.T) {
 		}
 		reach(t, a, b)
 		qpn = s.QP.QPN
-		a.port.AddAddr(a.under)
+		a.underlay().AddAddr(a.under)
 		synctest.Wait()
 		if s := a.status(); s.QP.QPN != qpn {
 			t.Error("the return of the first address cost the queue pair")
 		}
-		a.port.DelAddr(other)
-		a.port.DelAddr(a.under)
+		a.underlay().DelAddr(other)
+		a.underlay().DelAddr(a.under)
 		synctest.Wait()
 		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "no usable GID") {
 			t.Errorf("no address: %s, %q", s.State, s.Detail)
@@ -300,12 +303,15 @@ func TestAddressesOfUnderlay(t *testing.T) {
 // pause once the device is back.
 func TestAttachToEndedSession(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		old := a.iface.fab.att.session
+		var old *device.Session
+		a.onRun(func(f *Iface) { old = f.rec.att.session })
 		a.unplug()
 		synctest.Wait()
-		if err := a.iface.rec.come(target{session: old}, 0, 0); !errors.Is(err, hca.ErrClosed) {
-			t.Errorf("come: %v", err)
-		}
+		a.onRun(func(f *Iface) {
+			if err := f.rec.come(target{session: old}, 0, 0); !errors.Is(err, hca.ErrClosed) {
+				t.Errorf("come: %v", err)
+			}
+		})
 		a.plug()
 		a.waitUp()
 	})

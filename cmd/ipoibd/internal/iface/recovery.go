@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
+	"fmt"
 	"time"
 
-	"ipoibd/cmd/ipoibd/internal/config"
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/cmd/ipoibd/internal/journal"
 	"ipoibd/hca"
@@ -34,12 +33,8 @@ const (
 // recovery is the shell of the interface's ladder. It opens and closes attachments, because
 // that is also how the ladder's last rung starts again.
 type recovery struct {
-	cfg   *config.Interface
-	log   *slog.Logger
-	host  *host
-	fab   *fabric
-	nbrs  *neighbours
-	lanes lanes
+	f      *Iface
+	fabric // the device's side
 
 	ladder  ladder
 	journal *journal.Journal
@@ -71,12 +66,10 @@ type ladder interface {
 // deadline returns when to call expire.
 func (r *recovery) deadline(now time.Time) time.Time {
 	at, _ := r.ladder.NextDeadline()
-	for _, other := range []time.Time{r.fab.retry.at, r.pumps.at, r.badClient.at, r.stale} {
-		at = qprecovery.Earlier(at, other)
-	}
-	if r.fab.att != nil {
-		for _, l := range r.lanes {
-			at = qprecovery.Earlier(at, l.deadline(now))
+	at = earliest(at, r.retry.at, r.pumps.at, r.badClient.at, r.stale)
+	if r.att != nil {
+		for _, l := range r.f.lanes {
+			at = earliest(at, l.deadline(now))
 		}
 	}
 	return at
@@ -84,24 +77,20 @@ func (r *recovery) deadline(now time.Time) time.Time {
 
 // expire does what is due.
 func (r *recovery) expire(now time.Time) {
-	r.badClient.expire(now)
-	if !r.stale.IsZero() && !now.Before(r.stale) {
-		r.stale = time.Time{}
-		r.lanes.discard(true)
+	if due(&r.retry.at, now) {
+		r.reconcile()
 	}
-	healthy := func() bool { return r.fab.att != nil && r.ladder.State() == qprecovery.Healthy }
-	if r.pumps.due(now) && healthy() {
-		for _, l := range r.lanes {
-			for _, p := range []*pump{&l.in, &l.out} {
-				if !p.running {
-					p.start(r.fab.att.gen)
-				}
-			}
-		}
-		r.pumps.succeed(now)
+	if due(&r.badClient.at, now) {
+		r.badClient.end()
 	}
-	for _, l := range r.lanes {
-		if r.fab.att != nil && !now.Before(l.deadline(now)) {
+	if due(&r.stale, now) {
+		r.f.lanes.discard(true)
+	}
+	if due(&r.pumps.at, now) && r.att != nil && r.ladder.State() == qprecovery.Healthy {
+		r.flow()
+	}
+	for _, l := range r.f.lanes {
+		if r.att != nil && !now.Before(l.deadline(now)) {
 			r.sample(l, now)
 		}
 	}
@@ -138,7 +127,7 @@ func (r *recovery) onEvent(gen uint32, ev hca.AsyncEvent) {
 // fault reports a fault to the ladder, and logs a request that failed.
 func (r *recovery) fault(ev qprecovery.Fault) {
 	if q := ev.Request; q != nil {
-		r.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
+		r.f.log.Warn("work request failed", "status", q.Status.String(), "opcode", q.Opcode.String(),
 			"bytes", q.SGList[0].Length, "lkey", q.SGList[0].LKey, "to", q.DestQPN.String(), "vendor_err", q.VendorErr)
 	}
 	r.heal(ev)
@@ -152,7 +141,7 @@ func (r *recovery) heal(ev qprecovery.Event) {
 	now := r.ladder.State()
 	ill := func(s qprecovery.State) bool { return s != qprecovery.Idle && s != qprecovery.Healthy }
 	if now != was && (ill(now) || ill(was)) { // going up and down is no recovery
-		r.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
+		r.f.log.Info("recovery", "state", now.String(), "was", was.String(), "reason", r.ladder.Reason().String())
 	}
 	for _, a := range r.actions {
 		r.carryOut(a)
@@ -168,9 +157,9 @@ func (r *recovery) heal(ev qprecovery.Event) {
 func (r *recovery) carryOut(a qprecovery.Action) {
 	switch a := a.(type) {
 	case qprecovery.Query:
-		r.operate(a.Op, qprecovery.VerbQueryQP, func(att *attachment) (done qprecovery.Done, err error) {
+		r.operate(a.Op, qprecovery.VerbQueryQP, func(att *attachment, done *qprecovery.Done) (err error) {
 			done.State, err = att.ep.State()
-			return done, err
+			return err
 		}, nil)
 	case qprecovery.Prove:
 		r.operate(a.Op, qprecovery.VerbCreateQP, r.prove, nil)
@@ -181,34 +170,34 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 			r.failed(err)
 			r.heal(qprecovery.Done{Op: a.Op, Class: qprecovery.OfVerbError(qprecovery.VerbDestroyQP, err)})
 		}
-		if !r.letGo(r.badClient.release, done) {
+		if !r.letGo(true, done) {
 			r.later = append(r.later, func() { done(nil) })
 		}
 	case qprecovery.Ready: // errors do not matter, because the device is being reset
-		r.letGo(r.badClient.release, func(error) {})
+		r.letGo(true, func(error) {})
 	case qprecovery.RequestReset:
-		r.fab.dev.Ask(r.fab.used, a.Reason)
+		r.dev.Ask(r.used, a.Reason)
 	case qprecovery.HoldTraffic: // messages from the fabric are still delivered
-		r.lanes.hold()
+		r.f.lanes.hold()
 	case qprecovery.ReleaseTraffic:
 		r.flow()
 	case qprecovery.CarrierDown, qprecovery.CarrierUp:
 		on := a == qprecovery.Action(qprecovery.CarrierUp{})
-		r.log.Info("carrier", "on", on)
-		err := r.host.setCarrier(on)
+		r.f.log.Info("carrier", "on", on)
+		err := r.f.host.setCarrier(on)
 		switch {
 		case !on:
 			if err != nil {
-				r.log.Error("cannot take the carrier down", "err", err)
+				r.f.log.Error("cannot take the carrier down", "err", err)
 			}
 			r.beginStale(time.Now())
 		case err != nil:
-			r.later = append(r.later, func() { r.noCarrier(err) })
+			r.later = append(r.later, func() { r.restart("no carrier", err) })
 		}
 	case qprecovery.Entered:
-		r.journal.Add(journal.Entered(r.cfg.Name, a))
+		r.journal.Add(journal.Entered(r.f.cfg.Name, a))
 	case qprecovery.Ended:
-		r.journal.Add(journal.Ended(r.cfg.Name, a))
+		r.journal.Add(journal.Ended(r.f.cfg.Name, a))
 	}
 }
 
@@ -216,7 +205,7 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 func (r *recovery) run(run qprecovery.Run) {
 	switch run.Rung {
 	case qprecovery.RungDevice:
-		to, err := r.fab.target(r.fab.dev.View(), r.host.now)
+		to, err := r.target(r.dev.View())
 		if err == nil {
 			err = r.come(to, run.Gen, run.Op)
 		}
@@ -224,21 +213,19 @@ func (r *recovery) run(run qprecovery.Run) {
 			r.later = append(r.later, func() { r.stop(err.Error()) })
 		}
 	case qprecovery.RungResumeQP:
-		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
-			return qprecovery.Done{}, a.ep.Resume()
-		}, nil)
+		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error { return a.ep.Resume() }, nil)
 	case qprecovery.RungResetQP, qprecovery.RungRecreateQP, qprecovery.RungRebuildCQ:
-		r.lanes.halt()
+		r.f.lanes.halt()
 		var self hca.UDDest
-		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment) (qprecovery.Done, error) {
-			err := a.replace(r.lanes, run)
+		r.operate(run.Op, qprecovery.VerbModifyRTS, func(a *attachment, _ *qprecovery.Done) error {
+			err := a.replace(r.f.lanes, run)
 			if err == nil { // the next job may already change the endpoint when the result arrives
 				self = a.ep.Self()
 			}
-			return qprecovery.Done{}, err
+			return err
 		}, func() {
-			r.fab.att.gen, r.fab.att.self = run.Gen, self
-			r.nbrs.announce()
+			r.att.gen, r.att.self = run.Gen, self
+			r.f.nbrs.announce()
 		})
 	case qprecovery.RungNone, qprecovery.RungSuspend, qprecovery.RungWait, qprecovery.RungGiveUp, qprecovery.NumRung:
 		// The ladder runs none of these.
@@ -246,56 +233,49 @@ func (r *recovery) run(run qprecovery.Run) {
 }
 
 // prove sends probes through a fresh queue pair that carries nothing else.
-func (r *recovery) prove(a *attachment) (done qprecovery.Done, err error) {
+func (r *recovery) prove(a *attachment, done *qprecovery.Done) (err error) {
 	done.Frozen, err = a.ep.Prove()
 	switch {
 	case done.Frozen:
-		r.log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
+		r.f.log.Error("freeze proven: the device answers no probe on a fresh queue pair either")
 	case err == nil:
-		r.log.Warn("freeze not proven: the device answers on a fresh queue pair, or its wire is full, or its port is down")
+		r.f.log.Warn("freeze not proven: the device answers on a fresh queue pair, or its wire is full, or its port is down")
 	}
-	return done, err
+	return err
 }
 
 // operate runs an operation of the ladder on the worker, and then reports its result. verb
 // is that of an error that does not name one; succeeded follows a success, and may be nil.
-func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment) (qprecovery.Done, error), succeeded func()) {
-	a := r.fab.att
-	r.worker.do(func() func() {
-		done, err := do(a)
-		done.Op, done.Class = op, qprecovery.OfVerbError(verb, err)
-		return func() {
-			switch {
-			case r.fab.att != a: // stop came first
-				r.accuse(err)
-				return
-			case err == nil && succeeded != nil:
-				succeeded()
-			case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a, port.Plan.SameQP):
-				r.failed(err)
-				r.accuse(err)
-				r.stop("the port has changed")
-				return
-			}
-			r.failed(err)
-			r.heal(done)
+func (r *recovery) operate(op uint64, verb qprecovery.Verb, do func(*attachment, *qprecovery.Done) error, succeeded func()) {
+	done := qprecovery.Done{Op: op}
+	r.use(func(a *attachment) error { return do(a, &done) }, func(a *attachment, err error) {
+		done.Class = qprecovery.OfVerbError(verb, err)
+		r.failed(err)
+		switch {
+		case err == nil && succeeded != nil:
+			succeeded()
+		case err != nil && verb == qprecovery.VerbModifyRTS && r.moved(a, port.Plan.SameQP):
+			r.accuse(err)
+			r.stop("the port has changed")
+			return
 		}
+		r.heal(done)
 	})
 }
 
 // failed records an error of an operation.
 func (r *recovery) failed(err error) {
 	if err != nil {
-		r.fab.lastErr = err
-		r.log.Warn("recovery failed", "state", r.ladder.State().String(), "err", err)
+		r.lastErr = err
+		r.f.log.Warn("recovery failed", "state", r.ladder.State().String(), "err", err)
 	}
 }
 
 // flow lets frames pass both ways.
 func (r *recovery) flow() {
-	if r.fab.att != nil {
+	if r.att != nil {
 		r.stale = time.Time{}
-		r.lanes.start(r.fab.att.gen)
+		r.f.lanes.start(r.att.gen)
 		r.pumps.succeed(time.Now())
 	}
 }
@@ -303,20 +283,14 @@ func (r *recovery) flow() {
 // beginStale plans to drop the host's frames, because there is no carrier (R27): the kernel sends
 // no new ones, and those that it has sent become stale in the TAP's queue.
 func (r *recovery) beginStale(now time.Time) {
-	if r.stale.IsZero() && !r.lanes[0].stale.running {
+	if r.stale.IsZero() && !r.f.lanes[0].stale.running {
 		r.stale = now.Add(staleAfter)
 	}
 }
 
-// noCarrier starts over, because the carrier could not be raised.
-func (r *recovery) noCarrier(err error) {
-	r.stop("no carrier")
-	r.retry(err)
-}
-
 // pumpsEnded handles pumps that have failed. An error means that ib0 is gone.
 func (r *recovery) pumpsEnded() error {
-	for _, l := range r.lanes {
+	for _, l := range r.f.lanes {
 		for _, p := range []*pump{&l.out, &l.in} {
 			err := p.failure()
 			switch {
@@ -325,8 +299,8 @@ func (r *recovery) pumpsEnded() error {
 			case errors.Is(err, link.ErrGone):
 				return err
 			}
-			r.fab.lastErr = err
-			r.log.Warn("pump ended", "err", err)
+			r.lastErr = err
+			r.f.log.Warn("pump ended", "err", err)
 			r.heal(qprecovery.Fault{Gen: p.gen, Class: qprecovery.OfVerbError(p.verb, err)})
 			if r.ladder.State() == qprecovery.Healthy && !p.running { // no fault: restart it after a pause
 				r.pumps.fail(time.Now())
@@ -340,12 +314,12 @@ func (r *recovery) pumpsEnded() error {
 // knows; nothing may act on a later view before the ladder knows it.
 func (r *recovery) follow() device.View {
 	for {
-		v, held, knows := r.fab.dev.View(), r.fab.held(), r.ladder.Device()
+		v, held, knows := r.dev.View(), r.held(), r.ladder.Device()
 		switch {
 		case knows == qprecovery.ViewUp && (v.Session == nil || held != nil && held.session != v.Session):
 			r.heal(qprecovery.DeviceDown{})
 		case knows != qprecovery.ViewUp && v.Session != nil && held == nil && r.worker.busy == 0:
-			if _, err := r.fab.target(v, r.host.now); err != nil { // recovery does not wait for a port that cannot be used
+			if _, err := r.target(v); err != nil { // recovery does not wait for a port that cannot be used
 				r.stop(err.Error())
 			}
 			r.heal(qprecovery.DeviceUp{})
@@ -363,12 +337,12 @@ func (r *recovery) sample(l *lane, now time.Time) {
 	tx := l.tx.Progress()
 	s := freeze.Sample{
 		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
-		Received: l.rx.Completed(), Wire: r.fab.att.session.WireBlocked(), Port: hca.PortNop,
+		Received: l.rx.Completed(), Wire: r.att.session.WireBlocked(), Port: hca.PortNop,
 		// The lane is not expected to work while one of its pumps waits to be restarted.
 		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,
 	}
-	if ports := r.fab.dev.View().Ports; int(r.cfg.Port) <= len(ports) {
-		s.Port = ports[r.cfg.Port-1].State
+	if ports := r.dev.View().Ports; int(r.f.cfg.Port) <= len(ports) {
+		s.Port = ports[r.f.cfg.Port-1].State
 	}
 	d := l.detector.Step(now, &s)
 	if r.ladder.State() != qprecovery.Healthy {
@@ -380,41 +354,44 @@ func (r *recovery) sample(l *lane, now time.Time) {
 		l.in.wake()
 	case freeze.SendProbe:
 		l.probes++
-		l.tx.Inject(r.fab.att.self, ud.ProbeMessage(d.Probe))
+		l.tx.Inject(r.att.self, ud.ProbeMessage(d.Probe))
 	case freeze.Suspect:
 		reason := "sends do not complete"
 		if d.Deaf {
 			reason = "nothing is received"
 		}
-		r.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
-		r.heal(qprecovery.Suspected{Gen: r.fab.att.gen, Since: d.Since})
+		r.f.log.Error("queue pair seems to have frozen", "reason", reason, "last_worked", d.Since)
+		r.heal(qprecovery.Suspected{Gen: r.att.gen, Since: d.Since})
 	case freeze.Nothing:
 	}
 }
 
 // ErrNothing reports that there is nothing to reset.
-var ErrNothing = errors.New("the interface has no queue pair at the moment")
+var ErrNothing = errors.New("the interface has no queue pair to reset")
+
+var errClosing = errors.New("it is being closed")
 
 // ErrUnderWay reports that the current recovery already does what was requested, or more.
 var ErrUnderWay = errors.New("a recovery of the interface is already under way; 'ipoibd events' shows how it ends")
 
 // Reset runs a rung on an operator's command: RungResetQP or RungRebuildCQ. It returns once
-// the rung has begun. Any goroutine may call it. Errors: ErrNothing, ErrUnderWay, the error
-// of ctx, or why the interface has ended.
+// the rung has begun. Any goroutine may call it. Errors: ErrNothing with the reason,
+// ErrUnderWay, the error of ctx, or why the interface has ended.
 func (f *Iface) Reset(ctx context.Context, rung qprecovery.Rung) error {
 	out := make(chan error, 1)
 	order := func() {
 		ev := qprecovery.Order{Rung: rung}
-		switch taken := f.rec.ladder.Takes(ev); {
-		case f.fab.att == nil:
-			out <- ErrNothing
-		case !taken:
-			f.rec.heal(ev)
-			out <- ErrUnderWay
-		default:
-			f.rec.heal(ev)
-			out <- nil
+		if f.rec.att == nil {
+			_, why := f.rec.target(f.rec.dev.View())
+			out <- fmt.Errorf("%w: %w", ErrNothing, cmp.Or(why, f.rec.err, errClosing))
+			return
 		}
+		var err error
+		if !f.rec.ladder.Takes(ev) {
+			err = ErrUnderWay
+		}
+		f.rec.heal(ev)
+		out <- err
 	}
 	select {
 	case f.queries <- order:

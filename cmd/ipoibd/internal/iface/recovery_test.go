@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -166,9 +167,7 @@ func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
 		if n := s.Recovery.Rungs["rebuild_cq"]; n > 100 {
 			t.Errorf("%d rebuilds in 10 minutes: no back-off", n)
 		}
-		a.mu.Lock()
-		a.faults.Clear()
-		a.mu.Unlock()
+		a.heal()
 		time.Sleep(2 * time.Minute)
 		drainInbox(b)
 		if s := a.status(); s.State != StateUp || s.Recovery.State != "healthy" {
@@ -202,11 +201,23 @@ func TestR25OperatorsOrders(t *testing.T) {
 			}
 			reach(t, a, b)
 		}
-		a.tap.SetUp(false)
-		synctest.Wait()
-		if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); err == nil {
-			t.Error("an interface that is down was reset")
+		refused := func(why string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			if err := a.iface.Reset(t.Context(), qprecovery.RungResetQP); !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), why) {
+				t.Errorf("%v, want %q", err, why)
+			}
 		}
+		a.suspend()
+		refused("the interface has no queue pair to reset: device is suspended; 'ipoibd resume' opens it again")
+		a.resume()
+		a.waitUp()
+		a.unplug()
+		refused("the interface has no queue pair to reset: device soft ")
+		a.plug()
+		a.waitUp()
+		a.tap.SetUp(false)
+		refused("interface is down; bring it up with 'ip link set ib0 up'")
 	})
 }
 

@@ -2,12 +2,14 @@ package iface
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
@@ -42,17 +44,8 @@ const publishEvery = 100 * time.Millisecond
 // shown is the snapshot that others read, with the bookkeeping of Run's goroutine.
 type shown struct {
 	snapshot atomic.Pointer[report.Interface] // read-only; without the counters that others read themselves
-	of       moment
-	at       time.Time // of the next one; zero: nothing has happened since the last one
-	ended    bool      // Run has ended, with f.end
-}
-
-// moment is the part of the state that is published as soon as it changes.
-type moment struct {
-	state, reason string
-	carrier       bool
-	ladder        qprecovery.State
-	gen           uint32
+	at       time.Time                        // of the next one; zero: nothing has happened since the last one
+	ended    bool                             // Run has ended, with f.end
 }
 
 // Status returns the state of the interface. Any goroutine may call it; it does not wait for
@@ -61,54 +54,74 @@ type moment struct {
 // older (see its Time), Run's goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	s := *f.shown.snapshot.Load()
-	neighbours := s.Counters
-	s.Counters, s.Kernel = report.Counters{}, report.Counters{}
-	for _, l := range f.path.lanes {
+	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
+	for _, l := range f.lanes {
 		s.Counters.Add("", l.tx.Counters())
 		s.Counters.Add("", l.rx.Counters())
 	}
-	for name, n := range neighbours {
-		s.Counters[name] = n
-	}
-	c, err := f.host.tap.Counters()
-	if err != nil {
-		return s // ib0 is gone
-	}
-	k := c.Kernel
-	s.Kernel = report.Counters{
-		"kernel_tx_packets": k.TxPackets, "kernel_tx_bytes": k.TxBytes, "kernel_tx_dropped": k.TxDropped, "kernel_tx_errors": k.TxErrors,
-		"kernel_rx_packets": k.RxPackets, "kernel_rx_bytes": k.RxBytes, "kernel_rx_dropped": k.RxDropped, "kernel_rx_errors": k.RxErrors,
-	}
-	for name, n := range c.All() {
-		s.Kernel[name] = n
+	s.Drops = s.Counters.Drops()
+	if c, err := f.host.tap.Counters(); err == nil { // else ib0 is gone
+		s.Kernel.Add("tap_", tapCounters(c))
+		s.Drops += s.Kernel.Drops()
+		s.Kernel.Add("kernel_", kernelCounters(c.Kernel))
 	}
 	return s
+}
+
+// tapCounters are the daemon's own counts of frames at the TAP.
+func tapCounters(c link.Counters) []hca.Counter {
+	return []hca.Counter{
+		{Name: "read", Kind: hca.CountTotal, Value: c.Read},
+		{Name: "written", Kind: hca.CountTotal, Value: c.Written},
+		{Name: "drop_read_too_long", Kind: hca.CountDrop, Value: c.Drops.ReadTooLong},
+		{Name: "drop_write_invalid", Kind: hca.CountDrop, Value: c.Drops.WriteInvalid},
+		{Name: "drop_write_down", Kind: hca.CountDrop, Value: c.Drops.WriteDown},
+		{Name: "drop_write_no_memory", Kind: hca.CountDrop, Value: c.Drops.WriteNoMem},
+		{Name: "drop_write_other", Kind: hca.CountDrop, Value: c.Drops.WriteOther},
+	}
+}
+
+// kernelCounters are the kernel's counts of ib0.
+func kernelCounters(k link.KernelCounters) []hca.Counter {
+	return []hca.Counter{
+		{Name: "tx_packets", Kind: hca.CountTotal, Value: k.TxPackets},
+		{Name: "tx_bytes", Kind: hca.CountTotal, Value: k.TxBytes},
+		{Name: "tx_dropped", Kind: hca.CountDrop, Value: k.TxDropped},
+		{Name: "tx_errors", Kind: hca.CountError, Value: k.TxErrors},
+		{Name: "rx_packets", Kind: hca.CountTotal, Value: k.RxPackets},
+		{Name: "rx_bytes", Kind: hca.CountTotal, Value: k.RxBytes},
+		{Name: "rx_dropped", Kind: hca.CountDrop, Value: k.RxDropped},
+		{Name: "rx_errors", Kind: hca.CountError, Value: k.RxErrors},
+	}
 }
 
 // publish makes a snapshot at once if the state has changed, else publishEvery after the last
 // one. Run's goroutine calls it after each event.
 func (f *Iface) publish(now time.Time) {
-	next := moment{carrier: f.host.now.Carrier, ladder: f.rec.ladder.State()}
-	next.state, next.reason = f.state()
-	if a := f.fab.att; a != nil {
-		next.gen = a.gen
-	}
 	s := f.shown.snapshot.Load()
-	if due := s.Time.Add(publishEvery); next == f.shown.of && now.Before(due) {
-		f.shown.at = due
+	state, reason := f.state()
+	a, same := f.rec.att, s.State == state && s.Reason == reason && s.Carrier == f.host.now.Carrier && s.Recovery.State == f.rec.ladder.State().String()
+	if same = same && (a == nil) == (s.QP == nil); same && a != nil {
+		same = s.QP.Generation == a.gen
+	}
+	if next := s.Time.Add(publishEvery); same && now.Before(next) {
+		f.shown.at = next
 		return
 	}
-	f.shown.of = next
 	f.show(now)
 }
 
 // show makes a snapshot.
 func (f *Iface) show(now time.Time) {
 	l := f.rec.ladder
+	var probes uint64
+	for _, lane := range f.lanes {
+		probes += lane.probes
+	}
 	s := &report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
-		Groups: []report.Group{}, Peers: []report.Peer{}, Counters: report.Counters{"freeze_probes": f.path.lanes.probes()},
+		Groups: []report.Group{}, Peers: []report.Peer{}, Counters: report.Counters{"freeze_probes": {Value: probes, Kind: hca.CountTotal}},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}
 	s.State, s.Reason = f.state()
@@ -118,16 +131,16 @@ func (f *Iface) show(now time.Time) {
 	if f.host.now.Present {
 		s.MAC, s.HostMAC = ipoib.MAC(f.host.now.MAC).String(), ipoib.MAC(f.host.now.MAC).String()
 	}
-	if p := f.path.snapshot.Load(); p != nil && s.MAC != "" {
+	if p := f.snapshot.Load(); p != nil && s.MAC != "" {
 		s.HostMAC = p.HostMAC().String()
 	}
-	if err := cmp.Or(f.end, f.fab.err, f.host.foreignError(), f.host.custody.err); err != nil && s.State != StateStopped {
+	if err := cmp.Or(f.end, f.rec.err, f.host.foreignError(), f.host.custody.err); err != nil && s.State != StateStopped {
 		s.Detail = err.Error()
 	}
-	if f.fab.lastErr != nil {
-		s.LastError = f.fab.lastErr.Error()
+	if f.rec.lastErr != nil {
+		s.LastError = f.rec.lastErr.Error()
 	}
-	if a := f.fab.att; a != nil {
+	if a := f.rec.att; a != nil {
 		s.QP = &report.QP{
 			QPN: a.self.QPN, Generation: a.gen, Address: a.address().String(), GID: a.plan.GID, GIDIndex: a.plan.GIDIndex,
 			PKey: a.plan.PKey, QKey: a.plan.Broadcast().QKey, MaxPayload: a.plan.MaxPayload,
@@ -168,15 +181,15 @@ func (f *Iface) state() (state, reason string) {
 		return StateDown, ReasonAdminDown
 	case f.host.custody.foreign:
 		return StateWaiting, ReasonForeign
-	case f.fab.att != nil && ladder == qprecovery.Healthy:
+	case f.rec.att != nil && ladder == qprecovery.Healthy:
 		return StateUp, ReasonNone
-	case f.fab.att != nil:
+	case f.rec.att != nil:
 		return StateHealing, f.rec.ladder.Reason().String()
-	case f.fab.dev.View().Session == nil:
+	case f.rec.dev.View().Session == nil:
 		return StateWaiting, ReasonDevice
 	case !slices.Contains([]qprecovery.State{qprecovery.Idle, qprecovery.Detached, qprecovery.GivenUp}, ladder):
 		return StateWaiting, f.rec.ladder.Reason().String()
-	case !f.fab.retry.at.IsZero():
+	case !f.rec.retry.at.IsZero():
 		return StateWaiting, ReasonQueuePair
 	}
 	return StateWaiting, ReasonPort

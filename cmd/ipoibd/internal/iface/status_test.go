@@ -20,7 +20,7 @@ func TestStatusWaitsForNoOne(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := time.Now()
 		s := a.iface.Status()
-		if took := time.Since(before); took != 0 || s.State != StateUp || s.Time.After(start) || s.Counters["tx_posts"] == 0 {
+		if took := time.Since(before); took != 0 || s.State != StateUp || s.Time.After(start) || s.Counters["tx_posts"].Value == 0 {
 			t.Errorf("after %v: %+v", took, s)
 		}
 		close(hang)
@@ -44,7 +44,7 @@ func TestStatusIsFresh(t *testing.T) {
 				t.Errorf("at rest the status is %v old", age)
 			}
 		}
-		before := a.iface.Status().Counters["neigh_from_host"]
+		before := a.iface.Status().Counters["neigh_from_host"].Value
 		reach(t, a, b)
 		a.tap.SetUp(false)
 		synctest.Wait()
@@ -55,7 +55,7 @@ func TestStatusIsFresh(t *testing.T) {
 		time.Sleep(publishEvery)
 		synctest.Wait()
 		s := a.iface.Status()
-		if got := s.Counters["neigh_from_host"]; s.State != StateUp || s.Reason != ReasonNone || got == before {
+		if got := s.Counters["neigh_from_host"].Value; s.State != StateUp || s.Reason != ReasonNone || got == before {
 			t.Errorf("%s because of %s, %d frames through the slow path, were %d", s.State, s.Reason, got, before)
 		}
 	})

@@ -51,7 +51,7 @@ func (s *storm) checkEnd(goroutines int) {
 		s.checkInstances(h)
 		checkAccounts(s.T, h.status())
 		s.checkFrames(i)
-		h.ladder.replay(s.T)
+		h.onRun(func(*Iface) { h.ladder.replay(s.T) })
 	}
 	s.fabric.Capture(nil)
 	reach(s.T, s.hosts[0].testHost, s.hosts[1].testHost)
@@ -81,23 +81,21 @@ func (s *storm) checkInstances(h *stormHost) {
 func (h *stormHost) counters() (s report.Interface) {
 	s.Counters = report.Counters{}
 	for _, i := range h.hca.Instances() {
-		for _, c := range i.Counters() {
-			s.Counters[c.Name] += c.Value
-		}
+		s.Counters.Add("", i.Counters())
 	}
 	return s
 }
 
 // rxDrops are the device's reasons to drop what was received.
 var rxDrops = []string{
-	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn",
+	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey",
 	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 }
 
 // named adds up the counters of these names.
 func named(s report.Interface, names []string) (n uint64) {
 	for _, name := range names {
-		n += s.Counters[name]
+		n += s.Counters[name].Value
 	}
 	return n
 }

@@ -136,7 +136,7 @@ func (s *fixedStrays) Strays() (hca.Strays, bool) {
 func (s *fixedStrays) notices(a *testHost) uint64 {
 	before := count(a.status(), "neigh_stray_notices")
 	time.Sleep(time.Minute) // past the pause of the senders
-	a.iface.queries <- func() { a.iface.nbrs.strays = strays{device: s, at: time.Now()} }
+	a.onRun(func(f *Iface) { f.nbrs.strays = strays{device: s, at: time.Now()} })
 	time.Sleep(10 * strayInterval)
 	synctest.Wait()
 	return count(a.status(), "neigh_stray_notices") - before

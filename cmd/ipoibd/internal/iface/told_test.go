@@ -13,8 +13,7 @@ import (
 // Each rung is reported when it is entered, also one in which there is nothing to do.
 func TestR29RungsAreToldAtOnce(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		j := journal.New()
-		a.iface.rec.journal = j // Run is at rest
+		j := a.iface.rec.journal // which New has set
 		a.unplug()
 		time.Sleep(qprecovery.DefaultGiveUpAfter)
 		synctest.Wait()

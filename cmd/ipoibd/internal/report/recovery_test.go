@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -156,6 +157,30 @@ func TestR29RecoveryTellsWhyTheDeviceIsWaitedFor(t *testing.T) {
 	got := ofDevice(d, now)
 	if got.Rung != "wait_for_device" || got.Reason != "removed" {
 		t.Errorf("%s because of %s", got.Rung, got.Reason)
+	}
+}
+
+// docs/recovery.md explains each state that a status may show.
+func TestStatesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/recovery.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| state | of | what happens |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	check := func(of, state string) {
+		for row := range strings.Lines(table) {
+			if cells := strings.Split(row, "|"); len(cells) > 2 && strings.Contains(cells[1], "`"+state+"`") && (strings.Contains(cells[2], of) || cells[2] == " both ") {
+				return
+			}
+		}
+		t.Errorf("docs/recovery.md does not explain the state %s of an %s", state, of)
+	}
+	for s := qprecovery.DeviceState(0); s.String() != "unknown"; s++ {
+		check("device", s.String())
+	}
+	for s := qprecovery.State(0); s.String() != "unknown"; s++ {
+		check("interface", s.String())
 	}
 }
 

@@ -9,8 +9,8 @@
 package report
 
 import (
+	"encoding/json"
 	"net/netip"
-	"strings"
 	"time"
 
 	"ipoibd/hca"
@@ -35,21 +35,33 @@ type Status struct {
 }
 
 // Counters are counts by name.
-type Counters map[string]uint64
+type Counters map[string]Count
+
+// Count is a count and what it is of. In JSON it is only the number.
+type Count struct {
+	Value uint64
+	Kind  hca.CounterKind
+}
+
+// MarshalJSON writes the number.
+func (c Count) MarshalJSON() ([]byte, error) { return json.Marshal(c.Value) }
+
+// UnmarshalJSON reads the number.
+func (c *Count) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.Value) }
 
 // Add adds other counters, under their names with a prefix.
 func (c Counters) Add(prefix string, more []hca.Counter) {
 	for _, m := range more {
-		c[prefix+m.Name] += m.Value
+		c[prefix+m.Name] = Count{c[prefix+m.Name].Value + m.Value, m.Kind}
 	}
 }
 
-// Drops returns the number of lost frames: the sum of the counters of drops, and of sends
-// and receives that failed. A flushed receive held no frame.
+// Drops returns the sum of the counters of lost frames. Counters that were read from JSON
+// have no kinds: use the field Drops of the device or interface.
 func (c Counters) Drops() (sum uint64) {
-	for name, n := range c {
-		if strings.Contains(name, "_drop_") || strings.Contains(name, "_wc_") && name != "rx_wc_wr_flush_err" {
-			sum += n
+	for _, n := range c {
+		if n.Kind == hca.CountDrop {
+			sum += n.Value
 		}
 	}
 	return sum
@@ -76,6 +88,7 @@ type Device struct {
 	Replicates     bool            `json:"replicates"`
 	Peers          []netip.Addr    `json:"peers"`
 	KnownPeersOnly bool            `json:"known_peers_only"`
+	Drops          uint64          `json:"drops"`
 	Counters       Counters        `json:"counters"`
 	Recovery       *Recovery       `json:"recovery"`
 	Coordinator    *Coordinator    `json:"coordinator"`
@@ -123,6 +136,7 @@ type Interface struct {
 	QP        *QP       `json:"qp"`
 	Groups    []Group   `json:"groups"`
 	Peers     []Peer    `json:"peers"`
+	Drops     uint64    `json:"drops"` // by the daemon; Kernel has the kernel's
 	Counters  Counters  `json:"counters"`
 	Kernel    Counters  `json:"kernel"`
 	Recovery  *Recovery `json:"recovery"`

@@ -1,17 +1,35 @@
 package report
 
-import "testing"
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
 
-// Lost frames are dropped frames, and those of sends and receives that failed. A receive that
-// was flushed held no frame, and a message of our own that came back is no loss.
+	"ipoibd/hca"
+)
+
+// Only counters of lost frames add to the drops.
 func TestDrops(t *testing.T) {
-	for name, lost := range map[string]uint64{
-		"tx_drop_reset": 1, "rx_drop_pkey": 1, "neigh_drop_kept_frames_full": 1, "wire_tx_drop_no_route": 1,
-		"tx_wc_wr_flush_err": 1, "tx_wc_loc_prot_err": 1, "rx_wc_loc_len_err": 1,
-		"rx_wc_wr_flush_err": 0, "rx_own_multicast": 0, "tx_sent": 0, "rx_delivered": 0,
-	} {
-		if got := (Counters{name: 1}).Drops(); got != lost {
-			t.Errorf("%s: %d lost frames, want %d", name, got, lost)
-		}
+	c := Counters{}
+	c.Add("a_", []hca.Counter{
+		{Name: "total", Kind: hca.CountTotal, Value: 1}, {Name: "error", Kind: hca.CountError, Value: 2},
+		{Name: "gauge", Kind: hca.CountGauge, Value: 4}, {Name: "driver", Value: 8},
+		{Name: "drop", Kind: hca.CountDrop, Value: 16}, {Name: "lost", Kind: hca.CountDrop, Value: 32},
+	})
+	c.Add("a_", []hca.Counter{{Name: "lost", Kind: hca.CountDrop, Value: 64}}) // of another lane
+	if got := c.Drops(); got != 16+32+64 {
+		t.Errorf("%d drops of %v", got, c)
+	}
+}
+
+// In JSON, counters are numbers.
+func TestCountersInJSON(t *testing.T) {
+	text, err := json.Marshal(Counters{"a": {Value: 1<<64 - 1, Kind: hca.CountDrop}, "b": {}})
+	if err != nil || string(text) != `{"a":18446744073709551615,"b":0}` {
+		t.Errorf("%s, %v", text, err)
+	}
+	var c Counters
+	if err := json.Unmarshal(text, &c); err != nil || !reflect.DeepEqual(c, Counters{"a": {Value: 1<<64 - 1}, "b": {}}) {
+		t.Errorf("%v, %v", c, err)
 	}
 }

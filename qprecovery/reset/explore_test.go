@@ -19,6 +19,9 @@ import (
 //   - every state leads to rest without further mishaps. At rest every running process
 //     uses the device, no reset is pending, and none that a running process could
 //     complete is cut short; or the processes wait for a stopped leader.
+//
+// The lock files may be removed meanwhile; package resetlock describes what the processes do
+// then. A process that starts after that is not part of it, which is a limit stated there.
 func TestR11R15R16Explore(t *testing.T) {
 	for _, c := range []struct {
 		name, procs string
@@ -34,6 +37,10 @@ func TestR11R15R16Explore(t *testing.T) {
 		{"two/denied, die", "ee", budget{wants: 1, denials: 1, deaths: 1, restarts: 1}},
 		{"two/leave", "ee", budget{wants: 1, leaves: 2, restarts: 1}},
 		{"two/one alone", "ea", budget{wants: 2, deaths: 1, restarts: 1}},
+		{"two/remove", "EE", budget{wants: 2, removals: 1}},
+		{"two/remove, die", "EE", budget{wants: 1, removals: 1, deaths: 1}},
+		{"two/remove, stop", "EE", budget{wants: 1, removals: 1, stops: 1}},
+		{"two/remove, denied", "EE", budget{wants: 1, removals: 1, denials: 1}},
 		{"three/die", "EEE", budget{wants: 1, deaths: 1}},
 		{"three/stop", "EEE", budget{wants: 1, stops: 1}},
 		{"three/denied", "EEA", budget{wants: 1, denials: 1}},

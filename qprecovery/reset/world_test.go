@@ -1,6 +1,7 @@
 package reset
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -99,10 +100,11 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// key returns the state without everything that does not affect the future: absolute times,
-// the numbers of resets, texts, and the watch over the leader.
-func (w *world) key() string {
-	var k []byte
+// key identifies the state without everything that does not affect the future: absolute
+// times, the numbers of resets, texts, and the watch over the leader. It is a hash, since
+// strings would keep the garbage collector busy.
+func (w *world) key() [sha256.Size]byte {
+	k := make([]byte, 0, 256)
 	num := func(vs ...int) {
 		for _, v := range vs {
 			k = binary.AppendVarint(k, int64(v))
@@ -158,7 +160,7 @@ func (w *world) key() string {
 		}
 		k = append(k, 0)
 	}
-	return string(k)
+	return sha256.Sum256(k)
 }
 
 // step begins a Step of a machine, which makes one system call at each move, starting with

@@ -2,11 +2,8 @@ package neigh
 
 import (
 	"bufio"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,10 +11,9 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery/transcript"
 	"ipoibd/ud/ipoib"
 )
-
-var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
 // TestTranscripts plays testdata/*.txt. A line is a comment (#), an input, or,
 // indented, an expected output of the input above it. With -rewrite the outputs
@@ -47,40 +43,7 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
 // assigned to a peer.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("transcripts: %v, %v, want at least one", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
-	}
-}
-
-func playFile(t *testing.T, file string) {
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := newPlayer(t).play(string(want))
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got != string(want) {
-		t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDiff(got, string(want)))
-	}
-}
-
-func firstDiff(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("got %d lines, want %d", len(g), len(w))
+	transcript.Each(t, func(t *testing.T, text string) string { return newPlayer(t).play(text) })
 }
 
 // player plays one transcript.

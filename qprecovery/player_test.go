@@ -1,10 +1,7 @@
 package qprecovery
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,9 +9,8 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/qprecovery/transcript"
 )
-
-var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
 // epoch is the start time of each transcript.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -37,41 +33,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //
 // The default of gen is the generation of the objects in use; since D means D ago.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("transcripts: %v, %v, want at least one", files, err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		t.Run(strings.Replace(name, "-", "/", 1), func(t *testing.T) { playFile(t, file) })
-	}
-}
-
-func playFile(t *testing.T, file string) {
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := (&player{t: t, now: epoch}).play(string(want))
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got != string(want) {
-		t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDiff(got, string(want)))
-	}
-}
-
-func firstDiff(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("got %d lines, want %d", len(g), len(w))
+	transcript.Each(t, func(t *testing.T, text string) string { return (&player{t: t, now: epoch}).play(text) })
 }
 
 // player plays one transcript.

@@ -63,8 +63,8 @@
 //	leading   | gathering | Released, or the grace period is over | try for the exclusive lock
 //	gathering | resetting | the exclusive lock is ours            | write resetting, Reset
 //	gathering | using     | the grace period is over              | write held_by_process, Ended
-//	using     | using     | Want, or gathering: the lock can      | Ended with reset_failed
-//	gathering |           | never be ours                         |
+//	using     | using     | Want; the intent lock is never ours   | Ended, reset_failed
+//	gathering | using     | the exclusive lock is never ours      | write reset_failed, Ended
 //	resetting | using     | Done                                  | write the outcome, Ended
 //	resetting | waiting   | Done: not permitted                   | write wanted, release both locks
 //	resetting | resetting | the limit is over                     | Ended

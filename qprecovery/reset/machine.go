@@ -387,8 +387,8 @@ func (m *Machine) release(ev Event) {
 
 // gather resets the device once the other processes have released it.
 func (m *Machine) gather(Event) {
-	ours, err := !m.conf.Exclusive, error(nil)
-	if !ours {
+	ours, err := true, error(nil)
+	if m.conf.Exclusive {
 		ours, err = m.k.Exclude()
 	}
 	switch {

@@ -22,10 +22,11 @@ const (
 	mContinue
 	mRestart
 	mLeave
+	mRemove // the files are removed
 	numMove
 )
 
-var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave"}
+var moveNames = [numMove]string{"act", "notice", "release", "done", "tick", "want", "fail", "deny", "die", "stop", "continue", "restart", "leave", "remove"}
 
 type move struct {
 	kind moveKind
@@ -53,6 +54,8 @@ func (w *world) possible(k moveKind, i int) bool {
 	switch k {
 	case mRestart:
 		return !p.alive && w.have.restarts > 0
+	case mRemove:
+		return i == 0 && w.have.removals > 0
 	case mDie:
 		return p.alive && w.have.deaths > 0
 	case mStop:
@@ -130,6 +133,13 @@ func (w *world) do(m move) error {
 	case mRestart:
 		w.have.restarts--
 		*p = newProc(p.exclusive)
+		p.set = w.last
+	case mRemove:
+		w.have.removals--
+		w.last++
+		for j := range w.procs {
+			w.procs[j].notice = w.procs[j].alive
+		}
 	default: // mTick
 		at, _ := p.m.NextDeadline()
 		p.now = later(p.now, at)
@@ -147,12 +157,15 @@ func later(a, b time.Time) time.Time {
 
 // die releases the locks that the kernel releases when a process dies.
 func (w *world) die(i int) {
-	if w.intent == i {
-		w.intent = -1
+	for s := range w.sets {
+		f := &w.sets[s]
+		if f.intent == i {
+			f.intent = -1
+		}
+		if f.excl == i {
+			f.excl = -1
+		}
+		f.shared &^= 1 << i
 	}
-	if w.excl == i {
-		w.excl = -1
-	}
-	w.shared &^= 1 << i
 	w.procs[i] = proc{exclusive: w.procs[i].exclusive, m: w.procs[i].m}
 }

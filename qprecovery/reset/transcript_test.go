@@ -2,56 +2,35 @@ package reset
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+	"ipoibd/qprecovery/transcript"
+)
 
 // TestTranscripts replays the transcripts in testdata. A line that begins with ">" is an
 // event or a change of the other processes' state. The lines below it are the resulting
 // system calls with their answers, and the actions for the user. Repeated lines are
 // counted.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
+	transcript.Each(t, func(t *testing.T, text string) string {
+		var s story
+		for line := range strings.Lines(text) {
+			switch command, ok := strings.CutPrefix(strings.TrimSpace(line), "> "); {
+			case ok:
+				s.flush()
+				s.out.WriteString(line)
+				s.do(t, command)
+			case strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "":
+				s.flush()
+				s.out.WriteString(line)
 			}
-			var s story
-			for line := range strings.Lines(string(want)) {
-				switch command, ok := strings.CutPrefix(strings.TrimSpace(line), "> "); {
-				case ok:
-					s.flush()
-					s.out.WriteString(line)
-					s.do(t, command)
-				case strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "":
-					s.flush()
-					s.out.WriteString(line)
-				}
-			}
-			s.flush()
-			if got := s.out.String(); got != string(want) {
-				if *update {
-					if err := os.WriteFile(name, []byte(got), 0o644); err != nil { //nolint:gosec // a golden file
-						t.Fatal(err)
-					}
-					return
-				}
-				t.Errorf("got\n%s", got)
-			}
-		})
-	}
+		}
+		s.flush()
+		return s.out.String()
+	})
 }
 
 var storyDevice = Device{Parent: "eth0", Name: "rxe0", Means: "link"}

@@ -1,7 +1,9 @@
 package reset
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,7 +18,7 @@ const (
 )
 
 // budget bounds the mishaps of an exploration.
-type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves int8 }
+type budget struct{ wants, deaths, restarts, stops, fails, denials, leaves, removals int8 }
 
 // proc is a process with its machine and its user. During a Step of the machine, m is the
 // machine before the Step, and answers holds the answers of the system calls so far.
@@ -35,31 +37,46 @@ type proc struct {
 	asked          ID        // the reset for which the user was asked to release the device; 0: none
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
+	set            int       // its files: an index of world.sets
+	former         bool      // it has had those of the set before, too
 }
 
 // answer is the answer of a system call.
 type answer struct {
 	ok  bool
 	rec Record
+	err error
 }
 
-// world is the kernel's locks, the file, and the device.
+// world is the kernel's locks, the files, and the device.
 type world struct {
-	procs  []proc
+	procs []proc
+	sets  [2]lockFiles
+	last  int  // the set that is not removed
+	half  bool // the device is half reset
+	have  budget
+}
+
+// lockFiles are the two files of a device. After they were removed there are others.
+type lockFiles struct {
 	intent int    // who holds it; -1: no process
 	excl   int    // who holds use exclusively; -1: no process
 	shared uint8  // bit i: process i holds use shared
 	file   Record // the content of the intent file
-	half   bool   // the device is half reset
-	have   budget
 }
+
+// files returns the files of a process.
+func (w *world) files(i int) *lockFiles { return &w.sets[w.procs[i].set] }
+
+var errRemoved = errors.New("removed")
 
 var worldStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // newWorld starts a process for each letter: e for one with exclusive resets, a for one that
 // resets alone. A capital letter means that the process already uses the device.
 func newWorld(kinds string, have budget) *world {
-	w := &world{intent: -1, excl: -1, have: have}
+	free := lockFiles{intent: -1, excl: -1}
+	w := &world{sets: [2]lockFiles{free, free}, have: have}
 	for i, kind := range kinds {
 		w.procs = append(w.procs, newProc(kind == 'e' || kind == 'E'))
 		for p := &w.procs[i]; kind < 'a' && (p.m.state != StateUsing || p.busy); {
@@ -83,10 +100,11 @@ func (w *world) clone() *world {
 	return &c
 }
 
-// key returns the state without everything that does not affect the future: absolute times,
-// the numbers of resets, texts, and the watch over the leader.
-func (w *world) key() string {
-	var k []byte
+// key identifies the state without everything that does not affect the future: absolute
+// times, the numbers of resets, texts, and the watch over the leader. It is a hash, since
+// strings would keep the garbage collector busy.
+func (w *world) key() [sha256.Size]byte {
+	k := make([]byte, 0, 256)
 	num := func(vs ...int) {
 		for _, v := range vs {
 			k = binary.AppendVarint(k, int64(v))
@@ -102,10 +120,14 @@ func (w *world) key() string {
 		flags(r.Begun)
 	}
 	h := w.have
-	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves))
-	num(w.intent, w.excl, int(w.shared))
+	num(int(h.wants), int(h.deaths), int(h.restarts), int(h.stops), int(h.fails), int(h.denials), int(h.leaves), int(h.removals))
+	num(w.last)
+	for i := range w.sets {
+		f := &w.sets[i]
+		num(f.intent, f.excl, int(f.shared))
+		record(&f.file)
+	}
 	flags(w.half)
-	record(&w.file)
 	for i := range w.procs {
 		p := &w.procs[i]
 		flags(p.alive, p.stopped, p.leaves)
@@ -114,8 +136,8 @@ func (w *world) key() string {
 		}
 		m := p.m
 		flags(p.notice, p.open, p.in, p.asked != 0, p.asked == m.id, p.hook, p.busy)
-		flags(m.able, m.pending, m.wants, m.used)
-		num(int(m.state))
+		flags(m.able, m.pending, m.wants, m.used, p.former)
+		num(int(m.state), p.set)
 		if m.state.Leads() {
 			flags(m.abandon, m.complete, m.begun)
 			num(int(min(p.now.Sub(p.led), worldGrace)))
@@ -132,21 +154,41 @@ func (w *world) key() string {
 			num(int(p.ev.Kind), slices.Index(outcomes, p.ev.Outcome))
 			flags(p.ev.ID == m.id)
 			for _, a := range p.answers {
-				flags(a.ok)
+				flags(a.ok, a.err != nil)
 				record(&a.rec)
 			}
 		}
 		k = append(k, 0)
 	}
-	return string(k)
+	return sha256.Sum256(k)
 }
 
 // step begins a Step of a machine, which makes one system call at each move, starting with
 // this one.
 func (w *world) step(i int, ev Event) error {
 	p := &w.procs[i]
+	if !p.m.state.Leads() {
+		w.renew(i)
+	}
 	p.busy, p.ev, p.answers = true, ev, nil
 	return w.continueStep(i)
+}
+
+// renew replaces the files of a process if they were removed, and no process leads a reset
+// with them.
+func (w *world) renew(i int) {
+	p, old, files := &w.procs[i], w.files(i), &w.sets[w.last]
+	if p.set == w.last || old.intent >= 0 {
+		return
+	}
+	p.set, p.former = w.last, true
+	if p.m.state != StateWaiting && files.excl < 0 {
+		files.shared |= 1 << i
+	}
+	old.shared &^= 1 << i
+	if files.intent < 0 && files.file == (Record{}) {
+		files.file = old.file
+	}
 }
 
 // continueStep makes the next system call of a Step, and ends the Step if that was the last
@@ -221,28 +263,29 @@ func (k *replay) fail(format string, args ...any) {
 func (k *replay) Read() Record {
 	return k.call(k.ours(), func() answer {
 		k.w.procs[k.proc].notice = false
-		return answer{rec: k.w.file}
+		return answer{rec: k.w.files(k.proc).file}
 	}).rec
 }
 
 // ours reports whether this process holds the intent lock, so no other process writes the
 // intent.
-func (k *replay) ours() bool { return k.w.intent == k.proc }
+func (k *replay) ours() bool { return k.w.files(k.proc).intent == k.proc }
 
 func (k *replay) Claim() (ours bool, err error) {
 	return k.call(k.ours(), func() answer {
-		if k.w.intent >= 0 && k.w.intent != k.proc {
+		f := k.w.files(k.proc)
+		if f.intent >= 0 && f.intent != k.proc || k.w.procs[k.proc].set != k.w.last {
 			return answer{}
 		}
-		k.w.intent = k.proc
+		f.intent = k.proc
 		return answer{ok: true}
 	}).ok, nil
 }
 
 func (k *replay) Disclaim() {
 	k.call(!k.ours(), func() answer {
-		if k.w.intent == k.proc {
-			k.w.intent = -1
+		if k.ours() {
+			k.w.files(k.proc).intent = -1
 		}
 		return answer{}
 	})
@@ -250,50 +293,65 @@ func (k *replay) Disclaim() {
 
 // Share releases the lock before it tries to take the other one, as flock does.
 func (k *replay) Share() bool {
-	return k.call(k.w.shared&(1<<k.proc) != 0, func() answer {
-		w := k.w
-		if w.excl == k.proc {
-			w.excl = -1
-		}
-		if w.excl >= 0 {
+	f := k.w.files(k.proc)
+	return k.call(f.shared&(1<<k.proc) != 0, func() answer {
+		k.unlock()
+		if f.excl >= 0 {
 			return answer{}
 		}
-		w.shared |= 1 << k.proc
+		f.shared |= 1 << k.proc
 		return answer{ok: true}
 	}).ok
 }
 
 func (k *replay) Exclude() (ours bool, err error) {
-	return k.call(false, func() answer {
-		w := k.w
-		if w.intent != k.proc {
+	a := k.call(false, func() answer {
+		if !k.ours() {
 			k.fail("process %d tries to take the exclusive lock without the intent lock", k.proc)
 		}
-		w.shared &^= 1 << k.proc
-		if w.shared != 0 {
+		p := &k.w.procs[k.proc]
+		if p.set != k.w.last {
+			return answer{err: errRemoved}
+		}
+		if p.former {
+			old := &k.w.sets[p.set-1]
+			if old.shared != 0 {
+				return answer{}
+			}
+			old.excl = k.proc
+		}
+		f := k.w.files(k.proc)
+		f.shared &^= 1 << k.proc
+		if f.shared != 0 {
 			return answer{}
 		}
-		w.excl = k.proc
+		f.excl = k.proc
 		return answer{ok: true}
-	}).ok, nil
+	})
+	return a.ok, a.err
 }
 
 func (k *replay) Drop() {
-	k.call(false, func() answer {
-		k.w.shared &^= 1 << k.proc
-		if k.w.excl == k.proc {
-			k.w.excl = -1
+	k.call(false, func() answer { k.unlock(); return answer{} })
+}
+
+// unlock releases the locks on use.
+func (k *replay) unlock() {
+	for i := range k.w.sets {
+		f := &k.w.sets[i]
+		f.shared &^= 1 << k.proc
+		if f.excl == k.proc {
+			f.excl = -1
 		}
-		return answer{}
-	})
+	}
 }
 
 func (k *replay) Holders() string { return "another" }
 
 func (k *replay) Write(r Record) {
 	k.call(false, func() answer {
-		w, p := k.w, &k.w.procs[k.proc]
-		if w.intent != k.proc {
+		w, p, f := k.w, &k.w.procs[k.proc], k.w.files(k.proc)
+		if !k.ours() {
 			k.fail("process %d writes without the intent lock", k.proc)
 		}
 		if r.Phase == PhaseWanted {
@@ -302,12 +360,13 @@ func (k *replay) Write(r Record) {
 		if r.Outcome == OutcomeHeld && p.now.Sub(p.led) < worldGrace {
 			k.fail("process %d gives up after %s", k.proc, p.now.Sub(p.led))
 		}
-		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && w.file.Begun && !r.Begun && w.half {
+		if (r.Outcome != OutcomeHeld || r.Phase != PhaseIdle) && f.file.Begun && !r.Begun && w.half {
 			k.fail("process %d clears the mark that the device is half reset", k.proc)
 		}
-		w.file = r
+		f.file = r
 		for j := range w.procs {
-			w.procs[j].notice = w.procs[j].notice || j != k.proc && w.procs[j].alive
+			q := &w.procs[j]
+			q.notice = q.notice || j != k.proc && q.alive && q.set == p.set
 		}
 		return answer{}
 	})
@@ -371,7 +430,7 @@ func (w *world) atRest() bool {
 	blocked, able, runs := false, false, false
 	for i := range w.procs {
 		p := &w.procs[i]
-		blocked = blocked || p.alive && p.stopped && (w.intent == i || w.excl == i)
+		blocked = blocked || p.alive && p.stopped && (w.files(i).intent == i || w.files(i).excl == i)
 		runs = runs || p.alive && !p.stopped
 		able = able || p.alive && !p.stopped && p.m.able
 	}
@@ -382,10 +441,11 @@ func (w *world) atRest() bool {
 		case p.busy || p.notice || p.hook:
 			return false
 		case blocked:
-		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open:
+		case p.m.state != StateUsing || p.m.wants || p.asked != 0 || !p.open || p.set != w.last:
 			return false
 		}
 	}
-	unfinished := w.file.Phase != PhaseIdle || able && (w.half || w.file.Begun)
+	f := &w.sets[w.last]
+	unfinished := f.file.Phase != PhaseIdle || able && (w.half || f.file.Begun)
 	return blocked || !runs || !unfinished
 }

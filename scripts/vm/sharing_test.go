@@ -32,6 +32,16 @@ const shareGrace = 5 * time.Second
 // again: both release it before and continue afterwards. While one daemon is stopped, the
 // device is not reset, and that daemon is named.
 func TestR16Sharing(t *testing.T) {
+	eachKernelWithSharers(t, func(t *testing.T, _ inGuest, first, second *sharer) {
+		requireSharedReset(t, first, second)
+		requireStoppedNamed(t, first, second)
+		requireStoppedNamed(t, second, first)
+	})
+}
+
+// eachKernelWithSharers runs a test in a guest of each kernel, with two daemons that share the
+// guest's device and a peer outside.
+func eachKernelWithSharers(t *testing.T, test func(t *testing.T, g inGuest, first, second *sharer)) {
 	if guest.Enter(t) {
 		return
 	}
@@ -41,10 +51,7 @@ func TestR16Sharing(t *testing.T) {
 		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
 		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
 		peer.join()
-		first, second := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
-		requireSharedReset(t, first, second)
-		requireStoppedNamed(t, first, second)
-		requireStoppedNamed(t, second, first)
+		test(t, g, newSharer(t, g, peer, 0), newSharer(t, g, peer, 1))
 	})
 }
 
@@ -52,16 +59,7 @@ func TestR16Sharing(t *testing.T) {
 // link. The daemon that shares the device completes the reset; if there is none, the next
 // one that starts does.
 func TestR21ResetCutShort(t *testing.T) {
-	if guest.Enter(t) {
-		return
-	}
-	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
-		segment := nstest.NewSegment(t, underMTU)
-		g := newRxeGuest(t, series, segment)
-		g.Run("sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1") // each interface answers for itself
-		peer := newEndpoint(t, newHost(t, segment), 1, "--underlay", nstest.Dev, "--standard-mtu")
-		peer.join()
-		leader, other := newSharer(t, g, peer, 0), newSharer(t, g, peer, 1)
+	eachKernelWithSharers(t, func(t *testing.T, g inGuest, leader, other *sharer) {
 		leader.killInReset(func() bool {
 			other.waitReachesPeer()
 			return strings.Contains(other.daemon.Stderr(), "completes_a_reset_cut_short=true")

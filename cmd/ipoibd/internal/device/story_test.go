@@ -3,11 +3,8 @@ package device
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +19,8 @@ import (
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
+	"ipoibd/qprecovery/transcript"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write the stories again from what the device does")
 
 // TestStories plays testdata/*.txt, the behaviour of a device in virtual time. A line is a
 //
@@ -43,38 +39,10 @@ var rewrite = flag.Bool("rewrite", false, "write the stories again from what the
 //	repeat N : INPUT ; INPUT ...            prints the last round alone
 //	history | did
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("stories: %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got string
-			synctest.Test(t, func(t *testing.T) { got = tell(t, string(want)) })
-			if *rewrite {
-				err = os.WriteFile(file, []byte(got), 0o644)
-			} else if got != string(want) {
-				err = fmt.Errorf("%s: the device does otherwise\n%s", file, difference(got, string(want)))
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func difference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+	transcript.Each(t, func(t *testing.T, text string) (got string) {
+		synctest.Test(t, func(t *testing.T) { got = tell(t, text) })
+		return got
+	})
 }
 
 // teller plays one story.

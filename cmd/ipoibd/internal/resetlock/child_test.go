@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/cmd/ipoibd/internal/process/processtest"
 	"ipoibd/hca"
 	"ipoibd/qprecovery/reset"
 )
@@ -83,6 +84,8 @@ type child struct {
 	mu   sync.Mutex // guards stdout and armed
 	arm  int        // the action at which the coordinator stops, counted down; 0: none
 	goOn chan struct{}
+
+	seal *processtest.Guard
 }
 
 func (c *child) say(format string, args ...any) {
@@ -314,10 +317,14 @@ func (c *child) obey(s *share, order string) {
 		st := s.Status()
 		c.say("status %s %s sharers=%v err=%v", st.State, st.Intent.Phase, s.Sharers(), st.Err)
 	case "seal":
-		c.try("sealed", seal())
+		var err error
+		c.seal, err = processtest.DenyFiles()
+		c.try("sealed", err)
 	case "open":
-		_, err := os.Open(c.conf.Device)
-		c.try("opened a file", err)
+		_, err := os.Open(arg)
+		c.try("opens a file", err)
+	case "opened":
+		c.say("opened %d files", len(c.seal.Opened()))
 	}
 }
 

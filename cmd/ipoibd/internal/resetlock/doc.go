@@ -27,7 +27,8 @@
 //     use, such as a process that was stopped meanwhile.
 //   - The record is copied, so that a reset that was cut short is completed.
 //
-// If the files cannot be created again, resets fail with that reason until they can.
+// Until the files can be created again, resets fail with that reason, and processes that wait
+// for a leader that has died continue to wait.
 //
 // # Limits
 //

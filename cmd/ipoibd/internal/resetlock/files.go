@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -24,19 +25,19 @@ var ErrUnsafe = errors.New("not private: it must be a directory or file of root 
 var errRemoved = errors.New("the lock files of the device were removed")
 
 // files is the [reset.Kernel] of a device. Where no other process uses the device there
-// are no files, and every lock is free.
+// are no files: every lock is free, and the record is one that could not be written.
 type files struct {
 	conf        Config
+	mu          sync.Mutex // guards use and former, which Sharers reads
 	use, intent *os.File
 	former      *os.File // use, before it was removed; nil: it was not
 	changes     *os.File // inotify of intent; nil: it is not watched
 	procLocks   *os.File // nil: there is no /proc
 	buf         [reset.RecordSize + 1]byte
-	alone       reset.Record // without files
-	unwritten   *unwritten   // nil: the last record was written
-	lost        error        // why files that were removed cannot be replaced; nil: they were not, or they can
-	err         error        // of the last system call
-	logged      string       // the error that was logged last
+	unwritten   *unwritten // nil: the last record was written
+	lost        error      // why files that were removed cannot be replaced; nil: they were not, or they can
+	err         error      // of the last system call
+	logged      string     // the error that was logged last
 }
 
 // unwritten is a record that could not be written, such as to a file system that has become
@@ -100,14 +101,16 @@ func (f *files) renew(shares bool) {
 	if !f.removed() || !f.flock(f.intent, unix.LOCK_SH) {
 		return
 	}
-	old, record := *f, f.Read()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	record, use, intent, former := f.Read(), f.use, f.intent, f.former
 	if err := f.open(f.conf.Dir, f.conf.Device.Key()); err != nil {
 		f.Disclaim()
 		f.lost = fmt.Errorf("%w and cannot be created again: %w", errRemoved, err)
 		f.note(f.lost)
 		return
 	}
-	f.lost, f.unwritten, f.former = nil, nil, old.use
+	f.lost, f.unwritten, f.former = nil, nil, use
 	if shares {
 		f.Share()
 	}
@@ -121,8 +124,8 @@ func (f *files) renew(shares bool) {
 		f.watch()
 	}
 	f.flock(f.former, unix.LOCK_UN)
-	old.former.Close()
-	old.intent.Close()
+	former.Close()
+	intent.Close()
 	f.conf.Log.Warn("the lock files of the device were removed; using new ones", "directory", f.conf.Dir)
 }
 
@@ -199,12 +202,8 @@ func cutShort(dir string, configured func(reset.Device) bool, log *slog.Logger) 
 // readTries is how often a record is read that may have been written at the same moment.
 const readTries = 3
 
-// Read implements reset.Kernel.
-func (f *files) Read() (r reset.Record) {
-	if f.intent == nil {
-		return f.alone
-	}
-	r = f.content()
+func (f *files) Read() reset.Record {
+	r := f.content()
 	if f.unwritten != nil && f.unwritten.inFile == r {
 		return f.unwritten.record
 	}
@@ -215,7 +214,7 @@ func (f *files) Read() (r reset.Record) {
 // content returns the record in the file.
 func (f *files) content() (r reset.Record) {
 	for range readTries {
-		n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF
+		n, _ := f.intent.ReadAt(f.buf[:], 0) // its error is EOF, or that there is no file
 		var err error
 		if r, err = reset.Decode(f.buf[:n]); err == nil {
 			break
@@ -224,43 +223,34 @@ func (f *files) content() (r reset.Record) {
 	return r
 }
 
-// Write implements reset.Kernel.
 func (f *files) Write(r reset.Record) {
-	if f.intent == nil {
-		f.alone = r
-		return
-	}
 	_, err := f.intent.WriteAt(r.Encode(), 0)
 	f.unwritten = nil
 	if err != nil {
 		f.unwritten = &unwritten{record: r, inFile: f.content()}
 	}
-	f.note(errors.Join(err, f.intent.Truncate(reset.RecordSize))) // cuts what others have appended
+	if f.intent != nil {
+		f.note(errors.Join(err, f.intent.Truncate(reset.RecordSize))) // cuts what others have appended
+	}
 }
 
-// Claim implements reset.Kernel.
 func (f *files) Claim() (ours bool, err error) {
-	if !f.flock(f.intent, unix.LOCK_EX) {
-		return false, nil
-	}
-	if f.removed() {
+	ours = f.flock(f.intent, unix.LOCK_EX)
+	if ours && f.removed() {
 		f.Disclaim()
 		return false, f.lost
 	}
-	return true, nil
+	return ours, nil
 }
 
-// Disclaim implements reset.Kernel.
 func (f *files) Disclaim() { f.flock(f.intent, unix.LOCK_UN) }
 
-// Share implements reset.Kernel.
 func (f *files) Share() bool {
 	f.flock(f.former, unix.LOCK_UN)
 	return f.flock(f.use, unix.LOCK_SH)
 }
 
-// Exclude implements reset.Kernel. Processes that have not replaced the removed files yet
-// hold the lock on the former one.
+// Exclude locks the former file too: processes that have not replaced it yet hold that.
 func (f *files) Exclude() (ours bool, err error) {
 	if f.removed() {
 		return false, errRemoved
@@ -268,26 +258,21 @@ func (f *files) Exclude() (ours bool, err error) {
 	return f.flock(f.former, unix.LOCK_EX) && f.flock(f.use, unix.LOCK_EX), nil
 }
 
-// Drop implements reset.Kernel.
 func (f *files) Drop() {
 	f.flock(f.former, unix.LOCK_UN)
 	f.flock(f.use, unix.LOCK_UN)
 }
 
-// flock tries for a lock, or releases it. It never blocks. The lock of a file that is nil
-// is free.
+// flock tries for a lock, or releases it. It never blocks, so no signal interrupts it. The
+// lock of a file that is nil is free.
 func (f *files) flock(file *os.File, how int) bool {
 	if file == nil {
 		return true
 	}
 	err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
-	}
-	switch {
-	case err == nil, errors.Is(err, unix.EWOULDBLOCK):
+	if err == nil || errors.Is(err, unix.EWOULDBLOCK) {
 		f.note(nil)
-	default:
+	} else {
 		f.note(fmt.Errorf("flock %s: %w", file.Name(), err))
 	}
 	return err == nil
@@ -305,7 +290,6 @@ func (f *files) note(err error) {
 	f.err = err
 }
 
-// Holders implements reset.Kernel.
 func (f *files) Holders() string {
 	names := f.sharers()
 	if f.conf.Holders != nil {
@@ -320,6 +304,8 @@ func (f *files) Holders() string {
 
 // sharers names the other processes that have a lock on use.
 func (f *files) sharers() (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, pid := range append(f.lockers(f.use), f.lockers(f.former)...) {
 		name := "a process"
 		if comm, err := fs.ReadFile(os.DirFS("/proc"), strconv.Itoa(pid)+"/comm"); err == nil {

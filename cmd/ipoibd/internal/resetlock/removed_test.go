@@ -64,10 +64,10 @@ func TestR16FilesAreRemovedFromAStoppedDaemon(t *testing.T) {
 func TestR16FilesCannotBeCreatedAgain(t *testing.T) {
 	s := newShared(t)
 	d := s.join("ib0")
-	s.remove()
-	if err := os.WriteFile(s.conf.Dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	moved := s.conf.Dir + ".removed" // so that a file takes the place of the directory first
+	d.must(os.Rename(s.conf.Dir, moved))
+	d.must(os.WriteFile(s.conf.Dir, nil, 0o600))
+	d.must(os.RemoveAll(moved))
 	d.order("request")
 	if got := d.await("ended").text; !strings.HasPrefix(got, "ended reset_failed the lock files of the device were removed and cannot be created again: ") {
 		t.Error(got)
@@ -76,7 +76,7 @@ func TestR16FilesCannotBeCreatedAgain(t *testing.T) {
 	if got := d.await("status").text; !strings.Contains(got, "err=the lock files of the device were removed") {
 		t.Error(got)
 	}
-	s.remove()
+	d.must(os.Remove(s.conf.Dir))
 	d.retry(1)
 	d.order("status")
 	if got := d.await("status").text; !strings.Contains(got, "err=<nil>") || d.count("reset begins") != 1 {

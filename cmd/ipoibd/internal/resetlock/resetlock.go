@@ -76,9 +76,7 @@ func Open(conf Config) (*Locks, error) {
 		return nil, fmt.Errorf("share the device with other processes: %w", err)
 	}
 	l.files.watch()
-	if l.files.changes != nil {
-		go l.follow()
-	}
+	go l.follow()
 	return l, nil
 }
 
@@ -87,7 +85,7 @@ func (l *Locks) follow() {
 	buf := make([]byte, 4096)
 	for {
 		if _, err := l.files.changes.Read(buf); err != nil {
-			return // without changes the machine looks once a second
+			return // closed, or there is no watch: then the machine looks once a second
 		}
 		select {
 		case l.changes <- struct{}{}:

@@ -1,27 +1,19 @@
 package neigh
 
 import (
-	"bufio"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/scripts/transcript"
 	"ipoibd/ud/ipoib"
 )
 
-var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
-
-// TestTranscripts plays testdata/*.txt. A line is a comment (#), an input, or,
-// indented, an expected output of the input above it. With -rewrite the outputs
-// are replaced.
+// TestTranscripts plays testdata/*.txt (see package transcript). An input is
 //
 //	peer NAME qpn N gid A      name an endpoint
 //	attach NAME [mtu N] | detach
@@ -47,40 +39,10 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the t
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
 // assigned to a peer.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("transcripts: %v, %v, want at least one", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { playFile(t, file) })
-	}
-}
-
-func playFile(t *testing.T, file string) {
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := newPlayer(t).play(string(want))
-	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got != string(want) {
-		t.Errorf("%s: unexpected output; run with -rewrite and see git diff\n%s", file, firstDiff(got, string(want)))
-	}
-}
-
-func firstDiff(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("got %d lines, want %d", len(g), len(w))
+	transcript.Run(t, func(t *testing.T, script string) string {
+		p := newPlayer(t)
+		return transcript.Play(script, func(line string) []string { return p.line(strings.Fields(line)) })
+	})
 }
 
 // player plays one transcript.
@@ -98,32 +60,12 @@ func newPlayer(t *testing.T) *player {
 	}
 }
 
-// play returns the transcript with the actual outputs.
-func (p *player) play(script string) string {
-	var out strings.Builder
-	lines := bufio.NewScanner(strings.NewReader(script))
-	for lines.Scan() {
-		line := lines.Text()
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		for _, o := range p.line(strings.Fields(line)) {
-			fmt.Fprintf(&out, "\t%s\n", o)
-		}
-	}
-	return out.String()
-}
-
 // line plays one input.
 func (p *player) line(w []string) []string {
 	p.tb.Helper()
 	switch w[0] {
 	case "peer":
-		p.name(w[1], endpoint{gidOf(w[5]), hca.QPN(number(p.tb, w[3]))})
+		p.name(w[1], endpoint{gidOf(w[5]), hca.QPN(transcript.Number(p.tb, w[3]))})
 		return nil
 	case "advance":
 		return p.advanceBy(w[1])
@@ -137,7 +79,7 @@ func (p *player) line(w []string) []string {
 		e := p.end(w[1])
 		return p.flow(p.macOf(e), &e, w[2])
 	case "flood":
-		return p.flood(number(p.tb, w[1]))
+		return p.flood(transcript.Number(p.tb, w[1]))
 	case "busy":
 		_, ok := p.snap.Unicast(p.macArg(w[1]))
 		return []string{fmt.Sprintf("known to the data path: %v", ok)}
@@ -293,7 +235,7 @@ func (p *player) neighbours(w []string) (ev HostNeighbours) {
 }
 
 func (p *player) ahEvent(w []string) Event {
-	id := uint64(number(p.tb, w[1]))
+	id := uint64(transcript.Number(p.tb, w[1]))
 	switch {
 	case w[0] == "ready":
 		return AHReady{id, &fakeAH{"ah" + w[1]}}
@@ -414,15 +356,6 @@ func option(w []string, name string) (rest []string, value string) {
 		return w, ""
 	}
 	return slices.Concat(w[:i], w[i+2:]), w[i+1]
-}
-
-func number(tb failer, s string) int {
-	tb.Helper()
-	n, err := strconv.ParseInt(s, 0, 32)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return int(n)
 }
 
 func sorted(s []string) []string {

@@ -201,6 +201,12 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	return b
 }
 
+// neverOpens is an Opener that waits until its context ends.
+func neverOpens(ctx context.Context) (hca.Device, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // Ask is a request of a user of the session that is open.
 func (b *bench) Ask(reason qprecovery.Reason) {
 	var instance uint64

@@ -3,13 +3,9 @@ package device
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,11 +18,11 @@ import (
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
+	"ipoibd/scripts/transcript"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the stories again from what the device does")
-
-// TestStories plays testdata/*.txt, the behaviour of a device in virtual time. A line is a
+// TestStories plays testdata/*.txt (see package transcript), the behaviour of a device in
+// virtual time. An input is
 //
 //	device [absent] [scripted] [foreign] [grace D] [give-up D]
 //	order reset|recover|suspend|resume      its answer is an output
@@ -43,38 +39,10 @@ var rewrite = flag.Bool("rewrite", false, "write the stories again from what the
 //	repeat N : INPUT ; INPUT ...            prints the last round alone
 //	history | did
 func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("stories: %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got string
-			synctest.Test(t, func(t *testing.T) { got = tell(t, string(want)) })
-			if *rewrite {
-				err = os.WriteFile(file, []byte(got), 0o644)
-			} else if got != string(want) {
-				err = fmt.Errorf("%s: the device does otherwise\n%s", file, difference(got, string(want)))
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func difference(got, want string) string {
-	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(g), len(w)) {
-		if g[i] != w[i] {
-			return fmt.Sprintf("line %d\n got %q\nwant %q", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+	transcript.Run(t, func(t *testing.T, script string) (got string) {
+		synctest.Test(t, func(t *testing.T) { got = tell(t, script) })
+		return got
+	})
 }
 
 // teller plays one story.
@@ -114,30 +82,18 @@ func (p *teller) get() takes {
 	return p.takes
 }
 
-func tell(t *testing.T, story string) string {
-	var out strings.Builder
+func tell(t *testing.T, script string) string {
 	p := &teller{}
-	for line := range strings.Lines(story) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
+	defer func() { p.end() }()
+	return transcript.Play(script, func(line string) []string {
 		if w := strings.Fields(line); w[0] == "device" {
 			p.end()
 			p = newTeller(t, w[1:])
 		} else {
 			p.input(line)
 		}
-		for _, l := range p.flush() {
-			fmt.Fprintf(&out, "\t%s\n", l)
-		}
-	}
-	p.end()
-	return out.String()
+		return p.flush()
+	})
 }
 
 func newTeller(t *testing.T, w []string) *teller {
@@ -152,9 +108,9 @@ func newTeller(t *testing.T, w []string) *teller {
 			case "foreign":
 				c.AllowForeign = true
 			case "grace":
-				c.Grace = p.duration(w[i+1])
+				c.Grace = duration(t, w[i+1])
 			case "give-up":
-				c.GiveUpAfter = p.duration(w[i+1])
+				c.GiveUpAfter = duration(t, w[i+1])
 			}
 		}
 	})
@@ -188,14 +144,7 @@ func (p *teller) end() {
 }
 
 func (p *teller) input(line string) {
-	if rest, ok := strings.CutPrefix(line, "repeat "); ok {
-		n, inputs, _ := strings.Cut(rest, ":")
-		for range p.number(strings.TrimSpace(n)) {
-			p.flush()
-			for in := range strings.SplitSeq(inputs, ";") {
-				p.input(strings.TrimSpace(in))
-			}
-		}
+	if transcript.Repeat(p.t, line, func() { p.flush() }, p.input) {
 		return
 	}
 	p.set(func() { p.begin = time.Now() })
@@ -280,7 +229,7 @@ func (p *teller) do(w []string) {
 	case "order":
 		p.order(arg[1])
 	case "user":
-		u := &storyUser{teller: p, name: arg[1], takes: p.duration(arg[2]), silent: arg[2] == ""}
+		u := &storyUser{teller: p, name: arg[1], takes: duration(p.t, arg[2]), silent: arg[2] == ""}
 		p.users[u.name] = u
 		p.running.Go(func() { u.run(p.bench.users) })
 	case "release":
@@ -303,20 +252,20 @@ func (p *teller) do(w []string) {
 	case "plug":
 		p.slot.plug(map[string]hca.GUID{"same": guidSame, "other": guidOther}[arg[1]])
 	case "reset":
-		p.set(func() { p.takes.means, p.takes.reset = arg[1], p.duration(arg[2]) })
+		p.set(func() { p.takes.means, p.takes.reset = arg[1], duration(p.t, arg[2]) })
 	case "open":
-		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", p.duration(arg[2]) })
+		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", duration(p.t, arg[2]) })
 	case "request":
 		p.calls <- func(o *owner) { o.stepLocks(reset.Event{Kind: reset.Want}) }
 	case "pending":
-		p.script.does(reset.Release{ID: reset.ID(p.number(arg[1]))})
+		p.script.does(reset.Release{ID: reset.ID(transcript.Number(p.t, arg[1]))})
 	case "ended":
 		p.script.end(arg)
 	case "advance":
-		p.advance(p.duration(arg[1]))
+		p.advance(duration(p.t, arg[1]))
 	case "stall":
-		go func() { p.calls <- func(*owner) { time.Sleep(p.duration(arg[1])) } }()
-		time.Sleep(p.duration(arg[1]) / 2)
+		go func() { p.calls <- func(*owner) { time.Sleep(duration(p.t, arg[1])) } }()
+		time.Sleep(duration(p.t, arg[1]) / 2)
 	case "did":
 		p.say("%d resets, %d openings, %d sessions", p.slot.did().resets, p.slot.did().opens, p.Opens())
 	case "history":
@@ -403,21 +352,13 @@ func (p *teller) replace() {
 	time.Sleep(moment)
 }
 
-func (p *teller) number(s string) int {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return n
-}
-
 // duration reads a time; "" is none.
-func (p *teller) duration(s string) time.Duration {
-	d, err := time.ParseDuration(s)
-	if s != "" && err != nil {
-		p.t.Fatal(err)
+func duration(t *testing.T, word string) time.Duration {
+	t.Helper()
+	if word == "" {
+		return 0
 	}
-	return d
+	return transcript.Duration(t, word)
 }
 
 // Enabled, Handle, WithAttrs and WithGroup make it the handler of the device's log.
@@ -520,7 +461,7 @@ func (s *script) does(a reset.Action) {
 
 // end reports that a reset ended. If it is done, the slot was reset.
 func (s *script) end(w []string) {
-	end := reset.Ended{ID: reset.ID(s.number(w[1])), Outcome: reset.Outcome(w[2])}
+	end := reset.Ended{ID: reset.ID(transcript.Number(s.t, w[1])), Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {
 		_ = s.slot.port.Close()
 	}

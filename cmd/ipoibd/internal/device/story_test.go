@@ -48,7 +48,7 @@ func TestStories(t *testing.T) {
 // teller plays one story.
 type teller struct {
 	*bench
-	users   map[string]*storyUser
+	users   map[string]*user
 	running sync.WaitGroup // the users
 	last    View
 	answers []string // that the orders have got, since the last settle
@@ -97,7 +97,7 @@ func tell(t *testing.T, script string) string {
 }
 
 func newTeller(t *testing.T, w []string) *teller {
-	p := &teller{users: map[string]*storyUser{}, begin: time.Now(), poke: make(chan struct{}, 1)}
+	p := &teller{users: map[string]*user{}, begin: time.Now(), poke: make(chan struct{}, 1)}
 	p.bench = newBench(t, func(c *Config) {
 		c.Log = slog.New(p)
 		open, reset := c.Open, c.Reset
@@ -229,9 +229,10 @@ func (p *teller) do(w []string) {
 	case "order":
 		p.order(arg[1])
 	case "user":
-		u := &storyUser{teller: p, name: arg[1], takes: duration(p.t, arg[2]), silent: arg[2] == ""}
+		u := &user{name: arg[1], takes: duration(p.t, arg[2]), silent: arg[2] == ""}
+		u.reports = func(s *Session) { p.say("%s releases session %d", u.name, s.Instance) }
 		p.users[u.name] = u
-		p.running.Go(func() { u.run(p.bench.users) })
+		p.running.Go(func() { u.run(p.bench.users, p.Device) })
 	case "release":
 		p.users[arg[1]].release()
 	case "ask":
@@ -380,60 +381,6 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 		p.say("%s", line)
 	}
 	return nil
-}
-
-// storyUser uses the session that the view shows.
-type storyUser struct {
-	*teller
-	name   string
-	takes  time.Duration
-	silent bool
-	mu     sync.Mutex // guards held
-	held   *Session
-}
-
-func (u *storyUser) run(ctx context.Context) {
-	views, unsubscribe := u.Subscribe()
-	defer unsubscribe()
-	for {
-		select {
-		case <-ctx.Done():
-			u.release()
-			return
-		case <-views:
-			u.follow()
-		}
-	}
-}
-
-func (u *storyUser) follow() {
-	v, held := u.View(), u.holds()
-	if held != nil && v.Session != held && !u.silent {
-		time.Sleep(u.takes)
-		u.release()
-		v, held = u.View(), nil
-	}
-	if held == nil && v.Session != nil && v.Session.Acquire(u.name) {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.held = v.Session
-	}
-}
-
-func (u *storyUser) holds() *Session {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.held
-}
-
-func (u *storyUser) release() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.held != nil {
-		u.say("%s releases session %d", u.name, u.held.Instance)
-		u.held.Release(u.name)
-		u.held = nil
-	}
 }
 
 // script plays the locks and the other processes.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/scripts/transcript"
+	"ipoibd/qprecovery/transcript"
 	"ipoibd/ud/ipoib"
 )
 
@@ -39,7 +39,7 @@ import (
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
 // assigned to a peer.
 func TestTranscripts(t *testing.T) {
-	transcript.Run(t, func(t *testing.T, script string) string {
+	transcript.Each(t, func(t *testing.T, script string) string {
 		p := newPlayer(t)
 		return transcript.Play(script, func(line string) []string { return p.line(strings.Fields(line)) })
 	})

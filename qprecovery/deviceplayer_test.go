@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"ipoibd/scripts/transcript"
+	"ipoibd/qprecovery/transcript"
 )
 
 // devicePlayer plays the lines of a transcript about a [DeviceLadder]:

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/scripts/transcript"
+	"ipoibd/qprecovery/transcript"
 )
 
 // epoch is the start time of each transcript.
@@ -32,7 +32,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //
 // The default of gen is the generation of the objects in use; since D means D ago.
 func TestTranscripts(t *testing.T) {
-	transcript.Run(t, func(t *testing.T, script string) string {
+	transcript.Each(t, func(t *testing.T, script string) string {
 		return transcript.Play(script, (&player{t: t, now: epoch}).line)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
 	"ipoibd/qprecovery"
+	"ipoibd/qprecovery/reset"
 )
 
 const (
@@ -23,9 +24,8 @@ const (
 )
 
 var (
-	errForeign    = errors.New("a different device was found")
-	errAbandoned  = errors.New("not released within the grace period")
-	errLocksFirst = errors.New("the reset locks are open; opening the device next")
+	errForeign   = errors.New("a different device was found")
+	errAbandoned = errors.New("not released within the grace period")
 )
 
 // opened is the result of an opening.
@@ -39,9 +39,11 @@ type opened struct {
 // open begins an opening. The machine requests no other before it has the result.
 func (o *owner) open(a qprecovery.Open) {
 	if o.sharer == nil { // the locks could not be opened when the list came
-		err := cmp.Or(o.share(o.machine.Devices()), errLocksFirst)
-		o.do(func() { o.opened(a.Op, opened{}, err) })
-		return
+		err := o.share(o.machine.Devices())
+		if err != nil || o.sharer.Status().State != reset.StateUsing { // another process resets the device
+			o.do(func() { o.opened(a.Op, opened{cancelled: err == nil}, cmp.Or(err, context.Canceled)) })
+			return
+		}
 	}
 	ctx, cancel := context.WithCancel(o.ctx)
 	o.cancel = cancel

@@ -33,6 +33,7 @@ type owner struct {
 	attr     *hca.DeviceAttr    // of the last session
 	cancel   context.CancelFunc // ends the opening under way; nil: there is none
 	cause    error              // why the last opening or reset failed; nil: it succeeded
+	failure  string             // of the reset that was noted last in this recovery; "": none was
 
 	commands uint64                  // so far; numbers them
 	answers  map[uint64]chan<- error // of commands that are not answered
@@ -196,6 +197,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.Entered:
 		o.cfg.Journal.Add(journal.Entered(o.cfg.Name, a))
 	case qprecovery.Ended:
+		o.failure = ""
 		o.cfg.Journal.Add(journal.Ended(o.cfg.Name, a))
 	case qprecovery.Paused:
 		o.note(fmt.Sprintf("it fails again after each reset; pausing for %s before reopening it", a.For.Round(time.Second)))
@@ -204,6 +206,7 @@ func (o *owner) act(a qprecovery.DeviceAction) {
 	case qprecovery.ReportForeign:
 		o.note(fmt.Sprintf("another device appeared and is not used: node GUID %s, index %d; set allow_other_device to use it", a.Identity.NodeGUID, a.Identity.Index))
 	case qprecovery.Answer:
+		o.failure = "" // an operator's reset is answered again
 		o.answers[a.ID] <- results[a.Result]
 		delete(o.answers, a.ID)
 	}
@@ -220,8 +223,9 @@ var outcomes = map[reset.Outcome]qprecovery.ResetOutcome{
 
 // stepLocks passes an event to the machine of the locks, and carries out its actions.
 func (o *owner) stepLocks(ev reset.Event) {
+	actions := o.sharer.Step(ev)
 	o.do(func() {
-		for _, a := range o.sharer.Step(ev) {
+		for _, a := range actions {
 			o.actLocks(a)
 		}
 	})
@@ -236,14 +240,19 @@ func (o *owner) actLocks(a reset.Action) {
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
-		if a.Outcome == reset.OutcomeDone {
+		text := "not reset: " + string(a.Outcome)
+		if a.Detail != "" { // such as the processes that hold it (R16)
+			text += ": " + a.Detail
+		}
+		switch {
+		case a.Outcome == reset.OutcomeDone:
+			o.failure = ""
 			o.log.Info("the device was reset")
-		} else {
-			text := "not reset: " + string(a.Outcome)
-			if a.Detail != "" { // such as the processes that hold it (R16)
-				text += ": " + a.Detail
-			}
+		case text != o.failure: // the same failure may repeat every few seconds
+			o.failure = text
 			o.note(text)
+		}
+		if o.cause = nil; a.Outcome != reset.OutcomeDone {
 			o.cause = errors.New(text)
 		}
 		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})

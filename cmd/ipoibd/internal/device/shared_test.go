@@ -125,7 +125,7 @@ func TestResetTime(t *testing.T) {
 	var users sync.WaitGroup
 	defer users.Wait()
 	defer stopUsers()
-	users.Go(func() { (&user{name: "user"}).run(ctx, b.Device) })
+	users.Go(func() { new(user).run(ctx, b.Device) })
 	b.await(limit, func(v View) bool { return v.Session != nil })
 	var worst time.Duration
 	for n := range uint64(rounds) {

@@ -18,7 +18,7 @@ import (
 	"ipoibd/hca/faults"
 	"ipoibd/qprecovery"
 	"ipoibd/qprecovery/reset"
-	"ipoibd/scripts/transcript"
+	"ipoibd/qprecovery/transcript"
 )
 
 // TestStories plays testdata/*.txt (see package transcript), the behaviour of a device in
@@ -39,7 +39,7 @@ import (
 //	repeat N : INPUT ; INPUT ...            prints the last round alone
 //	history | did
 func TestStories(t *testing.T) {
-	transcript.Run(t, func(t *testing.T, script string) (got string) {
+	transcript.Each(t, func(t *testing.T, script string) (got string) {
 		synctest.Test(t, func(t *testing.T) { got = tell(t, script) })
 		return got
 	})

@@ -235,7 +235,7 @@ func (o *owner) actLocks(a reset.Action) {
 	status := o.sharer.Status()
 	switch a := a.(type) {
 	case reset.Release:
-		if status.Shared {
+		if status.Shared && status.Intent.Phase != reset.PhaseIdle && status.State != reset.StateResetting { // else the request fails at once
 			o.log.Info("a reset of the shared device is pending", "reset", status.Intent.Number, "requested_by", status.Intent.Leader)
 		}
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})

@@ -1,11 +1,9 @@
 package neigh
 
 import (
-	"bufio"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +13,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// TestTranscripts plays testdata/*.txt. A line is a comment (#), an input, or,
-// indented, an expected output of the input above it. With -rewrite the outputs
-// are replaced.
+// TestTranscripts plays testdata/*.txt (see package transcript). An input is
 //
 //	peer NAME qpn N gid A      name an endpoint
 //	attach NAME [mtu N] | detach
@@ -43,7 +39,10 @@ import (
 // A MAC is written out, or is own, broadcast, or @NAME for the MAC that the table has
 // assigned to a peer.
 func TestTranscripts(t *testing.T) {
-	transcript.Each(t, func(t *testing.T, text string) string { return newPlayer(t).play(text) })
+	transcript.Each(t, func(t *testing.T, script string) string {
+		p := newPlayer(t)
+		return transcript.Play(script, func(line string) []string { return p.line(strings.Fields(line)) })
+	})
 }
 
 // player plays one transcript.
@@ -61,32 +60,12 @@ func newPlayer(t *testing.T) *player {
 	}
 }
 
-// play returns the transcript with the actual outputs.
-func (p *player) play(script string) string {
-	var out strings.Builder
-	lines := bufio.NewScanner(strings.NewReader(script))
-	for lines.Scan() {
-		line := lines.Text()
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		for _, o := range p.line(strings.Fields(line)) {
-			fmt.Fprintf(&out, "\t%s\n", o)
-		}
-	}
-	return out.String()
-}
-
 // line plays one input.
 func (p *player) line(w []string) []string {
 	p.tb.Helper()
 	switch w[0] {
 	case "peer":
-		p.name(w[1], endpoint{gidOf(w[5]), hca.QPN(number(p.tb, w[3]))})
+		p.name(w[1], endpoint{gidOf(w[5]), hca.QPN(transcript.Number(p.tb, w[3]))})
 		return nil
 	case "advance":
 		return p.advanceBy(w[1])
@@ -100,7 +79,7 @@ func (p *player) line(w []string) []string {
 		e := p.end(w[1])
 		return p.flow(p.macOf(e), &e, w[2])
 	case "flood":
-		return p.flood(number(p.tb, w[1]))
+		return p.flood(transcript.Number(p.tb, w[1]))
 	case "busy":
 		_, ok := p.snap.Unicast(p.macArg(w[1]))
 		return []string{fmt.Sprintf("known to the data path: %v", ok)}
@@ -256,7 +235,7 @@ func (p *player) neighbours(w []string) (ev HostNeighbours) {
 }
 
 func (p *player) ahEvent(w []string) Event {
-	id := uint64(number(p.tb, w[1]))
+	id := uint64(transcript.Number(p.tb, w[1]))
 	switch {
 	case w[0] == "ready":
 		return AHReady{id, &fakeAH{"ah" + w[1]}}
@@ -377,15 +356,6 @@ func option(w []string, name string) (rest []string, value string) {
 		return w, ""
 	}
 	return slices.Concat(w[:i], w[i+2:]), w[i+1]
-}
-
-func number(tb failer, s string) int {
-	tb.Helper()
-	n, err := strconv.ParseInt(s, 0, 32)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return int(n)
 }
 
 func sorted(s []string) []string {

@@ -201,17 +201,7 @@ func (w *deviceWatcher) checkState(before DeviceState) error {
 }
 
 func (w *deviceWatcher) advance(d time.Duration) error {
-	for end := w.now.Add(d); ; {
-		at, ok := w.d.NextDeadline()
-		if !ok || at.After(end) {
-			w.now = end
-			return nil
-		}
-		w.now = at
-		if err := w.do(Tick{}); err != nil {
-			return err
-		}
-	}
+	return advance(&w.now, d, w.d.NextDeadline, func() error { return w.do(Tick{}) })
 }
 
 func (w *deviceWatcher) anyEvent(t *rapid.T) DeviceEvent {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"ipoibd/qprecovery/transcript"
 )
 
 // devicePlayer plays the lines of a transcript about a [DeviceLadder]:
@@ -39,7 +41,7 @@ func newDevicePlayer(p *player, w []string) *devicePlayer {
 	h := &devicePlayer{p: p, list: []Identity{same}}
 	cfg := DeviceConfig{AllowForeign: slices.Contains(w, "foreign")}
 	if i := slices.Index(w, "grace"); i >= 0 {
-		cfg.Grace = duration(p.t, w[i+1])
+		cfg.Grace = transcript.Duration(p.t, w[i+1])
 	}
 	h.DeviceLadder = NewDeviceLadder(p.now, cfg)
 	if slices.Contains(w, "new") {
@@ -93,7 +95,7 @@ func (h *devicePlayer) play(w []string) []string {
 			if w[i] == "other" {
 				id = other
 			}
-			id.Index = uint32(number(h.p.t, w[i+1]))
+			id.Index = uint32(transcript.Number(h.p.t, w[i+1]))
 			h.list = append(h.list, id)
 		}
 		return one(Listed{Devices: h.list})
@@ -112,7 +114,7 @@ func (h *devicePlayer) play(w []string) []string {
 	case "grace-over":
 		return one(GraceOver{})
 	case "pending":
-		h.last = uint64(number(h.p.t, arg))
+		h.last = uint64(transcript.Number(h.p.t, arg))
 		return one(ResetPending{h.last})
 	case "ended":
 		return one(ResetEnded{h.last, outcomeNamed(h.p, arg)})
@@ -121,7 +123,7 @@ func (h *devicePlayer) play(w []string) []string {
 	case "over":
 		return h.done(outcomeNamed(h.p, arg))
 	case "asked":
-		return one(Asked{Reason: named(h.p.t, arg, NumReason), Gen: uint32(number(h.p.t, option(w, "gen", fmt.Sprint(h.gen))))})
+		return one(Asked{Reason: named(h.p.t, arg, NumReason), Gen: uint32(transcript.Number(h.p.t, option(w, "gen", fmt.Sprint(h.gen))))})
 	case "reset", "recover", "suspend", "resume":
 		h.cmd++
 		return one(Command{ID: h.cmd, Do: doNames[w[0]]})

@@ -10,7 +10,7 @@ type coordination struct {
 	settled time.Time // until then a change of instance is an effect of the reset
 }
 
-// drop is the part of a reset that belongs to one drop.
+// drop is the state of one drop: the reset that it needs, and what happened in the meantime.
 type drop struct {
 	wanted  bool // the drop needs a reset
 	outcome ResetOutcome

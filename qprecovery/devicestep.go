@@ -2,14 +2,14 @@ package qprecovery
 
 import "time"
 
-// suspension is whether the device is suspended, and who waits for that.
+// suspension says whether the device is suspended, and which commands wait until it is closed.
 type suspension struct {
 	on         bool
 	cancelled  bool     // the first opening was cancelled by a suspension
 	unanswered []uint64 // DoSuspend commands
 }
 
-// answer answers the commands that wait.
+// answer answers the waiting commands.
 func (s *suspension) answer(r Result, out []DeviceAction) []DeviceAction {
 	for _, id := range s.unanswered {
 		out = append(out, Answer{id, r})

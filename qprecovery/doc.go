@@ -43,6 +43,10 @@
 // opened), free, or fresh (it was reset, or has returned as another instance, since it was
 // open).
 //
+// The facts belong to the parts of the ladder: session (what is open, and what may still be
+// held), listing (the list of devices), coordination (the reset under way), resetBudget (the
+// failures and the pause that is due) and suspension.
+//
 // A reset is coordinated: [RequestReset] asks for one, [ResetPending] announces it, [Released]
 // answers that this process has nothing open, [ResetEnded] reports the outcome. After a
 // reset the list of devices is read, because the reset of hardware removes the instance and

@@ -15,9 +15,8 @@ import (
 // epoch is the start time of each transcript.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestTranscripts plays testdata/*.txt. Each file shows the requirement in its name. A
-// line is a comment (#), an input, or, indented, an expected output of the input above
-// it. With -rewrite the outputs are replaced.
+// TestTranscripts plays testdata/*.txt (see package transcript). Each file shows the
+// requirement in its name. An input is
 //
 //	interface                            starts with a new interface; for devices, see
 //	                                     devicePlayer
@@ -33,7 +32,9 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 //
 // The default of gen is the generation of the objects in use; since D means D ago.
 func TestTranscripts(t *testing.T) {
-	transcript.Each(t, func(t *testing.T, text string) string { return (&player{t: t, now: epoch}).play(text) })
+	transcript.Each(t, func(t *testing.T, script string) string {
+		return transcript.Play(script, (&player{t: t, now: epoch}).line)
+	})
 }
 
 // player plays one transcript.
@@ -68,28 +69,14 @@ func (m interfaceMachine) step(now time.Time, ev any) (out []any, ok bool) {
 	return out, true
 }
 
-// play returns the transcript with the actual outputs.
-func (p *player) play(script string) string {
-	var out strings.Builder
-	for line := range strings.Lines(script) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		for _, o := range p.line(line) {
-			fmt.Fprintf(&out, "\t%s\n", o)
-		}
-	}
-	return out.String()
-}
-
 func (p *player) line(line string) []string {
-	if rest, ok := strings.CutPrefix(line, "repeat "); ok {
-		return p.repeat(rest)
+	var out []string
+	if transcript.Repeat(p.t, line, func() { out = nil }, func(in string) {
+		for _, o := range p.line(in) {
+			out = append(out, in+": "+o)
+		}
+	}) {
+		return out
 	}
 	w := strings.Fields(line)
 	switch w[0] {
@@ -100,9 +87,9 @@ func (p *player) line(line string) []string {
 		p.m, p.gen = newDevicePlayer(p, w[1:]), 1
 		return nil
 	case "advance":
-		return p.advance(duration(p.t, w[1]))
+		return p.advance(transcript.Duration(p.t, w[1]))
 	case "stall":
-		p.now = p.now.Add(duration(p.t, w[1]))
+		p.now = p.now.Add(transcript.Duration(p.t, w[1]))
 		return p.input(Tick{})
 	case "history":
 		return p.history()
@@ -113,19 +100,6 @@ func (p *player) line(line string) []string {
 		return h.play(w)
 	}
 	return p.input(p.event(w))
-}
-
-func (p *player) repeat(rest string) (out []string) {
-	n, inputs, _ := strings.Cut(rest, ":")
-	for range number(p.t, strings.TrimSpace(n)) {
-		out = nil
-		for in := range strings.SplitSeq(inputs, ";") {
-			for _, o := range p.line(strings.TrimSpace(in)) {
-				out = append(out, strings.TrimSpace(in)+": "+o)
-			}
-		}
-	}
-	return out
 }
 
 func (p *player) input(ev any) (out []string) {
@@ -270,11 +244,11 @@ func option(w []string, key, otherwise string) string {
 }
 
 func (p *player) event(w []string) any {
-	gen := uint32(number(p.t, option(w, "gen", strconv.Itoa(int(p.gen)))))
-	since := p.now.Add(-duration(p.t, option(w, "since", "0s")))
+	gen := uint32(transcript.Number(p.t, option(w, "gen", strconv.Itoa(int(p.gen)))))
+	since := p.now.Add(-transcript.Duration(p.t, option(w, "since", "0s")))
 	switch w[0] {
 	case "attached":
-		p.gen = uint32(number(p.t, option(w, "gen", strconv.Itoa(int(p.m.(interfaceMachine).NextGen())))))
+		p.gen = uint32(transcript.Number(p.t, option(w, "gen", strconv.Itoa(int(p.m.(interfaceMachine).NextGen())))))
 		return Attached{p.gen}
 	case "stopped":
 		return Stopped{}
@@ -336,20 +310,4 @@ func named[T interface {
 	}
 	t.Fatalf("%T has no value %q", n, name)
 	return 0
-}
-
-func number(t *testing.T, s string) int {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func duration(t *testing.T, s string) time.Duration {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
 }

@@ -172,14 +172,19 @@ func (w *watcher) checkState() error {
 
 // advance advances the time, deadline by deadline.
 func (w *watcher) advance(d time.Duration) error {
-	for end := w.now.Add(d); ; {
-		at, ok := w.l.NextDeadline()
+	return advance(&w.now, d, w.l.NextDeadline, func() error { return w.do(Tick{}) })
+}
+
+// advance advances the time now by d, with a tick at each deadline.
+func advance(now *time.Time, d time.Duration, next func() (time.Time, bool), tick func() error) error {
+	for end := now.Add(d); ; {
+		at, ok := next()
 		if !ok || at.After(end) {
-			w.now = end
+			*now = end
 			return nil
 		}
-		w.now = at
-		if err := w.do(Tick{}); err != nil {
+		*now = at
+		if err := tick(); err != nil {
 			return err
 		}
 	}

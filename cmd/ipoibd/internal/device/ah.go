@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -28,8 +29,8 @@ type AHWorkers struct {
 	pd       hca.PD
 	requests chan ahRequest
 	results  chan AHResult
-	stop     chan struct{}
-	ending   sync.Once
+	ctx      context.Context // ends with the workers
+	stop     func()
 	wg       sync.WaitGroup
 
 	mu   sync.Mutex // guards live
@@ -46,9 +47,9 @@ func newAHWorkers(pd hca.PD) *AHWorkers {
 		pd:       pd,
 		requests: make(chan ahRequest, maxAHRequests),
 		results:  make(chan AHResult),
-		stop:     make(chan struct{}),
 		live:     map[hca.AH]struct{}{},
 	}
+	w.ctx, w.stop = context.WithCancel(context.Background())
 	for range ahWorkers {
 		w.wg.Go(w.run)
 	}
@@ -77,18 +78,13 @@ func (w *AHWorkers) Destroy(ah hca.AH) error {
 }
 
 func (w *AHWorkers) run() {
-	for {
+	for w.ctx.Err() == nil {
 		select {
-		case <-w.stop: // rather than another request
-			return
-		default:
-		}
-		select {
-		case <-w.stop:
+		case <-w.ctx.Done():
 		case r := <-w.requests:
 			ah, err := w.create(r.spec)
 			select {
-			case <-w.stop:
+			case <-w.ctx.Done():
 			case w.results <- AHResult{r.id, ah, err}:
 			}
 		}
@@ -110,7 +106,7 @@ func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
 // handles. The results need not be received. Calling Close again retries the
 // handles that could not be closed.
 func (w *AHWorkers) Close() error {
-	w.ending.Do(func() { close(w.stop) })
+	w.stop()
 	w.wg.Wait()
 	var errs []error
 	for ah := range w.live {

@@ -201,6 +201,12 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	return b
 }
 
+// neverOpens is an Opener that waits until its context ends.
+func neverOpens(ctx context.Context) (hca.Device, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 // Ask is a request of a user of the session that is open.
 func (b *bench) Ask(reason qprecovery.Reason) {
 	var instance uint64
@@ -264,16 +270,22 @@ func startBench(t *testing.T) *bench {
 	return b
 }
 
-// user uses the session, and releases it some time after the view shows another one.
+// user uses the session that the view shows, and releases it some time after the view shows
+// another one.
 type user struct {
-	held  *Session
-	takes time.Duration
-	seen  []uint64 // instances used
+	name    string
+	takes   time.Duration
+	silent  bool             // it releases only when it is ordered to
+	reports func(s *Session) // called before each release; may be nil
+
+	mu   sync.Mutex // guards what follows
+	held *Session
+	seen []uint64 // instances used
 }
 
 // newUser starts a user, which ends with the bench.
 func (b *bench) newUser(takes time.Duration) *user {
-	u := &user{takes: takes}
+	u := &user{name: "user", takes: takes}
 	go u.run(b.users, b.Device)
 	synctest.Wait()
 	return u
@@ -285,33 +297,43 @@ func (u *user) run(ctx context.Context, d *Device) {
 	for {
 		select {
 		case <-ctx.Done():
-			u.letGo()
+			u.release()
 			return
 		case <-views:
-			u.follow(d.View())
+			u.follow(d)
 		}
 	}
 }
 
-func (u *user) follow(v View) {
-	if v.Session == u.held {
+func (u *user) follow(d *Device) {
+	u.mu.Lock()
+	held := u.held
+	u.mu.Unlock()
+	if held == d.View().Session || held != nil && u.silent {
 		return
 	}
-	if u.held != nil {
+	if held != nil {
 		time.Sleep(u.takes)
+		u.release()
 	}
-	u.letGo()
-	if v.Session != nil && v.Session.Acquire("user") {
-		u.held = v.Session
-		u.seen = append(u.seen, v.Session.Instance)
+	if s := d.View().Session; s != nil && s.Acquire(u.name) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.held, u.seen = s, append(u.seen, s.Instance)
 	}
 }
 
-func (u *user) letGo() {
-	if u.held != nil {
-		u.held.Release("user")
-		u.held = nil
+func (u *user) release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.held == nil {
+		return
 	}
+	if u.reports != nil {
+		u.reports(u.held)
+	}
+	u.held.Release(u.name)
+	u.held = nil
 }
 
 // healthy waits until the device is open, at most d, and returns the session.

@@ -1,7 +1,6 @@
 package device
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -116,12 +115,7 @@ func TestR29NoteOfAnotherFamilyOfGIDs(t *testing.T) {
 // The end of the context ends Run while the opener waits.
 func TestEndWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) {
-			c.Open = func(ctx context.Context) (hca.Device, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-		})
+		b := newBench(t, func(c *Config) { c.Open = neverOpens })
 		b.run()
 		if err := b.View().Err; !errors.Is(err, ErrNotOpen) {
 			t.Errorf("reason is %v", err)

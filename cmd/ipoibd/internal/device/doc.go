@@ -31,6 +31,9 @@
 //	Answer                 | returns from Reset, Recover, Suspend, |
 //	                       | Resume                                |
 //
+// Run publishes view and status together. Why there is no session follows from the status of
+// the machine, and from why the last opening or reset failed, which Run keeps.
+//
 // The lock files are named after the identity of the device. So they are opened when the
 // device first appears in a list, before the device itself is opened.
 //

@@ -241,18 +241,17 @@ func (o *owner) actLocks(a reset.Action) {
 		o.step(qprecovery.ResetPending{ID: uint64(a.ID)})
 	case reset.Ended:
 		if a.Outcome == reset.OutcomeDone {
-			o.failure = ""
+			o.cause, o.failure = nil, ""
 			o.log.Info("the device was reset")
 		} else {
 			text := "not reset: " + string(a.Outcome)
 			if a.Detail != "" { // such as the processes that hold it (R16)
 				text += ": " + a.Detail
 			}
-			o.cause = errors.New(text)
 			if text != o.failure { // the same failure may repeat every few seconds
 				o.note(text)
 			}
-			o.failure = text
+			o.cause, o.failure = errors.New(text), text
 		}
 		o.step(qprecovery.ResetEnded{ID: uint64(a.ID), Outcome: outcomes[a.Outcome]})
 	case reset.Reset:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +21,8 @@ import (
 	"ipoibd/qprecovery/transcript"
 )
 
-// TestStories plays testdata/*.txt, the behaviour of a device in virtual time. A line is a
+// TestStories plays testdata/*.txt (see package transcript), the behaviour of a device in
+// virtual time. An input is
 //
 //	device [absent] [scripted] [foreign] [grace D] [give-up D]
 //	order reset|recover|suspend|resume      its answer is an output
@@ -39,8 +39,8 @@ import (
 //	repeat N : INPUT ; INPUT ...            prints the last round alone
 //	history | did
 func TestStories(t *testing.T) {
-	transcript.Each(t, func(t *testing.T, text string) (got string) {
-		synctest.Test(t, func(t *testing.T) { got = tell(t, text) })
+	transcript.Each(t, func(t *testing.T, script string) (got string) {
+		synctest.Test(t, func(t *testing.T) { got = tell(t, script) })
 		return got
 	})
 }
@@ -48,7 +48,7 @@ func TestStories(t *testing.T) {
 // teller plays one story.
 type teller struct {
 	*bench
-	users   map[string]*storyUser
+	users   map[string]*user
 	running sync.WaitGroup // the users
 	last    View
 	answers []string // that the orders have got, since the last settle
@@ -82,34 +82,22 @@ func (p *teller) get() takes {
 	return p.takes
 }
 
-func tell(t *testing.T, story string) string {
-	var out strings.Builder
+func tell(t *testing.T, script string) string {
 	p := &teller{}
-	for line := range strings.Lines(story) {
-		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "\t") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
+	defer func() { p.end() }()
+	return transcript.Play(script, func(line string) []string {
 		if w := strings.Fields(line); w[0] == "device" {
 			p.end()
 			p = newTeller(t, w[1:])
 		} else {
 			p.input(line)
 		}
-		for _, l := range p.flush() {
-			fmt.Fprintf(&out, "\t%s\n", l)
-		}
-	}
-	p.end()
-	return out.String()
+		return p.flush()
+	})
 }
 
 func newTeller(t *testing.T, w []string) *teller {
-	p := &teller{users: map[string]*storyUser{}, begin: time.Now(), poke: make(chan struct{}, 1)}
+	p := &teller{users: map[string]*user{}, begin: time.Now(), poke: make(chan struct{}, 1)}
 	p.bench = newBench(t, func(c *Config) {
 		c.Log = slog.New(p)
 		open, reset := c.Open, c.Reset
@@ -120,9 +108,9 @@ func newTeller(t *testing.T, w []string) *teller {
 			case "foreign":
 				c.AllowForeign = true
 			case "grace":
-				c.Grace = p.duration(w[i+1])
+				c.Grace = duration(t, w[i+1])
 			case "give-up":
-				c.GiveUpAfter = p.duration(w[i+1])
+				c.GiveUpAfter = duration(t, w[i+1])
 			}
 		}
 	})
@@ -156,14 +144,7 @@ func (p *teller) end() {
 }
 
 func (p *teller) input(line string) {
-	if rest, ok := strings.CutPrefix(line, "repeat "); ok {
-		n, inputs, _ := strings.Cut(rest, ":")
-		for range p.number(strings.TrimSpace(n)) {
-			p.flush()
-			for in := range strings.SplitSeq(inputs, ";") {
-				p.input(strings.TrimSpace(in))
-			}
-		}
+	if transcript.Repeat(p.t, line, func() { p.flush() }, p.input) {
 		return
 	}
 	p.set(func() { p.begin = time.Now() })
@@ -248,9 +229,10 @@ func (p *teller) do(w []string) {
 	case "order":
 		p.order(arg[1])
 	case "user":
-		u := &storyUser{teller: p, name: arg[1], takes: p.duration(arg[2]), silent: arg[2] == ""}
+		u := &user{name: arg[1], takes: duration(p.t, arg[2]), silent: arg[2] == ""}
+		u.reports = func(s *Session) { p.say("%s releases session %d", u.name, s.Instance) }
 		p.users[u.name] = u
-		p.running.Go(func() { u.run(p.bench.users) })
+		p.running.Go(func() { u.run(p.bench.users, p.Device) })
 	case "release":
 		p.users[arg[1]].release()
 	case "ask":
@@ -271,20 +253,20 @@ func (p *teller) do(w []string) {
 	case "plug":
 		p.slot.plug(map[string]hca.GUID{"same": guidSame, "other": guidOther}[arg[1]])
 	case "reset":
-		p.set(func() { p.takes.means, p.takes.reset = arg[1], p.duration(arg[2]) })
+		p.set(func() { p.takes.means, p.takes.reset = arg[1], duration(p.t, arg[2]) })
 	case "open":
-		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", p.duration(arg[2]) })
+		p.set(func() { p.takes.fails, p.takes.opening = arg[1] == "fails", duration(p.t, arg[2]) })
 	case "request":
 		p.calls <- func(o *owner) { o.stepLocks(reset.Event{Kind: reset.Want}) }
 	case "pending":
-		p.script.does(reset.Release{ID: reset.ID(p.number(arg[1]))})
+		p.script.does(reset.Release{ID: reset.ID(transcript.Number(p.t, arg[1]))})
 	case "ended":
 		p.script.end(arg)
 	case "advance":
-		p.advance(p.duration(arg[1]))
+		p.advance(duration(p.t, arg[1]))
 	case "stall":
-		go func() { p.calls <- func(*owner) { time.Sleep(p.duration(arg[1])) } }()
-		time.Sleep(p.duration(arg[1]) / 2)
+		go func() { p.calls <- func(*owner) { time.Sleep(duration(p.t, arg[1])) } }()
+		time.Sleep(duration(p.t, arg[1]) / 2)
 	case "did":
 		p.say("%d resets, %d openings, %d sessions", p.slot.did().resets, p.slot.did().opens, p.Opens())
 	case "history":
@@ -371,21 +353,13 @@ func (p *teller) replace() {
 	time.Sleep(moment)
 }
 
-func (p *teller) number(s string) int {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return n
-}
-
 // duration reads a time; "" is none.
-func (p *teller) duration(s string) time.Duration {
-	d, err := time.ParseDuration(s)
-	if s != "" && err != nil {
-		p.t.Fatal(err)
+func duration(t *testing.T, word string) time.Duration {
+	t.Helper()
+	if word == "" {
+		return 0
 	}
-	return d
+	return transcript.Duration(t, word)
 }
 
 // Enabled, Handle, WithAttrs and WithGroup make it the handler of the device's log.
@@ -407,60 +381,6 @@ func (p *teller) Handle(_ context.Context, r slog.Record) error {
 		p.say("%s", line)
 	}
 	return nil
-}
-
-// storyUser uses the session that the view shows.
-type storyUser struct {
-	*teller
-	name   string
-	takes  time.Duration
-	silent bool
-	mu     sync.Mutex // guards held
-	held   *Session
-}
-
-func (u *storyUser) run(ctx context.Context) {
-	views, unsubscribe := u.Subscribe()
-	defer unsubscribe()
-	for {
-		select {
-		case <-ctx.Done():
-			u.release()
-			return
-		case <-views:
-			u.follow()
-		}
-	}
-}
-
-func (u *storyUser) follow() {
-	v, held := u.View(), u.holds()
-	if held != nil && v.Session != held && !u.silent {
-		time.Sleep(u.takes)
-		u.release()
-		v, held = u.View(), nil
-	}
-	if held == nil && v.Session != nil && v.Session.Acquire(u.name) {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.held = v.Session
-	}
-}
-
-func (u *storyUser) holds() *Session {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.held
-}
-
-func (u *storyUser) release() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.held != nil {
-		u.say("%s releases session %d", u.name, u.held.Instance)
-		u.held.Release(u.name)
-		u.held = nil
-	}
 }
 
 // script plays the locks and the other processes.
@@ -488,7 +408,7 @@ func (s *script) does(a reset.Action) {
 
 // end reports that a reset ended. If it is done, the slot was reset.
 func (s *script) end(w []string) {
-	end := reset.Ended{ID: reset.ID(s.number(w[1])), Outcome: reset.Outcome(w[2])}
+	end := reset.Ended{ID: reset.ID(transcript.Number(s.t, w[1])), Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {
 		_ = s.slot.port.Close()
 	}

@@ -235,12 +235,7 @@ func TestR26SuspendedWhileItOpens(t *testing.T) {
 // An opening that waits ends when the device is suspended.
 func TestR26SuspendEndsTheFirstOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(c *Config) {
-			c.Open = func(ctx context.Context) (hca.Device, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-		})
+		b := newBench(t, func(c *Config) { c.Open = neverOpens })
 		b.run()
 		defer b.stop()
 		synctest.Wait()

@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft"
-	"ipoibd/hca/soft/udp"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -105,16 +103,11 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	var log strings.Builder
 	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer w.duplicates.close()
-	var e engine
-	var err error
-	a.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev}) })
-	must(t, err)
-	e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
-	must(t, err)
+	e := openEngine(t, a, 0)
 	defer e.Close()
 	now := time.Now()
 	for i := range byte(90) {
-		a.Do(func() { w.look(now, &e, nstest.Dev) })
+		a.Do(func() { w.look(now, e, nstest.Dev) })
 		sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 9, i}, netip.MustParseAddr(nstest.IPv4(0)), 0, 1)
 		now = now.Add(time.Second)
 	}

@@ -1,17 +1,6 @@
 package rdma
 
-import (
-	"bytes"
-	"slices"
-	"strings"
-)
-
-// uevent is a kernel event of a device (kobject_uevent_env, lib/kobject_uevent.c).
-type uevent struct {
-	action    string // "add", "remove", "change", ...
-	devpath   string // below /sys
-	subsystem string
-}
+import "strings"
 
 // subsystems are the classes of a device and of its verbs interface.
 var subsystems = []string{"infiniband", "infiniband_verbs"}
@@ -20,24 +9,23 @@ var subsystems = []string{"infiniband", "infiniband_verbs"}
 // (UEVENT_BUFFER_SIZE, include/linux/kobject.h), and the line before them.
 const maxUevent = 8192
 
-// parseUevent parses ACTION@DEVPATH followed by KEY=VALUE pairs, each terminated by a zero
-// byte. It returns false for anything else, such as udev's own messages.
-func parseUevent(msg []byte) (ev uevent, ok bool) {
+// subsystemOf returns the subsystem of a kernel event of a device (kobject_uevent_env,
+// lib/kobject_uevent.c), or "" if it names none. An event is ACTION@DEVPATH followed by
+// KEY=VALUE pairs, each terminated by a zero byte. subsystemOf returns false for anything
+// else, such as udev's own messages.
+func subsystemOf(msg []byte) (subsystem string, ok bool) {
 	if len(msg) == 0 || len(msg) > maxUevent || msg[len(msg)-1] != 0 {
-		return ev, false
+		return "", false
 	}
-	fields := bytes.Split(msg[:len(msg)-1], []byte{0})
-	ev.action, ev.devpath, ok = strings.Cut(string(fields[0]), "@")
-	if !ok || ev.action == "" || !strings.HasPrefix(ev.devpath, "/") {
-		return uevent{}, false
+	fields := strings.Split(string(msg[:len(msg)-1]), "\x00")
+	action, path, _ := strings.Cut(fields[0], "@")
+	if action == "" || !strings.HasPrefix(path, "/") {
+		return "", false
 	}
 	for _, f := range fields[1:] {
-		if key, value, _ := strings.Cut(string(f), "="); key == "SUBSYSTEM" {
-			ev.subsystem = value
+		if key, value, _ := strings.Cut(f, "="); key == "SUBSYSTEM" {
+			subsystem = value
 		}
 	}
-	return ev, true
+	return subsystem, true
 }
-
-// of reports whether an event belongs to one of some subsystems.
-func (e uevent) of(subsystems []string) bool { return slices.Contains(subsystems, e.subsystem) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -88,8 +89,8 @@ func (w *watcher) close() {
 }
 
 func (w *watcher) countsUevent(msg []byte) bool {
-	ev, ok := parseUevent(msg)
-	return ok && ev.of(w.subsystems)
+	subsystem, ok := subsystemOf(msg)
+	return ok && slices.Contains(w.subsystems, subsystem)
 }
 
 func (w *watcher) hint() {

@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca/soft"
-	"ipoibd/hca/soft/udp"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -75,7 +73,7 @@ func TestNoDuplicateAddress(t *testing.T) {
 	}
 }
 
-// A flood costs little, even on a host with many netdevs.
+// A flood costs little, even on a host with many netdevs: they are not listed for each packet.
 func TestDuplicateAddressFlood(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -89,10 +87,18 @@ func TestDuplicateAddressFlood(t *testing.T) {
 	defer d.close()
 	a.Do(func() { d.open(nstest.Dev) })
 	sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 0, 9}, ours, 0, 2000)
-	began := time.Now()
-	a.Do(func() { d.look(began, []netip.Addr{ours}) })
-	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("a look took %s", took)
+	var list, look time.Duration
+	a.Do(func() {
+		began := time.Now()
+		_, _ = net.Interfaces()
+		list = time.Since(began)
+		began = time.Now()
+		d.look(began, []netip.Addr{ours})
+		look = time.Since(began)
+	})
+	t.Logf("a look took %s, one list of the netdevs %s", look, list)
+	if look > 100*list {
+		t.Errorf("a look took %s, as long as %d lists of the netdevs", look, look/list)
 	}
 }
 
@@ -105,16 +111,11 @@ func TestDuplicateAddressIsLoggedOnceAMinute(t *testing.T) {
 	var log strings.Builder
 	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer w.duplicates.close()
-	var e engine
-	var err error
-	a.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev}) })
-	must(t, err)
-	e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
-	must(t, err)
+	e := openEngine(t, a, 0)
 	defer e.Close()
 	now := time.Now()
 	for i := range byte(90) {
-		a.Do(func() { w.look(now, &e, nstest.Dev) })
+		a.Do(func() { w.look(now, e, nstest.Dev) })
 		sendARP(t, b, net.HardwareAddr{2, 0, 0, 0, 9, i}, netip.MustParseAddr(nstest.IPv4(0)), 0, 1)
 		now = now.Add(time.Second)
 	}

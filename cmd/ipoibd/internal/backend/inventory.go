@@ -84,23 +84,20 @@ func (s System) Take() ([]Entry, error) {
 
 func (s System) software() Entry {
 	e := Entry{Name: config.SoftHCA, Kind: KindSoftware, Ports: []Port{}, Users: []string{}, Trouble: []string{}}
-	netdev, err := s.Netdev()
+	var state transport.State
+	var err error
+	if e.Netdev, err = s.Netdev(); err == nil {
+		state, err = s.Look(e.Netdev)
+	}
+	if err == nil {
+		e.Ports = append(e.Ports, softPort(state))
+		err = s.Bind(e.Netdev)
+	}
 	if err != nil {
 		e.Trouble = append(e.Trouble, err.Error())
-		return e
 	}
-	e.Netdev = netdev
-	state, err := s.Look(netdev)
-	if err != nil {
-		e.Trouble = append(e.Trouble, err.Error())
-		return e
-	}
-	e.Ports = append(e.Ports, softPort(state))
-	if err := s.Bind(netdev); err != nil {
-		e.Trouble = append(e.Trouble, err.Error())
-		if taken, ok := errors.AsType[*udp.PortTakenError](err); ok {
-			e.Users = append(e.Users, taken.Holders...)
-		}
+	if taken, ok := errors.AsType[*udp.PortTakenError](err); ok {
+		e.Users = append(e.Users, taken.Holders...)
 	}
 	return e
 }

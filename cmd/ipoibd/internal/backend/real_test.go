@@ -116,11 +116,16 @@ func (k *fakeKernel) logged() string {
 	return k.log.String()
 }
 
+// set replaces the devices, and the error of the list.
+func (k *fakeKernel) set(err error, devices ...rdma.Device) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.devices, k.err = devices, err
+}
+
 // become replaces the devices and sends a notification.
 func (k *fakeKernel) become(devices ...rdma.Device) {
-	k.mu.Lock()
-	k.devices, k.err = devices, nil
-	k.mu.Unlock()
+	k.set(nil, devices...)
 	k.hints <- struct{}{}
 }
 
@@ -391,9 +396,7 @@ func TestR24RealDeviceWithoutHints(t *testing.T) {
 		if d.View().Session == nil {
 			t.Error("the device was released")
 		}
-		k.mu.Lock()
-		k.devices = nil
-		k.mu.Unlock()
+		k.set(nil)
 		time.Sleep(2 * time.Second)
 		if n := k.contexts(); n != 0 {
 			t.Errorf("%d contexts are still open", n)
@@ -404,9 +407,7 @@ func TestR24RealDeviceWithoutHints(t *testing.T) {
 // If the list cannot be read, the device stays open.
 func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
-		k.mu.Lock()
-		k.err = errors.New("out of memory")
-		k.mu.Unlock()
+		k.set(errors.New("out of memory"), rxe("rxe0", 0, rxeGUID))
 		k.hints <- struct{}{}
 		time.Sleep(time.Second)
 		if d.View().Session == nil {
@@ -419,14 +420,10 @@ func TestRealDeviceStaysWhenTheListFails(t *testing.T) {
 // A removal is noticed even if the list could not be read at its notification.
 func TestRealRemovalIsFoundAfterAListThatFailed(t *testing.T) {
 	bubble(t, realConfig(), func(k *fakeKernel, d *real) {
-		k.mu.Lock()
-		k.devices, k.err = nil, errors.New("out of memory")
-		k.mu.Unlock()
+		k.set(errors.New("out of memory"))
 		k.hints <- struct{}{}
 		time.Sleep(500 * time.Millisecond)
-		k.mu.Lock()
-		k.err = nil
-		k.mu.Unlock()
+		k.set(nil)
 		time.Sleep(2 * time.Second)
 		if n := k.contexts(); n != 0 {
 			t.Errorf("%d contexts are still open", n)
@@ -445,9 +442,7 @@ func TestR24ListIsSentAgain(t *testing.T) {
 		s := NewSlot(b, false, log)
 		lists := s.Watch(t.Context())
 		<-lists
-		k.mu.Lock()
-		k.devices = nil
-		k.mu.Unlock()
+		k.set(nil)
 		if ids := s.List(t.Context()); len(ids) != 0 {
 			t.Errorf("the list is %v without a device", ids)
 		}

@@ -14,6 +14,19 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
+// openEngine opens a software HCA in a namespace, with a send buffer of so many bytes, or 0: the
+// usual one.
+func openEngine(t *testing.T, ns *nstest.Namespace, buffer int) *engine {
+	t.Helper()
+	var e engine
+	var err error
+	ns.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
+	must(t, err)
+	e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
+	must(t, err)
+	return &e
+}
+
 // A send buffer that is too small is logged once, with the sysctl that limits it, no
 // matter how often the device is opened. The kernel grants 1 GiB at most. The device has
 // the counters that symptoms are derived from.
@@ -26,20 +39,15 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), duplicates: duplicates{fd: -1}, said: complaints{}}
 	defer w.duplicates.close()
 	for _, buffer := range []int{1 << 20, 3 << 29, 3 << 29} {
-		var e engine
-		var err error
-		a.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
-		must(t, err)
-		e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
-		must(t, err)
-		notice := w.look(time.Now(), &e, nstest.Dev)
+		e := openEngine(t, a, buffer)
+		notice := w.look(time.Now(), e, nstest.Dev)
 		for _, name := range []string{counterSent, counterHeard, counterRefused, counterNAT} {
 			if !slices.ContainsFunc(e.Counters(), func(c hca.Counter) bool { return c.Name == name }) {
 				t.Errorf("the device has no counter %s", name)
 			}
 		}
 		must(t, e.Close())
-		if text := w.look(time.Now(), &e, nstest.Dev); text != "" {
+		if text := w.look(time.Now(), e, nstest.Dev); text != "" {
 			t.Errorf("a device that is closed: %s", text)
 		}
 		small := buffer > 1<<30

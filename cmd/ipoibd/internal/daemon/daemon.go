@@ -173,8 +173,9 @@ func (d *daemon) release(keep func(*iface.Iface) bool) (err error) {
 	return err
 }
 
-// serve runs everything until ctx ends, then stops it in order. The system may sleep or shut
-// down once the fabric is no longer used (R26).
+// serve runs everything until ctx ends, the system shuts down, the control socket breaks, or
+// every interface has ended, then stops it in order. The system may sleep or shut down once the
+// fabric is no longer used (R26).
 func (d *daemon) serve(ctx context.Context) error {
 	ifaceCtx, stopIfaces := context.WithCancel(context.Background())
 	devCtx, stopDevices := context.WithCancel(context.Background())
@@ -182,31 +183,40 @@ func (d *daemon) serve(ctx context.Context) error {
 	defer stopIfaces()
 	defer stopDevices()
 	var ifaces, devices, watcher sync.WaitGroup
-	shutdown, stopped := make(chan struct{}), make(chan struct{})
+	running, end := context.WithCancelCause(ctx)
+	stopped := make(chan struct{})
 	watcher.Go(func() {
-		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { close(shutdown); <-stopped; return nil }}, d.opts.Log)
+		power.Watch(powerCtx, power.Hooks{Suspend: d.sleep, Resume: d.wake, Stop: func(context.Context) error { end(nil); <-stopped; return nil }}, d.opts.Log)
 	})
 	defer watcher.Wait()
 	defer stopPower()
 	defer close(stopped)
 
-	broken, ended := make(chan error, 1), make(chan error, len(d.ifaces))
-	go func() { broken <- d.control.Serve() }()
+	go func() { end(fmt.Errorf("control socket: %w", d.control.Serve())) }()
 	for _, dev := range d.devices {
 		devices.Go(func() { dev.slot.Run(devCtx, dev.Run) })
 	}
-	for _, f := range d.ifaces {
+	failures := make([]error, len(d.ifaces))
+	for i, f := range d.ifaces {
 		ifaces.Go(func() {
 			err := f.Run(ifaceCtx)
 			if err != nil {
 				d.opts.Log.Error("interface has failed", "interface", f.Name(), "err", err)
 				err = errors.Join(err, f.Close()) // at once, so that its name is free while others continue
 			}
-			ended <- err
+			failures[i] = err
 		})
 	}
+	go func() {
+		ifaces.Wait()
+		end(errors.Join(failures...))
+	}()
 	d.opts.Log.Info("running", "version", d.opts.Version, "interfaces", len(d.ifaces))
-	err := d.wait(ctx, shutdown, broken, ended)
+	<-running.Done()
+	err := context.Cause(running)
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) { // as ordered, or by the system's shutdown
+		err = nil
+	}
 	d.opts.Log.Info("stopping")
 
 	done := make(chan struct{})
@@ -224,22 +234,4 @@ func (d *daemon) serve(ctx context.Context) error {
 		err = errors.Join(err, fmt.Errorf("did not stop within %s", stopLimit))
 	}
 	return errors.Join(err, d.control.Close())
-}
-
-// wait waits until ctx ends, the system shuts down, the control socket breaks, or every
-// interface has ended.
-func (d *daemon) wait(ctx context.Context, shutdown <-chan struct{}, broken, ended <-chan error) (failed error) {
-	for range d.ifaces {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-shutdown:
-			return nil
-		case err := <-broken:
-			return fmt.Errorf("control socket: %w", err)
-		case err := <-ended:
-			failed = errors.Join(failed, err)
-		}
-	}
-	return failed
 }

@@ -125,33 +125,28 @@ var misbehaviours = map[string]iface.Misbehaviour{
 
 func (d *daemon) fault(q control.FaultRequest) error {
 	dev := d.device(q.Device)
-	if how, ok := misbehaviours[q.Kind]; ok {
-		for _, f := range d.ifaces {
-			if f.DeviceName() == q.Device {
-				f.Misbehave(how)
-				break
-			}
-		}
+	how, ok := misbehaviours[q.Kind]
+	if i := slices.IndexFunc(d.ifaces, func(f *iface.Iface) bool { return f.DeviceName() == q.Device }); ok && i >= 0 {
+		d.ifaces[i].Misbehave(how)
 	}
 	switch q.Kind {
 	case control.FaultClientSlow, control.FaultClientDead:
-		return nil
 	case control.FaultClear:
 		dev.slot.ClearFaults()
-		return nil
 	case control.FaultReindex:
 		dev.slot.Reindex()
-		return nil
 	case control.FaultReplug:
 		return dev.slot.Plug(backend.PluggedIn)
 	case control.FaultReplugOther:
 		return dev.slot.Plug(backend.PluggedOther)
+	default:
+		kind, err := faults.ParseKind(q.Kind)
+		if err != nil {
+			return err
+		}
+		return dev.inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
 	}
-	kind, err := faults.ParseKind(q.Kind)
-	if err != nil {
-		return err
-	}
-	return dev.inject(faults.Fault{Kind: kind, After: q.After, Count: q.Count, Verb: q.Verb})
+	return nil
 }
 
 // inject injects a fault of hca/faults. Errors: backend.ErrNotOpen, hca.ErrInvalid.

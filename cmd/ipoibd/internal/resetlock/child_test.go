@@ -45,6 +45,7 @@ type childConfig struct {
 	Hangs        bool          // the reset does not end with its context
 	Denied       bool          // it lacks the privilege to reset it
 	Absent       bool          // it finds no device to reset
+	Loses        bool          // its reset removes the device and does not bring it back
 	Alone        bool          // its resets concern no other process
 	GUID         byte          // tells devices apart
 }
@@ -360,6 +361,9 @@ func (c *child) reset(ctx context.Context, how reset.Reset) error {
 		return fmt.Errorf("reset: %w", fs.ErrPermission)
 	}
 	c.say("reset begins complete=%t", how.Complete)
+	if c.conf.Loses {
+		return fmt.Errorf("reset: %w", ErrUnfinished)
+	}
 	if how.Abandon {
 		c.try("abandon", c.dev.close())
 	}

@@ -2,6 +2,8 @@ package resetlock
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -118,5 +120,17 @@ func TestR21CompleteWaitsForHolders(t *testing.T) {
 	}
 	if got := holder.Read(); got.Begun || got.Phase != reset.PhaseIdle || got.Outcome != reset.OutcomeDone {
 		t.Errorf("the record is %+v", got)
+	}
+}
+
+// A reset that was not permitted is left to another process, unless it has removed the device.
+func TestR21PermissionIsNoExcuseAfterTheDeviceIsGone(t *testing.T) {
+	denied := fmt.Errorf("add: %w", fs.ErrPermission)
+	if ev := Done(denied); ev.Outcome != reset.OutcomeDenied || ev.Unfinished {
+		t.Errorf("%v: %+v", denied, ev)
+	}
+	gone := fmt.Errorf("%w; %w", denied, ErrUnfinished)
+	if ev := Done(gone); ev.Outcome != reset.OutcomeFailed || !ev.Unfinished || ev.Detail != gone.Error() {
+		t.Errorf("%v: %+v", gone, ev)
 	}
 }

@@ -138,13 +138,15 @@ var ErrUnfinished = errors.New("the device is gone until the reset is completed"
 
 // Done is the event for a reset that has returned. An error that is fs.ErrPermission, or
 // EROFS (a sysfs that is mounted read-only), says that nothing was done, and that another
-// process may be able to reset the device.
+// process may be able to reset the device, unless the error is ErrUnfinished as well.
 func Done(err error) reset.Event {
 	ev := reset.Event{Kind: reset.Done, Outcome: reset.OutcomeDone}
 	if err != nil {
-		ev.Outcome, ev.Detail, ev.Unfinished = reset.OutcomeFailed, err.Error(), errors.Is(err, ErrUnfinished)
+		ev.Outcome, ev.Detail = reset.OutcomeFailed, err.Error()
 	}
 	switch {
+	case errors.Is(err, ErrUnfinished):
+		ev.Unfinished = true
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		ev.Outcome = reset.OutcomeDenied
 	case errors.Is(err, hca.ErrNoDevice):

@@ -233,3 +233,29 @@ func TestR17ResetOpensNoFile(t *testing.T) {
 		t.Errorf("after a file was opened: %v, want SIGSYS: the seal does not hold", b.cmd.ProcessState)
 	}
 }
+
+// The reset of one daemon removes the device and cannot bring it back. Another daemon brings it
+// back after its grace period, also if the first has been killed; so does one that starts.
+func TestR21AnotherDaemonBringsTheDeviceBack(t *testing.T) {
+	for _, starts := range []bool{false, true} {
+		s := newShared(t)
+		loser := s.join("ib0", configured(func(c *childConfig) { c.Loses = true }))
+		join := func() *daemon { return s.join("ib1", configured(func(c *childConfig) { c.Grace = time.Second })) }
+		var other *daemon
+		if !starts {
+			other = join()
+		}
+		loser.order("request")
+		loser.await("ended reset_failed")
+		loser.signal(syscall.SIGKILL)
+		if starts {
+			loser.awaitEnd()
+			other = join()
+		}
+		if other.count("reset begins complete=true") == 0 {
+			other.await("reset begins complete=true")
+			other.await("ended done")
+		}
+		other.leave()
+	}
+}

@@ -147,7 +147,7 @@ func TestGarbageIsSurvived(t *testing.T) {
 // Another user is refused, and so is one that the kernel does not name.
 func TestOtherUsersAreRefused(t *testing.T) {
 	f := newFake()
-	h := guard((&Server{daemon: f}).routes())
+	h := &Server{daemon: f}
 	for _, ctx := range []context.Context{
 		t.Context(),
 		withClient(t.Context(), &net.TCPConn{}), // without credentials

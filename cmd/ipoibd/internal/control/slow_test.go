@@ -53,7 +53,9 @@ func inMemory(t *testing.T, work func(context.Context) error, test func(t *testi
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 		s := newServer(p, f)
-		s.http.Handler = s.routes()
+		s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, clientKey{}, client{Conn: c}) // of root
+		}
 		var served sync.WaitGroup
 		served.Go(func() {
 			if err := s.Serve(); err != nil {

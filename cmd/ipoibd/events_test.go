@@ -40,7 +40,7 @@ var table = strings.ReplaceAll(`2026-01-02 03:04:05.001Z  ib0       rung       r
 2026-01-02 03:04:05.009Z  ib0       stopped    reset_device     device_reset         took 1h0m0s, outage 1h0m0s
 `, "Z  ", zone+"  ")
 
-func tell(f *fake, entries []journal.Entry) {
+func add(f *fake, entries []journal.Entry) {
 	for _, e := range entries {
 		f.log.Add(e)
 	}
@@ -50,7 +50,7 @@ func TestR29EventsTable(t *testing.T) {
 	f := newFake()
 	f.status = named()
 	path, _ := serve(t, f)
-	tell(f, story())
+	add(f, story())
 	lines := strings.SplitAfter(table, "\n")
 	for args, want := range map[string]string{
 		"":                               table,
@@ -66,7 +66,7 @@ func TestR29EventsTable(t *testing.T) {
 	}
 }
 
-func TestEventsOfWhatThereIsNot(t *testing.T) {
+func TestEventsOfAnUnknownName(t *testing.T) {
 	f := newFake()
 	f.status = named()
 	path, _ := serve(t, f)
@@ -87,7 +87,7 @@ func named() report.Status {
 func TestR29EventsAsJSON(t *testing.T) {
 	f := newFake()
 	path, _ := serve(t, f)
-	tell(f, story())
+	add(f, story())
 	out, _, err := ipoibd(t, "events", "--json", "--control", path)
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestR29EventsAsJSON(t *testing.T) {
 	}
 }
 
-// The command prints what comes as it comes, and ends with the daemon.
+// The command prints each new entry at once, and ends with the daemon.
 func TestR29EventsFollow(t *testing.T) {
 	f := newFake()
 	path, stop := serve(t, f)

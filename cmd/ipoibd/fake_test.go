@@ -13,7 +13,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// fake is a daemon that notes its orders.
+// fake is a daemon that records its orders.
 type fake struct {
 	names  control.Names
 	log    *journal.Journal
@@ -60,7 +60,7 @@ func (f *fake) taken() []string {
 	return out
 }
 
-// serve has a daemon answer on a socket of its own until stop or the test ends.
+// serve starts a server of a daemon that ends with stop, or with the test.
 func serve(t *testing.T, d control.Daemon) (path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "c.sock")
@@ -82,7 +82,7 @@ func serve(t *testing.T, d control.Daemon) (path string, stop func()) {
 	return path, stop
 }
 
-// ipoibd runs a command and returns what it printed.
+// ipoibd runs a command and returns its output.
 func ipoibd(t *testing.T, args ...string) (out, errOut string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

@@ -12,7 +12,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// Each command gives the daemon one order and says what it did.
+// Each command gives the daemon one order and prints the effect.
 func TestR29OrdersSayWhatTheyDid(t *testing.T) {
 	f := newFake()
 	path, _ := serve(t, f)
@@ -114,7 +114,7 @@ func TestFaultListNeedsNoDaemon(t *testing.T) {
 	}
 }
 
-// With --wait an order returns once what it is for works again.
+// With --wait an order returns once the devices and interfaces concerned work again.
 func TestWait(t *testing.T) {
 	since := time.Now()
 	ib0, ib1 := report.Interface{Name: "ib0", Device: "soft"}, report.Interface{Name: "ib1", Device: "other"}
@@ -173,7 +173,7 @@ func TestCompletionOfValues(t *testing.T) {
 	}
 }
 
-// The shell is offered every kind with its text, and no second one.
+// The shell completes one kind of fault, and shows the texts of all kinds.
 func TestCompletionOfKinds(t *testing.T) {
 	out, _, err := ipoibd(t, "__complete", "fault", "")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// ill is a daemon whose device was given up, while one interface waits for it
-// and another was never touched.
+// ill is the status of a daemon that has given up its device. One interface waits for it, and
+// another never had a failure.
 func ill() report.Status {
 	const ms = journal.Seconds(time.Millisecond)
 	now := epoch

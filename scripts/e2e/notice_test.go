@@ -33,7 +33,7 @@ func TestStatusNamesWhatKeepsPeersAway(t *testing.T) {
 
 	const firewall = "a firewall of this host refuses datagrams to UDP port 4791"
 	if shows(firewall)() {
-		t.Error("the status names a firewall although there is none")
+		t.Error("the status names a firewall although none refuses anything")
 	}
 	nft := a.Command("nft", "-f", "-")
 	nft.Stdin = strings.NewReader("table inet test {\n chain output {\n type filter hook output priority 0\n udp dport 4791 drop\n }\n}\n")

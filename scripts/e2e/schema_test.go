@@ -82,7 +82,7 @@ func TestStatusFollowsItsSchema(t *testing.T) {
 	}
 }
 
-// The schema refuses what it does not describe, so that the other tests mean something.
+// The schema refuses output that it does not describe; otherwise the other tests would prove nothing.
 func TestSchemaRefusesOtherOutput(t *testing.T) {
 	for _, status := range []string{`{}`, `{"schema_version": 2}`, `[]`} {
 		if err := followsSchema([]byte(status)); err == nil || !strings.Contains(err.Error(), "jsonschema validation failed") {

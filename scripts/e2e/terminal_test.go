@@ -83,7 +83,7 @@ func TestHostileProcessNameIsEscaped(t *testing.T) {
 	}
 }
 
-// endsWithin runs a command, kills it after 3 s, and returns what it printed.
+// endsWithin runs a command, kills it after 3 s, and returns its output.
 func endsWithin(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var out logBuffer

@@ -104,14 +104,17 @@ func do(ctx context.Context, limit time.Duration, path, method, url string, body
 	}}
 	began := time.Now()
 	resp, err := client.Do(req)
-	slow := map[string]error{http.MethodGet: ErrHangs, http.MethodPost: errSlow}[method]
+	why := ErrHangs
+	if method == http.MethodPost { // Post has made sure that the daemon answers
+		why = errSlow
+	}
 	switch failed, _ := errors.AsType[net.Error](err); {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s: only root and the user the daemon runs as may use this socket", path)
 	case failed != nil && failed.Timeout():
-		return nil, fmt.Errorf("%s: the daemon has not answered within %s: %w", path, time.Since(began).Round(100*time.Millisecond), slow)
+		return nil, fmt.Errorf("%s: the daemon has not answered within %s: %w", path, time.Since(began).Round(100*time.Millisecond), why)
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusOK:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 
@@ -44,17 +43,7 @@ func uidOf(c net.Conn) int {
 	return uid
 }
 
-// guard refuses every user except root and the daemon's own.
-func guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(clientKey{}).(client); !ok || !allowed(c.uid, os.Geteuid()) {
-			reply(w, http.StatusForbidden, refusal{"only root and the user the daemon runs as may use this socket"})
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
+// allowed reports whether a user may use the socket of a daemon of the user self.
 func allowed(peer, self int) bool { return peer == 0 || peer == self }
 
 // idle bounds the connections that neither follow events nor carry out an order. A new one is

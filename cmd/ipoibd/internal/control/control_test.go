@@ -32,7 +32,7 @@ func sample() report.Status {
 	}
 }
 
-// What the daemon says arrives as it was said, enumerations and addresses too.
+// The client gets the status as the daemon returned it, with its enumerations and addresses.
 func TestStatusRoundTrip(t *testing.T) {
 	got, err := GetStatus(t.Context(), serve(t, newFake()))
 	if err != nil {
@@ -127,7 +127,7 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, the server goes on answering the next one.
+// Whatever a client sends, the server still answers the next one.
 func TestGarbageIsSurvived(t *testing.T) {
 	path := serve(t, newFake())
 	for _, garbage := range []string{"", "\x00\xff", "GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n", "DELETE /v1/status HTTP/1.0\r\n\r\n", strings.Repeat("A", 1<<20)} {
@@ -147,7 +147,7 @@ func TestGarbageIsSurvived(t *testing.T) {
 // Another user is refused, and so is one that the kernel does not name.
 func TestOtherUsersAreRefused(t *testing.T) {
 	f := newFake()
-	h := guard((&Server{daemon: f}).routes())
+	h := &Server{daemon: f}
 	for _, ctx := range []context.Context{
 		t.Context(),
 		withClient(t.Context(), &net.TCPConn{}), // without credentials

@@ -16,7 +16,7 @@ func note(n int) journal.Entry {
 	return journal.Entry{Time: time.Unix(int64(n), 0).UTC(), Scope: "ib0", Kind: journal.KindNote, Text: fmt.Sprint(n)}
 }
 
-// collect returns what notes the texts of entries, and where.
+// collect returns a function that collects the texts of entries, and the slice of these.
 func collect() (into *[]string, each func(journal.Entry) error) {
 	var texts []string
 	return &texts, func(e journal.Entry) error {
@@ -61,7 +61,7 @@ func TestR29EventsKeepTheirDurations(t *testing.T) {
 	}
 }
 
-// A follower is told what is there, then what comes, until the daemon ends.
+// A follower gets the present entries, then new ones, until the daemon ends.
 func TestR29FollowGoesOnUntilTheDaemonEnds(t *testing.T) {
 	f := newFake()
 	path, stop := start(t, f)
@@ -70,26 +70,26 @@ func TestR29FollowGoesOnUntilTheDaemonEnds(t *testing.T) {
 	f.log.Add(note(0))
 	next := 0
 	ended := make(chan error, 1)
-	told := make(chan struct{}, entries)
+	got := make(chan struct{}, entries)
 	go func() {
 		ended <- GetEvents(context.Background(), path, 0, true, func(e journal.Entry) error {
 			if e.Text != fmt.Sprint(next) {
 				return fmt.Errorf("entry %s, want %d", e.Text, next)
 			}
 			next++
-			told <- struct{}{}
+			got <- struct{}{}
 			return nil
 		})
 	}()
 	for n := 1; n < entries; n++ { // never more ahead of the follower than the journal keeps
 		select {
-		case <-told:
+		case <-got:
 		case err := <-ended:
 			t.Fatal(err)
 		}
 		f.log.Add(note(n))
 	}
-	<-told
+	<-got
 	began := time.Now()
 	stop()
 	if err := <-ended; err != nil || next != entries {
@@ -113,8 +113,8 @@ func TestFollowerMayLeave(t *testing.T) {
 	}
 }
 
-// There is room for so many followers; who leaves makes room, and orders have
-// theirs besides.
+// The number of followers is limited. One that leaves makes room for another, and followers do
+// not take the places of orders.
 func TestFollowersAreBounded(t *testing.T) {
 	path := serve(t, newFake())
 	var there []*http.Response

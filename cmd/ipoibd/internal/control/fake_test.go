@@ -15,15 +15,15 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 )
 
-// limit bounds every wait in real time; it is ten times what is seen.
+// limit bounds every wait in real time. It is ten times the usual duration.
 const limit = 10 * time.Second
 
-// fake is a daemon with one device and one interface that notes its orders.
+// fake is a daemon with one device and one interface that records its orders.
 type fake struct {
 	names Names
 	log   *journal.Journal
 	err   error                           // answer to every order
-	work  func(ctx context.Context) error // how an order is done, where it is not nil
+	work  func(ctx context.Context) error // carries out an order, unless it is nil
 
 	mu     sync.Mutex
 	orders []string
@@ -66,8 +66,8 @@ func (f *fake) taken() []string {
 	return out
 }
 
-// serve has a daemon answer on a socket of its own until the test ends, and
-// checks that it leaves nothing behind.
+// serve starts a server of a daemon that ends with the test, and checks that it leaves nothing
+// behind.
 func serve(t *testing.T, d Daemon) (path string) {
 	t.Helper()
 	goroutines := runtime.NumGoroutine()
@@ -82,7 +82,7 @@ func serve(t *testing.T, d Daemon) (path string) {
 	return path
 }
 
-// start returns what ends the server, and waits for it, once.
+// start starts a server of a daemon. Stop ends it and waits for that; further calls do nothing.
 func start(t *testing.T, d Daemon) (path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "sub", "c.sock")
@@ -102,7 +102,7 @@ func start(t *testing.T, d Daemon) (path string, stop func()) {
 	})
 }
 
-// eventually waits for what goroutines of others bring about.
+// eventually waits for an effect of other goroutines.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); !ok(); time.Sleep(time.Millisecond) {

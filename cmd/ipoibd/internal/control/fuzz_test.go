@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Whatever is sent is refused as bad, or is an order that names what there is.
+// A body is refused as bad, or it is an order whose names exist.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range []string{
 		"", "{}", "null", "[[[", `{"kind":"unplug"}`, `{"kind":"verb_hangs","after":1,"count":2,"verb":"query_qp","device":"a"}`,
@@ -72,7 +72,7 @@ func FuzzEventsQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		q, err := url.ParseQuery(text)
 		if err != nil {
-			return // net/url drops what it cannot read
+			return // net/url drops invalid parameters
 		}
 		if _, _, err := eventsQuery(q); err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", text, err)

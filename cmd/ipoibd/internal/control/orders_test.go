@@ -16,8 +16,7 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Each order reaches the daemon as it was given, the names that it left out
-// filled in, and comes back so.
+// The daemon gets each order with omitted names filled in, and so does the client in the answer.
 func TestOrdersReachTheDaemon(t *testing.T) {
 	f := newFake()
 	path, ctx := serve(t, f), t.Context()
@@ -147,7 +146,7 @@ func TestSeveralHaveToBeNamed(t *testing.T) {
 	}
 }
 
-// What the daemon refuses comes with a fitting status, and in its own words.
+// The client gets the daemon's own text for a refusal, with a status that fits.
 func TestRefusalsOfTheDaemon(t *testing.T) {
 	for err, code := range map[error]int{
 		ErrInvalid: 400, hca.ErrInvalid: 400, ErrNotAllowed: 403, ErrNotFound: 404,

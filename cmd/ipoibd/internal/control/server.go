@@ -99,7 +99,7 @@ func newServer(l net.Listener, d Daemon) *Server {
 		followers: make(chan struct{}, maxFollowers), orders: make(chan struct{}, maxOrders),
 	}
 	s.http = &http.Server{
-		Handler:        guard(s.routes()),
+		Handler:        s,
 		ReadTimeout:    readTimeout,
 		WriteTimeout:   writeTimeout,
 		MaxHeaderBytes: maxHeader,

@@ -16,7 +16,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/journal"
 )
 
-// pipes is a listener in memory, so that time may be virtual.
+// pipes is an in-memory listener, for tests in virtual time.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -45,15 +45,17 @@ func (p *pipes) dial() net.Conn {
 	return ours
 }
 
-// inMemory runs a test in virtual time against a server whose peers are all let
-// in; its daemon does its orders by work.
+// inMemory runs a test in virtual time against a server that serves every user. Its daemon
+// carries out orders by work.
 func inMemory(t *testing.T, work func(context.Context) error, test func(t *testing.T, f *fake, s *Server, p *pipes)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.work = work
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 		s := newServer(p, f)
-		s.http.Handler = s.routes()
+		s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, clientKey{}, client{Conn: c}) // of root
+		}
 		var served sync.WaitGroup
 		served.Go(func() {
 			if err := s.Serve(); err != nil {
@@ -117,7 +119,7 @@ func TestFollowerThatDoesNotReadIsDropped(t *testing.T) {
 	})
 }
 
-// A follower with nothing to be told stays for days.
+// A follower stays connected for days without an entry.
 func TestQuietFollowerStays(t *testing.T) {
 	inMemory(t, nil, func(t *testing.T, _ *fake, s *Server, p *pipes) {
 		c := p.dial()
@@ -162,8 +164,7 @@ func TestRequestThatDoesNotEndIsCutOff(t *testing.T) {
 
 const suspendRequest = "POST /v1/suspend HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
-// An order may take longer than a request may take to be sent; its answer still
-// comes.
+// An order may take longer than the time limit of a request; its answer still arrives.
 func TestOrderMayTakeAMinute(t *testing.T) {
 	work := func(ctx context.Context) error {
 		select {
@@ -217,7 +218,7 @@ func TestOrderIsCancelled(t *testing.T) {
 	}
 }
 
-// Close does not wait for what does not end.
+// Close does not wait for an order that does not end.
 func TestCloseIsBounded(t *testing.T) {
 	work := func(context.Context) error { time.Sleep(time.Hour); return nil }
 	inMemory(t, work, func(t *testing.T, _ *fake, s *Server, p *pipes) {
@@ -236,8 +237,8 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// One connection too many has the oldest closed that says nothing: who comes is
-// answered, and a follower is not cut off.
+// At the limit, the server closes the oldest idle connection. New clients get an answer, and a
+// follower is not cut off.
 func TestConnectionsAreBounded(t *testing.T) {
 	f := newFake()
 	path := serve(t, f)
@@ -278,8 +279,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// Orders that do not end leave places to other requests, more of them are refused,
-// and there is room again once their clients have left.
+// Orders that do not end leave room for other requests. Further orders are refused, until a
+// client leaves.
 func TestOrdersAreBounded(t *testing.T) {
 	f := newFake()
 	f.work = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -312,7 +313,7 @@ func TestOrdersAreBounded(t *testing.T) {
 	})
 }
 
-// orderConn returns a connection that ordered something.
+// orderConn returns a connection that waits for an order.
 func orderConn(t *testing.T, path string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", path)
@@ -335,7 +336,7 @@ func followConn(t *testing.T, path string) net.Conn {
 	if _, err := io.WriteString(c, "GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // the head of the answer: it is served
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the header of the answer has arrived
 		t.Fatal(err)
 	}
 	return c

@@ -7,42 +7,42 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"ipoibd/hca"
 )
 
-// route is the handler of a path, for one method.
-type route struct {
-	method string
-	handle http.HandlerFunc
-}
-
-type routes map[string]route
-
-func (s *Server) routes() routes {
-	rs := routes{
-		"/v1/status": {http.MethodGet, func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.daemon.Status()) }},
-		"/v1/events": {http.MethodGet, s.events},
+// ServeHTTP implements http.Handler. It serves only root and the daemon's own user.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(clientKey{}).(client); !ok || !allowed(c.uid, os.Geteuid()) {
+		reply(w, http.StatusForbidden, refusal{"only root and the user the daemon runs as may use this socket"})
+		return
 	}
-	for _, newRequest := range requests {
-		rs[newRequest().url()] = route{http.MethodPost, func(w http.ResponseWriter, r *http.Request) { s.order(w, r, newRequest()) }}
+	var method string
+	var handle func()
+	switch r.URL.Path {
+	case "/v1/status":
+		method, handle = http.MethodGet, func() { reply(w, http.StatusOK, s.daemon.Status()) }
+	case "/v1/events":
+		method, handle = http.MethodGet, func() { s.events(w, r) }
+	default:
+		for _, newRequest := range requests {
+			if q := newRequest(); q.url() == r.URL.Path {
+				method, handle = http.MethodPost, func() { s.order(w, r, q) }
+			}
+		}
 	}
-	return rs
-}
-
-func (rs routes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	to, ok := rs[r.URL.Path]
 	switch {
-	case !ok:
+	case handle == nil:
 		refuse(w, fmt.Errorf("%w: %s", ErrNotFound, r.URL.Path))
-	case r.Method != to.method:
-		w.Header().Set("Allow", to.method)
-		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s wants %s", r.URL.Path, to.method)})
-	case r.Method == http.MethodGet && r.ContentLength != 0:
+	case r.Method != method:
+		w.Header().Set("Allow", method)
+		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s wants %s", r.URL.Path, method)})
+	case method == http.MethodGet && r.ContentLength != 0:
 		refuse(w, fmt.Errorf("%w: %s takes no body", ErrInvalid, r.URL.Path))
 	default:
-		to.handle(w, r)
+		handle()
 	}
 }
 

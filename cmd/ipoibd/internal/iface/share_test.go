@@ -5,14 +5,13 @@ import (
 	"testing/synctest"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/memfabric"
 )
 
 // Two interfaces of one daemon on one device, and another host: all three reach
 // each other, by broadcast and by unicast, whatever goes down.
 func TestTwoInterfacesOnOneDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b := a.sibling(2, hca.PKeyDefault)
 		for _, h := range []*testHost{a, b, c} {
@@ -28,12 +27,6 @@ func TestTwoInterfacesOnOneDevice(t *testing.T) {
 		a.tap.SetUp(true)
 		synctest.Wait()
 		reachAll(t, a, b, c)
-		for _, h := range []*testHost{b, a, c} {
-			h.stop()
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -50,7 +43,7 @@ func reachAll(t *testing.T, hosts ...*testHost) {
 // Interfaces of different partitions do not hear each other, on one device and on two.
 func TestPartitionsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b, d := a.sibling(2, pkeyOther), c.sibling(4, pkeyOther)
 		for _, h := range []*testHost{a, b, c, d} {
@@ -67,12 +60,6 @@ func TestPartitionsAreApart(t *testing.T) {
 		if peers := a.status().Peers; len(peers) != 1 {
 			t.Errorf("peers: %+v", peers)
 		}
-		for _, h := range []*testHost{b, d, a, c} {
-			h.stop()
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -80,7 +67,7 @@ func TestPartitionsAreApart(t *testing.T) {
 // released it, and both are up again.
 func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a := newHost(t, fabric, 1)
 		b := a.sibling(2, hca.PKeyDefault)
 		a.up()
@@ -95,11 +82,6 @@ func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 			a.waitUp()
 			b.waitUp()
 			reachAll(t, a, b)
-		}
-		b.stop()
-		a.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

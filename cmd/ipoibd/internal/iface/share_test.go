@@ -40,8 +40,9 @@ func reachAll(t *testing.T, hosts ...*testHost) {
 	}
 }
 
-// Interfaces of different partitions do not hear each other, on one device and on two.
-func TestPartitionsAreApart(t *testing.T) {
+// twoPartitions runs a test with two devices, each with an interface in two partitions: a and
+// b are on the first device, a and c in the first partition.
+func twoPartitions(t *testing.T, test func(t *testing.T, a, b, c, d *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
 		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
@@ -51,6 +52,13 @@ func TestPartitionsAreApart(t *testing.T) {
 		}
 		reachAll(t, a, c)
 		reachAll(t, b, d)
+		test(t, a, b, c, d)
+	})
+}
+
+// Interfaces of different partitions do not hear each other, on one device and on two.
+func TestPartitionsAreApart(t *testing.T) {
+	twoPartitions(t, func(t *testing.T, a, b, c, d *testHost) {
 		for _, pair := range [][2]*testHost{{a, b}, {a, d}, {c, b}} {
 			pair[0].resolve(pair[1].ip)
 			if mac, known := pair[0].neighbour(pair[1].ip); known {

@@ -7,7 +7,6 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
 )
 
@@ -20,7 +19,7 @@ func TestR14SlowAndDeadInterfaces(t *testing.T) {
 	}{"slow": {Slow, slowRelease}, "dead": {Dead, qprecovery.DefaultGrace}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fabric := memfabric.New(1)
+				fabric := newFabric(t, 1)
 				a := newHost(t, fabric, 1)
 				b := a.sibling(2, hca.PKeyDefault)
 				a.up()
@@ -42,11 +41,6 @@ func TestR14SlowAndDeadInterfaces(t *testing.T) {
 					}
 					reachAll(t, a, b)
 					time.Sleep(time.Minute)
-				}
-				b.stop()
-				a.stop()
-				if err := fabric.Close(); err != nil {
-					t.Error(err)
 				}
 			})
 		})

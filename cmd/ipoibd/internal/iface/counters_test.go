@@ -5,13 +5,11 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link"
 )
 
@@ -78,15 +76,7 @@ func TestCountersOfTheTAPAreComplete(t *testing.T) {
 // Messages to groups of another partition, which another interface on the port may have, are
 // no losses of the port. Those for a partition that no interface of the port has are counted.
 func TestGroupsOfAnotherPartitionAreNoLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
-		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
-		b, d := a.sibling(2, pkeyOther), c.sibling(4, pkeyOther)
-		for _, h := range []*testHost{a, b, c, d} {
-			h.up()
-		}
-		reachAll(t, a, c)
-		reachAll(t, b, d)
+	twoPartitions(t, func(t *testing.T, a, b, c, d *testHost) {
 		counters := func() report.Counters { return a.dev.Report(time.Now()).Counters }
 		before := counters()
 		for range 100 {
@@ -103,12 +93,6 @@ func TestGroupsOfAnotherPartitionAreNoLoss(t *testing.T) {
 		}
 		if after := counters(); after.Drops() != before.Drops() || after["rx_other_pkey"].Value-before["rx_other_pkey"].Value < 100 {
 			t.Errorf("one partition: %d drops, were %d; %v", after.Drops(), before.Drops(), after)
-		}
-		for _, h := range []*testHost{d, a, c} {
-			h.stop()
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package iface
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,7 +8,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/soft/memfabric"
 )
 
 // Two devices in one process, with two interfaces each: what happens to one
@@ -27,7 +25,7 @@ func TestR28DevicesAreApart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fabric := memfabric.New(1)
+				fabric := newFabric(t, 1)
 				one, two := newHost(t, fabric, 1), newHost(t, fabric, 2)
 				hosts := []*testHost{one, two, one.sibling(3, hca.PKeyDefault), two.sibling(4, hca.PKeyDefault)}
 				for _, h := range hosts {
@@ -52,13 +50,6 @@ func TestR28DevicesAreApart(t *testing.T) {
 				}
 				drainInbox(hosts...)
 				reachAll(t, hosts...)
-				slices.Reverse(hosts)
-				for _, h := range hosts {
-					h.stop()
-				}
-				if err := fabric.Close(); err != nil {
-					t.Error(err)
-				}
 			})
 		})
 	}

@@ -20,6 +20,16 @@ func rungsAbove(r *report.Recovery, least qprecovery.Rung) (n uint64) {
 	return n
 }
 
+// until examines a condition again and again until it holds, for a limit at most, and returns
+// how long that took.
+func until(holds func() bool, every, limit time.Duration) time.Duration {
+	start := time.Now()
+	for !holds() && time.Since(start) < limit {
+		time.Sleep(every)
+	}
+	return time.Since(start)
+}
+
 // stream sends a frame from one host to the other every 10 ms and discards the frames
 // that arrive.
 func stream(t *testing.T, from, to *testHost, length time.Duration) {
@@ -90,11 +100,7 @@ func TestR08DeadDataPathResetsTheDevice(t *testing.T) {
 				reach(t, a, b)
 				opens := a.dev.Opens()
 				a.inject(faults.Fault{Kind: kind, Count: math.MaxInt})
-				start := time.Now()
-				for a.dev.Opens() == opens && time.Since(start) < time.Minute {
-					time.Sleep(10 * time.Millisecond)
-				}
-				took := time.Since(start)
+				took := until(func() bool { return a.dev.Opens() != opens }, 10*time.Millisecond, time.Minute)
 				a.waitUp()
 				r := a.status().Recovery
 				t.Logf("after %v: %v", took, r.Reasons)
@@ -118,10 +124,10 @@ func TestR07UnprovenFreezeStaysAtTheCQRung(t *testing.T) {
 		for range 20 {
 			a.inject(faults.Fault{Kind: faults.CompletionsStop})
 			before := a.status().Recovery.Rungs["rebuild_cq"]
-			healed := func(r *report.Recovery) bool { return r.Rungs["rebuild_cq"] > before && r.State == "healthy" }
-			for start := time.Now(); !healed(a.status().Recovery) && time.Since(start) < 2*time.Minute; {
-				time.Sleep(100 * time.Millisecond)
-			}
+			until(func() bool {
+				r := a.status().Recovery
+				return r.Rungs["rebuild_cq"] > before && r.State == "healthy"
+			}, 100*time.Millisecond, 2*time.Minute)
 		}
 		r := a.status().Recovery
 		t.Logf("%v by %v", r.Rungs, r.Reasons)
@@ -141,9 +147,7 @@ func TestR08ProofNeedsThePort(t *testing.T) {
 		reach(t, a, b)
 		opens := a.dev.Opens()
 		a.inject(faults.Fault{Kind: faults.CompletionsStop, Count: math.MaxInt})
-		for start := time.Now(); a.status().Recovery.State != "proving" && time.Since(start) < time.Minute; {
-			time.Sleep(10 * time.Millisecond)
-		}
+		until(func() bool { return a.status().Recovery.State == "proving" }, 10*time.Millisecond, time.Minute)
 		if state := a.status().Recovery.State; state != "proving" {
 			t.Fatalf("state %s, want proving", state)
 		}

@@ -69,10 +69,8 @@ func TestR08HangingHandleDoesNotStallRun(t *testing.T) {
 		a.verbs.slow("destroy_ah", 10*time.Second)
 		opens := a.dev.Opens()
 		b.tap.SetUp(false)
-		for start := time.Now(); a.verbs.count("destroy_ah") == 0; time.Sleep(10 * time.Millisecond) {
-			if time.Since(start) > 4*time.Hour {
-				t.Fatal("no handle was destroyed, so the test shows nothing")
-			}
+		if until(func() bool { return a.verbs.count("destroy_ah") > 0 }, 10*time.Millisecond, 4*time.Hour) >= 4*time.Hour {
+			t.Fatal("no handle was destroyed, so the test shows nothing")
 		}
 		checkRunAnswers(t, a, 300*time.Millisecond)
 		a.verbs.slow("destroy_ah", 0)

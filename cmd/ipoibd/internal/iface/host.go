@@ -130,7 +130,10 @@ func (h *host) fitMTU(plan port.Plan) {
 	if tooLarge > 0 {
 		h.log.Warn(fmt.Sprintf("requested MTU is too large for the underlay; using %d", mtu), "requested", tooLarge, "mtu", mtu)
 	}
-	h.lanes.setMTU(mtu, largest)
+	for _, l := range h.lanes {
+		l.tx.SetMTU(mtu)
+		l.rx.SetMTU(largest) // peers may send as much
+	}
 	if mtu == h.now.MTU {
 		return
 	}

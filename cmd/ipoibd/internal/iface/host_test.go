@@ -180,26 +180,44 @@ const pkeyOther hca.PKey = 0x8001
 // underlayMTU is the MTU of a netdev that was plugged in just now.
 const underlayMTU = 1500
 
-// newHost starts host n of a fabric: underlay 192.0.2.n, ib0 10.0.0.n.
-func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
+// newFabric returns a fabric that is closed at the end of the test, after its hosts have been
+// stopped.
+func newFabric(t *testing.T, seed uint64) *memfabric.Fabric {
 	t.Helper()
-	return newHostOf(t, fabric, n, nil)
+	fabric := memfabric.New(seed)
+	t.Cleanup(func() {
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return fabric
 }
 
-// newHostOf is newHost on a device whose verbs the test controls.
-func newHostOf(t *testing.T, fabric *memfabric.Fabric, n byte, v *verbs) *testHost {
-	t.Helper()
-	h := &testHost{
-		verbs: v,
-		t:     t, name: string('a' + rune(n) - 1), fabric: fabric,
+// bareHost returns host n of a fabric, underlay 192.0.2.n, ib0 10.0.0.n, without a device and
+// an interface.
+func bareHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
+	return &testHost{
+		t: t, name: string('a' + rune(n) - 1), fabric: fabric,
 		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
 		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
 		plugged: make(chan struct{}, 1), index: 1,
 	}
-	h.dev = device.New(h.device())
-	h.iface = newIface(t, h.tap, h.dev, testConfig())
-	h.start()
+}
+
+// newHost starts host n of a fabric.
+func newHost(t *testing.T, fabric *memfabric.Fabric, n byte) *testHost {
+	t.Helper()
+	h := bareHost(t, fabric, n)
+	h.run()
 	return h
+}
+
+// run gives the host a device and an interface, and starts them.
+func (h *testHost) run() {
+	h.t.Helper()
+	h.dev = device.New(h.device())
+	h.iface = newIface(h.t, h.tap, h.dev, testConfig())
+	h.start()
 }
 
 func testConfig() config.Interface {
@@ -282,11 +300,9 @@ func (h *testHost) inject(fs ...faults.Fault) {
 // sibling starts another interface on the device of h, ib0 being 10.0.0.n.
 func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
 	h.t.Helper()
-	s := &testHost{
-		t: h.t, name: string('a' + rune(n) - 1), under: h.under, ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
-		tap: &tap{Fake: linktest.NewFake("ib1").WithMAC([6]byte{2, 0, 0, 0, 1, n})}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
-		dev: h.dev, share: true, fabric: h.fabric,
-	}
+	s := bareHost(h.t, h.fabric, n)
+	s.under, s.dev, s.share = h.under, h.dev, true
+	s.tap.Fake = linktest.NewFake("ib1").WithMAC([6]byte{2, 0, 0, 0, 1, n})
 	cfg := testConfig()
 	cfg.Name, cfg.PKey = "ib1", pkey
 	s.iface = newIface(h.t, s.tap, s.dev, cfg)
@@ -294,7 +310,8 @@ func (h *testHost) sibling(n byte, pkey hca.PKey) *testHost {
 	return s
 }
 
-// start runs the device, the interface and the host's stack until stop.
+// start runs the device, the interface and the host's stack until stop, or until the end of
+// the test. Hosts that share a device stop before it.
 func (h *testHost) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	var dev sync.WaitGroup
@@ -302,14 +319,15 @@ func (h *testHost) start() {
 		dev.Go(func() { h.dev.Run(ctx) })
 	}
 	h.startInterface()
-	h.stop = func() {
+	h.stop = sync.OnceFunc(func() {
 		h.stopInterface()
 		stop()
 		dev.Wait()
 		if err := h.iface.Close(); err != nil {
 			h.t.Errorf("%s: %v", h.name, err)
 		}
-	}
+	})
+	h.t.Cleanup(h.stop)
 }
 
 // startInterface runs the interface and the host's stack until stopInterface.

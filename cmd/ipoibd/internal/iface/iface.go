@@ -83,7 +83,7 @@ func New(cfg config.Interface, tap TAP, env Env) (*Iface, error) {
 	}
 	f := &Iface{
 		cfg: cfg, log: env.Log.With("interface", cfg.Name),
-		slow: newSlowPath(), snapshot: &ud.Snapshot{},
+		slow: slowPath{newSlowQueue(), newSlowQueue()}, snapshot: &ud.Snapshot{},
 		queries: make(chan func()), done: make(chan struct{}),
 	}
 	f.host = host{log: f.log, tap: tap, worker: newWorker()}

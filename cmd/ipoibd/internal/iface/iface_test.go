@@ -14,20 +14,23 @@ import (
 )
 
 // twoHosts runs a test with two hosts that are up and know each other.
-func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
+func twoHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) { pairOf(t, false, test) }
+
+// slowHosts is twoHosts; the test can slow down the verbs of the first host.
+func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) { pairOf(t, true, test) }
+
+func pairOf(t *testing.T, slow bool, test func(t *testing.T, a, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
-		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
+		fabric := newFabric(t, 1)
+		a := bareHost(t, fabric, 1)
+		if slow {
+			a.verbs = newVerbs()
+		}
+		a.run()
+		b := newHost(t, fabric, 2)
 		a.up()
 		b.up()
 		a.resolve(b.ip)
-		defer func() {
-			a.stop()
-			b.stop()
-			if err := fabric.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
 		test(t, a, b)
 	})
 }
@@ -170,7 +173,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 // know; the first packet arrives all the same.
 func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 		stale := ipoib.MAC{2, 9, 9, 9, 9, 9}
 		a.tap.neighbours = []link.Neighbour{{IP: b.ip, MAC: stale}}
@@ -183,11 +186,6 @@ func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 			if f := b.takeIP(); f == nil || f[14+20] != i {
 				t.Fatalf("packet %d: %x", i, f)
 			}
-		}
-		a.stop()
-		b.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

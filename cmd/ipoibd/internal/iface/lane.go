@@ -136,14 +136,6 @@ func (ls lanes) discard(on bool) {
 	}
 }
 
-// setMTU sets the interface's MTU, and the largest that peers may use.
-func (ls lanes) setMTU(mtu, largest int) {
-	for _, l := range ls {
-		l.tx.SetMTU(mtu)
-		l.rx.SetMTU(largest)
-	}
-}
-
 // epoch returns the oldest snapshot that a frame of any lane may have been routed by.
 func (ls lanes) epoch() uint64 {
 	oldest := ls[0].tx.Epoch()
@@ -256,8 +248,6 @@ func (q slowQueue) done(it *slowItem) { q.free <- it }
 
 // slowPath is the pair of queues, as the data path uses it.
 type slowPath struct{ host, fabric slowQueue }
-
-func newSlowPath() slowPath { return slowPath{newSlowQueue(), newSlowQueue()} }
 
 // FromHost implements ud.SlowPath.
 func (s slowPath) FromHost(frame []byte) bool { return s.host.put(frame, ud.Sender{}) }

@@ -2,7 +2,6 @@ package iface
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -52,33 +51,20 @@ func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte, multi bool) la
 	if err := second.SetCarrier(true); err != nil {
 		t.Fatal(err)
 	}
-	h := &testHost{
-		t: t, name: string('a' + rune(n) - 1), fabric: fabric, multi: multi,
-		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
-		tap: &tap{Fake: linktest.NewFake("ib0"), more: []TAPQueue{second}}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
-		plugged: make(chan struct{}, 1), index: 1,
-	}
-	h.dev = device.New(h.device())
-	h.iface = newIface(t, h.tap, h.dev, testConfig())
-	h.start()
+	h := bareHost(t, fabric, n)
+	h.multi, h.tap.more = multi, []TAPQueue{second}
+	h.run()
 	return lanedHost{h, second}
 }
 
 // twoLanes runs a test with a host of two lanes and one of one lane that know each other.
 func twoLanes(t *testing.T, test func(t *testing.T, a lanedHost, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, b := newLanedHost(t, fabric, 1, true), newHost(t, fabric, 2)
 		a.up()
 		b.up()
 		a.resolve(b.ip)
-		defer func() {
-			a.stop()
-			b.stop()
-			if err := fabric.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
 		test(t, a, b)
 	})
 }
@@ -201,15 +187,11 @@ func TestTwoLanes(t *testing.T) {
 // An interface that needs more queues than the device has is not up, and says why.
 func TestDeviceWithTooFewQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a := newLanedHost(t, fabric, 1, false)
 		a.up()
 		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 1, the interface needs 2") {
 			t.Errorf("state %s, detail %q", s.State, s.Detail)
-		}
-		a.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

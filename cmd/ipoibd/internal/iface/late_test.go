@@ -7,29 +7,8 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/soft/memfabric"
 	"ipoibd/qprecovery"
 )
-
-// slowHosts runs a test with two hosts; the test can slow down the verbs of the first one.
-func slowHosts(t *testing.T, test func(t *testing.T, a, b *testHost)) {
-	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
-		a := newHostOf(t, fabric, 1, newVerbs())
-		b := newHost(t, fabric, 2)
-		defer func() {
-			a.stop()
-			b.stop()
-			if err := fabric.Close(); err != nil {
-				t.Error(err)
-			}
-		}()
-		a.up()
-		b.up()
-		a.resolve(b.ip)
-		test(t, a, b)
-	})
-}
 
 // An error event of a queue pair causes a query, also after the queue pair was reset in
 // place.

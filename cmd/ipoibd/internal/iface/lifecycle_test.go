@@ -12,7 +12,6 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
-	"ipoibd/hca/soft/memfabric"
 	"ipoibd/ud/ipoib"
 )
 
@@ -33,7 +32,7 @@ func (h *testHost) waitUp() {
 // and it does not flicker; no event says that it is up.
 func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a := newHost(t, fabric, 1)
 		a.up()
 		a.stopInterface()
@@ -49,10 +48,6 @@ func TestAdoptedUpGetsCarrierOnce(t *testing.T) {
 		}
 		if carriers := a.tap.forget(); !slices.Equal(carriers, []bool{true}) {
 			t.Errorf("the carrier was set to %v, want it raised once", carriers)
-		}
-		a.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -184,7 +179,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fabric := memfabric.New(1)
+				fabric := newFabric(t, 1)
 				h := newHost(t, fabric, 1)
 				prepare(h)
 				started := time.Now()
@@ -194,9 +189,6 @@ func TestStopAtAnyMoment(t *testing.T) {
 				}
 				if st, err := h.tap.State(); err == nil && st.Carrier {
 					t.Error("the carrier is on")
-				}
-				if err := fabric.Close(); err != nil {
-					t.Error(err)
 				}
 			})
 		})
@@ -209,7 +201,7 @@ func TestAnyOrderOfEvents(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			fabric := memfabric.New(seed)
+			fabric := newFabric(t, seed)
 			a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 			a.up()
 			b.up()
@@ -232,11 +224,6 @@ func TestAnyOrderOfEvents(t *testing.T) {
 			reach(t, a, b)
 			if peers := b.status().Peers; len(peers) != 1 || peers[0].QPN != a.status().QP.QPN {
 				t.Errorf("seed %d: stale peers %+v", seed, peers)
-			}
-			a.stop()
-			b.stop()
-			if err := fabric.Close(); err != nil {
-				t.Error(err)
 			}
 		})
 	}

@@ -5,14 +5,13 @@ import (
 	"testing/synctest"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/memfabric"
 )
 
 // Two interfaces of one daemon on one device, and another host: all three reach
 // each other, by broadcast and by unicast, whatever goes down.
 func TestTwoInterfacesOnOneDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b := a.sibling(2, hca.PKeyDefault)
 		for _, h := range []*testHost{a, b, c} {
@@ -28,12 +27,6 @@ func TestTwoInterfacesOnOneDevice(t *testing.T) {
 		a.tap.SetUp(true)
 		synctest.Wait()
 		reachAll(t, a, b, c)
-		for _, h := range []*testHost{b, a, c} {
-			h.stop()
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -47,10 +40,11 @@ func reachAll(t *testing.T, hosts ...*testHost) {
 	}
 }
 
-// Interfaces of different partitions do not hear each other, on one device and on two.
-func TestPartitionsAreApart(t *testing.T) {
+// twoPartitions runs a test with two devices, each with an interface in two partitions: a and
+// b are on the first device, a and c in the first partition.
+func twoPartitions(t *testing.T, test func(t *testing.T, a, b, c, d *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, c := newHost(t, fabric, 1), newHost(t, fabric, 3)
 		b, d := a.sibling(2, pkeyOther), c.sibling(4, pkeyOther)
 		for _, h := range []*testHost{a, b, c, d} {
@@ -58,6 +52,13 @@ func TestPartitionsAreApart(t *testing.T) {
 		}
 		reachAll(t, a, c)
 		reachAll(t, b, d)
+		test(t, a, b, c, d)
+	})
+}
+
+// Interfaces of different partitions do not hear each other, on one device and on two.
+func TestPartitionsAreApart(t *testing.T) {
+	twoPartitions(t, func(t *testing.T, a, b, c, d *testHost) {
 		for _, pair := range [][2]*testHost{{a, b}, {a, d}, {c, b}} {
 			pair[0].resolve(pair[1].ip)
 			if mac, known := pair[0].neighbour(pair[1].ip); known {
@@ -67,12 +68,6 @@ func TestPartitionsAreApart(t *testing.T) {
 		if peers := a.status().Peers; len(peers) != 1 {
 			t.Errorf("peers: %+v", peers)
 		}
-		for _, h := range []*testHost{b, d, a, c} {
-			h.stop()
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -80,7 +75,7 @@ func TestPartitionsAreApart(t *testing.T) {
 // released it, and both are up again.
 func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a := newHost(t, fabric, 1)
 		b := a.sibling(2, hca.PKeyDefault)
 		a.up()
@@ -95,11 +90,6 @@ func TestDeviceReturnsToAllItsInterfaces(t *testing.T) {
 			a.waitUp()
 			b.waitUp()
 			reachAll(t, a, b)
-		}
-		b.stop()
-		a.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

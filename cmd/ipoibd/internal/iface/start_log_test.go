@@ -8,13 +8,12 @@ import (
 	"testing/synctest"
 
 	"ipoibd/cmd/ipoibd/internal/journal"
-	"ipoibd/hca/soft/memfabric"
 )
 
 // The log says how to set ib0 up, and does not call the first start a recovery.
 func TestFirstStartIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		h := newHost(t, fabric, 1)
 		h.stopInterface()
 		var log bytes.Buffer
@@ -37,9 +36,6 @@ func TestFirstStartIsLogged(t *testing.T) {
 			if got := strings.Count(log.String(), c.text); got != c.want {
 				t.Errorf("%q is logged %d times, want %d:\n%s", c.text, got, c.want, &log)
 			}
-		}
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

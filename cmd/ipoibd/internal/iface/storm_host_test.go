@@ -14,7 +14,6 @@ import (
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca/faults"
 	"ipoibd/hca/soft/memfabric"
-	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
@@ -33,11 +32,7 @@ type stormHost struct {
 
 // newHost starts host n, underlay 192.0.2.n, ib0 10.0.0.n.
 func (s *storm) newHost(n byte, seed uint64) *stormHost {
-	h := &testHost{
-		t: s.T, name: string('a' + rune(n) - 1), fabric: s.fabric,
-		under: netip.AddrFrom4([4]byte{192, 0, 2, n}), ip: netip.AddrFrom4([4]byte{10, 0, 0, n}),
-		tap: &tap{Fake: linktest.NewFake("ib0")}, inbox: make(chan []byte, 64), arp: map[netip.Addr]ipoib.MAC{},
-	}
+	h := bareHost(s.T, s.fabric, n)
 	under := backendtest.New(backendtest.Config{
 		Fabric: s.fabric, Netdev: h.name, MTU: underlayMTU, Addr: h.under, GUID: h.guid(), Rand: rand.New(rand.NewPCG(seed, uint64(n))),
 	})

@@ -94,7 +94,7 @@ func TestStrayDatagramsLeadTheSender(t *testing.T) {
 // stray datagrams, the sender asks for it within 2 s.
 func TestSilentPeerIsAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := memfabric.New(1)
+		fabric := newFabric(t, 1)
 		a, b := newHost(t, fabric, 1), newHost(t, fabric, 2)
 		b.plain = true
 		b.unplug()
@@ -111,11 +111,6 @@ func TestSilentPeerIsAskedFor(t *testing.T) {
 		if took > 2*time.Second || count(a.status(), "neigh_silences") == 0 || count(b.status(), "neigh_stray_notices") != 0 {
 			t.Errorf("reached after %v, %d silences, %d notices", took,
 				count(a.status(), "neigh_silences"), count(b.status(), "neigh_stray_notices"))
-		}
-		a.stop()
-		b.stop()
-		if err := fabric.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -12,9 +12,12 @@ import (
 func TestDrops(t *testing.T) {
 	c := Counters{}
 	c.Add("a_", []hca.Counter{
-		{Name: "total", Kind: hca.CountTotal, Value: 1}, {Name: "error", Kind: hca.CountError, Value: 2},
-		{Name: "gauge", Kind: hca.CountGauge, Value: 4}, {Name: "driver", Value: 8},
-		{Name: "drop", Kind: hca.CountDrop, Value: 16}, {Name: "lost", Kind: hca.CountDrop, Value: 32},
+		{Name: "total", Kind: hca.CountTotal, Value: 1},
+		{Name: "error", Kind: hca.CountError, Value: 2},
+		{Name: "gauge", Kind: hca.CountGauge, Value: 4},
+		{Name: "driver", Value: 8},
+		{Name: "drop", Kind: hca.CountDrop, Value: 16},
+		{Name: "lost", Kind: hca.CountDrop, Value: 32},
 	})
 	c.Add("a_", []hca.Counter{{Name: "lost", Kind: hca.CountDrop, Value: 64}}) // of another lane
 	if got := c.Drops(); got != 16+32+64 {

@@ -30,7 +30,7 @@ const temporaryPrefix = "ipoibd-"
 // Open creates the interface of a specification, down, or adopts ipoibd's interface with
 // that name (adopted is true) and keeps the host's settings. In both cases the interface
 // has no carrier, and belongs to the user and group of this process. Open may block for
-// a second while another process holds the interface. Errors: ErrSpec, ErrNameTaken,
+// a second while the interface is in use by another process. Errors: ErrSpec, ErrNameTaken,
 // ErrOwned (an *OwnedError), ErrNoTun, ErrPermission.
 func Open(spec Spec) (t *TAP, adopted bool, err error) {
 	if err := spec.Validate(); err != nil {

@@ -72,7 +72,7 @@ func (b *resetBudget) failed(now time.Time, why Reason) {
 	b.use(now, RungDevice)
 }
 
-// forgive drops all uses: another instance is there.
+// forgive drops all uses, because another instance is present.
 func (b *resetBudget) forgive() { b.marks[RungDevice], b.owed = nil, 0 }
 
 // BackOff returns the next pause of a sequence that doubles from first to most.

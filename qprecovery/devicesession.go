@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// session is the only session, if there is one, and what it has left behind. It exists from
-// its Open on.
+// session is the session of the device, and what this process may still hold once it has ended.
+// There is at most one. It exists from its Open on.
 type session struct {
 	state     sessionState
 	gen       uint32

@@ -56,7 +56,7 @@ type Event struct {
 	ID      ID      // of Released
 	Outcome Outcome // of Done
 	Detail  string  // of Done
-	// Unfinished says of Done that the device is gone and has to be brought back.
+	// Unfinished, in Done, means that the device is gone and has to be brought back.
 	Unfinished bool
 }
 

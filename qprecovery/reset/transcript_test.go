@@ -176,7 +176,7 @@ func (k *storyKernel) Exclude() (bool, error) { return k.lock("use exclusively",
 func (k *storyKernel) Disclaim()              { k.printf("unlock intent") }
 func (k *storyKernel) Drop()                  { k.printf("unlock use") }
 
-// lock fails for good after the command "removed".
+// lock returns an error while the files are removed.
 func (k *storyKernel) lock(what string, others ...string) (ours bool, err error) {
 	if k.busy["removed"] {
 		k.printf("lock %s: removed", what)

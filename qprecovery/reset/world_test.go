@@ -38,7 +38,7 @@ type proc struct {
 	hook           bool      // Reset runs
 	led            time.Time // when it began to lead
 	set            int       // its files: an index of world.sets
-	former         bool      // it has had those of the set before, too
+	former         bool      // it also had the files of the set before
 }
 
 // answer is the answer of a system call.
@@ -57,7 +57,7 @@ type world struct {
 	have  budget
 }
 
-// lockFiles are the two files of a device. After they were removed there are others.
+// lockFiles are the two files of a device. Once they are removed, there are others.
 type lockFiles struct {
 	intent int    // who holds it; -1: no process
 	excl   int    // who holds use exclusively; -1: no process

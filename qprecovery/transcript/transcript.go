@@ -1,5 +1,5 @@
 // Package transcript replays the transcripts of a package: files of inputs with the expected
-// outputs below each. It is a test double, and only tests import it.
+// outputs below each. Only tests import it.
 package transcript
 
 import (
@@ -13,10 +13,10 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
-// Each runs a subtest for each testdata/*.txt. It has the name of the file, up to the first
-// dash the requirements that the file shows, such as R06/stuck. Replay replays the inputs of
-// a transcript and returns it with the outputs. With the flag -rewrite that replaces the
-// file.
+// Each runs a subtest for each testdata/*.txt. The subtest is named after the file, with a slash
+// in place of the first dash: R06/stuck shows requirement R6. The function replay replays the
+// inputs of a transcript, and returns the transcript with the actual outputs. With the flag
+// -rewrite, these replace the file.
 func Each(t *testing.T, replay func(t *testing.T, text string) string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")

@@ -6,7 +6,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// due reports whether a deadline has come, and clears it then. Zero never comes.
+// due reports whether a deadline has come, and clears it then. Zero means never.
 func due(at *time.Time, now time.Time) bool {
 	if at.IsZero() || now.Before(*at) {
 		return false

@@ -74,7 +74,7 @@ func TestCountersOfTheTAPAreComplete(t *testing.T) {
 }
 
 // Messages to groups of another partition, which another interface on the port may have, are
-// no losses of the port. Those for a partition that no interface of the port has are counted.
+// not losses of the port. Those for a partition that no interface of the port has are counted.
 func TestGroupsOfAnotherPartitionAreNoLoss(t *testing.T) {
 	twoPartitions(t, func(t *testing.T, a, b, c, d *testHost) {
 		counters := func() report.Counters { return a.dev.Report(time.Now()).Counters }

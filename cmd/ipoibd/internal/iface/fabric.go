@@ -250,7 +250,7 @@ func (r *recovery) stop(why string) {
 		r.f.log.Info("closing queue pair", "qpn", r.att.self.QPN.String(), "reason", why)
 		r.beginStale(time.Now())
 	}
-	r.letGo(false, func(err error) {
+	r.leaveDevice(false, func(err error) {
 		if err != nil {
 			r.f.log.Error("close queue pair", "err", err)
 		}
@@ -258,10 +258,10 @@ func (r *recovery) stop(why string) {
 	})
 }
 
-// letGo ends the use of the device's objects. The worker closes them after the jobs queued
-// before, releases the session, and then calls the function then. letGo returns false if
+// leaveDevice ends the use of the device's objects. The worker closes them after the jobs queued
+// before, releases the session, and then calls the function then. leaveDevice returns false if
 // there is nothing to release.
-func (r *recovery) letGo(forReset bool, then func(error)) bool {
+func (r *recovery) leaveDevice(forReset bool, then func(error)) bool {
 	a := r.held()
 	if a == nil {
 		return false

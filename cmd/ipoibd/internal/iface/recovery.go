@@ -170,11 +170,11 @@ func (r *recovery) carryOut(a qprecovery.Action) {
 			r.failed(err)
 			r.heal(qprecovery.Done{Op: a.Op, Class: qprecovery.OfVerbError(qprecovery.VerbDestroyQP, err)})
 		}
-		if !r.letGo(true, done) {
+		if !r.leaveDevice(true, done) {
 			r.later = append(r.later, func() { done(nil) })
 		}
 	case qprecovery.Ready: // errors do not matter, because the device is being reset
-		r.letGo(true, func(error) {})
+		r.leaveDevice(true, func(error) {})
 	case qprecovery.RequestReset:
 		r.dev.Ask(r.used, a.Reason)
 	case qprecovery.HoldTraffic: // messages from the fabric are still delivered

@@ -71,8 +71,8 @@ const (
 	KindHardware = "hardware"
 )
 
-// ErrBusy means that an HCA cannot be opened at present because another process has what it
-// needs, which may become free.
+// ErrBusy means that an HCA cannot be opened at present, because another process uses it, or
+// uses a resource that it needs. It may become free.
 var ErrBusy = errors.New("in use by another process")
 
 // Options are the parameters of New that are not configuration.

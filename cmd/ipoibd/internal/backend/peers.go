@@ -36,7 +36,7 @@ const literals = ""
 // peerList is a list of addresses and DNS names, with the current addresses of the names. Run
 // keeps it current; any goroutine may call Addrs and Counters.
 type peerList struct {
-	names    []string // of DNS
+	names    []string // in DNS
 	underlay string
 	log      *slog.Logger
 	resolve  func(ctx context.Context, network, host string) ([]netip.Addr, error)

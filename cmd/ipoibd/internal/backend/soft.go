@@ -21,7 +21,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// softHCA is the software HCA on a netdev. It is present as long as the netdev.
+// softHCA is the software HCA on a netdev. It is present as long as the netdev exists.
 type softHCA struct {
 	cfg      config.Device
 	peers    *peerList

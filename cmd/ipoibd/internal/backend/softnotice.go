@@ -87,8 +87,8 @@ func (w *watch) note(now time.Time, is bool, every time.Duration, notice, messag
 	return notice
 }
 
-// complaints has the last log message about each subject, which addresses in it may change at
-// the will of others.
+// complaints holds the last log message about each subject. Other hosts may be able to change
+// its text at will, by the addresses in it.
 type complaints map[string]complaint
 
 type complaint struct {
@@ -110,8 +110,8 @@ func (c complaints) due(now time.Time, subject, text string, every time.Duration
 // symptoms are what the counters of a device show.
 type symptoms struct {
 	silent  bool // it sends, and has never received anything
-	refused bool // a firewall of this host refuses what it sends
-	nat     bool // a NAT seems to translate what it receives
+	refused bool // a firewall of this host rejects its packets
+	nat     bool // a NAT seems to translate the packets that it receives
 }
 
 // traffic derives symptoms from the counters of one instance of a device.

@@ -14,8 +14,8 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// openEngine opens a software HCA in a namespace, with a send buffer of so many bytes, or 0: the
-// usual one.
+// openEngine opens a software HCA in a namespace. The buffer is the size of its send buffer in
+// bytes; 0 means the default.
 func openEngine(t *testing.T, ns *nstest.Namespace, buffer int) *engine {
 	t.Helper()
 	var e engine
@@ -57,7 +57,7 @@ func TestSmallSendBufferIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A device that sends and never hears a peer is silent. One whose firewall refuses what it
+// A device that sends and never hears a peer is silent. One whose firewall rejects what it
 // sends is refused, until the firewall lets it pass.
 func TestSymptoms(t *testing.T) {
 	type look struct {
@@ -83,7 +83,7 @@ func TestSymptoms(t *testing.T) {
 	}
 }
 
-// A stranger who forges the signs of a NAT, with other addresses each second, gets one log
+// A host that forges the signs of a NAT, with different addresses each second, causes one log
 // message a minute. The notice ends soon after the last of them.
 func TestForgedSignsOfNATAreBounded(t *testing.T) {
 	var log strings.Builder

@@ -3,8 +3,8 @@
 // ports), the control socket last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
-// kept. The same holds when a daemon stops that could not open an HCA, because another process
-// has used it (or its UDP port) all the time. A running daemon continues as long as one
+// kept. The same holds for a daemon that could never open an HCA, because another process used
+// it (or its UDP port) the whole time. A running daemon continues as long as one
 // interface works. The status shows an interface that was deleted or moved out of reach as
 // failed, with the reason.
 package daemon
@@ -64,7 +64,7 @@ type managed struct {
 	name     string
 	slot     *backend.Slot
 	portGUID hca.GUID
-	busy     bool // another process had what the HCA needs when the daemon started
+	busy     bool // another process used the HCA, or its UDP port, when the daemon started
 }
 
 // Run runs until ctx ends, the system shuts down, or the last interface has failed. Its error
@@ -155,7 +155,7 @@ func (d *daemon) discard() error {
 }
 
 // keeps reports whether an interface stays when the daemon stops. One that it created for an
-// HCA that another process has used all the time was never of use.
+// HCA that another process used the whole time has never carried traffic.
 func (d *daemon) keeps(f *iface.Iface) bool {
 	dev := d.device(f.DeviceName())
 	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0)

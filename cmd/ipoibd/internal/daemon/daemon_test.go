@@ -41,7 +41,7 @@ type running struct {
 }
 
 // underlay makes a netdev with an address that the daemon can run on; the other
-// end of the wire is up, and nobody is there.
+// end of the wire is up, without an address.
 func underlay(t *testing.T, name string, n int) {
 	t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, byte(n)}

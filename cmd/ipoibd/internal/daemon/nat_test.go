@@ -35,8 +35,8 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// Frames whose source address was translated on the way are dropped, and the status says by
-// what. So does the log, at most once a minute.
+// Frames whose source address was translated on the way are dropped. The status names the
+// cause, and so does the log, at most once a minute.
 func TestNATIsNamed(t *testing.T) {
 	if nstest.Enter(t) {
 		return

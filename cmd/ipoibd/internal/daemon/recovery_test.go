@@ -65,7 +65,7 @@ func await(t *testing.T, d *managed, ok func(device.View) bool) device.View {
 	}
 }
 
-// isAfter: the device is open anew.
+// isAfter reports whether the device is open again, with another session than the last.
 func isAfter(last *device.Session) func(device.View) bool {
 	return func(v device.View) bool { return v.Session != nil && v.Session != last }
 }
@@ -156,9 +156,8 @@ func TestR21UnplugAndReplug(t *testing.T) {
 	}
 }
 
-// A user that never lets go, with a verb that hangs besides: after the grace
-// period the next instance is open on the same UDP port, and the zombie closes
-// later.
+// A user never releases the device, and a verb hangs as well. After the grace period the next
+// instance is open on the same UDP port, and the zombie closes later.
 func TestR14ZombieFreesThePort(t *testing.T) {
 	if nstest.Enter(t) {
 		return

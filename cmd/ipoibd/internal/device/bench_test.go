@@ -48,7 +48,7 @@ type slot struct {
 	stiff   error           // what resets fail with
 	forever chan struct{}   // a verb that hangs forever returns once it is closed
 	port    *memfabric.Port // opened last
-	faults  *faults.Device  // likewise
+	faults  *faults.Device  // of the instance opened last
 	done    done
 }
 
@@ -339,7 +339,7 @@ func (u *user) release() {
 // healthy waits until the device is open, at most d, and returns the session.
 func (b *bench) healthy(d time.Duration) *Session {
 	b.t.Helper()
-	synctest.Wait() // what was ordered is taken up
+	synctest.Wait() // until Run has received pending commands
 	return b.await(d, func(v View) bool { return v.Session != nil }).Session
 }
 

@@ -97,7 +97,7 @@ func TestR29NoteOfAnotherFamilyOfGIDs(t *testing.T) {
 			func() { b.slot.port.DelAddr(addr1) },
 			func() { b.slot.port.DelAddr(four) },
 			func() { b.slot.port.AddAddr(six) },
-			func() { b.Ask(qprecovery.ReasonVerbFailed) }, // the next instance has addr1 alone
+			func() { b.Ask(qprecovery.ReasonVerbFailed) }, // the next instance has only addr1
 		} {
 			change()
 			time.Sleep(soon)

@@ -136,8 +136,8 @@ func TestR29FailureOfAResetIsNotedOnce(t *testing.T) {
 	})
 }
 
-// If the lock files can be opened later only, the device is opened in that moment, and only
-// the reason why they could not be opened is an error.
+// If the lock files can be opened only later, the device is opened at that moment, and the only
+// error in the log is the reason why they could not be opened.
 func TestR16LocksThatCannotBeOpenedAtFirst(t *testing.T) {
 	const limit = 20 * time.Second
 	dir := filepath.Join(t.TempDir(), "locks")

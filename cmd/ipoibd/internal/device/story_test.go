@@ -353,7 +353,7 @@ func (p *teller) replace() {
 	time.Sleep(moment)
 }
 
-// duration reads a time; "" is none.
+// duration returns the duration in a word; "" is zero.
 func duration(t *testing.T, word string) time.Duration {
 	t.Helper()
 	if word == "" {
@@ -406,7 +406,7 @@ func (s *script) does(a reset.Action) {
 	s.calls <- func(o *owner) { o.do(func() { o.actLocks(a) }) }
 }
 
-// end reports that a reset ended. If it is done, the slot was reset.
+// end reports the end of a reset. If the reset succeeded, the slot was reset.
 func (s *script) end(w []string) {
 	end := reset.Ended{ID: reset.ID(transcript.Number(s.t, w[1])), Outcome: reset.Outcome(w[2])}
 	if end.Outcome == reset.OutcomeDone {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ample is how long a test waits in real time: tens of times what it takes.
+// ample bounds every wait in real time. It is tens of times the usual duration.
 const ample = 20 * time.Second
 
 // shared is a device that daemons share, each in a process of its own.

@@ -18,12 +18,12 @@
 // # Files that were removed
 //
 // Before each step, except while it leads a reset, a process checks whether its files were
-// removed. If so, it opens those of that name, or creates them, and takes its shared lock
-// there before it releases the former one. The locks still exclude each other:
+// removed. If so, it opens the files that now have these names, or creates them, and takes its
+// shared lock there before it releases the former one. The locks still exclude each other:
 //
 //   - A process replaces its files only if no other one leads a reset with them.
 //   - A leader whose files are removed before the reset begins ends the attempt.
-//   - A process that has replaced its files excludes also the holders of the former lock on
+//   - A process that has replaced its files also excludes the holders of the former lock on
 //     use, such as a process that was stopped meanwhile.
 //   - The record is copied, so that a reset that was cut short is completed.
 //

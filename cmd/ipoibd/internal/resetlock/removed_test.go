@@ -95,7 +95,7 @@ func TestR16FilesAreRemovedAtEachStep(t *testing.T) {
 	})
 }
 
-// The files are removed after each system call of a leader, which is killed then. A reset that
+// The files are removed after each system call of a leader, which is then killed. A reset that
 // was cut short is completed.
 func TestR16R21FilesAreRemovedAndTheLeaderIsKilledAtEachStep(t *testing.T) {
 	eachStep(t, true, ample, 8, func(s *shared, victim, asks, other *daemon) {

@@ -235,7 +235,7 @@ func TestR17ResetOpensNoFile(t *testing.T) {
 }
 
 // The reset of one daemon removes the device and cannot bring it back. Another daemon brings it
-// back after its grace period, also if the first has been killed; so does one that starts.
+// back after its grace period, even if the first has been killed. So does a daemon that starts.
 func TestR21AnotherDaemonBringsTheDeviceBack(t *testing.T) {
 	for _, starts := range []bool{false, true} {
 		s := newShared(t)

@@ -43,7 +43,7 @@ func uidOf(c net.Conn) int {
 	return uid
 }
 
-// allowed reports whether a user may use the socket of a daemon of the user self.
+// allowed reports whether user peer may use the socket of a daemon that runs as user self.
 func allowed(peer, self int) bool { return peer == 0 || peer == self }
 
 // idle bounds the connections that neither follow events nor carry out an order. A new one is

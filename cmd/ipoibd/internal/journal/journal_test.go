@@ -99,7 +99,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// A reader that keeps up gets every entry once and in order, whoever adds.
+// A reader that keeps up gets every entry once and in order, even if several writers add them.
 func TestReaderSeesAllOfSeveralWriters(t *testing.T) {
 	const writers, each = 4, Size / 8
 	j := New()

@@ -23,7 +23,7 @@ type fakeLogind struct {
 	locks  atomic.Int32 // held by others
 	taken  atomic.Int32 // ever
 	limit  time.Duration
-	sleeps atomic.Bool // what it prepares for
+	sleeps atomic.Bool // PreparingForSleep
 	downs  atomic.Bool
 	mute   atomic.Bool // Inhibit is not answered
 	silent atomic.Bool // no call is answered

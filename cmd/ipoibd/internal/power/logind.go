@@ -54,7 +54,7 @@ type logind struct {
 	signals chan *dbus.Signal // closed with the connection
 	owner   string            // logind's unique name
 	limit   time.Duration     // how long the system waits for an inhibitor
-	system  system            // what it was about to do at first
+	system  system            // what it was about to do when the connection was made
 }
 
 // listen connects to the bus, subscribes to signals, and asks logind. The connection uses a
@@ -89,8 +89,8 @@ func listen(ctx context.Context) (*logind, error) {
 }
 
 // ask subscribes to signals, and then, so that it misses no change, asks for the owner of
-// logind's name, and asks that how long it waits for an inhibitor, and what the system is
-// about to do.
+// logind's name, and asks that owner how long it waits for an inhibitor, and what the
+// system is about to do.
 func (l *logind) ask() error {
 	if err := l.conn.Auth(nil); err != nil {
 		return err

@@ -35,7 +35,7 @@ const (
 // machine decides when to call hooks and when to hold an inhibitor. It is ready to use; no
 // logind is known at first.
 type machine struct {
-	there   bool // logind
+	there   bool // logind is on the bus
 	system  system
 	ready   system // the state for which the last hook prepares, or has prepared, the daemon
 	running bool   // that hook has not returned

@@ -41,7 +41,7 @@ type LogHandler struct {
 	limiter *limiter
 }
 
-// limiter is what a LogHandler shares with those derived from it.
+// limiter is the state that a LogHandler shares with the handlers derived from it.
 type limiter struct {
 	mu       sync.Mutex // guards what follows, and the messages
 	total    *rate.Limiter
@@ -56,7 +56,7 @@ type key struct {
 	cause  string // type, state, reason and property
 }
 
-// message is what the limiter keeps of one message.
+// message is the limiter's state of one message.
 type message struct {
 	rate       *rate.Limiter
 	held       *slog.Record // that has to wait; nil: none

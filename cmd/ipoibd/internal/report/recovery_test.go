@@ -61,8 +61,8 @@ func TestR29RecoveryOfAHealthyLadder(t *testing.T) {
 	}
 }
 
-// A request fails, the reset in place fails, the queue pair is made anew: so it
-// looks on the way, and so when it is over.
+// A request fails, the reset in place fails, and the queue pair is recreated: the status
+// during the recovery, and after it.
 func TestR29RecoveryOnItsWayAndAfter(t *testing.T) {
 	const ms = time.Millisecond
 	l := newLadder()

@@ -37,7 +37,7 @@ type Status struct {
 // Counters are counts by name.
 type Counters map[string]Count
 
-// Count is a count and what it is of. In JSON it is only the number.
+// Count is the value of a counter, and its kind. In JSON it is only the number.
 type Count struct {
 	Value uint64
 	Kind  hca.CounterKind

@@ -206,7 +206,7 @@ func known(cmd *cobra.Command, what string) (names []string, err error) {
 	return names, nil
 }
 
-// completeFlag has the shell complete a flag by the given values.
+// completeFlag has the shell complete a flag with the given values.
 func completeFlag(cmd *cobra.Command, flag string, values func() []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, completion(values)); err != nil {
 		panic(err) // there is no such flag
@@ -227,7 +227,7 @@ func netdevs() (names []string) {
 	return names
 }
 
-// printJSON prints what --json asks for.
+// printJSON prints the output of --json.
 func printJSON(out io.Writer, v any) error {
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")

@@ -12,7 +12,7 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// ill is the status of a daemon that has given up its device. One interface waits for it, and
+// ill is the status of a daemon that has given up on its device. One interface waits for it, and
 // another never had a failure.
 func ill() report.Status {
 	const ms = journal.Seconds(time.Millisecond)

@@ -39,7 +39,7 @@ type Counter struct {
 	Value uint64
 }
 
-// CounterKind is what a count is of.
+// CounterKind says what a counter counts.
 type CounterKind uint8
 
 // Kinds of counter. [CountUnknown] is for those that a driver defines, and corresponds to the

@@ -77,7 +77,7 @@ func leaveNote(index int) *os.File {
 	return f
 }
 
-// removeOld removes the files of processes that were killed, which are not locked any more. A
+// removeOld removes the files of processes that were killed, which are no longer locked. A
 // file that another process creates at this very moment is not locked yet. If that is removed,
 // the PID of its process is unknown.
 func removeOld() {

@@ -20,7 +20,7 @@ type statuses [hca.NumWCStatus + 1]atomic.Uint64
 
 func (s *statuses) add(status hca.WCStatus) { s[min(status, hca.NumWCStatus)].Add(1) }
 
-// appendTo appends the counters that are not zero. A failed request loses a frame, but for a
+// appendTo appends the counters that are not zero. A failed request loses a frame, except a
 // receive that was flushed, which held none; flushed is the kind of flushed requests.
 func (s *statuses) appendTo(out []hca.Counter, prefix string, flushed hca.CounterKind) []hca.Counter {
 	for i := range s {

@@ -47,8 +47,8 @@ int shim_destroy_cq(struct ibv_cq *cq);
 int shim_arm_cq(struct ibv_cq *cq);
 int shim_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc); // number of completions, negative on an error
 
-// shim_cq_event fetches and acknowledges one event of a channel. It returns EAGAIN if there
-// is none.
+// shim_cq_event fetches and acknowledges one event of a channel. It returns EAGAIN if no
+// event is pending.
 int shim_cq_event(struct ibv_comp_channel *channel);
 
 struct ibv_qp *shim_create_qp(struct ibv_pd *pd, struct ibv_cq *send, struct ibv_cq *recv,

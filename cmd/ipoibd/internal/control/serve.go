@@ -38,7 +38,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, fmt.Errorf("%w: %s", ErrNotFound, r.URL.Path))
 	case r.Method != method:
 		w.Header().Set("Allow", method)
-		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s wants %s", r.URL.Path, method)})
+		reply(w, http.StatusMethodNotAllowed, refusal{fmt.Sprintf("%s requires %s", r.URL.Path, method)})
 	case method == http.MethodGet && r.ContentLength != 0:
 		refuse(w, fmt.Errorf("%w: %s takes no body", ErrInvalid, r.URL.Path))
 	default:

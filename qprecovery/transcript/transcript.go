@@ -14,9 +14,9 @@ import (
 var rewrite = flag.Bool("rewrite", false, "rewrite the expected outputs of the transcripts")
 
 // Each runs a subtest for each testdata/*.txt. The subtest is named after the file, with a slash
-// in place of the first dash: R06/stuck shows requirement R6. The function replay replays the
-// inputs of a transcript, and returns the transcript with the actual outputs. With the flag
-// -rewrite, these replace the file.
+// in place of the first dash, so that the requirements in a name select it. The function replay
+// replays the inputs of a transcript, and returns the transcript with the actual outputs. With
+// the flag -rewrite, this replaces the file.
 func Each(t *testing.T, replay func(t *testing.T, text string) string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")

@@ -10,10 +10,10 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Each rung is reported when it is entered, also one in which there is nothing to do.
+// Each rung is reported when it is entered, even if there is nothing to do in it.
 func TestR29RungsAreToldAtOnce(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		j := a.iface.rec.journal // which New has set
+		j := a.iface.rec.journal // set by New
 		a.unplug()
 		time.Sleep(qprecovery.DefaultGiveUpAfter)
 		synctest.Wait()

@@ -182,8 +182,8 @@ func OnDisk(dir string) bool {
 }
 
 // cutShort opens the files of a device whose reset was cut short, and that this process
-// is configured for. It returns nil if there is no such device. The device is gone, so its key is not known
-// otherwise.
+// is configured for. It returns nil if there is no such device. The device is gone, so its
+// key is not known otherwise.
 func cutShort(dir string, configured func(reset.Device) bool, log *slog.Logger) (*files, reset.Device) {
 	names, _ := filepath.Glob(filepath.Join(dir, "*.intent"))
 	for _, name := range names {

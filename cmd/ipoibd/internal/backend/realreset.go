@@ -176,6 +176,9 @@ func (k kernel) reset(how config.Reset, d rdma.Device, gone bool) error {
 		return k.addAgain(d, d.Parent)
 	}
 	f, err := k.function(d.PCIAddr)
+	if gone && err != nil && !errors.Is(err, hca.ErrNoDevice) {
+		err = fmt.Errorf("%w; %w", err, resetlock.ErrUnfinished)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,6 +199,18 @@ func TestResetFunction(t *testing.T) {
 		err := k.reset(c.how, c.device, false)
 		if c.f.did != c.did || !strings.Contains(fmt.Sprint(err), c.text) || errors.Is(err, resetlock.ErrUnfinished) != c.gone {
 			t.Errorf("%s: did %q, %v; want %q, %q", c.name, c.f.did, err, c.did, c.text)
+		}
+	}
+}
+
+// A reset that was cut short and cannot be completed now, since no more files can be opened,
+// is left to the next attempt. One whose PCI function is gone is not.
+func TestR21CompletionThatFailsIsTriedAgain(t *testing.T) {
+	for cause, again := range map[error]bool{syscall.EMFILE: true, hca.ErrNoDevice: false} {
+		k := kernel{function: func(string) (function, error) { return nil, cause }}
+		err := k.reset(config.ResetDriver, rdma.Device{Name: "mlx5_0", PCIAddr: "0000:03:00.0"}, true)
+		if !errors.Is(err, cause) || errors.Is(err, resetlock.ErrUnfinished) != again {
+			t.Errorf("%v", err)
 		}
 	}
 }

@@ -110,9 +110,16 @@ func (f *files) renew(shares bool) {
 		f.note(f.lost)
 		return
 	}
-	f.lost, f.unwritten, f.former = nil, nil, use
-	if shares {
-		f.Share()
+	f.lost, f.unwritten = nil, nil
+	if sameFile(use, f.use) { // only the intent was removed: two locks on one file would exclude each other
+		f.use.Close()
+		f.use = use
+	} else {
+		former.Close()
+		f.former = use
+		if shares {
+			f.flock(f.use, unix.LOCK_SH)
+		}
 	}
 	if f.flock(f.intent, unix.LOCK_EX) {
 		if f.Read() == (reset.Record{}) && record != (reset.Record{}) {
@@ -124,9 +131,14 @@ func (f *files) renew(shares bool) {
 		f.watch()
 	}
 	f.flock(f.former, unix.LOCK_UN)
-	former.Close()
 	intent.Close()
 	f.conf.Log.Warn("the lock files of the device were removed; using new ones", "directory", f.conf.Dir)
+}
+
+func sameFile(a, b *os.File) bool {
+	x, errX := a.Stat()
+	y, errY := b.Stat()
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
 // watch reports the changes of intent as reads of changes. It fails where other processes of

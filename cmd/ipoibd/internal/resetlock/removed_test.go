@@ -3,7 +3,9 @@ package resetlock
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,4 +110,34 @@ func TestR16R21FilesAreRemovedAndTheLeaderIsKilledAtEachStep(t *testing.T) {
 			t.Errorf("completed %d times, want once", n)
 		}
 	})
+}
+
+// If only one of the files is removed, a process does not stand in its own way.
+func TestR16OneFileIsRemoved(t *testing.T) {
+	for _, suffix := range []string{".use", ".intent"} {
+		t.Run(suffix, func(t *testing.T) {
+			checkLeaks(t)
+			f := &files{conf: Config{Dir: filepath.Join(t.TempDir(), "locks"), Log: slog.New(slog.DiscardHandler)}}
+			key := f.conf.Device.Key()
+			if err := f.open(f.conf.Dir, key); err != nil {
+				t.Fatal(err)
+			}
+			defer f.close()
+			f.Share()
+			for range 2 {
+				if err := os.Remove(filepath.Join(f.conf.Dir, key+suffix)); err != nil {
+					t.Fatal(err)
+				}
+				f.renew(true)
+				if ours, err := f.Claim(); !ours {
+					t.Fatalf("the intent is not ours: %v", err)
+				}
+				if ours, err := f.Exclude(); !ours {
+					t.Fatalf("use is not ours: %v", err)
+				}
+				f.Share()
+				f.Disclaim()
+			}
+		})
+	}
 }

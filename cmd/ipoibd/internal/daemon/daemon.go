@@ -155,10 +155,11 @@ func (d *daemon) discard() error {
 }
 
 // keeps reports whether an interface stays when the daemon stops. One that it created for an
-// HCA that another process used the whole time has never carried traffic.
+// HCA that another process used the whole time has never carried traffic, and goes unless the
+// host has configured it.
 func (d *daemon) keeps(f *iface.Iface) bool {
 	dev := d.device(f.DeviceName())
-	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0)
+	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0 || f.Configured())
 }
 
 // release closes the interfaces to keep, and deletes the others.

@@ -260,7 +260,8 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 }
 
 // A daemon that waits for the UDP port of another one until it is stopped leaves no interface
-// behind. One that has got the port keeps its interface, as does one that adopted it.
+// behind, unless the host has given it an address. One that has got the port keeps its
+// interface, as does one that adopted it.
 func TestStopWhileThePortIsTakenLeavesNothing(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -275,14 +276,24 @@ func TestStopWhileThePortIsTakenLeavesNothing(t *testing.T) {
 	open := func(r *running) bool { return status(r).Devices[0].State == report.DeviceOpen }
 	first.eventually("the first has the port", func() bool { return open(first) })
 	second := start(t, configure(t, "ib1"), options())
-	must(t, netlink.LinkSetUp(find(t, "ib1")))
-	second.eventually("the second waits for the port", func() bool {
-		s := status(second).Interfaces[0]
-		return s.State == iface.StateWaiting && strings.Contains(s.Detail, "4791")
-	})
+	waits := func(r *running) {
+		must(t, netlink.LinkSetUp(find(t, "ib1")))
+		r.eventually("the second waits for the port", func() bool {
+			s := status(r).Interfaces[0]
+			return s.State == iface.StateWaiting && strings.Contains(s.Detail, "4791")
+		})
+	}
+	waits(second)
 	second.stop()
 	if exists("ib1") {
 		t.Error("ib1 is left behind by a daemon that never had the port")
+	}
+	second = start(t, configure(t, "ib1"), options())
+	must(t, netlink.AddrAdd(find(t, "ib1"), &netlink.Addr{IPNet: netlink.NewIPNet(net.IPv4(10, 9, 0, 1))}))
+	waits(second)
+	second.stop()
+	if !exists("ib1") {
+		t.Error("ib1 is deleted although the host has given it an address")
 	}
 	second = start(t, configure(t, "ib1"), options())
 	first.stop()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -120,6 +121,14 @@ func (f *Iface) DeviceName() string { return f.cfg.Device }
 
 // Adopted reports whether ib0 existed before.
 func (f *Iface) Adopted() bool { return f.host.adopted }
+
+// Configured reports whether the host has made something of ib0: it has an address other than
+// a link-local one, a master or another name, or cannot be looked at.
+func (f *Iface) Configured() bool {
+	s, err := f.host.tap.State()
+	return err != nil || s.Name != f.cfg.Name || s.Master != 0 ||
+		slices.ContainsFunc(s.Addrs, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() })
+}
 
 // Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
 // called. Idempotent.

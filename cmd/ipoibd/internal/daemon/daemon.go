@@ -155,8 +155,7 @@ func (d *daemon) discard() error {
 }
 
 // keeps reports whether an interface stays when the daemon stops. One that it created for an
-// HCA that another process used the whole time has never carried traffic, and goes unless the
-// host has configured it.
+// HCA that was never free has carried no traffic, and goes unless the host has configured it.
 func (d *daemon) keeps(f *iface.Iface) bool {
 	dev := d.device(f.DeviceName())
 	return !d.opts.Remove && (f.Adopted() || !dev.busy || dev.Opens() > 0 || f.Configured())

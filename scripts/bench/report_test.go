@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,6 +130,43 @@ func TestResume(t *testing.T) {
 		if err := other.resume(dir); err == nil {
 			t.Errorf("%s with %d s continued another run", other.Version, other.Seconds)
 		}
+	}
+}
+
+// The rows are measured by MTU, every second round in reverse. A continued run keeps the
+// rows that it has.
+func TestPlan(t *testing.T) {
+	all := []contender{
+		{name: "a", mtus: []int{1444, 2044}},
+		{name: "b", mtus: []int{2044}, programs: []string{"no-such-program"}, origin: "package b"},
+		{name: "c", mtus: []int{1444, 4092}},
+	}
+	list := func(rows []row) (names string) {
+		for _, row := range rows {
+			names += row.name() + " "
+		}
+		return names
+	}
+	r := &report{Rows: []row{{Contender: "c", MTU: 1444, Rounds: []figures{{udp64: 1}}}}, Missing: map[string]string{}}
+	todo := r.plan(all, regexp.MustCompile(`^[abc]/(1444|2044)`))
+	if got, want := list(order(todo, 1)), "a/1444 c/1444 a/2044 "; got != want {
+		t.Errorf("round 1 has %s, want %s", got, want)
+	}
+	if got, want := list(order(todo, 2)), "a/2044 c/1444 a/1444 "; got != want {
+		t.Errorf("round 2 has %s, want %s", got, want)
+	}
+	if got, want := list(r.Rows), "c/1444 a/1444 a/2044 "; got != want || len(r.Rows[0].Rounds) != 1 {
+		t.Errorf("the report has %s, want %s, with the round of c", got, want)
+	}
+	if got, want := r.Missing["b"], "no program no-such-program (package b)"; got != want {
+		t.Errorf("b is missing because of %q, want %q", got, want)
+	}
+}
+
+func TestOnlyMustMatch(t *testing.T) {
+	r := &report{Rounds: 1, Missing: map[string]string{}}
+	if err := r.run(t.Context(), io.Discard, t.TempDir(), regexp.MustCompile("no such contender")); !errors.Is(err, errNoMatch) {
+		t.Errorf("%v, want %v", err, errNoMatch)
 	}
 }
 

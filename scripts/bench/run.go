@@ -16,10 +16,34 @@ var errNoMatch = errors.New("no contender matches -only")
 // run measures the wanted contenders in all rounds, until the context ends. progress gets a
 // line for each.
 func (r *report) run(ctx context.Context, progress io.Writer, dir string, wanted *regexp.Regexp) error {
-	all := map[string]contender{}
-	var todo []row
-	for _, c := range contenders(dir) {
-		all[c.name] = c
+	all := contenders(dir)
+	todo := r.plan(all, wanted)
+	if len(todo)+len(r.Missing) == 0 {
+		return errNoMatch
+	}
+	for round := r.done + 1; round <= r.Rounds; round++ {
+		for _, row := range order(todo, round) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			fmt.Fprintf(progress, "round %d of %d: %-18s", round, r.Rounds, row.name())
+			i := slices.IndexFunc(all, func(c contender) bool { return c.name == row.Contender })
+			t := try(ctx, all[i], row.MTU, dir)
+			if ctx.Err() != nil {
+				fmt.Fprintln(progress, " interrupted")
+				return nil
+			}
+			fmt.Fprintln(progress, t)
+			r.add(row, round, t)
+		}
+	}
+	return nil
+}
+
+// plan returns the rows to measure, by MTU, and adds to the report those that it does not
+// have yet, and the contenders that are missing.
+func (r *report) plan(all []contender, wanted *regexp.Regexp) (todo []row) {
+	for _, c := range all {
 		for _, mtu := range c.mtus {
 			row := row{Contender: c.name, MTU: mtu}
 			if !wanted.MatchString(row.name()) {
@@ -30,37 +54,25 @@ func (r *report) run(ctx context.Context, progress io.Writer, dir string, wanted
 				continue
 			}
 			todo = append(todo, row)
-		}
-	}
-	if len(todo)+len(r.Missing) == 0 {
-		return errNoMatch
-	}
-	slices.SortStableFunc(todo, func(a, b row) int { return cmp.Compare(a.MTU, b.MTU) })
-	for _, row := range todo {
-		if r.find(row.Contender, row.MTU) < 0 {
-			r.Rows = append(r.Rows, row)
-		}
-	}
-	for round := r.done + 1; round <= r.Rounds; round++ {
-		order := slices.Clone(todo)
-		if round%2 == 0 {
-			slices.Reverse(order)
-		}
-		for _, row := range order {
-			if ctx.Err() != nil {
-				return nil
+			if r.find(row.Contender, row.MTU) < 0 {
+				r.Rows = append(r.Rows, row)
 			}
-			fmt.Fprintf(progress, "round %d of %d: %-18s", round, r.Rounds, row.name())
-			t := try(ctx, all[row.Contender], row.MTU, dir)
-			if ctx.Err() != nil {
-				fmt.Fprintln(progress, " interrupted")
-				return nil
-			}
-			fmt.Fprintln(progress, t)
-			r.add(row, round, t)
 		}
 	}
-	return nil
+	byMTU := func(a, b row) int { return cmp.Compare(a.MTU, b.MTU) }
+	slices.SortStableFunc(todo, byMTU)
+	slices.SortStableFunc(r.Rows, byMTU)
+	return todo
+}
+
+// order returns the rows in the order of a round, which are counted from 1: every second
+// one is reversed.
+func order(rows []row, round int) []row {
+	rows = slices.Clone(rows)
+	if round%2 == 0 {
+		slices.Reverse(rows)
+	}
+	return rows
 }
 
 // add adds the result of a round to a row.

@@ -29,22 +29,27 @@ type host struct {
 	peer    *host
 }
 
-// newHosts creates hosts a and b, joined by a veth pair.
-func newHosts(ctx context.Context, dir string) (a, b *host, err error) {
+// twoHosts returns hosts that do not exist yet.
+func twoHosts(dir string) (a, b *host) {
 	a = &host{name: "a", dir: filepath.Join(dir, "a"), address: "192.0.2.1", dev: "ov-a", inner: "10.0.0.1"}
 	b = &host{name: "b", dir: filepath.Join(dir, "b"), address: "192.0.2.2", dev: "ov-b", inner: "10.0.0.2", peer: a}
 	a.peer = b
+	return a, b
+}
+
+// create creates both hosts and the veth pair that joins them.
+func create(ctx context.Context, a, b *host) error {
 	for _, h := range []*host{a, b} {
 		if err := os.Mkdir(h.dir, 0o700); err != nil {
-			return nil, nil, err
+			return err
 		}
 		if _, err := run(exec.CommandContext(ctx, "ip", "netns", "add", h.name)); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	mtu := strconv.Itoa(underlayMTU)
 	if _, err := a.run(ctx, "ip", "link", "add", underlay, "mtu", mtu, "type", "veth", "peer", "name", underlay, "mtu", mtu, "netns", b.name); err != nil {
-		return nil, nil, err
+		return err
 	}
 	for _, h := range []*host{a, b} {
 		for _, args := range [][]string{
@@ -53,14 +58,15 @@ func newHosts(ctx context.Context, dir string) (a, b *host, err error) {
 			{"addr", "add", h.address + "/24", "dev", underlay},
 		} {
 			if _, err := h.run(ctx, "ip", args...); err != nil {
-				return nil, nil, err
+				return err
 			}
 		}
 	}
-	return a, b, nil
+	return nil
 }
 
-// remove removes the host, whose processes must have ended, with all its interfaces.
+// remove removes what there is of the host, whose processes must have ended, with all its
+// interfaces.
 func (h *host) remove() error {
 	_, err := run(exec.Command("ip", "netns", "del", h.name))
 	return errors.Join(err, os.RemoveAll(h.dir))

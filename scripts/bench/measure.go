@@ -120,8 +120,12 @@ func (t *trial) roundTrip(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.figures[rttMedian], t.figures[rttP99], err = parseSockperf(out)
-	return err
+	median, p99, err := parseSockperf(out)
+	if err != nil {
+		return err
+	}
+	t.figures[rttMedian], t.figures[rttP99] = median, p99
+	return nil
 }
 
 // underServer runs a client on a while its server runs on b, and returns the client's output.

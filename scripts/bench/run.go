@@ -87,32 +87,25 @@ func (r *report) add(to row, round int, t *trial) {
 // try measures a contender on new hosts.
 func try(ctx context.Context, c contender, mtu int, dir string) *trial {
 	t := &trial{figures: figures{}}
-	fail := func(err error) {
-		if err != nil {
-			t.failures = append(t.failures, err.Error())
-		}
+	t.a, t.b = twoHosts(dir)
+	err := create(ctx, t.a, t.b)
+	if err == nil {
+		t.daemons, err = c.join(ctx, t.a, t.b, mtu)
 	}
-	var err error
-	if t.a, t.b, err = newHosts(ctx, dir); err != nil {
-		fail(err)
-		return t
-	}
-	defer func() {
-		for _, p := range t.daemons {
-			p.stop()
-		}
-		fail(t.a.remove())
-		fail(t.b.remove())
-	}()
-	t.daemons, err = c.join(ctx, t.a, t.b, mtu)
-	if err != nil {
+	if err == nil {
+		t.measure(ctx)
+	} else {
 		for _, p := range t.daemons {
 			err = p.explain(err)
 		}
-		fail(err)
-		return t
+		t.failures = append(t.failures, err.Error())
 	}
-	t.measure(ctx)
+	for _, p := range t.daemons {
+		p.stop()
+	}
+	if err := errors.Join(t.a.remove(), t.b.remove()); err != nil {
+		t.failures = append(t.failures, err.Error())
+	}
 	return t
 }
 

@@ -24,6 +24,9 @@ const insideEnv = "IPOIBD_BENCH_INSIDE"
 // endLimit is how long an interrupted run may take to print the results that it has.
 const endLimit = 10 * time.Second
 
+// maxLoad is the load average of a machine that has nothing else to do.
+const maxLoad = 0.5
+
 var (
 	only      = flag.String("only", "", "run only the contenders whose name/MTU matches this `regexp`, such as 'ipoibd|prototype/2044'")
 	rounds    = flag.Int("rounds", 3, "`number` of rounds; the result is their median")
@@ -117,6 +120,9 @@ func inside(ctx context.Context, dir string, wanted *regexp.Regexp) error {
 		return err
 	}
 	r := newReport(ctx)
+	if r.Load > maxLoad {
+		fmt.Fprintf(os.Stderr, "bench: the machine is busy (load average %.1f), so the figures will be too low\n", r.Load)
+	}
 	if *more {
 		if err := r.resume(*out); err != nil {
 			return err

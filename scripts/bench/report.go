@@ -70,6 +70,7 @@ type report struct {
 	Kernel     string            `json:"kernel"`
 	CPUs       int               `json:"cpus"`
 	Congestion string            `json:"tcp_congestion_control"`
+	Load       float64           `json:"load_average"` // of the minute before the run
 	Rounds     int               `json:"rounds"`
 	done       int               // of them, before this run
 	Seconds    int               `json:"seconds"`
@@ -86,12 +87,15 @@ func newReport(ctx context.Context) *report {
 		first, _, _ := strings.Cut(string(text), "\n")
 		return first
 	}
+	var load float64 // remains 0 if the kernel does not say
+	_, _ = fmt.Sscan(line(os.ReadFile("/proc/loadavg")), &load)
 	return &report{
 		Started:    time.Now().UTC().Truncate(time.Second),
 		Version:    line(exec.CommandContext(ctx, *ipoibd, "version").Output()),
 		Kernel:     line(os.ReadFile("/proc/sys/kernel/osrelease")),
 		CPUs:       runtime.NumCPU(),
 		Congestion: line(os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")),
+		Load:       load,
 		Rounds:     *rounds,
 		Seconds:    *seconds,
 		Missing:    map[string]string{},
@@ -124,6 +128,7 @@ func (r *report) resume(dir string) error {
 	}
 	r.Started, r.Rows, r.done = old.Started, old.Rows, old.Rounds
 	r.Rounds += r.done
+	r.Load = max(r.Load, old.Load)
 	return nil
 }
 

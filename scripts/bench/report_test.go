@@ -21,7 +21,7 @@ import (
 func sample() *report {
 	return &report{
 		Started: time.Date(2026, 11, 22, 14, 30, 0, 0, time.UTC),
-		Version: "ipoibd 1.0", Kernel: "6.18", CPUs: 2, Congestion: "cubic", Rounds: 3, Seconds: 2,
+		Version: "ipoibd 1.0", Kernel: "6.18", CPUs: 2, Congestion: "cubic", Load: 0.25, Rounds: 3, Seconds: 2,
 		Rows: []row{
 			{Contender: "prototype", MTU: 2044, Rounds: []figures{
 				{tcp1There: 9, cpuPerGB: 1.2}, {tcp1There: 11, cpuPerGB: 1.1}, {tcp1There: 10, cpuPerGB: 1.3},
@@ -62,7 +62,7 @@ func TestMedian(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	const want = `ipoibd 1.0, Linux 6.18, 2 CPUs, TCP with cubic, underlay MTU 9000, 2026-11-22 14:30
-medians; rounds: 3, seconds for each figure: 2
+medians; rounds: 3, seconds for each figure: 2, load average before: 0.2
 
   MTU  contender       TCP 1 →   TCP 1 ←   TCP 4 →   TCP 4 ←  UDP 64 B  UDP 1400 B  round trip   its p99       CPU
                           Gb/s      Gb/s      Gb/s      Gb/s      kpps        kpps          us        us      s/GB

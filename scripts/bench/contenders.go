@@ -28,18 +28,22 @@ type contender struct {
 	start func(ctx context.Context, h *host, mtu int) (*process, error)
 }
 
-// prototypeProgram is the name of the built prototype in the folder of the run.
-const prototypeProgram = "limit"
+// Names of programs that are built for a run, into its folder.
+const (
+	prototypeProgram = "limit"
+	wireGuardProgram = "wireguard-go"
+)
 
 // contenders returns all contenders. dir is the folder of the run. Debian's tinc carries at
-// most 1500 bytes, so it has its row at the MTU below.
+// most 1500 bytes, so it has its row at the MTU below. Debian 12's wireguard-go is from before
+// the segmentation offloads, and a tenth as fast as the one that tools/go.mod pins.
 func contenders(dir string) []contender {
-	limit := filepath.Join(dir, prototypeProgram)
+	limit, wireGuard := filepath.Join(dir, prototypeProgram), filepath.Join(dir, wireGuardProgram)
 	return []contender{
 		{"veth", []int{2044}, nil, "", startVeth},
 		{"vxlan", []int{2044}, nil, "", startVXLAN},
 		{"prototype", []int{1444, 2044, 4092}, []string{limit}, "its source must be in " + *prototype, startPrototype(limit)},
-		{"wireguard-go", []int{1444, 2044, 4092}, []string{"wireguard-go", "wg"}, "packages wireguard-go and wireguard-tools", startWireGuard},
+		{"wireguard-go", []int{1444, 2044, 4092}, []string{wireGuard, "wg"}, "it is built from tools/go.mod; wg is in package wireguard-tools", startWireGuard(wireGuard)},
 		{"tinc", []int{1444}, []string{"tincd"}, "package tinc", startTinc},
 		{"openvpn", []int{2044}, []string{"openvpn"}, "package openvpn", startOpenVPN},
 		{"ipoibd", []int{1444, 2044, 4092}, []string{*ipoibd}, "make build", startIpoibd},
@@ -104,22 +108,24 @@ func startPrototype(program string) func(context.Context, *host, int) (*process,
 	}
 }
 
-func startWireGuard(ctx context.Context, h *host, _ int) (*process, error) {
-	own, other, err := wireGuardKeys(h)
-	if err != nil {
-		return nil, err
+func startWireGuard(program string) func(context.Context, *host, int) (*process, error) {
+	return func(ctx context.Context, h *host, _ int) (*process, error) {
+		own, other, err := wireGuardKeys(h)
+		if err != nil {
+			return nil, err
+		}
+		file := filepath.Join(h.dir, "key")
+		if err := os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(own.Bytes())), 0o600); err != nil {
+			return nil, err
+		}
+		p, err := h.start(ctx, program, "--foreground", h.dev)
+		if err != nil {
+			return nil, err
+		}
+		const port = "51820"
+		return p, h.retry(ctx, false, "wg", "set", h.dev, "listen-port", port, "private-key", file,
+			"peer", base64.StdEncoding.EncodeToString(other.PublicKey().Bytes()), "endpoint", h.peer.address+":"+port, "allowed-ips", h.peer.inner+"/32")
 	}
-	file := filepath.Join(h.dir, "key")
-	if err := os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(own.Bytes())), 0o600); err != nil {
-		return nil, err
-	}
-	p, err := h.start(ctx, "wireguard-go", "--foreground", h.dev)
-	if err != nil {
-		return nil, err
-	}
-	const port = "51820"
-	return p, h.retry(ctx, false, "wg", "set", h.dev, "listen-port", port, "private-key", file,
-		"peer", base64.StdEncoding.EncodeToString(other.PublicKey().Bytes()), "endpoint", h.peer.address+":"+port, "allowed-ips", h.peer.inner+"/32")
 }
 
 // wireGuardKeys returns the keys of a host and of its peer, derived from their names:

@@ -76,21 +76,16 @@ func mainIn(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := buildPrototype(ctx, filepath.Join(dir, prototypeProgram)); err != nil {
-		fmt.Fprintln(os.Stderr, "bench: no prototype:", err)
+	for _, b := range []struct{ module, pkg, program string }{
+		{*prototype, ".", prototypeProgram},
+		{"tools", "golang.zx2c4.com/wireguard", wireGuardProgram},
+	} {
+		cmd := exec.CommandContext(ctx, "go", "-C", b.module, "build", "-o", filepath.Join(dir, b.program), b.pkg)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s is not built: %v%s\n", b.program, err, indent(string(text)))
+		}
 	}
 	return enter(ctx, dir)
-}
-
-func buildPrototype(ctx context.Context, program string) error {
-	if _, err := os.Stat(*prototype); err != nil {
-		return err
-	}
-	out, err := exec.CommandContext(ctx, "go", "-C", *prototype, "build", "-o", program).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("build %s: %w\n%s", *prototype, err, out)
-	}
-	return nil
 }
 
 // enter runs this program again in new namespaces. When this process dies, so does that

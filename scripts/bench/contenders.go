@@ -35,8 +35,8 @@ const (
 )
 
 // contenders returns all contenders. dir is the folder of the run. Debian's tinc carries at
-// most 1500 bytes, so it has its row at the MTU below. Debian 12's wireguard-go is from before
-// the segmentation offloads, and a tenth as fast as the one that tools/go.mod pins.
+// most 1500 bytes, so it has its row at the MTU below. Debian 12's wireguard-go lacks the
+// segmentation offloads, so tools/go.mod pins a newer one.
 func contenders(dir string) []contender {
 	limit, wireGuard := filepath.Join(dir, prototypeProgram), filepath.Join(dir, wireGuardProgram)
 	return []contender{

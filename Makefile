@@ -62,9 +62,11 @@ IS_VM   := $$1 == "$(VM)"
 build:
 	go build -ldflags '-X main.commit=$(VERSION)' -o bin/ ./cmd/ipoibd
 
-.PHONY: deps deps-vm
+.PHONY: deps deps-bench deps-vm
 deps:
 	@scripts/deps
+deps-bench: deps
+	@scripts/deps bench || echo "the benchmark will name what is missing" >&2
 deps-vm: deps
 	@scripts/deps vm || echo "the tests with guests will report what is missing" >&2
 
@@ -104,8 +106,15 @@ bench-vm: deps-vm
 fuzz:
 	@scripts/fuzz
 
+# Compares ipoibd with other overlays, side by side: a table, bin/bench.json and
+# bin/bench.svg. A short run: make bench BENCH="-only ipoibd -rounds 1 -seconds 1".
+BENCH ?=
 .PHONY: bench
-bench:
+bench: deps-bench build
+	@go run ./scripts/bench $(BENCH)
+
+.PHONY: bench-go
+bench-go:
 	go test -run='^$$' -bench=. -benchmem ./...
 
 .PHONY: demo

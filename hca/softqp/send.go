@@ -54,7 +54,7 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	behaviour := q.send.state.SendQueue()
 	switch {
 	case behaviour == hca.QueueRefuses, len(wr.SGList) > q.cfg.Spec.SendSGEs,
-		wr.Flags&hca.SendIPCsum != 0, wr.UD.QPN&^hca.QPNMask != 0:
+		wr.Flags&hca.SendIPCsum != 0, wr.LSO.MSS != 0, wr.UD.QPN&^hca.QPNMask != 0:
 		return hca.ErrInvalid
 	case behaviour == hca.QueueFlushes:
 		q.completeSend(wr.ID, hca.WCWRFlushErr)

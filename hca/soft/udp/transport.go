@@ -77,6 +77,9 @@ func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 // hca.ErrIO.
 func (t *Transport) Send(pkts []transport.Packet) (int, error) { return t.tx.send(pkts) }
 
+// Limits implements transport.Transport.
+func (t *Transport) Limits() transport.Limits { return transport.Limits{MaxSegs: 1} }
+
 // WaitWritable implements transport.Transport.
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 

@@ -222,6 +222,15 @@ func setBuffer(fd, force, plain, size int) {
 	}
 }
 
+// canSegment reports why the kernel cannot cut trains (UDP_SEGMENT, since Linux 4.18).
+func (s *socket) canSegment() error {
+	var err error
+	cerr := s.raw.Control(func(fd uintptr) {
+		_, err = unix.GetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT)
+	})
+	return errors.Join(cerr, os.NewSyscallError("getsockopt UDP_SEGMENT", err))
+}
+
 // own transfers the descriptor to a file, which the runtime's poller watches.
 func own(fd int, ipv6 bool, port uint16) (*socket, error) {
 	file := os.NewFile(uintptr(fd), "udp")

@@ -28,6 +28,19 @@ func BenchmarkICRC(b *testing.B) {
 	})
 }
 
+// BenchmarkSealer is BenchmarkICRC for the datagrams of a train.
+func BenchmarkSealer(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		var s roce.Sealer
+		path := f.path
+		header, rest := f.datagram[:roce.HeaderLen], f.datagram[roce.HeaderLen:]
+		for b.Loop() {
+			path.ID = (path.ID + 1) % 64
+			s.ICRC(&path, header, rest)
+		}
+	})
+}
+
 func BenchmarkVerify(b *testing.B) {
 	benchFrames(b, func(b *testing.B, f frame) {
 		for b.Loop() {

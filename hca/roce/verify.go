@@ -2,7 +2,6 @@ package roce
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"math/bits"
 	"net/netip"
 )
@@ -99,7 +98,7 @@ func mismatch(p *Path, datagram []byte) (uint32, bool) {
 	}
 	body, tail := datagram[:len(datagram)-ICRCLen], datagram[len(datagram)-ICRCLen:]
 	crc := prefixCRC(p, body[:BTHLen], len(datagram))
-	crc = crc32.Update(crc, crc32.IEEETable, body[BTHLen:])
+	crc = update(crc, body[BTHLen:])
 	return crc ^ binary.LittleEndian.Uint32(tail), true
 }
 

@@ -79,6 +79,7 @@ type Batch struct {
 	own    [(hca.Batch + 1) * maxOwn]byte // headers and trailers, and the headers of Loop
 	used   int                            // bytes of own
 	parts  [MaxVec][]byte                 // of one datagram, for the ICRC
+	sealer roce.Sealer
 
 	peers   []netip.Addr // destinations of the copies
 	skipped int          // peers skipped since the last copy
@@ -140,7 +141,7 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram)
 	b.parts[0] = header
 	n := 1 + copy(b.parts[1:], m.payload.list())
 	b.parts[n] = tail[:m.bth.Pad]
-	roce.PutICRC(tail[m.bth.Pad:], roce.ICRC(&path, b.parts[:n+1]...))
+	roce.PutICRC(tail[m.bth.Pad:], b.sealer.ICRC(&path, b.parts[:n+1]...))
 
 	t.Segs++
 	t.Len += size

@@ -107,3 +107,9 @@ func (p *packet) segments(mss int) (out [][]byte) {
 	}
 	return out
 }
+
+// TCPHeader returns the header of a large send over IPv4, for tests of backends.
+func TCPHeader() []byte {
+	p := packet{flags: tcpACK, options: pattern(12)}
+	return p.message()
+}

@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -57,6 +58,26 @@ func BenchmarkVerifySolved(b *testing.B) {
 		roce.PutICRC(f.datagram[end:], roce.ICRC(&path, f.datagram[:end]))
 		for b.Loop() {
 			roce.Verify(&f.path, false, f.datagram)
+		}
+	})
+}
+
+// BenchmarkVerifier is BenchmarkVerifySolved for the datagrams of a train.
+func BenchmarkVerifier(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		var train [][]byte
+		end := len(f.datagram) - roce.ICRCLen
+		for id := range 64 {
+			path, d := f.path, bytes.Clone(f.datagram)
+			path.ID = uint16(id)
+			roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
+			train = append(train, d)
+		}
+		var v roce.Verifier
+		n := 0
+		for b.Loop() {
+			v.Verify(&f.path, false, train[n%64])
+			n++
 		}
 	})
 }

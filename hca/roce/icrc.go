@@ -47,24 +47,32 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 
 // Sealer computes the ICRCs of datagrams like ICRC. It remembers the part that datagrams of
 // one path and length share, such as those of a train. The zero value is ready to use.
-type Sealer struct {
-	path  Path // with identification 0
-	n     int  // bytes of the datagram, 0: nothing is remembered
-	start [bthResv8a]byte
-	state uint32 // of the CRC after the pseudo header with identification 0, and start
-}
+type Sealer struct{ start start }
 
 // ICRC returns the same as the function ICRC.
 func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
-	if p.ID >= lowIDs {
-		return ICRC(p, parts...)
-	}
 	n := ICRCLen
 	for _, part := range parts {
 		n += len(part)
 	}
-	bth := parts[0][:BTHLen]
-	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.start || p.Dst != s.path.Dst || p.Src != s.path.Src {
+	return updateAll(s.start.crc(p, parts[0][:BTHLen], n), parts)
+}
+
+// start is what the CRCs of datagrams of one path and length have in common. The zero value is
+// ready to use.
+type start struct {
+	path  Path // with identification 0
+	n     int  // bytes of the datagram; 0: nothing is remembered
+	bth   [bthResv8a]byte
+	state uint32 // of the CRC after the pseudo header with identification 0, and bth
+}
+
+// crc returns the same as prefixCRC.
+func (s *start) crc(p *Path, bth []byte, n int) uint32 {
+	if p.ID >= lowIDs {
+		return prefixCRC(p, bth, n)
+	}
+	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
 		s.begin(p, bth, n)
 	}
 	state := s.state
@@ -74,17 +82,17 @@ func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
 	var rest [BTHLen - bthResv8a]byte
 	copy(rest[:], bth[bthResv8a:])
 	rest[0] = 0xff
-	return updateAll(^updateState(state, rest[:]), parts)
+	return ^updateState(state, rest[:])
 }
 
-// begin computes the part that datagrams share.
-func (s *Sealer) begin(p *Path, bth []byte, n int) {
+// begin remembers another datagram.
+func (s *start) begin(p *Path, bth []byte, n int) {
 	var b [maskedLen]byte
-	s.path, s.n, s.start = *p, n, [bthResv8a]byte(bth)
+	s.path, s.n, s.bth = *p, n, [bthResv8a]byte(bth)
 	s.path.ID = 0
 	s.path.putMasked(&b, n)
 	at := lrhLen + p.ipLen() + udpLen
-	copy(b[at:], s.start[:])
+	copy(b[at:], s.bth[:])
 	s.state = updateState(^uint32(0), b[:at+bthResv8a])
 }
 

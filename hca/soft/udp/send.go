@@ -104,7 +104,7 @@ func (s *sender) fill(pkts []transport.Packet) (burst []transport.Packet, beyond
 		if !limits.Allow(&pkts[i]) {
 			return pkts[:i], true
 		}
-		if i > 0 && used+len(pkts[i].Vec) > maxIovs {
+		if used+max(1, len(pkts[i].Vec)) > maxIovs {
 			return pkts[:i], false
 		}
 		used += s.slots[i].fill(&s.msgs[i], &pkts[i], s.iovs[used:], s.sock.ipv6)

@@ -152,7 +152,10 @@ const churn = 1000
 
 func (r *rig) churnSends(ah hca.AH, to hca.QPN) {
 	wr := []hca.SendWR{{SGList: []hca.SGE{r.mr.SGE(0, 10)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}}
-	for range churn {
+	for i := range churn {
+		if wr[0].LSO = (hca.LSO{}); i%3 == 0 {
+			wr[0].LSO = hca.LSO{Header: tcpHeader, MSS: 4}
+		}
 		_, _ = r.qp.PostSend(wr) // refused, flushed or sent
 	}
 }

@@ -54,9 +54,10 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 	if out.TTL == 0 {
 		out.TTL = defaultTTL
 	}
+	rest := cutter{vec: pkt.Vec}
 	for k := range pkt.Datagrams() {
 		if pkt.Segs > 1 {
-			p.cut = subList(p.cut[:0], pkt.Vec, k*pkt.SegSize, pkt.SegSize)
+			p.cut = rest.next(p.cut[:0], pkt.SegSize)
 			out.Vec = p.cut
 		}
 		out.ID, out.IDKnown = 0, p.fabric.showIDs
@@ -73,18 +74,23 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 	}
 }
 
-// subList appends n bytes of a gather list, from off on, or fewer at its end.
-func subList(to, vec [][]byte, off, n int) [][]byte {
-	for _, v := range vec {
-		switch {
-		case n == 0:
-			return to
-		case off >= len(v):
-			off -= len(v)
-		default:
-			v = v[off:min(len(v), off+n)]
-			to, off, n = append(to, v), 0, n-len(v)
+// cutter cuts a gather list into lists of consecutive bytes.
+type cutter struct {
+	vec [][]byte
+	off int // into vec[0]
+}
+
+// next appends the next n bytes, or fewer at the end, to a list.
+func (c *cutter) next(to [][]byte, n int) [][]byte {
+	for n > 0 && len(c.vec) > 0 {
+		v := c.vec[0][c.off:]
+		if len(v) > n {
+			v = v[:n]
+			c.off += n
+		} else {
+			c.vec, c.off = c.vec[1:], 0
 		}
+		to, n = append(to, v), n-len(v)
 	}
 	return to
 }

@@ -40,12 +40,11 @@ func offloadLimits(b *bench) {
 	}
 }
 
-// large returns a large send of a packet to another end. Its payload is written to the send
-// memory from the slot on.
-func (e *end) large(id uint64, to *end, slot int, p *packet, mss int) hca.SendWR {
+// large returns a large send of a packet to another end. Its payload is written to the start of
+// the send memory.
+func (e *end) large(id uint64, to *end, p *packet, mss int) hca.SendWR {
 	e.Helper()
-	n := copy(e.tx.Bytes()[slot*slotSize:], p.payload)
-	wr := e.wr(id, to, e.tx.SGE(slot*slotSize, n))
+	wr := e.wr(id, to, e.tx.SGE(0, copy(e.tx.Bytes(), p.payload)))
 	wr.LSO = hca.LSO{Header: p.message()[:p.headerLen()], MSS: mss}
 	return wr
 }
@@ -76,13 +75,21 @@ func lsoCuts(b *bench) {
 	for _, p := range b.kinds() {
 		x, y := b.pair()
 		for _, c := range []struct{ payload, mss int }{
-			{0, 100}, {1, 1}, {5, 1}, {99, 100}, {100, 100}, {101, 100}, {200, 100}, {1400, 100},
-			{2700, 901}, {2 * (x.gid().MaxPayload - p.headerLen()), x.gid().MaxPayload - p.headerLen()},
+			{0, 100},
+			{1, 1},
+			{5, 1},
+			{99, 100},
+			{100, 100},
+			{101, 100},
+			{200, 100},
+			{1400, 100},
+			{2700, 901},
+			{2 * (x.gid().MaxPayload - p.headerLen()), x.gid().MaxPayload - p.headerLen()},
 		} {
 			p.payload = pattern(c.payload)
 			want := p.segments(c.mss)
 			y.postRecv(len(want))
-			wr := x.large(5, y, 0, &p, c.mss)
+			wr := x.large(5, y, &p, c.mss)
 			kept := slices.Clone(wr.LSO.Header)
 			x.postSend(wr)
 			x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 5)
@@ -116,7 +123,7 @@ func lsoLongest(b *bench) {
 	if n, err := y.qp.PostRecv(wrs); n != len(wrs) {
 		b.Fatalf("posted %d of %d receives: %v", n, len(wrs), err)
 	}
-	x.postSend(x.large(1, y, 0, &p, mss))
+	x.postSend(x.large(1, y, &p, mss))
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
 	for i, wc := range y.next(y.recv, len(want)) {
 		if wc.ID != uint64(i) || wc.Status != hca.WCSuccess || !bytes.Equal(y.rx.Bytes()[i*size+hca.GRHLen:i*size+int(wc.ByteLen)], want[i]) {
@@ -151,7 +158,7 @@ func lsoImpossible(b *bench) {
 		if a := b.a.Dev.Attr(); a.USO && what == "UDP without USO" || a.MaxTSO >= 2*len(x.tx.Bytes()) && what == "above MaxTSO" {
 			continue
 		}
-		good, bad := x.wr(1, y, x.message(1, []byte(what))), x.large(2, y, 0, &p, 100)
+		good, bad := x.wr(1, y, x.message(1, []byte(what))), x.large(2, y, &p, 100)
 		change(&bad)
 		y.postRecv(1)
 		n, err := x.qp.PostSend([]hca.SendWR{good, bad, good})
@@ -172,7 +179,7 @@ func lsoGathers(b *bench) {
 	want := p.segments(333)
 	for _, at := range []int{0, 1, 332, 333, 334, 500, 999, 1000} {
 		y.postRecv(len(want))
-		wr := x.large(1, y, 0, &p, 333)
+		wr := x.large(1, y, &p, 333)
 		wr.SGList = []hca.SGE{x.message(0, p.payload[:at]), x.message(1, p.payload[at:])}
 		x.postSend(wr)
 		x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
@@ -188,7 +195,7 @@ func lsoCopiesHeader(b *bench) {
 	want := p.segments(100)
 	y.postRecv(len(want))
 	x.host.Stall(true)
-	wr := x.large(1, y, 0, &p, 100)
+	wr := x.large(1, y, &p, 100)
 	x.postSend(wr)
 	clear(wr.LSO.Header)
 	x.host.Stall(false)
@@ -207,7 +214,7 @@ func lsoAmongOthers(b *bench) {
 	p := b.kinds()[0]
 	p.payload = pattern(250)
 	small := x.wr(1, y, x.message(1, []byte("small")))
-	first, second := x.large(2, y, 0, &p, 100), x.large(3, y, 0, &p, 60)
+	first, second := x.large(2, y, &p, 100), x.large(3, y, &p, 60)
 	second.Flags = hca.SendSignaled
 	last := x.wr(4, y, x.message(2, []byte("last")))
 	last.Flags = hca.SendSignaled
@@ -225,7 +232,7 @@ func lsoToItself(b *bench) {
 	p.payload = pattern(250)
 	want := p.segments(100)
 	x.postRecv(len(want))
-	x.postSend(x.large(1, x, 0, &p, 100))
+	x.postSend(x.large(1, x, &p, 100))
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
 	x.wantNext("to itself", want...)
 }
@@ -241,7 +248,7 @@ func lsoGroup(b *bench) {
 		e.join()
 		e.postRecv(len(want))
 	}
-	wr := x.large(1, y, 0, &p, 100)
+	wr := x.large(1, y, &p, 100)
 	wr.UD.AH, wr.UD.QPN = x.ah(b.f.MGID, b.f.MLID), hca.QPNMulticast
 	x.postSend(wr)
 	x.wantStatus(x.next(x.send, 1), hca.WCSuccess, 1)
@@ -257,7 +264,7 @@ func lsoSegmentTooLong(b *bench) {
 	p := b.kinds()[0]
 	mss := x.gid().MaxPayload - p.headerLen() + 1
 	p.payload = pattern(2 * mss)
-	x.postSend(x.large(9, y, 0, &p, mss))
+	x.postSend(x.large(9, y, &p, mss))
 	if s := x.status(x.next(x.send, 1), 9); s[0] == hca.WCSuccess {
 		b.Errorf("status %v of segments that are too long", s)
 	}
@@ -270,7 +277,7 @@ func lsoProtection(b *bench) {
 	x, y := b.pair()
 	p := b.kinds()[0]
 	p.payload = pattern(300)
-	wr := x.large(9, y, 0, &p, 100)
+	wr := x.large(9, y, &p, 100)
 	wr.SGList[0].LKey = ^wr.SGList[0].LKey
 	x.postSend(wr)
 	got := x.status(x.next(x.send, 1), 9)
@@ -285,7 +292,7 @@ func lsoRefused(b *bench) {
 	p := packet{flags: tcpACK, payload: pattern(100)}
 	y.postRecv(1)
 	good := x.wr(1, y, x.message(1, []byte("before it")))
-	n, err := x.qp.PostSend([]hca.SendWR{good, x.large(2, y, 0, &p, 50), good})
+	n, err := x.qp.PostSend([]hca.SendWR{good, x.large(2, y, &p, 50), good})
 	b.wantErr(err, hca.ErrInvalid, "post a large send")
 	if n != 1 {
 		b.Errorf("%d sends accepted, want 1", n)
@@ -362,8 +369,10 @@ func csumOfNothing(b *bench) {
 func csumOKIsTrue(b *bench) {
 	x, y := b.pair()
 	for _, p := range []packet{
-		{flags: tcpACK, payload: pattern(100)}, {v6: true, flags: tcpACK, payload: pattern(100)},
-		{udp: true, payload: pattern(100)}, {v6: true, udp: true, payload: pattern(100)},
+		{flags: tcpACK, payload: pattern(100)},
+		{v6: true, flags: tcpACK, payload: pattern(100)},
+		{udp: true, payload: pattern(100)},
+		{v6: true, udp: true, payload: pattern(100)},
 	} {
 		y.postRecv(1)
 		x.postSend(x.wr(1, y, x.message(0, p.without())))

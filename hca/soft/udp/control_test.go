@@ -90,8 +90,10 @@ func TestControl4Layout(t *testing.T) {
 		pkt      transport.Packet
 		from, to int
 	}{
-		{transport.Packet{TTL: 5, Segs: 2}, 0, 104}, {transport.Packet{Segs: 2}, 0, 80},
-		{transport.Packet{TTL: 5, Segs: 1}, 24, 104}, {transport.Packet{}, 24, 80},
+		{transport.Packet{TTL: 5, Segs: 2}, 0, 104},
+		{transport.Packet{Segs: 2}, 0, 80},
+		{transport.Packet{TTL: 5, Segs: 1}, 24, 104},
+		{transport.Packet{}, 24, 80},
 	} {
 		first, n := c.at.of(c.buf[:], &k.pkt)
 		if got := unsafe.Slice(first, n); !bytes.Equal(got, want[k.from:k.to]) {

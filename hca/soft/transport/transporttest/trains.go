@@ -54,8 +54,13 @@ func testTrains(t *testing.T, a, b Host) {
 	}
 	for _, v6 := range []bool{false, true} {
 		for _, c := range []struct{ n, size, last int }{
-			{2, 100, 100}, {2, 100, 1}, {5, 1, 1}, {limits.MaxSegs, 64, 33}, {7, 2000, 1999},
-			{limits.MaxBytes / 4000, 4000, 4000}, {limits.MaxBytes/8900 + 1, 8900, limits.MaxBytes % 8900},
+			{2, 100, 100},
+			{2, 100, 1},
+			{5, 1, 1},
+			{limits.MaxSegs, 64, 33},
+			{7, 2000, 1999},
+			{limits.MaxBytes / 4000, 4000, 4000},
+			{limits.MaxBytes/8900 + 1, 8900, limits.MaxBytes % 8900},
 		} {
 			what := fmt.Sprintf("IPv6 %v, %+v", v6, c)
 			pkt, want := a.train(b, v6, c.n, c.size, c.last)

@@ -32,8 +32,14 @@ func TestTrainOnTheWire(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
+	for _, off := range []string{"tx-udp-segmentation", "tx"} { // tx is the offload of checksums
+		t.Run(off, func(t *testing.T) { trainOnTheWire(t, off) })
+	}
+}
+
+func trainOnTheWire(t *testing.T, off string) {
 	nsA, nsB := nstest.Pair(t, 1500)
-	nsA.Run("ethtool", "-K", nstest.Dev, "tx-udp-segmentation", "off")
+	nsA.Run("ethtool", "-K", nstest.Dev, off, "off")
 	a, b := openHost(t, nsA, 0, udp.Config{}), openHost(t, nsB, 1, udp.Config{})
 	fd4 := packetSocket(t, nsB, b.State().Index, unix.ETH_P_IP)
 	fd6 := packetSocket(t, nsB, b.State().Index, unix.ETH_P_IPV6)

@@ -21,12 +21,12 @@ var tcpHeader = []byte{
 	1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2,
 }
 
-// sendLarge posts a large send of n bytes.
-func (r *rig) sendLarge(ah hca.AH, n, mss int) {
+// sendLarge posts a large send of n bytes, in segments of 1000.
+func (r *rig) sendLarge(ah hca.AH, n int) {
 	r.Helper()
 	wr := hca.SendWR{
 		SGList: []hca.SGE{r.mr.SGE(0, n)}, UD: hca.UDDest{AH: ah, QPN: 5, QKey: rigQKey},
-		LSO: hca.LSO{Header: tcpHeader, MSS: mss},
+		LSO: hca.LSO{Header: tcpHeader, MSS: 1000},
 	}
 	if _, err := r.qp.PostSend([]hca.SendWR{wr}); err != nil {
 		r.Fatal(err)
@@ -76,8 +76,8 @@ func TestLoweredLimitsLoseNothing(t *testing.T) {
 			psns = append(psns, u.PSN)
 		})
 		r.sendOn(ah, 5) // a single datagram, which is longer than the first segment
-		r.sendLarge(ah, 3000, 1000)
-		r.sendLarge(ah, 2500, 1000)
+		r.sendLarge(ah, 3000)
+		r.sendLarge(ah, 2500)
 		synctest.Wait()
 		for i, psn := range psns {
 			if psn != uint32(i) {
@@ -97,8 +97,8 @@ func TestDroppedTrainsCountDatagrams(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		ah := r.ah(rigPeer)
 		r.port.SetWritable(false)
-		r.sendLarge(ah, 60000, 1000)
-		r.sendLarge(ah, 60000, 1000)
+		r.sendLarge(ah, 60000)
+		r.sendLarge(ah, 60000)
 		time.Sleep(time.Second)
 		if n := r.completed(); n != 2 {
 			t.Errorf("%d of 2 sends completed", n)

@@ -84,7 +84,9 @@ type DeviceAttr struct {
 	MaxSGE       int       `json:"max_sge"`   // entries of one scatter/gather list, at least 2
 	MaxCQE       int       `json:"max_cqe"`   // entries of one CQ
 	MaxQueues    int       `json:"-"`         // queues of one QP, at least 1; see QPSpec.Queues
-	IPCsum       bool      `json:"ip_csum"`   // IBV_DEVICE_UD_IP_CSUM
+	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported (IBV_DEVICE_UD_IP_CSUM)
+	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
+	USO          bool      `json:"-"`         // large sends of UDP are supported as well as of TCP
 }
 
 // PortState is a port's logical state.
@@ -244,9 +246,10 @@ type Queue interface {
 	Spec() QPSpec
 	// PostSend posts a list of UD sends in order and returns how many were
 	// accepted. If that is fewer than len(wrs), the error says why the next one
-	// was refused: ErrQueueFull, ErrInvalid (state, list too long) or ErrIO. Work
-	// requests and lists may be reused on return, the memory that they refer to
-	// only after the completion. PostSend does not block on the network.
+	// was refused: ErrQueueFull, ErrInvalid (state, list too long, unsupported or
+	// impossible checksum or large send) or ErrIO. Work requests, lists and
+	// LSO.Header may be reused on return, the memory that lists refer to only
+	// after the completion. PostSend does not block on the network.
 	PostSend(wrs []SendWR) (int, error)
 	// PostRecv posts receive buffers. It returns the same errors as PostSend.
 	PostRecv(wrs []RecvWR) (int, error)

@@ -15,15 +15,53 @@ type SendFlags uint8
 const (
 	SendSignaled  SendFlags = 1 << iota // complete also on success
 	SendSolicited                       // set the solicited event bit
-	SendIPCsum                          // fill in IP, TCP and UDP checksums
+	// SendIPCsum makes the device fill in the checksums of the IPv4 header and of TCP or UDP
+	// (IBV_SEND_IP_CSUM). The message begins with EncapLen bytes, followed by IPv4 or IPv6.
+	// What the checksum fields contain does not matter, and the memory does not change. In a
+	// fragment, and in a protocol other than TCP and UDP, only the checksum of the IPv4
+	// header is filled in; a message that is not IP is sent as it is. It needs
+	// DeviceAttr.IPCsum; otherwise the send is refused with ErrInvalid.
+	SendIPCsum
 )
 
-// SendWR is a UD send (struct ibv_send_wr, opcode IBV_WR_SEND).
+// SendWR is a UD send (struct ibv_send_wr, opcode IBV_WR_SEND, or IBV_WR_TSO if LSO.MSS is
+// not 0).
 type SendWR struct {
 	ID     uint64 // returned in the completion
 	SGList []SGE
 	UD     UDDest
 	Flags  SendFlags
+	LSO    LSO
+}
+
+// EncapLen is the length in bytes of the encapsulation header in front of the IP header in
+// messages whose checksums a device knows (RFC 4391, section 6).
+const EncapLen = 4
+
+// MaxLSOHeader bounds LSO.Header in bytes: EncapLen and the longest headers of IPv4 and TCP
+// (60 bytes each) fit.
+const MaxLSOHeader = 128
+
+// LSO makes a send a large send (struct ibv_send_wr, member tso: hdr, hdr_sz, mss; in the
+// kernel struct ib_ud_wr with IB_WR_LSO, as IPoIB posts it). The device cuts the payload,
+// which SGList describes, into segments and sends each as a message of its own: the header,
+// then the payload of the segment. It is one request with one completion.
+//
+// It needs DeviceAttr.MaxTSO. A send is refused with ErrInvalid if the device has none, if
+// the payload is longer, if MSS is negative, or if the header is longer than MaxLSOHeader,
+// describes a fragment, SYN or RST, or is not one of the headers below. If Header and MSS
+// together are longer than GIDEntry.MaxPayload, the send fails like any that is too long.
+type LSO struct {
+	// Header is EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP header if
+	// DeviceAttr.USO is set. In each segment the device sets the lengths, the IPv4
+	// identification (counting up from that in Header), the TCP sequence number, and the
+	// checksums. CWR remains in the first segment only, FIN and PSH in the last one. The
+	// device ignores lengths and checksums in Header. PostSend copies Header, which need
+	// not be registered memory.
+	Header []byte
+	// MSS is the length of the payload of each segment but the last, in bytes. 0 means that
+	// the send is not a large send.
+	MSS int
 }
 
 // UDDest is the destination of a UD send (struct ibv_send_wr, member wr.ud).
@@ -82,8 +120,11 @@ type WCFlags uint8
 
 // Completion flags (enum ibv_wc_flags).
 const (
-	WCFlagGRH      WCFlags = 1 << iota // the first GRHLen bytes are a GRH
-	WCFlagIPCsumOK                     // the device verified L3 and L4 checksums
+	WCFlagGRH WCFlags = 1 << iota // the first GRHLen bytes are a GRH
+	// WCFlagIPCsumOK means that the device verified the checksums of the IPv4 header and of
+	// TCP or UDP in the message, see SendIPCsum (IBV_WC_IP_CSUM_OK). Without the flag they
+	// may be right or wrong: a device with IPCsum need not verify every message.
+	WCFlagIPCsumOK
 )
 
 // WCStatus is a completion status.

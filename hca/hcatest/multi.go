@@ -435,11 +435,25 @@ func (x *multiQueue) PostSend(wrs []hca.SendWR) (int, error) {
 		}
 		q.sends[q.last] = s
 		x.posted++
-		if wr.UD.QPN == q.Num() {
-			q.self = append(q.self, x.index)
+		for range messages(&wr) {
+			if wr.UD.QPN == q.Num() {
+				q.self = append(q.self, x.index)
+			}
 		}
 	}
 	return len(wrs), nil
+}
+
+// messages returns how many messages a send becomes.
+func messages(wr *hca.SendWR) int {
+	if wr.LSO.MSS == 0 {
+		return 1
+	}
+	n := 0
+	for _, sge := range wr.SGList {
+		n += int(sge.Length)
+	}
+	return max(1, (n-1)/wr.LSO.MSS+1)
 }
 
 func (x *multiQueue) PostRecv(wrs []hca.RecvWR) (int, error) {

@@ -10,6 +10,7 @@ import (
 // Neither a correct frame nor a damaged one causes an allocation.
 func TestAllocations(t *testing.T) {
 	rng := newRand(8)
+	var sealer roce.Sealer
 	area, icrc := make([]byte, hca.GRHLen), make([]byte, roce.ICRCLen)
 	for _, path := range []roce.Path{path4, path6} {
 		good, bad := synthetic(rng, path, 1444), synthetic(rng, path, 1444)
@@ -21,6 +22,7 @@ func TestAllocations(t *testing.T) {
 				roce.DETH{QKey: 1}.Put(header[roce.BTHLen:])
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: 1}
 				roce.PutICRC(icrc, roce.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
+				roce.PutICRC(icrc, sealer.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
 			},
 			"receive": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}

@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -28,6 +29,19 @@ func BenchmarkICRC(b *testing.B) {
 	})
 }
 
+// BenchmarkSealer is BenchmarkICRC for the datagrams of a train.
+func BenchmarkSealer(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		var s roce.Sealer
+		path := f.path
+		header, rest := f.datagram[:roce.HeaderLen], f.datagram[roce.HeaderLen:]
+		for b.Loop() {
+			path.ID = (path.ID + 1) % 64
+			s.ICRC(&path, header, rest)
+		}
+	})
+}
+
 func BenchmarkVerify(b *testing.B) {
 	benchFrames(b, func(b *testing.B, f frame) {
 		for b.Loop() {
@@ -44,6 +58,26 @@ func BenchmarkVerifySolved(b *testing.B) {
 		roce.PutICRC(f.datagram[end:], roce.ICRC(&path, f.datagram[:end]))
 		for b.Loop() {
 			roce.Verify(&f.path, false, f.datagram)
+		}
+	})
+}
+
+// BenchmarkVerifier is BenchmarkVerifySolved for the datagrams of a train.
+func BenchmarkVerifier(b *testing.B) {
+	benchFrames(b, func(b *testing.B, f frame) {
+		var train [][]byte
+		end := len(f.datagram) - roce.ICRCLen
+		for id := range 64 {
+			path, d := f.path, bytes.Clone(f.datagram)
+			path.ID = uint16(id)
+			roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
+			train = append(train, d)
+		}
+		var v roce.Verifier
+		n := 0
+		for b.Loop() {
+			v.Verify(&f.path, false, train[n%64])
+			n++
 		}
 	})
 }

@@ -1,9 +1,6 @@
 package roce
 
-import (
-	"encoding/binary"
-	"hash/crc32"
-)
+import "encoding/binary"
 
 // lrhLen is the number of bytes of ones that replace InfiniBand's local route
 // header (A17.3.3).
@@ -22,10 +19,14 @@ func ICRC(p *Path, parts ...[]byte) uint32 {
 	for _, part := range parts {
 		n += len(part)
 	}
-	crc := prefixCRC(p, parts[0][:BTHLen], n)
-	crc = crc32.Update(crc, crc32.IEEETable, parts[0][BTHLen:])
+	return updateAll(prefixCRC(p, parts[0][:BTHLen], n), parts)
+}
+
+// updateAll adds the pieces of a datagram after its BTH to a CRC.
+func updateAll(crc uint32, parts [][]byte) uint32 {
+	crc = update(crc, parts[0][BTHLen:])
 	for _, part := range parts[1:] {
-		crc = crc32.Update(crc, crc32.IEEETable, part)
+		crc = update(crc, part)
 	}
 	return crc
 }
@@ -42,6 +43,70 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 	copy(b[udp+udpLen:], bth)
 	b[udp+udpLen+bthResv8a] = 0xff
 	return ^updateState(^uint32(0), b[:udp+udpLen+BTHLen])
+}
+
+// Sealer computes the ICRCs of datagrams like ICRC. It remembers the part that datagrams of
+// one path and length share, such as those of a train. The zero value is ready to use.
+type Sealer struct{ start start }
+
+// ICRC returns the same as the function ICRC.
+func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
+	n := ICRCLen
+	for _, part := range parts {
+		n += len(part)
+	}
+	return updateAll(s.start.crc(p, parts[0][:BTHLen], n), parts)
+}
+
+// start is what the CRCs of datagrams of one path and length have in common. The zero value is
+// ready to use.
+type start struct {
+	path  Path // with identification 0
+	n     int  // bytes of the datagram; 0: nothing is remembered
+	bth   [bthResv8a]byte
+	state uint32 // of the CRC after the pseudo header with identification 0, and bth
+}
+
+// crc returns the same as prefixCRC.
+func (s *start) crc(p *Path, bth []byte, n int) uint32 {
+	if p.ID >= lowIDs {
+		return prefixCRC(p, bth, n)
+	}
+	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
+		s.begin(p, bth, n)
+	}
+	state := s.state
+	if p.is4() {
+		state ^= idStates[p.ID]
+	}
+	var rest [BTHLen - bthResv8a]byte
+	copy(rest[:], bth[bthResv8a:])
+	rest[0] = 0xff
+	return ^updateState(state, rest[:])
+}
+
+// begin remembers another datagram.
+func (s *start) begin(p *Path, bth []byte, n int) {
+	var b [maskedLen]byte
+	s.path, s.n, s.bth = *p, n, [bthResv8a]byte(bth)
+	s.path.ID = 0
+	s.path.putMasked(&b, n)
+	at := lrhLen + p.ipLen() + udpLen
+	copy(b[at:], s.bth[:])
+	s.state = updateState(^uint32(0), b[:at+bthResv8a])
+}
+
+// idStates are the differences that IPv4 identifications make to the state after the first
+// bytes of the BTH.
+var idStates = buildIDStates()
+
+func buildIDStates() (t [lowIDs]uint32) {
+	for id := range t {
+		var b [ipv4Len - ipv4IDOffset + udpLen + bthResv8a]byte
+		binary.BigEndian.PutUint16(b[:], uint16(id))
+		t[id] = updateState(0, b[:])
+	}
+	return t
 }
 
 // putMasked writes the pseudo header. Fields that routers may change are ones: ToS,

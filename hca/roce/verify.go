@@ -2,7 +2,6 @@ package roce
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"math/bits"
 	"net/netip"
 )
@@ -31,7 +30,10 @@ func (m Match) String() string {
 
 // lowIDs bounds the identifications that are plausible: a UDP socket with DF sends
 // 0, and a segment of a UDP_SEGMENT batch carries its index, which is below 64.
-const lowIDs = 64
+const (
+	lowIDs    = 1 << lowIDBits
+	lowIDBits = 6
+)
 
 // Verify checks the ICRC of a datagram that arrived along p. If the IPv4
 // identification is known, Verify returns p.ID. Otherwise it ignores p.ID and returns
@@ -39,6 +41,23 @@ const lowIDs = 64
 // impossible length does not match. The datagram should not lie on the stack, see
 // [ICRC].
 func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
+	return new(Verifier).Verify(p, idKnown, datagram)
+}
+
+// Verifier checks the ICRCs of datagrams. It remembers what those of a train have in common:
+// the path, the length, and that an identification is one above that of the datagram
+// before. The zero value is ready to use.
+type Verifier struct {
+	start start
+
+	n      int    // bytes of the datagrams that the fields below are about
+	next   uint16 // expected identification
+	known  uint16 // bits of it whose effect is known
+	effect [lowIDBits]uint32
+}
+
+// Verify returns the same as the function Verify.
+func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
 	if !p.is4() {
 		idKnown = true // IPv6 has no identification
 	}
@@ -46,14 +65,47 @@ func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
 	if !idKnown {
 		path.ID = 0
 	}
-	diff, ok := mismatch(&path, datagram)
+	diff, ok := v.start.mismatch(&path, datagram)
 	switch {
 	case !ok || idKnown && diff != 0:
 		return NoMatch, p.ID
 	case idKnown:
 		return MatchKnownID, p.ID
 	}
-	return solveID(diff, len(datagram))
+	return v.solveID(diff, len(datagram))
+}
+
+// solveID returns the same as the function solveID, which takes longer.
+func (v *Verifier) solveID(diff uint32, n int) (Match, uint16) {
+	if n == v.n && v.next&^v.known == 0 && v.effectOf(v.next) == diff {
+		id := v.next
+		v.next = (id + 1) % lowIDs
+		return MatchLowID, id
+	}
+	match, id := solveID(diff, n)
+	if match != MatchLowID {
+		return match, id
+	}
+	if bits.OnesCount16(id) == 1 {
+		if n != v.n {
+			v.n, v.known = n, 0
+		}
+		v.known |= id
+		v.effect[bits.TrailingZeros16(id)] = diff
+	}
+	if n == v.n {
+		v.next = (id + 1) % lowIDs
+	}
+	return match, id
+}
+
+// effectOf returns the difference that an identification makes to the ICRC, which is the sum
+// of those of its bits.
+func (v *Verifier) effectOf(id uint16) (sum uint32) {
+	for ; id != 0; id &= id - 1 {
+		sum ^= v.effect[bits.TrailingZeros16(id)]
+	}
+	return sum
 }
 
 // solveID returns the identification that explains diff, the difference to the ICRC
@@ -81,7 +133,7 @@ func solveID(diff uint32, n int) (Match, uint16) {
 // SourceBehindNAT returns false if the ICRC is correct, for IPv6, and for lengths that
 // [Verify] refuses.
 func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
-	diff, ok := mismatch(p, datagram)
+	diff, ok := new(start).mismatch(p, datagram)
 	if !ok || diff == 0 || !p.is4() {
 		return netip.Addr{}, false
 	}
@@ -93,13 +145,13 @@ func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 
 // mismatch returns the received ICRC xor the computed one. It returns false if the
 // datagram has an impossible length.
-func mismatch(p *Path, datagram []byte) (uint32, bool) {
+func (s *start) mismatch(p *Path, datagram []byte) (uint32, bool) {
 	if len(datagram) < BTHLen+ICRCLen || len(datagram) > maxDatagram {
 		return 0, false
 	}
 	body, tail := datagram[:len(datagram)-ICRCLen], datagram[len(datagram)-ICRCLen:]
-	crc := prefixCRC(p, body[:BTHLen], len(datagram))
-	crc = crc32.Update(crc, crc32.IEEETable, body[BTHLen:])
+	crc := s.crc(p, body[:BTHLen], len(datagram))
+	crc = update(crc, body[BTHLen:])
 	return crc ^ binary.LittleEndian.Uint32(tail), true
 }
 

@@ -198,3 +198,32 @@ func TestMatchNames(t *testing.T) {
 		t.Errorf("out of range: %q", s)
 	}
 }
+
+// A Verifier decides like the function, whatever it was used for before: trains of several
+// lengths and paths, with losses, damage and datagrams in between.
+func TestVerifier(t *testing.T) {
+	rng := newRand(12)
+	var v roce.Verifier
+	rapid.Check(t, func(t *rapid.T) {
+		p := rapid.SampledFrom([]roce.Path{path4, path4, path6}).Draw(t, "path")
+		n := rapid.SampledFrom([]int{8, 100, 1400}).Draw(t, "length")
+		first := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 70), rapid.IntRange(0, 65535)).Draw(t, "first")
+		for k := range rapid.IntRange(1, 70).Draw(t, "datagrams") {
+			if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
+				continue
+			}
+			d := synthetic(rng, p, n).datagram
+			end := len(d) - roce.ICRCLen
+			p.ID = uint16(first + k)
+			roce.PutICRC(d[end:], roce.ICRC(&p, d[:end]))
+			if rapid.IntRange(0, 9).Draw(t, "damaged") == 0 {
+				d[rapid.IntRange(0, len(d)-1).Draw(t, "byte")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
+			}
+			known, seen := rapid.Bool().Draw(t, "known"), p
+			match, id := v.Verify(&seen, known, d)
+			if wantMatch, wantID := roce.Verify(&seen, known, d); match != wantMatch || id != wantID {
+				t.Fatalf("identification %d: %v, %d, want %v, %d", p.ID, match, id, wantMatch, wantID)
+			}
+		}
+	})
+}

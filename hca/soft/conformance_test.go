@@ -10,6 +10,7 @@ import (
 	"ipoibd/hca/hcatest"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/memfabric"
+	"ipoibd/hca/soft/transport"
 )
 
 var (
@@ -29,11 +30,15 @@ type underlay struct {
 	mtu        int
 	standard   bool
 	replicated bool
+	ids        bool // receivers see the IPv4 identifications, so that none may differ from the one that the ICRC is for
+	single     bool // no trains
 }
 
 func TestConformance(t *testing.T) {
 	for _, u := range []underlay{
 		{name: "IPv4", a: addrA4, b: addrB4, group: group4, mtu: 1500},
+		{name: "IPv4 with identifications", a: addrA4, b: addrB4, group: group4, mtu: 1500, ids: true},
+		{name: "IPv4 without trains", a: addrA4, b: addrB4, group: group4, mtu: 1500, ids: true, single: true},
 		{name: "IPv6", a: addrA6, b: addrB6, group: group6, mtu: 9000},
 		{name: "standard MTU", a: addrA4, b: addrB4, group: group4, mtu: 1500, standard: true},
 	} {
@@ -61,12 +66,19 @@ func (u underlay) harness() hcatest.Harness {
 }
 
 func (u underlay) open(t *testing.T) (a, b hcatest.Host) {
-	f := memfabric.New(1)
+	var opts []memfabric.Option
+	if u.ids {
+		opts = append(opts, memfabric.WithIDs())
+	}
+	f := memfabric.New(1, opts...)
 	return u.host(t, f, "a", u.a), u.host(t, f, "b", u.b)
 }
 
 func (u underlay) host(t *testing.T, f *memfabric.Fabric, name string, addr netip.Addr) hcatest.Host {
 	port := f.Attach(name, u.mtu, addr)
+	if u.single {
+		port.SetLimits(transport.Limits{MaxSegs: 1})
+	}
 	cfg := soft.Config{
 		Name: name, Transport: port, StandardMTU: u.standard,
 		PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),

@@ -14,7 +14,7 @@ import (
 // Attributes of a device (struct ibv_device_attr).
 const (
 	maxQueues = 1       // of one QP
-	maxQPWR   = 1 << 14 // requests of 100-odd bytes: some MB per queue
+	maxQPWR   = 1 << 14 // requests of some hundred bytes: some MB per queue
 	maxCQE    = 1 << 16 // four full queues
 )
 
@@ -90,6 +90,7 @@ func deviceAttr(name string, g hca.GUID) hca.DeviceAttr {
 		Name: name, NodeGUID: g, SysImageGUID: g, Ports: 1,
 		Transport: hca.TransportSoftware,
 		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE, MaxQueues: maxQueues,
+		IPCsum: true, MaxTSO: softqp.MaxTSO, USO: true,
 	}
 }
 

@@ -23,6 +23,14 @@
 // next larger standard MTU, 2048. With StandardMTU both are the largest standard MTU
 // that fits, which hardware needs.
 //
+// # Large sends and trains
+//
+// A large send ([hca.LSO]) is cut into messages on the way to the transport, which takes
+// them as one train if it can; messages of equal size to one destination within a batch
+// form trains as well. If the transport lowers its limits, the rest is built again without
+// trains, because the ICRC of a datagram covers its place in the train. The device fills in
+// checksums on send and does not verify any on receive.
+//
 // # Goroutines and locks
 //
 // A device has three goroutines, all ended by Close: the receive loop, the

@@ -49,16 +49,19 @@ func (f *flow) round(t testing.TB) {
 }
 
 // drain polls the completions of a whole batch.
-func (f *flow) drain(t testing.TB, cq hca.CQ) {
-	for got := 0; got < len(f.sends); {
+func (f *flow) drain(t testing.TB, cq hca.CQ) { f.drainN(t, cq, len(f.sends)) }
+
+// drainN polls n completions.
+func (f *flow) drainN(t testing.TB, cq hca.CQ, n int) {
+	for got := 0; got < n; {
 		if err := cq.Arm(); err != nil {
 			t.Fatal(err)
 		}
-		n, err := cq.Poll(f.wcs)
+		k, err := cq.Poll(f.wcs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got += n; n == 0 {
+		if got += k; k == 0 {
 			if err := cq.Wait(time.Now().Add(10 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +152,10 @@ const churn = 1000
 
 func (r *rig) churnSends(ah hca.AH, to hca.QPN) {
 	wr := []hca.SendWR{{SGList: []hca.SGE{r.mr.SGE(0, 10)}, UD: hca.UDDest{AH: ah, QPN: to, QKey: rigQKey}}}
-	for range churn {
+	for i := range churn {
+		if wr[0].LSO = (hca.LSO{}); i%3 == 0 {
+			wr[0].LSO = hca.LSO{Header: tcpHeader, MSS: 4}
+		}
 		_, _ = r.qp.PostSend(wr) // refused, flushed or sent
 	}
 }

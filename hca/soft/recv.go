@@ -38,6 +38,7 @@ type receiver struct {
 	to      delivery
 	known   knownPeers
 	ids     idHabits
+	icrc    roce.Verifier
 	in      softqp.Inbound
 	payload [1][]byte
 	pkts    [hca.Batch]transport.Packet
@@ -107,7 +108,7 @@ func (r *receiver) one(p *transport.Packet) {
 
 // verify checks the ICRC.
 func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
-	match, id := roce.Verify(path, p.IDKnown, p.Data)
+	match, id := r.icrc.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
 		r.dev.counts.add(dropICRC, 1)
 		return false

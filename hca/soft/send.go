@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 
@@ -61,24 +62,27 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 	if d.cfg.Peers != nil {
 		peers = d.cfg.Peers()
 	}
-	q.core.Fill(d.env.Load(), peers, b)
-	ds := b.Datagrams()
-	if len(ds) == 0 && b.Tail == softqp.TailNone {
+	q.core.Fill(d.env.Load(), peers, softqp.Limits(d.wire.Limits()), b)
+	ts := b.Trains()
+	if len(ts) == 0 && b.Tail == softqp.TailNone {
 		return false
 	}
-	n := d.transmit(ds)
-	if giveUp {
-		d.counts.add(dropNoRoom, len(ds)-n)
-		n = len(ds)
+	n, full := d.transmit(ts)
+	if giveUp && full {
+		for i := range ts[n:] {
+			d.counts.add(dropNoRoom, ts[n+i].Segs)
+		}
+		n = len(ts)
 	}
 	q.core.Finish(b, n)
 	d.counts.add(dropPeerFamily, b.Skipped)
-	if n < len(ds) {
+	switch {
+	case n == len(ts):
+		d.finishTail(b)
+	case full:
 		q.blocked = true
 		d.drain.add(q)
-		return true
 	}
-	d.finishTail(b)
 	return true
 }
 
@@ -96,29 +100,37 @@ func (d *Device) finishTail(b *softqp.Batch) {
 	}
 }
 
-// transmit passes datagrams to the transport and returns how many were sent or dropped.
-func (d *Device) transmit(ds []softqp.Datagram) int {
-	if len(ds) == 0 {
-		return 0
+// transmit passes trains to the transport and returns how many were sent or dropped. If the
+// transport is not full, the rest must be built again, because its limits have changed.
+func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
+	if len(ts) == 0 {
+		return 0, false
 	}
 	d.tx.mu.Lock()
 	defer d.tx.mu.Unlock()
-	pkts := d.tx.pkts[:len(ds)]
-	bytes := 0
-	for i := range ds {
-		g := &ds[i]
-		pkts[i] = transport.Packet{Src: g.Src, Dst: g.Dst, TOS: g.TOS, TTL: g.TTL, Vec: g.Vec()}
+	pkts := d.tx.pkts[:len(ts)]
+	for i := range ts {
+		t := &ts[i]
+		pkts[i] = transport.Packet{Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL, Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize}
 	}
 	n, err := d.wire.Send(pkts)
-	for i := range n {
-		bytes += ds[i].Len()
+	var sent, bytes, lost int
+	for i := range ts {
+		if i < n {
+			sent, bytes = sent+ts[i].Segs, bytes+ts[i].Len
+		} else {
+			lost += ts[i].Segs
+		}
 	}
-	d.counts.add(txPackets, n)
+	d.counts.add(txPackets, sent)
 	d.counts.add(txBytes, bytes)
-	if err != nil {
-		d.counts.add(dropTransport, len(ds)-n)
-		d.lose()
-		return len(ds)
+	switch {
+	case err == nil:
+		return n, true
+	case errors.Is(err, transport.ErrLimits):
+		return n, false
 	}
-	return n
+	d.counts.add(dropTransport, lost)
+	d.lose()
+	return len(ts), false
 }

@@ -6,6 +6,28 @@ import (
 	"ipoibd/hca"
 )
 
+// Neither a large send in a train nor a checksum allocates.
+func TestNoAllocationsOfTrains(t *testing.T) {
+	r := rtsRig(t)
+	large := hca.SendWR{SGList: []hca.SGE{r.txSGE(0, 20000)}, LSO: hca.LSO{Header: tcpHeader, MSS: 1400}}
+	copy(r.tx, tcpHeader)
+	whole := hca.SendWR{SGList: []hca.SGE{r.txSGE(0, 700)}, Flags: hca.SendIPCsum}
+	ah := ahTo(peer4)
+	run := func() {
+		if r.PostSend(&large, ah) != nil || r.PostSend(&whole, ah) != nil {
+			t.Fatal("post failed")
+		}
+		r.Fill(r.env, nil, Limits{64, 65507}, &r.batch)
+		r.Finish(&r.batch, len(r.batch.Trains()))
+		if len(r.SendDone()) != 2 {
+			t.Fatal("no completion")
+		}
+	}
+	if n := testing.AllocsPerRun(1000, run); n != 0 {
+		t.Errorf("%v allocations per batch", n)
+	}
+}
+
 // Neither sending nor receiving a message allocates.
 func TestNoAllocations(t *testing.T) {
 	r := rtsRig(t)
@@ -17,8 +39,8 @@ func TestNoAllocations(t *testing.T) {
 		if r.PostSend(&wr, ah) != nil || r.PostRecv(&recv) != nil {
 			t.Fatal("post failed")
 		}
-		r.Fill(r.env, nil, &r.batch)
-		r.Finish(&r.batch, len(r.batch.Datagrams()))
+		r.Fill(r.env, nil, Limits{}, &r.batch)
+		r.Finish(&r.batch, len(r.batch.Trains()))
 		if r.Deliver(r.env, in) != Passed || len(r.SendDone()) != 1 || len(r.RecvDone()) != 1 {
 			t.Fatal("no completion")
 		}

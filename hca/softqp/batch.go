@@ -5,33 +5,45 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
+	"ipoibd/hca/segment"
 )
 
 // MaxVec is the longest gather list of a datagram: header, payload, trailer.
 const MaxVec = 1 + MaxSGE + 1
 
-// Datagram is one RoCEv2 packet, complete with its ICRC.
-type Datagram struct {
-	Src, Dst netip.Addr
-	TOS, TTL uint8
-	vec      [MaxVec][]byte
-	n        int
-	ends     bool // sending it completes its request
-	next     int  // of a copy: index of the peer after the one that it goes to
-	skipped  int  // of a copy: peers skipped since the previous copy
-	header   [roce.HeaderLen]byte
-	trailer  [roce.MaxPad + roce.ICRCLen]byte
+// maxOwn is how many bytes of a datagram are in the memory of its batch, at most: all but
+// the payload.
+const maxOwn = roce.HeaderLen + segment.MaxHeader + roce.MaxPad + roce.ICRCLen
+
+// Limits bound a train. With fewer than two datagrams there are no trains.
+type Limits struct {
+	MaxSegs  int // datagrams
+	MaxBytes int // of all of them together
 }
 
-// Vec returns the gather list. It refers to memory of the batch and of the request.
-func (d *Datagram) Vec() [][]byte { return d.vec[:d.n] }
+// Train is one or more RoCEv2 packets to one destination, each complete with its ICRC. All
+// have SegSize bytes but the last, which may be shorter. The ICRC of packet k, counted
+// from 0, is for the IPv4 identification k.
+type Train struct {
+	Src, Dst netip.Addr
+	TOS, TTL uint8
+	Segs     int
+	SegSize  int
+	Len      int // bytes of all packets, each from the BTH to the ICRC
+	// Vec is the gather list of all packets. It refers to memory of the batch and of the
+	// requests.
+	Vec [][]byte
+	// from and end are the first entry of Vec in the batch's list, and the number of the
+	// batch's datagrams up to the end of the train.
+	from, end int
+}
 
-// Len returns the length in bytes, from the BTH to the ICRC.
-func (d *Datagram) Len() (n int) {
-	for _, v := range d.vec[:d.n] {
-		n += len(v)
-	}
-	return n
+// datagram says what the sending of a packet means for its request.
+type datagram struct {
+	ends    bool     // it completes the request
+	resumes bool     // the request continues at then
+	then    progress // without peers
+	skipped int      // of a copy: peers skipped since the previous copy
 }
 
 // Tail says how the last request of a batch ends, if not with a datagram.
@@ -42,11 +54,11 @@ const (
 	TailNone Tail = iota
 	TailDrop      // it completes but is not sent; Batch.Reason says why
 	TailFail      // it completes in error; Batch.Reason says why
-	TailLoop      // it completes; the shell then delivers Batch.Loop to the QPs of this port
+	TailLoop      // the shell delivers Batch.Loop to the QPs of this port; with its last message it completes
 )
 
-// Batch holds the datagrams that Fill builds from the requests at the head of a send
-// queue. It belongs to the send side of one QP, which reuses it.
+// Batch holds the packets that Fill builds from the requests at the head of a send queue. It
+// belongs to the send side of one QP, which reuses it.
 type Batch struct {
 	Tail   Tail
 	Reason Reason  // with TailDrop and TailFail
@@ -56,16 +68,36 @@ type Batch struct {
 	// the point that was sent; Fill skips the others again.
 	Skipped int
 
-	datagrams [hca.Batch]Datagram
-	n         int
-	peers     []netip.Addr // destinations of the copies
-	skipped   int          // peers skipped since the last copy
-	status    hca.WCStatus // with TailFail
-	msg       message
+	limits    Limits
+	trains    [hca.Batch]Train
+	numTrains int
+	datagrams [hca.Batch]datagram
+	n         int // datagrams
+
+	vec    [hca.Batch * MaxVec][]byte // of all trains
+	numVec int
+	own    [(hca.Batch + 1) * maxOwn]byte // headers and trailers, and the headers of Loop
+	used   int                            // bytes of own
+	parts  [MaxVec][]byte                 // of one datagram, for the ICRC
+	sealer roce.Sealer
+
+	peers   []netip.Addr // destinations of the copies
+	skipped int          // peers skipped since the last copy
+	status  hca.WCStatus // with TailFail
+	after   datagram     // with TailLoop
+	loop    [1 + MaxSGE][]byte
+	msg     message
 }
 
-// Datagrams returns the datagrams to send, in order.
-func (b *Batch) Datagrams() []Datagram { return b.datagrams[:b.n] }
+// Trains returns the packets to send, in order.
+func (b *Batch) Trains() []Train { return b.trains[:b.numTrains] }
+
+// clear empties the batch.
+func (b *Batch) clear(limits Limits) {
+	b.Tail, b.Reason, b.Skipped = TailNone, Passed, 0
+	b.limits, b.numTrains, b.n, b.numVec, b.used = limits, 0, 0, 0, 0
+	b.peers, b.skipped = nil, 0
+}
 
 func (b *Batch) full() bool { return b.n == hca.Batch }
 
@@ -74,31 +106,113 @@ func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
 
 // add builds the datagram of the current message for one destination.
-func (b *Batch) add(env *Env, dst netip.Addr, psn uint32, ends bool) {
-	d, m := &b.datagrams[b.n], &b.msg
-	d.Src, d.Dst, d.TOS, d.TTL, d.ends, d.next, d.skipped = m.src, dst, m.traffic, m.hops, ends, 0, 0
+func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram) {
+	m := &b.msg
+	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))
+	trailer := int(m.bth.Pad) + roce.ICRCLen
+	size := roce.HeaderLen + m.head + m.payload.size + trailer
+	t := b.trainFor(dst, ttl, size)
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
-	m.bth.Put(d.header[:])
-	m.deth.Put(d.header[roce.BTHLen:])
+	b.datagrams[b.n] = d
 	b.n++
-	// The gather list has header, payload and padding, to which the ICRC over all of them
-	// is appended.
-	d.vec[0] = d.header[:]
-	last := 1 + copy(d.vec[1:], m.payload.list())
-	d.n = last + 1
-	clear(d.trailer[:roce.MaxPad])
-	d.vec[last] = d.trailer[:m.bth.Pad]
-	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
-	icrc := roce.ICRC(&path, d.Vec()...)
-	d.vec[last] = d.trailer[:m.bth.Pad+roce.ICRCLen]
-	roce.PutICRC(d.vec[last][m.bth.Pad:], icrc)
+
+	// The header follows the trailer of the datagram before it, so that both are one entry
+	// of the train's list.
+	start := b.used
+	if t.Segs > 0 {
+		b.numVec--
+		start -= len(b.vec[b.numVec])
+	}
+	header := b.own[b.used : b.used+roce.HeaderLen+m.head]
+	b.used += len(header)
+	m.bth.Put(header)
+	m.deth.Put(header[roce.BTHLen:])
+	m.putHeaders(header[roce.HeaderLen:])
+	b.vec[b.numVec] = b.own[start:b.used]
+	b.numVec++
+	b.numVec += copy(b.vec[b.numVec:], m.payload.list())
+
+	tail := b.own[b.used : b.used+trailer]
+	b.used += trailer
+	b.vec[b.numVec] = tail
+	b.numVec++
+	clear(tail[:m.bth.Pad])
+	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort, ID: uint16(t.Segs)}
+	b.parts[0] = header
+	n := 1 + copy(b.parts[1:], m.payload.list())
+	b.parts[n] = tail[:m.bth.Pad]
+	roce.PutICRC(tail[m.bth.Pad:], b.sealer.ICRC(&path, b.parts[:n+1]...))
+
+	t.Segs++
+	t.Len += size
+	t.Vec = b.vec[t.from:b.numVec]
+	t.end = b.n
 }
 
-// message is a request whose memory and addresses are resolved.
+// trainFor returns the last train if the datagram of this size can be its next, else a new
+// one.
+func (b *Batch) trainFor(dst netip.Addr, ttl uint8, size int) *Train {
+	m := &b.msg
+	if b.numTrains > 0 {
+		t := &b.trains[b.numTrains-1]
+		if t.Segs < b.limits.MaxSegs && t.Len+size <= b.limits.MaxBytes &&
+			t.Len == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
+			t.Dst == dst && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic {
+			return t
+		}
+	}
+	t := &b.trains[b.numTrains]
+	b.numTrains++
+	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, from: b.numVec}
+	return t
+}
+
+// message is a request, or a segment of it, whose memory and addresses are resolved.
 type message struct {
 	src, dst      netip.Addr
 	traffic, hops uint8
 	bth           roce.BTH
 	deth          roce.DETH
-	payload       pieces
+	all           pieces // the memory of the request
+
+	plan    *segment.Plan // of the headers that are not in place, or nil
+	seg     int           // segment of plan
+	head    int           // bytes of these headers
+	covered int           // bytes of the payload that their checksum covers
+	payload pieces        // the message after these headers
+	whole   segment.Plan  // of a message that lacks checksums
+}
+
+// cut prepares segment seg of a large send.
+func (m *message) cut(plan *segment.Plan, seg int) {
+	off, n := plan.Payload(seg)
+	m.plan, m.seg, m.head, m.covered = plan, seg, plan.HeaderLen(), n
+	m.payload.slice(&m.all, off, n)
+}
+
+// complete prepares a message that lacks checksums. A message without any is left as it is.
+func (m *message) complete() {
+	var head [segment.MaxHeader]byte
+	n := m.all.peek(head[:])
+	if m.whole.Whole(head[:n], hca.EncapLen, m.all.size) != nil {
+		return
+	}
+	m.plan, m.seg, m.head = &m.whole, 0, m.whole.HeaderLen()
+	_, m.covered = m.whole.Payload(0)
+	m.payload.slice(&m.all, m.head, m.all.size-m.head)
+}
+
+// putHeaders writes the headers that are not in place.
+func (m *message) putHeaders(dst []byte) {
+	if m.plan == nil {
+		return
+	}
+	var sum segment.Sum
+	left := m.covered
+	for _, b := range m.payload.list() {
+		b = b[:min(left, len(b))]
+		sum.Add(b)
+		left -= len(b)
+	}
+	m.plan.Put(dst, m.seg, sum)
 }

@@ -24,11 +24,18 @@
 //
 // A request stays in the send queue until it is completely processed. [QP.Fill]
 // builds a [Batch] of datagrams from the requests at the head. The datagrams refer
-// to the payload in place. The shell passes them to the network, which may accept
-// only some, and reports the number to [QP.Finish], which completes the finished
+// to the payload in place. Datagrams in a row that one call of the network can carry
+// form a [Train], and the ICRC of each is for its place in the train, because its IPv4
+// identification is that place. The shell passes the trains to the network, which may
+// accept only some, and reports the number to [QP.Finish], which completes the finished
 // requests. Datagrams that were not accepted are built again with the same PSN. A
-// request that does not end with a datagram (dropped, failed, or looped back to
+// message that does not become a datagram (dropped, failed, or looped back to
 // this device) becomes the [Tail] of the batch; there is at most one.
+//
+// Package segment cuts a large send ([hca.LSO]) and fills in checksums
+// ([hca.SendIPCsum]). The headers that it writes are in memory of the batch, and the rest
+// stays in place. A request that does not end within a batch continues in the next one,
+// at the segment and, if it is replicated, the peer that come next.
 //
 // # Receiving
 //
@@ -42,5 +49,6 @@
 // [QP.RecvDone]) to the [CQ]. It does so before it unlocks the side, so a reset
 // finds every completion that it must remove in the CQ.
 //
-// Limits: MaxSGE entries in a gather list, hca.Batch datagrams in a batch.
+// Limits: MaxSGE entries in a gather list, MaxTSO bytes in a large send, hca.Batch datagrams
+// in a batch.
 package softqp

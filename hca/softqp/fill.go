@@ -11,51 +11,61 @@ import (
 // default.
 const loopTTL = 64
 
-// Fill builds a batch from the requests at the head of the queue. Replicated multicast
-// is sent to peers, a slice that must not change; a request whose copies need several
-// batches keeps the slice that it started with. If the batch has no datagram and
-// TailNone, there is nothing to send in this state. The caller must call Finish after
-// every Fill, before any other method of the send side. Send side.
-func (q *QP) Fill(env *Env, peers []netip.Addr, b *Batch) {
-	b.Tail, b.Reason, b.Skipped, b.skipped, b.n, b.peers = TailNone, Passed, 0, 0, 0, nil
+// Fill builds a batch from the requests at the head of the queue. Packets in a row that
+// have the same destination and fit the limits form a train. Replicated multicast is sent
+// to peers, a slice that must not change; a request whose copies need several batches keeps
+// the slice that it started with. If the batch has no train and TailNone, there is nothing
+// to send in this state. The caller must call Finish after every Fill, before any other
+// method of the send side. Send side.
+func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
+	b.clear(limits)
 	if q.send.state.SendQueue() != hca.QueueRuns {
 		return
 	}
-	fan := q.send.fan
+	at := q.send.at
 	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
-		if fan.next == 0 {
-			fan.peers = peers
+		r := q.send.queue.at(i)
+		if left := r.messages() - at.seg; b.n > 0 && left <= hca.Batch && b.n+left > hca.Batch {
+			return // a large send that fits a batch is not divided, because its train would be
 		}
-		q.fillOne(env, fan, q.send.queue.at(i), b)
-		fan.next = 0
+		if at.seg == 0 && at.next == 0 {
+			at.peers = peers
+		}
+		if q.prepare(env, r, b) {
+			q.fillOne(env, at, r, b)
+		}
+		at = progress{}
 	}
 }
 
-// fillOne adds the datagrams of one request. Copies start at fan.
-func (q *QP) fillOne(env *Env, fan fan, r *sendReq, b *Batch) {
-	if !q.prepare(env, r, b) {
-		return
-	}
-	dst := b.msg.dst
-	switch {
-	case !dst.IsMulticast() && env.Own(dst):
-		b.loop(env)
-	case !dst.IsMulticast():
-		b.add(env, dst, q.send.psn, true)
-	case env.Replicate:
-		q.replicate(env, fan, b)
-	default:
-		b.add(env, dst, q.send.psn, false)
-		b.loop(env)
+// fillOne adds the datagrams of one prepared request from its progress on.
+func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
+	m, n := &b.msg, r.messages()
+	for ; at.seg < n && !b.full() && b.Tail == TailNone; at.seg, at.next = at.seg+1, 0 {
+		if r.large {
+			m.cut(&r.plan, at.seg)
+		}
+		done := datagram{ends: at.seg+1 == n, resumes: at.seg+1 < n, then: progress{seg: at.seg + 1}}
+		switch {
+		case !m.dst.IsMulticast() && env.Own(m.dst):
+			b.loopBack(env, done)
+		case !m.dst.IsMulticast():
+			b.add(env, m.dst, m.hops, q.send.psn, done)
+		case env.Replicate:
+			q.replicate(env, at, b, done)
+		default:
+			b.add(env, m.dst, m.hops, q.send.psn, datagram{})
+			b.loopBack(env, done)
+		}
 	}
 }
 
-// replicate adds a copy for every peer except this port itself, then the loopback.
-// Copies that do not fit are left for the next batch.
-func (q *QP) replicate(env *Env, fan fan, b *Batch) {
-	b.peers = fan.peers
-	for i := fan.next; i < len(fan.peers); i++ {
-		p := fan.peers[i]
+// replicate adds a copy of the current message for every peer except this port itself, then
+// the loopback. Copies that do not fit are left for the next batch.
+func (q *QP) replicate(env *Env, at progress, b *Batch, done datagram) {
+	b.peers = at.peers
+	for i := at.next; i < len(at.peers); i++ {
+		p := at.peers[i]
 		switch {
 		case b.full():
 			return
@@ -63,34 +73,43 @@ func (q *QP) replicate(env *Env, fan fan, b *Batch) {
 		case p.Is4() != b.msg.src.Is4():
 			b.skipped++
 		default:
-			b.add(env, p, q.send.psn, false)
-			d := &b.datagrams[b.n-1]
-			d.next, d.skipped, b.skipped = i+1, b.skipped, 0
-			d.TTL = 0 // the system's default: the hop limit of a group does not apply to the unicast path to a peer
+			// TTL 0 is the system's default: the hop limit of a group does not apply to the
+			// unicast path to a peer.
+			b.add(env, p, 0, q.send.psn, datagram{resumes: true, then: progress{seg: at.seg, next: i + 1}, skipped: b.skipped})
+			b.skipped = 0
 		}
 	}
-	b.loop(env)
+	b.loopBack(env, done)
 }
 
 // prepare resolves the memory and the addresses of a request. It returns false if the
 // request is not sent and ends the batch.
 func (q *QP) prepare(env *Env, r *sendReq, b *Batch) bool {
 	m := &b.msg
-	if !m.payload.find(env.Memory, q.cfg.PD, r.sge[:r.n], false) {
+	if !m.all.find(env.Memory, q.cfg.PD, r.sge[:r.n], false) {
 		b.fail(FailSendAccess, hca.WCLocProtErr)
 		return false
 	}
 	m.dst = r.ah.DGID.Addr()
 	gid, ok := env.source(r.ah.SGIDIndex, m.dst)
+	longest := m.all.size
+	if r.large {
+		_, n := r.plan.Payload(0)
+		longest = r.plan.HeaderLen() + n
+	}
 	switch {
 	case !env.Up:
 		b.drop(DropPortDown)
 	case !ok:
 		b.drop(DropNoSource)
-	case m.payload.size > gid.MaxPayload:
+	case longest > gid.MaxPayload:
 		b.fail(FailSendLength, hca.WCLocLenErr)
 	default:
 		m.src = gid.Addr
+		m.plan, m.head, m.payload = nil, 0, m.all
+		if r.flags&hca.SendIPCsum != 0 && !r.large {
+			m.complete()
+		}
 		q.address(env, r, m)
 	}
 	return b.Tail == TailNone
@@ -103,7 +122,6 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 		Opcode:    roce.OpcodeUDSendOnly,
 		Solicited: r.flags&hca.SendSolicited != 0,
 		Migrated:  true,
-		Pad:       uint8(roce.PadFor(m.payload.size)),
 		PKey:      env.pkey(q.keys.pkeyIndex),
 		DestQPN:   r.qpn,
 	}
@@ -113,17 +131,22 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 	}
 }
 
-// loop ends the batch with the loopback of the current message to this port.
-func (b *Batch) loop(env *Env) {
+// loopBack ends the batch with the loopback of the current message to this port.
+func (b *Batch) loopBack(env *Env, done datagram) {
 	m := &b.msg
-	b.Tail = TailLoop
+	b.Tail, b.after = TailLoop, done
+	head := b.own[b.used : b.used+m.head]
+	m.putHeaders(head)
+	b.loop[0] = head
+	n := 1 + copy(b.loop[1:], m.payload.list())
+	size := m.head + m.payload.size
 	b.Loop = Inbound{
 		Path: roce.Path{Src: m.src, Dst: m.dst, SrcPort: env.SrcPort},
 		TOS:  m.traffic, TTL: m.hops,
-		UDPLen:  roce.HeaderLen + m.payload.size + int(m.bth.Pad) + roce.ICRCLen,
+		UDPLen:  roce.HeaderLen + size + roce.PadFor(size) + roce.ICRCLen,
 		DestQPN: m.bth.DestQPN, SrcQPN: m.deth.SrcQPN,
 		PKey: m.bth.PKey, QKey: m.deth.QKey,
-		Payload: m.payload.list(), Len: m.payload.size,
+		Payload: b.loop[:n], Len: size,
 	}
 	if b.Loop.TTL == 0 {
 		b.Loop.TTL = loopTTL

@@ -104,6 +104,32 @@ func (p *pieces) find(m *Memory, pd uint32, sges []hca.SGE, write bool) bool {
 	return true
 }
 
+// slice sets p to n bytes of all, from off on.
+func (p *pieces) slice(all *pieces, off, n int) {
+	p.n, p.size = 0, n
+	for _, b := range all.list() {
+		if off >= len(b) {
+			off -= len(b)
+			continue
+		}
+		if n == 0 {
+			return
+		}
+		b = b[off:min(len(b), off+n)]
+		off, n = 0, n-len(b)
+		p.vec[p.n] = b
+		p.n++
+	}
+}
+
+// peek copies the first bytes of p to dst and returns how many.
+func (p *pieces) peek(dst []byte) (n int) {
+	for _, b := range p.list() {
+		n += copy(dst[n:], b)
+	}
+	return n
+}
+
 // scatter writes consecutive pieces to a list, which must be long enough for all.
 type scatter struct {
 	dst [][]byte

@@ -141,8 +141,8 @@ func (c *machine) Receive(t *rapid.T) {
 }
 
 func (c *machine) Transmit(t *rapid.T) {
-	c.Fill(c.env, nil, &c.batch)
-	n := rapid.IntRange(0, len(c.batch.Datagrams())).Draw(t, "taken")
+	c.Fill(c.env, nil, Limits{}, &c.batch)
+	n := rapid.IntRange(0, len(c.batch.Trains())).Draw(t, "taken")
 	if c.m.sendState().SendQueue() == hca.QueueRuns {
 		c.m.transmit(n)
 	}

@@ -28,8 +28,8 @@ func TestStory(t *testing.T) {
 	r.send(11, peer4, 1449)
 	r.send(12, peer4, 8)
 	b := r.fill()
-	if len(b.Datagrams()) != 1 || b.Tail != TailFail || b.Reason != FailSendLength {
-		t.Fatalf("%d datagrams, tail %v, reason %v", len(b.Datagrams()), b.Tail, b.Reason)
+	if len(b.Trains()) != 1 || b.Tail != TailFail || b.Reason != FailSendLength {
+		t.Fatalf("%d datagrams, tail %v, reason %v", len(b.Trains()), b.Tail, b.Reason)
 	}
 	r.Finish(b, 1)
 	r.wantSent(outcome{10, hca.WCSuccess}, outcome{11, hca.WCLocLenErr}, outcome{12, hca.WCWRFlushErr})
@@ -192,9 +192,11 @@ func TestPostRefusesRequests(t *testing.T) {
 	r.up(hca.QPRTS)
 	two := []hca.SGE{r.txSGE(0, 1), r.txSGE(1, 1)}
 	for name, wr := range map[string]hca.SendWR{
-		"list":     {SGList: two},
-		"checksum": {Flags: hca.SendIPCsum},
-		"QPN":      {UD: hca.UDDest{QPN: 1 << 24}},
+		"list":             {SGList: two},
+		"QPN":              {UD: hca.UDDest{QPN: 1 << 24}},
+		"large send":       {LSO: hca.LSO{Header: []byte("no header"), MSS: 100}},
+		"negative MSS":     {LSO: hca.LSO{Header: tcpHeader, MSS: -1}},
+		"too large a send": {LSO: hca.LSO{Header: tcpHeader, MSS: 100}, SGList: []hca.SGE{r.txSGE(0, MaxTSO+1)}},
 	} {
 		if err := r.PostSend(&wr, ahTo(peer4)); !errors.Is(err, hca.ErrInvalid) {
 			t.Errorf("%s: %v, want %v", name, err, hca.ErrInvalid)

@@ -29,12 +29,14 @@ func (q *queue[T]) push() *T {
 	return s
 }
 
+// pop removes the entry at the head. An empty queue starts again with its first slots, which
+// are in the cache.
 func (q *queue[T]) pop() {
 	q.head++
-	if q.head == len(q.slots) {
+	q.n--
+	if q.head == len(q.slots) || q.n == 0 {
 		q.head = 0
 	}
-	q.n--
 }
 
 func (q *queue[T]) clear() { q.head, q.n = 0, 0 }

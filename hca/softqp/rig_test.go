@@ -35,6 +35,7 @@ type rig struct {
 	tx, rx         []byte
 	txLKey, rxLKey uint32
 	batch          Batch
+	limits         Limits
 }
 
 func newRig(t testing.TB, spec hca.QPSpec) *rig {
@@ -117,7 +118,7 @@ func (r *rig) waiting() int { return r.QP.send.queue.len() }
 
 // fill returns the next batch.
 func (r *rig) fill(peers ...netip.Addr) *Batch {
-	r.Fill(r.env, peers, &r.batch)
+	r.Fill(r.env, peers, r.limits, &r.batch)
 	return &r.batch
 }
 
@@ -163,17 +164,49 @@ func (r *rig) wantState(want hca.QPState) {
 	}
 }
 
-// parse verifies the ICRC of a datagram and parses it.
-func parse(t testing.TB, env *Env, d *Datagram) roce.UDSend {
+// tcpHeader is the header of a large send: encapsulation, IPv4 and TCP.
+var tcpHeader = append([]byte{
+	0x08, 0, 0, 0,
+	0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2,
+}, append([]byte{0x12, 0x34, 0, 80, 0, 0, 0, 0, 1, 2, 3, 4, 0x50, 0x18}, make([]byte, 6)...)...)
+
+// sendLarge posts a large send of n bytes from off on.
+func (r *rig) sendLarge(id uint64, to netip.Addr, off, n, mss int) {
+	r.Helper()
+	wr := hca.SendWR{ID: id, SGList: []hca.SGE{r.txSGE(off, n)}, UD: hca.UDDest{QPN: 0x777, QKey: 0x0b1c}, LSO: hca.LSO{Header: tcpHeader, MSS: mss}}
+	if err := r.PostSend(&wr, ahTo(to)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// parse verifies the ICRC of the only datagram of a train and parses it.
+func parse(t testing.TB, env *Env, d *Train) roce.UDSend {
 	t.Helper()
-	b := bytes.Join(d.Vec(), nil)
-	p := roce.Path{Src: d.Src, Dst: d.Dst, SrcPort: env.SrcPort}
-	if m, _ := roce.Verify(&p, true, b); m != roce.MatchKnownID {
-		t.Fatalf("ICRC of %x: %v, want a match", b, m)
+	all := parseTrain(t, env, d)
+	if len(all) != 1 {
+		t.Fatalf("%d datagrams, want 1", len(all))
 	}
-	u, err := roce.ParseUDSend(b)
-	if err != nil || len(b) != d.Len() {
-		t.Fatalf("%x, length %d: %v", b, d.Len(), err)
+	return all[0]
+}
+
+// parseTrain checks a train and parses its datagrams.
+func parseTrain(t testing.TB, env *Env, d *Train) (out []roce.UDSend) {
+	t.Helper()
+	b := bytes.Join(d.Vec, nil)
+	if len(b) != d.Len || len(d.Vec) > MaxVec*d.Segs || d.Len > d.Segs*d.SegSize || d.Len <= (d.Segs-1)*d.SegSize {
+		t.Fatalf("train %+v of %d bytes", d, len(b))
 	}
-	return u
+	for k := range d.Segs {
+		n := min(d.SegSize, len(b))
+		p := roce.Path{Src: d.Src, Dst: d.Dst, SrcPort: env.SrcPort, ID: uint16(k)}
+		if m, _ := roce.Verify(&p, true, b[:n]); m != roce.MatchKnownID {
+			t.Fatalf("ICRC of datagram %d of %d, %x: %v, want a match", k, d.Segs, b[:n], m)
+		}
+		u, err := roce.ParseUDSend(b[:n])
+		if err != nil {
+			t.Fatalf("%x: %v", b[:n], err)
+		}
+		out, b = append(out, u), b[n:]
+	}
+	return out
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"ipoibd/hca"
+	"ipoibd/hca/segment"
 )
 
 // sendSide is the state that only the send side writes.
@@ -11,14 +12,15 @@ type sendSide struct {
 	state hca.QPState
 	queue queue[sendReq]
 	done  []hca.WC
-	psn   uint32 // of the next datagram
-	fan   fan    // of the request at the head
+	psn   uint32   // of the next datagram
+	at    progress // of the request at the head
 }
 
-// fan is the progress of a request's replication.
-type fan struct {
-	peers []netip.Addr // the peers when it started; nil before
-	next  int          // index of the first peer that no copy was sent to
+// progress is the point up to which a request was sent.
+type progress struct {
+	peers []netip.Addr // of a replication, when it started
+	next  int          // index of the first peer that no copy of the segment was sent to
+	seg   int          // segment of a large send
 }
 
 type sendReq struct {
@@ -29,6 +31,16 @@ type sendReq struct {
 	ah    hca.AHSpec
 	n     int
 	sge   [MaxSGE]hca.SGE
+	large bool         // a large send
+	plan  segment.Plan // of a large send
+}
+
+// messages returns how many messages a request becomes.
+func (r *sendReq) messages() int {
+	if r.large {
+		return r.plan.Segments()
+	}
+	return 1
 }
 
 // becomeSend is the only function that writes the state of the send side.
@@ -42,11 +54,20 @@ func (q *QP) becomeSend(s hca.QPState) {
 		}
 	case hca.QueueRefuses:
 		q.send.queue.clear()
-		q.send.fan = fan{}
+		q.send.at = progress{}
 		q.send.done = q.send.done[:0]
 	case hca.QueueHolds, hca.QueueRuns:
 	}
 }
+
+// MaxTSO bounds the payload of a large send: a TAP's frame of 64 KiB has less.
+const MaxTSO = 1 << 16
+
+// The contract's limit is that of the segmenter.
+var (
+	_ [segment.MaxHeader - hca.MaxLSOHeader]struct{}
+	_ [hca.MaxLSOHeader - segment.MaxHeader]struct{}
+)
 
 // PostSend queues a send to ah, or flushes it if the state requires that. Errors:
 // hca.ErrInvalid, hca.ErrQueueFull. Send side.
@@ -54,7 +75,7 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	behaviour := q.send.state.SendQueue()
 	switch {
 	case behaviour == hca.QueueRefuses, len(wr.SGList) > q.cfg.Spec.SendSGEs,
-		wr.Flags&hca.SendIPCsum != 0, wr.UD.QPN&^hca.QPNMask != 0:
+		wr.UD.QPN&^hca.QPNMask != 0:
 		return hca.ErrInvalid
 	case behaviour == hca.QueueFlushes:
 		q.completeSend(wr.ID, hca.WCWRFlushErr)
@@ -62,41 +83,59 @@ func (q *QP) PostSend(wr *hca.SendWR, ah *hca.AHSpec) error {
 	case q.send.queue.full():
 		return hca.ErrQueueFull
 	}
-	r := q.send.queue.push()
+	r := q.send.queue.at(q.send.queue.len()) // push returns it later
+	if r.large = wr.LSO.MSS != 0; r.large {
+		n := 0
+		for i := range wr.SGList {
+			n += int(wr.SGList[i].Length)
+		}
+		if n > MaxTSO || r.plan.Cut(wr.LSO.Header, hca.EncapLen, n, wr.LSO.MSS) != nil {
+			return hca.ErrInvalid
+		}
+	}
+	q.send.queue.push()
 	r.id, r.flags = wr.ID, wr.Flags
 	r.qpn, r.qkey, r.ah = wr.UD.QPN, wr.UD.QKey, *ah
 	r.n = copy(r.sge[:], wr.SGList)
 	return nil
 }
 
-// Finish reports that the first n datagrams of b, the batch of the last Fill, were sent.
-// It completes their requests and sets b.Skipped. If all were sent, it also completes the
-// tail. The shell must have held the send side since Fill. Send side.
+// Finish reports that the first n trains of b, the batch of the last Fill, were sent. It
+// completes their requests and sets b.Skipped. If all were sent, it also processes the tail.
+// The shell must have held the send side since Fill. Send side.
 func (q *QP) Finish(b *Batch, n int) {
-	for i := range n {
-		d := &b.datagrams[i]
-		switch {
-		case d.ends:
-			q.succeed()
-		case d.next > 0:
-			q.send.fan = fan{b.peers, d.next}
-			b.Skipped += d.skipped
-		}
+	sent := 0
+	if n > 0 {
+		sent = b.trains[n-1].end
 	}
-	q.send.psn = (q.send.psn + uint32(n)) & psnMask
-	if n == b.n {
-		b.Skipped += b.skipped
-		q.finishTail(b)
+	for i := range b.datagrams[:sent] {
+		q.advance(b, &b.datagrams[i])
+	}
+	q.send.psn = (q.send.psn + uint32(sent)) & psnMask
+	if n < b.numTrains {
+		return
+	}
+	b.Skipped += b.skipped
+	switch b.Tail {
+	case TailNone:
+	case TailDrop:
+		q.succeed()
+	case TailLoop:
+		q.advance(b, &b.after)
+	case TailFail:
+		q.fail(b.status)
 	}
 }
 
-func (q *QP) finishTail(b *Batch) {
-	switch b.Tail {
-	case TailNone:
-	case TailLoop, TailDrop:
+// advance notes that a datagram was sent, or looped back.
+func (q *QP) advance(b *Batch, d *datagram) {
+	b.Skipped += d.skipped
+	switch {
+	case d.ends:
 		q.succeed()
-	case TailFail:
-		q.fail(b.status)
+	case d.resumes:
+		q.send.at = d.then
+		q.send.at.peers = b.peers
 	}
 }
 
@@ -119,7 +158,7 @@ func (q *QP) fail(status hca.WCStatus) {
 
 func (q *QP) dropHead() {
 	q.send.queue.pop()
-	q.send.fan = fan{}
+	q.send.at = progress{}
 }
 
 func (q *QP) completeSend(id uint64, status hca.WCStatus) {

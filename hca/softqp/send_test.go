@@ -24,18 +24,18 @@ func TestDatagramBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := r.fill()
-	d := &b.Datagrams()[0]
+	d := &b.Trains()[0]
 	const want = "64" + "f0" + "ffff" + // UD SEND only; solicited, migrated, pad 3, version 0; P_Key
 		"00" + "abcdef" + "00" + "fffffe" + // reserved, destination QP, reserved, PSN
 		"01020304" + "00" + "001234" + // Q_Key, reserved, source QP
 		"68656c6c6f" + "000000" // payload, padding
-	got := bytes.Join(d.Vec(), nil)
+	got := bytes.Join(d.Vec, nil)
 	if h := hex.EncodeToString(got[:len(got)-4]); h != want {
 		t.Errorf("datagram\n%s, want\n%s", h, want)
 	}
 	parse(t, r.env, d)
-	if d.Src != own4 || d.Dst != peer4 || d.TTL != 9 || d.TOS != 0x20 || len(d.Vec()) != 4 {
-		t.Errorf("datagram from %v to %v, TTL %d, TOS %#x, %d pieces", d.Src, d.Dst, d.TTL, d.TOS, len(d.Vec()))
+	if d.Src != own4 || d.Dst != peer4 || d.TTL != 9 || d.TOS != 0x20 || len(d.Vec) != 4 {
+		t.Errorf("datagram from %v to %v, TTL %d, TOS %#x, %d pieces", d.Src, d.Dst, d.TTL, d.TOS, len(d.Vec))
 	}
 }
 
@@ -64,8 +64,8 @@ func (r *rig) sendPieces(to netip.Addr, n, pieces int) {
 		r.Fatal(err)
 	}
 	b := r.fill()
-	d := &b.Datagrams()[0]
-	if u := parse(r, r.env, d); !bytes.Equal(u.Payload, r.tx[:n]) || d.Len()%4 != 0 {
+	d := &b.Trains()[0]
+	if u := parse(r, r.env, d); !bytes.Equal(u.Payload, r.tx[:n]) || d.Len%4 != 0 {
 		r.Fatalf("%d bytes in %d pieces: %x", n, pieces, u.Payload)
 	}
 	r.Finish(b, 1)
@@ -83,9 +83,9 @@ func TestPartialSends(t *testing.T) {
 	var done []outcome
 	for i := 0; r.waiting() > 0; i++ {
 		b := r.fill()
-		n := min(i%3, len(b.Datagrams()))
+		n := min(i%3, len(b.Trains()))
 		for j := range n {
-			u := parse(t, r.env, &b.Datagrams()[j])
+			u := parse(t, r.env, &b.Trains()[j])
 			if len(u.Payload) != 4*len(psns) {
 				t.Fatalf("datagram %d has %d bytes", len(psns), len(u.Payload))
 			}
@@ -131,9 +131,9 @@ func TestReplication(t *testing.T) {
 		loops, skipped := 0, 0
 		for r.waiting() > 0 {
 			b := r.fill(list...)
-			n := min(take, len(b.Datagrams()))
+			n := min(take, len(b.Trains()))
 			for i := range n {
-				d := &b.Datagrams()[i]
+				d := &b.Trains()[i]
 				parse(t, r.env, d)
 				got = append(got, d.Dst)
 				if d.Dst != peer4 && d.TTL != 0 {
@@ -142,7 +142,7 @@ func TestReplication(t *testing.T) {
 			}
 			r.Finish(b, n)
 			skipped += b.Skipped
-			if b.Tail == TailLoop && n == len(b.Datagrams()) {
+			if b.Tail == TailLoop && n == len(b.Trains()) {
 				loops++
 			}
 		}
@@ -172,10 +172,10 @@ func TestReplicationOverAChangingList(t *testing.T) {
 		skipped, now := 0, list
 		for r.waiting() > 0 {
 			b := r.fill(now...)
-			for i := range b.Datagrams() {
-				got = append(got, b.Datagrams()[i].Dst)
+			for i := range b.Trains() {
+				got = append(got, b.Trains()[i].Dst)
 			}
-			r.Finish(b, len(b.Datagrams()))
+			r.Finish(b, len(b.Trains()))
 			skipped += b.Skipped
 			now = later
 			r.env.GIDs = append(slices.Clone(r.env.GIDs), GID{Addr: list[3], MaxPayload: 1448}) // a copy has gone there
@@ -184,7 +184,7 @@ func TestReplicationOverAChangingList(t *testing.T) {
 			t.Errorf("%s: %d copies, want %d, %d peers skipped", name, len(got), len(want), skipped)
 		}
 		r.send(2, group, 10)
-		if n, want := len(r.fill(later...).Datagrams()), min(len(later), hca.Batch); n != want {
+		if n, want := len(r.fill(later...).Trains()), min(len(later), hca.Batch); n != want {
 			t.Errorf("%s: the next request begins with %d copies, want %d", name, n, want)
 		}
 	}
@@ -204,7 +204,7 @@ func TestReplicationStartsWithTheFirstPeer(t *testing.T) {
 		r.send(1, group, 10)
 		between(r)
 		r.send(2, group, 10)
-		if got := len(r.fill(list...).Datagrams()); got != 3 {
+		if got := len(r.fill(list...).Trains()); got != 3 {
 			t.Errorf("%s: %d copies, want 3", name, got)
 		}
 	}
@@ -244,8 +244,8 @@ func TestTails(t *testing.T) {
 			}
 			r.send(1, c.to, c.size)
 			b := r.fill()
-			if b.Tail != c.tail || b.Reason != c.reason || len(b.Datagrams()) != c.n {
-				t.Fatalf("tail %v, reason %v, %d datagrams", b.Tail, b.Reason, len(b.Datagrams()))
+			if b.Tail != c.tail || b.Reason != c.reason || len(b.Trains()) != c.n {
+				t.Fatalf("tail %v, reason %v, %d datagrams", b.Tail, b.Reason, len(b.Trains()))
 			}
 			r.Finish(b, c.n)
 			r.wantSent(outcome{1, c.status})
@@ -286,7 +286,7 @@ func TestKeysOnTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := r.fill()
-		if u := parse(t, r.env, &b.Datagrams()[0]); u.QKey != c.want || u.PKey != 0x8001 {
+		if u := parse(t, r.env, &b.Trains()[0]); u.QKey != c.want || u.PKey != 0x8001 {
 			t.Errorf("Q_Key %#x was sent as %#x, P_Key %#x", uint32(c.asked), uint32(u.QKey), uint16(u.PKey))
 		}
 		r.Finish(b, 1)
@@ -300,7 +300,7 @@ func TestOnlyRTSSends(t *testing.T) {
 		r.send(1, peer4, 1)
 		r.becomeSend(s)
 		b := r.fill()
-		if sent := len(b.Datagrams()) > 0; sent != (s == hca.QPRTS) || b.Tail != TailNone {
+		if sent := len(b.Trains()) > 0; sent != (s == hca.QPRTS) || b.Tail != TailNone {
 			t.Errorf("%v: sent %v, tail %v, want sends only in RTS", s, sent, b.Tail)
 		}
 	}

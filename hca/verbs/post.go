@@ -19,6 +19,8 @@ const maxPost = 128
 var (
 	errState   = fmt.Errorf("%w: the queue pair accepts no requests in this state", hca.ErrInvalid)
 	errTooLong = fmt.Errorf("%w: more scatter/gather entries than the queue pair was created for", hca.ErrInvalid)
+	errLSO     = fmt.Errorf("%w: the device has no large sends of unreliable datagrams", hca.ErrInvalid)
+	errIPCsum  = fmt.Errorf("%w: the device fills in no checksums (IBV_DEVICE_UD_IP_CSUM)", hca.ErrInvalid)
 	errAH      = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
 )
 

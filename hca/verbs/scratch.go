@@ -92,6 +92,12 @@ func (s *sendScratch) put(i int, wr *hca.SendWR, q *QP) error {
 	if !ok {
 		return errTooLong
 	}
+	switch {
+	case wr.LSO.MSS != 0:
+		return errLSO
+	case wr.Flags&hca.SendIPCsum != 0 && !q.pd.dev.attr.IPCsum:
+		return errIPCsum
+	}
 	c := &s.wrs[i]
 	c.wr_id, c.opcode, c.send_flags = C.uint64_t(wr.ID), C.IBV_WR_SEND, sendFlags(wr.Flags)
 	c.sg_list, c.num_sge = list, C.int(len(wr.SGList))

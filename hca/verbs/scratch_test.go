@@ -36,7 +36,7 @@ func listOf[S any](at *S, n int) []hca.SGE {
 }
 
 func TestSendFill(t *testing.T) {
-	q := &QP{pd: &PD{}}
+	q := &QP{pd: &PD{dev: &Device{attr: hca.DeviceAttr{IPCsum: true}}}}
 	s := newSendScratch(4, 2)
 	defer s.free()
 	ah := liveAH(q.pd)
@@ -74,11 +74,16 @@ func TestSendFillControlledQKey(t *testing.T) {
 
 // The requests before one that must not be posted are filled in.
 func TestSendFillRefuses(t *testing.T) {
-	q := &QP{pd: &PD{}}
+	q := &QP{pd: &PD{dev: &Device{}}} // without IPCsum
 	s := newSendScratch(4, 2)
 	defer s.free()
 	ah, closed := liveAH(q.pd), &AH{pd: q.pd}
+	large, unchecked := sendTo(2, ah), sendTo(2, ah)
+	large.LSO = hca.LSO{Header: make([]byte, 44), MSS: 1000}
+	unchecked.Flags = hca.SendIPCsum
 	for what, bad := range map[string]hca.SendWR{
+		"large send":        large,
+		"no checksums":      unchecked,
 		"list too long":     sendTo(2, ah, sge1, sge1, sge1),
 		"no handle":         sendTo(2, nil),
 		"closed handle":     sendTo(2, closed),

@@ -39,11 +39,3 @@ func gather(b []byte, pkt *transport.Packet) []byte {
 	}
 	return b
 }
-
-// size returns the length of a packet to send, in bytes.
-func size(pkt *transport.Packet) (n int) {
-	for _, v := range pkt.Vec {
-		n += len(v)
-	}
-	return n
-}

@@ -5,7 +5,7 @@
 //
 // A [Fabric] is one broadcast domain. [Fabric.Attach] plugs in a named [Port],
 // which is a transport.Transport with its own underlay: link state, MTU, addresses. Send
-// copies each packet into the receive queue of every port that has the destination
+// cuts trains and copies each datagram into the receive queue of every port that has the destination
 // address, or has joined the group, except the sender's. There is no goroutine and no
 // timer in between: a queue is sorted by the time at which a datagram is due, and Recv
 // itself waits until the first one is due. So nothing keeps running after Close, and

@@ -26,6 +26,8 @@ type Fabric struct {
 	seed  uint64
 	queue int // of each port, datagrams
 
+	showIDs bool // receivers see the IPv4 identification
+
 	mu       sync.Mutex // guards the fields below, and the state of all ports
 	attached int        // ports ever attached
 	ports    map[string]*Port
@@ -49,6 +51,9 @@ func WithConditions(c Conditions) Option { return func(f *Fabric) { f.cond = c }
 
 // WithQueue bounds each port's receive queue to n datagrams, at least 1.
 func WithQueue(n int) Option { return func(f *Fabric) { f.queue = max(n, 1) } }
+
+// WithIDs shows the IPv4 identification of each datagram to its receivers.
+func WithIDs() Option { return func(f *Fabric) { f.showIDs = true } }
 
 // New returns an empty fabric; seed determines all its random choices.
 func New(seed uint64, opts ...Option) *Fabric {

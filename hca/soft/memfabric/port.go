@@ -21,6 +21,9 @@ type Port struct {
 	seen    uint64        // version returned last by State or WaitChange
 	changed chan struct{} // closed and replaced by each new version
 
+	limits transport.Limits
+	cut    [][]byte // gather list of one datagram of a train
+
 	writable bool
 	mayWrite chan struct{} // closed while writable
 
@@ -41,7 +44,7 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 	p := &Port{
 		fabric: f, name: name, srcPort: firstPort + uint16(index-1)%(1<<16-firstPort),
 		version: 1, changed: make(chan struct{}),
-		writable: true, mayWrite: make(chan struct{}),
+		limits: defaultLimits, writable: true, mayWrite: make(chan struct{}),
 		members: make(map[netip.Addr]int),
 		arrived: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 		closed: make(chan struct{}), count: counters{drops: make(map[Drop]uint64, len(drops))},

@@ -24,7 +24,7 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 	switch {
 	case !p.state.Up:
 		return DropPeerDown
-	case ipLen(pkt, size(pkt)) > p.state.MTU:
+	case ipLen(pkt, pkt.Len()) > p.state.MTU:
 		return DropRxTooLong
 	case len(p.queue) >= p.fabric.queue:
 		return DropOverflow

@@ -17,6 +17,9 @@ const (
 	maxPayload = 65535 - ipv4Len - udpLen
 )
 
+// defaultLimits are those of Linux.
+var defaultLimits = transport.Limits{MaxSegs: transport.MaxSegs, MaxBytes: maxPayload}
+
 // defaultTTL is the TTL with which a packet of TTL 0 arrives.
 const defaultTTL = 64
 
@@ -35,39 +38,95 @@ func (p *Port) Send(pkts []transport.Packet) (int, error) {
 		return 0, nil
 	}
 	for i := range pkts {
+		if !p.limits.Allow(&pkts[i]) {
+			return i, transport.ErrLimits
+		}
 		p.sendOne(&pkts[i], now)
 	}
 	return len(pkts), nil
 }
 
+// sendOne sends the datagrams of a packet one by one.
 func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
-	if why := p.refusal(pkt); why != "" {
-		p.fabric.drop(p, p.name, "", pkt, why)
-		return
-	}
+	why := p.refusal(pkt)
 	out := *pkt
-	out.SrcPort, out.ID, out.IDKnown = p.srcPort, 0, false
+	out.SrcPort, out.Segs, out.SegSize = p.srcPort, 0, 0
 	if out.TTL == 0 {
 		out.TTL = defaultTTL
 	}
-	p.count.txPackets++
-	p.count.txBytes += uint64(size(pkt))
-	p.fabric.forward(p, &out, now)
+	rest := cutter{vec: pkt.Vec}
+	for k := range pkt.Datagrams() {
+		if pkt.Segs > 1 {
+			p.cut = rest.next(p.cut[:0], pkt.SegSize)
+			out.Vec = p.cut
+		}
+		out.ID, out.IDKnown = 0, p.fabric.showIDs
+		if pkt.Dst.Is4() {
+			out.ID = uint16(k)
+		}
+		if why != "" {
+			p.fabric.drop(p, p.name, "", &out, why)
+			continue
+		}
+		p.count.txPackets++
+		p.count.txBytes += uint64(out.Len())
+		p.fabric.forward(p, &out, now)
+	}
+}
+
+// cutter cuts a gather list into lists of consecutive bytes.
+type cutter struct {
+	vec [][]byte
+	off int // into vec[0]
+}
+
+// next appends the next n bytes, or fewer at the end, to a list.
+func (c *cutter) next(to [][]byte, n int) [][]byte {
+	for n > 0 && len(c.vec) > 0 {
+		v := c.vec[0][c.off:]
+		if len(v) > n {
+			v = v[:n]
+			c.off += n
+		} else {
+			c.vec, c.off = c.vec[1:], 0
+		}
+		to, n = append(to, v), n-len(v)
+	}
+	return to
 }
 
 // refusal returns the reason why the port itself cannot send pkt, or "".
 func (p *Port) refusal(pkt *transport.Packet) Drop {
+	longest := pkt.Len()
+	if pkt.Segs > 1 {
+		longest = pkt.SegSize
+	}
 	switch {
-	case len(pkt.Vec) > transport.MaxVec || pkt.Src.Is4() != pkt.Dst.Is4() || !pkt.Dst.IsValid():
+	case !pkt.Valid():
 		return DropInvalid
 	case !p.state.Up:
 		return DropLinkDown
 	case !slices.Contains(p.state.Addrs, pkt.Src):
 		return DropBadSource
-	case size(pkt) > maxPayload || ipLen(pkt, size(pkt)) > p.state.MTU:
+	case longest > maxPayload || ipLen(pkt, longest) > p.state.MTU:
 		return DropTooLong
 	}
 	return ""
+}
+
+// Limits implements transport.Transport.
+func (p *Port) Limits() transport.Limits {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	return p.limits
+}
+
+// SetLimits changes the limits of trains. A test lowers them to imitate a kernel that stops
+// cutting trains.
+func (p *Port) SetLimits(l transport.Limits) {
+	p.fabric.mu.Lock()
+	defer p.fabric.mu.Unlock()
+	p.limits = l
 }
 
 // ipLen returns the length of the IP packet that carries n bytes.

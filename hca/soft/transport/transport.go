@@ -6,17 +6,40 @@ package transport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
 	"ipoibd/hca"
 )
 
-// MaxVec bounds the gather list of a packet: header, four pieces of payload, and padding with
-// the ICRC.
+// MaxVec bounds the gather list of a packet for each of its datagrams: header, four pieces of
+// payload, and padding with the ICRC.
 const MaxVec = 6
 
-// Packet is one RoCEv2 datagram, from the BTH to the ICRC: the payload of UDP.
+// MaxSegs bounds the datagrams of any train: receivers that cannot see the IPv4
+// identification expect one below 64.
+const MaxSegs = 64
+
+// Limits bound the trains that a transport takes.
+type Limits struct {
+	MaxSegs  int // datagrams, 1 to MaxSegs; 1: it takes no trains
+	MaxBytes int // of all datagrams of a train together
+}
+
+// Allow reports whether a packet is within the limits. They do not concern a packet that is
+// not a train.
+func (l Limits) Allow(p *Packet) bool {
+	return p.Segs <= 1 || p.Segs <= l.MaxSegs && p.Len() <= l.MaxBytes
+}
+
+// ErrLimits means that a packet is a train beyond the Limits, which may have been lowered
+// since the caller read them. The caller builds it again within the new Limits: the
+// identifications of its datagrams change, which the ICRC covers.
+var ErrLimits = errors.New("the train exceeds the limits of the transport")
+
+// Packet is one RoCEv2 datagram, from the BTH to the ICRC (the payload of UDP), or on send a
+// train of them.
 type Packet struct {
 	// Src and Dst are the IP addresses, IPv4 ones in their 4-byte form. Src is
 	// one of State.Addrs on send; Dst may be a multicast address.
@@ -31,11 +54,38 @@ type Packet struct {
 	// ID is the IPv4 identification; it is valid if IDKnown is set.
 	ID      uint16
 	IDKnown bool
-	// Vec is the gather list of a send, of at most MaxVec entries. The memory
-	// belongs to the caller, who does not change it until the packet is sent.
+	// Vec is the gather list of a send, of at most MaxVec entries for each datagram. The
+	// memory belongs to the caller, who does not change it until the packet is sent.
 	Vec [][]byte
+	// Segs above 1 makes a send a train of so many datagrams with the same addresses, TOS
+	// and TTL. Vec is all their bytes: each datagram has SegSize, and the last one at least
+	// 1 and at most SegSize. Over IPv4 datagram k, counted from 0, leaves with
+	// identification k. The train is sent or dropped as a whole, and its datagrams are
+	// counted one by one.
+	Segs, SegSize int
 	// Data is a received datagram. The transport reuses the memory in the next Recv.
 	Data []byte
+}
+
+// Len returns the length of a send in bytes.
+func (p *Packet) Len() (n int) {
+	for _, v := range p.Vec {
+		n += len(v)
+	}
+	return n
+}
+
+// Datagrams returns the number of datagrams of a send.
+func (p *Packet) Datagrams() int { return max(1, p.Segs) }
+
+// Valid reports whether a send is consistent: addresses of one family, and a gather list that
+// fits the number and the size of the datagrams.
+func (p *Packet) Valid() bool {
+	if p.Src.Is4() != p.Dst.Is4() || !p.Dst.IsValid() || len(p.Vec) > MaxVec*p.Datagrams() {
+		return false
+	}
+	n := p.Len()
+	return p.Segs <= 1 || n > (p.Segs-1)*p.SegSize && n <= p.Segs*p.SegSize
 }
 
 // State is the state of the transport's underlay.
@@ -72,9 +122,13 @@ type Transport interface {
 	// Send sends packets in order without blocking and returns how many were
 	// sent, or dropped and counted by reason in Counters (no route, too long,
 	// no buffers, ...). n < len(pkts) with a nil error means that the transport
-	// is full: call WaitWritable, then send the rest or drop it. IPv4 packets leave with DF set and identification 0 (the
-	// ICRC covers both). An error is hca.ErrClosed or hca.ErrIO.
+	// is full: call WaitWritable, then send the rest or drop it. IPv4 packets leave
+	// with DF set and identification 0, or that of their place in a train (the ICRC
+	// covers both). An error is ErrLimits, hca.ErrClosed or hca.ErrIO.
 	Send(pkts []Packet) (n int, err error)
+	// Limits returns the current limits of trains. They may fall while the transport
+	// is open, but never rise.
+	Limits() Limits
 	// WaitWritable blocks until Send can take packets, or ctx ends. It may
 	// return some time after Send could take packets.
 	WaitWritable(ctx context.Context) error

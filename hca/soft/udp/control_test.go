@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/hca/soft/transport"
 )
 
 // control4Bytes are the control messages of a received IPv4 datagram on a little-endian
@@ -62,10 +64,10 @@ func TestControl6(t *testing.T) {
 	c.init(3)
 	addr := netip.MustParseAddr("2001:db8::9")
 	c.info.Addr, *c.tclass, *c.hops = addr.As16(), 0x68, 5
-	if got, want := parseControl(c.buf[:c.all]), (seen{addr, 0x68, 5}); got != want {
+	if got, want := parseControl(c.buf[c.at.info:c.at.end]), (seen{addr, 0x68, 5}); got != want {
 		t.Errorf("with hop limit: %+v, want %+v", got, want)
 	}
-	if got, want := parseControl(c.buf[:c.rest]), (seen{addr, 0x68, 0}); got != want {
+	if got, want := parseControl(c.buf[c.at.info:c.at.ttl]), (seen{addr, 0x68, 0}); got != want {
 		t.Errorf("without hop limit: %+v, want %+v", got, want)
 	}
 }
@@ -73,8 +75,10 @@ func TestControl6(t *testing.T) {
 func TestControl4Layout(t *testing.T) {
 	var c control4
 	c.init(3)
-	c.info.Spec_dst, *c.tos, *c.ttl = [4]byte{10, 0, 0, 1}, 0x68, 5
+	*c.size, c.info.Spec_dst, *c.tos, *c.ttl = 0x1234, [4]byte{10, 0, 0, 1}, 0x68, 5
 	want := []byte{
+		18, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 103, 0, 0, 0,
+		0x34, 0x12, 0, 0, 0, 0, 0, 0,
 		28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0,
 		3, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
 		20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
@@ -82,11 +86,19 @@ func TestControl4Layout(t *testing.T) {
 		20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0,
 		5, 0, 0, 0, 0, 0, 0, 0,
 	}
-	if got := c.buf[:c.all]; !bytes.Equal(got, want) {
-		t.Errorf("layout\n%v, want\n%v", got, want)
-	}
-	if c.rest != 56 {
-		t.Errorf("without TTL %d bytes, want 56", c.rest)
+	for _, k := range []struct {
+		pkt      transport.Packet
+		from, to int
+	}{
+		{transport.Packet{TTL: 5, Segs: 2}, 0, 104},
+		{transport.Packet{Segs: 2}, 0, 80},
+		{transport.Packet{TTL: 5, Segs: 1}, 24, 104},
+		{transport.Packet{}, 24, 80},
+	} {
+		first, n := c.at.of(c.buf[:], &k.pkt)
+		if got := unsafe.Slice(first, n); !bytes.Equal(got, want[k.from:k.to]) {
+			t.Errorf("TTL %d, %d datagrams: layout\n%v, want\n%v", k.pkt.TTL, k.pkt.Segs, got, want[k.from:k.to])
+		}
 	}
 }
 

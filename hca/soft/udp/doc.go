@@ -30,6 +30,20 @@
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
+// # Trains
+//
+// The kernel takes a train as one message (UDP_SEGMENT) of at most 64 datagrams and 65,507
+// bytes, and cuts it as late as possible, or lets the NIC do it. Of a message with DF and
+// identification 0, datagram k leaves with identification k. A netdev that takes the train
+// uncut, as a veth does, hands it to the peer as one packet with identification 0, and the
+// peer's socket cuts it: captures on such a netdev show one long packet
+// ("ethtool -K DEV tx-udp-segmentation off" avoids that).
+//
+// A kernel or NIC that cannot cut a train returns EIO, for instance because it has no
+// checksum offload (before Linux 6.11), or an IPsec policy applies. From then on the
+// transport takes no trains ([Transport.TrainsRefused]). A train whose
+// datagrams are longer than the netdev's MTU permits is dropped as a whole.
+//
 // # Packets from other sockets of this host
 //
 // A datagram to an IPv4 address of this host does not arrive: it comes in over the
@@ -43,9 +57,10 @@
 //
 // # Batches, blocking and memory
 //
-// Send and Recv move up to [hca.Batch] datagrams by one sendmmsg or recvmmsg, on
+// Send and Recv move up to [hca.Batch] packets by one sendmmsg or recvmmsg, on
 // message headers, control messages and buffers that are laid out once, and do
-// not allocate. Recv waits in the Go runtime's poller. A receive buffer is
+// not allocate. Recv waits in the Go runtime's poller. The sending socket is not in the
+// poller, which each packet that leaves the send buffer would wake. A receive buffer is
 // [MaxDatagram] bytes; longer datagrams are dropped and counted.
 //
 // # A full wire, and neighbours that do not answer
@@ -97,7 +112,8 @@
 // # Close
 //
 // Descriptors are owned by os.File, whose Close first makes blocked calls return and then
-// waits until no call uses the descriptor, so no descriptor is reused during a call. Close
-// closes the sockets first, then the memberships and netlink, and then waits for the
+// waits until no call uses the descriptor, so no descriptor is reused during a call. The
+// descriptor of the sending socket is closed when the last call on it returns, after 10 ms
+// at most. Close closes the sockets first, then the memberships and netlink, and then waits for the
 // goroutine.
 package udp

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -20,8 +22,11 @@ type sender struct {
 	netdev netdev
 	counts txCounts
 
+	untrained atomic.Pointer[error] // why no trains are sent; nil: they are
+
 	slots [hca.Batch]sendSlot
 	msgs  [hca.Batch]unix.Mmsghdr
+	iovs  [maxIovs]unix.Iovec // of msgs
 
 	call func(fd uintptr) bool // sendmmsg for msgs[from:to]; created once
 	from int
@@ -33,6 +38,13 @@ type sender struct {
 	noMsgs     [hca.Batch]unix.Mmsghdr // messages without buffers, for callErrors
 	taken      int                     // errors that the last callErrors removed
 }
+
+// maxIovs bounds the gather lists of one call: that of a train of transport.MaxSegs fits, and
+// those of hca.Batch single packets. It is the kernel's bound of one list, UIO_MAXIOV.
+const maxIovs = 1024
+
+// maxTrain is the longest train in bytes: the longest payload of UDP over IPv4.
+const maxTrain = 1<<16 - 1 - 20 - 8
 
 // netdev is the netdev below a sender.
 type netdev interface {
@@ -46,34 +58,66 @@ func newSender(sock *socket, index int, dev netdev) *sender {
 		s.slots[i].init(index)
 	}
 	s.call, s.callErrors = s.sendmmsg, s.recvErrors
+	if err := sock.canSegment(); err != nil {
+		s.refuseTrains(err)
+	}
 	return s
 }
 
-// send sends in bursts until all packets were sent or dropped, or the socket is full.
-func (s *sender) send(pkts []transport.Packet) (done int, err error) {
-	for done < len(pkts) && err == nil {
-		burst := pkts[done:min(done+hca.Batch, len(pkts))]
-		n, e := s.burst(burst)
-		done, err = done+n, e
-		if n < len(burst) {
-			break
-		}
+// limits returns the limits of trains.
+func (s *sender) limits() transport.Limits {
+	if s.untrained.Load() != nil {
+		return transport.Limits{MaxSegs: 1}
 	}
-	return done, err
+	return transport.Limits{MaxSegs: transport.MaxSegs, MaxBytes: maxTrain}
 }
 
-// burst sends up to hca.Batch packets. It builds the messages in msgs, in the order of the
-// packets, and skips those that slot.fill has refused, which have no destination.
+// refuseTrains makes every later train exceed the limits.
+func (s *sender) refuseTrains(why error) { s.untrained.CompareAndSwap(nil, &why) }
+
+// send sends in bursts until all packets were sent or dropped, the socket is full, or a train
+// exceeds the limits.
+func (s *sender) send(pkts []transport.Packet) (done int, err error) {
+	for done < len(pkts) {
+		if !s.netdev.Present() {
+			return done, s.gone()
+		}
+		burst, beyond := s.fill(pkts[done:])
+		n, err := s.burst(burst)
+		done += n
+		switch {
+		case err != nil || n < len(burst):
+			return done, err
+		case beyond:
+			return done, transport.ErrLimits
+		}
+	}
+	return done, nil
+}
+
+// fill builds the messages of the first packets in msgs, and returns these packets. The
+// messages that slot.fill has refused have no name. beyond reports that the next packet is a
+// train beyond the limits.
+func (s *sender) fill(pkts []transport.Packet) (burst []transport.Packet, beyond bool) {
+	limits, used := s.limits(), 0
+	for i := range min(len(pkts), hca.Batch) {
+		if !limits.Allow(&pkts[i]) {
+			return pkts[:i], true
+		}
+		if used+max(1, len(pkts[i].Vec)) > maxIovs {
+			return pkts[:i], false
+		}
+		used += s.slots[i].fill(&s.msgs[i], &pkts[i], s.iovs[used:], s.sock.ipv6)
+	}
+	return pkts[:min(len(pkts), hca.Batch)], false
+}
+
+// burst sends the packets whose messages are in msgs. It returns fewer than all if the
+// socket is full or there is an error.
 func (s *sender) burst(pkts []transport.Packet) (int, error) {
-	if !s.netdev.Present() {
-		return 0, s.gone()
-	}
-	for i := range pkts {
-		s.slots[i].fill(&s.msgs[i], &pkts[i], s.sock.ipv6)
-	}
 	for i := 0; i < len(pkts); {
 		if s.msgs[i].Hdr.Name == nil {
-			s.counts.drops[dropInvalid].Add(1)
+			s.counts.drops[dropInvalid].Add(uint64(pkts[i].Datagrams()))
 			i++
 			continue
 		}
@@ -101,7 +145,8 @@ func (s *sender) gone() error {
 // first. An ICMP error about an earlier packet fails the
 // next call, whatever it sends. So run repeats a failed call once, and again as long as
 // ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
-// that was lost on output.
+// that was lost on output. If the kernel or the NIC cannot cut a train, run returns
+// transport.ErrLimits, and trains exceed the limits from then on.
 func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool, err error) {
 	s.from, s.to = from, to
 	for try, again := 1, true; again; try++ {
@@ -110,11 +155,12 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 		}
 		switch s.err {
 		case 0:
-			var bytes uint64
-			for i := range s.msgs[from : from+s.sent] {
-				bytes += uint64(s.msgs[from+i].Len)
+			var bytes, datagrams uint64
+			for i := from; i < from+s.sent; i++ {
+				bytes += uint64(s.msgs[i].Len)
+				datagrams += uint64(pkts[i].Datagrams())
 			}
-			s.counts.packets.Add(uint64(s.sent))
+			s.counts.packets.Add(datagrams)
 			s.counts.bytes.Add(bytes)
 			return s.sent, false, nil
 		case unix.EAGAIN:
@@ -124,12 +170,18 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 			return 0, false, nil
 		case unix.ENOBUFS:
 			again = false
+		case unix.EIO:
+			if pkts[from].Segs > 1 {
+				s.refuseTrains(os.NewSyscallError("sendmmsg with UDP_SEGMENT", s.err))
+				return 0, false, transport.ErrLimits
+			}
+			again = try == 1
 		default:
 			icmp := s.takeErrors()
 			again = try == 1 || icmp && try < sendTries
 		}
 	}
-	s.counts.drops[s.reason(&pkts[from])].Add(1)
+	s.counts.drops[s.reason(&pkts[from])].Add(uint64(pkts[from].Datagrams()))
 	return 1, false, nil
 }
 
@@ -139,10 +191,14 @@ const sendTries = 4
 
 // reason returns why the kernel refused pkt. For a source address that is not ours, the kernel
 // returns EINVAL or the error of a missing route, depending on its version and the family.
+// For a train whose datagrams are too long for the netdev, older kernels (6.1) return EINVAL.
 func (s *sender) reason(pkt *transport.Packet) drop {
 	d := dropFor(s.err)
-	if (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src) {
+	switch {
+	case (d == dropNoRoute || s.err == unix.EINVAL) && !s.netdev.HasAddr(pkt.Src):
 		return dropBadSource
+	case s.err == unix.EINVAL && pkt.Segs > 1:
+		return dropTooLong
 	}
 	return d
 }

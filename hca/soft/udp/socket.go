@@ -29,8 +29,8 @@ const defaultRecvBuf = 8 << 20
 // buffer would let a blocked underlay with a long queue use more.
 const defaultSendBuf = 128 << 20
 
-// socket is a non-blocking UDP socket, owned by its file. The methods of raw fail only after
-// the file was closed.
+// socket is a UDP socket, owned by its file. The methods of raw fail only after the file was
+// closed.
 type socket struct {
 	file    *os.File
 	raw     syscall.RawConn
@@ -111,6 +111,12 @@ func openSender(index, buffer int, first uint16) (bound, error) {
 		return bound{}, err
 	}
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(buffer, defaultSendBuf))
+	// A file does not register a blocking descriptor with the runtime's poller, which the
+	// kernel would wake for every packet that it has sent. No call on this socket blocks.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		_ = unix.Close(fd)
+		return bound{}, os.NewSyscallError("fcntl", err)
+	}
 	return bound{fd, ipv6, port}, nil
 }
 
@@ -222,7 +228,17 @@ func setBuffer(fd, force, plain, size int) {
 	}
 }
 
-// own transfers the descriptor to a file, which the runtime's poller watches.
+// canSegment reports why the kernel cannot cut trains (UDP_SEGMENT, since Linux 4.18).
+func (s *socket) canSegment() error {
+	var err error
+	cerr := s.raw.Control(func(fd uintptr) {
+		_, err = unix.GetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT)
+	})
+	return errors.Join(cerr, os.NewSyscallError("getsockopt UDP_SEGMENT", err))
+}
+
+// own transfers the descriptor to a file, which the runtime's poller watches if the
+// descriptor is non-blocking.
 func own(fd int, ipv6 bool, port uint16) (*socket, error) {
 	file := os.NewFile(uintptr(fd), "udp")
 	raw, err := file.SyscallConn()

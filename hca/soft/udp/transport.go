@@ -77,6 +77,19 @@ func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 // hca.ErrIO.
 func (t *Transport) Send(pkts []transport.Packet) (int, error) { return t.tx.send(pkts) }
 
+// Limits implements transport.Transport.
+func (t *Transport) Limits() transport.Limits { return t.tx.limits() }
+
+// TrainsRefused returns why the transport sends no trains, so that every datagram costs a
+// message, or nil while it sends them. The reason is that the kernel is older than 4.18, or
+// that it or the NIC cannot cut a train (EIO).
+func (t *Transport) TrainsRefused() error {
+	if why := t.tx.untrained.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
 // WaitWritable implements transport.Transport.
 func (t *Transport) WaitWritable(ctx context.Context) error { return t.tx.waitWritable(ctx) }
 

@@ -1,0 +1,35 @@
+// Package segment cuts a large TCP or UDP frame into segments, as the kernel's GSO and the
+// large send of an HCA do. It computes the headers of each segment; the payload stays where
+// it is. It is pure: no I/O, no clock, no allocation.
+//
+// # Use
+//
+// [Plan.Cut] reads the headers of a large frame. Then, for each segment, the caller adds
+// the pieces of its payload ([Plan.Payload]) to a [Sum], and [Plan.Put] writes its headers.
+// [Plan.Whole] makes a plan of one segment for a message whose checksums are missing.
+//
+//	field                        | in segment i of n, counted from 0
+//	IPv4 total length, IPv6      |
+//	payload length, UDP length   | those of the segment
+//	IPv4 identification          | that of the frame + i
+//	TCP sequence number          | that of the frame + i * MSS
+//	TCP FIN, PSH                 | as in the frame if i = n-1, else clear
+//	TCP CWR                      | as in the frame if i = 0, else clear (RFC 3168, 6.1.2: the answer to one ECE)
+//	TCP URG, urgent pointer      | clear once the segment starts at or after the urgent data's end, else counted from the segment
+//	checksums of IPv4, TCP, UDP  | computed; those of the frame are ignored
+//	all others, options included | as in the frame
+//
+// # Checksums
+//
+// A checksum is a ones' complement sum, so it is the sum of parts: the fields that all
+// segments share are summed once, and each segment adds those that differ and its payload.
+// The payload must be read once, because the frame's own checksum says nothing about its
+// parts.
+//
+// # What is refused
+//
+// Fragments, IPv6 extension headers other than hop-by-hop and destination options (a
+// routing header changes the destination that the checksum covers), protocols other than
+// TCP and UDP, headers that are inconsistent or longer than [MaxHeader], and SYN or RST in
+// a frame of several segments.
+package segment

@@ -1,0 +1,336 @@
+package coalesce
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// The tests of this file compare with the kernel: it gets the same segments one by one and
+// joined, through a TAP in a network namespace.
+
+const patience = 20 * time.Second // only a failing test waits that long
+
+// The addresses of the frames that segment builds, and of the TAP.
+const (
+	peer4, host4 = "10.0.0.1", "10.0.0.254"
+	peer6, host6 = "fd00::1", "fd00::fe"
+	tapMAC       = "02:00:00:00:00:01"
+	peerMAC      = "02:00:00:00:00:02"
+)
+
+// openTAP creates tap0, up, in a namespace.
+func openTAP(t *testing.T, ns *nstest.Namespace) *os.File {
+	t.Helper()
+	var fd int
+	ns.Do(func() {
+		req, err := unix.NewIfreq("tap0")
+		must(t, err)
+		fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		must(t, err)
+		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+		must(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, req))
+	})
+	tap := os.NewFile(uintptr(fd), "tap0")
+	t.Cleanup(func() { tap.Close() })
+	ns.Run("ip", "link", "set", "tap0", "address", tapMAC, "mtu", "2044", "up")
+	return tap
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeEach writes frames one by one.
+func writeEach(t *testing.T, tap *os.File, frames [][]byte) {
+	t.Helper()
+	for i, f := range frames {
+		if _, err := tap.Write(f); err != nil {
+			t.Fatalf("write frame %d: %v", i, err)
+		}
+	}
+}
+
+// writeJoined joins batches of frames and writes them. It returns the number of writes.
+func writeJoined(t *testing.T, tap *os.File, frames [][]byte) (n int) {
+	t.Helper()
+	c := New(batch, true)
+	conn, err := tap.SyscallConn()
+	must(t, err)
+	for part := range slices.Chunk(frames, batch) {
+		for k, vec := range c.Join(part) {
+			n++
+			must(t, conn.Control(func(fd uintptr) {
+				if _, err := unix.Writev(int(fd), vec); err != nil {
+					t.Errorf("write frame %d, of inputs %v: %v", k, c.Inputs(k), err)
+				}
+			}))
+		}
+	}
+	return n
+}
+
+// A router cuts joined frames into exactly those that it forwards when they are written one
+// by one.
+func TestKernelForwardsTheSameFrames(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	router, host := nstest.New(t), nstest.New(t)
+	tap := openTAP(t, router)
+	nstest.Veth(t, router, "out", host, "in", 2044)
+	// Segmentation and checksums in software, so that they are done before the capture.
+	router.Run("ethtool", "-K", "out", "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off", "sg", "off")
+	for _, sysctl := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+		router.Run("sysctl", "-qw", sysctl+"=1")
+	}
+	for _, sysctl := range []string{"net.ipv4.conf.all.rp_filter", "net.ipv4.conf.tap0.rp_filter"} {
+		router.Run("sysctl", "-qw", sysctl+"=0")
+	}
+	router.Run("ip", "address", "add", "192.0.2.1/24", "dev", "out")
+	router.Run("ip", "address", "add", "2001:db8::1/64", "dev", "out", "nodad")
+	router.Run("ip", "route", "add", host4, "dev", "out")
+	router.Run("ip", "route", "add", host6, "dev", "out")
+	router.Run("ip", "neigh", "add", host4, "lladdr", peerMAC, "dev", "out")
+	router.Run("ip", "neigh", "add", host6, "lladdr", peerMAC, "dev", "out")
+	seen := capture(t, host)
+
+	var in [][]byte
+	for _, s := range []segment{tcp4(), tcp6(), udp4(), udp6()} {
+		for _, size := range []int{1, 17, 100, 1448} {
+			s.payload, s.port = data(size), s.port+1
+			run := train(s, 20)
+			in = append(in, frames(append(run, run[19].following((size+1)/2))...)...)
+		}
+	}
+	fixed := tcp4()
+	fixed.port = 3000
+	for _, s := range train(fixed, 9) {
+		s.id = 0
+		in = append(in, s.frame())
+	}
+	batch := rapid.Custom(randomBatch)
+	for i := range 20 {
+		in = append(in, batch.Example(i)...)
+	}
+
+	writeEach(t, tap, clone(in))
+	one := seen(t, tap)
+	writes := writeJoined(t, tap, clone(in))
+	joined := seen(t, tap)
+	t.Logf("%d frames, %d writes when joined; the router forwarded %d", len(in), writes, count(one))
+	if writes > len(in)/2 || count(one) < len(in)/2 {
+		t.Errorf("%d writes, %d frames forwarded of %d: too few are joined or forwarded to compare", writes, count(one), len(in))
+	}
+	for flow, want := range one {
+		if got := joined[flow]; !reflect.DeepEqual(got, want) {
+			t.Errorf("flow % x:\n got %x\nwant %x", flow, got, want)
+		}
+	}
+	if len(one) != len(joined) {
+		t.Errorf("%d flows, want %d", len(joined), len(one))
+	}
+}
+
+func count(flows map[flow][]string) (n int) {
+	for _, f := range flows {
+		n += len(f)
+	}
+	return n
+}
+
+// randomBatch returns frames of a few flows, some of them unusual.
+func randomBatch(t *rapid.T) (in [][]byte) {
+	s := rapid.SampledFrom([]segment{tcp4(), tcp6(), udp4(), udp6()}).Draw(t, "flow")
+	s.port = rapid.Uint16Range(5000, 60000).Draw(t, "port")
+	for range batch {
+		now := s
+		mutate(t, &now)
+		in = append(in, now.frame())
+		s = s.following(len(s.payload))
+	}
+	return in
+}
+
+// capture returns a function that sends a last packet and returns those that arrived before it
+// at the interface "in", by flow.
+func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, *os.File) map[flow][]string {
+	const protoAll = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
+	var fd int
+	ns.Do(func() {
+		var err error
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protoAll)
+		must(t, err)
+		dev, err := net.InterfaceByName("in")
+		must(t, err)
+		must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protoAll, Ifindex: dev.Index}))
+	})
+	t.Cleanup(func() { unix.Close(fd) })
+	must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20))
+	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}))
+	end := segment{udp: true, host: 77, port: 7, ttl: 64, payload: []byte("end")}.frame()
+	last := flowOf(end)
+	return func(t *testing.T, tap *os.File) map[flow][]string {
+		writeEach(t, tap, [][]byte{end})
+		out, buf := map[flow][]string{}, make([]byte, 1<<16)
+		for {
+			n, err := unix.Read(fd, buf[10:])
+			if err != nil {
+				t.Fatalf("the last packet did not arrive: %v", err)
+			}
+			f := flowOf(buf[:10+n])
+			if f.addrs == "" || f.proto != protoTCP && f.proto != protoUDP && f.proto != 0 {
+				continue // of the router itself
+			}
+			if f == last {
+				return out
+			}
+			out[f] = append(out[f], string(plain(buf[10:10+n])))
+		}
+	}
+}
+
+// Sockets receive the same from joined frames as from single ones.
+func TestSocketsReceiveTheSame(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns := nstest.New(t)
+	tap := openTAP(t, ns)
+	ns.Run("ip", "address", "add", host4+"/24", "dev", "tap0")
+	ns.Run("ip", "address", "add", host6+"/64", "dev", "tap0", "nodad")
+	ns.Run("ip", "neigh", "add", peer4, "lladdr", peerMAC, "dev", "tap0")
+	ns.Run("ip", "neigh", "add", peer6, "lladdr", peerMAC, "dev", "tap0")
+	for _, ipv6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("UDP/ipv6=%t", ipv6), func(t *testing.T) { datagrams(t, ns, tap, ipv6) })
+		t.Run(fmt.Sprintf("TCP/ipv6=%t", ipv6), func(t *testing.T) { stream(t, ns, tap, ipv6) })
+	}
+}
+
+func hostAddr(ipv6 bool, port int) string {
+	if ipv6 {
+		return fmt.Sprintf("[%s]:%d", host6, port)
+	}
+	return fmt.Sprintf("%s:%d", host4, port)
+}
+
+func datagrams(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
+	var conn net.PacketConn
+	ns.Do(func() {
+		var err error
+		conn, err = net.ListenPacket("udp", hostAddr(ipv6, 53))
+		must(t, err)
+	})
+	defer conn.Close()
+	s := segment{ipv6: ipv6, udp: true, host: 1, port: 5353, ttl: 64}
+	var in [][]byte
+	var want []string
+	for _, size := range []int{1, 1000, 1000, 1000, 300, 1000, 1400, 1400, 7, 7, 7, 0, 7, 1200, 1200} {
+		s = s.following(size)
+		in, want = append(in, s.frame()), append(want, string(s.payload))
+	}
+	receive := func() (got []string) {
+		t.Helper()
+		must(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		buf := make([]byte, 1<<16)
+		for range want {
+			n, _, err := conn.ReadFrom(buf)
+			if err != nil {
+				t.Fatalf("%d of %d datagrams: %v", len(got), len(want), err)
+			}
+			got = append(got, string(buf[:n]))
+		}
+		return got
+	}
+	writeEach(t, tap, clone(in))
+	if got := receive(); !slices.Equal(got, want) {
+		t.Errorf("one by one: %q, want %q", got, want)
+	}
+	if n := writeJoined(t, tap, clone(in)); n >= len(in) {
+		t.Errorf("%d writes of %d datagrams", n, len(in))
+	}
+	if got := receive(); !slices.Equal(got, want) {
+		t.Errorf("joined: %q, want %q", got, want)
+	}
+}
+
+func stream(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
+	var listener net.Listener
+	ns.Do(func() {
+		var err error
+		listener, err = net.Listen("tcp", hostAddr(ipv6, 80))
+		must(t, err)
+	})
+	defer listener.Close()
+	for k, write := range []func([][]byte) int{
+		func(in [][]byte) int { writeEach(t, tap, in); return len(in) },
+		func(in [][]byte) int { return writeJoined(t, tap, in) },
+	} {
+		s := segment{ipv6: ipv6, host: 1, port: uint16(4000 + k), ttl: 64, seq: 0xfffff000, window: 1000, flags: 2, noACK: true}
+		writeEach(t, tap, [][]byte{s.frame()})
+		s.ack = synAck(t, tap, s) + 1
+		s.seq, s.flags, s.noACK = s.seq+1, 0, false
+		writeEach(t, tap, [][]byte{s.frame()}) // the acknowledgement of the handshake
+		conn, err := listener.Accept()
+		must(t, err)
+		var want []byte
+		var in [][]byte
+		for i := range 60 {
+			s = s.following([]int{1448, 1448, 1448, 1448, 700}[i%5])
+			for j := range s.payload {
+				s.payload[j] = byte(i + j)
+			}
+			s.flags = 0
+			if i%7 == 6 {
+				s.flags = flagPSH
+			}
+			in, want = append(in, s.frame()), append(want, s.payload...)
+		}
+		s = s.following(0)
+		s.flags = 1 // FIN
+		in = append(in, s.frame())
+		n := write(in)
+		must(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		got, err := io.ReadAll(conn)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d writes: %d bytes, %v; want %d, the same", n, len(got), err, len(want))
+		}
+		t.Logf("%d segments, %d writes", len(in), n)
+		conn.Close()
+	}
+}
+
+// synAck returns the sequence number of the host's answer to a SYN.
+func synAck(t *testing.T, tap *os.File, syn segment) uint32 {
+	t.Helper()
+	must(t, tap.SetReadDeadline(time.Now().Add(patience)))
+	transport := 44
+	if syn.ipv6 {
+		transport = 64
+	}
+	for buf := make([]byte, 4096); ; {
+		n, err := tap.Read(buf)
+		if err != nil {
+			t.Fatalf("no answer to SYN: %v", err)
+		}
+		f := flowOf(buf[:n])
+		if n >= transport+20 && f.proto == protoTCP && buf[transport+tcpFlags] == 0x12 && binary.BigEndian.Uint16(buf[transport+2:]) == syn.port {
+			return binary.BigEndian.Uint32(buf[transport+tcpSeq:])
+		}
+	}
+}

@@ -12,7 +12,8 @@ type segment struct {
 	ipv6, udp    bool
 	host         uint8 // last byte of the source address
 	port         uint16
-	group        bool // to an Ethernet group
+	group        bool  // to an Ethernet group
+	mac          uint8 // of the Ethernet source
 	tos, ttl     uint8
 	label        uint32
 	id, frag     uint16
@@ -22,12 +23,14 @@ type segment struct {
 	window, urg  uint16
 	flags        uint8 // in addition to ACK
 	noACK        bool
+	reserved     uint8  // bits next to the length of the TCP header; one is AE
 	options      []byte // of TCP
 	payload      []byte
 	noSum        bool // UDP without checksum
 	badSum       bool
 	badIPSum     bool
 	longer       int    // added to the length field of IP
+	longerUDP    int    // added to that of UDP
 	padding      []byte // behind the packet, in addition to Ethernet's
 	verifiedByHW bool
 }
@@ -42,6 +45,7 @@ func (s segment) frame() []byte {
 	if s.group {
 		f[10] = 1
 	}
+	f[20] = s.mac
 	t := s.transport()
 	proto := uint8(protoTCP)
 	if s.udp {
@@ -86,7 +90,7 @@ func (s segment) transport() []byte {
 	if s.udp {
 		t := binary.BigEndian.AppendUint16(nil, s.port)
 		t = append(t, 0, 53)
-		t = binary.BigEndian.AppendUint16(t, uint16(8+len(s.payload)))
+		t = binary.BigEndian.AppendUint16(t, uint16(8+len(s.payload)+s.longerUDP))
 		return append(append(t, 0, 0), s.payload...)
 	}
 	t := append(make([]byte, 20), s.options...)
@@ -94,7 +98,7 @@ func (s segment) transport() []byte {
 	t[3] = 80
 	binary.BigEndian.PutUint32(t[4:], s.seq)
 	binary.BigEndian.PutUint32(t[8:], s.ack)
-	t[12], t[13] = byte(len(t)/4)<<4, s.flags|flagACK
+	t[12], t[13] = byte(len(t)/4)<<4|s.reserved, s.flags|flagACK
 	if s.noACK {
 		t[13] &^= flagACK
 	}
@@ -160,7 +164,10 @@ func cut(frame []byte) [][]byte {
 		if proto == protoTCP {
 			binary.BigEndian.PutUint32(t[4:], binary.BigEndian.Uint32(t[4:])+uint32(k)*uint32(h.GSOSize))
 			if len(rest) > 0 {
-				t[13] &^= flagPSH | 1
+				t[13] &^= flagPSH | 1 // FIN
+			}
+			if k > 0 {
+				t[13] &^= 0x80 // CWR
 			}
 		} else {
 			binary.BigEndian.PutUint16(t[4:], uint16(len(t)))

@@ -145,13 +145,8 @@ func (c *Coalescer) extend(frames [][]byte, i int) bool {
 	r, p := &c.runs[c.open[k]], &c.packets[i]
 	head := &c.packets[r.first]
 	fixedID, fits := r.fits(head, p, frames[r.first], frames[i])
-	if !fits || !head.verified(frames[r.first]) {
+	if !fits || !head.verified(frames[r.first]) || !p.verified(frames[i]) {
 		c.end(k)
-		return false
-	}
-	if !p.verified(frames[i]) {
-		c.end(k)
-		p.kind = alone
 		return false
 	}
 	c.next[r.last] = i

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"ipoibd/ud/vnet"
 )
 
 const batch = 64
@@ -126,6 +128,9 @@ func TestLeavesUnusualFramesAlone(t *testing.T) {
 		"ECE":                   {tcp4(), func(s *segment) { s.flags = flagECE }, []int{2, 1, 2}},
 		"no ACK":                {tcp4(), func(s *segment) { s.noACK = true }, []int{2, 1, 2}},
 		"TCP checksum":          {tcp4(), func(s *segment) { s.badSum = true }, []int{2, 1, 2}},
+		"Ethernet source":       {tcp4(), func(s *segment) { s.mac = 9 }, []int{2, 1, 2}},
+		"reserved bit of TCP":   {tcp4(), func(s *segment) { s.reserved = 1 }, []int{2, 1, 2}},
+		"UDP length":            {udp4(), func(s *segment) { s.longerUDP = -1 }, []int{2, 1, 2}},
 		"UDP checksum":          {udp6(), func(s *segment) { s.badSum = true }, []int{2, 1, 2}},
 		"UDP without checksum":  {udp4(), func(s *segment) { s.noSum = true }, []int{2, 1, 2}},
 		"no payload":            {tcp4(), func(s *segment) { s.payload = nil }, []int{2, 1, 2}},
@@ -156,7 +161,7 @@ func TestLeavesUnusualFramesAlone(t *testing.T) {
 	}
 }
 
-// What is unusual but equal in all frames is joined.
+// What is unusual but equal in all frames is joined, unless segmentation would not repeat it.
 func TestJoinsEqualFrames(t *testing.T) {
 	for name, change := range map[string]func(*segment){
 		"ECN CE":           func(s *segment) { s.tos = 3 },
@@ -171,6 +176,13 @@ func TestJoinsEqualFrames(t *testing.T) {
 		change(&s)
 		if sizes := join(t, New(batch, true), frames(train(s, 4)...)); !slices.Equal(sizes, []int{4}) {
 			t.Errorf("%s: %v, want [4]", name, sizes)
+		}
+	}
+	for name, flags := range map[string]uint8{"FIN": 1, "SYN": 2, "RST": 4, "PSH": flagPSH, "URG": 0x20, "CWR": 0x80} {
+		s := tcp4()
+		s.flags = flags
+		if sizes := join(t, New(batch, true), frames(train(s, 4)...)); len(sizes) != 4 {
+			t.Errorf("%s in all: %v, want 4 frames", name, sizes)
 		}
 	}
 	fixed := train(tcp4(), 4)
@@ -239,6 +251,26 @@ func TestTooManyFlowsEndTheOldest(t *testing.T) {
 	sizes := join(t, New(batch, true), frames(in...))
 	if want := append(slices.Repeat([]int{1}, MaxFlows), 2, 1); !slices.Equal(sizes, want) {
 		t.Errorf("%v, want %v", sizes, want)
+	}
+}
+
+// Two IPv6 flows whose addresses have the same hash are different.
+func TestFlowsWithEqualHashesAreNotJoined(t *testing.T) {
+	run := frames(train(udp6(), 2)...)
+	other := run[1]
+	for i, add := range []uint64{1, ^hashFactor + 1} { // of the destination's halves
+		half := other[24+24+8*i:]
+		binary.BigEndian.PutUint64(half, binary.BigEndian.Uint64(half)+add)
+	}
+	other[0] = byte(vnet.DataValid)
+	var p, q packet
+	p.parse(run[0], true)
+	q.parse(other, true)
+	if p.pair != q.pair || p.ports != q.ports {
+		t.Fatalf("hashes %#x, %#x, ports %#x, %#x; want equal ones", p.pair, q.pair, p.ports, q.ports)
+	}
+	if sizes := join(t, New(batch, true), run); len(sizes) != 2 {
+		t.Errorf("%v, want 2 frames", sizes)
 	}
 }
 
@@ -406,6 +438,9 @@ func mutate(t *rapid.T, s *segment) {
 		func() { s.noSum, s.verifiedByHW = true, false },
 		func() { s.noACK = true },
 		func() { s.group = true },
+		func() { s.mac = 9 },
+		func() { s.reserved = 1 },
+		func() { s.longerUDP, s.verifiedByHW = 1, false },
 		func() { s.longer, s.verifiedByHW = rapid.IntRange(-3, 3).Draw(t, "longer"), false },
 		func() { s.padding = data(rapid.IntRange(1, 5).Draw(t, "padding")) },
 	}

@@ -57,6 +57,9 @@ const (
 	udpLength    = 4
 )
 
+// hashFactor is odd, so that multiplying by it loses no bit.
+const hashFactor uint64 = 0x9e3779b97f4a7c15
+
 // kind is what Join may do with a frame.
 type kind uint8
 
@@ -131,7 +134,7 @@ func (p *packet) parseIPv6(frame []byte) {
 	}
 	p.proto, p.transport = frame[ipAt+6], ipAt+ipv6Len
 	for i := ipv6Addrs; i < p.transport; i += 8 {
-		p.pair = p.pair*0x9e3779b97f4a7c15 + binary.BigEndian.Uint64(frame[i:]) // an odd factor keeps all bits
+		p.pair = p.pair*hashFactor + binary.BigEndian.Uint64(frame[i:])
 	}
 	p.end = p.transport + int(binary.BigEndian.Uint16(frame[ipAt+4:]))
 	switch p.proto {

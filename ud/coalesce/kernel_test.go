@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"ipoibd/link"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -23,30 +23,39 @@ import (
 
 const patience = 20 * time.Second // only a failing test waits that long
 
-// The addresses of the frames that segment builds, and of the TAP.
+const mtu = 2044 // of the TAPs
+
+// The addresses of the frames that segment builds.
 const (
 	peer4, host4 = "10.0.0.1", "10.0.0.254"
 	peer6, host6 = "fd00::1", "fd00::fe"
-	tapMAC       = "02:00:00:00:00:01"
 	peerMAC      = "02:00:00:00:00:02"
 )
 
-// openTAP creates tap0, up, in a namespace.
-func openTAP(t *testing.T, ns *nstest.Namespace) *os.File {
+// tap is a TAP in a namespace.
+type tap struct {
+	*link.TAP
+	udp bool // the kernel takes segmentation of UDP
+}
+
+// openTAP opens the TAP ib0 in a namespace, up and without offloads.
+func openTAP(t *testing.T, ns *nstest.Namespace, mac byte) tap {
 	t.Helper()
-	var fd int
+	var out tap
 	ns.Do(func() {
-		req, err := unix.NewIfreq("tap0")
+		var err error
+		out.TAP, _, err = link.Open(link.Spec{Name: "ib0", MAC: [6]byte{2, 0, 0, 0, 0, mac}, MTU: mtu})
 		must(t, err)
-		fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-		must(t, err)
-		req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-		must(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, req))
 	})
-	tap := os.NewFile(uintptr(fd), "tap0")
-	t.Cleanup(func() { tap.Close() })
-	ns.Run("ip", "link", "set", "tap0", "address", tapMAC, "mtu", "2044", "up")
-	return tap
+	t.Cleanup(func() { must(t, out.Close()) })
+	got, err := out.SetOffloads(link.AllOffloads)
+	must(t, err)
+	out.udp = got&link.OffloadUSO != 0
+	_, err = out.SetOffloads(0)
+	must(t, err)
+	must(t, out.SetCarrier(true))
+	ns.Run("ip", "link", "set", "ib0", "up")
+	return out
 }
 
 func must(t *testing.T, err error) {
@@ -57,32 +66,25 @@ func must(t *testing.T, err error) {
 }
 
 // writeEach writes frames one by one.
-func writeEach(t *testing.T, tap *os.File, frames [][]byte) {
+func (p tap) writeEach(t *testing.T, frames [][]byte) {
 	t.Helper()
-	for i, f := range frames {
-		if _, err := tap.Write(f); err != nil {
-			t.Fatalf("write frame %d: %v", i, err)
-		}
+	if n, err := p.WriteBatch(frames); n != len(frames) || err != nil {
+		t.Fatalf("wrote %d of %d frames, %v", n, len(frames), err)
 	}
 }
 
 // writeJoined joins batches of frames and writes them. It returns the number of writes.
-func writeJoined(t *testing.T, tap *os.File, frames [][]byte) (n int) {
+func (p tap) writeJoined(t *testing.T, frames [][]byte) (writes int) {
 	t.Helper()
-	c := New(batch, true)
-	conn, err := tap.SyscallConn()
-	must(t, err)
+	c := New(batch, p.udp)
 	for part := range slices.Chunk(frames, batch) {
-		for k, vec := range c.Join(part) {
-			n++
-			must(t, conn.Control(func(fd uintptr) {
-				if _, err := unix.Writev(int(fd), vec); err != nil {
-					t.Errorf("write frame %d, of inputs %v: %v", k, c.Inputs(k), err)
-				}
-			}))
+		out := c.Join(part)
+		if n, err := p.WriteVectors(out); n != len(out) || err != nil {
+			t.Fatalf("wrote %d of %d frames, %v", n, len(out), err)
 		}
+		writes += len(out)
 	}
-	return n
+	return writes
 }
 
 // A router cuts joined frames into exactly those that it forwards when they are written one
@@ -92,14 +94,14 @@ func TestKernelForwardsTheSameFrames(t *testing.T) {
 		return
 	}
 	router, host := nstest.New(t), nstest.New(t)
-	tap := openTAP(t, router)
+	tap := openTAP(t, router, 1)
 	nstest.Veth(t, router, "out", host, "in", 2044)
 	// Segmentation and checksums in software, so that they are done before the capture.
 	router.Run("ethtool", "-K", "out", "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off", "sg", "off")
 	for _, sysctl := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 		router.Run("sysctl", "-qw", sysctl+"=1")
 	}
-	for _, sysctl := range []string{"net.ipv4.conf.all.rp_filter", "net.ipv4.conf.tap0.rp_filter"} {
+	for _, sysctl := range []string{"net.ipv4.conf.all.rp_filter", "net.ipv4.conf.ib0.rp_filter"} {
 		router.Run("sysctl", "-qw", sysctl+"=0")
 	}
 	router.Run("ip", "address", "add", "192.0.2.1/24", "dev", "out")
@@ -129,12 +131,12 @@ func TestKernelForwardsTheSameFrames(t *testing.T) {
 		in = append(in, batch.Example(i)...)
 	}
 
-	writeEach(t, tap, clone(in))
+	tap.writeEach(t, clone(in))
 	one := seen(t, tap)
-	writes := writeJoined(t, tap, clone(in))
+	writes := tap.writeJoined(t, clone(in))
 	joined := seen(t, tap)
 	t.Logf("%d frames, %d writes when joined; the router forwarded %d", len(in), writes, count(one))
-	if writes > len(in)/2 || count(one) < len(in)/2 {
+	if tap.udp && writes > len(in)/2 || count(one) < len(in)/2 {
 		t.Errorf("%d writes, %d frames forwarded of %d: too few are joined or forwarded to compare", writes, count(one), len(in))
 	}
 	for flow, want := range one {
@@ -169,7 +171,7 @@ func randomBatch(t *rapid.T) (in [][]byte) {
 
 // capture returns a function that sends a last packet and returns those that arrived before it
 // at the interface "in", by flow.
-func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, *os.File) map[flow][]string {
+func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, tap) map[flow][]string {
 	const protoAll = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL&0xff<<8
 	var fd int
 	ns.Do(func() {
@@ -185,8 +187,8 @@ func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, *os.File) map[
 	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience / time.Second)}))
 	end := segment{udp: true, host: 77, port: 7, ttl: 64, payload: []byte("end")}.frame()
 	last := flowOf(end)
-	return func(t *testing.T, tap *os.File) map[flow][]string {
-		writeEach(t, tap, [][]byte{end})
+	return func(t *testing.T, tap tap) map[flow][]string {
+		tap.writeEach(t, [][]byte{end})
 		out, buf := map[flow][]string{}, make([]byte, 1<<16)
 		for {
 			n, err := unix.Read(fd, buf[10:])
@@ -211,11 +213,11 @@ func TestSocketsReceiveTheSame(t *testing.T) {
 		return
 	}
 	ns := nstest.New(t)
-	tap := openTAP(t, ns)
-	ns.Run("ip", "address", "add", host4+"/24", "dev", "tap0")
-	ns.Run("ip", "address", "add", host6+"/64", "dev", "tap0", "nodad")
-	ns.Run("ip", "neigh", "add", peer4, "lladdr", peerMAC, "dev", "tap0")
-	ns.Run("ip", "neigh", "add", peer6, "lladdr", peerMAC, "dev", "tap0")
+	tap := openTAP(t, ns, 1)
+	ns.Run("ip", "address", "add", host4+"/24", "dev", "ib0")
+	ns.Run("ip", "address", "add", host6+"/64", "dev", "ib0", "nodad")
+	ns.Run("ip", "neigh", "add", peer4, "lladdr", peerMAC, "dev", "ib0")
+	ns.Run("ip", "neigh", "add", peer6, "lladdr", peerMAC, "dev", "ib0")
 	for _, ipv6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("UDP/ipv6=%t", ipv6), func(t *testing.T) { datagrams(t, ns, tap, ipv6) })
 		t.Run(fmt.Sprintf("TCP/ipv6=%t", ipv6), func(t *testing.T) { stream(t, ns, tap, ipv6) })
@@ -229,7 +231,7 @@ func hostAddr(ipv6 bool, port int) string {
 	return fmt.Sprintf("%s:%d", host4, port)
 }
 
-func datagrams(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
+func datagrams(t *testing.T, ns *nstest.Namespace, tap tap, ipv6 bool) {
 	var conn net.PacketConn
 	ns.Do(func() {
 		var err error
@@ -257,11 +259,11 @@ func datagrams(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
 		}
 		return got
 	}
-	writeEach(t, tap, clone(in))
+	tap.writeEach(t, clone(in))
 	if got := receive(); !slices.Equal(got, want) {
 		t.Errorf("one by one: %q, want %q", got, want)
 	}
-	if n := writeJoined(t, tap, clone(in)); n >= len(in) {
+	if n := tap.writeJoined(t, clone(in)); tap.udp && n >= len(in) {
 		t.Errorf("%d writes of %d datagrams", n, len(in))
 	}
 	if got := receive(); !slices.Equal(got, want) {
@@ -269,7 +271,7 @@ func datagrams(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
 	}
 }
 
-func stream(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
+func stream(t *testing.T, ns *nstest.Namespace, tap tap, ipv6 bool) {
 	var listener net.Listener
 	ns.Do(func() {
 		var err error
@@ -278,14 +280,14 @@ func stream(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
 	})
 	defer listener.Close()
 	for k, write := range []func([][]byte) int{
-		func(in [][]byte) int { writeEach(t, tap, in); return len(in) },
-		func(in [][]byte) int { return writeJoined(t, tap, in) },
+		func(in [][]byte) int { tap.writeEach(t, in); return len(in) },
+		func(in [][]byte) int { return tap.writeJoined(t, in) },
 	} {
 		s := segment{ipv6: ipv6, host: 1, port: uint16(4000 + k), ttl: 64, seq: 0xfffff000, window: 1000, flags: 2, noACK: true}
-		writeEach(t, tap, [][]byte{s.frame()})
+		tap.writeEach(t, [][]byte{s.frame()})
 		s.ack = synAck(t, tap, s) + 1
 		s.seq, s.flags, s.noACK = s.seq+1, 0, false
-		writeEach(t, tap, [][]byte{s.frame()}) // the acknowledgement of the handshake
+		tap.writeEach(t, [][]byte{s.frame()}) // the acknowledgement of the handshake
 		conn, err := listener.Accept()
 		must(t, err)
 		var want []byte
@@ -316,21 +318,23 @@ func stream(t *testing.T, ns *nstest.Namespace, tap *os.File, ipv6 bool) {
 }
 
 // synAck returns the sequence number of the host's answer to a SYN.
-func synAck(t *testing.T, tap *os.File, syn segment) uint32 {
+func synAck(t *testing.T, tap tap, syn segment) uint32 {
 	t.Helper()
-	must(t, tap.SetReadDeadline(time.Now().Add(patience)))
 	transport := 44
 	if syn.ipv6 {
 		transport = 64
 	}
-	for buf := make([]byte, 4096); ; {
-		n, err := tap.Read(buf)
-		if err != nil {
+	wake := time.AfterFunc(patience, tap.Wake)
+	defer wake.Stop()
+	bufs, sizes := [][]byte{make([]byte, 4096)}, []int{0}
+	for {
+		n, err := tap.ReadBatch(bufs, sizes)
+		if n == 0 || err != nil {
 			t.Fatalf("no answer to SYN: %v", err)
 		}
-		f := flowOf(buf[:n])
-		if n >= transport+20 && f.proto == protoTCP && buf[transport+tcpFlags] == 0x12 && binary.BigEndian.Uint16(buf[transport+2:]) == syn.port {
-			return binary.BigEndian.Uint32(buf[transport+tcpSeq:])
+		f := bufs[0][:sizes[0]]
+		if len(f) >= transport+20 && flowOf(f).proto == protoTCP && f[transport+tcpFlags] == 0x12 && binary.BigEndian.Uint16(f[transport+2:]) == syn.port {
+			return binary.BigEndian.Uint32(f[transport+tcpSeq:])
 		}
 	}
 }

@@ -92,11 +92,12 @@ type writer struct {
 	count             *tally
 	flush, flushSlice func(fd uintptr) bool
 
-	frames [][]byte
-	sliced [][][]byte
-	n      int
-	err    error
-	vec    [MaxSlices]unix.Iovec
+	frames   [][]byte
+	sliced   [][][]byte
+	accepted []bool // by frame, of sliced
+	n        int
+	err      error
+	vec      [MaxSlices]unix.Iovec
 }
 
 func (w *writer) init(conn syscall.RawConn, count *tally) {
@@ -112,17 +113,18 @@ func (w *writer) batch(frames [][]byte) (int, error) {
 }
 
 // vectors writes frames, each of which consists of slices.
-func (w *writer) vectors(frames [][][]byte) (int, error) {
+func (w *writer) vectors(frames [][][]byte, accepted []bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sliced = frames
+	w.sliced, w.accepted = frames, accepted[:len(frames)]
+	clear(w.accepted)
 	return w.run(w.flushSlice)
 }
 
 func (w *writer) run(flush func(fd uintptr) bool) (int, error) {
 	w.n, w.err = 0, nil
 	err := w.conn.Write(flush)
-	w.frames, w.sliced = nil, nil
+	w.frames, w.sliced, w.accepted = nil, nil, nil
 	w.count.written.Add(uint64(w.n))
 	if err == nil {
 		err = w.err
@@ -147,7 +149,7 @@ func (w *writer) writeAll(fd uintptr) bool {
 
 // writeVectors is writeAll for frames that consist of slices.
 func (w *writer) writeVectors(fd uintptr) bool {
-	for _, slices := range w.sliced {
+	for k, slices := range w.sliced {
 		vec, size := w.vec[:min(len(slices), MaxSlices)], 0
 		for i := range vec {
 			setVec(&vec[i], slices[i])
@@ -160,6 +162,7 @@ func (w *writer) writeVectors(fd uintptr) bool {
 		for errno == unix.EINTR {
 			errno = rawWritev(fd, vec)
 		}
+		w.accepted[k] = errno == 0
 		if !w.wrote(errno) {
 			break
 		}

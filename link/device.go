@@ -29,8 +29,9 @@ type Device interface {
 	// WriteVectors is like WriteBatch for frames whose bytes are those of several slices, one
 	// after the other, at most MaxSlices of them. The first slice begins with the virtio
 	// header. The host accepts large frames, which request segmentation in that header,
-	// whatever the offloads are.
-	WriteVectors(frames [][][]byte) (int, error)
+	// whatever the offloads are. WriteVectors stores in accepted, which must not be shorter
+	// than frames, which of them the kernel accepted.
+	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 	// Wake makes the current ReadBatch return, or else the next one.
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.

@@ -24,10 +24,10 @@ const (
 // dropped.
 const DefaultTxQueueLen = 4096
 
-// DefaultLargeTxQueueLen is the length of the queue while the host sends large frames, up to 64
-// KB each, which the queue keeps in memory that no socket accounts for (skb_orphan in
-// tun_net_xmit). It is the length of the queue of most devices, and differs from the kernel's
-// default of 1000, so that an operator's 1000 is not mistaken for it.
+// DefaultLargeTxQueueLen is the length of the queue while the host sends large frames. Each
+// keeps up to 64 KB of memory that no socket accounts for (tun_net_xmit calls skb_orphan), so
+// 4096 of them could keep 256 MB. It is not the kernel's default of 1000, which an operator
+// may have set on purpose.
 const DefaultLargeTxQueueLen = 1024
 
 // Spec is the data of an interface. All fields but the name and LargeTxQueueLen apply only at

@@ -89,8 +89,8 @@ func (t *TAP) WriteBatch(frames [][]byte) (int, error) {
 }
 
 // WriteVectors implements [Device].
-func (t *TAP) WriteVectors(frames [][][]byte) (int, error) {
-	n, err := t.wr.vectors(frames)
+func (t *TAP) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
+	n, err := t.wr.vectors(frames, accepted)
 	return n, t.ioError(err)
 }
 

@@ -180,7 +180,7 @@ func closeEnds(t *testing.T, r *rig) {
 	r.wantErr("ReadBatch", err, link.ErrClosed)
 	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
 	r.wantErr("WriteBatch", err, link.ErrClosed)
-	_, err = r.dev.WriteVectors([][][]byte{{withHeader(frame(0, 60))}})
+	_, err = r.dev.WriteVectors([][][]byte{{withHeader(frame(0, 60))}}, make([]bool, 1))
 	r.wantErr("WriteVectors", err, link.ErrClosed)
 	_, err = r.dev.SetOffloads(link.AllOffloads)
 	r.wantErr("SetOffloads", err, link.ErrClosed)
@@ -273,7 +273,7 @@ func deletionIsReported(t *testing.T, r *rig) {
 	r.within("ReadBatch after deletion", done, link.ErrGone)
 	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
 	r.wantErr("WriteBatch", err, link.ErrGone)
-	_, err = r.dev.WriteVectors([][][]byte{{withHeader(frame(0, 60))}})
+	_, err = r.dev.WriteVectors([][][]byte{{withHeader(frame(0, 60))}}, make([]bool, 1))
 	r.wantErr("WriteVectors", err, link.ErrGone)
 	_, err = r.dev.SetOffloads(link.AllOffloads)
 	r.wantErr("SetOffloads", err, link.ErrGone)
@@ -358,12 +358,12 @@ func (r *rig) inspect(want ...link.Property) link.Findings {
 func noAllocation(t *testing.T, r *rig) {
 	bufs, sizes := buffers(4, 2000)
 	down := [][]byte{withHeader(frame(0, 60)), withHeader(frame(1, 60))}
-	sliced := [][][]byte{down}
+	sliced, accepted := [][][]byte{down}, make([]bool, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		r.dev.Wake()
 		_, _ = r.dev.ReadBatch(bufs, sizes)
 		_, _ = r.dev.WriteBatch(down)
-		_, _ = r.dev.WriteVectors(sliced)
+		_, _ = r.dev.WriteVectors(sliced, accepted)
 	}); n != 0 {
 		t.Errorf("%v allocations per round, want 0", n)
 	}

@@ -164,13 +164,14 @@ func (f *Fake) WriteBatch(frames [][]byte) (n int, err error) {
 }
 
 // WriteVectors implements [link.Device].
-func (f *Fake) WriteVectors(frames [][][]byte) (n int, err error) {
+func (f *Fake) WriteVectors(frames [][][]byte, accepted []bool) (n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	clear(accepted[:len(frames)])
 	if err := f.err(); err != nil {
 		return 0, err
 	}
-	for _, parts := range frames {
+	for k, parts := range frames {
 		f.joined = f.joined[:0]
 		for _, part := range parts {
 			f.joined = append(f.joined, part...)
@@ -178,7 +179,7 @@ func (f *Fake) WriteVectors(frames [][][]byte) (n int, err error) {
 		if len(parts) > link.MaxSlices {
 			f.joined = f.joined[:0] // which is refused
 		}
-		if f.write(f.joined) {
+		if accepted[k] = f.write(f.joined); accepted[k] {
 			n++
 		}
 	}

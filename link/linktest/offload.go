@@ -3,6 +3,7 @@ package linktest
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,10 +32,11 @@ func writesVectors(t *testing.T, r *rig) {
 	f = bytes.Join(most, nil)[link.HeaderLen:]
 	out, want = append(out, most), append(want, f)
 	before := r.counters()
-	n, err := r.dev.WriteVectors(out)
+	accepted := make([]bool, len(out))
+	n, err := r.dev.WriteVectors(out, accepted)
 	r.ok(err)
-	if n != len(out) {
-		t.Errorf("wrote %d, want %d", n, len(out))
+	if n != len(out) || slices.Contains(accepted, false) {
+		t.Errorf("wrote %d %v, want %d", n, accepted, len(out))
 	}
 	r.wantFrames(r.recv(len(want)), want...)
 	if got := r.counters().Written - before.Written; got != uint64(len(out)) {
@@ -44,15 +46,18 @@ func writesVectors(t *testing.T, r *rig) {
 
 func refusesVectors(t *testing.T, r *rig) {
 	good := withHeader(frame(0, 60))
-	if n, err := r.dev.WriteVectors([][][]byte{{good}, {good[:10], good[10:]}}); n != 0 || err != nil {
-		t.Errorf("wrote %d, %v to an interface that is down; want 0, nil", n, err)
+	accepted := []bool{true, true, true, true, true, true}
+	n, err := r.dev.WriteVectors([][][]byte{{good}, {good[:10], good[10:]}}, accepted)
+	if n != 0 || err != nil || accepted[0] || accepted[1] || !accepted[2] {
+		t.Errorf("wrote %d %v, %v to an interface that is down; want none", n, accepted, err)
 	}
 	r.running()
 	tooMany := make([][]byte, link.MaxSlices+1)
 	tooMany[0] = good
-	in := [][][]byte{{}, {nil, {}}, {good[:link.HeaderLen], good[:13]}, tooMany, {good[:40], good[40:]}}
-	if n, err := r.dev.WriteVectors(in); n != 1 || err != nil {
-		t.Errorf("wrote %d, %v; want 1, nil", n, err)
+	in := [][][]byte{{}, {nil, {}}, {good[:link.HeaderLen], good[:13]}, {good[:40], good[40:]}, tooMany}
+	n, err = r.dev.WriteVectors(in, accepted)
+	if want := []bool{false, false, false, true, false, true}; n != 1 || err != nil || !slices.Equal(accepted, want) {
+		t.Errorf("wrote %d %v, %v; want only the fourth of five", n, accepted, err)
 	}
 	r.wantFrames(r.recv(1), frame(0, 60))
 	if d := r.counters().Drops; d != (link.Drops{WriteInvalid: 4, WriteDown: 2}) {

@@ -79,7 +79,7 @@ func (p tap) writeJoined(t *testing.T, frames [][]byte) (writes int) {
 	c := New(batch, p.udp)
 	for part := range slices.Chunk(frames, batch) {
 		out := c.Join(part)
-		if n, err := p.WriteVectors(out); n != len(out) || err != nil {
+		if n, err := p.WriteVectors(out, make([]bool, batch)); n != len(out) || err != nil {
 			t.Fatalf("wrote %d of %d frames, %v", n, len(out), err)
 		}
 		writes += len(out)

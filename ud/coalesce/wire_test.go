@@ -74,7 +74,7 @@ func (w *wire) pump(t *testing.T, i int) {
 		written := 0
 		for begin := 0; begin < len(segments); begin += batch {
 			out := c.Join(segments[begin:min(begin+batch, len(segments))])
-			if n, err := w.taps[1-i].WriteVectors(out); err == nil && n != len(out) {
+			if n, err := w.taps[1-i].WriteVectors(out, make([]bool, batch)); err == nil && n != len(out) {
 				t.Errorf("the kernel took %d of %d frames", n, len(out))
 			}
 			written += len(out)

@@ -60,6 +60,7 @@ func TestCheckAcceptsWhatTheKernelSends(t *testing.T) {
 		"UDP, IPv4":           {Header{NeedsCsum, GSOUDPL4, 42, 100, 34, 6}, ipv4(17, make([]byte, 8+150)), 42},
 		"UDP, IPv6":           {Header{NeedsCsum, GSOUDPL4, 62, 100, 54, 6}, ipv6(17, make([]byte, 8+150)), 62},
 		"IPv6 with options":   {Header{NeedsCsum, GSOTCPv6, 98, 100, 78, 16}, ipv6(0, extended(6, tcp(20, 300))), 98},
+		"IPv6 with routing":   {Header{NeedsCsum, GSOUDPL4, 70, 100, 62, 6}, ipv6(43, append([]byte{17, 7: 0}, make([]byte, 300)...)), 70},
 		"payload in the hint": {Header{NeedsCsum, GSOTCPv4, 80, 100, 34, 16}, ipv4(6, tcp(20, 300)), 54},
 		"one segment":         {Header{NeedsCsum, GSOTCPv4, 54, 65000, 34, 16}, ipv4(6, tcp(20, 1)), 54},
 	} {
@@ -84,6 +85,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		"segmentation with ECN":     {change(func(h *Header) { h.GSOType |= GSOECN }), frame, ErrGSOType},
 		"unknown segmentation":      {change(func(h *Header) { h.GSOType = 9 }), frame, ErrGSOType},
 		"IPv6 for an IPv4 frame":    {change(func(h *Header) { h.GSOType = GSOTCPv6 }), frame, ErrGSOType},
+		"IPv4 for an IPv6 frame":    {Header{NeedsCsum, GSOTCPv4, 74, 100, 54, 16}, ipv6(6, tcp(20, 300)), ErrGSOType},
+		"wrong version, IPv6":       {Header{NeedsCsum, GSOTCPv6, 74, 100, 54, 16}, edit(ipv6(6, tcp(20, 300)), 14, 0x45), ErrNetwork},
 		"UDP for a TCP frame":       {change(func(h *Header) { h.GSOType = GSOUDPL4 }), frame, ErrGSOType},
 		"TCP for a UDP frame":       {large, ipv4(17, make([]byte, 300)), ErrGSOType},
 		"segments of no bytes":      {change(func(h *Header) { h.GSOSize = 0 }), frame, ErrGSOSize},

@@ -65,6 +65,18 @@ func refusesVectors(t *testing.T, r *rig) {
 	}
 }
 
+// writesNone checks WriteVectors on a device that is closed or gone.
+func (r *rig) writesNone(want error) {
+	r.t.Helper()
+	f := withHeader(frame(0, 60))
+	accepted := []bool{true, true}
+	n, err := r.dev.WriteVectors([][][]byte{{f}, {f}}, accepted)
+	r.wantErr("WriteVectors", err, want)
+	if n != 0 || accepted[0] || accepted[1] {
+		r.t.Errorf("wrote %d %v, want none", n, accepted)
+	}
+}
+
 func offloadsStepDown(t *testing.T, r *rig) {
 	const csum, fragmentation, ecn = link.OffloadCsum, 1 << 4, 1 << 3
 	for _, c := range []struct{ want, got link.Offloads }{

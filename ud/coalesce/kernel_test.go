@@ -39,7 +39,7 @@ type tap struct {
 }
 
 // openTAP opens the TAP ib0 in a namespace, up and without offloads.
-func openTAP(t *testing.T, ns *nstest.Namespace, mac byte) tap {
+func openTAP(t testing.TB, ns *nstest.Namespace, mac byte) tap {
 	t.Helper()
 	var out tap
 	ns.Do(func() {
@@ -58,7 +58,7 @@ func openTAP(t *testing.T, ns *nstest.Namespace, mac byte) tap {
 	return out
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func must(t *testing.T, err error) {
 }
 
 // writeEach writes frames one by one.
-func (p tap) writeEach(t *testing.T, frames [][]byte) {
+func (p tap) writeEach(t testing.TB, frames [][]byte) {
 	t.Helper()
 	if n, err := p.WriteBatch(frames); n != len(frames) || err != nil {
 		t.Fatalf("wrote %d of %d frames, %v", n, len(frames), err)
@@ -74,7 +74,7 @@ func (p tap) writeEach(t *testing.T, frames [][]byte) {
 }
 
 // writeJoined joins batches of frames and writes them. It returns the number of writes.
-func (p tap) writeJoined(t *testing.T, frames [][]byte) (writes int) {
+func (p tap) writeJoined(t testing.TB, frames [][]byte) (writes int) {
 	t.Helper()
 	c := New(batch, p.udp)
 	for part := range slices.Chunk(frames, batch) {
@@ -283,13 +283,7 @@ func stream(t *testing.T, ns *nstest.Namespace, tap tap, ipv6 bool) {
 		func(in [][]byte) int { tap.writeEach(t, in); return len(in) },
 		func(in [][]byte) int { return tap.writeJoined(t, in) },
 	} {
-		s := segment{ipv6: ipv6, host: 1, port: uint16(4000 + k), ttl: 64, seq: 0xfffff000, window: 1000, flags: 2, noACK: true}
-		tap.writeEach(t, [][]byte{s.frame()})
-		s.ack = synAck(t, tap, s) + 1
-		s.seq, s.flags, s.noACK = s.seq+1, 0, false
-		tap.writeEach(t, [][]byte{s.frame()}) // the acknowledgement of the handshake
-		conn, err := listener.Accept()
-		must(t, err)
+		conn, s := connect(t, tap, listener, segment{ipv6: ipv6, host: 1, port: uint16(4000 + k), ttl: 64})
 		var want []byte
 		var in [][]byte
 		for i := range 60 {
@@ -317,8 +311,22 @@ func stream(t *testing.T, ns *nstest.Namespace, tap tap, ipv6 bool) {
 	}
 }
 
+// connect makes a connection to a listener in the namespace of a TAP, and returns the
+// acknowledgement that ended its handshake.
+func connect(t testing.TB, tap tap, listener net.Listener, s segment) (net.Conn, segment) {
+	t.Helper()
+	s.seq, s.window, s.flags, s.noACK = 0xfffff000, 1000, 2, true // SYN
+	tap.writeEach(t, [][]byte{s.frame()})
+	s.ack = synAck(t, tap, s) + 1
+	s.seq, s.flags, s.noACK = s.seq+1, 0, false
+	tap.writeEach(t, [][]byte{s.frame()})
+	conn, err := listener.Accept()
+	must(t, err)
+	return conn, s
+}
+
 // synAck returns the sequence number of the host's answer to a SYN.
-func synAck(t *testing.T, tap tap, syn segment) uint32 {
+func synAck(t testing.TB, tap tap, syn segment) uint32 {
 	t.Helper()
 	transport := 44
 	if syn.ipv6 {
@@ -336,5 +344,62 @@ func synAck(t *testing.T, tap tap, syn segment) uint32 {
 		if len(f) >= transport+20 && flowOf(f).proto == protoTCP && f[transport+tcpFlags] == 0x12 && binary.BigEndian.Uint16(f[transport+2:]) == syn.port {
 			return binary.BigEndian.Uint32(f[transport+tcpSeq:])
 		}
+	}
+}
+
+// BenchmarkHost writes batches of TCP segments to a TAP: one by one, joined, and joined after a
+// device has verified their checksums. The time is that of the writes, in which the host's TCP
+// runs, and of joining.
+func BenchmarkHost(b *testing.B) {
+	for _, c := range []struct {
+		name           string
+		join, verified bool
+	}{{"single", false, false}, {"joined", true, false}, {"verified", true, true}} {
+		b.Run(c.name, func(b *testing.B) {
+			ns := nstest.New(b)
+			tap := openTAP(b, ns, 1)
+			ns.Run("ip", "address", "add", host4+"/24", "dev", "ib0")
+			ns.Run("ip", "neigh", "add", peer4, "lladdr", peerMAC, "dev", "ib0")
+			var listener net.Listener
+			ns.Do(func() {
+				var err error
+				listener, err = net.Listen("tcp", hostAddr(false, 80))
+				must(b, err)
+			})
+			defer listener.Close()
+			conn, s := connect(b, tap, listener, segment{host: 1, port: 4000, ttl: 64})
+			defer conn.Close()
+			s.verifiedByHW = c.verified
+			const size = mtu - 40
+			buf := make([]byte, batch*size)
+			acks, sizes := make([][]byte, batch), make([]int, batch)
+			for i := range acks {
+				acks[i] = make([]byte, 4096)
+			}
+			var spent []time.Duration
+			for b.Loop() {
+				var in [][]byte
+				for range batch / 2 { // as much as the receive window takes
+					s = s.following(size)
+					in = append(in, s.frame())
+				}
+				begin := time.Now()
+				if c.join {
+					tap.writeJoined(b, in)
+				} else {
+					tap.writeEach(b, in)
+				}
+				spent = append(spent, time.Since(begin))
+				if _, err := io.ReadFull(conn, buf[:len(in)*size]); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := tap.ReadBatch(acks, sizes); err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(spent)
+			b.ReportMetric(float64(spent[len(spent)/2].Nanoseconds())/(batch/2), "ns/segment-median")
+			b.ReportMetric(float64(spent[0].Nanoseconds())/(batch/2), "ns/segment-best")
+		})
 	}
 }

@@ -153,6 +153,17 @@ func TestSumEqualsTheNaiveOne(t *testing.T) {
 	if got, want := Sum(full, 0xffff), naive(full, 0xffff); got != want {
 		t.Errorf("ones: %#x, want %#x", got, want)
 	}
+	rapid.Check(t, func(t *rapid.T) { // words whose sums carry, or nearly do
+		var b []byte
+		for range rapid.IntRange(0, 40).Draw(t, "words") {
+			word := rapid.SampledFrom([]uint64{0, 1, 1 << 63, ^uint64(0), ^uint64(1), ^uint64(0xffff)}).Draw(t, "word")
+			b = binary.LittleEndian.AppendUint64(b, word)
+		}
+		sum := rapid.SampledFrom([]uint16{0, 1, 0xfffe, 0xffff}).Draw(t, "sum")
+		if got, want := Sum(b, sum), naive(b, sum); got != want {
+			t.Fatalf("%x with %#x: %#x, want %#x", b, sum, got, want)
+		}
+	})
 	rfc := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7} // RFC 1071, section 3
 	if got := Sum(rfc, 0); got != 0xddf2 {
 		t.Errorf("RFC 1071: %#x, want 0xddf2", got)

@@ -12,24 +12,24 @@ import (
 func Sum(b []byte, sum uint16) uint16 {
 	// The sum of words does not depend on their width, and that of words in the other byte
 	// order is the same but for the order of its bytes (RFC 1071, section 2). So Sum adds
-	// little-endian words of 64 bits with their carries, and folds and swaps at the end. A
-	// chain of additions that begins without a carry does not end with all ones and a carry,
-	// so the last carry fits.
+	// little-endian words of 64 bits with their carries, and folds and swaps at the end. The
+	// chains of additions of two blocks do not depend on each other, so a processor carries
+	// them out side by side. A chain that begins without a carry does not end with all ones
+	// and a carry, so the last carry always fits.
 	acc, carry := uint64(bits.ReverseBytes16(sum)), uint64(0)
 	for len(b) >= 64 {
 		w := (*[64]byte)(b) // one check of the bounds, since another one would spill the carry
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[:]), 0)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[8:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[16:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[24:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[32:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[40:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[48:]), carry)
-		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(w[56:]), carry)
-		acc += carry
+		s, c := bits.Add64(binary.LittleEndian.Uint64(w[:]), binary.LittleEndian.Uint64(w[8:]), 0)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[16:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[24:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[32:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[40:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[48:]), c)
+		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[56:]), c)
+		acc, c = bits.Add64(acc, s, c)
+		acc += c
 		b = b[64:]
 	}
-	carry = 0
 	for len(b) >= 8 {
 		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), carry)
 		b = b[8:]

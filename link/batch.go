@@ -80,29 +80,51 @@ func setVec(v *unix.Iovec, b []byte) {
 	v.SetLen(len(b))
 }
 
+// MaxSlices is the largest number of slices of a frame in WriteVectors. The kernel allows 1024
+// (UIO_MAXIOV); a frame of 64 segments has 64.
+const MaxSlices = 128
+
 // writer writes frames. Like reader it allocates nothing per batch; a mutex serializes its
 // callers.
 type writer struct {
-	mu    sync.Mutex
-	conn  syscall.RawConn
-	count *tally
-	flush func(fd uintptr) bool
+	mu                sync.Mutex
+	conn              syscall.RawConn
+	count             *tally
+	flush, flushSlice func(fd uintptr) bool
 
-	frames [][]byte
-	n      int
-	err    error
+	frames   [][]byte
+	sliced   [][][]byte
+	accepted []bool // by frame, of sliced
+	n        int
+	err      error
+	vec      [MaxSlices]unix.Iovec
 }
 
 func (w *writer) init(conn syscall.RawConn, count *tally) {
-	w.conn, w.count, w.flush = conn, count, w.writeAll
+	w.conn, w.count, w.flush, w.flushSlice = conn, count, w.writeAll, w.writeVectors
 }
 
+// batch writes frames, each of which is one slice.
 func (w *writer) batch(frames [][]byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.frames, w.n, w.err = frames, 0, nil
-	err := w.conn.Write(w.flush)
-	w.frames = nil
+	w.frames = frames
+	return w.run(w.flush)
+}
+
+// vectors writes frames, each of which consists of slices.
+func (w *writer) vectors(frames [][][]byte, accepted []bool) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sliced, w.accepted = frames, accepted[:len(frames)]
+	clear(w.accepted)
+	return w.run(w.flushSlice)
+}
+
+func (w *writer) run(flush func(fd uintptr) bool) (int, error) {
+	w.n, w.err = 0, nil
+	err := w.conn.Write(flush)
+	w.frames, w.sliced, w.accepted = nil, nil, nil
 	w.count.written.Add(uint64(w.n))
 	if err == nil {
 		err = w.err
@@ -118,15 +140,47 @@ func (w *writer) writeAll(fd uintptr) bool {
 		for errno == unix.EINTR {
 			errno = rawWrite(fd, frame)
 		}
-		switch errno {
-		case 0:
-			w.n++
-		case unix.EBADFD:
-			w.err = errno
-			return true
-		default:
-			w.count.refused(errno)
+		if !w.wrote(errno) {
+			break
 		}
+	}
+	return true
+}
+
+// writeVectors is writeAll for frames that consist of slices.
+func (w *writer) writeVectors(fd uintptr) bool {
+	for k, slices := range w.sliced {
+		vec, size := w.vec[:min(len(slices), MaxSlices)], 0
+		for i := range vec {
+			setVec(&vec[i], slices[i])
+			size += len(slices[i])
+		}
+		errno := unix.EINVAL // the kernel does not refuse an empty frame (do_iter_readv_writev)
+		if size > 0 && len(slices) <= MaxSlices {
+			errno = rawWritev(fd, vec)
+		}
+		for errno == unix.EINTR {
+			errno = rawWritev(fd, vec)
+		}
+		w.accepted[k] = errno == 0
+		if !w.wrote(errno) {
+			break
+		}
+	}
+	clear(w.vec[:]) // it must not keep the caller's memory
+	return true
+}
+
+// wrote counts a frame that was written or refused. It returns false if the interface is gone.
+func (w *writer) wrote(errno unix.Errno) bool {
+	switch errno {
+	case 0:
+		w.n++
+	case unix.EBADFD:
+		w.err = errno
+		return false
+	default:
+		w.count.refused(errno)
 	}
 	return true
 }

@@ -37,7 +37,7 @@ func TestQueueWithoutHeaderIsNotKept(t *testing.T) {
 	}
 	defer nl.close()
 	c := claim{rtnl: nl, spec: Spec{Name: "ib0"}}
-	tap, err := newTAP("ib0", nl)
+	tap, err := newTAP(Spec{Name: "ib0"}, nl)
 	if err != nil {
 		t.Fatal(err)
 	}

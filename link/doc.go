@@ -58,13 +58,21 @@
 // (linux/if_tun.h), which Open does through golang.org/x/sys/unix with the right flags.
 // IFF_NO_CARRIER keeps the carrier of an adopted interface that is up from flickering.
 // The offload mask belongs to the device, not to the descriptor, so it outlives the
-// process; Open and each inspection set it.
+// process; Open and Close clear it, and each inspection sets it again.
 //
 // # Frames
 //
 // A frame is [virtio header, 10 bytes, little-endian][Ethernet frame]. The header is a
-// struct virtio_net_hdr (linux/virtio_net.h). No offload is on, so the header of a frame
-// from the host is zero; the header of a written frame is up to the writer.
+// struct virtio_net_hdr (linux/virtio_net.h). While no offload is on, the header of a frame
+// from the host is zero. The header of a written frame is up to the writer, whatever the
+// offloads are: a large frame that requests segmentation reaches the host's TCP as a whole.
+//
+// With offloads ([TAP.SetOffloads]) the host leaves checksums and segmentation to the reader,
+// and a frame may be [MaxFrame] bytes long. The header of such a frame is input of others: a
+// process with a packet socket (packet(7), PACKET_VNET_HDR) chooses its fields, within
+// what virtio_net_hdr_to_skb checks. The kernel releases the sender's memory when a frame
+// enters the queue, so the queue can hold much memory that no socket accounts for: its
+// length is smaller while segmentation is on.
 //
 // # Waiting
 //

@@ -141,6 +141,10 @@ func (q *queue) SetCarrier(on bool) {
 	must(q.tb, unix.IoctlSetPointerInt(q.fd, unix.TUNSETCARRIER, map[bool]int{true: 1}[on]))
 }
 
+func (q *queue) SetOffloads(o link.Offloads) {
+	must(q.tb, unix.IoctlSetInt(q.fd, unix.TUNSETOFFLOAD, int(o)))
+}
+
 func (q *queue) Detach() { must(q.tb, unix.Close(q.fd)) }
 
 // Send waits until the interface is running, then sends. Its queueing discipline starts
@@ -155,6 +159,18 @@ func (h *host) Send(frame []byte) {
 		return !errors.Is(sendErr, unix.EAGAIN)
 	})
 	must(h.tb, errors.Join(err, sendErr))
+}
+
+// SendOffloaded sends through a socket of its own, which PACKET_VNET_HDR changes.
+func (h *host) SendOffloaded(header [link.HeaderLen]byte, frame []byte) {
+	h.tb.Helper()
+	h.awaitRunning()
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	must(h.tb, err)
+	defer unix.Close(fd)
+	must(h.tb, unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
+	to := &unix.SockaddrLinklayer{Protocol: unix.ETH_P_IP>>8 | unix.ETH_P_IP&0xff<<8, Ifindex: h.link.Attrs().Index}
+	must(h.tb, unix.Sendto(fd, append(header[:], frame...), 0, to))
 }
 
 func (h *host) awaitRunning() {

@@ -68,15 +68,17 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 		tap := l.(*netlink.Tuntap)
 		f.Restored = append(f.Restored, Change{PropertyOwner, fmt.Sprintf("%d:%d", tap.Owner, tap.Group)})
 	}
-	offloads, err := r.offloads(a.Name)
+	on, err := r.offloads(a.Name)
 	if err != nil {
 		return err
 	}
-	if err := t.control(setUnreported); err != nil {
+	if err := t.control(func(fd int) error { return setUnreported(fd, t.offloads) }); err != nil {
 		return err
 	}
-	if offloads {
-		f.Restored = append(f.Restored, Change{PropertyOffloads, "on"})
+	// An offload that is off costs only speed, and ethtool can keep it off for good. One that
+	// this process has not set makes the host send frames that it cannot handle.
+	if on&^t.offloads != 0 {
+		f.Restored = append(f.Restored, Change{PropertyOffloads, on.String()})
 	}
 	if mac := net.HardwareAddr(t.mac[:]); mac.String() != a.HardwareAddr.String() {
 		if err := r.setLink(a.Index, nl.NewRtAttr(unix.IFLA_ADDRESS, mac)); err != nil {

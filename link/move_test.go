@@ -72,6 +72,10 @@ func (h away) AddAddr(p netip.Prefix) { h.ns.Do(func() { h.host.AddAddr(p) }) }
 func (h away) DelAddr(p netip.Prefix) { h.ns.Do(func() { h.host.DelAddr(p) }) }
 func (h away) Send(frame []byte)      { h.ns.Do(func() { h.host.Send(frame) }) }
 
+func (h away) SendOffloaded(header [link.HeaderLen]byte, frame []byte) {
+	h.ns.Do(func() { h.host.SendOffloaded(header, frame) })
+}
+
 func (h away) Attach() (q linktest.Queue) {
 	h.ns.Do(func() { q = h.host.Attach() })
 	return q

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -82,7 +81,7 @@ func (c *claim) try() (*TAP, error) {
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	t, err := newTAP(c.spec.Name, c.rtnl)
+	t, err := newTAP(c.spec, c.rtnl)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +127,7 @@ func (c *claim) check(l netlink.Link, own int) error {
 // its own, so at least the last one sees the others. A process that sees another one
 // returns an error before it changes anything.
 func (c *claim) takePossession(t *TAP) error {
-	err := t.visit(func(_ *rtnl, l netlink.Link) error {
+	err := t.visit(func(r *rtnl, l netlink.Link) error {
 		if err := c.check(l, 1); err != nil {
 			return err
 		}
@@ -139,9 +138,11 @@ func (c *claim) takePossession(t *TAP) error {
 			return &OwnedError{Name: c.spec.Name}
 		}
 		if !isEthernet(l) {
-			return t.control(setEthernet)
+			if err := t.control(setEthernet); err != nil {
+				return err
+			}
 		}
-		return nil
+		return t.fitQueue(r, l, 0)
 	})
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func (c *claim) takePossession(t *TAP) error {
 		// These properties belong to the device, not to the queue, so any other queue can
 		// have changed them. Setting one to the value that it has does nothing and, but for
 		// the owner, sends no netlink message (drivers/net/tun.c).
-		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd), setHeaderLen(fd), setCarrier(fd, false))
+		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd, 0), setHeaderLen(fd), setCarrier(fd, false))
 	})
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
@@ -196,7 +197,7 @@ func (c *claim) create() (err error) {
 }
 
 func configure(r *rtnl, index int, spec Spec) error {
-	queueLen := cmp.Or(spec.TxQueueLen, DefaultTxQueueLen)
+	queueLen, _ := spec.queueLens()
 	for _, c := range []struct {
 		what string
 		attr *nl.RtAttr

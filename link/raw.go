@@ -23,6 +23,12 @@ func rawWrite(fd uintptr, frame []byte) unix.Errno {
 	return errno
 }
 
+// rawWritev is writev(2) of a whole frame. Errno 0 means success.
+func rawWritev(fd uintptr, vec []unix.Iovec) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(vec))), uintptr(len(vec)))
+	return errno
+}
+
 // hwAddrReq is a struct ifreq with a hardware address (linux/if.h).
 type hwAddrReq struct {
 	name   [unix.IFNAMSIZ]byte
@@ -39,33 +45,4 @@ func queueMAC(fd int) ([6]byte, error) {
 		return [6]byte{}, os.NewSyscallError("SIOCGIFHWADDR", errno)
 	}
 	return req.addr, nil
-}
-
-// ethtoolReq is a struct ifreq with a command for ethtool (linux/if.h).
-type ethtoolReq struct {
-	name [unix.IFNAMSIZ]byte
-	data *ethtoolValue
-	_    [16]byte
-}
-
-// ethtoolValue is a struct ethtool_value (linux/ethtool.h).
-type ethtoolValue struct{ cmd, data uint32 }
-
-// offloads reports whether an interface has any offload that TUNSETOFFLOAD can turn on: each
-// of them requires transmit checksum offload.
-func (r *rtnl) offloads(name string) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.socket.Socket == nil {
-		return false, ErrClosed
-	}
-	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
-	req := ethtoolReq{data: &value}
-	copy(req.name[:unix.IFNAMSIZ-1], name)
-	fd := r.socket.Socket.GetFd() // any socket in the network namespace of the interface
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-	if errno != 0 {
-		return false, os.NewSyscallError("ETHTOOL_GTXCSUM", errno)
-	}
-	return value.data != 0, nil
 }

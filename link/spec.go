@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -23,13 +24,28 @@ const (
 // dropped.
 const DefaultTxQueueLen = 4096
 
-// Spec is the data of an interface. All fields but the name apply only at its creation: an
-// adopted interface keeps the host's settings.
+// DefaultLargeTxQueueLen is the length of the queue while the host sends large frames. Each
+// keeps up to 64 KB of memory that no socket accounts for (tun_net_xmit calls skb_orphan), so
+// 4096 of them could keep 256 MB. It is not the kernel's default of 1000, which an operator
+// may have set on purpose.
+const DefaultLargeTxQueueLen = 1024
+
+// Spec is the data of an interface. All fields but the name and LargeTxQueueLen apply only at
+// its creation: an adopted interface keeps the host's settings.
 type Spec struct {
 	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
 	MAC        [6]byte // unicast
 	MTU        int     // MinMTU-MaxMTU
 	TxQueueLen int     // frames; 0: DefaultTxQueueLen
+	// LargeTxQueueLen replaces TxQueueLen while SetOffloads has turned segmentation on; 0:
+	// DefaultLargeTxQueueLen. It applies to an adopted interface too, but only if the length
+	// is that of the specification: the host's stays.
+	LargeTxQueueLen int
+}
+
+// queueLens returns the lengths of the queue with small and with large frames.
+func (s Spec) queueLens() (small, large int) {
+	return cmp.Or(s.TxQueueLen, DefaultTxQueueLen), cmp.Or(s.LargeTxQueueLen, DefaultLargeTxQueueLen)
 }
 
 // Validate returns the first error found, which wraps ErrSpec.
@@ -42,8 +58,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("%w: MAC % x is not a unicast address", ErrSpec, s.MAC)
 	case s.MTU < MinMTU || s.MTU > MaxMTU:
 		return fmt.Errorf("%w: MTU %d is not in %d-%d", ErrSpec, s.MTU, MinMTU, MaxMTU)
-	case s.TxQueueLen < 0:
-		return fmt.Errorf("%w: transmit queue length %d is negative", ErrSpec, s.TxQueueLen)
+	case s.TxQueueLen < 0 || s.LargeTxQueueLen < 0:
+		return fmt.Errorf("%w: transmit queue length %d or %d is negative", ErrSpec, s.TxQueueLen, s.LargeTxQueueLen)
 	}
 	return nil
 }

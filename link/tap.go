@@ -25,8 +25,12 @@ type TAP struct {
 	rd    reader
 	wr    writer
 
-	keep        sync.Mutex // serializes SetCarrier and Inspect
+	// The lengths of the queue of frames from the host, with small and with large frames.
+	queueLen, largeQueueLen int
+
+	keep        sync.Mutex // serializes SetCarrier, SetOffloads and Inspect
 	wantCarrier bool       // the argument of the last SetCarrier
+	offloads    Offloads   // the result of the last SetOffloads
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -38,9 +42,9 @@ type TAP struct {
 
 var _ Device = (*TAP)(nil)
 
-// newTAP attaches a queue to the interface with a name.
-func newTAP(name string, nl *rtnl) (*TAP, error) {
-	file, err := attachQueue(name)
+// newTAP attaches a queue to the interface of a specification.
+func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
+	file, err := attachQueue(spec.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +52,10 @@ func newTAP(name string, nl *rtnl) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	t := &TAP{name: name, nl: nl, file: file, conn: conn}
+	t := &TAP{name: spec.Name, nl: nl, file: file, conn: conn}
+	t.queueLen, t.largeQueueLen = spec.queueLens()
 	if t.home, err = t.place(); err != nil {
-		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", name, classify(err)), file.Close())
+		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), file.Close())
 	}
 	t.ctx, t.end = context.WithCancel(context.Background())
 	t.rd.init(conn, &t.count)
@@ -83,6 +88,12 @@ func (t *TAP) WriteBatch(frames [][]byte) (int, error) {
 	return n, t.ioError(err)
 }
 
+// WriteVectors implements [Device].
+func (t *TAP) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
+	n, err := t.wr.vectors(frames, accepted)
+	return n, t.ioError(err)
+}
+
 // Wake implements [Device].
 func (t *TAP) Wake() {
 	// This fails only if the file is closed, which wakes the reader too.
@@ -112,21 +123,24 @@ func (t *TAP) control(f func(fd int) error) error {
 }
 
 // Close implements [Device]. It first drops the carrier, so that the host stops sending
-// before the queue is detached.
+// before the queue is detached. It turns the offloads off, which otherwise would stay on.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.watchMu.Lock()
 		t.end()
 		t.watchMu.Unlock()
-		carrierErr := t.carrier(false)
-		if errors.Is(carrierErr, unix.EBADFD) {
-			carrierErr = nil // the interface was deleted
+		resetErr := t.control(func(fd int) error {
+			_, err := setOffloads(fd, 0)
+			return errors.Join(setCarrier(fd, false), err)
+		})
+		if errors.Is(resetErr, unix.EBADFD) {
+			resetErr = nil // the interface was deleted
 		}
 		removeNote(t.note)
 		fileErr := t.file.Close()
 		t.watchers.Wait()
 		t.nl.close()
-		t.closeErr = errors.Join(carrierErr, fileErr)
+		t.closeErr = errors.Join(resetErr, fileErr)
 	})
 	return t.closeErr
 }

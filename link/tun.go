@@ -56,8 +56,8 @@ func attachQueue(name string) (*os.File, error) {
 
 // setUnreported sets the properties that the kernel does not report to a queue. It does not
 // set those that restoreQueue checks: that would undo a change without reporting it.
-func setUnreported(fd int) error {
-	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, 0); err != nil {
+func setUnreported(fd int, offloads Offloads) error {
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, int(offloads)); err != nil {
 		return os.NewSyscallError("TUNSETOFFLOAD", err)
 	}
 	if err := unix.IoctlSetInt(fd, unix.TUNDETACHFILTER, 0); err != nil {

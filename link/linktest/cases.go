@@ -180,6 +180,9 @@ func closeEnds(t *testing.T, r *rig) {
 	r.wantErr("ReadBatch", err, link.ErrClosed)
 	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
 	r.wantErr("WriteBatch", err, link.ErrClosed)
+	r.writesNone(link.ErrClosed)
+	_, err = r.dev.SetOffloads(link.AllOffloads)
+	r.wantErr("SetOffloads", err, link.ErrClosed)
 	r.wantErr("SetCarrier", r.dev.SetCarrier(true), link.ErrClosed)
 	_, err = r.dev.Inspect()
 	r.wantErr("Inspect", err, link.ErrClosed)
@@ -269,6 +272,9 @@ func deletionIsReported(t *testing.T, r *rig) {
 	r.within("ReadBatch after deletion", done, link.ErrGone)
 	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
 	r.wantErr("WriteBatch", err, link.ErrGone)
+	r.writesNone(link.ErrGone)
+	_, err = r.dev.SetOffloads(link.AllOffloads)
+	r.wantErr("SetOffloads", err, link.ErrGone)
 	_, err = r.dev.Counters()
 	r.wantErr("Counters", err, link.ErrGone)
 	r.wantErr("SetCarrier", r.dev.SetCarrier(true), link.ErrGone)
@@ -287,6 +293,7 @@ func inspectRestores(t *testing.T, r *rig) {
 		link.PropertyCarrier:     func() { q.SetCarrier(false) },
 		link.PropertyHeader:      func() { q.SetHeaderLen(12) },
 		link.PropertyPersistence: func() { q.SetPersistent(false) },
+		link.PropertyOffloads:    func() { q.SetOffloads(link.AllOffloads) },
 	} {
 		change()
 		r.inspect(what)
@@ -349,10 +356,12 @@ func (r *rig) inspect(want ...link.Property) link.Findings {
 func noAllocation(t *testing.T, r *rig) {
 	bufs, sizes := buffers(4, 2000)
 	down := [][]byte{withHeader(frame(0, 60)), withHeader(frame(1, 60))}
+	sliced, accepted := [][][]byte{down}, make([]bool, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		r.dev.Wake()
 		_, _ = r.dev.ReadBatch(bufs, sizes)
 		_, _ = r.dev.WriteBatch(down)
+		_, _ = r.dev.WriteVectors(sliced, accepted)
 	}); n != 0 {
 		t.Errorf("%v allocations per round, want 0", n)
 	}

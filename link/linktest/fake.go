@@ -28,6 +28,8 @@ type Fake struct {
 	closed   chan struct{}
 	gone     chan struct{} // closed by Delete
 
+	supported link.Offloads // by the kernel
+
 	mu       sync.Mutex
 	own, now device // as the user of the device set it, and as it is now
 	state    link.State
@@ -36,15 +38,16 @@ type Fake struct {
 	ended    sync.WaitGroup
 
 	published link.State // the state that the watchers received last
+	joined    []byte     // working memory of WriteVectors
 }
 
-// device has the properties that Inspect restores, except for the owner and the
-// offloads.
+// device has the properties that Inspect restores, except for the owner and the link type.
 type device struct {
 	mac        [6]byte // only used in own; the current MAC is in the state
 	carrier    bool
 	headerLen  int
 	persistent bool
+	offloads   link.Offloads
 }
 
 var (
@@ -64,8 +67,10 @@ func NewFake(name string) *Fake {
 		fromHost: make(chan []byte, queueLength),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
-		gone:     make(chan struct{}),
-		watchers: map[chan link.State]struct{}{},
+
+		supported: link.AllOffloads,
+		gone:      make(chan struct{}),
+		watchers:  map[chan link.State]struct{}{},
 		state: link.State{
 			Index: fakeIndex, Name: name, Present: true, MTU: fakeMTU,
 			MAC:   mac,
@@ -80,6 +85,13 @@ func NewFake(name string) *Fake {
 func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	f.own.mac = mac
 	f.SetMAC(mac)
+	return f
+}
+
+// WithOffloads sets the offloads that the kernel supports: instead of all. Call it before any
+// other method.
+func (f *Fake) WithOffloads(supported link.Offloads) *Fake {
+	f.supported = supported
 	return f
 }
 
@@ -151,6 +163,30 @@ func (f *Fake) WriteBatch(frames [][]byte) (n int, err error) {
 	return n, nil
 }
 
+// WriteVectors implements [link.Device].
+func (f *Fake) WriteVectors(frames [][][]byte, accepted []bool) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(accepted[:len(frames)])
+	if err := f.err(); err != nil {
+		return 0, err
+	}
+	for k, parts := range frames {
+		f.joined = f.joined[:0]
+		for _, part := range parts {
+			f.joined = append(f.joined, part...)
+		}
+		if len(parts) > link.MaxSlices {
+			f.joined = f.joined[:0] // which is refused
+		}
+		if accepted[k] = f.write(f.joined); accepted[k] {
+			n++
+		}
+	}
+	f.count.Written += uint64(n)
+	return n, nil
+}
+
 func (f *Fake) write(frame []byte) bool {
 	switch {
 	case len(frame) < link.HeaderLen+ethernetLen:
@@ -191,6 +227,18 @@ func (f *Fake) SetCarrier(on bool) error {
 	return nil
 }
 
+// SetOffloads implements [link.Device].
+func (f *Fake) SetOffloads(want link.Offloads) (link.Offloads, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.err(); err != nil {
+		return f.own.offloads, fmt.Errorf("set the offloads of %s to %v: %w", f.name, want, err)
+	}
+	f.own.offloads = (want.Possible() & f.supported).Possible()
+	f.now.offloads = f.own.offloads
+	return f.own.offloads, nil
+}
+
 // Inspect implements [link.Device].
 func (f *Fake) Inspect() (found link.Findings, err error) {
 	f.mu.Lock()
@@ -206,6 +254,7 @@ func (f *Fake) Inspect() (found link.Findings, err error) {
 	}
 	differs(link.PropertyHeader, f.now.headerLen, f.now.headerLen != f.own.headerLen)
 	differs(link.PropertyPersistence, f.now.persistent, f.now.persistent != f.own.persistent)
+	differs(link.PropertyOffloads, f.now.offloads, f.now.offloads&^f.own.offloads != 0)
 	differs(link.PropertyMAC, f.state.MAC, f.state.MAC != f.own.mac)
 	differs(link.PropertyCarrier, f.now.carrier, f.state.Up && f.now.carrier != f.own.carrier)
 	f.now, f.state.MAC = f.own, f.own.mac
@@ -235,6 +284,7 @@ func (f *Fake) Close() error {
 	f.mu.Lock()
 	if !isDone(f.closed) {
 		f.own.carrier, f.now.carrier = false, false
+		f.own.offloads, f.now.offloads = 0, 0
 		close(f.closed)
 	}
 	f.mu.Unlock()

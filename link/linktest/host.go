@@ -26,6 +26,9 @@ type Host interface {
 	Delete()
 	// Send transmits an Ethernet frame.
 	Send(frame []byte)
+	// SendOffloaded transmits an Ethernet frame with a virtio header that requests a
+	// checksum or segmentation, as packet(7) does with PACKET_VNET_HDR.
+	SendOffloaded(header [link.HeaderLen]byte, frame []byte)
 	// Recv returns the next Ethernet frame of the experimental EtherType that
 	// the device wrote, without virtio header, or ctx's error.
 	Recv(ctx context.Context) ([]byte, error)
@@ -37,6 +40,7 @@ type Queue interface {
 	SetHeaderLen(n int)
 	SetPersistent(on bool)
 	SetCarrier(on bool)
+	SetOffloads(o link.Offloads)
 	Detach()
 }
 
@@ -68,6 +72,10 @@ func (q fakeQueue) SetPersistent(on bool) {
 
 func (q fakeQueue) SetCarrier(on bool) {
 	q.of.alter(func(*link.State) { q.of.now.carrier = on })
+}
+
+func (q fakeQueue) SetOffloads(o link.Offloads) {
+	q.of.alter(func(*link.State) { q.of.now.offloads = o })
 }
 
 func (q fakeQueue) Detach() { q.of.alter(func(s *link.State) { s.Foreign-- }) }
@@ -122,15 +130,26 @@ func (f *Fake) alter(change func(*link.State)) {
 }
 
 // Send implements [Host]. It copies the frame, which is lost if there is no carrier.
-func (f *Fake) Send(frame []byte) {
+func (f *Fake) Send(frame []byte) { f.SendOffloaded([link.HeaderLen]byte{}, frame) }
+
+// gsoOffloads are the offloads by gso_type (linux/virtio_net.h).
+var gsoOffloads = map[byte]link.Offloads{1: link.OffloadTSO4, 4: link.OffloadTSO6, 5: link.OffloadUSO}
+
+// SendOffloaded implements [Host]. The kernel does itself what the device does not do; the
+// fake loses the frame instead.
+func (f *Fake) SendOffloaded(header [link.HeaderLen]byte, frame []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.state.Carrier {
+	needs := gsoOffloads[header[1]]
+	if header[0]&1 != 0 { // VIRTIO_NET_HDR_F_NEEDS_CSUM
+		needs |= link.OffloadCsum
+	}
+	if !f.state.Carrier || needs&^f.now.offloads != 0 {
 		f.count.Kernel.TxDropped++
 		return
 	}
 	select {
-	case f.fromHost <- append(make([]byte, link.HeaderLen), frame...):
+	case f.fromHost <- append(header[:], frame...):
 		f.count.Kernel.TxPackets++
 		f.count.Kernel.TxBytes += uint64(len(frame))
 	default:

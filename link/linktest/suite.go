@@ -34,6 +34,8 @@ func Run(t *testing.T, factory Factory) {
 		{"CarrierShowsWhileUp", carrierShows},
 		{"ReadsFramesInOrder", readsInOrder},
 		{"WritesFramesInOrder", writesInOrder},
+		{"WritesSlicesOfFrames", writesVectors},
+		{"RefusesInvalidSlices", refusesVectors},
 		{"ReadsNoMoreThanTheBatch", readsBatch},
 		{"DropsFramesLongerThanTheBuffer", dropsTooLong},
 		{"CountsRefusedFrames", countsRefused},
@@ -46,6 +48,9 @@ func Run(t *testing.T, factory Factory) {
 		{"DeletionIsReported", deletionIsReported},
 		{"InspectRestoresWhatOthersChange", inspectRestores},
 		{"InspectCountsForeignQueues", inspectCounts},
+		{"OffloadsAreThoseThatTheKernelTakes", offloadsStepDown},
+		{"LargeFramesPassWithOffloads", largeFramesPass},
+		{"InspectKeepsOffloads", inspectKeepsOffloads},
 		{"NoAllocationPerFrame", noAllocation},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, newRig(t, factory)) })

@@ -1,6 +1,7 @@
 // Package vnet is the codec of struct virtio_net_hdr (linux/virtio_net.h, and
 // virtio 1.2 section 5.1.6), the header that precedes every frame of a TAP
-// opened with IFF_VNET_HDR. It is pure and allocates nothing.
+// opened with IFF_VNET_HDR. It also checks the header of a frame from the host, and
+// completes partial checksums. It is pure and allocates nothing.
 //
 // The header describes offloads: the host may request that a checksum be filled
 // in or that a large frame be segmented; towards the host it may state that a

@@ -1,0 +1,128 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Offloads are what the host leaves to the reader of its frames (TUN_F_*, linux/if_tun.h). The
+// virtio header of a frame says what is left.
+type Offloads uint32
+
+// The offloads. TUN_F_TSO_ECN is missing on purpose: segments of a frame with CWR differ,
+// so the host should cut it.
+const (
+	OffloadCsum Offloads = unix.TUN_F_CSUM // checksums; all others require it
+	OffloadTSO4 Offloads = unix.TUN_F_TSO4 // segmentation of TCP over IPv4
+	OffloadTSO6 Offloads = unix.TUN_F_TSO6
+	OffloadUSO4 Offloads = unix.TUN_F_USO4 // segmentation of UDP; the kernel knows only both or none (Linux 6.2)
+	OffloadUSO6 Offloads = unix.TUN_F_USO6
+
+	OffloadTSO = OffloadTSO4 | OffloadTSO6
+	OffloadUSO = OffloadUSO4 | OffloadUSO6
+	// AllOffloads are all offloads that a reader may take over.
+	AllOffloads = OffloadCsum | OffloadTSO | OffloadUSO
+
+	offloadECN Offloads = unix.TUN_F_TSO_ECN // that another process may set
+)
+
+// MaxFrame is the length of the longest frame that a read returns with offloads. The kernel
+// itself cuts Ethernet frames of 65,536 bytes and more (gso_features_check,
+// GSO_LEGACY_MAX_SIZE), which is also the highest limit that it lets a host set for a TAP.
+const MaxFrame = HeaderLen + 65535
+
+func (o Offloads) String() string {
+	var names []string
+	for _, n := range offloadNames {
+		if o&n.bit != 0 {
+			names = append(names, n.name)
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, " ")
+}
+
+var offloadNames = []struct {
+	bit  Offloads
+	name string
+}{
+	{OffloadCsum, "csum"},
+	{OffloadTSO4, "tso4"},
+	{OffloadTSO6, "tso6"},
+	{OffloadUSO4, "uso4"},
+	{OffloadUSO6, "uso6"},
+	{offloadECN, "ecn"},
+}
+
+// Possible returns the largest part of the offloads that a kernel may accept.
+func (o Offloads) Possible() Offloads {
+	o &= AllOffloads
+	if o&OffloadCsum == 0 {
+		return 0
+	}
+	if o&OffloadUSO != OffloadUSO {
+		o &^= OffloadUSO
+	}
+	return o
+}
+
+// less returns the offloads to try next if the kernel does not know some of them: those that
+// were added last are left out first.
+func (o Offloads) less() Offloads {
+	switch {
+	case o&OffloadUSO != 0:
+		return o &^ OffloadUSO
+	case o&OffloadTSO != 0:
+		return o &^ OffloadTSO
+	}
+	return 0
+}
+
+// SetOffloads implements [Device]. It also adapts the length of the queue of frames from the
+// host to the size of those frames, unless the host has set another one.
+func (t *TAP) SetOffloads(want Offloads) (got Offloads, err error) {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	err = t.control(func(fd int) (err error) { got, err = setOffloads(fd, want); return err })
+	if err == nil {
+		t.offloads = got
+		err = t.visit(func(r *rtnl, l netlink.Link) error { return t.fitQueue(r, l, got) })
+	}
+	if err != nil {
+		return t.offloads, fmt.Errorf("set the offloads of %s to %v: %w", t.name, want, t.ioError(err))
+	}
+	return got, nil
+}
+
+// setOffloads sets the offloads of a device, as many as the kernel accepts.
+func setOffloads(fd int, want Offloads) (got Offloads, err error) {
+	for got = want.Possible(); ; got = got.less() {
+		err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, int(got))
+		if got == 0 || !errors.Is(err, unix.EINVAL) {
+			return got, os.NewSyscallError("TUNSETOFFLOAD", err)
+		}
+	}
+}
+
+// fitQueue sets the length of the queue to that of large or of small frames, if it is that of
+// the other.
+func (t *TAP) fitQueue(r *rtnl, l netlink.Link, o Offloads) error {
+	from, to := t.largeQueueLen, t.queueLen
+	if o&(OffloadTSO|OffloadUSO) != 0 {
+		from, to = to, from
+	}
+	if from == to || l.Attrs().TxQLen != from {
+		return nil
+	}
+	if err := r.setLink(l.Attrs().Index, uint32Attr(unix.IFLA_TXQLEN, uint32(to))); err != nil {
+		return fmt.Errorf("set transmit queue length to %d: %w", to, err)
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+// Package coalesce joins received TCP segments and UDP datagrams of one flow into large
+// frames for a TAP, as the kernel's GRO does for a network device. The host then runs its IP
+// stack once for up to 64 KB. The package is pure.
+//
+// # Theory of operation
+//
+// [Coalescer.Join] takes the frames of one batch and returns frames for vectored writes: the
+// first frame of a run, with its headers changed in place, followed by the payloads of the
+// others. It copies no payload, allocates nothing, and keeps nothing for the next batch: a
+// frame is never delayed in the hope of a successor. A frame that cannot be joined is
+// returned unchanged.
+//
+// A large frame requests segmentation in its virtio header, although it is on its way to the
+// host: the host's TCP takes it whole, and a host that forwards it segments it again, into
+// the frames that were joined. That must be so to the last bit, because routers, bridges
+// and packet filters may see either form. It is why nearly every field must be equal.
+// The only exceptions: the IP identification of a datagram with DF, which has no meaning (RFC
+// 6864 section 4.1), and the padding of Ethernet behind a packet, which is cut off.
+//
+// # Which frames are joined
+//
+// The rules are those of inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
+// udp_gro_receive_segment (Linux 6.18), and stricter where noted:
+//
+//   - IPv4 without options, or IPv6 without extension headers; no fragment; not to a group
+//     (stricter).
+//   - The Ethernet header, addresses, ports, type of service with ECN, TTL, DF and flow label
+//     are equal. The IPv4 identification rises by one with each segment, or stays the same
+//     if DF is set.
+//   - TCP: with payload; flags ACK and PSH, and ECE in all or none, but no other flag
+//     (stricter: no CWR and no FIN, which the kernel joins at one end of a run). Equal
+//     acknowledgement, window, urgent pointer and options, timestamps included; the next
+//     sequence number.
+//   - UDP: with payload and checksum; only if the kernel takes segmentation of UDP at a TAP
+//     (Linux 6.2).
+//   - All payloads of a run have the same length, but the last may be shorter. It ends the
+//     run, and so does PSH.
+//   - The checksums of a frame are correct.
+//
+// # Order
+//
+// Frames of one flow stay in order. A frame of a flow that cannot be joined ends the run of
+// its flow: an acknowledgement without data, for example. An IP packet whose ports are
+// unknown, such as a fragment, ends the runs between its addresses to which it may belong.
+// Frames of different flows may pass each other.
+//
+// # Checksums
+//
+// A checksum is verified once at most, and not before a second frame fits the first: the
+// host verifies those of frames that stay alone. If the device has verified it, the
+// frame's virtio header says DataValid, and Join does not verify it again. The checksum of a
+// large frame is that of its pseudo-header, and its virtio header says NeedsCsum: the
+// host does not verify it (CHECKSUM_PARTIAL), and completes it if it forwards the frame.
+// DataValid would not do: segmentation requires NeedsCsum (virtio_net_hdr_to_skb), and a TAP
+// ignores DataValid.
+package coalesce

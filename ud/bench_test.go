@@ -16,6 +16,8 @@ type txBench struct {
 	snap  *Snapshot
 	qp    *fakeQP
 	fails []Failure
+
+	maxTSO int // of the device
 }
 
 func newTxBench(t testing.TB, slots int) *txBench {
@@ -32,14 +34,14 @@ func newTxBench(t testing.TB, slots int) *txBench {
 		t.Fatal(err)
 	}
 	b.Tx = tx
-	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*TxStride(cfg.MaxMTU))}, sendCQ: &fakeCQ{}, depth: slots}
+	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*TxStride(cfg.MaxMTU, 0))}, sendCQ: &fakeCQ{}, depth: slots}
 	b.attach(t, 1)
 	return b
 }
 
 func (b *txBench) attach(t testing.TB, gen uint32) {
 	t.Helper()
-	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, gen); err != nil {
+	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, b.maxTSO, gen); err != nil {
 		t.Fatal(err)
 	}
 }

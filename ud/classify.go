@@ -8,23 +8,39 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// txRules routes the host's frames. Segmentation belongs here too: a large
-// frame will yield several descriptors, each a header from a side ring and a
-// slice of the frame.
+// maxSegments bounds the segments of one frame: 64 KB in the smallest segments that Linux
+// sends by TCP (TCP_MIN_MSS, 48 bytes of which options may take 40, is refused; 64 is what an
+// MTU of 104 leaves). Without a bound a local process could have one frame cut into 65,000.
+const maxSegments = 1 << 10
+
+// txRules routes the host's frames.
 type txRules struct {
-	mtu   int // bytes of IP packet
+	mtu   int  // bytes of IP packet
+	large bool // the device fills in checksums and segments frames
 	scope uint8
 	pkey  hca.PKey
 	peers Peers // nil: no snapshot yet
 }
 
+// route is where a frame goes, and how it is cut.
+type route struct {
+	to      hca.UDDest
+	headers int // bytes of a large frame's headers, from Ethernet to TCP or UDP
+	mss     int // bytes of payload of each segment; 0: the frame is sent whole
+}
+
+// segments returns how many segments a frame of n bytes, from Ethernet on, becomes.
+func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss }
+
 // classify returns where the frame goes, and Sent; or SlowPathed; or why it is
-// dropped. The checks, in their order:
+// dropped. It fills in the partial checksum of a frame that is sent whole. The checks, in
+// their order:
 //
 //  1. shorter than virtio and Ethernet headers: Runt
-//  2. requests segmentation or a checksum, which we never offered: Offload
+//  2. requests segmentation or a checksum that was not offered, or in a way that makes no
+//     sense: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
-//  4. payload above the MTU: TooLong
+//  4. payload, or that of a segment, above the MTU: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. source address not accepted by the snapshot: slow path
@@ -32,11 +48,21 @@ type txRules struct {
 //  9. group destination: the IP destination's group, else the broadcast group
 //  10. unicast destination
 //
-// Frames to a destination that the snapshot lacks go to the slow path.
-func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
-	if reason := r.check(frame); reason != Sent {
-		return hca.UDDest{}, reason
+// Frames to a destination that the snapshot lacks go to the slow path, but for large ones,
+// which it has no room for: LargeUnresolved. TCP sends them again.
+func (r *txRules) classify(frame []byte) (route, Reason) {
+	to, reason := r.check(frame)
+	if reason != Sent {
+		return route{}, reason
 	}
+	if to.to, reason = r.dest(frame); reason == SlowPathed && to.mss > 0 {
+		reason = LargeUnresolved
+	}
+	return to, reason
+}
+
+// dest returns the destination of a frame that has passed the checks, or SlowPathed.
+func (r *txRules) dest(frame []byte) (hca.UDDest, Reason) {
 	ether, payload := frame[txEther:txPayload], frame[txPayload:]
 	typ := etherTypeOf(ether)
 	if !r.peers.FromHost(ipoib.MAC(ether[etherSrc:])) || carriesLinkAddr(typ, payload) {
@@ -56,22 +82,58 @@ func (r *txRules) classify(frame []byte) (hca.UDDest, Reason) {
 }
 
 // check makes the checks that do not depend on an address.
-func (r *txRules) check(frame []byte) Reason {
-	switch {
-	case len(frame) < txPayload:
-		return Runt
-	case wantsOffload(frame):
-		return Offload
-	case !etherTypeOf(frame[txEther:]).Carried():
-		return EtherType
-	case len(frame)-txPayload > r.mtu:
-		return TooLong
-	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
-		return HiddenND
-	case r.peers == nil:
-		return NoPeers
+func (r *txRules) check(frame []byte) (to route, reason Reason) {
+	if len(frame) < txPayload {
+		return to, Runt
 	}
-	return Sent
+	to, ok := r.offload(frame)
+	longest := len(frame) - txPayload
+	if to.mss > 0 {
+		longest = to.headers - etherHeaderLen + to.mss
+	}
+	switch {
+	case !ok:
+		return to, Offload
+	case !etherTypeOf(frame[txEther:]).Carried():
+		return to, EtherType
+	case longest > r.mtu:
+		return to, TooLong
+	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
+		return to, HiddenND
+	case r.peers == nil:
+		return to, NoPeers
+	}
+	return to, Sent
+}
+
+// offload returns how to cut a frame, and fills in the checksum of one that is sent whole,
+// before anything inspects it. It returns false if the virtio header requests what was not
+// offered, or makes no sense.
+func (r *txRules) offload(frame []byte) (to route, ok bool) {
+	h, err := vnet.Parse(frame)
+	if err != nil {
+		return to, false
+	}
+	if h.Flags&^vnet.DataValid == 0 && h.GSOType == vnet.GSONone { // DataValid: a bridge passes it on
+		return to, true
+	}
+	if !r.large {
+		return to, false
+	}
+	ether := frame[txEther:]
+	headers, err := h.Check(ether)
+	if err != nil {
+		return to, false
+	}
+	if h.GSOType == vnet.GSONone {
+		h.Complete(ether)
+		return to, true
+	}
+	to.headers, to.mss = headers, int(h.GSOSize)
+	if headers+to.mss >= len(ether) { // one segment: the device takes it as a large send too
+		to.mss = len(ether) - headers
+	}
+	return to, to.segments(len(ether)) <= maxSegments
 }
 
 // mgid returns the MGID of a multicast frame. It is derived from the IP
@@ -85,13 +147,6 @@ func (r *txRules) mgid(dst ipoib.MAC, typ ipoib.EtherType, payload []byte) hca.G
 		}
 	}
 	return ipoib.BroadcastMGID(r.scope, r.pkey)
-}
-
-// wantsOffload reports whether the virtio header requests an offload. DataValid
-// does not: a bridge passes it on.
-func wantsOffload(frame []byte) bool {
-	h, err := vnet.Parse(frame)
-	return err != nil || h.Flags&^vnet.DataValid != 0 || h.GSOType != vnet.GSONone
 }
 
 // carriesLinkAddr reports whether a packet's body contains link addresses,

@@ -10,7 +10,7 @@ import (
 )
 
 func testRules() txRules {
-	return txRules{testMTU, ipoib.ScopeLinkLocal, testPKey, newPeers(1)}
+	return txRules{testMTU, false, ipoib.ScopeLinkLocal, testPKey, newPeers(1)}
 }
 
 // offload returns a frame to B whose virtio header is h.
@@ -65,8 +65,8 @@ func TestClassify(t *testing.T) {
 		{"ARP too long", frame(macB, macA, arp, make([]byte, testMTU+1)), hca.UDDest{}, TooLong},
 	} {
 		rules := testRules()
-		if to, got := rules.classify(c.frame); got != c.want || to != c.to {
-			t.Errorf("%s: %v to %v, want %v to %v", c.name, got, to.AH, c.want, c.to.AH)
+		if by, got := rules.classify(c.frame); got != c.want || by != (route{to: c.to}) {
+			t.Errorf("%s: %v to %+v, want %v to %v", c.name, got, by, c.want, c.to.AH)
 		}
 	}
 }

@@ -26,10 +26,12 @@ type Source interface {
 
 // Sink accepts frames for the host.
 type Sink interface {
-	// WriteBatch writes frames and returns how many the host accepted. A refused
-	// frame does not stop the frames after it. The caller may reuse the frames
-	// on return.
-	WriteBatch(frames [][]byte) (int, error)
+	// WriteVectors writes frames, each of which is several slices, one after the other. A
+	// large frame requests segmentation in its virtio header. WriteVectors stores in accepted,
+	// which is as long as frames, which of them the host accepted, and returns their number.
+	// A refused frame does not stop the frames after it. The caller may reuse the frames on
+	// return.
+	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 }
 
 // Peers is the data path's view of the fabric's addresses: an immutable

@@ -32,6 +32,8 @@ func (t *Tx) Counters() []hca.Counter {
 	return append(out,
 		hca.Counter{Name: prefix + "queued", Kind: hca.CountGauge, Value: uint64(t.queued())},
 		hca.Counter{Name: prefix + "stalls", Kind: hca.CountTotal, Value: t.stalls.Load()},
+		hca.Counter{Name: prefix + "large", Kind: hca.CountTotal, Value: t.cut.Load()},
+		hca.Counter{Name: prefix + "segments", Kind: hca.CountTotal, Value: t.pieces.Load()},
 	)
 }
 
@@ -41,5 +43,6 @@ func (r *Rx) Counters() []hca.Counter {
 	const prefix = "rx_"
 	out := r.tally.appendTo(nil, prefix, rxReasons)
 	out = r.failed.appendTo(out, prefix, hca.CountTotal)
-	return r.ring.stats.appendTo(out, prefix)
+	out = r.ring.stats.appendTo(out, prefix)
+	return append(out, hca.Counter{Name: prefix + "merged", Kind: hca.CountTotal, Value: r.merged.Load()})
 }

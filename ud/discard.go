@@ -15,7 +15,7 @@ type waste struct {
 
 func newWaste(maxMTU int) *waste {
 	w := &waste{}
-	room := make([]byte, TxStride(maxMTU))
+	room := make([]byte, TxStride(maxMTU, maxLarge))
 	for i := range w.bufs {
 		w.bufs[i] = room
 	}

@@ -113,14 +113,14 @@ type fakeSink struct {
 	discard bool
 }
 
-func (s *fakeSink) WriteBatch(frames [][]byte) (int, error) {
+func (s *fakeSink) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
 	n := len(frames)
 	if s.accept >= 0 {
 		n = min(n, s.accept)
 	}
-	if !s.discard {
-		for _, f := range frames[:n] {
-			s.frames = append(s.frames, slices.Clone(f))
+	for i, f := range frames {
+		if accepted[i] = i < n; accepted[i] && !s.discard {
+			s.frames = append(s.frames, slices.Concat(f...))
 		}
 	}
 	return n, s.err

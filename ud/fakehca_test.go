@@ -64,6 +64,7 @@ type posted struct {
 	sge      hca.SGE
 	to       hca.UDDest
 	signaled bool
+	lso      hca.LSO
 }
 
 // fakeQP keeps work requests until the test completes them. Its queues have
@@ -105,7 +106,7 @@ func (q *fakeQP) PostSend(wrs []hca.SendWR) (int, error) {
 	}
 	for i := range n {
 		w := &wrs[i]
-		q.sends = append(q.sends, posted{w.ID, w.SGList[0], w.UD, w.Flags&hca.SendSignaled != 0})
+		q.sends = append(q.sends, posted{w.ID, w.SGList[0], w.UD, w.Flags&hca.SendSignaled != 0, w.LSO})
 	}
 	if q.auto {
 		q.completeSends(len(q.sends), hca.WCSuccess)

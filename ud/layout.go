@@ -41,10 +41,20 @@ const (
 // slotAlign keeps neighbouring slots on separate cache lines.
 const slotAlign = 64
 
+// maxLarge is the longest Ethernet frame that a host hands over to be segmented: the kernel
+// cuts longer ones itself (GSO_LEGACY_MAX_SIZE, linux/netdevice.h).
+const maxLarge = 1<<16 - 1
+
 // TxStride returns the size of a TX slot in bytes for an interface whose MTU
-// never exceeds maxMTU bytes of IP packet. It includes one extra byte, so that
-// too long a frame is detected.
-func TxStride(maxMTU int) int { return align(txPayload + maxMTU + 1) }
+// never exceeds maxMTU bytes of IP packet, on a device that segments up to maxTSO bytes (0:
+// none). It includes one extra byte, so that too long a frame is detected.
+func TxStride(maxMTU, maxTSO int) int {
+	size := txPayload + maxMTU
+	if maxTSO > 0 {
+		size = max(size, vnet.HeaderLen+maxLarge)
+	}
+	return align(size + 1)
+}
 
 // RxStride returns the size of an RX slot in bytes on a port whose largest MTU
 // is portMTU: GRH area, that MTU and the IPoIB header, so that every message

@@ -41,19 +41,20 @@ type ringStats struct {
 	stale, foreign            atomic.Uint64
 }
 
-func newRing(slots, stride int) *ring {
-	r := &ring{stride: stride, state: make([]slotState, slots), free: make([]uint32, 0, slots)}
+func newRing(slots int) *ring {
+	r := &ring{state: make([]slotState, slots), free: make([]uint32, 0, slots)}
 	r.refill()
 	return r
 }
 
-// attach places the slots in mr, with a new generation. All slots are free.
-func (r *ring) attach(mr hca.MR, gen uint32) error {
+// attach places the slots, each of stride bytes, in mr, with a new generation. All slots are
+// free.
+func (r *ring) attach(mr hca.MR, stride int, gen uint32) error {
 	mem := mr.Bytes()
-	if need := len(r.state) * r.stride; len(mem) < need {
+	if need := len(r.state) * stride; len(mem) < need {
 		return fmt.Errorf("attach ring of %d bytes to %d: %w", need, len(mem), hca.ErrInvalid)
 	}
-	r.mr, r.mem, r.gen = mr, mem, gen
+	r.mr, r.mem, r.stride, r.gen = mr, mem, stride, gen
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"ipoibd/hca"
+	"ipoibd/ud/coalesce"
 )
 
 // MinRxSlots is one batch, because Pump reposts the receives of a batch at once.
@@ -41,8 +42,12 @@ type Rx struct {
 	sge     []hca.SGE // by slot
 	flushed bool      // the QP flushes buffers, so posting them again would loop forever
 
+	join     *coalesce.Coalescer
+	joinsUDP bool
+
 	tally  tally
 	failed statuses
+	merged atomic.Uint64 // messages that were joined to the one before
 
 	scratch rxScratch
 }
@@ -52,7 +57,9 @@ type rxScratch struct {
 	wcs    [hca.Batch]hca.WC
 	slots  [hca.Batch]uint32 // completed
 	frames [hca.Batch][]byte // for the sink
-	wrs    [hca.Batch]hca.RecvWR
+
+	accepted [hca.Batch]bool // by joined frame
+	wrs      [hca.Batch]hca.RecvWR
 }
 
 // NewRx returns an Rx with no queue pair attached. Errors: hca.ErrInvalid.
@@ -62,11 +69,20 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 	}
 	r := &Rx{
 		cfg:  cfg,
-		ring: newRing(cfg.Slots, RxStride(cfg.PortMTU)),
+		ring: newRing(cfg.Slots),
 		sge:  make([]hca.SGE, cfg.Slots),
+		join: coalesce.New(hca.Batch, false),
 	}
 	r.SetMTU(cfg.MTU)
 	return r, nil
+}
+
+// JoinUDP says whether the host accepts large UDP frames; it always accepts those of TCP.
+// Call it only while no Pump is running.
+func (r *Rx) JoinUDP(on bool) {
+	if on != r.joinsUDP {
+		r.joinsUDP, r.join = on, coalesce.New(hca.Batch, on)
+	}
 }
 
 // SetMTU sets the interface's MTU in bytes of IP packet. Longer packets are
@@ -84,7 +100,7 @@ func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) e
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
 	}
-	if err := r.ring.attach(mr, generation); err != nil {
+	if err := r.ring.attach(mr, RxStride(r.cfg.PortMTU), generation); err != nil {
 		return err
 	}
 	for slot := range r.sge {

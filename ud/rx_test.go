@@ -33,10 +33,7 @@ func TestRxDeliversFrameInPlace(t *testing.T) {
 	b := newRxBench(t, rxSlots)
 	slot := b.qp.mr.at(b.qp.recvs[0].sge)
 	var written []byte
-	b.cfg.Sink = sinkFunc(func(frames [][]byte) (int, error) {
-		written = frames[0]
-		return len(frames), nil
-	})
+	b.cfg.Sink = sinkFunc(func(frame []byte) { written = frame })
 	packet := ipv4("10.0.0.1", 84)
 	b.qp.receive(msg(ipoib.EtherTypeIPv4, packet), gidA)
 	b.pump(t)
@@ -55,9 +52,16 @@ func TestRxDeliversFrameInPlace(t *testing.T) {
 	b.checkRing(t)
 }
 
-type sinkFunc func([][]byte) (int, error)
+// sinkFunc is a sink that accepts the frames that it is called with; each is one slice.
+type sinkFunc func(frame []byte)
 
-func (f sinkFunc) WriteBatch(frames [][]byte) (int, error) { return f(frames) }
+func (f sinkFunc) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
+	for i, frame := range frames {
+		f(frame[0])
+		accepted[i] = true
+	}
+	return len(frames), nil
+}
 
 func TestRxPadsToEthernetMinimum(t *testing.T) {
 	b := newRxBench(t, rxSlots)
@@ -359,7 +363,7 @@ func TestRxConfigChecks(t *testing.T) {
 
 func TestStrides(t *testing.T) {
 	for _, mtu := range []int{252, 1020, 1444, 2044, 4092} {
-		if s := TxStride(mtu); s%slotAlign != 0 || s < 10+14+mtu+1 {
+		if s := TxStride(mtu, 0); s%slotAlign != 0 || s < 10+14+mtu+1 {
 			t.Errorf("TX stride of MTU %d: %d", mtu, s)
 		}
 	}

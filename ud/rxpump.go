@@ -133,14 +133,24 @@ func (r *Rx) fail(wc *hca.WC, slot uint32) {
 	}
 }
 
-// write passes frames to the sink and counts how many it accepted.
+// write passes frames to the sink, joined where they are segments of one flow, and counts how
+// many it accepted.
 func (r *Rx) write(frames [][]byte) error {
 	if len(frames) == 0 {
 		return nil
 	}
-	n, err := r.cfg.Sink.WriteBatch(frames)
-	r.tally.add(Delivered, n)
-	r.tally.add(SinkRefused, len(frames)-n)
+	joined := r.join.Join(frames)
+	accepted := r.scratch.accepted[:len(joined)]
+	_, err := r.cfg.Sink.WriteVectors(joined, accepted)
+	delivered := 0
+	for k, ok := range accepted {
+		if ok {
+			delivered += len(r.join.Inputs(k))
+		}
+	}
+	r.tally.add(Delivered, delivered)
+	r.tally.add(SinkRefused, len(frames)-delivered)
+	r.merged.Add(uint64(len(frames) - len(joined)))
 	if err != nil {
 		return fmt.Errorf("write frames: %w", err)
 	}

@@ -62,7 +62,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, name string, addr netip.Add
 	check(t, err)
 	h.pd, err = dev.AllocPD()
 	check(t, err)
-	h.tmr, err = h.pd.AllocMR(slots*ud.TxStride(mtu), 0)
+	h.tmr, err = h.pd.AllocMR(slots*ud.TxStride(mtu, 0), 0)
 	check(t, err)
 	h.rmr, err = h.pd.AllocMR(slots*ud.RxStride(rcfg.PortMTU), hca.AccessLocalWrite)
 	check(t, err)
@@ -81,7 +81,7 @@ func (h *host) up() {
 	h.modify(hca.QPRTR, 0)
 	h.modify(hca.QPRTS, hca.AttrSQPSN)
 	h.gen++
-	check(h.t, h.tx.Attach(h.qp, h.scq, h.tmr, h.gen))
+	check(h.t, h.tx.Attach(h.qp, h.scq, h.tmr, 0, h.gen))
 	check(h.t, h.rx.Attach(h.qp, h.rcq, h.rmr, h.gen))
 	h.stop.Store(false)
 	h.pumps.Go(func() { h.pump(h.tx.Pump) })
@@ -197,11 +197,11 @@ func (p *pipe) more(bufs [][]byte, sizes []int) int {
 	return len(bufs)
 }
 
-func (p *pipe) WriteBatch(frames [][]byte) (int, error) {
+func (p *pipe) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, f := range frames {
-		p.out = append(p.out, slices.Clone(f))
+	for i, f := range frames {
+		p.out, accepted[i] = append(p.out, slices.Concat(f...)), true
 	}
 	return len(frames), nil
 }

@@ -52,6 +52,8 @@ type Tx struct {
 	ring *ring
 	qp   hca.Queue
 	cq   hca.CQ
+	// large: the device fills in checksums and segments frames.
+	large bool
 
 	order  fifo         // posted slots
 	sge    []hca.SGE    // by slot: buffer of its send
@@ -66,7 +68,9 @@ type Tx struct {
 	tally   tally
 	failed  statuses
 	stalls  atomic.Uint64
-	waiting atomic.Int64 // len(wrs), for other goroutines
+	cut     atomic.Uint64 // frames that were posted to be segmented
+	pieces  atomic.Uint64 // segments of these
+	waiting atomic.Int64  // len(wrs), for other goroutines
 
 	scratch txScratch
 	waste   *waste
@@ -88,7 +92,7 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 	}
 	t := &Tx{
 		cfg:   cfg,
-		ring:  newRing(cfg.Slots, TxStride(cfg.MaxMTU)),
+		ring:  newRing(cfg.Slots),
 		order: newFIFO(cfg.Slots),
 		sge:   make([]hca.SGE, cfg.Slots),
 		dest:  make([]hca.UDDest, cfg.Slots),
@@ -106,19 +110,21 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 // TxConfig.MaxMTU.
 func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
 
-// Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. mr holds the
-// slots and has at least Slots * TxStride(MaxMTU) bytes. The generation must
+// Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. maxTSO is that of the
+// device (hca.DeviceAttr). If it is not 0, frames may request checksums and segmentation,
+// else they are dropped. mr holds the slots and has at least Slots * TxStride(MaxMTU, maxTSO)
+// bytes. The generation must
 // differ from that of every earlier Attach whose completions may still arrive.
 // Errors: hca.ErrInvalid if a QP is already attached or if mr or the QP's send
 // queue is too small.
-func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, generation uint32) error {
+func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, maxTSO int, generation uint32) error {
 	if depth := qp.Spec().SendWRs; t.qp != nil || depth < t.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d sends deep, to %d slots: %w", qp.Num(), depth, t.cfg.Slots, hca.ErrInvalid)
 	}
-	if err := t.ring.attach(mr, generation); err != nil {
+	if err := t.ring.attach(mr, TxStride(t.cfg.MaxMTU, maxTSO), generation); err != nil {
 		return err
 	}
-	t.qp, t.cq = qp, sendCQ
+	t.qp, t.cq, t.large = qp, sendCQ, maxTSO > 0
 	t.grace.start(t.cfg.Peers.epoch())
 	t.inject.setOpen(true)
 	return nil

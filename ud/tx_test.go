@@ -310,16 +310,16 @@ func TestR10R20TxTakesEverythingBack(t *testing.T) {
 
 func TestTxAttachChecks(t *testing.T) {
 	b := newTxBench(t, 128)
-	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, 0, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("attach twice: %v, want ErrInvalid", err)
 	}
 	b.Detach()
 	small := &fakeMR{b.qp.mr.mem[1:]}
-	if err := b.Attach(b.qp, b.qp.sendCQ, small, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.sendCQ, small, 0, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("memory too small: %v", err)
 	}
 	b.qp.depth = 127
-	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.sendCQ, b.qp.mr, 0, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("send queue too small: %v", err)
 	}
 	if err := b.Pump(); !errors.Is(err, ErrDetached) {

@@ -62,7 +62,7 @@ func (t *Tx) forward() error {
 		slot := t.ring.take()
 		size := copy(t.ring.bytes(slot)[txMessage:], m.msg)
 		t.probe.track(slot, m.msg)
-		t.describe(slot, size, m.to)
+		t.describe(slot, size, route{to: m.to})
 		*m = injected{}
 	}
 	if err := t.post(); err != nil {
@@ -109,7 +109,7 @@ func (t *Tx) read() error {
 
 // dispatch handles the n frames just read.
 func (t *Tx) dispatch(n int) {
-	rules := txRules{int(t.mtu.Load()), t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
+	rules := txRules{int(t.mtu.Load()), t.large, t.cfg.Scope, t.cfg.PKey, t.cfg.Peers.Load()}
 	for i := range n {
 		slot := t.scratch.slots[i]
 		if reason := t.decide(&rules, slot, t.scratch.sizes[i]); reason != Sent {
@@ -139,11 +139,18 @@ func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 }
 
 // describe makes the work request for the n bytes of message in a slot.
-func (t *Tx) describe(slot uint32, n int, to hca.UDDest) {
-	t.sge[slot] = t.ring.sge(slot, txMessage, n)
-	t.dest[slot] = to
+func (t *Tx) describe(slot uint32, n int, by route) {
+	t.dest[slot] = by.to
 	t.seq++
-	wr := hca.SendWR{ID: t.ring.id(slot), SGList: t.sge[slot : slot+1 : slot+1], UD: to}
+	wr := hca.SendWR{ID: t.ring.id(slot), SGList: t.sge[slot : slot+1 : slot+1], UD: by.to}
+	at := txMessage
+	if by.mss > 0 {
+		at = txEther + by.headers
+		wr.LSO = hca.LSO{Header: t.ring.bytes(slot)[txMessage:at], MSS: by.mss}
+		t.cut.Add(1)
+		t.pieces.Add(uint64(by.segments(txMessage + n - txEther)))
+	}
+	t.sge[slot] = t.ring.sge(slot, at, txMessage+n-at)
 	if t.seq%signalEvery == 0 {
 		wr.Flags = hca.SendSignaled
 	}

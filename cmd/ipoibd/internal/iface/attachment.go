@@ -6,6 +6,7 @@ import (
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
+	"ipoibd/link"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
@@ -16,6 +17,7 @@ type attachment struct {
 	session *device.Session
 	plan    port.Plan
 	gen     uint32           // of the queue pair
+	joinUDP bool             // the host accepts large UDP frames
 	ep      *device.Endpoint // belongs to the worker; Run has only the following
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
@@ -33,13 +35,26 @@ func (a *attachment) ahResults() <-chan device.AHResult {
 	return a.ahs.Results()
 }
 
-// open opens the endpoint and attaches the lanes to it, on the worker. On error nothing is
-// left behind except the use of the session.
-func (a *attachment) open(spec device.EndpointSpec, ls lanes) (err error) {
+// open opens the endpoint and attaches the lanes to it, on the worker. It takes over as much
+// of the host's work as the device does. On error nothing is left behind except the use of
+// the session.
+func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err error) {
+	want := link.Offloads(0)
+	if a.session.Attr().MaxTSO > 0 {
+		want = link.AllOffloads
+		if !a.session.Attr().USO {
+			want &^= link.OffloadUSO
+		}
+	}
+	got, err := tap.SetOffloads(want)
+	if err != nil {
+		return err
+	}
+	a.joinUDP = got&link.OffloadUSO != 0
 	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
 		return err
 	}
-	if err := ls.attach(a.ep, a.gen); err != nil {
+	if err := ls.attach(a, a.gen); err != nil {
 		return errors.Join(err, a.close(ls))
 	}
 	a.self, a.groups, a.ahs = a.ep.Self(), a.ep.Groups(), a.ep.AHs
@@ -72,7 +87,7 @@ func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
 		err = a.ep.Start(run.Rung, run.Gen)
 	}
 	if err == nil {
-		err = ls.attach(a.ep, run.Gen)
+		err = ls.attach(a, run.Gen)
 	}
 	return err
 }

@@ -116,11 +116,11 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
-		SendStride: ud.TxStride(ipoib.MaxMTU), RecvStride: ud.RxStride(hca.MaxMTU),
+		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU),
 		OnEvent: r.onEvent,
 	}
 	r.worker.do(func() func() {
-		err := a.open(spec, ls)
+		err := a.open(spec, r.f.host.tap, ls)
 		return func() { r.came(a, op, err) }
 	})
 	return nil

@@ -76,12 +76,13 @@ func (l *lane) deadline(now time.Time) time.Time {
 // lanes are all lanes of an interface; there is at least one.
 type lanes []*lane
 
-// attach gives each lane its queue of the endpoint, or leaves all without one.
-func (ls lanes) attach(ep *device.Endpoint, gen uint32) error {
+// attach gives each lane its queue of an attachment's endpoint, or leaves all without one.
+func (ls lanes) attach(a *attachment, gen uint32) error {
 	for i, l := range ls {
-		q := ep.Queues[i]
+		q := a.ep.Queues[i]
 		l.queue = q
-		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, gen)
+		l.rx.JoinUDP(a.joinUDP)
+		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
 			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
 		}

@@ -66,6 +66,17 @@
 // *_completions counts the slots that the device returned, including those of
 // unsignaled sends.
 //
+// # Large frames
+//
+// If the device segments (hca.DeviceAttr.MaxTSO), the host hands over frames of up to 64 KB
+// and leaves checksums to be filled in. Such a frame is one slot, one large send (hca.LSO) and
+// one completion, and counts once; tx_large and tx_segments count what it becomes. A frame
+// that is sent whole gets its checksum here, before anything inspects it.
+//
+// Received segments of one flow are joined within a batch (package coalesce) and written to
+// the host as one frame. Each message counts as delivered; rx_merged counts those that were
+// joined to the one before.
+//
 // # Snapshots and address handles
 //
 // A frame is routed by the snapshot current after it was read. [Tx.Epoch] is

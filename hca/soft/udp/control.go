@@ -40,6 +40,7 @@ func cutControl(b []byte) (hdr unix.Cmsghdr, data, rest []byte, ok bool) {
 type seen struct {
 	dst      netip.Addr
 	tos, ttl uint8
+	segment  int // length of each datagram of a train but the last; 0: it is one datagram
 }
 
 // parseControl reads the control messages of a received datagram of either family. It
@@ -66,6 +67,8 @@ func (s *seen) note(level, kind int32, data []byte) {
 		s.tos = data[0]
 	case level == unix.SOL_IP && kind == unix.IP_TTL, level == unix.SOL_IPV6 && kind == unix.IPV6_HOPLIMIT:
 		s.ttl = lowByte(data)
+	case level == unix.SOL_UDP && kind == unix.UDP_GRO && len(data) >= int(unsafe.Sizeof(int32(0))):
+		s.segment = int(*(*int32)(unsafe.Pointer(&data[0])))
 	case level == unix.SOL_IPV6 && kind == unix.IPV6_TCLASS:
 		s.tos = lowByte(data)
 	}

@@ -15,6 +15,14 @@ import (
 // frame. A RoCEv2 UD packet has at most 4192.
 const MaxDatagram = 9216
 
+const (
+	// recvSlots is the number of messages of one call. Each may be a train of up to 64
+	// datagrams (UDP_GRO_CNT_MAX), so a few fill a batch, and their memory stays in the cache.
+	recvSlots = 16
+	// maxMessage is the length of the longest message: a train is at most an IP packet.
+	maxMessage = 1 << 16
+)
+
 // receiver owns the socket that receives. Everything but counts is owned by the goroutine that
 // calls recv.
 type receiver struct {
@@ -22,11 +30,14 @@ type receiver struct {
 	reserve *Reserve // to which sock belongs
 	counts  rxCounts
 
-	slots [hca.Batch]recvSlot
-	msgs  [hca.Batch]unix.Mmsghdr
+	slots [recvSlots]recvSlot
+	msgs  [recvSlots]unix.Mmsghdr
+	next  int              // the first message that was not given to the caller yet
+	train transport.Packet // of that message, without Data
+	rest  []byte           // of its datagrams; nil: it was not begun
+	size  int              // of each of them but the last
 
-	call func(fd uintptr) bool // recvmmsg for msgs[:want]; created once
-	want int
+	call func(fd uintptr) bool // recvmmsg; created once
 	got  int
 	err  unix.Errno
 }
@@ -36,7 +47,7 @@ type recvSlot struct {
 	control [controlRoom]byte // first: it must be aligned as a pointer is
 	iov     unix.Iovec
 	name    sockaddr
-	data    [MaxDatagram]byte
+	data    [maxMessage]byte
 }
 
 func newReceiver(sock *socket, reserve *Reserve) *receiver {
@@ -45,7 +56,7 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 	for i := range r.slots {
 		slot, hdr := &r.slots[i], &r.msgs[i].Hdr
 		slot.iov.Base = &slot.data[0]
-		slot.iov.SetLen(MaxDatagram)
+		slot.iov.SetLen(maxMessage)
 		hdr.Name = (*byte)(unsafe.Pointer(&slot.name))
 		hdr.Control = &slot.control[0]
 		hdr.Iov = &slot.iov
@@ -57,42 +68,52 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 
 // recv blocks until it can return a datagram.
 func (r *receiver) recv(pkts []transport.Packet) (int, error) {
-	for {
-		r.want = min(len(pkts), hca.Batch)
+	for len(pkts) > 0 {
+		if n := r.give(pkts); n > 0 {
+			return n, nil
+		}
+		r.next, r.got = 0, 0
 		if r.sock.raw.Read(r.call) != nil {
 			return 0, hca.ErrClosed
 		}
 		if r.err != 0 {
 			r.counts.errors.Add(1) // of an earlier packet; the socket still works
-			continue
-		}
-		if n := r.give(pkts); n > 0 || r.want == 0 {
-			return n, nil
+			r.got = 0
 		}
 	}
+	return 0, nil
 }
 
 // recvmmsg returns false, which makes the poller wait, if there is no datagram. It never
 // blocks, so it does not involve Go's scheduler: handing the processor over during a call
 // that takes a little longer would cost more than the call.
 func (r *receiver) recvmmsg(fd uintptr) bool {
-	for i := range r.msgs[:r.want] {
+	for i := range r.msgs {
 		r.msgs[i].Hdr.Namelen = unix.SizeofSockaddrInet6
 		r.msgs[i].Hdr.SetControllen(controlRoom)
 	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd,
-		uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.want), unix.MSG_DONTWAIT, 0, 0)
+		uintptr(unsafe.Pointer(&r.msgs[0])), recvSlots, unix.MSG_DONTWAIT, 0, 0)
 	r.got, r.err = int(n), errno
 	return errno != unix.EAGAIN
 }
 
-// give converts the messages that recvmmsg has received.
+// give returns the datagrams of the messages that recvmmsg has received, as many as there is
+// room for.
 func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
-	for i := range r.msgs[:r.got] {
-		if r.read(&pkts[n], i) {
+	for n < len(pkts) && r.begin() {
+		pkts[n] = r.train
+		pkts[n].Data, r.rest = r.rest[:min(r.size, len(r.rest))], r.rest[min(r.size, len(r.rest)):]
+		if len(pkts[n].Data) > MaxDatagram {
+			r.counts.tooLong.Add(1)
+		} else {
 			bytes += uint64(len(pkts[n].Data))
 			n++
+		}
+		if len(r.rest) == 0 {
+			r.rest = nil
+			r.next++
 		}
 	}
 	r.counts.packets.Add(uint64(n))
@@ -100,8 +121,19 @@ func (r *receiver) give(pkts []transport.Packet) (n int) {
 	return n
 }
 
-// read converts message i to a packet, or counts the reason why it cannot.
-func (r *receiver) read(pkt *transport.Packet, i int) bool {
+// begin reads the next message unless the rest of one is left. It returns false if there is
+// none.
+func (r *receiver) begin() bool {
+	for r.rest == nil && r.next < r.got {
+		if !r.read(r.next) {
+			r.next++
+		}
+	}
+	return r.rest != nil
+}
+
+// read makes message i the current train, or counts the reason why it cannot.
+func (r *receiver) read(i int) bool {
 	slot, msg := &r.slots[i], &r.msgs[i]
 	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {
 		r.counts.tooLong.Add(1)
@@ -113,9 +145,11 @@ func (r *receiver) read(pkt *transport.Packet, i int) bool {
 		r.counts.noAddress.Add(1)
 		return false
 	}
-	*pkt = transport.Packet{
-		Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl,
-		Data: slot.data[:min(msg.Len, MaxDatagram)],
+	r.train = transport.Packet{Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl}
+	r.rest = slot.data[:min(msg.Len, maxMessage)]
+	r.size = len(r.rest)
+	if saw.segment > 0 {
+		r.size = saw.segment
 	}
 	return true
 }

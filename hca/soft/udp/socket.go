@@ -92,6 +92,7 @@ func openReceiver(index, buffer int) (bound, error) {
 		_ = unix.Close(fd)
 		return bound{}, err
 	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }

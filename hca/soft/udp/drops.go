@@ -63,6 +63,7 @@ func dropFor(errno unix.Errno) drop {
 // txCounts are written by the goroutine that sends.
 type txCounts struct {
 	packets, bytes atomic.Uint64
+	trains         atomic.Uint64 // sends of several packets
 	drops          [numDrop]atomic.Uint64
 	full           atomic.Uint64 // calls that found the send buffer full
 	icmpErrors     atomic.Uint64 // removed from the socket's error queue
@@ -72,6 +73,7 @@ func (c *txCounts) list() []hca.Counter {
 	out := []hca.Counter{
 		{Name: "tx_packets", Kind: hca.CountTotal, Value: c.packets.Load()},
 		{Name: "tx_bytes", Kind: hca.CountTotal, Value: c.bytes.Load()},
+		{Name: "tx_trains", Kind: hca.CountTotal, Value: c.trains.Load()},
 	}
 	for d := range c.drops {
 		out = append(out, hca.Counter{Name: dropNames[d], Kind: hca.CountDrop, Value: c.drops[d].Load()})

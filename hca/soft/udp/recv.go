@@ -148,8 +148,9 @@ func (r *receiver) read(i int) bool {
 	r.train = transport.Packet{Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl}
 	r.rest = slot.data[:min(msg.Len, maxMessage)]
 	r.size = len(r.rest)
-	if saw.segment > 0 {
+	if saw.segment > 0 && saw.segment < r.size {
 		r.size = saw.segment
+		r.counts.trains.Add(1)
 	}
 	return true
 }
@@ -157,6 +158,7 @@ func (r *receiver) read(i int) bool {
 // rxCounts are written by the goroutine that receives.
 type rxCounts struct {
 	packets, bytes             atomic.Uint64
+	trains                     atomic.Uint64 // messages that held several packets
 	tooLong, noAddress, errors atomic.Uint64
 
 	mu       sync.Mutex // guards overflow
@@ -168,6 +170,7 @@ func (r *receiver) counters() []hca.Counter {
 	return []hca.Counter{
 		{Name: "rx_packets", Kind: hca.CountTotal, Value: c.packets.Load()},
 		{Name: "rx_bytes", Kind: hca.CountTotal, Value: c.bytes.Load()},
+		{Name: "rx_trains", Kind: hca.CountTotal, Value: c.trains.Load()},
 		{Name: "rx_drop_too_long", Kind: hca.CountDrop, Value: c.tooLong.Load()},
 		{Name: "rx_drop_no_address", Kind: hca.CountDrop, Value: c.noAddress.Load()}, // the kernel did not supply the addresses
 		{Name: "rx_error", Kind: hca.CountError, Value: c.errors.Load()},             // errors of the socket; no datagram lost

@@ -159,6 +159,9 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 			for i := from; i < from+s.sent; i++ {
 				bytes += uint64(s.msgs[i].Len)
 				datagrams += uint64(pkts[i].Datagrams())
+				if pkts[i].Segs > 1 {
+					s.counts.trains.Add(1)
+				}
 			}
 			s.counts.packets.Add(datagrams)
 			s.counts.bytes.Add(bytes)

@@ -25,12 +25,21 @@ func netdev(t *testing.T) string {
 
 const softDevice = "rxetest"
 
+// find returns the device that add has created.
+func find() (Device, error) {
+	devices, err := List()
+	if err != nil {
+		return Device{}, err
+	}
+	return Find(devices, softDevice)
+}
+
 // add creates a device, and deletes it at the end if it still exists.
 func add(t *testing.T) Device {
 	t.Helper()
 	must(t, AddLink(softDevice, netdev(t)))
 	t.Cleanup(func() {
-		if _, err := Find(softDevice); err == nil {
+		if _, err := find(); err == nil {
 			must(t, DelLink(softDevice))
 		}
 	})
@@ -43,7 +52,7 @@ func waitUsable(t *testing.T) (d Device) {
 	t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
-		d, err = Find(softDevice)
+		d, err = find()
 		err = errors.Join(err, d.ReadGIDs())
 		if err == nil && len(d.Troubles())+len(d.Ports[0].Troubles()) == 0 {
 			return d
@@ -103,7 +112,7 @@ func TestVMRemovalCausesAHintBeforeItEnds(t *testing.T) {
 	}
 	begin, deleted := time.Now(), make(chan error, 1)
 	go func() { deleted <- DelLink(softDevice) }()
-	for listed := true; listed; _, err = Find(softDevice) {
+	for listed := true; listed; _, err = find() {
 		if listed = err == nil; listed && !hinted(t, changed, limit) {
 			t.Fatal("the removal caused no hint")
 		}
@@ -156,7 +165,7 @@ func testFunction(t *testing.T, reset func(*Function) error) {
 		t.Errorf("netdevs %v, want %v", got, d.Parent)
 	}
 	must(t, reset(f))
-	if _, err := Find(softDevice); err == nil {
+	if _, err := find(); err == nil {
 		t.Error("the device still exists")
 	}
 	if got := f.Netdevs(); !slices.Equal(got, []string{d.Parent}) {
@@ -177,7 +186,7 @@ func TestVMPortFollowsTheNetdev(t *testing.T) {
 	link, err := netlink.LinkByName(d.Parent)
 	must(t, err)
 	must(t, netlink.LinkSetDown(link))
-	down, err := Find(softDevice)
+	down, err := find()
 	must(t, err)
 	if got := down.Ports[0].Troubles(); !slices.Contains(got, PortDown) {
 		t.Errorf("troubles of a port that is down: %v, want PortDown", got)

@@ -19,9 +19,12 @@ type idHabit struct {
 // shown its own habit.
 const idSources = 256
 
-// idHabitual is how many low identifications in a row make a habit. A source that
-// draws its identifications at random sends that many with a probability of 2^-40.
-const idHabitual = 4
+// idHabitual is how many low identifications in a row make a habit. A source that counts its
+// identifications sends 64 of them each time its counter wraps; Linux has a counter for each
+// destination, of which three may wrap at once here: ours, that of the group, and that of
+// another address of ours. A source that draws its identifications at random never sends as
+// many.
+const idHabitual = 3*64 + 1
 
 // low notes a datagram with a low identification.
 func (h *idHabits) low(src netip.Addr) {

@@ -3,6 +3,7 @@ package soft
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,7 +171,7 @@ func TestUnseenIdentification(t *testing.T) {
 // the same effect. A source that really starts to use high ones loses one datagram.
 func TestUnusualIdentificationIsDamage(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
-		r.postRecv(16)
+		r.postRecv(256)
 		send := func(src netip.Addr, ids ...uint16) {
 			for _, id := range ids {
 				p := r.message(func(_ *roce.BTH, _ *roce.DETH, p *roce.Path) { p.Src, p.ID = src, id })
@@ -179,14 +180,40 @@ func TestUnusualIdentificationIsDamage(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		send(rigPeer, 0, 0, 3, 0, 7, 77)
-		r.wantCounts(map[string]uint64{"icrc_id_low": 5, "icrc_id_solved": 0, "rx_delivered": 5, "rx_drop_icrc": 1})
+		const low = 198
+		send(rigPeer, slices.Repeat([]uint16{0, 0, 3, 0, 7, 63}, low/6)...) // more than idHabitual
+		send(rigPeer, 77)
+		r.wantCounts(map[string]uint64{"icrc_id_low": low, "icrc_id_solved": 0, "rx_delivered": low, "rx_drop_icrc": 1})
 		send(rigPeer, 99, 100, 0, 101)
-		r.wantCounts(map[string]uint64{"icrc_id_low": 6, "icrc_id_solved": 3, "rx_delivered": 9, "rx_drop_icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": low + 1, "icrc_id_solved": 3, "rx_delivered": low + 4, "rx_drop_icrc": 1})
 		send(testV4b, 1000, 0, 2000) // uses random identifications from the start
-		r.wantCounts(map[string]uint64{"icrc_id_low": 7, "icrc_id_solved": 5, "rx_delivered": 12, "rx_drop_icrc": 1})
+		r.wantCounts(map[string]uint64{"icrc_id_low": low + 2, "icrc_id_solved": 5, "rx_delivered": low + 7, "rx_drop_icrc": 1})
 		r.wantAccounted()
 	})
+}
+
+// A source that counts its identifications, by destination as Linux does, loses nothing when
+// its counters wrap, in any order of the datagrams.
+func TestCountedIdentificationsAreUsual(t *testing.T) {
+	src := netip.MustParseAddr("10.1.2.3")
+	for seed := range uint64(1000) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		var ids idHabits
+		var counters [3]uint16
+		for i := range counters {
+			counters[i] = uint16(65500 + rnd.IntN(36))
+		}
+		for range 900 {
+			i := rnd.IntN(len(counters))
+			id := counters[i]
+			counters[i]++
+			if id < 64 {
+				ids.low(src)
+			} else if ids.unusual(src) {
+				t.Fatalf("seed %d: identification %d of counter %d is taken for damage", seed, id, i)
+			}
+		}
+	}
 }
 
 // A damaged or forged datagram in the name of an unknown source does not erase the

@@ -76,7 +76,7 @@ func (w *watch) suspectNAT(now time.Time, is bool, seen, sender netip.Addr) stri
 }
 
 // note returns a notice if its condition holds, else "". It logs a message when the condition
-// begins or the notice changes, at most once in a time.
+// begins or the notice changes. Two messages are at least the time every apart.
 func (w *watch) note(now time.Time, is bool, every time.Duration, notice, message string, args ...any) string {
 	if !is {
 		notice = ""

@@ -3,10 +3,10 @@
 // ports), the control socket last.
 //
 // If a start fails, interfaces that it created are removed, and those that existed before are
-// kept. The same holds for a daemon that could never open an HCA, because another process used
-// it (or its UDP port) the whole time. A running daemon continues as long as one
-// interface works. The status shows an interface that was deleted or moved out of reach as
-// failed, with the reason.
+// kept. The same holds at the stop if an HCA could never be opened because another process used
+// it, or its UDP port, except for interfaces that the host has configured. A running daemon
+// continues as long as one interface works. The status shows an interface that was deleted or
+// moved out of reach as failed, with the reason.
 package daemon
 
 import (

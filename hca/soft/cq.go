@@ -1,7 +1,9 @@
 package soft
 
 import (
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"ipoibd/hca"
@@ -14,6 +16,8 @@ type CQ struct {
 	id    hca.ObjectID
 	users int // QPs; guarded by Device.mu
 
+	receives atomic.Bool // of a QP complete here
+
 	mu     sync.Mutex
 	ring   softqp.CQ
 	closed bool
@@ -22,6 +26,7 @@ type CQ struct {
 	wake  chan struct{} // Wake was called
 	down  chan struct{} // closed, or in error
 	timer *time.Timer   // of the one goroutine that waits
+	limit *time.Timer   // interrupts its turn to receive
 }
 
 var _ hca.CQ = (*CQ)(nil)
@@ -39,8 +44,11 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	}
 	d.slow.children++
 	id := d.newID()
+	limit := time.AfterFunc(time.Hour, d.wire.Interrupt)
+	limit.Stop()
 	return &CQ{
-		dev: d, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
+		limit: limit,
+		dev:   d, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
 		ring:  softqp.NewCQ(spec.Entries),
 		armed: make(chan struct{}, 1), wake: make(chan struct{}, 1), down: make(chan struct{}),
 	}, nil
@@ -62,7 +70,7 @@ func (c *CQ) push(wcs []hca.WC) {
 	c.mu.Unlock()
 	switch signal {
 	case softqp.SignalArmed:
-		notify(c.armed)
+		c.signal(c.armed)
 	case softqp.SignalOverrun:
 		c.dev.counts.add(cqOverrun, 1)
 		c.dev.emit(hca.EventCQErr, c.id)
@@ -76,6 +84,7 @@ func (c *CQ) markDown() {
 	case <-c.down:
 	default:
 		close(c.down)
+		c.interrupt()
 	}
 }
 
@@ -110,21 +119,90 @@ func (c *CQ) Arm() error {
 	return c.ring.Arm()
 }
 
-// Wait implements [hca.CQ].
+// Wait implements [hca.CQ]. A wait for receives reads the transport, unless another one does.
 func (c *CQ) Wait(until time.Time) error {
+	t := &c.dev.turn
+	if !c.receives.Load() || t.ended.Load() {
+		return c.wait(until, nil)
+	}
+	t.waiting.Add(1)
+	if t.standIn.Load() {
+		c.dev.wire.Interrupt()
+	}
+	err := c.wait(until, t.free)
+	t.waiting.Add(-1)
+	if err != errTurn { //nolint:errorlint // it is never wrapped
+		return err
+	}
+	c.dev.receiveFor(c, until)
+	select {
+	case <-c.down:
+		return c.failure()
+	default:
+	}
+	for _, ch := range []chan struct{}{c.armed, c.wake} {
+		select {
+		case <-ch:
+		default:
+		}
+	}
+	return nil
+}
+
+// errTurn means that a wait has ended with the turn to receive.
+var errTurn = errors.New("turn to receive")
+
+// wait waits for one of the reasons to end a Wait, or for the turn to receive.
+func (c *CQ) wait(until time.Time, turn <-chan struct{}) error {
 	select {
 	case <-c.armed:
 	case <-c.wake:
 	case <-c.down:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.closed {
-			return hca.ErrClosed
-		}
-		return hca.ErrCQ
+		return c.failure()
 	case <-c.alarm(until):
+	case <-turn:
+		return errTurn
 	}
 	return nil
+}
+
+// failure returns why the CQ is down.
+func (c *CQ) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return hca.ErrClosed
+	}
+	return hca.ErrCQ
+}
+
+// signaled reports whether there is a reason to end a Wait.
+func (c *CQ) signaled() bool {
+	select {
+	case <-c.down:
+		return true
+	default:
+		return len(c.armed) > 0 || len(c.wake) > 0
+	}
+}
+
+// signal gives ch a token. If the CQ's owner reads the transport, it makes it look.
+func (c *CQ) signal(ch chan struct{}) {
+	notify(ch)
+	c.interrupt()
+}
+
+func (c *CQ) interrupt() {
+	if c.dev.turn.reader.Load() == c {
+		c.dev.wire.Interrupt()
+	}
+}
+
+// empty reports whether Poll has nothing to return.
+func (c *CQ) empty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ring.Len() == 0
 }
 
 // alarm returns a channel that ticks at the time until, nil for the zero time.
@@ -141,7 +219,7 @@ func (c *CQ) alarm(until time.Time) <-chan time.Time {
 }
 
 // Wake implements [hca.CQ].
-func (c *CQ) Wake() { notify(c.wake) }
+func (c *CQ) Wake() { c.signal(c.wake) }
 
 // Close implements [hca.CQ].
 func (c *CQ) Close() error {

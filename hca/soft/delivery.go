@@ -19,9 +19,15 @@ type delivery struct {
 	// a receive are dropped at once: a sender to its own port cannot wait, since it
 	// holds a lock that posting may need.
 	patience *time.Timer
+
+	// reader is the CQ whose owner is this goroutine, or nil. A message for one of its QPs
+	// that has no receive stops the delivery, so that the owner can post some.
+	reader  *CQ
+	stopped bool
 }
 
-// dispatch finds the receivers of a message and delivers it.
+// dispatch finds the receivers of a message and delivers it. If that sets stopped, dispatch
+// must be repeated after the owner has posted receives.
 func (x *delivery) dispatch(in *softqp.Inbound) {
 	r := x.dev.routes.Load()
 	switch {
@@ -33,7 +39,9 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 		x.dev.counts.add(dropGSI, 1)
 	default:
 		if q := r.qps[in.DestQPN]; q != nil {
-			x.count(x.give(q, in))
+			if reason := x.give(q, in); !x.stop(q, reason) {
+				x.count(reason)
+			}
 			return
 		}
 		x.dev.counts.add(dropNoQP, 1)
@@ -70,7 +78,7 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
-	if reason == softqp.DropNoRecv && x.patience != nil && !q.starving {
+	if reason == softqp.DropNoRecv && x.patience != nil && q.recvCQ != x.reader && !q.starving {
 		if limit := q.waits.left(time.Now()); limit > 0 {
 			x.awaitRecv(q, limit)
 			reason = q.core.Deliver(x.env, in)
@@ -81,6 +89,17 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
 		x.dev.failing.Store(true)
 	}
 	return reason
+}
+
+// stop stops the delivery if its own goroutine has to take completions of q and post receives
+// first.
+func (x *delivery) stop(q *QP, reason softqp.Reason) bool {
+	if reason != softqp.DropNoRecv || q.recvCQ != x.reader {
+		return false
+	}
+	x.release() // its completions may be among those of this run
+	x.stopped = !q.recvCQ.empty()
+	return x.stopped
 }
 
 // count counts how a delivery ended.
@@ -118,12 +137,12 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 const (
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
-	// waitShare bounds the share of time that the receive loop waits for one QP to
+	// waitShare bounds the share of time that the goroutine that receives waits for one QP to
 	// 1/waitShare, so that an owner that is always slow does not delay the other QPs.
 	waitShare = 20
 )
 
-// waits is how long the receive loop may wait for receives of a QP.
+// waits is how long the goroutine that receives may wait for receives of a QP.
 type waits struct {
 	balance time.Duration
 	at      time.Time // of the balance

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
@@ -30,6 +31,8 @@ type Device struct {
 	failing atomic.Bool // a QP's receive side failed and awaits Settle
 
 	tx     sender
+	turn   turn
+	rx     receiver // used in the turn
 	drain  drain
 	events events
 	counts counters
@@ -79,7 +82,9 @@ func Open(cfg Config) (*Device, error) {
 		SrcPort: d.wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
 		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
-	d.loops.Go(func() { d.recvLoop() })
+	d.rx = receiver{dev: d, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
+	d.rx.to.patience.Stop()
+	d.turn.init(d.receiveAlone)
 	d.loops.Go(func() { d.watchLoop(ctx) })
 	d.loops.Go(func() { d.drainLoop(ctx) })
 	return d, nil
@@ -152,6 +157,8 @@ func (d *Device) Close() error {
 	}
 	d.stop()
 	err := d.wire.Close()
+	<-d.turn.free // no goroutine receives any more
+	d.turn.start.Stop()
 	d.loops.Wait()
 	d.events.close()
 	return verb("close_device", d.cfg.Name, err)

@@ -33,10 +33,14 @@
 //
 // # Goroutines and locks
 //
-// A device has three goroutines, all ended by Close: the receive loop, the
-// watcher of the underlay, and the drain, which resumes the send queues that
-// found the transport full. Everything else runs in the caller's goroutine: a
-// post builds its datagrams and sends them.
+// A device has two goroutines, both ended by Close: the watcher of the underlay, and the
+// drain, which resumes the send queues that found the transport full. Everything else runs
+// in the caller's goroutine: a post builds its datagrams and sends them, and a Wait for
+// receive completions receives datagrams and delivers their messages, so that a message
+// reaches its owner without a change of goroutines. One goroutine receives at a time. If
+// several wait, the others are woken when their messages arrive, and one of them receives
+// next. If none has waited for 10 ms, a third goroutine receives until one does, so that
+// messages are delivered, or dropped and counted, in any case.
 //
 // Locks are taken in this order, and never two of one kind at once:
 //
@@ -63,8 +67,10 @@
 // occasionally. WireBlocked counts how often the transport was full, so that the delay is
 // not mistaken for a fault of the device.
 //
-// A message for a QP without a posted receive waits for one for at most 5 ms, and later
-// messages wait behind it, in the transport's buffer. Then it is dropped ("rx_drop_no_recv"),
+// A message for a QP without a posted receive waits until the owner of its CQ has taken the
+// completions and posted receives, if that owner is the one that receives. For any other
+// owner it waits for at most 5 ms. Later messages wait behind it, in the transport's
+// buffer. Then it is dropped ("rx_drop_no_recv"),
 // and messages do not wait for that QP again until its owner posts. All waits for one QP take
 // at most 25 ms in a burst, and a twentieth of the time on average, so that a slow owner
 // does not delay the other QPs. Messages of this port to itself do not wait.

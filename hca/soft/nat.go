@@ -26,7 +26,7 @@ type natTrace struct {
 // datagram does not show which, so the notice names both. A source whose own datagrams
 // arrive intact is not suspected.
 type natWatch struct {
-	recent [natSuspects]natTrace // the receive loop's own
+	recent [natSuspects]natTrace // of the goroutine that receives
 	next   int
 
 	mu    sync.Mutex

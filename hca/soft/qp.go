@@ -26,7 +26,7 @@ type QP struct {
 
 	recvMu   sync.Mutex
 	starving bool          // a message was dropped after waiting for a receive since the last post
-	awaited  bool          // the receive loop waits for refilled
+	awaited  bool          // a goroutine that receives waits for refilled
 	waits    waits         // the budget of these waits
 	refilled chan struct{} // gets a token when receives are posted during the wait
 }
@@ -60,6 +60,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	}
 	s.users++
 	r.users++
+	r.receives.Store(true)
 	p.children++
 	p.dev.routes.Store(p.dev.routes.Load().withQP(q))
 	return q, nil

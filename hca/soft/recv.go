@@ -3,7 +3,6 @@ package soft
 import (
 	"errors"
 	"net/netip"
-	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -32,10 +31,12 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-// receiver holds the state that the receive loop owns.
+// receiver holds the state of the goroutine that receives; see turn.
 type receiver struct {
 	dev     *Device
 	to      delivery
+	next, n int  // the datagrams pkts[next:n] wait
+	held    bool // the first of them was checked, and waits for a receive
 	known   knownPeers
 	ids     idHabits
 	icrc    roce.Verifier
@@ -44,36 +45,38 @@ type receiver struct {
 	pkts    [hca.Batch]transport.Packet
 }
 
-// recvLoop receives until the transport is closed.
-func (d *Device) recvLoop() {
-	r := &receiver{dev: d, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
-	defer r.to.patience.Stop()
-	for {
-		n, err := d.wire.Recv(r.pkts[:])
-		if err != nil {
-			if !errors.Is(err, hca.ErrClosed) {
-				d.lose()
-			}
-			return
+// batch delivers the datagrams of one call of the transport. It returns false if some are
+// left because the QPs of c, whose owner receives, have no receives for them.
+func (r *receiver) batch(c *CQ) (more bool, err error) {
+	if r.next == r.n {
+		r.next = 0
+		if r.n, err = r.dev.recv(c, r.pkts[:]); err != nil {
+			r.n = 0
+			return false, err
 		}
-		r.batch(r.pkts[:n])
 	}
-}
-
-func (r *receiver) batch(pkts []transport.Packet) {
 	r.known.update(&r.dev.cfg)
-	for i := range pkts {
-		r.one(&pkts[i])
+	r.to.reader, r.to.stopped = c, false
+	for !r.to.stopped && r.next < r.n {
+		p := &r.pkts[r.next]
+		if r.held || r.check(p) {
+			r.to.dispatch(&r.in)
+		}
+		if r.held = r.to.stopped; !r.held {
+			r.dev.counts.add(rxPackets, 1)
+			r.dev.counts.add(rxBytes, len(p.Data))
+			r.next++
+		}
 	}
 	r.to.release()
 	r.dev.settle()
+	return !r.to.stopped, nil
 }
 
-// one applies all checks before the QPs to a datagram, and dispatches it.
-func (r *receiver) one(p *transport.Packet) {
+// check applies all checks before the QPs to a datagram, and makes in its message. It returns
+// false if it has dropped the datagram.
+func (r *receiver) check(p *transport.Packet) bool {
 	c := &r.dev.counts
-	c.add(rxPackets, 1)
-	c.add(rxBytes, len(p.Data))
 	path := roce.Path{
 		Src: p.Src.WithZone(""), Dst: p.Dst.WithZone(""), SrcPort: p.SrcPort,
 	}
@@ -84,26 +87,33 @@ func (r *receiver) one(p *transport.Packet) {
 	// wire with its address is forged.
 	if r.dev.env.Load().Own(path.Src) {
 		c.add(dropOwnSource, 1)
-		return
+		return false
 	}
 	if !r.known.has(path.Src) {
 		c.add(dropUnknownPeer, 1)
-		return
+		return false
 	}
 	u, err := roce.ParseUDSend(p.Data)
 	if err != nil {
 		c.add(parseDrop(err), 1)
-		return
+		return false
 	}
 	// A message that no port may send must not consume a receive: if the receive is
 	// too short, its QP fails, and no peer may cause that.
 	if len(u.Payload) > int(hca.MaxMTU) {
 		c.add(dropTooLong, 1)
-		return
+		return false
 	}
-	if r.verify(&path, p) {
-		r.deliver(&path, p, &u)
+	if !r.verify(&path, p) {
+		return false
 	}
+	r.payload[0] = u.Payload
+	r.in = softqp.Inbound{
+		Path: path, TOS: p.TOS, TTL: p.TTL, UDPLen: len(p.Data),
+		DestQPN: u.DestQPN, SrcQPN: u.SrcQPN, PKey: u.PKey, QKey: u.QKey,
+		Payload: r.payload[:], Len: len(u.Payload),
+	}
+	return true
 }
 
 // verify checks the ICRC.
@@ -128,16 +138,6 @@ func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	}
 	path.ID = id
 	return match != roce.NoMatch
-}
-
-func (r *receiver) deliver(path *roce.Path, p *transport.Packet, u *roce.UDSend) {
-	r.payload[0] = u.Payload
-	r.in = softqp.Inbound{
-		Path: *path, TOS: p.TOS, TTL: p.TTL, UDPLen: len(p.Data),
-		DestQPN: u.DestQPN, SrcQPN: u.SrcQPN, PKey: u.PKey, QKey: u.QKey,
-		Payload: r.payload[:], Len: len(u.Payload),
-	}
-	r.to.dispatch(&r.in)
 }
 
 // parseDrop returns the counter for a parse error.

@@ -43,6 +43,9 @@ func (c *CQ) Push(wcs []hca.WC) Signal {
 	return SignalArmed
 }
 
+// Len returns the number of completions that Poll can return.
+func (c *CQ) Len() int { return c.queue.len() }
+
 // Poll moves completions into wc and returns how many. It returns hca.ErrCQ if the CQ is
 // in error.
 func (c *CQ) Poll(wc []hca.WC) (int, error) {

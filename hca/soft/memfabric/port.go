@@ -34,6 +34,8 @@ type Port struct {
 	arrived chan struct{} // gets a token after an arrival
 	timer   *time.Timer   // of Recv, which waits until the first datagram is due
 
+	interrupted chan struct{} // gets a token from Interrupt
+
 	closed chan struct{}
 	count  counters
 }
@@ -47,7 +49,8 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 		limits: defaultLimits, writable: true, mayWrite: make(chan struct{}),
 		members: make(map[netip.Addr]int),
 		arrived: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
-		closed: make(chan struct{}), count: counters{drops: make(map[Drop]uint64, len(drops))},
+		interrupted: make(chan struct{}, 1),
+		closed:      make(chan struct{}), count: counters{drops: make(map[Drop]uint64, len(drops))},
 	}
 	p.timer.Stop()
 	close(p.mayWrite)

@@ -63,7 +63,17 @@ func (p *Port) Recv(pkts []transport.Packet) (int, error) {
 		case <-p.arrived:
 		case <-p.timer.C:
 		case <-p.closed:
+		case <-p.interrupted:
+			return 0, nil
 		}
+	}
+}
+
+// Interrupt implements transport.Transport.
+func (p *Port) Interrupt() {
+	select {
+	case p.interrupted <- struct{}{}:
+	default:
 	}
 }
 

@@ -59,7 +59,8 @@
 //
 // Send and Recv move up to [hca.Batch] packets by one sendmmsg or recvmmsg, on
 // message headers, control messages and buffers that are laid out once, and do
-// not allocate. Recv waits in the Go runtime's poller. The sending socket is not in the
+// not allocate. Recv waits in the Go runtime's poller, which Interrupt ends by a read
+// deadline in the past. The sending socket is not in the
 // poller, which each packet that leaves the send buffer would wake. A receive buffer is
 // [MaxDatagram] bytes; longer datagrams are dropped and counted.
 //

@@ -1,8 +1,11 @@
 package udp
 
 import (
+	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,6 +43,9 @@ type receiver struct {
 	call func(fd uintptr) bool // recvmmsg; created once
 	got  int
 	err  unix.Errno
+
+	mu          sync.Mutex  // guards the read deadline of sock, which is in the past while interrupted is set
+	interrupted atomic.Bool // the next recv returns
 }
 
 // recvSlot is the memory of one received message. It must not move.
@@ -63,17 +69,22 @@ func newReceiver(sock *socket, reserve *Reserve) *receiver {
 		hdr.SetIovlen(1)
 	}
 	r.call = r.recvmmsg
+	r.setInterrupted(false, time.Time{}) // an earlier transport may have left the socket interrupted
 	return r
 }
 
-// recv blocks until it can return a datagram.
+// recv blocks until it can return a datagram or is interrupted.
 func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	for len(pkts) > 0 {
 		if n := r.give(pkts); n > 0 {
 			return n, nil
 		}
 		r.next, r.got = 0, 0
-		if r.sock.raw.Read(r.call) != nil {
+		switch err := r.sock.raw.Read(r.call); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.setInterrupted(false, time.Time{})
+			return 0, nil
+		case err != nil:
 			return 0, hca.ErrClosed
 		}
 		if r.err != 0 {
@@ -82,6 +93,21 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// interrupt makes the current or the next recv return. It fails only if the socket is closed,
+// which ends recv too.
+func (r *receiver) interrupt() {
+	if !r.interrupted.Load() {
+		r.setInterrupted(true, time.Unix(1, 0))
+	}
+}
+
+func (r *receiver) setInterrupted(on bool, deadline time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.interrupted.Store(on)
+	_ = r.sock.file.SetReadDeadline(deadline)
 }
 
 // recvmmsg returns false, which makes the poller wait, if there is no datagram. It never

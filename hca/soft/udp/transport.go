@@ -113,6 +113,9 @@ func (t *Transport) SendBuf() (size, asked int, err error) {
 // Close.
 func (t *Transport) Recv(pkts []transport.Packet) (int, error) { return t.rx.recv(pkts) }
 
+// Interrupt implements transport.Transport.
+func (t *Transport) Interrupt() { t.rx.interrupt() }
+
 // State implements transport.Transport.
 func (t *Transport) State() transport.State { return t.watch.State() }
 

@@ -33,6 +33,7 @@ var tests = []struct {
 	{"ManyGroups", testManyGroups},
 	{"BadGroups", testBadGroups},
 	{"RecvBatch", testRecvBatch},
+	{"Interrupt", testInterrupt},
 	{"State", testState},
 	{"LinkDown", testLinkDown},
 	{"Addresses", testAddresses},
@@ -196,6 +197,33 @@ func testRecvBatch(t *testing.T, a, b Host) {
 	}
 	if got.String() != "0123456789" {
 		t.Errorf("received %q, want the ten in order", got.String())
+	}
+}
+
+// testInterrupt: Interrupt ends the current Recv, or else the next one, once, and loses nothing.
+func testInterrupt(t *testing.T, a, b Host) {
+	pkts := make([]transport.Packet, 4)
+	for range 10 {
+		b.Interrupt()
+		if n, err := b.Recv(pkts); n != 0 || err != nil {
+			t.Errorf("Recv after Interrupt returned %d and error %v, want 0 and none", n, err)
+		}
+		ended := make(chan int)
+		go func() {
+			n, err := b.Recv(pkts)
+			if err != nil {
+				t.Errorf("interrupted Recv: %v", err)
+			}
+			ended <- n
+		}()
+		b.Interrupt()
+		if n := <-ended; n != 0 {
+			t.Errorf("interrupted Recv returned %d packets", n)
+		}
+		a.sendAll(t, a.packet(b.IPv4, "x"))
+		if got := b.recvN(t, 1)[0]; string(got.Data) != "x" {
+			t.Errorf("received %q after Interrupt, want %q", got.Data, "x")
+		}
 	}
 }
 

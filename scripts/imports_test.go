@@ -31,7 +31,7 @@ var embedded = []string{"hca/soft", "hca/soft/udp"}
 // They only compute; the atomic pointer publishes a snapshot as a whole.
 var computing = []string{
 	"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/binary", "encoding/hex", "encoding/json", "errors", "fmt",
-	"hash/crc32", "iter", "maps", "math", "math/bits", "net/netip", "slices", "strconv", "strings", "sync/atomic", "time", "unicode",
+	"golang.org/x/sys/cpu", "hash/crc32", "iter", "maps", "math", "math/bits", "net/netip", "slices", "strconv", "strings", "sync/atomic", "time", "unicode",
 }
 
 // impureNames are the names of those packages that a pure package must not use: they read

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"ipoibd/hca"
+	"ipoibd/hca/checksum"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -57,7 +58,7 @@ func TestTxCompletesAChecksum(t *testing.T) {
 		t.Fatalf("%d sends, want one that is not large", len(b.qp.sends))
 	}
 	got := b.qp.mr.at(b.qp.sends[0].sge)[ipoib.HeaderLen:]
-	want := ^vnet.Sum(f[txEther+34:], 0)
+	want := ^checksum.Sum(f[txEther+34:], 0)
 	if sum := binary.BigEndian.Uint16(got[20+vnet.CsumOffsetTCP:]); sum != want {
 		t.Errorf("checksum %#x, want %#x", sum, want)
 	}

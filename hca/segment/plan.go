@@ -3,6 +3,8 @@ package segment
 import (
 	"encoding/binary"
 	"errors"
+
+	"ipoibd/hca/checksum"
 )
 
 // MaxHeader bounds the headers of a frame in bytes, with whatever precedes the IP header: an
@@ -250,7 +252,7 @@ func (p *Plan) prepare(headers []byte) {
 		if p.proto != none {
 			clear(ip[ipv4Total : ipv4ID+2])
 		}
-		p.ipSum = sum64(ip)
+		p.ipSum = uint64(checksum.Sum(ip, 0))
 	}
 	switch p.proto {
 	case tcp:
@@ -259,10 +261,10 @@ func (p *Plan) prepare(headers []byte) {
 		clear(l4[tcpSeq : tcpSeq+4])
 		l4[tcpFlags] = 0
 		clear(l4[tcpSum : tcpUrgent+2])
-		p.l4Sum = sum64(addrs) + sum64(l4) + protoTCP
+		p.l4Sum = uint64(checksum.Sum(addrs, 0)) + uint64(checksum.Sum(l4, 0)) + protoTCP
 	case udp:
 		clear(l4[udpLength : udpSum+2])
-		p.l4Sum = sum64(addrs) + sum64(l4) + protoUDP
+		p.l4Sum = uint64(checksum.Sum(addrs, 0)) + uint64(checksum.Sum(l4, 0)) + protoUDP
 	case none:
 	}
 }
@@ -298,7 +300,7 @@ func (p *Plan) Put(dst []byte, i int, payload Sum) {
 			binary.BigEndian.PutUint16(ip[ipv4ID:], id)
 			sum += uint64(total) + uint64(id)
 		}
-		binary.BigEndian.PutUint16(ip[ipv4Sum:], ^fold(sum))
+		binary.BigEndian.PutUint16(ip[ipv4Sum:], ^checksum.Fold(sum))
 	}
 	sum := payload.sum + p.l4Sum + uint64(size)
 	switch p.proto {
@@ -321,10 +323,10 @@ func (p *Plan) Put(dst []byte, i int, payload Sum) {
 		l4[tcpFlags] = flags
 		binary.BigEndian.PutUint16(l4[tcpUrgent:], urgent)
 		sum += uint64(seq>>16) + uint64(seq&0xffff) + uint64(flags) + uint64(urgent)
-		binary.BigEndian.PutUint16(l4[tcpSum:], ^fold(sum))
+		binary.BigEndian.PutUint16(l4[tcpSum:], ^checksum.Fold(sum))
 	case udp:
 		binary.BigEndian.PutUint16(l4[udpLength:], uint16(size))
-		checksum := ^fold(sum + uint64(size))
+		checksum := ^checksum.Fold(sum + uint64(size))
 		if checksum == 0 {
 			checksum = 0xffff // 0 means that there is none (RFC 768)
 		}

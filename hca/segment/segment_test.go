@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"ipoibd/hca/checksum"
 )
 
 // frame is a large frame in fields, from which the reference builds the segments.
@@ -315,7 +317,7 @@ func TestSum(t *testing.T) {
 			s.Add(rest[:n])
 			rest = rest[n:]
 		}
-		if got, want := fold(s.sum), naiveSum(b); got != want {
+		if got, want := checksum.Fold(s.sum), naiveSum(b); got != want {
 			t.Fatalf("%#x, want %#x", got, want)
 		}
 	})

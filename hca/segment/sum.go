@@ -1,8 +1,9 @@
 package segment
 
 import (
-	"encoding/binary"
 	"math/bits"
+
+	"ipoibd/hca/checksum"
 )
 
 // Sum is the ones' complement sum of the bytes added to it (RFC 1071). The zero value is
@@ -14,50 +15,10 @@ type Sum struct {
 
 // Add adds the next bytes, of any number.
 func (s *Sum) Add(b []byte) {
-	w := fold(sum64(b))
+	w := checksum.Sum(b, 0)
 	if s.odd { // the bytes are at the other places of their words
 		w = bits.ReverseBytes16(w)
 	}
 	s.sum += uint64(w)
 	s.odd = s.odd != (len(b)%2 == 1)
-}
-
-// fold folds a sum of words to 16 bits. The result is 0 only if all words are 0.
-func fold(v uint64) uint16 {
-	v = v>>32 + v&0xffffffff
-	v = v>>32 + v&0xffffffff
-	v = v>>16 + v&0xffff
-	return uint16(v>>16 + v)
-}
-
-// sum64 returns a sum of b whose value modulo 2^16-1 is that of its words in network byte
-// order. If the length is odd, a zero byte follows.
-func sum64(b []byte) uint64 {
-	var s, c uint64
-	// Big-endian loads are a load and a byte swap; sums of words in the machine's order,
-	// swapped once at the end, are the same (RFC 1071, section 2 B).
-	le := binary.LittleEndian
-	for len(b) >= 64 {
-		s, c = bits.Add64(s, le.Uint64(b), 0)
-		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[32:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[40:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[48:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[56:]), c)
-		s += c // a sum that carried is at most 2^64-2
-		b = b[64:]
-	}
-	for len(b) >= 8 {
-		s, c = bits.Add64(s, le.Uint64(b), 0)
-		s += c
-		b = b[8:]
-	}
-	var tail uint64
-	for i, x := range b {
-		tail |= uint64(x) << (8 * i)
-	}
-	s, c = bits.Add64(s, tail, 0)
-	return uint64(bits.ReverseBytes16(fold(s + c)))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"ipoibd/hca/checksum"
 	"ipoibd/ud/vnet"
 )
 
@@ -247,7 +248,7 @@ func (p *packet) enlarge(frame []byte, payload int, push bool) {
 	} else {
 		binary.BigEndian.PutUint16(frame[ipAt+2:], uint16(end-ipAt))
 		binary.BigEndian.PutUint16(frame[ipv4Sum:], 0)
-		binary.BigEndian.PutUint16(frame[ipv4Sum:], ^vnet.Sum(frame[ipAt:p.transport], 0))
+		binary.BigEndian.PutUint16(frame[ipv4Sum:], ^checksum.Sum(frame[ipAt:p.transport], 0))
 	}
 	t := frame[p.transport:]
 	if p.proto == protoUDP {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"ipoibd/hca/checksum"
 	"ipoibd/ud/vnet"
 )
 
@@ -70,11 +71,11 @@ const (
 	joinable
 )
 
-// checksum is what is known about the checksums of a packet.
-type checksum uint8
+// verdict is what is known about the checksums of a packet.
+type verdict uint8
 
 const (
-	unknown checksum = iota
+	unknown verdict = iota
 	correct
 	wrong
 )
@@ -84,7 +85,7 @@ type packet struct {
 	kind      kind
 	ipv6      bool
 	proto     uint8 // 0: unknown, behind IPv6 extension headers
-	sum       checksum
+	sum       verdict
 	ports     uint32 // both
 	transport int    // where the TCP or UDP header begins
 	payload   int    // where its payload begins
@@ -206,11 +207,11 @@ func (p *packet) verified(frame []byte) bool {
 
 // sums computes the checksums.
 func (p *packet) sums(frame []byte) bool {
-	if !p.ipv6 && vnet.Sum(frame[ipAt:p.transport], 0) != 0xffff {
+	if !p.ipv6 && checksum.Sum(frame[ipAt:p.transport], 0) != 0xffff {
 		return false
 	}
 	pseudo := vnet.PseudoSum(p.addrs(frame), p.proto, p.end-p.transport)
-	return vnet.Sum(frame[p.transport:p.end], pseudo) == 0xffff
+	return checksum.Sum(frame[p.transport:p.end], pseudo) == 0xffff
 }
 
 // sameFlow reports whether two packets, whose ports are known, belong to one flow.

@@ -3,6 +3,8 @@ package vnet
 import (
 	"encoding/binary"
 	"errors"
+
+	"ipoibd/hca/checksum"
 )
 
 // Errors of [Header.Check], one for each field. They are allocated once, because any
@@ -186,7 +188,7 @@ func (h Header) Complete(frame []byte) {
 	if h.Flags&NeedsCsum == 0 {
 		return
 	}
-	sum := ^Sum(frame[h.CsumStart:], 0)
+	sum := ^checksum.Sum(frame[h.CsumStart:], 0)
 	if sum == 0 {
 		sum = 0xffff // zero would mean that a UDP datagram has no checksum (RFC 768)
 	}

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"ipoibd/hca/checksum"
 )
 
 // ipv4 returns an Ethernet frame with an IPv4 header, without options, and a payload.
@@ -127,49 +128,6 @@ func TestCheckNamesTheField(t *testing.T) {
 	}
 }
 
-// naive returns the sum of big-endian words, one by one.
-func naive(b []byte, sum uint16) uint16 {
-	s := uint32(sum)
-	for i, v := range b {
-		s += uint32(v) << (8 * (1 - i%2))
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s>>16 + s&0xffff)
-}
-
-func TestSumEqualsTheNaiveOne(t *testing.T) {
-	b := make([]byte, 300)
-	for i := range b {
-		b[i] = byte(rand.Uint32())
-	}
-	for n := range b {
-		for _, sum := range []uint16{0, 1, 0xff00, 0xffff} {
-			if got, want := Sum(b[:n], sum), naive(b[:n], sum); got != want {
-				t.Fatalf("%x with %#x: %#x, want %#x", b[:n], sum, got, want)
-			}
-		}
-	}
-	full := bytes.Repeat([]byte{0xff}, 65535)
-	if got, want := Sum(full, 0xffff), naive(full, 0xffff); got != want {
-		t.Errorf("ones: %#x, want %#x", got, want)
-	}
-	rapid.Check(t, func(t *rapid.T) { // words whose sums carry, or nearly do
-		var b []byte
-		for range rapid.IntRange(0, 40).Draw(t, "words") {
-			word := rapid.SampledFrom([]uint64{0, 1, 1 << 63, ^uint64(0), ^uint64(1), ^uint64(0xffff)}).Draw(t, "word")
-			b = binary.LittleEndian.AppendUint64(b, word)
-		}
-		sum := rapid.SampledFrom([]uint16{0, 1, 0xfffe, 0xffff}).Draw(t, "sum")
-		if got, want := Sum(b, sum), naive(b, sum); got != want {
-			t.Fatalf("%x with %#x: %#x, want %#x", b, sum, got, want)
-		}
-	})
-	rfc := []byte{0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7} // RFC 1071, section 3
-	if got := Sum(rfc, 0); got != 0xddf2 {
-		t.Errorf("RFC 1071: %#x, want 0xddf2", got)
-	}
-}
-
 // A completed datagram has a correct checksum, which is never 0.
 func TestCompleteFillsInTheChecksum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -181,7 +139,7 @@ func TestCompleteFillsInTheChecksum(t *testing.T) {
 		pseudo := PseudoSum(frame[addrs:start], 17, len(message))
 		if rapid.Bool().Draw(t, "zero sum") { // the payload makes the checksum zero
 			frame = append(frame, 0, 0)[:len(frame)+len(frame)%2]
-			frame = binary.BigEndian.AppendUint16(frame, ^Sum(frame[start:], pseudo))
+			frame = binary.BigEndian.AppendUint16(frame, ^checksum.Sum(frame[start:], pseudo))
 		}
 		binary.BigEndian.PutUint16(frame[start+6:], pseudo)
 		h := Header{Flags: NeedsCsum, CsumStart: uint16(start), CsumOffset: 6}
@@ -189,7 +147,7 @@ func TestCompleteFillsInTheChecksum(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.Complete(frame)
-		if sum := naive(frame[start:], pseudo); sum != 0xffff || binary.BigEndian.Uint16(frame[start+6:]) == 0 {
+		if sum := checksum.Sum(frame[start:], pseudo); sum != 0xffff || binary.BigEndian.Uint16(frame[start+6:]) == 0 {
 			t.Fatalf("sum %#x of % x, want 0xffff and a checksum", sum, frame[start:])
 		}
 	})
@@ -253,16 +211,4 @@ func FuzzCheck(f *testing.F) {
 			t.Fatalf("headers %d of %d bytes, %+v", headers, len(frame), h)
 		}
 	})
-}
-
-func BenchmarkSum(b *testing.B) {
-	for name, n := range map[string]int{"64": 64, "1448": 1448, "2044": 2044, "65535": 65535} {
-		b.Run(name, func(b *testing.B) {
-			buf := make([]byte, n)
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				Sum(buf, 0)
-			}
-		})
-	}
 }

@@ -21,7 +21,7 @@ const MaxDatagram = 9216
 const (
 	// recvSlots is the number of messages of one call. Each may be a train of up to 64
 	// datagrams (UDP_GRO_CNT_MAX), so a few fill a batch, and their memory stays in the cache.
-	recvSlots = 16
+	recvSlots = 4
 	// maxMessage is the length of the longest message: a train is at most an IP packet.
 	maxMessage = 1 << 16
 )

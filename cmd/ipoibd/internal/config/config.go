@@ -16,8 +16,6 @@ const (
 	DefaultCoordinator = "/run/ipoibd/reset"
 	DefaultDevice      = SoftHCA
 	DefaultName        = "ib0"
-	DefaultSendWRs     = 512  // a few milliseconds at 1 Gb/s
-	DefaultRecvWRs     = 2048 // a burst of 64 KiB segments from several peers
 
 	maxNameLen  = 15  // IFNAMSIZ-1
 	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
@@ -53,16 +51,15 @@ type Interface struct {
 	GID      string `yaml:"gid"`
 	GIDIndex *int   `yaml:"gid_index"`
 	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
-	SendWRs  int    `yaml:"send_wrs"`
-	RecvWRs  int    `yaml:"recv_wrs"`
+	// SendWRs and RecvWRs are the lengths of the queues; Validate replaces 0 by the device's
+	// default.
+	SendWRs int `yaml:"send_wrs"`
+	RecvWRs int `yaml:"recv_wrs"`
 }
 
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
-	return Interface{
-		Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault,
-		SendWRs: DefaultSendWRs, RecvWRs: DefaultRecvWRs,
-	}
+	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault}
 }
 
 // Single returns the configuration of one interface on one device. The device has the

@@ -37,12 +37,18 @@ var kinds = []kind{
 		clash: "device %q uses this netdev already, and UDP port 4791 can be bound only once on it",
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
+		// A send completes at once. Messages wait in the buffer of the socket, and are copied
+		// to the receives when the daemon is ready to deliver them. A short queue stays in
+		// the processor's cache, which makes a stream a third faster.
+		sendWRs: 128, recvWRs: 128,
 	},
 	{
 		kind: KindRDMA, text: "real HCAs",
 		takes: validHCA,
 		claim: func(d *Device) (field, value string) { return "device", d.HCA },
 		clash: "device %q uses this HCA already; put its interfaces on that device",
+		// A few milliseconds at 1 Gb/s; a burst of 64 KiB segments from several peers.
+		sendWRs: 512, recvWRs: 2048,
 	},
 }
 
@@ -56,6 +62,8 @@ type kind struct {
 	check func(d *Device, at string, ms *Mistakes) // checks the settings that only this kind has; nil: nothing to check
 	ports uint8                                    // how many ports it has; 0: only the open HCA reports that
 	pkeys bool                                     // Device.PKeys is its P_Key table
+
+	sendWRs, recvWRs int // default lengths of an interface's queues
 }
 
 // KindOf returns the kind of the HCA that has this name as its Device.HCA, or "" if there is

@@ -50,7 +50,8 @@ func within[T cmp.Ordered](ms *Mistakes, field string, value, least, most T) {
 	}
 }
 
-// Validate returns the [Mistakes] in c.
+// Validate fills in the defaults that depend on the device of an interface, and returns the
+// [Mistakes] in c.
 func (c *Config) Validate() error {
 	if ms := c.mistakes(); len(ms) > 0 {
 		return ms
@@ -99,6 +100,7 @@ func (c *Config) mistakes() (ms Mistakes) {
 	return ms
 }
 
+// check also fills in the defaults that depend on the device.
 func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if !validNetdev(f.Name) || strings.Contains(f.Name, "%") { // the kernel replaces %d by a number
 		ms.add(at+".name", "%q is not an interface's name (1 to %d characters, no slash, colon, percent or space)", f.Name, maxNameLen)
@@ -118,8 +120,6 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.MTU != 0 {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
-	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
-	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {
@@ -128,6 +128,9 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	d := &devices[i]
 	k := lookUp(d.HCA)
+	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
+	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
+	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)
 	if k.pkeys && !slices.ContainsFunc(d.table(), f.PKey.Match) {
 		ms.add(at+".pkey", "0x%04x is not among the pkeys of device %q", uint16(f.PKey), d.Name)
 	}

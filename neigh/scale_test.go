@@ -82,7 +82,7 @@ func TestChangeCopiesFewPeers(t *testing.T) {
 	before := b.snap
 	routes, sources := entries(before.routes), entries(before.sources)
 	for i := range 100 {
-		p := b.table.peers.byEndpoint[numbered(i * n / 100)]
+		p := b.table.peers.byEndpoint[numbered(i*n/100)]
 		b.table.peers.setQPN(p, p.qpn+1)
 		b.table.show(p)
 		if copied := b.table.routes.copied + b.table.sources.copied; copied > most {
@@ -199,4 +199,14 @@ func BenchmarkChange(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkPeers measures the list of 10,000 peers for an operator.
+func BenchmarkPeers(b *testing.B) {
+	const n = 10_000
+	t := populated(b, n).table
+	for b.Loop() {
+		t.Peers()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/peer")
 }

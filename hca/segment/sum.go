@@ -35,18 +35,21 @@ func fold(v uint64) uint16 {
 func sum64(b []byte) uint64 {
 	var s, c uint64
 	// Big-endian loads are a load and a byte swap; sums of words in the machine's order,
-	// swapped once at the end, are the same (RFC 1071, section 2 B).
+	// swapped once at the end, are the same (RFC 1071, section 2 B). The additions within a
+	// block depend on each other, but not on those of the block before, so a processor carries
+	// out several blocks side by side.
 	le := binary.LittleEndian
 	for len(b) >= 64 {
-		s, c = bits.Add64(s, le.Uint64(b), 0)
-		s, c = bits.Add64(s, le.Uint64(b[8:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[16:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[24:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[32:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[40:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[48:]), c)
-		s, c = bits.Add64(s, le.Uint64(b[56:]), c)
-		s += c // a sum that carried is at most 2^64-2
+		w := (*[64]byte)(b) // one check of the bounds for all words
+		t, c := bits.Add64(le.Uint64(w[:]), le.Uint64(w[8:]), 0)
+		t, c = bits.Add64(t, le.Uint64(w[16:]), c)
+		t, c = bits.Add64(t, le.Uint64(w[24:]), c)
+		t, c = bits.Add64(t, le.Uint64(w[32:]), c)
+		t, c = bits.Add64(t, le.Uint64(w[40:]), c)
+		t, c = bits.Add64(t, le.Uint64(w[48:]), c)
+		t, c = bits.Add64(t, le.Uint64(w[56:]), c)
+		s, c = bits.Add64(s, t, c)
+		s += c // fits: t and the carry out of its block are at most 2^64-1 together
 		b = b[64:]
 	}
 	for len(b) >= 8 {

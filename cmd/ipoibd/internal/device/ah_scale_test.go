@@ -3,6 +3,7 @@ package device
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/guard"
@@ -11,7 +12,7 @@ import (
 )
 
 // BenchmarkHandles makes handles for 10,000 peers on the software HCA, behind the guard, as
-// after a reset: the time and the memory of each.
+// after a reset: the time and the memory of each, and the time to close it.
 func BenchmarkHandles(b *testing.B) {
 	const n = 10_000
 	dev, err := soft.Open(soft.Config{Name: "soft", Transport: memfabric.New(1).Attach("a", 1500, addr1)})
@@ -25,6 +26,7 @@ func BenchmarkHandles(b *testing.B) {
 		b.Fatal(err)
 	}
 	var memory uint64
+	var closing time.Duration
 	for b.Loop() {
 		b.StopTimer()
 		before := heapAlloc()
@@ -46,13 +48,16 @@ func BenchmarkHandles(b *testing.B) {
 		}
 		b.StopTimer()
 		memory += heapAlloc() - before
+		start := time.Now()
 		if err := w.Close(); err != nil {
 			b.Fatal(err)
 		}
+		closing += time.Since(start)
 		runtime.KeepAlive(handles)
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/handle")
+	b.ReportMetric(float64(closing.Nanoseconds())/float64(b.N*n), "ns/close")
 	b.ReportMetric(float64(memory)/float64(b.N*n), "B/handle")
 }
 

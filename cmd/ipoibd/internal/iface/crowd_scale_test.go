@@ -88,8 +88,8 @@ func cpuTime(t *testing.T) time.Duration {
 }
 
 // An ARP storm of 10,000 requests a second from 10,000 peers: half of them announce
-// themselves, and half resolve the host's address and get its answer. Packets between two
-// other hosts are not delayed, nothing is dropped and nothing recovers.
+// themselves, and half resolve the host's address and get its answer. Packets between the host
+// and another one are not delayed, nothing is dropped and nothing recovers.
 func TestARPStormIsAbsorbed(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		const peers, perMilli, length = 10_000, 10, 3000

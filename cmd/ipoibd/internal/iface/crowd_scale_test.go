@@ -92,7 +92,7 @@ func cpuTime(t *testing.T) time.Duration {
 // and another one are not delayed, nothing is dropped and nothing recovers.
 func TestARPStormIsAbsorbed(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
-		const peers, perMilli, length = 10_000, 10, 3000
+		const peers, perMilli, length = 10_000, 10, 2000
 		c := newCrowd(a)
 		before := cpuTime(t)
 		for ms := range length {
@@ -159,7 +159,7 @@ func TestTenThousandPeers(t *testing.T) {
 	})
 }
 
-// reachAll sends to all peers in turn, a packet each 50 us, until one has left for each,
+// reachAll sends to all peers in turn, a packet each 100 us, until one has left for each,
 // and logs how long that takes.
 func (c *crowd) reachAll(t *testing.T, n int, when string) {
 	t.Helper()
@@ -181,7 +181,7 @@ func (c *crowd) reachAll(t *testing.T, n int, when string) {
 		}
 		c.send(i)
 		sent++
-		time.Sleep(50 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond)
 		synctest.Wait()
 	}
 	s := c.host.status()

@@ -113,9 +113,10 @@ BENCH ?=
 bench: deps-bench build
 	@go run ./scripts/bench $(BENCH)
 
+# The parts of the data path, each next to its physical bound: a table, and bin/bench-go.txt.
 .PHONY: bench-go
 bench-go:
-	go test -run='^$$' -bench=. -benchmem ./...
+	@scripts/bench-go
 
 .PHONY: demo
 demo: deps build

@@ -56,9 +56,23 @@ func (t *Table) attach(ev Attached) {
 	}
 	t.link.up = true
 	t.link.broadcast, t.link.groups = ev.Broadcast, maps.Clone(ev.Groups)
-	t.link.qkey, t.link.mtu = ev.QKey, ev.MTU
+	t.link.mtu = ev.MTU
+	t.setQKey(ev.QKey)
 	t.pub.urgent()
 	t.announceDue()
+}
+
+// setQKey changes the Q_Key of all destinations.
+func (t *Table) setQKey(qkey hca.QKey) {
+	if qkey == t.link.qkey {
+		return
+	}
+	t.link.qkey = qkey
+	for _, p := range t.peers.byEndpoint {
+		if p.shown.route {
+			t.show(p)
+		}
+	}
 }
 
 // detach drops the frames that wait to be sent and returns the handles. The
@@ -97,6 +111,7 @@ func (t *Table) hostMAC(m ipoib.MAC) {
 	t.mac.setOwn(m, t.now)
 	if p := t.peers.byMAC[m]; p != nil {
 		t.peers.setMAC(p, t.freeMAC(p.endpoint, netip.Addr{}))
+		t.show(p)
 	}
 	t.pub.urgent()
 }

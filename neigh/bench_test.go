@@ -181,6 +181,9 @@ func (t *Table) check() error {
 	if err := t.checkPast(); err != nil {
 		return err
 	}
+	if err := t.checkShown(); err != nil {
+		return err
+	}
 	return t.checkPeers()
 }
 

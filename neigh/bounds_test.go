@@ -236,7 +236,7 @@ func TestFloodFromOneGID(t *testing.T) {
 		}
 		b.now = b.now.Add(each)
 	}
-	most := int(messages*each/publishPause) + maxPeersPerGID
+	most := int(messages*each/latePause+1) * maxPeersPerGID
 	if s := b.table.Stats(); s.Heard != maxPeersPerGID || s.AHs != 0 || published > most {
 		t.Errorf("snapshots of %d peers, want at most %d; %+v", published, most, s)
 	}

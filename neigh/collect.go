@@ -78,6 +78,7 @@ func (t *roster) removePeer(p *peer) {
 	t.dropKept(&p.kept, DropEvicted)
 	t.voidHandle(p)
 	t.peers.remove(p)
+	t.hide(p)
 	t.remember(p)
 	if !p.plain {
 		t.pub.changeBy(t.now.Add(latePause))

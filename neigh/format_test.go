@@ -57,12 +57,13 @@ func (n names) snapshot(s *Snapshot) string {
 	if !s.up {
 		return "no QP"
 	}
-	if len(s.routes) > 8 {
-		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(s.routes))
+	routesByMAC := entries(s.routes)
+	if len(routesByMAC) > 8 {
+		return fmt.Sprintf("host %s, %d routes", n.mac(s.HostMAC()), len(routesByMAC))
 	}
 	var routes []string
-	for _, from := range s.sources {
-		if r, ok := s.routes[keyOf(from.mac)]; ok {
+	for _, from := range entries(s.sources) {
+		if r, ok := routesByMAC[keyOf(from.mac)]; ok {
 			routes = append(routes, fmt.Sprintf("%s=%v/%#x", n.mac(from.mac), r.dest.AH, uint32(r.dest.QPN)))
 		}
 	}

@@ -120,6 +120,7 @@ func (t *roster) returnAH(ah hca.AH) {
 func (t *roster) becomeReady(p *peer, ah hca.AH) {
 	p.handle = handle{state: handleReady, ah: ah}
 	t.handles.ready++
+	t.show(p)
 	if p.silence.alarm.pos > 0 { // the alarm was armed before anything could be sent
 		t.stopAlarm(p)
 		t.dataSent(p)
@@ -171,6 +172,9 @@ func (t *roster) voidHandle(p *peer) {
 		t.handles.pauses.stop(&p.handle.alarm)
 	}
 	p.handle = handle{}
+	if p.shown.route {
+		t.show(p)
+	}
 	t.resetSilence(p)
 }
 

@@ -57,6 +57,7 @@ func (p *peer) isAt(gid hca.GID) bool { return p != nil && p.gid == gid }
 // address alternately.
 func (t *roster) movePeer(p *peer, e endpoint) {
 	t.peers.setQPN(p, e.qpn)
+	t.show(p)
 	t.resetSilence(p)
 	if t.returns.allow(t.now, maxUrgentReturns) {
 		t.pub.urgent()
@@ -73,6 +74,7 @@ func (t *roster) addPeer(e endpoint, ip netip.Addr) *peer {
 	p := &peer{endpoint: e, mac: t.newMAC(e, ip), seen: t.now}
 	t.peers.add(p)
 	if !p.plain {
+		t.show(p)
 		t.pub.changeBy(t.now.Add(latePause))
 	}
 	return p

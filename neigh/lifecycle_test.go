@@ -102,7 +102,7 @@ func TestHandlesGoBackOnce(t *testing.T) {
 				}
 				delete(held, a.AH)
 			case Publish:
-				for _, r := range a.Snapshot.routes {
+				for _, r := range entries(a.Snapshot.routes) {
 					lastSeen[r.dest.AH] = a.Snapshot.epoch
 				}
 			}

@@ -5,18 +5,17 @@ import "time"
 // Bounds. They limit memory regardless of what untrusted senders or the host
 // do.
 const (
-	// DefaultMaxPeers bounds the peers. It is four times the default gc_thresh3
-	// of the kernel's neighbour table (1024), because one interface serves a
-	// rack.
-	DefaultMaxPeers = 4096
+	// DefaultMaxPeers bounds the peers. Either class has room for 10,000 interfaces of one
+	// partition that all announce themselves, and for some that have restarted. A peer takes
+	// less than 1 KiB (BenchmarkMemory).
+	DefaultMaxPeers = 32768
 	// DefaultMaxHeard bounds the heard peers among them. Anyone can add one with
-	// a single message.
-	DefaultMaxHeard = 1024
+	// a single message, and so occupy 32 MiB, including what is remembered of removed peers.
+	DefaultMaxHeard = 16384
 	// maxPeersPerGID bounds the peers of one GID, of both classes. A host has an
 	// interface for each container, 110 on a Kubernetes node by default, and some for
 	// partitions. An attacker that invents queue pairs at one GID evicts only peers of
-	// that GID. It can occupy at most this many entries and handles: a sixteenth of
-	// DefaultMaxPeers.
+	// that GID. It can occupy at most this many entries and handles.
 	maxPeersPerGID = 256
 	// maxIPsUsed and maxIPsHeard bound the addresses of one peer of each class:
 	// a router or a bridge of containers has a dozen; a heard peer gets the
@@ -69,7 +68,7 @@ const (
 	maxUrgentReturns = 16
 	// maxHints bounds the entries of the kernel's cache that are used as hints,
 	// like DefaultMaxPeers.
-	maxHints = 4096
+	maxHints = DefaultMaxPeers
 	// maxRehashes bounds the rehashes of a QPN that are tried one after the other. More
 	// than one is in use only if peers moved away from that QPN with their MACs.
 	maxRehashes = 4
@@ -94,7 +93,7 @@ const (
 	// sweepInterval is the resolution of the idle times.
 	sweepInterval = 15 * time.Second
 	// markInterval is how often the marks of the data path are read: the resolution
-	// of silenceLimit. At DefaultMaxPeers this costs well below 1 % of a processor.
+	// of silenceLimit. With 10,000 busy peers this costs less than 1 % of a processor.
 	markInterval = 250 * time.Millisecond
 	// silenceLimit is how long a used peer may be silent while the host sends to it
 	// before the table requests its addresses: longer than any round trip on a
@@ -109,11 +108,12 @@ const (
 	// datagrams; it doubles each time, up to maxNoticePause.
 	noticePause    = time.Second
 	maxNoticePause = 30 * time.Second
-	// publishPause is the pause after a snapshot, for each peer in the table: about
-	// 20 times the cost of the snapshot (BenchmarkSnapshot), or 10 ms at
-	// DefaultMaxPeers. With few peers, the data path therefore gets a new handle at
-	// once, before frames for it fill the slow path.
-	publishPause = 2500 * time.Nanosecond
+	// publishPause is the pause after a snapshot, and copyPause a further one for each entry
+	// that it copied: about 10 times what they cost (BenchmarkChange). So the data path gets
+	// a new handle almost at once, before frames for it fill the slow path, and a flood of
+	// changes takes a tenth of a processor.
+	publishPause = 200 * time.Microsecond
+	copyPause    = 4 * time.Microsecond
 
 	// latePause is how long a snapshot may be delayed that the data path does not need at
 	// once: for the handle of a peer to which the host sends no data, for a returned

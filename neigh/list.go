@@ -1,9 +1,7 @@
 package neigh
 
 import (
-	"bytes"
 	"net/netip"
-	"slices"
 
 	"ipoibd/hca"
 	"ipoibd/ud/ipoib"
@@ -19,15 +17,19 @@ type PeerInfo struct {
 	Handle string       // none, asked, ready, waiting or refused
 }
 
-// Peers lists the peers in the order of their MACs. It allocates.
+// Peers lists the peers in no order. It allocates.
 func (t *Table) Peers() []PeerInfo {
 	out := make([]PeerInfo, 0, len(t.peers.byMAC))
-	for _, p := range t.peers.byMAC {
-		out = append(out, PeerInfo{
-			MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: slices.Clone(p.ips),
-			Used: p.used, Handle: p.handle.state.String(),
+	ips := make([]netip.Addr, 0, len(t.peers.byIP)) // of all peers
+	for _, class := range t.peers.classes() {
+		all(class, func(p *peer) {
+			n := len(ips)
+			ips = append(ips, p.ips...)
+			out = append(out, PeerInfo{
+				MAC: p.mac, GID: p.gid, QPN: p.qpn, IPs: ips[n:len(ips):len(ips)],
+				Used: p.used, Handle: p.handle.state.String(),
+			})
 		})
 	}
-	slices.SortFunc(out, func(a, b PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) })
 	return out
 }

@@ -46,7 +46,9 @@ func TestFreeMACCountsPastTaken(t *testing.T) {
 func TestCollisionOfPlainMACs(t *testing.T) {
 	b := attachedBench(t, Config{})
 	b.meet(peerC, ipC)
-	b.table.peers.setMAC(b.table.peers.byEndpoint[peerC], plainMAC(peerB.gid))
+	c := b.table.peers.byEndpoint[peerC]
+	b.table.peers.setMAC(c, plainMAC(peerB.gid))
+	b.table.show(c)
 	b.meet(peerB, ipB)
 	if got, want := b.macOf(peerB), rehashedMAC(peerB.gid, peerB.qpn, 1); got != want {
 		t.Fatalf("MAC of B %v, want %v", got, want)

@@ -44,6 +44,7 @@ type peer struct {
 	kept      queue     // messages
 	corrected time.Time // time of the last correction sent to the host
 	silence   silence
+	shown     shown
 }
 
 // wasSent reports whether the data path has sent to p since the last call.

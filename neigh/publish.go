@@ -52,7 +52,7 @@ func (t *Table) publish() {
 	if !t.pub.due(t.now) {
 		return
 	}
-	pause := time.Duration(len(t.peers.byEndpoint)) * publishPause
+	pause := publishPause + time.Duration(t.routes.copied+t.sources.copied)*copyPause
 	t.pub = publisher{epoch: t.pub.epoch + 1, pause: t.now.Add(pause)}
 	t.emit(Publish{t.snapshot()})
 }

@@ -184,7 +184,7 @@ func TestNoticeNamesAFewAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkReadMarks measures the cost of reading the marks of 4,096 busy peers, and its
+// BenchmarkReadMarks measures the cost of reading the marks of a full table of busy peers, and its
 // share of a processor.
 func BenchmarkReadMarks(b *testing.B) {
 	bench := crowdedBench(b)

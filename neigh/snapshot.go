@@ -21,8 +21,8 @@ type Snapshot struct {
 	own       station
 	learnt    station
 	hostMAC   ipoib.MAC
-	routes    map[macKey]route    // peers with a handle
-	sources   map[endpoint]source // those, and peers whose MAC is not the plain one
+	routes    *shards[macKey, route]    // peers with a handle; nil: none
+	sources   *shards[endpoint, source] // those, and peers whose MAC is not the plain one; nil: none
 }
 
 // route is a peer as a destination.
@@ -45,24 +45,47 @@ func keyOf(m ipoib.MAC) macKey {
 	return macKey(binary.BigEndian.Uint16(m[:]))<<32 | macKey(binary.BigEndian.Uint32(m[2:]))
 }
 
-// snapshot returns a snapshot of the table. It costs O(peers).
+// snapshot returns a snapshot of the table.
 func (t *roster) snapshot() *Snapshot {
-	s := &Snapshot{
+	return &Snapshot{
 		epoch: t.pub.epoch, up: t.link.up, self: t.link.self, broadcast: t.link.broadcast, groups: t.link.groups,
 		own: t.mac.own, learnt: t.mac.learnt, hostMAC: t.mac.dest(),
-		routes:  make(map[macKey]route, t.handles.ready),
-		sources: make(map[endpoint]source, t.handles.ready),
+		routes: t.routes.publish(), sources: t.sources.publish(),
 	}
-	for _, p := range t.peers.byEndpoint {
-		ready := p.handle.state == handleReady
-		if ready {
-			s.routes[keyOf(p.mac)] = route{t.dest(p), &p.sent}
-		}
-		if ready || !p.plain {
-			s.sources[p.endpoint] = source{p.mac, &p.heard}
-		}
+}
+
+// shown says under which addresses the next snapshot contains a peer.
+type shown struct {
+	route, source bool
+	mac           ipoib.MAC
+	endpoint      endpoint
+}
+
+// show puts p into the next snapshot as it is now. It must be called when the handle, the
+// MAC or the endpoint of p has changed.
+func (t *roster) show(p *peer) {
+	t.hide(p)
+	ready := p.handle.state == handleReady
+	p.shown = shown{route: ready, source: ready || !p.plain, mac: p.mac, endpoint: p.endpoint}
+	if p.shown.route {
+		key := keyOf(p.mac)
+		t.routes.shard(key.shardOf())[key] = route{t.dest(p), &p.sent}
 	}
-	return s
+	if p.shown.source {
+		t.sources.shard(p.shardOf())[p.endpoint] = source{p.mac, &p.heard}
+	}
+}
+
+// hide removes p from the next snapshot.
+func (t *roster) hide(p *peer) {
+	if p.shown.route {
+		key := keyOf(p.shown.mac)
+		delete(t.routes.shard(key.shardOf()), key)
+	}
+	if p.shown.source {
+		delete(t.sources.shard(p.shown.endpoint.shardOf()), p.shown.endpoint)
+	}
+	p.shown = shown{}
 }
 
 // Epoch returns the number of the snapshot, counted from 1; that of the zero
@@ -72,7 +95,11 @@ func (s *Snapshot) Epoch() uint64 { return s.epoch }
 // Unicast returns the destination of frames for dst, or false if the slow path
 // must handle them. It marks that data was sent to the peer.
 func (s *Snapshot) Unicast(dst ipoib.MAC) (hca.UDDest, bool) {
-	r, ok := s.routes[keyOf(dst)]
+	if s.routes == nil {
+		return hca.UDDest{}, false
+	}
+	key := keyOf(dst)
+	r, ok := s.routes[key.shardOf()][key]
 	if ok {
 		mark(r.sent)
 	}
@@ -94,9 +121,12 @@ func (s *Snapshot) Group(mgid hca.GID) (hca.UDDest, bool) {
 // different MAC once it sends ARP or ND, if another interface of its GID has or had that
 // one. This is harmless, because the host sends only to MACs from ARP and ND.
 func (s *Snapshot) PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC {
-	if from, ok := s.sources[endpoint{gid, qpn}]; ok {
-		mark(from.heard)
-		return from.mac
+	if s.sources != nil {
+		e := endpoint{gid, qpn}
+		if from, ok := s.sources[e.shardOf()][e]; ok {
+			mark(from.heard)
+			return from.mac
+		}
 	}
 	mac := plainMAC(gid)
 	for n := uint32(1); s.own.is(mac) || s.learnt.is(mac); n++ {

@@ -102,42 +102,45 @@ func TestSnapshotLookupsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPublishRate: changes that the slow path can bridge are published as often as
-// publishPause allows: at once with few peers, rarely with many.
+// TestPublishRate: changes that the slow path can bridge are published almost at once,
+// unless they are all in one shard, as an attacker can arrange. Then they are published
+// as often as copyPause allows.
 func TestPublishRate(t *testing.T) {
-	const peers, each = 1000, 100 * time.Microsecond
-	b := knownBench(t)
-	var snapshots, cost uint64 // cost: total number of peers in them
-	for i := range peers {
-		before := b.snap.Epoch()
-		e := endpoint{hca.GID{0: 0x20, 14: byte(i >> 8), 15: byte(i)}, 9}
-		b.meet(e, ipC)
-		b.ready(b.step(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(ipC))))
-		b.now = b.now.Add(each)
-		made := b.snap.Epoch() - before
-		snapshots += made
-		cost += made * uint64(len(b.table.peers.byEndpoint))
-		if i < 10 && made == 0 {
-			t.Errorf("%d peers: the last one is not in the snapshot", i)
-		}
+	const peers, each = 1000, 2 * publishPause
+	for _, c := range []struct {
+		name string
+		at   func(i int) endpoint
+	}{
+		{"in all shards", func(i int) endpoint { return endpoint{hca.GID{0: 0x20, 14: byte(i >> 8), 15: byte(i)}, 9} }},
+		{"in one shard", func(i int) endpoint { return endpoint{hca.GID{0: 0x20, 9: byte(i >> 8), 10: byte(i)}, 9} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := knownBench(t)
+			p := &player{bench: b}
+			start, copied, late := b.snap.Epoch(), 0, 0
+			for i := range peers {
+				before := b.snap.Epoch()
+				e := c.at(i)
+				shard := e.shardOf()
+				p.quickStep(fabricARP(e, ipoib.ARPRequest, ipC, ipC, true))
+				p.quickStep(hostIP(ownMAC, b.macOf(e), ip(ipA), ip(ipC)))
+				if b.snap.Epoch() == before {
+					late++
+				} else {
+					copied += len(b.snap.sources[shard]) - 1
+				}
+				b.now = b.now.Add(each)
+			}
+			made := b.snap.Epoch() - start
+			t.Logf("%d snapshots of %d changes, %d peers copied", made, peers, copied)
+			if most := int(peers * each / copyPause); copied > most {
+				t.Errorf("%d peers were copied, want %d at most", copied, most)
+			}
+			if spread := c.name == "in all shards"; spread && late > 0 || !spread && late < peers/2 {
+				t.Errorf("%d of %d changes were not published at once", late, peers)
+			}
+		})
 	}
-	t.Logf("%d snapshots of %d peers in all", snapshots, cost)
-	if most := uint64(peers * each / publishPause); cost > most || cost < most/2 {
-		t.Errorf("snapshots of %d peers in all, want about %d", cost, most)
-	}
-}
-
-func BenchmarkSnapshot(b *testing.B) {
-	const peers = 1000
-	bench := attachedBench(b, Config{})
-	for i := range peers {
-		bench.meet(numbered(i), ipC)
-		bench.ready(bench.step(hostIP(ownMAC, bench.macOf(numbered(i)), ip(ipA), ip(ipC))))
-	}
-	for b.Loop() {
-		bench.table.snapshot()
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*peers), "ns/peer")
 }
 
 func BenchmarkUnicast(b *testing.B) {

@@ -39,6 +39,8 @@ type roster struct {
 	silent
 	peers   peers
 	past    peers // removed peers; see remember
+	routes  draft[macKey, route]
+	sources draft[endpoint, source]
 	handles handles
 	returns rate // of moved peers that were published at once
 	hints   hints

@@ -63,23 +63,27 @@ func (h BTH) Put(dst []byte) {
 
 // ParseBTH reads a BTH of any opcode and version from the first BTHLen bytes of
 // src. Its only error is ErrShort.
-func ParseBTH(src []byte) (BTH, error) {
+func ParseBTH(src []byte) (h BTH, err error) {
 	if len(src) < BTHLen {
 		return BTH{}, ErrShort
 	}
-	return BTH{
-		Opcode:    src[0],
-		Solicited: src[1]&bthSolicited != 0,
-		Migrated:  src[1]&bthMigrated != 0,
-		Pad:       src[1] >> bthPadShift & bthPadMask,
-		Version:   src[1] & bthVersion,
-		PKey:      hca.PKey(binary.BigEndian.Uint16(src[2:])),
-		FECN:      src[bthResv8a]&bthFECN != 0,
-		BECN:      src[bthResv8a]&bthBECN != 0,
-		DestQPN:   hca.QPN(binary.BigEndian.Uint32(src[4:])) & hca.QPNMask,
-		AckReq:    src[8]&bthAckReq != 0,
-		PSN:       binary.BigEndian.Uint32(src[8:]) & bth24,
-	}, nil
+	h.read((*[BTHLen]byte)(src))
+	return h, nil
+}
+
+// read sets all fields of h. It writes them in place, since a copy of a BTH takes longer.
+func (h *BTH) read(src *[BTHLen]byte) {
+	h.Opcode = src[0]
+	h.Solicited = src[1]&bthSolicited != 0
+	h.Migrated = src[1]&bthMigrated != 0
+	h.Pad = src[1] >> bthPadShift & bthPadMask
+	h.Version = src[1] & bthVersion
+	h.PKey = hca.PKey(binary.BigEndian.Uint16(src[2:]))
+	h.FECN = src[bthResv8a]&bthFECN != 0
+	h.BECN = src[bthResv8a]&bthBECN != 0
+	h.DestQPN = hca.QPN(binary.BigEndian.Uint32(src[4:])) & hca.QPNMask
+	h.AckReq = src[8]&bthAckReq != 0
+	h.PSN = binary.BigEndian.Uint32(src[8:]) & bth24
 }
 
 // bit returns b if on is set, else 0.

@@ -34,10 +34,16 @@ func updateState(s uint32, b []byte) uint32 {
 	return s
 }
 
-// update adds b to a CRC. The assembly of hash/crc32 takes whole blocks of 16 bytes, 64 at
-// least, and hash/crc32 adds the rest byte by byte; updateState adds it faster.
+// The assembly of hash/crc32 takes whole blocks, and this many bytes at least.
+const (
+	assemblyBlock = 16
+	minAssembly   = 64
+)
+
+// update adds b to a CRC. What the assembly does not take, hash/crc32 adds byte by byte;
+// updateState adds it faster.
 func update(crc uint32, b []byte) uint32 {
-	if n := len(b) &^ 15; n >= 64 {
+	if n := len(b) &^ (assemblyBlock - 1); n >= minAssembly {
 		crc, b = crc32.Update(crc, crc32.IEEETable, b[:n]), b[n:]
 	}
 	return ^updateState(^crc, b)

@@ -47,7 +47,10 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 
 // Sealer computes the ICRCs of datagrams like ICRC. It remembers the part that datagrams of
 // one path and length share, such as those of a train. The zero value is ready to use.
-type Sealer struct{ start start }
+type Sealer struct {
+	start  start
+	joined [128]byte // see join
+}
 
 // ICRC returns the same as the function ICRC.
 func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
@@ -55,7 +58,37 @@ func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
 	for _, part := range parts {
 		n += len(part)
 	}
-	return updateAll(s.start.crc(p, parts[0][:BTHLen], n), parts)
+	bth := parts[0][:BTHLen]
+	taken := s.join(parts)
+	if taken == 0 || p.ID >= lowIDs {
+		return updateAll(s.start.crc(p, bth, n), parts)
+	}
+	crc := update(^s.start.prefix(p, bth, n), s.joined[:len(parts[0])-bthResv8a+taken])
+	crc = update(crc, parts[1][taken:])
+	for _, part := range parts[2:] {
+		crc = update(crc, part)
+	}
+	return crc
+}
+
+// join copies the rest of the header, from the byte that routers may change on, and as much of
+// the second piece behind it as makes whole blocks for the assembly of hash/crc32, which is
+// several times as fast. It returns how many bytes of the second piece it took, or 0 if that
+// does not fit, or if the header is so short that it is not worthwhile.
+func (s *Sealer) join(parts [][]byte) (taken int) {
+	if len(parts) < 2 {
+		return 0
+	}
+	rest := parts[0][bthResv8a:]
+	size := max(minAssembly, (len(rest)+assemblyBlock-1)&^(assemblyBlock-1))
+	taken = size - len(rest)
+	if len(rest) < minAssembly/2 || size > len(s.joined) || taken > len(parts[1]) {
+		return 0
+	}
+	n := copy(s.joined[:], rest)
+	copy(s.joined[n:size], parts[1])
+	s.joined[0] = 0xff
+	return taken
 }
 
 // start is what the CRCs of datagrams of one path and length have in common. The zero value is
@@ -72,17 +105,22 @@ func (s *start) crc(p *Path, bth []byte, n int) uint32 {
 	if p.ID >= lowIDs {
 		return prefixCRC(p, bth, n)
 	}
-	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
-		s.begin(p, bth, n)
-	}
-	state := s.state
-	if p.is4() {
-		state ^= idStates[p.ID]
-	}
 	var rest [BTHLen - bthResv8a]byte
 	copy(rest[:], bth[bthResv8a:])
 	rest[0] = 0xff
-	return ^updateState(state, rest[:])
+	return ^updateState(s.prefix(p, bth, n), rest[:])
+}
+
+// prefix returns the state of the CRC after the pseudo header and the first bytes of the BTH,
+// which are before the byte that routers may change. The identification is below lowIDs.
+func (s *start) prefix(p *Path, bth []byte, n int) uint32 {
+	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
+		s.begin(p, bth, n)
+	}
+	if p.is4() {
+		return s.state ^ idStates[p.ID]
+	}
+	return s.state
 }
 
 // begin remembers another datagram.

@@ -32,25 +32,26 @@ type UDSend struct {
 // ParseUDSend parses a datagram. It does not check the ICRC; see [Verify]. Payload
 // aliases datagram, and its capacity equals its length. Errors: ErrShort, ErrVersion,
 // ErrImmediate, ErrOpcode, ErrPad, checked in this order.
-func ParseUDSend(datagram []byte) (UDSend, error) {
+func ParseUDSend(datagram []byte) (u UDSend, err error) {
 	if len(datagram) < HeaderLen+ICRCLen {
 		return UDSend{}, ErrShort
 	}
-	bth, _ := ParseBTH(datagram)
-	if err := bth.checkUDSend(); err != nil {
+	u.read((*[BTHLen]byte)(datagram))
+	if err := u.checkUDSend(); err != nil {
 		return UDSend{}, err
 	}
 	padded := len(datagram) - HeaderLen - ICRCLen
-	if padded%wordLen != 0 || int(bth.Pad) > padded {
+	if padded%wordLen != 0 || int(u.Pad) > padded {
 		return UDSend{}, ErrPad
 	}
-	deth, _ := ParseDETH(datagram[BTHLen:])
-	end := len(datagram) - ICRCLen - int(bth.Pad)
-	return UDSend{BTH: bth, DETH: deth, Payload: datagram[HeaderLen:end:end]}, nil
+	u.DETH, _ = ParseDETH(datagram[BTHLen:])
+	end := len(datagram) - ICRCLen - int(u.Pad)
+	u.Payload = datagram[HeaderLen:end:end]
+	return u, nil
 }
 
 // checkUDSend returns an error unless h is the BTH of a UD SEND Only.
-func (h BTH) checkUDSend() error {
+func (h *BTH) checkUDSend() error {
 	switch {
 	case h.Version != 0:
 		return ErrVersion

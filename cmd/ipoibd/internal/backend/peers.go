@@ -22,10 +22,10 @@ const (
 	refreshPeers = 10 * time.Second
 	lookupLimit  = 5 * time.Second
 	// maxNameAddrs bounds the addresses of one name, and maxNamedAddrs those of all
-	// names, because every multicast frame is sent to each of them. A headless service
-	// has fewer.
-	maxNameAddrs  = 512
-	maxNamedAddrs = 1024
+	// names, because every multicast frame is sent to each of them. An answer of DNS has
+	// less than 64 KiB, and so no more addresses of a headless service than the former.
+	maxNameAddrs  = 4096
+	maxNamedAddrs = 16384
 	// maxComplaints bounds the refused addresses that one log message names.
 	maxComplaints = 3
 )

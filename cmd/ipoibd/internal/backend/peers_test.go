@@ -133,14 +133,16 @@ func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
 			"all": addrs("224.0.0.1", "ff02::1", "255.255.255.255", "0.0.0.0", "127.0.0.1", "::1", "fe80::1", "10.0.0.255",
 				"::ffff:224.0.0.1", "10.0.0.1", "::ffff:10.0.0.2", "10.0.0.1", "fd00::1"),
 		}
-		for _, name := range []string{"many", "more", "most"} {
+		const answered = 6000 // for each of these names
+		names := []string{"many", "more", "most", "much"}
+		for _, name := range names {
 			a := netip.AddrFrom4([4]byte{10, byte(len(answers)), 0, 1})
-			for range 4000 {
+			for range answered {
 				answers[name] = append(answers[name], a)
 				a = a.Next()
 			}
 		}
-		l := newPeerList([]string{"192.0.2.1", "all", "many", "more", "most"}, "eth0", slog.New(slog.NewTextHandler(&text, nil)))
+		l := newPeerList(append([]string{"192.0.2.1", "all"}, names...), "eth0", slog.New(slog.NewTextHandler(&text, nil)))
 		l.subnets = func() []netip.Prefix {
 			return []netip.Prefix{netip.MustParsePrefix("10.0.0.7/24"), netip.MustParsePrefix("10.0.0.0/31")}
 		}
@@ -154,25 +156,28 @@ func TestPeersOfNamesAreFilteredAndBounded(t *testing.T) {
 		go func() { defer close(ended); l.Run(ctx) }()
 		synctest.Wait()
 		first := l.Addrs()
-		want := append(addrs("10.0.0.1", "10.0.0.2", "fd00::1", "192.0.2.1"), answers["many"][:512]...)
-		want = append(want, answers["more"][:1024-3-512]...)
+		want := addrs("10.0.0.1", "10.0.0.2", "fd00::1", "192.0.2.1")
+		for _, name := range names {
+			want = append(want, answers[name][:min(4096, 16384-len(want)+1)]...) // 192.0.2.1 is not of a name
+		}
 		slices.SortFunc(want, netip.Addr.Compare)
 		if !slices.Equal(first, want) {
 			t.Errorf("%d addresses, want %d: %v", len(first), len(want), first[:min(len(first), 10)])
 		}
-		time.Sleep(time.Hour)
+		const length = 5 * time.Minute
+		time.Sleep(length)
 		synctest.Wait()
 		if !slices.Equal(l.Addrs(), first) {
 			t.Error("the same answers led to other addresses")
 		}
 		cancel()
 		<-ended
-		const rounds = 1 + uint64(time.Hour/refreshPeers)
-		counters := []hca.Counter{{Name: "peer_addrs_refused", Kind: hca.CountError, Value: 9 * rounds}, {Name: "peer_addrs_excess", Kind: hca.CountError, Value: (3*4000 - 1021) * rounds}}
+		const rounds = 1 + uint64(length/refreshPeers)
+		counters := []hca.Counter{{Name: "peer_addrs_refused", Kind: hca.CountError, Value: 9 * rounds}, {Name: "peer_addrs_excess", Kind: hca.CountError, Value: (4*answered - 16384 + 3) * rounds}}
 		if got := l.Counters(); !slices.Equal(got, counters) {
 			t.Errorf("counters %v, want %v", got, counters)
 		}
-		if n := strings.Count(text.String(), "are not used"); n != 4 {
+		if n := strings.Count(text.String(), "are not used"); n != 5 {
 			t.Errorf("%d lines, want one for each name:\n%s", n, text.String())
 		}
 	})

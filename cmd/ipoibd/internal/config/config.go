@@ -22,7 +22,7 @@ const (
 	maxControl  = 107 // sun_path of unix(7), less its final zero
 	minMTU      = 68  // RFC 791
 	maxQueueWRs = 16384
-	maxPeers    = 4096
+	maxPeers    = 16384
 	maxPKeys    = 128
 	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 

@@ -12,8 +12,9 @@ const (
 	// ahWorkers is how many address handles are made in parallel: on RoCE one may block
 	// for a second on a silent peer, and the others must not wait for it.
 	ahWorkers = 4
-	// maxAHRequests bounds the requests waiting for a worker.
-	maxAHRequests = 256
+	// maxAHRequests bounds the requests waiting for a worker. It is the number of peers that
+	// a table keeps: after a reset the host may send to all of them at once.
+	maxAHRequests = 32768
 )
 
 // AHResult answers a request.
@@ -26,15 +27,16 @@ type AHResult struct {
 // AHWorkers make address handles off the data path, and keep them, so that teardown can
 // close them all.
 type AHWorkers struct {
-	pd       hca.PD
-	requests chan ahRequest
-	results  chan AHResult
-	ctx      context.Context // ends with the workers
-	stop     func()
-	wg       sync.WaitGroup
+	pd      hca.PD
+	results chan AHResult
+	ctx     context.Context // ends with the workers
+	stop    func()
+	wg      sync.WaitGroup
 
-	mu   sync.Mutex // guards live
-	live map[hca.AH]struct{}
+	mu      sync.Mutex // guards what follows
+	more    *sync.Cond // of waiting, and of the end of ctx
+	waiting []ahRequest
+	live    map[hca.AH]struct{}
 }
 
 type ahRequest struct {
@@ -44,11 +46,11 @@ type ahRequest struct {
 
 func newAHWorkers(pd hca.PD) *AHWorkers {
 	w := &AHWorkers{
-		pd:       pd,
-		requests: make(chan ahRequest, maxAHRequests),
-		results:  make(chan AHResult),
-		live:     map[hca.AH]struct{}{},
+		pd:      pd,
+		results: make(chan AHResult),
+		live:    map[hca.AH]struct{}{},
 	}
+	w.more = sync.NewCond(&w.mu)
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for range ahWorkers {
 		w.wg.Go(w.run)
@@ -58,12 +60,14 @@ func newAHWorkers(pd hca.PD) *AHWorkers {
 
 // Create requests a handle. It returns false if too many requests are waiting.
 func (w *AHWorkers) Create(id uint64, spec hca.AHSpec) bool {
-	select {
-	case w.requests <- ahRequest{id, spec}:
-		return true
-	default:
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting) >= maxAHRequests {
 		return false
 	}
+	w.waiting = append(w.waiting, ahRequest{id, spec})
+	w.more.Signal()
+	return true
 }
 
 // Results returns the channel of the answers.
@@ -78,17 +82,31 @@ func (w *AHWorkers) Destroy(ah hca.AH) error {
 }
 
 func (w *AHWorkers) run() {
-	for w.ctx.Err() == nil {
+	for {
+		r, ok := w.next()
+		if !ok {
+			return
+		}
+		ah, err := w.create(r.spec)
 		select {
 		case <-w.ctx.Done():
-		case r := <-w.requests:
-			ah, err := w.create(r.spec)
-			select {
-			case <-w.ctx.Done():
-			case w.results <- AHResult{r.id, ah, err}:
-			}
+		case w.results <- AHResult{r.id, ah, err}:
 		}
 	}
+}
+
+// next waits for a request. It returns false at the end of the workers.
+func (w *AHWorkers) next() (r ahRequest, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) == 0 && w.ctx.Err() == nil {
+		w.more.Wait()
+	}
+	if w.ctx.Err() != nil {
+		return r, false
+	}
+	r, w.waiting = w.waiting[0], w.waiting[1:]
+	return r, true
 }
 
 // create makes a handle and keeps it.
@@ -107,6 +125,9 @@ func (w *AHWorkers) create(spec hca.AHSpec) (hca.AH, error) {
 // handles that could not be closed.
 func (w *AHWorkers) Close() error {
 	w.stop()
+	w.mu.Lock()
+	w.more.Broadcast()
+	w.mu.Unlock()
 	w.wg.Wait()
 	var errs []error
 	for ah := range w.live {

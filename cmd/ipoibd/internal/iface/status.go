@@ -1,6 +1,7 @@
 package iface
 
 import (
+	"bytes"
 	"cmp"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/link"
+	"ipoibd/neigh"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
@@ -37,23 +39,36 @@ const (
 	ReasonLost      = "lost"            // ib0 was deleted, moved out of reach, or cannot be watched
 )
 
-// publishEvery is the minimum interval between two snapshots of an interface whose state
-// does not change, so changes of peers may be published that late.
-const publishEvery = 100 * time.Millisecond
+const (
+	// publishEvery is the minimum interval between two snapshots of an interface whose state
+	// does not change, so changes of peers may be published that late.
+	publishEvery = 100 * time.Millisecond
+	// publishPeer is added to the interval for each peer: about a hundred times the cost of
+	// copying a peer (neigh.BenchmarkPeers), or 0.2 s with 10,000 peers.
+	publishPeer = 20 * time.Microsecond
+)
 
 // shown is the snapshot that others read, with the bookkeeping of Run's goroutine.
 type shown struct {
-	snapshot atomic.Pointer[report.Interface] // read-only; without the counters that others read themselves
-	at       time.Time                        // of the next one; zero: nothing has happened since the last one
-	ended    bool                             // Run has ended, with f.end
+	snapshot atomic.Pointer[snapshot]
+	at       time.Time // of the next one; zero: nothing has happened since the last one
+	ended    bool      // Run has ended, with f.end
+}
+
+// snapshot is read-only.
+type snapshot struct {
+	report.Interface // without the peers, and the counters that others read themselves
+	peers            []neigh.PeerInfo
 }
 
 // Status returns the state of the interface. Any goroutine may call it; it does not wait for
 // Run, and reads only atomic counters, and the kernel's by netlink. The rest is up to
-// publishEvery old while the interface works, and a second while nothing happens. If it is
-// older (see its Time), Run's goroutine hangs.
+// publishEvery old while the interface works, or older with many peers, and a second while
+// nothing happens. If it is older (see its Time), Run's goroutine hangs.
 func (f *Iface) Status() report.Interface {
-	s := *f.shown.snapshot.Load()
+	last := f.shown.snapshot.Load()
+	s := last.Interface
+	s.Peers = reportPeers(last.peers)
 	s.Counters, s.Kernel = maps.Clone(s.Counters), report.Counters{}
 	for _, l := range f.lanes {
 		s.Counters.Add("", l.tx.Counters())
@@ -66,6 +81,23 @@ func (f *Iface) Status() report.Interface {
 		s.Kernel.Add("kernel_", kernelCounters(c.Kernel))
 	}
 	return s
+}
+
+// reportPeers returns the peers in the order of their MACs. It leaves out those that have
+// another address now, or were never used.
+func reportPeers(list []neigh.PeerInfo) []report.Peer {
+	out := make([]report.Peer, 0, len(list))
+	for _, p := range slices.SortedFunc(slices.Values(list), func(a, b neigh.PeerInfo) int { return bytes.Compare(a.MAC[:], b.MAC[:]) }) {
+		if len(p.IPs) == 0 && p.Handle == "none" {
+			continue
+		}
+		ips := make([]string, 0, len(p.IPs))
+		for _, ip := range p.IPs {
+			ips = append(ips, ip.String())
+		}
+		out = append(out, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle})
+	}
+	return out
 }
 
 // tapCounters are the daemon's own counts of frames at the TAP.
@@ -104,7 +136,7 @@ func (f *Iface) publish(now time.Time) {
 	if same = same && (a == nil) == (s.QP == nil); same && a != nil {
 		same = s.QP.Generation == a.gen
 	}
-	if next := s.Time.Add(publishEvery); same && now.Before(next) {
+	if next := s.Time.Add(publishEvery + publishPeer*time.Duration(len(s.peers))); same && now.Before(next) {
 		f.shown.at = next
 		return
 	}
@@ -118,12 +150,12 @@ func (f *Iface) show(now time.Time) {
 	for _, lane := range f.lanes {
 		probes += lane.probes
 	}
-	s := &report.Interface{
+	s := &snapshot{peers: f.nbrs.table.Peers(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
 		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
-		Groups: []report.Group{}, Peers: []report.Peer{}, Counters: report.Counters{"freeze_probes": {Value: probes, Kind: hca.CountTotal}},
+		Groups: []report.Group{}, Counters: report.Counters{"freeze_probes": {Value: probes, Kind: hca.CountTotal}},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
-	}
+	}}
 	s.State, s.Reason = f.state()
 	if last := f.shown.snapshot.Load(); last != nil && last.State == s.State {
 		s.Since = last.Since
@@ -151,16 +183,6 @@ func (f *Iface) show(now time.Time) {
 		for _, g := range a.plan.Groups {
 			s.Groups = append(s.Groups, report.Group{MGID: g.MGID, Attach: g.Attach})
 		}
-	}
-	for _, p := range f.nbrs.table.Peers() {
-		if len(p.IPs) == 0 && p.Handle == "none" {
-			continue // it has another address now, or was never used
-		}
-		ips := make([]string, 0, len(p.IPs))
-		for _, ip := range p.IPs {
-			ips = append(ips, ip.String())
-		}
-		s.Peers = append(s.Peers, report.Peer{MAC: p.MAC.String(), GID: p.GID, QPN: p.QPN, IPs: ips, Used: p.Used, Handle: p.Handle})
 	}
 	s.Counters.Add("neigh_", f.nbrs.table.Stats().Counters())
 	f.shown.snapshot.Store(s)

@@ -129,6 +129,7 @@ func (p *slowPD) CreateQP(spec hca.QPSpec, send, recv hca.CQ) (hca.QP, error) {
 }
 
 func (p *slowPD) CreateAH(spec hca.AHSpec) (hca.AH, error) {
+	p.verbs.pass("create_ah")
 	ah, err := p.PD.CreateAH(spec)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,54 @@
+package neigh
+
+import "maps"
+
+// numShards is the number of maps that a table of the snapshot is divided into. A snapshot
+// copies the maps that have changed since the last one and the list of all maps, so a single
+// change among 10,000 peers copies some 10 peers.
+const numShards = 1024
+
+// shards is an immutable table: the maps of its shards.
+type shards[K comparable, V any] [numShards]map[K]V
+
+// draft is a table that is changed between snapshots. Its maps are shared with the last
+// snapshot until they change.
+type draft[K comparable, V any] struct {
+	table  *shards[K, V]   // nil: empty
+	own    [numShards]bool // maps that no snapshot shares
+	ownAll bool            // no snapshot shares the list of the maps
+	copied int             // entries copied since the last snapshot
+}
+
+// shard returns the map of a shard, which the caller may change.
+func (d *draft[K, V]) shard(i uint) map[K]V {
+	if !d.ownAll {
+		list := new(shards[K, V])
+		if d.table != nil {
+			*list = *d.table
+		}
+		d.table, d.ownAll = list, true
+	}
+	if !d.own[i] {
+		d.copied += len(d.table[i])
+		if d.table[i] = maps.Clone(d.table[i]); d.table[i] == nil {
+			d.table[i] = make(map[K]V, 1)
+		}
+		d.own[i] = true
+	}
+	return d.table[i]
+}
+
+// publish returns the table as it is now.
+func (d *draft[K, V]) publish() *shards[K, V] {
+	d.own, d.ownAll, d.copied = [numShards]bool{}, false, 0
+	return d.table
+}
+
+// shardOf returns the shard of a MAC. All but the first bits of a MAC come from a hash.
+func (k macKey) shardOf() uint { return uint(k % numShards) }
+
+// shardOf returns the shard of an endpoint. GIDs differ in their last bytes, and interfaces
+// at one GID in their QPNs.
+func (e *endpoint) shardOf() uint {
+	return (uint(e.gid[15]) ^ uint(e.gid[14])<<3 ^ uint(e.gid[13])<<6 ^ uint(e.qpn)) % numShards
+}

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"ipoibd/link/linktest/nstest"
+)
+
+// relaySeed is the seed of every relay, so that each run of a test mistreats the n-th datagram of
+// a direction in the same way.
+const relaySeed = 12
+
+// badWire are the rates of the tests. TCP still moves 1 GB in a minute or so.
+var badWire = rates{lose: 0.0005, duplicate: 0.001, hold: 0.005, damage: 0.0005}
+
+// relayed is two daemons that talk through a relay.
+type relayed struct {
+	*relay
+	hosts  [2]*host
+	before []book
+}
+
+// newRelayedPair starts the daemons, and begins to mistreat datagrams when they rest.
+func newRelayedPair(tb testing.TB, mtu int, rate rates, args func(number int) []string) *relayed {
+	tb.Helper()
+	hosts, r := newRelay(tb, mtu)
+	for _, h := range hosts {
+		h.join(args(h.number)...)
+	}
+	pingAll(hosts[:]...)
+	p := &relayed{r, hosts, rest(tb, hosts[:]...)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, l := range r.legs {
+		l.mischief = newMischief(relaySeed, uint64(i), rate)
+	}
+	return p
+}
+
+// sameArgs are the arguments of a daemon for both hosts.
+func sameArgs(args ...string) func(int) []string { return func(int) []string { return args } }
+
+// tollTo returns what the relay has done to the datagrams for a host.
+func (p *relayed) tollTo(number int) toll {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	y := p.legs[1-number].toll
+	y.drops = maps.Clone(y.drops)
+	return y
+}
+
+// requireExact waits until all is at rest and checks that every datagram and every frame is
+// accounted for: what the relay read, lost, repeated and damaged is what each daemon counted.
+func (p *relayed) requireExact() {
+	p.tb.Helper()
+	after := rest(p.tb, p.hosts[:]...)
+	for i, h := range p.hosts {
+		in, out, k := p.tollTo(i), p.tollTo(1-i), after[i].since(p.before[i])
+		p.tb.Logf("to host %d: read %d, lost %d, duplicated %d, held back %d, damaged: %d bits flipped, %d garbled, %d swapped, %d of these harmless; written %d, %d of these in trains",
+			i, in.read, in.lost, in.duplicated, in.held, in.damaged[flipBits], in.damaged[garble], in.damaged[swapWords], in.harmless, in.written, in.joined)
+		h.checkAccounts(k, map[netip.Addr]uint64{h.underlayAddr(): out.read, netip.IPv4Unspecified(): in.written})
+		if in.forged != 0 {
+			p.tb.Errorf("host %d sent %d datagrams with a wrong ICRC", 1-i, in.forged)
+		}
+		if want := in.read - in.lost + in.duplicated; in.written != want {
+			p.tb.Errorf("the relay wrote %d datagrams to host %d, want %d", in.written, i, want)
+		}
+		for _, name := range slices.Concat(recvDrops, []string{"hca_wire_socket_drops"}) {
+			if got, want := k.of(name), in.drops[name]; got != want || got > 0 {
+				p.tb.Logf("host %d: %-46s %7d = %d", i, name, got, want)
+				if got != want {
+					p.tb.Errorf("host %d: %s is %d, the relay caused %d", i, name, got, want)
+				}
+			}
+		}
+	}
+}
+
+// At each MTU, files cross a bad wire whole, and numbered datagrams arrive as often as they passed
+// it undamaged. No daemon loses, invents or changes anything itself.
+func TestFilesOverABadWire(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	size := form[int64](32<<20, 1<<30)
+	files := [2]file{newFile(t, 0, size), newFile(t, 1, size)}
+	for _, c := range []struct {
+		name     string
+		mtu      int // of ib0
+		underlay int
+		gid      func(int) string
+	}{
+		{"1444", 1444, 1500, nstest.IPv4},
+		{"2044", 2044, 2120, nstest.IPv6},
+		{"4092", 4092, 9000, nstest.IPv4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newRelayedPair(t, c.underlay, badWire, func(n int) []string { return []string{"--mtu", c.name, "--gid", c.gid(n)} })
+			if got := p.hosts[0].iface().MTU; got != c.mtu {
+				t.Fatalf("the MTU is %d, want %d", got, c.mtu)
+			}
+			p.transferFiles(t, files)
+			sizes := numberedSizes(form(4000, 100000), c.mtu)
+			p.sendNumbered(t, (*host).ip4, sizes)
+			p.sendNumbered(t, (*host).ip6, sizes)
+			p.requireExact()
+		})
+	}
+}

@@ -36,7 +36,7 @@ const (
 	captureBuffer = 1 << 30
 	// captureLull is how long a capture waits for more frames: ten times what a busy machine
 	// needs to forward one.
-	captureLull = 500 * time.Millisecond
+	captureLull = 200 * time.Millisecond
 )
 
 // captureTAP starts a capture of ib0.
@@ -91,10 +91,9 @@ func (c *tapCapture) read() {
 	}
 }
 
-// stop ends the capture when all traffic has arrived. It fails the test if the capture lost a frame.
-func (c *tapCapture) stop() {
+// wait waits until all traffic has arrived. It fails the test if the capture lost a frame.
+func (c *tapCapture) wait() {
 	c.tb.Helper()
-	c.ends.Store(true)
 	<-c.done
 	stats, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil || stats.Drops != 0 {

@@ -29,16 +29,17 @@ func TestOffloads(t *testing.T) {
 	p.requireExact()
 }
 
-// With the offloads of ib0 turned off the same traffic arrives, in frames that are not large.
-func TestOffloadsTurnedOff(t *testing.T) {
+// If the host may not hand over large frames, the same traffic arrives in small ones. (The daemon
+// restores offloads that ethtool turns off.)
+func TestNoLargeFrames(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
 	p := newRelayedPair(t, 1500, rates{}, sameArgs())
 	for _, h := range p.hosts {
-		h.Run("ethtool", "-K", ifName, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off", "tx", "off")
+		h.Run("ip", "link", "set", ifName, "gso_max_segs", "1")
 	}
-	for _, c := range offloadCases {
+	for _, c := range offloadCases[:form(2, len(offloadCases))] {
 		c.large, c.joined = false, false
 		t.Run(c.name, func(t *testing.T) {
 			before := p.hosts[0].book()
@@ -67,7 +68,10 @@ func (p *relayed) observe(t *testing.T, c offloadCase) {
 	x := &exchange{t: t, from: p.hosts[0].in(t), to: p.hosts[1].in(t)}
 	c.run(x)
 	for _, capture := range captures {
-		capture.stop()
+		capture.ends.Store(true)
+	}
+	for _, capture := range captures {
+		capture.wait()
 	}
 	p.setWatch(nil)
 	for i := range wire {

@@ -52,7 +52,7 @@ func TestNoLargeFrames(t *testing.T) {
 	p.requireExact()
 }
 
-// observe runs a case under the eyes of the witnesses.
+// observe runs a case and compares what the three witnesses saw.
 func (p *relayed) observe(t *testing.T, c offloadCase) {
 	var wire [2]wireWitness
 	for i := range wire {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"testing"
@@ -15,7 +16,7 @@ import (
 
 // relay is the wire between two hosts. The underlay of each host is a TAP without offloads,
 // whose queue the relay holds: so the host's kernel cuts trains, and fills in checksums, before
-// the relay reads the frames. It mistreats RoCEv2 datagrams, and forwards all other frames.
+// the relay reads the frames. It impairs RoCEv2 datagrams, and forwards all other frames.
 //
 // It joins some runs of datagrams into trains for the receiver, as a NIC does, so that
 // damaged, repeated and overtaken datagrams also occur within trains.
@@ -25,19 +26,20 @@ type relay struct {
 	wake *os.File // readable: stop
 	done chan struct{}
 
-	mu sync.Mutex // guards the tolls and watch
-	// watch, if set, sees each datagram before any mischief, and each intact one that is
+	mu sync.Mutex // guards the tallies and watch
+	// watch, if set, sees each datagram before it is impaired, and each intact one that is
 	// written. It must not keep them.
 	watch func(from int, d datagram, written bool)
 }
 
 // leg is one end of the relay.
 type leg struct {
-	*mischief // of what this end reads
-	fd        int
-	frames    [][]byte // one for each read of a batch, with a virtio header
-	out       []datagram
-	room      []byte // for a train
+	*impairment // of what this end reads
+	fd          int
+	frames      [][]byte // one for each read of a batch, with a virtio header
+	out         []datagram
+	room        []byte     // for a train
+	joins       *rand.Rand // selects runs to be joined; apart from the impairment, which it must not change
 	// failed is the first error of a write.
 	failed error
 }
@@ -74,7 +76,7 @@ func newRelay(tb testing.TB, mtu int) (hosts [2]*host, r *relay) {
 		if err := unix.SetNonblock(fd, true); err != nil {
 			tb.Fatal(err)
 		}
-		r.legs[i] = &leg{mischief: newMischief(0, 0, rates{}), fd: fd, room: make([]byte, 1<<17)}
+		r.legs[i] = &leg{impairment: newImpairment(0, 0, rates{}), fd: fd, room: make([]byte, 1<<17), joins: rand.New(rand.NewPCG(relaySeed, uint64(i)))}
 		for range relayBatch {
 			r.legs[i].frames = append(r.legs[i].frames, make([]byte, virtioLen+etherLen+mtu+4))
 		}
@@ -160,18 +162,18 @@ func (r *relay) write(from int, list []datagram) {
 	l := r.legs[from]
 	for len(list) > 0 {
 		n := 1
-		if l.rnd.IntN(2) == 0 {
+		if l.joins.IntN(2) == 0 {
 			n = trainLen(list)
 		}
 		if n == 1 {
 			r.put(from, plain, list[0].frame)
 		} else {
-			l.toll.joined += uint64(n)
+			l.tally.joined += uint64(n)
 			header, frame := train(l.room, list[:n])
 			r.put(from, header, frame)
 		}
 		for _, d := range list[:n] {
-			l.toll.written++
+			l.tally.written++
 			if r.watch != nil && d.intact() {
 				r.watch(from, d, true)
 			}

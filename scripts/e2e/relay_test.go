@@ -9,12 +9,12 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// relaySeed is the seed of every relay, so that each run of a test mistreats the n-th datagram of
+// relaySeed is the seed of every relay, so that each run of a test impairs the n-th datagram of
 // a direction in the same way.
 const relaySeed = 12
 
-// badWire are the rates of the tests. TCP still moves 1 GB in a minute or so.
-var badWire = rates{lose: 0.0005, duplicate: 0.001, hold: 0.005, damage: 0.0005}
+// impaired are the rates of the tests. A connection still carries 1 Gb/s and more.
+var impaired = rates{lose: 0.0005, duplicate: 0.001, hold: 0.005, damage: 0.0005}
 
 // relayed is two daemons that talk through a relay.
 type relayed struct {
@@ -25,7 +25,7 @@ type relayed struct {
 	missing uint64
 }
 
-// newRelayedPair starts the daemons, and begins to mistreat datagrams when they rest.
+// newRelayedPair starts the daemons, and begins to impair datagrams when they rest.
 func newRelayedPair(tb testing.TB, mtu int, rate rates, args func(number int) []string) *relayed {
 	tb.Helper()
 	hosts, r := newRelay(tb, mtu)
@@ -37,7 +37,7 @@ func newRelayedPair(tb testing.TB, mtu int, rate rates, args func(number int) []
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, l := range r.legs {
-		l.mischief = newMischief(relaySeed, uint64(i), rate)
+		l.impairment = newImpairment(relaySeed, uint64(i), rate)
 	}
 	return p
 }
@@ -45,11 +45,11 @@ func newRelayedPair(tb testing.TB, mtu int, rate rates, args func(number int) []
 // sameArgs are the arguments of a daemon for both hosts.
 func sameArgs(args ...string) func(int) []string { return func(int) []string { return args } }
 
-// tollTo returns what the relay has done to the datagrams for a host.
-func (p *relayed) tollTo(number int) toll {
+// tallyTo returns what the relay has done to the datagrams for a host.
+func (p *relayed) tallyTo(number int) tally {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	y := p.legs[1-number].toll
+	y := p.legs[1-number].tally
 	y.drops = maps.Clone(y.drops)
 	return y
 }
@@ -64,7 +64,7 @@ func (p *relayed) requireExact() {
 	p.tb.Helper()
 	after, excess := rest(p.tb, p.hosts[:]...), uint64(0)
 	for i, h := range p.hosts {
-		in, out, k := p.tollTo(i), p.tollTo(1-i), after[i].since(p.before[i])
+		in, out, k := p.tallyTo(i), p.tallyTo(1-i), after[i].since(p.before[i])
 		p.tb.Logf("to host %d: read %d, lost %d, duplicated %d, held back %d, damaged: %d bits flipped, %d garbled, %d swapped, %d of these harmless; written %d, %d of these in trains",
 			i, in.read, in.lost, in.duplicated, in.held, in.damaged[flipBits], in.damaged[garble], in.damaged[swapWords], in.harmless, in.written, in.joined)
 		h.checkAccounts(k, map[netip.Addr]uint64{h.underlayAddr(): out.read, netip.IPv4Unspecified(): in.written})
@@ -94,9 +94,9 @@ func (p *relayed) requireExact() {
 	}
 }
 
-// At each MTU, files cross a bad wire whole, and numbered datagrams arrive as often as they passed
-// it undamaged. No daemon loses, invents or changes anything itself.
-func TestFilesOverABadWire(t *testing.T) {
+// At each MTU, files cross an impaired underlay whole, and numbered datagrams arrive as often as they
+// passed it undamaged. One of the underlays is IPv6. No daemon loses, invents or changes anything itself.
+func TestFilesOverAnImpairedUnderlay(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
@@ -113,7 +113,7 @@ func TestFilesOverABadWire(t *testing.T) {
 		{"4092", 4092, 9000, nstest.IPv4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newRelayedPair(t, c.underlay, badWire, func(n int) []string { return []string{"--mtu", c.name, "--gid", c.gid(n)} })
+			p := newRelayedPair(t, c.underlay, impaired, func(n int) []string { return []string{"--mtu", c.name, "--gid", c.gid(n)} })
 			if got := p.hosts[0].iface().MTU; got != c.mtu {
 				t.Fatalf("the MTU is %d, want %d", got, c.mtu)
 			}

@@ -11,7 +11,7 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// rates are the probabilities with which a relay mistreats a datagram.
+// rates are the probabilities with which a relay impairs a datagram.
 type rates struct{ lose, duplicate, hold, damage float64 }
 
 // damage is a kind of damage.
@@ -33,8 +33,8 @@ const (
 	maxHold = 16
 )
 
-// toll counts what happened to the datagrams of one direction.
-type toll struct {
+// tally counts what happened to the datagrams of one direction.
+type tally struct {
 	read, lost, duplicated, held, written uint64
 	damaged                               [damageKinds]uint64
 	// harmless is how many of the damaged ones have only a reserved byte changed, which the
@@ -49,7 +49,7 @@ type toll struct {
 }
 
 // delivered is how many of the written datagrams the receiver must not drop.
-func (y toll) delivered() uint64 {
+func (y tally) delivered() uint64 {
 	n := y.written
 	for _, drops := range y.drops {
 		n -= drops
@@ -57,13 +57,13 @@ func (y toll) delivered() uint64 {
 	return n
 }
 
-// mischief mistreats the datagrams of one direction. The same seed mistreats the n-th datagram
-// in the same way. The zero value of rates forwards everything.
-type mischief struct {
-	rnd  *rand.Rand
-	rate rates
-	held []heldBack
-	toll toll
+// impairment impairs the datagrams of one direction. The same seed impairs the n-th datagram
+// in the same way. With the zero value of rates it forwards everything.
+type impairment struct {
+	rnd   *rand.Rand
+	rate  rates
+	held  []heldBack
+	tally tally
 }
 
 type heldBack struct {
@@ -71,24 +71,24 @@ type heldBack struct {
 	overtaken int // how many more datagrams overtake it
 }
 
-func newMischief(seed, direction uint64, rate rates) *mischief {
-	return &mischief{rnd: rand.New(rand.NewPCG(seed, direction)), rate: rate, toll: toll{drops: map[string]uint64{}}}
+func newImpairment(seed, direction uint64, rate rates) *impairment {
+	return &impairment{rnd: rand.New(rand.NewPCG(seed, direction)), rate: rate, tally: tally{drops: map[string]uint64{}}}
 }
 
 // pass decides on a datagram and appends those to be sent now to out. It copies what it changes
 // or keeps.
-func (m *mischief) pass(d datagram, out []datagram) []datagram {
-	m.toll.read++
+func (m *impairment) pass(d datagram, out []datagram) []datagram {
+	m.tally.read++
 	if !d.intact() {
-		m.toll.forged++
+		m.tally.forged++
 	}
 	copies := 1
 	switch draw := m.rnd.Float64(); {
 	case draw < m.rate.lose:
-		m.toll.lost++
+		m.tally.lost++
 		return m.release(out)
 	case draw < m.rate.lose+m.rate.duplicate:
-		m.toll.duplicated++
+		m.tally.duplicated++
 		copies = 2
 	}
 	for range copies {
@@ -98,7 +98,7 @@ func (m *mischief) pass(d datagram, out []datagram) []datagram {
 			m.damage(c)
 		}
 		if m.rnd.Float64() < m.rate.hold {
-			m.toll.held++
+			m.tally.held++
 			m.held = append(m.held, heldBack{c.copied(), 1 + m.rnd.IntN(maxHold)})
 			continue
 		}
@@ -108,7 +108,7 @@ func (m *mischief) pass(d datagram, out []datagram) []datagram {
 }
 
 // release appends the datagrams that were overtaken often enough.
-func (m *mischief) release(out []datagram) []datagram {
+func (m *impairment) release(out []datagram) []datagram {
 	kept := m.held[:0]
 	for _, h := range m.held {
 		if h.overtaken--; h.overtaken < 0 {
@@ -122,7 +122,7 @@ func (m *mischief) release(out []datagram) []datagram {
 }
 
 // flush appends all that is held back.
-func (m *mischief) flush(out []datagram) []datagram {
+func (m *impairment) flush(out []datagram) []datagram {
 	for _, h := range m.held {
 		out = append(out, h.datagram)
 	}
@@ -132,7 +132,7 @@ func (m *mischief) flush(out []datagram) []datagram {
 
 // damage changes a datagram, corrects its UDP checksum, and notes the counter by which the
 // receiver must drop it.
-func (m *mischief) damage(d datagram) {
+func (m *impairment) damage(d datagram) {
 	kind := damage(m.rnd.IntN(int(damageKinds)))
 	if kind == swapWords && !m.swap(d.message()[ipoib.HeaderLen:]) {
 		kind = flipBits
@@ -149,17 +149,17 @@ func (m *mischief) damage(d datagram) {
 			d.roce[at+i] ^= byte(1 + m.rnd.IntN(255))
 		}
 	}
-	m.toll.damaged[kind]++
+	m.tally.damaged[kind]++
 	d.putUDPSum()
 	if reason := reasonOf(d.roce); reason != "hca_rx_drop_icrc" || !d.intact() {
-		m.toll.drops[reason]++
+		m.tally.drops[reason]++
 	} else {
-		m.toll.harmless++
+		m.tally.harmless++
 	}
 }
 
 // swap exchanges two different words of a packet. It returns false if it finds none.
-func (m *mischief) swap(packet []byte) bool {
+func (m *impairment) swap(packet []byte) bool {
 	words := len(packet) / 2
 	for range 100 {
 		if words < 2 {
@@ -207,12 +207,12 @@ var testPaths = []roce.Path{
 	{Src: addr("2001:db8::1"), Dst: addr("2001:db8::2"), SrcPort: 0xc123},
 }
 
-// A relay's account of its mischief is right: what it wrote is what it read, less the lost,
+// The tally of an impairment is right: what it wrote is what it read, less the lost,
 // plus the duplicated; each damage is real, and the UDP checksum hides it.
-func TestMischief(t *testing.T) {
+func TestImpairmentIsAccountedFor(t *testing.T) {
 	const n = 20000
 	for _, path := range testPaths {
-		m := newMischief(1, 0, rates{lose: 0.05, duplicate: 0.06, hold: 0.07, damage: 0.08})
+		m := newImpairment(1, 0, rates{lose: 0.05, duplicate: 0.06, hold: 0.07, damage: 0.08})
 		var out []datagram
 		damaged := uint64(0)
 		seen := map[uint32]int{}
@@ -225,7 +225,7 @@ func TestMischief(t *testing.T) {
 				} else {
 					damaged++
 				}
-				m.toll.written++
+				m.tally.written++
 				if got := fold(d.pseudo(len(d.udp)) + sum16(d.udp)); got != 0xffff {
 					t.Fatalf("UDP checksum adds up to %#x, want 0xffff", got)
 				}
@@ -237,8 +237,8 @@ func TestMischief(t *testing.T) {
 			}
 		}
 		rest := m.flush(nil)
-		m.toll.written += uint64(len(rest))
-		y := m.toll
+		m.tally.written += uint64(len(rest))
+		y := m.tally
 		for _, d := range rest {
 			if !d.intact() {
 				damaged++
@@ -264,7 +264,7 @@ func TestMischief(t *testing.T) {
 
 // Swapped words leave every checksum as it was.
 func TestSwappedWordsLeaveChecksums(t *testing.T) {
-	m := newMischief(1, 0, rates{})
+	m := newImpairment(1, 0, rates{})
 	for i := range 1000 {
 		body := make([]byte, 2+m.rnd.IntN(1400))
 		for j := range body {
@@ -281,10 +281,10 @@ func TestSwappedWordsLeaveChecksums(t *testing.T) {
 	}
 }
 
-// The same seed mistreats datagrams in the same way.
-func TestMischiefIsReproducible(t *testing.T) {
+// The same seed impairs datagrams in the same way.
+func TestImpairmentIsReproducible(t *testing.T) {
 	run := func() (sent [][]byte) {
-		m := newMischief(7, 1, rates{lose: 0.1, duplicate: 0.1, hold: 0.1, damage: 0.1})
+		m := newImpairment(7, 1, rates{lose: 0.1, duplicate: 0.1, hold: 0.1, damage: 0.1})
 		var out []datagram
 		for i := range 1000 {
 			out = m.pass(testDatagram(testPaths[0], uint16(i%64), make([]byte, 100)), out[:0])

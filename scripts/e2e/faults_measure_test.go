@@ -45,7 +45,11 @@ type sample struct {
 
 // measure injects a fault several times, each time into a healthy pair.
 func (r *row) measure(t *testing.T, times int, say func(string, ...any)) {
-	p := newFaultyPair(t)
+	r.measureIn(t, newFaultyPair(t), times, say)
+}
+
+// measureIn is measure in an existing pair.
+func (r *row) measureIn(t *testing.T, p *pair, times int, say func(string, ...any)) {
 	for n := range times {
 		if n > 0 && r.fault.perDaemon > 0 && n%r.fault.perDaemon == 0 {
 			p.restart()

@@ -48,12 +48,7 @@ func (s *Segment) Host(i int) *Namespace {
 func (s *Segment) Tap() *os.File {
 	s.tb.Helper()
 	port := s.nextPort()
-	var file *os.File
-	s.Do(func() {
-		var err error
-		file, err = openTap(port)
-		must(s.tb, "create a TAP", err)
-	})
+	file := s.Namespace.Tap(port)
 	s.Run("ip", "link", "set", port, "mtu", fmt.Sprint(s.mtu))
 	s.plug(port)
 	s.setUp(port)
@@ -75,6 +70,20 @@ func (s *Segment) nextPort() string {
 func (s *Segment) plug(port string) {
 	s.tb.Helper()
 	s.Run("ip", "link", "set", port, "master", bridge)
+}
+
+// Tap creates a TAP in the namespace and returns its queue, as [Segment.Tap] does. Its
+// reader takes over no work of the kernel: each frame that it reads is one packet with
+// complete checksums. The caller sets the TAP up.
+func (ns *Namespace) Tap(name string) *os.File {
+	ns.tb.Helper()
+	var file *os.File
+	ns.Do(func() {
+		var err error
+		file, err = openTap(name)
+		must(ns.tb, "create a TAP", err)
+	})
+	return file
 }
 
 // openTap creates a TAP in the thread's network namespace (linux/if_tun.h).

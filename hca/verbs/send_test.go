@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -33,13 +34,13 @@ func sendTo(id uint64, ah hca.AH, list ...hca.SGE) hca.SendWR {
 // sendRig is a sender without a device.
 type sendRig struct {
 	*sender
-	t  *testing.T
+	t  testing.TB
 	ah *AH
 	mr *MR // the payloads
 }
 
 // newSendRig returns a sender with registered memory, on a device that cuts large sends.
-func newSendRig(t *testing.T, depth, sges int) *sendRig {
+func newSendRig(t testing.TB, depth, sges int) *sendRig {
 	t.Helper()
 	pd := &PD{dev: &Device{attr: hca.DeviceAttr{IPCsum: true, MaxTSO: maxTSO, USO: true}}}
 	r := &sendRig{sender: &sender{}, t: t, ah: liveAH(pd), mr: testMR(pd, 99, 1<<17)}
@@ -338,5 +339,21 @@ func TestSendFillDoesNotAllocate(t *testing.T) {
 		r.book.drop()
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// BenchmarkSendFill translates large sends, which includes the checksums. The physical bound
+// is reading the payload once.
+func BenchmarkSendFill(b *testing.B) {
+	for _, mss := range []int{964, 1988, 4036} {
+		b.Run(fmt.Sprint("mss=", mss), func(b *testing.B) {
+			r := newSendRig(b, 512, 1)
+			wrs := []hca.SendWR{r.large(1, 64000, mss)}
+			b.SetBytes(64000)
+			for b.Loop() {
+				r.filled(wrs...)
+				r.book.drop()
+			}
+		})
 	}
 }

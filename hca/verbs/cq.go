@@ -142,7 +142,7 @@ func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 // returns false if the caller gets none. A CQ may also serve receives of the same queue pair:
 // then the number of the request decides, because a failure does not contain the opcode.
 func (c *CQ) translate(wc *hca.WC) bool {
-	for _, q := range c.senders {
+	for _, q := range slices.Backward(c.senders) { // a number that is used again is that of the last one
 		if q.num == wc.QPN {
 			return q.recvCQ == c && !q.sender.book.has(wc.ID) || q.sender.book.complete(wc)
 		}

@@ -28,7 +28,6 @@ type QP struct {
 	recv     side[hca.RecvWR]
 	sender   sender
 	receiver receiver
-	gone     bool // destroyed, but not all memory is released; only for Close
 
 	modifyMu sync.Mutex // one Modify at a time
 	qkey     atomic.Uint32
@@ -102,7 +101,7 @@ func (q *QP) makeSides() {
 	}
 }
 
-// free frees the memory of both queues. It may be called again after an error.
+// free frees the memory of both queues.
 func (q *QP) free() error {
 	q.receiver.free()
 	return q.sender.free()
@@ -122,21 +121,15 @@ func (q *QP) Close() error {
 	if q.groups.any() {
 		return refused("destroy_qp", q.num.String(), hca.ErrBusy)
 	}
-	return refused("destroy_qp", q.num.String(), q.close(q.destroy, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))
-}
-
-// destroy destroys the QP, and releases its memory once the device no longer uses it.
-func (q *QP) destroy() error {
-	if !q.gone {
+	return refused("destroy_qp", q.num.String(), q.close(func() error {
 		err := failed("destroy_qp", q.num.String(), errno(C.shim_destroy_qp(q.qp)))
-		if err != nil && !errors.Is(err, hca.ErrIO) {
-			return err
+		if err == nil || errors.Is(err, hca.ErrIO) {
+			q.purge()
+			q.sendCQ.detach(q)
+			_ = q.free() // if memory stays registered, the PD is busy
 		}
-		q.gone = true
-		q.purge()
-		q.sendCQ.detach(q)
-	}
-	return q.free()
+		return err
+	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))
 }
 
 // purge removes the QP's completions from its CQs.

@@ -41,7 +41,6 @@ func newReceiver(n, sges int) receiver {
 func (r *receiver) free() {
 	freeArray(r.wrs)
 	freeArray(r.sges)
-	r.wrs, r.sges = nil, nil
 }
 
 // fill translates as many receives as there is room for. If a receive must not be posted, it

@@ -89,7 +89,6 @@ func (s *sender) setUp(q *QP, headers hca.MR) {
 	}
 }
 
-// free frees the memory. It may be called again after an error.
 func (s *sender) free() error {
 	s.freeRequests()
 	if s.headers == nil {
@@ -101,7 +100,6 @@ func (s *sender) free() error {
 func (s *sender) freeRequests() {
 	freeArray(s.wrs)
 	freeArray(s.sges)
-	s.wrs, s.sges = nil, nil
 }
 
 // fill translates sends, until it has maxPost requests. If a send must not be posted, it stops

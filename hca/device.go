@@ -84,7 +84,7 @@ type DeviceAttr struct {
 	MaxSGE       int       `json:"max_sge"`   // entries of one scatter/gather list, at least 2
 	MaxCQE       int       `json:"max_cqe"`   // entries of one CQ
 	MaxQueues    int       `json:"-"`         // queues of one QP, at least 1; see QPSpec.Queues
-	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported (IBV_DEVICE_UD_IP_CSUM)
+	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported
 	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
 	USO          bool      `json:"-"`         // large sends of UDP are supported as well as of TCP
 }
@@ -285,7 +285,7 @@ type QPSpec struct {
 	// CQs. Number, state, groups and errors belong to the QP as a whole. Any other number
 	// is refused with ErrInvalid.
 	Queues    int
-	SendWRs   int  // depth of the send queue, 1 to DeviceAttr.MaxQPWR
+	SendWRs   int  // depth of the send queue, 1 to DeviceAttr.MaxQPWR; see LSO for the room of large sends
 	RecvWRs   int  // depth of the receive queue, 1 to DeviceAttr.MaxQPWR
 	SendSGEs  int  // 1 to DeviceAttr.MaxSGE
 	RecvSGEs  int  // 1 to DeviceAttr.MaxSGE

@@ -51,6 +51,12 @@ const MaxLSOHeader = 128
 // the payload is longer, if MSS is negative, or if the header is longer than MaxLSOHeader,
 // describes a fragment, SYN or RST, or is not one of the headers below. If Header and MSS
 // together are longer than GIDEntry.MaxPayload, the send fails like any that is too long.
+//
+// A device may need an entry of the send queue for each segment. It then refuses a send with
+// ErrQueueFull while there is no room for all segments, even if the queue has room for other
+// sends, and with ErrInvalid if there are more segments than QPSpec.SendWRs. None of the
+// segments of a refused send is sent. If a segment fails, or the queue is flushed, the send
+// completes once with that status; segments before it may have been sent.
 type LSO struct {
 	// Header is EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP header if
 	// DeviceAttr.USO is set. In each segment the device sets the lengths, the IPv4

@@ -23,6 +23,10 @@ var offloadChecks = []check{
 	{name: "lso/among_others", run: lsoAmongOthers, needs: hasLSO},
 	{name: "lso/to_itself", run: lsoToItself, needs: hasLSO},
 	{name: "lso/group", run: lsoGroup, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.MGID != (hca.GID{}) && f.OwnGroupLoops }},
+	{name: "lso/queue_full", run: lsoQueueFull, needs: hasLSO},
+	{name: "lso/flushed", run: lsoFlushed, needs: hasLSO},
+	{name: "lso/reset", run: lsoReset, needs: hasLSO},
+	{name: "lso/fails_midway", run: lsoFailsMidway, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.ChecksProtection }},
 	{name: "lso/segment_too_long", run: lsoSegmentTooLong, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.LongSendIsErr }},
 	{name: "lso/protection", run: lsoProtection, needs: func(f Features, h Host) bool { return hasLSO(f, h) && f.ChecksProtection }},
 }
@@ -107,8 +111,9 @@ func lsoCuts(b *bench) {
 // batch has.
 func lsoLongest(b *bench) {
 	s := defaultSpec()
+	s.qp.SendWRs, s.sendCQE = depth*8, depth*8 // a device may need an entry for each segment
 	s.qp.RecvWRs, s.recvCQE = depth*8, depth*8
-	x, y := b.newEnd(b.a, defaultSpec()), b.newEnd(b.b, s)
+	x, y := b.newEnd(b.a, s), b.newEnd(b.b, s)
 	x.to(hca.QPRTS)
 	y.to(hca.QPRTS)
 	p := b.kinds()[0]

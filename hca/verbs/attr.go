@@ -19,14 +19,23 @@ type (
 	cWC         = C.struct_ibv_wc
 )
 
+// deviceAttr translates the attributes of a device. Large sends and checksums need an entry of
+// the scatter/gather list for the headers, beside the two that the contract requires.
 func deviceAttr(name string, a *cDeviceAttr) hca.DeviceAttr {
-	return hca.DeviceAttr{
+	out := hca.DeviceAttr{
 		Name: name, NodeGUID: guid(uint64(a.node_guid)), SysImageGUID: guid(uint64(a.sys_image_guid)),
 		Ports: uint8(a.phys_port_cnt), Transport: hca.TransportHardware,
 		MaxQPWR: int(a.max_qp_wr), MaxSGE: int(a.max_sge), MaxCQE: int(a.max_cqe), MaxQueues: maxQueues,
-		IPCsum: a.device_cap_flags&C.IBV_DEVICE_UD_IP_CSUM != 0,
 	}
+	if out.MaxSGE >= 2+cutSGEs {
+		out.MaxSGE -= cutSGEs
+		out.IPCsum, out.MaxTSO, out.USO = true, maxTSO, true
+	}
+	return out
 }
+
+// fillsCsum reports whether the device fills in checksums itself.
+func fillsCsum(a *cDeviceAttr) bool { return a.device_cap_flags&C.IBV_DEVICE_UD_IP_CSUM != 0 }
 
 // guid converts a __be64, as read from memory.
 func guid(be uint64) (g hca.GUID) {

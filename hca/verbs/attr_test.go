@@ -24,13 +24,32 @@ func TestDeviceAttr(t *testing.T) {
 	c := cDeviceAttr{max_qp_wr: 100, max_sge: 30, max_cqe: 400, phys_port_cnt: 2, device_cap_flags: 1 << 18}
 	got := deviceAttr("mlx5_0", &c)
 	want := hca.DeviceAttr{
-		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 30, MaxCQE: 400, MaxQueues: 1, IPCsum: true,
+		Name: "mlx5_0", Ports: 2, Transport: hca.TransportHardware, MaxQPWR: 100, MaxSGE: 29, MaxCQE: 400, MaxQueues: 1,
+		IPCsum: true, MaxTSO: 1 << 16, USO: true,
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if c.device_cap_flags = ^c.device_cap_flags; deviceAttr("", &c).IPCsum {
+	if !fillsCsum(&c) {
+		t.Error("the capability of checksums is not recognised")
+	}
+	if c.device_cap_flags = ^c.device_cap_flags; fillsCsum(&c) {
 		t.Error("a device without the checksum capability claims it")
+	}
+}
+
+// A device whose lists have no entry for headers has no large sends and no checksums.
+func TestDeviceAttrShortLists(t *testing.T) {
+	for _, tt := range []struct {
+		device cDeviceAttr
+		want   hca.DeviceAttr
+	}{
+		{cDeviceAttr{max_sge: 2, device_cap_flags: 1 << 18}, hca.DeviceAttr{Transport: hca.TransportHardware, MaxSGE: 2, MaxQueues: 1}},
+		{cDeviceAttr{max_sge: 3}, hca.DeviceAttr{Transport: hca.TransportHardware, MaxSGE: 2, MaxQueues: 1, IPCsum: true, MaxTSO: 1 << 16, USO: true}},
+	} {
+		if got := deviceAttr("", &tt.device); got != tt.want {
+			t.Errorf("%d entries: %+v, want %+v", tt.device.max_sge, got, tt.want)
+		}
 	}
 }
 

@@ -41,6 +41,7 @@ type CQ struct {
 	mu      sync.Mutex
 	scratch []cWC    // C memory
 	kept    []hca.WC // polled by purge and not yet returned
+	senders []*QP    // whose sends complete here
 
 	broken atomic.Bool // polling failed
 }
@@ -126,18 +127,45 @@ func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 			break
 		}
 		for i := range c.scratch[:got] {
-			wc[n+i] = completion(&c.scratch[i])
+			if wc[n] = completion(&c.scratch[i]); c.translate(&wc[n]) {
+				n++
+			}
 		}
-		if n += got; got < want {
+		if got < want {
 			break
 		}
 	}
 	return n
 }
 
+// translate turns the completion of a request of a send queue into that of its send. It
+// returns false if the caller gets none. A CQ may also serve receives of the same queue pair:
+// then the number of the request decides, because a failure does not contain the opcode.
+func (c *CQ) translate(wc *hca.WC) bool {
+	for _, q := range slices.Backward(c.senders) { // a number that is used again is that of the last one
+		if q.num == wc.QPN {
+			return q.recvCQ == c && !q.sender.book.has(wc.ID) || q.sender.book.complete(wc)
+		}
+	}
+	return true
+}
+
+// attach makes the CQ translate the completions of a QP's sends.
+func (c *CQ) attach(q *QP) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.senders = append(c.senders, q)
+}
+
+func (c *CQ) detach(q *QP) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.senders = slices.DeleteFunc(c.senders, func(s *QP) bool { return s == q })
+}
+
 // purge drops the completions of a QP that is reset or destroyed, because not every
 // provider does that (librxe does not).
-func (c *CQ) purge(qpn hca.QPN) {
+func (c *CQ) purge(q *QP) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := c.kept
@@ -146,7 +174,10 @@ func (c *CQ) purge(qpn hca.QPN) {
 		n = c.pollDevice(batch)
 		all = append(all, batch[:n]...)
 	}
-	c.kept = slices.DeleteFunc(all, func(wc hca.WC) bool { return wc.QPN == qpn })
+	c.kept = slices.DeleteFunc(all, func(wc hca.WC) bool { return wc.QPN == q.num })
+	if q.sendCQ == c {
+		q.sender.book.drop()
+	}
 }
 
 // Arm implements [hca.CQ]. It discards the event of an earlier Arm without a Wait, because

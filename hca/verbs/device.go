@@ -23,6 +23,8 @@ type Device struct {
 	attr    hca.DeviceAttr
 	maxGIDs int // entries of the GID tables of all ports
 	async   asyncReader
+
+	fillsCsum bool // in messages of IPv4
 }
 
 var _ hca.Device = (*Device)(nil)
@@ -71,7 +73,7 @@ func (d *Device) inquire(name string) (err error) {
 		return err
 	}
 	d.attr = deviceAttr(name, &a)
-	d.attr.PCIAddr = pciAddr(name)
+	d.attr.PCIAddr, d.fillsCsum = pciAddr(name), fillsCsum(&a)
 	for port := range d.attr.Ports {
 		p, err := d.portAttr(port + 1)
 		if err != nil {

@@ -12,7 +12,7 @@
 // # Ownership of memory
 //
 // All memory that libibverbs accesses lies outside the Go heap: registered memory is an
-// anonymous mapping, and the requests of a batch are written to an array that the QP
+// anonymous mapping, and the requests of a batch are written to arrays that the QP
 // allocates when it is created. One C call posts or polls a batch; nothing is allocated
 // per request. C stores no Go pointer: the user context of an object to which events
 // refer is a generation, an integer.
@@ -34,6 +34,24 @@
 // asynchronous events. A waiter needs no thread; setting its deadline wakes it. Events are
 // read and acknowledged in one C call, because an event that is read and not acknowledged
 // blocks the destruction of its object forever.
+//
+// # Large sends and checksums
+//
+// Devices are not assumed to cut large sends of UD, so this package does it with package
+// segment: a large send becomes a request of the device for each segment. The list of such a
+// request has the headers, in registered memory of the queue pair (128 bytes for each entry of
+// the send queue), and the segment's part of the caller's payload, which is not copied. The
+// segmenter reads the payload once, for the checksums.
+//
+// The segments count against the depth of the send queue, so a CQ with an entry for each
+// entry of the queue cannot overrun. The last segment is always signaled. The numbers of
+// requests, their wr_id, belong to the queue pair; a book (book.go) turns their completions
+// into one of each send. Checksums of single messages ([hca.SendIPCsum]) are filled in in the
+// same way, in a copy of the headers; for IPv4 the device does that if it can
+// (IBV_DEVICE_UD_IP_CSUM).
+//
+// A later step: on a device that declares large sends of UD (ibv_query_device_ex, tso_caps
+// with IBV_QPT_UD in supported_qpts), IBV_WR_TSO would replace the requests.
 //
 // # Where drivers differ from the contract
 //

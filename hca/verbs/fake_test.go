@@ -7,16 +7,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"ipoibd/hca"
+	"ipoibd/hca/hcatest"
 )
 
-// order tells the queue pair of testdata/fake.c, in the wr_id of a batch's first
-// request, what to return and to store in errno, and which request to report as the
-// bad one, counted from 1; 0 means none.
+// order tells the queue pair of testdata/fake.c, in the destination of a batch's first send
+// or the wr_id of its first receive, what to return and to store in errno, and which request
+// to report as the bad one, counted from 1; 0 means none.
 type order struct {
 	result int32
 	errno  syscall.Errno
@@ -24,6 +26,12 @@ type order struct {
 }
 
 func (o order) id() uint64 { return uint64(uint32(o.result)) | uint64(o.errno)<<32 | uint64(o.bad)<<48 }
+
+// in puts the order into a send.
+func (o order) in(wr hca.SendWR) hca.SendWR {
+	wr.UD.QPN, wr.UD.QKey = hca.QPN(o.id()), hca.QKey(o.id()>>32)
+	return wr
+}
 
 // libibverbs keeps the objects that events refer to, even if the user's environment
 // asks it to free them.
@@ -58,13 +66,105 @@ func TestPostRefused(t *testing.T) {
 		{"errno set", order{-1, syscall.EIO, 1}, 0, hca.ErrIO},
 		{"no errno", order{-1, 0, 2}, 1, hca.ErrQueueFull},
 	} {
-		sends := []hca.SendWR{sendTo(tt.order.id(), liveAH(q.pd)), sendTo(2, liveAH(q.pd)), sendTo(3, liveAH(q.pd))}
+		sends := []hca.SendWR{tt.order.in(sendTo(1, liveAH(q.pd))), sendTo(2, liveAH(q.pd)), sendTo(3, liveAH(q.pd))}
 		if n, err := q.PostSend(sends); n != tt.taken || !errors.Is(err, tt.want) {
 			t.Errorf("sends, %s: %d accepted, %v, want %d, %v", tt.name, n, err, tt.taken, tt.want)
 		}
 		if n, err := q.PostRecv([]hca.RecvWR{{ID: tt.order.id()}, {ID: 2}, {ID: 3}}); n != tt.taken || !errors.Is(err, tt.want) {
 			t.Errorf("receives, %s: %d accepted, %v, want %d, %v", tt.name, n, err, tt.taken, tt.want)
 		}
+		if got := q.polled(t); len(got) != tt.taken {
+			t.Errorf("sends, %s: %d completions, want %d", tt.name, len(got), tt.taken)
+		}
+	}
+}
+
+// polled returns all completions of the CQ.
+func (q *QP) polled(t *testing.T) []hca.WC {
+	t.Helper()
+	wcs := make([]hca.WC, 16)
+	n, err := q.sendCQ.Poll(wcs)
+	must(t, err)
+	return wcs[:n]
+}
+
+// fakeLarge returns a large send of four segments.
+func fakeLarge(t *testing.T, q *QP, id uint64) hca.SendWR {
+	t.Helper()
+	mr, err := q.pd.AllocMR(4000, 0)
+	must(t, err)
+	wr := order{}.in(sendTo(id, liveAH(q.pd), mr.SGE(0, 2500), mr.SGE(2500, 1500)))
+	wr.LSO = hca.LSO{Header: hcatest.TCPHeader(), MSS: 1000}
+	return wr
+}
+
+// A large send is as many requests of the device as segments, and completes once: when its
+// last segment was sent, or with the failure of any. Those that the device refuses are not
+// accepted.
+func TestLargeSendCompletesOnce(t *testing.T) {
+	if os.Getenv(fakeEnv) == "" {
+		withFake(t)
+		return
+	}
+	q := fakeQP(t)
+	small, large := order{}.in(sendTo(1, liveAH(q.pd))), fakeLarge(t, q, 2)
+	broken := fakeLarge(t, q, 3)
+	broken.SGList[1].LKey = 1 << 30 // from the third segment on
+	middle, first := large, large
+	middle = order{int32(syscall.ENOMEM), 0, 3}.in(middle)
+	first = order{int32(syscall.ENOMEM), 0, 1}.in(first)
+	for _, tt := range []struct {
+		name  string
+		wrs   []hca.SendWR
+		taken int
+		want  []hca.WCStatus
+	}{
+		{"sent", []hca.SendWR{small, large, small}, 3, []hca.WCStatus{0, 0, 0}},
+		{"fails at the third segment", []hca.SendWR{small, broken, small}, 3, []hca.WCStatus{0, hca.WCLocProtErr, hca.WCWRFlushErr}},
+		{"follows a failure", []hca.SendWR{broken, large}, 2, []hca.WCStatus{hca.WCLocProtErr, hca.WCWRFlushErr}},
+		{"does not fit", []hca.SendWR{large, large, large}, 2, []hca.WCStatus{0, 0}},
+		{"refused", []hca.SendWR{first}, 0, nil},
+		{"refused from the third segment on", []hca.SendWR{middle}, 1, nil}, // a later completion stands for it
+	} {
+		n, err := q.PostSend(tt.wrs)
+		if n != tt.taken || n < len(tt.wrs) && !errors.Is(err, hca.ErrQueueFull) {
+			t.Errorf("%s: %d accepted, %v, want %d", tt.name, n, err, tt.taken)
+		}
+		var got []hca.WCStatus
+		for i, wc := range q.polled(t) {
+			if got = append(got, wc.Status); wc.ID != tt.wrs[i].ID {
+				t.Errorf("%s: completion %d is of send %d, want %d", tt.name, i, wc.ID, tt.wrs[i].ID)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+		must(t, q.Modify(hca.QPAttr{State: hca.QPReset}, hca.AttrState))
+		toRTS(t, q)
+		if room := q.sender.book.room(); room != q.spec.SendWRs {
+			t.Errorf("%s: room for %d after RESET, want %d", tt.name, room, q.spec.SendWRs)
+		}
+	}
+	must(t, q.Close())
+}
+
+// A post, its completion and the poll allocate nothing.
+func TestLargeSendDoesNotAllocate(t *testing.T) {
+	if os.Getenv(fakeEnv) == "" {
+		withFake(t)
+		return
+	}
+	q := fakeQP(t)
+	wrs, wcs := []hca.SendWR{fakeLarge(t, q, 1)}, make([]hca.WC, 4)
+	if n := testing.AllocsPerRun(100, func() {
+		if n, err := q.PostSend(wrs); n != 1 {
+			t.Fatal(err)
+		}
+		if n, err := q.sendCQ.Poll(wcs); n != 1 {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 
@@ -100,14 +200,19 @@ func fakeQP(t *testing.T) *QP {
 	must(t, err)
 	cq, err := d.CreateCQ(hca.CQSpec{Entries: 8})
 	must(t, err)
-	qp, err := pd.CreateQP(hca.QPSpec{SendWRs: 4, RecvWRs: 4, SendSGEs: 1, RecvSGEs: 1}, cq, cq)
+	qp, err := pd.CreateQP(hca.QPSpec{SendWRs: 10, RecvWRs: 4, SendSGEs: 2, RecvSGEs: 1, SignalAll: true}, cq, cq)
 	must(t, err)
+	toRTS(t, qp)
+	return qp.(*QP)
+}
+
+func toRTS(t *testing.T, qp hca.QP) {
+	t.Helper()
 	for _, s := range []hca.QPState{hca.QPInit, hca.QPRTR, hca.QPRTS} {
 		cur, err := qp.Query()
 		must(t, err)
 		must(t, qp.Modify(hca.QPAttr{State: s, Port: 1}, hca.AttrState|hca.UDTransition(cur.State, s).Required))
 	}
-	return qp.(*QP)
 }
 
 func must(t *testing.T, err error) {

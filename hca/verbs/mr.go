@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -73,7 +74,44 @@ func (m *MR) register(access hca.Access) error {
 		return explainLimit(failedNull("reg_mr", fmt.Sprintf("%d bytes", len(m.mem)), err), uint64(total), memlockLimit())
 	}
 	m.mr, m.lkey = mr, uint32(mr.lkey)
+	m.pd.regions.add(m)
 	return nil
+}
+
+// regions are the registered regions of a domain, for reading the payload of sends.
+type regions struct {
+	mu    sync.RWMutex
+	byKey map[uint32][]byte
+}
+
+func (r *regions) add(m *MR) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byKey == nil {
+		r.byKey = map[uint32][]byte{}
+	}
+	r.byKey[m.lkey] = m.mem
+}
+
+// remove waits until no one reads a region.
+func (r *regions) remove(m *MR) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byKey, m.lkey)
+}
+
+// find returns the memory of an entry, or nil if it is not part of a region. The caller must
+// hold mu while it uses the memory.
+func (r *regions) find(e hca.SGE) []byte {
+	mem := r.byKey[e.LKey]
+	if len(mem) == 0 {
+		return nil
+	}
+	off := e.Addr - uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+	if n := uint64(len(mem)); off > n || uint64(e.Length) > n-off {
+		return nil
+	}
+	return mem[off:][:e.Length]
 }
 
 // Bytes implements [hca.MR].
@@ -88,10 +126,13 @@ func (m *MR) SGE(off, n int) hca.SGE {
 // Close implements [hca.MR].
 func (m *MR) Close() error {
 	return refused("dereg_mr", m.pd.dev.attr.Name, m.close(func() error {
+		m.pd.regions.remove(m)
 		err := failed("dereg_mr", m.pd.dev.attr.Name, errno(C.shim_dereg_mr(m.mr)))
 		if err == nil || errors.Is(err, hca.ErrIO) { // else the device may still use the memory
 			registered.Add(-pages(len(m.mem)))
 			_ = unix.Munmap(m.mem)
+		} else {
+			m.pd.regions.add(m)
 		}
 		return err
 	}, &m.pd.life))

@@ -12,6 +12,8 @@ type PD struct {
 	life
 	dev *Device
 	pd  *C.struct_ibv_pd
+
+	regions regions
 }
 
 var _ hca.PD = (*PD)(nil)

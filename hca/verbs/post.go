@@ -8,30 +8,30 @@ import "C"
 import (
 	"fmt"
 	"sync"
+	"syscall"
 
 	"ipoibd/hca"
 )
 
-// maxPost bounds the requests of one call of libibverbs.
+// maxPost bounds the requests of one call of libibverbs, so that the device starts early; the
+// segments of a large send may exceed it.
 const maxPost = 128
 
-// Reasons why a request is not passed to libibverbs.
+// Reasons why a request is not passed to libibverbs; those of sends only are in send.go.
 var (
 	errState   = fmt.Errorf("%w: the queue pair accepts no requests in this state", hca.ErrInvalid)
 	errTooLong = fmt.Errorf("%w: more scatter/gather entries than the queue pair was created for", hca.ErrInvalid)
-	errLSO     = fmt.Errorf("%w: the device has no large sends of unreliable datagrams", hca.ErrInvalid)
-	errIPCsum  = fmt.Errorf("%w: the device fills in no checksums (IBV_DEVICE_UD_IP_CSUM)", hca.ErrInvalid)
-	errAH      = fmt.Errorf("%w: not an address handle of this protection domain", hca.ErrInvalid)
 )
 
 // side is one of the two queues of a QP.
 type side[W any] struct {
 	verb string
-	// fill writes requests to the scratch, up to the first that must not be posted, for
-	// which it returns the error.
+	// fill translates requests for one call of libibverbs, up to the first that must not be
+	// posted, for which it returns the error.
 	fill func([]W) (int, error)
-	post func(n int) C.struct_shim_posted
-	free func()
+	// post posts the n requests that fill has translated, and returns how many the device
+	// accepted, and why not the next one.
+	post func(n int) (taken int, why syscall.Errno)
 
 	mu     sync.Mutex // held by a post
 	closed error      // why posts are refused
@@ -46,7 +46,7 @@ func (s *side[W]) gate(b hca.QueueBehaviour) {
 	}
 }
 
-// postAll posts a batch, with one call of libibverbs per maxPost requests.
+// postAll posts a batch, with a call of libibverbs for every maxPost requests.
 func (s *side[W]) postAll(wrs []W, on hca.QPN) (taken int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,10 +55,9 @@ func (s *side[W]) postAll(wrs []W, on hca.QPN) (taken int, err error) {
 		if n, err = s.fill(wrs[taken:]); n == 0 {
 			break
 		}
-		posted := s.post(n)
-		taken += int(posted.taken)
-		if posted.err != 0 {
-			return taken, failed(s.verb, on.String(), errno(posted.err))
+		n, why := s.post(n)
+		if taken += n; why != 0 {
+			return taken, failed(s.verb, on.String(), why)
 		}
 	}
 	if err != nil {

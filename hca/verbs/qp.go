@@ -9,6 +9,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"ipoibd/hca"
 )
@@ -23,8 +24,10 @@ type QP struct {
 	sendCQ, recvCQ *CQ
 	qp             *C.struct_ibv_qp
 
-	send side[hca.SendWR]
-	recv side[hca.RecvWR]
+	send     side[hca.SendWR]
+	recv     side[hca.RecvWR]
+	sender   sender
+	receiver receiver
 
 	modifyMu sync.Mutex // one Modify at a time
 	qkey     atomic.Uint32
@@ -64,21 +67,23 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 
 // create creates the QP. The caller has entered its PD and CQs.
 func (q *QP) create() (hca.QP, error) {
-	gen, signalAll := generations.Add(1), C.int(0)
-	if q.spec.SignalAll {
-		signalAll = 1
+	if err := q.sender.init(q); err != nil {
+		return nil, err
 	}
+	q.receiver = newReceiver(min(q.spec.RecvWRs, maxPost), q.spec.RecvSGEs)
+	gen := generations.Add(1)
 	qp, err := C.shim_create_qp(q.pd.pd, q.sendCQ.cq, q.recvCQ.cq, C.struct_ibv_qp_cap{
-		max_send_wr: C.uint32_t(q.spec.SendWRs), max_send_sge: C.uint32_t(q.spec.SendSGEs),
+		max_send_wr: C.uint32_t(q.spec.SendWRs), max_send_sge: C.uint32_t(q.sender.each),
 		max_recv_wr: C.uint32_t(q.spec.RecvWRs), max_recv_sge: C.uint32_t(q.spec.RecvSGEs),
-	}, signalAll, C.uint32_t(gen))
+	}, C.uint32_t(gen))
 	if qp == nil {
-		return nil, failedNull("create_qp", q.pd.dev.attr.Name, err)
+		return nil, errors.Join(failedNull("create_qp", q.pd.dev.attr.Name, err), q.free())
 	}
 	q.qp, q.num = qp, hca.QPN(qp.qp_num)
 	q.id = hca.ObjectID{Kind: hca.KindQP, Num: uint32(q.num), Generation: gen}
 	q.makeSides()
 	q.gate(hca.QPReset)
+	q.sendCQ.attach(q)
 	for _, parent := range []*life{&q.pd.life, &q.sendCQ.life, &q.recvCQ.life} {
 		parent.adopt()
 	}
@@ -87,14 +92,19 @@ func (q *QP) create() (hca.QP, error) {
 
 // makeSides sets up the two queues for posting.
 func (q *QP) makeSides() {
-	send := newSendScratch(min(q.spec.SendWRs, maxPost), q.spec.SendSGEs)
-	recv := newRecvScratch(min(q.spec.RecvWRs, maxPost), q.spec.RecvSGEs)
-	q.send.verb, q.send.free = verbPostSend, send.free
-	q.send.fill = func(wrs []hca.SendWR) (int, error) { return send.fill(wrs, q) }
-	q.send.post = func(n int) C.struct_shim_posted { return C.shim_post_send(q.qp, &send.wrs[0], C.int(n)) }
-	q.recv.verb, q.recv.free = verbPostRecv, recv.free
-	q.recv.fill = recv.fill
-	q.recv.post = func(n int) C.struct_shim_posted { return C.shim_post_recv(q.qp, &recv.wrs[0], C.int(n)) }
+	s, r := &q.sender, &q.receiver
+	q.send.verb, q.send.fill, q.send.post = verbPostSend, s.fill, s.post
+	q.recv.verb, q.recv.fill = verbPostRecv, r.fill
+	q.recv.post = func(n int) (int, syscall.Errno) {
+		p := C.shim_post_recv(q.qp, &r.wrs[0], C.int(n))
+		return int(p.taken), errno(p.err)
+	}
+}
+
+// free frees the memory of both queues.
+func (q *QP) free() error {
+	q.receiver.free()
+	return q.sender.free()
 }
 
 // ID implements [hca.QP].
@@ -115,8 +125,8 @@ func (q *QP) Close() error {
 		err := failed("destroy_qp", q.num.String(), errno(C.shim_destroy_qp(q.qp)))
 		if err == nil || errors.Is(err, hca.ErrIO) {
 			q.purge()
-			q.send.free()
-			q.recv.free()
+			q.sendCQ.detach(q)
+			_ = q.free() // if memory stays registered, the PD is busy
 		}
 		return err
 	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))
@@ -124,6 +134,6 @@ func (q *QP) Close() error {
 
 // purge removes the QP's completions from its CQs.
 func (q *QP) purge() {
-	q.sendCQ.purge(q.num)
-	q.recvCQ.purge(q.num)
+	q.sendCQ.purge(q)
+	q.recvCQ.purge(q)
 }

@@ -251,7 +251,7 @@ int shim_cq_event(struct ibv_comp_channel *channel)
 }
 
 struct ibv_qp *shim_create_qp(struct ibv_pd *pd, struct ibv_cq *send, struct ibv_cq *recv,
-			      struct ibv_qp_cap cap, int signal_all, uint32_t generation)
+			      struct ibv_qp_cap cap, uint32_t generation)
 {
 	struct ibv_qp_init_attr init = {
 		.qp_context = (void *)(uintptr_t)generation,
@@ -259,7 +259,6 @@ struct ibv_qp *shim_create_qp(struct ibv_pd *pd, struct ibv_cq *send, struct ibv
 		.recv_cq = recv,
 		.cap = cap,
 		.qp_type = IBV_QPT_UD,
-		.sq_sig_all = signal_all,
 	};
 	return lib.create_qp(pd, &init);
 }

@@ -52,7 +52,7 @@ int shim_poll_cq(struct ibv_cq *cq, int max, struct ibv_wc *wc); // number of co
 int shim_cq_event(struct ibv_comp_channel *channel);
 
 struct ibv_qp *shim_create_qp(struct ibv_pd *pd, struct ibv_cq *send, struct ibv_cq *recv,
-			      struct ibv_qp_cap cap, int signal_all, uint32_t generation);
+			      struct ibv_qp_cap cap, uint32_t generation);
 int shim_destroy_qp(struct ibv_qp *qp);
 int shim_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int shim_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);

@@ -5,6 +5,7 @@ package verbs_test
 import (
 	"testing"
 
+	"ipoibd/hca"
 	"ipoibd/hca/hcatest/station"
 	"ipoibd/hca/verbs/verbstest"
 )
@@ -22,5 +23,9 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 	sends, recvs := a.Towards(b, 8, 100), b.Receives(8)
 	if n := testing.AllocsPerRun(50, func() { a.Carry(b, sends, recvs) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
+	}
+	large, all := []hca.SendWR{a.Large(b)}, b.Receives(station.Depth)
+	if n := testing.AllocsPerRun(20, func() { a.Carry(b, large, all) }); n != 0 {
+		t.Errorf("large sends: %v allocations, want none", n)
 	}
 }

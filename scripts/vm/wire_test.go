@@ -1,7 +1,9 @@
 package vm
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"ipoibd/hca"
 	"ipoibd/hca/roce"
 	"ipoibd/link/linktest/nstest"
 )
@@ -21,8 +24,16 @@ const roceFilter = "udp and dst port 4791"
 // wire counts the RoCEv2 frames of a capture by sender.
 type wire map[netip.Addr]int
 
+// senderQP is a queue pair that sends.
+type senderQP struct {
+	addr netip.Addr
+	qpn  hca.QPN
+}
+
 // verifyWire checks that every frame of a capture is a UD SEND whose ICRC matches
-// with the identification in its IP header, and counts the frames.
+// with the identification in its IP header, that the numbers of each queue pair's
+// packets count up, and that every message is a packet of IP whose lengths and
+// checksums are right. It counts the frames.
 func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 	tb.Helper()
 	file, err := os.Open(c.Path)
@@ -34,7 +45,7 @@ func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 	if err != nil {
 		tb.Fatalf("read %s: %v", c.Path, err)
 	}
-	w := wire{}
+	w, psns := wire{}, map[senderQP]uint32{}
 	for n := 0; ; n++ {
 		data, _, err := r.ReadPacketData()
 		if errors.Is(err, io.EOF) {
@@ -48,10 +59,72 @@ func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 		if match, _ := roce.Verify(&path, true, datagram); match != roce.MatchKnownID {
 			tb.Errorf("frame %d from %v: its ICRC does not match: % x", n, path.Src, data)
 		}
-		if _, err := roce.ParseUDSend(datagram); err != nil {
+		send, err := roce.ParseUDSend(datagram)
+		if err != nil {
 			tb.Errorf("frame %d from %v: %v", n, path.Src, err)
+			continue
+		}
+		qp := senderQP{path.Src, send.SrcQPN}
+		if last, ok := psns[qp]; ok {
+			if step := (send.PSN - last) & psnMask; step < 1 || step > maxPSNStep {
+				tb.Errorf("frame %d from %v, QP %v: PSN %#x after %#x", n, qp.addr, qp.qpn, send.PSN, last)
+			}
+		}
+		psns[qp] = send.PSN
+		if err := verifyMessage(send.Payload); err != nil {
+			tb.Fatalf("frame %d from %v: %v: % x", n, path.Src, err, send.Payload)
 		}
 	}
+}
+
+const (
+	psnMask = 1<<24 - 1
+	// maxPSNStep allows for messages of a device to itself, which rxe counts although they are
+	// not on the wire, such as probes and copies of multicasts.
+	maxPSNStep = 64
+)
+
+// verifyMessage returns an error if a message of IP over InfiniBand is a packet of IP with
+// other lengths or checksums than it should have.
+func verifyMessage(msg []byte) error {
+	const encapLen = 4
+	if len(msg) < encapLen {
+		return errors.New("no encapsulation header")
+	}
+	first, size := layers.LayerTypeIPv4, -1
+	switch body := msg[encapLen:]; layers.EthernetType(binary.BigEndian.Uint16(msg)) {
+	case layers.EthernetTypeIPv4:
+		if len(body) > 4 {
+			size = int(binary.BigEndian.Uint16(body[2:]))
+		}
+	case layers.EthernetTypeIPv6:
+		if first = layers.LayerTypeIPv6; len(body) > 6 {
+			size = 40 + int(binary.BigEndian.Uint16(body[4:]))
+		}
+	default:
+		return nil
+	}
+	if size != len(msg)-encapLen {
+		return fmt.Errorf("the packet of IP has %d bytes, the message %d", size, len(msg)-encapLen)
+	}
+	packet := gopacket.NewPacket(msg[encapLen:], first, gopacket.Default)
+	if udp, ok := packet.TransportLayer().(*layers.UDP); ok && int(udp.Length) != len(udp.Contents)+len(udp.Payload) {
+		return fmt.Errorf("UDP has %d bytes, and says %d", len(udp.Contents)+len(udp.Payload), udp.Length)
+	}
+	for _, l := range packet.Layers() {
+		if l, ok := l.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			if err := l.SetNetworkLayerForChecksum(packet.NetworkLayer()); err != nil {
+				return err
+			}
+		}
+	}
+	err, wrong := packet.VerifyChecksums()
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("wrong checksum in layer %v: %+v", wrong[0].Layer.LayerType(), wrong[0].ChecksumVerificationResult)
+	}
+	return err
 }
 
 // dissect splits a RoCEv2 frame into its path and its payload.

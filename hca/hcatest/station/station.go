@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/hcatest"
 )
 
 const (
@@ -91,6 +92,17 @@ func (s *Station) Towards(to *Station, n, size int) []hca.SendWR {
 		}
 	}
 	return wrs
+}
+
+// Large returns a large send to another station, of as many segments of Payload bytes as it
+// has receives.
+func (s *Station) Large(to *Station) hca.SendWR {
+	s.Helper()
+	wr := s.Towards(to, 1, 0)[0]
+	header := hcatest.TCPHeader()
+	wr.LSO = hca.LSO{Header: header, MSS: Payload - len(header)}
+	wr.SGList[0] = s.mr.SGE(0, Depth*wr.LSO.MSS)
+	return wr
 }
 
 // Receives returns receives into the first n slots.

@@ -3,11 +3,13 @@ package udp
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
 )
 
@@ -79,6 +81,9 @@ func TestTrainsEndWithEIO(t *testing.T) {
 	}
 	if l := tr.Limits(); l.MaxSegs != 1 || !errors.Is(tr.TrainsRefused(), unix.EIO) {
 		t.Errorf("limits %+v, %v, want no trains because of EIO", l, tr.TrainsRefused())
+	}
+	if c := tr.tx.counters(); !slices.Contains(c, hca.Counter{Name: "tx_trains_refused", Kind: hca.CountGauge, Value: 1}) {
+		t.Errorf("counters %+v do not show it", c)
 	}
 	if n, err := tr.Send([]transport.Packet{single, single, train}); n != 2 || !errors.Is(err, transport.ErrLimits) {
 		t.Errorf("Send = %d, %v, want 2, %v", n, err, transport.ErrLimits)

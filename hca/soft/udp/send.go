@@ -214,7 +214,13 @@ func (s *sender) sendmmsg(fd uintptr) bool {
 	return true
 }
 
-func (s *sender) counters() []hca.Counter { return s.counts.list() }
+func (s *sender) counters() []hca.Counter {
+	refused := hca.Counter{Name: "tx_trains_refused", Kind: hca.CountGauge}
+	if s.untrained.Load() != nil {
+		refused.Value = 1
+	}
+	return append(s.counts.list(), refused)
+}
 
 // takeErrors empties the socket's queue of ICMP errors, within maxErrorCalls, and
 // reports whether there were any.

@@ -1,5 +1,6 @@
-// A libibverbs with one device, for tests. The wr_id of the first request of a batch
-// determines the outcome of the batch.
+// A libibverbs with one device, for tests. The destination of the first send of a batch, or
+// the wr_id of its first receive, determines the outcome of the batch. Sends are executed by
+// ibv_poll_cq: one with an unknown L_Key fails, and later ones are flushed.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdlib.h>
@@ -22,22 +23,39 @@ struct order {
 	uint16_t bad; // counted from 1; 0: no bad request
 };
 
-static int carry_out(uint64_t wr_id, int *bad)
+static int carry_out(uint64_t order, int *bad)
 {
 	union {
-		uint64_t wr_id;
+		uint64_t bits;
 		struct order order;
-	} u = {.wr_id = wr_id};
+	} u = {.bits = order};
 	*bad = u.order.bad;
 	errno = u.order.err;
 	return u.order.result;
 }
 
+// The send queue: a ring of the requests that were accepted.
+enum { DEPTH = 64 };
+static struct posted {
+	uint64_t wr_id;
+	int signaled, fails;
+} sends[DEPTH];
+static unsigned int posted, executed;
+static int failed;
+
+static int fails(const struct ibv_send_wr *wr)
+{
+	for (int i = 0; i < wr->num_sge; i++)
+		if (wr->sg_list[i].lkey > DEPTH)
+			return 1;
+	return 0;
+}
+
 static int post_send(struct ibv_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	int bad, result = carry_out(wr->wr_id, &bad);
-	for (; bad > 1; bad--)
-		wr = wr->next;
+	int bad, result = carry_out(wr->wr.ud.remote_qpn | (uint64_t)wr->wr.ud.remote_qkey << 32, &bad);
+	for (int i = 1; wr && (!result || i < bad); i++, wr = wr->next)
+		sends[posted++ % DEPTH] = (struct posted){wr->wr_id, wr->send_flags & IBV_SEND_SIGNALED, fails(wr)};
 	if (bad)
 		*bad_wr = wr;
 	return result;
@@ -53,7 +71,18 @@ static int post_recv(struct ibv_qp *q, struct ibv_recv_wr *wr, struct ibv_recv_w
 	return result;
 }
 
-static int poll_cq(struct ibv_cq *c, int n, struct ibv_wc *wc) { return 0; }
+static int poll_cq(struct ibv_cq *c, int max, struct ibv_wc *wc)
+{
+	int n = 0;
+	while (executed != posted && n < max) {
+		struct posted *p = &sends[executed++ % DEPTH];
+		enum ibv_wc_status status = failed ? IBV_WC_WR_FLUSH_ERR : p->fails ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS;
+		if (status || p->signaled)
+			wc[n++] = (struct ibv_wc){.wr_id = p->wr_id, .status = status, .qp_num = qp.qp_num};
+		failed |= status;
+	}
+	return n;
+}
 
 struct ibv_device **ibv_get_device_list(int *n)
 {
@@ -86,7 +115,7 @@ int ibv_close_device(struct ibv_context *c) { return 0; }
 
 int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 {
-	*a = (struct ibv_device_attr){.phys_port_cnt = 1, .max_qp_wr = 16, .max_sge = 2, .max_cqe = 16};
+	*a = (struct ibv_device_attr){.phys_port_cnt = 1, .max_qp_wr = 16, .max_sge = 3, .max_cqe = 16};
 	return 0;
 }
 int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *a)
@@ -100,8 +129,18 @@ void ibv_ack_async_event(struct ibv_async_event *e) {}
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *c) { return &pd; }
 int ibv_dealloc_pd(struct ibv_pd *p) { return 0; }
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *addr, size_t n, int access) { return NULL; }
-int ibv_dereg_mr(struct ibv_mr *mr) { return 0; }
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *p, void *addr, size_t n, int access)
+{
+	static uint32_t key;
+	struct ibv_mr *mr = calloc(1, sizeof(*mr));
+	mr->lkey = ++key;
+	return mr;
+}
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+	free(mr);
+	return 0;
+}
 struct ibv_ah *ibv_create_ah(struct ibv_pd *p, struct ibv_ah_attr *a) { return calloc(1, sizeof(struct ibv_ah)); }
 int ibv_destroy_ah(struct ibv_ah *ah)
 {
@@ -136,6 +175,10 @@ int ibv_destroy_qp(struct ibv_qp *q) { return 0; }
 int ibv_modify_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask)
 {
 	state = a->qp_state;
+	if (state == IBV_QPS_RESET) {
+		executed = posted;
+		failed = 0;
+	}
 	return 0;
 }
 int ibv_query_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init)

@@ -41,6 +41,22 @@ func BenchmarkMessages(b *testing.B) {
 	}
 }
 
+// BenchmarkLarge sends as many messages as the largest batch of BenchmarkMessages, as one
+// large send.
+func BenchmarkLarge(b *testing.B) {
+	for _, k := range backends {
+		b.Run(k.name, func(b *testing.B) {
+			x, y := k.pair(b)
+			sends, recvs := []hca.SendWR{x.Large(y)}, y.Receives(station.Depth)
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Carry(y, sends, recvs)
+			}
+			b.ReportMetric(float64(b.N*station.Depth)/b.Elapsed().Seconds(), "msgs/s")
+		})
+	}
+}
+
 // BenchmarkLatency sends one message there and back.
 func BenchmarkLatency(b *testing.B) {
 	for _, k := range backends {

@@ -1,8 +1,11 @@
 // Numbered sends numbered UDP messages, or counts those that arrive. A missing
-// number reveals a message that a device dropped silently.
+// number reveals a message that a device dropped silently. It also sends and receives
+// streams of TCP.
 //
 //	numbered receive ADDRESS:PORT COUNT [INTERFACE]
 //	numbered send ADDRESS:PORT COUNT SIZE INTERVAL
+//	numbered drain ADDRESS:PORT
+//	numbered pour ADDRESS:PORT BYTES
 //
 // The receiver prints "listening", counts messages until SIGTERM, waits for late
 // messages while it has fewer than COUNT, and prints a report as JSON. If INTERFACE
@@ -11,6 +14,9 @@
 // one per INTERVAL, such as 1ms, with numbers from 0.
 //
 // A message consists of its number, 8 bytes, big-endian, and bytes of value 0xa5.
+//
+// drain prints "listening" and receives one connection until its end; pour sends that many
+// pseudo-random bytes. Both print the number of bytes and their SHA-256 as JSON.
 package main
 
 import (
@@ -22,7 +28,7 @@ import (
 	"syscall"
 )
 
-var errUsage = errors.New("usage: numbered receive ADDRESS:PORT COUNT [INTERFACE] | send ADDRESS:PORT COUNT SIZE INTERVAL")
+var errUsage = errors.New("usage: numbered receive ADDRESS:PORT COUNT [INTERFACE] | send ADDRESS:PORT COUNT SIZE INTERVAL | drain ADDRESS:PORT | pour ADDRESS:PORT BYTES")
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -41,6 +47,10 @@ func run(args []string) error {
 		return receive(args[1], count, args[3:], notify(syscall.SIGTERM), os.Stdout)
 	case len(args) == 5 && args[0] == "send":
 		return send(args[1], args[2:], notify(syscall.SIGUSR1), os.Stdout)
+	case len(args) == 2 && args[0] == "drain":
+		return drain(args[1], os.Stdout)
+	case len(args) == 3 && args[0] == "pour":
+		return pour(args[1], args[2], os.Stdout)
 	}
 	return errUsage
 }

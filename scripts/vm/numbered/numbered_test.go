@@ -31,6 +31,7 @@ func TestArguments(t *testing.T) {
 	for _, args := range []string{
 		"", "send", "send 127.0.0.1:9 1 7 0s", "send 127.0.0.1:9 1 65508 0s", "send 127.0.0.1:9 x 8 0s",
 		"send 127.0.0.1:9 1 8 1", "send 127.0.0.1 1 8 0s", "receive", "receive 127.0.0.1:9", "receive a 1 c d", "receive 127.0.0.1:9 x", "receive 127.0.0.1 1", "receive 224.0.0.251:9 1 nowhere0",
+		"drain", "drain 127.0.0.1", "pour 127.0.0.1:9", "pour 127.0.0.1:9 x", "pour 127.0.0.1 1",
 	} {
 		if err := run(strings.Fields(args)); err == nil {
 			t.Errorf("numbered %s: no error", args)

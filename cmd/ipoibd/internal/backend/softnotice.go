@@ -55,6 +55,7 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	out = append(out, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
+	out = append(out, w.refusedTrains(now, e.transport.TrainsRefused()))
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
@@ -66,6 +67,13 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
 	out = append(out, w.note(now, is.silent, 0, silent, silent), w.note(now, is.refused, 0, refused, refused))
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
+}
+
+// refusedTrains returns the notice that trains are refused, if there is a reason why, else "".
+func (w *watch) refusedTrains(now time.Time, why error) string {
+	return w.note(now, why != nil, complainEvery,
+		fmt.Sprintf("every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT: %v); frames are not lost, but bulk traffic is slower", why),
+		"every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT); frames are not lost, but bulk traffic is slower; see 'ethtool -k' for the checksum offload of the underlay, tx-checksum-ip-generic", "err", why)
 }
 
 // suspectNAT returns the notice of a NAT if there are signs of one, else "".

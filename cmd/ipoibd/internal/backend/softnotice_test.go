@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +104,25 @@ func TestForgedSignsOfNATAreBounded(t *testing.T) {
 	}
 	if w.traffic.look(now.Add(natFor), []hca.Counter{{Name: counterNAT, Value: 180}}).nat {
 		t.Error("the notice does not end")
+	}
+}
+
+// That trains are refused is logged once, and remains as a notice with the reason.
+func TestRefusedTrainsAreLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	w := watch{log: slog.New(slog.NewTextHandler(&log, nil)), said: complaints{}}
+	now := time.Now()
+	if text := w.refusedTrains(now, nil); text != "" {
+		t.Errorf("notice %q without a refusal", text)
+	}
+	for range 10 {
+		if text := w.refusedTrains(now, syscall.EIO); !strings.Contains(text, "UDP_SEGMENT: "+syscall.EIO.Error()) {
+			t.Errorf("notice %q", text)
+		}
+		now = now.Add(time.Hour)
+	}
+	if n := strings.Count(log.String(), "UDP_SEGMENT"); n != 1 {
+		t.Errorf("logged %d times, want once:\n%s", n, log.String())
 	}
 }
 

@@ -29,6 +29,7 @@ const (
 type TAP interface {
 	link.Device
 	SetMTU(mtu int) error
+	SetMaxSegments(n int) error
 	Neighbours() ([]link.Neighbour, error)
 	Unresolved() ([]netip.Addr, error)
 	Remove() error

@@ -30,6 +30,9 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
+// testSendWRs is the depth of a test host's send queue.
+const testSendWRs = 128
+
 // tap is a TAP in memory that notes what the daemon does to it.
 type tap struct {
 	*linktest.Fake
@@ -43,12 +46,20 @@ type tap struct {
 	unreadable bool          // reads fail
 	failed     int           // reads
 	blocked    chan struct{} // inspections block until it is closed; nil: they do not
+	segments   int           // of a large frame, at most
 }
 
 var errStuck = errors.New("carrier is stuck")
 
 func (t *tap) SetMTU(mtu int) error {
 	t.Fake.SetMTU(mtu)
+	return nil
+}
+
+func (t *tap) SetMaxSegments(n int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.segments = n
 	return nil
 }
 
@@ -222,7 +233,7 @@ func (h *testHost) run() {
 
 func testConfig() config.Interface {
 	cfg := config.NewInterface()
-	cfg.SendWRs, cfg.RecvWRs = 128, 128
+	cfg.SendWRs, cfg.RecvWRs = testSendWRs, 128
 	return cfg
 }
 

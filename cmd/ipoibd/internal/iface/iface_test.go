@@ -169,6 +169,18 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 	})
 }
 
+// A large frame of the host never has more segments than the send queue has entries: a device
+// may need one for each.
+func TestLargeFramesFitTheSendQueue(t *testing.T) {
+	twoHosts(t, func(t *testing.T, a, _ *testHost) {
+		a.tap.mu.Lock()
+		defer a.tap.mu.Unlock()
+		if a.tap.segments != testSendWRs {
+			t.Errorf("at most %d segments, want %d", a.tap.segments, testSendWRs)
+		}
+	})
+}
+
 // A host whose cache outlived the daemon sends to a MAC that the daemon does not
 // know; the first packet arrives all the same.
 func TestFirstFramesToUnknownMACArrive(t *testing.T) {

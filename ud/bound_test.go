@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/checksum"
 	"ipoibd/scripts/bench/bound"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
@@ -29,11 +30,11 @@ func tcpSegments(n, size int) (out [][]byte) {
 		p := ipv4("10.0.0.1", 40+size)
 		ip, tcp := p[:20], p[20:]
 		ip[6], ip[9] = 0x40, 6
-		binary.BigEndian.PutUint16(ip[10:], ^vnet.Sum(ip, 0))
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Sum(ip, 0))
 		clear(tcp[:20])
 		binary.BigEndian.PutUint32(tcp[4:], uint32(i*size))
 		tcp[12], tcp[13], tcp[14] = 5<<4, 0x10, 0xff
-		binary.BigEndian.PutUint16(tcp[vnet.CsumOffsetTCP:], ^vnet.Sum(tcp, vnet.PseudoSum(ip[12:], 6, len(tcp))))
+		binary.BigEndian.PutUint16(tcp[vnet.CsumOffsetTCP:], ^checksum.Sum(tcp, vnet.PseudoSum(ip[12:], 6, len(tcp))))
 		out = append(out, msg(ipoib.EtherTypeIPv4, p))
 	}
 	return out

@@ -2,7 +2,6 @@ package checksum
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -72,24 +71,4 @@ func FuzzSum(f *testing.F) {
 			t.Errorf("%#04x, want %#04x", got, want)
 		}
 	})
-}
-
-func BenchmarkSum(b *testing.B) {
-	for _, by := range []struct {
-		name string
-		f    func([]byte) uint64
-	}{
-		{"Sum", func(b []byte) uint64 { return uint64(Sum(b, 0)) }},
-		{"Go", func(b []byte) uint64 { s, _ := sumBlocks(b); return s }},
-	} {
-		for _, n := range []int{64, 1388, 2044, 65535} {
-			b.Run(fmt.Sprintf("%s/%d", by.name, n), func(b *testing.B) {
-				buf := make([]byte, n)
-				b.SetBytes(int64(n))
-				for b.Loop() {
-					by.f(buf)
-				}
-			})
-		}
-	}
 }

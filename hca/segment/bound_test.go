@@ -48,14 +48,4 @@ func BenchmarkBound(b *testing.B) {
 			})
 		}
 	}
-	for _, n := range []int{1388, 64000} {
-		b.Run(fmt.Sprintf("sum/%d", n), func(b *testing.B) {
-			data := make([]byte, n)
-			for b.Loop() {
-				var s Sum
-				s.Add(data)
-			}
-			bound.Report(b, bound.Read(n))
-		})
-	}
 }

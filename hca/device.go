@@ -87,6 +87,11 @@ type DeviceAttr struct {
 	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported
 	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
 	USO          bool      `json:"-"`         // large sends of UDP are supported as well as of TCP
+	// TSOUnit and TSOOverhead describe the large sends that are fastest: those whose messages
+	// have at most TSOUnit bytes together, with TSOOverhead more for each message. The device
+	// divides longer ones. 0: it has no preference.
+	TSOUnit     int `json:"-"`
+	TSOOverhead int `json:"-"`
 }
 
 // PortState is a port's logical state.

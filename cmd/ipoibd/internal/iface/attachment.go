@@ -46,10 +46,6 @@ func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err erro
 			want &^= link.OffloadUSO
 		}
 	}
-	// A device may need an entry of the send queue for each segment (hca.LSO).
-	if err := tap.SetMaxSegments(spec.SendWRs); err != nil {
-		return err
-	}
 	got, err := tap.SetOffloads(want)
 	if err != nil {
 		return err

@@ -10,8 +10,10 @@ import (
 	"slices"
 	"time"
 
+	"ipoibd/hca"
 	"ipoibd/link"
 	"ipoibd/ud"
+	"ipoibd/ud/ipoib"
 	"ipoibd/ud/port"
 )
 
@@ -57,9 +59,11 @@ type host struct {
 	adopted bool
 	now     link.State
 	mtu     mtuState
-	custody custody
-	worker  worker      // inspects the TAP
-	asks    []time.Time // when to ask for the host's neighbours on its behalf
+	// maxSegments bounds the segments of a large frame, as the daemon has set it; 0: not yet.
+	maxSegments int
+	custody     custody
+	worker      worker      // inspects the TAP
+	asks        []time.Time // when to ask for the host's neighbours on its behalf
 }
 
 // changed records a state of ib0 that the kernel has reported.
@@ -124,7 +128,24 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// fitMTU gives the interface the MTU that the plan and the operator allow.
+// fit gives the interface the MTU that the plan and the operator allow, and bounds its large
+// frames to what suits the device and its send queue.
+func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
+	h.fitMTU(plan)
+	n := sendWRs // a device may need an entry for each segment (hca.LSO)
+	if dev.TSOUnit > 0 {
+		n = min(n, max(1, dev.TSOUnit/(h.now.MTU+ipoib.HeaderLen+dev.TSOOverhead)))
+	}
+	if dev.MaxTSO == 0 || n == h.maxSegments {
+		return
+	}
+	if err := h.tap.SetMaxSegments(n); err != nil {
+		h.log.Error("cannot bound the segments of the host's large frames", "segments", n, "err", err)
+		return
+	}
+	h.maxSegments = n
+}
+
 func (h *host) fitMTU(plan port.Plan) {
 	largest := plan.MTU()
 	mtu, tooLarge := h.mtu.fit(largest)

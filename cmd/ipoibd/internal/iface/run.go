@@ -86,7 +86,7 @@ func (f *Iface) hostChanged(st link.State) {
 	old := f.host.now
 	f.host.changed(st, f.cfg.MTU)
 	if a := f.rec.att; a != nil {
-		f.host.fitMTU(a.plan)
+		f.host.fit(a.plan, a.session.Attr(), f.cfg.SendWRs)
 	}
 	f.nbrs.hostChanged(old, f.host.now)
 }

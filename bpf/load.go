@@ -38,7 +38,7 @@ func classify(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EPERM): // EACCES means that the verifier has refused a program
-		return fmt.Errorf("%w (%w)", ErrNotPermitted, err)
+		return fmt.Errorf("%w (%w)", ErrNotPermitted, unix.EPERM) // the library suspects RLIMIT_MEMLOCK
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("%w (%w)", ErrNotSupported, err)
 	}

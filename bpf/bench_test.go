@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ipoibd/bpf"
+	"ipoibd/link/linktest/nstest"
 )
 
 // benchmark measures a program in the kernel, by a test run of many repetitions.
@@ -54,4 +55,60 @@ func BenchmarkIPID(b *testing.B) {
 	must(b, err)
 	defer p.Close()
 	benchmark(b, p.Program(), ether(0x0800, ipv4(addrA, addrB, 17, 0x4000, [2]uint16{1, rocePort}, make([]byte, 1400)...)))
+}
+
+// A frame of the host from the packet socket to the read, by the programs of the TAP.
+func BenchmarkTAP(b *testing.B) {
+	for _, c := range []struct {
+		name      string
+		etherType uint16
+	}{{"passed", 0x0800}, {"dropped", 0x88cc}} {
+		frame := ether(c.etherType, ipv4(addrA, addrB, 17, 0, [2]uint16{1, 2}, make([]byte, 1000)...))
+		for _, programs := range []string{"none", "filter", "filter and steering"} {
+			b.Run(c.name+"/"+programs, func(b *testing.B) {
+				nstest.New(b).Do(func() {
+					tap := newTAP(b, 2) // with one queue, the kernel does not run the steering program
+					if programs != "none" {
+						tap.set(unix.TUNSETFILTEREBPF, newFilter(b).FD())
+					}
+					if programs == "filter and steering" {
+						tap.set(unix.TUNSETSTEERINGEBPF, newSteering(b, 2).FD())
+					}
+					const batch = 64
+					for n := 0; b.Loop(); n++ {
+						must(b, tap.send(frame))
+						if n%batch == 0 {
+							tap.drain()
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// The wake-ups of a reader by frames that IPoIB cannot carry, one at a time.
+func BenchmarkWakeups(b *testing.B) {
+	lldp := ether(0x88cc, make([]byte, 100))
+	for _, filtered := range []bool{false, true} {
+		b.Run(map[bool]string{false: "none", true: "filter"}[filtered], func(b *testing.B) {
+			nstest.New(b).Do(func() {
+				tap := newTAP(b, 1)
+				if filtered {
+					tap.set(unix.TUNSETFILTEREBPF, newFilter(b).FD())
+				}
+				tap.drain()
+				wakeups := 0
+				for b.Loop() {
+					must(b, tap.send(lldp))
+					poll := []unix.PollFd{{Fd: int32(tap.queues[0]), Events: unix.POLLIN}}
+					if n, _ := unix.Poll(poll, 0); n > 0 {
+						wakeups++
+						tap.drain()
+					}
+				}
+				b.ReportMetric(float64(wakeups)/float64(b.N), "wake-ups/frame")
+			})
+		})
+	}
 }

@@ -172,3 +172,13 @@ func control(oob []byte, level, kind int32) (value uint32, ok bool) {
 	}
 	return 0, false
 }
+
+// drain reads the queued frames of all queues.
+func (t *tap) drain() {
+	var buf [2048]byte
+	for _, fd := range t.queues {
+		for err := error(nil); err == nil; {
+			_, err = unix.Read(fd, buf[:])
+		}
+	}
+}

@@ -88,3 +88,43 @@ interfaces:
 	}
 	h.daemon.stop()
 }
+
+// With --exact-ids the ICRC is checked with the identification that a packet had on the wire:
+// one whose ICRC is right only for another identification is damaged. Without it, such a
+// packet passes.
+func TestExactIdentifications(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3)
+	a, b, m := hosts[0], hosts[1], newMallory(hosts[2])
+	a.join("--exact-ids")
+	b.join()
+	pingAll(a, b)
+	b.Run("ping", "-n", "-c", "3", "-i", "0.2", "-s", "20000", a.ip4()) // trains
+	for _, h := range []*host{a, b} {
+		// The kernel chooses the identification, and not 0, because the packet may be fragmented.
+		p := rightPacket(h.qp().QPN, message(ipoib.EtherTypeIPv4, ipv4(m.addr.String(), h.ip4())))
+		want := map[string]uint64{}
+		if h == a {
+			want["hca_rx_drop_icrc"] = volley
+		}
+		before := h.book()
+		h.expect("ICRC for identification 0", want, func() {
+			for range volley {
+				m.send(h.underlay(), p)
+			}
+		})
+		now := h.book().since(before)
+		if h == b && (now.of("hca_rx_drop_icrc") != 0 || now.of("rx_delivered") < volley) {
+			t.Errorf("without exact identifications %d packets were dropped, %d delivered", now.of("hca_rx_drop_icrc"), now.of("rx_delivered"))
+		}
+		if h == a && now.of("hca_id_marked") < volley {
+			t.Errorf("%d packets were marked", now.of("hca_id_marked"))
+		}
+	}
+	a.daemon.stop()
+	if out := a.Run("tc", "filter", "show", "dev", nstest.Dev, "ingress"); out != "" {
+		t.Errorf("a filter is left:\n%s", out)
+	}
+}

@@ -9,7 +9,10 @@
 // ARP nor RARP, by the same rule as package ud, which checks again. A host with a bridge or
 // lldpd sends some of them every few seconds. It counts frames by [Kind], and those that pass
 // by their length and by the segments that they become, which shows whether the host hands
-// over large frames.
+// over large frames. It also stamps the first frame for a reader that waits ([Filter.Waits],
+// [Filter.Woke]), which yields the distribution of the delay from the host's transmission to
+// the read: mostly the wake-up. It does that only while the reader waits, by one word of
+// memory that both map, so neither makes a system call.
 //
 // [Steering] selects the queue of a TAP for a frame (TUNSETSTEERINGEBPF). A flow keeps its
 // queue, so its frames stay in order, and successive ones become a train. A flow is the

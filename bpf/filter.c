@@ -32,6 +32,16 @@ struct filter_counts {
 
 COUNTS(struct filter_counts);
 
+/* The time (CLOCK_MONOTONIC, in ns) at which the first frame passed that a waiting reader gets.
+ * The reader writes 0 before it waits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} waiting SEC(".maps");
+
 static __always_inline enum verdict verdict(struct __sk_buff *skb)
 {
 	__be16 type;
@@ -64,6 +74,7 @@ int filter(struct __sk_buff *skb)
 {
 	enum verdict v = verdict(skb);
 	struct filter_counts *c;
+	__u64 *since;
 	__u32 key = 0;
 
 	c = bpf_map_lookup_elem(&counts, &key);
@@ -74,7 +85,12 @@ int filter(struct __sk_buff *skb)
 			c->bytes[bucket(skb->len, BYTE_BUCKETS)]++;
 		}
 	}
-	return v == PASSED ? skb->len : 0;
+	if (v != PASSED)
+		return 0;
+	since = bpf_map_lookup_elem(&waiting, &key);
+	if (since && !*since)
+		*since = bpf_ktime_get_ns();
+	return skb->len;
 }
 
 char _license[] SEC("license") = "GPL";

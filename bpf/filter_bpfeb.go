@@ -25,6 +25,7 @@ type filterFilterCounts struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	filterMapCounts  = "counts"
+	filterMapWaiting = "waiting"
 	filterProgFilter = "filter"
 )
 
@@ -77,7 +78,8 @@ type filterProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type filterMapSpecs struct {
-	Counts *ebpf.MapSpec `ebpf:"counts"`
+	Counts  *ebpf.MapSpec `ebpf:"counts"`
+	Waiting *ebpf.MapSpec `ebpf:"waiting"`
 }
 
 // filterVariableSpecs contains global variables before they are loaded into the kernel.
@@ -106,12 +108,14 @@ func (o *filterObjects) Close() error {
 //
 // It can be passed to loadFilterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type filterMaps struct {
-	Counts *ebpf.Map `ebpf:"counts"`
+	Counts  *ebpf.Map `ebpf:"counts"`
+	Waiting *ebpf.Map `ebpf:"waiting"`
 }
 
 func (m *filterMaps) Close() error {
 	return _FilterClose(
 		m.Counts,
+		m.Waiting,
 	)
 }
 

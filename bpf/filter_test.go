@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -147,6 +148,45 @@ func TestFilterPassesLargeFrames(t *testing.T) {
 	must(t, err)
 	if counts.Segments[bits.Len(uint(20))] != 1 || counts.Bytes[bits.Len(uint(len(frame)))] != 1 {
 		t.Errorf("%+v: want a frame of 20 segments and one of %d bytes", counts, len(frame))
+	}
+}
+
+// The delay of the first frame for a waiting reader is measured, and no other.
+func TestFilterMeasuresWaits(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, f := newTAP(t, 1), newFilter(t)
+	tap.set(unix.TUNSETFILTEREBPF, f.FD())
+	frame := ether(0x0800, make([]byte, 50))
+	const slept = 20 * time.Millisecond
+	f.Woke() // without a wait
+	must(t, tap.send(frame))
+	f.Woke()
+	const waits = 3
+	var longest time.Duration
+	for range waits {
+		start := time.Now()
+		f.Waits()
+		must(t, tap.send(ether(0x88cc, make([]byte, 50)))) // dropped
+		must(t, tap.send(frame))
+		time.Sleep(slept)
+		must(t, tap.send(frame))
+		f.Woke()
+		longest = max(longest, time.Since(start))
+		f.Woke()
+	}
+	c, err := f.Counts()
+	must(t, err)
+	var sum uint64
+	for n, count := range c.Waits {
+		sum += count
+		if count > 0 && (n < bits.Len64(uint64(slept)) || n > bits.Len64(uint64(longest))) {
+			t.Errorf("%d waits of 2^%d ns, want %v to %v", count, n, slept, longest)
+		}
+	}
+	if sum != waits {
+		t.Errorf("%d waits, want %d: %v", sum, waits, c.Waits)
 	}
 }
 

@@ -34,6 +34,10 @@ func (t *TAP) SetPrograms(p Programs) error {
 	return nil
 }
 
+// ObserveWaits makes ReadBatch call onWait when it finds no frame and is about to wait, and
+// onWake once it has the frame for which it waited. Call it before ReadBatch.
+func (t *TAP) ObserveWaits(onWait, onWake func()) { t.rd.onWait, t.rd.onWake = onWait, onWake }
+
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even
 // when the last queue is closed.
 func (p Programs) set(fd int) error {

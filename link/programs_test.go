@@ -3,6 +3,7 @@ package link_test
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -64,6 +65,47 @@ func TestProgramsAreSetAndKept(t *testing.T) {
 	must(t, tap.SetPrograms(link.NoPrograms))
 	if !arrives(t, tap, h) {
 		t.Error("the filter was not removed")
+	}
+}
+
+// Each wait for a frame is reported once, before and after. A read that finds a frame does
+// not wait, and one that Wake ends has no frame.
+func TestWaitsAreObserved(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, h := openUp(t)
+	bufs, sizes := [][]byte{make([]byte, 2048)}, make([]int, 1)
+	for stop := false; !stop; { // the frames that the kernel sends at first
+		wake := time.AfterFunc(200*time.Millisecond, tap.Wake)
+		n, err := tap.ReadBatch(bufs, sizes)
+		must(t, err)
+		wake.Stop()
+		stop = n == 0
+	}
+	var events []string
+	tap.ObserveWaits(func() { events = append(events, "wait") }, func() { events = append(events, "wake") })
+	if !arrives(t, tap, h) { // it is queued before the read
+		t.Fatal("no frame")
+	}
+	if len(events) != 0 {
+		t.Errorf("a frame was queued: %v", events)
+	}
+	frame := make([]byte, 60)
+	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
+	time.AfterFunc(50*time.Millisecond, func() { h.Send(frame) })
+	if n, err := tap.ReadBatch(bufs, sizes); n != 1 || err != nil {
+		t.Fatalf("ReadBatch = %d, %v", n, err)
+	}
+	if want := []string{"wait", "wake"}; !slices.Equal(events, want) {
+		t.Errorf("events %v, want %v", events, want)
+	}
+	time.AfterFunc(50*time.Millisecond, tap.Wake)
+	if n, err := tap.ReadBatch(bufs, sizes); n != 0 || err != nil {
+		t.Fatalf("ReadBatch = %d, %v", n, err)
+	}
+	if want := []string{"wait", "wake", "wait"}; !slices.Equal(events, want) {
+		t.Errorf("events %v, want %v", events, want)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 // programmable is a TAP that runs eBPF programs for the host's frames.
 type programmable interface {
 	SetPrograms(link.Programs) error
+	ObserveWaits(onWait, onWake func())
 }
 
 // programs are the eBPF programs of a TAP. Without them, package ud drops what the filter
@@ -46,10 +47,11 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	if err != nil {
 		return errors.Join(err, p.closeLocked())
 	}
+	tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
 	return nil
 }
 
-// close releases the programs. The TAP must not use them any more. Idempotent.
+// close releases the programs. The TAP must be closed, and no one may read it. Idempotent.
 func (p *programs) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +94,8 @@ func (p *programs) counters() (out []hca.Counter, dropped uint64) {
 		}
 	}
 	out = appendHistogram(out, "segments_", c.Segments, 1, 7)
-	return appendHistogram(out, "bytes_", c.Bytes, 6, 16), dropped
+	out = appendHistogram(out, "bytes_", c.Bytes, 6, 16)
+	return appendHistogram(out, "wait_ns_", c.Waits, 11, 24), dropped
 }
 
 // appendHistogram appends the buckets from first to last as counters that are named after

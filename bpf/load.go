@@ -21,7 +21,12 @@ var (
 // load loads the maps and programs of a specification into the fields of objects. The error
 // about a program that the verifier has refused contains the verifier's log.
 func load(name string, spec *ebpf.CollectionSpec, objects any) error {
-	err := spec.LoadAndAssign(objects, nil)
+	// The library reads the number of CPUs from a file once. Counts must not open a file later,
+	// because the disk may hang then.
+	_, err := ebpf.PossibleCPU()
+	if err == nil {
+		err = spec.LoadAndAssign(objects, nil)
+	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("%w; the verifier's log:\n%+v", err, refused)

@@ -29,7 +29,11 @@ type Reserve struct {
 type pair struct{ recv, send bound }
 
 func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
-	recv, err := openReceiver(netdev.Index, cfg.RecvBuf)
+	marks := 0
+	if cfg.MarkID != nil {
+		marks = 1
+	}
+	recv, err := openReceiver(netdev.Index, cfg.RecvBuf, marks)
 	if err != nil {
 		return nil, err
 	}

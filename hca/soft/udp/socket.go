@@ -78,9 +78,9 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver creates the receiving socket. It returns ErrPortTaken if another process
-// uses the port.
-func openReceiver(index, buffer int) (bound, error) {
+// openReceiver creates the receiving socket. With marks 1, it receives the marks of packets.
+// openReceiver returns ErrPortTaken if another process uses the port.
+func openReceiver(index, buffer, marks int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{}, err
@@ -92,7 +92,8 @@ func openReceiver(index, buffer int) (bound, error) {
 		_ = unix.Close(fd)
 		return bound{}, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)           // before Linux 5.0, trains arrive cut
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, marks) // before Linux 5.19, there is none
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }

@@ -53,13 +53,14 @@ type Interface struct {
 	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
 	// SendWRs and RecvWRs are the lengths of the queues; Validate replaces 0 by the device's
 	// default.
-	SendWRs int `yaml:"send_wrs"`
-	RecvWRs int `yaml:"recv_wrs"`
+	SendWRs int  `yaml:"send_wrs"`
+	RecvWRs int  `yaml:"recv_wrs"`
+	EBPF    bool `yaml:"ebpf"` // filter and steer the host's frames in the kernel
 }
 
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
-	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault}
+	return Interface{Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault, EBPF: true}
 }
 
 // Single returns the configuration of one interface on one device. The device has the

@@ -105,6 +105,9 @@ type Soft struct {
 	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
 	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
+	// ExactIDs makes an eBPF program at the underlay pass on the IPv4 identification of
+	// received packets, in their marks, which the ICRC covers.
+	ExactIDs bool `yaml:"exact_ids"`
 }
 
 // Reset is how a real HCA is reset.
@@ -149,6 +152,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"standard_mtu", d.StandardMTU, KindSoft},
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
+		{"exact_ids", d.ExactIDs, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
 			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.only })

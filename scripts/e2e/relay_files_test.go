@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -108,7 +107,7 @@ func (x *transfer) receive(listener net.Listener, sent <-chan error) error {
 func (h *host) listenTCP(at string) (listener net.Listener, err error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
-	h.Do(func() { listener, err = c.Listen(context.Background(), "tcp", net.JoinHostPort(at, "0")) })
+	h.Do(func() { listener, err = c.Listen(h.tb.Context(), "tcp", net.JoinHostPort(at, "0")) })
 	return listener, err
 }
 

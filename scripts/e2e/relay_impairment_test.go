@@ -148,6 +148,7 @@ func (m *impairment) damage(d datagram) {
 		for i := range n {
 			d.roce[at+i] ^= byte(1 + m.rnd.IntN(255))
 		}
+	default: // swapped above
 	}
 	m.tally.damaged[kind]++
 	d.putUDPSum()

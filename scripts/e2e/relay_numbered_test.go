@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -78,6 +79,7 @@ type flow struct {
 	from, to *host
 	addr     string // of the receiver
 	got      map[uint64]int
+	ended    atomic.Bool // all were sent
 }
 
 // run sends datagrams and counts those that arrive, by number.
@@ -90,7 +92,10 @@ func (f *flow) run(sizes []int) error {
 	}
 	defer in.Close()
 	sent := make(chan error, 1)
-	go func() { sent <- f.send(sizes) }()
+	go func() {
+		defer f.ended.Store(true)
+		sent <- f.send(sizes)
+	}()
 	return errors.Join(f.count(in), <-sent)
 }
 
@@ -130,14 +135,18 @@ func (f *flow) send(sizes []int) error {
 	return nil
 }
 
-// count counts datagrams until none arrives for a while.
+// count counts datagrams until all were sent and none arrives for a while.
 func (f *flow) count(in *net.UDPConn) error {
 	f.got = map[uint64]int{}
 	for b := make([]byte, 1<<16); ; {
+		ended := f.ended.Load()
 		_ = in.SetReadDeadline(time.Now().Add(numberedLull))
 		n, err := in.Read(b)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
+			if ended {
+				return nil
+			}
+			continue
 		}
 		if err != nil {
 			return err
@@ -152,8 +161,9 @@ func (f *flow) count(in *net.UDPConn) error {
 
 // observer follows numbered datagrams through the relay.
 type observer struct {
-	passed map[uint64]int // how often a datagram was written, by number
-	pieces map[uint32]*pieces
+	passed  map[uint64]int     // how often a datagram was written, by number
+	pieces  map[uint32]*pieces // of the last datagram with an identification
+	earlier []*pieces
 }
 
 // pieces are the fragments of one datagram, by offset: whether each was written.
@@ -185,6 +195,8 @@ func (o *observer) see(packet []byte, written bool) {
 		default:
 			return
 		}
+	default:
+		return // ARP
 	}
 	first := fragment&0x1fff == 0
 	if first && binary.BigEndian.Uint16(udp[2:]) != numberedPort {
@@ -197,6 +209,10 @@ func (o *observer) see(packet []byte, written bool) {
 		return
 	}
 	p := o.pieces[id]
+	if p != nil && first && !written && p.number != binary.BigEndian.Uint64(udp[udpLen:]) {
+		o.earlier = append(o.earlier, p)
+		p = nil // another datagram with the same identification
+	}
 	if p == nil {
 		p = &pieces{written: map[uint16]bool{}}
 		o.pieces[id] = p
@@ -211,7 +227,7 @@ func (o *observer) see(packet []byte, written bool) {
 // often its fragments are repeated.
 func (o *observer) expected() map[uint64]int {
 	want := maps.Clone(o.passed)
-	for _, p := range o.pieces {
+	for _, p := range slices.AppendSeq(slices.Clone(o.earlier), maps.Values(o.pieces)) {
 		if !slices.Contains(slices.Collect(maps.Values(p.written)), false) {
 			want[p.number] = 1
 		}
@@ -225,17 +241,17 @@ func (p *relayed) sendNumbered(t *testing.T, addr func(*host) string, sizes []in
 	t.Helper()
 	var seen [2]observer
 	for i := range seen {
-		seen[i] = observer{map[uint64]int{}, map[uint32]*pieces{}}
+		seen[i] = observer{passed: map[uint64]int{}, pieces: map[uint32]*pieces{}}
 	}
 	p.setWatch(func(from int, d datagram, written bool) {
 		if m := d.message(); len(m) > ipoib.HeaderLen && !d.path.Dst.IsMulticast() {
 			seen[from].see(m[ipoib.HeaderLen:], written)
 		}
 	})
-	flows := [2]flow{}
+	var flows [2]flow
 	var both sync.WaitGroup
 	for i := range flows {
-		flows[i] = flow{from: p.hosts[i], to: p.hosts[1-i], addr: addr(p.hosts[1-i])}
+		flows[i].from, flows[i].to, flows[i].addr = p.hosts[i], p.hosts[1-i], addr(p.hosts[1-i])
 		both.Go(func() {
 			if err := flows[i].run(sizes); err != nil {
 				t.Errorf("from host %d to %s: %v", i, flows[i].addr, err)
@@ -244,8 +260,8 @@ func (p *relayed) sendNumbered(t *testing.T, addr func(*host) string, sizes []in
 	}
 	both.Wait()
 	p.setWatch(nil)
-	for i, f := range flows {
-		p.missing += f.check(t, len(sizes), seen[i])
+	for i := range flows {
+		p.missing += flows[i].check(t, len(sizes), seen[i])
 	}
 }
 
@@ -261,7 +277,7 @@ func (f *flow) check(t *testing.T, sent int, seen observer) (lost uint64) {
 			twice++
 		}
 	}
-	t.Logf("%d datagrams to %s: %d arrived, %d of these more than once; %d were fragmented", sent, f.addr, len(f.got), twice, len(seen.pieces))
+	t.Logf("%d datagrams to %s: %d arrived, %d of these more than once; %d were fragmented", sent, f.addr, len(f.got), twice, len(seen.pieces)+len(seen.earlier))
 	if extra > 0 {
 		t.Errorf("to %s: %d datagrams arrived that did not pass the relay", f.addr, extra)
 	}

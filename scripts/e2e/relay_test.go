@@ -33,26 +33,37 @@ func newRelayedPair(tb testing.TB, mtu int, rate rates, args func(number int) []
 		h.join(args(h.number)...)
 	}
 	pingAll(hosts[:]...)
-	p := &relayed{relay: r, hosts: hosts, before: rest(tb, hosts[:]...)}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, l := range r.legs {
-		l.impairment = newImpairment(relaySeed, uint64(i), rate)
-	}
+	p := &relayed{relay: r, hosts: hosts}
+	p.before = p.atRest(func() {
+		for i, l := range r.legs {
+			l.impairment = newImpairment(relaySeed, uint64(i), rate)
+		}
+	})
 	return p
+}
+
+// atRest calls f, which may use the tallies, while there is no traffic, and returns the counters
+// of that time. It calls f again if there was some after all.
+func (p *relayed) atRest(f func()) []book {
+	p.tb.Helper()
+	for {
+		books := rest(p.tb, p.hosts[:]...)
+		p.mu.Lock()
+		f()
+		p.mu.Unlock()
+		if same(books, []book{p.hosts[0].book(), p.hosts[1].book()}) {
+			return books
+		}
+	}
+}
+
+// same reports whether there was no traffic between two readings of the counters.
+func same(a, b []book) bool {
+	return slices.EqualFunc(a, b, func(a, b book) bool { return maps.Equal(a.traffic(), b.traffic()) })
 }
 
 // sameArgs are the arguments of a daemon for both hosts.
 func sameArgs(args ...string) func(int) []string { return func(int) []string { return args } }
-
-// tallyTo returns what the relay has done to the datagrams for a host.
-func (p *relayed) tallyTo(number int) tally {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	y := p.legs[1-number].tally
-	y.drops = maps.Clone(y.drops)
-	return y
-}
 
 // overload are the counters of datagrams that a daemon drops if it gets too little of the
 // processors. They are exact, but it is unknown whether these datagrams were damaged.
@@ -62,9 +73,16 @@ var overload = []string{"hca_wire_socket_drops", "hca_rx_drop_no_recv"}
 // accounted for: what the relay read, lost, repeated and damaged is what each daemon counted.
 func (p *relayed) requireExact() {
 	p.tb.Helper()
-	after, excess := rest(p.tb, p.hosts[:]...), uint64(0)
+	var from [2]tally
+	after := p.atRest(func() {
+		for i, l := range p.legs {
+			from[i] = l.tally
+			from[i].drops = maps.Clone(l.tally.drops)
+		}
+	})
+	excess := uint64(0)
 	for i, h := range p.hosts {
-		in, out, k := p.tallyTo(i), p.tallyTo(1-i), after[i].since(p.before[i])
+		in, out, k := from[1-i], from[i], after[i].since(p.before[i])
 		p.tb.Logf("to host %d: read %d, lost %d, duplicated %d, held back %d, damaged: %d bits flipped, %d garbled, %d swapped, %d of these harmless; written %d, %d of these in trains",
 			i, in.read, in.lost, in.duplicated, in.held, in.damaged[flipBits], in.damaged[garble], in.damaged[swapWords], in.harmless, in.written, in.joined)
 		h.checkAccounts(k, map[netip.Addr]uint64{h.underlayAddr(): out.read, netip.IPv4Unspecified(): in.written})
@@ -113,6 +131,9 @@ func TestFilesOverAnImpairedUnderlay(t *testing.T) {
 		{"4092", 4092, 9000, nstest.IPv4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if !*soak { // the short form consists of waits
+				t.Parallel()
+			}
 			p := newRelayedPair(t, c.underlay, impaired, func(n int) []string { return []string{"--mtu", c.name, "--gid", c.gid(n)} })
 			if got := p.hosts[0].iface().MTU; got != c.mtu {
 				t.Fatalf("the MTU is %d, want %d", got, c.mtu)

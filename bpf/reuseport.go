@@ -1,0 +1,100 @@
+package bpf
+
+//go:generate go tool -modfile=../tools/go.mod bpf2go -tags linux -target bpfel,bpfeb -cc clang -strip llvm-strip -go-package bpf reuseport reuseport.c -- -O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// ReuseportBits is how many leading bits of a QPN are the index of the socket that gets its
+// datagrams.
+const ReuseportBits = 6
+
+// ErrNoPermission means that the process may not load a program.
+var ErrNoPermission = errors.New("CAP_BPF is missing")
+
+// NewReuseportSockets creates an empty map of the sockets of an SO_REUSEPORT group. The caller
+// owns the descriptor. The kernel removes a socket from the map when it is closed.
+func NewReuseportSockets() (sockets int, err error) {
+	spec, err := loadReuseport()
+	if err != nil {
+		return -1, err
+	}
+	m, err := ebpf.NewMap(spec.Maps[reuseportMapSockets])
+	if err != nil {
+		return -1, fmt.Errorf("create a map of sockets: %w", permission(err))
+	}
+	defer m.Close()
+	return duplicate(m.FD())
+}
+
+// LoadReuseport loads the program that selects a socket of a map, for
+// SO_ATTACH_REUSEPORT_EBPF. The caller owns the descriptor.
+func LoadReuseport(sockets int) (program int, err error) {
+	m, err := borrow(sockets)
+	if err != nil {
+		return -1, err
+	}
+	defer m.Close()
+	spec, err := loadReuseport()
+	if err != nil {
+		return -1, err
+	}
+	var loaded struct {
+		Program *ebpf.Program `ebpf:"reuseport"`
+	}
+	err = spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{reuseportMapSockets: m}})
+	if verifier, ok := errors.AsType[*ebpf.VerifierError](err); ok {
+		return -1, fmt.Errorf("load the program that selects a socket: %w\n%+v", permission(err), verifier)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("load the program that selects a socket: %w", permission(err))
+	}
+	defer loaded.Program.Close()
+	return duplicate(loaded.Program.FD())
+}
+
+// PutReuseportSocket makes the program select a socket for an index. The socket is bound, is in
+// the group, and is in no other map.
+func PutReuseportSocket(sockets, index, socket int) error {
+	m, err := borrow(sockets)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := m.Put(uint32(index), uint64(socket)); err != nil {
+		return fmt.Errorf("put a socket into the map of its group: %w", err)
+	}
+	return nil
+}
+
+// borrow returns a map that does not own the descriptor.
+func borrow(fd int) (*ebpf.Map, error) {
+	own, err := duplicate(fd)
+	if err != nil {
+		return nil, err
+	}
+	m, err := ebpf.NewMapFromFD(own)
+	if err != nil {
+		return nil, fmt.Errorf("use a map of sockets: %w", err)
+	}
+	return m, nil
+}
+
+func duplicate(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("duplicate a descriptor", err)
+}
+
+// permission explains an EPERM.
+func permission(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w (%w)", ErrNoPermission, err)
+	}
+	return err
+}

@@ -65,6 +65,7 @@ func Open(cfg Config) (*Device, error) {
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	d := &Device{cfg: cfg, wire: cfg.Transport, stop: stop}
+	d.strays.qpns = cfg.QPNs
 	d.drain.init()
 	d.events.init()
 	d.routes.Store(&routes{})
@@ -77,7 +78,7 @@ func Open(cfg Config) (*Device, error) {
 	d.env.Store(&softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
 		SrcPort: d.wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
-		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
+		QPNs: cfg.QPNs, Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.loops.Go(func() { d.recvLoop() })
 	d.loops.Go(func() { d.watchLoop(ctx) })

@@ -80,10 +80,7 @@ func (r *receiver) one(p *transport.Packet) {
 	if p.IDKnown {
 		path.ID = p.ID
 	}
-	// Messages of this port to itself never reach the wire, so a datagram from the
-	// wire with its address is forged.
-	if r.dev.env.Load().Own(path.Src) {
-		c.add(dropOwnSource, 1)
+	if env := r.dev.env.Load(); env.Own(path.Src) && !r.dev.fromSharer(env, path.SrcPort) {
 		return
 	}
 	if !r.known.has(path.Src) {

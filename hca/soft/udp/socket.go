@@ -66,46 +66,50 @@ var recvOptions6 = []option{
 
 var sendOptions4 = []option{
 	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
-	{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0},
 	{unix.SOL_IP, unix.IP_MULTICAST_TTL, MulticastTTL},
 	{unix.SOL_IP, unix.IP_RECVERR, 1}, // otherwise a packet lost on output would count as sent
 }
 
 var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
-	{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
 	{unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, MulticastTTL},
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver creates the receiving socket. It returns ErrPortTaken if another process
-// uses the port.
-func openReceiver(index, buffer int) (bound, error) {
+// openReceiver creates the receiving socket, in the group of m, or alone if m is nil. It returns
+// ErrPortTaken if another process uses the port.
+func openReceiver(index, buffer int, m *Membership) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{}, err
 	}
-	if err = refuseLooped(fd); err == nil {
+	err = refuseAll(fd)
+	if err == nil && m != nil {
+		err = m.makeMember(fd)
+	}
+	if err == nil {
 		err = bindError(bind(fd, ipv6, Port))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
 		return bound{}, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	if m == nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	}
 	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender creates the sending socket.
-func openSender(index, buffer int, first uint16) (bound, error) {
+// openSender creates the sending socket. With loop, this host receives its multicast.
+func openSender(index, buffer int, first uint16, loop bool) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
 		return bound{}, err
 	}
 	port, err := bindSource(fd, ipv6, first)
 	if err == nil {
-		err = prepareSender(fd, ipv6, index)
+		err = prepareSender(fd, ipv6, index, loop)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -205,9 +209,9 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// prepareSender directs multicast to the netdev, and makes the kernel drop all datagrams to
+// prepareSender directs multicast to the netdev, and with loop to this host too, and makes the kernel drop all datagrams to
 // the source port.
-func prepareSender(fd int, ipv6 bool, index int) error {
+func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
 	if err := refuseAll(fd); err != nil {
 		return err
 	}
@@ -215,10 +219,15 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 	if err := unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, mreq); err != nil {
 		return os.NewSyscallError("setsockopt IP_MULTICAST_IF", err)
 	}
-	if !ipv6 {
-		return nil
+	looped := 0
+	if loop {
+		looped = 1
 	}
-	return setOptions(fd, []option{{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}})
+	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, looped}}
+	if ipv6 {
+		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, looped})
+	}
+	return setOptions(fd, options)
 }
 
 // setBuffer sets a buffer size, beyond the system's limit if permitted. With a smaller

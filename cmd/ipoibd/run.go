@@ -96,6 +96,8 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
+	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with other daemons of this user, through a `directory` (a private one, which is created)")
+	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 	cmd.Flags().AddFlagSet(fs)
 

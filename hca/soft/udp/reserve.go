@@ -47,7 +47,10 @@ func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
 		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, false)
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.unshared, p.close())
+		if p.unshared != nil {
+			err = fmt.Errorf("%w (the port cannot be shared: %w)", err, p.unshared)
+		}
+		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/udp"
 )
 
 const (
@@ -55,6 +56,8 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	out = append(out, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
+	member, alone := e.transport.Membership()
+	out = append(out, w.sharing(now, member, alone))
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
@@ -65,6 +68,24 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	const silent = "no packet from any peer yet: this is the only host, or the others have a GID of the other IP family, or a network without multicast lies between (name the hosts with --peer), or a firewall drops UDP port 4791"
 	const refused = "a firewall of this host refuses datagrams to UDP port 4791; let them pass"
 	out = append(out, w.note(now, is.silent, 0, silent, silent), w.note(now, is.refused, 0, refused, refused))
+	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
+}
+
+// sharing returns the notices about the membership in the group of daemons that share the port.
+// The reason says why there is none although it is configured.
+func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
+	if m == nil {
+		return w.note(now, reason != nil, 0,
+			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace have to wait until this one stops", reason),
+			"cannot share UDP port 4791; other daemons in this network namespace have to wait until this one stops", "err", reason)
+	}
+	var out []string
+	const open = "any process of the daemon's user can take datagrams from the daemons that share UDP port 4791; grant them CAP_CHOWN"
+	out = append(out, w.note(now, m.Open(), 0, open, open))
+	who := strings.Join(m.Strangers(), ", ")
+	out = append(out, w.note(now, who != "", 0,
+		"UDP port 4791 is also used by "+who+", which may take datagrams from the daemons that share it; stop that process",
+		"a process that is not a daemon uses UDP port 4791 too, and may take datagrams from the daemons that share it; stop that process", "process", who))
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
 }
 

@@ -1,8 +1,8 @@
 //go:build ignore
 
 /* Selects the socket of an SO_REUSEPORT group for a RoCEv2 datagram: its destination QPN
- * begins with the index of the socket. The kernel does not run this program for datagrams to
- * IP multicast groups, which each socket of the group gets. */
+ * begins with the index of the socket. Datagrams to IP multicast groups go to each socket of the
+ * group. If there is only one, the kernel runs this program for them too (early demux). */
 #include <linux/bpf.h>
 #include <linux/types.h>
 
@@ -20,17 +20,19 @@ struct {
 	__type(value, __u64);
 } sockets SEC(".maps");
 
-/* Without a decision the kernel would select a socket by a hash, so a datagram for an index
- * without a socket is dropped. */
+/* Without a decision the kernel selects a socket by a hash. That serves for multicast, but a
+ * datagram for an index without a socket is dropped. */
 SEC("sk_reuseport")
 int reuseport(struct sk_reuseport_md *md)
 {
-	__u8 first; /* byte of the QPN */
+	__u8 qpn[3];
 	__u32 index;
 
-	if (bpf_skb_load_bytes(md, UDP_HEADER + BTH_DEST_QP, &first, sizeof(first)))
+	if (bpf_skb_load_bytes(md, UDP_HEADER + BTH_DEST_QP, qpn, sizeof(qpn)))
 		return SK_DROP;
-	index = first >> (8 - SOCKET_BITS);
+	if (qpn[0] == 0xff && qpn[1] == 0xff && qpn[2] == 0xff) /* multicast, IBA 3.5.3 */
+		return SK_PASS;
+	index = qpn[0] >> (8 - SOCKET_BITS);
 	return bpf_sk_select_reuseport(md, &sockets, &index, 0) ? SK_DROP : SK_PASS;
 }
 

@@ -15,7 +15,7 @@ import (
 // datagrams.
 const ReuseportBits = 6
 
-// ErrNoPermission means that the process may not load a program.
+// ErrNoPermission means that the process may not create a map or load a program.
 var ErrNoPermission = errors.New("CAP_BPF is missing")
 
 // NewReuseportSockets creates an empty map of the sockets of an SO_REUSEPORT group. The caller
@@ -91,10 +91,11 @@ func duplicate(fd int) (int, error) {
 	return fd, os.NewSyscallError("duplicate a descriptor", err)
 }
 
-// permission explains an EPERM.
+// permission returns ErrNoPermission for an EPERM, of which the library says that it may come
+// from a limit that no current kernel has.
 func permission(err error) error {
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w (%w)", ErrNoPermission, err)
+		return ErrNoPermission
 	}
 	return err
 }

@@ -57,8 +57,8 @@
 //
 // Daemons in one network namespace can share the port on a netdev ([Sharing]). Their receiving
 // sockets form an SO_REUSEPORT group. A program of package bpf selects the socket by the first
-// bits of the destination QPN, which are the daemon's slot: no two daemons have the same QPN,
-// and none has to announce its QPs. The program finds the sockets in a map that all daemons
+// bits of the destination QPN, which are the daemon's slot. So no two daemons have the same QPN,
+// and none has to announce its QPs. Each socket gets all multicast. The program finds the sockets in a map that all daemons
 // hold, and from which the kernel removes closed sockets. UDP_GRO is off, because the kernel
 // would join datagrams for several QPNs.
 //

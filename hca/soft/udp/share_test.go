@@ -146,9 +146,13 @@ func TestSharersAreSeparatedByQPN(t *testing.T) {
 			}
 		}
 	}
+	if err := errors.Join(remote.Join(group4), remote.Join(group6)); err != nil {
+		t.Fatal(err)
+	}
 	for _, group := range []netip.Addr{group4, group6} {
 		for _, s := range all {
 			from(s.Host, group, hca.QPNMulticast, "to all")
+			expect(t, remote, s.SrcPort(), "to all")
 			for _, to := range all {
 				expect(t, to.Host, s.SrcPort(), "to all")
 			}
@@ -161,6 +165,30 @@ func TestSharersAreSeparatedByQPN(t *testing.T) {
 	for _, s := range all {
 		if n := counterOf(t, s.Host, "socket_drops"); n != 0 {
 			t.Errorf("socket_drops = %d, want 0", n)
+		}
+	}
+}
+
+// A daemon that is alone in its group receives multicast as well: the kernel runs the program
+// for it then.
+func TestLoneSharerReceivesMulticast(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	remote := openHost(t, nsB, 1, udp.Config{})
+	s := openSharer(t, nsA, filepath.Join(t.TempDir(), "share"))
+	for _, group := range []netip.Addr{group4, group6} {
+		if err := s.Join(group); err != nil {
+			t.Fatal(err)
+		}
+		src := remote.IPv4
+		if group.Is6() {
+			src = remote.IPv6
+		}
+		for range 3 {
+			sendOne(t, remote, transport.Packet{Src: src, Dst: group, Vec: [][]byte{datagram(hca.QPNMulticast, "to all")}})
+			expect(t, s.Host, remote.SrcPort(), "to all")
 		}
 	}
 }

@@ -308,6 +308,54 @@ func TestSharersAreKilled(t *testing.T) {
 	}
 }
 
+// joinWithout is join for a daemon without some capabilities.
+func (h *host) joinWithout(t *testing.T, capabilities string, args ...string) {
+	t.Helper()
+	program, wrapper := os.Getenv(daemonEnv), filepath.Join(shortDir(t), "ipoibd")
+	script := "#!/bin/sh\nexec setpriv --bounding-set=" + capabilities + " " + program + " \"$@\"\n"
+	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(daemonEnv, wrapper)
+	h.join(args...)
+	t.Setenv(daemonEnv, program)
+}
+
+// Without CAP_CHOWN, root without capabilities can join the daemons that share the port. The
+// notice of the device says so, and names the process that does.
+func TestStrangerAmongSharersIsReported(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a := newHosts(t, 1)[0]
+	a.joinWithout(t, "-chown", "--share-port="+filepath.Join(shortDir(t), "share"))
+	shows := func(text string) func() bool {
+		return func() bool {
+			out, _ := a.daemon.command("status").CombinedOutput()
+			return strings.Contains(string(out), text)
+		}
+	}
+	eventually(t, noticeLimit, "a notice of CAP_CHOWN", shows("CAP_CHOWN"))
+	release, joined := make(chan struct{}), make(chan error, 1)
+	wait := a.asPowerless(func() {
+		fd, err := tryJoining(netip.IPv6Unspecified(), nstest.Dev, roce.Port)
+		joined <- err
+		<-release
+		_ = unix.Close(fd)
+	})
+	if err := <-joined; err != nil {
+		t.Errorf("join: %v", err)
+	}
+	stranger := fmt.Sprintf("(pid %d)", os.Getpid())
+	eventually(t, noticeLimit, "a notice of the process", shows(stranger))
+	close(release)
+	wait()
+	eventually(t, noticeLimit, "no notice of the process", func() bool { return !shows(stranger)() })
+	if n := strings.Count(a.daemon.log.String(), "a process that is not a daemon uses UDP port"); n != 1 {
+		t.Errorf("%d log lines, want 1:\n%s", n, a.daemon.log)
+	}
+}
+
 // Without CAP_BPF, a daemon that is to share the port says so once and uses it alone. A
 // second daemon waits until the port is free.
 func TestSharingNeedsCAP_BPF(t *testing.T) {
@@ -316,16 +364,8 @@ func TestSharingNeedsCAP_BPF(t *testing.T) {
 	}
 	hosts := newHosts(t, 2)
 	a, b := hosts[0], hosts[1]
-	program := os.Getenv(daemonEnv)
-	wrapper := filepath.Join(shortDir(t), "ipoibd")
-	script := "#!/bin/sh\nexec setpriv --bounding-set=-bpf,-sys_admin " + program + " \"$@\"\n"
-	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(daemonEnv, wrapper)
 	dir := filepath.Join(shortDir(t), "share")
-	a.join("--share-port=" + dir)
-	t.Setenv(daemonEnv, program)
+	a.joinWithout(t, "-bpf,-sys_admin", "--share-port="+dir)
 	b.join()
 	pingAll(a, b)
 	const sentence = "cannot share UDP port 4791"

@@ -39,9 +39,29 @@ func (h *host) sharer(number int, dir string) *host {
 // startSharer starts the daemon of a container in h's namespace.
 func (in *host) startSharer(h *host, dir string) {
 	in.tb.Helper()
-	control := filepath.Join(in.dir, "control.sock")
-	in.daemon = launch(in.tb, h.Namespace, control, "run", "--name", in.outside(), "--underlay", nstest.Dev,
-		"--control", control, "--log-level", "debug", "--share-port="+dir)
+	in.daemon = launch(in.tb, h.Namespace, in.control(), in.sharing(dir)...)
+}
+
+// abort starts the daemon, and kills it after some time.
+func (in *host) abort(h *host, dir string, after time.Duration) {
+	in.tb.Helper()
+	cmd := h.Command(os.Getenv(daemonEnv), in.sharing(dir)...)
+	if err := cmd.Start(); err != nil {
+		in.tb.Fatalf("start the daemon: %v", err)
+	}
+	time.Sleep(after)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+func (in *host) control() string { return filepath.Join(in.dir, "control.sock") }
+
+// sharing returns the arguments of a daemon that shares the port.
+func (in *host) sharing(dir string) []string {
+	return []string{
+		"run", "--name", in.outside(), "--underlay", nstest.Dev,
+		"--control", in.control(), "--log-level", "debug", "--share-port=" + dir,
+	}
 }
 
 // outside is the name of the interface before it enters the container.
@@ -269,8 +289,8 @@ func TestSharedPort(t *testing.T) {
 	a.equal("datagrams refused", refused, forged)
 }
 
-// Eight daemons start at once, and are killed and restarted one after the other, at any time.
-// The others reach each other all the time, and the restarted one again.
+// Eight daemons start at once, and are killed and restarted one after the other, also while they
+// start. The others reach each other all the time, and the restarted one again.
 func TestSharersAreKilled(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -296,6 +316,9 @@ func TestSharersAreKilled(t *testing.T) {
 		far.waitReaches(next)
 		// The interface stays in its container, where the daemon cannot adopt it.
 		all[i].Run("ip", "link", "del", ifName)
+		for range 3 {
+			all[i].abort(a, dir, rand.N(100*time.Millisecond))
+		}
 		all[i].startSharer(a, dir)
 		all[i].enterContainer(a)
 		t.Logf("host %d is reached again after %v by host %d, after %v from outside", all[i].number,

@@ -12,8 +12,8 @@
 // started without IPv6, they are AF_INET sockets.
 //
 // A [Reserve] keeps both sockets bound after their transport is closed, until the
-// next one is opened. Unless daemons share the port, they have neither SO_REUSEADDR nor SO_REUSEPORT, so the kernel
-// refuses every other socket on their ports that is bound to the same netdev or to
+// next one is opened. Unless daemons share the port, they have neither SO_REUSEADDR nor
+// SO_REUSEPORT, so the kernel refuses every other socket on their ports that is bound to the same netdev or to
 // none, whatever its address, options and user. A socket bound to another netdev gets
 // no datagram of this one. A netdev that was deleted and created again has another
 // index: until the new socket is bound, another process may bind its own to the new
@@ -25,8 +25,8 @@
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
 // identification 0, and ignores path MTU messages, which are not authenticated
 // (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
-// packet by control messages. Multicast leaves through the netdev and does not
-// come back; its TTL is [MulticastTTL] unless the packet asks for another.
+// packet by control messages. Multicast leaves through the netdev and, unless daemons
+// share the port, does not come back; its TTL is [MulticastTTL] unless the packet asks for another.
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //

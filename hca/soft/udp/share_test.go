@@ -351,6 +351,33 @@ func TestSharerKeepsItsSlot(t *testing.T) {
 	}
 }
 
+// If the files of the registrations are removed, the daemons go on with those that they know,
+// and no daemon joins: it could not get their map.
+func TestSharersSurviveRemovedFiles(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, _ := nstest.Pair(t, 1500)
+	dir := filepath.Join(t.TempDir(), "share")
+	a, b := openSharer(t, nsA, dir), openSharer(t, nsA, dir)
+	waitPorts(t, a, b)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // several looks
+	sendOne(t, a.Host, transport.Packet{Src: a.IPv4, Dst: b.IPv4, Vec: [][]byte{datagram(b.qpn(), "hello")}})
+	expect(t, b.Host, a.SrcPort(), "hello")
+	if names := slices.Concat(a.Strangers(), b.Strangers()); len(names) > 0 {
+		t.Errorf("strangers %q", names)
+	}
+	nsA.Do(func() {
+		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+		if !errors.Is(err, udp.ErrPortTaken) {
+			t.Errorf("a third daemon: %v", err)
+		}
+	})
+}
+
 // If the kernel refuses the program, the transport has the port alone, and knows why.
 func TestWithoutProgramThePortIsNotShared(t *testing.T) {
 	if nstest.Enter(t) {

@@ -46,8 +46,8 @@ func (m *Membership) watch() {
 			return
 		}
 		live, err := m.registry.list()
-		if err != nil {
-			continue
+		if err != nil || !slices.ContainsFunc(live, func(r registration) bool { return r.slot == m.slot }) {
+			continue // the registrations were removed: go on with the daemons that are known
 		}
 		m.follow(live)
 		if time.Since(guarded) >= lookEvery {

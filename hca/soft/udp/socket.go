@@ -39,7 +39,8 @@ type socket struct {
 	dropped uint32 // the kernel's count of drops at the socket when this use of it began
 }
 
-// bound is the descriptor of a socket that is bound to a port, and not owned by a file.
+// bound is the descriptor of a socket that is bound to a port, and not owned by a file; -1
+// means that there is none.
 type bound struct {
 	fd   int
 	ipv6 bool
@@ -81,7 +82,7 @@ var sendOptions6 = []option{
 func openReceiver(index, buffer int, m *Membership) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	err = refuseAll(fd)
 	if err == nil && m != nil {
@@ -92,7 +93,7 @@ func openReceiver(index, buffer int, m *Membership) (bound, error) {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	if m == nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
@@ -105,7 +106,7 @@ func openReceiver(index, buffer int, m *Membership) (bound, error) {
 func openSender(index, buffer int, first uint16, loop bool) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	port, err := bindSource(fd, ipv6, first)
 	if err == nil {
@@ -113,14 +114,14 @@ func openSender(index, buffer int, first uint16, loop bool) (bound, error) {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(buffer, defaultSendBuf))
 	// A file does not register a blocking descriptor with the runtime's poller, which the
 	// kernel would wake for every packet that it has sent. No call on this socket blocks.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		_ = unix.Close(fd)
-		return bound{}, os.NewSyscallError("fcntl", err)
+		return bound{fd: -1}, os.NewSyscallError("fcntl", err)
 	}
 	return bound{fd, ipv6, port}, nil
 }

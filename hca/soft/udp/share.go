@@ -38,7 +38,7 @@ type Sharing struct {
 // Kernel has the calls of the kernel that need CAP_BPF. They return descriptors that the
 // caller owns.
 type Kernel struct {
-	NewSockets func() (sockets int, err error)            // creates a map of numSlots sockets
+	NewSockets func() (sockets int, err error)            // creates a map of 1<<SlotBits sockets
 	Program    func(sockets int) (program int, err error) // loads the program that selects one
 	Put        func(sockets, slot, socket int) error      // makes the program select a socket
 }

@@ -2,7 +2,6 @@ package udp
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -13,6 +12,9 @@ import (
 
 // handoverLimit bounds each step of handing the map to another daemon.
 const handoverLimit = time.Second
+
+// errNoMap means that a daemon sent no descriptor, because it belongs to another user.
+var errNoMap = errors.New("the daemon sent no map")
 
 // socketName is the name of the UNIX socket at which the daemon of a slot hands out the map.
 func socketName(slot int) string { return strconv.Itoa(slot) + ".sock" }
@@ -74,13 +76,15 @@ func (r *registry) fetch(slot int) (fd int, err error) {
 		return -1, err
 	}
 	messages, err := unix.ParseSocketControlMessage(control[:n])
-	if err != nil || len(messages) != 1 {
-		return -1, fmt.Errorf("%d control messages (%w)", len(messages), err)
+	if err != nil {
+		return -1, err
+	}
+	if len(messages) != 1 {
+		return -1, errNoMap
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 {
-		return -1, fmt.Errorf("%d descriptors (%w)", len(fds), err)
+	if err != nil {
+		return -1, err
 	}
-	unix.CloseOnExec(fds[0])
-	return fds[0], nil
+	return fds[0], nil // the control message has room for one
 }

@@ -147,6 +147,11 @@ lint:
 fmt:
 	$(LINT) fmt ./...
 
+# Compiles the eBPF programs. A test compares the result with the committed files.
+.PHONY: generate
+generate: deps
+	go generate ./bpf
+
 # Rewrites qprecovery/README.md, which a test compares with the tree.
 .PHONY: requirements
 requirements:

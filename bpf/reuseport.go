@@ -1,7 +1,5 @@
 package bpf
 
-//go:generate go tool -modfile=../tools/go.mod bpf2go -tags linux -target bpfel,bpfeb -cc clang -strip llvm-strip -go-package bpf reuseport reuseport.c -- -O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu
-
 import (
 	"errors"
 	"fmt"
@@ -15,9 +13,6 @@ import (
 // datagrams.
 const ReuseportBits = 6
 
-// ErrNoPermission means that the process may not create a map or load a program.
-var ErrNoPermission = errors.New("CAP_BPF is missing")
-
 // NewReuseportSockets creates an empty map of the sockets of an SO_REUSEPORT group. The caller
 // owns the descriptor. The kernel removes a socket from the map when it is closed.
 func NewReuseportSockets() (sockets int, err error) {
@@ -27,7 +22,7 @@ func NewReuseportSockets() (sockets int, err error) {
 	}
 	m, err := ebpf.NewMap(spec.Maps[reuseportMapSockets])
 	if err != nil {
-		return -1, fmt.Errorf("create a map of sockets: %w", permission(err))
+		return -1, fmt.Errorf("create a map of sockets: %w", classify(err))
 	}
 	defer m.Close()
 	return duplicate(m.FD())
@@ -50,10 +45,10 @@ func LoadReuseport(sockets int) (program int, err error) {
 	}
 	err = spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{reuseportMapSockets: m}})
 	if verifier, ok := errors.AsType[*ebpf.VerifierError](err); ok {
-		return -1, fmt.Errorf("load the program that selects a socket: %w\n%+v", permission(err), verifier)
+		return -1, fmt.Errorf("load the program that selects a socket: %w\n%+v", classify(err), verifier)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("load the program that selects a socket: %w", permission(err))
+		return -1, fmt.Errorf("load the program that selects a socket: %w", classify(err))
 	}
 	defer loaded.Program.Close()
 	return duplicate(loaded.Program.FD())
@@ -89,13 +84,4 @@ func borrow(fd int) (*ebpf.Map, error) {
 func duplicate(fd int) (int, error) {
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	return fd, os.NewSyscallError("duplicate a descriptor", err)
-}
-
-// permission returns ErrNoPermission for an EPERM, of which the library says that it may come
-// from a limit that no current kernel has.
-func permission(err error) error {
-	if errors.Is(err, unix.EPERM) {
-		return ErrNoPermission
-	}
-	return err
 }

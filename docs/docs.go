@@ -28,8 +28,10 @@ var meanings = sync.OnceValue(func() (of [2]map[string]string) {
 
 // InterfaceCounter returns the meaning of a counter of an interface.
 func InterfaceCounter(name string) string {
-	if i := strings.Index(name, "_wc_"); i >= 0 {
-		name = name[:i] + "_wc_*"
+	for _, family := range []string{"_wc_", "tap_segments_", "tap_bytes_", "tap_wait_ns_"} {
+		if i := strings.Index(name, family); i >= 0 {
+			name = name[:i] + family + "*"
+		}
 	}
 	return meanings()[0][name]
 }

@@ -7,6 +7,7 @@ func TestMeaningsOfCounters(t *testing.T) {
 		{InterfaceCounter("tx_read"), "frames read from ib0"},
 		{InterfaceCounter("rx_drop_too_long"), "longer than the group's MTU"},
 		{InterfaceCounter("tx_wc_loc_prot_err"), "the send failed, by the status of its completion, such as tx_wc_wr_flush_err"},
+		{InterfaceCounter("tap_bytes_64_127"), "passed frames by their length in bytes"},
 		{InterfaceCounter("neigh_drop_unresolved"), "the destination did not answer"},
 		{DeviceCounter("rx_drop_no_qp"), "no queue pair has that number"},
 		{DeviceCounter("wire_tx_drop_no_device"), "the underlay is gone"},

@@ -15,10 +15,13 @@ type reader struct {
 	count *tally
 	drain func(fd uintptr) bool
 
-	bufs  [][]byte
-	sizes []int
-	n     int
-	err   error
+	bufs           [][]byte
+	sizes          []int
+	n              int
+	err            error
+	onWait, onWake func() // see TAP.ObserveWaits; nil: none
+	waiting        bool   // for a frame, since onWait
+
 	// vec is the buffer of one read and a spare byte. If the spare byte is used, the
 	// frame did not fit into the buffer.
 	vec   [2]unix.Iovec
@@ -46,9 +49,18 @@ func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 func (r *reader) readAll(fd uintptr) bool {
 	for r.n < len(r.bufs) {
 		switch errno := r.readOne(fd); errno {
-		case 0, unix.EINTR:
+		case 0:
+			if r.waiting {
+				r.waiting = false
+				r.onWake()
+			}
+		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
+			if r.n == 0 && r.onWait != nil {
+				r.waiting = true
+				r.onWait()
+			}
 			return r.n > 0
 		default:
 			if r.n == 0 {

@@ -44,7 +44,7 @@ type Device interface {
 	SetOffloads(want Offloads) (got Offloads, err error)
 	// Inspect restores the properties that other processes have changed, and reports
 	// them: the MAC, the carrier, the length of the virtio header, the persistence,
-	// the owner, the offloads and the link type. It also removes filters, and sets
+	// the owner, the offloads and the link type. It also removes filters of others, and sets
 	// again the other properties that a queue can change for the whole device; the
 	// kernel does not report those, so they are not in the findings. An error ends the
 	// inspection; the findings then contain the properties that were restored before. May block.

@@ -58,7 +58,8 @@
 // (linux/if_tun.h), which Open does through golang.org/x/sys/unix with the right flags.
 // IFF_NO_CARRIER keeps the carrier of an adopted interface that is up from flickering.
 // The offload mask belongs to the device, not to the descriptor, so it outlives the
-// process; Open and Close clear it, and each inspection sets it again.
+// process; Open and Close clear it, and each inspection sets it again. The same holds for
+// the eBPF programs of [TAP.SetPrograms]: the device keeps them when its last queue is closed.
 //
 // # Frames
 //

@@ -1,17 +1,14 @@
 package link_test
 
 import (
-	"encoding/binary"
 	"runtime"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"ipoibd/link"
-	"ipoibd/link/linktest"
 	"ipoibd/link/linktest/nstest"
 )
 
@@ -51,24 +48,6 @@ func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 		return
 	}
 	tap, h := openUp(t)
-	frame := make([]byte, 60)
-	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
-	arrives := func() bool {
-		h.Send(frame)
-		wake := time.AfterFunc(200*time.Millisecond, tap.Wake)
-		defer wake.Stop()
-		bufs, sizes := [][]byte{make([]byte, 2048)}, make([]int, 1)
-		for {
-			n, err := tap.ReadBatch(bufs, sizes)
-			must(t, err)
-			if n == 0 {
-				return false
-			}
-			if binary.BigEndian.Uint16(bufs[0][link.HeaderLen+12:]) == linktest.EtherType {
-				return true
-			}
-		}
-	}
 	for _, c := range []struct {
 		name string
 		set  func(fd int)
@@ -93,13 +72,13 @@ func TestInspectRemovesTheFiltersOfAQueueThatIsGone(t *testing.T) {
 		must(t, attach(fd, "ib0"))
 		c.set(fd)
 		must(t, unix.Close(fd))
-		if arrives() {
+		if arrives(t, tap, h) {
 			t.Fatalf("%s: it drops nothing, so the test shows nothing", c.name)
 		}
 		if f, err := tap.Inspect(); err != nil || len(f.Restored) != 0 {
 			t.Errorf("%s: Inspect = %+v, %v", c.name, f, err)
 		}
-		if !arrives() {
+		if !arrives(t, tap, h) {
 			t.Errorf("%s: frames do not arrive after an inspection", c.name)
 		}
 	}

@@ -72,7 +72,7 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	if err != nil {
 		return err
 	}
-	if err := t.control(func(fd int) error { return setUnreported(fd, t.offloads) }); err != nil {
+	if err := t.control(func(fd int) error { return setUnreported(fd, t.offloads, t.programs) }); err != nil {
 		return err
 	}
 	// An offload that is off costs only speed, and ethtool can keep it off for good. One that

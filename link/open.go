@@ -154,7 +154,7 @@ func (c *claim) takePossession(t *TAP) error {
 		// These properties belong to the device, not to the queue, so any other queue can
 		// have changed them. Setting one to the value that it has does nothing and, but for
 		// the owner, sends no netlink message (drivers/net/tun.c).
-		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd, 0), setHeaderLen(fd), setCarrier(fd, false))
+		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd, 0, NoPrograms), setHeaderLen(fd), setCarrier(fd, false))
 	})
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))

@@ -28,9 +28,10 @@ type TAP struct {
 	// The lengths of the queue of frames from the host, with small and with large frames.
 	queueLen, largeQueueLen int
 
-	keep        sync.Mutex // serializes SetCarrier, SetOffloads and Inspect
+	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms and Inspect
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
+	programs    Programs   // the argument of the last SetPrograms
 
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
@@ -52,7 +53,7 @@ func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	t := &TAP{name: spec.Name, nl: nl, file: file, conn: conn}
+	t := &TAP{name: spec.Name, nl: nl, file: file, conn: conn, programs: NoPrograms}
 	t.queueLen, t.largeQueueLen = spec.queueLens()
 	if t.home, err = t.place(); err != nil {
 		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), file.Close())
@@ -123,7 +124,8 @@ func (t *TAP) control(f func(fd int) error) error {
 }
 
 // Close implements [Device]. It first drops the carrier, so that the host stops sending
-// before the queue is detached. It turns the offloads off, which otherwise would stay on.
+// before the queue is detached. It turns the offloads off and removes the programs, which
+// otherwise would stay.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.watchMu.Lock()
@@ -131,7 +133,7 @@ func (t *TAP) Close() error {
 		t.watchMu.Unlock()
 		resetErr := t.control(func(fd int) error {
 			_, err := setOffloads(fd, 0)
-			return errors.Join(setCarrier(fd, false), err)
+			return errors.Join(setCarrier(fd, false), err, NoPrograms.set(fd))
 		})
 		if errors.Is(resetErr, unix.EBADFD) {
 			resetErr = nil // the interface was deleted

@@ -56,7 +56,7 @@ func attachQueue(name string) (*os.File, error) {
 
 // setUnreported sets the properties that the kernel does not report to a queue. It does not
 // set those that restoreQueue checks: that would undo a change without reporting it.
-func setUnreported(fd int, offloads Offloads) error {
+func setUnreported(fd int, offloads Offloads, programs Programs) error {
 	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, int(offloads)); err != nil {
 		return os.NewSyscallError("TUNSETOFFLOAD", err)
 	}
@@ -71,14 +71,12 @@ func setUnreported(fd int, offloads Offloads) error {
 		{"TUNSETVNETLE", unix.TUNSETVNETLE, 1},
 		{"TUNSETSNDBUF", unix.TUNSETSNDBUF, math.MaxInt32}, // the kernel's default
 		{"TUNSETTXFILTER", unix.TUNSETTXFILTER, 0},         // a struct tun_filter without addresses
-		{"TUNSETFILTEREBPF", unix.TUNSETFILTEREBPF, -1},
-		{"TUNSETSTEERINGEBPF", unix.TUNSETSTEERINGEBPF, -1},
 	} {
 		if err := unix.IoctlSetPointerInt(fd, set.req, set.value); err != nil {
 			return os.NewSyscallError(set.name, err)
 		}
 	}
-	return nil
+	return programs.set(fd)
 }
 
 // setOwner makes the device belong to this process's user and group. The kernel

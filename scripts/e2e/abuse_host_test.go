@@ -59,9 +59,9 @@ func (s *siege) wrongFrames() []wrongFrame {
 	forged.SHA = unknown
 	fabricNS := ipoib.AppendNS(nil, addr(s.a.ip6()), addr(s.b.ip6()), ipoib.Addr{})
 	return []wrongFrame{
-		{"VLAN tag", "tx_drop_ethertype", ether(peer, own, 0x8100, make([]byte, 60))},
-		{"LLDP", "tx_drop_ethertype", ether(ipoib.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, own, 0x88cc, make([]byte, 60))},
-		{"802.3 length", "tx_drop_ethertype", ether(ipoib.Broadcast, unknown, 60, make([]byte, 60))},
+		{"VLAN tag", "tap_drop_filter_vlan", ether(peer, own, 0x8100, make([]byte, 60))},
+		{"LLDP", "tap_drop_filter_lldp", ether(ipoib.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, own, 0x88cc, make([]byte, 60))},
+		{"802.3 length", "tap_drop_filter_llc", ether(ipoib.Broadcast, unknown, 60, make([]byte, 60))},
 		{"from the zero MAC", "neigh_drop_bad_source", ether(peer, ipoib.MAC{}, ipoib.EtherTypeIPv4, ip)},
 		{"from a group", "neigh_drop_bad_source", ether(peer, ipoib.Broadcast, ipoib.EtherTypeIPv4, ip)},
 		{"from a foreign MAC", "neigh_drop_foreign_mac", ether(peer, unknown, ipoib.EtherTypeIPv4, ip)},
@@ -106,7 +106,7 @@ func (s *siege) randomFrames(port *packetSocket) {
 	s.t.Helper()
 	noise := rand.New(rand.NewPCG(3, 4))
 	const n = 5 * volley
-	s.a.expect("noise", map[string]uint64{"tx_drop_ethertype": n}, func() {
+	s.a.expect("noise", map[string]uint64{"tap_drop_filter_other": n}, func() {
 		for i := range n {
 			frame := make([]byte, etherHeader+i)
 			for j := range frame {
@@ -173,7 +173,7 @@ func (s *siege) lengths(port *packetSocket) {
 	}
 	const vlanTag = 4
 	longest := ether(ipoib.Broadcast, own, 0x8100, make([]byte, mtu+vlanTag))
-	s.a.expect("tagged, of full length", map[string]uint64{"tx_drop_ethertype": volley}, func() {
+	s.a.expect("tagged, of full length", map[string]uint64{"tap_drop_filter_vlan": volley}, func() {
 		for range volley {
 			port.send(longest)
 		}

@@ -46,8 +46,13 @@ func startDaemon(tb testing.TB, ns *nstest.Namespace, dir string, args ...string
 // its control socket.
 func launch(tb testing.TB, ns *nstest.Namespace, control string, args ...string) *daemon {
 	tb.Helper()
-	d := &daemon{tb: tb, ns: ns, control: control, log: &logBuffer{}, exited: make(chan struct{})}
-	d.cmd = ns.Command(os.Getenv(daemonEnv), args...)
+	return await(tb, ns, control, ns.Command(os.Getenv(daemonEnv), args...))
+}
+
+// await starts a command that runs the daemon, and returns when the daemon answers.
+func await(tb testing.TB, ns *nstest.Namespace, control string, cmd *exec.Cmd) *daemon {
+	tb.Helper()
+	d := &daemon{tb: tb, ns: ns, control: control, log: &logBuffer{}, exited: make(chan struct{}), cmd: cmd}
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		tb.Fatalf("start the daemon: %v", err)

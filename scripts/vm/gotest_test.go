@@ -65,3 +65,18 @@ func TestVerbs(t *testing.T) {
 		g.RunTests(t, guarded, verbsLimit, env, "-test.run=^TestConformanceOfRealDevice$")
 	})
 }
+
+// bpfLimit bounds the tests of the eBPF programs in the same way.
+const bpfLimit = 5 * time.Minute
+
+// The eBPF programs load on older kernels, and do there what they do on that of this machine.
+func TestBPF(t *testing.T) {
+	binary := compiled(t, "ipoibd/bpf")
+	if guest.Enter(t) {
+		return
+	}
+	guest.EachKernel(t, func(t *testing.T, series kernel.Series) {
+		g := guest.Boot(t, guest.Spec{Series: series})
+		g.RunTests(t, binary, bpfLimit, nil, "-test.skip=^TestGeneratedFilesAreCurrent$")
+	})
+}

@@ -64,10 +64,10 @@ func TestControl6(t *testing.T) {
 	c.init(3)
 	addr := netip.MustParseAddr("2001:db8::9")
 	c.info.Addr, *c.tclass, *c.hops = addr.As16(), 0x68, 5
-	if got, want := parseControl(c.buf[c.at.info:c.at.end]), (seen{addr, 0x68, 5, 0}); got != want {
+	if got, want := parseControl(c.buf[c.at.info:c.at.end]), (seen{dst: addr, tos: 0x68, ttl: 5}); got != want {
 		t.Errorf("with hop limit: %+v, want %+v", got, want)
 	}
-	if got, want := parseControl(c.buf[c.at.info:c.at.ttl]), (seen{addr, 0x68, 0, 0}); got != want {
+	if got, want := parseControl(c.buf[c.at.info:c.at.ttl]), (seen{dst: addr, tos: 0x68}); got != want {
 		t.Errorf("without hop limit: %+v, want %+v", got, want)
 	}
 }

@@ -30,6 +30,11 @@
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
+// A received packet reports its identification only if its mark has it (Config.MarkID). The
+// mark of a train is that of its first datagram. The identifications of the others stay
+// unknown: datagrams with the same and with consecutive ones are joined, and before Linux
+// 6.10 any.
+//
 // # Trains
 //
 // The kernel takes a train as one message (UDP_SEGMENT) of at most 64 datagrams and 65,507

@@ -28,6 +28,7 @@ const (
 type receiver struct {
 	sock    *socket
 	reserve *Reserve // to which sock belongs
+	markID  func(mark uint32) (id uint16, known bool)
 	counts  rxCounts
 
 	slots [recvSlots]recvSlot
@@ -50,8 +51,8 @@ type recvSlot struct {
 	data    [maxMessage]byte
 }
 
-func newReceiver(sock *socket, reserve *Reserve) *receiver {
-	r := &receiver{sock: sock, reserve: reserve}
+func newReceiver(sock *socket, reserve *Reserve, markID func(mark uint32) (id uint16, known bool)) *receiver {
+	r := &receiver{sock: sock, reserve: reserve, markID: markID}
 	r.counts.overflow = uint64(sock.dropped)
 	for i := range r.slots {
 		slot, hdr := &r.slots[i], &r.msgs[i].Hdr
@@ -105,6 +106,7 @@ func (r *receiver) give(pkts []transport.Packet) (n int) {
 	for n < len(pkts) && r.begin() {
 		pkts[n] = r.train
 		pkts[n].Data, r.rest = r.rest[:min(r.size, len(r.rest))], r.rest[min(r.size, len(r.rest)):]
+		r.train.IDKnown = false // the mark of a train is that of its first datagram
 		if len(pkts[n].Data) > MaxDatagram {
 			r.counts.tooLong.Add(1)
 		} else {
@@ -146,6 +148,9 @@ func (r *receiver) read(i int) bool {
 		return false
 	}
 	r.train = transport.Packet{Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl}
+	if r.markID != nil {
+		r.train.ID, r.train.IDKnown = r.markID(saw.mark)
+	}
 	r.rest = slot.data[:min(msg.Len, maxMessage)]
 	r.size = len(r.rest)
 	if saw.segment > 0 && saw.segment < r.size {

@@ -43,7 +43,7 @@ func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
 		p.unshared = err
 	}
 	var err error
-	if p.recv, err = openReceiver(netdev.Index, cfg.RecvBuf, nil); err == nil {
+	if p.recv, err = openReceiver(netdev.Index, cfg, nil); err == nil {
 		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, false)
 	}
 	if err != nil {

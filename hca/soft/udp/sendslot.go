@@ -8,8 +8,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// controlRoom is enough for the control messages of a packet, in bytes. The maximum is 120,
-// of a received IPv4 packet, whose destination the kernel reports twice.
+// controlRoom is enough for the control messages of a packet, in bytes. The maximum is 144,
+// of a received IPv4 packet, whose destination the kernel reports twice, and its mark.
 const controlRoom = 192
 
 // sendSlot is the memory of one message to send. It is laid out once; only addresses, TTL,

@@ -109,7 +109,7 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 	if err := m.enter(&cfg.Share.Kernel); err != nil {
 		return nil, err
 	}
-	if p.recv, err = openReceiver(index, cfg.RecvBuf, m); err != nil {
+	if p.recv, err = openReceiver(index, cfg, m); err != nil {
 		return nil, err
 	}
 	m.recv = p.recv.fd

@@ -388,9 +388,9 @@ func TestWithoutProgramThePortIsNotShared(t *testing.T) {
 	var reserve udp.Reserve
 	t.Cleanup(func() { _ = reserve.Close() })
 	refusing := kernel
-	refusing.Program = func(int) (int, error) { return -1, bpf.ErrNoPermission }
+	refusing.Program = func(int) (int, error) { return -1, bpf.ErrNotPermitted }
 	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve, Share: &udp.Sharing{Dir: dir, Kernel: refusing}})
-	if m, why := a.Transport.(*udp.Transport).Membership(); m != nil || !errors.Is(why, bpf.ErrNoPermission) {
+	if m, why := a.Transport.(*udp.Transport).Membership(); m != nil || !errors.Is(why, bpf.ErrNotPermitted) {
 		t.Errorf("membership %v, reason %v", m, why)
 	}
 	b := openHost(t, nsB, 1, udp.Config{})

@@ -79,7 +79,7 @@ var sendOptions6 = []option{
 
 // openReceiver creates the receiving socket, in the group of m, or alone if m is nil. It returns
 // ErrPortTaken if another process uses the port.
-func openReceiver(index, buffer int, m *Membership) (bound, error) {
+func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
@@ -98,7 +98,12 @@ func openReceiver(index, buffer int, m *Membership) (bound, error) {
 	if m == nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
 	}
-	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
+	marks := 0
+	if cfg.MarkID != nil {
+		marks = 1
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, marks) // before Linux 5.19, there is none
+	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(cfg.RecvBuf, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }
 

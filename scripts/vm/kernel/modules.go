@@ -18,7 +18,7 @@ var wanted = []string{
 	"crc32_generic",  // rdma_rxe requests "crc32" by name, which depmod cannot see
 	"ib_uverbs", "ib_umad", "rdma_rxe",
 	"tun", "veth", "macvlan", "dummy", "bridge",
-	"sch_netem", "sch_tbf",
+	"sch_netem", "sch_tbf", "sch_ingress", "cls_bpf",
 	"tcp_diag", "udp_diag", // ss
 }
 

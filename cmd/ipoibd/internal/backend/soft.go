@@ -28,6 +28,7 @@ type softHCA struct {
 	peers    *peerList
 	engine   atomic.Pointer[engine]   // opened last
 	port     udp.Reserve              // keeps the UDP ports bound across resets
+	ids      exactIDs                 // attached with the setting of that name
 	notice   atomic.Pointer[string]   // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error) // computed once, because a reset must not open files
 	log      *slog.Logger
@@ -118,8 +119,8 @@ func guidOf(machine, netdev string) hca.GUID {
 // Watch implements HCA.
 func (h *softHCA) Watch(ctx context.Context) (<-chan struct{}, error) { return udp.WatchNetdevs(ctx) }
 
-// Close implements HCA. It releases the UDP port.
-func (h *softHCA) Close() error { return h.port.Close() }
+// Close implements HCA. It releases the UDP port, and detaches the program from the underlay.
+func (h *softHCA) Close() error { return errors.Join(h.port.Close(), h.ids.close()) }
 
 // Run implements HCA. It keeps the list of peers current, and looks for conditions that an
 // operator should know.
@@ -150,7 +151,12 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	transport, err := udp.Open(udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing()})
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing()}
+	if h.cfg.ExactIDs {
+		underlay.MarkID = bpf.KnownID
+		h.ids.attach(int(id.Index), h.log)
+	}
+	transport, err := udp.Open(underlay)
 	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, udp.ErrNotJoined) {
 		return nil, &busyError{err}
 	}
@@ -227,6 +233,7 @@ func (h *softHCA) Info() Info {
 	if len(h.cfg.Peers) > 0 {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
+	i.Counters = append(i.Counters, h.ids.counters()...)
 	notices := []string{h.peers.notice()}
 	if text := h.notice.Load(); text != nil {
 		notices = append(notices, *text)

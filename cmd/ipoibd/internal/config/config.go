@@ -57,13 +57,14 @@ type Interface struct {
 	MTU      int    `yaml:"mtu"` // 0: the largest that the group allows
 	SendWRs  int    `yaml:"send_wrs"`
 	RecvWRs  int    `yaml:"recv_wrs"`
+	EBPF     bool   `yaml:"ebpf"` // filter and steer the host's frames in the kernel
 }
 
 // NewInterface returns an interface with its defaults.
 func NewInterface() Interface {
 	return Interface{
 		Name: DefaultName, Device: DefaultDevice, Port: 1, PKey: hca.PKeyDefault,
-		SendWRs: DefaultSendWRs, RecvWRs: DefaultRecvWRs,
+		SendWRs: DefaultSendWRs, RecvWRs: DefaultRecvWRs, EBPF: true,
 	}
 }
 

@@ -34,6 +34,7 @@ interfaces:
     mtu: 2044
     send_wrs: 128
     recv_wrs: 256
+    ebpf: false
 `
 
 func TestParseExample(t *testing.T) {

@@ -100,6 +100,9 @@ type Soft struct {
 	// SharePort is the directory through which daemons share UDP port 4791 on the netdev;
 	// if it is empty, this daemon alone has the port.
 	SharePort string `yaml:"share_port"`
+	// ExactIDs makes an eBPF program at the underlay pass on the IPv4 identification of
+	// received packets, in their marks, which the ICRC covers.
+	ExactIDs bool `yaml:"exact_ids"`
 }
 
 // Reset is how a real HCA is reset.
@@ -145,6 +148,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
 		{"share_port", d.SharePort != "", KindSoft},
+		{"exact_ids", d.ExactIDs, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
 			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.only })

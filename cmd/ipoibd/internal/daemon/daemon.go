@@ -56,6 +56,7 @@ type daemon struct {
 	control *control.Server
 	journal *journal.Journal
 	resting atomic.Bool // suspended by the operator
+	noBPF   sync.Once   // logs that eBPF is not available
 }
 
 // managed is a device with its HCA.
@@ -104,7 +105,7 @@ func (d *daemon) construct(cfg *config.Config) (err error) {
 	}
 	for _, c := range cfg.Interfaces {
 		dev := d.device(c.Device)
-		f, err := iface.Open(c, dev.portGUID, iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log})
+		f, err := iface.Open(c, dev.portGUID, iface.Env{Device: dev.Device, Journal: d.journal, Log: d.opts.Log, NoBPF: &d.noBPF})
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", c.Name, err)
 		}

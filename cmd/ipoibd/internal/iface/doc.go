@@ -37,6 +37,7 @@
 //	           | attachment.go             | opens and closes the queue pair
 //	neighbours | neighbours.go             | peer table
 //	worker     | worker.go                 | runs calls that may block
+//	programs   | programs.go               | eBPF programs of the TAP, and their counts
 //
 // No verb and no inspection of ib0 runs on Run's goroutine, so that Run always answers, and
 // the freeze detectors get their samples, while a device hangs. There are two workers, which

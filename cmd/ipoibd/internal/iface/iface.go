@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"ipoibd/cmd/ipoibd/internal/config"
@@ -41,10 +42,11 @@ type Iface struct {
 	slow     slowPath
 	snapshot *ud.Snapshot
 
-	shown   shown
-	queries chan func()
-	done    chan struct{} // closed when Run has ended
-	end     error         // of Run, once done is closed
+	programs programs
+	shown    shown
+	queries  chan func()
+	done     chan struct{} // closed when Run has ended
+	end      error         // of Run, once done is closed
 }
 
 // Env holds what interfaces share.
@@ -52,6 +54,7 @@ type Env struct {
 	Device  *device.Device
 	Journal *journal.Journal
 	Log     *slog.Logger
+	NoBPF   *sync.Once // logs that eBPF is not available, of all interfaces once
 }
 
 // Open creates or adopts the interface, down and without carrier, and prepares its data
@@ -66,6 +69,9 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 		return nil, errors.Join(err, tap.Close())
 	}
 	f.host.adopted = adopted
+	if cfg.EBPF {
+		f.attachPrograms(tap, env)
+	}
 	return f, nil
 }
 
@@ -132,8 +138,8 @@ func (f *Iface) Configured() bool {
 
 // Close closes the TAP; ib0 stays, without carrier. Run must have ended, or never have been
 // called. Idempotent.
-func (f *Iface) Close() error { return f.host.tap.Close() }
+func (f *Iface) Close() error { return errors.Join(f.host.tap.Close(), f.programs.close()) }
 
 // Delete is called instead of Close, and removes ib0, whatever its name and network namespace
 // are now. It succeeds if ib0 is already gone.
-func (f *Iface) Delete() error { return f.host.tap.Remove() }
+func (f *Iface) Delete() error { return errors.Join(f.host.tap.Remove(), f.programs.close()) }

@@ -49,7 +49,7 @@ type shown struct {
 }
 
 // Status returns the state of the interface. Any goroutine may call it; it does not wait for
-// Run, and reads only atomic counters, and the kernel's by netlink. The rest is up to
+// Run, and reads only atomic counters, the kernel's by netlink, and those of the eBPF filter. The rest is up to
 // publishEvery old while the interface works, and a second while nothing happens. If it is
 // older (see its Time), Run's goroutine hangs.
 func (f *Iface) Status() report.Interface {
@@ -61,7 +61,10 @@ func (f *Iface) Status() report.Interface {
 	}
 	s.Drops = s.Counters.Drops()
 	if c, err := f.host.tap.Counters(); err == nil { // else ib0 is gone
+		filter, dropped := f.programs.counters()
+		c.Kernel.TxDropped -= min(dropped, c.Kernel.TxDropped) // the kernel counts them too
 		s.Kernel.Add("tap_", tapCounters(c))
+		s.Kernel.Add("tap_", filter)
 		s.Drops += s.Kernel.Drops()
 		s.Kernel.Add("kernel_", kernelCounters(c.Kernel))
 	}

@@ -1,0 +1,53 @@
+/* What the programs share. They are built with Debian's clang 14 and the headers of
+ * linux-libc-dev and libbpf-dev. They read no field of a kernel structure by its offset, so
+ * they need no BTF of the running kernel. */
+#ifndef IPOIBD_BPF_COMMON_H
+#define IPOIBD_BPF_COMMON_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ROCE_PORT 4791 /* RoCEv2 annex A17.3.1 */
+
+#define IP_MORE_FRAGMENTS 0x2000 /* RFC 791, section 3.1 */
+#define IP_OFFSET 0x1fff
+
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define PROTO_DCCP 33
+#define PROTO_FRAGMENT 44 /* RFC 8200, section 4.5 */
+#define PROTO_SCTP 132
+#define PROTO_UDPLITE 136
+
+/* Each program keeps its counts in one element of a per-CPU array, so that one look-up
+ * serves all. The programs run with bottom halves disabled, so nothing else on the CPU
+ * changes the element in the meantime. */
+#define COUNTS(kind)                                                                               \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                           \
+		__uint(max_entries, 1);                                                            \
+		__type(key, __u32);                                                                \
+		__type(value, kind);                                                               \
+	} counts SEC(".maps")
+
+/* bucket returns the bucket of a value in a histogram: that of 0 is 0, that of
+ * 2^(n-1)...2^n-1 is n. Larger values share the last bucket. */
+static __always_inline __u64 bucket(__u64 value, __u64 buckets)
+{
+	__u64 n = 0;
+
+	for (int bits = 16; bits; bits /= 2) {
+		if (value >> bits) {
+			n += bits;
+			value >>= bits;
+		}
+	}
+	n += value;
+	barrier_var(n); /* the compiler must not lose the bound that the verifier sees next */
+	return n < buckets ? n : buckets - 1;
+}
+
+#endif

@@ -1,0 +1,96 @@
+//go:build ignore
+
+/* The filter of a TAP (TUNSETFILTEREBPF). It drops the frames of the host that IPoIB cannot
+ * carry, before they wake the daemon, and counts them by kind. */
+#include "common.h"
+
+#define ETHER_TYPE 12 /* offset in an Ethernet header */
+
+/* Ethernet types (IEEE 802, RFC 894, 826, 903, 2464, 2516). */
+#define TYPE_MIN 0x0600 /* smaller values are lengths (IEEE 802.3, section 3.2.6) */
+#define TYPE_IPV4 0x0800
+#define TYPE_ARP 0x0806
+#define TYPE_RARP 0x8035
+#define TYPE_CVLAN 0x8100
+#define TYPE_IPV6 0x86dd
+#define TYPE_PPPOE_DISCOVERY 0x8863
+#define TYPE_PPPOE_SESSION 0x8864
+#define TYPE_SVLAN 0x88a8
+#define TYPE_LLDP 0x88cc
+
+/* In the order of the constants in filter.go. */
+enum verdict { PASSED, RUNT, VLAN, LLC, LLDP, PPPOE, OTHER, VERDICTS };
+
+#define SEGMENT_BUCKETS 12
+#define BYTE_BUCKETS 18
+
+struct filter_counts {
+	__u64 verdicts[VERDICTS];
+	__u64 segments[SEGMENT_BUCKETS]; /* of passed frames, by the segments that they become */
+	__u64 bytes[BYTE_BUCKETS];       /* of passed frames, by their length */
+};
+
+COUNTS(struct filter_counts);
+
+/* The time (CLOCK_MONOTONIC, in ns) at which the first frame passed that a waiting reader gets.
+ * The reader writes 0 before it waits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} waiting SEC(".maps");
+
+static __always_inline enum verdict verdict(struct __sk_buff *skb)
+{
+	__be16 type;
+
+	if (skb->vlan_present) /* the tag is not in the frame yet */
+		return VLAN;
+	if (bpf_skb_load_bytes(skb, ETHER_TYPE, &type, sizeof(type)))
+		return RUNT;
+	switch (bpf_ntohs(type)) {
+	case TYPE_IPV4:
+	case TYPE_IPV6:
+	case TYPE_ARP:
+	case TYPE_RARP:
+		return PASSED;
+	case TYPE_CVLAN:
+	case TYPE_SVLAN:
+		return VLAN;
+	case TYPE_LLDP:
+		return LLDP;
+	case TYPE_PPPOE_DISCOVERY:
+	case TYPE_PPPOE_SESSION:
+		return PPPOE;
+	}
+	return bpf_ntohs(type) < TYPE_MIN ? LLC : OTHER;
+}
+
+/* The kernel truncates the frame to the result, and drops it if that is 0. */
+SEC("socket")
+int filter(struct __sk_buff *skb)
+{
+	enum verdict v = verdict(skb);
+	struct filter_counts *c;
+	__u64 *since;
+	__u32 key = 0;
+
+	c = bpf_map_lookup_elem(&counts, &key);
+	if (c) {
+		c->verdicts[v]++;
+		if (v == PASSED) {
+			c->segments[bucket(skb->gso_segs ? skb->gso_segs : 1, SEGMENT_BUCKETS)]++;
+			c->bytes[bucket(skb->len, BYTE_BUCKETS)]++;
+		}
+	}
+	if (v != PASSED)
+		return 0;
+	since = bpf_map_lookup_elem(&waiting, &key);
+	if (since && !*since)
+		*since = bpf_ktime_get_ns();
+	return skb->len;
+}
+
+char _license[] SEC("license") = "GPL";

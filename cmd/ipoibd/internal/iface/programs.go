@@ -1,0 +1,124 @@
+package iface
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"ipoibd/bpf"
+	"ipoibd/hca"
+	"ipoibd/link"
+)
+
+// programmable is a TAP that runs eBPF programs for the host's frames.
+type programmable interface {
+	SetPrograms(link.Programs) error
+	ObserveWaits(onWait, onWake func())
+}
+
+// programs are the eBPF programs of a TAP. Without them, package ud drops what the filter
+// drops, and the kernel selects the queues.
+type programs struct {
+	mu       sync.Mutex // guards the fields: Status may read counts during Close
+	filter   *bpf.Filter
+	steering *bpf.Steering
+}
+
+// attachPrograms loads the programs and attaches them to a TAP. If that fails, the interface
+// works without them.
+func (f *Iface) attachPrograms(tap programmable, env Env) {
+	if err := f.programs.attach(tap, len(f.lanes)); err != nil {
+		env.NoBPF.Do(func() {
+			f.log.Info("no eBPF: the daemon itself drops the frames that IPoIB cannot carry, and wakes up for each; "+
+				"it also works this way, and --ebpf=false avoids this message", "reason", err)
+		})
+	}
+}
+
+func (p *programs) attach(tap programmable, queues int) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.filter, err = bpf.NewFilter(); err != nil {
+		return err
+	}
+	if p.steering, err = bpf.NewSteering(queues); err == nil {
+		err = tap.SetPrograms(link.Programs{Filter: p.filter.FD(), Steering: p.steering.FD()})
+	}
+	if err != nil {
+		return errors.Join(err, p.closeLocked())
+	}
+	tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
+	return nil
+}
+
+// close releases the programs. The TAP must be closed, and no one may read it. Idempotent.
+func (p *programs) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closeLocked()
+}
+
+func (p *programs) closeLocked() (err error) {
+	if p.filter != nil {
+		err = p.filter.Close()
+	}
+	if p.steering != nil {
+		err = errors.Join(err, p.steering.Close())
+	}
+	p.filter, p.steering = nil, nil
+	return err
+}
+
+// filterDrops are the names of the counters of frames that the filter drops.
+var filterDrops = [bpf.NumKind]string{
+	bpf.Runt: "runt", bpf.VLAN: "vlan", bpf.LLC: "llc", bpf.LLDP: "lldp", bpf.PPPoE: "pppoe", bpf.OtherType: "other",
+}
+
+// counters returns the counts of the filter, and how many frames it has dropped; nil without a
+// filter.
+func (p *programs) counters() (out []hca.Counter, dropped uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.filter == nil {
+		return nil, 0
+	}
+	c, err := p.filter.Counts()
+	if err != nil {
+		return nil, 0
+	}
+	out = append(out, hca.Counter{Name: "filter_passed", Kind: hca.CountTotal, Value: c.Kinds[bpf.Passed]})
+	for kind, name := range filterDrops {
+		if name != "" {
+			out = append(out, hca.Counter{Name: "drop_filter_" + name, Kind: hca.CountDrop, Value: c.Kinds[kind]})
+			dropped += c.Kinds[kind]
+		}
+	}
+	out = appendHistogram(out, "segments_", c.Segments, 1, 7)
+	out = appendHistogram(out, "bytes_", c.Bytes, 6, 16)
+	return appendHistogram(out, "wait_ns_", c.Waits, 11, 24), dropped
+}
+
+// appendHistogram appends the buckets from first to last as counters that are named after
+// their values. They include those below and above.
+func appendHistogram(out []hca.Counter, prefix string, h bpf.Histogram, first, last int) []hca.Counter {
+	var sum uint64
+	for n, count := range h {
+		sum += count
+		if n < first || n >= last && n < len(h)-1 {
+			continue
+		}
+		low, high := 1<<(n-1), 1<<n-1
+		name := fmt.Sprintf("%d_%d", low, high)
+		switch {
+		case n == first && low == high:
+			name = fmt.Sprint(low)
+		case n == first:
+			name = fmt.Sprintf("0_%d", high)
+		case n >= last:
+			name = fmt.Sprintf("%d_more", 1<<(last-1))
+		}
+		out = append(out, hca.Counter{Name: prefix + name, Kind: hca.CountTotal, Value: sum})
+		sum = 0
+	}
+	return out
+}

@@ -1,0 +1,48 @@
+package link
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Programs are descriptors of eBPF programs that run for each frame of the host; -1: none.
+type Programs struct {
+	Filter   int // truncates the frame to its result; 0 drops it (TUNSETFILTEREBPF)
+	Steering int // selects the queue (TUNSETSTEERINGEBPF)
+}
+
+// NoPrograms are no programs. A TAP begins with these.
+var NoPrograms = Programs{Filter: -1, Steering: -1}
+
+// SetPrograms replaces the programs of the device. The descriptors must stay open until the
+// programs are replaced or the TAP is closed, because each inspection sets them again. If
+// SetPrograms fails, the device has no programs. Errors: ErrClosed, ErrGone.
+func (t *TAP) SetPrograms(p Programs) error {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	err := t.control(p.set)
+	if err != nil {
+		p = NoPrograms
+		_ = t.control(p.set)
+	}
+	t.programs = p
+	if err != nil {
+		return fmt.Errorf("attach eBPF programs to %s: %w", t.name, t.ioError(err))
+	}
+	return nil
+}
+
+// ObserveWaits makes ReadBatch call onWait when it finds no frame and is about to wait, and
+// onWake once it has the frame for which it waited. Call it before ReadBatch.
+func (t *TAP) ObserveWaits(onWait, onWake func()) { t.rd.onWait, t.rd.onWake = onWait, onWake }
+
+// set attaches the programs to a device. The kernel keeps them until they are replaced, even
+// when the last queue is closed.
+func (p Programs) set(fd int) error {
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETFILTEREBPF, p.Filter); err != nil {
+		return os.NewSyscallError("TUNSETFILTEREBPF", err)
+	}
+	return os.NewSyscallError("TUNSETSTEERINGEBPF", unix.IoctlSetPointerInt(fd, unix.TUNSETSTEERINGEBPF, p.Steering))
+}

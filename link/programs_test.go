@@ -1,0 +1,160 @@
+package link_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/link"
+	"ipoibd/link/linktest"
+	"ipoibd/link/linktest/nstest"
+)
+
+// arrives reports whether a frame of the host reaches the reader.
+func arrives(t *testing.T, tap *link.TAP, h *host) bool {
+	t.Helper()
+	frame := make([]byte, 60)
+	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
+	h.Send(frame)
+	wake := time.AfterFunc(200*time.Millisecond, tap.Wake)
+	defer wake.Stop()
+	bufs, sizes := [][]byte{make([]byte, 2048)}, make([]int, 1)
+	for {
+		n, err := tap.ReadBatch(bufs, sizes)
+		must(t, err)
+		if n == 0 {
+			return false
+		}
+		if binary.BigEndian.Uint16(bufs[0][link.HeaderLen+12:]) == linktest.EtherType {
+			return true
+		}
+	}
+}
+
+// A filter works until it is replaced. An inspection restores it if another process has
+// removed it, and does not report that, because the kernel does not report programs.
+func TestProgramsAreSetAndKept(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, h := openUp(t)
+	drop := link.Programs{Filter: int(dropAll(t)), Steering: -1}
+	must(t, tap.SetPrograms(drop))
+	if arrives(t, tap, h) {
+		t.Error("a frame passed the filter")
+	}
+	fd, err := openTun()
+	must(t, err)
+	must(t, attach(fd, "ib0"))
+	none := int32(-1)
+	ioctl(t, fd, unix.TUNSETFILTEREBPF, &none)
+	must(t, unix.Close(fd))
+	if !arrives(t, tap, h) {
+		t.Fatal("the filter is still there, so the test shows less")
+	}
+	if f, err := tap.Inspect(); err != nil || len(f.Restored) != 0 {
+		t.Errorf("Inspect = %+v, %v", f, err)
+	}
+	if arrives(t, tap, h) {
+		t.Error("a frame passed the filter after an inspection")
+	}
+	must(t, tap.SetPrograms(link.NoPrograms))
+	if !arrives(t, tap, h) {
+		t.Error("the filter was not removed")
+	}
+}
+
+// Each wait for a frame is reported once, before and after. A read that finds a frame does
+// not wait, and one that Wake ends has no frame.
+func TestWaitsAreObserved(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, h := openUp(t)
+	bufs, sizes := [][]byte{make([]byte, 2048)}, make([]int, 1)
+	for stop := false; !stop; { // the frames that the kernel sends at first
+		wake := time.AfterFunc(200*time.Millisecond, tap.Wake)
+		n, err := tap.ReadBatch(bufs, sizes)
+		must(t, err)
+		wake.Stop()
+		stop = n == 0
+	}
+	var events []string
+	tap.ObserveWaits(func() { events = append(events, "wait") }, func() { events = append(events, "wake") })
+	if !arrives(t, tap, h) { // it is queued before the read
+		t.Fatal("no frame")
+	}
+	if len(events) != 0 {
+		t.Errorf("a frame was queued: %v", events)
+	}
+	frame := make([]byte, 60)
+	binary.BigEndian.PutUint16(frame[12:], linktest.EtherType)
+	time.AfterFunc(50*time.Millisecond, func() { h.Send(frame) })
+	if n, err := tap.ReadBatch(bufs, sizes); n != 1 || err != nil {
+		t.Fatalf("ReadBatch = %d, %v", n, err)
+	}
+	if want := []string{"wait", "wake"}; !slices.Equal(events, want) {
+		t.Errorf("events %v, want %v", events, want)
+	}
+	time.AfterFunc(50*time.Millisecond, tap.Wake)
+	if n, err := tap.ReadBatch(bufs, sizes); n != 0 || err != nil {
+		t.Fatalf("ReadBatch = %d, %v", n, err)
+	}
+	if want := []string{"wait", "wake", "wait"}; !slices.Equal(events, want) {
+		t.Errorf("events %v, want %v", events, want)
+	}
+}
+
+// A descriptor that is no program is refused, and no program stays.
+func TestProgramsThatAreRefused(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, h := openUp(t)
+	must(t, tap.SetPrograms(link.Programs{Filter: int(dropAll(t)), Steering: -1}))
+	if err := tap.SetPrograms(link.Programs{Filter: int(dropAll(t)), Steering: 0}); err == nil {
+		t.Error("standard input was accepted as a program")
+	}
+	if !arrives(t, tap, h) {
+		t.Error("a filter stayed")
+	}
+	must(t, tap.Close())
+	if err := tap.SetPrograms(link.NoPrograms); !errors.Is(err, link.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A TAP outlives its programs: Close removes them, and Open removes those of a process that
+// was killed.
+func TestProgramsEndWithTheirDevice(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	tap, _ := openUp(t)
+	must(t, tap.SetPrograms(link.Programs{Filter: int(dropAll(t)), Steering: -1}))
+	must(t, tap.Close())
+	// As a killed process leaves it: attached again, filtered, and closed.
+	for _, left := range []bool{false, true} {
+		if left {
+			fd, err := openTun()
+			must(t, err)
+			must(t, attach(fd, "ib0"))
+			drop := dropAll(t)
+			ioctl(t, fd, unix.TUNSETFILTEREBPF, &drop)
+			must(t, unix.Close(fd))
+		}
+		again, adopted := openTAP(t, spec("ib0"))
+		if !adopted {
+			t.Error("not adopted")
+		}
+		must(t, again.SetCarrier(true))
+		if !arrives(t, again, newHost(t)) {
+			t.Errorf("left by a killed process: %t: the filter is still there", left)
+		}
+		must(t, again.Close())
+	}
+}

@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"ipoibd/link/linktest/nstest"
+	"ipoibd/ud/ipoib"
+)
+
+// lldp sends LLDP frames as a program of the host.
+func lldp(h *host, n int) {
+	h.tb.Helper()
+	port := newPacketSocket(h)
+	for range n {
+		port.send(ether(ipoib.MAC{1, 0x80, 0xc2, 0, 0, 0x0e}, mac(h.iface().MAC), 0x88cc, make([]byte, 60)))
+	}
+}
+
+// The kernel drops what IPoIB cannot carry, and counts it under a name of its own. The
+// program of a daemon that was killed is gone when the next one runs, even if that uses no
+// eBPF. The daemon then drops these frames itself.
+func TestFilterOfTheDaemon(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := twoJoined(t)
+	pingAll(a, b)
+	before := a.iface()
+	a.expect("filtered", map[string]uint64{"tap_drop_filter_lldp": volley}, func() { lldp(a, volley) })
+	pingAll(a, b)
+	after := a.iface()
+	if passed := after.Kernel["tap_filter_passed"] - before.Kernel["tap_filter_passed"]; passed == 0 {
+		t.Error("the filter counts no frame of a ping")
+	}
+	if n := after.Kernel["kernel_tx_dropped"] - before.Kernel["kernel_tx_dropped"]; n != 0 {
+		t.Errorf("the filtered frames are counted again, by %d, as the kernel's drops", n)
+	}
+	a.daemon.kill()
+	a.start("--ebpf=false")
+	a.waitCarrier()
+	a.expect("not filtered", map[string]uint64{"tx_drop_ethertype": volley}, func() { lldp(a, volley) })
+	if strings.Contains(a.daemon.log.String(), "eBPF") {
+		t.Errorf("the daemon mentions eBPF, which is off:\n%s", a.daemon.log)
+	}
+}
+
+// Without CAP_BPF the daemon says so once, however many interfaces it has, and works.
+func TestDaemonWithoutCapBPF(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	h := newHosts(t, 1)[0]
+	control, file := filepath.Join(h.dir, "control.sock"), filepath.Join(h.dir, "two.yaml")
+	text := "control: " + control + `
+devices:
+  - underlay: ` + nstest.Dev + `
+    pkeys: [0xffff, 0x8001]
+interfaces:
+  - name: ` + ifName + `
+  - name: ib1
+    pkey: 0x8001
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const missing = "--bounding-set=-bpf,-sys_admin"
+	h.daemon = await(t, h.Namespace, control, h.Command("setpriv", missing, "--inh-caps=-bpf,-sys_admin", "--", os.Getenv(daemonEnv), "run", "--config", file))
+	h.Run("ip", "link", "set", ifName, "up")
+	h.waitCarrier()
+	var told []string
+	for line := range strings.Lines(h.daemon.log.String()) {
+		if strings.Contains(line, "eBPF") {
+			told = append(told, line)
+		}
+	}
+	if len(told) != 1 || !strings.Contains(told[0], "level=INFO") || !strings.Contains(told[0], "CAP_BPF") {
+		t.Errorf("the log mentions eBPF in %d lines, want one that names CAP_BPF:\n%s", len(told), h.daemon.log)
+	} else {
+		t.Log(told[0])
+	}
+	for _, i := range h.daemon.status().Interfaces {
+		if _, filtered := i.Kernel["tap_filter_passed"]; filtered {
+			t.Errorf("%s has counters of a filter", i.Name)
+		}
+	}
+	h.daemon.stop()
+}
+
+// With --exact-ids the ICRC is checked with the identification that a packet had on the wire:
+// one whose ICRC is right only for another identification is damaged. Without it, such a
+// packet passes.
+func TestExactIdentifications(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	hosts := newHosts(t, 3)
+	a, b, m := hosts[0], hosts[1], newMallory(hosts[2])
+	a.join("--exact-ids")
+	b.join()
+	pingAll(a, b)
+	b.Run("ping", "-n", "-c", "3", "-i", "0.2", "-s", "20000", a.ip4()) // trains
+	for _, h := range []*host{a, b} {
+		// The kernel chooses the identification, and not 0, because the packet may be fragmented.
+		p := rightPacket(h.qp().QPN, message(ipoib.EtherTypeIPv4, ipv4(m.addr.String(), h.ip4())))
+		want := map[string]uint64{}
+		if h == a {
+			want["hca_rx_drop_icrc"] = volley
+		}
+		before := h.book()
+		h.expect("ICRC for identification 0", want, func() {
+			for range volley {
+				m.send(h.underlay(), p)
+			}
+		})
+		now := h.book().since(before)
+		if h == b && (now.of("hca_rx_drop_icrc") != 0 || now.of("rx_delivered") < volley) {
+			t.Errorf("without exact identifications %d packets were dropped, %d delivered", now.of("hca_rx_drop_icrc"), now.of("rx_delivered"))
+		}
+		if h == a && now.of("hca_id_marked") < volley {
+			t.Errorf("%d packets were marked", now.of("hca_id_marked"))
+		}
+	}
+	a.daemon.stop()
+	if out := a.Run("tc", "filter", "show", "dev", nstest.Dev, "ingress"); out != "" {
+		t.Errorf("a filter is left:\n%s", out)
+	}
+}

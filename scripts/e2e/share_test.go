@@ -244,6 +244,9 @@ func TestSharedPort(t *testing.T) {
 	for _, in := range all {
 		qpns[in.daemon.status().Interfaces[0].QP.QPN>>18] = true
 		in.background("iperf3", "--server")
+		eventually(t, startLimit, "iperf3 listens", func() bool {
+			return strings.Contains(in.Run("ss", "-Hltn", "sport = 5201"), "5201")
+		})
 	}
 	if len(qpns) != 3 { // the fourth has a slot of another group
 		t.Errorf("QPNs begin with %v, want three slots", qpns)

@@ -20,8 +20,8 @@
 // only have addresses. The kernel's own choice would follow the queue by which frames of the
 // other direction were written.
 //
-// [Reuseport] selects the socket of a SO_REUSEPORT group for each RoCEv2 datagram by its
-// destination QPN (SO_ATTACH_REUSEPORT_EBPF).
+// [LoadReuseport] loads the program that selects the socket of an SO_REUSEPORT group for each
+// RoCEv2 datagram, by the first bits of its destination QPN (SO_ATTACH_REUSEPORT_EBPF).
 //
 // [IPID] copies the IPv4 identification of received RoCEv2 datagrams to their marks, which
 // SO_RCVMARK delivers. The ICRC covers the identification, which a UDP socket does not see.
@@ -40,8 +40,8 @@
 // A datagram that the program of a group drops (SK_DROP) is answered by an ICMP port
 // unreachable message: for the kernel there is no socket. UDP_GRO joins datagrams of one pair
 // of addresses and ports whatever their QPN, and the program sees only the first of a
-// train, so senders must use a source port for each destination QPN, or receivers dispatch
-// each datagram again. The kernel does not ask the program for datagrams to groups of IP.
+// train, so the sockets of a group have it off. The kernel does not ask the program for datagrams
+// to groups of IP, unless the group of sockets has only one (early demux).
 //
 // The identification in the mark is that of a single datagram, or of the first one of a
 // train. Nothing exact is known about the others: before Linux 6.10 the kernel joins datagrams

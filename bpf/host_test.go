@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// headerLen is the length of the virtio header in front of each frame.
-const headerLen = 10
+const (
+	headerLen = 10 // of the virtio header in front of each frame
+	rocePort  = 4791
+)
 
 func must(tb testing.TB, err error) {
 	tb.Helper()
@@ -181,4 +183,9 @@ func (t *tap) drain() {
 			_, err = unix.Read(fd, buf[:])
 		}
 	}
+}
+
+func sendTo(tb testing.TB, fd int, dst [4]byte, data []byte) {
+	tb.Helper()
+	must(tb, unix.Sendto(fd, data, 0, &unix.SockaddrInet4{Addr: dst, Port: rocePort}))
 }

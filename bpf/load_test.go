@@ -29,7 +29,7 @@ func TestLoadingNeedsCapabilities(t *testing.T) {
 		errs <- err
 		_, err = bpf.NewSteering(2)
 		errs <- err
-		_, err = bpf.NewReuseport(bpf.ReuseportSpec{Sockets: 1, QPNs: 1})
+		_, err = bpf.NewReuseportSockets()
 		errs <- err
 		_, err = bpf.NewIPID(1)
 		errs <- err

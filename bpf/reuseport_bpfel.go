@@ -8,22 +8,14 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
-	"structs"
 
 	"github.com/cilium/ebpf"
 )
-
-type reuseportReuseportCounts struct {
-	_        structs.HostLayout
-	Verdicts [5]uint64
-}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	reuseportMapCounts     = "counts"
-	reuseportMapQpns       = "qpns"
 	reuseportMapSockets    = "sockets"
 	reuseportProgReuseport = "reuseport"
 )
@@ -77,8 +69,6 @@ type reuseportProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type reuseportMapSpecs struct {
-	Counts  *ebpf.MapSpec `ebpf:"counts"`
-	Qpns    *ebpf.MapSpec `ebpf:"qpns"`
 	Sockets *ebpf.MapSpec `ebpf:"sockets"`
 }
 
@@ -108,15 +98,11 @@ func (o *reuseportObjects) Close() error {
 //
 // It can be passed to loadReuseportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type reuseportMaps struct {
-	Counts  *ebpf.Map `ebpf:"counts"`
-	Qpns    *ebpf.Map `ebpf:"qpns"`
 	Sockets *ebpf.Map `ebpf:"sockets"`
 }
 
 func (m *reuseportMaps) Close() error {
 	return _ReuseportClose(
-		m.Counts,
-		m.Qpns,
 		m.Sockets,
 	)
 }

@@ -97,6 +97,8 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.BoolVar(&f.iface.EBPF, "ebpf", f.iface.EBPF, "drop frames that IPoIB cannot carry in the kernel, by an eBPF program")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
+	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with other daemons of this user, through a `directory` (a private one, which is created)")
+	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
 	fs.BoolVar(&f.device.ExactIDs, "exact-ids", false, "check the IPv4 identification of received packets exactly, by an eBPF program that sets their marks")
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 	cmd.Flags().AddFlagSet(fs)

@@ -7,6 +7,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/softqp"
 )
 
 // Config configures a device.
@@ -31,6 +32,14 @@ type Config struct {
 	// KnownPeersOnly drops datagrams from addresses that are not in Peers.
 	KnownPeersOnly bool
 
+	// QPNs are the numbers of this device's QPs; the zero value means all. The other numbers
+	// are those of devices that share the port's addresses with this one.
+	QPNs softqp.QPNs
+	// Sharers returns the UDP source ports of all these devices, this one included; nil: no
+	// device shares the addresses. Datagrams from an address of the port are received only
+	// from the other ones. It must neither block nor allocate.
+	Sharers func() []uint16
+
 	// Rand chooses QP numbers; nil: seeded by the system.
 	Rand *rand.Rand
 }
@@ -41,6 +50,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: a transport is required", hca.ErrInvalid)
 	case c.KnownPeersOnly && c.Peers == nil:
 		return fmt.Errorf("%w: known peers only needs a list of peers", hca.ErrInvalid)
+	case c.Sharers != nil && c.Peers != nil:
+		return fmt.Errorf("%w: devices that share an address cannot replicate multicast", hca.ErrInvalid)
 	}
 	return nil
 }

@@ -69,6 +69,7 @@ func Open(cfg Config) (*Device, error) {
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	d := &Device{cfg: cfg, wire: cfg.Transport, stop: stop}
+	d.strays.qpns = cfg.QPNs
 	d.drain.init()
 	d.events.init()
 	d.routes.Store(&routes{})
@@ -84,7 +85,7 @@ func Open(cfg Config) (*Device, error) {
 	d.env.Store(&softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
 		SrcPort: d.wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
-		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
+		QPNs: cfg.QPNs, Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.rx = receiver{dev: d, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
 	d.rx.to.patience.Stop()

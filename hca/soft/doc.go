@@ -78,7 +78,10 @@
 // # Forged and damaged datagrams
 //
 // A datagram from the wire whose source is an address of this port is forged and
-// dropped ("rx_own_source"): messages of this port to itself never reach the wire.
+// dropped ("rx_own_source"): messages of this port to itself never reach the wire. The
+// exception are the devices that share the addresses of the port, each with a range of QPNs of
+// its own ([Config.QPNs]): messages to a QPN of another one leave on the wire, and datagrams
+// from their source ports are received.
 //
 // The ICRC covers the IPv4 identification, which a socket does not report, so the
 // receiver derives it from the ICRC. If a source has sent only identifications of 0 to

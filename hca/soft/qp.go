@@ -80,10 +80,14 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	return c
 }
 
-// newQPN draws a free number without a special meaning. d.mu is held.
+// newQPN draws a free number of this device without a special meaning. d.mu is held.
 func (d *Device) newQPN() hca.QPN {
+	first, last := hca.QPN(0), hca.QPNMask
+	if d.cfg.QPNs != (softqp.QPNs{}) {
+		first, last = d.cfg.QPNs.First, d.cfg.QPNs.Last
+	}
 	for {
-		n := hca.QPN(d.cfg.Rand.Uint32()) & hca.QPNMask
+		n := first + hca.QPN(d.cfg.Rand.Uint32N(uint32(last-first+1)))
 		_, taken := d.routes.Load().qps[n]
 		if !taken && n > hca.QPNGSI && n != hca.QPNMulticast {
 			return n

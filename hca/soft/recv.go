@@ -83,10 +83,7 @@ func (r *receiver) check(p *transport.Packet) bool {
 	if p.IDKnown {
 		path.ID = p.ID
 	}
-	// Messages of this port to itself never reach the wire, so a datagram from the
-	// wire with its address is forged.
-	if r.dev.env.Load().Own(path.Src) {
-		c.add(dropOwnSource, 1)
+	if env := r.dev.env.Load(); env.Own(path.Src) && !r.dev.fromSharer(env, path.SrcPort) {
 		return false
 	}
 	if !r.known.has(path.Src) {

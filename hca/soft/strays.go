@@ -9,16 +9,17 @@ import (
 
 // strays holds the senders of intact datagrams to QPNs without a QP.
 type strays struct {
+	qpns    softqp.QPNs // of the device
 	mu      sync.Mutex
 	count   uint64 // of their datagrams
 	senders hca.Strays
 }
 
 // note records the sender of a datagram for a QPN without a QP, unless no QP of this
-// device can ever have had that QPN. A new sender replaces the one that has been silent
+// device can ever have had it. A new sender replaces the one that has been silent
 // longest.
 func (s *strays) note(in *softqp.Inbound) {
-	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast {
+	if in.DestQPN <= hca.QPNGSI || in.DestQPN == hca.QPNMulticast || !s.qpns.Contain(in.DestQPN) {
 		return
 	}
 	s.mu.Lock()

@@ -21,7 +21,7 @@ type Limits struct {
 	MaxBytes int // of all of them together
 }
 
-// Train is one or more RoCEv2 packets to one destination, each complete with its ICRC. All
+// Train is one or more RoCEv2 packets to one QP or group, each complete with its ICRC. All
 // have SegSize bytes but the last, which may be shorter. The ICRC of packet k, counted
 // from 0, is for the IPv4 identification k.
 type Train struct {
@@ -33,6 +33,7 @@ type Train struct {
 	// Vec is the gather list of all packets. It refers to memory of the batch and of the
 	// requests.
 	Vec [][]byte
+	qpn hca.QPN // of the destination: devices that share an address get whole trains
 	// from and end are the first entry of Vec in the batch's list, and the number of the
 	// batch's datagrams up to the end of the train.
 	from, end int
@@ -157,13 +158,13 @@ func (b *Batch) trainFor(dst netip.Addr, ttl uint8, size int) *Train {
 		t := &b.trains[b.numTrains-1]
 		if t.Segs < b.limits.MaxSegs && t.Len+size <= b.limits.MaxBytes &&
 			t.Len == t.Segs*t.SegSize && size <= t.SegSize && // a shorter datagram ends its train
-			t.Dst == dst && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic {
+			t.Dst == dst && t.qpn == m.bth.DestQPN && t.Src == m.src && t.TTL == ttl && t.TOS == m.traffic {
 			return t
 		}
 	}
 	t := &b.trains[b.numTrains]
 	b.numTrains++
-	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, from: b.numVec}
+	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, qpn: m.bth.DestQPN, from: b.numVec}
 	return t
 }
 

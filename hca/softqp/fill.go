@@ -47,7 +47,7 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 		}
 		done := datagram{ends: at.seg+1 == n, resumes: at.seg+1 < n, then: progress{seg: at.seg + 1}}
 		switch {
-		case !m.dst.IsMulticast() && env.Own(m.dst):
+		case !m.dst.IsMulticast() && env.Own(m.dst) && env.QPNs.Contain(m.bth.DestQPN):
 			b.loopBack(env, done)
 		case !m.dst.IsMulticast():
 			b.add(env, m.dst, m.hops, q.send.psn, done)

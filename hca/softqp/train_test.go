@@ -73,6 +73,31 @@ func TestSmallSendsFormTrains(t *testing.T) {
 	}
 }
 
+// Messages to two QPs of one address are separate trains, because two devices may share the
+// address, and the kernel gives each train to one of them.
+func TestTrainHasOneQP(t *testing.T) {
+	r := rtsRig(t)
+	r.limits = Limits{64, 9999}
+	for i, qpn := range []hca.QPN{5, 5, 6, 6, 6, 5} {
+		wr := hca.SendWR{ID: uint64(i), SGList: []hca.SGE{r.txSGE(0, 40)}, UD: hca.UDDest{QPN: qpn, QKey: 0x0b1c}}
+		if err := r.PostSend(&wr, ahTo(peer4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []int
+	for _, d := range r.fill().Trains() {
+		for _, u := range parseTrain(t, r.env, &d) {
+			if u.DestQPN != d.qpn {
+				t.Errorf("QPN %v in a train for %v", u.DestQPN, d.qpn)
+			}
+		}
+		got = append(got, d.Segs)
+	}
+	if want := []int{2, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("trains of %v, want %v", got, want)
+	}
+}
+
 // A large send that fits a batch is not divided over two.
 func TestLargeSendsAreNotDivided(t *testing.T) {
 	r := rtsRig(t)

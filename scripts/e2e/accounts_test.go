@@ -122,7 +122,7 @@ var (
 		"hca_wire_tx_drop_no_buffers", "hca_wire_tx_drop_refused", "hca_wire_tx_drop_invalid", "hca_wire_tx_drop_rejected",
 	}
 	recvDrops = []string{
-		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey",
+		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_own_multicast", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey",
 		"hca_rx_drop_qp_state", "hca_rx_drop_pkey", "hca_rx_drop_qkey", "hca_rx_drop_no_recv", "hca_rx_drop_recv_length", "hca_rx_drop_recv_access",
 	}
 )
@@ -159,16 +159,33 @@ func TestAccounts(t *testing.T) {
 }
 
 // checkAccounts follows one host's frames from its stack to the underlay, then
-// back.
+// back. A witness has seen the datagrams of each host.
 func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	h.tb.Helper()
-	equal := func(what string, got, want uint64) {
-		h.tb.Helper()
-		h.tb.Logf("host %d: %-46s %7d = %d", h.number, what, got, want)
-		if got != want {
-			h.tb.Errorf("host %d: %s: %d, want %d", h.number, what, got, want)
+	h.checkDaemon(k)
+	h.equal("transport's datagrams = the witness's", k.of("hca_wire_tx_packets"), seen[h.underlayAddr()])
+	others := uint64(0)
+	for addr, n := range seen {
+		if addr != h.underlayAddr() {
+			others += n
 		}
 	}
+	h.equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_socket_drops"))
+}
+
+// equal compares two sides of an account.
+func (h *host) equal(what string, got, want uint64) {
+	h.tb.Helper()
+	h.tb.Logf("host %d: %-46s %7d = %d", h.number, what, got, want)
+	if got != want {
+		h.tb.Errorf("host %d: %s: %d, want %d", h.number, what, got, want)
+	}
+}
+
+// checkDaemon follows one host's frames from its stack to its socket, then back.
+func (h *host) checkDaemon(k book) {
+	h.tb.Helper()
+	equal := func(what string, got, want uint64) { h.tb.Helper(); h.equal(what, got, want) }
 	equal("ib0 sent = TAP read", k.of("kernel_tx_packets"), k.of("tap_read", "tap_drop_read_too_long"))
 	equal("TAP read = engine read", k.of("tap_read"), k.of("tx_read"))
 	equal("engine read + injected = ended", k.of("tx_read", "tx_injected"),
@@ -181,15 +198,6 @@ func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 		k.of("neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements", "freeze_probes"))
 	equal("sent, cut = device's datagrams, own probes", k.of("tx_sent", "tx_segments")-k.of("tx_large"), k.of("hca_tx_packets", "rx_probe")+k.of(sendDrops...))
 	equal("device's datagrams = transport's", k.of("hca_tx_packets"), k.of("hca_wire_tx_packets")+k.of(wireDrops...))
-	equal("transport's datagrams = the witness's", k.of("hca_wire_tx_packets"), seen[h.underlayAddr()])
-
-	others := uint64(0)
-	for addr, n := range seen {
-		if addr != h.underlayAddr() {
-			others += n
-		}
-	}
-	equal("the witness's = transport received", others, k.of("hca_wire_rx_packets", "hca_wire_socket_drops"))
 	equal("transport received = device received", k.of("hca_wire_rx_packets"), k.of("hca_rx_packets"))
 	equal("device received + looped = delivered, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered")+k.of(recvDrops...))
 	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))

@@ -12,8 +12,8 @@
 // started without IPv6, they are AF_INET sockets.
 //
 // A [Reserve] keeps both sockets bound after their transport is closed, until the
-// next one is opened. They have neither SO_REUSEADDR nor SO_REUSEPORT, so the kernel
-// refuses every other socket on their ports that is bound to the same netdev or to
+// next one is opened. Unless daemons share the port, they have neither SO_REUSEADDR nor
+// SO_REUSEPORT, so the kernel refuses every other socket on their ports that is bound to the same netdev or to
 // none, whatever its address, options and user. A socket bound to another netdev gets
 // no datagram of this one. A netdev that was deleted and created again has another
 // index: until the new socket is bound, another process may bind its own to the new
@@ -25,8 +25,8 @@
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
 // identification 0, and ignores path MTU messages, which are not authenticated
 // (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
-// packet by control messages. Multicast leaves through the netdev and does not
-// come back; its TTL is [MulticastTTL] unless the packet asks for another.
+// packet by control messages. Multicast leaves through the netdev and, unless daemons
+// share the port, does not come back; its TTL is [MulticastTTL] unless the packet asks for another.
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
@@ -51,14 +51,38 @@
 //
 // # Packets from other sockets of this host
 //
-// A datagram to an IPv4 address of this host does not arrive: it comes in over the
-// loopback, to which the sockets are not bound. One to an IPv6 address comes in over
-// the loopback too, but the kernel delivers it to sockets that are bound to the netdev
-// with that address. The kernel also loops back the multicast and broadcast datagrams
+// A datagram to an address of this host comes in over the loopback, but the kernel delivers
+// it to sockets that are bound to the netdev with that address. The kernel also loops back the multicast and broadcast datagrams
 // that other sockets send through the netdev. Any user can send all of these, from any
 // address of the host, so a filter refuses them, and "socket_drops" counts them.
 // Datagrams from other network namespaces of the machine come over a bridge or a veth
 // pair, as if from the wire, and are received.
+//
+// # Sharing the port
+//
+// Daemons in one network namespace can share the port on a netdev ([Sharing]). Their receiving
+// sockets form an SO_REUSEPORT group. A program of package bpf selects the socket by the first
+// bits of the destination QPN, which are the daemon's slot. So no two daemons have the same QPN,
+// and none has to announce its QPs. Each socket gets all multicast. The program finds the sockets in a map that all daemons
+// hold, and from which the kernel removes closed sockets. UDP_GRO is off, because the kernel
+// would join datagrams for several QPNs.
+//
+//	dir/<namespace>-<netdev>/lock | locked while a daemon joins
+//	                         N    | registration of slot N, locked by the kernel until its
+//	                              | daemon ends: source port, inode and user of the sockets
+//	                         N.sock | hands the map to daemons that join
+//
+// The first daemon creates the map, and each later one gets it from any other, so the group
+// survives the death of each of them. Inotify reports each registration and its end. A filter
+// at each receiving socket then admits datagrams of this host from the registered source
+// ports, and multicast is looped back to the host.
+//
+// A socket can join the group only if its user is that of the others. Daemons with CAP_CHOWN
+// give their sockets to a user that no process has ([Nobody]), so no process without that
+// capability can bind the port, even one of root. Without the capability, any process of the
+// daemon's user can, and may take datagrams from the daemons. So once a second each daemon
+// attaches the program again, and looks for sockets that no daemon has registered
+// ([Membership.Strangers]).
 //
 // # Batches, blocking and memory
 //

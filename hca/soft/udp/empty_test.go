@@ -21,7 +21,7 @@ func TestSocketRefusesWhileItIsEmptied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := openReceiver(lo.Index, 0, 0)
+	s, err := openReceiver(lo.Index, new(Config), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

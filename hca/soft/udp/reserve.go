@@ -26,59 +26,86 @@ type Reserve struct {
 
 // pair holds the two sockets of a netdev. They are not in the runtime's poller, because
 // each datagram would wake it.
-type pair struct{ recv, send bound }
-
-func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
-	marks := 0
-	if cfg.MarkID != nil {
-		marks = 1
-	}
-	recv, err := openReceiver(netdev.Index, cfg.RecvBuf, marks)
-	if err != nil {
-		return nil, err
-	}
-	send, err := openSender(netdev.Index, cfg.SendBuf, sourceFor(netdev.MAC))
-	if err != nil {
-		_ = unix.Close(recv.fd)
-		return nil, err
-	}
-	return &pair{recv, send}, nil
+type pair struct {
+	recv, send bound
+	member     *Membership // of the daemons that share the port; nil: it is not shared
+	unshared   error       // why the port is not shared although Config.Share asks for it
 }
 
-// close closes both sockets; p may be nil.
+func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
+	source := sourceFor(netdev.MAC)
+	p := &pair{recv: bound{fd: -1}, send: bound{fd: -1}}
+	if cfg.Share != nil {
+		shared, err := joinGroup(cfg, netdev.Index, source)
+		if _, refused := errors.AsType[*cannotShare](err); !refused {
+			return shared, err
+		}
+		p.unshared = err
+	}
+	var err error
+	if p.recv, err = openReceiver(netdev.Index, cfg, nil); err == nil {
+		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, false)
+	}
+	if err != nil {
+		if p.unshared != nil {
+			err = fmt.Errorf("%w (the port cannot be shared: %w)", err, p.unshared)
+		}
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// close ends the membership and closes both sockets; p may be nil.
 func (p *pair) close() error {
 	if p == nil {
 		return nil
 	}
-	return errors.Join(unix.Close(p.recv.fd), unix.Close(p.send.fd))
+	var errs []error
+	if p.member != nil {
+		errs = append(errs, p.member.close())
+	}
+	for _, b := range []bound{p.recv, p.send} {
+		if b.fd >= 0 {
+			errs = append(errs, unix.Close(b.fd))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// admit makes the receiving socket receive.
+func (p *pair) admit() error {
+	if p.member != nil {
+		return p.member.admit()
+	}
+	return admitLocal(p.recv.fd, nil)
 }
 
 // acquire returns descriptors of the reserved sockets. If there are none yet, or the netdev
 // is another one, it first binds new sockets; those of the previous netdev stay bound
 // until the new ones are.
-func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, err error) {
+func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *pair, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken {
-		return nil, nil, fmt.Errorf("another transport of this process uses UDP port %d: %w", Port, hca.ErrBusy)
+		return nil, nil, nil, fmt.Errorf("another transport of this process uses UDP port %d: %w", Port, hca.ErrBusy)
 	}
 	if r.bound == nil || r.index != netdev.Index {
 		next, err := openPair(cfg, netdev)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		_ = r.bound.close()
 		r.bound, r.index = next, netdev.Index
 	}
 	if send, err = r.bound.send.duplicate(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	if recv, err = r.bound.recv.lend(); err != nil {
+	if recv, err = r.bound.lend(); err != nil {
 		_ = send.file.Close()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	r.taken = true
-	return recv, send, nil
+	return recv, send, r.bound, nil
 }
 
 // giveBack ends a transport's use of the sockets. The transport must call it before it
@@ -87,6 +114,9 @@ func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.taken = false
+	if r.bound != nil && r.bound.member != nil {
+		return r.bound.member.refuse()
+	}
 	var err error
 	if cerr := lent.raw.Control(func(fd uintptr) { err = refuseAll(int(fd)) }); cerr != nil {
 		return cerr
@@ -104,17 +134,17 @@ func (r *Reserve) Close() error {
 	return err
 }
 
-// lend duplicates the descriptor and makes the socket receive. It drops the datagrams in
-// the queue, which arrived before this transport was opened.
-func (b bound) lend() (*socket, error) {
-	if err := empty(b.fd); err != nil {
+// lend duplicates the descriptor of the receiving socket and makes it receive. It drops the
+// datagrams in the queue, which arrived before this transport was opened.
+func (p *pair) lend() (*socket, error) {
+	if err := empty(p.recv.fd); err != nil {
 		return nil, err
 	}
-	dropped, _ := socketDrops(uintptr(b.fd))
-	if err := refuseLooped(b.fd); err != nil {
+	dropped, _ := socketDrops(uintptr(p.recv.fd))
+	if err := p.admit(); err != nil {
 		return nil, err
 	}
-	lent, err := b.duplicate()
+	lent, err := p.recv.duplicate()
 	if err != nil {
 		return nil, err
 	}
@@ -151,12 +181,12 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// refuseLooped makes the kernel drop datagrams from this host and accept all others.
-// It drops multicast and broadcast that the kernel loops back, and IPv6 unicast over
-// the loopback, which the kernel delivers as if the netdev with the address had received
-// it. The daemon sends neither, so other processes sent them, which can use any address
-// of the host.
-func refuseLooped(fd int) error {
+// admitLocal makes the kernel drop datagrams from this host, unless they are from one of some
+// source ports, and accept all others. Datagrams from this host are multicast and broadcast
+// that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
+// the netdev with the address had received it. Other processes that send them can use any
+// address of the host, but no port that a daemon has.
+func admitLocal(fd int, ports []uint16) error {
 	const (
 		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
 		packetType     = ancillary + 4 // SKF_AD_PKTTYPE
@@ -164,14 +194,20 @@ func refuseLooped(fd int) error {
 		packetLoopback = 5             // PACKET_LOOPBACK of linux/if_packet.h
 		loopbackIndex  = 1             // LOOPBACK_IFINDEX of net/flow.h, in each namespace
 	)
-	return setFilter(fd, []unix.SockFilter{
+	n := uint8(len(ports)) // at most numSlots
+	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
-	})
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: n + 2},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the UDP source port
+	}
+	for i, port := range ports {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jt: n - uint8(i)})
+	}
+	return setFilter(fd, append(filter,
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}))
 }
 
 // setFilter attaches a classic BPF program, which replaces the last one.

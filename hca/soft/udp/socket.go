@@ -39,7 +39,8 @@ type socket struct {
 	dropped uint32 // the kernel's count of drops at the socket when this use of it began
 }
 
-// bound is the descriptor of a socket that is bound to a port, and not owned by a file.
+// bound is the descriptor of a socket that is bound to a port, and not owned by a file; -1
+// means that there is none.
 type bound struct {
 	fd   int
 	ipv6 bool
@@ -66,58 +67,66 @@ var recvOptions6 = []option{
 
 var sendOptions4 = []option{
 	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
-	{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0},
 	{unix.SOL_IP, unix.IP_MULTICAST_TTL, MulticastTTL},
 	{unix.SOL_IP, unix.IP_RECVERR, 1}, // otherwise a packet lost on output would count as sent
 }
 
 var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
-	{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
 	{unix.SOL_IPV6, unix.IPV6_MULTICAST_HOPS, MulticastTTL},
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver creates the receiving socket. With marks 1, it receives the marks of packets.
-// openReceiver returns ErrPortTaken if another process uses the port.
-func openReceiver(index, buffer, marks int) (bound, error) {
+// openReceiver creates the receiving socket, in the group of m, or alone if m is nil. It returns
+// ErrPortTaken if another process uses the port.
+func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
-	if err = refuseLooped(fd); err == nil {
+	err = refuseAll(fd)
+	if err == nil && m != nil {
+		err = m.makeMember(fd)
+	}
+	if err == nil {
 		err = bindError(bind(fd, ipv6, Port))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1)           // before Linux 5.0, trains arrive cut
+	if m == nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	}
+	marks := 0
+	if cfg.MarkID != nil {
+		marks = 1
+	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVMARK, marks) // before Linux 5.19, there is none
-	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(buffer, defaultRecvBuf))
+	setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(cfg.RecvBuf, defaultRecvBuf))
 	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender creates the sending socket.
-func openSender(index, buffer int, first uint16) (bound, error) {
+// openSender creates the sending socket. With loop, this host receives its multicast.
+func openSender(index, buffer int, first uint16, loop bool) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	port, err := bindSource(fd, ipv6, first)
 	if err == nil {
-		err = prepareSender(fd, ipv6, index)
+		err = prepareSender(fd, ipv6, index, loop)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return bound{}, err
+		return bound{fd: -1}, err
 	}
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(buffer, defaultSendBuf))
 	// A file does not register a blocking descriptor with the runtime's poller, which the
 	// kernel would wake for every packet that it has sent. No call on this socket blocks.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		_ = unix.Close(fd)
-		return bound{}, os.NewSyscallError("fcntl", err)
+		return bound{fd: -1}, os.NewSyscallError("fcntl", err)
 	}
 	return bound{fd, ipv6, port}, nil
 }
@@ -206,9 +215,9 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// prepareSender directs multicast to the netdev, and makes the kernel drop all datagrams to
+// prepareSender directs multicast to the netdev, and with loop to this host too, and makes the kernel drop all datagrams to
 // the source port.
-func prepareSender(fd int, ipv6 bool, index int) error {
+func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
 	if err := refuseAll(fd); err != nil {
 		return err
 	}
@@ -216,10 +225,15 @@ func prepareSender(fd int, ipv6 bool, index int) error {
 	if err := unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, mreq); err != nil {
 		return os.NewSyscallError("setsockopt IP_MULTICAST_IF", err)
 	}
-	if !ipv6 {
-		return nil
+	looped := 0
+	if loop {
+		looped = 1
 	}
-	return setOptions(fd, []option{{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}})
+	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, looped}}
+	if ipv6 {
+		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, looped})
+	}
+	return setOptions(fd, options)
 }
 
 // setBuffer sets a buffer size, beyond the system's limit if permitted. With a smaller

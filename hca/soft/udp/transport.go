@@ -20,6 +20,9 @@ type Config struct {
 	// Reserve keeps the ports bound after the transport is closed; nil: Close frees
 	// them.
 	Reserve *Reserve
+	// Share makes daemons share the receiving port; nil: this transport alone has it. It
+	// needs a Reserve, which ends the sharing when it is closed.
+	Share   *Sharing
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
 	// MarkID reads the IPv4 identification from the mark of a received packet (SO_RCVMARK),
@@ -35,6 +38,7 @@ type Transport struct {
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
+	pair    *pair // of the reserve
 	watch   *watcher
 	closing sync.Once
 	closed  error // the error of Close
@@ -61,14 +65,18 @@ func (t *Transport) open(cfg Config) (err error) {
 	}
 	now := t.watch.State()
 	reserve := cfg.Reserve
+	if reserve == nil && cfg.Share != nil {
+		return fmt.Errorf("share the port without a Reserve: %w", hca.ErrInvalid)
+	}
 	if reserve == nil {
 		reserve = new(Reserve)
 		defer reserve.Close()
 	}
-	recv, send, err := reserve.acquire(&cfg, &now)
+	recv, send, p, err := reserve.acquire(&cfg, &now)
 	if err != nil {
 		return err
 	}
+	t.pair = p
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve, cfg.MarkID), newSender(send, now.Index, t.watch)
 	t.groups, err = newMemberships(now.Index)
@@ -77,6 +85,10 @@ func (t *Transport) open(cfg Config) (err error) {
 
 // SrcPort implements transport.Transport.
 func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
+
+// Membership returns the membership in the group of daemons that share the port, or nil and the
+// reason why they do not. The reason is nil if Config.Share is nil.
+func (t *Transport) Membership() (*Membership, error) { return t.pair.member, t.pair.unshared }
 
 // Send implements transport.Transport. After the netdev is gone it returns
 // hca.ErrIO.

@@ -53,6 +53,9 @@ func TestPortTaken(t *testing.T) {
 		if who := fmt.Sprintf("(pid %d)", os.Getpid()); len(taken.Holders) != 1 || !strings.Contains(taken.Holders[0], who) {
 			t.Errorf("holders %q, want one with %s", taken.Holders, who)
 		}
+		if _, err := os.Stdin.Stat(); err != nil {
+			t.Errorf("the refused transport has closed another descriptor: %v", err)
+		}
 		other, err := udp.Open(udp.Config{Netdev: "lo"})
 		if err != nil {
 			t.Fatalf("Open on another netdev: %v", err)

@@ -151,13 +151,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port}
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing()}
 	if h.cfg.ExactIDs {
 		underlay.MarkID = bpf.KnownID
 		h.ids.attach(int(id.Index), h.log)
 	}
 	transport, err := udp.Open(underlay)
-	if errors.Is(err, udp.ErrPortTaken) {
+	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, udp.ErrNotJoined) {
 		return nil, &busyError{err}
 	}
 	if err != nil {
@@ -170,12 +170,32 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
 	}
+	if m, _ := transport.Membership(); m != nil {
+		cfg.QPNs.First, cfg.QPNs.Last = m.QPNs()
+		cfg.Sharers = m.Ports
+	}
 	dev, err := soft.Open(cfg)
 	if err != nil {
 		return nil, errors.Join(err, transport.Close())
 	}
 	h.engine.Store(&engine{dev, transport})
 	return dev, nil
+}
+
+// The program selects a daemon by as many bits of the QPN as name the daemon's slot.
+var (
+	_ [udp.SlotBits - bpf.ReuseportBits]struct{}
+	_ [bpf.ReuseportBits - udp.SlotBits]struct{}
+)
+
+// sharing returns how daemons share the port, or nil if this daemon alone has it.
+func (h *softHCA) sharing() *udp.Sharing {
+	if h.cfg.SharePort == "" {
+		return nil
+	}
+	return &udp.Sharing{Dir: h.cfg.SharePort, Kernel: udp.Kernel{
+		NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket,
+	}}
 }
 
 // busyError is an error that is ErrBusy as well.

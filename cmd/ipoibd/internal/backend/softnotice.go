@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/udp"
 )
 
 const (
@@ -56,6 +57,8 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
 	out = append(out, w.refusedTrains(now, e.transport.TrainsRefused()))
+	member, alone := e.transport.Membership()
+	out = append(out, w.sharing(now, member, alone))
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {
 		addrs = append(addrs, g.GID.Addr().Unmap())
@@ -74,6 +77,24 @@ func (w *watch) refusedTrains(now time.Time, why error) string {
 	return w.note(now, why != nil, complainEvery,
 		fmt.Sprintf("every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT: %v); frames are not lost, but bulk traffic is slower", why),
 		"every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT); frames are not lost, but bulk traffic is slower; see 'ethtool -k' for the checksum offload of the underlay, tx-checksum-ip-generic", "err", why)
+}
+
+// sharing returns the notices about the membership in the group of daemons that share the port.
+// The reason says why there is none although it is configured.
+func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
+	if m == nil {
+		return w.note(now, reason != nil, 0,
+			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace have to wait until this one stops", reason),
+			"cannot share UDP port 4791; other daemons in this network namespace have to wait until this one stops", "err", reason)
+	}
+	var out []string
+	const open = "any process of the daemon's user can take datagrams from the daemons that share UDP port 4791; grant them CAP_CHOWN"
+	out = append(out, w.note(now, m.Open(), 0, open, open))
+	who := strings.Join(m.Strangers(), ", ")
+	out = append(out, w.note(now, who != "", 0,
+		"UDP port 4791 is also used by "+who+", which may take datagrams from the daemons that share it; stop that process",
+		"a process that is not a daemon uses UDP port 4791 too, and may take datagrams from the daemons that share it; stop that process", "process", who))
+	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
 }
 
 // suspectNAT returns the notice of a NAT if there are signs of one, else "".

@@ -14,8 +14,10 @@ const (
 	DefaultControl = "/run/ipoibd/control.sock"
 	// DefaultCoordinator serves real HCAs: no other process uses a software HCA.
 	DefaultCoordinator = "/run/ipoibd/reset"
-	DefaultDevice      = SoftHCA
-	DefaultName        = "ib0"
+	// DefaultSharePort is the directory of daemons that share UDP port 4791, if they share it.
+	DefaultSharePort = "/run/ipoibd/share"
+	DefaultDevice    = SoftHCA
+	DefaultName      = "ib0"
 
 	maxNameLen  = 15  // IFNAMSIZ-1
 	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)

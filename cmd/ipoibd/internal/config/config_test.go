@@ -106,6 +106,8 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"abstract control", "control: '@a'\n" + head, `x.yaml:1: control: "@a" is not an absolute path`},
 		{"relative control", "control: run/c\n" + head, `x.yaml:1: control: "run/c" is not an absolute path`},
 		{"relative coordinator", "devices:\n  - {name: soft, coordinator: ./c}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "./c" is not the absolute path of a directory`},
+		{"relative share", "devices:\n  - {name: soft, share_port: share}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].share_port: "share" is not the absolute path of a directory`},
+		{"share with peers", "devices:\n  - {name: soft, share_port: /s, peers: [10.0.0.2]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].share_port: cannot be combined with peers"},
 		{"template", "interfaces:\n  - name: ib%d\n    device: soft\ndevices: [{name: soft}]", `x.yaml:2: interfaces[0].name: "ib%d" is not`},
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},
 		{"pkey", head + "    pkey: 0x8000\n", `x.yaml:7: interfaces[0].pkey: "0x8000" is not a P_Key`},

@@ -105,6 +105,9 @@ type Soft struct {
 	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
 	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
+	// SharePort is the directory through which daemons share UDP port 4791 on the netdev;
+	// if it is empty, this daemon alone has the port.
+	SharePort string `yaml:"share_port"`
 	// ExactIDs makes an eBPF program at the underlay pass on the IPv4 identification of
 	// received packets, in their marks, which the ICRC covers.
 	ExactIDs bool `yaml:"exact_ids"`
@@ -152,6 +155,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"standard_mtu", d.StandardMTU, KindSoft},
 		{"peers", d.Peers != nil, KindSoft},
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
+		{"share_port", d.SharePort != "", KindSoft},
 		{"exact_ids", d.ExactIDs, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
@@ -187,6 +191,12 @@ func (s *Soft) check(at string, ms *Mistakes) {
 				ms.add(at+".peers", "%s cannot be a peer: %v", p, err)
 			}
 		}
+	}
+	if s.SharePort != "" && (!filepath.IsAbs(s.SharePort) || strings.Contains(s.SharePort, "\x00")) {
+		ms.add(at+".share_port", "%q is not the absolute path of a directory", s.SharePort)
+	}
+	if s.SharePort != "" && len(s.Peers) > 0 {
+		ms.add(at+".share_port", "cannot be combined with peers: a copy of multicast for this host's address would reach only one of its daemons")
 	}
 	if s.KnownPeersOnly && len(s.Peers) == 0 {
 		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")

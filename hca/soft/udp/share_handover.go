@@ -1,0 +1,90 @@
+package udp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// handoverLimit bounds each step of handing the map to another daemon.
+const handoverLimit = time.Second
+
+// errNoMap means that a daemon sent no descriptor, because it belongs to another user.
+var errNoMap = errors.New("the daemon sent no map")
+
+// socketName is the name of the UNIX socket at which the daemon of a slot hands out the map.
+func socketName(slot int) string { return strconv.Itoa(slot) + ".sock" }
+
+// offer listens for the daemons that join. The caller has claimed the slot.
+func (r *registry) offer(slot int) (*net.UnixListener, error) {
+	path := r.path(socketName(slot))
+	_ = os.Remove(path) // left by a daemon that was killed
+	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+}
+
+// serve hands a descriptor to each process of this user that connects, until the listener is
+// closed.
+func serve(l *net.UnixListener, fd int) {
+	for {
+		conn, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(lockPause) // there are too many descriptors
+			continue
+		}
+		if user, err := peerUser(conn); err == nil && user == uint32(os.Geteuid()) {
+			_ = conn.SetDeadline(time.Now().Add(handoverLimit))
+			_, _, _ = conn.WriteMsgUnix([]byte{0}, unix.UnixRights(fd), nil)
+		}
+		_ = conn.Close()
+	}
+}
+
+func peerUser(conn *net.UnixConn) (user uint32, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			user = cred.Uid
+		}
+	})
+	return user, errors.Join(cerr, err)
+}
+
+// fetch gets the map from the daemon of a slot.
+func (r *registry) fetch(slot int) (fd int, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: r.path(socketName(slot)), Net: "unix"})
+	if err != nil {
+		return -1, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(handoverLimit)); err != nil {
+		return -1, err
+	}
+	control := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control)
+	if err != nil {
+		return -1, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil {
+		return -1, err
+	}
+	if len(messages) != 1 {
+		return -1, errNoMap
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return -1, err
+	}
+	return fds[0], nil // the control message has room for one
+}

@@ -63,7 +63,8 @@ type Membership struct {
 	stop      chan struct{}
 	loops     sync.WaitGroup
 
-	found []uint64 // unregistered sockets, when the watching goroutine last looked
+	known []registration // as the watching goroutine last saw them
+	found []uint64       // unregistered sockets at that time
 
 	mu     sync.Mutex
 	admits bool // the receiving socket is in use

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -142,6 +143,19 @@ func (r *registry) list() (live []registration, err error) {
 		}
 	}
 	return live, nil
+}
+
+// withRemoved returns live and those of the known registrations whose files were removed. No
+// daemon removes its file, so it may still live; and while only some of the files have been
+// removed, it must not be taken for dead.
+func (r *registry) withRemoved(live, known []registration) []registration {
+	for _, k := range known {
+		same := func(l registration) bool { return l.slot == k.slot }
+		if _, err := os.Stat(r.path(strconv.Itoa(k.slot))); errors.Is(err, fs.ErrNotExist) && !slices.ContainsFunc(live, same) {
+			live = append(live, k)
+		}
+	}
+	return live
 }
 
 // readRegistration reads a registration. It returns false if its daemon has ended, or has not

@@ -3,6 +3,7 @@ package udp
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -170,4 +171,37 @@ func sameFile(t *testing.T, a, b *os.File) bool {
 		t.Fatal(errX, errY)
 	}
 	return os.SameFile(x, y)
+}
+
+// A daemon whose file was removed is not taken for dead, even while the files of others remain;
+// one that has ended is.
+func TestRemovedRegistrationIsKept(t *testing.T) {
+	r := openTestRegistry(t, filepath.Join(t.TempDir(), "share"))
+	var known []registration
+	files := map[int]*os.File{}
+	for range 3 {
+		slot, file, err := r.claim()
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[slot] = file
+		reg := registration{slot: slot, source: uint16(0xc000 + slot), inode: uint64(slot + 1)}
+		if _, err := file.WriteAt(reg.encode(), 0); err != nil {
+			t.Fatal(err)
+		}
+		known = append(known, reg)
+	}
+	if err := os.Remove(r.path("0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := files[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	live, err := r.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := r.withRemoved(live, known), []registration{known[2], known[0]}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

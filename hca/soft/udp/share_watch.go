@@ -46,12 +46,12 @@ func (m *Membership) watch() {
 			return
 		}
 		live, err := m.registry.list()
-		if err != nil || !slices.ContainsFunc(live, func(r registration) bool { return r.slot == m.slot }) {
-			continue // the registrations were removed: go on with the daemons that are known
+		if err != nil {
+			continue
 		}
-		m.follow(live)
+		m.follow(m.registry.withRemoved(live, m.known))
 		if time.Since(guarded) >= lookEvery {
-			m.guard(live)
+			m.guard(m.known)
 			guarded = time.Now()
 		}
 	}
@@ -59,6 +59,7 @@ func (m *Membership) watch() {
 
 // follow adopts the source ports of the living daemons.
 func (m *Membership) follow(live []registration) {
+	m.known = live
 	var ports []uint16
 	for i := range live {
 		ports = append(ports, live[i].source)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -131,16 +130,6 @@ func testRun(t *testing.T, fd int, frame []byte) uint32 {
 	ret, err := prog.Run(&ebpf.RunOptions{Data: append(make([]byte, 14), frame...)})
 	must(t, err)
 	return ret
-}
-
-// eventually polls until a condition holds, for 10 seconds at most.
-func eventually(tb testing.TB, what string, holds func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("after 10 s: not %s", what)
-		}
-	}
 }
 
 // udpSocket returns a socket that is bound to the port of all IPv4 addresses.

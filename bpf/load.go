@@ -29,7 +29,7 @@ func load(name string, spec *ebpf.CollectionSpec, objects any) error {
 	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("%w; the verifier's log:\n%+v", err, refused)
+		err = fmt.Errorf("%w; the verifier's log:\n%s", err, fmt.Sprintf("%+v", refused))
 	}
 	if err != nil {
 		return fmt.Errorf("load the eBPF program %q: %w", name, classify(err))

@@ -45,7 +45,7 @@ func LoadReuseport(sockets int) (program int, err error) {
 	}
 	err = spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{reuseportMapSockets: m}})
 	if verifier, ok := errors.AsType[*ebpf.VerifierError](err); ok {
-		return -1, fmt.Errorf("load the program that selects a socket: %w\n%+v", classify(err), verifier)
+		return -1, fmt.Errorf("load the program that selects a socket: %w\n%s", classify(err), fmt.Sprintf("%+v", verifier))
 	}
 	if err != nil {
 		return -1, fmt.Errorf("load the program that selects a socket: %w", classify(err))

@@ -1,7 +1,7 @@
 package bpf_test
 
 import (
-	"fmt"
+	"encoding/hex"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -123,7 +123,7 @@ func TestSteeringOnTAP(t *testing.T) {
 	queueOf, perQueue, total := map[string]int{}, [3]int{}, 0
 	for queue := range tap.queues {
 		for _, frame := range tap.read(queue, peerMAC) {
-			flow := fmt.Sprint(frame[34:36])
+			flow := hex.EncodeToString(frame[34:36])
 			if first, known := queueOf[flow]; known && first != queue {
 				t.Errorf("flow %s uses the queues %d and %d", flow, first, queue)
 			}

@@ -28,7 +28,11 @@ func (r *rig) owner(stop <-chan struct{}, took func(n int)) error {
 		if err := r.recv.Arm(); err != nil {
 			return err
 		}
-		if n, err = r.recv.Poll(wc); n > 0 {
+		n, err = r.recv.Poll(wc)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
 			took(n)
 			continue
 		}
@@ -193,7 +197,7 @@ func TestWaitThatReadsTheTransportEnds(t *testing.T) {
 			default:
 				t.Errorf("%s: the Wait has not ended", what)
 				r.recv.Wake()
-				<-ended
+				t.Log(<-ended)
 			}
 		}
 		wait("deadline", time.Now().Add(time.Second), func() { time.Sleep(time.Second) })

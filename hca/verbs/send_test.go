@@ -80,11 +80,11 @@ func (r *sendRig) message(i int) (msg []byte) {
 }
 
 // payload writes n bytes to the memory and returns their entry.
-func (r *sendRig) payload(off, n int) hca.SGE {
+func (r *sendRig) payload(n int) hca.SGE {
 	for i := range n {
-		r.mr.mem[off+i] = byte(i*13 + n)
+		r.mr.mem[i] = byte(i*13 + n)
 	}
-	return r.mr.SGE(off, n)
+	return r.mr.SGE(0, n)
 }
 
 func TestSendFill(t *testing.T) {
@@ -124,7 +124,7 @@ func TestSendFillControlledQKey(t *testing.T) {
 
 // large returns a large send of n bytes.
 func (r *sendRig) large(id uint64, n, mss int) hca.SendWR {
-	wr := sendTo(id, r.ah, r.payload(0, n))
+	wr := sendTo(id, r.ah, r.payload(n))
 	wr.LSO = hca.LSO{Header: hcatest.TCPHeader(), MSS: mss}
 	return wr
 }
@@ -160,7 +160,7 @@ func TestSendFillWithoutHeaders(t *testing.T) {
 	r := newSendRig(t, 8, 2)
 	r.q.pd.dev.attr = hca.DeviceAttr{}
 	r.setUp(r.q, nil)
-	csum := sendTo(2, r.ah, r.payload(0, 100))
+	csum := sendTo(2, r.ah, r.payload(100))
 	csum.Flags = hca.SendIPCsum
 	for what, bad := range map[string]hca.SendWR{"large send": r.large(2, 1000, 500), "checksum": csum} {
 		if n, err := r.fill([]hca.SendWR{bad}); n != 0 || !errors.Is(err, hca.ErrInvalid) {
@@ -193,9 +193,9 @@ func TestSendFillRoom(t *testing.T) {
 // Each segment is a message with complete headers, in requests of the queue's own.
 func TestSendFillCuts(t *testing.T) {
 	for _, list := range []func(r *sendRig, n int) []hca.SGE{
-		func(r *sendRig, n int) []hca.SGE { return []hca.SGE{r.payload(0, n)} },
+		func(r *sendRig, n int) []hca.SGE { return []hca.SGE{r.payload(n)} },
 		func(r *sendRig, n int) []hca.SGE {
-			r.payload(0, n)
+			r.payload(n)
 			return []hca.SGE{r.mr.SGE(0, 333), r.mr.SGE(333, 0), r.mr.SGE(333, n-333)}
 		},
 	} {

@@ -86,7 +86,7 @@ func (x *transfer) receive(listener net.Listener, sent <-chan error) error {
 	_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(repairLimit))
 	conn, err := listener.Accept()
 	if err != nil {
-		return fmt.Errorf("accept: %w (the sender: %v)", err, <-sent)
+		return fmt.Errorf("accept: %w (the sender: %w)", err, <-sent)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(transferLimit))

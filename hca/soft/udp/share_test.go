@@ -54,7 +54,7 @@ func (s *sharer) adopt(t *testing.T) {
 
 func (s *sharer) end(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(s.Transport.Close(), s.reserve.Close()); err != nil {
+	if err := errors.Join(s.Close(), s.reserve.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -337,7 +337,7 @@ func TestSharerKeepsItsSlot(t *testing.T) {
 	waitPorts(t, a, b)
 	qpn, port := b.qpn(), b.SrcPort()
 	for range 3 {
-		if err := b.Transport.Close(); err != nil {
+		if err := b.Close(); err != nil {
 			t.Fatal(err)
 		}
 		sendOne(t, remote, transport.Packet{Src: remote.IPv4, Dst: a.IPv4, Vec: [][]byte{datagram(qpn, "meanwhile")}})

@@ -173,7 +173,7 @@ func TestMTUFollowsUnderlay(t *testing.T) {
 // MTU, but never more than the send queue has entries: a device may need one for each.
 func TestLargeFramesFitTheDevice(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
-		unit := int(a.iface.rec.att.session.Attr().TSOUnit)
+		unit := a.iface.rec.att.session.Attr().TSOUnit
 		for _, mtu := range []int{1400, 1300, 700, 100} {
 			a.tap.Fake.SetMTU(mtu)
 			synctest.Wait()

@@ -82,7 +82,7 @@ failed: wireguard-go/2044: round 1: TCP, 1 stream: iperf3: no <route>
 
 // The rows for the documentation compare only with contenders that have figures.
 func TestMarkdown(t *testing.T) {
-	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | 6.00 | 0.15 | - |\n"
+	const want = "| TCP segments | 2044 | 1.50 | 1.50 | - | - | 70 | - | 103.4 | 400.0 | 6.00 | 0.17 | - |\n"
 	if got := sample().markdown("TCP segments"); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -94,16 +94,23 @@ func (r *report) markdown(step string) string {
 	return s.String()
 }
 
-// ratio compares a TCP stream with that of another contender at the same MTU.
+// ratio compares a TCP stream with that of another contender at the same MTU. It is the median
+// of the rounds' ratios: a machine that is slower in one round slows both contenders.
 func (r *report) ratio(ours row, other string) string {
 	i := r.find(other, ours.MTU)
 	if i < 0 {
 		return "-"
 	}
-	our, ok1 := ours.median(tcp1There)
-	their, ok2 := r.Rows[i].median(tcp1There)
-	if !ok1 || !ok2 {
+	var ratios []float64
+	for k, theirs := range r.Rows[i].Rounds[:min(len(ours.Rounds), len(r.Rows[i].Rounds))] {
+		our, ok := ours.Rounds[k][tcp1There]
+		if their := theirs[tcp1There]; ok && their > 0 {
+			ratios = append(ratios, our/their)
+		}
+	}
+	value, ok := median(ratios)
+	if !ok {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f", our/their)
+	return strconv.FormatFloat(value, 'f', 2, 64)
 }

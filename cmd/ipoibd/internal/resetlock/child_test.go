@@ -197,11 +197,12 @@ type share struct {
 	out    chan reset.Action // for the user
 	joined chan struct{}     // closed when the user may open the device
 	hook   sync.WaitGroup
+	done   chan reset.Event // of the hook, which may begin when events is being closed
 }
 
 func (c *child) share(l *Locks) *share {
 	l.kernel = stepper{l.kernel, c}
-	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), joined: make(chan struct{})}
+	s := &share{Locks: l, c: c, events: make(chan reset.Event, 10), out: make(chan reset.Action, 1000), joined: make(chan struct{}), done: make(chan reset.Event, 1)}
 	go s.run()
 	return s
 }
@@ -219,7 +220,7 @@ func (s *share) run() {
 				s.hook.Go(func() {
 					ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.c.conf.Limit, reset.DefaultLimit))
 					defer cancel()
-					s.events <- Done(s.c.reset(ctx, a))
+					s.done <- Done(s.c.reset(ctx, a))
 				})
 			case reset.Release:
 				if !in {
@@ -245,8 +246,14 @@ func (s *share) run() {
 		case ev, ok := <-s.events:
 			if !ok {
 				cancel()
+				s.hook.Wait()
+				if len(s.done) > 0 {
+					s.step(<-s.done)
+				}
 				return
 			}
+			pending = s.step(ev)
+		case ev := <-s.done:
 			pending = s.step(ev)
 		case <-s.Changes():
 			pending = s.step(reset.Event{Kind: reset.Look})

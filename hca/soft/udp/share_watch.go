@@ -184,7 +184,7 @@ func holdersOf(inodes []uint64) (names []string) {
 		links[fmt.Sprintf("socket:[%d]", inode)] = true
 	}
 	if names = socketHolders("/proc", links); len(names) == 0 {
-		return []string{"a process that is not visible from here"}
+		return []string{"a process that cannot be seen from here"}
 	}
 	return names
 }

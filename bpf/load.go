@@ -18,8 +18,8 @@ var (
 	ErrNotSupported = errors.New("the kernel does not support this eBPF program")
 )
 
-// load loads the maps and programs of a specification into the fields of objects. The error
-// about a program that the verifier has refused contains the verifier's log.
+// load loads the maps and programs of a specification into the fields of objects. If the
+// verifier refuses a program, the error contains the verifier's log.
 func load(name string, spec *ebpf.CollectionSpec, objects any) error {
 	// The library reads the number of CPUs from a file once. Counts must not open a file later,
 	// because the disk may hang then.

@@ -8,13 +8,13 @@ import (
 	"ipoibd/hca"
 )
 
-// exactIDs is the program that passes on the IPv4 identification of received packets. It is
+// exactIDs is the program that reports the IPv4 identification of received packets. It is
 // attached to one netdev at a time.
 type exactIDs struct {
 	mu    sync.Mutex // guards the fields
 	prog  *bpf.IPID  // nil: not attached
 	index int        // of its netdev
-	said  string     // the error that was logged
+	said  string     // the last error that was logged
 }
 
 // attach attaches the program to a netdev, unless it is attached there. Without it, the

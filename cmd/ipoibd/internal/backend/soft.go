@@ -182,13 +182,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-// The program selects a daemon by as many bits of the QPN as name the daemon's slot.
+// The program selects a daemon by the bits of the QPN that contain the daemon's slot.
 var (
 	_ [udp.SlotBits - bpf.ReuseportBits]struct{}
 	_ [bpf.ReuseportBits - udp.SlotBits]struct{}
 )
 
-// sharing returns how daemons share the port, or nil if this daemon alone has it.
+// sharing returns how daemons share the port, or nil if this daemon does not share it.
 func (h *softHCA) sharing() *udp.Sharing {
 	if h.cfg.SharePort == "" {
 		return nil

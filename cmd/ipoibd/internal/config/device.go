@@ -37,9 +37,9 @@ var kinds = []kind{
 		clash: "device %q uses this netdev already, and UDP port 4791 can be bound only once on it",
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
-		// A send completes at once. Messages wait in the buffer of the socket, and are copied
-		// to the receives when the daemon is ready to deliver them. A short queue stays in
-		// the processor's cache, which makes a stream a third faster.
+		// A send completes at once. Received messages wait in the socket buffer, and are
+		// copied to the receives when the daemon is ready to deliver them. A short queue
+		// stays in the processor's cache, which makes a stream a third faster.
 		sendWRs: 128, recvWRs: 128,
 	},
 	{
@@ -105,11 +105,11 @@ type Soft struct {
 	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
 	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
-	// SharePort is the directory through which daemons share UDP port 4791 on the netdev;
-	// if it is empty, this daemon alone has the port.
+	// SharePort is the directory through which daemons share UDP port 4791 on the netdev. If
+	// it is empty, this daemon does not share the port.
 	SharePort string `yaml:"share_port"`
-	// ExactIDs makes an eBPF program at the underlay pass on the IPv4 identification of
-	// received packets, in their marks, which the ICRC covers.
+	// ExactIDs makes an eBPF program at the underlay copy the IPv4 identification of received
+	// packets, which the ICRC covers, to their marks.
 	ExactIDs bool `yaml:"exact_ids"`
 }
 

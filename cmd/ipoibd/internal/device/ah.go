@@ -29,12 +29,12 @@ type AHResult struct {
 type AHWorkers struct {
 	pd      hca.PD
 	results chan AHResult
-	ctx     context.Context // ends with the workers
+	ctx     context.Context // its end stops the workers
 	stop    func()
 	wg      sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	more    *sync.Cond // of waiting, and of the end of ctx
+	mu      sync.Mutex // guards the fields below
+	more    *sync.Cond // signals that waiting has grown or ctx has ended
 	waiting []ahRequest
 	live    map[hca.AH]struct{}
 }

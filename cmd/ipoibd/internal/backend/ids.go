@@ -32,7 +32,7 @@ func (x *exactIDs) attach(index int, log *slog.Logger) {
 	}
 	if err != nil && err.Error() != x.said {
 		x.said = err.Error()
-		log.Warn("the IPv4 identification of received packets stays unknown, so that about one damaged packet in 65,000 from a foreign sender is accepted", "err", err)
+		log.Warn("cannot read the IPv4 identification of received packets: about one in 65,000 damaged packets from other RoCE implementations is accepted", "err", err)
 	}
 }
 

@@ -196,7 +196,7 @@ func (s *Soft) check(at string, ms *Mistakes) {
 		ms.add(at+".share_port", "%q is not the absolute path of a directory", s.SharePort)
 	}
 	if s.SharePort != "" && len(s.Peers) > 0 {
-		ms.add(at+".share_port", "cannot be combined with peers: a copy of multicast for this host's address would reach only one of its daemons")
+		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
 	}
 	if s.KnownPeersOnly && len(s.Peers) == 0 {
 		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")

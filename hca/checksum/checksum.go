@@ -25,7 +25,7 @@ func Sum(b []byte, sum uint16) uint16 {
 	var rest [8]byte
 	copy(rest[:], b)
 	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(rest[:]), carry)
-	// The last carry fits: a sum that carried does not end with all ones.
+	// Adding the last carry cannot overflow: a sum that carried is not all ones.
 	return bits.ReverseBytes16(Fold(acc + carry))
 }
 
@@ -42,7 +42,7 @@ func Fold(v uint64) uint16 {
 // length.
 func sumBlocks(b []byte) (acc uint64, n int) {
 	for ; len(b) >= 64; b, n = b[64:], n+64 {
-		w := (*[64]byte)(b) // one check of the bounds, since another one would spill the carry
+		w := (*[64]byte)(b) // a single bounds check: further ones would spill the carry
 		s, c := bits.Add64(binary.LittleEndian.Uint64(w[:]), binary.LittleEndian.Uint64(w[8:]), 0)
 		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[16:]), c)
 		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[24:]), c)

@@ -238,7 +238,7 @@ func (p *Plan) locateL4(b []byte, next uint8) error {
 	return nil
 }
 
-// prepare copies the headers and sums what all segments share.
+// prepare copies the headers and sums the fields that all segments share.
 func (p *Plan) prepare(headers []byte) {
 	h := p.headers[:copy(p.headers[:], headers)]
 	ip, l4 := h[p.ip:p.l4], h[p.l4:]
@@ -283,7 +283,7 @@ func (p *Plan) Payload(i int) (off, n int) {
 }
 
 // Put writes the headers of segment i to dst, whose length is at least HeaderLen. payload is
-// the sum of the segment's payload, all of it and nothing else.
+// the sum of exactly the segment's payload.
 func (p *Plan) Put(dst []byte, i int, payload Sum) {
 	h := dst[:copy(dst, p.headers[:p.length])]
 	off, n := p.Payload(i)

@@ -127,7 +127,7 @@ func (q *QP) Finish(b *Batch, n int) {
 	}
 }
 
-// advance notes that a datagram was sent, or looped back.
+// advance records that a datagram was sent or looped back.
 func (q *QP) advance(b *Batch, d *datagram) {
 	b.Skipped += d.skipped
 	switch {

@@ -148,7 +148,7 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long the loop may wait now, backPressure at most.
+// left returns how long the goroutine that receives may wait now, backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits

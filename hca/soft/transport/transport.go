@@ -113,8 +113,8 @@ func SortAddrs(addrs []netip.Addr) {
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
-// Transport carries datagrams. Send is called by one goroutine at a time, so
-// is Recv; every other method may be called from any goroutine.
+// Transport carries datagrams. Only one goroutine at a time may call Send, and only one Recv;
+// every other method may be called from any goroutine.
 type Transport interface {
 	// SrcPort returns the UDP source port of all packets sent. The ICRC covers it,
 	// so it does not change while the transport is open.

@@ -191,7 +191,7 @@ func (m *message) cut(plan *segment.Plan, seg int) {
 	m.payload.slice(&m.all, off, n)
 }
 
-// complete prepares a message that lacks checksums. A message without any is left as it is.
+// complete prepares a message that lacks checksums. It does not change a message that needs none.
 func (m *message) complete() {
 	var head [segment.MaxHeader]byte
 	n := m.all.peek(head[:])

@@ -28,7 +28,7 @@ type softHCA struct {
 	peers    *peerList
 	engine   atomic.Pointer[engine]   // opened last
 	port     udp.Reserve              // keeps the UDP ports bound across resets
-	ids      exactIDs                 // attached with the setting of that name
+	ids      exactIDs                 // attached if exact_ids is set
 	notice   atomic.Pointer[string]   // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error) // computed once, because a reset must not open files
 	log      *slog.Logger

@@ -34,7 +34,7 @@ var kinds = []kind{
 		kind: KindSoft, text: "the software HCA",
 		takes: func(name string) bool { return name == SoftHCA },
 		claim: func(d *Device) (field, value string) { return "underlay", d.Underlay },
-		clash: "device %q uses this netdev already, and UDP port 4791 can be bound only once on it",
+		clash: "device %q uses this netdev already, and a daemon can bind UDP port 4791 only once on it",
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
 		// A send completes at once. Received messages wait in the socket buffer, and are

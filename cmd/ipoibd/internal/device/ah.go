@@ -95,7 +95,7 @@ func (w *AHWorkers) run() {
 	}
 }
 
-// next waits for a request. It returns false at the end of the workers.
+// next waits for a request. It returns false once the workers must stop.
 func (w *AHWorkers) next() (r ahRequest, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

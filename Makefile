@@ -66,7 +66,7 @@ build:
 deps:
 	@scripts/deps
 deps-bench: deps
-	@scripts/deps bench || echo "the benchmark will name what is missing" >&2
+	@scripts/deps bench || echo "the benchmark will list the missing programs" >&2
 deps-vm: deps
 	@scripts/deps vm || echo "the tests with guests will report what is missing" >&2
 
@@ -106,14 +106,15 @@ bench-vm: deps-vm
 fuzz:
 	@scripts/fuzz
 
-# Compares ipoibd with other overlays, side by side: a table, bin/bench.json and
-# bin/bench.svg. A short run: make bench BENCH="-only ipoibd -rounds 1 -seconds 1".
+# Compares ipoibd with other overlays, side by side. Prints a table and writes bin/bench.json
+# and bin/bench.svg. A short run: make bench BENCH="-only ipoibd -rounds 1 -seconds 1".
 BENCH ?=
 .PHONY: bench
 bench: deps-bench build
 	@go run ./scripts/bench $(BENCH)
 
-# The parts of the data path, each next to its physical bound: a table, and bin/bench-go.txt.
+# Compares the parts of the data path with their physical bounds. Prints a table and writes
+# bin/bench-go.txt.
 .PHONY: bench-go
 bench-go:
 	@scripts/bench-go

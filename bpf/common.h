@@ -1,6 +1,6 @@
-/* What the programs share. They are built with Debian's clang 14 and the headers of
- * linux-libc-dev and libbpf-dev. They read no field of a kernel structure by its offset, so
- * they need no BTF of the running kernel. */
+/* Definitions that the programs share. They are built with Debian's clang 14 and the headers
+ * of linux-libc-dev and libbpf-dev. They read no field of a kernel structure by its offset, so
+ * they do not need the BTF of the running kernel. */
 #ifndef IPOIBD_BPF_COMMON_H
 #define IPOIBD_BPF_COMMON_H
 
@@ -22,9 +22,9 @@
 #define PROTO_SCTP 132
 #define PROTO_UDPLITE 136
 
-/* Each program keeps its counts in one element of a per-CPU array, so that one look-up
- * serves all. The programs run with bottom halves disabled, so nothing else on the CPU
- * changes the element in the meantime. */
+/* Each program keeps its counts in one element of a per-CPU array, so it needs only one
+ * look-up. The programs run with bottom halves disabled, so nothing else on the CPU
+ * changes the element at the same time. */
 #define COUNTS(kind)                                                                               \
 	struct {                                                                                   \
 		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                           \
@@ -33,8 +33,8 @@
 		__type(value, kind);                                                               \
 	} counts SEC(".maps")
 
-/* bucket returns the bucket of a value in a histogram: that of 0 is 0, that of
- * 2^(n-1)...2^n-1 is n. Larger values share the last bucket. */
+/* bucket returns the bucket of a value in a histogram: 0 for the value 0, n for the values
+ * 2^(n-1) to 2^n-1. Larger values share the last bucket. */
 static __always_inline __u64 bucket(__u64 value, __u64 buckets)
 {
 	__u64 n = 0;

@@ -1,66 +1,67 @@
-// Package bpf holds the eBPF programs of the daemon. Each is optional: without it, the daemon
-// does the same work itself, or does without. The package loads programs, reads their counts,
-// and returns descriptors as plain integers; it imports nothing of ours.
+// Package bpf contains the daemon's eBPF programs. Each is optional: without it, the daemon
+// does the same work itself, or lacks the feature. The package loads programs, reads their
+// counts, and returns descriptors as plain integers. It imports no other package of this module.
 //
 // # Programs
 //
-// [Filter] runs for each frame that the host sends by a TAP (TUNSETFILTEREBPF), before the
-// frame wakes the daemon. It drops what IPoIB cannot carry: frames that are neither IPv4, IPv6,
-// ARP nor RARP, by the same rule as package ud, which checks again. A host with a bridge or
-// lldpd sends some of them every few seconds. It counts frames by [Kind], and those that pass
-// by their length and by the segments that they become, which shows whether the host hands
-// over large frames. It also stamps the first frame for a reader that waits ([Filter.Waits],
-// [Filter.Woke]), which yields the distribution of the delay from the host's transmission to
-// the read: mostly the wake-up. It does that only while the reader waits, by one word of
-// memory that both map, so neither makes a system call.
+// [Filter] runs for each frame that the host sends through a TAP (TUNSETFILTEREBPF), before
+// the frame wakes the daemon. It drops what IPoIB cannot carry: all frames except IPv4, IPv6,
+// ARP and RARP. Package ud applies the same rule again. A host with a bridge or lldpd sends
+// such frames every few seconds. The filter counts frames by [Kind], and passed ones also by
+// length and by number of segments, which shows whether the host sends large frames. It also
+// timestamps the first frame for a waiting reader ([Filter.Waits], [Filter.Woke]), which
+// yields the distribution of the delay from the host's transmission to the read: mostly
+// wake-up latency. The timestamp is one word of memory that the reader maps, so the reader
+// makes no system call for it, and the filter takes it only while the reader waits.
 //
 // [Steering] selects the queue of a TAP for a frame (TUNSETSTEERINGEBPF). A flow keeps its
-// queue, so its frames stay in order, and successive ones become a train. A flow is the
-// addresses, the protocol and the ports; fragments, and IPv6 packets with extension headers,
-// only have addresses. The kernel's own choice would follow the queue by which frames of the
-// other direction were written.
+// queue, so its frames stay in order and can form trains. A flow is identified by its
+// addresses, protocol and ports; fragments, and IPv6 packets with extension headers, only by
+// their addresses. The kernel would otherwise select the queue through which the daemon wrote
+// the frames of the opposite direction.
 //
 // [LoadReuseport] loads the program that selects the socket of an SO_REUSEPORT group for each
 // RoCEv2 datagram, by the first bits of its destination QPN (SO_ATTACH_REUSEPORT_EBPF).
 //
 // [IPID] copies the IPv4 identification of received RoCEv2 datagrams to their marks, which
-// SO_RCVMARK delivers. The ICRC covers the identification, which a UDP socket does not see.
+// SO_RCVMARK reports. The ICRC covers the identification, which a UDP socket does not report.
 //
 // # Lifetime
 //
-// A TAP, a socket and a netdev keep the program that is attached to them, together with
-// its maps, after its descriptors are closed. A TAP outlives its daemon, and with it
-// the two programs: the next daemon must replace or remove them before it reads, and the last
-// one must remove them at the end. Package link does both. The link of tcx ends with its
-// descriptor, and so with the process. On kernels without tcx (before Linux 6.6), the filter
-// of [IPID] remains if the daemon is killed, and the next one replaces it.
+// An attached program and its maps stay alive after their descriptors are closed: the TAP, the
+// socket or the netdev holds a reference. A TAP outlives its daemon, and so do its two
+// programs. The next daemon must replace or remove them before it reads, and a daemon that
+// exits must remove its own. Package link does both. A tcx link is detached when its
+// descriptor is closed, at the latest when the process exits. On kernels without tcx (before
+// Linux 6.6), the filter of [IPID] remains if the daemon is killed, and the next one replaces it.
 //
-// # Traps
+// # Pitfalls
 //
-// A datagram that the program of a group drops (SK_DROP) is answered by an ICMP port
-// unreachable message: for the kernel there is no socket. UDP_GRO joins datagrams of one pair
-// of addresses and ports whatever their QPN, and the program sees only the first of a
-// train, so the sockets of a group have it off. The kernel does not ask the program for datagrams
-// to groups of IP, unless the group of sockets has only one (early demux).
+// If the program of a group drops a datagram (SK_DROP), the kernel behaves as if there were no
+// socket and replies with an ICMP port unreachable message. UDP_GRO coalesces datagrams with
+// the same addresses and ports whatever their QPN, and the program sees only the first of a
+// train, so the sockets of a group have it off. The kernel does not run the program for
+// datagrams to IP multicast groups, unless the group of sockets has only one (early demux).
 //
 // The identification in the mark is that of a single datagram, or of the first one of a
-// train. Nothing exact is known about the others: before Linux 6.10 the kernel joins datagrams
-// of any identifications, and since then those with the same or with consecutive ones.
+// train. Those of the others are not known exactly: before Linux 6.10 the kernel coalesces
+// datagrams with any identifications, and since then those with equal or consecutive ones.
 //
-// A mark can match rules of others, such as routes (ip rule) and firewalls: the upper half of
-// the marks made here can have any value. The program leaves packets alone that have a
-// mark, and a mark that is set later replaces its own.
+// A mark can match other programs' rules, such as those of routing (ip rule) and firewalls:
+// the upper half of the marks set here can have any value. The program does not change packets
+// that already have a mark, and a mark that is set later overwrites its own.
 //
 // # Counts
 //
-// A program counts in one element of a per-CPU array, without atomic operations.
+// A program keeps its counts in one element of a per-CPU array, without atomic operations.
 // A [Histogram] has a bucket for each power of two.
 //
 // # Building
 //
 // `make generate` compiles the C files with clang, for both byte orders, and generates the Go
-// files that embed them (bpf2go). The results are committed, so building the daemon requires
-// no clang; a test compares them. The programs use only structures of the kernel's user
-// interface, so they need no type information (BTF) of the running kernel. They load on
-// Linux 5.8 and later; tests run them here and in guests with Linux 6.1 and 6.12.
+// files that embed them (bpf2go). The results are committed, so building the daemon does not
+// require clang; a test checks that they are up to date. The programs use only structures of
+// the kernel's user-space API, so they do not need the type information (BTF) of the running
+// kernel. They load on Linux 5.8 and later; tests run them on the host's kernel, and in guests
+// with Linux 6.1 and 6.12.
 package bpf

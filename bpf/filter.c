@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* The filter of a TAP (TUNSETFILTEREBPF). It drops the frames of the host that IPoIB cannot
+/* The filter of a TAP (TUNSETFILTEREBPF). It drops the frames from the host that IPoIB cannot
  * carry, before they wake the daemon, and counts them by kind. */
 #include "common.h"
 
@@ -26,14 +26,14 @@ enum verdict { PASSED, RUNT, VLAN, LLC, LLDP, PPPOE, OTHER, VERDICTS };
 
 struct filter_counts {
 	__u64 verdicts[VERDICTS];
-	__u64 segments[SEGMENT_BUCKETS]; /* of passed frames, by the segments that they become */
+	__u64 segments[SEGMENT_BUCKETS]; /* of passed frames, by number of segments */
 	__u64 bytes[BYTE_BUCKETS];       /* of passed frames, by their length */
 };
 
 COUNTS(struct filter_counts);
 
-/* The time (CLOCK_MONOTONIC, in ns) at which the first frame passed that a waiting reader gets.
- * The reader writes 0 before it waits. */
+/* The time (CLOCK_MONOTONIC, in ns) at which the first frame for a waiting reader passed. The
+ * reader writes 0 before it waits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind is a kind of frames that the filter tells apart.
+// Kind is a kind of frame that the filter distinguishes.
 type Kind int
 
 // Kinds of frames. All but Passed are dropped.
@@ -27,15 +27,15 @@ const (
 	NumKind
 )
 
-// FilterCounts are what a filter has counted since it was loaded.
+// FilterCounts are the counts of a filter since it was loaded.
 type FilterCounts struct {
 	Kinds [NumKind]uint64
-	// Segments and Bytes are distributions of the passed frames: of the number of segments
-	// into which the host leaves it to cut the frame (1 for a frame that is sent whole),
-	// and of the length from the Ethernet header on.
+	// Segments and Bytes are distributions of the passed frames: by the number of segments
+	// into which the daemon must cut the frame (1 for a frame that is sent whole), and by
+	// length from the Ethernet header on.
 	Segments, Bytes Histogram
-	// Waits is the distribution of the nanoseconds from the transmission of a frame until
-	// the reader that waited for it had it.
+	// Waits is the distribution of the nanoseconds from the transmission of a frame until a
+	// waiting reader had read it.
 	Waits Histogram
 }
 
@@ -77,7 +77,7 @@ func NewFilter() (*Filter, error) {
 // may call it, until Close.
 func (f *Filter) Waits() { f.since.Store(0) }
 
-// Woke records that the reader has a frame for which it waited. A frame that passed before
+// Woke records that the reader has read a frame for which it waited. A frame that passed before
 // Waits was called is not measured.
 func (f *Filter) Woke() {
 	if since := f.since.Swap(1); since > 1 {
@@ -85,7 +85,7 @@ func (f *Filter) Woke() {
 	}
 }
 
-// clock reads CLOCK_MONOTONIC without a system call, by Go's own clock.
+// clock computes CLOCK_MONOTONIC from Go's own clock, without a system call.
 type clock struct {
 	start time.Time
 	at    uint64 // CLOCK_MONOTONIC at start

@@ -1,13 +1,13 @@
 //go:build ignore
 
-/* Copies the IPv4 identification of a RoCEv2 datagram to its mark, which a socket with
- * SO_RCVMARK receives. The ICRC covers the identification. The program runs at the ingress of
- * the underlay (tcx or clsact). */
+/* Copies the IPv4 identification of a RoCEv2 datagram, which the ICRC covers, to its mark. A
+ * socket with SO_RCVMARK receives the mark. The program runs at the ingress of the underlay
+ * (tcx or clsact). */
 #include "common.h"
 
 #define TYPE_IPV4 0x0800
 
-/* A mark made here: the identification in the upper half, and this bit. */
+/* The marks set here contain the identification in the upper half, and this bit. */
 #define MARK_KNOWN 0x2000
 
 /* In the order of the constants in ipid.go. */
@@ -17,7 +17,7 @@ enum verdict { MARKED, TAKEN, VERDICTS };
 
 struct ipid_counts {
 	__u64 verdicts[VERDICTS];
-	__u64 segments[SEGMENT_BUCKETS]; /* of packets, by the datagrams that they hold */
+	__u64 segments[SEGMENT_BUCKETS]; /* of packets, by number of datagrams */
 };
 
 COUNTS(struct ipid_counts);

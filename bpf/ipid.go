@@ -17,29 +17,29 @@ func KnownID(mark uint32) (id uint16, known bool) {
 	return uint16(mark >> 16), mark&0xffff == markKnown
 }
 
-// markKnown is in the lower half of a mark that the program has made. It is not a bit that
-// other programs are known to test: Kubernetes uses 0x4000 and 0x8000, Cilium 0x0f00.
+// markKnown is the lower half of a mark that the program set. No other program is known to test
+// this bit: Kubernetes uses 0x4000 and 0x8000, Cilium 0x0f00.
 const markKnown = 0x2000
 
-// IPIDCounts are what the program has counted since it was loaded.
+// IPIDCounts are the counts of the program since it was loaded.
 type IPIDCounts struct {
 	Marked uint64 // packets that were marked
-	Taken  uint64 // packets that had a mark of others, which remains
-	// Segments is the distribution of both by the number of datagrams that they hold.
+	Taken  uint64 // packets that already had another mark, which is kept
+	// Segments is the distribution of both by the number of datagrams in the packet.
 	Segments Histogram
 }
 
-// IPID writes the IPv4 identification of RoCEv2 datagrams that a netdev receives into their
+// IPID copies the IPv4 identification of RoCEv2 datagrams that a netdev receives to their
 // marks.
 type IPID struct {
 	objects ipidObjects
 	detach  func() error // nil: not attached
 }
 
-// NewIPID loads the program and attaches it to the ingress of a netdev, by its index in the
-// network namespace of the calling thread: by tcx, which ends with the process, or before
-// Linux 6.6 by a filter of the clsact qdisc, which replaces the one that an earlier process
-// has left. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
+// NewIPID loads the program and attaches it to the ingress of a netdev, given by its index in
+// the network namespace of the calling thread. The attachment is a tcx link, which ends with the
+// process. Before Linux 6.6 it is a filter of the clsact qdisc, which replaces the one that an
+// earlier process has left. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
 func NewIPID(netdev int) (*IPID, error) {
 	p, err := loadIPID()
 	if err != nil {
@@ -73,12 +73,12 @@ func (p *IPID) attach(netdev int) error {
 	return nil
 }
 
-// Priority and handle of the filter, by which a process finds the one that an earlier process
-// has left. No other program uses the number in both.
+// Priority and handle of the filter. A process finds the filter that an earlier process has left
+// by them, because no other program is known to use this number for both.
 const filterID = 4791
 
-// attachFilter attaches the program as a filter of the clsact qdisc, which is created if the
-// netdev has none and remains, since others may have come to use it.
+// attachFilter attaches the program as a filter of the clsact qdisc. It creates the qdisc if the
+// netdev has none. The qdisc is never removed, because other programs may use it by then.
 func (p *IPID) attachFilter(netdev int) error {
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: netdev, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -115,8 +115,8 @@ func (p *IPID) Counts() (out IPIDCounts, err error) {
 	return IPIDCounts{Marked: sum.Verdicts[0], Taken: sum.Verdicts[1], Segments: sum.Segments[:]}, err
 }
 
-// Close detaches the program from the netdev, in whose network namespace the calling thread
-// must still be, and releases it. Idempotent.
+// Close detaches the program from the netdev and releases it. The calling thread must be in the
+// network namespace of the netdev. Idempotent.
 func (p *IPID) Close() error {
 	var err error
 	if p.detach != nil {

@@ -10,7 +10,7 @@ import (
 
 // Sentinel errors of this package. They are wrapped with the kernel's error.
 var (
-	// ErrNotPermitted means that the process may not load or attach a program. It needs
+	// ErrNotPermitted means that the process may not load or attach a program. That requires
 	// CAP_BPF and CAP_NET_ADMIN in the initial user namespace, and a seccomp filter that
 	// permits bpf(2).
 	ErrNotPermitted = errors.New("not permitted to use eBPF: run as root, or with CAP_BPF and CAP_NET_ADMIN")
@@ -18,8 +18,8 @@ var (
 	ErrNotSupported = errors.New("the kernel does not support this eBPF program")
 )
 
-// load loads the maps and programs of a specification into the fields of objects. The error
-// about a program that the verifier has refused contains the verifier's log.
+// load loads the maps and programs of a specification into the fields of objects. If the
+// verifier refuses a program, the error contains the verifier's log.
 func load(name string, spec *ebpf.CollectionSpec, objects any) error {
 	// The library reads the number of CPUs from a file once. Counts must not open a file later,
 	// because the disk may hang then.

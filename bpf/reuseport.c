@@ -1,8 +1,8 @@
 //go:build ignore
 
-/* Selects the socket of an SO_REUSEPORT group for a RoCEv2 datagram: its destination QPN
- * begins with the index of the socket. Datagrams to IP multicast groups go to each socket of the
- * group. If there is only one, the kernel runs this program for them too (early demux). */
+/* Selects the socket of an SO_REUSEPORT group for a RoCEv2 datagram: its destination QPN begins
+ * with the index of the socket. Each socket of the group receives the datagrams to IP multicast
+ * groups. If there is only one, the kernel runs this program for them too (early demux). */
 #include <linux/bpf.h>
 #include <linux/types.h>
 
@@ -20,8 +20,8 @@ struct {
 	__type(value, __u64);
 } sockets SEC(".maps");
 
-/* Without a decision the kernel selects a socket by a hash. That serves for multicast, but a
- * datagram for an index without a socket is dropped. */
+/* If the program selects no socket and passes the datagram, the kernel selects one by a hash.
+ * That is right for multicast. A datagram for an index without a socket is dropped. */
 SEC("sk_reuseport")
 int reuseport(struct sk_reuseport_md *md)
 {

@@ -54,8 +54,8 @@ func LoadReuseport(sockets int) (program int, err error) {
 	return duplicate(loaded.Program.FD())
 }
 
-// PutReuseportSocket makes the program select a socket for an index. The socket is bound, is in
-// the group, and is in no other map.
+// PutReuseportSocket makes the program select a socket for an index. The socket must be bound,
+// in the group, and in no other map.
 func PutReuseportSocket(sockets, index, socket int) error {
 	m, err := borrow(sockets)
 	if err != nil {
@@ -63,7 +63,7 @@ func PutReuseportSocket(sockets, index, socket int) error {
 	}
 	defer m.Close()
 	if err := m.Put(uint32(index), uint64(socket)); err != nil {
-		return fmt.Errorf("put a socket into the map of its group: %w", err)
+		return fmt.Errorf("add a socket to the map of its group: %w", err)
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 //go:build ignore
 
-/* Selects the queue of a TAP for a frame of the host (TUNSETSTEERINGEBPF). All frames of a
- * flow get the same queue, so that they stay in order and form long trains. */
+/* Selects the queue of a TAP for a frame from the host (TUNSETSTEERINGEBPF). All frames of a
+ * flow use the same queue, so they stay in order and form long trains. */
 #include "common.h"
 
 #define ETHER_TYPE 12
@@ -9,8 +9,8 @@
 #define TYPE_IPV4 0x0800
 #define TYPE_IPV6 0x86dd
 
-/* The queues to use: 0 to queues-1, in the order in which they were attached. Another
- * process that attaches a queue later gets no frames. */
+/* The number of queues to use: the first ones, in the order in which they were attached. A
+ * process that attaches a further queue later gets no frames. */
 volatile const __u32 queues = 1;
 
 struct ipv4 {
@@ -78,8 +78,8 @@ static __always_inline __u32 ipv4(struct __sk_buff *skb)
 	return finish(hash);
 }
 
-/* ipv6 does not look behind extension headers: the flow of a packet with one is its pair of
- * addresses. That includes all fragments. */
+/* ipv6 does not parse extension headers: the flow of a packet with one is identified only by
+ * its addresses. That includes all fragments. */
 static __always_inline __u32 ipv6(struct __sk_buff *skb)
 {
 	struct ipv6 ip;

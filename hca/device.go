@@ -42,14 +42,14 @@ type Counter struct {
 // CounterKind says what a counter counts.
 type CounterKind uint8
 
-// Kinds of counter. [CountUnknown] is for those that a driver defines, and corresponds to the
-// OpenMetrics type unknown, [CountGauge] to gauge, the others to counter.
+// Kinds of counter. [CountUnknown] is for counters that a driver defines, and corresponds to the
+// OpenMetrics type unknown. [CountGauge] corresponds to gauge, the others to counter.
 const (
 	CountUnknown CounterKind = iota
-	CountTotal               // events that lose nothing
-	CountDrop                // lost frames or datagrams; one that is lost adds 1 to one counter of this kind
+	CountTotal               // events without a loss
+	CountDrop                // lost frames or datagrams; each adds 1 to exactly one counter of this kind
 	CountError               // failures, and signs of one, other than the loss of a frame
-	CountGauge               // a present number, which can fall
+	CountGauge               // a current value, which can decrease
 )
 
 // LinkLayer is a port's link layer.
@@ -86,10 +86,10 @@ type DeviceAttr struct {
 	MaxQueues    int       `json:"-"`         // queues of one QP, at least 1; see QPSpec.Queues
 	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported
 	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
-	USO          bool      `json:"-"`         // large sends of UDP are supported as well as of TCP
-	// TSOUnit and TSOOverhead describe the large sends that are fastest: those whose messages
-	// have at most TSOUnit bytes together, with TSOOverhead more for each message. The device
-	// divides longer ones. 0: it has no preference.
+	USO          bool      `json:"-"`         // large sends of UDP are supported, besides those of TCP
+	// TSOUnit and TSOOverhead describe the fastest large sends: those whose messages have at
+	// most TSOUnit bytes in total, counting TSOOverhead more for each message. The device
+	// splits longer ones. 0: no preference.
 	TSOUnit     int `json:"-"`
 	TSOOverhead int `json:"-"`
 }

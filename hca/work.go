@@ -17,10 +17,10 @@ const (
 	SendSolicited                       // set the solicited event bit
 	// SendIPCsum makes the device fill in the checksums of the IPv4 header and of TCP or UDP
 	// (IBV_SEND_IP_CSUM). The message begins with EncapLen bytes, followed by IPv4 or IPv6.
-	// What the checksum fields contain does not matter, and the memory does not change. In a
-	// fragment, and in a protocol other than TCP and UDP, only the checksum of the IPv4
-	// header is filled in; a message that is not IP is sent as it is. It needs
-	// DeviceAttr.IPCsum; otherwise the send is refused with ErrInvalid.
+	// The device ignores the contents of the checksum fields, and does not change the memory
+	// of the send. In fragments and protocols other than TCP and UDP, it fills in only the
+	// checksum of the IPv4 header; a message that is not IP is sent unchanged. Without
+	// DeviceAttr.IPCsum, the send is refused with ErrInvalid.
 	SendIPCsum
 )
 
@@ -34,38 +34,39 @@ type SendWR struct {
 	LSO    LSO
 }
 
-// EncapLen is the length in bytes of the encapsulation header in front of the IP header in
-// messages whose checksums a device knows (RFC 4391, section 6).
+// EncapLen is the length in bytes of the encapsulation header that precedes the IP header in
+// messages with checksum or large send offload (RFC 4391, section 6).
 const EncapLen = 4
 
-// MaxLSOHeader bounds LSO.Header in bytes: EncapLen and the longest headers of IPv4 and TCP
+// MaxLSOHeader bounds LSO.Header in bytes. EncapLen and the longest headers of IPv4 and TCP
 // (60 bytes each) fit.
 const MaxLSOHeader = 128
 
 // LSO makes a send a large send (struct ibv_send_wr, member tso: hdr, hdr_sz, mss; in the
 // kernel struct ib_ud_wr with IB_WR_LSO, as IPoIB posts it). The device cuts the payload,
-// which SGList describes, into segments and sends each as a message of its own: the header,
-// then the payload of the segment. It is one request with one completion.
+// which SGList describes, into segments, and sends each as a message of its own: the header,
+// then the payload of the segment. A large send is one request with one completion.
 //
-// It needs DeviceAttr.MaxTSO. A send is refused with ErrInvalid if the device has none, if
-// the payload is longer, if MSS is negative, or if the header is longer than MaxLSOHeader,
-// describes a fragment, SYN or RST, or is not one of the headers below. If Header and MSS
-// together are longer than GIDEntry.MaxPayload, the send fails like any that is too long.
+// Large sends require DeviceAttr.MaxTSO. A send is refused with ErrInvalid if MaxTSO is 0 or
+// less than the length of the payload, if MSS is negative, or if the header is longer than
+// MaxLSOHeader, describes a fragment, SYN or RST, or is not one of the headers below. If
+// Header and MSS together are longer than GIDEntry.MaxPayload, the send fails like any send
+// that is too long.
 //
 // A device may need an entry of the send queue for each segment. It then refuses a send with
 // ErrQueueFull while there is no room for all segments, even if the queue has room for other
-// sends, and with ErrInvalid if there are more segments than QPSpec.SendWRs. None of the
-// segments of a refused send is sent. If a segment fails, or the queue is flushed, the send
-// completes once with that status; segments before it may have been sent.
+// sends, and with ErrInvalid if there are more segments than QPSpec.SendWRs. No segment of a
+// refused send is sent. If a segment fails, or the queue is flushed, the send completes once
+// with that status; earlier segments may have been sent.
 type LSO struct {
-	// Header is EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP header if
-	// DeviceAttr.USO is set. In each segment the device sets the lengths, the IPv4
-	// identification (counting up from that in Header), the TCP sequence number, and the
-	// checksums. CWR remains in the first segment only, FIN and PSH in the last one. The
-	// device ignores lengths and checksums in Header. PostSend copies Header, which need
+	// Header consists of EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP
+	// header if DeviceAttr.USO is set. In each segment the device sets the lengths, the IPv4
+	// identification (incremented for each segment), the TCP sequence number, and the
+	// checksums. It keeps CWR only in the first segment, and FIN and PSH only in the last one.
+	// The device ignores lengths and checksums in Header. PostSend copies Header, which need
 	// not be registered memory.
 	Header []byte
-	// MSS is the length of the payload of each segment but the last, in bytes. 0 means that
+	// MSS is the length in bytes of the payload of each segment except the last. 0 means that
 	// the send is not a large send.
 	MSS int
 }
@@ -128,8 +129,8 @@ type WCFlags uint8
 const (
 	WCFlagGRH WCFlags = 1 << iota // the first GRHLen bytes are a GRH
 	// WCFlagIPCsumOK means that the device verified the checksums of the IPv4 header and of
-	// TCP or UDP in the message, see SendIPCsum (IBV_WC_IP_CSUM_OK). Without the flag they
-	// may be right or wrong: a device with IPCsum need not verify every message.
+	// TCP or UDP in the message (IBV_WC_IP_CSUM_OK). Without the flag they may be correct or
+	// not: a device with IPCsum need not verify every message.
 	WCFlagIPCsumOK
 )
 

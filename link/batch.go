@@ -20,7 +20,7 @@ type reader struct {
 	n              int
 	err            error
 	onWait, onWake func() // see TAP.ObserveWaits; nil: none
-	waiting        bool   // for a frame, since onWait
+	waiting        bool   // onWait was called, and onWake not yet
 
 	// vec is the buffer of one read and a spare byte. If the spare byte is used, the
 	// frame did not fit into the buffer.
@@ -167,7 +167,7 @@ func (w *writer) writeVectors(fd uintptr) bool {
 			setVec(&vec[i], slices[i])
 			size += len(slices[i])
 		}
-		errno := unix.EINVAL // the kernel does not refuse an empty frame (do_iter_readv_writev)
+		errno := unix.EINVAL // for an empty frame, which the kernel would accept (do_iter_readv_writev)
 		if size > 0 && len(slices) <= MaxSlices {
 			errno = rawWritev(fd, vec)
 		}
@@ -179,7 +179,7 @@ func (w *writer) writeVectors(fd uintptr) bool {
 			break
 		}
 	}
-	clear(w.vec[:]) // it must not keep the caller's memory
+	clear(w.vec[:]) // releases the references to the caller's memory
 	return true
 }
 

@@ -26,21 +26,22 @@ type Device interface {
 	// the next one is tried. WriteBatch neither blocks nor keeps the frames. Errors:
 	// ErrClosed, ErrGone.
 	WriteBatch(frames [][]byte) (int, error)
-	// WriteVectors is like WriteBatch for frames whose bytes are those of several slices, one
-	// after the other, at most MaxSlices of them. The first slice begins with the virtio
-	// header. The host accepts large frames, which request segmentation in that header,
-	// whatever the offloads are. WriteVectors stores in accepted, which must not be shorter
-	// than frames, which of them the kernel accepted.
+	// WriteVectors is like WriteBatch, but each frame is the concatenation of up to MaxSlices
+	// slices. The first slice begins with the virtio header. The host accepts large frames,
+	// which request segmentation in that header, whatever the offloads are. WriteVectors sets
+	// accepted[i] to whether the kernel accepted frames[i]; accepted must not be shorter than
+	// frames.
 	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 	// Wake makes the current ReadBatch return, or else the next one.
 	Wake()
 	// SetCarrier raises or drops the carrier. It may block for some 10 ms.
 	SetCarrier(on bool) error
-	// SetOffloads takes over work of the host, as much as the kernel supports: got. From
-	// then on, ReadBatch returns frames whose virtio header requests a checksum or
-	// segmentation, up to MaxFrame bytes long, and after a call with fewer offloads it
-	// still returns those that were queued. Open and Close turn all offloads off. With an
-	// error, got are the offloads that may be on. May block. Errors: ErrClosed, ErrGone.
+	// SetOffloads turns on those of the wanted offloads that the kernel supports, and returns
+	// them as got. From then on, ReadBatch returns frames of up to MaxFrame bytes whose virtio
+	// header requests a checksum or segmentation. After a call with fewer offloads, ReadBatch
+	// may still return such frames that were queued before. Open and Close turn all offloads
+	// off. On error, got contains the offloads that may be on. May block. Errors: ErrClosed,
+	// ErrGone.
 	SetOffloads(want Offloads) (got Offloads, err error)
 	// Inspect restores the properties that other processes have changed, and reports
 	// them: the MAC, the carrier, the length of the virtio header, the persistence,

@@ -65,15 +65,15 @@
 //
 // A frame is [virtio header, 10 bytes, little-endian][Ethernet frame]. The header is a
 // struct virtio_net_hdr (linux/virtio_net.h). While no offload is on, the header of a frame
-// from the host is zero. The header of a written frame is up to the writer, whatever the
+// from the host is zero. The writer chooses the header of a written frame, whatever the
 // offloads are: a large frame that requests segmentation reaches the host's TCP as a whole.
 //
 // With offloads ([TAP.SetOffloads]) the host leaves checksums and segmentation to the reader,
-// and a frame may be [MaxFrame] bytes long. The header of such a frame is input of others: a
-// process with a packet socket (packet(7), PACKET_VNET_HDR) chooses its fields, within
-// what virtio_net_hdr_to_skb checks. The kernel releases the sender's memory when a frame
-// enters the queue, so the queue can hold much memory that no socket accounts for: its
-// length is smaller while segmentation is on.
+// and a frame can be up to [MaxFrame] bytes long. The header of such a frame is untrusted: a
+// process with a packet socket (packet(7), PACKET_VNET_HDR) chooses its fields, within the
+// checks of virtio_net_hdr_to_skb. When a frame enters the queue, the kernel stops charging its
+// memory to the sender. The queue can therefore hold much memory that is charged to no socket,
+// so it is shorter while segmentation is on.
 //
 // # Waiting
 //

@@ -10,7 +10,7 @@ import (
 
 // Constants of linux/ethtool.h that x/sys/unix lacks.
 const (
-	ethSSFeatures = 4  // the set of strings that are the names of features
+	ethSSFeatures = 4  // the string set of feature names
 	ethStringLen  = 32 // bytes of a name
 )
 
@@ -70,7 +70,7 @@ func (r *rtnl) offloads(name string) (Offloads, error) {
 	return on, nil
 }
 
-// ethtool carries out a command, the first word of data, which the kernel overwrites.
+// ethtool runs the command in the first word of data. The kernel writes the result to data.
 func ethtool(fd int, what, name string, data []uint32) error {
 	req := ethtoolReq{data: unsafe.Pointer(unsafe.SliceData(data))}
 	copy(req.name[:unix.IFNAMSIZ-1], name)

@@ -75,8 +75,8 @@ func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
 	if err := t.control(func(fd int) error { return setUnreported(fd, t.offloads, t.programs) }); err != nil {
 		return err
 	}
-	// An offload that is off costs only speed, and ethtool can keep it off for good. One that
-	// this process has not set makes the host send frames that it cannot handle.
+	// A missing offload costs only speed, and ethtool can keep it off permanently. An offload
+	// that this process has not set makes the host send frames that it cannot handle.
 	if on&^t.offloads != 0 {
 		f.Restored = append(f.Restored, Change{PropertyOffloads, on.String()})
 	}

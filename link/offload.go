@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offloads are what the host leaves to the reader of its frames (TUN_F_*, linux/if_tun.h). The
-// virtio header of a frame says what is left.
+// Offloads is the work that the host leaves to the reader of its frames (TUN_F_*,
+// linux/if_tun.h). The virtio header of a frame describes the work that it needs.
 type Offloads uint32
 
-// The offloads. TUN_F_TSO_ECN is missing on purpose: segments of a frame with CWR differ,
+// The offloads. TUN_F_TSO_ECN is omitted on purpose: in a frame with CWR the segments differ,
 // so the host should cut it.
 const (
 	OffloadCsum Offloads = unix.TUN_F_CSUM // checksums; all others require it
 	OffloadTSO4 Offloads = unix.TUN_F_TSO4 // segmentation of TCP over IPv4
 	OffloadTSO6 Offloads = unix.TUN_F_TSO6
-	OffloadUSO4 Offloads = unix.TUN_F_USO4 // segmentation of UDP; the kernel knows only both or none (Linux 6.2)
+	OffloadUSO4 Offloads = unix.TUN_F_USO4 // segmentation of UDP; the kernel accepts only both or none (Linux 6.2)
 	OffloadUSO6 Offloads = unix.TUN_F_USO6
 
 	OffloadTSO = OffloadTSO4 | OffloadTSO6
@@ -28,7 +28,7 @@ const (
 	// AllOffloads are all offloads that a reader may take over.
 	AllOffloads = OffloadCsum | OffloadTSO | OffloadUSO
 
-	offloadECN Offloads = unix.TUN_F_TSO_ECN // that another process may set
+	offloadECN Offloads = unix.TUN_F_TSO_ECN // only another process can have set it
 )
 
 // MaxFrame is the length of the longest frame that a read returns with offloads. The kernel
@@ -61,7 +61,7 @@ var offloadNames = []struct {
 	{offloadECN, "ecn"},
 }
 
-// Possible returns the largest part of the offloads that a kernel may accept.
+// Possible returns the largest subset of the offloads that a kernel can accept.
 func (o Offloads) Possible() Offloads {
 	o &= AllOffloads
 	if o&OffloadCsum == 0 {
@@ -73,8 +73,8 @@ func (o Offloads) Possible() Offloads {
 	return o
 }
 
-// less returns the offloads to try next if the kernel does not know some of them: those that
-// were added last are left out first.
+// less returns the offloads to try next if the kernel does not support some of them. It removes
+// those first that the kernel introduced last.
 func (o Offloads) less() Offloads {
 	switch {
 	case o&OffloadUSO != 0:
@@ -101,8 +101,9 @@ func (t *TAP) SetOffloads(want Offloads) (got Offloads, err error) {
 	return got, nil
 }
 
-// SetMaxSegments bounds the segments of a large frame. The kernel itself cuts frames of more,
-// such as those of a TCP connection with a tiny segment size (IFLA_GSO_MAX_SEGS). May block.
+// SetMaxSegments bounds the segments of a large frame. The kernel itself cuts frames that exceed
+// the bound, such as those of a TCP connection with a tiny segment size (IFLA_GSO_MAX_SEGS).
+// May block.
 func (t *TAP) SetMaxSegments(n int) error {
 	err := t.visit(func(r *rtnl, l netlink.Link) error {
 		return r.setLink(l.Attrs().Index, uint32Attr(unix.IFLA_GSO_MAX_SEGS, uint32(n)))
@@ -123,8 +124,8 @@ func setOffloads(fd int, want Offloads) (got Offloads, err error) {
 	}
 }
 
-// fitQueue sets the length of the queue to that of large or of small frames, if it is that of
-// the other.
+// fitQueue switches the length of the queue between that for small and that for large frames,
+// unless the host has set another one.
 func (t *TAP) fitQueue(r *rtnl, l netlink.Link, o Offloads) error {
 	from, to := t.largeQueueLen, t.queueLen
 	if o&(OffloadTSO|OffloadUSO) != 0 {

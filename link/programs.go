@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs are descriptors of eBPF programs that run for each frame of the host; -1: none.
+// Programs are descriptors of eBPF programs that run for each frame from the host; -1: none.
 type Programs struct {
 	Filter   int // truncates the frame to its result; 0 drops it (TUNSETFILTEREBPF)
 	Steering int // selects the queue (TUNSETSTEERINGEBPF)
 }
 
-// NoPrograms are no programs. A TAP begins with these.
+// NoPrograms is the initial state of a TAP: no programs.
 var NoPrograms = Programs{Filter: -1, Steering: -1}
 
 // SetPrograms replaces the programs of the device. The descriptors must stay open until the
@@ -35,7 +35,7 @@ func (t *TAP) SetPrograms(p Programs) error {
 }
 
 // ObserveWaits makes ReadBatch call onWait when it finds no frame and is about to wait, and
-// onWake once it has the frame for which it waited. Call it before ReadBatch.
+// onWake once it has read the frame for which it waited. Call it before ReadBatch.
 func (t *TAP) ObserveWaits(onWait, onWake func()) { t.rd.onWait, t.rd.onWake = onWait, onWake }
 
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even

@@ -25,9 +25,9 @@ const (
 const DefaultTxQueueLen = 4096
 
 // DefaultLargeTxQueueLen is the length of the queue while the host sends large frames. Each
-// keeps up to 64 KB of memory that no socket accounts for (tun_net_xmit calls skb_orphan), so
-// 4096 of them could keep 256 MB. It is not the kernel's default of 1000, which an operator
-// may have set on purpose.
+// frame holds up to 64 KB of memory that is charged to no socket (tun_net_xmit calls
+// skb_orphan), so 4096 of them could hold 256 MB. The value differs from the kernel's default of
+// 1000, which an operator may have set on purpose.
 const DefaultLargeTxQueueLen = 1024
 
 // Spec is the data of an interface. All fields but the name and LargeTxQueueLen apply only at
@@ -38,8 +38,8 @@ type Spec struct {
 	MTU        int     // MinMTU-MaxMTU
 	TxQueueLen int     // frames; 0: DefaultTxQueueLen
 	// LargeTxQueueLen replaces TxQueueLen while SetOffloads has turned segmentation on; 0:
-	// DefaultLargeTxQueueLen. It applies to an adopted interface too, but only if the length
-	// is that of the specification: the host's stays.
+	// DefaultLargeTxQueueLen. It applies to an adopted interface too, unless the host has set
+	// a length other than that of the specification.
 	LargeTxQueueLen int
 }
 

@@ -125,7 +125,7 @@ func (t *TAP) control(f func(fd int) error) error {
 
 // Close implements [Device]. It first drops the carrier, so that the host stops sending
 // before the queue is detached. It turns the offloads off and removes the programs, which
-// otherwise would stay.
+// would otherwise stay.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.watchMu.Lock()

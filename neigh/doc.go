@@ -33,9 +33,9 @@
 //
 // The two indexes of a snapshot, by MAC for sending and by endpoint for receiving, are
 // divided into maps that successive snapshots share. A change copies only the maps of the
-// peer. Peers whose MAC is the plain one are in a snapshot only while they have a handle, so
-// a flood of announcements changes nothing in it. An attacker who chooses GIDs can put many
-// peers into one map. The pause after a snapshot is therefore in proportion to the entries
+// peer. A peer with the plain MAC is in a snapshot only while it has a handle, so a flood of
+// announcements does not change the snapshot. An attacker who chooses GIDs can put many peers
+// into one map. The pause after a snapshot is therefore proportional to the number of entries
 // that were copied.
 //
 // # Handles
@@ -103,7 +103,7 @@
 //	snapshot        at once if the QP or the host's MAC has changed; otherwise no two
 //	                within 200 us, plus 4 us for each copied entry. For a new QPN of a peer:
 //	                at once, up to 16 times a second, and then within 50 ms. For a
-//	                handle that the host sends no data by, and for a new peer whose MAC
+//	                handle that carries no data of the host, and for a new peer whose MAC
 //	                is a rehash: within 50 ms
 //
 // # Limits

@@ -108,10 +108,10 @@ const (
 	// datagrams; it doubles each time, up to maxNoticePause.
 	noticePause    = time.Second
 	maxNoticePause = 30 * time.Second
-	// publishPause is the pause after a snapshot, and copyPause a further one for each entry
-	// that it copied: about 10 times what they cost (BenchmarkChange). So the data path gets
-	// a new handle almost at once, before frames for it fill the slow path, and a flood of
-	// changes takes a tenth of a processor.
+	// publishPause is the pause after a snapshot, and copyPause is added for each entry that
+	// the snapshot copied: each about 10 times its cost (BenchmarkChange). So the data path
+	// gets a new handle almost at once, before frames for it fill the slow path, and a flood
+	// of changes takes a tenth of a processor.
 	publishPause = 200 * time.Microsecond
 	copyPause    = 4 * time.Microsecond
 

@@ -17,7 +17,7 @@ type PeerInfo struct {
 	Handle string       // none, asked, ready, waiting or refused
 }
 
-// Peers lists the peers in no order. It allocates.
+// Peers returns the peers in no particular order. It allocates.
 func (t *Table) Peers() []PeerInfo {
 	out := make([]PeerInfo, 0, len(t.peers.byMAC))
 	ips := make([]netip.Addr, 0, len(t.peers.byIP)) // of all peers

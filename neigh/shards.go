@@ -3,8 +3,8 @@ package neigh
 import "maps"
 
 // numShards is the number of maps that a table of the snapshot is divided into. A snapshot
-// copies the maps that have changed since the last one and the list of all maps, so a single
-// change among 10,000 peers copies some 10 peers.
+// copies the list of maps, and the maps that have changed since the last one, so a single
+// change among 10,000 peers copies about 10 peers.
 const numShards = 1024
 
 // shards is an immutable table: the maps of its shards.
@@ -14,8 +14,8 @@ type shards[K comparable, V any] [numShards]map[K]V
 // snapshot until they change.
 type draft[K comparable, V any] struct {
 	table  *shards[K, V]   // nil: empty
-	own    [numShards]bool // maps that no snapshot shares
-	ownAll bool            // no snapshot shares the list of the maps
+	own    [numShards]bool // the map is shared with no snapshot
+	ownAll bool            // the list of maps is shared with no snapshot
 	copied int             // entries copied since the last snapshot
 }
 
@@ -38,7 +38,7 @@ func (d *draft[K, V]) shard(i uint) map[K]V {
 	return d.table[i]
 }
 
-// publish returns the table as it is now.
+// publish returns the current table. Later changes do not affect it.
 func (d *draft[K, V]) publish() *shards[K, V] {
 	d.own, d.ownAll, d.copied = [numShards]bool{}, false, 0
 	return d.table

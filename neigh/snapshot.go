@@ -22,7 +22,7 @@ type Snapshot struct {
 	learnt    station
 	hostMAC   ipoib.MAC
 	routes    *shards[macKey, route]    // peers with a handle; nil: none
-	sources   *shards[endpoint, source] // those, and peers whose MAC is not the plain one; nil: none
+	sources   *shards[endpoint, source] // peers with a handle, and those whose MAC is not the plain one; nil: none
 }
 
 // route is a peer as a destination.
@@ -54,7 +54,7 @@ func (t *roster) snapshot() *Snapshot {
 	}
 }
 
-// shown says under which addresses the next snapshot contains a peer.
+// shown records the addresses under which the next snapshot contains a peer.
 type shown struct {
 	route, source bool
 	mac           ipoib.MAC

@@ -8,15 +8,16 @@ import (
 	"ipoibd/ud/vnet"
 )
 
-// maxSegments bounds the segments of one frame: 64 KB in the smallest segments that Linux
-// sends by TCP (TCP_MIN_MSS, 48 bytes of which options may take 40, is refused; 64 is what an
-// MTU of 104 leaves). Without a bound a local process could have one frame cut into 65,000.
+// maxSegments bounds the segments of one frame: 64 KB in segments of 64 bytes, which an MTU of
+// 104 leaves. A long frame with shorter segments is refused, although Linux can send it by TCP
+// (TCP_MIN_MSS is 48 bytes, of which options may take 40). Without a bound, a local process
+// could have one frame cut into 65,000 segments.
 const maxSegments = 1 << 10
 
 // txRules routes the host's frames.
 type txRules struct {
 	mtu   int  // bytes of IP packet
-	large bool // the device fills in checksums and segments frames
+	large bool // the device fills in checksums and segments large frames
 	scope uint8
 	pkey  hca.PKey
 	peers Peers // nil: no snapshot yet
@@ -37,8 +38,8 @@ func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss 
 // their order:
 //
 //  1. shorter than virtio and Ethernet headers: Runt
-//  2. requests segmentation or a checksum that was not offered, or in a way that makes no
-//     sense: Offload
+//  2. requests segmentation or a checksum that was not offered, or the request is
+//     inconsistent: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload, or that of a segment, above the MTU: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
@@ -48,8 +49,8 @@ func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss 
 //  9. group destination: the IP destination's group, else the broadcast group
 //  10. unicast destination
 //
-// Frames to a destination that the snapshot lacks go to the slow path, but for large ones,
-// which it has no room for: LargeUnresolved. TCP sends them again.
+// Frames to a destination that the snapshot lacks go to the slow path. It has no room for large
+// ones, which are dropped: LargeUnresolved. TCP retransmits them.
 func (r *txRules) classify(frame []byte) (route, Reason) {
 	to, reason := r.check(frame)
 	if reason != Sent {
@@ -106,15 +107,15 @@ func (r *txRules) check(frame []byte) (to route, reason Reason) {
 	return to, Sent
 }
 
-// offload returns how to cut a frame, and fills in the checksum of one that is sent whole,
-// before anything inspects it. It returns false if the virtio header requests what was not
-// offered, or makes no sense.
+// offload returns how to cut a frame. It fills in the checksum of a frame that is sent whole,
+// before anything inspects it. It returns false if the virtio header requests an offload that
+// was not offered, or is inconsistent.
 func (r *txRules) offload(frame []byte) (to route, ok bool) {
 	h, err := vnet.Parse(frame)
 	if err != nil {
 		return to, false
 	}
-	if h.Flags&^vnet.DataValid == 0 && h.GSOType == vnet.GSONone { // DataValid: a bridge passes it on
+	if h.Flags&^vnet.DataValid == 0 && h.GSOType == vnet.GSONone { // a bridge can leave DataValid set
 		return to, true
 	}
 	if !r.large {
@@ -130,7 +131,7 @@ func (r *txRules) offload(frame []byte) (to route, ok bool) {
 		return to, true
 	}
 	to.headers, to.mss = headers, int(h.GSOSize)
-	if headers+to.mss >= len(ether) { // one segment: the device takes it as a large send too
+	if headers+to.mss >= len(ether) { // one segment: the device accepts that as a large send too
 		to.mss = len(ether) - headers
 	}
 	return to, to.segments(len(ether)) <= maxSegments

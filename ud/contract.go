@@ -26,11 +26,11 @@ type Source interface {
 
 // Sink accepts frames for the host.
 type Sink interface {
-	// WriteVectors writes frames, each of which is several slices, one after the other. A
-	// large frame requests segmentation in its virtio header. WriteVectors stores in accepted,
-	// which is as long as frames, which of them the host accepted, and returns their number.
-	// A refused frame does not stop the frames after it. The caller may reuse the frames on
-	// return.
+	// WriteVectors writes frames, each of which is the concatenation of several slices. A
+	// large frame requests segmentation in its virtio header. WriteVectors sets accepted[i] to
+	// whether the host accepted frames[i], and returns the number of accepted frames; accepted
+	// is as long as frames. A refused frame does not stop the frames after it. The caller may
+	// reuse the frames on return.
 	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 }
 

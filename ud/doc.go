@@ -68,14 +68,15 @@
 //
 // # Large frames
 //
-// If the device segments (hca.DeviceAttr.MaxTSO), the host hands over frames of up to 64 KB
-// and leaves checksums to be filled in. Such a frame is one slot, one large send (hca.LSO) and
-// one completion, and counts once; tx_large and tx_segments count what it becomes. A frame
-// that is sent whole gets its checksum here, before anything inspects it.
+// If the device supports large sends (hca.DeviceAttr.MaxTSO), the host sends frames of up to
+// 64 KB and leaves checksums incomplete. Such a frame uses one slot, one large send (hca.LSO)
+// and one completion, and counts once; tx_large counts these frames, and tx_segments their
+// segments. The checksum of a frame that is sent whole is filled in here, before anything
+// inspects it.
 //
 // Received segments of one flow are joined within a batch (package coalesce) and written to
 // the host as one frame. Each message counts as delivered; rx_merged counts those that were
-// joined to the one before.
+// joined to the previous one.
 //
 // # Snapshots and address handles
 //

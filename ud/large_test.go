@@ -64,7 +64,7 @@ func TestTxCompletesAChecksum(t *testing.T) {
 	}
 }
 
-// What makes no sense, or was not offered, is dropped with a name.
+// An inconsistent request, or one that was not offered, is dropped and counted by name.
 func TestTxDropsLargeFrames(t *testing.T) {
 	tooMany := largeTCP(macB, 60000, 10)
 	unknownType := largeTCP(macB, 60000, 1000)

@@ -41,7 +41,7 @@ const (
 // slotAlign keeps neighbouring slots on separate cache lines.
 const slotAlign = 64
 
-// maxLarge is the longest Ethernet frame that a host hands over to be segmented: the kernel
+// maxLarge is the longest Ethernet frame that a host leaves to the device to segment. The kernel
 // cuts longer ones itself (GSO_LEGACY_MAX_SIZE, linux/netdevice.h).
 const maxLarge = 1<<16 - 1
 

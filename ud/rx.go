@@ -47,7 +47,7 @@ type Rx struct {
 
 	tally  tally
 	failed statuses
-	merged atomic.Uint64 // messages that were joined to the one before
+	merged atomic.Uint64 // messages that were joined to the previous one
 
 	scratch rxScratch
 }
@@ -77,7 +77,7 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 	return r, nil
 }
 
-// JoinUDP says whether the host accepts large UDP frames; it always accepts those of TCP.
+// JoinUDP sets whether the host accepts large UDP frames; it always accepts large TCP frames.
 // Call it only while no Pump is running.
 func (r *Rx) JoinUDP(on bool) {
 	if on != r.joinsUDP {

@@ -133,8 +133,8 @@ func (r *Rx) fail(wc *hca.WC, slot uint32) {
 	}
 }
 
-// write passes frames to the sink, joined where they are segments of one flow, and counts how
-// many it accepted.
+// write joins frames that are segments of one flow, passes the result to the sink, and counts
+// how many the sink accepted.
 func (r *Rx) write(frames [][]byte) error {
 	if len(frames) == 0 {
 		return nil

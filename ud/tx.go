@@ -69,7 +69,7 @@ type Tx struct {
 	failed  statuses
 	stalls  atomic.Uint64
 	cut     atomic.Uint64 // frames that were posted to be segmented
-	pieces  atomic.Uint64 // segments of these
+	pieces  atomic.Uint64 // segments of these frames
 	waiting atomic.Int64  // len(wrs), for other goroutines
 
 	scratch txScratch
@@ -111,10 +111,9 @@ func NewTx(cfg TxConfig) (*Tx, error) {
 func (t *Tx) SetMTU(mtu int) { t.mtu.Store(int32(min(mtu, t.cfg.MaxMTU))) }
 
 // Attach makes Tx send through a queue of a QP. sendCQ is its send CQ. maxTSO is that of the
-// device (hca.DeviceAttr). If it is not 0, frames may request checksums and segmentation,
-// else they are dropped. mr holds the slots and has at least Slots * TxStride(MaxMTU, maxTSO)
-// bytes. The generation must
-// differ from that of every earlier Attach whose completions may still arrive.
+// device (hca.DeviceAttr). If it is 0, frames that request a checksum or segmentation are
+// dropped. mr holds the slots and has at least Slots * TxStride(MaxMTU, maxTSO) bytes. The
+// generation must differ from that of every earlier Attach whose completions may still arrive.
 // Errors: hca.ErrInvalid if a QP is already attached or if mr or the QP's send
 // queue is too small.
 func (t *Tx) Attach(qp hca.Queue, sendCQ hca.CQ, mr hca.MR, maxTSO int, generation uint32) error {

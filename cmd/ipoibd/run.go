@@ -94,12 +94,12 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.iface.GID, "gid", "", "`address` of the GID to use (default: first IPv4, global IPv6, link-local)")
 	fs.IntVar(&f.gidIndex, "gid-index", 0, "`index` of the GID to use in the port's table (default: as for --gid)")
 	fs.IntVar(&f.iface.MTU, "mtu", 0, "MTU of the interface (default: the largest that fits)")
-	fs.BoolVar(&f.iface.EBPF, "ebpf", f.iface.EBPF, "drop frames that IPoIB cannot carry in the kernel, by an eBPF program")
+	fs.BoolVar(&f.iface.EBPF, "ebpf", f.iface.EBPF, "use eBPF programs to drop frames that IPoIB cannot carry, and to select queues, in the kernel")
 	fs.StringArrayVar(&f.device.Peers, "peer", nil, "address or DNS name of a peer; multicast is replicated to the peers (repeatable)")
 	fs.BoolVar(&f.device.KnownPeersOnly, "known-peers-only", false, "drop packets that do not come from a peer's address")
-	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with other daemons of this user, through a `directory` (a private one, which is created)")
+	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
 	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
-	fs.BoolVar(&f.device.ExactIDs, "exact-ids", false, "check the IPv4 identification of received packets exactly, by an eBPF program that sets their marks")
+	fs.BoolVar(&f.device.ExactIDs, "exact-ids", false, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 	cmd.Flags().AddFlagSet(fs)
 

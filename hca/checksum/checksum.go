@@ -10,12 +10,12 @@ import (
 
 // Sum returns the one's complement sum of an earlier sum and of the big-endian 16-bit words
 // of b. An odd last byte is padded with zero, so only the last part of a larger whole may
-// have an odd length. The sum is 0 only if all words are. The sum of data that includes a
+// have an odd length. The sum is 0 only if all words are 0. The sum of data that includes a
 // correct checksum is 0xffff.
 //
-// The sum of words does not depend on their width, and that of words in the other byte
-// order is the same but for the order of its bytes (RFC 1071, section 2). So Sum adds wider
-// little-endian words, and folds and swaps at the end.
+// The sum does not depend on the width of the words, and the sum of words in the other byte
+// order is the byte-swapped sum (RFC 1071, section 2). So Sum adds wider little-endian words,
+// then folds the result and swaps its bytes.
 func Sum(b []byte, sum uint16) uint16 {
 	wide, n := sumWide(b)
 	acc, carry := bits.Add64(wide, uint64(bits.ReverseBytes16(sum)), 0)
@@ -25,7 +25,7 @@ func Sum(b []byte, sum uint16) uint16 {
 	var rest [8]byte
 	copy(rest[:], b)
 	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(rest[:]), carry)
-	// The last carry fits: a sum that carried does not end with all ones.
+	// Adding the last carry cannot overflow: a sum that carried is not all ones.
 	return bits.ReverseBytes16(Fold(acc + carry))
 }
 
@@ -42,7 +42,7 @@ func Fold(v uint64) uint16 {
 // length.
 func sumBlocks(b []byte) (acc uint64, n int) {
 	for ; len(b) >= 64; b, n = b[64:], n+64 {
-		w := (*[64]byte)(b) // one check of the bounds, since another one would spill the carry
+		w := (*[64]byte)(b) // a single bounds check: further ones would spill the carry
 		s, c := bits.Add64(binary.LittleEndian.Uint64(w[:]), binary.LittleEndian.Uint64(w[8:]), 0)
 		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[16:]), c)
 		s, c = bits.Add64(s, binary.LittleEndian.Uint64(w[24:]), c)

@@ -34,7 +34,7 @@ func (e *end) fillLarge(to *end) (ids []uint64) {
 	return nil
 }
 
-// A full queue has room again once its sends are sent, even if none was to report.
+// A full queue has room again once its sends are sent, even if none was signaled.
 func lsoQueueFull(b *bench) {
 	s := defaultSpec()
 	s.qp.SignalAll = false
@@ -72,7 +72,7 @@ func lsoFlushed(b *bench) {
 	x.wantNone(x.send)
 }
 
-// RESET drops large sends, and the room that they used is there again.
+// RESET drops large sends and frees the room that they used.
 func lsoReset(b *bench) {
 	x, y := b.pair()
 	for range 3 {

@@ -444,7 +444,7 @@ func (x *multiQueue) PostSend(wrs []hca.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// messages returns how many messages a send becomes.
+// messages returns the number of messages into which a send is cut.
 func messages(wr *hca.SendWR) int {
 	if wr.LSO.MSS == 0 {
 		return 1

@@ -35,8 +35,8 @@ func hasCsum(_ Features, h Host) bool { return h.Dev.Attr().IPCsum }
 
 func hasLSO(_ Features, h Host) bool { return h.Dev.Attr().MaxTSO > 0 }
 
-// A device that cuts large sends also fills in checksums, and takes what the host's kernel
-// produces: 64 KiB less the headers.
+// A device that cuts large sends also fills in checksums, and accepts the longest send that the
+// host's kernel produces: 64 KiB less the headers.
 func offloadLimits(b *bench) {
 	a := b.a.Dev.Attr()
 	if a.MaxTSO < 0 || a.MaxTSO > 0 && (!a.IPCsum || a.MaxTSO < 1<<16-200) || a.USO && a.MaxTSO == 0 {
@@ -137,7 +137,7 @@ func lsoLongest(b *bench) {
 	}
 }
 
-// Requests that are impossible are refused, and those before them are sent.
+// Impossible requests are refused, and those before them are sent.
 func lsoImpossible(b *bench) {
 	x, y := b.pair()
 	p := b.kinds()[0]
@@ -229,7 +229,7 @@ func lsoAmongOthers(b *bench) {
 	x.wantNone(x.send)
 }
 
-// A large send to the own QP arrives in segments as well.
+// A large send of a QP to itself also arrives in segments.
 func lsoToItself(b *bench) {
 	x := b.newEnd(b.a, defaultSpec())
 	x.to(hca.QPRTS)
@@ -277,7 +277,7 @@ func lsoSegmentTooLong(b *bench) {
 	y.wantNone(y.recv)
 }
 
-// A payload outside of the memory fails the request.
+// A payload outside the registered memory fails the request.
 func lsoProtection(b *bench) {
 	x, y := b.pair()
 	p := b.kinds()[0]
@@ -344,8 +344,8 @@ func csumFilledIn(b *bench) {
 	}
 }
 
-// Messages without checksums of TCP or UDP are sent as they are, but for the checksum of an
-// IPv4 header.
+// Messages without TCP or UDP checksums are sent unchanged, except for the checksum of an IPv4
+// header.
 func csumOfNothing(b *bench) {
 	x, y := b.pair()
 	p := packet{udp: true, payload: pattern(50)}

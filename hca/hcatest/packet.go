@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// packet is a message of IP over InfiniBand with TCP or UDP, in fields.
+// packet describes an IPoIB message with TCP or UDP by its fields.
 type packet struct {
 	v6, udp bool
 	id      uint16

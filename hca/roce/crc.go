@@ -34,14 +34,14 @@ func updateState(s uint32, b []byte) uint32 {
 	return s
 }
 
-// The assembly of hash/crc32 takes whole blocks, and this many bytes at least.
+// The assembly of hash/crc32 processes whole blocks, and only inputs of at least minAssembly bytes.
 const (
 	assemblyBlock = 16
 	minAssembly   = 64
 )
 
-// update adds b to a CRC. What the assembly does not take, hash/crc32 adds byte by byte;
-// updateState adds it faster.
+// update adds b to a CRC. It uses updateState for the bytes that the assembly of hash/crc32
+// does not process, because hash/crc32 would add them byte by byte.
 func update(crc uint32, b []byte) uint32 {
 	if n := len(b) &^ (assemblyBlock - 1); n >= minAssembly {
 		crc, b = crc32.Update(crc, crc32.IEEETable, b[:n]), b[n:]

@@ -45,8 +45,9 @@ func prefixCRC(p *Path, bth []byte, n int) uint32 {
 	return ^updateState(^uint32(0), b[:udp+udpLen+BTHLen])
 }
 
-// Sealer computes the ICRCs of datagrams like ICRC. It remembers the part that datagrams of
-// one path and length share, such as those of a train. The zero value is ready to use.
+// Sealer computes the ICRCs of datagrams like [ICRC]. It remembers the state of the CRC that
+// datagrams of one path and length share, such as those of a train. The zero value is ready to
+// use.
 type Sealer struct {
 	start  start
 	joined [128]byte // see join
@@ -71,10 +72,10 @@ func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
 	return crc
 }
 
-// join copies the rest of the header, from the byte that routers may change on, and as much of
-// the second piece behind it as makes whole blocks for the assembly of hash/crc32, which is
-// several times as fast. It returns how many bytes of the second piece it took, or 0 if that
-// does not fit, or if the header is so short that it is not worthwhile.
+// join copies the rest of the header, starting with the byte that routers may change, and enough
+// of the second piece to make whole blocks for the assembly of hash/crc32, which is several
+// times faster. It returns how many bytes of the second piece it copied, or 0 if they do not
+// fit or if the header is too short for a gain.
 func (s *Sealer) join(parts [][]byte) (taken int) {
 	if len(parts) < 2 {
 		return 0
@@ -91,7 +92,7 @@ func (s *Sealer) join(parts [][]byte) (taken int) {
 	return taken
 }
 
-// start is what the CRCs of datagrams of one path and length have in common. The zero value is
+// start is the state of the CRC that datagrams of one path and length share. The zero value is
 // ready to use.
 type start struct {
 	path  Path // with identification 0

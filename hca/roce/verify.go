@@ -44,15 +44,15 @@ func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
 	return new(Verifier).Verify(p, idKnown, datagram)
 }
 
-// Verifier checks the ICRCs of datagrams. It remembers what those of a train have in common:
-// the path, the length, and that an identification is one above that of the datagram
-// before. The zero value is ready to use.
+// Verifier checks the ICRCs of datagrams. It remembers the path, the length and the expected
+// identification of a train, in which each identification is one above the previous one. The
+// zero value is ready to use.
 type Verifier struct {
 	start start
 
-	n      int    // bytes of the datagrams that the fields below are about
+	n      int    // length of the datagrams to which the fields below apply
 	next   uint16 // expected identification
-	known  uint16 // bits of it whose effect is known
+	known  uint16 // bits of an identification whose effect is known
 	effect [lowIDBits]uint32
 }
 
@@ -75,7 +75,7 @@ func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16
 	return v.solveID(diff, len(datagram))
 }
 
-// solveID returns the same as the function solveID, which takes longer.
+// solveID returns the same as the function solveID, but is faster within a train.
 func (v *Verifier) solveID(diff uint32, n int) (Match, uint16) {
 	if n == v.n && v.next&^v.known == 0 && v.effectOf(v.next) == diff {
 		id := v.next

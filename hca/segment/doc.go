@@ -21,15 +21,15 @@
 //
 // # Checksums
 //
-// A checksum is a ones' complement sum, so it is the sum of parts: the fields that all
+// A checksum is a ones' complement sum, so partial sums can be added: the fields that all
 // segments share are summed once, and each segment adds those that differ and its payload.
-// The payload must be read once, because the frame's own checksum says nothing about its
-// parts.
+// The payload must be read once, because the frame's own checksum does not yield those of its
+// segments.
 //
-// # What is refused
+// # Limits
 //
-// Fragments, IPv6 extension headers other than hop-by-hop and destination options (a
-// routing header changes the destination that the checksum covers), protocols other than
-// TCP and UDP, headers that are inconsistent or longer than [MaxHeader], and SYN or RST in
+// [Plan.Cut] refuses fragments, IPv6 extension headers other than hop-by-hop and destination
+// options (a routing header changes the destination that the checksum covers), protocols other
+// than TCP and UDP, headers that are inconsistent or longer than [MaxHeader], and SYN or RST in
 // a frame of several segments.
 package segment

@@ -7,8 +7,8 @@ import (
 	"ipoibd/hca/checksum"
 )
 
-// MaxHeader bounds the headers of a frame in bytes, with whatever precedes the IP header: an
-// IPoIB header of 4 bytes and the longest headers of IPv4 (60) and TCP (60) fit.
+// MaxHeader bounds the headers of a frame in bytes, including those that precede the IP header.
+// An IPoIB header of 4 bytes and the longest headers of IPv4 (60) and TCP (60) fit.
 const MaxHeader = 128
 
 // Reasons why headers are refused.
@@ -78,8 +78,8 @@ const (
 	udp
 )
 
-// Plan is the way to cut one frame. Cut or Whole must have succeeded before its other
-// methods are called.
+// Plan describes how to cut one frame. Cut or Whole must succeed before any other method is
+// called.
 type Plan struct {
 	proto   proto
 	v6      bool
@@ -129,11 +129,11 @@ func (p *Plan) Cut(headers []byte, ip, payload, mss int) error {
 	return nil
 }
 
-// Whole plans a message of which only the checksums are missing, as one segment. head is
-// its beginning, at least MaxHeader bytes or all of it, and size its length. The IP header
-// is at offset ip. In a fragment, another protocol, or a message whose lengths disagree, only
-// the checksum of the IPv4 header is computed. Errors: ErrNotIP, ErrShort, ErrLong,
-// ErrLength, if there is no complete IP header.
+// Whole plans a message that lacks only its checksums, as one segment. head is its beginning,
+// at least MaxHeader bytes or all of it, and size its length. The IP header is at offset ip. In
+// a fragment, another protocol, or a message whose lengths disagree, only the checksum of the
+// IPv4 header is computed. Errors: ErrNotIP, ErrShort, ErrLong, ErrLength, if there is no
+// complete IP header.
 func (p *Plan) Whole(head []byte, ip, size int) error {
 	next, err := p.locateIP(head, ip)
 	if err != nil && !errors.Is(err, ErrFragment) {
@@ -238,7 +238,7 @@ func (p *Plan) locateL4(b []byte, next uint8) error {
 	return nil
 }
 
-// prepare copies the headers and sums what all segments share.
+// prepare copies the headers and sums the fields that all segments share.
 func (p *Plan) prepare(headers []byte) {
 	h := p.headers[:copy(p.headers[:], headers)]
 	ip, l4 := h[p.ip:p.l4], h[p.l4:]
@@ -283,7 +283,7 @@ func (p *Plan) Payload(i int) (off, n int) {
 }
 
 // Put writes the headers of segment i to dst, whose length is at least HeaderLen. payload is
-// the sum of the segment's payload, all of it and nothing else.
+// the sum of exactly the segment's payload.
 func (p *Plan) Put(dst []byte, i int, payload Sum) {
 	h := dst[:copy(dst, p.headers[:p.length])]
 	off, n := p.Payload(i)

@@ -16,7 +16,7 @@ type Sum struct {
 // Add adds the next bytes, of any number.
 func (s *Sum) Add(b []byte) {
 	w := checksum.Sum(b, 0)
-	if s.odd { // the bytes are at the other places of their words
+	if s.odd { // b starts in the middle of a word
 		w = bits.ReverseBytes16(w)
 	}
 	s.sum += uint64(w)

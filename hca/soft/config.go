@@ -32,12 +32,12 @@ type Config struct {
 	// KnownPeersOnly drops datagrams from addresses that are not in Peers.
 	KnownPeersOnly bool
 
-	// QPNs are the numbers of this device's QPs; the zero value means all. The other numbers
-	// are those of devices that share the port's addresses with this one.
+	// QPNs is the range of this device's QPNs; the zero value means all. Other QPNs belong to
+	// devices that share the port's addresses with this one.
 	QPNs softqp.QPNs
 	// Sharers returns the UDP source ports of all these devices, this one included; nil: no
-	// device shares the addresses. Datagrams from an address of the port are received only
-	// from the other ones. It must neither block nor allocate.
+	// device shares the addresses. Datagrams from an address of the port are accepted only
+	// from the source ports of the others. Sharers must neither block nor allocate.
 	Sharers func() []uint16
 
 	// Rand chooses QP numbers; nil: seeded by the system.

@@ -26,7 +26,7 @@ type CQ struct {
 	wake  chan struct{} // Wake was called
 	down  chan struct{} // closed, or in error
 	timer *time.Timer   // of the one goroutine that waits
-	limit *time.Timer   // interrupts its turn to receive
+	limit *time.Timer   // ends its turn to receive at the deadline of Wait
 }
 
 var _ hca.CQ = (*CQ)(nil)
@@ -119,7 +119,7 @@ func (c *CQ) Arm() error {
 	return c.ring.Arm()
 }
 
-// Wait implements [hca.CQ]. A wait for receives reads the transport, unless another one does.
+// Wait implements [hca.CQ]. A wait for receives reads the transport, unless another wait does.
 func (c *CQ) Wait(until time.Time) error {
 	t := &c.dev.turn
 	if !c.receives.Load() || t.ended.Load() {
@@ -149,7 +149,7 @@ func (c *CQ) Wait(until time.Time) error {
 	return nil
 }
 
-// errTurn means that a wait has ended with the turn to receive.
+// errTurn means that a wait has ended because it has the turn to receive.
 var errTurn = errors.New("turn to receive")
 
 // wait waits for one of the reasons to end a Wait, or for the turn to receive.
@@ -186,7 +186,7 @@ func (c *CQ) signaled() bool {
 	}
 }
 
-// signal gives ch a token. If the CQ's owner reads the transport, it makes it look.
+// signal sends a token to ch. If the CQ's owner reads the transport, signal interrupts that.
 func (c *CQ) signal(ch chan struct{}) {
 	notify(ch)
 	c.interrupt()

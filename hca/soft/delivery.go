@@ -91,8 +91,8 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
 	return reason
 }
 
-// stop stops the delivery if its own goroutine has to take completions of q and post receives
-// first.
+// stop stops the delivery if its own goroutine must first take completions of q and post
+// receives.
 func (x *delivery) stop(q *QP, reason softqp.Reason) bool {
 	if reason != softqp.DropNoRecv || q.recvCQ != x.reader {
 		return false
@@ -137,8 +137,8 @@ func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
 const (
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
-	// waitShare bounds the share of time that the goroutine that receives waits for one QP to
-	// 1/waitShare, so that an owner that is always slow does not delay the other QPs.
+	// waitShare bounds the waits for one QP to 1/waitShare of the time of the receiving
+	// goroutine, so that an owner that is always slow does not delay the other QPs.
 	waitShare = 20
 )
 
@@ -148,7 +148,7 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long the loop may wait now, backPressure at most.
+// left returns how long the goroutine that receives may wait now, backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits

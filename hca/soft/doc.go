@@ -25,22 +25,22 @@
 //
 // # Large sends and trains
 //
-// A large send ([hca.LSO]) is cut into messages on the way to the transport, which takes
-// them as one train if it can; messages of equal size to one destination within a batch
-// form trains as well. If the transport lowers its limits, the rest is built again without
-// trains, because the ICRC of a datagram covers its place in the train. The device fills in
-// checksums on send and does not verify any on receive.
+// A large send ([hca.LSO]) is cut into messages, which are passed to the transport as one
+// train if its limits permit. Messages of equal size to one destination within a batch form
+// trains as well. If the transport lowers its limits, the remaining datagrams are built
+// again within the new limits, because the ICRC of a datagram covers its place in the train.
+// The device fills in checksums on send and verifies none on receive.
 //
 // # Goroutines and locks
 //
-// A device has two goroutines, both ended by Close: the watcher of the underlay, and the
-// drain, which resumes the send queues that found the transport full. Everything else runs
-// in the caller's goroutine: a post builds its datagrams and sends them, and a Wait for
-// receive completions receives datagrams and delivers their messages, so that a message
-// reaches its owner without a change of goroutines. One goroutine receives at a time. If
-// several wait, the others are woken when their messages arrive, and one of them receives
-// next. If none has waited for 10 ms, a third goroutine receives until one does, so that
-// messages are delivered, or dropped and counted, in any case.
+// A device has two permanent goroutines: the watcher of the underlay, and the drain, which
+// resumes the send queues that found the transport full. Close ends both. Everything else
+// runs in the caller's goroutine. A post builds its datagrams and sends them. A Wait for
+// receive completions receives datagrams and delivers their messages, so a message reaches
+// its owner without a switch between goroutines. One goroutine receives at a time. If several
+// wait, the others wake when their messages arrive, and one of them receives next. If none has
+// waited for 10 ms, a third goroutine receives until one does, so that messages are always
+// delivered, or dropped and counted.
 //
 // Locks are taken in this order, and never two of one kind at once:
 //
@@ -51,42 +51,42 @@
 //	CQ.mu         the ring
 //
 // Device.tx.mu (the transport has one sender at a time) is taken inside sendMu.
-// A receive error would need the send side of its own QP, which precedes the receive
-// side. So it sets Device.failing, and the goroutine that caused it settles the QP
-// once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
+// Handling a receive error requires the send side of the QP, whose lock comes before that
+// of the receive side. So a receive error sets Device.failing, and the goroutine that caused
+// it settles the QP once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
 // memory from snapshots ([softqp.Env] and routes) that the slow path replaces.
 // A snapshot of memory is only used under the QP's lock, so closing an MR waits
 // for its last use by taking each lock once.
 //
 // # Back pressure
 //
-// A send that finds the transport full waits until the transport makes room. If the
-// transport has made none for 5 ms, the waiting sends that it does not accept are
-// dropped, as UD permits: they are counted ("tx_drop_no_room") and complete with success. So no
-// send waits longer, however many there are, unless the transport makes room
-// occasionally. WireBlocked counts how often the transport was full, so that the delay is
-// not mistaken for a fault of the device.
+// A send that finds the transport full waits until the transport has room. If the transport
+// has had none for 5 ms, the waiting sends that it does not accept are dropped, as UD
+// permits: they are counted ("tx_drop_no_room") and complete with success. So a send waits
+// longer only if the transport has room from time to time, however many sends wait.
+// WireBlocked counts how often the transport was full, so that the delay is not mistaken for
+// a fault of the device.
 //
-// A message for a QP without a posted receive waits until the owner of its CQ has taken the
-// completions and posted receives, if that owner is the one that receives. For any other
-// owner it waits for at most 5 ms. Later messages wait behind it, in the transport's
-// buffer. Then it is dropped ("rx_drop_no_recv"),
-// and messages do not wait for that QP again until its owner posts. All waits for one QP take
-// at most 25 ms in a burst, and a twentieth of the time on average, so that a slow owner
-// does not delay the other QPs. Messages of this port to itself do not wait.
+// A message for a QP without a posted receive waits while later messages stay in the
+// transport's buffer. If the owner of the QP's CQ is the one that receives, the message waits
+// until that owner has taken its completions and posted receives. For any other owner it waits
+// for at most 5 ms. Then it is dropped ("rx_drop_no_recv"), and messages do not wait for that
+// QP again until its owner posts. The waits for one QP are limited to 25 ms in a burst and to
+// a twentieth of the time on average, so that a slow owner does not delay the other QPs.
+// Messages of this port to itself do not wait.
 //
 // # Forged and damaged datagrams
 //
 // A datagram from the wire whose source is an address of this port is forged and
 // dropped ("rx_own_source"): messages of this port to itself never reach the wire. The
-// exception are the devices that share the addresses of the port, each with a range of QPNs of
-// its own ([Config.QPNs]): messages to a QPN of another one leave on the wire, and datagrams
-// from their source ports are received.
+// exception is devices that share the addresses of the port, each with its own range of QPNs
+// ([Config.QPNs]): a message to a QPN of another device is sent on the wire, and datagrams
+// from the source ports of the other devices are accepted.
 //
-// The ICRC covers the IPv4 identification, which a socket does not report, so the
-// receiver derives it from the ICRC. If a source has sent only identifications of 0 to
-// 63, as this program does, a datagram that matches only with another identification
-// counts as damaged.
+// The ICRC covers the IPv4 identification, which a socket does not report unless the
+// transport reads it from the packet's mark. Otherwise the receiver derives it from the ICRC.
+// If a source has sent only identifications of 0 to 63, as this program does, a datagram that
+// matches only with another identification counts as damaged.
 //
 // # Multicast
 //

@@ -26,7 +26,7 @@ type QP struct {
 
 	recvMu   sync.Mutex
 	starving bool          // a message was dropped after waiting for a receive since the last post
-	awaited  bool          // a goroutine that receives waits for refilled
+	awaited  bool          // the receiving goroutine waits for refilled
 	waits    waits         // the budget of these waits
 	refilled chan struct{} // gets a token when receives are posted during the wait
 }
@@ -80,7 +80,7 @@ func (d *Device) ownCQ(cq hca.CQ) *CQ {
 	return c
 }
 
-// newQPN draws a free number of this device without a special meaning. d.mu is held.
+// newQPN draws a free QPN of this device that has no special meaning. d.mu is held.
 func (d *Device) newQPN() hca.QPN {
 	first, last := hca.QPN(0), hca.QPNMask
 	if d.cfg.QPNs != (softqp.QPNs{}) {

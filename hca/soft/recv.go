@@ -46,7 +46,7 @@ type receiver struct {
 }
 
 // batch delivers the datagrams of one call of the transport. It returns false if some are
-// left because the QPs of c, whose owner receives, have no receives for them.
+// left because the QPs of c, whose owner is the receiving goroutine, have no receives for them.
 func (r *receiver) batch(c *CQ) (more bool, err error) {
 	if r.next == r.n {
 		r.next = 0
@@ -73,8 +73,8 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 	return !r.to.stopped, nil
 }
 
-// check applies all checks before the QPs to a datagram, and makes in its message. It returns
-// false if it has dropped the datagram.
+// check applies all checks that precede those of the QPs to a datagram, and stores its message
+// in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
 	c := &r.dev.counts
 	path := roce.Path{

@@ -100,8 +100,8 @@ func (d *Device) finishTail(b *softqp.Batch) {
 	}
 }
 
-// transmit passes trains to the transport and returns how many were sent or dropped. If the
-// transport is not full, the rest must be built again, because its limits have changed.
+// transmit passes trains to the transport and returns how many were sent or dropped. If some are
+// left and the transport is not full, they must be built again, because its limits have changed.
 func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
 	if len(ts) == 0 {
 		return 0, false

@@ -6,10 +6,10 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// fromSharer reports whether another device that shares the port's addresses has sent a
-// datagram from one of them, by its source port. It counts the others. Messages of this port
-// to itself never reach the wire, so a datagram from the wire with its address is forged, but
-// the kernel loops back the multicast that devices on one host hear of each other.
+// fromSharer reports whether a datagram from one of the port's own addresses comes from another
+// device that shares them, judging by its source port. It counts all others. Messages of this
+// port to itself never reach the wire, so such a datagram is either forged, or this device's
+// own multicast: the kernel loops that back while devices share the port.
 func (d *Device) fromSharer(env *softqp.Env, port uint16) bool {
 	reason := dropOwnSource
 	if d.cfg.Sharers != nil && slices.Contains(d.cfg.Sharers(), port) {

@@ -9,18 +9,18 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// standInAfter is how long the transport goes unread, if no CQ's Wait reads it, until the
-// stand-in does.
+// standInAfter is how long the transport stays unread, while no CQ's Wait reads it, before the
+// stand-in starts to read.
 const standInAfter = 10 * time.Millisecond
 
-// turn is the right to receive from the transport, which one goroutine has at a time. It is
-// that of a CQ's owner in Wait, so that messages go from the transport to the owner of their
-// receives without a change of goroutines. The waits of several CQs take turns: one reads the
-// transport, and delivers the messages for all. While no CQ's owner waits, the stand-in reads
-// the transport, so that messages are delivered or dropped on arrival in any case.
+// turn is the right to receive from the transport. One goroutine holds it at a time, normally a
+// CQ's owner in Wait, so that messages go from the transport to the owner of their receives
+// without a switch between goroutines. The waits of several CQs take turns: one reads the
+// transport and delivers the messages for all. While no CQ's owner waits, the stand-in reads
+// the transport, so that messages are always delivered or dropped on arrival.
 type turn struct {
 	free    chan struct{}      // holds a token while no goroutine has the turn
-	reader  atomic.Pointer[CQ] // whose owner has the turn and waits in the transport
+	reader  atomic.Pointer[CQ] // its owner has the turn and waits in the transport; or nil
 	waiting atomic.Int32       // goroutines that wait for the turn
 	standIn atomic.Bool        // the stand-in has the turn
 	start   *time.Timer        // starts the stand-in
@@ -34,7 +34,7 @@ func (t *turn) init(standIn func()) {
 	go standIn()
 }
 
-// yield gives up the turn.
+// yield releases the turn, and schedules the stand-in.
 func (t *turn) yield() {
 	if !t.ended.Load() {
 		t.start.Reset(standInAfter)
@@ -42,7 +42,8 @@ func (t *turn) yield() {
 	t.free <- struct{}{}
 }
 
-// receiveFor receives in the turn of c's owner until c has a reason to end its Wait.
+// receiveFor receives until c has a reason to end its Wait. The caller has the turn, which
+// receiveFor releases.
 func (d *Device) receiveFor(c *CQ, until time.Time) {
 	if !until.IsZero() {
 		c.limit.Reset(time.Until(until))
@@ -68,9 +69,9 @@ func (d *Device) receiveAlone() {
 	t.yield()
 }
 
-// receive delivers the messages of one call of the transport, for the owner of c or, if c is
-// nil, for the stand-in. It returns false if the owner must act first, because it has no
-// receives left, or if the transport has ended. The caller has the turn.
+// receive delivers the messages of one call of the transport, on behalf of the owner of c or,
+// if c is nil, of the stand-in. It returns false if the owner must first post receives, or if
+// the transport is closed or has failed. The caller has the turn.
 func (d *Device) receive(c *CQ) bool {
 	more, err := d.rx.batch(c)
 	if err == nil {
@@ -82,8 +83,7 @@ func (d *Device) receive(c *CQ) bool {
 	return false
 }
 
-// recv receives datagrams unless c has a reason to end its Wait. While it waits, a signal of c
-// interrupts it.
+// recv receives datagrams, unless c has a reason to end its Wait. A signal of c interrupts it.
 func (d *Device) recv(c *CQ, pkts []transport.Packet) (int, error) {
 	if c == nil {
 		return d.wire.Recv(pkts)

@@ -11,8 +11,8 @@ import (
 // MaxVec is the longest gather list of a datagram: header, payload, trailer.
 const MaxVec = 1 + MaxSGE + 1
 
-// maxOwn is how many bytes of a datagram are in the memory of its batch, at most: all but
-// the payload.
+// maxOwn is the maximum number of bytes of a datagram in the memory of its batch: all but the
+// payload.
 const maxOwn = roce.HeaderLen + segment.MaxHeader + roce.MaxPad + roce.ICRCLen
 
 // Limits bound a train. With fewer than two datagrams there are no trains.
@@ -21,9 +21,9 @@ type Limits struct {
 	MaxBytes int // of all of them together
 }
 
-// Train is one or more RoCEv2 packets to one QP or group, each complete with its ICRC. All
-// have SegSize bytes but the last, which may be shorter. The ICRC of packet k, counted
-// from 0, is for the IPv4 identification k.
+// Train is one or more RoCEv2 packets to one QP or group, each complete with its ICRC. Each has
+// SegSize bytes, except that the last one may be shorter. The ICRC of packet k, counted from 0,
+// is for the IPv4 identification k.
 type Train struct {
 	Src, Dst netip.Addr
 	TOS, TTL uint8
@@ -33,13 +33,13 @@ type Train struct {
 	// Vec is the gather list of all packets. It refers to memory of the batch and of the
 	// requests.
 	Vec [][]byte
-	qpn hca.QPN // of the destination: devices that share an address get whole trains
+	qpn hca.QPN // of the destination: one train must not hold datagrams for devices that share an address
 	// from and end are the first entry of Vec in the batch's list, and the number of the
 	// batch's datagrams up to the end of the train.
 	from, end int
 }
 
-// datagram says what the sending of a packet means for its request.
+// datagram describes how the request of a packet proceeds once the packet is sent.
 type datagram struct {
 	ends    bool     // it completes the request
 	resumes bool     // the request continues at then
@@ -55,7 +55,7 @@ const (
 	TailNone Tail = iota
 	TailDrop      // it completes but is not sent; Batch.Reason says why
 	TailFail      // it completes in error; Batch.Reason says why
-	TailLoop      // the shell delivers Batch.Loop to the QPs of this port; with its last message it completes
+	TailLoop      // the shell delivers Batch.Loop to the QPs of this port; the request completes with its last message
 )
 
 // Batch holds the packets that Fill builds from the requests at the head of a send queue. It
@@ -191,7 +191,7 @@ func (m *message) cut(plan *segment.Plan, seg int) {
 	m.payload.slice(&m.all, off, n)
 }
 
-// complete prepares a message that lacks checksums. A message without any is left as it is.
+// complete prepares a message that lacks checksums. It does not change a message that needs none.
 func (m *message) complete() {
 	var head [segment.MaxHeader]byte
 	n := m.all.peek(head[:])

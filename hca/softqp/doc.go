@@ -24,9 +24,9 @@
 //
 // A request stays in the send queue until it is completely processed. [QP.Fill]
 // builds a [Batch] of datagrams from the requests at the head. The datagrams refer
-// to the payload in place. Datagrams in a row that one call of the network can carry
-// form a [Train], and the ICRC of each is for its place in the train, because its IPv4
-// identification is that place. The shell passes the trains to the network, which may
+// to the payload in place. Consecutive datagrams that the transport can send as one message
+// form a [Train]. The index of a datagram in its train is its IPv4 identification, which its
+// ICRC covers. The shell passes the trains to the network, which may
 // accept only some, and reports the number to [QP.Finish], which completes the finished
 // requests. Datagrams that were not accepted are built again with the same PSN. A
 // message that does not become a datagram (dropped, failed, or looped back to
@@ -35,7 +35,7 @@
 // Package segment cuts a large send ([hca.LSO]) and fills in checksums
 // ([hca.SendIPCsum]). The headers that it writes are in memory of the batch, and the rest
 // stays in place. A request that does not end within a batch continues in the next one,
-// at the segment and, if it is replicated, the peer that come next.
+// with the next segment or, if it is replicated, the next peer.
 //
 // # Receiving
 //

@@ -25,7 +25,7 @@ type Env struct {
 	SrcPort   uint16 // UDP source port of everything sent; the ICRC covers it
 	GIDs      []GID
 	PKeys     []hca.PKey
-	QPNs      QPNs // those of this port; other devices with its addresses have the others
+	QPNs      QPNs // of this device; other QPNs belong to devices that share its addresses
 	Replicate bool // multicast is sent to each peer of a list
 	Memory    *Memory
 }

@@ -26,7 +26,7 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 	for i := 0; i < q.send.queue.len() && !b.full() && b.Tail == TailNone; i++ {
 		r := q.send.queue.at(i)
 		if left := r.messages() - at.seg; b.n > 0 && left <= hca.Batch && b.n+left > hca.Batch {
-			return // a large send that fits a batch is not divided, because its train would be
+			return // do not split a large send that fits a batch: that would split its train
 		}
 		if at.seg == 0 && at.next == 0 {
 			at.peers = peers

@@ -19,7 +19,7 @@ type sendSide struct {
 // progress is the point up to which a request was sent.
 type progress struct {
 	peers []netip.Addr // of a replication, when it started
-	next  int          // index of the first peer that no copy of the segment was sent to
+	next  int          // index of the first peer to which no copy of the segment was sent
 	seg   int          // segment of a large send
 }
 
@@ -60,7 +60,7 @@ func (q *QP) becomeSend(s hca.QPState) {
 	}
 }
 
-// MaxTSO bounds the payload of a large send: a TAP's frame of 64 KiB has less.
+// MaxTSO bounds the payload of a large send. The longest frame of a TAP, 64 KiB, has less.
 const MaxTSO = 1 << 16
 
 // The contract's limit is that of the segmenter.
@@ -127,7 +127,7 @@ func (q *QP) Finish(b *Batch, n int) {
 	}
 }
 
-// advance notes that a datagram was sent, or looped back.
+// advance records that a datagram was sent or looped back.
 func (q *QP) advance(b *Batch, d *datagram) {
 	b.Skipped += d.skipped
 	switch {

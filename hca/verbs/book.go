@@ -8,9 +8,9 @@ import (
 	"ipoibd/hca"
 )
 
-// book accounts for the requests of a send queue. A send of the caller is one request of the
-// device, or several if it is cut. Each request has a number, its wr_id, by which the book
-// turns the completions of requests into one completion of the send:
+// book tracks the requests of a send queue. A send of the caller is one request of the device,
+// or several if it is cut. Each request has a number, its wr_id. The book turns the completions
+// of requests into one completion of the send:
 //
 //	completion of a request               | the caller gets
 //	success, the last one of its send     | a success, if it asked for one
@@ -20,14 +20,14 @@ import (
 //	any, of a number that is not posted   | nothing
 //
 // The requests of a queue complete in order, so a completion releases all requests up to its
-// own. One goroutine at a time posts, another one may take completions.
+// own. Only one goroutine at a time may post; another one may take completions.
 type book struct {
 	entries []entry // by number, modulo the length: a power of two
 	depth   int
 
 	// Numbers of requests. Only posts use the first two, and only completions the last one.
 	added    uint64        // the next one
-	batch    uint64        // the first one that was posted last
+	batch    uint64        // the first one of the last post
 	posted   atomic.Uint64 // the device has those before it
 	released atomic.Uint64 // the queue no longer contains those before it
 	failed   uint64        // those before it belong to sends that have completed
@@ -37,7 +37,7 @@ type book struct {
 type entry struct {
 	id      uint64 // of the send
 	left    uint32 // requests of the send that follow
-	reports bool   // the caller wants to know of a success
+	reports bool   // the caller requested a completion on success
 }
 
 // newBook returns the book of a queue of this depth. The numbers start at random, so that
@@ -78,10 +78,10 @@ func (b *book) post() {
 	b.posted.Store(b.added)
 }
 
-// takeBack removes the last n requests of the batch that was posted last, because the device
-// refused them. It returns how many sends these were. If the device accepted the first
-// requests of a send, the send counts as accepted: its other segments are lost, as any
-// datagram may be, and their numbers remain in the book until a later request completes.
+// takeBack removes the last n requests of the last post, because the device refused them. It
+// returns the number of refused sends. If the device accepted the first requests of a send, the
+// send counts as accepted: its other segments are lost, as any datagram may be, and their
+// numbers remain in the book until a later request completes.
 func (b *book) takeBack(n int) (sends int) {
 	end := b.added - uint64(n)
 	for at := end; at != b.added; at++ {
@@ -124,5 +124,5 @@ func (b *book) complete(wc *hca.WC) bool {
 	return e.left == 0 && e.reports
 }
 
-// drop releases all requests, because the queue was emptied. Nothing is posted meanwhile.
+// drop releases all requests after the queue was emptied. The caller must not post concurrently.
 func (b *book) drop() { b.released.Store(b.posted.Load()) }

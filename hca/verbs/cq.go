@@ -139,10 +139,10 @@ func (c *CQ) pollDevice(wc []hca.WC) (n int) {
 }
 
 // translate turns the completion of a request of a send queue into that of its send. It
-// returns false if the caller gets none. A CQ may also serve receives of the same queue pair:
-// then the number of the request decides, because a failure does not contain the opcode.
+// returns false if the caller gets none. A CQ may also serve receives of the same queue pair.
+// The number of the request then distinguishes them, because a failed completion has no opcode.
 func (c *CQ) translate(wc *hca.WC) bool {
-	for _, q := range slices.Backward(c.senders) { // a number that is used again is that of the last one
+	for _, q := range slices.Backward(c.senders) { // a reused QPN is that of the newest QP
 		if q.num == wc.QPN {
 			return q.recvCQ == c && !q.sender.book.has(wc.ID) || q.sender.book.complete(wc)
 		}

@@ -37,21 +37,20 @@
 //
 // # Large sends and checksums
 //
-// Devices are not assumed to cut large sends of UD, so this package does it with package
-// segment: a large send becomes a request of the device for each segment. The list of such a
-// request has the headers, in registered memory of the queue pair (128 bytes for each entry of
-// the send queue), and the segment's part of the caller's payload, which is not copied. The
+// This package cuts large sends itself, with package segment, whatever the device supports.
+// A large send becomes one work request per segment. The list of such a request refers to the
+// headers, in registered memory of the queue pair (128 bytes for each entry of the send
+// queue), and to the segment's part of the caller's payload, which is not copied. The
 // segmenter reads the payload once, for the checksums.
 //
 // The segments count against the depth of the send queue, so a CQ with an entry for each
-// entry of the queue cannot overrun. The last segment is always signaled. The numbers of
-// requests, their wr_id, belong to the queue pair; a book (book.go) turns their completions
-// into one of each send. Checksums of single messages ([hca.SendIPCsum]) are filled in in the
-// same way, in a copy of the headers; for IPv4 the device does that if it can
-// (IBV_DEVICE_UD_IP_CSUM).
+// entry of the queue cannot overrun. The last segment is always signaled. The queue pair
+// numbers its requests (wr_id), and a book (book.go) turns their completions into one per
+// send. Checksums of single messages ([hca.SendIPCsum]) are filled in likewise, in a copy of
+// the headers; for IPv4 the device does that if it can (IBV_DEVICE_UD_IP_CSUM).
 //
-// A later step: on a device that declares large sends of UD (ibv_query_device_ex, tso_caps
-// with IBV_QPT_UD in supported_qpts), IBV_WR_TSO would replace the requests.
+// Not implemented: on a device that declares large sends of UD (ibv_query_device_ex, tso_caps
+// with IBV_QPT_UD in supported_qpts), one IBV_WR_TSO could replace the requests.
 //
 // # Where drivers differ from the contract
 //

@@ -100,8 +100,8 @@ func (r *regions) remove(m *MR) {
 	delete(r.byKey, m.lkey)
 }
 
-// find returns the memory of an entry, or nil if it is not part of a region. The caller must
-// hold mu while it uses the memory.
+// find returns the memory of an entry, or nil if it is not in a region. The caller must hold mu
+// while it uses the memory.
 func (r *regions) find(e hca.SGE) []byte {
 	mem := r.byKey[e.LKey]
 	if len(mem) == 0 {

@@ -13,8 +13,8 @@ import (
 	"ipoibd/hca"
 )
 
-// maxPost bounds the requests of one call of libibverbs, so that the device starts early; the
-// segments of a large send may exceed it.
+// maxPost bounds the requests of one call of libibverbs, so that the device starts early. The
+// segments of one large send may exceed it.
 const maxPost = 128
 
 // Reasons why a request is not passed to libibverbs; those of sends only are in send.go.

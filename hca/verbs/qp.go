@@ -126,7 +126,7 @@ func (q *QP) Close() error {
 		if err == nil || errors.Is(err, hca.ErrIO) {
 			q.purge()
 			q.sendCQ.detach(q)
-			_ = q.free() // if memory stays registered, the PD is busy
+			_ = q.free() // on failure, the memory stays registered and the PD stays busy
 		}
 		return err
 	}, &q.pd.life, &q.sendCQ.life, &q.recvCQ.life))

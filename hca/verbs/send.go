@@ -14,7 +14,7 @@ import (
 	"ipoibd/hca/segment"
 )
 
-// maxTSO bounds the payload of a large send: a TAP's frame of 64 KiB has less.
+// maxTSO bounds the payload of a large send. The longest frame of a TAP, 64 KiB, has less.
 const maxTSO = 1 << 16
 
 // cutSGEs is the number of entries in the list of a segment besides those of the payload: its
@@ -35,13 +35,12 @@ var (
 type cUD = C.struct_shim_ud
 
 // sender is the send queue of a QP. It cuts large sends, and fills in the checksums that the
-// device does not. The list of a segment has its headers, which are in registered memory of
-// the sender, and its part of the caller's payload.
+// device does not. The list of a segment refers to its headers, in registered memory of the
+// sender, and to its part of the caller's payload.
 type sender struct {
 	q    *QP
 	book *book
-	// Memory of the requests of a batch, and how many there are. It has room for as many as
-	// the queue.
+	// Memory of the requests of a batch, with room for as many as the queue, and their number.
 	wrs  []C.struct_ibv_send_wr // C memory
 	sges []hca.SGE              // C memory
 	each int                    // entries of the list of a request
@@ -58,8 +57,8 @@ type sender struct {
 	next   int     // the first piece that is not used up
 }
 
-// piece is a part of a list. bytes is nil if it is not memory of this domain: then the
-// device refuses the request.
+// piece is a part of a list. bytes is nil if the memory does not belong to this domain; the
+// device then refuses the request.
 type piece struct {
 	sge   hca.SGE
 	bytes []byte
@@ -116,13 +115,14 @@ func (s *sender) fill(wrs []hca.SendWR) (n int, err error) {
 		n++
 	}
 	if err == errNoRoom && s.used > 0 { //nolint:errorlint // it is not wrapped
-		// Room must come, even if the caller wants to know only of sends that were refused here.
+		// A completion must free the room that the refused send needs, even if the caller
+		// requested none for the sends before it.
 		s.wrs[s.used-1].send_flags |= C.IBV_SEND_SIGNALED
 	}
 	return n, err
 }
 
-// post posts the requests that fill has made of n sends.
+// post posts the requests that fill has built for n sends.
 func (s *sender) post(n int) (taken int, err syscall.Errno) {
 	s.book.post()
 	p := C.shim_post_send(s.q.qp, &s.wrs[0], C.int(s.used))
@@ -166,7 +166,7 @@ func (s *sender) put(wr *hca.SendWR) error {
 	default:
 		s.request(first, copy(s.list(), wr.SGList))
 	}
-	if reports || large { // the room of a large send matters, even if its caller does not ask
+	if reports || large { // a large send must free its room even if the caller requests no completion
 		s.wrs[s.used-1].send_flags |= C.IBV_SEND_SIGNALED
 	}
 	return nil
@@ -192,7 +192,7 @@ func (q *QP) keyOf(key hca.QKey) C.uint32_t {
 // list returns the memory for the list of the next request.
 func (s *sender) list() []hca.SGE { return s.sges[s.used*s.each:][:s.each] }
 
-// request makes the next request, with the first n entries of its list.
+// request builds the next request, with the first n entries of its list.
 func (s *sender) request(number uint64, n int) {
 	c := &s.wrs[s.used]
 	c.wr_id, c.opcode, c.send_flags = C.uint64_t(number), C.IBV_WR_SEND, s.flags
@@ -219,7 +219,7 @@ func (s *sender) cut(wr *hca.SendWR) error {
 	return nil
 }
 
-// putSegment makes the request of segment i.
+// putSegment builds the request of segment i.
 func (s *sender) putSegment(number uint64, i int) {
 	_, n := s.plan.Payload(i)
 	entries, sum := s.gather(n, n)
@@ -227,9 +227,9 @@ func (s *sender) putSegment(number uint64, i int) {
 	s.request(number, entries)
 }
 
-// putChecked makes the request of a message whose checksums are missing. A device that fills
-// in checksums is trusted with IPv4 only, as by Linux (ipoib_set_dev_features in
-// drivers/infiniband/ulp/ipoib/ipoib_main.c). A message that is not IP is sent as it is.
+// putChecked builds the request of a message whose checksums are missing. A device that fills
+// in checksums is used for IPv4 only, as in Linux (ipoib_set_dev_features in
+// drivers/infiniband/ulp/ipoib/ipoib_main.c). A message that is not IP is sent unchanged.
 func (s *sender) putChecked(number uint64, list []hca.SGE) {
 	var first [segment.MaxHeader]byte
 	size := s.resolve(list)
@@ -249,7 +249,7 @@ func (s *sender) putChecked(number uint64, list []hca.SGE) {
 	s.request(number, entries)
 }
 
-// putHeaders writes the headers of segment i to the place of a request, and enters that in the
+// putHeaders writes the headers of segment i to the memory of a request, and adds that to the
 // list.
 func (s *sender) putHeaders(number uint64, i int, payload segment.Sum) {
 	at, n := s.book.place(number)*segment.MaxHeader, s.plan.HeaderLen()

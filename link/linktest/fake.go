@@ -41,7 +41,7 @@ type Fake struct {
 	joined    []byte     // working memory of WriteVectors
 }
 
-// device has the properties that Inspect restores, except for the owner and the link type.
+// device holds the properties that Inspect restores, except for the owner and the link type.
 type device struct {
 	mac        [6]byte // only used in own; the current MAC is in the state
 	carrier    bool
@@ -88,7 +88,7 @@ func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	return f
 }
 
-// WithOffloads sets the offloads that the kernel supports: instead of all. Call it before any
+// WithOffloads sets the offloads that the kernel supports, instead of all. Call it before any
 // other method.
 func (f *Fake) WithOffloads(supported link.Offloads) *Fake {
 	f.supported = supported

@@ -135,8 +135,8 @@ func (f *Fake) Send(frame []byte) { f.SendOffloaded([link.HeaderLen]byte{}, fram
 // gsoOffloads are the offloads by gso_type (linux/virtio_net.h).
 var gsoOffloads = map[byte]link.Offloads{1: link.OffloadTSO4, 4: link.OffloadTSO6, 5: link.OffloadUSO}
 
-// SendOffloaded implements [Host]. The kernel does itself what the device does not do; the
-// fake loses the frame instead.
+// SendOffloaded implements [Host]. A kernel does the requested work itself if the device does
+// not; the fake loses the frame instead.
 func (f *Fake) SendOffloaded(header [link.HeaderLen]byte, frame []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -118,8 +118,8 @@ func large(size int) (header [link.HeaderLen]byte, frame []byte) {
 	return header, f
 }
 
-// largeFramesPass sends the largest frame while the offloads are on, then after they were
-// turned off: the kernel then cuts it, and the fake loses it.
+// largeFramesPass sends the largest frame while the offloads are on, and again after they were
+// turned off: then the kernel cuts the frame, and the fake loses it.
 func largeFramesPass(t *testing.T, r *rig) {
 	r.running()
 	got, err := r.dev.SetOffloads(link.AllOffloads)
@@ -157,7 +157,7 @@ func (r *rig) wantLarge(header [link.HeaderLen]byte, want []byte) {
 	for {
 		for _, got := range r.readSome() {
 			if len(got) < 2000 {
-				continue // of the host itself
+				continue // the host's own traffic
 			}
 			if !bytes.Equal(got[:2], header[:2]) || !bytes.Equal(got[4:link.HeaderLen], header[4:]) || !bytes.Equal(got[link.HeaderLen:], want) {
 				r.t.Errorf("a frame of %d bytes with the header % x; want %d bytes, % x", len(got), got[:link.HeaderLen], link.HeaderLen+len(want), header)
@@ -184,8 +184,8 @@ func (r *rig) readSome() [][]byte {
 	return bufs[:n]
 }
 
-// inspectKeepsOffloads: an inspection turns off what another process has added, and leaves
-// the device's own offloads.
+// inspectKeepsOffloads: an inspection turns off offloads that another process has added, and
+// leaves the device's own.
 func inspectKeepsOffloads(t *testing.T, r *rig) {
 	r.running()
 	const own = link.OffloadCsum | link.OffloadTSO4

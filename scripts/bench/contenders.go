@@ -17,25 +17,25 @@ import (
 	"sync"
 )
 
-// contender is a way to join two hosts by an interface.
+// contender is a way to connect two hosts through an interface.
 type contender struct {
 	name     string
 	mtus     []int
-	programs []string // that it calls; one with a slash is a path
-	origin   string   // of the programs, for the user who lacks them
+	programs []string // the programs that it runs; one with a slash is a path
+	origin   string   // where to get missing programs
 	// start creates the interface h.dev, and returns its daemon unless the kernel does
 	// the work. It is called for host a, then for b.
 	start func(ctx context.Context, h *host, mtu int) (*process, error)
 }
 
-// Names of programs that are built for a run, into its folder.
+// Names of programs that are built for a run, in its directory.
 const (
 	prototypeProgram = "limit"
 	wireGuardProgram = "wireguard-go"
 )
 
-// contenders returns all contenders. dir is the folder of the run. Debian's tinc carries at
-// most 1500 bytes, so it has its row at the MTU below. Debian 12's wireguard-go lacks the
+// contenders returns all contenders. dir is the directory of the run. Debian's tinc carries at
+// most 1500 bytes, so its row is at the next smaller MTU. Debian 12's wireguard-go has no
 // segmentation offloads, so tools/go.mod pins a newer one.
 func contenders(dir string) []contender {
 	limit, wireGuard := filepath.Join(dir, prototypeProgram), filepath.Join(dir, wireGuardProgram)
@@ -60,8 +60,8 @@ func (c contender) missing() string {
 	return ""
 }
 
-// join starts the contender on both hosts, and returns its daemons when a reaches b.
-// After an error, it returns those that it has started.
+// join starts the contender on both hosts, and returns its daemons once a reaches b. On error,
+// it returns those that it has started.
 func (c contender) join(ctx context.Context, a, b *host, mtu int) (daemons []*process, err error) {
 	for _, h := range []*host{a, b} {
 		p, err := c.start(ctx, h, mtu)
@@ -80,7 +80,7 @@ func (c contender) join(ctx context.Context, a, b *host, mtu int) (daemons []*pr
 			return daemons, err
 		}
 	}
-	// A packet of the full size, because some overlays first find out what they can carry.
+	// A packet of the full size, because some overlays first probe the MTU.
 	const headers = 20 + 8 // of IPv4 and ICMP
 	return daemons, a.retry(ctx, false, "ping", "-n", "-c", "1", "-W", "0.2", "-M", "do", "-s", strconv.Itoa(mtu-headers), b.inner)
 }
@@ -100,7 +100,7 @@ func startVXLAN(ctx context.Context, h *host, _ int) (*process, error) {
 	return nil, err
 }
 
-// startPrototype lets a frame of the full size fit into one segment of the prototype.
+// startPrototype chooses a segment size into which a frame of the full size fits.
 func startPrototype(program string) func(context.Context, *host, int) (*process, error) {
 	return func(ctx context.Context, h *host, mtu int) (*process, error) {
 		const headers = 10 + 14 // of virtio and Ethernet
@@ -128,8 +128,8 @@ func startWireGuard(program string) func(context.Context, *host, int) (*process,
 	}
 }
 
-// wireGuardKeys returns the keys of a host and of its peer, derived from their names:
-// nothing here is secret.
+// wireGuardKeys returns the keys of a host and of its peer. They are derived from the names,
+// because nothing here is secret.
 func wireGuardKeys(h *host) (own, other *ecdh.PrivateKey, err error) {
 	key := func(name string) (*ecdh.PrivateKey, error) {
 		seed := sha256.Sum256([]byte(name))
@@ -142,10 +142,10 @@ func wireGuardKeys(h *host) (own, other *ecdh.PrivateKey, err error) {
 	return own, other, err
 }
 
-// tincKey is the key of both hosts: tinc authenticates them even without encryption.
+// tincKey is the key of both hosts: tinc authenticates hosts even without encryption.
 var tincKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
 
-// startTinc turns the discovery of the path MTU off: until that ends, tinc sends over TCP.
+// startTinc disables path MTU discovery: until it completes, tinc sends over TCP.
 func startTinc(ctx context.Context, h *host, _ int) (*process, error) {
 	key, err := tincKey()
 	if err != nil {
@@ -157,7 +157,7 @@ func startTinc(ctx context.Context, h *host, _ int) (*process, error) {
 		return nil, err
 	}
 	connect := ""
-	if h.name == "b" { // one of the two, because simultaneous connections end each other
+	if h.name == "b" { // only one host connects: simultaneous connections close each other
 		connect = "ConnectTo = " + h.peer.name
 	}
 	files := map[string]string{

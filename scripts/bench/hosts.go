@@ -15,11 +15,11 @@ import (
 const (
 	underlay    = "eth0" // the interface of both hosts on the underlay
 	underlayMTU = 9000
-	readyLimit  = 15 * time.Second // for anything that starts, about ten times what is usual
+	readyLimit  = 15 * time.Second // for anything to start; about ten times the usual time
 	readyPoll   = 20 * time.Millisecond
 )
 
-// host is a network namespace of that name.
+// host is a network namespace.
 type host struct {
 	name    string
 	dir     string // for the files of its daemon
@@ -37,7 +37,7 @@ func twoHosts(dir string) (a, b *host) {
 	return a, b
 }
 
-// create creates both hosts and the veth pair that joins them.
+// create creates both hosts and the veth pair that connects them.
 func create(ctx context.Context, a, b *host) error {
 	for _, h := range []*host{a, b} {
 		if err := os.Mkdir(h.dir, 0o700); err != nil {
@@ -65,15 +65,15 @@ func create(ctx context.Context, a, b *host) error {
 	return nil
 }
 
-// remove removes what there is of the host, whose processes must have ended, with all its
-// interfaces.
+// remove removes the host and all its interfaces, as far as they exist. Its processes must have
+// exited.
 func (h *host) remove() error {
 	_, err := run(exec.Command("ip", "netns", "del", h.name))
 	return errors.Join(err, os.RemoveAll(h.dir))
 }
 
-// command prepares a program that runs on the host. Its process ID is that of the
-// program: nsenter becomes it.
+// command prepares a program that runs on the host. nsenter executes the program, so the process
+// ID is that of the program.
 func (h *host) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + h.name, "--", name}, args...)...)
 }
@@ -93,7 +93,7 @@ func run(cmd *exec.Cmd) (string, error) {
 	return string(out), err
 }
 
-// retry repeats a program on the host until it succeeds and prints something, if it must.
+// retry repeats a program on the host until it succeeds and, with mustPrint, prints something.
 func (h *host) retry(ctx context.Context, mustPrint bool, name string, args ...string) error {
 	for start := time.Now(); ; time.Sleep(readyPoll) {
 		out, err := h.run(ctx, name, args...)
@@ -129,7 +129,7 @@ func (h *host) start(ctx context.Context, name string, args ...string) (*process
 	return p, nil
 }
 
-// stop kills the program and waits for its end.
+// stop kills the program and waits until it exits.
 func (p *process) stop() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
@@ -138,7 +138,7 @@ func (p *process) stop() {
 // explain adds the end of the program's output to an error.
 func (p *process) explain(err error) error {
 	text, _ := os.ReadFile(p.log)
-	return fmt.Errorf("%w\n  the end of the output of %s:%s", err, p.cmd.Args[3], indent(string(text)))
+	return fmt.Errorf("%w\n  last output of %s:%s", err, p.cmd.Args[3], indent(string(text)))
 }
 
 // indent returns the last lines of a program's output, each on a line of its own.

@@ -17,25 +17,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv marks the process in the new namespaces. Its value is the folder for the
-// files of the run.
+// insideEnv marks the process in the new namespaces. Its value is the directory for the files of
+// the run.
 const insideEnv = "IPOIBD_BENCH_INSIDE"
 
 // endLimit is how long an interrupted run may take to print the results that it has.
 const endLimit = 10 * time.Second
 
-// maxLoad is the load average of a machine that has nothing else to do.
+// maxLoad is the highest load average at which the machine counts as idle.
 const maxLoad = 0.5
 
 var (
 	only      = flag.String("only", "", "run only the contenders whose name/MTU matches this `regexp`, such as 'ipoibd|prototype/2044'")
 	rounds    = flag.Int("rounds", 3, "`number` of rounds; the result is their median")
 	seconds   = flag.Int("seconds", 3, "length of each measurement in `seconds`")
-	more      = flag.Bool("continue", false, "add the rounds to those of bench.json, which the same program must have left there")
+	more      = flag.Bool("continue", false, "add the rounds to those in bench.json, which must be from the same program")
 	step      = flag.String("step", "", "add rows with this `text` to docs/performance.md, and replace docs/performance.svg")
-	out       = flag.String("out", "bin", "`folder` for bench.json and bench.svg")
-	ipoibd    = flag.String("ipoibd", "bin/ipoibd", "the daemon's `program`")
-	prototype = flag.String("prototype", "../shared/bench/limit", "`folder` with the source of the prototype")
+	out       = flag.String("out", "bin", "`directory` for bench.json and bench.svg")
+	ipoibd    = flag.String("ipoibd", "bin/ipoibd", "`path` of the daemon")
+	prototype = flag.String("prototype", "../shared/bench/limit", "`directory` with the source of the prototype")
 )
 
 var (
@@ -69,7 +69,7 @@ func mainIn(ctx context.Context) error {
 		return inside(ctx, dir, wanted)
 	}
 	if os.Geteuid() != 0 {
-		return errors.New("run it as root, which creating interfaces and large socket buffers requires")
+		return errors.New("run as root: the benchmark creates interfaces and large socket buffers")
 	}
 	dir, err := os.MkdirTemp("", "ipoibd-bench-")
 	if err != nil {
@@ -88,8 +88,8 @@ func mainIn(ctx context.Context) error {
 	return enter(ctx, dir)
 }
 
-// enter runs this program again in new namespaces. When this process dies, so does that
-// one, and with it every process in its namespaces.
+// enter runs this program again in new namespaces. If this process dies, the kernel kills the
+// new one, and with it every process in its namespaces.
 func enter(ctx context.Context, dir string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -104,12 +104,12 @@ func enter(ctx context.Context, dir string) error {
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	runtime.LockOSThread() // Pdeathsig is sent when this thread ends, not the process
+	runtime.LockOSThread() // Pdeathsig is sent when this thread exits, not the process
 	defer runtime.UnlockOSThread()
 	return cmd.Run()
 }
 
-// inside makes the run and writes its results.
+// inside performs the run and writes its results.
 func inside(ctx context.Context, dir string, wanted *regexp.Regexp) error {
 	if err := mountOwn(); err != nil {
 		return err
@@ -139,8 +139,8 @@ func inside(ctx context.Context, dir string, wanted *regexp.Regexp) error {
 	return nil
 }
 
-// mountOwn gives the new namespaces their own /proc and /run. In /run are the names of
-// network namespaces and the sockets of daemons.
+// mountOwn mounts /proc and /run for the new namespaces. /run contains the names of network
+// namespaces and the sockets of daemons.
 func mountOwn() error {
 	for _, m := range []struct {
 		source, target, fstype string

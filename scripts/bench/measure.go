@@ -23,7 +23,7 @@ type trial struct {
 	failures []string
 }
 
-// measure makes all measurements. One that fails does not prevent the others.
+// measure performs all measurements. A failed one does not prevent the others.
 func (t *trial) measure(ctx context.Context) {
 	for _, m := range []struct {
 		what string
@@ -93,7 +93,7 @@ func (t *trial) fourStreams(ctx context.Context) error {
 	return nil
 }
 
-// udp sends as fast as iperf3 can, and counts what arrives.
+// udp sends as fast as iperf3 can, and counts the datagrams that arrive.
 func (t *trial) udp(ctx context.Context, size int, into metric) error {
 	got, err := t.iperf(ctx, "--udp", "--bitrate", "0", "--length", strconv.Itoa(size))
 	if err != nil {
@@ -138,7 +138,7 @@ func (t *trial) underServer(ctx context.Context, protocol, port string, server, 
 	}
 	defer p.stop()
 	if err := t.b.retry(ctx, true, "ss", "--no-header", "--listening", "--numeric", "--"+protocol, "sport = "+port); err != nil {
-		return "", p.explain(fmt.Errorf("the server does not start: %w", err))
+		return "", p.explain(fmt.Errorf("start the server: %w", err))
 	}
 	return t.a.run(ctx, client[0], client[1:]...)
 }

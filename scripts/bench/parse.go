@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// received is what arrived in one run of iperf3, without headers.
+// received is the payload that arrived in one run of iperf3.
 type received struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"`
@@ -41,8 +41,8 @@ func parseIperf(text []byte) (received, error) {
 
 var percentile = regexp.MustCompile(`percentile (\d+\.\d+) = +(\d+\.\d+)`)
 
-// parseSockperf reads the round trips' median and 99th percentile, in microseconds. On a
-// machine that is too busy, sockperf has none.
+// parseSockperf reads the median and the 99th percentile of the round trips, in microseconds. On
+// a machine that is too busy, sockperf prints none.
 func parseSockperf(text string) (median, p99 float64, err error) {
 	found := map[string]float64{}
 	for _, m := range percentile.FindAllStringSubmatch(text, -1) {

@@ -29,7 +29,7 @@ const (
 	cpuPerGB  metric = "daemons_cpu_seconds_per_gb"
 )
 
-// figures are those of one row in one round. A measurement that failed leaves none.
+// figures are those of one row in one round. A failed measurement has none.
 type figures map[metric]float64
 
 // row is a contender at an MTU.
@@ -72,7 +72,7 @@ type report struct {
 	Congestion string            `json:"tcp_congestion_control"`
 	Load       float64           `json:"load_average"` // of the minute before the run
 	Rounds     int               `json:"rounds"`
-	done       int               // of them, before this run
+	done       int               // rounds of earlier runs
 	Seconds    int               `json:"seconds"`
 	Rows       []row             `json:"rows"`
 	Missing    map[string]string `json:"missing,omitempty"` // contender -> why
@@ -87,7 +87,7 @@ func newReport(ctx context.Context) *report {
 		first, _, _ := strings.Cut(string(text), "\n")
 		return first
 	}
-	var load float64 // remains 0 if the kernel does not say
+	var load float64 // remains 0 if the kernel does not report it
 	_, _ = fmt.Sscan(line(os.ReadFile("/proc/loadavg")), &load)
 	return &report{
 		Started:    time.Now().UTC().Truncate(time.Second),
@@ -112,8 +112,8 @@ func (r *report) find(contender string, mtu int) int {
 	return slices.IndexFunc(r.Rows, func(row row) bool { return row.Contender == contender && row.MTU == mtu })
 }
 
-// resume adds the rounds of an earlier run, of the same program and the same length, to
-// those that are still to come.
+// resume continues an earlier run of the same program with the same length of measurements: it
+// adds the rounds of that run.
 func (r *report) resume(dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, "bench.json"))
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *report) resume(dir string) error {
 	return nil
 }
 
-// save writes bench.json and bench.svg. With a step, it also writes to the documentation.
+// save writes bench.json and bench.svg. With a step, it also updates the documentation.
 func (r *report) save(dir, step string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 var errNoMatch = errors.New("no contender matches -only")
 
-// run measures the wanted contenders in all rounds, until the context ends. progress gets a
-// line for each.
+// run measures the selected contenders in all rounds, until the context ends. It writes a line
+// for each to progress.
 func (r *report) run(ctx context.Context, progress io.Writer, dir string, wanted *regexp.Regexp) error {
 	all := contenders(dir)
 	todo := r.plan(all, wanted)
@@ -40,8 +40,8 @@ func (r *report) run(ctx context.Context, progress io.Writer, dir string, wanted
 	return nil
 }
 
-// plan returns the rows to measure, by MTU, and adds to the report those that it does not
-// have yet, and the contenders that are missing.
+// plan returns the rows to measure, by MTU. It adds the rows that the report does not have yet,
+// and the missing contenders, to the report.
 func (r *report) plan(all []contender, wanted *regexp.Regexp) (todo []row) {
 	for _, c := range all {
 		for _, mtu := range c.mtus {
@@ -65,8 +65,8 @@ func (r *report) plan(all []contender, wanted *regexp.Regexp) (todo []row) {
 	return todo
 }
 
-// order returns the rows in the order of a round, which are counted from 1: every second
-// one is reversed.
+// order returns the rows in the order of a round. Rounds count from 1; every second one is
+// reversed.
 func order(rows []row, round int) []row {
 	rows = slices.Clone(rows)
 	if round%2 == 0 {

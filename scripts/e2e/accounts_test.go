@@ -159,7 +159,7 @@ func TestAccounts(t *testing.T) {
 }
 
 // checkAccounts follows one host's frames from its stack to the underlay, then
-// back. A witness has seen the datagrams of each host.
+// back. An observer has counted the datagrams of each host on the underlay.
 func (h *host) checkAccounts(k book, seen map[netip.Addr]uint64) {
 	h.tb.Helper()
 	h.checkDaemon(k)

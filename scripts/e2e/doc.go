@@ -15,9 +15,9 @@
 // ([monitor]); the daemon's own figures are compared with theirs. [faultKinds]
 // has the faults.
 //
-// A [relay] between two hosts loses, repeats, reorders and damages datagrams, and knows exactly which;
-// the daemons' counters must agree with it. Nothing is impaired in TestOffloads, where it is the
-// witness of the underlay.
+// A [relay] between two hosts drops, duplicates, reorders and damages datagrams, and records
+// which; the daemons' counters must agree with it. In TestOffloads it impairs nothing and only
+// observes the underlay.
 //
 // If a test fails, it shows the daemons' logs. Time limits are about ten times
 // the values measured on an idle machine; the figures are logged.

@@ -19,9 +19,9 @@ func lldp(h *host, n int) {
 	}
 }
 
-// The kernel drops what IPoIB cannot carry, and counts it under a name of its own. The
-// program of a daemon that was killed is gone when the next one runs, even if that uses no
-// eBPF. The daemon then drops these frames itself.
+// The kernel drops what IPoIB cannot carry, and counts it by kind. The programs of a daemon that
+// was killed are gone when the next one runs, even if that uses no eBPF. The daemon then drops
+// these frames itself.
 func TestFilterOfTheDaemon(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -47,7 +47,7 @@ func TestFilterOfTheDaemon(t *testing.T) {
 	}
 }
 
-// Without CAP_BPF the daemon says so once, however many interfaces it has, and works.
+// Without CAP_BPF the daemon works, and logs that once, however many interfaces it has.
 func TestDaemonWithoutCapBPF(t *testing.T) {
 	if nstest.Enter(t) {
 		return

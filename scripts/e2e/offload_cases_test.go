@@ -20,8 +20,8 @@ import (
 type offloadCase struct {
 	name   string
 	run    func(*exchange)
-	large  bool // the sender hands over large frames
-	joined bool // the receiver gets large frames
+	large  bool // the sender's host sends large frames
+	joined bool // the receiver's host receives large frames
 	// shows, if set, reports whether a packet has what the case is about: some packet on the
 	// wire must. layer4 is what follows the IP header.
 	shows func(ip, layer4 []byte) bool
@@ -55,7 +55,7 @@ var offloadCases = []offloadCase{
 }
 
 const (
-	// offloadBytes is what a TCP connection carries.
+	// offloadBytes is the amount of data that a TCP connection carries.
 	offloadBytes = 4 << 20
 	// offloadLimit is ten times as long as that takes on a busy machine.
 	offloadLimit = time.Minute

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tapCapture records the frames of a host's ib0 as its kernel hands them over and takes them:
-// uncut, with their virtio headers.
+// tapCapture records the frames of a host's ib0 as its kernel sends and receives them: uncut,
+// with their virtio headers.
 type tapCapture struct {
 	tb   testing.TB
 	fd   int

@@ -15,9 +15,9 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Whatever the host hands over to be segmented, the wire carries, and the other host gets: three
-// witnesses, at the sender's ib0, on the underlay and at the receiver's ib0, see the same packets
-// to the last bit, once large frames are cut by a simple reference.
+// All traffic that the host leaves to be segmented reaches the wire and the other host. Three
+// observers, at the sender's ib0, on the underlay and at the receiver's ib0, record the same
+// packets bit for bit, once a simple reference implementation has cut large frames.
 func TestOffloads(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -29,7 +29,7 @@ func TestOffloads(t *testing.T) {
 	p.requireExact()
 }
 
-// If the host may not hand over large frames, the same traffic arrives in small ones. (The daemon
+// If the host may not send large frames, the same traffic arrives in small ones. (The daemon
 // restores offloads that ethtool turns off.)
 func TestNoLargeFrames(t *testing.T) {
 	if nstest.Enter(t) {

@@ -107,7 +107,7 @@ func (m *impairment) pass(d datagram, out []datagram) []datagram {
 	return m.release(out)
 }
 
-// release appends the datagrams that were overtaken often enough.
+// release appends the held datagrams that enough others have overtaken.
 func (m *impairment) release(out []datagram) []datagram {
 	kept := m.held[:0]
 	for _, h := range m.held {

@@ -16,7 +16,7 @@ const relaySeed = 12
 // impaired are the rates of the tests. A connection still carries 1 Gb/s and more.
 var impaired = rates{lose: 0.0005, duplicate: 0.001, hold: 0.005, damage: 0.0005}
 
-// relayed is two daemons that talk through a relay.
+// relayed is a pair of daemons that communicate through a relay.
 type relayed struct {
 	*relay
 	hosts  [2]*host
@@ -69,8 +69,8 @@ func sameArgs(args ...string) func(int) []string { return func(int) []string { r
 // processors. They are exact, but it is unknown whether these datagrams were damaged.
 var overload = []string{"hca_wire_socket_drops", "hca_rx_drop_no_recv"}
 
-// requireExact waits until all is at rest and checks that every datagram and every frame is
-// accounted for: what the relay read, lost, repeated and damaged is what each daemon counted.
+// requireExact waits until there is no traffic and checks that every datagram and every frame is
+// accounted for: the daemons' counters match what the relay read, dropped, duplicated and damaged.
 func (p *relayed) requireExact() {
 	p.tb.Helper()
 	var from [2]tally

@@ -24,8 +24,8 @@ import (
 )
 
 // sharer returns the container of a daemon that runs in h's namespace and shares the port
-// there. Its interface is in the container, so that the kernel has no short cut to the
-// other ones.
+// there. Its interface is in the container, so that the kernel does not deliver its packets to
+// the other interfaces locally.
 func (h *host) sharer(number int, dir string) *host {
 	h.tb.Helper()
 	in := &host{Namespace: nstest.New(h.tb), tb: h.tb, number: number, dir: shortDir(h.tb)}
@@ -348,7 +348,7 @@ func (h *host) joinWithout(t *testing.T, capabilities string, args ...string) {
 }
 
 // Without CAP_CHOWN, root without capabilities can join the daemons that share the port. The
-// notice of the device says so, and names the process that does.
+// notice of the device reports that, and names the process that has joined.
 func TestStrangerAmongSharersIsReported(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -382,8 +382,8 @@ func TestStrangerAmongSharersIsReported(t *testing.T) {
 	}
 }
 
-// Without CAP_BPF, a daemon that is to share the port says so once and uses it alone. A
-// second daemon waits until the port is free.
+// Without CAP_BPF, a daemon that is configured to share the port logs that once and does not
+// share it. A second daemon waits until the port is free.
 func TestSharingNeedsCAP_BPF(t *testing.T) {
 	if nstest.Enter(t) {
 		return

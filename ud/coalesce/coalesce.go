@@ -13,13 +13,13 @@ const (
 	// MaxBytes bounds the IP packet in a large frame: the length fields of IPv4 and UDP have
 	// 16 bits, and the kernel's GRO has the same limit for IPv6 (GRO_LEGACY_MAX_SIZE).
 	MaxBytes = 65535
-	// MaxSegments bounds the frames joined into one. Linux before 6.9 refuses more segments
-	// of UDP (UDP_MAX_SEGMENTS), and the kernel's GRO joins no more datagrams
+	// MaxSegments bounds the frames joined into one. Linux before 6.9 refuses UDP frames with
+	// more segments (UDP_MAX_SEGMENTS), and the kernel's GRO does not join more datagrams
 	// (UDP_GRO_CNT_MAX).
 	MaxSegments = 64
-	// MaxFlows bounds the runs that are open at once. Each frame is compared with them, one
-	// after the other, and a batch over more flows has few frames for each. One flow more
-	// ends the oldest run.
+	// MaxFlows bounds the runs that are open at once. Each frame is compared with all of them,
+	// and a batch with more flows has few frames for each. A run beyond the bound ends the
+	// oldest one.
 	MaxFlows = 16
 )
 
@@ -45,8 +45,8 @@ type run struct {
 	at          int  // where it begins in order and vecs
 }
 
-// New returns a Coalescer for up to batch frames at a time. UDP is joined only if udp is set:
-// the kernel then must take segmentation of UDP at a TAP.
+// New returns a Coalescer for up to batch frames at a time. It joins UDP only if udp is set,
+// which requires a kernel that accepts segmentation of UDP at a TAP.
 func New(batch int, udp bool) *Coalescer {
 	return &Coalescer{
 		udp:     udp,
@@ -60,12 +60,12 @@ func New(batch int, udp bool) *Coalescer {
 	}
 }
 
-// Join joins the frames of a batch, each a virtio header and an Ethernet frame. A virtio
-// header has no flag but DataValid, which states that the device has verified the checksums
-// of IPv4, TCP and UDP. The slices of each returned frame, one after the other, are again a
-// virtio header and an Ethernet frame. They are parts of frames, whose headers Join may have
-// changed; they are valid until the next Join or until the caller reuses the frames. Join
-// panics if there are more frames than the Coalescer was made for.
+// Join joins the frames of a batch. Each frame is a virtio header and an Ethernet frame. The
+// virtio header may have only the flag DataValid, which states that the device has verified the
+// checksums of IPv4, TCP and UDP. Each returned frame is a list of slices, whose concatenation
+// is again a virtio header and an Ethernet frame. The slices are parts of the input frames,
+// whose headers Join may have changed. They are valid until the next Join, or until the caller
+// reuses the frames. Join panics if there are more frames than the Coalescer was created for.
 func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 	c.runs, c.open, c.order, c.vecs, c.out = c.runs[:0], c.open[:0], c.order[:0], c.vecs[:0], c.out[:0]
 	for i, frame := range frames {
@@ -93,14 +93,14 @@ func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 	return c.out
 }
 
-// Inputs returns which frames the k-th frame of the last Join consists of, by their index and
-// in order: one for each of its slices. It is valid until the next Join.
+// Inputs returns the indexes of the frames that the k-th frame of the last Join consists of, in
+// order: one for each of its slices. The result is valid until the next Join.
 func (c *Coalescer) Inputs(k int) []int {
 	r := &c.runs[k]
 	return c.order[r.at : r.at+r.n]
 }
 
-// find returns which of the open runs is that of a frame's flow, or -1.
+// find returns the index in open of the run of a frame's flow, or -1.
 func (c *Coalescer) find(frames [][]byte, i int) int {
 	for k, r := range c.open {
 		first := c.runs[r].first
@@ -176,8 +176,8 @@ func (r *run) fits(p, q *packet, pFrame, qFrame []byte) (fixedID, ok bool) {
 	return fixedID, ok
 }
 
-// nextID checks the IPv4 identification of the run's next frame. The second frame decides
-// whether they rise or, with DF, are all equal.
+// nextID checks the IPv4 identification of the run's next frame. The second frame determines
+// whether the identifications rise or, with DF, are all equal.
 func (r *run) nextID(p, q []byte) (fixed, ok bool) {
 	distance := binary.BigEndian.Uint16(q[ipv4ID:]) - binary.BigEndian.Uint16(p[ipv4ID:])
 	fixed = r.fixedID || r.n == 1 && distance == 0 && binary.BigEndian.Uint16(p[ipv4Frag:]) == dontFrag
@@ -227,7 +227,7 @@ func (c *Coalescer) assemble(frames [][]byte, r *run) {
 }
 
 // enlarge changes the headers of a frame to those of a large frame with that many bytes of
-// payload, which begins with this frame's. Segmentation gives PSH only to the last segment.
+// payload, which begins with this frame's. Segmentation sets PSH only in the last segment.
 func (p *packet) enlarge(frame []byte, payload int, push bool) {
 	h := vnet.Header{
 		Flags: vnet.NeedsCsum, GSOSize: uint16(p.size()), HdrLen: uint16(p.payload - etherAt),

@@ -1,21 +1,21 @@
 // Package coalesce joins received TCP segments and UDP datagrams of one flow into large
-// frames for a TAP, as the kernel's GRO does for a network device. The host then runs its IP
-// stack once for up to 64 KB. The package is pure.
+// frames for a TAP, as the kernel's GRO does for a network device. The host's IP stack then
+// runs once for up to 64 KB. The package is pure.
 //
 // # Theory of operation
 //
 // [Coalescer.Join] takes the frames of one batch and returns frames for vectored writes: the
 // first frame of a run, with its headers changed in place, followed by the payloads of the
-// others. It copies no payload, allocates nothing, and keeps nothing for the next batch: a
-// frame is never delayed in the hope of a successor. A frame that cannot be joined is
-// returned unchanged.
+// others. It copies no payload, allocates nothing, and keeps nothing for the next batch: it
+// never delays a frame to wait for the next one. A frame that cannot be joined is returned
+// unchanged.
 //
 // A large frame requests segmentation in its virtio header, although it is on its way to the
-// host: the host's TCP takes it whole, and a host that forwards it segments it again, into
-// the frames that were joined. That must be so to the last bit, because routers, bridges
-// and packet filters may see either form. It is why nearly every field must be equal.
-// The only exceptions: the IP identification of a datagram with DF, which has no meaning (RFC
-// 6864 section 4.1), and the padding of Ethernet behind a packet, which is cut off.
+// host: the host's TCP accepts it whole, and a host that forwards it segments it again. The
+// result must be bit for bit the frames that were joined, because routers, bridges and packet
+// filters may see either form. Therefore nearly every field must be equal. There are two
+// exceptions: the IP identification of a datagram with DF, which has no meaning (RFC
+// 6864 section 4.1), and Ethernet padding after a packet, which is removed.
 //
 // # Which frames are joined
 //
@@ -31,10 +31,10 @@
 //     (stricter: no CWR and no FIN, which the kernel joins at one end of a run). Equal
 //     acknowledgement, window, urgent pointer and options, timestamps included; the next
 //     sequence number.
-//   - UDP: with payload and checksum; only if the kernel takes segmentation of UDP at a TAP
+//   - UDP: with payload and checksum; only if the kernel accepts segmentation of UDP at a TAP
 //     (Linux 6.2).
-//   - All payloads of a run have the same length, but the last may be shorter. It ends the
-//     run, and so does PSH.
+//   - All payloads of a run have the same length, except that the last one may be shorter. A
+//     shorter payload ends the run, and so does PSH.
 //   - The checksums of a frame are correct.
 //
 // # Order
@@ -46,11 +46,11 @@
 //
 // # Checksums
 //
-// A checksum is verified once at most, and not before a second frame fits the first: the
-// host verifies those of frames that stay alone. If the device has verified it, the
-// frame's virtio header says DataValid, and Join does not verify it again. The checksum of a
-// large frame is that of its pseudo-header, and its virtio header says NeedsCsum: the
-// host does not verify it (CHECKSUM_PARTIAL), and completes it if it forwards the frame.
-// DataValid would not do: segmentation requires NeedsCsum (virtio_net_hdr_to_skb), and a TAP
-// ignores DataValid.
+// A checksum is verified at most once, and only when a second frame fits the first: the host
+// verifies those of frames that are not joined. If the device has verified a checksum, the
+// frame's virtio header has DataValid, and Join does not verify it again. The checksum field
+// of a large frame contains that of its pseudo-header, and its virtio header has NeedsCsum:
+// the host does not verify the checksum (CHECKSUM_PARTIAL), and completes it if it forwards
+// the frame. DataValid would not suffice: segmentation requires NeedsCsum
+// (virtio_net_hdr_to_skb), and a TAP ignores DataValid.
 package coalesce

@@ -18,7 +18,7 @@ import (
 	"ipoibd/link/linktest/nstest"
 )
 
-// The tests of this file compare with the kernel: it gets the same segments one by one and
+// The tests of this file compare with the kernel: it receives the same segments one by one and
 // joined, through a TAP in a network namespace.
 
 const patience = 20 * time.Second // only a failing test waits that long

@@ -61,17 +61,17 @@ const (
 // hashFactor is odd, so that multiplying by it loses no bit.
 const hashFactor uint64 = 0x9e3779b97f4a7c15
 
-// kind is what Join may do with a frame.
+// kind determines what Join may do with a frame.
 type kind uint8
 
 const (
-	foreign kind = iota // not an IP packet to one host: of no flow
+	foreign kind = iota // not a unicast IP packet: of no flow
 	opaque              // an IP packet whose ports are unknown
 	alone               // of a known flow, but not to be joined
 	joinable
 )
 
-// verdict is what is known about the checksums of a packet.
+// verdict is the state of the verification of a packet's checksums.
 type verdict uint8
 
 const (
@@ -80,7 +80,7 @@ const (
 	wrong
 )
 
-// packet is what Join knows about a frame. Offsets count from the virtio header.
+// packet is the parsed form of a frame. Offsets count from the virtio header.
 type packet struct {
 	kind      kind
 	ipv6      bool
@@ -193,8 +193,8 @@ func (p *packet) addrs(frame []byte) []byte {
 	return frame[ipv4Addrs:p.transport]
 }
 
-// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It remembers
-// that, and believes a device.
+// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It trusts a
+// device that has verified them, and remembers the result.
 func (p *packet) verified(frame []byte) bool {
 	if p.sum == unknown {
 		p.sum = wrong

@@ -53,21 +53,20 @@ const (
 	CsumOffsetUDP = 6  // RFC 768
 )
 
-// Check checks every field of the header that the frame's handling depends on, so that no
-// later step reads or writes outside of the part of the frame that the field may name.
+// Check validates every field of the header that affects how the frame is handled, so that no
+// later step reads or writes outside the part of the frame to which the field may refer.
 // frame is an Ethernet frame without its virtio header. If the frame is to be segmented,
 // headers is the length of its headers in bytes, from Ethernet to TCP or UDP; hdr_len is
-// only a hint of it. Otherwise headers is 0.
+// only a hint. Otherwise headers is 0.
 //
-// A frame with a partial checksum is IPv4 or IPv6, and its checksum lies behind the IP
-// header, but maybe not in a transport header directly behind that: the inner packet of a
-// tunnel also has one. So call [Header.Complete] before anything else inspects the frame,
-// or else that inspects other bytes than those that are sent. A frame that is to be
-// segmented is TCP or UDP directly behind its IP header, or behind IPv6 extension headers
-// that each segment repeats.
+// A frame with a partial checksum is IPv4 or IPv6. Its checksum follows the IP header, but not
+// necessarily in a transport header right after it: the inner packet of a tunnel also has one.
+// So call [Header.Complete] before anything else inspects the frame, or the inspected bytes
+// differ from those that are sent. A frame that is to be segmented is TCP or UDP right after
+// its IP header, or after IPv6 extension headers that each segment repeats.
 //
-// Refused are segmentation with ECN and fragmentation of UDP, which a TAP passes on only if
-// TUN_F_TSO_ECN or TUN_F_UFO is set. Check does not limit the number of segments.
+// Check refuses segmentation with ECN and fragmentation of UDP, which a TAP passes only if
+// TUN_F_TSO_ECN or TUN_F_UFO is set. It does not limit the number of segments.
 func (h Header) Check(frame []byte) (headers int, err error) {
 	if h.Flags&^(NeedsCsum|DataValid) != 0 {
 		return 0, ErrFlags

@@ -94,8 +94,8 @@ func (s *Station) Towards(to *Station, n, size int) []hca.SendWR {
 	return wrs
 }
 
-// Large returns a large send to another station, of as many segments of Payload bytes as it
-// has receives.
+// Large returns a large send to another station. It has as many segments of Payload bytes as the
+// other station has receives.
 func (s *Station) Large(to *Station) hca.SendWR {
 	s.Helper()
 	wr := s.Towards(to, 1, 0)[0]

@@ -34,7 +34,7 @@ type Port struct {
 	arrived chan struct{} // gets a token after an arrival
 	timer   *time.Timer   // of Recv, which waits until the first datagram is due
 
-	interrupted chan struct{} // gets a token from Interrupt
+	interrupted chan struct{} // Interrupt sends a token to it
 
 	closed chan struct{}
 	count  counters

@@ -121,8 +121,8 @@ func (p *Port) Limits() transport.Limits {
 	return p.limits
 }
 
-// SetLimits changes the limits of trains. A test lowers them to imitate a kernel that stops
-// cutting trains.
+// SetLimits changes the limits of trains. A test lowers them to simulate a kernel that no longer
+// cuts trains.
 func (p *Port) SetLimits(l transport.Limits) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()

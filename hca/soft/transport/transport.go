@@ -13,8 +13,8 @@ import (
 	"ipoibd/hca"
 )
 
-// MaxVec bounds the gather list of a packet for each of its datagrams: header, four pieces of
-// payload, and padding with the ICRC.
+// MaxVec bounds the entries of a gather list per datagram: the header, four pieces of payload,
+// and the padding with the ICRC.
 const MaxVec = 6
 
 // MaxSegs bounds the datagrams of any train: receivers that cannot see the IPv4
@@ -27,15 +27,15 @@ type Limits struct {
 	MaxBytes int // of all datagrams of a train together
 }
 
-// Allow reports whether a packet is within the limits. They do not concern a packet that is
+// Allow reports whether a packet is within the limits. They do not apply to a packet that is
 // not a train.
 func (l Limits) Allow(p *Packet) bool {
 	return p.Segs <= 1 || p.Segs <= l.MaxSegs && p.Len() <= l.MaxBytes
 }
 
-// ErrLimits means that a packet is a train beyond the Limits, which may have been lowered
-// since the caller read them. The caller builds it again within the new Limits: the
-// identifications of its datagrams change, which the ICRC covers.
+// ErrLimits means that a train exceeds the Limits, which may have been lowered since the caller
+// read them. The caller must build it again within the new Limits, because the identifications
+// of its datagrams change, which the ICRC covers.
 var ErrLimits = errors.New("the train exceeds the limits of the transport")
 
 // Packet is one RoCEv2 datagram, from the BTH to the ICRC (the payload of UDP), or on send a
@@ -57,11 +57,11 @@ type Packet struct {
 	// Vec is the gather list of a send, of at most MaxVec entries for each datagram. The
 	// memory belongs to the caller, who does not change it until the packet is sent.
 	Vec [][]byte
-	// Segs above 1 makes a send a train of so many datagrams with the same addresses, TOS
-	// and TTL. Vec is all their bytes: each datagram has SegSize, and the last one at least
-	// 1 and at most SegSize. Over IPv4 datagram k, counted from 0, leaves with
-	// identification k. The train is sent or dropped as a whole, and its datagrams are
-	// counted one by one.
+	// Segs above 1 makes a send a train of that many datagrams with the same addresses, TOS
+	// and TTL. Vec contains all their bytes: SegSize for each datagram, except that the last
+	// one may have fewer, but at least 1. Over IPv4, datagram k, counted from 0, leaves with
+	// identification k. The train is sent or dropped as a whole, and each of its datagrams
+	// is counted.
 	Segs, SegSize int
 	// Data is a received datagram. The transport reuses the memory in the next Recv.
 	Data []byte
@@ -113,8 +113,8 @@ func SortAddrs(addrs []netip.Addr) {
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
-// Transport carries datagrams. Send is called by one goroutine at a time, so
-// is Recv; every other method may be called from any goroutine.
+// Transport carries datagrams. Only one goroutine at a time may call Send, and only one Recv;
+// every other method may be called from any goroutine.
 type Transport interface {
 	// SrcPort returns the UDP source port of all packets sent. The ICRC covers it,
 	// so it does not change while the transport is open.
@@ -123,11 +123,11 @@ type Transport interface {
 	// sent, or dropped and counted by reason in Counters (no route, too long,
 	// no buffers, ...). n < len(pkts) with a nil error means that the transport
 	// is full: call WaitWritable, then send the rest or drop it. IPv4 packets leave
-	// with DF set and identification 0, or that of their place in a train (the ICRC
-	// covers both). An error is ErrLimits, hca.ErrClosed or hca.ErrIO.
+	// with DF set and identification 0, or their index in a train (the ICRC covers
+	// both). An error is ErrLimits, hca.ErrClosed or hca.ErrIO.
 	Send(pkts []Packet) (n int, err error)
-	// Limits returns the current limits of trains. They may fall while the transport
-	// is open, but never rise.
+	// Limits returns the current limits of trains. They may decrease while the transport
+	// is open, but never increase.
 	Limits() Limits
 	// WaitWritable blocks until Send can take packets, or ctx ends. It may
 	// return some time after Send could take packets.

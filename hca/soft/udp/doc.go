@@ -12,12 +12,13 @@
 // started without IPv6, they are AF_INET sockets.
 //
 // A [Reserve] keeps both sockets bound after their transport is closed, until the
-// next one is opened. Unless daemons share the port, they have neither SO_REUSEADDR nor
-// SO_REUSEPORT, so the kernel refuses every other socket on their ports that is bound to the same netdev or to
-// none, whatever its address, options and user. A socket bound to another netdev gets
-// no datagram of this one. A netdev that was deleted and created again has another
-// index: until the new socket is bound, another process may bind its own to the new
-// netdev, and then the opening fails and names that process.
+// next one is opened. Unless daemons share the port, the sockets have neither SO_REUSEADDR
+// nor SO_REUSEPORT, so the kernel refuses every other socket on their ports that is bound to
+// the same netdev or to none, whatever its address, options and user. A socket bound to
+// another netdev receives no datagram of this one. A netdev that was deleted and created
+// again has another index: until the new socket is bound, another process can bind its own
+// socket to the new netdev. Opening the transport then fails with an error that names that
+// process.
 //
 // # Sent packets
 //
@@ -25,36 +26,37 @@
 // known in advance: an unconnected socket with IP_PMTUDISC_PROBE sends DF and
 // identification 0, and ignores path MTU messages, which are not authenticated
 // (RoCEv2 has no path MTU discovery). Source address, TTL and TOS are chosen per
-// packet by control messages. Multicast leaves through the netdev and, unless daemons
-// share the port, does not come back; its TTL is [MulticastTTL] unless the packet asks for another.
+// packet by control messages. Multicast leaves through the netdev and is not looped back
+// unless daemons share the port; its TTL is [MulticastTTL] unless the packet specifies another.
 // IPv6 datagrams have a UDP checksum; received ones may lack it, as those of
 // the Linux Soft-RoCE driver do (UDP_NO_CHECK6_RX).
 //
-// A received packet reports its identification only if its mark has it (Config.MarkID). The
-// mark of a train is that of its first datagram. The identifications of the others stay
-// unknown: datagrams with the same and with consecutive ones are joined, and before Linux
-// 6.10 any.
+// A received packet reports its identification only if its mark contains it (Config.MarkID).
+// The mark of a train is that of its first datagram. The identifications of the others stay
+// unknown: the kernel coalesces datagrams with equal or consecutive ones, and before Linux
+// 6.10 with any.
 //
 // # Trains
 //
-// The kernel takes a train as one message (UDP_SEGMENT) of at most 64 datagrams and 65,507
-// bytes, and cuts it as late as possible, or lets the NIC do it. Of a message with DF and
-// identification 0, datagram k leaves with identification k. A netdev that takes the train
-// uncut, as a veth does, hands it to the peer as one packet with identification 0, and the
-// peer's socket cuts it: captures on such a netdev show one long packet
+// The kernel accepts a train as one message (UDP_SEGMENT) of at most 64 datagrams and 65,507
+// bytes. It cuts the message as late as possible, or lets the NIC do it. If the message has DF
+// and identification 0, datagram k leaves with identification k. A netdev that accepts the
+// train uncut, as a veth does, passes it to the peer as one packet with identification 0, and
+// the peer's socket cuts it. Captures on such a netdev show one long packet
 // ("ethtool -K DEV tx-udp-segmentation off" avoids that).
 //
-// A kernel or NIC that cannot cut a train returns EIO, for instance because it has no
-// checksum offload (before Linux 6.11), or an IPsec policy applies. From then on the
-// transport takes no trains ([Transport.TrainsRefused]). A train whose
-// datagrams are longer than the netdev's MTU permits is dropped as a whole.
+// A send that the kernel or the NIC cannot cut fails with EIO, for instance because the NIC
+// has no checksum offload (before Linux 6.11) or an IPsec policy applies. From then on the
+// transport accepts no trains ([Transport.TrainsRefused]). A train whose datagrams are longer
+// than the netdev's MTU permits is dropped as a whole.
 //
 // # Packets from other sockets of this host
 //
-// A datagram to an address of this host comes in over the loopback, but the kernel delivers
-// it to sockets that are bound to the netdev with that address. The kernel also loops back the multicast and broadcast datagrams
-// that other sockets send through the netdev. Any user can send all of these, from any
-// address of the host, so a filter refuses them, and "socket_drops" counts them.
+// A datagram from this host to one of its addresses arrives over the loopback interface, but
+// the kernel delivers it to sockets that are bound to the netdev with that address. The kernel
+// also loops back the multicast and broadcast datagrams that other sockets send through the
+// netdev. Any user can send such datagrams, from any address of the host, so a filter drops
+// them, and "socket_drops" counts them.
 // Datagrams from other network namespaces of the machine come over a bridge or a veth
 // pair, as if from the wire, and are received.
 //
@@ -62,36 +64,37 @@
 //
 // Daemons in one network namespace can share the port on a netdev ([Sharing]). Their receiving
 // sockets form an SO_REUSEPORT group. A program of package bpf selects the socket by the first
-// bits of the destination QPN, which are the daemon's slot. So no two daemons have the same QPN,
-// and none has to announce its QPs. Each socket gets all multicast. The program finds the sockets in a map that all daemons
-// hold, and from which the kernel removes closed sockets. UDP_GRO is off, because the kernel
-// would join datagrams for several QPNs.
+// bits of the destination QPN, which are the daemon's slot. So two daemons never use the same
+// QPN, and they need not announce their QPs. Each socket receives all multicast. The program
+// finds the sockets in a map to which all daemons hold a descriptor, and from which the kernel
+// removes closed sockets. UDP_GRO is off, because the kernel would coalesce datagrams for
+// several QPNs.
 //
 //	dir/<namespace>-<netdev>/lock | locked while a daemon joins
 //	                         N    | registration of slot N, locked by the kernel until its
 //	                              | daemon ends: source port, inode and user of the sockets
-//	                         N.sock | hands the map to daemons that join
+//	                         N.sock | sends the map to daemons that join
 //
-// The first daemon creates the map, and each later one gets it from any other, so the group
-// survives the death of each of them. Inotify reports each registration and its end. A filter
-// at each receiving socket then admits datagrams of this host from the registered source
-// ports, and multicast is looped back to the host.
+// The first daemon creates the map, and each later one receives it from any other, so the
+// group survives the exit of any daemon. Inotify reports when a daemon registers or exits. The
+// filter of each receiving socket then accepts datagrams from this host if they come from the
+// registered source ports, and multicast is looped back to the host.
 //
-// A socket can join the group only if its user is that of the others. Daemons with CAP_CHOWN
-// give their sockets to a user that no process has ([Nobody]), so no process without that
-// capability can bind the port, even one of root. Without the capability, any process of the
-// daemon's user can, and may take datagrams from the daemons. So once a second each daemon
-// attaches the program again, and looks for sockets that no daemon has registered
-// ([Membership.Strangers]).
+// A socket can join the group only if it has the same owner as the others. Daemons with
+// CAP_CHOWN change the owner of their sockets to a user as which no process runs ([Nobody]),
+// so no process without that capability can bind the port, not even one of root. Without the
+// capability, any process of the daemon's user can bind it, and receive datagrams meant for the
+// daemons. So once a second each daemon attaches the program again, and looks for sockets that
+// no daemon has registered ([Membership.Strangers]).
 //
 // # Batches, blocking and memory
 //
 // Send and Recv move up to [hca.Batch] packets by one sendmmsg or recvmmsg, on
 // message headers, control messages and buffers that are laid out once, and do
-// not allocate. Recv waits in the Go runtime's poller, which Interrupt ends by a read
-// deadline in the past. The sending socket is not in the
-// poller, which each packet that leaves the send buffer would wake. A receive buffer is
-// [MaxDatagram] bytes; longer datagrams are dropped and counted.
+// not allocate. Recv waits in the Go runtime's poller; Interrupt ends that wait with a read
+// deadline in the past. The sending socket is not in the poller, because each packet that
+// leaves the send buffer would wake it. A receive buffer has room for the longest message, a
+// train of 64 KiB; datagrams longer than [MaxDatagram] are dropped and counted.
 //
 // # A full wire, and neighbours that do not answer
 //

@@ -19,10 +19,10 @@ import (
 const MaxDatagram = 9216
 
 const (
-	// recvSlots is the number of messages of one call. Each may be a train of up to 64
+	// recvSlots is the number of messages per call. Each may be a train of up to 64
 	// datagrams (UDP_GRO_CNT_MAX), so a few fill a batch, and their memory stays in the cache.
 	recvSlots = 4
-	// maxMessage is the length of the longest message: a train is at most an IP packet.
+	// maxMessage bounds the length of a message in bytes: a train is at most one IP packet.
 	maxMessage = 1 << 16
 )
 
@@ -36,10 +36,10 @@ type receiver struct {
 
 	slots [recvSlots]recvSlot
 	msgs  [recvSlots]unix.Mmsghdr
-	next  int              // the first message that was not given to the caller yet
-	train transport.Packet // of that message, without Data
-	rest  []byte           // of its datagrams; nil: it was not begun
-	size  int              // of each of them but the last
+	next  int              // index of the first message that the caller has not received in full
+	train transport.Packet // the fields of its datagrams, without Data
+	rest  []byte           // its datagrams that are left; nil: it has not been read yet
+	size  int              // length of each datagram except the last
 
 	call func(fd uintptr) bool // recvmmsg; created once
 	got  int
@@ -125,14 +125,14 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 	return errno != unix.EAGAIN
 }
 
-// give returns the datagrams of the messages that recvmmsg has received, as many as there is
-// room for.
+// give stores datagrams of the messages that recvmmsg has received in pkts, as many as fit, and
+// returns their number.
 func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
 	for n < len(pkts) && r.begin() {
 		pkts[n] = r.train
 		pkts[n].Data, r.rest = r.rest[:min(r.size, len(r.rest))], r.rest[min(r.size, len(r.rest)):]
-		r.train.IDKnown = false // the mark of a train is that of its first datagram
+		r.train.IDKnown = false // a train has only the mark of its first datagram
 		if len(pkts[n].Data) > MaxDatagram {
 			r.counts.tooLong.Add(1)
 		} else {
@@ -160,7 +160,7 @@ func (r *receiver) begin() bool {
 	return r.rest != nil
 }
 
-// read makes message i the current train, or counts the reason why it cannot.
+// read makes message i the current train. It returns false if it has dropped the message.
 func (r *receiver) read(i int) bool {
 	slot, msg := &r.slots[i], &r.msgs[i]
 	if msg.Hdr.Flags&unix.MSG_TRUNC != 0 {

@@ -28,7 +28,7 @@ type Reserve struct {
 // each datagram would wake it.
 type pair struct {
 	recv, send bound
-	member     *Membership // of the daemons that share the port; nil: it is not shared
+	member     *Membership // in the group of daemons that share the port; nil: it is not shared
 	unshared   error       // why the port is not shared although Config.Share asks for it
 }
 
@@ -181,11 +181,11 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// admitLocal makes the kernel drop datagrams from this host, unless they are from one of some
-// source ports, and accept all others. Datagrams from this host are multicast and broadcast
-// that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
-// the netdev with the address had received it. Other processes that send them can use any
-// address of the host, but no port that a daemon has.
+// admitLocal makes the kernel drop datagrams from this host, except those from the given source
+// ports, and accept all others. Datagrams from this host are multicast and broadcast that the
+// kernel loops back, and unicast over the loopback interface, which the kernel delivers as if
+// the netdev with the address had received it. Other processes can send them from any address
+// of the host, but not from a port that a daemon has bound.
 func admitLocal(fd int, ports []uint16) error {
 	const (
 		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h

@@ -39,11 +39,12 @@ type sender struct {
 	taken      int                     // errors that the last callErrors removed
 }
 
-// maxIovs bounds the gather lists of one call: that of a train of transport.MaxSegs fits, and
-// those of hca.Batch single packets. It is the kernel's bound of one list, UIO_MAXIOV.
+// maxIovs bounds the entries of all gather lists of one call. The list of a train of
+// transport.MaxSegs fits, and so do those of hca.Batch single packets. It is also the kernel's
+// limit for one list, UIO_MAXIOV.
 const maxIovs = 1024
 
-// maxTrain is the longest train in bytes: the longest payload of UDP over IPv4.
+// maxTrain is the maximum length of a train in bytes: that of a UDP payload over IPv4.
 const maxTrain = 1<<16 - 1 - 20 - 8
 
 // netdev is the netdev below a sender.
@@ -95,9 +96,9 @@ func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	return done, nil
 }
 
-// fill builds the messages of the first packets in msgs, and returns these packets. The
-// messages that slot.fill has refused have no name. beyond reports that the next packet is a
-// train beyond the limits.
+// fill builds the messages of the first packets in msgs, and returns these packets. Messages
+// that slot.fill has refused have no name. beyond reports that the next packet is a train that
+// exceeds the limits.
 func (s *sender) fill(pkts []transport.Packet) (burst []transport.Packet, beyond bool) {
 	limits, used := s.limits(), 0
 	for i := range min(len(pkts), hca.Batch) {

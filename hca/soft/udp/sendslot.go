@@ -8,8 +8,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// controlRoom is enough for the control messages of a packet, in bytes. The maximum is 144,
-// of a received IPv4 packet, whose destination the kernel reports twice, and its mark.
+// controlRoom is the room in bytes for the control messages of a packet. The maximum is 144: a
+// received IPv4 packet, whose destination the kernel reports twice, with a mark.
 const controlRoom = 192
 
 // sendSlot is the memory of one message to send. It is laid out once; only addresses, TTL,
@@ -21,9 +21,9 @@ type sendSlot struct {
 	v6    control6
 }
 
-// control4 holds the control messages of an IPv4 packet. The size of a train's datagrams is
-// the first one and the TTL the last, so that a single packet is sent without the former,
-// and one with the default TTL without the latter.
+// control4 holds the control messages of an IPv4 packet. The size of a train's datagrams comes
+// first and the TTL last, so that a single packet can be sent without the former, and a packet
+// with the default TTL without the latter.
 type control4 struct {
 	buf  [controlRoom]byte // first: it must be aligned as a pointer is
 	size *uint16           // UDP_SEGMENT
@@ -88,8 +88,8 @@ func (c *control6) init(index int) {
 	c.info.Ifindex = uint32(index)
 }
 
-// fill makes msg send pkt, whose gather list it writes to iov, and returns how many entries it
-// has written. It leaves the name nil if pkt cannot be sent.
+// fill makes msg send pkt. It writes the gather list to iov, and returns how many entries it has
+// written. It leaves the name nil if pkt cannot be sent.
 func (s *sendSlot) fill(msg *unix.Mmsghdr, pkt *transport.Packet, iov []unix.Iovec, ipv6 bool) (n int) {
 	*msg = unix.Mmsghdr{}
 	v4 := pkt.Dst.Is4()

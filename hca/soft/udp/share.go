@@ -21,15 +21,15 @@ const (
 	slotQPNs = 1 << (24 - SlotBits) // QPNs of a slot
 )
 
-// Nobody is the user to whom the receiving sockets belong if that is permitted. No process may
-// have this number: 16-bit system calls use it for errors (chown(2)).
+// Nobody is the user that owns the receiving sockets if the daemon may set it. No process
+// should run with this UID: 16-bit system calls use it to report errors (chown(2)).
 const Nobody = 65535
 
-// ErrNotJoined means that the transport could not join the daemons that share the port. That
-// may succeed later.
+// ErrNotJoined means that the transport could not join the daemons that share the port. A
+// later attempt may succeed.
 var ErrNotJoined = errors.New("cannot join the daemons that share the port")
 
-// Sharing configures that several daemons of one user share the port on a netdev.
+// Sharing configures a port on a netdev that several daemons of one user share.
 type Sharing struct {
 	Dir    string // of the registrations; it is created if it is missing
 	Kernel Kernel
@@ -48,7 +48,7 @@ type Membership struct {
 	slot     int
 	index    int    // of the netdev
 	user     uint32 // of the receiving sockets
-	first    bool   // no other daemon was in the group when this one joined
+	first    bool   // the group was empty when this daemon joined
 	registry *registry
 	file     *os.File // the registration
 	sockets  int      // descriptor of the map
@@ -83,7 +83,7 @@ func (m *Membership) Ports() []uint16 { return *m.ports.Load() }
 // registered.
 func (m *Membership) Strangers() []string { return *m.strangers.Load() }
 
-// Open reports whether each process of the daemon's user can join the group, because the
+// Open reports whether any process of the daemon's user can join the group, because the
 // daemon that created it had no CAP_CHOWN.
 func (m *Membership) Open() bool { return m.user != Nobody }
 
@@ -189,7 +189,7 @@ func (m *Membership) makeMember(fd int) error {
 		m.user = own
 		return nil
 	}
-	return fmt.Errorf("give the socket to user %d, as the daemons have that share the port: %w", m.user, err)
+	return fmt.Errorf("change the owner of the socket to user %d, like the other daemons that share the port: %w", m.user, err)
 }
 
 // attach attaches the program to the group.
@@ -224,7 +224,7 @@ func (m *Membership) register(source uint16) (err error) {
 	return nil
 }
 
-// admit starts the use of the receiving socket, refuse ends it.
+// admit makes the receiving socket receive; refuse makes it drop everything.
 func (m *Membership) admit() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,8 +239,8 @@ func (m *Membership) refuse() error {
 	return refuseAll(m.recv)
 }
 
-// close ends the membership. The registration goes first, so that the other daemons no longer
-// trust the source port.
+// close ends the membership. It releases the registration first, so that the other daemons no
+// longer trust the source port.
 func (m *Membership) close() error {
 	var errs []error
 	for _, file := range []*os.File{m.file, m.changes} {

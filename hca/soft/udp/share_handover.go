@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handoverLimit bounds each step of handing the map to another daemon.
+// handoverLimit bounds each step of sending the map to another daemon.
 const handoverLimit = time.Second
 
 // errNoMap means that a daemon sent no descriptor, because it belongs to another user.
 var errNoMap = errors.New("the daemon sent no map")
 
-// socketName is the name of the UNIX socket at which the daemon of a slot hands out the map.
+// socketName is the name of the UNIX socket through which the daemon of a slot sends the map.
 func socketName(slot int) string { return strconv.Itoa(slot) + ".sock" }
 
 // offer listens for the daemons that join. The caller has claimed the slot.
@@ -26,7 +26,7 @@ func (r *registry) offer(slot int) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 }
 
-// serve hands a descriptor to each process of this user that connects, until the listener is
+// serve sends a descriptor to each process of this user that connects, until the listener is
 // closed.
 func serve(l *net.UnixListener, fd int) {
 	for {
@@ -35,7 +35,7 @@ func serve(l *net.UnixListener, fd int) {
 			return
 		}
 		if err != nil {
-			time.Sleep(lockPause) // there are too many descriptors
+			time.Sleep(lockPause) // too many open descriptors
 			continue
 		}
 		if user, err := peerUser(conn); err == nil && user == uint32(os.Geteuid()) {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registration is what a daemon that shares the port has registered: the content of its file.
+// registration is the content of the file of a daemon that shares the port.
 type registration struct {
 	slot   int
 	source uint16 // port of the sending socket
@@ -69,7 +69,7 @@ func openPrivateDir(path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
 		_ = dir.Close()
-		return nil, fmt.Errorf("directory %s: it must belong to the daemon's user, who alone may have access to it (mode 0700)", path)
+		return nil, fmt.Errorf("directory %s must belong to the daemon's user and have mode 0700", path)
 	}
 	return dir, nil
 }
@@ -79,13 +79,13 @@ func (r *registry) path(name string) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", r.dir.Fd(), name)
 }
 
-// lockTries and lockPause bound the wait for a daemon that joins, which takes milliseconds.
+// lockTries and lockPause bound the wait while another daemon joins, which takes milliseconds.
 const (
 	lockTries = 200
 	lockPause = 10 * time.Millisecond
 )
 
-// lock waits until no other daemon joins. Closing the file ends the lock.
+// lock waits until no other daemon is joining. Closing the file releases the lock.
 func (r *registry) lock() (*os.File, error) {
 	file, err := os.OpenFile(r.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -99,7 +99,7 @@ func (r *registry) lock() (*os.File, error) {
 	}
 	if err != nil {
 		_ = file.Close()
-		return nil, fmt.Errorf("wait for another daemon that joins: %w", err)
+		return nil, fmt.Errorf("wait while another daemon joins: %w", err)
 	}
 	return file, nil
 }
@@ -145,9 +145,8 @@ func (r *registry) list() (live []registration, err error) {
 	return live, nil
 }
 
-// withRemoved returns live and those of the known registrations whose files were removed. No
-// daemon removes its file, so it may still live; and while only some of the files have been
-// removed, it must not be taken for dead.
+// withRemoved returns live, and the known registrations whose files were removed. Daemons never
+// remove their files, so a missing file does not mean that its daemon has exited.
 func (r *registry) withRemoved(live, known []registration) []registration {
 	for _, k := range known {
 		same := func(l registration) bool { return l.slot == k.slot }
@@ -158,7 +157,7 @@ func (r *registry) withRemoved(live, known []registration) []registration {
 	return live
 }
 
-// readRegistration reads a registration. It returns false if its daemon has ended, or has not
+// readRegistration reads a registration. It returns false if its daemon has exited, or has not
 // registered yet.
 func readRegistration(slot int, name string) (registration, bool) {
 	file, err := os.Open(name)

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is the interval at which a member looks for strangers, and attaches the program
-// again, which any socket of the group may have replaced.
+// lookEvery is the interval at which a member looks for strangers and attaches the program
+// again, because any socket of the group can replace it.
 const lookEvery = time.Second
 
 // watchDir reports, as reads, that a registration has changed or its daemon has ended.
@@ -75,10 +75,10 @@ func (m *Membership) follow(live []registration) {
 	}
 }
 
-// guard attaches the program again, and looks for strangers. A daemon that joins or ends has a
-// socket without a registration for a moment, so a stranger is a socket that is found twice.
+// guard attaches the program again and looks for strangers. A daemon that joins or exits has a
+// socket without a registration for a moment, so only a socket that is found twice is a stranger.
 func (m *Membership) guard(live []registration) {
-	_ = m.attach() // it cannot fail as long as there is memory
+	_ = m.attach() // fails only if memory is exhausted
 	found, err := m.diag.unregistered(m.index, live)
 	if err != nil {
 		return
@@ -120,7 +120,7 @@ func (r *diagRequest) Serialize() []byte {
 	return b
 }
 
-// diagSocket is what a struct inet_diag_msg says about a socket.
+// diagSocket is the part of struct inet_diag_msg that is used.
 type diagSocket struct {
 	port  uint16
 	index int // of the netdev that it is bound to, or 0
@@ -162,12 +162,12 @@ func (d *diag) unregistered(index int, live []registration) (inodes []uint64, er
 }
 
 // occupied reports whether there are unregistered sockets, other than those of a daemon that is
-// just ending.
+// exiting.
 func (d *diag) occupied(index int, live []registration) bool {
 	const tries, pause = 20, 10 * time.Millisecond
 	for range tries {
 		if found, err := d.unregistered(index, live); err != nil || len(found) == 0 {
-			return false // bind will say
+			return false // on an error, bind reports whether the port is free
 		}
 		time.Sleep(pause)
 	}

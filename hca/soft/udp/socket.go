@@ -215,8 +215,8 @@ func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
 	return port, os.NewSyscallError("getsockname", err)
 }
 
-// prepareSender directs multicast to the netdev, and with loop to this host too, and makes the kernel drop all datagrams to
-// the source port.
+// prepareSender directs multicast to the netdev and, with loop, also to this host. It makes the
+// kernel drop all datagrams to the source port.
 func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
 	if err := refuseAll(fd); err != nil {
 		return err

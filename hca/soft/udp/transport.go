@@ -20,15 +20,14 @@ type Config struct {
 	// Reserve keeps the ports bound after the transport is closed; nil: Close frees
 	// them.
 	Reserve *Reserve
-	// Share makes daemons share the receiving port; nil: this transport alone has it. It
-	// needs a Reserve, which ends the sharing when it is closed.
+	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
+	// a Reserve, and closing that ends the sharing.
 	Share   *Sharing
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
 	// MarkID reads the IPv4 identification from the mark of a received packet (SO_RCVMARK),
-	// into which a program at the ingress of the netdev has written it. nil: the
-	// identification is unknown, as it is if the kernel does not report marks (before
-	// Linux 5.19).
+	// to which a program at the ingress of the netdev has copied it. nil: the identification
+	// is unknown. It is also unknown if the kernel does not report marks (before Linux 5.19).
 	MarkID func(mark uint32) (id uint16, known bool)
 }
 
@@ -87,7 +86,7 @@ func (t *Transport) open(cfg Config) (err error) {
 func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 
 // Membership returns the membership in the group of daemons that share the port, or nil and the
-// reason why they do not. The reason is nil if Config.Share is nil.
+// reason why the port is not shared. The reason is nil if Config.Share is nil.
 func (t *Transport) Membership() (*Membership, error) { return t.pair.member, t.pair.unshared }
 
 // Send implements transport.Transport. After the netdev is gone it returns
@@ -97,9 +96,9 @@ func (t *Transport) Send(pkts []transport.Packet) (int, error) { return t.tx.sen
 // Limits implements transport.Transport.
 func (t *Transport) Limits() transport.Limits { return t.tx.limits() }
 
-// TrainsRefused returns why the transport sends no trains, so that every datagram costs a
-// message, or nil while it sends them. The reason is that the kernel is older than 4.18, or
-// that it or the NIC cannot cut a train (EIO).
+// TrainsRefused returns why the transport sends each datagram as a message of its own, or nil
+// while it sends trains. Either the kernel is older than 4.18, or the kernel or the NIC cannot
+// cut trains (EIO).
 func (t *Transport) TrainsRefused() error {
 	if why := t.tx.untrained.Load(); why != nil {
 		return *why

@@ -73,8 +73,8 @@ func (s *Segment) plug(port string) {
 }
 
 // Tap creates a TAP in the namespace and returns its queue, as [Segment.Tap] does. Its
-// reader takes over no work of the kernel: each frame that it reads is one packet with
-// complete checksums. The caller sets the TAP up.
+// reader has no offloads: each frame that it reads is one packet with complete checksums. The
+// caller sets the TAP up.
 func (ns *Namespace) Tap(name string) *os.File {
 	ns.tb.Helper()
 	var file *os.File

@@ -1,5 +1,5 @@
-// Package bound measures physical bounds beside benchmarks: how long this machine needs, at
-// the same moment, to do no more than touch the same bytes.
+// Package bound measures physical bounds next to benchmarks: how long this machine takes, under
+// the same conditions, merely to access the same bytes.
 package bound
 
 import (
@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// Work is what a benchmark cannot avoid.
+// Work is the work that a benchmark cannot avoid.
 type Work struct {
 	times int
 	do    func()
 }
 
-// Times is w several times.
+// Times repeats w n times.
 func Times(n int, w Work) Work { return Work{n * w.times, w.do} }
 
 // results keeps the compiler from removing reads.
@@ -33,7 +33,7 @@ func Copy(n int) Work {
 	return Work{1, func() { copy(to, from) }}
 }
 
-// CRC is the CRC-32 of n bytes, by the processor's instructions as hash/crc32 uses them.
+// CRC computes the CRC-32 of n bytes with the processor's instructions, as hash/crc32 does.
 func CRC(n int) Work {
 	b := make([]byte, n)
 	return Work{1, func() { results.crc = crc32.ChecksumIEEE(b) }}
@@ -45,7 +45,7 @@ func Read(n int) Work {
 	return Work{1, func() { results.at = bytes.IndexByte(b, 1) }}
 }
 
-// Access is one read from a random one of n cache lines, which depends on the read before it.
+// Access reads a random one of n cache lines. Each read depends on the previous one.
 func Access(n int) Work {
 	const line = 64 / 4
 	lines, order := make([]uint32, n*line), rand.New(rand.NewPCG(1, 2)).Perm(n)
@@ -55,8 +55,8 @@ func Access(n int) Work {
 	return Work{1, func() { results.place = lines[results.place%uint32(len(lines))] }}
 }
 
-// Report adds the bound of an iteration to the results of a benchmark whose loop has ended,
-// and by what factor the iteration exceeds it.
+// Report adds the bound of an iteration, and the factor by which the iteration exceeds it, to the
+// results of a benchmark whose loop has ended.
 func Report(b *testing.B, of ...Work) {
 	b.Helper()
 	own := float64(b.Elapsed().Nanoseconds()) / float64(b.N)

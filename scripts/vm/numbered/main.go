@@ -1,6 +1,6 @@
 // Numbered sends numbered UDP messages, or counts those that arrive. A missing
-// number reveals a message that a device dropped silently. It also sends and receives
-// streams of TCP.
+// number reveals a message that a device dropped silently. It also sends and receives TCP
+// streams.
 //
 //	numbered receive ADDRESS:PORT COUNT [INTERFACE]
 //	numbered send ADDRESS:PORT COUNT SIZE INTERVAL

@@ -8,13 +8,13 @@ import (
 	"ipoibd/hca"
 )
 
-// exactIDs is the program that passes on the IPv4 identification of received packets. It is
+// exactIDs is the program that reports the IPv4 identification of received packets. It is
 // attached to one netdev at a time.
 type exactIDs struct {
 	mu    sync.Mutex // guards the fields
 	prog  *bpf.IPID  // nil: not attached
 	index int        // of its netdev
-	said  string     // the error that was logged
+	said  string     // the last error that was logged
 }
 
 // attach attaches the program to a netdev, unless it is attached there. Without it, the
@@ -32,7 +32,7 @@ func (x *exactIDs) attach(index int, log *slog.Logger) {
 	}
 	if err != nil && err.Error() != x.said {
 		x.said = err.Error()
-		log.Warn("the IPv4 identification of received packets stays unknown, so that about one damaged packet in 65,000 from a foreign sender is accepted", "err", err)
+		log.Warn("cannot read the IPv4 identification of received packets: about one in 65,000 damaged packets from other RoCE implementations is accepted", "err", err)
 	}
 }
 

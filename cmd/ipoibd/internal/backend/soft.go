@@ -28,7 +28,7 @@ type softHCA struct {
 	peers    *peerList
 	engine   atomic.Pointer[engine]   // opened last
 	port     udp.Reserve              // keeps the UDP ports bound across resets
-	ids      exactIDs                 // attached with the setting of that name
+	ids      exactIDs                 // attached if exact_ids is set
 	notice   atomic.Pointer[string]   // by Run; nil: none yet
 	hostGUID func() (hca.GUID, error) // computed once, because a reset must not open files
 	log      *slog.Logger
@@ -182,13 +182,13 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	return dev, nil
 }
 
-// The program selects a daemon by as many bits of the QPN as name the daemon's slot.
+// The program selects a daemon by the bits of the QPN that contain the daemon's slot.
 var (
 	_ [udp.SlotBits - bpf.ReuseportBits]struct{}
 	_ [bpf.ReuseportBits - udp.SlotBits]struct{}
 )
 
-// sharing returns how daemons share the port, or nil if this daemon alone has it.
+// sharing returns how daemons share the port, or nil if this daemon does not share it.
 func (h *softHCA) sharing() *udp.Sharing {
 	if h.cfg.SharePort == "" {
 		return nil

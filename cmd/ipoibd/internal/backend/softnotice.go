@@ -72,28 +72,28 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
 }
 
-// refusedTrains returns the notice that trains are refused, if there is a reason why, else "".
+// refusedTrains returns the notice that trains are refused, or "" if they are not.
 func (w *watch) refusedTrains(now time.Time, why error) string {
 	return w.note(now, why != nil, complainEvery,
-		fmt.Sprintf("every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT: %v); frames are not lost, but bulk traffic is slower", why),
-		"every datagram costs a call of its own, because the kernel or the NIC refuses several in one (UDP_SEGMENT); frames are not lost, but bulk traffic is slower; see 'ethtool -k' for the checksum offload of the underlay, tx-checksum-ip-generic", "err", why)
+		fmt.Sprintf("the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT: %v), so each datagram is sent on its own; no frames are lost, but bulk traffic is slower", why),
+		"the kernel or the NIC does not support UDP segmentation (UDP_SEGMENT), so each datagram is sent on its own; no frames are lost, but bulk traffic is slower; check the checksum offload of the underlay with 'ethtool -k' (tx-checksum-ip-generic)", "err", why)
 }
 
 // sharing returns the notices about the membership in the group of daemons that share the port.
-// The reason says why there is none although it is configured.
+// If m is nil although sharing is configured, reason says why.
 func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
 	if m == nil {
 		return w.note(now, reason != nil, 0,
-			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace have to wait until this one stops", reason),
-			"cannot share UDP port 4791; other daemons in this network namespace have to wait until this one stops", "err", reason)
+			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace must wait until this one exits", reason),
+			"cannot share UDP port 4791; other daemons in this network namespace must wait until this one exits", "err", reason)
 	}
 	var out []string
-	const open = "any process of the daemon's user can take datagrams from the daemons that share UDP port 4791; grant them CAP_CHOWN"
+	const open = "any process of this user can intercept datagrams of the daemons that share UDP port 4791; grant the daemons CAP_CHOWN"
 	out = append(out, w.note(now, m.Open(), 0, open, open))
 	who := strings.Join(m.Strangers(), ", ")
 	out = append(out, w.note(now, who != "", 0,
-		"UDP port 4791 is also used by "+who+", which may take datagrams from the daemons that share it; stop that process",
-		"a process that is not a daemon uses UDP port 4791 too, and may take datagrams from the daemons that share it; stop that process", "process", who))
+		"UDP port 4791 is also used by "+who+", which may intercept datagrams of the daemons that share it; stop that process",
+		"a process that is not a daemon uses UDP port 4791 too, and may intercept datagrams of the daemons that share it; stop that process", "process", who))
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
 }
 

@@ -14,7 +14,7 @@ const (
 	DefaultControl = "/run/ipoibd/control.sock"
 	// DefaultCoordinator serves real HCAs: no other process uses a software HCA.
 	DefaultCoordinator = "/run/ipoibd/reset"
-	// DefaultSharePort is the directory of daemons that share UDP port 4791, if they share it.
+	// DefaultSharePort is the directory of --share-port without a value.
 	DefaultSharePort = "/run/ipoibd/share"
 	DefaultDevice    = SoftHCA
 	DefaultName      = "ib0"

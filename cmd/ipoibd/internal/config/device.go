@@ -34,12 +34,12 @@ var kinds = []kind{
 		kind: KindSoft, text: "the software HCA",
 		takes: func(name string) bool { return name == SoftHCA },
 		claim: func(d *Device) (field, value string) { return "underlay", d.Underlay },
-		clash: "device %q uses this netdev already, and UDP port 4791 can be bound only once on it",
+		clash: "device %q uses this netdev already, and a daemon can bind UDP port 4791 only once on it",
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
-		// A send completes at once. Messages wait in the buffer of the socket, and are copied
-		// to the receives when the daemon is ready to deliver them. A short queue stays in
-		// the processor's cache, which makes a stream a third faster.
+		// A send completes at once. Received messages wait in the socket buffer, and are
+		// copied to the receives when the daemon is ready to deliver them. A short queue
+		// stays in the processor's cache, which makes a stream a third faster.
 		sendWRs: 128, recvWRs: 128,
 	},
 	{
@@ -105,11 +105,11 @@ type Soft struct {
 	// none, it travels by IP multicast.
 	Peers          []string `yaml:"peers"`
 	KnownPeersOnly bool     `yaml:"known_peers_only"` // drop packets that do not come from a peer's address
-	// SharePort is the directory through which daemons share UDP port 4791 on the netdev;
-	// if it is empty, this daemon alone has the port.
+	// SharePort is the directory through which daemons share UDP port 4791 on the netdev. If
+	// it is empty, this daemon does not share the port.
 	SharePort string `yaml:"share_port"`
-	// ExactIDs makes an eBPF program at the underlay pass on the IPv4 identification of
-	// received packets, in their marks, which the ICRC covers.
+	// ExactIDs makes an eBPF program at the underlay copy the IPv4 identification of received
+	// packets, which the ICRC covers, to their marks.
 	ExactIDs bool `yaml:"exact_ids"`
 }
 
@@ -196,7 +196,7 @@ func (s *Soft) check(at string, ms *Mistakes) {
 		ms.add(at+".share_port", "%q is not the absolute path of a directory", s.SharePort)
 	}
 	if s.SharePort != "" && len(s.Peers) > 0 {
-		ms.add(at+".share_port", "cannot be combined with peers: a copy of multicast for this host's address would reach only one of its daemons")
+		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
 	}
 	if s.KnownPeersOnly && len(s.Peers) == 0 {
 		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")

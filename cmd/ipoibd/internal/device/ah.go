@@ -29,12 +29,12 @@ type AHResult struct {
 type AHWorkers struct {
 	pd      hca.PD
 	results chan AHResult
-	ctx     context.Context // ends with the workers
+	ctx     context.Context // its end stops the workers
 	stop    func()
 	wg      sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	more    *sync.Cond // of waiting, and of the end of ctx
+	mu      sync.Mutex // guards the fields below
+	more    *sync.Cond // signals that waiting has grown or ctx has ended
 	waiting []ahRequest
 	live    map[hca.AH]struct{}
 }
@@ -95,7 +95,7 @@ func (w *AHWorkers) run() {
 	}
 }
 
-// next waits for a request. It returns false at the end of the workers.
+// next waits for a request. It returns false once the workers must stop.
 func (w *AHWorkers) next() (r ahRequest, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

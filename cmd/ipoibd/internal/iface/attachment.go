@@ -35,9 +35,8 @@ func (a *attachment) ahResults() <-chan device.AHResult {
 	return a.ahs.Results()
 }
 
-// open opens the endpoint and attaches the lanes to it, on the worker. It takes over as much
-// of the host's work as the device does. On error nothing is left behind except the use of
-// the session.
+// open opens the endpoint and attaches the lanes to it, on the worker. It turns on the offloads
+// that the device supports. On error nothing is left behind except the use of the session.
 func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err error) {
 	want := link.Offloads(0)
 	if a.session.Attr().MaxTSO > 0 {

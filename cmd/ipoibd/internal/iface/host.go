@@ -59,7 +59,7 @@ type host struct {
 	adopted bool
 	now     link.State
 	mtu     mtuState
-	// maxSegments bounds the segments of a large frame, as the daemon has set it; 0: not yet.
+	// maxSegments is the bound of the segments of a large frame that the daemon last set; 0: none.
 	maxSegments int
 	custody     custody
 	worker      worker      // inspects the TAP
@@ -128,8 +128,8 @@ func (h *host) carrierIs(on bool) {
 	}
 }
 
-// fit gives the interface the MTU that the plan and the operator allow, and bounds its large
-// frames to what suits the device and its send queue.
+// fit sets the MTU that the plan and the operator allow, and bounds large frames to what suits
+// the device and its send queue.
 func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
 	h.fitMTU(plan)
 	n := sendWRs // a device may need an entry for each segment (hca.LSO)
@@ -140,7 +140,7 @@ func (h *host) fit(plan port.Plan, dev hca.DeviceAttr, sendWRs int) {
 		return
 	}
 	if err := h.tap.SetMaxSegments(n); err != nil {
-		h.log.Error("cannot bound the segments of the host's large frames", "segments", n, "err", err)
+		h.log.Error("cannot limit the number of segments of the host's large frames", "segments", n, "err", err)
 		return
 	}
 	h.maxSegments = n

@@ -54,7 +54,7 @@ type Env struct {
 	Device  *device.Device
 	Journal *journal.Journal
 	Log     *slog.Logger
-	NoBPF   *sync.Once // logs that eBPF is not available, of all interfaces once
+	NoBPF   *sync.Once // logs that eBPF is not available, once for all interfaces
 }
 
 // Open creates or adopts the interface, down and without carrier, and prepares its data

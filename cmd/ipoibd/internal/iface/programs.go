@@ -10,7 +10,7 @@ import (
 	"ipoibd/link"
 )
 
-// programmable is a TAP that runs eBPF programs for the host's frames.
+// programmable is a TAP that runs eBPF programs on the host's frames.
 type programmable interface {
 	SetPrograms(link.Programs) error
 	ObserveWaits(onWait, onWake func())
@@ -29,8 +29,8 @@ type programs struct {
 func (f *Iface) attachPrograms(tap programmable, env Env) {
 	if err := f.programs.attach(tap, len(f.lanes)); err != nil {
 		env.NoBPF.Do(func() {
-			f.log.Info("no eBPF: the daemon itself drops the frames that IPoIB cannot carry, and wakes up for each; "+
-				"it also works this way, and --ebpf=false avoids this message", "reason", err)
+			f.log.Info("eBPF is not available: the daemon itself drops frames that IPoIB cannot carry, and wakes up for each; "+
+				"this is harmless, and --ebpf=false silences this message", "reason", err)
 		})
 	}
 }
@@ -51,7 +51,7 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	return nil
 }
 
-// close releases the programs. The TAP must be closed, and no one may read it. Idempotent.
+// close releases the programs. The TAP must be closed, and no goroutine may read it. Idempotent.
 func (p *programs) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,8 +74,8 @@ var filterDrops = [bpf.NumKind]string{
 	bpf.Runt: "runt", bpf.VLAN: "vlan", bpf.LLC: "llc", bpf.LLDP: "lldp", bpf.PPPoE: "pppoe", bpf.OtherType: "other",
 }
 
-// counters returns the counts of the filter, and how many frames it has dropped; nil without a
-// filter.
+// counters returns the counts of the filter and how many frames it has dropped, or nil and 0
+// without a filter.
 func (p *programs) counters() (out []hca.Counter, dropped uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +99,7 @@ func (p *programs) counters() (out []hca.Counter, dropped uint64) {
 }
 
 // appendHistogram appends the buckets from first to last as counters that are named after
-// their values. They include those below and above.
+// their values. The first and the last one include the buckets below and above.
 func appendHistogram(out []hca.Counter, prefix string, h bpf.Histogram, first, last int) []hca.Counter {
 	var sum uint64
 	for n, count := range h {

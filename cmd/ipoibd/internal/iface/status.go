@@ -41,7 +41,7 @@ const (
 
 const (
 	// publishEvery is the minimum interval between two snapshots of an interface whose state
-	// does not change, so changes of peers may be published that late.
+	// does not change, so changes of peers may be published with that delay.
 	publishEvery = 100 * time.Millisecond
 	// publishPeer is added to the interval for each peer: about a hundred times the cost of
 	// copying a peer (neigh.BenchmarkPeers), or 0.2 s with 10,000 peers.
@@ -52,19 +52,20 @@ const (
 type shown struct {
 	snapshot atomic.Pointer[snapshot]
 	at       time.Time // of the next one; zero: nothing has happened since the last one
-	ended    bool      // Run has ended, with f.end
+	ended    bool      // Run has returned f.end
 }
 
 // snapshot is read-only.
 type snapshot struct {
-	report.Interface // without the peers, and the counters that others read themselves
+	report.Interface // without the peers and the counters that readers collect themselves
 	peers            []neigh.PeerInfo
 }
 
-// Status returns the state of the interface. Any goroutine may call it; it does not wait for
-// Run, and reads only atomic counters, the kernel's by netlink, and those of the eBPF filter.
-// The rest is up to publishEvery old while the interface works, or older with many peers, and
-// a second while nothing happens. If it is older (see its Time), Run's goroutine hangs.
+// Status returns the state of the interface. Any goroutine may call it. It does not wait for
+// Run: it reads only atomic counters, the kernel's counters by netlink, and those of the eBPF
+// filter. The rest is from the last snapshot, whose age is at most publishEvery plus publishPeer
+// for each peer, or a second while nothing happens. If it is older (see its Time), Run's
+// goroutine hangs.
 func (f *Iface) Status() report.Interface {
 	last := f.shown.snapshot.Load()
 	s := last.Interface

@@ -10,8 +10,8 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// train returns a train of n datagrams of size bytes, the last one of last bytes, and the
-// data of each. Its gather list is cut at other places than the datagrams.
+// train returns a train of n datagrams of size bytes, the last one of last bytes, and the data
+// of each. The entries of its gather list do not coincide with the datagrams.
 func (h Host) train(b Host, v6 bool, n, size, last int) (transport.Packet, [][]byte) {
 	dst := b.IPv4
 	if v6 {
@@ -90,8 +90,8 @@ func testTrainsAmongOthers(t *testing.T, a, b Host) {
 	b.wantDatagrams(t, "mixed", true, slices.Concat(want, [][]byte{[]byte("single")}, more, [][]byte{[]byte("single")}))
 }
 
-// testTrainsRefused: a train beyond the limits is not sent, and the packets before it are. A
-// train that is inconsistent or too long for the MTU is dropped as a whole, and all its
+// testTrainsRefused: a train that exceeds the limits is not sent, but the packets before it are.
+// A train that is inconsistent or too long for the MTU is dropped as a whole, and all its
 // datagrams are counted.
 func testTrainsRefused(t *testing.T, a, b Host) {
 	limits := a.Limits()

@@ -34,12 +34,13 @@ func (t *turn) init(standIn func()) {
 	go standIn()
 }
 
-// yield releases the turn, and schedules the stand-in.
+// yield gives up the turn. It sets the timer afterwards: otherwise a stand-in that the timer
+// starts before might find no turn to take, and no other one would start.
 func (t *turn) yield() {
+	t.free <- struct{}{}
 	if !t.ended.Load() {
 		t.start.Reset(standInAfter)
 	}
-	t.free <- struct{}{}
 }
 
 // receiveFor receives until c has a reason to end its Wait. The caller has the turn, which

@@ -22,6 +22,11 @@ const (
 	// recvSlots is the number of messages per call. Each may be a train of up to 64
 	// datagrams (UDP_GRO_CNT_MAX), so a few fill a batch, and their memory stays in the cache.
 	recvSlots = 4
+	// maxTrainSegs is the number of datagrams of the longest train that a kernel sends
+	// (UDP_MAX_SEGMENTS; 64 before Linux 6.9) or joins. A guest that writes to a TAP or a packet
+	// socket may make a train of 65,000 datagrams of a byte, which cost far more to receive
+	// than to send.
+	maxTrainSegs = 128
 	// maxMessage bounds the length of a message in bytes: a train is at most one IP packet.
 	maxMessage = 1 << 16
 )
@@ -177,12 +182,17 @@ func (r *receiver) read(i int) bool {
 	if r.markID != nil {
 		r.train.ID, r.train.IDKnown = r.markID(saw.mark)
 	}
-	r.rest = slot.data[:min(msg.Len, maxMessage)]
-	r.size = len(r.rest)
+	rest := slot.data[:min(msg.Len, maxMessage)]
+	r.size = len(rest)
 	if saw.segment > 0 && saw.segment < r.size {
 		r.size = saw.segment
+		if n := (len(rest)-1)/r.size + 1; n > maxTrainSegs {
+			r.counts.longTrain.Add(uint64(n))
+			return false
+		}
 		r.counts.trains.Add(1)
 	}
+	r.rest = rest
 	return true
 }
 
@@ -191,6 +201,7 @@ type rxCounts struct {
 	packets, bytes             atomic.Uint64
 	trains                     atomic.Uint64 // messages that held several packets
 	tooLong, noAddress, errors atomic.Uint64
+	longTrain                  atomic.Uint64
 
 	mu       sync.Mutex // guards overflow
 	overflow uint64     // as last read from the kernel
@@ -203,6 +214,7 @@ func (r *receiver) counters() []hca.Counter {
 		{Name: "rx_bytes", Kind: hca.CountTotal, Value: c.bytes.Load()},
 		{Name: "rx_trains", Kind: hca.CountTotal, Value: c.trains.Load()},
 		{Name: "rx_drop_too_long", Kind: hca.CountDrop, Value: c.tooLong.Load()},
+		{Name: "rx_drop_long_train", Kind: hca.CountDrop, Value: c.longTrain.Load()},
 		{Name: "rx_drop_no_address", Kind: hca.CountDrop, Value: c.noAddress.Load()}, // the kernel did not supply the addresses
 		{Name: "rx_error", Kind: hca.CountError, Value: c.errors.Load()},             // errors of the socket; no datagram lost
 		{Name: "socket_drops", Kind: hca.CountDrop, Value: r.overflow()},             // dropped by the kernel: buffer full, bad UDP checksum, sent by another socket of this host

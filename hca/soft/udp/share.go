@@ -21,9 +21,11 @@ const (
 	slotQPNs = 1 << (24 - SlotBits) // QPNs of a slot
 )
 
-// Nobody is the user that owns the receiving sockets if the daemon may set it. No process
-// should run with this UID: 16-bit system calls use it to report errors (chown(2)).
-const Nobody = 65535
+// Nobody is the user that owns the receiving sockets if the daemon may set it. No process has
+// this number: it is above those that systemd and container runtimes assign (2^31-1). 65535
+// would not do, although 16-bit system calls use it for errors (chown(2)): Kubernetes runs
+// processes as that user.
+const Nobody = 1<<32 - 4791
 
 // ErrNotJoined means that the transport could not join the daemons that share the port. A
 // later attempt may succeed.

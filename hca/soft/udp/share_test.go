@@ -249,6 +249,47 @@ func TestSharersRefuseOtherSockets(t *testing.T) {
 	}
 }
 
+// asUser runs f in a namespace on a thread of a user without capabilities.
+func asUser(t *testing.T, ns *nstest.Namespace, user int, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ns.Do(func() { // it locks the thread
+			const same = ^uintptr(0)
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(user), same); errno != 0 {
+				t.Errorf("become user %d: %v", user, errno)
+				return
+			}
+			f()
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, 0, same); errno != 0 {
+				t.Errorf("become root again: %v", errno)
+			}
+		})
+	}()
+	<-done
+}
+
+// The user of the sockets is none that a process in a container has.
+func TestUsersOfContainersCannotJoin(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, _ := nstest.Pair(t, 1500)
+	a := openSharer(t, nsA, filepath.Join(t.TempDir(), "share"))
+	if a.Open() {
+		t.Error("the group is open to each process of the user")
+	}
+	for _, user := range []int{65534, 65535, 1<<31 - 1} {
+		asUser(t, nsA, user, func() {
+			if fd, err := bindShared(nstest.Dev, [4]byte{}, udp.Port); err == nil {
+				_ = unix.Close(fd)
+				t.Errorf("user %d has joined the group", user)
+			}
+		})
+	}
+}
+
 // sendFrom sends a datagram from an ordinary socket.
 func sendFrom(t *testing.T, src netip.AddrPort, dst netip.Addr, data []byte) {
 	t.Helper()

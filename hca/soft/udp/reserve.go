@@ -181,25 +181,29 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// admitLocal makes the kernel drop datagrams from this host, except those from the given source
-// ports, and accept all others. Datagrams from this host are multicast and broadcast that the
-// kernel loops back, and unicast over the loopback interface, which the kernel delivers as if
-// the netdev with the address had received it. Other processes can send them from any address
-// of the host, but not from a port that a daemon has bound.
+// admitLocal makes the kernel drop datagrams from this host, unless they are from one of some
+// source ports, and accept all others. Datagrams from this host are multicast and broadcast
+// that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
+// the netdev with the address had received it. Other processes that send them can use any
+// address of the host, and even the port of a daemon, by a socket that is bound to another
+// netdev, but only those with CAP_NET_ADMIN can set the mark.
 func admitLocal(fd int, ports []uint16) error {
 	const (
-		ancillary      = 0xfffff000    // SKF_AD_OFF of linux/filter.h
-		packetType     = ancillary + 4 // SKF_AD_PKTTYPE
-		netdevIndex    = ancillary + 8 // SKF_AD_IFINDEX
-		packetLoopback = 5             // PACKET_LOOPBACK of linux/if_packet.h
-		loopbackIndex  = 1             // LOOPBACK_IFINDEX of net/flow.h, in each namespace
+		ancillary      = 0xfffff000     // SKF_AD_OFF of linux/filter.h
+		packetType     = ancillary + 4  // SKF_AD_PKTTYPE
+		netdevIndex    = ancillary + 8  // SKF_AD_IFINDEX
+		packetMark     = ancillary + 20 // SKF_AD_MARK
+		packetLoopback = 5              // PACKET_LOOPBACK of linux/if_packet.h
+		loopbackIndex  = 1              // LOOPBACK_IFINDEX of net/flow.h, in each namespace
 	)
 	n := uint8(len(ports)) // at most numSlots
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: n + 2},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jf: n + 4},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: packetMark},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: sharerMark, Jf: n + 1},
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the UDP source port
 	}
 	for i, port := range ports {

@@ -27,8 +27,13 @@ const (
 // processes as that user.
 const Nobody = 1<<32 - 4791
 
-// ErrNotJoined means that the transport could not join the daemons that share the port. A
-// later attempt may succeed.
+// sharerMark is the mark of the packets of daemons that share the port. Their receiving sockets
+// require it of datagrams of this host. A mark is not part of a packet on the wire. It is not
+// the mark of an identification (package bpf).
+const sharerMark = 0x2001
+
+// ErrNotJoined means that the transport could not join the daemons that share the port. That
+// may succeed later.
 var ErrNotJoined = errors.New("cannot join the daemons that share the port")
 
 // Sharing configures a port on a netdev that several daemons of one user share.

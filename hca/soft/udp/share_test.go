@@ -270,6 +270,44 @@ func asUser(t *testing.T, ns *nstest.Namespace, user int, f func()) {
 	<-done
 }
 
+// Any user can bind the source port of a daemon on another netdev, and send with the address of
+// the underlay through it. The daemons do not take that for the datagrams of a daemon.
+func TestSharersRefuseTheirPortFromAnotherNetdev(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, _ := nstest.Pair(t, 1500)
+	nsA.Run("ip", "link", "set", "lo", "up")
+	dir := filepath.Join(t.TempDir(), "share")
+	a, b := openSharer(t, nsA, dir), openSharer(t, nsA, dir)
+	waitPorts(t, a, b)
+	if err := a.Join(group4); err != nil {
+		t.Fatal(err)
+	}
+	dsts := []netip.Addr{a.IPv4, group4}
+	asUser(t, nsA, 1000, func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(fd)
+		if err := errors.Join(unix.BindToDevice(fd, "lo"), unix.Bind(fd, &unix.SockaddrInet4{Port: int(b.SrcPort())})); err != nil {
+			t.Logf("the port cannot be bound: %v", err)
+			return
+		}
+		control := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(a.State().Index), Spec_dst: a.IPv4.As4()})
+		for _, dst := range dsts {
+			if err := unix.Sendmsg(fd, datagram(a.qpn(), "forged"), control, &unix.SockaddrInet4{Port: udp.Port, Addr: dst.As4()}, 0); err != nil {
+				t.Errorf("send to %s: %v", dst, err)
+			}
+		}
+	})
+	time.Sleep(200 * time.Millisecond)
+	sendOne(t, b.Host, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{datagram(a.qpn(), "genuine")}})
+	expect(t, a.Host, b.SrcPort(), "genuine")
+}
+
 // The user of the sockets is none that a process in a container has.
 func TestUsersOfContainersCannotJoin(t *testing.T) {
 	if nstest.Enter(t) {

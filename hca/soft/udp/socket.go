@@ -230,6 +230,9 @@ func prepareSender(fd int, ipv6 bool, index int, loop bool) error {
 		looped = 1
 	}
 	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_LOOP, looped}}
+	if loop {
+		options = append(options, option{unix.SOL_SOCKET, unix.SO_MARK, sharerMark})
+	}
 	if ipv6 {
 		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_IF, index}, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, looped})
 	}

@@ -34,7 +34,7 @@ func (t *turn) init(standIn func()) {
 	go standIn()
 }
 
-// yield gives up the turn. It sets the timer afterwards: otherwise a stand-in that the timer
+// yield releases the turn. It sets the timer afterwards: otherwise a stand-in that the timer
 // starts before might find no turn to take, and no other one would start.
 func (t *turn) yield() {
 	t.free <- struct{}{}

@@ -246,17 +246,18 @@ func (m *Membership) refuse() error {
 	return refuseAll(m.recv)
 }
 
-// close ends the membership. It releases the registration first, so that the other daemons no
-// longer trust the source port.
+// close ends the membership. It releases the registration before the sockets, so that the other
+// daemons no longer trust the source port, but after the listener: its Close removes a name
+// that belongs to the next owner of the slot from then on.
 func (m *Membership) close() error {
 	var errs []error
+	if m.listener != nil {
+		errs = append(errs, m.listener.Close())
+	}
 	for _, file := range []*os.File{m.file, m.changes} {
 		if file != nil {
 			errs = append(errs, file.Close())
 		}
-	}
-	if m.listener != nil {
-		errs = append(errs, m.listener.Close())
 	}
 	close(m.stop)
 	m.loops.Wait()

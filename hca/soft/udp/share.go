@@ -133,7 +133,7 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 	return p, m.register(p.send.port)
 }
 
-// cannotShare means that the kernel refuses to load the program.
+// cannotShare means that the kernel refuses to load the program, or to list sockets.
 type cannotShare struct{ error }
 
 func (e *cannotShare) Unwrap() error { return e.error }
@@ -147,7 +147,10 @@ func (m *Membership) enter(kernel *Kernel) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.diag.occupied(m.index, others) {
+	switch taken, err := m.diag.occupied(m.index, others); {
+	case err != nil:
+		return &cannotShare{err}
+	case taken:
 		return takenBy("/proc")
 	}
 	if m.slot, m.file, err = m.registry.claim(); err != nil {

@@ -162,16 +162,17 @@ func (d *diag) unregistered(index int, live []registration) (inodes []uint64, er
 }
 
 // occupied reports whether there are unregistered sockets, other than those of a daemon that is
-// exiting.
-func (d *diag) occupied(index int, live []registration) bool {
+// just ending. An error must not be taken for no: if those are of a daemon whose registration was
+// removed, binding would succeed, and the two would replace each other's program forever.
+func (d *diag) occupied(index int, live []registration) (bool, error) {
 	const tries, pause = 20, 10 * time.Millisecond
 	for range tries {
 		if found, err := d.unregistered(index, live); err != nil || len(found) == 0 {
-			return false // on an error, bind reports whether the port is free
+			return false, err
 		}
 		time.Sleep(pause)
 	}
-	return true
+	return true, nil
 }
 
 // holdersOf names the processes that have the sockets with these inodes.

@@ -39,7 +39,7 @@
 // receive completions receives datagrams and delivers their messages, so a message reaches
 // its owner without a switch between goroutines. One goroutine receives at a time. If several
 // wait, the others wake when their messages arrive, and one of them receives next. If none has
-// waited for 10 ms, a third goroutine receives until one does, so that messages are always
+// waited for 200 ms, a third goroutine receives until one does, so that messages are always
 // delivered, or dropped and counted.
 //
 // Locks are taken in this order, and never two of one kind at once:

@@ -10,14 +10,16 @@ import (
 )
 
 // standInAfter is how long the transport stays unread, while no CQ's Wait reads it, before the
-// stand-in starts to read.
-const standInAfter = 10 * time.Millisecond
+// stand-in starts to read. It is longer than a busy machine keeps an owner from its Wait:
+// meanwhile messages wait in the transport's buffer, while the stand-in would drop those for
+// which the owner has not posted receives.
+const standInAfter = 200 * time.Millisecond
 
 // turn is the right to receive from the transport. One goroutine holds it at a time, normally a
 // CQ's owner in Wait, so that messages go from the transport to the owner of their receives
 // without a switch between goroutines. The waits of several CQs take turns: one reads the
 // transport and delivers the messages for all. While no CQ's owner waits, the stand-in reads
-// the transport, so that messages are always delivered or dropped on arrival.
+// the transport, so that no message waits for long.
 type turn struct {
 	free    chan struct{}      // holds a token while no goroutine has the turn
 	reader  atomic.Pointer[CQ] // its owner has the turn and waits in the transport; or nil

@@ -28,8 +28,6 @@ type Fake struct {
 	closed   chan struct{}
 	gone     chan struct{} // closed by Delete
 
-	supported link.Offloads // by the kernel
-
 	mu       sync.Mutex
 	own, now device // as the user of the device set it, and as it is now
 	state    link.State
@@ -67,10 +65,8 @@ func NewFake(name string) *Fake {
 		fromHost: make(chan []byte, queueLength),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
-
-		supported: link.AllOffloads,
-		gone:      make(chan struct{}),
-		watchers:  map[chan link.State]struct{}{},
+		gone:     make(chan struct{}),
+		watchers: map[chan link.State]struct{}{},
 		state: link.State{
 			Index: fakeIndex, Name: name, Present: true, MTU: fakeMTU,
 			MAC:   mac,
@@ -85,13 +81,6 @@ func NewFake(name string) *Fake {
 func (f *Fake) WithMAC(mac [6]byte) *Fake {
 	f.own.mac = mac
 	f.SetMAC(mac)
-	return f
-}
-
-// WithOffloads sets the offloads that the kernel supports, instead of all. Call it before any
-// other method.
-func (f *Fake) WithOffloads(supported link.Offloads) *Fake {
-	f.supported = supported
 	return f
 }
 
@@ -234,7 +223,7 @@ func (f *Fake) SetOffloads(want link.Offloads) (link.Offloads, error) {
 	if err := f.err(); err != nil {
 		return f.own.offloads, fmt.Errorf("set the offloads of %s to %v: %w", f.name, want, err)
 	}
-	f.own.offloads = (want.Possible() & f.supported).Possible()
+	f.own.offloads = want.Possible()
 	f.now.offloads = f.own.offloads
 	return f.own.offloads, nil
 }

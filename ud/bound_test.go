@@ -34,7 +34,7 @@ func tcpSegments(n, size int) (out [][]byte) {
 		clear(tcp[:20])
 		binary.BigEndian.PutUint32(tcp[4:], uint32(i*size))
 		tcp[12], tcp[13], tcp[14] = 5<<4, 0x10, 0xff
-		binary.BigEndian.PutUint16(tcp[vnet.CsumOffsetTCP:], ^checksum.Sum(tcp, vnet.PseudoSum(ip[12:], 6, len(tcp))))
+		binary.BigEndian.PutUint16(tcp[vnet.CsumOffsetTCP:], ^checksum.Sum(tcp, checksum.Pseudo(ip[12:], 6, len(tcp))))
 		out = append(out, msg(ipoib.EtherTypeIPv4, p))
 	}
 	return out

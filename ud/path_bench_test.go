@@ -13,7 +13,6 @@ import (
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/transport"
 	"ipoibd/ud/ipoib"
-	"ipoibd/ud/vnet"
 )
 
 // loopTransport is a transport for benchmarks. It keeps the first train that it is given to
@@ -162,7 +161,7 @@ func BenchmarkPath(b *testing.B) {
 		f := largeTCP(macB, segments*mss, mss)
 		ip := f[txPayload:]
 		copy(ip[12:], []byte{10, 9, 0, 1})
-		pseudo := vnet.PseudoSum(ip[12:20], 6, len(ip)-20)
+		pseudo := checksum.Pseudo(ip[12:20], 6, len(ip)-20)
 		ip[36], ip[37] = byte(pseudo>>8), byte(pseudo)
 		ip[10], ip[11] = 0, 0
 		sum := ^checksum.Sum(ip[:20], 0)

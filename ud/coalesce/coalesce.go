@@ -256,5 +256,5 @@ func (p *packet) enlarge(frame []byte, payload int, push bool) {
 	} else if push {
 		t[tcpFlags] |= flagPSH
 	}
-	binary.BigEndian.PutUint16(t[h.CsumOffset:], vnet.PseudoSum(p.addrs(frame), p.proto, end-p.transport))
+	binary.BigEndian.PutUint16(t[h.CsumOffset:], checksum.Pseudo(p.addrs(frame), p.proto, end-p.transport))
 }

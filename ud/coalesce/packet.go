@@ -210,7 +210,7 @@ func (p *packet) sums(frame []byte) bool {
 	if !p.ipv6 && checksum.Sum(frame[ipAt:p.transport], 0) != 0xffff {
 		return false
 	}
-	pseudo := vnet.PseudoSum(p.addrs(frame), p.proto, p.end-p.transport)
+	pseudo := checksum.Pseudo(p.addrs(frame), p.proto, p.end-p.transport)
 	return checksum.Sum(frame[p.transport:p.end], pseudo) == 0xffff
 }
 

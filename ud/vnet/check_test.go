@@ -136,7 +136,7 @@ func TestCompleteFillsInTheChecksum(t *testing.T) {
 		if rapid.Bool().Draw(t, "IPv6") {
 			frame, start, addrs = ipv6(17, message), 54, 22
 		}
-		pseudo := PseudoSum(frame[addrs:start], 17, len(message))
+		pseudo := checksum.Pseudo(frame[addrs:start], 17, len(message))
 		if rapid.Bool().Draw(t, "zero sum") { // the payload makes the checksum zero
 			frame = append(frame, 0, 0)[:len(frame)+len(frame)%2]
 			frame = binary.BigEndian.AppendUint16(frame, ^checksum.Sum(frame[start:], pseudo))

@@ -99,44 +99,29 @@ const MaxSlices = 128
 // writer writes frames. Like reader it allocates nothing per batch; a mutex serializes its
 // callers.
 type writer struct {
-	mu                sync.Mutex
-	conn              syscall.RawConn
-	count             *tally
-	flush, flushSlice func(fd uintptr) bool
+	mu    sync.Mutex
+	conn  syscall.RawConn
+	count *tally
+	flush func(fd uintptr) bool
 
-	frames   [][]byte
-	sliced   [][][]byte
-	accepted []bool // by frame, of sliced
+	frames   [][][]byte
+	accepted []bool // by frame
 	n        int
 	err      error
 	vec      [MaxSlices]unix.Iovec
 }
 
 func (w *writer) init(conn syscall.RawConn, count *tally) {
-	w.conn, w.count, w.flush, w.flushSlice = conn, count, w.writeAll, w.writeVectors
+	w.conn, w.count, w.flush = conn, count, w.writeAll
 }
 
-// batch writes frames, each of which is one slice.
-func (w *writer) batch(frames [][]byte) (int, error) {
+func (w *writer) batch(frames [][][]byte, accepted []bool) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.frames = frames
-	return w.run(w.flush)
-}
-
-// vectors writes frames, each of which consists of slices.
-func (w *writer) vectors(frames [][][]byte, accepted []bool) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sliced, w.accepted = frames, accepted[:len(frames)]
+	w.frames, w.accepted, w.n, w.err = frames, accepted[:len(frames)], 0, nil
 	clear(w.accepted)
-	return w.run(w.flushSlice)
-}
-
-func (w *writer) run(flush func(fd uintptr) bool) (int, error) {
-	w.n, w.err = 0, nil
-	err := w.conn.Write(flush)
-	w.frames, w.sliced, w.accepted = nil, nil, nil
+	err := w.conn.Write(w.flush)
+	w.frames, w.accepted = nil, nil
 	w.count.written.Add(uint64(w.n))
 	if err == nil {
 		err = w.err
@@ -147,21 +132,7 @@ func (w *writer) run(flush func(fd uintptr) bool) (int, error) {
 // writeAll never makes the netpoller wait. A frame that the kernel cannot accept now is
 // dropped, as on any network.
 func (w *writer) writeAll(fd uintptr) bool {
-	for _, frame := range w.frames {
-		errno := rawWrite(fd, frame)
-		for errno == unix.EINTR {
-			errno = rawWrite(fd, frame)
-		}
-		if !w.wrote(errno) {
-			break
-		}
-	}
-	return true
-}
-
-// writeVectors is writeAll for frames that consist of slices.
-func (w *writer) writeVectors(fd uintptr) bool {
-	for k, slices := range w.sliced {
+	for k, slices := range w.frames {
 		vec, size := w.vec[:min(len(slices), MaxSlices)], 0
 		for i := range vec {
 			setVec(&vec[i], slices[i])

@@ -12,7 +12,7 @@ import (
 type Counters struct {
 	Kernel KernelCounters
 	// Read and Written count the frames that ReadBatch returned, and those from
-	// WriteBatch that the kernel accepted.
+	// WriteVectors that the kernel accepted.
 	Read, Written uint64
 	Drops         Drops
 }

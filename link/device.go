@@ -21,16 +21,13 @@ type Device interface {
 	// buffers belong to the caller again. A frame longer than its buffer is dropped and
 	// counted. Errors: ErrClosed, ErrGone.
 	ReadBatch(bufs [][]byte, sizes []int) (int, error)
-	// WriteBatch sends frames, with the virtio header in front, to the host. It returns
-	// how many the kernel accepted. A refused frame is counted by reason in Counters, and
-	// the next one is tried. WriteBatch neither blocks nor keeps the frames. Errors:
-	// ErrClosed, ErrGone.
-	WriteBatch(frames [][]byte) (int, error)
-	// WriteVectors is like WriteBatch, but each frame is the concatenation of up to MaxSlices
-	// slices. The first slice begins with the virtio header. The host accepts large frames,
-	// which request segmentation in that header, whatever the offloads are. WriteVectors sets
-	// accepted[i] to whether the kernel accepted frames[i]; accepted must not be shorter than
-	// frames.
+	// WriteVectors sends frames to the host. Each frame is the concatenation of up to MaxSlices
+	// slices, the first of which begins with the virtio header. The host accepts large frames,
+	// which request segmentation in that header, whatever the offloads are. WriteVectors
+	// returns how many frames the kernel accepted, and sets accepted[i] to whether it accepted
+	// frames[i]; accepted must not be shorter than frames. A refused frame is counted by reason
+	// in Counters, and the next one is tried. WriteVectors neither blocks nor keeps the frames.
+	// Errors: ErrClosed, ErrGone.
 	WriteVectors(frames [][][]byte, accepted []bool) (int, error)
 	// Wake makes the current ReadBatch return, or else the next one.
 	Wake()

@@ -17,12 +17,6 @@ func rawReadv(fd uintptr, vec *[2]unix.Iovec) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// rawWrite is write(2) of a whole frame. Errno 0 means success.
-func rawWrite(fd uintptr, frame []byte) unix.Errno {
-	_, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(frame))), uintptr(len(frame)))
-	return errno
-}
-
 // rawWritev is writev(2) of a whole frame. Errno 0 means success.
 func rawWritev(fd uintptr, vec []unix.Iovec) unix.Errno {
 	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(vec))), uintptr(len(vec)))

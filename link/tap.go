@@ -83,15 +83,9 @@ func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 	return n, t.ioError(errors.Join(gone, err))
 }
 
-// WriteBatch implements [Device].
-func (t *TAP) WriteBatch(frames [][]byte) (int, error) {
-	n, err := t.wr.batch(frames)
-	return n, t.ioError(err)
-}
-
 // WriteVectors implements [Device].
 func (t *TAP) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
-	n, err := t.wr.vectors(frames, accepted)
+	n, err := t.wr.batch(frames, accepted)
 	return n, t.ioError(err)
 }
 

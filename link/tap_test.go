@@ -118,7 +118,7 @@ func TestFramesOfEveryMTU(t *testing.T) {
 		if !bytes.Equal(got[link.HeaderLen:], sent) || !bytes.Equal(got[:link.HeaderLen], make([]byte, link.HeaderLen)) {
 			t.Fatalf("MTU %d: the frame from the host differs", mtu)
 		}
-		if _, err := tap.WriteBatch([][]byte{got}); err != nil {
+		if _, err := tap.WriteVectors([][][]byte{{got}}, make([]bool, 1)); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -210,7 +210,7 @@ func awaitAgreement(t *testing.T, tap *link.TAP) {
 
 func pump(from, to *link.TAP) {
 	bufs, sizes := make([][]byte, 16), make([]int, 16)
-	out := make([][]byte, 16)
+	out, accepted := make([][][]byte, 16), make([]bool, 16)
 	for i := range bufs {
 		bufs[i] = make([]byte, 2048)
 	}
@@ -220,9 +220,9 @@ func pump(from, to *link.TAP) {
 			return
 		}
 		for i := range n {
-			out[i] = bufs[i][:sizes[i]]
+			out[i] = [][]byte{bufs[i][:sizes[i]]}
 		}
-		if _, err := to.WriteBatch(out[:n]); err != nil {
+		if _, err := to.WriteVectors(out[:n], accepted); err != nil {
 			return
 		}
 	}
@@ -339,13 +339,13 @@ func TestNoAllocationPerFrame(t *testing.T) {
 	for range rounds + 1 {
 		h.Send(frame)
 	}
-	bufs, sizes, out := [][]byte{make([]byte, 2048)}, make([]int, 1), make([][]byte, 1)
+	bufs, sizes, out, accepted := [][]byte{make([]byte, 2048)}, make([]int, 1), [][][]byte{{nil}}, make([]bool, 1)
 	if n := testing.AllocsPerRun(rounds, func() {
 		if n, err := tap.ReadBatch(bufs, sizes); n != 1 || err != nil {
 			t.Errorf("read %d, %v", n, err)
 		}
-		out[0] = bufs[0][:sizes[0]]
-		if n, err := tap.WriteBatch(out); n != 1 || err != nil {
+		out[0][0] = bufs[0][:sizes[0]]
+		if n, err := tap.WriteVectors(out, accepted); n != 1 || err != nil {
 			t.Errorf("wrote %d, %v", n, err)
 		}
 	}); n != 0 {

@@ -53,7 +53,7 @@ func writesInOrder(t *testing.T, r *rig) {
 		out = append(out, withHeader(f))
 	}
 	before := r.counters()
-	n, err := r.dev.WriteBatch(out)
+	n, err := r.write(out...)
 	r.ok(err)
 	if n != len(want) {
 		t.Errorf("wrote %d, want %d", n, len(want))
@@ -105,12 +105,12 @@ func dropsTooLong(t *testing.T, r *rig) {
 
 func countsRefused(t *testing.T, r *rig) {
 	good := withHeader(frame(0, 60))
-	if n, err := r.dev.WriteBatch([][]byte{good, good}); n != 0 || err != nil {
+	if n, err := r.write(good, good); n != 0 || err != nil {
 		t.Errorf("wrote %d, %v to an interface that is down; want 0, nil", n, err)
 	}
 	r.running()
 	short := [][]byte{{}, make([]byte, 3), make([]byte, link.HeaderLen), good[:link.HeaderLen+13], good}
-	if n, err := r.dev.WriteBatch(short); n != 1 || err != nil {
+	if n, err := r.write(short...); n != 1 || err != nil {
 		t.Errorf("wrote %d, %v; want 1, nil", n, err)
 	}
 	r.wantFrames(r.recv(1), frame(0, 60))
@@ -178,8 +178,6 @@ func closeEnds(t *testing.T, r *rig) {
 	bufs, sizes := buffers(1, 2000)
 	_, err = r.dev.ReadBatch(bufs, sizes)
 	r.wantErr("ReadBatch", err, link.ErrClosed)
-	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
-	r.wantErr("WriteBatch", err, link.ErrClosed)
 	r.writesNone(link.ErrClosed)
 	_, err = r.dev.SetOffloads(link.AllOffloads)
 	r.wantErr("SetOffloads", err, link.ErrClosed)
@@ -270,8 +268,6 @@ func deletionIsReported(t *testing.T, r *rig) {
 		t.Errorf("state = %+v, want a zero one", s)
 	}
 	r.within("ReadBatch after deletion", done, link.ErrGone)
-	_, err = r.dev.WriteBatch([][]byte{withHeader(frame(0, 60))})
-	r.wantErr("WriteBatch", err, link.ErrGone)
 	r.writesNone(link.ErrGone)
 	_, err = r.dev.SetOffloads(link.AllOffloads)
 	r.wantErr("SetOffloads", err, link.ErrGone)
@@ -360,7 +356,6 @@ func noAllocation(t *testing.T, r *rig) {
 	if n := testing.AllocsPerRun(100, func() {
 		r.dev.Wake()
 		_, _ = r.dev.ReadBatch(bufs, sizes)
-		_, _ = r.dev.WriteBatch(down)
 		_, _ = r.dev.WriteVectors(sliced, accepted)
 	}); n != 0 {
 		t.Errorf("%v allocations per round, want 0", n)

@@ -136,22 +136,6 @@ func (f *Fake) fill(bufs [][]byte, sizes []int, frame []byte) (n int) {
 	}
 }
 
-// WriteBatch implements [link.Device].
-func (f *Fake) WriteBatch(frames [][]byte) (n int, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.err(); err != nil {
-		return 0, err
-	}
-	for _, frame := range frames {
-		if f.write(frame) {
-			n++
-		}
-	}
-	f.count.Written += uint64(n)
-	return n, nil
-}
-
 // WriteVectors implements [link.Device].
 func (f *Fake) WriteVectors(frames [][][]byte, accepted []bool) (n int, err error) {
 	f.mu.Lock()

@@ -88,7 +88,7 @@ func TestFakeQueuesAreBounded(t *testing.T) {
 	out := make([]byte, link.HeaderLen+60)
 	for range length + surplus {
 		f.Send(out[link.HeaderLen:])
-		_, _ = f.WriteBatch([][]byte{out})
+		_, _ = f.WriteVectors([][][]byte{{out}}, make([]bool, 1))
 	}
 	c, err := f.Counters()
 	if err != nil || c.Kernel.TxDropped != surplus || c.Drops.WriteNoMem != surplus {

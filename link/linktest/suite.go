@@ -85,6 +85,15 @@ func (r *rig) ok(err error) {
 	}
 }
 
+// write writes frames, each as one slice.
+func (r *rig) write(frames ...[]byte) (int, error) {
+	each := make([][][]byte, len(frames))
+	for i := range frames {
+		each[i] = frames[i : i+1]
+	}
+	return r.dev.WriteVectors(each, make([]bool, len(frames)))
+}
+
 func (r *rig) state() link.State {
 	r.t.Helper()
 	s, err := r.dev.State()

@@ -68,7 +68,11 @@ func must(t testing.TB, err error) {
 // writeEach writes frames one by one.
 func (p tap) writeEach(t testing.TB, frames [][]byte) {
 	t.Helper()
-	if n, err := p.WriteBatch(frames); n != len(frames) || err != nil {
+	each := make([][][]byte, len(frames))
+	for i := range frames {
+		each[i] = frames[i : i+1]
+	}
+	if n, err := p.WriteVectors(each, make([]bool, len(frames))); n != len(frames) || err != nil {
 		t.Fatalf("wrote %d of %d frames, %v", n, len(frames), err)
 	}
 }

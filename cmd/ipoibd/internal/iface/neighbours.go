@@ -141,7 +141,7 @@ func (n *neighbours) step(ev neigh.Event) {
 func (n *neighbours) sendHost(frame []byte) {
 	b := append(n.frame[:0], make([]byte, vnet.HeaderLen)...)
 	n.frame = append(b, frame...)
-	if _, err := n.f.host.tap.WriteBatch([][]byte{n.frame}); err != nil {
+	if _, err := n.f.host.tap.WriteVectors([][][]byte{{n.frame}}, []bool{false}); err != nil {
 		n.f.log.Debug("write frame to the host", "err", err)
 	}
 }

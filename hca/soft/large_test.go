@@ -8,18 +8,13 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/hcatest"
 	"ipoibd/hca/roce"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/hca/soft/transport"
 )
 
-// tcpHeader is the header of a large send: encapsulation, IPv4 and TCP with timestamps.
-var tcpHeader = []byte{
-	0x08, 0, 0, 0,
-	0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2,
-	0x12, 0x34, 0, 80, 0, 0, 0, 0, 1, 2, 3, 4, 0x80, 0x18, 0x20, 0, 0, 0, 0, 0,
-	1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2,
-}
+var tcpHeader = hcatest.TCPHeader()
 
 // sendLarge posts a large send of n bytes, in segments of 1000.
 func (r *rig) sendLarge(ah hca.AH, n int) {

@@ -143,11 +143,11 @@ func (s *sender) gone() error {
 }
 
 // run sends msgs[from:to] with one call. It returns how many were sent, or 1 if it dropped the
-// first. An ICMP error about an earlier packet fails the
-// next call, whatever it sends. So run repeats a failed call once, and again as long as
-// ICMP errors keep coming, with sendTries tries in all. It does not send a packet again
-// that was lost on output. If the kernel or the NIC cannot cut a train, run returns
-// transport.ErrLimits, and trains exceed the limits from then on.
+// first. An ICMP error about an earlier packet fails the next call, whatever it sends. So run
+// repeats a failed call once, and again as long as ICMP errors keep coming, with sendTries
+// tries in all. It does not send a packet again that was lost on output. If the kernel or the
+// NIC cannot cut a train, run returns transport.ErrLimits, and trains exceed the limits from
+// then on.
 func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool, err error) {
 	s.from, s.to = from, to
 	for try, again := 1, true; again; try++ {

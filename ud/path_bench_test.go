@@ -198,7 +198,7 @@ func BenchmarkPath(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := rx.Attach(to.qp, to.rx, to.mr(b, 128*RxStride(4096)), 1); err != nil {
+		if err := rx.Attach(to.qp, to.rx, to.mr(b, 128*RxStride(4096)), false, 1); err != nil {
 			b.Fatal(err)
 		}
 		b.Run(fmt.Sprintf("rx/%d", mtu), func(b *testing.B) {

@@ -77,14 +77,6 @@ func NewRx(cfg RxConfig) (*Rx, error) {
 	return r, nil
 }
 
-// JoinUDP sets whether the host accepts large UDP frames; it always accepts large TCP frames.
-// Call it only while no Pump is running.
-func (r *Rx) JoinUDP(on bool) {
-	if on != r.joinsUDP {
-		r.joinsUDP, r.join = on, coalesce.New(hca.Batch, on)
-	}
-}
-
 // SetMTU sets the interface's MTU in bytes of IP packet. Longer packets are
 // dropped and counted; the host would drop them silently.
 func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
@@ -92,11 +84,12 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
 // buffers; it has at least Slots * RxStride(PortMTU) bytes and is writable by the
-// device (hca.AccessLocalWrite). The generation must differ from that of every
-// earlier Attach whose completions may still arrive. Errors: hca.ErrInvalid if a
-// QP is already attached or if mr or the QP's receive queue is too small; or the
+// device (hca.AccessLocalWrite). joinUDP says whether the host accepts large UDP
+// frames; it always accepts those of TCP. The generation must differ from that of
+// every earlier Attach whose completions may still arrive. Errors: hca.ErrInvalid if
+// a QP is already attached or if mr or the QP's receive queue is too small; or the
 // error of a post, after which Rx is detached.
-func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
+func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, joinUDP bool, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
 	}
@@ -105,6 +98,9 @@ func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) e
 	}
 	for slot := range r.sge {
 		r.sge[slot] = r.ring.sge(uint32(slot), 0, r.ring.stride)
+	}
+	if joinUDP != r.joinsUDP {
+		r.joinsUDP, r.join = joinUDP, coalesce.New(hca.Batch, joinUDP)
 	}
 	r.qp, r.cq = qp, recvCQ
 	if err := r.Refill(); err != nil {

@@ -81,10 +81,9 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 	for i, l := range ls {
 		q := a.ep.Queues[i]
 		l.queue = q
-		l.rx.JoinUDP(a.joinUDP)
 		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
-			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
+			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, a.joinUDP, gen)
 		}
 		if err != nil {
 			ls.detach()

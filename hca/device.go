@@ -87,6 +87,7 @@ type DeviceAttr struct {
 	IPCsum       bool      `json:"ip_csum"`   // SendIPCsum is supported
 	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
 	USO          bool      `json:"-"`         // large sends of UDP are supported, besides those of TCP
+	LRO          bool      `json:"-"`         // QPSpec.LRO is supported
 	// TSOUnit and TSOOverhead describe the fastest large sends: those whose messages have at
 	// most TSOUnit bytes in total, counting TSOOverhead more for each message. The device
 	// splits longer ones. 0: no preference.
@@ -295,6 +296,11 @@ type QPSpec struct {
 	SendSGEs  int  // 1 to DeviceAttr.MaxSGE
 	RecvSGEs  int  // 1 to DeviceAttr.MaxSGE
 	SignalAll bool // every send completes; else only failures and sends with SendSignaled
+	// LRO lets the device join messages, as far as they fit the receive at the head of the
+	// queue. It needs DeviceAttr.LRO; otherwise the spec is refused with ErrInvalid.
+	LRO bool
+	// LROUDP lets it join those of UDP too, not only those of TCP.
+	LROUDP bool
 }
 
 // ObjectKind is the kind of object that an [ObjectID] identifies.

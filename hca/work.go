@@ -100,6 +100,19 @@ type WC struct {
 	SLID      uint16 // InfiniBand only
 	SL        uint8
 	Network   NetworkType // receive: kind of the header in the GRH area, if the backend knows it
+	LRO       LRO         // receive: what was joined in it
+}
+
+// LRO describes a large receive: several messages of one sender, the segments of one TCP or
+// UDP flow, that the device has joined in one receive (in mlx5, the field lro_num_seg of a
+// completion). It needs QPSpec.LRO. The receive holds the message that they are segments
+// of: the encapsulation header, the headers of the first segment, and the payloads of all.
+// Cutting it at MSS yields exactly those segments (see package join for what is joined). The
+// lengths in the headers and the checksum of IPv4 are those of the whole. The checksums of the
+// segments were correct; that of TCP or UDP in the header is the sum of the pseudo-header only.
+type LRO struct {
+	Segments int // 0: the receive holds one message, as it was sent
+	MSS      int // bytes of payload of each segment but the last
 }
 
 // NetworkType is the kind of header in the GRH area of a receive (enum

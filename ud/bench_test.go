@@ -84,7 +84,7 @@ func newRxBench(t testing.TB, slots int) *rxBench {
 		t.Fatal(err)
 	}
 	b.Rx = rx
-	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*RxStride(cfg.PortMTU))}, recvCQ: &fakeCQ{}, depth: slots}
+	b.qp = &fakeQP{mr: &fakeMR{make([]byte, cfg.Slots*RxStride(cfg.PortMTU, false))}, recvCQ: &fakeCQ{}, depth: slots}
 	b.attach(t, 1)
 	return b
 }

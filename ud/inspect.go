@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"ipoibd/hca"
+	"ipoibd/hca/join"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -47,7 +48,11 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	m := message{end: int(wc.ByteLen), from: Sender{sgid, wc.SrcQPN, dgid.IsMulticast()}}
 	payload := buf[rxPayload:m.end]
 	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
-	if reason := r.check(&m, payload); reason != Delivered {
+	longest := len(payload)
+	if wc.LRO.Segments > 1 {
+		longest = segmentLen(m.typ, payload, wc.LRO.MSS)
+	}
+	if reason := r.check(&m, payload, longest); reason != Delivered {
 		return m, reason
 	}
 	ip, ok := ipoib.DestIP(m.typ, payload)
@@ -71,13 +76,22 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 	return Delivered
 }
 
-func (r *rxRules) check(m *message, payload []byte) Reason {
+// segmentLen returns the length of the longest packet that was joined in a large receive, or
+// 0 if the device has joined what it cannot have joined.
+func segmentLen(typ ipoib.EtherType, payload []byte, mss int) int {
+	var p join.Packet
+	p.Parse(payload, typ == ipoib.EtherTypeIPv6, true, 0)
+	return p.Payload + mss
+}
+
+// check makes the checks of a message whose longest packet has longest bytes.
+func (r *rxRules) check(m *message, payload []byte, longest int) Reason {
 	switch {
 	case r.isProbe(m):
 		return Probed
 	case !m.typ.Carried():
 		return EtherType
-	case len(payload) > r.mtu:
+	case longest > r.mtu:
 		return TooLong
 	case hidesND(m.typ, payload):
 		return HiddenND

@@ -10,7 +10,7 @@ import (
 // received returns a slot with a message behind a GRH in the IPv6 layout, and
 // its completion.
 func received(sgid, dgid hca.GID, m []byte) ([]byte, hca.WC) {
-	buf := make([]byte, RxStride(4096))
+	buf := make([]byte, RxStride(4096, false))
 	putGRH(buf, sgid, dgid)
 	copy(buf[hca.GRHLen:], m)
 	return buf, hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m))}

@@ -2,6 +2,7 @@ package ud
 
 import (
 	"ipoibd/hca"
+	"ipoibd/hca/join"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -59,9 +60,13 @@ func TxStride(maxMTU, maxTSO int) int {
 // RxStride returns the size of an RX slot in bytes on a port whose largest MTU
 // is portMTU: GRH area, that MTU and the IPoIB header, so that every message
 // that a peer can send fits (a receive buffer that is too short causes a QP
-// error).
-func RxStride(portMTU hca.MTU) int {
-	return align(max(rxPayload+int(portMTU), rxEther+etherMinLen))
+// error). If the device joins messages (lro), a large frame fits.
+func RxStride(portMTU hca.MTU, lro bool) int {
+	size := max(rxPayload+int(portMTU), rxEther+etherMinLen)
+	if lro {
+		size = max(size, rxPayload+join.MaxBytes)
+	}
+	return align(size)
 }
 
 func align(n int) int { return (n + slotAlign - 1) &^ (slotAlign - 1) }

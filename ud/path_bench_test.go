@@ -108,7 +108,7 @@ func newPathEnd(b *testing.B, addr string) *pathEnd {
 	must(err)
 	e.rx, err = e.dev.CreateCQ(hca.CQSpec{Entries: 512})
 	must(err)
-	e.qp, err = e.pd.CreateQP(hca.QPSpec{SendWRs: 128, RecvWRs: 128, SendSGEs: 2, RecvSGEs: 1}, e.send, e.rx)
+	e.qp, err = e.pd.CreateQP(hca.QPSpec{SendWRs: 128, RecvWRs: 128, SendSGEs: 2, RecvSGEs: 1, LRO: true, LROUDP: true}, e.send, e.rx)
 	must(err)
 	for s := hca.QPReset; s < hca.QPRTS; s++ {
 		must(e.qp.Modify(hca.QPAttr{State: s + 1, Port: 1, QKey: 0xb1b}, hca.AttrState|hca.UDTransition(s, s+1).Required))
@@ -194,11 +194,11 @@ func BenchmarkPath(b *testing.B) {
 			})
 		}
 		sink := &fakeSink{accept: -1, discard: true}
-		rx, err := NewRx(RxConfig{Slots: 128, PortMTU: 4096, MTU: mtu, Sink: sink, SlowPath: &fakeSlow{}, Peers: snap})
+		rx, err := NewRx(RxConfig{Slots: 64, PortMTU: 4096, MTU: mtu, Sink: sink, SlowPath: &fakeSlow{}, Peers: snap})
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := rx.Attach(to.qp, to.rx, to.mr(b, 128*RxStride(4096)), false, 1); err != nil {
+		if err := rx.Attach(to.qp, to.rx, to.mr(b, 64*RxStride(4096, true)), false, 1); err != nil {
 			b.Fatal(err)
 		}
 		b.Run(fmt.Sprintf("rx/%d", mtu), func(b *testing.B) {

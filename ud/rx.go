@@ -57,6 +57,7 @@ type rxScratch struct {
 	wcs    [hca.Batch]hca.WC
 	slots  [hca.Batch]uint32 // completed
 	frames [hca.Batch][]byte // for the sink
+	counts [hca.Batch]int    // by frame: the messages in it
 
 	accepted [hca.Batch]bool // by joined frame
 	wrs      [hca.Batch]hca.RecvWR
@@ -83,17 +84,17 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 
 // Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
-// buffers; it has at least Slots * RxStride(PortMTU) bytes and is writable by the
-// device (hca.AccessLocalWrite). joinUDP says whether the host accepts large UDP
-// frames; it always accepts those of TCP. The generation must differ from that of
-// every earlier Attach whose completions may still arrive. Errors: hca.ErrInvalid if
-// a QP is already attached or if mr or the QP's receive queue is too small; or the
+// buffers; it has at least Slots * RxStride(PortMTU, qp.Spec().LRO) bytes and is writable by
+// the device (hca.AccessLocalWrite). joinUDP says whether the host accepts large UDP frames;
+// it always accepts those of TCP. The generation must differ from that of every earlier
+// Attach whose completions may still arrive. Errors: hca.ErrInvalid if a QP is already
+// attached or if mr or the QP's receive queue is too small; or the
 // error of a post, after which Rx is detached.
 func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, joinUDP bool, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
 	}
-	if err := r.ring.attach(mr, RxStride(r.cfg.PortMTU), generation); err != nil {
+	if err := r.ring.attach(mr, RxStride(r.cfg.PortMTU, qp.Spec().LRO), generation); err != nil {
 		return err
 	}
 	for slot := range r.sge {

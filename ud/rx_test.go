@@ -368,7 +368,7 @@ func TestStrides(t *testing.T) {
 		}
 	}
 	for _, mtu := range []hca.MTU{256, 512, 1024, 2048, 4096} {
-		if s := RxStride(mtu); s%slotAlign != 0 || s < 40+4+int(mtu) || s < 20+10+60 {
+		if s := RxStride(mtu, false); s%slotAlign != 0 || s < 40+4+int(mtu) || s < 20+10+60 {
 			t.Errorf("RX stride of MTU %d: %d", mtu, s)
 		}
 	}

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/join"
+	"ipoibd/ud/coalesce"
+	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
 
@@ -95,6 +98,7 @@ func (r *Rx) deliver(n int) error {
 		r.ring.complete(slot)
 		slots = append(slots, slot)
 		if frame := r.accept(&rules, slot, wc); frame != nil {
+			r.scratch.counts[len(frames)] = max(1, wc.LRO.Segments)
 			frames = append(frames, frame)
 		}
 	}
@@ -112,16 +116,17 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 		r.fail(wc, slot)
 		return nil
 	}
-	r.tally.add(Received, 1)
+	messages := max(1, wc.LRO.Segments)
+	r.tally.add(Received, messages)
 	buf := r.ring.bytes(slot)
 	m, reason := rules.inspect(buf, wc)
 	if reason == Delivered {
-		return m.ethernet(buf, virtioOf(wc.Flags))
+		return m.ethernet(buf, m.virtio(buf, wc))
 	}
 	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
 		reason = SlowPathFull
 	}
-	r.tally.add(reason, 1)
+	r.tally.add(reason, messages)
 	return nil
 }
 
@@ -142,15 +147,21 @@ func (r *Rx) write(frames [][]byte) error {
 	joined := r.join.Join(frames)
 	accepted := r.scratch.accepted[:len(joined)]
 	_, err := r.cfg.Sink.WriteVectors(joined, accepted)
-	delivered := 0
+	delivered, refused := 0, 0
 	for k, ok := range accepted {
+		n := 0
+		for _, i := range r.join.Inputs(k) {
+			n += r.scratch.counts[i]
+		}
 		if ok {
-			delivered += len(r.join.Inputs(k))
+			delivered += n
+		} else {
+			refused += n
 		}
 	}
 	r.tally.add(Delivered, delivered)
-	r.tally.add(SinkRefused, len(frames)-delivered)
-	r.merged.Add(uint64(len(frames) - len(joined)))
+	r.tally.add(SinkRefused, refused)
+	r.merged.Add(uint64(delivered + refused - len(joined)))
 	if err != nil {
 		return fmt.Errorf("write frames: %w", err)
 	}
@@ -180,10 +191,15 @@ func (r *Rx) repost() error {
 	return nil
 }
 
-// virtioOf returns the virtio header of a received frame. It reports to the
-// host that the device verified the checksum.
-func virtioOf(flags hca.WCFlags) vnet.Header {
-	if flags&hca.WCFlagIPCsumOK != 0 {
+// virtio returns the virtio header of a received frame. It reports to the host that the device
+// verified the checksum, or describes the segments of a large receive.
+func (m *message) virtio(buf []byte, wc *hca.WC) vnet.Header {
+	switch {
+	case wc.LRO.Segments > 1:
+		var p join.Packet
+		p.Parse(buf[rxPayload:m.end], m.typ == ipoib.EtherTypeIPv6, true, 0)
+		return coalesce.Virtio(&p, wc.LRO.MSS)
+	case wc.Flags&hca.WCFlagIPCsumOK != 0:
 		return vnet.Header{Flags: vnet.DataValid}
 	}
 	return vnet.Header{}

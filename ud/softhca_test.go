@@ -64,7 +64,7 @@ func newHost(t *testing.T, fabric *memfabric.Fabric, name string, addr netip.Add
 	check(t, err)
 	h.tmr, err = h.pd.AllocMR(slots*ud.TxStride(mtu, 0), 0)
 	check(t, err)
-	h.rmr, err = h.pd.AllocMR(slots*ud.RxStride(rcfg.PortMTU), hca.AccessLocalWrite)
+	h.rmr, err = h.pd.AllocMR(slots*ud.RxStride(rcfg.PortMTU, false), hca.AccessLocalWrite)
 	check(t, err)
 	h.scq, err = dev.CreateCQ(hca.CQSpec{Entries: slots})
 	check(t, err)

@@ -12,6 +12,7 @@ type recvSide struct {
 	done      []hca.WC
 	grh       [hca.GRHLen]byte
 	place     pieces
+	large     large
 	unsettled bool // the receive side has failed, and Settle has not yet moved the send side
 }
 
@@ -36,6 +37,7 @@ type Inbound struct {
 
 // becomeRecv is the only function that writes the state of the receive side.
 func (q *QP) becomeRecv(s hca.QPState) {
+	q.closeLarge()
 	q.recv.state = s
 	q.recv.unsettled = false
 	switch s.RecvQueue() {
@@ -80,7 +82,11 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 		return DropPKey
 	case q.keys.qkey != in.QKey:
 		return DropQKey
-	case q.recv.queue.len() == 0:
+	case q.recv.large.open && q.recv.large.join(in):
+		return Passed
+	}
+	q.closeLarge()
+	if q.recv.queue.len() == 0 {
 		return DropNoRecv
 	}
 	r := q.recv.queue.at(0)
@@ -95,11 +101,21 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	if in.Path.Dst.Is4() {
 		network = hca.NetworkIPv4
 	}
-	q.completeRecv(hca.WC{
+	wc := hca.WC{
 		ID: r.id, Flags: hca.WCFlagGRH, ByteLen: uint32(hca.GRHLen + in.Len),
 		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex, Network: network,
-	})
+	}
+	if !q.cfg.Spec.LRO || !q.recv.large.start(in, wc, q.recv.place.list(), q.cfg.Spec.LROUDP) {
+		q.completeRecv(wc)
+	}
 	return Passed
+}
+
+// closeLarge completes the receive that messages are being joined in, if there is one.
+func (q *QP) closeLarge() {
+	if q.recv.large.open {
+		q.completeRecv(q.recv.large.finish())
+	}
 }
 
 // place writes the GRH area and the payload to the memory of r.
@@ -133,6 +149,7 @@ func (q *QP) RecvDone() []hca.WC {
 	if q.recv.unsettled {
 		return nil
 	}
+	q.closeLarge()
 	done := q.recv.done
 	q.recv.done = done[:0]
 	return done

@@ -3,7 +3,15 @@ package coalesce
 import (
 	"encoding/binary"
 
+	"ipoibd/hca/join"
 	"ipoibd/ud/vnet"
+)
+
+// TCP flags (RFC 9293 section 3.1, RFC 3168 section 6.1).
+const (
+	flagPSH = 0x08
+	flagACK = 0x10
+	flagECE = 0x40
 )
 
 // segment describes a frame of the tests. Its zero value is a TCP segment over IPv4 without
@@ -47,9 +55,9 @@ func (s segment) frame() []byte {
 	}
 	f[20] = s.mac
 	t := s.transport()
-	proto := uint8(protoTCP)
+	proto := uint8(join.TCP)
 	if s.udp {
-		proto = protoUDP
+		proto = join.UDP
 	}
 	if s.ipv6 {
 		f[22], f[23] = 0x86, 0xdd
@@ -161,7 +169,7 @@ func cut(frame []byte) [][]byte {
 			f[24], f[25] = 0, 0
 			binary.BigEndian.PutUint16(f[24:], ^naive(f[14:34], 0))
 		}
-		if proto == protoTCP {
+		if proto == join.TCP {
 			binary.BigEndian.PutUint32(t[4:], binary.BigEndian.Uint32(t[4:])+uint32(k)*uint32(h.GSOSize))
 			if len(rest) > 0 {
 				t[13] &^= flagPSH | 1 // FIN
@@ -175,7 +183,7 @@ func cut(frame []byte) [][]byte {
 		at := int(h.CsumOffset)
 		t[at], t[at+1] = 0, 0
 		sum := ^naive(t, naive(addrs, naive([]byte{0, proto, byte(len(t) >> 8), byte(len(t))}, 0)))
-		if proto == protoUDP && sum == 0 {
+		if proto == join.UDP && sum == 0 {
 			sum = 0xffff
 		}
 		binary.BigEndian.PutUint16(t[at:], sum)

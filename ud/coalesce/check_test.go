@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"ipoibd/hca/join"
 	"ipoibd/ud/vnet"
 )
 
@@ -15,9 +16,9 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// join joins frames, checks every property of the result, and returns how many inputs each
+// joined joins frames, checks every property of the result, and returns how many inputs each
 // frame of the output consists of.
-func join(t tb, c *Coalescer, frames [][]byte) (sizes []int) {
+func joined(t tb, c *Coalescer, frames [][]byte) (sizes []int) {
 	t.Helper()
 	before := make([][]byte, len(frames))
 	for i, f := range frames {
@@ -89,7 +90,7 @@ func requireSame(t tb, k int, frame []byte, inputs []int, before [][]byte) {
 	if err != nil || checkErr != nil || headers != int(h.HdrLen) || h.Flags != vnet.NeedsCsum {
 		t.Fatalf("frame %d: %+v, %v, %v; headers of %d bytes", k, h, err, checkErr, headers)
 	}
-	if len(frame) > 24+MaxBytes || len(inputs) > MaxSegments {
+	if len(frame) > 24+join.MaxBytes || len(inputs) > join.MaxSegments {
 		t.Fatalf("frame %d: %d bytes of %d segments", k, len(frame), len(inputs))
 	}
 	sum := binary.BigEndian.Uint16(frame[10+int(h.CsumStart)+int(h.CsumOffset):])
@@ -165,10 +166,10 @@ func flowOf(f []byte) (out flow) {
 		}
 	case typ == 0x86dd && f[0]>>4 == 6 && len(f) >= 40:
 		out.addrs = string(f[8:40])
-		if f[6] == 6 || f[6] == 17 || f[6] == protoICMPv6 {
+		if f[6] == 6 || f[6] == 17 || f[6] == 58 {
 			out.proto = f[6]
 		}
-		if out.proto != protoICMPv6 && out.proto != 0 && len(f) >= 44 {
+		if out.proto != 58 && out.proto != 0 && len(f) >= 44 {
 			out.ports = string(f[40:44])
 		}
 	}

@@ -4,24 +4,30 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"ipoibd/hca/checksum"
+	"ipoibd/hca/join"
 	"ipoibd/ud/vnet"
 )
 
-// Limits of a large frame and of a batch.
+// MaxFlows bounds the runs that are open at once. Each frame is compared with them, one after
+// the other, and a batch over more flows has few frames for each. One flow more ends the
+// oldest run.
+const MaxFlows = 16
+
+// Offsets in a frame with its virtio header in front (IEEE 802.3).
 const (
-	// MaxBytes bounds the IP packet in a large frame: the length fields of IPv4 and UDP have
-	// 16 bits, and the kernel's GRO has the same limit for IPv6 (GRO_LEGACY_MAX_SIZE).
-	MaxBytes = 65535
-	// MaxSegments bounds the frames joined into one. Linux before 6.9 refuses UDP frames with
-	// more segments (UDP_MAX_SEGMENTS), and the kernel's GRO does not join more datagrams
-	// (UDP_GRO_CNT_MAX).
-	MaxSegments = 64
-	// MaxFlows bounds the runs that are open at once. Each frame is compared with all of them,
-	// and a batch with more flows has few frames for each. A run beyond the bound ends the
-	// oldest one.
-	MaxFlows = 16
+	etherAt = vnet.HeaderLen
+	typeAt  = etherAt + 12
+	ipAt    = etherAt + 14
 )
+
+// EtherTypes.
+const (
+	typeIPv4 = 0x0800
+	typeIPv6 = 0x86dd
+)
+
+// etherMinPayload is the length up to which Ethernet pads a packet (IEEE 802.3, 4.4.2).
+const etherMinPayload = 46
 
 // Coalescer joins the frames of batches. Only one goroutine at a time may use it.
 type Coalescer struct {
@@ -36,13 +42,26 @@ type Coalescer struct {
 	out   [][][]byte
 }
 
+// verdict is what is known about the checksums of a packet.
+type verdict uint8
+
+const (
+	unknown verdict = iota
+	correct
+	wrong
+)
+
+// packet is what Join knows about a frame.
+type packet struct {
+	join.Packet
+	sum verdict
+}
+
 // run is a sequence of frames that become one.
 type run struct {
+	join.Run
 	first, last int // inputs
-	n           int
-	bytes       int  // of payload
-	fixedID     bool // all IPv4 identifications are equal
-	at          int  // where it begins in order and vecs
+	at          int // where it begins in order and vecs
 }
 
 // New returns a Coalescer for up to batch frames at a time. It joins UDP only if udp is set,
@@ -71,19 +90,21 @@ func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 	for i, frame := range frames {
 		p := &c.packets[i]
 		p.parse(frame, c.udp)
-		switch p.kind {
-		case foreign:
-		case opaque:
+		switch p.Kind {
+		case join.Foreign:
+		case join.Opaque:
 			c.endBetween(p)
-		case alone:
+		case join.Alone:
 			c.end(c.find(frames, i))
-		case joinable:
+		case join.Joinable:
 			if c.extend(frames, i) {
 				continue
 			}
 		}
-		c.runs = append(c.runs, run{first: i, last: i, n: 1, bytes: p.size()})
-		if p.kind == joinable && !p.pushes(frame) {
+		r := run{first: i, last: i}
+		r.Start(&p.Packet)
+		c.runs = append(c.runs, r)
+		if p.Kind == join.Joinable && !p.Pushes(frame[ipAt:]) {
 			c.start(len(c.runs) - 1)
 		}
 	}
@@ -97,14 +118,14 @@ func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 // order: one for each of its slices. The result is valid until the next Join.
 func (c *Coalescer) Inputs(k int) []int {
 	r := &c.runs[k]
-	return c.order[r.at : r.at+r.n]
+	return c.order[r.at : r.at+r.N]
 }
 
 // find returns the index in open of the run of a frame's flow, or -1.
 func (c *Coalescer) find(frames [][]byte, i int) int {
 	for k, r := range c.open {
 		first := c.runs[r].first
-		if sameFlow(&c.packets[first], &c.packets[i], frames[first], frames[i]) {
+		if c.packets[first].SameFlow(&c.packets[i].Packet, frames[first][ipAt:], frames[i][ipAt:]) {
 			return k
 		}
 	}
@@ -129,8 +150,7 @@ func (c *Coalescer) end(k int) {
 // endBetween ends the runs to which a packet whose ports are unknown may belong.
 func (c *Coalescer) endBetween(p *packet) {
 	for k := len(c.open) - 1; k >= 0; k-- {
-		q := &c.packets[c.runs[c.open[k]].first]
-		if q.pair == p.pair && (p.proto == 0 || p.proto == q.proto) {
+		if p.MayShareFlow(&c.packets[c.runs[c.open[k]].first].Packet) {
 			c.end(k)
 		}
 	}
@@ -144,117 +164,79 @@ func (c *Coalescer) extend(frames [][]byte, i int) bool {
 		return false
 	}
 	r, p := &c.runs[c.open[k]], &c.packets[i]
-	head := &c.packets[r.first]
-	fixedID, fits := r.fits(head, p, frames[r.first], frames[i])
-	if !fits || !head.verified(frames[r.first]) || !p.verified(frames[i]) {
+	head, first := &c.packets[r.first], frames[r.first]
+	fixedID, fits := r.Fits(&head.Packet, &p.Packet, first[ipAt:], frames[i][ipAt:])
+	if !fits || !bytes.Equal(first[etherAt:ipAt], frames[i][etherAt:ipAt]) || !head.verified(first) || !p.verified(frames[i]) {
 		c.end(k)
 		return false
 	}
-	c.next[r.last] = i
-	r.last, r.n, r.bytes, r.fixedID = i, r.n+1, r.bytes+p.size(), fixedID
-	if p.size() < head.size() || p.pushes(frames[i]) {
+	c.next[r.last], r.last = i, i
+	if !r.Add(&head.Packet, &p.Packet, frames[i][ipAt:], fixedID) {
 		c.end(k)
 	}
 	return true
 }
 
-// fits reports whether a frame q of the run's flow may follow the run, whose first frame is
-// p, and whether the run's IPv4 identifications then are equal.
-func (r *run) fits(p, q *packet, pFrame, qFrame []byte) (fixedID, ok bool) {
-	if r.n == MaxSegments || q.size() > p.size() || p.payload-ipAt+r.bytes+q.size() > MaxBytes ||
-		!bytes.Equal(pFrame[etherAt:ipAt], qFrame[etherAt:ipAt]) {
-		return false, false
+// parse reads the headers of a frame.
+func (p *packet) parse(frame []byte, udp bool) {
+	*p = packet{}
+	if len(frame) < ipAt || frame[etherAt]&1 != 0 { // to a group
+		return
 	}
-	if p.ipv6 {
-		ok = equal32(pFrame, qFrame, ipAt) && pFrame[ipAt+7] == qFrame[ipAt+7] // version, class, flow label; hop limit
-	} else if fixedID, ok = r.nextID(pFrame, qFrame); ok {
-		ok = equal16(pFrame, qFrame, ipAt) && equal16(pFrame, qFrame, ipv4Frag) && pFrame[ipAt+8] == qFrame[ipAt+8] // service, DF, TTL
+	ethertype := binary.BigEndian.Uint16(frame[typeAt:])
+	if ethertype != typeIPv4 && ethertype != typeIPv6 {
+		return
 	}
-	if ok && p.proto == protoTCP {
-		ok = r.followsTCP(pFrame[p.transport:p.payload], qFrame[q.transport:q.payload])
+	p.Parse(frame[ipAt:], ethertype == typeIPv6, udp, etherMinPayload)
+	if p.Kind > join.Opaque && (vnet.Flags(frame[0])&^vnet.DataValid != 0 || vnet.GSOType(frame[1]) != vnet.GSONone) {
+		p.Kind = join.Opaque // already large, or without checksum
 	}
-	return fixedID, ok
 }
 
-// nextID checks the IPv4 identification of the run's next frame. The second frame determines
-// whether the identifications rise or, with DF, are all equal.
-func (r *run) nextID(p, q []byte) (fixed, ok bool) {
-	distance := binary.BigEndian.Uint16(q[ipv4ID:]) - binary.BigEndian.Uint16(p[ipv4ID:])
-	fixed = r.fixedID || r.n == 1 && distance == 0 && binary.BigEndian.Uint16(p[ipv4Frag:]) == dontFrag
-	if fixed {
-		return true, distance == 0
+// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It remembers
+// that, and believes a device.
+func (p *packet) verified(frame []byte) bool {
+	if p.sum == unknown {
+		p.sum = wrong
+		if vnet.Flags(frame[0]) == vnet.DataValid || p.Intact(frame[ipAt:]) {
+			p.sum = correct
+		}
 	}
-	return false, distance == uint16(r.n)
-}
-
-// followsTCP compares the TCP headers of the run's first frame and of its next.
-func (r *run) followsTCP(p, q []byte) bool {
-	return len(p) == len(q) &&
-		binary.BigEndian.Uint32(q[tcpSeq:]) == binary.BigEndian.Uint32(p[tcpSeq:])+uint32(r.bytes) &&
-		equal32(p, q, tcpAck) && p[tcpOff] == q[tcpOff] && (p[tcpFlags]^q[tcpFlags])&^flagPSH == 0 &&
-		equal16(p, q, tcpWindow) && equal16(p, q, tcpUrgent) && bytes.Equal(p[tcpMinLen:], q[tcpMinLen:])
-}
-
-func equal32(a, b []byte, at int) bool {
-	return binary.NativeEndian.Uint32(a[at:]) == binary.NativeEndian.Uint32(b[at:])
-}
-
-func equal16(a, b []byte, at int) bool {
-	return binary.NativeEndian.Uint16(a[at:]) == binary.NativeEndian.Uint16(b[at:])
-}
-
-// pushes reports whether a TCP segment has PSH.
-func (p *packet) pushes(frame []byte) bool {
-	return p.proto == protoTCP && frame[p.transport+tcpFlags]&flagPSH != 0
+	return p.sum == correct
 }
 
 // assemble appends a run to the output.
 func (c *Coalescer) assemble(frames [][]byte, r *run) {
 	r.at = len(c.vecs)
 	head := frames[r.first]
-	if r.n > 1 {
+	if r.N > 1 {
 		p := &c.packets[r.first]
-		head = head[:p.end]
-		p.enlarge(head, r.bytes, c.packets[r.last].pushes(frames[r.last]))
+		head = head[:ipAt+p.End]
+		r.Enlarge(&p.Packet, head[ipAt:], c.packets[r.last].Pushes(frames[r.last][ipAt:]))
+		Virtio(&p.Packet, p.Size()).Put(head)
 	}
 	c.order, c.vecs = append(c.order, r.first), append(c.vecs, head)
-	for i, n := r.first, r.n; n > 1; n-- {
+	for i, n := r.first, r.N; n > 1; n-- {
 		i = c.next[i]
 		p := &c.packets[i]
-		c.order, c.vecs = append(c.order, i), append(c.vecs, frames[i][p.payload:p.end])
+		c.order, c.vecs = append(c.order, i), append(c.vecs, frames[i][ipAt+p.Payload:ipAt+p.End])
 	}
 	c.out = append(c.out, c.vecs[r.at:len(c.vecs):len(c.vecs)])
 }
 
-// enlarge changes the headers of a frame to those of a large frame with that many bytes of
-// payload, which begins with this frame's. Segmentation sets PSH only in the last segment.
-func (p *packet) enlarge(frame []byte, payload int, push bool) {
+// Virtio returns the virtio header of the large frame with the headers of p, whose segments
+// have a payload of mss bytes.
+func Virtio(p *join.Packet, mss int) vnet.Header {
+	const ip = ipAt - etherAt
 	h := vnet.Header{
-		Flags: vnet.NeedsCsum, GSOSize: uint16(p.size()), HdrLen: uint16(p.payload - etherAt),
-		CsumStart: uint16(p.transport - etherAt), CsumOffset: vnet.CsumOffsetTCP,
+		Flags: vnet.NeedsCsum, GSOType: vnet.GSOTCPv4, GSOSize: uint16(mss), HdrLen: uint16(ip + p.Payload),
+		CsumStart: uint16(ip + p.Transport), CsumOffset: uint16(p.CsumOffset()),
 	}
 	switch {
-	case p.proto == protoUDP:
-		h.GSOType, h.CsumOffset = vnet.GSOUDPL4, vnet.CsumOffsetUDP
-	case p.ipv6:
+	case p.Proto == join.UDP:
+		h.GSOType = vnet.GSOUDPL4
+	case p.IPv6:
 		h.GSOType = vnet.GSOTCPv6
-	default:
-		h.GSOType = vnet.GSOTCPv4
 	}
-	h.Put(frame)
-	end := p.payload + payload
-	if p.ipv6 {
-		binary.BigEndian.PutUint16(frame[ipAt+4:], uint16(end-p.transport))
-	} else {
-		binary.BigEndian.PutUint16(frame[ipAt+2:], uint16(end-ipAt))
-		binary.BigEndian.PutUint16(frame[ipv4Sum:], 0)
-		binary.BigEndian.PutUint16(frame[ipv4Sum:], ^checksum.Sum(frame[ipAt:p.transport], 0))
-	}
-	t := frame[p.transport:]
-	if p.proto == protoUDP {
-		binary.BigEndian.PutUint16(t[udpLength:], uint16(end-p.transport))
-	} else if push {
-		t[tcpFlags] |= flagPSH
-	}
-	binary.BigEndian.PutUint16(t[h.CsumOffset:], checksum.Pseudo(p.addrs(frame), p.proto, end-p.transport))
+	return h
 }

@@ -9,14 +9,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"ipoibd/ud/vnet"
+	"ipoibd/hca/join"
 )
 
 const batch = 64
 
 // tcp4, tcp6, udp4 and udp6 are the first frames of flows with 100 bytes of payload.
 func tcp4() segment {
-	return segment{host: 1, port: 1000, ttl: 64, id: 7, frag: dontFrag, seq: 1 << 30, ack: 5, window: 500, options: timestamps(9), payload: data(100)}
+	return segment{host: 1, port: 1000, ttl: 64, id: 7, frag: 0x4000, seq: 1 << 30, ack: 5, window: 500, options: timestamps(9), payload: data(100)}
 }
 
 func tcp6() segment {
@@ -65,21 +65,21 @@ func TestJoinsEachProtocol(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := New(batch, true)
 			run := train(first, 5)
-			if sizes := join(t, c, frames(run...)); !slices.Equal(sizes, []int{5}) {
+			if sizes := joined(t, c, frames(run...)); !slices.Equal(sizes, []int{5}) {
 				t.Errorf("equal segments: %v, want [5]", sizes)
 			}
 			short := append(run, run[4].following(30), run[4].following(30).following(100))
-			if sizes := join(t, c, frames(short...)); !slices.Equal(sizes, []int{6, 1}) {
+			if sizes := joined(t, c, frames(short...)); !slices.Equal(sizes, []int{6, 1}) {
 				t.Errorf("a short segment in the middle: %v, want [6 1]", sizes)
 			}
 			long := append(run, run[4].following(101), run[4].following(101).following(101))
-			if sizes := join(t, c, frames(long...)); !slices.Equal(sizes, []int{5, 2}) {
+			if sizes := joined(t, c, frames(long...)); !slices.Equal(sizes, []int{5, 2}) {
 				t.Errorf("a longer segment: %v, want [5 2]", sizes)
 			}
-			if sizes := join(t, c, frames(run[0])); !slices.Equal(sizes, []int{1}) {
+			if sizes := joined(t, c, frames(run[0])); !slices.Equal(sizes, []int{1}) {
 				t.Errorf("one segment: %v, want [1]", sizes)
 			}
-			if sizes := join(t, c, nil); len(sizes) != 0 {
+			if sizes := joined(t, c, nil); len(sizes) != 0 {
 				t.Errorf("no segment: %v", sizes)
 			}
 		})
@@ -154,7 +154,7 @@ func TestLeavesUnusualFramesAlone(t *testing.T) {
 				}
 				return
 			}
-			if sizes := join(t, New(batch, true), in); !slices.Equal(sizes, c.want) {
+			if sizes := joined(t, New(batch, true), in); !slices.Equal(sizes, c.want) {
 				t.Errorf("%v, want %v", sizes, c.want)
 			}
 		})
@@ -174,14 +174,14 @@ func TestJoinsEqualFrames(t *testing.T) {
 	} {
 		s := tcp4()
 		change(&s)
-		if sizes := join(t, New(batch, true), frames(train(s, 4)...)); !slices.Equal(sizes, []int{4}) {
+		if sizes := joined(t, New(batch, true), frames(train(s, 4)...)); !slices.Equal(sizes, []int{4}) {
 			t.Errorf("%s: %v, want [4]", name, sizes)
 		}
 	}
 	for name, flags := range map[string]uint8{"FIN": 1, "SYN": 2, "RST": 4, "PSH": flagPSH, "URG": 0x20, "CWR": 0x80} {
 		s := tcp4()
 		s.flags = flags
-		if sizes := join(t, New(batch, true), frames(train(s, 4)...)); len(sizes) != 4 {
+		if sizes := joined(t, New(batch, true), frames(train(s, 4)...)); len(sizes) != 4 {
 			t.Errorf("%s in all: %v, want 4 frames", name, sizes)
 		}
 	}
@@ -189,18 +189,18 @@ func TestJoinsEqualFrames(t *testing.T) {
 	for i := range fixed {
 		fixed[i].id = 0
 	}
-	if sizes := join(t, New(batch, true), frames(fixed...)); !slices.Equal(sizes, []int{4}) {
+	if sizes := joined(t, New(batch, true), frames(fixed...)); !slices.Equal(sizes, []int{4}) {
 		t.Errorf("DF and identification 0: %v, want [4]", sizes)
 	}
 	for i := range fixed {
 		fixed[i].frag = 0
 	}
-	if sizes := join(t, New(batch, true), frames(fixed...)); len(sizes) != 4 {
+	if sizes := joined(t, New(batch, true), frames(fixed...)); len(sizes) != 4 {
 		t.Errorf("identification 0 without DF: %v, want 4 frames", sizes)
 	}
 	mixed := train(tcp4(), 4)
 	mixed[1].id = mixed[0].id
-	if sizes := join(t, New(batch, true), frames(mixed...)); !slices.Equal(sizes, []int{2, 2}) {
+	if sizes := joined(t, New(batch, true), frames(mixed...)); !slices.Equal(sizes, []int{2, 2}) {
 		t.Errorf("equal identification, then rising: %v, want [2 2]", sizes)
 	}
 }
@@ -209,7 +209,7 @@ func TestJoinsEqualFrames(t *testing.T) {
 func TestFirstFrameWithWrongChecksumStaysAlone(t *testing.T) {
 	run := train(tcp4(), 4)
 	run[0].badSum = true
-	if sizes := join(t, New(batch, true), frames(run...)); !slices.Equal(sizes, []int{1, 3}) {
+	if sizes := joined(t, New(batch, true), frames(run...)); !slices.Equal(sizes, []int{1, 3}) {
 		t.Errorf("%v, want [1 3]", sizes)
 	}
 }
@@ -233,7 +233,7 @@ func TestInterleavedFlowsAreJoined(t *testing.T) {
 			in = append(in, s)
 		}
 	}
-	if sizes := join(t, New(batch, true), frames(in...)); len(sizes) != MaxFlows {
+	if sizes := joined(t, New(batch, true), frames(in...)); len(sizes) != MaxFlows {
 		t.Errorf("%d flows: %v, want one frame each", MaxFlows, sizes)
 	}
 }
@@ -248,29 +248,9 @@ func TestTooManyFlowsEndTheOldest(t *testing.T) {
 	}
 	last, first := in[MaxFlows], in[0]
 	in = append(in, last.following(100), first.following(100))
-	sizes := join(t, New(batch, true), frames(in...))
+	sizes := joined(t, New(batch, true), frames(in...))
 	if want := append(slices.Repeat([]int{1}, MaxFlows), 2, 1); !slices.Equal(sizes, want) {
 		t.Errorf("%v, want %v", sizes, want)
-	}
-}
-
-// Two IPv6 flows whose addresses have the same hash are different.
-func TestFlowsWithEqualHashesAreNotJoined(t *testing.T) {
-	run := frames(train(udp6(), 2)...)
-	other := run[1]
-	for i, add := range []uint64{1, ^hashFactor + 1} { // of the destination's halves
-		half := other[24+24+8*i:]
-		binary.BigEndian.PutUint64(half, binary.BigEndian.Uint64(half)+add)
-	}
-	other[0] = byte(vnet.DataValid)
-	var p, q packet
-	p.parse(run[0], true)
-	q.parse(other, true)
-	if p.pair != q.pair || p.ports != q.ports {
-		t.Fatalf("hashes %#x, %#x, ports %#x, %#x; want equal ones", p.pair, q.pair, p.ports, q.ports)
-	}
-	if sizes := join(t, New(batch, true), run); len(sizes) != 2 {
-		t.Errorf("%v, want 2 frames", sizes)
 	}
 }
 
@@ -284,20 +264,20 @@ func TestOtherTrafficDoesNotEndARun(t *testing.T) {
 		"multicast":        {udp: true, group: true, host: 1, port: 1000, ttl: 64, payload: data(8)},
 	} {
 		run := train(tcp4(), 2)
-		if sizes := join(t, New(batch, true), frames(run[0], other, run[1])); !slices.Equal(sizes, []int{2, 1}) {
+		if sizes := joined(t, New(batch, true), frames(run[0], other, run[1])); !slices.Equal(sizes, []int{2, 1}) {
 			t.Errorf("%s: %v, want [2 1]", name, sizes)
 		}
 	}
 	run := frames(train(tcp6(), 2)...)
 	icmp := tcp6().frame()
-	icmp[24+6] = protoICMPv6
-	if sizes := join(t, New(batch, true), [][]byte{run[0], icmp, run[1]}); !slices.Equal(sizes, []int{2, 1}) {
+	icmp[24+6] = 58
+	if sizes := joined(t, New(batch, true), [][]byte{run[0], icmp, run[1]}); !slices.Equal(sizes, []int{2, 1}) {
 		t.Errorf("ICMPv6: %v, want [2 1]", sizes)
 	}
 	run = frames(train(tcp6(), 2)...)
 	esp := tcp6().frame()
 	esp[24+6] = 50
-	if sizes := join(t, New(batch, true), [][]byte{run[0], esp, run[1]}); !slices.Equal(sizes, []int{1, 1, 1}) {
+	if sizes := joined(t, New(batch, true), [][]byte{run[0], esp, run[1]}); !slices.Equal(sizes, []int{1, 1, 1}) {
 		t.Errorf("a protocol that may hide TCP: %v, want [1 1 1]", sizes)
 	}
 }
@@ -306,26 +286,26 @@ func TestLimits(t *testing.T) {
 	s := tcp4()
 	s.payload = data(1400)
 	// 20 bytes of IPv4 and 32 of TCP leave 46 segments of 1400 bytes and one of 1083.
-	if sizes := join(t, New(batch, true), frames(train(s, 50)...)); !slices.Equal(sizes, []int{46, 4}) {
+	if sizes := joined(t, New(batch, true), frames(train(s, 50)...)); !slices.Equal(sizes, []int{46, 4}) {
 		t.Errorf("1400 bytes: %v, want [46 4]", sizes)
 	}
 	for _, last := range []struct{ n, frames int }{{1083, 1}, {1084, 2}} {
 		run := train(s, 46)
 		run = append(run, run[45].following(last.n))
-		if sizes := join(t, New(batch, true), frames(run...)); len(sizes) != last.frames {
+		if sizes := joined(t, New(batch, true), frames(run...)); len(sizes) != last.frames {
 			t.Errorf("%d bytes at the end: %v, want %d frames", last.n, sizes, last.frames)
 		}
 	}
-	if sizes := join(t, New(100, true), frames(train(udp6(), 100)...)); !slices.Equal(sizes, []int{MaxSegments, 36}) {
-		t.Errorf("100 datagrams: %v, want [%d 36]", sizes, MaxSegments)
+	if sizes := joined(t, New(100, true), frames(train(udp6(), 100)...)); !slices.Equal(sizes, []int{join.MaxSegments, 36}) {
+		t.Errorf("100 datagrams: %v, want [%d 36]", sizes, join.MaxSegments)
 	}
 }
 
 func TestUDPIsJoinedOnlyIfTheKernelTakesIt(t *testing.T) {
-	if sizes := join(t, New(batch, false), frames(train(udp4(), 3)...)); len(sizes) != 3 {
+	if sizes := joined(t, New(batch, false), frames(train(udp4(), 3)...)); len(sizes) != 3 {
 		t.Errorf("%v, want 3 frames", sizes)
 	}
-	if sizes := join(t, New(batch, false), frames(train(tcp4(), 3)...)); len(sizes) != 1 {
+	if sizes := joined(t, New(batch, false), frames(train(tcp4(), 3)...)); len(sizes) != 1 {
 		t.Errorf("TCP: %v, want 1 frame", sizes)
 	}
 }
@@ -335,7 +315,7 @@ func TestPaddingIsCutOff(t *testing.T) {
 	s := udp4()
 	s.payload = data(3)
 	for name, n := range map[string]int{"equal": 3, "shorter": 1} {
-		if sizes := join(t, New(batch, true), frames(s, s.following(n))); !slices.Equal(sizes, []int{2}) {
+		if sizes := joined(t, New(batch, true), frames(s, s.following(n))); !slices.Equal(sizes, []int{2}) {
 			t.Errorf("%s: %v, want [2]", name, sizes)
 		}
 	}
@@ -349,7 +329,7 @@ func TestOtherFramesPass(t *testing.T) {
 	arp := append([]byte{}, run[3]...)
 	arp[23] = 6
 	in := append(run, arp, nil, make([]byte, 10), run[0][:43], run[0][:44], run[0][:60])
-	if sizes := join(t, New(batch, true), in); len(sizes) != len(in) {
+	if sizes := joined(t, New(batch, true), in); len(sizes) != len(in) {
 		t.Errorf("%v, want %d frames", sizes, len(in))
 	}
 }
@@ -394,7 +374,7 @@ func batches(t *rapid.T) {
 		s.ipv6, s.udp = rapid.Bool().Draw(t, "IPv6"), rapid.Bool().Draw(t, "is UDP")
 		s.host, s.port = uint8(rapid.IntRange(1, 2).Draw(t, "host")), uint16(rapid.IntRange(1, 8).Draw(t, "port"))
 		s.ttl, s.seq, s.id = 64, rapid.Uint32().Draw(t, "seq"), rapid.Uint16().Draw(t, "id")
-		s.frag = rapid.SampledFrom([]uint16{0, dontFrag}).Draw(t, "DF")
+		s.frag = rapid.SampledFrom([]uint16{0, 0x4000}).Draw(t, "DF")
 		s.options = make([]byte, 4*rapid.IntRange(0, 10).Draw(t, "options"))
 		s.payload = data(rapid.IntRange(1, 40).Draw(t, "size"))
 		s.verifiedByHW = rapid.Bool().Draw(t, "verified")
@@ -410,7 +390,7 @@ func batches(t *rapid.T) {
 			s.payload = now.payload
 			*s = s.following(full)
 		}
-		join(t, c, in)
+		joined(t, c, in)
 	}
 }
 
@@ -425,7 +405,7 @@ func mutate(t *rapid.T, s *segment) {
 		func() { s.tos = rapid.Uint8().Draw(t, "tos") },
 		func() { s.label = 7 },
 		func() { s.id = rapid.Uint16Range(0, 3).Draw(t, "id") },
-		func() { s.frag = rapid.SampledFrom([]uint16{0, dontFrag, 0x2000, 3, 0x8000}).Draw(t, "fragment") },
+		func() { s.frag = rapid.SampledFrom([]uint16{0, 0x4000, 0x2000, 3, 0x8000}).Draw(t, "fragment") },
 		func() { s.ipOptions = make([]byte, 4) },
 		func() { s.ext = []byte{6, 0, 1, 4, 0, 0, 0, 0} },
 		func() { s.seq = rapid.Uint32().Draw(t, "seq") },
@@ -467,7 +447,7 @@ func FuzzJoin(f *testing.F) {
 			repair(frame, in[1])
 			out, in = append(out, frame), in[2+n:]
 		}
-		join(t, New(batch, true), out)
+		joined(t, New(batch, true), out)
 	})
 }
 
@@ -493,7 +473,7 @@ func repair(f []byte, what byte) {
 	}
 	t := f[transport:]
 	at := 16
-	if proto == protoUDP {
+	if proto == join.UDP {
 		at = 6
 		binary.BigEndian.PutUint16(t[4:], uint16(len(t)))
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"ipoibd/hca/join"
 	"ipoibd/link"
 	"ipoibd/link/linktest/nstest"
 )
@@ -200,7 +201,7 @@ func capture(t *testing.T, ns *nstest.Namespace) func(*testing.T, tap) map[flow]
 				t.Fatalf("the last packet did not arrive: %v", err)
 			}
 			f := flowOf(buf[:10+n])
-			if f.addrs == "" || f.proto != protoTCP && f.proto != protoUDP && f.proto != 0 {
+			if f.addrs == "" || f.proto != join.TCP && f.proto != join.UDP && f.proto != 0 {
 				continue // of the router itself
 			}
 			if f == last {
@@ -345,8 +346,8 @@ func synAck(t testing.TB, tap tap, syn segment) uint32 {
 			t.Fatalf("no answer to SYN: %v", err)
 		}
 		f := bufs[0][:sizes[0]]
-		if len(f) >= transport+20 && flowOf(f).proto == protoTCP && f[transport+tcpFlags] == 0x12 && binary.BigEndian.Uint16(f[transport+2:]) == syn.port {
-			return binary.BigEndian.Uint32(f[transport+tcpSeq:])
+		if len(f) >= transport+20 && flowOf(f).proto == join.TCP && f[transport+13] == 0x12 && binary.BigEndian.Uint16(f[transport+2:]) == syn.port {
+			return binary.BigEndian.Uint32(f[transport+4:])
 		}
 	}
 }

@@ -40,7 +40,7 @@ var kinds = []kind{
 		// A send completes at once. Received messages wait in the socket buffer, and are
 		// copied to the receives when the daemon is ready to deliver them. A short queue
 		// stays in the processor's cache, which makes a stream a third faster.
-		sendWRs: 128, recvWRs: 128,
+		sendWRs: 128, recvWRs: 64,
 	},
 	{
 		kind: KindRDMA, text: "real HCAs",

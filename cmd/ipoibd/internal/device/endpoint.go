@@ -15,11 +15,12 @@ import (
 // EndpointSpec is what an interface needs of a session.
 type EndpointSpec struct {
 	Plan       port.Plan
-	Queues     int // of the queue pair; 0 means 1
-	SendWRs    int // of each queue
-	RecvWRs    int // of each queue
-	SendStride int // bytes of one send slot
-	RecvStride int // bytes of one receive slot
+	Queues     int  // of the queue pair; 0 means 1
+	SendWRs    int  // of each queue
+	RecvWRs    int  // of each queue
+	SendStride int  // bytes of one send slot
+	RecvStride int  // bytes of one receive slot
+	LROUDP     bool // the device may join messages of UDP, if it joins any
 	// OnEvent is called with each event of the queue pair and its CQs, and the generation
 	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)
@@ -202,7 +203,7 @@ func (e *Endpoint) createCQs(gen uint32) error {
 }
 
 func (e *Endpoint) createQP() error {
-	spec := hca.QPSpec{Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1}
+	spec := hca.QPSpec{Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1, LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP}
 	var cqs []hca.CQPair
 	for _, q := range e.Queues {
 		cqs = append(cqs, hca.CQPair{Send: q.SendCQ, Recv: q.RecvCQ})

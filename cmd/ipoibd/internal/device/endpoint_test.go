@@ -54,7 +54,7 @@ func testSpec(v View) EndpointSpec {
 	}
 	return EndpointSpec{
 		Plan: plan, SendWRs: 128, RecvWRs: 128,
-		SendStride: ud.TxStride(plan.MTU(), 0), RecvStride: ud.RxStride(plan.PortMTU),
+		SendStride: ud.TxStride(plan.MTU(), 0), RecvStride: ud.RxStride(plan.PortMTU, true),
 	}
 }
 

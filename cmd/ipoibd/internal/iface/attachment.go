@@ -50,6 +50,7 @@ func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err erro
 		return err
 	}
 	a.joinUDP = got&link.OffloadUSO != 0
+	spec.LROUDP = a.joinUDP
 	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
 		return err
 	}

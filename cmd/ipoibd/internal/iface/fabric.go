@@ -116,7 +116,7 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	r.coming, r.used = a, to.session.Instance
 	spec := device.EndpointSpec{
 		Plan: to.plan, Queues: len(ls), SendWRs: r.f.cfg.SendWRs, RecvWRs: r.f.cfg.RecvWRs,
-		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU),
+		SendStride: ud.TxStride(ipoib.MaxMTU, to.session.Attr().MaxTSO), RecvStride: ud.RxStride(hca.MaxMTU, to.session.Attr().LRO),
 		OnEvent: r.onEvent,
 	}
 	r.worker.do(func() func() {

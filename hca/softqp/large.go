@@ -1,0 +1,100 @@
+package softqp
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"ipoibd/hca"
+	"ipoibd/hca/join"
+)
+
+// large is a receive that holds a message and may get more of its flow; see hca.LRO. It stays
+// open until a message does not fit, or RecvDone, so no message waits for another.
+type large struct {
+	open   bool
+	wc     hca.WC
+	buf    []byte // of the receive
+	src    netip.Addr
+	dst    netip.Addr
+	tos    uint8
+	ttl    uint8
+	head   join.Packet // of the first message
+	next   join.Packet
+	run    join.Run
+	intact bool // the checksums of the first message were verified
+	pushed bool // the last message has PSH
+	ended  bool // the last message ended the run
+}
+
+// largeIP is where the IP packet begins in the buffer of a receive.
+const largeIP = hca.GRHLen + hca.EncapLen
+
+// EtherTypes in the encapsulation header (RFC 4391, section 6).
+const (
+	encapIPv4 = 0x0800
+	encapIPv6 = 0x86dd
+)
+
+// parseSegment reads the headers of a message. It returns false if the message cannot be joined.
+func parseSegment(p *join.Packet, msg []byte, udp bool) bool {
+	if len(msg) < hca.EncapLen {
+		return false
+	}
+	typ := binary.BigEndian.Uint16(msg)
+	if typ != encapIPv4 && typ != encapIPv6 {
+		return false
+	}
+	p.Parse(msg[hca.EncapLen:], typ == encapIPv6, udp, 0)
+	return p.Kind == join.Joinable
+}
+
+// start opens the receive that in was just written to. It returns false if no other message
+// can be joined to in, or there is no room for one.
+func (l *large) start(in *Inbound, wc hca.WC, place [][]byte, udp bool) bool {
+	if len(place) != 1 || len(place[0]) < hca.GRHLen+2*in.Len {
+		return false
+	}
+	msg := place[0][hca.GRHLen:][:in.Len]
+	if !parseSegment(&l.head, msg, udp) || in.Path.Dst.IsMulticast() || l.head.Pushes(msg[hca.EncapLen:]) {
+		return false
+	}
+	l.open, l.wc, l.buf, l.intact, l.pushed, l.ended = true, wc, place[0], false, false, false
+	l.src, l.dst, l.tos, l.ttl = in.Path.Src, in.Path.Dst, in.TOS, in.TTL
+	l.run.Start(&l.head)
+	return true
+}
+
+// join appends the payload of a message. It returns false if the message must go to another
+// receive.
+func (l *large) join(in *Inbound) bool {
+	if l.ended || len(in.Payload) != 1 || in.SrcQPN != l.wc.SrcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
+		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
+		return false
+	}
+	first, ip := l.buf[largeIP:], in.Payload[0][hca.EncapLen:]
+	at := l.head.Payload + l.run.Bytes
+	fixedID, fits := l.run.Fits(&l.head, &l.next, first, ip)
+	if !fits || len(first) < at+l.next.Size() || !l.head.SameFlow(&l.next, first, ip) ||
+		[hca.EncapLen]byte(in.Payload[0]) != [hca.EncapLen]byte(l.buf[hca.GRHLen:]) {
+		return false
+	}
+	if l.intact = l.intact || l.head.Intact(first); !l.intact || !l.next.Intact(ip) {
+		return false
+	}
+	copy(first[at:], ip[l.next.Payload:l.next.End])
+	l.pushed = l.next.Pushes(ip)
+	l.ended = !l.run.Add(&l.head, &l.next, ip, fixedID)
+	return true
+}
+
+// finish closes the receive and returns its completion.
+func (l *large) finish() hca.WC {
+	l.open = false
+	if l.run.N > 1 {
+		l.run.Enlarge(&l.head, l.buf[largeIP:], l.pushed)
+		l.wc.ByteLen = uint32(largeIP + l.head.Payload + l.run.Bytes)
+		l.wc.Flags |= hca.WCFlagIPCsumOK
+		l.wc.LRO = hca.LRO{Segments: l.run.N, MSS: l.head.Size()}
+	}
+	return l.wc
+}

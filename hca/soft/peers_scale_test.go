@@ -1,9 +1,12 @@
 package soft
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/memfabric"
@@ -77,5 +80,54 @@ func BenchmarkReplication(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/peer")
 		})
+	}
+}
+
+// A large send to a group is refused if it would be too many datagrams: one frame of a process
+// of the host, or of a guest, could be a thousand segments for each of 10,000 peers, in one call.
+func TestLargeSendsToManyPeersAreRefused(t *testing.T) {
+	peers := manyPeers(10_000)
+	s := &countingSink{}
+	r := newRigOn(t, memfabric.New(1), "a", func(c *Config) {
+		s.Transport = c.Transport
+		c.Transport, c.Peers = s, func() []netip.Addr { return peers }
+	}, testV4)
+	wr := hca.SendWR{
+		SGList: []hca.SGE{r.mr.SGE(0, 64)}, LSO: hca.LSO{Header: tcpHeader, MSS: 1},
+		UD: hca.UDDest{AH: r.ah(netip.MustParseAddr("239.1.2.3")), QPN: hca.QPNMulticast, QKey: rigQKey},
+	}
+	start := time.Now()
+	n, err := r.qp.PostSend([]hca.SendWR{wr})
+	if n != 0 || !errors.Is(err, hca.ErrInvalid) || s.packets > 0 {
+		t.Errorf("%d sends posted, %v, %d datagrams in %v", n, err, s.packets, time.Since(start))
+	}
+}
+
+// A burst of multicast to many peers does not keep PostSend: the rest is sent afterwards, and the
+// completions come in between.
+func TestReplicationDoesNotKeepPostSend(t *testing.T) {
+	const n, sends = 10_000, 64
+	peers := manyPeers(n)
+	s := &countingSink{}
+	r := newRigOn(t, memfabric.New(1), "a", func(c *Config) {
+		s.Transport = c.Transport
+		c.Transport, c.Peers = s, func() []netip.Addr { return peers }
+	}, testV4)
+	wr := hca.SendWR{SGList: []hca.SGE{r.mr.SGE(0, 60)}, UD: hca.UDDest{
+		AH: r.ah(netip.MustParseAddr("239.1.2.3")), QPN: hca.QPNMulticast, QKey: rigQKey,
+	}}
+	if k, err := r.qp.PostSend(slices.Repeat([]hca.SendWR{wr}, sends)); k != sends || err != nil {
+		t.Fatalf("%d sends posted, %v", k, err)
+	}
+	wcs := make([]hca.WC, sends)
+	first := have(r.send.Poll(wcs))(t)
+	if first > sends/2 {
+		t.Errorf("PostSend returned after %d of %d sends were complete", first, sends)
+	}
+	for end := time.Now().Add(30 * time.Second); first < sends && time.Now().Before(end); {
+		first += have(r.send.Poll(wcs))(t)
+	}
+	if first != sends || s.packets != n*sends {
+		t.Errorf("%d completions and %d datagrams, want %d and %d", first, s.packets, sends, n*sends)
 	}
 }

@@ -22,7 +22,7 @@ type QP struct {
 
 	sendMu  sync.Mutex
 	batch   *softqp.Batch
-	blocked bool // the transport is full; the drain resumes it
+	blocked bool // the transport is full, or much has been sent; the drain resumes it
 
 	recvMu   sync.Mutex
 	starving bool          // a message was dropped after waiting for a receive since the last post

@@ -39,6 +39,9 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 		if !ok || ah.pd != q.pd {
 			return i, hca.ErrInvalid
 		}
+		if q.dev.floods(&wrs[i], ah) {
+			return i, hca.ErrInvalid
+		}
 		if err := q.core.PostSend(&wrs[i], &ah.spec); err != nil {
 			return i, err
 		}
@@ -46,11 +49,35 @@ func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
 	return len(wrs), nil
 }
 
-// pump sends from the queue until it is empty or the transport is full, and delivers the
-// completions. If giveUp, sends that the transport does not accept are dropped instead.
-// sendMu must be held.
+// maxCopies bounds the datagrams of a large send to a group that is replicated, which leave in
+// one call: a message to the longest list of peers is as many.
+const maxCopies = 1 << 14
+
+// floods reports whether a large send is replicated to more than maxCopies datagrams.
+func (d *Device) floods(wr *hca.SendWR, ah *AH) bool {
+	if wr.LSO.MSS < 1 || d.cfg.Peers == nil || !ah.spec.DGID.Addr().IsMulticast() {
+		return false
+	}
+	n := 0
+	for i := range wr.SGList {
+		n += int(wr.SGList[i].Length)
+	}
+	return (n/wr.LSO.MSS+1)*len(d.cfg.Peers()) > maxCopies
+}
+
+// maxBatches bounds what one pump sends, to 16,384 datagrams. Replicated multicast can be
+// millions, and meanwhile the caller takes no completions and the QP cannot be changed.
+const maxBatches = 256
+
+// pump sends from the queue until it is empty, the transport is full, or much has been sent,
+// and delivers the completions. If giveUp, sends that the transport does not accept are dropped
+// instead. sendMu must be held.
 func (q *QP) pump(giveUp bool) {
-	for !q.blocked && q.pumpBatch(giveUp) {
+	for n := 0; !q.blocked && q.pumpBatch(giveUp); n++ {
+		if n == maxBatches && !q.blocked {
+			q.blocked = true
+			q.dev.drain.add(q)
+		}
 	}
 	q.sendCQ.push(q.core.SendDone())
 }

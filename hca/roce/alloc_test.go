@@ -18,22 +18,22 @@ func TestAllocations(t *testing.T) {
 		header, rest := good.datagram[:roce.HeaderLen], good.datagram[roce.HeaderLen:]
 		for name, f := range map[string]func(){
 			"send": func() {
-				roce.BTH{Opcode: roce.OpcodeUDSendOnly}.Put(header)
-				roce.DETH{QKey: 1}.Put(header[roce.BTHLen:])
+				(&roce.BTH{Opcode: roce.OpcodeUDSendOnly}).Put(header)
+				(&roce.DETH{QKey: 1}).Put(header[roce.BTHLen:])
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: 1}
 				roce.PutICRC(icrc, roce.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
 				roce.PutICRC(icrc, sealer.ICRC(&p, header, rest[:4], rest[4:1444], rest[:3]))
 			},
 			"receive": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
-				_, _ = roce.ParseUDSend(good.datagram)
+				_ = new(roce.UDSend).Parse(good.datagram)
 				roce.Verify(&p, false, good.datagram)
 				roce.PutGRH(area, &p, 0, 64, len(good.datagram))
 				_, _, _ = hca.ParseGRH(area, hca.NetworkUnknown)
 			},
 			"damaged": func() {
 				p := roce.Path{Src: path.Src, Dst: path.Dst, SrcPort: path.SrcPort}
-				_, _ = roce.ParseUDSend(bad.datagram[:9])
+				_ = new(roce.UDSend).Parse(bad.datagram[:9])
 				roce.Verify(&p, false, bad.datagram)
 				roce.SourceBehindNAT(&p, bad.datagram)
 				_, _, _ = hca.ParseGRH(area[1:], hca.NetworkUnknown)

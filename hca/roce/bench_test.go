@@ -82,10 +82,10 @@ func BenchmarkVerifier(b *testing.B) {
 	})
 }
 
-func BenchmarkParseUDSend(b *testing.B) {
+func BenchmarkUDSendParse(b *testing.B) {
 	benchFrames(b, func(b *testing.B, f frame) {
 		for b.Loop() {
-			_, _ = roce.ParseUDSend(f.datagram)
+			_ = new(roce.UDSend).Parse(f.datagram)
 		}
 	})
 }

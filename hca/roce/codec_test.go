@@ -66,7 +66,7 @@ func TestBTHBytes(t *testing.T) {
 
 func TestBTHCutsWideValues(t *testing.T) {
 	got := make([]byte, roce.BTHLen)
-	roce.BTH{Pad: 4, Version: 16, DestQPN: 1 << 24, PSN: 1 << 24}.Put(got)
+	(&roce.BTH{Pad: 4, Version: 16, DestQPN: 1 << 24, PSN: 1 << 24}).Put(got)
 	if !bytes.Equal(got, make([]byte, roce.BTHLen)) {
 		t.Errorf("values wider than their fields were put as % x, want zeros", got)
 	}
@@ -91,7 +91,7 @@ func TestDETHBytes(t *testing.T) {
 	if got, err := roce.ParseDETH(want); err != nil || got != deth {
 		t.Errorf("parsed %+v, %v, want %+v", got, err, deth)
 	}
-	roce.DETH{SrcQPN: 0xff000001}.Put(got)
+	(&roce.DETH{SrcQPN: 0xff000001}).Put(got)
 	if !bytes.Equal(got, unhex(t, "00000000 00 000001")) {
 		t.Errorf("wide QPN put as % x", got)
 	}
@@ -112,8 +112,8 @@ func TestHeadersTruncated(t *testing.T) {
 
 func TestPutPanicsOnShort(t *testing.T) {
 	for name, put := range map[string]func(){
-		"BTH":  func() { roce.BTH{}.Put(make([]byte, roce.BTHLen-1)) },
-		"DETH": func() { roce.DETH{}.Put(make([]byte, roce.DETHLen-1)) },
+		"BTH":  func() { (&roce.BTH{}).Put(make([]byte, roce.BTHLen-1)) },
+		"DETH": func() { (&roce.DETH{}).Put(make([]byte, roce.DETHLen-1)) },
 		"ICRC": func() { roce.PutICRC(make([]byte, roce.ICRCLen-1), 0) },
 		"GRH":  func() { roce.PutGRH(make([]byte, hca.GRHLen-1), &path4, 0, 0, 0) },
 		"sum":  func() { roce.ICRC(&path4, make([]byte, roce.BTHLen-1)) },
@@ -137,7 +137,7 @@ func sendHeader(pad byte) []byte {
 	}
 }
 
-func TestParseUDSendPayload(t *testing.T) {
+func TestUDSendParsePayload(t *testing.T) {
 	for _, tt := range []struct {
 		pad        byte
 		body, want string
@@ -150,7 +150,8 @@ func TestParseUDSendPayload(t *testing.T) {
 		{3, "abcde\x01\x02\x03", "abcde"},
 	} {
 		d := append(append(sendHeader(tt.pad), tt.body...), 1, 2, 3, 4)
-		p, err := roce.ParseUDSend(d)
+		var p roce.UDSend
+		err := p.Parse(d)
 		if err != nil || string(p.Payload) != tt.want {
 			t.Errorf("pad %d of %q: %q, %v, want %q", tt.pad, tt.body, p.Payload, err, tt.want)
 		}
@@ -166,7 +167,7 @@ func TestParseUDSendPayload(t *testing.T) {
 	}
 }
 
-func TestParseUDSendErrors(t *testing.T) {
+func TestUDSendParseErrors(t *testing.T) {
 	change := func(at int, to byte) []byte {
 		d := append(sendHeader(0), "abcd\x01\x02\x03\x04"...)
 		d[at] = to
@@ -186,17 +187,17 @@ func TestParseUDSendErrors(t *testing.T) {
 		{"pad without payload", append(sendHeader(1), 1, 2, 3, 4), roce.ErrPad},
 		{"half a word", append(sendHeader(0), "ab\x01\x02\x03\x04"...), roce.ErrPad},
 	} {
-		if p, err := roce.ParseUDSend(tt.datagram); !errors.Is(err, tt.want) || p.Payload != nil {
-			t.Errorf("%s: %v with %q, want %v", tt.name, err, p.Payload, tt.want)
+		if err := new(roce.UDSend).Parse(tt.datagram); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
 }
 
-func TestParseUDSendOpcodes(t *testing.T) {
+func TestUDSendParseOpcodes(t *testing.T) {
 	d := append(sendHeader(0), 1, 2, 3, 4)
 	for op := range 256 {
 		d[0] = byte(op)
-		_, err := roce.ParseUDSend(d)
+		err := new(roce.UDSend).Parse(d)
 		if (err == nil) != (op == roce.OpcodeUDSendOnly) {
 			t.Errorf("opcode %#x: %v, want an error unless it is UD SEND only", op, err)
 		}
@@ -209,7 +210,7 @@ func TestTruncatedRealFrames(t *testing.T) {
 	for i, f := range rxeFrames(t) {
 		for n := range f.datagram {
 			d := f.datagram[:n:n]
-			_, err := roce.ParseUDSend(d)
+			err := new(roce.UDSend).Parse(d)
 			switch {
 			case n < roce.HeaderLen+roce.ICRCLen && !errors.Is(err, roce.ErrShort),
 				n >= roce.HeaderLen+roce.ICRCLen && n%4 != 0 && !errors.Is(err, roce.ErrPad):
@@ -224,7 +225,8 @@ func TestTruncatedRealFrames(t *testing.T) {
 
 func TestParseRealFrames(t *testing.T) {
 	for i, f := range rxeFrames(t) {
-		p, err := roce.ParseUDSend(f.datagram)
+		var p roce.UDSend
+		err := p.Parse(f.datagram)
 		if err != nil {
 			t.Fatalf("frame %d: %v", i, err)
 		}
@@ -272,7 +274,9 @@ func TestRoundTrip(t *testing.T) {
 		end := len(d) - roce.ICRCLen
 		roce.PutICRC(d[end:], roce.ICRC(&path, d[:end]))
 
-		p, err := roce.ParseUDSend(d)
+		var p roce.UDSend
+
+		err := p.Parse(d)
 		if err != nil || p.BTH != bth || p.DETH != deth || !bytes.Equal(p.Payload, payload) {
 			t.Fatalf("parsed %+v, %v, want what was put", p, err)
 		}

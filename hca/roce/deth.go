@@ -17,7 +17,7 @@ type DETH struct {
 }
 
 // Put writes h to the first DETHLen bytes of dst. It panics if dst is shorter.
-func (h DETH) Put(dst []byte) {
+func (h *DETH) Put(dst []byte) {
 	_ = dst[DETHLen-1]
 	binary.BigEndian.PutUint32(dst, uint32(h.QKey))
 	binary.BigEndian.PutUint32(dst[4:], uint32(h.SrcQPN&hca.QPNMask))
@@ -29,8 +29,13 @@ func ParseDETH(src []byte) (DETH, error) {
 	if len(src) < DETHLen {
 		return DETH{}, ErrShort
 	}
-	return DETH{
-		QKey:   hca.QKey(binary.BigEndian.Uint32(src)),
-		SrcQPN: hca.QPN(binary.BigEndian.Uint32(src[4:])) & hca.QPNMask,
-	}, nil
+	var h DETH
+	h.read((*[DETHLen]byte)(src))
+	return h, nil
+}
+
+// read sets all fields of h in place.
+func (h *DETH) read(src *[DETHLen]byte) {
+	h.QKey = hca.QKey(binary.BigEndian.Uint32(src[:]))
+	h.SrcQPN = hca.QPN(binary.BigEndian.Uint32(src[4:])) & hca.QPNMask
 }

@@ -86,12 +86,12 @@ var (
 func synthetic(rng *rand.Rand, path roce.Path, n int) frame {
 	pad := roce.PadFor(n)
 	d := make([]byte, roce.HeaderLen+n+pad+roce.ICRCLen)
-	roce.BTH{
+	(&roce.BTH{
 		Opcode: roce.OpcodeUDSendOnly, Pad: uint8(pad), PKey: hca.PKey(rng.Uint32()),
 		Solicited: rng.Uint32()&1 != 0, Migrated: rng.Uint32()&1 != 0, AckReq: rng.Uint32()&1 != 0,
 		DestQPN: hca.QPN(rng.Uint32()) & hca.QPNMask, PSN: rng.Uint32() & 0xffffff,
-	}.Put(d)
-	roce.DETH{QKey: 0x0b1b, SrcQPN: hca.QPN(rng.Uint32()) & hca.QPNMask}.Put(d[roce.BTHLen:])
+	}).Put(d)
+	(&roce.DETH{QKey: 0x0b1b, SrcQPN: hca.QPN(rng.Uint32()) & hca.QPNMask}).Put(d[roce.BTHLen:])
 	for i := range n {
 		d[roce.HeaderLen+i] = byte(rng.Uint32())
 	}

@@ -29,25 +29,25 @@ type UDSend struct {
 	Payload []byte // without padding
 }
 
-// ParseUDSend parses a datagram. It does not check the ICRC; see [Verify]. Payload
-// aliases datagram, and its capacity equals its length. Errors: ErrShort, ErrVersion,
-// ErrImmediate, ErrOpcode, ErrPad, checked in this order.
-func ParseUDSend(datagram []byte) (u UDSend, err error) {
+// Parse reads a datagram. It does not check the ICRC; see [Verify]. Payload aliases
+// datagram, and its capacity equals its length. Errors, after which u is undefined:
+// ErrShort, ErrVersion, ErrImmediate, ErrOpcode, ErrPad, checked in this order.
+func (u *UDSend) Parse(datagram []byte) error {
 	if len(datagram) < HeaderLen+ICRCLen {
-		return UDSend{}, ErrShort
+		return ErrShort
 	}
-	u.read((*[BTHLen]byte)(datagram))
+	u.BTH.read((*[BTHLen]byte)(datagram))
 	if err := u.checkUDSend(); err != nil {
-		return UDSend{}, err
+		return err
 	}
 	padded := len(datagram) - HeaderLen - ICRCLen
 	if padded%wordLen != 0 || int(u.Pad) > padded {
-		return UDSend{}, ErrPad
+		return ErrPad
 	}
-	u.DETH, _ = ParseDETH(datagram[BTHLen:])
+	u.DETH.read((*[DETHLen]byte)(datagram[BTHLen:]))
 	end := len(datagram) - ICRCLen - int(u.Pad)
 	u.Payload = datagram[HeaderLen:end:end]
-	return u, nil
+	return nil
 }
 
 // checkUDSend returns an error unless h is the BTH of a UD SEND Only.

@@ -61,11 +61,11 @@ func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16
 	if !p.is4() {
 		idKnown = true // IPv6 has no identification
 	}
-	path := *p
-	if !idKnown {
-		path.ID = 0
+	id := uint16(0)
+	if idKnown {
+		id = p.ID
 	}
-	diff, ok := v.start.mismatch(&path, datagram)
+	diff, ok := v.start.mismatch(p, id, datagram)
 	switch {
 	case !ok || idKnown && diff != 0:
 		return NoMatch, p.ID
@@ -133,7 +133,7 @@ func solveID(diff uint32, n int) (Match, uint16) {
 // SourceBehindNAT returns false if the ICRC is correct, for IPv6, and for lengths that
 // [Verify] refuses.
 func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
-	diff, ok := new(start).mismatch(p, datagram)
+	diff, ok := new(start).mismatch(p, p.ID, datagram)
 	if !ok || diff == 0 || !p.is4() {
 		return netip.Addr{}, false
 	}
@@ -143,14 +143,14 @@ func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	return netip.AddrFrom4(src), true
 }
 
-// mismatch returns the received ICRC xor the computed one. It returns false if the
-// datagram has an impossible length.
-func (s *start) mismatch(p *Path, datagram []byte) (uint32, bool) {
+// mismatch returns the received ICRC xor the one computed with this identification instead of
+// p's. It returns false if the datagram has an impossible length.
+func (s *start) mismatch(p *Path, id uint16, datagram []byte) (uint32, bool) {
 	if len(datagram) < BTHLen+ICRCLen || len(datagram) > maxDatagram {
 		return 0, false
 	}
 	body, tail := datagram[:len(datagram)-ICRCLen], datagram[len(datagram)-ICRCLen:]
-	crc := s.crc(p, body[:BTHLen], len(datagram))
+	crc := s.crc(p, id, body[:BTHLen], len(datagram))
 	crc = update(crc, body[BTHLen:])
 	return crc ^ binary.LittleEndian.Uint32(tail), true
 }

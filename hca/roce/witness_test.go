@@ -156,7 +156,8 @@ var witnessFields = []string{
 // fields returns the line that tshark should print for a frame.
 func (f *frame) fields(t *testing.T) string {
 	t.Helper()
-	p, err := roce.ParseUDSend(f.datagram)
+	var p roce.UDSend
+	err := p.Parse(f.datagram)
 	if err != nil {
 		t.Fatal(err)
 	}

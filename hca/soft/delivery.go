@@ -24,6 +24,16 @@ type delivery struct {
 	// that has no receive stops the delivery, so that the owner can post some.
 	reader  *CQ
 	stopped bool
+
+	run tally
+}
+
+// tally holds counts of one run. An atomic addition for each message would take longer than
+// parsing it.
+type tally struct {
+	packets, bytes int // received
+	lowIDs         int // ICRC right with an unknown identification of 0-63
+	delivered      int
 }
 
 // dispatch finds the receivers of a message and delivers it. If that sets stopped, dispatch
@@ -105,7 +115,7 @@ func (x *delivery) stop(q *QP, reason softqp.Reason) bool {
 // count counts how a delivery ended.
 func (x *delivery) count(reason softqp.Reason) {
 	if reason == softqp.Passed {
-		x.dev.counts.add(rxDelivered, 1)
+		x.run.delivered++
 	} else {
 		x.dev.counts.engine(reason)
 	}
@@ -170,8 +180,16 @@ func (x *delivery) hold(q *QP) {
 	x.qp, x.env = q, x.dev.env.Load()
 }
 
-// release delivers the completions of the run and unlocks its QP.
+// release counts the run, delivers its completions and unlocks its QP.
 func (x *delivery) release() {
+	if n := &x.run; *n != (tally{}) {
+		c := &x.dev.counts
+		c.add(rxPackets, n.packets)
+		c.add(rxBytes, n.bytes)
+		c.add(icrcIDLow, n.lowIDs)
+		c.add(rxDelivered, n.delivered)
+		*n = tally{}
+	}
 	if x.qp == nil {
 		return
 	}

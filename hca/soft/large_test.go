@@ -64,7 +64,8 @@ func TestLoweredLimitsLoseNothing(t *testing.T) {
 		var psns []uint32
 		r.fabric.Capture(func(c memfabric.Capture) {
 			p := roce.Path{Src: c.Packet.Src, Dst: c.Packet.Dst, SrcPort: c.Packet.SrcPort, ID: c.Packet.ID}
-			u, err := roce.ParseUDSend(c.Packet.Data)
+			var u roce.UDSend
+			err := u.Parse(c.Packet.Data)
 			if m, _ := roce.Verify(&p, true, c.Packet.Data); m != roce.MatchKnownID || err != nil || c.Packet.ID != 0 {
 				t.Errorf("datagram %d with identification %d: ICRC %v, %v", len(psns), c.Packet.ID, m, err)
 			}

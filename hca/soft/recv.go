@@ -40,7 +40,8 @@ type receiver struct {
 	known   knownPeers
 	ids     idHabits
 	icrc    roce.Verifier
-	in      softqp.Inbound
+	send    roce.UDSend    // the last datagram
+	in      softqp.Inbound // its message
 	payload [1][]byte
 	pkts    [hca.Batch]transport.Packet
 }
@@ -63,8 +64,8 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 			r.to.dispatch(&r.in)
 		}
 		if r.held = r.to.stopped; !r.held {
-			r.dev.counts.add(rxPackets, 1)
-			r.dev.counts.add(rxBytes, len(p.Data))
+			r.to.run.packets++
+			r.to.run.bytes += len(p.Data)
 			r.next++
 		}
 	}
@@ -76,13 +77,8 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 // check applies all checks that precede those of the QPs to a datagram, and stores its message
 // in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
-	c := &r.dev.counts
-	path := roce.Path{
-		Src: p.Src.WithZone(""), Dst: p.Dst.WithZone(""), SrcPort: p.SrcPort,
-	}
-	if p.IDKnown {
-		path.ID = p.ID
-	}
+	c, u, path := &r.dev.counts, &r.send, &r.in.Path
+	path.Src, path.Dst, path.SrcPort, path.ID = p.Src, p.Dst, p.SrcPort, p.ID
 	if env := r.dev.env.Load(); env.Own(path.Src) && !r.dev.fromSharer(env, path.SrcPort) {
 		return false
 	}
@@ -90,8 +86,7 @@ func (r *receiver) check(p *transport.Packet) bool {
 		c.add(dropUnknownPeer, 1)
 		return false
 	}
-	u, err := roce.ParseUDSend(p.Data)
-	if err != nil {
+	if err := u.Parse(p.Data); err != nil {
 		c.add(parseDrop(err), 1)
 		return false
 	}
@@ -101,15 +96,15 @@ func (r *receiver) check(p *transport.Packet) bool {
 		c.add(dropTooLong, 1)
 		return false
 	}
-	if !r.verify(&path, p) {
+	if !r.verify(path, p) {
 		return false
 	}
+	// Fields are set in place: a copy of the message right after writing it would wait for
+	// the writes.
 	r.payload[0] = u.Payload
-	r.in = softqp.Inbound{
-		Path: path, TOS: p.TOS, TTL: p.TTL, UDPLen: len(p.Data),
-		DestQPN: u.DestQPN, SrcQPN: u.SrcQPN, PKey: u.PKey, QKey: u.QKey,
-		Payload: r.payload[:], Len: len(u.Payload),
-	}
+	r.in.TOS, r.in.TTL, r.in.UDPLen = p.TOS, p.TTL, len(p.Data)
+	r.in.DestQPN, r.in.SrcQPN, r.in.PKey, r.in.QKey = u.DestQPN, u.SrcQPN, u.PKey, u.QKey
+	r.in.Payload, r.in.Len = r.payload[:], len(u.Payload)
 	return true
 }
 
@@ -123,7 +118,7 @@ func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	switch match {
 	case roce.MatchLowID:
 		r.ids.low(path.Src)
-		r.dev.counts.add(icrcIDLow, 1)
+		r.to.run.lowIDs++
 	case roce.MatchSolved:
 		r.dev.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:

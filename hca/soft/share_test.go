@@ -42,7 +42,8 @@ func TestSharerSendsToTheOthers(t *testing.T) {
 	bubble(t, sharing, func(r *rig) {
 		var sent []hca.QPN
 		r.fabric.Capture(func(c memfabric.Capture) {
-			u, err := roce.ParseUDSend(c.Packet.Data)
+			var u roce.UDSend
+			err := u.Parse(c.Packet.Data)
 			if err != nil {
 				t.Error(err)
 			}

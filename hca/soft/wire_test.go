@@ -52,7 +52,7 @@ func segmentsOnTheWire(t *testing.T, nsA, nsB *nstest.Namespace, addr func(int) 
 		if m, _ := roce.Verify(&p, true, datagram); m != roce.MatchKnownID {
 			t.Errorf("datagram %d of %d bytes with identification %d: ICRC %v", n, len(datagram), p.ID, m)
 		}
-		if _, err := roce.ParseUDSend(datagram); err != nil {
+		if err := new(roce.UDSend).Parse(datagram); err != nil {
 			t.Errorf("datagram %d: %v", n, err)
 		}
 		ids[p.ID]++

@@ -41,10 +41,15 @@ type Train struct {
 
 // datagram describes how the request of a packet proceeds once the packet is sent.
 type datagram struct {
-	ends    bool     // it completes the request
-	resumes bool     // the request continues at then
-	then    progress // without peers
-	skipped int      // of a copy: peers skipped since the previous copy
+	ends      bool // it completes the request
+	resumes   bool // the request continues at seg and next, as in progress
+	seg, next int
+	skipped   int // of a copy: peers skipped since the previous copy
+}
+
+// message sets d for message seg of n that a request sends.
+func (d *datagram) message(seg, n int) {
+	*d = datagram{ends: seg+1 == n, resumes: seg+1 < n, seg: seg + 1}
 }
 
 // Tail says how the last request of a batch ends, if not with a datagram.
@@ -80,6 +85,7 @@ type Batch struct {
 	own    [(hca.Batch + 1) * maxOwn]byte // headers and trailers, and the headers of Loop
 	used   int                            // bytes of own
 	parts  [MaxVec][]byte                 // of one datagram, for the ICRC
+	path   roce.Path                      // of the last train
 	sealer roce.Sealer
 
 	peers   []netip.Addr // destinations of the copies
@@ -106,15 +112,16 @@ func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
 
-// add builds the datagram of the current message for one destination.
-func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram) {
+// add builds the datagram of the current message for one destination. The caller sets what is
+// returned: how the request proceeds once the datagram is sent.
+func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32) *datagram {
 	m := &b.msg
 	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))
 	trailer := int(m.bth.Pad) + roce.ICRCLen
 	size := roce.HeaderLen + m.head + m.payload.size + trailer
-	t := b.trainFor(dst, ttl, size)
+	t := b.trainFor(env, dst, ttl, size)
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
-	b.datagrams[b.n] = d
+	d := &b.datagrams[b.n]
 	b.n++
 
 	// The header follows the trailer of the datagram before it, so that both are one entry
@@ -138,21 +145,22 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram)
 	b.vec[b.numVec] = tail
 	b.numVec++
 	clear(tail[:m.bth.Pad])
-	path := roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort, ID: uint16(t.Segs)}
+	b.path.ID = uint16(t.Segs)
 	b.parts[0] = header
 	n := 1 + copy(b.parts[1:], m.payload.list())
 	b.parts[n] = tail[:m.bth.Pad]
-	roce.PutICRC(tail[m.bth.Pad:], b.sealer.ICRC(&path, b.parts[:n+1]...))
+	roce.PutICRC(tail[m.bth.Pad:], b.sealer.ICRC(&b.path, b.parts[:n+1]...))
 
 	t.Segs++
 	t.Len += size
 	t.Vec = b.vec[t.from:b.numVec]
 	t.end = b.n
+	return d
 }
 
 // trainFor returns the last train if the datagram of this size can be its next, else a new
 // one.
-func (b *Batch) trainFor(dst netip.Addr, ttl uint8, size int) *Train {
+func (b *Batch) trainFor(env *Env, dst netip.Addr, ttl uint8, size int) *Train {
 	m := &b.msg
 	if b.numTrains > 0 {
 		t := &b.trains[b.numTrains-1]
@@ -165,6 +173,7 @@ func (b *Batch) trainFor(dst netip.Addr, ttl uint8, size int) *Train {
 	t := &b.trains[b.numTrains]
 	b.numTrains++
 	*t = Train{Src: m.src, Dst: dst, TOS: m.traffic, TTL: ttl, SegSize: size, qpn: m.bth.DestQPN, from: b.numVec}
+	b.path = roce.Path{Src: m.src, Dst: dst, SrcPort: env.SrcPort}
 	return t
 }
 

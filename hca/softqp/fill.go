@@ -41,45 +41,48 @@ func (q *QP) Fill(env *Env, peers []netip.Addr, limits Limits, b *Batch) {
 // fillOne adds the datagrams of one prepared request from its progress on.
 func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 	m, n := &b.msg, r.messages()
+	unicast := !m.dst.IsMulticast()
+	local := unicast && env.Own(m.dst) && env.QPNs.Contain(m.bth.DestQPN)
 	for ; at.seg < n && !b.full() && b.Tail == TailNone; at.seg, at.next = at.seg+1, 0 {
 		if r.large {
 			m.cut(&r.plan, at.seg)
 		}
-		done := datagram{ends: at.seg+1 == n, resumes: at.seg+1 < n, then: progress{seg: at.seg + 1}}
 		switch {
-		case !m.dst.IsMulticast() && env.Own(m.dst) && env.QPNs.Contain(m.bth.DestQPN):
-			b.loopBack(env, done)
-		case !m.dst.IsMulticast():
-			b.add(env, m.dst, m.hops, q.send.psn, done)
+		case local:
+			b.loopBack(env).message(at.seg, n)
+		case unicast:
+			b.add(env, m.dst, m.hops, q.send.psn).message(at.seg, n)
 		case env.Replicate:
-			q.replicate(env, at, b, done)
+			if q.replicate(env, at, b) {
+				b.loopBack(env).message(at.seg, n)
+			}
 		default:
-			b.add(env, m.dst, m.hops, q.send.psn, datagram{})
-			b.loopBack(env, done)
+			*b.add(env, m.dst, m.hops, q.send.psn) = datagram{}
+			b.loopBack(env).message(at.seg, n)
 		}
 	}
 }
 
-// replicate adds a copy of the current message for every peer except this port itself, then
-// the loopback. Copies that do not fit are left for the next batch.
-func (q *QP) replicate(env *Env, at progress, b *Batch, done datagram) {
+// replicate adds a copy of the current message for every peer except this port itself. If they
+// do not fit, it returns false, and leaves the others for the next batch.
+func (q *QP) replicate(env *Env, at progress, b *Batch) bool {
 	b.peers = at.peers
 	for i := at.next; i < len(at.peers); i++ {
 		p := at.peers[i]
 		switch {
 		case b.full():
-			return
+			return false
 		case env.Own(p):
 		case p.Is4() != b.msg.src.Is4():
 			b.skipped++
 		default:
 			// TTL 0 is the system's default: the hop limit of a group does not apply to the
 			// unicast path to a peer.
-			b.add(env, p, 0, q.send.psn, datagram{resumes: true, then: progress{seg: at.seg, next: i + 1}, skipped: b.skipped})
+			*b.add(env, p, 0, q.send.psn) = datagram{resumes: true, seg: at.seg, next: i + 1, skipped: b.skipped}
 			b.skipped = 0
 		}
 	}
-	b.loopBack(env, done)
+	return true
 }
 
 // prepare resolves the memory and the addresses of a request. It returns false if the
@@ -131,10 +134,11 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 	}
 }
 
-// loopBack ends the batch with the loopback of the current message to this port.
-func (b *Batch) loopBack(env *Env, done datagram) {
+// loopBack ends the batch with the loopback of the current message to this port. The caller
+// sets what is returned: how the request proceeds once the message is delivered.
+func (b *Batch) loopBack(env *Env) *datagram {
 	m := &b.msg
-	b.Tail, b.after = TailLoop, done
+	b.Tail = TailLoop
 	head := b.own[b.used : b.used+m.head]
 	m.putHeaders(head)
 	b.loop[0] = head
@@ -151,4 +155,5 @@ func (b *Batch) loopBack(env *Env, done datagram) {
 	if b.Loop.TTL == 0 {
 		b.Loop.TTL = loopTTL
 	}
+	return &b.after
 }

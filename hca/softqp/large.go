@@ -12,8 +12,8 @@ import (
 // open until a message does not fit, or RecvDone, so no message waits for another.
 type large struct {
 	open   bool
-	wc     hca.WC
 	buf    []byte // of the receive
+	srcQPN hca.QPN
 	src    netip.Addr
 	dst    netip.Addr
 	tos    uint8
@@ -48,26 +48,25 @@ func parseSegment(p *join.Packet, msg []byte, udp bool) bool {
 	return p.Kind == join.Joinable
 }
 
-// start opens the receive that in was just written to. It returns false if no other message
-// can be joined to in, or there is no room for one.
-func (l *large) start(in *Inbound, wc hca.WC, place [][]byte, udp bool) bool {
+// start opens the receive that in was just written to, unless no other message can be joined to
+// in, or there is no room for one.
+func (l *large) start(in *Inbound, place [][]byte, udp bool) {
 	if len(place) != 1 || len(place[0]) < hca.GRHLen+2*in.Len {
-		return false
+		return
 	}
 	msg := place[0][hca.GRHLen:][:in.Len]
 	if !parseSegment(&l.head, msg, udp) || in.Path.Dst.IsMulticast() || l.head.Pushes(msg[hca.EncapLen:]) {
-		return false
+		return
 	}
-	l.open, l.wc, l.buf, l.intact, l.pushed, l.ended = true, wc, place[0], false, false, false
+	l.open, l.buf, l.srcQPN, l.intact, l.pushed, l.ended = true, place[0], in.SrcQPN, false, false, false
 	l.src, l.dst, l.tos, l.ttl = in.Path.Src, in.Path.Dst, in.TOS, in.TTL
 	l.run.Start(&l.head)
-	return true
 }
 
 // join appends the payload of a message. It returns false if the message must go to another
 // receive.
 func (l *large) join(in *Inbound) bool {
-	if l.ended || len(in.Payload) != 1 || in.SrcQPN != l.wc.SrcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
+	if l.ended || len(in.Payload) != 1 || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
 		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
 		return false
 	}
@@ -87,14 +86,13 @@ func (l *large) join(in *Inbound) bool {
 	return true
 }
 
-// finish closes the receive and returns its completion.
-func (l *large) finish() hca.WC {
+// finish closes the receive, whose completion is wc.
+func (l *large) finish(wc *hca.WC) {
 	l.open = false
 	if l.run.N > 1 {
 		l.run.Enlarge(&l.head, l.buf[largeIP:], l.pushed)
-		l.wc.ByteLen = uint32(largeIP + l.head.Payload + l.run.Bytes)
-		l.wc.Flags |= hca.WCFlagIPCsumOK
-		l.wc.LRO = hca.LRO{Segments: l.run.N, MSS: l.head.Size()}
+		wc.ByteLen = uint32(largeIP + l.head.Payload + l.run.Bytes)
+		wc.Flags |= hca.WCFlagIPCsumOK
+		wc.LRO = hca.LRO{Segments: l.run.N, MSS: l.head.Size()}
 	}
-	return l.wc
 }

@@ -43,7 +43,7 @@ func (q *QP) becomeRecv(s hca.QPState) {
 	switch s.RecvQueue() {
 	case hca.QueueFlushes:
 		for ; q.recv.queue.len() > 0; q.recv.queue.pop() {
-			q.completeRecv(hca.WC{ID: q.recv.queue.at(0).id, Status: hca.WCWRFlushErr})
+			q.completeRecv(q.recv.queue.at(0).id, hca.WCWRFlushErr)
 		}
 	case hca.QueueRefuses:
 		q.recv.queue.clear()
@@ -60,7 +60,7 @@ func (q *QP) PostRecv(wr *hca.RecvWR) error {
 	case behaviour == hca.QueueRefuses, len(wr.SGList) > q.cfg.Spec.RecvSGEs:
 		return hca.ErrInvalid
 	case behaviour == hca.QueueFlushes:
-		q.completeRecv(hca.WC{ID: wr.ID, Status: hca.WCWRFlushErr})
+		q.completeRecv(wr.ID, hca.WCWRFlushErr)
 		return nil
 	case q.recv.queue.full():
 		return hca.ErrQueueFull
@@ -92,29 +92,29 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	r := q.recv.queue.at(0)
 	q.recv.queue.pop()
 	if reason, status := q.place(env.Memory, r, in); reason != Passed {
-		q.completeRecv(hca.WC{ID: r.id, Status: status})
+		q.completeRecv(r.id, status)
 		q.becomeRecv(hca.QPErr)
 		q.recv.unsettled = true
 		return reason
 	}
-	network := hca.NetworkIPv6 // the header that place has written to the GRH area
+	wc := q.completeRecv(r.id, hca.WCSuccess)
+	wc.Flags, wc.ByteLen = hca.WCFlagGRH, uint32(hca.GRHLen+in.Len)
+	wc.SrcQPN, wc.PKeyIndex = in.SrcQPN, q.keys.pkeyIndex
+	wc.Network = hca.NetworkIPv6 // the header that place has written to the GRH area
 	if in.Path.Dst.Is4() {
-		network = hca.NetworkIPv4
+		wc.Network = hca.NetworkIPv4
 	}
-	wc := hca.WC{
-		ID: r.id, Flags: hca.WCFlagGRH, ByteLen: uint32(hca.GRHLen + in.Len),
-		SrcQPN: in.SrcQPN, PKeyIndex: q.keys.pkeyIndex, Network: network,
-	}
-	if !q.cfg.Spec.LRO || !q.recv.large.start(in, wc, q.recv.place.list(), q.cfg.Spec.LROUDP) {
-		q.completeRecv(wc)
+	if q.cfg.Spec.LRO {
+		q.recv.large.start(in, q.recv.place.list(), q.cfg.Spec.LROUDP)
 	}
 	return Passed
 }
 
-// closeLarge completes the receive that messages are being joined in, if there is one.
+// closeLarge ends the receive that messages are being joined in, if there is one. It is the last
+// one completed.
 func (q *QP) closeLarge() {
 	if q.recv.large.open {
-		q.completeRecv(q.recv.large.finish())
+		q.recv.large.finish(&q.recv.done[len(q.recv.done)-1])
 	}
 }
 
@@ -136,10 +136,12 @@ func (q *QP) place(m *Memory, r *recvReq, in *Inbound) (Reason, hca.WCStatus) {
 	return Passed, hca.WCSuccess
 }
 
-func (q *QP) completeRecv(wc hca.WC) {
-	wc.Opcode = hca.WCRecv
-	wc.QPN = q.cfg.Num
-	q.recv.done = append(q.recv.done, wc)
+// completeRecv adds a completion and returns it, valid until the next one.
+func (q *QP) completeRecv(id uint64, status hca.WCStatus) *hca.WC {
+	q.recv.done = append(q.recv.done, hca.WC{})
+	wc := &q.recv.done[len(q.recv.done)-1]
+	wc.ID, wc.Status, wc.Opcode, wc.QPN = id, status, hca.WCRecv, q.cfg.Num
+	return wc
 }
 
 // RecvDone returns and removes the receive completions. The slice is valid until the next

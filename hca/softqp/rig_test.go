@@ -202,7 +202,8 @@ func parseTrain(t testing.TB, env *Env, d *Train) (out []roce.UDSend) {
 		if m, _ := roce.Verify(&p, true, b[:n]); m != roce.MatchKnownID {
 			t.Fatalf("ICRC of datagram %d of %d, %x: %v, want a match", k, d.Segs, b[:n], m)
 		}
-		u, err := roce.ParseUDSend(b[:n])
+		var u roce.UDSend
+		err := u.Parse(b[:n])
 		if err != nil {
 			t.Fatalf("%x: %v", b[:n], err)
 		}

@@ -134,8 +134,7 @@ func (q *QP) advance(b *Batch, d *datagram) {
 	case d.ends:
 		q.succeed()
 	case d.resumes:
-		q.send.at = d.then
-		q.send.at.peers = b.peers
+		q.send.at = progress{peers: b.peers, seg: d.seg, next: d.next}
 	}
 }
 

@@ -59,8 +59,8 @@ func verifyWire(tb testing.TB, c *nstest.Capture) wire {
 		if match, _ := roce.Verify(&path, true, datagram); match != roce.MatchKnownID {
 			tb.Errorf("frame %d from %v: its ICRC does not match: % x", n, path.Src, data)
 		}
-		send, err := roce.ParseUDSend(datagram)
-		if err != nil {
+		var send roce.UDSend
+		if err = send.Parse(datagram); err != nil {
 			tb.Errorf("frame %d from %v: %v", n, path.Src, err)
 			continue
 		}

@@ -135,13 +135,17 @@ func (r *receiver) recvmmsg(fd uintptr) bool {
 func (r *receiver) give(pkts []transport.Packet) (n int) {
 	var bytes uint64
 	for n < len(pkts) && r.begin() {
-		pkts[n] = r.train
-		pkts[n].Data, r.rest = r.rest[:min(r.size, len(r.rest))], r.rest[min(r.size, len(r.rest)):]
-		r.train.IDKnown = false // a train has only the mark of its first datagram
-		if len(pkts[n].Data) > MaxDatagram {
+		p := &pkts[n]
+		*p = r.train
+		size := min(r.size, len(r.rest))
+		p.Data, r.rest = r.rest[:size], r.rest[size:]
+		if r.train.IDKnown { // a train has only the mark of its first datagram
+			r.train.IDKnown, r.train.ID = false, 0
+		}
+		if size > MaxDatagram {
 			r.counts.tooLong.Add(1)
 		} else {
-			bytes += uint64(len(pkts[n].Data))
+			bytes += uint64(size)
 			n++
 		}
 		if len(r.rest) == 0 {

@@ -90,8 +90,8 @@ func sendTranslated(t *testing.T, nat *nstest.Namespace, inside string) {
 	}
 	for n := range byte(2) {
 		b := make([]byte, roce.HeaderLen+4+roce.ICRCLen)
-		roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: 0x1234}.Put(b)
-		roce.DETH{QKey: 0x0b1b, SrcQPN: 0x4321}.Put(b[roce.BTHLen:])
+		(&roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: 0x1234}).Put(b)
+		(&roce.DETH{QKey: 0x0b1b, SrcQPN: 0x4321}).Put(b[roce.BTHLen:])
 		b[roce.HeaderLen] = n
 		end := len(b) - roce.ICRCLen
 		roce.PutICRC(b[end:], roce.ICRC(&path, b[:end]))

@@ -50,8 +50,8 @@ func (c *crowd) arp(i int, target netip.Addr) {
 	msg := a.Append(make([]byte, ipoib.HeaderLen, 128))
 	ipoib.PutHeader(msg, ipoib.EtherTypeARP)
 	b := make([]byte, roce.HeaderLen, roce.HeaderLen+len(msg)+roce.ICRCLen)
-	roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPNMulticast}.Put(b)
-	roce.DETH{QKey: c.qkey, SrcQPN: c.qpnOf(i)}.Put(b[roce.BTHLen:])
+	(&roce.BTH{Opcode: roce.OpcodeUDSendOnly, PKey: hca.PKeyDefault, DestQPN: hca.QPNMulticast}).Put(b)
+	(&roce.DETH{QKey: c.qkey, SrcQPN: c.qpnOf(i)}).Put(b[roce.BTHLen:])
 	b = append(b, msg...)
 	path := roce.Path{Src: c.gid(i), Dst: c.group, SrcPort: 0xc000}
 	b = binary.LittleEndian.AppendUint32(b, roce.ICRC(&path, b))

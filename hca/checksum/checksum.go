@@ -19,12 +19,21 @@ import (
 func Sum(b []byte, sum uint16) uint16 {
 	wide, n := sumWide(b)
 	acc, carry := bits.Add64(wide, uint64(bits.ReverseBytes16(sum)), 0)
+	all := b
 	for b = b[n:]; len(b) >= 8; b = b[8:] {
 		acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(b), carry)
 	}
-	var rest [8]byte
-	copy(rest[:], b)
-	acc, carry = bits.Add64(acc, binary.LittleEndian.Uint64(rest[:]), carry)
+	var rest uint64
+	switch {
+	case len(b) == 0:
+	case len(all) >= 8: // the last bytes of the last 8
+		rest = binary.LittleEndian.Uint64(all[len(all)-8:]) >> (64 - 8*uint(len(b)))
+	default:
+		for i, c := range b {
+			rest |= uint64(c) << (8 * i)
+		}
+	}
+	acc, carry = bits.Add64(acc, rest, carry)
 	// Adding the last carry cannot overflow: a sum that carried is not all ones.
 	return bits.ReverseBytes16(Fold(acc + carry))
 }

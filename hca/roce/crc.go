@@ -22,16 +22,21 @@ func buildSlices() (t [8][256]uint32) {
 // updateState adds b to a CRC state, which is the complement of the CRC that
 // hash/crc32 uses. Unlike in hash/crc32, b does not escape.
 func updateState(s uint32, b []byte) uint32 {
-	t := &slices
 	for ; len(b) >= 8; b = b[8:] {
-		lo, hi := s^binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
-		s = t[7][uint8(lo)] ^ t[6][uint8(lo>>8)] ^ t[5][uint8(lo>>16)] ^ t[4][lo>>24] ^
-			t[3][uint8(hi)] ^ t[2][uint8(hi>>8)] ^ t[1][uint8(hi>>16)] ^ t[0][hi>>24]
+		s = updateWord(s, binary.LittleEndian.Uint64(b))
 	}
 	for _, c := range b {
-		s = t[0][uint8(s)^c] ^ s>>8
+		s = slices[0][uint8(s)^c] ^ s>>8
 	}
 	return s
+}
+
+// updateWord adds the 8 bytes of a little-endian word to a CRC state.
+func updateWord(s uint32, w uint64) uint32 {
+	t := &slices
+	lo, hi := s^uint32(w), uint32(w>>32)
+	return t[7][uint8(lo)] ^ t[6][uint8(lo>>8)] ^ t[5][uint8(lo>>16)] ^ t[4][lo>>24] ^
+		t[3][uint8(hi)] ^ t[2][uint8(hi>>8)] ^ t[1][uint8(hi>>16)] ^ t[0][hi>>24]
 }
 
 // The assembly of hash/crc32 processes whole blocks, and only inputs of at least minAssembly bytes.

@@ -106,10 +106,9 @@ func (s *start) crc(p *Path, id uint16, bth []byte, n int) uint32 {
 	if id >= lowIDs {
 		return prefixCRC(p, id, bth, n)
 	}
-	var rest [BTHLen - bthResv8a]byte
-	copy(rest[:], bth[bthResv8a:])
-	rest[0] = 0xff
-	return ^updateState(s.prefix(p, id, bth, n), rest[:])
+	const resv8a = 0xff // the first byte of the rest
+	rest := binary.LittleEndian.Uint64(bth[bthResv8a:BTHLen]) | resv8a
+	return ^updateWord(s.prefix(p, id, bth, n), rest)
 }
 
 // prefix returns the state of the CRC after the pseudo header and the first bytes of the BTH,

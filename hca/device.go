@@ -296,8 +296,8 @@ type QPSpec struct {
 	SendSGEs  int  // 1 to DeviceAttr.MaxSGE
 	RecvSGEs  int  // 1 to DeviceAttr.MaxSGE
 	SignalAll bool // every send completes; else only failures and sends with SendSignaled
-	// LRO lets the device join messages, as far as they fit the receive at the head of the
-	// queue. It needs DeviceAttr.LRO; otherwise the spec is refused with ErrInvalid.
+	// LRO lets the device join messages, as far as they fit a receive, and use the receives in
+	// any order. It needs DeviceAttr.LRO; otherwise the spec is refused with ErrInvalid.
 	LRO bool
 	// LROUDP lets it join those of UDP too, not only those of TCP.
 	LROUDP bool

@@ -39,4 +39,10 @@ func (q *queue[T]) pop() {
 	}
 }
 
+// popNewest removes the entry that was pushed last and returns it, valid until the next push.
+func (q *queue[T]) popNewest() *T {
+	q.n--
+	return q.at(q.n)
+}
+
 func (q *queue[T]) clear() { q.head, q.n = 0, 0 }

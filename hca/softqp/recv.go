@@ -89,8 +89,7 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	if q.recv.queue.len() == 0 {
 		return DropNoRecv
 	}
-	r := q.recv.queue.at(0)
-	q.recv.queue.pop()
+	r := q.recv.take(q.cfg.Spec.LRO)
 	if reason, status := q.place(env.Memory, r, in); reason != Passed {
 		q.completeRecv(r.id, status)
 		q.becomeRecv(hca.QPErr)
@@ -116,6 +115,17 @@ func (q *QP) closeLarge() {
 	if q.recv.large.open {
 		q.recv.large.finish(&q.recv.done[len(q.recv.done)-1])
 	}
+}
+
+// take removes the receive to use next: the oldest one or, if newest is set, the one posted
+// last, whose memory is most likely still in the processor's cache.
+func (r *recvSide) take(newest bool) *recvReq {
+	if newest {
+		return r.queue.popNewest()
+	}
+	oldest := r.queue.at(0)
+	r.queue.pop()
+	return oldest
 }
 
 // place writes the GRH area and the payload to the memory of r.

@@ -20,8 +20,8 @@ const MaxDatagram = 9216
 
 const (
 	// recvSlots is the number of messages per call. Each may be a train of up to 64
-	// datagrams (UDP_GRO_CNT_MAX), so a few fill a batch, and their memory stays in the cache.
-	recvSlots = 4
+	// datagrams (UDP_GRO_CNT_MAX), so two fill a batch, and their memory stays in the cache.
+	recvSlots = 2
 	// maxTrainSegs is the number of datagrams of the longest train that a kernel sends
 	// (UDP_MAX_SEGMENTS; 64 before Linux 6.9) or joins. A guest that writes to a TAP or a packet
 	// socket may make a train of 65,000 datagrams of a byte, which cost far more to receive

@@ -117,6 +117,7 @@ func TestSegmentsAreJoined(t *testing.T) {
 		"congestion":       {nil, func(i int, in *Inbound) { in.TOS = uint8(i / 2) }, []int{2, 2, 2}},
 		"hop limit":        {nil, func(i int, in *Inbound) { in.TTL = uint8(i/5) + 60 }, []int{5, 1}},
 		"in pieces":        {nil, func(i int, in *Inbound) { in.Payload = [][]byte{in.Payload[0][:50], in.Payload[0][50:]} }, []int{1, 1, 1, 1, 1, 1}},
+		"replicated":       {nil, func(i int, in *Inbound) { in.DestQPN = []hca.QPN{rigQPN, hca.QPNMulticast}[i%2] }, []int{1, 1, 1, 1, 1, 1}},
 		"multicast header": {nil, func(i int, in *Inbound) { in.Path.Dst = group }, []int{1, 1, 1, 1, 1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,11 +105,13 @@ type WC struct {
 
 // LRO describes a large receive: several messages of one sender, the segments of one TCP or
 // UDP flow, that the device has joined in one receive (in mlx5, the field lro_num_seg of a
-// completion). It needs QPSpec.LRO. The receive holds the message that they are segments
-// of: the encapsulation header, the headers of the first segment, and the payloads of all.
-// Cutting it at MSS yields exactly those segments (see package join for what is joined). The
-// lengths in the headers and the checksum of IPv4 are those of the whole. The checksums of the
-// segments were correct; that of TCP or UDP in the header is the sum of the pseudo-header only.
+// completion). It needs QPSpec.LRO. The receive holds the GRH of the first message, then the
+// message that they are segments of: the encapsulation header, the headers of the first
+// segment, and the payloads of all. Cutting it at MSS yields exactly those segments; package
+// join has the rules, and one exception. The lengths in the headers and the checksum of IPv4
+// are those of the whole. The checksums of the segments were correct, as WCFlagIPCsumOK states;
+// that of TCP or UDP in the header is the sum of the pseudo-header only. A device does not
+// delay a message to wait for the next one.
 type LRO struct {
 	Segments int // 0: the receive holds one message, as it was sent
 	MSS      int // bytes of payload of each segment but the last

@@ -45,7 +45,7 @@ type Peers interface {
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that represents a peer towards the
 	// host. It is total: it returns one for an unknown peer as well. Rx calls it
-	// exactly once for each message that it delivers, and for no other message, so
+	// exactly once for each receive whose messages it delivers, and for no other, so
 	// an implementation can use it to note which peers are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
 	// HostMAC is the destination of unicast frames towards the host.

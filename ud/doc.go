@@ -74,9 +74,11 @@
 // segments. The checksum of a frame that is sent whole is filled in here, before anything
 // inspects it.
 //
-// Received segments of one flow are joined within a batch (package coalesce) and written to
-// the host as one frame. Each message counts as delivered; rx_merged counts those that were
-// joined to the previous one.
+// Received segments of one flow are written to the host as one frame. A device with large
+// receives (hca.LRO) has joined them. Otherwise, or if a few segments at a time arrive, they
+// are joined here within a batch (package coalesce). A large receive uses one slot and one
+// completion, but each message counts: as received, and as delivered or dropped. rx_merged
+// counts those that were joined to the previous one.
 //
 // # Snapshots and address handles
 //

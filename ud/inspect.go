@@ -6,6 +6,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/join"
+	"ipoibd/ud/coalesce"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -21,7 +22,8 @@ type message struct {
 	typ      ipoib.EtherType
 	end      int // offset of its end in the slot
 	from     Sender
-	dst, src ipoib.MAC // of the frame for the host; unset for the slow path
+	virtio   vnet.Header // of the frame for the host
+	dst, src ipoib.MAC   // the same; unset for the slow path
 }
 
 // inspect returns the message that a successful completion left in buf, and
@@ -29,9 +31,10 @@ type message struct {
 // order:
 //
 //  1. longer than the slot: Truncated; shorter than the headers: Runt
-//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH
+//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not the
+//     packet of joined segments: Malformed
 //  3. our own probe: Probed; not IPv4, ARP, RARP or IPv6: EtherType
-//  4. payload above the MTU: TooLong
+//  4. payload above the MTU, or the longest segment of a large receive: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
@@ -49,8 +52,15 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	payload := buf[rxPayload:m.end]
 	m.typ = ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
 	longest := len(payload)
-	if wc.LRO.Segments > 1 {
-		longest = segmentLen(m.typ, payload, wc.LRO.MSS)
+	if wc.LRO.Segments != 0 {
+		var p join.Packet
+		if p.Parse(payload, m.typ == ipoib.EtherTypeIPv6, true, 0); p.Kind != join.Joinable {
+			return m, Malformed
+		}
+		longest = p.Payload + wc.LRO.MSS
+		m.virtio = coalesce.Virtio(&p, wc.LRO.MSS)
+	} else if wc.Flags&hca.WCFlagIPCsumOK != 0 {
+		m.virtio.Flags = vnet.DataValid // the device has verified the checksums
 	}
 	if reason := r.check(&m, payload, longest); reason != Delivered {
 		return m, reason
@@ -74,14 +84,6 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 		return NoGRH
 	}
 	return Delivered
-}
-
-// segmentLen returns the length of the longest packet that was joined in a large receive, or
-// 0 if the device has joined what it cannot have joined.
-func segmentLen(typ ipoib.EtherType, payload []byte, mss int) int {
-	var p join.Packet
-	p.Parse(payload, typ == ipoib.EtherTypeIPv6, true, 0)
-	return p.Payload + mss
 }
 
 // check makes the checks of a message whose longest packet has longest bytes.
@@ -126,8 +128,8 @@ func (r *rxRules) hostDst(ip netip.Addr, toGroup bool) ipoib.MAC {
 // ethernet turns the message into a frame for the sink, in place: virtio and
 // Ethernet headers overwrite the end of the GRH area and the IPoIB header, and
 // a short payload is padded with zeros.
-func (m *message) ethernet(buf []byte, virtio vnet.Header) []byte {
-	virtio.Put(buf[rxFrame:])
+func (m *message) ethernet(buf []byte) []byte {
+	m.virtio.Put(buf[rxFrame:])
 	ether := buf[rxEther:rxPayload]
 	copy(ether, m.dst[:])
 	copy(ether[etherSrc:], m.src[:])

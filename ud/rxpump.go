@@ -6,10 +6,6 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/join"
-	"ipoibd/ud/coalesce"
-	"ipoibd/ud/ipoib"
-	"ipoibd/ud/vnet"
 )
 
 // Pump does one round: it takes a batch of completions, passes their messages to
@@ -121,7 +117,7 @@ func (r *Rx) accept(rules *rxRules, slot uint32, wc *hca.WC) []byte {
 	buf := r.ring.bytes(slot)
 	m, reason := rules.inspect(buf, wc)
 	if reason == Delivered {
-		return m.ethernet(buf, m.virtio(buf, wc))
+		return m.ethernet(buf)
 	}
 	if reason == SlowPathed && !r.cfg.SlowPath.FromFabric(buf[rxMessage:m.end], m.from) {
 		reason = SlowPathFull
@@ -189,18 +185,4 @@ func (r *Rx) repost() error {
 		}
 	}
 	return nil
-}
-
-// virtio returns the virtio header of a received frame. It reports to the host that the device
-// verified the checksum, or describes the segments of a large receive.
-func (m *message) virtio(buf []byte, wc *hca.WC) vnet.Header {
-	switch {
-	case wc.LRO.Segments > 1:
-		var p join.Packet
-		p.Parse(buf[rxPayload:m.end], m.typ == ipoib.EtherTypeIPv6, true, 0)
-		return coalesce.Virtio(&p, wc.LRO.MSS)
-	case wc.Flags&hca.WCFlagIPCsumOK != 0:
-		return vnet.Header{Flags: vnet.DataValid}
-	}
-	return vnet.Header{}
 }

@@ -206,7 +206,7 @@ func (e *end) next(cq hca.CQ, n int) []hca.WC {
 	deadline := time.Now().Add(e.f.patience())
 	var got []hca.WC
 	for len(got) < n {
-		if time.Now().After(deadline) {
+		if !time.Now().Before(deadline) {
 			e.Fatalf("%d completions in time, want %d", len(got), n)
 		}
 		must(e, cq.Arm(), "arm CQ")
@@ -260,7 +260,7 @@ func (e *end) wantStatus(wcs []hca.WC, want hca.WCStatus, ids ...uint64) {
 // received returns the payload of a receive completion.
 func (e *end) received(wc hca.WC) []byte {
 	e.Helper()
-	if wc.Status != hca.WCSuccess || wc.ByteLen < hca.GRHLen {
+	if wc.Status != hca.WCSuccess || wc.ByteLen < hca.GRHLen || wc.LRO != (hca.LRO{}) && !e.qp.Spec().LRO {
 		e.Fatalf("receive: %+v", wc)
 	}
 	return e.rx.Bytes()[int(wc.ID)*slotSize:][hca.GRHLen:wc.ByteLen]

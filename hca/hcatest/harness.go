@@ -83,7 +83,7 @@ func Run(t *testing.T, h Harness) {
 	has := h.inquire(t)
 	for _, group := range [][]check{
 		deviceChecks, lifeChecks, stateChecks, postChecks, transferChecks, dropChecks,
-		errorChecks, cqChecks, multicastChecks, eventChecks, queueChecks, offloadChecks,
+		errorChecks, cqChecks, multicastChecks, eventChecks, queueChecks, offloadChecks, lroChecks,
 	} {
 		for _, c := range group {
 			if c.needs == nil || c.needs(h.Features, has) {

@@ -13,7 +13,8 @@ import (
 // Multi gives the QPs of any device several queues. It is a test double of a device that
 // supports them itself. One QP of the device carries all queues of one QP of Multi. It
 // receives messages into buffers of Multi, which copies each to a receive of the queue that
-// [Multi.Steer] chooses. A QP with one queue is the device's own.
+// [Multi.Steer] chooses. A QP with one queue is the device's own. Multi itself joins no
+// messages, whatever QPSpec.LRO is, because a receive of a queue may be shorter than a buffer.
 type Multi struct {
 	hca.Device
 	// Steer returns the queue that receives a message, by its payload. Set it before the
@@ -180,7 +181,7 @@ const bounceSize = hca.GRHLen + int(hca.MaxMTU)
 // CreateQueues implements [hca.QueueCreator].
 func (p *multiPD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queue, error) {
 	n := len(cqs)
-	if n < 2 || n != spec.Queues || n > p.dev.queues {
+	if n < 2 || n != spec.Queues || n > p.dev.queues || spec.LRO && !p.dev.Attr().LRO {
 		return nil, nil, &hca.VerbError{Verb: "create_qp", Err: hca.ErrInvalid}
 	}
 	q := &multiQP{pd: p, spec: spec, sends: map[uint64]multiSend{}}

@@ -8,6 +8,8 @@ import (
 // packet describes an IPoIB message with TCP or UDP by its fields.
 type packet struct {
 	v6, udp bool
+	large   bool  // its checksum is that of the pseudo-header, see hca.LRO
+	hops    uint8 // more than usual
 	id      uint16
 	seq     uint32
 	flags   uint8
@@ -50,17 +52,19 @@ func (p *packet) message() []byte {
 	addrs, ip := []byte{10, 9, 0, 1, 10, 9, 0, 2}, []byte{0x08, 0, 0, 0}
 	if p.v6 {
 		addrs, ip = append(pattern(15), pattern(17)...), []byte{0x86, 0xdd, 0, 0}
-		ip = append(be.AppendUint16(append(ip, 0x60, 2, 3, 4), uint16(len(l4))), proto, 9)
+		ip = append(be.AppendUint16(append(ip, 0x60, 2, 3, 4), uint16(len(l4))), proto, 9+p.hops)
 	} else {
 		ip = be.AppendUint16(append(ip, 0x45, 2), uint16(20+len(l4)))
-		ip = append(be.AppendUint16(ip, p.id), 0x40, 0, 9, proto, 0, 0)
+		ip = append(be.AppendUint16(ip, p.id), 0x40, 0, 9+p.hops, proto, 0, 0)
 	}
 	ip = append(ip, addrs...)
 	if !p.v6 {
 		be.PutUint16(ip[4+10:], checksum(ip[4:]))
 	}
 	pseudo := append(be.AppendUint16(slices.Clone(addrs), uint16(len(l4))), 0, proto)
-	if be.PutUint16(l4[sumAt:], checksum(slices.Concat(pseudo, l4))); p.udp && be.Uint16(l4[sumAt:]) == 0 {
+	if p.large {
+		be.PutUint16(l4[sumAt:], ^checksum(pseudo))
+	} else if be.PutUint16(l4[sumAt:], checksum(slices.Concat(pseudo, l4))); p.udp && be.Uint16(l4[sumAt:]) == 0 {
 		be.PutUint16(l4[sumAt:], 0xffff)
 	}
 	return append(ip, l4...)
@@ -90,8 +94,16 @@ func (p *packet) without() []byte {
 	return b
 }
 
-// segments cuts the packet as a large send must.
+// segments returns the messages into which a large send must cut the packet.
 func (p *packet) segments(mss int) (out [][]byte) {
+	for _, s := range p.cut(mss) {
+		out = append(out, s.message())
+	}
+	return out
+}
+
+// cut cuts the packet as a large send must.
+func (p *packet) cut(mss int) (out []packet) {
 	for off := 0; off == 0 || off < len(p.payload); off += mss {
 		s := *p
 		s.payload = p.payload[off:min(off+mss, len(p.payload))]
@@ -103,7 +115,7 @@ func (p *packet) segments(mss int) (out [][]byte) {
 		if off+mss < len(p.payload) {
 			s.flags &^= tcpFIN | tcpPSH
 		}
-		out = append(out, s.message())
+		out = append(out, s)
 	}
 	return out
 }

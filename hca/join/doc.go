@@ -10,7 +10,8 @@
 // The rules are those of inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
 // udp_gro_receive_segment (Linux 6.18), and stricter where noted:
 //
-//   - IPv4 without options, or IPv6 without extension headers; no fragment.
+//   - IPv4 without options, or IPv6 without extension headers; no fragment; not to a group
+//     (stricter).
 //   - Addresses, ports, type of service with ECN, TTL, DF and flow label are equal. The IPv4
 //     identification rises by one with each segment, or stays the same if DF is set.
 //   - TCP: with payload; flags ACK and PSH, and ECE in all or none, but no other flag
@@ -20,5 +21,5 @@
 //   - UDP: with payload and checksum.
 //   - All payloads of a run have the same length, but the last may be shorter. It ends the
 //     run, and so does PSH.
-//   - The checksums of a packet are correct.
+//   - The checksums of a packet are correct, and zero has the form that senders use.
 package join

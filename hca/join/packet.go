@@ -101,6 +101,8 @@ func (p *Packet) Parse(b []byte, v6, udp bool, padded int) {
 	}
 	switch {
 	case p.Kind != Joinable:
+	case p.toGroup(b):
+		p.Kind = Opaque
 	case p.Proto == TCP:
 		p.parseTCP(b)
 	case p.Proto == UDP:
@@ -138,6 +140,14 @@ func (p *Packet) parseIPv6(b []byte, padded int) {
 	if p.ends(b, padded) {
 		p.Kind = Joinable
 	}
+}
+
+// toGroup reports whether the destination is a group, or the limited broadcast.
+func (p *Packet) toGroup(b []byte) bool {
+	if p.IPv6 {
+		return b[ipv6Addrs+16] == 0xff
+	}
+	return b[ipv4Addrs+4] >= 0xe0
 }
 
 // ends reports whether the packet ends with b, or is padded.
@@ -197,10 +207,17 @@ func (p *Packet) pseudo(b []byte, end int) uint16 {
 	return checksum.Pseudo(p.addrs(b), p.Proto, end-p.Transport)
 }
 
-// Intact reports whether the checksums of IPv4 and of TCP or UDP are correct.
+// Intact reports whether the checksums of IPv4 and of TCP or UDP are correct. Cutting writes
+// zero as 0 in IPv4 and TCP, and as 0xffff in UDP. The other form of zero does not count as
+// correct.
 func (p *Packet) Intact(b []byte) bool {
-	return (p.IPv6 || checksum.Sum(b[:ipv4Len], 0) == 0xffff) &&
-		checksum.Sum(b[p.Transport:p.End], p.pseudo(b, p.End)) == 0xffff
+	if !p.IPv6 && (checksum.Sum(b[:ipv4Len], 0) != 0xffff || binary.BigEndian.Uint16(b[ipv4Sum:]) == 0xffff) {
+		return false
+	}
+	if p.Proto == TCP && binary.BigEndian.Uint16(b[p.Transport+tcpSum:]) == 0xffff {
+		return false
+	}
+	return checksum.Sum(b[p.Transport:p.End], p.pseudo(b, p.End)) == 0xffff
 }
 
 // SameFlow reports whether two packets, whose ports are known, belong to one flow.

@@ -23,13 +23,17 @@
 // next larger standard MTU, 2048. With StandardMTU both are the largest standard MTU
 // that fits, which hardware needs.
 //
-// # Large sends and trains
+// # Large sends, trains and large receives
 //
 // A large send ([hca.LSO]) is cut into messages, which are passed to the transport as one
 // train if its limits permit. Messages of equal size to one destination within a batch form
 // trains as well. If the transport lowers its limits, the remaining datagrams are built
 // again within the new limits, because the ICRC of a datagram covers its place in the train.
-// The device fills in checksums on send and verifies none on receive.
+// The device fills in checksums on send.
+//
+// Received segments of one flow that arrive with one call of the transport are joined in one
+// receive if the QP requests that ([hca.QPSpec].LRO); see package join. The device verifies the
+// checksums of these messages, and of no others. Counters count messages, not receives.
 //
 // # Goroutines and locks
 //

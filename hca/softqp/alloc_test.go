@@ -49,3 +49,28 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations per message", n)
 	}
 }
+
+// Joining messages does not allocate.
+func TestNoAllocationsOfLargeReceives(t *testing.T) {
+	const size = rigMem
+	r := lroRig(t, size)
+	r.RecvDone()
+	var train []*Inbound
+	for _, msg := range (flow{port: 1, flags: 0x10}.segments(t, 15*1400, 1400)) {
+		train = append(train, inbound(string(msg)))
+	}
+	recv := hca.RecvWR{SGList: []hca.SGE{r.rxSGE(0, size)}}
+	run := func() {
+		for _, in := range train {
+			if r.Deliver(r.env, in) != Passed {
+				t.Fatal("dropped")
+			}
+		}
+		if wcs := r.RecvDone(); len(wcs) != 1 || wcs[0].LRO.Segments != len(train) || r.PostRecv(&recv) != nil {
+			t.Fatalf("completions %+v", wcs)
+		}
+	}
+	if n := testing.AllocsPerRun(1000, run); n != 0 {
+		t.Errorf("%v allocations per train", n)
+	}
+}

@@ -54,6 +54,28 @@ func BenchmarkBound(b *testing.B) {
 			}
 			bound.Report(b, bound.Copy(hca.GRHLen+n))
 		})
+		b.Run(fmt.Sprintf("receive-large-30000/%d", mtu), func(b *testing.B) {
+			const size = 30000
+			r := lroRig(b, rigMem)
+			mss := mtu - len(tcpHeader)
+			var train []*Inbound
+			for _, msg := range (flow{port: 1, flags: 0x10}.segments(b, size, mss)) {
+				train = append(train, inbound(string(msg)))
+			}
+			recv := hca.RecvWR{SGList: []hca.SGE{r.rxSGE(0, rigMem)}}
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, in := range train {
+					if reason := r.Deliver(r.env, in); reason != Passed {
+						b.Fatal(reason)
+					}
+				}
+				if wcs := r.RecvDone(); len(wcs) != 1 || r.PostRecv(&recv) != nil {
+					b.Fatal(wcs)
+				}
+			}
+			bound.Report(b, bound.Read(size), bound.Copy(size))
+		})
 	}
 }
 

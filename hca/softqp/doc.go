@@ -43,6 +43,14 @@
 // payload to the receive at the head of the queue. It returns a [Reason] for every
 // packet. A dropped packet consumes no receive.
 //
+// If the QP has large receives ([hca.QPSpec].LRO), that receive stays open, and the next
+// messages of its flow are appended to it by the rules of package join. Only one receive is
+// open at a time. It completes when a message does not fit, or with the next call of RecvDone.
+// The shell calls RecvDone before it unlocks the receive side, so no message waits for another.
+// At most two passes over a message verify its checksum: one as the next of a receive, one as
+// the first of another. Messages in several pieces, to a group, or in a receive of several
+// entries are not joined, nor is one for which the receive has no room twice.
+//
 // # Completions
 //
 // Completions collect on their side until the shell moves them ([QP.SendDone],
@@ -50,5 +58,5 @@
 // finds every completion that it must remove in the CQ.
 //
 // Limits: MaxSGE entries in a gather list, MaxTSO bytes in a large send, hca.Batch datagrams
-// in a batch.
+// in a batch, join.MaxSegments messages and join.MaxBytes in a large receive.
 package softqp

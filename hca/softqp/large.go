@@ -48,14 +48,20 @@ func parseSegment(p *join.Packet, msg []byte, udp bool) bool {
 	return p.Kind == join.Joinable
 }
 
+// toGroup reports whether a message was sent to a group. A replicated one was sent to a unicast
+// address.
+func (in *Inbound) toGroup() bool {
+	return in.DestQPN == hca.QPNMulticast || in.Path.Dst.IsMulticast()
+}
+
 // start opens the receive that in was just written to, unless no other message can be joined to
-// in, or there is no room for one.
+// in. The receive must be in one piece, with room for two messages.
 func (l *large) start(in *Inbound, place [][]byte, udp bool) {
-	if len(place) != 1 || len(place[0]) < hca.GRHLen+2*in.Len {
+	if len(place) != 1 || len(place[0]) < hca.GRHLen+2*in.Len || in.toGroup() {
 		return
 	}
 	msg := place[0][hca.GRHLen:][:in.Len]
-	if !parseSegment(&l.head, msg, udp) || in.Path.Dst.IsMulticast() || l.head.Pushes(msg[hca.EncapLen:]) {
+	if !parseSegment(&l.head, msg, udp) || l.head.Pushes(msg[hca.EncapLen:]) {
 		return
 	}
 	l.open, l.buf, l.srcQPN, l.intact, l.pushed, l.ended = true, place[0], in.SrcQPN, false, false, false
@@ -66,7 +72,7 @@ func (l *large) start(in *Inbound, place [][]byte, udp bool) {
 // join appends the payload of a message. It returns false if the message must go to another
 // receive.
 func (l *large) join(in *Inbound) bool {
-	if l.ended || len(in.Payload) != 1 || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
+	if l.ended || len(in.Payload) != 1 || in.toGroup() || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
 		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
 		return false
 	}

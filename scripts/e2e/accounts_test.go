@@ -203,7 +203,7 @@ func (h *host) checkDaemon(k book) {
 	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))
 	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path", "rx_probe", "rx_own_multicast")+k.all("rx_drop_"))
 	equal("receives posted = completed", k.of("rx_posts"), k.of("rx_completions", "rx_taken_back", "rx_outstanding"))
-	equal("engine, joined + table to host = TAP written", k.of("rx_delivered", "neigh_to_host", "neigh_corrections")-k.of("rx_merged"), k.of("tap_written")+k.all("tap_drop_write_"))
+	equal("engine, joined + table to host = TAP written", k.of("rx_delivered", "rx_drop_sink_refused", "neigh_to_host", "neigh_corrections")-k.of("rx_merged"), k.of("tap_written")+k.all("tap_drop_write_"))
 	equal("TAP written = ib0 received", k.of("tap_written"), k.of("kernel_rx_packets", "kernel_rx_dropped", "kernel_rx_errors"))
 }
 

@@ -12,30 +12,10 @@
 //
 // A large frame requests segmentation in its virtio header, although it is on its way to the
 // host: the host's TCP accepts it whole, and a host that forwards it segments it again. The
-// result must be bit for bit the frames that were joined, because routers, bridges and packet
-// filters may see either form. Therefore nearly every field must be equal. There are two
-// exceptions: the IP identification of a datagram with DF, which has no meaning (RFC
-// 6864 section 4.1), and Ethernet padding after a packet, which is removed.
-//
-// # Which frames are joined
-//
-// The rules are those of inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
-// udp_gro_receive_segment (Linux 6.18), and stricter where noted:
-//
-//   - IPv4 without options, or IPv6 without extension headers; no fragment; not to a group
-//     (stricter).
-//   - The Ethernet header, addresses, ports, type of service with ECN, TTL, DF and flow label
-//     are equal. The IPv4 identification rises by one with each segment, or stays the same
-//     if DF is set.
-//   - TCP: with payload; flags ACK and PSH, and ECE in all or none, but no other flag
-//     (stricter: no CWR and no FIN, which the kernel joins at one end of a run). Equal
-//     acknowledgement, window, urgent pointer and options, timestamps included; the next
-//     sequence number.
-//   - UDP: with payload and checksum; only if the kernel accepts segmentation of UDP at a TAP
-//     (Linux 6.2).
-//   - All payloads of a run have the same length, except that the last one may be shorter. A
-//     shorter payload ends the run, and so does PSH.
-//   - The checksums of a frame are correct.
+// result is bit for bit the frames that were joined, but for the two exceptions of package
+// join, which has the rules. In addition, the Ethernet headers of a run are equal, and the
+// destination is not a group. UDP is joined only if the kernel accepts segmentation of UDP at a
+// TAP (Linux 6.2).
 //
 // # Order
 //

@@ -38,8 +38,9 @@ var kinds = []kind{
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
 		// A send completes at once. Received messages wait in the socket buffer, and are
-		// copied to the receives when the daemon is ready to deliver them. A short queue
-		// stays in the processor's cache, which makes a stream a third faster.
+		// copied to the receives when the daemon is ready to deliver them. A receive has room
+		// for a large one of 64 KiB. The shorter the queues, the more of their memory stays in
+		// the processor's cache.
 		sendWRs: 128, recvWRs: 64,
 	},
 	{

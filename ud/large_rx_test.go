@@ -1,0 +1,100 @@
+package ud
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"ipoibd/hca"
+	"ipoibd/ud/ipoib"
+	"ipoibd/ud/vnet"
+)
+
+// largeMsg returns the message of a large receive: n bytes of TCP payload.
+func largeMsg(n int) []byte {
+	p := ipv4("10.0.0.1", 40+n)
+	p[9], p[20+12], p[20+13] = 6, 5<<4, 0x10
+	return msg(ipoib.EtherTypeIPv4, p)
+}
+
+// receiveLarge completes the oldest receive with a large one.
+func (q *fakeQP) receiveLarge(m []byte, segments, mss int) {
+	q.receiveWC(m, gidA, hca.WC{
+		Flags: hca.WCFlagGRH | hca.WCFlagIPCsumOK, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m)),
+		LRO: hca.LRO{Segments: segments, MSS: mss},
+	})
+}
+
+// A large receive becomes one frame for the host, whose virtio header requests the segments
+// that were joined. Each of them is counted.
+func TestRxDeliversALargeReceive(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	m := largeMsg(3500)
+	b.qp.receiveLarge(m, 4, 1000)
+	b.qp.receive(fromB(100), gidA)
+	b.pump(t)
+	want := make([]byte, vnet.HeaderLen)
+	vnet.Header{Flags: vnet.NeedsCsum, GSOType: vnet.GSOTCPv4, HdrLen: 54, GSOSize: 1000, CsumStart: 34, CsumOffset: 16}.Put(want)
+	if f := b.sink.frames[0]; !bytes.Equal(f[:vnet.HeaderLen], want) || !bytes.Equal(f[vnet.HeaderLen+14:], m[ipoib.HeaderLen:]) {
+		t.Errorf("frame %x, want virtio header %x and the packet", f, want)
+	}
+	checkCounts(t, b.Counters(), idle(2, map[string]uint64{"rx_received": 5, "rx_delivered": 5, "rx_merged": 3}))
+	b.checkRing(t)
+}
+
+// However a large receive ends, each of its messages is counted once.
+func TestRxCountsTheMessagesOfLargeReceives(t *testing.T) {
+	for name, c := range map[string]struct {
+		m        []byte
+		segments int
+		mss      int
+		change   func(*rxBench)
+		want     map[string]uint64
+	}{
+		"refused by the host": {largeMsg(2500), 3, 1000, func(b *rxBench) { b.sink.accept = 0 }, map[string]uint64{"rx_drop_sink_refused": 3, "rx_merged": 2}},
+		"above the MTU":       {largeMsg(4000), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 2}},
+		"of the MTU":          {largeMsg(4000), 2, testMTU - 40, nil, map[string]uint64{"rx_delivered": 2, "rx_merged": 1}},
+		"no TCP or UDP":       {msg(ipoib.EtherTypeIPv4, make([]byte, 3000)), 3, 1000, nil, map[string]uint64{"rx_drop_malformed": 3}},
+		"ARP":                 {msg(ipoib.EtherTypeARP, make([]byte, 56)), 2, 20, nil, map[string]uint64{"rx_drop_malformed": 2}},
+		"our own":             {largeMsg(2500), 3, 1000, func(b *rxBench) { putGRH(b.qp.mr.mem, gidA, gidA); b.qp.recvCQ.wcs[0].SrcQPN = qpnA }, map[string]uint64{"rx_own_multicast": 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRxBench(t, rxSlots)
+			b.qp.receiveLarge(c.m, c.segments, c.mss)
+			if c.change != nil {
+				c.change(b)
+			}
+			if err := b.Pump(time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			c.want["rx_received"] = uint64(c.segments)
+			checkCounts(t, b.Counters(), idle(1, c.want))
+			b.checkRing(t)
+		})
+	}
+}
+
+// Large receives pass through package coalesce unchanged, in order with other frames of their
+// flow.
+func TestRxKeepsTheOrderAroundLargeReceives(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	var want [][]byte
+	for i, n := range []int{100, 2500, 100, 100, 2000} {
+		m := largeMsg(n)
+		binary.BigEndian.PutUint32(m[ipoib.HeaderLen+20+4:], uint32(i))
+		if n > 1000 {
+			b.qp.receiveLarge(m, (n-1)/1000+1, 1000)
+		} else {
+			b.qp.receive(m, gidA)
+		}
+		want = append(want, m[ipoib.HeaderLen:])
+	}
+	b.pump(t)
+	for i, f := range b.sink.frames {
+		if !bytes.Equal(f[vnet.HeaderLen+14:], want[i]) {
+			t.Errorf("frame %d is %x, want %x", i, f[vnet.HeaderLen+14:], want[i])
+		}
+	}
+	checkCounts(t, b.Counters(), idle(5, map[string]uint64{"rx_received": 8, "rx_delivered": 8, "rx_merged": 3}))
+}

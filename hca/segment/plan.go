@@ -328,7 +328,7 @@ func (p *Plan) Put(dst []byte, i int, payload Sum) {
 		binary.BigEndian.PutUint16(l4[udpLength:], uint16(size))
 		checksum := ^checksum.Fold(sum + uint64(size))
 		if checksum == 0 {
-			checksum = 0xffff // 0 means that there is none (RFC 768)
+			checksum = 0xffff // 0 would mean: no checksum (RFC 768)
 		}
 		binary.BigEndian.PutUint16(l4[udpSum:], checksum)
 	case none:

@@ -106,7 +106,7 @@ func TestLargeSendsToManyPeersAreRefused(t *testing.T) {
 // A burst of multicast to many peers does not keep PostSend: the rest is sent afterwards, and the
 // completions come in between.
 func TestReplicationDoesNotKeepPostSend(t *testing.T) {
-	const n, sends = 10_000, 64
+	const n, sends = 10_000, 8
 	peers := manyPeers(n)
 	s := &countingSink{}
 	r := newRigOn(t, memfabric.New(1), "a", func(c *Config) {
@@ -124,10 +124,12 @@ func TestReplicationDoesNotKeepPostSend(t *testing.T) {
 	if first > sends/2 {
 		t.Errorf("PostSend returned after %d of %d sends were complete", first, sends)
 	}
-	for end := time.Now().Add(30 * time.Second); first < sends && time.Now().Before(end); {
-		first += have(r.send.Poll(wcs))(t)
+	for end := time.Now().Add(time.Minute); first < sends; time.Sleep(time.Millisecond) {
+		if first += have(r.send.Poll(wcs))(t); time.Now().After(end) {
+			t.Fatalf("%d of %d sends are complete", first, sends)
+		}
 	}
-	if first != sends || s.packets != n*sends {
-		t.Errorf("%d completions and %d datagrams, want %d and %d", first, s.packets, sends, n*sends)
+	if s.packets != n*sends {
+		t.Errorf("%d datagrams, want %d", s.packets, n*sends)
 	}
 }

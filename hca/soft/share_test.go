@@ -36,8 +36,9 @@ func TestSharerHasItsOwnQPNs(t *testing.T) {
 	})
 }
 
-// A message to the port's own address leaves on the wire if the QPN is another device's, and
-// is looped back if it is one of this device, even if no QP has it.
+// A message to the port's own address is sent on the wire if its QPN is in the range of another
+// device. If the QPN is in this device's own range, the message is looped back, even if no QP has
+// that number.
 func TestSharerSendsToTheOthers(t *testing.T) {
 	bubble(t, sharing, func(r *rig) {
 		var sent []hca.QPN

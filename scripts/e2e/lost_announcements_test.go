@@ -45,6 +45,7 @@ func announcementRules(of *host) []string {
 // all of them, or only those to the group.
 func (h *host) dropFrom(other *host, toGroup bool, rules []string) {
 	h.tb.Helper()
+	other.Run("ethtool", "-K", nstest.Dev, "tx-udp-segmentation", "off") // a rule would drop all messages of a train
 	match := "ip saddr " + other.underlay().String()
 	if toGroup {
 		match += " ip daddr " + groupAddr.String()

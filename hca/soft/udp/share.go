@@ -21,10 +21,10 @@ const (
 	slotQPNs = 1 << (24 - SlotBits) // QPNs of a slot
 )
 
-// Nobody is the user that owns the receiving sockets if the daemon may set it. No process has
-// this number: it is above those that systemd and container runtimes assign (2^31-1). 65535
-// would not do, although 16-bit system calls use it for errors (chown(2)): Kubernetes runs
-// processes as that user.
+// Nobody is the user that owns the receiving sockets if the daemon may set it. No process runs
+// as this user: its number is above those that systemd and container runtimes assign (up to
+// 2^31-1). 65535 is unsuitable, although 16-bit system calls use it for errors (chown(2)),
+// because Kubernetes runs processes as that user.
 const Nobody = 1<<32 - 4791
 
 // sharerMark is the mark of the packets of daemons that share the port. Their receiving sockets

@@ -308,7 +308,7 @@ func TestSharersRefuseTheirPortFromAnotherNetdev(t *testing.T) {
 	expect(t, a.Host, b.SrcPort(), "genuine")
 }
 
-// The user of the sockets is none that a process in a container has.
+// Processes of the users that containers may run as cannot join the group.
 func TestUsersOfContainersCannotJoin(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -476,7 +476,7 @@ func TestWithoutProgramThePortIsNotShared(t *testing.T) {
 	sendOne(t, b, transport.Packet{Src: b.IPv4, Dst: a.IPv4, Vec: [][]byte{datagram(60<<18, "hello")}})
 	expect(t, a, b.SrcPort(), "hello")
 
-	// Another daemon cannot share the port with it, and says who has it.
+	// Another daemon cannot share the port with it, and its error names the process that holds it.
 	nsA.Do(func() {
 		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
 		if !errors.Is(err, udp.ErrPortTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 )
 
 // NewIPIDByFilter is NewIPID on a kernel without tcx.
@@ -16,6 +17,12 @@ func NewIPIDByFilter(netdev int) (*IPID, error) {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	return p, nil
+}
+
+// Abandon leaves the filter of a program behind, as a process does that is killed.
+func (p *IPID) Abandon() {
+	_ = unix.Close(p.attached.(*ipidFilter).owner)
+	_ = p.objects.Close()
 }
 
 // LoadIPID loads the program without attaching it.

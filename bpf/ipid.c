@@ -38,6 +38,7 @@ int ipid(struct __sk_buff *skb)
 	__u32 key = 0;
 	struct ipv4 ip;
 	__be16 port;
+	__u32 mark;
 
 	if (skb->protocol != bpf_htons(TYPE_IPV4) ||
 	    bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof(ip), BPF_HDR_START_NET) ||
@@ -45,13 +46,15 @@ int ipid(struct __sk_buff *skb)
 	    bpf_skb_load_bytes_relative(skb, (ip.version_ihl & 0xf) * 4 + 2, &port, sizeof(port), BPF_HDR_START_NET) ||
 	    port != bpf_htons(ROCE_PORT))
 		return -1; /* TC_ACT_UNSPEC, TCX_NEXT */
+	/* The program of another daemon on this netdev sets the same mark. */
+	mark = (__u32)bpf_ntohs(ip.id) << 16 | MARK_KNOWN;
 	c = bpf_map_lookup_elem(&counts, &key);
 	if (c) {
-		c->verdicts[skb->mark ? TAKEN : MARKED]++;
+		c->verdicts[skb->mark && skb->mark != mark ? TAKEN : MARKED]++;
 		c->segments[bucket(skb->gso_segs ? skb->gso_segs : 1, SEGMENT_BUCKETS)]++;
 	}
 	if (!skb->mark)
-		skb->mark = (__u32)bpf_ntohs(ip.id) << 16 | MARK_KNOWN;
+		skb->mark = mark;
 	return -1;
 }
 

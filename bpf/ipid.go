@@ -3,12 +3,10 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"os"
+	"io"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // KnownID returns the IPv4 identification in the mark of a received packet, and whether the
@@ -32,14 +30,14 @@ type IPIDCounts struct {
 // IPID copies the IPv4 identification of RoCEv2 datagrams that a netdev receives to their
 // marks.
 type IPID struct {
-	objects ipidObjects
-	detach  func() error // nil: not attached
+	objects  ipidObjects
+	attached io.Closer // nil: not attached
 }
 
 // NewIPID loads the program and attaches it to the ingress of a netdev, given by its index in
 // the network namespace of the calling thread. The attachment is a tcx link, which ends with the
-// process. Before Linux 6.6 it is a filter of the clsact qdisc, which replaces the one that an
-// earlier process has left. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
+// process. Before Linux 6.6 it is a filter of the clsact qdisc, beside those of other processes;
+// filters that ended processes have left are removed. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
 func NewIPID(netdev int) (*IPID, error) {
 	p, err := loadIPID()
 	if err != nil {
@@ -69,41 +67,17 @@ func (p *IPID) attach(netdev int) error {
 	if err != nil {
 		return err
 	}
-	p.detach = l.Close
+	p.attached = l
 	return nil
 }
 
-// Priority and handle of the filter. A process finds the filter that an earlier process has left
-// by them, because no other program is known to use this number for both.
-const filterID = 4791
-
-// attachFilter attaches the program as a filter of the clsact qdisc. It creates the qdisc if the
-// netdev has none. The qdisc is never removed, because other programs may use it by then.
 func (p *IPID) attachFilter(netdev int) error {
-	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: netdev, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add a clsact qdisc: %w", err)
+	f, err := attachIPIDFilter(netdev, p.objects.Ipid.FD())
+	if err != nil {
+		return err
 	}
-	filter := &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: netdev, Parent: netlink.HANDLE_MIN_INGRESS, Handle: filterID, Priority: filterID, Protocol: unix.ETH_P_ALL,
-		},
-		Fd: p.objects.Ipid.FD(), Name: "ipoibd-ipid", DirectAction: true,
-	}
-	if err := netlink.FilterReplace(filter); err != nil {
-		return fmt.Errorf("add a filter: %w", err)
-	}
-	p.detach = func() error { return removeFilter(filter) }
+	p.attached = f
 	return nil
-}
-
-// removeFilter removes a filter, unless it or its netdev is gone.
-func removeFilter(filter *netlink.BpfFilter) error {
-	err := netlink.FilterDel(filter)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	return os.NewSyscallError("RTM_DELTFILTER", err)
 }
 
 // Counts returns the counts.
@@ -119,8 +93,8 @@ func (p *IPID) Counts() (out IPIDCounts, err error) {
 // network namespace of the netdev. Idempotent.
 func (p *IPID) Close() error {
 	var err error
-	if p.detach != nil {
-		err, p.detach = p.detach(), nil
+	if p.attached != nil {
+		err, p.attached = p.attached.Close(), nil
 	}
 	if err := errors.Join(err, p.objects.Close()); err != nil {
 		return fmt.Errorf("detach an eBPF program: %w", err)

@@ -194,24 +194,84 @@ func TestIPIDTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// A filter that a process has left is replaced, and removed at the end of the next one.
-func TestIPIDReplacesALeftFilter(t *testing.T) {
+// requireFilters checks how many filters the loopback device has.
+func requireFilters(t *testing.T, want int, when string) {
+	t.Helper()
+	got, err := netlink.FilterList(loopback(t), netlink.HANDLE_MIN_INGRESS)
+	if err != nil || len(got) != want {
+		t.Errorf("%d filters %s, %v; want %d", len(got), when, err, want)
+	}
+}
+
+func loopback(t *testing.T) netlink.Link {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	must(t, err)
+	return lo
+}
+
+func newLoopbackFilter(t *testing.T) *bpf.IPID {
+	t.Helper()
+	p, err := bpf.NewIPIDByFilter(loopback(t).Attrs().Index)
+	must(t, err)
+	return p
+}
+
+// A filter that a killed process has left is removed by the next one, and those of others are
+// not.
+func TestIPIDRemovesALeftFilter(t *testing.T) {
 	if nstest.Enter(t) {
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	must(t, err)
-	var last *bpf.IPID
+	first := newLoopbackFilter(t)
 	for range 3 {
-		last, err = bpf.NewIPIDByFilter(lo.Attrs().Index)
-		must(t, err)
-		if got, err := netlink.FilterList(lo, netlink.HANDLE_MIN_INGRESS); err != nil || len(got) != 1 {
-			t.Errorf("%d filters, %v; want 1", len(got), err)
-		}
+		newLoopbackFilter(t).Abandon()
+		requireFilters(t, 2, "after one was left")
 	}
+	last := newLoopbackFilter(t)
+	requireFilters(t, 2, "when the left ones are removed")
+	must(t, first.Close())
+	requireFilters(t, 1, "after the first one's end")
 	must(t, last.Close())
-	if got, err := netlink.FilterList(lo, netlink.HANDLE_MIN_INGRESS); err != nil || len(got) != 0 {
-		t.Errorf("%d filters after Close, %v", len(got), err)
+	requireFilters(t, 0, "after the last one's end")
+}
+
+// Processes that share a netdev do not disturb each other: each has a filter, and the other
+// one continues to report identifications when it ends.
+func TestIPIDOfTwoProcesses(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for _, way := range ways {
+		must(t, netlink.LinkSetUp(loopback(t)))
+		a, err := way.attach(loopback(t).Attrs().Index)
+		must(t, err)
+		b, err := way.attach(loopback(t).Attrs().Index)
+		must(t, err)
+		r := newReceiver(t)
+		raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		must(t, err)
+		t.Cleanup(func() { unix.Close(raw) })
+		home := [4]byte{127, 0, 0, 1}
+		requireMark := func(want bool, when string) {
+			t.Helper()
+			sendWithID(t, raw, home, home, 77, rocePort)
+			mark, _, _ := r.next()
+			if id, known := bpf.KnownID(mark); known != want || want && id != 77 {
+				t.Errorf("%s, mark %#x %s", way.name, mark, when)
+			}
+		}
+		requireMark(true, "with two")
+		must(t, a.Close())
+		requireMark(true, "after the first one's end")
+		c, err := b.Counts()
+		must(t, err)
+		if c.Marked != 2 || c.Taken != 0 {
+			t.Errorf("%s: %+v, want 2 marked", way.name, c)
+		}
+		must(t, b.Close())
+		requireMark(false, "after the second one's end")
+		unix.Close(r.fd)
 	}
 }
 

@@ -18,8 +18,8 @@ const (
 	// SendIPCsum makes the device fill in the checksums of the IPv4 header and of TCP or UDP
 	// (IBV_SEND_IP_CSUM). The message begins with EncapLen bytes, followed by IPv4 or IPv6.
 	// The device ignores the contents of the checksum fields, and does not change the memory
-	// of the send. In fragments and protocols other than TCP and UDP, it fills in only the
-	// checksum of the IPv4 header; a message that is not IP is sent unchanged. Without
+	// of the send. In fragments, behind an IPv6 routing header and in protocols other than TCP
+	// and UDP, it fills in only the checksum of the IPv4 header; a message that is not IP is sent unchanged. Without
 	// DeviceAttr.IPCsum, the send is refused with ErrInvalid.
 	SendIPCsum
 )
@@ -39,8 +39,8 @@ type SendWR struct {
 const EncapLen = 4
 
 // MaxLSOHeader bounds LSO.Header in bytes. EncapLen and the longest headers of IPv4 and TCP
-// (60 bytes each) fit.
-const MaxLSOHeader = 128
+// (60 bytes each) fit, and 152 bytes of IPv6 extension headers.
+const MaxLSOHeader = 256
 
 // LSO makes a send a large send (struct ibv_send_wr, member tso: hdr, hdr_sz, mss; in the
 // kernel struct ib_ud_wr with IB_WR_LSO, as IPoIB posts it). The device cuts the payload,
@@ -60,10 +60,12 @@ const MaxLSOHeader = 128
 // with that status; earlier segments may have been sent.
 type LSO struct {
 	// Header consists of EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP
-	// header if DeviceAttr.USO is set. In each segment the device sets the lengths, the IPv4
+	// header if DeviceAttr.USO is set. Between IPv6 and TCP or UDP there may be hop-by-hop
+	// options, destination options and routing headers. In each segment the device sets the lengths, the IPv4
 	// identification (incremented for each segment), the TCP sequence number, and the
 	// checksums. It keeps CWR only in the first segment, and FIN and PSH only in the last one.
-	// The device ignores lengths and checksums in Header. PostSend copies Header, which need
+	// The device ignores lengths and checksums in Header; but with a routing header, the
+	// checksum of TCP or UDP holds the sum of the pseudo-header of the whole payload. PostSend copies Header, which need
 	// not be registered memory.
 	Header []byte
 	// MSS is the length in bytes of the payload of each segment except the last. 0 means that

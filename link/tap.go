@@ -28,7 +28,7 @@ type TAP struct {
 	// The lengths of the queue of frames from the host, with small and with large frames.
 	queueLen, largeQueueLen int
 
-	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms and Inspect
+	keep        sync.Mutex // serializes SetCarrier, SetOffloads, SetPrograms, Inspect and Close
 	wantCarrier bool       // the argument of the last SetCarrier
 	offloads    Offloads   // the result of the last SetOffloads
 	programs    Programs   // the argument of the last SetPrograms
@@ -125,20 +125,28 @@ func (t *TAP) Close() error {
 		t.watchMu.Lock()
 		t.end()
 		t.watchMu.Unlock()
-		resetErr := t.control(func(fd int) error {
-			_, err := setOffloads(fd, 0)
-			return errors.Join(setCarrier(fd, false), err, NoPrograms.set(fd))
-		})
-		if errors.Is(resetErr, unix.EBADFD) {
-			resetErr = nil // the interface was deleted
-		}
-		removeNote(t.note)
-		fileErr := t.file.Close()
+		resetErr, fileErr := t.release()
 		t.watchers.Wait()
 		t.nl.close()
 		t.closeErr = errors.Join(resetErr, fileErr)
 	})
 	return t.closeErr
+}
+
+// release resets the properties of the device that belong to this process, and closes the
+// file. Afterwards an inspection restores nothing, because it has no queue.
+func (t *TAP) release() (resetErr, fileErr error) {
+	t.keep.Lock()
+	defer t.keep.Unlock()
+	resetErr = t.control(func(fd int) error {
+		_, err := setOffloads(fd, 0)
+		return errors.Join(setCarrier(fd, false), err, NoPrograms.set(fd))
+	})
+	if errors.Is(resetErr, unix.EBADFD) {
+		resetErr = nil // the interface was deleted
+	}
+	removeNote(t.note)
+	return resetErr, t.file.Close()
 }
 
 // Remove closes the device and removes the interface, whatever its current name and

@@ -42,12 +42,13 @@ func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss 
 //     inconsistent: Offload
 //  3. not IPv4, ARP, RARP or IPv6: EtherType
 //  4. payload, or that of a segment, above the MTU: TooLong
-//  5. ND behind extension headers, which is not translated: HiddenND
-//  6. no snapshot: NoPeers
-//  7. source address not accepted by the snapshot: slow path
-//  8. ARP, RARP and ND, whose bodies carry link addresses: slow path
-//  9. group destination: the IP destination's group, else the broadcast group
-//  10. unicast destination
+//  5. headers of a large frame longer than devices accept: LongHeaders
+//  6. ND behind extension headers, which is not translated: HiddenND
+//  7. no snapshot: NoPeers
+//  8. source address not accepted by the snapshot: slow path
+//  9. ARP, RARP and ND, whose bodies carry link addresses: slow path
+//  10. group destination: the IP destination's group, else the broadcast group
+//  11. unicast destination
 //
 // Frames to a destination that the snapshot lacks go to the slow path. It has no room for large
 // ones, which are dropped: LargeUnresolved. TCP retransmits them.
@@ -99,6 +100,8 @@ func (r *txRules) check(frame []byte) (to route, reason Reason) {
 		return to, EtherType
 	case longest > r.mtu:
 		return to, TooLong
+	case to.mss > 0 && to.headers-etherHeaderLen+hca.EncapLen > hca.MaxLSOHeader:
+		return to, LongHeaders
 	case hidesND(etherTypeOf(frame[txEther:]), frame[txPayload:]):
 		return to, HiddenND
 	case r.peers == nil:

@@ -25,6 +25,7 @@ const (
 	Offload         // virtio header requests segmentation or a checksum
 	EtherType       // a protocol that IPoIB does not carry
 	TooLong         // payload above the interface's MTU
+	LongHeaders     // headers of a large frame above hca.MaxLSOHeader
 	HiddenND        // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	NoPeers         // no snapshot published yet
 	LargeUnresolved // a large frame to an address that the snapshot lacks
@@ -58,6 +59,7 @@ var reasons = [numReason]hca.Counter{
 	Offload:         {Name: "drop_offload", Kind: hca.CountDrop},
 	EtherType:       {Name: "drop_ethertype", Kind: hca.CountDrop},
 	TooLong:         {Name: "drop_too_long", Kind: hca.CountDrop},
+	LongHeaders:     {Name: "drop_long_headers", Kind: hca.CountDrop},
 	HiddenND:        {Name: "drop_hidden_nd", Kind: hca.CountDrop},
 	NoPeers:         {Name: "drop_no_peers", Kind: hca.CountDrop},
 	LargeUnresolved: {Name: "drop_large_unresolved", Kind: hca.CountDrop},
@@ -85,7 +87,7 @@ func (r Reason) String() string {
 var (
 	txReasons = []Reason{
 		Read, Injected, Sent, SlowPathed,
-		Truncated, Runt, Offload, EtherType, TooLong, HiddenND, NoPeers, LargeUnresolved, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
+		Truncated, Runt, Offload, EtherType, TooLong, LongHeaders, HiddenND, NoPeers, LargeUnresolved, SlowPathFull, InjectFull, NoQP, PostRefused, Reset, Held,
 	}
 	rxReasons = []Reason{
 		Received, Delivered, SlowPathed, Probed,

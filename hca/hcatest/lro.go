@@ -66,7 +66,7 @@ func (p packet) train(run, mss int) (out []arrival) {
 // whole returns the large receive of several segments.
 func whole(segments []arrival) []byte {
 	p, last := *segments[0].p, segments[len(segments)-1].p
-	p.large, p.payload, p.flags = true, nil, p.flags|last.flags&tcpPSH
+	p.partial, p.payload, p.flags = true, nil, p.flags|last.flags&tcpPSH
 	for _, s := range segments {
 		p.payload = append(p.payload, s.p.payload...)
 	}

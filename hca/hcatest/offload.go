@@ -49,7 +49,9 @@ func offloadLimits(b *bench) {
 func (e *end) large(id uint64, to *end, p *packet, mss int) hca.SendWR {
 	e.Helper()
 	wr := e.wr(id, to, e.tx.SGE(0, copy(e.tx.Bytes(), p.payload)))
-	wr.LSO = hca.LSO{Header: p.message()[:p.headerLen()], MSS: mss}
+	header := *p
+	header.partial = p.routed
+	wr.LSO = hca.LSO{Header: header.message()[:p.headerLen()], MSS: mss}
 	return wr
 }
 
@@ -76,7 +78,7 @@ func (b *bench) kinds() []packet {
 }
 
 func lsoCuts(b *bench) {
-	for _, p := range b.kinds() {
+	for _, p := range append(b.kinds(), packet{v6: true, routed: true, flags: tcpACK, options: pattern(12)}) {
 		x, y := b.pair()
 		for _, c := range []struct{ payload, mss int }{
 			{0, 100},

@@ -8,7 +8,8 @@ import (
 // packet describes an IPoIB message with TCP or UDP by its fields.
 type packet struct {
 	v6, udp bool
-	large   bool  // its checksum is that of the pseudo-header, see hca.LRO
+	routed  bool  // by IPv6 segment routing (RFC 8754)
+	partial bool  // the checksum of TCP or UDP is only that of the pseudo-header
 	hops    uint8 // more than usual
 	id      uint16
 	seq     uint32
@@ -58,11 +59,18 @@ func (p *packet) message() []byte {
 		ip = append(be.AppendUint16(ip, p.id), 0x40, 0, 9+p.hops, proto, 0, 0)
 	}
 	ip = append(ip, addrs...)
+	if p.routed {
+		// The packet is on the way to the only segment before the final destination.
+		via := pattern(23)[7:]
+		ip[4+6] = 43
+		be.PutUint16(ip[4+4:], uint16(40+len(l4)))
+		ip = slices.Concat(ip[:len(ip)-16], via, []byte{proto, 4, 4, 1, 1, 0, 0, 0}, addrs[16:], via)
+	}
 	if !p.v6 {
 		be.PutUint16(ip[4+10:], checksum(ip[4:]))
 	}
 	pseudo := append(be.AppendUint16(slices.Clone(addrs), uint16(len(l4))), 0, proto)
-	if p.large {
+	if p.partial {
 		be.PutUint16(l4[sumAt:], ^checksum(pseudo))
 	} else if be.PutUint16(l4[sumAt:], checksum(slices.Concat(pseudo, l4))); p.udp && be.Uint16(l4[sumAt:]) == 0 {
 		be.PutUint16(l4[sumAt:], 0xffff)

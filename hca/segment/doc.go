@@ -16,7 +16,7 @@
 //	TCP FIN, PSH                 | as in the frame if i = n-1, else clear
 //	TCP CWR                      | as in the frame if i = 0, else clear (RFC 3168, 6.1.2: the answer to one ECE)
 //	TCP URG, urgent pointer      | clear once the segment starts at or after the urgent data's end, else counted from the segment
-//	checksums of IPv4, TCP, UDP  | computed; those of the frame are ignored
+//	checksums of IPv4, TCP, UDP  | computed; those of the frame are ignored, but see below
 //	all others, options included | as in the frame
 //
 // # Checksums
@@ -26,10 +26,15 @@
 // The payload must be read once, because the frame's own checksum does not yield those of its
 // segments.
 //
+// With a routing header, the checksum covers the final destination (RFC 8200, 8.1). Where that
+// address is depends on the type of the routing header, so the sum of the addresses is derived
+// from the frame's checksum field instead: it holds the sum of the frame's pseudo-header, as the
+// kernel leaves it for the device (CHECKSUM_PARTIAL).
+//
 // # Limits
 //
-// [Plan.Cut] refuses fragments, IPv6 extension headers other than hop-by-hop and destination
-// options (a routing header changes the destination that the checksum covers), protocols other
-// than TCP and UDP, headers that are inconsistent or longer than [MaxHeader], and SYN or RST in
-// a frame of several segments.
+// [Plan.Cut] refuses fragments, IPv6 extension headers other than hop-by-hop options, destination
+// options and routing headers, protocols other than TCP and UDP, headers that are inconsistent or
+// longer than [MaxHeader], and SYN or RST in a frame of several segments. [Plan.Whole] fills in
+// no checksum behind a routing header.
 package segment

@@ -8,8 +8,10 @@ import (
 )
 
 // MaxHeader bounds the headers of a frame in bytes, including those that precede the IP header.
-// An IPoIB header of 4 bytes and the longest headers of IPv4 (60) and TCP (60) fit.
-const MaxHeader = 128
+// An IPoIB header of 4 bytes and the longest headers of TCP (60) fit, behind the longest ones of
+// IPv4 (60), or behind those of IPv6 (40) with 152 bytes of extension headers, for example a
+// segment routing header with nine segments (RFC 8754).
+const MaxHeader = 256
 
 // Reasons why headers are refused.
 var (
@@ -43,6 +45,7 @@ const (
 	protoHopByHop = 0
 	protoTCP      = 6
 	protoUDP      = 17
+	protoRouting  = 43
 	protoDestOpts = 60
 
 	tcpLen    = 20
@@ -83,9 +86,10 @@ const (
 type Plan struct {
 	proto   proto
 	v6      bool
-	ip, l4  uint8 // offsets of the IP header and of what follows it
-	length  uint8 // of all headers
-	flags   uint8 // of TCP
+	routed  bool   // behind a routing header
+	ip, l4  uint16 // offsets of the IP header and of what follows it
+	length  uint16 // of all headers
+	flags   uint8  // of TCP
 	urgent  uint16
 	id      uint16
 	seq     uint32
@@ -99,7 +103,8 @@ type Plan struct {
 
 // Cut plans the segments of a frame: headers, followed by payload bytes. headers are all
 // bytes in front of the payload, and the IP header is at offset ip. Every segment but the
-// last has mss bytes of payload. A frame without payload is one segment. Cut copies the
+// last has mss bytes of payload. A frame without payload is one segment. Behind a routing
+// header, the checksum of TCP or UDP holds the sum of the frame's pseudo-header. Cut copies the
 // headers.
 func (p *Plan) Cut(headers []byte, ip, payload, mss int) error {
 	switch {
@@ -140,8 +145,8 @@ func (p *Plan) Whole(head []byte, ip, size int) error {
 		return err
 	}
 	p.payload, p.n = 0, 1
-	if err != nil || p.locateL4(head, next) != nil || !p.agree(head, size) {
-		p.proto, p.length, p.payload = none, p.l4, 0
+	if err != nil || p.routed || p.locateL4(head, next) != nil || !p.agree(head, size) {
+		p.proto, p.length, p.payload, p.routed = none, p.l4, 0, false
 	}
 	p.mss = max(1, p.payload)
 	p.prepare(head[:p.length])
@@ -166,7 +171,7 @@ func (p *Plan) locateIP(b []byte, ip int) (next uint8, err error) {
 	if ip < 0 || len(b) < ip+ipv4Len {
 		return 0, ErrShort
 	}
-	p.proto, p.ip, p.v6 = none, uint8(ip), b[ip]>>4 == 6
+	p.proto, p.ip, p.v6, p.routed = none, uint16(ip), b[ip]>>4 == 6, false
 	if p.v6 {
 		return p.locateIPv6(b)
 	}
@@ -181,7 +186,7 @@ func (p *Plan) locateIP(b []byte, ip int) (next uint8, err error) {
 	case ip+n > MaxHeader:
 		return 0, ErrLong
 	}
-	p.l4 = uint8(ip + n)
+	p.l4 = uint16(ip + n)
 	if binary.BigEndian.Uint16(b[ip+ipv4Frag:])&ipv4NotFrag != 0 {
 		return 0, ErrFragment
 	}
@@ -194,10 +199,11 @@ func (p *Plan) locateIPv6(b []byte) (next uint8, err error) {
 	if len(b) < at {
 		return 0, ErrShort
 	}
-	for next = b[p.ip+ipv6Next]; next == protoHopByHop || next == protoDestOpts; {
+	for next = b[p.ip+ipv6Next]; next == protoHopByHop || next == protoDestOpts || next == protoRouting; {
 		if len(b) < at+ipv6Option {
 			return 0, ErrShort
 		}
+		p.routed = p.routed || next == protoRouting
 		size := (int(b[at+1]) + 1) * ipv6Option
 		next, at = b[at], at+size
 		switch {
@@ -207,7 +213,7 @@ func (p *Plan) locateIPv6(b []byte) (next uint8, err error) {
 			return 0, ErrShort
 		}
 	}
-	p.l4 = uint8(at)
+	p.l4 = uint16(at)
 	return next, nil
 }
 
@@ -234,7 +240,7 @@ func (p *Plan) locateL4(b []byte, next uint8) error {
 	case int(p.l4)+n > MaxHeader:
 		return ErrLong
 	}
-	p.length = p.l4 + uint8(n)
+	p.length = p.l4 + uint16(n)
 	return nil
 }
 
@@ -242,11 +248,18 @@ func (p *Plan) locateL4(b []byte, next uint8) error {
 func (p *Plan) prepare(headers []byte) {
 	h := p.headers[:copy(p.headers[:], headers)]
 	ip, l4 := h[p.ip:p.l4], h[p.l4:]
-	var addrs []byte
-	if p.v6 {
-		addrs = ip[ipv6Src:ipv6Len]
-	} else {
-		addrs = ip[ipv4Src:ipv4Len]
+	switch {
+	case p.routed: // the pseudo-header has the final destination (RFC 8200, 8.1)
+		at, number := tcpSum, protoTCP
+		if p.proto == udp {
+			at, number = udpSum, protoUDP
+		}
+		rest := checksum.Fold(uint64(number + len(l4) + p.payload))
+		p.l4Sum = uint64(binary.BigEndian.Uint16(l4[at:])) + uint64(^rest)
+	case p.v6:
+		p.l4Sum = uint64(checksum.Sum(ip[ipv6Src:ipv6Len], 0))
+	default:
+		p.l4Sum = uint64(checksum.Sum(ip[ipv4Src:ipv4Len], 0))
 		p.id = binary.BigEndian.Uint16(ip[ipv4ID:])
 		clear(ip[ipv4Sum : ipv4Sum+2])
 		if p.proto != none {
@@ -261,10 +274,10 @@ func (p *Plan) prepare(headers []byte) {
 		clear(l4[tcpSeq : tcpSeq+4])
 		l4[tcpFlags] = 0
 		clear(l4[tcpSum : tcpUrgent+2])
-		p.l4Sum = uint64(checksum.Sum(addrs, 0)) + uint64(checksum.Sum(l4, 0)) + protoTCP
+		p.l4Sum += uint64(checksum.Sum(l4, 0)) + protoTCP
 	case udp:
 		clear(l4[udpLength : udpSum+2])
-		p.l4Sum = uint64(checksum.Sum(addrs, 0)) + uint64(checksum.Sum(l4, 0)) + protoUDP
+		p.l4Sum += uint64(checksum.Sum(l4, 0)) + protoUDP
 	case none:
 	}
 }

@@ -78,20 +78,23 @@ func (b *book) post() {
 	b.posted.Store(b.added)
 }
 
-// takeBack removes the last n requests of the last post, because the device refused them. It
-// returns the number of refused sends. If the device accepted the first requests of a send, the
-// send counts as accepted: its other segments are lost, as any datagram may be, and their
-// numbers remain in the book until a later request completes.
+// rest returns how many of the last n requests of the last post continue a send that begins
+// before them.
+func (b *book) rest(n int) int {
+	end := b.added - uint64(n)
+	if n == 0 || end == b.batch {
+		return 0
+	}
+	return int(b.entries[b.place(end-1)].left)
+}
+
+// takeBack removes the last n requests of the last post, because the device refused them, and
+// returns the number of their sends. No send begins before them and ends among them.
 func (b *book) takeBack(n int) (sends int) {
 	end := b.added - uint64(n)
 	for at := end; at != b.added; at++ {
 		if b.entries[b.place(at)].left == 0 {
 			sends++
-		}
-	}
-	if end != b.batch && n > 0 {
-		if left := b.entries[b.place(end-1)].left; left > 0 {
-			end, sends = end+uint64(left), sends-1
 		}
 	}
 	b.added = end

@@ -56,13 +56,15 @@ func TestBookOneCompletionPerSend(t *testing.T) {
 }
 
 // The device's refusal of the last requests takes back whole sends. A send whose first
-// requests it accepted is accepted.
+// requests it accepted has a rest.
 func TestBookTakeBack(t *testing.T) {
-	for refused, want := range map[int]struct{ sends, room int }{
-		1: {1, 6},
-		2: {1, 6}, // the last request of the second send, too
-		4: {2, 9},
-		5: {3, 10},
+	for refused, want := range map[int]struct{ rest, sends, room int }{
+		0: {0, 0, 5},
+		1: {0, 1, 6},
+		2: {1, 1, 6},
+		3: {2, 1, 6},
+		4: {0, 2, 9},
+		5: {0, 3, 10},
 	} {
 		b := newBook(16)
 		b.add(1, 6, true)
@@ -71,8 +73,9 @@ func TestBookTakeBack(t *testing.T) {
 		b.add(3, 3, true)
 		b.add(4, 1, true)
 		b.post()
-		if got := b.takeBack(refused); got != want.sends || b.room() != want.room {
-			t.Errorf("%d requests: %d sends and room for %d, want %+v", refused, got, b.room(), want)
+		rest := b.rest(refused)
+		if got := b.takeBack(refused - rest); rest != want.rest || got != want.sends || b.room() != want.room {
+			t.Errorf("%d requests: a rest of %d, %d sends and room for %d, want %+v", refused, rest, got, b.room(), want)
 		}
 	}
 }
@@ -138,9 +141,13 @@ func TestBookModel(t *testing.T) {
 			refused := 0
 			if rapid.IntRange(0, 4).Draw(t, "refuses") == 0 {
 				refused = rapid.IntRange(1, len(batch)).Draw(t, "refused")
-				ids = ids[:len(ids)-b.takeBack(refused)]
 			}
-			d.queue, open = append(d.queue, batch[:len(batch)-refused]...), append(open, ids...)
+			rest := b.rest(refused)
+			d.queue = append(d.queue, batch[:len(batch)-refused]...)
+			if refused -= rest; rest > 0 { // the last request of the send is posted by itself
+				d.queue = append(d.queue, batch[len(batch)-refused-1])
+			}
+			open = append(open, ids[:len(ids)-b.takeBack(refused)]...)
 		}
 		execute := func(t *rapid.T) {
 			wcs := d.execute(rapid.IntRange(0, len(d.queue)).Draw(t, "executed"), rapid.IntRange(0, 9).Draw(t, "fails") == 0)

@@ -18,14 +18,18 @@ import (
 
 // order tells the queue pair of testdata/fake.c, in the destination of a batch's first send
 // or the wr_id of its first receive, what to return and to store in errno, and which request
-// to report as the bad one, counted from 1; 0 means none.
+// to report as the bad one, counted from 1; 0 means none. A batch of fewer requests is accepted,
+// unless it has one request and lone is 1.
 type order struct {
 	result int32
 	errno  syscall.Errno
 	bad    int
+	lone   int
 }
 
-func (o order) id() uint64 { return uint64(uint32(o.result)) | uint64(o.errno)<<32 | uint64(o.bad)<<48 }
+func (o order) id() uint64 {
+	return uint64(uint32(o.result)) | uint64(o.errno)<<32 | uint64(o.bad)<<48 | uint64(o.lone)<<56
+}
 
 // in puts the order into a send.
 func (o order) in(wr hca.SendWR) hca.SendWR {
@@ -58,13 +62,13 @@ func TestPostRefused(t *testing.T) {
 	}{
 		{"all taken", order{}, 3, nil},
 		{"all accepted, errno set by an earlier call", order{errno: syscall.EAGAIN}, 3, nil},
-		{"errno returned", order{int32(syscall.ENOMEM), 0, 1}, 0, hca.ErrQueueFull},
-		{"errno returned, two taken", order{int32(syscall.ENOMEM), 0, 3}, 2, hca.ErrQueueFull},
-		{"no bad request reported", order{int32(syscall.EIO), 0, 0}, 0, hca.ErrIO},
-		{"errno negated", order{-int32(syscall.ENOMEM), 0, 2}, 1, hca.ErrQueueFull},
-		{"negated errno as the result, errno set by an earlier call", order{-int32(syscall.EINVAL), syscall.EAGAIN, 1}, 0, hca.ErrInvalid},
-		{"errno set", order{-1, syscall.EIO, 1}, 0, hca.ErrIO},
-		{"no errno", order{-1, 0, 2}, 1, hca.ErrQueueFull},
+		{"errno returned", order{result: int32(syscall.ENOMEM), bad: 1}, 0, hca.ErrQueueFull},
+		{"errno returned, two taken", order{result: int32(syscall.ENOMEM), bad: 3}, 2, hca.ErrQueueFull},
+		{"no bad request reported", order{result: int32(syscall.EIO)}, 0, hca.ErrIO},
+		{"errno negated", order{result: -int32(syscall.ENOMEM), bad: 2}, 1, hca.ErrQueueFull},
+		{"negated errno as the result, errno set by an earlier call", order{result: -int32(syscall.EINVAL), errno: syscall.EAGAIN, bad: 1}, 0, hca.ErrInvalid},
+		{"errno set", order{result: -1, errno: syscall.EIO, bad: 1}, 0, hca.ErrIO},
+		{"no errno", order{result: -1, bad: 2}, 1, hca.ErrQueueFull},
 	} {
 		sends := []hca.SendWR{tt.order.in(sendTo(1, liveAH(q.pd))), sendTo(2, liveAH(q.pd)), sendTo(3, liveAH(q.pd))}
 		if n, err := q.PostSend(sends); n != tt.taken || !errors.Is(err, tt.want) {
@@ -100,7 +104,8 @@ func fakeLarge(t *testing.T, q *QP, id uint64) hca.SendWR {
 
 // A large send is as many requests of the device as segments, and completes once: when its
 // last segment was sent, or with the failure of any. Those that the device refuses are not
-// accepted.
+// accepted. If it accepts only the first segments, the send completes nevertheless; if that is not
+// possible, the queue pair has failed.
 func TestLargeSendCompletesOnce(t *testing.T) {
 	if os.Getenv(fakeEnv) == "" {
 		withFake(t)
@@ -110,25 +115,29 @@ func TestLargeSendCompletesOnce(t *testing.T) {
 	small, large := order{}.in(sendTo(1, liveAH(q.pd))), fakeLarge(t, q, 2)
 	broken := fakeLarge(t, q, 3)
 	broken.SGList[1].LKey = 1 << 30 // from the third segment on
-	middle, first := large, large
-	middle = order{int32(syscall.ENOMEM), 0, 3}.in(middle)
-	first = order{int32(syscall.ENOMEM), 0, 1}.in(first)
+	first := order{result: int32(syscall.ENOMEM), bad: 1}.in(large)
+	middle := order{result: int32(syscall.ENOMEM), bad: 3}.in(large)
+	invalid := order{result: int32(syscall.EINVAL), bad: 3}.in(large)
+	stuck := order{result: int32(syscall.ENOMEM), bad: 3, lone: 1}.in(large)
 	for _, tt := range []struct {
 		name  string
 		wrs   []hca.SendWR
 		taken int
+		err   error
 		want  []hca.WCStatus
 	}{
-		{"sent", []hca.SendWR{small, large, small}, 3, []hca.WCStatus{0, 0, 0}},
-		{"fails at the third segment", []hca.SendWR{small, broken, small}, 3, []hca.WCStatus{0, hca.WCLocProtErr, hca.WCWRFlushErr}},
-		{"follows a failure", []hca.SendWR{broken, large}, 2, []hca.WCStatus{hca.WCLocProtErr, hca.WCWRFlushErr}},
-		{"does not fit", []hca.SendWR{large, large, large}, 2, []hca.WCStatus{0, 0}},
-		{"refused", []hca.SendWR{first}, 0, nil},
-		{"refused from the third segment on", []hca.SendWR{middle}, 1, nil}, // a later completion stands for it
+		{"sent", []hca.SendWR{small, large, small}, 3, nil, []hca.WCStatus{0, 0, 0}},
+		{"fails at the third segment", []hca.SendWR{small, broken, small}, 3, nil, []hca.WCStatus{0, hca.WCLocProtErr, hca.WCWRFlushErr}},
+		{"follows a failure", []hca.SendWR{broken, large}, 2, nil, []hca.WCStatus{hca.WCLocProtErr, hca.WCWRFlushErr}},
+		{"does not fit", []hca.SendWR{large, large, large}, 2, hca.ErrQueueFull, []hca.WCStatus{0, 0}},
+		{"refused", []hca.SendWR{first}, 0, hca.ErrQueueFull, nil},
+		{"refused from the third segment on", []hca.SendWR{middle}, 1, nil, []hca.WCStatus{0}},
+		{"refused as invalid, and others follow", []hca.SendWR{invalid, small, large}, 3, nil, []hca.WCStatus{0, 0, 0}},
+		{"refused, and the last segment alone too", []hca.SendWR{stuck, small}, 1, hca.ErrIO, nil},
 	} {
 		n, err := q.PostSend(tt.wrs)
-		if n != tt.taken || n < len(tt.wrs) && !errors.Is(err, hca.ErrQueueFull) {
-			t.Errorf("%s: %d accepted, %v, want %d", tt.name, n, err, tt.taken)
+		if n != tt.taken || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %d accepted, %v, want %d, %v", tt.name, n, err, tt.taken, tt.err)
 		}
 		var got []hca.WCStatus
 		for i, wc := range q.polled(t) {

@@ -122,14 +122,21 @@ func (s *sender) fill(wrs []hca.SendWR) (n int, err error) {
 	return n, err
 }
 
-// post posts the requests that fill has built for n sends.
+// post posts the requests that fill has built for n sends. If the device accepts only the first
+// segments of a large send, post tries the last one by itself: it is signaled, so that the send
+// completes, and the segments between are lost, as any datagram may be. If the device refuses it
+// too, the send would never complete: the queue pair has failed (EIO).
 func (s *sender) post(n int) (taken int, err syscall.Errno) {
 	s.book.post()
 	p := C.shim_post_send(s.q.qp, &s.wrs[0], C.int(s.used))
-	if refused := s.used - int(p.taken); refused > 0 {
-		n -= s.book.takeBack(refused)
+	refused, err := s.used-int(p.taken), errno(p.err)
+	if rest := s.book.rest(refused); rest > 0 {
+		refused, err = refused-rest, 0
+		if C.shim_post_send(s.q.qp, &s.wrs[s.used-refused-1], 1).taken == 0 {
+			err = syscall.EIO
+		}
 	}
-	return n, errno(p.err)
+	return n - s.book.takeBack(refused), err
 }
 
 // put translates a send.

@@ -38,6 +38,7 @@ var offloadCases = []offloadCase{
 	}},
 	{"IPv4 options", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.bulk, client: options4}) }, true, false, func(ip, _ []byte) bool { return ip[0] == 0x46 }},
 	{"IPv6 destination options", func(x *exchange) { x.stream(x.to.ip6(), tcpCase{write: x.bulk, client: options6}) }, false, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_DSTOPTS }},
+	{"IPv6 segment routing", (*exchange).routed, true, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_ROUTING }},
 	{"TTL and TOS change", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.changing}) }, true, true, func(ip, _ []byte) bool { return ip[1]>>2 == 4 && ip[8] == 66 }},
 	{"hop limit and class change", func(x *exchange) { x.stream(x.to.ip6(), tcpCase{write: x.changing}) }, true, true, func(ip, _ []byte) bool { return ip[0]&15<<4|ip[1]>>4 == 16 && ip[7] == 66 }},
 	{"UDP segmentation", func(x *exchange) { x.datagrams(x.to.ip4(), 1200) }, true, true, nil},
@@ -231,6 +232,24 @@ func options4(fd int) error {
 // options6 adds a header of destination options, with padding only.
 func options6(fd int) error {
 	return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_DSTOPTS, "\x00\x00\x01\x04\x00\x00\x00\x00")
+}
+
+// routed sends a TCP connection by way of another address of the receiver, in a segment routing
+// header (RFC 8754). Any user may set one, and its checksum is that for the final destination.
+func (x *exchange) routed() {
+	x.to.Run("sysctl", "-q", "-w", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf."+ifName+".seg6_enabled=1")
+	for i, h := range []*host{x.from, x.to} {
+		addr := fmt.Sprintf("fd45::%d/64", i+1)
+		h.Run("ip", "addr", "add", addr, "dev", ifName, "nodad")
+		defer h.Run("ip", "addr", "del", addr, "dev", ifName)
+	}
+	// The header has 40 bytes and type 4. One segment is left, and the last one is number 1.
+	header := []byte{0, 4, 4, 1, 1, 0, 0, 0}
+	header = append(header, make([]byte, net.IPv6len)...) // the kernel writes the final destination
+	header = append(header, net.ParseIP("fd45::2")...)
+	x.stream(x.to.ip6(), tcpCase{write: x.bulk, client: func(fd int) error {
+		return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_RTHDR, string(header))
+	}})
 }
 
 // ecn uses ECN, while the receiver marks some packets as if a router had been congested. So the

@@ -108,6 +108,10 @@ const (
 	tcpFIN, tcpRST, tcpPSH, tcpURG, tcpCWR                                = 0x01, 0x04, 0x08, 0x20, 0x80
 )
 
+// segmentsAt is the offset of the first segment, the final destination, in a packet with a segment
+// routing header (RFC 8754).
+const segmentsAt = ip6Len + 8
+
 // cut returns the packets that a frame stands for, with their checksums. It is simple: every
 // field and every sum of each packet is computed from the beginning.
 func (f offloaded) cut() (packets [][]byte, err error) {
@@ -209,6 +213,9 @@ func fillSum(ip []byte, start, at int) {
 // checksum is right.
 func transportSum(ip []byte, start int) uint16 {
 	addrs, protocol := ip[8:ip6Len], uint32(ip[6])
+	if protocol == unix.IPPROTO_ROUTING {
+		addrs = slices.Concat(ip[8:24], ip[segmentsAt:][:net.IPv6len])
+	}
 	if ip[0]>>4 == 4 {
 		addrs, protocol = ip[12:ip4Len], uint32(ip[9])
 	} else if start > ip6Len {
@@ -236,7 +243,10 @@ func conversationOf(ip []byte) (s conversation, start int, ok bool) {
 	case len(ip) > ip6Len && ip[0]>>4 == 6:
 		s.src, s.dst, s.protocol = netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:])), ip[6]
 		start = ip6Len
-		if s.protocol == unix.IPPROTO_DSTOPTS {
+		if s.protocol == unix.IPPROTO_ROUTING {
+			s.dst = netip.AddrFrom16([16]byte(ip[segmentsAt:]))
+		}
+		if s.protocol == unix.IPPROTO_DSTOPTS || s.protocol == unix.IPPROTO_ROUTING {
 			start += 8 * (1 + int(ip[ip6Len+1]))
 			s.protocol = ip[ip6Len]
 		}

@@ -20,6 +20,7 @@ var (
 	ErrNoCsum     = errors.New("virtio header: segmentation without a partial checksum")
 	ErrNetwork    = errors.New("virtio header: offload of a frame without a valid IP header, or of a fragment")
 	ErrTransport  = errors.New("virtio header: segmentation of a frame without a valid transport header and payload")
+	ErrSYN        = errors.New("virtio header: segmentation of a frame with SYN or RST")
 )
 
 // Offsets in an Ethernet frame (IEEE 802.3, RFC 791 section 3.1, RFC 8200 sections 3 and 4.3,
@@ -40,6 +41,8 @@ const (
 	protoUDP    = 17
 	tcpMinLen   = 20
 	tcpDataOff  = 12
+	tcpFlags    = 13
+	tcpSYNRST   = 1<<1 | 1<<2
 	udpLen      = 8
 	extHop      = 0
 	extRouting  = 43
@@ -134,6 +137,8 @@ func (h Header) checkLarge(frame []byte) (headers int, err error) {
 	switch {
 	case len(frame) <= headers, proto == protoTCP && headers < transport+tcpMinLen:
 		return 0, ErrTransport
+	case proto == protoTCP && frame[transport+tcpFlags]&tcpSYNRST != 0 && len(frame)-headers > int(h.GSOSize):
+		return 0, ErrSYN
 	case int(h.CsumStart) != transport:
 		return 0, ErrCsumStart
 	case h.CsumOffset != offset:

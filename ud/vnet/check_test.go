@@ -45,6 +45,8 @@ func extended(next uint8, payload []byte) []byte {
 }
 
 func TestCheckAcceptsWhatTheKernelSends(t *testing.T) {
+	syn := ipv4(6, tcp(20, 300))
+	syn[34+13] = 0x02
 	for name, c := range map[string]struct {
 		h       Header
 		frame   []byte
@@ -63,6 +65,7 @@ func TestCheckAcceptsWhatTheKernelSends(t *testing.T) {
 		"IPv6 with options":   {Header{NeedsCsum, GSOTCPv6, 98, 100, 78, 16}, ipv6(0, extended(6, tcp(20, 300))), 98},
 		"IPv6 with routing":   {Header{NeedsCsum, GSOUDPL4, 70, 100, 62, 6}, ipv6(43, append([]byte{17, 7: 0}, make([]byte, 300)...)), 70},
 		"payload in the hint": {Header{NeedsCsum, GSOTCPv4, 80, 100, 34, 16}, ipv4(6, tcp(20, 300)), 54},
+		"SYN, one segment":    {Header{NeedsCsum, GSOTCPv4, 54, 300, 34, 16}, syn, 54},
 		"one segment":         {Header{NeedsCsum, GSOTCPv4, 54, 65000, 34, 16}, ipv4(6, tcp(20, 1)), 54},
 	} {
 		if headers, err := c.h.Check(c.frame); err != nil || headers != c.headers {
@@ -106,6 +109,8 @@ func TestCheckNamesTheField(t *testing.T) {
 		"no TCP header":             {change(func(h *Header) { h.HdrLen = 0 }), frame[:53], ErrTransport},
 		"short TCP header":          {large, edit(frame, 46, 0x40), ErrTransport},
 		"TCP header beyond frame":   {change(func(h *Header) { h.HdrLen = 0 }), edit(frame, 46, 0xf0)[:94], ErrTransport},
+		"SYN":                       {large, edit(frame, 47, 0x02), ErrSYN},
+		"RST":                       {large, edit(frame, 47, 0x14), ErrSYN},
 		"no payload":                {change(func(h *Header) { h.HdrLen = 0 }), frame[:54], ErrTransport},
 		"no UDP payload":            {Header{NeedsCsum, GSOUDPL4, 0, 1, 34, 6}, ipv4(17, make([]byte, 8)), ErrTransport},
 		"extension beyond frame":    {Header{NeedsCsum, GSOTCPv6, 0, 1, 54, 16}, ipv6(0, []byte{6, 255, 0, 0, 0, 0, 0, 0}), ErrTransport},

@@ -159,7 +159,7 @@ func (m *Membership) enter(kernel *Kernel) (err error) {
 	m.user, m.first = Nobody, len(others) == 0
 	if !m.first {
 		m.user = others[0].user
-		m.sockets, err = m.fetch(others)
+		m.sockets, err = m.registry.fetchAny(others)
 	} else if m.sockets, err = kernel.NewSockets(); err != nil {
 		err = &cannotShare{err}
 	}
@@ -170,16 +170,6 @@ func (m *Membership) enter(kernel *Kernel) (err error) {
 		return &cannotShare{err}
 	}
 	return nil
-}
-
-// fetch gets the map from the first daemon that answers.
-func (m *Membership) fetch(others []registration) (sockets int, err error) {
-	for i := range others {
-		if sockets, err = m.registry.fetch(others[i].slot); err == nil {
-			return sockets, nil
-		}
-	}
-	return -1, fmt.Errorf("%w: none of %d daemons answers: %w", ErrNotJoined, len(others), err)
 }
 
 // makeMember makes a socket join the group when it is bound.

@@ -1,7 +1,9 @@
 package udp
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -60,16 +62,48 @@ func peerUser(conn *net.UnixConn) (user uint32, err error) {
 	return user, errors.Join(cerr, err)
 }
 
-// fetch gets the map from the daemon of a slot.
-func (r *registry) fetch(slot int) (fd int, err error) {
+// fetchAny gets the map from the first daemon that answers. It asks all of them at once, because
+// some may be stopped, and the caller keeps others from joining meanwhile.
+func (r *registry) fetchAny(others []registration) (sockets int, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), handoverLimit)
+	defer cancel()
+	type answer struct {
+		fd  int
+		err error
+	}
+	answers := make(chan answer)
+	for i := range others {
+		go func() {
+			fd, err := r.fetch(ctx, others[i].slot)
+			answers <- answer{fd, err}
+		}()
+	}
+	sockets = -1
+	for range others {
+		switch a := <-answers; {
+		case a.err != nil:
+			err = a.err
+		case sockets >= 0:
+			_ = unix.Close(a.fd)
+		default:
+			sockets = a.fd
+			cancel()
+		}
+	}
+	if sockets < 0 {
+		return -1, fmt.Errorf("%w: none of %d daemons answers: %w", ErrNotJoined, len(others), err)
+	}
+	return sockets, nil
+}
+
+// fetch gets the map from the daemon of a slot, unless the context ends.
+func (r *registry) fetch(ctx context.Context, slot int) (fd int, err error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: r.path(socketName(slot)), Net: "unix"})
 	if err != nil {
 		return -1, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(handoverLimit)); err != nil {
-		return -1, err
-	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	control := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), control)
 	if err != nil {

@@ -1,11 +1,16 @@
 package udp
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestRegistrationRoundTrip(t *testing.T) {
@@ -146,7 +151,7 @@ func TestHandover(t *testing.T) {
 		l.SetUnlinkOnClose(false)
 		done := make(chan struct{})
 		go func() { defer close(done); serve(l, int(null.Fd())) }()
-		fd, err := r.fetch(3)
+		fd, err := r.fetch(t.Context(), 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,9 +163,45 @@ func TestHandover(t *testing.T) {
 		_ = l.Close()
 		<-done
 	}
-	if _, err := r.fetch(3); err == nil {
+	if _, err := r.fetch(t.Context(), 3); err == nil {
 		t.Error("got a descriptor from a daemon that has ended")
 	}
+}
+
+// Daemons that accept connections and never answer, because they are stopped, delay a daemon that
+// joins only until another one answers, and by one second in all if none does.
+func TestHandoverDespiteStoppedDaemons(t *testing.T) {
+	r := openTestRegistry(t, filepath.Join(t.TempDir(), "share"))
+	var all []registration
+	for slot := range 40 {
+		l, err := r.offer(slot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		all = append(all, registration{slot: slot})
+	}
+	const limit = 10 * time.Second // a second for each daemon would be 40
+	start := time.Now()
+	_, err := r.fetchAny(all)
+	if took := time.Since(start); !errors.Is(err, ErrNotJoined) || took > limit {
+		t.Errorf("all are stopped: %v after %v", err, took)
+	}
+	l, err := r.offer(40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server sync.WaitGroup
+	server.Go(func() { serve(l, int(r.dir.Fd())) })
+	start = time.Now()
+	fd, err := r.fetchAny(append(all, registration{slot: 40}))
+	if took := time.Since(start); err != nil || took > limit {
+		t.Errorf("one answers: %v after %v", err, took)
+	} else {
+		_ = unix.Close(fd)
+	}
+	_ = l.Close()
+	server.Wait()
 }
 
 func sameFile(t *testing.T, a, b *os.File) bool {

@@ -20,16 +20,22 @@ static enum ibv_qp_state state;
 struct order {
 	int32_t result;
 	uint16_t err;
-	uint16_t bad; // counted from 1; 0: no bad request
+	uint8_t bad; // counted from 1; 0: no bad request
+	uint8_t lone; // a batch of one request is refused, too
 };
 
-static int carry_out(uint64_t order, int *bad)
+static int carry_out(uint64_t order, int n, int *bad)
 {
 	union {
 		uint64_t bits;
 		struct order order;
 	} u = {.bits = order};
 	*bad = u.order.bad;
+	if (n < *bad) {
+		if (n > 1 || !u.order.lone)
+			return *bad = 0;
+		*bad = 1;
+	}
 	errno = u.order.err;
 	return u.order.result;
 }
@@ -53,7 +59,10 @@ static int fails(const struct ibv_send_wr *wr)
 
 static int post_send(struct ibv_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	int bad, result = carry_out(wr->wr.ud.remote_qpn | (uint64_t)wr->wr.ud.remote_qkey << 32, &bad);
+	int n = 0;
+	for (struct ibv_send_wr *w = wr; w; w = w->next)
+		n++;
+	int bad, result = carry_out(wr->wr.ud.remote_qpn | (uint64_t)wr->wr.ud.remote_qkey << 32, n, &bad);
 	for (int i = 1; wr && (!result || i < bad); i++, wr = wr->next)
 		sends[posted++ % DEPTH] = (struct posted){wr->wr_id, wr->send_flags & IBV_SEND_SIGNALED, fails(wr)};
 	if (bad)
@@ -63,7 +72,10 @@ static int post_send(struct ibv_qp *q, struct ibv_send_wr *wr, struct ibv_send_w
 
 static int post_recv(struct ibv_qp *q, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	int bad, result = carry_out(wr->wr_id, &bad);
+	int n = 0;
+	for (struct ibv_recv_wr *w = wr; w; w = w->next)
+		n++;
+	int bad, result = carry_out(wr->wr_id, n, &bad);
 	for (; bad > 1; bad--)
 		wr = wr->next;
 	if (bad)

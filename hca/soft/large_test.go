@@ -104,6 +104,46 @@ func TestDroppedTrainsCountDatagrams(t *testing.T) {
 	})
 }
 
+// Counters count messages, not receives: those that were joined, and those that no receive was
+// left for.
+func TestJoinedMessagesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := memfabric.New(1)
+		a, b := newRigOn(t, f, "a", nil, testV4), newRigOn(t, f, "b", nil, testV4b)
+		if err := b.qp.Close(); err != nil {
+			t.Fatal(err)
+		}
+		spec := b.qp.Spec()
+		spec.LRO = true
+		b.qp = have(b.pd.CreateQP(spec, b.send, b.recv))(t)
+		b.up()
+		b.postRecv(10)
+		ah := a.ah(testV4b)
+		wr := hca.SendWR{
+			SGList: []hca.SGE{a.mr.SGE(0, 60000)}, UD: hca.UDDest{AH: ah, QPN: b.qp.Num(), QKey: rigQKey},
+			LSO: hca.LSO{Header: tcpHeader, MSS: 1000},
+		}
+		if _, err := a.qp.PostSend([]hca.SendWR{wr}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		wcs := make([]hca.WC, 20)
+		n, err := b.recv.Poll(wcs)
+		messages := 0
+		for _, wc := range wcs[:n] {
+			messages += max(1, wc.LRO.Segments)
+		}
+		if n != 10 || messages <= n || err != nil { // a receive has room for three
+			t.Errorf("%d messages in %d receives, %v", messages, n, err)
+		}
+		b.wantCounts(map[string]uint64{"rx_packets": 60, "rx_delivered": uint64(messages), "rx_drop_no_recv": uint64(60 - messages)})
+		b.wantAccounted()
+		_ = ah.Close()
+		a.close()
+		b.close()
+	})
+}
+
 // largeFlow is a flow of large sends: each round carries one frame of 60 segments.
 func largeFlow(from, to *rig, ah hca.AH, mss int) *flow {
 	f := newFlow(from, to, ah, 60, 1448)

@@ -96,9 +96,11 @@ func (d *Device) Counters() []hca.Counter {
 	for r := softqp.Passed + 1; r < softqp.NumReason; r++ {
 		out = append(out, hca.Counter{Name: r.String(), Kind: hca.CountDrop, Value: d.counts.reason[r].Load()})
 	}
-	for _, c := range d.wire.Counters() {
-		c.Name = "wire_" + c.Name
-		out = append(out, c)
+	for _, l := range d.lanes {
+		for _, c := range l.wire.Counters() {
+			c.Name = "wire_" + c.Name
+			out = append(out, c)
+		}
 	}
 	return out
 }

@@ -13,6 +13,7 @@ import (
 // CQ is a completion queue.
 type CQ struct {
 	dev   *Device
+	lane  *lane // from which its owner receives
 	id    hca.ObjectID
 	users int // QPs; guarded by Device.mu
 
@@ -44,11 +45,12 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	}
 	d.slow.children++
 	id := d.newID()
-	limit := time.AfterFunc(time.Hour, d.wire.Interrupt)
+	lane := d.lanes[0]
+	limit := time.AfterFunc(time.Hour, lane.wire.Interrupt)
 	limit.Stop()
 	return &CQ{
 		limit: limit,
-		dev:   d, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
+		dev:   d, lane: lane, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
 		ring:  softqp.NewCQ(spec.Entries),
 		armed: make(chan struct{}, 1), wake: make(chan struct{}, 1), down: make(chan struct{}),
 	}, nil
@@ -121,20 +123,20 @@ func (c *CQ) Arm() error {
 
 // Wait implements [hca.CQ]. A wait for receives reads the transport, unless another wait does.
 func (c *CQ) Wait(until time.Time) error {
-	t := &c.dev.turn
+	t := &c.lane.turn
 	if !c.receives.Load() || t.ended.Load() {
 		return c.wait(until, nil)
 	}
 	t.waiting.Add(1)
 	if t.standIn.Load() {
-		c.dev.wire.Interrupt()
+		c.lane.wire.Interrupt()
 	}
 	err := c.wait(until, t.free)
 	t.waiting.Add(-1)
 	if err != errTurn { //nolint:errorlint // it is never wrapped
 		return err
 	}
-	c.dev.receiveFor(c, until)
+	c.lane.receiveFor(c, until)
 	select {
 	case <-c.down:
 		return c.failure()
@@ -193,8 +195,8 @@ func (c *CQ) signal(ch chan struct{}) {
 }
 
 func (c *CQ) interrupt() {
-	if c.dev.turn.reader.Load() == c {
-		c.dev.wire.Interrupt()
+	if c.lane.turn.reader.Load() == c {
+		c.lane.wire.Interrupt()
 	}
 }
 

@@ -50,7 +50,7 @@
 //	              port itself is delivered by its sender
 //	CQ.mu         the ring
 //
-// Device.tx.mu (the transport has one sender at a time) is taken inside sendMu.
+// lane.tx.mu (a transport has one sender at a time) is taken inside sendMu.
 // Handling a receive error requires the send side of the QP, whose lock comes before that
 // of the receive side. So a receive error sets Device.failing, and the goroutine that caused
 // it settles the QP once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and

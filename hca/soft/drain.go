@@ -42,25 +42,30 @@ func (r *drain) removeAll() []*QP {
 // sends there are. A queue that blocks during a wait shares the rest of that wait,
 // which may be short. An error of WaitWritable ends the wait as well; the next Send
 // reports its cause.
-func (d *Device) drainLoop(ctx context.Context) {
+func (l *lane) drainLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.drain.wake:
+		case <-l.drain.wake:
 		}
 		wait, cancel := context.WithTimeout(ctx, backPressure)
-		err := d.wire.WaitWritable(wait)
+		err := l.wire.WaitWritable(wait)
 		cancel()
-		for _, q := range d.drain.removeAll() {
+		for _, q := range l.drain.removeAll() {
 			q.sendMu.Lock()
 			q.blocked = false
 			q.pump(err != nil)
 			q.sendMu.Unlock()
-			d.settle()
+			l.dev.settle()
 		}
 	}
 }
 
 // WireBlocked implements [hca.WireReporter].
-func (d *Device) WireBlocked() uint64 { return d.wire.Blocked() }
+func (d *Device) WireBlocked() (n uint64) {
+	for _, l := range d.lanes {
+		n += l.wire.Blocked()
+	}
+	return n
+}

@@ -12,6 +12,7 @@ import (
 // QP is a UD queue pair: the engine's QP with its locks and its CQs.
 type QP struct {
 	dev    *Device
+	lane   *lane // that it sends by
 	pd     *PD
 	num    hca.QPN
 	id     hca.ObjectID
@@ -52,7 +53,7 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	}
 	num := p.dev.newQPN()
 	q := &QP{
-		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
+		dev: p.dev, lane: p.dev.lanes[0], pd: p, num: num, sendCQ: s, recvCQ: r,
 		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
 		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
 		batch:    new(softqp.Batch),

@@ -33,7 +33,7 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 
 // receiver holds the state of the goroutine that receives; see turn.
 type receiver struct {
-	dev     *Device
+	lane    *lane
 	to      delivery
 	next, n int  // the datagrams pkts[next:n] wait
 	held    bool // the first of them was checked, and waits for a receive
@@ -50,12 +50,12 @@ type receiver struct {
 func (r *receiver) batch(c *CQ) (more bool, err error) {
 	if r.next == r.n {
 		r.next = 0
-		if r.n, err = r.dev.recv(c, r.pkts[:]); err != nil {
+		if r.n, err = r.lane.recv(c, r.pkts[:]); err != nil {
 			r.n = 0
 			return false, err
 		}
 	}
-	r.known.update(&r.dev.cfg)
+	r.known.update(&r.lane.dev.cfg)
 	r.to.reader, r.to.stopped = c, false
 	for !r.to.stopped && r.next < r.n {
 		p := &r.pkts[r.next]
@@ -63,27 +63,27 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 			r.to.dispatch(&r.in)
 		}
 		if r.held = r.to.stopped; !r.held {
-			r.dev.counts.add(rxPackets, 1)
-			r.dev.counts.add(rxBytes, len(p.Data))
+			r.lane.dev.counts.add(rxPackets, 1)
+			r.lane.dev.counts.add(rxBytes, len(p.Data))
 			r.next++
 		}
 	}
 	r.to.release()
-	r.dev.settle()
+	r.lane.dev.settle()
 	return !r.to.stopped, nil
 }
 
 // check applies all checks that precede those of the QPs to a datagram, and stores its message
 // in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
-	c := &r.dev.counts
+	c := &r.lane.dev.counts
 	path := roce.Path{
 		Src: p.Src.WithZone(""), Dst: p.Dst.WithZone(""), SrcPort: p.SrcPort,
 	}
 	if p.IDKnown {
 		path.ID = p.ID
 	}
-	if env := r.dev.env.Load(); env.Own(path.Src) && !r.dev.fromSharer(env, path.SrcPort) {
+	if env := r.lane.dev.env.Load(); env.Own(path.Src) && !r.lane.dev.fromSharer(env, path.SrcPort) {
 		return false
 	}
 	if !r.known.has(path.Src) {
@@ -117,19 +117,19 @@ func (r *receiver) check(p *transport.Packet) bool {
 func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	match, id := r.icrc.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
-		r.dev.counts.add(dropICRC, 1)
+		r.lane.dev.counts.add(dropICRC, 1)
 		return false
 	}
 	switch match {
 	case roce.MatchLowID:
 		r.ids.low(path.Src)
-		r.dev.counts.add(icrcIDLow, 1)
+		r.lane.dev.counts.add(icrcIDLow, 1)
 	case roce.MatchSolved:
-		r.dev.counts.add(icrcIDSolved, 1)
+		r.lane.dev.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:
-		r.dev.counts.add(dropICRC, 1)
+		r.lane.dev.counts.add(dropICRC, 1)
 		if path.Src.Is4() && !r.ids.intact(path.Src) {
-			r.dev.suspectNAT(path, p.Data)
+			r.lane.dev.suspectNAT(path, p.Data)
 		}
 	case roce.MatchKnownID, roce.NumMatch:
 	}

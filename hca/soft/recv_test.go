@@ -408,7 +408,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(p.Data, uint16(0), true, false)
 		f.Add(p.Data[:len(p.Data)-3], uint16(7), false, true)
 	}
-	loop := &receiver{dev: seed.dev, to: delivery{dev: seed.dev}}
+	loop := &receiver{lane: seed.dev.lanes[0], to: delivery{dev: seed.dev}}
 	seed.postRecv(1)
 	wc := make([]hca.WC, 4)
 	f.Fuzz(func(t *testing.T, data []byte, id uint16, known, reseal bool) {

@@ -76,7 +76,7 @@ func (q *QP) pump(giveUp bool) {
 	for n := 0; !q.blocked && q.pumpBatch(giveUp); n++ {
 		if n == maxBatches && !q.blocked {
 			q.blocked = true
-			q.dev.drain.add(q)
+			q.lane.drain.add(q)
 		}
 	}
 	q.sendCQ.push(q.core.SendDone())
@@ -89,12 +89,12 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 	if d.cfg.Peers != nil {
 		peers = d.cfg.Peers()
 	}
-	q.core.Fill(d.env.Load(), peers, softqp.Limits(d.wire.Limits()), b)
+	q.core.Fill(d.env.Load(), peers, softqp.Limits(q.lane.wire.Limits()), b)
 	ts := b.Trains()
 	if len(ts) == 0 && b.Tail == softqp.TailNone {
 		return false
 	}
-	n, full := d.transmit(ts)
+	n, full := q.lane.transmit(ts)
 	if giveUp && full {
 		for i := range ts[n:] {
 			d.counts.add(dropNoRoom, ts[n+i].Segs)
@@ -108,7 +108,7 @@ func (q *QP) pumpBatch(giveUp bool) bool {
 		d.finishTail(b)
 	case full:
 		q.blocked = true
-		d.drain.add(q)
+		q.lane.drain.add(q)
 	}
 	return true
 }
@@ -129,18 +129,18 @@ func (d *Device) finishTail(b *softqp.Batch) {
 
 // transmit passes trains to the transport and returns how many were sent or dropped. If some are
 // left and the transport is not full, they must be built again, because its limits have changed.
-func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
+func (l *lane) transmit(ts []softqp.Train) (n int, full bool) {
 	if len(ts) == 0 {
 		return 0, false
 	}
-	d.tx.mu.Lock()
-	defer d.tx.mu.Unlock()
-	pkts := d.tx.pkts[:len(ts)]
+	l.tx.mu.Lock()
+	defer l.tx.mu.Unlock()
+	pkts := l.tx.pkts[:len(ts)]
 	for i := range ts {
 		t := &ts[i]
 		pkts[i] = transport.Packet{Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL, Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize}
 	}
-	n, err := d.wire.Send(pkts)
+	n, err := l.wire.Send(pkts)
 	var sent, bytes, lost int
 	for i := range ts {
 		if i < n {
@@ -149,15 +149,15 @@ func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
 			lost += ts[i].Segs
 		}
 	}
-	d.counts.add(txPackets, sent)
-	d.counts.add(txBytes, bytes)
+	l.dev.counts.add(txPackets, sent)
+	l.dev.counts.add(txBytes, bytes)
 	switch {
 	case err == nil:
 		return n, true
 	case errors.Is(err, transport.ErrLimits):
 		return n, false
 	}
-	d.counts.add(dropTransport, lost)
-	d.lose()
+	l.dev.counts.add(dropTransport, lost)
+	l.dev.lose()
 	return len(ts), false
 }

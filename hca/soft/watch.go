@@ -10,7 +10,7 @@ import (
 // watchLoop follows the underlay until the device closes or the netdev is gone.
 func (d *Device) watchLoop(ctx context.Context) {
 	for !d.lost.Load() {
-		s, err := d.wire.WaitChange(ctx)
+		s, err := d.lanes[0].wire.WaitChange(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return

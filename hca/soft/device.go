@@ -9,12 +9,13 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
+	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/softqp"
 )
 
 // Attributes of a device (struct ibv_device_attr).
 const (
-	maxQueues = 1       // of one QP
+	maxQueues = 8       // of one QP, and lanes
 	maxQPWR   = 1 << 14 // requests of some hundred bytes: some MB per queue
 	maxCQE    = 1 << 16 // four full queues
 )
@@ -25,13 +26,11 @@ type Device struct {
 	attr  hca.DeviceAttr
 	lanes []*lane // at least one; the first one follows the underlay and its groups
 
-	env     atomic.Pointer[softqp.Env]
 	routes  atomic.Pointer[routes]
 	lost    atomic.Bool // the underlay is gone
 	failing atomic.Bool // a QP's receive side failed and awaits Settle
 
 	events events
-	counts counters
 	nat    natWatch
 	strays strays
 
@@ -64,8 +63,10 @@ func Open(cfg Config) (*Device, error) {
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	d := &Device{cfg: cfg, stop: stop}
-	d.lanes = []*lane{newLane(d, cfg.Transport)}
-	wire := d.lanes[0].wire
+	for i, wire := range append([]transport.Transport{cfg.Transport}, cfg.More...) {
+		d.lanes = append(d.lanes, newLane(d, i, wire))
+	}
+	wire := cfg.Transport
 	d.strays.qpns = cfg.QPNs
 	d.events.init()
 	d.routes.Store(&routes{})
@@ -78,10 +79,10 @@ func Open(cfg Config) (*Device, error) {
 		d.attr.TSOUnit, d.attr.TSOOverhead = l.MaxBytes, roce.HeaderLen+roce.MaxPad+roce.ICRCLen
 	}
 	d.slow.port.become(&state, cfg.StandardMTU)
-	d.env.Store(&softqp.Env{
+	d.setEnv(softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
-		SrcPort: wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
-		QPNs: cfg.QPNs, Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
+		PKeys: slices.Clone(cfg.PKeys), QPNs: cfg.QPNs,
+		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
 	d.loops.Go(func() { d.watchLoop(ctx) })
 	for _, l := range d.lanes {
@@ -114,6 +115,18 @@ func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
 		return hca.PortAttr{}, verb("query_port", d.cfg.Name, err)
 	}
 	return d.slow.port.attr(d.attr.NodeGUID, d.cfg.PKeys), nil
+}
+
+// env returns a copy of the data path's view of the port.
+func (d *Device) env() softqp.Env { return *d.lanes[0].env.Load() }
+
+// setEnv replaces that view. d.mu is held.
+func (d *Device) setEnv(env softqp.Env) {
+	for _, l := range d.lanes {
+		own := env
+		own.SrcPort = l.wire.SrcPort()
+		l.env.Store(&own)
+	}
 }
 
 // usable returns the reason why a verb that needs the device must fail, or nil. d.mu must
@@ -189,7 +202,7 @@ func (d *Device) lose() {
 
 func (d *Device) emit(t hca.EventType, on hca.ObjectID) {
 	if !d.events.put(hca.AsyncEvent{Type: t, On: on}) {
-		d.counts.add(eventsLost, 1)
+		d.lanes[0].counts.add(eventsLost, 1)
 	}
 }
 

@@ -11,29 +11,29 @@ import (
 // far less time, and a caller considers a device stopped only after far more.
 const backPressure = 5 * time.Millisecond
 
-// drain is the list of QPs whose send queues found the transport full.
+// drain is the list of send queues that found the transport full.
 type drain struct {
-	mu   sync.Mutex
-	qps  []*QP
-	wake chan struct{}
+	mu     sync.Mutex
+	queues []*queue
+	wake   chan struct{}
 }
 
 func (r *drain) init() { r.wake = make(chan struct{}, 1) }
 
-func (r *drain) add(q *QP) {
+func (r *drain) add(q *queue) {
 	r.mu.Lock()
-	r.qps = append(r.qps, q)
+	r.queues = append(r.queues, q)
 	r.mu.Unlock()
 	notify(r.wake)
 }
 
-// removeAll empties the list and returns its QPs.
-func (r *drain) removeAll() []*QP {
+// removeAll empties the list and returns its queues.
+func (r *drain) removeAll() []*queue {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	qps := r.qps
-	r.qps = nil
-	return qps
+	queues := r.queues
+	r.queues = nil
+	return queues
 }
 
 // drainLoop resumes blocked send queues until the device closes. It waits for all of

@@ -1,27 +1,33 @@
 package soft
 
 import (
+	"sync/atomic"
 	"time"
 
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/softqp"
 )
 
 // lane is what exists once per transport: the turn to receive from it, and the send queues that
-// found it full.
+// found it full. Queue i of each QP sends by lane i, and gets the messages that arrive there.
+// The data path writes nothing that lanes share.
 type lane struct {
-	dev   *Device
-	wire  transport.Transport
-	tx    sender
-	turn  turn
-	rx    receiver // used in the turn
-	drain drain
+	dev    *Device
+	index  int
+	wire   transport.Transport
+	env    atomic.Pointer[softqp.Env] // the same for all lanes but for the source port
+	tx     sender
+	turn   turn
+	rx     receiver // used in the turn
+	drain  drain
+	counts counters
 }
 
 // newLane returns a lane that does not receive yet.
-func newLane(d *Device, wire transport.Transport) *lane {
-	l := &lane{dev: d, wire: wire}
+func newLane(d *Device, index int, wire transport.Transport) *lane {
+	l := &lane{dev: d, index: index, wire: wire}
 	l.drain.init()
-	l.rx = receiver{lane: l, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
+	l.rx = receiver{lane: l, to: delivery{lane: l, patience: time.NewTimer(backPressure)}}
 	l.rx.to.patience.Stop()
 	return l
 }

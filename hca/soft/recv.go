@@ -10,9 +10,12 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// PostRecv implements [hca.QP].
-func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if err := q.usable(); err != nil {
+// PostRecv implements [hca.QP]: it posts to the first queue.
+func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) { return q.queues[0].PostRecv(wrs) }
+
+// PostRecv implements [hca.Queue].
+func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.qp.usable(); err != nil {
 		return 0, err
 	}
 	q.recvMu.Lock()
@@ -39,6 +42,7 @@ type receiver struct {
 	held    bool // the first of them was checked, and waits for a receive
 	known   knownPeers
 	ids     idHabits
+	traces  natTraces
 	icrc    roce.Verifier
 	in      softqp.Inbound
 	payload [1][]byte
@@ -63,8 +67,8 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 			r.to.dispatch(&r.in)
 		}
 		if r.held = r.to.stopped; !r.held {
-			r.lane.dev.counts.add(rxPackets, 1)
-			r.lane.dev.counts.add(rxBytes, len(p.Data))
+			r.lane.counts.add(rxPackets, 1)
+			r.lane.counts.add(rxBytes, len(p.Data))
 			r.next++
 		}
 	}
@@ -76,14 +80,14 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 // check applies all checks that precede those of the QPs to a datagram, and stores its message
 // in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
-	c := &r.lane.dev.counts
+	c := &r.lane.counts
 	path := roce.Path{
 		Src: p.Src.WithZone(""), Dst: p.Dst.WithZone(""), SrcPort: p.SrcPort,
 	}
 	if p.IDKnown {
 		path.ID = p.ID
 	}
-	if env := r.lane.dev.env.Load(); env.Own(path.Src) && !r.lane.dev.fromSharer(env, path.SrcPort) {
+	if r.lane.env.Load().Own(path.Src) && !r.lane.fromSharer(path.SrcPort) {
 		return false
 	}
 	if !r.known.has(path.Src) {
@@ -117,19 +121,19 @@ func (r *receiver) check(p *transport.Packet) bool {
 func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	match, id := r.icrc.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
-		r.lane.dev.counts.add(dropICRC, 1)
+		r.lane.counts.add(dropICRC, 1)
 		return false
 	}
 	switch match {
 	case roce.MatchLowID:
 		r.ids.low(path.Src)
-		r.lane.dev.counts.add(icrcIDLow, 1)
+		r.lane.counts.add(icrcIDLow, 1)
 	case roce.MatchSolved:
-		r.lane.dev.counts.add(icrcIDSolved, 1)
+		r.lane.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:
-		r.lane.dev.counts.add(dropICRC, 1)
+		r.lane.counts.add(dropICRC, 1)
 		if path.Src.Is4() && !r.ids.intact(path.Src) {
-			r.lane.dev.suspectNAT(path, p.Data)
+			r.suspectNAT(path, p.Data)
 		}
 	case roce.MatchKnownID, roce.NumMatch:
 	}

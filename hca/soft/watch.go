@@ -46,8 +46,8 @@ func (d *Device) publishPort(s *transport.State) change {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.slow.port.become(s, d.cfg.StandardMTU)
-	env := *d.env.Load()
+	env := d.env()
 	env.Up, env.GIDs = d.slow.port.up, d.slow.port.engineGIDs()
-	d.env.Store(&env)
+	d.setEnv(env)
 	return c
 }

@@ -228,6 +228,7 @@ type multiSend struct {
 	queue    *multiQueue
 	id       uint64
 	signaled bool
+	self     int // messages to the QP itself
 }
 
 // multiQueue is one queue of a multiQP.
@@ -362,6 +363,9 @@ func (q *multiQP) sent(wc hca.WC) {
 	}
 	delete(q.sends, wc.ID)
 	s.queue.posted--
+	if wc.Status != hca.WCSuccess { // no later send arrives either
+		q.self = q.self[:max(0, len(q.self)-s.self)]
+	}
 	if wc.ID = s.id; s.signaled || wc.Status != hca.WCSuccess {
 		s.queue.sendCQ.change(func() { s.queue.sendCQ.wcs = append(s.queue.sendCQ.wcs, wc) })
 	}
@@ -385,6 +389,7 @@ func (q *multiQP) received(wc hca.WC) {
 	x.recvs = x.recvs[1:]
 	if wc.ID = wr.ID; wc.Status == hca.WCSuccess && !q.pd.scatter(wr.SGList, msg) {
 		wc.Status = hca.WCLocLenErr
+		_ = q.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState) // the receives left are flushed
 	}
 	x.recvCQ.change(func() { x.recvCQ.wcs = append(x.recvCQ.wcs, wc) })
 }
@@ -429,17 +434,18 @@ func (x *multiQueue) PostSend(wrs []hca.SendWR) (int, error) {
 			return i, hca.ErrQueueFull
 		}
 		q.last++
-		s := multiSend{x, wr.ID, q.spec.SignalAll || wr.Flags&hca.SendSignaled != 0}
+		s := multiSend{queue: x, id: wr.ID, signaled: q.spec.SignalAll || wr.Flags&hca.SendSignaled != 0}
+		if wr.UD.QPN == q.Num() {
+			s.self = messages(&wr)
+		}
 		wr.ID = q.last
 		if _, err := q.QP.PostSend([]hca.SendWR{wr}); err != nil {
 			return i, err
 		}
 		q.sends[q.last] = s
 		x.posted++
-		for range messages(&wr) {
-			if wr.UD.QPN == q.Num() {
-				q.self = append(q.self, x.index)
-			}
+		for range s.self {
+			q.self = append(q.self, x.index)
 		}
 	}
 	return len(wrs), nil

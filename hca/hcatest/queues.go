@@ -2,6 +2,8 @@ package hcatest
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"ipoibd/hca"
 )
@@ -11,6 +13,10 @@ var queueChecks = []check{
 	{name: "queues/own_completions", run: queuesOwnCompletions, needs: manyQueues},
 	{name: "queues/flush", run: queuesFlush, needs: manyQueues},
 	{name: "queues/reset", run: queuesReset, needs: manyQueues},
+	{name: "queues/receive_error", run: queuesReceiveError, needs: func(f Features, h Host) bool { return manyQueues(f, h) && f.ShortRecvIsErr }},
+	{name: "queues/send_error", run: queuesSendError, needs: func(f Features, h Host) bool { return manyQueues(f, h) && f.ChecksProtection && f.SendErrorIsSQE }},
+	{name: "queues/multicast", run: queuesMulticast, needs: func(f Features, h Host) bool { return manyQueues(f, h) && hasGroup(f, h) }},
+	{name: "queues/senders", run: queuesSenders, needs: manyQueues},
 	{name: "queues/busy", run: queuesBusy, needs: manyQueues},
 }
 
@@ -166,5 +172,137 @@ func queuesBusy(b *bench) {
 	for _, e := range ends {
 		must(b, e.send.Close(), "close send CQ")
 		must(b, e.recv.Close(), "close receive CQ")
+	}
+}
+
+// failEach calls f for each queue, with receives posted to the others, and brings the QP up again.
+func (b *bench) failEach(ends []*end, f func(failing *end)) {
+	b.Helper()
+	for i, failing := range ends {
+		for _, e := range ends {
+			if e != failing {
+				e.postRecv(2)
+			}
+		}
+		f(failing)
+		must(b, ends[0].step(ends[0].state(), hca.QPReset), fmt.Sprintf("queue %d: to RESET", i))
+		ends[0].to(hca.QPRTS)
+	}
+}
+
+// A receive that is too short moves the whole QP to ERR, whichever queue it belongs to.
+func queuesReceiveError(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	b.failEach(ends, func(failing *end) {
+		short := hca.RecvWR{ID: 50, SGList: []hca.SGE{failing.rx.SGE(0, hca.GRHLen)}}
+		if n, err := failing.qp.PostRecv([]hca.RecvWR{short, failing.recvWR(1)}); n != 2 {
+			b.Fatalf("post receive: %v", err)
+		}
+		failing.postSend(failing.wr(1, failing, failing.message(0, []byte("12345"))))
+		failing.next(failing.send, 1)
+		if got := failing.status(failing.next(failing.recv, 2), 50, 1); got[1] != hca.WCWRFlushErr {
+			b.Errorf("%v", got)
+		}
+		failing.wantState(hca.QPErr)
+		for _, e := range ends {
+			if e != failing {
+				for _, wc := range e.next(e.recv, 2) {
+					if wc.Status != hca.WCWRFlushErr {
+						b.Errorf("another queue: %+v", wc)
+					}
+				}
+			}
+			e.postSend(e.wr(8, e, e.message(0, []byte("x"))))
+			e.wantStatus(e.next(e.send, 1), hca.WCWRFlushErr, 8)
+		}
+	})
+}
+
+// A send that fails stops the sends of all queues until the QP is repaired, and no receives.
+func queuesSendError(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	b.failEach(ends, func(failing *end) {
+		failing.postRecv(2)
+		failing.breakSend()
+		failing.wantState(hca.QPSQE)
+		for _, e := range ends {
+			e.postSend(e.wr(8, e, e.message(0, []byte("x"))))
+			e.wantStatus(e.next(e.send, 1), hca.WCWRFlushErr, 8)
+			e.wantNone(e.recv)
+		}
+		must(b, failing.step(hca.QPSQE, hca.QPRTS), "to RTS")
+		for _, e := range ends {
+			e.postSend(e.wr(9, e, e.message(0, []byte("again"))))
+			e.wantStatus(e.next(e.send, 1), hca.WCSuccess, 9)
+			e.wantText("again")
+		}
+	})
+}
+
+// One queue receives a copy of a multicast.
+func queuesMulticast(b *bench) {
+	ends := b.newQueues(hca.QPRTS)
+	for _, e := range ends {
+		e.postRecv(2)
+	}
+	ends[0].join()
+	peer := b.newEnd(b.b, defaultSpec())
+	peer.to(hca.QPRTS)
+	peer.sendGroup("to all")
+	if texts := b.allReceived(ends, 1); texts[0] != "to all" {
+		b.Errorf("received %q", texts)
+	}
+}
+
+// allReceived returns n messages, which must arrive at one queue, in order.
+func (b *bench) allReceived(ends []*end, n int) (texts []string) {
+	b.Helper()
+	var at *end
+	for end := time.Now().Add(b.f.patience()); at == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for _, e := range ends {
+			wc := make([]hca.WC, 1)
+			if k, err := e.recv.Poll(wc); err != nil {
+				b.Fatal(err)
+			} else if k == 1 {
+				at, texts = e, append(texts, string(e.received(wc[0])))
+				break
+			}
+		}
+	}
+	if at == nil {
+		b.Fatal("no queue received a message")
+	}
+	for len(texts) < n {
+		texts = append(texts, string(at.received(at.next(at.recv, 1)[0])))
+	}
+	for _, e := range ends {
+		e.wantNone(e.recv)
+	}
+	return texts
+}
+
+// The messages of one sender arrive at one queue, in order. A queue of another QP is a sender
+// of its own.
+func queuesSenders(b *bench) {
+	const messages = 8
+	ends := b.newQueues(hca.QPRTS)
+	bench := *b
+	bench.a, bench.b = b.b, b.a
+	for k, peer := range bench.newQueues(hca.QPRTS) {
+		for _, e := range ends {
+			e.postRecv(messages)
+		}
+		var want []string
+		for i := range messages {
+			text := fmt.Sprintf("%d from queue %d", i, k)
+			want = append(want, text)
+			peer.postSend(peer.wr(uint64(i), ends[0], peer.message(i, []byte(text))))
+		}
+		peer.next(peer.send, messages)
+		if got := b.allReceived(ends, messages); !slices.Equal(got, want) {
+			b.Errorf("received %q, want %q", got, want)
+		}
+		must(b, ends[0].step(hca.QPRTS, hca.QPReset), "to RESET")
+		ends[0].to(hca.QPRTS)
 	}
 }

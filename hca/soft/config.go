@@ -16,6 +16,13 @@ type Config struct {
 	Transport transport.Transport // owned by the device from Open on: Close closes it
 	PKeys     []hca.PKey          // the P_Key table; nil: only the default key
 
+	// More are further transports of the same underlay, which the device owns as well. Each gets
+	// a lane, so that the queues of a QP work side by side. All transports have the same
+	// addresses, each has a source port of its own, and a datagram arrives at one of them:
+	// always the same one for datagrams with the same addresses and source port, and Transport
+	// for multicast. The device joins groups and follows the underlay by Transport.
+	More []transport.Transport
+
 	// GUID is that of node and port; zero: derived from the underlay's MAC, as
 	// rxe does. It is required for an underlay without a MAC.
 	GUID hca.GUID
@@ -48,6 +55,8 @@ func (c *Config) check() error {
 	switch {
 	case c.Transport == nil:
 		return fmt.Errorf("%w: a transport is required", hca.ErrInvalid)
+	case len(c.More) >= maxQueues:
+		return fmt.Errorf("%w: at most %d transports", hca.ErrInvalid, maxQueues)
 	case c.KnownPeersOnly && c.Peers == nil:
 		return fmt.Errorf("%w: known peers only needs a list of peers", hca.ErrInvalid)
 	case c.Sharers != nil && c.Peers != nil:

@@ -32,6 +32,7 @@ type underlay struct {
 	replicated bool
 	ids        bool // receivers see the IPv4 identifications, so that none may differ from the one that the ICRC is for
 	single     bool // no trains
+	lanes      int  // 0 means 1
 }
 
 func TestConformance(t *testing.T) {
@@ -40,6 +41,8 @@ func TestConformance(t *testing.T) {
 		{name: "IPv4 with identifications", a: addrA4, b: addrB4, group: group4, mtu: 1500, ids: true},
 		{name: "IPv4 without trains", a: addrA4, b: addrB4, group: group4, mtu: 1500, ids: true, single: true},
 		{name: "IPv6", a: addrA6, b: addrB6, group: group6, mtu: 9000},
+		{name: "2 lanes", a: addrA4, b: addrB4, group: group4, mtu: 1500, lanes: 2},
+		{name: "4 lanes, IPv6", a: addrA6, b: addrB6, group: group6, mtu: 9000, lanes: 4},
 		{name: "standard MTU", a: addrA4, b: addrB4, group: group4, mtu: 1500, standard: true},
 	} {
 		t.Run(u.name, func(t *testing.T) { hcatest.Run(t, u.harness()) })
@@ -75,12 +78,17 @@ func (u underlay) open(t *testing.T) (a, b hcatest.Host) {
 }
 
 func (u underlay) host(t *testing.T, f *memfabric.Fabric, name string, addr netip.Addr) hcatest.Host {
-	port := f.Attach(name, u.mtu, addr)
+	ports := f.AttachLanes(max(1, u.lanes), name, u.mtu, addr)
+	port := ports[0]
 	if u.single {
 		port.SetLimits(transport.Limits{MaxSegs: 1})
 	}
+	var more []transport.Transport
+	for _, p := range ports[1:] {
+		more = append(more, p)
+	}
 	cfg := soft.Config{
-		Name: name, Transport: port, StandardMTU: u.standard,
+		Name: name, Transport: port, More: more, StandardMTU: u.standard,
 		PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),
 	}
 	if u.replicated {
@@ -96,6 +104,10 @@ func (u underlay) host(t *testing.T, f *memfabric.Fabric, name string, addr neti
 		SetLink:   port.SetUp,
 		AddGID:    func() { port.AddAddr(netip.MustParseAddr("10.9.9.9")) },
 		RemoveDev: port.Remove,
-		Stall:     func(on bool) { port.SetWritable(!on) },
+		Stall: func(on bool) {
+			for _, p := range ports {
+				p.SetWritable(!on)
+			}
+		},
 	}
 }

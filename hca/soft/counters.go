@@ -75,7 +75,7 @@ var counterTable = [numCounter]hca.Counter{
 	dropTransport:   {Name: "tx_drop_transport", Kind: hca.CountDrop},
 }
 
-// counters are the device's own and the engine's reasons.
+// counters are the own ones of a lane and the engine's reasons.
 type counters struct {
 	own    [numCounter]atomic.Uint64
 	reason [softqp.NumReason]atomic.Uint64
@@ -85,20 +85,45 @@ func (c *counters) add(i counter, n int) { c.own[i].Add(uint64(n)) }
 
 func (c *counters) engine(r softqp.Reason) { c.reason[r].Add(1) }
 
-// Counters implements [hca.Device]: the device's own counters, then the transport's,
-// prefixed by "wire_".
+// count returns the sum of a counter over all lanes.
+func (d *Device) count(i counter) (n uint64) {
+	for _, l := range d.lanes {
+		n += l.counts.own[i].Load()
+	}
+	return n
+}
+
+func (d *Device) countReason(r softqp.Reason) (n uint64) {
+	for _, l := range d.lanes {
+		n += l.counts.reason[r].Load()
+	}
+	return n
+}
+
+// Counters implements [hca.Device]: the device's own counters, then the transports', prefixed by
+// "wire_". Both are sums over all lanes; a gauge is the largest value.
 func (d *Device) Counters() []hca.Counter {
 	var out []hca.Counter
 	for i, c := range counterTable {
-		c.Value = d.counts.own[i].Load()
+		c.Value = d.count(counter(i))
 		out = append(out, c)
 	}
 	for r := softqp.Passed + 1; r < softqp.NumReason; r++ {
-		out = append(out, hca.Counter{Name: r.String(), Kind: hca.CountDrop, Value: d.counts.reason[r].Load()})
+		out = append(out, hca.Counter{Name: r.String(), Kind: hca.CountDrop, Value: d.countReason(r)})
 	}
-	for _, c := range d.wire.Counters() {
+	own := len(out)
+	for _, c := range d.lanes[0].wire.Counters() {
 		c.Name = "wire_" + c.Name
 		out = append(out, c)
+	}
+	for _, l := range d.lanes[1:] {
+		for i, c := range l.wire.Counters() { // the same ones in the same order
+			if sum := &out[own+i].Value; c.Kind == hca.CountGauge {
+				*sum = max(*sum, c.Value)
+			} else {
+				*sum += c.Value
+			}
+		}
 	}
 	return out
 }

@@ -17,6 +17,7 @@ type CQ struct {
 	users int // QPs; guarded by Device.mu
 
 	receives atomic.Bool // of a QP complete here
+	lane     *lane       // from which its owner receives; constant once receives is set
 
 	mu     sync.Mutex
 	ring   softqp.CQ
@@ -44,14 +45,23 @@ func (d *Device) CreateCQ(spec hca.CQSpec) (hca.CQ, error) {
 	}
 	d.slow.children++
 	id := d.newID()
-	limit := time.AfterFunc(time.Hour, d.wire.Interrupt)
-	limit.Stop()
-	return &CQ{
-		limit: limit,
-		dev:   d, id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
+	c := &CQ{
+		dev: d, lane: d.lanes[0], id: hca.ObjectID{Kind: hca.KindCQ, Num: id, Generation: id},
 		ring:  softqp.NewCQ(spec.Entries),
 		armed: make(chan struct{}, 1), wake: make(chan struct{}, 1), down: make(chan struct{}),
-	}, nil
+	}
+	c.limit = time.AfterFunc(time.Hour, func() { c.lane.wire.Interrupt() })
+	c.limit.Stop()
+	return c, nil
+}
+
+// receiveFrom makes the owner receive from a lane, unless it already receives from another one
+// for another QP. d.mu is held.
+func (c *CQ) receiveFrom(l *lane) {
+	if !c.receives.Load() {
+		c.lane = l
+		c.receives.Store(true)
+	}
 }
 
 // ID implements [hca.CQ].
@@ -72,7 +82,7 @@ func (c *CQ) push(wcs []hca.WC) {
 	case softqp.SignalArmed:
 		c.signal(c.armed)
 	case softqp.SignalOverrun:
-		c.dev.counts.add(cqOverrun, 1)
+		c.dev.lanes[0].counts.add(cqOverrun, 1)
 		c.dev.emit(hca.EventCQErr, c.id)
 	case softqp.SignalNone:
 	}
@@ -121,20 +131,20 @@ func (c *CQ) Arm() error {
 
 // Wait implements [hca.CQ]. A wait for receives reads the transport, unless another wait does.
 func (c *CQ) Wait(until time.Time) error {
-	t := &c.dev.turn
-	if !c.receives.Load() || t.ended.Load() {
+	if !c.receives.Load() || c.lane.turn.ended.Load() {
 		return c.wait(until, nil)
 	}
+	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
-		c.dev.wire.Interrupt()
+		c.lane.wire.Interrupt()
 	}
 	err := c.wait(until, t.free)
 	t.waiting.Add(-1)
 	if err != errTurn { //nolint:errorlint // it is never wrapped
 		return err
 	}
-	c.dev.receiveFor(c, until)
+	c.lane.receiveFor(c, until)
 	select {
 	case <-c.down:
 		return c.failure()
@@ -193,8 +203,8 @@ func (c *CQ) signal(ch chan struct{}) {
 }
 
 func (c *CQ) interrupt() {
-	if c.dev.turn.reader.Load() == c {
-		c.dev.wire.Interrupt()
+	if c.receives.Load() && c.lane.turn.reader.Load() == c {
+		c.lane.wire.Interrupt()
 	}
 }
 

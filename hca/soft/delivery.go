@@ -7,13 +7,14 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// delivery gives messages to QPs. It keeps the receive side of the last one
-// locked, so that a run of messages for one QP costs one lock and one signal;
+// delivery gives messages to queues. It keeps the receive side of the last one
+// locked, so that a run of messages for one queue costs one lock and one signal;
 // release ends the run.
 type delivery struct {
-	dev *Device
-	qp  *QP // recvMu is held
-	env *softqp.Env
+	lane  *lane  // at which the messages arrived
+	from  *queue // which sent them to this port; nil: they came from the wire
+	queue *queue // recvMu is held
+	env   *softqp.Env
 
 	// patience is the timer of a wait for receives. If it is nil, messages without
 	// a receive are dropped at once: a sender to its own port cannot wait, since it
@@ -39,23 +40,24 @@ type tally struct {
 // dispatch finds the receivers of a message and delivers it. If that sets stopped, dispatch
 // must be repeated after the owner has posted receives.
 func (x *delivery) dispatch(in *softqp.Inbound) {
-	r := x.dev.routes.Load()
+	r := x.lane.dev.routes.Load()
 	switch {
 	case in.Path.Dst.IsMulticast():
 		x.multicast(r.groups[in.Path.Dst], in)
-	case in.DestQPN == hca.QPNMulticast && x.dev.cfg.Peers != nil:
+	case in.DestQPN == hca.QPNMulticast && x.lane.dev.cfg.Peers != nil:
 		x.multicast(r.attached, in)
 	case in.DestQPN == hca.QPNGSI:
-		x.dev.counts.add(dropGSI, 1)
+		x.lane.counts.add(dropGSI, 1)
 	default:
-		if q := r.qps[in.DestQPN]; q != nil {
+		if qp := r.qps[in.DestQPN]; qp != nil {
+			q := x.queueOf(qp)
 			if reason := x.give(q, in); !x.stop(q, reason) {
 				x.count(reason)
 			}
 			return
 		}
-		x.dev.counts.add(dropNoQP, 1)
-		x.dev.strays.note(in)
+		x.lane.counts.add(dropNoQP, 1)
+		x.lane.dev.strays.note(in)
 	}
 }
 
@@ -66,26 +68,35 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 	switch {
 	case in.DestQPN != hca.QPNMulticast:
-		x.dev.counts.add(dropGroupQPN, 1)
+		x.lane.counts.add(dropGroupQPN, 1)
 		return
 	case len(members) == 0:
-		x.dev.counts.add(dropNotAttached, 1)
+		x.lane.counts.add(dropNotAttached, 1)
 		return
 	}
 	ours := false
 	for _, q := range members {
-		if reason := x.give(q, in); reason != softqp.DropPKey {
+		if reason := x.give(x.queueOf(q), in); reason != softqp.DropPKey {
 			x.count(reason)
 			ours = true
 		}
 	}
 	if !ours {
-		x.dev.counts.add(rxOtherPKey, 1)
+		x.lane.counts.add(rxOtherPKey, 1)
 	}
 }
 
-// give delivers to one QP.
-func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
+// queueOf returns the queue of a QP that gets the messages. A QP's messages to itself return to
+// the queue that sent them.
+func (x *delivery) queueOf(q *QP) *queue {
+	if x.from != nil && x.from.qp == q {
+		return x.from
+	}
+	return q.queues[x.lane.index%len(q.queues)]
+}
+
+// give delivers to one queue.
+func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
 	if reason == softqp.DropNoRecv && x.patience != nil && q.recvCQ != x.reader && !q.starving {
@@ -96,14 +107,14 @@ func (x *delivery) give(q *QP, in *softqp.Inbound) softqp.Reason {
 		}
 	}
 	if reason == softqp.FailRecvLength || reason == softqp.FailRecvAccess {
-		x.dev.failing.Store(true)
+		x.lane.dev.failing.Store(true)
 	}
 	return reason
 }
 
 // stop stops the delivery if its own goroutine must first take completions of q and post
 // receives.
-func (x *delivery) stop(q *QP, reason softqp.Reason) bool {
+func (x *delivery) stop(q *queue, reason softqp.Reason) bool {
 	if reason != softqp.DropNoRecv || q.recvCQ != x.reader {
 		return false
 	}
@@ -117,7 +128,7 @@ func (x *delivery) count(reason softqp.Reason) {
 	if reason == softqp.Passed {
 		x.run.delivered++
 	} else {
-		x.dev.counts.engine(reason)
+		x.lane.counts.engine(reason)
 	}
 }
 
@@ -125,7 +136,7 @@ func (x *delivery) count(reason softqp.Reason) {
 // During the wait all datagrams stay in the transport's buffer, including those for other
 // QPs. So after a timeout it does not wait for q again until its owner posts. q is held
 // before and after, but not in between.
-func (x *delivery) awaitRecv(q *QP, limit time.Duration) {
+func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
@@ -169,54 +180,44 @@ func (w *waits) left(now time.Time) time.Duration {
 	return min(backPressure, w.balance)
 }
 
-// hold makes q the QP of the run. It loads the snapshot under the lock; see
+// hold makes q the queue of the run. It loads the snapshot under the lock; see
 // Device.deregister.
-func (x *delivery) hold(q *QP) {
-	if x.qp == q {
+func (x *delivery) hold(q *queue) {
+	if x.queue == q {
 		return
 	}
 	x.release()
 	q.recvMu.Lock()
-	x.qp, x.env = q, x.dev.env.Load()
+	x.queue, x.env = q, x.lane.env.Load()
 }
 
-// release counts the run, delivers its completions and unlocks its QP.
+// release counts the run, delivers its completions and unlocks its queue.
 func (x *delivery) release() {
 	if n := &x.run; *n != (tally{}) {
-		c := &x.dev.counts
+		c := &x.lane.counts
 		c.add(rxPackets, n.packets)
 		c.add(rxBytes, n.bytes)
 		c.add(icrcIDLow, n.lowIDs)
 		c.add(rxDelivered, n.delivered)
 		*n = tally{}
 	}
-	if x.qp == nil {
+	if x.queue == nil {
 		return
 	}
-	x.qp.recvCQ.push(x.qp.core.RecvDone())
-	x.qp.recvMu.Unlock()
-	x.qp = nil
+	x.queue.recvCQ.push(x.queue.core.RecvDone())
+	x.queue.recvMu.Unlock()
+	x.queue = nil
 }
 
-// settle applies receive errors to the send sides of their QPs. No lock is held.
+// settle applies the errors of one side, or of one queue, to the rest of their QPs. No lock is
+// held.
 func (d *Device) settle() {
 	if !d.failing.Load() || !d.failing.Swap(false) {
 		return
 	}
 	for _, q := range d.routes.Load().qps {
-		q.settle()
+		q.lock()
+		q.settleLocked()
+		q.unlock()
 	}
-}
-
-func (q *QP) settle() {
-	q.lock()
-	defer q.unlock()
-	q.settleLocked()
-}
-
-// settleLocked delivers the completions that the engine has held back. Both sides are held.
-func (q *QP) settleLocked() {
-	q.core.Settle()
-	q.sendCQ.push(q.core.SendDone())
-	q.recvCQ.push(q.core.RecvDone())
 }

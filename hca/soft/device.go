@@ -2,10 +2,10 @@ package soft
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/roce"
@@ -15,28 +15,22 @@ import (
 
 // Attributes of a device (struct ibv_device_attr).
 const (
-	maxQueues = 1       // of one QP
+	maxQueues = 8       // of one QP, and lanes
 	maxQPWR   = 1 << 14 // requests of some hundred bytes: some MB per queue
 	maxCQE    = 1 << 16 // four full queues
 )
 
 // Device is an open software HCA.
 type Device struct {
-	cfg  Config
-	attr hca.DeviceAttr
-	wire transport.Transport
+	cfg   Config
+	attr  hca.DeviceAttr
+	lanes []*lane // at least one; the first one follows the underlay and its groups
 
-	env     atomic.Pointer[softqp.Env]
 	routes  atomic.Pointer[routes]
 	lost    atomic.Bool // the underlay is gone
 	failing atomic.Bool // a QP's receive side failed and awaits Settle
 
-	tx     sender
-	turn   turn
-	rx     receiver // used in the turn
-	drain  drain
 	events events
-	counts counters
 	nat    natWatch
 	strays strays
 
@@ -68,30 +62,33 @@ func Open(cfg Config) (*Device, error) {
 	}
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
-	d := &Device{cfg: cfg, wire: cfg.Transport, stop: stop}
+	d := &Device{cfg: cfg, stop: stop}
+	for i, wire := range append([]transport.Transport{cfg.Transport}, cfg.More...) {
+		d.lanes = append(d.lanes, newLane(d, i, wire))
+	}
+	wire := cfg.Transport
 	d.strays.qpns = cfg.QPNs
-	d.drain.init()
 	d.events.init()
 	d.routes.Store(&routes{})
-	state := d.wire.State()
+	state := wire.State()
 	if d.cfg.GUID == (hca.GUID{}) {
 		d.cfg.GUID = GUIDOf(state.MAC)
 	}
 	d.attr = deviceAttr(cfg.Name, d.cfg.GUID)
-	if l := d.wire.Limits(); l.MaxSegs > 1 {
+	if l := wire.Limits(); l.MaxSegs > 1 {
 		d.attr.TSOUnit, d.attr.TSOOverhead = l.MaxBytes, roce.HeaderLen+roce.MaxPad+roce.ICRCLen
 	}
 	d.slow.port.become(&state, cfg.StandardMTU)
-	d.env.Store(&softqp.Env{
+	d.setEnv(softqp.Env{
 		Up: d.slow.port.up, GIDs: d.slow.port.engineGIDs(),
-		SrcPort: d.wire.SrcPort(), PKeys: slices.Clone(cfg.PKeys),
-		QPNs: cfg.QPNs, Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
+		PKeys: slices.Clone(cfg.PKeys), QPNs: cfg.QPNs,
+		Replicate: cfg.Peers != nil, Memory: &softqp.Memory{},
 	})
-	d.rx = receiver{dev: d, to: delivery{dev: d, patience: time.NewTimer(backPressure)}}
-	d.rx.to.patience.Stop()
-	d.turn.init(d.receiveAlone)
 	d.loops.Go(func() { d.watchLoop(ctx) })
-	d.loops.Go(func() { d.drainLoop(ctx) })
+	for _, l := range d.lanes {
+		l.turn.init(l.receiveAlone)
+		d.loops.Go(func() { l.drainLoop(ctx) })
+	}
 	return d, nil
 }
 
@@ -118,6 +115,18 @@ func (d *Device) QueryPort(num uint8) (hca.PortAttr, error) {
 		return hca.PortAttr{}, verb("query_port", d.cfg.Name, err)
 	}
 	return d.slow.port.attr(d.attr.NodeGUID, d.cfg.PKeys), nil
+}
+
+// env returns a copy of the data path's view of the port.
+func (d *Device) env() softqp.Env { return *d.lanes[0].env.Load() }
+
+// setEnv replaces that view. d.mu is held.
+func (d *Device) setEnv(env softqp.Env) {
+	for _, l := range d.lanes {
+		own := env
+		own.SrcPort = l.wire.SrcPort()
+		l.env.Store(&own)
+	}
 }
 
 // usable returns the reason why a verb that needs the device must fail, or nil. d.mu must
@@ -154,19 +163,20 @@ func (d *Device) NextEvent(ctx context.Context) (hca.AsyncEvent, error) {
 	return d.events.next(ctx)
 }
 
-// Close implements [hca.Device]. It closes the transport and waits for the
+// Close implements [hca.Device]. It closes the transports and waits for the
 // device's goroutines.
 func (d *Device) Close() error {
 	if closing, err := d.markClosed(); !closing {
 		return err
 	}
 	d.stop()
-	err := d.wire.Close()
-	<-d.turn.free // no goroutine receives any more
-	d.turn.start.Stop()
+	var errs []error
+	for _, l := range d.lanes {
+		errs = append(errs, l.close())
+	}
 	d.loops.Wait()
 	d.events.close()
-	return verb("close_device", d.cfg.Name, err)
+	return verb("close_device", d.cfg.Name, errors.Join(errs...))
 }
 
 // markClosed reports whether this call is the one that closes.
@@ -192,7 +202,7 @@ func (d *Device) lose() {
 
 func (d *Device) emit(t hca.EventType, on hca.ObjectID) {
 	if !d.events.put(hca.AsyncEvent{Type: t, On: on}) {
-		d.counts.add(eventsLost, 1)
+		d.lanes[0].counts.add(eventsLost, 1)
 	}
 }
 

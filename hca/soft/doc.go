@@ -35,29 +35,41 @@
 // receive if the QP requests that ([hca.QPSpec].LRO); see package join. The device verifies the
 // checksums of these messages, and of no others. Counters count messages, not receives.
 //
+// # Lanes and queues
+//
+// A device may have several transports on one underlay ([Config.More]). Each has a lane, which
+// receives and sends independently of the others. A QP may have several queues, each of which
+// is a QP of the engine with the same number. Queue i sends by lane i and gets the messages that
+// arrive there, so a lane serves one queue of each QP, and its goroutines meet others only
+// when a QP changes its state. All multicast arrives at the first lane.
+//
+// All queues of a QP have the same state. An error of one queue reaches the others before the
+// verb that caused it returns, or before the next one begins.
+//
 // # Goroutines and locks
 //
-// A device has two permanent goroutines: the watcher of the underlay, and the drain, which
-// resumes the send queues that found the transport full. Close ends both. Everything else
+// A device has one permanent goroutine that watches the underlay, and one for each lane: the
+// drain, which resumes the send queues that found the transport full. Close ends them. Everything else
 // runs in the caller's goroutine. A post builds its datagrams and sends them. A Wait for
 // receive completions receives datagrams and delivers their messages, so a message reaches
-// its owner without a switch between goroutines. One goroutine receives at a time. If several
-// wait, the others wake when their messages arrive, and one of them receives next. If none has
+// its owner without a switch between goroutines. One goroutine receives at a time in each lane.
+// If several wait, the others wake when their messages arrive, and one of them receives next. If none has
 // waited for 200 ms, a third goroutine receives until one does, so that messages are always
 // delivered, or dropped and counted.
 //
-// Locks are taken in this order, and never two of one kind at once:
+// Locks are taken in this order, and never two of one kind at once, except by verbs that change
+// a QP as a whole: they lock all its queues, in the order of the queues.
 //
 //	Device.mu     tables and life times; never on the data path
-//	QP.sendMu     the engine's send side
-//	QP.recvMu     the engine's receive side; of any QP, since a send to this
+//	queue.sendMu  the engine's send side
+//	queue.recvMu  the engine's receive side; of any QP, since a send to this
 //	              port itself is delivered by its sender
 //	CQ.mu         the ring
 //
-// Device.tx.mu (the transport has one sender at a time) is taken inside sendMu.
-// Handling a receive error requires the send side of the QP, whose lock comes before that
-// of the receive side. So a receive error sets Device.failing, and the goroutine that caused
-// it settles the QP once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
+// lane.tx.mu (a transport has one sender at a time) is taken inside sendMu.
+// Handling an error requires other sides and queues of the QP, whose locks may come before the
+// one that is held. So the error sets Device.failing, and the goroutine that caused it settles
+// the QP once it holds no lock. The data path reads QPs, groups, GIDs, P_Keys and
 // memory from snapshots ([softqp.Env] and routes) that the slow path replaces.
 // A snapshot of memory is only used under the QP's lock, so closing an MR waits
 // for its last use by taking each lock once.

@@ -11,29 +11,29 @@ import (
 // far less time, and a caller considers a device stopped only after far more.
 const backPressure = 5 * time.Millisecond
 
-// drain is the list of QPs whose send queues found the transport full.
+// drain is the list of send queues that found the transport full.
 type drain struct {
-	mu   sync.Mutex
-	qps  []*QP
-	wake chan struct{}
+	mu     sync.Mutex
+	queues []*queue
+	wake   chan struct{}
 }
 
 func (r *drain) init() { r.wake = make(chan struct{}, 1) }
 
-func (r *drain) add(q *QP) {
+func (r *drain) add(q *queue) {
 	r.mu.Lock()
-	r.qps = append(r.qps, q)
+	r.queues = append(r.queues, q)
 	r.mu.Unlock()
 	notify(r.wake)
 }
 
-// removeAll empties the list and returns its QPs.
-func (r *drain) removeAll() []*QP {
+// removeAll empties the list and returns its queues.
+func (r *drain) removeAll() []*queue {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	qps := r.qps
-	r.qps = nil
-	return qps
+	queues := r.queues
+	r.queues = nil
+	return queues
 }
 
 // drainLoop resumes blocked send queues until the device closes. It waits for all of
@@ -42,25 +42,30 @@ func (r *drain) removeAll() []*QP {
 // sends there are. A queue that blocks during a wait shares the rest of that wait,
 // which may be short. An error of WaitWritable ends the wait as well; the next Send
 // reports its cause.
-func (d *Device) drainLoop(ctx context.Context) {
+func (l *lane) drainLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.drain.wake:
+		case <-l.drain.wake:
 		}
 		wait, cancel := context.WithTimeout(ctx, backPressure)
-		err := d.wire.WaitWritable(wait)
+		err := l.wire.WaitWritable(wait)
 		cancel()
-		for _, q := range d.drain.removeAll() {
+		for _, q := range l.drain.removeAll() {
 			q.sendMu.Lock()
 			q.blocked = false
 			q.pump(err != nil)
 			q.sendMu.Unlock()
-			d.settle()
+			l.dev.settle()
 		}
 	}
 }
 
 // WireBlocked implements [hca.WireReporter].
-func (d *Device) WireBlocked() uint64 { return d.wire.Blocked() }
+func (d *Device) WireBlocked() (n uint64) {
+	for _, l := range d.lanes {
+		n += l.wire.Blocked()
+	}
+	return n
+}

@@ -193,7 +193,7 @@ func BenchmarkPost(b *testing.B) {
 	for _, mss := range []int{1388, 1988, 4036} {
 		r := newRigOn(b, memfabric.New(1), "a", func(c *Config) { c.Transport = sink{c.Transport} }, testV4)
 		r.port.SetMTU(9000)
-		for r.dev.env.Load().GIDs[0].MaxPayload < mss+len(tcpHeader) {
+		for r.dev.lanes[0].env.Load().GIDs[0].MaxPayload < mss+len(tcpHeader) {
 			time.Sleep(time.Millisecond)
 		}
 		ah := r.ah(rigPeer)

@@ -39,11 +39,11 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 		return nil, verb("reg_mr", fmt.Sprintf("%d bytes", size), fmt.Errorf("%w: mmap: %w", kind, err))
 	}
 	m := &MR{pd: p, mem: mem, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))}
-	env := *p.dev.env.Load()
+	env := p.dev.env()
 	env.Memory, m.lkey = env.Memory.With(softqp.Region{
 		PD: p.id, Base: m.base, Mem: mem, Write: access&hca.AccessLocalWrite != 0,
 	})
-	p.dev.env.Store(&env)
+	p.dev.setEnv(env)
 	p.children++
 	return m, nil
 }
@@ -51,12 +51,14 @@ func (p *PD) AllocMR(size int, access hca.Access) (hca.MR, error) {
 // deregister withdraws memory from the data path and waits until nothing uses it. d.mu is
 // held.
 func (d *Device) deregister(lkey uint32) {
-	env := *d.env.Load()
+	env := d.env()
 	env.Memory = env.Memory.Without(lkey)
-	d.env.Store(&env)
+	d.setEnv(env)
 	for _, q := range d.routes.Load().qps {
-		q.lock()
-		q.unlock()
+		for _, x := range q.queues {
+			x.lock()
+			x.unlock()
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ func (q *QP) AttachMulticast(g hca.MulticastGroup) error {
 	case !group.IsMulticast() || r.isMember(group, q):
 		err = hca.ErrInvalid
 	case d.cfg.Peers == nil:
-		err = d.wire.Join(group)
+		err = d.lanes[0].wire.Join(group)
 	}
 	if err != nil {
 		return verb("attach_mcast", g.MGID.String(), err)
@@ -42,5 +42,5 @@ func (q *QP) DetachMulticast(g hca.MulticastGroup) error {
 	if d.cfg.Peers != nil || d.lost.Load() {
 		return nil
 	}
-	return verb("detach_mcast", g.MGID.String(), d.wire.Leave(group))
+	return verb("detach_mcast", g.MGID.String(), d.lanes[0].wire.Leave(group))
 }

@@ -20,49 +20,53 @@ type natTrace struct {
 	icrc [roce.ICRCLen]byte
 }
 
+// natTraces are the recent ones of a lane.
+type natTraces struct {
+	recent [natSuspects]natTrace
+	next   int
+}
+
 // natWatch notices an address translation on the way. For each datagram with a wrong
 // ICRC there is some source address that would make it right, but two different
 // datagrams agree on that address only if a NAT rewrote it, or if they are forged. A
 // datagram does not show which, so the notice names both. A source whose own datagrams
 // arrive intact is not suspected.
 type natWatch struct {
-	recent [natSuspects]natTrace // of the goroutine that receives
-	next   int
-
 	mu    sync.Mutex
 	found natPair
 }
 
 // suspectNAT examines a datagram with a wrong ICRC. The path's identification is 0 if it is
 // unknown.
-func (d *Device) suspectNAT(path *roce.Path, datagram []byte) {
+func (r *receiver) suspectNAT(path *roce.Path, datagram []byte) {
 	sender, ok := roce.SourceBehindNAT(path, datagram)
 	if !ok {
 		return
 	}
 	trace := natTrace{natPair: natPair{seen: path.Src, sender: sender}}
 	copy(trace.icrc[:], datagram[len(datagram)-roce.ICRCLen:])
-	if d.nat.note(trace) {
-		d.counts.add(natSuspected, 1)
+	if r.traces.note(trace) {
+		r.lane.counts.add(natSuspected, 1)
+		r.lane.dev.nat.set(trace.natPair)
 	}
 }
 
 // note remembers a trace. It returns true if the trace of another datagram agrees with it.
-func (w *natWatch) note(t natTrace) bool {
+func (w *natTraces) note(t natTrace) bool {
 	for i := range w.recent {
 		if w.recent[i].natPair == t.natPair {
-			if w.recent[i].icrc == t.icrc {
-				return false
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.found = t.natPair
-			return true
+			return w.recent[i].icrc != t.icrc
 		}
 	}
 	w.recent[w.next] = t
 	w.next = (w.next + 1) % natSuspects
 	return false
+}
+
+func (w *natWatch) set(found natPair) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = found
 }
 
 // NATSuspect returns the last source address that seems to be translated on the

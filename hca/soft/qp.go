@@ -9,16 +9,25 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// QP is a UD queue pair: the engine's QP with its locks and its CQs.
+// QP is a UD queue pair: a number, and the queues that have it. All of them are in the same
+// state, except that an error of one reaches the others in settle.
 type QP struct {
 	dev    *Device
 	pd     *PD
 	num    hca.QPN
 	id     hca.ObjectID
+	spec   hca.QPSpec
+	queues []*queue
+	closed atomic.Bool
+}
+
+// queue is a send queue and a receive queue of a QP: an engine's QP with its locks and its CQs.
+type queue struct {
+	qp     *QP
+	lane   *lane // by which it sends
 	core   *softqp.QP
 	sendCQ *CQ
 	recvCQ *CQ
-	closed atomic.Bool
 
 	sendMu  sync.Mutex
 	batch   *softqp.Batch
@@ -31,38 +40,71 @@ type QP struct {
 	refilled chan struct{} // gets a token when receives are posted during the wait
 }
 
-var _ hca.QP = (*QP)(nil)
+var (
+	_ hca.QP           = (*QP)(nil)
+	_ hca.Queue        = (*queue)(nil)
+	_ hca.QueueCreator = (*PD)(nil)
+)
 
 // CreateQP implements [hca.PD]; it does not block.
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	if spec.Queues < 0 || spec.Queues > maxQueues {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
+	q, err := p.create(spec, []hca.CQPair{{Send: sendCQ, Recv: recvCQ}})
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// CreateQueues implements [hca.QueueCreator]; it does not block. Queue i sends by lane i, and gets
+// the messages that arrive there. If there are more lanes than queues, several lanes share a
+// queue. If there are fewer, several queues send by one lane, and only the first of them gets
+// messages, except those to itself.
+func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queue, error) {
+	q, err := p.create(spec, cqs)
+	if err != nil {
+		return nil, nil, err
+	}
+	queues := []hca.Queue{q}
+	for _, x := range q.queues[1:] {
+		queues = append(queues, x)
+	}
+	return q, queues, nil
+}
+
+func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
+	d := p.dev
+	if spec.Queues < 0 || max(1, spec.Queues) != len(cqs) || len(cqs) > maxQueues {
+		return nil, verb("create_qp", d.cfg.Name, hca.ErrInvalid)
 	}
 	in := func(n, limit int) bool { return n >= 1 && n <= limit }
 	if !in(spec.SendWRs, maxQPWR) || !in(spec.RecvWRs, maxQPWR) || !in(spec.SendSGEs, softqp.MaxSGE) || !in(spec.RecvSGEs, softqp.MaxSGE) {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrRange)
+		return nil, verb("create_qp", d.cfg.Name, hca.ErrRange)
 	}
 	if err := p.lockUsable(); err != nil {
-		return nil, verb("create_qp", p.dev.cfg.Name, err)
+		return nil, verb("create_qp", d.cfg.Name, err)
 	}
-	defer p.dev.mu.Unlock()
-	s, r := p.dev.ownCQ(sendCQ), p.dev.ownCQ(recvCQ)
-	if s == nil || r == nil {
-		return nil, verb("create_qp", p.dev.cfg.Name, hca.ErrInvalid)
+	defer d.mu.Unlock()
+	q := &QP{dev: d, pd: p, num: d.newQPN(), spec: spec}
+	for i, pair := range cqs {
+		s, r := d.ownCQ(pair.Send), d.ownCQ(pair.Recv)
+		if s == nil || r == nil {
+			return nil, verb("create_qp", d.cfg.Name, hca.ErrInvalid)
+		}
+		q.queues = append(q.queues, &queue{
+			qp: q, lane: d.lanes[i%len(d.lanes)], sendCQ: s, recvCQ: r,
+			core:     softqp.New(softqp.Config{Num: q.num, PD: p.id, Spec: spec}),
+			batch:    new(softqp.Batch),
+			refilled: make(chan struct{}, 1),
+		})
 	}
-	num := p.dev.newQPN()
-	q := &QP{
-		dev: p.dev, pd: p, num: num, sendCQ: s, recvCQ: r,
-		id:       hca.ObjectID{Kind: hca.KindQP, Num: uint32(num), Generation: p.dev.newID()},
-		core:     softqp.New(softqp.Config{Num: num, PD: p.id, Spec: spec}),
-		batch:    new(softqp.Batch),
-		refilled: make(chan struct{}, 1),
+	q.id = hca.ObjectID{Kind: hca.KindQP, Num: uint32(q.num), Generation: d.newID()}
+	for _, x := range q.queues {
+		x.sendCQ.users++
+		x.recvCQ.users++
+		x.recvCQ.receiveFrom(x.lane)
 	}
-	s.users++
-	r.users++
-	r.receives.Store(true)
 	p.children++
-	p.dev.routes.Store(p.dev.routes.Load().withQP(q))
+	d.routes.Store(d.routes.Load().withQP(q))
 	return q, nil
 }
 
@@ -95,13 +137,31 @@ func (d *Device) newQPN() hca.QPN {
 	}
 }
 
-// lock holds both sides.
+// lock holds both sides of all queues. Only a function that changes the QP as a whole holds
+// two locks of one kind, in the order of the queues.
 func (q *QP) lock() {
+	for _, x := range q.queues {
+		x.sendMu.Lock()
+	}
+	for _, x := range q.queues {
+		x.recvMu.Lock()
+	}
+}
+
+func (q *QP) unlock() {
+	for _, x := range q.queues {
+		x.recvMu.Unlock()
+		x.sendMu.Unlock()
+	}
+}
+
+// lock holds both sides of one queue.
+func (q *queue) lock() {
 	q.sendMu.Lock()
 	q.recvMu.Lock()
 }
 
-func (q *QP) unlock() {
+func (q *queue) unlock() {
 	q.recvMu.Unlock()
 	q.sendMu.Unlock()
 }
@@ -124,7 +184,13 @@ func (q *QP) ID() hca.ObjectID { return q.id }
 func (q *QP) Num() hca.QPN { return q.num }
 
 // Spec implements [hca.QP].
-func (q *QP) Spec() hca.QPSpec { return q.core.Config().Spec }
+func (q *QP) Spec() hca.QPSpec { return q.spec }
+
+// Num implements [hca.Queue].
+func (q *queue) Num() hca.QPN { return q.qp.num }
+
+// Spec implements [hca.Queue].
+func (q *queue) Spec() hca.QPSpec { return q.qp.spec }
 
 // Modify implements [hca.QP]. Leaving SQD for RTS sends the waiting requests.
 func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
@@ -136,30 +202,61 @@ func (q *QP) Modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	return verb("modify_qp", q.num.String(), err)
 }
 
+// modify changes all queues or none: they have the same state and attributes, so all of them
+// accept a change or the first one refuses it.
 func (q *QP) modify(attr hca.QPAttr, mask hca.QPAttrMask) error {
 	q.lock()
 	q.settleLocked()
-	if err := q.core.Modify(attr, mask, q.dev.env.Load()); err != nil {
-		q.unlock()
-		return err
+	env := q.dev.env()
+	for _, x := range q.queues {
+		if err := x.core.Modify(attr, mask, &env); err != nil {
+			q.unlock()
+			return err
+		}
 	}
 	if attr.State == hca.QPReset {
 		q.purge()
 	}
-	q.recvCQ.push(q.core.RecvDone())
-	q.recvMu.Unlock() // pump may deliver to this very QP
-	q.pump(false)
-	q.sendMu.Unlock()
+	for _, x := range q.queues {
+		x.recvCQ.push(x.core.RecvDone())
+		x.recvMu.Unlock() // pump may deliver to this very QP
+	}
+	for _, x := range q.queues {
+		x.pump(false)
+		x.sendMu.Unlock()
+	}
 	return nil
 }
 
-// purge removes the QP's completions from its CQs. Both sides must be held.
-func (q *QP) purge() {
-	q.sendCQ.purge(q.num)
-	q.recvCQ.purge(q.num)
+// settleLocked applies the errors of one side or one queue to the whole QP, and delivers the
+// completions that the engine has held back. All queues are locked.
+func (q *QP) settleLocked() {
+	failed := hca.QPReset
+	for _, x := range q.queues {
+		x.core.Settle()
+		if s := x.core.Query().State; s == hca.QPErr || s == hca.QPSQE && failed != hca.QPErr {
+			failed = s
+		}
+	}
+	for _, x := range q.queues {
+		if failed != hca.QPReset && len(q.queues) > 1 {
+			x.core.Follow(failed)
+		}
+		x.sendCQ.push(x.core.SendDone())
+		x.recvCQ.push(x.core.RecvDone())
+	}
 }
 
-// Query implements [hca.QP]; it does not block.
+// purge removes the QP's completions from its CQs. All queues must be locked.
+func (q *QP) purge() {
+	for _, x := range q.queues {
+		x.sendCQ.purge(q.num)
+		x.recvCQ.purge(q.num)
+	}
+}
+
+// Query implements [hca.QP]; it does not block. The packet sequence number is that of the first
+// queue.
 func (q *QP) Query() (hca.QPAttr, error) {
 	if err := q.usable(); err != nil {
 		return hca.QPAttr{}, verb("query_qp", q.num.String(), err)
@@ -167,7 +264,7 @@ func (q *QP) Query() (hca.QPAttr, error) {
 	q.lock()
 	defer q.unlock()
 	q.settleLocked()
-	return q.core.Query(), nil
+	return q.queues[0].core.Query(), nil
 }
 
 // Close implements [hca.QP].
@@ -184,11 +281,15 @@ func (q *QP) Close() error {
 	}
 	d.routes.Store(r.withoutQP(q))
 	q.lock() // nothing reaches the QP any more
-	q.core.Reset()
+	for _, x := range q.queues {
+		x.core.Reset()
+	}
 	q.purge()
 	q.unlock()
-	q.sendCQ.users--
-	q.recvCQ.users--
+	for _, x := range q.queues {
+		x.sendCQ.users--
+		x.recvCQ.users--
+	}
 	q.pd.children--
 	return nil
 }

@@ -10,9 +10,12 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// PostRecv implements [hca.QP].
-func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
-	if err := q.usable(); err != nil {
+// PostRecv implements [hca.QP]: it posts to the first queue.
+func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) { return q.queues[0].PostRecv(wrs) }
+
+// PostRecv implements [hca.Queue].
+func (q *queue) PostRecv(wrs []hca.RecvWR) (int, error) {
+	if err := q.qp.usable(); err != nil {
 		return 0, err
 	}
 	q.recvMu.Lock()
@@ -33,12 +36,13 @@ func (q *QP) PostRecv(wrs []hca.RecvWR) (int, error) {
 
 // receiver holds the state of the goroutine that receives; see turn.
 type receiver struct {
-	dev     *Device
+	lane    *lane
 	to      delivery
 	next, n int  // the datagrams pkts[next:n] wait
 	held    bool // the first of them was checked, and waits for a receive
 	known   knownPeers
 	ids     idHabits
+	traces  natTraces
 	icrc    roce.Verifier
 	send    roce.UDSend    // the last datagram
 	in      softqp.Inbound // its message
@@ -51,12 +55,12 @@ type receiver struct {
 func (r *receiver) batch(c *CQ) (more bool, err error) {
 	if r.next == r.n {
 		r.next = 0
-		if r.n, err = r.dev.recv(c, r.pkts[:]); err != nil {
+		if r.n, err = r.lane.recv(c, r.pkts[:]); err != nil {
 			r.n = 0
 			return false, err
 		}
 	}
-	r.known.update(&r.dev.cfg)
+	r.known.update(&r.lane.dev.cfg)
 	r.to.reader, r.to.stopped = c, false
 	for !r.to.stopped && r.next < r.n {
 		p := &r.pkts[r.next]
@@ -70,16 +74,16 @@ func (r *receiver) batch(c *CQ) (more bool, err error) {
 		}
 	}
 	r.to.release()
-	r.dev.settle()
+	r.lane.dev.settle()
 	return !r.to.stopped, nil
 }
 
 // check applies all checks that precede those of the QPs to a datagram, and stores its message
 // in r.in. It returns false if it has dropped the datagram.
 func (r *receiver) check(p *transport.Packet) bool {
-	c, u, path := &r.dev.counts, &r.send, &r.in.Path
+	c, u, path := &r.lane.counts, &r.send, &r.in.Path
 	path.Src, path.Dst, path.SrcPort, path.ID = p.Src, p.Dst, p.SrcPort, p.ID
-	if env := r.dev.env.Load(); env.Own(path.Src) && !r.dev.fromSharer(env, path.SrcPort) {
+	if r.lane.env.Load().Own(path.Src) && !r.lane.fromSharer(path.SrcPort) {
 		return false
 	}
 	if !r.known.has(path.Src) {
@@ -112,7 +116,7 @@ func (r *receiver) check(p *transport.Packet) bool {
 func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 	match, id := r.icrc.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
-		r.dev.counts.add(dropICRC, 1)
+		r.lane.counts.add(dropICRC, 1)
 		return false
 	}
 	switch match {
@@ -120,11 +124,11 @@ func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 		r.ids.low(path.Src)
 		r.to.run.lowIDs++
 	case roce.MatchSolved:
-		r.dev.counts.add(icrcIDSolved, 1)
+		r.lane.counts.add(icrcIDSolved, 1)
 	case roce.NoMatch:
-		r.dev.counts.add(dropICRC, 1)
+		r.lane.counts.add(dropICRC, 1)
 		if path.Src.Is4() && !r.ids.intact(path.Src) {
-			r.dev.suspectNAT(path, p.Data)
+			r.suspectNAT(path, p.Data)
 		}
 	case roce.MatchKnownID, roce.NumMatch:
 	}

@@ -75,12 +75,12 @@ func (r *rig) wantAccounted() {
 	r.Helper()
 	var sum uint64
 	for _, end := range rxEnds {
-		sum += r.dev.counts.own[end].Load()
+		sum += r.dev.count(end)
 	}
 	for _, end := range rxReasons {
-		sum += r.dev.counts.reason[end].Load()
+		sum += r.dev.countReason(end)
 	}
-	if got := r.dev.counts.own[rxPackets].Load(); got != sum {
+	if got := r.dev.count(rxPackets); got != sum {
 		r.Errorf("%d packets received, but %d counted as delivered or dropped", got, sum)
 	}
 }
@@ -408,7 +408,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(p.Data, uint16(0), true, false)
 		f.Add(p.Data[:len(p.Data)-3], uint16(7), false, true)
 	}
-	loop := &receiver{dev: seed.dev, to: delivery{dev: seed.dev}}
+	loop := &receiver{lane: seed.dev.lanes[0], to: delivery{lane: seed.dev.lanes[0]}}
 	seed.postRecv(1)
 	wc := make([]hca.WC, 4)
 	f.Fuzz(func(t *testing.T, data []byte, id uint16, known, reseal bool) {

@@ -19,27 +19,30 @@ type sender struct {
 	pkts [hca.Batch]transport.Packet
 }
 
-// PostSend implements [hca.QP]. It sends as much as the transport takes; the drain sends the
+// PostSend implements [hca.QP]: it posts to the first queue.
+func (q *QP) PostSend(wrs []hca.SendWR) (int, error) { return q.queues[0].PostSend(wrs) }
+
+// PostSend implements [hca.Queue]. It sends as much as the transport takes; the drain sends the
 // rest.
-func (q *QP) PostSend(wrs []hca.SendWR) (int, error) {
-	if err := q.usable(); err != nil {
+func (q *queue) PostSend(wrs []hca.SendWR) (int, error) {
+	if err := q.qp.usable(); err != nil {
 		return 0, err
 	}
 	q.sendMu.Lock()
 	n, err := q.queueSends(wrs)
 	q.pump(false)
 	q.sendMu.Unlock()
-	q.dev.settle()
+	q.lane.dev.settle()
 	return n, err
 }
 
-func (q *QP) queueSends(wrs []hca.SendWR) (int, error) {
+func (q *queue) queueSends(wrs []hca.SendWR) (int, error) {
 	for i := range wrs {
 		ah, ok := wrs[i].UD.AH.(*AH)
-		if !ok || ah.pd != q.pd {
+		if !ok || ah.pd != q.qp.pd {
 			return i, hca.ErrInvalid
 		}
-		if q.dev.floods(&wrs[i], ah) {
+		if q.lane.dev.floods(&wrs[i], ah) {
 			return i, hca.ErrInvalid
 		}
 		if err := q.core.PostSend(&wrs[i], &ah.spec); err != nil {
@@ -72,55 +75,61 @@ const maxBatches = 256
 // pump sends from the queue until it is empty, the transport is full, or much has been sent,
 // and delivers the completions. If giveUp, sends that the transport does not accept are dropped
 // instead. sendMu must be held.
-func (q *QP) pump(giveUp bool) {
+func (q *queue) pump(giveUp bool) {
 	for n := 0; !q.blocked && q.pumpBatch(giveUp); n++ {
 		if n == maxBatches && !q.blocked {
 			q.blocked = true
-			q.dev.drain.add(q)
+			q.lane.drain.add(q)
 		}
 	}
 	q.sendCQ.push(q.core.SendDone())
 }
 
 // pumpBatch sends one batch. It returns false if the queue was empty.
-func (q *QP) pumpBatch(giveUp bool) bool {
-	d, b := q.dev, q.batch
+func (q *queue) pumpBatch(giveUp bool) bool {
+	l, b := q.lane, q.batch
 	var peers []netip.Addr // that multicast is replicated to
-	if d.cfg.Peers != nil {
-		peers = d.cfg.Peers()
+	if cfg := &l.dev.cfg; cfg.Peers != nil {
+		peers = cfg.Peers()
 	}
-	q.core.Fill(d.env.Load(), peers, softqp.Limits(d.wire.Limits()), b)
+	q.core.Fill(l.env.Load(), peers, softqp.Limits(l.wire.Limits()), b)
 	ts := b.Trains()
 	if len(ts) == 0 && b.Tail == softqp.TailNone {
 		return false
 	}
-	n, full := d.transmit(ts)
+	n, full := l.transmit(ts)
 	if giveUp && full {
 		for i := range ts[n:] {
-			d.counts.add(dropNoRoom, ts[n+i].Segs)
+			l.counts.add(dropNoRoom, ts[n+i].Segs)
 		}
 		n = len(ts)
 	}
 	q.core.Finish(b, n)
-	d.counts.add(dropPeerFamily, b.Skipped)
+	l.counts.add(dropPeerFamily, b.Skipped)
 	switch {
 	case n == len(ts):
-		d.finishTail(b)
+		q.finishTail(b)
 	case full:
 		q.blocked = true
-		d.drain.add(q)
+		l.drain.add(q)
 	}
 	return true
 }
 
 // finishTail counts the last send of a batch, or delivers it to this device.
-func (d *Device) finishTail(b *softqp.Batch) {
+func (q *queue) finishTail(b *softqp.Batch) {
+	l := q.lane
 	switch b.Tail {
-	case softqp.TailDrop, softqp.TailFail:
-		d.counts.engine(b.Reason)
+	case softqp.TailFail:
+		l.counts.engine(b.Reason)
+		if len(q.qp.queues) > 1 {
+			l.dev.failing.Store(true) // the other queues follow
+		}
+	case softqp.TailDrop:
+		l.counts.engine(b.Reason)
 	case softqp.TailLoop:
-		d.counts.add(txLooped, 1)
-		x := delivery{dev: d}
+		l.counts.add(txLooped, 1)
+		x := delivery{lane: l, from: q}
 		x.dispatch(&b.Loop)
 		x.release()
 	case softqp.TailNone:
@@ -129,18 +138,18 @@ func (d *Device) finishTail(b *softqp.Batch) {
 
 // transmit passes trains to the transport and returns how many were sent or dropped. If some are
 // left and the transport is not full, they must be built again, because its limits have changed.
-func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
+func (l *lane) transmit(ts []softqp.Train) (n int, full bool) {
 	if len(ts) == 0 {
 		return 0, false
 	}
-	d.tx.mu.Lock()
-	defer d.tx.mu.Unlock()
-	pkts := d.tx.pkts[:len(ts)]
+	l.tx.mu.Lock()
+	defer l.tx.mu.Unlock()
+	pkts := l.tx.pkts[:len(ts)]
 	for i := range ts {
 		t := &ts[i]
 		pkts[i] = transport.Packet{Src: t.Src, Dst: t.Dst, TOS: t.TOS, TTL: t.TTL, Vec: t.Vec, Segs: t.Segs, SegSize: t.SegSize}
 	}
-	n, err := d.wire.Send(pkts)
+	n, err := l.wire.Send(pkts)
 	var sent, bytes, lost int
 	for i := range ts {
 		if i < n {
@@ -149,15 +158,15 @@ func (d *Device) transmit(ts []softqp.Train) (n int, full bool) {
 			lost += ts[i].Segs
 		}
 	}
-	d.counts.add(txPackets, sent)
-	d.counts.add(txBytes, bytes)
+	l.counts.add(txPackets, sent)
+	l.counts.add(txBytes, bytes)
 	switch {
 	case err == nil:
 		return n, true
 	case errors.Is(err, transport.ErrLimits):
 		return n, false
 	}
-	d.counts.add(dropTransport, lost)
-	d.lose()
+	l.counts.add(dropTransport, lost)
+	l.dev.lose()
 	return len(ts), false
 }

@@ -47,26 +47,26 @@ func (t *turn) yield() {
 
 // receiveFor receives until c has a reason to end its Wait. The caller has the turn, which
 // receiveFor releases.
-func (d *Device) receiveFor(c *CQ, until time.Time) {
+func (l *lane) receiveFor(c *CQ, until time.Time) {
 	if !until.IsZero() {
 		c.limit.Reset(time.Until(until))
 		defer c.limit.Stop()
 	}
-	for !c.signaled() && d.receive(c) && (until.IsZero() || time.Now().Before(until)) {
+	for !c.signaled() && l.receive(c) && (until.IsZero() || time.Now().Before(until)) {
 	}
-	d.turn.yield()
+	l.turn.yield()
 }
 
 // receiveAlone is the stand-in. It receives until a CQ's owner waits for the turn.
-func (d *Device) receiveAlone() {
-	t := &d.turn
+func (l *lane) receiveAlone() {
+	t := &l.turn
 	select {
 	case <-t.free:
 	default:
 		return
 	}
 	t.standIn.Store(true)
-	for t.waiting.Load() == 0 && d.receive(nil) {
+	for t.waiting.Load() == 0 && l.receive(nil) {
 	}
 	t.standIn.Store(false)
 	t.yield()
@@ -75,26 +75,26 @@ func (d *Device) receiveAlone() {
 // receive delivers the messages of one call of the transport, on behalf of the owner of c or,
 // if c is nil, of the stand-in. It returns false if the owner must first post receives, or if
 // the transport is closed or has failed. The caller has the turn.
-func (d *Device) receive(c *CQ) bool {
-	more, err := d.rx.batch(c)
+func (l *lane) receive(c *CQ) bool {
+	more, err := l.rx.batch(c)
 	if err == nil {
 		return more
 	}
-	if !d.turn.ended.Swap(true) && !errors.Is(err, hca.ErrClosed) {
-		d.lose()
+	if !l.turn.ended.Swap(true) && !errors.Is(err, hca.ErrClosed) {
+		l.dev.lose()
 	}
 	return false
 }
 
 // recv receives datagrams, unless c has a reason to end its Wait. A signal of c interrupts it.
-func (d *Device) recv(c *CQ, pkts []transport.Packet) (int, error) {
+func (l *lane) recv(c *CQ, pkts []transport.Packet) (int, error) {
 	if c == nil {
-		return d.wire.Recv(pkts)
+		return l.wire.Recv(pkts)
 	}
-	d.turn.reader.Store(c)
-	defer d.turn.reader.Store(nil)
+	l.turn.reader.Store(c)
+	defer l.turn.reader.Store(nil)
 	if c.signaled() {
 		return 0, nil
 	}
-	return d.wire.Recv(pkts)
+	return l.wire.Recv(pkts)
 }

@@ -123,7 +123,7 @@ func TestStandInReceivesForABusyOwner(t *testing.T) {
 		waited := make(chan error, 1)
 		go func() { waited <- r.recv.Wait(time.Time{}) }()
 		synctest.Wait()
-		if r.dev.turn.standIn.Load() {
+		if r.dev.lanes[0].turn.standIn.Load() {
 			t.Error("the stand-in keeps the turn while an owner waits")
 		}
 		r.port.Inject(r.message(nil))
@@ -184,7 +184,7 @@ func TestWaitThatReadsTheTransportEnds(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- r.recv.Wait(until) }()
 			synctest.Wait()
-			if r.dev.turn.reader.Load() != r.recv {
+			if r.dev.lanes[0].turn.reader.Load() != r.recv {
 				t.Errorf("%s: the Wait does not read the transport", what)
 			}
 			end()

@@ -10,7 +10,7 @@ import (
 // watchLoop follows the underlay until the device closes or the netdev is gone.
 func (d *Device) watchLoop(ctx context.Context) {
 	for !d.lost.Load() {
-		s, err := d.wire.WaitChange(ctx)
+		s, err := d.lanes[0].wire.WaitChange(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -46,8 +46,8 @@ func (d *Device) publishPort(s *transport.State) change {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.slow.port.become(s, d.cfg.StandardMTU)
-	env := *d.env.Load()
+	env := d.env()
 	env.Up, env.GIDs = d.slow.port.up, d.slow.port.engineGIDs()
-	d.env.Store(&env)
+	d.setEnv(env)
 	return c
 }

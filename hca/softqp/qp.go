@@ -129,3 +129,14 @@ func (q *QP) Settle() {
 		q.becomeSend(hca.QPErr)
 	}
 }
+
+// Follow moves the QP to the state of an error, SQE or ERR, to which another queue of the same
+// number has moved. It has no effect in a state beyond that. Both sides.
+func (q *QP) Follow(s hca.QPState) {
+	switch {
+	case s == hca.QPErr && q.state() != hca.QPErr:
+		q.become(hca.QPErr)
+	case s == hca.QPSQE && (q.send.state == hca.QPRTS || q.send.state == hca.QPSQD):
+		q.becomeSend(hca.QPSQE)
+	}
+}

@@ -214,3 +214,21 @@ func TestPostRefusesRequests(t *testing.T) {
 		t.Errorf("second receive: %v, want %v", err, hca.ErrQueueFull)
 	}
 }
+
+// A QP follows another queue of the same number into ERR and SQE, and never back.
+func TestFollow(t *testing.T) {
+	for _, c := range []struct{ from, to, want hca.QPState }{
+		{hca.QPRTS, hca.QPSQE, hca.QPSQE},
+		{hca.QPRTS, hca.QPErr, hca.QPErr},
+		{hca.QPSQE, hca.QPErr, hca.QPErr},
+		{hca.QPErr, hca.QPSQE, hca.QPErr},
+		{hca.QPRTR, hca.QPErr, hca.QPErr},
+		{hca.QPSQE, hca.QPSQE, hca.QPSQE},
+	} {
+		q := New(Config{Num: 2, Spec: hca.QPSpec{SendWRs: 1, RecvWRs: 1, SendSGEs: 1, RecvSGEs: 1}})
+		q.become(c.from)
+		if q.Follow(c.to); q.Query().State != c.want {
+			t.Errorf("%v follows %v to %v, want %v", c.from, c.to, q.Query().State, c.want)
+		}
+	}
+}

@@ -80,13 +80,27 @@ func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
 	if f.ports[name] != nil {
 		panic(fmt.Sprintf("memfabric: port %q attached twice", name))
 	}
-	f.attached++
-	p := newPort(f, name, mtu, f.attached)
+	p := f.newPort(name, mtu)
 	f.ports[name] = p
 	for _, a := range addrs {
 		p.addAddr(a)
 	}
 	return p
+}
+
+// AttachLanes is Attach for n transports of one underlay, which the first one represents. The
+// UDP source port of a unicast datagram chooses the one that receives it. The first one
+// receives all multicast.
+func (f *Fabric) AttachLanes(n int, name string, mtu int, addrs ...netip.Addr) []*Port {
+	p := f.Attach(name, mtu, addrs...)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for range n - 1 {
+		lane := f.newPort(name, mtu)
+		lane.main = p
+		p.lanes = append(p.lanes, lane)
+	}
+	return slices.Clone(p.lanes)
 }
 
 // SetConditions replaces the impairments; datagrams in flight keep theirs.
@@ -133,7 +147,7 @@ func (f *Fabric) snapshot() []*Port {
 func (f *Fabric) forward(p *Port, pkt *transport.Packet, now time.Time) {
 	var reached bool
 	for _, to := range f.routes[pkt.Dst] {
-		if to != p {
+		if to != p.main {
 			reached = true
 			f.cross(p, to, pkt, now)
 		}
@@ -150,6 +164,7 @@ func (f *Fabric) cross(from, to *Port, pkt *transport.Packet, now time.Time) {
 		f.drop(to, from.name, to.name, pkt, DropPartition)
 		return
 	}
+	to = to.lane(pkt)
 	d := f.diceOf(dir)
 	if d.hit(f.cond.Loss) {
 		f.drop(to, from.name, to.name, pkt, DropLoss)

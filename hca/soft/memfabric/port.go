@@ -16,6 +16,9 @@ type Port struct {
 	name    string // on the fabric; constant
 	srcPort uint16
 
+	main  *Port   // represents the underlay: only its state and its groups count
+	lanes []*Port // of main; main itself is the first one
+
 	state   transport.State
 	version uint64        // of state
 	seen    uint64        // version returned last by State or WaitChange
@@ -42,7 +45,9 @@ type Port struct {
 
 var _ transport.Transport = (*Port)(nil)
 
-func newPort(f *Fabric, name string, mtu, index int) *Port {
+func (f *Fabric) newPort(name string, mtu int) *Port {
+	f.attached++
+	index := f.attached
 	p := &Port{
 		fabric: f, name: name, srcPort: firstPort + uint16(index-1)%(1<<16-firstPort),
 		version: 1, changed: make(chan struct{}),
@@ -56,7 +61,16 @@ func newPort(f *Fabric, name string, mtu, index int) *Port {
 	close(p.mayWrite)
 	p.state = transport.State{Name: name, Index: index, Present: true, Up: true, MTU: mtu}
 	p.state.MAC = [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
+	p.main, p.lanes = p, []*Port{p}
 	return p
+}
+
+// lane returns the port that receives a datagram to the underlay of p.
+func (p *Port) lane(pkt *transport.Packet) *Port {
+	if pkt.Dst.IsMulticast() {
+		return p
+	}
+	return p.lanes[int(pkt.SrcPort)%len(p.lanes)]
 }
 
 // SrcPort implements transport.Transport.
@@ -72,7 +86,7 @@ func (p *Port) Join(group netip.Addr) error {
 		return hca.ErrClosed
 	case !group.IsMulticast() || group.Is4In6():
 		return hca.ErrInvalid
-	case !p.state.Present:
+	case !p.main.state.Present:
 		return hca.ErrIO
 	}
 	if p.members[group]++; p.members[group] == 1 {
@@ -115,8 +129,11 @@ func (p *Port) Close() error {
 	}
 	close(p.closed)
 	p.timer.Stop()
-	p.unplug()
-	delete(p.fabric.ports, p.name)
+	if p == p.main {
+		p.unplug()
+		delete(p.fabric.ports, p.name)
+	}
+	p.purge(DropUnreadable)
 	return nil
 }
 
@@ -139,7 +156,9 @@ func (p *Port) unplug() {
 		p.fabric.unroute(g, p)
 	}
 	clear(p.members)
-	p.purge(DropUnreadable)
+	for _, lane := range p.lanes {
+		lane.purge(DropUnreadable)
+	}
 }
 
 // wait blocks until ch is closed, ctx ends or the port is closed.

@@ -22,9 +22,11 @@ func (p *Port) accept(from *Port, pkt *transport.Packet, due time.Time) {
 // unwelcome returns the reason why a packet cannot enter the receive queue, or "".
 func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 	switch {
-	case !p.state.Up:
+	case p.isClosed():
+		return DropUnreadable
+	case !p.main.state.Up:
 		return DropPeerDown
-	case ipLen(pkt, pkt.Len()) > p.state.MTU:
+	case ipLen(pkt, pkt.Len()) > p.main.state.MTU:
 		return DropRxTooLong
 	case len(p.queue) >= p.fabric.queue:
 		return DropOverflow

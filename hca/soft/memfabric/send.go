@@ -31,7 +31,7 @@ func (p *Port) Send(pkts []transport.Packet) (int, error) {
 	switch {
 	case p.isClosed():
 		return 0, hca.ErrClosed
-	case !p.state.Present:
+	case !p.main.state.Present:
 		return 0, hca.ErrIO
 	case !p.writable:
 		p.count.blocked++
@@ -104,11 +104,11 @@ func (p *Port) refusal(pkt *transport.Packet) Drop {
 	switch {
 	case !pkt.Valid():
 		return DropInvalid
-	case !p.state.Up:
+	case !p.main.state.Up:
 		return DropLinkDown
-	case !slices.Contains(p.state.Addrs, pkt.Src):
+	case !slices.Contains(p.main.state.Addrs, pkt.Src):
 		return DropBadSource
-	case longest > maxPayload || ipLen(pkt, longest) > p.state.MTU:
+	case longest > maxPayload || ipLen(pkt, longest) > p.main.state.MTU:
 		return DropTooLong
 	}
 	return ""

@@ -12,7 +12,7 @@ import (
 func (p *Port) State() transport.State {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	return p.readState()
+	return p.main.readState()
 }
 
 // WaitChange implements transport.Transport. A change that was undone before the call also
@@ -20,8 +20,8 @@ func (p *Port) State() transport.State {
 func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	for p.seen == p.version || p.isClosed() {
-		changed := p.changed
+	for p.main.seen == p.main.version || p.isClosed() {
+		changed := p.main.changed
 		p.fabric.mu.Unlock()
 		err := p.wait(ctx, changed)
 		p.fabric.mu.Lock()
@@ -29,7 +29,7 @@ func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
 			return transport.State{}, err
 		}
 	}
-	return p.readState(), nil
+	return p.main.readState(), nil
 }
 
 // readState returns a copy of the state, and notes that it was read.
@@ -57,7 +57,9 @@ func (p *Port) change(edit func()) {
 func (p *Port) SetUp(on bool) {
 	p.change(func() {
 		if p.state.Up = on; !on {
-			p.purge(DropPeerDown)
+			for _, lane := range p.lanes {
+				lane.purge(DropPeerDown)
+			}
 		}
 	})
 }

@@ -41,8 +41,8 @@ var ErrLimits = errors.New("the train exceeds the limits of the transport")
 // Packet is one RoCEv2 datagram, from the BTH to the ICRC (the payload of UDP), or on send a
 // train of them.
 type Packet struct {
-	// Src and Dst are the IP addresses, IPv4 ones in their 4-byte form. Src is
-	// one of State.Addrs on send; Dst may be a multicast address.
+	// Src and Dst are the IP addresses, IPv4 ones in their 4-byte form, IPv6 ones without a
+	// zone. Src is one of State.Addrs on send; Dst may be a multicast address.
 	Src, Dst netip.Addr
 	// SrcPort is the UDP source port: the sender's on receive, the transport's own
 	// on send; see Transport.SrcPort.

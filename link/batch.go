@@ -21,6 +21,7 @@ type reader struct {
 	err            error
 	onWait, onWake func() // see TAP.ObserveWaits; nil: none
 	waiting        bool   // onWait was called, and onWake not yet
+	waited         bool   // for a frame, in this batch
 
 	// vec is the buffer of one read and a spare byte. If the spare byte is used, the
 	// frame did not fit into the buffer.
@@ -34,7 +35,7 @@ func (r *reader) init(conn syscall.RawConn, count *tally) {
 }
 
 func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
-	r.bufs, r.sizes, r.n, r.err = bufs, sizes[:len(bufs)], 0, nil
+	r.bufs, r.sizes, r.n, r.err, r.waited = bufs, sizes[:len(bufs)], 0, nil, false
 	err := r.conn.Read(r.drain)
 	r.bufs, r.sizes, r.vec[0] = nil, nil, unix.Iovec{}
 	r.count.read.Add(uint64(r.n))
@@ -45,7 +46,8 @@ func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 }
 
 // readAll reads until the batch is full or no frame is queued. It returns false to make the
-// netpoller wait. It ignores an error after a frame, because the next batch gets it again.
+// netpoller wait. A frame for which it has waited is a batch by itself: looking for a second one
+// would delay the first. It ignores an error after a frame, because the next batch gets it again.
 func (r *reader) readAll(fd uintptr) bool {
 	for r.n < len(r.bufs) {
 		switch errno := r.readOne(fd); errno {
@@ -54,14 +56,20 @@ func (r *reader) readAll(fd uintptr) bool {
 				r.waiting = false
 				r.onWake()
 			}
+			if r.waited {
+				return true
+			}
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
-			if r.n == 0 && r.onWait != nil {
+			if r.n > 0 {
+				return true
+			}
+			if r.waited = true; r.onWait != nil {
 				r.waiting = true
 				r.onWait()
 			}
-			return r.n > 0
+			return false
 		default:
 			if r.n == 0 {
 				r.err = errno

@@ -45,7 +45,8 @@
 // payload to the receive at the head of the queue. It returns a [Reason] for every
 // packet. A dropped packet consumes no receive.
 //
-// If the QP has large receives ([hca.QPSpec].LRO), that receive stays open, and the next
+// If the QP has large receives ([hca.QPSpec].LRO), the receive that was posted last is used: it
+// is long, and its memory is most likely in the processor's cache. It stays open, and the next
 // messages of its flow are appended to it by the rules of package join. Only one receive is
 // open at a time. It completes when a message does not fit, or with the next call of RecvDone.
 // The shell calls RecvDone before it unlocks the receive side, so no message waits for another.

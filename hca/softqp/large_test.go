@@ -142,6 +142,36 @@ func (r *rig) deliver(msg []byte, change func(*Inbound)) Reason {
 	return r.Deliver(r.env, in)
 }
 
+// Each message goes to the receive that was posted last, whose memory is most likely cached.
+// Without large receives, the receives are used in order.
+func TestLargeReceivesAreUsedInReverse(t *testing.T) {
+	for _, large := range []bool{true, false} {
+		spec := defaultSpec()
+		spec.LRO = large
+		r := newRig(t, spec)
+		r.up(hca.QPRTS)
+		const size = 256
+		for i := range 3 {
+			r.lroPost(i, size)
+		}
+		r.deliver([]byte("first"), nil)
+		r.lroPost(3, size)
+		r.deliver([]byte("second"), nil)
+		r.deliver([]byte("third"), nil)
+		var got []uint64
+		for _, wc := range r.RecvDone() {
+			got = append(got, wc.ID)
+		}
+		want := []uint64{0, 1, 2}
+		if large {
+			want = []uint64{2, 3, 1}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("large receives %v: used %v, want %v", large, got, want)
+		}
+	}
+}
+
 // The segments of a frame become one receive, and what cannot be joined starts the next one.
 func TestSegmentsAreJoined(t *testing.T) {
 	const size = 0x1400

@@ -68,7 +68,8 @@
 // QPN, and they need not announce their QPs. Each socket receives all multicast. The program
 // finds the sockets in a map to which all daemons hold a descriptor, and from which the kernel
 // removes closed sockets. UDP_GRO is off, because the kernel would coalesce datagrams for
-// several QPNs.
+// several QPNs. A netdev with rx-gro-list does so nevertheless ([Membership.Joined]); then the
+// daemon of the first datagram gets all, and drops those for others.
 //
 //	dir/<namespace>-<netdev>/lock | locked while a daemon joins
 //	                         N    | registration of slot N, locked by the kernel until its

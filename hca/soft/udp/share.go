@@ -56,6 +56,7 @@ type Membership struct {
 	index    int    // of the netdev
 	user     uint32 // of the receiving sockets
 	first    bool   // the group was empty when this daemon joined
+	joined   bool   // the netdev joins received datagrams
 	registry *registry
 	file     *os.File // the registration
 	sockets  int      // descriptor of the map
@@ -94,6 +95,10 @@ func (m *Membership) Strangers() []string { return *m.strangers.Load() }
 // daemon that created it had no CAP_CHOWN.
 func (m *Membership) Open() bool { return m.user != Nobody }
 
+// Joined reports whether the underlay joined received datagrams of one flow when this daemon
+// joined the group: a datagram is lost if the kernel has joined it to one for another daemon.
+func (m *Membership) Joined() bool { return m.joined }
+
 // joinGroup opens the sockets of a netdev as a member of its group. The error is a
 // *cannotShare if the kernel refuses the program.
 func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
@@ -121,6 +126,7 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 		return nil, err
 	}
 	m.recv = p.recv.fd
+	m.joined, _ = featureOn(m.recv, cfg.Netdev, featureJoins) // a driver need not support ethtool
 	if err := m.attach(); err != nil {
 		return nil, err
 	}

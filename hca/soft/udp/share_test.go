@@ -3,6 +3,7 @@ package udp_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -213,6 +214,47 @@ func TestSharersReceiveTrains(t *testing.T) {
 		for i := range segs {
 			expect(t, a.Host, from.SrcPort(), fmt.Sprintf("%02d", i))
 		}
+	}
+}
+
+// Each daemon receives its datagrams even if the underlay joins those of one flow that no socket
+// wants joined. If it also joins those that a socket wants single, the transport says so.
+func TestSharersOnAnUnderlayThatJoins(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	nsA, nsB := nstest.Pair(t, 1500)
+	// Datagrams are joined only while they wait for the end of a poll, so let them wait.
+	dev := "/sys/class/net/" + nstest.Dev
+	nsA.Run("unshare", "-m", "sh", "-c", "mount -t sysfs none /sys && echo 2000000 > "+dev+"/gro_flush_timeout && echo 2 > "+dev+"/napi_defer_hard_irqs")
+	nsA.Run("ethtool", "-K", nstest.Dev, "gro", "on", "rx-udp-gro-forwarding", "on")
+	dir := filepath.Join(t.TempDir(), "share")
+	a, b := openSharer(t, nsA, dir), openSharer(t, nsA, dir)
+	waitPorts(t, a, b)
+	const each = 20
+	const port = 50000
+	nsB.Do(func() { // not through a transport: a socket that wants trains changes what the kernel joins
+		conn, err := net.DialUDP("udp", &net.UDPAddr{Port: port}, &net.UDPAddr{IP: a.IPv4.AsSlice(), Port: udp.Port})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for i := range 2 * each {
+			if _, err := conn.Write(datagram([]*sharer{a, b}[i%2].qpn(), fmt.Sprintf("%02d", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	for i := range 2 * each {
+		expect(t, []*sharer{a, b}[i%2].Host, port, fmt.Sprintf("%02d", i))
+	}
+	if a.Joined() || b.Joined() {
+		t.Error("the underlay is said to join all datagrams")
+	}
+	b.end(t)
+	nsA.Run("ethtool", "-K", nstest.Dev, "rx-gro-list", "on")
+	if !openSharer(t, nsA, dir).Joined() {
+		t.Error("the underlay joins all datagrams, which is not reported")
 	}
 }
 

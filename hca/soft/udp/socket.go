@@ -95,8 +95,13 @@ func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
 		_ = unix.Close(fd)
 		return bound{fd: -1}, err
 	}
-	if m == nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
+	if m != nil {
+		// A train may hold datagrams for several daemons. But once any socket has had the option,
+		// the kernel looks for the socket of a datagram before it joins it to another one, so a
+		// netdev with rx-udp-gro-forwarding does not join those for a socket without the option
+		// (udp_gro_receive, net/ipv4/udp_offload.c).
+		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 0)
 	}
 	marks := 0
 	if cfg.MarkID != nil {

@@ -90,6 +90,8 @@ func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
 	var out []string
 	const open = "any process of this user can intercept datagrams of the daemons that share UDP port 4791; grant the daemons CAP_CHOWN"
 	out = append(out, w.note(now, m.Open(), 0, open, open))
+	const joined = "the underlay joins received datagrams (rx-gro-list), so some are lost that are for other daemons with the same underlay; run 'ethtool -K UNDERLAY rx-gro-list off' and restart the daemons"
+	out = append(out, w.note(now, m.Joined(), 0, joined, joined))
 	who := strings.Join(m.Strangers(), ", ")
 	out = append(out, w.note(now, who != "", 0,
 		"UDP port 4791 is also used by "+who+", which may intercept datagrams of the daemons that share it; stop that process",

@@ -53,7 +53,7 @@ func TestHostilePackets(t *testing.T) {
 		{name: "checksum ffff, IPv6", v6: true, change: func(b []byte) []byte { return otherZero(b, v6TCP+tcpSum, ipv6Len+tcpMinLen) }, keep: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			first := example(c.v6, c.udp, 40)
+			first := example(c.v6, c.udp)
 			if _, run, _ := joinAll([][]byte{first, behind(first, 1)}, c.v6); run.N != 2 {
 				t.Fatalf("%d of 2 unchanged packets are joined", run.N)
 			}
@@ -86,7 +86,7 @@ func otherZero(b []byte, sum, payload int) []byte {
 func TestPacketsToGroupsStayAlone(t *testing.T) {
 	for _, dst := range [][]byte{{224, 0, 0, 1}, {239, 1, 2, 3}, {255, 255, 255, 255}, {0xff, 2}} {
 		v6 := len(dst) < 4
-		b := example(v6, true, 40)
+		b := example(v6, true)
 		copy(b[map[bool]int{false: ipv4Addrs + 4, true: ipv6Addrs + 16}[v6]:], dst)
 		mend(b)
 		if p, run, _ := joinAll([][]byte{b, behind(b, 1)}, v6); p.Kind == Joinable || run.N > 1 {

@@ -94,3 +94,22 @@ func TestPacketsToGroupsStayAlone(t *testing.T) {
 		}
 	}
 }
+
+// The checksum of the IPv4 header is not written as 0xffff either.
+func TestOtherZeroOfIPv4(t *testing.T) {
+	first := example(false, false)
+	second := behind(first, 1)
+	sum := binary.BigEndian.Uint16(second[ipv4Sum:])
+	for _, b := range [][]byte{first, second} { // the sender's address makes the second checksum zero
+		half := uint32(binary.BigEndian.Uint16(b[ipv4Addrs+2:])) + uint32(sum)
+		binary.BigEndian.PutUint16(b[ipv4Addrs+2:], uint16(half>>16+half))
+		mend(b)
+	}
+	if _, run, _ := joinAll([][]byte{first, second}, false); binary.BigEndian.Uint16(second[ipv4Sum:]) != 0 || run.N != 2 {
+		t.Fatalf("checksum %x, %d joined", second[ipv4Sum:ipv4Sum+2], run.N)
+	}
+	binary.BigEndian.PutUint16(second[ipv4Sum:], 0xffff)
+	if _, run, _ := joinAll([][]byte{first, second}, false); run.N != 1 {
+		t.Error("joined")
+	}
+}

@@ -38,12 +38,12 @@
 // by side through one number. State, number and groups belong to the QP: a CQ error of any
 // queue costs all of them.
 //
-// # Checksums and large sends
+// # Checksums, large sends and large receives
 //
-// The payload of UD messages is opaque to a device, with two exceptions, both for messages
+// The payload of UD messages is opaque to a device, with three exceptions, all for messages
 // of IP over InfiniBand (RFC 4391): it may fill in and verify the checksums of IP, TCP and
-// UDP ([SendIPCsum], [WCFlagIPCsumOK]), and cut one large TCP or UDP frame into messages
-// ([LSO]). [DeviceAttr] says which of these a device supports; what it does not support is
+// UDP ([SendIPCsum], [WCFlagIPCsumOK]), cut one large TCP or UDP frame into messages ([LSO]),
+// and join the messages of a flow in one receive ([LRO]). [DeviceAttr] says which of these a device supports; what it does not support is
 // refused, never ignored.
 //
 // # Waiting

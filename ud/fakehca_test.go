@@ -75,6 +75,7 @@ type fakeQP struct {
 	sendCQ, recvCQ *fakeCQ
 	depth          int
 	auto           bool
+	lro            bool
 	refuse         error // error of the next posts, once refuseAfter were accepted
 	refuseAfter    int
 	invalid        func(*hca.SendWR) bool // selects sends to refuse individually
@@ -82,8 +83,10 @@ type fakeQP struct {
 	sendCalls      int
 }
 
-func (q *fakeQP) Num() hca.QPN     { return qpnA }
-func (q *fakeQP) Spec() hca.QPSpec { return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth} }
+func (q *fakeQP) Num() hca.QPN { return qpnA }
+func (q *fakeQP) Spec() hca.QPSpec {
+	return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth, LRO: q.lro}
+}
 
 // room returns how many of n posts are accepted, and the error that ends them.
 func (q *fakeQP) room(n, used int) (int, error) {

@@ -3,6 +3,7 @@ package ud
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"testing"
 	"time"
 
@@ -41,6 +42,36 @@ func TestRxDeliversALargeReceive(t *testing.T) {
 	}
 	checkCounts(t, b.Counters(), idle(2, map[string]uint64{"rx_received": 5, "rx_delivered": 5, "rx_merged": 3}))
 	b.checkRing(t)
+}
+
+// The slots follow the queue pair: they have room for 64 KB only if it joins messages. A queue
+// pair of an earlier generation may have had others.
+func TestRxSlotsFollowTheQueuePair(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	for gen, lro := range []bool{true, false, true} {
+		b.Detach()
+		b.qp.recvs = nil
+		b.qp.lro = lro
+		size := rxSlots * RxStride(b.cfg.PortMTU, lro)
+		b.qp.mr = &fakeMR{make([]byte, size-1)}
+		if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, uint32(10+gen)); !errors.Is(err, hca.ErrInvalid) {
+			t.Fatalf("memory is a byte too short: %v, want ErrInvalid", err)
+		}
+		b.qp.mr = &fakeMR{make([]byte, size)}
+		b.attach(t, uint32(10+gen))
+		if n := int(b.qp.recvs[0].sge.Length); n != RxStride(b.cfg.PortMTU, lro) || lro != (n >= rxPayload+65535) {
+			t.Fatalf("large receives %v: a slot has %d bytes", lro, n)
+		}
+		if !lro {
+			continue
+		}
+		m := largeMsg(65535 - 40)
+		b.qp.receiveLarge(m, 66, 1000)
+		b.pump(t)
+		if f := b.sink.frames[len(b.sink.frames)-1]; !bytes.Equal(f[vnet.HeaderLen+14:], m[ipoib.HeaderLen:]) {
+			t.Error("the longest packet has changed")
+		}
+	}
 }
 
 // However a large receive ends, each of its messages is counted once.

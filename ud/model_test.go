@@ -102,6 +102,12 @@ func TestR10RxAccounts(t *testing.T) {
 					b.qp.receive(f[min(len(f), txMessage):], gidA)
 				}
 			},
+			"receive large": func(rt *rapid.T) {
+				m := [][]byte{largeMsg(3000), largeMsg(1), fromB(100), msg(ipoib.EtherTypeARP, make([]byte, 56))}[rapid.IntRange(0, 3).Draw(rt, "kind")]
+				for n := rapid.IntRange(1, 70).Draw(rt, "n"); n > 0 && len(b.qp.recvs) > 0; n-- {
+					b.qp.receiveLarge(m, rapid.IntRange(2, 64).Draw(rt, "segments"), rapid.IntRange(1, 3000).Draw(rt, "mss"))
+				}
+			},
 			"fail": func(rt *rapid.T) {
 				if len(b.qp.recvs) > 0 {
 					b.qp.completeRecv(hca.WC{Status: anyStatus.Draw(rt, "status"), ByteLen: rapid.Uint32().Draw(rt, "len")})

@@ -88,8 +88,8 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // the device (hca.AccessLocalWrite). joinUDP says whether the host accepts large UDP frames;
 // it always accepts those of TCP. The generation must differ from that of every earlier
 // Attach whose completions may still arrive. Errors: hca.ErrInvalid if a QP is already
-// attached or if mr or the QP's receive queue is too small; or the
-// error of a post, after which Rx is detached.
+// attached or if mr or the QP's receive queue is too small; or the error of a post, after
+// which Rx is detached.
 func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, joinUDP bool, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)

@@ -164,6 +164,7 @@ func lroJoinsNoOthers(b *bench) {
 		msgs []arrival
 	}{
 		{"PSH ends a run", slices.Concat((packet{flags: tcpACK | tcpPSH, payload: pattern(200)}).train(0, 100), (packet{flags: tcpACK, id: 2, seq: 200, payload: pattern(200)}).train(1, 100))},
+		{"PSH of the first", slices.Concat((packet{flags: tcpACK | tcpPSH, payload: pattern(100)}).train(0, 100), (packet{flags: tcpACK, id: 1, seq: 100, payload: pattern(200)}).train(1, 100))},
 		{"a shorter segment ends a run", slices.Concat((packet{flags: tcpACK, payload: pattern(150)}).train(0, 100), (packet{flags: tcpACK, id: 2, seq: 150, payload: pattern(100)}).train(1, 100))},
 		{"a longer segment", []arrival{{first.message(), &first, 0}, {msg: (&packet{flags: tcpACK, id: 6, seq: 1100, payload: pattern(101)}).message()}}},
 		{"a gap", change(base, func(p *packet) { p.seq++ })},

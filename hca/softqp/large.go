@@ -1,6 +1,7 @@
 package softqp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 
@@ -76,11 +77,14 @@ func (l *large) join(in *Inbound) bool {
 		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
 		return false
 	}
-	first, ip := l.buf[largeIP:], in.Payload[0][hca.EncapLen:]
-	at := l.head.Payload + l.run.Bytes
+	encap, ip := in.Payload[0][:hca.EncapLen], in.Payload[0][hca.EncapLen:]
+	first := l.buf[largeIP:]
+	if !l.head.SameFlow(&l.next, first, ip) || !bytes.Equal(encap, l.buf[hca.GRHLen:largeIP]) {
+		return false
+	}
 	fixedID, fits := l.run.Fits(&l.head, &l.next, first, ip)
-	if !fits || len(first) < at+l.next.Size() || !l.head.SameFlow(&l.next, first, ip) ||
-		[hca.EncapLen]byte(in.Payload[0]) != [hca.EncapLen]byte(l.buf[hca.GRHLen:]) {
+	at := l.head.Payload + l.run.Bytes
+	if !fits || len(first) < at+l.next.Size() {
 		return false
 	}
 	if l.intact = l.intact || l.head.Intact(first); !l.intact || !l.next.Intact(ip) {

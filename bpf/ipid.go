@@ -73,8 +73,8 @@ func (p *IPID) attach(netdev int) error {
 	return nil
 }
 
-// Priority and handle of the filter. A process finds the filter that an earlier process has left
-// by them, because no other program is known to use this number for both.
+// filterID is both the priority and the handle of the filter. It identifies a filter that an
+// earlier process has left, because no other program is known to use it for both.
 const filterID = 4791
 
 // attachFilter attaches the program as a filter of the clsact qdisc. It creates the qdisc if the

@@ -154,8 +154,9 @@ func TestReadingsAreCoalesced(t *testing.T) {
 				t.Fatal(err)
 			}
 			if changes == 0 {
+				changed := time.Now() // other tests may have kept the kernel's lock until now
 				awaitMTU(t, w, last)
-				took := time.Since(start)
+				took := time.Since(changed)
 				t.Logf("the first change was published after %v", took)
 				if took > 10*nlgroup.ReadingPause {
 					t.Errorf("the first change was published after %v, want %v at most", took, 10*nlgroup.ReadingPause)

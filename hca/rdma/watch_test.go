@@ -128,7 +128,7 @@ func TestHintsAreCoalesced(t *testing.T) {
 	var added atomic.Pointer[time.Time] // when the first pair was added; other tests may keep the kernel's lock
 	start := time.Now()
 	flapping.Go(func() {
-		for ; time.Since(start) < time.Second; links++ {
+		for ; time.Since(start) < time.Second || links < 10; links++ {
 			pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
 			err := netlink.LinkAdd(pair)
 			now := time.Now()
@@ -156,8 +156,8 @@ func TestHintsAreCoalesced(t *testing.T) {
 	took := time.Since(start)
 	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
 	t.Logf("%d links came and went, %d hints in %v", links, hints, took.Round(time.Millisecond))
-	if hints < 1 || hints > most || links < 10 {
-		t.Errorf("%d hints for %d links in %v, want 1 to %d for 10 links at least", hints, links, took, most)
+	if hints < 1 || hints > most {
+		t.Errorf("%d hints for %d links in %v, want 1 to %d", hints, links, took, most)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -124,11 +125,15 @@ func TestHintsAreCoalesced(t *testing.T) {
 	stop := make(chan struct{})
 	var flapping sync.WaitGroup
 	var links int
+	var added atomic.Pointer[time.Time] // when the first pair was added; other tests may keep the kernel's lock
 	start := time.Now()
 	flapping.Go(func() {
-		for ; time.Since(start) < time.Second; links++ {
+		for ; time.Since(start) < time.Second || links < 10; links++ {
 			pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}
-			if err := errors.Join(netlink.LinkAdd(pair), netlink.LinkDel(pair)); err != nil {
+			err := netlink.LinkAdd(pair)
+			now := time.Now()
+			added.CompareAndSwap(nil, &now)
+			if err := errors.Join(err, netlink.LinkDel(pair)); err != nil {
 				t.Error(err)
 				break
 			}
@@ -140,8 +145,8 @@ func TestHintsAreCoalesced(t *testing.T) {
 		select {
 		case <-w.changed:
 			hints++
-			if took := time.Since(start); hints == 1 && took > 10*nlgroup.ReadingPause {
-				t.Errorf("the first hint came after %v", took)
+			if at := added.Load(); hints == 1 && at != nil && time.Since(*at) > 10*nlgroup.ReadingPause {
+				t.Errorf("the first hint came %v after the first event", time.Since(*at))
 			}
 		case <-stop:
 			more = false
@@ -151,8 +156,8 @@ func TestHintsAreCoalesced(t *testing.T) {
 	took := time.Since(start)
 	most := int(took/nlgroup.ReadingPause) + nlgroup.ReadingBurst + 2
 	t.Logf("%d links came and went, %d hints in %v", links, hints, took.Round(time.Millisecond))
-	if hints < 1 || hints > most || links < 10 {
-		t.Errorf("%d hints for %d links in %v, want 1 to %d for 10 links at least", hints, links, took, most)
+	if hints < 1 || hints > most {
+		t.Errorf("%d hints for %d links in %v, want 1 to %d", hints, links, took, most)
 	}
 }
 

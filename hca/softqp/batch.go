@@ -158,8 +158,8 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32) *datagram {
 	return d
 }
 
-// trainFor returns the last train if the datagram of this size can be its next, else a new
-// one.
+// trainFor returns the train that a datagram of this size joins: the last one, if it can be
+// extended, else a new one.
 func (b *Batch) trainFor(env *Env, dst netip.Addr, ttl uint8, size int) *Train {
 	m := &b.msg
 	if b.numTrains > 0 {

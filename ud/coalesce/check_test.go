@@ -137,9 +137,8 @@ func plain(frame []byte) []byte {
 	return f
 }
 
-// mayBeOneFlow reports whether two frames must keep their order. Each is an IP packet to a
-// host, between the same addresses, of the same protocol, and with the same ports, or may
-// be.
+// mayBeOneFlow reports whether two frames must keep their order: both are IP packets to a host
+// with the same addresses, and their protocols and ports are the same, as far as they are known.
 func mayBeOneFlow(a, b []byte) bool {
 	p, q := flowOf(a), flowOf(b)
 	return p.addrs != "" && p.addrs == q.addrs && (p.proto == q.proto || p.proto == 0 || q.proto == 0) &&

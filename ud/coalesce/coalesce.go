@@ -193,8 +193,8 @@ func (p *packet) parse(frame []byte, udp bool) {
 	}
 }
 
-// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It remembers
-// that, and believes a device.
+// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It computes
+// them at most once, and not at all if the device has verified them.
 func (p *packet) verified(frame []byte) bool {
 	if p.sum == unknown {
 		p.sum = wrong

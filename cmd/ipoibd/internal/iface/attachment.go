@@ -93,8 +93,8 @@ func (a *attachment) replace(ls lanes, run qprecovery.Run) error {
 }
 
 // drain completes the posted requests, each with its own status. It fails only if the
-// device fails: a queue pair that refuses to move has been flushed already, or is as good as
-// nonexistent.
+// device fails: a queue pair that refuses to change its state has been flushed already, or can
+// no longer complete anything.
 func (a *attachment) drain(ls lanes) error {
 	if err := a.ep.Fail(); errors.Is(err, hca.ErrIO) {
 		return err

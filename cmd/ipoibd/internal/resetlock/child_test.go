@@ -55,10 +55,12 @@ type childConfig struct {
 // process has it open.
 type stub struct{ user, resetter *os.File }
 
-// newStub opens the file for resets. The one for use is opened later, like a device: the
-// kernel closes the files of a process that dies beginning with the last one.
+// newStub opens the file for resets. It must be called after the coordinator has opened its
+// files: the kernel closes the files of a process that dies beginning with the last one, and
+// another process may reset the device as soon as the coordinator's are closed. The file for
+// use is opened later still, like a device.
 func newStub(path string) (s stub, err error) {
-	s.resetter, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	s.resetter, err = os.OpenFile(path, os.O_RDWR, 0o600)
 	return s, err
 }
 
@@ -117,8 +119,7 @@ func childMain(text string) int {
 	if err := json.Unmarshal([]byte(text), &c.conf); err != nil {
 		panic(err)
 	}
-	var err error
-	if c.dev, err = newStub(c.conf.Device); err != nil {
+	if err := os.WriteFile(c.conf.Device, nil, 0o600); err != nil { // the first file also starts the runtime's poller
 		panic(err)
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
@@ -282,6 +283,10 @@ func (c *child) run(orders <-chan string) error {
 	if err != nil {
 		return err
 	}
+	if c.dev, err = newStub(c.conf.Device); err != nil {
+		return err
+	}
+	defer c.dev.resetter.Close()
 	s := c.share(l)
 	<-s.joined
 	c.say("joined")

@@ -38,8 +38,11 @@ func TestSuggestedCommandQuotesTheName(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	eventually(t, repairLimit, "the queue is noticed with the new name", func() bool { return strings.Contains(a.iface().Reason, "touch") })
-	_, after, _ := strings.Cut(a.iface().Reason, "`")
+	var after string
+	eventually(t, repairLimit, "a command with the new name is suggested", func() (found bool) {
+		_, after, found = strings.Cut(a.iface().Reason, "`")
+		return found && strings.Contains(after, "touch")
+	})
 	command, _, _ := strings.Cut(after, "`")
 	cmd := a.Command("sh", "-c", command)
 	cmd.Dir = t.TempDir()

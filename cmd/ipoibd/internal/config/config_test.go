@@ -43,7 +43,7 @@ func TestParseExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := NewInterface()
-	first.SendWRs, first.RecvWRs = 128, 128
+	first.SendWRs, first.RecvWRs, first.Lanes = 128, 64, 1
 	first.Device = "soft0"
 	want := &Config{
 		Control: "/run/x.sock",
@@ -56,7 +56,7 @@ func TestParseExample(t *testing.T) {
 			Coordinator: "/run/ipoibd/soft0", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
-			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
+			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256, Lanes: 1,
 		}},
 	}
 	if !reflect.DeepEqual(c, want) {

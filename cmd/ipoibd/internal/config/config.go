@@ -59,7 +59,7 @@ type Interface struct {
 	SendWRs int  `yaml:"send_wrs"`
 	RecvWRs int  `yaml:"recv_wrs"`
 	EBPF    bool `yaml:"ebpf"` // filter and steer the host's frames in the kernel
-	Lanes   int  `yaml:"-"`    // of its device; set by Validate
+	Lanes   int  // of its device; Validate sets it
 }
 
 // NewInterface returns an interface with its defaults.

@@ -122,7 +122,7 @@ func closeLanes(more []lanePorts) error {
 // bound. No process of the owner runs, so no other socket can join without CAP_CHOWN.
 func joinLanes(fd int) error {
 	if err := unix.Fchown(fd, Nobody, -1); err != nil {
-		return fmt.Errorf("change the owner of a socket to user %d, which needs CAP_CHOWN, so that no other process can bind the port: %w", Nobody, err)
+		return fmt.Errorf("keep other processes off the port by giving its sockets to user %d, which needs CAP_CHOWN: %w", Nobody, err)
 	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }

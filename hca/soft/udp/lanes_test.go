@@ -242,3 +242,26 @@ func TestReservedLanes(t *testing.T) {
 		t.Errorf("source ports %x, then %x", ports[0], ports[1])
 	}
 }
+
+// Without CAP_CHOWN there is one lane, whose port no other socket can bind.
+func TestLanesWithoutCapability(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	ns, _ := nstest.Pair(t, 1500)
+	var lanes []*udp.Transport
+	unprivileged(t, ns, changeOwner, func() {
+		var err error
+		if lanes, err = udp.OpenLanes(udp.Config{Netdev: nstest.Dev, Lanes: 4}); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(lanes) != 1 || lanes[0].LanesRefused() == nil {
+		t.Fatalf("%d lanes", len(lanes))
+	}
+	defer lanes[0].Close()
+	t.Log(lanes[0].LanesRefused())
+	if _, err := reuseportSocket(t, ns, unix.AF_INET6, true); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("binding to the port returned %v", err)
+	}
+}

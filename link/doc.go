@@ -16,7 +16,8 @@
 // to a multi-queue TAP and splits the traffic between the two. The queues
 // themselves are the lock. A process attaches only if there is no queue, and then
 // counts the queues (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). If it finds
-// more than its own, it detaches before it has changed anything. It tries again for a
+// more than its own, it detaches before it has changed anything. It attaches further queues
+// ([Spec].Queues) only afterwards. It tries again for a
 // second, after random pauses. Of several processes the one that attaches last sees the
 // others, so no two succeed. The lock ends with the process, is valid in any namespace to
 // which the interface is moved, and needs no file.
@@ -130,7 +131,7 @@
 //
 // # Limits
 //
-// One queue. Open, Delete and Watch work in the network namespace of the
+// Open, Delete and Watch work in the network namespace of the
 // calling thread. Following an interface that was moved requires CAP_SYS_ADMIN and
 // CAP_NET_BROADCAST. Without the first, or if the other namespace belongs to another user,
 // State.Present is false; without the second no events arrive from there. TUNGETDEVNETNS

@@ -59,7 +59,7 @@ func (t *TAP) restoreQueue() (out []Change, err error) {
 // inspectLink restores the properties that netlink and ethtool report, and those that
 // another queue can have changed without a report.
 func (t *TAP) inspectLink(r *rtnl, l netlink.Link, f *Findings) error {
-	f.Foreign = foreign(l)
+	f.Foreign = foreign(l, len(t.queues))
 	a := l.Attrs()
 	if !owned(l) {
 		if err := t.control(setOwner); err != nil {

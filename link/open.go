@@ -86,7 +86,7 @@ func (c *claim) try() (*TAP, error) {
 		return nil, err
 	}
 	if err := c.takePossession(t); err != nil { // closing the file detaches the queue
-		return nil, errors.Join(err, t.file.Close())
+		return nil, errors.Join(err, t.closeQueues())
 	}
 	return t, nil
 }
@@ -159,6 +159,13 @@ func (c *claim) takePossession(t *TAP) error {
 	if err != nil {
 		return fmt.Errorf("set up %s: %w", c.spec.Name, classify(err))
 	}
+	for len(t.queues) < c.spec.Queues {
+		q, err := t.attach()
+		if err != nil {
+			return fmt.Errorf("attach queue %d of %s: %w", len(t.queues), c.spec.Name, err)
+		}
+		t.queues = append(t.queues, q)
+	}
 	t.note = leaveNote(c.index)
 	return nil
 }
@@ -179,7 +186,7 @@ func (c *claim) create() (err error) {
 		return fmt.Errorf("find %s after its creation: %w", name, errors.Join(ErrNotFound, err))
 	}
 	c.index = l.Attrs().Index
-	if foreign(l) > 0 || !owned(l) || !isEthernet(l) {
+	if foreign(l, 1) > 0 || !owned(l) || !isEthernet(l) {
 		c.again, c.spoilt = true, true
 		return errors.Join(&OwnedError{Name: c.spec.Name}, c.rtnl.deleteLink(c.index))
 	}
@@ -241,8 +248,8 @@ func queues(l netlink.Link) int {
 	return tap.Queues + tap.DisabledQueues
 }
 
-// foreign counts the queues of other processes, if this one has a queue.
-func foreign(l netlink.Link) int { return max(queues(l)-1, 0) }
+// foreign counts the queues of other processes, if this one has own queues.
+func foreign(l netlink.Link, own int) int { return max(queues(l)-own, 0) }
 
 // owned reports whether a TAP belongs to this process's user and group.
 func owned(l netlink.Link) bool {

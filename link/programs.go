@@ -35,8 +35,11 @@ func (t *TAP) SetPrograms(p Programs) error {
 }
 
 // ObserveWaits makes ReadBatch call onWait when it finds no frame and is about to wait, and
-// onWake once it has read the frame for which it waited. Call it before ReadBatch.
-func (t *TAP) ObserveWaits(onWait, onWake func()) { t.rd.onWait, t.rd.onWake = onWait, onWake }
+// onWake once it has read the frame for which it waited, both for the first queue. Call it before
+// ReadBatch.
+func (t *TAP) ObserveWaits(onWait, onWake func()) {
+	t.queues[0].rd.onWait, t.queues[0].rd.onWake = onWait, onWake
+}
 
 // set attaches the programs to a device. The kernel keeps them until they are replaced, even
 // when the last queue is closed.

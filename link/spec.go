@@ -30,8 +30,8 @@ const DefaultTxQueueLen = 4096
 // 1000, which an operator may have set on purpose.
 const DefaultLargeTxQueueLen = 1024
 
-// Spec is the data of an interface. All fields but the name and LargeTxQueueLen apply only at
-// its creation: an adopted interface keeps the host's settings.
+// Spec is the data of an interface. All fields but the name, Queues and LargeTxQueueLen apply only
+// at its creation: an adopted interface keeps the host's settings.
 type Spec struct {
 	Name       string  // 1-15 bytes, without '/', ':', '%' and white space
 	MAC        [6]byte // unicast
@@ -41,6 +41,8 @@ type Spec struct {
 	// DefaultLargeTxQueueLen. It applies to an adopted interface too, unless the host has set
 	// a length other than that of the specification.
 	LargeTxQueueLen int
+	// Queues is the number of queues to attach, up to MaxQueues; 0 means 1.
+	Queues int
 }
 
 // queueLens returns the lengths of the queue with small and with large frames.
@@ -58,6 +60,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("%w: MAC % x is not a unicast address", ErrSpec, s.MAC)
 	case s.MTU < MinMTU || s.MTU > MaxMTU:
 		return fmt.Errorf("%w: MTU %d is not in %d-%d", ErrSpec, s.MTU, MinMTU, MaxMTU)
+	case s.Queues < 0 || s.Queues > MaxQueues:
+		return fmt.Errorf("%w: %d queues are not in 0-%d", ErrSpec, s.Queues, MaxQueues)
 	case s.TxQueueLen < 0 || s.LargeTxQueueLen < 0:
 		return fmt.Errorf("%w: transmit queue length %d or %d is negative", ErrSpec, s.TxQueueLen, s.LargeTxQueueLen)
 	}

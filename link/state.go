@@ -11,7 +11,7 @@ import (
 // State implements [Device].
 func (t *TAP) State() (s State, err error) {
 	err = t.visit(func(r *rtnl, l netlink.Link) (err error) {
-		s, err = r.state(l)
+		s, err = r.state(l, len(t.queues))
 		return err
 	})
 	switch {
@@ -41,8 +41,9 @@ func (t *TAP) Counters() (Counters, error) {
 	return c, nil
 }
 
-// state returns the state of an interface, with its addresses.
-func (r *rtnl) state(l netlink.Link) (s State, err error) {
+// state returns the state of an interface of which this process has own queues, with its
+// addresses.
+func (r *rtnl) state(l netlink.Link, own int) (s State, err error) {
 	a := l.Attrs()
 	s = State{
 		Index:   a.Index,
@@ -53,7 +54,7 @@ func (r *rtnl) state(l netlink.Link) (s State, err error) {
 		MTU:     a.MTU,
 		Master:  a.MasterIndex,
 		Alias:   a.Alias,
-		Foreign: foreign(l),
+		Foreign: foreign(l, own),
 	}
 	copy(s.MAC[:], a.HardwareAddr)
 	if s.Addrs, err = r.addrs(s.Index); err != nil {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,11 +17,9 @@ type TAP struct {
 	note  *os.File    // contains our PID; may be nil
 	nl    *rtnl       // in the network namespace in which it was opened
 	home  os.FileInfo // that namespace
-	file  *os.File
-	conn  syscall.RawConn // of file
 	count tally
-	rd    reader
-	wr    writer
+
+	queues []*Queue // at least one; constant once the TAP is open
 
 	// The lengths of the queue of frames from the host, with small and with large frames.
 	queueLen, largeQueueLen int
@@ -45,55 +41,35 @@ var _ Device = (*TAP)(nil)
 
 // newTAP attaches a queue to the interface of a specification.
 func newTAP(spec Spec, nl *rtnl) (*TAP, error) {
-	file, err := attachQueue(spec.Name)
+	t := &TAP{name: spec.Name, nl: nl, programs: NoPrograms}
+	q, err := t.attach()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	t := &TAP{name: spec.Name, nl: nl, file: file, conn: conn, programs: NoPrograms}
+	t.queues = []*Queue{q}
 	t.queueLen, t.largeQueueLen = spec.queueLens()
 	if t.home, err = t.place(); err != nil {
-		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), file.Close())
+		return nil, errors.Join(fmt.Errorf("find the network namespace of %s: %w", t.name, classify(err)), q.file.Close())
 	}
 	t.ctx, t.end = context.WithCancel(context.Background())
-	t.rd.init(conn, &t.count)
-	t.wr.init(conn, &t.count)
 	return t, nil
 }
 
 // Name returns the name that the interface was opened with.
 func (t *TAP) Name() string { return t.name }
 
-// ReadBatch implements [Device]. Wake sets an expired read deadline, which the read that it
-// ended clears.
+// ReadBatch implements [Device], for the first queue.
 func (t *TAP) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
-	n, err := t.rd.batch(bufs, sizes)
-	switch {
-	case err == nil:
-		return n, nil
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return 0, t.ioError(t.file.SetReadDeadline(time.Time{}))
-	}
-	// The netpoller does not report that the interface was deleted, only that it cannot
-	// wait. The queue returns EBADFD.
-	_, gone := t.currentName()
-	return n, t.ioError(errors.Join(gone, err))
+	return t.queues[0].ReadBatch(bufs, sizes)
 }
 
-// WriteVectors implements [Device].
+// WriteVectors implements [Device], for the first queue.
 func (t *TAP) WriteVectors(frames [][][]byte, accepted []bool) (int, error) {
-	n, err := t.wr.batch(frames, accepted)
-	return n, t.ioError(err)
+	return t.queues[0].WriteVectors(frames, accepted)
 }
 
-// Wake implements [Device].
-func (t *TAP) Wake() {
-	// This fails only if the file is closed, which wakes the reader too.
-	_ = t.file.SetReadDeadline(time.Unix(1, 0))
-}
+// Wake implements [Device], for the first queue.
+func (t *TAP) Wake() { t.queues[0].Wake() }
 
 // SetCarrier implements [Device].
 func (t *TAP) SetCarrier(on bool) error {
@@ -110,15 +86,15 @@ func (t *TAP) carrier(on bool) error {
 	return t.control(func(fd int) error { return setCarrier(fd, on) })
 }
 
-// control calls f with the descriptor, which stays open during the call.
+// control calls f with the descriptor of the first queue, which stays open during the call.
 func (t *TAP) control(f func(fd int) error) error {
 	var ctlErr error
-	err := t.conn.Control(func(fd uintptr) { ctlErr = f(int(fd)) })
+	err := t.queues[0].conn.Control(func(fd uintptr) { ctlErr = f(int(fd)) })
 	return errors.Join(err, ctlErr)
 }
 
 // Close implements [Device]. It first drops the carrier, so that the host stops sending
-// before the queue is detached. It turns the offloads off and removes the programs, which
+// before the queues are detached. It turns the offloads off and removes the programs, which
 // would otherwise stay.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
@@ -134,7 +110,7 @@ func (t *TAP) Close() error {
 }
 
 // release resets the properties of the device that belong to this process, and closes the
-// file. Afterwards an inspection restores nothing, because it has no queue.
+// queues. Afterwards an inspection restores nothing, because it has no queue.
 func (t *TAP) release() (resetErr, fileErr error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()
@@ -146,7 +122,7 @@ func (t *TAP) release() (resetErr, fileErr error) {
 		resetErr = nil // the interface was deleted
 	}
 	removeNote(t.note)
-	return resetErr, t.file.Close()
+	return resetErr, t.closeQueues()
 }
 
 // Remove closes the device and removes the interface, whatever its current name and

@@ -100,6 +100,7 @@ func (f *runFlags) bind(cmd *cobra.Command) {
 	fs.StringVar(&f.device.SharePort, "share-port", "", "share UDP port 4791 with this user's other daemons, through a private `directory` (created if missing)")
 	fs.Lookup("share-port").NoOptDefVal = config.DefaultSharePort
 	fs.BoolVar(&f.device.ExactIDs, "exact-ids", false, "check the IPv4 identification of received packets exactly, with an eBPF program that sets their marks")
+	fs.IntVar(&f.device.Lanes, "lanes", 1, "number of lanes, each with its own sockets, queues and goroutines: 1, 2, 4 or 8")
 	fs.BoolVar(&f.device.StandardMTU, "standard-mtu", false, "use only standard InfiniBand MTUs, for interoperability with real HCAs")
 	cmd.Flags().AddFlagSet(fs)
 

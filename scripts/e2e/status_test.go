@@ -25,6 +25,7 @@ type iface struct {
 	HostMAC  string            `json:"host_mac"`
 	MTU      int               `json:"mtu"`
 	Adopted  bool              `json:"adopted"`
+	Lanes    int               `json:"lanes"`
 	QP       *qp               `json:"qp"`
 	Peers    []peer            `json:"peers"`
 	Counters map[string]uint64 `json:"counters"`

@@ -88,6 +88,22 @@
 // daemons. So once a second each daemon attaches the program again, and looks for sockets that
 // no daemon has registered ([Membership.Strangers]).
 //
+// # Lanes
+//
+// [OpenLanes] opens several transports on one netdev, each with its own two sockets. The
+// receiving sockets form an SO_REUSEPORT group, in which a classic BPF program selects the
+// remainder of the UDP source port; it needs no capability. The source ports of the lanes of a
+// host have different remainders, and lane i of a host sends to lane i of a peer that has as many.
+// So each sending queue of a peer has one receiving lane, the kernel coalesces its
+// trains as before, and no traffic moves from one lane to another. All multicast arrives at the
+// first lane: the others have IP_MULTICAST_ALL off, and drop broadcasts.
+//
+// A process of the same user could join such a group. So the sockets change their owner as those
+// of daemons that share the port do, which needs CAP_CHOWN, before they accept others. If that is
+// not possible there is one lane ([Transport.LanesRefused]). The first socket is bound without
+// SO_REUSEPORT, so it finds the port taken as a single one does. Lanes cannot be combined with
+// sharing, whose program selects by the QPN.
+//
 // # Batches, blocking and memory
 //
 // Send and Recv move up to [hca.Batch] packets by one sendmmsg or recvmmsg, on

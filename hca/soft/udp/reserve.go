@@ -16,24 +16,27 @@ import (
 // Reserve keeps the two sockets of a netdev bound between one transport and the next, so
 // that no other process can bind their ports in between. While no transport uses the
 // receiving socket, a filter refuses every datagram. The zero value reserves nothing yet.
-// A Reserve serves one network namespace, and one transport at a time.
+// A Reserve serves one network namespace, and one transport at a time, or the transports of all
+// lanes.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
 	bound *pair
-	taken bool // by a transport
+	taken int // transports that use them
 }
 
-// pair holds the two sockets of a netdev. They are not in the runtime's poller, because
+// pair holds the two sockets of a netdev, and those of further lanes. They are not in the runtime's poller, because
 // each datagram would wake it.
 type pair struct {
 	recv, send bound
 	member     *Membership // in the group of daemons that share the port; nil: it is not shared
 	unshared   error       // why the port is not shared although Config.Share asks for it
+	more       []lanePorts // the sockets of the lanes after the first one
+	unlaned    error       // why there are fewer lanes than Config.Lanes asks for
 }
 
 func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
-	source := sourceFor(netdev.MAC)
+	source := laneSource(netdev.MAC, 0, max(1, cfg.Lanes))
 	p := &pair{recv: bound{fd: -1}, send: bound{fd: -1}}
 	if cfg.Share != nil {
 		shared, err := joinGroup(cfg, netdev.Index, source)
@@ -43,8 +46,11 @@ func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
 		p.unshared = err
 	}
 	var err error
-	if p.recv, err = openReceiver(netdev.Index, cfg, nil); err == nil {
-		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, false)
+	if p.recv, err = openReceiver(netdev.Index, cfg, nil, 0); err == nil {
+		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, max(1, cfg.Lanes), false)
+	}
+	if err == nil && cfg.Lanes > 1 {
+		p.openLanes(cfg, netdev)
 	}
 	if err != nil {
 		if p.unshared != nil {
@@ -60,7 +66,7 @@ func (p *pair) close() error {
 	if p == nil {
 		return nil
 	}
-	var errs []error
+	errs := []error{closeLanes(p.more)}
 	if p.member != nil {
 		errs = append(errs, p.member.close())
 	}
@@ -86,7 +92,7 @@ func (p *pair) admit() error {
 func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *pair, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.taken {
+	if r.taken > 0 {
 		return nil, nil, nil, fmt.Errorf("another transport of this process uses UDP port %d: %w", Port, hca.ErrBusy)
 	}
 	if r.bound == nil || r.index != netdev.Index {
@@ -104,7 +110,7 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 		_ = send.file.Close()
 		return nil, nil, nil, err
 	}
-	r.taken = true
+	r.taken++
 	return recv, send, r.bound, nil
 }
 
@@ -113,7 +119,7 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 func (r *Reserve) giveBack(lent *socket) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.taken = false
+	r.taken--
 	if r.bound != nil && r.bound.member != nil {
 		return r.bound.member.refuse()
 	}

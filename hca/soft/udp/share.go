@@ -122,7 +122,7 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 	if err := m.enter(&cfg.Share.Kernel); err != nil {
 		return nil, err
 	}
-	if p.recv, err = openReceiver(index, cfg, m); err != nil {
+	if p.recv, err = openReceiver(index, cfg, m, 0); err != nil {
 		return nil, err
 	}
 	m.recv = p.recv.fd
@@ -133,7 +133,7 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 	if err := cfg.Share.Kernel.Put(m.sockets, m.slot, m.recv); err != nil {
 		return nil, err
 	}
-	if p.send, err = openSender(index, cfg.SendBuf, first, true); err != nil {
+	if p.send, err = openSender(index, cfg.SendBuf, first, 1, true); err != nil {
 		return nil, err
 	}
 	return p, m.register(p.send.port)

@@ -77,9 +77,9 @@ var sendOptions6 = []option{
 	{unix.SOL_IPV6, unix.IPV6_RECVERR, 1},
 }
 
-// openReceiver creates the receiving socket, in the group of m, or alone if m is nil. It returns
-// ErrPortTaken if another process uses the port.
-func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
+// openReceiver creates the receiving socket of a lane, in the group of m, or alone if m is nil. It
+// returns ErrPortTaken if another process uses the port.
+func openReceiver(index int, cfg *Config, m *Membership, lane int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
@@ -87,6 +87,9 @@ func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
 	err = refuseAll(fd)
 	if err == nil && m != nil {
 		err = m.makeMember(fd)
+	}
+	if err == nil && lane > 0 {
+		err = errors.Join(joinLanes(fd), refuseMulticast(fd, ipv6))
 	}
 	if err == nil {
 		err = bindError(bind(fd, ipv6, Port))
@@ -112,13 +115,14 @@ func openReceiver(index int, cfg *Config, m *Membership) (bound, error) {
 	return bound{fd, ipv6, Port}, nil
 }
 
-// openSender creates the sending socket. With loop, this host receives its multicast.
-func openSender(index, buffer int, first uint16, loop bool) (bound, error) {
+// openSender creates the sending socket; see bindSource. With loop, this host receives its
+// multicast.
+func openSender(index, buffer int, first uint16, step int, loop bool) (bound, error) {
 	fd, ipv6, err := newSocket(index, sendOptions4, sendOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
 	}
-	port, err := bindSource(fd, ipv6, first)
+	port, err := bindSource(fd, ipv6, first, step)
 	if err == nil {
 		err = prepareSender(fd, ipv6, index, loop)
 	}
@@ -195,17 +199,17 @@ func sourceFor(mac [6]byte) uint16 {
 	return firstSource + uint16((h^h>>14)%numSource)
 }
 
-// bindSource binds to first or to the next free source port after it. If other processes use
+// bindSource binds to first or to the next free source port after it, in steps. If other processes use
 // all of them, the kernel selects a port: RoCEv2 only recommends the range, and requires
 // only that the port stays the same.
-func bindSource(fd int, ipv6 bool, first uint16) (uint16, error) {
+func bindSource(fd int, ipv6 bool, first uint16, step int) (uint16, error) {
 	port := first
-	for range numSource {
+	for range numSource / step {
 		err := bind(fd, ipv6, port)
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return port, os.NewSyscallError("bind", err)
 		}
-		port = firstSource + (port-firstSource+1)%numSource
+		port = firstSource + (port-firstSource+uint16(step))%numSource
 	}
 	if err := bind(fd, ipv6, 0); err != nil {
 		return 0, os.NewSyscallError("bind a source port", err)

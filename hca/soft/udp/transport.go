@@ -22,7 +22,10 @@ type Config struct {
 	Reserve *Reserve
 	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
 	// a Reserve, and closing that ends the sharing.
-	Share   *Sharing
+	Share *Sharing
+	// Lanes is how many transports OpenLanes opens, up to MaxLanes; 0 means 1. More than one
+	// cannot share the port.
+	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
 	// MarkID reads the IPv4 identification from the mark of a received packet (SO_RCVMARK),
@@ -38,6 +41,7 @@ type Transport struct {
 	rx      *receiver
 	groups  *memberships
 	pair    *pair // of the reserve
+	second  bool  // it uses the watcher and the groups of the first lane
 	watch   *watcher
 	closing sync.Once
 	closed  error // the error of Close
@@ -64,6 +68,9 @@ func (t *Transport) open(cfg Config) (err error) {
 	}
 	now := t.watch.State()
 	reserve := cfg.Reserve
+	if cfg.Lanes < 0 || cfg.Lanes > MaxLanes || cfg.Lanes > 1 && cfg.Share != nil {
+		return fmt.Errorf("open %d lanes: %w", cfg.Lanes, hca.ErrInvalid)
+	}
 	if reserve == nil && cfg.Share != nil {
 		return fmt.Errorf("share the port without a Reserve: %w", hca.ErrInvalid)
 	}
@@ -159,6 +166,9 @@ func (t *Transport) close() error {
 	}
 	if t.rx != nil {
 		t.rx.close(&errs)
+	}
+	if t.second {
+		return errors.Join(errs...)
 	}
 	if t.groups != nil {
 		errs = append(errs, t.groups.close())

@@ -41,7 +41,8 @@ type softHCA struct {
 // engine is an open software HCA.
 type engine struct {
 	*soft.Device
-	transport *udp.Transport
+	transport *udp.Transport   // of the first lane
+	lanes     []*udp.Transport // all of them
 }
 
 func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
@@ -151,21 +152,25 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing()}
+	underlay := udp.Config{Netdev: h.cfg.Underlay, Reserve: &h.port, Share: h.sharing(), Lanes: h.cfg.Lanes}
 	if h.cfg.ExactIDs {
 		underlay.MarkID = bpf.KnownID
 		h.ids.attach(int(id.Index), h.log)
 	}
-	transport, err := udp.Open(underlay)
+	lanes, err := udp.OpenLanes(underlay)
 	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, udp.ErrNotJoined) {
 		return nil, &busyError{err}
 	}
 	if err != nil {
 		return nil, err
 	}
+	transport := lanes[0]
 	cfg := soft.Config{
 		Name: h.cfg.Name, Transport: transport, PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
 		StandardMTU: h.cfg.StandardMTU, KnownPeersOnly: h.cfg.KnownPeersOnly,
+	}
+	for _, lane := range lanes[1:] {
+		cfg.More = append(cfg.More, lane)
 	}
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
@@ -176,9 +181,9 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	}
 	dev, err := soft.Open(cfg)
 	if err != nil {
-		return nil, errors.Join(err, transport.Close())
+		return nil, errors.Join(err, closeLanes(lanes))
 	}
-	h.engine.Store(&engine{dev, transport})
+	h.engine.Store(&engine{dev, transport, lanes})
 	return dev, nil
 }
 
@@ -222,9 +227,17 @@ func (h *softHCA) Sharing() Sharing {
 
 func (h *softHCA) free() error {
 	if e := h.engine.Load(); e != nil {
-		return e.transport.Close()
+		return closeLanes(e.lanes)
 	}
 	return nil
+}
+
+func closeLanes(lanes []*udp.Transport) error {
+	var errs []error
+	for _, l := range lanes {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Info implements HCA.

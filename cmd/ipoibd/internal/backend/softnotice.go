@@ -56,7 +56,16 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	out = append(out, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
-	out = append(out, w.refusedTrains(now, e.transport.TrainsRefused()))
+	for _, lane := range e.lanes {
+		if why := lane.TrainsRefused(); why != nil || lane == e.lanes[len(e.lanes)-1] {
+			out = append(out, w.refusedTrains(now, why))
+			break
+		}
+	}
+	fewer := e.transport.LanesRefused()
+	out = append(out, w.note(now, fewer != nil, 0,
+		fmt.Sprintf("the software HCA has one socket for all lanes: %v", fewer),
+		"the software HCA has one socket for all lanes, so they do not receive side by side", "err", fewer))
 	member, alone := e.transport.Membership()
 	out = append(out, w.sharing(now, member, alone))
 	var addrs []netip.Addr

@@ -23,6 +23,7 @@ func openEngine(t *testing.T, ns *nstest.Namespace, buffer int) *engine {
 	var err error
 	ns.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
 	must(t, err)
+	e.lanes = []*udp.Transport{e.transport}
 	e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
 	must(t, err)
 	return &e

@@ -26,6 +26,7 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 16384
 	maxPKeys    = 128
+	maxLanes    = 8   // of hca/soft, hca/soft/udp and link
 	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 
 	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds
@@ -58,6 +59,7 @@ type Interface struct {
 	SendWRs int  `yaml:"send_wrs"`
 	RecvWRs int  `yaml:"recv_wrs"`
 	EBPF    bool `yaml:"ebpf"` // filter and steer the host's frames in the kernel
+	Lanes   int  // of its device; Validate sets it
 }
 
 // NewInterface returns an interface with its defaults.

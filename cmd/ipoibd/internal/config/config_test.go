@@ -43,7 +43,7 @@ func TestParseExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := NewInterface()
-	first.SendWRs, first.RecvWRs = 128, 64
+	first.SendWRs, first.RecvWRs, first.Lanes = 128, 64, 1
 	first.Device = "soft0"
 	want := &Config{
 		Control: "/run/x.sock",
@@ -56,7 +56,7 @@ func TestParseExample(t *testing.T) {
 			Coordinator: "/run/ipoibd/soft0", Grace: 30 * time.Second, GiveUpAfter: 90 * time.Minute, AllowOtherDevice: true,
 		}},
 		Interfaces: []Interface{first, {
-			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256,
+			Name: "ib0.8001", Device: "soft0", Port: 1, PKey: 0x8001, GID: "fd00::1", MTU: 2044, SendWRs: 128, RecvWRs: 256, Lanes: 1,
 		}},
 	}
 	if !reflect.DeepEqual(c, want) {
@@ -107,6 +107,10 @@ func TestMistakesHaveLineAndField(t *testing.T) {
 		{"relative control", "control: run/c\n" + head, `x.yaml:1: control: "run/c" is not an absolute path`},
 		{"relative coordinator", "devices:\n  - {name: soft, coordinator: ./c}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].coordinator: "./c" is not the absolute path of a directory`},
 		{"relative share", "devices:\n  - {name: soft, share_port: share}\ninterfaces: [{name: ib0}]", `x.yaml:2: devices[0].share_port: "share" is not the absolute path of a directory`},
+		{"three lanes", "devices:\n  - {name: soft, lanes: 3}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: 3 is not 1, 2, 4 or 8"},
+		{"sixteen lanes", "devices:\n  - {name: soft, lanes: 16}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: 16 is not 1, 2, 4 or 8"},
+		{"shared lanes", "devices:\n  - {name: soft, share_port: /s, lanes: 2}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: more than one cannot be combined with share_port"},
+		{"lanes of a real HCA", "devices:\n  - {device: mlx5_0, lanes: 2}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].lanes: applies only to the software HCA"},
 		{"share with peers", "devices:\n  - {name: soft, share_port: /s, peers: [10.0.0.2]}\ninterfaces: [{name: ib0}]", "x.yaml:2: devices[0].share_port: cannot be combined with peers"},
 		{"template", "interfaces:\n  - name: ib%d\n    device: soft\ndevices: [{name: soft}]", `x.yaml:2: interfaces[0].name: "ib%d" is not`},
 		{"range", head + "    mtu: 4093\n", "x.yaml:7: interfaces[0].mtu: 4093 is outside of 68 to 4092"},

@@ -112,6 +112,9 @@ type Soft struct {
 	// ExactIDs makes an eBPF program at the underlay copy the IPv4 identification of received
 	// packets, which the ICRC covers, to their marks.
 	ExactIDs bool `yaml:"exact_ids"`
+	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
+	// pair, with sockets and goroutines of their own. It is 1, 2, 4 or 8; 0 means 1.
+	Lanes int `yaml:"lanes"`
 }
 
 // Reset is how a real HCA is reset.
@@ -158,6 +161,7 @@ func (d *Device) check(at string, ms *Mistakes) {
 		{"known_peers_only", d.KnownPeersOnly, KindSoft},
 		{"share_port", d.SharePort != "", KindSoft},
 		{"exact_ids", d.ExactIDs, KindSoft},
+		{"lanes", d.Lanes > 1, KindSoft},
 	} {
 		if f.set && k.kind != "" && k.kind != f.only { // without a kind, the name is the mistake
 			i := slices.IndexFunc(kinds, func(k kind) bool { return k.kind == f.only })
@@ -198,6 +202,12 @@ func (s *Soft) check(at string, ms *Mistakes) {
 	}
 	if s.SharePort != "" && len(s.Peers) > 0 {
 		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
+	}
+	if n := s.Lanes; n < 0 || n > maxLanes || n&(n-1) != 0 {
+		ms.add(at+".lanes", "%d is not 1, 2, 4 or 8", n)
+	}
+	if s.Lanes > 1 && s.SharePort != "" {
+		ms.add(at+".lanes", "more than one cannot be combined with share_port: the kernel selects the receiving socket either by lane or by daemon")
 	}
 	if s.KnownPeersOnly && len(s.Peers) == 0 {
 		ms.add(at+".known_peers_only", "needs peers: without any, all packets would be dropped")

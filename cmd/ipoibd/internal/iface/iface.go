@@ -60,11 +60,13 @@ type Env struct {
 // Open creates or adopts the interface, down and without carrier, and prepares its data
 // path. The MAC is derived from portGUID.
 func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
-	tap, adopted, err := link.Open(link.Spec{Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU})
+	tap, adopted, err := link.Open(link.Spec{
+		Name: cfg.Name, MAC: link.MACFor(portGUID, uint16(cfg.PKey), cfg.Name), MTU: initialMTU, Queues: cfg.Lanes,
+	})
 	if err != nil {
 		return nil, err
 	}
-	f, err := New(cfg, tap, env)
+	f, err := New(cfg, realTAP{tap}, env)
 	if err != nil {
 		return nil, errors.Join(err, tap.Close())
 	}
@@ -73,6 +75,17 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 		f.attachPrograms(tap, env)
 	}
 	return f, nil
+}
+
+// realTAP is a TAP of the kernel.
+type realTAP struct{ *link.TAP }
+
+// Queues implements MultiQueue.
+func (t realTAP) Queues() (queues []TAPQueue) {
+	for _, q := range t.TAP.Queues() {
+		queues = append(queues, q)
+	}
+	return queues
 }
 
 // initialMTU is the MTU of a new interface until its port is known.

@@ -42,9 +42,8 @@ type lanedHost struct {
 	second *linktest.Fake // the second queue of its TAP
 }
 
-// newLanedHost starts host n of a fabric. multi says whether its device has two queues for
-// each queue pair.
-func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte, multi bool) lanedHost {
+// newLanedHost starts host n of a fabric, whose device has two queues for each queue pair.
+func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte) lanedHost {
 	t.Helper()
 	second := linktest.NewFake("ib0")
 	second.SetUp(true)
@@ -52,7 +51,7 @@ func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte, multi bool) la
 		t.Fatal(err)
 	}
 	h := bareHost(t, fabric, n)
-	h.multi, h.tap.more = multi, []TAPQueue{second}
+	h.multi, h.tap.more = true, []TAPQueue{second}
 	h.run()
 	return lanedHost{h, second}
 }
@@ -61,7 +60,7 @@ func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte, multi bool) la
 func twoLanes(t *testing.T, test func(t *testing.T, a lanedHost, b *testHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
-		a, b := newLanedHost(t, fabric, 1, true), newHost(t, fabric, 2)
+		a, b := newLanedHost(t, fabric, 1), newHost(t, fabric, 2)
 		a.up()
 		b.up()
 		a.resolve(b.ip)
@@ -188,9 +187,13 @@ func TestTwoLanes(t *testing.T) {
 func TestDeviceWithTooFewQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
-		a := newLanedHost(t, fabric, 1, false)
+		a := bareHost(t, fabric, 1)
+		for range 8 {
+			a.tap.more = append(a.tap.more, linktest.NewFake("ib0"))
+		}
+		a.run()
 		a.up()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 1, the interface needs 2") {
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 8, the interface needs 9") {
 			t.Errorf("state %s, detail %q", s.State, s.Detail)
 		}
 	})

@@ -47,7 +47,9 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	if err != nil {
 		return errors.Join(err, p.closeLocked())
 	}
-	tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
+	if queues == 1 { // the filter knows one waiting reader
+		tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
+	}
 	return nil
 }
 

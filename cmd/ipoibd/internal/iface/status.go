@@ -156,7 +156,7 @@ func (f *Iface) show(now time.Time) {
 	}
 	s := &snapshot{peers: f.nbrs.table.Peers(), Interface: report.Interface{
 		Name: f.cfg.Name, Device: f.cfg.Device, Port: f.cfg.Port, Time: now, Since: now,
-		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted,
+		MTU: f.host.now.MTU, Carrier: f.host.now.Carrier, Adopted: f.host.adopted, Lanes: len(f.lanes),
 		Groups: []report.Group{}, Counters: report.Counters{"freeze_probes": {Value: probes, Kind: hca.CountTotal}},
 		Recovery: report.NewRecovery(l.State(), l.State().Rung(), l.Reason(), l.Counts(), l.History(), now),
 	}}

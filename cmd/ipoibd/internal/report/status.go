@@ -132,6 +132,7 @@ type Interface struct {
 	MTU       int       `json:"mtu"`
 	Carrier   bool      `json:"carrier"`
 	Adopted   bool      `json:"adopted"`
+	Lanes     int       `json:"lanes"`
 	LastError string    `json:"last_error,omitempty"`
 	QP        *QP       `json:"qp"`
 	Groups    []Group   `json:"groups"`

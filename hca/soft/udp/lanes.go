@@ -1,0 +1,196 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
+)
+
+// MaxLanes bounds Config.Lanes.
+const MaxLanes = 8
+
+// lanePorts are the sockets of a lane after the first one.
+type lanePorts struct{ recv, send bound }
+
+// OpenLanes opens a transport for each of cfg.Lanes lanes, or for fewer if that is not possible;
+// [Transport.LanesRefused] of the first one reports why. All are on the same netdev. The first
+// one receives all multicast, and only it joins groups. Errors: those of Open.
+func OpenLanes(cfg Config) (lanes []*Transport, err error) {
+	if cfg.Reserve == nil {
+		cfg.Reserve = new(Reserve)
+		defer cfg.Reserve.Close()
+	}
+	first, err := Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	lanes = append(lanes, first)
+	for i := range first.pair.more {
+		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, second: true}
+		recv, send, err := first.rx.reserve.acquireLane(first.pair, i)
+		if err != nil {
+			for _, t := range lanes {
+				_ = t.Close()
+			}
+			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i+1, cfg.Netdev, err)
+		}
+		t.rx = newReceiver(recv, first.rx.reserve, cfg.MarkID)
+		t.tx = newSender(send, first.watch.State().Index, first.watch)
+		lanes = append(lanes, t)
+	}
+	return lanes, nil
+}
+
+// LanesRefused returns why OpenLanes has opened fewer transports than it should, or nil.
+func (t *Transport) LanesRefused() error { return t.pair.unlaned }
+
+// acquireLane returns descriptors of the reserved sockets of a lane after the first one.
+func (r *Reserve) acquireLane(p *pair, i int) (recv, send *socket, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bound != p {
+		return nil, nil, hca.ErrClosed
+	}
+	ports := p.more[i]
+	if send, err = ports.send.duplicate(); err != nil {
+		return nil, nil, err
+	}
+	if err = empty(ports.recv.fd); err == nil {
+		if err = admitUnicast(ports.recv.fd); err == nil {
+			recv, err = ports.recv.duplicate()
+		}
+	}
+	if err != nil {
+		_ = send.file.Close()
+		return nil, nil, err
+	}
+	recv.dropped, _ = socketDrops(uintptr(ports.recv.fd))
+	r.taken++
+	return recv, send, nil
+}
+
+// openLanes opens the sockets of the lanes after the first one, whose sockets are bound already.
+// The receiving sockets of all lanes form an SO_REUSEPORT group, for which they change their
+// owner to Nobody before. If that is not possible, there is one lane.
+func (p *pair) openLanes(cfg *Config, netdev *transport.State) {
+	if err := p.tryLanes(cfg, netdev); err != nil {
+		p.unlaned = errors.Join(err, closeLanes(p.more), setOptions(p.recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))
+		p.more = nil
+	}
+}
+
+func (p *pair) tryLanes(cfg *Config, netdev *transport.State) error {
+	if err := joinLanes(p.recv.fd); err != nil {
+		return err
+	}
+	for i := 1; i < cfg.Lanes; i++ {
+		ports := lanePorts{bound{fd: -1}, bound{fd: -1}}
+		var err error
+		if ports.recv, err = openReceiver(netdev.Index, cfg, nil, i); err == nil {
+			ports.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, i, cfg.Lanes), cfg.Lanes, false)
+		}
+		p.more = append(p.more, ports)
+		if err != nil {
+			return err
+		}
+	}
+	program := laneProgram(cfg.Lanes)
+	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF",
+		unix.SetsockoptSockFprog(p.recv.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}))
+}
+
+func closeLanes(more []lanePorts) error {
+	var errs []error
+	for _, ports := range more {
+		for _, b := range []bound{ports.recv, ports.send} {
+			if b.fd >= 0 {
+				errs = append(errs, unix.Close(b.fd))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// joinLanes makes a socket a member of the group: a bound one at once, another one when it is
+// bound. No process of the owner runs, so no other socket can join without CAP_CHOWN.
+func joinLanes(fd int) error {
+	if err := unix.Fchown(fd, Nobody, -1); err != nil {
+		return fmt.Errorf("keep other processes off the port by giving its sockets to user %d, which needs CAP_CHOWN: %w", Nobody, err)
+	}
+	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
+}
+
+// refuseMulticast keeps the datagrams to IP multicast groups away from a socket.
+func refuseMulticast(fd int, ipv6 bool) error {
+	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_ALL, 0}}
+	if ipv6 {
+		options = append(options, option{unix.SOL_IPV6, unix.IPV6_MULTICAST_ALL, 0})
+	}
+	return setOptions(fd, options)
+}
+
+// laneSource returns the first source port to try for a lane: its remainder is the number of the
+// lane, so that peers with as many lanes receive its datagrams by their lane of the same number.
+func laneSource(mac [6]byte, lane, lanes int) uint16 {
+	first := int(sourceFor(mac))
+	return uint16(first - first%lanes + lane)
+}
+
+// laneProgram returns the program that selects the lane of a datagram: the remainder of its UDP
+// source port, since each sending queue of a peer has a port of its own. For multicast, for which
+// the kernel runs the program too (early demux), it is the first lane. The program runs on the
+// payload of UDP, so it finds the port behind the IP header. IPv6 packets with extension headers
+// have other data there, which at worst selects another lane.
+func laneProgram(lanes int) []unix.SockFilter {
+	const (
+		network   = 0xfff00000   // SKF_NET_OFF of linux/filter.h
+		ipv4Dst   = network + 16 // the first byte of the destination address
+		ipv6Dst   = network + 24
+		ipv4Group = 224
+		ipv6Group = 0xff
+		ipv6Port  = network + 40
+	)
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: network}, // the version, and the length of an IPv4 header
+		{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 4, Jf: 5},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ipv4Dst},
+		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: ipv4Group, Jt: 8},
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: network},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: network},
+		{Code: unix.BPF_JMP | unix.BPF_JA, K: 3},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ipv6Dst},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: ipv6Group, Jt: 3},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ipv6Port},
+		{Code: unix.BPF_ALU | unix.BPF_MOD | unix.BPF_K, K: uint32(lanes)},
+		{Code: unix.BPF_RET | unix.BPF_A},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+}
+
+// admitUnicast makes the kernel drop all datagrams but those from other hosts to this one alone;
+// see admitLocal. The first lane receives multicast and broadcast.
+func admitUnicast(fd int) error {
+	const (
+		ancillary     = 0xfffff000    // SKF_AD_OFF of linux/filter.h
+		packetType    = ancillary + 4 // SKF_AD_PKTTYPE
+		netdevIndex   = ancillary + 8 // SKF_AD_IFINDEX
+		packetHost    = 0             // PACKET_HOST of linux/if_packet.h
+		loopbackIndex = 1             // LOOPBACK_IFINDEX of net/flow.h
+	)
+	return setFilter(fd, []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetHost, Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	})
+}

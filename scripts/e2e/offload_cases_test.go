@@ -38,12 +38,17 @@ var offloadCases = []offloadCase{
 	}},
 	{"IPv4 options", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.bulk, client: options4}) }, true, false, func(ip, _ []byte) bool { return ip[0] == 0x46 }},
 	{"IPv6 destination options", func(x *exchange) { x.stream(x.to.ip6(), tcpCase{write: x.bulk, client: options6}) }, false, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_DSTOPTS }},
-	{"IPv6 segment routing", (*exchange).routed, true, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_ROUTING }},
+	{"IPv6 segment routing", func(x *exchange) {
+		x.routed(func(via func(fd int) error) { x.stream(x.to.ip6(), tcpCase{write: x.bulk, client: via}) })
+	}, true, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_ROUTING }},
+	{"UDP segmentation, IPv6 segment routing", func(x *exchange) {
+		x.routed(func(via func(fd int) error) { x.datagrams(x.to.ip6(), 1200, via) })
+	}, false, false, func(ip, _ []byte) bool { return ip[6] == unix.IPPROTO_ROUTING }},
 	{"TTL and TOS change", func(x *exchange) { x.stream(x.to.ip4(), tcpCase{write: x.changing}) }, true, true, func(ip, _ []byte) bool { return ip[1]>>2 == 4 && ip[8] == 66 }},
 	{"hop limit and class change", func(x *exchange) { x.stream(x.to.ip6(), tcpCase{write: x.changing}) }, true, true, func(ip, _ []byte) bool { return ip[0]&15<<4|ip[1]>>4 == 16 && ip[7] == 66 }},
-	{"UDP segmentation", func(x *exchange) { x.datagrams(x.to.ip4(), 1200) }, true, true, nil},
-	{"UDP segmentation over IPv6", func(x *exchange) { x.datagrams(x.to.ip6(), 1200) }, true, true, nil},
-	{"UDP fragments", func(x *exchange) { x.datagrams(x.to.ip4(), 0) }, false, false, func(ip, _ []byte) bool { return ip[6]&0x20 != 0 }},
+	{"UDP segmentation", func(x *exchange) { x.datagrams(x.to.ip4(), 1200, nil) }, true, true, nil},
+	{"UDP segmentation over IPv6", func(x *exchange) { x.datagrams(x.to.ip6(), 1200, nil) }, true, true, nil},
+	{"UDP fragments", func(x *exchange) { x.datagrams(x.to.ip4(), 0, nil) }, false, false, func(ip, _ []byte) bool { return ip[6]&0x20 != 0 }},
 	{"VXLAN", func(x *exchange) { x.vxlan("noudpcsum") }, false, false, func(ip, udp []byte) bool {
 		return ip[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(udp[udpSumAt:]) == 0
 	}},
@@ -234,9 +239,10 @@ func options6(fd int) error {
 	return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_DSTOPTS, "\x00\x00\x01\x04\x00\x00\x00\x00")
 }
 
-// routed sends a TCP connection by way of another address of the receiver, in a segment routing
-// header (RFC 8754). Any user may set one, and its checksum is that for the final destination.
-func (x *exchange) routed() {
+// routed runs traffic by way of another address of the receiver, with an option for the sending
+// socket: a segment routing header (RFC 8754). Any user may set one, and the checksum of TCP or
+// UDP is that for the final destination.
+func (x *exchange) routed(run func(via func(fd int) error)) {
 	x.to.Run("sysctl", "-q", "-w", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf."+ifName+".seg6_enabled=1")
 	for i, h := range []*host{x.from, x.to} {
 		addr := fmt.Sprintf("fd45::%d/64", i+1)
@@ -247,9 +253,7 @@ func (x *exchange) routed() {
 	header := []byte{0, 4, 4, 1, 1, 0, 0, 0}
 	header = append(header, make([]byte, net.IPv6len)...) // the kernel writes the final destination
 	header = append(header, net.ParseIP("fd45::2")...)
-	x.stream(x.to.ip6(), tcpCase{write: x.bulk, client: func(fd int) error {
-		return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_RTHDR, string(header))
-	}})
+	run(func(fd int) error { return unix.SetsockoptString(fd, unix.SOL_IPV6, unix.IPV6_RTHDR, string(header)) })
 }
 
 // ecn uses ECN, while the receiver marks some packets as if a router had been congested. So the
@@ -264,8 +268,9 @@ func (x *exchange) ecn() {
 	x.stream(x.to.ip4(), tcpCase{write: x.bulk})
 }
 
-// datagrams sends UDP datagrams: by segmentation, if size is not 0, else in fragments.
-func (x *exchange) datagrams(to string, size int) {
+// datagrams sends UDP datagrams: by segmentation, if size is not 0, else in fragments. option, if
+// not nil, is set on the sending socket.
+func (x *exchange) datagrams(to string, size int, option func(fd int) error) {
 	x.t.Helper()
 	x.rnd = rand.New(rand.NewPCG(relaySeed, 0))
 	var in *net.UDPConn
@@ -278,6 +283,7 @@ func (x *exchange) datagrams(to string, size int) {
 	}
 	defer in.Close()
 	defer out.Close()
+	x.set(out.(*net.UDPConn), option)
 	if size > 0 {
 		x.set(out.(*net.UDPConn), func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT, size) })
 	}

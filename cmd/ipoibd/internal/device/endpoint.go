@@ -203,7 +203,10 @@ func (e *Endpoint) createCQs(gen uint32) error {
 }
 
 func (e *Endpoint) createQP() error {
-	spec := hca.QPSpec{Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1, LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP}
+	spec := hca.QPSpec{
+		Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
+		LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP,
+	}
 	var cqs []hca.CQPair
 	for _, q := range e.Queues {
 		cqs = append(cqs, hca.CQPair{Send: q.SendCQ, Recv: q.RecvCQ})

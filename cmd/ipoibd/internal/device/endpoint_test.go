@@ -63,10 +63,15 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 		b := startBench(t)
 		defer b.stop()
 		v := b.View()
-		for range 3 {
-			e, err := OpenEndpoint(v.Session, testSpec(v), 1)
+		for i := range 3 {
+			spec := testSpec(v)
+			spec.LROUDP = i == 1
+			e, err := OpenEndpoint(v.Session, spec, 1)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if s := e.QP.Spec(); s.LRO != v.Session.Attr().LRO || s.LROUDP != spec.LROUDP {
+				t.Errorf("the QP's large receives: %v, of UDP %v", s.LRO, s.LROUDP)
 			}
 			if a, err := e.QP.Query(); err != nil || a.State != hca.QPRTS || a.QKey != port.QKey {
 				t.Errorf("QP is %+v, %v", a, err)

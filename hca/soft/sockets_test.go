@@ -21,7 +21,8 @@ func TestConformanceOverSockets(t *testing.T) {
 		name  string
 		addr  func(host int) string
 		group netip.Addr
-	}{{"IPv4", nstest.IPv4, group4}, {"IPv6", nstest.IPv6, group6}} {
+		lanes int
+	}{{"IPv4", nstest.IPv4, group4, 1}, {"IPv6", nstest.IPv6, group6, 1}, {"IPv4, 4 lanes", nstest.IPv4, group4, 4}} {
 		t.Run(u.name, func(t *testing.T) {
 			if nstest.Enter(t) {
 				return
@@ -30,7 +31,7 @@ func TestConformanceOverSockets(t *testing.T) {
 			h.In = nil
 			h.Open = func(t *testing.T) (a, b hcatest.Host) {
 				nsA, nsB := nstest.Pair(t, 1500)
-				return socketHost(t, nsA, u.addr(0)), socketHost(t, nsB, u.addr(1))
+				return socketHost(t, nsA, u.addr(0), u.lanes), socketHost(t, nsB, u.addr(1), u.lanes)
 			}
 			hcatest.Run(t, h)
 		})
@@ -38,17 +39,19 @@ func TestConformanceOverSockets(t *testing.T) {
 }
 
 // socketHost opens a device on a namespace's netdev.
-func socketHost(t *testing.T, ns *nstest.Namespace, addr string) hcatest.Host {
+func socketHost(t *testing.T, ns *nstest.Namespace, addr string, lanes int) hcatest.Host {
 	t.Helper()
 	var dev *soft.Device
 	ns.Do(func() {
-		tr, err := udp.Open(udp.Config{Netdev: nstest.Dev})
+		all, err := udp.OpenLanes(udp.Config{Netdev: nstest.Dev, Lanes: lanes})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if dev, err = soft.Open(soft.Config{
-			Name: "soft", Transport: tr, PKeys: []hca.PKey{hca.PKeyDefault, 0x8001},
-		}); err != nil {
+		cfg := soft.Config{Name: "soft", Transport: all[0], PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}}
+		for _, more := range all[1:] {
+			cfg.More = append(cfg.More, more)
+		}
+		if dev, err = soft.Open(cfg); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -29,7 +29,7 @@ func TestSegmentsOnTheWireHaveTheirICRC(t *testing.T) {
 }
 
 func segmentsOnTheWire(t *testing.T, nsA, nsB *nstest.Namespace, addr func(int) string) {
-	a, b := socketHost(t, nsA, addr(0)), socketHost(t, nsB, addr(1))
+	a, b := socketHost(t, nsA, addr(0), 1), socketHost(t, nsB, addr(1), 1)
 	protocol, is4 := uint16(unix.ETH_P_IPV6), false
 	if netip.MustParseAddr(addr(0)).Is4() {
 		protocol, is4 = unix.ETH_P_IP, true

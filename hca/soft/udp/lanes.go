@@ -26,7 +26,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 		cfg.Reserve = new(Reserve)
 		defer cfg.Reserve.Close()
 	}
-	first, err := Open(cfg)
+	first, err := openFirst(cfg)
 	if err != nil {
 		return nil, err
 	}

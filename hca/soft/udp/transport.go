@@ -24,7 +24,7 @@ type Config struct {
 	// a Reserve, and closing that ends the sharing.
 	Share *Sharing
 	// Lanes is how many transports OpenLanes opens, up to MaxLanes; 0 means 1. More than one
-	// cannot share the port.
+	// cannot share the port. Open ignores it.
 	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
@@ -53,6 +53,12 @@ var _ transport.Transport = (*Transport)(nil)
 // hca.ErrNoDevice for a missing netdev, a *PortTakenError for a port in use, and the
 // system's errors.
 func Open(cfg Config) (*Transport, error) {
+	cfg.Lanes = 1
+	return openFirst(cfg)
+}
+
+// openFirst opens the transport of the first lane, and the sockets of all.
+func openFirst(cfg Config) (*Transport, error) {
 	t := new(Transport)
 	if err := t.open(cfg); err != nil {
 		_ = t.Close()

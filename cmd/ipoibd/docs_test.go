@@ -75,7 +75,7 @@ func accepts(call []string) error {
 
 // Every flag and every fault named in the manuals exists.
 func TestManualsNameFlagsThatExist(t *testing.T) {
-	known := map[string]bool{"--ulimit": true} // of docker
+	known := map[string]bool{"--ulimit": true, "--cap-drop": true} // of docker
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) { known["--"+f.Name] = true })

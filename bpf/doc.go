@@ -33,7 +33,7 @@
 // programs. The next daemon must replace or remove them before it reads, and a daemon that
 // exits must remove its own. Package link does both. A tcx link is detached when its
 // descriptor is closed, at the latest when the process exits. On kernels without tcx (before
-// Linux 6.6), the filter of [IPID] remains if the daemon is killed, and the next one replaces it.
+// Linux 6.6), the filter of [IPID] remains if the daemon is killed, and the next one removes it.
 //
 // # Pitfalls
 //

@@ -19,7 +19,7 @@ func NewIPIDByFilter(netdev int) (*IPID, error) {
 	return p, nil
 }
 
-// Abandon leaves the filter of a program behind, as a process does that is killed.
+// Abandon leaves the filter of a program behind, as a killed process does.
 func (p *IPID) Abandon() {
 	_ = unix.Close(p.attached.(*ipidFilter).owner)
 	_ = p.objects.Close()

@@ -37,7 +37,8 @@ type IPID struct {
 // NewIPID loads the program and attaches it to the ingress of a netdev, given by its index in
 // the network namespace of the calling thread. The attachment is a tcx link, which ends with the
 // process. Before Linux 6.6 it is a filter of the clsact qdisc, beside those of other processes;
-// filters that ended processes have left are removed. Errors: ErrNotPermitted, ErrNotSupported, the verifier's.
+// filters that killed processes left behind are removed. Errors: ErrNotPermitted,
+// ErrNotSupported, the verifier's.
 func NewIPID(netdev int) (*IPID, error) {
 	p, err := loadIPID()
 	if err != nil {

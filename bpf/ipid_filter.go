@@ -17,18 +17,18 @@ const (
 	filterName     = "ipoibd-ipid"
 )
 
-// ipidFilter is the program as a filter of the clsact qdisc. Several processes may have one at a
-// netdev each: every filter has a random handle, and its process holds an abstract Unix socket
-// whose name contains the handle. Such a name ends with its process and belongs to the network
-// namespace, as the filter does, so it shows which filters are left over.
+// ipidFilter is the program as a filter of the clsact qdisc. Several processes may each have one
+// at a netdev: every filter has a random handle, and its process holds an abstract Unix socket
+// whose name contains the handle. The name belongs to the network namespace, as the filter does,
+// but ends with its process. So a filter whose name is free was left behind.
 type ipidFilter struct {
 	filter netlink.BpfFilter
 	owner  int // the socket
 }
 
 // attachIPIDFilter attaches a program. It creates the qdisc if the netdev has none, and removes the
-// filters that processes have left when they were killed. The qdisc is never removed, because
-// other programs may use it by then.
+// filters that killed processes left behind. The qdisc is never removed, because other programs
+// may use it by then.
 func attachIPIDFilter(netdev, program int) (*ipidFilter, error) {
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: netdev, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -58,7 +58,8 @@ func attachIPIDFilter(netdev, program int) (*ipidFilter, error) {
 	return f, nil
 }
 
-// ownIPIDFilter reserves a handle for this process. EADDRINUSE: it belongs to another one.
+// ownIPIDFilter reserves a handle for this process. It returns EADDRINUSE if the handle belongs to
+// another process.
 func ownIPIDFilter(handle uint32) (fd int, err error) {
 	if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return -1, os.NewSyscallError("socket", err)
@@ -70,8 +71,8 @@ func ownIPIDFilter(handle uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// removeLeftFilters removes the filters whose processes have ended. Another process can keep such
-// a filter by taking its name: a filter that is not needed does no harm.
+// removeLeftFilters removes the filters whose processes have ended. Another process can prevent
+// that by taking the name of a filter, but a superfluous filter does no harm.
 func removeLeftFilters(netdev int) error {
 	filters, err := netlink.FilterList(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: netdev}}, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {

@@ -217,8 +217,7 @@ func newLoopbackFilter(t *testing.T) *bpf.IPID {
 	return p
 }
 
-// A filter that a killed process has left is removed by the next one, and those of others are
-// not.
+// The next process removes the filter that a killed process left behind, and no other filter.
 func TestIPIDRemovesALeftFilter(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -236,8 +235,8 @@ func TestIPIDRemovesALeftFilter(t *testing.T) {
 	requireFilters(t, 0, "after the last one's end")
 }
 
-// Processes that share a netdev do not disturb each other: each has a filter, and the other
-// one continues to report identifications when it ends.
+// Processes that share a netdev do not disturb each other: each has its own program, and when one
+// ends, the other one continues to report identifications.
 func TestIPIDOfTwoProcesses(t *testing.T) {
 	if nstest.Enter(t) {
 		return

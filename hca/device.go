@@ -297,9 +297,10 @@ type QPSpec struct {
 	RecvSGEs  int  // 1 to DeviceAttr.MaxSGE
 	SignalAll bool // every send completes; else only failures and sends with SendSignaled
 	// LRO lets the device join messages, as far as a receive has room (see WC.LRO), and use the
-	// receives in any order. It needs DeviceAttr.LRO; otherwise the spec is refused with ErrInvalid.
+	// receives in any order. Without DeviceAttr.LRO, the spec is refused with ErrInvalid.
 	LRO bool
-	// LROUDP lets it join those of UDP too, not only those of TCP. It has no effect without LRO.
+	// LROUDP lets the device join messages of UDP as well as of TCP. Without LRO, it has no
+	// effect.
 	LROUDP bool
 }
 

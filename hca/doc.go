@@ -34,8 +34,8 @@
 // # Queues
 //
 // A QP may have several queues ([QPSpec].Queues, [CreateQueues]), each a send queue and a
-// receive queue with a pair of CQs of its own, so that goroutines can send and receive side
-// by side through one number. State, number and groups belong to the QP: a CQ error of any
+// receive queue with a pair of CQs of its own, so that goroutines can send and receive in
+// parallel through one number. State, number and groups belong to the QP: a CQ error of any
 // queue costs all of them.
 //
 // # Checksums, large sends and large receives
@@ -43,8 +43,8 @@
 // The payload of UD messages is opaque to a device, with three exceptions, all for messages
 // of IP over InfiniBand (RFC 4391): it may fill in and verify the checksums of IP, TCP and
 // UDP ([SendIPCsum], [WCFlagIPCsumOK]), cut one large TCP or UDP frame into messages ([LSO]),
-// and join the messages of a flow in one receive ([LRO]). [DeviceAttr] says which of these a device supports; what it does not support is
-// refused, never ignored.
+// and join the messages of a flow in one receive ([LRO]). [DeviceAttr] says which of these a
+// device supports; what it does not support is refused, never ignored.
 //
 // # Waiting
 //

@@ -62,7 +62,7 @@ func StraysOf(dev Device) (s Strays, ok bool) {
 }
 
 // QueueCreator is a [PD] that creates QPs with more than one queue, so that goroutines can
-// send and receive side by side through one QPN.
+// send and receive in parallel through one QPN.
 type QueueCreator interface {
 	// CreateQueues creates a UD queue pair in RESET with spec.Queues queues, and returns it
 	// with them; the QP itself is the first one. The requests of queue i complete on cqs[i];

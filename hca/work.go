@@ -19,8 +19,8 @@ const (
 	// (IBV_SEND_IP_CSUM). The message begins with EncapLen bytes, followed by IPv4 or IPv6.
 	// The device ignores the contents of the checksum fields, and does not change the memory
 	// of the send. In fragments, behind an IPv6 routing header and in protocols other than TCP
-	// and UDP, it fills in only the checksum of the IPv4 header; a message that is not IP is sent unchanged. Without
-	// DeviceAttr.IPCsum, the send is refused with ErrInvalid.
+	// and UDP, it fills in only the checksum of the IPv4 header. It sends a message that is not
+	// IP unchanged. Without DeviceAttr.IPCsum, the send is refused with ErrInvalid.
 	SendIPCsum
 )
 
@@ -60,13 +60,13 @@ const MaxLSOHeader = 256
 // with that status; earlier segments may have been sent.
 type LSO struct {
 	// Header consists of EncapLen bytes, an IPv4 or IPv6 header, and a TCP header, or a UDP
-	// header if DeviceAttr.USO is set. Between IPv6 and TCP or UDP there may be hop-by-hop
-	// options, destination options and routing headers. In each segment the device sets the lengths, the IPv4
+	// header if DeviceAttr.USO is set. Hop-by-hop options, destination options and routing
+	// headers may follow the IPv6 header. In each segment the device sets the lengths, the IPv4
 	// identification (incremented for each segment), the TCP sequence number, and the
 	// checksums. It keeps CWR only in the first segment, and FIN and PSH only in the last one.
-	// The device ignores lengths and checksums in Header; but with a routing header, the
-	// checksum of TCP or UDP holds the sum of the pseudo-header of the whole payload. PostSend copies Header, which need
-	// not be registered memory.
+	// The device ignores lengths and checksums in Header, except that behind a routing header
+	// the checksum field of TCP or UDP must hold the sum of the pseudo-header for the whole
+	// payload. PostSend copies Header, which need not be registered memory.
 	Header []byte
 	// MSS is the length in bytes of the payload of each segment except the last. 0 means that
 	// the send is not a large send.
@@ -109,14 +109,14 @@ type WC struct {
 // UDP flow, that the device has joined in one receive (in mlx5, the field lro_num_seg of a
 // completion). It needs QPSpec.LRO. The receive holds the GRH of the first message, then the
 // message that they are segments of: the encapsulation header, the headers of the first
-// segment, and the payloads of all. Cutting it at MSS yields exactly those segments; package
-// join has the rules, and one exception. The lengths in the headers and the checksum of IPv4
-// are those of the whole. The checksums of the segments were correct, as WCFlagIPCsumOK states;
-// that of TCP or UDP in the header is the sum of the pseudo-header only. A device does not
-// delay a message to wait for the next one.
+// segment, and the payloads of all. Cutting it at MSS yields exactly those segments, except
+// for the IP identification of datagrams with DF; package join has the rules. The lengths in
+// the headers and the checksum of IPv4 are those of the whole. The checksums of the segments
+// were correct, as WCFlagIPCsumOK states; the checksum field of TCP or UDP holds only the sum
+// of the pseudo-header. A device does not delay a message to wait for the next one.
 type LRO struct {
 	Segments int // 0: the receive holds one message, as it was sent
-	MSS      int // bytes of payload of each segment but the last
+	MSS      int // bytes of payload of each segment except the last
 }
 
 // NetworkType is the kind of header in the GRH area of a receive (enum

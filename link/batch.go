@@ -21,7 +21,7 @@ type reader struct {
 	err            error
 	onWait, onWake func() // see TAP.ObserveWaits; nil: none
 	waiting        bool   // onWait was called, and onWake not yet
-	waited         bool   // for a frame, in this batch
+	waited         bool   // this batch had to wait for a frame
 
 	// vec is the buffer of one read and a spare byte. If the spare byte is used, the
 	// frame did not fit into the buffer.
@@ -46,7 +46,7 @@ func (r *reader) batch(bufs [][]byte, sizes []int) (int, error) {
 }
 
 // readAll reads until the batch is full or no frame is queued. It returns false to make the
-// netpoller wait. A frame for which it has waited is a batch by itself: looking for a second one
+// netpoller wait. A frame that it had to wait for is a batch by itself: looking for a second one
 // would delay the first. It ignores an error after a frame, because the next batch gets it again.
 func (r *reader) readAll(fd uintptr) bool {
 	for r.n < len(r.bufs) {

@@ -23,7 +23,7 @@ func leaveFilter(t *testing.T) {
 	must(t, unix.Close(fd))
 }
 
-// Removing the programs that a killed process has left needs no CAP_BPF.
+// Removing the programs that a killed process left behind needs no CAP_BPF.
 func TestAdoptionRemovesProgramsWithoutCAP_BPF(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -16,11 +16,10 @@
 // to a multi-queue TAP and splits the traffic between the two. The queues
 // themselves are the lock. A process attaches only if there is no queue, and then
 // counts the queues (IFLA_TUN_NUM_QUEUES, IFLA_TUN_NUM_DISABLED_QUEUES). If it finds
-// more than its own, it detaches before it has changed anything. It attaches further queues
-// ([Spec].Queues) only afterwards. It tries again for a
-// second, after random pauses. Of several processes the one that attaches last sees the
-// others, so no two succeed. The lock ends with the process, is valid in any namespace to
-// which the interface is moved, and needs no file.
+// more than its own, it detaches before it has changed anything, and tries again for a second,
+// after random pauses. Otherwise it attaches its further queues ([Spec].Queues). Of several
+// processes the one that attaches last sees the others, so no two succeed. The lock ends with
+// the process, is valid in any namespace to which the interface is moved, and needs no file.
 //
 // A file in /run/ipoibd/holders contains the PID of the holder. Its name consists of the
 // namespace's inode and the interface's index there, and the holder keeps it locked
@@ -131,11 +130,10 @@
 //
 // # Limits
 //
-// Open, Delete and Watch work in the network namespace of the
-// calling thread. Following an interface that was moved requires CAP_SYS_ADMIN and
-// CAP_NET_BROADCAST. Without the first, or if the other namespace belongs to another user,
-// State.Present is false; without the second no events arrive from there. TUNGETDEVNETNS
-// requires Linux 5.8. A privileged process that attaches again and again can prevent a
-// daemon from starting. water leaks its descriptor if the kernel refuses to create the
-// device; the caller's start then fails.
+// Open, Delete and Watch work in the network namespace of the calling thread. Following an
+// interface that was moved requires CAP_SYS_ADMIN and CAP_NET_BROADCAST. Without the first, or
+// if the other namespace belongs to another user, State.Present is false; without the second no
+// events arrive from there. TUNGETDEVNETNS requires Linux 5.8. A privileged process that
+// attaches again and again can prevent a daemon from starting. water leaks its descriptor if
+// the kernel refuses to create the device; the caller's start then fails.
 package link

@@ -248,7 +248,7 @@ func queues(l netlink.Link) int {
 	return tap.Queues + tap.DisabledQueues
 }
 
-// foreign counts the queues of other processes, if this one has own queues.
+// foreign counts the queues of other processes; own is the number of queues of this process.
 func foreign(l netlink.Link, own int) int { return max(queues(l)-own, 0) }
 
 // owned reports whether a TAP belongs to this process's user and group.

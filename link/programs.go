@@ -34,9 +34,8 @@ func (t *TAP) SetPrograms(p Programs) error {
 	return nil
 }
 
-// ObserveWaits makes ReadBatch call onWait when it finds no frame and is about to wait, and
-// onWake once it has read the frame for which it waited, both for the first queue. Call it before
-// ReadBatch.
+// ObserveWaits makes ReadBatch of the first queue call onWait when it finds no frame and is about
+// to wait, and onWake once it has read the frame for which it waited. Call it before ReadBatch.
 func (t *TAP) ObserveWaits(onWait, onWake func()) {
 	t.queues[0].rd.onWait, t.queues[0].rd.onWake = onWait, onWake
 }

@@ -11,8 +11,8 @@ import (
 const MaxQueues = 8
 
 // Queue is one queue of a TAP. Its methods are those of [Device], and apply to this queue. The
-// kernel puts each frame from the host into one of the queues, chosen by [Programs].Steering or
-// else by itself.
+// kernel puts each frame from the host into one of the queues, which [Programs].Steering selects
+// or, without it, the kernel itself.
 type Queue struct {
 	tap  *TAP
 	file *os.File
@@ -37,7 +37,7 @@ func (t *TAP) attach() (*Queue, error) {
 	return q, nil
 }
 
-// Queues returns all queues; the first one is that of the TAP's own methods.
+// Queues returns all queues. The TAP's own methods use the first one.
 func (t *TAP) Queues() []*Queue { return t.queues }
 
 // ReadBatch reads frames; see [Device]. Wake sets an expired read deadline, which the read that

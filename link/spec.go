@@ -61,7 +61,7 @@ func (s Spec) Validate() error {
 	case s.MTU < MinMTU || s.MTU > MaxMTU:
 		return fmt.Errorf("%w: MTU %d is not in %d-%d", ErrSpec, s.MTU, MinMTU, MaxMTU)
 	case s.Queues < 0 || s.Queues > MaxQueues:
-		return fmt.Errorf("%w: %d queues are not in 0-%d", ErrSpec, s.Queues, MaxQueues)
+		return fmt.Errorf("%w: %d queues are not in the range 0-%d", ErrSpec, s.Queues, MaxQueues)
 	case s.TxQueueLen < 0 || s.LargeTxQueueLen < 0:
 		return fmt.Errorf("%w: transmit queue length %d or %d is negative", ErrSpec, s.TxQueueLen, s.LargeTxQueueLen)
 	}

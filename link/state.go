@@ -41,8 +41,8 @@ func (t *TAP) Counters() (Counters, error) {
 	return c, nil
 }
 
-// state returns the state of an interface of which this process has own queues, with its
-// addresses.
+// state returns the state of an interface, with its addresses. own is the number of queues of
+// this process.
 func (r *rtnl) state(l netlink.Link, own int) (s State, err error) {
 	a := l.Attrs()
 	s = State{

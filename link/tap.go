@@ -109,8 +109,8 @@ func (t *TAP) Close() error {
 	return t.closeErr
 }
 
-// release resets the properties of the device that belong to this process, and closes the
-// queues. Afterwards an inspection restores nothing, because it has no queue.
+// release resets the properties of the device that this process has set, and closes the queues.
+// Afterwards an inspection restores nothing, because there is no queue.
 func (t *TAP) release() (resetErr, fileErr error) {
 	t.keep.Lock()
 	defer t.keep.Unlock()

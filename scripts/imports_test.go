@@ -27,8 +27,8 @@ const (
 // needs a device.
 var embedded = []string{"hca/soft", "hca/soft/udp"}
 
-// computing lists the only packages of others that a pure package may import: the standard
-// library's, and x/sys/cpu for the features of the CPU. They only compute; sync/atomic
+// computing lists the only external packages that a pure package may import: those of the
+// standard library, and x/sys/cpu for the features of the CPU. They only compute; sync/atomic
 // publishes a snapshot as a whole.
 var computing = []string{
 	"bytes", "cmp", "container/heap", "container/list", "crypto/sha256", "encoding/binary", "encoding/hex", "encoding/json", "errors", "fmt",
@@ -47,7 +47,7 @@ type row struct {
 	imports, inTests []string // of ours, by their names in the tables
 	double           bool     // a test double: only test files may import it
 	pure             bool
-	except           []string // packages of others that this pure one may also import
+	except           []string // external packages that this pure one may also import
 	order            int      // the number of the row, from the top
 }
 

@@ -75,10 +75,10 @@
 // inspects it.
 //
 // Received segments of one flow are written to the host as one frame. A device with large
-// receives (hca.LRO) has joined them. Otherwise, or if a few segments at a time arrive, they
-// are joined here within a batch (package coalesce). A large receive uses one slot and one
-// completion, but each message counts: as received, and as delivered or dropped. rx_merged
-// counts those that were joined to the previous one.
+// receives (hca.LRO) joins them. Without such a device, or if only a few segments arrive at a
+// time, they are joined here within a batch (package coalesce). A large receive uses one slot
+// and one completion, but each of its messages counts as received, and as delivered or dropped.
+// rx_merged counts the messages that were joined to the previous one.
 //
 // # Snapshots and address handles
 //

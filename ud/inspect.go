@@ -23,7 +23,7 @@ type message struct {
 	end      int // offset of its end in the slot
 	from     Sender
 	virtio   vnet.Header // of the frame for the host
-	dst, src ipoib.MAC   // the same; unset for the slow path
+	dst, src ipoib.MAC   // likewise; unset for the slow path
 }
 
 // inspect returns the message that a successful completion left in buf, and
@@ -31,10 +31,10 @@ type message struct {
 // order:
 //
 //  1. longer than the slot: Truncated; shorter than the headers: Runt
-//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not the
+//  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not a
 //     packet of joined segments: Malformed
 //  3. our own probe: Probed; not IPv4, ARP, RARP or IPv6: EtherType
-//  4. payload above the MTU, or the longest segment of a large receive: TooLong
+//  4. payload, or the longest segment of a large receive, above the MTU: TooLong
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
@@ -86,7 +86,7 @@ func checkLength(buf []byte, wc *hca.WC) Reason {
 	return Delivered
 }
 
-// check makes the checks of a message whose longest packet has longest bytes.
+// check applies checks 3 to 8. The longest packet of the message has longest bytes.
 func (r *rxRules) check(m *message, payload []byte, longest int) Reason {
 	switch {
 	case r.isProbe(m):

@@ -54,8 +54,8 @@ func drawLarge(t *rapid.T) (f []byte, headers int, odd bool) {
 	return f, int(h.CsumStart) + len(l4), odd
 }
 
-// Every large frame that the host may hand over is sent, and then devices can cut it; or it is
-// dropped under a name of its own, because devices accept no headers of that length.
+// Every large frame that the host may hand over is either sent, so that devices can cut it, or
+// dropped for a reason of its own, because devices accept no headers of that length.
 func TestTxSendsLargeFramesThatDevicesCanCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, headers, odd := drawLarge(t)

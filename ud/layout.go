@@ -60,7 +60,7 @@ func TxStride(maxMTU, maxTSO int) int {
 // RxStride returns the size of an RX slot in bytes on a port whose largest MTU
 // is portMTU: GRH area, that MTU and the IPoIB header, so that every message
 // that a peer can send fits (a receive buffer that is too short causes a QP
-// error). If the device joins messages (lro), a large frame fits.
+// error). If the device joins messages (lro), a large frame fits as well.
 func RxStride(portMTU hca.MTU, lro bool) int {
 	size := max(rxPayload+int(portMTU), rxEther+etherMinLen)
 	if lro {

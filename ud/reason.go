@@ -25,7 +25,7 @@ const (
 	Offload         // virtio header requests segmentation or a checksum
 	EtherType       // a protocol that IPoIB does not carry
 	TooLong         // payload above the interface's MTU
-	LongHeaders     // headers of a large frame above hca.MaxLSOHeader
+	LongHeaders     // headers of a large frame longer than hca.MaxLSOHeader
 	HiddenND        // ND behind IPv6 extension headers, or a chain of them that may end in ND
 	NoPeers         // no snapshot published yet
 	LargeUnresolved // a large frame to an address that the snapshot lacks

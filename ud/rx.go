@@ -57,7 +57,7 @@ type rxScratch struct {
 	wcs    [hca.Batch]hca.WC
 	slots  [hca.Batch]uint32 // completed
 	frames [hca.Batch][]byte // for the sink
-	counts [hca.Batch]int    // by frame: the messages in it
+	counts [hca.Batch]int    // messages, by frame
 
 	accepted [hca.Batch]bool // by joined frame
 	wrs      [hca.Batch]hca.RecvWR

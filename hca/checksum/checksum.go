@@ -40,7 +40,7 @@ func Sum(b []byte, sum uint16) uint16 {
 
 // Pseudo returns the sum of the pseudo-header of a TCP, UDP or ICMPv6 message (RFC 9293 section
 // 3.1, RFC 768, RFC 8200 section 8.1). addrs are the source and the destination address as
-// they stand in the IP header; n is the length of the message in bytes.
+// they are in the IP header; n is the length of the message in bytes.
 func Pseudo(addrs []byte, proto uint8, n int) uint16 {
 	return Sum(addrs, Fold(uint64(n)+uint64(proto)))
 }

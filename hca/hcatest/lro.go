@@ -287,7 +287,7 @@ func lroSmallReceives(b *bench) {
 	}
 }
 
-// Receives of several pieces get the same messages.
+// Receives of several pieces get the same messages as those of one piece.
 func lroScatters(b *bench) {
 	p := packet{flags: tcpACK, payload: pattern(700)}
 	x, y := b.lroPair()

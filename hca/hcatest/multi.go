@@ -13,8 +13,8 @@ import (
 // Multi gives the QPs of any device several queues. It is a test double of a device that
 // supports them itself. One QP of the device carries all queues of one QP of Multi. It
 // receives messages into buffers of Multi, which copies each to a receive of the queue that
-// [Multi.Steer] chooses. A QP with one queue is the device's own. Multi itself joins no
-// messages, whatever QPSpec.LRO is, because a receive of a queue may be shorter than a buffer.
+// [Multi.Steer] selects. A QP with one queue is the device's own. A QP with several queues joins
+// no messages, whatever QPSpec.LRO is, because a receive of a queue may be shorter than a buffer.
 type Multi struct {
 	hca.Device
 	// Steer returns the queue that receives a message, by its payload. Set it before the
@@ -389,7 +389,7 @@ func (q *multiQP) received(wc hca.WC) {
 	x.recvs = x.recvs[1:]
 	if wc.ID = wr.ID; wc.Status == hca.WCSuccess && !q.pd.scatter(wr.SGList, msg) {
 		wc.Status = hca.WCLocLenErr
-		_ = q.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState) // the receives left are flushed
+		_ = q.QP.Modify(hca.QPAttr{State: hca.QPErr}, hca.AttrState) // flushes the other receives
 	}
 	x.recvCQ.change(func() { x.recvCQ.wcs = append(x.recvCQ.wcs, wc) })
 }

@@ -239,7 +239,7 @@ func queuesSendError(b *bench) {
 	})
 }
 
-// One queue receives a copy of a multicast.
+// Exactly one queue receives a multicast message.
 func queuesMulticast(b *bench) {
 	ends := b.newQueues(hca.QPRTS)
 	for _, e := range ends {

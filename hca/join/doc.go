@@ -2,24 +2,24 @@
 // become one large packet. The package is pure. It is the counterpart of package segment:
 // cutting the large packet yields the packets that were joined.
 //
-// That must be so to the last bit, because routers, bridges and packet filters may see
-// either form. It is why nearly every field must be equal. The only exceptions: the IP
-// identification of a datagram with DF, which has no meaning (RFC 6864 section 4.1), and
+// They must be identical to the last bit, because routers, bridges and packet filters may see
+// either form. That is why nearly every field must be equal. There are only two exceptions: the
+// IP identification of a datagram with DF, which has no meaning (RFC 6864 section 4.1), and
 // padding behind a packet, which is cut off.
 //
 // The rules are those of inet_gro_receive, ipv6_gro_receive, tcp_gro_receive and
 // udp_gro_receive_segment (Linux 6.18), and stricter where noted:
 //
-//   - IPv4 without options, or IPv6 without extension headers; no fragment; not to a group
-//     (stricter).
+//   - IPv4 without options, or IPv6 without extension headers; not a fragment; not sent to a
+//     group (stricter).
 //   - Addresses, ports, type of service with ECN, TTL, DF and flow label are equal. The IPv4
 //     identification rises by one with each segment, or stays the same if DF is set.
-//   - TCP: with payload; flags ACK and PSH, and ECE in all or none, but no other flag
+//   - TCP: with payload; ACK set, PSH permitted, ECE in all or none, and no other flag
 //     (stricter: no CWR and no FIN, which the kernel joins at one end of a run). Equal
-//     acknowledgement, window, urgent pointer and options, timestamps included; the next
-//     sequence number.
+//     acknowledgement number, window, urgent pointer and options, timestamps included;
+//     consecutive sequence numbers.
 //   - UDP: with payload and checksum.
-//   - All payloads of a run have the same length, but the last may be shorter. It ends the
-//     run, and so does PSH.
-//   - The checksums of a packet are correct, and zero has the form that senders use.
+//   - All payloads of a run have the same length, except that the last may be shorter. A
+//     shorter payload ends the run, and so does PSH.
+//   - The checksums of a packet are correct, and a zero is in the form that cutting yields.
 package join

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Packets that a hostile sender may build are not joined to the one before them. Correct
-// checksums do not help.
+// Packets that a hostile sender may build are not joined to the one before them, even if their
+// checksums are correct.
 func TestHostilePackets(t *testing.T) {
 	const v4TCP, v6TCP = ipv4Len, ipv6Len
 	put := binary.BigEndian.PutUint16
@@ -14,7 +14,7 @@ func TestHostilePackets(t *testing.T) {
 		name    string
 		v6, udp bool
 		change  func(b []byte) []byte
-		keep    bool // the checksums that change has left
+		keep    bool // leave the checksums as change has set them
 	}{
 		{name: "overlaps", change: func(b []byte) []byte { b[v4TCP+tcpSeq+3] -= 1; return b }},
 		{name: "total length 0", change: func(b []byte) []byte { put(b[ipv4TotalLen:], 0); return b }},
@@ -40,7 +40,7 @@ func TestHostilePackets(t *testing.T) {
 		{name: "UDP without checksum", udp: true, change: func(b []byte) []byte { put(b[ipv4Len+udpSum:], 0); return b }, keep: true},
 		{name: "UDP without checksum, IPv6", udp: true, v6: true, change: func(b []byte) []byte { put(b[ipv6Len+udpSum:], 0); return b }, keep: true},
 		{name: "UDP length 0", udp: true, v6: true, change: func(b []byte) []byte { put(b[ipv6Len+udpLength:], 0); return b }},
-		{name: "UDP length of less", udp: true, change: func(b []byte) []byte { b[ipv4Len+udpLength+1]--; return b }},
+		{name: "UDP length one too small", udp: true, change: func(b []byte) []byte { b[ipv4Len+udpLength+1]--; return b }},
 		{name: "UDP without payload", udp: true, change: func(b []byte) []byte {
 			b = b[:ipv4Len+udpHeaderLen]
 			setLength(b)

@@ -67,10 +67,10 @@ type Kind uint8
 
 // Kinds.
 const (
-	Foreign Kind = iota // not an IP packet: of no flow
-	Opaque              // an IP packet whose ports are unknown
-	Alone               // of a known flow, but not to be joined
-	Joinable
+	Foreign  Kind = iota // not an IP packet: of no flow
+	Opaque               // an IP packet whose ports are unknown
+	Alone                // of a known flow, but not to be joined
+	Joinable             // of a known flow, and may be joined
 )
 
 // Packet is what the headers of an IP packet say. Offsets count from its IP header.
@@ -82,7 +82,7 @@ type Packet struct {
 	Payload   int   // where its payload begins
 	End       int   // of the packet
 
-	ports uint32 // both
+	ports uint32 // source and destination
 	pair  uint64 // the IPv4 addresses, or a hash of the IPv6 addresses
 }
 
@@ -226,7 +226,7 @@ func (p *Packet) SameFlow(q *Packet, b, c []byte) bool {
 		(!p.IPv6 || bytes.Equal(p.addrs(b), q.addrs(c)))
 }
 
-// MayShareFlow reports whether p, whose ports are unknown, may belong to the flow of q.
+// MayShareFlow reports whether p, whose ports are unknown, might belong to the flow of q.
 func (p *Packet) MayShareFlow(q *Packet) bool {
 	return q.pair == p.pair && (p.Proto == 0 || p.Proto == q.Proto)
 }

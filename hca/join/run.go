@@ -11,8 +11,8 @@ const (
 	// MaxBytes bounds a large packet: the length fields of IPv4 and UDP have 16 bits, and the
 	// kernel's GRO has the same limit for IPv6 (GRO_LEGACY_MAX_SIZE).
 	MaxBytes = 65535
-	// MaxSegments bounds the packets joined into one. Linux before 6.9 refuses more segments
-	// of UDP (UDP_MAX_SEGMENTS), and the kernel's GRO joins no more datagrams
+	// MaxSegments bounds the number of packets joined into one. Linux before 6.9 refuses more
+	// segments of UDP (UDP_MAX_SEGMENTS), and the kernel's GRO joins no more datagrams
 	// (UDP_GRO_CNT_MAX).
 	MaxSegments = 64
 )
@@ -29,8 +29,8 @@ type Run struct {
 func (r *Run) Start(p *Packet) { *r = Run{N: 1, Bytes: p.Size()} }
 
 // Fits reports whether the packet q of the run's flow, at the beginning of c, may follow the
-// run, whose first packet is p, at the beginning of b. Add needs fixedID. Fits does not verify
-// the checksums.
+// run, whose first packet is p, at the beginning of b. The caller passes fixedID to Add. Fits
+// does not verify the checksums.
 func (r *Run) Fits(p, q *Packet, b, c []byte) (fixedID, ok bool) {
 	if r.N == MaxSegments || q.Size() > p.Size() || p.Payload+r.Bytes+q.Size() > MaxBytes {
 		return false, false
@@ -46,14 +46,14 @@ func (r *Run) Fits(p, q *Packet, b, c []byte) (fixedID, ok bool) {
 	return fixedID, ok
 }
 
-// Add adds a packet that fits. It returns false if the run then ends.
+// Add adds a packet that fits. It returns false if that packet ends the run.
 func (r *Run) Add(p, q *Packet, c []byte, fixedID bool) (goesOn bool) {
 	r.N, r.Bytes, r.fixedID = r.N+1, r.Bytes+q.Size(), fixedID
 	return q.Size() == p.Size() && !q.Pushes(c)
 }
 
 // nextID checks the IPv4 identification of the run's next packet. The second packet decides
-// whether they rise or, with DF, are all equal.
+// whether the identifications rise or, with DF, are all equal.
 func (r *Run) nextID(b, c []byte) (fixed, ok bool) {
 	distance := binary.BigEndian.Uint16(c[ipv4ID:]) - binary.BigEndian.Uint16(b[ipv4ID:])
 	fixed = r.fixedID || r.N == 1 && distance == 0 && binary.BigEndian.Uint16(b[ipv4Frag:]) == dontFrag

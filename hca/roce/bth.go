@@ -48,8 +48,8 @@ type BTH struct {
 }
 
 // Put writes h to the first BTHLen bytes of dst. It panics if dst is shorter.
-// Values are truncated to the width of their fields. It takes a pointer, since a copy of a
-// BTH takes longer than writing it.
+// Values are truncated to the width of their fields. The receiver is a pointer because copying
+// a BTH takes longer than writing it.
 func (h *BTH) Put(dst []byte) {
 	_ = dst[BTHLen-1]
 	dst[0] = h.Opcode

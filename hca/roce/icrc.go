@@ -35,7 +35,7 @@ func updateAll(crc uint32, parts [][]byte) uint32 {
 func PutICRC(dst []byte, icrc uint32) { binary.LittleEndian.PutUint32(dst, icrc) }
 
 // prefixCRC returns the CRC of the masked pseudo header and BTH of a datagram
-// of n bytes with this identification, whatever p.ID is.
+// of n bytes with the identification id; it ignores p.ID.
 func prefixCRC(p *Path, id uint16, bth []byte, n int) uint32 {
 	var b [maskedLen]byte
 	udp := lrhLen + p.ipLen()
@@ -95,7 +95,7 @@ func (s *Sealer) join(parts [][]byte) (taken int) {
 // start is the state of the CRC that datagrams of one path and length share. The zero value is
 // ready to use.
 type start struct {
-	path  Path // without the identification
+	path  Path // its ID is ignored
 	n     int  // bytes of the datagram; 0: nothing is remembered
 	bth   [bthResv8a]byte
 	state uint32 // of the CRC after the pseudo header with identification 0, and bth

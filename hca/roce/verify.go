@@ -143,8 +143,8 @@ func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	return netip.AddrFrom4(src), true
 }
 
-// mismatch returns the received ICRC xor the one computed with this identification instead of
-// p's. It returns false if the datagram has an impossible length.
+// mismatch returns the received ICRC xor the one computed with the identification id instead of
+// p.ID. It returns false if the datagram has an impossible length.
 func (s *start) mismatch(p *Path, id uint16, datagram []byte) (uint32, bool) {
 	if len(datagram) < BTHLen+ICRCLen || len(datagram) > maxDatagram {
 		return 0, false

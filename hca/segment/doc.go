@@ -26,10 +26,10 @@
 // The payload must be read once, because the frame's own checksum does not yield those of its
 // segments.
 //
-// With a routing header, the checksum covers the final destination (RFC 8200, 8.1). Where that
-// address is depends on the type of the routing header, so the sum of the addresses is derived
-// from the frame's checksum field instead: it holds the sum of the frame's pseudo-header, as the
-// kernel leaves it for the device (CHECKSUM_PARTIAL).
+// With a routing header, the checksum covers the final destination (RFC 8200, 8.1). The place of
+// that address depends on the type of the routing header, so the sum of the addresses is derived
+// from the frame's checksum field instead. That field must hold the sum of the frame's
+// pseudo-header, as the kernel leaves it for the device (CHECKSUM_PARTIAL).
 //
 // # Limits
 //

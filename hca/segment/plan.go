@@ -104,8 +104,8 @@ type Plan struct {
 // Cut plans the segments of a frame: headers, followed by payload bytes. headers are all
 // bytes in front of the payload, and the IP header is at offset ip. Every segment but the
 // last has mss bytes of payload. A frame without payload is one segment. Behind a routing
-// header, the checksum of TCP or UDP holds the sum of the frame's pseudo-header. Cut copies the
-// headers.
+// header, the checksum field of TCP or UDP must hold the sum of the frame's pseudo-header. Cut
+// copies the headers.
 func (p *Plan) Cut(headers []byte, ip, payload, mss int) error {
 	switch {
 	case mss < 1 || payload < 0:
@@ -341,7 +341,7 @@ func (p *Plan) Put(dst []byte, i int, payload Sum) {
 		binary.BigEndian.PutUint16(l4[udpLength:], uint16(size))
 		checksum := ^checksum.Fold(sum + uint64(size))
 		if checksum == 0 {
-			checksum = 0xffff // 0 would mean: no checksum (RFC 768)
+			checksum = 0xffff // 0 means "no checksum" (RFC 768)
 		}
 		binary.BigEndian.PutUint16(l4[udpSum:], checksum)
 	case none:

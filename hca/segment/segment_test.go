@@ -128,7 +128,7 @@ func (f *frame) reference(mss int) (out [][]byte) {
 }
 
 // headers returns the headers of the frame as the host passes them: lengths of the whole,
-// and nothing useful in the checksums, unless there is a routing header.
+// and arbitrary values in the checksums, unless there is a routing header.
 func (f *frame) headers() []byte {
 	b := f.wire()
 	h := b[:len(b)-len(f.payload)]

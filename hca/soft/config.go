@@ -17,10 +17,10 @@ type Config struct {
 	PKeys     []hca.PKey          // the P_Key table; nil: only the default key
 
 	// More are further transports of the same underlay, which the device owns as well. Each gets
-	// a lane, so that the queues of a QP work side by side. All transports have the same
-	// addresses, each has a source port of its own, and a datagram arrives at one of them:
-	// always the same one for datagrams with the same addresses and source port, and Transport
-	// for multicast. The device joins groups and follows the underlay by Transport.
+	// a lane, so that the queues of a QP work in parallel. All transports have the same
+	// addresses, and each has its own source port. A unicast datagram arrives at one of them,
+	// always at the same one for the same addresses and source port. All multicast arrives at
+	// Transport, which the device also uses to join groups and to watch the underlay.
 	More []transport.Transport
 
 	// GUID is that of node and port; zero: derived from the underlay's MAC, as

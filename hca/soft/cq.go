@@ -17,7 +17,7 @@ type CQ struct {
 	users int // QPs; guarded by Device.mu
 
 	receives atomic.Bool // of a QP complete here
-	lane     *lane       // from which its owner receives; constant once receives is set
+	lane     *lane       // which its owner receives from; constant once receives is set
 
 	mu     sync.Mutex
 	ring   softqp.CQ

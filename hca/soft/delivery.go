@@ -12,7 +12,7 @@ import (
 // release ends the run.
 type delivery struct {
 	lane  *lane  // at which the messages arrived
-	from  *queue // which sent them to this port; nil: they came from the wire
+	from  *queue // that sent them to this port; nil: they came from the wire
 	queue *queue // recvMu is held
 	env   *softqp.Env
 
@@ -86,8 +86,8 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 	}
 }
 
-// queueOf returns the queue of a QP that gets the messages. A QP's messages to itself return to
-// the queue that sent them.
+// queueOf returns the queue of a QP that gets the messages of this delivery. A QP's messages to
+// itself return to the queue that sent them.
 func (x *delivery) queueOf(q *QP) *queue {
 	if x.from != nil && x.from.qp == q {
 		return x.from

@@ -24,11 +24,11 @@ const (
 type Device struct {
 	cfg   Config
 	attr  hca.DeviceAttr
-	lanes []*lane // at least one; the first one follows the underlay and its groups
+	lanes []*lane // at least one; the first one watches the underlay and joins groups
 
 	routes  atomic.Pointer[routes]
 	lost    atomic.Bool // the underlay is gone
-	failing atomic.Bool // a QP's receive side failed and awaits Settle
+	failing atomic.Bool // one side or queue of a QP has failed; settle moves the others
 
 	events events
 	nat    natWatch

@@ -31,17 +31,17 @@
 // again within the new limits, because the ICRC of a datagram covers its place in the train.
 // The device fills in checksums on send.
 //
-// Received segments of one flow that arrive with one call of the transport are joined in one
-// receive if the QP requests that ([hca.QPSpec].LRO); see package join. The device verifies the
+// Segments of one flow that arrive with one call of the transport are joined in one receive
+// if the QP requests that ([hca.QPSpec].LRO); see package join. The device verifies the
 // checksums of these messages, and of no others. Counters count messages, not receives.
 //
 // # Lanes and queues
 //
 // A device may have several transports on one underlay ([Config.More]). Each has a lane, which
 // receives and sends independently of the others. A QP may have several queues, each of which
-// is a QP of the engine with the same number. Queue i sends by lane i and gets the messages that
-// arrive there, so a lane serves one queue of each QP, and its goroutines meet others only
-// when a QP changes its state. All multicast arrives at the first lane.
+// is a QP of the engine with the same number. Queue i sends through lane i and gets the messages
+// that arrive there. So a lane serves one queue of each QP, and its goroutines contend with
+// those of other lanes only when a QP changes its state. All multicast arrives at the first lane.
 //
 // All queues of a QP have the same state. An error of one queue reaches the others before the
 // verb that caused it returns, or before the next one begins.
@@ -49,13 +49,13 @@
 // # Goroutines and locks
 //
 // A device has one permanent goroutine that watches the underlay, and one for each lane: the
-// drain, which resumes the send queues that found the transport full. Close ends them. Everything else
-// runs in the caller's goroutine. A post builds its datagrams and sends them. A Wait for
-// receive completions receives datagrams and delivers their messages, so a message reaches
-// its owner without a switch between goroutines. One goroutine receives at a time in each lane.
-// If several wait, the others wake when their messages arrive, and one of them receives next. If none has
-// waited for 200 ms, a third goroutine receives until one does, so that messages are always
-// delivered, or dropped and counted.
+// drain, which resumes the send queues that found the transport full. Close ends them.
+// Everything else runs in the caller's goroutine. A post builds its datagrams and sends them. A
+// Wait for receive completions receives datagrams and delivers their messages, so a message
+// reaches its owner without a switch between goroutines. One goroutine receives at a time in
+// each lane. If several wait, the others wake when their messages arrive, and one of them
+// receives next. If none has waited for 200 ms, the stand-in, another goroutine of the lane,
+// receives until one does, so that messages are always delivered, or dropped and counted.
 //
 // Locks are taken in this order, and never two of one kind at once, except by verbs that change
 // a QP as a whole: they lock all its queues, in the order of the queues.

@@ -9,13 +9,14 @@ import (
 )
 
 // lane is what exists once per transport: the turn to receive from it, and the send queues that
-// found it full. Queue i of each QP sends by lane i, and gets the messages that arrive there.
-// The data path writes nothing that lanes share.
+// found it full. Queue i of each QP sends through lane i, and gets the messages that arrive
+// there; see CreateQueues for other numbers of queues. The data path writes nothing that lanes
+// share.
 type lane struct {
 	dev    *Device
 	index  int
 	wire   transport.Transport
-	env    atomic.Pointer[softqp.Env] // the same for all lanes but for the source port
+	env    atomic.Pointer[softqp.Env] // the same for all lanes, except for the source port
 	tx     sender
 	turn   turn
 	rx     receiver // used in the turn

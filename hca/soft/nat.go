@@ -20,7 +20,7 @@ type natTrace struct {
 	icrc [roce.ICRCLen]byte
 }
 
-// natTraces are the recent ones of a lane.
+// natTraces are the recent traces of a lane.
 type natTraces struct {
 	recent [natSuspects]natTrace
 	next   int

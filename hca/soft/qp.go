@@ -10,7 +10,7 @@ import (
 )
 
 // QP is a UD queue pair: a number, and the queues that have it. All of them are in the same
-// state, except that an error of one reaches the others in settle.
+// state, except that an error of one reaches the others only in settle.
 type QP struct {
 	dev    *Device
 	pd     *PD
@@ -24,7 +24,7 @@ type QP struct {
 // queue is a send queue and a receive queue of a QP: an engine's QP with its locks and its CQs.
 type queue struct {
 	qp     *QP
-	lane   *lane // by which it sends
+	lane   *lane // through which it sends
 	core   *softqp.QP
 	sendCQ *CQ
 	recvCQ *CQ
@@ -55,10 +55,10 @@ func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
 	return q, nil
 }
 
-// CreateQueues implements [hca.QueueCreator]; it does not block. Queue i sends by lane i, and gets
-// the messages that arrive there. If there are more lanes than queues, several lanes share a
-// queue. If there are fewer, several queues send by one lane, and only the first of them gets
-// messages, except those to itself.
+// CreateQueues implements [hca.QueueCreator]; it does not block. Queue i sends through lane i, and
+// gets the messages that arrive there. If there are more lanes than queues, several lanes share a
+// queue. If there are fewer, several queues send through one lane, and only the first of them
+// gets messages, except those that a queue sends to its own QP, which return to that queue.
 func (p *PD) CreateQueues(spec hca.QPSpec, cqs []hca.CQPair) (hca.QP, []hca.Queue, error) {
 	q, err := p.create(spec, cqs)
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *Device) newQPN() hca.QPN {
 	}
 }
 
-// lock holds both sides of all queues. Only a function that changes the QP as a whole holds
+// lock locks both sides of all queues. Only a function that changes the QP as a whole holds
 // two locks of one kind, in the order of the queues.
 func (q *QP) lock() {
 	for _, x := range q.queues {
@@ -155,7 +155,7 @@ func (q *QP) unlock() {
 	}
 }
 
-// lock holds both sides of one queue.
+// lock locks both sides of one queue.
 func (q *queue) lock() {
 	q.sendMu.Lock()
 	q.recvMu.Lock()

@@ -53,7 +53,7 @@ func (q *queue) queueSends(wrs []hca.SendWR) (int, error) {
 }
 
 // maxCopies bounds the datagrams of a large send to a group that is replicated, which leave in
-// one call: a message to the longest list of peers is as many.
+// one call. A message to the longest list of peers has as many.
 const maxCopies = 1 << 14
 
 // floods reports whether a large send is replicated to more than maxCopies datagrams.

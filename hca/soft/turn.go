@@ -10,8 +10,8 @@ import (
 )
 
 // standInAfter is how long the transport stays unread, while no CQ's Wait reads it, before the
-// stand-in starts to read. It is longer than a busy machine keeps an owner from its Wait:
-// meanwhile messages wait in the transport's buffer, while the stand-in would drop those for
+// stand-in starts to read. A busy machine does not keep an owner from its Wait for so long:
+// meanwhile messages wait in the transport's buffer, whereas the stand-in would drop those for
 // which the owner has not posted receives.
 const standInAfter = 200 * time.Millisecond
 

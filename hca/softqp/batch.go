@@ -42,12 +42,12 @@ type Train struct {
 // datagram describes how the request of a packet proceeds once the packet is sent.
 type datagram struct {
 	ends      bool // it completes the request
-	resumes   bool // the request continues at seg and next, as in progress
+	resumes   bool // the request continues at seg and next, which are those of progress
 	seg, next int
 	skipped   int // of a copy: peers skipped since the previous copy
 }
 
-// message sets d for message seg of n that a request sends.
+// message sets d for message seg of the n messages of a request.
 func (d *datagram) message(seg, n int) {
 	*d = datagram{ends: seg+1 == n, resumes: seg+1 < n, seg: seg + 1}
 }
@@ -112,8 +112,8 @@ func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
 
-// add builds the datagram of the current message for one destination. The caller sets what is
-// returned: how the request proceeds once the datagram is sent.
+// add builds the datagram of the current message for one destination. It returns a description
+// that the caller must set: how the request proceeds once the datagram is sent.
 func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32) *datagram {
 	m := &b.msg
 	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))

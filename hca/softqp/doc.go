@@ -50,9 +50,9 @@
 // messages of its flow are appended to it by the rules of package join. Only one receive is
 // open at a time. It completes when a message does not fit, or with the next call of RecvDone.
 // The shell calls RecvDone before it unlocks the receive side, so no message waits for another.
-// At most two passes over a message verify its checksum: one as the next of a receive, one as
-// the first of another. Messages in several pieces, to a group, or in a receive of several
-// entries are not joined, nor is one for which the receive has no room twice.
+// The checksum of a message is computed at most twice: as the next one of an open receive, and
+// as the first one of another. A message is not joined if it is in several pieces, if it was
+// sent to a group, or if its receive has several entries or no room for two such messages.
 //
 // # Completions
 //

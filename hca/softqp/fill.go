@@ -63,8 +63,8 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 	}
 }
 
-// replicate adds a copy of the current message for every peer except this port itself. If they
-// do not fit, it returns false, and leaves the others for the next batch.
+// replicate adds a copy of the current message for every peer except this port itself. It
+// returns false if not all copies fit; the next batch continues with the others.
 func (q *QP) replicate(env *Env, at progress, b *Batch) bool {
 	b.peers = at.peers
 	for i := at.next; i < len(at.peers); i++ {
@@ -134,8 +134,8 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 	}
 }
 
-// loopBack ends the batch with the loopback of the current message to this port. The caller
-// sets what is returned: how the request proceeds once the message is delivered.
+// loopBack ends the batch with the loopback of the current message to this port. It returns a
+// description that the caller must set: how the request proceeds once the message is delivered.
 func (b *Batch) loopBack(env *Env) *datagram {
 	m := &b.msg
 	b.Tail = TailLoop

@@ -10,7 +10,7 @@ import (
 )
 
 // large is a receive that holds a message and may get more of its flow; see hca.LRO. It stays
-// open until a message does not fit, or RecvDone, so no message waits for another.
+// open until a message does not fit or RecvDone is called, so no message waits for another.
 type large struct {
 	open   bool
 	buf    []byte // of the receive
@@ -55,8 +55,8 @@ func (in *Inbound) toGroup() bool {
 	return in.DestQPN == hca.QPNMulticast || in.Path.Dst.IsMulticast()
 }
 
-// start opens the receive that in was just written to, unless no other message can be joined to
-// in. The receive must be in one piece, with room for two messages.
+// start opens the receive that in was just written to, if another message can be joined to in.
+// For that, the receive must be in one piece, with room for two such messages.
 func (l *large) start(in *Inbound, place [][]byte, udp bool) {
 	if len(place) != 1 || len(place[0]) < hca.GRHLen+2*in.Len || in.toGroup() {
 		return

@@ -261,8 +261,7 @@ func TestLargeReceivesAreWhatArrived(t *testing.T) {
 	}
 }
 
-// A sender of many tiny segments fills receives with 64 each, and no more than one receive is
-// ever open.
+// Many tiny segments fill receives with 64 segments each.
 func TestTinySegmentsFillReceives(t *testing.T) {
 	const size = 1024
 	r := lroRig(t, size)
@@ -278,7 +277,7 @@ func TestTinySegmentsFillReceives(t *testing.T) {
 	}
 }
 
-// The last segment of a packet of 65535 bytes fits, and no further one.
+// A large packet of 65535 bytes, the longest one, fits into a receive.
 func TestLargeReceiveHasAtMost64K(t *testing.T) {
 	const size = 0x18000
 	r := lroRig(t, rigMem)
@@ -328,8 +327,7 @@ func TestOpenLargeReceiveIsCompletedInERR(t *testing.T) {
 	}
 }
 
-// A message that the receive at the head is too short for fails that receive. The large one
-// before it is complete.
+// A receive that is too short for a message fails. The large receive before it is complete.
 func TestFailingReceiveEndsALargeOne(t *testing.T) {
 	const size = 0x1000
 	r := lroRig(t, size)

@@ -130,8 +130,8 @@ func (q *QP) Settle() {
 	}
 }
 
-// Follow moves the QP to the state of an error, SQE or ERR, to which another queue of the same
-// number has moved. It has no effect in a state beyond that. Both sides.
+// Follow moves the QP to an error state, SQE or ERR, that another queue of the same number has
+// entered. It has no effect if the QP is already in that state or a worse one. Both sides.
 func (q *QP) Follow(s hca.QPState) {
 	switch {
 	case s == hca.QPErr && q.state() != hca.QPErr:

@@ -1,6 +1,7 @@
 package softqp
 
-// queue is a bounded FIFO over slots that are reused in place.
+// queue is a bounded queue over slots that are reused in place. pop makes it a FIFO, popNewest a
+// LIFO.
 type queue[T any] struct {
 	slots []T
 	head  int

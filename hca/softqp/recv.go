@@ -71,9 +71,10 @@ func (q *QP) PostRecv(wr *hca.RecvWR) error {
 	return nil
 }
 
-// Deliver writes the message to the receive at the head of the queue. A failure
-// (FailRecvLength, FailRecvAccess) moves the receive side to ERR; the shell must then
-// lock both sides and call Settle. Receive side.
+// Deliver writes the message to the receive at the head of the queue or, with large receives,
+// joins it to the open one or writes it to the one posted last. A failure (FailRecvLength,
+// FailRecvAccess) moves the receive side to ERR; the shell must then lock both sides and call
+// Settle. Receive side.
 func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	switch {
 	case q.recv.state.RecvQueue() != hca.QueueRuns:
@@ -109,8 +110,8 @@ func (q *QP) Deliver(env *Env, in *Inbound) Reason {
 	return Passed
 }
 
-// closeLarge ends the receive that messages are being joined in, if there is one. It is the last
-// one completed.
+// closeLarge closes the open large receive, if there is one. Its completion is the last one in
+// done.
 func (q *QP) closeLarge() {
 	if q.recv.large.open {
 		q.recv.large.finish(&q.recv.done[len(q.recv.done)-1])

@@ -89,7 +89,7 @@ func (b *book) rest(n int) int {
 }
 
 // takeBack removes the last n requests of the last post, because the device refused them, and
-// returns the number of their sends. No send begins before them and ends among them.
+// returns the number of their sends. The first of them must begin a send.
 func (b *book) takeBack(n int) (sends int) {
 	end := b.added - uint64(n)
 	for at := end; at != b.added; at++ {

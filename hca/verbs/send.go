@@ -123,9 +123,10 @@ func (s *sender) fill(wrs []hca.SendWR) (n int, err error) {
 }
 
 // post posts the requests that fill has built for n sends. If the device accepts only the first
-// segments of a large send, post tries the last one by itself: it is signaled, so that the send
-// completes, and the segments between are lost, as any datagram may be. If the device refuses it
-// too, the send would never complete: the queue pair has failed (EIO).
+// segments of a large send, post then posts only its last one, which is signaled, so that the
+// send completes. The segments in between are lost, as any datagram may be. If the device refuses
+// that one too, the send would never complete, so post reports that the queue pair has failed
+// (EIO).
 func (s *sender) post(n int) (taken int, err syscall.Errno) {
 	s.book.post()
 	p := C.shim_post_send(s.q.qp, &s.wrs[0], C.int(s.used))

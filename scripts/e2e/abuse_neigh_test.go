@@ -113,8 +113,8 @@ func (s *siege) beliefs() (all []string) {
 const (
 	// heardLimit is the maximum number of heard peers in a table.
 	heardLimit = 16_384
-	// flood is the number of peers that mallory invents as fast as it can, and inventions the
-	// maximum number of all: one for each address of 198.18.0.0/15.
+	// flood is the number of peers that mallory invents as fast as it can. inventions bounds
+	// their total number: one for each address of 198.18.0.0/15.
 	flood      = 50_000
 	inventions = 1 << 17
 	// otherMessages is the maximum number of ARP and ND messages that the table gets from the

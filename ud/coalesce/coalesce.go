@@ -9,8 +9,8 @@ import (
 )
 
 // MaxFlows bounds the runs that are open at once. Each frame is compared with them, one after
-// the other, and a batch over more flows has few frames for each. One flow more ends the
-// oldest run.
+// the other, and a batch of more flows has few frames for each. A further flow ends the oldest
+// run.
 const MaxFlows = 16
 
 // Offsets in a frame with its virtio header in front (IEEE 802.3).

@@ -69,8 +69,8 @@ const (
 // its IP header, or after IPv6 extension headers that each segment repeats.
 //
 // Check refuses segmentation with ECN and fragmentation of UDP, which a TAP passes only if
-// TUN_F_TSO_ECN or TUN_F_UFO is set, and several segments with SYN or RST, which no kernel sends.
-// It does not limit the number of segments, nor the length of the headers.
+// TUN_F_TSO_ECN or TUN_F_UFO is set. It also refuses several segments with SYN or RST, which no
+// kernel sends. It limits neither the number of segments nor the length of the headers.
 func (h Header) Check(frame []byte) (headers int, err error) {
 	if h.Flags&^(NeedsCsum|DataValid) != 0 {
 		return 0, ErrFlags

@@ -89,7 +89,7 @@ func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
 }
 
 // AttachLanes is Attach for n transports of one underlay, which the first one represents. The
-// UDP source port of a unicast datagram chooses the one that receives it. The first one
+// UDP source port of a unicast datagram selects the transport that receives it. The first one
 // receives all multicast.
 func (f *Fabric) AttachLanes(n int, name string, mtu int, addrs ...netip.Addr) []*Port {
 	p := f.Attach(name, mtu, addrs...)

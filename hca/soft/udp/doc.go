@@ -69,7 +69,7 @@
 // finds the sockets in a map to which all daemons hold a descriptor, and from which the kernel
 // removes closed sockets. UDP_GRO is off, because the kernel would coalesce datagrams for
 // several QPNs. A netdev with rx-gro-list does so nevertheless ([Membership.Joined]); then the
-// daemon of the first datagram gets all, and drops those for others.
+// daemon of the first datagram gets all of them, and drops those for other daemons.
 //
 //	dir/<namespace>-<netdev>/lock | locked while a daemon joins
 //	                         N    | registration of slot N, locked by the kernel until its
@@ -91,18 +91,18 @@
 // # Lanes
 //
 // [OpenLanes] opens several transports on one netdev, each with its own two sockets. The
-// receiving sockets form an SO_REUSEPORT group, in which a classic BPF program selects the
-// remainder of the UDP source port; it needs no capability. The source ports of the lanes of a
-// host have different remainders, and lane i of a host sends to lane i of a peer that has as many.
-// So each sending queue of a peer has one receiving lane, the kernel coalesces its
-// trains as before, and no traffic moves from one lane to another. All multicast arrives at the
-// first lane: the others have IP_MULTICAST_ALL off, and drop broadcasts.
+// receiving sockets form an SO_REUSEPORT group, in which a classic BPF program selects a lane:
+// the UDP source port modulo the number of lanes. The program needs no capability. The source
+// ports of a host's lanes have different remainders, so lane i of a host sends to lane i of a
+// peer that has as many lanes. Thus each sending queue of a peer has one receiving lane, the
+// kernel coalesces its trains as before, and no traffic moves from one lane to another. All
+// multicast arrives at the first lane: the others have IP_MULTICAST_ALL off, and drop broadcasts.
 //
-// A process of the same user could join such a group. So the sockets change their owner as those
-// of daemons that share the port do, which needs CAP_CHOWN, before they accept others. If that is
-// not possible there is one lane ([Transport.LanesRefused]). The first socket is bound without
-// SO_REUSEPORT, so it finds the port taken as a single one does. Lanes cannot be combined with
-// sharing, whose program selects by the QPN.
+// A process of the same user could join such a group. So before a socket joins, its owner is
+// changed, as for daemons that share the port. That needs CAP_CHOWN; without it there is only
+// one lane ([Transport.LanesRefused]). The first socket is bound without SO_REUSEPORT, so it
+// detects a port that is taken, as a single socket does. Lanes cannot be combined with sharing,
+// whose program selects by the QPN.
 //
 // # Batches, blocking and memory
 //

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// featureJoins is the feature of a netdev to join received datagrams of one flow for any socket,
-// also for one that has not asked for trains (NETIF_F_GRO_FRAGLIST).
+// featureJoins is the feature of a netdev that joins received datagrams of one flow for any
+// socket, even for one that has not requested trains (NETIF_F_GRO_FRAGLIST).
 const featureJoins = "rx-gro-list"
 
 // Constants of linux/ethtool.h that x/sys/unix lacks.
@@ -55,7 +55,7 @@ func featureOn(fd int, netdev, feature string) (bool, error) {
 			return features[2+4*(i/32)+2]&(1<<(i%32)) != 0, nil
 		}
 	}
-	return false, nil // the kernel does not know it
+	return false, nil // the kernel does not know the feature
 }
 
 // ethtool runs the command in the first word of data. The kernel writes the result to data.

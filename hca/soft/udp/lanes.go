@@ -18,9 +18,9 @@ const MaxLanes = 8
 // lanePorts are the sockets of a lane after the first one.
 type lanePorts struct{ recv, send bound }
 
-// OpenLanes opens a transport for each of cfg.Lanes lanes, or for fewer if that is not possible;
-// [Transport.LanesRefused] of the first one reports why. All are on the same netdev. The first
-// one receives all multicast, and only it joins groups. Errors: those of Open.
+// OpenLanes opens a transport for each of cfg.Lanes lanes, or a single one if that is not
+// possible; its [Transport.LanesRefused] then returns the reason. All are on the same netdev. The
+// first one receives all multicast, and only it joins groups. Errors: those of Open.
 func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	if cfg.Reserve == nil {
 		cfg.Reserve = new(Reserve)
@@ -47,7 +47,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	return lanes, nil
 }
 
-// LanesRefused returns why OpenLanes has opened fewer transports than it should, or nil.
+// LanesRefused returns why OpenLanes has opened only one transport instead of several, or nil.
 func (t *Transport) LanesRefused() error { return t.pair.unlaned }
 
 // acquireLane returns descriptors of the reserved sockets of a lane after the first one.
@@ -76,8 +76,8 @@ func (r *Reserve) acquireLane(p *pair, i int) (recv, send *socket, err error) {
 }
 
 // openLanes opens the sockets of the lanes after the first one, whose sockets are bound already.
-// The receiving sockets of all lanes form an SO_REUSEPORT group, for which they change their
-// owner to Nobody before. If that is not possible, there is one lane.
+// The receiving sockets of all lanes form an SO_REUSEPORT group. Before a socket joins the group,
+// its owner is changed to Nobody. If any of this fails, there is only one lane.
 func (p *pair) openLanes(cfg *Config, netdev *transport.State) {
 	if err := p.tryLanes(cfg, netdev); err != nil {
 		p.unlaned = errors.Join(err, closeLanes(p.more), setOptions(p.recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))
@@ -118,16 +118,16 @@ func closeLanes(more []lanePorts) error {
 	return errors.Join(errs...)
 }
 
-// joinLanes makes a socket a member of the group: a bound one at once, another one when it is
-// bound. No process of the owner runs, so no other socket can join without CAP_CHOWN.
+// joinLanes makes a socket a member of the group: at once if it is bound, else when it is bound.
+// No process runs as the owner, so no other process can join without CAP_CHOWN.
 func joinLanes(fd int) error {
 	if err := unix.Fchown(fd, Nobody, -1); err != nil {
-		return fmt.Errorf("keep other processes off the port by giving its sockets to user %d, which needs CAP_CHOWN: %w", Nobody, err)
+		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN): %w", Nobody, err)
 	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }
 
-// refuseMulticast keeps the datagrams to IP multicast groups away from a socket.
+// refuseMulticast makes the kernel deliver no datagrams to IP multicast groups to a socket.
 func refuseMulticast(fd int, ipv6 bool) error {
 	options := []option{{unix.SOL_IP, unix.IP_MULTICAST_ALL, 0}}
 	if ipv6 {
@@ -136,18 +136,19 @@ func refuseMulticast(fd int, ipv6 bool) error {
 	return setOptions(fd, options)
 }
 
-// laneSource returns the first source port to try for a lane: its remainder is the number of the
-// lane, so that peers with as many lanes receive its datagrams by their lane of the same number.
+// laneSource returns the first source port to try for a lane. Modulo the number of lanes, the port
+// is the number of the lane, so a peer with as many lanes receives its datagrams on the lane with
+// the same number.
 func laneSource(mac [6]byte, lane, lanes int) uint16 {
 	first := int(sourceFor(mac))
 	return uint16(first - first%lanes + lane)
 }
 
-// laneProgram returns the program that selects the lane of a datagram: the remainder of its UDP
-// source port, since each sending queue of a peer has a port of its own. For multicast, for which
-// the kernel runs the program too (early demux), it is the first lane. The program runs on the
-// payload of UDP, so it finds the port behind the IP header. IPv6 packets with extension headers
-// have other data there, which at worst selects another lane.
+// laneProgram returns the program that selects the lane of a datagram: its UDP source port modulo
+// the number of lanes, since each sending queue of a peer has its own port. For multicast, for
+// which the kernel runs the program too (early demux), it selects the first lane. The program
+// starts at the payload of UDP, so it reads the port relative to the IP header. An IPv6 packet
+// with extension headers has other data there, which at worst selects another lane.
 func laneProgram(lanes int) []unix.SockFilter {
 	const (
 		network   = 0xfff00000   // SKF_NET_OFF of linux/filter.h
@@ -175,8 +176,8 @@ func laneProgram(lanes int) []unix.SockFilter {
 	}
 }
 
-// admitUnicast makes the kernel drop all datagrams but those from other hosts to this one alone;
-// see admitLocal. The first lane receives multicast and broadcast.
+// admitUnicast makes the kernel drop all datagrams except unicast ones from other hosts; see
+// admitLocal. The first lane receives multicast and broadcast.
 func admitUnicast(fd int) error {
 	const (
 		ancillary     = 0xfffff000    // SKF_AD_OFF of linux/filter.h

@@ -92,8 +92,8 @@ func received(t *testing.T, got <-chan string, n int) (all []string) {
 	return all
 }
 
-// The datagrams and the trains of lane i arrive at lane i of a peer with as many lanes, or at lane
-// i modulo their number. A multicast or broadcast datagram arrives once, at the first lane.
+// The datagrams and the trains of lane i arrive at lane i of a peer with as many lanes, and at lane
+// i modulo their number of a peer with fewer. A multicast datagram arrives once, at the first lane.
 func TestLanes(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -16,8 +16,9 @@ import (
 // Reserve keeps the two sockets of a netdev bound between one transport and the next, so
 // that no other process can bind their ports in between. While no transport uses the
 // receiving socket, a filter refuses every datagram. The zero value reserves nothing yet.
-// A Reserve serves one network namespace, and one transport at a time, or the transports of all
-// lanes.
+// A Reserve serves one network namespace, and one transport at a time, or one for each lane. It
+// keeps the lanes and the sharing of the first transport on a netdev, so later ones must be
+// configured alike.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
@@ -25,14 +26,14 @@ type Reserve struct {
 	taken int // transports that use them
 }
 
-// pair holds the two sockets of a netdev, and those of further lanes. They are not in the runtime's poller, because
-// each datagram would wake it.
+// pair holds the two sockets of a netdev, and those of further lanes. They are not in the
+// runtime's poller, because each datagram would wake it.
 type pair struct {
 	recv, send bound
 	member     *Membership // in the group of daemons that share the port; nil: it is not shared
 	unshared   error       // why the port is not shared although Config.Share asks for it
 	more       []lanePorts // the sockets of the lanes after the first one
-	unlaned    error       // why there are fewer lanes than Config.Lanes asks for
+	unlaned    error       // why there is one lane although Config.Lanes asks for more
 }
 
 func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
@@ -187,8 +188,8 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
-// admitLocal makes the kernel drop datagrams from this host, unless they are from one of some
-// source ports, and accept all others. Datagrams from this host are multicast and broadcast
+// admitLocal makes the kernel drop datagrams from this host, unless they come from one of the
+// given source ports, and accept all others. Datagrams from this host are multicast and broadcast
 // that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
 // the netdev with the address had received it. Other processes that send them can use any
 // address of the host, and even the port of a daemon, by a socket that is bound to another

@@ -95,8 +95,9 @@ func (m *Membership) Strangers() []string { return *m.strangers.Load() }
 // daemon that created it had no CAP_CHOWN.
 func (m *Membership) Open() bool { return m.user != Nobody }
 
-// Joined reports whether the underlay joined received datagrams of one flow when this daemon
-// joined the group: a datagram is lost if the kernel has joined it to one for another daemon.
+// Joined reports whether the underlay joined received datagrams of one flow at the time when this
+// daemon joined the group. A datagram is lost if the kernel has joined it to one for another
+// daemon.
 func (m *Membership) Joined() bool { return m.joined }
 
 // joinGroup opens the sockets of a netdev as a member of its group. The error is a

@@ -63,7 +63,7 @@ func peerUser(conn *net.UnixConn) (user uint32, err error) {
 }
 
 // fetchAny gets the map from the first daemon that answers. It asks all of them at once, because
-// some may be stopped, and the caller keeps others from joining meanwhile.
+// some may be stopped (SIGSTOP), and meanwhile the caller's lock keeps other daemons from joining.
 func (r *registry) fetchAny(others []registration) (sockets int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handoverLimit)
 	defer cancel()

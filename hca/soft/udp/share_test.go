@@ -217,8 +217,9 @@ func TestSharersReceiveTrains(t *testing.T) {
 	}
 }
 
-// Each daemon receives its datagrams even if the underlay joins those of one flow that no socket
-// wants joined. If it also joins those that a socket wants single, the transport says so.
+// Each daemon receives its datagrams even if the underlay joins datagrams that may be forwarded
+// (rx-udp-gro-forwarding). If it joins all datagrams of a flow (rx-gro-list), the transport
+// reports that.
 func TestSharersOnAnUnderlayThatJoins(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -100,10 +100,10 @@ func openReceiver(index int, cfg *Config, m *Membership, lane int) (bound, error
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 1) // before Linux 5.0, trains arrive cut
 	if m != nil {
-		// A train may hold datagrams for several daemons. But once any socket has had the option,
-		// the kernel looks for the socket of a datagram before it joins it to another one, so a
-		// netdev with rx-udp-gro-forwarding does not join those for a socket without the option
-		// (udp_gro_receive, net/ipv4/udp_offload.c).
+		// A train may hold datagrams for several daemons, so the option is off. It is set first,
+		// because once any socket has had it, the kernel looks up the socket of a datagram before
+		// it joins the datagram to another one. Then a netdev with rx-udp-gro-forwarding joins
+		// none for a socket without the option (udp_gro_receive, net/ipv4/udp_offload.c).
 		_ = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 0)
 	}
 	marks := 0
@@ -199,9 +199,9 @@ func sourceFor(mac [6]byte) uint16 {
 	return firstSource + uint16((h^h>>14)%numSource)
 }
 
-// bindSource binds to first or to the next free source port after it, in steps. If other processes use
-// all of them, the kernel selects a port: RoCEv2 only recommends the range, and requires
-// only that the port stays the same.
+// bindSource binds to first, or to the next free source port at a multiple of step after it. If
+// other processes use all of them, the kernel selects a port: RoCEv2 only recommends the range,
+// and requires only that the port stays the same.
 func bindSource(fd int, ipv6 bool, first uint16, step int) (uint16, error) {
 	port := first
 	for range numSource / step {

@@ -23,8 +23,8 @@ type Config struct {
 	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
 	// a Reserve, and closing that ends the sharing.
 	Share *Sharing
-	// Lanes is how many transports OpenLanes opens, up to MaxLanes; 0 means 1. More than one
-	// cannot share the port. Open ignores it.
+	// Lanes is the number of transports that OpenLanes opens, up to MaxLanes; 0 means 1. It
+	// must not exceed 1 if Share is set. Open ignores it.
 	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
@@ -41,7 +41,7 @@ type Transport struct {
 	rx      *receiver
 	groups  *memberships
 	pair    *pair // of the reserve
-	second  bool  // it uses the watcher and the groups of the first lane
+	second  bool  // watch and groups belong to the first lane
 	watch   *watcher
 	closing sync.Once
 	closed  error // the error of Close

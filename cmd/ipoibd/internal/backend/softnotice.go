@@ -64,8 +64,8 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	}
 	fewer := e.transport.LanesRefused()
 	out = append(out, w.note(now, fewer != nil, 0,
-		fmt.Sprintf("the software HCA has one socket for all lanes: %v", fewer),
-		"the software HCA has one socket for all lanes, so they do not receive side by side", "err", fewer))
+		fmt.Sprintf("the software HCA has only one socket for all lanes: %v", fewer),
+		"the software HCA has only one socket for all lanes, so they do not receive in parallel", "err", fewer))
 	member, alone := e.transport.Membership()
 	out = append(out, w.sharing(now, member, alone))
 	var addrs []netip.Addr
@@ -99,7 +99,7 @@ func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
 	var out []string
 	const open = "any process of this user can intercept datagrams of the daemons that share UDP port 4791; grant the daemons CAP_CHOWN"
 	out = append(out, w.note(now, m.Open(), 0, open, open))
-	const joined = "the underlay joins received datagrams (rx-gro-list), so some are lost that are for other daemons with the same underlay; run 'ethtool -K UNDERLAY rx-gro-list off' and restart the daemons"
+	const joined = "the underlay joins received datagrams (rx-gro-list), so some that are for other daemons on this underlay are lost; run 'ethtool -K UNDERLAY rx-gro-list off' and restart the daemons"
 	out = append(out, w.note(now, m.Joined(), 0, joined, joined))
 	who := strings.Join(m.Strangers(), ", ")
 	out = append(out, w.note(now, who != "", 0,

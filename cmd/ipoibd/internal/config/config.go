@@ -26,7 +26,7 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 16384
 	maxPKeys    = 128
-	maxLanes    = 8   // of hca/soft, hca/soft/udp and link
+	maxLanes    = 8   // the same bound as in hca/soft, hca/soft/udp and link
 	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 
 	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds

@@ -38,9 +38,9 @@ var kinds = []kind{
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
 		// A send completes at once. Received messages wait in the socket buffer, and are
-		// copied to the receives when the daemon is ready to deliver them. A receive has room
-		// for a large one of 64 KiB. The shorter the queues, the more of their memory stays in
-		// the processor's cache.
+		// copied to the receives when the daemon is ready to deliver them. Each receive has
+		// room for 64 KiB. The shorter the queues, the more of their memory stays in the
+		// processor's cache.
 		sendWRs: 128, recvWRs: 64,
 	},
 	{
@@ -113,7 +113,7 @@ type Soft struct {
 	// packets, which the ICRC covers, to their marks.
 	ExactIDs bool `yaml:"exact_ids"`
 	// Lanes is the number of lanes of each of its interfaces: queues of the TAP and of the queue
-	// pair, with sockets and goroutines of their own. It is 1, 2, 4 or 8; 0 means 1.
+	// pair, each with its own sockets and goroutines. It is 1, 2, 4 or 8; 0 means 1.
 	Lanes int `yaml:"lanes"`
 }
 

@@ -163,8 +163,8 @@ func TestR24List(t *testing.T) {
 
 // A list that was requested before a change was announced is not used against that change: a
 // device that came back meanwhile stays, and its removal is noticed. If the device fails before
-// its removal is announced, it is reset, and only a list that is read after the reset counts:
-// the one that was under way when the device came back is read again.
+// its removal is announced, it is reset, and only a list that is read after the reset counts. A
+// list that was being read when the device came back is read again.
 func TestR24LateList(t *testing.T) {
 	const late = time.Second
 	for name, c := range map[string]struct {

@@ -77,7 +77,7 @@ func Open(cfg config.Interface, portGUID hca.GUID, env Env) (*Iface, error) {
 	return f, nil
 }
 
-// realTAP is a TAP of the kernel.
+// realTAP is a TAP of the kernel as a [MultiQueue].
 type realTAP struct{ *link.TAP }
 
 // Queues implements MultiQueue.

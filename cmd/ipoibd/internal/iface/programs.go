@@ -47,7 +47,7 @@ func (p *programs) attach(tap programmable, queues int) (err error) {
 	if err != nil {
 		return errors.Join(err, p.closeLocked())
 	}
-	if queues == 1 { // the filter knows one waiting reader
+	if queues == 1 { // the filter can track only one waiting reader
 		tap.ObserveWaits(p.filter.Waits, p.filter.Woke)
 	}
 	return nil

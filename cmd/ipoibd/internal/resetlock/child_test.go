@@ -56,7 +56,7 @@ type childConfig struct {
 type stub struct{ user, resetter *os.File }
 
 // newStub opens the file for resets. It must be called after the coordinator has opened its
-// files: the kernel closes the files of a process that dies beginning with the last one, and
+// files: the kernel closes the files of a dying process beginning with the last one, and
 // another process may reset the device as soon as the coordinator's are closed. The file for
 // use is opened later still, like a device.
 func newStub(path string) (s stub, err error) {

@@ -165,13 +165,15 @@ func (s *siege) inventPeers() {
 		s.t.Logf("%d requests sent in %v; of all %d requests", n, time.Since(start).Round(time.Millisecond), sent)
 
 		ends := []string{"rx_slow_path", "rx_drop_slow_path_full", "hca_rx_drop_no_recv", "hca_wire_socket_drops"}
+		defer func() {
+			for _, name := range append(ends, "neigh_from_fabric", "neigh_peers_evicted") {
+				s.t.Logf("%9d %s", now.of(name), name)
+			}
+		}()
 		eventually(s.t, 10*countLimit, "every request is accounted for", func() bool {
 			now = s.a.book().since(before)
 			return now.of(ends...) >= uint64(sent) && now.of("neigh_from_fabric") == now.of("rx_slow_path")
 		})
-		for _, name := range append(ends, "neigh_peers_evicted") {
-			s.t.Logf("%9d %s", now.of(name), name)
-		}
 		return now
 	}
 

@@ -101,7 +101,7 @@ func requireNoLeak(t *testing.T, before status, d *daemon) {
 }
 
 // receives is the default number of receive buffers of an interface on a software HCA.
-const receives = 64
+const receives = 128
 
 // requireBuffers checks that a daemon at rest has all its buffers: all receives
 // posted, all sends free, and each post completed or taken back. It retries,

@@ -43,7 +43,7 @@ func TestParseExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := NewInterface()
-	first.SendWRs, first.RecvWRs, first.Lanes = 128, 64, 1
+	first.SendWRs, first.RecvWRs, first.Lanes = 128, 128, 1
 	first.Device = "soft0"
 	want := &Config{
 		Control: "/run/x.sock",

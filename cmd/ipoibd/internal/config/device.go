@@ -38,10 +38,10 @@ var kinds = []kind{
 		check: func(d *Device, at string, ms *Mistakes) { d.Soft.check(at, ms) },
 		ports: 1, pkeys: true,
 		// A send completes at once. Received messages wait in the socket buffer, and are
-		// copied to the receives when the daemon is ready to deliver them. Each receive has
-		// room for 64 KiB. The shorter the queues, the more of their memory stays in the
-		// processor's cache.
-		sendWRs: 128, recvWRs: 64,
+		// copied to the receives when the daemon is ready to deliver them. Messages to the
+		// interface itself do not wait, so there are as many receives as sends. Each
+		// receive has room for 64 KiB, but only those that are used take memory.
+		sendWRs: 128, recvWRs: 128,
 	},
 	{
 		kind: KindRDMA, text: "real HCAs",

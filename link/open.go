@@ -166,6 +166,18 @@ func (c *claim) takePossession(t *TAP) error {
 		}
 		t.queues = append(t.queues, q)
 	}
+	if len(t.queues) > 1 { // a queue that another process attached in between would get frames
+		err := t.visit(func(_ *rtnl, l netlink.Link) error {
+			if queues(l) == len(t.queues) {
+				return nil
+			}
+			c.again = true
+			return &OwnedError{Name: c.spec.Name}
+		})
+		if err != nil {
+			return err
+		}
+	}
 	t.note = leaveNote(c.index)
 	return nil
 }

@@ -98,10 +98,12 @@ func (p *PD) create(spec hca.QPSpec, cqs []hca.CQPair) (*QP, error) {
 		})
 	}
 	q.id = hca.ObjectID{Kind: hca.KindQP, Num: uint32(q.num), Generation: d.newID()}
-	for _, x := range q.queues {
+	for i, x := range q.queues {
 		x.sendCQ.users++
 		x.recvCQ.users++
-		x.recvCQ.receiveFrom(x.lane)
+		if i < len(d.lanes) { // the others get only messages of this port, from their senders
+			x.recvCQ.receiveFrom(x.lane)
+		}
 	}
 	p.children++
 	d.routes.Store(d.routes.Load().withQP(q))

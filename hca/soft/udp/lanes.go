@@ -12,8 +12,13 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxLanes bounds Config.Lanes.
+// MaxLanes bounds Config.Lanes, which must be a power of two: the numbers of source ports are
+// divided by it.
 const MaxLanes = 8
+
+// laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it is
+// one that no process runs as; it differs, so that daemons that share the port cannot join them.
+const laneOwner = Nobody - 1
 
 // lanePorts are the sockets of a lane after the first one.
 type lanePorts struct{ recv, send bound }
@@ -61,23 +66,25 @@ func (r *Reserve) acquireLane(p *pair, i int) (recv, send *socket, err error) {
 	if send, err = ports.send.duplicate(); err != nil {
 		return nil, nil, err
 	}
-	if err = empty(ports.recv.fd); err == nil {
-		if err = admitUnicast(ports.recv.fd); err == nil {
-			recv, err = ports.recv.duplicate()
-		}
-	}
-	if err != nil {
+	if recv, err = ports.recv.duplicate(); err != nil {
 		_ = send.file.Close()
 		return nil, nil, err
 	}
-	recv.dropped, _ = socketDrops(uintptr(ports.recv.fd))
+	if err = empty(ports.recv.fd); err == nil {
+		recv.dropped, _ = socketDrops(uintptr(ports.recv.fd))
+		err = admitUnicast(ports.recv.fd)
+	}
+	if err != nil {
+		_, _ = send.file.Close(), recv.file.Close()
+		return nil, nil, err
+	}
 	r.taken++
 	return recv, send, nil
 }
 
 // openLanes opens the sockets of the lanes after the first one, whose sockets are bound already.
 // The receiving sockets of all lanes form an SO_REUSEPORT group. Before a socket joins the group,
-// its owner is changed to Nobody. If any of this fails, there is only one lane.
+// its owner is changed to laneOwner. If any of this fails, there is only one lane.
 func (p *pair) openLanes(cfg *Config, netdev *transport.State) {
 	if err := p.tryLanes(cfg, netdev); err != nil {
 		p.unlaned = errors.Join(err, closeLanes(p.more), setOptions(p.recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))
@@ -121,8 +128,9 @@ func closeLanes(more []lanePorts) error {
 // joinLanes makes a socket a member of the group: at once if it is bound, else when it is bound.
 // No process runs as the owner, so no other process can join without CAP_CHOWN.
 func joinLanes(fd int) error {
-	if err := unix.Fchown(fd, Nobody, -1); err != nil {
-		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN): %w", Nobody, err)
+	owner := uint32(laneOwner)
+	if err := unix.Fchown(fd, int(owner), -1); err != nil {
+		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN): %w", owner, err)
 	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }

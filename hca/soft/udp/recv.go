@@ -184,7 +184,9 @@ func (r *receiver) read(i int) bool {
 	}
 	r.train = transport.Packet{Src: src, Dst: saw.dst, SrcPort: port, TOS: saw.tos, TTL: saw.ttl}
 	if r.markID != nil {
-		r.train.ID, r.train.IDKnown = r.markID(saw.mark)
+		if id, known := r.markID(saw.mark); known {
+			r.train.ID, r.train.IDKnown = id, true
+		}
 	}
 	rest := slot.data[:min(msg.Len, maxMessage)]
 	r.size = len(rest)

@@ -69,14 +69,14 @@ func openFirst(cfg Config) (*Transport, error) {
 
 // open leaves it to Close to undo a partial success.
 func (t *Transport) open(cfg Config) (err error) {
+	if n := cfg.Lanes; n < 0 || n > MaxLanes || n&(n-1) != 0 || n > 1 && cfg.Share != nil {
+		return fmt.Errorf("open %d lanes: %w", n, hca.ErrInvalid)
+	}
 	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
 		return err
 	}
 	now := t.watch.State()
 	reserve := cfg.Reserve
-	if cfg.Lanes < 0 || cfg.Lanes > MaxLanes || cfg.Lanes > 1 && cfg.Share != nil {
-		return fmt.Errorf("open %d lanes: %w", cfg.Lanes, hca.ErrInvalid)
-	}
 	if reserve == nil && cfg.Share != nil {
 		return fmt.Errorf("share the port without a Reserve: %w", hca.ErrInvalid)
 	}

@@ -261,3 +261,16 @@ func numberedFlows(t *testing.T, a, b *crowd, rnd *rand.Rand) {
 	a.finish()
 	b.finish()
 }
+
+// With fewer lanes than queues, only the owners of queues that get messages from the wire read
+// it: another owner would keep the turn, while the receives of the first queue run out.
+func TestQueuesWithoutALaneDoNotReceive(t *testing.T) {
+	f := memfabric.New(1)
+	c := newCrowd(t, f, "a", 2, 4, testV4)
+	for i, pair := range c.cqs {
+		if got, want := pair.Recv.(*CQ).receives.Load(), i < 2; got != want {
+			t.Errorf("queue %d of 2 lanes receives: %v, want %v", i, got, want)
+		}
+	}
+	c.finish()
+}

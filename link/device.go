@@ -22,7 +22,7 @@ type Device interface {
 	// counted. Errors: ErrClosed, ErrGone.
 	ReadBatch(bufs [][]byte, sizes []int) (int, error)
 	// WriteVectors sends frames to the host. Each frame is the concatenation of up to MaxSlices
-	// slices, the first of which begins with the virtio header. The host accepts large frames,
+	// slices, and the first slice begins with the virtio header. The host accepts large frames,
 	// which request segmentation in that header, whatever the offloads are. WriteVectors
 	// returns how many frames the kernel accepted, and sets accepted[i] to whether it accepted
 	// frames[i]; accepted must not be shorter than frames. A refused frame is counted by reason

@@ -15,7 +15,7 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// crowd is a device with several lanes and a QP with several queues, each of which has an owner.
+// crowd is a device with several lanes and a QP with several queues. Each queue has its own owner.
 type crowd struct {
 	testing.TB
 	dev    *Device

@@ -82,7 +82,7 @@
 // registered source ports, and multicast is looped back to the host.
 //
 // A socket can join the group only if it has the same owner as the others. Daemons with
-// CAP_CHOWN change the owner of their sockets to a user that no process runs as ([Nobody]),
+// CAP_CHOWN change the owner of their sockets to a user without processes ([Nobody]),
 // so no process without that capability can bind the port, not even one of root. Without the
 // capability, any process of the daemon's user can bind it, and receive datagrams meant for the
 // daemons. So once a second each daemon attaches the program again, and looks for sockets that

@@ -16,8 +16,8 @@ import (
 // divided by it.
 const MaxLanes = 8
 
-// laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it is
-// one that no process runs as; it differs, so that daemons that share the port cannot join them.
+// laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it
+// has no processes. It differs from Nobody, so that daemons that share the port cannot join them.
 const laneOwner = Nobody - 1
 
 // lanePorts are the sockets of a lane after the first one.

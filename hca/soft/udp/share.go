@@ -21,8 +21,8 @@ const (
 	slotQPNs = 1 << (24 - SlotBits) // QPNs of a slot
 )
 
-// Nobody is the user that owns the receiving sockets if the daemon may set it. No process runs
-// as this user: its number is above those that systemd and container runtimes assign (up to
+// Nobody is the user that owns the receiving sockets if the daemon may set it. This user
+// has no processes: its number is above those that systemd and container runtimes assign (up to
 // 2^31-1). 65535 is unsuitable, although 16-bit system calls use it for errors (chown(2)),
 // because Kubernetes runs processes as that user.
 const Nobody = 1<<32 - 4791

@@ -43,7 +43,7 @@ type TAPQueue interface {
 	ud.Sink
 }
 
-// MultiQueue is a [TAP] with several queues, each of which gets a lane.
+// MultiQueue is a [TAP] with several queues. Each queue gets a lane.
 type MultiQueue interface {
 	// Queues returns all queues, at least one; their number does not change. The kernel
 	// spreads the host's frames over them.

@@ -88,6 +88,7 @@ type DeviceAttr struct {
 	MaxTSO       int       `json:"-"`         // bytes of payload of one large send, see SendWR.LSO; 0: unsupported (struct ibv_tso_caps, for UD)
 	USO          bool      `json:"-"`         // large sends of UDP are supported, besides those of TCP
 	LRO          bool      `json:"-"`         // QPSpec.LRO is supported
+	BlocksLoop   bool      `json:"-"`         // QPSpec.BlockLoopback is supported (IB_DEVICE_BLOCK_MULTICAST_LOOPBACK)
 	// TSOUnit and TSOOverhead describe the fastest large sends: those whose messages have at
 	// most TSOUnit bytes in total, counting TSOOverhead more for each message. The device
 	// splits longer ones. 0: no preference.
@@ -302,6 +303,10 @@ type QPSpec struct {
 	// LROUDP lets the device join messages of UDP as well as of TCP. Without LRO, it has no
 	// effect.
 	LROUDP bool
+	// BlockLoopback keeps the device from delivering multicast of the QP to the QP itself
+	// (IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK); other members on the port get it. Without
+	// DeviceAttr.BlocksLoop, the spec is refused with ErrInvalid.
+	BlockLoopback bool
 }
 
 // ObjectKind is the kind of object that an [ObjectID] identifies.

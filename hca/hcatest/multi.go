@@ -242,7 +242,7 @@ type multiQueue struct {
 
 func (q *multiQP) create() (err error) {
 	n, d := q.spec.Queues, q.pd.dev.Device
-	spec := hca.QPSpec{SendWRs: n * q.spec.SendWRs, RecvWRs: n * q.spec.RecvWRs, SendSGEs: q.spec.SendSGEs, RecvSGEs: 1, SignalAll: true}
+	spec := hca.QPSpec{SendWRs: n * q.spec.SendWRs, RecvWRs: n * q.spec.RecvWRs, SendSGEs: q.spec.SendSGEs, RecvSGEs: 1, SignalAll: true, BlockLoopback: q.spec.BlockLoopback}
 	if q.send, err = d.CreateCQ(hca.CQSpec{Entries: spec.SendWRs}); err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import "ipoibd/hca"
 var multicastChecks = []check{
 	{name: "multicast/to_every_member", run: multicastMembers, needs: hasGroup},
 	{name: "multicast/own_comes_back", run: multicastOwn, needs: func(f Features, h Host) bool { return hasGroup(f, h) && f.OwnGroupLoops }},
+	{name: "multicast/own_blocked", run: multicastOwnBlocked, needs: func(f Features, h Host) bool { return hasGroup(f, h) && h.Dev.Attr().BlocksLoop }},
+	{name: "multicast/block_refused", run: multicastBlockRefused, needs: func(_ Features, h Host) bool { return !h.Dev.Attr().BlocksLoop }},
 	{name: "multicast/detached", run: multicastDetached, needs: hasGroup},
 	{name: "multicast/refusals", run: multicastRefusals, needs: hasGroup},
 	{name: "multicast/not_a_group", run: multicastNoGroup},
@@ -81,6 +83,41 @@ func multicastOwn(b *bench) {
 		}
 		e.wantNone(e.recv)
 	}
+}
+
+// A QP that blocks its own multicast gets that of others. Others get that of the QP, on its port
+// and elsewhere.
+func multicastOwnBlocked(b *bench) {
+	blocks := blockingSpec()
+	x, y, z := b.newEnd(b.a, blocks), b.newEnd(b.a, blocks), b.newEnd(b.b, blocks)
+	for _, e := range []*end{x, y, z} {
+		e.to(hca.QPRTS)
+		e.postRecv(3)
+		e.join()
+	}
+	x.sendGroup("of x")
+	y.wantText("of x")
+	z.wantText("of x")
+	z.sendGroup("of z")
+	x.wantText("of z")
+	y.wantText("of z")
+	x.probe(x, "to itself") // unicast to itself is not blocked
+	for _, e := range []*end{x, y, z} {
+		e.wantNone(e.recv)
+	}
+}
+
+// blockingSpec is defaultSpec for a QP that blocks its own multicast.
+func blockingSpec() spec {
+	s := defaultSpec()
+	s.qp.BlockLoopback = true
+	return s
+}
+
+func multicastBlockRefused(b *bench) {
+	e := b.newEnd(b.a, defaultSpec())
+	_, err := e.pd.CreateQP(blockingSpec().qp, e.send, e.recv)
+	b.wantErr(err, hca.ErrInvalid, "create QP that blocks its own multicast")
 }
 
 // After the detach a QP receives no more group messages; others still do.

@@ -18,6 +18,7 @@ const (
 	rxBytes
 	rxDelivered     // messages placed in a receive, one for each QP of a group
 	rxOtherPKey     // messages to a group, with a P_Key that no attached QP has
+	loopBlocked     // looped messages to a group whose only member here, the sender, blocks them
 	icrcIDLow       // ICRC right with an unknown identification of 0-63
 	icrcIDSolved    // ICRC right with another unknown identification
 	natSuspected    // two datagrams of a source agreed on another address
@@ -51,6 +52,7 @@ var counterTable = [numCounter]hca.Counter{
 	rxBytes:         {Name: "rx_bytes", Kind: hca.CountTotal},
 	rxDelivered:     {Name: "rx_delivered", Kind: hca.CountTotal},
 	rxOtherPKey:     {Name: "rx_other_pkey", Kind: hca.CountTotal},
+	loopBlocked:     {Name: "tx_loop_blocked", Kind: hca.CountTotal},
 	icrcIDLow:       {Name: "icrc_id_low", Kind: hca.CountTotal},
 	icrcIDSolved:    {Name: "icrc_id_solved", Kind: hca.CountTotal},
 	natSuspected:    {Name: "nat_suspected", Kind: hca.CountError},

@@ -64,7 +64,7 @@ func (x *delivery) dispatch(in *softqp.Inbound) {
 // multicast delivers to every member; a group's packet has the multicast QPN
 // (IBA 9.6.1.2). The groups of all partitions share the addresses of the underlay, so a
 // message for another partition is not lost here. It is counted once if no member has its
-// P_Key.
+// P_Key, and once if its sender, which blocks it, is the only one.
 func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 	switch {
 	case in.DestQPN != hca.QPNMulticast:
@@ -74,14 +74,22 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 		x.lane.counts.add(dropNotAttached, 1)
 		return
 	}
-	ours := false
+	ours, blocked := false, false
 	for _, q := range members {
+		if q.spec.BlockLoopback && x.from != nil && x.from.qp == q {
+			blocked = true
+			continue
+		}
 		if reason := x.give(x.queueOf(q), in); reason != softqp.DropPKey {
 			x.count(reason)
 			ours = true
 		}
 	}
-	if !ours {
+	switch {
+	case ours:
+	case blocked:
+		x.lane.counts.add(loopBlocked, 1)
+	default:
 		x.lane.counts.add(rxOtherPKey, 1)
 	}
 }

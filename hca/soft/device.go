@@ -97,7 +97,7 @@ func deviceAttr(name string, g hca.GUID) hca.DeviceAttr {
 		Name: name, NodeGUID: g, SysImageGUID: g, Ports: 1,
 		Transport: hca.TransportSoftware,
 		MaxQPWR:   maxQPWR, MaxSGE: softqp.MaxSGE, MaxCQE: maxCQE, MaxQueues: maxQueues,
-		IPCsum: true, MaxTSO: softqp.MaxTSO, USO: true, LRO: true,
+		IPCsum: true, MaxTSO: softqp.MaxTSO, USO: true, LRO: true, BlocksLoop: true,
 	}
 }
 

@@ -110,5 +110,6 @@
 // long as a QP is attached to it. With Peers a copy goes to each peer's unicast
 // address, with the multicast QPN, and every QP that is attached to any group receives
 // it; hardware drops such packets. A device's own multicast is looped back to its
-// attached QPs, including the sender, as in hardware.
+// attached QPs, including the sender unless that blocks it ([hca.QPSpec].BlockLoopback), as in
+// hardware.
 package soft

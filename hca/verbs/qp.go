@@ -42,7 +42,7 @@ const maxQueues = 1
 
 // CreateQP implements [hca.PD].
 func (p *PD) CreateQP(spec hca.QPSpec, sendCQ, recvCQ hca.CQ) (hca.QP, error) {
-	if spec.Queues < 0 || spec.Queues > maxQueues || spec.LRO {
+	if spec.Queues < 0 || spec.Queues > maxQueues || spec.LRO || spec.BlockLoopback {
 		return nil, refused("create_qp", p.dev.attr.Name, hca.ErrInvalid)
 	}
 	in, a := func(n, limit int) bool { return n >= 1 && n <= limit }, &p.dev.attr

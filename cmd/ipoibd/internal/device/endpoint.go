@@ -206,6 +206,7 @@ func (e *Endpoint) createQP() error {
 	spec := hca.QPSpec{
 		Queues: len(e.Queues), SendWRs: e.Spec.SendWRs, RecvWRs: e.Spec.RecvWRs, SendSGEs: 2, RecvSGEs: 1,
 		LRO: e.session.Attr().LRO, LROUDP: e.Spec.LROUDP,
+		BlockLoopback: e.session.Attr().BlocksLoop,
 	}
 	var cqs []hca.CQPair
 	for _, q := range e.Queues {

@@ -73,6 +73,9 @@ func TestEndpointOpensInRTSAndLeavesNothing(t *testing.T) {
 			if s := e.QP.Spec(); s.LRO != v.Session.Attr().LRO || s.LROUDP != spec.LROUDP {
 				t.Errorf("the QP's large receives: %v, of UDP %v", s.LRO, s.LROUDP)
 			}
+			if s := e.QP.Spec(); s.BlockLoopback != v.Session.Attr().BlocksLoop {
+				t.Errorf("the QP blocks its own multicast: %v", s.BlockLoopback)
+			}
 			if a, err := e.QP.Query(); err != nil || a.State != hca.QPRTS || a.QKey != port.QKey {
 				t.Errorf("QP is %+v, %v", a, err)
 			}

@@ -88,7 +88,7 @@ func (h *stormHost) counters() (s report.Interface) {
 
 // rxDrops are the device's reasons to drop what was received.
 var rxDrops = []string{
-	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey",
+	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey", "tx_loop_blocked",
 	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 }
 

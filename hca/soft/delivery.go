@@ -80,7 +80,12 @@ func (x *delivery) multicast(members []*QP, in *softqp.Inbound) {
 			blocked = true
 			continue
 		}
-		if reason := x.give(x.queueOf(q), in); reason != softqp.DropPKey {
+		to := x.queueOf(q)
+		reason := x.give(to, in)
+		if len(members) == 1 && x.stop(to, reason) {
+			return
+		}
+		if reason != softqp.DropPKey {
 			x.count(reason)
 			ours = true
 		}
@@ -108,7 +113,11 @@ func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
 	if reason == softqp.DropNoRecv && x.patience != nil && q.recvCQ != x.reader && !q.starving {
-		if limit := q.waits.left(time.Now()); limit > 0 {
+		limit := q.waits.left(time.Now())
+		if x.reader == nil && len(x.lane.dev.routes.Load().qps) == 1 {
+			limit = standInAfter // no other QP waits meanwhile
+		}
+		if limit > 0 {
 			x.awaitRecv(q, limit)
 			reason = q.core.Deliver(x.env, in)
 			q.starving = reason == softqp.DropNoRecv
@@ -177,7 +186,8 @@ type waits struct {
 	at      time.Time // of the balance
 }
 
-// left returns how long the goroutine that receives may wait now, backPressure at most.
+// left returns how long the goroutine that receives may wait while other QPs wait for it,
+// backPressure at most.
 func (w *waits) left(now time.Time) time.Duration {
 	if w.at.IsZero() {
 		w.balance = maxWaits

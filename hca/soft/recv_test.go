@@ -88,7 +88,7 @@ func (r *rig) wantAccounted() {
 func TestNoReceivePosted(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.port.Inject(r.message(nil))
-		time.Sleep(2 * backPressure)
+		time.Sleep(standInAfter)
 		r.wantCounts(map[string]uint64{"rx_drop_no_recv": 1, "rx_delivered": 0})
 	})
 }

@@ -1,11 +1,13 @@
 package soft
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/roce"
 )
 
 // owner takes completions of a rig's receive CQ as an owner does: Poll, Arm, Poll, Wait.
@@ -91,8 +93,8 @@ func TestOwnerWithoutReceivesDrops(t *testing.T) {
 	})
 }
 
-// While the owner of a CQ does something else for long, the stand-in delivers and drops its
-// messages, and those of the other QPs.
+// While the owner of a CQ does something else for long, the stand-in delivers its messages. For
+// those without a receive it waits as long again, before it drops them.
 func TestStandInReceivesForABusyOwner(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.postRecv(2)
@@ -108,7 +110,10 @@ func TestStandInReceivesForABusyOwner(t *testing.T) {
 		for range 5 {
 			r.port.Inject(r.message(nil))
 		}
-		time.Sleep(2 * backPressure)
+		time.Sleep(standInAfter - time.Nanosecond)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"rx_packets": 2, "rx_delivered": 2, "rx_drop_no_recv": 0})
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"rx_packets": 6, "rx_delivered": 2, "rx_drop_no_recv": 4})
 		// The next Wait takes the turn from the stand-in.
@@ -128,6 +133,40 @@ func TestStandInReceivesForABusyOwner(t *testing.T) {
 		}
 		r.port.Inject(r.message(nil))
 		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An owner that takes and posts too late for each Wait, but posts something every 400 ms, loses
+// nothing, of unicast or of multicast.
+func TestStandInLosesNothingOfALateOwner(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		const receives, messages = 3, 40
+		to := netip.MustParseAddr("239.1.2.3")
+		group := hca.MulticastGroup{MGID: hca.GIDFromAddr(to)}
+		if err := r.qp.AttachMulticast(group); err != nil {
+			t.Fatal(err)
+		}
+		r.postRecv(receives)
+		toGroup := r.message(func(h *roce.BTH, _ *roce.DETH, p *roce.Path) { h.DestQPN, p.Dst = hca.QPNMulticast, to })
+		for range messages / 2 {
+			r.port.Inject(r.message(nil))
+			r.port.Inject(toGroup)
+		}
+		wc, got := make([]hca.WC, hca.Batch), 0
+		for range messages {
+			time.Sleep(standInAfter - time.Millisecond)
+			synctest.Wait()
+			n := have(r.recv.Poll(wc))(t)
+			r.postRecv(n)
+			got += n
+		}
+		if got != messages {
+			t.Errorf("the owner got %d messages, want %d", got, messages)
+		}
+		r.wantCounts(map[string]uint64{"rx_packets": messages, "rx_delivered": messages, "rx_drop_no_recv": 0})
+		if err := r.qp.DetachMulticast(group); err != nil {
 			t.Error(err)
 		}
 	})

@@ -137,6 +137,7 @@ func (c *CQ) Wait(until time.Time) error {
 	t := &c.lane.turn
 	t.waiting.Add(1)
 	if t.standIn.Load() {
+		notify(t.wanted)
 		c.lane.wire.Interrupt()
 	}
 	err := c.wait(until, t.free)

@@ -112,16 +112,10 @@ func (x *delivery) queueOf(q *QP) *queue {
 func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	x.hold(q)
 	reason := q.core.Deliver(x.env, in)
-	if reason == softqp.DropNoRecv && x.patience != nil && q.recvCQ != x.reader && !q.starving {
-		limit := q.waits.left(time.Now())
-		if x.reader == nil && len(x.lane.dev.routes.Load().qps) == 1 {
-			limit = standInAfter // no other QP waits meanwhile
-		}
-		if limit > 0 {
-			x.awaitRecv(q, limit)
-			reason = q.core.Deliver(x.env, in)
-			q.starving = reason == softqp.DropNoRecv
-		}
+	if limit := x.limit(q, reason); limit > 0 {
+		x.awaitRecv(q, limit)
+		reason = q.core.Deliver(x.env, in)
+		q.starving = reason == softqp.DropNoRecv
 	}
 	if reason == softqp.FailRecvLength || reason == softqp.FailRecvAccess {
 		x.lane.dev.failing.Store(true)
@@ -129,14 +123,37 @@ func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 	return reason
 }
 
-// stop stops the delivery if its own goroutine must first take completions of q and post
-// receives.
-func (x *delivery) stop(q *queue, reason softqp.Reason) bool {
-	if reason != softqp.DropNoRecv || q.recvCQ != x.reader {
-		return false
+// limit returns how long to wait for receives of q.
+func (x *delivery) limit(q *queue, reason softqp.Reason) time.Duration {
+	switch {
+	case reason != softqp.DropNoRecv || x.patience == nil || q.recvCQ == x.reader:
+		return 0
+	case x.unhurried():
+		return standInAfter
+	case q.starving:
+		return 0
+	default:
+		return q.waits.left(time.Now())
 	}
-	x.release() // its completions may be among those of this run
-	x.stopped = !q.recvCQ.empty()
+}
+
+// unhurried reports whether this is the stand-in, and no message for another QP waits if it waits
+// for receives: the messages for a slow owner then belong in the transport's buffer.
+func (x *delivery) unhurried() bool {
+	return x.reader == nil && len(x.lane.dev.routes.Load().qps) == 1
+}
+
+// stop stops the delivery if the owner of q must first take completions and post receives: its
+// own goroutine delivers, or it wants the turn of the stand-in.
+func (x *delivery) stop(q *queue, reason softqp.Reason) bool {
+	switch {
+	case reason != softqp.DropNoRecv || x.patience == nil:
+	case q.recvCQ == x.reader:
+		x.release() // its completions may be among those of this run
+		x.stopped = !q.recvCQ.empty()
+	case x.unhurried():
+		x.stopped = x.lane.turn.waiting.Load() > 0
+	}
 	return x.stopped
 }
 
@@ -149,23 +166,28 @@ func (x *delivery) count(reason softqp.Reason) {
 	}
 }
 
-// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some.
-// During the wait all datagrams stay in the transport's buffer, including those for other
-// QPs. So after a timeout it does not wait for q again until its owner posts. q is held
-// before and after, but not in between.
+// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some, or until
+// an owner wants the turn of the stand-in. During the wait all datagrams stay in the transport's
+// buffer, including those for other QPs. So after a timeout it does not wait for q again until
+// its owner posts. q is held before and after, but not in between.
 func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
 	x.patience.Reset(limit)
+	wanted := x.lane.turn.wanted
+	if x.reader != nil {
+		wanted = nil
+	}
 	select {
 	case <-q.refilled:
+	case <-wanted:
 	case <-x.patience.C:
 	}
 	x.patience.Stop()
 	x.hold(q)
 	q.awaited = false
-	q.waits.balance -= time.Since(start)
+	q.waits.balance -= min(backPressure, time.Since(start))
 	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:

@@ -126,7 +126,7 @@ func TestJoinedMessagesAreCounted(t *testing.T) {
 		if _, err := a.qp.PostSend([]hca.SendWR{wr}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(60 * standInAfter)
 		wcs := make([]hca.WC, 20)
 		n, err := b.recv.Poll(wcs)
 		messages := 0

@@ -89,6 +89,7 @@ func TestNoReceivePosted(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.port.Inject(r.message(nil))
 		time.Sleep(standInAfter)
+		synctest.Wait()
 		r.wantCounts(map[string]uint64{"rx_drop_no_recv": 1, "rx_delivered": 0})
 	})
 }

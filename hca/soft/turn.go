@@ -11,8 +11,8 @@ import (
 
 // standInAfter is how long the transport stays unread, while no CQ's Wait reads it, before the
 // stand-in starts to read. Meanwhile messages wait in the transport's buffer, and a busy machine
-// seldom keeps an owner from its Wait for so long. The stand-in waits as long again for receives
-// of a sole QP before it drops messages.
+// seldom keeps an owner from its Wait for so long. The stand-in waits as long for receives of a
+// sole QP before it drops a message.
 const standInAfter = 200 * time.Millisecond
 
 // turn is the right to receive from the transport. One goroutine holds it at a time, normally a
@@ -25,6 +25,7 @@ type turn struct {
 	reader  atomic.Pointer[CQ] // its owner has the turn and waits in the transport; or nil
 	waiting atomic.Int32       // goroutines that wait for the turn
 	standIn atomic.Bool        // the stand-in has the turn
+	wanted  chan struct{}      // a goroutine began to wait while the stand-in had the turn
 	start   *time.Timer        // starts the stand-in
 	ended   atomic.Bool        // the transport is closed or has failed
 }
@@ -32,6 +33,7 @@ type turn struct {
 func (t *turn) init(standIn func()) {
 	t.free = make(chan struct{}, 1)
 	t.free <- struct{}{}
+	t.wanted = make(chan struct{}, 1)
 	t.start = time.AfterFunc(standInAfter, standIn)
 	go standIn()
 }
@@ -66,6 +68,10 @@ func (l *lane) receiveAlone() {
 		return
 	}
 	t.standIn.Store(true)
+	select { // a token of the last turn
+	case <-t.wanted:
+	default:
+	}
 	for t.waiting.Load() == 0 && l.receive(nil) {
 	}
 	t.standIn.Store(false)

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Defaults of a [Config]; together they stay below 1 s.
+// Defaults of a [Config]; all but the last stay below 1 s together.
 const (
 	DefaultInterval   = 50 * time.Millisecond
 	DefaultMaxGap     = 4 * DefaultInterval    // a loaded scheduler is late by one or two intervals
 	DefaultQuiet      = 250 * time.Millisecond // four probes a second on an idle link
 	DefaultProbeLimit = 200 * time.Millisecond // a thousand times the usual duration of a probe
 	DefaultProbes     = 2                      // one may be lost
+	DefaultRoundLimit = 5 * time.Second        // a pump that waits for a processor may take seconds
 )
 
 // Config holds the limits; zero values select the defaults.
@@ -21,6 +22,7 @@ type Config struct {
 	Quiet      time.Duration // without progress before a probe is sent
 	ProbeLimit time.Duration // without progress of a probe; see the package documentation
 	Probes     int           // consecutive probes without an answer
+	RoundLimit time.Duration // for a round of a pump; afterwards it counts as hanging in a verb
 }
 
 func (c Config) normal() Config {
@@ -29,5 +31,6 @@ func (c Config) normal() Config {
 	c.Quiet = cmp.Or(c.Quiet, DefaultQuiet)
 	c.ProbeLimit = cmp.Or(c.ProbeLimit, DefaultProbeLimit)
 	c.Probes = cmp.Or(c.Probes, DefaultProbes)
+	c.RoundLimit = cmp.Or(c.RoundLimit, DefaultRoundLimit)
 	return c
 }

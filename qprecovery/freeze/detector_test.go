@@ -174,6 +174,39 @@ func TestR08Stall(t *testing.T) {
 	}
 }
 
+// Pumps that wait for a processor do not look like a freeze, whatever the length and number of
+// the waits. A freeze in between is suspected once the pumps run.
+func TestR08StarvedPumpsAreNotSuspected(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v, d := newDevice(), New(Config{})
+		v.traffic, v.peers = rapid.Bool().Draw(t, "traffic"), rapid.Bool().Draw(t, "peers")
+		for range rapid.IntRange(1, 20).Draw(t, "waits") {
+			for _, v.starved = range []bool{true, false} {
+				length := time.Duration(rapid.IntRange(1, int(DefaultRoundLimit/step)).Draw(t, "samples")) * step
+				if got, took := v.run(d, step, length, Suspect); got.Kind == Suspect {
+					t.Fatalf("starved %v: suspected %+v after %v", v.starved, got, took)
+				}
+			}
+		}
+		v.starved, v.stopped, v.traffic = true, true, true
+		v.run(d, step, time.Second, Nothing)
+		v.starved = false
+		if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound() {
+			t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound())
+		}
+	})
+}
+
+// A pump that never completes its round hangs in a verb.
+func TestR08HangingPumpIsSuspected(t *testing.T) {
+	v, d := newDevice(), New(Config{})
+	v.run(d, step, time.Second, Nothing)
+	v.starved = true
+	if got, took := v.run(d, step, time.Minute, Suspect); got.Kind != Suspect || took > (Config{}).Bound()+DefaultRoundLimit {
+		t.Errorf("%+v after %v, want a suspicion within %v", got, took, (Config{}).Bound()+DefaultRoundLimit)
+	}
+}
+
 // The detector starts over when the port comes back, and finds a later fault in time.
 func TestR08PortComesBack(t *testing.T) {
 	v, d := newDevice(), New(Config{})

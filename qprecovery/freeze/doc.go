@@ -19,6 +19,12 @@
 // unanswered, which reveals a send queue that accepts nothing although nothing is
 // outstanding.
 //
+// The counts are those of the pumps, which may wait for a processor while the device works. So
+// when half of ProbeLimit has passed, the detector requests polls, and judges the probe only
+// after both pumps have completed a round that began later. If that takes longer than
+// ProbeLimit, the probe's time starts over. A pump that completes no such round for RoundLimit
+// counts as hanging in a verb.
+//
 // A suspicion proves nothing about the device. The ladder (qprecovery) rebuilds the
 // CQs, and if the suspicion returns, probes on a fresh QP and CQ decide.
 //
@@ -36,7 +42,7 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default. The time starts when the first send that does not complete is posted, or
+// by default, and a pump that hangs in a verb within RoundLimit more. The time starts when the first send that does not complete is posted, or
 // at the last receive. After a stall of the daemon, a full wire or a port that was
 // down, it starts when that has ended.
 //

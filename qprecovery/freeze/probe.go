@@ -9,6 +9,9 @@ type probe struct {
 	sent     time.Time // when its send was first seen completed; zero if not yet
 	tries    int
 	received uint64 // Sample.Received at the start of the series
+
+	polled                 time.Time // when rounds of the pumps were requested; zero if not
+	sendRounds, recvRounds uint64    // at that time
 }
 
 func (d *Detector) startProbes(now time.Time, s *Sample) Decision {
@@ -17,29 +20,64 @@ func (d *Detector) startProbes(now time.Time, s *Sample) Decision {
 }
 
 func (d *Detector) sendProbe(now time.Time) Decision {
-	d.probe.number++
-	d.probe.tries++
-	d.probe.asked, d.probe.sent = now, time.Time{}
-	return Decision{Kind: SendProbe, Probe: d.probe.number}
+	p := &d.probe
+	p.number++
+	p.tries++
+	p.asked, p.sent, p.polled = now, time.Time{}, time.Time{}
+	return Decision{Kind: SendProbe, Probe: p.number}
 }
 
-// judgeProbe ends the series once the probe was sent and anything was received. If
-// the probe stays unanswered, it sends another probe or suspects a freeze.
+// judgeProbe ends the series once the probe was sent and anything was received. If the probe
+// stays unanswered although the pumps run, it sends another probe or suspects a freeze.
 func (d *Detector) judgeProbe(now time.Time, s *Sample) Decision {
 	p := &d.probe
 	if p.sent.IsZero() && s.Probed >= p.number {
 		p.sent = now
 	}
+	waited := now.Sub(d.lastProgress())
 	switch {
 	case !p.sent.IsZero() && s.Received != p.received:
 		p.asked = time.Time{}
 		return Decision{}
-	case now.Sub(d.lastProgress()) <= d.conf.ProbeLimit:
+	case waited <= d.conf.ProbeLimit/2:
+		p.polled = time.Time{}
+		return Decision{}
+	case p.polled.IsZero():
+		p.polled, p.sendRounds, p.recvRounds = now, s.SendRounds, s.RecvRounds
+		return Decision{Kind: Poll}
+	}
+	asked := now.Sub(p.polled)
+	switch {
+	case asked > d.conf.RoundLimit:
+		return d.suspect()
+	case !p.pumpsRan(s):
+		return Decision{Kind: Poll}
+	case asked > d.conf.ProbeLimit:
+		d.startLimit(now)
+		return Decision{}
+	case waited <= d.conf.ProbeLimit:
 		return Decision{}
 	case p.tries < d.conf.Probes:
 		return d.sendProbe(now)
 	}
 	return d.suspect()
+}
+
+// pumpsRan reports whether both pumps have completed a round that began after it was requested.
+// A round that was under way then does not count.
+func (p *probe) pumpsRan(s *Sample) bool {
+	const rounds = 2
+	return s.SendRounds-p.sendRounds >= rounds && s.RecvRounds-p.recvRounds >= rounds
+}
+
+// startLimit makes ProbeLimit start over: the pumps were so late that they may not have done
+// anything for the probe before.
+func (d *Detector) startLimit(now time.Time) {
+	p := &d.probe
+	p.asked, p.polled = now, time.Time{}
+	if !p.sent.IsZero() {
+		p.sent = now
+	}
 }
 
 // lastProgress returns when the probe last made progress: until its send completes,

@@ -14,6 +14,8 @@ type Sample struct {
 	Refused    uint64 // sends that the queue pair has refused so far
 	Received   uint64 // receive completions so far, including those of probes
 	Probed     uint64 // number of the latest probe whose send has completed; 0 if none
+	SendRounds uint64 // rounds of the send pump so far; each takes completions and posts sends
+	RecvRounds uint64 // rounds of the receive pump so far; read, like SendRounds, before the other counts
 	Wire       uint64 // from [hca.WireBlockedOf]
 	Port       hca.PortState
 	Recovering bool // a rung is running, so the queue pair need not work
@@ -28,7 +30,7 @@ type Kind uint8
 // Kinds of decisions.
 const (
 	Nothing   Kind = iota
-	Poll           // poll all completions, then sample again
+	Poll           // make both pumps begin a round
 	SendProbe      // send Decision.Probe from the queue pair to itself; a probe that cannot be posted counts as unanswered
 	Suspect        // the queue pair seems to have frozen; reported once
 )

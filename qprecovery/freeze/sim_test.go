@@ -19,6 +19,7 @@ type device struct {
 	waiting   []uint64 // sends, by probe number; 0 if not a probe
 	refused   uint64
 	probed    uint64
+	rounds    uint64 // of each pump
 	wire      uint64
 	probes    int
 	traffic   bool    // one send per interval
@@ -30,12 +31,21 @@ type device struct {
 	// Faults. With full, the queue accepts no sends and has none outstanding, so nothing
 	// completes. With refuses, it refuses every send.
 	stopped, deaf, loseProbe, full, refuses bool
-	blocked                                 bool // the wire accepts nothing
+	blocked                                 bool     // the wire accepts nothing
+	starved                                 bool     // the pumps wait for a processor
+	asked                                   []uint64 // probes that starved pumps have not posted
 }
 
 // tick completes waiting sends, then posts new ones.
 func (v *device) tick(step time.Duration) {
 	v.now = v.now.Add(step)
+	if v.starved {
+		return
+	}
+	for _, probe := range v.asked {
+		v.post(probe)
+	}
+	v.asked = v.asked[:0]
 	v.credit += v.rate * step.Seconds()
 	v.complete()
 	if v.peers && !v.deaf {
@@ -82,7 +92,8 @@ func (v *device) post(probe uint64) {
 
 func (v *device) sample() *Sample {
 	return &Sample{
-		Completed: v.completed, Waiting: len(v.waiting), Refused: v.refused, Received: v.received, Probed: v.probed, Wire: v.wire,
+		Completed: v.completed, Waiting: len(v.waiting), Refused: v.refused, Received: v.received, Probed: v.probed,
+		SendRounds: v.rounds, RecvRounds: v.rounds, Wire: v.wire,
 		Port: v.port, Recovering: v.rung,
 	}
 }
@@ -93,9 +104,12 @@ func (v *device) run(d *Detector, step, length time.Duration, until Kind) (Decis
 	for began := v.now; v.now.Sub(began) < length; {
 		v.tick(step)
 		got := d.Step(v.now, v.sample())
-		if got.Kind == SendProbe {
+		switch {
+		case got.Kind == SendProbe:
 			v.probes++
-			v.post(got.Probe)
+			v.asked = append(v.asked, got.Probe)
+		case got.Kind == Poll && !v.starved:
+			v.rounds++
 		}
 		if got.Kind == until && until != Nothing {
 			return got, v.now.Sub(began)

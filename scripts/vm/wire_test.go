@@ -32,9 +32,9 @@ type senderQP struct {
 }
 
 // verifyWire checks that every frame of a capture is a UD SEND whose ICRC matches
-// with the identification in its IP header, that the PSNs of each queue pair are in order,
+// with the identification in its IP header, that the PSNs of each queue pair are in order (see psnOrder),
 // and that every message is a packet of IP whose lengths and checksums are right. It counts
-// the frames. The PSNs of rxe devices, which the caller lists, may be out of order.
+// the frames. The packets of rxe devices, which the caller lists, may be reordered.
 func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 	tb.Helper()
 	file, err := os.Open(c.Path)
@@ -67,9 +67,9 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 		}
 		qp := senderQP{path.Src, send.SrcQPN}
 		if psns[qp] == nil {
-			psns[qp] = &psnOrder{reordered: slices.Contains(rxe, path.Src), seen: map[uint32]bool{}}
+			psns[qp] = &psnOrder{reordered: slices.Contains(rxe, path.Src), seen: map[uint32]bool{}, last: map[netip.Addr]uint32{}}
 		}
-		if err := psns[qp].next(send.PSN); err != nil {
+		if err := psns[qp].next(path.Dst, send.PSN); err != nil {
 			tb.Errorf("frame %d from %v, QP %v: %v", n, qp.addr, qp.qpn, err)
 		}
 		if err := verifyMessage(send.Payload); err != nil {
@@ -78,34 +78,41 @@ func verifyWire(tb testing.TB, c *nstest.Capture, rxe ...netip.Addr) wire {
 	}
 }
 
-// psnOrder checks the PSNs of a queue pair in the order in which they were captured. Each must
-// be ahead of the highest one so far, by at most maxPSNStep. If the sender's packets may be
-// reordered, it may also be that far behind, but no PSN may repeat.
+// psnOrder checks the PSNs of a queue pair in the order in which they were captured. Each must be
+// within maxPSNStep of the highest one so far, and none may repeat. To one destination each must be
+// ahead of the last one, unless the sender's packets may be reordered: the kernel of the sender
+// delays those to a neighbour whose address it resolves.
 type psnOrder struct {
 	reordered bool
 	highest   uint32
 	seen      map[uint32]bool
+	last      map[netip.Addr]uint32
 }
 
 const (
-	psnMask = 1<<24 - 1
 	// maxPSNStep allows for messages of a device to itself, which are numbered but never reach
 	// the wire, and for the reordering of rxe's packets in a guest with several processors.
 	maxPSNStep = 64
 )
 
-func (o *psnOrder) next(psn uint32) error {
-	highest, first := o.highest, len(o.seen) == 0
-	ahead := (psn - highest) & psnMask
-	inStep := ahead <= maxPSNStep
-	behind := o.reordered && psnMask+1-ahead <= maxPSNStep
-	repeated := o.seen[psn]
+func (o *psnOrder) next(dst netip.Addr, psn uint32) error {
+	step := func(from uint32) int32 { return int32((psn-from)<<8) >> 8 }
+	repeated, first, highest := o.seen[psn], len(o.seen) == 0, o.highest
 	o.seen[psn] = true
-	if first || inStep {
+	if first || step(highest) > 0 {
 		o.highest = psn
 	}
-	if !first && (repeated || !inStep && !behind) {
+	last, known := o.last[dst]
+	o.last[dst] = psn
+	switch {
+	case first:
+		return nil
+	case repeated:
+		return fmt.Errorf("PSN %#x again", psn)
+	case max(step(highest), -step(highest)) > maxPSNStep:
 		return fmt.Errorf("PSN %#x after %#x", psn, highest)
+	case known && step(last) < 0 && !o.reordered:
+		return fmt.Errorf("PSN %#x to %v after %#x", psn, dst, last)
 	}
 	return nil
 }

@@ -156,6 +156,7 @@ type pump struct {
 	running bool // started, and neither halted nor found failed since
 	gen     uint32
 	stop    atomic.Bool
+	rounds  atomic.Uint64         // that have ended
 	err     atomic.Pointer[error] // why it failed; nil while it runs
 	wg      sync.WaitGroup
 }
@@ -175,6 +176,7 @@ func (p *pump) run() {
 	}
 	for err == nil && !p.stop.Load() {
 		err = p.once()
+		p.rounds.Add(1)
 	}
 	if err == nil {
 		return

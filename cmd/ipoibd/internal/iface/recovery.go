@@ -334,9 +334,11 @@ func (r *recovery) follow() device.View {
 // sample takes a sample of a lane and carries out the decision of its freeze detector, which
 // judges nothing while the ladder is not healthy (R8).
 func (r *recovery) sample(l *lane, now time.Time) {
+	sendRounds, recvRounds := l.out.rounds.Load(), l.in.rounds.Load()
 	tx := l.tx.Progress()
 	s := freeze.Sample{
 		Completed: tx.Completed, Waiting: tx.Waiting, Refused: tx.Refused, Probed: tx.Probed,
+		SendRounds: sendRounds, RecvRounds: recvRounds,
 		Received: l.rx.Completed(), Wire: r.att.session.WireBlocked(), Port: hca.PortNop,
 		// The lane is not expected to work while one of its pumps waits to be restarted.
 		Recovering: r.ladder.State() != qprecovery.Healthy || !l.out.running || !l.in.running,

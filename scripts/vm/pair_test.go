@@ -72,5 +72,5 @@ func requireNoWorse(t *testing.T, from, to *endpoint, ib, eth string) {
 // sockets, its interfaces, its daemon and its device.
 func (e *endpoint) books() string {
 	e.tb.Helper()
-	return e.Run("cat", "/proc/net/snmp", "/proc/net/snmp6") + e.Run("ip", "-s", "link") + e.Run("ipoibd", "status", "--control", e.control)
+	return e.Run("cat", "/proc/net/snmp", "/proc/net/snmp6") + e.Run("ip", "-s", "link") + e.Run("ipoibd", "status", "-v", "--control", e.control)
 }

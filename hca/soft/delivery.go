@@ -126,10 +126,10 @@ func (x *delivery) give(q *queue, in *softqp.Inbound) softqp.Reason {
 // limit returns how long to wait for receives of q.
 func (x *delivery) limit(q *queue, reason softqp.Reason) time.Duration {
 	switch {
-	case reason != softqp.DropNoRecv || x.patience == nil || q.recvCQ == x.reader:
+	case reason != softqp.DropNoRecv || x.patience == nil || q.recvCQ == x.reader || x.lane.turn.ended.Load():
 		return 0
 	case x.unhurried():
-		return standInAfter
+		return soleLimit
 	case q.starving:
 		return 0
 	default:
@@ -195,6 +195,9 @@ func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 }
 
 const (
+	// soleLimit is how long a message waits for receives of a QP if no other QP waits meanwhile. An
+	// owner on a machine that is busy with other work needed more than a second for a batch.
+	soleLimit = 2 * time.Second
 	// maxWaits bounds how long one QP is waited for in a burst of messages.
 	maxWaits = 25 * time.Millisecond
 	// waitShare bounds the waits for one QP to 1/waitShare of the time of the receiving

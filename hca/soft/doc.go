@@ -89,7 +89,7 @@
 // for at most 5 ms. Then it is dropped ("rx_drop_no_recv"), and messages do not wait for that
 // QP again until its owner posts. The waits for one QP are limited to 25 ms in a burst and to
 // a twentieth of the time on average, so that a slow owner does not delay the other QPs. If
-// there are no others, each message waits for at most 200 ms. Messages of this port to itself
+// there are no others, each message waits for at most 2 s. Messages of this port to itself
 // do not wait.
 //
 // # Forged and damaged datagrams

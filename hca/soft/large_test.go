@@ -126,7 +126,7 @@ func TestJoinedMessagesAreCounted(t *testing.T) {
 		if _, err := a.qp.PostSend([]hca.SendWR{wr}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(60 * standInAfter)
+		time.Sleep(60 * soleLimit)
 		wcs := make([]hca.WC, 20)
 		n, err := b.recv.Poll(wcs)
 		messages := 0

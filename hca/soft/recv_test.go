@@ -88,7 +88,7 @@ func (r *rig) wantAccounted() {
 func TestNoReceivePosted(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		r.port.Inject(r.message(nil))
-		time.Sleep(standInAfter)
+		time.Sleep(soleLimit)
 		synctest.Wait()
 		r.wantCounts(map[string]uint64{"rx_drop_no_recv": 1, "rx_delivered": 0})
 	})

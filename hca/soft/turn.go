@@ -10,9 +10,7 @@ import (
 )
 
 // standInAfter is how long the transport stays unread, while no CQ's Wait reads it, before the
-// stand-in starts to read. Meanwhile messages wait in the transport's buffer, and a busy machine
-// seldom keeps an owner from its Wait for so long. The stand-in waits as long for receives of a
-// sole QP before it drops a message.
+// stand-in starts to read. Meanwhile messages wait in the transport's buffer.
 const standInAfter = 200 * time.Millisecond
 
 // turn is the right to receive from the transport. One goroutine holds it at a time, normally a

@@ -107,6 +107,9 @@ func (p *pair) tryLanes(cfg *Config, netdev *transport.State) error {
 			return err
 		}
 	}
+	// The program is attached only once: to replace or detach it, a process needs a descriptor of a
+	// socket of the group. Without CAP_CHOWN it cannot open one, and to take one from the daemon
+	// (pidfd_getfd), it needs the right to trace the daemon.
 	program := laneProgram(cfg.Lanes)
 	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF",
 		unix.SetsockoptSockFprog(p.recv.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,

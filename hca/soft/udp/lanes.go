@@ -133,7 +133,7 @@ func closeLanes(more []lanePorts) error {
 func joinLanes(fd int) error {
 	owner := uint32(laneOwner)
 	if err := unix.Fchown(fd, int(owner), -1); err != nil {
-		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN): %w", owner, err)
+		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN, and that this user exists in the user namespace): %w", owner, err)
 	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }

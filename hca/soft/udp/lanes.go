@@ -12,10 +12,6 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxLanes bounds Config.Lanes, which must be a power of two: the numbers of source ports are
-// divided by it.
-const MaxLanes = 8
-
 // laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it
 // has no processes. It differs from Nobody, so that daemons that share the port cannot join them.
 const laneOwner = Nobody - 1
@@ -37,7 +33,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	}
 	lanes = append(lanes, first)
 	for i := range first.pair.more {
-		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, second: true}
+		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, lane: i + 1}
 		recv, send, err := first.rx.reserve.acquireLane(first.pair, i)
 		if err != nil {
 			for _, t := range lanes {

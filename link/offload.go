@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"ipoibd/link/ethtool"
 )
 
 // Offloads is the work that the host leaves to the reader of its frames (TUN_F_*,
@@ -59,6 +61,15 @@ var offloadNames = []struct {
 	{OffloadUSO4, "uso4"},
 	{OffloadUSO6, "uso6"},
 	{offloadECN, "ecn"},
+}
+
+// featureOffloads are the offloads of a TAP by the names of their features.
+var featureOffloads = map[string]Offloads{
+	"tx-checksum-ip-generic":  OffloadCsum,
+	"tx-tcp-segmentation":     OffloadTSO4,
+	"tx-tcp6-segmentation":    OffloadTSO6,
+	"tx-udp-segmentation":     OffloadUSO,
+	"tx-tcp-ecn-segmentation": offloadECN,
 }
 
 // Possible returns the largest subset of the offloads that a kernel can accept.
@@ -122,6 +133,20 @@ func setOffloads(fd int, want Offloads) (got Offloads, err error) {
 			return got, os.NewSyscallError("TUNSETOFFLOAD", err)
 		}
 	}
+}
+
+// offloads returns the offloads of an interface that are on.
+func (r *rtnl) offloads(name string) (on Offloads, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.socket.Socket == nil {
+		return 0, ErrClosed
+	}
+	features, err := ethtool.Active(r.socket.Socket.GetFd(), name)
+	for _, f := range features {
+		on |= featureOffloads[f]
+	}
+	return on, err
 }
 
 // fitQueue switches the length of the queue between that for small and that for large frames,

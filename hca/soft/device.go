@@ -15,9 +15,9 @@ import (
 
 // Attributes of a device (struct ibv_device_attr).
 const (
-	maxQueues = 8       // of one QP, and lanes
-	maxQPWR   = 1 << 14 // requests of some hundred bytes: some MB per queue
-	maxCQE    = 1 << 16 // four full queues
+	maxQueues = transport.MaxLanes // of one QP: one in each lane
+	maxQPWR   = 1 << 14            // requests of some hundred bytes: some MB per queue
+	maxCQE    = 1 << 16            // four full queues
 )
 
 // Device is an open software HCA.

@@ -21,6 +21,10 @@ const MaxVec = 6
 // identification expect one below 64.
 const MaxSegs = 64
 
+// MaxLanes bounds the lanes of a device, each of which has its own transport, and so the queues of
+// a QP.
+const MaxLanes = 8
+
 // Limits bound the trains that a transport takes.
 type Limits struct {
 	MaxSegs  int // datagrams, 1 to MaxSegs; 1: it takes no trains

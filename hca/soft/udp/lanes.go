@@ -12,10 +12,6 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// MaxLanes bounds Config.Lanes, which must be a power of two: the numbers of source ports are
-// divided by it.
-const MaxLanes = 8
-
 // laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it
 // has no processes. It differs from Nobody, so that daemons that share the port cannot join them.
 const laneOwner = Nobody - 1
@@ -37,7 +33,7 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 	}
 	lanes = append(lanes, first)
 	for i := range first.pair.more {
-		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, second: true}
+		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, lane: i + 1}
 		recv, send, err := first.rx.reserve.acquireLane(first.pair, i)
 		if err != nil {
 			for _, t := range lanes {
@@ -107,6 +103,9 @@ func (p *pair) tryLanes(cfg *Config, netdev *transport.State) error {
 			return err
 		}
 	}
+	// The program is attached only once: to replace or detach it, a process needs a descriptor of a
+	// socket of the group. Without CAP_CHOWN it cannot open one, and to take one from the daemon
+	// (pidfd_getfd), it needs the right to trace the daemon.
 	program := laneProgram(cfg.Lanes)
 	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF",
 		unix.SetsockoptSockFprog(p.recv.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
@@ -130,7 +129,7 @@ func closeLanes(more []lanePorts) error {
 func joinLanes(fd int) error {
 	owner := uint32(laneOwner)
 	if err := unix.Fchown(fd, int(owner), -1); err != nil {
-		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN): %w", owner, err)
+		return fmt.Errorf("change the owner of the sockets to user %d, so that no other process can use the port (requires CAP_CHOWN, and that this user exists in the user namespace): %w", owner, err)
 	}
 	return setOptions(fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1}})
 }

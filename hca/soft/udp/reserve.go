@@ -17,11 +17,12 @@ import (
 // that no other process can bind their ports in between. While no transport uses the
 // receiving socket, a filter refuses every datagram. The zero value reserves nothing yet.
 // A Reserve serves one network namespace, and one transport at a time, or one for each lane. It
-// keeps the lanes and the sharing of the first transport on a netdev, so later ones must be
-// configured alike.
+// refuses another number of lanes than the first transport on a netdev has asked for. It keeps the
+// sharing of that transport, so later ones must be configured alike.
 type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
+	lanes int // Config.Lanes when they were bound
 	bound *pair
 	taken int // transports that use them
 }
@@ -89,12 +90,17 @@ func (p *pair) admit() error {
 
 // acquire returns descriptors of the reserved sockets. If there are none yet, or the netdev
 // is another one, it first binds new sockets; those of the previous netdev stay bound
-// until the new ones are.
+// until the new ones are. With fewer lanes than sockets, the kernel would deliver datagrams to
+// sockets from which no transport receives, so acquire refuses another number of lanes.
 func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *pair, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken > 0 {
 		return nil, nil, nil, fmt.Errorf("another transport of this process uses UDP port %d: %w", Port, hca.ErrBusy)
+	}
+	lanes := max(1, cfg.Lanes)
+	if r.bound != nil && r.index == netdev.Index && r.lanes != lanes {
+		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
 	}
 	if r.bound == nil || r.index != netdev.Index {
 		next, err := openPair(cfg, netdev)
@@ -102,7 +108,7 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 			return nil, nil, nil, err
 		}
 		_ = r.bound.close()
-		r.bound, r.index = next, netdev.Index
+		r.bound, r.index, r.lanes = next, netdev.Index, lanes
 	}
 	if send, err = r.bound.send.duplicate(); err != nil {
 		return nil, nil, nil, err

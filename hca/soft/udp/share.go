@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"ipoibd/hca"
+	"ipoibd/link/ethtool"
 )
 
 // SlotBits is how many leading bits of a QPN are the slot of its daemon.
@@ -31,6 +33,10 @@ const Nobody = 1<<32 - 4791
 // require it of datagrams of this host. A mark is not part of a packet on the wire. It is not
 // the mark of an identification (package bpf).
 const sharerMark = 0x2001
+
+// featureJoins is the feature of a netdev that joins received datagrams of one flow for any
+// socket, even for one that has not requested trains (NETIF_F_GRO_FRAGLIST).
+const featureJoins = "rx-gro-list"
 
 // ErrNotJoined means that the transport could not join the daemons that share the port. That
 // may succeed later.
@@ -127,7 +133,8 @@ func joinGroup(cfg *Config, index int, first uint16) (p *pair, err error) {
 		return nil, err
 	}
 	m.recv = p.recv.fd
-	m.joined, _ = featureOn(m.recv, cfg.Netdev, featureJoins) // a driver need not support ethtool
+	features, _ := ethtool.Active(m.recv, cfg.Netdev) // a driver need not support ethtool
+	m.joined = slices.Contains(features, featureJoins)
 	if err := m.attach(); err != nil {
 		return nil, err
 	}

@@ -23,8 +23,9 @@ type Config struct {
 	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
 	// a Reserve, and closing that ends the sharing.
 	Share *Sharing
-	// Lanes is the number of transports that OpenLanes opens, up to MaxLanes; 0 means 1. It
-	// must not exceed 1 if Share is set. Open ignores it.
+	// Lanes is the number of transports that OpenLanes opens, up to transport.MaxLanes; 0 means
+	// 1. It must be a power of two, because the numbers of source ports are divided by it. It must
+	// not exceed 1 if Share is set. Open ignores it.
 	Lanes   int
 	RecvBuf int // receive buffer of the socket in bytes; 0 means 8 MiB
 	SendBuf int // send buffer of the socket in bytes; 0 means 128 MiB
@@ -41,8 +42,8 @@ type Transport struct {
 	rx      *receiver
 	groups  *memberships
 	pair    *pair // of the reserve
-	second  bool  // watch and groups belong to the first lane
 	watch   *watcher
+	lane    int // its number; watch and groups belong to lane 0
 	closing sync.Once
 	closed  error // the error of Close
 }
@@ -69,7 +70,7 @@ func openFirst(cfg Config) (*Transport, error) {
 
 // open leaves it to Close to undo a partial success.
 func (t *Transport) open(cfg Config) (err error) {
-	if n := cfg.Lanes; n < 0 || n > MaxLanes || n&(n-1) != 0 || n > 1 && cfg.Share != nil {
+	if n := cfg.Lanes; n < 0 || n > transport.MaxLanes || n&(n-1) != 0 || n > 1 && cfg.Share != nil {
 		return fmt.Errorf("open %d lanes: %w", n, hca.ErrInvalid)
 	}
 	if t.watch, err = newWatcher(cfg.Netdev); err != nil {
@@ -173,7 +174,7 @@ func (t *Transport) close() error {
 	if t.rx != nil {
 		t.rx.close(&errs)
 	}
-	if t.second {
+	if t.lane > 0 {
 		return errors.Join(errs...)
 	}
 	if t.groups != nil {

@@ -16,7 +16,8 @@
 //	}
 //
 // When the child ends, the kernel removes the namespaces with everything in them. No test
-// is skipped: if the namespaces cannot be created, the test fails and says what is missing.
+// is skipped: if the namespaces cannot be created, the test fails and says what is missing. It
+// also fails if the child skips it or a subtest.
 //
 // # More namespaces
 //

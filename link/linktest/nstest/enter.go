@@ -44,6 +44,9 @@ func Enter(t *testing.T) bool {
 	return true
 }
 
+// skipped matches the result of a test, or of a subtest, that was skipped.
+var skipped = regexp.MustCompile(`(?m)^ *--- SKIP: `)
+
 func runChild(t *testing.T) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -58,12 +61,15 @@ func runChild(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	out, err := cmd.CombinedOutput()
 	passed := bytes.Contains(out, []byte("--- PASS: "+t.Name()+" "))
-	if err != nil || !passed || testing.Verbose() {
+	skips := skipped.Match(out)
+	if err != nil || !passed || skips || testing.Verbose() {
 		t.Logf("in its own namespaces:\n%s", indent(out))
 	}
 	switch {
 	case err != nil:
 		t.Fatalf("run in new namespaces (this requires root, or unprivileged user namespaces): %v", err)
+	case skips:
+		t.Fatal("the child skipped the test, or a subtest, which the parent's result would hide")
 	case !passed:
 		t.Fatal("the child did not run the test to its end")
 	}

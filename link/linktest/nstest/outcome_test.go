@@ -24,6 +24,10 @@ func TestOutcome(t *testing.T) {
 		panic("a panic of the child")
 	case "exit":
 		os.Exit(0) // before the end of the test
+	case "skip":
+		t.Skip("the child's reason")
+	case "skip a subtest":
+		t.Run("sub", func(t *testing.T) { t.Skip("the subtest's reason") })
 	}
 }
 
@@ -32,6 +36,8 @@ func TestParentTakesOverTheResult(t *testing.T) {
 		{"fail", "a failure of the child"},
 		{"panic", "a panic of the child"},
 		{"exit", "did not run the test to its end"},
+		{"skip", "the child's reason"},
+		{"skip a subtest", "the subtest's reason"},
 	} {
 		exe, err := os.Executable()
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/soft/transport"
 )
 
 // Limits and defaults.
@@ -19,6 +20,9 @@ const (
 	DefaultDevice    = SoftHCA
 	DefaultName      = "ib0"
 
+	// MaxLanes bounds the lanes of a software HCA.
+	MaxLanes = transport.MaxLanes
+
 	maxNameLen  = 15  // IFNAMSIZ-1
 	maxHCALen   = 63  // IB_DEVICE_NAME_MAX-1 (include/rdma/ib_verbs.h)
 	maxControl  = 107 // sun_path of unix(7), less its final zero
@@ -26,7 +30,6 @@ const (
 	maxQueueWRs = 16384
 	maxPeers    = 16384
 	maxPKeys    = 128
-	maxLanes    = 8   // the same bound as in hca/soft, hca/soft/udp and link
 	maxGIDIndex = 255 // sgid_index of struct ibv_global_route (infiniband/verbs.h)
 
 	minGrace  = 100 * time.Millisecond // closing takes a few milliseconds

@@ -203,7 +203,7 @@ func (s *Soft) check(at string, ms *Mistakes) {
 	if s.SharePort != "" && len(s.Peers) > 0 {
 		ms.add(at+".share_port", "cannot be combined with peers: a multicast copy sent to this host would reach only one of its daemons")
 	}
-	if n := s.Lanes; n < 0 || n > maxLanes || n&(n-1) != 0 {
+	if n := s.Lanes; n < 0 || n > MaxLanes || n&(n-1) != 0 {
 		ms.add(at+".lanes", "%d is not 1, 2, 4 or 8", n)
 	}
 	if s.Lanes > 1 && s.SharePort != "" {

@@ -29,6 +29,13 @@ var (
 		"run it with CAP_SYS_ADMIN and CAP_NET_BROADCAST, or in that namespace")
 )
 
+// Each lane has a queue of the TAP, so both bounds are equal: otherwise one difference is negative,
+// and the compiler refuses it.
+const (
+	_ = uint(link.MaxQueues - config.MaxLanes)
+	_ = uint(config.MaxLanes - link.MaxQueues)
+)
+
 // Iface is one interface. Run's goroutine owns everything except what the pumps and the
 // workers use.
 type Iface struct {

@@ -70,7 +70,7 @@ func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	b.cfg.SlowPath = discarder{}
 	b.sink.discard = true
 	q := &loopQP{}
-	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, false, 2); err != nil {
+	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {
 		t.Fatal(err)
 	}
 	wc := hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m))}

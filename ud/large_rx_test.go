@@ -54,7 +54,7 @@ func TestRxSlotsFollowTheQueuePair(t *testing.T) {
 		b.qp.lro = lro
 		size := rxSlots * RxStride(b.cfg.PortMTU, lro)
 		b.qp.mr = &fakeMR{make([]byte, size-1)}
-		if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, uint32(10+gen)); !errors.Is(err, hca.ErrInvalid) {
+		if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, uint32(10+gen)); !errors.Is(err, hca.ErrInvalid) {
 			t.Fatalf("memory is a byte too short: %v, want ErrInvalid", err)
 		}
 		b.qp.mr = &fakeMR{make([]byte, size)}
@@ -128,4 +128,36 @@ func TestRxKeepsTheOrderAroundLargeReceives(t *testing.T) {
 		}
 	}
 	checkCounts(t, b.Counters(), idle(5, map[string]uint64{"rx_received": 8, "rx_delivered": 8, "rx_merged": 3}))
+}
+
+// Datagrams of one flow become one frame if the queue pair permits that, whatever the one before
+// it permitted.
+func TestRxJoinsUDPIfTheQueuePairPermits(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	for gen, udp := range []bool{false, true, false} {
+		b.Detach()
+		b.qp.recvs, b.qp.lroUDP, b.sink.frames = nil, udp, nil
+		b.attach(t, uint32(10+gen))
+		for range 3 {
+			p := ipv4("10.0.0.1", 128)
+			binary.BigEndian.PutUint16(p[6:], 0x4000) // DF, so that the identifications may be equal
+			binary.BigEndian.PutUint16(p[20+4:], 108)
+			m := msg(ipoib.EtherTypeIPv4, p)
+			b.qp.receiveWC(m, gidA, hca.WC{
+				Flags: hca.WCFlagGRH | hca.WCFlagIPCsumOK, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m)),
+			})
+		}
+		b.pump(t)
+		want := 3
+		if udp {
+			want = 1
+		}
+		if len(b.sink.frames) != want {
+			t.Errorf("3 datagrams with UDP permitted %v: %d frames, want %d", udp, len(b.sink.frames), want)
+		}
+	}
+	checkAccounts(t, b.Counters())
+	if got := counts(b.Counters()); got["rx_delivered"] != 9 || got["rx_merged"] != 2 {
+		t.Errorf("counters %v, want 9 delivered and 2 merged", got)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/segment"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -84,7 +85,8 @@ func TestRxCountsTheMessagesOfLargeReceives(t *testing.T) {
 		want     map[string]uint64
 	}{
 		"refused by the host": {largeMsg(2500), 3, 1000, func(b *rxBench) { b.sink.accept = 0 }, map[string]uint64{"rx_drop_sink_refused": 3, "rx_merged": 2}},
-		"above the MTU":       {largeMsg(4000), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 2}},
+		"above the MTU":       {largeMsg(4000), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 1, "rx_delivered": 1}},
+		"all above the MTU":   {largeMsg(2 * (testMTU - 39)), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 2}},
 		"of the MTU":          {largeMsg(4000), 2, testMTU - 40, nil, map[string]uint64{"rx_delivered": 2, "rx_merged": 1}},
 		"no TCP or UDP":       {msg(ipoib.EtherTypeIPv4, make([]byte, 3000)), 3, 1000, nil, map[string]uint64{"rx_drop_malformed": 3}},
 		"ARP":                 {msg(ipoib.EtherTypeARP, make([]byte, 56)), 2, 20, nil, map[string]uint64{"rx_drop_malformed": 2}},
@@ -160,4 +162,38 @@ func TestRxJoinsUDPIfTheQueuePairPermits(t *testing.T) {
 	if got := counts(b.Counters()); got["rx_delivered"] != 9 || got["rx_merged"] != 2 {
 		t.Errorf("counters %v, want 9 delivered and 2 merged", got)
 	}
+}
+
+// If the segments of a large receive are above the MTU, but not the last one, which is shorter,
+// the host gets that one as it was sent.
+func TestRxDeliversTheLastSegmentIfOnlyTheOthersAreTooLong(t *testing.T) {
+	const mss, last = testMTU, 100
+	b := newRxBench(t, rxSlots)
+	m := largeMsg(mss + last)
+	at := ipoib.HeaderLen + 20
+	m[at+13] |= 8 // PSH
+	var plan segment.Plan
+	if err := plan.Cut(m[:at+20], ipoib.HeaderLen, len(m)-at-20, mss); err != nil {
+		t.Fatal(err)
+	}
+	off, n := plan.Payload(1)
+	data := m[at+20+off:][:n]
+	var sum segment.Sum
+	sum.Add(data)
+	want := append(make([]byte, at+20), data...)
+	plan.Put(want, 1, sum)
+	b.qp.receiveLarge(m, 2, mss)
+	b.pump(t)
+	checkCounts(t, b.Counters(), idle(1, map[string]uint64{"rx_received": 2, "rx_delivered": 1, "rx_drop_too_long": 1}))
+	if len(b.sink.frames) != 1 || n != last {
+		t.Fatalf("%d frames, the last segment has %d bytes", len(b.sink.frames), n)
+	}
+	f := b.sink.frames[0]
+	if !bytes.Equal(f[vnet.HeaderLen+14:], want[ipoib.HeaderLen:]) {
+		t.Errorf("frame\n%x, want\n%x", f[vnet.HeaderLen+14:], want[ipoib.HeaderLen:])
+	}
+	if vnet.Flags(f[0]) != vnet.DataValid || vnet.GSOType(f[1]) != vnet.GSONone {
+		t.Errorf("virtio header %x, want only DataValid", f[:vnet.HeaderLen])
+	}
+	b.checkRing(t)
 }

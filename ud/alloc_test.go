@@ -143,6 +143,23 @@ func TestRxAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestCuttingOneSegmentAllocatesNothing(t *testing.T) {
+	ether, by := largeUDP(macX, 3000, 1000)[txEther:], route{headers: 42, mss: 1000}
+	m := largeMsg(2500)
+	buf, wc := received(gidB, gidA, m)
+	got := testing.AllocsPerRun(100, func() {
+		copy(buf[hca.GRHLen:], m)
+		large := wc
+		large.LRO = hca.LRO{Segments: 3, MSS: 1000}
+		if len(by.first(ether)) != 1042 || !leaveLast(buf, &large) || large.ByteLen != hca.GRHLen+ipoib.HeaderLen+540 {
+			t.Fatal("not cut")
+		}
+	})
+	if got != 0 {
+		t.Errorf("%v allocations, want none", got)
+	}
+}
+
 func BenchmarkTx(b *testing.B) {
 	for name, n := range map[string]int{"1": 1, "64": hca.Batch} {
 		b.Run(name, func(b *testing.B) {

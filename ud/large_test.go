@@ -117,7 +117,7 @@ func TestTxPassesTheFirstSegmentToTheSlowPath(t *testing.T) {
 	}{
 		{"TCP", largeTCP(macX, 60000, 1000), 40, 1000, false, map[string]uint64{"tx_slow_path": 1, "tx_segment_drop_unresolved": 59}},
 		{"UDP", largeUDP(macX, 2500, 1000), 28, 1000, false, map[string]uint64{"tx_slow_path": 1, "tx_segment_drop_unresolved": 2}},
-		{"one segment", largeUDP(macX, 900, 1000), 28, 900, false, map[string]uint64{"tx_slow_path": 1}},
+		{"one segment", largeUDP(macX, 900, 2000), 28, 900, false, map[string]uint64{"tx_slow_path": 1}},
 		{"slow path full", largeUDP(macX, 2500, 1000), 28, 0, true, map[string]uint64{"tx_drop_slow_path_full": 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -128,10 +128,10 @@ func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 	}
 	frame := buf[:size]
 	to, reason := rules.classify(frame)
-	switch reason {
-	case SlowPathed:
+	if reason == SlowPathed {
 		return t.toSlowPath(frame[txEther:], to)
-	case Sent:
+	}
+	if reason == Sent {
 		ipoib.PutHeader(frame[txMessage:], etherTypeOf(frame[txEther:]))
 		t.describe(slot, size-txMessage, to)
 	}

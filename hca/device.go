@@ -300,8 +300,8 @@ type QPSpec struct {
 	// LRO lets the device join messages, as far as a receive has room (see WC.LRO), and use the
 	// receives in any order. Without DeviceAttr.LRO, the spec is refused with ErrInvalid.
 	LRO bool
-	// LROUDP lets the device join messages of UDP as well as of TCP. Without LRO, it has no
-	// effect.
+	// LROUDP says that the host accepts joined messages of UDP as well as of TCP. With LRO, the
+	// device may join them.
 	LROUDP bool
 	// BlockLoopback keeps the device from delivering multicast of the QP to the QP itself
 	// (IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK); other members on the port get it. Without

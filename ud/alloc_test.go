@@ -70,7 +70,7 @@ func newRxLoop(t testing.TB, m []byte, n int) (*rxBench, func()) {
 	b.cfg.SlowPath = discarder{}
 	b.sink.discard = true
 	q := &loopQP{}
-	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, false, 2); err != nil {
+	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 2); err != nil {
 		t.Fatal(err)
 	}
 	wc := hca.WC{Flags: hca.WCFlagGRH, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m))}
@@ -140,6 +140,23 @@ func TestRxAllocatesNothing(t *testing.T) {
 			}
 			checkAccounts(t, b.Counters())
 		}
+	}
+}
+
+func TestCuttingOneSegmentAllocatesNothing(t *testing.T) {
+	ether, by := largeUDP(macX, 3000, 1000)[txEther:], route{headers: 42, mss: 1000}
+	m := largeMsg(2500)
+	buf, wc := received(gidB, gidA, m)
+	got := testing.AllocsPerRun(100, func() {
+		copy(buf[hca.GRHLen:], m)
+		large := wc
+		large.LRO = hca.LRO{Segments: 3, MSS: 1000}
+		if len(by.first(ether)) != 1042 || !leaveLast(buf, &large) || large.ByteLen != hca.GRHLen+ipoib.HeaderLen+540 {
+			t.Fatal("not cut")
+		}
+	})
+	if got != 0 {
+		t.Errorf("%v allocations, want none", got)
 	}
 }
 

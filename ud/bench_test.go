@@ -91,7 +91,7 @@ func newRxBench(t testing.TB, slots int) *rxBench {
 
 func (b *rxBench) attach(t testing.TB, gen uint32) {
 	t.Helper()
-	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, gen); err != nil {
+	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, gen); err != nil {
 		t.Fatal(err)
 	}
 }

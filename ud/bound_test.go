@@ -46,7 +46,7 @@ func newRxTrainLoop(t testing.TB, msgs [][]byte) (*rxBench, func()) {
 	b, _ := newRxLoop(t, msgs[0], 1)
 	q := &loopQP{}
 	b.Detach()
-	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, false, 3); err != nil {
+	if err := b.Attach(q, b.qp.recvCQ, b.qp.mr, 3); err != nil {
 		t.Fatal(err)
 	}
 	var heads [][]byte

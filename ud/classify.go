@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"ipoibd/hca"
+	"ipoibd/hca/segment"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -33,6 +34,20 @@ type route struct {
 // segments returns how many segments a frame of n bytes, from Ethernet on, becomes.
 func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss }
 
+// first reduces a large frame, from Ethernet on, to its first segment, in place. It returns nil
+// if the frame cannot be cut.
+func (r route) first(ether []byte) []byte {
+	var plan segment.Plan
+	if plan.Cut(ether[etherHeaderLen:r.headers], 0, len(ether)-r.headers, r.mss) != nil {
+		return nil
+	}
+	_, n := plan.Payload(0)
+	var sum segment.Sum
+	sum.Add(ether[r.headers:][:n])
+	plan.Put(ether[etherHeaderLen:], 0, sum)
+	return ether[:r.headers+n]
+}
+
 // classify returns where the frame goes, and Sent; or SlowPathed; or why it is
 // dropped. It fills in the partial checksum of a frame that is sent whole. The checks, in
 // their order:
@@ -51,15 +66,13 @@ func (r route) segments(n int) int { return (n - r.headers + r.mss - 1) / r.mss 
 //  11. unicast destination
 //
 // Frames to a destination that the snapshot lacks go to the slow path. It has no room for large
-// ones, which are dropped: LargeUnresolved. TCP retransmits them.
+// ones, but gets their first segment; see [route.first].
 func (r *txRules) classify(frame []byte) (route, Reason) {
 	to, reason := r.check(frame)
 	if reason != Sent {
 		return route{}, reason
 	}
-	if to.to, reason = r.dest(frame); reason == SlowPathed && to.mss > 0 {
-		reason = LargeUnresolved
-	}
+	to.to, reason = r.dest(frame)
 	return to, reason
 }
 

@@ -34,6 +34,7 @@ func (t *Tx) Counters() []hca.Counter {
 		hca.Counter{Name: prefix + "stalls", Kind: hca.CountTotal, Value: t.stalls.Load()},
 		hca.Counter{Name: prefix + "large", Kind: hca.CountTotal, Value: t.cut.Load()},
 		hca.Counter{Name: prefix + "segments", Kind: hca.CountTotal, Value: t.pieces.Load()},
+		hca.Counter{Name: prefix + "segment_drop_unresolved", Kind: hca.CountDrop, Value: t.lost.Load()},
 	)
 }
 

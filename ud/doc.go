@@ -71,7 +71,8 @@
 // If the device supports large sends (hca.DeviceAttr.MaxTSO), the host sends frames of up to
 // 64 KB and leaves checksums incomplete. Such a frame uses one slot, one large send (hca.LSO)
 // and one completion, and counts once; tx_large counts these frames, and tx_segments their
-// segments. The checksum of a frame that is sent whole is filled in here, before anything
+// segments. The slow path gets only the first segment of a large frame, which then counts as
+// tx_slow_path; tx_segment_drop_unresolved counts the other segments, which are dropped. The checksum of a frame that is sent whole is filled in here, before anything
 // inspects it.
 //
 // Received segments of one flow are written to the host as one frame. A device with large

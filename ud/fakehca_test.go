@@ -75,7 +75,7 @@ type fakeQP struct {
 	sendCQ, recvCQ *fakeCQ
 	depth          int
 	auto           bool
-	lro            bool
+	lro, lroUDP    bool
 	refuse         error // error of the next posts, once refuseAfter were accepted
 	refuseAfter    int
 	invalid        func(*hca.SendWR) bool // selects sends to refuse individually
@@ -85,7 +85,7 @@ type fakeQP struct {
 
 func (q *fakeQP) Num() hca.QPN { return qpnA }
 func (q *fakeQP) Spec() hca.QPSpec {
-	return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth, LRO: q.lro}
+	return hca.QPSpec{SendWRs: q.depth, RecvWRs: q.depth, LRO: q.lro, LROUDP: q.lroUDP}
 }
 
 // room returns how many of n posts are accepted, and the error that ends them.

@@ -6,6 +6,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/join"
+	"ipoibd/hca/segment"
 	"ipoibd/ud/coalesce"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
@@ -34,7 +35,8 @@ type message struct {
 //  2. no GRH flag: NoGRH; GRH area of unknown layout: BadGRH; a large receive that is not a
 //     packet of joined segments: Malformed
 //  3. our own probe: Probed; not IPv4, ARP, RARP or IPv6: EtherType
-//  4. payload, or the longest segment of a large receive, above the MTU: TooLong
+//  4. payload, or the longest segment of a large receive, above the MTU: TooLong; leaveLast
+//     keeps the last segment, if that one is not too long
 //  5. ND behind extension headers, which is not translated: HiddenND
 //  6. no snapshot: NoPeers
 //  7. sent from our own address: OwnMulticast
@@ -71,6 +73,31 @@ func (r *rxRules) inspect(buf []byte, wc *hca.WC) (message, Reason) {
 	}
 	m.src, m.dst = r.peers.PeerMAC(sgid, wc.SrcQPN), r.hostDst(ip, m.from.Multicast)
 	return m, Delivered
+}
+
+// leaveLast reduces a large receive, whose segments are too long, to the last of them, which may
+// be shorter. It returns false, and changes nothing, if wc is not that of a large receive.
+func leaveLast(buf []byte, wc *hca.WC) bool {
+	if wc.LRO.Segments < 2 {
+		return false
+	}
+	payload := buf[rxPayload:wc.ByteLen]
+	typ := ipoib.EtherType(binary.BigEndian.Uint16(buf[rxMessage:]))
+	var p join.Packet
+	p.Parse(payload, typ == ipoib.EtherTypeIPv6, true, 0)
+	var plan segment.Plan
+	if plan.Cut(payload[:p.Payload], 0, p.Size(), wc.LRO.MSS) != nil || plan.Segments() != wc.LRO.Segments {
+		return false
+	}
+	last := wc.LRO.Segments - 1
+	off, n := plan.Payload(last)
+	data := payload[p.Payload+off:][:n]
+	var sum segment.Sum
+	sum.Add(data)
+	plan.Put(payload, last, sum)
+	copy(payload[p.Payload:], data)
+	wc.ByteLen, wc.LRO = uint32(rxPayload+p.Payload+n), hca.LRO{}
+	return true
 }
 
 // checkLength makes the checks that must pass before the slot is read.

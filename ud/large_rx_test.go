@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
+	"ipoibd/hca/segment"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -54,7 +55,7 @@ func TestRxSlotsFollowTheQueuePair(t *testing.T) {
 		b.qp.lro = lro
 		size := rxSlots * RxStride(b.cfg.PortMTU, lro)
 		b.qp.mr = &fakeMR{make([]byte, size-1)}
-		if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, uint32(10+gen)); !errors.Is(err, hca.ErrInvalid) {
+		if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, uint32(10+gen)); !errors.Is(err, hca.ErrInvalid) {
 			t.Fatalf("memory is a byte too short: %v, want ErrInvalid", err)
 		}
 		b.qp.mr = &fakeMR{make([]byte, size)}
@@ -84,7 +85,8 @@ func TestRxCountsTheMessagesOfLargeReceives(t *testing.T) {
 		want     map[string]uint64
 	}{
 		"refused by the host": {largeMsg(2500), 3, 1000, func(b *rxBench) { b.sink.accept = 0 }, map[string]uint64{"rx_drop_sink_refused": 3, "rx_merged": 2}},
-		"above the MTU":       {largeMsg(4000), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 2}},
+		"above the MTU":       {largeMsg(4000), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 1, "rx_delivered": 1}},
+		"all above the MTU":   {largeMsg(2 * (testMTU - 39)), 2, testMTU - 39, nil, map[string]uint64{"rx_drop_too_long": 2}},
 		"of the MTU":          {largeMsg(4000), 2, testMTU - 40, nil, map[string]uint64{"rx_delivered": 2, "rx_merged": 1}},
 		"no TCP or UDP":       {msg(ipoib.EtherTypeIPv4, make([]byte, 3000)), 3, 1000, nil, map[string]uint64{"rx_drop_malformed": 3}},
 		"ARP":                 {msg(ipoib.EtherTypeARP, make([]byte, 56)), 2, 20, nil, map[string]uint64{"rx_drop_malformed": 2}},
@@ -128,4 +130,70 @@ func TestRxKeepsTheOrderAroundLargeReceives(t *testing.T) {
 		}
 	}
 	checkCounts(t, b.Counters(), idle(5, map[string]uint64{"rx_received": 8, "rx_delivered": 8, "rx_merged": 3}))
+}
+
+// Datagrams of one flow become one frame if the queue pair permits that, whatever the one before
+// it permitted.
+func TestRxJoinsUDPIfTheQueuePairPermits(t *testing.T) {
+	b := newRxBench(t, rxSlots)
+	for gen, udp := range []bool{false, true, false} {
+		b.Detach()
+		b.qp.recvs, b.qp.lroUDP, b.sink.frames = nil, udp, nil
+		b.attach(t, uint32(10+gen))
+		for range 3 {
+			p := ipv4("10.0.0.1", 128)
+			binary.BigEndian.PutUint16(p[6:], 0x4000) // DF, so that the identifications may be equal
+			binary.BigEndian.PutUint16(p[20+4:], 108)
+			m := msg(ipoib.EtherTypeIPv4, p)
+			b.qp.receiveWC(m, gidA, hca.WC{
+				Flags: hca.WCFlagGRH | hca.WCFlagIPCsumOK, SrcQPN: qpnB, ByteLen: uint32(hca.GRHLen + len(m)),
+			})
+		}
+		b.pump(t)
+		want := 3
+		if udp {
+			want = 1
+		}
+		if len(b.sink.frames) != want {
+			t.Errorf("3 datagrams with UDP permitted %v: %d frames, want %d", udp, len(b.sink.frames), want)
+		}
+	}
+	checkAccounts(t, b.Counters())
+	if got := counts(b.Counters()); got["rx_delivered"] != 9 || got["rx_merged"] != 2 {
+		t.Errorf("counters %v, want 9 delivered and 2 merged", got)
+	}
+}
+
+// If the segments of a large receive are above the MTU, but not the last one, which is shorter,
+// the host gets that one as it was sent.
+func TestRxDeliversTheLastSegmentIfOnlyTheOthersAreTooLong(t *testing.T) {
+	const mss, last = testMTU, 100
+	b := newRxBench(t, rxSlots)
+	m := largeMsg(mss + last)
+	at := ipoib.HeaderLen + 20
+	m[at+13] |= 8 // PSH
+	var plan segment.Plan
+	if err := plan.Cut(m[:at+20], ipoib.HeaderLen, len(m)-at-20, mss); err != nil {
+		t.Fatal(err)
+	}
+	off, n := plan.Payload(1)
+	data := m[at+20+off:][:n]
+	var sum segment.Sum
+	sum.Add(data)
+	want := append(make([]byte, at+20), data...)
+	plan.Put(want, 1, sum)
+	b.qp.receiveLarge(m, 2, mss)
+	b.pump(t)
+	checkCounts(t, b.Counters(), idle(1, map[string]uint64{"rx_received": 2, "rx_delivered": 1, "rx_drop_too_long": 1}))
+	if len(b.sink.frames) != 1 || n != last {
+		t.Fatalf("%d frames, the last segment has %d bytes", len(b.sink.frames), n)
+	}
+	f := b.sink.frames[0]
+	if !bytes.Equal(f[vnet.HeaderLen+14:], want[ipoib.HeaderLen:]) {
+		t.Errorf("frame\n%x, want\n%x", f[vnet.HeaderLen+14:], want[ipoib.HeaderLen:])
+	}
+	if vnet.Flags(f[0]) != vnet.DataValid || vnet.GSOType(f[1]) != vnet.GSONone {
+		t.Errorf("virtio header %x, want only DataValid", f[:vnet.HeaderLen])
+	}
+	b.checkRing(t)
 }

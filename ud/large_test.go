@@ -7,6 +7,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/checksum"
+	"ipoibd/hca/join"
 	"ipoibd/ud/ipoib"
 	"ipoibd/ud/vnet"
 )
@@ -79,7 +80,6 @@ func TestTxDropsLargeFrames(t *testing.T) {
 		{"too many segments", tooMany, 1 << 16, "tx_drop_offload"},
 		{"unknown type", unknownType, 1 << 16, "tx_drop_offload"},
 		{"segments above the MTU", largeTCP(macB, 60000, testMTU-39), 1 << 16, "tx_drop_too_long"},
-		{"unknown destination", largeTCP(macX, 60000, 1000), 1 << 16, "tx_drop_large_unresolved"},
 	} {
 		b := newTxBench(t, 128)
 		b.Detach()
@@ -91,6 +91,60 @@ func TestTxDropsLargeFrames(t *testing.T) {
 		}
 		checkAccounts(t, b.Counters())
 		b.checkRing(t)
+	}
+}
+
+// largeUDP is like largeTCP, for datagrams.
+func largeUDP(to ipoib.MAC, n, mss int) []byte {
+	f := frame(to, macA, ipoib.EtherTypeIPv4, ipv4("10.0.0.2", 28+n))
+	vnet.Header{
+		Flags: vnet.NeedsCsum, GSOType: vnet.GSOUDPL4, HdrLen: 42, GSOSize: uint16(mss),
+		CsumStart: 34, CsumOffset: vnet.CsumOffsetUDP,
+	}.Put(f)
+	return f
+}
+
+// The first segment of a large frame to an unknown destination goes to the slow path, which
+// resolves the address as it does for a small frame. The other segments are dropped and counted.
+// Otherwise a sender of large datagrams alone would never reach its peer.
+func TestTxPassesTheFirstSegmentToTheSlowPath(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		f             []byte
+		headers, size int // of the first segment, from IP on
+		full          bool
+		want          map[string]uint64
+	}{
+		{"TCP", largeTCP(macX, 60000, 1000), 40, 1000, false, map[string]uint64{"tx_slow_path": 1, "tx_segment_drop_unresolved": 59}},
+		{"UDP", largeUDP(macX, 2500, 1000), 28, 1000, false, map[string]uint64{"tx_slow_path": 1, "tx_segment_drop_unresolved": 2}},
+		{"one segment", largeUDP(macX, 900, 2000), 28, 900, false, map[string]uint64{"tx_slow_path": 1}},
+		{"slow path full", largeUDP(macX, 2500, 1000), 28, 0, true, map[string]uint64{"tx_drop_slow_path_full": 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newLargeTxBench(t)
+			b.slow.full = c.full
+			b.src.add(c.f)
+			b.pump(t)
+			c.want["tx_read"] = 1
+			checkCounts(t, b.Counters(), c.want)
+			b.checkRing(t)
+			if c.full {
+				return
+			}
+			if len(b.slow.frames) != 1 || len(b.qp.sends) != 0 {
+				t.Fatalf("%d frames for the slow path, %d sends; want one frame", len(b.slow.frames), len(b.qp.sends))
+			}
+			var p join.Packet
+			got, whole := b.slow.frames[0], c.f[txEther:]
+			p.Parse(got[etherHeaderLen:], false, true, 0)
+			payload := etherHeaderLen + c.headers
+			if p.End != c.headers+c.size || len(got) != etherHeaderLen+p.End || !bytes.Equal(got[payload:], whole[payload:][:c.size]) {
+				t.Fatalf("first segment %x", got)
+			}
+			if pseudo := checksum.Pseudo(got[26:34], got[23], len(got)-34); checksum.Sum(got[14:34], 0) != 0xffff || checksum.Sum(got[34:], pseudo) != 0xffff {
+				t.Errorf("checksums of %x are wrong", got[:payload])
+			}
+		})
 	}
 }
 

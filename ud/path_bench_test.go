@@ -198,7 +198,7 @@ func BenchmarkPath(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := rx.Attach(to.qp, to.rx, to.mr(b, 64*RxStride(4096, true)), false, 1); err != nil {
+		if err := rx.Attach(to.qp, to.rx, to.mr(b, 64*RxStride(4096, true)), 1); err != nil {
 			b.Fatal(err)
 		}
 		b.Run(fmt.Sprintf("rx/%d", mtu), func(b *testing.B) {

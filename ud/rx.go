@@ -85,12 +85,12 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
 // buffers; it has at least Slots * RxStride(PortMTU, qp.Spec().LRO) bytes and is writable by
-// the device (hca.AccessLocalWrite). joinUDP says whether the host accepts large UDP frames;
-// it always accepts those of TCP. The generation must differ from that of every earlier
-// Attach whose completions may still arrive. Errors: hca.ErrInvalid if a QP is already
+// the device (hca.AccessLocalWrite). The host accepts large TCP frames, and those of UDP if
+// qp.Spec().LROUDP is set. The generation must differ from that of every earlier Attach whose
+// completions may still arrive. Errors: hca.ErrInvalid if a QP is already
 // attached or if mr or the QP's receive queue is too small; or the error of a post, after
 // which Rx is detached.
-func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, joinUDP bool, generation uint32) error {
+func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
 		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
 	}
@@ -100,8 +100,8 @@ func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, joinUDP bool, genera
 	for slot := range r.sge {
 		r.sge[slot] = r.ring.sge(uint32(slot), 0, r.ring.stride)
 	}
-	if joinUDP != r.joinsUDP {
-		r.joinsUDP, r.join = joinUDP, coalesce.New(hca.Batch, joinUDP)
+	if udp := qp.Spec().LROUDP; udp != r.joinsUDP {
+		r.joinsUDP, r.join = udp, coalesce.New(hca.Batch, udp)
 	}
 	r.qp, r.cq = qp, recvCQ
 	if err := r.Refill(); err != nil {

@@ -306,7 +306,7 @@ func TestRxDeliversBatchesInOrder(t *testing.T) {
 
 func TestRxAttachChecks(t *testing.T) {
 	b := newRxBench(t, rxSlots)
-	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("attach twice: %v, want ErrInvalid", err)
 	}
 	if n := b.Detach(); n != rxSlots {
@@ -322,16 +322,16 @@ func TestRxAttachChecks(t *testing.T) {
 		t.Errorf("refill while detached: %v", err)
 	}
 	b.qp.recvs = nil
-	if err := b.Attach(b.qp, b.qp.recvCQ, &fakeMR{b.qp.mr.mem[1:]}, false, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.recvCQ, &fakeMR{b.qp.mr.mem[1:]}, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("memory too small: %v", err)
 	}
 	b.qp.depth = rxSlots - 1
-	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, 2); !errors.Is(err, hca.ErrInvalid) {
+	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) {
 		t.Errorf("receive queue too small: %v", err)
 	}
 	b.qp.depth = rxSlots
 	b.qp.refuse, b.qp.refuseAfter = hca.ErrInvalid, 63
-	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, false, 2); !errors.Is(err, hca.ErrInvalid) || b.Outstanding() != 0 {
+	if err := b.Attach(b.qp, b.qp.recvCQ, b.qp.mr, 2); !errors.Is(err, hca.ErrInvalid) || b.Outstanding() != 0 {
 		t.Errorf("refused post: %v, %d posted", err, b.Outstanding())
 	}
 	b.qp.refuse, b.qp.recvs = nil, nil

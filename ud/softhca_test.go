@@ -82,7 +82,7 @@ func (h *host) up() {
 	h.modify(hca.QPRTS, hca.AttrSQPSN)
 	h.gen++
 	check(h.t, h.tx.Attach(h.qp, h.scq, h.tmr, 0, h.gen))
-	check(h.t, h.rx.Attach(h.qp, h.rcq, h.rmr, false, h.gen))
+	check(h.t, h.rx.Attach(h.qp, h.rcq, h.rmr, h.gen))
 	h.stop.Store(false)
 	h.pumps.Go(func() { h.pump(h.tx.Pump) })
 	h.pumps.Go(func() { h.pump(func() error { return h.rx.Pump(time.Time{}) }) })

@@ -70,6 +70,7 @@ type Tx struct {
 	stalls  atomic.Uint64
 	cut     atomic.Uint64 // frames that were posted to be segmented
 	pieces  atomic.Uint64 // segments of these frames
+	lost    atomic.Uint64 // segments of large frames for the slow path, except the first of each
 	waiting atomic.Int64  // len(wrs), for other goroutines
 
 	scratch txScratch

@@ -128,14 +128,31 @@ func (t *Tx) decide(rules *txRules, slot uint32, size int) Reason {
 	}
 	frame := buf[:size]
 	to, reason := rules.classify(frame)
-	if reason == SlowPathed && !t.cfg.SlowPath.FromHost(frame[txEther:]) {
-		return SlowPathFull
+	if reason == SlowPathed {
+		return t.toSlowPath(frame[txEther:], to)
 	}
 	if reason == Sent {
 		ipoib.PutHeader(frame[txMessage:], etherTypeOf(frame[txEther:]))
 		t.describe(slot, size-txMessage, to)
 	}
 	return reason
+}
+
+// toSlowPath passes a frame to the slow path; of a large one, only the first segment, which is
+// enough to resolve the address. The other segments are dropped: TCP retransmits them.
+func (t *Tx) toSlowPath(ether []byte, by route) Reason {
+	others := 0
+	if by.mss > 0 {
+		others = by.segments(len(ether)) - 1
+		if ether = by.first(ether); ether == nil {
+			return Offload
+		}
+	}
+	if !t.cfg.SlowPath.FromHost(ether) {
+		return SlowPathFull
+	}
+	t.lost.Add(uint64(others))
+	return SlowPathed
 }
 
 // describe makes the work request for the n bytes of message in a slot.

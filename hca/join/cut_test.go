@@ -31,26 +31,18 @@ func cut(t testing.TB, large []byte, headers, mss int) (out [][]byte) {
 // joinAll joins packets to the first while they fit, and returns the large packet.
 func joinAll(packets [][]byte, v6 bool) (p Packet, run Run, large []byte) {
 	var q Packet
-	if p.Parse(packets[0], v6, true, 0); p.Kind != Joinable || p.Pushes(packets[0]) {
-		return p, Run{}, nil
-	}
+	p.Parse(packets[0], v6, true, 0)
 	large = bytes.Clone(packets[0])
 	run.Start(&p)
-	last, goesOn := packets[0], true
 	for _, c := range packets[1:] {
 		q.Parse(c, v6, true, 0)
-		if !goesOn || q.Kind != Joinable || !p.SameFlow(&q, large, c) {
+		if q.Kind != Joinable || !p.SameFlow(&q, large, c) || !run.Extend(&p, &q, large, c) {
 			break
 		}
-		fixed, fits := run.Fits(&p, &q, large, c)
-		if !fits || !p.Intact(packets[0]) || !q.Intact(c) {
-			break
-		}
-		goesOn = run.Add(&p, &q, c, fixed)
-		large, last = append(large, c[q.Payload:q.End]...), c
+		large = append(large, c[q.Payload:q.End]...)
 	}
 	if run.N > 1 {
-		run.Enlarge(&p, large, q.Proto == TCP && p.Pushes(last))
+		run.Enlarge(&p, large)
 	}
 	return p, run, large
 }

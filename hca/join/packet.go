@@ -73,14 +73,25 @@ const (
 	Joinable             // of a known flow, and may be joined
 )
 
+// verdict is what is known about the checksums of a packet.
+type verdict uint8
+
+const (
+	unknown verdict = iota
+	correct
+	wrong
+)
+
 // Packet is what the headers of an IP packet say. Offsets count from its IP header.
 type Packet struct {
 	Kind      Kind
 	IPv6      bool
 	Proto     uint8 // TCP, UDP, others; 0: unknown, behind IPv6 extension headers
-	Transport int   // where the TCP or UDP header begins
-	Payload   int   // where its payload begins
-	End       int   // of the packet
+	push      bool  // TCP: PSH is set
+	sums      verdict
+	Transport int // where the TCP or UDP header begins
+	Payload   int // where its payload begins
+	End       int // of the packet
 
 	ports uint32 // source and destination
 	pair  uint64 // the IPv4 addresses, or a hash of the IPv6 addresses
@@ -164,6 +175,7 @@ func (p *Packet) parseTCP(b []byte) {
 	p.ports = binary.BigEndian.Uint32(h)
 	size := int(h[tcpOff]>>4) * 4
 	p.Payload = p.Transport + size
+	p.push = h[tcpFlags]&flagPSH != 0
 	if size < tcpMinLen || p.Payload >= p.End || h[tcpFlags]&^(flagPSH|flagECE) != flagACK {
 		p.Kind = Alone
 	}
@@ -207,10 +219,24 @@ func (p *Packet) pseudo(b []byte, end int) uint16 {
 	return checksum.Pseudo(p.addrs(b), p.Proto, end-p.Transport)
 }
 
-// Intact reports whether the checksums of IPv4 and of TCP or UDP are correct. Cutting writes
-// zero as 0 in IPv4 and TCP, and as 0xffff in UDP. The other form of zero does not count as
-// correct.
-func (p *Packet) Intact(b []byte) bool {
+// SetVerified records that the device has verified the checksums of IPv4 and of TCP or UDP.
+func (p *Packet) SetVerified() { p.sums = correct }
+
+// intact reports whether the checksums of IPv4 and of TCP or UDP are correct. It computes them
+// at most once, and not at all after SetVerified.
+func (p *Packet) intact(b []byte) bool {
+	if p.sums == unknown {
+		p.sums = wrong
+		if p.verify(b) {
+			p.sums = correct
+		}
+	}
+	return p.sums == correct
+}
+
+// verify computes the checksums. Cutting writes zero as 0 in IPv4 and TCP, and as 0xffff in
+// UDP. The other form of zero does not count as correct.
+func (p *Packet) verify(b []byte) bool {
 	if !p.IPv6 && (checksum.Sum(b[:ipv4Len], 0) != 0xffff || binary.BigEndian.Uint16(b[ipv4Sum:]) == 0xffff) {
 		return false
 	}
@@ -230,6 +256,3 @@ func (p *Packet) SameFlow(q *Packet, b, c []byte) bool {
 func (p *Packet) MayShareFlow(q *Packet) bool {
 	return q.pair == p.pair && (p.Proto == 0 || p.Proto == q.Proto)
 }
-
-// Pushes reports whether a TCP segment has PSH.
-func (p *Packet) Pushes(b []byte) bool { return p.Proto == TCP && b[p.Transport+tcpFlags]&flagPSH != 0 }

@@ -17,21 +17,44 @@ const (
 	MaxSegments = 64
 )
 
-// Run is a sequence of packets that become one.
+// Run is a sequence of packets that become one. The caller keeps the packets. It starts a run
+// with the first one, extends it with each further one of the flow until Extend returns false
+// or the run has ended, and then enlarges the first one.
 type Run struct {
-	N     int // packets
-	Bytes int // of payload
+	N     int  // packets
+	Bytes int  // of payload
+	Ended bool // no packet can follow
 
 	fixedID bool // all IPv4 identifications are equal
+	pushed  bool // the last packet has PSH
 }
 
-// Start makes p the first packet of the run.
-func (r *Run) Start(p *Packet) { *r = Run{N: 1, Bytes: p.Size()} }
+// Start makes p the only packet of the run, which ends with it unless p is joinable and has no
+// PSH.
+func (r *Run) Start(p *Packet) {
+	*r = Run{N: 1, Bytes: p.Size(), Ended: p.Kind != Joinable || p.push}
+}
 
-// Fits reports whether the packet q of the run's flow, at the beginning of c, may follow the
-// run, whose first packet is p, at the beginning of b. The caller passes fixedID to Add. Fits
-// does not verify the checksums.
-func (r *Run) Fits(p, q *Packet, b, c []byte) (fixedID, ok bool) {
+// Extend adds q, at the beginning of c, to the run, whose first packet is p, at the beginning
+// of b. The caller has checked that q is joinable, of the flow of p, and behind the same
+// link-layer header. Extend returns false, and leaves the run as it is, if q does not fit or a
+// checksum is wrong.
+func (r *Run) Extend(p, q *Packet, b, c []byte) bool {
+	if r.Ended {
+		return false
+	}
+	fixedID, fits := r.fits(p, q, b, c)
+	if !fits || !p.intact(b) || !q.intact(c) {
+		return false
+	}
+	r.N, r.Bytes, r.fixedID, r.pushed = r.N+1, r.Bytes+q.Size(), fixedID, q.push
+	r.Ended = q.push || q.Size() < p.Size()
+	return true
+}
+
+// fits reports whether the headers of q may follow the run, and whether all IPv4
+// identifications would be equal.
+func (r *Run) fits(p, q *Packet, b, c []byte) (fixedID, ok bool) {
 	if r.N == MaxSegments || q.Size() > p.Size() || p.Payload+r.Bytes+q.Size() > MaxBytes {
 		return false, false
 	}
@@ -44,12 +67,6 @@ func (r *Run) Fits(p, q *Packet, b, c []byte) (fixedID, ok bool) {
 		ok = r.followsTCP(b[p.Transport:p.Payload], c[q.Transport:q.Payload])
 	}
 	return fixedID, ok
-}
-
-// Add adds a packet that fits. It returns false if that packet ends the run.
-func (r *Run) Add(p, q *Packet, c []byte, fixedID bool) (goesOn bool) {
-	r.N, r.Bytes, r.fixedID = r.N+1, r.Bytes+q.Size(), fixedID
-	return q.Size() == p.Size() && !q.Pushes(c)
 }
 
 // nextID checks the IPv4 identification of the run's next packet. The second packet decides
@@ -80,10 +97,10 @@ func equal16(a, b []byte, at int) bool {
 }
 
 // Enlarge changes the headers of p, at the beginning of b, to those of the large packet of the
-// run that p begins. push says whether the last packet had PSH: segmentation gives it only to
-// the last segment. The checksum of TCP or UDP becomes that of the pseudo-header, as the
-// kernel expects it of a packet that is to be segmented (CHECKSUM_PARTIAL).
-func (r *Run) Enlarge(p *Packet, b []byte, push bool) {
+// run that p begins. It has PSH if the last packet has: segmentation gives PSH only to the last
+// segment. The checksum of TCP or UDP becomes that of the pseudo-header, as the kernel expects
+// it of a packet that is to be segmented (CHECKSUM_PARTIAL).
+func (r *Run) Enlarge(p *Packet, b []byte) {
 	end := p.Payload + r.Bytes
 	if p.IPv6 {
 		binary.BigEndian.PutUint16(b[ipv6PayloadLen:], uint16(end-p.Transport))
@@ -95,7 +112,7 @@ func (r *Run) Enlarge(p *Packet, b []byte, push bool) {
 	t := b[p.Transport:]
 	if p.Proto == UDP {
 		binary.BigEndian.PutUint16(t[udpLength:], uint16(end-p.Transport))
-	} else if push {
+	} else if r.pushed {
 		t[tcpFlags] |= flagPSH
 	}
 	binary.BigEndian.PutUint16(t[p.CsumOffset():], p.pseudo(b, end))

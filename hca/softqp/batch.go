@@ -47,9 +47,9 @@ type datagram struct {
 	skipped   int // of a copy: peers skipped since the previous copy
 }
 
-// message sets d for message seg of the n messages of a request.
-func (d *datagram) message(seg, n int) {
-	*d = datagram{ends: seg+1 == n, resumes: seg+1 < n, seg: seg + 1}
+// after describes the datagram of message seg of the n messages of a request.
+func after(seg, n int) datagram {
+	return datagram{ends: seg+1 == n, resumes: seg+1 < n, seg: seg + 1}
 }
 
 // Tail says how the last request of a batch ends, if not with a datagram.
@@ -112,16 +112,16 @@ func (b *Batch) drop(r Reason) { b.Tail, b.Reason = TailDrop, r }
 
 func (b *Batch) fail(r Reason, s hca.WCStatus) { b.Tail, b.Reason, b.status = TailFail, r, s }
 
-// add builds the datagram of the current message for one destination. It returns a description
-// that the caller must set: how the request proceeds once the datagram is sent.
-func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32) *datagram {
+// add builds the datagram of the current message for one destination. The request proceeds by
+// d once the datagram is sent.
+func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32, d datagram) {
 	m := &b.msg
 	m.bth.Pad = uint8(roce.PadFor(m.head + m.payload.size))
 	trailer := int(m.bth.Pad) + roce.ICRCLen
 	size := roce.HeaderLen + m.head + m.payload.size + trailer
 	t := b.trainFor(env, dst, ttl, size)
 	m.bth.PSN = (psn + uint32(b.n)) & psnMask
-	d := &b.datagrams[b.n]
+	b.datagrams[b.n] = d
 	b.n++
 
 	// The header follows the trailer of the datagram before it, so that both are one entry
@@ -155,7 +155,6 @@ func (b *Batch) add(env *Env, dst netip.Addr, ttl uint8, psn uint32) *datagram {
 	t.Len += size
 	t.Vec = b.vec[t.from:b.numVec]
 	t.end = b.n
-	return d
 }
 
 // trainFor returns the train that a datagram of this size joins: the last one, if it can be

@@ -18,7 +18,7 @@
 //	any         | ERR   | Modify                              | both queues flushed
 //	RTR.. SQE   | ERR   | receive too short or not permitted  | that receive fails, both queues flushed
 //	RTS         | SQE   | send not permitted or too long      | that send fails, later ones flushed
-//	RTR.. SQE   | ERR   | Follow                              | both queues flushed
+//	any         | ERR   | Follow                              | both queues flushed
 //	RTS, SQD    | SQE   | Follow                              | sends flushed
 //	others      |       | Modify, see [hca.UDTransition]      |
 //

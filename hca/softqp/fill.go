@@ -49,16 +49,16 @@ func (q *QP) fillOne(env *Env, at progress, r *sendReq, b *Batch) {
 		}
 		switch {
 		case local:
-			b.loopBack(env).message(at.seg, n)
+			b.loopBack(env, after(at.seg, n))
 		case unicast:
-			b.add(env, m.dst, m.hops, q.send.psn).message(at.seg, n)
+			b.add(env, m.dst, m.hops, q.send.psn, after(at.seg, n))
 		case env.Replicate:
 			if q.replicate(env, at, b) {
-				b.loopBack(env).message(at.seg, n)
+				b.loopBack(env, after(at.seg, n))
 			}
 		default:
-			*b.add(env, m.dst, m.hops, q.send.psn) = datagram{}
-			b.loopBack(env).message(at.seg, n)
+			b.add(env, m.dst, m.hops, q.send.psn, datagram{})
+			b.loopBack(env, after(at.seg, n))
 		}
 	}
 }
@@ -78,7 +78,7 @@ func (q *QP) replicate(env *Env, at progress, b *Batch) bool {
 		default:
 			// TTL 0 is the system's default: the hop limit of a group does not apply to the
 			// unicast path to a peer.
-			*b.add(env, p, 0, q.send.psn) = datagram{resumes: true, seg: at.seg, next: i + 1, skipped: b.skipped}
+			b.add(env, p, 0, q.send.psn, datagram{resumes: true, seg: at.seg, next: i + 1, skipped: b.skipped})
 			b.skipped = 0
 		}
 	}
@@ -134,11 +134,11 @@ func (q *QP) address(env *Env, r *sendReq, m *message) {
 	}
 }
 
-// loopBack ends the batch with the loopback of the current message to this port. It returns a
-// description that the caller must set: how the request proceeds once the message is delivered.
-func (b *Batch) loopBack(env *Env) *datagram {
+// loopBack ends the batch with the loopback of the current message to this port. The request
+// proceeds by d once the message is delivered.
+func (b *Batch) loopBack(env *Env, d datagram) {
 	m := &b.msg
-	b.Tail = TailLoop
+	b.Tail, b.after = TailLoop, d
 	head := b.own[b.used : b.used+m.head]
 	m.putHeaders(head)
 	b.loop[0] = head
@@ -155,5 +155,4 @@ func (b *Batch) loopBack(env *Env) *datagram {
 	if b.Loop.TTL == 0 {
 		b.Loop.TTL = loopTTL
 	}
-	return &b.after
 }

@@ -22,9 +22,6 @@ type large struct {
 	head   join.Packet // of the first message
 	next   join.Packet
 	run    join.Run
-	intact bool // the checksums of the first message were verified
-	pushed bool // the last message has PSH
-	ended  bool // the last message ended the run
 }
 
 // largeIP is where the IP packet begins in the buffer of a receive.
@@ -62,37 +59,31 @@ func (l *large) start(in *Inbound, place [][]byte, udp bool) {
 		return
 	}
 	msg := place[0][hca.GRHLen:][:in.Len]
-	if !parseSegment(&l.head, msg, udp) || l.head.Pushes(msg[hca.EncapLen:]) {
+	if !parseSegment(&l.head, msg, udp) {
 		return
 	}
-	l.open, l.buf, l.srcQPN, l.intact, l.pushed, l.ended = true, place[0], in.SrcQPN, false, false, false
+	if l.run.Start(&l.head); l.run.Ended {
+		return
+	}
+	l.open, l.buf, l.srcQPN = true, place[0], in.SrcQPN
 	l.src, l.dst, l.tos, l.ttl = in.Path.Src, in.Path.Dst, in.TOS, in.TTL
-	l.run.Start(&l.head)
 }
 
 // join appends the payload of a message. It returns false if the message must go to another
 // receive.
 func (l *large) join(in *Inbound) bool {
-	if l.ended || len(in.Payload) != 1 || in.toGroup() || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
+	if l.run.Ended || len(in.Payload) != 1 || in.toGroup() || in.SrcQPN != l.srcQPN || in.Path.Src != l.src || in.Path.Dst != l.dst ||
 		in.TOS != l.tos || in.TTL != l.ttl || !parseSegment(&l.next, in.Payload[0], true) {
 		return false
 	}
 	encap, ip := in.Payload[0][:hca.EncapLen], in.Payload[0][hca.EncapLen:]
 	first := l.buf[largeIP:]
-	if !l.head.SameFlow(&l.next, first, ip) || !bytes.Equal(encap, l.buf[hca.GRHLen:largeIP]) {
-		return false
-	}
-	fixedID, fits := l.run.Fits(&l.head, &l.next, first, ip)
 	at := l.head.Payload + l.run.Bytes
-	if !fits || len(first) < at+l.next.Size() {
-		return false
-	}
-	if l.intact = l.intact || l.head.Intact(first); !l.intact || !l.next.Intact(ip) {
+	if !l.head.SameFlow(&l.next, first, ip) || !bytes.Equal(encap, l.buf[hca.GRHLen:largeIP]) ||
+		len(first) < at+l.next.Size() || !l.run.Extend(&l.head, &l.next, first, ip) {
 		return false
 	}
 	copy(first[at:], ip[l.next.Payload:l.next.End])
-	l.pushed = l.next.Pushes(ip)
-	l.ended = !l.run.Add(&l.head, &l.next, ip, fixedID)
 	return true
 }
 
@@ -100,7 +91,7 @@ func (l *large) join(in *Inbound) bool {
 func (l *large) finish(wc *hca.WC) {
 	l.open = false
 	if l.run.N > 1 {
-		l.run.Enlarge(&l.head, l.buf[largeIP:], l.pushed)
+		l.run.Enlarge(&l.head, l.buf[largeIP:])
 		wc.ByteLen = uint32(largeIP + l.head.Payload + l.run.Bytes)
 		wc.Flags |= hca.WCFlagIPCsumOK
 		wc.LRO = hca.LRO{Segments: l.run.N, MSS: l.head.Size()}

@@ -131,7 +131,9 @@ func (q *QP) Settle() {
 }
 
 // Follow moves the QP to an error state, SQE or ERR, that another queue of the same number has
-// entered. It has no effect if the QP is already in that state or a worse one. Both sides.
+// entered. It has no effect if the QP is already in that state or a worse one. Like Modify, it
+// moves a QP in any state to ERR. Only RTS and SQD become SQE: only they have sends to flush.
+// Both sides.
 func (q *QP) Follow(s hca.QPState) {
 	switch {
 	case s == hca.QPErr && q.state() != hca.QPErr:

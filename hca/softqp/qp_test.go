@@ -2,6 +2,7 @@ package softqp
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"ipoibd/hca"
@@ -215,20 +216,39 @@ func TestPostRefusesRequests(t *testing.T) {
 	}
 }
 
-// A QP follows another queue of the same number into ERR and SQE, and never back.
+// A QP in any state follows another queue of the same number into ERR, as the state table
+// permits, and flushes both queues. One in RTS or SQD follows into SQE, and flushes only sends.
+// Nothing else changes.
 func TestFollow(t *testing.T) {
-	for _, c := range []struct{ from, to, want hca.QPState }{
-		{hca.QPRTS, hca.QPSQE, hca.QPSQE},
-		{hca.QPRTS, hca.QPErr, hca.QPErr},
-		{hca.QPSQE, hca.QPErr, hca.QPErr},
-		{hca.QPErr, hca.QPSQE, hca.QPErr},
-		{hca.QPRTR, hca.QPErr, hca.QPErr},
-		{hca.QPSQE, hca.QPSQE, hca.QPSQE},
-	} {
-		q := New(Config{Num: 2, Spec: hca.QPSpec{SendWRs: 1, RecvWRs: 1, SendSGEs: 1, RecvSGEs: 1}})
-		q.become(c.from)
-		if q.Follow(c.to); q.Query().State != c.want {
-			t.Errorf("%v follows %v to %v, want %v", c.from, c.to, q.Query().State, c.want)
+	for from := hca.QPState(0); from < hca.NumQPState; from++ {
+		for _, to := range []hca.QPState{hca.QPSQE, hca.QPErr} {
+			r := newRig(t, defaultSpec())
+			r.become(from)
+			var sends, recvs []outcome // that are flushed
+			if b := from.SendQueue(); b == hca.QueueRuns || b == hca.QueueHolds {
+				r.send(1, peer4, 8)
+				sends = []outcome{{1, hca.WCWRFlushErr}}
+			}
+			if b := from.RecvQueue(); b == hca.QueueRuns || b == hca.QueueHolds {
+				r.recv(2, 100)
+				recvs = []outcome{{2, hca.WCWRFlushErr}}
+			}
+			want := to
+			switch {
+			case to == hca.QPErr:
+				if !hca.UDTransition(from, to).Allowed {
+					t.Errorf("the state table refuses %v to %v", from, to)
+				}
+			case from == hca.QPRTS || from == hca.QPSQD:
+				recvs = nil
+			default:
+				want, sends, recvs = from, nil, nil
+			}
+			r.Follow(to)
+			sent, received := outcomes(r.SendDone()), outcomes(r.RecvDone())
+			if got := r.Query().State; got != want || !slices.Equal(sent, sends) || !slices.Equal(received, recvs) {
+				t.Errorf("%v follows to %v: %v, completions %v and %v; want %v, %v and %v", from, to, got, sent, received, want, sends, recvs)
+			}
 		}
 	}
 }

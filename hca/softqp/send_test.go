@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -302,6 +303,43 @@ func TestOnlyRTSSends(t *testing.T) {
 		b := r.fill()
 		if sent := len(b.Trains()) > 0; sent != (s == hca.QPRTS) || b.Tail != TailNone {
 			t.Errorf("%v: sent %v, tail %v, want sends only in RTS", s, sent, b.Tail)
+		}
+	}
+}
+
+// A batch that is used again sends like a new one: what it held before has no effect.
+func TestReusedBatchIsLikeANewOne(t *testing.T) {
+	stale := datagram{ends: true, resumes: true, seg: 9, next: 9, skipped: 9}
+	for name, c := range map[string]struct {
+		to        netip.Addr
+		replicate bool
+	}{
+		"unicast": {to: peer4}, "own address": {to: own4}, "multicast": {to: group}, "replicated": {group, true},
+	} {
+		type result struct {
+			sent    []outcome
+			skipped int
+			at      progress
+			psn     uint32
+		}
+		var results [2]result
+		for i := range results {
+			r := rtsRig(t)
+			r.env.Replicate = c.replicate
+			if i == 1 {
+				r.batch.after = stale
+				for k := range r.batch.datagrams {
+					r.batch.datagrams[k] = stale
+				}
+			}
+			r.send(1, c.to, 8)
+			r.send(2, peer4, 8)
+			b := r.fill(peer6, peer4)
+			r.Finish(b, len(b.Trains()))
+			results[i] = result{outcomes(r.SendDone()), b.Skipped, r.QP.send.at, r.QP.send.psn}
+		}
+		if !reflect.DeepEqual(results[0], results[1]) {
+			t.Errorf("%s: %+v, with a new batch %+v", name, results[1], results[0])
 		}
 	}
 }

@@ -190,7 +190,7 @@ func (b book) drops() map[string]uint64 {
 	return drops
 }
 
-var dropPrefixes = []string{"tx_drop_", "tx_wc_", "rx_drop_", "rx_wc_", "neigh_drop_", "tap_drop_", "kernel_tx_dropped", "kernel_rx_dropped"}
+var dropPrefixes = []string{"tx_drop_", "tx_segment_drop_", "tx_wc_", "rx_drop_", "rx_wc_", "neigh_drop_", "tap_drop_", "kernel_tx_dropped", "kernel_rx_dropped"}
 
 func lossCounter(name string) bool {
 	return slices.ContainsFunc(dropPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) ||

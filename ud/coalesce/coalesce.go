@@ -32,29 +32,14 @@ const etherMinPayload = 46
 // Coalescer joins the frames of batches. Only one goroutine at a time may use it.
 type Coalescer struct {
 	udp     bool
-	packets []packet // by input
-	next    []int    // by input: the next input of its run
-	runs    []run    // in the order of their first inputs
-	open    []int    // indexes of runs that may grow, the oldest first
+	packets []join.Packet // by input
+	next    []int         // by input: the next input of its run
+	runs    []run         // in the order of their first inputs
+	open    []int         // indexes of runs that may grow, the oldest first
 
 	order []int    // inputs, in the order of the output
 	vecs  [][]byte // the slice of each of them
 	out   [][][]byte
-}
-
-// verdict is what is known about the checksums of a packet.
-type verdict uint8
-
-const (
-	unknown verdict = iota
-	correct
-	wrong
-)
-
-// packet is what Join knows about a frame.
-type packet struct {
-	join.Packet
-	sum verdict
 }
 
 // run is a sequence of frames that become one.
@@ -69,7 +54,7 @@ type run struct {
 func New(batch int, udp bool) *Coalescer {
 	return &Coalescer{
 		udp:     udp,
-		packets: make([]packet, batch),
+		packets: make([]join.Packet, batch),
 		next:    make([]int, batch),
 		runs:    make([]run, 0, batch),
 		open:    make([]int, 0, MaxFlows),
@@ -89,7 +74,7 @@ func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 	c.runs, c.open, c.order, c.vecs, c.out = c.runs[:0], c.open[:0], c.order[:0], c.vecs[:0], c.out[:0]
 	for i, frame := range frames {
 		p := &c.packets[i]
-		p.parse(frame, c.udp)
+		parse(p, frame, c.udp)
 		switch p.Kind {
 		case join.Foreign:
 		case join.Opaque:
@@ -102,9 +87,9 @@ func (c *Coalescer) Join(frames [][]byte) [][][]byte {
 			}
 		}
 		r := run{first: i, last: i}
-		r.Start(&p.Packet)
+		r.Start(p)
 		c.runs = append(c.runs, r)
-		if p.Kind == join.Joinable && !p.Pushes(frame[ipAt:]) {
+		if !r.Ended {
 			c.start(len(c.runs) - 1)
 		}
 	}
@@ -125,7 +110,7 @@ func (c *Coalescer) Inputs(k int) []int {
 func (c *Coalescer) find(frames [][]byte, i int) int {
 	for k, r := range c.open {
 		first := c.runs[r].first
-		if c.packets[first].SameFlow(&c.packets[i].Packet, frames[first][ipAt:], frames[i][ipAt:]) {
+		if c.packets[first].SameFlow(&c.packets[i], frames[first][ipAt:], frames[i][ipAt:]) {
 			return k
 		}
 	}
@@ -148,9 +133,9 @@ func (c *Coalescer) end(k int) {
 }
 
 // endBetween ends the runs to which a packet whose ports are unknown may belong.
-func (c *Coalescer) endBetween(p *packet) {
+func (c *Coalescer) endBetween(p *join.Packet) {
 	for k := len(c.open) - 1; k >= 0; k-- {
-		if p.MayShareFlow(&c.packets[c.runs[c.open[k]].first].Packet) {
+		if p.MayShareFlow(&c.packets[c.runs[c.open[k]].first]) {
 			c.end(k)
 		}
 	}
@@ -165,21 +150,20 @@ func (c *Coalescer) extend(frames [][]byte, i int) bool {
 	}
 	r, p := &c.runs[c.open[k]], &c.packets[i]
 	head, first := &c.packets[r.first], frames[r.first]
-	fixedID, fits := r.Fits(&head.Packet, &p.Packet, first[ipAt:], frames[i][ipAt:])
-	if !fits || !bytes.Equal(first[etherAt:ipAt], frames[i][etherAt:ipAt]) || !head.verified(first) || !p.verified(frames[i]) {
+	if !bytes.Equal(first[etherAt:ipAt], frames[i][etherAt:ipAt]) || !r.Extend(head, p, first[ipAt:], frames[i][ipAt:]) {
 		c.end(k)
 		return false
 	}
 	c.next[r.last], r.last = i, i
-	if !r.Add(&head.Packet, &p.Packet, frames[i][ipAt:], fixedID) {
+	if r.Ended {
 		c.end(k)
 	}
 	return true
 }
 
 // parse reads the headers of a frame.
-func (p *packet) parse(frame []byte, udp bool) {
-	*p = packet{}
+func parse(p *join.Packet, frame []byte, udp bool) {
+	*p = join.Packet{}
 	if len(frame) < ipAt || frame[etherAt]&1 != 0 { // to a group
 		return
 	}
@@ -188,21 +172,12 @@ func (p *packet) parse(frame []byte, udp bool) {
 		return
 	}
 	p.Parse(frame[ipAt:], ethertype == typeIPv6, udp, etherMinPayload)
-	if p.Kind > join.Opaque && (vnet.Flags(frame[0])&^vnet.DataValid != 0 || vnet.GSOType(frame[1]) != vnet.GSONone) {
+	switch flags := vnet.Flags(frame[0]); {
+	case p.Kind > join.Opaque && (flags&^vnet.DataValid != 0 || vnet.GSOType(frame[1]) != vnet.GSONone):
 		p.Kind = join.Opaque // already large, or without checksum
+	case flags == vnet.DataValid:
+		p.SetVerified()
 	}
-}
-
-// verified reports whether the checksums of IPv4 and of TCP or UDP are correct. It computes
-// them at most once, and not at all if the device has verified them.
-func (p *packet) verified(frame []byte) bool {
-	if p.sum == unknown {
-		p.sum = wrong
-		if vnet.Flags(frame[0]) == vnet.DataValid || p.Intact(frame[ipAt:]) {
-			p.sum = correct
-		}
-	}
-	return p.sum == correct
 }
 
 // assemble appends a run to the output.
@@ -212,8 +187,8 @@ func (c *Coalescer) assemble(frames [][]byte, r *run) {
 	if r.N > 1 {
 		p := &c.packets[r.first]
 		head = head[:ipAt+p.End]
-		r.Enlarge(&p.Packet, head[ipAt:], c.packets[r.last].Pushes(frames[r.last][ipAt:]))
-		Virtio(&p.Packet, p.Size()).Put(head)
+		r.Enlarge(p, head[ipAt:])
+		Virtio(p, p.Size()).Put(head)
 	}
 	c.order, c.vecs = append(c.order, r.first), append(c.vecs, head)
 	for i, n := r.first, r.N; n > 1; n-- {

@@ -20,7 +20,7 @@ type EndpointSpec struct {
 	RecvWRs    int  // of each queue
 	SendStride int  // bytes of one send slot
 	RecvStride int  // bytes of one receive slot
-	LROUDP     bool // if the device joins messages, it may join those of UDP as well
+	LROUDP     bool // the host accepts joined messages of UDP; see hca.QPSpec
 	// OnEvent is called with each event of the queue pair and its CQs, and the generation
 	// of the object. It does not block. May be nil.
 	OnEvent func(gen uint32, ev hca.AsyncEvent)

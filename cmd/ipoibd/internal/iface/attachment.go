@@ -17,7 +17,6 @@ type attachment struct {
 	session *device.Session
 	plan    port.Plan
 	gen     uint32           // of the queue pair
-	joinUDP bool             // the host accepts large UDP frames
 	ep      *device.Endpoint // belongs to the worker; Run has only the following
 	self    hca.UDDest
 	groups  map[hca.GID]hca.UDDest // those of plan, by MGID
@@ -49,8 +48,7 @@ func (a *attachment) open(spec device.EndpointSpec, tap TAP, ls lanes) (err erro
 	if err != nil {
 		return err
 	}
-	a.joinUDP = got&link.OffloadUSO != 0
-	spec.LROUDP = a.joinUDP
+	spec.LROUDP = got&link.OffloadUSO != 0
 	if a.ep, err = device.OpenEndpoint(a.session, spec, a.gen); err != nil {
 		return err
 	}

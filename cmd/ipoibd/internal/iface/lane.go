@@ -83,7 +83,7 @@ func (ls lanes) attach(a *attachment, gen uint32) error {
 		l.queue = q
 		err := l.tx.Attach(q.Queue, q.SendCQ, q.SendMR, a.session.Attr().MaxTSO, gen)
 		if err == nil {
-			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, a.joinUDP, gen)
+			err = l.rx.Attach(q.Queue, q.RecvCQ, q.RecvMR, gen)
 		}
 		if err != nil {
 			ls.detach()

@@ -46,13 +46,15 @@ func have[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
+// openSoft opens a software HCA with two lanes on a fabric.
 func openSoft(t testing.TB, f *memfabric.Fabric, name string, addr netip.Addr) (*soft.Device, *memfabric.Port) {
 	t.Helper()
-	port := f.Attach(name, 1500, addr)
+	ports := f.AttachLanes(2, name, 1500, addr)
 	cfg := soft.Config{
-		Name: name, Transport: port, PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),
+		Name: name, Transport: ports[0], PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),
 	}
-	return have(soft.Open(cfg))(t), port
+	cfg.More = append(cfg.More, ports[1])
+	return have(soft.Open(cfg))(t), ports[0]
 }
 
 func newRig(t testing.TB) *rig {

@@ -46,17 +46,19 @@ func harness(wrap func(hca.Device) hca.Device) hcatest.Harness {
 	}
 }
 
-// openSoft opens a software HCA on a fabric.
+// openSoft opens a software HCA with two lanes on a fabric.
 func openSoft(t testing.TB, f *memfabric.Fabric, name string, addr netip.Addr) (*soft.Device, *memfabric.Port) {
 	t.Helper()
-	port := f.Attach(name, 1500, addr)
-	dev, err := soft.Open(soft.Config{
-		Name: name, Transport: port, PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),
-	})
+	ports := f.AttachLanes(2, name, 1500, addr)
+	cfg := soft.Config{
+		Name: name, Transport: ports[0], PKeys: []hca.PKey{hca.PKeyDefault, 0x8001}, Rand: rand.New(rand.NewPCG(1, 2)),
+	}
+	cfg.More = append(cfg.More, ports[1])
+	dev, err := soft.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dev, port
+	return dev, ports[0]
 }
 
 func host(t *testing.T, f *memfabric.Fabric, name string, addr netip.Addr, wrap func(hca.Device) hca.Device) hcatest.Host {

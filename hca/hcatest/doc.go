@@ -3,8 +3,6 @@
 // can reach each other. [Features] declares how the backend behaves where the contract
 // leaves a choice or hardware differs.
 //
-// [Multi] is a test double: it gives the QPs of any device several queues.
-//
 // # Why the tests are reliable on a real network
 //
 // No test depends on timing. A test waits for an expected message for at most

@@ -216,7 +216,7 @@ func TestTruncatedRealFrames(t *testing.T) {
 				n >= roce.HeaderLen+roce.ICRCLen && n%4 != 0 && !errors.Is(err, roce.ErrPad):
 				t.Errorf("frame %d cut to %d: %v", i, n, err)
 			}
-			if m, _ := roce.Verify(&f.path, true, d); m != roce.NoMatch {
+			if m := roce.Verify(&f.path, true, d); m != roce.NoMatch {
 				t.Errorf("frame %d cut to %d: %v", i, n, m)
 			}
 		}
@@ -280,7 +280,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil || p.BTH != bth || p.DETH != deth || !bytes.Equal(p.Payload, payload) {
 			t.Fatalf("parsed %+v, %v, want what was put", p, err)
 		}
-		if m, _ := roce.Verify(&path, true, d); m != roce.MatchKnownID {
+		if m := roce.Verify(&path, true, d); m != roce.MatchKnownID {
 			t.Fatal(m)
 		}
 	})

@@ -69,13 +69,13 @@ func TestDamageIsWhatTheSolverSees(t *testing.T) {
 	path := Path{SrcPort: 1}
 	for _, n := range []int{HeaderLen + ICRCLen, 100, longest} {
 		right := make([]byte, n)
-		before, _ := new(start).mismatch(&path, path.ID, right)
+		before, _ := new(start).mismatch(&path, right)
 		for i := range n {
 			if i == bthResv8a {
 				continue
 			}
 			right[i] = 0xa5
-			after, _ := new(start).mismatch(&path, path.ID, right)
+			after, _ := new(start).mismatch(&path, right)
 			right[i] = 0
 			got, want := rewind(before^after, covered(ipv4IDOffset, n)), rewind(0xa5, idToBTH+i)
 			if k := i - (n - ICRCLen); k >= 0 {

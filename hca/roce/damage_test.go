@@ -29,9 +29,10 @@ type toll struct {
 // datagram's own identification, the damage would also pass with a known one.
 func (y *toll) verify(f *frame) {
 	y.tried++
-	m, id := roce.Verify(&f.path, false, f.datagram)
+	path := f.path
+	m := roce.Verify(&path, false, f.datagram)
 	y.passed[m]++
-	if m > roce.MatchKnownID && id == f.path.ID {
+	if m > roce.MatchKnownID && path.ID == f.path.ID {
 		y.passed[roce.MatchKnownID]++
 	}
 }

@@ -19,7 +19,7 @@ func ICRC(p *Path, parts ...[]byte) uint32 {
 	for _, part := range parts {
 		n += len(part)
 	}
-	return updateAll(prefixCRC(p, p.ID, parts[0][:BTHLen], n), parts)
+	return updateAll(prefixCRC(p, parts[0][:BTHLen], n), parts)
 }
 
 // updateAll adds the pieces of a datagram after its BTH to a CRC.
@@ -35,11 +35,11 @@ func updateAll(crc uint32, parts [][]byte) uint32 {
 func PutICRC(dst []byte, icrc uint32) { binary.LittleEndian.PutUint32(dst, icrc) }
 
 // prefixCRC returns the CRC of the masked pseudo header and BTH of a datagram
-// of n bytes with the identification id; it ignores p.ID.
-func prefixCRC(p *Path, id uint16, bth []byte, n int) uint32 {
+// of n bytes.
+func prefixCRC(p *Path, bth []byte, n int) uint32 {
 	var b [maskedLen]byte
 	udp := lrhLen + p.ipLen()
-	p.putMasked(&b, id, n)
+	p.putMasked(&b, n)
 	copy(b[udp+udpLen:], bth)
 	b[udp+udpLen+bthResv8a] = 0xff
 	return ^updateState(^uint32(0), b[:udp+udpLen+BTHLen])
@@ -62,9 +62,9 @@ func (s *Sealer) ICRC(p *Path, parts ...[]byte) uint32 {
 	bth := parts[0][:BTHLen]
 	taken := s.join(parts)
 	if taken == 0 || p.ID >= lowIDs {
-		return updateAll(s.start.crc(p, p.ID, bth, n), parts)
+		return updateAll(s.start.crc(p, bth, n), parts)
 	}
-	crc := update(^s.start.prefix(p, p.ID, bth, n), s.joined[:len(parts[0])-bthResv8a+taken])
+	crc := update(^s.start.prefix(p, bth, n), s.joined[:len(parts[0])-bthResv8a+taken])
 	crc = update(crc, parts[1][taken:])
 	for _, part := range parts[2:] {
 		crc = update(crc, part)
@@ -95,30 +95,30 @@ func (s *Sealer) join(parts [][]byte) (taken int) {
 // start is the state of the CRC that datagrams of one path and length share. The zero value is
 // ready to use.
 type start struct {
-	path  Path // its ID is ignored
+	path  Path // with identification 0
 	n     int  // bytes of the datagram; 0: nothing is remembered
 	bth   [bthResv8a]byte
-	state uint32 // of the CRC after the pseudo header with identification 0, and bth
+	state uint32 // of the CRC after the pseudo header and bth
 }
 
 // crc returns the same as prefixCRC.
-func (s *start) crc(p *Path, id uint16, bth []byte, n int) uint32 {
-	if id >= lowIDs {
-		return prefixCRC(p, id, bth, n)
+func (s *start) crc(p *Path, bth []byte, n int) uint32 {
+	if p.ID >= lowIDs {
+		return prefixCRC(p, bth, n)
 	}
 	const resv8a = 0xff // the first byte of the rest
 	rest := binary.LittleEndian.Uint64(bth[bthResv8a:BTHLen]) | resv8a
-	return ^updateWord(s.prefix(p, id, bth, n), rest)
+	return ^updateWord(s.prefix(p, bth, n), rest)
 }
 
 // prefix returns the state of the CRC after the pseudo header and the first bytes of the BTH,
 // which are before the byte that routers may change. The identification is below lowIDs.
-func (s *start) prefix(p *Path, id uint16, bth []byte, n int) uint32 {
+func (s *start) prefix(p *Path, bth []byte, n int) uint32 {
 	if n != s.n || p.SrcPort != s.path.SrcPort || [bthResv8a]byte(bth) != s.bth || p.Dst != s.path.Dst || p.Src != s.path.Src {
 		s.begin(p, bth, n)
 	}
 	if p.is4() {
-		return s.state ^ idStates[id]
+		return s.state ^ idStates[p.ID]
 	}
 	return s.state
 }
@@ -127,7 +127,8 @@ func (s *start) prefix(p *Path, id uint16, bth []byte, n int) uint32 {
 func (s *start) begin(p *Path, bth []byte, n int) {
 	var b [maskedLen]byte
 	s.path, s.n, s.bth = *p, n, [bthResv8a]byte(bth)
-	p.putMasked(&b, 0, n)
+	s.path.ID = 0
+	s.path.putMasked(&b, n)
 	at := lrhLen + p.ipLen() + udpLen
 	copy(b[at:], s.bth[:])
 	s.state = updateState(^uint32(0), b[:at+bthResv8a])
@@ -149,12 +150,11 @@ func buildIDStates() (t [lowIDs]uint32) {
 // putMasked writes the pseudo header. Fields that routers may change are ones: ToS,
 // TTL and header checksum of IPv4; traffic class, flow label and hop limit of IPv6;
 // the UDP checksum.
-func (p *Path) putMasked(b *[maskedLen]byte, id uint16, n int) {
+func (p *Path) putMasked(b *[maskedLen]byte, n int) {
 	binary.BigEndian.PutUint64(b[:], ^uint64(0))
 	udp := b[lrhLen+p.ipLen():]
 	if p.is4() {
 		p.putIPv4(b[lrhLen:], 0xff, 0xff, 0xffff, n)
-		binary.BigEndian.PutUint16(b[lrhLen+ipv4IDOffset:], id)
 	} else {
 		p.putIPv6(b[lrhLen:], 1<<28-1, 0xff, n)
 	}

@@ -35,12 +35,11 @@ const (
 	lowIDBits = 6
 )
 
-// Verify checks the ICRC of a datagram that arrived along p. If the IPv4
-// identification is known, Verify returns p.ID. Otherwise it ignores p.ID and returns
-// the identification that makes the ICRC match, if there is one. A datagram of an
-// impossible length does not match. The datagram should not lie on the stack, see
+// Verify checks the ICRC of a datagram that arrived along p. If the IPv4 identification is not
+// known, Verify sets p.ID to the one that makes the ICRC match, or to 0 if there is none. A
+// datagram of an impossible length does not match. The datagram should not lie on the stack, see
 // [ICRC].
-func Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
+func Verify(p *Path, idKnown bool, datagram []byte) Match {
 	return new(Verifier).Verify(p, idKnown, datagram)
 }
 
@@ -57,22 +56,20 @@ type Verifier struct {
 }
 
 // Verify returns the same as the function Verify.
-func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (Match, uint16) {
-	if !p.is4() {
-		idKnown = true // IPv6 has no identification
+func (v *Verifier) Verify(p *Path, idKnown bool, datagram []byte) (match Match) {
+	if !idKnown {
+		p.ID = 0
 	}
-	id := uint16(0)
-	if idKnown {
-		id = p.ID
-	}
-	diff, ok := v.start.mismatch(p, id, datagram)
+	idKnown = idKnown || !p.is4() // IPv6 has no identification
+	diff, ok := v.start.mismatch(p, datagram)
 	switch {
 	case !ok || idKnown && diff != 0:
-		return NoMatch, p.ID
+		return NoMatch
 	case idKnown:
-		return MatchKnownID, p.ID
+		return MatchKnownID
 	}
-	return v.solveID(diff, len(datagram))
+	match, p.ID = v.solveID(diff, len(datagram))
+	return match
 }
 
 // solveID returns the same as the function solveID, but is faster within a train.
@@ -133,7 +130,7 @@ func solveID(diff uint32, n int) (Match, uint16) {
 // SourceBehindNAT returns false if the ICRC is correct, for IPv6, and for lengths that
 // [Verify] refuses.
 func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
-	diff, ok := new(start).mismatch(p, p.ID, datagram)
+	diff, ok := new(start).mismatch(p, datagram)
 	if !ok || diff == 0 || !p.is4() {
 		return netip.Addr{}, false
 	}
@@ -143,14 +140,14 @@ func SourceBehindNAT(p *Path, datagram []byte) (netip.Addr, bool) {
 	return netip.AddrFrom4(src), true
 }
 
-// mismatch returns the received ICRC xor the one computed with the identification id instead of
-// p.ID. It returns false if the datagram has an impossible length.
-func (s *start) mismatch(p *Path, id uint16, datagram []byte) (uint32, bool) {
+// mismatch returns the received ICRC xor the computed one. It returns false if the datagram has an
+// impossible length.
+func (s *start) mismatch(p *Path, datagram []byte) (uint32, bool) {
 	if len(datagram) < BTHLen+ICRCLen || len(datagram) > maxDatagram {
 		return 0, false
 	}
 	body, tail := datagram[:len(datagram)-ICRCLen], datagram[len(datagram)-ICRCLen:]
-	crc := s.crc(p, id, body[:BTHLen], len(datagram))
+	crc := s.crc(p, body[:BTHLen], len(datagram))
 	crc = update(crc, body[BTHLen:])
 	return crc ^ binary.LittleEndian.Uint32(tail), true
 }

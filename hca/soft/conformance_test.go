@@ -104,10 +104,6 @@ func (u underlay) host(t *testing.T, f *memfabric.Fabric, name string, addr neti
 		SetLink:   port.SetUp,
 		AddGID:    func() { port.AddAddr(netip.MustParseAddr("10.9.9.9")) },
 		RemoveDev: port.Remove,
-		Stall: func(on bool) {
-			for _, p := range ports {
-				p.SetWritable(!on)
-			}
-		},
+		Stall:     func(on bool) { port.SetWritable(!on) },
 	}
 }

@@ -114,7 +114,7 @@ func (r *receiver) check(p *transport.Packet) bool {
 
 // verify checks the ICRC.
 func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
-	match, id := r.icrc.Verify(path, p.IDKnown, p.Data)
+	match := r.icrc.Verify(path, p.IDKnown, p.Data)
 	if match == roce.MatchSolved && r.ids.unusual(path.Src) {
 		r.lane.counts.add(dropICRC, 1)
 		return false
@@ -132,7 +132,6 @@ func (r *receiver) verify(path *roce.Path, p *transport.Packet) bool {
 		}
 	case roce.MatchKnownID, roce.NumMatch:
 	}
-	path.ID = id
 	return match != roce.NoMatch
 }
 

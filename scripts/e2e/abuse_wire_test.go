@@ -110,7 +110,7 @@ func (s *siege) uncuttable() []byte {
 		b := p.encode(path)
 		right := false
 		for n := range maxCut + 1 {
-			match, _ := roce.Verify(&path, false, b[:n])
+			match := roce.Verify(&path, false, b[:n])
 			right = right || match != roce.NoMatch
 		}
 		if !right {

@@ -5,7 +5,7 @@ import "ipoibd/hca/soft/transport"
 // Capture is one datagram, as passed to a hook: once for each receiver, or once with an
 // empty To if the port did not send it.
 type Capture struct {
-	From, To string           // port names
+	From, To string           // names of netdevs
 	Packet   transport.Packet // Data is a copy; Vec is nil
 	Drop     Drop             // why it was not delivered; empty if it was queued
 }

@@ -28,10 +28,10 @@ type Fabric struct {
 
 	showIDs bool // receivers see the IPv4 identification
 
-	mu       sync.Mutex // guards the fields below, and the state of all ports
+	mu       sync.Mutex // guards the fields below, and all netdevs and ports
 	attached int        // ports ever attached
-	ports    map[string]*Port
-	routes   map[netip.Addr][]*Port // ports by address and by joined group
+	netdevs  map[string]*netdev
+	routes   map[netip.Addr][]*netdev // netdevs by address and by joined group
 	cuts     map[pair]bool
 	cond     Conditions
 	dice     map[pair]*dice
@@ -40,7 +40,7 @@ type Fabric struct {
 	seq      uint64
 }
 
-// pair is a direction between two ports.
+// pair is a direction between two netdevs.
 type pair struct{ from, to string }
 
 // Option configures a new fabric.
@@ -58,12 +58,12 @@ func WithIDs() Option { return func(f *Fabric) { f.showIDs = true } }
 // New returns an empty fabric; seed determines all its random choices.
 func New(seed uint64, opts ...Option) *Fabric {
 	f := &Fabric{
-		seed:   seed,
-		queue:  DefaultQueue,
-		ports:  make(map[string]*Port),
-		routes: make(map[netip.Addr][]*Port),
-		cuts:   make(map[pair]bool),
-		dice:   make(map[pair]*dice),
+		seed:    seed,
+		queue:   DefaultQueue,
+		netdevs: make(map[string]*netdev),
+		routes:  make(map[netip.Addr][]*netdev),
+		cuts:    make(map[pair]bool),
+		dice:    make(map[pair]*dice),
 	}
 	for _, o := range opts {
 		o(f)
@@ -71,36 +71,30 @@ func New(seed uint64, opts ...Option) *Fabric {
 	return f
 }
 
-// Attach attaches a port that is up, with a netdev of this name, MTU (bytes of an IP
-// packet) and addresses. It panics if the name is attached already. If two ports have the
+// Attach attaches a netdev that is up, with this name, MTU (bytes of an IP packet) and addresses,
+// and returns its only port. It panics if the name is attached already. If two netdevs have the
 // same address, both get its packets.
 func (f *Fabric) Attach(name string, mtu int, addrs ...netip.Addr) *Port {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.ports[name] != nil {
-		panic(fmt.Sprintf("memfabric: port %q attached twice", name))
-	}
-	p := f.newPort(name, mtu)
-	f.ports[name] = p
-	for _, a := range addrs {
-		p.addAddr(a)
-	}
-	return p
+	return f.AttachLanes(1, name, mtu, addrs...)[0]
 }
 
-// AttachLanes is Attach for n transports of one underlay, which the first one represents. The
-// UDP source port of a unicast datagram selects the transport that receives it. The first one
-// receives all multicast.
+// AttachLanes is Attach for a netdev with n ports. The UDP source port of a unicast datagram
+// selects the port that receives it. The first one receives all multicast.
 func (f *Fabric) AttachLanes(n int, name string, mtu int, addrs ...netip.Addr) []*Port {
-	p := f.Attach(name, mtu, addrs...)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for range n - 1 {
-		lane := f.newPort(name, mtu)
-		lane.main = p
-		p.lanes = append(p.lanes, lane)
+	if f.netdevs[name] != nil {
+		panic(fmt.Sprintf("memfabric: netdev %q attached twice", name))
 	}
-	return slices.Clone(p.lanes)
+	d := f.newNetdev(name, mtu)
+	f.netdevs[name] = d
+	for range n {
+		d.addPort()
+	}
+	for _, a := range addrs {
+		d.addAddr(a)
+	}
+	return slices.Clone(d.ports)
 }
 
 // SetConditions replaces the impairments; datagrams in flight keep theirs.
@@ -110,7 +104,7 @@ func (f *Fabric) SetConditions(c Conditions) {
 	f.cond = c
 }
 
-// Partition cuts both directions between the ports named a and b.
+// Partition cuts both directions between the netdevs named a and b.
 func (f *Fabric) Partition(a, b string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,47 +121,42 @@ func (f *Fabric) Unpartition(a, b string) {
 
 // Close closes every port.
 func (f *Fabric) Close() error {
-	for _, p := range f.snapshot() {
+	f.mu.Lock()
+	var ports []*Port
+	for _, d := range f.netdevs {
+		ports = append(ports, d.ports...)
+	}
+	f.mu.Unlock()
+	for _, p := range ports {
 		p.Close()
 	}
 	return nil
-}
-
-func (f *Fabric) snapshot() []*Port {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ports := make([]*Port, 0, len(f.ports))
-	for _, p := range f.ports {
-		ports = append(ports, p)
-	}
-	return ports
 }
 
 // forward carries one checked packet of p to all its receivers.
 func (f *Fabric) forward(p *Port, pkt *transport.Packet, now time.Time) {
 	var reached bool
 	for _, to := range f.routes[pkt.Dst] {
-		if to != p.main {
+		if to != p.netdev {
 			reached = true
-			f.cross(p, to, pkt, now)
+			f.cross(p.netdev.name, to.lane(pkt), pkt, now)
 		}
 	}
 	if !reached {
-		f.drop(p, p.state.Name, "", pkt, DropUnreachable)
+		f.drop(p, p.netdev.name, "", pkt, DropUnreachable)
 	}
 }
 
-// cross carries a packet in one direction, with its impairments.
-func (f *Fabric) cross(from, to *Port, pkt *transport.Packet, now time.Time) {
-	dir := pair{from.name, to.name}
+// cross carries a packet from a netdev to a port, with the impairments of that direction.
+func (f *Fabric) cross(from string, to *Port, pkt *transport.Packet, now time.Time) {
+	dir := pair{from, to.netdev.name}
 	if f.cuts[dir] {
-		f.drop(to, from.name, to.name, pkt, DropPartition)
+		f.drop(to, dir.from, dir.to, pkt, DropPartition)
 		return
 	}
-	to = to.lane(pkt)
 	d := f.diceOf(dir)
 	if d.hit(f.cond.Loss) {
-		f.drop(to, from.name, to.name, pkt, DropLoss)
+		f.drop(to, dir.from, dir.to, pkt, DropLoss)
 		return
 	}
 	to.accept(from, pkt, now.Add(f.cond.lateness(d)))
@@ -188,10 +177,10 @@ func (f *Fabric) diceOf(dir pair) *dice {
 }
 
 // route and unroute update the table of addresses and groups.
-func (f *Fabric) route(a netip.Addr, p *Port) { f.routes[a] = append(f.routes[a], p) }
+func (f *Fabric) route(a netip.Addr, d *netdev) { f.routes[a] = append(f.routes[a], d) }
 
-func (f *Fabric) unroute(a netip.Addr, p *Port) {
-	f.routes[a] = slices.DeleteFunc(f.routes[a], func(q *Port) bool { return q == p })
+func (f *Fabric) unroute(a netip.Addr, d *netdev) {
+	f.routes[a] = slices.DeleteFunc(f.routes[a], func(x *netdev) bool { return x == d })
 	if len(f.routes[a]) == 0 {
 		delete(f.routes, a)
 	}

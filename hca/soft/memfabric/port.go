@@ -2,35 +2,22 @@ package memfabric
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
 )
 
-// Port is one attachment to a fabric: a [transport.Transport] and its simulated underlay.
-// The fabric's mutex guards all its fields.
+// Port is a [transport.Transport] on a netdev of a fabric. It has its own source port, receive
+// queue, limits and counters. All else is the netdev's: the link, the MTU, the addresses, the
+// groups, and whether the wire is full. The fabric's mutex guards all fields.
 type Port struct {
 	fabric  *Fabric
-	name    string // on the fabric; constant
+	netdev  *netdev
 	srcPort uint16
-
-	main  *Port   // represents the underlay: only its state and its groups count
-	lanes []*Port // of main; main itself is the first one
-
-	state   transport.State
-	version uint64        // of state
-	seen    uint64        // version returned last by State or WaitChange
-	changed chan struct{} // closed and replaced by each new version
 
 	limits transport.Limits
 	cut    [][]byte // gather list of one datagram of a train
-
-	writable bool
-	mayWrite chan struct{} // closed while writable
-
-	members map[netip.Addr]int // joins of each group
 
 	queue   queue
 	lent    []*datagram   // returned by the last Recv
@@ -45,73 +32,23 @@ type Port struct {
 
 var _ transport.Transport = (*Port)(nil)
 
-func (f *Fabric) newPort(name string, mtu int) *Port {
-	f.attached++
-	index := f.attached
+// addPort adds a port to a netdev.
+func (d *netdev) addPort() {
 	p := &Port{
-		fabric: f, name: name, srcPort: firstPort + uint16(index-1)%(1<<16-firstPort),
-		version: 1, changed: make(chan struct{}),
-		limits: defaultLimits, writable: true, mayWrite: make(chan struct{}),
-		members: make(map[netip.Addr]int),
+		fabric: d.fabric, netdev: d, srcPort: firstPort + uint16(d.fabric.attached)%(1<<16-firstPort),
+		limits:  defaultLimits,
 		arrived: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 		interrupted: make(chan struct{}, 1),
 		closed:      make(chan struct{}), count: counters{drops: make(map[Drop]uint64, len(drops))},
 	}
 	p.timer.Stop()
-	close(p.mayWrite)
-	p.state = transport.State{Name: name, Index: index, Present: true, Up: true, MTU: mtu}
-	p.state.MAC = [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
-	p.main, p.lanes = p, []*Port{p}
-	return p
-}
-
-// lane returns the port that receives a datagram to the underlay of p.
-func (p *Port) lane(pkt *transport.Packet) *Port {
-	if pkt.Dst.IsMulticast() {
-		return p
-	}
-	return p.lanes[int(pkt.SrcPort)%len(p.lanes)]
+	d.fabric.attached++
+	d.ports = append(d.ports, p)
+	d.open++
 }
 
 // SrcPort implements transport.Transport.
 func (p *Port) SrcPort() uint16 { return p.srcPort }
-
-// Join implements transport.Transport. It returns hca.ErrInvalid for an address that is
-// not a group, and hca.ErrIO once the netdev is gone.
-func (p *Port) Join(group netip.Addr) error {
-	p.fabric.mu.Lock()
-	defer p.fabric.mu.Unlock()
-	switch {
-	case p.isClosed():
-		return hca.ErrClosed
-	case !group.IsMulticast() || group.Is4In6():
-		return hca.ErrInvalid
-	case !p.main.state.Present:
-		return hca.ErrIO
-	}
-	if p.members[group]++; p.members[group] == 1 {
-		p.fabric.route(group, p)
-	}
-	return nil
-}
-
-// Leave implements transport.Transport. It returns hca.ErrInvalid for a group that was not
-// joined.
-func (p *Port) Leave(group netip.Addr) error {
-	p.fabric.mu.Lock()
-	defer p.fabric.mu.Unlock()
-	switch {
-	case p.isClosed():
-		return hca.ErrClosed
-	case p.members[group] == 0:
-		return hca.ErrInvalid
-	}
-	if p.members[group]--; p.members[group] == 0 {
-		delete(p.members, group)
-		p.fabric.unroute(group, p)
-	}
-	return nil
-}
 
 // Counters implements transport.Transport.
 func (p *Port) Counters() []hca.Counter {
@@ -120,7 +57,8 @@ func (p *Port) Counters() []hca.Counter {
 	return p.count.list()
 }
 
-// Close implements transport.Transport; the name may be attached again.
+// Close implements transport.Transport. Once all ports of the netdev are closed, its name may be
+// attached again.
 func (p *Port) Close() error {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -129,11 +67,12 @@ func (p *Port) Close() error {
 	}
 	close(p.closed)
 	p.timer.Stop()
-	if p == p.main {
-		p.unplug()
-		delete(p.fabric.ports, p.name)
-	}
 	p.purge(DropUnreadable)
+	d := p.netdev
+	if d.open--; d.open == 0 {
+		d.unplug()
+		delete(d.fabric.netdevs, d.name)
+	}
 	return nil
 }
 
@@ -143,21 +82,6 @@ func (p *Port) isClosed() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// unplug removes the port's addresses and groups from the fabric, and drops the datagrams
-// in flight to it.
-func (p *Port) unplug() {
-	for _, a := range p.state.Addrs {
-		p.fabric.unroute(a, p)
-	}
-	for g := range p.members {
-		p.fabric.unroute(g, p)
-	}
-	clear(p.members)
-	for _, lane := range p.lanes {
-		lane.purge(DropUnreadable)
 	}
 }
 

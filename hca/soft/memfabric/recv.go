@@ -9,13 +9,13 @@ import (
 )
 
 // accept queues a copy of a packet until it is due, or drops the packet.
-func (p *Port) accept(from *Port, pkt *transport.Packet, due time.Time) {
+func (p *Port) accept(from string, pkt *transport.Packet, due time.Time) {
 	f := p.fabric
 	if why := p.unwelcome(pkt); why != "" {
-		f.drop(p, from.name, p.name, pkt, why)
+		f.drop(p, from, p.netdev.name, pkt, why)
 		return
 	}
-	f.show(from.name, p.name, pkt, "")
+	f.show(from, p.netdev.name, pkt, "")
 	p.enqueue(pkt, due)
 }
 
@@ -24,9 +24,9 @@ func (p *Port) unwelcome(pkt *transport.Packet) Drop {
 	switch {
 	case p.isClosed():
 		return DropUnreadable
-	case !p.main.state.Up:
+	case !p.netdev.state.Up:
 		return DropPeerDown
-	case ipLen(pkt, pkt.Len()) > p.main.state.MTU:
+	case ipLen(pkt, pkt.Len()) > p.netdev.state.MTU:
 		return DropRxTooLong
 	case len(p.queue) >= p.fabric.queue:
 		return DropOverflow
@@ -106,7 +106,7 @@ func (p *Port) recvDue(pkts []transport.Packet, now time.Time) (int, error) {
 // purge drops all queued datagrams.
 func (p *Port) purge(why Drop) {
 	for _, d := range p.queue {
-		p.fabric.drop(p, "", p.name, &d.pkt, why)
+		p.fabric.drop(p, "", p.netdev.name, &d.pkt, why)
 	}
 	p.fabric.free = append(p.fabric.free, p.queue...)
 	clear(p.queue)

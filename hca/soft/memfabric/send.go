@@ -31,9 +31,9 @@ func (p *Port) Send(pkts []transport.Packet) (int, error) {
 	switch {
 	case p.isClosed():
 		return 0, hca.ErrClosed
-	case !p.main.state.Present:
+	case !p.netdev.state.Present:
 		return 0, hca.ErrIO
-	case !p.writable:
+	case !p.netdev.writable:
 		p.count.blocked++
 		return 0, nil
 	}
@@ -65,7 +65,7 @@ func (p *Port) sendOne(pkt *transport.Packet, now time.Time) {
 			out.ID = uint16(k)
 		}
 		if why != "" {
-			p.fabric.drop(p, p.name, "", &out, why)
+			p.fabric.drop(p, p.netdev.name, "", &out, why)
 			continue
 		}
 		p.count.txPackets++
@@ -104,11 +104,11 @@ func (p *Port) refusal(pkt *transport.Packet) Drop {
 	switch {
 	case !pkt.Valid():
 		return DropInvalid
-	case !p.main.state.Up:
+	case !p.netdev.state.Up:
 		return DropLinkDown
-	case !slices.Contains(p.main.state.Addrs, pkt.Src):
+	case !slices.Contains(p.netdev.state.Addrs, pkt.Src):
 		return DropBadSource
-	case longest > maxPayload || ipLen(pkt, longest) > p.main.state.MTU:
+	case longest > maxPayload || ipLen(pkt, longest) > p.netdev.state.MTU:
 		return DropTooLong
 	}
 	return ""
@@ -140,7 +140,7 @@ func ipLen(pkt *transport.Packet, n int) int {
 // WaitWritable implements transport.Transport.
 func (p *Port) WaitWritable(ctx context.Context) error {
 	p.fabric.mu.Lock()
-	ch := p.mayWrite
+	ch := p.netdev.mayWrite
 	p.fabric.mu.Unlock()
 	return p.wait(ctx, ch)
 }
@@ -150,21 +150,4 @@ func (p *Port) Blocked() uint64 {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	return p.count.blocked
-}
-
-// SetWritable makes the wire accept packets again, or makes it full if on is false. While
-// it is full, Send accepts nothing, WaitWritable blocks and Blocked grows with each Send,
-// as with a socket whose buffer is full.
-func (p *Port) SetWritable(on bool) {
-	p.fabric.mu.Lock()
-	defer p.fabric.mu.Unlock()
-	if on == p.writable {
-		return
-	}
-	p.writable = on
-	if on {
-		close(p.mayWrite)
-	} else {
-		p.mayWrite = make(chan struct{})
-	}
 }

@@ -2,6 +2,9 @@ package nstest
 
 import (
 	"fmt"
+	"net/netip"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -38,7 +41,7 @@ func Veth(tb testing.TB, a *Namespace, nameA string, b *Namespace, nameB string,
 }
 
 const (
-	operationalLimit = 10 * time.Second // from carrier to operational; immediate on an idle machine
+	operationalLimit = 10 * time.Second // of the waits for the kernel; immediate on an idle machine
 	operationalPoll  = time.Millisecond
 )
 
@@ -94,7 +97,8 @@ func (ns *Namespace) setUp(name string) {
 }
 
 // addAddrs adds the addresses of host i to Dev, without duplicate address detection, which
-// would make the IPv6 address unusable for a second.
+// would make the IPv6 address unusable for a second. It returns when the host answers neighbour
+// solicitations for the address.
 func (ns *Namespace) addAddrs(i int) {
 	ns.tb.Helper()
 	ns.Do(func() {
@@ -106,7 +110,30 @@ func (ns *Namespace) addAddrs(i int) {
 			addr.Flags = unix.IFA_F_NODAD
 			must(ns.tb, "add "+cidr, netlink.AddrAdd(link, addr))
 		}
+		ns.waitSolicited(netip.MustParseAddr(IPv6(i)))
 	})
+}
+
+// waitSolicited waits until Dev has joined the group to which neighbour solicitations for an
+// address are sent (RFC 4291, section 2.7.1). The kernel joins it a little after the address is
+// added, and drops solicitations until then (addrconf_dad_work, net/ipv6/addrconf.c). The calling
+// thread must be in the namespace.
+func (ns *Namespace) waitSolicited(addr netip.Addr) {
+	ns.tb.Helper()
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
+	full := addr.As16()
+	copy(group[13:], full[13:])
+	line := regexp.MustCompile(fmt.Sprintf(`(?m)^\d+\s+%s\s+%x\s`, Dev, group))
+	for end := time.Now().Add(operationalLimit); ; time.Sleep(operationalPoll) {
+		joined, err := os.ReadFile("/proc/thread-self/net/igmp6")
+		must(ns.tb, "read the groups of "+Dev, err)
+		if line.Match(joined) {
+			return
+		}
+		if time.Now().After(end) {
+			ns.tb.Fatalf("%s has not joined %v after %v:\n%s", Dev, netip.AddrFrom16(group), operationalLimit, joined)
+		}
+	}
 }
 
 func must(tb testing.TB, what string, err error) {

@@ -1,9 +1,12 @@
 package nstest_test
 
 import (
+	"errors"
 	"net"
 	"os"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"ipoibd/link/linktest/nstest"
@@ -83,5 +86,37 @@ func TestSegmentTap(t *testing.T) {
 	}
 	if out := host.Run("ip", "-o", "link", "show", nstest.Dev); !strings.Contains(out, "mtu 4200") {
 		t.Errorf("the host's MTU is not the segment's: %s", out)
+	}
+}
+
+// The first neighbour solicitation for the address of a new host is answered. The next one would
+// follow after a second. By then, the kernel has sent another one to detect duplicates of the
+// link-local address.
+func TestIPv6IsUsableAtOnce(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	for range 50 {
+		a, b := nstest.Pair(t, 1500)
+		a.Do(func() {
+			c, err := net.Dial("udp", net.JoinHostPort(nstest.IPv6(1), "9"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%v, want an ICMP error of the other host", err)
+			}
+		})
+		for i, ns := range []*nstest.Namespace{a, b} {
+			out := ns.Run("cat", "/proc/net/dev_snmp6/"+nstest.Dev)
+			n := regexp.MustCompile(`Icmp6OutNeighborSolicits\s+(\d+)`).FindStringSubmatch(out)
+			if n == nil || n[1] > "2" {
+				t.Errorf("host %d sent %q neighbour solicitations, want 2 at most", i, n)
+			}
+		}
 	}
 }

@@ -41,8 +41,7 @@ type softHCA struct {
 // engine is an open software HCA.
 type engine struct {
 	*soft.Device
-	transport *udp.Transport   // of the first lane
-	lanes     []*udp.Transport // all of them
+	lanes []*udp.Transport // what they share is asked of the first one
 }
 
 func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
@@ -164,9 +163,8 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := lanes[0]
 	cfg := soft.Config{
-		Name: h.cfg.Name, Transport: transport, PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
+		Name: h.cfg.Name, Transport: lanes[0], PKeys: h.cfg.PKeys, GUID: id.NodeGUID,
 		StandardMTU: h.cfg.StandardMTU, KnownPeersOnly: h.cfg.KnownPeersOnly,
 	}
 	for _, lane := range lanes[1:] {
@@ -175,7 +173,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if len(h.cfg.Peers) > 0 {
 		cfg.Peers = h.peers.Addrs
 	}
-	if m, _ := transport.Membership(); m != nil {
+	if m, _ := lanes[0].Membership(); m != nil {
 		cfg.QPNs.First, cfg.QPNs.Last = m.QPNs()
 		cfg.Sharers = m.Ports
 	}
@@ -183,7 +181,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeLanes(lanes))
 	}
-	h.engine.Store(&engine{dev, transport, lanes})
+	h.engine.Store(&engine{dev, lanes})
 	return dev, nil
 }
 

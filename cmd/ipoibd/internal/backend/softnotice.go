@@ -52,21 +52,22 @@ func (w *watch) look(now time.Time, e *engine, netdev string) string {
 	is := w.traffic.look(now, e.Counters())
 	seen, sender, nat := e.NATSuspect()
 	out := []string{w.suspectNAT(now, nat && is.nat, seen, sender)}
-	size, asked, err := e.transport.SendBuf()
+	size, asked, err := e.lanes[0].SendBuf()
 	out = append(out, w.note(now, err == nil && size < asked, 0,
 		fmt.Sprintf("the send buffer has only %d bytes: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max to %d", size, asked),
 		"the send buffer is small: if frames to peers that do not answer fill it, frames to all other peers are lost; raise the sysctl net.core.wmem_max, or grant CAP_NET_ADMIN in the initial user namespace", "bytes", size, "needed", asked))
+	var trains error
 	for _, lane := range e.lanes {
-		if why := lane.TrainsRefused(); why != nil || lane == e.lanes[len(e.lanes)-1] {
-			out = append(out, w.refusedTrains(now, why))
+		if trains = lane.TrainsRefused(); trains != nil {
 			break
 		}
 	}
-	fewer := e.transport.LanesRefused()
+	out = append(out, w.refusedTrains(now, trains))
+	fewer := e.lanes[0].LanesRefused()
 	out = append(out, w.note(now, fewer != nil, 0,
 		fmt.Sprintf("the software HCA has only one socket for all lanes: %v", fewer),
 		"the software HCA has only one socket for all lanes, so they do not receive in parallel", "err", fewer))
-	member, alone := e.transport.Membership()
+	member, alone := e.lanes[0].Membership()
 	out = append(out, w.sharing(now, member, alone))
 	var addrs []netip.Addr
 	for _, g := range port.GIDs {

@@ -19,14 +19,13 @@ import (
 // bytes; 0 means the default.
 func openEngine(t *testing.T, ns *nstest.Namespace, buffer int) *engine {
 	t.Helper()
-	var e engine
+	var transport *udp.Transport
 	var err error
-	ns.Do(func() { e.transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
+	ns.Do(func() { transport, err = udp.Open(udp.Config{Netdev: nstest.Dev, SendBuf: buffer}) })
 	must(t, err)
-	e.lanes = []*udp.Transport{e.transport}
-	e.Device, err = soft.Open(soft.Config{Name: "soft", Transport: e.transport})
+	dev, err := soft.Open(soft.Config{Name: "soft", Transport: transport})
 	must(t, err)
-	return &e
+	return &engine{dev, []*udp.Transport{transport}}
 }
 
 // A send buffer that is too small is logged once, with the sysctl that limits it, no

@@ -165,7 +165,7 @@ type testHost struct {
 
 	fabric *memfabric.Fabric
 	mu     sync.Mutex
-	port   *memfabric.Port
+	ports  []*memfabric.Port // of the netdev, one for each lane; each represents the netdev
 	absent bool
 	dark   bool   // the netdev is down
 	index  uint32 // of the netdev
@@ -176,7 +176,7 @@ type testHost struct {
 	refuses bool           // no queue pair can be made
 	mute    atomic.Bool    // its multicast is lost
 	plain   bool           // its device has no optional reports
-	multi   bool           // its device has two queues for each queue pair
+	lanes   int            // of its device; 0 means 1
 
 	inbox chan []byte // IPv4 packets for the host
 	arp   map[netip.Addr]ipoib.MAC
@@ -255,14 +255,15 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	if err := h.free(); err != nil {
 		return nil, err
 	}
-	h.port = h.fabric.Attach(h.name, underlayMTU, h.under)
-	h.port.SetUp(!h.dark)
-	dev, err := h.openSoft(soft.Config{Name: "soft", Transport: muted{h.port, &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}})
+	h.ports = h.fabric.AttachLanes(max(1, h.lanes), h.name, underlayMTU, h.under)
+	h.ports[0].SetUp(!h.dark)
+	cfg := soft.Config{Name: "soft", Transport: muted{h.ports[0], &h.mute}, GUID: h.guid(), PKeys: []hca.PKey{hca.PKeyDefault, pkeyOther}}
+	for _, p := range h.ports[1:] {
+		cfg.More = append(cfg.More, muted{p, &h.mute})
+	}
+	dev, err := h.openSoft(cfg)
 	if err != nil {
 		return nil, err
-	}
-	if h.multi {
-		dev = twoQueues(dev)
 	}
 	h.faults = faults.Wrap(h.verbs.wrap(dev), faults.Options{})
 	if h.refuses {
@@ -360,7 +361,7 @@ func (h *testHost) unplug() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.absent = true
-	h.port.Remove()
+	h.ports[0].Remove()
 	h.replugged()
 }
 
@@ -368,7 +369,7 @@ func (h *testHost) unplug() {
 func (h *testHost) underlay() *memfabric.Port {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.port
+	return h.ports[0]
 }
 
 func (h *testHost) plug() {

@@ -12,29 +12,11 @@ import (
 	"ipoibd/cmd/ipoibd/internal/report"
 	"ipoibd/hca"
 	"ipoibd/hca/faults"
-	"ipoibd/hca/hcatest"
 	"ipoibd/hca/soft/memfabric"
 	"ipoibd/link/linktest"
 	"ipoibd/qprecovery"
 	"ipoibd/ud/ipoib"
 )
-
-// markInMessage is where sendIP's mark is in an IPoIB message: behind its header and that of
-// IPv4.
-const markInMessage = ipoib.HeaderLen + 20
-
-// twoQueues gives a device two queues for each queue pair. The mark of a packet chooses the
-// queue that receives it, and the first queue receives everything else.
-func twoQueues(dev hca.Device) hca.Device {
-	m := hcatest.NewMulti(dev, 2)
-	m.Steer = func(msg []byte) int {
-		if len(msg) <= markInMessage || ipoib.EtherType(msg[0])<<8|ipoib.EtherType(msg[1]) != ipoib.EtherTypeIPv4 {
-			return 0
-		}
-		return int(msg[markInMessage])
-	}
-	return m
-}
 
 // lanedHost is a host whose interface has two lanes.
 type lanedHost struct {
@@ -42,7 +24,7 @@ type lanedHost struct {
 	second *linktest.Fake // the second queue of its TAP
 }
 
-// newLanedHost starts host n of a fabric, whose device has two queues for each queue pair.
+// newLanedHost starts host n of a fabric, whose device has two lanes.
 func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte) lanedHost {
 	t.Helper()
 	second := linktest.NewFake("ib0")
@@ -51,16 +33,17 @@ func newLanedHost(t *testing.T, fabric *memfabric.Fabric, n byte) lanedHost {
 		t.Fatal(err)
 	}
 	h := bareHost(t, fabric, n)
-	h.multi, h.tap.more = true, []TAPQueue{second}
+	h.lanes, h.tap.more = 2, []TAPQueue{second}
 	h.run()
 	return lanedHost{h, second}
 }
 
-// twoLanes runs a test with a host of two lanes and one of one lane that know each other.
-func twoLanes(t *testing.T, test func(t *testing.T, a lanedHost, b *testHost)) {
+// twoLanes runs a test with two hosts of two lanes that know each other. What one sends on a lane
+// arrives on the same lane of the other, because the source port of a lane selects it.
+func twoLanes(t *testing.T, test func(t *testing.T, a, b lanedHost)) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
-		a, b := newLanedHost(t, fabric, 1), newHost(t, fabric, 2)
+		a, b := newLanedHost(t, fabric, 1), newLanedHost(t, fabric, 2)
 		a.up()
 		b.up()
 		a.resolve(b.ip)
@@ -69,7 +52,7 @@ func twoLanes(t *testing.T, test func(t *testing.T, a lanedHost, b *testHost)) {
 }
 
 // sendOn has the host send a marked packet through a queue of its TAP.
-func (a lanedHost) sendOn(lane int, to *testHost, mark byte) {
+func (a lanedHost) sendOn(lane int, to lanedHost, mark byte) {
 	a.t.Helper()
 	mac, ok := a.neighbour(to.ip)
 	if !ok {
@@ -98,27 +81,29 @@ func (a lanedHost) takeOn(lane int) (mark byte, ok bool) {
 	return f[14+20], true
 }
 
+// drain takes all packets that have arrived.
+func (a lanedHost) drain() {
+	for lane := range 2 {
+		for _, ok := a.takeOn(lane); ok; _, ok = a.takeOn(lane) {
+		}
+	}
+}
+
 // checkLanes fails unless frames pass both ways through both lanes.
-func (a lanedHost) checkLanes(t *testing.T, b *testHost) {
+func (a lanedHost) checkLanes(t *testing.T, b lanedHost) {
 	t.Helper()
 	a.resolve(b.ip)
-	drainInbox(a.testHost, b)
-	for _, ok := a.takeOn(1); ok; _, ok = a.takeOn(1) {
-	}
-	back, ok := b.neighbour(a.ip)
-	if !ok {
-		t.Fatal("b does not know a")
-	}
+	a.drain()
+	b.drain()
 	for lane := range 2 {
 		l := a.iface.lanes[lane] // its progress may be read at any time
 		sent, received := l.tx.Progress().Completed, l.rx.Completed()
-		a.sendOn(lane, b, byte(lane))
-		if f := b.takeIP(); f == nil || f[14+20] != byte(lane) {
-			t.Errorf("lane %d: b got %x", lane, f)
-		}
-		b.sendIP(back, a.ip, 100, byte(lane))
-		if mark, ok := a.takeOn(lane); !ok || mark != byte(lane) {
-			t.Errorf("lane %d: a got nothing, or another packet (%d)", lane, mark)
+		for _, way := range [][2]lanedHost{{a, b}, {b, a}} {
+			from, to := way[0], way[1]
+			from.sendOn(lane, to, byte(lane))
+			if mark, ok := to.takeOn(lane); !ok || mark != byte(lane) {
+				t.Errorf("lane %d: %s got nothing, or another packet (%d)", lane, to.name, mark)
+			}
 		}
 		time.Sleep(20 * time.Millisecond) // the completion of a last send is polled late
 		synctest.Wait()
@@ -160,10 +145,10 @@ func (a lanedHost) probes() (out []uint64) {
 	return out
 }
 
-// An interface with two lanes is up on a device with two queues, and sends and receives on
-// both; its peer sees one queue pair.
+// An interface with two lanes is up on a device with two lanes, and sends and receives on both;
+// its peer sees one queue pair.
 func TestTwoLanes(t *testing.T) {
-	twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+	twoLanes(t, func(t *testing.T, a, b lanedHost) {
 		s := a.status()
 		if s.State != StateUp || !s.Carrier || s.QP == nil || s.QP.State != "RTS" {
 			t.Errorf("status %+v", s)
@@ -205,7 +190,7 @@ func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
 	for _, kind := range []faults.Kind{faults.CQError, faults.CQOverrun} {
 		for lane := range 2 {
 			t.Run(kind.String()+", lane "+string('0'+rune(lane)), func(t *testing.T) {
-				twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+				twoLanes(t, func(t *testing.T, a, b lanedHost) {
 					a.checkLanes(t, b)
 					time.Sleep(time.Second)
 					qpn := a.status().QP.QPN
@@ -213,12 +198,12 @@ func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
 					for _, q := range a.queues() {
 						ids = append(ids, q.SendCQ.ID(), q.RecvCQ.ID())
 					}
-					back, _ := b.neighbour(a.ip)
 					a.inject(faults.Fault{Kind: kind})
-					b.sendIP(back, a.ip, 100, byte(lane)) // the next completion is that lane's
+					b.sendOn(lane, a, byte(lane)) // the next completion is that lane's
 					time.Sleep(20 * time.Millisecond)
 					s := a.status()
-					if s.State != StateUp || s.QP.QPN == qpn || s.Recovery.Rungs["rebuild_cq"] != 1 || s.Recovery.Reasons["cq_error"] != 1 {
+					if s.State != StateUp || s.QP.QPN == qpn || s.Recovery.Rungs["rebuild_cq"] != 1 || s.Recovery.Reasons["cq_error"] != 1 ||
+						rungsAbove(s.Recovery, qprecovery.RungRebuildCQ) != 0 {
 						t.Errorf("%s, QPN %v, was %v, rungs %v by %v", s.State, s.QP.QPN, qpn, s.Recovery.Rungs, s.Recovery.Reasons)
 					}
 					for i, q := range a.queues() {
@@ -241,21 +226,20 @@ func TestR01CQErrorOfOneLaneRebuildsAll(t *testing.T) {
 func TestR08FreezeOfOneLane(t *testing.T) {
 	for lane := range 2 {
 		t.Run("lane "+string('0'+rune(lane)), func(t *testing.T) {
-			twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+			twoLanes(t, func(t *testing.T, a, b lanedHost) {
 				a.checkLanes(t, b)
 				time.Sleep(time.Second)
-				back, _ := b.neighbour(a.ip)
 				a.inject(faults.Fault{Kind: faults.CompletionsStop})
-				b.sendIP(back, a.ip, 100, byte(lane)) // the next completion is that lane's
+				b.sendOn(lane, a, byte(lane)) // the next completion is that lane's
 				synctest.Wait()
 				before := a.probes()
 				start := time.Now()
 				for a.status().Recovery.Rungs["rebuild_cq"] == 0 && time.Since(start) < 10*time.Second {
 					a.sendOn(1-lane, b, byte(1-lane))
-					b.sendIP(back, a.ip, 100, byte(1-lane))
+					b.sendOn(1-lane, a, byte(1-lane))
 					time.Sleep(10 * time.Millisecond)
-					drainInbox(a.testHost, b)
-					a.takeOn(1)
+					a.drain()
+					b.drain()
 				}
 				took, sent := time.Since(start), a.probes()
 				own, others := sent[lane]-before[lane], sent[1-lane]-before[1-lane]
@@ -286,7 +270,7 @@ func TestR10EveryFrameOfEachLaneIsAccountedFor(t *testing.T) {
 		"ib0 flaps":    func(h *testHost) error { h.tap.SetUp(false); synctest.Wait(); h.tap.SetUp(true); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			twoLanes(t, func(t *testing.T, a lanedHost, b *testHost) {
+			twoLanes(t, func(t *testing.T, a, b lanedHost) {
 				a.checkLanes(t, b)
 				a.underlay().SetWritable(false)
 				for i := range byte(20) {

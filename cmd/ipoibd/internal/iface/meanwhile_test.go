@@ -76,7 +76,7 @@ func (h *testHost) light(on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dark = !on
-	h.port.SetUp(on)
+	h.ports[0].SetUp(on)
 }
 
 func (h *testHost) order(r qprecovery.Rung) { _ = h.iface.Reset(h.t.Context(), r) } // there may be nothing to reset

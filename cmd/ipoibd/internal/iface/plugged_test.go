@@ -2,6 +2,7 @@ package iface
 
 import (
 	"context"
+	"errors"
 
 	"ipoibd/cmd/ipoibd/internal/device"
 	"ipoibd/hca"
@@ -66,5 +67,9 @@ func (h *testHost) free() error {
 	}
 	h.faults.Clear()
 	h.faults.Release()
-	return h.port.Close()
+	var errs []error
+	for _, p := range h.ports {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
 }

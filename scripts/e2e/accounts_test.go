@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -76,25 +77,45 @@ func (b book) all(prefix string) (sum uint64) {
 const stillness = 3 * time.Second
 
 // rest waits until no host has sent or received a frame for a while, and
-// returns the counters.
+// returns the counters. It stops waiting for the answer to a probe after a while, because the
+// accounts show the loss.
 func rest(tb testing.TB, hosts ...*host) (books []book) {
 	tb.Helper()
 	var last []map[string]uint64
-	var since time.Time
+	var since, missedSince time.Time
+	var missed uint64  // probes without an answer
+	var moved []string // the counters that changed last
+	defer func() {
+		if tb.Failed() {
+			tb.Logf("the counters that changed last, %v ago: %v; %d probes without an answer for %v", time.Since(since), moved, missed, time.Since(missedSince))
+		}
+	}()
 	eventually(tb, 10*stillness, "traffic rests", func() bool {
 		time.Sleep(stillness / 10)
 		books = nil
 		var now []map[string]uint64
-		probing := false
+		sending, missing := false, uint64(0)
 		for _, h := range hosts {
 			k := h.book()
 			books, now = append(books, k), append(now, k.traffic())
-			probing = probing || k.of("freeze_probes") != k.of("rx_probe") || k.of("tx_outstanding", "tx_queued") != 0
+			missing += k.of("freeze_probes") - k.of("rx_probe")
+			sending = sending || k.of("tx_outstanding", "tx_queued") != 0
 		}
 		if !reflect.DeepEqual(now, last) {
+			moved = nil
+			for i, counters := range last {
+				for name, v := range counters {
+					if now[i][name] != v {
+						moved = append(moved, fmt.Sprintf("%s of host %d from %d to %d", name, i, v, now[i][name]))
+					}
+				}
+			}
 			last, since = now, time.Now()
 		}
-		return time.Since(since) > stillness && !probing
+		if missing != missed {
+			missed, missedSince = missing, time.Now()
+		}
+		return time.Since(since) > stillness && !sending && (missed == 0 || time.Since(missedSince) > stillness)
 	})
 	return books
 }

@@ -143,7 +143,7 @@ var (
 		"hca_wire_tx_drop_no_buffers", "hca_wire_tx_drop_refused", "hca_wire_tx_drop_invalid", "hca_wire_tx_drop_rejected",
 	}
 	recvDrops = []string{
-		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_own_multicast", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey", "hca_tx_loop_blocked",
+		"hca_rx_drop_short", "hca_rx_drop_version", "hca_rx_drop_opcode", "hca_rx_drop_immediate", "hca_rx_drop_pad", "hca_rx_drop_too_long", "hca_rx_drop_icrc", "hca_rx_own_source", "hca_rx_own_multicast", "hca_rx_drop_unknown_peer", "hca_rx_drop_no_qp", "hca_rx_drop_gsi", "hca_rx_drop_not_attached", "hca_rx_drop_group_qpn", "hca_rx_other_pkey",
 		"hca_rx_drop_qp_state", "hca_rx_drop_pkey", "hca_rx_drop_qkey", "hca_rx_drop_no_recv", "hca_rx_drop_recv_length", "hca_rx_drop_recv_access",
 	}
 )
@@ -220,7 +220,7 @@ func (h *host) checkDaemon(k book) {
 	equal("sent, cut = device's datagrams, own probes", k.of("tx_sent", "tx_segments")-k.of("tx_large"), k.of("hca_tx_packets", "rx_probe")+k.of(sendDrops...))
 	equal("device's datagrams = transport's", k.of("hca_tx_packets"), k.of("hca_wire_tx_packets")+k.of(wireDrops...))
 	equal("transport received = device received", k.of("hca_wire_rx_packets"), k.of("hca_rx_packets"))
-	equal("device received + looped = delivered, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered")+k.of(recvDrops...))
+	equal("device received + looped = delivered, blocked, dropped", k.of("hca_rx_packets", "hca_tx_looped"), k.of("hca_rx_delivered", "hca_tx_loop_blocked")+k.of(recvDrops...))
 	equal("device delivered = engine received", k.of("hca_rx_delivered"), k.of("rx_received"))
 	equal("engine received = ended", k.of("rx_received"), k.of("rx_delivered", "rx_slow_path", "rx_probe", "rx_own_multicast")+k.all("rx_drop_"))
 	equal("receives posted = completed", k.of("rx_posts"), k.of("rx_completions", "rx_taken_back", "rx_outstanding"))

@@ -88,7 +88,7 @@ func (h *stormHost) counters() (s report.Interface) {
 
 // rxDrops are the device's reasons to drop what was received.
 var rxDrops = []string{
-	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey", "tx_loop_blocked",
+	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey",
 	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 }
 
@@ -116,7 +116,7 @@ func (s *storm) checkFrames(from int) {
 		{"slow path to daemon", count(ia, "neigh_to_fabric", "neigh_kept_sent", "neigh_requests", "neigh_announcements", "freeze_probes"), count(ia, "tx_injected")},
 		{"device to fabric", count(da, "tx_packets"), l.left[a.name]},
 		{"fabric to device", l.queued[b.name] - l.purged[b.name], rx},
-		{"device to queue pair", rx + count(db, "tx_looped"), count(db, "rx_delivered") + named(db, rxDrops)},
+		{"device to queue pair", rx + count(db, "tx_looped"), count(db, "rx_delivered", "tx_loop_blocked") + named(db, rxDrops)},
 		{"daemon to slow path", count(ib, "rx_slow_path"), count(ib, "neigh_from_fabric")},
 		{"slow path", count(ib, "neigh_from_"), count(ib, "neigh_to_", "neigh_kept", "neigh_own_multicast", "neigh_drop_")},
 	} {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,7 +82,11 @@ func (d *daemon) status() status {
 	d.tb.Helper()
 	out, err := d.command("status", "--json").Output()
 	if err != nil {
-		d.tb.Fatalf("ipoibd status: %v\n%s", err, d.log)
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			out = exit.Stderr
+		}
+		d.tb.Fatalf("ipoibd status: %v: %s\n%s", err, out, d.log)
 	}
 	if err := followsSchema(out); err != nil {
 		d.tb.Errorf("%v\n%s", err, out)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,30 +77,32 @@ func (b book) all(prefix string) (sum uint64) {
 // comes at shorter intervals after a change.
 const stillness = 3 * time.Second
 
-// rest waits until no host has sent or received a frame for a while, and
-// returns the counters. It stops waiting for the answer to a probe after a while, because the
-// accounts show the loss.
+// rest waits until no host has sent or received a frame for a while, and returns the counters. It
+// stops waiting for the answer to a probe after a while, because the accounts show the loss. The
+// counters of one status are not read at once, so it takes those before which and during which no
+// probe began.
 func rest(tb testing.TB, hosts ...*host) (books []book) {
 	tb.Helper()
 	var last []map[string]uint64
 	var since, missedSince time.Time
-	var missed uint64  // probes without an answer
-	var moved []string // the counters that changed last
+	var missed []uint64 // probes of each host without an answer
+	var moved []string  // the counters that changed last
 	defer func() {
 		if tb.Failed() {
-			tb.Logf("the counters that changed last, %v ago: %v; %d probes without an answer for %v", time.Since(since), moved, missed, time.Since(missedSince))
+			tb.Logf("the counters that changed last, %v ago: %v; probes without an answer for %v: %v", time.Since(since), moved, time.Since(missedSince), missed)
 		}
 	}()
 	eventually(tb, 10*stillness, "traffic rests", func() bool {
 		time.Sleep(stillness / 10)
 		books = nil
 		var now []map[string]uint64
-		sending, missing := false, uint64(0)
+		var missing []uint64
+		sending := false
 		for _, h := range hosts {
-			k := h.book()
+			before, k := h.book(), h.book()
 			books, now = append(books, k), append(now, k.traffic())
-			missing += k.of("freeze_probes") - k.of("rx_probe")
-			sending = sending || k.of("tx_outstanding", "tx_queued") != 0
+			missing = append(missing, before.of("freeze_probes")-before.of("rx_probe"))
+			sending = sending || before.of("freeze_probes") != k.of("freeze_probes") || k.of("tx_outstanding", "tx_queued") != 0
 		}
 		if !reflect.DeepEqual(now, last) {
 			moved = nil
@@ -112,10 +115,11 @@ func rest(tb testing.TB, hosts ...*host) (books []book) {
 			}
 			last, since = now, time.Now()
 		}
-		if missing != missed {
+		if !slices.Equal(missing, missed) {
 			missed, missedSince = missing, time.Now()
 		}
-		return time.Since(since) > stillness && !sending && (missed == 0 || time.Since(missedSince) > stillness)
+		answered := !slices.ContainsFunc(missing, func(n uint64) bool { return n != 0 })
+		return time.Since(since) > stillness && !sending && (answered || time.Since(missedSince) > stillness)
 	})
 	return books
 }

@@ -79,8 +79,8 @@ const stillness = 3 * time.Second
 
 // rest waits until no host has sent or received a frame for a while, and returns the counters. It
 // stops waiting for the answer to a probe after a while, because the accounts show the loss. The
-// counters of one status are not read at once, so it takes those before which and during which no
-// probe began.
+// counters of one status are not read at once, so it takes those between two others that show that no
+// probe began meanwhile.
 func rest(tb testing.TB, hosts ...*host) (books []book) {
 	tb.Helper()
 	var last []map[string]uint64
@@ -99,10 +99,10 @@ func rest(tb testing.TB, hosts ...*host) (books []book) {
 		var missing []uint64
 		sending := false
 		for _, h := range hosts {
-			before, k := h.book(), h.book()
+			before, k, after := h.book(), h.book(), h.book()
 			books, now = append(books, k), append(now, k.traffic())
 			missing = append(missing, before.of("freeze_probes")-before.of("rx_probe"))
-			sending = sending || before.of("freeze_probes") != k.of("freeze_probes") || k.of("tx_outstanding", "tx_queued") != 0
+			sending = sending || before.of("freeze_probes") != after.of("freeze_probes") || k.of("tx_outstanding", "tx_queued") != 0
 		}
 		if !reflect.DeepEqual(now, last) {
 			moved = nil

@@ -36,7 +36,7 @@ const (
 )
 
 // Verify checks the ICRC of a datagram that arrived along p. If the IPv4 identification is not
-// known, Verify sets p.ID to the one that makes the ICRC match, or to 0 if there is none. A
+// known, Verify sets p.ID to the identification with which the ICRC matches, or to 0. A
 // datagram of an impossible length does not match. The datagram should not lie on the stack, see
 // [ICRC].
 func Verify(p *Path, idKnown bool, datagram []byte) Match {

@@ -166,18 +166,19 @@ func (x *delivery) count(reason softqp.Reason) {
 	}
 }
 
-// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some, or until
-// an owner wants the turn of the stand-in. During the wait all datagrams stay in the transport's
-// buffer, including those for other QPs. So after a timeout it does not wait for q again until
-// its owner posts. q is held before and after, but not in between.
+// awaitRecv waits, up to a limit, until the owner of q, which has no receive, posts some. An
+// unhurried wait also ends when an owner wants the turn. During the wait all datagrams stay in the
+// transport's buffer, including those for other QPs. So after a timeout it does not wait for q
+// again until its owner posts. q is held before and after, but not in between.
 func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	start := time.Now()
 	q.awaited = true
 	x.release() // the owner may need the completions of this run to continue
 	x.patience.Reset(limit)
-	wanted := x.lane.turn.wanted
-	if x.reader != nil {
-		wanted = nil
+	var wanted <-chan struct{}
+	unhurried := x.unhurried()
+	if unhurried {
+		wanted = x.lane.turn.wanted
 	}
 	select {
 	case <-q.refilled:
@@ -187,7 +188,9 @@ func (x *delivery) awaitRecv(q *queue, limit time.Duration) {
 	x.patience.Stop()
 	x.hold(q)
 	q.awaited = false
-	q.waits.balance -= min(backPressure, time.Since(start))
+	if !unhurried {
+		q.waits.balance -= time.Since(start)
+	}
 	select { // the token may have arrived after the timer fired
 	case <-q.refilled:
 	default:

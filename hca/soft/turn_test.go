@@ -173,6 +173,33 @@ func TestStandInLosesNothingOfALateOwner(t *testing.T) {
 	})
 }
 
+// The stand-in waits for receives of a QP although the owner of another one wants the turn.
+func TestStandInWaitsWhileAnotherOwnerWaits(t *testing.T) {
+	bubble(t, nil, func(r *rig) {
+		slow := *r
+		slow.recv = have(r.dev.CreateCQ(hca.CQSpec{Entries: rigDepth}))(t)
+		slow.qp = have(r.pd.CreateQP(r.qp.Spec(), r.send, slow.recv))(t)
+		slow.up()
+		r.port.Inject(slow.message(nil))
+		synctest.Wait() // the stand-in waits
+		ended := make(chan error, 1)
+		go func() { ended <- r.recv.Wait(time.Time{}) }()
+		synctest.Wait()
+		slow.postRecv(1)
+		synctest.Wait()
+		r.wantCounts(map[string]uint64{"rx_delivered": 1, "rx_drop_no_recv": 0})
+		r.recv.Wake()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		for _, c := range []interface{ Close() error }{slow.qp, slow.recv} {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // The close of a device does not wait for receives of a QP without an owner.
 func TestCloseDoesNotWaitForReceives(t *testing.T) {
 	bubble(t, nil, func(r *rig) {

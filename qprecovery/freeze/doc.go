@@ -42,15 +42,16 @@
 //
 //	Quiet + Interval + Probes*(ProbeLimit + 2*Interval)  900 ms
 //
-// by default, and a pump that hangs in a verb within RoundLimit more. The time starts when the first send that does not complete is posted, or
-// at the last receive. After a stall of the daemon, a full wire or a port that was
-// down, it starts when that has ended.
+// by default, and a pump that hangs in a verb within RoundLimit more. The time starts when
+// the first send that does not complete is posted, or at the last receive. After a stall of
+// the daemon, a full wire or a port that was down, it starts when that has ended.
 //
 // # Limits
 //
 // A freeze is not detected if the daemon is throttled so much that every gap is a
-// stall, or if the wire is always full. The software HCA cannot distinguish a full
-// neighbour table of the underlay from a full queue (both fail with ENOBUFS), so one
+// stall, or that each round of a pump takes longer than ProbeLimit, or if the wire is
+// always full. The software HCA cannot distinguish a full neighbour table of the
+// underlay from a full queue (both fail with ENOBUFS), so one
 // send in that time that the table refuses hides a freeze. The loss of a single send's
 // completion is not a freeze: the completion of the next send, perhaps of a probe,
 // accounts for it. A verb that does not return is detected where it was called

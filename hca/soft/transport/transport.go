@@ -21,8 +21,8 @@ const MaxVec = 6
 // identification expect one below 64.
 const MaxSegs = 64
 
-// MaxLanes bounds the lanes of a device, each of which has its own transport, and so the queues of
-// a QP.
+// MaxLanes is the maximum number of lanes of a device, and so of queues of a QP. Each lane has its
+// own transport.
 const MaxLanes = 8
 
 // Limits bound the trains that a transport takes.

@@ -12,8 +12,9 @@ import (
 	"ipoibd/hca/soft/transport"
 )
 
-// laneOwner is the user that owns the receiving sockets of several lanes. Like [Nobody], it
-// has no processes. It differs from Nobody, so that daemons that share the port cannot join them.
+// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [Nobody], no
+// process runs with it. It differs from Nobody, so that daemons that share the port cannot join
+// the group.
 const laneOwner = Nobody - 1
 
 // lanePorts are the sockets of a lane after the first one.

@@ -75,7 +75,7 @@ func TestR09CarrierThatIsStuck(t *testing.T) {
 	})
 }
 
-// A verb that hangs outside of any recovery also causes a reset of the device: when ib0 goes
+// A verb that hangs outside any recovery also causes a reset of the device: when ib0 goes
 // up or down, or a handle is closed.
 func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 	goUp := func(h *testHost) { h.tap.SetUp(true) }

@@ -30,7 +30,7 @@ func TestR02EventAfterAReset(t *testing.T) {
 	})
 }
 
-// A rung that ends too late, but well, does not meet the next one.
+// A rung that succeeds too late does not overlap with the next one.
 func TestR06RungThatEndsLate(t *testing.T) {
 	slowHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)

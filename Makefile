@@ -5,8 +5,8 @@ SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-# Budgets: how long each ring of tests may take, including its compilation; 84
-# minutes together. The first run on a machine also compiles the linters.
+# Budgets: how long each ring of tests may take, including its compilation. The first run
+# on a machine also compiles the linters.
 TIDY_BUDGET  ?= 2m
 LINT_BUDGET  ?= 10m
 FUZZ_BUDGET  ?= 4m

@@ -40,8 +40,8 @@
 // If the program of a group drops a datagram (SK_DROP), the kernel behaves as if there were no
 // socket and replies with an ICMP port unreachable message. UDP_GRO coalesces datagrams with
 // the same addresses and ports whatever their QPN, and the program sees only the first of a
-// train, so the sockets of a group have it off. The kernel does not run the program for
-// datagrams to IP multicast groups, unless the group of sockets has only one (early demux).
+// train, so it is off for the sockets of a group. The kernel runs the program for datagrams to
+// an IP multicast group only if the group of sockets has a single member (early demux).
 //
 // The identification in the mark is that of a single datagram, or of the first one of a
 // train. Those of the others are not known exactly: before Linux 6.10 the kernel coalesces

@@ -20,7 +20,7 @@ const (
 	Passed    Kind = iota // IPv4, IPv6, ARP and RARP
 	Runt                  // shorter than an Ethernet header
 	VLAN                  // IEEE 802.1Q or 802.1ad
-	LLC                   // with a length instead of a type (IEEE 802.3), as STP
+	LLC                   // with a length instead of a type (IEEE 802.3), such as STP
 	LLDP                  // IEEE 802.1AB
 	PPPoE                 // RFC 2516
 	OtherType             // any other type

@@ -46,7 +46,7 @@ static __always_inline __u32 finish(__u32 hash)
 	return hash ^ hash >> 16;
 }
 
-/* transport adds the protocol and, if it has some, the ports. */
+/* transport adds the protocol and, if it has ports, the ports. */
 static __always_inline __u32 transport(struct __sk_buff *skb, __u32 hash, __u8 protocol, __u32 offset)
 {
 	__be32 ports;

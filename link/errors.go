@@ -12,7 +12,7 @@ import (
 // kernel's error. Those that the user can resolve say how.
 var (
 	ErrSpec      = errors.New("invalid interface specification")
-	ErrNameTaken = errors.New("an interface of this name exists and was not made by ipoibd")
+	ErrNameTaken = errors.New("an interface of this name exists and does not belong to ipoibd")
 	ErrOwned     = errors.New("the interface is in use by another process")
 	ErrNoTun     = errors.New("/dev/net/tun is missing: run `modprobe tun`, or give the container the device (--device /dev/net/tun)")
 	// ErrPermission is about /dev/net/tun as well as about netlink.

@@ -21,7 +21,7 @@ const visitTries = 5
 // assignAny makes the kernel choose the ID of a namespace (rtnetlink(7), NETNSA_NSID).
 const assignAny = math.MaxUint32 // -1
 
-var errElusive = errors.New("the interface is repeatedly moved or renamed")
+var errElusive = errors.New("the interface keeps being moved or renamed")
 
 // visit calls f with the interface and a netlink socket of its current network namespace. f
 // must not keep either. Errors: ErrGone, ErrClosed, ErrPermission if the namespace may not

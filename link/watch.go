@@ -108,8 +108,8 @@ func (w *watcher) read(ctx context.Context) (State, bool) {
 	return State{}, false
 }
 
-// put publishes a state. It replaces a state that was not yet received. There is no other sender, so put does not
-// block.
+// put publishes a state. It replaces a state that was not yet received. There is no other
+// sender, so put does not block.
 func (w *watcher) put(s State) {
 	w.last, w.begun = s, true
 	select {

@@ -48,9 +48,8 @@ func (r route) first(ether []byte) []byte {
 	return ether[:r.headers+n]
 }
 
-// classify returns where the frame goes, and Sent; or SlowPathed; or why it is
-// dropped. It fills in the partial checksum of a frame that is sent whole. The checks, in
-// their order:
+// classify returns Sent and the route of the frame, or SlowPathed, or the reason for dropping it.
+// It fills in the partial checksum of a frame that is sent whole. The checks, in their order:
 //
 //  1. shorter than virtio and Ethernet headers: Runt
 //  2. requests segmentation or a checksum that was not offered, or the request is
@@ -65,8 +64,8 @@ func (r route) first(ether []byte) []byte {
 //  10. group destination: the IP destination's group, else the broadcast group
 //  11. unicast destination
 //
-// Frames to a destination that the snapshot lacks go to the slow path. It has no room for large
-// ones, but gets their first segment; see [route.first].
+// Frames to a destination that the snapshot lacks go to the slow path, large ones only with
+// their first segment; see [route.first].
 func (r *txRules) classify(frame []byte) (route, Reason) {
 	to, reason := r.check(frame)
 	if reason != Sent {

@@ -41,12 +41,12 @@ type Peers interface {
 	Unicast(dst ipoib.MAC) (hca.UDDest, bool)
 	// Group returns the destination of messages to a multicast group. For a group that
 	// is not in the port's plan, it returns the broadcast group: all members of the
-	// link receive such messages, and their hosts drop what they have not asked for.
+	// link receive such messages, and hosts that have not joined the group drop them.
 	Group(mgid hca.GID) (hca.UDDest, bool)
 	// PeerMAC returns the Ethernet address that represents a peer towards the
-	// host. It is total: it returns one for an unknown peer as well. Rx calls it
-	// exactly once for each receive whose messages it delivers, and for no other, so
-	// an implementation can use it to note which peers are alive.
+	// host, even if the peer is unknown. Rx calls it exactly once for each receive
+	// whose messages it delivers, and for no other, so an implementation can use it to
+	// note which peers are alive.
 	PeerMAC(gid hca.GID, qpn hca.QPN) ipoib.MAC
 	// HostMAC is the destination of unicast frames towards the host.
 	HostMAC() ipoib.MAC

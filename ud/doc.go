@@ -7,8 +7,8 @@
 // # Goals
 //
 // At most one copy between TAP and device: the same slot of registered memory
-// holds the frame that the host reads or writes and, a few bytes further in, the
-// message that the device sends or receives. No allocation per frame, batches of
+// holds the host's frame and, a few bytes further in, the message that the
+// device sends or receives. No allocation per frame, batches of
 // 64 in both directions, no channel and no lock on the data path. The only mutex
 // guards the queue of injected messages.
 //
@@ -72,8 +72,8 @@
 // 64 KB and leaves checksums incomplete. Such a frame uses one slot, one large send (hca.LSO)
 // and one completion, and counts once; tx_large counts these frames, and tx_segments their
 // segments. The slow path gets only the first segment of a large frame, which then counts as
-// tx_slow_path; tx_segment_drop_unresolved counts the other segments, which are dropped. The checksum of a frame that is sent whole is filled in here, before anything
-// inspects it.
+// tx_slow_path. The other segments are dropped, and tx_segment_drop_unresolved counts them. The
+// checksum of a frame that is sent whole is filled in here, before anything inspects it.
 //
 // Received segments of one flow are written to the host as one frame. A device with large
 // receives (hca.LRO) joins them. Without such a device, or if only a few segments arrive at a

@@ -16,13 +16,13 @@ const (
 	Received                   // RX: receive completed successfully
 	Sent                       // TX: send completed successfully
 	Delivered                  // RX: written to the sink
-	SlowPathed                 // handed to the slow path
+	SlowPathed                 // passed to the slow path
 	Probed                     // RX: our own probe
 	OwnMulticast               // RX: our own message, looped back
 
 	Truncated    // longer than its slot
 	Runt         // shorter than its headers
-	Offload      // virtio header requests segmentation or a checksum
+	Offload      // virtio header requests work that was not offered, or is inconsistent
 	EtherType    // a protocol that IPoIB does not carry
 	TooLong      // payload above the interface's MTU
 	LongHeaders  // headers of a large frame longer than hca.MaxLSOHeader

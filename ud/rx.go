@@ -24,7 +24,7 @@ type RxConfig struct {
 
 func (c *RxConfig) check() error {
 	if c.Slots < MinRxSlots || !c.PortMTU.Valid() || c.MTU <= 0 || c.Sink == nil || c.SlowPath == nil || c.Peers == nil {
-		return fmt.Errorf("make rx of %d slots, MTU %d of %d: %w", c.Slots, c.MTU, c.PortMTU, hca.ErrInvalid)
+		return fmt.Errorf("create Rx with %d slots, MTU %d and port MTU %d: %w", c.Slots, c.MTU, c.PortMTU, hca.ErrInvalid)
 	}
 	return nil
 }
@@ -85,14 +85,14 @@ func (r *Rx) SetMTU(mtu int) { r.mtu.Store(int32(mtu)) }
 // Attach makes Rx receive from a queue of a QP and posts all receive buffers to it, so the
 // QP must be in INIT or a later state. recvCQ is the queue's receive CQ. mr holds the
 // buffers; it has at least Slots * RxStride(PortMTU, qp.Spec().LRO) bytes and is writable by
-// the device (hca.AccessLocalWrite). The host accepts large TCP frames, and those of UDP if
+// the device (hca.AccessLocalWrite). The host accepts large TCP frames, and large UDP frames if
 // qp.Spec().LROUDP is set. The generation must differ from that of every earlier Attach whose
 // completions may still arrive. Errors: hca.ErrInvalid if a QP is already
 // attached or if mr or the QP's receive queue is too small; or the error of a post, after
 // which Rx is detached.
 func (r *Rx) Attach(qp hca.Queue, recvCQ hca.CQ, mr hca.MR, generation uint32) error {
 	if depth := qp.Spec().RecvWRs; r.qp != nil || depth < r.cfg.Slots {
-		return fmt.Errorf("attach QP %v, %d receives deep, to %d slots: %w", qp.Num(), depth, r.cfg.Slots, hca.ErrInvalid)
+		return fmt.Errorf("attach Rx with %d slots (attached already: %v) to QP %v with %d receives: %w", r.cfg.Slots, r.qp != nil, qp.Num(), depth, hca.ErrInvalid)
 	}
 	if err := r.ring.attach(mr, RxStride(r.cfg.PortMTU, qp.Spec().LRO), generation); err != nil {
 		return err

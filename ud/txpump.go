@@ -155,7 +155,7 @@ func (t *Tx) toSlowPath(ether []byte, by route) Reason {
 	return SlowPathed
 }
 
-// describe makes the work request for the n bytes of message in a slot.
+// describe builds the work request for the n bytes of message in a slot.
 func (t *Tx) describe(slot uint32, n int, by route) {
 	t.dest[slot] = by.to
 	t.seq++

@@ -62,8 +62,11 @@ func runCommand() *cobra.Command {
 			err := daemon.Run(ctx, cfg, daemon.Options{
 				Version: strings.TrimPrefix(cmd.Root().Version, "ipoibd "), Remove: f.remove, AllowFaults: f.allowFaults, LockMemory: true, OpenRDMA: openRDMA, Log: log,
 			})
-			if errors.Is(err, link.ErrOwned) {
-				return fmt.Errorf("%w: stop it, or choose another name", err)
+			switch {
+			case errors.Is(err, link.ErrOwned):
+				err = fmt.Errorf("%w: stop it, or choose another name", err)
+			case errors.Is(err, link.ErrNameTaken):
+				err = fmt.Errorf("%w: choose another name", err)
 			}
 			return err
 		},

@@ -70,7 +70,7 @@ func TestFlagMistakes(t *testing.T) {
 		"--underlay: ib0 is an interface of this daemon":      {"--underlay", "ib0"},
 		"--name and --config cannot be combined":              {"--name", "ib1", "--config", file},
 		"--name: \"a b\" is not":                              {"--name", "a b"},
-		"--mtu: 9000 is outside":                              {"--mtu", "9000"},
+		"--mtu: 9000 is out of range":                         {"--mtu", "9000"},
 		"--known-peers-only: needs":                           {"--known-peers-only"},
 		"read configuration":                                  {"--config", file + "x"},
 		"--peer: \"10.0.0.300\" is":                           {"--peer", "10.0.0.300"},

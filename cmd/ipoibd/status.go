@@ -142,7 +142,7 @@ func (p *printer) printInterface(f *report.Interface) {
 	if f.LastError != "" && f.LastError != f.Detail {
 		p.line("  last error\t%s", f.LastError)
 	}
-	p.line("  MAC\t%s, of the host behind it %s", f.MAC, f.HostMAC)
+	p.line("  MAC\t%s; host behind it %s", f.MAC, f.HostMAC)
 	if q := f.QP; q != nil {
 		p.line("  QP %s\t%s, P_Key 0x%04x, Q_Key 0x%08x, GID %s", q.QPN, strings.TrimSpace(q.State+" generation "+fmt.Sprint(q.Generation)), uint16(q.PKey), uint32(q.QKey), q.GID)
 	}

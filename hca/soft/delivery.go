@@ -29,8 +29,8 @@ type delivery struct {
 	run tally
 }
 
-// tally holds counts of one run. An atomic addition for each message would take longer than
-// parsing it.
+// tally holds the counts of one run. An atomic addition for each message would take longer than
+// parsing the message.
 type tally struct {
 	packets, bytes int // received
 	lowIDs         int // ICRC right with an unknown identification of 0-63
@@ -137,14 +137,14 @@ func (x *delivery) limit(q *queue, reason softqp.Reason) time.Duration {
 	}
 }
 
-// unhurried reports whether this is the stand-in, and no message for another QP waits if it waits
-// for receives: the messages for a slow owner then belong in the transport's buffer.
+// unhurried reports whether a long wait for receives delays no other QP: the stand-in delivers, and
+// the device has a single QP. The messages for its slow owner then stay in the transport's buffer.
 func (x *delivery) unhurried() bool {
 	return x.reader == nil && len(x.lane.dev.routes.Load().qps) == 1
 }
 
-// stop stops the delivery if the owner of q must first take completions and post receives: its
-// own goroutine delivers, or it wants the turn of the stand-in.
+// stop stops the delivery if the owner of q must first take completions and post receives: its own
+// goroutine is delivering, or it waits for the turn that the stand-in has.
 func (x *delivery) stop(q *queue, reason softqp.Reason) bool {
 	switch {
 	case reason != softqp.DropNoRecv || x.patience == nil:

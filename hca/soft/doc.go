@@ -86,10 +86,10 @@
 // A message for a QP without a posted receive waits while later messages stay in the
 // transport's buffer. If the owner of the QP's CQ is the one that receives, the message waits
 // until that owner has taken its completions and posted receives. For any other owner it waits
-// for at most 5 ms. Then it is dropped ("rx_drop_no_recv"), and messages do not wait for that
+// at most 5 ms. Then it is dropped ("rx_drop_no_recv"), and messages do not wait for that
 // QP again until its owner posts. The waits for one QP are limited to 25 ms in a burst and to
 // a twentieth of the time on average, so that a slow owner does not delay the other QPs. If
-// there are no others, each message waits for at most 2 s. Messages of this port to itself
+// there are no others, each message waits up to 2 s. Messages of this port to itself
 // do not wait.
 //
 // # Forged and damaged datagrams

@@ -8,7 +8,7 @@ import (
 	"ipoibd/hca/softqp"
 )
 
-// lane is what exists once per transport: the turn to receive from it, and the send queues that
+// lane holds what exists once per transport: the turn to receive from it, and the send queues that
 // found it full. Queue i of each QP sends through lane i, and gets the messages that arrive
 // there; see CreateQueues for other numbers of queues. The data path writes nothing that lanes
 // share.

@@ -39,8 +39,8 @@
 //
 // This package cuts large sends itself, with package segment, whatever the device supports.
 // A large send becomes one work request per segment. The list of such a request refers to the
-// headers, in registered memory of the queue pair (128 bytes for each entry of the send
-// queue), and to the segment's part of the caller's payload, which is not copied. The
+// headers, in registered memory of the queue pair (segment.MaxHeader bytes for each entry of
+// the send queue), and to the segment's part of the caller's payload, which is not copied. The
 // segmenter reads the payload once, for the checksums.
 //
 // The segments count against the depth of the send queue, so a CQ with an entry for each

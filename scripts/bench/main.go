@@ -82,7 +82,7 @@ func mainIn(ctx context.Context) error {
 	} {
 		cmd := exec.CommandContext(ctx, "go", "-C", b.module, "build", "-o", filepath.Join(dir, b.program), b.pkg)
 		if text, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: %s is not built: %v%s\n", b.program, err, indent(string(text)))
+			fmt.Fprintf(os.Stderr, "bench: cannot build %s: %v%s\n", b.program, err, indent(string(text)))
 		}
 	}
 	return enter(ctx, dir)
@@ -116,7 +116,7 @@ func inside(ctx context.Context, dir string, wanted *regexp.Regexp) error {
 	}
 	r := newReport(ctx)
 	if r.Load > maxLoad {
-		fmt.Fprintf(os.Stderr, "bench: the machine is busy (load average %.1f), so the figures will be too low\n", r.Load)
+		fmt.Fprintf(os.Stderr, "bench: the machine is busy (load average %.1f), so the figures will be worse than on an idle one\n", r.Load)
 	}
 	if *more {
 		if err := r.resume(*out); err != nil {

@@ -390,8 +390,8 @@ func sendFrom(t *testing.T, src netip.AddrPort, dst netip.Addr, data []byte) {
 	}
 }
 
-// Eight daemons join at once and leave in any order; the group goes on without those that
-// created it, and a restarted daemon gets the slot that is free.
+// Eight daemons join at once and leave in any order. The group continues without those that created
+// it, and a restarted daemon gets the free slot.
 func TestSharersComeAndGo(t *testing.T) {
 	if nstest.Enter(t) {
 		return
@@ -473,8 +473,8 @@ func TestSharerKeepsItsSlot(t *testing.T) {
 	}
 }
 
-// If the files of the registrations are removed, the daemons go on with those that they know,
-// and no daemon joins: it could not get their map.
+// If the files of the registrations are removed, the daemons continue with those that they know, and
+// no daemon can join, because it cannot get their map.
 func TestSharersSurviveRemovedFiles(t *testing.T) {
 	if nstest.Enter(t) {
 		return

@@ -21,17 +21,14 @@ type PortTakenError struct {
 }
 
 func (e *PortTakenError) Error() string {
-	return fmt.Sprintf("UDP port %d: %v by %s; stop it, or run in another network namespace", e.Port, ErrPortTaken, e.by())
-}
-
-func (e *PortTakenError) by() string {
+	holder, remedy := "a process that cannot be seen from here, or the kernel", "stop it"
 	switch {
 	case len(e.Holders) > 0:
-		return strings.Join(e.Holders, ", ")
+		holder = strings.Join(e.Holders, ", ")
 	case e.Kernel != "":
-		return "the kernel module " + e.Kernel + ", which keeps it until it is removed"
+		holder, remedy = "the kernel module "+e.Kernel, "remove the module"
 	}
-	return "a process that cannot be seen from here, or the kernel"
+	return fmt.Sprintf("UDP port %d: %v by %s; %s, or run in another network namespace", e.Port, ErrPortTaken, holder, remedy)
 }
 
 // Unwrap makes errors.Is find ErrPortTaken.

@@ -77,8 +77,8 @@ func TestR21ResetCutShortIsCompletedAtTheStart(t *testing.T) {
 	}
 }
 
-// A process that goes on with a reset which another one left brings the device back if
-// it is gone, and resets it if it is not.
+// A process that completes the reset of another one brings the device back if it is gone, and
+// resets it otherwise.
 func TestR21ResetOfAnotherProcessIsCompleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFakeKernel(t, rxe("rxe0", 0, rxeGUID))

@@ -101,7 +101,7 @@ func hostGUID(netdev string) (hca.GUID, error) {
 	machine := strings.TrimSpace(string(text))
 	if err != nil || machine == "" {
 		if machine, err = os.Hostname(); err != nil {
-			return hca.GUID{}, fmt.Errorf("make a GUID for %s, which has no MAC: %w", netdev, err)
+			return hca.GUID{}, fmt.Errorf("derive a GUID for %s, which has no MAC: %w", netdev, err)
 		}
 	}
 	return guidOf(machine, netdev), nil

@@ -186,7 +186,7 @@ func (s *Soft) check(at string, ms *Mistakes) {
 		ms.add(at+".pkeys", "needs 1 to %d P_Keys", maxPKeys)
 	}
 	if len(s.Peers) > maxPeers {
-		ms.add(at+".peers", "at most %d", maxPeers)
+		ms.add(at+".peers", "%d peers; at most %d are allowed", len(s.Peers), maxPeers)
 	}
 	for _, p := range s.Peers {
 		if addr, err := netip.ParseAddr(p); err != nil && !validHost(p) {

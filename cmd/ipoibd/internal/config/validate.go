@@ -46,7 +46,7 @@ func (ms *Mistakes) add(field, format string, args ...any) {
 // within requires a value of a field to be from least to most.
 func within[T cmp.Ordered](ms *Mistakes, field string, value, least, most T) {
 	if value < least || value > most {
-		ms.add(field, "%v is outside of %v to %v", value, least, most)
+		ms.add(field, "%v is out of range (%v to %v)", value, least, most)
 	}
 }
 

@@ -29,8 +29,8 @@ type Names struct{ Devices, Interfaces []string }
 // Refusals, with the HTTP statuses of their answers. Any other error means that the request
 // conflicts with the current state, and is a 409.
 var (
-	ErrInvalid     = errors.New("bad request")           // 400
-	ErrNotAllowed  = errors.New("not allowed")           // 403
-	ErrNotFound    = errors.New("not found")             // 404
-	ErrUnavailable = errors.New("not available for now") // 503
+	ErrInvalid     = errors.New("bad request")             // 400
+	ErrNotAllowed  = errors.New("not allowed")             // 403
+	ErrNotFound    = errors.New("not found")               // 404
+	ErrUnavailable = errors.New("temporarily unavailable") // 503
 )

@@ -50,9 +50,9 @@ func Listen(path string, d Daemon) (*Server, error) {
 	case errors.Is(err, ErrRunning):
 		return nil, err
 	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS):
-		return nil, fmt.Errorf("make control socket: %w: run as root, or choose another path with --control", err)
+		return nil, fmt.Errorf("create control socket: %w: run as root, or choose another path with --control", err)
 	}
-	return nil, fmt.Errorf("make control socket: %w: choose another path with --control", err)
+	return nil, fmt.Errorf("create control socket: %w: choose another path with --control", err)
 }
 
 // listen creates the socket with mode 0600.

@@ -45,7 +45,7 @@ type slot struct {
 	slow    time.Duration   // that opening takes
 	mute    bool            // changes are not announced
 	late    time.Duration   // how long a list takes
-	stiff   error           // what resets fail with
+	stiff   error           // the error of resets
 	forever chan struct{}   // a verb that hangs forever returns once it is closed
 	port    *memfabric.Port // opened last
 	faults  *faults.Device  // of the instance opened last
@@ -146,7 +146,7 @@ func (s *slot) Watch(ctx context.Context) <-chan []qprecovery.Identity {
 	return out
 }
 
-// unplug takes the HCA out, plug puts one in.
+// unplug removes the HCA, and plug inserts one.
 func (s *slot) unplug() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *slot) unplug() {
 	s.become(hca.GUID{})
 }
 
-// isolate takes the HCA off the list; an open instance still works.
+// isolate removes the HCA from the list; an open instance still works.
 func (s *slot) isolate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -111,7 +111,7 @@ func (e *Endpoint) build(gen uint32) (err error) {
 	}
 	p := e.Spec.Plan
 	if e.self, err = e.pd.CreateAH(p.PeerAH(p.GID)); err != nil {
-		return fmt.Errorf("make address handle of this port: %w", err)
+		return fmt.Errorf("create address handle of this port: %w", err)
 	}
 	e.handles.add(e.self.Close)
 	e.AHs = newAHWorkers(e.pd)

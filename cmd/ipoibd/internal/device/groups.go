@@ -51,7 +51,7 @@ func (e *Endpoint) attachGroups() error {
 		if e.groupAHs[g] == nil {
 			ah, err := e.AHs.create(p.GroupAH(g))
 			if err != nil {
-				return fmt.Errorf("make address handle of group %s: %w", g.MGID, err)
+				return fmt.Errorf("create address handle of group %s: %w", g.MGID, err)
 			}
 			e.groupAHs[g] = ah
 		}

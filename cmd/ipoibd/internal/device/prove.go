@@ -48,7 +48,7 @@ func (e *Endpoint) Prove() (frozen bool, err error) {
 		}
 	}()
 	if err := p.build(); err != nil {
-		return false, fmt.Errorf("make a queue pair to prove a freeze: %w", err)
+		return false, fmt.Errorf("create a queue pair to prove a freeze: %w", err)
 	}
 	blocked := e.session.WireBlocked()
 	for i := range proofProbes {

@@ -51,7 +51,7 @@ type teller struct {
 	users   map[string]*user
 	running sync.WaitGroup // the users
 	last    View
-	answers []string // that the orders have got, since the last settle
+	answers []string // to the orders, since the last settle
 	seq     uint64   // of the journal
 	begin   time.Time
 
@@ -63,7 +63,7 @@ type teller struct {
 	takes  takes
 }
 
-// takes has the times and results of openings and resets, as the story sets them.
+// takes holds the times and results of openings and resets that the story has set.
 type takes struct {
 	opening, reset time.Duration
 	fails          bool   // an opening does

@@ -10,9 +10,8 @@ import (
 	"ipoibd/hca/faults"
 )
 
-// Two devices in one process, with two interfaces each: what happens to one
-// device and its interfaces is nothing to the other's, and what belongs to one
-// never meets the other.
+// Two devices in one process, with two interfaces each, do not affect each other, and objects of one
+// never reach the other.
 func TestR28DevicesAreApart(t *testing.T) {
 	for name, c := range map[string]func(h *testHost){
 		"reset": (*testHost).deviceReset,

@@ -57,18 +57,18 @@
 // A lane belongs to one queue of the queue pair and to one queue of the TAP. The queue pair
 // itself, its number and its generation belong to the interface, because an IPoIB address
 // contains one QPN: an error of any lane leads to a rung for all. The peer table
-// sends through the first lane. The number of lanes is that of the TAP's queues; a device
-// with fewer queues for each queue pair is refused. Today each has one.
+// sends through the first lane. There are as many lanes as queues of the TAP; a device that
+// supports fewer queues per queue pair is refused.
 //
 // # Network namespaces and other processes
 //
 // ib0 may be moved to another network namespace, such as a container's. The move sets it
 // down and removes its addresses; it is set up again there, under any name.
 //
-// Each second, and whenever netlink reports a change, Run has ib0 inspected. If another
+// Each second, and whenever netlink reports a change, Run starts an inspection of ib0. If another
 // process has changed the MAC, the carrier, the header length, the persistence, the owner,
-// the offloads or the link type, the inspection restores it, and Run logs that. Only the process that
-// attached a queue can close it. In the meantime the kernel gives that queue some of the
+// the offloads or the link type, the inspection restores it, and Run logs that. Only the
+// process that attached a queue can close it. In the meantime the kernel gives that queue some of the
 // frames, so the carrier is down and the status says why. A queue that is gone within 100 ms
 // belonged to a starting daemon that found ib0 in use. An inspection that fails is logged
 // once for each error, and the status shows the error until an inspection succeeds.
@@ -89,8 +89,8 @@
 //	                -> health: peers learn the new QPN, frames flow
 //
 // The actions of one step are carried out together. What they cause in turn, such as a stop
-// because the carrier cannot be raised, waits in a queue until they are done. So stop may
-// promise that the ladder is idle afterwards.
+// because the carrier cannot be raised, waits in a queue until they are done. So the ladder is
+// always idle after a stop.
 //
 // When the carrier goes down, the kernel forgets its neighbours, and until it has noticed
 // that the carrier is back, it drops its own requests. So the interface sends requests for

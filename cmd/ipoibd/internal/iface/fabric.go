@@ -100,13 +100,13 @@ func (r *recovery) reconcile() {
 	}
 }
 
-// come opens an attachment, on the worker; came continues. It is the only way up: a first
+// come opens an attachment on the worker, and came handles the result. It is the only way up: a first
 // start uses it without an operation (op 0), and RungDevice of the ladder uses it when the
 // device is back.
 func (r *recovery) come(to target, gen uint32, op uint64) error {
 	ls := r.f.lanes
 	if most, need := to.session.Attr().MaxQueues, len(ls); most < need {
-		return fmt.Errorf("queues per queue pair: the device has %d, the interface needs %d: %w", most, need, hca.ErrInvalid)
+		return fmt.Errorf("the device supports %d queues per queue pair, the interface needs %d: %w", most, need, hca.ErrInvalid)
 	}
 	if !to.session.Acquire(r.f.cfg.Name) {
 		return hca.ErrClosed
@@ -126,8 +126,8 @@ func (r *recovery) come(to target, gen uint32, op uint64) error {
 	return nil
 }
 
-// came continues once an attachment was opened, or could not be. If it is no longer wanted,
-// stop queues the job that closes it.
+// came handles the result of come. If the attachment is no longer wanted, stop queues the job that
+// closes it.
 func (r *recovery) came(a *attachment, op uint64, err error) {
 	switch {
 	case r.coming != a:
@@ -286,7 +286,7 @@ func (r *recovery) leaveDevice(forReset bool, then func(error)) bool {
 	return true
 }
 
-// accuse requests a reset of the device if a verb hangs outside of a rung (R8).
+// accuse requests a reset of the device if a verb hangs outside a rung (R8).
 func (r *recovery) accuse(err error) {
 	if qprecovery.OfVerbError(qprecovery.VerbQueryQP, err) == qprecovery.ClassStuck {
 		r.dev.Ask(r.used, qprecovery.ReasonVerbStuck)

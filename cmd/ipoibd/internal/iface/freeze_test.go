@@ -20,8 +20,7 @@ func rungsAbove(r *report.Recovery, least qprecovery.Rung) (n uint64) {
 	return n
 }
 
-// until examines a condition again and again until it holds, for a limit at most, and returns
-// how long that took.
+// until polls a condition until it holds or the limit has passed, and returns how long that took.
 func until(holds func() bool, every, limit time.Duration) time.Duration {
 	start := time.Now()
 	for !holds() && time.Since(start) < limit {

@@ -172,17 +172,17 @@ func (h *host) fitMTU(plan port.Plan) {
 
 const minIPv6MTU = 1280 // RFC 8200, section 5
 
-// mtuState decides the interface's MTU. What the operator has asked for is kept while the
-// underlay is too small for it.
+// mtuState decides the interface's MTU. It keeps the operator's request while the underlay is
+// too small for it.
 type mtuState struct {
-	set   int  // what the daemon has set, 0: nothing yet
-	wish  int  // what was requested, 0: the largest that fits
+	set   int  // the MTU that the daemon has set, 0: none yet
+	wish  int  // the requested MTU, 0: the largest that fits
 	fresh bool // wish was found on the interface and not compared yet with what fits
 	cut   int  // the request that was reported as too large, 0: none
 }
 
-// found records the MTU of the interface at the start. The MTU of a new interface is no
-// one's wish; that of an adopted one is the operator's, unless one is configured (0: none).
+// found records the MTU of the interface at the start. The operator requested the MTU of an
+// adopted interface, unless one is configured (0: none), but not that of a new one.
 func (s *mtuState) found(mtu, configured int, adopted bool) {
 	*s = mtuState{set: mtu, wish: configured}
 	if adopted && configured == 0 {
@@ -190,8 +190,8 @@ func (s *mtuState) found(mtu, configured int, adopted bool) {
 	}
 }
 
-// changed records a new MTU of the interface. If the daemon has not set it, the operator
-// asks for it.
+// changed records a new MTU of the interface. If the daemon has not set it, it is a request of
+// the operator.
 func (s *mtuState) changed(mtu int) {
 	if mtu != s.set {
 		s.set, s.wish, s.fresh = mtu, mtu, true

@@ -161,7 +161,7 @@ type testHost struct {
 	iface *Iface
 	dev   *device.Device
 	share bool  // the device is another testHost's
-	end   error // what Run is to end with, nil by stop
+	end   error // the expected result of Run; nil: that of stop
 
 	fabric *memfabric.Fabric
 	mu     sync.Mutex
@@ -173,7 +173,7 @@ type testHost struct {
 	plugged chan struct{}  // has a value when absent changed
 	faults  *faults.Device // of the device that was opened last
 	verbs   *verbs         // beneath the faults; nil: a device as it is
-	refuses bool           // no queue pair can be made
+	refuses bool           // no queue pair can be created
 	mute    atomic.Bool    // its multicast is lost
 	plain   bool           // its device has no optional reports
 	lanes   int            // of its device; 0 means 1
@@ -272,15 +272,15 @@ func (h *testHost) open(context.Context) (hca.Device, error) {
 	return h.faults, err
 }
 
-// heal ends the faults of the present device.
+// heal ends the faults of the current device.
 func (h *testHost) heal() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults.Clear()
 }
 
-// refuse has devices that are opened from now on, or the present one not any more,
-// make no queue pair.
+// refuse makes devices that are opened from now on refuse to create queue pairs, or ends that, also
+// for the current device.
 func (h *testHost) refuse(on bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -290,14 +290,14 @@ func (h *testHost) refuse(on bool) {
 	}
 }
 
-// release lets the verbs of the present device that hang return.
+// release makes hanging verbs of the current device return.
 func (h *testHost) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.faults.Release()
 }
 
-// inject plans faults of the present device.
+// inject plans faults of the current device.
 func (h *testHost) inject(fs ...faults.Fault) {
 	h.t.Helper()
 	h.mu.Lock()
@@ -365,7 +365,7 @@ func (h *testHost) unplug() {
 	h.replugged()
 }
 
-// underlay is the netdev as it was plugged in last.
+// underlay returns the netdev that was plugged in last.
 func (h *testHost) underlay() *memfabric.Port {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -380,7 +380,7 @@ func (h *testHost) plug() {
 	h.replugged()
 }
 
-// up is `ip link set ib0 up` with an address.
+// up adds an address and runs `ip link set ib0 up`.
 func (h *testHost) up() {
 	h.tap.AddAddr(netip.PrefixFrom(h.ip, 24))
 	h.tap.SetUp(true)

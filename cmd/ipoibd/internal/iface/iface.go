@@ -148,8 +148,8 @@ func (f *Iface) DeviceName() string { return f.cfg.Device }
 // Adopted reports whether ib0 existed before.
 func (f *Iface) Adopted() bool { return f.host.adopted }
 
-// Configured reports whether the host has made something of ib0: it has an address other than
-// a link-local one, a master or another name, or cannot be looked at.
+// Configured reports whether the host has configured ib0: it has an address other than a link-local
+// one, a master or another name. If its state cannot be read, Configured returns true.
 func (f *Iface) Configured() bool {
 	s, err := f.host.tap.State()
 	return err != nil || s.Name != f.cfg.Name || s.Master != 0 ||

@@ -35,7 +35,7 @@ func pairOf(t *testing.T, slow bool, test func(t *testing.T, a, b *testHost)) {
 	})
 }
 
-// reach sends one packet each way by what the hosts know, and checks it.
+// reach sends one packet each way, using the hosts' current knowledge, and checks it.
 func reach(t *testing.T, a, b *testHost) {
 	t.Helper()
 	for _, way := range []struct{ from, to *testHost }{{a, b}, {b, a}} {
@@ -70,7 +70,7 @@ func TestTwoHostsReachEachOther(t *testing.T) {
 	})
 }
 
-// down undoes what up did: no queue pair, no carrier, not a datagram.
+// Setting ib0 down undoes all that setting it up did: no queue pair, no carrier, no datagram.
 func TestDownSilences(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.tap.SetUp(false)
@@ -109,7 +109,7 @@ func TestPortFlap(t *testing.T) {
 	})
 }
 
-// The netdev goes and comes back: ib0 stays, and peers learn the new queue pair without
+// The netdev disappears and comes back: ib0 stays, and peers learn the new queue pair without
 // asking.
 func TestDeviceGoneAndBack(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
@@ -187,8 +187,8 @@ func TestLargeFramesFitTheDevice(t *testing.T) {
 	})
 }
 
-// A host whose cache outlived the daemon sends to a MAC that the daemon does not
-// know; the first packet arrives all the same.
+// A host whose neighbour cache outlived the daemon sends to a MAC that the daemon does not know.
+// The first packet arrives nevertheless.
 func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fabric := newFabric(t, 1)
@@ -208,8 +208,8 @@ func TestFirstFramesToUnknownMACArrive(t *testing.T) {
 	})
 }
 
-// A lossy, slow, reordering network for a virtual hour: after it, everything
-// works, and every frame is accounted for.
+// After a virtual hour on a lossy, slow, reordering network, everything works, and every frame is
+// accounted for.
 func TestHourOfBadNetwork(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		a.fabric.SetConditions(memfabric.Conditions{

@@ -12,9 +12,9 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// What is in flight when a rung begins, on a link that takes nothing, is counted
-// as lost once, by its completion or by the reset, and is not sent later; every
-// frame and every buffer is accounted for.
+// A frame in flight when a rung begins, on a link that accepts nothing, is counted as lost once, by
+// its completion or by the reset, and is not sent later. Every frame and every buffer is accounted
+// for.
 func TestR10InFlight(t *testing.T) {
 	const frames = 20
 	for _, c := range []struct {

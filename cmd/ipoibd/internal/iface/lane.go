@@ -14,7 +14,7 @@ import (
 	"ipoibd/ud/port"
 )
 
-// lane is what exists once per queue: a queue of the TAP and a queue of the queue pair, the
+// lane holds what exists once per queue: a queue of the TAP and a queue of the queue pair, the
 // rings between them with their CQs, the pumps, and the freeze detector. The queue pair, its
 // number and its generation belong to the interface, because an IPoIB address contains one
 // QPN. So an error of one lane's CQ rebuilds the queue pair, with the CQs of all lanes (R1).

@@ -178,7 +178,7 @@ func TestDeviceWithTooFewQueues(t *testing.T) {
 		}
 		a.run()
 		a.up()
-		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "queues per queue pair: the device has 8, the interface needs 9") {
+		if s := a.status(); s.State != StateWaiting || !strings.Contains(s.Detail, "the device supports 8 queues per queue pair, the interface needs 9") {
 			t.Errorf("state %s, detail %q", s.State, s.Detail)
 		}
 	})

@@ -30,7 +30,7 @@ func TestR02EventAfterAReset(t *testing.T) {
 	})
 }
 
-// A rung that ends too late, but well, does not meet the next one.
+// A rung that succeeds too late does not overlap with the next one.
 func TestR06RungThatEndsLate(t *testing.T) {
 	slowHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -75,7 +75,7 @@ func TestR09CarrierThatIsStuck(t *testing.T) {
 	})
 }
 
-// A verb that hangs outside of any recovery also causes a reset of the device: when ib0 goes
+// A verb that hangs outside any recovery also causes a reset of the device: when ib0 goes
 // up or down, or a handle is closed.
 func TestR08VerbHangsWithoutARecovery(t *testing.T) {
 	goUp := func(h *testHost) { h.tap.SetUp(true) }

@@ -77,8 +77,8 @@ func TestDownWhileOpening(t *testing.T) {
 	})
 }
 
-// What fails at once is tried after growing pauses, also when each try seems to
-// succeed, and at once after the operator took ib0 down and up.
+// An attempt that fails at once is repeated after growing pauses, even if each attempt seems to
+// succeed. After the operator sets ib0 down and up, it is repeated at once.
 func TestFailuresDoNotSpin(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		a.tap.jam(true)
@@ -109,7 +109,7 @@ func TestFailuresDoNotSpin(t *testing.T) {
 	})
 }
 
-// A fault long after the last one is a first one.
+// A fault long after the previous one counts as the first.
 func TestBackoffForgets(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		for range 5 {
@@ -130,8 +130,7 @@ func TestBackoffForgets(t *testing.T) {
 	})
 }
 
-// Deleted under the daemon, or moved out of its reach: Run ends and says so,
-// once.
+// If ib0 is deleted, or moved out of reach, Run ends and reports that once.
 func TestLostInterfaceEnds(t *testing.T) {
 	for _, c := range []struct {
 		lose func(*tap)
@@ -162,8 +161,8 @@ func TestStatusAfterStop(t *testing.T) {
 	})
 }
 
-// Stopping works from every state, at every moment, and leaves nothing: a
-// goroutine left would end the bubble with a panic.
+// Stopping works in every state, at every moment, and leaves nothing behind: a leaked goroutine
+// would end the bubble with a panic.
 func TestStopAtAnyMoment(t *testing.T) {
 	for name, prepare := range map[string]func(*testHost){
 		"never up":       func(*testHost) {},
@@ -195,8 +194,8 @@ func TestStopAtAnyMoment(t *testing.T) {
 	}
 }
 
-// Whatever happens to host and underlay, in any order, ends as it should be by
-// what is in force at the end.
+// Whatever happens to the host and the underlay, in any order, the final state depends only on the
+// final settings.
 func TestAnyOrderOfEvents(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -253,8 +252,8 @@ func disturb(rnd *rand.Rand, h *testHost) {
 	}
 }
 
-// The GID in use stays when another address comes and goes; when it goes
-// itself, the next one is taken.
+// The GID in use stays when another address comes and goes. When its own address goes, the next
+// GID is used.
 func TestAddressesOfUnderlay(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		qpn := a.status().QP.QPN
@@ -286,8 +285,8 @@ func TestAddressesOfUnderlay(t *testing.T) {
 	})
 }
 
-// A session that ends between the view and its use is no failure that costs a
-// pause once the device is back.
+// A session that ends between the view and its use is not a failure: it causes no pause once the
+// device is back.
 func TestAttachToEndedSession(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, _ *testHost) {
 		var old *device.Session

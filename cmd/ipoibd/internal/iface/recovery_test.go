@@ -23,8 +23,8 @@ type healing struct {
 	within time.Duration
 }
 
-// anyError: of a queue pair in ERR a flush may be seen before the request that
-// failed, since its two queues have a CQ each.
+// anyError: with a queue pair in ERR, a flush may be seen before the request that failed, because
+// each of the two queues has its own CQ.
 const anyError = "request_error flush_without_cause"
 
 var healings = []healing{
@@ -51,8 +51,8 @@ func kinds(ks ...faults.Kind) (out []faults.Fault) {
 	return out
 }
 
-// Each fault leads to its rung, by its reason, within its time; ib0 keeps its
-// carrier, every frame is accounted for, and the peers reach each other.
+// Each fault leads to its rung, with its reason, within its time. ib0 keeps its carrier, every frame
+// is accounted for, and the peers reach each other.
 func TestFaultsAreHealed(t *testing.T) {
 	for _, h := range healings {
 		t.Run(h.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func (h *healing) check(t *testing.T, before, s report.Interface) {
 	}
 }
 
-// pingPong has both sides send, so that every kind of fault finds its occasion.
+// pingPong makes both sides send, so that every kind of fault has an opportunity.
 func pingPong(t *testing.T, a, b *testHost) {
 	t.Helper()
 	for i := range byte(5) {
@@ -117,7 +117,7 @@ func pingPong(t *testing.T, a, b *testHost) {
 	}
 }
 
-// drainInbox takes what came late.
+// drainInbox discards packets that arrived late.
 func drainInbox(hosts ...*testHost) {
 	for _, h := range hosts {
 		for h.takeIP() != nil {
@@ -125,7 +125,7 @@ func drainInbox(hosts ...*testHost) {
 	}
 }
 
-// checkAccounts fails unless every frame of an interface has one end.
+// checkAccounts fails unless every frame of an interface ends in exactly one counter.
 func checkAccounts(t *testing.T, s report.Interface) {
 	t.Helper()
 	sum := func(prefixes ...string) uint64 { return count(s, prefixes...) }
@@ -147,8 +147,8 @@ func checkAccounts(t *testing.T, s report.Interface) {
 	}
 }
 
-// An endless repetition of failing work requests ends at the CQ rung, with
-// growing pauses; it never reaches the device.
+// Work requests that fail again and again lead to the CQ rung, with growing pauses, and never to a
+// reset of the device.
 func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -178,7 +178,7 @@ func TestR06EndlessRequestErrorsEndAtTheCQRung(t *testing.T) {
 	})
 }
 
-// The operator's orders run their rung at once.
+// The operator's commands run their rung at once.
 func TestR25OperatorsOrders(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)
@@ -221,8 +221,8 @@ func TestR25OperatorsOrders(t *testing.T) {
 	})
 }
 
-// A device that is back and refuses a queue pair is asked again after pauses, as
-// when ib0 is set up; it is not reset for that.
+// If a device that is back refuses to create a queue pair, the attempt is repeated after pauses, as
+// when ib0 is set up. The device is not reset because of that.
 func TestR07RefusedQueuePairResetsNoDevice(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		reach(t, a, b)

@@ -10,8 +10,8 @@ import (
 	"ipoibd/neigh"
 )
 
-// Run works until ctx ends (nil) or the interface cannot go on. It is called
-// once.
+// Run runs the interface until ctx ends, and then returns nil, or until the interface fails. It is
+// called once.
 func (f *Iface) Run(ctx context.Context) error {
 	defer close(f.done)
 	f.end = f.run(ctx)

@@ -14,7 +14,7 @@ import (
 // rungs counts how often each rung was entered.
 type rungs [qprecovery.NumRung]int
 
-// check fails unless every rung was.
+// check fails unless every rung was entered.
 func (n *rungs) check(t *testing.T) {
 	t.Helper()
 	for r := qprecovery.RungResumeQP; r < qprecovery.NumRung; r++ {
@@ -38,10 +38,10 @@ func (s *storm) follow() {
 	}
 }
 
-// checkEnd looks at two hosts that are in health.
+// checkEnd checks two hosts that are healthy again.
 func (s *storm) checkEnd(goroutines int) {
-	// The runtime makes a few of its own when they are first needed; what the storm
-	// leaves behind would be tens, and would also end the bubble with a panic.
+	// The runtime starts a few goroutines of its own when it first needs them. A storm that leaks
+	// would leave tens, and would also end the bubble with a panic.
 	const slack = 2
 	if now := runtime.NumGoroutine(); now > goroutines+slack {
 		s.Errorf("%d goroutines, were %d", now, goroutines)
@@ -57,7 +57,7 @@ func (s *storm) checkEnd(goroutines int) {
 	reach(s.T, s.hosts[0].testHost, s.hosts[1].testHost)
 }
 
-// checkPeers fails unless a host knows the other one as it is now, and no other.
+// checkPeers fails unless a host knows the current address of the other one, and no other peer.
 func (s *storm) checkPeers(h, other *stormHost) {
 	h.resolve(other.ip)
 	qp := other.status().QP
@@ -66,7 +66,7 @@ func (s *storm) checkPeers(h, other *stormHost) {
 	}
 }
 
-// checkInstances fails unless all instances but the present one are closed.
+// checkInstances fails unless all instances except the current one are closed.
 func (s *storm) checkInstances(h *stormHost) {
 	all := h.hca.Instances()
 	for n, i := range all[:len(all)-1] {
@@ -77,7 +77,7 @@ func (s *storm) checkInstances(h *stormHost) {
 	s.Logf("%s: %d instances", h.name, len(all))
 }
 
-// counters adds up those of all instances of a host's device.
+// counters adds up the counters of all instances of a host's device.
 func (h *stormHost) counters() (s report.Interface) {
 	s.Counters = report.Counters{}
 	for _, i := range h.hca.Instances() {
@@ -86,13 +86,13 @@ func (h *stormHost) counters() (s report.Interface) {
 	return s
 }
 
-// rxDrops are the device's reasons to drop what was received.
+// rxDrops are the reasons for which the device drops received datagrams.
 var rxDrops = []string{
 	"rx_drop_short", "rx_drop_version", "rx_drop_opcode", "rx_drop_immediate", "rx_drop_pad", "rx_drop_too_long", "rx_drop_icrc", "rx_drop_unknown_peer", "rx_drop_no_qp", "rx_drop_gsi", "rx_drop_not_attached", "rx_drop_group_qpn", "rx_other_pkey",
 	"rx_drop_qp_state", "rx_drop_pkey", "rx_drop_qkey", "rx_drop_no_recv", "rx_drop_recv_length", "rx_drop_recv_access",
 }
 
-// named adds up the counters of these names.
+// named adds up the counters with these names.
 func named(s report.Interface, names []string) (n uint64) {
 	for _, name := range names {
 		n += s.Counters[name].Value
@@ -101,8 +101,8 @@ func named(s report.Interface, names []string) (n uint64) {
 }
 
 // checkFrames follows the frames of a host to the other one, from link to link. Where both
-// ends are counted, they are equal. Requests lost with a broken device are counted only by
-// the one who posted them: as failed, or as taken back.
+// ends are counted, they are equal. Requests that are lost with a broken device are counted only
+// at the sender: as failed, or as taken back.
 func (s *storm) checkFrames(from int) {
 	a, b := s.hosts[from], s.hosts[1-from]
 	ia, ib, da, db, l := a.status(), b.status(), a.counters(), b.counters(), &s.ledger
@@ -127,7 +127,7 @@ func (s *storm) checkFrames(from int) {
 	s.checkLost(l.total(s.T, from), ia, ib, da, db)
 }
 
-// checkLost fails unless what did not arrive is within what was counted as lost.
+// checkLost fails if more frames are missing than were counted as lost.
 func (s *storm) checkLost(sum sums, tx, rx, from, to report.Interface) {
 	s.Logf("%+v", sum)
 	if lost, counted := sum.given-sum.left, count(tx, "tx_drop_", "tx_wc_", "neigh_drop_")+count(from, "tx_drop_no_room"); lost > counted {

@@ -18,10 +18,10 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// giveUpAfter is short, so that devices are given up.
+// giveUpAfter is short, so that some devices are given up.
 const giveUpAfter = time.Minute
 
-// stormHost is a host that suffers the blows.
+// stormHost is a host that the storm hits.
 type stormHost struct {
 	*testHost
 	hca    *backendtest.HCA
@@ -52,7 +52,7 @@ func (s *storm) newHost(n byte, seed uint64) *stormHost {
 	return x
 }
 
-// port is the netdev of the present instance.
+// port is the netdev of the current instance.
 func (h *stormHost) port() *memfabric.Port { return h.hca.Last().Port }
 
 // plugOther puts another HCA in the place of the host's.
@@ -70,17 +70,17 @@ func (h *stormHost) replug() {
 	}
 }
 
-// order is what an operator may order: it may have to wait, and may be refused.
+// order is an operator's command, which may have to wait, and may be refused.
 type order = func(context.Context) error
 
 func (h *stormHost) command(o order) { h.orders.Go(func() { _ = o(h.t.Context()) }) }
 
-// rung orders a rung of the interface.
+// rung requests a rung of the interface.
 func (h *stormHost) rung(r qprecovery.Rung) {
 	h.command(func(ctx context.Context) error { return h.iface.Reset(ctx, r) })
 }
 
-// straighten undoes what lasts in netdev and port.
+// straighten undoes lasting changes of the netdev and the port.
 func (h *stormHost) straighten() {
 	p := h.port()
 	p.SetUp(true)
@@ -92,7 +92,7 @@ func (h *stormHost) straighten() {
 	h.untoggle(faults.PKeyChange)
 }
 
-// untoggle undoes a fault that the next one of its kind undoes.
+// untoggle undoes a fault that a second fault of the same kind undoes.
 func (h *stormHost) untoggle(k faults.Kind) {
 	session := h.dev.View().Session
 	if session == nil {
@@ -118,7 +118,7 @@ func (h *testHost) sendMarked(l *ledger, from int, to netip.Addr) {
 	}
 }
 
-// marked is an IPv4 packet with a mark.
+// marked returns an IPv4 packet with a mark.
 func (h *testHost) marked(mark uint64, to netip.Addr) []byte {
 	p := make([]byte, 64+mark%1200)
 	p[0], p[8], p[9] = 0x45, 64, markProtocol
@@ -130,7 +130,7 @@ func (h *testHost) marked(mark uint64, to netip.Addr) []byte {
 	return p
 }
 
-// taken is how many frames the kernel took from the host.
+// taken returns how many frames the kernel accepted from the host.
 func (h *testHost) taken() uint64 {
 	c, err := h.tap.Counters()
 	if err != nil {

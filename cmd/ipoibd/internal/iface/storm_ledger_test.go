@@ -9,8 +9,8 @@ import (
 	"ipoibd/ud/ipoib"
 )
 
-// Where the mark of a frame is: behind the IPv4 header of a packet of a protocol
-// of its own, which on the wire is behind BTH, DETH and IPoIB header.
+// The mark of a frame follows the IPv4 header of a packet with an experimental protocol. On the
+// wire, BTH, DETH and the IPoIB header precede that header.
 const (
 	markAt       = 20
 	markProtocol = 253 // RFC 3692: for experiments
@@ -22,7 +22,7 @@ const (
 
 // fate is what became of a marked frame.
 type fate struct {
-	given   int // the kernel took it
+	given   int // the kernel accepted it
 	crossed int // it was queued at the receiver's netdev
 	lost    int // it left the sender and was not queued there, or was purged
 	arrived int // the receiver's host got it
@@ -38,7 +38,7 @@ type ledger struct {
 	purged map[string]uint64 // of those, by its netdev
 }
 
-// next is the mark of a sender's next frame.
+// next returns the mark of a sender's next frame.
 func (l *ledger) next(from int) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *ledger) next(from int) uint64 {
 	return uint64(from)<<56 | uint64(len(l.fates[from])-1)
 }
 
-// give notes that the kernel took the last one.
+// give records that the kernel accepted a sender's last frame.
 func (l *ledger) give(from int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *ledger) capture(c memfabric.Capture) {
 	}
 }
 
-// countDatagram counts one; what is purged by a netdev has left before.
+// countDatagram counts a datagram. One that a netdev purges was counted before, when it left.
 func (l *ledger) countDatagram(c *memfabric.Capture) {
 	if l.left == nil {
 		l.left, l.queued, l.purged = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
@@ -92,7 +92,7 @@ func (l *ledger) countDatagram(c *memfabric.Capture) {
 	}
 }
 
-// arrive notes a frame that host number at got.
+// arrive records a frame that arrived at host number at.
 func (l *ledger) arrive(t *testing.T, at int, frame []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *ledger) arrive(t *testing.T, at int, frame []byte) {
 // sums are the totals of one direction.
 type sums struct{ given, left, crossed, arrived uint64 }
 
-// total fails for each frame that was multiplied or came from nowhere.
+// total fails for each frame that was duplicated or never sent.
 func (l *ledger) total(t *testing.T, from int) (s sums) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

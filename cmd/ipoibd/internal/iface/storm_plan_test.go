@@ -20,7 +20,7 @@ type blow struct {
 	do   func(*stormHost)
 }
 
-// calamity is a kind of blow, as often as its weight. What lasts is undone some
+// calamity is a kind of blow. Its weight is its relative frequency. A lasting blow is undone some
 // time later; undo may be nil.
 type calamity struct {
 	weight int
@@ -46,8 +46,8 @@ var calamities = []calamity{
 	{30, once(func(h *stormHost) { h.command(h.dev.Recover) })},
 }
 
-// foul is a network that loses, delays and reorders, but never duplicates, so
-// that a frame that arrives twice is our doing.
+// foul is a network that loses, delays and reorders, but never duplicates, so a frame that arrives
+// twice is our own fault.
 var foul = memfabric.Conditions{Loss: 0.3, Reorder: 0.2, Delay: 2 * time.Millisecond, Jitter: time.Millisecond}
 
 func lasting(do, undo func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) {
@@ -56,7 +56,7 @@ func lasting(do, undo func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost))
 
 func once(do func(*stormHost)) func(*rand.Rand) (_, _ func(*stormHost)) { return lasting(do, nil) }
 
-// randomFault is any kind of hca/faults, at any occasion.
+// randomFault returns a fault of any kind, at any opportunity.
 func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 	f := faults.Fault{Kind: faults.Kind(rnd.IntN(int(faults.NumKind))), After: rnd.IntN(3) * rnd.IntN(8), Count: 1 + rnd.IntN(3)/2}
 	if f.Kind == faults.VerbHangsForever {
@@ -78,7 +78,7 @@ func randomFault(rnd *rand.Rand) (do, undo func(*stormHost)) {
 	return do, nil
 }
 
-// strikeNow injects a fault into the present instance, if there is one.
+// strikeNow injects a fault into the current instance, if there is one.
 func strikeNow(f faults.Fault) func(*stormHost) {
 	return func(h *stormHost) {
 		if err := h.slot.Inject(f); err != nil && !errors.Is(err, backend.ErrNotOpen) {
@@ -87,7 +87,7 @@ func strikeNow(f faults.Fault) func(*stormHost) {
 	}
 }
 
-// newPlan draws n blows, and what undoes them, in order. Many overlap.
+// newPlan draws n blows and the events that undo them, in order of time. Many overlap.
 func newPlan(seed uint64, n int) (plan []blow) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	var at time.Duration
@@ -104,7 +104,7 @@ func newPlan(seed uint64, n int) (plan []blow) {
 	return plan
 }
 
-// gap is the time between two blows: they come in bursts.
+// gap draws the time between two blows, which come in bursts.
 func gap(rnd *rand.Rand) time.Duration {
 	switch n := rnd.IntN(10); {
 	case n < 3:
@@ -117,8 +117,8 @@ func gap(rnd *rand.Rand) time.Duration {
 	return upTo(rnd, 20*time.Second)
 }
 
-// length is how long until what lasts is undone: now and then longer than a
-// device is waited for.
+// length draws the time until a lasting blow is undone: occasionally longer than the daemon waits
+// for a device.
 func length(rnd *rand.Rand) time.Duration {
 	if rnd.IntN(30) == 0 {
 		return upTo(rnd, 3*giveUpAfter)

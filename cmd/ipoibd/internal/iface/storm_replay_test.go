@@ -22,7 +22,7 @@ type step struct {
 	to      qprecovery.State // entered, or kept
 }
 
-// record has an interface that does not run yet use a recorder.
+// record makes an interface that is not running yet use a recorder.
 func record(f *Iface) *recorder {
 	r := &recorder{Ladder: qprecovery.NewLadder()}
 	f.rec.ladder = r
@@ -36,8 +36,8 @@ func (r *recorder) Step(now time.Time, ev qprecovery.Event, out []qprecovery.Act
 	return out
 }
 
-// replay gives a fresh ladder the same events, and fails unless it decides the same:
-// decisions depend only on the events and their times.
+// replay passes the same events to a fresh ladder, and fails unless its decisions are the same:
+// they depend only on the events and their times.
 func (r *recorder) replay(t *testing.T) {
 	t.Helper()
 	fresh := qprecovery.NewLadder()

@@ -20,14 +20,14 @@ import (
 // the ladders decided.
 const seedEnv = "IPOIBD_STORM_SEED"
 
-// mostStorms bounds how many storms of a seed are tried until two are alike. The
-// scheduler of a busy machine takes a goroutine off that has run for 10 ms, or
-// its processor away from one that is in a system call; where that happens at an
-// instant at which several things happen, their order is not the seed's.
+// mostStorms bounds how many storms of a seed are tried until two are alike. On a busy machine,
+// the scheduler preempts a goroutine that has run for 10 ms, or takes the processor from one that
+// is in a system call. If several events happen at that instant, the seed does not determine their
+// order.
 const mostStorms = 10
 
-// The seed of a storm is that of all that the ladders of interfaces and devices
-// decide in it, and of the times at which they do.
+// The seed of a storm determines all decisions of the ladders of interfaces and devices, and their
+// times.
 func TestR10SeedReproducesDecisions(t *testing.T) {
 	if seed := os.Getenv(seedEnv); seed != "" {
 		tellStorm(t, seed)
@@ -39,8 +39,8 @@ func TestR10SeedReproducesDecisions(t *testing.T) {
 	}
 }
 
-// buildStorm builds these tests without the race detector, with which the runtime
-// puts goroutines in a random order on purpose.
+// buildStorm builds these tests without the race detector, because with it the runtime randomises
+// the order of goroutines.
 func buildStorm(t *testing.T) (bin string) {
 	t.Helper()
 	bin = filepath.Join(t.TempDir(), "storm")
@@ -50,7 +50,7 @@ func buildStorm(t *testing.T) (bin string) {
 	return bin
 }
 
-// reproduce has storms of a seed rage until two decided alike, and returns what.
+// reproduce runs storms of a seed until two have the same decisions, and returns these.
 func reproduce(t *testing.T, bin string, seed uint64) []byte {
 	t.Helper()
 	var seen [][]byte
@@ -69,8 +69,8 @@ func reproduce(t *testing.T, bin string, seed uint64) []byte {
 	return nil
 }
 
-// runStorm returns what another process prints about a storm. It has one processor,
-// and nothing takes that away at random: neither signals nor the collector.
+// runStorm returns what another process prints about a storm. The process has one processor, and
+// neither signals nor the garbage collector preempt its goroutines at random.
 func runStorm(t *testing.T, bin string, seed uint64) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), bin, "-test.run=^"+t.Name()+"$", "-test.timeout=1m")
@@ -83,7 +83,7 @@ func runStorm(t *testing.T, bin string, seed uint64) []byte {
 	return out
 }
 
-// difference is the first decision in which two storms differ.
+// difference returns the first decision in which two storms differ.
 func difference(a, b []byte) string {
 	as, bs := bytes.Split(a, []byte("\n")), bytes.Split(b, []byte("\n"))
 	for i := range min(len(as), len(bs)) {
@@ -94,8 +94,8 @@ func difference(a, b []byte) string {
 	return fmt.Sprintf("%d decisions, and %d", len(as), len(bs))
 }
 
-// tellStorm writes a line for each decision of the interfaces' ladders, and for
-// each entry of the journal, in which those of the devices are.
+// tellStorm writes a line for each decision of the interfaces' ladders, and for each entry of the
+// journal, which contains the decisions of the devices' ladders.
 func tellStorm(t *testing.T, seed string) {
 	number, err := strconv.ParseUint(seed, 10, 64)
 	if err != nil {
@@ -112,8 +112,8 @@ func tellStorm(t *testing.T, seed string) {
 	})
 }
 
-// entryLine leaves out the time zone, which is the machine's, and which request
-// failed: of what is posted at one instant that is not the seed's.
+// entryLine omits the time zone, which is the machine's, and the failed request: among requests
+// posted at the same instant, the seed does not determine which one fails.
 func entryLine(e journal.Entry) string {
 	e.Time = e.Time.UTC()
 	if e.Kind != journal.KindNote {
@@ -122,8 +122,8 @@ func entryLine(e journal.Entry) string {
 	return fmt.Sprintf("%+v", e)
 }
 
-// tell writes what the ladder decided, without the steps that changed nothing, and without
-// its reports, which are in the journal.
+// tell writes the decisions of the ladder. It omits steps that changed nothing, and reports, which
+// are in the journal.
 func (r *recorder) tell(name string) {
 	was := qprecovery.Idle
 	for _, s := range r.steps {
@@ -138,8 +138,7 @@ func (r *recorder) tell(name string) {
 	}
 }
 
-// eventLine also leaves out which request failed: its address differs
-// in memory in each process.
+// eventLine omits the failed request too, because its address differs between processes.
 func eventLine(ev qprecovery.Event) string {
 	if f, ok := ev.(qprecovery.Fault); ok {
 		f.Request = nil

@@ -14,8 +14,8 @@ import (
 	"ipoibd/qprecovery"
 )
 
-// Of timers that are due at one instant synctest lets a random one go first. So
-// beats and hosts are out of step with the timers of the daemons and each other.
+// If several timers are due at the same instant, synctest fires them in random order. So the beats
+// and the hosts are out of step with the timers of the daemons and with each other.
 const (
 	beatEvery = 100*time.Millisecond + 7 // of traffic
 	apart     = 3 * time.Nanosecond      // of the hosts' starts
@@ -24,9 +24,9 @@ const (
 const (
 	stormBlows = 1000
 	askEvery   = 50              // beats: how often a host asks for the other one's address
-	steady     = 5 * time.Second // of health: a fault that struck last is found within one
-	// calmLimit is how long recovery may take once nothing strikes any more: the
-	// longest pause of a device, 5 minutes, a minute of an interface, and some.
+	steady     = 5 * time.Second // of health: even the last fault is detected within a second
+	// calmLimit is how long recovery may take after the last blow: the longest pause of a device,
+	// 5 minutes, that of an interface, a minute, and a margin.
 	calmLimit = 7 * time.Minute
 )
 
@@ -45,9 +45,9 @@ type storm struct {
 	rungs   *rungs
 }
 
-// Whatever happens to two hosts, in any order and at once: when it is over, both are
-// in health, nothing is left behind, and every frame is accounted for. What the
-// ladders decided, they decide again when they get the same events.
+// Whatever happens to two hosts, in any order or at once, in the end both are healthy, nothing is
+// left behind, and every frame is accounted for. Given the same events again, the ladders make the
+// same decisions.
 func TestR10Storm(t *testing.T) {
 	seeds := []uint64{1, 2, 3, 4, rand.Uint64()}
 	var entered rungs
@@ -61,7 +61,7 @@ func TestR10Storm(t *testing.T) {
 	entered.check(t)
 }
 
-// rage is a storm from its beginning to its end.
+// rage runs a storm from its beginning to its end.
 func rage(t *testing.T, seed uint64, n *rungs) *storm {
 	s := newStorm(t, seed, n)
 	before := runtime.NumGoroutine()
@@ -85,7 +85,7 @@ func newStorm(t *testing.T, seed uint64, n *rungs) *storm {
 	return s
 }
 
-// stop ends everything; a goroutine left behind would end the bubble with a panic.
+// stop ends everything. A leaked goroutine would end the bubble with a panic.
 func (s *storm) stop() {
 	for _, h := range s.hosts {
 		h.stop()
@@ -96,7 +96,7 @@ func (s *storm) stop() {
 	}
 }
 
-// strike carries the plan out, with traffic all the time.
+// strike carries out the plan, under continuous traffic.
 func (s *storm) strike(plan []blow) {
 	start := time.Now()
 	for _, b := range plan {
@@ -129,7 +129,7 @@ func (s *storm) beat() {
 	s.follow()
 }
 
-// calm undoes what lasts.
+// calm undoes all lasting blows.
 func (s *storm) calm() {
 	s.fabric.SetConditions(memfabric.Conditions{})
 	for _, h := range s.hosts {
@@ -145,7 +145,7 @@ func (s *storm) calm() {
 	}
 }
 
-// awaitHealth goes on with the traffic until both hosts are in health and stay so.
+// awaitHealth continues the traffic until both hosts are healthy and stay so.
 func (s *storm) awaitHealth() {
 	calm := time.Now()
 	for since := calm; time.Since(since) < steady; {
@@ -158,7 +158,7 @@ func (s *storm) awaitHealth() {
 			since = time.Now()
 		}
 	}
-	s.Logf("in health %v after the last blow", time.Since(calm)-steady)
+	s.Logf("healthy %v after the last blow", time.Since(calm)-steady)
 }
 
 func (s *storm) healthy() bool {
@@ -171,7 +171,7 @@ func (s *storm) healthy() bool {
 	return true
 }
 
-// sick reports hosts that do not return to health, and ends the test.
+// sick reports the hosts that have not recovered, and ends the test.
 func (s *storm) sick() {
 	for _, h := range s.hosts {
 		d := h.dev.Status()

@@ -132,11 +132,16 @@ faults: deps
 # runs even if another fails, and prints its progress.
 .PHONY: soak
 soak:
-	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e
+	@$(MAKE) --no-print-directory --keep-going fuzz faults soak-e2e soak-vm
 
 .PHONY: soak-e2e
 soak-e2e: deps
 	@cd scripts/e2e && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -skip='^(TestFaults|TestKilledInAnyRung|TestR10FaultsInBulkTraffic|TestR10StormUnderTraffic)$$'
+
+.PHONY: soak-vm
+soak-vm: deps-vm
+	@go run ./scripts/vm/fetch
+	@cd scripts/vm && go test -count=1 -v -timeout=$(SOAK_BUDGET) -soak -run='^TestR22R24Removal$$'
 
 # To run only the patches of one requirement: go run ./scripts/mutants -run R06.
 .PHONY: mutants

@@ -16,16 +16,22 @@ import (
 const (
 	// delLimit is how long the removal of a device may wait for the daemon.
 	delLimit = 2 * time.Second
-	// How often the device, and the driver of its netdev, are removed and restored
-	// under a connection.
-	cycles = 100
 	// underMTU gives ib0 an MTU of 4092, enough for IPv6.
 	underMTU = 4200
 
 	ifIndex = "/sys/class/net/" + ifName + "/ifindex"
 )
 
-// The device of a daemon in a guest is removed and added a hundred times while a
+// cycles is how often the device, and the driver of its netdev, are removed and restored
+// under a connection.
+func cycles() int {
+	if *soak {
+		return 100
+	}
+	return 20
+}
+
+// The device of a daemon in a guest is removed and added many times while a
 // TCP connection uses ib0. The removal never waits for the daemon longer than two
 // seconds, ib0 stays, without carrier, and the daemon uses the returned device only
 // if it is the same one. The same holds when the netdev's driver is unbound.
@@ -38,7 +44,7 @@ func TestR22R24Removal(t *testing.T) {
 		s := startStream(t, real, soft)
 		index := real.Run("cat", ifIndex)
 		var dels, backs []time.Duration
-		for range cycles {
+		for range cycles() {
 			dels = append(dels, removeRxe(real))
 			start := time.Now()
 			addRxe(real.machine, rxe0, "eth0")
@@ -117,7 +123,7 @@ func requireRebinds(t *testing.T, e *endpoint, s *stream) {
 	n := netdev{e, filepath.Base(strings.TrimSpace(e.Run("readlink", "/sys/class/net/eth0/device")))}
 	n.sendsAtOnce(s)
 	var unbinds, backs []time.Duration
-	for range cycles {
+	for range cycles() {
 		unbinds = append(unbinds, n.unbind())
 		start := time.Now()
 		n.bind()

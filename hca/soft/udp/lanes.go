@@ -10,12 +10,13 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/udp/share"
 )
 
-// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [Nobody], no
-// process runs with it. It differs from Nobody, so that daemons that share the port cannot join
+// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [share.Nobody], no
+// process runs with it. It differs from it, so that daemons that share the port cannot join
 // the group.
-const laneOwner = Nobody - 1
+const laneOwner = share.Nobody - 1
 
 // lanePorts are the sockets of a lane after the first one.
 type lanePorts struct{ recv, send bound }

@@ -11,6 +11,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/udp/share"
 )
 
 // Reserve keeps the two sockets of a netdev bound between one transport and the next, so
@@ -31,36 +32,52 @@ type Reserve struct {
 // runtime's poller, because each datagram would wake it.
 type pair struct {
 	recv, send bound
-	member     *Membership // in the group of daemons that share the port; nil: it is not shared
-	unshared   error       // why the port is not shared although Config.Share asks for it
-	more       []lanePorts // the sockets of the lanes after the first one
-	unlaned    error       // why there is one lane although Config.Lanes asks for more
+	member     *share.Membership // in the group of daemons that share the port; nil: it is not shared
+	unshared   error             // why the port is not shared although Config.Share asks for it
+	more       []lanePorts       // the sockets of the lanes after the first one
+	unlaned    error             // why there is one lane although Config.Lanes asks for more
 }
 
 func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
-	source := laneSource(netdev.MAC, 0, max(1, cfg.Lanes))
 	p := &pair{recv: bound{fd: -1}, send: bound{fd: -1}}
 	if cfg.Share != nil {
-		shared, err := joinGroup(cfg, netdev.Index, source)
-		if _, refused := errors.AsType[*cannotShare](err); !refused {
-			return shared, err
+		member, err := share.Join(cfg.Share, netdev.Index, Port)
+		_, refused := errors.AsType[*share.RefusedError](err)
+		switch {
+		case refused:
+			p.unshared = err
+		case errors.Is(err, share.ErrTaken):
+			return nil, takenOn(netdev.Index)
+		case err != nil:
+			return nil, err
 		}
-		p.unshared = err
+		p.member = member
 	}
-	var err error
-	if p.recv, err = openReceiver(netdev.Index, cfg, nil, 0); err == nil {
-		p.send, err = openSender(netdev.Index, cfg.SendBuf, source, max(1, cfg.Lanes), false)
-	}
-	if err == nil && cfg.Lanes > 1 {
-		p.openLanes(cfg, netdev)
-	}
-	if err != nil {
+	if err := p.open(cfg, netdev); err != nil {
 		if p.unshared != nil {
 			err = fmt.Errorf("%w (the port cannot be shared: %w)", err, p.unshared)
 		}
 		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
+}
+
+// open leaves it to close to undo a partial success.
+func (p *pair) open(cfg *Config, netdev *transport.State) (err error) {
+	lanes := max(1, cfg.Lanes)
+	if p.recv, err = openReceiver(netdev.Index, cfg, p.member, 0); err != nil {
+		return err
+	}
+	if p.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, 0, lanes), lanes, p.member != nil); err != nil {
+		return err
+	}
+	if p.member != nil {
+		return p.member.Register(cfg.Netdev, p.recv.fd, p.send.port)
+	}
+	if lanes > 1 {
+		p.openLanes(cfg, netdev)
+	}
+	return nil
 }
 
 // close ends the membership and closes both sockets; p may be nil.
@@ -70,7 +87,7 @@ func (p *pair) close() error {
 	}
 	errs := []error{closeLanes(p.more)}
 	if p.member != nil {
-		errs = append(errs, p.member.close())
+		errs = append(errs, p.member.Close())
 	}
 	for _, b := range []bound{p.recv, p.send} {
 		if b.fd >= 0 {
@@ -83,7 +100,7 @@ func (p *pair) close() error {
 // admit makes the receiving socket receive.
 func (p *pair) admit() error {
 	if p.member != nil {
-		return p.member.admit()
+		return p.member.Filter(func(ports []uint16) error { return admitLocal(p.recv.fd, ports) })
 	}
 	return admitLocal(p.recv.fd, nil)
 }
@@ -128,7 +145,7 @@ func (r *Reserve) giveBack(lent *socket) error {
 	defer r.mu.Unlock()
 	r.taken--
 	if r.bound != nil && r.bound.member != nil {
-		return r.bound.member.refuse()
+		_ = r.bound.member.Filter(nil)
 	}
 	var err error
 	if cerr := lent.raw.Control(func(fd uintptr) { err = refuseAll(int(fd)) }); cerr != nil {
@@ -194,6 +211,11 @@ func refuseAll(fd int) error {
 	return setFilter(fd, []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}})
 }
 
+// sharerMark is the mark of the packets of daemons that share the port. Their receiving sockets
+// require it of datagrams of this host. A mark is not part of a packet on the wire. It is not
+// the mark of an identification (package bpf).
+const sharerMark = 0x2001
+
 // admitLocal makes the kernel drop datagrams from this host, unless they come from one of the
 // given source ports, and accept all others. Datagrams from this host are multicast and broadcast
 // that the kernel loops back, and unicast over the loopback, which the kernel delivers as if
@@ -209,7 +231,7 @@ func admitLocal(fd int, ports []uint16) error {
 		packetLoopback = 5              // PACKET_LOOPBACK of linux/if_packet.h
 		loopbackIndex  = 1              // LOOPBACK_IFINDEX of net/flow.h, in each namespace
 	)
-	n := uint8(len(ports)) // at most numSlots
+	n := uint8(len(ports)) // at most share.NumSlots
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetLoopback, Jt: 2},

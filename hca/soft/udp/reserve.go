@@ -24,22 +24,38 @@ type Reserve struct {
 	mu    sync.Mutex
 	index int // of the netdev that the sockets are bound to
 	lanes int // Config.Lanes when they were bound
-	bound *pair
+	bound *ports
 	taken int // transports that use them
 }
 
-// pair holds the two sockets of a netdev, and those of further lanes. They are not in the
-// runtime's poller, because each datagram would wake it.
-type pair struct {
-	recv, send bound
-	member     *share.Membership // in the group of daemons that share the port; nil: it is not shared
-	unshared   error             // why the port is not shared although Config.Share asks for it
-	more       []lanePorts       // the sockets of the lanes after the first one
-	unlaned    error             // why there is one lane although Config.Lanes asks for more
+// pair holds the two sockets of a lane. They are not in the runtime's poller, because each datagram
+// would wake it.
+type pair struct{ recv, send bound }
+
+// noPair is a pair without sockets.
+var noPair = pair{bound{fd: -1}, bound{fd: -1}}
+
+// close closes both sockets.
+func (p *pair) close() error {
+	var errs []error
+	for _, b := range []bound{p.recv, p.send} {
+		if b.fd >= 0 {
+			errs = append(errs, unix.Close(b.fd))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
-	p := &pair{recv: bound{fd: -1}, send: bound{fd: -1}}
+// ports are the sockets of a netdev.
+type ports struct {
+	lanes    []pair            // at least one
+	member   *share.Membership // in the group of daemons that share the port; nil: it is not shared
+	unshared error             // why the port is not shared although Config.Share asks for it
+	unlaned  error             // why there is one lane although Config.Lanes asks for more
+}
+
+func openPorts(cfg *Config, netdev *transport.State) (*ports, error) {
+	p := new(ports)
 	if cfg.Share != nil {
 		member, err := share.Join(cfg.Share, netdev.Index, Port)
 		_, refused := errors.AsType[*share.RefusedError](err)
@@ -63,53 +79,85 @@ func openPair(cfg *Config, netdev *transport.State) (*pair, error) {
 }
 
 // open leaves it to close to undo a partial success.
-func (p *pair) open(cfg *Config, netdev *transport.State) (err error) {
-	lanes := max(1, cfg.Lanes)
-	if p.recv, err = openReceiver(netdev.Index, cfg, p.member, 0); err != nil {
-		return err
-	}
-	if p.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, 0, lanes), lanes, p.member != nil); err != nil {
+func (p *ports) open(cfg *Config, netdev *transport.State) error {
+	if err := p.openLane(cfg, netdev); err != nil {
 		return err
 	}
 	if p.member != nil {
-		return p.member.Register(cfg.Netdev, p.recv.fd, p.send.port)
+		first := &p.lanes[0]
+		return p.member.Register(cfg.Netdev, first.recv.fd, first.send.port)
 	}
-	if lanes > 1 {
+	if cfg.Lanes > 1 {
 		p.openLanes(cfg, netdev)
 	}
 	return nil
 }
 
-// close ends the membership and closes both sockets; p may be nil.
-func (p *pair) close() error {
+// openLane opens the sockets of the next lane. It leaves it to close to undo a partial success.
+func (p *ports) openLane(cfg *Config, netdev *transport.State) (err error) {
+	lane, lanes := len(p.lanes), max(1, cfg.Lanes)
+	p.lanes = append(p.lanes, noPair)
+	sockets := &p.lanes[lane]
+	if sockets.recv, err = openReceiver(netdev.Index, cfg, p.member, lane); err != nil {
+		return err
+	}
+	sockets.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, lane, lanes), lanes, p.member != nil)
+	return err
+}
+
+// close ends the membership and closes all sockets; p may be nil.
+func (p *ports) close() error {
 	if p == nil {
 		return nil
 	}
-	errs := []error{closeLanes(p.more)}
+	var errs []error
 	if p.member != nil {
 		errs = append(errs, p.member.Close())
 	}
-	for _, b := range []bound{p.recv, p.send} {
-		if b.fd >= 0 {
-			errs = append(errs, unix.Close(b.fd))
-		}
+	for i := range p.lanes {
+		errs = append(errs, p.lanes[i].close())
 	}
 	return errors.Join(errs...)
 }
 
-// admit makes the receiving socket receive.
-func (p *pair) admit() error {
-	if p.member != nil {
-		return p.member.Filter(func(ports []uint16) error { return admitLocal(p.recv.fd, ports) })
+// admit makes the receiving socket of a lane receive.
+func (p *ports) admit(lane int) error {
+	fd := p.lanes[lane].recv.fd
+	switch {
+	case lane > 0:
+		return admitUnicast(fd)
+	case p.member != nil:
+		return p.member.Filter(func(ports []uint16) error { return admitLocal(fd, ports) })
 	}
-	return admitLocal(p.recv.fd, nil)
+	return admitLocal(fd, nil)
 }
 
-// acquire returns descriptors of the reserved sockets. If there are none yet, or the netdev
-// is another one, it first binds new sockets; those of the previous netdev stay bound
-// until the new ones are. With fewer lanes than sockets, the kernel would deliver datagrams to
-// sockets from which no transport receives, so acquire refuses another number of lanes.
-func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *pair, err error) {
+// lend duplicates the descriptors of the sockets of a lane, and makes it receive. It drops the
+// datagrams in the queue, which arrived before this transport was opened.
+func (p *ports) lend(lane int) (recv, send *socket, err error) {
+	own := &p.lanes[lane]
+	if send, err = own.send.duplicate(); err != nil {
+		return nil, nil, err
+	}
+	if recv, err = own.recv.duplicate(); err != nil {
+		_ = send.file.Close()
+		return nil, nil, err
+	}
+	if err = empty(own.recv.fd); err == nil {
+		recv.dropped, _ = socketDrops(uintptr(own.recv.fd))
+		err = p.admit(lane)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, send.file.Close(), recv.file.Close())
+	}
+	return recv, send, nil
+}
+
+// acquire returns the reserved sockets, and descriptors of those of the first lane. If there are
+// none yet, or the netdev is another one, it first binds new sockets; those of the previous netdev
+// stay bound until the new ones are. With fewer lanes than sockets, the kernel would deliver
+// datagrams to sockets from which no transport receives, so acquire refuses another number of lanes.
+func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *socket, p *ports, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.taken > 0 {
@@ -120,22 +168,33 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
 	}
 	if r.bound == nil || r.index != netdev.Index {
-		next, err := openPair(cfg, netdev)
+		next, err := openPorts(cfg, netdev)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		_ = r.bound.close()
 		r.bound, r.index, r.lanes = next, netdev.Index, lanes
 	}
-	if send, err = r.bound.send.duplicate(); err != nil {
-		return nil, nil, nil, err
+	recv, send, err = r.lend(r.bound, 0)
+	return recv, send, r.bound, err
+}
+
+// acquireLane returns descriptors of the reserved sockets of a lane after the first one.
+func (r *Reserve) acquireLane(p *ports, lane int) (recv, send *socket, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bound != p {
+		return nil, nil, hca.ErrClosed
 	}
-	if recv, err = r.bound.lend(); err != nil {
-		_ = send.file.Close()
-		return nil, nil, nil, err
+	return r.lend(p, lane)
+}
+
+// lend returns descriptors of the sockets of a lane, for one transport. r.mu is held.
+func (r *Reserve) lend(p *ports, lane int) (recv, send *socket, err error) {
+	if recv, send, err = p.lend(lane); err == nil {
+		r.taken++
 	}
-	r.taken++
-	return recv, send, r.bound, nil
+	return recv, send, err
 }
 
 // giveBack ends a transport's use of the sockets. The transport must call it before it
@@ -162,24 +221,6 @@ func (r *Reserve) Close() error {
 	err := r.bound.close()
 	r.bound = nil
 	return err
-}
-
-// lend duplicates the descriptor of the receiving socket and makes it receive. It drops the
-// datagrams in the queue, which arrived before this transport was opened.
-func (p *pair) lend() (*socket, error) {
-	if err := empty(p.recv.fd); err != nil {
-		return nil, err
-	}
-	dropped, _ := socketDrops(uintptr(p.recv.fd))
-	if err := p.admit(); err != nil {
-		return nil, err
-	}
-	lent, err := p.recv.duplicate()
-	if err != nil {
-		return nil, err
-	}
-	lent.dropped = dropped
-	return lent, nil
 }
 
 // duplicate returns another descriptor of the socket.

@@ -3,7 +3,6 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -139,24 +138,4 @@ func laneProgram(lanes int) []unix.SockFilter {
 		{Code: unix.BPF_RET | unix.BPF_A},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-}
-
-// admitUnicast makes the kernel drop all datagrams except unicast ones from other hosts; see
-// admitLocal. The first lane receives multicast and broadcast.
-func admitUnicast(fd int) error {
-	const (
-		ancillary     = 0xfffff000    // SKF_AD_OFF of linux/filter.h
-		packetType    = ancillary + 4 // SKF_AD_PKTTYPE
-		netdevIndex   = ancillary + 8 // SKF_AD_IFINDEX
-		packetHost    = 0             // PACKET_HOST of linux/if_packet.h
-		loopbackIndex = 1             // LOOPBACK_IFINDEX of net/flow.h
-	)
-	return setFilter(fd, []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetHost, Jf: 3},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jt: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	})
 }

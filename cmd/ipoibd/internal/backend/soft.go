@@ -42,7 +42,7 @@ type softHCA struct {
 // engine is an open software HCA.
 type engine struct {
 	*soft.Device
-	lanes []*udp.Transport // what they share is asked of the first one
+	lanes []*udp.Transport // the first one has what they share
 }
 
 func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {

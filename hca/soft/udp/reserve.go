@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,7 +26,13 @@ type Reserve struct {
 	lanes int // Config.Lanes when they were bound
 	bound *pair
 	taken int // transports that use them
+
+	destroyed atomic.Uint64
 }
+
+// Destroyed returns how often the sockets were bound again because another process had destroyed
+// one of them.
+func (r *Reserve) Destroyed() uint64 { return r.destroyed.Load() }
 
 // pair holds the two sockets of a netdev, and those of further lanes. They are not in the
 // runtime's poller, because each datagram would wake it.
@@ -80,6 +87,25 @@ func (p *pair) close() error {
 	return errors.Join(errs...)
 }
 
+// intact reports whether no other process has destroyed a socket (SOCK_DESTROY of sock_diag(7)). The
+// kernel detaches a destroyed socket from its netdev and from its group. Setting the filter waits
+// until a destruction that has begun is complete. The sockets must not be in use.
+func (p *pair) intact(index int) bool {
+	fds := []int{p.recv.fd, p.send.fd}
+	for _, ports := range p.more {
+		fds = append(fds, ports.recv.fd, ports.send.fd)
+	}
+	for _, fd := range fds {
+		if refuseAll(fd) != nil {
+			return false
+		}
+		if i, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err != nil || i != index {
+			return false
+		}
+	}
+	return true
+}
+
 // admit makes the receiving socket receive.
 func (p *pair) admit() error {
 	if p.member != nil {
@@ -101,6 +127,11 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 	lanes := max(1, cfg.Lanes)
 	if r.bound != nil && r.index == netdev.Index && r.lanes != lanes {
 		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
+	}
+	if r.bound != nil && r.index == netdev.Index && !r.bound.intact(r.index) {
+		_ = r.bound.close() // first, because the new sockets need the ports
+		r.bound = nil
+		r.destroyed.Add(1)
 	}
 	if r.bound == nil || r.index != netdev.Index {
 		next, err := openPair(cfg, netdev)
@@ -183,8 +214,11 @@ func empty(fd int) error {
 	}
 	for {
 		_, _, err := unix.Recvfrom(fd, nil, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		if err != nil && !errors.Is(err, unix.EINTR) {
+		switch {
+		case errors.Is(err, unix.EAGAIN):
 			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return os.NewSyscallError("recvfrom", err)
 		}
 	}
 }

@@ -140,7 +140,8 @@ type Transport interface {
 	// than it was given, or dropped one because a lower layer had no room.
 	Blocked() uint64
 	// Recv blocks until there is at least one datagram and returns up to
-	// len(pkts) of them, or 0 and nil after Interrupt. It returns hca.ErrClosed after Close.
+	// len(pkts) of them, or 0 and nil after Interrupt. It returns hca.ErrClosed after Close,
+	// and hca.ErrIO if the transport has failed.
 	Recv(pkts []Packet) (int, error)
 	// Interrupt makes the current Recv return, or the next one if none is blocked.
 	Interrupt()

@@ -20,6 +20,13 @@
 // socket to the new netdev. Opening the transport then fails with an error that names that
 // process.
 //
+// A process with CAP_NET_ADMIN can destroy sockets of other processes (SOCK_DESTROY of
+// sock_diag(7), as "ss -K" does). The kernel then detaches a socket from its netdev and from its
+// SO_REUSEPORT group, and the next call on it fails with ECONNABORTED, which no ICMP error does. From
+// then on Send and Recv return hca.ErrIO. The next Open finds that the Reserve holds a socket without
+// its netdev, closes all its sockets, and binds new ones. Another process can bind the port between
+// these two steps; then Open fails with an error that names that process.
+//
 // # Sent packets
 //
 // The ICRC covers the IPv4 identification and the DF bit, so both must be

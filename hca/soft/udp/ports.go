@@ -103,6 +103,23 @@ func (p *ports) close() error {
 	return errors.Join(errs...)
 }
 
+// intact reports whether no other process has destroyed a socket (SOCK_DESTROY of sock_diag(7)). The
+// kernel detaches a destroyed socket from its netdev and from its group. Setting the filter waits
+// until a destruction that has begun is complete. The sockets must not be in use.
+func (p *ports) intact(index int) bool {
+	for i := range p.lanes {
+		for _, b := range []bound{p.lanes[i].recv, p.lanes[i].send} {
+			if refuseAll(b.fd) != nil {
+				return false
+			}
+			if at, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err != nil || at != index {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // admit makes the receiving socket of a lane receive.
 func (p *ports) admit(lane int) error {
 	fd := p.lanes[lane].recv.fd
@@ -154,8 +171,11 @@ func empty(fd int) error {
 	}
 	for {
 		_, _, err := unix.Recvfrom(fd, nil, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
-		if err != nil && !errors.Is(err, unix.EINTR) {
+		switch {
+		case errors.Is(err, unix.EAGAIN):
 			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return os.NewSyscallError("recvfrom", err)
 		}
 	}
 }

@@ -79,11 +79,15 @@ func newReceiver(sock *socket, reserve *Reserve, markID func(mark uint32) (id ui
 	return r
 }
 
-// recv blocks until it can return a datagram or is interrupted.
+// recv blocks until it can return a datagram or is interrupted. After another process has
+// destroyed the socket, recv returns hca.ErrIO.
 func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 	for len(pkts) > 0 {
 		if n := r.give(pkts); n > 0 {
 			return n, nil
+		}
+		if r.sock.destroyed.Load() {
+			return 0, r.sock.failure()
 		}
 		r.next, r.got = 0, 0
 		switch err := r.sock.raw.Read(r.call); {
@@ -94,8 +98,9 @@ func (r *receiver) recv(pkts []transport.Packet) (int, error) {
 			return 0, hca.ErrClosed
 		}
 		if r.err != 0 {
-			r.counts.errors.Add(1) // of an earlier packet; the socket still works
+			r.counts.errors.Add(1) // of an earlier packet, unless the socket was destroyed
 			r.got = 0
+			r.sock.destroyed.Store(r.err == unix.ECONNABORTED) // no ICMP error has this number
 		}
 	}
 	return 0, nil

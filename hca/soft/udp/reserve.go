@@ -3,6 +3,7 @@ package udp
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
@@ -20,7 +21,13 @@ type Reserve struct {
 	lanes int // Config.Lanes when they were bound
 	bound *ports
 	taken int // transports that use them
+
+	destroyed atomic.Uint64
 }
+
+// Destroyed returns how often the sockets were bound again because another process had destroyed
+// one of them.
+func (r *Reserve) Destroyed() uint64 { return r.destroyed.Load() }
 
 // acquire returns the reserved sockets, and descriptors of those of the first lane. If there are
 // none yet, or the netdev is another one, it first binds new sockets; those of the previous netdev
@@ -35,6 +42,11 @@ func (r *Reserve) acquire(cfg *Config, netdev *transport.State) (recv, send *soc
 	lanes := max(1, cfg.Lanes)
 	if r.bound != nil && r.index == netdev.Index && r.lanes != lanes {
 		return nil, nil, nil, fmt.Errorf("open %d lanes with a Reserve for %d lanes, without closing it first: %w", lanes, r.lanes, hca.ErrInvalid)
+	}
+	if r.bound != nil && r.index == netdev.Index && !r.bound.intact(r.index) {
+		_ = r.bound.close() // first, because the new sockets need the ports
+		r.bound = nil
+		r.destroyed.Add(1)
 	}
 	if r.bound == nil || r.index != netdev.Index {
 		next, err := openPorts(cfg, netdev)

@@ -80,8 +80,8 @@ func (s *sender) refuseTrains(why error) { s.untrained.CompareAndSwap(nil, &why)
 // exceeds the limits.
 func (s *sender) send(pkts []transport.Packet) (done int, err error) {
 	for done < len(pkts) {
-		if !s.netdev.Present() {
-			return done, s.gone()
+		if !s.netdev.Present() || s.sock.destroyed.Load() {
+			return done, s.sock.failure()
 		}
 		burst, beyond := s.fill(pkts[done:])
 		n, err := s.burst(burst)
@@ -134,14 +134,6 @@ func (s *sender) burst(pkts []transport.Packet) (int, error) {
 	return len(pkts), nil
 }
 
-// gone returns the reason why no packet can be sent any more.
-func (s *sender) gone() error {
-	if s.sock.raw.Control(func(uintptr) {}) != nil {
-		return hca.ErrClosed
-	}
-	return hca.ErrIO
-}
-
 // run sends msgs[from:to] with one call. It returns how many were sent, or 1 if it dropped the
 // first. An ICMP error about an earlier packet fails the next call, whatever it sends. So run
 // repeats a failed call once, and again as long as ICMP errors keep coming, with sendTries
@@ -172,6 +164,9 @@ func (s *sender) run(pkts []transport.Packet, from, to int) (done int, full bool
 			return 0, true, nil
 		case unix.EINTR:
 			return 0, false, nil
+		case unix.ECONNABORTED: // no ICMP error has this number
+			s.sock.destroyed.Store(true)
+			return 0, false, s.sock.failure()
 		case unix.ENOBUFS:
 			again = false
 		case unix.EIO:
@@ -287,7 +282,11 @@ func (s *sender) pollWritable(wait time.Duration) (writable bool, err error) {
 			if err == nil {
 				s.counts.icmpErrors.Add(1)
 			} else { // the queue is empty: clear the pending error, which would fail Send
-				_, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+				pending, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+				if unix.Errno(pending) == unix.ECONNABORTED {
+					s.sock.destroyed.Store(true)
+					pollErr = hca.ErrIO
+				}
 			}
 		}
 	})

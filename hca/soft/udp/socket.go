@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"ipoibd/hca"
 	"ipoibd/hca/soft/udp/share"
 )
 
@@ -39,6 +41,16 @@ type socket struct {
 	ipv6    bool   // carries both families; otherwise only IPv4
 	port    uint16 // to which it is bound
 	dropped uint32 // the kernel's count of drops at the socket when this use of it began
+
+	destroyed atomic.Bool // by another process: a call has returned ECONNABORTED
+}
+
+// failure returns the error of every call after the socket was destroyed or its netdev removed.
+func (s *socket) failure() error {
+	if s.raw.Control(func(uintptr) {}) != nil {
+		return hca.ErrClosed
+	}
+	return hca.ErrIO
 }
 
 // bound is the descriptor of a socket that is bound to a port, and not owned by a file; -1

@@ -105,8 +105,8 @@ func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 // belongs to the Reserve, and the caller only reads it.
 func (t *Transport) Membership() (*share.Membership, error) { return t.ports.member, t.ports.unshared }
 
-// Send implements transport.Transport. After the netdev is gone it returns
-// hca.ErrIO.
+// Send implements transport.Transport. After the netdev is gone, or the socket was destroyed, it
+// returns hca.ErrIO.
 func (t *Transport) Send(pkts []transport.Packet) (int, error) { return t.tx.send(pkts) }
 
 // Limits implements transport.Transport.
@@ -142,7 +142,7 @@ func (t *Transport) SendBuf() (size, asked int, err error) {
 }
 
 // Recv implements transport.Transport. After the netdev is gone it blocks until
-// Close.
+// Close. It returns hca.ErrIO after the socket was destroyed.
 func (t *Transport) Recv(pkts []transport.Packet) (int, error) { return t.rx.recv(pkts) }
 
 // Interrupt implements transport.Transport.

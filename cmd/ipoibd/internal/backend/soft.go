@@ -157,7 +157,11 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		underlay.MarkID = bpf.KnownID
 		h.ids.attach(int(id.Index), h.log)
 	}
+	before := h.port.Destroyed()
 	lanes, err := udp.OpenLanes(underlay)
+	if h.port.Destroyed() != before {
+		h.log.Warn("another process has destroyed the UDP sockets of the software HCA, as 'ss -K' does; opening new ones")
+	}
 	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, share.ErrNotJoined) {
 		return nil, &busyError{err}
 	}
@@ -246,6 +250,7 @@ func (h *softHCA) Info() Info {
 		i.Peers, i.Counters = h.peers.Addrs(), h.peers.Counters()
 	}
 	i.Counters = append(i.Counters, h.ids.counters()...)
+	i.Counters = append(i.Counters, hca.Counter{Name: "sockets_destroyed", Kind: hca.CountError, Value: h.port.Destroyed()})
 	notices := []string{h.peers.notice()}
 	if text := h.notice.Load(); text != nil {
 		notices = append(notices, *text)

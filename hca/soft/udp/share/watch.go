@@ -77,7 +77,7 @@ func (m *Membership) follow(live []registration) {
 // guard attaches the program again and looks for strangers. A daemon that joins or exits has a
 // socket without a registration for a moment, so only a socket that is found twice is a stranger.
 func (m *Membership) guard(live []registration) {
-	_ = m.attach() // fails only if memory is exhausted
+	_ = m.attach() // fails if memory is exhausted, or if the socket was destroyed, which recv reports
 	found, err := m.unregistered(live)
 	if err != nil {
 		return

@@ -101,7 +101,7 @@ func (h *host) join(args ...string) {
 func (h *host) addAddrs(dev string) {
 	h.tb.Helper()
 	h.Run("ip", "addr", "add", h.ip4()+"/24", "dev", dev)
-	h.Run("ip", "addr", "add", h.ip6()+"/64", "dev", dev, "nodad")
+	h.AddIPv6(dev, h.ip6()+"/64")
 }
 
 func (h *host) waitCarrier() {

@@ -246,7 +246,7 @@ func (x *exchange) routed(run func(via func(fd int) error)) {
 	x.to.Run("sysctl", "-q", "-w", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf."+ifName+".seg6_enabled=1")
 	for i, h := range []*host{x.from, x.to} {
 		addr := fmt.Sprintf("fd45::%d/64", i+1)
-		h.Run("ip", "addr", "add", addr, "dev", ifName, "nodad")
+		h.AddIPv6(ifName, addr)
 		defer h.Run("ip", "addr", "del", addr, "dev", ifName)
 	}
 	// The header has 40 bytes and type 4. One segment is left, and the last one is number 1.

@@ -165,10 +165,11 @@ func (h *host) waitReaches(other *host) time.Duration {
 	return time.Since(start)
 }
 
-// describe returns the state of a host in readable form.
+// describe returns the state of a host in readable form, with the counters of its kernel that are
+// not 0, drops among them.
 func (h *host) describe() string {
 	status, _ := h.daemon.command("status").CombinedOutput()
-	return fmt.Sprintf("host %d:\n%s\n%s", h.number, status, h.Run("ip", "neigh"))
+	return fmt.Sprintf("host %d:\n%s\n%s\n%s", h.number, status, h.Run("ip", "neigh"), h.Run("nstat", "--ignore", "--noupdate"))
 }
 
 // pingAll makes every host ping every other one, all at the same time.

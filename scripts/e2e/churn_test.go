@@ -37,7 +37,7 @@ func TestDownUpUnderTraffic(t *testing.T) {
 	t.Logf("ib0 went down and up %d times in %v", flaps, time.Since(start).Round(time.Millisecond))
 	stop()
 
-	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
+	a.AddIPv6(ifName, a.ip6()+"/64") // down removes it
 	b.waitReaches(a)
 	pingAll(a, b)
 	requireNoLeak(t, before, a.daemon)

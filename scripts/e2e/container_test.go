@@ -40,7 +40,7 @@ func TestContainer(t *testing.T) {
 	in.Run("ip", "link", "set", nstest.Dev, "down")
 	eventually(t, repairLimit, "down in the container", func() bool { return a.iface().State == "down" })
 	in.Run("ip", "link", "set", nstest.Dev, "up")
-	in.Run("ip", "addr", "replace", in.ip6()+"/64", "dev", nstest.Dev, "nodad") // down removes it
+	in.AddIPv6(nstest.Dev, in.ip6()+"/64") // down removes it
 	in.waitReaches(b)
 	pingAll(in, b)
 

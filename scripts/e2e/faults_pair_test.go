@@ -92,7 +92,7 @@ func (p *pair) plug(h *host, mac string) {
 // addUnderlay adds the netdev's missing addresses.
 func (h *host) addUnderlay() {
 	h.Run("ip", "addr", "replace", nstest.IPv4(h.number)+"/24", "dev", nstest.Dev)
-	h.Run("ip", "addr", "replace", nstest.IPv6(h.number)+"/64", "dev", nstest.Dev, "nodad")
+	h.AddIPv6(nstest.Dev, nstest.IPv6(h.number)+"/64")
 }
 
 // unplug deletes the netdev.

@@ -63,7 +63,7 @@ func TestFloodsCostLittle(t *testing.T) {
 	f.lasts = max(f.lasts, floodLines)
 	f.measureAlone("flaps of "+ifName, f.flaps(ifName))
 	a.Run("ip", "link", "set", ifName, "up")
-	a.Run("ip", "address", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removes it
+	a.AddIPv6(ifName, a.ip6()+"/64") // down removes it
 	b.waitReaches(a)
 	pingAll(a, b)
 }

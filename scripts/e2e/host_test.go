@@ -101,7 +101,7 @@ func (h *host) join(args ...string) {
 func (h *host) addAddrs(dev string) {
 	h.tb.Helper()
 	h.Run("ip", "addr", "add", h.ip4()+"/24", "dev", dev)
-	h.Run("ip", "addr", "add", h.ip6()+"/64", "dev", dev, "nodad")
+	h.AddIPv6(dev, h.ip6()+"/64")
 }
 
 func (h *host) waitCarrier() {
@@ -165,10 +165,11 @@ func (h *host) waitReaches(other *host) time.Duration {
 	return time.Since(start)
 }
 
-// describe returns the state of a host in readable form.
+// describe returns the state of a host in readable form, with the counters of its kernel that are
+// not 0, drops among them.
 func (h *host) describe() string {
 	status, _ := h.daemon.command("status").CombinedOutput()
-	return fmt.Sprintf("host %d:\n%s\n%s", h.number, status, h.Run("ip", "neigh"))
+	return fmt.Sprintf("host %d:\n%s\n%s\n%s", h.number, status, h.Run("ip", "neigh"), h.Run("nstat", "--ignore", "--noupdate"))
 }
 
 // pingAll makes every host ping every other one, all at the same time.

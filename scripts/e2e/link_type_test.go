@@ -35,7 +35,7 @@ func TestLinkTypeIsRestored(t *testing.T) {
 	a.Run("ip", "link", "set", ifName, "down")
 	a.start()
 	a.Run("ip", "link", "set", ifName, "up")
-	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad") // down removed it
+	a.AddIPv6(ifName, a.ip6()+"/64") // down removed it
 	a.waitCarrier()
 	if got := a.Run("ip", "link", "show", ifName); !strings.Contains(got, "link/ether") {
 		s := a.iface()

@@ -196,7 +196,8 @@ func (x *exchange) urgent(conn *net.TCPConn) error {
 
 func inline(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) }
 
-// changing changes header fields that all segments of a frame share.
+// changing changes header fields that all segments of a frame share. A segment gets the values of
+// the time when it is sent, so each write waits until the previous one was sent.
 func (x *exchange) changing(conn *net.TCPConn) error {
 	v6 := conn.RemoteAddr().(*net.TCPAddr).IP.To4() == nil
 	for i := range 100 {
@@ -211,8 +212,21 @@ func (x *exchange) changing(conn *net.TCPConn) error {
 		if _, err := conn.Write(x.next(offloadBytes / 100)); err != nil {
 			return err
 		}
+		x.set(conn, sent)
 	}
 	return nil
+}
+
+// sent waits until the kernel has sent all that was written to a connection.
+func sent(fd int) error {
+	for end := time.Now().Add(offloadLimit); ; time.Sleep(100 * time.Microsecond) {
+		switch unsent, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD); {
+		case err != nil || unsent == 0:
+			return err
+		case time.Now().After(end):
+			return fmt.Errorf("%d bytes unsent after %v", unsent, offloadLimit)
+		}
+	}
 }
 
 func narrow(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 8192) }
@@ -246,7 +260,7 @@ func (x *exchange) routed(run func(via func(fd int) error)) {
 	x.to.Run("sysctl", "-q", "-w", "net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf."+ifName+".seg6_enabled=1")
 	for i, h := range []*host{x.from, x.to} {
 		addr := fmt.Sprintf("fd45::%d/64", i+1)
-		h.Run("ip", "addr", "add", addr, "dev", ifName, "nodad")
+		h.AddIPv6(ifName, addr)
 		defer h.Run("ip", "addr", "del", addr, "dev", ifName)
 	}
 	// The header has 40 bytes and type 4. One segment is left, and the last one is number 1.

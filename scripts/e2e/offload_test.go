@@ -54,6 +54,11 @@ func TestNoLargeFrames(t *testing.T) {
 
 // observe runs a case and compares what the three witnesses saw.
 func (p *relayed) observe(t *testing.T, c offloadCase) {
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s\n%s", p.hosts[0].describe(), p.hosts[1].describe())
+		}
+	}()
 	var wire [2]wireWitness
 	for i := range wire {
 		wire[i] = wireWitness{tb: t, psn: map[hca.QPN]uint32{}}

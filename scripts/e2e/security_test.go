@@ -95,7 +95,7 @@ func TestSecurityRulesLetOnlyTheDaemonSend(t *testing.T) {
 	pingAll(a, b)
 	a.Run("ip", "link", "set", ifName, "down") // starts over, including multicast
 	a.Run("ip", "link", "set", ifName, "up")
-	a.Run("ip", "addr", "replace", a.ip6()+"/64", "dev", ifName, "nodad")
+	a.AddIPv6(ifName, a.ip6()+"/64")
 	b.waitReaches(a)
 	pingAll(a, b)
 }

@@ -67,7 +67,7 @@ func TestR28TwoDevicesAreApart(t *testing.T) {
 		{"netdev away and back", func() {
 			a.Run("ip", "link", "set", nstest.Dev, "down")
 			a.Run("ip", "link", "set", nstest.Dev, "up")
-			a.Run("ip", "addr", "replace", nstest.IPv6(0)+"/64", "dev", nstest.Dev, "nodad")
+			a.AddIPv6(nstest.Dev, nstest.IPv6(0)+"/64")
 		}},
 	} {
 		f.do()

@@ -30,7 +30,7 @@ func TestUnderlayFaults(t *testing.T) {
 			"link down", func() { a.Run("ip", "link", "set", nstest.Dev, "down") },
 			func() {
 				a.Run("ip", "link", "set", nstest.Dev, "up")
-				a.Run("ip", "addr", "replace", nstest.IPv6(0)+"/64", "dev", nstest.Dev, "nodad") // down took it
+				a.AddIPv6(nstest.Dev, nstest.IPv6(0)+"/64") // down took it
 			},
 			"waiting", "DOWN",
 		},
@@ -111,6 +111,6 @@ func connect(tb testing.TB, hosts []*host) {
 		h.Run("ip", "link", "set", "new0", "name", nstest.Dev, "address", fmt.Sprintf("02:00:00:00:00:%02x", i+1))
 		h.Run("ip", "link", "set", nstest.Dev, "up")
 		h.Run("ip", "addr", "add", nstest.IPv4(i)+"/24", "dev", nstest.Dev)
-		h.Run("ip", "addr", "add", nstest.IPv6(i)+"/64", "dev", nstest.Dev, "nodad")
+		h.AddIPv6(nstest.Dev, nstest.IPv6(i)+"/64")
 	}
 }

@@ -110,7 +110,7 @@ func TestKernelForwardsTheSameFrames(t *testing.T) {
 		router.Run("sysctl", "-qw", sysctl+"=0")
 	}
 	router.Run("ip", "address", "add", "192.0.2.1/24", "dev", "out")
-	router.Run("ip", "address", "add", "2001:db8::1/64", "dev", "out", "nodad")
+	router.AddIPv6("out", "2001:db8::1/64")
 	router.Run("ip", "route", "add", host4, "dev", "out")
 	router.Run("ip", "route", "add", host6, "dev", "out")
 	router.Run("ip", "neigh", "add", host4, "lladdr", peerMAC, "dev", "out")
@@ -220,7 +220,7 @@ func TestSocketsReceiveTheSame(t *testing.T) {
 	ns := nstest.New(t)
 	tap := openTAP(t, ns, 1)
 	ns.Run("ip", "address", "add", host4+"/24", "dev", "ib0")
-	ns.Run("ip", "address", "add", host6+"/64", "dev", "ib0", "nodad")
+	ns.AddIPv6("ib0", host6+"/64")
 	ns.Run("ip", "neigh", "add", peer4, "lladdr", peerMAC, "dev", "ib0")
 	ns.Run("ip", "neigh", "add", peer6, "lladdr", peerMAC, "dev", "ib0")
 	for _, ipv6 := range []bool{false, true} {

@@ -40,7 +40,7 @@ func newWire(t *testing.T) *wire {
 			t.Fatalf("SetOffloads = %v, %v; want all", got, err)
 		}
 		w.hosts[i].Run("ip", "address", "add", fmt.Sprintf("10.0.0.%d/24", i+1), "dev", "ib0")
-		w.hosts[i].Run("ip", "address", "add", fmt.Sprintf("fd00::%d/64", i+1), "dev", "ib0", "nodad")
+		w.hosts[i].AddIPv6("ib0", fmt.Sprintf("fd00::%d/64", i+1))
 	}
 	for i := range w.taps {
 		w.pumps.Go(func() { w.pump(t, i) })

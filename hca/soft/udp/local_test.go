@@ -25,9 +25,8 @@ func TestDatagramsOfThisHostAreRefused(t *testing.T) {
 	}{{"without Reserve", nil}, {"with Reserve", new(udp.Reserve)}} {
 		t.Run(tt.name, func(t *testing.T) {
 			nsA, nsB := nstest.Pair(t, 1500)
-			for _, cidr := range []string{"172.17.0.1/32", "fd17::1/128"} {
-				nsA.Run("ip", "addr", "add", cidr, "dev", "lo", "nodad")
-			}
+			nsA.Run("ip", "addr", "add", "172.17.0.1/32", "dev", "lo")
+			nsA.AddIPv6("lo", "fd17::1/128")
 			a, b := openHost(t, nsA, 0, udp.Config{Reserve: tt.reserve}), openHost(t, nsB, 1, udp.Config{})
 			if tt.reserve != nil {
 				t.Cleanup(func() { _ = tt.reserve.Close() })

@@ -2,9 +2,6 @@ package nstest
 
 import (
 	"fmt"
-	"net/netip"
-	"os"
-	"regexp"
 	"testing"
 	"time"
 
@@ -96,44 +93,43 @@ func (ns *Namespace) setUp(name string) {
 	})
 }
 
-// addAddrs adds the addresses of host i to Dev, without duplicate address detection, which
-// would make the IPv6 address unusable for a second. It returns when the host answers neighbour
-// solicitations for the address.
+// addAddrs adds the addresses of host i to Dev.
 func (ns *Namespace) addAddrs(i int) {
 	ns.tb.Helper()
 	ns.Do(func() {
 		link, err := netlink.LinkByName(Dev)
 		must(ns.tb, "find "+Dev, err)
-		for _, cidr := range []string{IPv4(i) + "/24", IPv6(i) + "/64"} {
-			addr, err := netlink.ParseAddr(cidr)
-			must(ns.tb, "parse "+cidr, err)
-			addr.Flags = unix.IFA_F_NODAD
-			must(ns.tb, "add "+cidr, netlink.AddrAdd(link, addr))
-		}
-		ns.waitSolicited(netip.MustParseAddr(IPv6(i)))
+		addr, err := netlink.ParseAddr(IPv4(i) + "/24")
+		must(ns.tb, "parse "+IPv4(i), err)
+		must(ns.tb, "add "+IPv4(i), netlink.AddrAdd(link, addr))
 	})
+	ns.AddIPv6(Dev, IPv6(i)+"/64")
 }
 
-// waitSolicited waits until Dev has joined the group to which neighbour solicitations for an
-// address are sent (RFC 4291, section 2.7.1). The kernel joins it a little after the address is
-// added, and drops solicitations until then (addrconf_dad_work, net/ipv6/addrconf.c). The calling
-// thread must be in the namespace.
-func (ns *Namespace) waitSolicited(addr netip.Addr) {
+// AddIPv6 adds an address to an interface, unless the interface has it, without duplicate address
+// detection, which would make the address unusable for a second. It returns when packets to the
+// address reach sockets: the kernel inserts the address' route a little after the address, and drops
+// them until then, although it answers neighbour solicitations (addrconf_dad_work,
+// net/ipv6/addrconf.c).
+func (ns *Namespace) AddIPv6(name, cidr string) {
 	ns.tb.Helper()
-	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
-	full := addr.As16()
-	copy(group[13:], full[13:])
-	line := regexp.MustCompile(fmt.Sprintf(`(?m)^\d+\s+%s\s+%x\s`, Dev, group))
-	for end := time.Now().Add(operationalLimit); ; time.Sleep(operationalPoll) {
-		joined, err := os.ReadFile("/proc/thread-self/net/igmp6")
-		must(ns.tb, "read the groups of "+Dev, err)
-		if line.Match(joined) {
-			return
+	ns.Do(func() {
+		link, err := netlink.LinkByName(name)
+		must(ns.tb, "find "+name, err)
+		addr, err := netlink.ParseAddr(cidr)
+		must(ns.tb, "parse "+cidr, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(ns.tb, "add "+cidr, netlink.AddrReplace(link, addr))
+		for end := time.Now().Add(operationalLimit); ; time.Sleep(operationalPoll) {
+			routes, err := netlink.RouteGet(addr.IP)
+			if err == nil && routes[0].Type == unix.RTN_LOCAL {
+				return
+			}
+			if time.Now().After(end) {
+				ns.tb.Fatalf("%s of %s is not a local address after %v: %v, %v", cidr, name, operationalLimit, routes, err)
+			}
 		}
-		if time.Now().After(end) {
-			ns.tb.Fatalf("%s has not joined %v after %v:\n%s", Dev, netip.AddrFrom16(group), operationalLimit, joined)
-		}
-	}
+	})
 }
 
 func must(tb testing.TB, what string, err error) {

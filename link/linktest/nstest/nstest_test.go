@@ -2,12 +2,14 @@ package nstest_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"ipoibd/link/linktest/nstest"
 )
@@ -117,6 +119,44 @@ func TestIPv6IsUsableAtOnce(t *testing.T) {
 			if n == nil || n[1] > "2" {
 				t.Errorf("host %d sent %q neighbour solicitations, want 2 at most", i, n)
 			}
+		}
+	}
+}
+
+// The first datagram to an added address arrives.
+func TestAddedIPv6ReceivesAtOnce(t *testing.T) {
+	if nstest.Enter(t) {
+		return
+	}
+	a, b := nstest.Pair(t, 1500)
+	const port = "7"
+	var dev *net.Interface
+	var in net.PacketConn
+	var err, err2 error
+	b.Do(func() {
+		dev, err = net.InterfaceByName(nstest.Dev)
+		in, err2 = net.ListenPacket("udp6", ":"+port)
+	})
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	defer in.Close()
+	for i := range 100 {
+		addr := fmt.Sprintf("2001:db8::2:%x", i)
+		a.Run("ip", "neigh", "add", addr, "lladdr", dev.HardwareAddr.String(), "dev", nstest.Dev)
+		var out net.Conn
+		a.Do(func() { out, err = net.Dial("udp6", net.JoinHostPort(addr, port)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		b.AddIPv6(nstest.Dev, addr+"/64")
+		if _, err := out.Write([]byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		_ = in.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, _, err := in.ReadFrom(make([]byte, 1)); err != nil {
+			t.Fatalf("datagram to %s: %v", addr, err)
 		}
 	}
 }

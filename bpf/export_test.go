@@ -38,5 +38,5 @@ func LoadBroken() error {
 		return err
 	}
 	spec.Programs["filter"].Instructions = asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 10000, asm.Word), asm.Return()}
-	return load("broken", spec, new(filterObjects))
+	return load("broken", spec, new(filterObjects), nil)
 }

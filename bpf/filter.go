@@ -58,7 +58,7 @@ func NewFilter() (*Filter, error) {
 		return nil, err
 	}
 	f := new(Filter)
-	if err := load("filter", spec, &f.objects); err != nil {
+	if err := load("filter", spec, &f.objects, nil); err != nil {
 		return nil, err
 	}
 	f.page, err = unix.Mmap(f.objects.Waiting.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -57,7 +57,7 @@ func loadIPID() (*IPID, error) {
 		return nil, err
 	}
 	p := new(IPID)
-	return p, load("ipid", spec, &p.objects)
+	return p, load("ipid", spec, &p.objects, nil)
 }
 
 func (p *IPID) attach(netdev int) error {

@@ -18,14 +18,15 @@ var (
 	ErrNotSupported = errors.New("the kernel does not support this eBPF program")
 )
 
-// load loads the maps and programs of a specification into the fields of objects. If the
-// verifier refuses a program, the error contains the verifier's log.
-func load(name string, spec *ebpf.CollectionSpec, objects any) error {
+// load loads the maps and programs of a specification into the fields of objects. It uses the
+// given maps instead of new ones of their names. If the verifier refuses a program, the error
+// contains the verifier's log.
+func load(name string, spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
 	// The library reads the number of CPUs from a file once. Counts must not open a file later,
 	// because the disk may hang then.
 	_, err := ebpf.PossibleCPU()
 	if err == nil {
-		err = spec.LoadAndAssign(objects, nil)
+		err = spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps})
 	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {

@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -43,12 +42,8 @@ func LoadReuseport(sockets int) (program int, err error) {
 	var loaded struct {
 		Program *ebpf.Program `ebpf:"reuseport"`
 	}
-	err = spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{reuseportMapSockets: m}})
-	if verifier, ok := errors.AsType[*ebpf.VerifierError](err); ok {
-		return -1, fmt.Errorf("load the program that selects a socket: %w\n%s", classify(err), fmt.Sprintf("%+v", verifier))
-	}
-	if err != nil {
-		return -1, fmt.Errorf("load the program that selects a socket: %w", classify(err))
+	if err := load("reuseport", spec, &loaded, map[string]*ebpf.Map{reuseportMapSockets: m}); err != nil {
+		return -1, err
 	}
 	defer loaded.Program.Close()
 	return duplicate(loaded.Program.FD())

@@ -16,7 +16,7 @@ func NewSteering(queues int) (*Steering, error) {
 		return nil, fmt.Errorf("set the number of queues to %d: %w", queues, err)
 	}
 	s := new(Steering)
-	if err := load("steer", spec, &s.objects); err != nil {
+	if err := load("steer", spec, &s.objects, nil); err != nil {
 		return nil, err
 	}
 	return s, nil

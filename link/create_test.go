@@ -82,7 +82,7 @@ func TestNoOtherUserAttachesDuringTheCreation(t *testing.T) {
 		line, err := says.ReadString('\n')
 		must(t, err)
 		if strings.Contains(line, unix.EINVAL.Error()) {
-			t.Logf("this user namespace knows no user %d, so no one tries", nobody)
+			t.Logf("this user namespace has no user %d, so no one tries", nobody)
 			_ = cmd.Wait()
 			continue
 		}

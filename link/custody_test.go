@@ -91,7 +91,7 @@ func requireOwned(t *testing.T, when string) {
 	}
 	switch err := attachAsNobody(t, "ib0"); {
 	case errors.Is(err, unix.EINVAL):
-		t.Logf("%s: this user namespace knows no user %d, so only sysfs was asked", when, nobody)
+		t.Logf("%s: this user namespace has no user %d, so only sysfs was checked", when, nobody)
 	case !errors.Is(err, unix.EPERM):
 		t.Errorf("%s: attach as user %d = %v, want EPERM", when, nobody, err)
 	}

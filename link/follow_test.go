@@ -90,7 +90,7 @@ func TestNoOtherUserSpoilsTheCreation(t *testing.T) {
 		line, err := says.ReadString('\n')
 		must(t, err)
 		if strings.Contains(line, unix.EINVAL.Error()) {
-			t.Logf("this user namespace knows no user %d, so this one does not try", nobody)
+			t.Logf("this user namespace has no user %d, so it does not try", nobody)
 		} else if line != "following\n" {
 			t.Fatalf("the other user says %q", line)
 		}

@@ -37,7 +37,7 @@ func TestDirectoryOfAnotherUserIsNotUsed(t *testing.T) {
 			must(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
 			defer func() { must(t, unix.Unmount("/run", 0)) }()
 			if err := c.prepare(); errors.Is(err, unix.EINVAL) {
-				t.Logf("this user namespace knows no user %d", nobody)
+				t.Logf("this user namespace has no user %d", nobody)
 				return
 			} else if err != nil {
 				t.Fatal(err)

@@ -152,8 +152,8 @@ func (c *claim) takePossession(t *TAP) error {
 			return err
 		}
 		// These properties belong to the device, not to the queue, so any other queue can
-		// have changed them. Setting one to the value that it has does nothing and, but for
-		// the owner, sends no netlink message (drivers/net/tun.c).
+		// have changed them. Setting one to its current value does nothing and, except for the
+		// owner, sends no netlink message (drivers/net/tun.c).
 		return errors.Join(setOwner(fd), setPersistent(fd), setUnreported(fd, 0, NoPrograms), setHeaderLen(fd), setCarrier(fd, false))
 	})
 	if err != nil {

@@ -143,8 +143,8 @@ func (s *repeatSource) ReadBatch(bufs [][]byte, sizes []int) (int, error) {
 
 func (s *repeatSource) Wake() {}
 
-// BenchmarkPath carries large TCP frames through all that the daemon does with them, but for
-// the system calls: from the buffer of the TAP to the gather lists of a train, and from its
+// BenchmarkPath carries large TCP frames through all that the daemon does with them, except the
+// system calls: from the buffer of the TAP to the gather lists of a train, and from its
 // datagrams to the slices of a frame for the TAP.
 func BenchmarkPath(b *testing.B) {
 	for _, mtu := range []int{1444, 2044, 4092} {

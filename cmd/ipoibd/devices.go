@@ -20,9 +20,9 @@ func devicesCommand() *cobra.Command {
 		Use:   "devices",
 		Short: "List the HCAs, and why any cannot be used",
 		Long: "List what --device of 'ipoibd run' accepts: the software HCA, on the netdev that it\n" +
-			"would choose or that --underlay names, and the kernel's RDMA devices. It shows their\n" +
-			"ports, the GIDs that --gid and --gid-index accept (index=address), and why any of\n" +
-			"them cannot be used. Each device is opened briefly.",
+			"would choose or that --underlay names, and the kernel's RDMA devices. The list shows\n" +
+			"their ports, the GIDs that --gid and --gid-index accept (index=address), and why any\n" +
+			"cannot be used. Each device is opened briefly.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			entries, err := backend.Local(openRDMA, underlay).Take()
 			if err != nil {

@@ -25,7 +25,7 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of interfaces and devices",
-		Long: "Show the state of interfaces and devices. With --json, the output has the schema\n" +
+		Long: "Show the state of interfaces and devices. The output of --json conforms to\n" +
 			"docs/status.schema.json. With --check, the command prints nothing and exits with 0 if\n" +
 			"all interfaces are up; otherwise it prints why not, and exits with 3.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -58,7 +58,7 @@ func (c *Config) check() error {
 	case len(c.More) >= maxQueues:
 		return fmt.Errorf("%w: at most %d transports", hca.ErrInvalid, maxQueues)
 	case c.KnownPeersOnly && c.Peers == nil:
-		return fmt.Errorf("%w: known peers only needs a list of peers", hca.ErrInvalid)
+		return fmt.Errorf("%w: KnownPeersOnly requires Peers", hca.ErrInvalid)
 	case c.Sharers != nil && c.Peers != nil:
 		return fmt.Errorf("%w: devices that share an address cannot replicate multicast", hca.ErrInvalid)
 	}

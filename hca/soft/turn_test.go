@@ -140,7 +140,8 @@ func TestStandInReceivesForABusyOwner(t *testing.T) {
 	})
 }
 
-// An owner that never waits, but takes and posts something every 2 s, loses nothing, of unicast or of multicast.
+// An owner that never waits, but polls and posts every 2 s, loses neither unicast nor multicast
+// messages.
 func TestStandInLosesNothingOfALateOwner(t *testing.T) {
 	bubble(t, nil, func(r *rig) {
 		const receives, messages = 3, 40

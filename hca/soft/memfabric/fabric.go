@@ -94,6 +94,7 @@ func (f *Fabric) AttachLanes(n int, name string, mtu int, addrs ...netip.Addr) [
 	for _, a := range addrs {
 		d.addAddr(a)
 	}
+	d.monitor.Set(d.state)
 	return slices.Clone(d.ports)
 }
 

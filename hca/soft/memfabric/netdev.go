@@ -17,9 +17,7 @@ type netdev struct {
 	open   int     // ports that are not closed
 
 	state   transport.State
-	version uint64        // of state
-	seen    uint64        // version returned last by State or WaitChange
-	changed chan struct{} // closed and replaced by each new version
+	monitor transport.Monitor // state, for State and WaitChange; it has its own mutex
 
 	members map[netip.Addr]int // joins of each group
 
@@ -31,7 +29,6 @@ func (f *Fabric) newNetdev(name string, mtu int) *netdev {
 	index := f.attached + 1
 	d := &netdev{
 		fabric: f, name: name,
-		version: 1, changed: make(chan struct{}),
 		members:  make(map[netip.Addr]int),
 		writable: true, mayWrite: make(chan struct{}),
 	}
@@ -67,14 +64,6 @@ func (d *netdev) purge(why Drop) {
 	}
 }
 
-// readState returns a copy of the state, and notes that it was read.
-func (d *netdev) readState() transport.State {
-	d.seen = d.version
-	s := d.state
-	s.Addrs = slices.Clone(s.Addrs)
-	return s
-}
-
 func (d *netdev) addAddr(a netip.Addr) {
 	if slices.Contains(d.state.Addrs, a) {
 		return
@@ -94,9 +83,7 @@ func (p *Port) change(edit func(d *netdev)) {
 		return
 	}
 	edit(d)
-	d.version++
-	close(d.changed)
-	d.changed = make(chan struct{})
+	d.monitor.Set(d.state)
 }
 
 // SetUp sets the link up or down. Setting it down drops the datagrams in flight to it.
@@ -151,28 +138,11 @@ func (p *Port) SetWritable(on bool) {
 }
 
 // State implements transport.Transport.
-func (p *Port) State() transport.State {
-	p.fabric.mu.Lock()
-	defer p.fabric.mu.Unlock()
-	return p.netdev.readState()
-}
+func (p *Port) State() transport.State { return p.netdev.monitor.State() }
 
-// WaitChange implements transport.Transport. A change that was undone before the call also
-// counts.
+// WaitChange implements transport.Transport.
 func (p *Port) WaitChange(ctx context.Context) (transport.State, error) {
-	p.fabric.mu.Lock()
-	defer p.fabric.mu.Unlock()
-	d := p.netdev
-	for d.seen == d.version || p.isClosed() {
-		changed := d.changed
-		p.fabric.mu.Unlock()
-		err := p.wait(ctx, changed)
-		p.fabric.mu.Lock()
-		if err != nil {
-			return transport.State{}, err
-		}
-	}
-	return d.readState(), nil
+	return p.netdev.monitor.WaitChange(ctx, p.closed)
 }
 
 // Join implements transport.Transport. It returns hca.ErrInvalid for an address that is

@@ -62,31 +62,10 @@
 //
 // # Sharing the port
 //
-// Daemons in one network namespace can share the port on a netdev ([Sharing]). Their receiving
-// sockets form an SO_REUSEPORT group. A program of package bpf selects the socket by the first
-// bits of the destination QPN, which are the daemon's slot. So two daemons never use the same
-// QPN, and they need not announce their QPs. Each socket receives all multicast. The program
-// finds the sockets in a map to which all daemons hold a descriptor, and from which the kernel
-// removes closed sockets. UDP_GRO is off, because the kernel would coalesce datagrams for
-// several QPNs. A netdev with rx-gro-list does so nevertheless ([Membership.Joined]); then the
-// daemon of the first datagram gets all of them, and drops those for other daemons.
-//
-//	dir/<namespace>-<netdev>/lock | locked while a daemon joins
-//	                         N    | registration of slot N, locked by the kernel until its
-//	                              | daemon ends: source port, inode and user of the sockets
-//	                         N.sock | sends the map to daemons that join
-//
-// The first daemon creates the map, and each later one receives it from any other, so the
-// group survives the exit of any daemon. Inotify reports when a daemon registers or exits. The
-// filter of each receiving socket then accepts datagrams from this host if they come from the
-// registered source ports, and multicast is looped back to the host.
-//
-// A socket can join the group only if it has the same owner as the others. Daemons with
-// CAP_CHOWN change the owner of their sockets to a user without processes ([Nobody]),
-// so no process without that capability can bind the port, not even one of root. Without the
-// capability, any process of the daemon's user can bind it, and receive datagrams meant for the
-// daemons. So once a second each daemon attaches the program again, and looks for sockets that
-// no daemon has registered ([Membership.Strangers]).
+// Daemons in one network namespace can share the port on a netdev; package share describes how.
+// UDP_GRO is then off, because the kernel would coalesce datagrams for several QPNs. The filter of
+// the receiving socket also accepts datagrams from this host if they come from a source port of
+// these daemons and have their mark, and multicast is looped back to the host.
 //
 // # Lanes
 //

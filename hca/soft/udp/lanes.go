@@ -3,22 +3,18 @@ package udp
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
 
-	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/udp/share"
 )
 
-// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [Nobody], no
-// process runs with it. It differs from Nobody, so that daemons that share the port cannot join
+// laneOwner is the user ID that owns the receiving sockets of several lanes. Like [share.Nobody], no
+// process runs with it. It differs from it, so that daemons that share the port cannot join
 // the group.
-const laneOwner = Nobody - 1
-
-// lanePorts are the sockets of a lane after the first one.
-type lanePorts struct{ recv, send bound }
+const laneOwner = share.Nobody - 1
 
 // OpenLanes opens a transport for each of cfg.Lanes lanes, or a single one if that is not
 // possible; its [Transport.LanesRefused] then returns the reason. All are on the same netdev. The
@@ -33,14 +29,14 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 		return nil, err
 	}
 	lanes = append(lanes, first)
-	for i := range first.pair.more {
-		t := &Transport{sendBuf: first.sendBuf, pair: first.pair, watch: first.watch, groups: first.groups, lane: i + 1}
-		recv, send, err := first.rx.reserve.acquireLane(first.pair, i)
+	for i := 1; i < len(first.ports.lanes); i++ {
+		t := &Transport{sendBuf: first.sendBuf, ports: first.ports, watch: first.watch, groups: first.groups, lane: i}
+		recv, send, err := first.rx.reserve.acquireLane(first.ports, i)
 		if err != nil {
 			for _, t := range lanes {
 				_ = t.Close()
 			}
-			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i+1, cfg.Netdev, err)
+			return nil, fmt.Errorf("open lane %d of the UDP transport on %q: %w", i, cfg.Netdev, err)
 		}
 		t.rx = newReceiver(recv, first.rx.reserve, cfg.MarkID)
 		t.tx = newSender(send, first.watch.State().Index, first.watch)
@@ -50,57 +46,29 @@ func OpenLanes(cfg Config) (lanes []*Transport, err error) {
 }
 
 // LanesRefused returns why OpenLanes has opened only one transport instead of several, or nil.
-func (t *Transport) LanesRefused() error { return t.pair.unlaned }
-
-// acquireLane returns descriptors of the reserved sockets of a lane after the first one.
-func (r *Reserve) acquireLane(p *pair, i int) (recv, send *socket, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.bound != p {
-		return nil, nil, hca.ErrClosed
-	}
-	ports := p.more[i]
-	if send, err = ports.send.duplicate(); err != nil {
-		return nil, nil, err
-	}
-	if recv, err = ports.recv.duplicate(); err != nil {
-		_ = send.file.Close()
-		return nil, nil, err
-	}
-	if err = empty(ports.recv.fd); err == nil {
-		recv.dropped, _ = socketDrops(uintptr(ports.recv.fd))
-		err = admitUnicast(ports.recv.fd)
-	}
-	if err != nil {
-		_, _ = send.file.Close(), recv.file.Close()
-		return nil, nil, err
-	}
-	r.taken++
-	return recv, send, nil
-}
+func (t *Transport) LanesRefused() error { return t.ports.unlaned }
 
 // openLanes opens the sockets of the lanes after the first one, whose sockets are bound already.
 // The receiving sockets of all lanes form an SO_REUSEPORT group. Before a socket joins the group,
 // its owner is changed to laneOwner. If any of this fails, there is only one lane.
-func (p *pair) openLanes(cfg *Config, netdev *transport.State) {
+func (p *ports) openLanes(cfg *Config, netdev *transport.State) {
 	if err := p.tryLanes(cfg, netdev); err != nil {
-		p.unlaned = errors.Join(err, closeLanes(p.more), setOptions(p.recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))
-		p.more = nil
+		errs := []error{err}
+		for i := range p.lanes[1:] {
+			errs = append(errs, p.lanes[1+i].close())
+		}
+		p.lanes = p.lanes[:1]
+		p.unlaned = errors.Join(append(errs, setOptions(p.lanes[0].recv.fd, []option{{unix.SOL_SOCKET, unix.SO_REUSEPORT, 0}}))...)
 	}
 }
 
-func (p *pair) tryLanes(cfg *Config, netdev *transport.State) error {
-	if err := joinLanes(p.recv.fd); err != nil {
+func (p *ports) tryLanes(cfg *Config, netdev *transport.State) error {
+	first := p.lanes[0].recv.fd
+	if err := joinLanes(first); err != nil {
 		return err
 	}
-	for i := 1; i < cfg.Lanes; i++ {
-		ports := lanePorts{bound{fd: -1}, bound{fd: -1}}
-		var err error
-		if ports.recv, err = openReceiver(netdev.Index, cfg, nil, i); err == nil {
-			ports.send, err = openSender(netdev.Index, cfg.SendBuf, laneSource(netdev.MAC, i, cfg.Lanes), cfg.Lanes, false)
-		}
-		p.more = append(p.more, ports)
-		if err != nil {
+	for len(p.lanes) < cfg.Lanes {
+		if err := p.openLane(cfg, netdev); err != nil {
 			return err
 		}
 	}
@@ -109,20 +77,8 @@ func (p *pair) tryLanes(cfg *Config, netdev *transport.State) error {
 	// (pidfd_getfd), it needs the right to trace the daemon.
 	program := laneProgram(cfg.Lanes)
 	return os.NewSyscallError("setsockopt SO_ATTACH_REUSEPORT_CBPF",
-		unix.SetsockoptSockFprog(p.recv.fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
+		unix.SetsockoptSockFprog(first, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}))
-}
-
-func closeLanes(more []lanePorts) error {
-	var errs []error
-	for _, ports := range more {
-		for _, b := range []bound{ports.recv, ports.send} {
-			if b.fd >= 0 {
-				errs = append(errs, unix.Close(b.fd))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // joinLanes makes a socket a member of the group: at once if it is bound, else when it is bound.
@@ -182,24 +138,4 @@ func laneProgram(lanes int) []unix.SockFilter {
 		{Code: unix.BPF_RET | unix.BPF_A},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-}
-
-// admitUnicast makes the kernel drop all datagrams except unicast ones from other hosts; see
-// admitLocal. The first lane receives multicast and broadcast.
-func admitUnicast(fd int) error {
-	const (
-		ancillary     = 0xfffff000    // SKF_AD_OFF of linux/filter.h
-		packetType    = ancillary + 4 // SKF_AD_PKTTYPE
-		netdevIndex   = ancillary + 8 // SKF_AD_IFINDEX
-		packetHost    = 0             // PACKET_HOST of linux/if_packet.h
-		loopbackIndex = 1             // LOOPBACK_IFINDEX of net/flow.h
-	)
-	return setFilter(fd, []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: packetType},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: packetHost, Jf: 3},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: netdevIndex},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loopbackIndex, Jt: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	})
 }

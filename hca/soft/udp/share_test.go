@@ -20,16 +20,17 @@ import (
 	"ipoibd/hca/soft/transport"
 	"ipoibd/hca/soft/transport/transporttest"
 	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/udp/share"
 	"ipoibd/link/linktest/nstest"
 )
 
 // kernel is the real one.
-var kernel = udp.Kernel{NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket}
+var kernel = share.Kernel{NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket}
 
 // sharer is a transport that shares the port.
 type sharer struct {
 	transporttest.Host
-	*udp.Membership
+	*share.Membership
 	*udp.Transport
 	reserve *udp.Reserve
 }
@@ -38,7 +39,7 @@ type sharer struct {
 func openSharer(t *testing.T, ns *nstest.Namespace, dir string) *sharer {
 	t.Helper()
 	s := &sharer{reserve: new(udp.Reserve)}
-	s.Host = openHost(t, ns, 0, udp.Config{Reserve: s.reserve, Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+	s.Host = openHost(t, ns, 0, udp.Config{Reserve: s.reserve, Share: &share.Config{Dir: dir, Kernel: kernel}})
 	t.Cleanup(func() { _ = s.reserve.Close() })
 	s.adopt(t)
 	return s
@@ -55,7 +56,7 @@ func (s *sharer) adopt(t *testing.T) {
 
 func (s *sharer) end(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(s.Close(), s.reserve.Close()); err != nil {
+	if err := errors.Join(s.Transport.Close(), s.reserve.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -406,7 +407,7 @@ func TestSharersComeAndGo(t *testing.T) {
 		all[i] = s
 		t.Cleanup(func() { _ = s.reserve.Close() })
 		joins.Go(func() {
-			s.Host = openHost(t, nsA, 0, udp.Config{Reserve: s.reserve, Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+			s.Host = openHost(t, nsA, 0, udp.Config{Reserve: s.reserve, Share: &share.Config{Dir: dir, Kernel: kernel}})
 		})
 	}
 	joins.Wait()
@@ -459,11 +460,11 @@ func TestSharerKeepsItsSlot(t *testing.T) {
 	waitPorts(t, a, b)
 	qpn, port := b.qpn(), b.SrcPort()
 	for range 3 {
-		if err := b.Close(); err != nil {
+		if err := b.Transport.Close(); err != nil {
 			t.Fatal(err)
 		}
 		sendOne(t, remote, transport.Packet{Src: remote.IPv4, Dst: a.IPv4, Vec: [][]byte{datagram(qpn, "meanwhile")}})
-		b.Host = openHost(t, nsA, 0, udp.Config{Reserve: b.reserve, Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+		b.Host = openHost(t, nsA, 0, udp.Config{Reserve: b.reserve, Share: &share.Config{Dir: dir, Kernel: kernel}})
 		b.adopt(t)
 		if b.qpn() != qpn || b.SrcPort() != port {
 			t.Errorf("QPN %v and port %d, want %v and %d", b.qpn(), b.SrcPort(), qpn, port)
@@ -493,7 +494,7 @@ func TestSharersSurviveRemovedFiles(t *testing.T) {
 		t.Errorf("strangers %q", names)
 	}
 	nsA.Do(func() {
-		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &share.Config{Dir: dir, Kernel: kernel}})
 		if !errors.Is(err, udp.ErrPortTaken) {
 			t.Errorf("a third daemon: %v", err)
 		}
@@ -511,7 +512,7 @@ func TestWithoutProgramThePortIsNotShared(t *testing.T) {
 	t.Cleanup(func() { _ = reserve.Close() })
 	refusing := kernel
 	refusing.Program = func(int) (int, error) { return -1, bpf.ErrNotPermitted }
-	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve, Share: &udp.Sharing{Dir: dir, Kernel: refusing}})
+	a := openHost(t, nsA, 0, udp.Config{Reserve: &reserve, Share: &share.Config{Dir: dir, Kernel: refusing}})
 	if m, why := a.Transport.(*udp.Transport).Membership(); m != nil || !errors.Is(why, bpf.ErrNotPermitted) {
 		t.Errorf("membership %v, reason %v", m, why)
 	}
@@ -521,7 +522,7 @@ func TestWithoutProgramThePortIsNotShared(t *testing.T) {
 
 	// Another daemon cannot share the port with it, and its error names the process that holds it.
 	nsA.Do(func() {
-		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+		_, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: new(udp.Reserve), Share: &share.Config{Dir: dir, Kernel: kernel}})
 		if !errors.Is(err, udp.ErrPortTaken) || !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
 			t.Errorf("Open: %v", err)
 		}
@@ -626,7 +627,7 @@ func TestStrangerInAnOpenGroup(t *testing.T) {
 	s := &sharer{reserve: new(udp.Reserve)}
 	t.Cleanup(func() { _ = s.reserve.Close() })
 	unprivileged(t, nsA, changeOwner, func() {
-		tr, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: s.reserve, Share: &udp.Sharing{Dir: dir, Kernel: kernel}})
+		tr, err := udp.Open(udp.Config{Netdev: nstest.Dev, Reserve: s.reserve, Share: &share.Config{Dir: dir, Kernel: kernel}})
 		if err != nil {
 			t.Error(err)
 			return

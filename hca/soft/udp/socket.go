@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"ipoibd/hca/soft/udp/share"
 )
 
 // Port is the UDP destination port of RoCEv2 (IANA; RoCEv2 annex A17.3.1).
@@ -79,20 +81,20 @@ var sendOptions6 = []option{
 
 // openReceiver creates the receiving socket of a lane, in the group of m, or alone if m is nil. It
 // returns ErrPortTaken if another process uses the port.
-func openReceiver(index int, cfg *Config, m *Membership, lane int) (bound, error) {
+func openReceiver(index int, cfg *Config, m *share.Membership, lane int) (bound, error) {
 	fd, ipv6, err := newSocket(index, recvOptions4, recvOptions6)
 	if err != nil {
 		return bound{fd: -1}, err
 	}
 	err = refuseAll(fd)
 	if err == nil && m != nil {
-		err = m.makeMember(fd)
+		err = m.Enlist(fd)
 	}
 	if err == nil && lane > 0 {
 		err = errors.Join(joinLanes(fd), refuseMulticast(fd, ipv6))
 	}
 	if err == nil {
-		err = bindError(bind(fd, ipv6, Port))
+		err = bindError(bind(fd, ipv6, Port), index)
 	}
 	if err != nil {
 		_ = unix.Close(fd)

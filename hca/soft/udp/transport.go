@@ -12,6 +12,7 @@ import (
 
 	"ipoibd/hca"
 	"ipoibd/hca/soft/transport"
+	"ipoibd/hca/soft/udp/share"
 )
 
 // Config configures a transport.
@@ -22,7 +23,7 @@ type Config struct {
 	Reserve *Reserve
 	// Share makes daemons share the receiving port; nil: the port is not shared. It requires
 	// a Reserve, and closing that ends the sharing.
-	Share *Sharing
+	Share *share.Config
 	// Lanes is the number of transports that OpenLanes opens, up to transport.MaxLanes; 0 means
 	// 1. It must be a power of two, because the numbers of source ports are divided by it. It must
 	// not exceed 1 if Share is set. Open ignores it.
@@ -41,7 +42,7 @@ type Transport struct {
 	tx      *sender
 	rx      *receiver
 	groups  *memberships
-	pair    *pair // of the reserve
+	ports   *ports // of the reserve
 	watch   *watcher
 	lane    int // its number; watch and groups belong to lane 0
 	closing sync.Once
@@ -89,7 +90,7 @@ func (t *Transport) open(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	t.pair = p
+	t.ports = p
 	t.sendBuf = cmp.Or(cfg.SendBuf, defaultSendBuf)
 	t.rx, t.tx = newReceiver(recv, reserve, cfg.MarkID), newSender(send, now.Index, t.watch)
 	t.groups, err = newMemberships(now.Index)
@@ -100,8 +101,9 @@ func (t *Transport) open(cfg Config) (err error) {
 func (t *Transport) SrcPort() uint16 { return t.tx.sock.port }
 
 // Membership returns the membership in the group of daemons that share the port, or nil and the
-// reason why the port is not shared. The reason is nil if Config.Share is nil.
-func (t *Transport) Membership() (*Membership, error) { return t.pair.member, t.pair.unshared }
+// reason why the port is not shared. The reason is nil if Config.Share is nil. The membership
+// belongs to the Reserve, and the caller only reads it.
+func (t *Transport) Membership() (*share.Membership, error) { return t.ports.member, t.ports.unshared }
 
 // Send implements transport.Transport. After the netdev is gone it returns
 // hca.ErrIO.

@@ -3,7 +3,6 @@ package udp
 import (
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -33,12 +32,6 @@ func stateOf(link *netlink.LinkAttrs, addrs []netlink.Addr) transport.State {
 func gone(s transport.State) transport.State {
 	s.Present, s.Up, s.Addrs = false, false, nil
 	return s
-}
-
-// same reports whether two states are equal.
-func same(a, b transport.State) bool {
-	return a.Name == b.Name && a.Index == b.Index && a.Present == b.Present && a.Up == b.Up &&
-		a.MTU == b.MTU && a.MAC == b.MAC && slices.Equal(a.Addrs, b.Addrs)
 }
 
 // usable returns an address if packets may be sent from it. They may not if its uniqueness is

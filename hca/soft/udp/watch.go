@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,15 +23,12 @@ type watcher struct {
 	ns     *namespace // in which the netdev was found
 	list   lister     // used only by the goroutine, once it runs
 	events *nlgroup.Socket
-	ended  chan struct{} // closed when the goroutine has ended
-	closed chan struct{} // closed by Close
-	here   atomic.Bool   // state.Present, for Send
+	ended  chan struct{}   // closed when the goroutine has ended
+	closed chan struct{}   // closed by Close
+	here   atomic.Bool     // the netdev is present, for Send
+	last   transport.State // as listed last; used as list is
 
-	mu      sync.Mutex // guards the fields below
-	state   transport.State
-	version uint64        // of state
-	seen    uint64        // version returned last
-	changed chan struct{} // closed and replaced by each new version
+	state transport.Monitor // what was published
 }
 
 // lister returns the current state of a netdev: hca.ErrNoDevice if it is gone. The
@@ -62,7 +57,7 @@ func startWatcher(index int, list lister) (*watcher, error) {
 	}
 	w := &watcher{
 		index: index, ns: ns, list: list, events: events,
-		ended: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
+		ended: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if err := w.relist(); err != nil || !w.here.Load() {
 		events.Close()
@@ -107,15 +102,6 @@ func (w *watcher) run() {
 	}
 }
 
-func (w *watcher) isClosed() bool {
-	select {
-	case <-w.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // concerns reports whether a notification is about the netdev.
 func (w *watcher) concerns(msg []byte) bool {
 	i := nlgroup.ParseInterface(msg)
@@ -139,10 +125,12 @@ func (w *watcher) relist() error {
 			return err
 		})
 		if errors.Is(err, hca.ErrNoDevice) {
-			s, err = gone(w.current()), nil
+			s, err = gone(w.last), nil
 		}
 		if err == nil {
-			w.publish(s)
+			w.last = s
+			w.here.Store(s.Present)
+			w.state.Set(s)
 			return nil
 		}
 	}
@@ -163,73 +151,18 @@ func listState(index int) (transport.State, error) {
 	return stateOf(link.Attrs(), addrs), nil
 }
 
-// current returns the state with the watcher's own slice, which must not be changed.
-func (w *watcher) current() transport.State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.state
-}
-
-// publish replaces the state by s if they differ.
-func (w *watcher) publish(s transport.State) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if same(s, w.state) {
-		return
-	}
-	w.state = s
-	w.here.Store(s.Present)
-	w.version++
-	close(w.changed)
-	w.changed = make(chan struct{})
-}
-
 // Present reports whether the netdev still exists.
 func (w *watcher) Present() bool { return w.here.Load() }
 
 // HasAddr reports whether the netdev has a usable address.
-func (w *watcher) HasAddr(a netip.Addr) bool { return slices.Contains(w.current().Addrs, a) }
+func (w *watcher) HasAddr(a netip.Addr) bool { return w.state.Has(a) }
 
 // State returns the current state.
-func (w *watcher) State() transport.State {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.readState()
-}
+func (w *watcher) State() transport.State { return w.state.State() }
 
 // WaitChange blocks until the state differs from the one returned last.
 func (w *watcher) WaitChange(ctx context.Context) (transport.State, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for w.seen == w.version || w.isClosed() {
-		changed := w.changed
-		w.mu.Unlock()
-		err := w.wait(ctx, changed)
-		w.mu.Lock()
-		if err != nil {
-			return transport.State{}, err
-		}
-	}
-	return w.readState(), nil
-}
-
-func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) error {
-	select {
-	case <-changed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-w.closed:
-		return hca.ErrClosed
-	}
-}
-
-// readState returns a copy of the state, and notes that it was read.
-func (w *watcher) readState() transport.State {
-	w.seen = w.version
-	s := w.state
-	s.Addrs = slices.Clone(s.Addrs)
-	return s
+	return w.state.WaitChange(ctx, w.closed)
 }
 
 // Close ends the goroutine, then closes what it used. It must be called once.

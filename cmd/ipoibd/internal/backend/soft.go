@@ -19,6 +19,7 @@ import (
 	"ipoibd/hca"
 	"ipoibd/hca/soft"
 	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/udp/share"
 	"ipoibd/qprecovery"
 )
 
@@ -41,7 +42,7 @@ type softHCA struct {
 // engine is an open software HCA.
 type engine struct {
 	*soft.Device
-	lanes []*udp.Transport // what they share is asked of the first one
+	lanes []*udp.Transport // the first one has what they share
 }
 
 func newSoftHCA(cfg config.Device, log *slog.Logger) (*softHCA, error) {
@@ -157,7 +158,7 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 		h.ids.attach(int(id.Index), h.log)
 	}
 	lanes, err := udp.OpenLanes(underlay)
-	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, udp.ErrNotJoined) {
+	if errors.Is(err, udp.ErrPortTaken) || errors.Is(err, share.ErrNotJoined) {
 		return nil, &busyError{err}
 	}
 	if err != nil {
@@ -187,16 +188,16 @@ func (h *softHCA) Open(id qprecovery.Identity) (hca.Device, error) {
 
 // The program selects a daemon by the bits of the QPN that contain the daemon's slot.
 var (
-	_ [udp.SlotBits - bpf.ReuseportBits]struct{}
-	_ [bpf.ReuseportBits - udp.SlotBits]struct{}
+	_ [share.SlotBits - bpf.ReuseportBits]struct{}
+	_ [bpf.ReuseportBits - share.SlotBits]struct{}
 )
 
 // sharing returns how daemons share the port, or nil if this daemon does not share it.
-func (h *softHCA) sharing() *udp.Sharing {
+func (h *softHCA) sharing() *share.Config {
 	if h.cfg.SharePort == "" {
 		return nil
 	}
-	return &udp.Sharing{Dir: h.cfg.SharePort, Kernel: udp.Kernel{
+	return &share.Config{Dir: h.cfg.SharePort, Kernel: share.Kernel{
 		NewSockets: bpf.NewReuseportSockets, Program: bpf.LoadReuseport, Put: bpf.PutReuseportSocket,
 	}}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"ipoibd/hca"
-	"ipoibd/hca/soft/udp"
+	"ipoibd/hca/soft/udp/share"
 )
 
 const (
@@ -91,7 +91,7 @@ func (w *watch) refusedTrains(now time.Time, why error) string {
 
 // sharing returns the notices about the membership in the group of daemons that share the port.
 // If m is nil although sharing is configured, reason says why.
-func (w *watch) sharing(now time.Time, m *udp.Membership, reason error) string {
+func (w *watch) sharing(now time.Time, m *share.Membership, reason error) string {
 	if m == nil {
 		return w.note(now, reason != nil, 0,
 			fmt.Sprintf("UDP port 4791 is not shared: %v; other daemons in this network namespace must wait until this one exits", reason),

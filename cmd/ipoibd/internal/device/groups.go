@@ -42,7 +42,7 @@ func (e *Endpoint) Regroup(p port.Plan) error {
 // attachGroups attaches the queue pair to the plan's groups, detaches it from all others,
 // and creates the missing address handles. Without a subnet manager several groups may have
 // the same Attach, to which the queue pair attaches only once. The handle of a group that is
-// not in the plan any more is not closed here, because posted requests may use it: the peer
+// no longer in the plan is not closed here, because posted requests may use it: the peer
 // table returns it, to [AHWorkers.Destroy].
 func (e *Endpoint) attachGroups() error {
 	p := e.Spec.Plan

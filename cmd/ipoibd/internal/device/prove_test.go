@@ -72,7 +72,7 @@ func TestR08ProveFails(t *testing.T) {
 	}
 }
 
-// A device that cannot release the proof's queue pair yet is frozen all the same.
+// A device that cannot release the proof's queue pair yet is frozen nevertheless.
 func TestR08ProofStandsAlthoughItsObjectsAreBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, rec, faulty := openRecorded(t)

@@ -390,7 +390,7 @@ func TestR28DevicesAreApart(t *testing.T) {
 	})
 }
 
-// If a reset that was ordered fails, a device that works continues as it is, and a note says
+// If a reset that was requested fails, a device that works stays open, and a note says
 // that it was not reset.
 func TestR06OrderedResetFails(t *testing.T) {
 	bubble(t, nil, func(b *bench) {

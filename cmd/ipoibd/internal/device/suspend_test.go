@@ -102,7 +102,7 @@ func TestR26SilentUser(t *testing.T) {
 	})
 }
 
-// A device that is resumed before it is closed is closed and opened again all the same, and
+// A device that is resumed before it is closed is closed and opened again nevertheless, and
 // Suspend returns an error.
 func TestR26ResumedMeanwhile(t *testing.T) {
 	bubble(t, nil, func(b *bench) {

@@ -92,8 +92,8 @@ func TestGroupsChangeOnALiveQueuePair(t *testing.T) {
 	})
 }
 
-// A group that is refused ends the use of the queue pair. The next attempt succeeds once the
-// group is not wanted any more.
+// If a group is refused, the queue pair is closed. The next attempt succeeds once the group is no
+// longer wanted.
 func TestRefusedGroup(t *testing.T) {
 	twoHosts(t, func(t *testing.T, a, b *testHost) {
 		bad := mdnsGroup()

@@ -172,7 +172,7 @@ type testHost struct {
 
 	plugged chan struct{}  // has a value when absent changed
 	faults  *faults.Device // of the device that was opened last
-	verbs   *verbs         // beneath the faults; nil: a device as it is
+	verbs   *verbs         // beneath the faults; nil: the bare device
 	refuses bool           // no queue pair can be created
 	mute    atomic.Bool    // its multicast is lost
 	plain   bool           // its device has no optional reports

@@ -29,7 +29,7 @@ type Config struct {
 type Process struct {
 	PID   int       // 0: unknown, or of another PID namespace
 	Name  string    // for people
-	Since time.Time // when it stopped going on; zero: it goes on
+	Since time.Time // when it stopped making progress; zero: it has not
 }
 
 func (p Process) String() string {

@@ -1,4 +1,4 @@
-package udp
+package share
 
 import (
 	"errors"
@@ -55,7 +55,7 @@ func TestSlotsAreClaimedOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "share")
 	a, b := openTestRegistry(t, dir), openTestRegistry(t, dir)
 	var files []*os.File
-	for want := range numSlots {
+	for want := range NumSlots {
 		slot, file, err := []*registry{a, b}[want%2].claim()
 		if err != nil || slot != want {
 			t.Fatalf("claimed slot %d, error %v, want slot %d", slot, err, want)

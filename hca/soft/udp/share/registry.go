@@ -1,4 +1,4 @@
-package udp
+package share
 
 import (
 	"bytes"
@@ -107,7 +107,7 @@ func (r *registry) lock() (*os.File, error) {
 // claim returns the file of the first free slot, locked and empty. The caller has locked the
 // registry.
 func (r *registry) claim() (slot int, file *os.File, err error) {
-	for slot := range numSlots {
+	for slot := range NumSlots {
 		file, err := os.OpenFile(r.path(strconv.Itoa(slot)), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return 0, nil, err
@@ -124,7 +124,7 @@ func (r *registry) claim() (slot int, file *os.File, err error) {
 			return 0, nil, err
 		}
 	}
-	return 0, nil, fmt.Errorf("%d daemons share the port already", numSlots)
+	return 0, nil, fmt.Errorf("%d daemons share the port already", NumSlots)
 }
 
 // list returns the registrations of the living daemons.

@@ -120,6 +120,8 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	if f.MTU != 0 {
 		within(ms, at+".mtu", f.MTU, minMTU, ipoib.MaxMTU)
 	}
+	assigned(ms, at+".addresses", f.Addresses, func(s string) error { _, err := ParseAddress(s); return err })
+	assigned(ms, at+".routes", f.Routes, func(s string) error { _, _, err := ParseRoute(s); return err })
 
 	i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == f.Device })
 	if i < 0 {

@@ -130,7 +130,7 @@ func (f *Interface) check(at string, devices []Device, ms *Mistakes) {
 	}
 	d := &devices[i]
 	k := lookUp(d.HCA)
-	f.Lanes = max(1, d.Lanes)
+	f.Lanes = d.Lanes
 	f.SendWRs, f.RecvWRs = cmp.Or(f.SendWRs, k.sendWRs), cmp.Or(f.RecvWRs, k.recvWRs)
 	within(ms, at+".send_wrs", f.SendWRs, ud.MinTxSlots, maxQueueWRs)
 	within(ms, at+".recv_wrs", f.RecvWRs, ud.MinRxSlots, maxQueueWRs)

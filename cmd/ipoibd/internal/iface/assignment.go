@@ -21,7 +21,10 @@ type assignment struct {
 // conditions are those under which the kernel keeps, or takes, addresses and routes. When ib0
 // goes down the kernel removes its routes and IPv6 addresses, and below an MTU of 1280 all of
 // IPv6. It may refuse an IPv6 route while there is no carrier.
-type conditions struct{ up, carrier, ipv6 bool }
+type conditions struct {
+	up, carrier, ipv6 bool
+	downs             uint64
+}
 
 func newAssignment(cfg config.Interface) (a assignment, err error) {
 	a.up = cfg.Up
@@ -39,7 +42,7 @@ func newAssignment(cfg config.Interface) (a assignment, err error) {
 // due reports whether to assign in a state, and notes its conditions. Without addresses and
 // routes it is due only for an adopted ib0, once: an earlier configuration may have assigned some.
 func (a *assignment) due(st link.State, adopted bool) bool {
-	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU}
+	now := conditions{st.Up, st.Carrier, st.MTU >= minIPv6MTU, st.Downs}
 	changed, first := now != a.last, a.last == conditions{}
 	a.last = now
 	return changed && (len(a.want.Addrs)+len(a.want.Routes) > 0 || first && adopted)
